@@ -102,8 +102,12 @@ mapfile -t debs < <(
   "${APT[@]}" --simulate -y --no-install-recommends -t experimental install $with_deps |
     awk '/^Inst/ {print $2 "_" substr($3, 2)}' | sed 's/:/%3a/' |
     while read -r name; do ls "$CACHE/archives/$name"_*.deb; done
-  (cd "$CACHE/archives" && "${APT[@]}" -t experimental --print-uris download $alone) | awk '{print $2}' |
+  # (from an empty folder: apt does not print a file that lies in the current one)
+  (cd "$CACHE/empty" && "${APT[@]}" -t experimental --print-uris download $alone) | awk '{print $2}' |
     sed "s|^|$CACHE/archives/|")
+for name in $alone; do
+  case " ${debs[*]} " in *"/${name}_"*) ;; *) fail "apt did not name the file of $name" ;; esac
+done
 [ "${#debs[@]}" -ge 20 ] || fail "apt resolved only ${#debs[@]} packages; the mirror may lack the experimental suite"
 
 # ---- unpack ----------------------------------------------------------------------------------------------------------
