@@ -28,8 +28,8 @@ generate() {
       --dynamic-loading "$library" --dynamic-link-require-all \
       --default-enum-style newtype --no-layout-tests --no-doc-comments --no-prepend-enum-name --size_t-is-usize \
       --disable-header-comment -- $language -D__HIP_PLATFORM_AMD__ -I"$include" |
-      # bindgen 0.60 predates C-string symbol names and edition 2024.
-      sed -E 's/__library\s*\.get\(b"([^"]*)\\0"\)/__library.get(c"\1")/; s/b"([A-Za-z0-9_]+)\\0"/c"\1"/'
+      # bindgen 0.60 predates libloading 0.9: symbols are C strings, a path is an AsFilename.
+      sed -E 's/b"([A-Za-z0-9_]+)\\0"/c"\1"/; s/AsRef<::std::ffi::OsStr>/::libloading::AsFilename/'
   } > "$out"
   rustfmt --edition 2024 --config max_width=120 "$out"
   echo "$out: $(grep -c '__library$\|__library\.get\|\.get(c"' "$out") entry points"
