@@ -1,0 +1,429 @@
+//! The computation graph: WHAT is computed.
+//!
+//! Invariant: nodes are in topological order: an operand's node id is smaller than its user's. Nodes are never changed or
+//! removed; a pass builds a new graph from an old one (see `passes::rewrite`). Node ids therefore differ between stages;
+//! what stays is the [`Origin`].
+//!
+//! Invariant: at [`Stage::Core`] there are no composites but those in [`Graph::core_composites`]'s answer, and `Call`
+//! appears only there.
+
+pub mod op;
+
+use std::fmt;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::data::HostTensor;
+use crate::dim::{Symbol, SymbolInfo, Symbols};
+use crate::entity::{Entity, Table, entity};
+use crate::types::{Scalar, TensorType};
+use op::Op;
+
+entity! {
+    /// A node of a graph.
+    pub NodeId = "n",
+    /// A constant of a graph (and of the program made from it).
+    pub ConstId = "c",
+}
+
+/// The `index`-th result of a node. Prints `n12`, or `n12.1` for a result other than the first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Value {
+    pub node: NodeId,
+    pub index: u32,
+}
+
+impl Value {
+    /// The `index`-th result of `node`.
+    pub const fn new(node: NodeId, index: u32) -> Value {
+        Value { node, index }
+    }
+}
+
+impl From<NodeId> for Value {
+    /// The first result.
+    fn from(node: NodeId) -> Value {
+        Value { node, index: 0 }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            0 => write!(f, "{}", self.node),
+            i => write!(f, "{}.{i}", self.node),
+        }
+    }
+}
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where a node came from, for messages.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum Origin {
+    #[default]
+    Unknown,
+    /// A node of an ONNX file: its name (or its first output's) and op type.
+    Onnx { name: Arc<str>, op: Arc<str> },
+    /// A line of Rust, by `#[track_caller]`, or of a `.gir` file.
+    Source { file: Arc<str>, line: u32 },
+    /// A name given by the user or by a module path (`encoder.0.attention`).
+    Named(Arc<str>),
+}
+
+impl Origin {
+    /// The caller's file and line.
+    #[track_caller]
+    pub fn caller() -> Origin {
+        let at = std::panic::Location::caller();
+        Origin::Source {
+            file: at.file().into(),
+            line: at.line(),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Unknown => f.write_str("unknown origin"),
+            Origin::Onnx { name, op } => write!(f, "{op} node {name:?}"),
+            Origin::Source { file, line } => write!(f, "{file}:{line}"),
+            Origin::Named(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+/// An operation with its operands and the types of its results.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Node {
+    pub op: Op,
+    pub operands: SmallVec<[Value; 3]>,
+    pub results: SmallVec<[TensorType; 1]>,
+    pub origin: Origin,
+}
+
+/// How far a graph has come; each stage has its own vocabulary.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum Stage {
+    /// As recorded or imported; may hold any op but `Call`.
+    #[default]
+    Import,
+    /// After `passes::optimize`: primitive families, library calls, and the composites that kernels take whole.
+    Core,
+}
+
+/// A named input.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Input {
+    pub name: String,
+    pub node: NodeId,
+}
+
+/// A named output.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Output {
+    pub name: String,
+    pub value: Value,
+}
+
+/// A constant with the name it had in the model, if any.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Constant {
+    pub name: Option<String>,
+    pub tensor: HostTensor,
+}
+
+/// A computation graph.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    pub name: String,
+    pub stage: Stage,
+    symbols: Symbols,
+    nodes: Table<NodeId, Node>,
+    constants: Table<ConstId, Constant>,
+    inputs: Vec<Input>,
+    outputs: Vec<Output>,
+}
+
+impl Graph {
+    /// Makes an empty graph at [`Stage::Import`].
+    pub fn new(name: impl Into<String>) -> Graph {
+        Graph {
+            name: name.into(),
+            ..Graph::default()
+        }
+    }
+
+    /// Declares a symbol; a second declaration narrows the bounds of the first.
+    pub fn declare_symbol(&mut self, symbol: Symbol, info: SymbolInfo) {
+        self.symbols
+            .entry(symbol)
+            .and_modify(|have| {
+                have.min = have.min.max(info.min);
+                have.max = have.max.into_iter().chain(info.max).min();
+                have.hint = info.hint;
+            })
+            .or_insert(info);
+    }
+
+    /// Adds an input. Symbols of its shape that are not declared yet are declared with default bounds.
+    pub fn add_input(&mut self, name: impl Into<String>, ty: TensorType, origin: Origin) -> Value {
+        let mut found = Vec::new();
+        ty.shape.iter().for_each(|d| d.collect_symbols(&mut found));
+        for symbol in found {
+            self.symbols.entry(symbol).or_default();
+        }
+        let index = self.inputs.len() as u32;
+        let node = self.push(Op::Input { index }, &[], [ty], origin);
+        self.inputs.push(Input {
+            name: name.into(),
+            node,
+        });
+        node.into()
+    }
+
+    /// Adds a constant and the node that reads it.
+    pub fn add_constant(&mut self, name: Option<String>, tensor: HostTensor, origin: Origin) -> Value {
+        let id = self.constants.push(Constant { name, tensor });
+        self.constant_node(id, origin)
+    }
+
+    /// Adds another node that reads a constant of the table.
+    pub fn constant_node(&mut self, id: ConstId, origin: Origin) -> Value {
+        let tensor = &self.constants[id].tensor;
+        let ty = TensorType::new(tensor.dtype, tensor.shape.clone());
+        self.push(Op::Constant(id), &[], [ty], origin).into()
+    }
+
+    /// Adds a scalar constant of the given type.
+    pub fn add_scalar(&mut self, dtype: crate::types::DType, value: Scalar, origin: Origin) -> Value {
+        self.add_constant(None, HostTensor::scalar(dtype, value), origin)
+    }
+
+    /// Adds a node whose result types the caller vouches for; [`Graph::add`] infers them.
+    pub fn push(
+        &mut self,
+        op: Op,
+        operands: &[Value],
+        results: impl IntoIterator<Item = TensorType>,
+        origin: Origin,
+    ) -> NodeId {
+        debug_assert!(
+            operands.iter().all(|v| v.node.index() < self.nodes.len()),
+            "operands precede their users"
+        );
+        self.nodes.push(Node {
+            op,
+            operands: SmallVec::from_slice(operands),
+            results: results.into_iter().collect(),
+            origin,
+        })
+    }
+
+    /// Names an output.
+    pub fn add_output(&mut self, name: impl Into<String>, value: Value) {
+        self.outputs.push(Output {
+            name: name.into(),
+            value,
+        });
+    }
+
+    /// Returns the symbols, in the order they were declared.
+    pub fn symbols(&self) -> &Symbols {
+        &self.symbols
+    }
+
+    /// Replaces the symbol table (for passes that build a graph from another).
+    pub fn set_symbols(&mut self, symbols: Symbols) {
+        self.symbols = symbols;
+    }
+
+    /// Returns the nodes in topological order.
+    pub fn nodes(&self) -> &Table<NodeId, Node> {
+        &self.nodes
+    }
+
+    /// Returns a node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id]
+    }
+
+    /// Returns the constants.
+    pub fn constants(&self) -> &Table<ConstId, Constant> {
+        &self.constants
+    }
+
+    /// Adds a constant without a node (for passes that carry the table over whole).
+    pub fn push_constant(&mut self, constant: Constant) -> ConstId {
+        self.constants.push(constant)
+    }
+
+    /// Returns the inputs in order.
+    pub fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
+    /// Returns the outputs in order.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// Returns the type of a value.
+    pub fn ty(&self, value: Value) -> &TensorType {
+        &self.nodes[value.node].results[value.index as usize]
+    }
+
+    /// Returns the constant a value reads, if it reads one.
+    pub fn as_constant(&self, value: Value) -> Option<&HostTensor> {
+        match self.nodes[value.node].op {
+            Op::Constant(id) => Some(&self.constants[id].tensor),
+            _ => None,
+        }
+    }
+
+    /// Returns the number that every element of the value is, if it is a constant with one number.
+    pub fn as_scalar(&self, value: Value) -> Option<Scalar> {
+        self.as_constant(value)?.splat()
+    }
+
+    /// Returns the users of each node: `(user, operand position)`, in order. Outputs are not users.
+    pub fn users(&self) -> Table<NodeId, SmallVec<[(NodeId, u32); 2]>> {
+        let mut users: Table<NodeId, SmallVec<[(NodeId, u32); 2]>> =
+            self.nodes.keys().map(|_| SmallVec::new()).collect();
+        for (id, node) in self.nodes.iter() {
+            for (position, operand) in node.operands.iter().enumerate() {
+                users[operand.node].push((id, position as u32));
+            }
+        }
+        users
+    }
+
+    /// Returns the sizes of symbols that inputs of these shapes imply.
+    ///
+    /// # Errors
+    /// A rank, a constant dim or a bound that does not fit, or a symbol that two inputs give different sizes.
+    pub fn bind(&self, shapes: &IndexMap<&str, &[usize]>) -> Result<crate::dim::Bindings, BindError> {
+        let declared: Vec<(&str, &TensorType)> = self
+            .inputs
+            .iter()
+            .map(|i| (i.name.as_str(), &self.nodes[i.node].results[0]))
+            .collect();
+        bind_shapes(&self.symbols, &declared, shapes)
+    }
+}
+
+/// An input's shape is not what the model declares.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("input {input:?} is missing; the model's inputs are {known:?}")]
+    Missing { input: String, known: Vec<String> },
+    #[error("input {input:?} has rank {got}, but the model declares {declared}")]
+    Rank {
+        input: String,
+        got: usize,
+        declared: String,
+    },
+    #[error("input {input:?}: axis {axis} is {got}, but the model declares {declared} there")]
+    Size {
+        input: String,
+        axis: usize,
+        got: usize,
+        declared: String,
+    },
+    #[error("input {input:?}: axis {axis} gives {symbol} = {got}, but another axis gave {before}")]
+    Conflict {
+        input: String,
+        axis: usize,
+        symbol: Symbol,
+        got: i64,
+        before: i64,
+    },
+    #[error("input {input:?}: axis {axis} gives {symbol} = {got}, outside its bounds {min}..={}", max.map_or("∞".to_string(), |m| m.to_string()))]
+    Bounds {
+        input: String,
+        axis: usize,
+        symbol: Symbol,
+        got: i64,
+        min: i64,
+        max: Option<i64>,
+    },
+}
+
+/// Solves declared shapes against actual ones; see [`Graph::bind`].
+///
+/// # Errors
+/// As [`Graph::bind`].
+pub fn bind_shapes(
+    symbols: &Symbols,
+    declared: &[(&str, &TensorType)],
+    shapes: &IndexMap<&str, &[usize]>,
+) -> Result<crate::dim::Bindings, BindError> {
+    let mut bindings = crate::dim::Bindings::new();
+    let known = || declared.iter().map(|(n, _)| (*n).to_owned()).collect::<Vec<_>>();
+    let mut later = Vec::new();
+    for &(name, ty) in declared {
+        let input = || name.to_owned();
+        let shape = *shapes.get(name).ok_or_else(|| BindError::Missing {
+            input: input(),
+            known: known(),
+        })?;
+        if shape.len() != ty.rank() {
+            return Err(BindError::Rank {
+                input: input(),
+                got: shape.len(),
+                declared: ty.to_string(),
+            });
+        }
+        for (axis, (&got, dim)) in shape.iter().zip(ty.shape.iter()).enumerate() {
+            let Some(symbol) = dim.as_symbol() else {
+                later.push((name, axis, got, dim));
+                continue;
+            };
+            let got = got as i64;
+            if let Some(info) = symbols.get(symbol)
+                && (got < info.min || info.max.is_some_and(|m| got > m))
+            {
+                let (min, max) = (info.min, info.max);
+                return Err(BindError::Bounds {
+                    input: input(),
+                    axis,
+                    symbol: symbol.clone(),
+                    got,
+                    min,
+                    max,
+                });
+            }
+            match bindings.insert(symbol.clone(), got) {
+                Some(before) if before != got => {
+                    return Err(BindError::Conflict {
+                        input: input(),
+                        axis,
+                        symbol: symbol.clone(),
+                        got,
+                        before,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+    // Constants and arithmetic (`2*seq`) are checked once every plain symbol has its size.
+    for (name, axis, got, dim) in later {
+        if dim.eval(&bindings) != Ok(got as i64) {
+            return Err(BindError::Size {
+                input: name.to_owned(),
+                axis,
+                got,
+                declared: dim.to_string(),
+            });
+        }
+    }
+    Ok(bindings)
+}

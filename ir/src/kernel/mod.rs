@@ -1,0 +1,468 @@
+//! Kernels: what one launch computes.
+//!
+//! A kernel is a body over axes. Expressions are pure and hash-consed in one table; statements have the effects. The body
+//! says WHAT is computed per point of the axes; the [`Mapping`] says how the points are spread over threads. Codegen prints
+//! both and decides nothing; the CPU device reads the body and spreads it its own way.
+//!
+//! Index arithmetic is `i64`. A [`Expr::Load`]'s index is an element offset into the parameter.
+//!
+//! Invariant: `Select` is lazy: a load in the branch that is not taken does not happen, so a guard
+//! `select(in_range, load, fill)` never reads out of bounds.
+//!
+//! Invariant: arithmetic on `f16`, `bf16` and fp8 does not occur: values are cast to `f32` after the load and cast back
+//! before the store. Only loads, stores, casts and selects carry the narrow types.
+
+use std::fmt;
+
+use indexmap::IndexSet;
+use serde::{Deserialize, Serialize};
+
+use crate::dim::{Bindings, Dim, DimError, Symbol};
+use crate::entity::{Entity, Table, entity};
+use crate::graph::op::{BinaryOp, Layout, ReduceOp, UnaryOp, Window};
+use crate::types::{DType, Scalar};
+
+entity! {
+    /// A loop axis of a kernel.
+    pub AxisId = "i",
+    /// An expression of a kernel.
+    pub ExprId = "e",
+    /// A buffer parameter of a kernel.
+    pub ParamId = "p",
+    /// A variable of a kernel: a fold's result or an accumulator.
+    pub VarId = "v",
+}
+
+/// One launch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Kernel {
+    /// An identifier, unique in its plan, that says what it does: `contract_add_gelu_17`.
+    pub name: String,
+    /// Buffers, in the order of the arguments.
+    pub params: Table<ParamId, Param>,
+    /// Sizes, as `i64` arguments after the buffers, in this order.
+    pub symbols: Vec<Symbol>,
+    pub axes: Table<AxisId, Axis>,
+    pub exprs: Exprs,
+    /// The element type of each variable.
+    pub vars: Table<VarId, DType>,
+    pub body: Body,
+    pub mapping: Mapping,
+    /// The graph nodes computed here, as text, for messages and comments (`n12 add "encoder.0"`).
+    pub origins: Vec<String>,
+}
+
+/// A buffer that a kernel reads or writes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Param {
+    /// An identifier.
+    pub name: String,
+    pub dtype: DType,
+    /// How many elements the buffer has.
+    pub elements: Dim,
+    pub access: Access,
+}
+
+/// What a kernel does with a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Access {
+    Read,
+    Write,
+    /// Reads and writes the same buffer: scatter's destination, or a pointwise kernel working in place.
+    ReadWrite,
+}
+
+/// A loop axis: `0..extent`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Axis {
+    /// An identifier that reads well in source: `row`, `col`, `k`.
+    pub name: String,
+    pub extent: Dim,
+}
+
+/// A pure expression.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Expr {
+    Const(DType, Scalar),
+    /// A size, `i64`.
+    Size(Dim),
+    /// The position on an axis, `i64`.
+    Axis(AxisId),
+    /// Element `index` of a buffer.
+    Load {
+        param: ParamId,
+        index: ExprId,
+    },
+    Unary(UnaryOp, ExprId),
+    Binary(BinaryOp, ExprId, ExprId),
+    /// Condition, then, else; lazy.
+    Select(ExprId, ExprId, ExprId),
+    Cast(DType, ExprId),
+    Var(VarId),
+    /// Uniform bits: word `lane` (0..4) of Philox 4x32-10 with the seed as key and the `i64` counter; `i32`.
+    Philox {
+        seed: u64,
+        counter: ExprId,
+        lane: u8,
+    },
+}
+
+/// The expressions of a kernel, hash-consed: equal expressions have equal ids. Operands precede their users.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Exprs {
+    exprs: IndexSet<Expr>,
+    types: Vec<DType>,
+}
+
+impl Exprs {
+    /// Adds an expression of the given type, or finds it.
+    pub fn add(&mut self, expr: Expr, dtype: DType) -> ExprId {
+        let (index, new) = self.exprs.insert_full(expr);
+        if new {
+            self.types.push(dtype);
+        }
+        ExprId::new(index)
+    }
+
+    /// Returns the type of an expression.
+    pub fn dtype(&self, id: ExprId) -> DType {
+        self.types[id.index()]
+    }
+
+    /// Returns how many expressions there are.
+    pub fn len(&self) -> usize {
+        self.exprs.len()
+    }
+
+    /// Says whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.exprs.is_empty()
+    }
+
+    /// Iterates ids and expressions; operands come before their users.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (ExprId, &Expr)> {
+        self.exprs.iter().enumerate().map(|(i, e)| (ExprId::new(i), e))
+    }
+}
+
+impl std::ops::Index<ExprId> for Exprs {
+    type Output = Expr;
+    fn index(&self, id: ExprId) -> &Expr {
+        &self.exprs[id.index()]
+    }
+}
+
+impl Expr {
+    /// Calls `f` for each operand.
+    pub fn for_each_operand(&self, mut f: impl FnMut(ExprId)) {
+        match *self {
+            Expr::Const(..) | Expr::Size(_) | Expr::Axis(_) | Expr::Var(_) => {}
+            Expr::Load { index, .. } => f(index),
+            Expr::Unary(_, a) | Expr::Cast(_, a) | Expr::Philox { counter: a, .. } => f(a),
+            Expr::Binary(_, a, b) => {
+                f(a);
+                f(b);
+            }
+            Expr::Select(a, b, c) => {
+                f(a);
+                f(b);
+                f(c);
+            }
+        }
+    }
+}
+
+/// An effect.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Stmt {
+    /// Names a value that is computed once per point.
+    Let { var: VarId, value: ExprId },
+    /// Folds `value` over `axes` (row-major order of the list) into `var`. `Mean` does not occur. `ArgMax`/`ArgMin` fold to
+    /// the `i64` position over the axes.
+    Fold {
+        var: VarId,
+        op: ReduceOp,
+        axes: Vec<AxisId>,
+        value: ExprId,
+    },
+    /// Stores to element `index`, for each point of `axes` (besides the axes that are already bound).
+    Store {
+        param: ParamId,
+        index: ExprId,
+        value: ExprId,
+        axes: Vec<AxisId>,
+    },
+    /// Combines into element `index` with `op` (atomically where points may meet); `None` overwrites.
+    Update {
+        param: ParamId,
+        index: ExprId,
+        value: ExprId,
+        op: Option<ReduceOp>,
+        axes: Vec<AxisId>,
+    },
+}
+
+/// What is computed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Body {
+    Loops(Loops),
+    Contract(ContractBody),
+    Attention(AttentionBody),
+    Scan(ScanBody),
+    Sort(SortBody),
+}
+
+/// For each point of `parallel` (independent of each other, row-major): the statements in order.
+///
+/// Pointwise kernels have stores only; reductions, norms and softmax fold over a row and then store over it; pooling folds
+/// over its window.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Loops {
+    pub parallel: Vec<AxisId>,
+    pub stmts: Vec<Stmt>,
+}
+
+/// For each point of `batch`, `m` and `n`: `acc = Σ_k lhs · rhs`, then the epilogue.
+///
+/// `lhs` is over `batch`, `m`, `k`; `rhs` over `batch`, `n`, `k`. Each of `m`, `n`, `k` may be several axes (row-major): a
+/// convolution is the contraction with `m` = image and pixel, `n` = filter, `k` = window and channel, whose `lhs` is a
+/// guarded load.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ContractBody {
+    pub batch: Vec<AxisId>,
+    pub m: Vec<AxisId>,
+    pub n: Vec<AxisId>,
+    pub k: Vec<AxisId>,
+    pub lhs: ExprId,
+    pub rhs: ExprId,
+    /// The sum, in its own type.
+    pub acc: VarId,
+    /// Lets and stores over `batch`, `m`, `n`.
+    pub epilogue: Vec<Stmt>,
+    /// Set when this is a convolution: the same facts as `lhs` and `rhs`, for engines with a direct form.
+    pub conv: Option<ConvFacts>,
+}
+
+/// A convolution that is not transposed, as plain facts.
+///
+/// `input` and `filter` are whole dense parameters in `layout`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ConvFacts {
+    pub input: ParamId,
+    pub filter: ParamId,
+    pub layout: Layout,
+    pub window: Window,
+    pub groups: i64,
+    /// Images.
+    pub batch: Dim,
+    /// Channels, all groups together.
+    pub channels: Dim,
+    /// Filters, all groups together.
+    pub filters: Dim,
+    pub input_size: Vec<Dim>,
+    pub kernel_size: Vec<i64>,
+    pub output_size: Vec<Dim>,
+}
+
+/// For each point of `batch` and `q`: scores over `k`, their softmax, and the weighted sum of `v`; then the epilogue.
+///
+/// `acc = Σ_d query · key`; `score` is an expression of `Var(acc)` over `batch`, `q`, `k` (scale, mask, causal select);
+/// weights are the softmax of the scores over `k`; `out = Σ_k weight · value`, over `batch`, `q`, `dv`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AttentionBody {
+    pub batch: Vec<AxisId>,
+    pub q: AxisId,
+    pub k: AxisId,
+    pub d: AxisId,
+    pub dv: AxisId,
+    /// Over `batch`, `q`, `d`.
+    pub query: ExprId,
+    /// Over `batch`, `k`, `d`.
+    pub key: ExprId,
+    /// Over `batch`, `k`, `dv`.
+    pub value: ExprId,
+    pub acc: VarId,
+    pub score: ExprId,
+    pub out: VarId,
+    /// Lets and stores over `batch`, `q`, `dv`.
+    pub epilogue: Vec<Stmt>,
+    /// Says that scores with `k > q + (keys − queries)` are masked, so that those tiles can be skipped.
+    pub causal: bool,
+}
+
+/// A running fold of `value` along `axis` for each point of `parallel`; `store` gets each partial result as `Var(var)`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ScanBody {
+    pub parallel: Vec<AxisId>,
+    pub axis: AxisId,
+    pub op: ReduceOp,
+    pub value: ExprId,
+    pub exclusive: bool,
+    pub reverse: bool,
+    pub var: VarId,
+    /// Stores over `parallel` and `axis`.
+    pub stores: Vec<Stmt>,
+}
+
+/// The `k` largest (smallest) of `value` along `axis` for each point of `parallel`, ties by lower position; `stores` get
+/// each as `Var(value_var)` and its position as `Var(index_var)`, over `parallel` and `rank`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SortBody {
+    pub parallel: Vec<AxisId>,
+    pub axis: AxisId,
+    /// The axis of the results: `0..k`.
+    pub rank: AxisId,
+    pub largest: bool,
+    pub value: ExprId,
+    pub value_var: VarId,
+    pub index_var: VarId,
+    pub stores: Vec<Stmt>,
+}
+
+/// How the points of a body are spread over a GPU's threads; `Host` leaves it to the CPU device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Mapping {
+    Host,
+    /// Each thread takes `vector` neighbours along the last parallel axis; `block` threads a workgroup.
+    /// Grid: x = ceil(Π outer · ceil(last / vector) / block).
+    Threads {
+        block: u32,
+        vector: u32,
+    },
+    /// Each group of `lanes` threads (a power of two, at most a wave) takes one point and shares its folds; `block`
+    /// threads a workgroup. Loads along the folded axis are `vector` wide. Grid: x = ceil(points · lanes / block).
+    Lanes {
+        lanes: u32,
+        block: u32,
+        vector: u32,
+    },
+    /// Each workgroup of `block` threads takes one point. Grid: x = points.
+    Block {
+        block: u32,
+        vector: u32,
+    },
+    /// Workgroups take `block_m × block_n` tiles through LDS, `block_k` deep; threads take `thread_m × thread_n`.
+    /// Grid: x = ceil(m / block_m) · ceil(n / block_n), z = batch.
+    Tile {
+        block_m: u32,
+        block_n: u32,
+        block_k: u32,
+        thread_m: u32,
+        thread_n: u32,
+    },
+    /// Workgroups of `block` threads take `block_q` queries, keys in tiles of `block_k`. Grid: x = ceil(q / block_q), z = batch.
+    Flash {
+        block_q: u32,
+        block_k: u32,
+        block: u32,
+    },
+}
+
+/// The size of a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchSize {
+    /// Workgroups along x, y, z.
+    pub grid: [u32; 3],
+    /// Threads a workgroup.
+    pub block: u32,
+}
+
+/// A launch's size does not fit the hardware.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("kernel {kernel}: {error}")]
+    Size { kernel: String, error: DimError },
+    #[error("kernel {kernel}: {blocks} workgroups are more than a grid holds")]
+    Grid { kernel: String, blocks: i64 },
+}
+
+impl Kernel {
+    /// Computes the grid that the mapping asks for. A kernel with no points gives a grid of 0 and is not launched.
+    ///
+    /// # Errors
+    /// A size that is not bound, or a grid beyond 2^31 − 1 blocks (y, z: 65535).
+    pub fn launch_size(&self, bindings: &Bindings) -> Result<LaunchSize, LaunchError> {
+        let size = |error| LaunchError::Size {
+            kernel: self.name.clone(),
+            error,
+        };
+        let extent = |axes: &[AxisId]| -> Result<i64, LaunchError> {
+            axes.iter().try_fold(1i64, |n, a| {
+                Ok(n.saturating_mul(self.axes[*a].extent.eval(bindings).map_err(size)?))
+            })
+        };
+        let ceil = |a: i64, b: i64| (a + b - 1) / b;
+        let (x, z, block) = match (&self.mapping, &self.body) {
+            (Mapping::Host, _) => (0, 1, 0),
+            (Mapping::Threads { block, vector }, _) => {
+                let axes = self.parallel_axes();
+                let (last, outer) = axes
+                    .split_last()
+                    .map_or((1, 1), |(l, o)| (extent(&[*l]).unwrap_or(0), extent(o).unwrap_or(0)));
+                (
+                    ceil(outer.saturating_mul(ceil(last, i64::from(*vector))), i64::from(*block)),
+                    1,
+                    *block,
+                )
+            }
+            (Mapping::Lanes { lanes, block, .. }, _) => (
+                ceil(
+                    extent(self.parallel_axes())?.saturating_mul(i64::from(*lanes)),
+                    i64::from(*block),
+                ),
+                1,
+                *block,
+            ),
+            (Mapping::Block { block, .. }, _) => (extent(self.parallel_axes())?, 1, *block),
+            (
+                Mapping::Tile {
+                    block_m,
+                    block_n,
+                    thread_m,
+                    thread_n,
+                    ..
+                },
+                Body::Contract(c),
+            ) => {
+                let (m, n) = (extent(&c.m)?, extent(&c.n)?);
+                let tiles = ceil(m, i64::from(*block_m)) * ceil(n, i64::from(*block_n));
+                (tiles, extent(&c.batch)?, (block_m / thread_m) * (block_n / thread_n))
+            }
+            (Mapping::Flash { block_q, block, .. }, Body::Attention(a)) => {
+                (ceil(extent(&[a.q])?, i64::from(*block_q)), extent(&a.batch)?, *block)
+            }
+            (Mapping::Tile { .. } | Mapping::Flash { .. }, _) => (0, 0, 0),
+        };
+        if x > i64::from(i32::MAX) || z > 65535 {
+            return Err(LaunchError::Grid {
+                kernel: self.name.clone(),
+                blocks: x.max(z),
+            });
+        }
+        Ok(LaunchSize {
+            grid: [x as u32, 1, z as u32],
+            block,
+        })
+    }
+
+    /// Returns the axes whose points are independent, in order.
+    pub fn parallel_axes(&self) -> &[AxisId] {
+        match &self.body {
+            Body::Loops(l) => &l.parallel,
+            Body::Scan(s) => &s.parallel,
+            Body::Sort(s) => &s.parallel,
+            Body::Contract(c) => &c.m,
+            Body::Attention(a) => &a.batch,
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Access::Read => "read",
+            Access::Write => "write",
+            Access::ReadWrite => "read_write",
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! The plan: HOW and WHERE.
+//!
+//! Kernels and library calls as steps in order, every buffer with its lifetime, lanes with the dependencies between them.
+//! Sizes may be symbolic; [`arena::place`] gives every arena buffer its offset once they are bound.
+//!
+//! Invariant: steps are in an order that satisfies every dependency; within a lane they run in this order, between lanes
+//! only `waits` orders them.
+//!
+//! Invariant: two arena buffers whose lifetimes overlap, or whose users are in lanes with no wait between them, never share
+//! bytes, except through `in_place_of`.
+
+pub mod arena;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dim::{Dim, Symbols};
+use crate::entity::{Table, entity};
+use crate::graph::ConstId;
+use crate::kernel::Kernel;
+use crate::library::LibraryCall;
+use crate::schedule::LaneKind;
+use crate::target::Target;
+use crate::types::TensorType;
+
+entity! {
+    /// A kernel of a plan.
+    pub KernelId = "k",
+    /// A buffer of a plan.
+    pub BufferId = "b",
+    /// A step of a plan.
+    pub StepId = "s",
+    /// A lane of a plan.
+    pub LaneId = "l",
+}
+
+/// How a graph runs on one target.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    pub target: Target,
+    pub symbols: Symbols,
+    pub kernels: Table<KernelId, Kernel>,
+    pub buffers: Table<BufferId, Buffer>,
+    pub steps: Table<StepId, Step>,
+    pub lanes: Table<LaneId, Lane>,
+    /// In the order of the model's inputs.
+    pub inputs: Vec<Port>,
+    /// In the order of the model's outputs.
+    pub outputs: Vec<Port>,
+    /// Floating-point operations of one run (a multiply-add is two).
+    pub flops: Dim,
+}
+
+/// A named input or output. Two outputs, or an output and an input, may name one buffer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Port {
+    pub name: String,
+    pub ty: TensorType,
+    pub buffer: BufferId,
+}
+
+/// Memory that steps read and write.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Buffer {
+    /// An identifier for messages.
+    pub name: String,
+    pub ty: TensorType,
+    pub place: Place,
+}
+
+/// Where a buffer is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Place {
+    /// Given by the caller of each run.
+    Input,
+    /// Owned by the executable, handed to the caller after each run.
+    Output,
+    /// A weight or a folded constant, resident since load.
+    Constant(ConstId),
+    /// In the arena from step `first` (which writes it) to step `last` (its last reader), both included.
+    Arena {
+        first: StepId,
+        last: StepId,
+        in_place_of: Option<BufferId>,
+    },
+}
+
+/// A queue of the device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Lane {
+    pub kind: LaneKind,
+}
+
+/// A piece of work that is enqueued.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Step {
+    pub lane: LaneId,
+    /// Steps of other lanes that must have finished.
+    pub waits: Vec<StepId>,
+    pub work: Work,
+}
+
+/// What a step does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Work {
+    /// Arguments in the order of the kernel's parameters.
+    Launch { kernel: KernelId, args: Vec<BufferId> },
+    /// Operands of the call, then its results. The workspace is an arena buffer of bytes.
+    Call {
+        call: LibraryCall,
+        operands: Vec<BufferId>,
+        results: Vec<BufferId>,
+        workspace: Option<BufferId>,
+    },
+    /// Copies all bytes.
+    Copy { from: BufferId, to: BufferId },
+}
+
+impl Plan {
+    /// Returns the number of kernel launches and library calls of one run.
+    pub fn launches(&self) -> (usize, usize) {
+        self.steps
+            .values()
+            .fold((0, 0), |(launches, calls), step| match step.work {
+                Work::Launch { .. } => (launches + 1, calls),
+                Work::Call { .. } => (launches, calls + 1),
+                Work::Copy { .. } => (launches, calls),
+            })
+    }
+}

@@ -1,0 +1,60 @@
+//! The program: plan, sources, code objects and weights; plain data that can be saved and loaded.
+//!
+//! One program may hold several targets; weights are shared between them.
+
+use std::fmt;
+
+use crate::entity::Table;
+use crate::graph::{ConstId, Constant};
+use crate::plan::{KernelId, Plan};
+
+/// A compiled model.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Program {
+    /// The model's name.
+    pub name: String,
+    /// One for each target, in the order asked for. Never empty.
+    pub variants: Vec<Variant>,
+    /// Weights and folded constants of all variants.
+    pub constants: Table<ConstId, Constant>,
+}
+
+/// A model compiled for one target.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Variant {
+    pub plan: Plan,
+    /// HIP C++ of each kernel; empty for `cpu`.
+    pub sources: Table<KernelId, Source>,
+    /// The compiled object of each kernel; `None` until it is compiled.
+    pub code: Table<KernelId, Option<Vec<u8>>>,
+}
+
+/// The text of one kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Source {
+    /// HIP C++; includes the headers of the device library by name.
+    pub text: String,
+    /// The name of the `extern "C" __global__` function.
+    pub entry: String,
+    /// Options for the compiler besides the architecture.
+    pub options: Vec<String>,
+}
+
+impl fmt::Display for Program {
+    /// One line a fact; for people. The artifact format is the runtime's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "program {:?}", self.name)?;
+        let bytes: usize = self.constants.values().map(|c| c.tensor.bytes.len()).sum();
+        writeln!(f, "  constants: {} ({bytes} bytes)", self.constants.len())?;
+        for v in &self.variants {
+            let (launches, calls) = v.plan.launches();
+            let compiled = v.code.values().filter(|c| c.is_some()).count();
+            let (target, kernels) = (v.plan.target, v.plan.kernels.len());
+            writeln!(
+                f,
+                "  {target}: {launches} launches, {calls} calls, {kernels} kernels, {compiled} compiled"
+            )?;
+        }
+        Ok(())
+    }
+}

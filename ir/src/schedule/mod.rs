@@ -1,0 +1,86 @@
+//! The schedule: which nodes run together, in what order, on which lane.
+//!
+//! Invariant: every node of the graph that is not a leaf and is needed by an output is in exactly one region, or in none
+//! when it is a view that every reader takes in as an index map. A node may be *recomputed*: then it is in several regions,
+//! and is an output of none.
+//!
+//! Invariant: regions are in execution order: the inputs of a region are graph inputs, constants, or outputs of earlier ones.
+
+use serde::{Deserialize, Serialize};
+
+use crate::entity::{Table, entity};
+use crate::graph::{NodeId, Value};
+
+entity! {
+    /// A region of a schedule.
+    pub RegionId = "r",
+}
+
+/// The order of work for a graph.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Schedule {
+    pub regions: Table<RegionId, Region>,
+}
+
+/// Nodes that become one kernel or one library call.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Region {
+    pub kind: RegionKind,
+    /// The node that gives the region its shape: the contraction, convolution, attention, reduction, …; for pointwise
+    /// regions the last node.
+    pub anchor: NodeId,
+    /// All nodes, in topological order, the anchor and views included.
+    pub nodes: Vec<NodeId>,
+    /// What is read: graph inputs, constants, outputs of earlier regions. In order of first use.
+    pub inputs: Vec<Value>,
+    /// What is stored for later regions or as graph outputs.
+    pub outputs: Vec<Value>,
+    pub lane: LaneKind,
+}
+
+/// What kind of kernel a region becomes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum RegionKind {
+    /// Loops over output elements: pointwise trees, index maps, gathers.
+    Pointwise,
+    /// Loops with folds: reductions, row composites, pooling.
+    Reduction,
+    /// A matrix product with prologue and epilogue.
+    Contract,
+    /// A convolution with epilogue.
+    Conv,
+    Attention,
+    Scan,
+    Sort,
+    Scatter,
+    /// A library call; one node.
+    Library,
+}
+
+impl RegionKind {
+    /// Returns the name used in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RegionKind::Pointwise => "pointwise",
+            RegionKind::Reduction => "reduction",
+            RegionKind::Contract => "contract",
+            RegionKind::Conv => "conv",
+            RegionKind::Attention => "attention",
+            RegionKind::Scan => "scan",
+            RegionKind::Sort => "sort",
+            RegionKind::Scatter => "scatter",
+            RegionKind::Library => "library",
+        }
+    }
+}
+
+/// Which queue of the device a region or step runs in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum LaneKind {
+    #[default]
+    Compute,
+    /// Host to device.
+    Upload,
+    /// Device to host.
+    Download,
+}

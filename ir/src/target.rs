@@ -1,0 +1,419 @@
+//! Targets: one row of facts per architecture.
+//!
+//! Passes and codegen ask for a fact, never for a name. Peak figures are vendor data-sheet peaks of one die as the program
+//! sees it, in 10^12 operations a second (a fused multiply-add is two); they rank alternatives, they promise nothing.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::DType;
+
+/// Which toolchain and runtime a target belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Platform {
+    /// The host's processor; nothing is compiled.
+    Cpu,
+    /// AMD, through hiprtc and HIP.
+    Hip,
+    /// NVIDIA, through NVRTC and the CUDA driver, from the same HIP source.
+    Cuda,
+}
+
+/// Which matrix instructions there are; `device/` has one header for each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MatrixCore {
+    None,
+    /// MFMA of gfx908: fp16, bf16 (without `_1k`), i8, f32.
+    Mfma1,
+    /// MFMA of gfx90a: and bf16 `_1k`, f64.
+    Mfma2,
+    /// MFMA of gfx942: and wider i8, FP8 (FNUZ).
+    Mfma3,
+    /// MFMA of gfx950: and double-depth fp16/bf16, FP8 (OCP).
+    Mfma4,
+    /// WMMA of gfx11: fp16, bf16, i8, i4 in 16x16x16.
+    Wmma1,
+    /// WMMA of gfx12: and FP8 (OCP); other register layout.
+    Wmma2,
+}
+
+/// The facts of one architecture.
+#[derive(PartialEq, Debug)]
+pub struct Facts {
+    /// The name given to `--target`.
+    pub name: &'static str,
+    /// A product that has it.
+    pub product: &'static str,
+    pub platform: Platform,
+    /// Lanes in a wave (warp) as graphc compiles for it.
+    pub wave_size: u32,
+    /// Compute units (streaming multiprocessors, cores).
+    pub compute_units: u32,
+    pub clock_ghz: f64,
+    /// Peak of vector f32.
+    pub vector_f32_tflops: f64,
+    /// Peak of matrix (or packed) fp16; 0 where the plain vector rate holds.
+    pub matrix_f16_tflops: f64,
+    /// Peak of matrix (or packed) bf16; 0 where there is none.
+    pub matrix_bf16_tflops: f64,
+    /// Peak of i8 dot or matrix products.
+    pub matrix_i8_tops: f64,
+    /// Peak of FP8; 0 where there is none.
+    pub matrix_f8_tflops: f64,
+    /// Memory bandwidth in 10^12 bytes a second.
+    pub memory_tbps: f64,
+    /// LDS (shared memory) one workgroup may have, in bytes.
+    pub lds_bytes: u32,
+    /// Last-level cache in bytes.
+    pub cache_bytes: u64,
+    /// Vector registers of a lane at lowest occupancy.
+    pub vector_registers: u32,
+    pub matrix_core: MatrixCore,
+    /// Which FP8 family the conversions and matrix instructions take, if any.
+    pub f8: Option<F8Family>,
+    /// The cost of one kernel launch in microseconds, in a stream that is kept full.
+    pub launch_us: f64,
+    /// Where convolutions like their channels.
+    pub channels_last: bool,
+    /// Whether vendor libraries (rocBLAS, hipBLASLt, MIOpen) ship kernels for it.
+    pub libraries: bool,
+    /// Whether a contraction's operand may be computed on the way in (else only strided loads are taken in).
+    pub operand_prologue: bool,
+}
+
+/// The FP8 encodings that hardware has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum F8Family {
+    Fnuz,
+    Ocp,
+}
+
+impl Facts {
+    /// Returns the peak rate of contractions in operands of `dtype`, in 10^12 operations a second.
+    pub fn contract_tops(&self, dtype: DType) -> f64 {
+        let at_least_vector = |rate: f64| if rate > 0.0 { rate } else { self.vector_f32_tflops };
+        match dtype {
+            DType::F16 => at_least_vector(self.matrix_f16_tflops),
+            DType::BF16 => at_least_vector(self.matrix_bf16_tflops),
+            DType::I8 | DType::U8 | DType::I4 | DType::U4 => at_least_vector(self.matrix_i8_tops),
+            DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => {
+                at_least_vector(self.matrix_f8_tflops)
+            }
+            DType::F64 | DType::I64 => self.vector_f32_tflops / 2.0,
+            _ => self.vector_f32_tflops,
+        }
+    }
+
+    /// Says whether the target compiles HIP source.
+    pub fn is_gpu(&self) -> bool {
+        self.platform != Platform::Cpu
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Fields shared by the AMD rows.
+const HIP: Facts = Facts {
+    name: "",
+    product: "",
+    platform: Platform::Hip,
+    wave_size: 64,
+    compute_units: 0,
+    clock_ghz: 0.0,
+    vector_f32_tflops: 0.0,
+    matrix_f16_tflops: 0.0,
+    matrix_bf16_tflops: 0.0,
+    matrix_i8_tops: 0.0,
+    matrix_f8_tflops: 0.0,
+    memory_tbps: 0.0,
+    lds_bytes: 64 << 10,
+    cache_bytes: 8 * MIB,
+    vector_registers: 256,
+    matrix_core: MatrixCore::None,
+    f8: None,
+    launch_us: 4.0,
+    channels_last: true,
+    libraries: true,
+    operand_prologue: true,
+};
+
+/// All targets. Sources: AMD's data sheets and the ISA manuals of each generation.
+pub static TARGETS: &[Facts] = &[
+    Facts {
+        name: "cpu",
+        product: "host processor",
+        platform: Platform::Cpu,
+        wave_size: 1,
+        compute_units: 2,
+        clock_ghz: 3.0,
+        vector_f32_tflops: 0.2,
+        memory_tbps: 0.03,
+        lds_bytes: 0,
+        cache_bytes: 32 * MIB,
+        vector_registers: 32,
+        launch_us: 2.0,
+        libraries: false,
+        operand_prologue: false,
+        ..HIP
+    },
+    Facts {
+        name: "gfx906",
+        product: "Instinct MI50/MI60",
+        compute_units: 60,
+        clock_ghz: 1.73,
+        vector_f32_tflops: 13.3,
+        matrix_f16_tflops: 26.5,
+        matrix_i8_tops: 53.0,
+        memory_tbps: 1.02,
+        cache_bytes: 4 * MIB,
+        ..HIP
+    },
+    Facts {
+        name: "gfx908",
+        product: "Instinct MI100",
+        compute_units: 120,
+        clock_ghz: 1.50,
+        vector_f32_tflops: 46.1,
+        matrix_f16_tflops: 184.6,
+        matrix_bf16_tflops: 92.3,
+        matrix_i8_tops: 184.6,
+        memory_tbps: 1.23,
+        matrix_core: MatrixCore::Mfma1,
+        ..HIP
+    },
+    Facts {
+        name: "gfx90a",
+        product: "Instinct MI210/MI250",
+        compute_units: 110,
+        clock_ghz: 1.70,
+        vector_f32_tflops: 47.9,
+        matrix_f16_tflops: 191.5,
+        matrix_bf16_tflops: 191.5,
+        matrix_i8_tops: 191.5,
+        memory_tbps: 1.6,
+        vector_registers: 512,
+        matrix_core: MatrixCore::Mfma2,
+        ..HIP
+    },
+    Facts {
+        name: "gfx942",
+        product: "Instinct MI300A/MI300X/MI325X",
+        compute_units: 304,
+        clock_ghz: 2.10,
+        vector_f32_tflops: 163.4,
+        matrix_f16_tflops: 1307.0,
+        matrix_bf16_tflops: 1307.0,
+        matrix_i8_tops: 2615.0,
+        matrix_f8_tflops: 2615.0,
+        memory_tbps: 5.3,
+        cache_bytes: 256 * MIB,
+        vector_registers: 512,
+        matrix_core: MatrixCore::Mfma3,
+        f8: Some(F8Family::Fnuz),
+        ..HIP
+    },
+    Facts {
+        name: "gfx950",
+        product: "Instinct MI350X/MI355X",
+        compute_units: 256,
+        clock_ghz: 2.4,
+        vector_f32_tflops: 157.3,
+        matrix_f16_tflops: 2500.0,
+        matrix_bf16_tflops: 2500.0,
+        matrix_i8_tops: 5000.0,
+        matrix_f8_tflops: 5000.0,
+        memory_tbps: 8.0,
+        lds_bytes: 160 << 10,
+        cache_bytes: 256 * MIB,
+        vector_registers: 512,
+        matrix_core: MatrixCore::Mfma4,
+        f8: Some(F8Family::Ocp),
+        ..HIP
+    },
+    Facts {
+        name: "gfx1030",
+        product: "Radeon RX 6800/6900",
+        wave_size: 32,
+        compute_units: 80,
+        clock_ghz: 2.25,
+        vector_f32_tflops: 23.0,
+        matrix_f16_tflops: 46.0,
+        matrix_i8_tops: 92.0,
+        memory_tbps: 0.51,
+        cache_bytes: 128 * MIB,
+        libraries: false,
+        ..HIP
+    },
+    Facts {
+        name: "gfx1100",
+        product: "Radeon RX 7900",
+        wave_size: 32,
+        compute_units: 96,
+        clock_ghz: 2.5,
+        vector_f32_tflops: 61.4,
+        matrix_f16_tflops: 123.0,
+        matrix_bf16_tflops: 123.0,
+        matrix_i8_tops: 123.0,
+        memory_tbps: 0.96,
+        cache_bytes: 96 * MIB,
+        matrix_core: MatrixCore::Wmma1,
+        ..HIP
+    },
+    Facts {
+        name: "gfx1151",
+        product: "Radeon 8060S (Strix Halo)",
+        wave_size: 32,
+        compute_units: 40,
+        clock_ghz: 2.9,
+        vector_f32_tflops: 29.7,
+        matrix_f16_tflops: 59.4,
+        matrix_bf16_tflops: 59.4,
+        matrix_i8_tops: 59.4,
+        memory_tbps: 0.256,
+        cache_bytes: 32 * MIB,
+        matrix_core: MatrixCore::Wmma1,
+        ..HIP
+    },
+    Facts {
+        name: "gfx1201",
+        product: "Radeon RX 9070",
+        wave_size: 32,
+        compute_units: 64,
+        clock_ghz: 2.97,
+        vector_f32_tflops: 48.7,
+        matrix_f16_tflops: 195.0,
+        matrix_bf16_tflops: 195.0,
+        matrix_i8_tops: 389.0,
+        matrix_f8_tflops: 389.0,
+        memory_tbps: 0.64,
+        cache_bytes: 64 * MIB,
+        matrix_core: MatrixCore::Wmma2,
+        f8: Some(F8Family::Ocp),
+        ..HIP
+    },
+    Facts {
+        name: "sm_90",
+        product: "NVIDIA H100/H200",
+        platform: Platform::Cuda,
+        wave_size: 32,
+        compute_units: 132,
+        clock_ghz: 1.98,
+        vector_f32_tflops: 67.0,
+        matrix_f16_tflops: 989.0,
+        matrix_bf16_tflops: 989.0,
+        matrix_i8_tops: 1979.0,
+        matrix_f8_tflops: 1979.0,
+        memory_tbps: 4.8,
+        cache_bytes: 50 * MIB,
+        lds_bytes: 48 << 10,
+        launch_us: 3.0,
+        libraries: false,
+        ..HIP
+    },
+];
+
+/// A target as the user names it: a row of facts and, for AMD, feature settings (`gfx90a:sramecc+:xnack-`).
+#[derive(Clone, Copy, PartialEq)]
+pub struct Target {
+    facts: &'static Facts,
+    sramecc: Option<bool>,
+    xnack: Option<bool>,
+}
+
+impl Target {
+    /// The host's processor.
+    pub fn cpu() -> Target {
+        Target {
+            facts: &TARGETS[0],
+            sramecc: None,
+            xnack: None,
+        }
+    }
+}
+
+impl std::ops::Deref for Target {
+    type Target = Facts;
+    fn deref(&self) -> &Facts {
+        self.facts
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.facts.name)?;
+        let feature = |f: &mut fmt::Formatter<'_>, name: &str, on: Option<bool>| match on {
+            Some(on) => write!(f, ":{name}{}", if on { '+' } else { '-' }),
+            None => Ok(()),
+        };
+        feature(f, "sramecc", self.sramecc)?;
+        feature(f, "xnack", self.xnack)
+    }
+}
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text does not name a target.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TargetError {
+    #[error("unknown target {0:?}; known: {known}", known = names().join(", "))]
+    Unknown(String),
+    #[error("target {target:?} has the unknown feature {feature:?}; known: sramecc+, sramecc-, xnack+, xnack-")]
+    Feature { target: String, feature: String },
+}
+
+/// Returns the names of all targets.
+pub fn names() -> Vec<&'static str> {
+    TARGETS.iter().map(|t| t.name).collect()
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+    fn from_str(text: &str) -> Result<Target, TargetError> {
+        let mut parts = text.trim().split(':');
+        let name = parts.next().unwrap_or_default();
+        let facts = TARGETS
+            .iter()
+            .find(|t| t.name == name)
+            .ok_or_else(|| TargetError::Unknown(text.to_owned()))?;
+        let mut target = Target {
+            facts,
+            sramecc: None,
+            xnack: None,
+        };
+        for feature in parts {
+            let unknown = || TargetError::Feature {
+                target: text.to_owned(),
+                feature: feature.to_owned(),
+            };
+            let (setting, on) = match feature.as_bytes().last() {
+                Some(b'+') => (&feature[..feature.len() - 1], true),
+                Some(b'-') => (&feature[..feature.len() - 1], false),
+                _ => return Err(unknown()),
+            };
+            match setting {
+                "sramecc" if facts.platform == Platform::Hip => target.sramecc = Some(on),
+                "xnack" if facts.platform == Platform::Hip => target.xnack = Some(on),
+                _ => return Err(unknown()),
+            }
+        }
+        Ok(target)
+    }
+}
+
+impl Serialize for Target {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Target, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
