@@ -1,0 +1,510 @@
+//! 2-D convolution and its transpose as implicit GEMM: rows of A are output pixels, read through pointers into the image.
+//!
+//! The image must lie with channels innermost (NHWC) for that; any other layout, f16 and bf16 are first copied so into
+//! scratch. Few channels (the first layer) get a zero-padded copy, where a whole row of taps is one contiguous run of
+//! `kw * C` values. Depthwise convolutions have a kernel of their own ([`super::depthwise`]).
+
+use super::depthwise::depthwise;
+use super::gemm::{Batch, Builtin, Dest, Elem, Epilogue, MatRef, PackedB, Place, Problem, RowMap, packed_len, run};
+use super::isa::Isa;
+use super::workspace::{SyncPtr, Workspace};
+use super::{convert, gemm};
+
+/// Sizes of a convolution, as ONNX has them. Channel counts `c` and `o` are totals over groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvShape {
+    pub n: usize,
+    pub h: usize,
+    pub w: usize,
+    pub c: usize,
+    pub o: usize,
+    pub kh: usize,
+    pub kw: usize,
+    pub stride: [usize; 2],
+    /// Top, left, bottom, right.
+    pub pad: [usize; 4],
+    pub dilation: [usize; 2],
+    pub groups: usize,
+    pub out_h: usize,
+    pub out_w: usize,
+}
+
+impl ConvShape {
+    /// The shape with output sizes by ONNX's formula; zero where the kernel does not fit.
+    pub fn new(
+        [n, h, w, c]: [usize; 4],
+        o: usize,
+        [kh, kw]: [usize; 2],
+        stride: [usize; 2],
+        pad: [usize; 4],
+        dilation: [usize; 2],
+        groups: usize,
+    ) -> ConvShape {
+        let out = |size: usize, k: usize, s: usize, d: usize, p: usize| {
+            (size + p).checked_sub(d * (k.max(1) - 1) + 1).map_or(0, |room| room / s.max(1) + 1)
+        };
+        ConvShape {
+            n,
+            h,
+            w,
+            c,
+            o,
+            kh,
+            kw,
+            stride,
+            pad,
+            dilation,
+            groups,
+            out_h: out(h, kh, stride[0], dilation[0], pad[0] + pad[2]),
+            out_w: out(w, kw, stride[1], dilation[1], pad[1] + pad[3]),
+        }
+    }
+    /// The transposed shape: output sizes by ONNX's ConvTranspose formula.
+    pub fn transposed(
+        [n, h, w, c]: [usize; 4],
+        o: usize,
+        [kh, kw]: [usize; 2],
+        stride: [usize; 2],
+        pad: [usize; 4],
+        dilation: [usize; 2],
+        output_padding: [usize; 2],
+        groups: usize,
+    ) -> ConvShape {
+        let out = |size: usize, k: usize, s: usize, d: usize, p: usize, extra: usize| {
+            (s * size.saturating_sub(1) + extra + d * (k.max(1) - 1) + 1).saturating_sub(p)
+        };
+        ConvShape {
+            n,
+            h,
+            w,
+            c,
+            o,
+            kh,
+            kw,
+            stride,
+            pad,
+            dilation,
+            groups,
+            out_h: out(h, kh, stride[0], dilation[0], pad[0] + pad[2], output_padding[0]),
+            out_w: out(w, kw, stride[1], dilation[1], pad[1] + pad[3], output_padding[1]),
+        }
+    }
+    fn taps(&self) -> usize {
+        self.kh * self.kw
+    }
+}
+
+/// Element strides of an image by axis, whatever the memory order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageStrides {
+    pub n: isize,
+    pub h: isize,
+    pub w: isize,
+    pub c: isize,
+}
+
+impl ImageStrides {
+    pub fn nhwc(h: usize, w: usize, c: usize) -> ImageStrides {
+        ImageStrides { n: (h * w * c) as isize, h: (w * c) as isize, w: c as isize, c: 1 }
+    }
+    pub fn nchw(h: usize, w: usize, c: usize) -> ImageStrides {
+        ImageStrides { n: (h * w * c) as isize, h: w as isize, w: 1, c: (h * w) as isize }
+    }
+}
+
+/// Weights packed for [`conv2d`] or [`conv_transpose2d`].
+#[derive(Debug)]
+pub struct PackedConv {
+    o: usize,
+    cg: usize,
+    taps: usize,
+    groups: usize,
+    /// Per group `[kh * kw * cg, o / groups]`; for depthwise one `[taps, channels]` matrix, not in panels.
+    weights: Weights,
+}
+
+#[derive(Debug)]
+enum Weights {
+    Panels(PackedB),
+    Depthwise(Vec<f32>),
+}
+
+impl PackedConv {
+    /// Packs dense weights `[o, c / groups, kh, kw]` for [`conv2d`].
+    ///
+    /// # Panics
+    /// When `weights` has another length or `groups` does not divide `o`.
+    pub fn new(isa: Isa, weights: &[f32], o: usize, cg: usize, [kh, kw]: [usize; 2], groups: usize) -> PackedConv {
+        let taps = kh * kw;
+        assert_eq!(weights.len(), o * cg * taps, "convolution weights are [{o}, {cg}, {kh}, {kw}]");
+        assert!(groups > 0 && o.is_multiple_of(groups), "{groups} groups of {o} output channels");
+        if cg == 1 && o == groups && groups > 1 {
+            let mut packed = vec![0.0; taps * o];
+            for (c, filter) in weights.chunks_exact(taps.max(1)).enumerate() {
+                for (tap, w) in filter.iter().enumerate() {
+                    packed[tap * o + c] = *w;
+                }
+            }
+            return PackedConv { o, cg, taps, groups, weights: Weights::Depthwise(packed) };
+        }
+        let og = o / groups;
+        // [g][tap][c][o]
+        let mut rows = vec![0.0; weights.len()];
+        for g in 0..groups {
+            for tap in 0..taps {
+                for c in 0..cg {
+                    for i in 0..og {
+                        rows[((g * taps + tap) * cg + c) * og + i] = weights[((g * og + i) * cg + c) * taps + tap];
+                    }
+                }
+            }
+        }
+        PackedConv { o, cg, taps, groups, weights: Weights::Panels(Self::panels(isa, &rows, groups, taps * cg, og)) }
+    }
+
+    /// Packs dense weights `[c, o / groups, kh, kw]` for [`conv_transpose2d`].
+    ///
+    /// # Panics
+    /// When `weights` has another length or `groups` does not divide `c`.
+    pub fn transposed(isa: Isa, weights: &[f32], c: usize, og: usize, [kh, kw]: [usize; 2], groups: usize) -> PackedConv {
+        let taps = kh * kw;
+        assert_eq!(weights.len(), c * og * taps, "transposed convolution weights are [{c}, {og}, {kh}, {kw}]");
+        assert!(groups > 0 && c.is_multiple_of(groups), "{groups} groups of {c} input channels");
+        let cg = c / groups;
+        let mut rows = vec![0.0; weights.len()];
+        for g in 0..groups {
+            for tap in 0..taps {
+                for j in 0..cg {
+                    for i in 0..og {
+                        rows[((g * taps + tap) * cg + j) * og + i] = weights[((g * cg + j) * og + i) * taps + tap];
+                    }
+                }
+            }
+        }
+        let weights = Weights::Panels(Self::panels(isa, &rows, groups, taps * cg, og));
+        PackedConv { o: og * groups, cg, taps, groups, weights }
+    }
+
+    fn panels(isa: Isa, rows: &[f32], groups: usize, k: usize, n: usize) -> PackedB {
+        let src = MatRef { batch: Batch::Stride((k * n) as isize), ..MatRef::dense(rows, n) };
+        // SAFETY: `rows` holds `groups` dense matrices of `k * n`.
+        unsafe { PackedB::new(isa, groups, k, n, &src) }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        match &self.weights {
+            Weights::Panels(packed) => packed.bytes(),
+            Weights::Depthwise(packed) => packed.len() * 4,
+        }
+    }
+}
+
+/// One convolution.
+#[derive(Clone, Copy)]
+pub struct Conv<'a> {
+    pub shape: ConvShape,
+    pub input: *const u8,
+    pub input_elem: Elem,
+    pub input_strides: ImageStrides,
+    pub weights: &'a PackedConv,
+    pub output: *mut u8,
+    pub output_elem: Elem,
+    pub output_strides: ImageStrides,
+    /// Bias by output channel; a residual's rows are output pixels of one image, its batch the image.
+    pub builtin: Builtin<'a>,
+    pub epilogue: Option<&'a dyn Epilogue>,
+}
+
+/// Convolves (cross-correlates, as ONNX's Conv).
+///
+/// # Safety
+/// Every element that the shape and strides reach in the input and the residual must be readable, in the output writable,
+/// exclusively and disjoint from the input, for the call.
+///
+/// # Panics
+/// When the weights were packed for other sizes, groups or instruction level than those of `conv` and `ws`.
+pub unsafe fn conv2d(ws: &mut Workspace, conv: &Conv<'_>) {
+    // SAFETY: the caller's contract.
+    unsafe { convolve(ws, conv, false) }
+}
+
+/// Convolves transposed (ONNX's ConvTranspose): every output pixel gathers the input pixels that reach it.
+///
+/// Output sizes are the caller's (`ConvShape::transposed`). A stride of s multiplies by zero in `1 - 1/s²` of the work.
+///
+/// # Safety
+/// As for [`conv2d`].
+///
+/// # Panics
+/// As for [`conv2d`].
+pub unsafe fn conv_transpose2d(ws: &mut Workspace, conv: &Conv<'_>) {
+    // SAFETY: the caller's contract.
+    unsafe { convolve(ws, conv, true) }
+}
+
+/// How the image is made addressable as rows of A.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Elements of the (copied) image: strides in floats; padding already in it when `padded`.
+    strides: ImageStrides,
+    copied: bool,
+    padded: bool,
+    height: usize,
+    width: usize,
+    copy_floats: usize,
+}
+
+fn plan(conv: &Conv<'_>, transposed: bool) -> Plan {
+    let s = &conv.shape;
+    let cg = s.c / s.groups;
+    let dense = conv.input_elem == Elem::F32 && conv.input_strides.c == 1;
+    let merge = !transposed && s.groups == 1 && cg < 16 && s.kw > 1 && s.dilation[1] == 1;
+    if merge {
+        let (height, width) = (s.h + s.pad[0] + s.pad[2], s.w + s.pad[1] + s.pad[3]);
+        let copy_floats = s.n * height * width * s.c;
+        let strides = ImageStrides::nhwc(height, width, s.c);
+        return Plan { strides, copied: true, padded: true, height, width, copy_floats };
+    }
+    let (height, width) = (s.h, s.w);
+    if dense {
+        return Plan { strides: conv.input_strides, copied: false, padded: false, height, width, copy_floats: 0 };
+    }
+    let strides = ImageStrides::nhwc(height, width, s.c);
+    Plan { strides, copied: true, padded: false, height, width, copy_floats: s.n * height * width * s.c }
+}
+
+unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
+    let s = conv.shape;
+    let (pixels, taps, groups) = (s.out_h * s.out_w, s.taps(), s.groups);
+    if s.n == 0 || pixels == 0 || s.o == 0 {
+        return;
+    }
+    let isa = ws.isa();
+    let w = conv.weights;
+    assert!(
+        w.o == s.o && w.taps == taps && w.groups == groups && w.cg * groups == s.c,
+        "weights packed for {} outputs, {} taps, {} groups of {} channels do not fit {s:?}",
+        w.o,
+        w.taps,
+        w.groups,
+        w.cg,
+    );
+    assert!(conv.builtin.bias.is_none_or(|bias| bias.len() >= s.o), "a bias has one value per output channel");
+    let plan = plan(conv, transposed);
+    let zero_floats = s.c.next_multiple_of(16) + 16;
+    let (cg, og) = (w.cg, s.o / groups);
+    let merged = plan.padded;
+    let (segs, seg_len) = if merged { (s.kh, s.kw * cg) } else { (taps, cg) };
+    let a_row = s.c * 4 * s.stride[0].max(1) * s.stride[1].max(1);
+    let per_thread = gemm::conv_scratch_bytes(isa, pixels, og, segs, seg_len, a_row, ws.threads(), s.n * groups)
+        .max(super::depthwise::scratch_bytes(taps, s.o));
+    ws.reserve(per_thread, (zero_floats + plan.copy_floats) * 4);
+    let shared = SyncPtr(ws.shared().cast::<f32>());
+    // SAFETY: reserved above: the zero row comes first, the copied image after it.
+    let copy = SyncPtr(unsafe { shared.get().add(zero_floats) });
+    // SAFETY: as above; other kernels use the same scratch, so the zeros are written each time.
+    unsafe { std::ptr::write_bytes(shared.get(), 0, zero_floats) };
+    if plan.copied {
+        // SAFETY: the caller's contract for the input; the copy fits by `copy_floats`.
+        unsafe { copy_image(ws, conv, &plan, copy) }
+    }
+    let image = if plan.copied { copy } else { SyncPtr(conv.input.cast_mut().cast::<f32>()) };
+    let out = Dest {
+        elem: conv.output_elem,
+        rows: row_map(&conv.output_strides, s.out_w, s.out_h),
+        col_stride: conv.output_strides.c,
+    };
+    let taps_at = Taps { s, plan, transposed, image, zero: shared };
+    let panels = match &w.weights {
+        Weights::Panels(panels) => panels,
+        Weights::Depthwise(weights) => {
+            // SAFETY: one pixel's taps; the table has room for them.
+            let fill = |n: usize, pixel: usize, table: *mut *const f32| unsafe { taps_at.fill(n, pixel, 1, 0, table) };
+            // SAFETY: the caller's contract.
+            return unsafe { depthwise(ws, conv, weights, &fill, out) };
+        }
+    };
+    assert!(panels.isa() == isa, "weights packed for {:?} do not fit {isa:?}", panels.isa());
+    let b = SyncPtr(panels.as_ptr().cast_mut());
+    let one_b = packed_len(isa, taps * cg, og);
+    let output = SyncPtr(conv.output);
+    let (out_strides, out_size) = (conv.output_strides, conv.output_elem.size() as isize);
+    let bias = SyncPtr(conv.builtin.bias.map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut()));
+    let residual = conv.builtin.residual;
+    let place = |entry: usize| {
+        let (n, g) = (entry / groups, entry % groups);
+        // SAFETY: the first element of an image and group is inside each operand.
+        unsafe {
+            let at = n as isize * out_strides.n + (g * og) as isize * out_strides.c;
+            Place {
+                b: b.get().add(g * one_b),
+                c: output.get().offset(at * out_size),
+                bias: if bias.get().is_null() { bias.get() } else { bias.get().add(g * og) },
+                residual: residual
+                    .map_or(std::ptr::null(), |r| r.ptr.offset(r.batch.at(n)).add(g * og)),
+                entry: n,
+                col0: g * og,
+            }
+        }
+    };
+    let fill = |entry: usize, row0: usize, count: usize, table: *mut *const f32| {
+        // SAFETY: rows are output pixels; the table has room for them.
+        unsafe { taps_at.fill(entry / groups, row0, count, entry % groups * cg, table) }
+    };
+    let problem = Problem {
+        isa,
+        batch: s.n * groups,
+        m: pixels,
+        n: og,
+        segs,
+        seg_len,
+        a_row_bytes: a_row,
+        b_stride: None,
+        fill: &fill,
+        place: &place,
+        dest: out,
+        scale: conv.builtin.scale,
+        activation: conv.builtin.activation,
+        ld_residual: residual.map_or(0, |r| r.row_stride),
+        epilogue: conv.epilogue,
+    };
+    // SAFETY: the closures hand out pointers inside the operands, per the caller's contract.
+    unsafe { run(ws, &problem) }
+}
+
+fn row_map(strides: &ImageStrides, w: usize, h: usize) -> RowMap {
+    if h <= 1 || strides.h == strides.w * w as isize {
+        RowMap::Linear(strides.w)
+    } else {
+        RowMap::Grid { w, stride_y: strides.h, stride_x: strides.w }
+    }
+}
+
+struct Taps {
+    s: ConvShape,
+    plan: Plan,
+    transposed: bool,
+    image: SyncPtr<f32>,
+    zero: SyncPtr<f32>,
+}
+
+impl Taps {
+    /// Writes the pointers of `count` output pixels from `row0`: `[segment][pixel]`, at channel `c`.
+    unsafe fn fill(&self, n: usize, row0: usize, count: usize, c: usize, table: *mut *const f32) {
+        let (s, p) = (&self.s, &self.plan);
+        // SAFETY: image `n` is inside the operand.
+        let image = unsafe { self.image.get().offset(n as isize * p.strides.n).add(c).cast_const() };
+        let zero = self.zero.get().cast_const();
+        let [dy, dx] = s.dilation;
+        let (mut oy, mut ox) = (row0 / s.out_w, row0 % s.out_w);
+        for i in 0..count {
+            let (y0, x0) = (oy * s.stride[0], ox * s.stride[1]);
+            if p.padded {
+                for ky in 0..s.kh {
+                    let at = (y0 + ky * dy) as isize * p.strides.h + x0 as isize * p.strides.w;
+                    // SAFETY: the padded copy holds every tap; the table has `segs * count` entries.
+                    unsafe { table.add(ky * count + i).write(image.offset(at)) };
+                }
+            } else {
+                let mut tap = i;
+                for ky in 0..s.kh {
+                    let y = self.input_row(oy, ky * dy, 0).filter(|y| *y < p.height);
+                    for kx in 0..s.kw {
+                        let x = self.input_row(ox, kx * dx, 1).filter(|x| *x < p.width);
+                        let pointer = match (y, x) {
+                            // SAFETY: `y` and `x` are inside the image.
+                            (Some(y), Some(x)) => unsafe {
+                                image.offset(y as isize * p.strides.h + x as isize * p.strides.w)
+                            },
+                            _ => zero,
+                        };
+                        // SAFETY: the table has `segs * count` entries.
+                        unsafe { table.add(tap).write(pointer) };
+                        tap += count;
+                    }
+                }
+            }
+            ox += 1;
+            if ox == s.out_w {
+                ox = 0;
+                oy += 1;
+            }
+        }
+    }
+
+    /// The input row (axis 0) or column (axis 1) that output position `o` meets at `offset` into the kernel.
+    #[inline(always)]
+    fn input_row(&self, o: usize, offset: usize, axis: usize) -> Option<usize> {
+        let (stride, pad) = (self.s.stride[axis], self.s.pad[axis]);
+        if self.transposed {
+            let at = (o + pad).checked_sub(offset)?;
+            (at % stride == 0).then_some(at / stride)
+        } else {
+            (o * stride + offset).checked_sub(pad)
+        }
+    }
+}
+
+/// Copies the image to dense f32 NHWC, with zero padding around it when the plan says so.
+unsafe fn copy_image(ws: &Workspace, conv: &Conv<'_>, plan: &Plan, copy: SyncPtr<f32>) {
+    let s = conv.shape;
+    let isa = ws.isa();
+    let (top, left) = if plan.padded { (s.pad[0], s.pad[1]) } else { (0, 0) };
+    let from = conv.input_strides;
+    let size = conv.input_elem.size() as isize;
+    let input = SyncPtr(conv.input.cast_mut());
+    let (elem, c) = (conv.input_elem, s.c);
+    let grain = (16384 / (plan.width * c).max(1)).max(1);
+    ws.parallel_ranges(s.n * plan.height, grain, &|range, _, _| {
+        for row in range {
+            let (n, y) = (row / plan.height, row % plan.height);
+            // SAFETY: each task has its own rows of the copy; reads are inside the input by the caller's contract.
+            unsafe {
+                let to = copy.get().add(row * plan.width * c);
+                let Some(y) = y.checked_sub(top).filter(|y| *y < s.h) else {
+                    std::ptr::write_bytes(to, 0, plan.width * c);
+                    continue;
+                };
+                std::ptr::write_bytes(to, 0, left * c);
+                let right = left + s.w;
+                std::ptr::write_bytes(to.add(right * c), 0, (plan.width - right) * c);
+                let to = to.add(left * c);
+                let line = input.get().offset((n as isize * from.n + y as isize * from.h) * size);
+                if from.c == 1 && from.w == c as isize {
+                    convert::load_ptr(isa, to, line, elem, s.w * c);
+                } else if elem == Elem::F32 {
+                    interleave(to, line.cast(), from, s.w, c);
+                } else {
+                    for x in 0..s.w {
+                        let pixel = line.offset(x as isize * from.w * size);
+                        gemm::gather(isa, to.add(x * c), pixel, elem, from.c, c);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// One image row, `to[x * c + j] = from[x, j]`, in blocks that keep both sides in cache.
+unsafe fn interleave(to: *mut f32, from: *const f32, strides: ImageStrides, w: usize, c: usize) {
+    let mut c0 = 0;
+    while c0 < c {
+        let c1 = (c0 + 16).min(c);
+        let mut x0 = 0;
+        while x0 < w {
+            let x1 = (x0 + 64).min(w);
+            for j in c0..c1 {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let plane = from.offset(j as isize * strides.c);
+                    for x in x0..x1 {
+                        to.add(x * c + j).write(*plane.offset(x as isize * strides.w));
+                    }
+                }
+            }
+            x0 = x1;
+        }
+        c0 = c1;
+    }
+}

@@ -1,0 +1,148 @@
+//! f16 and bf16 to f32 and back: round to nearest even, NaN stays NaN (quiet), infinities and subnormals exact.
+#![expect(unsafe_op_in_unsafe_fn, reason = "kernel bodies under the contract of their dispatching functions")]
+
+use half::{bf16, f16};
+
+use super::gemm::Elem;
+use super::isa::Isa;
+use super::simd::{Simd, simd_dispatch};
+
+/// Converts `src` to f32; panics when the lengths differ.
+pub fn f16_to_f32(dst: &mut [f32], src: &[f16]) {
+    assert_eq!(dst.len(), src.len());
+    // SAFETY: equal lengths.
+    unsafe { load_ptr(Isa::detect(), dst.as_mut_ptr(), src.as_ptr().cast(), Elem::F16, dst.len()) }
+}
+
+/// Converts `src` to f16; panics when the lengths differ.
+pub fn f32_to_f16(dst: &mut [f16], src: &[f32]) {
+    assert_eq!(dst.len(), src.len());
+    // SAFETY: equal lengths.
+    unsafe { store_ptr(Isa::detect(), dst.as_mut_ptr().cast(), src.as_ptr(), Elem::F16, dst.len()) }
+}
+
+/// Converts `src` to f32; panics when the lengths differ.
+pub fn bf16_to_f32(dst: &mut [f32], src: &[bf16]) {
+    assert_eq!(dst.len(), src.len());
+    // SAFETY: equal lengths.
+    unsafe { load_ptr(Isa::detect(), dst.as_mut_ptr(), src.as_ptr().cast(), Elem::BF16, dst.len()) }
+}
+
+/// Converts `src` to bf16; panics when the lengths differ.
+pub fn f32_to_bf16(dst: &mut [bf16], src: &[f32]) {
+    assert_eq!(dst.len(), src.len());
+    // SAFETY: equal lengths.
+    unsafe { store_ptr(Isa::detect(), dst.as_mut_ptr().cast(), src.as_ptr(), Elem::BF16, dst.len()) }
+}
+
+/// Converts `n` contiguous elements of type `elem` to f32.
+///
+/// # Safety
+/// `src` is valid for `n` elements, `dst` for `n` floats, and they do not overlap.
+pub unsafe fn load_ptr(isa: Isa, dst: *mut f32, src: *const u8, elem: Elem, n: usize) {
+    match elem {
+        Elem::F32 => std::ptr::copy_nonoverlapping(src.cast(), dst, n),
+        Elem::F16 => load_half::<F16>(isa, dst, src.cast(), n),
+        Elem::BF16 => load_half::<Bf16>(isa, dst, src.cast(), n),
+    }
+}
+
+/// Converts `n` floats to contiguous elements of type `elem`.
+///
+/// # Safety
+/// `src` is valid for `n` floats, `dst` for `n` elements, and they do not overlap.
+pub unsafe fn store_ptr(isa: Isa, dst: *mut u8, src: *const f32, elem: Elem, n: usize) {
+    match elem {
+        Elem::F32 => std::ptr::copy_nonoverlapping(src, dst.cast(), n),
+        Elem::F16 => store_half::<F16>(isa, dst.cast(), src, n),
+        Elem::BF16 => store_half::<Bf16>(isa, dst.cast(), src, n),
+    }
+}
+
+/// Stores `n` floats as elements of type `elem`, `stride` elements apart.
+///
+/// # Safety
+/// `src` is valid for `n` floats, `dst` for the strided elements.
+pub(crate) unsafe fn scatter(isa: Isa, dst: *mut u8, src: *const f32, elem: Elem, stride: isize, n: usize) {
+    if stride == 1 {
+        return store_ptr(isa, dst, src, elem, n);
+    }
+    for i in 0..n {
+        let at = i as isize * stride;
+        let x = *src.add(i);
+        match elem {
+            Elem::F32 => dst.cast::<f32>().offset(at).write(x),
+            Elem::F16 => dst.cast::<f16>().offset(at).write(f16::from_f32(x)),
+            Elem::BF16 => dst.cast::<bf16>().offset(at).write(bf16::from_f32(x)),
+        }
+    }
+}
+
+/// The value of one stored 16-bit element.
+pub(crate) fn half_to_f32(elem: Elem, bits: u16) -> f32 {
+    match elem {
+        Elem::F16 => f16::from_bits(bits).to_f32(),
+        _ => bf16::from_bits(bits).to_f32(),
+    }
+}
+
+trait Half {
+    unsafe fn load<S: Simd>(p: *const u16) -> S::V;
+    unsafe fn store<S: Simd>(p: *mut u16, v: S::V);
+}
+
+struct F16;
+struct Bf16;
+
+impl Half for F16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const u16) -> S::V {
+        S::load_f16(p)
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut u16, v: S::V) {
+        S::store_f16(p, v)
+    }
+}
+
+impl Half for Bf16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const u16) -> S::V {
+        S::load_bf16(p)
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut u16, v: S::V) {
+        S::store_bf16(p, v)
+    }
+}
+
+simd_dispatch! { unsafe fn load_half<H: Half>(dst: *mut f32, src: *const u16, n: usize) = load_half_body }
+simd_dispatch! { unsafe fn store_half<H: Half>(dst: *mut u16, src: *const f32, n: usize) = store_half_body }
+
+#[inline(always)]
+unsafe fn load_half_body<S: Simd, H: Half>(dst: *mut f32, src: *const u16, n: usize) {
+    let mut i = 0;
+    while i + S::LANES <= n {
+        S::store(dst.add(i), H::load::<S>(src.add(i)));
+        i += S::LANES;
+    }
+    if i < n {
+        let mut part = [0u16; 16];
+        std::ptr::copy_nonoverlapping(src.add(i), part.as_mut_ptr(), n - i);
+        S::store_part(dst.add(i), H::load::<S>(part.as_ptr()), n - i);
+    }
+}
+
+#[inline(always)]
+unsafe fn store_half_body<S: Simd, H: Half>(dst: *mut u16, src: *const f32, n: usize) {
+    let mut i = 0;
+    while i + S::LANES <= n {
+        H::store::<S>(dst.add(i), S::load(src.add(i)));
+        i += S::LANES;
+    }
+    if i < n {
+        let mut part = [0u16; 16];
+        H::store::<S>(part.as_mut_ptr(), S::load_part(src.add(i), n - i));
+        std::ptr::copy_nonoverlapping(part.as_ptr(), dst.add(i), n - i);
+    }
+}

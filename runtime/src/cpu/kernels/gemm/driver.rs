@@ -1,0 +1,298 @@
+//! Splits a product into tasks and tiles, and applies epilogues: shared by GEMM and convolution.
+//!
+//! A task is a range of rows and a range of panels. Inside it panels are outermost, so each panel of B is read from
+//! memory once and stays in L1/L2 while the task's rows, kept below [`A_BYTES`], come from L2.
+
+use super::{Activation, Elem, Epilogue, Tile, TileArgs, TileAt, micro, panel_width};
+use crate::cpu::kernels::convert;
+use crate::cpu::kernels::isa::Isa;
+use crate::cpu::kernels::workspace::Workspace;
+
+/// Rows of A of one task: half of a 2 MiB L2 at most.
+const A_BYTES: usize = 1 << 20;
+/// Row pointers of one task.
+const TABLE_BYTES: usize = 96 << 10;
+/// Multiply-adds that are worth a task of their own (about 3 µs).
+const TASK_FMA: usize = 200_000;
+/// Values an epilogue is given at once.
+const EPILOGUE_VALUES: usize = 1024;
+
+/// Where one row of C is, in elements from the start of the batch entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RowMap {
+    Linear(isize),
+    /// Row `y * w + x` is at `y * stride_y + x * stride_x`.
+    Grid { w: usize, stride_y: isize, stride_x: isize },
+}
+
+impl RowMap {
+    pub(crate) fn at(self, row: usize) -> isize {
+        match self {
+            RowMap::Linear(stride) => row as isize * stride,
+            RowMap::Grid { w, stride_y, stride_x } => (row / w) as isize * stride_y + (row % w) as isize * stride_x,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dest {
+    pub elem: Elem,
+    pub rows: RowMap,
+    pub col_stride: isize,
+}
+
+impl Dest {
+    /// Row stride when tiles can be computed in place.
+    fn direct(&self) -> Option<usize> {
+        match self.rows {
+            RowMap::Linear(stride) if self.elem == Elem::F32 && self.col_stride == 1 && stride >= 0 => {
+                Some(stride as usize)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The operands of one batch entry.
+pub(crate) struct Place {
+    pub b: *const f32,
+    pub c: *mut u8,
+    pub bias: *const f32,
+    pub residual: *const f32,
+    /// `TileAt::batch`, and what is added to its columns.
+    pub entry: usize,
+    pub col0: usize,
+}
+
+/// A product of `batch` entries: rows by pointer tables, panels of B, a destination.
+pub(crate) struct Problem<'a> {
+    pub isa: Isa,
+    pub batch: usize,
+    pub m: usize,
+    pub n: usize,
+    pub segs: usize,
+    pub seg_len: usize,
+    /// Memory that one more row of A touches.
+    pub a_row_bytes: usize,
+    /// Rows of an unpacked B this far apart; `None` for packed panels.
+    pub b_stride: Option<usize>,
+    /// `fill(entry, row0, rows, table)` writes `segs` times `rows` pointers.
+    pub fill: &'a (dyn Fn(usize, usize, usize, *mut *const f32) + Sync),
+    pub place: &'a (dyn Fn(usize) -> Place + Sync),
+    pub dest: Dest,
+    pub scale: f32,
+    pub activation: Activation,
+    pub ld_residual: usize,
+    pub epilogue: Option<&'a dyn Epilogue>,
+}
+
+/// How many ranges of rows and of panels one batch entry is split into.
+fn split(isa: Isa, m: usize, n: usize, segs: usize, seg_len: usize, a_row: usize, threads: usize, batch: usize) -> (usize, usize) {
+    let mr = micro::tile_fns(isa).len();
+    let tiles = m.div_ceil(mr);
+    let panels = n.div_ceil(2 * isa.lanes());
+    let fma = m.saturating_mul(n).saturating_mul(segs * seg_len);
+    let wanted = if threads == 1 { 1 } else { (threads * 4).div_ceil(batch).min(fma / TASK_FMA).max(1) };
+    let memory = (m * a_row).div_ceil(A_BYTES).max((m * segs * 8).div_ceil(TABLE_BYTES)).min(tiles.div_ceil(4)).max(1);
+    let (rows, cols) = if n > m {
+        let cols = wanted.min(panels);
+        (wanted.div_ceil(cols), cols)
+    } else {
+        let rows = wanted.max(memory).min(tiles);
+        (rows, wanted.div_ceil(rows))
+    };
+    (rows.max(memory).min(tiles), cols.min(panels))
+}
+
+fn group_rows(isa: Isa) -> usize {
+    let mr = micro::tile_fns(isa).len();
+    EPILOGUE_VALUES.div_ceil(2 * isa.lanes()).next_multiple_of(mr)
+}
+
+/// Scratch one thread needs: a group of tiles, then the table of row pointers.
+pub(crate) fn scratch_bytes(
+    isa: Isa,
+    m: usize,
+    n: usize,
+    segs: usize,
+    seg_len: usize,
+    a_row: usize,
+    threads: usize,
+    batch: usize,
+) -> usize {
+    let (chunks, _) = split(isa, m, n, segs, seg_len, a_row, threads, batch);
+    let tiles = m.div_ceil(micro::tile_fns(isa).len());
+    // A chunk's rows differ by at most one tile from the mean.
+    let rows = (tiles.div_ceil(chunks.max(1)) + 1) * micro::tile_fns(isa).len();
+    group_rows(isa) * 2 * isa.lanes() * 4 + rows * segs * 8
+}
+
+/// Runs the product. The workspace must have [`scratch_bytes`] reserved.
+///
+/// # Safety
+/// Pointers that `fill` and `place` give are valid for what the shape reaches.
+pub(crate) unsafe fn run(ws: &Workspace, p: &Problem<'_>) {
+    let (row_chunks, col_chunks) = split(p.isa, p.m, p.n, p.segs, p.seg_len, p.a_row_bytes, ws.threads(), p.batch);
+    let panels = p.n.div_ceil(2 * p.isa.lanes());
+    let tiles = p.m.div_ceil(micro::tile_fns(p.isa).len());
+    let per_entry = row_chunks * col_chunks;
+    ws.parallel_for(p.batch * per_entry, &|task, thread, scratch| {
+        let (entry, rest) = (task / per_entry, task % per_entry);
+        let (r, c) = (rest / col_chunks, rest % col_chunks);
+        let task = Task {
+            tiles: tiles * r / row_chunks..tiles * (r + 1) / row_chunks,
+            panels: panels * c / col_chunks..panels * (c + 1) / col_chunks,
+            thread,
+            scratch,
+        };
+        // SAFETY: the caller's contract; tasks cover disjoint parts of C.
+        unsafe { task.run(p, &(p.place)(entry), entry, tiles) }
+    });
+}
+
+struct Task {
+    tiles: std::ops::Range<usize>,
+    panels: std::ops::Range<usize>,
+    thread: usize,
+    scratch: *mut u8,
+}
+
+impl Task {
+    unsafe fn run(self, p: &Problem<'_>, place: &Place, entry: usize, tiles: usize) {
+        let fns = micro::tile_fns(p.isa);
+        let lanes = p.isa.lanes();
+        let group = group_rows(p.isa);
+        // Tiles of about equal height: no short last one that starves the FMA units.
+        let row = |tile: usize| p.m * tile / tiles;
+        let (first, end) = (row(self.tiles.start), row(self.tiles.end));
+        let buffer = self.scratch.cast::<f32>();
+        // SAFETY: `scratch_bytes` has room for both parts.
+        let table = unsafe { buffer.add(group * 2 * lanes).cast::<*const f32>() };
+        for tile in self.tiles.clone() {
+            let (r0, r1) = (row(tile), row(tile + 1));
+            // SAFETY: as above.
+            (p.fill)(entry, r0, r1 - r0, unsafe { table.add((r0 - first) * p.segs) });
+        }
+        let direct = p.dest.direct();
+        let k = p.segs * p.seg_len;
+        // Long rows of a plain product go in blocks of k, so that A stays in L2 across panels.
+        let blocks = if p.segs == 1 && direct.is_some() && k >= 1024 && self.panels.len() > 2 {
+            ((end - first) * k * 4).div_ceil(A_BYTES).min(k / 512)
+        } else {
+            1
+        };
+        for block in 0..blocks {
+            let k0 = if blocks == 1 { 0 } else { p.seg_len * block / blocks };
+            let seg_len = if blocks == 1 { p.seg_len } else { p.seg_len * (block + 1) / blocks - k0 };
+            let last = block + 1 == blocks;
+            for panel in self.panels.clone() {
+                let width = panel_width(p.isa, p.n, panel);
+                let col = panel * 2 * lanes;
+                let cols = width.min(p.n - col);
+                // SAFETY: offsets inside the operands of this entry.
+                let (b, b_stride, bias, residual) = unsafe {
+                    let (b, stride) = match p.b_stride {
+                        Some(stride) => (place.b.add(col + k0 * stride), stride),
+                        None => (place.b.add(col * k + k0 * width), width),
+                    };
+                    let bias = if place.bias.is_null() { place.bias } else { place.bias.add(col) };
+                    let residual = if place.residual.is_null() { place.residual } else { place.residual.add(col) };
+                    (b, stride, bias, residual)
+                };
+                let mut tile = self.tiles.start;
+                while tile < self.tiles.end {
+                    let g0 = row(tile);
+                    let mut g1 = g0;
+                    while tile < self.tiles.end && row(tile + 1) - g0 <= group {
+                        let (r0, r1) = (row(tile), row(tile + 1));
+                        // SAFETY: all pointers stay inside what the caller vouched for.
+                        unsafe {
+                            let (c, ldc) = match direct {
+                                Some(ldc) => (place.c.cast::<f32>().add(r0 * ldc + col), ldc),
+                                None => (buffer.add((r0 - g0) * width), width),
+                            };
+                            let args = TileArgs {
+                                rows: table.add((r0 - first) * p.segs),
+                                table_stride: r1 - r0,
+                                a_offset: k0,
+                                segs: p.segs,
+                                seg_len,
+                                b,
+                                b_stride,
+                                c,
+                                ldc,
+                                n: cols,
+                                accumulate: block > 0,
+                                finish: last,
+                                scale: p.scale,
+                                bias,
+                                residual: if residual.is_null() { residual } else { residual.add(r0 * p.ld_residual) },
+                                ld_residual: p.ld_residual,
+                                activation: p.activation,
+                            };
+                            fns[r1 - r0 - 1][width / lanes - 1](&args);
+                        }
+                        g1 = r1;
+                        tile += 1;
+                    }
+                    if !last || (direct.is_some() && p.epilogue.is_none()) {
+                        continue;
+                    }
+                    // SAFETY: the group of tiles just computed.
+                    let (ptr, stride) = unsafe {
+                        match direct {
+                            Some(ldc) => (place.c.cast::<f32>().add(g0 * ldc + col), ldc),
+                            None => (buffer, width),
+                        }
+                    };
+                    if let Some(epilogue) = p.epilogue {
+                        let at = TileAt {
+                            batch: place.entry,
+                            rows: g0..g1,
+                            cols: place.col0 + col..place.col0 + col + cols,
+                            thread: self.thread,
+                        };
+                        // SAFETY: this task alone writes these rows and columns.
+                        epilogue.apply(&at, &mut unsafe { Tile::new(ptr, g1 - g0, cols, stride) });
+                    }
+                    if direct.is_none() {
+                        // SAFETY: rows and columns of C.
+                        unsafe { store(p, place.c, g0..g1, col, cols, ptr, stride) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Stores a tile that was computed in scratch.
+unsafe fn store(
+    p: &Problem<'_>,
+    c: *mut u8,
+    rows: std::ops::Range<usize>,
+    col: usize,
+    cols: usize,
+    tile: *const f32,
+    stride: usize,
+) {
+    let size = p.dest.elem.size() as isize;
+    let col_stride = p.dest.col_stride;
+    // SAFETY: the caller's contract: every element is inside C, every tile row inside the scratch.
+    unsafe {
+        if p.dest.elem == Elem::F32 && col_stride != 1 {
+            // Columns outermost: along NCHW's unit stride.
+            for j in 0..cols {
+                for row in rows.clone() {
+                    let at = p.dest.rows.at(row) + (col + j) as isize * col_stride;
+                    c.cast::<f32>().offset(at).write(*tile.add((row - rows.start) * stride + j));
+                }
+            }
+            return;
+        }
+        for row in rows.clone() {
+            let from = tile.add((row - rows.start) * stride);
+            let to = c.offset((p.dest.rows.at(row) + col as isize * col_stride) * size);
+            convert::scatter(p.isa, to, from, p.dest.elem, col_stride, cols);
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Matrix product with the epilogue applied while the tile of C is hot: `C[M, N] = epilogue(A[M, K] · B[K, N])`.
+//!
+//! A is read in place where its rows are contiguous f32, else copied once; B is packed into panels, once for constants
+//! ([`PackedB`]), else into scratch. Accumulation is f32 in one chain per element along k (few-row tiles: four chains).
+//! Storage may be f16 or bf16: converted while packing and while storing.
+
+mod driver;
+mod micro;
+mod pack;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+pub(crate) use driver::{Dest, Place, Problem, RowMap, run, scratch_bytes as conv_scratch_bytes};
+pub use pack::PackedB;
+pub(crate) use pack::{gather, pack_panel, packed_len, panel_offset, panel_width};
+
+use super::workspace::{SyncPtr, Workspace};
+
+/// The storage type of a floating operand; arithmetic is f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Elem {
+    F32,
+    F16,
+    BF16,
+}
+
+impl Elem {
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Elem::F32 => 4,
+            Elem::F16 | Elem::BF16 => 2,
+        }
+    }
+}
+
+/// Where each batch entry of an operand starts, in elements from its pointer.
+#[derive(Clone, Copy, Debug)]
+pub enum Batch<'a> {
+    /// Entry `i` starts at `i * stride`; 0 broadcasts.
+    Stride(isize),
+    /// Entry `i` starts at `table[i]`: any broadcast of several batch axes.
+    Table(&'a [isize]),
+}
+
+impl Batch<'_> {
+    #[inline]
+    pub(crate) fn at(&self, i: usize) -> isize {
+        match self {
+            Batch::Stride(stride) => stride * i as isize,
+            Batch::Table(table) => table[i],
+        }
+    }
+}
+
+/// A matrix operand that is read: strides in elements, any sign.
+#[derive(Clone, Copy, Debug)]
+pub struct MatRef<'a> {
+    pub ptr: *const u8,
+    pub elem: Elem,
+    pub row_stride: isize,
+    pub col_stride: isize,
+    pub batch: Batch<'a>,
+}
+
+impl<'a> MatRef<'a> {
+    /// A dense row-major f32 matrix of `cols` columns, broadcast over the batch.
+    pub fn dense(data: &'a [f32], cols: usize) -> MatRef<'a> {
+        MatRef {
+            ptr: data.as_ptr().cast(),
+            elem: Elem::F32,
+            row_stride: cols as isize,
+            col_stride: 1,
+            batch: Batch::Stride(0),
+        }
+    }
+
+    /// The transposed view.
+    pub fn t(self) -> MatRef<'a> {
+        MatRef { row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+    }
+}
+
+/// The matrix that is written: strides in elements. Its elements must not overlap what is read, nor each other.
+#[derive(Clone, Copy, Debug)]
+pub struct MatMut<'a> {
+    pub ptr: *mut u8,
+    pub elem: Elem,
+    pub row_stride: isize,
+    pub col_stride: isize,
+    pub batch: Batch<'a>,
+}
+
+/// The right operand.
+#[derive(Clone, Copy, Debug)]
+pub enum Rhs<'a> {
+    /// Packed beforehand; entry `i % batches` of it serves batch entry `i`.
+    Packed(&'a PackedB),
+    /// Packed at every call, into scratch.
+    Strided(MatRef<'a>),
+}
+
+/// The activation of the built-in epilogue.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub enum Activation {
+    #[default]
+    None,
+    /// `max(x, 0)`, NaN stays.
+    Relu,
+    /// `min(max(x, lo), hi)`, NaN stays.
+    Clip(f32, f32),
+}
+
+/// The epilogue that runs in registers: `activation(acc * scale + bias + residual)`. An [`Epilogue`] runs after it.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin<'a> {
+    pub scale: f32,
+    /// One value per column of C (per output channel), at least N of them.
+    pub bias: Option<&'a [f32]>,
+    /// Added element by element.
+    pub residual: Option<Residual<'a>>,
+    pub activation: Activation,
+}
+
+/// A f32 operand in C's shape with unit column stride: `ptr + batch + row * row_stride + col`. It may be C itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Residual<'a> {
+    pub ptr: *const f32,
+    pub row_stride: usize,
+    pub batch: Batch<'a>,
+}
+
+// SAFETY: descriptions of memory; reading and writing it is `unsafe` at each use.
+unsafe impl Send for MatRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for MatRef<'_> {}
+// SAFETY: as above.
+unsafe impl Send for MatMut<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for MatMut<'_> {}
+// SAFETY: as above.
+unsafe impl Send for Residual<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Residual<'_> {}
+
+impl Default for Builtin<'_> {
+    fn default() -> Self {
+        Builtin { scale: 1.0, bias: None, residual: None, activation: Activation::None }
+    }
+}
+
+/// Which part of C a finished tile is.
+#[derive(Clone, Debug)]
+pub struct TileAt {
+    /// The batch entry; the image for a convolution.
+    pub batch: usize,
+    /// Rows of C; for a convolution `oy * out_w + ox` within the image.
+    pub rows: Range<usize>,
+    /// Columns of C; output channels (all groups counted) for a convolution.
+    pub cols: Range<usize>,
+    /// The thread this runs on, below `Workspace::threads`: index of the epilogue's own scratch.
+    pub thread: usize,
+}
+
+/// A finished tile in f32, in C itself or in scratch: rows of `cols` values, `stride` apart.
+pub struct Tile<'a> {
+    ptr: *mut f32,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    lifetime: PhantomData<&'a mut f32>,
+}
+
+impl Tile<'_> {
+    /// # Safety
+    /// `rows` rows of `cols` floats, `stride` apart, are this tile's alone.
+    pub(crate) unsafe fn new(ptr: *mut f32, rows: usize, cols: usize, stride: usize) -> Self {
+        Tile { ptr, rows, cols, stride, lifetime: PhantomData }
+    }
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+    /// Floats from one row to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+    /// The address of the first element.
+    pub fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.ptr
+    }
+    /// Row `i` of the tile; panics when `i` is not below `rows`.
+    pub fn row(&mut self, i: usize) -> &mut [f32] {
+        assert!(i < self.rows);
+        // SAFETY: by the contract of `new`, and one row is lent at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(i * self.stride), self.cols) }
+    }
+}
+
+/// What is done to each finished tile of C before it is stored: called from many threads, once per element of C.
+pub trait Epilogue: Sync {
+    /// Changes `tile`, which is the part `at` of C after [`Builtin`], in place. Tiles hold about 1-2 thousand values.
+    fn apply(&self, at: &TileAt, tile: &mut Tile<'_>);
+}
+
+/// One matrix product.
+#[derive(Clone, Copy)]
+pub struct Gemm<'a> {
+    pub batch: usize,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub a: MatRef<'a>,
+    pub b: Rhs<'a>,
+    pub c: MatMut<'a>,
+    pub builtin: Builtin<'a>,
+    pub epilogue: Option<&'a dyn Epilogue>,
+}
+
+pub(crate) struct TileArgs {
+    /// `segs` rows of `table_stride` row pointers.
+    pub rows: *const *const f32,
+    pub table_stride: usize,
+    /// Floats added to every row pointer.
+    pub a_offset: usize,
+    pub segs: usize,
+    pub seg_len: usize,
+    pub b: *const f32,
+    pub b_stride: usize,
+    pub c: *mut f32,
+    pub ldc: usize,
+    /// Valid columns.
+    pub n: usize,
+    /// Start from what C holds.
+    pub accumulate: bool,
+    /// Apply what follows.
+    pub finish: bool,
+    pub scale: f32,
+    pub bias: *const f32,
+    pub residual: *const f32,
+    pub ld_residual: usize,
+    pub activation: Activation,
+}
+
+/// Multiplies. K = 0 gives the epilogue of zero.
+///
+/// # Safety
+/// Every element that the shapes and strides of `a`, `b` and `residual` reach must be readable, every element of `c`
+/// writable, exclusively and disjoint from `a` and `b`, for the call.
+///
+/// # Panics
+/// When a [`PackedB`] has another K or N than the product or another instruction level than `ws`, or when a bias is
+/// shorter than N.
+pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
+    let (m, n, k) = (g.m, g.n, g.k);
+    if m == 0 || n == 0 || g.batch == 0 {
+        return;
+    }
+    let isa = ws.isa();
+    assert!(g.builtin.bias.is_none_or(|bias| bias.len() >= n), "a bias has one value per column");
+    let direct_a = g.a.elem == Elem::F32 && (g.a.col_stride == 1 || k <= 1);
+    let a_entries = if matches!(g.a.batch, Batch::Stride(0)) { 1 } else { g.batch };
+    let a_floats = if direct_a { 0 } else { a_entries * m * k };
+    let panel = isa.lanes() * 2;
+    let (b_entries, b_floats, direct_b) = match &g.b {
+        Rhs::Packed(packed) => {
+            assert!(
+                packed.k() == k && packed.n() == n && packed.isa() == isa,
+                "the packed operand is {}x{} for {:?}, the product needs {k}x{n} for {isa:?}",
+                packed.k(),
+                packed.n(),
+                packed.isa(),
+            );
+            (packed.batches(), 0, false)
+        }
+        Rhs::Strided(b) => {
+            let entries = if matches!(b.batch, Batch::Stride(0)) { 1 } else { g.batch };
+            // Packing costs as much as a few rows: skip it for those when the rows of B are already vectors.
+            let direct = m <= 8 && b.elem == Elem::F32 && b.col_stride == 1 && b.row_stride >= 0 && n % panel == 0;
+            (entries, if direct { 0 } else { entries * packed_len(isa, k, n) }, direct)
+        }
+    };
+    let b_base = a_floats.next_multiple_of(16);
+    let per_thread = driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch);
+    ws.reserve(per_thread, (b_base + b_floats) * 4);
+    let shared = SyncPtr(ws.shared().cast::<f32>());
+    let a = g.a;
+    let a_ptr = SyncPtr(a.ptr.cast_mut());
+    let size = a.elem.size() as isize;
+    if !direct_a {
+        let rows = a_entries * m;
+        ws.parallel_ranges(rows, 16, &|range, _, _| {
+            for row in range {
+                let (entry, i) = (row / m, row % m);
+                // SAFETY: the row is inside A by the caller's contract; each task has its own rows of the scratch.
+                unsafe {
+                    let src = a_ptr.get().offset((a.batch.at(entry) + i as isize * a.row_stride) * size);
+                    pack::gather(isa, shared.get().add(row * k), src, a.elem, a.col_stride, k);
+                }
+            }
+        });
+    }
+    if let (Rhs::Strided(b), false) = (&g.b, direct_b) {
+        let b = *b;
+        let b_ptr = SyncPtr(b.ptr.cast_mut());
+        let panels = n.div_ceil(panel);
+        let one = packed_len(isa, k, n);
+        ws.parallel_for(b_entries * panels, &|task, _, _| {
+            let (entry, p) = (task / panels, task % panels);
+            // SAFETY: inside B by the caller's contract; each task has its own panel of the scratch.
+            unsafe {
+                let src = b_ptr.get().offset(b.batch.at(entry) * b.elem.size() as isize);
+                let dst = shared.get().add(b_base + entry * one + panel_offset(isa, k, p));
+                pack_panel(isa, dst, src, &b, k, n, p);
+            }
+        });
+    }
+    let c_size = g.c.elem.size() as isize;
+    let c_ptr = SyncPtr(g.c.ptr);
+    let c_batch = g.c.batch;
+    let b_operand = match &g.b {
+        Rhs::Packed(packed) => SyncPtr(packed.as_ptr().cast_mut()),
+        Rhs::Strided(b) if direct_b => SyncPtr(b.ptr.cast_mut().cast::<f32>()),
+        // SAFETY: reserved above.
+        Rhs::Strided(_) => SyncPtr(unsafe { shared.get().add(b_base) }),
+    };
+    let b_direct_batch = match &g.b {
+        Rhs::Strided(b) if direct_b => Some(b.batch),
+        _ => None,
+    };
+    let one_b = packed_len(isa, k, n);
+    let residual = g.builtin.residual.map(|r| (SyncPtr(r.ptr.cast_mut()), r.batch));
+    let bias = SyncPtr(g.builtin.bias.map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut()));
+    let place = |entry: usize| {
+        // SAFETY: entry is a batch entry: all offsets are inside the operands by the caller's contract.
+        unsafe {
+            Place {
+                b: match b_direct_batch {
+                    Some(batch) => b_operand.get().offset(batch.at(entry)),
+                    None => b_operand.get().add(entry % b_entries * one_b),
+                },
+                c: c_ptr.get().offset(c_batch.at(entry) * c_size),
+                bias: bias.get(),
+                residual: residual.map_or(std::ptr::null(), |(p, batch)| p.get().offset(batch.at(entry)).cast_const()),
+                entry,
+                col0: 0,
+            }
+        }
+    };
+    let fill = |entry: usize, row0: usize, count: usize, table: *mut *const f32| {
+        for i in 0..count {
+            let row = row0 + i;
+            // SAFETY: the row is in A (or in its copy); the table has room for `count` pointers.
+            unsafe {
+                let p = if direct_a {
+                    a_ptr.get().offset((a.batch.at(entry) + row as isize * a.row_stride) * size).cast::<f32>()
+                } else {
+                    shared.get().add((if a_entries == 1 { 0 } else { entry } * m + row) * k)
+                };
+                table.add(i).write(p);
+            }
+        }
+    };
+    let problem = Problem {
+        isa,
+        batch: g.batch,
+        m,
+        n,
+        segs: 1,
+        seg_len: k,
+        a_row_bytes: k * 4,
+        b_stride: match &g.b {
+            Rhs::Strided(b) if direct_b => Some(b.row_stride as usize),
+            _ => None,
+        },
+        fill: &fill,
+        place: &place,
+        dest: Dest { elem: g.c.elem, rows: RowMap::Linear(g.c.row_stride), col_stride: g.c.col_stride },
+        scale: g.builtin.scale,
+        activation: g.builtin.activation,
+        ld_residual: g.builtin.residual.map_or(0, |r| r.row_stride),
+        epilogue: g.epilogue,
+    };
+    // SAFETY: the closures hand out pointers inside the operands, per the caller's contract.
+    unsafe { run(ws, &problem) }
+}
+
+/// Scratch that [`gemm`] will ask of a workspace with `threads` threads, as (bytes per thread, shared bytes): for plans
+/// that reserve it beforehand. `a_copied` says that A is not contiguous f32 rows, `b_packed` that B is a constant.
+pub fn gemm_scratch(
+    isa: super::isa::Isa,
+    threads: usize,
+    batch: usize,
+    (m, n, k): (usize, usize, usize),
+    a_copied: bool,
+    b_packed: bool,
+) -> (usize, usize) {
+    let a = if a_copied { (batch * m * k).next_multiple_of(16) } else { 0 };
+    let b = if b_packed { 0 } else { batch * packed_len(isa, k, n) };
+    (driver::scratch_bytes(isa, m, n, 1, k, k * 4, threads, batch), (a + b) * 4)
+}

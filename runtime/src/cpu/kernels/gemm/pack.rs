@@ -1,0 +1,182 @@
+//! B in panels: `[panel][k][width]`, width two vectors (the last one may be one vector), zero-padded columns.
+
+use super::{Elem, MatRef};
+use crate::cpu::kernels::convert;
+use crate::cpu::kernels::isa::Isa;
+use crate::cpu::kernels::workspace::AlignedBuf;
+
+/// A right operand packed for one instruction level; constants are packed once.
+#[derive(Debug)]
+pub struct PackedB {
+    isa: Isa,
+    k: usize,
+    n: usize,
+    batches: usize,
+    data: AlignedBuf,
+}
+
+impl std::fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len())
+    }
+}
+
+impl PackedB {
+    /// Packs `batches` matrices of `k` rows and `n` columns.
+    ///
+    /// # Safety
+    /// Every element that the shape and strides of `src` reach must be readable.
+    pub unsafe fn new(isa: Isa, batches: usize, k: usize, n: usize, src: &MatRef<'_>) -> PackedB {
+        let one = packed_len(isa, k, n);
+        let data = AlignedBuf::floats(batches * one);
+        for entry in 0..batches {
+            // SAFETY: inside `src` by the caller's contract, inside `data` by its length.
+            unsafe {
+                let from = src.ptr.offset(src.batch.at(entry) * src.elem.size() as isize);
+                pack_b_into(isa, data.as_ptr().cast::<f32>().add(entry * one), from, src, k, n);
+            }
+        }
+        PackedB { isa, k, n, batches, data }
+    }
+
+    /// Packs one dense row-major `[k, n]` matrix.
+    ///
+    /// # Panics
+    /// When `data` has other than `k * n` values.
+    pub fn dense(isa: Isa, k: usize, n: usize, data: &[f32]) -> PackedB {
+        assert_eq!(data.len(), k * n, "a {k}x{n} matrix");
+        // SAFETY: the slice has all elements of the dense matrix.
+        unsafe { PackedB::new(isa, 1, k, n, &MatRef::dense(data, n)) }
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+    pub fn k(&self) -> usize {
+        self.k
+    }
+    pub fn n(&self) -> usize {
+        self.n
+    }
+    pub fn batches(&self) -> usize {
+        self.batches
+    }
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+    pub(crate) fn as_ptr(&self) -> *const f32 {
+        self.data.as_ptr().cast()
+    }
+}
+
+/// Floats of one packed `k` x `n` matrix.
+pub(crate) fn packed_len(isa: Isa, k: usize, n: usize) -> usize {
+    let full = n / (2 * isa.lanes());
+    let last = panel_width(isa, n, full);
+    (full * 2 * isa.lanes() + last) * k
+}
+
+/// Where panel `p` starts, in floats.
+pub(crate) fn panel_offset(isa: Isa, k: usize, p: usize) -> usize {
+    p * 2 * isa.lanes() * k
+}
+
+/// Width of panel `p` in floats: two vectors, one for a short last one, 0 past the end.
+pub(crate) fn panel_width(isa: Isa, n: usize, p: usize) -> usize {
+    let lanes = isa.lanes();
+    match n.saturating_sub(p * 2 * lanes) {
+        0 => 0,
+        rest if rest <= lanes => lanes,
+        _ => 2 * lanes,
+    }
+}
+
+unsafe fn pack_b_into(isa: Isa, dst: *mut f32, src: *const u8, b: &MatRef<'_>, k: usize, n: usize) {
+    for p in 0..n.div_ceil(2 * isa.lanes()) {
+        // SAFETY: the caller's contract, panel by panel.
+        unsafe { pack_panel(isa, dst.add(panel_offset(isa, k, p)), src, b, k, n, p) }
+    }
+}
+
+/// Packs panel `p` of the matrix at `src` (strides and type of `b`) to `dst`.
+///
+/// # Safety
+/// `src` is valid for the matrix, `dst` for `k * panel_width` floats.
+pub(crate) unsafe fn pack_panel(
+    isa: Isa,
+    dst: *mut f32,
+    src: *const u8,
+    b: &MatRef<'_>,
+    k: usize,
+    n: usize,
+    p: usize,
+) {
+    let width = panel_width(isa, n, p);
+    let col0 = p * 2 * isa.lanes();
+    let cols = width.min(n - col0);
+    let size = b.elem.size() as isize;
+    // SAFETY: the caller's contract; all indices stay below `k` and `col0 + cols <= n`.
+    unsafe {
+        let src = src.offset(col0 as isize * b.col_stride * size);
+        if b.row_stride == 1 && b.elem == Elem::F32 && b.col_stride != 1 {
+            return transpose(dst, width, src.cast(), b.col_stride, k, cols);
+        }
+        for row in 0..k {
+            let to = dst.add(row * width);
+            gather(isa, to, src.offset(row as isize * b.row_stride * size), b.elem, b.col_stride, cols);
+            for j in cols..width {
+                to.add(j).write(0.0);
+            }
+        }
+    }
+}
+
+/// `dst[k * width + j] = src[j * stride + k]`: blocks of k keep the written lines in cache.
+unsafe fn transpose(dst: *mut f32, width: usize, src: *const f32, stride: isize, k: usize, cols: usize) {
+    let mut k0 = 0;
+    // SAFETY: the caller's contract: `k` values in each of `cols` source rows, `k * width` in the destination.
+    unsafe {
+        while k0 < k {
+            let count = (k - k0).min(16);
+            for j in 0..cols {
+                let from = src.offset(j as isize * stride).add(k0);
+                let to = dst.add(k0 * width + j);
+                for i in 0..count {
+                    to.add(i * width).write(*from.add(i));
+                }
+            }
+            for i in 0..count {
+                for j in cols..width {
+                    dst.add((k0 + i) * width + j).write(0.0);
+                }
+            }
+            k0 += count;
+        }
+    }
+}
+
+/// Copies `count` elements, `stride` apart, to f32.
+///
+/// # Safety
+/// `src` is valid for the strided elements, `dst` for `count` floats.
+pub(crate) unsafe fn gather(isa: Isa, dst: *mut f32, src: *const u8, elem: Elem, stride: isize, count: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match (elem, stride) {
+            (Elem::F32, 1) => std::ptr::copy_nonoverlapping(src.cast(), dst, count),
+            (Elem::F32, _) => {
+                for i in 0..count {
+                    dst.add(i).write(src.cast::<f32>().offset(i as isize * stride).read());
+                }
+            }
+            (_, 1) => convert::load_ptr(isa, dst, src, elem, count),
+            _ => {
+                for i in 0..count {
+                    let bits = src.cast::<u16>().offset(i as isize * stride).read();
+                    dst.add(i).write(convert::half_to_f32(elem, bits));
+                }
+            }
+        }
+    }
+}

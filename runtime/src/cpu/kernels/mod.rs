@@ -1,0 +1,22 @@
+//! The numeric kernels under the CPU device: functions over memory that know nothing of graphs and plans.
+//!
+//! - [`isa`]: AVX-512, AVX2 or portable, decided at run time and forceable.
+//! - [`threads`], [`workspace`]: a spinning pool; scratch memory that is allocated once.
+//! - [`gemm`], [`conv`]: packed products with the epilogue applied in cache; implicit and depthwise convolution.
+//! - [`attention`], [`rows`], [`pool`]: fused attention, row and column reductions and norms, pooling.
+//! - [`math`]: elementwise functions over blocks; [`convert`]: f16 and bf16 storage.
+//!
+//! Every kernel is one generic body over the vector trait of `simd`, compiled once per level.
+
+pub mod conv;
+pub mod convert;
+mod depthwise;
+pub mod gemm;
+pub mod isa;
+mod simd;
+pub mod threads;
+pub mod workspace;
+
+pub use isa::{Isa, Level};
+pub use threads::Pool;
+pub use workspace::Workspace;

@@ -1,0 +1,202 @@
+//! 16 lanes: AVX-512 F, BW, DQ, VL.
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "each method is one intrinsic under the contract of the trait's header"
+)]
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+#[inline(always)]
+fn tail(n: usize) -> __mmask16 {
+    debug_assert!(n <= 16);
+    ((1u32 << n) - 1) as __mmask16
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    type I = __m512i;
+    type M = __mmask16;
+    const LANES: usize = 16;
+    const MR: usize = 14;
+    const NV: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        _mm512_loadu_ps(p)
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m512) {
+        _mm512_storeu_ps(p, v)
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> __m512 {
+        _mm512_maskz_loadu_ps(tail(n), p)
+    }
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, v: __m512, n: usize) {
+        _mm512_mask_storeu_ps(p, tail(n), v)
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m512 {
+        _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: __m512) {
+        _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m512 {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m512) {
+        let bits = _mm512_castps_si512(v);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+        let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x40_0000));
+        let out = _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, up, quiet));
+        _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(out))
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        _mm512_set1_ps(x)
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        _mm512_sub_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        _mm512_mul_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        _mm512_div_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        _mm512_min_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        _mm512_max_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: __m512) -> __m512 {
+        _mm512_sqrt_ps(a)
+    }
+    #[inline(always)]
+    unsafe fn round(a: __m512) -> __m512 {
+        _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
+    }
+    #[inline(always)]
+    unsafe fn floor(a: __m512) -> __m512 {
+        _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(a)
+    }
+    #[inline(always)]
+    unsafe fn ceil(a: __m512) -> __m512 {
+        _mm512_roundscale_ps::<{ _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC }>(a)
+    }
+    #[inline(always)]
+    unsafe fn trunc(a: __m512) -> __m512 {
+        _mm512_roundscale_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
+    }
+    #[inline(always)]
+    unsafe fn bits(a: __m512) -> __m512i {
+        _mm512_castps_si512(a)
+    }
+    #[inline(always)]
+    unsafe fn from_bits(a: __m512i) -> __m512 {
+        _mm512_castsi512_ps(a)
+    }
+    #[inline(always)]
+    unsafe fn isplat(x: i32) -> __m512i {
+        _mm512_set1_epi32(x)
+    }
+    #[inline(always)]
+    unsafe fn iadd(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_add_epi32(a, b)
+    }
+    #[inline(always)]
+    unsafe fn isub(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_sub_epi32(a, b)
+    }
+    #[inline(always)]
+    unsafe fn iand(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_and_si512(a, b)
+    }
+    #[inline(always)]
+    unsafe fn ior(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_or_si512(a, b)
+    }
+    #[inline(always)]
+    unsafe fn ixor(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_xor_si512(a, b)
+    }
+    #[inline(always)]
+    unsafe fn shl<const N: u32>(a: __m512i) -> __m512i {
+        _mm512_slli_epi32::<N>(a)
+    }
+    #[inline(always)]
+    unsafe fn sar<const N: u32>(a: __m512i) -> __m512i {
+        _mm512_srai_epi32::<N>(a)
+    }
+    #[inline(always)]
+    unsafe fn to_int(a: __m512) -> __m512i {
+        _mm512_cvtps_epi32(a)
+    }
+    #[inline(always)]
+    unsafe fn to_float(a: __m512i) -> __m512 {
+        _mm512_cvtepi32_ps(a)
+    }
+    #[inline(always)]
+    unsafe fn lt(a: __m512, b: __m512) -> __mmask16 {
+        _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b)
+    }
+    #[inline(always)]
+    unsafe fn le(a: __m512, b: __m512) -> __mmask16 {
+        _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, b)
+    }
+    #[inline(always)]
+    unsafe fn eq(a: __m512, b: __m512) -> __mmask16 {
+        _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b)
+    }
+    #[inline(always)]
+    unsafe fn ieq(a: __m512i, b: __m512i) -> __mmask16 {
+        _mm512_cmpeq_epi32_mask(a, b)
+    }
+    #[inline(always)]
+    unsafe fn select(m: __mmask16, a: __m512, b: __m512) -> __m512 {
+        _mm512_mask_blend_ps(m, b, a)
+    }
+    #[inline(always)]
+    unsafe fn any(m: __mmask16) -> bool {
+        m != 0
+    }
+    #[inline(always)]
+    unsafe fn reduce_add(a: __m512) -> f32 {
+        _mm512_reduce_add_ps(a)
+    }
+    #[inline(always)]
+    unsafe fn is_nan(a: __m512) -> __mmask16 {
+        _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a)
+    }
+    #[inline(always)]
+    unsafe fn scale2(a: __m512, n: __m512i) -> __m512 {
+        _mm512_scalef_ps(a, _mm512_cvtepi32_ps(n))
+    }
+}

@@ -1,0 +1,169 @@
+//! What a kernel runs with: the instruction level, the thread pool, and scratch memory that stays allocated.
+//!
+//! Kernels ask for scratch through [`Workspace::reserve`], which only ever grows: after the first run of a plan nothing
+//! allocates. One workspace belongs to one run at a time (`&mut`); the pool may be shared by many.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::isa::Isa;
+use super::threads::Pool;
+
+const ALIGN: usize = 64;
+
+/// Zero-initialised bytes, aligned to a cache line.
+pub struct AlignedBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the buffer owns its memory, as a `Vec<u8>` does.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared references only give out the address; writes through it are the kernels' contract.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// Allocates `len` zero bytes.
+    pub fn new(len: usize) -> AlignedBuf {
+        if len == 0 {
+            return AlignedBuf { ptr: NonNull::dangling(), len };
+        }
+        let layout = Self::layout(len);
+        // SAFETY: the layout's size is not zero.
+        let raw = unsafe { alloc_zeroed(layout) };
+        let ptr = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout));
+        AlignedBuf { ptr, len }
+    }
+
+    /// Allocates `len` zero f32.
+    pub fn floats(len: usize) -> AlignedBuf {
+        AlignedBuf::new(len * 4)
+    }
+
+    /// The address of the first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn layout(len: usize) -> Layout {
+        // A length that overflows an address cannot have been computed from a shape that fits memory.
+        Layout::from_size_align(len, ALIGN).unwrap_or_else(|_| handle_alloc_error(Layout::new::<u8>()))
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+        }
+    }
+}
+
+/// The pool, instruction level and scratch memory of one run.
+pub struct Workspace {
+    isa: Isa,
+    pool: Arc<Pool>,
+    per_thread: Vec<AlignedBuf>,
+    shared: AlignedBuf,
+}
+
+impl Workspace {
+    /// Makes an empty workspace with the best instruction level of this processor.
+    pub fn new(pool: Arc<Pool>) -> Workspace {
+        Workspace::with_isa(pool, Isa::detect())
+    }
+
+    /// Makes an empty workspace that uses `isa`.
+    pub fn with_isa(pool: Arc<Pool>, isa: Isa) -> Workspace {
+        let per_thread = (0..pool.threads()).map(|_| AlignedBuf::new(0)).collect();
+        Workspace { isa, pool, per_thread, shared: AlignedBuf::new(0) }
+    }
+
+    /// The instruction level of the kernels.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// How many threads take tasks.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Grows scratch to at least these sizes in bytes; contents are lost when it grows.
+    pub fn reserve(&mut self, per_thread: usize, shared: usize) {
+        for buf in &mut self.per_thread {
+            if buf.len() < per_thread {
+                *buf = AlignedBuf::new(per_thread.next_multiple_of(4096));
+            }
+        }
+        if self.shared.len() < shared {
+            self.shared = AlignedBuf::new(shared.next_multiple_of(4096));
+        }
+    }
+
+    /// Scratch bytes held, for memory reports.
+    pub fn scratch_bytes(&self) -> usize {
+        self.shared.len() + self.per_thread.iter().map(AlignedBuf::len).sum::<usize>()
+    }
+
+    /// The scratch that all threads share.
+    pub fn shared(&self) -> *mut u8 {
+        self.shared.as_ptr()
+    }
+
+    /// Runs `run(task, thread, scratch)` for every task; `scratch` is `thread`'s own memory.
+    pub fn parallel_for(&self, tasks: usize, run: &(dyn Fn(usize, usize, *mut u8) + Sync)) {
+        self.pool.parallel_for(tasks, &|task, thread| run(task, thread, self.per_thread[thread].as_ptr()));
+    }
+
+    /// Splits `0..len` into about equal ranges of at least `grain` and runs them in parallel.
+    pub fn parallel_ranges(&self, len: usize, grain: usize, run: &(dyn Fn(std::ops::Range<usize>, usize, *mut u8) + Sync)) {
+        let tasks = len.div_ceil(grain.max(1)).min(self.threads() * 4);
+        self.parallel_for(tasks, &|task, thread, scratch| {
+            run(len * task / tasks..len * (task + 1) / tasks, thread, scratch);
+        });
+    }
+}
+
+impl std::fmt::Debug for Workspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Workspace")
+            .field("isa", &self.isa)
+            .field("threads", &self.threads())
+            .field("scratch_bytes", &self.scratch_bytes())
+            .finish()
+    }
+}
+
+/// A raw pointer that tasks of one parallel loop may share; each task touches its own part.
+#[derive(Clone, Copy)]
+pub(crate) struct SyncPtr<T>(pub *mut T);
+
+// SAFETY: only an address; the kernels give disjoint parts of what it points to, to each task.
+unsafe impl<T> Send for SyncPtr<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for SyncPtr<T> {}
+
+impl<T> SyncPtr<T> {
+    #[inline(always)]
+    pub(crate) fn get(&self) -> *mut T {
+        self.0
+    }
+}

@@ -1,0 +1,3 @@
+//! The CPU device, the embedded default.
+
+pub mod kernels;
