@@ -1,0 +1,171 @@
+//! Reads an ONNX file: maps it, decodes it, and brings in external data. It judges no operator.
+//!
+//! Before: a path. After: a [`Model`] whose tensors all have their bytes, as slices of mapped files wherever the file
+//! stores them raw; no weight is copied. Tensors are checked for size, so [`super::tensor_view`] fails afterwards only
+//! for text and for attributes' tensors.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+use prost::Message;
+
+use super::container::{ContainerError, check_container};
+use super::external::{ExternalError, ExternalFiles};
+use super::proto::{FunctionProto, GraphProto, ModelProto};
+use super::tensor::{TensorError, tensor_view};
+use crate::weights::map_file;
+
+/// The versions of ONNX's file format that are read: from the first with operator-set imports to the newest.
+pub const IR_VERSIONS: std::ops::RangeInclusive<i64> = 3..=14;
+
+/// A decoded ONNX model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The file, or the name given to bytes in memory.
+    pub path: PathBuf,
+    pub ir_version: i64,
+    /// Name and version of the program that wrote the file.
+    pub producer: String,
+    /// Operator-set versions by domain; `""` is ONNX's own (`ai.onnx` is spelled so, too).
+    pub opsets: IndexMap<String, i64>,
+    pub graph: GraphProto,
+    /// Model-local functions, which calls in the graph refer to by domain and name.
+    pub functions: Vec<FunctionProto>,
+    pub metadata: IndexMap<String, String>,
+}
+
+/// An ONNX file could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct ReadError {
+    pub path: PathBuf,
+    #[source]
+    pub problem: Box<ReadProblem>,
+}
+
+/// What is wrong with an ONNX file.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadProblem {
+    #[error("cannot be read: {0}")]
+    Open(#[from] io::Error),
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    #[error("not an ONNX model, or damaged: {detail}; check it with onnx.checker, or export it again")]
+    Malformed { detail: String },
+    #[error("the file has no graph; is it a tensor or a training checkpoint rather than a model?")]
+    NoGraph,
+    #[error("the model imports no operator set, which every IR version from 3 on must; the file is cut off or damaged")]
+    NoOperatorSet,
+    #[error(
+        "the file has IR version {found}; graphc reads {} to {}; save it again with another version of the onnx package",
+        IR_VERSIONS.start(), IR_VERSIONS.end()
+    )]
+    IrVersion { found: i64 },
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error(transparent)]
+    External(#[from] ExternalError),
+}
+
+/// Reads a model file and the external data beside it.
+///
+/// The files are memory-mapped and must stay unchanged while the model, or any tensor of it, lives.
+///
+/// # Errors
+/// When a file is missing, is not ONNX, is cut off or damaged, has an unknown IR version, or a tensor's data does not
+/// match its type; the error names the file, and the tensor or byte offset.
+pub fn read_model(path: impl AsRef<Path>) -> Result<Model, ReadError> {
+    let path = path.as_ref();
+    let bytes = map_file(path).map_err(|error| error_at(path, error.into()))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    read_bytes(path, bytes, Some(folder))
+}
+
+/// Reads a model from memory; tensors share the bytes.
+///
+/// `path` only names the model in errors; external data are looked for in `folder`, and are an error without one.
+///
+/// # Errors
+/// As [`read_model`].
+pub fn read_bytes(path: impl AsRef<Path>, bytes: Bytes, folder: Option<&Path>) -> Result<Model, ReadError> {
+    let path = path.as_ref();
+    decode(path, bytes, folder).map_err(|problem| error_at(path, problem))
+}
+
+fn error_at(path: &Path, problem: ReadProblem) -> ReadError {
+    ReadError {
+        path: path.to_path_buf(),
+        problem: Box::new(problem),
+    }
+}
+
+impl Model {
+    /// Returns the operator-set version of a domain (`""` or `"ai.onnx"` is ONNX's own), if the model imports it.
+    pub fn opset(&self, domain: &str) -> Option<i64> {
+        self.opsets.get(canonical_domain(domain)).copied()
+    }
+}
+
+/// Returns the domain with ONNX's own in its short spelling.
+pub fn canonical_domain(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
+
+fn decode(path: &Path, bytes: Bytes, folder: Option<&Path>) -> Result<Model, ReadProblem> {
+    check_container(&bytes)?;
+    let proto = ModelProto::decode(bytes).map_err(|error| ReadProblem::Malformed {
+        detail: error.to_string(),
+    })?;
+    let Some(mut graph) = proto.graph else {
+        return Err(ReadProblem::NoGraph);
+    };
+    if !IR_VERSIONS.contains(&proto.ir_version) {
+        return Err(ReadProblem::IrVersion {
+            found: proto.ir_version,
+        });
+    }
+    if proto.opset_import.is_empty() {
+        return Err(ReadProblem::NoOperatorSet);
+    }
+    let mut functions = proto.functions;
+    if let Some(folder) = folder {
+        let mut files = ExternalFiles::new(folder);
+        files.resolve_graph(&mut graph)?;
+        for function in &mut functions {
+            files.resolve_nodes(&mut function.node)?;
+        }
+    }
+    for tensor in &graph.initializer {
+        match tensor_view(tensor) {
+            // Text may be there and never be used; the importer refuses its use.
+            Ok(_) | Err(TensorError::Strings { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let opsets = proto
+        .opset_import
+        .into_iter()
+        .map(|o| (canonical_domain(&o.domain).to_owned(), o.version))
+        .collect();
+    Ok(Model {
+        path: path.to_path_buf(),
+        ir_version: proto.ir_version,
+        producer: [proto.producer_name, proto.producer_version]
+            .join(" ")
+            .trim()
+            .to_owned(),
+        opsets,
+        graph,
+        functions,
+        metadata: proto
+            .metadata_props
+            .into_iter()
+            .map(|entry| (entry.key, entry.value))
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests;
