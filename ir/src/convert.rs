@@ -1,7 +1,7 @@
 //! Element encoding: numbers to the bytes of a [`DType`] and back.
 //!
-//! Floats round to nearest even; out-of-range values become infinity, or the largest finite value (`fn` types: NaN) where
-//! the format has no infinity, as `float8` defines. Integers saturate.
+//! Floats round to nearest even. Out-of-range values become infinity where the format has one (`e5m2` too); `e4m3fn`
+//! saturates as `float8` defines, the FNUZ types give NaN. Integers saturate.
 
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
@@ -16,7 +16,7 @@ pub fn encode_f64(dtype: DType, values: &[f64]) -> Vec<u8> {
         DType::F16 => values.iter().flat_map(|v| f16::from_f64(*v).to_le_bytes()).collect(),
         DType::BF16 => values.iter().flat_map(|v| bf16::from_f64(*v).to_le_bytes()).collect(),
         DType::F8E4M3FN => values.iter().map(|v| F8E4M3::from_f64(*v).to_bits()).collect(),
-        DType::F8E5M2 => values.iter().map(|v| F8E5M2::from_f64(*v).to_bits()).collect(),
+        DType::F8E5M2 => values.iter().map(|v| encode_e5m2(*v)).collect(),
         DType::F8E4M3FNUZ => values.iter().map(|v| encode_fnuz(*v, 4, 3)).collect(),
         DType::F8E5M2FNUZ => values.iter().map(|v| encode_fnuz(*v, 5, 2)).collect(),
         DType::Bool => values.iter().map(|v| u8::from(*v != 0.0)).collect(),
@@ -120,6 +120,25 @@ pub fn round_to(dtype: DType, value: f64) -> f64 {
     }
 }
 
+/// Encodes to OCP e5m2, which is the upper byte of an `f16`: rounds once, to nearest even; overflow gives infinity.
+///
+/// `float8` saturates here, which is OCP's other mode; hardware conversions and ONNX casts without `saturate` do not.
+fn encode_e5m2(value: f64) -> u8 {
+    let sign = if value.is_sign_negative() { 0x80u8 } else { 0 };
+    let magnitude = value.abs();
+    if magnitude.is_nan() {
+        return sign | 0x7e;
+    }
+    // Half the step above the largest finite value, 57344: a tie that rounds to the even neighbour, infinity.
+    if magnitude >= 61440.0 {
+        return sign | 0x7c;
+    }
+    let exponent = (((magnitude.to_bits() >> 52) as i32) - 1023).max(-14);
+    let steps = (magnitude / 2f64.powi(exponent - 2)).round_ties_even() as u8;
+    // `steps` has the hidden bit at 4 for normal numbers; a carry into the next exponent adds up by itself.
+    sign | ((((exponent + 14) as u8) << 2) + steps)
+}
+
 /// Decodes an FNUZ byte: bias one above IEEE's, no infinity, one NaN (0x80), no negative zero.
 fn decode_fnuz(byte: u8, exponent_bits: u32, mantissa_bits: u32) -> f64 {
     if byte == 0x80 {
@@ -204,6 +223,23 @@ mod tests {
         assert_eq!(round_to(DType::F8E4M3FNUZ, 1.1875), 1.25);
         assert_eq!(round_to(DType::F8E4M3FNUZ, 240.0), 240.0);
         assert!(round_to(DType::F8E4M3FNUZ, 250.0).is_nan());
+    }
+
+    #[test]
+    fn e5m2_rounds_once_and_overflows_to_infinity() {
+        for (value, byte) in [
+            (57344.0, 0x7b),
+            (61439.0, 0x7b),
+            (61440.0, 0x7c),
+            (f64::NEG_INFINITY, 0xfc),
+            (1.125, 0x3c),
+            (1.375, 0x3e),
+            (2f64.powi(-17), 0x00),
+            (1.5 * 2f64.powi(-16), 0x02),
+            (1.99999, 0x40),
+        ] {
+            assert_eq!(encode_f64(DType::F8E5M2, &[value]), [byte], "{value}");
+        }
     }
 
     #[test]

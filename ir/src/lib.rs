@@ -20,6 +20,7 @@ pub mod types;
 pub use data::{HostTensor, Storage};
 pub use dim::{Bindings, Dim, Shape, Symbol, SymbolInfo, Symbols};
 pub use entity::{Entity, Table};
+pub use graph::infer::InferError;
 pub use graph::op::{self, Op};
 pub use graph::{ConstId, Graph, NodeId, Origin, Stage, Value};
 pub use kernel::Kernel;

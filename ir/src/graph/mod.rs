@@ -7,6 +7,8 @@
 //! Invariant: at [`Stage::Core`] there are no composites but those in [`Graph::core_composites`]'s answer, and `Call`
 //! appears only there.
 
+pub mod build;
+pub mod infer;
 pub mod op;
 
 use std::fmt;

@@ -265,7 +265,7 @@ pub struct Contract {
 pub enum Layout {
     /// `[N, C, spatial…]`; filters `[O, I/g, kernel…]` (transposed convolution: `[I, O/g, kernel…]`).
     ChannelsFirst,
-    /// `[N, spatial…, C]`; filters `[O, kernel…, I/g]`.
+    /// `[N, spatial…, C]`; filters `[O, kernel…, I/g]` (transposed convolution: `[I, kernel…, O/g]`).
     ChannelsLast,
 }
 
@@ -481,6 +481,30 @@ impl Op {
             self,
             Op::Input { .. } | Op::Constant(_) | Op::Iota { .. } | Op::DimValue(_) | Op::Random { .. }
         )
+    }
+
+    /// Calls `f` for each size in the attributes.
+    pub fn for_each_dim<'a>(&'a self, mut f: impl FnMut(&'a Dim)) {
+        match self {
+            Op::Iota { shape, .. } | Op::Random { shape, .. } => shape.iter().for_each(f),
+            Op::DimValue(d) | Op::TopK { k: d, .. } => f(d),
+            Op::View(View::Reshape(shape) | View::Broadcast(shape)) => shape.iter().for_each(f),
+            Op::View(View::Slice { starts, sizes, .. }) => starts.iter().chain(sizes).for_each(f),
+            Op::View(View::Pad { low, high, .. }) => low.iter().chain(high).for_each(f),
+            Op::View(View::Transpose(_) | View::Concat { .. }) => {}
+            Op::Input { .. }
+            | Op::Constant(_)
+            | Op::Elementwise(_)
+            | Op::Reduce { .. }
+            | Op::Contract(_)
+            | Op::Conv(_)
+            | Op::Pool(_)
+            | Op::Gather(_)
+            | Op::Scatter(_)
+            | Op::Scan { .. }
+            | Op::Composite(_)
+            | Op::Call(_) => {}
+        }
     }
 
     /// Makes a unary elementwise op.

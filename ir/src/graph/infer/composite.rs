@@ -1,0 +1,121 @@
+//! Types of composites and library calls.
+
+use super::window::{contract_of, conv, pool};
+use super::{Class, Cx, Inferred, attribute, one};
+use crate::dim::Shape;
+use crate::graph::op::{Composite, Layout};
+use crate::library::{GemmEpilogue, LibraryCall, LibraryOp};
+use crate::types::DType;
+
+pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
+    let (min, max) = match c {
+        Composite::Softmax { .. } | Composite::LogSoftmax { .. } | Composite::LocalResponseNorm { .. } => (1, 1),
+        Composite::LayerNorm { .. } => (1, 3),
+        Composite::RmsNorm { .. } => (1, 2),
+        Composite::BatchNorm { .. } => (5, 5),
+        Composite::GroupNorm { .. } => (3, 3),
+        Composite::Attention { mask, .. } => (3 + usize::from(*mask), 3 + usize::from(*mask)),
+    };
+    cx.count(min, max)?;
+    let dtype = cx.class(0, Class::Float)?;
+    let shape = cx.operands[0].shape.clone();
+    let rank = shape.rank();
+    match c {
+        Composite::Softmax { axis } | Composite::LogSoftmax { axis } => {
+            cx.axis(*axis, rank)?;
+        }
+        Composite::LayerNorm { axis, .. } | Composite::RmsNorm { axis, .. } => {
+            cx.axis(*axis, rank)?;
+            for operand in 1..cx.operands.len() {
+                cx.same_dtype(0, operand)?;
+                cx.equal_shapes(
+                    "shape of the scale or bias and of the normalised axes",
+                    &cx.operands[operand].shape,
+                    &shape[*axis..],
+                )?;
+            }
+        }
+        Composite::BatchNorm { layout, .. } => {
+            cx.rank_at_least(0, 2)?;
+            per_channel(cx, layout.channel_axis(rank))?;
+        }
+        Composite::GroupNorm { groups, .. } => {
+            cx.rank_at_least(0, 2)?;
+            let channels = &shape[Layout::ChannelsFirst.channel_axis(rank)];
+            if *groups < 1 || channels.exact_div(&(*groups).into()).is_none() {
+                return attribute("groups", format!("{groups} does not divide the {channels} channels"));
+            }
+            per_channel(cx, Layout::ChannelsFirst.channel_axis(rank))?;
+        }
+        Composite::Attention { mask, .. } => return attention(*mask, dtype, cx),
+        Composite::LocalResponseNorm { size, .. } => {
+            cx.rank_at_least(0, 2)?;
+            if *size < 1 {
+                return attribute("size", format!("{size} is not positive"));
+            }
+        }
+    }
+    Ok(one(dtype, shape))
+}
+
+fn per_channel(cx: &Cx<'_>, axis: usize) -> Result<(), super::Reason> {
+    for operand in 1..cx.operands.len() {
+        cx.same_dtype(0, operand)?;
+        cx.vector(
+            operand,
+            "a statistic's size and the channels",
+            &cx.operands[0].shape[axis],
+        )?;
+    }
+    Ok(())
+}
+
+fn attention(mask: bool, dtype: DType, cx: &Cx<'_>) -> Inferred {
+    for operand in 0..3 {
+        cx.rank_is(operand, 4)?;
+        cx.same_dtype(0, operand)?;
+    }
+    let (q, k, v) = (&cx.operands[0].shape, &cx.operands[1].shape, &cx.operands[2].shape);
+    cx.equal("the batch of q and k", &q[0], &k[0])?;
+    cx.equal("the batch of q and v", &q[0], &v[0])?;
+    cx.equal("the heads of k and v", &k[1], &v[1])?;
+    cx.equal("the keys of k and v", &k[2], &v[2])?;
+    cx.equal("the head size of q and k", &q[3], &k[3])?;
+    if q[1].exact_div(&k[1]).is_none() {
+        return attribute("k", format!("its {} heads do not divide the {} heads of q", k[1], q[1]));
+    }
+    if mask {
+        let scores = Shape(vec![q[0].clone(), q[1].clone(), q[2].clone(), k[2].clone()]);
+        let got = cx.operands[3].dtype;
+        if got != DType::Bool && got != dtype {
+            cx.same_dtype(0, 3)?;
+        }
+        let wide = cx.broadcast_two(3, &scores, &cx.operands[3].shape)?;
+        cx.equal_shapes("the mask broadcasts to the scores", &scores, &wide)?;
+    }
+    Ok(one(dtype, vec![q[0].clone(), q[1].clone(), q[2].clone(), v[3].clone()]))
+}
+
+pub(super) fn call(call: &LibraryCall, cx: &Cx<'_>) -> Inferred {
+    match &call.op {
+        LibraryOp::Gemm { contract, epilogue } => {
+            let bias = matches!(
+                epilogue,
+                GemmEpilogue::Bias | GemmEpilogue::BiasRelu | GemmEpilogue::BiasGeluTanh
+            );
+            cx.count(2 + usize::from(bias), 2 + usize::from(bias))?;
+            let types = contract_of(contract, cx)?;
+            if bias {
+                cx.class(2, Class::Number)?;
+                let n = &types[0].shape[types[0].rank() - 1];
+                cx.vector(2, "the bias and the columns", n)?;
+            }
+            Ok(types)
+        }
+        LibraryOp::Conv(c) => {
+            cx.count(2, 2)?;
+            conv(c, cx)
+        }
+        LibraryOp::Pool(p) => pool(p, cx),
+    }
+}
