@@ -40,9 +40,10 @@ def export(out, name, model, arguments, names, dynamic, exporters=("ts",)):
         path = out / (f"{name}.onnx" if exporter == "ts" else f"{name}.dy.onnx")
         if exporter == "ts":
             axes = {n: dict(dynamic) for n in [*names, "y"]}
-            options = dict(dynamo=False, opset_version=17, dynamic_axes=axes, do_constant_folding=False)
-            # Batch norms stay in the file: folding them is the compiler's work.
-            options["training"] = torch.onnx.TrainingMode.PRESERVE
+            options = dict(dynamo=False, opset_version=17, dynamic_axes=axes)
+            if names == ["x"]:
+                # Batch norms of the CNNs stay in the file: folding them is the compiler's work.
+                options |= dict(training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False)
         else:
             shapes = tuple({k: torch.export.Dim.DYNAMIC for k in dynamic} for _ in names)
             options = dict(dynamo=True, external_data=False, dynamic_shapes=shapes)
@@ -52,13 +53,19 @@ def export(out, name, model, arguments, names, dynamic, exporters=("ts",)):
 
 
 def settled(model):
-    """Gives batch norms running statistics and scales that are not the identity."""
+    """Gives norms statistics and scales that are not the identity, and biases that are not zero.
+
+    Otherwise the exporter merges all the equal tensors, which no trained model has.
+    """
     for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.weight.data.uniform_(0.5, 1.5)
+        if getattr(module, "bias", None) is not None:
+            module.bias.data.normal_(0, 0.1)
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
             module.weight.data.uniform_(0.3, 0.9)
-            module.bias.data.normal_(0, 0.1)
     return model
 
 
@@ -87,12 +94,12 @@ def main():
     if wanted("resnet50"):
         export(out, "resnet50", settled(torchvision.models.resnet50(weights=None)), image, ["x"], {0: "batch"})
     if wanted("squeezenet"):
-        export(out, "squeezenet", torchvision.models.squeezenet1_1(weights=None), image, ["x"], {0: "batch"})
+        export(out, "squeezenet", settled(torchvision.models.squeezenet1_1(weights=None)), image, ["x"], {0: "batch"})
     if wanted("minilm"):
         model = transformers.AutoModel.from_pretrained(minilm_folder(options.minilm), **eager)
         export(out, "minilm", Encoder(model), tokens, *text)
     if wanted("bert-base"):
-        export(out, "bert-base", Encoder(transformers.BertModel(transformers.BertConfig(**eager))), tokens, *text)
+        export(out, "bert-base", Encoder(settled(transformers.BertModel(transformers.BertConfig(**eager)))), tokens, *text)
 
 
 if __name__ == "__main__":
