@@ -82,8 +82,5 @@ generate miopen-sys MiopenLibrary miopen/miopen.h "
 
 generate comgr-sys ComgrLibrary amd_comgr/amd_comgr.h "
   amd_comgr_get_version amd_comgr_status_string
-  amd_comgr_create_data amd_comgr_release_data amd_comgr_set_data amd_comgr_set_data_name amd_comgr_get_data
-  amd_comgr_create_data_set amd_comgr_destroy_data_set amd_comgr_data_set_add
-  amd_comgr_action_data_count amd_comgr_action_data_get_data
-  amd_comgr_create_action_info amd_comgr_destroy_action_info amd_comgr_action_info_set_isa_name amd_comgr_do_action" "
-  amd_comgr_status_s amd_comgr_data_kind_s amd_comgr_action_kind_s"
+  amd_comgr_create_disassembly_info amd_comgr_destroy_disassembly_info amd_comgr_disassemble_instruction" "
+  amd_comgr_status_s"

@@ -16,141 +16,12 @@ impl amd_comgr_status_s {
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct amd_comgr_status_s(pub ::std::os::raw::c_uint);
 pub use self::amd_comgr_status_s as amd_comgr_status_t;
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_UNDEF: amd_comgr_data_kind_s = amd_comgr_data_kind_s(0);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_SOURCE: amd_comgr_data_kind_s = amd_comgr_data_kind_s(1);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_INCLUDE: amd_comgr_data_kind_s = amd_comgr_data_kind_s(2);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_PRECOMPILED_HEADER: amd_comgr_data_kind_s = amd_comgr_data_kind_s(3);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_DIAGNOSTIC: amd_comgr_data_kind_s = amd_comgr_data_kind_s(4);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_LOG: amd_comgr_data_kind_s = amd_comgr_data_kind_s(5);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_BC: amd_comgr_data_kind_s = amd_comgr_data_kind_s(6);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_RELOCATABLE: amd_comgr_data_kind_s = amd_comgr_data_kind_s(7);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_EXECUTABLE: amd_comgr_data_kind_s = amd_comgr_data_kind_s(8);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_BYTES: amd_comgr_data_kind_s = amd_comgr_data_kind_s(9);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_FATBIN: amd_comgr_data_kind_s = amd_comgr_data_kind_s(16);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_AR: amd_comgr_data_kind_s = amd_comgr_data_kind_s(17);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_BC_BUNDLE: amd_comgr_data_kind_s = amd_comgr_data_kind_s(18);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_AR_BUNDLE: amd_comgr_data_kind_s = amd_comgr_data_kind_s(19);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_OBJ_BUNDLE: amd_comgr_data_kind_s = amd_comgr_data_kind_s(20);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_SPIRV: amd_comgr_data_kind_s = amd_comgr_data_kind_s(21);
-}
-impl amd_comgr_data_kind_s {
-    pub const AMD_COMGR_DATA_KIND_LAST: amd_comgr_data_kind_s = amd_comgr_data_kind_s(21);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct amd_comgr_data_kind_s(pub ::std::os::raw::c_uint);
-pub use self::amd_comgr_data_kind_s as amd_comgr_data_kind_t;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct amd_comgr_data_s {
+pub struct amd_comgr_disassembly_info_s {
     pub handle: u64,
 }
-pub type amd_comgr_data_t = amd_comgr_data_s;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct amd_comgr_data_set_s {
-    pub handle: u64,
-}
-pub type amd_comgr_data_set_t = amd_comgr_data_set_s;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct amd_comgr_action_info_s {
-    pub handle: u64,
-}
-pub type amd_comgr_action_info_t = amd_comgr_action_info_s;
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_SOURCE_TO_PREPROCESSOR: amd_comgr_action_kind_s = amd_comgr_action_kind_s(0);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_ADD_PRECOMPILED_HEADERS: amd_comgr_action_kind_s = amd_comgr_action_kind_s(1);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_COMPILE_SOURCE_TO_BC: amd_comgr_action_kind_s = amd_comgr_action_kind_s(2);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_LINK_BC_TO_BC: amd_comgr_action_kind_s = amd_comgr_action_kind_s(3);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_CODEGEN_BC_TO_RELOCATABLE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(4);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_CODEGEN_BC_TO_ASSEMBLY: amd_comgr_action_kind_s = amd_comgr_action_kind_s(5);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_LINK_RELOCATABLE_TO_RELOCATABLE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(6);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_LINK_RELOCATABLE_TO_EXECUTABLE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(7);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_ASSEMBLE_SOURCE_TO_RELOCATABLE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(8);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_DISASSEMBLE_RELOCATABLE_TO_SOURCE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(9);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_DISASSEMBLE_EXECUTABLE_TO_SOURCE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(10);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_DISASSEMBLE_BYTES_TO_SOURCE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(11);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_COMPILE_SOURCE_WITH_DEVICE_LIBS_TO_BC: amd_comgr_action_kind_s =
-        amd_comgr_action_kind_s(12);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_COMPILE_SOURCE_TO_RELOCATABLE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(13);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_COMPILE_SOURCE_TO_EXECUTABLE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(14);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_UNBUNDLE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(15);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_COMPILE_SPIRV_TO_RELOCATABLE: amd_comgr_action_kind_s = amd_comgr_action_kind_s(16);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_TRANSLATE_SPIRV_TO_BC: amd_comgr_action_kind_s = amd_comgr_action_kind_s(19);
-}
-impl amd_comgr_action_kind_s {
-    pub const AMD_COMGR_ACTION_LAST: amd_comgr_action_kind_s = amd_comgr_action_kind_s(19);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct amd_comgr_action_kind_s(pub ::std::os::raw::c_uint);
-pub use self::amd_comgr_action_kind_s as amd_comgr_action_kind_t;
+pub type amd_comgr_disassembly_info_t = amd_comgr_disassembly_info_s;
 extern crate libloading;
 pub struct ComgrLibrary {
     __library: ::libloading::Library,
@@ -159,48 +30,31 @@ pub struct ComgrLibrary {
         status_string: *mut *const ::std::os::raw::c_char,
     ) -> amd_comgr_status_t,
     pub amd_comgr_get_version: unsafe extern "C" fn(major: *mut usize, minor: *mut usize),
-    pub amd_comgr_create_data:
-        unsafe extern "C" fn(kind: amd_comgr_data_kind_t, data: *mut amd_comgr_data_t) -> amd_comgr_status_t,
-    pub amd_comgr_release_data: unsafe extern "C" fn(data: amd_comgr_data_t) -> amd_comgr_status_t,
-    pub amd_comgr_set_data: unsafe extern "C" fn(
-        data: amd_comgr_data_t,
-        size: usize,
-        bytes: *const ::std::os::raw::c_char,
-    ) -> amd_comgr_status_t,
-    pub amd_comgr_set_data_name:
-        unsafe extern "C" fn(data: amd_comgr_data_t, name: *const ::std::os::raw::c_char) -> amd_comgr_status_t,
-    pub amd_comgr_get_data: unsafe extern "C" fn(
-        data: amd_comgr_data_t,
-        size: *mut usize,
-        bytes: *mut ::std::os::raw::c_char,
-    ) -> amd_comgr_status_t,
-    pub amd_comgr_create_data_set: unsafe extern "C" fn(data_set: *mut amd_comgr_data_set_t) -> amd_comgr_status_t,
-    pub amd_comgr_destroy_data_set: unsafe extern "C" fn(data_set: amd_comgr_data_set_t) -> amd_comgr_status_t,
-    pub amd_comgr_data_set_add:
-        unsafe extern "C" fn(data_set: amd_comgr_data_set_t, data: amd_comgr_data_t) -> amd_comgr_status_t,
-    pub amd_comgr_action_data_count: unsafe extern "C" fn(
-        data_set: amd_comgr_data_set_t,
-        data_kind: amd_comgr_data_kind_t,
-        count: *mut usize,
-    ) -> amd_comgr_status_t,
-    pub amd_comgr_action_data_get_data: unsafe extern "C" fn(
-        data_set: amd_comgr_data_set_t,
-        data_kind: amd_comgr_data_kind_t,
-        index: usize,
-        data: *mut amd_comgr_data_t,
-    ) -> amd_comgr_status_t,
-    pub amd_comgr_create_action_info:
-        unsafe extern "C" fn(action_info: *mut amd_comgr_action_info_t) -> amd_comgr_status_t,
-    pub amd_comgr_destroy_action_info: unsafe extern "C" fn(action_info: amd_comgr_action_info_t) -> amd_comgr_status_t,
-    pub amd_comgr_action_info_set_isa_name: unsafe extern "C" fn(
-        action_info: amd_comgr_action_info_t,
+    pub amd_comgr_create_disassembly_info: unsafe extern "C" fn(
         isa_name: *const ::std::os::raw::c_char,
+        read_memory_callback: ::std::option::Option<
+            unsafe extern "C" fn(
+                from: u64,
+                to: *mut ::std::os::raw::c_char,
+                size: u64,
+                user_data: *mut ::std::os::raw::c_void,
+            ) -> u64,
+        >,
+        print_instruction_callback: ::std::option::Option<
+            unsafe extern "C" fn(instruction: *const ::std::os::raw::c_char, user_data: *mut ::std::os::raw::c_void),
+        >,
+        print_address_annotation_callback: ::std::option::Option<
+            unsafe extern "C" fn(address: u64, user_data: *mut ::std::os::raw::c_void),
+        >,
+        disassembly_info: *mut amd_comgr_disassembly_info_t,
     ) -> amd_comgr_status_t,
-    pub amd_comgr_do_action: unsafe extern "C" fn(
-        kind: amd_comgr_action_kind_t,
-        info: amd_comgr_action_info_t,
-        input: amd_comgr_data_set_t,
-        result: amd_comgr_data_set_t,
+    pub amd_comgr_destroy_disassembly_info:
+        unsafe extern "C" fn(disassembly_info: amd_comgr_disassembly_info_t) -> amd_comgr_status_t,
+    pub amd_comgr_disassemble_instruction: unsafe extern "C" fn(
+        disassembly_info: amd_comgr_disassembly_info_t,
+        address: u64,
+        user_data: *mut ::std::os::raw::c_void,
+        size: *mut u64,
     ) -> amd_comgr_status_t,
 }
 impl ComgrLibrary {
@@ -218,39 +72,17 @@ impl ComgrLibrary {
         let __library = library.into();
         let amd_comgr_status_string = __library.get(c"amd_comgr_status_string").map(|sym| *sym)?;
         let amd_comgr_get_version = __library.get(c"amd_comgr_get_version").map(|sym| *sym)?;
-        let amd_comgr_create_data = __library.get(c"amd_comgr_create_data").map(|sym| *sym)?;
-        let amd_comgr_release_data = __library.get(c"amd_comgr_release_data").map(|sym| *sym)?;
-        let amd_comgr_set_data = __library.get(c"amd_comgr_set_data").map(|sym| *sym)?;
-        let amd_comgr_set_data_name = __library.get(c"amd_comgr_set_data_name").map(|sym| *sym)?;
-        let amd_comgr_get_data = __library.get(c"amd_comgr_get_data").map(|sym| *sym)?;
-        let amd_comgr_create_data_set = __library.get(c"amd_comgr_create_data_set").map(|sym| *sym)?;
-        let amd_comgr_destroy_data_set = __library.get(c"amd_comgr_destroy_data_set").map(|sym| *sym)?;
-        let amd_comgr_data_set_add = __library.get(c"amd_comgr_data_set_add").map(|sym| *sym)?;
-        let amd_comgr_action_data_count = __library.get(c"amd_comgr_action_data_count").map(|sym| *sym)?;
-        let amd_comgr_action_data_get_data = __library.get(c"amd_comgr_action_data_get_data").map(|sym| *sym)?;
-        let amd_comgr_create_action_info = __library.get(c"amd_comgr_create_action_info").map(|sym| *sym)?;
-        let amd_comgr_destroy_action_info = __library.get(c"amd_comgr_destroy_action_info").map(|sym| *sym)?;
-        let amd_comgr_action_info_set_isa_name =
-            __library.get(c"amd_comgr_action_info_set_isa_name").map(|sym| *sym)?;
-        let amd_comgr_do_action = __library.get(c"amd_comgr_do_action").map(|sym| *sym)?;
+        let amd_comgr_create_disassembly_info = __library.get(c"amd_comgr_create_disassembly_info").map(|sym| *sym)?;
+        let amd_comgr_destroy_disassembly_info =
+            __library.get(c"amd_comgr_destroy_disassembly_info").map(|sym| *sym)?;
+        let amd_comgr_disassemble_instruction = __library.get(c"amd_comgr_disassemble_instruction").map(|sym| *sym)?;
         Ok(ComgrLibrary {
             __library,
             amd_comgr_status_string,
             amd_comgr_get_version,
-            amd_comgr_create_data,
-            amd_comgr_release_data,
-            amd_comgr_set_data,
-            amd_comgr_set_data_name,
-            amd_comgr_get_data,
-            amd_comgr_create_data_set,
-            amd_comgr_destroy_data_set,
-            amd_comgr_data_set_add,
-            amd_comgr_action_data_count,
-            amd_comgr_action_data_get_data,
-            amd_comgr_create_action_info,
-            amd_comgr_destroy_action_info,
-            amd_comgr_action_info_set_isa_name,
-            amd_comgr_do_action,
+            amd_comgr_create_disassembly_info,
+            amd_comgr_destroy_disassembly_info,
+            amd_comgr_disassemble_instruction,
         })
     }
     pub unsafe fn amd_comgr_status_string(
@@ -263,89 +95,46 @@ impl ComgrLibrary {
     pub unsafe fn amd_comgr_get_version(&self, major: *mut usize, minor: *mut usize) -> () {
         (self.amd_comgr_get_version)(major, minor)
     }
-    pub unsafe fn amd_comgr_create_data(
+    pub unsafe fn amd_comgr_create_disassembly_info(
         &self,
-        kind: amd_comgr_data_kind_t,
-        data: *mut amd_comgr_data_t,
-    ) -> amd_comgr_status_t {
-        (self.amd_comgr_create_data)(kind, data)
-    }
-    pub unsafe fn amd_comgr_release_data(&self, data: amd_comgr_data_t) -> amd_comgr_status_t {
-        (self.amd_comgr_release_data)(data)
-    }
-    pub unsafe fn amd_comgr_set_data(
-        &self,
-        data: amd_comgr_data_t,
-        size: usize,
-        bytes: *const ::std::os::raw::c_char,
-    ) -> amd_comgr_status_t {
-        (self.amd_comgr_set_data)(data, size, bytes)
-    }
-    pub unsafe fn amd_comgr_set_data_name(
-        &self,
-        data: amd_comgr_data_t,
-        name: *const ::std::os::raw::c_char,
-    ) -> amd_comgr_status_t {
-        (self.amd_comgr_set_data_name)(data, name)
-    }
-    pub unsafe fn amd_comgr_get_data(
-        &self,
-        data: amd_comgr_data_t,
-        size: *mut usize,
-        bytes: *mut ::std::os::raw::c_char,
-    ) -> amd_comgr_status_t {
-        (self.amd_comgr_get_data)(data, size, bytes)
-    }
-    pub unsafe fn amd_comgr_create_data_set(&self, data_set: *mut amd_comgr_data_set_t) -> amd_comgr_status_t {
-        (self.amd_comgr_create_data_set)(data_set)
-    }
-    pub unsafe fn amd_comgr_destroy_data_set(&self, data_set: amd_comgr_data_set_t) -> amd_comgr_status_t {
-        (self.amd_comgr_destroy_data_set)(data_set)
-    }
-    pub unsafe fn amd_comgr_data_set_add(
-        &self,
-        data_set: amd_comgr_data_set_t,
-        data: amd_comgr_data_t,
-    ) -> amd_comgr_status_t {
-        (self.amd_comgr_data_set_add)(data_set, data)
-    }
-    pub unsafe fn amd_comgr_action_data_count(
-        &self,
-        data_set: amd_comgr_data_set_t,
-        data_kind: amd_comgr_data_kind_t,
-        count: *mut usize,
-    ) -> amd_comgr_status_t {
-        (self.amd_comgr_action_data_count)(data_set, data_kind, count)
-    }
-    pub unsafe fn amd_comgr_action_data_get_data(
-        &self,
-        data_set: amd_comgr_data_set_t,
-        data_kind: amd_comgr_data_kind_t,
-        index: usize,
-        data: *mut amd_comgr_data_t,
-    ) -> amd_comgr_status_t {
-        (self.amd_comgr_action_data_get_data)(data_set, data_kind, index, data)
-    }
-    pub unsafe fn amd_comgr_create_action_info(&self, action_info: *mut amd_comgr_action_info_t) -> amd_comgr_status_t {
-        (self.amd_comgr_create_action_info)(action_info)
-    }
-    pub unsafe fn amd_comgr_destroy_action_info(&self, action_info: amd_comgr_action_info_t) -> amd_comgr_status_t {
-        (self.amd_comgr_destroy_action_info)(action_info)
-    }
-    pub unsafe fn amd_comgr_action_info_set_isa_name(
-        &self,
-        action_info: amd_comgr_action_info_t,
         isa_name: *const ::std::os::raw::c_char,
+        read_memory_callback: ::std::option::Option<
+            unsafe extern "C" fn(
+                from: u64,
+                to: *mut ::std::os::raw::c_char,
+                size: u64,
+                user_data: *mut ::std::os::raw::c_void,
+            ) -> u64,
+        >,
+        print_instruction_callback: ::std::option::Option<
+            unsafe extern "C" fn(instruction: *const ::std::os::raw::c_char, user_data: *mut ::std::os::raw::c_void),
+        >,
+        print_address_annotation_callback: ::std::option::Option<
+            unsafe extern "C" fn(address: u64, user_data: *mut ::std::os::raw::c_void),
+        >,
+        disassembly_info: *mut amd_comgr_disassembly_info_t,
     ) -> amd_comgr_status_t {
-        (self.amd_comgr_action_info_set_isa_name)(action_info, isa_name)
+        (self.amd_comgr_create_disassembly_info)(
+            isa_name,
+            read_memory_callback,
+            print_instruction_callback,
+            print_address_annotation_callback,
+            disassembly_info,
+        )
     }
-    pub unsafe fn amd_comgr_do_action(
+    pub unsafe fn amd_comgr_destroy_disassembly_info(
         &self,
-        kind: amd_comgr_action_kind_t,
-        info: amd_comgr_action_info_t,
-        input: amd_comgr_data_set_t,
-        result: amd_comgr_data_set_t,
+        disassembly_info: amd_comgr_disassembly_info_t,
     ) -> amd_comgr_status_t {
-        (self.amd_comgr_do_action)(kind, info, input, result)
+        (self.amd_comgr_destroy_disassembly_info)(disassembly_info)
+    }
+    pub unsafe fn amd_comgr_disassemble_instruction(
+        &self,
+        disassembly_info: amd_comgr_disassembly_info_t,
+        address: u64,
+        user_data: *mut ::std::os::raw::c_void,
+        size: *mut u64,
+    ) -> amd_comgr_status_t {
+        (self.amd_comgr_disassemble_instruction)(disassembly_info, address, user_data, size)
     }
 }

@@ -50,10 +50,18 @@ pub type Sonames<'a> = &'a [&'a str];
 /// A library that was opened: its entry points (through `Deref`) and the path it was opened by.
 ///
 /// The path is a bare soname when the dynamic loader's own path found it.
-#[derive(Debug)]
 pub struct Loaded<T> {
     pub api: T,
     pub path: PathBuf,
+}
+
+/// Shows the path: a table of entry points says nothing.
+impl<T> fmt::Debug for Loaded<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<T> Deref for Loaded<T> {
@@ -220,9 +228,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("/graphc/no/such/folder: no such folder"), "{text}");
-        assert_eq!(
-            text.matches("libgraphc-no-such.so.7: ").count(),
-            1,
+        assert!(
+            text.contains("\n  libgraphc-no-such.so.7: "),
             "the loader's own answer is kept: {text}"
         );
     }

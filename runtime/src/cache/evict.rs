@@ -1,0 +1,63 @@
+//! Keeps the cache within its size: the least recently used entries go first.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::entry::EXTENSION;
+
+/// Prefix of files being written; a process that died left one behind.
+pub(super) const TEMPORARY: &str = ".writing-";
+const STALE: Duration = Duration::from_secs(3600);
+
+struct Found {
+    path: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+/// Adds up the entries, and removes what crashed writers left an hour ago or more.
+pub(super) fn total_bytes(dir: &Path) -> u64 {
+    entries(dir).iter().map(|entry| entry.bytes).sum()
+}
+
+/// Removes the least recently used entries until at most `target` bytes are left; returns the bytes left and the
+/// number removed.
+pub(super) fn shrink(dir: &Path, target: u64) -> (u64, u64) {
+    let mut entries = entries(dir);
+    entries.sort_by(|a, b| (a.used, &a.path).cmp(&(b.used, &b.path)));
+    let mut left: u64 = entries.iter().map(|entry| entry.bytes).sum();
+    let mut removed = 0;
+    for entry in &entries {
+        if left <= target {
+            break;
+        }
+        // Another process may have been first; either way it is gone.
+        let _ = fs::remove_file(&entry.path);
+        left -= entry.bytes;
+        removed += 1;
+    }
+    (left, removed)
+}
+
+fn entries(dir: &Path) -> Vec<Found> {
+    let files_of = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for file in files_of(dir).flat_map(|folder| files_of(&folder.path())) {
+        let Ok(meta) = file.metadata() else { continue };
+        let used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        if file.path().extension() == Some(OsStr::new(EXTENSION)) {
+            found.push(Found {
+                path: file.path(),
+                bytes: meta.len(),
+                used,
+            });
+        } else if file.file_name().to_string_lossy().starts_with(TEMPORARY)
+            && used.elapsed().is_ok_and(|age| age > STALE)
+        {
+            let _ = fs::remove_file(file.path());
+        }
+    }
+    found
+}

@@ -1,0 +1,226 @@
+//! Code objects on disk, so that a kernel is compiled once per machine and not once per start.
+//!
+//! ```text
+//! Cache::open(dir, max_bytes)                       never fails: a folder that cannot be used is noted, and nothing is cached
+//! CachedCompiler::new(compiler, cache).compile(..)  asks the cache first; a warm start never touches the compiler
+//! ```
+//!
+//! Invariants: an entry's name is the hash of all that decides its bytes (source, headers, target, options, compiler); it
+//! appears whole or not at all (written beside, then renamed); it carries a checksum and is never trusted without it: a
+//! damaged one is counted, removed and compiled again.
+
+mod cached;
+mod entry;
+mod evict;
+
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::compile::{CompileRequest, CompiledObject};
+
+pub use cached::CachedCompiler;
+
+/// The name of one entry: a hash of all that decides the compiled bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CacheKey(blake3::Hash);
+
+impl CacheKey {
+    /// Hashes a request together with the [`identity`](crate::compile::Compiler::identity) of the compiler that would serve it.
+    pub fn new(request: &CompileRequest, compiler: &str) -> CacheKey {
+        let mut hasher = blake3::Hasher::new();
+        // Each field with its length, so that no two requests spell the same bytes.
+        let mut field = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        field(entry::FORMAT);
+        for text in [compiler, &request.name, &request.arch, &request.source] {
+            field(text);
+        }
+        field(&request.headers.len().to_string());
+        for (name, text) in &request.headers {
+            field(name);
+            field(text);
+        }
+        request.options.iter().for_each(|option| field(option));
+        CacheKey(hasher.finalize())
+    }
+}
+
+/// What a cache has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheStats {
+    /// Requests answered from disk.
+    pub hits: u64,
+    /// Requests that found no entry.
+    pub misses: u64,
+    /// Entries that were there but did not pass their checksum.
+    pub damaged: u64,
+    /// Requests handed to the compiler (a warm start asserts 0).
+    pub compiles: u64,
+    /// Entries removed to stay within the size.
+    pub evicted: u64,
+}
+
+/// A folder of compiled code objects. Shared between threads and between processes.
+#[derive(Debug)]
+pub struct Cache {
+    /// None: nothing is read or written.
+    dir: Option<PathBuf>,
+    max_bytes: u64,
+    /// Bytes on disk as far as known; None until the first write has looked.
+    known_bytes: Mutex<Option<u64>>,
+    /// Why nothing (more) is written.
+    note: OnceLock<String>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    damaged: AtomicU64,
+    compiles: AtomicU64,
+    evicted: AtomicU64,
+}
+
+impl Cache {
+    /// Uses the folder `dir`, made if need be, for at most `max_bytes` of entries (the least recently used go first).
+    ///
+    /// A folder that cannot be made or written is not an error: [`Cache::note`] says so, what it holds is still read, and
+    /// everything else is compiled.
+    pub fn open(dir: impl Into<PathBuf>, max_bytes: u64) -> Cache {
+        let dir = dir.into();
+        let cache = Cache {
+            max_bytes,
+            ..Cache::disabled()
+        };
+        match fs::create_dir_all(&dir) {
+            Ok(()) => Cache {
+                dir: Some(dir),
+                ..cache
+            },
+            Err(error) => {
+                cache.give_up(&dir, &error);
+                cache
+            }
+        }
+    }
+
+    /// A cache that holds nothing and counts all the same.
+    pub fn disabled() -> Cache {
+        Cache {
+            dir: None,
+            max_bytes: 0,
+            known_bytes: Mutex::new(None),
+            note: OnceLock::new(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+            compiles: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    /// Why new entries are not kept, once that is so; for the user to read.
+    pub fn note(&self) -> Option<&str> {
+        self.note.get().map(String::as_str)
+    }
+
+    /// The counters so far.
+    pub fn stats(&self) -> CacheStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CacheStats {
+            hits: get(&self.hits),
+            misses: get(&self.misses),
+            damaged: get(&self.damaged),
+            compiles: get(&self.compiles),
+            evicted: get(&self.evicted),
+        }
+    }
+
+    /// Reads an entry; None where there is none, or none that passes its checksum.
+    pub fn get(&self, key: CacheKey) -> Option<CompiledObject> {
+        let counter = match self.path(key).map(|path| (fs::read(&path), path)) {
+            None => &self.misses,
+            Some((Err(error), _)) if error.kind() == ErrorKind::NotFound => &self.misses,
+            Some((Ok(bytes), path)) => match entry::decode(&bytes, key.0.as_bytes()) {
+                Some(object) => {
+                    // The date is the order of eviction. In a read-only folder it stays; nothing is evicted there.
+                    let now = SystemTime::now();
+                    let _ = fs::File::options()
+                        .append(true)
+                        .open(&path)
+                        .and_then(|file| file.set_modified(now));
+                    self.hits.fetch_add(1, Ordering::Relaxed);
+                    return Some(object);
+                }
+                None => {
+                    let _ = fs::remove_file(&path);
+                    &self.damaged
+                }
+            },
+            // There, but not to be read (a folder of that name, a bad sector): as good as damaged.
+            Some((Err(_), _)) => &self.damaged,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Writes an entry, whole or not at all, and evicts old ones if there are too many bytes.
+    ///
+    /// A failure is not the caller's: it is noted, and later entries are not written.
+    pub fn put(&self, key: CacheKey, object: &CompiledObject) {
+        let (Some(dir), Some(path)) = (&self.dir, self.path(key)) else {
+            return;
+        };
+        if self.note.get().is_some() {
+            return;
+        }
+        let bytes = entry::encode(object, key.0.as_bytes());
+        if let Err(error) = write_whole(&path, &bytes) {
+            self.give_up(dir, &error);
+            return;
+        }
+        let mut known = self.known_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first write looks at what is there, this entry included.
+        let total = known.map_or_else(|| evict::total_bytes(dir), |total| total + bytes.len() as u64);
+        *known = Some(total);
+        if total > self.max_bytes {
+            let (left, removed) = evict::shrink(dir, self.max_bytes - self.max_bytes / 10);
+            *known = Some(left);
+            self.evicted.fetch_add(removed, Ordering::Relaxed);
+        }
+    }
+
+    fn count_compile(&self) {
+        self.compiles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// `DIR/ab/abcd...`: 256 folders keep each listing short.
+    fn path(&self, key: CacheKey) -> Option<PathBuf> {
+        let name = key.0.to_hex();
+        self.dir
+            .as_ref()
+            .map(|dir| dir.join(&name[..2]).join(format!("{name}.{}", entry::EXTENSION)))
+    }
+
+    fn give_up(&self, dir: &Path, error: &io::Error) {
+        let _ = self
+            .note
+            .set(format!("compiled kernels are not kept: {}: {error}", dir.display()));
+    }
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::Builder::new().prefix(evict::TEMPORARY).tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

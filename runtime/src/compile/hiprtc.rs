@@ -1,0 +1,239 @@
+//! hiprtc in this process: for workers, for apps that cannot spawn, and where ROCm is installed natively.
+//!
+//! A kernel that the compiler aborts on ends this process; use [`super::WorkerPool`] where that must not be.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use dylib::{Loaded, Search};
+use hiprtc_sys::{HiprtcLibrary, hiprtcProgram, hiprtcResult};
+
+use super::disassemble::{Disassembler, Listing};
+use super::{CompileError, CompileRequest, CompiledObject, Compiler, Failure, identity};
+
+/// The compiler, loaded into this process. One compile at a time: its back end holds one lock anyway.
+#[derive(Debug)]
+pub struct InProcess {
+    api: Loaded<HiprtcLibrary>,
+    identity: String,
+    search: Search,
+    disassembler: OnceLock<Result<Disassembler, CompileError>>,
+    one_at_a_time: Mutex<()>,
+}
+
+impl InProcess {
+    /// Loads hiprtc where `search` finds it.
+    ///
+    /// # Errors
+    /// [`CompileError::NotAvailable`] with every place looked at.
+    pub fn load(search: &Search) -> Result<InProcess, CompileError> {
+        let api = hiprtc_sys::load(search)?;
+        let identity = match identity::mapped_file(&api.path).and_then(|file| identity::of_library(&file)) {
+            Some(identity) => identity,
+            None => version(&api)?,
+        };
+        Ok(InProcess {
+            api,
+            identity,
+            search: search.clone(),
+            disassembler: OnceLock::new(),
+            one_at_a_time: Mutex::new(()),
+        })
+    }
+}
+
+impl Compiler for InProcess {
+    fn identity(&self) -> Result<String, CompileError> {
+        Ok(self.identity.clone())
+    }
+
+    fn parallelism(&self) -> usize {
+        1
+    }
+
+    fn compile(&self, request: &CompileRequest) -> Result<CompiledObject, CompileError> {
+        let _one = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = Program::new(&self.api, request)?;
+        let options = options(request)?;
+        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program is live; `pointers` holds `len` C strings that outlive the call.
+        let result = unsafe {
+            (self.api.hiprtcCompileProgram)(program.handle, count(pointers.len(), request)?, pointers.as_ptr())
+        };
+        let log = program.log()?;
+        match result {
+            hiprtcResult::HIPRTC_SUCCESS => Ok(CompiledObject {
+                bytes: program.code()?,
+                log,
+            }),
+            hiprtcResult::HIPRTC_ERROR_COMPILATION => Err(CompileError::Rejected(Box::new(Failure::new(request, log)))),
+            other if !log.trim().is_empty() => {
+                let log = format!("{}\n{log}", error_name(&self.api, other));
+                Err(CompileError::Rejected(Box::new(Failure::new(request, log))))
+            }
+            other => Err(program.error("hiprtcCompileProgram", other)),
+        }
+    }
+
+    fn disassemble(&self, code: &[u8]) -> Result<Vec<Listing>, CompileError> {
+        let _one = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self
+            .disassembler
+            .get_or_init(|| Disassembler::load(&self.search, &self.api.path));
+        loaded.as_ref().map_err(Clone::clone)?.run(code)
+    }
+}
+
+/// `hiprtc 7.2`, where the library's file cannot be found on disk.
+fn version(api: &HiprtcLibrary) -> Result<String, CompileError> {
+    let (mut major, mut minor): (c_int, c_int) = (0, 0);
+    // SAFETY: both pointers are to live integers.
+    let result = unsafe { (api.hiprtcVersion)(&mut major, &mut minor) };
+    match result {
+        hiprtcResult::HIPRTC_SUCCESS => Ok(format!("hiprtc {major}.{minor}")),
+        other => Err(CompileError::Hiprtc {
+            kernel: String::new(),
+            call: "hiprtcVersion".into(),
+            code: other.0,
+            message: error_name(api, other),
+        }),
+    }
+}
+
+fn error_name(api: &HiprtcLibrary, result: hiprtcResult) -> String {
+    // SAFETY: hiprtcGetErrorString takes any value and returns a static string, or null.
+    let text = unsafe { (api.hiprtcGetErrorString)(result) };
+    if text.is_null() {
+        return "an unknown error".to_string();
+    }
+    // SAFETY: checked above; the string is static and nul-terminated.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+fn options(request: &CompileRequest) -> Result<Vec<CString>, CompileError> {
+    let arch = format!("--offload-arch={}", request.arch);
+    std::iter::once(&arch)
+        .chain(&request.options)
+        .map(|option| c_string(option, "an option", request))
+        .collect()
+}
+
+fn c_string(text: &str, what: &str, request: &CompileRequest) -> Result<CString, CompileError> {
+    CString::new(text).map_err(|error| invalid(format!("{what} with a nul byte at {}", error.nul_position()), request))
+}
+
+fn count(len: usize, request: &CompileRequest) -> Result<c_int, CompileError> {
+    c_int::try_from(len).map_err(|_| invalid(format!("{len} headers or options"), request))
+}
+
+fn invalid(message: String, request: &CompileRequest) -> CompileError {
+    let code = hiprtcResult::HIPRTC_ERROR_INVALID_INPUT.0;
+    CompileError::Hiprtc {
+        kernel: request.name.clone(),
+        call: "hiprtcCreateProgram".into(),
+        code,
+        message,
+    }
+}
+
+/// One hiprtc program; destroyed with the value.
+struct Program<'a> {
+    api: &'a HiprtcLibrary,
+    handle: hiprtcProgram,
+    kernel: &'a str,
+}
+
+impl<'a> Program<'a> {
+    fn new(api: &'a HiprtcLibrary, request: &'a CompileRequest) -> Result<Program<'a>, CompileError> {
+        let source = c_string(&request.source, "a source", request)?;
+        let name = c_string(&request.name, "a kernel name", request)?;
+        let mut texts = Vec::with_capacity(request.headers.len());
+        let mut names = Vec::with_capacity(request.headers.len());
+        for (name, text) in &request.headers {
+            names.push(c_string(name, "a header's name", request)?);
+            texts.push(c_string(text, "a header", request)?);
+        }
+        let text_pointers: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
+        let name_pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+        let mut handle: hiprtcProgram = ptr::null_mut();
+        let headers = count(names.len(), request)?;
+        // SAFETY: all strings are nul-terminated and outlive the call, which copies them; the arrays hold `headers`
+        // pointers each.
+        let result = unsafe {
+            (api.hiprtcCreateProgram)(
+                &mut handle,
+                source.as_ptr(),
+                name.as_ptr(),
+                headers,
+                text_pointers.as_ptr(),
+                name_pointers.as_ptr(),
+            )
+        };
+        let program = Program {
+            api,
+            handle,
+            kernel: &request.name,
+        };
+        match result {
+            hiprtcResult::HIPRTC_SUCCESS => Ok(program),
+            other => Err(program.error("hiprtcCreateProgram", other)),
+        }
+    }
+
+    fn log(&self) -> Result<String, CompileError> {
+        let mut size = 0;
+        // SAFETY: the program is live; `size` is a live integer.
+        self.check("hiprtcGetProgramLogSize", unsafe {
+            (self.api.hiprtcGetProgramLogSize)(self.handle, &mut size)
+        })?;
+        let mut bytes = vec![0u8; size];
+        if size > 0 {
+            // SAFETY: the buffer has the size that the library asked for.
+            let result = unsafe { (self.api.hiprtcGetProgramLog)(self.handle, bytes.as_mut_ptr().cast()) };
+            self.check("hiprtcGetProgramLog", result)?;
+        }
+        let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+
+    fn code(&self) -> Result<Vec<u8>, CompileError> {
+        let mut size = 0;
+        // SAFETY: the program is live; `size` is a live integer.
+        self.check("hiprtcGetCodeSize", unsafe {
+            (self.api.hiprtcGetCodeSize)(self.handle, &mut size)
+        })?;
+        let mut bytes = vec![0u8; size];
+        // SAFETY: the buffer has the size that the library asked for.
+        self.check("hiprtcGetCode", unsafe {
+            (self.api.hiprtcGetCode)(self.handle, bytes.as_mut_ptr().cast())
+        })?;
+        Ok(bytes)
+    }
+
+    fn check(&self, call: &str, result: hiprtcResult) -> Result<(), CompileError> {
+        match result {
+            hiprtcResult::HIPRTC_SUCCESS => Ok(()),
+            other => Err(self.error(call, other)),
+        }
+    }
+
+    fn error(&self, call: &str, result: hiprtcResult) -> CompileError {
+        let message = error_name(self.api, result);
+        CompileError::Hiprtc {
+            kernel: self.kernel.to_string(),
+            call: call.to_string(),
+            code: result.0,
+            message,
+        }
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: the handle came from hiprtcCreateProgram and is destroyed once.
+            unsafe { (self.api.hiprtcDestroyProgram)(&mut self.handle) };
+        }
+    }
+}
