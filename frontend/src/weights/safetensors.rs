@@ -83,6 +83,16 @@ impl Weights {
         })
     }
 
+    /// Reads one safetensors file from memory; `path` only names it in errors. Tensors share the bytes.
+    ///
+    /// # Errors
+    /// When the bytes are not a whole safetensors file.
+    pub fn from_bytes(path: impl Into<PathBuf>, bytes: Bytes) -> Result<Weights, WeightsError> {
+        let path = path.into();
+        let tensors = read_bytes(&path, &bytes)?;
+        Ok(Weights { path, tensors })
+    }
+
     /// Returns the tensor of that name.
     ///
     /// # Errors

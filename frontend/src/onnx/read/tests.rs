@@ -186,19 +186,28 @@ fn what_is_no_model_says_why() {
 }
 
 #[test]
-fn the_light_models_read() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/light");
-    let mut count = 0;
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "onnx") {
-            let model = read_model(&path).unwrap();
-            assert_eq!(model.opset(""), Some(9));
-            assert!(!model.graph.node.is_empty());
-            count += 1;
+fn the_models_of_the_test_data_read() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
+    for (folder, opsets, models) in [("light", 9..=9, 9), ("exports", 17..=20, 8)] {
+        let mut count = 0;
+        for entry in fs::read_dir(data.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "onnx") {
+                let model = read_model(&path).unwrap();
+                assert!(
+                    model.opset("").is_some_and(|opset| opsets.contains(&opset)),
+                    "{:?}",
+                    model.opsets
+                );
+                assert!(!model.graph.node.is_empty());
+                for tensor in &model.graph.initializer {
+                    tensor_view(tensor).unwrap().to_host().unwrap();
+                }
+                count += 1;
+            }
         }
+        assert_eq!(count, models, "{folder}");
     }
-    assert_eq!(count, 9);
 }
 
 /// A small real file: ops, attributes, initializers, typed data.
