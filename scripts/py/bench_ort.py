@@ -1,12 +1,13 @@
 """Times onnxruntime on the CPU for one model and prints JSON.
 
     python scripts/py/bench_ort.py MODEL.onnx [--threads 2] [--runs 20] [--warmup 3] [--dim batch=1 --dim seq=128]
-                                              [--inputs in.npz]
+                                              [--inputs in.npz] [--save PREFIX]
 
     {"model", "onnxruntime", "threads", "runs", "median_ms", "min_ms", "load_ms", "inputs": {name: shape}}
 
 Symbolic dims take the value of --dim, else 1. Without --inputs, floats are seeded uniform in [-1, 1), masks (names with
 `mask`) are ones, and other integers are seeded in [1, 500), below every vocabulary.
+--save writes PREFIX.in.npz and PREFIX.out.npz, so that another runtime can be checked on the same run.
 """
 
 import argparse
@@ -45,6 +46,7 @@ def main():
     arguments.add_argument("--warmup", type=int, default=3)
     arguments.add_argument("--dim", action="append", default=[], metavar="NAME=VALUE")
     arguments.add_argument("--inputs")
+    arguments.add_argument("--save", metavar="PREFIX")
     options = arguments.parse_args()
     dims = {name: int(value) for name, value in (d.split("=", 1) for d in options.dim)}
 
@@ -61,6 +63,10 @@ def main():
     else:
         generator = np.random.default_rng(0)
         feeds = {value.name: random_input(value, dims, generator) for value in session.get_inputs()}
+    if options.save:
+        names = [value.name for value in session.get_outputs()]
+        np.savez(f"{options.save}.in.npz", **feeds)
+        np.savez(f"{options.save}.out.npz", **dict(zip(names, session.run(names, feeds))))
     times = []
     for run in range(options.warmup + options.runs):
         start = time.perf_counter()
