@@ -25,6 +25,32 @@ DEST=$(realpath -m "${1:-/opt/graphc-rocm}")
 CACHE=${CACHE:-/var/cache/graphc-rocm}
 LIBS=${LIBS:-0} TOOLS=${TOOLS:-0} HEADERS=${HEADERS:-0} KEEP=${KEEP:-}
 
+# Written anew each time (a sysroot may be older than this script), and renamed into place: others may be running it.
+write_runner() {
+cat > "$DEST/.rocm-run.new" <<'RUN'
+#!/bin/sh
+# rocm-run CMD ARGS...   runs CMD with ROCm's libraries. The cwd, /tmp, homes, /usr/local and every other folder of the host
+# that is not part of the system (not the rest of /usr, /etc, /lib*, ...) are at the same paths. The mounts are private
+# and vanish with the process; CMD replaces this shell, so its pid, signals and exit status are seen unchanged.
+S=$(dirname "$(readlink -f "$0")")
+[ $# -gt 0 ] || { echo "usage: rocm-run CMD ARGS..." >&2; exit 2; }
+own=''; [ "$(id -u)" = 0 ] || own='--map-root-user'     # others need unprivileged user namespaces
+export GRAPHC_SYSROOT_DIR="$S"
+exec unshare $own --mount --propagation private sh -c '
+  S=$GRAPHC_SYSROOT_DIR; unset GRAPHC_SYSROOT_DIR
+  mount --rbind /proc "$S/proc" && mount --rbind /sys "$S/sys" && mount --rbind /dev "$S/dev" || exit 125
+  for d in /*/ /usr/local/ /usr/src/; do
+    d=${d%/}
+    case $d in ""|/bin|/boot|/etc|/lib*|/proc|/sbin|/sys|/dev|/usr|/lost+found) continue;; esac
+    [ -d "$S$d" ] || mkdir -p "$S$d" 2>/dev/null || continue
+    mount --rbind "$d" "$S$d" 2>/dev/null || true
+  done
+  exec chroot "$S" /bin/sh -c "cd \"\$0\" 2>/dev/null || cd /; unset LD_LIBRARY_PATH LD_PRELOAD; exec \"\$@\"" "$PWD" "$@"' sh "$@"
+RUN
+  chmod 755 "$DEST/.rocm-run.new"
+  mv -f "$DEST/.rocm-run.new" "$DEST/rocm-run"
+}
+
 # ---- is it there already? -------------------------------------------------------------------------------------------
 # The stamp is written last and names what was asked for; a sysroot that has more than is asked for now will do too.
 STAMP=$DEST/.graphc-sysroot
@@ -36,7 +62,12 @@ complete() {
   [ "$HEADERS" != 1 ] || has headers || return 1
   local gpu; for gpu in $KEEP; do has "keep $gpu" || return 1; done
 }
-if complete; then echo "rocm-sysroot: $DEST is complete"; exit 0; fi
+done_already() {
+  if [ -w "$DEST" ]; then write_runner; fi
+  echo "rocm-sysroot: $DEST is complete"
+  exit 0
+}
+if complete; then done_already; fi
 
 # ---- can this machine do it? ----------------------------------------------------------------------------------------
 [ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || fail "ROCm's packages are for Linux on x86-64; this is $(uname -s) on $(uname -m)"
@@ -64,7 +95,7 @@ fi
 
 mkdir -p "$DEST" "$CACHE"/{lists/partial,archives/partial,empty}
 exec 9>"$CACHE/.lock"; flock 9                    # two checkouts may ask at once; the second finds the work done
-if complete; then echo "rocm-sysroot: $DEST is complete"; exit 0; fi
+if complete; then done_already; fi
 rm -f "$STAMP"
 
 # ---- fetch, with an apt that shares no state with the host's ---------------------------------------------------------
@@ -113,7 +144,7 @@ done
 # ---- unpack ----------------------------------------------------------------------------------------------------------
 echo "rocm-sysroot: unpacking ${#debs[@]} packages into $DEST"
 # The merged-/usr links come first, or a package that ships /lib/... would make a real folder of it.
-mkdir -p "$DEST"/usr/{lib,lib64,bin,sbin} "$DEST"/{etc,tmp,proc,dev,sys,root,home}
+mkdir -p "$DEST"/usr/{lib,lib64,bin,sbin,local,src} "$DEST"/{etc,tmp,proc,dev,sys,root,home}
 for dir in lib lib64 bin sbin; do ln -sfn "usr/$dir" "$DEST/$dir"; done
 chmod 1777 "$DEST/tmp"
 for deb in "${debs[@]}"; do
@@ -141,27 +172,7 @@ for dir in /*/; do
   case $dir in /bin | /boot | /etc | /lib* | /proc | /sbin | /sys | /dev | /usr | /lost+found) ;; *) mkdir -p "$DEST$dir" ;; esac
 done
 
-cat > "$DEST/rocm-run" <<'RUN'
-#!/bin/sh
-# rocm-run CMD ARGS...   runs CMD with ROCm's libraries: the cwd, /tmp, homes and every other folder of the host that is not part
-# of the system (not /usr, /etc, /lib*, ...) are at the same paths. The mounts are private and vanish with the process;
-# CMD replaces this shell, so its pid, signals and exit status are seen unchanged.
-S=$(dirname "$(readlink -f "$0")")
-[ $# -gt 0 ] || { echo "usage: rocm-run CMD ARGS..." >&2; exit 2; }
-own=''; [ "$(id -u)" = 0 ] || own='--map-root-user'     # others need unprivileged user namespaces
-export GRAPHC_SYSROOT_DIR="$S"
-exec unshare $own --mount --propagation private sh -c '
-  S=$GRAPHC_SYSROOT_DIR; unset GRAPHC_SYSROOT_DIR
-  mount --rbind /proc "$S/proc" && mount --rbind /sys "$S/sys" && mount --rbind /dev "$S/dev" || exit 125
-  for d in /*/; do
-    d=${d%/}
-    case $d in ""|/bin|/boot|/etc|/lib*|/proc|/sbin|/sys|/dev|/usr|/lost+found) continue;; esac
-    [ -d "$S$d" ] || mkdir -p "$S$d" 2>/dev/null || continue
-    mount --rbind "$d" "$S$d" 2>/dev/null || true
-  done
-  exec chroot "$S" /bin/sh -c "cd \"\$0\" 2>/dev/null || cd /; unset LD_LIBRARY_PATH LD_PRELOAD; exec \"\$@\"" "$PWD" "$@"' sh "$@"
-RUN
-chmod 755 "$DEST/rocm-run"
+write_runner
 "$DEST/rocm-run" ls /usr/lib/x86_64-linux-gnu/libhiprtc.so.7 >/dev/null ||
   fail "$DEST is unpacked, but rocm-run cannot enter it: mount namespaces seem to be forbidden here"
 
