@@ -41,7 +41,9 @@ impl ConvShape {
         groups: usize,
     ) -> ConvShape {
         let out = |size: usize, k: usize, s: usize, d: usize, p: usize| {
-            (size + p).checked_sub(d * (k.max(1) - 1) + 1).map_or(0, |room| room / s.max(1) + 1)
+            (size + p)
+                .checked_sub(d * (k.max(1) - 1) + 1)
+                .map_or(0, |room| room / s.max(1) + 1)
         };
         ConvShape {
             n,
@@ -105,10 +107,20 @@ pub struct ImageStrides {
 
 impl ImageStrides {
     pub fn nhwc(h: usize, w: usize, c: usize) -> ImageStrides {
-        ImageStrides { n: (h * w * c) as isize, h: (w * c) as isize, w: c as isize, c: 1 }
+        ImageStrides {
+            n: (h * w * c) as isize,
+            h: (w * c) as isize,
+            w: c as isize,
+            c: 1,
+        }
     }
     pub fn nchw(h: usize, w: usize, c: usize) -> ImageStrides {
-        ImageStrides { n: (h * w * c) as isize, h: w as isize, w: 1, c: (h * w) as isize }
+        ImageStrides {
+            n: (h * w * c) as isize,
+            h: w as isize,
+            w: 1,
+            c: (h * w) as isize,
+        }
     }
 }
 
@@ -136,8 +148,15 @@ impl PackedConv {
     /// When `weights` has another length or `groups` does not divide `o`.
     pub fn new(isa: Isa, weights: &[f32], o: usize, cg: usize, [kh, kw]: [usize; 2], groups: usize) -> PackedConv {
         let taps = kh * kw;
-        assert_eq!(weights.len(), o * cg * taps, "convolution weights are [{o}, {cg}, {kh}, {kw}]");
-        assert!(groups > 0 && o.is_multiple_of(groups), "{groups} groups of {o} output channels");
+        assert_eq!(
+            weights.len(),
+            o * cg * taps,
+            "convolution weights are [{o}, {cg}, {kh}, {kw}]"
+        );
+        assert!(
+            groups > 0 && o.is_multiple_of(groups),
+            "{groups} groups of {o} output channels"
+        );
         if cg == 1 && o == groups && groups > 1 {
             let mut packed = vec![0.0; taps * o];
             for (c, filter) in weights.chunks_exact(taps.max(1)).enumerate() {
@@ -145,7 +164,13 @@ impl PackedConv {
                     packed[tap * o + c] = *w;
                 }
             }
-            return PackedConv { o, cg, taps, groups, weights: Weights::Depthwise(packed) };
+            return PackedConv {
+                o,
+                cg,
+                taps,
+                groups,
+                weights: Weights::Depthwise(packed),
+            };
         }
         let og = o / groups;
         // [g][tap][c][o]
@@ -159,17 +184,37 @@ impl PackedConv {
                 }
             }
         }
-        PackedConv { o, cg, taps, groups, weights: Weights::Panels(Self::panels(isa, &rows, groups, taps * cg, og)) }
+        PackedConv {
+            o,
+            cg,
+            taps,
+            groups,
+            weights: Weights::Panels(Self::panels(isa, &rows, groups, taps * cg, og)),
+        }
     }
 
     /// Packs dense weights `[c, o / groups, kh, kw]` for [`conv_transpose2d`].
     ///
     /// # Panics
     /// When `weights` has another length or `groups` does not divide `c`.
-    pub fn transposed(isa: Isa, weights: &[f32], c: usize, og: usize, [kh, kw]: [usize; 2], groups: usize) -> PackedConv {
+    pub fn transposed(
+        isa: Isa,
+        weights: &[f32],
+        c: usize,
+        og: usize,
+        [kh, kw]: [usize; 2],
+        groups: usize,
+    ) -> PackedConv {
         let taps = kh * kw;
-        assert_eq!(weights.len(), c * og * taps, "transposed convolution weights are [{c}, {og}, {kh}, {kw}]");
-        assert!(groups > 0 && c.is_multiple_of(groups), "{groups} groups of {c} input channels");
+        assert_eq!(
+            weights.len(),
+            c * og * taps,
+            "transposed convolution weights are [{c}, {og}, {kh}, {kw}]"
+        );
+        assert!(
+            groups > 0 && c.is_multiple_of(groups),
+            "{groups} groups of {c} input channels"
+        );
         let cg = c / groups;
         let mut rows = vec![0.0; weights.len()];
         for g in 0..groups {
@@ -182,11 +227,20 @@ impl PackedConv {
             }
         }
         let weights = Weights::Panels(Self::panels(isa, &rows, groups, taps * cg, og));
-        PackedConv { o: og * groups, cg, taps, groups, weights }
+        PackedConv {
+            o: og * groups,
+            cg,
+            taps,
+            groups,
+            weights,
+        }
     }
 
     fn panels(isa: Isa, rows: &[f32], groups: usize, k: usize, n: usize) -> PackedB {
-        let src = MatRef { batch: Batch::Stride((k * n) as isize), ..MatRef::dense(rows, n) };
+        let src = MatRef {
+            batch: Batch::Stride((k * n) as isize),
+            ..MatRef::dense(rows, n)
+        };
         // SAFETY: `rows` holds `groups` dense matrices of `k * n`.
         unsafe { PackedB::new(isa, groups, k, n, &src) }
     }
@@ -264,14 +318,35 @@ fn plan(conv: &Conv<'_>, transposed: bool) -> Plan {
         let (height, width) = (s.h + s.pad[0] + s.pad[2], s.w + s.pad[1] + s.pad[3]);
         let copy_floats = s.n * height * width * s.c;
         let strides = ImageStrides::nhwc(height, width, s.c);
-        return Plan { strides, copied: true, padded: true, height, width, copy_floats };
+        return Plan {
+            strides,
+            copied: true,
+            padded: true,
+            height,
+            width,
+            copy_floats,
+        };
     }
     let (height, width) = (s.h, s.w);
     if dense {
-        return Plan { strides: conv.input_strides, copied: false, padded: false, height, width, copy_floats: 0 };
+        return Plan {
+            strides: conv.input_strides,
+            copied: false,
+            padded: false,
+            height,
+            width,
+            copy_floats: 0,
+        };
     }
     let strides = ImageStrides::nhwc(height, width, s.c);
-    Plan { strides, copied: true, padded: false, height, width, copy_floats: s.n * height * width * s.c }
+    Plan {
+        strides,
+        copied: true,
+        padded: false,
+        height,
+        width,
+        copy_floats: s.n * height * width * s.c,
+    }
 }
 
 unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
@@ -290,7 +365,10 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         w.groups,
         w.cg,
     );
-    assert!(conv.builtin.bias.is_none_or(|bias| bias.len() >= s.o), "a bias has one value per output channel");
+    assert!(
+        conv.builtin.bias.is_none_or(|bias| bias.len() >= s.o),
+        "a bias has one value per output channel"
+    );
     let plan = plan(conv, transposed);
     let zero_floats = s.c.next_multiple_of(16) + 16;
     let (cg, og) = (w.cg, s.o / groups);
@@ -309,13 +387,23 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         // SAFETY: the caller's contract for the input; the copy fits by `copy_floats`.
         unsafe { copy_image(ws, conv, &plan, copy) }
     }
-    let image = if plan.copied { copy } else { SyncPtr(conv.input.cast_mut().cast::<f32>()) };
+    let image = if plan.copied {
+        copy
+    } else {
+        SyncPtr(conv.input.cast_mut().cast::<f32>())
+    };
     let out = Dest {
         elem: conv.output_elem,
         rows: row_map(&conv.output_strides, s.out_w, s.out_h),
         col_stride: conv.output_strides.c,
     };
-    let taps_at = Taps { s, plan, transposed, image, zero: shared };
+    let taps_at = Taps {
+        s,
+        plan,
+        transposed,
+        image,
+        zero: shared,
+    };
     let panels = match &w.weights {
         Weights::Panels(panels) => panels,
         Weights::Depthwise(weights) => {
@@ -325,12 +413,20 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
             return unsafe { depthwise(ws, conv, weights, &fill, out) };
         }
     };
-    assert!(panels.isa() == isa, "weights packed for {:?} do not fit {isa:?}", panels.isa());
+    assert!(
+        panels.isa() == isa,
+        "weights packed for {:?} do not fit {isa:?}",
+        panels.isa()
+    );
     let b = SyncPtr(panels.as_ptr().cast_mut());
     let one_b = packed_len(isa, taps * cg, og);
     let output = SyncPtr(conv.output);
     let (out_strides, out_size) = (conv.output_strides, conv.output_elem.size() as isize);
-    let bias = SyncPtr(conv.builtin.bias.map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut()));
+    let bias = SyncPtr(
+        conv.builtin
+            .bias
+            .map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut()),
+    );
     let residual = conv.builtin.residual;
     let place = |entry: usize| {
         let (n, g) = (entry / groups, entry % groups);
@@ -340,9 +436,12 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
             Place {
                 b: b.get().add(g * one_b),
                 c: output.get().offset(at * out_size),
-                bias: if bias.get().is_null() { bias.get() } else { bias.get().add(g * og) },
-                residual: residual
-                    .map_or(std::ptr::null(), |r| r.ptr.offset(r.batch.at(n)).add(g * og)),
+                bias: if bias.get().is_null() {
+                    bias.get()
+                } else {
+                    bias.get().add(g * og)
+                },
+                residual: residual.map_or(std::ptr::null(), |r| r.ptr.offset(r.batch.at(n)).add(g * og)),
                 entry: n,
                 col0: g * og,
             }
@@ -377,7 +476,11 @@ fn row_map(strides: &ImageStrides, w: usize, h: usize) -> RowMap {
     if h <= 1 || strides.h == strides.w * w as isize {
         RowMap::Linear(strides.w)
     } else {
-        RowMap::Grid { w, stride_y: strides.h, stride_x: strides.w }
+        RowMap::Grid {
+            w,
+            stride_y: strides.h,
+            stride_x: strides.w,
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! f16 and bf16 to f32 and back: round to nearest even, NaN stays NaN (quiet), infinities and subnormals exact.
-#![expect(unsafe_op_in_unsafe_fn, reason = "kernel bodies under the contract of their dispatching functions")]
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "kernel bodies under the contract of their dispatching functions"
+)]
 
 use half::{bf16, f16};
 
@@ -11,28 +14,60 @@ use super::simd::{Simd, simd_dispatch};
 pub fn f16_to_f32(dst: &mut [f32], src: &[f16]) {
     assert_eq!(dst.len(), src.len());
     // SAFETY: equal lengths.
-    unsafe { load_ptr(Isa::detect(), dst.as_mut_ptr(), src.as_ptr().cast(), Elem::F16, dst.len()) }
+    unsafe {
+        load_ptr(
+            Isa::detect(),
+            dst.as_mut_ptr(),
+            src.as_ptr().cast(),
+            Elem::F16,
+            dst.len(),
+        )
+    }
 }
 
 /// Converts `src` to f16; panics when the lengths differ.
 pub fn f32_to_f16(dst: &mut [f16], src: &[f32]) {
     assert_eq!(dst.len(), src.len());
     // SAFETY: equal lengths.
-    unsafe { store_ptr(Isa::detect(), dst.as_mut_ptr().cast(), src.as_ptr(), Elem::F16, dst.len()) }
+    unsafe {
+        store_ptr(
+            Isa::detect(),
+            dst.as_mut_ptr().cast(),
+            src.as_ptr(),
+            Elem::F16,
+            dst.len(),
+        )
+    }
 }
 
 /// Converts `src` to f32; panics when the lengths differ.
 pub fn bf16_to_f32(dst: &mut [f32], src: &[bf16]) {
     assert_eq!(dst.len(), src.len());
     // SAFETY: equal lengths.
-    unsafe { load_ptr(Isa::detect(), dst.as_mut_ptr(), src.as_ptr().cast(), Elem::BF16, dst.len()) }
+    unsafe {
+        load_ptr(
+            Isa::detect(),
+            dst.as_mut_ptr(),
+            src.as_ptr().cast(),
+            Elem::BF16,
+            dst.len(),
+        )
+    }
 }
 
 /// Converts `src` to bf16; panics when the lengths differ.
 pub fn f32_to_bf16(dst: &mut [bf16], src: &[f32]) {
     assert_eq!(dst.len(), src.len());
     // SAFETY: equal lengths.
-    unsafe { store_ptr(Isa::detect(), dst.as_mut_ptr().cast(), src.as_ptr(), Elem::BF16, dst.len()) }
+    unsafe {
+        store_ptr(
+            Isa::detect(),
+            dst.as_mut_ptr().cast(),
+            src.as_ptr(),
+            Elem::BF16,
+            dst.len(),
+        )
+    }
 }
 
 /// Converts `n` contiguous elements of type `elem` to f32.

@@ -30,7 +30,9 @@ pub(crate) unsafe fn depthwise(
     let (channels, taps, pixels) = (s.o, s.kh * s.kw, s.out_h * s.out_w);
     let isa = ws.isa();
     let direct = match dest.rows {
-        RowMap::Linear(stride) if dest.elem == Elem::F32 && dest.col_stride == 1 && stride >= 0 => Some(stride as usize),
+        RowMap::Linear(stride) if dest.elem == Elem::F32 && dest.col_stride == 1 && stride >= 0 => {
+            Some(stride as usize)
+        }
         _ => None,
     };
     let output = SyncPtr(conv.output);
@@ -84,7 +86,12 @@ pub(crate) unsafe fn depthwise(
                     }
                 }
                 if let Some(epilogue) = epilogue {
-                    let place = TileAt { batch: n, rows: p0..p0 + count, cols: 0..channels, thread };
+                    let place = TileAt {
+                        batch: n,
+                        rows: p0..p0 + count,
+                        cols: 0..channels,
+                        thread,
+                    };
                     epilogue.apply(&place, &mut Tile::new(out, count, channels, ld));
                 }
                 if direct.is_none() {

@@ -23,9 +23,8 @@ impl Isa {
     pub fn detect() -> Isa {
         #[cfg(target_arch = "x86_64")]
         {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
+            let avx2 =
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
             let avx512 = is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
@@ -48,7 +47,10 @@ impl Isa {
     /// Returns every level of this processor, weakest first.
     pub fn all() -> impl Iterator<Item = Isa> {
         let best = Isa::detect();
-        [Level::Portable, Level::Avx2, Level::Avx512].into_iter().map(Isa).filter(move |isa| *isa <= best)
+        [Level::Portable, Level::Avx2, Level::Avx512]
+            .into_iter()
+            .map(Isa)
+            .filter(move |isa| *isa <= best)
     }
 
     /// The level this stands for.

@@ -8,11 +8,15 @@
 //!
 //! Every kernel is one generic body over the vector trait of `simd`, compiled once per level.
 
+pub mod attention;
 pub mod conv;
 pub mod convert;
 mod depthwise;
 pub mod gemm;
 pub mod isa;
+pub mod math;
+pub mod pool;
+pub mod rows;
 mod simd;
 pub mod threads;
 pub mod workspace;
@@ -20,3 +24,6 @@ pub mod workspace;
 pub use isa::{Isa, Level};
 pub use threads::Pool;
 pub use workspace::Workspace;
+
+#[cfg(test)]
+mod tests;

@@ -71,10 +71,17 @@ impl Pool {
         let workers = (1..threads.max(1))
             .map_while(|index| {
                 let shared = shared.clone();
-                std::thread::Builder::new().name(format!("graphc-cpu-{index}")).spawn(move || shared.serve(index)).ok()
+                std::thread::Builder::new()
+                    .name(format!("graphc-cpu-{index}"))
+                    .spawn(move || shared.serve(index))
+                    .ok()
             })
             .collect();
-        Pool { shared, workers, busy: Mutex::new(()) }
+        Pool {
+            shared,
+            workers,
+            busy: Mutex::new(()),
+        }
     }
 
     /// How many threads take tasks, the caller's included: thread indices are below it.
@@ -95,7 +102,12 @@ impl Pool {
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return inline(),
         };
-        let job = Job { run, next: AtomicUsize::new(0), tasks, panic: Mutex::new(None) };
+        let job = Job {
+            run,
+            next: AtomicUsize::new(0),
+            tasks,
+            panic: Mutex::new(None),
+        };
         let shared = &*self.shared;
         {
             // Leaves the job, also when a task of this thread panics, only when no worker can see it any more.

@@ -27,7 +27,10 @@ impl AlignedBuf {
     /// Allocates `len` zero bytes.
     pub fn new(len: usize) -> AlignedBuf {
         if len == 0 {
-            return AlignedBuf { ptr: NonNull::dangling(), len };
+            return AlignedBuf {
+                ptr: NonNull::dangling(),
+                len,
+            };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
@@ -88,7 +91,12 @@ impl Workspace {
     /// Makes an empty workspace that uses `isa`.
     pub fn with_isa(pool: Arc<Pool>, isa: Isa) -> Workspace {
         let per_thread = (0..pool.threads()).map(|_| AlignedBuf::new(0)).collect();
-        Workspace { isa, pool, per_thread, shared: AlignedBuf::new(0) }
+        Workspace {
+            isa,
+            pool,
+            per_thread,
+            shared: AlignedBuf::new(0),
+        }
     }
 
     /// The instruction level of the kernels.
@@ -130,11 +138,18 @@ impl Workspace {
 
     /// Runs `run(task, thread, scratch)` for every task; `scratch` is `thread`'s own memory.
     pub fn parallel_for(&self, tasks: usize, run: &(dyn Fn(usize, usize, *mut u8) + Sync)) {
-        self.pool.parallel_for(tasks, &|task, thread| run(task, thread, self.per_thread[thread].as_ptr()));
+        self.pool.parallel_for(tasks, &|task, thread| {
+            run(task, thread, self.per_thread[thread].as_ptr())
+        });
     }
 
     /// Splits `0..len` into about equal ranges of at least `grain` and runs them in parallel.
-    pub fn parallel_ranges(&self, len: usize, grain: usize, run: &(dyn Fn(std::ops::Range<usize>, usize, *mut u8) + Sync)) {
+    pub fn parallel_ranges(
+        &self,
+        len: usize,
+        grain: usize,
+        run: &(dyn Fn(std::ops::Range<usize>, usize, *mut u8) + Sync),
+    ) {
         let tasks = len.div_ceil(grain.max(1)).min(self.threads() * 4);
         self.parallel_for(tasks, &|task, thread, scratch| {
             run(len * task / tasks..len * (task + 1) / tasks, thread, scratch);

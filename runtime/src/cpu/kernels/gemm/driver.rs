@@ -22,7 +22,11 @@ const EPILOGUE_VALUES: usize = 1024;
 pub(crate) enum RowMap {
     Linear(isize),
     /// Row `y * w + x` is at `y * stride_y + x * stride_x`.
-    Grid { w: usize, stride_y: isize, stride_x: isize },
+    Grid {
+        w: usize,
+        stride_y: isize,
+        stride_x: isize,
+    },
 }
 
 impl RowMap {
@@ -87,13 +91,30 @@ pub(crate) struct Problem<'a> {
 }
 
 /// How many ranges of rows and of panels one batch entry is split into.
-fn split(isa: Isa, m: usize, n: usize, segs: usize, seg_len: usize, a_row: usize, threads: usize, batch: usize) -> (usize, usize) {
+fn split(
+    isa: Isa,
+    m: usize,
+    n: usize,
+    segs: usize,
+    seg_len: usize,
+    a_row: usize,
+    threads: usize,
+    batch: usize,
+) -> (usize, usize) {
     let mr = micro::tile_fns(isa).len();
     let tiles = m.div_ceil(mr);
     let panels = n.div_ceil(2 * isa.lanes());
     let fma = m.saturating_mul(n).saturating_mul(segs * seg_len);
-    let wanted = if threads == 1 { 1 } else { (threads * 4).div_ceil(batch).min(fma / TASK_FMA).max(1) };
-    let memory = (m * a_row).div_ceil(A_BYTES).max((m * segs * 8).div_ceil(TABLE_BYTES)).min(tiles.div_ceil(4)).max(1);
+    let wanted = if threads == 1 {
+        1
+    } else {
+        (threads * 4).div_ceil(batch).min(fma / TASK_FMA).max(1)
+    };
+    let memory = (m * a_row)
+        .div_ceil(A_BYTES)
+        .max((m * segs * 8).div_ceil(TABLE_BYTES))
+        .min(tiles.div_ceil(4))
+        .max(1);
     let (rows, cols) = if n > m {
         let cols = wanted.min(panels);
         (wanted.div_ceil(cols), cols)
@@ -183,7 +204,11 @@ impl Task {
         };
         for block in 0..blocks {
             let k0 = if blocks == 1 { 0 } else { p.seg_len * block / blocks };
-            let seg_len = if blocks == 1 { p.seg_len } else { p.seg_len * (block + 1) / blocks - k0 };
+            let seg_len = if blocks == 1 {
+                p.seg_len
+            } else {
+                p.seg_len * (block + 1) / blocks - k0
+            };
             let last = block + 1 == blocks;
             for panel in self.panels.clone() {
                 let width = panel_width(p.isa, p.n, panel);
@@ -195,8 +220,16 @@ impl Task {
                         Some(stride) => (place.b.add(col + k0 * stride), stride),
                         None => (place.b.add(col * k + k0 * width), width),
                     };
-                    let bias = if place.bias.is_null() { place.bias } else { place.bias.add(col) };
-                    let residual = if place.residual.is_null() { place.residual } else { place.residual.add(col) };
+                    let bias = if place.bias.is_null() {
+                        place.bias
+                    } else {
+                        place.bias.add(col)
+                    };
+                    let residual = if place.residual.is_null() {
+                        place.residual
+                    } else {
+                        place.residual.add(col)
+                    };
                     (b, stride, bias, residual)
                 };
                 let mut tile = self.tiles.start;
@@ -226,7 +259,11 @@ impl Task {
                                 finish: last,
                                 scale: p.scale,
                                 bias,
-                                residual: if residual.is_null() { residual } else { residual.add(r0 * p.ld_residual) },
+                                residual: if residual.is_null() {
+                                    residual
+                                } else {
+                                    residual.add(r0 * p.ld_residual)
+                                },
                                 ld_residual: p.ld_residual,
                                 activation: p.activation,
                             };
@@ -284,7 +321,9 @@ unsafe fn store(
             for j in 0..cols {
                 for row in rows.clone() {
                     let at = p.dest.rows.at(row) + (col + j) as isize * col_stride;
-                    c.cast::<f32>().offset(at).write(*tile.add((row - rows.start) * stride + j));
+                    c.cast::<f32>()
+                        .offset(at)
+                        .write(*tile.add((row - rows.start) * stride + j));
                 }
             }
             return;

@@ -12,6 +12,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 pub(crate) use driver::{Dest, Place, Problem, RowMap, run, scratch_bytes as conv_scratch_bytes};
+pub(crate) use micro::tile_fns;
 pub use pack::PackedB;
 pub(crate) use pack::{gather, pack_panel, packed_len, panel_offset, panel_width};
 
@@ -78,7 +79,11 @@ impl<'a> MatRef<'a> {
 
     /// The transposed view.
     pub fn t(self) -> MatRef<'a> {
-        MatRef { row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+        MatRef {
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
     }
 }
 
@@ -146,7 +151,12 @@ unsafe impl Sync for Residual<'_> {}
 
 impl Default for Builtin<'_> {
     fn default() -> Self {
-        Builtin { scale: 1.0, bias: None, residual: None, activation: Activation::None }
+        Builtin {
+            scale: 1.0,
+            bias: None,
+            residual: None,
+            activation: Activation::None,
+        }
     }
 }
 
@@ -176,7 +186,13 @@ impl Tile<'_> {
     /// # Safety
     /// `rows` rows of `cols` floats, `stride` apart, are this tile's alone.
     pub(crate) unsafe fn new(ptr: *mut f32, rows: usize, cols: usize, stride: usize) -> Self {
-        Tile { ptr, rows, cols, stride, lifetime: PhantomData }
+        Tile {
+            ptr,
+            rows,
+            cols,
+            stride,
+            lifetime: PhantomData,
+        }
     }
     pub fn rows(&self) -> usize {
         self.rows
@@ -260,9 +276,16 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         return;
     }
     let isa = ws.isa();
-    assert!(g.builtin.bias.is_none_or(|bias| bias.len() >= n), "a bias has one value per column");
+    assert!(
+        g.builtin.bias.is_none_or(|bias| bias.len() >= n),
+        "a bias has one value per column"
+    );
     let direct_a = g.a.elem == Elem::F32 && (g.a.col_stride == 1 || k <= 1);
-    let a_entries = if matches!(g.a.batch, Batch::Stride(0)) { 1 } else { g.batch };
+    let a_entries = if matches!(g.a.batch, Batch::Stride(0)) {
+        1
+    } else {
+        g.batch
+    };
     let a_floats = if direct_a { 0 } else { a_entries * m * k };
     let panel = isa.lanes() * 2;
     let (b_entries, b_floats, direct_b) = match &g.b {
@@ -277,10 +300,18 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
             (packed.batches(), 0, false)
         }
         Rhs::Strided(b) => {
-            let entries = if matches!(b.batch, Batch::Stride(0)) { 1 } else { g.batch };
+            let entries = if matches!(b.batch, Batch::Stride(0)) {
+                1
+            } else {
+                g.batch
+            };
             // Packing costs as much as a few rows: skip it for those when the rows of B are already vectors.
             let direct = m <= 8 && b.elem == Elem::F32 && b.col_stride == 1 && b.row_stride >= 0 && n % panel == 0;
-            (entries, if direct { 0 } else { entries * packed_len(isa, k, n) }, direct)
+            (
+                entries,
+                if direct { 0 } else { entries * packed_len(isa, k, n) },
+                direct,
+            )
         }
     };
     let b_base = a_floats.next_multiple_of(16);
@@ -297,7 +328,9 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
                 let (entry, i) = (row / m, row % m);
                 // SAFETY: the row is inside A by the caller's contract; each task has its own rows of the scratch.
                 unsafe {
-                    let src = a_ptr.get().offset((a.batch.at(entry) + i as isize * a.row_stride) * size);
+                    let src = a_ptr
+                        .get()
+                        .offset((a.batch.at(entry) + i as isize * a.row_stride) * size);
                     pack::gather(isa, shared.get().add(row * k), src, a.elem, a.col_stride, k);
                 }
             }
@@ -344,7 +377,9 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
                 },
                 c: c_ptr.get().offset(c_batch.at(entry) * c_size),
                 bias: bias.get(),
-                residual: residual.map_or(std::ptr::null(), |(p, batch)| p.get().offset(batch.at(entry)).cast_const()),
+                residual: residual.map_or(std::ptr::null(), |(p, batch)| {
+                    p.get().offset(batch.at(entry)).cast_const()
+                }),
                 entry,
                 col0: 0,
             }
@@ -356,7 +391,10 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
             // SAFETY: the row is in A (or in its copy); the table has room for `count` pointers.
             unsafe {
                 let p = if direct_a {
-                    a_ptr.get().offset((a.batch.at(entry) + row as isize * a.row_stride) * size).cast::<f32>()
+                    a_ptr
+                        .get()
+                        .offset((a.batch.at(entry) + row as isize * a.row_stride) * size)
+                        .cast::<f32>()
                 } else {
                     shared.get().add((if a_entries == 1 { 0 } else { entry } * m + row) * k)
                 };
@@ -378,7 +416,11 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         },
         fill: &fill,
         place: &place,
-        dest: Dest { elem: g.c.elem, rows: RowMap::Linear(g.c.row_stride), col_stride: g.c.col_stride },
+        dest: Dest {
+            elem: g.c.elem,
+            rows: RowMap::Linear(g.c.row_stride),
+            col_stride: g.c.col_stride,
+        },
         scale: g.builtin.scale,
         activation: g.builtin.activation,
         ld_residual: g.builtin.residual.map_or(0, |r| r.row_stride),
@@ -398,7 +440,14 @@ pub fn gemm_scratch(
     a_copied: bool,
     b_packed: bool,
 ) -> (usize, usize) {
-    let a = if a_copied { (batch * m * k).next_multiple_of(16) } else { 0 };
+    let a = if a_copied {
+        (batch * m * k).next_multiple_of(16)
+    } else {
+        0
+    };
     let b = if b_packed { 0 } else { batch * packed_len(isa, k, n) };
-    (driver::scratch_bytes(isa, m, n, 1, k, k * 4, threads, batch), (a + b) * 4)
+    (
+        driver::scratch_bytes(isa, m, n, 1, k, k * 4, threads, batch),
+        (a + b) * 4,
+    )
 }

@@ -36,7 +36,13 @@ impl PackedB {
                 pack_b_into(isa, data.as_ptr().cast::<f32>().add(entry * one), from, src, k, n);
             }
         }
-        PackedB { isa, k, n, batches, data }
+        PackedB {
+            isa,
+            k,
+            n,
+            batches,
+            data,
+        }
     }
 
     /// Packs one dense row-major `[k, n]` matrix.
@@ -103,15 +109,7 @@ unsafe fn pack_b_into(isa: Isa, dst: *mut f32, src: *const u8, b: &MatRef<'_>, k
 ///
 /// # Safety
 /// `src` is valid for the matrix, `dst` for `k * panel_width` floats.
-pub(crate) unsafe fn pack_panel(
-    isa: Isa,
-    dst: *mut f32,
-    src: *const u8,
-    b: &MatRef<'_>,
-    k: usize,
-    n: usize,
-    p: usize,
-) {
+pub(crate) unsafe fn pack_panel(isa: Isa, dst: *mut f32, src: *const u8, b: &MatRef<'_>, k: usize, n: usize, p: usize) {
     let width = panel_width(isa, n, p);
     let col0 = p * 2 * isa.lanes();
     let cols = width.min(n - col0);
@@ -124,7 +122,14 @@ pub(crate) unsafe fn pack_panel(
         }
         for row in 0..k {
             let to = dst.add(row * width);
-            gather(isa, to, src.offset(row as isize * b.row_stride * size), b.elem, b.col_stride, cols);
+            gather(
+                isa,
+                to,
+                src.offset(row as isize * b.row_stride * size),
+                b.elem,
+                b.col_stride,
+                cols,
+            );
             for j in cols..width {
                 to.add(j).write(0.0);
             }

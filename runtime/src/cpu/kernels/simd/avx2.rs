@@ -54,7 +54,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> __m256 {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))))
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(
+            p.cast(),
+        ))))
     }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m256) {

@@ -51,7 +51,9 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> __m512 {
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
+            p.cast(),
+        ))))
     }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m512) {

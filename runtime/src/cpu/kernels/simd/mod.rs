@@ -100,12 +100,18 @@ pub(crate) trait Simd: Copy + 'static {
     /// The magnitude of `a` with the sign of `s`; `a` must not be negative.
     #[inline(always)]
     unsafe fn with_sign(a: Self::V, s: Self::V) -> Self::V {
-        Self::from_bits(Self::ior(Self::bits(a), Self::iand(Self::bits(s), Self::isplat(i32::MIN))))
+        Self::from_bits(Self::ior(
+            Self::bits(a),
+            Self::iand(Self::bits(s), Self::isplat(i32::MIN)),
+        ))
     }
     #[inline(always)]
     unsafe fn is_nan(a: Self::V) -> Self::M {
         // Unordered compares say "not equal" to themselves; `eq` is ordered, so select through it.
-        Self::ieq(Self::bits(Self::select(Self::eq(a, a), Self::zero(), Self::splat(1.0))), Self::isplat(0x3f80_0000))
+        Self::ieq(
+            Self::bits(Self::select(Self::eq(a, a), Self::zero(), Self::splat(1.0))),
+            Self::isplat(0x3f80_0000),
+        )
     }
     /// `a * 2^n` for integral `n` in [-252, 254], right for subnormal and infinite results.
     #[inline(always)]
@@ -131,7 +137,8 @@ pub(crate) trait Simd: Copy + 'static {
 /// `simd_dispatch!(isa, fn(x: T, ..) -> R = body [<G: Bound>])(args)`: the arguments are named with their types since the
 /// compiled functions are items of their own.
 macro_rules! simd_dispatch {
-    ($vis:vis unsafe fn $name:ident $(<$($g:ident : $bound:path),+>)? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+    ($(#[$doc:meta])* $vis:vis unsafe fn $name:ident $(<$($g:ident : $bound:path),+>)? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+        $(#[$doc])*
         #[inline]
         $vis unsafe fn $name $(<$($g: $bound),+>)? (isa: $crate::cpu::kernels::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]

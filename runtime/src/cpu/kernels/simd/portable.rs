@@ -43,7 +43,13 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> V {
         // SAFETY: only the first `n` lanes are read.
-        V(std::array::from_fn(|i| if i < n { unsafe { p.add(i).read_unaligned() } } else { 0.0 }))
+        V(std::array::from_fn(|i| {
+            if i < n {
+                unsafe { p.add(i).read_unaligned() }
+            } else {
+                0.0
+            }
+        }))
     }
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, v: V, n: usize) {
@@ -60,7 +66,10 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: V) {
         // SAFETY: the contract of the trait.
-        unsafe { p.cast::<[u16; N]>().write_unaligned(v.0.map(|x| f16::from_f32(x).to_bits())) }
+        unsafe {
+            p.cast::<[u16; N]>()
+                .write_unaligned(v.0.map(|x| f16::from_f32(x).to_bits()))
+        }
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> V {
@@ -70,7 +79,10 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: V) {
         // SAFETY: the contract of the trait.
-        unsafe { p.cast::<[u16; N]>().write_unaligned(v.0.map(|x| bf16::from_f32(x).to_bits())) }
+        unsafe {
+            p.cast::<[u16; N]>()
+                .write_unaligned(v.0.map(|x| bf16::from_f32(x).to_bits()))
+        }
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> V {

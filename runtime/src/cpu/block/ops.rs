@@ -1,0 +1,543 @@
+//! Arithmetic on registers: f32 through the vector kernels, the other classes with plain loops.
+//!
+//! Integers are held as i64 and wrapped to the width of their type after each operation that may leave it.
+#![expect(unsafe_op_in_unsafe_fn, reason = "lane loops under the contract of `Program::run`")]
+
+use ir::op::{BinaryOp, UnaryOp};
+use ir::types::DType;
+
+use super::memory::{get_lane, set_lane};
+use super::{Class, Val};
+use crate::cpu::kernels::Isa;
+use crate::cpu::kernels::math::{Binary, Input, Unary, binary_ptr, unary_ptr};
+
+/// The f32 kernel of an operation; `None` for those whose result is not f32.
+pub(crate) fn unary_kernel(op: UnaryOp) -> Option<Unary> {
+    Some(match op {
+        UnaryOp::Neg => Unary::Neg {},
+        UnaryOp::Abs => Unary::Abs {},
+        UnaryOp::Sign => Unary::Sign {},
+        UnaryOp::Floor => Unary::Floor {},
+        UnaryOp::Ceil => Unary::Ceil {},
+        UnaryOp::Round => Unary::Round {},
+        UnaryOp::Trunc => Unary::Trunc {},
+        UnaryOp::Sqrt => Unary::Sqrt {},
+        UnaryOp::Rsqrt => Unary::Rsqrt {},
+        UnaryOp::Recip => Unary::Recip {},
+        UnaryOp::Exp => Unary::Exp {},
+        UnaryOp::Expm1 => Unary::Expm1 {},
+        UnaryOp::Log => Unary::Log {},
+        UnaryOp::Log1p => Unary::Log1p {},
+        UnaryOp::Exp2 => Unary::Exp2 {},
+        UnaryOp::Log2 => Unary::Log2 {},
+        UnaryOp::Sin => Unary::Sin {},
+        UnaryOp::Cos => Unary::Cos {},
+        UnaryOp::Tan => Unary::Tan {},
+        UnaryOp::Asin => Unary::Asin {},
+        UnaryOp::Acos => Unary::Acos {},
+        UnaryOp::Atan => Unary::Atan {},
+        UnaryOp::Sinh => Unary::Sinh {},
+        UnaryOp::Cosh => Unary::Cosh {},
+        UnaryOp::Tanh => Unary::Tanh {},
+        UnaryOp::Asinh => Unary::Asinh {},
+        UnaryOp::Acosh => Unary::Acosh {},
+        UnaryOp::Atanh => Unary::Atanh {},
+        UnaryOp::Erf => Unary::Erf {},
+        UnaryOp::Sigmoid => Unary::Sigmoid {},
+        UnaryOp::Softplus => Unary::Softplus {},
+        UnaryOp::Relu => Unary::Relu {},
+        UnaryOp::Gelu => Unary::Gelu {},
+        UnaryOp::GeluTanh => Unary::GeluTanh {},
+        UnaryOp::Silu => Unary::Silu {},
+        UnaryOp::Mish => Unary::Mish {},
+        UnaryOp::HardSwish => Unary::HardSwish {},
+        UnaryOp::Not | UnaryOp::IsNan | UnaryOp::IsInf => return None,
+    })
+}
+
+pub(crate) fn binary_kernel(op: BinaryOp) -> Option<Binary> {
+    Some(match op {
+        BinaryOp::Add => Binary::Add,
+        BinaryOp::Sub => Binary::Sub,
+        BinaryOp::Mul => Binary::Mul,
+        BinaryOp::Div => Binary::Div,
+        BinaryOp::Rem => Binary::Rem,
+        BinaryOp::Mod => Binary::FloorMod,
+        BinaryOp::Pow => Binary::Pow,
+        BinaryOp::Max => Binary::Max,
+        BinaryOp::Min => Binary::Min,
+        BinaryOp::Atan2 => Binary::Atan2,
+        _ => return None,
+    })
+}
+
+/// Wraps an integer to the width of its type.
+#[inline(always)]
+pub(crate) fn wrap(dtype: DType, v: i64) -> i64 {
+    match dtype {
+        DType::I32 => i64::from(v as i32),
+        DType::I16 => i64::from(v as i16),
+        DType::I8 => i64::from(v as i8),
+        DType::U8 => i64::from(v as u8),
+        DType::I4 => i64::from((v << 4) as i8 >> 4),
+        DType::U4 => v & 15,
+        _ => v,
+    }
+}
+
+fn unary_f64(op: UnaryOp, x: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
+    match op {
+        UnaryOp::Neg => -x,
+        UnaryOp::Abs => x.abs(),
+        UnaryOp::Sign if x == 0.0 || x.is_nan() => x,
+        UnaryOp::Sign => x.signum(),
+        UnaryOp::Floor => x.floor(),
+        UnaryOp::Ceil => x.ceil(),
+        UnaryOp::Round => x.round_ties_even(),
+        UnaryOp::Trunc => x.trunc(),
+        UnaryOp::Sqrt => x.sqrt(),
+        UnaryOp::Rsqrt => 1.0 / x.sqrt(),
+        UnaryOp::Recip => 1.0 / x,
+        UnaryOp::Exp => x.exp(),
+        UnaryOp::Expm1 => x.exp_m1(),
+        UnaryOp::Log => x.ln(),
+        UnaryOp::Log1p => x.ln_1p(),
+        UnaryOp::Exp2 => x.exp2(),
+        UnaryOp::Log2 => x.log2(),
+        UnaryOp::Sin => x.sin(),
+        UnaryOp::Cos => x.cos(),
+        UnaryOp::Tan => x.tan(),
+        UnaryOp::Asin => x.asin(),
+        UnaryOp::Acos => x.acos(),
+        UnaryOp::Atan => x.atan(),
+        UnaryOp::Sinh => x.sinh(),
+        UnaryOp::Cosh => x.cosh(),
+        UnaryOp::Tanh => x.tanh(),
+        UnaryOp::Asinh => x.asinh(),
+        UnaryOp::Acosh => x.acosh(),
+        UnaryOp::Atanh => x.atanh(),
+        UnaryOp::Erf => libm::erf(x),
+        UnaryOp::Sigmoid => sigmoid(x),
+        UnaryOp::Softplus if x.is_nan() => x,
+        UnaryOp::Softplus => softplus(x),
+        UnaryOp::Relu if x.is_nan() => x,
+        UnaryOp::Relu => x.max(0.0),
+        UnaryOp::Gelu => 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+        UnaryOp::GeluTanh => {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
+        }
+        UnaryOp::Silu => x * sigmoid(x),
+        UnaryOp::Mish => x * softplus(x).tanh(),
+        UnaryOp::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        UnaryOp::Not => f64::from(x == 0.0),
+        UnaryOp::IsNan => f64::from(x.is_nan()),
+        UnaryOp::IsInf => f64::from(x.is_infinite()),
+    }
+}
+
+fn unary_i64(op: UnaryOp, dtype: DType, x: i64) -> i64 {
+    match op {
+        UnaryOp::Neg => wrap(dtype, x.wrapping_neg()),
+        UnaryOp::Abs => wrap(dtype, x.wrapping_abs()),
+        UnaryOp::Sign => x.signum(),
+        UnaryOp::Relu => x.max(0),
+        UnaryOp::Not => wrap(dtype, !x),
+        UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => x,
+        UnaryOp::IsNan | UnaryOp::IsInf => 0,
+        _ => wrap(dtype, unary_f64(op, x as f64) as i64),
+    }
+}
+
+fn binary_f64(op: BinaryOp, x: f64, y: f64) -> f64 {
+    match op {
+        BinaryOp::Add => x + y,
+        BinaryOp::Sub => x - y,
+        BinaryOp::Mul => x * y,
+        BinaryOp::Div => x / y,
+        BinaryOp::Rem => x % y,
+        BinaryOp::Mod => {
+            let r = x % y;
+            if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
+        }
+        BinaryOp::Pow => x.powf(y),
+        BinaryOp::Max => {
+            if x > y || x.is_nan() {
+                x
+            } else {
+                y
+            }
+        }
+        BinaryOp::Min => {
+            if x < y || x.is_nan() {
+                x
+            } else {
+                y
+            }
+        }
+        BinaryOp::Atan2 => x.atan2(y),
+        _ => f64::NAN,
+    }
+}
+
+fn binary_i64(op: BinaryOp, dtype: DType, x: i64, y: i64) -> i64 {
+    let width = i64::from(dtype.bits());
+    wrap(
+        dtype,
+        match op {
+            BinaryOp::Add => x.wrapping_add(y),
+            BinaryOp::Sub => x.wrapping_sub(y),
+            BinaryOp::Mul => x.wrapping_mul(y),
+            BinaryOp::Div if y == 0 => 0,
+            BinaryOp::Div => x.wrapping_div(y),
+            BinaryOp::Rem | BinaryOp::Mod if y == 0 => 0,
+            BinaryOp::Rem => x.wrapping_rem(y),
+            BinaryOp::Mod => {
+                let r = x.wrapping_rem(y);
+                if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
+            }
+            BinaryOp::Pow => match u32::try_from(y) {
+                Ok(power) => x.wrapping_pow(power),
+                Err(_) => (x as f64).powf(y as f64) as i64,
+            },
+            BinaryOp::Max => x.max(y),
+            BinaryOp::Min => x.min(y),
+            BinaryOp::And => x & y,
+            BinaryOp::Or => x | y,
+            BinaryOp::Xor => x ^ y,
+            BinaryOp::Shl => x.wrapping_shl(y.rem_euclid(width) as u32),
+            BinaryOp::Shr => x.wrapping_shr(y.rem_euclid(width) as u32),
+            BinaryOp::Atan2 => (x as f64).atan2(y as f64) as i64,
+            BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => 0,
+        },
+    )
+}
+
+#[inline(always)]
+fn compare<T: PartialOrd>(op: BinaryOp, x: T, y: T) -> bool {
+    match op {
+        BinaryOp::Eq => x == y,
+        BinaryOp::Ne => x != y,
+        BinaryOp::Lt => x < y,
+        BinaryOp::Le => x <= y,
+        BinaryOp::Gt => x > y,
+        _ => x >= y,
+    }
+}
+
+/// One value of an operation.
+pub(crate) fn unary_scalar(isa: Isa, op: UnaryOp, dtype: DType, a: u64) -> u64 {
+    match Class::of(dtype) {
+        Class::F32 => {
+            let x = f32::from_bits(a as u32);
+            match (op, unary_kernel(op)) {
+                (UnaryOp::IsNan, _) => u64::from(x.is_nan()),
+                (UnaryOp::IsInf, _) => u64::from(x.is_infinite()),
+                (_, Some(kernel)) => {
+                    let mut y = 0.0f32;
+                    // SAFETY: one value each.
+                    unsafe { unary_ptr(isa, kernel, &mut y, &x, 1) };
+                    u64::from(y.to_bits())
+                }
+                (_, None) => u64::from((f32::from(u8::from(x == 0.0))).to_bits()),
+            }
+        }
+        Class::F64 => {
+            let x = f64::from_bits(a);
+            let y = unary_f64(op, x);
+            if op.is_predicate() { u64::from(y != 0.0) } else { y.to_bits() }
+        }
+        Class::I64 => unary_i64(op, dtype, a as i64) as u64,
+        Class::Bool => match op {
+            UnaryOp::Not => u64::from(a == 0),
+            UnaryOp::IsNan | UnaryOp::IsInf => 0,
+            _ => a,
+        },
+    }
+}
+
+/// One value of an operation.
+pub(crate) fn binary_scalar(isa: Isa, op: BinaryOp, dtype: DType, a: u64, b: u64) -> u64 {
+    match Class::of(dtype) {
+        Class::F32 => {
+            let (x, y) = (f32::from_bits(a as u32), f32::from_bits(b as u32));
+            match binary_kernel(op) {
+                Some(kernel) => {
+                    let mut z = 0.0f32;
+                    // SAFETY: one value.
+                    unsafe { binary_ptr(isa, kernel, &mut z, Input::Scalar(x), Input::Scalar(y), 1) };
+                    u64::from(z.to_bits())
+                }
+                None => u64::from(compare(op, x, y)),
+            }
+        }
+        Class::F64 => {
+            let (x, y) = (f64::from_bits(a), f64::from_bits(b));
+            if op.is_comparison() {
+                u64::from(compare(op, x, y))
+            } else {
+                binary_f64(op, x, y).to_bits()
+            }
+        }
+        Class::I64 => {
+            if op.is_comparison() {
+                u64::from(compare(op, a as i64, b as i64))
+            } else {
+                binary_i64(op, dtype, a as i64, b as i64) as u64
+            }
+        }
+        Class::Bool => u64::from(binary_bool(op, a != 0, b != 0)),
+    }
+}
+
+#[inline(always)]
+fn binary_bool(op: BinaryOp, a: bool, b: bool) -> bool {
+    match op {
+        BinaryOp::And | BinaryOp::Mul | BinaryOp::Min => a && b,
+        BinaryOp::Or | BinaryOp::Max | BinaryOp::Add => a || b,
+        BinaryOp::Xor => a != b,
+        _ => compare(op, a, b),
+    }
+}
+
+/// Converts one value, `from` and `to` as graphs mean it.
+pub(crate) fn cast_scalar(from: DType, to: DType, bits: u64) -> u64 {
+    enum Number {
+        F(f64),
+        I(i64),
+    }
+    let number = match Class::of(from) {
+        Class::F32 => Number::F(f64::from(f32::from_bits(bits as u32))),
+        Class::F64 => Number::F(f64::from_bits(bits)),
+        Class::I64 => Number::I(bits as i64),
+        Class::Bool => Number::I(i64::from(bits != 0)),
+    };
+    match (Class::of(to), number) {
+        (Class::F32, number) => {
+            let v = match (to, number) {
+                (DType::F32, Number::F(v)) => v as f32,
+                (DType::F32, Number::I(v)) => v as f32,
+                (_, Number::F(v)) => ir::convert::round_to(to, v) as f32,
+                (_, Number::I(v)) => ir::convert::round_to(to, v as f64) as f32,
+            };
+            u64::from(v.to_bits())
+        }
+        (Class::F64, Number::F(v)) => v.to_bits(),
+        (Class::F64, Number::I(v)) => (v as f64).to_bits(),
+        (Class::I64, Number::F(v)) => float_to_int(to, v) as u64,
+        (Class::I64, Number::I(v)) => wrap(to, v) as u64,
+        (Class::Bool, Number::F(v)) => u64::from(v != 0.0),
+        (Class::Bool, Number::I(v)) => u64::from(v != 0),
+    }
+}
+
+/// Truncates and saturates to the type.
+#[inline(always)]
+fn float_to_int(to: DType, v: f64) -> i64 {
+    match to {
+        DType::I32 => i64::from(v as i32),
+        DType::I16 => i64::from(v as i16),
+        DType::I8 => i64::from(v as i8),
+        DType::U8 => i64::from(v as u8),
+        DType::I4 => (v as i64).clamp(-8, 7),
+        DType::U4 => (v as i64).clamp(0, 15),
+        _ => v as i64,
+    }
+}
+
+fn input(v: Val, uniform: bool, l0: usize) -> Input {
+    if uniform {
+        Input::Scalar(f32::from_bits(v.bits as u32))
+    } else {
+        Input::Array(v.ptr.cast::<f32>().wrapping_add(l0).cast_const())
+    }
+}
+
+/// Applies `op` to lanes `l0..l1`.
+///
+/// # Safety
+/// The lanes are inside both registers, which are of the classes that `dtype` and `op` give.
+pub(crate) unsafe fn unary(isa: Isa, op: UnaryOp, dtype: DType, dst: *mut u8, a: *const u8, l0: usize, l1: usize) {
+    let class = Class::of(dtype);
+    match (class, unary_kernel(op)) {
+        (Class::F32, Some(kernel)) => unary_ptr(
+            isa,
+            kernel,
+            dst.cast::<f32>().add(l0),
+            a.cast::<f32>().add(l0),
+            l1 - l0,
+        ),
+        (Class::Bool, _) if op == UnaryOp::Not => (l0..l1).for_each(|l| dst.add(l).write(u8::from(a.add(l).read() == 0))),
+        _ => {
+            let to = if op.is_predicate() { Class::Bool } else { class };
+            for l in l0..l1 {
+                set_lane(to, dst, l, unary_scalar(isa, op, dtype, get_lane(class, a, l)));
+            }
+        }
+    }
+}
+
+/// Applies `op` to lanes `l0..l1`; not both operands are uniform.
+///
+/// # Safety
+/// As for [`unary`].
+pub(crate) unsafe fn binary(
+    isa: Isa,
+    op: BinaryOp,
+    dtype: DType,
+    dst: *mut u8,
+    (a, ua): (Val, bool),
+    (b, ub): (Val, bool),
+    l0: usize,
+    l1: usize,
+) {
+    let class = Class::of(dtype);
+    if let (Class::F32, Some(kernel)) = (class, binary_kernel(op)) {
+        return binary_ptr(isa, kernel, dst.cast::<f32>().add(l0), input(a, ua, l0), input(b, ub, l0), l1 - l0);
+    }
+    macro_rules! lanes {
+        ($t:ty, $read:expr, |$x:ident, $y:ident| $value:expr => $out:ty) => {{
+            let read = $read;
+            let (pa, pb, to) = (a.ptr.cast::<$t>(), b.ptr.cast::<$t>(), dst.cast::<$out>());
+            match (ua, ub) {
+                (false, false) => (l0..l1).for_each(|l| {
+                    let ($x, $y) = (pa.add(l).read(), pb.add(l).read());
+                    to.add(l).write($value)
+                }),
+                (false, true) => {
+                    let $y: $t = read(b.bits);
+                    (l0..l1).for_each(|l| {
+                        let $x = pa.add(l).read();
+                        to.add(l).write($value)
+                    })
+                }
+                (true, _) => {
+                    let $x: $t = read(a.bits);
+                    (l0..l1).for_each(|l| {
+                        let $y = pb.add(l).read();
+                        to.add(l).write($value)
+                    })
+                }
+            }
+        }};
+    }
+    macro_rules! compares {
+        ($t:ty, $read:expr) => {
+            match op {
+                BinaryOp::Eq => lanes!($t, $read, |x, y| u8::from(x == y) => u8),
+                BinaryOp::Ne => lanes!($t, $read, |x, y| u8::from(x != y) => u8),
+                BinaryOp::Lt => lanes!($t, $read, |x, y| u8::from(x < y) => u8),
+                BinaryOp::Le => lanes!($t, $read, |x, y| u8::from(x <= y) => u8),
+                BinaryOp::Gt => lanes!($t, $read, |x, y| u8::from(x > y) => u8),
+                _ => lanes!($t, $read, |x, y| u8::from(x >= y) => u8),
+            }
+        };
+    }
+    match class {
+        Class::F32 => compares!(f32, |bits: u64| f32::from_bits(bits as u32)),
+        Class::F64 if op.is_comparison() => compares!(f64, f64::from_bits),
+        Class::F64 => lanes!(f64, f64::from_bits, |x, y| binary_f64(op, x, y) => f64),
+        Class::I64 if op.is_comparison() => compares!(i64, |bits: u64| bits as i64),
+        Class::I64 => match op {
+            BinaryOp::Add if dtype == DType::I64 => {
+                lanes!(i64, |bits: u64| bits as i64, |x, y| x.wrapping_add(y) => i64)
+            }
+            BinaryOp::Mul if dtype == DType::I64 => {
+                lanes!(i64, |bits: u64| bits as i64, |x, y| x.wrapping_mul(y) => i64)
+            }
+            _ => lanes!(i64, |bits: u64| bits as i64, |x, y| binary_i64(op, dtype, x, y) => i64),
+        },
+        Class::Bool => {
+            lanes!(u8, |bits: u64| u8::from(bits != 0), |x, y| u8::from(binary_bool(op, x != 0, y != 0)) => u8)
+        }
+    }
+}
+
+/// Converts lanes `l0..l1`.
+///
+/// # Safety
+/// As for [`unary`].
+pub(crate) unsafe fn cast(from: DType, to: DType, dst: *mut u8, a: *const u8, l0: usize, l1: usize) {
+    macro_rules! lanes {
+        ($t:ty => $out:ty, |$x:ident| $value:expr) => {
+            (l0..l1).for_each(|l| {
+                let $x = a.cast::<$t>().add(l).read();
+                dst.cast::<$out>().add(l).write($value)
+            })
+        };
+    }
+    match (Class::of(from), to) {
+        (Class::F32, DType::F32) => super::memory::copy(Class::F32, dst, a, l0, l1),
+        (Class::F32, DType::F16) => lanes!(f32 => f32, |x| half::f16::from_f32(x).to_f32()),
+        (Class::F32, DType::BF16) => lanes!(f32 => f32, |x| half::bf16::from_f32(x).to_f32()),
+        (Class::F32, DType::I64) => lanes!(f32 => i64, |x| x as i64),
+        (Class::F32, DType::Bool) => lanes!(f32 => u8, |x| u8::from(x != 0.0)),
+        (Class::I64, DType::F32) => lanes!(i64 => f32, |x| x as f32),
+        (Class::I64, DType::I64) => super::memory::copy(Class::I64, dst, a, l0, l1),
+        (Class::I64, to) if to.is_int() => lanes!(i64 => i64, |x| wrap(to, x)),
+        (Class::I64, DType::Bool) => lanes!(i64 => u8, |x| u8::from(x != 0)),
+        (Class::Bool, DType::F32) => lanes!(u8 => f32, |x| f32::from(u8::from(x != 0))),
+        (Class::Bool, to) if to.is_int() => lanes!(u8 => i64, |x| i64::from(x != 0)),
+        (class, _) => {
+            for l in l0..l1 {
+                set_lane(Class::of(to), dst, l, cast_scalar(from, to, get_lane(class, a, l)));
+            }
+        }
+    }
+}
+
+/// Takes `a` where `cond` holds, else `b`, on lanes `l0..l1`.
+///
+/// # Safety
+/// As for [`unary`].
+pub(crate) unsafe fn blend(
+    class: Class,
+    dst: *mut u8,
+    (cond, uc): (Val, bool),
+    (a, ua): (Val, bool),
+    (b, ub): (Val, bool),
+    l0: usize,
+    l1: usize,
+) {
+    let mask = if uc { [u8::from(cond.bits != 0)].as_ptr() } else { cond.ptr.cast_const() };
+    let constant = u8::from(uc && cond.bits != 0);
+    macro_rules! lanes {
+        ($t:ty, $read:expr) => {{
+            let read = $read;
+            let (av, bv): ($t, $t) = (read(a.bits), read(b.bits));
+            let (pa, pb, to) = (a.ptr.cast::<$t>(), b.ptr.cast::<$t>(), dst.cast::<$t>());
+            for l in l0..l1 {
+                let yes = if uc { constant != 0 } else { mask.add(l).read() != 0 };
+                let x = if ua { av } else { pa.add(l).read() };
+                let y = if ub { bv } else { pb.add(l).read() };
+                to.add(l).write(if yes { x } else { y });
+            }
+        }};
+    }
+    match class {
+        Class::F32 => lanes!(u32, |bits: u64| bits as u32),
+        Class::F64 | Class::I64 => lanes!(u64, |bits: u64| bits),
+        Class::Bool => lanes!(u8, |bits: u64| bits as u8),
+    }
+}
+
+/// Word `lane` of Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).
+pub(crate) fn philox(seed: u64, counter: u64, lane: u8) -> i32 {
+    let mut c = [counter as u32, (counter >> 32) as u32, 0, 0];
+    let mut key = [seed as u32, (seed >> 32) as u32];
+    for round in 0..10 {
+        if round > 0 {
+            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        }
+        let p0 = u64::from(c[0]) * 0xD251_1F53;
+        let p1 = u64::from(c[2]) * 0xCD9E_8D57;
+        c = [
+            (p1 >> 32) as u32 ^ c[1] ^ key[0],
+            p1 as u32,
+            (p0 >> 32) as u32 ^ c[3] ^ key[1],
+            p0 as u32,
+        ];
+    }
+    c[usize::from(lane & 3)] as i32
+}
