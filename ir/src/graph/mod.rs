@@ -8,6 +8,7 @@
 //! appears only there.
 
 pub mod build;
+pub mod eval;
 pub mod infer;
 pub mod op;
 
