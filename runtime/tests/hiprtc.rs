@@ -34,6 +34,14 @@ extern "C" __global__ void __launch_bounds__(256) copy(const float* in, float* o
 }
 "#;
 
+/// gfx950 has lost this instruction: there hiprtc 7.2 ends the process (LLVM cannot select it).
+const ABORTS_ON_GFX950: &str = r#"
+typedef int v4 __attribute__((ext_vector_type(4)));
+extern "C" __global__ void mm(v4* c, const int* a, const int* b) {
+    c[threadIdx.x] = __builtin_amdgcn_mfma_i32_16x16x16i8(a[threadIdx.x], b[threadIdx.x], c[threadIdx.x], 0, 0, 0);
+}
+"#;
+
 fn request(name: &str, arch: &str, source: &str) -> CompileRequest {
     CompileRequest {
         name: name.into(),
@@ -197,13 +205,7 @@ fn a_kernel_that_aborts_the_compiler_is_an_error_and_the_pool_goes_on() {
     let Some(pool) = pool("a_kernel_that_aborts", 1).map(|pool| pool.keep_failures_in(kept.path())) else {
         return;
     };
-    // gfx950 has lost this instruction: hiprtc 7.2 ends the process (LLVM cannot select it).
-    let source = r#"
-typedef int v4 __attribute__((ext_vector_type(4)));
-extern "C" __global__ void mm(v4* c, const int* a, const int* b) {
-    c[threadIdx.x] = __builtin_amdgcn_mfma_i32_16x16x16i8(a[threadIdx.x], b[threadIdx.x], c[threadIdx.x], 0, 0, 0);
-}
-"#;
+    let source = ABORTS_ON_GFX950;
     pool.compile(&request("mm", "gfx90a", source)).unwrap();
     let error = pool.compile(&request("mm", "gfx950", source)).unwrap_err();
     let CompileError::WorkerDied {
@@ -225,6 +227,28 @@ extern "C" __global__ void mm(v4* c, const int* a, const int* b) {
     );
     pool.compile(&request("scale", "gfx950", SOURCE)).unwrap();
     assert_eq!((pool.workers_started(), pool.workers_lost()), (2, 1));
+}
+
+#[test]
+fn deaths_among_many_kernels_cost_only_their_own() {
+    let Some(pool) = pool("deaths_among_many", 2) else {
+        return;
+    };
+    let requests: Vec<_> = (0..12)
+        .map(|i| match i % 4 {
+            1 => request(&format!("mm{i}"), "gfx950", ABORTS_ON_GFX950),
+            _ => request(&format!("scale{i}"), "gfx950", SOURCE),
+        })
+        .collect();
+    let results = compile_all(&pool, &requests, &|_| ());
+    for (i, result) in results.iter().enumerate() {
+        match result {
+            Ok(_) => assert_ne!(i % 4, 1),
+            Err(CompileError::WorkerDied { kernel, .. }) => assert_eq!((i % 4, kernel), (1, &format!("mm{i}"))),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(pool.workers_lost(), 3);
 }
 
 #[test]

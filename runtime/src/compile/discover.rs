@@ -86,6 +86,7 @@ impl Toolchain {
 /// [`CompileError::NotAvailable`] with every place looked at.
 pub fn discover(search: &RocmSearch) -> Result<Toolchain, CompileError> {
     let mut tried = Vec::new();
+    let mut old = None;
     let named_sysroot = search
         .hiprtc
         .explicit
@@ -94,15 +95,12 @@ pub fn discover(search: &RocmSearch) -> Result<Toolchain, CompileError> {
         .filter(|path| path.is_file());
     let mut wrappers: Vec<PathBuf> = named_sysroot.collect();
     if wrappers.is_empty() {
-        if let Some(library) = dylib::locate(hiprtc_sys::SONAMES, &search.hiprtc) {
-            let identity = identity::of_library(&library);
-            let library = Some(library);
-            return Ok(Toolchain {
-                search: search.hiprtc.clone(),
-                wrapper: None,
-                library,
-                identity,
-            });
+        match dylib::locate(hiprtc_sys::SONAMES, &search.hiprtc) {
+            Some(library) if !is_rocm_5(&library) || search.hiprtc.explicit.is_some() => {
+                return Ok(native(search, library));
+            }
+            Some(library) => old = Some(library),
+            None => {}
         }
         wrappers.clone_from(&search.wrappers);
     }
@@ -121,6 +119,9 @@ pub fn discover(search: &RocmSearch) -> Result<Toolchain, CompileError> {
                 reason,
             }),
         }
+    }
+    if let Some(library) = old {
+        return Ok(native(search, library));
     }
     // Nothing to be seen on disk: only the dynamic loader can still know it, and this collects its reasons.
     match hiprtc_sys::load(&search.hiprtc) {
@@ -153,6 +154,23 @@ pub fn open(
         Some(worker) => Box::new(toolchain.pool(worker, workers)),
         None => Box::new(toolchain.in_process()?),
     })
+}
+
+fn native(search: &RocmSearch, library: PathBuf) -> Toolchain {
+    let identity = identity::of_library(&library);
+    Toolchain {
+        search: search.hiprtc.clone(),
+        wrapper: None,
+        library: Some(library),
+        identity,
+    }
+}
+
+/// ROCm 5's hiprtc is inside its HIP runtime. It ends the process for gfx942 and later, so a sysroot is preferred to it.
+fn is_rocm_5(library: &Path) -> bool {
+    library
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("libamdhip64"))
 }
 
 /// Where Debian's packages put libraries, inside a sysroot.
@@ -200,6 +218,40 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn a_sysroot_is_preferred_to_rocm_5_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (rocm, root) = (dir.path().join("rocm"), dir.path().join("sysroot"));
+        let libs = root.join("usr/lib/x86_64-linux-gnu");
+        std::fs::create_dir_all(&rocm).unwrap();
+        std::fs::create_dir_all(&libs).unwrap();
+        std::fs::write(rocm.join("libamdhip64.so.5"), "").unwrap();
+        let hiprtc = Search {
+            explicit: None,
+            dirs: vec![rocm.clone()],
+            loader_path: false,
+        };
+        let search = RocmSearch {
+            hiprtc,
+            wrappers: vec![root.join("rocm-run")],
+        };
+        assert_eq!(
+            discover(&search).unwrap().library,
+            Some(rocm.join("libamdhip64.so.5")),
+            "better than none"
+        );
+        std::fs::write(root.join("rocm-run"), "").unwrap();
+        std::fs::write(libs.join("libhiprtc.so.7"), "").unwrap();
+        assert_eq!(discover(&search).unwrap().library, Some(libs.join("libhiprtc.so.7")));
+        assert_eq!(
+            discover(&RocmSearch::only(&rocm)).unwrap().wrapper,
+            None,
+            "the user's word"
+        );
+        std::fs::write(rocm.join("libhiprtc.so.7"), "").unwrap();
+        assert_eq!(discover(&search).unwrap().library, Some(rocm.join("libhiprtc.so.7")));
     }
 
     #[test]

@@ -69,6 +69,9 @@ impl Worker {
         let mut child = Command::new(program)
             .args(arguments)
             .env("AMD_COMGR_CACHE", "0") // graphc's own cache is the one; comgr's would hide what it costs
+            // Options that are not in the request are not in the cache's key either.
+            .env_remove("HIPRTC_COMPILE_OPTIONS_APPEND")
+            .env_remove("HIPRTC_LINK_OPTIONS_APPEND")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

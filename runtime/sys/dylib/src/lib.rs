@@ -5,6 +5,7 @@
 //! of them resolved, or a [`NotFound`] that lists each place looked at with what was wrong there.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -49,9 +50,11 @@ pub type Sonames<'a> = &'a [&'a str];
 
 /// A library that was opened: its entry points (through `Deref`) and the path it was opened by.
 ///
-/// The path is a bare soname when the dynamic loader's own path found it.
+/// The library stays loaded until the process ends, even when this value is dropped: ROCm's libraries start threads and
+/// register exit handlers that must not outlive their code.
 pub struct Loaded<T> {
-    pub api: T,
+    api: ManuallyDrop<T>,
+    /// A bare soname when the dynamic loader's own path found it.
     pub path: PathBuf,
 }
 
@@ -118,7 +121,12 @@ pub fn open<T>(
         // no precondition; a file that the user names instead is trusted as any plug-in is.
         let opened = unsafe { Library::new(&candidate) }.and_then(&resolve);
         match opened {
-            Ok(api) => return Ok(Loaded { api, path: candidate }),
+            Ok(api) => {
+                return Ok(Loaded {
+                    api: ManuallyDrop::new(api),
+                    path: candidate,
+                });
+            }
             Err(error) => tried.push(Attempt {
                 place: candidate.display().to_string(),
                 reason: message(&error),
