@@ -1,4 +1,8 @@
 //! Depthwise convolution, vectorised over channels: blocks of output pixels share each weight vector.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "index loops of constant length unroll into registers"
+)]
 #![expect(unsafe_op_in_unsafe_fn, reason = "a kernel body under the contract of `depthwise`")]
 
 use super::conv::Conv;

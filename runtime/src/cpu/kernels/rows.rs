@@ -3,6 +3,10 @@
 //! `inner == 1` is the contiguous case (rows); else the axis is strided and the vectors run along `inner`. Each row or
 //! column is one task's work, in an order that does not depend on the number of threads.
 #![expect(
+    clippy::needless_range_loop,
+    reason = "index loops of constant length unroll into registers"
+)]
+#![expect(
     unsafe_op_in_unsafe_fn,
     reason = "kernel bodies under the contract of the public functions"
 )]

@@ -3,6 +3,10 @@
 //! A is read in place, broadcast by broadcast, through a table of row pointers; a tile's K axis may be split into
 //! segments with other pointers each, which is what makes a convolution this same kernel (one segment per tap, the
 //! indirect convolution of Dukhan, 2019). B is a panel of `NV` vectors per k. All of K is accumulated in registers.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "index loops of constant length unroll into registers"
+)]
 #![expect(unsafe_op_in_unsafe_fn, reason = "one kernel body under the contract of `TileFn`")]
 
 use super::{Activation, TileArgs};

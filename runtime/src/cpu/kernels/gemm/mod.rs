@@ -331,7 +331,7 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
                     let src = a_ptr
                         .get()
                         .offset((a.batch.at(entry) + i as isize * a.row_stride) * size);
-                    pack::gather(isa, shared.get().add(row * k), src, a.elem, a.col_stride, k);
+                    gather(isa, shared.get().add(row * k), src, a.elem, a.col_stride, k);
                 }
             }
         });

@@ -25,8 +25,6 @@ impl Simd for Avx2 {
     type I = __m256i;
     type M = __m256;
     const LANES: usize = 8;
-    const MR: usize = 6;
-    const NV: usize = 2;
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> __m256 {

@@ -22,8 +22,6 @@ impl Simd for Avx512 {
     type I = __m512i;
     type M = __mmask16;
     const LANES: usize = 16;
-    const MR: usize = 14;
-    const NV: usize = 2;
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> __m512 {

@@ -28,9 +28,6 @@ pub(crate) trait Simd: Copy + 'static {
     type I: Copy;
     type M: Copy;
     const LANES: usize;
-    /// Tallest GEMM tile in rows, and its width in vectors: what fits the register file.
-    const MR: usize;
-    const NV: usize;
 
     unsafe fn load(p: *const f32) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);

@@ -27,8 +27,6 @@ impl Simd for Portable {
     type I = I;
     type M = M;
     const LANES: usize = N;
-    const MR: usize = 4;
-    const NV: usize = 2;
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> V {
@@ -42,13 +40,10 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> V {
-        // SAFETY: only the first `n` lanes are read.
         V(std::array::from_fn(|i| {
-            if i < n {
-                unsafe { p.add(i).read_unaligned() }
-            } else {
-                0.0
-            }
+            // SAFETY: only the first `n` lanes are read.
+            let read = |i| unsafe { p.add(i).read_unaligned() };
+            if i < n { read(i) } else { 0.0 }
         }))
     }
     #[inline(always)]

@@ -147,17 +147,18 @@ fn trigonometry() {
 #[test]
 fn activations() {
     check(Unary::Erf {}, 2.0, 0.0, ALL, erf64);
-    // The lower tail keeps some digits; 4 is where Juffa's fit ends.
+    // The lower tail keeps four digits or more: the exponent of erfc is rounded to f32.
     check(Unary::Gelu {}, 4.0, 0.0, -2.0..1e30, |x| {
         x * 0.5 * erfc64_any(-x / std::f64::consts::SQRT_2)
     });
-    check(Unary::Gelu {}, 100.0, 2e-9, -1e30..-1.9, |x| {
+    check(Unary::Gelu {}, 200.0, 2e-9, -1e30..-1.9, |x| {
         x * 0.5 * erfc64(-x / std::f64::consts::SQRT_2)
     });
     let gelu_tanh = |x: f64| x * sigmoid64(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x));
     check(Unary::GeluTanh {}, 4.0, 0.0, -2.0..1e12, gelu_tanh);
     check(Unary::GeluTanh {}, 60.0, 0.0, -9.0..-1.9, gelu_tanh);
-    check(Unary::Silu {}, 3.5, 0.0, ALL, |x| x * sigmoid64(x));
+    // Subnormal sigmoids have few bits.
+    check(Unary::Silu {}, 3.5, 2e-43, ALL, |x| x * sigmoid64(x));
     check(Unary::QuickGelu {}, 4.0, 0.0, -10.0..1e30, |x| {
         x * sigmoid64(x * f64::from(1.702f32))
     });

@@ -121,7 +121,7 @@ fn global_and_nan() {
         };
         for bad in 0..9 {
             for s in [ImageStrides::nhwc(3, 3, 5), ImageStrides::nchw(3, 3, 5)] {
-                let mut src = vec![1.0f32; 45];
+                let mut src = [1.0f32; 45];
                 src[at(s, 0, bad / 3, bad % 3, 2)] = f32::NAN;
                 let mut dst = [0.0f32; 5];
                 let out = ImageStrides::nhwc(1, 1, 5);

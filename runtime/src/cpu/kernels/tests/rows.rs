@@ -195,7 +195,7 @@ fn reductions_along_any_axis() {
         }
         // NaN wins, wherever it stands.
         for at in 0..37 {
-            let mut src = vec![1.0f32; 37];
+            let mut src = [1.0f32; 37];
             src[at] = f32::NAN;
             for op in [Reduce::Max, Reduce::Min, Reduce::Sum] {
                 let mut y = [0.0];
