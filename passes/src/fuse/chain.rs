@@ -1,0 +1,163 @@
+//! Epilogues: an anchor grows over what follows it.
+//!
+//! Before: `n5 = contract n1, n2; n6 = add n5, n3; n7 = relu n6`. After: one region `{n5, n6, n7}` anchored at `n5`.
+
+use ir::{Entity, NodeId, Op, Value};
+use smallvec::SmallVec;
+
+use super::classify::{self, OperandNeed, Role, is_free, is_invertible_view, operand_need, takes_epilogue};
+use super::{Barrier, Fuser, Home};
+use crate::lower::views::is_strided;
+
+/// The most nodes of one epilogue.
+const CHAIN_LIMIT: usize = 48;
+/// The most nodes of the arms of one diamond.
+const ARM_LIMIT: usize = 16;
+
+impl Fuser<'_> {
+    /// Makes a draft of every live anchor and grows its epilogue.
+    pub(super) fn grow_chains(&mut self) {
+        for id in self.graph.nodes().keys() {
+            let Role::Anchor(kind) = self.role(id) else { continue };
+            if !self.live[id.index()] {
+                continue;
+            }
+            let draft = self.new_draft(kind, id);
+            if !self.options.fuse {
+                continue;
+            }
+            if !takes_epilogue(kind) {
+                self.barrier[id.index()] = Some(Barrier::NoEpilogue);
+                continue;
+            }
+            let mut current = id;
+            while self.drafts[draft].chain.len() < CHAIN_LIMIT {
+                let Some(next) = self.next_in_chain(draft, current) else { break };
+                for node in &next {
+                    self.home[node.index()] = Home::Draft(draft);
+                    self.regions[node.index()] = SmallVec::from_slice(&[draft as u32]);
+                    self.drafts[draft].chain.push(*node);
+                    self.drafts[draft].size += 1;
+                }
+                current = *next.last().unwrap_or(&current);
+            }
+        }
+    }
+
+    /// Finds a user of `current` that can be applied to its elements one by one; before it, the nodes between the region
+    /// and its other operands that must come along.
+    fn next_in_chain(&mut self, draft: usize, current: NodeId) -> Option<Vec<NodeId>> {
+        let mut users: SmallVec<[NodeId; 4]> = self.users[current].iter().map(|(u, _)| *u).collect();
+        users.dedup();
+        let only = users.len() == 1 && !self.is_output[current.index()];
+        let mut why = None;
+        for user in users {
+            match self.may_follow(draft, current, user, only) {
+                Ok(nodes) => return Some(nodes),
+                Err(b) => why = why.or(b),
+            }
+        }
+        self.barrier[current.index()] = self.barrier[current.index()].or(why);
+        None
+    }
+
+    fn may_follow(
+        &self,
+        draft: usize,
+        current: NodeId,
+        user: NodeId,
+        only: bool,
+    ) -> Result<Vec<NodeId>, Option<Barrier>> {
+        if self.home[user.index()] != Home::Nowhere {
+            return Err(None);
+        }
+        let node = self.graph.node(user);
+        match &node.op {
+            Op::Elementwise(_) => {
+                if node.results[0].shape != self.graph.ty(Value::from(current)).shape {
+                    return Err(Some(Barrier::ShapeDiffers));
+                }
+                let mut along = Vec::new();
+                self.bring_along(draft, user, &mut along)?;
+                along.sort();
+                Ok(along)
+            }
+            op if is_invertible_view(op) && only && self.store_through(user, &mut vec![Value::from(user)]) => {
+                Ok(vec![user])
+            }
+            _ => Err(None),
+        }
+    }
+
+    /// Adds `id` to `along`, and before it those of its operands that are computed from the region itself (the two arms of
+    /// a diamond such as `x · sigmoid(x)`). All must be elementwise in one shape.
+    fn bring_along(&self, draft: usize, id: NodeId, along: &mut Vec<NodeId>) -> Result<(), Option<Barrier>> {
+        if along.contains(&id) {
+            return Ok(());
+        }
+        if along.len() >= ARM_LIMIT {
+            return Err(Some(Barrier::RegionFull));
+        }
+        let node = self.graph.node(id);
+        let shape = &node.results[0].shape;
+        for operand in &node.operands {
+            if self.draft_of(operand.node) == Some(draft) {
+                // The region holds it as the element at hand, unless a view has moved the elements since.
+                if self.moved_since(draft, operand.node) || self.graph.ty(*operand).shape != *shape {
+                    return Err(Some(Barrier::Cycle));
+                }
+            } else if self.depends_on(*operand, draft) {
+                let inner = self.graph.node(operand.node);
+                let same = inner.results[0].shape == *shape;
+                if !matches!(inner.op, Op::Elementwise(_)) || !same || self.home[operand.node.index()] != Home::Nowhere {
+                    return Err(Some(Barrier::Cycle));
+                }
+                self.bring_along(draft, operand.node, along)?;
+            }
+        }
+        along.push(id);
+        Ok(())
+    }
+
+    /// Says whether a view stands in the chain after `id`.
+    fn moved_since(&self, draft: usize, id: NodeId) -> bool {
+        self.drafts[draft].chain.iter().rev().take_while(|n| **n != id).any(|n| matches!(self.op(*n), Op::View(_)))
+    }
+
+    /// Says whether storing through the view is better than reading through it: some reader behind it needs the dense
+    /// tensor, would not get a strided access, or goes on elementwise in the view's shape.
+    fn store_through(&self, view: NodeId, path: &mut Vec<Value>) -> bool {
+        if self.is_output[view.index()] {
+            return true;
+        }
+        if path.len() > 8 {
+            return false;
+        }
+        let single = self.user_count(view) == 1;
+        self.users[view].iter().any(|(user, position)| {
+            let node = self.graph.node(*user);
+            match operand_need(&node.op, *position as usize) {
+                OperandNeed::Dense => true,
+                OperandNeed::Strided => !is_strided(self.graph, path),
+                OperandNeed::Any => match &node.op {
+                    Op::Elementwise(_) => {
+                        single && node.results[0].shape == self.graph.node(view).results[0].shape
+                    }
+                    op if is_free(op) => {
+                        // Nearest the reader first.
+                        path.insert(0, Value::from(*user));
+                        let yes = self.store_through(*user, path);
+                        path.remove(0);
+                        yes
+                    }
+                    _ => false,
+                },
+            }
+        })
+    }
+
+    /// Says whether the node computes something (a view does not).
+    pub(super) fn computes(&self, id: NodeId) -> bool {
+        !classify::is_free(self.op(id))
+    }
+}

@@ -1,0 +1,141 @@
+//! Prologues and index maps: a map is computed where it is read.
+//!
+//! Before: `n4 = exp n1; n5 = transpose n4; n6 = reduce n5`. After: one region `{n4, n5, n6}` that reads `n1` through the
+//! transposed index.
+
+use ir::op::Elementwise;
+use ir::schedule::RegionKind;
+use ir::{Entity, NodeId, Op, Value};
+use smallvec::SmallVec;
+
+use super::classify::{OperandNeed, Role, is_costly, is_free, operand_need};
+use super::{Barrier, Fuser, Home};
+use crate::lower::views::is_strided;
+
+/// A consumer this much larger repeats a producer's costly work too often.
+const REPEAT_LIMIT: i64 = 4;
+
+impl Fuser<'_> {
+    /// Decides, against the flow, where each map is computed.
+    pub(super) fn inline_maps(&mut self) {
+        // Paths from a strided operand down to each inlined view: the anchor's operand first.
+        let mut paths: Vec<Vec<Vec<Value>>> = vec![Vec::new(); self.graph.nodes().len()];
+        let ids: Vec<NodeId> = self.graph.nodes().keys().collect();
+        for id in ids.into_iter().rev() {
+            if !self.live[id.index()] || self.role(id) != Role::Map || self.home[id.index()] != Home::Nowhere {
+                continue;
+            }
+            match self.may_inline(id, &mut paths) {
+                Ok(regions) => {
+                    self.home[id.index()] = Home::Readers;
+                    if self.computes(id) {
+                        regions.iter().for_each(|r| self.drafts[*r as usize].size += 1);
+                    }
+                    self.regions[id.index()] = regions;
+                }
+                Err(barrier) => {
+                    paths[id.index()].clear();
+                    self.barrier[id.index()] = Some(barrier);
+                    self.new_draft(RegionKind::Pointwise, id);
+                }
+            }
+        }
+    }
+
+    /// Returns the regions that would take the map in, or why it must be stored.
+    fn may_inline(&self, id: NodeId, paths: &mut [Vec<Vec<Value>>]) -> Result<SmallVec<[u32; 2]>, Barrier> {
+        if self.is_output[id.index()] {
+            return Err(Barrier::ModelOutput);
+        }
+        let op = self.op(id);
+        let mut regions: SmallVec<[u32; 2]> = SmallVec::new();
+        let mut mine: Vec<Vec<Value>> = Vec::new();
+        for (user, position) in &self.users[id] {
+            for r in &self.regions[user.index()] {
+                if !regions.contains(r) {
+                    regions.push(*r);
+                }
+            }
+            let value = Value::from(id);
+            match operand_need(self.op(*user), *position as usize) {
+                OperandNeed::Dense => return Err(Barrier::DenseOperand),
+                OperandNeed::Strided => mine.push(vec![value]),
+                OperandNeed::Any if self.home[user.index()] == Home::Readers => {
+                    for path in &paths[user.index()] {
+                        let mut longer = path.clone();
+                        longer.push(value);
+                        mine.push(longer);
+                    }
+                }
+                OperandNeed::Any => {}
+            }
+        }
+        // Values made from nothing have no strides to keep, but a contraction cannot be fed by arithmetic.
+        if !mine.is_empty() {
+            let converts = matches!(op, Op::Elementwise(Elementwise::Cast(_))) && self.target.operand_prologue;
+            if !is_free(op) && !converts {
+                return Err(Barrier::OperandReuse);
+            }
+            if !self.options.fuse {
+                return Err(Barrier::Disabled);
+            }
+            if !mine.iter().all(|path| is_strided(self.graph, path)) {
+                return Err(Barrier::NotStrided);
+            }
+            // What stands below a strided path must be a buffer.
+            if self.graph.node(id).operands.iter().any(|v| !self.can_be_buffer(*v)) {
+                return Err(Barrier::DenseOperand);
+            }
+        }
+        if !self.options.fuse {
+            return Err(Barrier::Disabled);
+        }
+        let free = is_free(op) || self.generated[id.index()];
+        if !free {
+            if regions.len() > 1 {
+                return Err(Barrier::SeveralConsumers);
+            }
+            for r in &regions {
+                let draft = &self.drafts[*r as usize];
+                if draft.size >= self.options.region_limit {
+                    return Err(Barrier::RegionFull);
+                }
+                if self.repeats(id, *r as usize) {
+                    return Err(Barrier::RepeatedWork);
+                }
+            }
+        }
+        paths[id.index()] = mine;
+        Ok(regions)
+    }
+
+    /// Says whether costly work of the map would be done many times over in the region.
+    fn repeats(&self, id: NodeId, draft: usize) -> bool {
+        if !is_costly(self.op(id)) {
+            return false;
+        }
+        let symbols = self.graph.symbols();
+        let elements = |n: NodeId| self.graph.ty(Value::from(n)).elements().hint(symbols);
+        let draft = &self.drafts[draft];
+        let anchor = draft.chain[0];
+        let reads = match draft.kind {
+            // A row kernel evaluates its operand once for each fold and once for the store.
+            RegionKind::Reduction | RegionKind::Scan | RegionKind::Sort => {
+                let operand = self.graph.node(anchor).operands[0];
+                let passes = match self.op(anchor) {
+                    Op::Composite(_) => 3,
+                    _ => 1,
+                };
+                let window = match self.op(anchor) {
+                    Op::Pool(p) => p.size.iter().product::<i64>(),
+                    _ => 1,
+                };
+                let read = self.graph.ty(operand).elements().hint(symbols);
+                // Being read by an epilogue operand costs one evaluation an element of the result.
+                read.max(elements(anchor)) * passes * window
+            }
+            _ => elements(anchor),
+        };
+        reads >= REPEAT_LIMIT * elements(id).max(1)
+    }
+}

@@ -1,0 +1,259 @@
+//! Fusion: which nodes run together.
+//!
+//! 1. **Epilogues** ([`chain`]). Each anchor (contraction, convolution, reduction, …) grows forward over the elementwise ops
+//!    and invertible views that follow it, as long as the region would not come to wait for itself.
+//! 2. **Prologues and index maps** ([`inline`]). Against the flow, each remaining map is taken into the region that reads it;
+//!    views and values made from nothing are taken into every reader. What nobody can take becomes a pointwise region.
+//! 3. The regions are ordered ([`crate::order`]).
+//!
+//! Legality is in [`legality`]; every edge that stays unfused gets a [`Barrier`].
+
+mod chain;
+pub mod classify;
+mod inline;
+mod legality;
+pub mod report;
+
+use ir::schedule::{LaneKind, Region, RegionKind};
+use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
+use smallvec::SmallVec;
+
+use classify::{OperandNeed, Role, operand_need, role};
+pub use report::{Barrier, FusedEdge, Fusion, FusionReport, UnfusedEdge};
+
+/// How regions are made.
+#[derive(Clone, Debug)]
+pub struct ScheduleOptions {
+    /// Off: one region a node.
+    pub fuse: bool,
+    /// The most nodes that compute something in one region.
+    pub region_limit: usize,
+}
+
+impl Default for ScheduleOptions {
+    fn default() -> Self {
+        ScheduleOptions { fuse: true, region_limit: 96 }
+    }
+}
+
+/// Where a node is computed.
+#[derive(Clone, Debug, PartialEq)]
+enum Home {
+    /// Not reached from an output, or a leaf.
+    Nowhere,
+    /// In the chain of a draft: the anchor itself, its epilogue, or the root of a pointwise region.
+    Draft(usize),
+    /// Wherever it is read.
+    Readers,
+}
+
+/// A region in the making.
+struct Draft {
+    kind: RegionKind,
+    /// The anchor, then its epilogue in order.
+    chain: Vec<NodeId>,
+    /// How many computing nodes have been taken in.
+    size: usize,
+}
+
+struct Fuser<'a> {
+    graph: &'a Graph,
+    target: &'a Target,
+    options: &'a ScheduleOptions,
+    users: Table<NodeId, SmallVec<[(NodeId, u32); 2]>>,
+    live: Vec<bool>,
+    is_output: Vec<bool>,
+    generated: Vec<bool>,
+    home: Vec<Home>,
+    /// The drafts in which a node is computed or read in place.
+    regions: Vec<SmallVec<[u32; 2]>>,
+    drafts: Vec<Draft>,
+    /// Why a node's value is stored.
+    barrier: Vec<Option<Barrier>>,
+}
+
+/// Groups the nodes of a Core graph into regions.
+pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Schedule, FusionReport) {
+    let n = graph.nodes().len();
+    let mut fuser = Fuser {
+        graph,
+        target,
+        options,
+        users: graph.users(),
+        live: live(graph),
+        is_output: vec![false; n],
+        generated: classify::generated(graph),
+        home: vec![Home::Nowhere; n],
+        regions: vec![SmallVec::new(); n],
+        drafts: Vec::new(),
+        barrier: vec![None; n],
+    };
+    for output in graph.outputs() {
+        fuser.is_output[output.value.node.index()] = true;
+    }
+    let live = std::mem::take(&mut fuser.live);
+    for list in fuser.users.values_mut() {
+        list.retain(|(user, _)| live[user.index()]);
+    }
+    fuser.live = live;
+    fuser.grow_chains();
+    fuser.inline_maps();
+    fuser.finish()
+}
+
+fn live(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes().len()];
+    for output in graph.outputs() {
+        live[output.value.node.index()] = true;
+    }
+    for (id, node) in graph.nodes().iter().rev() {
+        if live[id.index()] {
+            node.operands.iter().for_each(|v| live[v.node.index()] = true);
+        }
+    }
+    live
+}
+
+impl Fuser<'_> {
+    fn op(&self, id: NodeId) -> &Op {
+        &self.graph.node(id).op
+    }
+
+    fn role(&self, id: NodeId) -> Role {
+        role(self.op(id))
+    }
+
+    fn draft_of(&self, id: NodeId) -> Option<usize> {
+        match self.home[id.index()] {
+            Home::Draft(d) => Some(d),
+            _ => None,
+        }
+    }
+
+    fn new_draft(&mut self, kind: RegionKind, anchor: NodeId) -> usize {
+        let draft = self.drafts.len();
+        self.drafts.push(Draft { kind, chain: vec![anchor], size: 1 });
+        self.home[anchor.index()] = Home::Draft(draft);
+        self.regions[anchor.index()] = SmallVec::from_slice(&[draft as u32]);
+        draft
+    }
+
+    /// Says whether the value has, or can be given, a buffer; a value made from nothing where it is read has none.
+    fn can_be_buffer(&self, value: Value) -> bool {
+        !self.generated[value.node.index()] || self.role(value.node) == Role::Leaf
+    }
+
+    fn finish(self) -> (Schedule, FusionReport) {
+        let mut contents: Vec<Contents> = (0..self.drafts.len()).map(|d| self.contents(d)).collect();
+        let mut stored: Vec<Vec<Value>> = vec![Vec::new(); self.drafts.len()];
+        let mut store = |value: Value| {
+            if let Some(d) = self.draft_of(value.node)
+                && !stored[d].contains(&value)
+            {
+                stored[d].push(value);
+            }
+        };
+        contents.iter().flat_map(|c| &c.inputs).for_each(|v| store(*v));
+        self.graph.outputs().iter().for_each(|o| store(o.value));
+        let order = crate::order::order(&self.drafts.iter().map(|d| d.chain[0]).collect::<Vec<_>>(), |d| {
+            contents[d].inputs.iter().filter_map(|v| self.draft_of(v.node)).collect()
+        });
+        let mut schedule = Schedule::default();
+        let mut region_of: Vec<Option<ir::schedule::RegionId>> = vec![None; self.drafts.len()];
+        for d in order {
+            let draft = &self.drafts[d];
+            let mut outputs = std::mem::take(&mut stored[d]);
+            outputs.sort();
+            let Contents { nodes, inputs, .. } = std::mem::take(&mut contents[d]);
+            let anchor = if draft.kind == RegionKind::Pointwise {
+                *draft.chain.last().unwrap_or(&draft.chain[0])
+            } else {
+                draft.chain[0]
+            };
+            let region = Region { kind: draft.kind, anchor, nodes, inputs, outputs, lane: LaneKind::Compute };
+            region_of[d] = Some(schedule.regions.push(region));
+        }
+        let report = self.report(&schedule, &region_of);
+        (schedule, report)
+    }
+
+    /// Collects what a draft computes and reads.
+    fn contents(&self, draft: usize) -> Contents {
+        let mut c = Contents::default();
+        let mut seen: std::collections::HashSet<NodeId> = self.drafts[draft].chain.iter().copied().collect();
+        c.nodes = self.drafts[draft].chain.clone();
+        // With each value: whether its reader wants a buffer, be it one number repeated.
+        let mut stack: Vec<(Value, bool)> = Vec::new();
+        let operands = |id: NodeId, strict: bool| {
+            let node = self.graph.node(id);
+            let need = move |i| strict || operand_need(&node.op, i) != OperandNeed::Any;
+            node.operands.iter().enumerate().rev().map(move |(i, v)| (*v, need(i)))
+        };
+        for id in &self.drafts[draft].chain {
+            stack.extend(operands(*id, false));
+            while let Some((value, strict)) = stack.pop() {
+                if self.home[value.node.index()] == Home::Readers {
+                    if seen.insert(value.node) {
+                        c.nodes.push(value.node);
+                        stack.extend(operands(value.node, strict));
+                    }
+                    continue;
+                }
+                let in_place = self.role(value.node) == Role::Leaf && self.generated[value.node.index()] && !strict;
+                if !in_place && self.draft_of(value.node) != Some(draft) && !c.inputs.contains(&value) {
+                    c.inputs.push(value);
+                }
+            }
+        }
+        c.nodes.sort();
+        c
+    }
+
+    fn report(&self, schedule: &Schedule, region_of: &[Option<ir::schedule::RegionId>]) -> FusionReport {
+        let mut report = FusionReport::default();
+        for (id, region) in schedule.regions.iter() {
+            for consumer in &region.nodes {
+                for value in &self.graph.node(*consumer).operands {
+                    if self.role(value.node) == Role::Leaf {
+                        continue;
+                    }
+                    if region.nodes.binary_search(&value.node).is_ok() {
+                        let how = match (&self.home[value.node.index()], self.op(value.node)) {
+                            (Home::Readers, Op::View(_)) => Fusion::IndexMap,
+                            (Home::Readers, _) => Fusion::Prologue,
+                            _ => Fusion::Epilogue,
+                        };
+                        report.fused.push(FusedEdge { producer: value.node, consumer: *consumer, region: id, how });
+                    } else if let Some(producer) = self.draft_of(value.node).and_then(|d| region_of[d]) {
+                        let reason = self.why_stored(*value, *consumer);
+                        report.unfused.push(UnfusedEdge { value: *value, producer, consumer: id, reason });
+                    }
+                }
+            }
+        }
+        report
+    }
+
+    /// Names what kept `value` from being fused with `consumer`.
+    fn why_stored(&self, value: Value, consumer: NodeId) -> Barrier {
+        if !self.options.fuse {
+            return Barrier::Disabled;
+        }
+        if let Some(b) = self.barrier[value.node.index()] {
+            return b;
+        }
+        match self.role(consumer) {
+            Role::Anchor(RegionKind::Contract | RegionKind::Attention) => Barrier::OperandReuse,
+            Role::Anchor(RegionKind::Conv | RegionKind::Library | RegionKind::Scatter) => Barrier::DenseOperand,
+            Role::Anchor(_) => Barrier::NeedsWholeRow,
+            _ if self.users[value.node].len() > 1 => Barrier::SeveralConsumers,
+            _ => Barrier::ShapeDiffers,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Contents {
+    nodes: Vec<NodeId>,
+    inputs: Vec<Value>,
+}

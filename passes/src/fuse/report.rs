@@ -1,0 +1,92 @@
+//! What the scheduler did and why: the material of `graphc explain`.
+
+use ir::schedule::RegionId;
+use ir::{NodeId, Value};
+use serde::Serialize;
+
+/// Every decision about an edge between two computing nodes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FusionReport {
+    pub fused: Vec<FusedEdge>,
+    pub unfused: Vec<UnfusedEdge>,
+}
+
+/// A value that stays inside a region.
+#[derive(Clone, Debug, Serialize)]
+pub struct FusedEdge {
+    pub producer: NodeId,
+    pub consumer: NodeId,
+    pub region: RegionId,
+    pub how: Fusion,
+}
+
+/// A value that goes through memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct UnfusedEdge {
+    pub value: Value,
+    pub producer: RegionId,
+    pub consumer: RegionId,
+    pub reason: Barrier,
+}
+
+/// How a producer was taken into its consumer's region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fusion {
+    /// The consumer is applied to the result while it is in registers.
+    Epilogue,
+    /// The producer is computed where its consumer reads it.
+    Prologue,
+    /// The producer only moves elements: it became an index map.
+    IndexMap,
+}
+
+/// Why a value goes through memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Barrier {
+    /// Fusion is off at this optimisation level.
+    Disabled,
+    /// The value is an output of the model.
+    ModelOutput,
+    /// Several kernels read the value; computing it again would cost more than storing it.
+    SeveralConsumers,
+    /// The consumer reads each element many times (a contraction, convolution or attention operand).
+    OperandReuse,
+    /// The consumer's operand must be a dense tensor.
+    DenseOperand,
+    /// Through the views between them the operand would not be a strided access.
+    NotStrided,
+    /// The consumer folds or reorders a whole row of the producer's result.
+    NeedsWholeRow,
+    /// Fusing would make a region wait for itself.
+    Cycle,
+    /// The consumer works on more elements than the producer; computing it there would repeat costly work.
+    RepeatedWork,
+    /// The region holds as many nodes as one kernel should.
+    RegionFull,
+    /// The two shapes differ, so the consumer cannot run on the producer's elements one by one.
+    ShapeDiffers,
+    /// The producer has no epilogue (a library call, sort or scatter).
+    NoEpilogue,
+}
+
+impl Barrier {
+    /// Returns the reason as a sentence.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Barrier::Disabled => "fusion is off at this optimisation level",
+            Barrier::ModelOutput => "the value is an output of the model",
+            Barrier::SeveralConsumers => "several kernels read it, and computing it in each would cost more than storing it",
+            Barrier::OperandReuse => "the consumer reads each element many times, so it would be computed many times",
+            Barrier::DenseOperand => "the consumer's operand must be a dense tensor",
+            Barrier::NotStrided => "through the views between them the operand would not be a strided access",
+            Barrier::NeedsWholeRow => "the consumer folds or reorders whole rows, which one tile of the producer does not hold",
+            Barrier::Cycle => "fusing would make a region wait for its own result",
+            Barrier::RepeatedWork => "the consumer works on more elements, so costly work would be repeated",
+            Barrier::RegionFull => "the region already holds as many nodes as one kernel should",
+            Barrier::ShapeDiffers => "the shapes differ, so the consumer cannot work on the producer's elements one by one",
+            Barrier::NoEpilogue => "the producer takes no epilogue",
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The kernel under construction: axes, parameters, expressions.
+
+use std::collections::HashMap;
+
+use indexmap::IndexMap;
+use ir::kernel::{Access, Axis, AxisId, Expr, ExprId, Exprs, Param, ParamId, Stmt, VarId};
+use ir::op::{BinaryOp, UnaryOp};
+use ir::schedule::Region;
+use ir::{DType, Dim, Entity, Graph, Scalar, Shape, Table, Value};
+
+use super::LowerError;
+use super::index::{Atom, Linear, Space, linearize};
+
+/// For each call of [`Builder::iterate`], which neighbouring dims share one axis: `joins[call][i]` joins dims `i` and `i + 1`.
+pub type Joins = Vec<Vec<bool>>;
+
+/// What one call of [`Builder::iterate`] made, for [`super::collapse`].
+pub struct Iterated {
+    /// The axis of each dim; `None` for dims of size 1.
+    pub axes: Vec<Option<AxisId>>,
+    pub dims: Vec<Dim>,
+}
+
+/// A kernel under construction.
+pub struct Builder<'a> {
+    pub graph: &'a Graph,
+    pub region: &'a Region,
+    pub exprs: Exprs,
+    pub axes: Table<AxisId, Axis>,
+    pub extents: Table<AxisId, Dim>,
+    pub vars: Table<VarId, DType>,
+    pub params: Table<ParamId, Param>,
+    pub param_of: IndexMap<Value, ParamId>,
+    /// Values computed by the body so far: the expression and the coordinates it is for.
+    pub computed: IndexMap<Value, (ExprId, Vec<Linear>)>,
+    memo: HashMap<(Value, Vec<Linear>), ExprId>,
+    joins: &'a Joins,
+    pub iterated: Vec<Iterated>,
+    pub indices: Vec<Linear>,
+}
+
+/// The type in which arithmetic on `dtype` is done.
+pub fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 | DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => DType::F32,
+        DType::I4 => DType::I8,
+        DType::U4 => DType::U8,
+        other => other,
+    }
+}
+
+impl<'a> Builder<'a> {
+    /// Makes a builder with a parameter for each input and output of the region.
+    pub fn new(graph: &'a Graph, region: &'a Region, joins: &'a Joins) -> Builder<'a> {
+        let mut b = Builder {
+            graph,
+            region,
+            exprs: Exprs::default(),
+            axes: Table::new(),
+            extents: Table::new(),
+            vars: Table::new(),
+            params: Table::new(),
+            param_of: IndexMap::new(),
+            computed: IndexMap::new(),
+            memo: HashMap::new(),
+            joins,
+            iterated: Vec::new(),
+            indices: Vec::new(),
+        };
+        for (i, value) in region.inputs.iter().enumerate() {
+            b.add_param(format!("in{i}"), *value, Access::Read);
+        }
+        for (i, value) in region.outputs.iter().enumerate() {
+            let name = if region.outputs.len() == 1 { "out".to_owned() } else { format!("out{i}") };
+            b.add_param(name, *value, Access::Write);
+        }
+        b
+    }
+
+    fn add_param(&mut self, name: String, value: Value, access: Access) {
+        let ty = self.graph.ty(value);
+        let param = self.params.push(Param { name, dtype: ty.dtype, elements: ty.elements(), access });
+        self.param_of.insert(value, param);
+    }
+
+    /// What is known while simplifying indices.
+    pub fn space(&self) -> Space<'_> {
+        Space { extents: &self.extents, symbols: self.graph.symbols() }
+    }
+
+    /// Returns the shape of a value.
+    pub fn shape(&self, value: Value) -> &'a Shape {
+        &self.graph.ty(value).shape
+    }
+
+    /// Makes axes over `dims` (outermost first) and returns them with the coordinate of each dim. Dims of size 1 get no
+    /// axis; neighbours that [`Joins`] names share one.
+    pub fn iterate(&mut self, names: &[&str], dims: &[Dim]) -> (Vec<AxisId>, Vec<Linear>) {
+        let call = self.iterated.len();
+        let empty = Vec::new();
+        let joins = self.joins.get(call).unwrap_or(&empty);
+        let mut record = Iterated { axes: vec![None; dims.len()], dims: dims.to_vec() };
+        let (mut axes, mut coords) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        while start < dims.len() {
+            let mut end = start + 1;
+            while end < dims.len() && joins.get(end - 1).copied().unwrap_or(false) {
+                end += 1;
+            }
+            let run = &dims[start..end];
+            let extent: Dim = run.iter().cloned().product();
+            if extent.is(1) {
+                coords.extend(run.iter().map(|_| Linear::constant(0)));
+            } else {
+                let name = names.get(start).or(names.last()).copied().unwrap_or("i");
+                let name = self.unique_axis(name);
+                let axis = self.axes.push(Axis { name, extent: extent.clone() });
+                self.extents.push(extent);
+                axes.push(axis);
+                if run.len() == 1 {
+                    record.axes[start] = Some(axis);
+                    coords.push(Linear::axis(axis));
+                } else {
+                    coords.extend(super::index::delinearize(&Linear::axis(axis), run, self.space()));
+                }
+            }
+            start = end;
+        }
+        self.iterated.push(record);
+        (axes, coords)
+    }
+
+    fn unique_axis(&self, name: &str) -> String {
+        let taken = |n: &str| self.axes.values().any(|a| a.name == n);
+        if !taken(name) {
+            return name.to_owned();
+        }
+        (1..).map(|i| format!("{name}{i}")).find(|n| !taken(n)).unwrap_or_default()
+    }
+
+    /// Adds a variable.
+    pub fn var(&mut self, dtype: DType) -> VarId {
+        self.vars.push(dtype)
+    }
+
+    /// The value of a variable.
+    pub fn read(&mut self, var: VarId) -> ExprId {
+        let dtype = self.vars[var];
+        self.exprs.add(Expr::Var(var), dtype)
+    }
+
+    /// A number of the given type.
+    pub fn number(&mut self, dtype: DType, value: f64) -> ExprId {
+        let scalar = match dtype {
+            DType::Bool => Scalar::Bool(value != 0.0),
+            d if d.is_int() => Scalar::Int(value as i64),
+            _ => Scalar::Float(value),
+        };
+        self.exprs.add(Expr::Const(dtype, scalar), dtype)
+    }
+
+    /// An integer for index arithmetic.
+    pub fn integer(&mut self, value: i64) -> ExprId {
+        self.exprs.add(Expr::Const(DType::I64, Scalar::Int(value)), DType::I64)
+    }
+
+    /// A size.
+    pub fn size(&mut self, dim: &Dim) -> ExprId {
+        match dim.as_const() {
+            Some(v) => self.integer(v),
+            None => self.exprs.add(Expr::Size(dim.clone()), DType::I64),
+        }
+    }
+
+    /// Applies a binary operation to two expressions of one type.
+    pub fn binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
+        let dtype = if op.is_comparison() { DType::Bool } else { self.exprs.dtype(a) };
+        self.exprs.add(Expr::Binary(op, a, b), dtype)
+    }
+
+    /// Applies a unary operation.
+    pub fn unary(&mut self, op: UnaryOp, a: ExprId) -> ExprId {
+        let dtype = if op.is_predicate() { DType::Bool } else { self.exprs.dtype(a) };
+        self.exprs.add(Expr::Unary(op, a), dtype)
+    }
+
+    /// Chooses lazily.
+    pub fn select(&mut self, condition: ExprId, yes: ExprId, no: ExprId) -> ExprId {
+        if let Expr::Const(_, c) = self.exprs[condition] {
+            return if c.as_bool() { yes } else { no };
+        }
+        let dtype = self.exprs.dtype(yes);
+        self.exprs.add(Expr::Select(condition, yes, no), dtype)
+    }
+
+    /// Converts, unless the type is right already.
+    pub fn cast(&mut self, dtype: DType, e: ExprId) -> ExprId {
+        if self.exprs.dtype(e) == dtype {
+            return e;
+        }
+        self.exprs.add(Expr::Cast(dtype, e), dtype)
+    }
+
+    /// Converts to the type arithmetic is done in.
+    pub fn widen(&mut self, e: ExprId) -> ExprId {
+        let to = wide(self.exprs.dtype(e));
+        self.cast(to, e)
+    }
+
+    /// Turns an index into an expression.
+    pub fn index(&mut self, linear: &Linear) -> ExprId {
+        self.indices.push(linear.clone());
+        self.index_expr(linear)
+    }
+
+    fn index_expr(&mut self, linear: &Linear) -> ExprId {
+        let mut sum: Option<ExprId> = None;
+        // Axes in the order they were made: outer strides first, as one would write it.
+        for (atom, coefficient) in &linear.terms {
+            let factor = match atom {
+                Atom::Axis(a) => self.exprs.add(Expr::Axis(*a), DType::I64),
+                Atom::Expr(e) => *e,
+                Atom::Div(x, d) => {
+                    let (x, d) = (self.index_expr(x), self.size(d));
+                    self.binary(BinaryOp::Div, x, d)
+                }
+                Atom::Mod(x, d) => {
+                    let (x, d) = (self.index_expr(x), self.size(d));
+                    self.binary(BinaryOp::Rem, x, d)
+                }
+            };
+            let term = if coefficient.is(1) {
+                factor
+            } else {
+                let c = self.size(coefficient);
+                self.binary(BinaryOp::Mul, factor, c)
+            };
+            sum = Some(match sum {
+                Some(s) => self.binary(BinaryOp::Add, s, term),
+                None => term,
+            });
+        }
+        match sum {
+            None => self.size(&linear.constant),
+            Some(s) if linear.constant.is(0) => s,
+            Some(s) => {
+                let c = self.size(&linear.constant);
+                self.binary(BinaryOp::Add, s, c)
+            }
+        }
+    }
+
+    /// Reads an element of a stored value, in the type arithmetic is done in.
+    pub fn load(&mut self, param: ParamId, value: Value, coords: &[Linear]) -> ExprId {
+        let position = linearize(coords, self.shape(value));
+        let index = self.index(&position);
+        let dtype = self.params[param].dtype;
+        let raw = self.exprs.add(Expr::Load { param, index }, dtype);
+        self.widen(raw)
+    }
+
+    /// Makes the store of a value at coordinates, for each point of `axes`.
+    pub fn store(&mut self, value: Value, e: ExprId, coords: &[Linear], axes: &[AxisId]) -> Option<Stmt> {
+        let param = *self.param_of.get(&value)?;
+        let position = linearize(coords, self.shape(value));
+        let index = self.index(&position);
+        let e = self.cast(self.params[param].dtype, e);
+        Some(Stmt::Store { param, index, value: e, axes: axes.to_vec() })
+    }
+
+    /// The expression of a value at coordinates, made once.
+    pub fn memoized(
+        &mut self,
+        value: Value,
+        coords: &[Linear],
+        make: impl FnOnce(&mut Self) -> Result<ExprId, LowerError>,
+    ) -> Result<ExprId, LowerError> {
+        let key = (value, coords.to_vec());
+        if let Some(e) = self.memo.get(&key) {
+            return Ok(*e);
+        }
+        let e = make(self)?;
+        self.memo.insert(key, e);
+        Ok(e)
+    }
+
+    /// An error for a value that the schedule should have given.
+    pub fn not_in_region(&self, value: Value) -> LowerError {
+        LowerError::NotInRegion { anchor: crate::fuse::classify::label(self.graph, self.region.anchor), value }
+    }
+
+    /// Says how many axes there are; used to tell axes made later from earlier ones.
+    pub fn axis_count(&self) -> usize {
+        self.axes.keys().map(|a| a.index() + 1).max().unwrap_or(0)
+    }
+}

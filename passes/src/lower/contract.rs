@@ -1,0 +1,252 @@
+//! Contractions, convolutions and attention.
+
+use ir::kernel::{AttentionBody, Body, ContractBody, ConvFacts, Stmt};
+use ir::op::{BinaryOp, Contract, Conv, Layout};
+use ir::{DType, Dim, Scalar, Value};
+
+use super::LowerError;
+use super::builder::{Builder, wide};
+use super::index::Linear;
+use super::views::broadcast;
+
+/// A matrix product. Batch dims that only the left operand has are rows.
+pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
+    let anchor = Value::from(b.region.anchor);
+    let operands = b.graph.node(b.region.anchor).operands.clone();
+    let (lhs, rhs) = (operands[0], operands[1]);
+    let (lhs_shape, rhs_shape, out) = (b.shape(lhs).clone(), b.shape(rhs).clone(), b.shape(anchor).clone());
+    let batch_rank = out.rank() - 2;
+    let rhs_is_batched = rhs_shape[..rhs_shape.rank() - 2].iter().any(|d| !d.is(1));
+    let (m, n) = (out[batch_rank].clone(), out[batch_rank + 1].clone());
+    let k = lhs_shape[if c.transpose_lhs { lhs_shape.rank() - 2 } else { lhs_shape.rank() - 1 }].clone();
+    let (batch_dims, mut row_dims) =
+        if rhs_is_batched { (out[..batch_rank].to_vec(), vec![]) } else { (vec![], out[..batch_rank].to_vec()) };
+    row_dims.push(m);
+    let (batch, batch_at) = b.iterate(&["batch"], &batch_dims);
+    let (rows, rows_at) = b.iterate(&["row"], &row_dims);
+    let (cols, cols_at) = b.iterate(&["col"], &[n]);
+    let (depth, depth_at) = b.iterate(&["k"], &[k]);
+    let mut at: Vec<Linear> = batch_at;
+    at.extend(rows_at);
+    let (outer, row, col, k) = (at[..batch_rank].to_vec(), at[batch_rank].clone(), cols_at[0].clone(), depth_at[0].clone());
+    let operand_at = |shape: &ir::Shape, transposed: bool, first: &Linear, second: &Linear| {
+        let (first, second) = if transposed { (second, first) } else { (first, second) };
+        // Batch dims broadcast; the matrix dims never do.
+        let rank = shape.rank() - 2;
+        let mut coords = broadcast(&outer, &ir::Shape(shape[..rank].to_vec()));
+        coords.extend([first.clone(), second.clone()]);
+        coords
+    };
+    let lhs_at = operand_at(&lhs_shape, c.transpose_lhs, &row, &k);
+    let rhs_at = operand_at(&rhs_shape, c.transpose_rhs, &k, &col);
+    let (l, r) = (b.pull(lhs, &lhs_at)?, b.pull(rhs, &rhs_at)?);
+    let acc_type = b.graph.ty(lhs).dtype.accumulator();
+    let (l, r) = (narrow(b, l), narrow(b, r));
+    let acc = b.var(acc_type);
+    let e = b.read(acc);
+    let e = b.cast(wide(c.out), e);
+    let mut result = outer;
+    result.extend([row, col]);
+    let epilogue = b.epilogue(anchor, e, result, &[])?;
+    Ok(Body::Contract(ContractBody {
+        batch,
+        m: rows,
+        n: cols,
+        k: depth,
+        lhs: l,
+        rhs: r,
+        acc,
+        epilogue,
+        conv: None,
+    }))
+}
+
+/// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type.
+fn narrow(b: &Builder<'_>, e: ir::kernel::ExprId) -> ir::kernel::ExprId {
+    match b.exprs[e] {
+        ir::kernel::Expr::Cast(_, inner) if matches!(b.exprs[inner], ir::kernel::Expr::Load { .. }) => inner,
+        _ => e,
+    }
+}
+
+/// A convolution as a contraction: rows are pixels, columns filters, depth the window and its channels.
+pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
+    let anchor = Value::from(b.region.anchor);
+    let operands = b.graph.node(b.region.anchor).operands.clone();
+    let (input, filter) = (operands[0], operands[1]);
+    let (in_shape, f_shape, out) = (b.shape(input).clone(), b.shape(filter).clone(), b.shape(anchor).clone());
+    let rank = out.rank();
+    let spatial = rank - 2;
+    let (first, channel) = (conv.layout.spatial_axis(), conv.layout.channel_axis(rank));
+    let (kernel_at, depth_at) = match conv.layout {
+        Layout::ChannelsFirst => (2, 1),
+        Layout::ChannelsLast => (1, rank - 1),
+    };
+    let kernel: Vec<Dim> = f_shape[kernel_at..kernel_at + spatial].to_vec();
+    let groups = Dim::Const(conv.groups);
+    let per_group = |d: &Dim| d.exact_div(&groups).unwrap_or_else(|| d.floor_div(&groups));
+    let (in_channels, out_channels) = (per_group(&in_shape[channel]), per_group(&out[channel]));
+    let (batch, group) = b.iterate(&["group"], std::slice::from_ref(&groups));
+    let mut row_dims = vec![out[0].clone()];
+    row_dims.extend_from_slice(&out[first..first + spatial]);
+    let (rows, rows_at) = b.iterate(&["image", "y", "x"], &row_dims);
+    let (cols, filter_in_group) = b.iterate(&["filter"], std::slice::from_ref(&out_channels));
+    let mut depth_dims = kernel.clone();
+    depth_dims.push(in_channels.clone());
+    let (depth, taps) = b.iterate(&["ky", "kx", "c"], &depth_dims);
+    let w = &conv.window;
+    let mut at = vec![Linear::constant(0); rank];
+    at[0] = rows_at[0].clone();
+    at[channel] = group[0].scale(&in_channels).add(&taps[spatial]);
+    let mut guards = None;
+    for s in 0..spatial {
+        let (y, tap) = (&rows_at[1 + s], &taps[s]);
+        let (stride, dilation) = (Dim::Const(w.strides[s]), Dim::Const(w.dilations[s]));
+        if conv.transposed.is_none() {
+            at[first + s] = y.scale(&stride).add(&tap.scale(&dilation)).offset(&Dim::Const(-w.pad_low[s]));
+            continue;
+        }
+        // Output y gathers input (y + pad − tap·dilation) / stride where that is whole and in range.
+        let shifted = y.clone().add(&tap.scale(&dilation).scale(&Dim::Const(-1))).offset(&Dim::Const(w.pad_low[s]));
+        let reach = kernel[s].clone() * w.dilations[s];
+        // Shifted up by a multiple of the stride, so that quotient and remainder are of a number that is not negative.
+        let lift = reach.ceil_div(&stride);
+        let lifted = shifted.offset(&(lift.clone() * stride.clone()));
+        let quotient = lifted.div(&stride, b.space()).offset(&-lift);
+        let remainder = lifted.modulo(&stride, b.space());
+        if !remainder.is_zero() {
+            let (r, zero) = (b.index(&remainder), b.integer(0));
+            let whole = b.binary(BinaryOp::Eq, r, zero);
+            guards = Some(guards.map_or(whole, |g| b.binary(BinaryOp::And, g, whole)));
+        }
+        at[first + s] = quotient;
+    }
+    if let Some(inside) = b.in_range(&at[first..first + spatial], &in_shape[first..first + spatial]) {
+        guards = Some(guards.map_or(inside, |g| b.binary(BinaryOp::And, g, inside)));
+    }
+    let x = b.pull(input, &at)?;
+    let x = narrow(b, x);
+    let zero = {
+        let dtype = b.exprs.dtype(x);
+        let zero = Scalar::zero(dtype);
+        b.exprs.add(ir::kernel::Expr::Const(dtype, zero), dtype)
+    };
+    let x = guards.map_or(x, |g| b.select(g, x, zero));
+    let mut tap = vec![Linear::constant(0); rank];
+    let filter_at = group[0].scale(&out_channels).add(&filter_in_group[0]);
+    for s in 0..spatial {
+        tap[kernel_at + s] = taps[s].clone();
+    }
+    match (conv.transposed.is_some(), conv.layout) {
+        (false, _) => {
+            tap[0] = filter_at.clone();
+            tap[depth_at] = taps[spatial].clone();
+        }
+        // Filters `[I, O/g, k…]`.
+        (true, Layout::ChannelsFirst) => {
+            tap[0] = group[0].scale(&in_channels).add(&taps[spatial]);
+            tap[1] = filter_in_group[0].clone();
+        }
+        // Filters `[O, k…, I/g]`.
+        (true, Layout::ChannelsLast) => {
+            tap[0] = filter_at.clone();
+            tap[depth_at] = taps[spatial].clone();
+        }
+    }
+    let f = b.pull(filter, &tap)?;
+    let f = narrow(b, f);
+    let acc_type = b.graph.ty(input).dtype.accumulator();
+    let acc = b.var(acc_type);
+    let mut e = b.read(acc);
+    if let Some(bias) = operands.get(2) {
+        let bias = b.pull(*bias, std::slice::from_ref(&filter_at))?;
+        let bias = b.cast(acc_type, bias);
+        e = b.binary(BinaryOp::Add, e, bias);
+    }
+    let e = b.cast(wide(conv.out), e);
+    let mut result = vec![Linear::constant(0); rank];
+    result[0] = rows_at[0].clone();
+    result[channel] = filter_at;
+    for s in 0..spatial {
+        result[first + s] = rows_at[1 + s].clone();
+    }
+    let epilogue = b.epilogue(anchor, e, result, &[])?;
+    let kernel_size: Option<Vec<i64>> = kernel.iter().map(Dim::as_const).collect();
+    let facts = match (conv.transposed.is_none(), kernel_size, b.param_of.get(&input), b.param_of.get(&filter)) {
+        (true, Some(kernel_size), Some(i), Some(f)) => Some(ConvFacts {
+            input: *i,
+            filter: *f,
+            layout: conv.layout,
+            window: conv.window.clone(),
+            groups: conv.groups,
+            batch: in_shape[0].clone(),
+            channels: in_shape[channel].clone(),
+            filters: out[channel].clone(),
+            input_size: in_shape[first..first + spatial].to_vec(),
+            kernel_size,
+            output_size: out[first..first + spatial].to_vec(),
+        }),
+        _ => None,
+    };
+    Ok(Body::Contract(ContractBody { batch, m: rows, n: cols, k: depth, lhs: x, rhs: f, acc, epilogue, conv: facts }))
+}
+
+/// Scaled dot-product attention; see `ir::op::Composite::Attention`.
+pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> Result<Body, LowerError> {
+    let anchor = Value::from(b.region.anchor);
+    let operands = b.graph.node(b.region.anchor).operands.clone();
+    let (q_shape, k_shape, v_shape) =
+        (b.shape(operands[0]).clone(), b.shape(operands[1]).clone(), b.shape(operands[2]).clone());
+    let (queries, keys) = (q_shape[2].clone(), k_shape[2].clone());
+    let (batch, outer) = b.iterate(&["batch", "head"], &[q_shape[0].clone(), q_shape[1].clone()]);
+    let axis = |b: &mut Builder<'_>, name: &str, dim: &Dim| {
+        // These axes must exist even at size 1: the body names them.
+        let axis = b.axes.push(ir::kernel::Axis { name: name.to_owned(), extent: dim.clone() });
+        b.extents.push(dim.clone());
+        (axis, Linear::axis(axis))
+    };
+    let (q, q_at) = axis(b, "query", &queries);
+    let (k, k_at) = axis(b, "key", &keys);
+    let (d, d_at) = axis(b, "d", &q_shape[3]);
+    let (dv, dv_at) = axis(b, "dv", &v_shape[3]);
+    let share = q_shape[1].exact_div(&k_shape[1]).unwrap_or(Dim::Const(1));
+    let kv_head = outer[1].div(&share, b.space());
+    let operand = |b: &mut Builder<'_>, v: Value, head: &Linear, row: &Linear, col: &Linear| {
+        // A batch of 1 is shared.
+        let batch = if b.shape(v)[0].is(1) { Linear::constant(0) } else { outer[0].clone() };
+        let e = b.pull(v, &[batch, head.clone(), row.clone(), col.clone()])?;
+        Ok::<_, LowerError>(narrow(b, e))
+    };
+    let query = operand(b, operands[0], &outer[1], &q_at, &d_at)?;
+    let key = operand(b, operands[1], &kv_head, &k_at, &d_at)?;
+    let value = operand(b, operands[2], &kv_head, &k_at, &dv_at)?;
+    let acc = b.var(DType::F32);
+    let dot = b.read(acc);
+    let factor = b.number(DType::F32, scale);
+    let mut score = b.binary(BinaryOp::Mul, dot, factor);
+    let low = b.number(DType::F32, f64::NEG_INFINITY);
+    if mask {
+        let v = operands[3];
+        let at = broadcast(&[outer[0].clone(), outer[1].clone(), q_at.clone(), k_at.clone()], b.shape(v));
+        let m = b.pull(v, &at)?;
+        score = if b.exprs.dtype(m) == DType::Bool {
+            b.select(m, score, low)
+        } else {
+            let m = b.cast(DType::F32, m);
+            b.binary(BinaryOp::Add, score, m)
+        };
+    }
+    if causal {
+        // Key j is seen by query i when j ≤ i + (keys − queries).
+        let reach = q_at.clone().offset(&(keys - queries));
+        let (j, i) = (b.index(&k_at), b.index(&reach));
+        let seen = b.binary(BinaryOp::Le, j, i);
+        score = b.select(seen, score, low);
+    }
+    let out = b.var(DType::F32);
+    let e = b.read(out);
+    let e = b.cast(wide(b.graph.ty(anchor).dtype), e);
+    let epilogue: Vec<Stmt> =
+        b.epilogue(anchor, e, vec![outer[0].clone(), outer[1].clone(), q_at, dv_at], &[])?;
+    Ok(Body::Attention(AttentionBody { batch, q, k, d, dv, query, key, value, acc, score, out, epilogue, causal }))
+}

@@ -1,0 +1,166 @@
+//! Lowering: a region becomes a kernel.
+//!
+//! The anchor's file makes the body; operands are *pulled* (an element at coordinates becomes an expression over what the
+//! region reads, [`pull`]) and the epilogue is *pushed* (applied to the element at hand and stored, [`epilogue`]). Views are
+//! maps of coordinates ([`views`]) in an index algebra in which reshapes cancel ([`index`]). Axes that every access steps
+//! through alike are then joined ([`collapse`]), and the [`mapping`] onto threads is chosen last.
+
+pub mod builder;
+mod collapse;
+mod contract;
+mod epilogue;
+mod error;
+pub mod index;
+mod loops;
+pub mod mapping;
+mod ordered;
+mod pull;
+pub mod views;
+
+use ir::kernel::{Access, Body, Expr, Kernel, Loops, Mapping, Stmt};
+use ir::op::Composite;
+use ir::schedule::{Region, RegionKind};
+use ir::{Graph, Op, Symbol, Target};
+
+use builder::{Builder, Joins};
+pub use error::LowerError;
+
+/// Lowers one region.
+///
+/// # Errors
+/// An op with no kernel, or a schedule that does not hold together.
+pub fn lower(graph: &Graph, region: &Region, target: &Target) -> Result<Kernel, LowerError> {
+    let none = Joins::new();
+    let mut builder = Builder::new(graph, region, &none);
+    let mut body = body(&mut builder, region, target)?;
+    let joins = collapse::joins(&builder);
+    let second;
+    if let Some(j) = joins {
+        second = j;
+        builder = Builder::new(graph, region, &second);
+        body = self::body(&mut builder, region, target)?;
+    }
+    Ok(finish(builder, body, graph, region, target))
+}
+
+fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, LowerError> {
+    let op = &b.graph.node(region.anchor).op;
+    match op {
+        _ if region.kind == RegionKind::Pointwise => loops::pointwise(b),
+        Op::Reduce { op, axes, keep_dims } => loops::reduce(b, *op, axes, *keep_dims),
+        Op::Pool(p) => loops::pool(b, p),
+        Op::Contract(c) => contract::contract(b, c),
+        Op::Conv(c) if loops::is_depthwise(b, c) => loops::depthwise(b, c),
+        Op::Conv(c) => contract::conv(b, c),
+        Op::Composite(Composite::Attention { scale, causal, mask }) => {
+            contract::attention(b, scale.as_f64(), *causal, *mask)
+        }
+        Op::Composite(
+            c @ (Composite::Softmax { .. }
+            | Composite::LogSoftmax { .. }
+            | Composite::LayerNorm { .. }
+            | Composite::RmsNorm { .. }),
+        ) => loops::row_composite(b, c),
+        Op::Scan { op, axis, exclusive, reverse } => ordered::scan(b, *op, *axis, *exclusive, *reverse),
+        Op::TopK { axis, k, largest } => ordered::top_k(b, *axis, k, *largest),
+        Op::Scatter(s) => loops::scatter(b, *s),
+        op => Err(LowerError::Unsupported {
+            op: op.name(),
+            at: crate::fuse::classify::label(b.graph, region.anchor),
+            target: target.to_string(),
+            why: "it should have been decomposed before scheduling".to_owned(),
+        }),
+    }
+}
+
+fn finish(b: Builder<'_>, body: Body, graph: &Graph, region: &Region, target: &Target) -> Kernel {
+    let mut kernel = Kernel {
+        name: name(graph, region),
+        params: b.params,
+        symbols: Vec::new(),
+        axes: b.axes,
+        exprs: b.exprs,
+        vars: b.vars,
+        body,
+        mapping: Mapping::Host,
+        origins: region
+            .nodes
+            .iter()
+            .map(|n| crate::fuse::classify::label(graph, *n))
+            .collect(),
+    };
+    kernel.symbols = symbols(&kernel, graph);
+    kernel.mapping = mapping::choose(&kernel, graph.symbols(), target);
+    kernel
+}
+
+/// The symbols that the kernel's extents and expressions mention, in the graph's order.
+fn symbols(kernel: &Kernel, graph: &Graph) -> Vec<Symbol> {
+    let mut found = Vec::new();
+    kernel.axes.values().for_each(|a| a.extent.collect_symbols(&mut found));
+    for (_, e) in kernel.exprs.iter() {
+        if let Expr::Size(dim) = e {
+            dim.collect_symbols(&mut found);
+        }
+    }
+    graph.symbols().keys().filter(|s| found.contains(s)).cloned().collect()
+}
+
+/// A name that says what the kernel does: its computing ops in order, each once in a row.
+fn name(graph: &Graph, region: &Region) -> String {
+    let mut words: Vec<&str> = Vec::new();
+    let anchored = region.kind != RegionKind::Pointwise;
+    if anchored {
+        words.push(graph.node(region.anchor).op.name());
+    }
+    for id in &region.nodes {
+        let op = &graph.node(*id).op;
+        if anchored && *id == region.anchor {
+            continue;
+        }
+        let is_view = matches!(op, Op::View(_)) && (anchored || region.nodes.len() > 1);
+        if is_view || matches!(op, Op::Iota { .. } | Op::DimValue(_)) || words.last() == Some(&op.name()) {
+            continue;
+        }
+        words.push(op.name());
+        if words.len() == 6 {
+            words.push("etc");
+            break;
+        }
+    }
+    if words.is_empty() {
+        words.push("copy");
+    }
+    words.join("_")
+}
+
+/// Says whether a kernel reads `param` only at the element it stores, so that the store may go to the same buffer.
+pub fn reads_only_where_it_stores(kernel: &Kernel, param: ir::kernel::ParamId) -> bool {
+    let (stores, contract) = match &kernel.body {
+        Body::Loops(Loops { stmts, .. }) if stmts.iter().all(|s| matches!(s, Stmt::Store { axes, .. } if axes.is_empty())) => {
+            (stmts, None)
+        }
+        Body::Contract(c) => (&c.epilogue, Some(c)),
+        _ => return false,
+    };
+    let [Stmt::Store { param: out, index, .. }] = stores.as_slice() else { return false };
+    if kernel.params[*out].dtype != kernel.params[param].dtype || kernel.params[param].access != Access::Read {
+        return false;
+    }
+    let everywhere = kernel.exprs.iter().all(|(_, e)| match e {
+        Expr::Load { param: p, index: at } => *p != param || at == index,
+        _ => true,
+    });
+    // An operand of the product is read for other elements too.
+    let reaches = |from| {
+        let mut stack = vec![from];
+        while let Some(e) = stack.pop() {
+            if matches!(kernel.exprs[e], Expr::Load { param: p, .. } if p == param) {
+                return true;
+            }
+            kernel.exprs[e].for_each_operand(|o| stack.push(o));
+        }
+        false
+    };
+    everywhere && contract.is_none_or(|c| !reaches(c.lhs) && !reaches(c.rhs))
+}

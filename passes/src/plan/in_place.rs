@@ -1,0 +1,93 @@
+//! In-place results: a result takes over the buffer of an operand that dies in the same step.
+
+use ir::kernel::{Access, ParamId};
+use ir::plan::{BufferId, Place, StepId, Work};
+use ir::{Entity, Plan};
+
+use super::dedupe::{Kernels, rename};
+use crate::lower::reads_only_where_it_stores;
+
+/// Returns the buffers a piece of work reads and writes.
+pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
+    match work {
+        Work::Launch { kernel, args } => {
+            let (mut reads, mut writes) = (Vec::new(), Vec::new());
+            for (param, buffer) in plan.kernels[*kernel].params.values().zip(args) {
+                if param.access != Access::Write {
+                    reads.push(*buffer);
+                }
+                if param.access != Access::Read {
+                    writes.push(*buffer);
+                }
+            }
+            (reads, writes)
+        }
+        Work::Call { operands, results, workspace, .. } => {
+            (operands.clone(), results.iter().chain(workspace).copied().collect())
+        }
+        Work::Copy { from, to } => (vec![*from], vec![*to]),
+    }
+}
+
+/// Merges parameters where the result may go where an operand is.
+///
+/// The kernel then has one parameter, read and written, for both; that is what tells codegen that nothing else aliases.
+pub fn reuse(plan: &mut Plan) {
+    let mut kernels = Kernels::default();
+    let mut table = ir::Table::new();
+    let steps: Vec<StepId> = plan.steps.keys().collect();
+    for id in steps {
+        let Work::Launch { kernel, args } = plan.steps[id].work.clone() else { continue };
+        let mut k = plan.kernels[kernel].clone();
+        let mut args = args;
+        if let Some((operand, result)) = candidate(plan, id, &k, &args) {
+            let (from, to) = (args[operand.index()], args[result.index()]);
+            if let Place::Arena { in_place_of, .. } = &mut plan.buffers[to].place {
+                *in_place_of = Some(from);
+            }
+            k.params[result].access = Access::ReadWrite;
+            rename(&mut k, |p| if p == operand { result } else { p });
+            let used: Vec<bool> = k.params.keys().map(|p| p != operand).collect();
+            super::dedupe::keep_params(&mut k, &used);
+            args.remove(operand.index());
+        }
+        // Names were made unique before; start again from the plain one so that twins meet.
+        k.name = base_name(&k.name);
+        let kernel = kernels.add(&mut table, k);
+        plan.steps[id].work = Work::Launch { kernel, args };
+    }
+    plan.kernels = table;
+}
+
+/// The name without the number that made it unique.
+fn base_name(name: &str) -> String {
+    match name.rsplit_once('_') {
+        Some((base, digits)) if digits.bytes().all(|b| b.is_ascii_digit()) => base.to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// Finds an operand that dies in the step and a result that may take its place.
+fn candidate(plan: &Plan, step: StepId, kernel: &ir::Kernel, args: &[BufferId]) -> Option<(ParamId, ParamId)> {
+    let dies = |b: BufferId| matches!(plan.buffers[b].place, Place::Arena { last, .. } if last == step);
+    let is_fresh = |b: BufferId| {
+        matches!(plan.buffers[b].place, Place::Arena { first, in_place_of: None, .. } if first == step)
+    };
+    let results: Vec<ParamId> =
+        kernel.params.iter().filter(|(_, p)| p.access == Access::Write).map(|(id, _)| id).collect();
+    let [result] = results.as_slice() else { return None };
+    let result = *result;
+    let out = args[result.index()];
+    if !is_fresh(out) {
+        return None;
+    }
+    kernel.params.iter().map(|(id, _)| id).find(|operand| {
+        let buffer = args[operand.index()];
+        *operand != result
+            && buffer != out
+            && dies(buffer)
+            && args.iter().filter(|b| **b == buffer).count() == 1
+            && plan.buffers[buffer].ty.bytes() == plan.buffers[out].ty.bytes()
+            && reads_only_where_it_stores(kernel, *operand)
+    }).map(|operand| (operand, result))
+}

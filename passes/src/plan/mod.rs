@@ -1,0 +1,255 @@
+//! Planning: regions become kernels and steps, values become buffers with lifetimes.
+//!
+//! Kernels that differ only in their buffers are one kernel. A pointwise result takes over the buffer of an operand that
+//! dies there. GPU targets get a copy in for each input and a copy out for each output, in lanes of their own.
+
+mod dedupe;
+mod flops;
+mod in_place;
+
+use indexmap::IndexMap;
+use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, StepId, Work};
+use ir::schedule::{LaneKind, RegionKind};
+use ir::{Entity, Graph, Kernel, Op, Plan, Schedule, Table, Target, TensorType, Value};
+
+use crate::lower::{LowerError, lower};
+
+/// How a plan is made.
+#[derive(Clone, Debug)]
+pub struct PlanOptions {
+    /// Let results take over the buffers of operands that die.
+    pub in_place: bool,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        PlanOptions { in_place: true }
+    }
+}
+
+/// Makes the plan of a scheduled graph.
+///
+/// # Errors
+/// A region that no kernel can be made of.
+pub fn plan(
+    graph: &Graph,
+    schedule: &Schedule,
+    target: &Target,
+    options: &PlanOptions,
+) -> Result<Plan, LowerError> {
+    let mut p = Planner::new(graph, target);
+    p.inputs();
+    for region in schedule.regions.values() {
+        let reads: Vec<BufferId> = region.inputs.iter().map(|v| p.buffer(*v)).collect();
+        let is_scatter = region.kind == RegionKind::Scatter;
+        let writes: Vec<BufferId> = region.outputs.iter().map(|v| p.result(*v)).collect();
+        if region.kind == RegionKind::Library {
+            p.call(region.anchor, &reads, region, &writes);
+            continue;
+        }
+        if is_scatter {
+            // The updates land on a copy of the data.
+            let data = graph.node(region.anchor).operands[0];
+            let from = p.buffer(data);
+            for to in &writes {
+                p.step(LaneKind::Compute, Work::Copy { from, to: *to });
+            }
+        }
+        let mut kernel = lower(graph, region, target)?;
+        let mut args: Vec<BufferId> = reads.iter().chain(&writes).copied().collect();
+        drop_unused_params(&mut kernel, &mut args);
+        p.launch(kernel, args);
+    }
+    p.outputs();
+    p.lifetimes();
+    if options.in_place {
+        in_place::reuse(&mut p.plan);
+    }
+    p.plan.flops = flops::count(graph);
+    Ok(p.plan)
+}
+
+/// Removes parameters that no expression reads and no statement writes (a splat constant folded into the code, a size).
+fn drop_unused_params(kernel: &mut Kernel, args: &mut Vec<BufferId>) {
+    use ir::kernel::{Access, Expr};
+    let mut used: Vec<bool> = kernel.params.values().map(|p| p.access != Access::Read).collect();
+    for (_, e) in kernel.exprs.iter() {
+        if let Expr::Load { param, .. } = e {
+            used[param.index()] = true;
+        }
+    }
+    if used.iter().all(|u| *u) {
+        return;
+    }
+    dedupe::keep_params(kernel, &used);
+    let mut keep = used.iter();
+    args.retain(|_| *keep.next().unwrap_or(&true));
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    plan: Plan,
+    buffer_of: IndexMap<Value, BufferId>,
+    kernels: dedupe::Kernels,
+    lanes: IndexMap<LaneKind, LaneId>,
+    /// The step that last wrote each buffer.
+    writer: IndexMap<BufferId, StepId>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(graph: &'a Graph, target: &Target) -> Planner<'a> {
+        let plan = Plan {
+            target: *target,
+            symbols: graph.symbols().clone(),
+            kernels: Table::new(),
+            buffers: Table::new(),
+            steps: Table::new(),
+            lanes: Table::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            flops: ir::Dim::Const(0),
+        };
+        let mut p = Planner {
+            graph,
+            plan,
+            buffer_of: IndexMap::new(),
+            kernels: dedupe::Kernels::default(),
+            lanes: IndexMap::new(),
+            writer: IndexMap::new(),
+        };
+        p.lane(LaneKind::Compute);
+        p
+    }
+
+    fn lane(&mut self, kind: LaneKind) -> LaneId {
+        let plan = &mut self.plan;
+        *self.lanes.entry(kind).or_insert_with(|| plan.lanes.push(Lane { kind }))
+    }
+
+    fn add_buffer(&mut self, name: String, ty: TensorType, place: Place) -> BufferId {
+        self.plan.buffers.push(Buffer { name, ty, place })
+    }
+
+    /// An arena buffer whose lifetime is found at the end.
+    fn arena(&mut self, name: String, ty: TensorType) -> BufferId {
+        let nowhere = StepId::new(0);
+        self.add_buffer(name, ty, Place::Arena { first: nowhere, last: nowhere, in_place_of: None })
+    }
+
+    fn inputs(&mut self) {
+        for input in self.graph.inputs() {
+            let ty = self.graph.ty(input.node.into()).clone();
+            let host = self.add_buffer(input.name.clone(), ty.clone(), Place::Input);
+            self.plan.inputs.push(Port { name: input.name.clone(), ty: ty.clone(), buffer: host });
+            let device = if self.plan.target.is_gpu() {
+                let device = self.arena(format!("{}_device", input.name), ty);
+                self.step(LaneKind::Upload, Work::Copy { from: host, to: device });
+                device
+            } else {
+                host
+            };
+            self.buffer_of.insert(input.node.into(), device);
+        }
+    }
+
+    /// The buffer of a value that exists: an input, a constant, or a result of an earlier region.
+    fn buffer(&mut self, value: Value) -> BufferId {
+        if let Some(b) = self.buffer_of.get(&value) {
+            return *b;
+        }
+        let ty = self.graph.ty(value).clone();
+        let b = match self.graph.node(value.node).op {
+            Op::Constant(id) => {
+                let name = self.graph.constants()[id].name.clone().unwrap_or_else(|| id.to_string());
+                self.add_buffer(name, ty, Place::Constant(id))
+            }
+            _ => self.arena(value.to_string(), ty),
+        };
+        self.buffer_of.insert(value, b);
+        b
+    }
+
+    /// A new buffer for a result: the caller's, when the value is an output of the model on a target without copies.
+    fn result(&mut self, value: Value) -> BufferId {
+        let ty = self.graph.ty(value).clone();
+        let output = self.graph.outputs().iter().find(|o| o.value == value);
+        let b = match output {
+            Some(o) if !self.plan.target.is_gpu() => self.add_buffer(o.name.clone(), ty, Place::Output),
+            _ => self.arena(value.to_string(), ty),
+        };
+        self.buffer_of.insert(value, b);
+        b
+    }
+
+    fn step(&mut self, lane: LaneKind, work: Work) -> StepId {
+        let lane = self.lane(lane);
+        let (reads, writes) = in_place::accesses(&self.plan, &work);
+        let mut waits: Vec<StepId> = reads
+            .iter()
+            .chain(&writes)
+            .filter_map(|b| self.writer.get(b).copied())
+            .filter(|s| self.plan.steps[*s].lane != lane)
+            .collect();
+        waits.sort();
+        waits.dedup();
+        let id = self.plan.steps.push(Step { lane, waits, work });
+        for b in writes {
+            self.writer.insert(b, id);
+        }
+        id
+    }
+
+    fn launch(&mut self, kernel: Kernel, args: Vec<BufferId>) {
+        let kernel: KernelId = self.kernels.add(&mut self.plan.kernels, kernel);
+        self.step(LaneKind::Compute, Work::Launch { kernel, args });
+    }
+
+    fn call(&mut self, node: ir::NodeId, reads: &[BufferId], region: &ir::schedule::Region, writes: &[BufferId]) {
+        let Op::Call(call) = &self.graph.node(node).op else { return };
+        let at = |v: &Value| region.inputs.iter().position(|i| i == v).map(|i| reads[i]);
+        let operands = self.graph.node(node).operands.iter().filter_map(at).collect();
+        let work = Work::Call { call: call.clone(), operands, results: writes.to_vec(), workspace: None };
+        self.step(LaneKind::Compute, work);
+    }
+
+    fn outputs(&mut self) {
+        for output in self.graph.outputs() {
+            let ty = self.graph.ty(output.value).clone();
+            let from = self.buffer(output.value);
+            let buffer = if self.plan.target.is_gpu() {
+                let to = self.add_buffer(output.name.clone(), ty.clone(), Place::Output);
+                self.step(LaneKind::Download, Work::Copy { from, to });
+                to
+            } else {
+                from
+            };
+            self.plan.outputs.push(Port { name: output.name.clone(), ty, buffer });
+        }
+    }
+
+    /// Gives every arena buffer the span of steps from its first use to its last. A buffer touched by two lanes lives until
+    /// the other lane is known to be done: to the end of the plan, unless a later step waits for its last user.
+    fn lifetimes(&mut self) {
+        let last_step = StepId::new(self.plan.steps.len().saturating_sub(1));
+        let mut span: IndexMap<BufferId, (StepId, StepId)> = IndexMap::new();
+        for (id, step) in self.plan.steps.iter() {
+            let (reads, writes) = in_place::accesses(&self.plan, &step.work);
+            for b in reads.into_iter().chain(writes) {
+                let s = span.entry(b).or_insert((id, id));
+                s.1 = id;
+                if self.plan.lanes[step.lane].kind == LaneKind::Download {
+                    s.1 = last_step;
+                }
+            }
+        }
+        for (b, (first, last)) in span {
+            if let Place::Arena { first: f, last: l, .. } = &mut self.plan.buffers[b].place {
+                // Uploads run ahead of everything: what they write must not lie where earlier steps still work.
+                let uploaded = self.writer.get(&b).is_some_and(|s| {
+                    self.plan.lanes[self.plan.steps[*s].lane].kind == LaneKind::Upload
+                });
+                (*f, *l) = (if uploaded { StepId::new(0) } else { first }, last);
+            }
+        }
+    }
+}
