@@ -49,7 +49,8 @@ generate hip-sys HipLibrary hip/hip_runtime_api.h "
   hipModuleOccupancyMaxActiveBlocksPerMultiprocessor hipModuleOccupancyMaxPotentialBlockSize
   hipStreamBeginCapture hipStreamEndCapture hipStreamIsCapturing hipGraphInstantiate hipGraphLaunch hipGraphDestroy
   hipGraphExecDestroy hipGraphExecUpdate hipGraphGetNodes" "
-  hipDeviceAttribute_t hipFunction_attribute hipError_t"
+  hipDeviceAttribute_t hipFunction_attribute hipError_t" \
+  --allowlist-var 'hip(Stream|Event|HostMalloc|HostRegister)[A-Z][A-Za-z]*'
 
 generate hiprtc-sys HiprtcLibrary hip/hiprtc.h "
   hiprtcVersion hiprtcGetErrorString hiprtcCreateProgram hiprtcDestroyProgram hiprtcCompileProgram

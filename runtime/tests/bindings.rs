@@ -14,7 +14,7 @@ use hip_sys::hipError_t;
 fn every_entry_point_is_in_the_real_libraries() {
     let toolchain = match discover(&RocmSearch::default()) {
         Ok(toolchain) => toolchain,
-        Err(error) => return println!("skipped: bindings: {error}"),
+        Err(error) => return println!("skipped: {error}\n(bindings)"),
     };
     if let Some(wrapper) = &toolchain.wrapper {
         let inside = std::process::Command::new(wrapper)

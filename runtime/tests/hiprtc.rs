@@ -61,7 +61,7 @@ fn toolchain(test: &str) -> Option<Toolchain> {
     match discover(&RocmSearch::default()) {
         Ok(toolchain) => Some(toolchain),
         Err(error) => {
-            println!("skipped: {test}: {error}");
+            println!("skipped: {error}\n({test})");
             None
         }
     }
