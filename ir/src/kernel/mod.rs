@@ -12,6 +12,8 @@
 //! Invariant: arithmetic on `f16`, `bf16` and fp8 does not occur: values are cast to `f32` after the load and cast back
 //! before the store. Only loads, stores, casts and selects carry the narrow types.
 
+pub mod access;
+
 use std::fmt;
 
 use indexmap::IndexSet;
