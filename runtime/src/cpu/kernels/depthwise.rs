@@ -153,22 +153,21 @@ unsafe fn pixels<S: Simd, const P: usize>(args: &Block) {
 
 #[inline(always)]
 unsafe fn vector<S: Simd, const P: usize, const FULL: bool>(args: &Block, c: usize, n: usize) {
-    let get = |p: *const f32| if FULL { S::load(p) } else { S::load_part(p, n) };
     let mut acc = [S::zero(); P];
     for tap in 0..args.taps {
-        let w = get(args.weights.add(tap * args.channels + c));
+        let w = get::<S, FULL>(args.weights.add(tap * args.channels + c), n);
         for i in 0..P {
-            let x = get((*args.table.add(i * args.taps + tap)).add(c));
+            let x = get::<S, FULL>((*args.table.add(i * args.taps + tap)).add(c), n);
             acc[i] = S::fma(x, w, acc[i]);
         }
     }
     for i in 0..P {
         let mut x = S::mul(acc[i], S::splat(args.scale));
         if !args.bias.is_null() {
-            x = S::add(x, get(args.bias.add(c)));
+            x = S::add(x, get::<S, FULL>(args.bias.add(c), n));
         }
         if !args.residual.is_null() {
-            x = S::add(x, get(args.residual.add(i * args.ld_residual + c)));
+            x = S::add(x, get::<S, FULL>(args.residual.add(i * args.ld_residual + c), n));
         }
         x = match args.activation {
             Activation::None => x,
@@ -182,4 +181,9 @@ unsafe fn vector<S: Simd, const P: usize, const FULL: bool>(args: &Block, c: usi
             S::store_part(p, x, n);
         }
     }
+}
+
+#[inline(always)]
+unsafe fn get<S: Simd, const FULL: bool>(p: *const f32, n: usize) -> S::V {
+    if FULL { S::load(p) } else { S::load_part(p, n) }
 }

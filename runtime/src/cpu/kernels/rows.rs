@@ -327,17 +327,25 @@ simd_dispatch! {
     pub(crate) unsafe fn scale_row(row: *mut f32, n: usize, by: f32) = scale_body
 }
 
-/// Calls `f(offset, count)` for whole vectors and once for the rest.
-#[inline(always)]
-unsafe fn vectors<S: Simd>(n: usize, mut f: impl FnMut(usize, usize, bool)) {
-    let mut i = 0;
-    while i + S::LANES <= n {
-        f(i, S::LANES, true);
-        i += S::LANES;
-    }
-    if i < n {
-        f(i, n - i, false);
-    }
+/// Runs the body for whole vectors and once for the rest: `at` is the offset, `m` the count, `full` a constant.
+///
+/// A macro: a closure would be compiled without the level's features, and its intrinsics become calls.
+macro_rules! vectors {
+    ($s:ident, $n:expr, |$at:ident, $m:ident, $full:ident| $body:expr) => {{
+        let n = $n;
+        let mut i = 0;
+        while i + $s::LANES <= n {
+            let ($at, $m) = (i, $s::LANES);
+            let $full = true;
+            $body;
+            i += $s::LANES;
+        }
+        if i < n {
+            let ($at, $m) = (i, n - i);
+            let $full = false;
+            $body;
+        }
+    }};
 }
 
 #[inline(always)]
@@ -397,7 +405,7 @@ unsafe fn reduce_columns_body<S: Simd>(
     stride: usize,
     count: usize,
 ) {
-    vectors::<S>(count, |at, n, full| {
+    vectors!(S, count, |at, n, full| {
         let mut acc = S::splat(op.start());
         for k in 0..len {
             acc = op.step::<S>(acc, get::<S>(src.add(k * stride + at), n, full));
@@ -414,7 +422,7 @@ unsafe fn exp_sum<S: Simd>(dst: *mut f32, src: *const f32, n: usize, max: f32) -
     let shift = S::splat(max);
     let mut sum = S::zero();
     let mut rest = 0.0;
-    vectors::<S>(n, |at, m, full| {
+    vectors!(S, n, |at, m, full| {
         let e = funcs::exp::<S>(S::sub(get::<S>(src.add(at), m, full), shift));
         put::<S>(dst.add(at), e, m, full);
         if full {
@@ -437,7 +445,7 @@ unsafe fn exp_row_body<S: Simd>(row: *mut f32, n: usize) -> f32 {
 #[inline(always)]
 unsafe fn scale_body<S: Simd>(row: *mut f32, n: usize, by: f32) {
     let by = S::splat(by);
-    vectors::<S>(n, |at, m, full| {
+    vectors!(S, n, |at, m, full| {
         put::<S>(row.add(at), S::mul(get::<S>(row.add(at), m, full), by), m, full)
     });
 }
@@ -455,7 +463,7 @@ unsafe fn log_softmax_body<S: Simd>(dst: *mut f32, src: *const f32, n: usize) {
     let shift = S::splat(max);
     let mut sum = S::zero();
     let mut rest = 0.0;
-    vectors::<S>(n, |at, m, full| {
+    vectors!(S, n, |at, m, full| {
         let e = funcs::exp::<S>(S::sub(get::<S>(src.add(at), m, full), shift));
         if full {
             sum = S::add(sum, e);
@@ -466,7 +474,7 @@ unsafe fn log_softmax_body<S: Simd>(dst: *mut f32, src: *const f32, n: usize) {
         }
     });
     let log = S::splat((S::reduce_add(sum) + rest).ln());
-    vectors::<S>(n, |at, m, full| {
+    vectors!(S, n, |at, m, full| {
         let x = S::sub(S::sub(get::<S>(src.add(at), m, full), shift), log);
         put::<S>(dst.add(at), x, m, full);
     });
@@ -485,12 +493,10 @@ unsafe fn layer_norm_body<S: Simd>(
     let shift = S::splat(mean);
     let mut squares = [S::zero(); 2];
     let mut rest = 0.0;
-    let mut which = 0;
-    vectors::<S>(n, |at, m, full| {
+    vectors!(S, n, |at, m, full| {
         if full {
             let d = S::sub(S::load(src.add(at)), shift);
-            squares[which] = S::fma(d, d, squares[which]);
-            which ^= 1;
+            squares = [squares[1], S::fma(d, d, squares[0])];
         } else {
             for i in 0..m {
                 let d = *src.add(at + i) - mean;
@@ -500,7 +506,7 @@ unsafe fn layer_norm_body<S: Simd>(
     });
     let variance = (S::reduce_add(S::add(squares[0], squares[1])) + rest) / n as f32;
     let scale = S::splat(1.0 / (variance + eps).sqrt());
-    vectors::<S>(n, |at, m, full| {
+    vectors!(S, n, |at, m, full| {
         let mut x = S::mul(S::sub(get::<S>(src.add(at), m, full), shift), scale);
         if !gamma.is_null() {
             x = S::mul(x, get::<S>(gamma.add(at), m, full));
@@ -516,7 +522,7 @@ unsafe fn layer_norm_body<S: Simd>(
 unsafe fn rms_norm_body<S: Simd>(dst: *mut f32, src: *const f32, n: usize, gamma: *const f32, eps: f32) {
     let mean = row_fold::<S>(Reduce::SumSquare, src, n) / n as f32;
     let scale = S::splat(1.0 / (mean + eps).sqrt());
-    vectors::<S>(n, |at, m, full| {
+    vectors!(S, n, |at, m, full| {
         let mut x = S::mul(get::<S>(src.add(at), m, full), scale);
         if !gamma.is_null() {
             x = S::mul(x, get::<S>(gamma.add(at), m, full));

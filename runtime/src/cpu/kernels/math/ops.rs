@@ -235,48 +235,41 @@ unsafe fn run1_body<S: Simd, F: UnaryOp>(f: F, dst: *mut f32, src: *const f32, n
     }
 }
 
-#[inline(always)]
-unsafe fn run2_body<S: Simd, F: BinaryOp>(f: F, dst: *mut f32, a: Input, b: Input, n: usize) {
-    match (a, b) {
-        (Input::Array(a), Input::Array(b)) => loop2::<S>(
-            dst,
-            n,
-            |i| f.eval::<S>(S::load(a.add(i)), S::load(b.add(i))),
-            |i, m| f.eval::<S>(S::load_part(a.add(i), m), S::load_part(b.add(i), m)),
-        ),
-        (Input::Array(a), Input::Scalar(b)) => {
-            let b = S::splat(b);
-            loop2::<S>(
-                dst,
-                n,
-                |i| f.eval::<S>(S::load(a.add(i)), b),
-                |i, m| f.eval::<S>(S::load_part(a.add(i), m), b),
-            )
+/// The destination loop of two operands, whole vectors and the rest. A macro, not a closure: a closure would be compiled
+/// without the level's features.
+macro_rules! loop2 {
+    ($s:ident, $dst:ident, $n:ident, $f:ident, |$i:ident| $a:expr, $b:expr; |$j:ident, $m:ident| $pa:expr, $pb:expr) => {{
+        let mut i = 0;
+        while i + $s::LANES <= $n {
+            let $i = i;
+            $s::store($dst.add(i), $f.eval::<$s>($a, $b));
+            i += $s::LANES;
         }
-        (Input::Scalar(a), Input::Array(b)) => {
-            let a = S::splat(a);
-            loop2::<S>(
-                dst,
-                n,
-                |i| f.eval::<S>(a, S::load(b.add(i))),
-                |i, m| f.eval::<S>(a, S::load_part(b.add(i), m)),
-            )
+        if i < $n {
+            let ($j, $m) = (i, $n - i);
+            $s::store_part($dst.add(i), $f.eval::<$s>($pa, $pb), $m);
         }
-        (Input::Scalar(a), Input::Scalar(b)) => {
-            let x = f.eval::<S>(S::splat(a), S::splat(b));
-            loop2::<S>(dst, n, |_| x, |_, _| x)
-        }
-    }
+    }};
 }
 
 #[inline(always)]
-unsafe fn loop2<S: Simd>(dst: *mut f32, n: usize, whole: impl Fn(usize) -> S::V, part: impl Fn(usize, usize) -> S::V) {
-    let mut i = 0;
-    while i + S::LANES <= n {
-        S::store(dst.add(i), whole(i));
-        i += S::LANES;
-    }
-    if i < n {
-        S::store_part(dst.add(i), part(i, n - i), n - i);
+unsafe fn run2_body<S: Simd, F: BinaryOp>(f: F, dst: *mut f32, a: Input, b: Input, n: usize) {
+    match (a, b) {
+        (Input::Array(a), Input::Array(b)) => {
+            loop2!(S, dst, n, f, |i| S::load(a.add(i)), S::load(b.add(i));
+                |i, m| S::load_part(a.add(i), m), S::load_part(b.add(i), m))
+        }
+        (Input::Array(a), Input::Scalar(b)) => {
+            let b = S::splat(b);
+            loop2!(S, dst, n, f, |i| S::load(a.add(i)), b; |i, m| S::load_part(a.add(i), m), b)
+        }
+        (Input::Scalar(a), Input::Array(b)) => {
+            let a = S::splat(a);
+            loop2!(S, dst, n, f, |i| a, S::load(b.add(i)); |i, m| a, S::load_part(b.add(i), m))
+        }
+        (Input::Scalar(a), Input::Scalar(b)) => {
+            let (a, b) = (S::splat(a), S::splat(b));
+            loop2!(S, dst, n, f, |_i| a, b; |_i, m| a, b)
+        }
     }
 }
