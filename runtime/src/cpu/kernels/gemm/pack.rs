@@ -3,6 +3,7 @@
 use super::{Elem, MatRef};
 use crate::cpu::kernels::convert;
 use crate::cpu::kernels::isa::Isa;
+use crate::cpu::kernels::simd::{Simd, simd_dispatch};
 use crate::cpu::kernels::workspace::AlignedBuf;
 
 /// A right operand packed for one instruction level; constants are packed once.
@@ -117,8 +118,12 @@ pub(crate) unsafe fn pack_panel(isa: Isa, dst: *mut f32, src: *const u8, b: &Mat
     // SAFETY: the caller's contract; all indices stay below `k` and `col0 + cols <= n`.
     unsafe {
         let src = src.offset(col0 as isize * b.col_stride * size);
-        if b.row_stride == 1 && b.elem == Elem::F32 && b.col_stride != 1 {
-            return transpose(dst, width, src.cast(), b.col_stride, k, cols);
+        if b.elem == Elem::F32 && (b.row_stride == 1 || b.col_stride == 1) {
+            return if b.col_stride == 1 {
+                copy_panel(isa, dst, width, src.cast(), b.row_stride, k, cols)
+            } else {
+                transpose_panel(isa, dst, width, src.cast(), b.col_stride, k, cols)
+            };
         }
         for row in 0..k {
             let to = dst.add(row * width);
@@ -137,27 +142,77 @@ pub(crate) unsafe fn pack_panel(isa: Isa, dst: *mut f32, src: *const u8, b: &Mat
     }
 }
 
-/// `dst[k * width + j] = src[j * stride + k]`: blocks of k keep the written lines in cache.
-unsafe fn transpose(dst: *mut f32, width: usize, src: *const f32, stride: isize, k: usize, cols: usize) {
-    let mut k0 = 0;
-    // SAFETY: the caller's contract: `k` values in each of `cols` source rows, `k * width` in the destination.
-    unsafe {
-        while k0 < k {
-            let count = (k - k0).min(16);
-            for j in 0..cols {
-                let from = src.offset(j as isize * stride).add(k0);
-                let to = dst.add(k0 * width + j);
-                for i in 0..count {
-                    to.add(i * width).write(*from.add(i));
+simd_dispatch! {
+    /// `dst[row * width + j] = src[row * stride + j]`, zero in the columns from `cols` on.
+    unsafe fn copy_panel(
+        dst: *mut f32, width: usize, src: *const f32, stride: isize, k: usize, cols: usize,
+    ) = copy_panel_body
+}
+simd_dispatch! {
+    /// `dst[row * width + j] = src[j * stride + row]`, zero in the columns from `cols` on.
+    unsafe fn transpose_panel(
+        dst: *mut f32, width: usize, src: *const f32, stride: isize, k: usize, cols: usize,
+    ) = transpose_panel_body
+}
+
+#[inline(always)]
+unsafe fn copy_panel_body<S: Simd>(dst: *mut f32, width: usize, src: *const f32, stride: isize, k: usize, cols: usize) {
+    let mut j = 0;
+    while j < width {
+        let count = cols.saturating_sub(j).min(S::LANES);
+        // SAFETY: the caller's contract: `cols` values in each of `k` source rows, `k * width` in the destination.
+        unsafe {
+            if count == S::LANES {
+                for row in 0..k {
+                    S::store(
+                        dst.add(row * width + j),
+                        S::load(src.offset(row as isize * stride).add(j)),
+                    );
+                }
+            } else {
+                for row in 0..k {
+                    let from = src.offset(row as isize * stride).add(j.min(cols));
+                    S::store(dst.add(row * width + j), S::load_part(from, count));
                 }
             }
-            for i in 0..count {
-                for j in cols..width {
-                    dst.add((k0 + i) * width + j).write(0.0);
-                }
-            }
-            k0 += count;
         }
+        j += S::LANES;
+    }
+}
+
+#[inline(always)]
+unsafe fn transpose_panel_body<S: Simd>(
+    dst: *mut f32,
+    width: usize,
+    src: *const f32,
+    stride: isize,
+    k: usize,
+    cols: usize,
+) {
+    let mut j = 0;
+    while j < width {
+        let count = cols.saturating_sub(j).min(S::LANES);
+        let mut row = 0;
+        // SAFETY: the caller's contract: `k` values in each of `cols` source rows, `k * width` in the destination.
+        unsafe {
+            while count == S::LANES && row + S::LANES <= k {
+                let from = src.offset(j as isize * stride).add(row);
+                S::transpose(dst.add(row * width + j), width, from, stride);
+                row += S::LANES;
+            }
+            while row < k {
+                for i in 0..S::LANES {
+                    let x = if i < count {
+                        *src.offset((j + i) as isize * stride).add(row)
+                    } else {
+                        0.0
+                    };
+                    dst.add(row * width + j + i).write(x);
+                }
+                row += 1;
+            }
+        }
+        j += S::LANES;
     }
 }
 

@@ -202,4 +202,33 @@ impl Simd for Avx2 {
     unsafe fn is_nan(a: __m256) -> __m256 {
         _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a)
     }
+    #[inline(always)]
+    unsafe fn transpose(dst: *mut f32, dst_stride: usize, src: *const f32, src_stride: isize) {
+        let mut u = [_mm256_setzero_ps(); 8];
+        for g in 0..2 {
+            let row = |i: isize| src.offset((4 * g as isize + i) * src_stride);
+            let (r0, r1) = (_mm256_loadu_ps(row(0)), _mm256_loadu_ps(row(1)));
+            let (r2, r3) = (_mm256_loadu_ps(row(2)), _mm256_loadu_ps(row(3)));
+            let (a, b) = (
+                _mm256_castps_pd(_mm256_unpacklo_ps(r0, r1)),
+                _mm256_castps_pd(_mm256_unpackhi_ps(r0, r1)),
+            );
+            let (c, d) = (
+                _mm256_castps_pd(_mm256_unpacklo_ps(r2, r3)),
+                _mm256_castps_pd(_mm256_unpackhi_ps(r2, r3)),
+            );
+            // Column 4 l + c of these four rows in 128-bit lane l of u[4 g + c].
+            u[4 * g] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+            u[4 * g + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+            u[4 * g + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+            u[4 * g + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+        }
+        for c in 0..4 {
+            _mm256_storeu_ps(dst.add(c * dst_stride), _mm256_permute2f128_ps::<0x20>(u[c], u[4 + c]));
+            _mm256_storeu_ps(
+                dst.add((4 + c) * dst_stride),
+                _mm256_permute2f128_ps::<0x31>(u[c], u[4 + c]),
+            );
+        }
+    }
 }

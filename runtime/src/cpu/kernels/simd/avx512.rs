@@ -199,4 +199,36 @@ impl Simd for Avx512 {
     unsafe fn scale2(a: __m512, n: __m512i) -> __m512 {
         _mm512_scalef_ps(a, _mm512_cvtepi32_ps(n))
     }
+    #[inline(always)]
+    unsafe fn transpose(dst: *mut f32, dst_stride: usize, src: *const f32, src_stride: isize) {
+        let mut u = [_mm512_setzero_ps(); 16];
+        for g in 0..4 {
+            let row = |i: isize| src.offset((4 * g as isize + i) * src_stride);
+            let (r0, r1) = (_mm512_loadu_ps(row(0)), _mm512_loadu_ps(row(1)));
+            let (r2, r3) = (_mm512_loadu_ps(row(2)), _mm512_loadu_ps(row(3)));
+            let (a, b) = (
+                _mm512_castps_pd(_mm512_unpacklo_ps(r0, r1)),
+                _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1)),
+            );
+            let (c, d) = (
+                _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3)),
+                _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3)),
+            );
+            // Column 4 l + c of these four rows in 128-bit lane l of u[4 g + c].
+            u[4 * g] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+            u[4 * g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+            u[4 * g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+            u[4 * g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+        }
+        for c in 0..4 {
+            let even = _mm512_shuffle_f32x4::<0x88>(u[c], u[4 + c]);
+            let odd = _mm512_shuffle_f32x4::<0xdd>(u[c], u[4 + c]);
+            let even2 = _mm512_shuffle_f32x4::<0x88>(u[8 + c], u[12 + c]);
+            let odd2 = _mm512_shuffle_f32x4::<0xdd>(u[8 + c], u[12 + c]);
+            _mm512_storeu_ps(dst.add(c * dst_stride), _mm512_shuffle_f32x4::<0x88>(even, even2));
+            _mm512_storeu_ps(dst.add((4 + c) * dst_stride), _mm512_shuffle_f32x4::<0x88>(odd, odd2));
+            _mm512_storeu_ps(dst.add((8 + c) * dst_stride), _mm512_shuffle_f32x4::<0xdd>(even, even2));
+            _mm512_storeu_ps(dst.add((12 + c) * dst_stride), _mm512_shuffle_f32x4::<0xdd>(odd, odd2));
+        }
+    }
 }

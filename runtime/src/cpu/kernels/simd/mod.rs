@@ -80,6 +80,9 @@ pub(crate) trait Simd: Copy + 'static {
 
     unsafe fn reduce_add(a: Self::V) -> f32;
 
+    /// Transposes a block of `LANES` by `LANES`: `dst[i * dst_stride + j] = src[j * src_stride + i]`.
+    unsafe fn transpose(dst: *mut f32, dst_stride: usize, src: *const f32, src_stride: isize);
+
     // Below: compositions, the same at every level.
 
     #[inline(always)]

@@ -207,4 +207,16 @@ impl Simd for Portable {
     unsafe fn ixor(a: I, b: I) -> I {
         I(std::array::from_fn(|i| a.0[i] ^ b.0[i]))
     }
+    #[inline(always)]
+    unsafe fn transpose(dst: *mut f32, dst_stride: usize, src: *const f32, src_stride: isize) {
+        for j in 0..N {
+            for i in 0..N {
+                // SAFETY: the contract of the trait.
+                unsafe {
+                    dst.add(i * dst_stride + j)
+                        .write(*src.offset(j as isize * src_stride).add(i))
+                }
+            }
+        }
+    }
 }

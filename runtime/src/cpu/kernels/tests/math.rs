@@ -184,7 +184,7 @@ fn activations() {
     check(Unary::Celu { alpha: 2.0 }, 3.0, 0.0, ALL, |x| {
         if x > 0.0 { x } else { 2.0 * (x / 2.0).exp_m1() }
     });
-    check(Unary::LeakyRelu { alpha: 0.25 }, 0.0, 0.0, ALL, |x| {
+    check(Unary::LeakyRelu { alpha: 0.25 }, 0.5, 0.0, ALL, |x| {
         if x < 0.0 { 0.25 * x } else { x }
     });
     check(Unary::ThresholdedRelu { alpha: 0.5 }, 0.0, 0.0, ALL, |x| {
