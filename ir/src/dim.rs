@@ -173,7 +173,7 @@ impl Dim {
     /// Returns the quotient when the division leaves no remainder whatever the symbols are.
     pub fn exact_div(&self, divisor: &Dim) -> Option<Dim> {
         if let (Dim::Const(a), Dim::Const(b)) = (self, divisor) {
-            return (*b != 0 && a % b == 0).then(|| Dim::Const(a / b));
+            return (a.checked_rem(*b) == Some(0)).then(|| Dim::Const(a.wrapping_div(*b)));
         }
         if self.is(0) {
             return Some(Dim::Const(0));
@@ -192,10 +192,10 @@ impl Dim {
             }
             // Any term of the remainder that the lead divides serves; failing that there is no exact quotient.
             let step = rest.terms().into_iter().rev().find_map(|(m, c)| {
-                if c % lead_c != 0 {
+                if c.checked_rem(lead_c) != Some(0) {
                     return None;
                 }
-                remove_factors(&m, &lead_m).map(|q| (q, c / lead_c))
+                remove_factors(&m, &lead_m).map(|q| (q, c.wrapping_div(lead_c)))
             })?;
             rest = rest - Dim::from_terms([step.clone()]) * divisor.clone();
             quotient.push(step);
@@ -239,7 +239,7 @@ impl Dim {
         if let (Dim::Const(a), Dim::Const(b)) = (self, divisor)
             && *b != 0
         {
-            return Dim::Const(a - floor_div(*a, *b) * b);
+            return Dim::Const(a.wrapping_sub(floor_div(*a, *b).wrapping_mul(*b)));
         }
         if self.exact_div(divisor).is_some() {
             return Dim::Const(0);
@@ -369,8 +369,8 @@ impl Dim {
     /// Returns the largest integer that is known to divide the dim (its constant content); 0 for the constant 0.
     pub fn known_divisor(&self) -> i64 {
         match self {
-            Dim::Const(v) => v.abs(),
-            Dim::Poly(p) => p.terms.iter().fold(0, |g, (_, c)| gcd(g, c.abs())),
+            Dim::Const(v) => v.saturating_abs(),
+            Dim::Poly(p) => p.terms.iter().fold(0, |g, (_, c)| gcd(g, c.saturating_abs())),
         }
     }
 }
@@ -382,7 +382,7 @@ impl Atom {
             Atom::FloorDiv(a, b) => floor_div(a.eval(bindings)?, nonzero(b.eval(bindings)?, self)?),
             Atom::Mod(a, b) => {
                 let (a, b) = (a.eval(bindings)?, nonzero(b.eval(bindings)?, self)?);
-                a - floor_div(a, b) * b
+                a.wrapping_sub(floor_div(a, b).wrapping_mul(b))
             }
             Atom::Max(a, b) => a.eval(bindings)?.max(b.eval(bindings)?),
             Atom::Min(a, b) => a.eval(bindings)?.min(b.eval(bindings)?),

@@ -8,9 +8,13 @@
 //! appears only there.
 
 pub mod build;
+pub mod dot;
 pub mod eval;
 pub mod infer;
 pub mod op;
+pub mod parse;
+pub mod print;
+pub mod verify;
 
 use std::fmt;
 use std::sync::Arc;
@@ -144,7 +148,7 @@ pub struct Constant {
 }
 
 /// A computation graph.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Graph {
     pub name: String,
     pub stage: Stage,

@@ -63,7 +63,8 @@ pub enum Op {
     },
     /// Results: values and `i64` indices of the `k` first along `axis`, ties by lower index.
     TopK { axis: usize, k: Dim, largest: bool },
-    /// Counter-based random numbers (Philox 4x32-10, element index as the counter): the same on every device.
+    /// Counter-based random numbers (Philox 4x32-10, element index as the counter): the same on every device. The formulas
+    /// are in `eval::random`.
     Random {
         kind: RandomKind,
         shape: Shape,

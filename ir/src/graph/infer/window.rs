@@ -5,6 +5,9 @@ use crate::dim::{Dim, Shape};
 use crate::graph::op::{Contract, Conv, Layout, Pool, Window};
 use crate::types::DType;
 
+/// Window facts beyond this are refused, so that arithmetic on them never overflows.
+const LARGEST: i64 = 1 << 31;
+
 pub(super) fn contract(c: &Contract, cx: &Cx<'_>) -> Inferred {
     cx.count(2, 2)?;
     contract_of(c, cx)
@@ -91,8 +94,8 @@ pub(super) fn conv(c: &Conv, cx: &Cx<'_>) -> Inferred {
                     format!("has {} entries for {spatial} spatial axes", extra.len()),
                 );
             }
-            if let Some(e) = extra.iter().find(|e| **e < 0) {
-                return attribute("transposed", format!("the extra size {e} is negative"));
+            if let Some(e) = extra.iter().find(|e| !(0..=LARGEST).contains(*e)) {
+                return attribute("transposed", format!("the extra size {e} is not inside 0..=2^31"));
             }
             cx.equal("the channels of the input and of the filter", channels, outer)?;
             inner.clone() * &groups
@@ -114,8 +117,8 @@ pub(super) fn conv(c: &Conv, cx: &Cx<'_>) -> Inferred {
                 dim: kernel.clone(),
             });
         };
-        if kernel < 1 {
-            return attribute("filter", format!("the kernel size {kernel} is not positive"));
+        if !(1..=LARGEST).contains(&kernel) {
+            return attribute("filter", format!("the kernel size {kernel} is not inside 1..=2^31"));
         }
         let size = &input[c.layout.spatial_axis() + i];
         sizes.push(conv_output(
@@ -176,7 +179,7 @@ pub(super) fn pool(p: &Pool, cx: &Cx<'_>) -> Inferred {
     let dtype = cx.class(0, Class::Number)?;
     let spatial = rank - 2;
     check_window(&p.window, spatial)?;
-    if p.size.len() != spatial || p.size.iter().any(|s| *s < 1) {
+    if p.size.len() != spatial || p.size.iter().any(|s| !(1..=LARGEST).contains(s)) {
         return attribute(
             "size",
             format!("{:?} must have {spatial} entries, each positive", p.size),
@@ -218,7 +221,7 @@ fn check_window(w: &Window, spatial: usize) -> Result<(), Reason> {
                 format!("{values:?} must have {spatial} entries, one a spatial axis"),
             );
         }
-        if let Some(v) = values.iter().find(|v| **v < least || **v > 1 << 31) {
+        if let Some(v) = values.iter().find(|v| **v < least || **v > LARGEST) {
             return attribute(name, format!("{v} is not inside {least}..=2^31"));
         }
     }
