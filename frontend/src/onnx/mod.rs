@@ -2,13 +2,29 @@
 //!
 //! [`read`] maps and decodes a file, [`tensor`] turns its tensors into views, [`proto`] has the generated messages, and
 //! [`randomize`] gives a model reproducible random weights for tests and benches.
+//!
+//! [`import`] makes an `ir::Graph` of a model. `graph` walks the nodes; `ops` is the table of ops, one file per family;
+//! `known` and `sizes` are the shape arithmetic, which leaves no node behind; `builder` makes graph values when an op
+//! needs them as data.
 
+mod builder;
 pub mod container;
+mod error;
 pub mod external;
+mod graph;
+mod inputs;
+mod known;
+mod node;
+mod ops;
+mod options;
 pub mod proto;
 pub mod randomize;
 pub mod read;
+mod sizes;
 pub mod tensor;
 
+pub use error::{ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, UnknownOp};
+pub use graph::{import, import_model};
+pub use options::{ImportOptions, InputDim, OptionError, Size};
 pub use read::{Model, ReadError, ReadProblem, read_bytes, read_model};
 pub use tensor::{TensorError, tensor_view};

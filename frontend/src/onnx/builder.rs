@@ -1,0 +1,223 @@
+//! The graph under construction, with values that come into being when they are first needed as data.
+//!
+//! A [`Val`] is a tensor of the ONNX graph. It is known (shape arithmetic), a constant that no node reads yet, a value of
+//! the graph, or several of these; [`Builder::value`] makes the graph's value. So shapes and unused initializers
+//! leave no node, and a size that is needed as data becomes `Op::DimValue`.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use ir::dim::{Dim, Shape};
+use ir::op::{Op, View};
+use ir::{DType, Graph, HostTensor, Origin, TensorType, Value};
+
+use super::error::{NodeProblem, Step};
+use super::known::Known;
+use super::sizes::{Equal, Sizes};
+use crate::onnx::error::Fail;
+
+/// A tensor of the ONNX graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Val(u32);
+
+/// The graph and the tensors that nodes have given so far.
+pub(super) struct Builder {
+    pub graph: Graph,
+    pub sizes: Sizes,
+    slots: Vec<Slot>,
+    dim_values: IndexMap<Dim, Value>,
+}
+
+struct Slot {
+    ty: TensorType,
+    known: Option<Arc<Known>>,
+    constant: Option<(Option<String>, HostTensor)>,
+    value: Option<Value>,
+}
+
+impl Builder {
+    /// Makes a builder whose graph declares the symbols that are not replaced.
+    pub fn new(name: &str, sizes: Sizes) -> Builder {
+        let mut graph = Graph::new(name);
+        let free = sizes.symbols.iter().filter(|(s, _)| !sizes.replaced.contains_key(*s));
+        for (symbol, info) in free {
+            graph.declare_symbol(symbol.clone(), *info);
+        }
+        Builder {
+            graph,
+            sizes,
+            slots: Vec::new(),
+            dim_values: IndexMap::new(),
+        }
+    }
+
+    fn slot(&mut self, slot: Slot) -> Val {
+        self.slots.push(slot);
+        Val((self.slots.len() - 1) as u32)
+    }
+
+    /// A value of the graph.
+    pub fn of_value(&mut self, value: Value) -> Val {
+        let ty = self.graph.ty(value).clone();
+        self.slot(Slot {
+            ty,
+            known: None,
+            constant: None,
+            value: Some(value),
+        })
+    }
+
+    /// A known tensor.
+    pub fn of_known(&mut self, known: Known) -> Val {
+        let ty = TensorType::new(known.dtype, known.shape.as_slice());
+        self.slot(Slot {
+            ty,
+            known: Some(Arc::new(known)),
+            constant: None,
+            value: None,
+        })
+    }
+
+    /// A constant; no node reads it until its value is needed.
+    pub fn of_constant(&mut self, name: Option<String>, tensor: HostTensor) -> Val {
+        let known = Known::from_tensor(&tensor).map(Arc::new);
+        let ty = TensorType::new(tensor.dtype, tensor.shape.as_slice());
+        self.slot(Slot {
+            ty,
+            known,
+            constant: Some((name, tensor)),
+            value: None,
+        })
+    }
+
+    pub fn ty(&self, val: Val) -> &TensorType {
+        &self.slots[val.0 as usize].ty
+    }
+
+    pub fn known(&self, val: Val) -> Option<Arc<Known>> {
+        self.slots[val.0 as usize].known.clone()
+    }
+
+    /// Returns the tensor if it is a constant, whatever its size.
+    pub fn constant(&self, val: Val) -> Option<HostTensor> {
+        let slot = &self.slots[val.0 as usize];
+        if let Some((_, tensor)) = &slot.constant {
+            return Some(tensor.clone());
+        }
+        slot.known.as_ref().and_then(|k| k.to_tensor())
+    }
+
+    /// Returns the value in the graph, and makes it if there is none yet.
+    pub fn value(&mut self, val: Val, origin: &Origin) -> Step<Value> {
+        let slot = &mut self.slots[val.0 as usize];
+        if let Some(value) = slot.value {
+            return Ok(value);
+        }
+        let value = if let Some((name, tensor)) = &slot.constant {
+            let origin = name
+                .as_ref()
+                .map_or_else(|| origin.clone(), |n| Origin::Named(n.as_str().into()));
+            self.graph.add_constant(name.clone(), tensor.clone(), origin)
+        } else if let Some(known) = slot.known.clone() {
+            match known.to_tensor() {
+                Some(tensor) => self.graph.add_constant(None, tensor, origin.clone()),
+                None => self.symbolic(&known, origin)?,
+            }
+        } else {
+            return Err(NodeProblem::Unsupported {
+                what: "a tensor without a value".to_owned(),
+            }
+            .into());
+        };
+        self.slots[val.0 as usize].value = Some(value);
+        Ok(value)
+    }
+
+    /// Makes a tensor of sizes.
+    fn symbolic(&mut self, known: &Known, origin: &Origin) -> Step<Value> {
+        let dims = known.dims().unwrap_or_default();
+        let shape: Shape = known.shape.as_slice().into();
+        let joined = if dims.windows(2).all(|w| w[0] == w[1]) {
+            let one = self.dim_value(&dims[0], origin)?;
+            if shape.rank() == 0 {
+                one
+            } else {
+                self.add(Op::View(View::Broadcast(shape.clone())), &[one], origin)?
+            }
+        } else {
+            let mut parts = Vec::with_capacity(dims.len());
+            for dim in &dims {
+                let scalar = self.dim_value(dim, origin)?;
+                parts.push(self.add(Op::View(View::Reshape([1i64].into())), &[scalar], origin)?);
+            }
+            let row = self.add(Op::View(View::Concat { axis: 0 }), &parts, origin)?;
+            if shape.rank() == 1 {
+                row
+            } else {
+                self.add(Op::View(View::Reshape(shape)), &[row], origin)?
+            }
+        };
+        Ok(self.graph.cast(joined, known.dtype, origin.clone())?)
+    }
+
+    fn dim_value(&mut self, dim: &Dim, origin: &Origin) -> Step<Value> {
+        if let Some(value) = self.dim_values.get(dim) {
+            return Ok(*value);
+        }
+        let value = match dim.as_const() {
+            Some(v) => self.graph.add_scalar(DType::I64, ir::Scalar::Int(v), origin.clone()),
+            None => self.add(Op::DimValue(dim.clone()), &[], origin)?,
+        };
+        self.dim_values.insert(dim.clone(), value);
+        Ok(value)
+    }
+
+    fn add(&mut self, op: Op, operands: &[Value], origin: &Origin) -> Step<Value> {
+        Ok(self.graph.add(op, operands, origin.clone())?.into())
+    }
+
+    /// Demands that two sizes are equal; assumes it, and asks for a restart, where that is possible.
+    pub fn require_equal(&mut self, left: &Dim, right: &Dim) -> Step<()> {
+        match self.sizes.require_equal(left, right) {
+            Ok(Equal::Already) => Ok(()),
+            Ok(Equal::Assumed) => Err(Fail::Restart),
+            Err(_) => Err(NodeProblem::Sizes {
+                left: left.clone(),
+                right: right.clone(),
+            }
+            .into()),
+        }
+    }
+
+    /// Broadcasts two shapes as NumPy does. Two sizes of which neither is 1 are required to be equal.
+    pub fn broadcast(&mut self, left: &Shape, right: &Shape) -> Step<Shape> {
+        let rank = left.rank().max(right.rank());
+        let at = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(Dim::Const(1), |i| s[i].clone());
+        let mut dims = Vec::with_capacity(rank);
+        for i in 0..rank {
+            let (l, r) = (at(left, i), at(right, i));
+            if l == r || r.is(1) {
+                dims.push(l);
+                continue;
+            }
+            if l.is(1) {
+                dims.push(r);
+                continue;
+            }
+            match self.sizes.require_equal(&l, &r) {
+                Ok(Equal::Already) => dims.push(l),
+                Ok(Equal::Assumed) => return Err(Fail::Restart),
+                Err(_) => {
+                    let reason = format!("{l} and {r} differ, or are not known to be equal");
+                    return Err(NodeProblem::Shapes {
+                        left: left.clone(),
+                        right: right.clone(),
+                        reason,
+                    }
+                    .into());
+                }
+            }
+        }
+        Ok(Shape(dims))
+    }
+}

@@ -1,0 +1,527 @@
+//! Small tensors whose every element is known at import: the shape arithmetic.
+//!
+//! Exporters compute shapes inside the graph (`Shape → Gather → Mul → Concat → Reshape`). A [`Known`] carries such a
+//! tensor as dims, which may be symbolic, or as floats where a size goes through floating point. Ops over known operands
+//! give known results, and no node; [`FOLD_LIMIT`] keeps this to shapes, masks of shapes and the like.
+
+use ir::convert::round_to;
+use ir::dim::Dim;
+use ir::op::{BinaryOp, ReduceOp, UnaryOp};
+use ir::{DType, HostTensor};
+
+use super::sizes::Sizes;
+
+/// The most elements a known tensor has.
+pub(super) const FOLD_LIMIT: usize = 256;
+
+/// A tensor of known elements, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Known {
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    pub elements: Vec<Element>,
+}
+
+/// One element: a dim for integers and bools (0 and 1), a float for floats.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Element {
+    Dim(Dim),
+    Float(f64),
+}
+
+impl Element {
+    fn dim(&self) -> Option<&Dim> {
+        match self {
+            Element::Dim(d) => Some(d),
+            Element::Float(_) => None,
+        }
+    }
+}
+
+impl From<bool> for Element {
+    fn from(v: bool) -> Element {
+        Element::Dim(Dim::Const(i64::from(v)))
+    }
+}
+
+impl Known {
+    /// A vector of `i64` dims.
+    pub fn vector(dims: Vec<Dim>) -> Known {
+        Known {
+            dtype: DType::I64,
+            shape: vec![dims.len()],
+            elements: dims.into_iter().map(Element::Dim).collect(),
+        }
+    }
+
+    /// An `i64` scalar.
+    pub fn scalar(dim: Dim) -> Known {
+        Known {
+            dtype: DType::I64,
+            shape: Vec::new(),
+            elements: vec![Element::Dim(dim)],
+        }
+    }
+
+    /// Decodes a tensor that is small enough.
+    pub fn from_tensor(tensor: &HostTensor) -> Option<Known> {
+        if tensor.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))? > FOLD_LIMIT {
+            return None;
+        }
+        let elements = if tensor.dtype.is_float() {
+            tensor.to_f64().into_iter().map(Element::Float).collect()
+        } else {
+            tensor
+                .to_i64()
+                .into_iter()
+                .map(|v| Element::Dim(Dim::Const(v)))
+                .collect()
+        };
+        Some(Known {
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            elements,
+        })
+    }
+
+    /// Encodes the tensor, if no element is symbolic.
+    pub fn to_tensor(&self) -> Option<HostTensor> {
+        if self.dtype.is_float() {
+            let values = self.floats()?;
+            HostTensor::from_f64(self.dtype, self.shape.clone(), &values).ok()
+        } else {
+            HostTensor::from_i64(self.dtype, self.shape.clone(), &self.ints()?).ok()
+        }
+    }
+
+    /// Returns the elements as dims; `None` for floats.
+    pub fn dims(&self) -> Option<Vec<Dim>> {
+        self.elements.iter().map(|e| e.dim().cloned()).collect()
+    }
+
+    /// Returns the elements as integers, if none is symbolic.
+    pub fn ints(&self) -> Option<Vec<i64>> {
+        self.elements.iter().map(|e| e.dim()?.as_const()).collect()
+    }
+
+    /// Returns the elements as numbers, if none is symbolic.
+    pub fn floats(&self) -> Option<Vec<f64>> {
+        self.elements
+            .iter()
+            .map(|e| match e {
+                Element::Float(v) => Some(*v),
+                Element::Dim(d) => d.as_const().map(|v| v as f64),
+            })
+            .collect()
+    }
+
+    /// Makes a tensor of the same type from elements of this one: `from[i]` is the source of element `i`.
+    pub fn select(&self, shape: Vec<usize>, from: impl IntoIterator<Item = usize>) -> Option<Known> {
+        let elements: Option<Vec<Element>> = from.into_iter().map(|i| self.elements.get(i).cloned()).collect();
+        let elements = elements.filter(|e| e.len() == shape.iter().product::<usize>())?;
+        Some(Known {
+            dtype: self.dtype,
+            shape,
+            elements,
+        })
+    }
+
+    /// Broadcasts to a shape as NumPy does.
+    pub fn broadcast(&self, shape: &[usize]) -> Option<Known> {
+        let count = count(shape)?;
+        let lead = shape.len().checked_sub(self.shape.len())?;
+        if (0..self.shape.len()).any(|i| self.shape[i] != 1 && self.shape[i] != shape[lead + i]) {
+            return None;
+        }
+        let source = |flat: usize| {
+            let index = unflatten(flat, shape);
+            self.shape
+                .iter()
+                .zip(&index[lead..])
+                .fold(0, |at, (&size, &i)| at * size + if size == 1 { 0 } else { i })
+        };
+        self.select(shape.to_vec(), (0..count).map(source))
+    }
+
+    /// Permutes axes.
+    pub fn transpose(&self, perm: &[usize]) -> Option<Known> {
+        let shape: Vec<usize> = perm.iter().map(|&p| self.shape[p]).collect();
+        let source = |flat: usize| {
+            let index = unflatten(flat, &shape);
+            let mut from = vec![0; index.len()];
+            for (axis, &p) in perm.iter().enumerate() {
+                from[p] = index[axis];
+            }
+            flatten(&from, &self.shape)
+        };
+        self.select(shape.clone(), (0..self.elements.len()).map(source))
+    }
+
+    /// Takes `start + i·step`, `i < size`, along each axis.
+    pub fn slice(&self, starts: &[i64], sizes: &[usize], steps: &[i64]) -> Option<Known> {
+        let count = count(sizes)?;
+        let mut from = Vec::with_capacity(count);
+        for flat in 0..count {
+            let mut at = 0usize;
+            for (axis, &i) in unflatten(flat, sizes).iter().enumerate() {
+                let position = steps[axis].checked_mul(i as i64)?.checked_add(starts[axis])?;
+                let position = usize::try_from(position).ok().filter(|p| *p < self.shape[axis])?;
+                at = at * self.shape[axis] + position;
+            }
+            from.push(at);
+        }
+        self.select(sizes.to_vec(), from)
+    }
+
+    /// NumPy's `take` with known indices.
+    pub fn take(&self, axis: usize, indices: &Known) -> Option<Known> {
+        let size = self.shape[axis];
+        let wrap = |i: i64| {
+            usize::try_from(if i < 0 { i + size as i64 } else { i })
+                .ok()
+                .filter(|i| *i < size)
+        };
+        let picks: Vec<usize> = indices.ints()?.into_iter().map(wrap).collect::<Option<_>>()?;
+        let inner: usize = self.shape[axis + 1..].iter().product();
+        let outer: usize = self.shape[..axis].iter().product();
+        let shape = [&self.shape[..axis], &indices.shape, &self.shape[axis + 1..]].concat();
+        count(&shape)?;
+        let picks = &picks;
+        let from = (0..outer).flat_map(|o| {
+            picks
+                .iter()
+                .flat_map(move |&p| (0..inner).map(move |i| (o * size + p) * inner + i))
+        });
+        self.select(shape, from)
+    }
+
+    /// Joins along an axis.
+    pub fn concat(parts: &[&Known], axis: usize) -> Option<Known> {
+        let first = parts.first()?;
+        let mut shape = first.shape.clone();
+        shape[axis] = parts.iter().map(|p| p.shape[axis]).sum();
+        count(&shape)?;
+        let outer: usize = first.shape[..axis].iter().product();
+        let mut elements = Vec::new();
+        for o in 0..outer {
+            for part in parts {
+                let chunk: usize = part.shape[axis..].iter().product();
+                elements.extend_from_slice(part.elements.get(o * chunk..(o + 1) * chunk)?);
+            }
+        }
+        Some(Known {
+            dtype: first.dtype,
+            shape,
+            elements,
+        })
+    }
+
+    /// Converts to another type; `None` where a symbolic size would become a float or could be cut off.
+    pub fn cast(&self, to: DType, sizes: &Sizes) -> Option<Known> {
+        let convert = |e: &Element| -> Option<Element> {
+            Some(match e {
+                Element::Float(v) if to.is_float() => Element::Float(round_to(to, *v)),
+                Element::Float(v) if to == DType::Bool => (*v != 0.0).into(),
+                // Rust's `as` truncates and saturates, with 0 for NaN, as the evaluator does.
+                Element::Float(v) => Element::Dim(Dim::Const(fit(to, *v as i64)?)),
+                Element::Dim(d) => match d.as_const() {
+                    Some(v) if to.is_float() => Element::Float(round_to(to, v as f64)),
+                    Some(v) if to == DType::Bool => (v != 0).into(),
+                    Some(v) => Element::Dim(Dim::Const(fit(to, v)?)),
+                    None if to == DType::Bool => (!decide(BinaryOp::Eq, d, &Dim::Const(0), sizes)?).into(),
+                    None if matches!(to, DType::I64 | DType::I32) => Element::Dim(d.clone()),
+                    None => return None,
+                },
+            })
+        };
+        let elements = self.elements.iter().map(convert).collect::<Option<_>>()?;
+        Some(Known {
+            dtype: to,
+            shape: self.shape.clone(),
+            elements,
+        })
+    }
+
+    /// Applies a unary op.
+    pub fn unary(&self, op: UnaryOp, sizes: &Sizes) -> Option<Known> {
+        let one = |e: &Element| match e {
+            Element::Dim(d) => unary_dim(op, d, self.dtype, sizes).map(Element::Dim),
+            Element::Float(v) => unary_float(op, *v).map(|v| Element::Float(round_to(self.dtype, v))),
+        };
+        let elements = self.elements.iter().map(one).collect::<Option<_>>()?;
+        Some(Known {
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            elements,
+        })
+    }
+
+    /// Applies a binary op with broadcasting.
+    pub fn binary(op: BinaryOp, a: &Known, b: &Known, sizes: &Sizes) -> Option<Known> {
+        let shape = broadcast_shapes(&a.shape, &b.shape)?;
+        let (a, b) = (a.broadcast(&shape)?, b.broadcast(&shape)?);
+        let one = |(x, y): (&Element, &Element)| match (x, y) {
+            (Element::Dim(x), Element::Dim(y)) if op.is_comparison() => decide(op, x, y, sizes).map(Element::from),
+            (Element::Dim(x), Element::Dim(y)) => binary_dim(op, x, y, a.dtype, sizes).map(Element::Dim),
+            (Element::Float(x), Element::Float(y)) if op.is_comparison() => compare(op, *x, *y).map(Element::from),
+            (Element::Float(x), Element::Float(y)) => {
+                binary_float(op, *x, *y).map(|v| Element::Float(round_to(a.dtype, v)))
+            }
+            _ => None,
+        };
+        let elements = a.elements.iter().zip(&b.elements).map(one).collect::<Option<_>>()?;
+        let dtype = if op.is_comparison() { DType::Bool } else { a.dtype };
+        Some(Known { dtype, shape, elements })
+    }
+
+    /// Picks from one of two with broadcasting.
+    pub fn choose(condition: &Known, yes: &Known, no: &Known) -> Option<Known> {
+        let shape = broadcast_shapes(&broadcast_shapes(&condition.shape, &yes.shape)?, &no.shape)?;
+        let (c, y, n) = (
+            condition.broadcast(&shape)?.ints()?,
+            yes.broadcast(&shape)?,
+            no.broadcast(&shape)?,
+        );
+        let elements = c
+            .iter()
+            .zip(y.elements.into_iter().zip(n.elements))
+            .map(|(&c, (y, n))| if c != 0 { y } else { n });
+        Some(Known {
+            dtype: yes.dtype,
+            shape,
+            elements: elements.collect(),
+        })
+    }
+
+    /// Folds axes (sorted).
+    pub fn reduce(&self, op: ReduceOp, axes: &[usize], keep: bool, sizes: &Sizes) -> Option<Known> {
+        let op = match op {
+            ReduceOp::Sum => BinaryOp::Add,
+            ReduceOp::Prod => BinaryOp::Mul,
+            ReduceOp::Max => BinaryOp::Max,
+            ReduceOp::Min => BinaryOp::Min,
+            ReduceOp::All => BinaryOp::And,
+            ReduceOp::Any => BinaryOp::Or,
+            ReduceOp::Mean | ReduceOp::ArgMax | ReduceOp::ArgMin => return None,
+        };
+        let kept: Vec<usize> = (0..self.shape.len())
+            .map(|a| if axes.contains(&a) { 1 } else { self.shape[a] })
+            .collect();
+        let mut results: Vec<Option<Element>> = vec![None; kept.iter().product()];
+        for (flat, element) in self.elements.iter().enumerate() {
+            let mut index = unflatten(flat, &self.shape);
+            axes.iter().for_each(|&a| index[a] = 0);
+            let slot = &mut results[flatten(&index, &kept)];
+            *slot = Some(match slot.take() {
+                None => element.clone(),
+                Some(Element::Dim(x)) => Element::Dim(binary_dim(op, &x, element.dim()?, self.dtype, sizes)?),
+                Some(Element::Float(_)) => return None,
+            });
+        }
+        // Of no elements, a sum is 0 and a product 1; the others stay with the evaluator.
+        let empty = match op {
+            BinaryOp::Add => Some(0),
+            BinaryOp::Mul => Some(1),
+            _ => None,
+        };
+        let fill = |e: Option<Element>| match (e, empty) {
+            (None, Some(v)) if !self.dtype.is_float() => Some(Element::Dim(Dim::Const(v))),
+            (e, _) => e,
+        };
+        let elements = results.into_iter().map(fill).collect::<Option<_>>()?;
+        let shape = if keep {
+            kept
+        } else {
+            (0..self.shape.len())
+                .filter(|a| !axes.contains(a))
+                .map(|a| self.shape[a])
+                .collect()
+        };
+        Some(Known {
+            dtype: self.dtype,
+            shape,
+            elements,
+        })
+    }
+}
+
+/// Decides a comparison of two dims by their bounds.
+pub(super) fn decide(op: BinaryOp, a: &Dim, b: &Dim, sizes: &Sizes) -> Option<bool> {
+    // Between constants a difference could saturate.
+    let (lo, hi) = match (a, b) {
+        (Dim::Const(a), Dim::Const(b)) => {
+            let sign = Some(a.cmp(b) as i64);
+            (sign, sign)
+        }
+        _ => (a - b).bounds(&sizes.symbols),
+    };
+    let above = |v: i64| lo.is_some_and(|lo| lo >= v);
+    let below = |v: i64| hi.is_some_and(|hi| hi <= v);
+    let pick = |yes: bool, no: bool| {
+        if yes {
+            Some(true)
+        } else if no {
+            Some(false)
+        } else {
+            None
+        }
+    };
+    match op {
+        BinaryOp::Eq => pick(above(0) && below(0), above(1) || below(-1)),
+        BinaryOp::Ne => pick(above(1) || below(-1), above(0) && below(0)),
+        BinaryOp::Lt => pick(below(-1), above(0)),
+        BinaryOp::Le => pick(below(0), above(1)),
+        BinaryOp::Gt => pick(above(1), below(0)),
+        BinaryOp::Ge => pick(above(0), below(-1)),
+        _ => None,
+    }
+}
+
+fn unary_dim(op: UnaryOp, d: &Dim, dtype: DType, sizes: &Sizes) -> Option<Dim> {
+    Some(match op {
+        UnaryOp::Neg => match d.as_const() {
+            Some(v) => Dim::Const(fit(dtype, v.checked_neg()?)?),
+            None => -d.clone(),
+        },
+        UnaryOp::Abs if sizes.at_least(d, 0) => d.clone(),
+        UnaryOp::Abs => Dim::Const(fit(dtype, d.as_const()?.checked_abs()?)?),
+        UnaryOp::Sign if sizes.at_least(d, 1) => Dim::Const(1),
+        UnaryOp::Sign => Dim::Const(d.as_const()?.signum()),
+        UnaryOp::Not if dtype == DType::Bool => Dim::Const(1 - d.as_const()?),
+        _ => return None,
+    })
+}
+
+fn unary_float(op: UnaryOp, v: f64) -> Option<f64> {
+    Some(match op {
+        UnaryOp::Neg => -v,
+        UnaryOp::Abs => v.abs(),
+        UnaryOp::Floor => v.floor(),
+        UnaryOp::Ceil => v.ceil(),
+        UnaryOp::Round => v.round_ties_even(),
+        UnaryOp::Trunc => v.trunc(),
+        UnaryOp::Sqrt => v.sqrt(),
+        UnaryOp::Recip => 1.0 / v,
+        _ => return None,
+    })
+}
+
+fn binary_dim(op: BinaryOp, a: &Dim, b: &Dim, dtype: DType, sizes: &Sizes) -> Option<Dim> {
+    if let (Dim::Const(a), Dim::Const(b)) = (a, b) {
+        let (a, b) = (*a, *b);
+        let value = match op {
+            BinaryOp::Add => a.checked_add(b)?,
+            BinaryOp::Sub => a.checked_sub(b)?,
+            BinaryOp::Mul => a.checked_mul(b)?,
+            BinaryOp::Div => a.checked_div(b)?,
+            BinaryOp::Rem => a.checked_rem(b)?,
+            BinaryOp::Mod => Some(a.checked_rem(b)?).map(|r| if r != 0 && (r < 0) != (b < 0) { r + b } else { r })?,
+            BinaryOp::Pow => a.checked_pow(u32::try_from(b).ok()?)?,
+            BinaryOp::Max => a.max(b),
+            BinaryOp::Min => a.min(b),
+            BinaryOp::And => a & b,
+            BinaryOp::Or => a | b,
+            BinaryOp::Xor => a ^ b,
+            _ => return None,
+        };
+        return fit(dtype, value).map(Dim::Const);
+    }
+    if !matches!(dtype, DType::I64 | DType::I32) {
+        return None;
+    }
+    Some(match op {
+        BinaryOp::Add => a.clone() + b.clone(),
+        BinaryOp::Sub => a - b,
+        BinaryOp::Mul => a.clone() * b.clone(),
+        BinaryOp::Div => {
+            // Truncation is flooring where nothing is negative.
+            if sizes.at_least(a, 0) && sizes.at_least(b, 1) {
+                a.floor_div(b)
+            } else {
+                a.exact_div(b).filter(|_| !b.is(0))?
+            }
+        }
+        BinaryOp::Mod if sizes.at_least(b, 1) => a.modulo(b),
+        BinaryOp::Rem if sizes.at_least(a, 0) && sizes.at_least(b, 1) => a.modulo(b),
+        BinaryOp::Max => sizes.max(a, b),
+        BinaryOp::Min => sizes.min(a, b),
+        BinaryOp::Pow => match b.as_const()? {
+            n @ 0..=4 => (0..n).fold(Dim::Const(1), |p, _| p * a.clone()),
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+fn binary_float(op: BinaryOp, a: f64, b: f64) -> Option<f64> {
+    Some(match op {
+        BinaryOp::Add => a + b,
+        BinaryOp::Sub => a - b,
+        BinaryOp::Mul => a * b,
+        BinaryOp::Div => a / b,
+        _ => return None,
+    })
+}
+
+fn compare(op: BinaryOp, a: f64, b: f64) -> Option<bool> {
+    Some(match op {
+        BinaryOp::Eq => a == b,
+        BinaryOp::Ne => a != b,
+        BinaryOp::Lt => a < b,
+        BinaryOp::Le => a <= b,
+        BinaryOp::Gt => a > b,
+        BinaryOp::Ge => a >= b,
+        _ => return None,
+    })
+}
+
+/// Returns the number if the type holds it; arithmetic that would wrap is left to the evaluator.
+fn fit(dtype: DType, value: i64) -> Option<i64> {
+    let bits = dtype.bits();
+    let (lo, hi) = match dtype {
+        DType::I64 => return Some(value),
+        DType::Bool => (0, 1),
+        DType::U8 | DType::U4 => (0, (1i64 << bits) - 1),
+        _ => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
+    };
+    (lo..=hi).contains(&value).then_some(value)
+}
+
+fn broadcast_shapes(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
+    let rank = a.len().max(b.len());
+    let at = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |i| s[i]);
+    let shape: Option<Vec<usize>> = (0..rank)
+        .map(|i| match (at(a, i), at(b, i)) {
+            (x, y) if x == y => Some(x),
+            (1, y) => Some(y),
+            (x, 1) => Some(x),
+            _ => None,
+        })
+        .collect();
+    shape.filter(|s| count(s).is_some())
+}
+
+/// Returns the number of elements, if it is within the limit.
+fn count(shape: &[usize]) -> Option<usize> {
+    shape
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul(*d))
+        .filter(|n| *n <= FOLD_LIMIT)
+}
+
+fn unflatten(mut flat: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (i, &size) in index.iter_mut().zip(shape).rev() {
+        *i = flat % size;
+        flat /= size;
+    }
+    index
+}
+
+fn flatten(index: &[usize], shape: &[usize]) -> usize {
+    index.iter().zip(shape).fold(0, |at, (&i, &size)| at * size + i)
+}
+
+#[cfg(test)]
+#[path = "known_tests.rs"]
+mod tests;

@@ -1,0 +1,210 @@
+//! Convolutions, and how windows read their attributes.
+
+use ir::Dim;
+use ir::op::{Conv, Layout, Op, Window};
+
+use super::{Row, op};
+use crate::onnx::builder::Val;
+use crate::onnx::error::{NodeProblem, Step};
+use crate::onnx::node::Node;
+
+pub(super) const ROWS: &[Row] = &[op("Conv", 1, conv), op("ConvTranspose", 1, conv_transpose)];
+
+/// The largest stride, pad, kernel or dilation; keeps window arithmetic inside 64 bits.
+const WINDOW_LIMIT: i64 = 1 << 24;
+
+/// Reads a list with one entry a spatial axis.
+pub(super) fn spatial_list(node: &Node<'_>, name: &str, spatial: usize, least: i64) -> Step<Option<Vec<i64>>> {
+    let Some(list) = node.ints(name)? else { return Ok(None) };
+    if list.len() != spatial || list.iter().any(|v| !(least..=WINDOW_LIMIT).contains(v)) {
+        return node.bad(name, list, format!("{spatial} numbers of at least {least}"));
+    }
+    Ok(Some(list))
+}
+
+/// Reads strides, dilations and pads; `auto_pad` is worked out for the given output rule.
+///
+/// With `SAME_*` an axis of `n` gives `⌈n / stride⌉`.
+pub(super) fn window(node: &Node<'_>, spatial: &[Dim], kernel: &[i64]) -> Step<Window> {
+    let count = spatial.len();
+    let strides = spatial_list(node, "strides", count, 1)?.unwrap_or_else(|| vec![1; count]);
+    let dilations = spatial_list(node, "dilations", count, 1)?.unwrap_or_else(|| vec![1; count]);
+    let (mut pad_low, mut pad_high) = (vec![0; count], vec![0; count]);
+    match node.text("auto_pad", "NOTSET")?.as_str() {
+        "NOTSET" | "" => {
+            if let Some(pads) = spatial_list(node, "pads", count * 2, 0)? {
+                pad_low.copy_from_slice(&pads[..count]);
+                pad_high.copy_from_slice(&pads[count..]);
+            }
+        }
+        "VALID" => {}
+        mode @ ("SAME_UPPER" | "SAME_LOWER") => {
+            for axis in 0..count {
+                let reach = (kernel[axis] - 1) * dilations[axis] + 1;
+                let total = same_padding(node, &spatial[axis], strides[axis], reach)?;
+                let (small, large) = (total / 2, total - total / 2);
+                (pad_low[axis], pad_high[axis]) = if mode == "SAME_UPPER" {
+                    (small, large)
+                } else {
+                    (large, small)
+                };
+            }
+        }
+        other => return node.bad("auto_pad", other, "NOTSET, VALID, SAME_UPPER or SAME_LOWER"),
+    }
+    Ok(Window {
+        strides,
+        pad_low,
+        pad_high,
+        dilations,
+    })
+}
+
+/// `max((⌈n / stride⌉ − 1)·stride + reach − n, 0)`, which must be a number.
+fn same_padding(node: &Node<'_>, size: &Dim, stride: i64, reach: i64) -> Step<i64> {
+    let needed = (size.ceil_div(&Dim::Const(stride)) - 1) * stride + reach - size.clone();
+    match node.build.sizes.max(&needed, &Dim::Const(0)).as_const() {
+        Some(total) => Ok(total),
+        None => {
+            let size = size.clone();
+            node.unsupported(format!(
+                "SAME padding with stride {stride} over the varying size {size}; fix or bound it"
+            ))
+        }
+    }
+}
+
+fn constants(dims: &[Dim]) -> Option<Vec<i64>> {
+    dims.iter()
+        .map(|d| d.as_const().filter(|v| (1..=WINDOW_LIMIT).contains(v)))
+        .collect()
+}
+
+/// The kernel from the filter's shape; the attribute must agree.
+fn kernel(node: &Node<'_>, filter: Val, spatial: usize) -> Step<Vec<i64>> {
+    let shape = node.shape(filter);
+    let Some(kernel) = constants(&shape[2..]) else {
+        return node.unsupported(format!("a kernel of shape {shape}, which is not constant"));
+    };
+    if let Some(stated) = spatial_list(node, "kernel_shape", spatial, 1)?
+        && stated != kernel
+    {
+        return node.bad("kernel_shape", stated, format!("the filter's, {kernel:?}"));
+    }
+    Ok(kernel)
+}
+
+struct Parts {
+    x: Val,
+    filter: Val,
+    operands: Vec<Val>,
+    spatial: Vec<Dim>,
+    groups: i64,
+}
+
+fn parts(node: &mut Node<'_>, transposed: bool) -> Step<Parts> {
+    let (x, filter) = (node.input(0)?, node.input(1)?);
+    let (input, weights) = (node.shape(x), node.shape(filter));
+    if input.rank() < 3 {
+        return node.rank_error(0, "at least 3");
+    }
+    if weights.rank() != input.rank() {
+        return node.rank_error(1, input.rank().to_string());
+    }
+    let groups = node.int_or("group", 1)?;
+    if !(1..=WINDOW_LIMIT).contains(&groups) {
+        return node.bad("group", groups, "at least 1");
+    }
+    let channels = if transposed {
+        weights[0].clone()
+    } else {
+        weights[1].clone() * groups
+    };
+    node.build.require_equal(&input[1], &channels)?;
+    let operands = [Some(x), Some(filter), node.optional(2)]
+        .into_iter()
+        .flatten()
+        .collect();
+    Ok(Parts {
+        x,
+        filter,
+        operands,
+        spatial: input[2..].to_vec(),
+        groups,
+    })
+}
+
+fn conv(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let p = parts(node, false)?;
+    let kernel = kernel(node, p.filter, p.spatial.len())?;
+    let window = window(node, &p.spatial, &kernel)?;
+    let out = node.dtype(p.x);
+    let conv = Conv {
+        window,
+        groups: p.groups,
+        layout: Layout::ChannelsFirst,
+        transposed: None,
+        out,
+    };
+    Ok(vec![node.add(Op::Conv(conv), &p.operands)?])
+}
+
+/// `output_shape`, where given, sets the padding: `total = stride·(n − 1) + extra + reach − output`.
+fn conv_transpose(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let p = parts(node, true)?;
+    let count = p.spatial.len();
+    let kernel = kernel(node, p.filter, count)?;
+    let extra = spatial_list(node, "output_padding", count, 0)?.unwrap_or_else(|| vec![0; count]);
+    let auto = node.text("auto_pad", "NOTSET")?;
+    let same = auto.starts_with("SAME");
+    let output = spatial_list(node, "output_shape", count, 1)?;
+    let strides = spatial_list(node, "strides", count, 1)?.unwrap_or_else(|| vec![1; count]);
+    let dilations = spatial_list(node, "dilations", count, 1)?.unwrap_or_else(|| vec![1; count]);
+    let window = if output.is_none() && !same {
+        window(node, &p.spatial, &kernel)?
+    } else {
+        let (mut pad_low, mut pad_high) = (vec![0; count], vec![0; count]);
+        for axis in 0..count {
+            let reach = (kernel[axis] - 1) * dilations[axis] + 1;
+            let full = (p.spatial[axis].clone() - 1) * strides[axis] + extra[axis] + reach;
+            let wanted = match &output {
+                Some(sizes) => Dim::Const(sizes[axis]),
+                None => p.spatial[axis].clone() * strides[axis],
+            };
+            let Some(total) = (full - wanted.clone()).as_const() else {
+                let size = p.spatial[axis].clone();
+                return node.unsupported(format!("an output size of {wanted} for the varying size {size}"));
+            };
+            if total < 0 {
+                let (found, expected) = (wanted.to_string(), format!("at most {}", wanted.clone() + total));
+                return Err(NodeProblem::Value {
+                    what: "output size",
+                    found,
+                    expected,
+                }
+                .into());
+            }
+            let (small, large) = (total / 2, total - total / 2);
+            (pad_low[axis], pad_high[axis]) = if auto == "SAME_UPPER" {
+                (small, large)
+            } else {
+                (large, small)
+            };
+        }
+        Window {
+            strides,
+            pad_low,
+            pad_high,
+            dilations,
+        }
+    };
+    let out = node.dtype(p.x);
+    let conv = Conv {
+        window,
+        groups: p.groups,
+        layout: Layout::ChannelsFirst,
+        transposed: Some(extra),
+        out,
+    };
+    Ok(vec![node.add(Op::Conv(conv), &p.operands)?])
+}

@@ -1,0 +1,205 @@
+//! One element from one element: arithmetic, comparisons, logic, casts, selection.
+
+use ir::DType;
+use ir::op::{BinaryOp, UnaryOp};
+
+use super::{Row, op};
+use crate::onnx::builder::Val;
+use crate::onnx::error::{NodeProblem, Step};
+use crate::onnx::known::Known;
+use crate::onnx::node::{Node, dtype_of};
+
+pub(super) const ROWS: &[Row] = &[
+    op("Abs", 6, |n| unary(n, UnaryOp::Abs)),
+    op("Acos", 7, |n| unary(n, UnaryOp::Acos)),
+    op("Acosh", 9, |n| unary(n, UnaryOp::Acosh)),
+    op("Add", 7, |n| binary(n, BinaryOp::Add)),
+    op("And", 7, |n| binary(n, BinaryOp::And)),
+    op("Asin", 7, |n| unary(n, UnaryOp::Asin)),
+    op("Asinh", 9, |n| unary(n, UnaryOp::Asinh)),
+    op("Atan", 7, |n| unary(n, UnaryOp::Atan)),
+    op("Atanh", 9, |n| unary(n, UnaryOp::Atanh)),
+    op("BitShift", 11, bit_shift),
+    op("BitwiseAnd", 18, |n| binary(n, BinaryOp::And)),
+    op("BitwiseNot", 18, |n| unary(n, UnaryOp::Not)),
+    op("BitwiseOr", 18, |n| binary(n, BinaryOp::Or)),
+    op("BitwiseXor", 18, |n| binary(n, BinaryOp::Xor)),
+    op("Cast", 6, cast),
+    op("CastLike", 15, cast_like),
+    op("Ceil", 6, |n| unary(n, UnaryOp::Ceil)),
+    op("Clip", 6, clip),
+    op("Cos", 7, |n| unary(n, UnaryOp::Cos)),
+    op("Cosh", 9, |n| unary(n, UnaryOp::Cosh)),
+    op("Div", 7, |n| binary(n, BinaryOp::Div)),
+    op("Equal", 7, |n| binary(n, BinaryOp::Eq)),
+    op("Erf", 9, |n| unary(n, UnaryOp::Erf)),
+    op("Exp", 6, |n| unary(n, UnaryOp::Exp)),
+    op("Floor", 6, |n| unary(n, UnaryOp::Floor)),
+    op("Greater", 7, |n| binary(n, BinaryOp::Gt)),
+    op("GreaterOrEqual", 12, |n| binary(n, BinaryOp::Ge)),
+    op("IsInf", 10, is_inf),
+    op("IsNaN", 9, |n| unary(n, UnaryOp::IsNan)),
+    op("Less", 7, |n| binary(n, BinaryOp::Lt)),
+    op("LessOrEqual", 12, |n| binary(n, BinaryOp::Le)),
+    op("Log", 6, |n| unary(n, UnaryOp::Log)),
+    op("Max", 6, |n| variadic(n, BinaryOp::Max)),
+    op("Mean", 6, mean),
+    op("Min", 6, |n| variadic(n, BinaryOp::Min)),
+    op("Mod", 10, modulo),
+    op("Mul", 7, |n| binary(n, BinaryOp::Mul)),
+    op("Neg", 6, |n| unary(n, UnaryOp::Neg)),
+    op("Not", 1, |n| unary(n, UnaryOp::Not)),
+    op("Or", 7, |n| binary(n, BinaryOp::Or)),
+    op("Pow", 7, pow),
+    op("Reciprocal", 6, |n| unary(n, UnaryOp::Recip)),
+    op("Round", 11, |n| unary(n, UnaryOp::Round)),
+    op("Sign", 9, |n| unary(n, UnaryOp::Sign)),
+    op("Sin", 7, |n| unary(n, UnaryOp::Sin)),
+    op("Sinh", 9, |n| unary(n, UnaryOp::Sinh)),
+    op("Sqrt", 6, |n| unary(n, UnaryOp::Sqrt)),
+    op("Sub", 7, |n| binary(n, BinaryOp::Sub)),
+    op("Sum", 6, |n| variadic(n, BinaryOp::Add)),
+    op("Tan", 7, |n| unary(n, UnaryOp::Tan)),
+    op("Tanh", 6, |n| unary(n, UnaryOp::Tanh)),
+    op("Where", 9, choose),
+    op("Xor", 7, |n| binary(n, BinaryOp::Xor)),
+];
+
+fn unary(node: &mut Node<'_>, op: UnaryOp) -> Step<Vec<Val>> {
+    let x = node.input(0)?;
+    Ok(vec![node.unary(op, x)?])
+}
+
+fn binary(node: &mut Node<'_>, op: BinaryOp) -> Step<Vec<Val>> {
+    let (a, b) = (node.input(0)?, node.input(1)?);
+    Ok(vec![node.binary(op, a, b)?])
+}
+
+fn variadic(node: &mut Node<'_>, op: BinaryOp) -> Step<Vec<Val>> {
+    let values = node.variadic()?;
+    let mut result = values[0];
+    for value in &values[1..] {
+        result = node.binary(op, result, *value)?;
+    }
+    Ok(vec![result])
+}
+
+fn mean(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let count = node.variadic()?.len();
+    let sum = variadic(node, BinaryOp::Add)?[0];
+    Ok(vec![node.with_scalar(BinaryOp::Div, sum, count as f64)?])
+}
+
+fn modulo(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let op = if node.flag("fmod")? {
+        BinaryOp::Rem
+    } else {
+        BinaryOp::Mod
+    };
+    binary(node, op)
+}
+
+/// The exponent may have another type; the result has the base's.
+fn pow(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let (x, y) = (node.input(0)?, node.input(1)?);
+    let (base, exponent) = (node.dtype(x), node.dtype(y));
+    if base == exponent {
+        return Ok(vec![node.binary(BinaryOp::Pow, x, y)?]);
+    }
+    if base.is_float() || !exponent.is_float() {
+        let y = node.cast(y, base)?;
+        return Ok(vec![node.binary(BinaryOp::Pow, x, y)?]);
+    }
+    // An integer to a float power is computed in the wider of f32 and the exponent's type.
+    let wide = if exponent == DType::F64 || base.bits() > 16 {
+        DType::F64
+    } else {
+        DType::F32
+    };
+    let (x, y) = (node.cast(x, wide)?, node.cast(y, wide)?);
+    let power = node.binary(BinaryOp::Pow, x, y)?;
+    Ok(vec![node.cast(power, base)?])
+}
+
+fn bit_shift(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    match node.text("direction", "")?.as_str() {
+        "LEFT" => binary(node, BinaryOp::Shl),
+        "RIGHT" => binary(node, BinaryOp::Shr),
+        other => node.bad("direction", other, "LEFT or RIGHT"),
+    }
+}
+
+fn cast(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let to = node.int("to")?;
+    let to = dtype_of(node.required("to", to)?)?;
+    let x = node.input(0)?;
+    Ok(vec![node.cast(x, to)?])
+}
+
+fn cast_like(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let (x, like) = (node.input(0)?, node.input(1)?);
+    let to = node.dtype(like);
+    Ok(vec![node.cast(x, to)?])
+}
+
+/// Bounds are attributes before opset 11 and inputs since. Where they cross, the upper one wins.
+fn clip(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let mut x = node.input(0)?;
+    let dtype = node.dtype(x);
+    let (low, high) = if node.opset < 11 {
+        let (low, high) = (node.float("min")?, node.float("max")?);
+        (low.map(|v| node.scalar(dtype, v)), high.map(|v| node.scalar(dtype, v)))
+    } else {
+        (node.optional(1), node.optional(2))
+    };
+    for (index, bound) in [(1, low), (2, high)] {
+        if let Some(bound) = bound
+            && node.ty(bound).elements() != 1
+        {
+            let found = node.shape(bound);
+            return Err(NodeProblem::Rank {
+                index,
+                found,
+                expected: "0".to_owned(),
+            }
+            .into());
+        }
+    }
+    if let Some(low) = low {
+        let low = node.reshape(low, ir::Shape::SCALAR)?;
+        x = node.binary(BinaryOp::Max, x, low)?;
+    }
+    if let Some(high) = high {
+        let high = node.reshape(high, ir::Shape::SCALAR)?;
+        x = node.binary(BinaryOp::Min, x, high)?;
+    }
+    Ok(vec![x])
+}
+
+fn is_inf(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let x = node.input(0)?;
+    let (negative, positive) = (
+        node.int_or("detect_negative", 1)? != 0,
+        node.int_or("detect_positive", 1)? != 0,
+    );
+    let result = match (negative, positive) {
+        (true, true) => node.unary(UnaryOp::IsInf, x)?,
+        (true, false) => node.with_scalar(BinaryOp::Eq, x, f64::NEG_INFINITY)?,
+        (false, true) => node.with_scalar(BinaryOp::Eq, x, f64::INFINITY)?,
+        (false, false) => {
+            let none = node.known(Known {
+                dtype: DType::Bool,
+                shape: Vec::new(),
+                elements: vec![false.into()],
+            });
+            let shape = node.shape(x);
+            node.broadcast(none, shape)?
+        }
+    };
+    Ok(vec![result])
+}
+
+fn choose(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let (condition, yes, no) = (node.input(0)?, node.input(1)?, node.input(2)?);
+    Ok(vec![node.select(condition, yes, no)?])
+}

@@ -1,0 +1,300 @@
+//! Tensors from nothing but attributes and shapes: constants, ranges, random numbers; and dropout, which at inference
+//! time does nothing.
+
+use ir::op::{BinaryOp, Op, RandomKind, UnaryOp};
+use ir::{DType, Dim, HostTensor, Scalar, Shape};
+
+use super::{Row, op};
+use crate::onnx::builder::Val;
+use crate::onnx::error::{NodeProblem, Step};
+use crate::onnx::known::{Element, Known};
+use crate::onnx::node::{Node, dtype_of};
+
+pub(super) const ROWS: &[Row] = &[
+    op("Bernoulli", 15, bernoulli),
+    op("BlackmanWindow", 17, |n| window(n, &[0.42, -0.5, 0.08])),
+    op("Constant", 1, constant),
+    op("ConstantOfShape", 9, constant_of_shape),
+    op("Dropout", 7, dropout),
+    op("EyeLike", 9, eye_like),
+    op("HammingWindow", 17, |n| window(n, &[25.0 / 46.0, -21.0 / 46.0])),
+    op("HannWindow", 17, |n| window(n, &[0.5, -0.5])),
+    op("RandomNormal", 1, |n| random(n, normal)),
+    op("RandomNormalLike", 1, |n| random_like(n, normal)),
+    op("RandomUniform", 1, |n| random(n, uniform)),
+    op("RandomUniformLike", 1, |n| random_like(n, uniform)),
+    op("Range", 11, range),
+];
+
+fn constant(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let floats = |v: Vec<f64>, shape: Vec<usize>| HostTensor::from_f64(DType::F32, shape, &v).ok();
+    let ints = |v: Vec<i64>, shape: Vec<usize>| HostTensor::from_i64(DType::I64, shape, &v).ok();
+    let tensor = if let Some(tensor) = node.tensor("value")? {
+        Some(tensor)
+    } else if let Some(v) = node.float("value_float")? {
+        floats(vec![v], Vec::new())
+    } else if let Some(v) = node.floats("value_floats")? {
+        let shape = vec![v.len()];
+        floats(v, shape)
+    } else if let Some(v) = node.int("value_int")? {
+        ints(vec![v], Vec::new())
+    } else if let Some(v) = node.ints("value_ints")? {
+        let shape = vec![v.len()];
+        ints(v, shape)
+    } else if node.has("sparse_value") {
+        return node.unsupported("a sparse constant");
+    } else if node.has("value_string") || node.has("value_strings") {
+        return node.unsupported("a constant of strings");
+    } else {
+        None
+    };
+    let tensor = node.required("value", tensor)?;
+    let name = node.proto.output.first().filter(|n| !n.is_empty()).cloned();
+    Ok(vec![node.build.of_constant(name, tensor)])
+}
+
+/// One value everywhere: `f32` 0 unless the attribute says otherwise.
+fn constant_of_shape(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let shape = Shape(node.known_dims(0, "shape")?);
+    if let Some(size) = shape.iter().find(|d| d.as_const().is_some_and(|v| v < 0)) {
+        let expected = "sizes that are not negative".to_owned();
+        return Err(NodeProblem::Value {
+            what: "shape",
+            found: size.to_string(),
+            expected,
+        }
+        .into());
+    }
+    let value = match node.tensor("value")? {
+        Some(value) if value.elements() == 1 => HostTensor {
+            shape: Vec::new(),
+            ..value
+        },
+        Some(value) => return node.bad("value", value.shape, "a tensor of one element"),
+        None => HostTensor::scalar(DType::F32, Scalar::Float(0.0)),
+    };
+    let value = node.build.of_constant(None, value);
+    Ok(vec![node.broadcast(value, shape)?])
+}
+
+/// `start + i·delta`; the number of elements must follow from constants and shapes.
+fn range(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let start = node.input(0)?;
+    let dtype = node.dtype(start);
+    if dtype.is_float() {
+        let number = |index, what| -> Step<f64> {
+            Ok(*node
+                .known_floats(index, what)?
+                .first()
+                .ok_or(NodeProblem::NotKnown { what, index })?)
+        };
+        let (from, limit, delta) = (number(0, "start")?, number(1, "limit")?, number(2, "step")?);
+        let count = ((limit - from) / delta).ceil().max(0.0);
+        if !count.is_finite() || count > f64::from(i32::MAX) {
+            let expected = "a finite number of elements".to_owned();
+            let found = format!("from {from} to {limit} by {delta}");
+            return Err(NodeProblem::Value {
+                what: "range",
+                found,
+                expected,
+            }
+            .into());
+        }
+        let positions = node.iota([count as i64].into(), 0, dtype)?;
+        let scaled = node.with_scalar(BinaryOp::Mul, positions, delta)?;
+        return Ok(vec![node.binary(BinaryOp::Add, scaled, start)?]);
+    }
+    let one = |index, what| -> Step<Dim> {
+        let dims = node.known_dims(index, what)?;
+        Ok(dims.into_iter().next().ok_or(NodeProblem::NotKnown { what, index })?)
+    };
+    let (from, limit, delta) = (one(0, "start")?, one(1, "limit")?, one(2, "step")?);
+    let step = match delta.as_const() {
+        Some(step) if step != 0 && step != i64::MIN => step,
+        _ => {
+            let expected = "a constant other than 0".to_owned();
+            return Err(NodeProblem::Value {
+                what: "range's step",
+                found: delta.to_string(),
+                expected,
+            }
+            .into());
+        }
+    };
+    let span = if step > 0 { &limit - &from } else { &from - &limit };
+    let count = node
+        .build
+        .sizes
+        .max(&span, &Dim::Const(0))
+        .ceil_div(&Dim::Const(step.abs()));
+    let mut values = node.iota([count].into(), 0, dtype)?;
+    if step != 1 {
+        let step = node.int_scalar(dtype, step);
+        values = node.binary(BinaryOp::Mul, values, step)?;
+    }
+    if !from.is(0) {
+        let from = node.reshape(start, Shape::SCALAR)?;
+        values = node.binary(BinaryOp::Add, values, from)?;
+    }
+    Ok(vec![values])
+}
+
+/// 1 on the diagonal `k`, else 0.
+fn eye_like(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let like = node.input(0)?;
+    let shape = node.shape(like);
+    let [rows, columns] = &*shape else {
+        return node.rank_error(0, "2");
+    };
+    let (rows, columns) = (rows.clone(), columns.clone());
+    let dtype = match node.int("dtype")? {
+        Some(code) => dtype_of(code)?,
+        None => node.dtype(like),
+    };
+    let k = node.int_or("k", 0)?;
+    let row = node.iota([rows.clone()].into(), 0, DType::I64)?;
+    let row = node.reshape(row, [rows, Dim::Const(1)])?;
+    let column = node.iota([columns.clone()].into(), 0, DType::I64)?;
+    let column = node.reshape(column, [Dim::Const(1), columns])?;
+    let k = node.int_scalar(DType::I64, k);
+    let diagonal = node.binary(BinaryOp::Add, row, k)?;
+    let hit = node.binary(BinaryOp::Eq, column, diagonal)?;
+    Ok(vec![node.cast(hit, dtype)?])
+}
+
+/// In inference the data pass through and the mask is all true; training mode is refused.
+fn dropout(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let x = node.input(0)?;
+    if node.opset >= 12 && node.optional(2).is_some() {
+        let training = node.known_ints(2, "training mode")?;
+        if training.iter().any(|v| *v != 0) {
+            return node.unsupported("dropout in training mode; export the model for inference");
+        }
+    }
+    if !node.wants(1) {
+        return Ok(vec![x]);
+    }
+    let mask = node.known(Known {
+        dtype: DType::Bool,
+        shape: Vec::new(),
+        elements: vec![true.into()],
+    });
+    let shape = node.shape(x);
+    // Before opset 10 the mask has the type of the data.
+    let mask = if node.opset < 10 {
+        node.cast(mask, node.dtype(x))?
+    } else {
+        mask
+    };
+    Ok(vec![x, node.broadcast(mask, shape)?])
+}
+
+fn normal(node: &Node<'_>) -> Step<RandomKind> {
+    let (mean, deviation) = (node.float_or("mean", 0.0)?, node.float_or("scale", 1.0)?);
+    Ok(RandomKind::Normal {
+        mean: Scalar::Float(mean),
+        deviation: Scalar::Float(deviation),
+    })
+}
+
+fn uniform(node: &Node<'_>) -> Step<RandomKind> {
+    let (low, high) = (node.float_or("low", 0.0)?, node.float_or("high", 1.0)?);
+    Ok(RandomKind::Uniform {
+        low: Scalar::Float(low),
+        high: Scalar::Float(high),
+    })
+}
+
+/// The seed attribute's bits; without one, a seed from the node's output name, so that a model gives the same numbers
+/// each time.
+fn seed(node: &Node<'_>) -> Step<u64> {
+    if let Some(seed) = node.float("seed")? {
+        return Ok(seed.to_bits());
+    }
+    let name = node.proto.output.first().map_or("", String::as_str);
+    // FNV-1a.
+    Ok(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    }))
+}
+
+fn random_in(node: &mut Node<'_>, kind: RandomKind, shape: Shape, dtype: DType) -> Step<Vec<Val>> {
+    let seed = seed(node)?;
+    Ok(vec![node.add(
+        Op::Random {
+            kind,
+            shape,
+            seed,
+            dtype,
+        },
+        &[],
+    )?])
+}
+
+fn random(node: &mut Node<'_>, kind: fn(&Node<'_>) -> Step<RandomKind>) -> Step<Vec<Val>> {
+    let shape = node.ints("shape")?;
+    let shape = node.required("shape", shape)?;
+    if shape.iter().any(|d| *d < 0) {
+        return node.bad("shape", shape, "sizes that are not negative");
+    }
+    let dtype = dtype_of(node.int_or("dtype", 1)?)?;
+    let kind = kind(node)?;
+    random_in(node, kind, shape.into(), dtype)
+}
+
+fn random_like(node: &mut Node<'_>, kind: fn(&Node<'_>) -> Step<RandomKind>) -> Step<Vec<Val>> {
+    let like = node.input(0)?;
+    let dtype = match node.int("dtype")? {
+        Some(code) => dtype_of(code)?,
+        None => node.dtype(like),
+    };
+    let (kind, shape) = (kind(node)?, node.shape(like));
+    random_in(node, kind, shape, dtype)
+}
+
+/// 1 with the probability that the input says.
+fn bernoulli(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let x = node.input(0)?;
+    let dtype = match node.int("dtype")? {
+        Some(code) => dtype_of(code)?,
+        None => node.dtype(x),
+    };
+    let kind = RandomKind::Uniform {
+        low: Scalar::Float(0.0),
+        high: Scalar::Float(1.0),
+    };
+    let (shape, float) = (node.shape(x), node.require_float(0)?);
+    let drawn = random_in(node, kind, shape, float)?[0];
+    let hit = node.binary(BinaryOp::Lt, drawn, x)?;
+    Ok(vec![node.cast(hit, dtype)?])
+}
+
+/// `Σ cₖ · cos(2πk·i/N)`; `N` is one less than the size unless the window is periodic.
+fn window(node: &mut Node<'_>, terms: &[f64]) -> Step<Vec<Val>> {
+    let size = match node.known_dims(0, "size")?.as_slice() {
+        [size] => size.clone(),
+        _ => return node.rank_error(0, "0"),
+    };
+    let dtype = dtype_of(node.int_or("output_datatype", 1)?)?;
+    let period = if node.int_or("periodic", 1)? != 0 {
+        size.clone()
+    } else {
+        size.clone() - 1
+    };
+    let period = node.known(Known {
+        shape: Vec::new(),
+        dtype: DType::I64,
+        elements: vec![Element::Dim(period)],
+    });
+    let period = node.cast(period, DType::F32)?;
+    let positions = node.iota([size].into(), 0, DType::F32)?;
+    let turn = node.binary(BinaryOp::Div, positions, period)?;
+    let mut sum = node.scalar(DType::F32, terms[0]);
+    for (k, term) in terms.iter().enumerate().skip(1) {
+        let angle = node.with_scalar(BinaryOp::Mul, turn, std::f64::consts::TAU * k as f64)?;
+        let wave = node.unary(UnaryOp::Cos, angle)?;
+        let wave = node.with_scalar(BinaryOp::Mul, wave, *term)?;
+        sum = node.binary(BinaryOp::Add, sum, wave)?;
+    }
+    Ok(vec![node.cast(sum, dtype)?])
+}
