@@ -1,0 +1,20 @@
+//! A lazy computation-graph compiler for AMD GPUs.
+//!
+//! A model comes in (the [`frontend`]'s DSL, ONNX, `.gir` text), is optimised as a graph and leaves as a small program of fused
+//! HIP C++ kernels, which hiprtc compiles, or runs on the CPU with nothing installed.
+//!
+//! ```text
+//! driver::load -> driver::build -> driver::compile -> runtime::Executable
+//! ```
+
+pub mod arrays;
+pub mod commands;
+pub mod compare;
+pub mod driver;
+pub mod error;
+pub mod options;
+pub mod random;
+
+pub use error::{Error, Result};
+
+pub use {codegen_hip, frontend, ir, passes, runtime};

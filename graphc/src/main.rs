@@ -1,2 +1,7 @@
-//! The thin binary.
-fn main() {}
+//! The thin binary: everything is in `graphc::commands`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    graphc::commands::main()
+}

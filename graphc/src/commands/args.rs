@@ -1,0 +1,97 @@
+//! Arguments that several verbs share.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use frontend::onnx::ImportOptions;
+use ir::{DType, Target};
+use passes::OptLevel;
+
+use crate::driver::BuildOptions;
+use crate::error::{Error, Result};
+
+/// The model and its sizes.
+#[derive(clap::Args, Clone)]
+pub struct ModelArgs {
+    /// An .onnx file, a .gir text, or an artifact made by `graphc compile`.
+    pub model: PathBuf,
+    /// Fix or bound a named size: `batch=1`, `seq=1..512`, `seq=1..512 hint 128`. May be given several times.
+    #[arg(long = "size", value_name = "NAME=SIZE")]
+    pub sizes: Vec<String>,
+    /// Replace the shape of an input: `x=[batch, 3, 224, 224]`. May be given several times.
+    #[arg(long = "shape", value_name = "INPUT=[DIMS]")]
+    pub shapes: Vec<String>,
+}
+
+impl ModelArgs {
+    /// The importer's options.
+    pub fn import(&self) -> Result<ImportOptions> {
+        let mut options = ImportOptions::default();
+        for text in &self.sizes {
+            options = options.size(text).map_err(|e| Error::Config(format!("--size: {e}")))?;
+        }
+        for text in &self.shapes {
+            options = options.shape(text).map_err(|e| Error::Config(format!("--shape: {e}")))?;
+        }
+        Ok(options)
+    }
+}
+
+/// How the model is compiled.
+#[derive(clap::Args, Clone)]
+pub struct BuildArgs {
+    /// Optimisation level.
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2")]
+    pub level: String,
+    /// Compute in this type: f32, f16 or bf16. Inputs and outputs keep the types that the model declares.
+    #[arg(long)]
+    pub dtype: Option<String>,
+    /// Do not call vendor libraries: every kernel is generated.
+    #[arg(long)]
+    pub no_libraries: bool,
+    /// Leave out a pass or a rewrite rule by its name. May be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub disable: Vec<String>,
+}
+
+impl BuildArgs {
+    /// The driver's options for some targets.
+    pub fn options(&self, targets: Vec<Target>) -> Result<BuildOptions> {
+        let level: OptLevel = self.level.parse().map_err(|e| Error::Config(format!("-O: {e}")))?;
+        let dtype: Option<DType> = match &self.dtype {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|e| Error::Config(format!("--dtype: {e}")))?),
+        };
+        if let Some(d) = dtype
+            && !matches!(d, DType::F32 | DType::F16 | DType::BF16)
+        {
+            return Err(Error::Config(format!("--dtype {d}: models are computed in f32, f16 or bf16")));
+        }
+        let mut options = BuildOptions::new(targets, level).dtype(dtype);
+        options.optimize.libraries = !self.no_libraries;
+        options.optimize.disable = self.disable.iter().cloned().collect();
+        Ok(options)
+    }
+}
+
+/// Reads `gfx90a,gfx942`.
+pub fn targets(text: &str) -> Result<Vec<Target>> {
+    let mut targets: Vec<Target> = Vec::new();
+    for name in text.split(',').filter(|n| !n.trim().is_empty()) {
+        let target: Target = name.parse()?;
+        if !targets.contains(&target) {
+            targets.push(target);
+        }
+    }
+    if targets.is_empty() {
+        return Err(Error::Config("--target names no target; `graphc targets` lists them".to_owned()));
+    }
+    Ok(targets)
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Text,
+    Json,
+}

@@ -1,0 +1,151 @@
+//! `graphc compile`: a model to an artifact, or to the text of a stage.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use ir::Target;
+
+use super::args::{self, BuildArgs, ModelArgs};
+use super::{Context, load, output};
+use crate::driver::{self, Model};
+use crate::error::{Error, Result};
+
+/// Compile a model for one or more targets; no GPU is needed.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    build: BuildArgs,
+    /// Targets, separated by commas: gfx90a,gfx942. `graphc targets` lists them.
+    #[arg(long)]
+    target: String,
+    /// Write the artifact (with --emit: the text) to this file.
+    #[arg(short, long, value_name = "FILE", required_unless_present = "emit")]
+    output: Option<PathBuf>,
+    /// Print a stage instead of making an artifact.
+    #[arg(long, value_enum, value_name = "STAGE")]
+    emit: Option<Stage>,
+}
+
+/// What can be printed on the way.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// The imported graph.
+    Graph,
+    /// The imported graph for graphviz.
+    Dot,
+    /// The optimised graph.
+    Core,
+    /// Regions in order.
+    Schedule,
+    /// Kernels, buffers and steps.
+    Plan,
+    /// HIP C++.
+    Hip,
+    /// Machine code, disassembled.
+    Asm,
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<()> {
+    let targets = args::targets(&args.target)?;
+    if let Some(stage) = args.emit {
+        let text = emit(args, stage, targets, context)?;
+        return match &args.output {
+            Some(path) => std::fs::write(path, text).map_err(Error::io("write", path)),
+            None => output::print(&text),
+        };
+    }
+    let Some(path) = &args.output else {
+        return Err(Error::Config("-o names no file for the artifact".to_owned()));
+    };
+    writable(path)?;
+    let mut program = load::load(&args.model, &args.build, targets, context)?.program;
+    let stats = load::compile_kernels(&mut program, context)?;
+    ir::program::artifact::save(&program, path)
+        .map_err(|e| Error::Artifact { path: path.clone(), message: e.to_string() })?;
+    let size = std::fs::metadata(path).map_err(Error::io("read", path))?.len();
+    let targets: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
+    output::note(
+        context,
+        &format!(
+            "{}: {} for {}; {} kernels compiled, {} from the cache",
+            path.display(),
+            output::bytes(size),
+            targets.join(", "),
+            stats.compiles,
+            stats.hits
+        ),
+    );
+    Ok(())
+}
+
+/// Finds out before the work, not after it, whether the artifact can be written.
+fn writable(path: &std::path::Path) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+    tempfile::NamedTempFile::new_in(folder).map(drop).map_err(Error::io("write", path))?;
+    if path.is_dir() {
+        return Err(Error::Config(format!("{} is a folder", path.display())));
+    }
+    Ok(())
+}
+
+fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> Result<String> {
+    if matches!(stage, Stage::Graph | Stage::Dot) {
+        let Model::Graph(graph) = driver::load(&args.model.model, &args.model.import()?)? else {
+            return Err(Error::Config("an artifact no longer holds its graph; emit plan, hip or asm".to_owned()));
+        };
+        return Ok(if stage == Stage::Graph { graph.to_string() } else { ir::graph::dot::dot(&graph) });
+    }
+    let mut loaded = load::load(&args.model, &args.build, targets, context)?;
+    let mut text = String::new();
+    let several = loaded.program.variants.len() > 1;
+    if stage == Stage::Asm {
+        return asm(&mut loaded.program, context);
+    }
+    for (i, variant) in loaded.program.variants.iter().enumerate() {
+        if several {
+            text += &format!("// target {}\n", variant.plan.target);
+        }
+        match (stage, loaded.reports.get(i)) {
+            (Stage::Core | Stage::Schedule, None) => {
+                return Err(Error::Config("an artifact no longer holds its graph; emit plan, hip or asm".to_owned()));
+            }
+            (Stage::Core, Some(r)) => text += &r.core.to_string(),
+            (Stage::Schedule, Some(r)) => text += &ir::schedule::print::print(&r.schedule, &r.core),
+            (Stage::Plan, _) => text += &variant.plan.to_string(),
+            (Stage::Hip, _) => {
+                if !variant.plan.target.is_gpu() {
+                    return Err(Error::Config("the cpu target has no HIP source; emit plan".to_owned()));
+                }
+                for source in variant.sources.values() {
+                    text += &source.text;
+                    text += "\n";
+                }
+            }
+            (Stage::Graph | Stage::Dot | Stage::Asm, _) => {}
+        }
+    }
+    Ok(text)
+}
+
+fn asm(program: &mut ir::Program, context: &Context) -> Result<String> {
+    use runtime::compile::Compiler;
+    load::compile_kernels(program, context)?;
+    let compiler = driver::compiler(&context.settings, load::worker().as_deref())?;
+    let mut text = String::new();
+    for variant in &program.variants {
+        for code in variant.code.values().flatten() {
+            for listing in compiler.disassemble(code)? {
+                text += &format!("// {} for {}\n{}:\n", listing.kernel, variant.plan.target, listing.kernel);
+                for instruction in &listing.instructions {
+                    text += &format!("  {:#06x}  {}\n", instruction.offset, instruction.text.trim());
+                }
+            }
+        }
+    }
+    if text.is_empty() {
+        return Err(Error::Config("none of the targets has machine code of ours (cpu, sm_90)".to_owned()));
+    }
+    Ok(text)
+}

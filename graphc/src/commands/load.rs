@@ -1,0 +1,71 @@
+//! From a model file to a program for some targets, for the verbs that need one.
+
+use std::ffi::OsString;
+
+use ir::{Program, Target};
+use runtime::cache::CacheStats;
+
+use super::args::{BuildArgs, ModelArgs};
+use super::output::{bar, note, spinner};
+use super::{Context, WORKER_VERB};
+use crate::driver::{self, Build, Model};
+use crate::error::{Error, Result};
+
+/// A program and, when it was just built, what was decided on the way.
+pub struct Loaded {
+    pub program: Program,
+    pub reports: Vec<driver::VariantReport>,
+}
+
+/// Loads a model and builds it for `targets`, or takes an artifact as it is.
+pub fn load(model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>, context: &Context) -> Result<Loaded> {
+    let busy = spinner(context, "reading the model");
+    let loaded = driver::load(&model.model, &model.import()?)?;
+    busy.set_message("compiling the graph");
+    match loaded {
+        Model::Graph(graph) => {
+            let Build { program, reports } = driver::build(&graph, &build.options(targets)?)?;
+            Ok(Loaded { program, reports })
+        }
+        Model::Program(program) => Ok(Loaded { program: *program, reports: Vec::new() }),
+    }
+}
+
+/// Finds the variant of a program for a target.
+pub fn variant(program: &Program, target: &Target) -> Result<usize> {
+    let have = || program.variants.iter().map(|v| v.plan.target.to_string()).collect();
+    program
+        .variants
+        .iter()
+        .position(|v| v.plan.target == *target)
+        .or_else(|| program.variants.iter().position(|v| v.plan.target.name == target.name))
+        .ok_or_else(|| Error::NoVariant { wanted: target.to_string(), have: have() })
+}
+
+/// The program and arguments that compile kernels in processes of their own: this binary.
+pub fn worker() -> Option<Vec<OsString>> {
+    Some(vec![std::env::current_exe().ok()?.into_os_string(), WORKER_VERB.into()])
+}
+
+/// Makes the code objects of a program that lacks them.
+pub fn compile_kernels(program: &mut Program, context: &Context) -> Result<CacheStats> {
+    let missing = program.variants.iter().any(|v| {
+        v.plan.target.platform == ir::target::Platform::Hip && v.code.values().any(Option::is_none)
+    });
+    if !missing {
+        return Ok(CacheStats::default());
+    }
+    let compiler = driver::compiler(&context.settings, worker().as_deref())?;
+    let total = driver::requests(program).len();
+    let progress = bar(context, "compiling kernels", total);
+    driver::compile(program, &compiler, &|p| {
+        progress.set_length(p.total as u64);
+        progress.set_position(p.done as u64);
+        progress.set_prefix(format!("{} for {}", p.kernel, p.arch));
+    })?;
+    progress.finish_and_clear();
+    if let Some(text) = compiler.cache().note() {
+        note(context, text);
+    }
+    Ok(compiler.cache().stats())
+}

@@ -1,0 +1,87 @@
+//! The command line: one file per verb.
+//!
+//! Exit codes: 0 done; 1 a failure of graphc, or results that do not match what was expected; 2 a mistake in what was given
+//! (options, files, models, environment).
+
+mod args;
+mod bench;
+mod compile;
+mod explain;
+mod inspect;
+mod load;
+mod opt;
+mod output;
+mod run;
+mod targets;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Result;
+use crate::options::Settings;
+
+/// A lazy computation-graph compiler for AMD GPUs.
+#[derive(Parser)]
+#[command(name = "graphc", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    /// Print no progress.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Run(run::Args),
+    Compile(compile::Args),
+    Inspect(inspect::Args),
+    Explain(explain::Args),
+    Opt(opt::Args),
+    Bench(bench::Args),
+    Targets(targets::Args),
+}
+
+/// What every verb is given besides its own arguments.
+struct Context {
+    settings: Settings,
+    quiet: bool,
+}
+
+/// The hidden verb under which the binary starts itself to compile kernels in a process of its own.
+const WORKER_VERB: &str = "__compile-worker";
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|a| a == WORKER_VERB) {
+        return runtime::compile::worker_main();
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    match dispatch(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("graphc: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<()> {
+    let context = Context { settings: Settings::from_env()?, quiet: cli.quiet };
+    match cli.verb {
+        Verb::Run(args) => run::run(&args, &context),
+        Verb::Compile(args) => compile::run(&args, &context),
+        Verb::Inspect(args) => inspect::run(&args, &context),
+        Verb::Explain(args) => explain::run(&args, &context),
+        Verb::Opt(args) => opt::run(&args, &context),
+        Verb::Bench(args) => bench::run(&args, &context),
+        Verb::Targets(args) => targets::run(&args),
+    }
+}

@@ -1,0 +1,62 @@
+//! What is printed: results to stdout, progress to a terminal's stderr.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Context;
+use crate::error::{Error, Result};
+
+/// Prints text to stdout. A reader that has gone away (`| head`) is not an error.
+pub fn print(text: &str) -> Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::io("write", "standard output")(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Prints a value as JSON, one document.
+pub fn print_json(value: &serde_json::Value) -> Result<()> {
+    print(&format!("{value:#}\n"))
+}
+
+/// A bar that counts, on a terminal and unless `--quiet`; otherwise nothing.
+pub fn bar(context: &Context, what: &'static str, total: usize) -> ProgressBar {
+    if context.quiet || total < 2 || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(total as u64).with_message(what);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {prefix}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// A spinner for work of unknown length, on a terminal and unless `--quiet`.
+pub fn spinner(context: &Context, what: &'static str) -> ProgressBar {
+    if context.quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner().with_message(what);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+/// Prints a note to stderr unless `--quiet`.
+pub fn note(context: &Context, text: &str) {
+    if !context.quiet {
+        eprintln!("graphc: {text}");
+    }
+}
+
+/// A byte count for people.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
+    }
+}

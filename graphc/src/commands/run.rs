@@ -1,0 +1,233 @@
+//! `graphc run`: a model on some inputs, its outputs saved, compared or scored.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use ir::{HostTensor, Plan, Target};
+use runtime::{Executable, LoadOptions};
+use serde_json::json;
+
+use super::args::{BuildArgs, Format, ModelArgs};
+use super::{Context, load, output};
+use crate::arrays::{self, Arrays};
+use crate::compare::compare;
+use crate::error::{Error, Result};
+
+/// Run a model.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    build: BuildArgs,
+    /// Inputs by name: an .npz, .npy or .safetensors file. May be given several times.
+    #[arg(long, value_name = "FILE", required_unless_present = "random")]
+    inputs: Vec<PathBuf>,
+    /// Make up the inputs that no file gives; the same every time.
+    #[arg(long)]
+    random: bool,
+    /// The seed of made-up inputs.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Compare the outputs with these arrays and fail (exit code 1) where they differ.
+    #[arg(long, value_name = "FILE")]
+    expect: Option<PathBuf>,
+    /// Relative tolerance of --expect.
+    #[arg(long, default_value_t = 1e-3)]
+    rtol: f64,
+    /// Absolute tolerance of --expect.
+    #[arg(long, default_value_t = 1e-4)]
+    atol: f64,
+    /// Score the first output (class scores along its last axis) against the array `labels` of this file.
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+    /// Where to run: cpu.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Threads of the CPU device; by default one a core.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Write the outputs to this .npz (or, a single one, .npy) file.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+/// Checks `--device`: what is not here is said, and never replaced by something else.
+pub fn device(name: &str) -> Result<Target> {
+    match name {
+        "cpu" => Ok(Target::cpu()),
+        other if other.parse::<Target>().is_ok() || other == "hip" || other == "gpu" => Err(Error::Config(format!(
+            "--device {other}: running on GPUs is not part of this version; `graphc compile --target {}` makes an artifact, \
+             `--device cpu` runs here",
+            if other.starts_with("gfx") { other } else { "gfx90a" }
+        ))),
+        other => Err(Error::Config(format!("unknown device {other:?}; known: cpu"))),
+    }
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<()> {
+    let target = device(&args.device)?;
+    let mut given = Arrays::new();
+    for path in &args.inputs {
+        given.extend(arrays::read(path)?);
+    }
+    let expected = args.expect.as_deref().map(arrays::read).transpose()?;
+    let labels = args.labels.as_deref().map(read_labels).transpose()?;
+    let program = Arc::new(load::load(&args.model, &args.build, vec![target], context)?.program);
+    let variant = load::variant(&program, &target)?;
+    let plan = &program.variants[variant].plan;
+    let inputs = inputs(plan, given, args.random.then_some(args.seed))?;
+    let threads = args.threads.unwrap_or(context.settings.threads);
+    let busy = output::spinner(context, "running");
+    let executable =
+        Executable::load(program.clone(), variant, &LoadOptions { threads, ..LoadOptions::default() })?;
+    let outputs = executable.run(&inputs)?;
+    busy.finish_and_clear();
+    if let Some(path) = &args.output {
+        arrays::write(path, &outputs)?;
+    }
+    let mut report = Report::default();
+    for (name, tensor) in &outputs {
+        report.output(name, tensor);
+    }
+    let verdict = expected.map(|e| report.compare(&outputs, &e, args.rtol, args.atol)).transpose()?;
+    if let Some(labels) = labels {
+        report.score(&outputs, &labels)?;
+    }
+    match args.format {
+        Format::Text => output::print(&report.text)?,
+        Format::Json => output::print_json(&json!({ "outputs": report.outputs, "accuracy": report.accuracy }))?,
+    }
+    match verdict {
+        Some(bad) if bad > 0 => {
+            Err(Error::Mismatch(format!("{bad} of {} outputs differ from what was expected", outputs.len())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn read_labels(path: &std::path::Path) -> Result<Vec<i64>> {
+    let arrays = arrays::read(path)?;
+    let labels = arrays.get("labels").or_else(|| arrays.values().next().filter(|_| arrays.len() == 1));
+    labels.map(HostTensor::to_i64).ok_or_else(|| Error::Arrays {
+        path: path.to_owned(),
+        message: format!("holds no array \"labels\"; its arrays are {:?}", arrays.keys().collect::<Vec<_>>()),
+    })
+}
+
+/// Takes the model's inputs from the given arrays and makes up the rest, if asked.
+pub fn inputs(plan: &Plan, mut given: Arrays, seed: Option<u64>) -> Result<IndexMap<String, HostTensor>> {
+    if let Some(seed) = seed {
+        // Sizes that the given arrays fix hold for the made-up ones too.
+        let sizes: Vec<(&str, &ir::TensorType)> = plan
+            .inputs
+            .iter()
+            .filter(|p| given.contains_key(&p.name))
+            .map(|p| (p.name.as_str(), &p.ty))
+            .collect();
+        let shapes = given.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
+        let mut bindings = ir::dim::hints(&plan.symbols);
+        let known = ir::graph::bind_shapes(&plan.symbols, &sizes, &shapes);
+        bindings.extend(known.map_err(|e| Error::Config(e.to_string()))?);
+        for port in &plan.inputs {
+            if !given.contains_key(&port.name) {
+                given.insert(port.name.clone(), crate::random::tensor(&port.name, &port.ty, &bindings, seed)?);
+            }
+        }
+    }
+    Ok(given)
+}
+
+#[derive(Default)]
+struct Report {
+    text: String,
+    outputs: serde_json::Map<String, serde_json::Value>,
+    accuracy: Option<f64>,
+}
+
+impl Report {
+    fn output(&mut self, name: &str, tensor: &HostTensor) {
+        let values = tensor.to_f64();
+        let finite = values.iter().filter(|v| v.is_finite());
+        let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+        self.text += &format!("{name}: {}{:?}", tensor.dtype, tensor.shape);
+        if low <= high {
+            self.text += &format!(" in [{low:.6}, {high:.6}]");
+        }
+        let odd = values.iter().filter(|v| !v.is_finite()).count();
+        if odd > 0 {
+            self.text += &format!(", {odd} not finite");
+        }
+        self.text += "\n";
+        self.outputs.insert(
+            name.to_owned(),
+            json!({ "dtype": tensor.dtype.name(), "shape": tensor.shape, "min": low, "max": high, "not_finite": odd }),
+        );
+    }
+
+    /// Compares what is expected and returns how many outputs differ.
+    fn compare(&mut self, got: &Arrays, want: &Arrays, rtol: f64, atol: f64) -> Result<usize> {
+        let mut bad = 0;
+        for (name, want) in want {
+            let Some(got) = got.get(name) else {
+                let known: Vec<_> = got.keys().collect();
+                return Err(Error::Config(format!("--expect holds {name:?}, but the model's outputs are {known:?}")));
+            };
+            match compare(got, want, rtol, atol) {
+                Ok(d) => {
+                    let verdict = if d.is_within() { "ok" } else { "DIFFERS" };
+                    self.text += &format!(
+                        "{name}: {verdict}: worst error {:.3e} absolute, {:.3e} relative",
+                        d.max_abs, d.max_rel
+                    );
+                    if !d.is_within() {
+                        bad += 1;
+                        self.text += &format!(
+                            "; {} of {} elements outside rtol {rtol:e}, atol {atol:e}; worst at {}: got {}, expected {}",
+                            d.mismatches, d.elements, d.worst, d.got, d.want
+                        );
+                    }
+                    self.text += "\n";
+                    if let Some(serde_json::Value::Object(o)) = self.outputs.get_mut(name) {
+                        o.insert("difference".to_owned(), json!(d));
+                    }
+                }
+                Err(shapes) => {
+                    bad += 1;
+                    self.text += &format!("{name}: DIFFERS: {shapes}\n");
+                }
+            }
+        }
+        Ok(bad)
+    }
+
+    fn score(&mut self, outputs: &Arrays, labels: &[i64]) -> Result<()> {
+        let Some((name, scores)) = outputs.first() else {
+            return Err(Error::Config("--labels: the model has no outputs".to_owned()));
+        };
+        let classes = scores.shape.last().copied().unwrap_or(0);
+        if classes == 0 || scores.elements() / classes != labels.len() {
+            return Err(Error::Config(format!(
+                "--labels: output {name:?} of shape {:?} does not score {} labels",
+                scores.shape,
+                labels.len()
+            )));
+        }
+        let values = scores.to_f64();
+        let right = values
+            .chunks_exact(classes)
+            .zip(labels)
+            .filter(|(row, label)| {
+                let best = row.iter().enumerate().fold(0, |best, (i, v)| if *v > row[best] { i } else { best });
+                best as i64 == **label
+            })
+            .count();
+        let accuracy = right as f64 / labels.len() as f64;
+        self.accuracy = Some(accuracy);
+        self.text += &format!("accuracy: {right} of {} right ({:.2} %)\n", labels.len(), accuracy * 100.0);
+        Ok(())
+    }
+}

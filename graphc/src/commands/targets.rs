@@ -1,0 +1,51 @@
+//! `graphc targets`: what can be compiled for.
+
+use ir::target::{Platform, TARGETS};
+use serde_json::json;
+
+use super::args::Format;
+use super::output;
+use crate::error::Result;
+
+/// List the targets and what is known of each.
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    if args.format == Format::Json {
+        let rows: Vec<_> = TARGETS
+            .iter()
+            .map(|t| {
+                json!({
+                    "name": t.name, "product": t.product, "wave_size": t.wave_size, "compute_units": t.compute_units,
+                    "vector_f32_tflops": t.vector_f32_tflops, "matrix_f16_tflops": t.matrix_f16_tflops,
+                    "memory_tbps": t.memory_tbps, "lds_bytes": t.lds_bytes, "libraries": t.libraries,
+                })
+            })
+            .collect();
+        return output::print_json(&json!(rows));
+    }
+    let mut text = format!(
+        "{:<9} {:<28} {:>5} {:>4} {:>9} {:>9} {:>8}\n",
+        "target", "product", "units", "wave", "f32 TF/s", "f16 TF/s", "TB/s"
+    );
+    for t in TARGETS {
+        let host = t.platform == Platform::Cpu;
+        let number = |v: f64| if host || v == 0.0 { "-".to_owned() } else { format!("{v}") };
+        let units = if host { "-".to_owned() } else { t.compute_units.to_string() };
+        text += &format!(
+            "{:<9} {:<28} {:>5} {:>4} {:>9} {:>9} {:>8}\n",
+            t.name,
+            t.product,
+            units,
+            t.wave_size,
+            number(t.vector_f32_tflops),
+            number(t.matrix_f16_tflops),
+            number(t.memory_tbps)
+        );
+    }
+    output::print(&text)
+}

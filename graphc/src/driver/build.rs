@@ -1,0 +1,125 @@
+//! From a graph to a program with plans and sources; no compiler is called.
+
+use std::time::{Duration, Instant};
+
+use indexmap::IndexMap;
+use ir::plan::Place;
+use ir::program::Variant;
+use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
+use passes::{FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions};
+
+use crate::error::{Error, Result};
+
+/// How a graph is compiled.
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    pub targets: Vec<Target>,
+    pub optimize: OptimizeOptions,
+    pub schedule: ScheduleOptions,
+    pub plan: PlanOptions,
+}
+
+impl BuildOptions {
+    /// Options for some targets at a level.
+    pub fn new(targets: Vec<Target>, level: OptLevel) -> BuildOptions {
+        let fuse = level > OptLevel::O0;
+        BuildOptions {
+            targets,
+            optimize: OptimizeOptions::at(level),
+            schedule: ScheduleOptions { fuse, ..ScheduleOptions::default() },
+            plan: PlanOptions { in_place: fuse },
+        }
+    }
+
+    /// Sets the type to compute in.
+    pub fn dtype(mut self, dtype: Option<DType>) -> BuildOptions {
+        self.optimize.dtype = dtype.filter(|d| *d != DType::F32);
+        self
+    }
+}
+
+/// A program with everything that was decided on the way.
+#[derive(Debug)]
+pub struct Build {
+    pub program: Program,
+    /// One for each variant of the program.
+    pub reports: Vec<VariantReport>,
+}
+
+/// What was decided for one target.
+#[derive(Debug)]
+pub struct VariantReport {
+    pub core: Graph,
+    pub schedule: Schedule,
+    pub optimize: OptimizeReport,
+    pub fusion: FusionReport,
+    pub stages: Stages,
+}
+
+/// Where the time went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stages {
+    pub optimize: Duration,
+    pub schedule: Duration,
+    pub plan: Duration,
+    pub emit: Duration,
+}
+
+/// Compiles a graph for every target of the options.
+///
+/// # Errors
+/// No target, or what [`passes`] and [`codegen_hip`] report.
+pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
+    if options.targets.is_empty() {
+        return Err(Error::Config("no target was given".to_owned()));
+    }
+    let mut merged = Constants::default();
+    let (mut variants, mut reports) = (Vec::new(), Vec::new());
+    for target in &options.targets {
+        let mut stages = Stages::default();
+        let (core, optimize) =
+            timed(&mut stages.optimize, || passes::optimize(graph.clone(), target, &options.optimize))?;
+        let (schedule, fusion) =
+            timed(&mut stages.schedule, || passes::schedule(&core, target, &options.schedule))?;
+        let mut plan = timed(&mut stages.plan, || passes::plan(&core, &schedule, target, &options.plan))?;
+        merged.adopt(&mut plan, &core);
+        let sources = if target.is_gpu() {
+            timed(&mut stages.emit, || codegen_hip::emit(&plan))?
+        } else {
+            plan.kernels.keys().map(|_| ir::program::Source::default()).collect()
+        };
+        let code = plan.kernels.keys().map(|_| None).collect();
+        variants.push(Variant { plan, sources, code });
+        reports.push(VariantReport { core, schedule, optimize, fusion, stages });
+    }
+    let program = Program { name: graph.name.clone(), variants, constants: merged.table };
+    Ok(Build { program, reports })
+}
+
+fn timed<T>(total: &mut Duration, f: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let out = f();
+    *total += start.elapsed();
+    out
+}
+
+/// The constants of all variants; bytes that variants share are kept once.
+#[derive(Default)]
+struct Constants {
+    table: Table<ConstId, ir::graph::Constant>,
+    /// By where the bytes are: variants are made from one graph and share what no pass has changed.
+    seen: IndexMap<(usize, usize, DType, Vec<usize>), ConstId>,
+}
+
+impl Constants {
+    /// Takes over the constants that a plan uses and renumbers them in it.
+    fn adopt(&mut self, plan: &mut Plan, core: &Graph) {
+        for buffer in plan.buffers.values_mut() {
+            let Place::Constant(id) = &mut buffer.place else { continue };
+            let constant = &core.constants()[*id];
+            let t = &constant.tensor;
+            let key = (t.bytes.as_ptr() as usize, t.bytes.len(), t.dtype, t.shape.clone());
+            *id = *self.seen.entry(key).or_insert_with(|| self.table.push(constant.clone()));
+        }
+    }
+}

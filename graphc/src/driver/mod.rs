@@ -1,0 +1,13 @@
+//! The driver: from a model to a program, one stage after the other.
+//!
+//! ```text
+//! model::load -> Graph -> build (optimize, schedule, plan, emit; per target) -> Program -> compile (code objects) -> Executable
+//! ```
+
+mod build;
+mod compile;
+pub mod model;
+
+pub use build::{Build, BuildOptions, Stages, VariantReport, build};
+pub use compile::{Compilation, compile, compiler, requests};
+pub use model::{Model, load};

@@ -1,0 +1,109 @@
+//! The errors of the public API: what went wrong, whose fault it is, and the way out.
+
+use std::path::PathBuf;
+
+/// Any error of graphc.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io { doing: &'static str, path: PathBuf, source: std::io::Error },
+    /// The file is none of the kinds that hold a model.
+    #[error("{}: {why}; a model is an .onnx file, a .gir text, or an artifact made by `graphc compile`", path.display())]
+    NotAModel { path: PathBuf, why: String },
+    /// An ONNX model could not be imported.
+    #[error(transparent)]
+    Import(#[from] frontend::onnx::ImportError),
+    /// A `.gir` text could not be parsed.
+    #[error("{}: {message}", path.display())]
+    Parse { path: PathBuf, message: String },
+    /// The graph does not verify.
+    #[error("{}: the graph does not verify:\n{errors}", path.display())]
+    Verify { path: PathBuf, errors: String },
+    /// An artifact is damaged or from another version.
+    #[error("{}: {message}", path.display())]
+    Artifact { path: PathBuf, message: String },
+    /// A file of arrays could not be understood.
+    #[error("{}: {message}", path.display())]
+    Arrays { path: PathBuf, message: String },
+    /// The target does not exist.
+    #[error(transparent)]
+    Target(#[from] ir::target::TargetError),
+    /// The artifact holds no code for the target.
+    #[error("the artifact holds no code for {wanted}; it holds {}", have.join(", "))]
+    NoVariant { wanted: String, have: Vec<String> },
+    /// An option makes no sense here.
+    #[error("{0}")]
+    Config(String),
+    /// A pass failed: a bug of graphc, unless the model asks for what is not supported.
+    #[error(transparent)]
+    Pass(#[from] passes::PassError),
+    /// The scheduler was given the wrong kind of graph: a bug of graphc.
+    #[error(transparent)]
+    Schedule(#[from] passes::ScheduleError),
+    /// A region has no kernel.
+    #[error(transparent)]
+    Lower(#[from] passes::LowerError),
+    /// A kernel could not be printed: a bug of graphc.
+    #[error(transparent)]
+    Emit(#[from] codegen_hip::EmitError),
+    /// No compiler, or it refused or died.
+    #[error(transparent)]
+    Compile(#[from] runtime::compile::CompileError),
+    /// A code object could not be read.
+    #[error(transparent)]
+    CodeObject(#[from] runtime::code_object::CodeObjectError),
+    /// The device or a run failed.
+    #[error(transparent)]
+    Runtime(#[from] runtime::RuntimeError),
+    /// The reference evaluator could not evaluate the graph.
+    #[error(transparent)]
+    Eval(#[from] ir::graph::eval::EvalError),
+    /// A size could not be computed.
+    #[error(transparent)]
+    Size(#[from] ir::dim::DimError),
+    /// Outputs are not what was expected.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+/// What graphc's functions return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Wraps an IO error with what was being done to which file.
+    pub fn io(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.into();
+        move |source| Error::Io { doing, path, source }
+    }
+
+    /// The exit code of the command line: 2 for what the user can mend (input, options, environment), 1 for our failures and
+    /// for results that do not match.
+    pub fn exit_code(&self) -> u8 {
+        use runtime::compile::CompileError;
+        match self {
+            Error::Io { .. }
+            | Error::NotAModel { .. }
+            | Error::Import(_)
+            | Error::Parse { .. }
+            | Error::Verify { .. }
+            | Error::Artifact { .. }
+            | Error::Arrays { .. }
+            | Error::Target(_)
+            | Error::NoVariant { .. }
+            | Error::Config(_) => 2,
+            Error::Compile(CompileError::NotAvailable { .. }) => 2,
+            Error::Runtime(e) if e.is_user_error() => 2,
+            Error::Pass(_)
+            | Error::Schedule(_)
+            | Error::Lower(_)
+            | Error::Emit(_)
+            | Error::Compile(_)
+            | Error::CodeObject(_)
+            | Error::Runtime(_)
+            | Error::Eval(_)
+            | Error::Size(_)
+            | Error::Mismatch(_) => 1,
+        }
+    }
+}

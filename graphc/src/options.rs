@@ -1,0 +1,87 @@
+//! Every setting of graphc in one table: command-line flags fall back to `GRAPHC_*` variables, and those to defaults.
+//!
+//! Libraries read no environment; what is read here is passed down in structs.
+//!
+//! | variable | what it sets | default |
+//! |---|---|---|
+//! | `GRAPHC_CACHE` | folder of compiled code objects; `off` keeps none | the user's cache folder |
+//! | `GRAPHC_CACHE_MIB` | most MiB kept there | 1024 |
+//! | `GRAPHC_ROCM` | ROCm's folder, a sysroot's folder, or the file of hiprtc | `/opt/rocm`, the loader's path, `/opt/graphc-rocm` |
+//! | `GRAPHC_WORKERS` | compiler processes; 0 compiles in process | one a core |
+//! | `GRAPHC_THREADS` | threads of the CPU device | one a core |
+//! | `GRAPHC_WORKER` | the program that embedding apps start as compile worker | none: in process |
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Settings of the process, from its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `None`: nothing is kept.
+    pub cache_dir: Option<PathBuf>,
+    pub cache_bytes: u64,
+    pub rocm: Option<PathBuf>,
+    pub workers: usize,
+    pub threads: usize,
+    pub worker: Option<OsString>,
+}
+
+impl Settings {
+    /// Reads the process's environment.
+    ///
+    /// # Errors
+    /// A variable whose value is not of its kind.
+    pub fn from_env() -> Result<Settings, crate::Error> {
+        Settings::read(|name| std::env::var_os(name))
+    }
+
+    /// Reads settings from any lookup.
+    ///
+    /// # Errors
+    /// A variable whose value is not of its kind.
+    pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Settings, crate::Error> {
+        let number = |name: &str, default: usize| match get(name) {
+            None => Ok(default),
+            Some(text) => text
+                .to_str()
+                .and_then(|t| t.trim().parse().ok())
+                .ok_or_else(|| crate::Error::Config(format!("{name}={} is not a number", text.to_string_lossy()))),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let home_cache = || {
+            let base = get("XDG_CACHE_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
+            base.or_else(|| get("HOME").map(|h| PathBuf::from(h).join(".cache"))).map(|b| b.join("graphc"))
+        };
+        let cache_dir = match get("GRAPHC_CACHE") {
+            Some(v) if v == "off" || v.is_empty() => None,
+            Some(v) => Some(PathBuf::from(v)),
+            None => home_cache(),
+        };
+        Ok(Settings {
+            cache_dir,
+            cache_bytes: (number("GRAPHC_CACHE_MIB", 1024)? as u64) << 20,
+            rocm: get("GRAPHC_ROCM").map(PathBuf::from),
+            workers: number("GRAPHC_WORKERS", cores)?,
+            threads: number("GRAPHC_THREADS", cores)?.max(1),
+            worker: get("GRAPHC_WORKER"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_read_and_checked() {
+        let settings = Settings::read(|name| match name {
+            "GRAPHC_CACHE" => Some("off".into()),
+            "GRAPHC_THREADS" => Some("3".into()),
+            _ => None,
+        })
+        .expect("valid");
+        assert_eq!((settings.cache_dir, settings.threads), (None, 3));
+        let error = Settings::read(|name| (name == "GRAPHC_WORKERS").then(|| "many".into())).expect_err("not a number");
+        assert!(error.to_string().contains("GRAPHC_WORKERS=many"), "{error}");
+    }
+}
