@@ -1,0 +1,58 @@
+//! The passes of graphc: from an imported graph to a schedule and a plan.
+//!
+//! ```text
+//! Graph (Import)  --optimize-->  Graph (Core)  --schedule-->  Schedule  --plan-->  Plan
+//! ```
+//!
+//! [`optimize`] is the graph level: [`pipeline`] is THE order of its passes, [`runner`] runs them.
+
+pub mod analysis;
+pub mod cost;
+pub mod cse;
+pub mod dce;
+pub mod decompose;
+pub mod egraph;
+pub mod error;
+pub mod fold;
+pub mod fold_batch_norm;
+pub mod fuse;
+pub mod layout;
+pub mod lower;
+pub mod merge;
+pub mod options;
+pub mod order;
+pub mod pipeline;
+pub mod plan;
+pub mod positions;
+pub mod quantize;
+pub mod recognize;
+pub mod report;
+pub mod rewrite;
+pub mod route;
+pub mod runner;
+pub mod schedule;
+pub mod simplify;
+#[cfg(test)]
+mod testing {}
+
+pub use error::{PassError, PassFault};
+pub use options::{Keep, OptLevel, OptimizeOptions};
+pub use fuse::{Barrier, FusedEdge, Fusion, FusionReport, ScheduleOptions, UnfusedEdge};
+pub use lower::LowerError;
+pub use plan::{PlanOptions, plan};
+pub use report::{Fired, OptimizeReport, PassRun};
+pub use schedule::{ScheduleError, schedule};
+
+use ir::{Graph, Target};
+
+/// Optimises a graph for a target, from `Stage::Import` to `Stage::Core`.
+///
+/// # Errors
+/// A pass that fails or leaves a graph that does not verify; the error names the pass and carries the graph's text.
+pub fn optimize(
+    graph: Graph,
+    target: &Target,
+    options: &OptimizeOptions,
+) -> Result<(Graph, OptimizeReport), PassError> {
+    runner::run(graph, target, options, &pipeline::passes(options.level))
+}

@@ -1,0 +1,92 @@
+//! Facts about graphs that several passes ask for.
+
+pub mod index;
+
+use ir::op::{Elementwise, View};
+use ir::types::Scalar;
+use ir::{DType, Graph, Op, Value};
+
+/// Returns the number that every element of a value is: of a constant of equal elements, through broadcasts, reshapes,
+/// transposes, slices and casts.
+pub fn known_scalar(graph: &Graph, value: Value) -> Option<Scalar> {
+    let mut value = value;
+    let mut casts: Vec<DType> = Vec::new();
+    for _ in 0..16 {
+        let node = graph.node(value.node);
+        match &node.op {
+            Op::Constant(_) => {
+                let mut scalar = graph.as_scalar(value)?;
+                for to in casts.iter().rev() {
+                    scalar = cast_scalar(scalar, *to);
+                }
+                return Some(scalar);
+            }
+            Op::View(View::Broadcast(_) | View::Reshape(_) | View::Transpose(_) | View::Slice { .. }) => {
+                value = node.operands[0];
+            }
+            Op::Elementwise(Elementwise::Cast(to)) => {
+                casts.push(*to);
+                value = node.operands[0];
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Converts a number as `Cast` does.
+pub fn cast_scalar(scalar: Scalar, to: DType) -> Scalar {
+    match to {
+        DType::Bool => Scalar::Bool(scalar.as_bool()),
+        d if d.is_int() => {
+            let bytes = ir::convert::encode_i64(d, &[scalar.as_i64()]);
+            Scalar::Int(ir::convert::decode_i64(d, &bytes, 1)[0])
+        }
+        d => Scalar::Float(ir::convert::round_to(d, scalar.as_f64())),
+    }
+}
+
+/// Returns how often each node's results are read, outputs included.
+pub fn use_counts(graph: &Graph) -> Vec<u32> {
+    use ir::entity::Entity;
+    let mut counts = vec![0u32; graph.nodes().len()];
+    for node in graph.nodes().values() {
+        for operand in &node.operands {
+            counts[operand.node.index()] += 1;
+        }
+    }
+    for output in graph.outputs() {
+        counts[output.value.node.index()] += 1;
+    }
+    counts
+}
+
+/// Says whether every number of `from` is a number of `to`, so that a cast there and back is the identity.
+pub fn cast_is_exact(from: DType, to: DType) -> bool {
+    use DType::{BF16, Bool, F16, F32, F64, I4, I8, I16, I32, I64, U4, U8};
+    if from == to || from == Bool {
+        return true;
+    }
+    match to {
+        F64 => from.is_float() || matches!(from, I32 | I16 | I8 | U8 | I4 | U4),
+        F32 => matches!(
+            from,
+            F16 | BF16
+                | DType::F8E4M3FN
+                | DType::F8E4M3FNUZ
+                | DType::F8E5M2
+                | DType::F8E5M2FNUZ
+                | I16
+                | I8
+                | U8
+                | I4
+                | U4
+        ),
+        I64 => matches!(from, I32 | I16 | I8 | U8 | I4 | U4),
+        I32 => matches!(from, I16 | I8 | U8 | I4 | U4),
+        I16 => matches!(from, I8 | U8 | I4 | U4),
+        I8 => from == I4 || from == U4,
+        U8 => from == U4,
+        _ => false,
+    }
+}

@@ -1,0 +1,136 @@
+//! A roofline cost of ops: microseconds on a target, by bytes, operations and launches, at the symbols' hints.
+//!
+//! It ranks alternatives; it predicts nothing. Pointwise work is mostly fused into what is beside it, so it is charged a
+//! share of its traffic and of a launch.
+
+use ir::dim::Symbols;
+use ir::op::{Composite, Elementwise, UnaryOp};
+use ir::{Graph, NodeId, Op, Target, TensorType};
+
+/// The share of a pointwise op's traffic and launch that fusion leaves.
+const POINTWISE_SHARE: f64 = 0.15;
+/// The share of peak that a generated contraction reaches.
+pub const GENERATED_EFFICIENCY: f64 = 0.5;
+/// The share of peak that a tuned library reaches.
+pub const LIBRARY_EFFICIENCY: f64 = 0.7;
+
+/// What costs are computed for.
+#[derive(Clone, Copy)]
+pub struct CostModel<'a> {
+    pub target: &'a Target,
+    pub symbols: &'a Symbols,
+}
+
+impl CostModel<'_> {
+    /// Returns the elements of a type at the hints.
+    pub fn elements(&self, ty: &TensorType) -> f64 {
+        ty.shape.iter().map(|d| d.hint(self.symbols).max(0) as f64).product()
+    }
+
+    /// Returns the bytes of a type at the hints.
+    pub fn bytes(&self, ty: &TensorType) -> f64 {
+        self.elements(ty) * f64::from(ty.dtype.bits()) / 8.0
+    }
+
+    /// Returns the microseconds that moving bytes takes.
+    pub fn transfer(&self, bytes: f64) -> f64 {
+        bytes / (self.target.memory_tbps * 1e6)
+    }
+
+    /// Returns the multiply-adds (times two) of a contraction or convolution; 0 for others.
+    pub fn flops(&self, op: &Op, operands: &[&TensorType], results: &[TensorType]) -> f64 {
+        let hint = |ty: &TensorType, axis: usize| ty.shape[axis].hint(self.symbols).max(1) as f64;
+        match op {
+            Op::Contract(c) => {
+                let rank = operands[0].rank();
+                let k = hint(operands[0], if c.transpose_lhs { rank - 2 } else { rank - 1 });
+                2.0 * k * self.elements(&results[0])
+            }
+            Op::Conv(c) => {
+                let filter = self.elements(operands[1]);
+                let (input, out) = (self.elements(operands[0]), self.elements(&results[0]));
+                let channels = |ty: &TensorType| hint(ty, c.layout.channel_axis(ty.rank()));
+                match c.transposed {
+                    // Each output element sums a filter of one output channel.
+                    None => 2.0 * out * filter / channels(&results[0]),
+                    Some(_) => 2.0 * input * filter / channels(operands[0]),
+                }
+            }
+            Op::Composite(Composite::Attention { causal, .. }) => {
+                let (q, v) = (operands[0], operands[2]);
+                let t = hint(v, 2);
+                let all = 2.0 * t * (self.elements(q) + self.elements(&results[0]));
+                if *causal { all / 2.0 } else { all }
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Returns the microseconds of a contraction at a share of peak, without a launch.
+    pub fn contraction(&self, op: &Op, operands: &[&TensorType], results: &[TensorType], efficiency: f64) -> f64 {
+        let bytes: f64 = operands.iter().map(|t| self.bytes(t)).sum::<f64>()
+            + results.iter().map(|t| self.bytes(t)).sum::<f64>();
+        let peak = self.target.contract_tops(operands[0].dtype) * 1e6;
+        let compute = self.flops(op, operands, results) / (peak * efficiency);
+        compute.max(self.transfer(bytes))
+    }
+
+    /// Returns the microseconds of an op on operands of these types.
+    pub fn op(&self, op: &Op, operands: &[&TensorType], results: &[TensorType]) -> f64 {
+        let launch = self.target.launch_us;
+        let written: f64 = results.iter().map(|t| self.bytes(t)).sum();
+        let read: f64 = operands.iter().map(|t| self.bytes(t)).sum();
+        let n: f64 = results.iter().map(|t| self.elements(t)).sum();
+        let vector = self.target.vector_f32_tflops * 1e6;
+        match op {
+            Op::Input { .. } | Op::Constant(_) | Op::DimValue(_) => 0.0,
+            Op::Iota { .. } => 0.01,
+            Op::View(_) => 0.02 * launch + 0.02 * self.transfer(written),
+            Op::Elementwise(kind) => {
+                let weight = match kind {
+                    Elementwise::Unary(op) => unary_weight(*op),
+                    _ => 1.0,
+                };
+                POINTWISE_SHARE * (launch + self.transfer(read + written)) + n * weight / vector
+            }
+            Op::Reduce { .. } => 0.6 * launch + self.transfer(read + written),
+            Op::Contract(_) | Op::Conv(_) => {
+                launch + self.contraction(op, operands, results, GENERATED_EFFICIENCY)
+            }
+            Op::Composite(Composite::Attention { .. }) => {
+                launch + self.contraction(op, operands, results, 0.6 * GENERATED_EFFICIENCY)
+            }
+            Op::Random { .. } => POINTWISE_SHARE * launch + self.transfer(written),
+            Op::Pool(_)
+            | Op::Gather(_)
+            | Op::Scatter(_)
+            | Op::Scan { .. }
+            | Op::TopK { .. }
+            | Op::Composite(_)
+            | Op::Call(_) => launch + self.transfer(read + written),
+        }
+    }
+
+    /// Returns the microseconds of a node.
+    pub fn node(&self, graph: &Graph, id: NodeId) -> f64 {
+        let node = graph.node(id);
+        let operands: Vec<&TensorType> = node.operands.iter().map(|v| graph.ty(*v)).collect();
+        self.op(&node.op, &operands, &node.results)
+    }
+
+    /// Returns the microseconds of a set of nodes.
+    pub fn nodes(&self, graph: &Graph, ids: &[NodeId]) -> f64 {
+        ids.iter().map(|id| self.node(graph, *id)).sum()
+    }
+}
+
+/// Vector operations an element, roughly.
+fn unary_weight(op: UnaryOp) -> f64 {
+    use UnaryOp::{Abs, Ceil, Floor, IsInf, IsNan, Neg, Not, Relu, Round, Sign, Trunc};
+    match op {
+        Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Relu | Not | IsNan | IsInf => 1.0,
+        UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip => 4.0,
+        UnaryOp::Erf | UnaryOp::Gelu | UnaryOp::GeluTanh | UnaryOp::Mish => 16.0,
+        _ => 8.0,
+    }
+}

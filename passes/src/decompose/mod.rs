@@ -1,0 +1,140 @@
+//! Replaces composites that no kernel takes whole by primitive families, and moves the graph to `Stage::Core`.
+//!
+//! Every composite has a decomposition here; [`Keep`](crate::Keep) says which stay. Statistics are computed in f32 at
+//! least, whatever the element type.
+
+pub mod attention;
+pub mod norms;
+pub mod softmax;
+
+use ir::graph::Stage;
+use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp, View};
+use ir::{DType, Op, Shape, Value};
+
+use crate::error::PassFault;
+use crate::options::Keep;
+use crate::rewrite::Builder;
+use crate::runner::Pass;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "decompose",
+    run: |graph, context| {
+        let keep = context.options.keep;
+        let mut builder = Builder::new(graph, "decompose");
+        for (id, node) in graph.nodes().iter() {
+            let Op::Composite(composite) = &node.op else {
+                builder.copy(id)?;
+                continue;
+            };
+            if stays(composite, keep) {
+                builder.copy(id)?;
+                continue;
+            }
+            builder.origin = node.origin.clone();
+            let operands: Vec<Value> = node.operands.iter().map(|v| builder.value(*v)).collect();
+            let value = expand(&mut builder, composite, &operands, keep)?;
+            let value = as_shape(&mut builder, value, &node.results[0].shape)?;
+            builder.note(rule_name(composite), vec![node.origin.clone()], None, None);
+            builder.set(id, value);
+        }
+        let mut out = builder.finish(&mut context.fired);
+        out.stage = Stage::Core;
+        Ok(out)
+    },
+    required: true,
+};
+
+fn stays(composite: &Composite, keep: Keep) -> bool {
+    match composite {
+        Composite::Softmax { .. } => keep.softmax,
+        Composite::LogSoftmax { .. } => keep.log_softmax,
+        Composite::LayerNorm { .. } => keep.layer_norm,
+        Composite::RmsNorm { .. } => keep.rms_norm,
+        Composite::Attention { .. } => keep.attention,
+        Composite::BatchNorm { .. } | Composite::GroupNorm { .. } | Composite::LocalResponseNorm { .. } => false,
+    }
+}
+
+fn rule_name(composite: &Composite) -> &'static str {
+    match composite {
+        Composite::Softmax { .. } => "decompose_softmax",
+        Composite::LogSoftmax { .. } => "decompose_log_softmax",
+        Composite::LayerNorm { .. } => "decompose_layer_norm",
+        Composite::RmsNorm { .. } => "decompose_rms_norm",
+        Composite::BatchNorm { .. } => "decompose_batch_norm",
+        Composite::GroupNorm { .. } => "decompose_group_norm",
+        Composite::Attention { .. } => "decompose_attention",
+        Composite::LocalResponseNorm { .. } => "decompose_local_response_norm",
+    }
+}
+
+/// Emits a composite as primitive families (and, in attention, a softmax if that is kept).
+///
+/// # Errors
+/// When the operands are not those of the composite.
+pub fn expand(
+    b: &mut Builder<'_>,
+    composite: &Composite,
+    x: &[Value],
+    keep: Keep,
+) -> Result<Value, PassFault> {
+    match composite {
+        Composite::Softmax { axis } => softmax::softmax(b, x[0], *axis),
+        Composite::LogSoftmax { axis } => softmax::log_softmax(b, x[0], *axis),
+        Composite::LayerNorm { axis, epsilon } => norms::layer_norm(b, x, *axis, epsilon.as_f64()),
+        Composite::RmsNorm { axis, epsilon } => norms::rms_norm(b, x, *axis, epsilon.as_f64()),
+        Composite::BatchNorm { epsilon, layout } => norms::batch_norm(b, x, epsilon.as_f64(), *layout),
+        Composite::GroupNorm { groups, epsilon } => norms::group_norm(b, x, *groups, epsilon.as_f64()),
+        Composite::LocalResponseNorm { size, alpha, beta, bias } => {
+            norms::local_response_norm(b, x[0], *size, alpha.as_f64(), beta.as_f64(), bias.as_f64())
+        }
+        Composite::Attention { scale, causal, mask } => {
+            attention::attention(b, x, scale.as_f64(), *causal, *mask, keep)
+        }
+    }
+}
+
+/// The type that statistics are computed in.
+pub(crate) fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+pub(crate) fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, PassFault> {
+    if b.ty(x).dtype == to {
+        return Ok(x);
+    }
+    b.emit(Op::cast(to), &[x])
+}
+
+pub(crate) fn binary(b: &mut Builder<'_>, op: BinaryOp, x: Value, y: Value) -> Result<Value, PassFault> {
+    b.emit(Op::binary(op), &[x, y])
+}
+
+pub(crate) fn unary(b: &mut Builder<'_>, op: UnaryOp, x: Value) -> Result<Value, PassFault> {
+    b.emit(Op::unary(op), &[x])
+}
+
+/// `x op c` for a number of x's type.
+pub(crate) fn with_scalar(b: &mut Builder<'_>, op: BinaryOp, x: Value, c: f64) -> Result<Value, PassFault> {
+    let c = b.scalar(b.ty(x).dtype, c);
+    binary(b, op, x, c)
+}
+
+pub(crate) fn reduce(b: &mut Builder<'_>, op: ReduceOp, x: Value, axes: Vec<usize>) -> Result<Value, PassFault> {
+    b.emit(
+        Op::Reduce {
+            op,
+            axes,
+            keep_dims: true,
+        },
+        &[x],
+    )
+}
+
+pub(crate) fn as_shape(b: &mut Builder<'_>, x: Value, shape: &Shape) -> Result<Value, PassFault> {
+    if b.ty(x).shape == *shape {
+        return Ok(x);
+    }
+    b.emit(Op::View(View::Reshape(shape.clone())), &[x])
+}

@@ -1,0 +1,2 @@
+pub use crate::dce::PASS;
+pub use crate::dce::PASS as PASS_LONG;

@@ -1,0 +1,112 @@
+//! Constant folding.
+//!
+//! Small results come from the reference evaluator, so folding cannot disagree with it. Weights take part only where a
+//! fast native path exists (views, f32 arithmetic), and nothing is folded that grows: a broadcast stays a view.
+
+pub mod native;
+
+use ir::graph::eval::array::Array;
+use ir::graph::eval::eval_op;
+use ir::op::{Elementwise, View};
+use ir::{Bindings, HostTensor, Op, Value};
+
+use crate::error::PassFault;
+use crate::rewrite::{Builder, Rule};
+use crate::runner::Pass;
+
+/// Results of up to this many elements go through the evaluator.
+const SMALL: usize = 1 << 14;
+/// Results of up to this many elements may be larger than what they are made of.
+const TINY: usize = 256;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "fold",
+    run: |graph, context| {
+        let rules = crate::simplify::enabled(context.options);
+        let mut builder = Builder::new(graph, "fold").with_rules(std::iter::once(RULE).chain(rules));
+        builder.copy_rest()?;
+        Ok(builder.finish(&mut context.fired))
+    },
+    required: false,
+};
+
+/// Folds an op on constants.
+pub const RULE: Rule = Rule {
+    name: "fold_constants",
+    apply: fold,
+};
+
+fn fold(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
+    if x.is_empty() || x.iter().any(|v| b.as_constant(*v).is_none()) {
+        return dim_value(b, op);
+    }
+    let foldable = match op {
+        Op::Elementwise(_) | Op::Reduce { .. } | Op::View(_) | Op::Gather(_) | Op::Contract(_) | Op::Scan { .. } => true,
+        Op::Composite(_) | Op::Scatter(_) | Op::Conv(_) | Op::Pool(_) => true,
+        Op::Input { .. }
+        | Op::Constant(_)
+        | Op::Iota { .. }
+        | Op::DimValue(_)
+        | Op::TopK { .. }
+        | Op::Random { .. }
+        | Op::Call(_) => false,
+    };
+    if !foldable {
+        return Ok(None);
+    }
+    let Ok(types) = b.graph().infer(op, x) else { return Ok(None) };
+    let [ty] = types.as_slice() else { return Ok(None) };
+    let Some(shape) = ty.shape.as_consts() else { return Ok(None) };
+    let shape: Vec<usize> = shape.into_iter().map(|d| d.max(0) as usize).collect();
+    let elements: usize = shape.iter().product();
+    let tensors: Vec<&HostTensor> = x.iter().filter_map(|v| b.as_constant(*v)).collect();
+    let read: usize = tensors.iter().map(|t| t.elements()).sum();
+    if elements > read.max(TINY) {
+        return Ok(None);
+    }
+    let made = match fast(op, &tensors, &shape) {
+        Some(t) => Some(t),
+        None if elements <= SMALL && read <= 4 * SMALL => {
+            evaluate(op, &tensors)
+        }
+        None => None,
+    };
+    Ok(made.filter(|t| t.shape == shape && t.dtype == ty.dtype).map(|t| b.constant(t)))
+}
+
+/// Evaluates an op of one result by its meaning; an op that these numbers make meaningless is left alone.
+fn evaluate(op: &Op, x: &[&HostTensor]) -> Option<HostTensor> {
+    let arrays: Vec<Array> = x.iter().map(|t| Array::from_tensor(t)).collect();
+    let operands: Vec<&Array> = arrays.iter().collect();
+    let results = eval_op(op, &operands, &Bindings::new()).ok()?;
+    results.first()?.to_tensor().ok()
+}
+
+/// A size that is a number.
+fn dim_value(b: &mut Builder<'_>, op: &Op) -> Result<Option<Value>, PassFault> {
+    match op {
+        Op::DimValue(d) => Ok(d.as_const().map(|v| b.scalar(ir::DType::I64, v as f64))),
+        _ => Ok(None),
+    }
+}
+
+/// Native paths for constants of any size.
+fn fast(op: &Op, x: &[&HostTensor], shape: &[usize]) -> Option<HostTensor> {
+    match op {
+        Op::View(View::Reshape(_)) => native::reshape(x[0], shape.to_vec()),
+        Op::View(View::Transpose(perm)) => native::permute(x[0], perm),
+        Op::View(View::Concat { axis }) => native::concat(x, *axis),
+        Op::View(View::Slice { starts, sizes, steps }) => {
+            let whole = |i: usize| steps[i] == 1 && starts[i].is(0) && sizes[i].is(x[0].shape[i] as i64);
+            let rows = !shape.is_empty() && steps[0] == 1 && (1..shape.len()).all(whole);
+            let start = starts.first()?.as_const()?;
+            rows.then(|| native::leading_rows(x[0], usize::try_from(start).ok()?, shape[0]))?
+        }
+        Op::Elementwise(Elementwise::Binary(op)) if shape.iter().product::<usize>() > 64 => {
+            native::binary(*op, x[0], x[1])
+        }
+        Op::Elementwise(Elementwise::Cast(to)) => native::round_f32(x[0], *to),
+        _ => None,
+    }
+}

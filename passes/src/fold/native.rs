@@ -1,0 +1,234 @@
+//! Fast constant arithmetic on weights: permutations, joins, f32 arithmetic and rounding to half types, on all cores.
+//!
+//! Everything else, and everything small, goes through the reference evaluator.
+
+use half::{bf16, f16};
+use ir::data::Storage;
+use ir::op::BinaryOp;
+use ir::{DType, HostTensor};
+use rayon::prelude::*;
+
+/// Work is split into pieces of about this many elements.
+const PIECE: usize = 1 << 16;
+
+/// Makes a tensor of bytes that are known to fit.
+fn tensor(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> Option<HostTensor> {
+    HostTensor::new(dtype, shape, Storage::new(bytes)).ok()
+}
+
+/// The same bytes under another shape of as many elements.
+pub fn reshape(t: &HostTensor, shape: Vec<usize>) -> Option<HostTensor> {
+    HostTensor::new(t.dtype, shape, t.bytes.clone()).ok()
+}
+
+/// Permutes axes; `None` for 4-bit types.
+pub fn permute(t: &HostTensor, perm: &[usize]) -> Option<HostTensor> {
+    let shape: Vec<usize> = perm.iter().map(|p| t.shape[*p]).collect();
+    let moved: Vec<usize> = perm.iter().copied().filter(|p| t.shape[*p] != 1).collect();
+    if moved.is_sorted() {
+        return reshape(t, shape);
+    }
+    let mut strides = vec![1usize; t.shape.len()];
+    for i in (1..strides.len()).rev() {
+        strides[i - 1] = strides[i] * t.shape[i];
+    }
+    let strides: Vec<usize> = perm.iter().map(|p| strides[*p]).collect();
+    let bytes = match t.dtype.bits() {
+        8 => permute_elements::<1>(&t.bytes, &shape, &strides),
+        16 => permute_elements::<2>(&t.bytes, &shape, &strides),
+        32 => permute_elements::<4>(&t.bytes, &shape, &strides),
+        64 => permute_elements::<8>(&t.bytes, &shape, &strides),
+        _ => return None,
+    };
+    tensor(t.dtype, shape, bytes)
+}
+
+fn permute_elements<const W: usize>(bytes: &[u8], shape: &[usize], strides: &[usize]) -> Vec<u8> {
+    let source = bytes.as_chunks::<W>().0;
+    let total: usize = shape.iter().product();
+    let mut out = vec![0u8; total * W];
+    let Some((&inner, outer)) = shape.split_last() else {
+        out.copy_from_slice(bytes);
+        return out;
+    };
+    if total == 0 {
+        return out;
+    }
+    let step = strides[outer.len()];
+    let rows_each = (PIECE / inner).max(1);
+    out.par_chunks_mut(rows_each * inner * W).enumerate().for_each(|(piece, out)| {
+        let out = out.as_chunks_mut::<W>().0;
+        // The position of the first row of this piece, then counted on.
+        let mut index = vec![0usize; outer.len()];
+        let mut rest = piece * rows_each;
+        for (i, size) in outer.iter().enumerate().rev() {
+            index[i] = rest % size;
+            rest /= size;
+        }
+        for row in out.chunks_exact_mut(inner) {
+            let start: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
+            for (to, from) in row.iter_mut().zip(source[start..].iter().step_by(step)) {
+                *to = *from;
+            }
+            for (i, size) in outer.iter().enumerate().rev() {
+                index[i] += 1;
+                if index[i] < *size {
+                    break;
+                }
+                index[i] = 0;
+            }
+        }
+    });
+    out
+}
+
+/// Joins along an axis; `None` for 4-bit types or parts that do not fit.
+pub fn concat(parts: &[&HostTensor], axis: usize) -> Option<HostTensor> {
+    let first = parts.first()?;
+    let width = first.dtype.bits() as usize / 8;
+    if width == 0 || parts.iter().any(|p| p.dtype != first.dtype || p.shape.len() != first.shape.len()) {
+        return None;
+    }
+    let mut shape = first.shape.clone();
+    shape[axis] = parts.iter().map(|p| p.shape[axis]).sum();
+    let outer: usize = shape[..axis].iter().product();
+    let inner: usize = shape[axis + 1..].iter().product::<usize>() * width;
+    let mut bytes = Vec::with_capacity(outer * shape[axis] * inner);
+    for row in 0..outer {
+        for part in parts {
+            let run = part.shape[axis] * inner;
+            bytes.extend_from_slice(&part.bytes[row * run..(row + 1) * run]);
+        }
+    }
+    tensor(first.dtype, shape, bytes)
+}
+
+/// A run of whole rows of the first axis, sharing the bytes.
+pub fn leading_rows(t: &HostTensor, start: usize, count: usize) -> Option<HostTensor> {
+    let mut shape = t.shape.clone();
+    let row: usize = shape[1..].iter().product::<usize>() * t.dtype.bits() as usize / 8;
+    if t.dtype.bits() < 8 {
+        return None;
+    }
+    shape[0] = count;
+    HostTensor::new(t.dtype, shape, t.bytes.slice(start * row, count * row)?).ok()
+}
+
+/// f32 arithmetic with broadcasting; `None` for other types or ops, or where the result is larger than both operands.
+pub fn binary(op: BinaryOp, a: &HostTensor, b: &HostTensor) -> Option<HostTensor> {
+    if a.dtype != DType::F32 || b.dtype != DType::F32 {
+        return None;
+    }
+    let f: fn(f32, f32) -> f32 = match op {
+        BinaryOp::Add => |x, y| x + y,
+        BinaryOp::Sub => |x, y| x - y,
+        BinaryOp::Mul => |x, y| x * y,
+        BinaryOp::Div => |x, y| x / y,
+        _ => return None,
+    };
+    let (x, y) = (a.bytes.as_chunks::<4>().0, b.bytes.as_chunks::<4>().0);
+    let (shape, swapped) = if a.elements() >= b.elements() { (&a.shape, false) } else { (&b.shape, true) };
+    let small = if swapped { &a.shape } else { &b.shape };
+    let (large, little) = if swapped { (y, x) } else { (x, y) };
+    let apply = move |l: f32, s: f32| if swapped { f(s, l) } else { f(l, s) };
+    // The small operand must not have an axis that the large one lacks.
+    if small.len() > shape.len() {
+        return None;
+    }
+    let offset = shape.len() - small.len();
+    if small.iter().enumerate().any(|(i, n)| *n != 1 && *n != shape[offset + i]) {
+        return None;
+    }
+    let mut strides = vec![0usize; shape.len()];
+    let mut stride = 1;
+    for (i, n) in small.iter().enumerate().rev() {
+        strides[offset + i] = if *n == 1 { 0 } else { stride };
+        stride *= n;
+    }
+    let total: usize = shape.iter().product();
+    let mut out = vec![0u8; total * 4];
+    // Trailing axes that the small operand does not follow make runs of one number.
+    let run_axis = (0..shape.len()).rev().find(|i| strides[*i] != 0).map_or(0, |i| i + 1);
+    let run: usize = shape[run_axis..].iter().product::<usize>().max(1);
+    let outer = &shape[..run_axis];
+    let runs_each = (PIECE / run).max(1);
+    out.par_chunks_mut(runs_each * run * 4).enumerate().for_each(|(piece, out)| {
+        let out = out.as_chunks_mut::<4>().0;
+        let base = piece * runs_each;
+        for (r, row) in out.chunks_mut(run).enumerate() {
+            let mut rest = base + r;
+            let mut at = 0;
+            for (i, n) in outer.iter().enumerate().rev() {
+                at += rest % n * strides[i];
+                rest /= n;
+            }
+            let s = f32::from_le_bytes(little[at]);
+            let from = &large[(base + r) * run..];
+            for (to, l) in row.iter_mut().zip(from) {
+                *to = apply(f32::from_le_bytes(*l), s).to_le_bytes();
+            }
+        }
+    });
+    tensor(DType::F32, shape.clone(), out)
+}
+
+/// Rounds f32 to a half type; `None` for other types.
+pub fn round_f32(t: &HostTensor, to: DType) -> Option<HostTensor> {
+    if t.dtype != DType::F32 {
+        return None;
+    }
+    let round: fn(f32) -> [u8; 2] = match to {
+        DType::F16 => |v| f16::from_f32(v).to_le_bytes(),
+        DType::BF16 => |v| bf16::from_f32(v).to_le_bytes(),
+        _ => return None,
+    };
+    let source = t.bytes.as_chunks::<4>().0;
+    let mut out = vec![0u8; source.len() * 2];
+    out.par_chunks_mut(PIECE * 2).zip(source.par_chunks(PIECE)).for_each(|(out, source)| {
+        for (to, from) in out.as_chunks_mut::<2>().0.iter_mut().zip(source) {
+            *to = round(f32::from_le_bytes(*from));
+        }
+    });
+    tensor(to, t.shape.clone(), out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn t(shape: &[usize], values: &[f32]) -> HostTensor {
+        HostTensor::from_f32(shape, values).unwrap()
+    }
+
+    #[test]
+    fn permutes_as_numpy_does() {
+        let x = t(&[2, 3, 2], &(0..12).map(|v| v as f32).collect::<Vec<_>>());
+        let y = permute(&x, &[2, 0, 1]).unwrap();
+        assert_eq!(y.shape, [2, 2, 3]);
+        assert_eq!(y.to_f32(), [0., 2., 4., 6., 8., 10., 1., 3., 5., 7., 9., 11.]);
+    }
+
+    #[test]
+    fn moving_axes_of_size_one_shares_the_bytes() {
+        let x = t(&[4, 3, 1, 1], &[1.0; 12]);
+        let y = permute(&x, &[0, 2, 3, 1]).unwrap();
+        assert_eq!(y.bytes.as_ptr(), x.bytes.as_ptr());
+    }
+
+    #[test]
+    fn broadcasts_either_operand() {
+        let x = t(&[2, 3], &[1., 2., 3., 4., 5., 6.]);
+        let column = t(&[2, 1], &[10., 20.]);
+        assert_eq!(binary(BinaryOp::Sub, &x, &column).unwrap().to_f32(), [-9., -8., -7., -16., -15., -14.]);
+        assert_eq!(binary(BinaryOp::Sub, &column, &x).unwrap().to_f32(), [9., 8., 7., 16., 15., 14.]);
+        let row = t(&[3], &[1., 0., 2.]);
+        assert_eq!(binary(BinaryOp::Mul, &x, &row).unwrap().to_f32(), [1., 0., 6., 4., 0., 12.]);
+        assert!(binary(BinaryOp::Mul, &column, &row).is_none(), "an outer product grows");
+    }
+
+    #[test]
+    fn joins_along_an_inner_axis() {
+        let y = concat(&[&t(&[2, 1], &[1., 2.]), &t(&[2, 2], &[3., 4., 5., 6.])], 1).unwrap();
+        assert_eq!(y.to_f32(), [1., 3., 4., 2., 5., 6.]);
+    }
+}

@@ -1,0 +1,195 @@
+//! Folds what scales and shifts channels after a convolution or a linear layer into its filter and bias.
+//!
+//! ```text
+//! batch_norm(conv(x, w, b), scale, bias, mean, var)  →  conv(x, w · a, b · a + bias - mean · a),  a = scale · rsqrt(var + ε)
+//! conv(x, w) + c[1, C, 1, 1]                         →  conv(x, w, c)
+//! conv(x, w, b) · c[1, C, 1, 1]                      →  conv(x, w · c, b · c)
+//! ```
+//!
+//! Only where the filter and the numbers are constants and the convolution has no other reader: else the scaled filter
+//! would be a second copy.
+
+use ir::op::{BinaryOp, Composite, Conv, Elementwise, Layout};
+use ir::{HostTensor, NodeId, Op, Value};
+
+use crate::analysis::use_counts;
+use crate::error::PassFault;
+use crate::fold::native;
+use crate::rewrite::Builder;
+use crate::runner::Pass;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "fold_batch_norm",
+    run: |graph, context| {
+        use ir::entity::Entity;
+        let uses = use_counts(graph);
+        let mut builder = Builder::new(graph, "fold_batch_norm");
+        for (id, node) in graph.nodes().iter() {
+            builder.origin = node.origin.clone();
+            let single = |v: &Value| uses[v.node.index()] == 1;
+            let folded = match &node.op {
+                Op::Composite(Composite::BatchNorm { epsilon, layout })
+                    if single(&node.operands[0]) && context.options.enabled("batch_norm_into_conv") =>
+                {
+                    batch_norm(&mut builder, id, epsilon.as_f64(), *layout)?.map(|v| (v, "batch_norm_into_conv"))
+                }
+                Op::Elementwise(Elementwise::Binary(op @ (BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul))) => {
+                    channel_constant(&mut builder, id, *op, &single)?
+                        .map(|v| (v, "channel_constant_into_conv"))
+                        .filter(|_| context.options.enabled("channel_constant_into_conv"))
+                }
+                _ => None,
+            };
+            match folded {
+                Some((value, rule)) if *builder.ty(value) == node.results[0] => {
+                    let inner = graph.node(node.operands[0].node).origin.clone();
+                    builder.note(rule, vec![node.origin.clone(), inner], None, None);
+                    builder.set(id, value);
+                }
+                _ => builder.copy(id)?,
+            }
+        }
+        Ok(builder.finish(&mut context.fired))
+    },
+    required: false,
+};
+
+/// A convolution of a constant filter as it stands in the new graph.
+struct Found {
+    conv: Conv,
+    input: Value,
+    filter: HostTensor,
+    bias: Option<HostTensor>,
+}
+
+fn find(b: &Builder<'_>, value: Value) -> Option<Found> {
+    let (Op::Conv(conv), x) = b.def(value) else { return None };
+    let bias = match x.get(2) {
+        Some(v) => Some(b.as_constant(*v)?.clone()),
+        None => None,
+    };
+    Some(Found {
+        conv: conv.clone(),
+        input: x[0],
+        filter: b.as_constant(x[1])?.clone(),
+        bias,
+    })
+}
+
+impl Found {
+    fn channels(&self) -> usize {
+        match &self.conv.transposed {
+            None => self.filter.shape[0],
+            Some(_) => self.filter.shape[1] * self.conv.groups as usize,
+        }
+    }
+
+    /// Multiplies output channels by `a` and adds `c`.
+    fn scaled(self, b: &mut Builder<'_>, a: Option<&[f32]>, c: Option<&[f32]>) -> Result<Option<Value>, PassFault> {
+        let channels = self.channels();
+        let filter = match a {
+            None => self.filter.clone(),
+            Some(a) => {
+                let mut shape = vec![1usize; self.filter.shape.len()];
+                match &self.conv.transposed {
+                    None => shape[0] = channels,
+                    // `[I, O/g, k…]`: one channel scale for all inputs only without groups.
+                    Some(_) if self.conv.groups == 1 && self.conv.layout == Layout::ChannelsFirst => {
+                        shape[1] = channels;
+                    }
+                    Some(_) => return Ok(None),
+                }
+                let Some(a) = HostTensor::from_f32(shape, a).ok() else {
+                    return Ok(None);
+                };
+                let Some(filter) = native::binary(BinaryOp::Mul, &self.filter, &a) else {
+                    return Ok(None);
+                };
+                filter
+            }
+        };
+        let mut bias = match &self.bias {
+            Some(bias) => bias.to_f32(),
+            None => vec![0.0; channels],
+        };
+        for (i, v) in bias.iter_mut().enumerate() {
+            *v = a.map_or(*v, |a| *v * a[i]) + c.map_or(0.0, |c| c[i]);
+        }
+        let mut operands = vec![self.input, b.constant(filter)];
+        if self.bias.is_some() || c.is_some() {
+            let Ok(bias) = HostTensor::from_f32(vec![channels], &bias) else {
+                return Ok(None);
+            };
+            operands.push(b.constant(bias));
+        }
+        b.emit(Op::Conv(self.conv), &operands).map(Some)
+    }
+}
+
+fn batch_norm(b: &mut Builder<'_>, id: NodeId, epsilon: f64, layout: Layout) -> Result<Option<Value>, PassFault> {
+    let node = b.old.node(id);
+    let Some(found) = find(b, b.value(node.operands[0])) else {
+        return Ok(None);
+    };
+    let mut numbers = Vec::new();
+    for operand in &node.operands[1..] {
+        match b.as_constant(b.value(*operand)) {
+            Some(t) => numbers.push(t.to_f64()),
+            None => return Ok(None),
+        }
+    }
+    let [scale, bias, mean, variance] = numbers.as_slice() else {
+        return Ok(None);
+    };
+    if found.conv.layout != layout || found.filter.dtype != ir::DType::F32 || scale.len() != found.channels() {
+        return Ok(None);
+    }
+    let a: Vec<f64> = scale.iter().zip(variance).map(|(s, v)| s / (v + epsilon).sqrt()).collect();
+    let c: Vec<f32> = (0..a.len()).map(|i| (bias[i] - mean[i] * a[i]) as f32).collect();
+    let a: Vec<f32> = a.into_iter().map(|v| v as f32).collect();
+    found.scaled(b, Some(&a), Some(&c))
+}
+
+fn channel_constant(
+    b: &mut Builder<'_>,
+    id: NodeId,
+    op: BinaryOp,
+    single: &dyn Fn(&Value) -> bool,
+) -> Result<Option<Value>, PassFault> {
+    let node = b.old.node(id);
+    let (x, c) = match (b.as_constant(b.value(node.operands[0])), b.as_constant(b.value(node.operands[1]))) {
+        (None, Some(_)) => (node.operands[0], node.operands[1]),
+        (Some(_), None) if op != BinaryOp::Sub => (node.operands[1], node.operands[0]),
+        _ => return Ok(None),
+    };
+    if !single(&x) {
+        return Ok(None);
+    }
+    let Some(found) = find(b, b.value(x)) else { return Ok(None) };
+    if found.filter.dtype != ir::DType::F32 {
+        return Ok(None);
+    }
+    let (rank, channels) = (b.old.ty(x).rank(), found.channels());
+    let axis = found.conv.layout.channel_axis(rank);
+    let Some(constant) = b.as_constant(b.value(c)) else { return Ok(None) };
+    // One number, or one a channel.
+    let trailing = rank - 1 - axis;
+    let at = constant.shape.len().checked_sub(1 + trailing);
+    let along = at.is_some_and(|at| {
+        constant.shape[at] == channels && constant.shape.iter().enumerate().all(|(i, n)| i == at || *n == 1)
+    });
+    let values = match constant.to_f32() {
+        v if v.len() == 1 => vec![v[0]; channels],
+        v if along => v,
+        _ => return Ok(None),
+    };
+    match op {
+        BinaryOp::Mul => found.scaled(b, Some(&values), None),
+        BinaryOp::Sub => {
+            let values: Vec<f32> = values.iter().map(|v| -v).collect();
+            found.scaled(b, None, Some(&values))
+        }
+        _ => found.scaled(b, None, Some(&values)),
+    }
+}

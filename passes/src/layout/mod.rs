@@ -1,0 +1,126 @@
+//! Puts channels last where the target likes them there, and gets rid of the transposes that this takes.
+//!
+//! ```text
+//! conv(x [N, C, H, W])     becomes     transpose(conv_last(transpose x))
+//! ```
+//!
+//! and then transposes sink: through elementwise ops, concats, pads, slices, reductions, softmax and reshapes, until they
+//! meet the transpose in front of the next convolution and cancel. On a plain CNN the one at the input stays, and one where
+//! a spatial extent is flattened. Filters are permuted at compile time.
+//!
+//! Before: convolutions in either layout. After: all convolutions and poolings of the graph have channels last.
+
+mod sink;
+
+use ir::op::{Conv, Layout, Pool, View};
+use ir::{Dim, Graph, Op, Shape, Value};
+
+use crate::error::PassFault;
+use crate::rewrite::Builder;
+use crate::runner::Pass;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "layout",
+    run: |graph, context| {
+        if !context.target.channels_last || !wants(graph) {
+            return Ok(graph.clone());
+        }
+        let rules = std::iter::once(crate::fold::RULE)
+            .chain(crate::simplify::enabled(context.options))
+            .chain(sink::RULES.iter().copied());
+        let mut b = Builder::new(graph, "layout").with_rules(rules);
+        for (id, node) in graph.nodes().iter() {
+            b.origin = node.origin.clone();
+            let operands = |b: &Builder<'_>| node.operands.iter().map(|v| b.value(*v)).collect::<Vec<_>>();
+            match &node.op {
+                Op::Conv(conv) if conv.layout == Layout::ChannelsFirst => {
+                    let x = operands(&b);
+                    let value = convolution(&mut b, conv, &x)?;
+                    b.note("conv_channels_last", vec![node.origin.clone()], None, None);
+                    b.set(id, value);
+                }
+                Op::Pool(pool) if pool.layout == Layout::ChannelsFirst => {
+                    let x = operands(&b);
+                    let value = pooling(&mut b, pool, x[0])?;
+                    b.note("pool_channels_last", vec![node.origin.clone()], None, None);
+                    b.set(id, value);
+                }
+                _ => b.copy(id)?,
+            }
+        }
+        Ok(b.finish(&mut context.fired))
+    },
+    required: false,
+};
+
+fn wants(graph: &Graph) -> bool {
+    graph.nodes().values().any(|n| match &n.op {
+        Op::Conv(c) => c.layout == Layout::ChannelsFirst,
+        Op::Pool(p) => p.layout == Layout::ChannelsFirst,
+        _ => false,
+    })
+}
+
+/// The permutation that takes `[N, C, …]` to `[N, …, C]`.
+pub(crate) fn to_last(rank: usize) -> Vec<usize> {
+    std::iter::once(0).chain(2..rank).chain([1]).collect()
+}
+
+/// The permutation that takes `[N, …, C]` to `[N, C, …]`.
+pub(crate) fn to_first(rank: usize) -> Vec<usize> {
+    [0, rank - 1].into_iter().chain(1..rank - 1).collect()
+}
+
+fn transpose(b: &mut Builder<'_>, x: Value, perm: Vec<usize>) -> Result<Value, PassFault> {
+    b.emit(Op::View(View::Transpose(perm)), &[x])
+}
+
+fn convolution(b: &mut Builder<'_>, conv: &Conv, x: &[Value]) -> Result<Value, PassFault> {
+    let rank = b.ty(x[0]).rank();
+    let input = transpose(b, x[0], to_last(rank))?;
+    let filter = match conv.transposed {
+        None => transpose(b, x[1], to_last(rank))?,
+        Some(_) => transposed_filter(b, x[1], conv.groups)?,
+    };
+    let mut operands = vec![input, filter];
+    operands.extend(x.get(2));
+    let mut last = conv.clone();
+    last.layout = Layout::ChannelsLast;
+    let y = b.emit(Op::Conv(last), &operands)?;
+    transpose(b, y, to_first(rank))
+}
+
+/// `[I, O/g, k…]` → `[O, k…, I/g]`.
+fn transposed_filter(b: &mut Builder<'_>, filter: Value, groups: i64) -> Result<Value, PassFault> {
+    let shape = b.ty(filter).shape.clone();
+    let rank = shape.rank();
+    if groups == 1 {
+        let perm = std::iter::once(1).chain(2..rank).chain([0]).collect();
+        return transpose(b, filter, perm);
+    }
+    let g = Dim::from(groups);
+    let inputs = shape[0].floor_div(&g);
+    let kernel = &shape[2..];
+    let split: Shape = [g.clone(), inputs.clone(), shape[1].clone()]
+        .into_iter()
+        .chain(kernel.iter().cloned())
+        .collect();
+    let x = b.emit(Op::View(View::Reshape(split)), &[filter])?;
+    let perm = [0, 2].into_iter().chain(3..=rank).chain([1]).collect();
+    let x = transpose(b, x, perm)?;
+    let joined: Shape = std::iter::once(g * &shape[1])
+        .chain(kernel.iter().cloned())
+        .chain([inputs])
+        .collect();
+    b.emit(Op::View(View::Reshape(joined)), &[x])
+}
+
+fn pooling(b: &mut Builder<'_>, pool: &Pool, x: Value) -> Result<Value, PassFault> {
+    let rank = b.ty(x).rank();
+    let input = transpose(b, x, to_last(rank))?;
+    let mut last = pool.clone();
+    last.layout = Layout::ChannelsLast;
+    let y = b.emit(Op::Pool(last), &[input])?;
+    transpose(b, y, to_first(rank))
+}

@@ -1,0 +1,51 @@
+//! THE order of the passes of [`optimize`](crate::optimize), one list an optimisation level.
+
+use crate::options::OptLevel;
+use crate::runner::Pass;
+use crate::{
+    cse, dce, decompose, egraph, fold, fold_batch_norm, layout, merge, positions, quantize, recognize, route, simplify,
+};
+
+/// Returns the passes of a level, in order.
+pub fn passes(level: OptLevel) -> Vec<Pass> {
+    let list: &[Pass] = match level {
+        OptLevel::O0 => &[quantize::PASS, decompose::PASS],
+        OptLevel::O1 => &[
+            simplify::PASS,
+            fold::PASS,
+            quantize::PASS,
+            decompose::PASS,
+            simplify::PASS,
+            fold::PASS,
+            cse::PASS,
+            dce::PASS,
+        ],
+        OptLevel::O2 | OptLevel::O3 => &[
+            // Clean up what the front end recorded, and see which index arithmetic is just positions.
+            simplify::PASS,
+            positions::PASS,
+            simplify::PASS,
+            fold::PASS,
+            // Whole things first: they are hard to see once other rules have been at their parts.
+            fold_batch_norm::PASS,
+            recognize::norms::PASS,
+            recognize::softmax::PASS,
+            recognize::attention::PASS,
+            // Choose by cost.
+            if matches!(level, OptLevel::O3) { egraph::PASS_LONG } else { egraph::PASS },
+            merge::PASS,
+            quantize::PASS,
+            decompose::PASS,
+            simplify::PASS,
+            fold::PASS,
+            // Where channels go, then once more what that opened.
+            layout::PASS,
+            simplify::PASS,
+            fold::PASS,
+            cse::PASS,
+            route::PASS,
+            dce::PASS,
+        ],
+    };
+    list.to_vec()
+}

@@ -1,0 +1,46 @@
+//! What [`optimize`](crate::optimize) did: for `graphc explain` and for tests.
+
+use ir::Origin;
+
+/// One application of a rule.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fired {
+    /// The pass that the rule belongs to.
+    pub pass: &'static str,
+    pub rule: &'static str,
+    /// Where the nodes that matched came from, the one that was replaced first.
+    pub origins: Vec<Origin>,
+    /// Estimated microseconds before and after, where a cost decided.
+    pub cost: Option<(f64, f64)>,
+    /// Why, where there is more to say than the rule's name.
+    pub note: Option<String>,
+}
+
+/// One run of a pass.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PassRun {
+    pub pass: &'static str,
+    pub seconds: f64,
+    pub changed: bool,
+    /// Nodes that the pass left.
+    pub nodes: usize,
+}
+
+/// What happened, in order.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct OptimizeReport {
+    pub passes: Vec<PassRun>,
+    pub fired: Vec<Fired>,
+}
+
+impl OptimizeReport {
+    /// Returns how often a rule fired.
+    pub fn count(&self, rule: &str) -> usize {
+        self.fired.iter().filter(|f| f.rule == rule).count()
+    }
+
+    /// Returns the time of all passes, in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.passes.iter().map(|p| p.seconds).sum()
+    }
+}

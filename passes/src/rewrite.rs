@@ -1,0 +1,353 @@
+//! Builds a graph from another: the one way in which passes change graphs.
+//!
+//! A [`Builder`] walks nowhere by itself; a pass visits the old nodes in order and calls [`Builder::copy`] or emits
+//! something else and [`Builder::set`]s it. What it keeps: inputs (all, even dead ones), outputs, symbols, names, and the
+//! origin of the node being rewritten on everything emitted for it. Equal nodes are emitted once, equal constants are one
+//! entry, and nodes that end up unused are dropped by [`Builder::finish`]. Constants' bytes are shared, never copied.
+//!
+//! With rules, every emitted op is first offered to them, so what is built is simplified as it grows: a rule sees operands
+//! that are already in their final form, and one walk reaches (almost) the fixed point in linear time.
+
+use std::collections::HashMap;
+
+use ir::dim::Symbols;
+use ir::entity::Entity;
+use ir::graph::{Constant, Node};
+use ir::types::Scalar;
+use ir::{ConstId, DType, Graph, HostTensor, NodeId, Op, Origin, TensorType, Value};
+use smallvec::SmallVec;
+
+use crate::error::PassFault;
+use crate::report::Fired;
+
+/// A directional rule: given an op and its (new) operands, the value to use in its place.
+#[derive(Clone, Copy)]
+pub struct Rule {
+    pub name: &'static str,
+    pub apply: fn(&mut Builder<'_>, &Op, &[Value]) -> Result<Option<Value>, PassFault>,
+}
+
+/// Rules see at most this many rewrites nested in one another; beyond it ops are emitted as they are.
+const MAX_DEPTH: u32 = 24;
+/// Constants up to this many bytes are compared by value; larger ones by where their bytes are.
+const COMPARE_BYTES: usize = 1 << 12;
+
+#[derive(PartialEq, Eq, Hash)]
+enum ConstKey {
+    Bytes(DType, Vec<usize>, Vec<u8>),
+    Place(DType, Vec<usize>, *const u8),
+}
+
+/// A new graph in the making; see the module's page.
+pub struct Builder<'a> {
+    pub old: &'a Graph,
+    graph: Graph,
+    map: Vec<SmallVec<[Value; 1]>>,
+    memo: HashMap<(Op, SmallVec<[Value; 3]>), NodeId>,
+    constants: HashMap<ConstKey, ConstId>,
+    /// The origin given to emitted nodes.
+    pub origin: Origin,
+    rules: Vec<Rule>,
+    depth: u32,
+    pass: &'static str,
+    fired: Vec<Fired>,
+    outputs: HashMap<String, Value>,
+}
+
+impl<'a> Builder<'a> {
+    /// Starts a graph with the name, stage, symbols and inputs of `old`.
+    pub fn new(old: &'a Graph, pass: &'static str) -> Builder<'a> {
+        let mut graph = Graph::new(old.name.clone());
+        graph.stage = old.stage;
+        graph.set_symbols(old.symbols().clone());
+        let mut map = vec![SmallVec::new(); old.nodes().len()];
+        for input in old.inputs() {
+            let node = old.node(input.node);
+            let value = graph.add_input(input.name.clone(), node.results[0].clone(), node.origin.clone());
+            map[input.node.index()] = SmallVec::from_slice(&[value]);
+        }
+        Builder {
+            old,
+            graph,
+            map,
+            memo: HashMap::new(),
+            constants: HashMap::new(),
+            origin: Origin::Unknown,
+            rules: Vec::new(),
+            depth: 0,
+            pass,
+            fired: Vec::new(),
+            outputs: HashMap::new(),
+        }
+    }
+
+    /// Offers every emitted op to `rules`, in order.
+    pub fn with_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        self.rules = rules.into_iter().collect();
+        self
+    }
+
+    /// Returns the graph as built so far.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Returns the symbols.
+    pub fn symbols(&self) -> &Symbols {
+        self.graph.symbols()
+    }
+
+    /// Returns the type of a new value.
+    pub fn ty(&self, value: Value) -> &TensorType {
+        self.graph.ty(value)
+    }
+
+    /// Returns the new node that makes a value.
+    pub fn node(&self, value: Value) -> &Node {
+        self.graph.node(value.node)
+    }
+
+    /// Returns the op and operands of a new value that is its node's only result.
+    pub fn def(&self, value: Value) -> (&Op, &[Value]) {
+        let node = self.graph.node(value.node);
+        (&node.op, &node.operands)
+    }
+
+    /// Returns the new value of an old one; its node must have been copied or set.
+    pub fn value(&self, old: Value) -> Value {
+        self.map[old.node.index()][old.index as usize]
+    }
+
+    /// Says whether an old node has been copied or set.
+    pub fn has(&self, old: NodeId) -> bool {
+        !self.map[old.index()].is_empty()
+    }
+
+    /// Gives an old node of one result its new value.
+    pub fn set(&mut self, old: NodeId, value: Value) {
+        self.map[old.index()] = SmallVec::from_slice(&[value]);
+    }
+
+    /// Gives an old node its new values.
+    pub fn set_all(&mut self, old: NodeId, values: &[Value]) {
+        self.map[old.index()] = SmallVec::from_slice(values);
+    }
+
+    /// Gives the output of this name a value of its own, other than the new value of what it was.
+    pub fn set_output(&mut self, name: &str, value: Value) {
+        self.outputs.insert(name.to_owned(), value);
+    }
+
+    /// Copies an old node over its new operands (rules apply).
+    ///
+    /// # Errors
+    /// When the new operands do not type.
+    pub fn copy(&mut self, id: NodeId) -> Result<(), PassFault> {
+        if self.has(id) {
+            return Ok(());
+        }
+        let old = self.old;
+        let node = old.node(id);
+        self.origin = node.origin.clone();
+        let operands: SmallVec<[Value; 3]> = node.operands.iter().map(|v| self.value(*v)).collect();
+        let same_types = node
+            .operands
+            .iter()
+            .zip(&operands)
+            .all(|(a, b)| old.ty(*a) == self.graph.ty(*b));
+        match &node.op {
+            Op::Constant(c) => {
+                let value = self.constant_named(old.constants()[*c].clone());
+                self.set(id, value);
+                return Ok(());
+            }
+            Op::Input { .. } => return Ok(()),
+            _ => {}
+        }
+        if node.results.len() == 1 && !self.rules.is_empty() {
+            let want = same_types.then_some(&node.results[0]);
+            if let Some(value) = self.try_rules(&node.op, &operands, want)? {
+                self.set(id, value);
+                return Ok(());
+            }
+        }
+        let made = if same_types {
+            self.intern(&node.op, &operands, |graph, origin| {
+                Ok(graph.push(node.op.clone(), &operands, node.results.iter().cloned(), origin))
+            })?
+        } else {
+            self.plain(&node.op, &operands)?
+        };
+        let values: SmallVec<[Value; 1]> = (0..node.results.len())
+            .map(|i| Value::new(made, i as u32))
+            .collect();
+        self.map[id.index()] = values;
+        Ok(())
+    }
+
+    /// Copies every node that is not there yet.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub fn copy_rest(&mut self) -> Result<(), PassFault> {
+        for id in self.old.nodes().keys() {
+            self.copy(id)?;
+        }
+        Ok(())
+    }
+
+    fn try_rules(
+        &mut self,
+        op: &Op,
+        operands: &[Value],
+        want: Option<&TensorType>,
+    ) -> Result<Option<Value>, PassFault> {
+        if self.depth >= MAX_DEPTH {
+            return Ok(None);
+        }
+        self.depth += 1;
+        let mut found = None;
+        for i in 0..self.rules.len() {
+            let rule = self.rules[i];
+            let value = match (rule.apply)(self, op, operands) {
+                Ok(Some(value)) => value,
+                Ok(None) => continue,
+                // Sizes that the algebra of dims cannot prove equal: the graph stays as it was.
+                Err(PassFault::Infer { origin, error }) => {
+                    tracing::debug!(rule = rule.name, %origin, %error, "rule does not type here");
+                    continue;
+                }
+                Err(other) => return Err(other),
+            };
+            // A rewrite that spells a size differently would change the type users see.
+            if want.is_some_and(|want| self.graph.ty(value) != want) {
+                continue;
+            }
+            let origins = vec![self.origin.clone()];
+            self.note(rule.name, origins, None, None);
+            found = Some(value);
+            break;
+        }
+        self.depth -= 1;
+        Ok(found)
+    }
+
+    /// Reports an application of a rule.
+    pub fn note(
+        &mut self,
+        rule: &'static str,
+        origins: Vec<Origin>,
+        cost: Option<(f64, f64)>,
+        note: Option<String>,
+    ) {
+        self.fired.push(Fired {
+            pass: self.pass,
+            rule,
+            origins,
+            cost,
+            note,
+        });
+    }
+
+    /// Emits an op with one result and returns it (rules apply).
+    ///
+    /// # Errors
+    /// When the operands do not type.
+    pub fn emit(&mut self, op: Op, operands: &[Value]) -> Result<Value, PassFault> {
+        if !self.rules.is_empty()
+            && let Some(value) = self.try_rules(&op, operands, None)?
+        {
+            return Ok(value);
+        }
+        Ok(self.plain(&op, operands)?.into())
+    }
+
+    /// Emits an op without offering it to the rules.
+    ///
+    /// # Errors
+    /// When the operands do not type.
+    pub fn plain(&mut self, op: &Op, operands: &[Value]) -> Result<NodeId, PassFault> {
+        self.intern(op, operands, |graph, origin| {
+            graph
+                .add(op.clone(), operands, origin.clone())
+                .map_err(|error| PassFault::Infer { origin, error })
+        })
+    }
+
+    fn intern(
+        &mut self,
+        op: &Op,
+        operands: &[Value],
+        make: impl FnOnce(&mut Graph, Origin) -> Result<NodeId, PassFault>,
+    ) -> Result<NodeId, PassFault> {
+        let key = (op.clone(), SmallVec::from_slice(operands));
+        if let Some(id) = self.memo.get(&key) {
+            return Ok(*id);
+        }
+        let id = make(&mut self.graph, self.origin.clone())?;
+        self.memo.insert(key, id);
+        Ok(id)
+    }
+
+    /// Emits a constant; equal ones are one.
+    pub fn constant(&mut self, tensor: HostTensor) -> Value {
+        self.constant_named(Constant { name: None, tensor })
+    }
+
+    /// Emits a constant with a name.
+    pub fn constant_named(&mut self, constant: Constant) -> Value {
+        let tensor = &constant.tensor;
+        let key = if tensor.bytes.len() <= COMPARE_BYTES {
+            ConstKey::Bytes(tensor.dtype, tensor.shape.clone(), tensor.bytes.to_vec())
+        } else {
+            ConstKey::Place(tensor.dtype, tensor.shape.clone(), tensor.bytes.as_ptr())
+        };
+        let ty = TensorType::new(tensor.dtype, tensor.shape.clone());
+        let graph = &mut self.graph;
+        let id = *self
+            .constants
+            .entry(key)
+            .or_insert_with(|| graph.push_constant(constant));
+        let op = Op::Constant(id);
+        let key = (op.clone(), SmallVec::new());
+        if let Some(node) = self.memo.get(&key) {
+            return (*node).into();
+        }
+        let node = self.graph.push(op, &[], [ty], self.origin.clone());
+        self.memo.insert(key, node);
+        node.into()
+    }
+
+    /// Emits a scalar constant.
+    pub fn scalar(&mut self, dtype: DType, value: f64) -> Value {
+        let scalar = match dtype {
+            DType::Bool => Scalar::Bool(value != 0.0),
+            d if d.is_int() => Scalar::Int(value as i64),
+            _ => Scalar::Float(value),
+        };
+        self.constant(HostTensor::scalar(dtype, scalar))
+    }
+
+    /// Returns the constant a new value reads, if it reads one.
+    pub fn as_constant(&self, value: Value) -> Option<&HostTensor> {
+        self.graph.as_constant(value)
+    }
+
+    /// Returns the number that every element of the value is, looking through broadcasts, reshapes and exact casts.
+    pub fn as_scalar(&self, value: Value) -> Option<Scalar> {
+        crate::analysis::known_scalar(&self.graph, value)
+    }
+
+    /// Sets the outputs and drops what they do not need.
+    pub fn finish(mut self, fired: &mut Vec<Fired>) -> Graph {
+        for output in self.old.outputs() {
+            let value = match self.outputs.get(&output.name) {
+                Some(value) => *value,
+                None => self.value(output.value),
+            };
+            self.graph.add_output(output.name.clone(), value);
+        }
+        fired.append(&mut self.fired);
+        crate::dce::sweep(self.graph)
+    }
+}

@@ -1,0 +1,38 @@
+//! rocBLAS: plain and batched matrix products.
+
+use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
+use ir::op::View;
+use ir::{DType, Graph, NodeId, Op, Value};
+
+use super::Routed;
+
+/// Returns the call for a contraction of dense operands in a type that rocBLAS takes.
+pub fn call(g: &Graph, id: NodeId) -> Routed {
+    let node = g.node(id);
+    let Op::Contract(contract) = node.op else { return None };
+    let (lhs, rhs) = (g.ty(node.operands[0]), g.ty(node.operands[1]));
+    let typed = matches!(lhs.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::F64)
+        && lhs.dtype == rhs.dtype
+        && contract.out == lhs.dtype;
+    // One product, or a batch with the same dims on both sides; a shared right operand folds the batch into the rows.
+    let batched = rhs.rank() == 2 && !contract.transpose_lhs || lhs.shape[..lhs.rank() - 2] == rhs.shape[..rhs.rank() - 2];
+    if !typed || !batched || !node.operands.iter().all(|v| is_dense(g, *v)) {
+        return None;
+    }
+    Some(LibraryCall {
+        library: Library::RocBlas,
+        op: LibraryOp::Gemm {
+            contract,
+            epilogue: GemmEpilogue::None,
+        },
+    })
+}
+
+/// Says whether a value lies in memory as it is, so that a call needs no copy first.
+pub(super) fn is_dense(g: &Graph, v: Value) -> bool {
+    match &g.node(v.node).op {
+        Op::View(View::Reshape(_)) => is_dense(g, g.node(v.node).operands[0]),
+        Op::View(_) => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,184 @@
+//! Identities of arithmetic.
+
+use ir::op::{BinaryOp, Elementwise, UnaryOp};
+use ir::{Op, Shape, Value};
+
+use super::broadcast_to;
+use crate::error::PassFault;
+use crate::rewrite::{Builder, Rule};
+
+type Answer = Result<Option<Value>, PassFault>;
+
+/// The rules of this file.
+pub const RULES: &[Rule] = &[
+    Rule { name: "constant_right", apply: constant_right },
+    Rule { name: "identity_element", apply: identity_element },
+    Rule { name: "power_of_small_integer", apply: power_of_small_integer },
+    Rule { name: "divide_by_constant", apply: divide_by_constant },
+    Rule { name: "reciprocal_of_sqrt", apply: reciprocal_of_sqrt },
+    Rule { name: "max_with_zero", apply: max_with_zero },
+    Rule { name: "inverse_pair", apply: inverse_pair },
+    Rule { name: "idempotent", apply: idempotent },
+    Rule { name: "add_of_negation", apply: add_of_negation },
+];
+
+pub(super) fn binary(op: &Op) -> Option<BinaryOp> {
+    match op {
+        Op::Elementwise(Elementwise::Binary(op)) => Some(*op),
+        _ => None,
+    }
+}
+
+pub(super) fn unary(op: &Op) -> Option<UnaryOp> {
+    match op {
+        Op::Elementwise(Elementwise::Unary(op)) => Some(*op),
+        _ => None,
+    }
+}
+
+fn result_shape(b: &Builder<'_>, x: &[Value]) -> Option<Shape> {
+    Shape::broadcast(&b.ty(x[0]).shape, &b.ty(x[1]).shape)
+}
+
+/// `c + x` → `x + c` for a commutative op and a constant `c`.
+fn constant_right(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let Some(kind) = binary(op) else { return Ok(None) };
+    let constant = |v: Value| b.as_constant(v).is_some() || b.as_scalar(v).is_some();
+    if kind.is_commutative() && constant(x[0]) && !constant(x[1]) {
+        return b.emit(op.clone(), &[x[1], x[0]]).map(Some);
+    }
+    Ok(None)
+}
+
+/// `x + 0`, `x - 0`, `x · 1`, `x / 1`, `x ^ 1`, `x and true`, `x or false` → `x`.
+fn identity_element(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let Some(kind) = binary(op) else { return Ok(None) };
+    let Some(c) = b.as_scalar(x[1]) else { return Ok(None) };
+    let is_bool = b.ty(x[0]).dtype == ir::DType::Bool;
+    let neutral = match kind {
+        BinaryOp::Add | BinaryOp::Sub => c.as_f64() == 0.0 && !is_bool,
+        BinaryOp::Mul | BinaryOp::Div | BinaryOp::Pow => c.as_f64() == 1.0 && !is_bool,
+        BinaryOp::And => is_bool && c.as_bool(),
+        BinaryOp::Or => is_bool && !c.as_bool(),
+        BinaryOp::Shl | BinaryOp::Shr => c.as_i64() == 0,
+        _ => false,
+    };
+    match result_shape(b, x) {
+        Some(shape) if neutral => broadcast_to(b, x[0], &shape).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// `x ^ 2` → `x · x`, `x ^ 3` → `x · x · x`, `x ^ -1` → `1 / x`.
+fn power_of_small_integer(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    if binary(op) != Some(BinaryOp::Pow) || !b.ty(x[0]).dtype.is_float() {
+        return Ok(None);
+    }
+    let (Some(c), Some(shape)) = (b.as_scalar(x[1]), result_shape(b, x)) else {
+        return Ok(None);
+    };
+    if shape != b.ty(x[0]).shape {
+        return Ok(None);
+    }
+    let mul = Op::binary(BinaryOp::Mul);
+    match c.as_f64() {
+        2.0 => b.emit(mul, &[x[0], x[0]]).map(Some),
+        3.0 => {
+            let square = b.emit(mul.clone(), &[x[0], x[0]])?;
+            b.emit(mul, &[square, x[0]]).map(Some)
+        }
+        -1.0 => b.emit(Op::unary(UnaryOp::Recip), &[x[0]]).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// `x / c` → `x · (1/c)` where `1/c` is neither denormal nor infinite.
+fn divide_by_constant(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let dtype = b.ty(x[0]).dtype;
+    if binary(op) != Some(BinaryOp::Div) || !dtype.is_float() {
+        return Ok(None);
+    }
+    let Some(c) = b.as_scalar(x[1]) else { return Ok(None) };
+    let inverse = 1.0 / c.as_f64();
+    if !(1e-30..1e30).contains(&inverse.abs()) || result_shape(b, x).as_ref() != Some(&b.ty(x[0]).shape) {
+        return Ok(None);
+    }
+    let inverse = b.scalar(dtype, inverse);
+    b.emit(Op::binary(BinaryOp::Mul), &[x[0], inverse]).map(Some)
+}
+
+/// `1 / √x` → `rsqrt x`.
+fn reciprocal_of_sqrt(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let under = match (binary(op), unary(op)) {
+        (_, Some(UnaryOp::Recip)) => x[0],
+        (Some(BinaryOp::Div), _) if b.as_scalar(x[0]).is_some_and(|c| c.as_f64() == 1.0) => x[1],
+        _ => return Ok(None),
+    };
+    if !b.ty(under).dtype.is_float() || b.ty(x[0]).rank() > b.ty(under).rank() {
+        return Ok(None);
+    }
+    match b.def(under) {
+        (Op::Elementwise(Elementwise::Unary(UnaryOp::Sqrt)), inner) => {
+            let inner = inner[0];
+            b.emit(Op::unary(UnaryOp::Rsqrt), &[inner]).map(Some)
+        }
+        _ if binary(op).is_some() => {
+            if b.ty(x[0]).rank() == 0 || b.ty(x[0]).shape == b.ty(under).shape {
+                return b.emit(Op::unary(UnaryOp::Recip), &[under]).map(Some);
+            }
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// `max(x, 0)` → `relu x`.
+fn max_with_zero(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    if binary(op) != Some(BinaryOp::Max) || b.as_scalar(x[1]).is_none_or(|c| c.as_f64() != 0.0) {
+        return Ok(None);
+    }
+    let ty = b.ty(x[0]);
+    if !ty.dtype.is_float() || result_shape(b, x).as_ref() != Some(&ty.shape) {
+        return Ok(None);
+    }
+    b.emit(Op::unary(UnaryOp::Relu), &[x[0]]).map(Some)
+}
+
+/// `-(-x)`, `not not x` → `x`; `1/(1/x)` stays, as it rounds twice.
+fn inverse_pair(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let Some(kind @ (UnaryOp::Neg | UnaryOp::Not)) = unary(op) else {
+        return Ok(None);
+    };
+    match b.def(x[0]) {
+        (Op::Elementwise(Elementwise::Unary(inner)), operands) if *inner == kind => Ok(Some(operands[0])),
+        _ => Ok(None),
+    }
+}
+
+/// `f(f(x))` → `f(x)` for ops that change nothing the second time.
+fn idempotent(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    use UnaryOp::{Abs, Ceil, Floor, Relu, Round, Sign, Trunc};
+    let Some(kind @ (Abs | Ceil | Floor | Relu | Round | Sign | Trunc)) = unary(op) else {
+        return Ok(None);
+    };
+    match b.def(x[0]) {
+        (Op::Elementwise(Elementwise::Unary(inner)), _) if *inner == kind => Ok(Some(x[0])),
+        _ => Ok(None),
+    }
+}
+
+/// `x + (-y)` → `x - y`, `x - (-y)` → `x + y`.
+fn add_of_negation(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let other = match binary(op) {
+        Some(BinaryOp::Add) => BinaryOp::Sub,
+        Some(BinaryOp::Sub) => BinaryOp::Add,
+        _ => return Ok(None),
+    };
+    match b.def(x[1]) {
+        (Op::Elementwise(Elementwise::Unary(UnaryOp::Neg)), inner) => {
+            let inner = inner[0];
+            b.emit(Op::binary(other), &[x[0], inner]).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
