@@ -1,0 +1,26 @@
+//! What the tests of the whole compiler share: the filetest runner, comparison with the reference evaluator, data.
+
+pub mod filetest;
+pub mod reference;
+
+use std::path::PathBuf;
+
+/// Returns the path of a file or folder of the repository.
+pub fn repository(relative: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(relative)
+}
+
+/// Returns the path of a file or folder of `tests/data`.
+pub fn data(relative: &str) -> PathBuf {
+    repository("tests/data").join(relative)
+}
+
+/// Returns the graphc binary that was built with the tests.
+///
+/// # Panics
+/// When the tests' own path is not under a target folder.
+pub fn graphc_binary() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let folder = test.parent().and_then(|deps| deps.parent()).expect("tests run from target/PROFILE/deps");
+    folder.join(format!("graphc{}", std::env::consts::EXE_SUFFIX))
+}
