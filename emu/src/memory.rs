@@ -442,6 +442,15 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Adds bytes that only this launch sees.
+    pub(crate) fn add_constant(&mut self, base: u64, bytes: &[u8]) {
+        if let Some(region) = Region::new(base, bytes.len() as u64, true) {
+            region.copy_in(0, bytes);
+            let at = self.regions.partition_point(|other| other.base < base);
+            self.regions.insert(at, Arc::new(region));
+        }
+    }
+
     /// The region that holds `size` bytes at `address`; `hint` is the index of the last one found.
     #[inline]
     pub(crate) fn find(&self, address: u64, size: u64, hint: &mut usize) -> Option<&Region> {

@@ -1,0 +1,387 @@
+//! LDS instructions: reads, writes, their two-address forms, atomics, and the lane permutations that use its path.
+
+use super::atomic::{self, Request, Rmw};
+use super::operand::{Build, In, Ty};
+use super::simd::Lanes;
+use super::wave::{Env, Exec, Flow, Wave};
+use crate::arch::Generation;
+use crate::decode::text::Kind;
+use crate::error::Space;
+
+/// Builds an LDS instruction; None for another instruction.
+pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
+    let rest = name.strip_prefix("ds_")?;
+    let rest = rest.replace("load_", "read_").replace("store_", "write_");
+    let rest = rest.replace("load2", "read2").replace("store2", "write2");
+    let rest = if name.starts_with("ds_storexchg") {
+        name.strip_prefix("ds_")?.to_string()
+    } else {
+        rest
+    };
+    Some(match rest.as_str() {
+        "nop" | "gws_init" | "gws_barrier" if rest == "nop" => Ok(Box::new(|_, _| Ok(Flow::Next))),
+        "bpermute_b32" => permute(b, true, false),
+        "bpermute_fi_b32" => permute(b, true, true),
+        "permute_b32" => permute(b, false, false),
+        "swizzle_b32" => swizzle(b),
+        "append" | "consume" => append(b, rest == "append"),
+        "read_b64_tr_b16" => transpose(b, 16),
+        "read_b64_tr_b8" => transpose(b, 8),
+        _ => {
+            if let Some(kind) = rest.strip_prefix("read2st64_") {
+                pair(b, true, kind, 64)
+            } else if let Some(kind) = rest.strip_prefix("read2_") {
+                pair(b, true, kind, 1)
+            } else if let Some(kind) = rest.strip_prefix("write2st64_") {
+                pair(b, false, kind, 64)
+            } else if let Some(kind) = rest.strip_prefix("write2_") {
+                pair(b, false, kind, 1)
+            } else if let Some(kind) = rest.strip_prefix("read_") {
+                single(b, true, kind)
+            } else if let Some(kind) = rest.strip_prefix("write_") {
+                single(b, false, kind)
+            } else {
+                read_modify_write(b, &rest)?
+            }
+        }
+    })
+}
+
+fn vector(b: &Build<'_>, index: usize) -> Result<usize, String> {
+    match b.operand(index)?.kind {
+        Kind::Vector { first, .. } => Ok(first.into()),
+        ref kind => Err(format!("operand {kind:?} is not a vector register")),
+    }
+}
+
+/// The sum over groups of lanes served together of the cycles beyond the first, by the banks they meet in.
+fn count_conflicts(env: &mut Env<'_>, addresses: &Lanes, mask: u64, bytes: u32, lanes: usize) {
+    env.counters.lds_accesses += 1;
+    let banks = env.arch.lds_banks;
+    let group = (32 * 4 / bytes.max(4)).max(1) as usize;
+    for start in (0..lanes).step_by(group) {
+        let mut words = [[u32::MAX; 8]; 64];
+        let mut used = [0u8; 64];
+        let mut worst = 1;
+        for lane in (start..start + group).filter(|lane| mask >> lane & 1 == 1) {
+            for piece in 0..bytes.div_ceil(4) {
+                let word = addresses[lane] / 4 + piece;
+                let bank = (word % banks) as usize;
+                let count = used[bank] as usize;
+                if !words[bank][..count.min(8)].contains(&word) {
+                    if count < 8 {
+                        words[bank][count] = word;
+                    }
+                    used[bank] += 1;
+                    worst = worst.max(used[bank]);
+                }
+            }
+        }
+        env.counters.lds_bank_conflicts += u64::from(worst - 1);
+    }
+}
+
+/// Words, bytes of a narrow access, sign, and the half that a d16 form uses.
+fn kind_of(kind: &str) -> Option<(usize, u32, bool, Option<bool>)> {
+    Some(match kind {
+        "b32" => (1, 0, false, None),
+        "b64" => (2, 0, false, None),
+        "b96" => (3, 0, false, None),
+        "b128" => (4, 0, false, None),
+        "u8" | "b8" => (1, 1, false, None),
+        "i8" => (1, 1, true, None),
+        "u16" | "b16" => (1, 2, false, None),
+        "i16" => (1, 2, true, None),
+        "u8_d16" => (1, 1, false, Some(false)),
+        "u8_d16_hi" | "b8_d16_hi" => (1, 1, false, Some(true)),
+        "i8_d16" => (1, 1, true, Some(false)),
+        "i8_d16_hi" => (1, 1, true, Some(true)),
+        "u16_d16" => (1, 2, false, Some(false)),
+        "u16_d16_hi" | "b16_d16_hi" => (1, 2, false, Some(true)),
+        _ => return None,
+    })
+}
+
+/// The 16-bit offset, from the instruction's bytes.
+fn offset(b: &Build<'_>) -> u32 {
+    u16::from_le_bytes([b.raw[0], b.raw[1]]).into()
+}
+
+fn single(b: &Build<'_>, read: bool, kind: &str) -> Result<Exec, String> {
+    let (words, small, signed, half) = kind_of(kind).ok_or_else(|| format!("LDS access of {kind}"))?;
+    let data_at = if read { 0 } else { 1 };
+    let data = vector(b, data_at)?;
+    let half = half.or(b.operand(data_at)?.half);
+    let address = vector(b, if read { 1 } else { 0 })?;
+    let offset = offset(b);
+    let bytes = if small != 0 { small } else { words as u32 * 4 };
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        let addresses: Lanes = std::array::from_fn(|lane| w.v[address][lane].wrapping_add(offset));
+        count_conflicts(env, &addresses, mask, bytes, w.lanes);
+        for lane in 0..w.lanes {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let mut buffer = [0u32; 4];
+            if read {
+                env.lds_read(w, lane, addresses[lane], small, &mut buffer[..words])?;
+                if small != 0 {
+                    buffer[0] = narrow(buffer[0], small, signed, half, w.v[data][lane]);
+                }
+                for (index, word) in buffer.iter().enumerate().take(words) {
+                    w.v[data + index][lane] = *word;
+                }
+            } else {
+                let shift = if half == Some(true) { 16 } else { 0 };
+                for (index, word) in buffer.iter_mut().enumerate().take(words) {
+                    *word = w.v[data + index][lane] >> shift;
+                }
+                env.lds_write(w, lane, addresses[lane], small, &buffer[..words])?;
+            }
+        }
+        Ok(Flow::Next)
+    }))
+}
+
+fn narrow(value: u32, small: u32, signed: bool, half: Option<bool>, old: u32) -> u32 {
+    let value = match (small, signed) {
+        (1, true) => value as u8 as i8 as i32 as u32,
+        (2, true) => value as u16 as i16 as i32 as u32,
+        _ => value,
+    };
+    match half {
+        None => value,
+        Some(false) => old & 0xffff_0000 | value & 0xffff,
+        Some(true) => old & 0xffff | value << 16,
+    }
+}
+
+/// Two accesses at two offsets, counted in elements.
+fn pair(b: &Build<'_>, read: bool, kind: &str, stride: u32) -> Result<Exec, String> {
+    let words = match kind {
+        "b32" => 1usize,
+        "b64" => 2,
+        _ => return Err(format!("two-address LDS access of {kind}")),
+    };
+    let unit = words as u32 * 4 * stride;
+    let offsets = [u32::from(b.raw[0]) * unit, u32::from(b.raw[1]) * unit];
+    let (address, data) = if read {
+        let first = vector(b, 0)?;
+        (vector(b, 1)?, [first, first + words])
+    } else {
+        (vector(b, 0)?, [vector(b, 1)?, vector(b, 2)?])
+    };
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        let base = w.v[address];
+        for offset in offsets {
+            let addresses: Lanes = std::array::from_fn(|lane| base[lane].wrapping_add(offset));
+            count_conflicts(env, &addresses, mask, words as u32 * 4, w.lanes);
+        }
+        for lane in 0..w.lanes {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            for (offset, first) in offsets.iter().zip(data) {
+                let at = base[lane].wrapping_add(*offset);
+                let mut buffer = [0u32; 2];
+                if read {
+                    env.lds_read(w, lane, at, 0, &mut buffer[..words])?;
+                    for (index, word) in buffer.iter().enumerate().take(words) {
+                        w.v[first + index][lane] = *word;
+                    }
+                } else {
+                    for (index, word) in buffer.iter_mut().enumerate().take(words) {
+                        *word = w.v[first + index][lane];
+                    }
+                    env.lds_write(w, lane, at, 0, &buffer[..words])?;
+                }
+            }
+        }
+        Ok(Flow::Next)
+    }))
+}
+
+fn read_modify_write(b: &Build<'_>, rest: &str) -> Option<Result<Exec, String>> {
+    let returns = rest.contains("_rtn");
+    let base = rest.replace("_rtn", "");
+    let (op, bits) = atomic::parse(&base)?;
+    Some(build_rmw(b, op, bits, returns, base.starts_with("cmpst_")))
+}
+
+fn build_rmw(b: &Build<'_>, op: Rmw, bits: u32, returns: bool, compare_first: bool) -> Result<Exec, String> {
+    let base = usize::from(returns);
+    let target = if returns { Some(vector(b, 0)?) } else { None };
+    let address = vector(b, base)?;
+    let data = vector(b, base + 1)?;
+    let second = if matches!(op, Rmw::CmpSwap | Rmw::MskOr) {
+        Some(vector(b, base + 2)?)
+    } else {
+        None
+    };
+    // The older form gives the comparand first, the newer the new value.
+    let (data, second) = match (second, compare_first) {
+        (Some(second), true) => (second, Some(data)),
+        (second, _) => (data, second),
+    };
+    let offset = offset(b);
+    let words = bits as usize / 32;
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        let addresses: Lanes = std::array::from_fn(|lane| w.v[address][lane].wrapping_add(offset));
+        count_conflicts(env, &addresses, mask, bits / 8, w.lanes);
+        for lane in 0..w.lanes {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let read = |w: &Wave, first: usize| {
+                let low = u64::from(w.v[first][lane]);
+                if words == 2 {
+                    low | u64::from(w.v[first + 1][lane]) << 32
+                } else {
+                    low
+                }
+            };
+            let request = Request {
+                op,
+                bits,
+                data: read(w, data),
+                second: second.map_or(0, |second| read(w, second)),
+            };
+            let old = env.atomic(w, lane, Space::Lds, addresses[lane].into(), &request)?;
+            if let Some(target) = target {
+                w.v[target][lane] = old as u32;
+                if words == 2 {
+                    w.v[target + 1][lane] = (old >> 32) as u32;
+                }
+            }
+        }
+        Ok(Flow::Next)
+    }))
+}
+
+fn permute(b: &Build<'_>, backward: bool, inactive: bool) -> Result<Exec, String> {
+    let (target, address) = (vector(b, 0)?, vector(b, 1)?);
+    let data: In = b.input(b.operand(2)?, 9, Ty::B32)?;
+    let offset = offset(b);
+    let by_half = b.arch.at_least(Generation::Gfx10);
+    Ok(Box::new(move |w, _| {
+        let exec = w.exec();
+        let mut mask = exec;
+        let mut buffer = [0; 64];
+        let data = *data.fetch(w, &mut buffer, &mut mask);
+        let group = if by_half { 32 } else { w.lanes };
+        let other = |lane: usize| {
+            let index = (w.v[address][lane].wrapping_add(offset) / 4) as usize % group;
+            lane / group * group + index
+        };
+        let mut result: Lanes = [0; 64];
+        for lane in 0..w.lanes {
+            if backward {
+                let from = other(lane);
+                result[lane] = if inactive || exec >> from & 1 == 1 {
+                    data[from]
+                } else {
+                    0
+                };
+            } else if exec >> lane & 1 == 1 {
+                result[other(lane)] = data[lane];
+            }
+        }
+        super::operand::Out::full(target as u16).store(w, &result, exec);
+        Ok(Flow::Next)
+    }))
+}
+
+fn swizzle(b: &Build<'_>) -> Result<Exec, String> {
+    let (target, source) = (vector(b, 0)?, vector(b, 1)?);
+    let pattern = offset(b);
+    let from = move |lane: usize| -> usize {
+        if pattern >> 14 == 3 {
+            // Rotation within a group of 32.
+            let mask = (pattern & 31) as usize;
+            let amount = (pattern >> 5 & 31) as usize;
+            let moved = if pattern >> 10 & 1 == 1 {
+                lane + 32 - amount
+            } else {
+                lane + amount
+            } & 31;
+            lane & !31 | (lane & mask | moved & !mask) & 31
+        } else if pattern >> 15 == 1 {
+            lane & !3 | (pattern >> (2 * (lane & 3)) & 3) as usize
+        } else {
+            let (and, or, xor) = (pattern & 31, pattern >> 5 & 31, pattern >> 10 & 31);
+            lane & !31 | (((lane as u32 & 31) & and | or) ^ xor) as usize
+        }
+    };
+    Ok(Box::new(move |w, _| {
+        let exec = w.exec();
+        let values = w.v[source];
+        let result: Lanes = std::array::from_fn(|lane| {
+            let other = from(lane) % 64;
+            if exec >> other & 1 == 1 { values[other] } else { 0 }
+        });
+        super::operand::Out::full(target as u16).store(w, &result, exec);
+        Ok(Flow::Next)
+    }))
+}
+
+/// Adds (or subtracts) the number of lanes that are on to a counter; all get the old value.
+fn append(b: &Build<'_>, add: bool) -> Result<Exec, String> {
+    let target = vector(b, 0)?;
+    let offset = offset(b);
+    Ok(Box::new(move |w, env| {
+        let exec = w.exec();
+        if exec == 0 {
+            return Ok(Flow::Next);
+        }
+        let lane = exec.trailing_zeros() as usize;
+        let address = (w.s[crate::decode::text::M0 as usize] & 0xffff) + offset;
+        let op = if add { Rmw::Add } else { Rmw::Sub };
+        let request = Request {
+            op,
+            bits: 32,
+            data: exec.count_ones().into(),
+            second: 0,
+        };
+        let old = env.atomic(w, lane, Space::Lds, address.into(), &request)?;
+        super::operand::Out::full(target as u16).store(w, &[old as u32; 64], exec);
+        Ok(Flow::Next)
+    }))
+}
+
+/// gfx950's transposing reads: in each group of 16 lanes, the 64-bit rows that the lanes read form a matrix of
+/// 16-bit (or 8-bit) elements, of which each lane gets a column.
+fn transpose(b: &Build<'_>, bits: usize) -> Result<Exec, String> {
+    let (target, address) = (vector(b, 0)?, vector(b, 1)?);
+    let offset = offset(b);
+    let per_lane = 64 / bits;
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        if mask != w.lane_mask {
+            return Err(super::wave::Trap::not_modelled("a transposing LDS read with lanes off"));
+        }
+        let mut rows = [[0u32; 2]; 64];
+        for (lane, row) in rows.iter_mut().enumerate() {
+            env.lds_read(w, lane, w.v[address][lane].wrapping_add(offset), 0, row)?;
+        }
+        let element = |row: &[u32; 2], index: usize| {
+            let word = u64::from(row[0]) | u64::from(row[1]) << 32;
+            word >> (bits * index) & ((1u64 << bits) - 1)
+        };
+        for lane in 0..64 {
+            let (group, within) = (lane & !15, lane & 15);
+            // A tile is 16 columns by per_lane rows; a row is held by 16 / per_lane lanes.
+            let lanes_per_row = 16 / per_lane;
+            let mut out = 0u64;
+            for row in 0..per_lane {
+                let holder = group + row * lanes_per_row + within / per_lane;
+                out |= element(&rows[holder], within % per_lane) << (bits * row);
+            }
+            w.v[target][lane] = out as u32;
+            w.v[target + 1][lane] = (out >> 32) as u32;
+        }
+        Ok(Flow::Next)
+    }))
+}

@@ -1,0 +1,21 @@
+//! Execution: what each instruction does to a wave, its workgroup's LDS, and memory.
+
+pub(crate) mod access;
+pub(crate) mod atomic;
+mod convert;
+pub(crate) mod cross;
+pub(crate) mod float;
+mod lanes;
+pub(crate) mod lds;
+pub(crate) mod matrix;
+pub(crate) mod operand;
+pub(crate) mod packed;
+mod round;
+pub(crate) mod salu;
+pub(crate) mod scoreboard;
+pub(crate) mod simd;
+pub(crate) mod smem;
+pub(crate) mod valu;
+pub(crate) mod vmem;
+pub(crate) mod wave;
+pub(crate) mod workgroup;

@@ -1,0 +1,165 @@
+//! Outstanding memory operations: which registers wait for which counter.
+//!
+//! The emulator finishes every operation at once; this table keeps the hardware's promise instead. A load's
+//! destination counts as unwritten until a wait has covered the load, and a use before that is an error.
+
+use std::collections::VecDeque;
+
+/// A hardware counter. Before gfx12 LDS and scalar loads share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counter {
+    /// Vector memory loads (and stores before gfx10).
+    Vector,
+    /// Vector memory stores.
+    Store,
+    /// LDS and scalar memory before gfx12; LDS alone from then on.
+    Local,
+    /// Scalar memory from gfx12 on.
+    Scalar,
+}
+
+const COUNTERS: usize = 4;
+
+/// A set of registers: vector registers and scalar registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Set {
+    pub v: [u64; 8],
+    pub s: [u64; 3],
+}
+
+impl Set {
+    pub fn add_vector(&mut self, first: u16, count: u16) {
+        for index in first..(first + count).min(512) {
+            self.v[index as usize / 64] |= 1 << (index % 64);
+        }
+    }
+
+    pub fn add_scalar(&mut self, first: u16, count: u16) {
+        for index in first..(first + count).min(crate::decode::text::NULL) {
+            self.s[index as usize / 64] |= 1 << (index % 64);
+        }
+    }
+
+    pub fn merge(&mut self, other: &Set) {
+        for (mine, theirs) in self.v.iter_mut().zip(other.v) {
+            *mine |= theirs;
+        }
+        for (mine, theirs) in self.s.iter_mut().zip(other.s) {
+            *mine |= theirs;
+        }
+    }
+
+    /// One register that both sets hold, by name.
+    pub fn common(&self, other: &Set) -> Option<String> {
+        for (index, (mine, theirs)) in self.v.iter().zip(other.v).enumerate() {
+            let both = mine & theirs;
+            if both != 0 {
+                let register = index as u32 * 64 + both.trailing_zeros();
+                return Some(if register >= 256 {
+                    format!("a{}", register - 256)
+                } else {
+                    format!("v{register}")
+                });
+            }
+        }
+        for (index, (mine, theirs)) in self.s.iter().zip(other.s).enumerate() {
+            let both = mine & theirs;
+            if both != 0 {
+                return Some(scalar_name(index as u32 * 64 + both.trailing_zeros()));
+            }
+        }
+        None
+    }
+}
+
+fn scalar_name(index: u32) -> String {
+    match index {
+        106 => "vcc_lo".into(),
+        107 => "vcc_hi".into(),
+        108..=123 => format!("ttmp{}", index - 108),
+        124 => "m0".into(),
+        126 => "exec_lo".into(),
+        127 => "exec_hi".into(),
+        _ => format!("s{index}"),
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Event {
+    writes: Set,
+    /// Scalar loads return in any order.
+    unordered: bool,
+}
+
+/// The outstanding operations of one wave.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scoreboard {
+    queues: [VecDeque<Event>; COUNTERS],
+    pending: [Set; COUNTERS],
+    /// Whether any register waits.
+    pub any: bool,
+}
+
+impl Scoreboard {
+    /// Notes an operation that will write `writes` when it returns.
+    pub fn issue(&mut self, counter: Counter, writes: &Set, unordered: bool) {
+        let index = counter as usize;
+        self.queues[index].push_back(Event {
+            writes: *writes,
+            unordered,
+        });
+        self.pending[index].merge(writes);
+        if *writes != Set::default() {
+            self.any = true;
+        }
+        // The hardware's counter saturates and stalls; an unbounded queue would only cost memory.
+        if self.queues[index].len() > 64 && !unordered {
+            self.queues[index].pop_front();
+            self.rebuild(index);
+        }
+    }
+
+    /// Waits until at most `left` operations of `counter` are outstanding.
+    pub fn wait(&mut self, counter: Counter, left: usize) {
+        let index = counter as usize;
+        let queue = &mut self.queues[index];
+        if queue.len() <= left {
+            return;
+        }
+        if left == 0 {
+            queue.clear();
+        } else if queue.iter().any(|event| event.unordered) && queue.iter().any(|event| !event.unordered)
+            || queue.iter().all(|event| event.unordered)
+        {
+            // Which operation has returned is not known until all have.
+            return;
+        } else {
+            let done = queue.len() - left;
+            queue.drain(..done);
+        }
+        self.rebuild(index);
+    }
+
+    fn rebuild(&mut self, index: usize) {
+        let mut set = Set::default();
+        for event in &self.queues[index] {
+            set.merge(&event.writes);
+        }
+        self.pending[index] = set;
+        self.any = self.pending.iter().any(|set| *set != Set::default());
+    }
+
+    /// The first register of `uses` that waits, and the counter, leaving out `except`.
+    pub fn conflict(&self, uses: &Set, except: Option<Counter>) -> Option<(String, &'static str)> {
+        const NAMES: [&str; COUNTERS] = ["vmcnt (loadcnt)", "vscnt (storecnt)", "lgkmcnt (dscnt)", "kmcnt"];
+        for (index, pending) in self.pending.iter().enumerate() {
+            if except.is_some_and(|counter| counter as usize == index) {
+                continue;
+            }
+            if let Some(register) = pending.common(uses) {
+                return Some((register, NAMES[index]));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,453 @@
+//! Vector memory: global, flat, scratch and buffer loads, stores and atomics.
+
+use super::access::{SCRATCH_WINDOW, SCRATCH_WINDOW_SIZE, resolve_flat};
+use super::atomic::{self, Request, Rmw};
+use super::operand::{Build, Src, Ty};
+use super::wave::{Env, Exec, Flow, Trap, Wave};
+use crate::decode::text::{Kind, M0};
+use crate::error::Space;
+
+/// Which addressing an instruction uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Global,
+    Flat,
+    Scratch,
+    Buffer,
+}
+
+/// What is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Data {
+    words: usize,
+    /// Bytes of a narrow access, 0 for whole words.
+    small: u32,
+    signed: bool,
+    /// The half of the register that a 16-bit access uses; the other half is kept.
+    half: Option<bool>,
+}
+
+fn data_of(suffix: &str) -> Option<Data> {
+    let words = |words| Data {
+        words,
+        small: 0,
+        signed: false,
+        half: None,
+    };
+    let small = |small, signed, half| Data {
+        words: 1,
+        small,
+        signed,
+        half,
+    };
+    Some(match suffix {
+        "dword" | "b32" => words(1),
+        "dwordx2" | "b64" => words(2),
+        "dwordx3" | "b96" => words(3),
+        "dwordx4" | "b128" => words(4),
+        "ubyte" | "u8" | "byte" | "b8" => small(1, false, None),
+        "sbyte" | "i8" => small(1, true, None),
+        "ushort" | "u16" | "short" | "b16" => small(2, false, None),
+        "sshort" | "i16" => small(2, true, None),
+        "ubyte_d16" | "d16_u8" => small(1, false, Some(false)),
+        "ubyte_d16_hi" | "d16_hi_u8" | "byte_d16_hi" | "d16_hi_b8" => small(1, false, Some(true)),
+        "sbyte_d16" | "d16_i8" => small(1, true, Some(false)),
+        "sbyte_d16_hi" | "d16_hi_i8" => small(1, true, Some(true)),
+        "short_d16" | "d16_b16" => small(2, false, Some(false)),
+        "short_d16_hi" | "d16_hi_b16" => small(2, false, Some(true)),
+        _ => return None,
+    })
+}
+
+/// How the lanes' addresses are made.
+#[derive(Clone)]
+struct Address {
+    form: Form,
+    /// The vector part, None for `off`.
+    vector: Option<u16>,
+    /// Whether the vector part is 64 bits wide.
+    wide: bool,
+    /// The scalar part, None for `off`.
+    scalar: Option<Src>,
+    offset: i64,
+    /// Buffers: the descriptor, and what the vector part holds.
+    resource: u16,
+    offen: bool,
+    idxen: bool,
+}
+
+/// A lane's address: the memory and the place, or nothing where a buffer's bounds drop the access.
+type Place = Option<(Space, u64)>;
+
+impl Address {
+    fn place(&self, w: &Wave, lane: usize, size: u32) -> Result<Place, Box<Trap>> {
+        let scalar = self.scalar.and_then(|src| src.uniform(w)).unwrap_or(0);
+        match self.form {
+            Form::Buffer => return self.buffer(w, lane, size, scalar),
+            Form::Scratch => {
+                let vector = self.vector.map_or(0, |v| w.v[v as usize][lane]);
+                let offset = vector.wrapping_add(scalar).wrapping_add(self.offset as u32);
+                return Ok(Some((Space::Scratch, offset.into())));
+            }
+            Form::Global | Form::Flat => {}
+        }
+        let vector = match self.vector {
+            None => 0,
+            Some(v) if self.wide => u64::from(w.v[v as usize][lane]) | u64::from(w.v[v as usize + 1][lane]) << 32,
+            Some(v) => u64::from(w.v[v as usize][lane]),
+        };
+        let base = match self.scalar {
+            Some(Src::S(first)) => w.read_s64(first),
+            _ => 0,
+        };
+        let address = vector.wrapping_add(base).wrapping_add_signed(self.offset);
+        Ok(Some(if self.form == Form::Flat {
+            resolve_flat(address)
+        } else {
+            (Space::Global, address)
+        }))
+    }
+
+    /// The buffer rules: base, stride, swizzle and range check of the descriptor.
+    fn buffer(&self, w: &Wave, lane: usize, size: u32, soffset: u32) -> Result<Place, Box<Trap>> {
+        let word = |index: u16| w.s[(self.resource + index) as usize];
+        let base = u64::from(word(0)) | u64::from(word(1) & 0xffff) << 32;
+        let stride = word(1) >> 16 & 0x3fff;
+        let swizzle = word(1) >> 31 == 1;
+        let records = word(2);
+        let flags = word(3);
+        let add_tid = flags >> 23 & 1 == 1;
+        let mut vector = self.vector.into_iter().flat_map(|v| [v, v + 1]);
+        let mut next = |wanted: bool| -> u32 {
+            if wanted {
+                vector.next().map_or(0, |v| w.v[v as usize][lane])
+            } else {
+                0
+            }
+        };
+        let index = next(self.idxen);
+        let offset = next(self.offen).wrapping_add(self.offset as u32);
+        if (SCRATCH_WINDOW..SCRATCH_WINDOW + SCRATCH_WINDOW_SIZE).contains(&base) {
+            // The scalar offset counts the bytes of the whole wave, the vector offset those of a lane.
+            let start = (base - SCRATCH_WINDOW) + u64::from(soffset);
+            let lanes = w.lanes as u64;
+            return Ok(Some((Space::Scratch, start / lanes + u64::from(offset))));
+        }
+        if swizzle || add_tid && index == 0 && self.idxen {
+            return Err(Trap::at(
+                lane,
+                crate::error::FaultKind::NotModelled("swizzled buffers other than scratch are not modelled".into()),
+            ));
+        }
+        let index = if add_tid {
+            index.wrapping_add(lane as u32)
+        } else {
+            index
+        };
+        let structured = stride != 0 && (self.idxen || add_tid);
+        let inside = if structured {
+            index < records && u64::from(offset) + u64::from(size) <= u64::from(stride)
+                || index < records && offset < stride
+        } else {
+            u64::from(offset) + u64::from(size) <= u64::from(records).max(1) * u64::from(stride.max(1))
+        };
+        if !inside {
+            return Ok(None);
+        }
+        let address = base + u64::from(soffset) + u64::from(index) * u64::from(stride) + u64::from(offset);
+        Ok(Some((Space::Global, address)))
+    }
+}
+
+/// Builds a vector memory instruction; None for another instruction.
+pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
+    let (form, rest) = [
+        ("global_", Form::Global),
+        ("flat_", Form::Flat),
+        ("scratch_", Form::Scratch),
+        ("buffer_", Form::Buffer),
+    ]
+    .into_iter()
+    .find_map(|(prefix, form)| name.strip_prefix(prefix).map(|rest| (form, rest)))?;
+    if let Some(rest) = rest.strip_prefix("load_lds_") {
+        return Some(
+            data_of(rest)
+                .ok_or_else(|| format!("load of {rest}"))
+                .and_then(|data| load_lds(b, form, data, 0)),
+        );
+    }
+    if let Some(rest) = rest.strip_prefix("load_") {
+        let data = data_of(rest)?;
+        if b.text.flag("lds") {
+            return Some(load_lds(b, form, data, 0));
+        }
+        return Some(load(b, form, data));
+    }
+    if let Some(rest) = rest.strip_prefix("store_") {
+        return Some(store(b, form, data_of(rest)?));
+    }
+    if let Some(rest) = rest.strip_prefix("atomic_") {
+        let (op, bits) = atomic::parse(rest)?;
+        return Some(read_modify_write(b, form, op, bits));
+    }
+    None
+}
+
+/// Whether an atomic's old value is wanted.
+pub(crate) fn returns(b: &Build<'_>) -> bool {
+    let text = b.text;
+    let by_hint = text.value("th").is_some_and(|hint| hint.contains("RETURN"));
+    // On gfx942 sc0 asks for the value; gfx12's stores and loads never carry either flag on atomics.
+    text.flag("glc") || text.flag("sc0") || by_hint
+}
+
+fn vector(b: &Build<'_>, index: usize) -> Result<Option<u16>, String> {
+    match b.operand(index)?.kind {
+        Kind::Vector { first, .. } => Ok(Some(first)),
+        Kind::Off => Ok(None),
+        ref kind => Err(format!("operand {kind:?} is not a vector register")),
+    }
+}
+
+fn address(b: &Build<'_>, form: Form, at: usize, scalar_at: usize) -> Result<Address, String> {
+    let vector_operand = b.operand(at)?;
+    let wide = matches!(vector_operand.kind, Kind::Vector { count: 2.., .. });
+    let mut out = Address {
+        form,
+        vector: vector(b, at)?,
+        wide,
+        scalar: None,
+        offset: b.text.number("offset"),
+        resource: 0,
+        offen: b.text.flag("offen"),
+        idxen: b.text.flag("idxen"),
+    };
+    if form == Form::Buffer {
+        out.resource = b.mask_out(at + 1)?;
+        out.scalar = Some(b.plain(b.operand(at + 2)?, Ty::B32)?);
+        return Ok(out);
+    }
+    match b.text.operands.get(scalar_at).map(|operand| &operand.kind) {
+        None | Some(Kind::Off) => {}
+        Some(Kind::Scalar { first, .. }) => out.scalar = Some(Src::S(*first)),
+        Some(kind) => return Err(format!("scalar address {kind:?}")),
+    }
+    Ok(out)
+}
+
+/// The distinct 64-byte pieces that the lanes of a global access touch.
+fn count_transactions(env: &mut Env<'_>, places: &[Place; 64], mask: u64, size: u32, store: bool) {
+    let mut pieces = [u64::MAX; 128];
+    let mut count = 0;
+    let mut bytes = 0;
+    for (lane, place) in places.iter().enumerate() {
+        let Some((Space::Global, address)) = place else {
+            continue;
+        };
+        if mask >> lane & 1 == 0 {
+            continue;
+        }
+        bytes += u64::from(size);
+        for piece in address / 64..=(address + u64::from(size) - 1) / 64 {
+            if count > 0 && pieces[count - 1] == piece || pieces[..count].contains(&piece) {
+                continue;
+            }
+            if count < pieces.len() {
+                pieces[count] = piece;
+                count += 1;
+            }
+        }
+    }
+    env.counters.global_transactions += count as u64;
+    if store {
+        env.counters.global_store_bytes += bytes;
+    } else {
+        env.counters.global_load_bytes += bytes;
+    }
+}
+
+fn places(address: &Address, w: &Wave, mask: u64, size: u32) -> Result<[Place; 64], Box<Trap>> {
+    let mut places = [None; 64];
+    for (lane, place) in places.iter_mut().enumerate().take(w.lanes) {
+        if mask >> lane & 1 == 1 {
+            *place = address.place(w, lane, size)?;
+        }
+    }
+    Ok(places)
+}
+
+fn load(b: &Build<'_>, form: Form, data: Data) -> Result<Exec, String> {
+    let target = vector(b, 0)?.ok_or("a load without a destination")?;
+    let mut data = data;
+    if let (Some(half), None) = (b.operand(0)?.half, data.half) {
+        data.half = Some(half);
+    }
+    let address = address(b, form, 1, 2)?;
+    let size = if data.small != 0 {
+        data.small
+    } else {
+        data.words as u32 * 4
+    };
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        let places = places(&address, w, mask, size)?;
+        count_transactions(env, &places, mask, size, false);
+        for lane in 0..w.lanes {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let mut words = [0u32; 4];
+            match places[lane] {
+                None => {}
+                Some((Space::Global, at)) => {
+                    env.global_read(w, lane, at, data.small, &mut words[..data.words])?;
+                }
+                Some((Space::Lds, at)) => env.lds_read(w, lane, at as u32, data.small, &mut words[..data.words])?,
+                Some((Space::Scratch, at)) => w.scratch_read(lane, at, data.small, &mut words[..data.words])?,
+            }
+            put(w, target, lane, data, &mut words);
+        }
+        Ok(Flow::Next)
+    }))
+}
+
+/// Puts loaded words into a lane's registers.
+fn put(w: &mut Wave, target: u16, lane: usize, data: Data, words: &mut [u32; 4]) {
+    if data.small != 0 {
+        let value = match (data.small, data.signed) {
+            (1, true) => words[0] as u8 as i8 as i32 as u32,
+            (2, true) => words[0] as u16 as i16 as i32 as u32,
+            _ => words[0],
+        };
+        let old = w.v[target as usize][lane];
+        words[0] = match data.half {
+            None => value,
+            Some(false) => old & 0xffff_0000 | value & 0xffff,
+            Some(true) => old & 0xffff | value << 16,
+        };
+    }
+    for (index, word) in words.iter().enumerate().take(data.words) {
+        w.v[target as usize + index][lane] = *word;
+    }
+}
+
+fn store(b: &Build<'_>, form: Form, data: Data) -> Result<Exec, String> {
+    let (data_at, address_at) = if form == Form::Buffer { (0, 1) } else { (1, 0) };
+    let source = vector(b, data_at)?.ok_or("a store without data")?;
+    let shift = if data.half == Some(true) || b.operand(data_at)?.half == Some(true) {
+        16
+    } else {
+        0
+    };
+    let address = address(b, form, address_at, 2)?;
+    let size = if data.small != 0 {
+        data.small
+    } else {
+        data.words as u32 * 4
+    };
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        let places = places(&address, w, mask, size)?;
+        count_transactions(env, &places, mask, size, true);
+        for lane in 0..w.lanes {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let mut words = [0u32; 4];
+            for (index, word) in words.iter_mut().enumerate().take(data.words) {
+                *word = w.v[source as usize + index][lane] >> shift;
+            }
+            let words = &words[..data.words];
+            match places[lane] {
+                None => {}
+                Some((Space::Global, at)) => env.global_write(w, lane, at, data.small, words)?,
+                Some((Space::Lds, at)) => env.lds_write(w, lane, at as u32, data.small, words)?,
+                Some((Space::Scratch, at)) => w.scratch_write(lane, at, data.small, words)?,
+            }
+        }
+        Ok(Flow::Next)
+    }))
+}
+
+/// Loads straight into LDS: lane `i` writes at M0's base plus the instruction's offset plus `i` elements.
+fn load_lds(b: &Build<'_>, form: Form, data: Data, at: usize) -> Result<Exec, String> {
+    let address = address(b, form, at, at + 1)?;
+    let size = if data.small != 0 {
+        data.small
+    } else {
+        data.words as u32 * 4
+    };
+    let offset = b.text.number("offset") as u32;
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        let places = places(&address, w, mask, size)?;
+        count_transactions(env, &places, mask, size, false);
+        let base = (w.s[M0 as usize] & 0x3_ffff).wrapping_add(offset);
+        for lane in 0..w.lanes {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let mut words = [0u32; 4];
+            match places[lane] {
+                None => {}
+                Some((Space::Global, at)) => {
+                    env.global_read(w, lane, at, data.small, &mut words[..data.words])?;
+                }
+                Some(_) => return Err(Trap::not_modelled("a load to LDS from scratch or LDS")),
+            }
+            // Narrow elements take a whole word each.
+            let step = size.max(4);
+            env.lds_write(w, lane, base + lane as u32 * step, 0, &words[..data.words])?;
+        }
+        Ok(Flow::Next)
+    }))
+}
+
+fn read_modify_write(b: &Build<'_>, form: Form, op: Rmw, bits: u32) -> Result<Exec, String> {
+    let returns = returns(b);
+    let (target, data_at, address) = if form == Form::Buffer {
+        // The data register is also the destination.
+        (if returns { vector(b, 0)? } else { None }, 0, address(b, form, 1, 2)?)
+    } else if returns {
+        (vector(b, 0)?, 2, address(b, form, 1, 3)?)
+    } else {
+        (None, 1, address(b, form, 0, 2)?)
+    };
+    let source = vector(b, data_at)?.ok_or("an atomic without data")?;
+    let words = bits as usize / 32;
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        let places = places(&address, w, mask, bits / 8)?;
+        count_transactions(env, &places, mask, bits / 8, true);
+        for lane in 0..w.lanes {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let Some((space, at)) = places[lane] else {
+                continue;
+            };
+            let read = |w: &Wave, first: usize| {
+                let low = u64::from(w.v[first][lane]);
+                if words == 2 {
+                    low | u64::from(w.v[first + 1][lane]) << 32
+                } else {
+                    low
+                }
+            };
+            let data = read(w, source as usize);
+            let second = if op == Rmw::CmpSwap {
+                read(w, source as usize + words)
+            } else {
+                0
+            };
+            let old = env.atomic(w, lane, space, at, &Request { op, bits, data, second })?;
+            if let Some(target) = target {
+                w.v[target as usize][lane] = old as u32;
+                if words == 2 {
+                    w.v[target as usize + 1][lane] = (old >> 32) as u32;
+                }
+            }
+        }
+        Ok(Flow::Next)
+    }))
+}

@@ -1,0 +1,389 @@
+//! The device: modules loaded from code objects, kernels ready to run, launches.
+
+use crate::arch::Arch;
+use crate::counters::Counters;
+use crate::decode::text::{PRIVATE_BASE, SHARED_BASE};
+use crate::decode::{Code, compile};
+use crate::disasm::Disassembler;
+use crate::error::{DecodeError, Fault, LaunchError, LoadError};
+use crate::exec::workgroup::{self, Launch};
+use crate::loader::{CodeObject, KernelInfo};
+use crate::memory::Memory;
+use rayon::prelude::*;
+use std::sync::{Arc, Mutex};
+
+/// What a launch checks and how it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchOptions {
+    /// Report reads of global memory and LDS that nothing wrote.
+    pub uninitialized: bool,
+    /// Report registers used before their memory operation was waited on.
+    pub waits: bool,
+    /// Report races within a workgroup, in LDS and in global memory. Slow.
+    pub races: bool,
+    /// Report plain accesses that are not aligned to their element (atomics always are checked).
+    pub alignment: bool,
+    /// Run workgroups on all cores; otherwise one after the other, in order, so that results that depend on the
+    /// order of atomics are the same each time.
+    pub parallel: bool,
+    /// Fault a wave that executes more instructions than this.
+    pub instruction_limit: Option<u64>,
+    /// Bytes of stack of a lane for kernels whose need is not known at compile time (recursion).
+    pub dynamic_stack: u32,
+}
+
+impl Default for LaunchOptions {
+    fn default() -> LaunchOptions {
+        LaunchOptions {
+            uninitialized: true,
+            waits: true,
+            races: false,
+            alignment: false,
+            parallel: true,
+            instruction_limit: Some(1 << 36),
+            dynamic_stack: 8192,
+        }
+    }
+}
+
+/// One emulated GPU.
+#[derive(Clone)]
+pub struct Gpu {
+    arch: &'static Arch,
+    memory: Arc<Memory>,
+}
+
+/// A code object in device memory.
+#[derive(Clone)]
+pub struct Module {
+    inner: Arc<ModuleInner>,
+}
+
+struct ModuleInner {
+    object: CodeObject,
+    disassembler: Arc<dyn Disassembler>,
+    base: u64,
+    memory: Arc<Memory>,
+}
+
+impl Drop for ModuleInner {
+    fn drop(&mut self) {
+        // The image was allocated by `load`; a second free cannot happen.
+        let _ = self.memory.free(self.base);
+    }
+}
+
+/// A kernel, decoded and ready to launch.
+#[derive(Clone)]
+pub struct Kernel {
+    module: Arc<ModuleInner>,
+    info: KernelInfo,
+    code: Arc<Code>,
+}
+
+/// Where a launch's argument block lies. No allocation is there.
+const KERNARG_BASE: u64 = 0x6f00_0000_0000;
+/// Where its dispatch packet lies.
+const DISPATCH_BASE: u64 = 0x6f01_0000_0000;
+
+impl Gpu {
+    /// A GPU of `arch` with `memory_bytes` of memory.
+    pub fn new(arch: &'static Arch, memory_bytes: u64) -> Gpu {
+        Gpu {
+            arch,
+            memory: Arc::new(Memory::new(memory_bytes)),
+        }
+    }
+
+    /// A GPU of `arch` on a memory that it may share with others.
+    pub fn with_memory(arch: &'static Arch, memory: Arc<Memory>) -> Gpu {
+        Gpu { arch, memory }
+    }
+
+    /// The facts of the GPU.
+    pub fn arch(&self) -> &'static Arch {
+        self.arch
+    }
+
+    /// The device memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Puts a code object into device memory and applies its relocations. Kernels are decoded when asked for.
+    pub fn load(&self, object: CodeObject, disassembler: Arc<dyn Disassembler>) -> Result<Module, LoadError> {
+        if object.arch().name != self.arch.name {
+            let (object, gpu) = (object.arch().name.to_string(), self.arch.name.to_string());
+            return Err(LoadError::WrongArch { object, gpu });
+        }
+        let mut image = object.image().to_vec();
+        let base = self.memory.alloc(image.len() as u64)?;
+        for relocation in object.relocations() {
+            const ABS64: u32 = 3;
+            const RELATIVE64: u32 = 13;
+            let slot = image
+                .get_mut(relocation.offset as usize..)
+                .and_then(|rest| rest.get_mut(..8));
+            match (relocation.kind, slot) {
+                (ABS64 | RELATIVE64, Some(slot)) => {
+                    slot.copy_from_slice(&base.wrapping_add(relocation.value).to_le_bytes());
+                }
+                _ => {
+                    self.memory.free(base)?;
+                    return Err(LoadError::Relocation {
+                        kind: relocation.kind,
+                        offset: relocation.offset,
+                    });
+                }
+            }
+        }
+        self.memory.write(base, &image)?;
+        let inner = ModuleInner {
+            object,
+            disassembler,
+            base,
+            memory: self.memory.clone(),
+        };
+        Ok(Module { inner: Arc::new(inner) })
+    }
+
+    /// Runs a kernel over `grid` workgroups of `block` work-items each and returns what it counted.
+    ///
+    /// `kernargs` holds the explicit arguments at the offsets of [`KernelInfo::args`]; the hidden ones are added.
+    /// `dynamic_lds` bytes of LDS follow the kernel's own. On a fault, memory keeps what was written before it.
+    pub fn launch(
+        &self,
+        kernel: &Kernel,
+        grid: [u32; 3],
+        block: [u32; 3],
+        kernargs: &[u8],
+        dynamic_lds: u32,
+        options: &LaunchOptions,
+    ) -> Result<Counters, LaunchError> {
+        let info = &kernel.info;
+        let name = || info.name.clone();
+        if grid.contains(&0) || block.contains(&0) {
+            return Err(LaunchError::EmptyGrid {
+                kernel: name(),
+                grid,
+                block,
+            });
+        }
+        let items = block.iter().map(|extent| u64::from(*extent)).product::<u64>();
+        let limit = if info.max_block == 0 { 1024 } else { info.max_block };
+        if items > u64::from(limit) {
+            return Err(LaunchError::BlockTooLarge {
+                kernel: name(),
+                asked: items,
+                limit,
+            });
+        }
+        let needed = info.explicit_size() as usize;
+        if kernargs.len() < needed {
+            return Err(LaunchError::KernargsTooShort {
+                kernel: name(),
+                given: kernargs.len(),
+                needed,
+            });
+        }
+        let lds = u64::from(info.descriptor.group_segment.max(info.group_segment)) + u64::from(dynamic_lds);
+        if lds > u64::from(self.arch.lds_bytes) {
+            return Err(LaunchError::LdsTooLarge {
+                kernel: name(),
+                asked: lds,
+                limit: self.arch.lds_bytes,
+            });
+        }
+        let kernargs = argument_block(info, grid, block, kernargs, dynamic_lds);
+        let mut view = self.memory.view();
+        view.add_constant(KERNARG_BASE, &kernargs);
+        view.add_constant(DISPATCH_BASE, &dispatch_packet(info, grid, block, lds as u32));
+        let descriptor = &info.descriptor;
+        let mut scratch = descriptor.private_segment.max(info.private_segment);
+        if descriptor.dynamic_stack || kernel.code.calls && scratch == 0 {
+            scratch += options.dynamic_stack;
+        }
+        let launch = Launch {
+            arch: self.arch,
+            info,
+            code: &kernel.code,
+            image_base: kernel.module.base,
+            memory: &self.memory,
+            view: &view,
+            options,
+            grid,
+            block,
+            lds_bytes: lds as u32,
+            kernarg_address: KERNARG_BASE,
+            dispatch_address: DISPATCH_BASE,
+            kernargs: &kernargs,
+            scratch_size: scratch,
+        };
+        let total = grid.iter().map(|extent| u64::from(*extent)).product::<u64>();
+        let mut counters = self.run_all(&launch, total)?;
+        counters.occupancy = kernel.occupancy(self.arch, items as u32, lds as u32);
+        Ok(counters)
+    }
+
+    fn run_all(&self, launch: &Launch<'_>, total: u64) -> Result<Counters, Box<Fault>> {
+        let position = |index: u64| {
+            let [x, y, _] = launch.grid.map(u64::from);
+            [(index % x) as u32, (index / x % y) as u32, (index / (x * y)) as u32]
+        };
+        let sum = Mutex::new(Counters::default());
+        let add = |counters: Counters| {
+            let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            *sum += &counters;
+        };
+        let one = |index: u64| match workgroup::run(launch, position(index)) {
+            Ok(counters) => {
+                add(counters);
+                None
+            }
+            Err(fault) => Some(fault),
+        };
+        // The first fault in the order of the grid is the one reported.
+        let fault = if launch.options.parallel && total > 1 {
+            (0..total).into_par_iter().find_map_first(one)
+        } else {
+            (0..total).find_map(one)
+        };
+        match fault {
+            Some(fault) => Err(fault),
+            None => Ok(sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)),
+        }
+    }
+}
+
+/// The explicit arguments followed by the hidden ones that the metadata lists.
+fn argument_block(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], given: &[u8], dynamic_lds: u32) -> Vec<u8> {
+    let size = info
+        .kernarg_size
+        .max(info.explicit_size())
+        .max(info.descriptor.kernarg_size) as usize;
+    let mut bytes = vec![0u8; size.max(16)];
+    let explicit = (info.explicit_size() as usize).min(given.len());
+    bytes[..explicit].copy_from_slice(&given[..explicit]);
+    let dimensions = (1..3)
+        .rev()
+        .find(|axis| grid[*axis] > 1 || block[*axis] > 1)
+        .map_or(1, |axis| axis as u64 + 1);
+    for arg in info.args.iter().filter(|arg| arg.hidden()) {
+        let axis = match arg.kind.as_bytes().last() {
+            Some(b'y') => 1,
+            Some(b'z') => 2,
+            _ => 0,
+        };
+        let value = match arg.kind.trim_end_matches(['x', 'y', 'z']) {
+            "hidden_block_count_" => u64::from(grid[axis]),
+            "hidden_group_size_" => u64::from(block[axis]),
+            "hidden_grid_dims" => dimensions,
+            "hidden_dynamic_lds_si" | "hidden_dynamic_lds_size" => u64::from(dynamic_lds),
+            "hidden_private_base" => PRIVATE_BASE >> 32,
+            "hidden_shared_base" => SHARED_BASE >> 32,
+            "hidden_queue_ptr" => DISPATCH_BASE,
+            _ => 0,
+        };
+        let (start, size) = (arg.offset as usize, (arg.size as usize).min(8));
+        if let Some(slot) = bytes.get_mut(start..start + size) {
+            slot.copy_from_slice(&value.to_le_bytes()[..size]);
+        }
+    }
+    bytes
+}
+
+/// The AQL packet of the dispatch, for kernels that read their sizes from it.
+fn dispatch_packet(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], lds: u32) -> Vec<u8> {
+    let mut packet = vec![0u8; 256];
+    for axis in 0..3 {
+        let size = grid[axis] * block[axis];
+        packet[4 + 2 * axis..6 + 2 * axis].copy_from_slice(&(block[axis] as u16).to_le_bytes());
+        packet[12 + 4 * axis..16 + 4 * axis].copy_from_slice(&size.to_le_bytes());
+    }
+    packet[24..28].copy_from_slice(&info.private_segment.to_le_bytes());
+    packet[28..32].copy_from_slice(&lds.to_le_bytes());
+    packet[40..48].copy_from_slice(&KERNARG_BASE.to_le_bytes());
+    packet
+}
+
+impl Module {
+    /// The code object.
+    pub fn object(&self) -> &CodeObject {
+        &self.inner.object
+    }
+
+    /// Decodes a kernel. Every function of the code object is decoded with it where it makes calls.
+    pub fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
+        let inner = &self.inner;
+        let info = inner.object.kernel(name)?.clone();
+        let (text, text_size) = inner.object.text();
+        let function = info.symbol.strip_suffix(".kd").unwrap_or(&info.symbol);
+        let size = inner.object.symbols().get(function).map_or(0, |symbol| symbol.size);
+        let entry = info.descriptor.entry;
+        let range = if size == 0 {
+            (entry, text + text_size - entry)
+        } else {
+            (entry, size)
+        };
+        let mut code = self.decode(range, &info)?;
+        if code.calls {
+            code = self.decode((text, text_size), &info)?;
+        }
+        Ok(Kernel {
+            module: inner.clone(),
+            info,
+            code: Arc::new(code),
+        })
+    }
+
+    fn decode(&self, (start, size): (u64, u64), info: &KernelInfo) -> Result<Code, LoadError> {
+        let object = &self.inner.object;
+        let image = object.image();
+        let bytes = image
+            .get(start as usize..(start + size) as usize)
+            .ok_or_else(|| LoadError::Elf(format!("code at {start:#x} is not in the image")))?;
+        let lines = self.inner.disassembler.disassemble(object.target(), start, bytes)?;
+        let lanes = if info.descriptor.wave32 { 32 } else { 64 };
+        Ok(compile(&lines, image, object.arch(), lanes, self.inner.base))
+    }
+
+    /// The device address and size of a variable.
+    pub fn global(&self, name: &str) -> Option<(u64, u64)> {
+        let symbol = self
+            .inner
+            .object
+            .symbols()
+            .get(name)
+            .filter(|symbol| !symbol.function)?;
+        Some((self.inner.base + symbol.address, symbol.size))
+    }
+}
+
+impl Kernel {
+    /// What the metadata and the descriptor say of it.
+    pub fn info(&self) -> &KernelInfo {
+        &self.info
+    }
+
+    /// Instructions in its code that the emulator does not know; reaching one is a fault.
+    pub fn unknown(&self) -> &[DecodeError] {
+        &self.code.unknown
+    }
+
+    /// Its instructions: the offset in the image and the text.
+    pub fn instructions(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.code.insts.iter().map(|inst| (inst.address, inst.text.as_str()))
+    }
+
+    /// The waves that a SIMD can hold at once, by registers and LDS, for blocks of `items`.
+    pub fn occupancy(&self, arch: &Arch, items: u32, lds_bytes: u32) -> u32 {
+        let wave_size = if self.info.descriptor.wave32 { 32 } else { 64 };
+        let by_vgprs = arch.waves_by_vgprs(self.info.vgprs.max(1), wave_size);
+        if lds_bytes == 0 {
+            return by_vgprs;
+        }
+        let groups = arch.lds_bytes / lds_bytes.max(1);
+        let waves = items.div_ceil(wave_size) * groups;
+        by_vgprs.min(waves.div_ceil(arch.simds_per_cu)).max(1)
+    }
+}
