@@ -11,6 +11,7 @@
 use super::gemm::{
     Activation, Batch, Elem, MatRef, TileArgs, gather, pack_panel, packed_len, panel_offset, panel_width, tile_fns,
 };
+use super::isa::Isa;
 use super::workspace::{SyncPtr, Workspace};
 use super::{convert, rows};
 
@@ -91,13 +92,12 @@ struct Sizes {
     v_len: usize,
 }
 
-fn sizes(ws: &Workspace, a: &Attention) -> Sizes {
-    let isa = ws.isa();
+fn sizes(isa: Isa, threads: usize, a: &Attention) -> Sizes {
     let ld = a.kv_len.next_multiple_of(2 * isa.lanes());
     // Scores of a block stay below about 1 MiB.
     let fits = ((1 << 18) / ld.max(1)).max(tile_fns(isa).len());
     let mut block = BLOCK.min(fits);
-    if a.batch * a.heads >= 2 * ws.threads() && a.q_len <= 2 * BLOCK && a.q_len <= fits {
+    if a.batch * a.heads >= 2 * threads && a.q_len <= 2 * BLOCK && a.q_len <= fits {
         block = a.q_len.max(1);
     }
     let direct_q = a.q.elem == Elem::F32 && a.q.d_stride == 1;
@@ -108,6 +108,17 @@ fn sizes(ws: &Workspace, a: &Attention) -> Sizes {
         k_len: packed_len(isa, a.d, a.kv_len).next_multiple_of(16),
         v_len: packed_len(isa, a.kv_len, a.d_v).next_multiple_of(16),
     }
+}
+
+/// Scratch that [`attention`] will ask of a workspace with `threads` threads, as (bytes per thread, shared bytes): for plans
+/// that reserve it beforehand. Pointers in `a` are not looked at.
+pub fn attention_scratch(isa: Isa, threads: usize, a: &Attention) -> (usize, usize) {
+    let s = sizes(isa, threads, a);
+    let floats = s.block * s.ld + s.q_copy + s.block * a.d_v;
+    (
+        floats * 4 + 2 * s.block * 8 + 256,
+        a.batch * a.kv_heads * (s.k_len + s.v_len) * 4,
+    )
 }
 
 /// Computes attention.
@@ -129,12 +140,11 @@ pub unsafe fn attention(ws: &mut Workspace, a: &Attention) {
         a.heads
     );
     let isa = ws.isa();
-    let s = sizes(ws, a);
+    let s = sizes(isa, ws.threads(), a);
     let out_rows = s.block * a.d_v;
-    let table = 2 * s.block;
-    let per_thread = (s.block * s.ld + s.q_copy + out_rows) * 4 + table * 8 + 256;
+    let (per_thread, shared) = attention_scratch(isa, ws.threads(), a);
+    ws.reserve(per_thread, shared);
     let kv = a.batch * a.kv_heads;
-    ws.reserve(per_thread, kv * (s.k_len + s.v_len) * 4);
     let packed = SyncPtr(ws.shared().cast::<f32>());
     let width = 2 * isa.lanes();
     let (k_panels, v_panels) = (a.kv_len.div_ceil(width), a.d_v.div_ceil(width));
@@ -217,7 +227,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    unsafe fn run(&self, isa: super::Isa) {
+    unsafe fn run(&self, isa: Isa) {
         let (a, ld, count) = (self.a, self.s.ld, self.count);
         // Keys any row of this block may see; all of them when some row sees none, so that it becomes NaN.
         let visible = match a.causal {
@@ -314,7 +324,7 @@ impl Block<'_> {
     /// `c = a · b * scale (+ mask)` for the block's rows: `k` deep, `n` columns. Panels were packed for all of their depth.
     unsafe fn tiles(
         &self,
-        isa: super::Isa,
+        isa: Isa,
         table: *const *const f32,
         (k, n, panels): (usize, usize, usize),
         b: *const f32,

@@ -297,6 +297,38 @@ pub unsafe fn conv_transpose2d(ws: &mut Workspace, conv: &Conv<'_>) {
     unsafe { convolve(ws, conv, true) }
 }
 
+/// Scratch that [`conv2d`] (or [`conv_transpose2d`]) will ask of a workspace with `threads` threads, as (bytes per thread,
+/// shared bytes): for plans that reserve it beforehand. Pointers in `conv` are not looked at.
+pub fn conv_scratch(isa: Isa, threads: usize, conv: &Conv<'_>, transposed: bool) -> (usize, usize) {
+    let s = &conv.shape;
+    let plan = plan(conv, transposed);
+    let (segs, seg_len) = segments(s, &plan);
+    let (pixels, og, entries) = (s.out_h * s.out_w, s.o / s.groups, s.n * s.groups);
+    let per_thread = match &conv.weights.weights {
+        Weights::Panels(_) => {
+            gemm::conv_scratch_bytes(isa, pixels, og, segs, seg_len, a_row_bytes(s), threads, entries.max(1))
+        }
+        Weights::Depthwise(_) => super::depthwise::scratch_bytes(s.taps(), s.o),
+    };
+    (per_thread, (zero_floats(s) + plan.copy_floats) * 4)
+}
+
+/// A row of zeros that stands for padding.
+fn zero_floats(s: &ConvShape) -> usize {
+    s.c.next_multiple_of(16) + 16
+}
+
+/// Contiguous runs of one row of A, and their length.
+fn segments(s: &ConvShape, plan: &Plan) -> (usize, usize) {
+    let cg = s.c / s.groups;
+    if plan.padded { (s.kh, s.kw * cg) } else { (s.taps(), cg) }
+}
+
+/// About what one more output pixel touches of the image.
+fn a_row_bytes(s: &ConvShape) -> usize {
+    s.c * 4 * s.stride[0].max(1) * s.stride[1].max(1)
+}
+
 /// How the image is made addressable as rows of A.
 #[derive(Clone, Copy)]
 struct Plan {
@@ -370,14 +402,12 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         "a bias has one value per output channel"
     );
     let plan = plan(conv, transposed);
-    let zero_floats = s.c.next_multiple_of(16) + 16;
+    let zero_floats = zero_floats(&s);
     let (cg, og) = (w.cg, s.o / groups);
-    let merged = plan.padded;
-    let (segs, seg_len) = if merged { (s.kh, s.kw * cg) } else { (taps, cg) };
-    let a_row = s.c * 4 * s.stride[0].max(1) * s.stride[1].max(1);
-    let per_thread = gemm::conv_scratch_bytes(isa, pixels, og, segs, seg_len, a_row, ws.threads(), s.n * groups)
-        .max(super::depthwise::scratch_bytes(taps, s.o));
-    ws.reserve(per_thread, (zero_floats + plan.copy_floats) * 4);
+    let (segs, seg_len) = segments(&s, &plan);
+    let a_row = a_row_bytes(&s);
+    let (per_thread, shared_bytes) = conv_scratch(isa, ws.threads(), conv, transposed);
+    ws.reserve(per_thread, shared_bytes);
     let shared = SyncPtr(ws.shared().cast::<f32>());
     // SAFETY: reserved above: the zero row comes first, the copied image after it.
     let copy = SyncPtr(unsafe { shared.get().add(zero_floats) });

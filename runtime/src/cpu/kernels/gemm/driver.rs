@@ -10,6 +10,8 @@ use crate::cpu::kernels::workspace::Workspace;
 
 /// Rows of A of one task: half of a 2 MiB L2 at most.
 const A_BYTES: usize = 1 << 20;
+/// A block of k of those rows, when there are several panels to use it on.
+const K_BLOCK_BYTES: usize = 1 << 20;
 /// Row pointers of one task.
 const TABLE_BYTES: usize = 96 << 10;
 /// Multiply-adds that are worth a task of their own (about 3 µs).
@@ -116,13 +118,27 @@ fn split(
         .min(tiles.div_ceil(4))
         .max(1);
     let (rows, cols) = if n > m {
-        let cols = wanted.min(panels);
+        let cols = even(panels, wanted, threads);
         (wanted.div_ceil(cols), cols)
     } else {
-        let rows = wanted.max(memory).min(tiles);
+        let rows = even(tiles, wanted.max(memory), threads);
         (rows, wanted.div_ceil(rows))
     };
     (rows.max(memory).min(tiles), cols.min(panels))
+}
+
+/// About `wanted` parts of `units` that `threads` threads finish at the same time.
+fn even(units: usize, wanted: usize, threads: usize) -> usize {
+    let wanted = wanted.clamp(1, units);
+    if wanted == 1 {
+        return 1;
+    }
+    // The longest thread's share in units; of equal ones the count nearest to what was wanted.
+    let longest = |parts: usize| parts.div_ceil(threads) * units.div_ceil(parts);
+    (wanted..=units.min(wanted * 2))
+        .chain((wanted / 2).max(1)..wanted)
+        .min_by_key(|parts| (longest(*parts), parts.abs_diff(wanted)))
+        .unwrap_or(wanted)
 }
 
 fn group_rows(isa: Isa) -> usize {
@@ -198,7 +214,7 @@ impl Task {
         let k = p.segs * p.seg_len;
         // Long rows of a plain product go in blocks of k, so that A stays in L2 across panels.
         let blocks = if p.segs == 1 && direct.is_some() && k >= 1024 && self.panels.len() > 2 {
-            ((end - first) * k * 4).div_ceil(A_BYTES).min(k / 512)
+            ((end - first) * k * 4).div_ceil(K_BLOCK_BYTES).min(k / 512)
         } else {
             1
         };
