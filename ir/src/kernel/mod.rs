@@ -14,6 +14,8 @@
 
 pub mod access;
 
+pub mod eval;
+
 use std::fmt;
 
 use indexmap::IndexSet;

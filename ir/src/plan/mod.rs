@@ -10,6 +10,7 @@
 //! bytes, except through `in_place_of`.
 
 pub mod arena;
+pub mod eval;
 
 use serde::{Deserialize, Serialize};
 
