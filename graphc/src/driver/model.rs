@@ -42,11 +42,10 @@ pub fn load(path: &Path, options: &frontend::onnx::ImportOptions) -> Result<Mode
 /// A file that cannot be read, parsed or verified.
 pub fn load_gir(path: &Path) -> Result<Graph> {
     let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-    let graph = ir::graph::parse::parse(&text)
+    let graph = ir::graph::parse::parse_file(&path.to_string_lossy(), &text)
         .map_err(|e| Error::Parse { path: path.to_owned(), message: e.to_string() })?;
     if let Err(errors) = graph.verify() {
-        let errors = errors.iter().map(|e| format!("  {e}")).collect::<Vec<_>>().join("\n");
-        return Err(Error::Verify { path: path.to_owned(), errors });
+        return Err(Error::Verify { path: path.to_owned(), errors: errors.to_string() });
     }
     Ok(graph)
 }

@@ -96,6 +96,16 @@ pub fn in_vocabulary(op: &Op, stage: Stage) -> bool {
     }
 }
 
+impl Graph {
+    /// Checks the graph; see [`verify`].
+    ///
+    /// # Errors
+    /// Every error found.
+    pub fn verify(&self) -> Result<(), InvalidGraph> {
+        verify(self)
+    }
+}
+
 /// Checks a graph.
 ///
 /// # Errors

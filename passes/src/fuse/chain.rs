@@ -32,7 +32,9 @@ impl Fuser<'_> {
             }
             let mut current = id;
             while self.drafts[draft].chain.len() < CHAIN_LIMIT {
-                let Some(next) = self.next_in_chain(draft, current) else { break };
+                let Some(next) = self.next_in_chain(draft, current) else {
+                    break;
+                };
                 for node in &next {
                     self.home[node.index()] = Home::Draft(draft);
                     self.regions[node.index()] = SmallVec::from_slice(&[draft as u32]);
@@ -109,7 +111,8 @@ impl Fuser<'_> {
             } else if self.depends_on(*operand, draft) {
                 let inner = self.graph.node(operand.node);
                 let same = inner.results[0].shape == *shape;
-                if !matches!(inner.op, Op::Elementwise(_)) || !same || self.home[operand.node.index()] != Home::Nowhere {
+                if !matches!(inner.op, Op::Elementwise(_)) || !same || self.home[operand.node.index()] != Home::Nowhere
+                {
                     return Err(Some(Barrier::Cycle));
                 }
                 self.bring_along(draft, operand.node, along)?;
@@ -121,7 +124,12 @@ impl Fuser<'_> {
 
     /// Says whether a view stands in the chain after `id`.
     fn moved_since(&self, draft: usize, id: NodeId) -> bool {
-        self.drafts[draft].chain.iter().rev().take_while(|n| **n != id).any(|n| matches!(self.op(*n), Op::View(_)))
+        self.drafts[draft]
+            .chain
+            .iter()
+            .rev()
+            .take_while(|n| **n != id)
+            .any(|n| matches!(self.op(*n), Op::View(_)))
     }
 
     /// Says whether storing through the view is better than reading through it: some reader behind it needs the dense
@@ -140,9 +148,7 @@ impl Fuser<'_> {
                 OperandNeed::Dense => true,
                 OperandNeed::Strided => !is_strided(self.graph, path),
                 OperandNeed::Any => match &node.op {
-                    Op::Elementwise(_) => {
-                        single && node.results[0].shape == self.graph.node(view).results[0].shape
-                    }
+                    Op::Elementwise(_) => single && node.results[0].shape == self.graph.node(view).results[0].shape,
                     op if is_free(op) => {
                         // Nearest the reader first.
                         path.insert(0, Value::from(*user));

@@ -37,7 +37,9 @@ pub fn role(op: &Op) -> Role {
 /// Says whether results of this anchor may be worked on before they are stored.
 pub fn takes_epilogue(kind: RegionKind) -> bool {
     match kind {
-        RegionKind::Reduction | RegionKind::Contract | RegionKind::Conv | RegionKind::Attention | RegionKind::Scan => true,
+        RegionKind::Reduction | RegionKind::Contract | RegionKind::Conv | RegionKind::Attention | RegionKind::Scan => {
+            true
+        }
         RegionKind::Pointwise | RegionKind::Sort | RegionKind::Scatter | RegionKind::Library => false,
     }
 }
@@ -67,7 +69,10 @@ pub fn operand_need(op: &Op, position: usize) -> OperandNeed {
 
 /// Says whether a map only renames positions, so that computing it twice costs nothing.
 pub fn is_free(op: &Op) -> bool {
-    matches!(op, Op::View(View::Reshape(_) | View::Transpose(_) | View::Broadcast(_) | View::Slice { .. }))
+    matches!(
+        op,
+        Op::View(View::Reshape(_) | View::Transpose(_) | View::Broadcast(_) | View::Slice { .. })
+    )
 }
 
 /// Says whether a view has an inverse, so that a producer can store through it.
@@ -80,8 +85,18 @@ pub fn is_costly(op: &Op) -> bool {
     match op {
         Op::Elementwise(Elementwise::Unary(op)) => !matches!(
             op,
-            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Relu | UnaryOp::Not | UnaryOp::Floor | UnaryOp::Ceil
-                | UnaryOp::Round | UnaryOp::Trunc | UnaryOp::IsNan | UnaryOp::IsInf | UnaryOp::HardSwish
+            UnaryOp::Neg
+                | UnaryOp::Abs
+                | UnaryOp::Sign
+                | UnaryOp::Relu
+                | UnaryOp::Not
+                | UnaryOp::Floor
+                | UnaryOp::Ceil
+                | UnaryOp::Round
+                | UnaryOp::Trunc
+                | UnaryOp::IsNan
+                | UnaryOp::IsInf
+                | UnaryOp::HardSwish
         ),
         Op::Elementwise(Elementwise::Binary(op)) => {
             use ir::op::BinaryOp::{Atan2, Div, Mod, Pow, Rem};

@@ -18,7 +18,7 @@ use ir::schedule::{LaneKind, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
 
-use classify::{OperandNeed, Role, operand_need, role};
+use classify::{OperandNeed, Role, is_free, operand_need, role};
 pub use report::{Barrier, FusedEdge, Fusion, FusionReport, UnfusedEdge};
 
 /// How regions are made.
@@ -32,7 +32,10 @@ pub struct ScheduleOptions {
 
 impl Default for ScheduleOptions {
     fn default() -> Self {
-        ScheduleOptions { fuse: true, region_limit: 96 }
+        ScheduleOptions {
+            fuse: true,
+            region_limit: 96,
+        }
     }
 }
 
@@ -132,7 +135,11 @@ impl Fuser<'_> {
 
     fn new_draft(&mut self, kind: RegionKind, anchor: NodeId) -> usize {
         let draft = self.drafts.len();
-        self.drafts.push(Draft { kind, chain: vec![anchor], size: 1 });
+        self.drafts.push(Draft {
+            kind,
+            chain: vec![anchor],
+            size: 1,
+        });
         self.home[anchor.index()] = Home::Draft(draft);
         self.regions[anchor.index()] = SmallVec::from_slice(&[draft as u32]);
         draft
@@ -156,7 +163,11 @@ impl Fuser<'_> {
         contents.iter().flat_map(|c| &c.inputs).for_each(|v| store(*v));
         self.graph.outputs().iter().for_each(|o| store(o.value));
         let order = crate::order::order(&self.drafts.iter().map(|d| d.chain[0]).collect::<Vec<_>>(), |d| {
-            contents[d].inputs.iter().filter_map(|v| self.draft_of(v.node)).collect()
+            contents[d]
+                .inputs
+                .iter()
+                .filter_map(|v| self.draft_of(v.node))
+                .collect()
         });
         let mut schedule = Schedule::default();
         let mut region_of: Vec<Option<ir::schedule::RegionId>> = vec![None; self.drafts.len()];
@@ -170,7 +181,14 @@ impl Fuser<'_> {
             } else {
                 draft.chain[0]
             };
-            let region = Region { kind: draft.kind, anchor, nodes, inputs, outputs, lane: LaneKind::Compute };
+            let region = Region {
+                kind: draft.kind,
+                anchor,
+                nodes,
+                inputs,
+                outputs,
+                lane: LaneKind::Compute,
+            };
             region_of[d] = Some(schedule.regions.push(region));
         }
         let report = self.report(&schedule, &region_of);
@@ -223,10 +241,20 @@ impl Fuser<'_> {
                             (Home::Readers, _) => Fusion::Prologue,
                             _ => Fusion::Epilogue,
                         };
-                        report.fused.push(FusedEdge { producer: value.node, consumer: *consumer, region: id, how });
+                        report.fused.push(FusedEdge {
+                            producer: value.node,
+                            consumer: *consumer,
+                            region: id,
+                            how,
+                        });
                     } else if let Some(producer) = self.draft_of(value.node).and_then(|d| region_of[d]) {
-                        let reason = self.why_stored(*value, *consumer);
-                        report.unfused.push(UnfusedEdge { value: *value, producer, consumer: id, reason });
+                        let reason = self.why_stored(*value, *consumer, region.anchor);
+                        report.unfused.push(UnfusedEdge {
+                            value: *value,
+                            producer,
+                            consumer: id,
+                            reason,
+                        });
                     }
                 }
             }
@@ -234,20 +262,36 @@ impl Fuser<'_> {
         report
     }
 
-    /// Names what kept `value` from being fused with `consumer`.
-    fn why_stored(&self, value: Value, consumer: NodeId) -> Barrier {
+    /// Names what kept `value` from being fused with `consumer`, a node of the region anchored at `anchor`.
+    fn why_stored(&self, value: Value, consumer: NodeId, anchor: NodeId) -> Barrier {
         if !self.options.fuse {
             return Barrier::Disabled;
         }
-        if let Some(b) = self.barrier[value.node.index()] {
-            return b;
+        if let Role::Anchor(kind) = self.role(value.node)
+            && !classify::takes_epilogue(kind)
+        {
+            return Barrier::NoEpilogue;
         }
-        match self.role(consumer) {
+        // A view in between only says how the anchor reads.
+        let reader = if is_free(self.op(consumer)) { anchor } else { consumer };
+        match self.role(reader) {
             Role::Anchor(RegionKind::Contract | RegionKind::Attention) => Barrier::OperandReuse,
             Role::Anchor(RegionKind::Conv | RegionKind::Library | RegionKind::Scatter) => Barrier::DenseOperand,
-            Role::Anchor(_) => Barrier::NeedsWholeRow,
-            _ if self.users[value.node].len() > 1 => Barrier::SeveralConsumers,
-            _ => Barrier::ShapeDiffers,
+            Role::Anchor(_) if self.barrier[value.node.index()].is_none() => Barrier::NeedsWholeRow,
+            Role::Anchor(_)
+                if self
+                    .draft_of(value.node)
+                    .is_some_and(|d| self.drafts[d].kind != RegionKind::Pointwise) =>
+            {
+                Barrier::NeedsWholeRow
+            }
+            // The consumer is in the epilogue of another contraction, convolution or reduction.
+            _ if matches!(self.role(anchor), Role::Anchor(_)) && anchor != consumer => Barrier::OtherAnchor,
+            _ => self.barrier[value.node.index()].unwrap_or(if self.users[value.node].len() > 1 {
+                Barrier::SeveralConsumers
+            } else {
+                Barrier::ShapeDiffers
+            }),
         }
     }
 }

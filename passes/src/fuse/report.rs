@@ -69,6 +69,8 @@ pub enum Barrier {
     ShapeDiffers,
     /// The producer has no epilogue (a library call, sort or scatter).
     NoEpilogue,
+    /// The consumer is applied to the result of another contraction, convolution or reduction; a kernel has one of those.
+    OtherAnchor,
 }
 
 impl Barrier {
@@ -77,16 +79,25 @@ impl Barrier {
         match self {
             Barrier::Disabled => "fusion is off at this optimisation level",
             Barrier::ModelOutput => "the value is an output of the model",
-            Barrier::SeveralConsumers => "several kernels read it, and computing it in each would cost more than storing it",
+            Barrier::SeveralConsumers => {
+                "several kernels read it, and computing it in each would cost more than storing it"
+            }
             Barrier::OperandReuse => "the consumer reads each element many times, so it would be computed many times",
             Barrier::DenseOperand => "the consumer's operand must be a dense tensor",
             Barrier::NotStrided => "through the views between them the operand would not be a strided access",
-            Barrier::NeedsWholeRow => "the consumer folds or reorders whole rows, which one tile of the producer does not hold",
+            Barrier::NeedsWholeRow => {
+                "the consumer folds or reorders whole rows, which one tile of the producer does not hold"
+            }
             Barrier::Cycle => "fusing would make a region wait for its own result",
             Barrier::RepeatedWork => "the consumer works on more elements, so costly work would be repeated",
             Barrier::RegionFull => "the region already holds as many nodes as one kernel should",
-            Barrier::ShapeDiffers => "the shapes differ, so the consumer cannot work on the producer's elements one by one",
+            Barrier::ShapeDiffers => {
+                "the shapes differ, so the consumer cannot work on the producer's elements one by one"
+            }
             Barrier::NoEpilogue => "the producer takes no epilogue",
+            Barrier::OtherAnchor => {
+                "the consumer is applied to the result of another contraction, convolution or reduction; a kernel has one of those"
+            }
         }
     }
 }

@@ -42,7 +42,9 @@ pub struct Builder<'a> {
 /// The type in which arithmetic on `dtype` is done.
 pub fn wide(dtype: DType) -> DType {
     match dtype {
-        DType::F16 | DType::BF16 | DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => DType::F32,
+        DType::F16 | DType::BF16 | DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => {
+            DType::F32
+        }
         DType::I4 => DType::I8,
         DType::U4 => DType::U8,
         other => other,
@@ -71,7 +73,11 @@ impl<'a> Builder<'a> {
             b.add_param(format!("in{i}"), *value, Access::Read);
         }
         for (i, value) in region.outputs.iter().enumerate() {
-            let name = if region.outputs.len() == 1 { "out".to_owned() } else { format!("out{i}") };
+            let name = if region.outputs.len() == 1 {
+                "out".to_owned()
+            } else {
+                format!("out{i}")
+            };
             b.add_param(name, *value, Access::Write);
         }
         b
@@ -79,13 +85,21 @@ impl<'a> Builder<'a> {
 
     fn add_param(&mut self, name: String, value: Value, access: Access) {
         let ty = self.graph.ty(value);
-        let param = self.params.push(Param { name, dtype: ty.dtype, elements: ty.elements(), access });
+        let param = self.params.push(Param {
+            name,
+            dtype: ty.dtype,
+            elements: ty.elements(),
+            access,
+        });
         self.param_of.insert(value, param);
     }
 
     /// What is known while simplifying indices.
     pub fn space(&self) -> Space<'_> {
-        Space { extents: &self.extents, symbols: self.graph.symbols() }
+        Space {
+            extents: &self.extents,
+            symbols: self.graph.symbols(),
+        }
     }
 
     /// Returns the shape of a value.
@@ -99,7 +113,10 @@ impl<'a> Builder<'a> {
         let call = self.iterated.len();
         let empty = Vec::new();
         let joins = self.joins.get(call).unwrap_or(&empty);
-        let mut record = Iterated { axes: vec![None; dims.len()], dims: dims.to_vec() };
+        let mut record = Iterated {
+            axes: vec![None; dims.len()],
+            dims: dims.to_vec(),
+        };
         let (mut axes, mut coords) = (Vec::new(), Vec::new());
         let mut start = 0;
         while start < dims.len() {
@@ -114,7 +131,10 @@ impl<'a> Builder<'a> {
             } else {
                 let name = names.get(start).or(names.last()).copied().unwrap_or("i");
                 let name = self.unique_axis(name);
-                let axis = self.axes.push(Axis { name, extent: extent.clone() });
+                let axis = self.axes.push(Axis {
+                    name,
+                    extent: extent.clone(),
+                });
                 self.extents.push(extent);
                 axes.push(axis);
                 if run.len() == 1 {
@@ -135,7 +155,10 @@ impl<'a> Builder<'a> {
         if !taken(name) {
             return name.to_owned();
         }
-        (1..).map(|i| format!("{name}{i}")).find(|n| !taken(n)).unwrap_or_default()
+        (1..)
+            .map(|i| format!("{name}{i}"))
+            .find(|n| !taken(n))
+            .unwrap_or_default()
     }
 
     /// Adds a variable.
@@ -174,13 +197,21 @@ impl<'a> Builder<'a> {
 
     /// Applies a binary operation to two expressions of one type.
     pub fn binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
-        let dtype = if op.is_comparison() { DType::Bool } else { self.exprs.dtype(a) };
+        let dtype = if op.is_comparison() {
+            DType::Bool
+        } else {
+            self.exprs.dtype(a)
+        };
         self.exprs.add(Expr::Binary(op, a, b), dtype)
     }
 
     /// Applies a unary operation.
     pub fn unary(&mut self, op: UnaryOp, a: ExprId) -> ExprId {
-        let dtype = if op.is_predicate() { DType::Bool } else { self.exprs.dtype(a) };
+        let dtype = if op.is_predicate() {
+            DType::Bool
+        } else {
+            self.exprs.dtype(a)
+        };
         self.exprs.add(Expr::Unary(op, a), dtype)
     }
 
@@ -265,7 +296,12 @@ impl<'a> Builder<'a> {
         let position = linearize(coords, self.shape(value));
         let index = self.index(&position);
         let e = self.cast(self.params[param].dtype, e);
-        Some(Stmt::Store { param, index, value: e, axes: axes.to_vec() })
+        Some(Stmt::Store {
+            param,
+            index,
+            value: e,
+            axes: axes.to_vec(),
+        })
     }
 
     /// The expression of a value at coordinates, made once.
@@ -286,7 +322,10 @@ impl<'a> Builder<'a> {
 
     /// An error for a value that the schedule should have given.
     pub fn not_in_region(&self, value: Value) -> LowerError {
-        LowerError::NotInRegion { anchor: crate::fuse::classify::label(self.graph, self.region.anchor), value }
+        LowerError::NotInRegion {
+            anchor: crate::fuse::classify::label(self.graph, self.region.anchor),
+            value,
+        }
     }
 
     /// Says how many axes there are; used to tell axes made later from earlier ones.

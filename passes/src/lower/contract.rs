@@ -18,9 +18,17 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let batch_rank = out.rank() - 2;
     let rhs_is_batched = rhs_shape[..rhs_shape.rank() - 2].iter().any(|d| !d.is(1));
     let (m, n) = (out[batch_rank].clone(), out[batch_rank + 1].clone());
-    let k = lhs_shape[if c.transpose_lhs { lhs_shape.rank() - 2 } else { lhs_shape.rank() - 1 }].clone();
-    let (batch_dims, mut row_dims) =
-        if rhs_is_batched { (out[..batch_rank].to_vec(), vec![]) } else { (vec![], out[..batch_rank].to_vec()) };
+    let k = lhs_shape[if c.transpose_lhs {
+        lhs_shape.rank() - 2
+    } else {
+        lhs_shape.rank() - 1
+    }]
+    .clone();
+    let (batch_dims, mut row_dims) = if rhs_is_batched {
+        (out[..batch_rank].to_vec(), vec![])
+    } else {
+        (vec![], out[..batch_rank].to_vec())
+    };
     row_dims.push(m);
     let (batch, batch_at) = b.iterate(&["batch"], &batch_dims);
     let (rows, rows_at) = b.iterate(&["row"], &row_dims);
@@ -28,7 +36,12 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let (depth, depth_at) = b.iterate(&["k"], &[k]);
     let mut at: Vec<Linear> = batch_at;
     at.extend(rows_at);
-    let (outer, row, col, k) = (at[..batch_rank].to_vec(), at[batch_rank].clone(), cols_at[0].clone(), depth_at[0].clone());
+    let (outer, row, col, k) = (
+        at[..batch_rank].to_vec(),
+        at[batch_rank].clone(),
+        cols_at[0].clone(),
+        depth_at[0].clone(),
+    );
     let operand_at = |shape: &ir::Shape, transposed: bool, first: &Linear, second: &Linear| {
         let (first, second) = if transposed { (second, first) } else { (first, second) };
         // Batch dims broadcast; the matrix dims never do.
@@ -103,11 +116,17 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         let (y, tap) = (&rows_at[1 + s], &taps[s]);
         let (stride, dilation) = (Dim::Const(w.strides[s]), Dim::Const(w.dilations[s]));
         if conv.transposed.is_none() {
-            at[first + s] = y.scale(&stride).add(&tap.scale(&dilation)).offset(&Dim::Const(-w.pad_low[s]));
+            at[first + s] = y
+                .scale(&stride)
+                .add(&tap.scale(&dilation))
+                .offset(&Dim::Const(-w.pad_low[s]));
             continue;
         }
         // Output y gathers input (y + pad − tap·dilation) / stride where that is whole and in range.
-        let shifted = y.clone().add(&tap.scale(&dilation).scale(&Dim::Const(-1))).offset(&Dim::Const(w.pad_low[s]));
+        let shifted = y
+            .clone()
+            .add(&tap.scale(&dilation).scale(&Dim::Const(-1)))
+            .offset(&Dim::Const(w.pad_low[s]));
         let reach = kernel[s].clone() * w.dilations[s];
         // Shifted up by a multiple of the stride, so that quotient and remainder are of a number that is not negative.
         let lift = reach.ceil_div(&stride);
@@ -172,7 +191,12 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     }
     let epilogue = b.epilogue(anchor, e, result, &[])?;
     let kernel_size: Option<Vec<i64>> = kernel.iter().map(Dim::as_const).collect();
-    let facts = match (conv.transposed.is_none(), kernel_size, b.param_of.get(&input), b.param_of.get(&filter)) {
+    let facts = match (
+        conv.transposed.is_none(),
+        kernel_size,
+        b.param_of.get(&input),
+        b.param_of.get(&filter),
+    ) {
         (true, Some(kernel_size), Some(i), Some(f)) => Some(ConvFacts {
             input: *i,
             filter: *f,
@@ -188,20 +212,36 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         }),
         _ => None,
     };
-    Ok(Body::Contract(ContractBody { batch, m: rows, n: cols, k: depth, lhs: x, rhs: f, acc, epilogue, conv: facts }))
+    Ok(Body::Contract(ContractBody {
+        batch,
+        m: rows,
+        n: cols,
+        k: depth,
+        lhs: x,
+        rhs: f,
+        acc,
+        epilogue,
+        conv: facts,
+    }))
 }
 
 /// Scaled dot-product attention; see `ir::op::Composite::Attention`.
 pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
-    let (q_shape, k_shape, v_shape) =
-        (b.shape(operands[0]).clone(), b.shape(operands[1]).clone(), b.shape(operands[2]).clone());
+    let (q_shape, k_shape, v_shape) = (
+        b.shape(operands[0]).clone(),
+        b.shape(operands[1]).clone(),
+        b.shape(operands[2]).clone(),
+    );
     let (queries, keys) = (q_shape[2].clone(), k_shape[2].clone());
     let (batch, outer) = b.iterate(&["batch", "head"], &[q_shape[0].clone(), q_shape[1].clone()]);
     let axis = |b: &mut Builder<'_>, name: &str, dim: &Dim| {
         // These axes must exist even at size 1: the body names them.
-        let axis = b.axes.push(ir::kernel::Axis { name: name.to_owned(), extent: dim.clone() });
+        let axis = b.axes.push(ir::kernel::Axis {
+            name: name.to_owned(),
+            extent: dim.clone(),
+        });
         b.extents.push(dim.clone());
         (axis, Linear::axis(axis))
     };
@@ -213,7 +253,11 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
     let kv_head = outer[1].div(&share, b.space());
     let operand = |b: &mut Builder<'_>, v: Value, head: &Linear, row: &Linear, col: &Linear| {
         // A batch of 1 is shared.
-        let batch = if b.shape(v)[0].is(1) { Linear::constant(0) } else { outer[0].clone() };
+        let batch = if b.shape(v)[0].is(1) {
+            Linear::constant(0)
+        } else {
+            outer[0].clone()
+        };
         let e = b.pull(v, &[batch, head.clone(), row.clone(), col.clone()])?;
         Ok::<_, LowerError>(narrow(b, e))
     };
@@ -227,7 +271,10 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
     let low = b.number(DType::F32, f64::NEG_INFINITY);
     if mask {
         let v = operands[3];
-        let at = broadcast(&[outer[0].clone(), outer[1].clone(), q_at.clone(), k_at.clone()], b.shape(v));
+        let at = broadcast(
+            &[outer[0].clone(), outer[1].clone(), q_at.clone(), k_at.clone()],
+            b.shape(v),
+        );
         let m = b.pull(v, &at)?;
         score = if b.exprs.dtype(m) == DType::Bool {
             b.select(m, score, low)
@@ -246,7 +293,20 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
     let out = b.var(DType::F32);
     let e = b.read(out);
     let e = b.cast(wide(b.graph.ty(anchor).dtype), e);
-    let epilogue: Vec<Stmt> =
-        b.epilogue(anchor, e, vec![outer[0].clone(), outer[1].clone(), q_at, dv_at], &[])?;
-    Ok(Body::Attention(AttentionBody { batch, q, k, d, dv, query, key, value, acc, score, out, epilogue, causal }))
+    let epilogue: Vec<Stmt> = b.epilogue(anchor, e, vec![outer[0].clone(), outer[1].clone(), q_at, dv_at], &[])?;
+    Ok(Body::Attention(AttentionBody {
+        batch,
+        q,
+        k,
+        d,
+        dv,
+        query,
+        key,
+        value,
+        acc,
+        score,
+        out,
+        epilogue,
+        causal,
+    }))
 }

@@ -39,7 +39,9 @@ impl Builder<'_> {
                 }
                 Op::View(view) => {
                     let operand = node.operands[0];
-                    let Some((e, at)) = self.computed.get(&operand).cloned() else { continue };
+                    let Some((e, at)) = self.computed.get(&operand).cloned() else {
+                        continue;
+                    };
                     let (from, to) = (self.shape(operand), &node.results[0].shape);
                     let at = to_result(view, &at, from, to, self.space()).ok_or_else(|| self.not_in_region(operand))?;
                     self.keep(id.into(), e, at, axes, &mut stores);

@@ -7,7 +7,12 @@ use ir::Value;
 pub enum LowerError {
     /// The op has no kernel.
     #[error("{op} at {at} has no kernel for target {target}: {why}")]
-    Unsupported { op: &'static str, at: String, target: String, why: String },
+    Unsupported {
+        op: &'static str,
+        at: String,
+        target: String,
+        why: String,
+    },
     /// A bug of graphc: the schedule broke its own rules.
     #[error("internal error: region of {anchor} reads {value}, which it neither computes nor lists as an input")]
     NotInRegion { anchor: String, value: Value },

@@ -38,7 +38,10 @@ pub struct Space<'a> {
 impl Linear {
     /// A number.
     pub fn constant(value: impl Into<Dim>) -> Linear {
-        Linear { terms: BTreeMap::new(), constant: value.into() }
+        Linear {
+            terms: BTreeMap::new(),
+            constant: value.into(),
+        }
     }
 
     /// The position on an axis.
@@ -48,7 +51,10 @@ impl Linear {
 
     /// One atom.
     pub fn atom(atom: Atom) -> Linear {
-        Linear { terms: BTreeMap::from([(atom, Dim::Const(1))]), constant: Dim::Const(0) }
+        Linear {
+            terms: BTreeMap::from([(atom, Dim::Const(1))]),
+            constant: Dim::Const(0),
+        }
     }
 
     /// Says whether this is the number zero.
@@ -99,7 +105,9 @@ impl Linear {
                 let whole = c.clone() * d;
                 (self.terms.get(&partner) == Some(&whole)).then(|| (atom.clone(), partner, x.clone(), c.clone()))
             });
-            let Some((remainder, quotient, x, c)) = found else { return self };
+            let Some((remainder, quotient, x, c)) = found else {
+                return self;
+            };
             self.terms.remove(&remainder);
             self.terms.remove(&quotient);
             self = self.add(&x.scale(&c));
@@ -130,13 +138,17 @@ impl Linear {
 
     /// Says whether `0 ≤ self < size` always holds.
     pub fn is_within(&self, size: &Dim, space: Space<'_>) -> bool {
-        self.upper(space).is_some_and(|max| (size.clone() - 1 - max).at_least(0, space.symbols))
+        self.upper(space)
+            .is_some_and(|max| (size.clone() - 1 - max).at_least(0, space.symbols))
     }
 
     /// Says whether `self ≥ 0` always holds.
     pub fn is_nonnegative(&self, space: Space<'_>) -> bool {
         self.constant.at_least(0, space.symbols)
-            && self.terms.iter().all(|(a, c)| !matches!(a, Atom::Expr(_)) && c.at_least(0, space.symbols))
+            && self
+                .terms
+                .iter()
+                .all(|(a, c)| !matches!(a, Atom::Expr(_)) && c.at_least(0, space.symbols))
     }
 
     /// Says whether `self < size` always holds.
@@ -144,7 +156,9 @@ impl Linear {
         // Drop negative constants only when the rest is bounded.
         let mut positive = self.clone();
         let constant = std::mem::replace(&mut positive.constant, Dim::Const(0));
-        positive.upper(space).is_some_and(|max| (size.clone() - 1 - max - constant).at_least(0, space.symbols))
+        positive
+            .upper(space)
+            .is_some_and(|max| (size.clone() - 1 - max - constant).at_least(0, space.symbols))
     }
 
     /// Splits into the part that `d` divides (returned divided) and the rest.
@@ -270,9 +284,16 @@ mod tests {
     fn splitting_and_joining_cancel() {
         let mut extents: Table<AxisId, Dim> = Table::new();
         let seq = Dim::symbol("s");
-        let (b, s, h) = (extents.push(Dim::from(4)), extents.push(seq.clone()), extents.push(Dim::from(768)));
+        let (b, s, h) = (
+            extents.push(Dim::from(4)),
+            extents.push(seq.clone()),
+            extents.push(Dim::from(768)),
+        );
         let symbols = Symbols::from_iter([(Symbol::new("s"), ir::SymbolInfo::default())]);
-        let space = Space { extents: &extents, symbols: &symbols };
+        let space = Space {
+            extents: &extents,
+            symbols: &symbols,
+        };
         let coords = [Linear::axis(b), Linear::axis(s), Linear::axis(h)];
         let shape = Shape::from(vec![Dim::from(4), seq.clone(), Dim::from(768)]);
         let position = linearize(&coords, &shape);
@@ -290,7 +311,10 @@ mod tests {
         let mut extents: Table<AxisId, Dim> = Table::new();
         let m = extents.push(Dim::from(35));
         let symbols = Symbols::new();
-        let space = Space { extents: &extents, symbols: &symbols };
+        let space = Space {
+            extents: &extents,
+            symbols: &symbols,
+        };
         let shape = Shape::from([5i64, 7]);
         let coords = delinearize(&Linear::axis(m), &shape, space);
         assert_eq!(linearize(&coords, &shape), Linear::axis(m));

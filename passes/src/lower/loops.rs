@@ -29,7 +29,12 @@ fn fold(b: &mut Builder<'_>, stmts: &mut Vec<Stmt>, op: ReduceOp, axes: &[AxisId
         _ => b.exprs.dtype(value),
     };
     let var = b.var(dtype);
-    stmts.push(Stmt::Fold { var, op, axes: axes.to_vec(), value });
+    stmts.push(Stmt::Fold {
+        var,
+        op,
+        axes: axes.to_vec(),
+        value,
+    });
     b.read(var)
 }
 
@@ -87,7 +92,15 @@ pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool
     };
     let e = b.cast(out_type, e);
     let result = if keep_dims {
-        (0..shape.rank()).map(|i| if axes.contains(&i) { Linear::constant(0) } else { coords[i].clone() }).collect()
+        (0..shape.rank())
+            .map(|i| {
+                if axes.contains(&i) {
+                    Linear::constant(0)
+                } else {
+                    coords[i].clone()
+                }
+            })
+            .collect()
     } else {
         outer
     };
@@ -214,10 +227,12 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
             let sum = fold(b, &mut stmts, ReduceOp::Sum, &window, x);
             // What the divisor counts: elements in range, or with padding, elements in the padded input.
             let counted = if count_padding {
-                let padded: Vec<Linear> =
-                    (0..spatial).map(|s| at[first + s].clone().offset(&Dim::Const(w.pad_low[s]))).collect();
-                let sizes: Vec<Dim> =
-                    (0..spatial).map(|s| in_shape[first + s].clone() + w.pad_low[s] + w.pad_high[s]).collect();
+                let padded: Vec<Linear> = (0..spatial)
+                    .map(|s| at[first + s].clone().offset(&Dim::Const(w.pad_low[s])))
+                    .collect();
+                let sizes: Vec<Dim> = (0..spatial)
+                    .map(|s| in_shape[first + s].clone() + w.pad_low[s] + w.pad_high[s])
+                    .collect();
                 b.in_range(&padded, &sizes)
             } else {
                 guard
@@ -256,7 +271,11 @@ fn lowest(b: &mut Builder<'_>, dtype: DType) -> ExprId {
 pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
-    let (in_shape, out_shape, filter) = (b.shape(operands[0]).clone(), b.shape(anchor).clone(), b.shape(operands[1]));
+    let (in_shape, out_shape, filter) = (
+        b.shape(operands[0]).clone(),
+        b.shape(anchor).clone(),
+        b.shape(operands[1]),
+    );
     let first = conv.layout.spatial_axis();
     let channel = conv.layout.channel_axis(out_shape.rank());
     let spatial = out_shape.rank() - 2;
@@ -302,8 +321,11 @@ pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
 pub fn scatter(b: &mut Builder<'_>, scatter: Scatter) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
-    let (data_shape, index_shape, update_shape) =
-        (b.shape(operands[0]).clone(), b.shape(operands[1]).clone(), b.shape(operands[2]).clone());
+    let (data_shape, index_shape, update_shape) = (
+        b.shape(operands[0]).clone(),
+        b.shape(operands[1]).clone(),
+        b.shape(operands[2]).clone(),
+    );
     let (parallel, coords) = b.iterate(&AXES, &update_shape);
     let (at, op) = match scatter {
         Scatter::Elements { axis, reduce } => {
@@ -328,9 +350,20 @@ pub fn scatter(b: &mut Builder<'_>, scatter: Scatter) -> Result<Body, LowerError
     };
     let value = b.pull(operands[2], &coords)?;
     let stmts = match b.store(anchor, value, &at, &[]) {
-        Some(Stmt::Store { param, index, value, axes }) => {
+        Some(Stmt::Store {
+            param,
+            index,
+            value,
+            axes,
+        }) => {
             b.params[param].access = ir::kernel::Access::ReadWrite;
-            vec![Stmt::Update { param, index, value, op, axes }]
+            vec![Stmt::Update {
+                param,
+                index,
+                value,
+                op,
+                axes,
+            }]
         }
         other => other.into_iter().collect(),
     };

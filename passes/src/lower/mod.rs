@@ -61,7 +61,12 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
             | Composite::LayerNorm { .. }
             | Composite::RmsNorm { .. }),
         ) => loops::row_composite(b, c),
-        Op::Scan { op, axis, exclusive, reverse } => ordered::scan(b, *op, *axis, *exclusive, *reverse),
+        Op::Scan {
+            op,
+            axis,
+            exclusive,
+            reverse,
+        } => ordered::scan(b, *op, *axis, *exclusive, *reverse),
         Op::TopK { axis, k, largest } => ordered::top_k(b, *axis, k, *largest),
         Op::Scatter(s) => loops::scatter(b, *s),
         op => Err(LowerError::Unsupported {
@@ -137,13 +142,19 @@ fn name(graph: &Graph, region: &Region) -> String {
 /// Says whether a kernel reads `param` only at the element it stores, so that the store may go to the same buffer.
 pub fn reads_only_where_it_stores(kernel: &Kernel, param: ir::kernel::ParamId) -> bool {
     let (stores, contract) = match &kernel.body {
-        Body::Loops(Loops { stmts, .. }) if stmts.iter().all(|s| matches!(s, Stmt::Store { axes, .. } if axes.is_empty())) => {
+        Body::Loops(Loops { stmts, .. })
+            if stmts
+                .iter()
+                .all(|s| matches!(s, Stmt::Store { axes, .. } if axes.is_empty())) =>
+        {
             (stmts, None)
         }
         Body::Contract(c) => (&c.epilogue, Some(c)),
         _ => return false,
     };
-    let [Stmt::Store { param: out, index, .. }] = stores.as_slice() else { return false };
+    let [Stmt::Store { param: out, index, .. }] = stores.as_slice() else {
+        return false;
+    };
     if kernel.params[*out].dtype != kernel.params[param].dtype || kernel.params[param].access != Access::Read {
         return false;
     }

@@ -24,7 +24,10 @@ pub fn scan(
     let mut outer = shape.0.clone();
     outer[axis] = Dim::Const(1);
     let (parallel, mut coords) = b.iterate(&AXES, &outer);
-    let along = b.axes.push(ir::kernel::Axis { name: "step".to_owned(), extent: shape[axis].clone() });
+    let along = b.axes.push(ir::kernel::Axis {
+        name: "step".to_owned(),
+        extent: shape[axis].clone(),
+    });
     b.extents.push(shape[axis].clone());
     coords[axis] = Linear::axis(along);
     let x = b.pull(operand, &coords)?;
@@ -34,7 +37,16 @@ pub fn scan(
     let e = b.read(var);
     let e = b.cast(wide(b.graph.ty(anchor).dtype), e);
     let stores = b.epilogue(anchor, e, coords, &[])?;
-    Ok(Body::Scan(ScanBody { parallel, axis: along, op, value, exclusive, reverse, var, stores }))
+    Ok(Body::Scan(ScanBody {
+        parallel,
+        axis: along,
+        op,
+        value,
+        exclusive,
+        reverse,
+        var,
+        stores,
+    }))
 }
 
 /// `TopK`: the first `k` of an order.
@@ -46,7 +58,10 @@ pub fn top_k(b: &mut Builder<'_>, axis: usize, k: &Dim, largest: bool) -> Result
     outer[axis] = Dim::Const(1);
     let (parallel, coords) = b.iterate(&AXES, &outer);
     let axis_of = |b: &mut Builder<'_>, name: &str, extent: &Dim| {
-        let a = b.axes.push(ir::kernel::Axis { name: name.to_owned(), extent: extent.clone() });
+        let a = b.axes.push(ir::kernel::Axis {
+            name: name.to_owned(),
+            extent: extent.clone(),
+        });
         b.extents.push(extent.clone());
         a
     };
@@ -60,7 +75,28 @@ pub fn top_k(b: &mut Builder<'_>, axis: usize, k: &Dim, largest: bool) -> Result
     result[axis] = Linear::axis(rank);
     let (v, i) = (b.read(value_var), b.read(index_var));
     let mut stores = Vec::new();
-    stores.extend(b.region.outputs.contains(&Value::new(node, 0)).then(|| b.store(Value::new(node, 0), v, &result, &[])).flatten());
-    stores.extend(b.region.outputs.contains(&Value::new(node, 1)).then(|| b.store(Value::new(node, 1), i, &result, &[])).flatten());
-    Ok(Body::Sort(SortBody { parallel, axis: along, rank, largest, value, value_var, index_var, stores }))
+    stores.extend(
+        b.region
+            .outputs
+            .contains(&Value::new(node, 0))
+            .then(|| b.store(Value::new(node, 0), v, &result, &[]))
+            .flatten(),
+    );
+    stores.extend(
+        b.region
+            .outputs
+            .contains(&Value::new(node, 1))
+            .then(|| b.store(Value::new(node, 1), i, &result, &[]))
+            .flatten(),
+    );
+    Ok(Body::Sort(SortBody {
+        parallel,
+        axis: along,
+        rank,
+        largest,
+        value,
+        value_var,
+        index_var,
+        stores,
+    }))
 }

@@ -116,7 +116,11 @@ impl Builder<'_> {
         mode: PadMode,
     ) -> Result<ExprId, LowerError> {
         let shape = self.shape(operand);
-        let inner: Vec<Linear> = coords.iter().zip(low).map(|(c, l)| c.clone().offset(&-l.clone())).collect();
+        let inner: Vec<Linear> = coords
+            .iter()
+            .zip(low)
+            .map(|(c, l)| c.clone().offset(&-l.clone()))
+            .collect();
         if let PadMode::Constant(fill) = mode {
             let guard = self.in_range(&inner, shape);
             let element = self.pull(operand, &inner)?;

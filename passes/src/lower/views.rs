@@ -80,9 +80,18 @@ pub fn is_strided(graph: &Graph, path: &[Value]) -> bool {
     let mut extents = Table::new();
     let mut coords: Vec<Linear> = shape
         .iter()
-        .map(|d| if d.is(1) { Linear::constant(0) } else { Linear::axis(extents.push(d.clone())) })
+        .map(|d| {
+            if d.is(1) {
+                Linear::constant(0)
+            } else {
+                Linear::axis(extents.push(d.clone()))
+            }
+        })
         .collect();
-    let space = Space { extents: &extents, symbols: graph.symbols() };
+    let space = Space {
+        extents: &extents,
+        symbols: graph.symbols(),
+    };
     let mut position = None;
     for value in path {
         let node = graph.node(value.node);

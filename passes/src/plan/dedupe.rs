@@ -53,12 +53,19 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
     for (id, e) in kernel.exprs.iter() {
         let at = |o: ExprId| moved[o.index()];
         let new = match e.clone() {
-            Expr::Load { param, index } => Expr::Load { param: to(param), index: at(index) },
+            Expr::Load { param, index } => Expr::Load {
+                param: to(param),
+                index: at(index),
+            },
             Expr::Unary(op, a) => Expr::Unary(op, at(a)),
             Expr::Binary(op, a, b) => Expr::Binary(op, at(a), at(b)),
             Expr::Select(a, b, c) => Expr::Select(at(a), at(b), at(c)),
             Expr::Cast(t, a) => Expr::Cast(t, at(a)),
-            Expr::Philox { seed, counter, lane } => Expr::Philox { seed, counter: at(counter), lane },
+            Expr::Philox { seed, counter, lane } => Expr::Philox {
+                seed,
+                counter: at(counter),
+                lane,
+            },
             leaf @ (Expr::Const(..) | Expr::Size(_) | Expr::Axis(_) | Expr::Var(_)) => leaf,
         };
         moved.push(exprs.add(new, kernel.exprs.dtype(id)));
@@ -69,7 +76,12 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
         for s in list {
             match s {
                 Stmt::Let { value, .. } | Stmt::Fold { value, .. } => e(value),
-                Stmt::Store { param, index, value, .. } | Stmt::Update { param, index, value, .. } => {
+                Stmt::Store {
+                    param, index, value, ..
+                }
+                | Stmt::Update {
+                    param, index, value, ..
+                } => {
                     *param = to(*param);
                     e(index);
                     e(value);

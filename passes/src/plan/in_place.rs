@@ -22,9 +22,12 @@ pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
             }
             (reads, writes)
         }
-        Work::Call { operands, results, workspace, .. } => {
-            (operands.clone(), results.iter().chain(workspace).copied().collect())
-        }
+        Work::Call {
+            operands,
+            results,
+            workspace,
+            ..
+        } => (operands.clone(), results.iter().chain(workspace).copied().collect()),
         Work::Copy { from, to } => (vec![*from], vec![*to]),
     }
 }
@@ -37,7 +40,9 @@ pub fn reuse(plan: &mut Plan) {
     let mut table = ir::Table::new();
     let steps: Vec<StepId> = plan.steps.keys().collect();
     for id in steps {
-        let Work::Launch { kernel, args } = plan.steps[id].work.clone() else { continue };
+        let Work::Launch { kernel, args } = plan.steps[id].work.clone() else {
+            continue;
+        };
         let mut k = plan.kernels[kernel].clone();
         let mut args = args;
         if let Some((operand, result)) = candidate(plan, id, &k, &args) {
@@ -70,24 +75,32 @@ fn base_name(name: &str) -> String {
 /// Finds an operand that dies in the step and a result that may take its place.
 fn candidate(plan: &Plan, step: StepId, kernel: &ir::Kernel, args: &[BufferId]) -> Option<(ParamId, ParamId)> {
     let dies = |b: BufferId| matches!(plan.buffers[b].place, Place::Arena { last, .. } if last == step);
-    let is_fresh = |b: BufferId| {
-        matches!(plan.buffers[b].place, Place::Arena { first, in_place_of: None, .. } if first == step)
-    };
-    let results: Vec<ParamId> =
-        kernel.params.iter().filter(|(_, p)| p.access == Access::Write).map(|(id, _)| id).collect();
+    let is_fresh =
+        |b: BufferId| matches!(plan.buffers[b].place, Place::Arena { first, in_place_of: None, .. } if first == step);
+    let results: Vec<ParamId> = kernel
+        .params
+        .iter()
+        .filter(|(_, p)| p.access == Access::Write)
+        .map(|(id, _)| id)
+        .collect();
     let [result] = results.as_slice() else { return None };
     let result = *result;
     let out = args[result.index()];
     if !is_fresh(out) {
         return None;
     }
-    kernel.params.iter().map(|(id, _)| id).find(|operand| {
-        let buffer = args[operand.index()];
-        *operand != result
-            && buffer != out
-            && dies(buffer)
-            && args.iter().filter(|b| **b == buffer).count() == 1
-            && plan.buffers[buffer].ty.bytes() == plan.buffers[out].ty.bytes()
-            && reads_only_where_it_stores(kernel, *operand)
-    }).map(|operand| (operand, result))
+    kernel
+        .params
+        .iter()
+        .map(|(id, _)| id)
+        .find(|operand| {
+            let buffer = args[operand.index()];
+            *operand != result
+                && buffer != out
+                && dies(buffer)
+                && args.iter().filter(|b| **b == buffer).count() == 1
+                && plan.buffers[buffer].ty.bytes() == plan.buffers[out].ty.bytes()
+                && reads_only_where_it_stores(kernel, *operand)
+        })
+        .map(|operand| (operand, result))
 }

@@ -31,12 +31,7 @@ impl Default for PlanOptions {
 ///
 /// # Errors
 /// A region that no kernel can be made of.
-pub fn plan(
-    graph: &Graph,
-    schedule: &Schedule,
-    target: &Target,
-    options: &PlanOptions,
-) -> Result<Plan, LowerError> {
+pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanOptions) -> Result<Plan, LowerError> {
     let mut p = Planner::new(graph, target);
     p.inputs();
     for region in schedule.regions.values() {
@@ -133,14 +128,26 @@ impl<'a> Planner<'a> {
     /// An arena buffer whose lifetime is found at the end.
     fn arena(&mut self, name: String, ty: TensorType) -> BufferId {
         let nowhere = StepId::new(0);
-        self.add_buffer(name, ty, Place::Arena { first: nowhere, last: nowhere, in_place_of: None })
+        self.add_buffer(
+            name,
+            ty,
+            Place::Arena {
+                first: nowhere,
+                last: nowhere,
+                in_place_of: None,
+            },
+        )
     }
 
     fn inputs(&mut self) {
         for input in self.graph.inputs() {
             let ty = self.graph.ty(input.node.into()).clone();
             let host = self.add_buffer(input.name.clone(), ty.clone(), Place::Input);
-            self.plan.inputs.push(Port { name: input.name.clone(), ty: ty.clone(), buffer: host });
+            self.plan.inputs.push(Port {
+                name: input.name.clone(),
+                ty: ty.clone(),
+                buffer: host,
+            });
             let device = if self.plan.target.is_gpu() {
                 let device = self.arena(format!("{}_device", input.name), ty);
                 self.step(LaneKind::Upload, Work::Copy { from: host, to: device });
@@ -160,7 +167,10 @@ impl<'a> Planner<'a> {
         let ty = self.graph.ty(value).clone();
         let b = match self.graph.node(value.node).op {
             Op::Constant(id) => {
-                let name = self.graph.constants()[id].name.clone().unwrap_or_else(|| id.to_string());
+                let name = self.graph.constants()[id]
+                    .name
+                    .clone()
+                    .unwrap_or_else(|| id.to_string());
                 self.add_buffer(name, ty, Place::Constant(id))
             }
             _ => self.arena(value.to_string(), ty),
@@ -205,10 +215,17 @@ impl<'a> Planner<'a> {
     }
 
     fn call(&mut self, node: ir::NodeId, reads: &[BufferId], region: &ir::schedule::Region, writes: &[BufferId]) {
-        let Op::Call(call) = &self.graph.node(node).op else { return };
+        let Op::Call(call) = &self.graph.node(node).op else {
+            return;
+        };
         let at = |v: &Value| region.inputs.iter().position(|i| i == v).map(|i| reads[i]);
         let operands = self.graph.node(node).operands.iter().filter_map(at).collect();
-        let work = Work::Call { call: call.clone(), operands, results: writes.to_vec(), workspace: None };
+        let work = Work::Call {
+            call: call.clone(),
+            operands,
+            results: writes.to_vec(),
+            workspace: None,
+        };
         self.step(LaneKind::Compute, work);
     }
 
@@ -223,7 +240,11 @@ impl<'a> Planner<'a> {
             } else {
                 from
             };
-            self.plan.outputs.push(Port { name: output.name.clone(), ty, buffer });
+            self.plan.outputs.push(Port {
+                name: output.name.clone(),
+                ty,
+                buffer,
+            });
         }
     }
 
@@ -245,9 +266,10 @@ impl<'a> Planner<'a> {
         for (b, (first, last)) in span {
             if let Place::Arena { first: f, last: l, .. } = &mut self.plan.buffers[b].place {
                 // Uploads run ahead of everything: what they write must not lie where earlier steps still work.
-                let uploaded = self.writer.get(&b).is_some_and(|s| {
-                    self.plan.lanes[self.plan.steps[*s].lane].kind == LaneKind::Upload
-                });
+                let uploaded = self
+                    .writer
+                    .get(&b)
+                    .is_some_and(|s| self.plan.lanes[self.plan.steps[*s].lane].kind == LaneKind::Upload);
                 (*f, *l) = (if uploaded { StepId::new(0) } else { first }, last);
             }
         }
