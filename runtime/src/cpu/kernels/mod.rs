@@ -19,6 +19,7 @@ pub mod pool;
 pub mod rows;
 mod simd;
 pub mod threads;
+mod winograd;
 pub mod workspace;
 
 pub use isa::{Isa, Level};

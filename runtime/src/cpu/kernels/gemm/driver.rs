@@ -49,7 +49,7 @@ pub(crate) struct Dest {
 
 impl Dest {
     /// Row stride when tiles can be computed in place.
-    fn direct(&self) -> Option<usize> {
+    pub(crate) fn direct(&self) -> Option<usize> {
         match self.rows {
             RowMap::Linear(stride) if self.elem == Elem::F32 && self.col_stride == 1 && stride >= 0 => {
                 Some(stride as usize)
@@ -129,7 +129,7 @@ fn split(
 
 /// About `wanted` parts of `units` that `threads` threads finish at the same time.
 fn even(units: usize, wanted: usize, threads: usize) -> usize {
-    let wanted = wanted.clamp(1, units);
+    let wanted = wanted.clamp(1, units.max(1));
     if wanted == 1 {
         return 1;
     }
@@ -310,7 +310,7 @@ impl Task {
                     }
                     if direct.is_none() {
                         // SAFETY: rows and columns of C.
-                        unsafe { store(p, place.c, g0..g1, col, cols, ptr, stride) }
+                        unsafe { store(p.isa, &p.dest, place.c, g0..g1, col, cols, ptr, stride) }
                     }
                 }
             }
@@ -319,8 +319,9 @@ impl Task {
 }
 
 /// Stores a tile that was computed in scratch.
-unsafe fn store(
-    p: &Problem<'_>,
+pub(crate) unsafe fn store(
+    isa: Isa,
+    dest: &Dest,
     c: *mut u8,
     rows: std::ops::Range<usize>,
     col: usize,
@@ -328,15 +329,15 @@ unsafe fn store(
     tile: *const f32,
     stride: usize,
 ) {
-    let size = p.dest.elem.size() as isize;
-    let col_stride = p.dest.col_stride;
+    let size = dest.elem.size() as isize;
+    let col_stride = dest.col_stride;
     // SAFETY: the caller's contract: every element is inside C, every tile row inside the scratch.
     unsafe {
-        if p.dest.elem == Elem::F32 && col_stride != 1 {
+        if dest.elem == Elem::F32 && col_stride != 1 {
             // Columns outermost: along NCHW's unit stride.
             for j in 0..cols {
                 for row in rows.clone() {
-                    let at = p.dest.rows.at(row) + (col + j) as isize * col_stride;
+                    let at = dest.rows.at(row) + (col + j) as isize * col_stride;
                     c.cast::<f32>()
                         .offset(at)
                         .write(*tile.add((row - rows.start) * stride + j));
@@ -346,8 +347,8 @@ unsafe fn store(
         }
         for row in rows.clone() {
             let from = tile.add((row - rows.start) * stride);
-            let to = c.offset((p.dest.rows.at(row) + col as isize * col_stride) * size);
-            convert::scatter(p.isa, to, from, p.dest.elem, col_stride, cols);
+            let to = c.offset((dest.rows.at(row) + col as isize * col_stride) * size);
+            convert::scatter(isa, to, from, dest.elem, col_stride, cols);
         }
     }
 }

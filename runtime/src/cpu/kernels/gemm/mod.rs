@@ -11,7 +11,7 @@ mod pack;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-pub(crate) use driver::{Dest, Place, Problem, RowMap, run, scratch_bytes as conv_scratch_bytes};
+pub(crate) use driver::{Dest, Place, Problem, RowMap, run, scratch_bytes as conv_scratch_bytes, store};
 pub(crate) use micro::tile_fns;
 pub use pack::PackedB;
 pub(crate) use pack::{gather, pack_panel, packed_len, panel_offset, panel_width};

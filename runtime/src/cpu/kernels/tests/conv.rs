@@ -48,6 +48,18 @@ impl Epilogue for Halve {
 }
 
 fn check(ws: &mut Workspace, rng: &mut Rng, s: ConvShape, in_nchw: bool, out_nchw: bool, way: usize) {
+    check_by(ws, rng, s, in_nchw, out_nchw, way, false)
+}
+
+fn check_by(
+    ws: &mut Workspace,
+    rng: &mut Rng,
+    s: ConvShape,
+    in_nchw: bool,
+    out_nchw: bool,
+    way: usize,
+    winograd: bool,
+) {
     let x = rng.floats(s.n * s.h * s.w * s.c);
     let w = rng.floats(s.o * (s.c / s.groups) * s.kh * s.kw);
     let bias = rng.floats(s.o);
@@ -71,7 +83,11 @@ fn check(ws: &mut Workspace, rng: &mut Rng, s: ConvShape, in_nchw: bool, out_nch
     } else {
         x
     };
-    let packed = PackedConv::new(ws.isa(), &w, s.o, s.c / s.groups, [s.kh, s.kw], s.groups);
+    let packed = if winograd {
+        PackedConv::winograd(ws.isa(), &w, s.o, s.c)
+    } else {
+        PackedConv::new(ws.isa(), &w, s.o, s.c / s.groups, [s.kh, s.kw], s.groups)
+    };
     let half_out = way & 8 > 0;
     let mut y = vec![f32::NAN; s.n * pixels * s.o];
     let mut y16 = vec![f16::NAN; s.n * pixels * s.o];
@@ -127,7 +143,13 @@ fn check(ws: &mut Workspace, rng: &mut Rng, s: ConvShape, in_nchw: bool, out_nch
                     (y[i], 1e-6)
                 };
                 let what = (ws.isa(), &s, in_nchw, out_nchw, way, n, oy, ox, o);
-                assert_close(got, want, rtol, 1e-6 * (k + 4) as f64, &what);
+                assert_close(
+                    got,
+                    want,
+                    rtol,
+                    (if winograd { 5e-6 } else { 1e-6 }) * (k + 4) as f64,
+                    &what,
+                );
             }
         }
     }
@@ -267,6 +289,30 @@ fn transposed_against_scatter() {
                     2e-5 * (cg * kh * kw) as f64 / 20.0 + 1e-6,
                     &(ws.isa(), s, i),
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn winograd_against_the_definition() {
+    let mut rng = Rng(14);
+    for mut ws in workspaces() {
+        for (round, (h, w, c, o)) in [
+            (8, 8, 16, 32),
+            (1, 1, 1, 1),
+            (7, 13, 3, 17),
+            (14, 14, 33, 40),
+            (5, 30, 8, 65),
+            (19, 6, 20, 7),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for way in [0, 2, 4, 7, 8, 15] {
+                let pad = [1, 1 + way % 2, 1, round % 2];
+                let s = ConvShape::new([1 + way % 2, h + 1, w + 1, c], o, [3, 3], [1, 1], pad, [1, 1], 1);
+                check_by(&mut ws, &mut rng, s, way & 1 > 0, way & 2 > 0, way, true);
             }
         }
     }
