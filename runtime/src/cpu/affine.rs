@@ -329,27 +329,37 @@ pub(crate) fn reachable(kernel: &Kernel, exprs: &[ExprId]) -> Vec<ExprId> {
     (0..seen.len()).filter(|i| seen[*i]).map(ExprId::new).collect()
 }
 
-/// Drops dims of extent 1 from a list and merges neighbours that all roots step through as one.
-pub(crate) fn collapse(extents: &mut [i64], group: &mut Vec<usize>, roots: &mut Roots) {
-    group.retain(|d| extents[*d] != 1);
-    let mut at = group.len();
-    while at >= 2 {
-        let (outer, inner) = (group[at - 2], group[at - 1]);
-        if extents[inner] > 0
-            && roots
-                .values()
-                .all(|r| r.get(outer) == r.get(inner).wrapping_mul(extents[inner]))
-        {
-            extents[inner] *= extents[outer];
-            extents[outer] = 1;
-            for root in roots.values_mut() {
-                if root.get(outer) != 0 {
-                    root.set(outer, 0);
+/// Drops dims of extent 1 from the lists and merges neighbours that all roots step through as one, where every list has
+/// both or neither.
+pub(crate) fn collapse(extents: &mut [i64], groups: &mut [&mut Vec<usize>], roots: &mut Roots) {
+    for group in groups.iter_mut() {
+        group.retain(|d| extents[*d] != 1);
+    }
+    for g in 0..groups.len() {
+        let mut at = groups[g].len();
+        while at >= 2 {
+            let (outer, inner) = (groups[g][at - 2], groups[g][at - 1]);
+            let together = groups.iter().all(|list| {
+                match (list.iter().position(|d| *d == outer), list.iter().position(|d| *d == inner)) {
+                    (None, None) => true,
+                    (Some(a), Some(b)) => a + 1 == b,
+                    _ => false,
+                }
+            });
+            let merges = |r: &Affine| r.get(outer) == r.get(inner).wrapping_mul(extents[inner]);
+            if together && extents[inner] > 0 && extents[outer] > 0 && roots.values().all(merges) {
+                extents[inner] *= extents[outer];
+                extents[outer] = 1;
+                for root in roots.values_mut() {
+                    if root.get(outer) != 0 {
+                        root.set(outer, 0);
+                    }
+                }
+                for list in groups.iter_mut() {
+                    list.retain(|d| *d != outer);
                 }
             }
-            group.remove(at - 2);
+            at -= 1;
         }
-        at -= 1;
-        at = at.min(group.len());
     }
 }

@@ -1,3 +1,59 @@
-//! The CPU device, the embedded default.
+//! The CPU device: the embedded default.
+//!
+//! ```text
+//! Plan + sizes --prepare--> per step: pieces (gemm, conv, attention, loops, …) with strides, packed weights and programs
+//!                           arena placement, scratch sizes
+//! run: pointers into inputs, outputs, constants and one arena; steps in order; nothing is decided or allocated
+//! ```
+//!
+//! [`loaded`] keeps what is prepared for each set of sizes and the memory of each concurrent run; [`exec`] picks the
+//! pieces of a kernel; [`affine`] and [`block`] turn expressions into loops over blocks; [`kernels`] are the numeric
+//! kernels, which know nothing of plans.
+//!
+//! Invariant: raw pointers into buffers are formed in this folder only, from placements that were checked against the
+//! parameters' sizes when a step was prepared.
 
+mod affine;
+mod attention;
+mod block;
+mod contract;
+mod conv;
+mod env;
+mod exec;
 pub mod kernels;
+mod loaded;
+mod loops;
+mod ordered;
+mod rewrite;
+mod tile;
+
+use std::sync::Arc;
+
+use ir::Program;
+use ir::target::Platform;
+
+use crate::device::{Device, LoadOptions, Loaded};
+use crate::error::RuntimeError;
+
+/// The host's processor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuDevice;
+
+impl Device for CpuDevice {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn runs(&self, platform: Platform) -> bool {
+        platform == Platform::Cpu
+    }
+
+    fn load(
+        &self,
+        program: Arc<Program>,
+        variant: usize,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Loaded>, RuntimeError> {
+        Ok(Box::new(loaded::LoadedCpu::new(program, variant, options)?))
+    }
+}

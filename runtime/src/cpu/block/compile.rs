@@ -82,6 +82,8 @@ pub(crate) struct Builder<'a> {
 pub(crate) struct Spec {
     /// Variables that the caller gives, and whether they are uniform.
     pub vars: Vec<(VarId, bool)>,
+    /// Expressions whose lanes the caller gives, after the variables.
+    pub exprs: Vec<ExprId>,
     /// `Let`s and stores in order; a store's value may use the lets before it.
     pub steps: Vec<SpecStep>,
     /// Values that the caller reads.
@@ -124,6 +126,11 @@ pub(crate) fn compile(
             let reg = b.reg(Class::of(source.kernel.vars[*var]), *uniform);
             b.program.externals.push(reg);
             b.vars.insert(*var, reg);
+        }
+        for id in &spec.exprs {
+            let reg = b.reg(Class::of(source.kernel.exprs.dtype(*id)), false);
+            b.program.externals.push(reg);
+            b.scopes[0].memo.insert(*id, reg);
         }
         let mut lets = Vec::new();
         for step in &spec.steps {
@@ -279,7 +286,8 @@ impl Builder<'_> {
             Expr::Cast(to, a) => {
                 let from = exprs.dtype(a);
                 let a = self.expr(a);
-                if from == to {
+                // Narrow floats are held as f32: widening is nothing.
+                if from == to || (to == DType::F32 && Class::of(from) == Class::F32) {
                     return a;
                 }
                 let dst = self.reg(Class::of(to), self.info(a).uniform);

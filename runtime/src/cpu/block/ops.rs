@@ -500,7 +500,7 @@ pub(crate) unsafe fn blend(
     l0: usize,
     l1: usize,
 ) {
-    let mask = if uc { [u8::from(cond.bits != 0)].as_ptr() } else { cond.ptr.cast_const() };
+    let mask = cond.ptr.cast_const();
     let constant = u8::from(uc && cond.bits != 0);
     macro_rules! lanes {
         ($t:ty, $read:expr) => {{

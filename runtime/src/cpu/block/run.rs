@@ -151,17 +151,6 @@ impl Machine<'_> {
                     let (value, uniform) = self.operand(*a);
                     if uniform {
                         self.set_bits(*dst, ops::cast_scalar(*from, *to, value.bits));
-                    } else if *to == ir::DType::F32 && self.class(*a) == Class::F32 {
-                        // Narrow floats are held as f32: widening is nothing.
-                        if self.direct.is_null() || self.program.direct != Some(*dst) {
-                            self.set_ptr(*dst, value.ptr);
-                            let slot = self.program.regs[usize::from(dst.0)].slot.unwrap_or(0);
-                            let own = self.frame.scratch.add(slot as usize);
-                            copy(Class::F32, own, value.ptr, l0, l1);
-                            self.set_ptr(*dst, own);
-                        } else {
-                            ops::cast(*from, *to, self.dst(*dst), value.ptr, l0, l1);
-                        }
                     } else {
                         ops::cast(*from, *to, self.dst(*dst), value.ptr, l0, l1);
                     }
@@ -460,6 +449,10 @@ impl Machine<'_> {
             } else {
                 vector = Some(v.ptr.cast::<i64>().cast_const());
             }
+        }
+        if uniform && vector.is_none() && !store.addr.check && natural(store.dtype) && self.dense(&store.addr) {
+            let to = buffer.offset(base as isize * class.bytes() as isize);
+            return fill(class, to, 0, rows * cols, value.bits);
         }
         if store.addr.check || uniform || vector.is_some() {
             for lane in 0..rows * cols {

@@ -1,0 +1,440 @@
+//! Contractions: strided batched GEMM with packed constants, or what leads there.
+//!
+//! Operands that are float loads with affine indices go to the GEMM kernel as they lie: the last of the `m`, `n` and `k`
+//! dims that are left after merging are the matrix, all others batch entries by table. Any other operand is first computed
+//! into a temporary, any epilogue that has no plain float store runs as a loop kernel over a temporary product, and other
+//! element types are a loop kernel with a fold.
+
+use std::sync::Arc;
+
+use ir::entity::Entity;
+use ir::kernel::{AxisId, Body, ContractBody, Expr, ExprId, Kernel, Stmt};
+use ir::op::{BinaryOp, ReduceOp};
+use ir::types::DType;
+
+use super::affine::{Affine, Roots, Space, collapse};
+use super::block::compile::Source;
+use super::env::RunMemory;
+use super::exec::{Piece, Prepare};
+use super::kernels::gemm::{Activation, Batch, Builtin, Elem, Gemm, MatMut, MatRef, PackedB, Residual, Rhs, gemm};
+use super::loops::LoopsExec;
+use super::rewrite::{Rewritten, store};
+use super::tile::{self, Addend, Output, Taken, TileDims, TileRun, elem, tile_scratch};
+use crate::error::RuntimeError;
+
+/// A matrix product at one set of sizes.
+#[derive(Debug)]
+pub(crate) struct GemmExec {
+    entries: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    a: Operand,
+    b: Operand,
+    packed: Option<Arc<PackedB>>,
+    c: Operand,
+    scale: f32,
+    bias: Option<(usize, i64)>,
+    residual: Option<Operand>,
+    activation: Activation,
+    program: Option<super::block::Program>,
+    dims: TileDims,
+    space: usize,
+    positions: Vec<i64>,
+}
+
+#[derive(Clone, Debug)]
+struct Operand {
+    param: usize,
+    elem: Elem,
+    base: i64,
+    row: i64,
+    col: i64,
+    /// By batch entry; empty where all entries are the same.
+    table: Vec<isize>,
+}
+
+impl Operand {
+    fn batch(&self) -> Batch<'_> {
+        if self.table.is_empty() {
+            Batch::Stride(0)
+        } else {
+            Batch::Table(&self.table)
+        }
+    }
+
+    fn start(&self, params: &[*mut u8]) -> *mut u8 {
+        params[self.param].wrapping_offset(self.base as isize * self.elem.size() as isize)
+    }
+
+    fn read(&self, params: &[*mut u8]) -> MatRef<'_> {
+        MatRef {
+            ptr: self.start(params),
+            elem: self.elem,
+            row_stride: self.row as isize,
+            col_stride: self.col as isize,
+            batch: self.batch(),
+        }
+    }
+}
+
+/// Prepares a contraction as pieces that run one after another.
+///
+/// # Errors
+/// As for kernels of loops.
+pub(crate) fn prepare(
+    rewritten: &mut Rewritten,
+    body: &ContractBody,
+    cx: &Prepare<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), RuntimeError> {
+    let acc = rewritten.kernel.vars[body.acc];
+    let float = |k: &Kernel, e: ExprId| elem(k.exprs.dtype(e)).is_some();
+    if acc != DType::F32 || !float(&rewritten.kernel, body.lhs) || !float(&rewritten.kernel, body.rhs) {
+        return folded(rewritten, body, cx, pieces);
+    }
+    let mut body = body.clone();
+    if let Some(facts) = body.conv.clone()
+        && !is_product(&rewritten.kernel, &body, cx)?
+        && super::conv::prepare(rewritten, &body, &facts, cx, pieces)?
+    {
+        return Ok(());
+    }
+    for _ in 0..3 {
+        let a = Analysis::new(&rewritten.kernel, &body, cx)?;
+        let lhs_axes: Vec<AxisId> = body.batch.iter().chain(&body.m).chain(&body.k).copied().collect();
+        let rhs_axes: Vec<AxisId> = body.batch.iter().chain(&body.n).chain(&body.k).copied().collect();
+        if !a.depth_is_one(&rewritten.kernel, body.lhs) {
+            body.lhs = materialise(rewritten, "lhs", body.lhs, &lhs_axes, cx, pieces)?;
+            continue;
+        }
+        if !a.depth_is_one(&rewritten.kernel, body.rhs) {
+            body.rhs = materialise(rewritten, "rhs", body.rhs, &rhs_axes, cx, pieces)?;
+            continue;
+        }
+        if let Some(exec) = product(&rewritten.kernel, &a, &body, cx)? {
+            pieces.push(Piece::Gemm(Box::new(exec)));
+            return Ok(());
+        }
+        // The epilogue has no store that the product can make: loops over a temporary product.
+        let axes: Vec<AxisId> = body.batch.iter().chain(&body.m).chain(&body.n).copied().collect();
+        let epilogue = std::mem::take(&mut body.epilogue);
+        let (param, index) = rewritten.temporary("product", DType::F32, &axes, cx.bindings)?;
+        let sum = rewritten.kernel.exprs.add(Expr::Var(body.acc), DType::F32);
+        body.epilogue = vec![store(param, index, sum)];
+        let a = Analysis::new(&rewritten.kernel, &body, cx)?;
+        let Some(exec) = product(&rewritten.kernel, &a, &body, cx)? else { break };
+        pieces.push(Piece::Gemm(Box::new(exec)));
+        let value = rewritten.load(param, index);
+        let mut stmts = vec![Stmt::Let { var: body.acc, value }];
+        stmts.extend(epilogue);
+        let loops = LoopsExec::from_parts(&rewritten.kernel, &axes, &stmts, cx.bindings, cx.threads, true)?;
+        pieces.push(Piece::Loops(Box::new(loops)));
+        return Ok(());
+    }
+    folded(rewritten, &body, cx, pieces)
+}
+
+/// Says whether a convolution is a plain product of its operands as they lie (1x1, stride 1, no padding).
+fn is_product(kernel: &Kernel, body: &ContractBody, cx: &Prepare<'_>) -> Result<bool, RuntimeError> {
+    let a = Analysis::new(kernel, body, cx)?;
+    Ok(a.depth_is_one(kernel, body.lhs)
+        && a.depth_is_one(kernel, body.rhs)
+        && a.m.len() <= 1
+        && a.n.len() <= 1
+        && a.batch.is_empty())
+}
+
+/// Computes an operand into a dense temporary.
+fn materialise(
+    rewritten: &mut Rewritten,
+    name: &str,
+    value: ExprId,
+    axes: &[AxisId],
+    cx: &Prepare<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<ExprId, RuntimeError> {
+    let (param, index) = rewritten.temporary(name, DType::F32, axes, cx.bindings)?;
+    let wide = rewritten.cast(DType::F32, value);
+    let stmts = [store(param, index, wide)];
+    let loops = LoopsExec::from_parts(&rewritten.kernel, axes, &stmts, cx.bindings, cx.threads, false)?;
+    pieces.push(Piece::Loops(Box::new(loops)));
+    Ok(rewritten.load(param, index))
+}
+
+/// The contraction as loops with a fold: any element type, slow.
+fn folded(
+    rewritten: &mut Rewritten,
+    body: &ContractBody,
+    cx: &Prepare<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), RuntimeError> {
+    let acc = rewritten.kernel.vars[body.acc];
+    let lhs = rewritten.cast(acc, body.lhs);
+    let rhs = rewritten.cast(acc, body.rhs);
+    let value = rewritten.binary(BinaryOp::Mul, lhs, rhs);
+    let mut stmts = vec![Stmt::Fold {
+        var: body.acc,
+        op: ReduceOp::Sum,
+        axes: body.k.clone(),
+        value,
+    }];
+    stmts.extend(body.epilogue.iter().cloned());
+    let axes: Vec<AxisId> = body.batch.iter().chain(&body.m).chain(&body.n).copied().collect();
+    let loops = LoopsExec::from_parts(&rewritten.kernel, &axes, &stmts, cx.bindings, cx.threads, false)?;
+    pieces.push(Piece::Loops(Box::new(loops)));
+    Ok(())
+}
+
+struct Analysis<'k> {
+    space: Space<'k>,
+    roots: Roots,
+    extents: Vec<i64>,
+    elements: Vec<i64>,
+    batch: Vec<usize>,
+    m: Vec<usize>,
+    n: Vec<usize>,
+    k: Vec<usize>,
+}
+
+impl<'k> Analysis<'k> {
+    fn new(kernel: &'k Kernel, body: &ContractBody, cx: &Prepare<'_>) -> Result<Analysis<'k>, RuntimeError> {
+        let mut space = Space::new(kernel, cx.bindings)?;
+        let mut exprs = vec![body.lhs, body.rhs];
+        for stmt in &body.epilogue {
+            match *stmt {
+                Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => exprs.extend([index, value]),
+                Stmt::Let { value, .. } | Stmt::Fold { value, .. } => exprs.push(value),
+            }
+        }
+        let mut batch = Space::dims(&body.batch);
+        let mut m = Space::dims(&body.m);
+        let mut n = Space::dims(&body.n);
+        let mut k = Space::dims(&body.k);
+        space.split(&exprs, &mut [&mut batch, &mut m, &mut n, &mut k]);
+        let mut roots = space.roots(&exprs);
+        let mut extents = space.extents.clone();
+        collapse(&mut extents, &mut [&mut batch, &mut m, &mut n, &mut k], &mut roots);
+        let elements = kernel
+            .params
+            .values()
+            .map(|p| p.elements.eval(cx.bindings))
+            .collect::<Result<_, _>>()?;
+        Ok(Analysis {
+            space,
+            roots,
+            extents,
+            elements,
+            batch,
+            m,
+            n,
+            k,
+        })
+    }
+
+    /// The parameter, type and affine index of an operand that is a float load.
+    fn load(&self, kernel: &Kernel, e: ExprId) -> Option<(usize, Elem, Affine)> {
+        let Expr::Load { param, index } = kernel.exprs[e] else { return None };
+        let elem = elem(kernel.params[param].dtype)?;
+        Some((param.index(), elem, self.roots.get(&index)?.clone()))
+    }
+
+    /// Says whether the operand is a float load whose depth is one stride.
+    fn depth_is_one(&self, kernel: &Kernel, e: ExprId) -> bool {
+        self.load(kernel, e).is_some_and(|(param, _, form)| {
+            // Indices that are provably inside; a guard's load is not the whole operand.
+            let none = self.extents.contains(&0);
+            (none || inside(&form, &self.extents, self.elements[param]))
+                && self
+                    .k
+                    .windows(2)
+                    .all(|w| form.get(w[0]) == form.get(w[1]).wrapping_mul(self.extents[w[1]]))
+        })
+    }
+}
+
+fn product(
+    kernel: &Kernel,
+    a: &Analysis<'_>,
+    body: &ContractBody,
+    cx: &Prepare<'_>,
+) -> Result<Option<GemmExec>, RuntimeError> {
+    let (Some(lhs), Some(rhs)) = (a.load(kernel, body.lhs), a.load(kernel, body.rhs)) else {
+        return Ok(None);
+    };
+    let (m_dim, n_dim, k_dim) = (a.m.last().copied(), a.n.last().copied(), a.k.last().copied());
+    // Entries: dims that the right operand does not see outermost, so that packed entries repeat.
+    let others: Vec<usize> = a
+        .batch
+        .iter()
+        .chain(a.m.iter().filter(|d| Some(**d) != m_dim))
+        .chain(a.n.iter().filter(|d| Some(**d) != n_dim))
+        .copied()
+        .collect();
+    let (inner, outer): (Vec<usize>, Vec<usize>) = others.into_iter().partition(|d| rhs.2.get(*d) != 0);
+    let order: Vec<usize> = outer.into_iter().chain(inner.iter().copied()).collect();
+    let entries = order.iter().map(|d| a.extents[*d].max(0) as usize).product::<usize>();
+    let dims = TileDims {
+        row: m_dim,
+        col: n_dim,
+        entries: entries > 1,
+    };
+    let source = Source::new(&a.space, &a.roots, &a.extents, cx.bindings)?;
+    let Some(taken) = tile::take(&source, &body.epilogue, body.acc, &a.roots, dims)? else {
+        return Ok(None);
+    };
+    let Taken {
+        scale,
+        bias,
+        residual,
+        activation,
+        result: Output {
+            param: c_param,
+            elem: c_elem,
+            form: c_form,
+        },
+        program,
+    } = taken;
+    let space = a.extents.len();
+    let mut positions = vec![0i64; entries * space];
+    for entry in 0..entries {
+        let mut rest = entry as i64;
+        for d in order.iter().rev() {
+            positions[entry * space + d] = rest % a.extents[*d];
+            rest /= a.extents[*d];
+        }
+    }
+    let operand = |param: usize, elem: Elem, form: &Affine, row: Option<usize>, col: Option<usize>| Operand {
+        param,
+        elem,
+        base: form.base,
+        row: row.map_or(0, |d| form.get(d)),
+        col: col.map_or(0, |d| form.get(d)),
+        table: if order.iter().all(|d| form.get(*d) == 0) {
+            Vec::new()
+        } else {
+            positions
+                .chunks_exact(space.max(1))
+                .map(|idx| (form.at(idx) - form.base) as isize)
+                .collect()
+        },
+    };
+    let extent = |d: Option<usize>| d.map_or(1, |d| a.extents[d].max(0) as usize);
+    let k = a.k.iter().map(|d| a.extents[*d].max(0) as usize).product::<usize>();
+    let (m, n) = (extent(m_dim), extent(n_dim));
+    let left = operand(lhs.0, lhs.1, &lhs.2, m_dim, k_dim);
+    let right = operand(rhs.0, rhs.1, &rhs.2, k_dim, n_dim);
+    let c = operand(c_param, c_elem, &c_form, m_dim, n_dim);
+    // Another layout of the result than one stride a row is the temporary's case.
+    if m > 0 && n > 0 && !inside(&c_form, &a.extents, source.elements[c_param]) {
+        return Ok(None);
+    }
+    let packed = match cx.constant(right.param) {
+        Some((id, tensor)) if entries > 0 && k > 0 && n > 0 => {
+            let one: usize = inner.iter().map(|d| a.extents[*d].max(0) as usize).product();
+            let table: Vec<isize> = if right.table.is_empty() { vec![0] } else { right.table[..one].to_vec() };
+            Some(cx.pack(id, tensor, right.elem, [right.base, right.row, right.col], table, k, n)?)
+        }
+        _ => None,
+    };
+    let residual = residual.map(|Addend { param, form }| {
+        let mut r = operand(param, Elem::F32, &form, m_dim, n_dim);
+        r.col = 1;
+        r
+    });
+    Ok(Some(GemmExec {
+        entries,
+        m,
+        n,
+        k,
+        a: left,
+        b: right,
+        packed,
+        c,
+        scale,
+        bias: bias.map(|b| (b.param, b.form.base)),
+        residual,
+        activation,
+        program,
+        dims,
+        space,
+        positions,
+    }))
+}
+
+fn inside(form: &Affine, extents: &[i64], elements: i64) -> bool {
+    let (lo, hi) = form.range(extents);
+    lo >= 0 && hi < elements
+}
+
+impl GemmExec {
+    /// The parameter that is read only as packed panels.
+    pub(crate) fn packed_param(&self) -> Option<usize> {
+        self.packed.is_some().then_some(self.b.param)
+    }
+
+    pub(crate) fn scratch(&self) -> usize {
+        self.program.as_ref().map_or(0, |p| tile_scratch(p, self.space))
+    }
+
+    /// # Safety
+    /// `params` are the kernel's buffers, temporaries included, at the sizes it was prepared for.
+    pub(crate) unsafe fn run(&self, memory: &mut RunMemory, params: &[*mut u8]) {
+        let isa = memory.workspace.isa();
+        let RunMemory { workspace, threads, .. } = memory;
+        let run = self.program.as_ref().map(|program| TileRun {
+            program,
+            dims: self.dims,
+            space: self.space,
+            entries: &self.positions,
+            params,
+            scratch: threads,
+            isa,
+        });
+        let bias = self.bias.map(|(param, base)| {
+            // SAFETY: the bias was proven to be inside its buffer for every column.
+            unsafe { std::slice::from_raw_parts(params[param].cast::<f32>().offset(base as isize), self.n) }
+        });
+        let residual = self.residual.as_ref().map(|r| Residual {
+            ptr: r.start(params).cast::<f32>().cast_const(),
+            row_stride: r.row as usize,
+            batch: r.batch(),
+        });
+        let c = MatMut {
+            ptr: self.c.start(params),
+            elem: self.c.elem,
+            row_stride: self.c.row as isize,
+            col_stride: self.c.col as isize,
+            batch: self.c.batch(),
+        };
+        let product = Gemm {
+            batch: self.entries,
+            m: self.m,
+            n: self.n,
+            k: self.k,
+            a: self.a.read(params),
+            b: match &self.packed {
+                Some(packed) => Rhs::Packed(packed),
+                None => Rhs::Strided(self.b.read(params)),
+            },
+            c,
+            builtin: Builtin {
+                scale: self.scale,
+                bias,
+                residual,
+                activation: self.activation,
+            },
+            epilogue: run.as_ref().map(|r| r as &dyn super::kernels::gemm::Epilogue),
+        };
+        // SAFETY: operands were proven to be inside their buffers; the plan keeps the result apart from the operands.
+        unsafe { gemm(workspace, &product) }
+    }
+}
+
+/// The body of a contraction kernel.
+pub(crate) fn body(kernel: &Kernel) -> Option<&ContractBody> {
+    match &kernel.body {
+        Body::Contract(body) => Some(body),
+        _ => None,
+    }
+}

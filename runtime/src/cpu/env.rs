@@ -1,0 +1,67 @@
+//! What a prepared kernel runs with.
+
+use std::sync::Arc;
+
+use super::kernels::workspace::AlignedBuf;
+use super::kernels::{Isa, Pool, Workspace};
+
+/// Memory of one run at a time: everything here is allocated on the first run at a size and kept.
+#[derive(Debug)]
+pub(crate) struct RunMemory {
+    /// Scratch of the kernels proper.
+    pub workspace: Workspace,
+    /// Scratch of block programs, one a thread: also used while the kernels' own is.
+    pub threads: Vec<AlignedBuf>,
+    /// Operands and products that a kernel needs besides its buffers.
+    pub temporary: AlignedBuf,
+}
+
+impl RunMemory {
+    pub(crate) fn new(pool: Arc<Pool>) -> RunMemory {
+        let threads = (0..pool.threads()).map(|_| AlignedBuf::new(0)).collect();
+        RunMemory {
+            workspace: Workspace::new(pool),
+            threads,
+            temporary: AlignedBuf::new(0),
+        }
+    }
+
+    /// Grows to at least these sizes in bytes.
+    pub(crate) fn reserve(&mut self, scratch: usize, temporary: usize) {
+        for buf in &mut self.threads {
+            if buf.len() < scratch {
+                *buf = AlignedBuf::new(scratch.next_multiple_of(4096));
+            }
+        }
+        if self.temporary.len() < temporary {
+            self.temporary = AlignedBuf::new(temporary.next_multiple_of(4096));
+        }
+    }
+
+    pub(crate) fn env(&self) -> Env<'_> {
+        Env {
+            isa: self.workspace.isa(),
+            pool: self.workspace.pool(),
+            scratch: &self.threads,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.workspace.scratch_bytes() + self.temporary.len() + self.threads.iter().map(AlignedBuf::len).sum::<usize>()
+    }
+}
+
+/// The pool and the scratch of block programs.
+pub(crate) struct Env<'a> {
+    pub isa: Isa,
+    pool: &'a Pool,
+    scratch: &'a [AlignedBuf],
+}
+
+impl Env<'_> {
+    /// Runs `run(task, scratch)` for every task, `scratch` being the thread's own.
+    pub(crate) fn parallel_for(&self, tasks: usize, run: &(dyn Fn(usize, *mut u8) + Sync)) {
+        self.pool
+            .parallel_for(tasks, &|task, thread| run(task, self.scratch[thread].as_ptr()));
+    }
+}

@@ -1,0 +1,513 @@
+//! A program on the CPU: constants, the prepared forms of recent sets of sizes, and memory for concurrent runs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ir::Program;
+use ir::dim::{Bindings, hints};
+use ir::entity::{Entity, Table};
+use ir::graph::ConstId;
+use ir::kernel::Access;
+use ir::plan::arena::{self, Placement};
+use ir::plan::{BufferId, Place, Plan, StepId, Work};
+
+use super::env::RunMemory;
+use super::exec::{Aligned, KernelExec, Packs, Prepare, aligned};
+use super::kernels::workspace::AlignedBuf;
+use super::kernels::{Isa, Pool};
+use crate::device::{LoadOptions, Loaded, MemoryReport, Profile, StepTime};
+use crate::error::{InputError, RuntimeError};
+
+const PREPARED_SIZES: usize = 8;
+
+/// See the module.
+pub(crate) struct LoadedCpu {
+    program: Arc<Program>,
+    variant: usize,
+    pool: Arc<Pool>,
+    packs: Packs,
+    /// Constants whose bytes in the program are at an address that does not suit their type.
+    copies: Mutex<HashMap<ConstId, Arc<AlignedBuf>>>,
+    /// Most recently used last.
+    prepared: Mutex<Vec<(Bindings, Arc<Prepared>)>>,
+    most_prepared: usize,
+    memory_limit: Option<usize>,
+    contexts: Mutex<Vec<Context>>,
+}
+
+/// The plan at one set of sizes.
+struct Prepared {
+    placement: Placement,
+    steps: Vec<StepExec>,
+    /// The address of each constant, where it is read as it is.
+    constants: Table<BufferId, Option<ConstPtr>>,
+    scratch: usize,
+    temporary: usize,
+    /// Output ports whose buffer is not theirs to write: another port's, an input, a constant.
+    copies_out: Vec<(usize, BufferId)>,
+    /// The output port that a buffer is written through.
+    port_of: Table<BufferId, Option<usize>>,
+    input_of: Table<BufferId, Option<usize>>,
+    /// Bytes that inputs take in the arena's tail, should their addresses not suit.
+    input_at: Vec<usize>,
+    total: usize,
+}
+
+struct ConstPtr {
+    ptr: *const u8,
+    /// Keeps an aligned copy alive.
+    _copy: Option<Arc<AlignedBuf>>,
+}
+
+// SAFETY: constants are never written, and live as long as the program that the loaded one holds.
+unsafe impl Send for ConstPtr {}
+// SAFETY: as above.
+unsafe impl Sync for ConstPtr {}
+
+enum StepExec {
+    Kernel {
+        exec: KernelExec,
+        args: Vec<BufferId>,
+        name: String,
+    },
+    Copy {
+        from: BufferId,
+        to: BufferId,
+        bytes: usize,
+    },
+}
+
+/// Memory of one run at a time.
+struct Context {
+    arena: AlignedBuf,
+    memory: RunMemory,
+    buffers: Vec<*mut u8>,
+    params: Vec<*mut u8>,
+}
+
+// SAFETY: the pointers are filled anew by each run, which has the context to itself.
+unsafe impl Send for Context {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LoadedCpu {
+    pub(crate) fn new(
+        program: Arc<Program>,
+        variant: usize,
+        options: &LoadOptions,
+    ) -> Result<LoadedCpu, RuntimeError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if options.threads == 0 { cores } else { options.threads };
+        let loaded = LoadedCpu {
+            program,
+            variant,
+            pool: Arc::new(Pool::new(threads)),
+            packs: Packs::default(),
+            copies: Mutex::default(),
+            prepared: Mutex::default(),
+            most_prepared: options.prepared_sizes.unwrap_or(PREPARED_SIZES).max(1),
+            memory_limit: options.memory_limit,
+            contexts: Mutex::default(),
+        };
+        // Weights are packed and kernels analysed now, at the sizes that are expected.
+        let plan = loaded.plan();
+        check(plan, &loaded.program)?;
+        let expected = hints(&plan.symbols);
+        match loaded.prepared(&expected) {
+            Ok(_) => {}
+            // Hints are estimates: a size that does not work out there may where it is run.
+            Err(RuntimeError::Size(_)) if !plan.symbols.is_empty() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(loaded)
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.program.variants[self.variant].plan
+    }
+
+    /// The plan at these sizes, prepared now or kept.
+    fn prepared(&self, bindings: &Bindings) -> Result<Arc<Prepared>, RuntimeError> {
+        if let Some(found) = self.recent(bindings) {
+            return Ok(found);
+        }
+        let made = Arc::new(self.prepare(bindings)?);
+        let mut kept = lock(&self.prepared);
+        if kept.len() >= self.most_prepared {
+            kept.remove(0);
+        }
+        kept.push((bindings.clone(), made.clone()));
+        Ok(made)
+    }
+
+    fn recent(&self, bindings: &Bindings) -> Option<Arc<Prepared>> {
+        let mut kept = lock(&self.prepared);
+        let at = kept.iter().position(|(b, _)| b == bindings)?;
+        let last = kept.len() - 1;
+        if at != last {
+            kept[at..].rotate_left(1);
+        }
+        Some(kept[last].1.clone())
+    }
+
+    fn prepare(&self, bindings: &Bindings) -> Result<Prepared, RuntimeError> {
+        let plan = self.plan();
+        let placement = arena::place(plan, bindings)?;
+        let threads = self.pool.threads();
+        let isa = Isa::detect();
+        let mut steps = Vec::with_capacity(plan.steps.len());
+        let mut raw: Table<BufferId, bool> = plan.buffers.keys().map(|_| false).collect();
+        let (mut scratch, mut temporary) = (0, 0);
+        for step in plan.steps.values() {
+            match &step.work {
+                Work::Launch { kernel, args } => {
+                    let kernel = &plan.kernels[*kernel];
+                    for (param, arg) in kernel.params.values().zip(args) {
+                        let need = param.elements.eval(bindings)?;
+                        let need = param.dtype.bytes_for(usize::try_from(need).unwrap_or(0));
+                        if placement.sizes[*arg] < need || plan.buffers[*arg].ty.dtype != param.dtype {
+                            return Err(RuntimeError::Program(format!(
+                                "kernel {}: parameter {} takes {need} bytes of {}, but buffer {arg} has {} of {}",
+                                kernel.name, param.name, param.dtype, placement.sizes[*arg], plan.buffers[*arg].ty.dtype
+                            )));
+                        }
+                    }
+                    let constants = args
+                        .iter()
+                        .map(|b| match plan.buffers[*b].place {
+                            Place::Constant(id) => Some((id, &self.program.constants[id].tensor)),
+                            _ => None,
+                        })
+                        .collect();
+                    let cx = Prepare {
+                        bindings,
+                        threads,
+                        isa,
+                        constants,
+                        packs: &self.packs,
+                        aliased: aliased(&placement, kernel, args),
+                    };
+                    let exec = KernelExec::new(kernel, &cx)?;
+                    let (s, t) = exec.memory();
+                    (scratch, temporary) = (scratch.max(s), temporary.max(t));
+                    for (arg, used) in args.iter().zip(&exec.raw) {
+                        raw[*arg] |= *used;
+                    }
+                    steps.push(StepExec::Kernel {
+                        exec,
+                        args: args.clone(),
+                        name: kernel.name.clone(),
+                    });
+                }
+                Work::Copy { from, to } => {
+                    raw[*from] = true;
+                    let bytes = placement.sizes[*from].min(placement.sizes[*to]);
+                    steps.push(StepExec::Copy {
+                        from: *from,
+                        to: *to,
+                        bytes,
+                    });
+                }
+                Work::Call { call, .. } => {
+                    return Err(RuntimeError::Unsupported {
+                        what: format!("the library call {}", call.name()),
+                        at: format!("a plan for {}; compile without library routes", plan.target),
+                    });
+                }
+            }
+        }
+        let mut port_of: Table<BufferId, Option<usize>> = plan.buffers.keys().map(|_| None).collect();
+        let mut input_of = port_of.clone();
+        for (i, port) in plan.inputs.iter().enumerate() {
+            input_of[port.buffer] = Some(i);
+        }
+        let mut copies_out = Vec::new();
+        for (i, port) in plan.outputs.iter().enumerate() {
+            if plan.buffers[port.buffer].place == Place::Output && port_of[port.buffer].is_none() {
+                port_of[port.buffer] = Some(i);
+            } else {
+                copies_out.push((i, port.buffer));
+                raw[port.buffer] = true;
+            }
+        }
+        let mut constants = Vec::with_capacity(plan.buffers.len());
+        for (id, buffer) in plan.buffers.iter() {
+            constants.push(match buffer.place {
+                Place::Constant(c) if raw[id] => Some(self.constant(c)),
+                _ => None,
+            });
+        }
+        let mut total = placement.total.next_multiple_of(256);
+        let input_at = plan
+            .inputs
+            .iter()
+            .map(|p| {
+                let at = total;
+                total += placement.sizes[p.buffer].next_multiple_of(256);
+                at
+            })
+            .collect();
+        Ok(Prepared {
+            placement,
+            steps,
+            constants: constants.into_iter().collect(),
+            scratch,
+            temporary,
+            copies_out,
+            port_of,
+            input_of,
+            input_at,
+            total,
+        })
+    }
+
+    fn constant(&self, id: ConstId) -> ConstPtr {
+        let tensor = &self.program.constants[id].tensor;
+        if let Aligned::Borrowed(bytes) = aligned_or_known(tensor) {
+            return ConstPtr {
+                ptr: bytes.as_ptr(),
+                _copy: None,
+            };
+        }
+        let mut copies = lock(&self.copies);
+        let copy = copies
+            .entry(id)
+            .or_insert_with(|| match aligned(tensor) {
+                Aligned::Copied(buf) => Arc::new(buf),
+                Aligned::Borrowed(_) => Arc::new(AlignedBuf::new(0)),
+            })
+            .clone();
+        ConstPtr {
+            ptr: copy.as_ptr(),
+            _copy: Some(copy),
+        }
+    }
+
+    fn context(&self) -> Context {
+        lock(&self.contexts).pop().unwrap_or_else(|| Context {
+            arena: AlignedBuf::new(0),
+            memory: RunMemory::new(self.pool.clone()),
+            buffers: Vec::new(),
+            params: Vec::new(),
+        })
+    }
+}
+
+/// Borrows where the address suits, without copying where it does not.
+fn aligned_or_known(tensor: &ir::HostTensor) -> Aligned<'_> {
+    let bytes: &[u8] = &tensor.bytes;
+    if (bytes.as_ptr() as usize).is_multiple_of((tensor.dtype.bits() as usize / 8).max(1)) {
+        Aligned::Borrowed(bytes)
+    } else {
+        Aligned::Copied(AlignedBuf::new(0))
+    }
+}
+
+/// Checks what running relies on: ids inside their tables, constants as large as their buffers.
+fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> {
+    let damaged = |what: String| Err(RuntimeError::Program(what));
+    let known = |b: &BufferId| plan.buffers.get(*b).is_some();
+    for (id, buffer) in plan.buffers.iter() {
+        if let Place::Constant(c) = buffer.place {
+            let Some(constant) = program.constants.get(c) else {
+                return damaged(format!("buffer {id} is constant {c}, which is not there"));
+            };
+            let bytes = buffer.ty.bytes().as_const().unwrap_or(i64::MAX);
+            if (constant.tensor.bytes.len() as i64) < bytes || constant.tensor.dtype != buffer.ty.dtype {
+                return damaged(format!(
+                    "buffer {id} is {}, but constant {c} is {}{:?}",
+                    buffer.ty, constant.tensor.dtype, constant.tensor.shape
+                ));
+            }
+        }
+    }
+    for port in plan.inputs.iter().chain(&plan.outputs) {
+        if !known(&port.buffer) {
+            return damaged(format!("port {:?} names buffer {}, which is not there", port.name, port.buffer));
+        }
+    }
+    for (id, step) in plan.steps.iter() {
+        match &step.work {
+            Work::Launch { kernel, args } => {
+                let Some(kernel) = plan.kernels.get(*kernel) else {
+                    return damaged(format!("step {id} launches {kernel}, which is not there"));
+                };
+                if kernel.params.len() != args.len() || !args.iter().all(known) {
+                    return damaged(format!("step {id} gives kernel {} the wrong arguments", kernel.name));
+                }
+                for (param, arg) in kernel.params.values().zip(args) {
+                    let place = &plan.buffers[*arg].place;
+                    if param.access != Access::Read && matches!(place, Place::Input | Place::Constant(_)) {
+                        return damaged(format!("step {id} writes {arg}, an input or a constant"));
+                    }
+                }
+            }
+            Work::Copy { from, to } => {
+                if !known(from) || !known(to) || matches!(plan.buffers[*to].place, Place::Input | Place::Constant(_)) {
+                    return damaged(format!("step {id} copies {from} to {to}"));
+                }
+            }
+            Work::Call { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Says whether a buffer that the kernel writes shares memory with another of its arguments.
+fn aliased(placement: &Placement, kernel: &ir::Kernel, args: &[BufferId]) -> bool {
+    let span = |b: BufferId| placement.offsets[b].map(|at| (at, at + placement.sizes[b]));
+    kernel.params.values().zip(args).any(|(param, arg)| {
+        param.access == Access::ReadWrite
+            || (param.access == Access::Write
+                && args.iter().any(|other| {
+                    other != arg
+                        && match (span(*arg), span(*other)) {
+                            (Some(a), Some(b)) => a.0 < b.1 && b.0 < a.1,
+                            _ => false,
+                        }
+                }))
+    })
+}
+
+impl Loaded for LoadedCpu {
+    fn run(
+        &self,
+        bindings: &Bindings,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        mut profile: Option<&mut Profile>,
+    ) -> Result<(), RuntimeError> {
+        let plan = self.plan();
+        let prepared = self.prepared(bindings)?;
+        let size = |b: BufferId| prepared.placement.sizes[b];
+        if inputs.len() != plan.inputs.len() || outputs.len() != plan.outputs.len() {
+            return Err(RuntimeError::Program(format!(
+                "{} inputs and {} outputs were given to a plan of {} and {}",
+                inputs.len(),
+                outputs.len(),
+                plan.inputs.len(),
+                plan.outputs.len()
+            )));
+        }
+        let wrong = |error| RuntimeError::Input {
+            error,
+            inputs: plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
+        };
+        for (port, bytes) in plan.inputs.iter().zip(inputs) {
+            if bytes.len() != size(port.buffer) {
+                return Err(wrong(InputError::Bytes {
+                    name: port.name.clone(),
+                    got: bytes.len(),
+                    expected: size(port.buffer),
+                }));
+            }
+        }
+        for (port, bytes) in plan.outputs.iter().zip(outputs.iter()) {
+            if bytes.len() != size(port.buffer) {
+                return Err(wrong(InputError::Output {
+                    name: port.name.clone(),
+                    got: bytes.len(),
+                    expected: size(port.buffer),
+                }));
+            }
+        }
+        let asked = prepared.total + prepared.scratch * self.pool.threads() + prepared.temporary;
+        if let Some(limit) = self.memory_limit
+            && asked > limit
+        {
+            return Err(RuntimeError::OutOfMemory {
+                asked,
+                limit,
+                planned_peak: prepared.placement.total,
+            });
+        }
+        let mut context = self.context();
+        if context.arena.len() < prepared.total {
+            context.arena = AlignedBuf::new(prepared.total.next_multiple_of(4096));
+        }
+        context.memory.reserve(prepared.scratch, prepared.temporary);
+        let Context {
+            arena,
+            memory,
+            buffers,
+            params,
+        } = &mut context;
+        buffers.clear();
+        for (id, buffer) in plan.buffers.iter() {
+            let null = std::ptr::null_mut();
+            buffers.push(match buffer.place {
+                Place::Input => match prepared.input_of[id] {
+                    None => null,
+                    Some(port) => {
+                        let bytes = inputs[port];
+                        let unit = (buffer.ty.dtype.bits() as usize / 8).max(1);
+                        if (bytes.as_ptr() as usize).is_multiple_of(unit) {
+                            bytes.as_ptr().cast_mut()
+                        } else {
+                            let to = arena.as_ptr().wrapping_add(prepared.input_at[port]);
+                            // SAFETY: the arena's tail has room for every input.
+                            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+                            to
+                        }
+                    }
+                },
+                Place::Output => prepared.port_of[id].map_or(null, |port| outputs[port].as_mut_ptr()),
+                Place::Constant(_) => prepared.constants[id].as_ref().map_or(null, |c| c.ptr.cast_mut()),
+                Place::Arena { .. } => {
+                    prepared.placement.offsets[id].map_or(null, |at| arena.as_ptr().wrapping_add(at))
+                }
+            });
+        }
+        let at = |b: BufferId| buffers[b.index()];
+        for (i, step) in prepared.steps.iter().enumerate() {
+            let start = profile.is_some().then(Instant::now);
+            match step {
+                StepExec::Kernel { exec, args, .. } => {
+                    params.clear();
+                    params.extend(args.iter().map(|b| at(*b)));
+                    params.resize(args.len() + exec.temporaries(), std::ptr::null_mut());
+                    // SAFETY: arguments were checked against the parameters' sizes when the step was prepared; the
+                    // arena is this context's own, outputs are borrowed mutably, and steps run one after another.
+                    unsafe { exec.run(memory, params) }
+                }
+                // SAFETY: both buffers have at least that many bytes; equal buffers are allowed.
+                StepExec::Copy { from, to, bytes } => unsafe { std::ptr::copy(at(*from), at(*to), *bytes) },
+            }
+            if let (Some(profile), Some(start)) = (profile.as_deref_mut(), start) {
+                let (name, engine) = match step {
+                    StepExec::Kernel { exec, name, .. } => (name.clone(), exec.names().join("+")),
+                    StepExec::Copy { .. } => ("copy".to_owned(), "copy".to_owned()),
+                };
+                profile.steps.push(StepTime {
+                    step: StepId::new(i),
+                    name,
+                    engine,
+                    time: start.elapsed(),
+                });
+            }
+        }
+        for (port, buffer) in &prepared.copies_out {
+            let from = at(*buffer);
+            if from.is_null() {
+                continue;
+            }
+            // SAFETY: sizes were compared above; `copy` allows any overlap.
+            unsafe { std::ptr::copy(from, outputs[*port].as_mut_ptr(), outputs[*port].len()) };
+        }
+        lock(&self.contexts).push(context);
+        Ok(())
+    }
+
+    fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {
+        let placement = arena::place(self.plan(), bindings)?;
+        Ok(MemoryReport {
+            arena: placement.total,
+            live_peak: placement.live_peak,
+            packed_weights: self.packs.bytes(),
+            scratch: lock(&self.contexts).iter().map(|c| c.memory.bytes()).sum(),
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! The seam between an executable and the devices that run it.
+//!
+//! A device turns one variant of a program into a [`Loaded`] program: everything slow happens there. Running then takes
+//! sizes, input bytes and output memory, and knows no names: [`crate::executable::Executable`] has checked them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ir::dim::Bindings;
+use ir::plan::{Place, Plan, StepId};
+use ir::{Program, target::Platform};
+
+use crate::cpu::CpuDevice;
+use crate::error::RuntimeError;
+
+/// How a program is loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Threads that one run uses, the caller's included; 0 takes one a core. (CPU)
+    pub threads: usize,
+    /// Keeps the time of each step, for [`crate::Executable::profile`].
+    pub profile: bool,
+    /// Most bytes that arenas, scratch and packed weights may take; `None` is no limit.
+    pub memory_limit: Option<usize>,
+    /// How many sets of sizes stay prepared; `None` takes 8.
+    pub prepared_sizes: Option<usize>,
+}
+
+/// A place where programs run.
+pub trait Device: Send + Sync {
+    /// The device's name, as messages and `--device` have it.
+    fn name(&self) -> &str;
+
+    /// Says whether the device runs plans of this platform.
+    fn runs(&self, platform: Platform) -> bool;
+
+    /// Prepares a variant of a program: weights, kernels, memory.
+    ///
+    /// # Errors
+    /// A plan for another platform, a kernel that cannot be prepared, memory that is not there.
+    fn load(
+        &self,
+        program: Arc<Program>,
+        variant: usize,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Loaded>, RuntimeError>;
+}
+
+/// A program on a device. Several threads may run it at once.
+pub trait Loaded: Send + Sync {
+    /// Runs once. Inputs and outputs are in the order of the plan's ports and have the ports' sizes at `bindings`.
+    ///
+    /// # Errors
+    /// Memory that is not there; sizes that the plan does not allow.
+    fn run(
+        &self,
+        bindings: &Bindings,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        profile: Option<&mut Profile>,
+    ) -> Result<(), RuntimeError>;
+
+    /// Memory at the given sizes.
+    ///
+    /// # Errors
+    /// A size that does not evaluate.
+    fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError>;
+}
+
+/// Bytes that a loaded program takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// The arena of one run: the planned peak.
+    pub arena: usize,
+    /// The largest sum of buffers alive at one step: a lower bound of `arena`.
+    pub live_peak: usize,
+    /// Weights in the kernels' own form.
+    pub packed_weights: usize,
+    /// Scratch of kernels, all run contexts together.
+    pub scratch: usize,
+}
+
+/// Where the time of one run went.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    pub steps: Vec<StepTime>,
+}
+
+/// One step of a profile.
+#[derive(Clone, Debug)]
+pub struct StepTime {
+    pub step: StepId,
+    /// The kernel's or call's name.
+    pub name: String,
+    /// What ran it on this device (`gemm`, `loops`, …).
+    pub engine: String,
+    pub time: Duration,
+}
+
+/// Returns the device that runs a plan, if one is compiled in.
+///
+/// # Errors
+/// `NotAvailable` with the platform.
+pub fn device_for(plan: &Plan) -> Result<Box<dyn Device>, RuntimeError> {
+    match plan.target.platform {
+        Platform::Cpu => Ok(Box::new(CpuDevice)),
+        platform => Err(RuntimeError::NotAvailable {
+            what: format!("a device for {} ({platform:?})", plan.target),
+            reason: "this build runs programs on the cpu only; compile for the target `cpu`".into(),
+        }),
+    }
+}
+
+/// Bytes of the constants that a plan reads.
+pub fn weight_bytes(program: &Program, plan: &Plan) -> usize {
+    let mut seen = Vec::new();
+    for buffer in plan.buffers.values() {
+        if let Place::Constant(id) = buffer.place
+            && !seen.contains(&id)
+        {
+            seen.push(id);
+        }
+    }
+    seen.iter()
+        .filter_map(|id| program.constants.get(*id))
+        .map(|c| c.tensor.bytes.len())
+        .sum()
+}
