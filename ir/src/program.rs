@@ -2,6 +2,8 @@
 //!
 //! One program may hold several targets; weights are shared between them.
 
+pub mod artifact;
+
 use std::fmt;
 
 use crate::entity::Table;
@@ -41,7 +43,7 @@ pub struct Source {
 }
 
 impl fmt::Display for Program {
-    /// One line a fact; for people. The artifact format is the runtime's.
+    /// One line a fact; for people. [`artifact`] has the file format.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "program {:?}", self.name)?;
         let bytes: usize = self.constants.values().map(|c| c.tensor.bytes.len()).sum();

@@ -407,4 +407,4 @@ fn dot(acc: DType, a: &[Scalar], b: &[Scalar]) -> Scalar {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

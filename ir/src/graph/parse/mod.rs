@@ -22,6 +22,7 @@ use super::op::Op;
 use super::{ConstId, Constant, Graph, Input, Node, Origin, Output, Stage, Value};
 use crate::data::{HostTensor, Storage};
 use crate::dim::{Dim, Shape, Symbol, SymbolInfo};
+#[cfg(test)]
 use crate::entity::Entity;
 use crate::graph::op::RandomKind;
 use crate::types::{DType, Scalar, TensorType};

@@ -1,0 +1,551 @@
+//! The file of a compiled model.
+//!
+//! ```text
+//! magic "graphc\r\n"   8 bytes
+//! version              u32
+//! header length        u64
+//! header checksum      32 bytes, BLAKE3
+//! header               postcard: names, plans, sources, and where each section is
+//! sections             weights and code objects, each at a multiple of 64 bytes, zeros between
+//! ```
+//!
+//! Numbers are little-endian. The same program gives the same bytes; equal sections are stored once. Loading maps the file
+//! and leaves weights there: pages come in when they are first read. A file that is being loaded or used must not be
+//! changed in place; [`Program::save`] never does, it replaces the file in one step.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+use super::{Program, Source, Variant};
+use crate::data::{HostTensor, Storage};
+use crate::entity::Table;
+use crate::graph::{ConstId, Constant};
+use crate::plan::{KernelId, Plan};
+use crate::target::Target;
+use crate::types::DType;
+
+/// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
+pub const MAGIC: [u8; 8] = *b"graphc\r\n";
+/// The version that this library writes and reads.
+pub const VERSION: u32 = 1;
+/// Sections begin at multiples of this.
+pub const ALIGNMENT: usize = 64;
+
+const PREFIX: usize = 8 + 4 + 8 + 32;
+
+/// Why an artifact could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ArtifactError {
+    #[error("{path}: {error}", path = path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("not an artifact of graphc: it does not begin with its magic bytes")]
+    NotAnArtifact,
+    #[error("the artifact has format version {got}, but this graphc reads {supported}; compile the model again")]
+    Version { got: u32, supported: u32 },
+    #[error("the artifact ends at byte {got}, inside {section} which reaches to byte {expected}")]
+    Truncated { section: String, expected: u64, got: u64 },
+    #[error("the checksum of {section} does not match: the file is damaged")]
+    Checksum { section: String },
+    #[error("the artifact was compiled for {target:?}, which this graphc does not know")]
+    UnknownTarget { target: String },
+    #[error("{section} cannot be decoded: {error}")]
+    Decode { section: String, error: String },
+    #[error("{section} is not where the format has it: {what}")]
+    Layout { section: String, what: String },
+}
+
+/// How much of an artifact is checked while it is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Check {
+    /// Everything, which reads every weight once.
+    #[default]
+    All,
+    /// All but the contents of weights.
+    Code,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    name: String,
+    sections: Vec<Section>,
+    constants: Vec<ConstantEntry>,
+    variants: Vec<VariantEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Section {
+    bytes: u64,
+    checksum: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+struct ConstantEntry {
+    name: Option<String>,
+    dtype: DType,
+    shape: Vec<u64>,
+    section: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct VariantEntry {
+    plan: Plan,
+    sources: Table<KernelId, Source>,
+    code: Vec<Option<u32>>,
+}
+
+/// Sections in the order they are written, equal ones once.
+#[derive(Default)]
+struct Sections<'a> {
+    found: IndexMap<([u8; 32], usize), &'a [u8]>,
+}
+
+impl<'a> Sections<'a> {
+    fn add(&mut self, bytes: &'a [u8]) -> u32 {
+        let key = (*blake3::hash(bytes).as_bytes(), bytes.len());
+        self.found.insert_full(key, bytes).0 as u32
+    }
+}
+
+impl Program {
+    /// Writes the program to a stream.
+    ///
+    /// # Errors
+    /// What the stream reports.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut sections = Sections::default();
+        let constants = self
+            .constants
+            .values()
+            .map(|c| ConstantEntry {
+                name: c.name.clone(),
+                dtype: c.tensor.dtype,
+                shape: c.tensor.shape.iter().map(|d| *d as u64).collect(),
+                section: sections.add(&c.tensor.bytes),
+            })
+            .collect();
+        let variants = self
+            .variants
+            .iter()
+            .map(|v| VariantEntry {
+                plan: v.plan.clone(),
+                sources: v.sources.clone(),
+                code: v.code.values().map(|c| c.as_ref().map(|c| sections.add(c))).collect(),
+            })
+            .collect();
+        let header = Header {
+            name: self.name.clone(),
+            sections: sections
+                .found
+                .keys()
+                .map(|(checksum, len)| Section {
+                    bytes: *len as u64,
+                    checksum: *checksum,
+                })
+                .collect(),
+            constants,
+            variants,
+        };
+        // Target names stand first and apart, so that a reader can name one that it does not know.
+        let targets: Vec<String> = self.variants.iter().map(|v| v.plan.target.to_string()).collect();
+        let mut bytes = postcard::to_stdvec(&targets).map_err(io::Error::other)?;
+        bytes.extend(postcard::to_stdvec(&header).map_err(io::Error::other)?);
+        out.write_all(&MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(&(bytes.len() as u64).to_le_bytes())?;
+        out.write_all(blake3::hash(&bytes).as_bytes())?;
+        out.write_all(&bytes)?;
+        let mut at = PREFIX + bytes.len();
+        for section in sections.found.values() {
+            let start = at.next_multiple_of(ALIGNMENT);
+            out.write_all(&[0; ALIGNMENT][..start - at])?;
+            out.write_all(section)?;
+            at = start + section.len();
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of the artifact.
+    ///
+    /// # Errors
+    /// As [`Program::write`]; a program that fits memory has none.
+    pub fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        self.write(&mut out)?;
+        Ok(out)
+    }
+
+    /// Saves the artifact; a reader sees the old file or the whole new one, never a part.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Io`] with the path.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), ArtifactError> {
+        let path = path.as_ref();
+        let io = |error| ArtifactError::Io {
+            path: path.to_owned(),
+            error,
+        };
+        let folder = path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let mut file = tempfile::Builder::new()
+            .prefix(".graphc-")
+            .tempfile_in(folder)
+            .map_err(io)?;
+        {
+            let mut out = io::BufWriter::new(file.as_file_mut());
+            self.write(&mut out).and_then(|()| out.flush()).map_err(io)?;
+        }
+        file.as_file().sync_all().map_err(io)?;
+        file.persist(path).map_err(|e| io(e.error))?;
+        Ok(())
+    }
+
+    /// Loads an artifact and checks all of it; weights stay in the mapped file.
+    ///
+    /// # Errors
+    /// [`ArtifactError`] that names what is wrong; nothing of a damaged file is used.
+    pub fn load(path: impl AsRef<Path>) -> Result<Program, ArtifactError> {
+        Program::load_with(path, Check::All)
+    }
+
+    /// Loads an artifact; see [`Check`].
+    ///
+    /// # Errors
+    /// As [`Program::load`].
+    pub fn load_with(path: impl AsRef<Path>, check: Check) -> Result<Program, ArtifactError> {
+        let path = path.as_ref();
+        let io = |error| ArtifactError::Io {
+            path: path.to_owned(),
+            error,
+        };
+        let file = std::fs::File::open(path).map_err(io)?;
+        // SAFETY: the map is read-only and private to this process's view; `save` replaces files and never writes into
+        // one, and the module's contract forbids others to change a file that is in use.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+        Program::read(&Storage::new(map), check)
+    }
+
+    /// Reads an artifact from bytes that the weights go on sharing.
+    ///
+    /// # Errors
+    /// As [`Program::load`].
+    pub fn read(bytes: &Storage, check: Check) -> Result<Program, ArtifactError> {
+        let known = bytes.len().min(MAGIC.len());
+        if bytes[..known] != MAGIC[..known] || bytes.is_empty() {
+            return Err(ArtifactError::NotAnArtifact);
+        }
+        let truncated = |section: &str, expected: u64| ArtifactError::Truncated {
+            section: section.to_owned(),
+            expected,
+            got: bytes.len() as u64,
+        };
+        let prefix = bytes
+            .get(..PREFIX)
+            .ok_or_else(|| truncated("the prefix", PREFIX as u64))?;
+        let version = u32::from_le_bytes(array(&prefix[8..12]));
+        if version != VERSION {
+            return Err(ArtifactError::Version {
+                got: version,
+                supported: VERSION,
+            });
+        }
+        let header_len = u64::from_le_bytes(array(&prefix[12..20]));
+        let end = header_len.saturating_add(PREFIX as u64);
+        let header = usize::try_from(end)
+            .ok()
+            .and_then(|end| bytes.get(PREFIX..end))
+            .ok_or_else(|| truncated("the header", end))?;
+        if blake3::hash(header).as_bytes() != &prefix[20..52] {
+            return Err(ArtifactError::Checksum {
+                section: "the header".to_owned(),
+            });
+        }
+        let decode = |error: postcard::Error| ArtifactError::Decode {
+            section: "the header".to_owned(),
+            error: error.to_string(),
+        };
+        let (targets, rest): (Vec<String>, &[u8]) = postcard::take_from_bytes(header).map_err(decode)?;
+        if let Some(target) = targets.into_iter().find(|t| t.parse::<Target>().is_err()) {
+            return Err(ArtifactError::UnknownTarget { target });
+        }
+        let (header, rest): (Header, &[u8]) = postcard::take_from_bytes(rest).map_err(decode)?;
+        if !rest.is_empty() {
+            return Err(ArtifactError::Layout {
+                section: "the header".to_owned(),
+                what: format!("{} bytes are left over", rest.len()),
+            });
+        }
+        let sections = sections(bytes, end as usize, &header, check)?;
+        program(header, &sections)
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(bytes);
+    out
+}
+
+/// Names of sections for messages: by what uses them first.
+fn labels(header: &Header) -> Vec<(String, bool)> {
+    let mut labels: Vec<Option<(String, bool)>> = header.sections.iter().map(|_| None).collect();
+    let mut put = |section: u32, label: String, weights: bool| {
+        if let Some(slot) = labels.get_mut(section as usize)
+            && slot.is_none()
+        {
+            *slot = Some((label, weights));
+        }
+    };
+    for v in &header.variants {
+        for (k, section) in v.code.iter().enumerate() {
+            if let Some(section) = section {
+                put(*section, format!("the code of k{k} for {}", v.plan.target), false);
+            }
+        }
+    }
+    for (c, entry) in header.constants.iter().enumerate() {
+        let name = entry.name.as_ref().map_or(String::new(), |n| format!(" {n:?}"));
+        put(entry.section, format!("constant c{c}{name}"), true);
+    }
+    let unused = |(i, label): (usize, Option<_>)| label.unwrap_or_else(|| (format!("section {i}"), false));
+    labels.into_iter().enumerate().map(unused).collect()
+}
+
+fn sections(bytes: &Storage, mut at: usize, header: &Header, check: Check) -> Result<Vec<Storage>, ArtifactError> {
+    let mut out = Vec::with_capacity(header.sections.len());
+    for (section, (label, weights)) in header.sections.iter().zip(labels(header)) {
+        let start = at.next_multiple_of(ALIGNMENT);
+        let end = (start as u64).saturating_add(section.bytes);
+        let part = usize::try_from(section.bytes)
+            .ok()
+            .and_then(|len| bytes.slice(start, len));
+        let Some(part) = part else {
+            return Err(ArtifactError::Truncated {
+                section: label,
+                expected: end,
+                got: bytes.len() as u64,
+            });
+        };
+        if bytes[at..start].iter().any(|b| *b != 0) {
+            return Err(ArtifactError::Layout {
+                section: label,
+                what: "the bytes before it are not zeros".to_owned(),
+            });
+        }
+        if (check == Check::All || !weights) && blake3::hash(&part).as_bytes() != &section.checksum {
+            return Err(ArtifactError::Checksum { section: label });
+        }
+        at = start + part.len();
+        out.push(part);
+    }
+    if at != bytes.len() {
+        return Err(ArtifactError::Layout {
+            section: "the end".to_owned(),
+            what: format!("{} bytes follow the last section", bytes.len() - at),
+        });
+    }
+    Ok(out)
+}
+
+fn program(header: Header, sections: &[Storage]) -> Result<Program, ArtifactError> {
+    let find = |what: String, section: u32| {
+        sections.get(section as usize).ok_or(ArtifactError::Layout {
+            section: what,
+            what: format!("it names section {section} of {}", sections.len()),
+        })
+    };
+    let mut constants: Table<ConstId, Constant> = Table::with_capacity(header.constants.len());
+    for entry in header.constants {
+        let label = constants.next_key().to_string();
+        let shape: Vec<usize> = entry
+            .shape
+            .iter()
+            .map(|d| usize::try_from(*d).unwrap_or(usize::MAX))
+            .collect();
+        let bytes = find(label.clone(), entry.section)?.clone();
+        let tensor = HostTensor::new(entry.dtype, shape, bytes).map_err(|e| ArtifactError::Layout {
+            section: label,
+            what: e.to_string(),
+        })?;
+        constants.push(Constant {
+            name: entry.name,
+            tensor,
+        });
+    }
+    let mut variants = Vec::with_capacity(header.variants.len());
+    for (i, v) in header.variants.into_iter().enumerate() {
+        let code = v
+            .code
+            .into_iter()
+            .map(|c| c.map(|c| Ok(find(format!("variant {i}"), c)?.to_vec())).transpose())
+            .collect::<Result<Table<KernelId, Option<Vec<u8>>>, ArtifactError>>()?;
+        variants.push(Variant {
+            plan: v.plan,
+            sources: v.sources,
+            code,
+        });
+    }
+    Ok(Program {
+        name: header.name,
+        variants,
+        constants,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dim::Dim;
+    use crate::kernel::eval::tests::row_kernel;
+    use crate::plan::{Buffer, Place};
+    use crate::types::TensorType;
+
+    fn sample() -> Program {
+        let mut constants = Table::new();
+        for (name, v) in [("w", 1.5f32), ("u", 2.5), ("tied", 1.5)] {
+            let tensor = HostTensor::from_f32(vec![33], &[v; 33]).unwrap();
+            constants.push(Constant {
+                name: Some(name.into()),
+                tensor,
+            });
+        }
+        let plan = |target: &str| Plan {
+            target: target.parse().unwrap(),
+            symbols: Default::default(),
+            kernels: [row_kernel()].into_iter().collect(),
+            buffers: [Buffer {
+                name: "b".into(),
+                ty: TensorType::new(DType::F32, vec![Dim::symbol("n") * 2 + 1]),
+                place: Place::Input,
+            }]
+            .into_iter()
+            .collect(),
+            steps: Table::new(),
+            lanes: Table::new(),
+            inputs: vec![],
+            outputs: vec![],
+            flops: Dim::symbol("n"),
+        };
+        let variant = |target, code| Variant {
+            plan: plan(target),
+            sources: [Source {
+                text: "kernel".into(),
+                entry: "k".into(),
+                options: vec!["-O3".into()],
+            }]
+            .into_iter()
+            .collect(),
+            code: [code].into_iter().collect(),
+        };
+        Program {
+            name: "sample".into(),
+            variants: vec![variant("cpu", None), variant("gfx90a:xnack-", Some(vec![1, 2, 3]))],
+            constants,
+        }
+    }
+
+    fn read(bytes: Vec<u8>) -> Result<Program, ArtifactError> {
+        Program::read(&Storage::new(bytes), Check::All)
+    }
+
+    #[test]
+    fn saves_and_loads() {
+        let program = sample();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.graphc");
+        program.save(&path).unwrap();
+        program.save(&path).unwrap();
+        let back = Program::load(&path).unwrap();
+        assert_eq!(back, program);
+        assert_eq!(back.to_bytes().unwrap(), std::fs::read(&path).unwrap());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        for c in back.constants.values() {
+            assert_eq!(c.tensor.bytes.as_ptr() as usize % ALIGNMENT, 0);
+        }
+        let missing = Program::load(folder.path().join("no")).unwrap_err();
+        assert!(matches!(missing, ArtifactError::Io { .. }));
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let bytes = sample().to_bytes().unwrap();
+        assert!(matches!(read(vec![]), Err(ArtifactError::NotAnArtifact)));
+        assert!(matches!(
+            read(b"ELF something".to_vec()),
+            Err(ArtifactError::NotAnArtifact)
+        ));
+        let mut newer = bytes.clone();
+        newer[8] = 9;
+        assert!(matches!(read(newer), Err(ArtifactError::Version { got: 9, .. })));
+        let mut damaged = bytes.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        assert_eq!(
+            read(damaged.clone()).unwrap_err().to_string(),
+            "the checksum of the code of k0 for gfx90a:xnack- does not match: the file is damaged"
+        );
+        let mut weights = bytes.clone();
+        let at = weights.windows(4).position(|w| w == 1.5f32.to_le_bytes()).unwrap();
+        weights[at] ^= 1;
+        assert!(Program::read(&Storage::new(weights.clone()), Check::Code).is_ok());
+        assert_eq!(
+            read(weights).unwrap_err().to_string(),
+            "the checksum of constant c0 \"w\" does not match: the file is damaged"
+        );
+        for cut in 0..bytes.len() {
+            assert!(read(bytes[..cut].to_vec()).is_err(), "{cut}");
+        }
+        let mut longer = bytes;
+        longer.push(0);
+        assert!(matches!(read(longer), Err(ArtifactError::Layout { .. })));
+    }
+
+    #[test]
+    fn unknown_targets_are_named() {
+        let mut bytes = sample().to_bytes().unwrap();
+        let at = bytes.windows(6).position(|w| w == b"gfx90a").unwrap();
+        bytes[at..at + 6].copy_from_slice(b"gfx99z");
+        let header = u64::from_le_bytes(array(&bytes[12..20])) as usize;
+        let checksum = *blake3::hash(&bytes[PREFIX..PREFIX + header]).as_bytes();
+        bytes[20..52].copy_from_slice(&checksum);
+        let error = read(bytes).unwrap_err();
+        assert!(
+            matches!(&error, ArtifactError::UnknownTarget { target } if target == "gfx99z:xnack-"),
+            "{error}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_change_is_an_error(at in any::<prop::sample::Index>(), with in 1u8..) {
+            let mut bytes = sample().to_bytes().unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] ^= with;
+            prop_assert!(read(bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), magic in any::<bool>()) {
+            if magic && bytes.len() > 12 {
+                bytes[..8].copy_from_slice(&MAGIC);
+                bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+            }
+            prop_assert!(read(bytes).is_err());
+        }
+
+        #[test]
+        fn a_header_with_a_right_checksum_never_panics(at in any::<prop::sample::Index>(), with in 1u8..) {
+            let mut bytes = sample().to_bytes().unwrap();
+            let header = u64::from_le_bytes(array(&bytes[12..20])) as usize;
+            bytes[PREFIX + at.index(header)] ^= with;
+            let checksum = *blake3::hash(&bytes[PREFIX..PREFIX + header]).as_bytes();
+            bytes[20..52].copy_from_slice(&checksum);
+            let _ = read(bytes);
+        }
+    }
+}
