@@ -9,8 +9,9 @@
 //! Only where the filter and the numbers are constants and the convolution has no other reader: else the scaled filter
 //! would be a second copy.
 
-use ir::op::{BinaryOp, Composite, Conv, Elementwise, Layout};
-use ir::{HostTensor, NodeId, Op, Value};
+use ir::data::Storage;
+use ir::op::{BinaryOp, Composite, Conv, Elementwise, Layout, View};
+use ir::{Graph, HostTensor, NodeId, Op, Value};
 
 use crate::analysis::use_counts;
 use crate::error::PassFault;
@@ -54,6 +55,52 @@ pub const PASS: Pass = Pass {
     },
     required: false,
 };
+
+/// Writes out weights that are given as a number to fill a shape with: kernels read weights as plain memory.
+pub const WEIGHTS: Pass = Pass {
+    name: "fill_weights",
+    run: |graph, context| {
+        let mut b = Builder::new(graph, "fill_weights");
+        for (id, node) in graph.nodes().iter() {
+            let first = match node.op {
+                Op::Conv(_) | Op::Contract(_) | Op::Composite(_) => 1,
+                _ => usize::MAX,
+            };
+            b.origin = node.origin.clone();
+            for v in node.operands.iter().skip(first) {
+                if let Some(tensor) = filled(graph, *v) {
+                    let value = b.constant(tensor);
+                    b.set(v.node, value);
+                    b.note("fill_weights", vec![node.origin.clone()], None, None);
+                }
+            }
+            b.copy(id)?;
+        }
+        Ok(b.finish(&mut context.fired))
+    },
+    required: false,
+};
+
+/// Weights of up to this many elements are written out.
+const FILLED: usize = 1 << 28;
+
+/// A broadcast number of known shape, as a tensor.
+fn filled(g: &Graph, v: Value) -> Option<HostTensor> {
+    let node = g.node(v.node);
+    if !matches!(node.op, Op::View(View::Broadcast(_))) {
+        return None;
+    }
+    let scalar = crate::analysis::known_scalar(g, v)?;
+    let ty = g.ty(v);
+    let shape: Option<Vec<usize>> = ty.shape.as_consts()?.into_iter().map(|d| usize::try_from(d).ok()).collect();
+    let shape = shape?;
+    let elements: usize = shape.iter().product();
+    if elements > FILLED {
+        return None;
+    }
+    let one = HostTensor::scalar(ty.dtype, scalar);
+    HostTensor::new(ty.dtype, shape, Storage::new(one.bytes.repeat(elements))).ok()
+}
 
 /// A convolution of a constant filter as it stands in the new graph.
 struct Found {
@@ -145,7 +192,11 @@ fn batch_norm(b: &mut Builder<'_>, id: NodeId, epsilon: f64, layout: Layout) -> 
     if found.conv.layout != layout || found.filter.dtype != ir::DType::F32 || scale.len() != found.channels() {
         return Ok(None);
     }
-    let a: Vec<f64> = scale.iter().zip(variance).map(|(s, v)| s / (v + epsilon).sqrt()).collect();
+    let a: Vec<f64> = scale
+        .iter()
+        .zip(variance)
+        .map(|(s, v)| s / (v + epsilon).sqrt())
+        .collect();
     let c: Vec<f32> = (0..a.len()).map(|i| (bias[i] - mean[i] * a[i]) as f32).collect();
     let a: Vec<f32> = a.into_iter().map(|v| v as f32).collect();
     found.scaled(b, Some(&a), Some(&c))
@@ -158,7 +209,10 @@ fn channel_constant(
     single: &dyn Fn(&Value) -> bool,
 ) -> Result<Option<Value>, PassFault> {
     let node = b.old.node(id);
-    let (x, c) = match (b.as_constant(b.value(node.operands[0])), b.as_constant(b.value(node.operands[1]))) {
+    let (x, c) = match (
+        b.as_constant(b.value(node.operands[0])),
+        b.as_constant(b.value(node.operands[1])),
+    ) {
         (None, Some(_)) => (node.operands[0], node.operands[1]),
         (Some(_), None) if op != BinaryOp::Sub => (node.operands[1], node.operands[0]),
         _ => return Ok(None),
@@ -166,13 +220,17 @@ fn channel_constant(
     if !single(&x) {
         return Ok(None);
     }
-    let Some(found) = find(b, b.value(x)) else { return Ok(None) };
+    let Some(found) = find(b, b.value(x)) else {
+        return Ok(None);
+    };
     if found.filter.dtype != ir::DType::F32 {
         return Ok(None);
     }
     let (rank, channels) = (b.old.ty(x).rank(), found.channels());
     let axis = found.conv.layout.channel_axis(rank);
-    let Some(constant) = b.as_constant(b.value(c)) else { return Ok(None) };
+    let Some(constant) = b.as_constant(b.value(c)) else {
+        return Ok(None);
+    };
     // One number, or one a channel.
     let trailing = rank - 1 - axis;
     let at = constant.shape.len().checked_sub(1 + trailing);

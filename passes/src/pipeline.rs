@@ -26,13 +26,18 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             positions::PASS,
             simplify::PASS,
             fold::PASS,
+            fold_batch_norm::WEIGHTS,
             // Whole things first: they are hard to see once other rules have been at their parts.
             fold_batch_norm::PASS,
             recognize::norms::PASS,
             recognize::softmax::PASS,
             recognize::attention::PASS,
             // Choose by cost.
-            if matches!(level, OptLevel::O3) { egraph::PASS_LONG } else { egraph::PASS },
+            if matches!(level, OptLevel::O3) {
+                egraph::PASS_LONG
+            } else {
+                egraph::PASS
+            },
             merge::PASS,
             quantize::PASS,
             decompose::PASS,

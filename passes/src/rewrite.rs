@@ -178,10 +178,27 @@ impl<'a> Builder<'a> {
         } else {
             self.plain(&node.op, &operands)?
         };
-        let values: SmallVec<[Value; 1]> = (0..node.results.len())
-            .map(|i| Value::new(made, i as u32))
-            .collect();
+        let values: SmallVec<[Value; 1]> = (0..node.results.len()).map(|i| Value::new(made, i as u32)).collect();
         self.map[id.index()] = values;
+        Ok(())
+    }
+
+    /// Copies a node and whatever it needs that is not there yet.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub fn copy_deep(&mut self, id: NodeId) -> Result<(), PassFault> {
+        let mut stack = vec![id];
+        while let Some(top) = stack.last().copied() {
+            let old = self.old;
+            let missing = old.node(top).operands.iter().map(|v| v.node).filter(|n| !self.has(*n));
+            let before = stack.len();
+            stack.extend(missing.collect::<Vec<_>>());
+            if stack.len() == before {
+                self.copy(top)?;
+                stack.pop();
+            }
+        }
         Ok(())
     }
 
@@ -233,13 +250,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Reports an application of a rule.
-    pub fn note(
-        &mut self,
-        rule: &'static str,
-        origins: Vec<Origin>,
-        cost: Option<(f64, f64)>,
-        note: Option<String>,
-    ) {
+    pub fn note(&mut self, rule: &'static str, origins: Vec<Origin>, cost: Option<(f64, f64)>, note: Option<String>) {
         self.fired.push(Fired {
             pass: self.pass,
             rule,

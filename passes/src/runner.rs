@@ -63,7 +63,7 @@ pub fn run(
             nodes: next.nodes().len(),
         });
         if options.verify
-            && let Err(errors) = next.verify()
+            && let Err(errors) = ir::graph::verify::verify(&next)
         {
             return Err(failure(pass.name, PassFault::Verify(errors.to_string()), &next));
         }

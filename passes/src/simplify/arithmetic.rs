@@ -11,15 +11,42 @@ type Answer = Result<Option<Value>, PassFault>;
 
 /// The rules of this file.
 pub const RULES: &[Rule] = &[
-    Rule { name: "constant_right", apply: constant_right },
-    Rule { name: "identity_element", apply: identity_element },
-    Rule { name: "power_of_small_integer", apply: power_of_small_integer },
-    Rule { name: "divide_by_constant", apply: divide_by_constant },
-    Rule { name: "reciprocal_of_sqrt", apply: reciprocal_of_sqrt },
-    Rule { name: "max_with_zero", apply: max_with_zero },
-    Rule { name: "inverse_pair", apply: inverse_pair },
-    Rule { name: "idempotent", apply: idempotent },
-    Rule { name: "add_of_negation", apply: add_of_negation },
+    Rule {
+        name: "constant_right",
+        apply: constant_right,
+    },
+    Rule {
+        name: "identity_element",
+        apply: identity_element,
+    },
+    Rule {
+        name: "power_of_small_integer",
+        apply: power_of_small_integer,
+    },
+    Rule {
+        name: "divide_by_constant",
+        apply: divide_by_constant,
+    },
+    Rule {
+        name: "reciprocal_of_sqrt",
+        apply: reciprocal_of_sqrt,
+    },
+    Rule {
+        name: "max_with_zero",
+        apply: max_with_zero,
+    },
+    Rule {
+        name: "inverse_pair",
+        apply: inverse_pair,
+    },
+    Rule {
+        name: "idempotent",
+        apply: idempotent,
+    },
+    Rule {
+        name: "add_of_negation",
+        apply: add_of_negation,
+    },
 ];
 
 pub(super) fn binary(op: &Op) -> Option<BinaryOp> {
@@ -94,10 +121,10 @@ fn power_of_small_integer(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// `x / c` → `x · (1/c)` where `1/c` is neither denormal nor infinite.
 fn divide_by_constant(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let dtype = b.ty(x[0]).dtype;
-    if binary(op) != Some(BinaryOp::Div) || !dtype.is_float() {
+    if binary(op) != Some(BinaryOp::Div) || !b.ty(x[0]).dtype.is_float() {
         return Ok(None);
     }
+    let dtype = b.ty(x[0]).dtype;
     let Some(c) = b.as_scalar(x[1]) else { return Ok(None) };
     let inverse = 1.0 / c.as_f64();
     if !(1e-30..1e30).contains(&inverse.abs()) || result_shape(b, x).as_ref() != Some(&b.ty(x[0]).shape) {

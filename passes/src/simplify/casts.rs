@@ -9,8 +9,14 @@ use crate::rewrite::{Builder, Rule};
 
 /// The rules of this file.
 pub const RULES: &[Rule] = &[
-    Rule { name: "cast_to_same", apply: cast_to_same },
-    Rule { name: "cast_of_exact_cast", apply: cast_of_exact_cast },
+    Rule {
+        name: "cast_to_same",
+        apply: cast_to_same,
+    },
+    Rule {
+        name: "cast_of_exact_cast",
+        apply: cast_of_exact_cast,
+    },
 ];
 
 /// A cast to the type that the operand has.

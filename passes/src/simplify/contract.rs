@@ -8,9 +8,18 @@ use crate::rewrite::{Builder, Rule};
 
 /// The rules of this file.
 pub const RULES: &[Rule] = &[
-    Rule { name: "transpose_into_contract", apply: transpose_into_contract },
-    Rule { name: "unflatten_contract", apply: unflatten_contract },
-    Rule { name: "broadcast_into_contract", apply: broadcast_into_contract },
+    Rule {
+        name: "transpose_into_contract",
+        apply: transpose_into_contract,
+    },
+    Rule {
+        name: "unflatten_contract",
+        apply: unflatten_contract,
+    },
+    Rule {
+        name: "broadcast_into_contract",
+        apply: broadcast_into_contract,
+    },
 ];
 
 /// A transpose of an operand's last two axes is a flag.

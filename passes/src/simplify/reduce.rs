@@ -8,8 +8,14 @@ use crate::rewrite::{Builder, Rule};
 
 /// The rules of this file.
 pub const RULES: &[Rule] = &[
-    Rule { name: "reduce_of_unit_axes", apply: reduce_of_unit_axes },
-    Rule { name: "reduce_of_reduce", apply: reduce_of_reduce },
+    Rule {
+        name: "reduce_of_unit_axes",
+        apply: reduce_of_unit_axes,
+    },
+    Rule {
+        name: "reduce_of_reduce",
+        apply: reduce_of_reduce,
+    },
 ];
 
 fn folds_one_to_itself(op: ReduceOp) -> bool {
@@ -21,7 +27,12 @@ fn folds_one_to_itself(op: ReduceOp) -> bool {
 
 /// Folding axes of size 1 is a reshape.
 fn reduce_of_unit_axes(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
-    let Op::Reduce { op: kind, axes, keep_dims } = op else {
+    let Op::Reduce {
+        op: kind,
+        axes,
+        keep_dims,
+    } = op
+    else {
         return Ok(None);
     };
     let shape = &b.ty(x[0]).shape;
@@ -40,10 +51,23 @@ fn reduce_of_unit_axes(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Opti
 
 /// A fold of a fold of the same kind is one (for means too, as every group has the same size).
 fn reduce_of_reduce(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
-    let Op::Reduce { op: kind, axes, keep_dims } = op else {
+    let Op::Reduce {
+        op: kind,
+        axes,
+        keep_dims,
+    } = op
+    else {
         return Ok(None);
     };
-    let (Op::Reduce { op: inner_kind, axes: inner_axes, keep_dims: inner_keep }, operands) = b.def(x[0]) else {
+    let (
+        Op::Reduce {
+            op: inner_kind,
+            axes: inner_axes,
+            keep_dims: inner_keep,
+        },
+        operands,
+    ) = b.def(x[0])
+    else {
         return Ok(None);
     };
     if !folds_one_to_itself(*kind) || inner_kind != kind || inner_keep != keep_dims {

@@ -9,9 +9,18 @@ use crate::rewrite::{Builder, Rule};
 
 /// The rules of this file.
 pub const RULES: &[Rule] = &[
-    Rule { name: "select_by_constant", apply: select_by_constant },
-    Rule { name: "select_of_equals", apply: select_of_equals },
-    Rule { name: "select_by_negation", apply: select_by_negation },
+    Rule {
+        name: "select_by_constant",
+        apply: select_by_constant,
+    },
+    Rule {
+        name: "select_of_equals",
+        apply: select_of_equals,
+    },
+    Rule {
+        name: "select_by_negation",
+        apply: select_by_negation,
+    },
 ];
 
 fn shape(b: &Builder<'_>, x: &[Value]) -> Option<Shape> {

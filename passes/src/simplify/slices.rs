@@ -10,14 +10,38 @@ type Answer = Result<Option<Value>, PassFault>;
 
 /// The rules of this file.
 pub const RULES: &[Rule] = &[
-    Rule { name: "slice_of_all", apply: slice_of_all },
-    Rule { name: "slice_of_slice", apply: slice_of_slice },
-    Rule { name: "slice_of_concat", apply: slice_of_concat },
-    Rule { name: "pad_of_nothing", apply: pad_of_nothing },
-    Rule { name: "concat_of_one", apply: concat_of_one },
-    Rule { name: "concat_of_concat", apply: concat_of_concat },
-    Rule { name: "concat_of_adjacent_slices", apply: concat_of_adjacent_slices },
-    Rule { name: "pad_of_pad", apply: pad_of_pad },
+    Rule {
+        name: "slice_of_all",
+        apply: slice_of_all,
+    },
+    Rule {
+        name: "slice_of_slice",
+        apply: slice_of_slice,
+    },
+    Rule {
+        name: "slice_of_concat",
+        apply: slice_of_concat,
+    },
+    Rule {
+        name: "pad_of_nothing",
+        apply: pad_of_nothing,
+    },
+    Rule {
+        name: "concat_of_one",
+        apply: concat_of_one,
+    },
+    Rule {
+        name: "concat_of_concat",
+        apply: concat_of_concat,
+    },
+    Rule {
+        name: "concat_of_adjacent_slices",
+        apply: concat_of_adjacent_slices,
+    },
+    Rule {
+        name: "pad_of_pad",
+        apply: pad_of_pad,
+    },
 ];
 
 /// A slice that takes everything, forwards.
@@ -34,7 +58,15 @@ fn slice_of_slice(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     let Op::View(View::Slice { starts, sizes, steps }) = op else {
         return Ok(None);
     };
-    let (Op::View(View::Slice { starts: first, steps: by, .. }), inner) = b.def(x[0]) else {
+    let (
+        Op::View(View::Slice {
+            starts: first,
+            steps: by,
+            ..
+        }),
+        inner,
+    ) = b.def(x[0])
+    else {
         return Ok(None);
     };
     let starts = first
@@ -45,7 +77,8 @@ fn slice_of_slice(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
         .collect();
     let steps = by.iter().zip(steps).map(|(a, b)| a * b).collect();
     let (inner, sizes) = (inner[0], sizes.clone());
-    b.emit(Op::View(View::Slice { starts, sizes, steps }), &[inner]).map(Some)
+    b.emit(Op::View(View::Slice { starts, sizes, steps }), &[inner])
+        .map(Some)
 }
 
 /// A slice that lies inside one part of a concat.
@@ -91,10 +124,23 @@ fn pad_of_nothing(_: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// Two pads with the same number are one, when both add.
 fn pad_of_pad(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Pad { low, high, mode: mode @ PadMode::Constant(_) }) = op else {
+    let Op::View(View::Pad {
+        low,
+        high,
+        mode: mode @ PadMode::Constant(_),
+    }) = op
+    else {
         return Ok(None);
     };
-    let (Op::View(View::Pad { low: l, high: h, mode: m }), inner) = b.def(x[0]) else {
+    let (
+        Op::View(View::Pad {
+            low: l,
+            high: h,
+            mode: m,
+        }),
+        inner,
+    ) = b.def(x[0])
+    else {
         return Ok(None);
     };
     let adds = |d: &[Dim]| d.iter().all(|d| d.at_least(0, b.symbols()));
@@ -113,7 +159,9 @@ fn pad_of_pad(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// A concat of one part, or of parts all but one of which are empty.
 fn concat_of_one(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Concat { axis }) = op else { return Ok(None) };
+    let Op::View(View::Concat { axis }) = op else {
+        return Ok(None);
+    };
     if x.len() == 1 {
         return Ok(Some(x[0]));
     }
@@ -126,7 +174,9 @@ fn concat_of_one(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// A concat of a concat along the same axis is one.
 fn concat_of_concat(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Concat { axis }) = op else { return Ok(None) };
+    let Op::View(View::Concat { axis }) = op else {
+        return Ok(None);
+    };
     let mut flat = Vec::new();
     for v in x {
         match b.def(*v) {
@@ -143,7 +193,9 @@ fn concat_of_concat(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// A concat of slices that continue one another is one slice.
 fn concat_of_adjacent_slices(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Concat { axis }) = op else { return Ok(None) };
+    let Op::View(View::Concat { axis }) = op else {
+        return Ok(None);
+    };
     let axis = *axis;
     let slice = |v: Value| match b.def(v) {
         (Op::View(View::Slice { starts, sizes, steps }), inner) if steps[axis] == 1 => {
@@ -156,7 +208,9 @@ fn concat_of_adjacent_slices(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answe
     };
     let mut end = starts[axis].clone() + &sizes[axis];
     for v in &x[1..] {
-        let Some((s, z, t, from)) = slice(*v) else { return Ok(None) };
+        let Some((s, z, t, from)) = slice(*v) else {
+            return Ok(None);
+        };
         let others = (0..s.len()).all(|i| i == axis || (s[i] == starts[i] && z[i] == sizes[i]));
         if from != source || t != steps || s[axis] != end || !others {
             return Ok(None);
@@ -165,5 +219,6 @@ fn concat_of_adjacent_slices(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answe
     }
     let (starts, mut sizes, steps) = (starts.clone(), sizes.clone(), steps.clone());
     sizes[axis] = end - &starts[axis];
-    b.emit(Op::View(View::Slice { starts, sizes, steps }), &[source]).map(Some)
+    b.emit(Op::View(View::Slice { starts, sizes, steps }), &[source])
+        .map(Some)
 }

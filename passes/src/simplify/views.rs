@@ -10,18 +10,54 @@ type Answer = Result<Option<Value>, PassFault>;
 
 /// The rules of this file.
 pub const RULES: &[Rule] = &[
-    Rule { name: "reshape_to_same", apply: reshape_to_same },
-    Rule { name: "reshape_of_reshape", apply: reshape_of_reshape },
-    Rule { name: "transpose_identity", apply: transpose_identity },
-    Rule { name: "transpose_of_transpose", apply: transpose_of_transpose },
-    Rule { name: "transpose_of_unit_axes", apply: transpose_of_unit_axes },
-    Rule { name: "transpose_of_broadcast_scalar", apply: view_of_broadcast_scalar },
-    Rule { name: "broadcast_to_same", apply: broadcast_to_same },
-    Rule { name: "broadcast_of_broadcast", apply: broadcast_of_broadcast },
-    Rule { name: "broadcast_is_reshape", apply: broadcast_is_reshape },
-    Rule { name: "implicit_broadcast", apply: implicit_broadcast },
-    Rule { name: "reshape_after_unary", apply: reshape_after_unary },
-    Rule { name: "reshape_after_binary", apply: reshape_after_binary },
+    Rule {
+        name: "reshape_to_same",
+        apply: reshape_to_same,
+    },
+    Rule {
+        name: "reshape_of_reshape",
+        apply: reshape_of_reshape,
+    },
+    Rule {
+        name: "transpose_identity",
+        apply: transpose_identity,
+    },
+    Rule {
+        name: "transpose_of_transpose",
+        apply: transpose_of_transpose,
+    },
+    Rule {
+        name: "transpose_of_unit_axes",
+        apply: transpose_of_unit_axes,
+    },
+    Rule {
+        name: "transpose_of_broadcast_scalar",
+        apply: view_of_broadcast_scalar,
+    },
+    Rule {
+        name: "broadcast_to_same",
+        apply: broadcast_to_same,
+    },
+    Rule {
+        name: "broadcast_of_broadcast",
+        apply: broadcast_of_broadcast,
+    },
+    Rule {
+        name: "broadcast_is_reshape",
+        apply: broadcast_is_reshape,
+    },
+    Rule {
+        name: "implicit_broadcast",
+        apply: implicit_broadcast,
+    },
+    Rule {
+        name: "reshape_after_unary",
+        apply: reshape_after_unary,
+    },
+    Rule {
+        name: "reshape_after_binary",
+        apply: reshape_after_binary,
+    },
 ];
 
 /// A reshape to the shape that the operand has.
@@ -34,7 +70,9 @@ fn reshape_to_same(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// `reshape(reshape(x))` → `reshape(x)`.
 fn reshape_of_reshape(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Reshape(_)) = op else { return Ok(None) };
+    let Op::View(View::Reshape(_)) = op else {
+        return Ok(None);
+    };
     match b.def(x[0]) {
         (Op::View(View::Reshape(_)), inner) => {
             let inner = inner[0];
@@ -54,7 +92,9 @@ fn transpose_identity(_: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// Two transposes are one.
 fn transpose_of_transpose(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Transpose(outer)) = op else { return Ok(None) };
+    let Op::View(View::Transpose(outer)) = op else {
+        return Ok(None);
+    };
     match b.def(x[0]) {
         (Op::View(View::Transpose(inner)), operands) => {
             let perm = outer.iter().map(|p| inner[*p]).collect();
@@ -67,7 +107,9 @@ fn transpose_of_transpose(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// A transpose that moves only axes of size 1 is a reshape.
 fn transpose_of_unit_axes(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Transpose(perm)) = op else { return Ok(None) };
+    let Op::View(View::Transpose(perm)) = op else {
+        return Ok(None);
+    };
     let shape = &b.ty(x[0]).shape;
     let mut moved: Vec<usize> = perm.iter().copied().filter(|p| !shape[*p].is(1)).collect();
     if moved.is_sorted() && moved.len() < perm.len() {
@@ -105,7 +147,9 @@ fn broadcast_to_same(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// Two broadcasts are one.
 fn broadcast_of_broadcast(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Broadcast(_)) = op else { return Ok(None) };
+    let Op::View(View::Broadcast(_)) = op else {
+        return Ok(None);
+    };
     match b.def(x[0]) {
         (Op::View(View::Broadcast(_)), inner) => {
             let inner = inner[0];
@@ -117,7 +161,9 @@ fn broadcast_of_broadcast(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// A broadcast that only adds leading axes of size 1 is a reshape.
 fn broadcast_is_reshape(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Broadcast(shape)) = op else { return Ok(None) };
+    let Op::View(View::Broadcast(shape)) = op else {
+        return Ok(None);
+    };
     let from = &b.ty(x[0]).shape;
     let extra = shape.rank() - from.rank();
     if extra > 0 && shape[..extra].iter().all(|d| d.is(1)) && shape[extra..] == from[..] && from.rank() > 0 {
@@ -138,11 +184,7 @@ fn implicit_broadcast(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
         let value = b.emit(Op::Elementwise(*kind), &[inner])?;
         return b.emit(Op::View(View::Broadcast(shape)), &[value]).map(Some);
     }
-    let joined = |shapes: &[Shape]| {
-        shapes
-            .iter()
-            .try_fold(Shape::default(), |a, s| Shape::broadcast(&a, s))
-    };
+    let joined = |shapes: &[Shape]| shapes.iter().try_fold(Shape::default(), |a, s| Shape::broadcast(&a, s));
     let shapes: Vec<Shape> = x.iter().map(|v| b.ty(*v).shape.clone()).collect();
     let Some(out) = joined(&shapes) else { return Ok(None) };
     for i in 0..x.len() {
@@ -202,9 +244,7 @@ fn reshape_after_binary(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
         _ => None,
     };
     match (view(b, x[0]), view(b, x[1])) {
-        (Some((shape, left)), Some((other, right)))
-            if shape == other && b.ty(left).shape == b.ty(right).shape =>
-        {
+        (Some((shape, left)), Some((other, right))) if shape == other && b.ty(left).shape == b.ty(right).shape => {
             let value = b.emit(op.clone(), &[left, right])?;
             b.emit(Op::View(View::Reshape(shape)), &[value]).map(Some)
         }

@@ -1,0 +1,25 @@
+//! Orders and bracketings that the cost decides between.
+
+use super::Spec;
+
+/// The rules.
+pub fn rules() -> Vec<Spec> {
+    let spec = |name, from: String, to: String| Spec {
+        name,
+        from,
+        to,
+        numbers: Vec::new(),
+    };
+    let mut rules: Vec<Spec> = ["add", "mul"]
+        .into_iter()
+        .map(|op| spec("commute", format!("({op} ?a ?b)"), format!("({op} ?b ?a)")))
+        .collect();
+    // (A·B)·C = A·(B·C): the cheaper one depends on the sizes.
+    for t in ["f32", "f16", "bf16"] {
+        let left = format!("(matmul.{t} (matmul.{t} ?a ?b) ?c)");
+        let right = format!("(matmul.{t} ?a (matmul.{t} ?b ?c))");
+        rules.push(spec("reassociate_left", right.clone(), left.clone()));
+        rules.push(spec("reassociate_right", left, right));
+    }
+    rules
+}
