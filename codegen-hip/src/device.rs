@@ -1,0 +1,18 @@
+//! The device library: headers that generated kernels include by name.
+
+/// Returns `(name as included, text)` of each header, in an order in which each follows what it includes.
+pub fn headers() -> &'static [(&'static str, &'static str)] {
+    HEADERS
+}
+
+const HEADERS: &[(&str, &str)] = &[
+    ("graphc_platform.hip.h", include_str!("device/graphc_platform.hip.h")),
+    ("graphc_types.hip.h", include_str!("device/graphc_types.hip.h")),
+    ("graphc_vector.hip.h", include_str!("device/graphc_vector.hip.h")),
+    ("graphc_math.hip.h", include_str!("device/graphc_math.hip.h")),
+    ("graphc_reduce.hip.h", include_str!("device/graphc_reduce.hip.h")),
+    ("graphc_tile.hip.h", include_str!("device/graphc_tile.hip.h")),
+    ("graphc_attention.hip.h", include_str!("device/graphc_attention.hip.h")),
+    ("graphc_scan.hip.h", include_str!("device/graphc_scan.hip.h")),
+    ("graphc_sort.hip.h", include_str!("device/graphc_sort.hip.h")),
+];

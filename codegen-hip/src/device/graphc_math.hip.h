@@ -1,0 +1,137 @@
+// The elementwise members, by name. Meaning: graphc's reference evaluator; this file says it in float, double and integers.
+#pragma once
+#include "graphc_types.hip.h"
+
+namespace graphc {
+namespace math {
+
+// ---- floats: each function once, for float and for double
+
+#define GRAPHC_BOTH(name, f32_function, f64_function)                 \
+    GRAPHC_DEVICE float name(float x) { return f32_function(x); }     \
+    GRAPHC_DEVICE double name(double x) { return f64_function(x); }
+GRAPHC_BOTH(floor, ::floorf, ::floor)
+GRAPHC_BOTH(ceil, ::ceilf, ::ceil)
+GRAPHC_BOTH(round, ::rintf, ::rint)
+GRAPHC_BOTH(trunc, ::truncf, ::trunc)
+GRAPHC_BOTH(sqrt, ::sqrtf, ::sqrt)
+GRAPHC_BOTH(exp, ::expf, ::exp)
+GRAPHC_BOTH(expm1, ::expm1f, ::expm1)
+GRAPHC_BOTH(log, ::logf, ::log)
+GRAPHC_BOTH(log1p, ::log1pf, ::log1p)
+GRAPHC_BOTH(exp2, ::exp2f, ::exp2)
+GRAPHC_BOTH(log2, ::log2f, ::log2)
+GRAPHC_BOTH(sin, ::sinf, ::sin)
+GRAPHC_BOTH(cos, ::cosf, ::cos)
+GRAPHC_BOTH(tan, ::tanf, ::tan)
+GRAPHC_BOTH(asin, ::asinf, ::asin)
+GRAPHC_BOTH(acos, ::acosf, ::acos)
+GRAPHC_BOTH(atan, ::atanf, ::atan)
+GRAPHC_BOTH(sinh, ::sinhf, ::sinh)
+GRAPHC_BOTH(cosh, ::coshf, ::cosh)
+GRAPHC_BOTH(tanh, ::tanhf, ::tanh)
+GRAPHC_BOTH(asinh, ::asinhf, ::asinh)
+GRAPHC_BOTH(acosh, ::acoshf, ::acosh)
+GRAPHC_BOTH(atanh, ::atanhf, ::atanh)
+GRAPHC_BOTH(erf, ::erff, ::erf)
+#undef GRAPHC_BOTH
+
+GRAPHC_DEVICE float abs(float x) { return ::fabsf(x); }
+GRAPHC_DEVICE double abs(double x) { return ::fabs(x); }
+GRAPHC_DEVICE float rem(float a, float b) { return ::fmodf(a, b); }
+GRAPHC_DEVICE double rem(double a, double b) { return ::fmod(a, b); }
+GRAPHC_DEVICE float pow(float a, float b) { return ::powf(a, b); }
+GRAPHC_DEVICE double pow(double a, double b) { return ::pow(a, b); }
+GRAPHC_DEVICE float atan2(float a, float b) { return ::atan2f(a, b); }
+GRAPHC_DEVICE double atan2(double a, double b) { return ::atan2(a, b); }
+
+template <typename F> GRAPHC_DEVICE bool is_nan(F x) { return !(x == x); }
+template <typename F> GRAPHC_DEVICE bool is_inf(F x) { return abs(x) == infinity<F>(); }
+template <typename F> GRAPHC_DEVICE F recip(F x) { return F(1) / x; }
+template <typename F> GRAPHC_DEVICE F rsqrt(F x) { return F(1) / sqrt(x); }
+template <typename F> GRAPHC_DEVICE F sigmoid(F x) { return F(1) / (F(1) + exp(-x)); }
+template <typename F> GRAPHC_DEVICE F silu(F x) { return x / (F(1) + exp(-x)); }
+template <typename F> GRAPHC_DEVICE F softplus(F x) { return (x < F(0) ? F(0) : x) + log1p(exp(-abs(x))); }
+template <typename F> GRAPHC_DEVICE F mish(F x) { return x * tanh(softplus(x)); }
+template <typename F> GRAPHC_DEVICE F gelu(F x) { return F(0.5) * x * (F(1) + erf(x * F(0.7071067811865475244))); }
+/// `(1 + tanh(y)) / 2 = sigmoid(2y)`, without tanh's cancellation.
+template <typename F> GRAPHC_DEVICE F gelu_tanh(F x) {
+    return x * sigmoid(F(1.5957691216057307117) * (x + F(0.044715) * x * x * x));
+}
+template <typename F> GRAPHC_DEVICE F hard_swish(F x) {
+    const F y = x + F(3);
+    return x * (y < F(0) ? F(0) : y > F(6) ? F(6) : y) / F(6);
+}
+
+// ---- floats and integers
+
+template <typename T> GRAPHC_DEVICE T relu(T x) { return x < T(0) ? T(0) : x; }
+/// Zero keeps its sign, NaN stays.
+template <typename T> GRAPHC_DEVICE T sign(T x) { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x; }
+/// NaN if either is NaN.
+template <typename T> GRAPHC_DEVICE T max(T a, T b) { return a > b || a != a ? a : b; }
+/// NaN if either is NaN.
+template <typename T> GRAPHC_DEVICE T min(T a, T b) { return a < b || a != a ? a : b; }
+
+/// Remainder with the sign of the divisor.
+template <typename F> GRAPHC_DEVICE F floor_rem(F a, F b) {
+    const F r = rem(a, b);
+    return r != F(0) && (r < F(0)) != (b < F(0)) ? r + b : r;
+}
+
+// ---- integers: wrap on overflow; a zero divisor gives 0
+
+template <typename T> struct Unsigned { using type = u32; };
+template <> struct Unsigned<i64> { using type = u64; };
+template <typename T> using unsigned_of = typename Unsigned<T>::type;
+
+template <typename T> GRAPHC_DEVICE T int_add(T a, T b) { return (T)((unsigned_of<T>)a + (unsigned_of<T>)b); }
+template <typename T> GRAPHC_DEVICE T int_sub(T a, T b) { return (T)((unsigned_of<T>)a - (unsigned_of<T>)b); }
+template <typename T> GRAPHC_DEVICE T int_mul(T a, T b) { return (T)((unsigned_of<T>)a * (unsigned_of<T>)b); }
+template <typename T> GRAPHC_DEVICE T int_neg(T a) { return (T)(0 - (unsigned_of<T>)a); }
+template <typename T> GRAPHC_DEVICE T int_abs(T a) { return a < T(0) ? int_neg(a) : a; }
+template <typename T> GRAPHC_DEVICE T int_div(T a, T b) { return b == T(0) ? T(0) : b == T(-1) ? int_neg(a) : (T)(a / b); }
+template <typename T> GRAPHC_DEVICE T int_rem(T a, T b) { return b == T(0) || b == T(-1) ? T(0) : (T)(a % b); }
+template <> GRAPHC_DEVICE u8 int_div<u8>(u8 a, u8 b) { return b == 0 ? 0 : a / b; }
+template <> GRAPHC_DEVICE u8 int_rem<u8>(u8 a, u8 b) { return b == 0 ? 0 : a % b; }
+template <typename T> GRAPHC_DEVICE T int_mod(T a, T b) {
+    const T r = int_rem(a, b);
+    return r != T(0) && (r < T(0)) != (b < T(0)) ? (T)(r + b) : r;
+}
+/// Quotient rounded towards minus infinity.
+template <typename T> GRAPHC_DEVICE T floor_div(T a, T b) {
+    const T q = int_div(a, b);
+    return b != T(0) && a % b != T(0) && (a < T(0)) != (b < T(0)) ? (T)(q - 1) : q;
+}
+/// The amount is taken modulo the width.
+template <typename T> GRAPHC_DEVICE T int_shl(T a, T b) { return (T)((unsigned_of<T>)a << (b & (T)(sizeof(T) * 8 - 1))); }
+template <typename T> GRAPHC_DEVICE T int_shr(T a, T b) { return (T)(a >> (b & (T)(sizeof(T) * 8 - 1))); }
+/// A negative exponent gives the truncated reciprocal, and of zero 0.
+template <typename T> GRAPHC_DEVICE T int_pow(T base, T exponent) {
+    if (exponent < T(0)) return base == T(1) ? T(1) : base == T(-1) ? (exponent % 2 == 0 ? T(1) : T(-1)) : T(0);
+    T result = 1;
+    for (u64 left = (u64)exponent; left > 0; left >>= 1) {
+        if (left & 1) result = int_mul(result, base);
+        base = int_mul(base, base);
+    }
+    return result;
+}
+
+// ---- random bits
+
+/// Word `LANE` of Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).
+template <int LANE>
+GRAPHC_DEVICE i32 philox(u64 seed, i64 counter) {
+    u32 key0 = (u32)seed, key1 = (u32)(seed >> 32);
+    u32 c[4] = {(u32)counter, (u32)((u64)counter >> 32), 0, 0};
+    for (int round = 0; round < 10; ++round) {
+        const u64 a = (u64)c[0] * 0xD2511F53u, b = (u64)c[2] * 0xCD9E8D57u;
+        const u32 next0 = (u32)(b >> 32) ^ c[1] ^ key0, next2 = (u32)(a >> 32) ^ c[3] ^ key1;
+        c[0] = next0, c[1] = (u32)b, c[2] = next2, c[3] = (u32)a;
+        key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+    }
+    return (i32)c[LANE];
+}
+
+}  // namespace math
+}  // namespace graphc

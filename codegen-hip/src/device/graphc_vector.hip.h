@@ -1,0 +1,55 @@
+// Memory access: groups of neighbours in one wide access, and 4-bit elements.
+#pragma once
+#include "graphc_types.hip.h"
+
+namespace graphc {
+
+/// `N` neighbours that are read or written by one access of at most 16 bytes.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Vec {
+    static_assert(sizeof(T) * N <= 16, "a lane accesses at most 16 bytes at once");
+    T lanes[N];
+    GRAPHC_DEVICE T& operator[](int i) { return lanes[i]; }
+    GRAPHC_DEVICE const T& operator[](int i) const { return lanes[i]; }
+};
+
+/// Reads `N` neighbours; `from` is aligned to all of them.
+template <int N, typename T>
+GRAPHC_DEVICE Vec<T, N> load_vector(const T* from) {
+    return *(const Vec<T, N>*)from;
+}
+
+/// Writes `N` neighbours; `to` is aligned to all of them.
+template <int N, typename T>
+GRAPHC_DEVICE void store_vector(T* to, const Vec<T, N>& values) {
+    *(Vec<T, N>*)to = values;
+}
+
+/// Reads a 4-bit element; the pointer is to whole bytes.
+template <typename T>
+GRAPHC_DEVICE T load_nibble(const u8* bytes, i64 index);
+template <>
+GRAPHC_DEVICE i4 load_nibble<i4>(const u8* bytes, i64 index) {
+    return CastTo<i4>::wrap(bytes[index >> 1] >> ((index & 1) * 4));
+}
+template <>
+GRAPHC_DEVICE u4 load_nibble<u4>(const u8* bytes, i64 index) {
+    return u4{(u8)(bytes[index >> 1] >> ((index & 1) * 4) & 15)};
+}
+
+/// Writes a 4-bit element without touching its neighbour, which another thread may be writing.
+template <typename T>
+GRAPHC_DEVICE void store_nibble(u8* bytes, i64 index, T element) {
+    const u64 address = (u64)bytes + (u64)(index >> 1);
+    u32* word = (u32*)(address & ~3ul);
+    const u32 shift = (u32)(address & 3) * 8 + (u32)(index & 1) * 4;
+    const u32 bits = ((u32)element.value & 15u) << shift;
+    u32 before = *word;
+    for (;;) {
+        const u32 seen = compare_and_swap(word, before, (before & ~(15u << shift)) | bits);
+        if (seen == before) return;
+        before = seen;
+    }
+}
+
+}  // namespace graphc

@@ -1,0 +1,130 @@
+//! Plans to sources.
+
+use ir::kernel::{Body, Kernel, Mapping, Stmt};
+use ir::plan::{BufferId, KernelId, Place, Plan, Work};
+use ir::program::Source;
+use ir::{Entity, Symbols, Table, Target};
+
+use crate::expr::Printer;
+use crate::types::is_nibble;
+
+/// A kernel that cannot be printed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EmitError {
+    /// What the kernel asks for has no HIP form.
+    #[error("kernel {kernel}: no HIP form for {what}")]
+    Unsupported { kernel: String, what: String },
+    /// A bug of graphc: the mapping does not go with the body.
+    #[error("internal error: kernel {kernel}: its body cannot be spread as {mapping}")]
+    Mapping { kernel: String, mapping: String },
+}
+
+/// Prints every kernel of a plan; on a target that compiles nothing, none.
+///
+/// # Errors
+/// As [`emit_kernel`], of the first kernel that fails.
+pub fn emit(plan: &Plan) -> Result<Table<KernelId, Source>, EmitError> {
+    if !plan.target.is_gpu() {
+        return Ok(Table::new());
+    }
+    let aliased = aliased_params(plan);
+    plan.kernels
+        .iter()
+        .map(|(id, kernel)| emit_kernel(kernel, &plan.symbols, &plan.target, &aliased[id]))
+        .collect()
+}
+
+/// Prints one kernel. `aliased` says for each parameter whether it may share bytes with another one.
+///
+/// # Errors
+/// A body with no HIP form, or a mapping that does not go with the body.
+pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased: &[bool]) -> Result<Source, EmitError> {
+    let block = match &kernel.mapping {
+        Mapping::Host => {
+            return Err(EmitError::Mapping {
+                kernel: kernel.name.clone(),
+                mapping: "Host".to_owned(),
+            });
+        }
+        Mapping::Threads { block, .. }
+        | Mapping::Lanes { block, .. }
+        | Mapping::Block { block, .. }
+        | Mapping::Flash { block, .. } => *block,
+        Mapping::Tile {
+            block_m,
+            block_n,
+            thread_m,
+            thread_n,
+            ..
+        } => (block_m / thread_m) * (block_n / thread_n),
+    };
+    updates_are_possible(kernel)?;
+    let mut printer = Printer::new(kernel, symbols, target);
+    printer.open_kernel(block, aliased);
+    printer.body()?;
+    printer.out.close("");
+    Ok(Source {
+        text: printer.out.finish(),
+        entry: kernel.name.clone(),
+        options: vec!["-O3".to_owned(), "-std=c++17".to_owned()],
+    })
+}
+
+/// Atomic updates work on whole bytes.
+fn updates_are_possible(kernel: &Kernel) -> Result<(), EmitError> {
+    let Body::Loops(loops) = &kernel.body else {
+        return Ok(());
+    };
+    for s in &loops.stmts {
+        if let Stmt::Update {
+            param, op: Some(op), ..
+        } = s
+            && is_nibble(kernel.params[*param].dtype)
+        {
+            let what = format!("combining {} elements by {op} in place", kernel.params[*param].dtype);
+            return Err(EmitError::Unsupported {
+                kernel: kernel.name.clone(),
+                what,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// For each kernel and parameter: some launch gives it bytes that another parameter of the launch has too.
+fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
+    // Buffers that work in place of another share its bytes.
+    let mut root: Table<BufferId, BufferId> = plan.buffers.keys().collect();
+    for (id, buffer) in plan.buffers.iter() {
+        if let Place::Arena {
+            in_place_of: Some(of), ..
+        } = buffer.place
+        {
+            let (a, b) = (find(&root, id), find(&root, of));
+            root[a] = b;
+        }
+    }
+    let mut aliased: Table<KernelId, Vec<bool>> = plan.kernels.values().map(|k| vec![false; k.params.len()]).collect();
+    for step in plan.steps.values() {
+        let Work::Launch { kernel, args } = &step.work else {
+            continue;
+        };
+        for (i, a) in args.iter().enumerate() {
+            let shared = args
+                .iter()
+                .enumerate()
+                .any(|(j, b)| i != j && find(&root, *a) == find(&root, *b));
+            if let Some(flag) = aliased[*kernel].get_mut(i) {
+                *flag |= shared;
+            }
+        }
+    }
+    aliased
+}
+
+fn find(root: &Table<BufferId, BufferId>, mut id: BufferId) -> BufferId {
+    while root[id].index() != id.index() {
+        id = root[id];
+    }
+    id
+}

@@ -1,0 +1,670 @@
+//! Expressions: what is named, what stands in line, and how each member is spelled.
+//!
+//! A [`Printer`] holds what is in view: names of variables, of axes and of expressions that have been computed. Expressions
+//! used more than once become locals. A `Select` stays lazy: what is loaded only in a branch is spelled inside that branch,
+//! as `?:`, or as `if`/`else` when the branch has locals of its own.
+
+use ir::kernel::{AxisId, Expr, ExprId, Kernel, VarId};
+use ir::op::{BinaryOp, UnaryOp};
+use ir::target::Target;
+use ir::{DType, Dim, Entity, Scalar, Symbols, dim};
+
+use crate::index::{self, Facts};
+use crate::name::Namer;
+use crate::source::Writer;
+use crate::types::{is_nibble, literal, spelling};
+
+/// An operand longer than this gets a line and a name of its own.
+const LONG: usize = 72;
+
+/// Binding strength, C++'s.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Conditional,
+    Or,
+    And,
+    BitOr,
+    BitXor,
+    BitAnd,
+    Equality,
+    Relation,
+    Sum,
+    Product,
+    Unary,
+    Primary,
+}
+
+/// Text and how strongly it binds.
+struct Spelled {
+    text: String,
+    level: Level,
+}
+
+impl Spelled {
+    fn primary(text: impl Into<String>) -> Spelled {
+        Spelled {
+            text: text.into(),
+            level: Level::Primary,
+        }
+    }
+
+    fn at(self, least: Level) -> String {
+        if self.level >= least {
+            self.text
+        } else {
+            format!("({})", self.text)
+        }
+    }
+}
+
+/// The names in view.
+#[derive(Clone)]
+struct View {
+    exprs: Vec<Option<String>>,
+    axes: Vec<String>,
+    namer: Namer,
+}
+
+/// Prints the body of one kernel.
+pub struct Printer<'a> {
+    pub kernel: &'a Kernel,
+    pub symbols: &'a Symbols,
+    pub target: &'a Target,
+    pub facts: Facts,
+    pub out: Writer,
+    pub params: Vec<String>,
+    sizes: Vec<(ir::Symbol, String)>,
+    vars: Vec<String>,
+    view: View,
+}
+
+impl<'a> Printer<'a> {
+    /// Makes a printer with names for the parameters, sizes and axes.
+    pub fn new(kernel: &'a Kernel, symbols: &'a Symbols, target: &'a Target) -> Printer<'a> {
+        let mut namer = Namer::default();
+        let params = kernel.params.values().map(|p| namer.unique(&p.name)).collect();
+        let sizes = kernel
+            .symbols
+            .iter()
+            .map(|s| (s.clone(), namer.unique(s.name())))
+            .collect();
+        let axes = kernel.axes.values().map(|a| namer.unique(&a.name)).collect();
+        let exprs = vec![None; kernel.exprs.len()];
+        Printer {
+            kernel,
+            symbols,
+            target,
+            facts: Facts::new(kernel, symbols),
+            out: Writer::default(),
+            params,
+            sizes,
+            vars: vec![String::new(); kernel.vars.len()],
+            view: View { exprs, axes, namer },
+        }
+    }
+
+    /// The names of the sizes, in the order of the arguments.
+    pub fn size_names(&self) -> impl Iterator<Item = &str> {
+        self.sizes.iter().map(|(_, name)| name.as_str())
+    }
+
+    /// Prints with names that are forgotten after.
+    pub fn scope<R>(&mut self, print: impl FnOnce(&mut Self) -> R) -> R {
+        let outer = self.view.clone();
+        let result = print(self);
+        self.view = outer;
+        result
+    }
+
+    /// A name that nothing in view has.
+    pub fn fresh(&mut self, base: &str) -> String {
+        self.view.namer.unique(base)
+    }
+
+    /// Names a variable for its whole scope, after what it is.
+    pub fn name_var(&mut self, var: VarId, base: &str) -> String {
+        let name = self.view.namer.numbered(base);
+        self.vars[var.index()] = name.clone();
+        name
+    }
+
+    /// Gives a variable a name that exists.
+    pub fn bind_var(&mut self, var: VarId, name: &str) {
+        self.vars[var.index()] = name.to_owned();
+    }
+
+    /// The name of an axis.
+    pub fn axis(&self, axis: AxisId) -> &str {
+        &self.view.axes[axis.index()]
+    }
+
+    /// Calls an axis something else in this scope.
+    pub fn bind_axis(&mut self, axis: AxisId, name: &str) {
+        self.view.axes[axis.index()] = name.to_owned();
+    }
+
+    /// Gives an expression a spelling in this scope.
+    pub fn bind_expr(&mut self, e: ExprId, spelled: &str) {
+        self.view.exprs[e.index()] = Some(spelled.to_owned());
+    }
+
+    /// Forgets the names of expressions that move along an axis; those of this scope that do not stay.
+    pub fn forget_locals_along(&mut self, axis: AxisId) {
+        for i in 0..self.view.exprs.len() {
+            let e = ExprId::new(i);
+            if self.view.exprs[i].is_some() && self.mentions_axis(e, axis) {
+                self.view.exprs[i] = None;
+            }
+        }
+    }
+
+    fn mentions_axis(&self, e: ExprId, axis: AxisId) -> bool {
+        let mut seen = vec![false; self.kernel.exprs.len()];
+        let mut stack = vec![e];
+        while let Some(e) = stack.pop() {
+            if std::mem::replace(&mut seen[e.index()], true) {
+                continue;
+            }
+            if self.kernel.exprs[e] == Expr::Axis(axis) {
+                return true;
+            }
+            self.kernel.exprs[e].for_each_operand(|o| stack.push(o));
+        }
+        false
+    }
+
+    /// `int` or `i64`: what counts an axis.
+    pub fn axis_type(&self, axis: AxisId) -> &'static str {
+        if self.facts.axis_is_int(axis) { "int" } else { "i64" }
+    }
+
+    /// The number of points of some axes, and the type that counts them.
+    pub fn points(&self, axes: &[AxisId]) -> (Dim, &'static str) {
+        let n: Dim = axes.iter().map(|a| self.kernel.axes[*a].extent.clone()).product();
+        let counts = if index::fits(&n, self.symbols) { "int" } else { "i64" };
+        (n, counts)
+    }
+
+    /// The C++ type of an expression's value.
+    pub fn type_of(&self, e: ExprId) -> &'static str {
+        match self.kernel.exprs.dtype(e) {
+            DType::I64 if self.facts.is_int[e.index()] => "int",
+            dtype => spelling(dtype),
+        }
+    }
+
+    /// A size; an `int` where it is known to fit.
+    pub fn size(&self, dim: &Dim) -> String {
+        self.spell_size(dim, false).text
+    }
+
+    /// A size as an operand of `*`, `/` or `%`.
+    pub fn size_factor(&self, dim: &Dim) -> String {
+        self.spell_size(dim, false).at(Level::Unary)
+    }
+
+    fn spell_size(&self, d: &Dim, narrow: bool) -> Spelled {
+        let poly = match d {
+            Dim::Const(v) => return self.constant(DType::I64, Scalar::Int(*v)),
+            Dim::Poly(p) => p,
+        };
+        let mut sum = String::new();
+        let mut level = Level::Sum;
+        for (i, (monomial, coefficient)) in poly.terms.iter().enumerate() {
+            let mut factors = Vec::new();
+            if coefficient.unsigned_abs() != 1 || monomial.is_empty() {
+                factors.push(literal(DType::I64, Scalar::Int(coefficient.saturating_abs())));
+            }
+            factors.extend(monomial.iter().map(|a| self.atom(a)));
+            let product = factors.join(" * ");
+            match (i, *coefficient < 0) {
+                (0, false) => sum = product,
+                (0, true) => sum = format!("-{product}"),
+                (_, minus) => sum = format!("{sum} {} {product}", if minus { '-' } else { '+' }),
+            }
+            if poly.terms.len() == 1 {
+                level = match (factors.len(), *coefficient < 0) {
+                    (1, false) => Level::Primary,
+                    (1, true) => Level::Unary,
+                    _ => Level::Product,
+                };
+            }
+        }
+        if narrow {
+            return Spelled::primary(format!("int({sum})"));
+        }
+        Spelled { text: sum, level }
+    }
+
+    fn atom(&self, atom: &dim::Atom) -> String {
+        let call = |f: &str, a: &Dim, b: &Dim| format!("math::{f}<i64>({}, {})", self.size(a), self.size(b));
+        match atom {
+            dim::Atom::Symbol(s) => self
+                .sizes
+                .iter()
+                .find(|(symbol, _)| symbol == s)
+                .map_or_else(|| s.name().to_owned(), |(_, name)| name.clone()),
+            dim::Atom::FloorDiv(a, b) => call("floor_div", a, b),
+            dim::Atom::Mod(a, b) => call("int_mod", a, b),
+            dim::Atom::Max(a, b) => call("max", a, b),
+            dim::Atom::Min(a, b) => call("min", a, b),
+        }
+    }
+
+    /// Writes locals for what `roots` share, and spells each root.
+    pub fn values(&mut self, roots: &[ExprId]) -> Vec<String> {
+        self.locals(roots);
+        roots.iter().map(|e| self.spell(*e).text).collect()
+    }
+
+    /// Writes locals, and spells one expression.
+    pub fn value(&mut self, root: ExprId) -> String {
+        self.locals(&[root]);
+        self.spell(root).text
+    }
+
+    /// Calls `f` for every load that happens whenever the roots are computed, and is not named yet.
+    pub fn unconditional_loads(&self, roots: &[ExprId]) -> Vec<ExprId> {
+        let cone = self.cone(roots);
+        (0..cone.always.len())
+            .map(ExprId::new)
+            .filter(|e| cone.always[e.index()] && matches!(self.kernel.exprs[*e], Expr::Load { .. }))
+            .collect()
+    }
+
+    fn cone(&self, roots: &[ExprId]) -> Cone {
+        let n = self.kernel.exprs.len();
+        let mut cone = Cone {
+            always: vec![false; n],
+            reached: vec![false; n],
+            uses: vec![0; n],
+        };
+        for r in roots {
+            cone.uses[r.index()] += 1;
+            cone.always[r.index()] = true;
+            cone.reached[r.index()] = true;
+        }
+        // Operands precede their users: one sweep from the end sees every user before its operands.
+        for i in (0..n).rev() {
+            if !cone.reached[i] || self.view.exprs[i].is_some() {
+                cone.reached[i] = false;
+                cone.always[i] = false;
+                continue;
+            }
+            let e = &self.kernel.exprs[ExprId::new(i)];
+            let mut first = true;
+            let lazy = matches!(e, Expr::Select(..));
+            e.for_each_operand(|o| {
+                cone.reached[o.index()] = true;
+                cone.uses[o.index()] += 1;
+                cone.always[o.index()] |= cone.always[i] && (first || !lazy);
+                first = false;
+            });
+        }
+        cone
+    }
+
+    /// Writes locals for what is used more than once, in order.
+    fn locals(&mut self, roots: &[ExprId]) {
+        let cone = self.cone(roots);
+        // Loads that are only in branches, shared there: the branch needs locals of its own.
+        let n = cone.uses.len();
+        let mut needs_block = vec![false; n];
+        let mut length = vec![0usize; n];
+        for i in 0..n {
+            if !cone.reached[i] {
+                length[i] = 8;
+                continue;
+            }
+            let id = ExprId::new(i);
+            let e = &self.kernel.exprs[id];
+            let trivial = matches!(e, Expr::Const(..) | Expr::Axis(_) | Expr::Var(_));
+            let mut below = false;
+            let mut total = 6;
+            e.for_each_operand(|o| {
+                below |= needs_block[o.index()];
+                total += length[o.index()] + 3;
+            });
+            if let Expr::Size(d) = e {
+                total = self.size(d).len();
+            }
+            length[i] = total;
+            let shared = cone.uses[i] > 1 && !trivial && !(matches!(e, Expr::Size(_)) && total < 16);
+            let conditional = !cone.always[i] && self.facts.loads[i];
+            if conditional {
+                // A branch below that wants a block makes every enclosing branch one.
+                needs_block[i] = below || shared || total > 3 * LONG;
+                continue;
+            }
+            let block = below && matches!(e, Expr::Select(..));
+            let long = cone.always[i] && total > LONG && !trivial && !roots.contains(&id);
+            if block || shared || long {
+                self.name_local(id, block);
+                length[i] = 8;
+            }
+        }
+    }
+
+    fn name_local(&mut self, e: ExprId, block: bool) {
+        let base = self.base_name(e);
+        let kind = self.type_of(e);
+        if let (Expr::Select(c, a, b), true) = (&self.kernel.exprs[e], block) {
+            let (c, a, b) = (*c, *a, *b);
+            let condition = self.spell(c).text;
+            let name = self.view.namer.numbered(&base);
+            self.out.line(format!("{kind} {name};"));
+            self.out.open(format!("if ({condition})"));
+            self.scope(|p| {
+                let then = p.value(a);
+                p.out.line(format!("{name} = {then};"));
+            });
+            self.out.close_open("else");
+            self.scope(|p| {
+                let otherwise = p.value(b);
+                p.out.line(format!("{name} = {otherwise};"));
+            });
+            self.out.close("");
+            self.bind_expr(e, &name);
+            return;
+        }
+        let spelled = self.spell(e).text;
+        let name = self.view.namer.numbered(&base);
+        self.out.line(format!("const {kind} {name} = {spelled};"));
+        self.bind_expr(e, &name);
+    }
+
+    /// What a local is called, before its number.
+    fn base_name(&self, e: ExprId) -> String {
+        let index = self.kernel.exprs.dtype(e) == DType::I64;
+        match &self.kernel.exprs[e] {
+            Expr::Load { param, .. } => format!("{}_at", self.params[param.index()]),
+            Expr::Cast(_, a) if matches!(self.kernel.exprs[*a], Expr::Load { .. }) => self.base_name(*a),
+            Expr::Select(..) if index => "at".to_owned(),
+            Expr::Binary(BinaryOp::And | BinaryOp::Or, ..) if self.kernel.exprs.dtype(e) == DType::Bool => {
+                "inside".to_owned()
+            }
+            _ if index => "at".to_owned(),
+            Expr::Unary(op, _) => op.name().to_owned(),
+            Expr::Binary(op, ..) => op.name().to_owned(),
+            Expr::Select(..) => "chosen".to_owned(),
+            Expr::Cast(to, _) => format!("as_{to}"),
+            Expr::Philox { .. } => "bits".to_owned(),
+            Expr::Const(..) | Expr::Size(_) | Expr::Axis(_) | Expr::Var(_) => "v".to_owned(),
+        }
+    }
+
+    fn constant(&self, dtype: DType, value: Scalar) -> Spelled {
+        let text = literal(dtype, value);
+        let level = if text.starts_with('-') {
+            Level::Unary
+        } else {
+            Level::Primary
+        };
+        Spelled { text, level }
+    }
+
+    fn spell(&self, e: ExprId) -> Spelled {
+        if let Some(name) = &self.view.exprs[e.index()] {
+            return Spelled::primary(name.clone());
+        }
+        let dtype = self.kernel.exprs.dtype(e);
+        match &self.kernel.exprs[e] {
+            Expr::Const(t, value) => self.constant(*t, *value),
+            Expr::Size(d) => self.spell_size(d, self.facts.is_int[e.index()]),
+            Expr::Axis(a) => Spelled::primary(self.axis(*a)),
+            Expr::Var(v) => Spelled::primary(self.vars[v.index()].clone()),
+            Expr::Load { param, index } => {
+                let (name, index) = (&self.params[param.index()], self.spell(*index).text);
+                Spelled::primary(if is_nibble(dtype) {
+                    format!("load_nibble<{}>({name}, {index})", spelling(dtype))
+                } else {
+                    format!("{name}[{index}]")
+                })
+            }
+            Expr::Unary(op, a) => self.unary(*op, *a),
+            Expr::Binary(op, a, b) => self.binary(*op, e, *a, *b),
+            Expr::Select(c, a, b) => {
+                let (c, a, b) = (self.spell(*c).at(Level::Or), self.branch(*a), self.branch(*b));
+                Spelled {
+                    text: format!("{c} ? {a} : {b}"),
+                    level: Level::Conditional,
+                }
+            }
+            Expr::Cast(to, a) => Spelled::primary(format!("cast<{}>({})", spelling(*to), self.spell(*a).text)),
+            Expr::Philox { seed, counter, lane } => {
+                Spelled::primary(format!("math::philox<{lane}>({seed}ul, {})", self.spell(*counter).text))
+            }
+        }
+    }
+
+    fn branch(&self, e: ExprId) -> String {
+        self.spell(e).at(Level::Or)
+    }
+
+    fn unary(&self, op: UnaryOp, a: ExprId) -> Spelled {
+        let dtype = self.kernel.exprs.dtype(a);
+        let t = self.type_of(a);
+        let call = |f: &str| Spelled::primary(format!("math::{f}({})", self.spell(a).text));
+        let typed = |f: &str| Spelled::primary(format!("math::{f}<{t}>({})", self.spell(a).text));
+        if dtype == DType::Bool {
+            return match op {
+                UnaryOp::Not => Spelled {
+                    text: format!("!{}", self.spell(a).at(Level::Unary)),
+                    level: Level::Unary,
+                },
+                _ => self.spell(a),
+            };
+        }
+        if dtype.is_int() {
+            return match op {
+                UnaryOp::Neg => typed("int_neg"),
+                UnaryOp::Abs => typed("int_abs"),
+                UnaryOp::Sign => typed("sign"),
+                UnaryOp::Relu => typed("relu"),
+                UnaryOp::Not => Spelled::primary(format!("{t}(~{})", self.spell(a).at(Level::Unary))),
+                UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => self.spell(a),
+                UnaryOp::IsNan | UnaryOp::IsInf => Spelled::primary("false"),
+                // What integers have not is done in double, and truncated.
+                other => Spelled::primary(format!(
+                    "cast<{t}>(math::{}(cast<double>({})))",
+                    other.name(),
+                    self.spell(a).text
+                )),
+            };
+        }
+        match op {
+            UnaryOp::Neg => {
+                let operand = self.spell(a).at(Level::Unary);
+                // `- -x`, never the decrement.
+                let gap = if operand.starts_with('-') { " " } else { "" };
+                Spelled {
+                    text: format!("-{gap}{operand}"),
+                    level: Level::Unary,
+                }
+            }
+            UnaryOp::Not => Spelled::primary(format!("{t}({} == 0)", self.spell(a).at(Level::Sum))),
+            UnaryOp::Abs
+            | UnaryOp::Sign
+            | UnaryOp::Floor
+            | UnaryOp::Ceil
+            | UnaryOp::Round
+            | UnaryOp::Trunc
+            | UnaryOp::Sqrt
+            | UnaryOp::Rsqrt
+            | UnaryOp::Recip
+            | UnaryOp::Exp
+            | UnaryOp::Expm1
+            | UnaryOp::Log
+            | UnaryOp::Log1p
+            | UnaryOp::Exp2
+            | UnaryOp::Log2
+            | UnaryOp::Sin
+            | UnaryOp::Cos
+            | UnaryOp::Tan
+            | UnaryOp::Asin
+            | UnaryOp::Acos
+            | UnaryOp::Atan
+            | UnaryOp::Sinh
+            | UnaryOp::Cosh
+            | UnaryOp::Tanh
+            | UnaryOp::Asinh
+            | UnaryOp::Acosh
+            | UnaryOp::Atanh
+            | UnaryOp::Erf
+            | UnaryOp::Sigmoid
+            | UnaryOp::Softplus
+            | UnaryOp::Relu
+            | UnaryOp::Gelu
+            | UnaryOp::GeluTanh
+            | UnaryOp::Silu
+            | UnaryOp::Mish
+            | UnaryOp::HardSwish
+            | UnaryOp::IsNan
+            | UnaryOp::IsInf => call(op.name()),
+        }
+    }
+
+    fn binary(&self, op: BinaryOp, e: ExprId, a: ExprId, b: ExprId) -> Spelled {
+        let dtype = self.kernel.exprs.dtype(a);
+        let infix = |symbol: &str, level: Level, right: Level| {
+            let (mut x, y) = (self.spell(a).at(level), self.spell(b).at(right));
+            // Two ints whose result does not fit one.
+            let wide = dtype == DType::I64 && !op.is_comparison() && !self.facts.is_int[e.index()];
+            if wide && self.facts.is_int[a.index()] && self.facts.is_int[b.index()] {
+                x = format!("i64({x})");
+            }
+            Spelled {
+                text: format!("{x} {symbol} {y}"),
+                level,
+            }
+        };
+        let left = |symbol: &str, level: Level, above: Level| infix(symbol, level, above);
+        let call = |f: &str| Spelled::primary(format!("math::{f}({}, {})", self.spell(a).text, self.spell(b).text));
+        match op {
+            BinaryOp::Eq => return left("==", Level::Equality, Level::Relation),
+            BinaryOp::Ne => return left("!=", Level::Equality, Level::Relation),
+            BinaryOp::Lt => return left("<", Level::Relation, Level::Sum),
+            BinaryOp::Le => return left("<=", Level::Relation, Level::Sum),
+            BinaryOp::Gt => return left(">", Level::Relation, Level::Sum),
+            BinaryOp::Ge => return left(">=", Level::Relation, Level::Sum),
+            _ => {}
+        }
+        if dtype == DType::Bool {
+            return match op {
+                BinaryOp::And | BinaryOp::Mul | BinaryOp::Min => left("&&", Level::And, Level::BitOr),
+                BinaryOp::Or | BinaryOp::Add | BinaryOp::Max => left("||", Level::Or, Level::And),
+                BinaryOp::Xor | BinaryOp::Sub => left("!=", Level::Equality, Level::Relation),
+                _ => Spelled::primary("false"),
+            };
+        }
+        if dtype.is_int() {
+            return self.binary_int(op, e, a, b);
+        }
+        let zero = if dtype == DType::F64 { "0.0" } else { "0.0f" };
+        let truth = |joint: &str| {
+            let (x, y) = (self.spell(a).at(Level::Sum), self.spell(b).at(Level::Sum));
+            let t = spelling(dtype);
+            Spelled::primary(format!("{t}(({x} != {zero}) {joint} ({y} != {zero}))"))
+        };
+        match op {
+            BinaryOp::Add => left("+", Level::Sum, Level::Product),
+            BinaryOp::Sub => left("-", Level::Sum, Level::Product),
+            BinaryOp::Mul => left("*", Level::Product, Level::Unary),
+            BinaryOp::Div => left("/", Level::Product, Level::Unary),
+            BinaryOp::Rem => call("rem"),
+            BinaryOp::Mod => call("floor_rem"),
+            BinaryOp::Pow => call("pow"),
+            BinaryOp::Max => call("max"),
+            BinaryOp::Min => call("min"),
+            BinaryOp::Atan2 => call("atan2"),
+            BinaryOp::And => truth("&&"),
+            BinaryOp::Or => truth("||"),
+            BinaryOp::Xor => truth("!="),
+            BinaryOp::Shl | BinaryOp::Shr => {
+                let (x, y) = (self.spell(a).at(Level::Product), self.spell(b).text);
+                let symbol = if op == BinaryOp::Shl { '*' } else { '/' };
+                Spelled {
+                    text: format!("{x} {symbol} math::exp2({y})"),
+                    level: Level::Product,
+                }
+            }
+            BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => {
+                Spelled::primary("false") // spelled above
+            }
+        }
+    }
+
+    fn binary_int(&self, op: BinaryOp, e: ExprId, a: ExprId, b: ExprId) -> Spelled {
+        let dtype = self.kernel.exprs.dtype(a);
+        // Index arithmetic never overflows: plain operators, which compilers know how to strength-reduce.
+        let index = dtype == DType::I64;
+        let both_int = self.facts.is_int[a.index()] && self.facts.is_int[b.index()];
+        let result_int = self.facts.is_int[e.index()];
+        let t = match (index, result_int) {
+            (true, true) => "int",
+            _ => spelling(dtype),
+        };
+        let infix = |symbol: &str, level: Level, right: Level| {
+            let (mut x, y) = (self.spell(a).at(level), self.spell(b).at(right));
+            let constants = matches!(self.kernel.exprs[a], Expr::Const(..));
+            if index && !result_int && (both_int || constants) {
+                x = format!("i64({x})");
+            }
+            Spelled {
+                text: format!("{x} {symbol} {y}"),
+                level,
+            }
+        };
+        let call = |f: &str| {
+            Spelled::primary(format!(
+                "math::{f}<{t}>({}, {})",
+                self.spell(a).text,
+                self.spell(b).text
+            ))
+        };
+        let positive_divisor = match &self.kernel.exprs[b] {
+            Expr::Const(_, s) => s.as_i64() > 0,
+            Expr::Size(d) => d.at_least(1, self.symbols),
+            _ => false,
+        };
+        let nonnegative = || ir::kernel::access::is_nonnegative(self.kernel, self.symbols, a);
+        match op {
+            BinaryOp::Add if index => infix("+", Level::Sum, Level::Product),
+            BinaryOp::Sub if index => infix("-", Level::Sum, Level::Product),
+            BinaryOp::Mul if index => infix("*", Level::Product, Level::Unary),
+            BinaryOp::Div if index && positive_divisor => infix("/", Level::Product, Level::Unary),
+            BinaryOp::Rem if index && positive_divisor => infix("%", Level::Product, Level::Unary),
+            BinaryOp::Mod if index && positive_divisor && nonnegative() => infix("%", Level::Product, Level::Unary),
+            BinaryOp::Add => call("int_add"),
+            BinaryOp::Sub => call("int_sub"),
+            BinaryOp::Mul => call("int_mul"),
+            BinaryOp::Div => call("int_div"),
+            BinaryOp::Rem => call("int_rem"),
+            BinaryOp::Mod => call("int_mod"),
+            BinaryOp::Pow => call("int_pow"),
+            BinaryOp::Max => call("max"),
+            BinaryOp::Min => call("min"),
+            BinaryOp::Atan2 => {
+                let (x, y) = (self.spell(a).text, self.spell(b).text);
+                Spelled::primary(format!("cast<{t}>(math::atan2(cast<double>({x}), cast<double>({y})))"))
+            }
+            BinaryOp::And => infix("&", Level::BitAnd, Level::Equality),
+            BinaryOp::Or => infix("|", Level::BitOr, Level::BitXor),
+            BinaryOp::Xor => infix("^", Level::BitXor, Level::BitAnd),
+            BinaryOp::Shl => call("int_shl"),
+            BinaryOp::Shr => call("int_shr"),
+            BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => {
+                Spelled::primary("false") // spelled by the caller
+            }
+        }
+    }
+}
+
+/// What some roots need.
+struct Cone {
+    /// Computed whenever the roots are.
+    always: Vec<bool>,
+    /// Needed, perhaps only in a branch; not named yet.
+    reached: Vec<bool>,
+    uses: Vec<u32>,
+}

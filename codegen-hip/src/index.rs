@@ -1,0 +1,124 @@
+//! Which indices fit 32 bits, and other facts of expressions that the spelling follows.
+
+use ir::kernel::{AxisId, Expr, Kernel};
+use ir::op::{BinaryOp, UnaryOp};
+use ir::{DType, Dim, Entity, Symbols};
+
+/// The largest number of points and size of an axis that an `int` counts, strides of a whole grid added.
+const LARGEST: i64 = 1 << 30;
+
+/// Facts of each expression of a kernel, by index.
+pub struct Facts {
+    /// An `i64` expression whose C++ type is `int`: it and all below it fit.
+    pub is_int: Vec<bool>,
+    /// Something is loaded below.
+    pub loads: Vec<bool>,
+    axis_is_int: Vec<bool>,
+}
+
+impl Facts {
+    /// Finds the facts.
+    pub fn new(kernel: &Kernel, symbols: &Symbols) -> Facts {
+        let axis_is_int: Vec<bool> = kernel.axes.values().map(|a| fits(&a.extent, symbols)).collect();
+        let n = kernel.exprs.len();
+        let (mut is_int, mut loads) = (vec![false; n], vec![false; n]);
+        let mut range: Vec<Option<(i64, i64)>> = vec![None; n];
+        for (id, e) in kernel.exprs.iter() {
+            let i = id.index();
+            loads[i] = matches!(e, Expr::Load { .. });
+            e.for_each_operand(|o| loads[i] |= loads[o.index()]);
+            if kernel.exprs.dtype(id) != DType::I64 {
+                continue;
+            }
+            let (r, operands_int) = match e {
+                Expr::Const(_, s) => (Some((s.as_i64(), s.as_i64())), true),
+                Expr::Size(d) => {
+                    let (lo, hi) = d.bounds(symbols);
+                    (lo.zip(hi), true)
+                }
+                Expr::Axis(a) => {
+                    let hi = kernel.axes[*a].extent.bounds(symbols).1;
+                    (hi.map(|h| (0, (h - 1).max(0))), axis_is_int[a.index()])
+                }
+                Expr::Binary(op, a, b) => {
+                    let (a, b) = (a.index(), b.index());
+                    (binary(*op, range[a], range[b]), is_int[a] && is_int[b])
+                }
+                Expr::Unary(UnaryOp::Neg, a) => {
+                    let r = range[a.index()];
+                    (
+                        r.and_then(|(l, h)| Some((h.checked_neg()?, l.checked_neg()?))),
+                        is_int[a.index()],
+                    )
+                }
+                Expr::Unary(UnaryOp::Abs, a) => {
+                    let r = range[a.index()];
+                    (
+                        r.map(|(l, h)| (0, l.saturating_abs().max(h.saturating_abs()))),
+                        is_int[a.index()],
+                    )
+                }
+                Expr::Select(_, a, b) => {
+                    let (a, b) = (a.index(), b.index());
+                    let r = range[a].zip(range[b]).map(|(x, y)| (x.0.min(y.0), x.1.max(y.1)));
+                    (r, is_int[a] && is_int[b])
+                }
+                _ => (None, false),
+            };
+            range[i] = r;
+            let bound = i64::from(i32::MAX);
+            is_int[i] = operands_int && r.is_some_and(|(l, h)| -bound <= l && h <= bound);
+        }
+        Facts {
+            is_int,
+            loads,
+            axis_is_int,
+        }
+    }
+
+    /// Says whether an axis is counted by an `int`.
+    pub fn axis_is_int(&self, axis: AxisId) -> bool {
+        self.axis_is_int[axis.index()]
+    }
+}
+
+/// Says whether an `int` counts up to a size.
+pub fn fits(dim: &Dim, symbols: &Symbols) -> bool {
+    dim.bounds(symbols).1.is_some_and(|hi| hi <= LARGEST)
+}
+
+fn binary(op: BinaryOp, a: Option<(i64, i64)>, b: Option<(i64, i64)>) -> Option<(i64, i64)> {
+    let corners = |f: fn(i64, i64) -> Option<i64>| {
+        let ((al, ah), (bl, bh)) = a.zip(b)?;
+        let all = [f(al, bl)?, f(al, bh)?, f(ah, bl)?, f(ah, bh)?];
+        Some((*all.iter().min()?, *all.iter().max()?))
+    };
+    match op {
+        BinaryOp::Add => corners(i64::checked_add),
+        BinaryOp::Sub => corners(i64::checked_sub),
+        BinaryOp::Mul => corners(i64::checked_mul),
+        // A quotient is no larger than its dividend, a remainder smaller than its divisor.
+        BinaryOp::Div => {
+            let (l, h) = a?;
+            let m = l.saturating_abs().max(h.saturating_abs());
+            Some((if l < 0 { -m } else { 0 }, m))
+        }
+        BinaryOp::Rem | BinaryOp::Mod => {
+            let (l, h) = b?;
+            let m = l.saturating_abs().max(h.saturating_abs());
+            let nonnegative = a.is_some_and(|(al, _)| al >= 0) && l >= 0;
+            Some((if nonnegative { 0 } else { -m }, m))
+        }
+        BinaryOp::Max => match (a, b) {
+            (Some((al, ah)), Some((bl, bh))) => Some((al.max(bl), ah.max(bh))),
+            (Some((l, _)), None) | (None, Some((l, _))) => Some((l, i64::MAX)),
+            (None, None) => None,
+        },
+        BinaryOp::Min => match (a, b) {
+            (Some((al, ah)), Some((bl, bh))) => Some((al.min(bl), ah.min(bh))),
+            (Some((_, h)), None) | (None, Some((_, h))) => Some((i64::MIN, h)),
+            (None, None) => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,62 @@
+//! The head of a kernel: what it computes, headers, and the `extern "C"` signature.
+
+use ir::kernel::{Access, Body, Kernel, Stmt};
+
+use crate::expr::Printer;
+use crate::types::in_memory;
+
+impl Printer<'_> {
+    /// Writes everything up to the opening brace. `aliased` parameters share bytes with another one.
+    pub fn open_kernel(&mut self, block: u32, aliased: &[bool]) {
+        let kernel = self.kernel;
+        for origin in &kernel.origins {
+            self.out.line(format!("// {}", origin.replace(['\n', '\r', '\\'], " ")));
+        }
+        for header in headers(kernel) {
+            self.out.line(format!("#include \"{header}\""));
+        }
+        self.out.line("");
+        self.out.line("using namespace graphc;");
+        self.out.line("");
+        let mut arguments: Vec<String> = Vec::new();
+        for (i, p) in kernel.params.values().enumerate() {
+            let constant = if p.access == Access::Read { "const " } else { "" };
+            let restrict = if aliased.get(i).copied().unwrap_or(false) {
+                ""
+            } else {
+                " __restrict__"
+            };
+            arguments.push(format!(
+                "{constant}{}*{restrict} {}",
+                in_memory(p.dtype),
+                self.params[i]
+            ));
+        }
+        arguments.extend(self.size_names().map(|s| format!("const i64 {s}")));
+        let name = &kernel.name;
+        self.out
+            .line(format!("extern \"C\" __global__ void __launch_bounds__({block})"));
+        self.out.open(format!("{name}({})", arguments.join(", ")));
+    }
+}
+
+/// The headers that a kernel's text needs.
+fn headers(kernel: &Kernel) -> Vec<&'static str> {
+    let mut headers = vec!["graphc_vector.hip.h", "graphc_math.hip.h"];
+    match &kernel.body {
+        Body::Loops(l) => {
+            let reduces = l
+                .stmts
+                .iter()
+                .any(|s| matches!(s, Stmt::Fold { .. } | Stmt::Update { .. }));
+            if reduces {
+                headers.push("graphc_reduce.hip.h");
+            }
+        }
+        Body::Contract(_) => headers.push("graphc_tile.hip.h"),
+        Body::Attention(_) => headers.push("graphc_attention.hip.h"),
+        Body::Scan(_) => headers.push("graphc_scan.hip.h"),
+        Body::Sort(_) => headers.push("graphc_sort.hip.h"),
+    }
+    headers
+}
