@@ -15,6 +15,8 @@
 pub mod access;
 
 pub mod eval;
+pub mod print;
+pub mod verify;
 
 use std::fmt;
 
@@ -324,23 +326,32 @@ pub struct SortBody {
 }
 
 /// How the points of a body are spread over a GPU's threads; `Host` leaves it to the CPU device.
+///
+/// Grids are given before they are cut to what a launch may have ([`Kernel::launch_size`]): kernels stride over the grid, so a
+/// smaller one computes the same.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Mapping {
     Host,
-    /// Each thread takes `vector` neighbours along the last parallel axis; `block` threads a workgroup.
+    /// Each thread takes `vector` neighbours along the last parallel axis (`vector` is 1 where a body folds, updates, scans or
+    /// sorts); `block` threads a workgroup. Without outer axes the last thread's group may be cut short; with them, groups end
+    /// with their row.
     /// Grid: x = ceil(Π outer · ceil(last / vector) / block).
     Threads {
         block: u32,
         vector: u32,
     },
     /// Each group of `lanes` threads (a power of two, at most a wave) takes one point and shares its folds; `block`
-    /// threads a workgroup. Loads along the folded axis are `vector` wide. Grid: x = ceil(points · lanes / block).
+    /// threads a workgroup, a multiple of `lanes`. The folded axes are walked `vector` at a time, which divides the innermost
+    /// one's extent. Grid: x = ceil(points · lanes / block).
     Lanes {
         lanes: u32,
         block: u32,
         vector: u32,
     },
-    /// Each workgroup of `block` threads takes one point. Grid: x = points.
+    /// Each workgroup of `block` threads takes one point, `vector` as for `Lanes`. Grid: x = points.
+    ///
+    /// Of a sort, `vector > 1` says that `block · vector` candidates (a power of two, at least twice the largest k or the whole
+    /// row) are kept in LDS, 1 that each element's rank is counted.
     Block {
         block: u32,
         vector: u32,
@@ -361,6 +372,12 @@ pub enum Mapping {
         block: u32,
     },
 }
+
+/// Threads along x that a launch may have: AMD's packets carry 32 bits.
+const MAX_THREADS: i64 = u32::MAX as i64;
+
+/// Workgroups along z that a launch may have.
+const MAX_BLOCKS_Z: i64 = 65535;
 
 /// The size of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -384,7 +401,7 @@ impl Kernel {
     /// Computes the grid that the mapping asks for. A kernel with no points gives a grid of 0 and is not launched.
     ///
     /// # Errors
-    /// A size that is not bound, or a grid beyond 2^31 − 1 blocks (y, z: 65535).
+    /// A size that is not bound, or more tiles than a grid holds.
     pub fn launch_size(&self, bindings: &Bindings) -> Result<LaunchSize, LaunchError> {
         let size = |error| LaunchError::Size {
             kernel: self.name.clone(),
@@ -437,12 +454,16 @@ impl Kernel {
             }
             (Mapping::Tile { .. } | Mapping::Flash { .. }, _) => (0, 0, 0),
         };
-        if x > i64::from(i32::MAX) || z > 65535 {
+        // Loops over points and batches stride over the grid; tiles do not.
+        let strides = !matches!(self.mapping, Mapping::Tile { .. } | Mapping::Flash { .. });
+        let most = (MAX_THREADS / i64::from(block.max(1))).min(i64::from(i32::MAX));
+        if x > most && !strides {
             return Err(LaunchError::Grid {
                 kernel: self.name.clone(),
-                blocks: x.max(z),
+                blocks: x,
             });
         }
+        let (x, z) = (x.min(most), z.min(MAX_BLOCKS_Z));
         Ok(LaunchSize {
             grid: [x as u32, 1, z as u32],
             block,

@@ -1,0 +1,324 @@
+//! The text of a kernel: a loop nest that reads like code. For people and snapshots; nothing parses it.
+//!
+//! ```text
+//! kernel softmax_3(x: f32[2*n] read, y: f32[2*n] write) sizes(n) lanes(64, block 256, vector 1) {
+//!   for row in 0..2 {
+//!     v0 = max over col in 0..n of x[row*n + col]
+//!     store y[row*n + col] = exp(x[row*n + col] - v0)  for col in 0..n
+//!   }
+//! }
+//! ```
+
+use std::fmt::{self, Write as _};
+
+use super::{AxisId, Body, Expr, ExprId, Kernel, Mapping, Stmt};
+use crate::graph::op::BinaryOp;
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&print(self))
+    }
+}
+
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mapping::Host => f.write_str("host"),
+            Mapping::Threads { block, vector } => write!(f, "threads(block {block}, vector {vector})"),
+            Mapping::Lanes { lanes, block, vector } => write!(f, "lanes({lanes}, block {block}, vector {vector})"),
+            Mapping::Block { block, vector } => write!(f, "block({block}, vector {vector})"),
+            Mapping::Tile {
+                block_m,
+                block_n,
+                block_k,
+                thread_m,
+                thread_n,
+            } => write!(f, "tile({block_m}x{block_n}x{block_k}, thread {thread_m}x{thread_n})"),
+            Mapping::Flash {
+                block_q,
+                block_k,
+                block,
+            } => write!(f, "flash({block_q}x{block_k}, block {block})"),
+        }
+    }
+}
+
+/// Prints a kernel.
+pub fn print(kernel: &Kernel) -> String {
+    let mut p = Printer {
+        kernel,
+        out: String::new(),
+        indent: 1,
+    };
+    let params: Vec<String> = kernel
+        .params
+        .values()
+        .map(|p| format!("{}: {}[{}] {}", p.name, p.dtype, p.elements, p.access))
+        .collect();
+    let _ = write!(p.out, "kernel {}({})", kernel.name, params.join(", "));
+    if !kernel.symbols.is_empty() {
+        let symbols: Vec<&str> = kernel.symbols.iter().map(crate::dim::Symbol::name).collect();
+        let _ = write!(p.out, " sizes({})", symbols.join(", "));
+    }
+    let _ = writeln!(p.out, " {} {{", kernel.mapping);
+    for origin in &kernel.origins {
+        p.line(&format!("// {origin}"));
+    }
+    p.body();
+    p.out.push_str("}\n");
+    p.out
+}
+
+/// Prints one expression.
+pub fn expr(kernel: &Kernel, id: ExprId) -> String {
+    let mut out = String::new();
+    write_expr(kernel, id, 0, &mut out, 0);
+    out
+}
+
+struct Printer<'a> {
+    kernel: &'a Kernel,
+    out: String,
+    indent: usize,
+}
+
+impl Printer<'_> {
+    fn line(&mut self, text: &str) {
+        let _ = writeln!(self.out, "{}{text}", "  ".repeat(self.indent));
+    }
+
+    fn axes(&self, axes: &[AxisId]) -> String {
+        let texts: Vec<String> = axes.iter().map(|a| axis(self.kernel, *a)).collect();
+        texts.join(", ")
+    }
+
+    /// Prints a loop over some axes around `inside`; no loop over no axes.
+    fn nest(&mut self, label: &str, axes: &[AxisId], inside: impl FnOnce(&mut Self)) {
+        if axes.is_empty() {
+            return inside(self);
+        }
+        let head = format!("{label} {} {{", self.axes(axes));
+        self.line(&head);
+        self.indent += 1;
+        inside(self);
+        self.indent -= 1;
+        self.line("}");
+    }
+
+    fn body(&mut self) {
+        let kernel = self.kernel;
+        let e = |id| expr(kernel, id);
+        match &kernel.body {
+            Body::Loops(l) => self.nest("for", &l.parallel, |p| p.stmts(&l.stmts)),
+            Body::Contract(c) => self.nest("for batch", &c.batch, |p| {
+                p.nest("for m", &c.m, |p| {
+                    p.nest("for n", &c.n, |p| {
+                        let k = p.axes(&c.k);
+                        p.line(&format!("{} = sum over {k} of lhs * rhs", c.acc));
+                        p.line(&format!("  lhs = {}", e(c.lhs)));
+                        p.line(&format!("  rhs = {}", e(c.rhs)));
+                        if let Some(f) = &c.conv {
+                            p.line(&format!(
+                                "  conv {:?} input {} filter {} kernel {:?} strides {:?} groups {}",
+                                f.layout,
+                                param(kernel, f.input),
+                                param(kernel, f.filter),
+                                f.kernel_size,
+                                f.window.strides,
+                                f.groups
+                            ));
+                        }
+                        p.stmts(&c.epilogue);
+                    });
+                });
+            }),
+            Body::Attention(a) => self.nest("for batch", &a.batch, |p| {
+                p.nest("for", &[a.q], |p| {
+                    let (k, d, dv) = (p.axes(&[a.k]), p.axes(&[a.d]), p.axes(&[a.dv]));
+                    let causal = if a.causal { " causal" } else { "" };
+                    p.line(&format!("{} = sum over {d} of query * key", a.acc));
+                    p.line(&format!("  query = {}", e(a.query)));
+                    p.line(&format!("  key = {}", e(a.key)));
+                    p.line(&format!("weight = softmax{causal} over {k} of {}", e(a.score)));
+                    p.line(&format!("{} = sum over {k} of weight * value  for {dv}", a.out));
+                    p.line(&format!("  value = {}", e(a.value)));
+                    p.stmts(&a.epilogue);
+                });
+            }),
+            Body::Scan(s) => self.nest("for", &s.parallel, |p| {
+                let along = p.axes(&[s.axis]);
+                let (exclusive, reverse) = (
+                    if s.exclusive { " exclusive" } else { "" },
+                    if s.reverse { " reverse" } else { "" },
+                );
+                let value = e(s.value);
+                p.line(&format!(
+                    "{} = scan {}{exclusive}{reverse} along {along} of {value}",
+                    s.var, s.op
+                ));
+                p.stmts(&s.stores);
+            }),
+            Body::Sort(s) => self.nest("for", &s.parallel, |p| {
+                let (along, rank) = (p.axes(&[s.axis]), p.axes(&[s.rank]));
+                let which = if s.largest { "largest" } else { "smallest" };
+                let value = e(s.value);
+                p.line(&format!(
+                    "{}, {} = {which} {rank} along {along} of {value}",
+                    s.value_var, s.index_var
+                ));
+                p.stmts(&s.stores);
+            }),
+        }
+    }
+
+    fn stmts(&mut self, stmts: &[Stmt]) {
+        for stmt in stmts {
+            let text = match stmt {
+                Stmt::Let { var, value } => format!("{var} = {}", expr(self.kernel, *value)),
+                Stmt::Fold { var, op, axes, value } => {
+                    format!("{var} = {op} over {} of {}", self.axes(axes), expr(self.kernel, *value))
+                }
+                Stmt::Store {
+                    param,
+                    index,
+                    value,
+                    axes,
+                } => self.store("store", "=", *param, *index, *value, axes),
+                Stmt::Update {
+                    param,
+                    index,
+                    value,
+                    op,
+                    axes,
+                } => {
+                    let op = op.map_or("overwrite".to_owned(), |op| op.to_string());
+                    self.store("update", &format!("by {op}"), *param, *index, *value, axes)
+                }
+            };
+            self.line(&text);
+        }
+    }
+
+    fn store(
+        &self,
+        verb: &str,
+        how: &str,
+        to: super::ParamId,
+        index: ExprId,
+        value: ExprId,
+        axes: &[AxisId],
+    ) -> String {
+        let kernel = self.kernel;
+        let (name, at, value) = (param(kernel, to), expr(kernel, index), expr(kernel, value));
+        let over = if axes.is_empty() {
+            String::new()
+        } else {
+            format!("  for {}", self.axes(axes))
+        };
+        format!("{verb} {name}[{at}] {how} {value}{over}")
+    }
+}
+
+fn param(kernel: &Kernel, id: super::ParamId) -> String {
+    kernel.params.get(id).map_or_else(|| id.to_string(), |p| p.name.clone())
+}
+
+fn axis(kernel: &Kernel, id: AxisId) -> String {
+    match kernel.axes.get(id) {
+        Some(a) => format!("{} in 0..{}", a.name, a.extent),
+        None => id.to_string(),
+    }
+}
+
+/// How tightly an operator binds; higher is tighter.
+const fn infix(op: BinaryOp) -> Option<(&'static str, u8)> {
+    Some(match op {
+        BinaryOp::Or => ("|", 1),
+        BinaryOp::Xor => ("^", 2),
+        BinaryOp::And => ("&", 3),
+        BinaryOp::Eq => ("==", 4),
+        BinaryOp::Ne => ("!=", 4),
+        BinaryOp::Lt => ("<", 5),
+        BinaryOp::Le => ("<=", 5),
+        BinaryOp::Gt => (">", 5),
+        BinaryOp::Ge => (">=", 5),
+        BinaryOp::Shl => ("<<", 6),
+        BinaryOp::Shr => (">>", 6),
+        BinaryOp::Add => ("+", 7),
+        BinaryOp::Sub => ("-", 7),
+        BinaryOp::Mul => ("*", 8),
+        BinaryOp::Div => ("/", 8),
+        BinaryOp::Rem => ("%", 8),
+        BinaryOp::Mod | BinaryOp::Pow | BinaryOp::Max | BinaryOp::Min | BinaryOp::Atan2 => return None,
+    })
+}
+
+/// Expressions share parts, so that text may grow beyond bounds; deeper than this it is cut to the id.
+const DEEPEST: usize = 24;
+const LONGEST: usize = 4000;
+
+fn write_expr(kernel: &Kernel, id: ExprId, outer: u8, out: &mut String, depth: usize) {
+    if depth > DEEPEST || out.len() > LONGEST {
+        let _ = write!(out, "{id}");
+        return;
+    }
+    let sub = |id, outer, out: &mut String| write_expr(kernel, id, outer, out, depth + 1);
+    let call = |name: &str, args: &[ExprId], out: &mut String| {
+        out.push_str(name);
+        out.push('(');
+        for (i, a) in args.iter().enumerate() {
+            if i > 0 {
+                out.push_str(", ");
+            }
+            sub(*a, 0, out);
+        }
+        out.push(')');
+    };
+    match &kernel.exprs[id] {
+        Expr::Const(_, v) => {
+            let _ = write!(out, "{v}");
+        }
+        Expr::Size(d) => {
+            let text = d.to_string();
+            let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let _ = if plain {
+                write!(out, "{text}")
+            } else {
+                write!(out, "({text})")
+            };
+        }
+        Expr::Axis(a) => out.push_str(kernel.axes.get(*a).map_or("?", |a| a.name.as_str())),
+        Expr::Var(v) => {
+            let _ = write!(out, "{v}");
+        }
+        Expr::Load { param: p, index } => {
+            out.push_str(&param(kernel, *p));
+            out.push('[');
+            sub(*index, 0, out);
+            out.push(']');
+        }
+        Expr::Unary(op, a) => call(op.name(), &[*a], out),
+        Expr::Cast(to, a) => call(to.name(), &[*a], out),
+        Expr::Select(c, a, b) => call("select", &[*c, *a, *b], out),
+        Expr::Philox { seed, counter, lane } => {
+            let _ = write!(out, "philox({seed}, ");
+            sub(*counter, 0, out);
+            let _ = write!(out, ", {lane})");
+        }
+        Expr::Binary(op, a, b) => match infix(*op) {
+            None => call(op.name(), &[*a, *b], out),
+            Some((sign, level)) => {
+                let parentheses = level < outer;
+                if parentheses {
+                    out.push('(');
+                }
+                sub(*a, level, out);
+                let _ = write!(out, " {sign} ");
+                sub(*b, level + 1, out);
+                if parentheses {
+                    out.push(')');
+                }
+            }
+        },
+    }
+}
