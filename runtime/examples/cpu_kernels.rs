@@ -142,7 +142,8 @@ fn convs(ws: &mut Workspace, model: &str, rows: &[ConvRow]) {
         let shape = ConvShape::new([1, h, h, c], o, [k, k], [stride; 2], [pad; 4], [1, 1], groups);
         let (x, w, bias) = (noise(h * h * c), noise(o * c / groups * k * k), noise(o));
         let mut y = vec![0.0f32; shape.out_h * shape.out_w * o];
-        let weights = PackedConv::new(ws.isa(), &w, o, c / groups, [k, k], groups);
+        let direct = PackedConv::new(ws.isa(), &w, o, c / groups, [k, k], groups);
+        let winograd = shape.winograd_pays().then(|| PackedConv::winograd(ws.isa(), &w, o, c));
         let conv = Conv {
             shape,
             input: x.as_ptr().cast(),
@@ -153,7 +154,7 @@ fn convs(ws: &mut Workspace, model: &str, rows: &[ConvRow]) {
             } else {
                 ImageStrides::nhwc(h, h, c)
             },
-            weights: &weights,
+            weights: &direct,
             output: y.as_mut_ptr().cast(),
             output_elem: Elem::F32,
             output_strides: ImageStrides::nhwc(shape.out_h, shape.out_w, o),
@@ -165,17 +166,25 @@ fn convs(ws: &mut Workspace, model: &str, rows: &[ConvRow]) {
             epilogue: None,
         };
         let flops = 2.0 * (shape.out_h * shape.out_w * o * (c / groups) * k * k) as f64;
+        let name = format!("conv {h}x{h} {c}->{o} k{k} s{stride} g{groups} x{times}");
         // SAFETY: the operands are vectors of the shape's sizes.
-        let seconds = least(flops, || unsafe { conv2d(ws, &conv) });
-        report(
-            &format!("conv {h}x{h} {c}->{o} k{k} s{stride} g{groups} x{times}"),
-            flops,
-            seconds,
-        );
+        let mut seconds = least(flops, || unsafe { conv2d(ws, &conv) });
+        report(&name, flops, seconds);
+        if let Some(weights) = &winograd {
+            let conv = Conv { weights, ..conv };
+            // SAFETY: as above.
+            let other = least(flops, || unsafe { conv2d(ws, &conv) });
+            report(&format!("{name} Winograd"), flops, other);
+            seconds = seconds.min(other);
+        }
         all_flops += flops * times as f64;
         all_seconds += seconds * times as f64;
     }
-    report(&format!("{model}: all convolutions"), all_flops, all_seconds);
+    report(
+        &format!("{model}: all convolutions, the faster way each"),
+        all_flops,
+        all_seconds,
+    );
 }
 
 fn attentions(ws: &mut Workspace) {

@@ -94,7 +94,7 @@ impl ConvShape {
     /// Whether [`PackedConv::winograd`] can serve this shape, and is expected to be faster than [`PackedConv::new`]: measured
     /// on AVX-512. Not where few pixels share the transformed weights, which are four times as large.
     pub fn winograd_pays(&self) -> bool {
-        self.winograd_serves() && self.c >= 32 && self.o >= 32 && self.n * self.out_h * self.out_w >= 169
+        self.winograd_serves() && self.c >= 16 && self.o >= 32 && self.n * self.out_h * self.out_w >= 169
     }
     fn winograd_serves(&self) -> bool {
         [self.kh, self.kw] == [3, 3] && self.stride == [1, 1] && self.dilation == [1, 1] && self.groups == 1

@@ -117,8 +117,15 @@ pub(crate) unsafe fn winograd(
     let (output, builtin, epilogue) = (SyncPtr(conv.output), conv.builtin, conv.epilogue);
     let size = dest.elem.size() as isize;
     let n_stride = conv.output_strides.n;
+    let weights_fit = u.bytes() <= 1 << 20;
     ws.parallel_for(s.n * panels * groups, &|task, thread, scratch| {
-        let (n, panel, group) = (task / (panels * groups), task / groups % panels, task % groups);
+        // What is smaller stays in L2: all weights while patches stream, or one panel of them.
+        let (n, rest) = (task / (panels * groups), task % (panels * groups));
+        let (panel, group) = if weights_fit {
+            (rest % panels, rest / panels)
+        } else {
+            (rest / groups, rest % groups)
+        };
         let (y0, y1) = (group * per_task, ((group + 1) * per_task).min(py));
         let count = (y1 - y0) * px;
         let first = (n * py + y0) * px;
