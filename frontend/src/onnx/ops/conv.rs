@@ -1,14 +1,18 @@
 //! Convolutions, and how windows read their attributes.
 
-use ir::Dim;
-use ir::op::{Conv, Layout, Op, Window};
+use ir::op::{BinaryOp, Conv, Layout, Op, Window};
+use ir::{DType, Dim};
 
 use super::{Row, op};
 use crate::onnx::builder::Val;
-use crate::onnx::error::{NodeProblem, Step};
+use crate::onnx::error::Step;
 use crate::onnx::node::Node;
 
-pub(super) const ROWS: &[Row] = &[op("Conv", 1, conv), op("ConvTranspose", 1, conv_transpose)];
+pub(super) const ROWS: &[Row] = &[
+    op("Conv", 1, conv),
+    op("ConvInteger", 10, conv_integer),
+    op("ConvTranspose", 1, conv_transpose),
+];
 
 /// The largest stride, pad, kernel or dilation; keeps window arithmetic inside 64 bits.
 const WINDOW_LIMIT: i64 = 1 << 24;
@@ -149,12 +153,66 @@ fn conv(node: &mut Node<'_>) -> Step<Vec<Val>> {
     Ok(vec![node.add(Op::Conv(conv), &p.operands)?])
 }
 
+/// `(x − x₀) ∗ (w − w₀)` in `i32`; `w₀` is one number or one a filter.
+fn conv_integer(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let (x, filter) = (node.input(0)?, node.input(1)?);
+    let (x_zero, filter_zero) = (node.optional(2), node.optional(3));
+    Ok(vec![integer_conv(node, (x, x_zero), (filter, filter_zero), None)?])
+}
+
+/// A convolution of quantised operands, each with its zero point, in `i32`.
+pub(super) fn integer_conv(
+    node: &mut Node<'_>,
+    x: (Val, Option<Val>),
+    filter: (Val, Option<Val>),
+    bias: Option<Val>,
+) -> Step<Val> {
+    let x = centred(node, x.0, x.1, 1)?;
+    let filter = centred(node, filter.0, filter.1, 0)?;
+    let (input, weights) = (node.shape(x), node.shape(filter));
+    if input.rank() < 3 || weights.rank() != input.rank() {
+        return node.rank_error(0, "at least 3, and the filter's the same");
+    }
+    let spatial = input[2..].to_vec();
+    let kernel = kernel(node, filter, spatial.len())?;
+    let window = window(node, &spatial, &kernel)?;
+    let groups = node.int_or("group", 1)?;
+    if !(1..=WINDOW_LIMIT).contains(&groups) {
+        return node.bad("group", groups, "at least 1");
+    }
+    node.build.require_equal(&input[1], &(weights[1].clone() * groups))?;
+    let operands: Vec<Val> = [Some(x), Some(filter), bias].into_iter().flatten().collect();
+    let conv = Conv {
+        window,
+        groups,
+        layout: Layout::ChannelsFirst,
+        transposed: None,
+        out: DType::I32,
+    };
+    node.add(Op::Conv(conv), &operands)
+}
+
+/// `x − zero` in `i32`; a vector of zero points runs along `axis`.
+pub(super) fn centred(node: &mut Node<'_>, x: Val, zero: Option<Val>, axis: usize) -> Step<Val> {
+    let wide = node.cast(x, DType::I32)?;
+    let Some(zero) = zero else { return Ok(wide) };
+    let mut zero = node.cast(zero, DType::I32)?;
+    if node.rank(zero) == 1 {
+        let mut dims = vec![Dim::Const(1); node.rank(x)];
+        if let Some(dim) = dims.get_mut(axis) {
+            *dim = node.shape(zero)[0].clone();
+        }
+        zero = node.reshape(zero, dims)?;
+    }
+    node.binary(BinaryOp::Sub, wide, zero)
+}
+
 /// `output_shape`, where given, sets the padding: `total = stride·(n − 1) + extra + reach − output`.
 fn conv_transpose(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let p = parts(node, true)?;
     let count = p.spatial.len();
     let kernel = kernel(node, p.filter, count)?;
-    let extra = spatial_list(node, "output_padding", count, 0)?.unwrap_or_else(|| vec![0; count]);
+    let mut extra = spatial_list(node, "output_padding", count, 0)?.unwrap_or_else(|| vec![0; count]);
     let auto = node.text("auto_pad", "NOTSET")?;
     let same = auto.starts_with("SAME");
     let output = spatial_list(node, "output_shape", count, 1)?;
@@ -176,13 +234,9 @@ fn conv_transpose(node: &mut Node<'_>) -> Step<Vec<Val>> {
                 return node.unsupported(format!("an output size of {wanted} for the varying size {size}"));
             };
             if total < 0 {
-                let (found, expected) = (wanted.to_string(), format!("at most {}", wanted.clone() + total));
-                return Err(NodeProblem::Value {
-                    what: "output size",
-                    found,
-                    expected,
-                }
-                .into());
+                // Larger than any padding gives: the rest is added after.
+                extra[axis] -= total;
+                continue;
             }
             let (small, large) = (total / 2, total - total / 2);
             (pad_low[axis], pad_high[axis]) = if auto == "SAME_UPPER" {

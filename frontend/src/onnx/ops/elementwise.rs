@@ -133,13 +133,35 @@ fn cast(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let to = node.int("to")?;
     let to = dtype_of(node.required("to", to)?)?;
     let x = node.input(0)?;
-    Ok(vec![node.cast(x, to)?])
+    Ok(vec![cast_to(node, x, to)?])
+}
+
+/// Casts to FP8 saturate unless the attribute says otherwise; the `ir`'s does so for `f8e4m3fn` alone.
+fn cast_to(node: &mut Node<'_>, mut x: Val, to: DType) -> Step<Val> {
+    let largest = match to {
+        DType::F8E4M3FN => 448.0,
+        DType::F8E4M3FNUZ => 240.0,
+        DType::F8E5M2 | DType::F8E5M2FNUZ => 57344.0,
+        _ => return node.cast(x, to),
+    };
+    let saturate = node.int_or("saturate", 1)? != 0;
+    if !saturate && to == DType::F8E4M3FN {
+        return node.unsupported("a cast to f8e4m3fn that does not saturate");
+    }
+    if node.dtype(x).is_float() && node.dtype(x).bits() == 8 {
+        x = node.cast(x, DType::F32)?;
+    }
+    if saturate && to != DType::F8E4M3FN && node.dtype(x).is_float() {
+        x = node.with_scalar(BinaryOp::Max, x, -largest)?;
+        x = node.with_scalar(BinaryOp::Min, x, largest)?;
+    }
+    node.cast(x, to)
 }
 
 fn cast_like(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, like) = (node.input(0)?, node.input(1)?);
     let to = node.dtype(like);
-    Ok(vec![node.cast(x, to)?])
+    Ok(vec![cast_to(node, x, to)?])
 }
 
 /// Bounds are attributes before opset 11 and inputs since. Where they cross, the upper one wins.

@@ -6,7 +6,7 @@ use ir::{DType, Dim, Scalar, Shape};
 use super::{Row, microsoft, op};
 use crate::onnx::builder::Val;
 use crate::onnx::error::Step;
-use crate::onnx::node::Node;
+use crate::onnx::node::{Node, dtype_of};
 
 pub(super) const ROWS: &[Row] = &[
     op("BatchNormalization", 7, batch_norm),
@@ -122,9 +122,24 @@ fn normalise(node: &mut Node<'_>, x: Val, scale: Option<Val>, bias: Option<Val>,
 }
 
 fn layer_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    no_statistics(node)?;
     let (x, scale, bias) = (node.input(0)?, node.optional(1), node.optional(2));
-    Ok(vec![normalise(node, x, scale, bias, false)?])
+    let result = normalise(node, x, scale, bias, false)?;
+    if !node.wants(1) && !node.wants(2) {
+        return Ok(vec![result]);
+    }
+    let axis = node.int_or("axis", -1)?;
+    let axes: Vec<usize> = (node.axis(axis, node.rank(x))?..node.rank(x)).collect();
+    // The statistics are in the stash type: f32 unless the attribute says otherwise.
+    let stash = dtype_of(node.int_or("stash_type", 1)?)?;
+    let x = node.cast(x, stash)?;
+    let mean = node.reduce(ReduceOp::Mean, x, axes.clone(), true)?;
+    let centred = node.binary(BinaryOp::Sub, x, mean)?;
+    let square = node.binary(BinaryOp::Mul, centred, centred)?;
+    let variance = node.reduce(ReduceOp::Mean, square, axes, true)?;
+    let epsilon = node.float_or("epsilon", f64::from(1e-5f32))?;
+    let variance = node.with_scalar(BinaryOp::Add, variance, epsilon)?;
+    let inverse = node.unary(UnaryOp::Rsqrt, variance)?;
+    Ok(vec![result, mean, inverse])
 }
 
 fn rms_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {

@@ -3,6 +3,8 @@
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 use ir::{DType, Dim};
 
+use super::conv::integer_conv;
+use super::matmul::integer_product;
 use super::{Row, op};
 use crate::onnx::builder::Val;
 use crate::onnx::error::{NodeProblem, Step};
@@ -11,6 +13,8 @@ use crate::onnx::node::{Node, dtype_of};
 pub(super) const ROWS: &[Row] = &[
     op("DequantizeLinear", 10, dequantize),
     op("DynamicQuantizeLinear", 11, dynamic_quantize),
+    op("QLinearConv", 10, quantised_conv),
+    op("QLinearMatMul", 10, quantised_product),
     op("QuantizeLinear", 10, quantize),
 ];
 
@@ -66,7 +70,9 @@ fn limits(dtype: DType) -> Option<(f64, f64)> {
     let bits = dtype.bits() as i32;
     match dtype {
         DType::U8 | DType::U4 => Some((0.0, 2f64.powi(bits) - 1.0)),
-        DType::I8 | DType::I4 | DType::I16 | DType::I32 => Some((-(2f64.powi(bits - 1)), 2f64.powi(bits - 1) - 1.0)),
+        DType::I8 | DType::I4 | DType::I16 => Some((-(2f64.powi(bits - 1)), 2f64.powi(bits - 1) - 1.0)),
+        // ONNX quantises to no 32-bit type: this is `u16`, which has become `i32`.
+        DType::I32 => Some((0.0, 65535.0)),
         _ => None,
     }
 }
@@ -98,7 +104,7 @@ fn quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
         return Err(NodeProblem::ElementType {
             index: 2,
             found: to,
-            expected: "an integer of at most 32 bits",
+            expected: "an integer of at most 16 bits",
         }
         .into());
     };
@@ -111,10 +117,69 @@ fn quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     Ok(vec![node.cast(value, to)?])
 }
 
+/// Scales an `i32` accumulator down to the type of the result's zero point; `axis` is where a vector of scales runs.
+fn requantise(node: &mut Node<'_>, sum: Val, scales: [Val; 3], zero: Val, axis: usize) -> Step<Val> {
+    let [a, b, out] = scales;
+    let dtype = node.dtype(out);
+    let mut factors = [a, b];
+    for factor in &mut factors {
+        *factor = node.cast(*factor, dtype)?;
+        if node.rank(*factor) == 1 && !node.ty(*factor).elements().is(1) {
+            let mut dims = vec![Dim::Const(1); node.rank(sum)];
+            if let Some(dim) = dims.get_mut(axis) {
+                *dim = node.shape(*factor)[0].clone();
+            }
+            *factor = node.reshape(*factor, dims)?;
+        } else {
+            *factor = node.reshape(*factor, ir::Shape::SCALAR)?;
+        }
+    }
+    let (out, to) = (node.reshape(out, ir::Shape::SCALAR)?, node.dtype(zero));
+    let Some((low, high)) = limits(to) else {
+        return Err(NodeProblem::ElementType {
+            index: 7,
+            found: to,
+            expected: "an integer of at most 16 bits",
+        }
+        .into());
+    };
+    let scale = node.binary(BinaryOp::Mul, factors[0], factors[1])?;
+    let scale = node.binary(BinaryOp::Div, scale, out)?;
+    let value = node.cast(sum, dtype)?;
+    let value = node.binary(BinaryOp::Mul, value, scale)?;
+    let value = node.unary(UnaryOp::Round, value)?;
+    let zero = node.cast(zero, dtype)?;
+    let zero = node.reshape(zero, ir::Shape::SCALAR)?;
+    let value = node.binary(BinaryOp::Add, value, zero)?;
+    let value = node.with_scalar(BinaryOp::Max, value, low)?;
+    let value = node.with_scalar(BinaryOp::Min, value, high)?;
+    node.cast(value, to)
+}
+
+fn quantised_product(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let (a, a_scale, a_zero) = (node.input(0)?, node.input(1)?, node.input(2)?);
+    let (b, b_scale, b_zero) = (node.input(3)?, node.input(4)?, node.input(5)?);
+    let (scale, zero) = (node.input(6)?, node.input(7)?);
+    if !node.ty(a_scale).elements().is(1) {
+        return node.unsupported("QLinearMatMul with one scale a row");
+    }
+    let sum = integer_product(node, (a, Some(a_zero)), (b, Some(b_zero)))?;
+    let axis = node.rank(sum).saturating_sub(1);
+    Ok(vec![requantise(node, sum, [a_scale, b_scale, scale], zero, axis)?])
+}
+
+fn quantised_conv(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let (x, x_scale, x_zero) = (node.input(0)?, node.input(1)?, node.input(2)?);
+    let (w, w_scale, w_zero) = (node.input(3)?, node.input(4)?, node.input(5)?);
+    let (scale, zero, bias) = (node.input(6)?, node.input(7)?, node.optional(8));
+    let sum = integer_conv(node, (x, Some(x_zero)), (w, Some(w_zero)), bias)?;
+    Ok(vec![requantise(node, sum, [x_scale, w_scale, scale], zero, 1)?])
+}
+
 /// To `u8` with the scale and zero point of the data's own range, which always holds 0.
 fn dynamic_quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
-    let dtype = node.require_float(0)?;
+    node.require_float(0)?;
     let axes: Vec<usize> = (0..node.rank(x)).collect();
     let high = node.reduce(ReduceOp::Max, x, axes.clone(), false)?;
     let high = node.with_scalar(BinaryOp::Max, high, 0.0)?;
@@ -132,6 +197,5 @@ fn dynamic_quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let value = node.binary(BinaryOp::Add, value, zero)?;
     let value = node.with_scalar(BinaryOp::Max, value, 0.0)?;
     let value = node.with_scalar(BinaryOp::Min, value, 255.0)?;
-    debug_assert!(dtype.is_float());
     Ok(vec![node.cast(value, DType::U8)?, scale, node.cast(zero, DType::U8)?])
 }

@@ -266,7 +266,12 @@ fn space_to_depth(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (rows, columns) = (divided(node, x, &h, b)?, divided(node, x, &w, b)?);
     let by = Dim::Const(b);
     let split = [n.clone(), c.clone(), rows.clone(), by.clone(), columns.clone(), by];
+    let perm = match node.text("mode", "DCR")?.as_str() {
+        "DCR" => vec![0, 3, 5, 1, 2, 4],
+        "CRD" => vec![0, 1, 3, 5, 2, 4],
+        other => return node.bad("mode", other, "DCR or CRD"),
+    };
     let x = node.reshape(x, split)?;
-    let x = node.transpose(x, vec![0, 3, 5, 1, 2, 4])?;
+    let x = node.transpose(x, perm)?;
     Ok(vec![node.reshape(x, [n, c * (b * b), rows, columns])?])
 }
