@@ -65,24 +65,12 @@ pub enum InputError {
     #[error("the model has no input {0:?}")]
     Unknown(String),
     #[error("input {name:?} is {got}, but the model declares {declared}")]
-    DType {
-        name: String,
-        got: DType,
-        declared: DType,
-    },
+    DType { name: String, got: DType, declared: DType },
     #[error(transparent)]
     Shape(#[from] BindError),
     #[error("input {name:?} has {got} bytes where its type and shape take {expected}")]
-    Bytes {
-        name: String,
-        got: usize,
-        expected: usize,
-    },
+    Bytes { name: String, got: usize, expected: usize },
     /// An output's memory is not what the run fills.
     #[error("output {name:?} needs {expected} bytes, but {got} were given")]
-    Output {
-        name: String,
-        got: usize,
-        expected: usize,
-    },
+    Output { name: String, got: usize, expected: usize },
 }

@@ -95,7 +95,10 @@ impl Executable {
         let bindings = self.bind(inputs)?;
         let mut outputs = self.allocate(&bindings)?;
         self.run_into(&bindings, inputs, &mut outputs, profile)?;
-        outputs.into_iter().map(|o| Ok((o.name.clone(), o.into_tensor()))).collect()
+        outputs
+            .into_iter()
+            .map(|o| Ok((o.name.clone(), o.into_tensor())))
+            .collect()
     }
 
     /// Checks inputs and returns the sizes that they imply.
@@ -133,8 +136,7 @@ impl Executable {
         }
         let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
         let shapes: IndexMap<&str, &[usize]> = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
-        bind_shapes(&plan.symbols, &declared, &shapes)
-            .map_err(|error: BindError| wrong(InputError::Shape(error)))
+        bind_shapes(&plan.symbols, &declared, &shapes).map_err(|error: BindError| wrong(InputError::Shape(error)))
     }
 
     /// Makes memory for the outputs at the given sizes, to be used for many runs.

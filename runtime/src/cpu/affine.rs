@@ -243,7 +243,9 @@ impl<'k> Space<'k> {
     /// kept in order.
     pub(crate) fn split(&mut self, exprs: &[ExprId], groups: &mut [&mut Vec<usize>]) {
         for _ in 0..16 {
-            let Some((dim, factor)) = self.find_split(exprs) else { return };
+            let Some((dim, factor)) = self.find_split(exprs) else {
+                return;
+            };
             let inner = self.extents.len();
             self.extents[dim] /= factor;
             self.extents.push(factor);
@@ -268,12 +270,16 @@ impl<'k> Space<'k> {
             let Expr::Binary(BinaryOp::Div | BinaryOp::Mod | BinaryOp::Rem, a, b) = self.kernel.exprs[id] else {
                 continue;
             };
-            let (Some(a), Some(b)) = (self.affine(a), self.affine(b)) else { continue };
+            let (Some(a), Some(b)) = (self.affine(a), self.affine(b)) else {
+                continue;
+            };
             if !b.is_constant() || b.base <= 1 || self.affine(id).is_some() {
                 continue;
             }
             let (_, rest) = parts(&a, b.base);
-            let steepest = (0..rest.coef.len()).filter(|d| rest.get(*d) > 0).max_by_key(|d| rest.get(*d));
+            let steepest = (0..rest.coef.len())
+                .filter(|d| rest.get(*d) > 0)
+                .max_by_key(|d| rest.get(*d));
             let Some(dim) = steepest else { continue };
             let c = rest.get(dim);
             let factor = b.base / c;
@@ -340,7 +346,10 @@ pub(crate) fn collapse(extents: &mut [i64], groups: &mut [&mut Vec<usize>], root
         while at >= 2 {
             let (outer, inner) = (groups[g][at - 2], groups[g][at - 1]);
             let together = groups.iter().all(|list| {
-                match (list.iter().position(|d| *d == outer), list.iter().position(|d| *d == inner)) {
+                match (
+                    list.iter().position(|d| *d == outer),
+                    list.iter().position(|d| *d == inner),
+                ) {
                     (None, None) => true,
                     (Some(a), Some(b)) => a + 1 == b,
                     _ => false,

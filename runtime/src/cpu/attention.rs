@@ -158,7 +158,10 @@ fn score(kernel: &Kernel, body: &AttentionBody, roots: &Roots, q: usize, k: usiz
 fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Option<AttentionExec>, RuntimeError> {
     let [
         Stmt::Store {
-            param, index, value, ref axes,
+            param,
+            index,
+            value,
+            ref axes,
         },
     ] = body.epilogue[..]
     else {
@@ -186,7 +189,9 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     let mut extents = space.extents.clone();
     collapse(&mut extents, &mut [&mut batch], &mut roots);
     let load = |e: ExprId| -> Option<(usize, Elem, Affine)> {
-        let Expr::Load { param, index } = kernel.exprs[e] else { return None };
+        let Expr::Load { param, index } = kernel.exprs[e] else {
+            return None;
+        };
         Some((
             param.index(),
             elem(kernel.params[param].dtype)?,
@@ -202,8 +207,15 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     let Some(score) = score(kernel, body, &roots, q, k, sizes[1] - sizes[0]) else {
         return Ok(None);
     };
-    for (param, form) in [(query.0, &query.2), (key.0, &key.2), (val.0, &val.2), (param.index(), out)] {
-        let elements = kernel.params[ir::kernel::ParamId::new(param)].elements.eval(cx.bindings)?;
+    for (param, form) in [
+        (query.0, &query.2),
+        (key.0, &key.2),
+        (val.0, &val.2),
+        (param.index(), out),
+    ] {
+        let elements = kernel.params[ir::kernel::ParamId::new(param)]
+            .elements
+            .eval(cx.bindings)?;
         let (lo, hi) = form.range(&extents);
         if !extents.contains(&0) && (lo < 0 || hi >= elements) {
             return Ok(None);
@@ -246,7 +258,9 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     let mask = match score.mask {
         None => None,
         Some((e, keep)) => {
-            let Expr::Load { param, index } = kernel.exprs[e] else { return Ok(None) };
+            let Expr::Load { param, index } = kernel.exprs[e] else {
+                return Ok(None);
+            };
             let Some(f) = roots.get(&index) else { return Ok(None) };
             let elements = kernel.params[param].elements.eval(cx.bindings)?;
             let (lo, hi) = f.range(&extents);
@@ -343,7 +357,10 @@ fn composed(
     };
     super::contract::prepare(rewritten, &scores, cx, pieces)?;
     let x = rewritten.load(param, index);
-    let (max, sum) = (rewritten.kernel.vars.push(DType::F32), rewritten.kernel.vars.push(DType::F32));
+    let (max, sum) = (
+        rewritten.kernel.vars.push(DType::F32),
+        rewritten.kernel.vars.push(DType::F32),
+    );
     let exprs = &mut rewritten.kernel.exprs;
     let max_value = exprs.add(Expr::Var(max), DType::F32);
     let shifted = exprs.add(Expr::Binary(BinaryOp::Sub, x, max_value), DType::F32);

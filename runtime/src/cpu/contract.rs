@@ -123,7 +123,9 @@ pub(crate) fn prepare(
         let sum = rewritten.kernel.exprs.add(Expr::Var(body.acc), DType::F32);
         body.epilogue = vec![store(param, index, sum)];
         let a = Analysis::new(&rewritten.kernel, &body, cx)?;
-        let Some(exec) = product(&rewritten.kernel, &a, &body, cx)? else { break };
+        let Some(exec) = product(&rewritten.kernel, &a, &body, cx)? else {
+            break;
+        };
         pieces.push(Piece::Gemm(Box::new(exec)));
         let value = rewritten.load(param, index);
         let mut stmts = vec![Stmt::Let { var: body.acc, value }];
@@ -234,7 +236,9 @@ impl<'k> Analysis<'k> {
 
     /// The parameter, type and affine index of an operand that is a float load.
     fn load(&self, kernel: &Kernel, e: ExprId) -> Option<(usize, Elem, Affine)> {
-        let Expr::Load { param, index } = kernel.exprs[e] else { return None };
+        let Expr::Load { param, index } = kernel.exprs[e] else {
+            return None;
+        };
         let elem = elem(kernel.params[param].dtype)?;
         Some((param.index(), elem, self.roots.get(&index)?.clone()))
     }
@@ -332,7 +336,11 @@ fn product(
     let packed = match cx.constant(right.param) {
         Some((id, tensor)) if entries > 0 && k > 0 && n > 0 => {
             let one: usize = inner.iter().map(|d| a.extents[*d].max(0) as usize).product();
-            let table: Vec<isize> = if right.table.is_empty() { vec![0] } else { right.table[..one].to_vec() };
+            let table: Vec<isize> = if right.table.is_empty() {
+                vec![0]
+            } else {
+                right.table[..one].to_vec()
+            };
             Some(cx.pack(id, tensor, right.elem, [right.base, right.row, right.col], table, k, n)?)
         }
         _ => None,

@@ -87,7 +87,9 @@ fn direct(
     cx: &Prepare<'_>,
 ) -> Result<Option<ConvExec>, RuntimeError> {
     let kernel = &rewritten.kernel;
-    let Some(shape) = shape(facts, cx)? else { return Ok(None) };
+    let Some(shape) = shape(facts, cx)? else {
+        return Ok(None);
+    };
     let Some((id, tensor)) = cx.constant(facts.filter.index()) else {
         return Ok(None);
     };
@@ -217,8 +219,21 @@ fn shape(facts: &ConvFacts, cx: &Prepare<'_>) -> Result<Option<ConvShape>, Runti
         let fits = |out: usize, size: usize, k: usize, s: usize, d: usize, pad: usize| {
             k > 0 && s > 0 && d > 0 && (out == 0 || (out - 1) * s + (k - 1) * d < size + pad)
         };
-        let fits = fits(out_h, h, kh, shape.stride[0], shape.dilation[0], shape.pad[0] + shape.pad[2])
-            && fits(out_w, w, kw, shape.stride[1], shape.dilation[1], shape.pad[1] + shape.pad[3]);
+        let fits = fits(
+            out_h,
+            h,
+            kh,
+            shape.stride[0],
+            shape.dilation[0],
+            shape.pad[0] + shape.pad[2],
+        ) && fits(
+            out_w,
+            w,
+            kw,
+            shape.stride[1],
+            shape.dilation[1],
+            shape.pad[1] + shape.pad[3],
+        );
         (whole && fits).then_some(shape)
     };
     Ok(build())

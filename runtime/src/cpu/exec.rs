@@ -240,7 +240,10 @@ impl KernelExec {
 
     /// Bytes of scratch a thread, and of temporaries.
     pub(crate) fn memory(&self) -> (usize, usize) {
-        (self.pieces.iter().map(Piece::scratch).max().unwrap_or(0), self.temporary)
+        (
+            self.pieces.iter().map(Piece::scratch).max().unwrap_or(0),
+            self.temporary,
+        )
     }
 
     /// How many temporaries follow the parameters.
@@ -272,7 +275,9 @@ impl KernelExec {
 
 /// Says whether a contraction's epilogue reads the parameter too.
 fn epilogue_reads(kernel: &Kernel, param: usize) -> bool {
-    let Some(body) = contract::body(kernel) else { return true };
+    let Some(body) = contract::body(kernel) else {
+        return true;
+    };
     let exprs: Vec<_> = body
         .epilogue
         .iter()

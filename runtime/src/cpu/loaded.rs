@@ -94,11 +94,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LoadedCpu {
-    pub(crate) fn new(
-        program: Arc<Program>,
-        variant: usize,
-        options: &LoadOptions,
-    ) -> Result<LoadedCpu, RuntimeError> {
+    pub(crate) fn new(program: Arc<Program>, variant: usize, options: &LoadOptions) -> Result<LoadedCpu, RuntimeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if options.threads == 0 { cores } else { options.threads };
         let loaded = LoadedCpu {
@@ -171,7 +167,11 @@ impl LoadedCpu {
                         if placement.sizes[*arg] < need || plan.buffers[*arg].ty.dtype != param.dtype {
                             return Err(RuntimeError::Program(format!(
                                 "kernel {}: parameter {} takes {need} bytes of {}, but buffer {arg} has {} of {}",
-                                kernel.name, param.name, param.dtype, placement.sizes[*arg], plan.buffers[*arg].ty.dtype
+                                kernel.name,
+                                param.name,
+                                param.dtype,
+                                placement.sizes[*arg],
+                                plan.buffers[*arg].ty.dtype
                             )));
                         }
                     }
@@ -326,7 +326,10 @@ fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> {
     }
     for port in plan.inputs.iter().chain(&plan.outputs) {
         if !known(&port.buffer) {
-            return damaged(format!("port {:?} names buffer {}, which is not there", port.name, port.buffer));
+            return damaged(format!(
+                "port {:?} names buffer {}, which is not there",
+                port.name, port.buffer
+            ));
         }
     }
     for (id, step) in plan.steps.iter() {

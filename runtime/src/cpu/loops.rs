@@ -258,7 +258,9 @@ impl LoopsExec {
             .map(|dims| dims.iter().map(|d| a.extents[*d]).product::<i64>())
             .sum::<i64>()
             .max(1);
-        let work = (points.max(0) as usize).saturating_mul(inner.max(0) as usize).saturating_mul(4);
+        let work = (points.max(0) as usize)
+            .saturating_mul(inner.max(0) as usize)
+            .saturating_mul(4);
         let mut lanes = MAX_LANES;
         let mut nest;
         loop {
@@ -423,7 +425,13 @@ impl Stage {
             {
                 let n = if self.own_blocks { 1 } else { lanes };
                 let arg = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
-                fill(Class::of(*dtype), scratch.add(*acc), 0, n, if arg { 0 } else { neutral(*op, *dtype) });
+                fill(
+                    Class::of(*dtype),
+                    scratch.add(*acc),
+                    0,
+                    n,
+                    if arg { 0 } else { neutral(*op, *dtype) },
+                );
                 if arg {
                     scratch.add(*best).cast::<u64>().write_bytes(0xff, n);
                 }
@@ -465,10 +473,22 @@ impl Stage {
                     } => {
                         self.program.run(&frame, externals, &mut results);
                         let buffer = params[*param];
-                        let (class, ui, uv) = (Class::of(*dtype), self.program.is_uniform(0), self.program.is_uniform(1));
+                        let (class, ui, uv) = (
+                            Class::of(*dtype),
+                            self.program.is_uniform(0),
+                            self.program.is_uniform(1),
+                        );
                         for l in 0..rows * cols {
-                            let at = if ui { results[0].bits } else { get_lane(Class::I64, results[0].ptr, l) } as i64;
-                            let new = if uv { results[1].bits } else { get_lane(class, results[1].ptr, l) };
+                            let at = if ui {
+                                results[0].bits
+                            } else {
+                                get_lane(Class::I64, results[0].ptr, l)
+                            } as i64;
+                            let new = if uv {
+                                results[1].bits
+                            } else {
+                                get_lane(class, results[1].ptr, l)
+                            };
                             if at < 0 || at >= *elements {
                                 continue;
                             }
@@ -489,7 +509,11 @@ impl Stage {
             }
             if let Action::Fold { var, dtype, acc, .. } = &self.action {
                 let ptr = scratch.add(*acc);
-                let bits = if self.own_blocks { get_lane(Class::of(*dtype), ptr, 0) } else { 0 };
+                let bits = if self.own_blocks {
+                    get_lane(Class::of(*dtype), ptr, 0)
+                } else {
+                    0
+                };
                 vars.add(var.index()).write(Val { ptr, bits });
             }
         }
@@ -513,7 +537,13 @@ impl Stage {
         // SAFETY: accumulators have as many lanes as the block, one where the fold has its own blocks.
         unsafe {
             let acc = scratch.add(*acc);
-            let lane = |l: usize| if uniform { value.bits } else { get_lane(class, value.ptr, l) };
+            let lane = |l: usize| {
+                if uniform {
+                    value.bits
+                } else {
+                    get_lane(class, value.ptr, l)
+                }
+            };
             if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) {
                 let best = scratch.add(*best).cast::<u64>();
                 let position = |l: usize| match (self.own_blocks, self.inner.col) {
@@ -523,7 +553,11 @@ impl Stage {
                 };
                 for l in 0..lanes {
                     let slot = if self.own_blocks { 0 } else { l };
-                    let first = if self.own_blocks { block == 0 && l == 0 } else { block == 0 };
+                    let first = if self.own_blocks {
+                        block == 0 && l == 0
+                    } else {
+                        block == 0
+                    };
                     let new = lane(l);
                     if first || better(*op, class, new, best.add(slot).read()) {
                         best.add(slot).write(new);
@@ -549,7 +583,11 @@ impl Stage {
                     }
                     _ => {
                         for l in 0..lanes {
-                            let v = if same { lane(l) } else { ops::cast_scalar(*from, *dtype, lane(l)) };
+                            let v = if same {
+                                lane(l)
+                            } else {
+                                ops::cast_scalar(*from, *dtype, lane(l))
+                            };
                             sum = combine(env, *op, *dtype, sum, v);
                         }
                     }
@@ -558,7 +596,16 @@ impl Stage {
             }
             if same {
                 let target = Val { ptr: acc, bits: 0 };
-                return ops::binary(env.isa, binary_of(*op), *dtype, acc, (target, false), (value, uniform), 0, lanes);
+                return ops::binary(
+                    env.isa,
+                    binary_of(*op),
+                    *dtype,
+                    acc,
+                    (target, false),
+                    (value, uniform),
+                    0,
+                    lanes,
+                );
             }
             for l in 0..lanes {
                 let v = ops::cast_scalar(*from, *dtype, lane(l));
@@ -628,7 +675,10 @@ pub(crate) fn better(op: ReduceOp, class: Class, new: u64, old: u64) -> bool {
         }
     };
     match class {
-        Class::F32 => float(f64::from(f32::from_bits(new as u32)), f64::from(f32::from_bits(old as u32))),
+        Class::F32 => float(
+            f64::from(f32::from_bits(new as u32)),
+            f64::from(f32::from_bits(old as u32)),
+        ),
         Class::F64 => float(f64::from_bits(new), f64::from_bits(old)),
         _ if most => (new as i64) > old as i64,
         _ => (new as i64) < old as i64,
@@ -649,7 +699,9 @@ fn by_rows(a: &Analysis<'_>, stmts: &[Stmt], accesses: &Accesses, kernel: &Kerne
         let Some(last) = own.last() else { continue };
         longest = longest.max(a.extents[*last]);
         for id in reachable(kernel, &[*value]) {
-            let Expr::Load { index, .. } = kernel.exprs[id] else { continue };
+            let Expr::Load { index, .. } = kernel.exprs[id] else {
+                continue;
+            };
             let Some(form) = a.roots.get(&index) else { continue };
             rows += usize::from(form.get(*last).abs() == 1);
             cols += usize::from(inner.is_some_and(|d| form.get(d) == 1));
@@ -670,7 +722,9 @@ fn by_rows(a: &Analysis<'_>, stmts: &[Stmt], accesses: &Accesses, kernel: &Kerne
 
 /// Chooses the block's dims and size.
 fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, lanes: usize, ordered: bool) -> Nest {
-    let Some(&last) = parallel.last() else { return Nest::default() };
+    let Some(&last) = parallel.last() else {
+        return Nest::default();
+    };
     let unit_store = |d: usize| accesses.stores.iter().filter(|s| s.get(d) == 1).count();
     let col = if ordered {
         last
@@ -685,13 +739,10 @@ fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, lanes: usize,
     };
     let others: Vec<usize> = parallel.iter().copied().filter(|d| *d != col).collect();
     // A load that is contiguous along another dim is read in tiles.
-    let transposed = others.iter().copied().find(|d| {
-        extents[*d] > 1
-            && accesses
-                .loads
-                .iter()
-                .any(|l| l.get(*d) == 1 && l.get(col).abs() > 1)
-    });
+    let transposed = others
+        .iter()
+        .copied()
+        .find(|d| extents[*d] > 1 && accesses.loads.iter().any(|l| l.get(*d) == 1 && l.get(col).abs() > 1));
     let lanes = lanes as i64;
     let balanced = |extent: i64, most: i64| -> i64 {
         let most = most.clamp(1, extent.max(1));
@@ -707,7 +758,9 @@ fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, lanes: usize,
             let cols = balanced(extents[col], lanes);
             let row = if ordered { None } else { others.last().copied() };
             match row {
-                Some(d) if cols == extents[col] && cols * 2 <= lanes => (Some(d), cols, balanced(extents[d], lanes / cols)),
+                Some(d) if cols == extents[col] && cols * 2 <= lanes => {
+                    (Some(d), cols, balanced(extents[d], lanes / cols))
+                }
                 _ => (None, cols, 1),
             }
         }

@@ -25,6 +25,8 @@ mod loaded;
 mod loops;
 mod ordered;
 mod rewrite;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 use std::sync::Arc;

@@ -109,7 +109,11 @@ impl Lines {
             col: None,
         };
         let nibbles = kernel.params.values().any(|p| p.dtype.bits() < 8);
-        let tasks = if nibbles { 1 } else { points.blocks().min(cx.threads * 4) };
+        let tasks = if nibbles {
+            1
+        } else {
+            points.blocks().min(cx.threads * 4)
+        };
         Ok(Lines {
             space: extents.len(),
             points,
@@ -129,12 +133,7 @@ impl Lines {
         self.value.scratch.max(self.stores.scratch).next_multiple_of(64)
     }
 
-    unsafe fn each(
-        &self,
-        env: &Env<'_>,
-        params: &[*mut u8],
-        run: &(dyn Fn(&mut [i64], &[*mut u8], *mut u8) + Sync),
-    ) {
+    unsafe fn each(&self, env: &Env<'_>, params: &[*mut u8], run: &(dyn Fn(&mut [i64], &[*mut u8], *mut u8) + Sync)) {
         let points = self.points.blocks();
         let params = Params(params);
         env.parallel_for(self.tasks, &|task, scratch| {
@@ -289,7 +288,11 @@ impl SortExec {
     pub(crate) unsafe fn run(&self, env: &Env<'_>, params: &[*mut u8]) {
         let l = &self.lines;
         let len = l.axis.extent.max(0) as usize;
-        let op = if self.largest { ReduceOp::ArgMax } else { ReduceOp::ArgMin };
+        let op = if self.largest {
+            ReduceOp::ArgMax
+        } else {
+            ReduceOp::ArgMin
+        };
         let line = |idx: &mut [i64], params: &[*mut u8], scratch: *mut u8| {
             // SAFETY: the scratch was laid out by `scratch`: positions, program, two registers, the line.
             unsafe {

@@ -92,10 +92,10 @@ pub(crate) fn take(
     dims: TileDims,
 ) -> Result<Option<Taken>, RuntimeError> {
     let kernel = source.kernel;
-    if stmts
-        .iter()
-        .any(|s| matches!(s, Stmt::Fold { .. } | Stmt::Update { .. }) || matches!(s, Stmt::Store { axes, .. } if !axes.is_empty()))
-    {
+    if stmts.iter().any(|s| {
+        matches!(s, Stmt::Fold { .. } | Stmt::Update { .. })
+            || matches!(s, Stmt::Store { axes, .. } if !axes.is_empty())
+    }) {
         return Ok(None);
     }
     // The last float store with columns in steps of one, else the last float store.
@@ -103,7 +103,9 @@ pub(crate) fn take(
         stmts.iter().rposition(|s| match s {
             Stmt::Store { param, index, .. } => {
                 elem(kernel.params[*param].dtype).is_some()
-                    && roots.get(index).is_some_and(|f| !unit || dims.col.is_none() || dims.col_of(f) == 1)
+                    && roots
+                        .get(index)
+                        .is_some_and(|f| !unit || dims.col.is_none() || dims.col_of(f) == 1)
             }
             _ => false,
         })
@@ -111,9 +113,16 @@ pub(crate) fn take(
     let Some(chosen) = candidate(true).or_else(|| candidate(false)) else {
         return Ok(None);
     };
-    let Stmt::Store { param, index, value, .. } = stmts[chosen] else { return Ok(None) };
+    let Stmt::Store {
+        param, index, value, ..
+    } = stmts[chosen]
+    else {
+        return Ok(None);
+    };
     let out = kernel.params[param].dtype;
-    let (Some(out_elem), Some(form)) = (elem(out), roots.get(&index)) else { return Ok(None) };
+    let (Some(out_elem), Some(form)) = (elem(out), roots.get(&index)) else {
+        return Ok(None);
+    };
     let result = Output {
         param: param.index(),
         elem: out_elem,
@@ -191,7 +200,9 @@ pub(crate) fn take(
                     break;
                 }
             }
-            Expr::Unary(UnaryOp::Relu, _) if taken.activation == Activation::None => taken.activation = Activation::Relu,
+            Expr::Unary(UnaryOp::Relu, _) if taken.activation == Activation::None => {
+                taken.activation = Activation::Relu
+            }
             Expr::Binary(op @ (BinaryOp::Max | BinaryOp::Min), a, b) => {
                 let Some(v) = number(other(a, b)) else { break };
                 taken.activation = match (op, taken.activation) {

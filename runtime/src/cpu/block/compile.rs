@@ -200,10 +200,7 @@ impl Builder<'_> {
     }
 
     fn steps(&self, form: &Affine) -> (i64, i64) {
-        (
-            self.row.map_or(0, |d| form.get(d)),
-            self.col.map_or(0, |d| form.get(d)),
-        )
+        (self.row.map_or(0, |d| form.get(d)), self.col.map_or(0, |d| form.get(d)))
     }
 
     fn expr(&mut self, id: ExprId) -> Reg {
@@ -266,7 +263,12 @@ impl Builder<'_> {
                 let from = exprs.dtype(a);
                 let a = self.expr(a);
                 let dst = self.reg(Class::of(dtype), self.info(a).uniform);
-                self.emit(Inst::Unary { dst, op, dtype: from, a });
+                self.emit(Inst::Unary {
+                    dst,
+                    op,
+                    dtype: from,
+                    a,
+                });
                 dst
             }
             Expr::Binary(op, a, b) => {

@@ -25,9 +25,7 @@ fn f8_table(dtype: DType) -> &'static [f32; 256] {
         DType::F8E5M2 => 2,
         _ => 3,
     };
-    TABLES[which].get_or_init(|| {
-        std::array::from_fn(|byte| ir::convert::decode_f64(dtype, &[byte as u8], 1)[0] as f32)
-    })
+    TABLES[which].get_or_init(|| std::array::from_fn(|byte| ir::convert::decode_f64(dtype, &[byte as u8], 1)[0] as f32))
 }
 
 /// Reads element `index` of a buffer as register bits.
@@ -78,7 +76,8 @@ pub(crate) unsafe fn write(dtype: DType, base: *mut u8, index: i64, bits: u64) {
         DType::F16 => base.cast::<u16>().offset(i).write(f16::from_f32(value).to_bits()),
         DType::BF16 => base.cast::<u16>().offset(i).write(bf16::from_f32(value).to_bits()),
         DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => {
-            base.offset(i).write(ir::convert::encode_f64(dtype, &[f64::from(value)])[0]);
+            base.offset(i)
+                .write(ir::convert::encode_f64(dtype, &[f64::from(value)])[0]);
         }
         DType::I32 => base.cast::<i32>().offset(i).write(bits as i32),
         DType::I16 => base.cast::<i16>().offset(i).write(bits as i16),
@@ -88,7 +87,11 @@ pub(crate) unsafe fn write(dtype: DType, base: *mut u8, index: i64, bits: u64) {
             let at = base.offset(i >> 1);
             let nibble = (bits & 15) as u8;
             let old = at.read();
-            at.write(if i & 1 == 0 { old & 0xf0 | nibble } else { old & 0x0f | nibble << 4 });
+            at.write(if i & 1 == 0 {
+                old & 0xf0 | nibble
+            } else {
+                old & 0x0f | nibble << 4
+            });
         }
     }
 }
@@ -189,7 +192,10 @@ pub(crate) unsafe fn load_run(
         DType::I32 => {
             let from = base.cast::<i32>().offset(index as isize);
             let to = dst.cast::<i64>().add(at);
-            (0..n).for_each(|i| to.add(i).write(i64::from(from.offset(i as isize * stride as isize).read())));
+            (0..n).for_each(|i| {
+                to.add(i)
+                    .write(i64::from(from.offset(i as isize * stride as isize).read()))
+            });
         }
         _ => (0..n).for_each(|i| set_lane(class, dst, at + i, read(dtype, base, index + i as i64 * stride))),
     }
@@ -218,7 +224,13 @@ pub(crate) unsafe fn store_run(
             std::ptr::copy(src.add(at * size), to, n * size);
         }
         DType::F16 | DType::BF16 if stride == 1 => {
-            convert::store_ptr(isa, base.offset(index as isize * 2), src.cast::<f32>().add(at), elem(dtype), n);
+            convert::store_ptr(
+                isa,
+                base.offset(index as isize * 2),
+                src.cast::<f32>().add(at),
+                elem(dtype),
+                n,
+            );
         }
         DType::F32 => {
             let to = base.cast::<u32>().offset(index as isize);

@@ -80,19 +80,55 @@ pub(crate) struct Addr {
 /// An instruction.
 #[derive(Clone, Debug)]
 pub(crate) enum Inst {
-    Load { dst: Reg, param: usize, dtype: DType, addr: Addr },
+    Load {
+        dst: Reg,
+        param: usize,
+        dtype: DType,
+        addr: Addr,
+    },
     /// The affine form itself.
-    Index { dst: Reg, form: Affine, row: i64, col: i64 },
-    Unary { dst: Reg, op: UnaryOp, dtype: DType, a: Reg },
-    Binary { dst: Reg, op: BinaryOp, dtype: DType, a: Reg, b: Reg },
-    Cast { dst: Reg, from: DType, to: DType, a: Reg },
+    Index {
+        dst: Reg,
+        form: Affine,
+        row: i64,
+        col: i64,
+    },
+    Unary {
+        dst: Reg,
+        op: UnaryOp,
+        dtype: DType,
+        a: Reg,
+    },
+    Binary {
+        dst: Reg,
+        op: BinaryOp,
+        dtype: DType,
+        a: Reg,
+        b: Reg,
+    },
+    Cast {
+        dst: Reg,
+        from: DType,
+        to: DType,
+        a: Reg,
+    },
     /// Both sides are there: lane by lane.
-    Blend { dst: Reg, cond: Reg, a: Reg, b: Reg },
+    Blend {
+        dst: Reg,
+        cond: Reg,
+        a: Reg,
+        b: Reg,
+    },
     /// Lanes where every form is at least 0 run `then`, the rest `other`.
     Guard(Box<Guard>),
     /// Lanes where `cond` holds take `then`.
     Branch(Box<Branch>),
-    Philox { dst: Reg, seed: u64, lane: u8, counter: Reg },
+    Philox {
+        dst: Reg,
+        seed: u64,
+        lane: u8,
+        counter: Reg,
+    },
 }
 
 #[derive(Clone, Debug)]

@@ -246,7 +246,11 @@ pub(crate) fn unary_scalar(isa: Isa, op: UnaryOp, dtype: DType, a: u64) -> u64 {
         Class::F64 => {
             let x = f64::from_bits(a);
             let y = unary_f64(op, x);
-            if op.is_predicate() { u64::from(y != 0.0) } else { y.to_bits() }
+            if op.is_predicate() {
+                u64::from(y != 0.0)
+            } else {
+                y.to_bits()
+            }
         }
         Class::I64 => unary_i64(op, dtype, a as i64) as u64,
         Class::Bool => match op {
@@ -361,14 +365,12 @@ fn input(v: Val, uniform: bool, l0: usize) -> Input {
 pub(crate) unsafe fn unary(isa: Isa, op: UnaryOp, dtype: DType, dst: *mut u8, a: *const u8, l0: usize, l1: usize) {
     let class = Class::of(dtype);
     match (class, unary_kernel(op)) {
-        (Class::F32, Some(kernel)) => unary_ptr(
-            isa,
-            kernel,
-            dst.cast::<f32>().add(l0),
-            a.cast::<f32>().add(l0),
-            l1 - l0,
-        ),
-        (Class::Bool, _) if op == UnaryOp::Not => (l0..l1).for_each(|l| dst.add(l).write(u8::from(a.add(l).read() == 0))),
+        (Class::F32, Some(kernel)) => {
+            unary_ptr(isa, kernel, dst.cast::<f32>().add(l0), a.cast::<f32>().add(l0), l1 - l0)
+        }
+        (Class::Bool, _) if op == UnaryOp::Not => {
+            (l0..l1).for_each(|l| dst.add(l).write(u8::from(a.add(l).read() == 0)))
+        }
         _ => {
             let to = if op.is_predicate() { Class::Bool } else { class };
             for l in l0..l1 {
@@ -394,7 +396,14 @@ pub(crate) unsafe fn binary(
 ) {
     let class = Class::of(dtype);
     if let (Class::F32, Some(kernel)) = (class, binary_kernel(op)) {
-        return binary_ptr(isa, kernel, dst.cast::<f32>().add(l0), input(a, ua, l0), input(b, ub, l0), l1 - l0);
+        return binary_ptr(
+            isa,
+            kernel,
+            dst.cast::<f32>().add(l0),
+            input(a, ua, l0),
+            input(b, ub, l0),
+            l1 - l0,
+        );
     }
     macro_rules! lanes {
         ($t:ty, $read:expr, |$x:ident, $y:ident| $value:expr => $out:ty) => {{

@@ -1,5 +1,8 @@
 //! Runs a block program.
-#![expect(unsafe_op_in_unsafe_fn, reason = "the interpreter's steps share the contract of `Program::run`")]
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "the interpreter's steps share the contract of `Program::run`"
+)]
 
 use super::memory::{copy, fill, get_lane, load_run, natural, read, set_lane, store_run, write};
 use super::{Addr, Branch, Class, Frame, Guard, Inst, Program, Reg, Store, Val, ops};
@@ -252,7 +255,11 @@ impl Machine<'_> {
             return self.set_ptr(dst, buffer.wrapping_offset(at));
         }
         let to = self.dst(dst);
-        if dtype == ir::DType::F32 && self.frame.rows > 1 && addr.row == 1 && addr.col != 1 && l1 - l0 == self.frame.rows * cols
+        if dtype == ir::DType::F32
+            && self.frame.rows > 1
+            && addr.row == 1
+            && addr.col != 1
+            && l1 - l0 == self.frame.rows * cols
         {
             // A transposed tile: along the contiguous axis of memory.
             let (to, from) = (to.cast::<u32>(), buffer.cast::<u32>().offset(base as isize));
@@ -288,8 +295,7 @@ impl Machine<'_> {
         };
         let (rl, rh) = span(addr.row, r0, r1);
         let (cl, ch) = span(addr.col, c0, c1);
-        base.saturating_add(rl).saturating_add(cl) >= 0
-            && base.saturating_add(rh).saturating_add(ch) < addr.elements
+        base.saturating_add(rl).saturating_add(cl) >= 0 && base.saturating_add(rh).saturating_add(ch) < addr.elements
     }
 
     /// The lanes' share of a row for which all conditions hold.
@@ -462,7 +468,11 @@ impl Machine<'_> {
                     + vector.map_or(0, |v| v.add(lane).read());
                 // What data sends outside is dropped.
                 if at >= 0 && at < store.addr.elements {
-                    let bits = if uniform { value.bits } else { get_lane(class, value.ptr, lane) };
+                    let bits = if uniform {
+                        value.bits
+                    } else {
+                        get_lane(class, value.ptr, lane)
+                    };
                     write(store.dtype, buffer, at, bits);
                 }
             }

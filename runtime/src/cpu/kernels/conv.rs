@@ -592,6 +592,23 @@ impl Taps {
                     // SAFETY: the padded copy holds every tap; the table has `segs * count` entries.
                     unsafe { table.add(ky * count + i).write(image.offset(at)) };
                 }
+            } else if !self.transposed
+                && y0 >= s.pad[0]
+                && x0 >= s.pad[1]
+                && y0 - s.pad[0] + (s.kh - 1) * dy < p.height
+                && x0 - s.pad[1] + (s.kw - 1) * dx < p.width
+            {
+                // The whole window is inside: no test per tap.
+                let (row_step, col_step) = (dy as isize * p.strides.h, dx as isize * p.strides.w);
+                let at = (y0 - s.pad[0]) as isize * p.strides.h + (x0 - s.pad[1]) as isize * p.strides.w;
+                let mut tap = i;
+                for ky in 0..s.kh as isize {
+                    for kx in 0..s.kw as isize {
+                        // SAFETY: inside the image; the table has `segs * count` entries.
+                        unsafe { table.add(tap).write(image.offset(at + ky * row_step + kx * col_step)) };
+                        tap += count;
+                    }
+                }
             } else {
                 let mut tap = i;
                 for ky in 0..s.kh {

@@ -317,3 +317,75 @@ fn winograd_against_the_definition() {
         }
     }
 }
+
+/// Output into a part of a larger image (a concatenation's channels, a pad's inside), which no kernel may overstep.
+#[test]
+fn output_into_a_view() {
+    let mut rng = Rng(15);
+    for mut ws in workspaces() {
+        for (groups, kernel, winograd) in [
+            (1, 3, false),
+            (1, 1, false),
+            (1, 3, true),
+            (20, 3, false),
+            (2, 3, false),
+        ] {
+            let (c, o) = (20, 20);
+            let s = ConvShape::new([2, 9, 11, c], o, [kernel; 2], [1, 1], [kernel / 2; 4], [1, 1], groups);
+            let x = rng.floats(2 * 9 * 11 * c);
+            let w = rng.floats(o * c / groups * kernel * kernel);
+            let packed = if winograd {
+                PackedConv::winograd(ws.isa(), &w, o, c)
+            } else {
+                PackedConv::new(ws.isa(), &w, o, c / groups, [kernel; 2], groups)
+            };
+            // Channels 7..27 of 33; then also rows and columns 1.. of an image padded by one.
+            for border in [0, 1] {
+                let (high, wide) = (9 + 2 * border, 11 + 2 * border);
+                let ys = ImageStrides::nhwc(high, wide, 33);
+                let first = at(ys, 0, border, border, 7);
+                let mut y = vec![f32::NAN; 2 * high * wide * 33];
+                let conv = Conv {
+                    shape: s,
+                    input: x.as_ptr().cast(),
+                    input_elem: Elem::F32,
+                    input_strides: ImageStrides::nhwc(9, 11, c),
+                    weights: &packed,
+                    // SAFETY: inside the vector.
+                    output: unsafe { y.as_mut_ptr().add(first) }.cast(),
+                    output_elem: Elem::F32,
+                    output_strides: ys,
+                    builtin: Builtin::default(),
+                    epilogue: None,
+                };
+                let (per_thread, shared) = conv_scratch(ws.isa(), ws.threads(), &conv, false);
+                ws.reserve(per_thread, shared);
+                let before = ws.scratch_bytes();
+                // SAFETY: the view is inside the vector.
+                unsafe { conv2d(&mut ws, &conv) };
+                assert_eq!(ws.scratch_bytes(), before);
+                for (i, got) in y.iter().enumerate() {
+                    let (n, row, col, ch) = (i / (high * wide * 33), i / (wide * 33) % high, i / 33 % wide, i % 33);
+                    let inside = (border..border + 9).contains(&row) && (border..border + 11).contains(&col);
+                    if inside && (7..27).contains(&ch) {
+                        let (oy, ox) = (row - border, col - border);
+                        let want = reference(&s, &x, conv.input_strides, &w, n, oy, ox, ch - 7);
+                        assert_close(
+                            *got,
+                            want,
+                            1e-6,
+                            2e-4,
+                            &(ws.isa(), groups, kernel, winograd, border, n, oy, ox, ch),
+                        );
+                    } else {
+                        assert!(
+                            got.is_nan(),
+                            "written outside of the view: {:?}",
+                            (groups, kernel, winograd, border, i)
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
