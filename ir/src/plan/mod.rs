@@ -11,6 +11,8 @@
 
 pub mod arena;
 pub mod eval;
+pub mod print;
+pub mod verify;
 
 use serde::{Deserialize, Serialize};
 

@@ -6,6 +6,9 @@
 //!
 //! Invariant: regions are in execution order: the inputs of a region are graph inputs, constants, or outputs of earlier ones.
 
+pub mod print;
+pub mod verify;
+
 use serde::{Deserialize, Serialize};
 
 use crate::entity::{Table, entity};

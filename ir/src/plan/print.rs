@@ -1,0 +1,83 @@
+//! The text of a plan, for people and snapshots; nothing parses it.
+
+use std::fmt::{self, Write as _};
+
+use super::{BufferId, Place, Plan, Port, Work};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&print(self, true))
+    }
+}
+
+/// Prints a plan: ports, buffers, steps, and with `kernels` the text of each kernel.
+pub fn print(plan: &Plan, kernels: bool) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "plan target={} flops={} {{", plan.target, plan.flops);
+    for (symbol, info) in &plan.symbols {
+        let _ = writeln!(out, "  symbol {symbol}: {}", crate::graph::print::bounds(info));
+    }
+    let port = |out: &mut String, what: &str, p: &Port| {
+        let _ = writeln!(out, "  {what} {:?} : {} = {}", p.name, p.ty, p.buffer);
+    };
+    plan.inputs.iter().for_each(|p| port(&mut out, "input", p));
+    plan.outputs.iter().for_each(|p| port(&mut out, "output", p));
+    for (id, b) in plan.buffers.iter() {
+        let place = match &b.place {
+            Place::Input => "input".to_owned(),
+            Place::Output => "output".to_owned(),
+            Place::Constant(c) => format!("constant {c}"),
+            Place::Arena {
+                first,
+                last,
+                in_place_of,
+            } => {
+                let of = in_place_of.map_or(String::new(), |of| format!(" in place of {of}"));
+                format!("arena {first}..={last}{of}")
+            }
+        };
+        let _ = writeln!(out, "  {id} {:?} : {} {place}", b.name, b.ty);
+    }
+    for (id, lane) in plan.lanes.iter() {
+        let _ = writeln!(out, "  {id} = {:?}", lane.kind);
+    }
+    let list = |ids: &[BufferId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    for (id, step) in plan.steps.iter() {
+        let work = match &step.work {
+            Work::Launch { kernel, args } => {
+                let name = plan.kernels.get(*kernel).map_or("?", |k| k.name.as_str());
+                format!("launch {kernel} {name}({})", list(args))
+            }
+            Work::Call {
+                call,
+                operands,
+                results,
+                workspace,
+            } => {
+                let workspace = workspace.map_or(String::new(), |w| format!(" workspace {w}"));
+                format!(
+                    "call {}({}) -> {}{workspace}",
+                    call.name(),
+                    list(operands),
+                    list(results)
+                )
+            }
+            Work::Copy { from, to } => format!("copy {from} -> {to}"),
+        };
+        let waits: Vec<String> = step.waits.iter().map(ToString::to_string).collect();
+        let waits = if waits.is_empty() {
+            String::new()
+        } else {
+            format!(" after {}", waits.join(", "))
+        };
+        let _ = writeln!(out, "  {id} {} {work}{waits}", step.lane);
+    }
+    out.push_str("}\n");
+    if kernels {
+        for kernel in plan.kernels.values() {
+            out.push('\n');
+            out.push_str(&crate::kernel::print::print(kernel));
+        }
+    }
+    out
+}

@@ -1,0 +1,396 @@
+//! Checks a plan against its invariants and collects every error.
+
+use super::arena::place;
+use super::{BufferId, Place, Plan, StepId, Work};
+use crate::dim::hints;
+use crate::entity::{Entity, Table};
+use crate::kernel::Access;
+use crate::kernel::verify::{InvalidKernel, verify as verify_kernel};
+
+/// One way in which a plan is wrong.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error(transparent)]
+    Kernel(#[from] InvalidKernel),
+    #[error("{at} names {what}, which the plan does not have")]
+    Unknown { at: String, what: String },
+    #[error("step {step} has {got} arguments, but its kernel takes {expected}")]
+    Arguments { step: StepId, got: usize, expected: usize },
+    #[error("step {step}: argument {buffer} is {got}, but {param} is {expected}")]
+    Argument {
+        step: StepId,
+        buffer: BufferId,
+        param: String,
+        got: String,
+        expected: String,
+    },
+    #[error("step {step} waits for {wait}, which does not come before it")]
+    Wait { step: StepId, wait: StepId },
+    #[error("step {step} reads {buffer} before any step writes it")]
+    Unwritten { step: StepId, buffer: BufferId },
+    #[error("step {step} writes {buffer}, which is {place}")]
+    ReadOnly {
+        step: StepId,
+        buffer: BufferId,
+        place: &'static str,
+    },
+    #[error("step {step} uses {buffer}, which lives from {first} to {last} only")]
+    Lifetime {
+        step: StepId,
+        buffer: BufferId,
+        first: StepId,
+        last: StepId,
+    },
+    #[error("step {step} uses {buffer} in another lane than {writer}, which writes it, and does not wait for it")]
+    Unordered {
+        step: StepId,
+        buffer: BufferId,
+        writer: StepId,
+    },
+    #[error("{buffer} is in place of {of}: {problem}")]
+    InPlace {
+        buffer: BufferId,
+        of: BufferId,
+        problem: &'static str,
+    },
+    #[error("{a} and {b} share bytes while both are in use")]
+    Overlap { a: BufferId, b: BufferId },
+    #[error("output {name:?} reads {buffer}, which nothing writes")]
+    Output { name: String, buffer: BufferId },
+    #[error("input {name:?} is in {buffer}, which is not an input buffer")]
+    Input { name: String, buffer: BufferId },
+    #[error("the arena cannot be placed at the symbols' hints: {0}")]
+    Place(String),
+}
+
+/// All errors of a plan.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the plan is not valid:\n{}", errors.iter().map(|e| format!("  {e}")).collect::<Vec<_>>().join("\n"))]
+pub struct InvalidPlan {
+    /// Never empty.
+    pub errors: Vec<PlanError>,
+}
+
+/// Checks a plan: every kernel, every reference, reads after writes, lifetimes, waits between lanes, and that no bytes are
+/// shared in time at the symbols' hints.
+///
+/// # Errors
+/// Every error found. Where references dangle, what follows them is not looked at.
+pub fn verify(plan: &Plan) -> Result<(), InvalidPlan> {
+    let mut errors: Vec<PlanError> = Vec::new();
+    errors.extend(
+        plan.kernels
+            .values()
+            .filter_map(|k| verify_kernel(k).err())
+            .map(PlanError::Kernel),
+    );
+    references(plan, &mut errors);
+    if !errors.iter().any(|e| matches!(e, PlanError::Unknown { .. })) {
+        let uses = uses(plan);
+        let clocks = clocks(plan, &mut errors);
+        order(plan, &uses, &clocks, &mut errors);
+        in_place(plan, &uses, &mut errors);
+        overlap(plan, &uses, &clocks, &mut errors);
+    }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(InvalidPlan { errors })
+    }
+}
+
+/// What a step does with a buffer.
+#[derive(Clone, Copy)]
+struct Use {
+    buffer: BufferId,
+    reads: bool,
+    writes: bool,
+}
+
+fn step_uses(plan: &Plan, work: &Work) -> Vec<Use> {
+    let make = |buffer: BufferId, reads, writes| Use { buffer, reads, writes };
+    match work {
+        Work::Launch { kernel, args } => {
+            let params = plan.kernels.get(*kernel).into_iter().flat_map(|k| k.params.values());
+            args.iter()
+                .zip(params)
+                .map(|(b, p)| make(*b, p.access != Access::Write, p.access != Access::Read))
+                .collect()
+        }
+        Work::Call {
+            operands,
+            results,
+            workspace,
+            ..
+        } => {
+            let operands = operands.iter().map(|b| make(*b, true, false));
+            operands
+                .chain(results.iter().chain(workspace).map(|b| make(*b, false, true)))
+                .collect()
+        }
+        Work::Copy { from, to } => vec![make(*from, true, false), make(*to, false, true)],
+    }
+}
+
+fn uses(plan: &Plan) -> Table<StepId, Vec<Use>> {
+    plan.steps.values().map(|s| step_uses(plan, &s.work)).collect()
+}
+
+fn references(plan: &Plan, errors: &mut Vec<PlanError>) {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let mut buffer = |at: String, b: BufferId| {
+        if plan.buffers.get(b).is_none() {
+            found.push((at, b.to_string()));
+        }
+    };
+    for port in plan.inputs.iter().chain(&plan.outputs) {
+        buffer(format!("port {:?}", port.name), port.buffer);
+    }
+    for (id, b) in plan.buffers.iter() {
+        if let Place::Arena {
+            in_place_of: Some(of), ..
+        } = b.place
+        {
+            buffer(format!("buffer {id}"), of);
+        }
+    }
+    for (id, step) in plan.steps.iter() {
+        let named: Vec<BufferId> = match &step.work {
+            Work::Launch { args, .. } => args.clone(),
+            Work::Call {
+                operands,
+                results,
+                workspace,
+                ..
+            } => operands.iter().chain(results).chain(workspace).copied().collect(),
+            Work::Copy { from, to } => vec![*from, *to],
+        };
+        named.into_iter().for_each(|b| buffer(format!("step {id}"), b));
+    }
+    for (id, step) in plan.steps.iter() {
+        if plan.lanes.get(step.lane).is_none() {
+            found.push((format!("step {id}"), step.lane.to_string()));
+        }
+        if let Work::Launch { kernel, .. } = step.work
+            && plan.kernels.get(kernel).is_none()
+        {
+            found.push((format!("step {id}"), kernel.to_string()));
+        }
+    }
+    for (id, b) in plan.buffers.iter() {
+        if let Place::Arena { first, last, .. } = b.place {
+            for step in [first, last].into_iter().filter(|s| plan.steps.get(*s).is_none()) {
+                found.push((format!("buffer {id}"), step.to_string()));
+            }
+        }
+    }
+    errors.extend(found.into_iter().map(|(at, what)| PlanError::Unknown { at, what }));
+}
+
+/// For each step, the last step of each lane that is known to have finished when it starts (itself in its own).
+fn clocks(plan: &Plan, errors: &mut Vec<PlanError>) -> Table<StepId, Vec<Option<StepId>>> {
+    let mut clocks: Table<StepId, Vec<Option<StepId>>> = Table::new();
+    let mut last: Vec<Option<StepId>> = vec![None; plan.lanes.len()];
+    for (id, step) in plan.steps.iter() {
+        let mut clock = vec![None; plan.lanes.len()];
+        let lane = step.lane.index();
+        for before in last[lane].iter().chain(&step.waits) {
+            match clocks.get(*before) {
+                Some(seen) => clock.iter_mut().zip(seen).for_each(|(c, s)| *c = (*c).max(*s)),
+                None => errors.push(PlanError::Wait {
+                    step: id,
+                    wait: *before,
+                }),
+            }
+        }
+        clock[lane] = Some(id);
+        last[lane] = Some(id);
+        clocks.push(clock);
+    }
+    clocks
+}
+
+/// Says whether `earlier` has finished when `later` starts.
+fn finished(plan: &Plan, clocks: &Table<StepId, Vec<Option<StepId>>>, earlier: StepId, later: StepId) -> bool {
+    clocks[later][plan.steps[earlier].lane.index()] >= Some(earlier)
+}
+
+fn order(
+    plan: &Plan,
+    uses: &Table<StepId, Vec<Use>>,
+    clocks: &Table<StepId, Vec<Option<StepId>>>,
+    errors: &mut Vec<PlanError>,
+) {
+    let mut writers: Table<BufferId, Option<StepId>> = plan.buffers.keys().map(|_| None).collect();
+    for (id, step) in plan.steps.iter() {
+        if let Work::Launch { kernel, args } = &step.work {
+            let kernel = &plan.kernels[*kernel];
+            if kernel.params.len() != args.len() {
+                errors.push(PlanError::Arguments {
+                    step: id,
+                    got: args.len(),
+                    expected: kernel.params.len(),
+                });
+            }
+            for (param, arg) in kernel.params.values().zip(args) {
+                let ty = &plan.buffers[*arg].ty;
+                let (have, need) = (ty.elements(), &param.elements);
+                let at_hints = || have.hint(&plan.symbols) >= need.hint(&plan.symbols);
+                if ty.dtype != param.dtype || (have != *need && !at_hints()) {
+                    errors.push(PlanError::Argument {
+                        step: id,
+                        buffer: *arg,
+                        param: param.name.clone(),
+                        got: ty.to_string(),
+                        expected: format!("{} with {} elements", param.dtype, param.elements),
+                    });
+                }
+            }
+        }
+        for u in &uses[id] {
+            let place = &plan.buffers[u.buffer].place;
+            let handed_over = match place {
+                Place::Arena {
+                    in_place_of: Some(of), ..
+                } => writers[*of],
+                _ => None,
+            };
+            if let Place::Arena { first, last, .. } = *place
+                && (id < first || id > last)
+            {
+                errors.push(PlanError::Lifetime {
+                    step: id,
+                    buffer: u.buffer,
+                    first,
+                    last,
+                });
+            }
+            let writer = writers[u.buffer].or(handed_over);
+            match writer {
+                Some(writer) if !finished(plan, clocks, writer, id) => errors.push(PlanError::Unordered {
+                    step: id,
+                    buffer: u.buffer,
+                    writer,
+                }),
+                None if u.reads && matches!(place, Place::Arena { .. } | Place::Output) => {
+                    errors.push(PlanError::Unwritten {
+                        step: id,
+                        buffer: u.buffer,
+                    });
+                }
+                _ => {}
+            }
+        }
+        for u in uses[id].iter().filter(|u| u.writes) {
+            let place = match plan.buffers[u.buffer].place {
+                Place::Input => "an input",
+                Place::Constant(_) => "a constant",
+                Place::Output | Place::Arena { .. } => {
+                    writers[u.buffer] = Some(id);
+                    continue;
+                }
+            };
+            errors.push(PlanError::ReadOnly {
+                step: id,
+                buffer: u.buffer,
+                place,
+            });
+        }
+    }
+    for port in &plan.outputs {
+        let given = matches!(plan.buffers[port.buffer].place, Place::Input | Place::Constant(_));
+        if !given && writers[port.buffer].is_none() {
+            errors.push(PlanError::Output {
+                name: port.name.clone(),
+                buffer: port.buffer,
+            });
+        }
+    }
+    for port in &plan.inputs {
+        if plan.buffers[port.buffer].place != Place::Input {
+            errors.push(PlanError::Input {
+                name: port.name.clone(),
+                buffer: port.buffer,
+            });
+        }
+    }
+}
+
+fn in_place(plan: &Plan, uses: &Table<StepId, Vec<Use>>, errors: &mut Vec<PlanError>) {
+    for (id, buffer) in plan.buffers.iter() {
+        let Place::Arena {
+            first,
+            in_place_of: Some(of),
+            ..
+        } = buffer.place
+        else {
+            continue;
+        };
+        let problem = match plan.buffers[of].place {
+            _ if of >= id => Some("that buffer comes later in the table"),
+            Place::Arena { last, .. } if last > first => Some("that buffer is read after this one is written"),
+            Place::Arena { .. } if !uses[first].iter().any(|u| u.buffer == id && u.writes) => {
+                Some("its first step does not write it")
+            }
+            Place::Arena { .. } => None,
+            _ => Some("that buffer is not in the arena"),
+        };
+        errors.extend(problem.map(|problem| PlanError::InPlace {
+            buffer: id,
+            of,
+            problem,
+        }));
+    }
+}
+
+fn overlap(
+    plan: &Plan,
+    uses: &Table<StepId, Vec<Use>>,
+    clocks: &Table<StepId, Vec<Option<StepId>>>,
+    errors: &mut Vec<PlanError>,
+) {
+    let placement = match place(plan, &hints(&plan.symbols)) {
+        Ok(placement) => placement,
+        Err(error) => {
+            errors.push(PlanError::Place(error.to_string()));
+            return;
+        }
+    };
+    let mut users: Table<BufferId, Vec<StepId>> = plan.buffers.keys().map(|_| Vec::new()).collect();
+    for (step, uses) in uses.iter() {
+        uses.iter().for_each(|u| users[u.buffer].push(step));
+    }
+    // Buffers handed on in place share bytes by intent.
+    let mut root: Table<BufferId, BufferId> = plan.buffers.keys().collect();
+    for (id, b) in plan.buffers.iter() {
+        if let Place::Arena {
+            in_place_of: Some(of), ..
+        } = b.place
+            && of < id
+        {
+            root[id] = root[of];
+        }
+    }
+    let mut ranges: Vec<(usize, usize, BufferId)> = plan
+        .buffers
+        .keys()
+        .filter_map(|id| placement.offsets[id].map(|at| (at, at + placement.sizes[id], id)))
+        .filter(|(start, end, _)| start < end)
+        .collect();
+    ranges.sort_unstable();
+    for (i, &(_, end, a)) in ranges.iter().enumerate() {
+        for &(start, _, b) in &ranges[i + 1..] {
+            if start >= end {
+                break;
+            }
+            let all_before = |x: BufferId, y: BufferId| {
+                users[x]
+                    .iter()
+                    .all(|u| users[y].iter().all(|v| u < v && finished(plan, clocks, *u, *v)))
+            };
+            if root[a] != root[b] && !all_before(a, b) && !all_before(b, a) {
+                errors.push(PlanError::Overlap { a, b });
+            }
+        }
+    }
+}
