@@ -1,0 +1,143 @@
+//! Folds over axes: an axis, a list of axes, or `..` for all. The `_keep` forms keep folded axes with size 1.
+
+use ir::Op;
+use ir::graph::op::ReduceOp;
+
+use super::{IntoAxes, Tensor, axis};
+
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident $keep:ident => $op:ident),+ $(,)?) => {
+        impl Tensor {$(
+            $(#[$doc])*
+            #[track_caller]
+            #[must_use]
+            pub fn $name(&self, axes: impl IntoAxes) -> Tensor {
+                self.reduce(stringify!($name), ReduceOp::$op, axes, false)
+            }
+            $(#[$doc])*
+            /// Folded axes stay with size 1.
+            #[track_caller]
+            #[must_use]
+            pub fn $keep(&self, axes: impl IntoAxes) -> Tensor {
+                self.reduce(stringify!($keep), ReduceOp::$op, axes, true)
+            }
+        )+}
+    };
+}
+
+reductions! {
+    /// The sum.
+    sum sum_keep => Sum,
+    /// The arithmetic mean.
+    mean mean_keep => Mean,
+    /// The product.
+    prod prod_keep => Prod,
+    /// The largest; NaN if any is NaN.
+    max max_keep => Max,
+    /// The smallest; NaN if any is NaN.
+    min min_keep => Min,
+    /// Whether all of a bool tensor are true.
+    all all_keep => All,
+    /// Whether any of a bool tensor is true.
+    any any_keep => Any,
+}
+
+impl Tensor {
+    #[track_caller]
+    fn reduce(&self, name: &'static str, op: ReduceOp, axes: impl IntoAxes, keep_dims: bool) -> Tensor {
+        if self.is_poisoned() {
+            return self.clone();
+        }
+        match axes.axes(name, self) {
+            // The fold of no axes is the identity.
+            Ok(axes) if axes.is_empty() => self.clone(),
+            Ok(axes) => Tensor::op(Op::Reduce { op, axes, keep_dims }, &[self]),
+            Err(error) => Tensor::poisoned(*error),
+        }
+    }
+
+    /// The `i64` position of the largest element along an axis; the first of equals.
+    #[track_caller]
+    #[must_use]
+    pub fn argmax(&self, axis: isize) -> Tensor {
+        let axis = axis!(self, "argmax", axis);
+        Tensor::op(
+            Op::Reduce {
+                op: ReduceOp::ArgMax,
+                axes: vec![axis],
+                keep_dims: false,
+            },
+            &[self],
+        )
+    }
+
+    /// The `i64` position of the smallest element along an axis; the first of equals.
+    #[track_caller]
+    #[must_use]
+    pub fn argmin(&self, axis: isize) -> Tensor {
+        let axis = axis!(self, "argmin", axis);
+        Tensor::op(
+            Op::Reduce {
+                op: ReduceOp::ArgMin,
+                axes: vec![axis],
+                keep_dims: false,
+            },
+            &[self],
+        )
+    }
+
+    /// The variance of the population, `mean((x − mean)²)`, as NumPy's default; folded axes stay with size 1.
+    #[track_caller]
+    #[must_use]
+    pub fn var_keep(&self, axes: impl IntoAxes) -> Tensor {
+        match axes.axes("var", self) {
+            Ok(axes) => {
+                let axes: Vec<isize> = axes.into_iter().map(|a| a as isize).collect();
+                (self - self.mean_keep(&axes[..])).square().mean_keep(&axes[..])
+            }
+            Err(error) => self.poison_with(error),
+        }
+    }
+
+    /// The variance of the population, `mean((x − mean)²)`, as NumPy's default.
+    #[track_caller]
+    #[must_use]
+    pub fn var(&self, axes: impl IntoAxes) -> Tensor {
+        match axes.axes("var", self) {
+            Ok(axes) => {
+                let axes: Vec<isize> = axes.into_iter().map(|a| a as isize).collect();
+                (self - self.mean_keep(&axes[..])).square().mean(&axes[..])
+            }
+            Err(error) => self.poison_with(error),
+        }
+    }
+
+    /// The standard deviation of the population.
+    #[track_caller]
+    #[must_use]
+    pub fn std(&self, axes: impl IntoAxes) -> Tensor {
+        self.var(axes).sqrt()
+    }
+
+    /// The Euclidean norm.
+    #[track_caller]
+    #[must_use]
+    pub fn norm_keep(&self, axes: impl IntoAxes) -> Tensor {
+        self.square().sum_keep(axes).sqrt()
+    }
+
+    /// Divides by the Euclidean norm along an axis, which is taken as at least `epsilon`.
+    #[track_caller]
+    #[must_use]
+    pub fn normalize(&self, axis: isize, epsilon: f64) -> Tensor {
+        self / &self.norm_keep(axis).maximum(epsilon)
+    }
+
+    /// `ln Σ eˣ`, computed without overflow.
+    #[track_caller]
+    #[must_use]
+    pub fn logsumexp(&self, axis: isize) -> Tensor {
+        let largest = self.max_keep(axis);
+        (self - &largest).exp().sum(axis).log() + largest.squeeze(axis)
+    }
+}
