@@ -8,9 +8,6 @@ pub enum Error {
     /// A file could not be read or written.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: std::io::Error },
-    /// The file is none of the kinds that hold a model.
-    #[error("{}: {why}; a model is an .onnx file, a .gir text, or an artifact made by `graphc compile`", path.display())]
-    NotAModel { path: PathBuf, why: String },
     /// An ONNX model could not be imported.
     #[error(transparent)]
     Import(#[from] frontend::onnx::ImportError),
@@ -83,7 +80,6 @@ impl Error {
         use runtime::compile::CompileError;
         match self {
             Error::Io { .. }
-            | Error::NotAModel { .. }
             | Error::Import(_)
             | Error::Parse { .. }
             | Error::Verify { .. }
@@ -93,7 +89,11 @@ impl Error {
             | Error::NoVariant { .. }
             | Error::Config(_) => 2,
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
-            Error::Runtime(e) if e.is_user_error() => 2,
+            Error::Runtime(
+                runtime::RuntimeError::Input { .. }
+                | runtime::RuntimeError::NotAvailable { .. }
+                | runtime::RuntimeError::OutOfMemory { .. },
+            ) => 2,
             Error::Pass(_)
             | Error::Schedule(_)
             | Error::Lower(_)

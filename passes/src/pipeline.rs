@@ -54,3 +54,16 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
     };
     list.to_vec()
 }
+/// Returns the names of all passes of all levels, each once, in the order of the longest list.
+pub fn names() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for level in [OptLevel::O3, OptLevel::O1, OptLevel::O0] {
+        for pass in passes(level) {
+            if !names.contains(&pass.name) {
+                names.push(pass.name);
+            }
+        }
+    }
+    names
+}
+

@@ -142,14 +142,14 @@ fn output(mode: &str, built: &Build) -> Result<String, String> {
     let options = ir::graph::print::PrintOptions { elide_above: Some(16), hide_origins: true };
     Ok(match mode {
         "optimize" => ir::graph::print::print(&report.core, options),
-        "schedule" => regions(built),
+        "schedule" => report.schedule_text(),
         "plan" => built.program.variants[0].plan.to_string(),
         "explain" => {
             let mut text = String::new();
             for f in &report.optimize.fired {
                 text += &format!("{}: {}\n", f.pass, f.rule);
             }
-            text += &regions(built);
+            text += &report.schedule_text();
             for e in &report.fusion.unfused {
                 text += &format!("{} -> {}: {}\n", e.value, e.consumer, e.reason.text());
             }
@@ -157,19 +157,6 @@ fn output(mode: &str, built: &Build) -> Result<String, String> {
         }
         other => return Err(format!("unknown mode {other:?}")),
     })
-}
-
-fn regions(built: &Build) -> String {
-    let report = &built.reports[0];
-    let list = |values: &[ir::Value]| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let mut text = String::new();
-    for (id, r) in report.schedule.regions.iter() {
-        let nodes: Vec<String> =
-            r.nodes.iter().map(|n| format!("{n} {}", report.core.node(*n).op.name())).collect();
-        let (kind, reads, writes) = (r.kind.name(), list(&r.inputs), list(&r.outputs));
-        text += &format!("{id} {kind}({reads}) -> {writes}: {}\n", nodes.join(", "));
-    }
-    text
 }
 
 /// Runs the graph as it was and as it became, and compares.

@@ -62,7 +62,8 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     writable(path)?;
     let mut program = load::load(&args.model, &args.build, targets, context)?.program;
     let stats = load::compile_kernels(&mut program, context)?;
-    ir::program::artifact::save(&program, path)
+    program
+        .save(path)
         .map_err(|e| Error::Artifact { path: path.clone(), message: e.to_string() })?;
     let size = std::fs::metadata(path).map_err(Error::io("read", path))?.len();
     let targets: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
@@ -112,7 +113,7 @@ fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> R
                 return Err(Error::Config("an artifact no longer holds its graph; emit plan, hip or asm".to_owned()));
             }
             (Stage::Core, Some(r)) => text += &r.core.to_string(),
-            (Stage::Schedule, Some(r)) => text += &ir::schedule::print::print(&r.schedule, &r.core),
+            (Stage::Schedule, Some(r)) => text += &r.schedule_text(),
             (Stage::Plan, _) => text += &variant.plan.to_string(),
             (Stage::Hip, _) => {
                 if !variant.plan.target.is_gpu() {

@@ -96,6 +96,21 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
     Ok(Build { program, reports })
 }
 
+impl VariantReport {
+    /// The schedule as text, each region with what it reads, stores and computes.
+    pub fn schedule_text(&self) -> String {
+        let list = |values: &[ir::Value]| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let mut text = String::new();
+        for (id, r) in self.schedule.regions.iter() {
+            let nodes: Vec<String> =
+                r.nodes.iter().map(|n| format!("{n} {}", self.core.node(*n).op.name())).collect();
+            let (kind, reads, writes) = (r.kind.name(), list(&r.inputs), list(&r.outputs));
+            text += &format!("{id} {kind}({reads}) -> {writes}: {}\n", nodes.join(", "));
+        }
+        text
+    }
+}
+
 fn timed<T>(total: &mut Duration, f: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let out = f();

@@ -1,7 +1,9 @@
 //! Reading a model: ONNX, `.gir` text or an artifact, told apart by what is in the file.
 
+use std::io::Read;
 use std::path::Path;
 
+use ir::program::artifact::MAGIC;
 use ir::{Graph, Program};
 
 use crate::error::{Error, Result};
@@ -20,20 +22,23 @@ pub enum Model {
 /// # Errors
 /// A file that is missing, damaged, or of none of the three kinds; imports name the node at fault.
 pub fn load(path: &Path, options: &frontend::onnx::ImportOptions) -> Result<Model> {
-    if ir::program::artifact::is_artifact(path).map_err(Error::io("read", path))? {
-        let program = ir::program::artifact::load(path)
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    if extension == "graphc" || begins_as_artifact(path).map_err(Error::io("read", path))? {
+        let program = Program::load(path)
             .map_err(|e| Error::Artifact { path: path.to_owned(), message: e.to_string() })?;
         return Ok(Model::Program(Box::new(program)));
     }
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("gir") => load_gir(path).map(|g| Model::Graph(Box::new(g))),
-        Some("graphc") => Err(Error::NotAModel {
-            path: path.to_owned(),
-            why: "it does not begin as an artifact does".to_owned(),
-        }),
+    match extension {
+        "gir" => load_gir(path).map(|g| Model::Graph(Box::new(g))),
         // Whatever its name, anything else is tried as ONNX: the reader says what it found instead.
         _ => Ok(Model::Graph(Box::new(frontend::onnx::import(path, options)?))),
     }
+}
+
+fn begins_as_artifact(path: &Path) -> std::io::Result<bool> {
+    let mut start = Vec::new();
+    std::fs::File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut start)?;
+    Ok(start == MAGIC)
 }
 
 /// Reads and verifies a `.gir` file.
