@@ -176,6 +176,9 @@ fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
         let split = node.reshape(value, [batch, rows, Dim::Const(heads), size])?;
         operands.push(node.transpose(split, vec![0, 2, 1, 3])?);
     }
+    if let Some(index) = operands.iter().position(|v| node.rank(*v) != 4) {
+        return node.rank_error(index, "4, or 3 for all of query, key and value");
+    }
     let Some(size) = node.shape(operands[0]).get(3).cloned() else {
         return node.rank_error(0, "3 or 4");
     };
