@@ -210,6 +210,10 @@ pub enum Stmt {
 
 /// What is computed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one body a kernel: a box would save nothing and cost every match"
+)]
 pub enum Body {
     Loops(Loops),
     Contract(ContractBody),
