@@ -525,13 +525,31 @@ pub(crate) fn div_fmas32(a: f32, b: f32, c: f32, scaled: bool) -> f32 {
     ldexp32(a.mul_add(b, c), scale)
 }
 
-/// v_div_fmas_f64.
+/// v_div_fmas_f64: rounded once, after the scaling.
 pub(crate) fn div_fmas64(a: f64, b: f64, c: f64, scaled: bool) -> f64 {
     let sum = a.mul_add(b, c);
-    if !scaled {
+    if !scaled || !sum.is_finite() {
         return sum;
     }
-    ldexp64(sum, if exponent64(c) > 1023 { 128 } else { -128 })
+    let scale = if exponent64(c) > 1023 { 128 } else { -128 };
+    let near = ldexp64(sum, scale);
+    if near.is_normal() || scale > 0 {
+        // In the normal range nothing is lost by the scaling.
+        return near;
+    }
+    // A denormal: where the scaling met a tie, what the sum lost decides.
+    let product = a * b;
+    // The addend is the larger part, so this difference is exact.
+    let lost = (product - (sum - c)) + a.mul_add(b, -product);
+    let half = exp2d(-1075 - scale);
+    let rest = sum - ldexp64(near, -scale);
+    if rest == half && lost > 0.0 {
+        near.next_up()
+    } else if rest == -half && lost < 0.0 {
+        near.next_down()
+    } else {
+        near
+    }
 }
 
 /// v_div_fixup_f32: the special cases of the quotient of `numerator` and `denominator`.

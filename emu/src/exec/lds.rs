@@ -11,13 +11,12 @@ use crate::error::Space;
 /// Builds an LDS instruction; None for another instruction.
 pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
     let rest = name.strip_prefix("ds_")?;
-    let rest = rest.replace("load_", "read_").replace("store_", "write_");
-    let rest = rest.replace("load2", "read2").replace("store2", "write2");
-    let rest = if name.starts_with("ds_storexchg") {
-        name.strip_prefix("ds_")?.to_string()
-    } else {
-        rest
-    };
+    // gfx11 and later spell the same operations differently.
+    let rest = [("load_2addr_stride64_", "read2st64_"), ("store_2addr_stride64_", "write2st64_"),
+        ("load_2addr_", "read2_"), ("store_2addr_", "write2_"), ("load_", "read_"), ("store_", "write_")]
+    .into_iter()
+    .find_map(|(new, old)| rest.strip_prefix(new).map(|tail| format!("{old}{tail}")))
+    .unwrap_or_else(|| rest.to_string());
     Some(match rest.as_str() {
         "nop" | "gws_init" | "gws_barrier" if rest == "nop" => Ok(Box::new(|_, _| Ok(Flow::Next))),
         "bpermute_b32" => permute(b, true, false),

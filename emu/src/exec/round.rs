@@ -78,8 +78,8 @@ pub(crate) fn arith64(kind: Arith, [a, b, c]: [f64; 3], mode: u8) -> f64 {
             let near = a.mul_add(b, c);
             let product = a * b;
             let low = a.mul_add(b, -product);
-            let difference = product - near;
-            (near, (difference + c) + low)
+            let lost = if product.abs() > c.abs() { c - (near - product) } else { product - (near - c) };
+            (near, lost + low)
         }
         Arith::Other => return a,
     };

@@ -170,6 +170,14 @@ fn integer(b: &mut Build<'_>, name: &str) -> Option<Result<Exec, String>> {
                 ((value << (32 - width)) >> (32 - width)) as u32
             }
         }),
+        "v_bitop3_b32" => {
+            let table = b.text.number("bitop3") as u32;
+            i3(b, move |x, y, z| bitop3(table, x, y, z))
+        }
+        "v_bitop3_b16" => {
+            let table = b.text.number("bitop3") as u32;
+            s3(b, move |x, y, z| bitop3(table, x.into(), y.into(), z.into()) as u16)
+        }
         "v_bfi_b32" => i3(b, |x, y, z| (x & y) | (!x & z)),
         "v_bfm_b32" => i2(b, |x, y| ((1u32 << (x & 31)) - 1) << (y & 31)),
         "v_alignbit_b32" => i3(b, |x, y, z| ((u64::from(x) << 32 | u64::from(y)) >> (z & 31)) as u32),
@@ -329,6 +337,14 @@ fn integer(b: &mut Build<'_>, name: &str) -> Option<Result<Exec, String>> {
             (sum as u64, carry)
         }),
         _ => return None,
+    })
+}
+
+/// Any function of three bits, by its table: the sources stand for 0xf0, 0xcc and 0xaa.
+fn bitop3(table: u32, x: u32, y: u32, z: u32) -> u32 {
+    (0..8).fold(0, |out, row| {
+        let pick = |value: u32, bit: u32| if row & bit != 0 { value } else { !value };
+        if table >> row & 1 == 1 { out | (pick(x, 4) & pick(y, 2) & pick(z, 1)) } else { out }
     })
 }
 
