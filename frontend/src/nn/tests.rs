@@ -1,1 +1,202 @@
+//! Modules against plain loops and compositions; loading by name, and every way in which that fails.
 
+use indexmap::IndexMap;
+use ir::graph::eval::evaluate;
+use ir::{DType, HostTensor};
+
+use super::*;
+use crate::shape;
+use crate::tensor::{ConvOptions, PoolOptions};
+use crate::weights::Weights;
+
+fn values(t: &Tensor) -> Vec<f64> {
+    let graph = t.graph().unwrap();
+    evaluate(&graph, &IndexMap::new()).unwrap()["output"].to_f64()
+}
+
+fn noise(dims: &[usize]) -> Tensor {
+    let v: Vec<f32> = crate::onnx::randomize::uniform("x", 1, dims.iter().product(), -1.0, 1.0).collect();
+    Tensor::from_slice(&v, dims)
+}
+
+#[track_caller]
+fn near(got: &Tensor, want: &Tensor) {
+    assert_eq!(got.ty(), want.ty());
+    for (g, w) in values(got).iter().zip(values(want)) {
+        assert!((g - w).abs() < 1e-5, "{g} is not {w}");
+    }
+}
+
+/// A safetensors file of `f32` tensors in memory.
+fn file(tensors: &[(&str, Vec<usize>)]) -> Weights {
+    let bytes: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|(name, dims)| {
+            let n = dims.iter().product();
+            crate::onnx::randomize::uniform(name, 5, n, -1.0, 1.0)
+                .flat_map(f32::to_le_bytes)
+                .collect()
+        })
+        .collect();
+    let views = tensors.iter().zip(&bytes).map(|((name, dims), bytes)| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, dims.clone(), bytes).unwrap();
+        (*name, view)
+    });
+    let all = safetensors::serialize(views, None).unwrap();
+    Weights::from_bytes("test.safetensors", all.into()).unwrap()
+}
+
+#[test]
+fn linear_loads_by_name_and_names_its_constants() {
+    let weights = file(&[("head.weight", vec![3, 4]), ("head.bias", vec![3])]);
+    let (w, b) = (
+        weights.get("head.weight").unwrap().to_host().unwrap().to_f64(),
+        weights.get("head.bias").unwrap().to_host().unwrap().to_f64(),
+    );
+    let linear = Linear::load(&Params::new(weights).sub("head"), 4, 3).unwrap();
+    let x = noise(&[2, 4]);
+    let y = linear.forward(&x);
+    let (got, x) = (values(&y), values(&x));
+    for i in 0..6 {
+        let (row, o) = (i / 3, i % 3);
+        let want: f64 = b[o] + (0..4).map(|k| x[row * 4 + k] * w[o * 4 + k]).sum::<f64>();
+        assert!((got[i] - want).abs() < 1e-6);
+    }
+    let graph = y.graph().unwrap();
+    let names: Vec<_> = graph.constants().values().filter_map(|c| c.name.clone()).collect();
+    assert_eq!(names, ["head.weight", "head.bias"]);
+}
+
+#[test]
+fn a_wrong_file_is_refused_by_name() {
+    let params = Params::new(file(&[("head.weight", vec![3, 4]), ("head.bais", vec![3])])).sub("head");
+    let error = Linear::load(&params, 5, 3).unwrap_err();
+    assert!(
+        matches!(&error, NnError::Shape { name, wanted, found }
+        if name == "head.weight" && wanted == &[3, 5] && found == &[3, 4]),
+        "{error}"
+    );
+    let error = Linear::load(&params, 4, 3).unwrap_err().to_string();
+    assert!(
+        error.contains("\"head.bias\"") && error.contains("\"head.bais\""),
+        "{error}"
+    );
+    let heads = AttentionConfig::new(8, 4).kv_heads(3);
+    assert!(matches!(
+        MultiHeadAttention::load(&Params::random(0), heads),
+        Err(NnError::Config { .. })
+    ));
+    let groups = Conv2dConfig::new(3, 4, 3).options(ConvOptions::default().groups(2));
+    assert!(matches!(
+        Conv2d::load(&Params::random(0), &groups),
+        Err(NnError::Config { .. })
+    ));
+}
+
+#[test]
+fn errors_in_forward_name_the_module_and_the_line() {
+    let linear = Linear::load(&Params::random(0).sub("encoder").sub(3), 4, 3).unwrap();
+    let line = line!() + 1;
+    let error = linear.forward(&noise(&[2, 5])).relu().check().unwrap_err().to_string();
+    assert!(
+        error.contains("\"encoder.3\"") && error.contains(&format!("tests.rs:{line}")),
+        "{error}"
+    );
+    let before = Tensor::zeros(DType::F32, shape![2]) + Tensor::zeros(DType::F32, shape![3]);
+    assert!(
+        !linear
+            .forward(&before)
+            .check()
+            .unwrap_err()
+            .to_string()
+            .contains("encoder")
+    );
+}
+
+#[test]
+fn norms_and_convolutions_follow_their_formulas() {
+    let params = Params::random(3);
+    let x = noise(&[2, 4, 3, 3]);
+    let bn = BatchNorm2d::load(&params.sub("bn"), 4).unwrap();
+    let wide = |t: &Tensor| t.reshape(shape![4, 1, 1]);
+    let want = (&x - wide(&bn.mean)) / (wide(&bn.variance) + bn.epsilon).sqrt() * wide(&bn.scale) + wide(&bn.bias);
+    near(&bn.forward(&x), &want);
+    let conv = Conv2d::load(&params.sub("conv"), &Conv2dConfig::new(4, 6, 1).no_bias()).unwrap();
+    let want = conv
+        .weight
+        .reshape(shape![6, 4])
+        .matmul(&x.flatten(2, 3))
+        .reshape(shape![2, 6, 3, 3]);
+    near(&conv.forward(&x), &want);
+    let row = noise(&[2, 5]);
+    let ln = LayerNorm::load(&params.sub("ln"), 5, 1e-12).unwrap();
+    let centered = &row - row.mean_keep(-1);
+    let want = &centered / (centered.square().mean_keep(-1) + 1e-12).sqrt() * &ln.scale + ln.bias.clone().unwrap();
+    near(&ln.forward(&row), &want);
+    let rms = RmsNorm::load(&params.sub("rms"), 5, 1e-6).unwrap();
+    near(
+        &rms.forward(&row),
+        &(&row / (row.square().mean_keep(-1) + 1e-6).sqrt() * &rms.scale),
+    );
+    let gn = GroupNorm::load(&params.sub("gn"), 2, 4).unwrap();
+    let groups = x.reshape(shape![2, 2, -1]);
+    let centered = &groups - groups.mean_keep(-1);
+    let normal = (&centered / (centered.square().mean_keep(-1) + 1e-5).sqrt()).reshape(x.shape().clone());
+    near(&gn.forward(&x), &(normal * wide(&gn.scale) + wide(&gn.bias)));
+}
+
+#[test]
+fn attention_agrees_with_one_head_after_the_other() {
+    for kv_heads in [4, 2, 1] {
+        let config = AttentionConfig::new(8, 4).kv_heads(kv_heads).causal();
+        let mha = MultiHeadAttention::load(&Params::random(9).sub("attn"), config).unwrap();
+        let x = noise(&[2, 3, 8]);
+        let (q, k, v) = (mha.query.forward(&x), mha.key.forward(&x), mha.value.forward(&x));
+        let visible = Tensor::ones(DType::F32, shape![3, 3]).tril(0).gt(0);
+        let heads: Vec<Tensor> = (0..4)
+            .map(|h| {
+                let shared = (h * kv_heads as i64 / 4) * 2;
+                let (q, k, v) = (q.narrow(2, h * 2, 2), k.narrow(2, shared, 2), v.narrow(2, shared, 2));
+                let scores = q.matmul(&k.t()) / 2f64.sqrt();
+                visible.select(&scores, f64::NEG_INFINITY).softmax(-1).matmul(&v)
+            })
+            .collect();
+        let joined = crate::tensor::cat(&heads.iter().collect::<Vec<_>>(), 2);
+        near(&mha.forward(&x), &mha.output.forward(&joined));
+    }
+}
+
+#[test]
+fn modules_compose() {
+    let params = Params::random(1);
+    let model = Sequential::new()
+        .then(Conv2d::load(&params.sub("c"), &Conv2dConfig::new(1, 2, 3)).unwrap())
+        .then(Activation::Relu)
+        .then(MaxPool2d(PoolOptions::new(2)))
+        .then(Residual(|x: &Tensor| x * 2.0))
+        .then(Dropout)
+        .then(|x: &Tensor| x.flatten(1, 3))
+        .then(Linear::load(&params.sub("l"), 8, 3).unwrap())
+        .then(Activation::Softmax);
+    assert_eq!(model.len(), 8);
+    let y = model.forward(&noise(&[2, 1, 6, 6]));
+    let rows = values(&y.sum(-1));
+    assert!(rows.len() == 2 && rows.iter().all(|s| (s - 1.0).abs() < 1e-5));
+    let ids = Tensor::from_slice(&[1i64, 0], [2]);
+    let table = Embedding::load(&params.sub("e"), 3, 4).unwrap();
+    near(
+        &table.forward(&ids),
+        &crate::tensor::stack(&[&table.weight.at(0, 1), &table.weight.at(0, 0)], 0),
+    );
+}
+
+#[test]
+fn weights_may_be_converted_and_random_ones_depend_on_the_name() {
+    let params = Params::random(1);
+    let get = |p: &Params, n: &str| p.tensor(n, &[4], Init::Fan).unwrap();
+    assert_eq!(values(&get(&params, "a")), values(&get(&params, "a")));
+    assert_ne!(values(&get(&params, "a")), values(&get(&params, "b")));
+    assert_eq!(get(&params.clone().dtype(DType::F16), "a").dtype(), DType::F16);
+    let ints = Tensor::from_host(HostTensor::from_i64(DType::I64, [1], &[1]).unwrap());
+    assert!(Activation::Gelu.forward(&ints).is_poisoned());
+}

@@ -80,13 +80,11 @@ impl InputSpec {
         self
     }
 
-    /// Sets the size of a symbol that costs are estimated for.
+    /// Sets the size of a symbol that costs are estimated for; it is moved into the bounds set before.
     #[must_use]
     pub fn hint(mut self, symbol: &str, size: i64) -> InputSpec {
-        self.symbols
-            .entry(Symbol::new(symbol))
-            .or_insert_with(SymbolInfo::default)
-            .hint = size;
+        let info: &mut SymbolInfo = self.symbols.entry(Symbol::new(symbol)).or_default();
+        info.hint = size.max(info.min).min(info.max.unwrap_or(i64::MAX));
         self
     }
 }
