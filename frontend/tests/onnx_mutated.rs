@@ -8,8 +8,8 @@ use std::path::Path;
 use graphc_frontend::onnx::proto::tensor_shape_proto::dimension::Value;
 use graphc_frontend::onnx::proto::{ModelProto, TensorProto, type_proto};
 use graphc_frontend::onnx::{ImportOptions, import_model, read_bytes};
-use prost::Message;
 use proptest::prelude::*;
+use prost::Message;
 
 /// The models of the node tests, and the tensors that they are run with.
 fn seeds() -> Vec<(ModelProto, Vec<TensorProto>)> {
@@ -32,7 +32,11 @@ fn seeds() -> Vec<(ModelProto, Vec<TensorProto>)> {
         blob(&mut rest);
         let model = ModelProto::decode(blob(&mut rest)).unwrap();
         let lists: Vec<Vec<TensorProto>> = (0..2)
-            .map(|_| (0..number(&mut rest)).map(|_| TensorProto::decode(blob(&mut rest)).unwrap()).collect())
+            .map(|_| {
+                (0..number(&mut rest))
+                    .map(|_| TensorProto::decode(blob(&mut rest)).unwrap())
+                    .collect()
+            })
             .collect();
         seeds.push((model, lists.into_iter().next().unwrap()));
     }
@@ -43,8 +47,22 @@ fn seeds() -> Vec<(ModelProto, Vec<TensorProto>)> {
     seeds
 }
 
-const NUMBERS: [i64; 14] =
-    [0, 1, -1, 2, 3, -2, 7, 64, -100, 1 << 31, 1 << 40, i64::MAX, i64::MIN, i64::MIN + 1];
+const NUMBERS: [i64; 14] = [
+    0,
+    1,
+    -1,
+    2,
+    3,
+    -2,
+    7,
+    64,
+    -100,
+    1 << 31,
+    1 << 40,
+    i64::MAX,
+    i64::MIN,
+    i64::MIN + 1,
+];
 const FLOATS: [f32; 8] = [0.0, -1.0, 0.5, 2.0, 1e30, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
 #[derive(Clone, Copy, Debug)]
@@ -94,10 +112,15 @@ fn apply(model: &mut ModelProto, constants: &[TensorProto], change: Change) {
                 }
             }
         }
-        3 => model.opset_import.iter_mut().for_each(|o| o.version = 7 + (change.value % 17) as i64),
+        3 => model
+            .opset_import
+            .iter_mut()
+            .for_each(|o| o.version = 7 + (change.value % 17) as i64),
         4 => {
             let Some(i) = pick(graph.input.len()) else { return };
-            if let Some(type_proto::Value::TensorType(t)) = graph.input[i].r#type.as_mut().and_then(|t| t.value.as_mut()) {
+            if let Some(type_proto::Value::TensorType(t)) =
+                graph.input[i].r#type.as_mut().and_then(|t| t.value.as_mut())
+            {
                 t.elem_type = change.value as i32 % 23;
             }
         }
