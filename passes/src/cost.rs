@@ -68,8 +68,8 @@ impl CostModel<'_> {
 
     /// Returns the microseconds of a contraction at a share of peak, without a launch.
     pub fn contraction(&self, op: &Op, operands: &[&TensorType], results: &[TensorType], efficiency: f64) -> f64 {
-        let bytes: f64 = operands.iter().map(|t| self.bytes(t)).sum::<f64>()
-            + results.iter().map(|t| self.bytes(t)).sum::<f64>();
+        let bytes: f64 =
+            operands.iter().map(|t| self.bytes(t)).sum::<f64>() + results.iter().map(|t| self.bytes(t)).sum::<f64>();
         let peak = self.target.contract_tops(operands[0].dtype) * 1e6;
         let compute = self.flops(op, operands, results) / (peak * efficiency);
         compute.max(self.transfer(bytes))
@@ -94,9 +94,7 @@ impl CostModel<'_> {
                 POINTWISE_SHARE * (launch + self.transfer(read + written)) + n * weight / vector
             }
             Op::Reduce { .. } => 0.6 * launch + self.transfer(read + written),
-            Op::Contract(_) | Op::Conv(_) => {
-                launch + self.contraction(op, operands, results, GENERATED_EFFICIENCY)
-            }
+            Op::Contract(_) | Op::Conv(_) => launch + self.contraction(op, operands, results, GENERATED_EFFICIENCY),
             Op::Composite(Composite::Attention { .. }) => {
                 launch + self.contraction(op, operands, results, 0.6 * GENERATED_EFFICIENCY)
             }

@@ -16,7 +16,6 @@ pub const PASS: Pass = Pass {
     required: false,
 };
 
-
 /// Returns the graph without dead nodes and constants; the order of what stays is kept.
 pub fn sweep(graph: Graph) -> Graph {
     let mut live = vec![false; graph.nodes().len()];
@@ -67,13 +66,19 @@ pub fn sweep(graph: Graph) -> Graph {
                 if !in_order {
                     continue;
                 }
-                out.add_input(names[&id], node.results[0].clone(), node.origin.clone()).node
+                out.add_input(names[&id], node.results[0].clone(), node.origin.clone())
+                    .node
             }
             Op::Constant(c) => {
                 let new = *constants
                     .entry(*c)
                     .or_insert_with(|| out.push_constant(graph.constants()[*c].clone()));
-                out.push(Op::Constant(new), &[], node.results.iter().cloned(), node.origin.clone())
+                out.push(
+                    Op::Constant(new),
+                    &[],
+                    node.results.iter().cloned(),
+                    node.origin.clone(),
+                )
             }
             op => {
                 let operands: SmallVec<[Value; 3]> = node

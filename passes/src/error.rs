@@ -9,7 +9,7 @@ pub enum PassFault {
     #[error("a rewrite of {origin} does not type: {error}")]
     Infer {
         origin: Origin,
-        error: ir::graph::infer::InferError,
+        error: Box<ir::graph::infer::InferError>,
     },
     /// The pass left a graph that does not verify: a bug of the pass.
     #[error("the graph does not verify: {0}")]

@@ -33,12 +33,12 @@ pub mod runner;
 pub mod schedule;
 pub mod simplify;
 #[cfg(test)]
-mod testing {}
+mod testing;
 
 pub use error::{PassError, PassFault};
-pub use options::{Keep, OptLevel, OptimizeOptions};
 pub use fuse::{Barrier, FusedEdge, Fusion, FusionReport, ScheduleOptions, UnfusedEdge};
 pub use lower::LowerError;
+pub use options::{Keep, OptLevel, OptimizeOptions};
 pub use plan::{PlanOptions, plan};
 pub use report::{Fired, OptimizeReport, PassRun};
 pub use schedule::{ScheduleError, schedule};

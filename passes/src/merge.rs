@@ -26,6 +26,9 @@ const MAX_ELEMENTS: usize = 1 << 28;
 pub const PASS: Pass = Pass {
     name: "merge",
     run: |graph, context| {
+        if !context.options.enabled("merge_contractions") {
+            return Ok(graph.clone());
+        }
         let model = CostModel {
             target: context.target,
             symbols: graph.symbols(),
@@ -42,9 +45,18 @@ pub const PASS: Pass = Pass {
             if let Some(group) = at.swap_remove(&id)
                 && let Some(cost) = emit(&mut builder, group, &model)?
             {
-                let origins = group.members.iter().map(|m| graph.node(m.contract).origin.clone()).collect();
+                let origins = group
+                    .members
+                    .iter()
+                    .map(|m| graph.node(m.contract).origin.clone())
+                    .collect();
                 let n = group.members.len();
-                builder.note("merge_contractions", origins, Some(cost), Some(format!("{n} contractions share an operand")));
+                builder.note(
+                    "merge_contractions",
+                    origins,
+                    Some(cost),
+                    Some(format!("{n} contractions share an operand")),
+                );
             }
             builder.copy(id)?;
         }
@@ -104,7 +116,9 @@ fn groups(g: &Graph) -> Vec<Group> {
     let mut found: IndexMap<(Value, Contract, DType), Vec<Member>> = IndexMap::new();
     for (id, node) in g.nodes().iter() {
         let Op::Contract(contract) = node.op else { continue };
-        let Some(w) = g.as_constant(node.operands[1]) else { continue };
+        let Some(w) = g.as_constant(node.operands[1]) else {
+            continue;
+        };
         if w.shape.len() != 2 || w.dtype.bits() < 8 || contract.transpose_lhs {
             continue;
         }
@@ -115,7 +129,11 @@ fn groups(g: &Graph) -> Vec<Group> {
         {
             let n = w.shape[if contract.transpose_rhs { 0 } else { 1 }];
             let operands = &g.node(*user).operands;
-            let other = if operands[0].node == id { operands[1] } else { operands[0] };
+            let other = if operands[0].node == id {
+                operands[1]
+            } else {
+                operands[0]
+            };
             let vector = g.as_constant(other).is_some_and(|t| t.shape == [n]);
             bias = vector.then_some((*user, other));
         }
@@ -138,7 +156,9 @@ fn groups(g: &Graph) -> Vec<Group> {
 fn emit(b: &mut Builder<'_>, group: &Group, model: &CostModel<'_>) -> Result<Option<(f64, f64)>, PassFault> {
     let old = b.old;
     let first = old.node(group.members[0].contract);
-    let Op::Contract(contract) = first.op else { return Ok(None) };
+    let Op::Contract(contract) = first.op else {
+        return Ok(None);
+    };
     let axis = usize::from(!contract.transpose_rhs);
     let weights: Vec<&HostTensor> = group
         .members

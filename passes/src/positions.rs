@@ -67,7 +67,9 @@ fn uniform(builder: &mut Builder<'_>, facts: &Facts, id: NodeId) -> Result<Optio
     if ty.rank() == 0 {
         return Ok(Some(value));
     }
-    builder.emit(Op::View(View::Broadcast(ty.shape.clone())), &[value]).map(Some)
+    builder
+        .emit(Op::View(View::Broadcast(ty.shape.clone())), &[value])
+        .map(Some)
 }
 
 /// A gather whose index for every data axis is `constant` or `one result axis + constant`: slice, transpose, broadcast.

@@ -281,7 +281,10 @@ impl<'a> Builder<'a> {
         self.intern(op, operands, |graph, origin| {
             graph
                 .add(op.clone(), operands, origin.clone())
-                .map_err(|error| PassFault::Infer { origin, error })
+                .map_err(|error| PassFault::Infer {
+                    origin,
+                    error: Box::new(error),
+                })
         })
     }
 

@@ -83,7 +83,13 @@ fn failure(pass: &'static str, fault: PassFault, graph: &Graph) -> PassError {
     PassError {
         pass,
         fault,
-        graph: graph.to_string(),
+        graph: ir::graph::print::print(
+            graph,
+            ir::graph::print::PrintOptions {
+                elide_above: Some(16),
+                ..ir::graph::print::PrintOptions::default()
+            },
+        ),
     }
 }
 

@@ -10,7 +10,11 @@ use passes::{OptimizeOptions, optimize};
 fn generated(nodes: usize) -> Graph {
     let mut g = Graph::new("generated");
     let at = Origin::Unknown;
-    let mut x = g.add_input("x", TensorType::new(DType::F32, vec![Dim::symbol("batch"), Dim::from(16)]), at.clone());
+    let mut x = g.add_input(
+        "x",
+        TensorType::new(DType::F32, vec![Dim::symbol("batch"), Dim::from(16)]),
+        at.clone(),
+    );
     let add = |g: &mut Graph, op: Op, operands: &[Value]| Value::from(g.add(op, operands, Origin::Unknown).unwrap());
     let binary = |op| Op::binary(op);
     use ir::op::BinaryOp::{Add, Div, Mul};
@@ -52,16 +56,26 @@ fn time_grows_no_worse_than_n_log_n() {
         let start = Instant::now();
         let (out, report) = optimize(graph, &Target::cpu(), &options).unwrap();
         let seconds = start.elapsed().as_secs_f64();
-        let gelus = out.nodes().values().filter(|n| n.op == Op::unary(UnaryOp::Gelu)).count();
+        let gelus = out
+            .nodes()
+            .values()
+            .filter(|n| n.op == Op::unary(UnaryOp::Gelu))
+            .count();
         assert_eq!(gelus, report.count("gelu_erf"), "every fired rule is in the graph");
         assert!(gelus * 13 >= n, "{n}: only {gelus} activations were recognised");
         times.push((n, seconds, report));
     }
     for window in times.windows(2) {
-        let [(n0, t0, _), (n1, t1, report)] = window else { continue };
+        let [(n0, t0, _), (n1, t1, report)] = window else {
+            continue;
+        };
         let log = |n: &usize| (*n as f64) * (*n as f64).ln();
         let allowed = log(n1) / log(n0) * 2.5;
-        let passes: Vec<_> = report.passes.iter().map(|p| format!("{} {:.3}", p.pass, p.seconds)).collect();
+        let passes: Vec<_> = report
+            .passes
+            .iter()
+            .map(|p| format!("{} {:.3}", p.pass, p.seconds))
+            .collect();
         assert!(t1 / t0 < allowed, "{n0}: {t0:.3} s, {n1}: {t1:.3} s; passes {passes:?}");
     }
     println!("{:?}", times.iter().map(|(n, t, _)| (n, t)).collect::<Vec<_>>());

@@ -82,7 +82,9 @@ impl Facts {
     pub fn of(graph: &Graph) -> Facts {
         let mut facts = Facts { facts: Vec::new() };
         for id in graph.nodes().keys() {
-            let fact = facts.transfer(graph, id).map(|f| normal(f, &graph.node(id).results[0].shape));
+            let fact = facts
+                .transfer(graph, id)
+                .map(|f| normal(f, &graph.node(id).results[0].shape));
             facts.facts.push(fact);
         }
         facts
@@ -254,7 +256,7 @@ impl Facts {
         let facts: Option<Vec<&Fact>> = node.operands.iter().map(|v| self.get(*v)).collect();
         let facts = facts?;
         if let Fact::Bool(b) = facts[0] {
-            return facts.iter().all(|f| **f == Fact::Bool(*b)).then(|| Fact::Bool(*b));
+            return facts.iter().all(|f| **f == Fact::Bool(*b)).then_some(Fact::Bool(*b));
         }
         let mut offset = Dim::from(0);
         let mut parts = Vec::new();
@@ -511,7 +513,11 @@ fn fit(graph: &Graph, value: Value) -> Option<Fact> {
     }
     if tensor.dtype == DType::Bool {
         let first = tensor.bytes[0];
-        return tensor.bytes.iter().all(|b| *b == first).then_some(Fact::Bool(first != 0));
+        return tensor
+            .bytes
+            .iter()
+            .all(|b| *b == first)
+            .then_some(Fact::Bool(first != 0));
     }
     let values = tensor.to_i64();
     let mut strides = vec![1usize; tensor.shape.len()];
@@ -522,7 +528,13 @@ fn fit(graph: &Graph, value: Value) -> Option<Fact> {
         .shape
         .iter()
         .zip(&strides)
-        .map(|(size, stride)| if *size > 1 { values[*stride].wrapping_sub(values[0]) } else { 0 })
+        .map(|(size, stride)| {
+            if *size > 1 {
+                values[*stride].wrapping_sub(values[0])
+            } else {
+                0
+            }
+        })
         .collect();
     let fits = values.iter().enumerate().all(|(flat, v)| {
         let mut expected = values[0];

@@ -36,7 +36,11 @@ pub(super) fn attention(
     let one = Dim::from(1);
     let (mut q, mut k, mut v) = (q, k, v);
     if grouped {
-        q = as_shape(b, q, &split(&Shape(vec![batch.clone(), heads.clone(), s.clone(), d]), &group))?;
+        q = as_shape(
+            b,
+            q,
+            &split(&Shape(vec![batch.clone(), heads.clone(), s.clone(), d]), &group),
+        )?;
         k = as_shape(b, k, &split(&kt.shape, &one))?;
         v = as_shape(b, v, &split(&vt.shape, &one))?;
     }

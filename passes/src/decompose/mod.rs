@@ -73,12 +73,7 @@ fn rule_name(composite: &Composite) -> &'static str {
 ///
 /// # Errors
 /// When the operands are not those of the composite.
-pub fn expand(
-    b: &mut Builder<'_>,
-    composite: &Composite,
-    x: &[Value],
-    keep: Keep,
-) -> Result<Value, PassFault> {
+pub fn expand(b: &mut Builder<'_>, composite: &Composite, x: &[Value], keep: Keep) -> Result<Value, PassFault> {
     match composite {
         Composite::Softmax { axis } => softmax::softmax(b, x[0], *axis),
         Composite::LogSoftmax { axis } => softmax::log_softmax(b, x[0], *axis),
@@ -86,9 +81,12 @@ pub fn expand(
         Composite::RmsNorm { axis, epsilon } => norms::rms_norm(b, x, *axis, epsilon.as_f64()),
         Composite::BatchNorm { epsilon, layout } => norms::batch_norm(b, x, epsilon.as_f64(), *layout),
         Composite::GroupNorm { groups, epsilon } => norms::group_norm(b, x, *groups, epsilon.as_f64()),
-        Composite::LocalResponseNorm { size, alpha, beta, bias } => {
-            norms::local_response_norm(b, x[0], *size, alpha.as_f64(), beta.as_f64(), bias.as_f64())
-        }
+        Composite::LocalResponseNorm {
+            size,
+            alpha,
+            beta,
+            bias,
+        } => norms::local_response_norm(b, x[0], *size, alpha.as_f64(), beta.as_f64(), bias.as_f64()),
         Composite::Attention { scale, causal, mask } => {
             attention::attention(b, x, scale.as_f64(), *causal, *mask, keep)
         }

@@ -11,6 +11,7 @@ use ir::op::{Elementwise, View};
 use ir::{Bindings, HostTensor, Op, Value};
 
 use crate::error::PassFault;
+use crate::options::OptimizeOptions;
 use crate::rewrite::{Builder, Rule};
 use crate::runner::Pass;
 
@@ -23,13 +24,19 @@ const TINY: usize = 256;
 pub const PASS: Pass = Pass {
     name: "fold",
     run: |graph, context| {
-        let rules = crate::simplify::enabled(context.options);
-        let mut builder = Builder::new(graph, "fold").with_rules(std::iter::once(RULE).chain(rules));
+        let rules = with_simplify(context.options);
+        let mut builder = Builder::new(graph, "fold").with_rules(rules);
         builder.copy_rest()?;
         Ok(builder.finish(&mut context.fired))
     },
     required: false,
 };
+
+/// Folding and the clean-up rules that the options allow.
+pub(crate) fn with_simplify(options: &OptimizeOptions) -> Vec<Rule> {
+    let fold = options.enabled(RULE.name).then_some(RULE);
+    fold.into_iter().chain(crate::simplify::enabled(options)).collect()
+}
 
 /// Folds an op on constants.
 pub const RULE: Rule = Rule {
@@ -42,7 +49,9 @@ fn fold(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
         return dim_value(b, op);
     }
     let foldable = match op {
-        Op::Elementwise(_) | Op::Reduce { .. } | Op::View(_) | Op::Gather(_) | Op::Contract(_) | Op::Scan { .. } => true,
+        Op::Elementwise(_) | Op::Reduce { .. } | Op::View(_) | Op::Gather(_) | Op::Contract(_) | Op::Scan { .. } => {
+            true
+        }
         Op::Composite(_) | Op::Scatter(_) | Op::Conv(_) | Op::Pool(_) => true,
         Op::Input { .. }
         | Op::Constant(_)
@@ -55,9 +64,13 @@ fn fold(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
     if !foldable {
         return Ok(None);
     }
-    let Ok(types) = b.graph().infer(op, x) else { return Ok(None) };
+    let Ok(types) = b.graph().infer(op, x) else {
+        return Ok(None);
+    };
     let [ty] = types.as_slice() else { return Ok(None) };
-    let Some(shape) = ty.shape.as_consts() else { return Ok(None) };
+    let Some(shape) = ty.shape.as_consts() else {
+        return Ok(None);
+    };
     let shape: Vec<usize> = shape.into_iter().map(|d| d.max(0) as usize).collect();
     let elements: usize = shape.iter().product();
     let tensors: Vec<&HostTensor> = x.iter().filter_map(|v| b.as_constant(*v)).collect();
@@ -67,12 +80,12 @@ fn fold(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
     }
     let made = match fast(op, &tensors, &shape) {
         Some(t) => Some(t),
-        None if elements <= SMALL && read <= 4 * SMALL => {
-            evaluate(op, &tensors)
-        }
+        None if elements <= SMALL && read <= 4 * SMALL => evaluate(op, &tensors),
         None => None,
     };
-    Ok(made.filter(|t| t.shape == shape && t.dtype == ty.dtype).map(|t| b.constant(t)))
+    Ok(made
+        .filter(|t| t.shape == shape && t.dtype == ty.dtype)
+        .map(|t| b.constant(t)))
 }
 
 /// Evaluates an op of one result by its meaning; an op that these numbers make meaningless is left alone.

@@ -56,29 +56,31 @@ fn permute_elements<const W: usize>(bytes: &[u8], shape: &[usize], strides: &[us
     }
     let step = strides[outer.len()];
     let rows_each = (PIECE / inner).max(1);
-    out.par_chunks_mut(rows_each * inner * W).enumerate().for_each(|(piece, out)| {
-        let out = out.as_chunks_mut::<W>().0;
-        // The position of the first row of this piece, then counted on.
-        let mut index = vec![0usize; outer.len()];
-        let mut rest = piece * rows_each;
-        for (i, size) in outer.iter().enumerate().rev() {
-            index[i] = rest % size;
-            rest /= size;
-        }
-        for row in out.chunks_exact_mut(inner) {
-            let start: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
-            for (to, from) in row.iter_mut().zip(source[start..].iter().step_by(step)) {
-                *to = *from;
-            }
+    out.par_chunks_mut(rows_each * inner * W)
+        .enumerate()
+        .for_each(|(piece, out)| {
+            let out = out.as_chunks_mut::<W>().0;
+            // The position of the first row of this piece, then counted on.
+            let mut index = vec![0usize; outer.len()];
+            let mut rest = piece * rows_each;
             for (i, size) in outer.iter().enumerate().rev() {
-                index[i] += 1;
-                if index[i] < *size {
-                    break;
-                }
-                index[i] = 0;
+                index[i] = rest % size;
+                rest /= size;
             }
-        }
-    });
+            for row in out.chunks_exact_mut(inner) {
+                let start: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
+                for (to, from) in row.iter_mut().zip(source[start..].iter().step_by(step)) {
+                    *to = *from;
+                }
+                for (i, size) in outer.iter().enumerate().rev() {
+                    index[i] += 1;
+                    if index[i] < *size {
+                        break;
+                    }
+                    index[i] = 0;
+                }
+            }
+        });
     out
 }
 
@@ -86,7 +88,11 @@ fn permute_elements<const W: usize>(bytes: &[u8], shape: &[usize], strides: &[us
 pub fn concat(parts: &[&HostTensor], axis: usize) -> Option<HostTensor> {
     let first = parts.first()?;
     let width = first.dtype.bits() as usize / 8;
-    if width == 0 || parts.iter().any(|p| p.dtype != first.dtype || p.shape.len() != first.shape.len()) {
+    if width == 0
+        || parts
+            .iter()
+            .any(|p| p.dtype != first.dtype || p.shape.len() != first.shape.len())
+    {
         return None;
     }
     let mut shape = first.shape.clone();
@@ -127,7 +133,11 @@ pub fn binary(op: BinaryOp, a: &HostTensor, b: &HostTensor) -> Option<HostTensor
         _ => return None,
     };
     let (x, y) = (a.bytes.as_chunks::<4>().0, b.bytes.as_chunks::<4>().0);
-    let (shape, swapped) = if a.elements() >= b.elements() { (&a.shape, false) } else { (&b.shape, true) };
+    let (shape, swapped) = if a.elements() >= b.elements() {
+        (&a.shape, false)
+    } else {
+        (&b.shape, true)
+    };
     let small = if swapped { &a.shape } else { &b.shape };
     let (large, little) = if swapped { (y, x) } else { (x, y) };
     let apply = move |l: f32, s: f32| if swapped { f(s, l) } else { f(l, s) };
@@ -136,7 +146,11 @@ pub fn binary(op: BinaryOp, a: &HostTensor, b: &HostTensor) -> Option<HostTensor
         return None;
     }
     let offset = shape.len() - small.len();
-    if small.iter().enumerate().any(|(i, n)| *n != 1 && *n != shape[offset + i]) {
+    if small
+        .iter()
+        .enumerate()
+        .any(|(i, n)| *n != 1 && *n != shape[offset + i])
+    {
         return None;
     }
     let mut strides = vec![0usize; shape.len()];
@@ -152,23 +166,25 @@ pub fn binary(op: BinaryOp, a: &HostTensor, b: &HostTensor) -> Option<HostTensor
     let run: usize = shape[run_axis..].iter().product::<usize>().max(1);
     let outer = &shape[..run_axis];
     let runs_each = (PIECE / run).max(1);
-    out.par_chunks_mut(runs_each * run * 4).enumerate().for_each(|(piece, out)| {
-        let out = out.as_chunks_mut::<4>().0;
-        let base = piece * runs_each;
-        for (r, row) in out.chunks_mut(run).enumerate() {
-            let mut rest = base + r;
-            let mut at = 0;
-            for (i, n) in outer.iter().enumerate().rev() {
-                at += rest % n * strides[i];
-                rest /= n;
+    out.par_chunks_mut(runs_each * run * 4)
+        .enumerate()
+        .for_each(|(piece, out)| {
+            let out = out.as_chunks_mut::<4>().0;
+            let base = piece * runs_each;
+            for (r, row) in out.chunks_mut(run).enumerate() {
+                let mut rest = base + r;
+                let mut at = 0;
+                for (i, n) in outer.iter().enumerate().rev() {
+                    at += rest % n * strides[i];
+                    rest /= n;
+                }
+                let s = f32::from_le_bytes(little[at]);
+                let from = &large[(base + r) * run..];
+                for (to, l) in row.iter_mut().zip(from) {
+                    *to = apply(f32::from_le_bytes(*l), s).to_le_bytes();
+                }
             }
-            let s = f32::from_le_bytes(little[at]);
-            let from = &large[(base + r) * run..];
-            for (to, l) in row.iter_mut().zip(from) {
-                *to = apply(f32::from_le_bytes(*l), s).to_le_bytes();
-            }
-        }
-    });
+        });
     tensor(DType::F32, shape.clone(), out)
 }
 
@@ -184,11 +200,13 @@ pub fn round_f32(t: &HostTensor, to: DType) -> Option<HostTensor> {
     };
     let source = t.bytes.as_chunks::<4>().0;
     let mut out = vec![0u8; source.len() * 2];
-    out.par_chunks_mut(PIECE * 2).zip(source.par_chunks(PIECE)).for_each(|(out, source)| {
-        for (to, from) in out.as_chunks_mut::<2>().0.iter_mut().zip(source) {
-            *to = round(f32::from_le_bytes(*from));
-        }
-    });
+    out.par_chunks_mut(PIECE * 2)
+        .zip(source.par_chunks(PIECE))
+        .for_each(|(out, source)| {
+            for (to, from) in out.as_chunks_mut::<2>().0.iter_mut().zip(source) {
+                *to = round(f32::from_le_bytes(*from));
+            }
+        });
     tensor(to, t.shape.clone(), out)
 }
 
@@ -219,10 +237,19 @@ mod tests {
     fn broadcasts_either_operand() {
         let x = t(&[2, 3], &[1., 2., 3., 4., 5., 6.]);
         let column = t(&[2, 1], &[10., 20.]);
-        assert_eq!(binary(BinaryOp::Sub, &x, &column).unwrap().to_f32(), [-9., -8., -7., -16., -15., -14.]);
-        assert_eq!(binary(BinaryOp::Sub, &column, &x).unwrap().to_f32(), [9., 8., 7., 16., 15., 14.]);
+        assert_eq!(
+            binary(BinaryOp::Sub, &x, &column).unwrap().to_f32(),
+            [-9., -8., -7., -16., -15., -14.]
+        );
+        assert_eq!(
+            binary(BinaryOp::Sub, &column, &x).unwrap().to_f32(),
+            [9., 8., 7., 16., 15., 14.]
+        );
         let row = t(&[3], &[1., 0., 2.]);
-        assert_eq!(binary(BinaryOp::Mul, &x, &row).unwrap().to_f32(), [1., 0., 6., 4., 0., 12.]);
+        assert_eq!(
+            binary(BinaryOp::Mul, &x, &row).unwrap().to_f32(),
+            [1., 0., 6., 4., 0., 12.]
+        );
         assert!(binary(BinaryOp::Mul, &column, &row).is_none(), "an outer product grows");
     }
 

@@ -26,8 +26,8 @@ pub const PASS: Pass = Pass {
         if !context.target.channels_last || !wants(graph) {
             return Ok(graph.clone());
         }
-        let rules = std::iter::once(crate::fold::RULE)
-            .chain(crate::simplify::enabled(context.options))
+        let rules = crate::fold::with_simplify(context.options)
+            .into_iter()
             .chain(sink::RULES.iter().copied());
         let mut b = Builder::new(graph, "layout").with_rules(rules);
         for (id, node) in graph.nodes().iter() {

@@ -14,18 +14,38 @@ type Answer = Result<Option<Value>, PassFault>;
 
 /// The rules of this file.
 pub const RULES: &[Rule] = &[
-    Rule { name: "transpose_after_elementwise", apply: after_elementwise },
-    Rule { name: "transpose_after_concat", apply: after_concat },
-    Rule { name: "transpose_after_pad_or_slice", apply: after_pad_or_slice },
-    Rule { name: "transpose_after_reduce", apply: after_reduce },
-    Rule { name: "transpose_after_softmax", apply: after_softmax },
-    Rule { name: "transpose_after_reshape", apply: after_reshape },
+    Rule {
+        name: "transpose_after_elementwise",
+        apply: after_elementwise,
+    },
+    Rule {
+        name: "transpose_after_concat",
+        apply: after_concat,
+    },
+    Rule {
+        name: "transpose_after_pad_or_slice",
+        apply: after_pad_or_slice,
+    },
+    Rule {
+        name: "transpose_after_reduce",
+        apply: after_reduce,
+    },
+    Rule {
+        name: "transpose_after_softmax",
+        apply: after_softmax,
+    },
+    Rule {
+        name: "transpose_after_reshape",
+        apply: after_reshape,
+    },
 ];
 
 /// The source and permutation of a value that is a layout transpose.
 fn source(b: &Builder<'_>, v: Value) -> Option<(Value, Vec<usize>)> {
     match b.def(v) {
-        (Op::View(View::Transpose(perm)), x) if perm.len() >= 3 && (perm.len() > 4 || *perm == to_first(perm.len())) => {
+        (Op::View(View::Transpose(perm)), x)
+            if perm.len() >= 3 && (perm.len() > 4 || *perm == to_first(perm.len())) =>
+        {
             Some((x[0], perm.clone()))
         }
         _ => None,
@@ -56,7 +76,9 @@ fn after_elementwise(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
         let ty = b.ty(v);
         match source(b, v) {
             Some((_, p)) => p == perm,
-            None => ty.rank() <= rank && (b.as_constant(v).is_some() || ty.shape.iter().filter(|d| !d.is(1)).count() <= 1),
+            None => {
+                ty.rank() <= rank && (b.as_constant(v).is_some() || ty.shape.iter().filter(|d| !d.is(1)).count() <= 1)
+            }
         }
     };
     if x.iter().any(|v| b.ty(*v).rank() > rank) || !x.iter().all(|v| fits(b, *v)) {
@@ -87,8 +109,12 @@ fn after_elementwise(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 }
 
 fn after_concat(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Concat { axis }) = op else { return Ok(None) };
-    let Some((_, perm)) = source(b, x[0]) else { return Ok(None) };
+    let Op::View(View::Concat { axis }) = op else {
+        return Ok(None);
+    };
+    let Some((_, perm)) = source(b, x[0]) else {
+        return Ok(None);
+    };
     let mut operands = Vec::new();
     for v in x {
         match source(b, *v) {
@@ -104,7 +130,9 @@ fn after_pad_or_slice(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     let Op::View(view @ (View::Pad { .. } | View::Slice { .. })) = op else {
         return Ok(None);
     };
-    let Some((inner, perm)) = source(b, x[0]) else { return Ok(None) };
+    let Some((inner, perm)) = source(b, x[0]) else {
+        return Ok(None);
+    };
     let back = inverse(&perm);
     let dims = |v: &[Dim]| back.iter().map(|i| v[*i].clone()).collect::<Vec<_>>();
     let moved = match view {
@@ -125,10 +153,17 @@ fn after_pad_or_slice(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 }
 
 fn after_reduce(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::Reduce { op: kind, axes, keep_dims } = op else {
+    let Op::Reduce {
+        op: kind,
+        axes,
+        keep_dims,
+    } = op
+    else {
         return Ok(None);
     };
-    let Some((inner, perm)) = source(b, x[0]) else { return Ok(None) };
+    let Some((inner, perm)) = source(b, x[0]) else {
+        return Ok(None);
+    };
     let mut mapped: Vec<usize> = axes.iter().map(|a| perm[*a]).collect();
     mapped.sort_unstable();
     let y = b.emit(
@@ -160,9 +195,15 @@ fn after_softmax(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
         Op::Composite(Composite::LogSoftmax { axis }) => (*axis, true),
         _ => return Ok(None),
     };
-    let Some((inner, perm)) = source(b, x[0]) else { return Ok(None) };
+    let Some((inner, perm)) = source(b, x[0]) else {
+        return Ok(None);
+    };
     let axis = perm[axis];
-    let composite = if log { Composite::LogSoftmax { axis } } else { Composite::Softmax { axis } };
+    let composite = if log {
+        Composite::LogSoftmax { axis }
+    } else {
+        Composite::Softmax { axis }
+    };
     let y = b.emit(Op::Composite(composite), &[inner])?;
     transposed(b, y, perm)
 }
@@ -171,13 +212,22 @@ fn after_softmax(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 /// whole groups afterwards. Where the axes of a merged group are not neighbours in memory (a channel shuffle), they are
 /// brought together by a transpose that the shuffle needs anyway.
 fn after_reshape(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
-    let Op::View(View::Reshape(to)) = op else { return Ok(None) };
-    let Some((inner, perm)) = source(b, x[0]) else { return Ok(None) };
+    let Op::View(View::Reshape(to)) = op else {
+        return Ok(None);
+    };
+    let Some((inner, perm)) = source(b, x[0]) else {
+        return Ok(None);
+    };
     let from = b.ty(x[0]).shape.clone();
-    let Some(groups) = groups(&from, to) else { return Ok(None) };
+    let Some(groups) = groups(&from, to) else {
+        return Ok(None);
+    };
     let mut order: Vec<usize> = (0..groups.len()).filter(|g| !groups[*g].0.is_empty()).collect();
     order.sort_by_key(|g| groups[*g].0.clone().map(|a| perm[a]).min());
-    let gathered: Vec<usize> = order.iter().flat_map(|g| groups[*g].0.clone().map(|a| perm[a])).collect();
+    let gathered: Vec<usize> = order
+        .iter()
+        .flat_map(|g| groups[*g].0.clone().map(|a| perm[a]))
+        .collect();
     if gathered.len() != perm.len() || order.len() != groups.len() {
         return Ok(None);
     }
@@ -185,7 +235,8 @@ fn after_reshape(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     let memory: Vec<usize> = order.iter().flat_map(|g| groups[*g].1.clone()).collect();
     let outer = inverse(&memory);
     let in_place = gathered.iter().enumerate().all(|(i, p)| i == *p);
-    if !in_place && !(to.rank() >= 4 && outer == to_first(to.rank())) {
+    let shuffle = to.rank() >= 4 && outer == to_first(to.rank());
+    if !in_place && !shuffle {
         return Ok(None);
     }
     let base = b.emit(Op::View(View::Transpose(gathered)), &[inner])?;

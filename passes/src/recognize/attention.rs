@@ -29,7 +29,14 @@ const HIDDEN: f64 = -1e30;
 pub const PASS: Pass = Pass {
     name: "recognize_attention",
     run: |graph, context| {
-        if !graph.nodes().values().any(|n| matches!(n.op, Op::Composite(Composite::Softmax { .. }))) {
+        if !context.options.enabled("attention") {
+            return Ok(graph.clone());
+        }
+        if !graph
+            .nodes()
+            .values()
+            .any(|n| matches!(n.op, Op::Composite(Composite::Softmax { .. })))
+        {
             return Ok(graph.clone());
         }
         let facts = Facts::of(graph);
@@ -37,7 +44,8 @@ pub const PASS: Pass = Pass {
             target: context.target,
             symbols: graph.symbols(),
         };
-        let mut builder = Builder::new(graph, "recognize_attention").with_rules(crate::simplify::enabled(context.options));
+        let mut builder =
+            Builder::new(graph, "recognize_attention").with_rules(crate::simplify::enabled(context.options));
         for (id, node) in graph.nodes().iter() {
             if let Some(found) = find(graph, &facts, id) {
                 builder.origin = node.origin.clone();
@@ -113,7 +121,9 @@ fn find(g: &Graph, facts: &Facts, id: NodeId) -> Option<Found> {
     let full = g.ty(weights).shape.clone();
     let scores = scores(g, facts, softmax.operands[0], &full, &mut found)?;
     let product = g.node(scores.node);
-    let Op::Contract(contract) = product.op else { return None };
+    let Op::Contract(contract) = product.op else {
+        return None;
+    };
     if contract.transpose_lhs {
         return None;
     }
@@ -184,9 +194,7 @@ fn scores(g: &Graph, facts: &Facts, start: Value, full: &Shape, found: &mut Foun
             let keep = node.operands[0];
             if hidden < HIDDEN && is_causal(facts, keep, g, full) {
                 found.causal = true;
-            } else if hidden == f64::NEG_INFINITY
-                && Shape::broadcast(&g.ty(keep).shape, full).as_ref() == Some(full)
-            {
+            } else if hidden == f64::NEG_INFINITY && Shape::broadcast(&g.ty(keep).shape, full).as_ref() == Some(full) {
                 found.masks.push(keep);
             } else {
                 return None;
@@ -246,8 +254,12 @@ fn before_repeat(g: &Graph, v: Value, shape: &Shape) -> Option<Value> {
         Op::View(view) => Some((view, g.node(v.node).operands[0])),
         _ => None,
     };
-    let (View::Reshape(_), repeated) = view(v)? else { return None };
-    let (View::Broadcast(wide), narrow) = view(repeated)? else { return None };
+    let (View::Reshape(_), repeated) = view(v)? else {
+        return None;
+    };
+    let (View::Broadcast(wide), narrow) = view(repeated)? else {
+        return None;
+    };
     if wide.rank() != 5 || g.ty(narrow).shape.rank() != 5 {
         return None;
     }
@@ -257,7 +269,9 @@ fn before_repeat(g: &Graph, v: Value, shape: &Shape) -> Option<Value> {
     if !one[2].is(1) || !others || !merged || wide[0] != shape[0] {
         return None;
     }
-    let (View::Reshape(_), source) = view(narrow)? else { return None };
+    let (View::Reshape(_), source) = view(narrow)? else {
+        return None;
+    };
     let want = [&one[0], &one[1], &one[3], &one[4]];
     let have = &g.ty(source).shape;
     (have.rank() == 4 && have.iter().zip(want).all(|(a, b)| a == b)).then_some(source)
@@ -271,7 +285,11 @@ fn is_causal(facts: &Facts, keep: Value, g: &Graph, full: &Shape) -> bool {
     if let Some(t) = g.as_constant(keep)
         && let Some(n) = square(&t.shape, full)
     {
-        return t.bytes.iter().enumerate().all(|(i, b)| (*b != 0) == (i % n <= i / n % n));
+        return t
+            .bytes
+            .iter()
+            .enumerate()
+            .all(|(i, b)| (*b != 0) == (i % n <= i / n % n));
     }
     let Some(Fact::AtLeastZero(a)) = facts.get(keep) else {
         return false;
@@ -299,7 +317,9 @@ fn is_causal_mask(g: &Graph, facts: &Facts, mask: Value, full: &Shape) -> bool {
         Op::View(View::Broadcast(_)) => is_causal_mask(g, facts, node.operands[0], full),
         Op::Elementwise(Elementwise::Select) => {
             let number = |i: usize| known_scalar(g, node.operands[i]).map(|s| s.as_f64());
-            number(1) == Some(0.0) && number(2).is_some_and(|v| v < HIDDEN) && is_causal(facts, node.operands[0], g, full)
+            number(1) == Some(0.0)
+                && number(2).is_some_and(|v| v < HIDDEN)
+                && is_causal(facts, node.operands[0], g, full)
         }
         Op::Constant(_) if full[2] == full[3] => {
             let Some(t) = g.as_constant(mask) else { return false };
@@ -307,9 +327,10 @@ fn is_causal_mask(g: &Graph, facts: &Facts, mask: Value, full: &Shape) -> bool {
                 return false;
             }
             let Some(n) = square(&t.shape, full) else { return false };
-            t.to_f64().iter().enumerate().all(|(i, v)| {
-                if i % n <= i / n % n { *v == 0.0 } else { *v < HIDDEN }
-            })
+            t.to_f64()
+                .iter()
+                .enumerate()
+                .all(|(i, v)| if i % n <= i / n % n { *v == 0.0 } else { *v < HIDDEN })
         }
         _ => false,
     }

@@ -31,9 +31,18 @@ pub const PASS: Pass = Pass {
 
 /// The rules, whole first.
 pub const RULES: &[Rule] = &[
-    Rule { name: "norm", apply: core },
-    Rule { name: "norm_scale", apply: scale },
-    Rule { name: "norm_bias", apply: bias },
+    Rule {
+        name: "norm",
+        apply: core,
+    },
+    Rule {
+        name: "norm_scale",
+        apply: scale,
+    },
+    Rule {
+        name: "norm_bias",
+        apply: bias,
+    },
 ];
 
 fn inverse_deviation(g: &Graph, v: Value) -> Option<(Value, Vec<usize>, f64)> {
@@ -71,7 +80,9 @@ fn core(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
         Op::Elementwise(Elementwise::Binary(BinaryOp::Div)) => deviation(g, x[1]).filter(|f| f.0 == x[0]),
         _ => None,
     };
-    let Some((c, axes, epsilon)) = found else { return Ok(None) };
+    let Some((c, axes, epsilon)) = found else {
+        return Ok(None);
+    };
     let epsilon = Scalar::Float(epsilon);
     let axis = axes[0];
     let centred = binary(g, c, BinaryOp::Sub).filter(|(source, mean)| {
@@ -107,8 +118,10 @@ fn scale(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pas
         return Ok(None);
     }
     for (norm, by) in [(x[0], x[1]), (x[1], x[0])] {
-        let (Op::Composite(composite @ (Composite::LayerNorm { axis, .. } | Composite::RmsNorm { axis, .. })), operands) =
-            b.def(norm)
+        let (
+            Op::Composite(composite @ (Composite::LayerNorm { axis, .. } | Composite::RmsNorm { axis, .. })),
+            operands,
+        ) = b.def(norm)
         else {
             continue;
         };
@@ -135,7 +148,9 @@ fn bias(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
             continue;
         }
         let (composite, axis, source, have) = (composite.clone(), *axis, operands[0], operands.get(1).copied());
-        let Some(by) = along(b, by, source, axis)? else { continue };
+        let Some(by) = along(b, by, source, axis)? else {
+            continue;
+        };
         let scale = match have {
             Some(scale) => scale,
             None => match ones(b, by) {

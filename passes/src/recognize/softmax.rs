@@ -28,9 +28,18 @@ pub const PASS: Pass = Pass {
 
 /// The rules.
 pub const RULES: &[Rule] = &[
-    Rule { name: "softmax", apply: softmax },
-    Rule { name: "log_softmax", apply: log_softmax },
-    Rule { name: "log_of_softmax", apply: log_of_softmax },
+    Rule {
+        name: "softmax",
+        apply: softmax,
+    },
+    Rule {
+        name: "log_softmax",
+        apply: log_softmax,
+    },
+    Rule {
+        name: "log_of_softmax",
+        apply: log_of_softmax,
+    },
 ];
 
 /// `x - max(x)` along one axis: `(x, axis)`.
@@ -74,12 +83,18 @@ fn log_softmax(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value
         return Ok(None);
     }
     let g = b.graph();
-    let Some((source, axis)) = shifted(g, x[0]) else { return Ok(None) };
-    let Some(sum) = unary(g, x[1], UnaryOp::Log) else { return Ok(None) };
+    let Some((source, axis)) = shifted(g, x[0]) else {
+        return Ok(None);
+    };
+    let Some(sum) = unary(g, x[1], UnaryOp::Log) else {
+        return Ok(None);
+    };
     let matches = reduce(g, sum, ReduceOp::Sum)
         .is_some_and(|(e, axes)| axes == [axis] && unary(g, e, UnaryOp::Exp) == Some(x[0]));
     if matches {
-        return b.emit(Op::Composite(Composite::LogSoftmax { axis }), &[source]).map(Some);
+        return b
+            .emit(Op::Composite(Composite::LogSoftmax { axis }), &[source])
+            .map(Some);
     }
     Ok(None)
 }
@@ -91,7 +106,8 @@ fn log_of_softmax(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Va
     match b.def(x[0]) {
         (Op::Composite(Composite::Softmax { axis }), operands) => {
             let (axis, source) = (*axis, operands[0]);
-            b.emit(Op::Composite(Composite::LogSoftmax { axis }), &[source]).map(Some)
+            b.emit(Op::Composite(Composite::LogSoftmax { axis }), &[source])
+                .map(Some)
         }
         _ => Ok(None),
     }

@@ -32,12 +32,16 @@ pub const PASS: Pass = Pass {
         let users = graph.users();
         let mut builder = Builder::new(graph, "route");
         for (id, node) in graph.nodes().iter() {
-            let routed = [("rocblas", rocblas::call(graph, id)), ("miopen", miopen::call(graph, id))]
-                .into_iter()
-                .filter(|(name, _)| context.options.enabled(name))
-                .find_map(|(name, call)| Some((name, call?)));
+            let routed = [
+                ("rocblas", rocblas::call(graph, id)),
+                ("miopen", miopen::call(graph, id)),
+            ]
+            .into_iter()
+            .filter(|(name, _)| context.options.enabled(name))
+            .find_map(|(name, call)| Some((name, call?)));
             if let Some((rule, call)) = routed {
-                let fused = users[id].iter().any(|(user, _)| fuses_as_epilogue(graph, *user)) || node.operands.len() > 2;
+                let fused =
+                    users[id].iter().any(|(user, _)| fuses_as_epilogue(graph, *user)) || node.operands.len() > 2;
                 let (generated, library) = costs(graph, &model, id, fused);
                 if library < generated * MARGIN {
                     builder.origin = node.origin.clone();
@@ -53,8 +57,17 @@ pub const PASS: Pass = Pass {
                         )?;
                         value = builder.emit(Op::binary(ir::op::BinaryOp::Add), &[value, bias])?;
                     }
-                    let why = if fused { "even with a pointwise kernel after it" } else { "nothing to fuse after it" };
-                    builder.note(rule, vec![node.origin.clone()], Some((generated, library)), Some(why.to_owned()));
+                    let why = if fused {
+                        "even with a pointwise kernel after it"
+                    } else {
+                        "nothing to fuse after it"
+                    };
+                    builder.note(
+                        rule,
+                        vec![node.origin.clone()],
+                        Some((generated, library)),
+                        Some(why.to_owned()),
+                    );
                     builder.set(id, value);
                     continue;
                 }
@@ -72,9 +85,9 @@ type Routed = Option<LibraryCall>;
 /// Says whether a generated kernel would take the node in after its product.
 fn fuses_as_epilogue(g: &Graph, id: NodeId) -> bool {
     match g.node(id).op {
-        Op::Elementwise(Elementwise::Unary(_) | Elementwise::Binary(_) | Elementwise::Select | Elementwise::Cast(_)) => {
-            true
-        }
+        Op::Elementwise(
+            Elementwise::Unary(_) | Elementwise::Binary(_) | Elementwise::Select | Elementwise::Cast(_),
+        ) => true,
         // Views are taken in whole; what follows them is an epilogue still.
         Op::View(View::Reshape(_) | View::Transpose(_) | View::Slice { .. }) => true,
         _ => false,

@@ -15,7 +15,8 @@ pub fn call(g: &Graph, id: NodeId) -> Routed {
         && lhs.dtype == rhs.dtype
         && contract.out == lhs.dtype;
     // One product, or a batch with the same dims on both sides; a shared right operand folds the batch into the rows.
-    let batched = rhs.rank() == 2 && !contract.transpose_lhs || lhs.shape[..lhs.rank() - 2] == rhs.shape[..rhs.rank() - 2];
+    let batched =
+        rhs.rank() == 2 && !contract.transpose_lhs || lhs.shape[..lhs.rank() - 2] == rhs.shape[..rhs.rank() - 2];
     if !typed || !batched || !node.operands.iter().all(|v| is_dense(g, *v)) {
         return None;
     }
