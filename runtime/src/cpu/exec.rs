@@ -20,7 +20,9 @@ use super::kernels::gemm::{Batch, Elem, MatRef, PackedB};
 use super::kernels::workspace::AlignedBuf;
 use super::loops::LoopsExec;
 use super::ordered::{ScanExec, SortExec};
+use super::pooling::PoolExec;
 use super::rewrite::Rewritten;
+use super::rows::RowsExec;
 use crate::error::RuntimeError;
 
 /// Weights in the form that kernels read them, made once each.
@@ -132,6 +134,8 @@ pub(crate) fn aligned(tensor: &HostTensor) -> Aligned<'_> {
 #[derive(Debug)]
 pub(crate) enum Piece {
     Loops(Box<LoopsExec>),
+    Rows(Box<RowsExec>),
+    Pool(Box<PoolExec>),
     Gemm(Box<GemmExec>),
     Conv(Box<ConvExec>),
     Attention(Box<AttentionExec>),
@@ -144,6 +148,8 @@ impl Piece {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Piece::Loops(_) => "loops",
+            Piece::Rows(_) => "rows",
+            Piece::Pool(_) => "pool",
             Piece::Gemm(_) => "gemm",
             Piece::Conv(_) => "conv",
             Piece::Attention(_) => "attention",
@@ -155,7 +161,7 @@ impl Piece {
     fn scratch(&self) -> usize {
         match self {
             Piece::Loops(p) => p.scratch(),
-            Piece::Attention(_) => 0,
+            Piece::Rows(_) | Piece::Pool(_) | Piece::Attention(_) => 0,
             Piece::Gemm(p) => p.scratch(),
             Piece::Conv(p) => p.scratch(),
             Piece::Scan(p) => p.scratch(),
@@ -168,6 +174,8 @@ impl Piece {
         unsafe {
             match self {
                 Piece::Loops(p) => p.run(&memory.env(), params),
+                Piece::Rows(p) => p.run(memory, params),
+                Piece::Pool(p) => p.run(memory, params),
                 Piece::Gemm(p) => p.run(memory, params),
                 Piece::Conv(p) => p.run(memory, params),
                 Piece::Attention(p) => p.run(memory, params),
@@ -200,8 +208,14 @@ impl KernelExec {
         let mut raw = vec![true; kernel.params.len()];
         match &kernel.body {
             Body::Loops(loops) => {
-                let exec = LoopsExec::new(kernel, loops, cx.bindings, cx.threads, cx.aliased)?;
-                pieces.push(Piece::Loops(Box::new(exec)));
+                if let Some(rows) = RowsExec::match_kernel(kernel, loops, cx)? {
+                    pieces.push(Piece::Rows(Box::new(rows)));
+                } else if let Some(pool) = PoolExec::match_kernel(kernel, loops, cx)? {
+                    pieces.push(Piece::Pool(Box::new(pool)));
+                } else {
+                    let exec = LoopsExec::new(kernel, loops, cx.bindings, cx.threads, cx.aliased)?;
+                    pieces.push(Piece::Loops(Box::new(exec)));
+                }
             }
             Body::Contract(body) => {
                 contract::prepare(&mut rewritten, body, cx, &mut pieces)?;

@@ -752,7 +752,7 @@ fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, lanes: usize,
     let (row, cols, rows) = match transposed {
         Some(d) if !ordered => {
             let cols = balanced(extents[col], 32);
-            (Some(d), cols, balanced(extents[d], (lanes / cols).min(64)))
+            (Some(d), cols, balanced(extents[d], lanes / cols))
         }
         _ => {
             let cols = balanced(extents[col], lanes);

@@ -24,7 +24,9 @@ pub mod kernels;
 mod loaded;
 mod loops;
 mod ordered;
+mod pooling;
 mod rewrite;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod tile;

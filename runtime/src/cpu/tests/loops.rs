@@ -366,7 +366,9 @@ fn pools_with_padding_in_channels_last() {
         let store = b.store(out, to, fold_v, &[]);
         let kernel = b.loops(&[y, xx, k], vec![fold, store]);
         for (h, w) in [(1, 1), (7, 9), (16, 16)] {
-            check(&kernel, &sizes(&[("h", h), ("w", w)]), &[], 1e-6);
+            let names = check(&kernel, &sizes(&[("h", h), ("w", w)]), &[], 1e-6);
+            // A sum over a window is no pool; windows of one position have no stride to read.
+            assert!(op == ReduceOp::Sum || h == 1 || names == ["pool"], "{names:?}");
         }
     }
 }

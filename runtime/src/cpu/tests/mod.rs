@@ -2,7 +2,6 @@
 
 mod build;
 mod contractions;
-mod fuzz;
 mod loops;
 mod plans;
 

@@ -1,1 +1,0 @@
-//! Random trees (below).
