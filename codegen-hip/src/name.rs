@@ -86,8 +86,6 @@ const RESERVED: &[&str] = &[
     "truncate",
     "spread",
     "infinity",
-    "lane",
-    "point",
     "lhs",
     "rhs",
     "epilogue",

@@ -434,12 +434,12 @@ impl Printer<'_> {
                 format!("{lane} * {vector}")
             };
             let trips = n.as_const().map(|n| (n + step - 1) / step);
-            if trips.is_some_and(|t| t <= UNROLL) {
-                p.out.line("#pragma unroll");
-            }
             match (n.as_const(), trips) {
                 // Every lane makes the same number of steps: say so.
                 (Some(c), Some(t)) if c % step == 0 => {
+                    if t <= UNROLL {
+                        p.out.line("#pragma unroll");
+                    }
                     let at = p.fresh("step");
                     p.out.open(format!("for (int {at} = 0; {at} < {t}; ++{at})"));
                     let (from, by) = if vector == 1 {

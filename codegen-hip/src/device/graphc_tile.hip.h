@@ -87,8 +87,8 @@ template <typename T, typename Acc, typename LhsWalk, typename RhsWalk, typename
 GRAPHC_DEVICE void contract_tile(I rows, I cols, I depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
     // One element of padding spreads the transposing writes over the banks; quads stay aligned where they are read whole.
     constexpr int PAD = sizeof(Acc) == 4 ? 4 : 2;
-    __shared__ alignas(16) Acc lhs_tile[T::BLOCK_K][T::BLOCK_M + PAD];
-    __shared__ alignas(16) Acc rhs_tile[T::BLOCK_K][T::BLOCK_N + PAD];
+    alignas(16) __shared__ Acc lhs_tile[T::BLOCK_K][T::BLOCK_M + PAD];
+    alignas(16) __shared__ Acc rhs_tile[T::BLOCK_K][T::BLOCK_N + PAD];
     const I tiles_n = (cols + T::BLOCK_N - 1) / T::BLOCK_N;
     const I row0 = (I)blockIdx.x / tiles_n * T::BLOCK_M, col0 = (I)blockIdx.x % tiles_n * T::BLOCK_N;
     const int thread_n = (int)threadIdx.x % T::THREADS_N, thread_m = (int)threadIdx.x / T::THREADS_N;
