@@ -1,1 +1,3 @@
-//! Examples live in `examples/`; this library is empty on purpose.
+//! Models written in graphc's DSL, which the examples run and the tests and benchmarks compile.
+
+pub mod models;

@@ -14,6 +14,12 @@ pub enum Error {
     /// A `.gir` text could not be parsed.
     #[error("{}: {message}", path.display())]
     Parse { path: PathBuf, message: String },
+    /// Recorded tensors make no graph: an operation that did not fit, with its place.
+    #[error(transparent)]
+    Tensor(#[from] frontend::tensor::TensorError),
+    /// Weights do not make the module asked for.
+    #[error(transparent)]
+    Nn(#[from] frontend::nn::NnError),
     /// The graph does not verify.
     #[error("{}: the graph does not verify:\n{errors}", path.display())]
     Verify { path: PathBuf, errors: String },
@@ -82,6 +88,8 @@ impl Error {
             Error::Io { .. }
             | Error::Import(_)
             | Error::Parse { .. }
+            | Error::Tensor(_)
+            | Error::Nn(_)
             | Error::Verify { .. }
             | Error::Artifact { .. }
             | Error::Arrays { .. }

@@ -11,10 +11,14 @@ pub mod arrays;
 pub mod commands;
 pub mod compare;
 pub mod driver;
+pub mod eager;
 pub mod error;
 pub mod options;
+pub mod prelude;
 pub mod random;
+pub mod session;
 
 pub use error::{Error, Result};
+pub use session::{Session, SessionOptions, jit};
 
 pub use {codegen_hip, frontend, ir, passes, runtime};

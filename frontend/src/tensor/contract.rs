@@ -22,7 +22,10 @@ impl Tensor {
             return self.clone();
         }
         if self.rank() == 0 || other.rank() == 0 {
-            return other.poisoned_or(|| self.refuse("matmul", "a scalar has no matrix product; multiply with *"));
+            if other.is_poisoned() {
+                return other.clone();
+            }
+            return self.refuse("matmul", "a scalar has no matrix product; multiply with *");
         }
         let (row, column) = (self.rank() == 1, other.rank() == 1);
         let a = if row { self.unsqueeze(0) } else { self.clone() };
@@ -76,11 +79,6 @@ impl Tensor {
             }),
             &[self, other],
         )
-    }
-
-    /// This tensor if it is poisoned, else what `f` gives.
-    pub(super) fn poisoned_or(&self, f: impl FnOnce() -> Tensor) -> Tensor {
-        if self.is_poisoned() { self.clone() } else { f() }
     }
 
     /// The size of the last axis as a number.

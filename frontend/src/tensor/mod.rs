@@ -126,8 +126,10 @@ impl Tensor {
     #[track_caller]
     pub fn dims<const N: usize>(&self) -> Result<[Dim; N], TensorError> {
         self.check()?;
-        <[Dim; N]>::try_from(self.shape().0.clone())
-            .map_err(|_| *self.argument("dims", format!("the rank is {}, not {N}", self.rank())))
+        match <[Dim; N]>::try_from(self.shape().0.clone()) {
+            Ok(dims) => Ok(dims),
+            Err(_) => Err(*self.argument("dims", format!("the rank is {}, not {N}", self.rank()))),
+        }
     }
 
     /// Returns the size of an axis when it is a known number.
@@ -137,12 +139,13 @@ impl Tensor {
     #[track_caller]
     pub fn size(&self, axis: isize) -> Result<i64, TensorError> {
         let dim = self.dim(axis)?;
-        dim.as_const().ok_or_else(|| {
-            *self.argument(
-                "size",
-                format!("axis {axis} has the symbolic size {dim}; a number is needed"),
-            )
-        })
+        match dim.as_const() {
+            Some(size) => Ok(size),
+            None => {
+                let message = format!("axis {axis} has the symbolic size {dim}; a number is needed");
+                Err(*self.argument("size", message))
+            }
+        }
     }
 
     /// Returns where the tensor was recorded.
@@ -193,23 +196,21 @@ impl Tensor {
     /// Resolves an axis that may count from the end.
     #[track_caller]
     fn axis(&self, op: &'static str, axis: isize) -> Result<usize, Box<TensorError>> {
-        let rank = self.rank();
-        let resolved = if axis < 0 { axis + rank as isize } else { axis };
-        usize::try_from(resolved)
-            .ok()
-            .filter(|a| *a < rank)
-            .ok_or_else(|| self.argument(op, format!("axis {axis} is not inside rank {rank}")))
+        // No closures here and in callers: they would lose the user's line.
+        match resolve(axis, self.rank()) {
+            Some(axis) => Ok(axis),
+            None => Err(self.argument(op, format!("axis {axis} is not inside rank {}", self.rank()))),
+        }
     }
 
     /// Resolves an axis of a result with `extra` axes more than this tensor.
     #[track_caller]
     fn new_axis(&self, op: &'static str, axis: isize, extra: usize) -> Result<usize, Box<TensorError>> {
         let rank = self.rank() + extra;
-        let resolved = if axis < 0 { axis + rank as isize } else { axis };
-        usize::try_from(resolved)
-            .ok()
-            .filter(|a| *a < rank)
-            .ok_or_else(|| self.argument(op, format!("axis {axis} is not inside the result's rank {rank}")))
+        match resolve(axis, rank) {
+            Some(axis) => Ok(axis),
+            None => Err(self.argument(op, format!("axis {axis} is not inside the result's rank {rank}"))),
+        }
     }
 
     /// Makes an error about an argument of a call on this tensor.
@@ -246,6 +247,11 @@ impl Tensor {
     fn literal(dtype: DType, value: Scalar) -> Tensor {
         Node::literal(ir::HostTensor::scalar(dtype, value), Origin::caller())
     }
+}
+
+fn resolve(axis: isize, rank: usize) -> Option<usize> {
+    let resolved = if axis < 0 { axis + rank as isize } else { axis };
+    usize::try_from(resolved).ok().filter(|a| *a < rank)
 }
 
 /// Resolves an axis or returns the poisoned tensor from the calling method.

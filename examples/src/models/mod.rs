@@ -1,0 +1,4 @@
+//! Whole models: each file is one, to be copied.
+
+pub mod minilm;
+pub mod resnet;

@@ -1,0 +1,183 @@
+//! Sessions, JITs and eager tensors: right values, and no compilation that could be spared.
+
+use std::thread;
+
+use frontend::shape;
+use frontend::tensor::{InputSpec, Tensor, trace};
+use ir::{DType, HostTensor};
+use runtime::RuntimeError;
+
+use super::*;
+use crate::eager::{Eager, Realize};
+
+fn host(values: &[f32], shape: &[usize]) -> HostTensor {
+    HostTensor::from_f32(shape, values).unwrap()
+}
+
+#[test]
+fn sessions_are_shared_by_threads_and_run_every_size() {
+    fn shareable<T: Send + Sync>() {}
+    shareable::<Session>();
+    shareable::<Jit<2, Tensor>>();
+    let spec = InputSpec::new("x", DType::F32, shape!["n", 2]).bounds("n", 1..=8);
+    let graph = trace("g", [spec], |[x]| [("y", (x * 2.0).sum(-1).relu())]).unwrap();
+    let session = Session::compile(graph, &SessionOptions::default()).unwrap();
+    thread::scope(|s| {
+        for n in 1..=8usize {
+            let session = &session;
+            s.spawn(move || {
+                let x = host(&vec![n as f32; 2 * n], &[n, 2]);
+                let y = session.run(&[("x", &x)]).unwrap();
+                assert_eq!(y["y"].to_f32(), vec![4.0 * n as f32; n]);
+            });
+        }
+    });
+    assert_eq!(session.runs(), 8);
+}
+
+#[test]
+fn the_compiled_program_agrees_with_the_reference() {
+    let graph = || {
+        trace("g", [InputSpec::new("x", DType::F32, shape!["n", 16])], |[x]| {
+            let w = Tensor::randn(shape![16, 8], 1);
+            [("y", x.matmul(&w).gelu().softmax(-1))]
+        })
+        .unwrap()
+    };
+    let x = host(&(0..48).map(|i| (i as f32).sin()).collect::<Vec<_>>(), &[3, 16]);
+    let run = |engine| {
+        Session::compile(graph(), &SessionOptions::default().engine(engine))
+            .unwrap()
+            .run(&[("x", &x)])
+            .unwrap()
+    };
+    let (a, b) = (run(Engine::Compiled), run(Engine::Reference));
+    let difference = crate::compare::compare(&a["y"], &b["y"], 1e-4, 1e-6).unwrap();
+    assert!(difference.is_within(), "{difference:?}");
+}
+
+#[test]
+fn wrong_inputs_are_the_users_errors() {
+    let graph = trace(
+        "g",
+        [InputSpec::new("x", DType::F32, shape!["n"]).bounds("n", 1..=2)],
+        |[x]| [("y", x + 1.0)],
+    );
+    let session = Session::compile(graph.unwrap(), &SessionOptions::default()).unwrap();
+    let (good, long) = (host(&[1.0], &[1]), host(&[1.0; 3], &[3]));
+    let ints = HostTensor::from_i64(DType::I64, [1], &[1]).unwrap();
+    for inputs in [&[("z", &good)][..], &[], &[("x", &long)], &[("x", &ints)]] {
+        let error = session.run(inputs).unwrap_err();
+        assert!(matches!(&error, Error::Runtime(RuntimeError::Input { .. })), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+    assert_eq!(session.runs(), 0);
+}
+
+#[test]
+fn a_jit_compiles_once_a_signature() {
+    let f = jit(|[x, w]: [Tensor; 2]| (x.matmul(&w), x.sum(..))).dynamic_within(0, 0, "rows", 1..=100);
+    let w = host(&[1.0, 0.0, 0.0, 1.0], &[2, 2]);
+    for rows in [1usize, 5, 100, 5] {
+        let x = host(&vec![1.0; 2 * rows], &[rows, 2]);
+        let (y, sum) = f.call([&x, &w]).unwrap();
+        assert_eq!((y.shape, sum.to_f32()), (vec![rows, 2], vec![2.0 * rows as f32]));
+    }
+    assert_eq!(
+        f.stats(),
+        JitStats {
+            traces: 1,
+            compiles: 1,
+            runs: 4
+        }
+    );
+    assert!(f.call([&host(&[0.0; 202], &[101, 2]), &w]).is_err());
+    assert_eq!(f.stats().compiles, 1);
+    // Another static size is another signature.
+    f.call([&host(&[1.0; 3], &[1, 3]), &host(&[1.0; 6], &[3, 2])]).unwrap();
+    assert_eq!(
+        f.stats(),
+        JitStats {
+            traces: 2,
+            compiles: 2,
+            runs: 5
+        }
+    );
+    // Mistakes come out of the call; they are not kept, and do not disturb other signatures.
+    let error = f.call([&host(&[1.0; 3], &[1, 3]), &w]).unwrap_err();
+    assert!(error.to_string().contains("3 is not 2"), "{error}");
+    assert!(
+        f.call([&host(&[1.0], &[]), &w])
+            .unwrap_err()
+            .to_string()
+            .contains("declared dynamic")
+    );
+}
+
+#[test]
+fn threads_that_call_a_jit_at_once_wait_for_one_compilation() {
+    let f = jit(|[x]: [Tensor; 1]| [x.relu(), -&x]);
+    thread::scope(|s| {
+        for i in 0..8 {
+            let f = &f;
+            s.spawn(move || {
+                let [a, b] = f.call([&host(&[i as f32], &[1])]).unwrap();
+                assert_eq!((a.to_f32(), b.to_f32()), (vec![i as f32], vec![-(i as f32)]));
+            });
+        }
+    });
+    assert_eq!(
+        f.stats(),
+        JitStats {
+            traces: 1,
+            compiles: 1,
+            runs: 8
+        }
+    );
+}
+
+#[test]
+fn eager_expressions_compile_once_a_structure() {
+    let eager = Eager::new(SessionOptions::default());
+    let big: Vec<f32> = (0..128).map(|i| i as f32).collect();
+    let weight = Tensor::parameter("w", host(&big, &[128]));
+    for i in 0..5u8 {
+        let x = Tensor::from_slice(&[f32::from(i); 128], [128]);
+        let y = eager.compute(&[&(&x * &weight).sum(..), &(x + 1.0).max(..)]).unwrap();
+        assert_eq!(
+            (y[0].to_f32(), y[1].to_f32()),
+            (vec![f32::from(i) * 8128.0], vec![f32::from(i) + 1.0])
+        );
+    }
+    assert_eq!(eager.stats(), CacheStats { compiles: 1, hits: 4 });
+    // Another number in the program, and another parameter, are other programs.
+    let x = Tensor::from_slice(&[1.0f32; 128], [128]);
+    let other = Tensor::parameter("w", host(&big, &[128]));
+    let values = eager.compute(&[&(&x * &other).sum(..), &(&x + 2.0).max(..)]).unwrap();
+    assert_eq!((values[0].to_f32(), values[1].to_f32()), (vec![8128.0], vec![3.0]));
+    assert_eq!(eager.stats().compiles, 2);
+}
+
+#[test]
+fn values_come_out_in_rust_types() {
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
+    let y = (&x * 2.0).realize().unwrap();
+    assert_eq!((&y + 1.0).to_vec::<f32>().unwrap(), [3.0, 5.0, 7.0]);
+    assert_eq!(y.argmax(0).item::<i64>().unwrap(), 2);
+    assert_eq!(y.gt(3.0).to_vec::<bool>().unwrap(), [false, true, true]);
+    assert!(y.to_vec::<i64>().unwrap_err().to_string().contains("f32, not i64"));
+    assert!(y.item::<f32>().is_err());
+    let error = x.matmul(&Tensor::zeros(DType::F32, shape![4])).to_host().unwrap_err();
+    assert!(matches!(error, Error::Tensor(_)), "{error}");
+    assert!(Tensor::input("x", DType::F32, shape![1]).to_host().is_err());
+}
+
+#[test]
+fn the_least_recently_used_program_goes_first() {
+    let cache = SessionCache::new(SessionOptions::default().engine(Engine::Reference), 2);
+    let graph = |v: f64| trace("g", [InputSpec::new("x", DType::F32, shape![1])], |[x]| [("y", x + v)]).unwrap();
+    for v in [1.0, 2.0, 1.0, 3.0, 1.0, 2.0] {
+        cache.session(graph(v)).unwrap();
+    }
+    assert_eq!(cache.stats(), CacheStats { compiles: 4, hits: 2 });
+}
