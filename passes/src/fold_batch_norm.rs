@@ -92,7 +92,12 @@ fn filled(g: &Graph, v: Value) -> Option<HostTensor> {
     }
     let scalar = crate::analysis::known_scalar(g, v)?;
     let ty = g.ty(v);
-    let shape: Option<Vec<usize>> = ty.shape.as_consts()?.into_iter().map(|d| usize::try_from(d).ok()).collect();
+    let shape: Option<Vec<usize>> = ty
+        .shape
+        .as_consts()?
+        .into_iter()
+        .map(|d| usize::try_from(d).ok())
+        .collect();
     let shape = shape?;
     let elements: usize = shape.iter().product();
     if elements > FILLED {

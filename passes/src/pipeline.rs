@@ -66,4 +66,3 @@ pub fn names() -> Vec<&'static str> {
     }
     names
 }
-
