@@ -464,9 +464,9 @@ impl<'a> Printer<'a> {
                 UnaryOp::Not => Spelled::primary(format!("{t}(~{})", self.spell(a).at(Level::Unary))),
                 UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => self.spell(a),
                 UnaryOp::IsNan | UnaryOp::IsInf => Spelled::primary("false"),
-                // What integers have not is done in double, and truncated.
+                // What integers have not is done in double, and truncated to 64 bits, of which the type's stay.
                 other => Spelled::primary(format!(
-                    "cast<{t}>(math::{}(cast<double>({})))",
+                    "cast<{t}>(cast<i64>(math::{}(cast<double>({}))))",
                     other.name(),
                     self.spell(a).text
                 )),
@@ -646,7 +646,7 @@ impl<'a> Printer<'a> {
             BinaryOp::Min => call("min"),
             BinaryOp::Atan2 => {
                 let (x, y) = (self.spell(a).text, self.spell(b).text);
-                Spelled::primary(format!("cast<{t}>(math::atan2(cast<double>({x}), cast<double>({y})))"))
+                Spelled::primary(format!("cast<{t}>(cast<i64>(math::atan2(cast<double>({x}), cast<double>({y}))))"))
             }
             BinaryOp::And => infix("&", Level::BitAnd, Level::Equality),
             BinaryOp::Or => infix("|", Level::BitOr, Level::BitXor),

@@ -95,7 +95,7 @@ fn check(kernels: &[Kernel], target: &str) {
         })
         .collect();
     let results = host_shim::run(&jobs).unwrap_or_else(|e| panic!("{e}"));
-    let mut wrong = String::new();
+    let (mut wrong, mut first) = (Vec::new(), None);
     for (job, got) in jobs.iter().zip(&results) {
         let mut want = job.buffers.clone();
         if let Err(e) = ir::kernel::eval::evaluate(job.kernel, &mut want, &bindings) {
@@ -103,11 +103,12 @@ fn check(kernels: &[Kernel], target: &str) {
         }
         for ((param, got), want) in job.kernel.params.values().zip(got).zip(&want) {
             if let Some(message) = differ(job.kernel, &param.name, got, want) {
-                wrong.push_str(&format!("{message}\n{}\n", job.source.text));
+                wrong.push(message);
+                first = first.or(Some(&job.source.text));
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.chars().take(12000).collect::<String>());
+    assert!(wrong.is_empty(), "{}\n\n{}", wrong.join("\n"), first.map_or("", |s| s.as_str()));
 }
 
 fn differ(kernel: &Kernel, param: &str, got: &HostTensor, want: &HostTensor) -> Option<String> {

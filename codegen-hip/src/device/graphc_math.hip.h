@@ -34,6 +34,7 @@ GRAPHC_BOTH(asinh, ::asinhf, ::asinh)
 GRAPHC_BOTH(acosh, ::acoshf, ::acosh)
 GRAPHC_BOTH(atanh, ::atanhf, ::atanh)
 GRAPHC_BOTH(erf, ::erff, ::erf)
+GRAPHC_BOTH(erfc, ::erfcf, ::erfc)
 #undef GRAPHC_BOTH
 
 GRAPHC_DEVICE float abs(float x) { return ::fabsf(x); }
@@ -53,7 +54,8 @@ template <typename F> GRAPHC_DEVICE F sigmoid(F x) { return F(1) / (F(1) + exp(-
 template <typename F> GRAPHC_DEVICE F silu(F x) { return x / (F(1) + exp(-x)); }
 template <typename F> GRAPHC_DEVICE F softplus(F x) { return (x < F(0) ? F(0) : x) + log1p(exp(-abs(x))); }
 template <typename F> GRAPHC_DEVICE F mish(F x) { return x * tanh(softplus(x)); }
-template <typename F> GRAPHC_DEVICE F gelu(F x) { return F(0.5) * x * (F(1) + erf(x * F(0.7071067811865475244))); }
+/// `erfc` keeps the digits that `1 + erf` would lose for negative x.
+template <typename F> GRAPHC_DEVICE F gelu(F x) { return F(0.5) * x * erfc(x * F(-0.7071067811865475244)); }
 /// `(1 + tanh(y)) / 2 = sigmoid(2y)`, without tanh's cancellation.
 template <typename F> GRAPHC_DEVICE F gelu_tanh(F x) {
     return x * sigmoid(F(1.5957691216057307117) * (x + F(0.044715) * x * x * x));
