@@ -1,6 +1,7 @@
 //! What the tests of the whole compiler share: the filetest runner, comparison with the reference evaluator, data.
 
 pub mod filetest;
+pub mod random_graph;
 pub mod reference;
 
 use std::path::PathBuf;

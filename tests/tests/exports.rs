@@ -4,8 +4,8 @@ use std::path::Path;
 
 use graphc::frontend::onnx::{ImportOptions, import};
 use graphc::ir::op::{Composite, Op};
-use graphc::ir::{Graph, Target};
-use graphc::passes::OptLevel;
+use graphc::ir::{DType, Graph, Target};
+use graphc::passes::{OptLevel, OptimizeOptions, optimize};
 use graphc_tests::{data, reference};
 
 const EXPORTS: [&str; 8] =
@@ -45,8 +45,8 @@ fn composites_are_recognised() {
         ("vit.ts", 2, 5),
         ("vit.dy", 2, 5),
     ] {
-        let options = graphc::passes::OptimizeOptions::at(OptLevel::O2);
-        let (core, _) = graphc::passes::optimize(graph(name), &Target::cpu(), &options).expect("optimises");
+        let options = OptimizeOptions::at(OptLevel::O2);
+        let (core, _) = optimize(graph(name), &Target::cpu(), &options).expect("optimises");
         let count = |f: fn(&Op) -> bool| core.nodes().values().filter(|n| f(&n.op)).count();
         assert_eq!(count(|op| matches!(op, Op::Composite(Composite::Attention { .. }))), attentions, "{name}: attention");
         let is_norm = |op: &Op| matches!(op, Op::Composite(Composite::LayerNorm { .. } | Composite::RmsNorm { .. }));
@@ -69,7 +69,7 @@ fn no_shape_arithmetic_is_left() {
         for kernel in built.program.variants[0].plan.kernels.values() {
             for param in kernel.params.values() {
                 // Sizes are arguments; the only integers in memory are the model's own inputs and masks made of them.
-                let is_shape = param.dtype == graphc::ir::DType::I64 && param.elements.as_const().is_some_and(|n| n < 8);
+                let is_shape = param.dtype == DType::I64 && param.elements.as_const().is_some_and(|n| n < 8);
                 assert!(!is_shape, "{name}: kernel {} reads {} elements of i64", kernel.name, param.elements);
             }
         }
