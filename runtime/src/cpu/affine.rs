@@ -154,10 +154,7 @@ impl<'k> Space<'k> {
             return None;
         }
         match kernel.exprs[id] {
-            Expr::Const(_, value) => match value {
-                Scalar::Int(v) => Some(Affine::constant(v)),
-                _ => None,
-            },
+            Expr::Const(_, Scalar::Int(v)) => Some(Affine::constant(v)),
             Expr::Size(_) => Some(Affine::constant(self.size(id))),
             Expr::Axis(a) => Some(self.axis[a.index()].clone()),
             Expr::Unary(UnaryOp::Neg, a) => Some(self.affine(a)?.times(-1)),
