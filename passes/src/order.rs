@@ -20,8 +20,10 @@ pub fn order(anchors: &[NodeId], reads: impl Fn(usize) -> Vec<usize>) -> Vec<usi
             missing[d] += 1;
         }
     }
-    let mut ready: BinaryHeap<Reverse<(NodeId, usize)>> =
-        (0..anchors.len()).filter(|d| missing[*d] == 0).map(|d| Reverse((anchors[d], d))).collect();
+    let mut ready: BinaryHeap<Reverse<(NodeId, usize)>> = (0..anchors.len())
+        .filter(|d| missing[*d] == 0)
+        .map(|d| Reverse((anchors[d], d)))
+        .collect();
     let mut out = Vec::with_capacity(anchors.len());
     while let Some(Reverse((_, d))) = ready.pop() {
         out.push(d);

@@ -23,7 +23,9 @@ pub fn schedule(
     options: &ScheduleOptions,
 ) -> Result<(Schedule, FusionReport), ScheduleError> {
     if graph.stage != Stage::Core {
-        return Err(ScheduleError::NotCore { name: graph.name.clone() });
+        return Err(ScheduleError::NotCore {
+            name: graph.name.clone(),
+        });
     }
     Ok(crate::fuse::fuse(graph, target, options))
 }

@@ -54,7 +54,8 @@ pub struct Kernel {
     pub vars: Table<VarId, DType>,
     pub body: Body,
     pub mapping: Mapping,
-    /// The graph nodes computed here, as text, for messages and comments (`n12 add "encoder.0"`).
+    /// The graph nodes computed here, as text, for messages and comments (`n12 add "encoder.0"`); where launches share the
+    /// kernel, those of the first.
     pub origins: Vec<String>,
 }
 

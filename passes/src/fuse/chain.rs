@@ -5,7 +5,7 @@
 use ir::{Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
 
-use super::classify::{self, OperandNeed, Role, is_free, is_invertible_view, operand_need, takes_epilogue};
+use super::classify::{OperandNeed, Role, is_free, is_invertible_view, operand_need, takes_epilogue};
 use super::{Barrier, Fuser, Home};
 use crate::lower::views::is_strided;
 
@@ -164,6 +164,6 @@ impl Fuser<'_> {
 
     /// Says whether the node computes something (a view does not).
     pub(super) fn computes(&self, id: NodeId) -> bool {
-        !classify::is_free(self.op(id))
+        !is_free(self.op(id))
     }
 }

@@ -14,15 +14,14 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Adds a kernel, or finds the one that is the same but for name and origins.
+    /// Adds a kernel, or finds the one that is the same but for name and origins; the first launch's origins stay, so that
+    /// the text of a kernel does not grow with the layers that share it.
     pub fn add(&mut self, table: &mut Table<KernelId, Kernel>, mut kernel: Kernel) -> KernelId {
         let origins = std::mem::take(&mut kernel.origins);
         let name = std::mem::take(&mut kernel.name);
         // The debug text holds every field; ids in it are the kernel's own.
         let key = format!("{kernel:?}").into_bytes();
         if let Some(id) = self.by_text.get(&key) {
-            // The origins of every launch are kept: messages and `explain` name them.
-            table[*id].origins.extend(origins);
             return *id;
         }
         let count = self.names.entry(name.clone()).or_insert(0);

@@ -1,7 +1,7 @@
 //! In-place results: a result takes over the buffer of an operand that dies in the same step.
 
 use ir::kernel::{Access, ParamId};
-use ir::plan::{BufferId, Place, StepId, Work};
+use ir::plan::{BufferId, KernelId, Place, StepId, Work};
 use ir::{Entity, Plan};
 
 use super::dedupe::{Kernels, rename};
@@ -38,28 +38,38 @@ pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
 pub fn reuse(plan: &mut Plan) {
     let mut kernels = Kernels::default();
     let mut table = ir::Table::new();
+    // Launches of one kernel that reuse alike become one kernel again.
+    let mut made: std::collections::HashMap<(KernelId, Option<(ParamId, ParamId)>), KernelId> = Default::default();
     let steps: Vec<StepId> = plan.steps.keys().collect();
     for id in steps {
         let Work::Launch { kernel, args } = plan.steps[id].work.clone() else {
             continue;
         };
-        let mut k = plan.kernels[kernel].clone();
         let mut args = args;
-        if let Some((operand, result)) = candidate(plan, id, &k, &args) {
+        let reused = candidate(plan, id, &plan.kernels[kernel], &args);
+        if let Some((operand, result)) = reused {
             let (from, to) = (args[operand.index()], args[result.index()]);
             if let Place::Arena { in_place_of, .. } = &mut plan.buffers[to].place {
                 *in_place_of = Some(from);
             }
+            args.remove(operand.index());
+        }
+        if let Some(kernel) = made.get(&(kernel, reused)) {
+            plan.steps[id].work = Work::Launch { kernel: *kernel, args };
+            continue;
+        }
+        let mut k = plan.kernels[kernel].clone();
+        if let Some((operand, result)) = reused {
             k.params[result].access = Access::ReadWrite;
             rename(&mut k, |p| if p == operand { result } else { p });
             let used: Vec<bool> = k.params.keys().map(|p| p != operand).collect();
             super::dedupe::keep_params(&mut k, &used);
-            args.remove(operand.index());
         }
         // Names were made unique before; start again from the plain one so that twins meet.
         k.name = base_name(&k.name);
-        let kernel = kernels.add(&mut table, k);
-        plan.steps[id].work = Work::Launch { kernel, args };
+        let new = kernels.add(&mut table, k);
+        made.insert((kernel, reused), new);
+        plan.steps[id].work = Work::Launch { kernel: new, args };
     }
     plan.kernels = table;
 }

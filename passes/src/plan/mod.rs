@@ -33,7 +33,7 @@ impl Default for PlanOptions {
 /// A region that no kernel can be made of.
 pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanOptions) -> Result<Plan, LowerError> {
     let mut p = Planner::new(graph, target);
-    p.inputs();
+    p.inputs(schedule);
     for region in schedule.regions.values() {
         let reads: Vec<BufferId> = region.inputs.iter().map(|v| p.buffer(*v)).collect();
         let is_scatter = region.kind == RegionKind::Scatter;
@@ -139,8 +139,13 @@ impl<'a> Planner<'a> {
         )
     }
 
-    fn inputs(&mut self) {
-        for input in self.graph.inputs() {
+    fn inputs(&mut self, schedule: &Schedule) {
+        let is_read = |value: Value| {
+            schedule.regions.values().any(|r| r.inputs.contains(&value))
+                || self.graph.outputs().iter().any(|o| o.value == value)
+        };
+        let read: Vec<bool> = self.graph.inputs().iter().map(|i| is_read(i.node.into())).collect();
+        for (input, read) in self.graph.inputs().iter().zip(read) {
             let ty = self.graph.ty(input.node.into()).clone();
             let host = self.add_buffer(input.name.clone(), ty.clone(), Place::Input);
             self.plan.inputs.push(Port {
@@ -148,7 +153,7 @@ impl<'a> Planner<'a> {
                 ty: ty.clone(),
                 buffer: host,
             });
-            let device = if self.plan.target.is_gpu() {
+            let device = if self.plan.target.is_gpu() && read {
                 let device = self.arena(format!("{}_device", input.name), ty);
                 self.step(LaneKind::Upload, Work::Copy { from: host, to: device });
                 device
@@ -261,6 +266,12 @@ impl<'a> Planner<'a> {
                 if self.plan.lanes[step.lane].kind == LaneKind::Download {
                     s.1 = last_step;
                 }
+            }
+        }
+        // Nothing waits for an upload that no step reads (its kernel folded the value into an index): nothing may lie there.
+        for (b, s) in &mut span {
+            if self.plan.lanes[self.plan.steps[s.1].lane].kind == LaneKind::Upload && self.writer.contains_key(b) {
+                s.1 = last_step;
             }
         }
         for (b, (first, last)) in span {

@@ -1,8 +1,8 @@
 //! Chooses which contractions and convolutions are library calls, as data: `Op::Call`.
 //!
-//! A library reaches a larger share of peak on plain products; a generated kernel takes its neighbours in as prologue and
-//! epilogue. The roofline decides, op by op: a call is charged a pointwise launch and a round trip through memory for what
-//! the generated kernel would have fused. One file a library.
+//! A library reaches a larger share of peak on plain products; a generated kernel takes its neighbours in as epilogue. Only
+//! plain products and convolutions are routed: one with something to fuse after it stays generated, so that no bias, norm or
+//! activation becomes a kernel of its own. The roofline decides. One file a library.
 
 pub mod miopen;
 pub mod rocblas;
@@ -42,32 +42,13 @@ pub const PASS: Pass = Pass {
             if let Some((rule, call)) = routed {
                 let fused =
                     users[id].iter().any(|(user, _)| fuses_as_epilogue(graph, *user)) || node.operands.len() > 2;
-                let (generated, library) = costs(graph, &model, id, fused);
-                if library < generated * MARGIN {
+                let (generated, library) = costs(graph, &model, id);
+                if !fused && library < generated * MARGIN {
                     builder.origin = node.origin.clone();
-                    let operands: Vec<_> = node.operands.iter().take(2).map(|v| builder.value(*v)).collect();
-                    let mut value = builder.emit(Op::Call(call), &operands)?;
-                    if let (Some(bias), Op::Conv(conv)) = (node.operands.get(2), &node.op) {
-                        let bias = builder.value(*bias);
-                        let bias = crate::decompose::norms::along_channels(
-                            &mut builder,
-                            bias,
-                            conv.layout,
-                            node.results[0].rank(),
-                        )?;
-                        value = builder.emit(Op::binary(ir::op::BinaryOp::Add), &[value, bias])?;
-                    }
-                    let why = if fused {
-                        "even with a pointwise kernel after it"
-                    } else {
-                        "nothing to fuse after it"
-                    };
-                    builder.note(
-                        rule,
-                        vec![node.origin.clone()],
-                        Some((generated, library)),
-                        Some(why.to_owned()),
-                    );
+                    let operands: Vec<_> = node.operands.iter().map(|v| builder.value(*v)).collect();
+                    let value = builder.emit(Op::Call(call), &operands)?;
+                    let why = "nothing to fuse after it".to_owned();
+                    builder.note(rule, vec![node.origin.clone()], Some((generated, library)), Some(why));
                     builder.set(id, value);
                     continue;
                 }
@@ -94,15 +75,12 @@ fn fuses_as_epilogue(g: &Graph, id: NodeId) -> bool {
     }
 }
 
-/// Microseconds of the generated kernel and of the call with what it leaves over.
-fn costs(g: &Graph, model: &CostModel<'_>, id: NodeId, fused: bool) -> (f64, f64) {
+/// Microseconds of the generated kernel and of the call.
+fn costs(g: &Graph, model: &CostModel<'_>, id: NodeId) -> (f64, f64) {
     let node = g.node(id);
     let operands: Vec<&TensorType> = node.operands.iter().map(|v| g.ty(*v)).collect();
     let launch = model.target.launch_us;
-    let generated = launch + model.contraction(&node.op, &operands, &node.results, GENERATED_EFFICIENCY);
-    let mut library = launch + model.contraction(&node.op, &operands, &node.results, LIBRARY_EFFICIENCY);
-    if fused {
-        library += launch + model.transfer(2.0 * model.bytes(&node.results[0]));
-    }
-    (generated, library)
+    let work = |efficiency| launch + model.contraction(&node.op, &operands, &node.results, efficiency);
+    (work(GENERATED_EFFICIENCY), work(LIBRARY_EFFICIENCY))
 }
+
