@@ -1,0 +1,34 @@
+//! The text of one kernel of each kind.
+
+#[expect(dead_code, reason = "the snapshots show some of the kernels")]
+mod kernels;
+
+use ir::{Symbol, SymbolInfo, Symbols, Target};
+
+#[test]
+fn generated_text() {
+    let symbols: Symbols = ["rows", "seq"]
+        .map(|name| (Symbol::new(name), SymbolInfo::default()))
+        .into_iter()
+        .collect();
+    let target: Target = "gfx90a".parse().expect("a target of the table");
+    let shown = [
+        "pointwise_0", "flat_0", "concat_4", "softmax_symbolic", "softmax_5", "layer_norm_1", "folds_block_0", "pool",
+        "contract_1_f16", "conv_groups", "attention_2", "scan_block_1", "top_k_2", "update_1",
+    ];
+    let all = kernels::all();
+    for name in shown {
+        let kernel = all.iter().find(|k| k.name == name).expect("a kernel of the list");
+        let source = graphc_codegen_hip::emit_kernel(kernel, &symbols, &target, &[]).expect("a kernel that prints");
+        insta::assert_snapshot!(name, source.text);
+    }
+}
+
+#[test]
+fn a_mapping_that_does_not_go_with_the_body_is_an_error() {
+    let mut kernel = kernels::all().into_iter().find(|k| k.name == "attention_0").expect("a kernel of the list");
+    kernel.mapping = ir::kernel::Mapping::Threads { block: 64, vector: 1 };
+    let target: Target = "gfx90a".parse().expect("a target of the table");
+    let error = graphc_codegen_hip::emit_kernel(&kernel, &Symbols::new(), &target, &[]);
+    assert!(matches!(error, Err(graphc_codegen_hip::EmitError::Mapping { .. })), "{error:?}");
+}
