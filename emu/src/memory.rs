@@ -140,7 +140,9 @@ impl Region {
         // SAFETY: in bounds by the caller's check; alignment is tested before the cast is used.
         let at = unsafe { self.data.as_ptr().add(offset as usize) };
         // SAFETY: aligned and in bounds, and every concurrent access is atomic.
-        ((at as usize) % 4 == 0).then(|| unsafe { AtomicU32::from_ptr(at.cast()) })
+        (at as usize)
+            .is_multiple_of(4)
+            .then(|| unsafe { AtomicU32::from_ptr(at.cast()) })
     }
 
     /// The double word at `offset` as an atomic, where it is aligned; the caller has checked the bounds.
@@ -149,7 +151,9 @@ impl Region {
         // SAFETY: in bounds by the caller's check; alignment is tested before the cast is used.
         let at = unsafe { self.data.as_ptr().add(offset as usize) };
         // SAFETY: aligned and in bounds, and every concurrent access is atomic.
-        ((at as usize) % 8 == 0).then(|| unsafe { AtomicU64::from_ptr(at.cast()) })
+        (at as usize)
+            .is_multiple_of(8)
+            .then(|| unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
     /// Marks bytes as written.
@@ -165,7 +169,7 @@ impl Region {
         }
         // SAFETY: `offset + size` is in bounds by the callers' checks; the shadow is as large as the data.
         let at = unsafe { written.as_ptr().add(offset as usize) };
-        if size == 4 && (at as usize) % 4 == 0 {
+        if size == 4 && (at as usize).is_multiple_of(4) {
             // SAFETY: aligned and in bounds; concurrent accesses are atomic.
             unsafe { AtomicU32::from_ptr(at.cast()) }.store(0x0101_0101, Relaxed);
             return;
@@ -185,7 +189,7 @@ impl Region {
         }
         // SAFETY: `offset + size` is in bounds by the callers' checks.
         let at = unsafe { written.as_ptr().add(offset as usize) };
-        if size == 4 && (at as usize) % 4 == 0 {
+        if size == 4 && (at as usize).is_multiple_of(4) {
             // SAFETY: aligned and in bounds; concurrent accesses are atomic.
             return unsafe { AtomicU32::from_ptr(at.cast()) }.load(Relaxed) == 0x0101_0101;
         }

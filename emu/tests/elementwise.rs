@@ -27,7 +27,13 @@ struct Float {
 }
 
 fn case(name: &'static str, expr: &'static str, want: fn(f64, f64, f64) -> f64, ulps: f64, domain: Domain) -> Float {
-    Float { name, expr, want, ulps, domain }
+    Float {
+        name,
+        expr,
+        want,
+        ulps,
+        domain,
+    }
 }
 
 const ROUND_ADD_RZ: &str = r#"({ float r; asm volatile("s_setreg_imm32_b32 hwreg(1, 0, 2), 3\n v_add_f32 %0, %1, %2\n s_setreg_imm32_b32 hwreg(1, 0, 2), 0" : "=v"(r) : "v"(a), "v"(b)); r; })"#;
@@ -36,7 +42,11 @@ const ROUND_MUL_DOWN: &str = r#"({ float r; asm volatile("s_setreg_imm32_b32 hwr
 const FLUSH_MUL: &str = r#"({ float r; asm volatile("s_setreg_imm32_b32 hwreg(1, 4, 2), 0\n v_mul_f32 %0, %1, %2\n s_setreg_imm32_b32 hwreg(1, 4, 2), 3" : "=v"(r) : "v"(a), "v"(b)); r; })"#;
 
 fn flush(x: f64) -> f64 {
-    if x.abs() < f64::from(f32::MIN_POSITIVE) { 0.0f64.copysign(x) } else { x }
+    if x.abs() < f64::from(f32::MIN_POSITIVE) {
+        0.0f64.copysign(x)
+    } else {
+        x
+    }
 }
 
 fn f32_of(x: f64) -> f32 {
@@ -49,21 +59,63 @@ fn f32_cases() -> Vec<Float> {
         case("sub", "a - b", |a, b, _| a - b, 0.0, Edge),
         case("mul", "a * b", |a, b, _| a * b, 0.0, Edge),
         case("div", "a / b", |a, b, _| a / b, 0.0, Edge),
-        case("fma", "fmaf(a, b, c)", |a, b, c| f32_of(a).mul_add(f32_of(b), f32_of(c)).into(), 0.0, Edge),
-        case("neg_fma", "fmaf(-a, b, -c)", |a, b, c| f32_of(-a).mul_add(f32_of(b), f32_of(-c)).into(), 0.0, Plain),
+        case(
+            "fma",
+            "fmaf(a, b, c)",
+            |a, b, c| f32_of(a).mul_add(f32_of(b), f32_of(c)).into(),
+            0.0,
+            Edge,
+        ),
+        case(
+            "neg_fma",
+            "fmaf(-a, b, -c)",
+            |a, b, c| f32_of(-a).mul_add(f32_of(b), f32_of(-c)).into(),
+            0.0,
+            Plain,
+        ),
         case("abs_sub", "fabsf(a) - fabsf(b)", |a, b, _| a.abs() - b.abs(), 0.0, Edge),
         case("sqrt", "sqrtf(a)", |a, _, _| a.sqrt(), 0.0, Edge),
         case("rsqrt", "rsqrtf(a)", |a, _, _| 1.0 / a.sqrt(), 1.0, Positive),
         case("rcp", "1.0f / a", |a, _, _| 1.0 / a, 0.0, Edge),
         case("fmin", "fminf(a, b)", |a, b, _| a.min(b), 0.0, Plain),
         case("fmax", "fmaxf(a, b)", |a, b, _| a.max(b), 0.0, Plain),
-        case("fmin_nan", "fminf(a, b)", |a, b, _| if a == 0.0 && b == 0.0 { f64::MAX } else { a.min(b) }, 0.0, Within(4.0)),
+        case(
+            "fmin_nan",
+            "fminf(a, b)",
+            |a, b, _| if a == 0.0 && b == 0.0 { f64::MAX } else { a.min(b) },
+            0.0,
+            Within(4.0),
+        ),
         case("min3", "fminf(fminf(a, b), c)", |a, b, c| a.min(b).min(c), 0.0, Plain),
         case("max3", "fmaxf(fmaxf(a, b), c)", |a, b, c| a.max(b).max(c), 0.0, Plain),
-        case("clamp01", "fminf(fmaxf(a, 0.0f), 1.0f)", |a, _, _| a.max(0.0).min(1.0), 0.0, Within(2.0)),
-        case("clamp_range", "fminf(fmaxf(a, -2.0f), 3.0f)", |a, _, _| a.clamp(-2.0, 3.0), 0.0, Within(9.0)),
-        case("scale2", "(a + b) * 2.0f", |a, b, _| (a + b) as f32 as f64 * 2.0, 0.0, Plain),
-        case("scale_half", "(a * b) * 0.5f", |a, b, _| (a * b) as f32 as f64 * 0.5, 0.0, Plain),
+        case(
+            "clamp01",
+            "fminf(fmaxf(a, 0.0f), 1.0f)",
+            |a, _, _| a.max(0.0).min(1.0),
+            0.0,
+            Within(2.0),
+        ),
+        case(
+            "clamp_range",
+            "fminf(fmaxf(a, -2.0f), 3.0f)",
+            |a, _, _| a.clamp(-2.0, 3.0),
+            0.0,
+            Within(9.0),
+        ),
+        case(
+            "scale2",
+            "(a + b) * 2.0f",
+            |a, b, _| (a + b) as f32 as f64 * 2.0,
+            0.0,
+            Plain,
+        ),
+        case(
+            "scale_half",
+            "(a * b) * 0.5f",
+            |a, b, _| (a * b) as f32 as f64 * 0.5,
+            0.0,
+            Plain,
+        ),
         case("exp", "expf(a)", |a, _, _| a.exp(), 2.0, Within(80.0)),
         case("exp_denormal", "expf(a)", |a, _, _| a.exp(), 2.0, Within(103.0)),
         case("exp2", "exp2f(a)", |a, _, _| a.exp2(), 2.0, Within(120.0)),
@@ -90,32 +142,116 @@ fn f32_cases() -> Vec<Float> {
         case("trunc", "truncf(a)", |a, _, _| a.trunc(), 0.0, Edge),
         case("rint", "rintf(a)", |a, _, _| a.round_ties_even(), 0.0, Edge),
         case("round", "roundf(a)", |a, _, _| a.round(), 0.0, Edge),
-        case("fract", "a - floorf(a)", |a, _, _| f64::from(f32_of(a) - f32_of(a).floor()), 0.0, Plain),
+        case(
+            "fract",
+            "a - floorf(a)",
+            |a, _, _| f64::from(f32_of(a) - f32_of(a).floor()),
+            0.0,
+            Plain,
+        ),
         case("fmod", "fmodf(a, b)", |a, b, _| a % b, 0.0, Plain),
         case("copysign", "copysignf(a, b)", |a, b, _| a.copysign(b), 0.0, Edge),
-        case("ldexp", "ldexpf(a, (int)b)", |a, b, _| a * 2f64.powi(b as i32), 0.0, Within(60.0)),
-        case("frexp_mant", "({ int e; frexpf(a, &e); })", |a, _, _| frexp(a).0, 0.0, Plain),
-        case("frexp_exp", "({ int e; frexpf(a, &e); (float)e; })", |a, _, _| frexp(a).1, 0.0, Plain),
-        case("select", "a > b ? a * 3.0f : c", |a, b, c| if a > b { a * 3.0 } else { c }, 0.0, Plain),
-        case("select_nan", "a != a ? 1.0f : (a < b ? 2.0f : 3.0f)", |a, b, _| {
-            if a.is_nan() { 1.0 } else if a < b { 2.0 } else { 3.0 }
-        }, 0.0, Edge),
-        case("is_class", "(float)(isinf(a) ? 1 : isnan(a) ? 2 : signbit(a) ? 3 : 4)", |a, _, _| {
-            if a.is_infinite() { 1.0 } else if a.is_nan() { 2.0 } else if a.is_sign_negative() { 3.0 } else { 4.0 }
-        }, 0.0, Edge),
+        case(
+            "ldexp",
+            "ldexpf(a, (int)b)",
+            |a, b, _| a * 2f64.powi(b as i32),
+            0.0,
+            Within(60.0),
+        ),
+        case(
+            "frexp_mant",
+            "({ int e; frexpf(a, &e); })",
+            |a, _, _| frexp(a).0,
+            0.0,
+            Plain,
+        ),
+        case(
+            "frexp_exp",
+            "({ int e; frexpf(a, &e); (float)e; })",
+            |a, _, _| frexp(a).1,
+            0.0,
+            Plain,
+        ),
+        case(
+            "select",
+            "a > b ? a * 3.0f : c",
+            |a, b, c| if a > b { a * 3.0 } else { c },
+            0.0,
+            Plain,
+        ),
+        case(
+            "select_nan",
+            "a != a ? 1.0f : (a < b ? 2.0f : 3.0f)",
+            |a, b, _| {
+                if a.is_nan() {
+                    1.0
+                } else if a < b {
+                    2.0
+                } else {
+                    3.0
+                }
+            },
+            0.0,
+            Edge,
+        ),
+        case(
+            "is_class",
+            "(float)(isinf(a) ? 1 : isnan(a) ? 2 : signbit(a) ? 3 : 4)",
+            |a, _, _| {
+                if a.is_infinite() {
+                    1.0
+                } else if a.is_nan() {
+                    2.0
+                } else if a.is_sign_negative() {
+                    3.0
+                } else {
+                    4.0
+                }
+            },
+            0.0,
+            Edge,
+        ),
         case("relu", "a > 0.0f ? a : 0.0f", |a, _, _| a.max(0.0), 0.0, Within(4.0)),
-        case("gelu", "0.5f * a * (1.0f + erff(a * 0.70710678f))", |a, _, _| {
-            0.5 * a * (1.0 + erf(a * std::f64::consts::FRAC_1_SQRT_2))
-        }, 64.0, Within(2.0)),
-        case("sigmoid", "1.0f / (1.0f + expf(-a))", |a, _, _| 1.0 / (1.0 + (-a).exp()), 4.0, Within(20.0)),
-        case("silu", "a / (1.0f + __expf(-a))", |a, _, _| a / (1.0 + (-a).exp()), 24.0, Within(8.0)),
+        case(
+            "gelu",
+            "0.5f * a * (1.0f + erff(a * 0.70710678f))",
+            |a, _, _| 0.5 * a * (1.0 + erf(a * std::f64::consts::FRAC_1_SQRT_2)),
+            64.0,
+            Within(2.0),
+        ),
+        case(
+            "sigmoid",
+            "1.0f / (1.0f + expf(-a))",
+            |a, _, _| 1.0 / (1.0 + (-a).exp()),
+            4.0,
+            Within(20.0),
+        ),
+        case(
+            "silu",
+            "a / (1.0f + __expf(-a))",
+            |a, _, _| a / (1.0 + (-a).exp()),
+            24.0,
+            Within(8.0),
+        ),
         case("fast_exp", "__expf(a)", |a, _, _| a.exp(), 64.0, Within(20.0)),
         case("fast_div", "__fdividef(a, b)", |a, b, _| a / b, 4.0, Plain),
         case("to_int", "(float)((int)a)", |a, _, _| a.trunc(), 0.0, Within(1.0e6)),
-        case("to_uint", "(float)((unsigned)fabsf(a))", |a, _, _| a.abs().trunc(), 0.0, Within(1.0e6)),
+        case(
+            "to_uint",
+            "(float)((unsigned)fabsf(a))",
+            |a, _, _| a.abs().trunc(),
+            0.0,
+            Within(1.0e6),
+        ),
         case("via_half", "(float)((_Float16)a)", |a, _, _| F16.round(a), 0.0, Edge),
         case("via_bf16", "(float)((__bf16)a)", |a, _, _| BF16.round(a), 0.0, Plain),
-        case("via_double", "(float)((double)a * (double)b)", |a, b, _| a * b, 0.0, Edge),
+        case(
+            "via_double",
+            "(float)((double)a * (double)b)",
+            |a, b, _| a * b,
+            0.0,
+            Edge,
+        ),
         case("rz_add", ROUND_ADD_RZ, |a, b, _| toward_zero(a + b), 0.0, Plain),
         case("ru_mul", ROUND_MUL_UP, |a, b, _| upward(a * b), 0.0, Plain),
         case("rd_mul", ROUND_MUL_DOWN, |a, b, _| -upward(-(a * b)), 0.0, Plain),
@@ -125,7 +261,11 @@ fn f32_cases() -> Vec<Float> {
 
 fn toward_zero(x: f64) -> f64 {
     let near = x as f32;
-    f64::from(if f64::from(near).abs() > x.abs() { f32::from_bits(near.to_bits() - 1) } else { near })
+    f64::from(if f64::from(near).abs() > x.abs() {
+        f32::from_bits(near.to_bits() - 1)
+    } else {
+        near
+    })
 }
 
 fn upward(x: f64) -> f64 {
@@ -167,16 +307,58 @@ fn f16_cases() -> Vec<Float> {
         case("max", "__builtin_fmaxf16(a, b)", |a, b, _| a.max(b), 0.0, Plain),
         case("floor", "__builtin_floorf16(a)", |a, _, _| a.floor(), 0.0, Edge),
         case("rint", "__builtin_rintf16(a)", |a, _, _| a.round_ties_even(), 0.0, Edge),
-        case("abs_neg", "-__builtin_fabsf16(a) + b", |a, b, _| b - a.abs(), 0.0, Plain),
+        case(
+            "abs_neg",
+            "-__builtin_fabsf16(a) + b",
+            |a, b, _| b - a.abs(),
+            0.0,
+            Plain,
+        ),
         case("sqrt", "(_Float16)sqrtf((float)a)", |a, _, _| a.sqrt(), 0.0, Positive),
-        case("clamp", "__builtin_fminf16(__builtin_fmaxf16(a, (_Float16)0.0f), (_Float16)1.0f)", |a, _, _| {
-            a.max(0.0).min(1.0)
-        }, 0.0, Within(2.0)),
+        case(
+            "clamp",
+            "__builtin_fminf16(__builtin_fmaxf16(a, (_Float16)0.0f), (_Float16)1.0f)",
+            |a, _, _| a.max(0.0).min(1.0),
+            0.0,
+            Within(2.0),
+        ),
         case("exp", "(_Float16)expf((float)a)", |a, _, _| a.exp(), 1.0, Within(8.0)),
-        case("mix", "(_Float16)fmaf((float)a, (float)b, (float)c)", |a, b, c| a.mul_add(b, c), 0.6, Plain),
-        case("const", "a * (_Float16)0.15915494f + (_Float16)4.0f", |a, _, _| a * 0.15915494 + 4.0, 2.0, Plain),
-        case("compare", "a < b ? a : (a > c ? b : c)", |a, b, c| if a < b { a } else if a > c { b } else { c }, 0.0, Plain),
-        case("to_short", "(_Float16)(short)a", |a, _, _| a.trunc(), 0.0, Within(1000.0)),
+        case(
+            "mix",
+            "(_Float16)fmaf((float)a, (float)b, (float)c)",
+            |a, b, c| a.mul_add(b, c),
+            0.6,
+            Plain,
+        ),
+        case(
+            "const",
+            "a * (_Float16)0.15915494f + (_Float16)4.0f",
+            |a, _, _| a * 0.15915494 + 4.0,
+            2.0,
+            Plain,
+        ),
+        case(
+            "compare",
+            "a < b ? a : (a > c ? b : c)",
+            |a, b, c| {
+                if a < b {
+                    a
+                } else if a > c {
+                    b
+                } else {
+                    c
+                }
+            },
+            0.0,
+            Plain,
+        ),
+        case(
+            "to_short",
+            "(_Float16)(short)a",
+            |a, _, _| a.trunc(),
+            0.0,
+            Within(1000.0),
+        ),
     ]
 }
 
@@ -194,11 +376,35 @@ fn f64_cases() -> Vec<Float> {
         case("exp", "exp(a)", |a, _, _| a.exp(), 2.0, Within(300.0)),
         case("log", "log(a)", |a, _, _| a.ln(), 2.0, Positive),
         case("sin", "sin(a)", |a, _, _| a.sin(), 2.0, Within(50.0)),
-        case("ldexp", "ldexp(a, (int)b)", |a, b, _| a * 2f64.powi(b as i32), 0.0, Within(60.0)),
-        case("to_float", "(double)(float)a", |a, _, _| f64::from(a as f32), 0.0, Plain),
+        case(
+            "ldexp",
+            "ldexp(a, (int)b)",
+            |a, b, _| a * 2f64.powi(b as i32),
+            0.0,
+            Within(60.0),
+        ),
+        case(
+            "to_float",
+            "(double)(float)a",
+            |a, _, _| f64::from(a as f32),
+            0.0,
+            Plain,
+        ),
         case("to_int", "(double)(int)a", |a, _, _| a.trunc(), 0.0, Within(1.0e9)),
-        case("to_long", "(double)(long long)a", |a, _, _| a.trunc(), 0.0, Within(1.0e15)),
-        case("select", "a > b ? a : c", |a, b, c| if a > b { a } else { c }, 0.0, Plain),
+        case(
+            "to_long",
+            "(double)(long long)a",
+            |a, _, _| a.trunc(),
+            0.0,
+            Within(1.0e15),
+        ),
+        case(
+            "select",
+            "a > b ? a : c",
+            |a, b, c| if a > b { a } else { c },
+            0.0,
+            Plain,
+        ),
     ]
 }
 
@@ -207,11 +413,33 @@ const N: usize = 512;
 fn inputs(domain: Domain, format: Format, seed: u64) -> Vec<f64> {
     let mut random = Random::new(seed);
     let largest = (2.0 - 2f64.powi(-format.mantissa)) * 2f64.powi(format.max_exponent);
-    let smallest = if format.mantissa == 52 { f64::from_bits(1) } else { 2f64.powi(format.min_exponent - format.mantissa) };
+    let smallest = if format.mantissa == 52 {
+        f64::from_bits(1)
+    } else {
+        2f64.powi(format.min_exponent - format.mantissa)
+    };
     let special = [
-        0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, largest, -largest, smallest, -smallest,
-        smallest * 3.0, 2f64.powi(format.min_exponent), -(2f64.powi(format.min_exponent)), 0.5, 1.5, 2.5, -0.5, -2.5,
-        largest / 2.0, 2f64.powi(format.max_exponent),
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        largest,
+        -largest,
+        smallest,
+        -smallest,
+        smallest * 3.0,
+        2f64.powi(format.min_exponent),
+        -(2f64.powi(format.min_exponent)),
+        0.5,
+        1.5,
+        2.5,
+        -0.5,
+        -2.5,
+        largest / 2.0,
+        2f64.powi(format.max_exponent),
     ];
     (0..N)
         .map(|_| {
@@ -242,19 +470,27 @@ fn kernel(ty: &str, name: &str, expr: &str) -> String {
 
 /// Runs the float cases; `pack` and `unpack` move between f64 and the bits of the type.
 fn floats(ty: &str, cases: &[Float], format: Format, width: usize, pack: fn(f64) -> u64, unpack: fn(u64) -> f64) {
-    let source: String = cases.iter().map(|case| kernel(ty, &format!("k_{}", case.name), case.expr)).collect();
+    let source: String = cases
+        .iter()
+        .map(|case| kernel(ty, &format!("k_{}", case.name), case.expr))
+        .collect();
     let source = format!("#pragma clang fp contract(off)\n{source}");
     let mut failures = Vec::new();
     for arch in ARCHES {
-        let Some(device) = Device::new(&source, arch) else { return };
+        let Some(device) = Device::new(&source, arch) else {
+            return;
+        };
         for (index, case) in cases.iter().enumerate() {
-            let columns: Vec<Vec<f64>> =
-                (0..3).map(|column| inputs(case.domain, format, 7 + 3 * index as u64 + column)).collect();
+            let columns: Vec<Vec<f64>> = (0..3)
+                .map(|column| inputs(case.domain, format, 7 + 3 * index as u64 + column))
+                .collect();
             let buffers: Vec<u64> = columns
                 .iter()
                 .map(|values| {
-                    let bytes: Vec<u8> =
-                        values.iter().flat_map(|v| pack(*v).to_le_bytes()[..width].to_vec()).collect();
+                    let bytes: Vec<u8> = values
+                        .iter()
+                        .flat_map(|v| pack(*v).to_le_bytes()[..width].to_vec())
+                        .collect();
                     device.upload(&bytes)
                 })
                 .collect();
@@ -274,18 +510,33 @@ fn floats(ty: &str, cases: &[Float], format: Format, width: usize, pack: fn(f64)
                 let (a, b, c) = (columns[0][lane], columns[1][lane], columns[2][lane]);
                 let want = (case.want)(a, b, c);
                 if !close(got, want, format, case.ulps) {
-                    failures.push(format!("{arch} {ty} {}({a:e}, {b:e}, {c:e}) = {got:e}, not {want:e}", case.name));
+                    failures.push(format!(
+                        "{arch} {ty} {}({a:e}, {b:e}, {c:e}) = {got:e}, not {want:e}",
+                        case.name
+                    ));
                     break;
                 }
             }
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 #[test]
 fn single_precision() {
-    floats("float", &f32_cases(), F32, 4, |v| (v as f32).to_bits().into(), |b| f32::from_bits(b as u32).into());
+    floats(
+        "float",
+        &f32_cases(),
+        F32,
+        4,
+        |v| (v as f32).to_bits().into(),
+        |b| f32::from_bits(b as u32).into(),
+    );
 }
 
 #[test]
@@ -328,7 +579,9 @@ fn shared_integer_cases() -> Vec<Integer> {
         int("shr", "a >> (b & 7)", |a, b, _| a >> (b & 7)),
         int("shl_add", "(a << 3) + b", |a, b, _| (a << 3) + b),
         int("min", "a < b ? a : b", |a, b, _| a.min(b)),
-        int("max3", "(a > b ? a : b) > c ? (a > b ? a : b) : c", |a, b, c| a.max(b).max(c)),
+        int("max3", "(a > b ? a : b) > c ? (a > b ? a : b) : c", |a, b, c| {
+            a.max(b).max(c)
+        }),
         int("div", "a / (T)((b & (T)~64) | 1)", |a, b, _| a / ((b & !64) | 1)),
         int("rem", "a % (T)((b & (T)~64) | 1)", |a, b, _| a % ((b & !64) | 1)),
         int("add3", "a + b + c", |a, b, c| a + b + c),
@@ -399,16 +652,25 @@ fn int32_cases() -> Vec<Integer> {
 
 /// Runs integer cases for a type of `bits` bits.
 fn integers(ty: &str, cases: &[Integer], bits: u32, signed: bool) {
-    let kernels: String = cases.iter().map(|case| kernel(ty, &format!("k_{}", case.name), case.expr)).collect();
+    let kernels: String = cases
+        .iter()
+        .map(|case| kernel(ty, &format!("k_{}", case.name), case.expr))
+        .collect();
     let source = format!("typedef {ty} T;\n{kernels}");
     let width = bits as usize / 8;
     let extend = |value: u64| -> i128 {
         let shift = 64 - bits;
-        if signed { i128::from((value << shift) as i64 >> shift) } else { i128::from(value << shift >> shift) }
+        if signed {
+            i128::from((value << shift) as i64 >> shift)
+        } else {
+            i128::from(value << shift >> shift)
+        }
     };
     let mut failures = Vec::new();
     for arch in ARCHES {
-        let Some(device) = Device::new(&source, arch) else { return };
+        let Some(device) = Device::new(&source, arch) else {
+            return;
+        };
         for (index, case) in cases.iter().enumerate() {
             let mut random = Random::new(100 + index as u64);
             let mut column = || -> Vec<u64> {
@@ -443,13 +705,21 @@ fn integers(ty: &str, cases: &[Integer], bits: u32, signed: bool) {
                 let [a, b, c] = [0, 1, 2].map(|column: usize| extend(columns[column][lane]));
                 let want = extend((case.want)(a, b, c) as u64);
                 if got != want {
-                    failures.push(format!("{arch} {ty} {}({a:#x}, {b:#x}, {c:#x}) = {got:#x}, not {want:#x}", case.name));
+                    failures.push(format!(
+                        "{arch} {ty} {}({a:#x}, {b:#x}, {c:#x}) = {got:#x}, not {want:#x}",
+                        case.name
+                    ));
                     break;
                 }
             }
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 #[test]

@@ -120,12 +120,19 @@ fn a_dropped_wait_is_caught() {
                     continue;
                 }
                 let fault = fault(result);
-                assert!(matches!(fault.kind, FaultKind::MissingWait { .. }), "{arch} {wait}: {fault}");
+                assert!(
+                    matches!(fault.kind, FaultKind::MissingWait { .. }),
+                    "{arch} {wait}: {fault}"
+                );
                 assert_eq!(fault.kernel, "scale");
                 assert!(fault.to_string().contains("before its"), "{fault}");
             }
         }
-        let lds_wait = if arch == "gfx1201" { "s_wait_dscnt" } else { "s_waitcnt lgkmcnt(0)" };
+        let lds_wait = if arch == "gfx1201" {
+            "s_wait_dscnt"
+        } else {
+            "s_waitcnt lgkmcnt(0)"
+        };
         let (bad, count) = drop_instructions(&good, "reverse", lds_wait);
         assert!(count > 0);
         let device = Device::load(&bad, arch);
@@ -142,9 +149,11 @@ fn a_missing_barrier_is_caught() {
         let barrier = if arch == "gfx1201" { "s_barrier" } else { "s_barrier" };
         let (bad, count) = drop_instructions(&good, "reverse", barrier);
         assert!(count > 0);
-        for (compiled, kernel, planted) in
-            [(&good, "reverse", false), (&bad, "reverse", true), (&good, "no_barrier", true)]
-        {
+        for (compiled, kernel, planted) in [
+            (&good, "reverse", false),
+            (&bad, "reverse", true),
+            (&good, "no_barrier", true),
+        ] {
             let mut device = Device::load(compiled, arch);
             device.options.races = true;
             device.options.uninitialized = false;
@@ -152,7 +161,10 @@ fn a_missing_barrier_is_caught() {
             let result = device.try_run(kernel, 1, 256, &[Arg::Ptr(y), Arg::Ptr(x)]);
             if planted {
                 let fault = fault(result);
-                assert!(matches!(fault.kind, FaultKind::Race { space: Space::Lds, .. }), "{arch}: {fault}");
+                assert!(
+                    matches!(fault.kind, FaultKind::Race { space: Space::Lds, .. }),
+                    "{arch}: {fault}"
+                );
                 assert!(fault.lane.is_some());
             } else {
                 assert!(result.is_ok(), "{arch}: {result:?}");
@@ -179,35 +191,87 @@ fn bounds_and_unwritten_memory() {
         assert!(found.instruction.contains("load"), "{arch}: {found}");
 
         let found = fault(device.try_run("write_past", 2, 256, &[Arg::Ptr(y), n]));
-        assert!(matches!(found.kind, FaultKind::OutOfBounds { access: Access::Write, .. }), "{arch}: {found}");
+        assert!(
+            matches!(
+                found.kind,
+                FaultKind::OutOfBounds {
+                    access: Access::Write,
+                    ..
+                }
+            ),
+            "{arch}: {found}"
+        );
         assert_eq!(found.workgroup, [1, 0, 0], "{arch}");
 
         let unwritten = device.alloc(1024);
         let found = fault(device.try_run("scale", 1, 256, &[Arg::Ptr(y), Arg::Ptr(unwritten), n]));
-        assert!(matches!(found.kind, FaultKind::Uninitialized { space: Space::Global, .. }), "{arch}: {found}");
+        assert!(
+            matches!(
+                found.kind,
+                FaultKind::Uninitialized {
+                    space: Space::Global,
+                    ..
+                }
+            ),
+            "{arch}: {found}"
+        );
 
         device.gpu.memory().free(x).expect("a live allocation");
-        assert_eq!(device.gpu.memory().free(x), Err(MemoryError::Freed { address: x }), "a double free");
+        assert_eq!(
+            device.gpu.memory().free(x),
+            Err(MemoryError::Freed { address: x }),
+            "a double free"
+        );
         let found = fault(device.try_run("scale", 1, 256, &[Arg::Ptr(y), Arg::Ptr(x), n]));
-        assert!(matches!(found.kind, FaultKind::UseAfterFree { access: Access::Read, .. }), "{arch}: {found}");
+        assert!(
+            matches!(
+                found.kind,
+                FaultKind::UseAfterFree {
+                    access: Access::Read,
+                    ..
+                }
+            ),
+            "{arch}: {found}"
+        );
 
         let found = fault(device.try_run("lds_unwritten", 1, 256, &[Arg::Ptr(y)]));
-        assert!(matches!(found.kind, FaultKind::Uninitialized { space: Space::Lds, .. }), "{arch}: {found}");
+        assert!(
+            matches!(found.kind, FaultKind::Uninitialized { space: Space::Lds, .. }),
+            "{arch}: {found}"
+        );
         let run = |n: i32| device.try_run3("lds_past", [1; 3], [64, 1, 1], &[Arg::Ptr(y), Arg::I32(n)], 256);
         assert!(run(0).is_ok(), "{arch}");
         let found = fault(run(1));
-        assert!(matches!(found.kind, FaultKind::OutOfBounds { space: Space::Lds, .. }), "{arch}: {found}");
+        assert!(
+            matches!(found.kind, FaultKind::OutOfBounds { space: Space::Lds, .. }),
+            "{arch}: {found}"
+        );
 
         let found = fault(device.try_run("odd_atomic", 1, 1, &[Arg::Ptr(y)]));
         assert!(
-            matches!(found.kind, FaultKind::Misaligned { access: Access::Atomic, .. } | FaultKind::Uninitialized { .. }),
+            matches!(
+                found.kind,
+                FaultKind::Misaligned {
+                    access: Access::Atomic,
+                    ..
+                } | FaultKind::Uninitialized { .. }
+            ),
             "{arch}: {found}"
         );
         let mut device = Device::load(&good, arch);
         device.options.races = true;
         let p = device.upload(&[0i32; 16]);
         let found = fault(device.try_run("global_race", 1, 256, &[Arg::Ptr(p)]));
-        assert!(matches!(found.kind, FaultKind::Race { space: Space::Global, .. }), "{arch}: {found}");
+        assert!(
+            matches!(
+                found.kind,
+                FaultKind::Race {
+                    space: Space::Global,
+                    ..
+                }
+            ),
+            "{arch}: {found}"
+        );
     }
 }
 
@@ -248,8 +312,15 @@ fn counters_tell_access_patterns_apart() {
         let run = |stride: i32| device.run("strided", 1, 64, &[Arg::Ptr(y), Arg::Ptr(x), Arg::I32(stride)]);
         let (dense, sparse) = (run(1), run(32));
         assert_eq!(dense.global_load_bytes, 256, "{arch}");
-        assert!(dense.coalescing() > 0.9 && sparse.coalescing() < 0.2, "{arch}: {dense:?} {sparse:?}");
-        let run = |stride: i32| device.run("banks", 1, 64, &[Arg::Ptr(y), Arg::I32(stride)]).lds_bank_conflicts;
+        assert!(
+            dense.coalescing() > 0.9 && sparse.coalescing() < 0.2,
+            "{arch}: {dense:?} {sparse:?}"
+        );
+        let run = |stride: i32| {
+            device
+                .run("banks", 1, 64, &[Arg::Ptr(y), Arg::I32(stride)])
+                .lds_bank_conflicts
+        };
         assert_eq!(run(1), 0, "{arch}");
         assert!(run(32) > 20, "{arch}: {}", run(32));
         assert!(dense.occupancy >= 1);
@@ -273,7 +344,11 @@ fn product(arch: &str, map: &str) -> Option<(Vec<f32>, Vec<f32>)> {
     let (pa, pb, pc) = (device.upload(&a), device.upload(&b), device.alloc(1024));
     device.run("gemm", 1, 64, &[pc, pa, pb].map(Arg::Ptr));
     let want = (0..256)
-        .map(|i| (0..16).map(|k| a[i / 16 * 16 + k].to_f32() * b[k * 16 + i % 16].to_f32()).sum())
+        .map(|i| {
+            (0..16)
+                .map(|k| a[i / 16 * 16 + k].to_f32() * b[k * 16 + i % 16].to_f32())
+                .sum()
+        })
         .collect();
     Some((device.download(pc, 256), want))
 }
@@ -281,12 +356,15 @@ fn product(arch: &str, map: &str) -> Option<(Vec<f32>, Vec<f32>)> {
 #[test]
 fn a_wrong_row_map_gives_wrong_numbers() {
     for arch in ["gfx90a", "gfx942", "gfx950"] {
-        let error = |(got, want): (Vec<f32>, Vec<f32>)| {
-            got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max)
+        let error =
+            |(got, want): (Vec<f32>, Vec<f32>)| got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        let Some(right) = product(arch, "4 * g + e") else {
+            return;
         };
-        let Some(right) = product(arch, "4 * g + e") else { return };
         assert!(error(right) < 1e-5, "{arch}");
-        let Some(wrong) = product(arch, "g + 4 * e") else { return };
+        let Some(wrong) = product(arch, "g + 4 * e") else {
+            return;
+        };
         assert!(error(wrong) > 0.1, "{arch}: the wrong map was not noticed");
     }
 }
@@ -301,7 +379,10 @@ fn bad_input_gives_typed_errors() {
         }
     }
     assert!(matches!(CodeObject::load(&good.code[..100]), Err(LoadError::Elf(_))));
-    assert!(matches!(CodeObject::load(b"not an ELF file at all"), Err(LoadError::Elf(_))));
+    assert!(matches!(
+        CodeObject::load(b"not an ELF file at all"),
+        Err(LoadError::Elf(_))
+    ));
     let mut damaged = good.code.clone();
     for index in (64..damaged.len()).step_by(97) {
         damaged[index] ^= 0xff;
@@ -321,17 +402,42 @@ fn bad_input_gives_typed_errors() {
     assert!(matches!(missing, Some(LoadError::NoSuchKernel { ref present, .. }) if present.contains(&"scale".into())));
     let kernel = device.kernel("scale");
     let launch = |grid, block, bytes: &[u8], lds| {
-        device.gpu.launch(&kernel, grid, block, bytes, lds, &device.options).err()
+        device
+            .gpu
+            .launch(&kernel, grid, block, bytes, lds, &device.options)
+            .err()
     };
     let one = [1, 1, 1];
-    assert!(matches!(launch([0, 1, 1], one, &[0; 20], 0), Some(LaunchError::EmptyGrid { .. })));
-    assert!(matches!(launch(one, [1, 0, 1], &[0; 20], 0), Some(LaunchError::EmptyGrid { .. })));
-    assert!(matches!(launch(one, [2048, 1, 1], &[0; 20], 0), Some(LaunchError::BlockTooLarge { .. })));
+    assert!(matches!(
+        launch([0, 1, 1], one, &[0; 20], 0),
+        Some(LaunchError::EmptyGrid { .. })
+    ));
+    assert!(matches!(
+        launch(one, [1, 0, 1], &[0; 20], 0),
+        Some(LaunchError::EmptyGrid { .. })
+    ));
+    assert!(matches!(
+        launch(one, [2048, 1, 1], &[0; 20], 0),
+        Some(LaunchError::BlockTooLarge { .. })
+    ));
     assert!(matches!(
         launch(one, one, &[0; 19], 0),
-        Some(LaunchError::KernargsTooShort { given: 19, needed: 20, .. })
+        Some(LaunchError::KernargsTooShort {
+            given: 19,
+            needed: 20,
+            ..
+        })
     ));
-    assert!(matches!(launch(one, one, &[0; 20], 1 << 20), Some(LaunchError::LdsTooLarge { .. })));
-    assert!(matches!(device.gpu.memory().alloc(1 << 40), Err(MemoryError::OutOfMemory { .. })));
-    assert!(matches!(device.gpu.memory().free(1), Err(MemoryError::NotAllocated { address: 1 })));
+    assert!(matches!(
+        launch(one, one, &[0; 20], 1 << 20),
+        Some(LaunchError::LdsTooLarge { .. })
+    ));
+    assert!(matches!(
+        device.gpu.memory().alloc(1 << 40),
+        Err(MemoryError::OutOfMemory { .. })
+    ));
+    assert!(matches!(
+        device.gpu.memory().free(1),
+        Err(MemoryError::NotAllocated { address: 1 })
+    ));
 }

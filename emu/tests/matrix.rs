@@ -25,7 +25,15 @@ const fn shape(
     output: &'static str,
     archs: &'static [&'static str],
 ) -> Shape {
-    Shape { builtin, m, k, blocks, input, output, archs }
+    Shape {
+        builtin,
+        m,
+        k,
+        blocks,
+        input,
+        output,
+        archs,
+    }
 }
 
 const CDNA: &[&str] = &["gfx908", "gfx90a", "gfx942", "gfx950"];
@@ -162,7 +170,11 @@ fn fnuz_value(bits: u8, mantissa_bits: i32, bias: i32) -> f64 {
     }
     let exponent = i32::from(bits & 0x7f) >> mantissa_bits;
     let mantissa = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
-    let value = if exponent == 0 { mantissa * 2f64.powi(1 - bias) } else { (1.0 + mantissa) * 2f64.powi(exponent - bias) };
+    let value = if exponent == 0 {
+        mantissa * 2f64.powi(1 - bias)
+    } else {
+        (1.0 + mantissa) * 2f64.powi(exponent - bias)
+    };
     if bits & 0x80 != 0 { -value } else { value }
 }
 
@@ -250,7 +262,11 @@ fn mfma() {
                     }
                 }
             }
-            let buffers = [device.upload(&a_bytes), device.upload(&b_bytes), device.upload(&c_bytes)];
+            let buffers = [
+                device.upload(&a_bytes),
+                device.upload(&b_bytes),
+                device.upload(&c_bytes),
+            ];
             let d = device.alloc(c_bytes.len());
             let args = [d, buffers[0], buffers[1], buffers[2]].map(Arg::Ptr);
             let counters = match device.try_run("tile", 1, 64, &args) {
@@ -260,7 +276,12 @@ fn mfma() {
                     continue;
                 }
             };
-            assert_eq!(counters.matrix_macs, (m * m * k * blocks) as u64, "{} {arch}", shape.builtin);
+            assert_eq!(
+                counters.matrix_macs,
+                (m * m * k * blocks) as u64,
+                "{} {arch}",
+                shape.builtin
+            );
             let got: Vec<u8> = device.download(d, c_bytes.len());
             'blocks: for block in 0..blocks {
                 for row in 0..m {
@@ -297,7 +318,12 @@ fn mfma() {
         }
     }
     println!("lacking, as the archs are: {}", lacking.join(", "));
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 /// gfx90a flushes f16 and bf16 denormals in its matrix unit; the other parts keep them.
@@ -307,15 +333,28 @@ fn denormals_in_mfma() {
         extern \"C\" __global__ void tile(C* d, const A* a, const A* b) { int l = threadIdx.x; C c = {0, 0, 0, 0};\n\
         d[l] = __builtin_amdgcn_mfma_f32_16x16x16f16(a[l], b[l], c, 0, 0, 0); }";
     for arch in ["gfx908", "gfx90a", "gfx942", "gfx950"] {
-        let Some(device) = Device::new(source, arch) else { return };
+        let Some(device) = Device::new(source, arch) else {
+            return;
+        };
         let denormal = half::f16::from_bits(0x0001);
         let one = half::f16::from_f32(1024.0);
-        let (a, b) = (device.upload(&[denormal.to_bits(); 256]), device.upload(&[one.to_bits(); 256]));
+        let (a, b) = (
+            device.upload(&[denormal.to_bits(); 256]),
+            device.upload(&[one.to_bits(); 256]),
+        );
         let d = device.alloc(1024);
         device.run("tile", 1, 64, &[d, a, b].map(Arg::Ptr));
         let got: Vec<f32> = device.download(d, 256);
-        let want = if arch == "gfx90a" { 0.0 } else { 16.0 * 1024.0 * denormal.to_f32() };
-        assert!(got.iter().all(|value| *value == want), "{arch}: {} against {want}", got[0]);
+        let want = if arch == "gfx90a" {
+            0.0
+        } else {
+            16.0 * 1024.0 * denormal.to_f32()
+        };
+        assert!(
+            got.iter().all(|value| *value == want),
+            "{arch}: {} against {want}",
+            got[0]
+        );
     }
 }
 
@@ -331,12 +370,35 @@ struct Wmma {
 #[test]
 fn wmma_gfx11() {
     let cases = [
-        Wmma { builtin: "wmma_f32_16x16x16_f16_w32", input: "f16", output: "f32", call: "a[l], b[l], c[l]" },
-        Wmma { builtin: "wmma_f32_16x16x16_bf16_w32", input: "bf16s", output: "f32", call: "a[l], b[l], c[l]" },
-        Wmma { builtin: "wmma_f16_16x16x16_f16_w32", input: "f16", output: "f16", call: "a[l], b[l], c[l], false" },
-        Wmma { builtin: "wmma_i32_16x16x16_iu8_w32", input: "iu8", output: "i32", call: "true, a[l], true, b[l], c[l], false" },
+        Wmma {
+            builtin: "wmma_f32_16x16x16_f16_w32",
+            input: "f16",
+            output: "f32",
+            call: "a[l], b[l], c[l]",
+        },
+        Wmma {
+            builtin: "wmma_f32_16x16x16_bf16_w32",
+            input: "bf16s",
+            output: "f32",
+            call: "a[l], b[l], c[l]",
+        },
+        Wmma {
+            builtin: "wmma_f16_16x16x16_f16_w32",
+            input: "f16",
+            output: "f16",
+            call: "a[l], b[l], c[l], false",
+        },
+        Wmma {
+            builtin: "wmma_i32_16x16x16_iu8_w32",
+            input: "iu8",
+            output: "i32",
+            call: "true, a[l], true, b[l], c[l], false",
+        },
     ];
-    let (a_order, c_order): (fn(usize, usize) -> Vec<(usize, usize)>, fn(usize, usize) -> (usize, usize)) = (
+    let (a_order, c_order): (
+        fn(usize, usize) -> Vec<(usize, usize)>,
+        fn(usize, usize) -> (usize, usize),
+    ) = (
         |row, k| vec![(row, k), (row + 16, k)],
         |row, column| (column + 16 * (row % 2), row / 2),
     );
@@ -347,16 +409,51 @@ fn wmma_gfx11() {
 #[test]
 fn wmma_gfx12() {
     let cases = [
-        Wmma { builtin: "wmma_f32_16x16x16_f16_w32_gfx12", input: "f16", output: "f32", call: "a[l], b[l], c[l]" },
-        Wmma { builtin: "wmma_f32_16x16x16_bf16_w32_gfx12", input: "bf16s", output: "f32", call: "a[l], b[l], c[l]" },
-        Wmma { builtin: "wmma_f16_16x16x16_f16_w32_gfx12", input: "f16", output: "f16", call: "a[l], b[l], c[l]" },
-        Wmma { builtin: "wmma_i32_16x16x16_iu8_w32_gfx12", input: "iu8", output: "i32", call: "true, a[l], true, b[l], c[l], false" },
-        Wmma { builtin: "wmma_f32_16x16x16_fp8_fp8_w32_gfx12", input: "fp8", output: "f32", call: "a[l], b[l], c[l]" },
-        Wmma { builtin: "wmma_f32_16x16x16_bf8_bf8_w32_gfx12", input: "bf8", output: "f32", call: "a[l], b[l], c[l]" },
+        Wmma {
+            builtin: "wmma_f32_16x16x16_f16_w32_gfx12",
+            input: "f16",
+            output: "f32",
+            call: "a[l], b[l], c[l]",
+        },
+        Wmma {
+            builtin: "wmma_f32_16x16x16_bf16_w32_gfx12",
+            input: "bf16s",
+            output: "f32",
+            call: "a[l], b[l], c[l]",
+        },
+        Wmma {
+            builtin: "wmma_f16_16x16x16_f16_w32_gfx12",
+            input: "f16",
+            output: "f16",
+            call: "a[l], b[l], c[l]",
+        },
+        Wmma {
+            builtin: "wmma_i32_16x16x16_iu8_w32_gfx12",
+            input: "iu8",
+            output: "i32",
+            call: "true, a[l], true, b[l], c[l], false",
+        },
+        Wmma {
+            builtin: "wmma_f32_16x16x16_fp8_fp8_w32_gfx12",
+            input: "fp8",
+            output: "f32",
+            call: "a[l], b[l], c[l]",
+        },
+        Wmma {
+            builtin: "wmma_f32_16x16x16_bf8_bf8_w32_gfx12",
+            input: "bf8",
+            output: "f32",
+            call: "a[l], b[l], c[l]",
+        },
     ];
-    wmma("gfx1201", &cases, 8, 8, |row, k| vec![(row + 16 * (k / 8), k % 8)], |row, column| {
-        (column + 16 * (row / 8), row % 8)
-    });
+    wmma(
+        "gfx1201",
+        &cases,
+        8,
+        8,
+        |row, k| vec![(row + 16 * (k / 8), k % 8)],
+        |row, column| (column + 16 * (row / 8), row % 8),
+    );
 }
 
 fn wmma(
@@ -383,7 +480,9 @@ fn wmma(
              int l = threadIdx.x; d[l] = __builtin_amdgcn_{}({});\n}}\n",
             case.builtin, case.call
         );
-        let Some(device) = Device::new(&source, arch) else { return };
+        let Some(device) = Device::new(&source, arch) else {
+            return;
+        };
         let mut random = Random::new(77);
         let (iw, ow) = (width(case.input), width(case.output));
         let (mut a, mut b, mut c) = ([0f64; 256], [0f64; 256], [0f64; 256]);
@@ -407,10 +506,19 @@ fn wmma(
                     other => element(other, arch, &mut random),
                 };
                 c[row * 16 + k] = value;
-                put(&mut c_bytes, lane * stored + if wide_half { 2 * index } else { index }, ow, bits);
+                put(
+                    &mut c_bytes,
+                    lane * stored + if wide_half { 2 * index } else { index },
+                    ow,
+                    bits,
+                );
             }
         }
-        let buffers = [device.upload(&a_bytes), device.upload(&b_bytes), device.upload(&c_bytes)];
+        let buffers = [
+            device.upload(&a_bytes),
+            device.upload(&b_bytes),
+            device.upload(&c_bytes),
+        ];
         let d = device.alloc(c_bytes.len());
         let args = [d, buffers[0], buffers[1], buffers[2]].map(Arg::Ptr);
         if let Err(error) = device.try_run("tile", 1, 32, &args) {
@@ -431,8 +539,14 @@ fn wmma(
                 let index = lane * stored + if wide_half { 2 * index } else { index };
                 let bytes = &got[index * ow..][..ow];
                 let (value, tolerance) = match case.output {
-                    "f32" => (f64::from(f32::from_le_bytes(bytes.try_into().unwrap())), size * 2.0 * F32.ulp(1.0)),
-                    "f16" => (half::f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(), size * 2.0 * F16.ulp(1.0)),
+                    "f32" => (
+                        f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+                        size * 2.0 * F32.ulp(1.0),
+                    ),
+                    "f16" => (
+                        half::f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+                        size * 2.0 * F16.ulp(1.0),
+                    ),
                     _ => (f64::from(i32::from_le_bytes(bytes.try_into().unwrap())), 0.0),
                 };
                 if (value - want).abs() > tolerance || value.is_nan() {
@@ -442,5 +556,10 @@ fn wmma(
             }
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }

@@ -16,95 +16,193 @@ struct Case {
 
 /// Each lane's value from those of its wave.
 fn by_lane(x: &[i32], wave: usize, f: impl Fn(&[i32], usize) -> i32) -> Vec<i32> {
-    x.chunks(wave).flat_map(|values| (0..wave).map(|lane| f(values, lane)).collect::<Vec<_>>()).collect()
+    x.chunks(wave)
+        .flat_map(|values| (0..wave).map(|lane| f(values, lane)).collect::<Vec<_>>())
+        .collect()
 }
 
 const N: usize = 256;
 
 fn cases() -> Vec<Case> {
     vec![
-        Case { name: "shfl", body: "o[t] = __shfl(v, (t * 7) & 31, 32);", want: |x, w| {
-            let all: Vec<i32> = x.to_vec();
-            let _ = w;
-            (0..N).map(|t| all[(t & !31) + ((t * 7) & 31)]).collect()
-        } },
-        Case { name: "shfl_up", body: "o[t] = __shfl_up(v, 3, 32);", want: |x, _| {
-            (0..N).map(|t| if t & 31 >= 3 { x[t - 3] } else { x[t] }).collect()
-        } },
-        Case { name: "shfl_down", body: "o[t] = __shfl_down(v, 5, 32);", want: |x, _| {
-            (0..N).map(|t| if (t & 31) + 5 < 32 { x[t + 5] } else { x[t] }).collect()
-        } },
-        Case { name: "shfl_xor1", body: "o[t] = __shfl_xor(v, 1);", want: |x, w| by_lane(x, w, |v, l| v[l ^ 1]) },
-        Case { name: "shfl_xor8", body: "o[t] = __shfl_xor(v, 8);", want: |x, w| by_lane(x, w, |v, l| v[l ^ 8]) },
-        Case { name: "shfl_xor16", body: "o[t] = __shfl_xor(v, 16);", want: |x, w| by_lane(x, w, |v, l| v[l ^ 16]) },
+        Case {
+            name: "shfl",
+            body: "o[t] = __shfl(v, (t * 7) & 31, 32);",
+            want: |x, w| {
+                let all: Vec<i32> = x.to_vec();
+                let _ = w;
+                (0..N).map(|t| all[(t & !31) + ((t * 7) & 31)]).collect()
+            },
+        },
+        Case {
+            name: "shfl_up",
+            body: "o[t] = __shfl_up(v, 3, 32);",
+            want: |x, _| (0..N).map(|t| if t & 31 >= 3 { x[t - 3] } else { x[t] }).collect(),
+        },
+        Case {
+            name: "shfl_down",
+            body: "o[t] = __shfl_down(v, 5, 32);",
+            want: |x, _| {
+                (0..N)
+                    .map(|t| if (t & 31) + 5 < 32 { x[t + 5] } else { x[t] })
+                    .collect()
+            },
+        },
+        Case {
+            name: "shfl_xor1",
+            body: "o[t] = __shfl_xor(v, 1);",
+            want: |x, w| by_lane(x, w, |v, l| v[l ^ 1]),
+        },
+        Case {
+            name: "shfl_xor8",
+            body: "o[t] = __shfl_xor(v, 8);",
+            want: |x, w| by_lane(x, w, |v, l| v[l ^ 8]),
+        },
+        Case {
+            name: "shfl_xor16",
+            body: "o[t] = __shfl_xor(v, 16);",
+            want: |x, w| by_lane(x, w, |v, l| v[l ^ 16]),
+        },
         Case {
             name: "wave_sum",
             body: "int s = v; for (int k = warpSize / 2; k > 0; k /= 2) s += __shfl_xor(s, k); o[t] = s;",
             want: |x, w| by_lane(x, w, |v, _| v.iter().fold(0, |a, b| a.wrapping_add(*b))),
         },
-        Case { name: "ballot", body: "unsigned long long m = __ballot(v & 1); o[t] = (int)(m ^ (m >> 32));", want: |x, w| {
-            by_lane(x, w, |v, _| {
-                let mask = v.iter().enumerate().fold(0u64, |m, (l, v)| m | ((*v & 1) as u64) << l);
-                (mask ^ (mask >> 32)) as i32
-            })
-        } },
-        Case { name: "any_all", body: "o[t] = (__any(v > 100000) ? 1 : 0) + (__all(v > -2000000000) ? 2 : 0);", want: |x, w| {
-            by_lane(x, w, |v, _| {
-                i32::from(v.iter().any(|v| *v > 100_000)) + 2 * i32::from(v.iter().all(|v| *v > -2_000_000_000))
-            })
-        } },
-        Case { name: "lane_id", body: "o[t] = __lane_id() + v;", want: |x, w| {
-            (0..N).map(|t| x[t].wrapping_add((t % w) as i32)).collect()
-        } },
-        Case { name: "readfirstlane", body: "if (v & 1) o[t] = __builtin_amdgcn_readfirstlane(v); else o[t] = 7;", want: |x, w| {
-            by_lane(x, w, |v, l| if v[l] & 1 == 1 { *v.iter().find(|v| **v & 1 == 1).unwrap() } else { 7 })
-        } },
-        Case { name: "readlane", body: "o[t] = __builtin_amdgcn_readlane(v, 13);", want: |x, w| by_lane(x, w, |v, _| v[13]) },
-        Case { name: "quad_perm", body: "o[t] = __builtin_amdgcn_update_dpp(0, v, 0x1b, 0xf, 0xf, true);", want: |x, w| {
-            by_lane(x, w, |v, l| v[l ^ 3])
-        } },
-        Case { name: "row_shr", body: "o[t] = __builtin_amdgcn_update_dpp(-5, v, 0x111, 0xf, 0xf, false);", want: |x, w| {
-            by_lane(x, w, |v, l| if l & 15 >= 1 { v[l - 1] } else { -5 })
-        } },
-        Case { name: "row_shl_bound", body: "o[t] = __builtin_amdgcn_update_dpp(-5, v, 0x102, 0xf, 0xf, true);", want: |x, w| {
-            by_lane(x, w, |v, l| if (l & 15) + 2 < 16 { v[l + 2] } else { 0 })
-        } },
-        Case { name: "row_ror", body: "o[t] = __builtin_amdgcn_update_dpp(0, v, 0x124, 0xf, 0xf, true);", want: |x, w| {
-            by_lane(x, w, |v, l| v[(l & !15) + ((l & 15) + 12) % 16])
-        } },
-        Case { name: "row_mirror", body: "o[t] = __builtin_amdgcn_update_dpp(0, v, 0x140, 0xf, 0xf, true);", want: |x, w| {
-            by_lane(x, w, |v, l| v[(l & !15) + 15 - (l & 15)])
-        } },
-        Case { name: "half_mirror", body: "o[t] = __builtin_amdgcn_update_dpp(0, v, 0x141, 0xf, 0xf, true);", want: |x, w| {
-            by_lane(x, w, |v, l| v[(l & !7) + 7 - (l & 7)])
-        } },
-        Case { name: "row_mask", body: "o[t] = __builtin_amdgcn_update_dpp(99, v, 0x111, 0x1, 0x5, true);", want: |x, w| {
-            by_lane(x, w, |v, l| {
-                if l / 16 != 0 || (l / 4 % 4) % 2 == 1 { 99 } else if l & 15 >= 1 { v[l - 1] } else { 0 }
-            })
-        } },
-        Case { name: "dpp_add", body: "o[t] = v + __builtin_amdgcn_update_dpp(0, v, 0xb1, 0xf, 0xf, true);", want: |x, w| {
-            by_lane(x, w, |v, l| v[l].wrapping_add(v[l ^ 1]))
-        } },
-        Case { name: "bpermute", body: "o[t] = __builtin_amdgcn_ds_bpermute(((t * 5 + 3) & 31) * 4, v);", want: |x, w| {
-            by_lane(x, w, |v, l| v[(l * 5 + 3) & 31]).into_iter().enumerate()
-                .map(|(t, value)| { let base = t / w * w; let _ = base; value }).collect()
-        } },
-        Case { name: "permute", body: "o[t] = __builtin_amdgcn_ds_permute(((t & 32) + ((t * 5 + 3) & 31)) * 4, v);", want: |x, w| {
-            let mut out = vec![0; N];
-            for t in 0..N {
-                let target = t / w * w + ((t & 32) + ((t * 5 + 3) & 31)) % w.max(64).min(if w == 64 { 64 } else { 32 });
-                out[target] = x[t];
-            }
-            out
-        } },
-        Case { name: "swizzle_xor", body: "o[t] = __builtin_amdgcn_ds_swizzle(v, 0x101f);", want: |x, w| by_lane(x, w, |v, l| v[l ^ 4]) },
-        Case { name: "swizzle_quad", body: "o[t] = __builtin_amdgcn_ds_swizzle(v, 0x8000 | 0x4e);", want: |x, w| {
-            by_lane(x, w, |v, l| v[(l & !3) + [2, 3, 0, 1][l & 3]])
-        } },
-        Case { name: "lds_reverse", body: "__shared__ int s[256]; s[t] = v; __syncthreads(); o[t] = s[255 - t];", want: |x, _| {
-            (0..N).map(|t| x[255 - t]).collect()
-        } },
+        Case {
+            name: "ballot",
+            body: "unsigned long long m = __ballot(v & 1); o[t] = (int)(m ^ (m >> 32));",
+            want: |x, w| {
+                by_lane(x, w, |v, _| {
+                    let mask = v.iter().enumerate().fold(0u64, |m, (l, v)| m | ((*v & 1) as u64) << l);
+                    (mask ^ (mask >> 32)) as i32
+                })
+            },
+        },
+        Case {
+            name: "any_all",
+            body: "o[t] = (__any(v > 100000) ? 1 : 0) + (__all(v > -2000000000) ? 2 : 0);",
+            want: |x, w| {
+                by_lane(x, w, |v, _| {
+                    i32::from(v.iter().any(|v| *v > 100_000)) + 2 * i32::from(v.iter().all(|v| *v > -2_000_000_000))
+                })
+            },
+        },
+        Case {
+            name: "lane_id",
+            body: "o[t] = __lane_id() + v;",
+            want: |x, w| (0..N).map(|t| x[t].wrapping_add((t % w) as i32)).collect(),
+        },
+        Case {
+            name: "readfirstlane",
+            body: "if (v & 1) o[t] = __builtin_amdgcn_readfirstlane(v); else o[t] = 7;",
+            want: |x, w| {
+                by_lane(x, w, |v, l| {
+                    if v[l] & 1 == 1 {
+                        *v.iter().find(|v| **v & 1 == 1).unwrap()
+                    } else {
+                        7
+                    }
+                })
+            },
+        },
+        Case {
+            name: "readlane",
+            body: "o[t] = __builtin_amdgcn_readlane(v, 13);",
+            want: |x, w| by_lane(x, w, |v, _| v[13]),
+        },
+        Case {
+            name: "quad_perm",
+            body: "o[t] = __builtin_amdgcn_update_dpp(0, v, 0x1b, 0xf, 0xf, true);",
+            want: |x, w| by_lane(x, w, |v, l| v[l ^ 3]),
+        },
+        Case {
+            name: "row_shr",
+            body: "o[t] = __builtin_amdgcn_update_dpp(-5, v, 0x111, 0xf, 0xf, false);",
+            want: |x, w| by_lane(x, w, |v, l| if l & 15 >= 1 { v[l - 1] } else { -5 }),
+        },
+        Case {
+            name: "row_shl_bound",
+            body: "o[t] = __builtin_amdgcn_update_dpp(-5, v, 0x102, 0xf, 0xf, true);",
+            want: |x, w| by_lane(x, w, |v, l| if (l & 15) + 2 < 16 { v[l + 2] } else { 0 }),
+        },
+        Case {
+            name: "row_ror",
+            body: "o[t] = __builtin_amdgcn_update_dpp(0, v, 0x124, 0xf, 0xf, true);",
+            want: |x, w| by_lane(x, w, |v, l| v[(l & !15) + ((l & 15) + 12) % 16]),
+        },
+        Case {
+            name: "row_mirror",
+            body: "o[t] = __builtin_amdgcn_update_dpp(0, v, 0x140, 0xf, 0xf, true);",
+            want: |x, w| by_lane(x, w, |v, l| v[(l & !15) + 15 - (l & 15)]),
+        },
+        Case {
+            name: "half_mirror",
+            body: "o[t] = __builtin_amdgcn_update_dpp(0, v, 0x141, 0xf, 0xf, true);",
+            want: |x, w| by_lane(x, w, |v, l| v[(l & !7) + 7 - (l & 7)]),
+        },
+        Case {
+            name: "row_mask",
+            body: "o[t] = __builtin_amdgcn_update_dpp(99, v, 0x111, 0x1, 0x5, true);",
+            want: |x, w| {
+                by_lane(x, w, |v, l| {
+                    if l / 16 != 0 || (l / 4 % 4) % 2 == 1 {
+                        99
+                    } else if l & 15 >= 1 {
+                        v[l - 1]
+                    } else {
+                        0
+                    }
+                })
+            },
+        },
+        Case {
+            name: "dpp_add",
+            body: "o[t] = v + __builtin_amdgcn_update_dpp(0, v, 0xb1, 0xf, 0xf, true);",
+            want: |x, w| by_lane(x, w, |v, l| v[l].wrapping_add(v[l ^ 1])),
+        },
+        Case {
+            name: "bpermute",
+            body: "o[t] = __builtin_amdgcn_ds_bpermute(((t * 5 + 3) & 31) * 4, v);",
+            want: |x, w| {
+                by_lane(x, w, |v, l| v[(l * 5 + 3) & 31])
+                    .into_iter()
+                    .enumerate()
+                    .map(|(t, value)| {
+                        let base = t / w * w;
+                        let _ = base;
+                        value
+                    })
+                    .collect()
+            },
+        },
+        Case {
+            name: "permute",
+            body: "o[t] = __builtin_amdgcn_ds_permute(((t & 32) + ((t * 5 + 3) & 31)) * 4, v);",
+            want: |x, w| {
+                let mut out = vec![0; N];
+                for (t, value) in x.iter().enumerate() {
+                    let target =
+                        t / w * w + ((t & 32) + ((t * 5 + 3) & 31)) % w.max(64).min(if w == 64 { 64 } else { 32 });
+                    out[target] = *value;
+                }
+                out
+            },
+        },
+        Case {
+            name: "swizzle_xor",
+            body: "o[t] = __builtin_amdgcn_ds_swizzle(v, 0x101f);",
+            want: |x, w| by_lane(x, w, |v, l| v[l ^ 4]),
+        },
+        Case {
+            name: "swizzle_quad",
+            body: "o[t] = __builtin_amdgcn_ds_swizzle(v, 0x8000 | 0x4e);",
+            want: |x, w| by_lane(x, w, |v, l| v[(l & !3) + [2, 3, 0, 1][l & 3]]),
+        },
+        Case {
+            name: "lds_reverse",
+            body: "__shared__ int s[256]; s[t] = v; __syncthreads(); o[t] = s[255 - t];",
+            want: |x, _| (0..N).map(|t| x[255 - t]).collect(),
+        },
         Case {
             name: "lds_reduce",
             body: "__shared__ int s[256]; s[t] = v; __syncthreads();\n\
@@ -122,20 +220,32 @@ fn cases() -> Vec<Case> {
         Case {
             name: "lds_shorts",
             body: "__shared__ unsigned short s[256]; s[t] = (unsigned short)v; __syncthreads(); o[t] = s[t ^ 9] + s[t];",
-            want: |x, _| (0..N).map(|t| i32::from(x[t ^ 9] as u16) + i32::from(x[t] as u16)).collect(),
+            want: |x, _| {
+                (0..N)
+                    .map(|t| i32::from(x[t ^ 9] as u16) + i32::from(x[t] as u16))
+                    .collect()
+            },
         },
         Case {
             name: "lds_vec4",
             body: "__shared__ int4 s[256]; s[t] = make_int4(v, v + 1, v * 2, ~v); __syncthreads(); int4 q = s[t ^ 3]; o[t] = q.x ^ q.y ^ q.z ^ q.w;",
-            want: |x, _| (0..N).map(|t| {
-                let v = x[t ^ 3];
-                v ^ v.wrapping_add(1) ^ v.wrapping_mul(2) ^ !v
-            }).collect(),
+            want: |x, _| {
+                (0..N)
+                    .map(|t| {
+                        let v = x[t ^ 3];
+                        v ^ v.wrapping_add(1) ^ v.wrapping_mul(2) ^ !v
+                    })
+                    .collect()
+            },
         },
         Case {
             name: "lds_two_addresses",
             body: "__shared__ int s[1024]; s[t] = v; s[t + 512] = v * 3; __syncthreads(); o[t] = s[t ^ 1] - s[(t ^ 1) + 512];",
-            want: |x, _| (0..N).map(|t| x[t ^ 1].wrapping_sub(x[t ^ 1].wrapping_mul(3))).collect(),
+            want: |x, _| {
+                (0..N)
+                    .map(|t| x[t ^ 1].wrapping_sub(x[t ^ 1].wrapping_mul(3)))
+                    .collect()
+            },
         },
         Case {
             name: "lds_doubles",
@@ -170,99 +280,219 @@ fn cases() -> Vec<Case> {
         Case {
             name: "lds_cas",
             body: "__shared__ int s[256]; s[t] = v; __syncthreads(); int old = atomicCAS(&s[t], v, t); int second = atomicCAS(&s[t], v - 1, 5); int third = atomicExch(&s[t], 9); o[t] = old ^ (second * 3) ^ (third * 7) ^ s[t];",
-            want: |x, _| (0..N as i32).map(|t| {
-                let v = x[t as usize];
-                let second = if t == v.wrapping_sub(1) { 5 } else { t };
-                v ^ t.wrapping_mul(3) ^ second.wrapping_mul(7) ^ 9
-            }).collect(),
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        let v = x[t as usize];
+                        let second = if t == v.wrapping_sub(1) { 5 } else { t };
+                        v ^ t.wrapping_mul(3) ^ second.wrapping_mul(7) ^ 9
+                    })
+                    .collect()
+            },
         },
         Case {
             name: "lds_float_atomic",
             body: "__shared__ float s[2]; if (t < 2) s[t] = 0; __syncthreads(); atomicAdd(&s[t & 1], 0.5f * (float)(t + 1)); __syncthreads(); o[t] = (int)(s[t & 1] * 2.0f);",
-            want: |_, _| (0..N as i32).map(|t| (0..128).map(|k| 2 * k + (t & 1) + 1).sum()).collect(),
+            want: |_, _| {
+                (0..N as i32)
+                    .map(|t| (0..128).map(|k| 2 * k + (t & 1) + 1).sum())
+                    .collect()
+            },
         },
         Case {
             name: "scratch_array",
             body: "int a[16]; for (int k = 0; k < 16; ++k) a[(k * 5 + v) & 15] = v + k * t; int s = 0; for (int k = 0; k < 16; ++k) s = s * 3 + a[(k + t) & 15]; o[t] = s;",
-            want: |x, _| (0..N as i32).map(|t| {
-                let v = x[t as usize];
-                let mut a = [0i32; 16];
-                for k in 0..16 { a[((k * 5i32).wrapping_add(v) & 15) as usize] = v.wrapping_add(k * t); }
-                (0..16).fold(0i32, |s, k| s.wrapping_mul(3).wrapping_add(a[((k + t) & 15) as usize]))
-            }).collect(),
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        let v = x[t as usize];
+                        let mut a = [0i32; 16];
+                        for k in 0..16 {
+                            a[((k * 5i32).wrapping_add(v) & 15) as usize] = v.wrapping_add(k * t);
+                        }
+                        (0..16).fold(0i32, |s, k| s.wrapping_mul(3).wrapping_add(a[((k + t) & 15) as usize]))
+                    })
+                    .collect()
+            },
         },
         Case {
             name: "scratch_bytes",
             body: "unsigned char a[32]; for (int k = 0; k < 32; ++k) a[k] = 0; for (int k = 0; k < 32; ++k) a[(v >> k) & 31] += (unsigned char)k; int s = 0; for (int k = 0; k < 32; ++k) s = s * 5 + a[k]; o[t] = s;",
-            want: |x, _| x.iter().map(|v| {
-                let mut a = [0u8; 32];
-                for k in 0..32 { let slot = (v >> k & 31) as usize; a[slot] = a[slot].wrapping_add(k as u8); }
-                a.iter().fold(0i32, |s, b| s.wrapping_mul(5).wrapping_add(i32::from(*b)))
-            }).collect(),
+            want: |x, _| {
+                x.iter()
+                    .map(|v| {
+                        let mut a = [0u8; 32];
+                        for k in 0..32 {
+                            let slot = (v >> k & 31) as usize;
+                            a[slot] = a[slot].wrapping_add(k as u8);
+                        }
+                        a.iter()
+                            .fold(0i32, |s, b| s.wrapping_mul(5).wrapping_add(i32::from(*b)))
+                    })
+                    .collect()
+            },
         },
-        Case { name: "call", body: "o[t] = helper(v, t) + helper(t, v);", want: |x, _| {
-            let helper = |a: i32, b: i32| a.wrapping_mul(b) ^ a.wrapping_add(5);
-            (0..N as i32).map(|t| helper(x[t as usize], t).wrapping_add(helper(t, x[t as usize]))).collect()
-        } },
-        Case { name: "call_stack", body: "o[t] = stacky(v, t);", want: |x, _| (0..N as i32).map(|t| {
-            let v = x[t as usize];
-            let a: Vec<i32> = (0..8).map(|k| v.wrapping_add(k * t)).collect();
-            a[(v & 7) as usize].wrapping_add(a[(t & 7) as usize])
-        }).collect() },
-        Case { name: "recursion", body: "o[t] = fib((v & 7) + 3);", want: |x, _| {
-            fn fib(n: i32) -> i32 { if n < 2 { n } else { fib(n - 1) + fib(n - 2) } }
-            x.iter().map(|v| fib((v & 7) + 3)).collect()
-        } },
-        Case { name: "function_pointer", body: "int (*f)(int) = (v & 1) ? &twice : &thrice; o[t] = f(v);", want: |x, _| {
-            x.iter().map(|v| if v & 1 == 1 { v.wrapping_mul(2) } else { v.wrapping_mul(3) }).collect()
-        } },
-        Case { name: "global_table", body: "o[t] = table[v & 7] + constant_table[t & 3];", want: |x, _| {
-            (0..N).map(|t| [3, 1, 4, 1, 5, 9, 2, 6][(x[t] & 7) as usize] + [100, 200, 300, 400][t & 3]).collect()
-        } },
-        Case { name: "nested_divergence", body: "int s = 0; for (int i = 0; i < (v & 7); ++i) { if (i == (t & 3)) continue; for (int j = 0; j < (t & 7); ++j) { if (j > i) break; s += i * 8 + j; } } o[t] = s;",
-            want: |x, _| (0..N as i32).map(|t| {
-                let mut s = 0;
-                for i in 0..(x[t as usize] & 7) {
-                    if i == t & 3 { continue; }
-                    for j in 0..(t & 7) {
-                        if j > i { break; }
-                        s += i * 8 + j;
-                    }
+        Case {
+            name: "call",
+            body: "o[t] = helper(v, t) + helper(t, v);",
+            want: |x, _| {
+                let helper = |a: i32, b: i32| a.wrapping_mul(b) ^ a.wrapping_add(5);
+                (0..N as i32)
+                    .map(|t| helper(x[t as usize], t).wrapping_add(helper(t, x[t as usize])))
+                    .collect()
+            },
+        },
+        Case {
+            name: "call_stack",
+            body: "o[t] = stacky(v, t);",
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        let v = x[t as usize];
+                        let a: Vec<i32> = (0..8).map(|k| v.wrapping_add(k * t)).collect();
+                        a[(v & 7) as usize].wrapping_add(a[(t & 7) as usize])
+                    })
+                    .collect()
+            },
+        },
+        Case {
+            name: "recursion",
+            body: "o[t] = fib((v & 7) + 3);",
+            want: |x, _| {
+                fn fib(n: i32) -> i32 {
+                    if n < 2 { n } else { fib(n - 1) + fib(n - 2) }
                 }
-                s
-            }).collect() },
-        Case { name: "early_return", body: "o[t] = -1; if (v & 2) return; if (t & 1) { o[t] = v; return; } o[t] = t;", want: |x, _| {
-            (0..N as i32).map(|t| if x[t as usize] & 2 != 0 { -1 } else if t & 1 == 1 { x[t as usize] } else { t }).collect()
-        } },
-        Case { name: "clock", body: "long long a = clock64(); long long b = wall_clock64(); o[t] = (a >= 0) + (b >= 0) + v;", want: |x, _| {
-            x.iter().map(|v| v.wrapping_add(2)).collect()
-        } },
-        Case { name: "sdot4", body: "o[t] = DOT4(v, x[t ^ 1], t);", want: |x, _| {
-            (0..N as i32).map(|t| {
-                let (a, b) = (x[t as usize], x[(t ^ 1) as usize]);
-                (0..4).map(|k| i32::from((a >> (8 * k)) as i8) * i32::from((b >> (8 * k)) as i8)).sum::<i32>() + t
-            }).collect()
-        } },
-        Case { name: "fdot2", body: "typedef _Float16 h2 __attribute__((ext_vector_type(2))); h2 a = {(_Float16)(t & 15), (_Float16)3.0f}; h2 b = {(_Float16)2.0f, (_Float16)(t & 7)}; o[t] = (int)__builtin_amdgcn_fdot2(a, b, 1.0f, false);",
-            want: |_, _| (0..N as i32).map(|t| 2 * (t & 15) + 3 * (t & 7) + 1).collect() },
-        Case { name: "packed_half", body: "typedef _Float16 h2 __attribute__((ext_vector_type(2))); h2 a = {(_Float16)(t & 15), (_Float16)(v & 7)}; h2 b = {(_Float16)(v & 3), (_Float16)-2.0f}; h2 r = __builtin_elementwise_fma(a, b, -a) + b.yx; o[t] = (int)r.x * 1000 + (int)r.y;",
-            want: |x, _| (0..N as i32).map(|t| {
-                let v = x[t as usize];
-                let (a, b) = ([t & 15, v & 7], [v & 3, -2]);
-                (a[0] * b[0] - a[0] + b[1]) * 1000 + (a[1] * b[1] - a[1] + b[0])
-            }).collect() },
-        Case { name: "packed_short", body: "typedef short s2 __attribute__((ext_vector_type(2))); s2 a = {(short)v, (short)t}; s2 b = {(short)3, (short)(v >> 16)}; s2 r = a * b + b; r = __builtin_elementwise_max(r, a); o[t] = (int)(unsigned short)r.x | ((int)r.y << 16);",
-            want: |x, _| (0..N as i32).map(|t| {
-                let v = x[t as usize];
-                let one = |a: i16, b: i16| a.wrapping_mul(b).wrapping_add(b).max(a);
-                i32::from(one(v as i16, 3) as u16) | i32::from(one(t as i16, (v >> 16) as i16)) << 16
-            }).collect() },
-        Case { name: "packed_float", body: "typedef float f2 __attribute__((ext_vector_type(2))); f2 a = {(float)(t & 63), (float)(v & 15)}; f2 b = {2.0f, (float)(t & 3)}; f2 r = a * b + a.yx; o[t] = (int)r.x * 4096 + (int)r.y;",
-            want: |x, _| (0..N as i32).map(|t| {
-                let v = x[t as usize];
-                let (a, b) = ([t & 63, v & 15], [2, t & 3]);
-                (a[0] * b[0] + a[1]) * 4096 + a[1] * b[1] + a[0]
-            }).collect() },
+                x.iter().map(|v| fib((v & 7) + 3)).collect()
+            },
+        },
+        Case {
+            name: "function_pointer",
+            body: "int (*f)(int) = (v & 1) ? &twice : &thrice; o[t] = f(v);",
+            want: |x, _| {
+                x.iter()
+                    .map(|v| {
+                        if v & 1 == 1 {
+                            v.wrapping_mul(2)
+                        } else {
+                            v.wrapping_mul(3)
+                        }
+                    })
+                    .collect()
+            },
+        },
+        Case {
+            name: "global_table",
+            body: "o[t] = table[v & 7] + constant_table[t & 3];",
+            want: |x, _| {
+                (0..N)
+                    .map(|t| [3, 1, 4, 1, 5, 9, 2, 6][(x[t] & 7) as usize] + [100, 200, 300, 400][t & 3])
+                    .collect()
+            },
+        },
+        Case {
+            name: "nested_divergence",
+            body: "int s = 0; for (int i = 0; i < (v & 7); ++i) { if (i == (t & 3)) continue; for (int j = 0; j < (t & 7); ++j) { if (j > i) break; s += i * 8 + j; } } o[t] = s;",
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        let mut s = 0;
+                        for i in 0..(x[t as usize] & 7) {
+                            if i == t & 3 {
+                                continue;
+                            }
+                            for j in 0..(t & 7) {
+                                if j > i {
+                                    break;
+                                }
+                                s += i * 8 + j;
+                            }
+                        }
+                        s
+                    })
+                    .collect()
+            },
+        },
+        Case {
+            name: "early_return",
+            body: "o[t] = -1; if (v & 2) return; if (t & 1) { o[t] = v; return; } o[t] = t;",
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        if x[t as usize] & 2 != 0 {
+                            -1
+                        } else if t & 1 == 1 {
+                            x[t as usize]
+                        } else {
+                            t
+                        }
+                    })
+                    .collect()
+            },
+        },
+        Case {
+            name: "clock",
+            body: "long long a = clock64(); long long b = wall_clock64(); o[t] = (a >= 0) + (b >= 0) + v;",
+            want: |x, _| x.iter().map(|v| v.wrapping_add(2)).collect(),
+        },
+        Case {
+            name: "sdot4",
+            body: "o[t] = DOT4(v, x[t ^ 1], t);",
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        let (a, b) = (x[t as usize], x[(t ^ 1) as usize]);
+                        (0..4)
+                            .map(|k| i32::from((a >> (8 * k)) as i8) * i32::from((b >> (8 * k)) as i8))
+                            .sum::<i32>()
+                            + t
+                    })
+                    .collect()
+            },
+        },
+        Case {
+            name: "fdot2",
+            body: "typedef _Float16 h2 __attribute__((ext_vector_type(2))); h2 a = {(_Float16)(t & 15), (_Float16)3.0f}; h2 b = {(_Float16)2.0f, (_Float16)(t & 7)}; o[t] = (int)__builtin_amdgcn_fdot2(a, b, 1.0f, false);",
+            want: |_, _| (0..N as i32).map(|t| 2 * (t & 15) + 3 * (t & 7) + 1).collect(),
+        },
+        Case {
+            name: "packed_half",
+            body: "typedef _Float16 h2 __attribute__((ext_vector_type(2))); h2 a = {(_Float16)(t & 15), (_Float16)(v & 7)}; h2 b = {(_Float16)(v & 3), (_Float16)-2.0f}; h2 r = __builtin_elementwise_fma(a, b, -a) + b.yx; o[t] = (int)r.x * 1000 + (int)r.y;",
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        let v = x[t as usize];
+                        let (a, b) = ([t & 15, v & 7], [v & 3, -2]);
+                        (a[0] * b[0] - a[0] + b[1]) * 1000 + (a[1] * b[1] - a[1] + b[0])
+                    })
+                    .collect()
+            },
+        },
+        Case {
+            name: "packed_short",
+            body: "typedef short s2 __attribute__((ext_vector_type(2))); s2 a = {(short)v, (short)t}; s2 b = {(short)3, (short)(v >> 16)}; s2 r = a * b + b; r = __builtin_elementwise_max(r, a); o[t] = (int)(unsigned short)r.x | ((int)r.y << 16);",
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        let v = x[t as usize];
+                        let one = |a: i16, b: i16| a.wrapping_mul(b).wrapping_add(b).max(a);
+                        i32::from(one(v as i16, 3) as u16) | i32::from(one(t as i16, (v >> 16) as i16)) << 16
+                    })
+                    .collect()
+            },
+        },
+        Case {
+            name: "packed_float",
+            body: "typedef float f2 __attribute__((ext_vector_type(2))); f2 a = {(float)(t & 63), (float)(v & 15)}; f2 b = {2.0f, (float)(t & 3)}; f2 r = a * b + a.yx; o[t] = (int)r.x * 4096 + (int)r.y;",
+            want: |x, _| {
+                (0..N as i32)
+                    .map(|t| {
+                        let v = x[t as usize];
+                        let (a, b) = ([t & 63, v & 15], [2, t & 3]);
+                        (a[0] * b[0] + a[1]) * 4096 + a[1] * b[1] + a[0]
+                    })
+                    .collect()
+            },
+        },
     ]
 }
 
@@ -301,7 +531,9 @@ fn lanes_waves_and_workgroups() {
     let source = source(&cases);
     let mut failures = Vec::new();
     for arch in ARCHES {
-        let Some(mut device) = Device::new(&source, arch) else { return };
+        let Some(mut device) = Device::new(&source, arch) else {
+            return;
+        };
         device.options.races = true;
         let wave = if arch.starts_with("gfx9") { 64 } else { 32 };
         let mut random = Random::new(5);
@@ -310,18 +542,31 @@ fn lanes_waves_and_workgroups() {
         for case in &cases {
             let out = device.alloc(N * 4);
             // Recursive functions spill across waves of one stack each; everything is checked for races too.
-            if let Err(error) = device.try_run(&format!("k_{}", case.name), 1, N as u32, &[Arg::Ptr(out), Arg::Ptr(input)]) {
+            if let Err(error) = device.try_run(
+                &format!("k_{}", case.name),
+                1,
+                N as u32,
+                &[Arg::Ptr(out), Arg::Ptr(input)],
+            ) {
                 failures.push(format!("{arch} {}: {error}", case.name));
                 continue;
             }
             let got: Vec<i32> = device.download(out, N);
             let want = (case.want)(&x, wave);
             if let Some(lane) = (0..N).find(|lane| got[*lane] != want[*lane]) {
-                failures.push(format!("{arch} {} lane {lane}: {:#x}, not {:#x}", case.name, got[lane], want[lane]));
+                failures.push(format!(
+                    "{arch} {} lane {lane}: {:#x}, not {:#x}",
+                    case.name, got[lane], want[lane]
+                ));
             }
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 #[test]
@@ -352,7 +597,9 @@ extern "C" __global__ void spin(int* lock, int* value) {
 }
 "#;
     for arch in ARCHES {
-        let Some(device) = Device::new(source, arch) else { return };
+        let Some(device) = Device::new(source, arch) else {
+            return;
+        };
         let mut random = Random::new(9);
         let x: Vec<i32> = (0..1024).map(|_| random.bits() as i32).collect();
         let input = device.upload(&x);
@@ -383,13 +630,19 @@ extern "C" __global__ void spin(int* lock, int* value) {
         assert_eq!(got, want, "{arch}");
         let mut seen: Vec<i32> = device.download(old, 1024);
         seen.sort_unstable();
-        assert_eq!(seen, (0..1024).collect::<Vec<i32>>(), "{arch}: every ticket is handed out once");
+        assert_eq!(
+            seen,
+            (0..1024).collect::<Vec<i32>>(),
+            "{arch}: every ticket is handed out once"
+        );
 
         let longs = device.upload(&[1u64, 2, 3, 4]);
         device.run("longs", 4, 256, &[longs, input].map(Arg::Ptr));
         let got: Vec<u64> = device.download(longs, 4);
         let want = [
-            x.iter().fold(1u64, |a, b| a.wrapping_add((i64::from(*b) as u64).wrapping_mul(1_000_003))),
+            x.iter().fold(1u64, |a, b| {
+                a.wrapping_add((i64::from(*b) as u64).wrapping_mul(1_000_003))
+            }),
             x.iter().map(|b| i64::from(*b) as u64).chain([2]).max().unwrap(),
             x.iter().fold(3u64, |a, b| a ^ (i64::from(*b) as u64) << 17),
             77,
@@ -400,13 +653,23 @@ extern "C" __global__ void spin(int* lock, int* value) {
         device.run("floats", 4, 256, &[floats, doubles].map(Arg::Ptr));
         let got: Vec<f32> = device.download(floats, 5);
         for (index, value) in got.iter().take(4).enumerate() {
-            let want: f32 = (0..1024).filter(|t| t & 3 == index).map(|t| 0.25 * (t + 1) as f32).sum();
+            let want: f32 = (0..1024)
+                .filter(|t| t & 3 == index)
+                .map(|t| 0.25 * (t + 1) as f32)
+                .sum();
             assert_eq!(*value, want, "{arch}");
         }
         assert_eq!(got[4], 1024.0, "{arch}");
         let got: Vec<f64> = device.download(doubles, 3);
         assert_eq!(got[2], 2048.0, "{arch}");
-        assert_eq!(got[0], (0..1024).filter(|t| t & 1 == 0).map(|t| 0.125 * f64::from(t)).sum::<f64>(), "{arch}");
+        assert_eq!(
+            got[0],
+            (0..1024)
+                .filter(|t| t & 1 == 0)
+                .map(|t| 0.125 * f64::from(t))
+                .sum::<f64>(),
+            "{arch}"
+        );
 
         let (lock, value) = (device.upload(&[0i32]), device.upload(&[0i32]));
         device.run("spin", 1, 256, &[lock, value].map(Arg::Ptr));
@@ -434,11 +697,15 @@ extern "C" __global__ void dynamic(int* o, int n) {
 }
 "#;
     for arch in ARCHES {
-        let Some(device) = Device::new(source, arch) else { return };
+        let Some(device) = Device::new(source, arch) else {
+            return;
+        };
         let (grid, block) = ([3u32, 4, 2], [5u32, 3, 7]);
         let total = (24 * 105) as usize;
         let out = device.alloc(total * 4);
-        device.try_run3("ids", grid, block, &[Arg::Ptr(out)], 0).unwrap_or_else(|error| panic!("{arch}: {error}"));
+        device
+            .try_run3("ids", grid, block, &[Arg::Ptr(out)], 0)
+            .unwrap_or_else(|error| panic!("{arch}: {error}"));
         let got: Vec<i32> = device.download(out, total);
         for (linear, value) in got.iter().enumerate() {
             let (b, t) = (linear / 105, linear % 105);
@@ -452,6 +719,10 @@ extern "C" __global__ void dynamic(int* o, int n) {
             .try_run3("dynamic", [1; 3], [100, 1, 1], &[Arg::Ptr(out), Arg::I32(500)], 2000)
             .unwrap_or_else(|error| panic!("{arch}: {error}"));
         let sum: i32 = (0..500).map(|i| i * 3).sum();
-        assert_eq!(device.download::<i32>(out, 100), (0..100).map(|t| sum + t).collect::<Vec<_>>(), "{arch}");
+        assert_eq!(
+            device.download::<i32>(out, 100),
+            (0..100).map(|t| sum + t).collect::<Vec<_>>(),
+            "{arch}"
+        );
     }
 }

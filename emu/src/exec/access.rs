@@ -366,7 +366,7 @@ impl Wave {
     pub fn scratch_read(&self, lane: usize, offset: u64, small: u32, out: &mut [u32]) -> Result<(), Box<Trap>> {
         let size = if small != 0 { small } else { out.len() as u32 * 4 };
         self.scratch_at(lane, offset, size, Access::Read)?;
-        if small == 0 && offset % 4 == 0 {
+        if small == 0 && offset.is_multiple_of(4) {
             for (index, word) in out.iter_mut().enumerate() {
                 *word = self.scratch[(offset as usize / 4 + index) * self.lanes + lane];
             }
@@ -387,7 +387,7 @@ impl Wave {
     pub fn scratch_write(&mut self, lane: usize, offset: u64, small: u32, words: &[u32]) -> Result<(), Box<Trap>> {
         let size = if small != 0 { small } else { words.len() as u32 * 4 };
         self.scratch_at(lane, offset, size, Access::Write)?;
-        if small == 0 && offset % 4 == 0 {
+        if small == 0 && offset.is_multiple_of(4) {
             for (index, word) in words.iter().enumerate() {
                 self.scratch[(offset as usize / 4 + index) * self.lanes + lane] = *word;
             }

@@ -298,7 +298,7 @@ pub(crate) fn ldexp64(value: f64, n: i32) -> f64 {
     // Scale down through the normal range exactly, then round once at the end.
     let exponent = (value.to_bits() >> 52 & 0x7ff) as i32;
     if exponent == 0 {
-        return value * exp2d(left.max(-1022)) * exp2d((left + 1022).min(0).max(-1022));
+        return value * exp2d(left.max(-1022)) * exp2d((left + 1022).clamp(-1022, 0));
     }
     let exact = left.max(-(exponent - 1));
     value *= exp2d((exact / 2).max(-1022));
@@ -564,12 +564,8 @@ pub(crate) fn div_fixup32(quotient: f32, denominator: f32, numerator: f32) -> f3
         f32::NAN
     } else if denominator == 0.0 || numerator.is_infinite() {
         signed(f32::INFINITY)
-    } else if denominator.is_infinite() || numerator == 0.0 {
+    } else if denominator.is_infinite() || numerator == 0.0 || exponent32(numerator) - exponent32(denominator) < -150 {
         signed(0.0)
-    } else if exponent32(numerator) - exponent32(denominator) < -150 {
-        signed(0.0)
-    } else if exponent32(denominator) == 255 {
-        signed(f32::INFINITY)
     } else if quotient.is_nan() {
         signed(f32::INFINITY)
     } else {
@@ -589,9 +585,7 @@ pub(crate) fn div_fixup64(quotient: f64, denominator: f64, numerator: f64) -> f6
         f64::NAN
     } else if denominator == 0.0 || numerator.is_infinite() {
         signed(f64::INFINITY)
-    } else if denominator.is_infinite() || numerator == 0.0 {
-        signed(0.0)
-    } else if exponent64(numerator) - exponent64(denominator) < -1075 {
+    } else if denominator.is_infinite() || numerator == 0.0 || exponent64(numerator) - exponent64(denominator) < -1075 {
         signed(0.0)
     } else if quotient.is_nan() {
         signed(f64::INFINITY)

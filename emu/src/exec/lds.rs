@@ -12,8 +12,14 @@ use crate::error::Space;
 pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
     let rest = name.strip_prefix("ds_")?;
     // gfx11 and later spell the same operations differently.
-    let rest = [("load_2addr_stride64_", "read2st64_"), ("store_2addr_stride64_", "write2st64_"),
-        ("load_2addr_", "read2_"), ("store_2addr_", "write2_"), ("load_", "read_"), ("store_", "write_")]
+    let rest = [
+        ("load_2addr_stride64_", "read2st64_"),
+        ("store_2addr_stride64_", "write2st64_"),
+        ("load_2addr_", "read2_"),
+        ("store_2addr_", "write2_"),
+        ("load_", "read_"),
+        ("store_", "write_"),
+    ]
     .into_iter()
     .find_map(|(new, old)| rest.strip_prefix(new).map(|tail| format!("{old}{tail}")))
     .unwrap_or_else(|| rest.to_string());

@@ -1,5 +1,10 @@
 //! Execution: what each instruction does to a wave, its workgroup's LDS, and memory.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "a lane's number indexes several registers and masks at once"
+)]
+
 pub(crate) mod access;
 pub(crate) mod atomic;
 mod convert;

@@ -3,7 +3,7 @@
 use super::simd::{Lanes, Lanes64};
 use super::wave::Wave;
 use crate::arch::Arch;
-use crate::decode::text::{EXEC, Encoding, Flag, Kind, Operand, Text};
+use crate::decode::text::{Encoding, Flag, Kind, Operand, Text};
 
 /// The type an operand is read as; it decides what constants and modifiers mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,14 +319,6 @@ impl In {
             out.iter_mut().for_each(|x| *x ^= 1 << 63);
         }
     }
-
-    /// The value of a uniform 32-bit source, or that of `lane`.
-    pub fn lane(&self, w: &Wave, lane: usize) -> u32 {
-        match self.src {
-            Src::V(index) => w.v[index as usize][lane],
-            other => other.uniform(w).unwrap_or(0),
-        }
-    }
 }
 
 /// How a result goes into its register.
@@ -638,10 +630,5 @@ impl Build<'_> {
             Kind::Scalar { first, .. } => Ok(first),
             ref kind => Err(format!("destination {kind:?} is not a scalar register")),
         }
-    }
-
-    /// Whether EXEC is the destination of a scalar write at `first`.
-    pub fn is_exec(first: u16) -> bool {
-        first == EXEC
     }
 }

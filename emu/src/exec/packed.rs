@@ -140,6 +140,7 @@ where
 {
     let out = Out::full(b.out(Ty::B32, 3)?.register);
     let clamp = b.text.flag("clamp") && ty == Ty::F16;
+    let b_post = b.post();
     Ok(Box::new(move |w, _| {
         let mut mask = w.exec();
         let mut buffers = [[0; 64]; 3];
@@ -158,7 +159,8 @@ where
             w.lanes,
         );
         if clamp {
-            let one = |bits: u32| f32_to_f16(f16_to_f32(bits & 0xffff).max(0.0).min(1.0));
+            let post = b_post;
+            let one = |bits: u32| f32_to_f16(post.f32(f16_to_f32(bits & 0xffff)));
             result.iter_mut().for_each(|x| *x = one(*x) | one(*x >> 16) << 16);
         }
         out.store(w, &result, mask);

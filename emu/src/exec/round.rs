@@ -78,7 +78,11 @@ pub(crate) fn arith64(kind: Arith, [a, b, c]: [f64; 3], mode: u8) -> f64 {
             let near = a.mul_add(b, c);
             let product = a * b;
             let low = a.mul_add(b, -product);
-            let lost = if product.abs() > c.abs() { c - (near - product) } else { product - (near - c) };
+            let lost = if product.abs() > c.abs() {
+                c - (near - product)
+            } else {
+                product - (near - c)
+            };
             (near, lost + low)
         }
         Arith::Other => return a,

@@ -242,9 +242,9 @@ fn arithmetic(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
         "s_min_u32" => two(b, |x, y, _| (x.min(y), Some(x < y))),
         "s_max_u32" => two(b, |x, y, _| (x.max(y), Some(x > y))),
         "s_mul_i32" => two(b, |x, y, _| (x.wrapping_mul(y), None)),
-        "s_mul_hi_u32" => two(b, |x, y, _| ((u64::from(x) * u64::from(y) >> 32) as u32, None)),
+        "s_mul_hi_u32" => two(b, |x, y, _| (((u64::from(x) * u64::from(y)) >> 32) as u32, None)),
         "s_mul_hi_i32" => two(b, |x, y, _| {
-            ((i64::from(x as i32) * i64::from(y as i32) >> 32) as u32, None)
+            (((i64::from(x as i32) * i64::from(y as i32)) >> 32) as u32, None)
         }),
         "s_absdiff_i32" => two(b, |x, y, _| nz((x as i32).abs_diff(y as i32))),
         "s_lshl1_add_u32" => shift_add(b, 1),
@@ -1000,7 +1000,7 @@ fn get_register(b: &Build<'_>) -> Result<Exec, String> {
         "HW_REG_MODE" | "HW_REG_WAVE_MODE" => |w, _| w.mode.bits(),
         // Bits 31..16 are the LDS aperture's upper half word, 15..0 the scratch aperture's.
         "HW_REG_SH_MEM_BASES" => |_, _| {
-            (crate::decode::text::SHARED_BASE >> 48) as u32 * 0x1_0000
+            ((crate::decode::text::SHARED_BASE >> 48) as u32 * 0x1_0000)
                 | (crate::decode::text::PRIVATE_BASE >> 48) as u32
         },
         "HW_REG_SHADER_CYCLES" | "HW_REG_SHADER_CYCLES_LO" => |_, clock| clock as u32,

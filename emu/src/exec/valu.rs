@@ -241,14 +241,14 @@ fn integer(b: &mut Build<'_>, name: &str) -> Option<Result<Exec, String>> {
             x.min(y).max(x.max(y).min(z)) as u16
         }),
         "v_mul_lo_u32" => i2(b, u32::wrapping_mul),
-        "v_mul_hi_u32" => i2(b, |x, y| (u64::from(x) * u64::from(y) >> 32) as u32),
-        "v_mul_hi_i32" => i2(b, |x, y| (i64::from(x as i32) * i64::from(y as i32) >> 32) as u32),
+        "v_mul_hi_u32" => i2(b, |x, y| ((u64::from(x) * u64::from(y)) >> 32) as u32),
+        "v_mul_hi_i32" => i2(b, |x, y| ((i64::from(x as i32) * i64::from(y as i32)) >> 32) as u32),
         "v_mul_u32_u24" => i2(b, |x, y| (x & 0xff_ffff).wrapping_mul(y & 0xff_ffff)),
         "v_mul_hi_u32_u24" => i2(b, |x, y| {
-            (u64::from(x & 0xff_ffff) * u64::from(y & 0xff_ffff) >> 32) as u32
+            ((u64::from(x & 0xff_ffff) * u64::from(y & 0xff_ffff)) >> 32) as u32
         }),
         "v_mul_i32_i24" => i2(b, |x, y| i24(x).wrapping_mul(i24(y)) as u32),
-        "v_mul_hi_i32_i24" => i2(b, |x, y| (i64::from(i24(x)) * i64::from(i24(y)) >> 32) as u32),
+        "v_mul_hi_i32_i24" => i2(b, |x, y| ((i64::from(i24(x)) * i64::from(i24(y))) >> 32) as u32),
         "v_mad_u32_u24" => i3(b, |x, y, z| (x & 0xff_ffff).wrapping_mul(y & 0xff_ffff).wrapping_add(z)),
         "v_mad_i32_i24" => i3(b, |x, y, z| (i24(x).wrapping_mul(i24(y)) as u32).wrapping_add(z)),
         "v_mad_u32_u16" => op3(b, [Ty::B16, Ty::B16, Ty::B32], Ty::B32, Arith::Other, |x, y, z| {
@@ -344,7 +344,11 @@ fn integer(b: &mut Build<'_>, name: &str) -> Option<Result<Exec, String>> {
 fn bitop3(table: u32, x: u32, y: u32, z: u32) -> u32 {
     (0..8).fold(0, |out, row| {
         let pick = |value: u32, bit: u32| if row & bit != 0 { value } else { !value };
-        if table >> row & 1 == 1 { out | (pick(x, 4) & pick(y, 2) & pick(z, 1)) } else { out }
+        if table >> row & 1 == 1 {
+            out | (pick(x, 4) & pick(y, 2) & pick(z, 1))
+        } else {
+            out
+        }
     })
 }
 
@@ -816,6 +820,10 @@ macro_rules! ordered {
     }};
 }
 
+#[expect(
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "the negated comparisons are true for NaN by definition"
+)]
 fn comparison(b: &mut Build<'_>, rest: &str, to_exec: bool) -> Result<Exec, String> {
     let (op, ty) = rest.rsplit_once('_').ok_or("a comparison without a type")?;
     if b.text.encoding == Encoding::Sdwa && b.text.operands.len() < 3 {

@@ -146,8 +146,7 @@ impl Address {
         };
         let structured = stride != 0 && (self.idxen || add_tid);
         let inside = if structured {
-            index < records && u64::from(offset) + u64::from(size) <= u64::from(stride)
-                || index < records && offset < stride
+            index < records && offset < stride
         } else {
             u64::from(offset) + u64::from(size) <= u64::from(records).max(1) * u64::from(stride.max(1))
         };

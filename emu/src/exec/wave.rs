@@ -72,12 +72,6 @@ impl Mode {
         self.round32 == 0 && self.denorm32 == 3
     }
 
-    /// Whether f16 and f64 round to nearest and keep denormals.
-    #[inline]
-    pub fn plain16_64(&self) -> bool {
-        self.round16_64 == 0 && self.denorm16_64 == 3
-    }
-
     /// The register's low bits.
     pub fn bits(&self) -> u32 {
         u32::from(self.round32)
@@ -225,7 +219,6 @@ pub(crate) struct Env<'a> {
     pub global_touch: std::collections::HashMap<u64, Touch>,
     /// Counts the barriers that opened.
     pub phase: u32,
-    pub workgroup: [u32; 3],
     /// A clock for s_memtime: instructions executed by the workgroup.
     pub clock: u64,
     /// Device address of the image's first byte.

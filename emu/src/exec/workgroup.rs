@@ -60,7 +60,6 @@ pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, B
         },
         global_touch: std::collections::HashMap::new(),
         phase: 0,
-        workgroup: position,
         clock: 0,
         image_base: launch.image_base,
     };

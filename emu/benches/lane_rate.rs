@@ -1,0 +1,54 @@
+//! Prints how many lane-instructions a second one core executes, for VALU-bound kernels and a matrix kernel.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+use common::{Arg, Device};
+use std::time::Instant;
+
+const SOURCE: &str = r#"
+extern "C" __global__ void fma_bound(float* o, float x, int n) {
+  float a[8]; for (int k = 0; k < 8; ++k) a[k] = threadIdx.x * 0.001f + k;
+  for (int i = 0; i < n; ++i)
+    for (int k = 0; k < 8; ++k) a[k] = __builtin_fmaf(a[k], x, 0.5f);
+  float s = 0; for (int k = 0; k < 8; ++k) s += a[k];
+  o[blockIdx.x * blockDim.x + threadIdx.x] = s;
+}
+extern "C" __global__ void int_bound(int* o, int x, int n) {
+  int a = threadIdx.x, b = x, c = a ^ b;
+  for (int i = 0; i < n; ++i) { a = (a << 3) + b; b ^= c >> 2; c = (c & a) | b; a += c * 5; b = a > c ? b + 1 : c; }
+  o[blockIdx.x * blockDim.x + threadIdx.x] = a + b + c;
+}
+extern "C" __global__ void gelu_bound(float* o, const float* x, int n) {
+  int t = blockIdx.x * blockDim.x + threadIdx.x;
+  float v = x[t];
+  for (int i = 0; i < n; ++i) v = 0.5f * v * (1.0f + erff(v * 0.70710678f)) + 0.3f;
+  o[t] = v;
+}
+"#;
+
+fn main() {
+    for arch in ["gfx90a", "gfx942", "gfx1100", "gfx1201"] {
+        let Some(mut device) = Device::new(SOURCE, arch) else {
+            return;
+        };
+        device.options.parallel = false;
+        let out = device.alloc(16 * 256 * 4);
+        let input = device.upload(&vec![0.7f32; 16 * 256]);
+        let runs: [(&str, Vec<Arg>); 3] = [
+            ("fma_bound", vec![Arg::Ptr(out), Arg::F32(0.99), Arg::I32(2000)]),
+            ("int_bound", vec![Arg::Ptr(out), Arg::I32(12345), Arg::I32(2000)]),
+            ("gelu_bound", vec![Arg::Ptr(out), Arg::Ptr(input), Arg::I32(200)]),
+        ];
+        for (name, args) in runs {
+            device.run(name, 1, 256, &args);
+            let start = Instant::now();
+            let counters = device.run(name, 16, 256, &args);
+            let seconds = start.elapsed().as_secs_f64();
+            println!(
+                "{arch:8} {name:10} {:8.1} million lane-instructions/s, {:6.2} million wave instructions/s",
+                counters.lane_instructions as f64 / seconds / 1e6,
+                counters.instructions as f64 / seconds / 1e6
+            );
+        }
+    }
+}
