@@ -51,6 +51,24 @@ pub fn wide(dtype: DType) -> DType {
     }
 }
 
+/// The result of an operation on two index numbers, where it is one that index arithmetic uses and does not overflow.
+fn fold_index(op: BinaryOp, x: i64, y: i64) -> Option<Scalar> {
+    Some(match op {
+        BinaryOp::Add => Scalar::Int(x.checked_add(y)?),
+        BinaryOp::Sub => Scalar::Int(x.checked_sub(y)?),
+        BinaryOp::Mul => Scalar::Int(x.checked_mul(y)?),
+        BinaryOp::Max => Scalar::Int(x.max(y)),
+        BinaryOp::Min => Scalar::Int(x.min(y)),
+        BinaryOp::Lt => Scalar::Bool(x < y),
+        BinaryOp::Le => Scalar::Bool(x <= y),
+        BinaryOp::Gt => Scalar::Bool(x > y),
+        BinaryOp::Ge => Scalar::Bool(x >= y),
+        BinaryOp::Eq => Scalar::Bool(x == y),
+        BinaryOp::Ne => Scalar::Bool(x != y),
+        _ => return None,
+    })
+}
+
 impl<'a> Builder<'a> {
     /// Makes a builder with a parameter for each input and output of the region.
     pub fn new(graph: &'a Graph, region: &'a Region, joins: &'a Joins) -> Builder<'a> {
@@ -196,7 +214,17 @@ impl<'a> Builder<'a> {
     }
 
     /// Applies a binary operation to two expressions of one type.
+    ///
+    /// Index arithmetic on numbers is done here, so that guards which always hold disappear.
     pub fn binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
+        if let (Expr::Const(DType::I64, x), Expr::Const(DType::I64, y)) = (&self.exprs[a], &self.exprs[b])
+            && let Some(e) = fold_index(op, x.as_i64(), y.as_i64())
+        {
+            return match e {
+                Scalar::Bool(v) => self.exprs.add(Expr::Const(DType::Bool, Scalar::Bool(v)), DType::Bool),
+                v => self.integer(v.as_i64()),
+            };
+        }
         let dtype = if op.is_comparison() {
             DType::Bool
         } else {
