@@ -646,7 +646,9 @@ impl<'a> Printer<'a> {
             BinaryOp::Min => call("min"),
             BinaryOp::Atan2 => {
                 let (x, y) = (self.spell(a).text, self.spell(b).text);
-                Spelled::primary(format!("cast<{t}>(cast<i64>(math::atan2(cast<double>({x}), cast<double>({y}))))"))
+                Spelled::primary(format!(
+                    "cast<{t}>(cast<i64>(math::atan2(cast<double>({x}), cast<double>({y}))))"
+                ))
             }
             BinaryOp::And => infix("&", Level::BitAnd, Level::Equality),
             BinaryOp::Or => infix("|", Level::BitOr, Level::BitXor),

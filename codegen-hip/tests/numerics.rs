@@ -22,7 +22,21 @@ impl Random {
 
     /// Numbers of a type: small ones mostly, and now and then the ends of the range, which only casts and members are given.
     fn tensor(&mut self, dtype: DType, n: usize, wild: bool) -> HostTensor {
-        let edges = [0.0, -0.0, 1.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e9, -1e9, 500.0, 0.5, -2.5, 1e-7];
+        let edges = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            1e9,
+            -1e9,
+            500.0,
+            0.5,
+            -2.5,
+            1e-7,
+        ];
         if dtype.is_float() {
             let values: Vec<f64> = (0..n)
                 .map(|i| match wild && i % 3 == 0 {
@@ -45,7 +59,16 @@ impl Random {
 
 fn symbols() -> Symbols {
     [("rows", 3), ("seq", 45)]
-        .map(|(name, hint)| (Symbol::new(name), SymbolInfo { min: 1, max: None, hint }))
+        .map(|(name, hint)| {
+            (
+                Symbol::new(name),
+                SymbolInfo {
+                    min: 1,
+                    max: None,
+                    hint,
+                },
+            )
+        })
         .into_iter()
         .collect()
 }
@@ -82,7 +105,9 @@ fn check(kernels: &[Kernel], target: &str) {
         .iter()
         .zip(&sources)
         .map(|(kernel, source)| {
-            let wild = ["cast", "unary", "binary", "folds"].iter().any(|n| kernel.name.starts_with(n));
+            let wild = ["cast", "unary", "binary", "folds"]
+                .iter()
+                .any(|n| kernel.name.starts_with(n));
             let buffers = kernel
                 .params
                 .values()
@@ -91,7 +116,12 @@ fn check(kernels: &[Kernel], target: &str) {
                     random.tensor(p.dtype, n, wild && p.access == Access::Read)
                 })
                 .collect();
-            Job { kernel, source, buffers, bindings: bindings.clone() }
+            Job {
+                kernel,
+                source,
+                buffers,
+                bindings: bindings.clone(),
+            }
         })
         .collect();
     let results = host_shim::run(&jobs).unwrap_or_else(|e| panic!("{e}"));
@@ -108,23 +138,31 @@ fn check(kernels: &[Kernel], target: &str) {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}\n\n{}", wrong.join("\n"), first.map_or("", |s| s.as_str()));
+    assert!(
+        wrong.is_empty(),
+        "{}\n\n{}",
+        wrong.join("\n"),
+        first.map_or("", |s| s.as_str())
+    );
 }
 
 fn differ(kernel: &Kernel, param: &str, got: &HostTensor, want: &HostTensor) -> Option<String> {
-    let describe = |i: usize, g: f64, w: f64| {
-        Some(format!("kernel {} {param}[{i}]: got {g}, want {w}", kernel.name))
-    };
+    let describe = |i: usize, g: f64, w: f64| Some(format!("kernel {} {param}[{i}]: got {g}, want {w}", kernel.name));
     if !want.dtype.is_float() {
         let (got, want) = (got.to_i64(), want.to_i64());
-        return (0..want.len()).find(|i| got[*i] != want[*i]).and_then(|i| describe(i, got[i] as f64, want[i] as f64));
+        return (0..want.len())
+            .find(|i| got[*i] != want[*i])
+            .and_then(|i| describe(i, got[i] as f64, want[i] as f64));
     }
     let tolerance = tolerance(kernel, want.dtype);
     let (got, want) = (got.to_f64(), want.to_f64());
     // Sums are as exact as their largest terms: an error is measured against the size of the row's numbers.
     let scale = match &kernel.body {
         Body::Loops(_) if !kernel.name.starts_with("layer_norm") => 0.0,
-        _ => want.iter().filter(|w| w.is_finite()).fold(0.0f64, |m, w| m.max(w.abs())),
+        _ => want
+            .iter()
+            .filter(|w| w.is_finite())
+            .fold(0.0f64, |m, w| m.max(w.abs())),
     };
     (0..want.len())
         .find(|i| {
@@ -144,7 +182,11 @@ fn generated_kernels_compute_what_the_evaluator_says_in_waves_of_32() {
 fn generated_kernels_compute_what_the_evaluator_says_in_waves_of_64() {
     let shared: Vec<Kernel> = kernels::all()
         .into_iter()
-        .filter(|k| ["softmax", "layer_norm", "folds", "attention", "scan", "top_k"].iter().any(|n| k.name.starts_with(n)))
+        .filter(|k| {
+            ["softmax", "layer_norm", "folds", "attention", "scan", "top_k"]
+                .iter()
+                .any(|n| k.name.starts_with(n))
+        })
         .collect();
     check(&shared, "gfx90a");
 }

@@ -13,8 +13,20 @@ fn generated_text() {
         .collect();
     let target: Target = "gfx90a".parse().expect("a target of the table");
     let shown = [
-        "pointwise_0", "flat_0", "concat_4", "softmax_symbolic", "softmax_5", "layer_norm_1", "folds_block_0", "pool",
-        "contract_1_f16", "conv_groups", "attention_2", "scan_block_1", "top_k_2", "update_1",
+        "pointwise_0",
+        "flat_0",
+        "concat_4",
+        "softmax_symbolic",
+        "softmax_5",
+        "layer_norm_1",
+        "folds_block_0",
+        "pool",
+        "contract_1_f16",
+        "conv_groups",
+        "attention_2",
+        "scan_block_1",
+        "top_k_2",
+        "update_1",
     ];
     let all = kernels::all();
     for name in shown {
@@ -26,9 +38,15 @@ fn generated_text() {
 
 #[test]
 fn a_mapping_that_does_not_go_with_the_body_is_an_error() {
-    let mut kernel = kernels::all().into_iter().find(|k| k.name == "attention_0").expect("a kernel of the list");
+    let mut kernel = kernels::all()
+        .into_iter()
+        .find(|k| k.name == "attention_0")
+        .expect("a kernel of the list");
     kernel.mapping = ir::kernel::Mapping::Threads { block: 64, vector: 1 };
     let target: Target = "gfx90a".parse().expect("a target of the table");
     let error = graphc_codegen_hip::emit_kernel(&kernel, &Symbols::new(), &target, &[]);
-    assert!(matches!(error, Err(graphc_codegen_hip::EmitError::Mapping { .. })), "{error:?}");
+    assert!(
+        matches!(error, Err(graphc_codegen_hip::EmitError::Mapping { .. })),
+        "{error:?}"
+    );
 }

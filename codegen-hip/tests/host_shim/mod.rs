@@ -20,7 +20,10 @@ pub struct Job<'a> {
 
 /// Says whether there is a C++ compiler.
 pub fn is_available() -> bool {
-    Command::new("g++").arg("--version").output().is_ok_and(|o| o.status.success())
+    Command::new("g++")
+        .arg("--version")
+        .output()
+        .is_ok_and(|o| o.status.success())
 }
 
 /// Compiles all kernels into one program, runs every job and returns its buffers after; `Err` carries what the compiler or
@@ -37,7 +40,10 @@ pub fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<HostTensor>>, String> {
     for (i, job) in jobs.iter().enumerate() {
         // Namespaces keep names of equal kernels apart; what is `extern "C"` needs a name of its own.
         let entry = format!("kernel_{i}");
-        let text = job.source.text.replacen(&format!("{}(", job.source.entry), &format!("{entry}("), 1);
+        let text = job
+            .source
+            .text
+            .replacen(&format!("{}(", job.source.entry), &format!("{entry}("), 1);
         program.push_str(&text);
         let mut args: Vec<String> = Vec::new();
         for (p, param) in job.kernel.params.values().enumerate() {
@@ -45,25 +51,51 @@ pub fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<HostTensor>>, String> {
             args.push(format!("({constant}{}*)a[{p}]", memory_type(param.dtype)));
         }
         args.extend((0..job.kernel.symbols.len()).map(|s| format!("s[{s}]")));
-        let _ = writeln!(table, "    [](void** a, const long* s) {{ (void)s; {entry}({}); }},", args.join(", "));
+        let _ = writeln!(
+            table,
+            "    [](void** a, const long* s) {{ (void)s; {entry}({}); }},",
+            args.join(", ")
+        );
     }
-    let _ = write!(program, "\n{table}}};\nint main(int n, char** v) {{ return host::run(n, v, KERNELS); }}\n");
+    let _ = write!(
+        program,
+        "\n{table}}};\nint main(int n, char** v) {{ return host::run(n, v, KERNELS); }}\n"
+    );
     std::fs::write(at("kernels.cpp"), &program).map_err(|e| e.to_string())?;
     let out = Command::new("g++")
-        .args(["-std=c++17", "-O1", "-Wno-unknown-pragmas", "-ffp-contract=off", "-fno-strict-aliasing", "-o", "kernels", "kernels.cpp"])
+        .args([
+            "-std=c++17",
+            "-O1",
+            "-Wno-unknown-pragmas",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-o",
+            "kernels",
+            "kernels.cpp",
+        ])
         .current_dir(folder.path())
         .output()
         .map_err(|e| e.to_string())?;
     if !out.status.success() {
         let log = String::from_utf8_lossy(&out.stderr);
-        let numbered: String = program.lines().enumerate().map(|(i, l)| format!("{}: {l}\n", i + 1)).collect();
+        let numbered: String = program
+            .lines()
+            .enumerate()
+            .map(|(i, l)| format!("{}: {l}\n", i + 1))
+            .collect();
         return Err(format!("{}\n{numbered}", log.chars().take(4000).collect::<String>()));
     }
     let mut file = std::fs::File::create(at("jobs")).map_err(|e| e.to_string())?;
     let word = |file: &mut std::fs::File, v: u64| file.write_all(&v.to_le_bytes()).map_err(|e| e.to_string());
     for (i, job) in jobs.iter().enumerate() {
         let LaunchSize { grid, block } = job.kernel.launch_size(&job.bindings).map_err(|e| e.to_string())?;
-        let head = [i as u64, grid[0].into(), grid[2].into(), block.into(), job.buffers.len() as u64];
+        let head = [
+            i as u64,
+            grid[0].into(),
+            grid[2].into(),
+            block.into(),
+            job.buffers.len() as u64,
+        ];
         for v in head {
             word(&mut file, v)?;
         }
@@ -92,7 +124,8 @@ pub fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<HostTensor>>, String> {
         for b in &job.buffers {
             let (own, tail) = rest.split_at(b.bytes.len());
             rest = tail;
-            let tensor = HostTensor::new(b.dtype, b.shape.clone(), Storage::new(own.to_vec())).map_err(|e| e.to_string())?;
+            let tensor =
+                HostTensor::new(b.dtype, b.shape.clone(), Storage::new(own.to_vec())).map_err(|e| e.to_string())?;
             after.push(tensor);
         }
         results.push(after);

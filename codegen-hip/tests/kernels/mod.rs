@@ -2,8 +2,8 @@
 //! and run.
 
 use ir::kernel::{
-    Access, AttentionBody, Axis, AxisId, Body, ContractBody, Expr, ExprId, Exprs, Kernel, Loops, Mapping, Param, ParamId,
-    ScanBody, SortBody, Stmt, VarId,
+    Access, AttentionBody, Axis, AxisId, Body, ContractBody, Expr, ExprId, Exprs, Kernel, Loops, Mapping, Param,
+    ParamId, ScanBody, SortBody, Stmt, VarId,
 };
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 use ir::{DType, Dim, Scalar, Symbol, Table};
@@ -25,17 +25,28 @@ impl Build {
                 axes: Table::new(),
                 exprs: Exprs::default(),
                 vars: Table::new(),
-                body: Body::Loops(Loops { parallel: vec![], stmts: vec![] }),
+                body: Body::Loops(Loops {
+                    parallel: vec![],
+                    stmts: vec![],
+                }),
                 mapping,
                 origins: vec![format!("n1 {name}")],
             },
         }
     }
     pub fn axis(&mut self, name: &str, extent: impl Into<Dim>) -> AxisId {
-        self.kernel.axes.push(Axis { name: name.to_owned(), extent: extent.into() })
+        self.kernel.axes.push(Axis {
+            name: name.to_owned(),
+            extent: extent.into(),
+        })
     }
     pub fn param(&mut self, name: &str, dtype: DType, elements: impl Into<Dim>, access: Access) -> ParamId {
-        self.kernel.params.push(Param { name: name.to_owned(), dtype, elements: elements.into(), access })
+        self.kernel.params.push(Param {
+            name: name.to_owned(),
+            dtype,
+            elements: elements.into(),
+            access,
+        })
     }
     pub fn read(&mut self, name: &str, dtype: DType, elements: impl Into<Dim>) -> ParamId {
         self.param(name, dtype, elements, Access::Read)
@@ -54,7 +65,9 @@ impl Build {
         self.kernel.exprs.add(Expr::Axis(axis), DType::I64)
     }
     pub fn int(&mut self, v: i64) -> ExprId {
-        self.kernel.exprs.add(Expr::Const(DType::I64, Scalar::Int(v)), DType::I64)
+        self.kernel
+            .exprs
+            .add(Expr::Const(DType::I64, Scalar::Int(v)), DType::I64)
     }
     pub fn size(&mut self, d: &Dim) -> ExprId {
         match d.as_const() {
@@ -66,11 +79,19 @@ impl Build {
         self.kernel.exprs.add(Expr::Const(F32, Scalar::Float(v)), F32)
     }
     pub fn bin(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
-        let t = if op.is_comparison() { DType::Bool } else { self.kernel.exprs.dtype(a) };
+        let t = if op.is_comparison() {
+            DType::Bool
+        } else {
+            self.kernel.exprs.dtype(a)
+        };
         self.kernel.exprs.add(Expr::Binary(op, a, b), t)
     }
     pub fn un(&mut self, op: UnaryOp, a: ExprId) -> ExprId {
-        let t = if op.is_predicate() { DType::Bool } else { self.kernel.exprs.dtype(a) };
+        let t = if op.is_predicate() {
+            DType::Bool
+        } else {
+            self.kernel.exprs.dtype(a)
+        };
         self.kernel.exprs.add(Expr::Unary(op, a), t)
     }
     pub fn cast(&mut self, t: DType, a: ExprId) -> ExprId {
@@ -121,7 +142,12 @@ impl Build {
     }
     pub fn store(&mut self, param: ParamId, index: ExprId, value: ExprId, axes: &[AxisId]) -> Stmt {
         let value = self.cast(self.kernel.params[param].dtype, value);
-        Stmt::Store { param, index, value, axes: axes.to_vec() }
+        Stmt::Store {
+            param,
+            index,
+            value,
+            axes: axes.to_vec(),
+        }
     }
     pub fn done(mut self, body: Body) -> Kernel {
         self.kernel.body = body;
@@ -132,7 +158,11 @@ impl Build {
 /// `out = gelu(x · scale + bias[col]) ` over `[rows, cols]`.
 pub fn pointwise(name: &str, dtype: DType, rows: i64, cols: i64, mapping: Mapping) -> Kernel {
     let mut b = Build::new(name, mapping);
-    let (x, bias, out) = (b.read("x", dtype, rows * cols), b.read("bias", F32, cols), b.write("out", dtype, rows * cols));
+    let (x, bias, out) = (
+        b.read("x", dtype, rows * cols),
+        b.read("bias", F32, cols),
+        b.write("out", dtype, rows * cols),
+    );
     let (row, col) = (b.axis("row", rows), b.axis("col", cols));
     let (r, c) = (b.at(row), b.at(col));
     let index = b.linear(&[(r, cols.into()), (c, 1.into())]);
@@ -144,7 +174,10 @@ pub fn pointwise(name: &str, dtype: DType, rows: i64, cols: i64, mapping: Mappin
     let y = b.bin(BinaryOp::Add, y, bias);
     let g = b.un(UnaryOp::Gelu, y);
     let store = b.store(out, index, g, &[]);
-    b.done(Body::Loops(Loops { parallel: vec![row, col], stmts: vec![store] }))
+    b.done(Body::Loops(Loops {
+        parallel: vec![row, col],
+        stmts: vec![store],
+    }))
 }
 
 /// One axis of a length that no width divides, from one type to another, two stores.
@@ -157,7 +190,10 @@ pub fn flat(name: &str, from: DType, to: DType, n: i64, mapping: Mapping) -> Ker
     let wide = b.load_wide(x, at);
     let one = b.store(out, at, wide, &[]);
     let two = b.store(twice, at, raw, &[]);
-    b.done(Body::Loops(Loops { parallel: vec![i], stmts: vec![one, two] }))
+    b.done(Body::Loops(Loops {
+        parallel: vec![i],
+        stmts: vec![one, two],
+    }))
 }
 
 /// Every unary member over a vector of `dtype`, one store each.
@@ -173,7 +209,10 @@ pub fn unaries(name: &str, dtype: DType, ops: &[UnaryOp], n: i64) -> Kernel {
         let out = b.write(&format!("out_{op}"), b.kernel.exprs.dtype(y), n);
         stmts.push(b.store(out, at, y, &[]));
     }
-    b.done(Body::Loops(Loops { parallel: vec![i], stmts }))
+    b.done(Body::Loops(Loops {
+        parallel: vec![i],
+        stmts,
+    }))
 }
 
 /// Every binary member of two vectors of `dtype`.
@@ -189,7 +228,10 @@ pub fn binaries(name: &str, dtype: DType, ops: &[BinaryOp], n: i64) -> Kernel {
         let out = b.write(&format!("out_{op}"), b.kernel.exprs.dtype(z), n);
         stmts.push(b.store(out, at, z, &[]));
     }
-    b.done(Body::Loops(Loops { parallel: vec![i], stmts }))
+    b.done(Body::Loops(Loops {
+        parallel: vec![i],
+        stmts,
+    }))
 }
 
 /// `[a; b]` along the columns, each part loaded only where it is, the first squared when it is large.
@@ -211,7 +253,10 @@ pub fn concat(name: &str, rows: i64, left: i64, right: i64, mapping: Mapping) ->
     let e = b.select(first, square, y);
     let index = b.linear(&[(r, total.into()), (c, 1.into())]);
     let store = b.store(out, index, e, &[]);
-    b.done(Body::Loops(Loops { parallel: vec![row, col], stmts: vec![store] }))
+    b.done(Body::Loops(Loops {
+        parallel: vec![row, col],
+        stmts: vec![store],
+    }))
 }
 
 /// Softmax over the last axis.
@@ -235,11 +280,24 @@ pub fn softmax(name: &str, dtype: DType, rows: Dim, length: Dim, mapping: Mappin
     let s = b.value(sum);
     let y = b.bin(BinaryOp::Div, exp, s);
     let stmts = vec![
-        Stmt::Fold { var: max, op: ReduceOp::Max, axes: vec![r], value: x },
-        Stmt::Fold { var: sum, op: ReduceOp::Sum, axes: vec![r], value: exp },
+        Stmt::Fold {
+            var: max,
+            op: ReduceOp::Max,
+            axes: vec![r],
+            value: x,
+        },
+        Stmt::Fold {
+            var: sum,
+            op: ReduceOp::Sum,
+            axes: vec![r],
+            value: exp,
+        },
         b.store(out, index, y, &[r]),
     ];
-    b.done(Body::Loops(Loops { parallel: vec![row], stmts }))
+    b.done(Body::Loops(Loops {
+        parallel: vec![row],
+        stmts,
+    }))
 }
 
 /// Layer norm with scale and bias; two outer axes, two folded ones.
@@ -247,7 +305,11 @@ pub fn layer_norm(name: &str, dtype: DType, outer: [i64; 2], inner: [i64; 2], ma
     let mut b = Build::new(name, mapping);
     let n = inner[0] * inner[1];
     let elements = outer[0] * outer[1] * n;
-    let (x, scale, bias) = (b.read("x", dtype, elements), b.read("scale", dtype, n), b.read("bias", dtype, n));
+    let (x, scale, bias) = (
+        b.read("x", dtype, elements),
+        b.read("scale", dtype, n),
+        b.read("bias", dtype, n),
+    );
     let out = b.write("out", dtype, elements);
     let parallel = vec![b.axis("i", outer[0]), b.axis("j", outer[1])];
     let folded = vec![b.axis("r", inner[0]), b.axis("c", inner[1])];
@@ -278,10 +340,26 @@ pub fn layer_norm(name: &str, dtype: DType, outer: [i64; 2], inner: [i64; 2], ma
     let y = b.bin(BinaryOp::Mul, normal, scale);
     let y = b.bin(BinaryOp::Add, y, bias);
     let stmts = vec![
-        Stmt::Fold { var: sum, op: ReduceOp::Sum, axes: folded.clone(), value: x },
-        Stmt::Let { var: mean, value: mean_value },
-        Stmt::Fold { var: squares, op: ReduceOp::Sum, axes: folded.clone(), value: square },
-        Stmt::Let { var: rstd, value: rsqrt },
+        Stmt::Fold {
+            var: sum,
+            op: ReduceOp::Sum,
+            axes: folded.clone(),
+            value: x,
+        },
+        Stmt::Let {
+            var: mean,
+            value: mean_value,
+        },
+        Stmt::Fold {
+            var: squares,
+            op: ReduceOp::Sum,
+            axes: folded.clone(),
+            value: square,
+        },
+        Stmt::Let {
+            var: rstd,
+            value: rsqrt,
+        },
         b.store(out, index, y, &folded),
     ];
     b.done(Body::Loops(Loops { parallel, stmts }))
@@ -297,15 +375,27 @@ pub fn folds(name: &str, dtype: DType, ops: &[ReduceOp], rows: i64, length: i64,
     let x = b.load(x, index);
     let (mut stmts, mut stores) = (Vec::new(), Vec::new());
     for op in ops {
-        let t = if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) { DType::I64 } else { dtype };
+        let t = if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) {
+            DType::I64
+        } else {
+            dtype
+        };
         let var = b.var(t);
-        stmts.push(Stmt::Fold { var, op: *op, axes: vec![r], value: x });
+        stmts.push(Stmt::Fold {
+            var,
+            op: *op,
+            axes: vec![r],
+            value: x,
+        });
         let v = b.value(var);
         let out = b.write(&format!("out_{op}"), t, rows);
         stores.push(b.store(out, at_row, v, &[]));
     }
     stmts.extend(stores);
-    b.done(Body::Loops(Loops { parallel: vec![row], stmts }))
+    b.done(Body::Loops(Loops {
+        parallel: vec![row],
+        stmts,
+    }))
 }
 
 /// Average pooling, channels last, padded: two folds over a guarded window.
@@ -313,7 +403,10 @@ pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64) -> K
     let mut b = Build::new(name, Mapping::Threads { block: 64, vector: 1 });
     let pad = window / 2;
     let out_size = (size + 2 * pad - window) / stride + 1;
-    let (x, out) = (b.read("x", F32, size * size * channels), b.write("out", F32, out_size * out_size * channels));
+    let (x, out) = (
+        b.read("x", F32, size * size * channels),
+        b.write("out", F32, out_size * out_size * channels),
+    );
     let parallel = vec![b.axis("y", out_size), b.axis("x", out_size), b.axis("c", channels)];
     let taps = vec![b.axis("dy", window), b.axis("dx", window)];
     let at: Vec<ExprId> = parallel.iter().chain(&taps).map(|a| b.at(*a)).collect();
@@ -331,7 +424,11 @@ pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64) -> K
         where_.push(p);
     }
     let guard = guard.unwrap();
-    let index = b.linear(&[(where_[0], (size * channels).into()), (where_[1], channels.into()), (at[2], 1.into())]);
+    let index = b.linear(&[
+        (where_[0], (size * channels).into()),
+        (where_[1], channels.into()),
+        (at[2], 1.into()),
+    ]);
     let x = b.load(x, index);
     let (zero, one) = (b.float(0.0), b.float(1.0));
     let x = b.select(guard, x, zero);
@@ -339,10 +436,24 @@ pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64) -> K
     let (sum, count) = (b.var(F32), b.var(F32));
     let (s, c) = (b.value(sum), b.value(count));
     let mean = b.bin(BinaryOp::Div, s, c);
-    let index = b.linear(&[(at[0], (out_size * channels).into()), (at[1], channels.into()), (at[2], 1.into())]);
+    let index = b.linear(&[
+        (at[0], (out_size * channels).into()),
+        (at[1], channels.into()),
+        (at[2], 1.into()),
+    ]);
     let stmts = vec![
-        Stmt::Fold { var: sum, op: ReduceOp::Sum, axes: taps.clone(), value: x },
-        Stmt::Fold { var: count, op: ReduceOp::Sum, axes: taps, value: hit },
+        Stmt::Fold {
+            var: sum,
+            op: ReduceOp::Sum,
+            axes: taps.clone(),
+            value: x,
+        },
+        Stmt::Fold {
+            var: count,
+            op: ReduceOp::Sum,
+            axes: taps,
+            value: hit,
+        },
         b.store(out, index, mean, &[]),
     ];
     b.done(Body::Loops(Loops { parallel, stmts }))
@@ -367,7 +478,11 @@ pub fn contract(name: &str, dtype: DType, out: DType, p: Product, mapping: Mappi
     let acc_type = dtype.accumulator();
     let bias = b.read("bias", acc_type, p.n);
     let result = b.write("out", out, p.batch * p.m * p.n);
-    let batch = if p.batch > 1 { vec![b.axis("batch", p.batch)] } else { vec![] };
+    let batch = if p.batch > 1 {
+        vec![b.axis("batch", p.batch)]
+    } else {
+        vec![]
+    };
     let (m, n, k) = (b.axis("row", p.m), b.axis("col", p.n), b.axis("k", p.k));
     let z = match batch.first() {
         Some(a) => b.at(*a),
@@ -400,7 +515,16 @@ pub fn contract(name: &str, dtype: DType, out: DType, p: Product, mapping: Mappi
 }
 
 /// A strided, padded convolution in channels-last layout with groups, as a contraction over guarded loads.
-pub fn conv(name: &str, dtype: DType, images: i64, size: i64, groups: i64, channels: i64, filters: i64, mapping: Mapping) -> Kernel {
+pub fn conv(
+    name: &str,
+    dtype: DType,
+    images: i64,
+    size: i64,
+    groups: i64,
+    channels: i64,
+    filters: i64,
+    mapping: Mapping,
+) -> Kernel {
     let (window, stride, pad) = (3i64, 2i64, 1i64);
     let out_size = (size + 2 * pad - window) / stride + 1;
     let mut b = Build::new(name, mapping);
@@ -408,7 +532,11 @@ pub fn conv(name: &str, dtype: DType, images: i64, size: i64, groups: i64, chann
     let x = b.read("image_data", dtype, images * size * size * all);
     let f = b.read("filters", dtype, groups * filters * window * window * channels);
     let out = b.write("out", dtype, images * out_size * out_size * groups * filters);
-    let batch = if groups > 1 { vec![b.axis("group", groups)] } else { vec![] };
+    let batch = if groups > 1 {
+        vec![b.axis("group", groups)]
+    } else {
+        vec![]
+    };
     let m = vec![b.axis("image", images), b.axis("y", out_size), b.axis("x", out_size)];
     let n = vec![b.axis("filter", filters)];
     let k = vec![b.axis("ky", window), b.axis("kx", window), b.axis("c", channels)];
@@ -459,7 +587,17 @@ pub fn conv(name: &str, dtype: DType, images: i64, size: i64, groups: i64, chann
         (filter, 1.into()),
     ]);
     let store = b.store(out, index, e, &[]);
-    b.done(Body::Contract(ContractBody { batch, m, n, k, lhs: l, rhs: r, acc, epilogue: vec![store], conv: None }))
+    b.done(Body::Contract(ContractBody {
+        batch,
+        m,
+        n,
+        k,
+        lhs: l,
+        rhs: r,
+        acc,
+        epilogue: vec![store],
+        conv: None,
+    }))
 }
 
 /// Sizes of an attention.
@@ -483,8 +621,12 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
     let mask = b.read("mask", F32, h.queries * h.keys);
     let out_data = b.write("out", dtype, h.heads * h.queries * h.dv);
     let head = b.axis("head", h.heads);
-    let (q, k, d, dv) =
-        (b.axis("query", h.queries), b.axis("key", h.keys), b.axis("d", h.d), b.axis("dv", h.dv));
+    let (q, k, d, dv) = (
+        b.axis("query", h.queries),
+        b.axis("key", h.keys),
+        b.axis("d", h.d),
+        b.axis("dv", h.dv),
+    );
     let (ah, aq, ak, ad, av) = (b.at(head), b.at(q), b.at(k), b.at(d), b.at(dv));
     let qi = b.linear(&[(ah, (h.queries * h.d).into()), (aq, h.d.into()), (ad, 1.into())]);
     let ki = b.linear(&[(ah, (h.keys * h.d).into()), (ak, h.d.into()), (ad, 1.into())]);
@@ -528,7 +670,16 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
 }
 
 /// A scan along the last axis.
-pub fn scan(name: &str, dtype: DType, op: ReduceOp, rows: i64, length: i64, exclusive: bool, reverse: bool, mapping: Mapping) -> Kernel {
+pub fn scan(
+    name: &str,
+    dtype: DType,
+    op: ReduceOp,
+    rows: i64,
+    length: i64,
+    exclusive: bool,
+    reverse: bool,
+    mapping: Mapping,
+) -> Kernel {
     let mut b = Build::new(name, mapping);
     let (x, out) = (b.read("x", dtype, rows * length), b.write("out", dtype, rows * length));
     let (row, step) = (b.axis("row", rows), b.axis("step", length));
@@ -539,14 +690,26 @@ pub fn scan(name: &str, dtype: DType, op: ReduceOp, rows: i64, length: i64, excl
     let var = b.var(dtype.accumulator());
     let v = b.value(var);
     let store = b.store(out, index, v, &[]);
-    b.done(Body::Scan(ScanBody { parallel: vec![row], axis: step, op, value, exclusive, reverse, var, stores: vec![store] }))
+    b.done(Body::Scan(ScanBody {
+        parallel: vec![row],
+        axis: step,
+        op,
+        value,
+        exclusive,
+        reverse,
+        var,
+        stores: vec![store],
+    }))
 }
 
 /// The `k` first of each row.
 pub fn top_k(name: &str, dtype: DType, rows: i64, length: i64, k: i64, largest: bool, mapping: Mapping) -> Kernel {
     let mut b = Build::new(name, mapping);
     let x = b.read("x", dtype, rows * length);
-    let (values, indices) = (b.write("values", dtype, rows * k), b.write("indices", DType::I64, rows * k));
+    let (values, indices) = (
+        b.write("values", dtype, rows * k),
+        b.write("indices", DType::I64, rows * k),
+    );
     let (row, axis, rank) = (b.axis("row", rows), b.axis("i", length), b.axis("rank", k));
     let (ar, ai, ak) = (b.at(row), b.at(axis), b.at(rank));
     let index = b.linear(&[(ar, length.into()), (ai, 1.into())]);
@@ -555,7 +718,16 @@ pub fn top_k(name: &str, dtype: DType, rows: i64, length: i64, k: i64, largest: 
     let (v, i) = (b.value(value_var), b.value(index_var));
     let at = b.linear(&[(ar, k.into()), (ak, 1.into())]);
     let stores = vec![b.store(values, at, v, &[]), b.store(indices, at, i, &[])];
-    b.done(Body::Sort(SortBody { parallel: vec![row], axis, rank, largest, value, value_var, index_var, stores }))
+    b.done(Body::Sort(SortBody {
+        parallel: vec![row],
+        axis,
+        rank,
+        largest,
+        value,
+        value_var,
+        index_var,
+        stores,
+    }))
 }
 
 /// Updates met by several points: element `i mod buckets`.
@@ -568,8 +740,17 @@ pub fn update(name: &str, dtype: DType, op: ReduceOp, n: i64, buckets: i64) -> K
     let value = b.load(x, at);
     let count = b.int(buckets);
     let index = b.bin(BinaryOp::Rem, at, count);
-    let stmts = vec![Stmt::Update { param: out, index, value, op: Some(op), axes: vec![] }];
-    b.done(Body::Loops(Loops { parallel: vec![i], stmts }))
+    let stmts = vec![Stmt::Update {
+        param: out,
+        index,
+        value,
+        op: Some(op),
+        axes: vec![],
+    }];
+    b.done(Body::Loops(Loops {
+        parallel: vec![i],
+        stmts,
+    }))
 }
 
 /// Random words.
@@ -580,10 +761,20 @@ pub fn philox(name: &str, n: i64) -> Kernel {
     let mut stmts = Vec::new();
     for lane in 0..4 {
         let out = b.write(&format!("out{lane}"), DType::I32, n);
-        let e = b.kernel.exprs.add(Expr::Philox { seed: 0x1234_5678_9abc_def0, counter: at, lane }, DType::I32);
+        let e = b.kernel.exprs.add(
+            Expr::Philox {
+                seed: 0x1234_5678_9abc_def0,
+                counter: at,
+                lane,
+            },
+            DType::I32,
+        );
         stmts.push(b.store(out, at, e, &[]));
     }
-    b.done(Body::Loops(Loops { parallel: vec![i], stmts }))
+    b.done(Body::Loops(Loops {
+        parallel: vec![i],
+        stmts,
+    }))
 }
 
 /// One kernel of each kind and mapping, small enough to run on the host.
@@ -601,18 +792,32 @@ pub fn all() -> Vec<Kernel> {
     .into_iter()
     .enumerate()
     {
-        kernels.push(pointwise(&format!("pointwise_{i}"), dtype, rows, cols, Threads { block: 64, vector }));
+        kernels.push(pointwise(
+            &format!("pointwise_{i}"),
+            dtype,
+            rows,
+            cols,
+            Threads { block: 64, vector },
+        ));
     }
-    for (i, (from, to, n, vector)) in
-        [(F32, DType::F16, 1003, 4), (DType::I8, F32, 67, 4), (F32, DType::I64, 65, 2), (F32, DType::Bool, 33, 4)]
-            .into_iter()
-            .enumerate()
+    for (i, (from, to, n, vector)) in [
+        (F32, DType::F16, 1003, 4),
+        (DType::I8, F32, 67, 4),
+        (F32, DType::I64, 65, 2),
+        (F32, DType::Bool, 33, 4),
+    ]
+    .into_iter()
+    .enumerate()
     {
         kernels.push(flat(&format!("flat_{i}"), from, to, n, Threads { block: 64, vector }));
     }
     kernels.push(concat("concat_1", 5, 7, 4, Threads { block: 64, vector: 1 }));
     kernels.push(concat("concat_4", 5, 8, 4, Threads { block: 64, vector: 4 }));
-    let lanes = |lanes, vector| Lanes { lanes, block: 64, vector };
+    let lanes = |lanes, vector| Lanes {
+        lanes,
+        block: 64,
+        vector,
+    };
     let block = |block, vector| Block { block, vector };
     for (i, (dtype, rows, length, mapping)) in [
         (F32, 9, 37, Threads { block: 64, vector: 1 }),
@@ -627,9 +832,21 @@ pub fn all() -> Vec<Kernel> {
     .into_iter()
     .enumerate()
     {
-        kernels.push(softmax(&format!("softmax_{i}"), dtype, rows.into(), length.into(), mapping));
+        kernels.push(softmax(
+            &format!("softmax_{i}"),
+            dtype,
+            rows.into(),
+            length.into(),
+            mapping,
+        ));
     }
-    kernels.push(softmax("softmax_symbolic", F32, "rows".into(), "seq".into(), lanes(32, 1)));
+    kernels.push(softmax(
+        "softmax_symbolic",
+        F32,
+        "rows".into(),
+        "seq".into(),
+        lanes(32, 1),
+    ));
     for (i, (dtype, outer, inner, mapping)) in [
         (F32, [2, 3], [5, 7], Threads { block: 64, vector: 1 }),
         (F32, [2, 3], [5, 8], lanes(4, 4)),
@@ -641,28 +858,122 @@ pub fn all() -> Vec<Kernel> {
     {
         kernels.push(layer_norm(&format!("layer_norm_{i}"), dtype, outer, inner, mapping));
     }
-    let number_ops = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::ArgMax, ReduceOp::ArgMin];
+    let number_ops = [
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Max,
+        ReduceOp::Min,
+        ReduceOp::ArgMax,
+        ReduceOp::ArgMin,
+    ];
     for (i, dtype) in [F32, DType::F64, DType::I32, DType::I64].into_iter().enumerate() {
-        kernels.push(folds(&format!("folds_{i}"), dtype, &number_ops, 5, 11, Threads { block: 64, vector: 1 }));
-        kernels.push(folds(&format!("folds_lanes_{i}"), dtype, &number_ops, 5, 11, lanes(4, 1)));
-        kernels.push(folds(&format!("folds_block_{i}"), dtype, &number_ops, 5, 70, block(64, 1)));
+        kernels.push(folds(
+            &format!("folds_{i}"),
+            dtype,
+            &number_ops,
+            5,
+            11,
+            Threads { block: 64, vector: 1 },
+        ));
+        kernels.push(folds(
+            &format!("folds_lanes_{i}"),
+            dtype,
+            &number_ops,
+            5,
+            11,
+            lanes(4, 1),
+        ));
+        kernels.push(folds(
+            &format!("folds_block_{i}"),
+            dtype,
+            &number_ops,
+            5,
+            70,
+            block(64, 1),
+        ));
     }
     let truth_ops = [ReduceOp::All, ReduceOp::Any];
     kernels.push(folds("folds_bool", DType::Bool, &truth_ops, 5, 11, lanes(8, 1)));
     kernels.push(pool("pool", 7, 5, 3, 2));
     for (i, (tile, p)) in [
-        ([128, 128, 8, 8, 8], Product { batch: 1, m: 70, n: 133, k: 19, transpose_lhs: false, transpose_rhs: false }),
-        ([64, 64, 16, 4, 4], Product { batch: 2, m: 67, n: 65, k: 33, transpose_lhs: false, transpose_rhs: true }),
-        ([64, 32, 32, 4, 2], Product { batch: 1, m: 5, n: 40, k: 64, transpose_lhs: true, transpose_rhs: false }),
-        ([16, 64, 32, 1, 4], Product { batch: 3, m: 17, n: 64, k: 32, transpose_lhs: true, transpose_rhs: true }),
-        ([4, 64, 64, 1, 1], Product { batch: 1, m: 1, n: 100, k: 130, transpose_lhs: false, transpose_rhs: false }),
-        ([64, 64, 16, 4, 4], Product { batch: 1, m: 64, n: 64, k: 64, transpose_lhs: false, transpose_rhs: true }),
+        (
+            [128, 128, 8, 8, 8],
+            Product {
+                batch: 1,
+                m: 70,
+                n: 133,
+                k: 19,
+                transpose_lhs: false,
+                transpose_rhs: false,
+            },
+        ),
+        (
+            [64, 64, 16, 4, 4],
+            Product {
+                batch: 2,
+                m: 67,
+                n: 65,
+                k: 33,
+                transpose_lhs: false,
+                transpose_rhs: true,
+            },
+        ),
+        (
+            [64, 32, 32, 4, 2],
+            Product {
+                batch: 1,
+                m: 5,
+                n: 40,
+                k: 64,
+                transpose_lhs: true,
+                transpose_rhs: false,
+            },
+        ),
+        (
+            [16, 64, 32, 1, 4],
+            Product {
+                batch: 3,
+                m: 17,
+                n: 64,
+                k: 32,
+                transpose_lhs: true,
+                transpose_rhs: true,
+            },
+        ),
+        (
+            [4, 64, 64, 1, 1],
+            Product {
+                batch: 1,
+                m: 1,
+                n: 100,
+                k: 130,
+                transpose_lhs: false,
+                transpose_rhs: false,
+            },
+        ),
+        (
+            [64, 64, 16, 4, 4],
+            Product {
+                batch: 1,
+                m: 64,
+                n: 64,
+                k: 64,
+                transpose_lhs: false,
+                transpose_rhs: true,
+            },
+        ),
     ]
     .into_iter()
     .enumerate()
     {
         let [block_m, block_n, block_k, thread_m, thread_n] = tile;
-        let mapping = Tile { block_m, block_n, block_k, thread_m, thread_n };
+        let mapping = Tile {
+            block_m,
+            block_n,
+            block_k,
+            thread_m,
+            thread_n,
+        };
         for (dtype, out) in [
             (F32, F32),
             (DType::F16, DType::F16),
@@ -673,24 +984,110 @@ pub fn all() -> Vec<Kernel> {
             if matches!(dtype, DType::F64) && thread_m * thread_n > 16 {
                 continue;
             }
-            kernels.push(contract(&format!("contract_{i}_{dtype}"), dtype, out, p, mapping.clone()));
+            kernels.push(contract(
+                &format!("contract_{i}_{dtype}"),
+                dtype,
+                out,
+                p,
+                mapping.clone(),
+            ));
         }
     }
-    let tile = Tile { block_m: 32, block_n: 32, block_k: 32, thread_m: 2, thread_n: 2 };
+    let tile = Tile {
+        block_m: 32,
+        block_n: 32,
+        block_k: 32,
+        thread_m: 2,
+        thread_n: 2,
+    };
     kernels.push(conv("conv", F32, 2, 9, 1, 4, 10, tile.clone()));
     kernels.push(conv("conv_groups", DType::F16, 1, 8, 3, 5, 7, tile));
     for (i, (h, block_q, block_k, block)) in [
-        (Heads { heads: 2, queries: 37, keys: 45, d: 16, dv: 16, causal: false, mask: false }, 32, 32, 256),
-        (Heads { heads: 1, queries: 33, keys: 33, d: 20, dv: 12, causal: true, mask: false }, 16, 16, 128),
-        (Heads { heads: 3, queries: 9, keys: 21, d: 8, dv: 24, causal: true, mask: true }, 8, 32, 128),
-        (Heads { heads: 1, queries: 1, keys: 50, d: 64, dv: 64, causal: false, mask: true }, 4, 32, 128),
-        (Heads { heads: 1, queries: 5, keys: 7, d: 8, dv: 8, causal: false, mask: false }, 2, 1, 64),
+        (
+            Heads {
+                heads: 2,
+                queries: 37,
+                keys: 45,
+                d: 16,
+                dv: 16,
+                causal: false,
+                mask: false,
+            },
+            32,
+            32,
+            256,
+        ),
+        (
+            Heads {
+                heads: 1,
+                queries: 33,
+                keys: 33,
+                d: 20,
+                dv: 12,
+                causal: true,
+                mask: false,
+            },
+            16,
+            16,
+            128,
+        ),
+        (
+            Heads {
+                heads: 3,
+                queries: 9,
+                keys: 21,
+                d: 8,
+                dv: 24,
+                causal: true,
+                mask: true,
+            },
+            8,
+            32,
+            128,
+        ),
+        (
+            Heads {
+                heads: 1,
+                queries: 1,
+                keys: 50,
+                d: 64,
+                dv: 64,
+                causal: false,
+                mask: true,
+            },
+            4,
+            32,
+            128,
+        ),
+        (
+            Heads {
+                heads: 1,
+                queries: 5,
+                keys: 7,
+                d: 8,
+                dv: 8,
+                causal: false,
+                mask: false,
+            },
+            2,
+            1,
+            64,
+        ),
     ]
     .into_iter()
     .enumerate()
     {
-        let mapping = Flash { block_q, block_k, block };
-        kernels.push(attention(&format!("attention_{i}"), if i == 1 { DType::F16 } else { F32 }, h, mapping));
+        let mapping = Flash {
+            block_q,
+            block_k,
+            block,
+        };
+        kernels.push(attention(
+            &format!("attention_{i}"),
+            if i == 1 { DType::F16 } else { F32 },
+            h,
+            mapping,
+        ));
     }
     for (i, (dtype, op, exclusive, reverse)) in [
         (F32, ReduceOp::Sum, false, false),
@@ -703,8 +1100,26 @@ pub fn all() -> Vec<Kernel> {
     .enumerate()
     {
         let threads = Threads { block: 64, vector: 1 };
-        kernels.push(scan(&format!("scan_{i}"), dtype, op, 5, 23, exclusive, reverse, threads));
-        kernels.push(scan(&format!("scan_block_{i}"), dtype, op, 3, 150, exclusive, reverse, block(64, 1)));
+        kernels.push(scan(
+            &format!("scan_{i}"),
+            dtype,
+            op,
+            5,
+            23,
+            exclusive,
+            reverse,
+            threads,
+        ));
+        kernels.push(scan(
+            &format!("scan_block_{i}"),
+            dtype,
+            op,
+            3,
+            150,
+            exclusive,
+            reverse,
+            block(64, 1),
+        ));
     }
     for (i, (dtype, length, k, largest, mapping)) in [
         (F32, 9, 3, true, Threads { block: 64, vector: 1 }),
@@ -736,17 +1151,30 @@ pub fn all() -> Vec<Kernel> {
     }
     kernels.push(philox("philox", 37));
     for (i, dtype) in [F32, DType::F64].into_iter().enumerate() {
-        kernels.push(unaries(&format!("unary_float_{i}"), dtype, UnaryOp::ALL, 61));
+        for (part, ops) in UnaryOp::ALL.chunks(9).enumerate() {
+            kernels.push(unaries(&format!("unary_part_{part}_float_{i}"), dtype, ops, 61));
+        }
         kernels.push(binaries(&format!("binary_float_{i}"), dtype, BinaryOp::ALL, 61));
     }
-    for (i, dtype) in [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8].into_iter().enumerate() {
-        kernels.push(unaries(&format!("unary_int_{i}"), dtype, UnaryOp::ALL, 61));
+    for (i, dtype) in [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8]
+        .into_iter()
+        .enumerate()
+    {
+        for (part, ops) in UnaryOp::ALL.chunks(9).enumerate() {
+            kernels.push(unaries(&format!("unary_part_{part}_int_{i}"), dtype, ops, 61));
+        }
         kernels.push(binaries(&format!("binary_int_{i}"), dtype, BinaryOp::ALL, 61));
     }
     kernels.push(binaries("binary_bool", DType::Bool, BinaryOp::ALL, 16));
     for from in DType::ALL {
         for to in DType::ALL {
-            kernels.push(flat(&format!("cast_{from}_{to}"), from, to, 41, Threads { block: 64, vector: 1 }));
+            kernels.push(flat(
+                &format!("cast_{from}_{to}"),
+                from,
+                to,
+                41,
+                Threads { block: 64, vector: 1 },
+            ));
         }
     }
     kernels
