@@ -246,12 +246,13 @@ impl Builder<'_> {
         self.pull(data, &at)
     }
 
-    /// Random numbers in f32: 24 uniform bits; Box–Muller of two words.
+    /// Random numbers in f32, by the formulas of `ir::graph::eval::random`: the upper 24 bits of a word; Box–Muller of two.
     fn random(&mut self, kind: RandomKind, seed: u64, counter: ExprId) -> ExprId {
         let uniform = |b: &mut Self, lane: u8| {
             let bits = b.exprs.add(Expr::Philox { seed, counter, lane }, DType::I32);
             let bits = b.cast(DType::I64, bits);
-            let mask = b.integer(0xff_ffff);
+            let (eight, mask) = (b.integer(8), b.integer(0xff_ffff));
+            let bits = b.binary(BinaryOp::Shr, bits, eight);
             let bits = b.binary(BinaryOp::And, bits, mask);
             let unit = b.cast(DType::F32, bits);
             let scale = b.number(DType::F32, 1.0 / f64::from(1 << 24));
@@ -267,9 +268,9 @@ impl Builder<'_> {
             }
             RandomKind::Normal { mean, deviation } => {
                 let (u, v) = (uniform(self, 0), uniform(self, 1));
-                let one = self.number(DType::F32, 1.0);
-                // 1 − u is in (0, 1], so that the logarithm is finite.
-                let u = self.binary(BinaryOp::Sub, one, u);
+                // u + 2^-24 is in (0, 1], so that the logarithm is finite.
+                let step = self.number(DType::F32, 1.0 / f64::from(1 << 24));
+                let u = self.binary(BinaryOp::Add, u, step);
                 let log = self.unary(UnaryOp::Log, u);
                 let minus_two = self.number(DType::F32, -2.0);
                 let r2 = self.binary(BinaryOp::Mul, log, minus_two);
