@@ -1151,7 +1151,7 @@ pub fn all() -> Vec<Kernel> {
     }
     kernels.push(philox("philox", 37));
     for (i, dtype) in [F32, DType::F64].into_iter().enumerate() {
-        for (part, ops) in UnaryOp::ALL.chunks(9).enumerate() {
+        for (part, ops) in UnaryOp::ALL.chunks(5).enumerate() {
             kernels.push(unaries(&format!("unary_part_{part}_float_{i}"), dtype, ops, 61));
         }
         kernels.push(binaries(&format!("binary_float_{i}"), dtype, BinaryOp::ALL, 61));
@@ -1160,7 +1160,7 @@ pub fn all() -> Vec<Kernel> {
         .into_iter()
         .enumerate()
     {
-        for (part, ops) in UnaryOp::ALL.chunks(9).enumerate() {
+        for (part, ops) in UnaryOp::ALL.chunks(5).enumerate() {
             kernels.push(unaries(&format!("unary_part_{part}_int_{i}"), dtype, ops, 61));
         }
         kernels.push(binaries(&format!("binary_int_{i}"), dtype, BinaryOp::ALL, 61));
