@@ -59,15 +59,24 @@ pub enum Error {
     /// The device or a run failed.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
+    /// The emulated GPU refused a plan, or found a fault in it.
+    #[error(transparent)]
+    Emulate(#[from] crate::emulate::EmulateError),
     /// The reference evaluator could not evaluate the graph.
     #[error(transparent)]
-    Eval(#[from] ir::graph::eval::EvalError),
+    Eval(Box<ir::graph::eval::EvalError>),
     /// A size could not be computed.
     #[error(transparent)]
     Size(#[from] ir::dim::DimError),
     /// Outputs are not what was expected.
     #[error("{0}")]
     Mismatch(String),
+}
+
+impl From<ir::graph::eval::EvalError> for Error {
+    fn from(error: ir::graph::eval::EvalError) -> Error {
+        Error::Eval(Box::new(error))
+    }
 }
 
 /// What graphc's functions return.
@@ -97,6 +106,7 @@ impl Error {
             | Error::NoVariant { .. }
             | Error::Config(_) => 2,
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
+            Error::Emulate(error) => error.exit_code(),
             Error::Runtime(
                 runtime::RuntimeError::Input { .. }
                 | runtime::RuntimeError::NotAvailable { .. }

@@ -17,7 +17,10 @@ fn weights() -> Option<PathBuf> {
     if file.is_file() {
         return Some(file);
     }
-    println!("skipped: no MiniLM weights in {}; scripts/fetch-minilm.sh fetches them", folder.display());
+    println!(
+        "skipped: no MiniLM weights in {}; scripts/fetch-minilm.sh fetches them",
+        folder.display()
+    );
     None
 }
 
@@ -25,7 +28,10 @@ fn weights() -> Option<PathBuf> {
 fn outputs_match_pytorch_at_both_sizes_from_one_compile() {
     let Some(file) = weights() else { return };
     let params = Params::new(Weights::open(file).expect("safetensors"));
-    let graph = MiniLm::load(&params, Config::default()).expect("MiniLM's weights").graph().expect("records");
+    let graph = MiniLm::load(&params, Config::default())
+        .expect("MiniLM's weights")
+        .graph()
+        .expect("records");
     let session = Session::compile(graph, &SessionOptions::default()).expect("compiles");
     for size in ["batch", "single"] {
         let inputs = graphc::arrays::read(&data(&format!("minilm/{size}.in.npz"))).expect("inputs");
@@ -42,15 +48,25 @@ fn outputs_match_pytorch_at_both_sizes_from_one_compile() {
 /// Attention is one region, Q/K/V are one contraction, and the whole is at most 50 launches and calls on every target.
 #[test]
 fn six_layers_take_at_most_fifty_launches() {
-    let graph = MiniLm::load(&Params::random(1), Config::default()).expect("random weights").graph().expect("records");
+    let graph = MiniLm::load(&Params::random(1), Config::default())
+        .expect("random weights")
+        .graph()
+        .expect("records");
     for target in ["cpu", "gfx90a", "gfx942", "gfx1100"] {
         let options = BuildOptions::new(vec![target.parse().expect("a target")], OptLevel::O2);
         let built = build(&graph, &options).expect("builds");
         let (launches, calls) = built.program.variants[0].plan.launches();
-        assert!(launches + calls <= 50, "{target}: {launches} launches and {calls} calls");
+        assert!(
+            launches + calls <= 50,
+            "{target}: {launches} launches and {calls} calls"
+        );
         let core = &built.reports[0].core;
         let count = |f: fn(&Op) -> bool| core.nodes().values().filter(|n| f(&n.op)).count();
-        assert_eq!(count(|op| matches!(op, Op::Composite(Composite::Attention { .. }))), 6, "{target}");
+        assert_eq!(
+            count(|op| matches!(op, Op::Composite(Composite::Attention { .. }))),
+            6,
+            "{target}"
+        );
         // Q/K/V together, the output projection, up and down.
         let products = count(|op| matches!(op, Op::Contract(_) | Op::Call(_)));
         assert_eq!(products, 6 * 4, "{target}");

@@ -204,7 +204,7 @@ impl Tensor {
     pub fn eye(dtype: DType, n: impl Into<Dim>) -> Tensor {
         let n = n.into();
         let rows = Tensor::iota(DType::I64, Shape(vec![n.clone(), Dim::Const(1)]), 0);
-        rows.eq(&Tensor::arange(DType::I64, n)).cast(dtype)
+        rows.eq(Tensor::arange(DType::I64, n)).cast(dtype)
     }
 
     /// Makes `f32` random numbers in `[0, 1)`, the same for the same seed on every device.

@@ -70,7 +70,7 @@ fn operators_broadcast_and_take_numbers_on_either_side() {
     near(&(2.0 - &row), &[2., 1., 0.]);
     near(&(1 / (&row + 1)), &[1., 0.5, 1. / 3.]);
     near(&(-(&row) * 2.0f32 % 3), &[0., -2., -1.]);
-    near(&(&row).modulo(2), &[0., 1., 0.]);
+    near(&row.modulo(2), &[0., 1., 0.]);
     near(&row.gt(0.5).cast(DType::F32), &[0., 1., 1.]);
     near(&row.clamp(0.5, 1.5), &[0.5, 1., 1.5]);
     near(&row.eq(1).select(10.0, &row), &[0., 10., 2.]);

@@ -126,7 +126,7 @@ impl Session {
         if options.engine == Engine::Reference {
             return Ok(Session::new(Loaded::Reference(graph)));
         }
-        let build = BuildOptions::new(vec![options.target.clone()], options.level).dtype(options.dtype);
+        let build = BuildOptions::new(vec![options.target], options.level).dtype(options.dtype);
         let program = driver::build(&graph, &build)?.program;
         Session::load(Arc::new(program), 0, options)
     }

@@ -181,3 +181,21 @@ fn the_least_recently_used_program_goes_first() {
     }
     assert_eq!(cache.stats(), CacheStats { compiles: 4, hits: 2 });
 }
+
+#[test]
+fn random_numbers_are_the_references() {
+    let tensors = [
+        Tensor::randn(shape![500], 1),
+        Tensor::uniform(shape![20, 30], -2.0, 3.0, 1 << 40),
+    ];
+    for t in tensors {
+        let compute = |engine| {
+            Eager::new(SessionOptions::default().engine(engine))
+                .compute(&[&t])
+                .unwrap()
+                .remove(0)
+        };
+        let difference = crate::compare::compare(&compute(Engine::Compiled), &compute(Engine::Reference), 1e-5, 1e-5);
+        assert!(difference.clone().unwrap().is_within(), "{difference:?}");
+    }
+}
