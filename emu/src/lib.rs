@@ -26,7 +26,7 @@ pub mod memory;
 
 pub use arch::{Arch, Generation};
 pub use counters::{Class, Counters};
-pub use disasm::{Comgr, Disassembler, Line, Listing};
+pub use disasm::{Comgr, Disassembler, Line, Listing, Worker};
 pub use error::{Access, DecodeError, DisassemblyError, Fault, FaultKind, LaunchError, LoadError, MemoryError, Space};
 pub use gpu::{Gpu, Kernel, LaunchOptions, Module};
 pub use loader::{Arg, CodeObject, Descriptor, KernelInfo, Symbol};

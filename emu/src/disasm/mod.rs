@@ -5,8 +5,10 @@
 //! hosts on which that library cannot be loaded.
 
 mod comgr;
+mod worker;
 
 pub use comgr::Comgr;
+pub use worker::{Worker, serve};
 
 use crate::error::DisassemblyError;
 
