@@ -2,7 +2,7 @@
 //! reference computed on the host in f64 (or in exact integers), on five archs.
 
 mod common;
-use common::{ARCHES, Arg, BF16, Device, F16, F32, F64, Format, Random, close};
+use common::{all_arches, Arg, BF16, Device, F16, F32, F64, Format, Random, close};
 
 /// How the inputs of a case are drawn.
 #[derive(Clone, Copy, PartialEq)]
@@ -476,7 +476,7 @@ fn floats(ty: &str, cases: &[Float], format: Format, width: usize, pack: fn(f64)
         .collect();
     let source = format!("#pragma clang fp contract(off)\n{source}");
     let mut failures = Vec::new();
-    for arch in ARCHES {
+    for arch in all_arches() {
         let Some(device) = Device::new(&source, arch) else {
             return;
         };
@@ -667,7 +667,7 @@ fn integers(ty: &str, cases: &[Integer], bits: u32, signed: bool) {
         }
     };
     let mut failures = Vec::new();
-    for arch in ARCHES {
+    for arch in all_arches() {
         let Some(device) = Device::new(&source, arch) else {
             return;
         };

@@ -146,7 +146,7 @@ fn a_dropped_wait_is_caught() {
 fn a_missing_barrier_is_caught() {
     for arch in ARCHES {
         let Some(good) = compiled(arch) else { return };
-        let barrier = if arch == "gfx1201" { "s_barrier" } else { "s_barrier" };
+        let barrier = "s_barrier";
         let (bad, count) = drop_instructions(&good, "reverse", barrier);
         assert!(count > 0);
         for (compiled, kernel, planted) in [

@@ -24,14 +24,12 @@ pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
     .find_map(|(new, old)| rest.strip_prefix(new).map(|tail| format!("{old}{tail}")))
     .unwrap_or_else(|| rest.to_string());
     Some(match rest.as_str() {
-        "nop" | "gws_init" | "gws_barrier" if rest == "nop" => Ok(Box::new(|_, _| Ok(Flow::Next))),
+        "nop" => Ok(Box::new(|_, _| Ok(Flow::Next))),
         "bpermute_b32" => permute(b, true, false),
         "bpermute_fi_b32" => permute(b, true, true),
         "permute_b32" => permute(b, false, false),
         "swizzle_b32" => swizzle(b),
         "append" | "consume" => append(b, rest == "append"),
-        "read_b64_tr_b16" => transpose(b, 16),
-        "read_b64_tr_b8" => transpose(b, 8),
         _ => {
             if let Some(kind) = rest.strip_prefix("read2st64_") {
                 pair(b, true, kind, 64)
@@ -270,7 +268,8 @@ fn permute(b: &Build<'_>, backward: bool, inactive: bool) -> Result<Exec, String
     let (target, address) = (vector(b, 0)?, vector(b, 1)?);
     let data: In = b.input(b.operand(2)?, 9, Ty::B32)?;
     let offset = offset(b);
-    let by_half = b.arch.at_least(Generation::Gfx10);
+    // gfx10 and gfx11 reach only the lane's own half of a wave of 64.
+    let by_half = matches!(b.arch.generation, Generation::Gfx10 | Generation::Gfx11);
     Ok(Box::new(move |w, _| {
         let exec = w.exec();
         let mut mask = exec;
@@ -352,41 +351,6 @@ fn append(b: &Build<'_>, add: bool) -> Result<Exec, String> {
         };
         let old = env.atomic(w, lane, Space::Lds, address.into(), &request)?;
         super::operand::Out::full(target as u16).store(w, &[old as u32; 64], exec);
-        Ok(Flow::Next)
-    }))
-}
-
-/// gfx950's transposing reads: in each group of 16 lanes, the 64-bit rows that the lanes read form a matrix of
-/// 16-bit (or 8-bit) elements, of which each lane gets a column.
-fn transpose(b: &Build<'_>, bits: usize) -> Result<Exec, String> {
-    let (target, address) = (vector(b, 0)?, vector(b, 1)?);
-    let offset = offset(b);
-    let per_lane = 64 / bits;
-    Ok(Box::new(move |w, env| {
-        let mask = w.exec();
-        if mask != w.lane_mask {
-            return Err(super::wave::Trap::not_modelled("a transposing LDS read with lanes off"));
-        }
-        let mut rows = [[0u32; 2]; 64];
-        for (lane, row) in rows.iter_mut().enumerate() {
-            env.lds_read(w, lane, w.v[address][lane].wrapping_add(offset), 0, row)?;
-        }
-        let element = |row: &[u32; 2], index: usize| {
-            let word = u64::from(row[0]) | u64::from(row[1]) << 32;
-            word >> (bits * index) & ((1u64 << bits) - 1)
-        };
-        for lane in 0..64 {
-            let (group, within) = (lane & !15, lane & 15);
-            // A tile is 16 columns by per_lane rows; a row is held by 16 / per_lane lanes.
-            let lanes_per_row = 16 / per_lane;
-            let mut out = 0u64;
-            for row in 0..per_lane {
-                let holder = group + row * lanes_per_row + within / per_lane;
-                out |= element(&rows[holder], within % per_lane) << (bits * row);
-            }
-            w.v[target][lane] = out as u32;
-            w.v[target + 1][lane] = (out >> 32) as u32;
-        }
         Ok(Flow::Next)
     }))
 }

@@ -76,8 +76,8 @@ struct Address {
     idxen: bool,
 }
 
-/// A lane's address: the memory and the place, or nothing where a buffer's bounds drop the access.
-type Place = Option<(Space, u64)>;
+/// A lane's address: the memory, the place, and how many bytes from there a buffer's bounds let through.
+type Place = Option<(Space, u64, u32)>;
 
 impl Address {
     fn place(&self, w: &Wave, lane: usize, size: u32) -> Result<Place, Box<Trap>> {
@@ -87,7 +87,7 @@ impl Address {
             Form::Scratch => {
                 let vector = self.vector.map_or(0, |v| w.v[v as usize][lane]);
                 let offset = vector.wrapping_add(scalar).wrapping_add(self.offset as u32);
-                return Ok(Some((Space::Scratch, offset.into())));
+                return Ok(Some((Space::Scratch, offset.into(), u32::MAX)));
             }
             Form::Global | Form::Flat => {}
         }
@@ -101,11 +101,8 @@ impl Address {
             _ => 0,
         };
         let address = vector.wrapping_add(base).wrapping_add_signed(self.offset);
-        Ok(Some(if self.form == Form::Flat {
-            resolve_flat(address)
-        } else {
-            (Space::Global, address)
-        }))
+        let (space, address) = if self.form == Form::Flat { resolve_flat(address) } else { (Space::Global, address) };
+        Ok(Some((space, address, u32::MAX)))
     }
 
     /// The buffer rules: base, stride, swizzle and range check of the descriptor.
@@ -131,7 +128,7 @@ impl Address {
             // The scalar offset counts the bytes of the whole wave, the vector offset those of a lane.
             let start = (base - SCRATCH_WINDOW) + u64::from(soffset);
             let lanes = w.lanes as u64;
-            return Ok(Some((Space::Scratch, start / lanes + u64::from(offset))));
+            return Ok(Some((Space::Scratch, start / lanes + u64::from(offset), u32::MAX)));
         }
         if swizzle || add_tid && index == 0 && self.idxen {
             return Err(Trap::at(
@@ -145,16 +142,15 @@ impl Address {
             index
         };
         let structured = stride != 0 && (self.idxen || add_tid);
-        let inside = if structured {
-            index < records && offset < stride
-        } else {
-            u64::from(offset) + u64::from(size) <= u64::from(records).max(1) * u64::from(stride.max(1))
-        };
-        if !inside {
-            return Ok(None);
-        }
         let address = base + u64::from(soffset) + u64::from(index) * u64::from(stride) + u64::from(offset);
-        Ok(Some((Space::Global, address)))
+        let allowed = if structured {
+            if index < records && offset < stride { size } else { 0 }
+        } else {
+            // Raw buffers count bytes, and each dword is checked by itself.
+            let left = u64::from(records).saturating_sub(u64::from(offset) + u64::from(soffset));
+            if size >= 4 { (left.min(size.into()) as u32) & !3 } else { u32::from(left >= u64::from(size)) * size }
+        };
+        Ok((allowed > 0).then_some((Space::Global, address, allowed)))
     }
 }
 
@@ -240,7 +236,7 @@ fn count_transactions(env: &mut Env<'_>, places: &[Place; 64], mask: u64, size: 
     let mut count = 0;
     let mut bytes = 0;
     for (lane, place) in places.iter().enumerate() {
-        let Some((Space::Global, address)) = place else {
+        let Some((Space::Global, address, _)) = place else {
             continue;
         };
         if mask >> lane & 1 == 0 {
@@ -298,11 +294,12 @@ fn load(b: &Build<'_>, form: Form, data: Data) -> Result<Exec, String> {
             let mut words = [0u32; 4];
             match places[lane] {
                 None => {}
-                Some((Space::Global, at)) => {
-                    env.global_read(w, lane, at, data.small, &mut words[..data.words])?;
+                Some((Space::Global, at, allowed)) => {
+                    let count = data.words.min(allowed.div_ceil(4) as usize);
+                    env.global_read(w, lane, at, data.small, &mut words[..count])?;
                 }
-                Some((Space::Lds, at)) => env.lds_read(w, lane, at as u32, data.small, &mut words[..data.words])?,
-                Some((Space::Scratch, at)) => w.scratch_read(lane, at, data.small, &mut words[..data.words])?,
+                Some((Space::Lds, at, _)) => env.lds_read(w, lane, at as u32, data.small, &mut words[..data.words])?,
+                Some((Space::Scratch, at, _)) => w.scratch_read(lane, at, data.small, &mut words[..data.words])?,
             }
             put(w, target, lane, data, &mut words);
         }
@@ -359,9 +356,12 @@ fn store(b: &Build<'_>, form: Form, data: Data) -> Result<Exec, String> {
             let words = &words[..data.words];
             match places[lane] {
                 None => {}
-                Some((Space::Global, at)) => env.global_write(w, lane, at, data.small, words)?,
-                Some((Space::Lds, at)) => env.lds_write(w, lane, at as u32, data.small, words)?,
-                Some((Space::Scratch, at)) => w.scratch_write(lane, at, data.small, words)?,
+                Some((Space::Global, at, allowed)) => {
+                    let count = data.words.min(allowed.div_ceil(4) as usize);
+                    env.global_write(w, lane, at, data.small, &words[..count])?;
+                }
+                Some((Space::Lds, at, _)) => env.lds_write(w, lane, at as u32, data.small, words)?,
+                Some((Space::Scratch, at, _)) => w.scratch_write(lane, at, data.small, words)?,
             }
         }
         Ok(Flow::Next)
@@ -389,8 +389,9 @@ fn load_lds(b: &Build<'_>, form: Form, data: Data, at: usize) -> Result<Exec, St
             let mut words = [0u32; 4];
             match places[lane] {
                 None => {}
-                Some((Space::Global, at)) => {
-                    env.global_read(w, lane, at, data.small, &mut words[..data.words])?;
+                Some((Space::Global, at, allowed)) => {
+                    let count = data.words.min(allowed.div_ceil(4) as usize);
+                    env.global_read(w, lane, at, data.small, &mut words[..count])?;
                 }
                 Some(_) => return Err(Trap::not_modelled("a load to LDS from scratch or LDS")),
             }
@@ -422,9 +423,12 @@ fn read_modify_write(b: &Build<'_>, form: Form, op: Rmw, bits: u32) -> Result<Ex
             if mask >> lane & 1 == 0 {
                 continue;
             }
-            let Some((space, at)) = places[lane] else {
+            let Some((space, at, allowed)) = places[lane] else {
                 continue;
             };
+            if allowed < bits / 8 {
+                continue;
+            }
             let read = |w: &Wave, first: usize| {
                 let low = u64::from(w.v[first][lane]);
                 if words == 2 {

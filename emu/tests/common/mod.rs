@@ -12,6 +12,14 @@ use std::sync::{Arc, OnceLock};
 /// The archs of the fidelity suite.
 pub const ARCHES: [&str; 5] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"];
 
+/// The further archs that the same code covers.
+pub const MORE_ARCHES: [&str; 3] = ["gfx906", "gfx908", "gfx1030"];
+
+/// Every arch of the suites.
+pub fn all_arches() -> impl Iterator<Item = &'static str> {
+    ARCHES.into_iter().chain(MORE_ARCHES)
+}
+
 /// Why there is no code object.
 #[derive(Clone, Debug)]
 pub enum NoCode {
