@@ -12,6 +12,7 @@ pub mod commands;
 pub mod compare;
 pub mod driver;
 pub mod eager;
+pub mod emulate;
 pub mod error;
 pub mod options;
 pub mod prelude;
@@ -21,4 +22,4 @@ pub mod session;
 pub use error::{Error, Result};
 pub use session::{Session, SessionOptions, jit};
 
-pub use {codegen_hip, frontend, ir, passes, runtime};
+pub use {codegen_hip, emu, frontend, ir, passes, runtime};

@@ -7,7 +7,7 @@ use runtime::cache::CacheStats;
 
 use super::args::{BuildArgs, ModelArgs};
 use super::output::{bar, note, spinner};
-use super::{Context, WORKER_VERB};
+use super::{Context, DISASSEMBLER_VERB, WORKER_VERB};
 use crate::driver::{self, Build, Model};
 use crate::error::{Error, Result};
 
@@ -45,6 +45,11 @@ pub fn variant(program: &Program, target: &Target) -> Result<usize> {
 /// The program and arguments that compile kernels in processes of their own: this binary.
 pub fn worker() -> Option<Vec<OsString>> {
     Some(vec![std::env::current_exe().ok()?.into_os_string(), WORKER_VERB.into()])
+}
+
+/// The program and arguments that disassemble for the emulator in a process of their own: this binary.
+pub fn emulator_worker() -> Option<Vec<OsString>> {
+    Some(vec![std::env::current_exe().ok()?.into_os_string(), DISASSEMBLER_VERB.into()])
 }
 
 /// Makes the code objects of a program that lacks them.

@@ -13,6 +13,7 @@ mod opt;
 mod output;
 mod run;
 mod targets;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,7 @@ enum Verb {
     Explain(explain::Args),
     Opt(opt::Args),
     Bench(bench::Args),
+    Verify(verify::Args),
     Targets(targets::Args),
 }
 
@@ -52,10 +54,16 @@ struct Context {
 /// The hidden verb under which the binary starts itself to compile kernels in a process of its own.
 const WORKER_VERB: &str = "__compile-worker";
 
+/// The hidden verb under which the binary starts itself inside a ROCm sysroot to disassemble for the emulator.
+const DISASSEMBLER_VERB: &str = "__disassembler";
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == WORKER_VERB) {
         return runtime::compile::worker_main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|a| a == DISASSEMBLER_VERB) {
+        return crate::emulate::serve();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -82,6 +90,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Explain(args) => explain::run(&args, &context),
         Verb::Opt(args) => opt::run(&args, &context),
         Verb::Bench(args) => bench::run(&args, &context),
+        Verb::Verify(args) => verify::run(&args, &context),
         Verb::Targets(args) => targets::run(&args),
     }
 }

@@ -12,6 +12,7 @@ use super::args::{BuildArgs, Format, ModelArgs};
 use super::{Context, load, output};
 use crate::arrays::{self, Arrays};
 use crate::compare::compare;
+use crate::emulate::{self, Emulator};
 use crate::error::{Error, Result};
 
 /// Run a model.
@@ -43,8 +44,14 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
     /// Where to run: cpu.
-    #[arg(long, default_value = "cpu")]
+    #[arg(long, default_value = "cpu", conflicts_with = "emulate")]
     device: String,
+    /// Run on an emulated GPU: the code compiled for --target, instruction by instruction. Slow.
+    #[arg(long, requires = "target")]
+    emulate: bool,
+    /// The GPU to emulate: gfx90a, gfx942, gfx1100, …
+    #[arg(long, requires = "emulate")]
+    target: Option<Target>,
     /// Threads of the CPU device; by default one a core.
     #[arg(long)]
     threads: Option<usize>,
@@ -68,24 +75,44 @@ pub fn device(name: &str) -> Result<Target> {
     }
 }
 
-pub fn run(args: &Args, context: &Context) -> Result<()> {
+fn on_device(args: &Args, given: Arrays, context: &Context) -> Result<Arrays> {
     let target = device(&args.device)?;
-    let mut given = Arrays::new();
-    for path in &args.inputs {
-        given.extend(arrays::read(path)?);
-    }
-    let expected = args.expect.as_deref().map(arrays::read).transpose()?;
-    let labels = args.labels.as_deref().map(read_labels).transpose()?;
     let program = Arc::new(load::load(&args.model, &args.build, vec![target], context)?.program);
     let variant = load::variant(&program, &target)?;
-    let plan = &program.variants[variant].plan;
-    let inputs = inputs(plan, given, args.random.then_some(args.seed))?;
+    let inputs = inputs(&program.variants[variant].plan, given, args.random.then_some(args.seed))?;
     let threads = args.threads.unwrap_or(context.settings.threads);
     let busy = output::spinner(context, "running");
     let executable =
         Executable::load(program.clone(), variant, &LoadOptions { threads, ..LoadOptions::default() })?;
     let outputs = executable.run(&inputs)?;
     busy.finish_and_clear();
+    Ok(outputs)
+}
+
+fn emulated(args: &Args, target: Target, given: Arrays, context: &Context) -> Result<Arrays> {
+    let mut program = load::load(&args.model, &args.build, vec![target], context)?.program;
+    let variant = load::variant(&program, &target)?;
+    load::compile_kernels(&mut program, context)?;
+    let inputs = inputs(&program.variants[variant].plan, given, args.random.then_some(args.seed))?;
+    let busy = output::spinner(context, "running on the emulated GPU");
+    let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
+    let emulator = Emulator::load(&program, variant, &disassembler, emulate::Options::default())?;
+    let outputs = emulator.run(&inputs)?.outputs;
+    busy.finish_and_clear();
+    Ok(outputs)
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<()> {
+    let mut given = Arrays::new();
+    for path in &args.inputs {
+        given.extend(arrays::read(path)?);
+    }
+    let expected = args.expect.as_deref().map(arrays::read).transpose()?;
+    let labels = args.labels.as_deref().map(read_labels).transpose()?;
+    let outputs = match args.target.filter(|_| args.emulate) {
+        Some(target) => emulated(args, target, given, context)?,
+        None => on_device(args, given, context)?,
+    };
     if let Some(path) = &args.output {
         arrays::write(path, &outputs)?;
     }

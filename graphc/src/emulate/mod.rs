@@ -1,0 +1,69 @@
+//! Plans on an emulated GPU: their code objects run instruction by instruction, on any machine.
+//!
+//! Before: a program with code objects for the target. After: the outputs, what every launch counted, or the first
+//! fault with its kernel, instruction, lane and address. Each buffer is an allocation of its own size, so that an access
+//! past its end is seen; buffers that share bytes on purpose share one.
+
+mod check;
+mod disassembler;
+mod run;
+
+pub use check::{Checked, Unchecked, Verdict, check_kernel, tolerance};
+pub use disassembler::{disassembler, serve};
+pub use run::{Emulator, Launched, Options, Outcome};
+
+use ir::plan::StepId;
+
+/// Why a plan could not be emulated.
+#[derive(Debug, thiserror::Error)]
+pub enum EmulateError {
+    /// The emulator has no such GPU.
+    #[error("the emulator knows no {target}; it knows {}", known.join(", "))]
+    UnknownTarget { target: String, known: Vec<&'static str> },
+    /// A kernel has no code object.
+    #[error("kernel {kernel} was not compiled")]
+    NotCompiled { kernel: String },
+    /// The plan calls a vendor library.
+    #[error("step {step} calls {call}: library calls are not emulated; compile with --no-libraries")]
+    LibraryCall { step: StepId, call: String },
+    /// A code object could not be loaded or decoded.
+    #[error("kernel {kernel}: {error}")]
+    Load { kernel: String, error: emu::LoadError },
+    /// A kernel's grid could not be computed.
+    #[error(transparent)]
+    Grid(#[from] ir::kernel::LaunchError),
+    /// A launch was refused or faulted.
+    #[error("step {step}: {error}")]
+    Launch { step: StepId, error: emu::LaunchError },
+    /// Device memory is too small, or a copy does not fit.
+    #[error("buffer {buffer}: {error}")]
+    Memory { buffer: String, error: emu::MemoryError },
+    /// The inputs do not fit the plan.
+    #[error("input {input:?}: {reason}")]
+    Input { input: String, reason: String },
+    /// The inputs' shapes contradict each other or the plan.
+    #[error(transparent)]
+    Bind(#[from] ir::graph::BindError),
+    /// A size could not be computed.
+    #[error(transparent)]
+    Size(#[from] ir::dim::DimError),
+    /// The evaluator refused a kernel that it was to check: a bug of graphc.
+    #[error("step {step}: the evaluator: {error}")]
+    Evaluate { step: StepId, error: ir::kernel::eval::KernelEvalError },
+    /// A tensor's bytes do not fit its type: a bug of graphc.
+    #[error("buffer {buffer}: {error}")]
+    Bytes { buffer: String, error: ir::data::SizeMismatch },
+}
+
+impl EmulateError {
+    /// The exit code of the command line: 2 for what the user can mend, 1 for faults and our failures.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            EmulateError::UnknownTarget { .. }
+            | EmulateError::LibraryCall { .. }
+            | EmulateError::Input { .. }
+            | EmulateError::Bind(_) => 2,
+            _ => 1,
+        }
+    }
+}
