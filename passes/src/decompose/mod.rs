@@ -7,9 +7,9 @@ pub mod attention;
 pub mod norms;
 pub mod softmax;
 
-use ir::graph::Stage;
+use ir::graph::{Node, Stage};
 use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp, View};
-use ir::{DType, Op, Shape, Value};
+use ir::{DType, Dim, Graph, Op, Shape, Value};
 
 use crate::error::PassFault;
 use crate::options::Keep;
@@ -27,7 +27,7 @@ pub const PASS: Pass = Pass {
                 builder.copy(id)?;
                 continue;
             };
-            if stays(composite, keep) {
+            if stays(composite, keep) && has_kernel(composite, graph, node) {
                 builder.copy(id)?;
                 continue;
             }
@@ -53,6 +53,16 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
         Composite::RmsNorm { .. } => keep.rms_norm,
         Composite::Attention { .. } => keep.attention,
         Composite::BatchNorm { .. } | Composite::GroupNorm { .. } | Composite::LocalResponseNorm { .. } => false,
+    }
+}
+
+/// Says whether a kernel can take the composite at these types: attention keeps a row of each head in registers, so head
+/// sizes must be known.
+fn has_kernel(composite: &Composite, graph: &Graph, node: &Node) -> bool {
+    let size = |operand: usize| graph.ty(node.operands[operand]).shape.last().and_then(Dim::as_const);
+    match composite {
+        Composite::Attention { .. } => size(0).is_some() && size(2).is_some(),
+        _ => true,
     }
 }
 

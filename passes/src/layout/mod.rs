@@ -13,7 +13,7 @@
 mod sink;
 
 use ir::op::{Conv, Layout, Pool, View};
-use ir::{Dim, Graph, Op, Shape, Value};
+use ir::{Graph, Op, Value};
 
 use crate::error::PassFault;
 use crate::rewrite::Builder;
@@ -79,41 +79,13 @@ fn transpose(b: &mut Builder<'_>, x: Value, perm: Vec<usize>) -> Result<Value, P
 fn convolution(b: &mut Builder<'_>, conv: &Conv, x: &[Value]) -> Result<Value, PassFault> {
     let rank = b.ty(x[0]).rank();
     let input = transpose(b, x[0], to_last(rank))?;
-    let filter = match conv.transposed {
-        None => transpose(b, x[1], to_last(rank))?,
-        Some(_) => transposed_filter(b, x[1], conv.groups)?,
-    };
+    let filter = transpose(b, x[1], to_last(rank))?;
     let mut operands = vec![input, filter];
     operands.extend(x.get(2));
     let mut last = conv.clone();
     last.layout = Layout::ChannelsLast;
     let y = b.emit(Op::Conv(last), &operands)?;
     transpose(b, y, to_first(rank))
-}
-
-/// `[I, O/g, k…]` → `[O, k…, I/g]`.
-fn transposed_filter(b: &mut Builder<'_>, filter: Value, groups: i64) -> Result<Value, PassFault> {
-    let shape = b.ty(filter).shape.clone();
-    let rank = shape.rank();
-    if groups == 1 {
-        let perm = std::iter::once(1).chain(2..rank).chain([0]).collect();
-        return transpose(b, filter, perm);
-    }
-    let g = Dim::from(groups);
-    let inputs = shape[0].floor_div(&g);
-    let kernel = &shape[2..];
-    let split: Shape = [g.clone(), inputs.clone(), shape[1].clone()]
-        .into_iter()
-        .chain(kernel.iter().cloned())
-        .collect();
-    let x = b.emit(Op::View(View::Reshape(split)), &[filter])?;
-    let perm = [0, 2].into_iter().chain(3..=rank).chain([1]).collect();
-    let x = transpose(b, x, perm)?;
-    let joined: Shape = std::iter::once(g * &shape[1])
-        .chain(kernel.iter().cloned())
-        .chain([inputs])
-        .collect();
-    b.emit(Op::View(View::Reshape(joined)), &[x])
 }
 
 fn pooling(b: &mut Builder<'_>, pool: &Pool, x: Value) -> Result<Value, PassFault> {

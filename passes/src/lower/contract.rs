@@ -166,10 +166,10 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
             tap[0] = group[0].scale(&in_channels).add(&taps[spatial]);
             tap[1] = filter_in_group[0].clone();
         }
-        // Filters `[O, k…, I/g]`.
+        // Filters `[I, k…, O/g]`.
         (true, Layout::ChannelsLast) => {
-            tap[0] = filter_at.clone();
-            tap[depth_at] = taps[spatial].clone();
+            tap[0] = group[0].scale(&in_channels).add(&taps[spatial]);
+            tap[depth_at] = filter_in_group[0].clone();
         }
     }
     let f = b.pull(filter, &tap)?;

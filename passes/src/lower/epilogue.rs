@@ -65,7 +65,10 @@ impl Builder<'_> {
             .ok_or_else(|| self.not_in_region(id.into()))
     }
 
+    /// Remembers a computed value. Along dims of size 1 its coordinate is 0, also where the body has an axis for them: readers
+    /// ask for it that way.
     fn keep(&mut self, value: Value, e: ExprId, coords: Vec<Linear>, axes: &[AxisId], stores: &mut Vec<Stmt>) {
+        let coords = broadcast(&coords, self.shape(value));
         if self.region.outputs.contains(&value) {
             stores.extend(self.store(value, e, &coords, axes));
         }

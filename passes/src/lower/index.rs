@@ -35,6 +35,17 @@ pub struct Space<'a> {
     pub symbols: &'a Symbols,
 }
 
+impl Atom {
+    /// Says whether the atom is never negative; what is read from memory may be.
+    fn is_nonnegative(&self, space: Space<'_>) -> bool {
+        match self {
+            Atom::Axis(_) => true,
+            Atom::Div(x, _) | Atom::Mod(x, _) => x.is_nonnegative(space),
+            Atom::Expr(_) => false,
+        }
+    }
+}
+
 impl Linear {
     /// A number.
     pub fn constant(value: impl Into<Dim>) -> Linear {
@@ -126,7 +137,9 @@ impl Linear {
             }
             let top = match atom {
                 Atom::Axis(a) => space.extents[*a].clone() - 1,
-                Atom::Mod(_, d) => d.clone() - 1,
+                // Kernels compute remainders of negative numbers with the sign of the dividend.
+                Atom::Mod(x, d) if x.is_nonnegative(space) => d.clone() - 1,
+                Atom::Mod(..) => return None,
                 // floor(x / d) ≤ max(x) / d; only the exact case is worth having.
                 Atom::Div(x, d) => (x.upper(space)? + 1).exact_div(d)? - 1,
                 Atom::Expr(_) => return None,
@@ -148,7 +161,7 @@ impl Linear {
             && self
                 .terms
                 .iter()
-                .all(|(a, c)| !matches!(a, Atom::Expr(_)) && c.at_least(0, space.symbols))
+                .all(|(a, c)| a.is_nonnegative(space) && c.at_least(0, space.symbols))
     }
 
     /// Says whether `self < size` always holds.

@@ -102,7 +102,10 @@ pub fn discover(search: &RocmSearch) -> Result<Toolchain, CompileError> {
             Some(library) => old = Some(library),
             None => {}
         }
-        wrappers.clone_from(&search.wrappers);
+        // Who names a place wants that one: another compiler found elsewhere would be a surprise.
+        if search.hiprtc.explicit.is_none() {
+            wrappers.clone_from(&search.wrappers);
+        }
     }
     for wrapper in wrappers {
         match in_sysroot(&wrapper) {

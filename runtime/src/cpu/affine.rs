@@ -237,10 +237,10 @@ impl<'k> Space<'k> {
     }
 
     /// Splits dims until no division by a constant can be made affine that way; `groups` are the lists of dims, each
-    /// kept in order.
-    pub(crate) fn split(&mut self, exprs: &[ExprId], groups: &mut [&mut Vec<usize>]) {
+    /// kept in order, and `whole` the dim that must stay one.
+    pub(crate) fn split(&mut self, exprs: &[ExprId], groups: &mut [&mut Vec<usize>], whole: Option<usize>) {
         for _ in 0..16 {
-            let Some((dim, factor)) = self.find_split(exprs) else {
+            let Some((dim, factor)) = self.find_split(exprs, whole) else {
                 return;
             };
             let inner = self.extents.len();
@@ -262,7 +262,7 @@ impl<'k> Space<'k> {
         }
     }
 
-    fn find_split(&mut self, exprs: &[ExprId]) -> Option<(usize, i64)> {
+    fn find_split(&mut self, exprs: &[ExprId], whole: Option<usize>) -> Option<(usize, i64)> {
         for id in reachable(self.kernel, exprs) {
             let Expr::Binary(BinaryOp::Div | BinaryOp::Mod | BinaryOp::Rem, a, b) = self.kernel.exprs[id] else {
                 continue;
@@ -280,7 +280,9 @@ impl<'k> Space<'k> {
             let Some(dim) = steepest else { continue };
             let c = rest.get(dim);
             let factor = b.base / c;
-            if b.base % c == 0 && factor > 1 && self.extents[dim] > factor && self.extents[dim] % factor == 0 {
+            if Some(dim) != whole
+                && b.base % c == 0
+                && factor > 1 && self.extents[dim] > factor && self.extents[dim] % factor == 0 {
                 return Some((dim, factor));
             }
         }

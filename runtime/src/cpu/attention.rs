@@ -176,7 +176,7 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     let mut space = Space::new(kernel, cx.bindings)?;
     let exprs = [body.query, body.key, body.value, body.score, index];
     let mut batch = Space::dims(&body.batch);
-    space.split(&exprs, &mut [&mut batch]);
+    space.split(&exprs, &mut [&mut batch], None);
     let (q, k, d, dv) = (body.q.index(), body.k.index(), body.d.index(), body.dv.index());
     // A split query, key or depth axis is not what the kernel takes.
     let sizes: Vec<i64> = [q, k, d, dv].iter().map(|a| space.extents[*a]).collect();

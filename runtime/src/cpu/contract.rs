@@ -213,7 +213,7 @@ impl<'k> Analysis<'k> {
         let mut m = Space::dims(&body.m);
         let mut n = Space::dims(&body.n);
         let mut k = Space::dims(&body.k);
-        space.split(&exprs, &mut [&mut batch, &mut m, &mut n, &mut k]);
+        space.split(&exprs, &mut [&mut batch, &mut m, &mut n, &mut k], None);
         let mut roots = space.roots(&exprs);
         let mut extents = space.extents.clone();
         collapse(&mut extents, &mut [&mut batch, &mut m, &mut n, &mut k], &mut roots);

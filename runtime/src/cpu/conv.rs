@@ -115,7 +115,7 @@ fn direct(
     }
     let mut filter: Vec<usize> = Space::dims(&body.batch);
     filter.extend(Space::dims(&body.n));
-    space.split(&exprs, &mut [&mut image, &mut pixel, &mut filter]);
+    space.split(&exprs, &mut [&mut image, &mut pixel, &mut filter], None);
     let mut roots = space.roots(&exprs);
     let mut extents = space.extents.clone();
     collapse(&mut extents, &mut [&mut image, &mut pixel, &mut filter], &mut roots);

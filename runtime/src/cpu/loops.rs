@@ -164,7 +164,7 @@ pub(crate) fn analyse<'k>(
     let mut own: Vec<Vec<usize>> = stmts.iter().map(|s| Space::dims(stmt_axes(s))).collect();
     {
         let mut groups: Vec<&mut Vec<usize>> = std::iter::once(&mut parallel).chain(own.iter_mut()).collect();
-        space.split(&exprs, &mut groups);
+        space.split(&exprs, &mut groups, None);
     }
     let mut roots = space.roots(&exprs);
     let mut extents = space.extents.clone();

@@ -73,7 +73,7 @@ impl Lines {
         }
         let mut space = Space::new(kernel, cx.bindings)?;
         let mut points = Space::dims(parallel);
-        space.split(&exprs, &mut [&mut points]);
+        space.split(&exprs, &mut [&mut points], Some(axis.index()));
         let roots: Roots = space.roots(&exprs);
         let extents = space.extents.clone();
         let source = Source::new(&space, &roots, &extents, cx.bindings)?;
