@@ -100,12 +100,13 @@ fn main() -> graphc::Result<()> {
             }
         }
         let ratio = ours.best / ort.best;
+        let (our_median, ort_median) = (ours.median(), ort.median());
         println!(
             "{name:<20} {:>9.2} ms {:>9.2} ms {:>9.2} ms {:>9.2} ms {ratio:>7.2} {error:>10.1e}",
             ours.best,
-            ours.median(),
+            our_median,
             ort.best,
-            ort.median(),
+            ort_median,
         );
         if args.limit.is_some_and(|l| ratio > l) {
             over.push(name);

@@ -282,7 +282,10 @@ impl<'k> Space<'k> {
             let factor = b.base / c;
             if Some(dim) != whole
                 && b.base % c == 0
-                && factor > 1 && self.extents[dim] > factor && self.extents[dim] % factor == 0 {
+                && factor > 1
+                && self.extents[dim] > factor
+                && self.extents[dim] % factor == 0
+            {
                 return Some((dim, factor));
             }
         }

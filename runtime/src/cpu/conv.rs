@@ -159,7 +159,10 @@ fn direct(
         Layout::ChannelsLast => ImageStrides::nhwc(shape.h, shape.w, shape.c),
         Layout::ChannelsFirst => ImageStrides::nchw(shape.h, shape.w, shape.c),
     };
-    let weights = cx.pack_filters(id, shape.groups, || pack(cx, tensor, facts.layout, &shape));
+    let winograd = !cx.direct_convolutions && shape.winograd_pays();
+    let weights = cx.pack_filters(id, shape.groups, winograd, || {
+        pack(cx, tensor, facts.layout, &shape, winograd)
+    });
     let total = extents.len();
     let mut positions = vec![0i64; shape.n * total];
     if let Some(d) = image {
@@ -240,7 +243,7 @@ fn shape(facts: &ConvFacts, cx: &Prepare<'_>) -> Result<Option<ConvShape>, Runti
 }
 
 /// Packs filters of either layout.
-fn pack(cx: &Prepare<'_>, tensor: &ir::HostTensor, layout: Layout, s: &ConvShape) -> PackedConv {
+fn pack(cx: &Prepare<'_>, tensor: &ir::HostTensor, layout: Layout, s: &ConvShape, winograd: bool) -> PackedConv {
     let (cg, taps) = (s.c / s.groups, s.kh * s.kw);
     let values = tensor.to_f32();
     let mut dense = vec![0.0f32; s.o * cg * taps];
@@ -257,6 +260,9 @@ fn pack(cx: &Prepare<'_>, tensor: &ir::HostTensor, layout: Layout, s: &ConvShape
                 }
             }
         }
+    }
+    if winograd {
+        return PackedConv::winograd(cx.isa, &dense, s.o, cg);
     }
     PackedConv::new(cx.isa, &dense, s.o, cg, [s.kh, s.kw], s.groups)
 }

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ir::dim::Bindings;
 use ir::entity::Entity;
 use ir::graph::ConstId;
-use ir::kernel::{Body, Expr, Kernel};
+use ir::kernel::{Body, Expr, Kernel, Loops};
 use ir::{HostTensor, op};
 
 use super::affine::reachable;
 use super::attention::AttentionExec;
 use super::contract::{self, GemmExec};
 use super::conv::ConvExec;
+use super::copying::CopyExec;
 use super::env::RunMemory;
 use super::kernels::Isa;
 use super::kernels::conv::PackedConv;
@@ -21,6 +22,7 @@ use super::kernels::workspace::AlignedBuf;
 use super::loops::LoopsExec;
 use super::ordered::{ScanExec, SortExec};
 use super::pooling::PoolExec;
+use super::ranges;
 use super::rewrite::Rewritten;
 use super::rows::RowsExec;
 use crate::error::RuntimeError;
@@ -29,7 +31,8 @@ use crate::error::RuntimeError;
 #[derive(Debug, Default)]
 pub(crate) struct Packs {
     matrices: Mutex<HashMap<MatrixKey, Arc<PackedB>>>,
-    filters: Mutex<HashMap<(ConstId, usize), Arc<PackedConv>>>,
+    /// By constant, groups, and whether for Winograd's form.
+    filters: Mutex<HashMap<(ConstId, usize, bool), Arc<PackedConv>>>,
 }
 
 type MatrixKey = (ConstId, [i64; 3], Vec<isize>, usize, usize);
@@ -51,6 +54,8 @@ pub(crate) struct Prepare<'a> {
     /// The constant behind each parameter of the kernel.
     pub constants: Vec<Option<(ConstId, &'a HostTensor)>>,
     pub packs: &'a Packs,
+    /// Convolutions sum products directly, never by Winograd's transform.
+    pub direct_convolutions: bool,
     /// A buffer that the kernel writes is one that it reads.
     pub aliased: bool,
 }
@@ -96,10 +101,14 @@ impl Prepare<'_> {
         &self,
         id: ConstId,
         groups: usize,
+        winograd: bool,
         pack: impl FnOnce() -> PackedConv,
     ) -> Arc<PackedConv> {
         let mut filters = self.packs.filters.lock().unwrap_or_else(PoisonError::into_inner);
-        filters.entry((id, groups)).or_insert_with(|| Arc::new(pack())).clone()
+        filters
+            .entry((id, groups, winograd))
+            .or_insert_with(|| Arc::new(pack()))
+            .clone()
     }
 }
 
@@ -136,6 +145,7 @@ pub(crate) enum Piece {
     Loops(Box<LoopsExec>),
     Rows(Box<RowsExec>),
     Pool(Box<PoolExec>),
+    Copy(Box<CopyExec>),
     Gemm(Box<GemmExec>),
     Conv(Box<ConvExec>),
     Attention(Box<AttentionExec>),
@@ -150,6 +160,7 @@ impl Piece {
             Piece::Loops(_) => "loops",
             Piece::Rows(_) => "rows",
             Piece::Pool(_) => "pool",
+            Piece::Copy(_) => "copy",
             Piece::Gemm(_) => "gemm",
             Piece::Conv(_) => "conv",
             Piece::Attention(_) => "attention",
@@ -161,7 +172,7 @@ impl Piece {
     fn scratch(&self) -> usize {
         match self {
             Piece::Loops(p) => p.scratch(),
-            Piece::Rows(_) | Piece::Pool(_) | Piece::Attention(_) => 0,
+            Piece::Rows(_) | Piece::Pool(_) | Piece::Copy(_) | Piece::Attention(_) => 0,
             Piece::Gemm(p) => p.scratch(),
             Piece::Conv(p) => p.scratch(),
             Piece::Scan(p) => p.scratch(),
@@ -176,6 +187,7 @@ impl Piece {
                 Piece::Loops(p) => p.run(&memory.env(), params),
                 Piece::Rows(p) => p.run(memory, params),
                 Piece::Pool(p) => p.run(memory, params),
+                Piece::Copy(p) => p.run(&memory.env(), params),
                 Piece::Gemm(p) => p.run(memory, params),
                 Piece::Conv(p) => p.run(memory, params),
                 Piece::Attention(p) => p.run(memory, params),
@@ -184,6 +196,21 @@ impl Piece {
             }
         }
     }
+}
+
+/// The fastest form that takes a kernel of loops.
+fn piece(kernel: &Kernel, loops: &Loops, cx: &Prepare<'_>) -> Result<Piece, RuntimeError> {
+    if let Some(rows) = RowsExec::match_kernel(kernel, loops, cx)? {
+        return Ok(Piece::Rows(Box::new(rows)));
+    }
+    if let Some(pool) = PoolExec::match_kernel(kernel, loops, cx)? {
+        return Ok(Piece::Pool(Box::new(pool)));
+    }
+    if let Some(copy) = CopyExec::match_kernel(kernel, loops, cx)? {
+        return Ok(Piece::Copy(Box::new(copy)));
+    }
+    let exec = LoopsExec::new(kernel, loops, cx.bindings, cx.threads, cx.aliased)?;
+    Ok(Piece::Loops(Box::new(exec)))
 }
 
 /// A prepared kernel.
@@ -208,13 +235,14 @@ impl KernelExec {
         let mut raw = vec![true; kernel.params.len()];
         match &kernel.body {
             Body::Loops(loops) => {
-                if let Some(rows) = RowsExec::match_kernel(kernel, loops, cx)? {
-                    pieces.push(Piece::Rows(Box::new(rows)));
-                } else if let Some(pool) = PoolExec::match_kernel(kernel, loops, cx)? {
-                    pieces.push(Piece::Pool(Box::new(pool)));
-                } else {
-                    let exec = LoopsExec::new(kernel, loops, cx.bindings, cx.threads, cx.aliased)?;
-                    pieces.push(Piece::Loops(Box::new(exec)));
+                let parts = ranges::split(kernel, loops, cx)?;
+                if parts.is_empty() {
+                    pieces.push(piece(kernel, loops, cx)?);
+                }
+                for part in &parts {
+                    if let Body::Loops(loops) = &part.body {
+                        pieces.push(piece(part, loops, cx)?);
+                    }
                 }
             }
             Body::Contract(body) => {

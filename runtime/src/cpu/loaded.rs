@@ -33,6 +33,7 @@ pub(crate) struct LoadedCpu {
     prepared: Mutex<Vec<(Bindings, Arc<Prepared>)>>,
     most_prepared: usize,
     memory_limit: Option<usize>,
+    direct_convolutions: bool,
     contexts: Mutex<Vec<Context>>,
 }
 
@@ -106,6 +107,7 @@ impl LoadedCpu {
             prepared: Mutex::default(),
             most_prepared: options.prepared_sizes.unwrap_or(PREPARED_SIZES).max(1),
             memory_limit: options.memory_limit,
+            direct_convolutions: options.direct_convolutions,
             contexts: Mutex::default(),
         };
         // Weights are packed and kernels analysed now, at the sizes that are expected.
@@ -188,6 +190,7 @@ impl LoadedCpu {
                         isa,
                         constants,
                         packs: &self.packs,
+                        direct_convolutions: self.direct_convolutions,
                         aliased: aliased(&placement, kernel, args),
                     };
                     let exec = KernelExec::new(kernel, &cx)?;

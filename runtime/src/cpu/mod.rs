@@ -18,6 +18,7 @@ mod attention;
 mod block;
 mod contract;
 mod conv;
+mod copying;
 mod env;
 mod exec;
 pub mod kernels;
@@ -25,6 +26,7 @@ mod loaded;
 mod loops;
 mod ordered;
 mod pooling;
+mod ranges;
 mod rewrite;
 mod rows;
 #[cfg(test)]

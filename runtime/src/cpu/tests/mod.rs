@@ -2,6 +2,7 @@
 
 mod build;
 mod contractions;
+mod copies;
 mod loops;
 mod plans;
 
@@ -73,6 +74,7 @@ pub(super) fn check_with(
                 .map(|(i, t)| constants.contains(&i).then(|| (ConstId::new(i), t)))
                 .collect(),
             packs: &packs,
+            direct_convolutions: false,
             aliased: kernel.params.values().any(|p| p.access == Access::ReadWrite),
         };
         let exec = KernelExec::new(kernel, &cx).unwrap();
