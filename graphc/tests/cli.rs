@@ -365,7 +365,7 @@ fn wrong_inputs_name_the_input_and_what_it_should_be() {
     let run = |file: &Path, code: i32, says: &[&str]| {
         p.fails(&["run", text(&m), "--inputs", text(file)], code, says);
     };
-    run(&p.arrays("name.npz", &[("z", f32s(&[1, 3], &[0.0; 3]))]), 2, &["\"x\""]);
+    run(&p.arrays("name.npz", &[("z", f32s(&[1, 3], &[0.0; 3]))]), 2, &["no input \"z\"", "x: f32[n, 3]"]);
     run(&p.arrays("shape.npz", &[("x", f32s(&[1, 4], &[0.0; 4]))]), 2, &["\"x\"", "axis 1 is 4"]);
     run(&p.arrays("rank.npz", &[("x", f32s(&[3], &[0.0; 3]))]), 2, &["\"x\"", "rank 1"]);
     run(&p.arrays("large.npz", &[("x", f32s(&[65, 3], &[0.0; 195]))]), 2, &["\"x\"", "65", "1..=64"]);

@@ -679,11 +679,11 @@ impl Generator {
         let layout = if self.word() % 4 == 3 { Layout::ChannelsLast } else { Layout::ChannelsFirst };
         let shape = self.shape(x.value);
         let channels = shape[layout.channel_axis(spatial + 2)].as_const()?;
-        let divisors: Vec<i64> = (1..=channels).filter(|d| channels % d == 0).collect();
-        let groups = if self.flag() { divisors[self.pick(divisors.len())] } else { 1 };
         if channels == 0 {
             return None;
         }
+        let divisors: Vec<i64> = (1..=channels).filter(|d| channels % d == 0).collect();
+        let groups = if self.flag() { divisors[self.pick(divisors.len())] } else { 1 };
         let out = groups * [1, 2, 3][self.pick(3)];
         let kernel: Vec<i64> = (0..spatial).map(|_| [3, 1, 2, 5][self.pick(4)]).collect();
         let window = self.window(spatial, &kernel);
@@ -692,7 +692,8 @@ impl Generator {
         let mut dims: Vec<Dim> = vec![a.into()];
         dims.extend(kernel.iter().map(|k| Dim::Const(*k)));
         dims.insert(if layout == Layout::ChannelsFirst { 1 } else { spatial + 1 }, b.into());
-        let input = self.word() % 8 == 7;
+        // Padding adds no terms; a kernel adds 0 · filter, which a filter of infinities would show.
+        let input = self.word() % 8 == 7 && !self.special;
         let filter = self.leaf(DType::F32, dims, input)?;
         let mut operands = vec![x.value, filter.value];
         if self.flag() {

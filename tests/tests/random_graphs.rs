@@ -1,6 +1,6 @@
 //! Random graphs: the reference evaluator = the optimised graph = the plan = the CPU device, at every level.
 //!
-//! `GRAPHC_CASES` sets how many (1,500 by default). A case that fails is shrunk and printed as a `.gir` text, which belongs
+//! `GRAPHC_CASES` sets how many (6,000 by default). A case that fails is shrunk and printed as a `.gir` text, which belongs
 //! into `tests/filetests/regressions` when it is mended.
 
 use std::sync::Arc;
@@ -101,14 +101,14 @@ fn quietly(case: &Case, thorough: bool) -> Result<(), String> {
 #[test]
 fn random_graphs_mean_the_same_everywhere() {
     let number = |name: &str, default: u32| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let cases = number("GRAPHC_CASES", 1500);
+    let cases = number("GRAPHC_CASES", 6000);
     let seed = number("GRAPHC_SEED", 0);
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 3000, ..Config::default() };
     let mut bytes = [7u8; 32];
     bytes[..4].copy_from_slice(&seed.to_le_bytes());
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let words = prop::array::uniform8(any::<u16>());
-    let strategy = (any::<u16>(), prop::collection::vec(words, 1..9));
+    let strategy = (any::<u16>(), prop::collection::vec(words, 1..14));
     // Shrinking runs a failing case hundreds of times: its panics would fill the screen.
     std::panic::set_hook(Box::new(|_| {}));
     let result = runner.run(&strategy, |(head, steps): (u16, Vec<Step>)| {

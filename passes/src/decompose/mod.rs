@@ -57,11 +57,11 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
 }
 
 /// Says whether a kernel can take the composite at these types: attention keeps a row of each head in registers, so head
-/// sizes must be known.
+/// sizes must be known, and not 0.
 fn has_kernel(composite: &Composite, graph: &Graph, node: &Node) -> bool {
     let size = |operand: usize| graph.ty(node.operands[operand]).shape.last().and_then(Dim::as_const);
     match composite {
-        Composite::Attention { .. } => size(0).is_some() && size(2).is_some(),
+        Composite::Attention { .. } => [0, 2].into_iter().all(|operand| size(operand).is_some_and(|d| d > 0)),
         _ => true,
     }
 }
