@@ -18,7 +18,7 @@ use graphc::arrays;
 use graphc::driver::{BuildOptions, Model, build, load};
 use graphc::ir::Target;
 use graphc::passes::OptLevel;
-use graphc::runtime::{Executable, LoadOptions};
+use graphc::runtime::{Executable, LoadOptions, Profile};
 use graphc_benches::median;
 
 #[derive(Parser)]
@@ -38,6 +38,9 @@ struct Args {
     /// Fail when graphc takes more than this many times onnxruntime's time.
     #[arg(long)]
     limit: Option<f64>,
+    /// Print each step's best time after the model's line.
+    #[arg(long)]
+    profile: bool,
 }
 
 struct Times {
@@ -80,6 +83,7 @@ fn main() -> graphc::Result<()> {
                 }
             }
         }
+        let steps = if args.profile { profile(&exe, &inputs, args.runs)? } else { Vec::new() };
         let (mut ours, mut ort) = (Times::new(), Times::new());
         for _ in 0..args.rounds {
             let mut times = Vec::new();
@@ -108,11 +112,36 @@ fn main() -> graphc::Result<()> {
             ort.best,
             ort_median,
         );
+        let total: f64 = steps.iter().map(|(_, us)| us).sum();
+        for (name, us) in &steps {
+            println!("{us:>10.1} us {:>5.1}%  {name}", us / total * 100.0);
+        }
         if args.limit.is_some_and(|l| ratio > l) {
             over.push(name);
         }
     }
     if over.is_empty() { Ok(()) } else { Err(graphc::Error::Mismatch(format!("over the limit: {}", over.join(", ")))) }
+}
+
+/// The best time of each step in microseconds.
+fn profile(
+    exe: &Executable,
+    inputs: &indexmap::IndexMap<String, graphc::ir::HostTensor>,
+    runs: usize,
+) -> graphc::Result<Vec<(String, f64)>> {
+    let mut best: Vec<(String, f64)> = Vec::new();
+    for _ in 0..runs + 3 {
+        let mut run = Profile::default();
+        exe.run_profiled(inputs, Some(&mut run))?;
+        for (i, step) in run.steps.iter().enumerate() {
+            let us = step.time.as_secs_f64() * 1e6;
+            match best.get_mut(i) {
+                Some((_, least)) => *least = least.min(us),
+                None => best.push((format!("{} [{}]", step.name, step.engine), us)),
+            }
+        }
+    }
+    Ok(best)
 }
 
 /// Times onnxruntime in a process of its own: best and median in milliseconds.
