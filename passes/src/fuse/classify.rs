@@ -103,6 +103,8 @@ pub fn is_costly(op: &Op) -> bool {
             matches!(op, Pow | Atan2 | Div | Mod | Rem)
         }
         Op::Gather(Gather::Take { .. } | Gather::Elements { .. } | Gather::Nd { .. }) | Op::Random { .. } => true,
+        // A choice between tensors for each element: fine once, not at every tap of a window.
+        Op::View(View::Concat { .. }) => true,
         _ => false,
     }
 }

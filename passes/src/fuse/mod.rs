@@ -272,6 +272,12 @@ impl Fuser<'_> {
         {
             return Barrier::NoEpilogue;
         }
+        // What forbade to take a map in says more than what kind of reader it has.
+        if let Some(reason @ (Barrier::NotStrided | Barrier::RepeatedWork | Barrier::RegionFull)) =
+            self.barrier[value.node.index()]
+        {
+            return reason;
+        }
         // A view in between only says how the anchor reads.
         let reader = if is_free(self.op(consumer)) { anchor } else { consumer };
         match self.role(reader) {
