@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 
 use graphc::arrays::{self, Arrays};
 use graphc::frontend::onnx::proto::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, TypeProto, ValueInfoProto,
-    type_proto,
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, TypeProto,
+    ValueInfoProto, type_proto,
 };
 use graphc::ir::{DType, HostTensor};
 use prost::Message;
@@ -19,7 +19,9 @@ struct Place {
 
 impl Place {
     fn new() -> Place {
-        Place { dir: tempfile::tempdir().expect("a temporary folder") }
+        Place {
+            dir: tempfile::tempdir().expect("a temporary folder"),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -39,7 +41,10 @@ impl Place {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
-        command.args(args).current_dir(self.dir.path()).env("GRAPHC_CACHE", self.path("cache"));
+        command
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("GRAPHC_CACHE", self.path("cache"));
         command.env("GRAPHC_WORKERS", "2");
         command
     }
@@ -51,7 +56,11 @@ impl Place {
     /// Runs, expects success, and returns what it printed.
     fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).expect("text")
     }
 
@@ -108,11 +117,21 @@ fn f32s(shape: &[usize], values: &[f32]) -> HostTensor {
 /// Says whether the compiler is here; a test that needs it says so where it is not.
 fn compiler(place: &Place) -> bool {
     let model = place.write("probe.gir", SMALL);
-    let output = place.run(&["compile", text(&model), "--target", "gfx90a", "-o", text(&place.path("probe.graphc"))]);
+    let output = place.run(&[
+        "compile",
+        text(&model),
+        "--target",
+        "gfx90a",
+        "-o",
+        text(&place.path("probe.graphc")),
+    ]);
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(message.contains("hiprtc"), "{message}");
-        println!("skipped: no hiprtc is here: {}", message.lines().next().unwrap_or_default());
+        println!(
+            "skipped: no hiprtc is here: {}",
+            message.lines().next().unwrap_or_default()
+        );
     }
     output.status.success()
 }
@@ -123,10 +142,22 @@ fn input(name: &str, dims: &[i64]) -> ValueInfoProto {
         value: Some(tensor_shape_proto::dimension::Value::DimValue(*d)),
         ..Default::default()
     };
-    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
-    let tensor = type_proto::Tensor { elem_type: 1, shape: Some(shape) };
-    let ty = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), ..Default::default() };
-    ValueInfoProto { name: name.to_owned(), r#type: Some(ty), ..Default::default() }
+    let shape = TensorShapeProto {
+        dim: dims.iter().map(dim).collect(),
+    };
+    let tensor = type_proto::Tensor {
+        elem_type: 1,
+        shape: Some(shape),
+    };
+    let ty = TypeProto {
+        value: Some(type_proto::Value::TensorType(tensor)),
+        ..Default::default()
+    };
+    ValueInfoProto {
+        name: name.to_owned(),
+        r#type: Some(ty),
+        ..Default::default()
+    }
 }
 
 /// A model of one node `op(x) -> y`, with initialisers.
@@ -146,21 +177,58 @@ fn model(op: &str, inputs: &[&str], initializer: Vec<TensorProto>) -> Vec<u8> {
         output: vec![input("y", &[2, 3])],
         ..Default::default()
     };
-    let opset = OperatorSetIdProto { domain: String::new(), version: 17 };
-    ModelProto { ir_version: 8, opset_import: vec![opset], graph: Some(graph), ..Default::default() }.encode_to_vec()
+    let opset = OperatorSetIdProto {
+        domain: String::new(),
+        version: 17,
+    };
+    ModelProto {
+        ir_version: 8,
+        opset_import: vec![opset],
+        graph: Some(graph),
+        ..Default::default()
+    }
+    .encode_to_vec()
 }
 
 #[test]
 fn the_readmes_first_command_scores_the_digits() {
     let p = Place::new();
-    let (inputs, expected, labels) = (digits_file("test.npz"), digits_file("expected.npz"), digits_file("labels.npz"));
-    let args = ["run", &digits(), "--inputs", &inputs, "--expect", &expected, "--labels", &labels];
+    let (inputs, expected, labels) = (
+        digits_file("test.npz"),
+        digits_file("expected.npz"),
+        digits_file("labels.npz"),
+    );
+    let args = [
+        "run",
+        &digits(),
+        "--inputs",
+        &inputs,
+        "--expect",
+        &expected,
+        "--labels",
+        &labels,
+    ];
     let said = p.ok(&args);
     assert!(said.contains("logits: ok: worst error"), "{said}");
     assert!(said.contains("accuracy: 355 of 360 right"), "{said}");
     for dtype in ["f16", "bf16"] {
-        let said = p.ok(&["run", &digits(), "--inputs", &inputs, "--labels", &labels, "--dtype", dtype]);
-        let right: i32 = said.split("accuracy: ").nth(1).and_then(|s| s.split(' ').next()).expect("a score").parse().expect("n");
+        let said = p.ok(&[
+            "run",
+            &digits(),
+            "--inputs",
+            &inputs,
+            "--labels",
+            &labels,
+            "--dtype",
+            dtype,
+        ]);
+        let right: i32 = said
+            .split("accuracy: ")
+            .nth(1)
+            .and_then(|s| s.split(' ').next())
+            .expect("a score")
+            .parse()
+            .expect("n");
         assert!(right >= 350, "{dtype}: {said}");
     }
 }
@@ -180,13 +248,34 @@ fn run_writes_compares_and_makes_up_arrays() {
     let args = ["run", text(&m), "--inputs", text(&x), "--expect", text(&wrong)];
     p.fails(&args, 1, &["1 of 1 outputs differ"]);
     let said = String::from_utf8(p.run(&args).stdout).expect("text");
-    assert!(said.contains("y: DIFFERS: worst error 5.000e-1 absolute") && said.contains("worst at 2"), "{said}");
-    p.ok(&["run", text(&m), "--inputs", text(&x), "--expect", text(&wrong), "--atol", "0.6"]);
+    assert!(
+        said.contains("y: DIFFERS: worst error 5.000e-1 absolute") && said.contains("worst at 2"),
+        "{said}"
+    );
+    p.ok(&[
+        "run",
+        text(&m),
+        "--inputs",
+        text(&x),
+        "--expect",
+        text(&wrong),
+        "--atol",
+        "0.6",
+    ]);
     // Made-up inputs are the same every time, and another seed's are others.
     let random = |seed: &str| p.ok(&["run", text(&m), "--random", "--seed", seed]);
     assert_eq!(random("1"), random("1"));
     assert_ne!(random("1"), random("2"));
-    let out = p.json(&["run", text(&m), "--inputs", text(&x), "--expect", "out.npz", "--format", "json"]);
+    let out = p.json(&[
+        "run",
+        text(&m),
+        "--inputs",
+        text(&x),
+        "--expect",
+        "out.npz",
+        "--format",
+        "json",
+    ]);
     assert_eq!(out["outputs"]["y"]["shape"], serde_json::json!([2, 3]));
     assert_eq!(out["outputs"]["y"]["difference"]["mismatches"], 0);
 }
@@ -195,33 +284,75 @@ fn run_writes_compares_and_makes_up_arrays() {
 fn json_has_the_fields_that_scripts_read() {
     let p = Place::new();
     let m = p.write("small.gir", SMALL);
-    let bench = p.json(&["bench", text(&m), "--device", "cpu", "--threads", "2", "--runs", "3", "--format", "json"]);
+    let bench = p.json(&[
+        "bench",
+        text(&m),
+        "--device",
+        "cpu",
+        "--threads",
+        "2",
+        "--runs",
+        "3",
+        "--format",
+        "json",
+    ]);
     for field in ["median_ms", "min_ms", "compile_ms"] {
         assert!(bench[field].as_f64().is_some_and(|v| v > 0.0), "{field}: {bench}");
     }
     assert!(bench["planned_peak_bytes"].is_u64(), "{bench}");
     let targets = p.json(&["targets", "--format", "json"]);
-    let names: Vec<&str> = targets.as_array().expect("a list").iter().filter_map(|t| t["name"].as_str()).collect();
-    for name in ["gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201", "cpu", "sm_90"] {
+    let names: Vec<&str> = targets
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|t| t["name"].as_str())
+        .collect();
+    for name in [
+        "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201", "cpu", "sm_90",
+    ] {
         assert!(names.contains(&name), "{name} is not in {names:?}");
     }
     let explain = p.json(&["explain", &digits(), "--target", "gfx90a", "--format", "json"]);
     assert!(explain.to_string().contains("fold_batch_norm"), "{explain}");
-    assert!(p.ok(&["explain", &digits(), "--target", "gfx90a"]).contains("edges through memory"));
+    assert!(
+        p.ok(&["explain", &digits(), "--target", "gfx90a"])
+            .contains("edges through memory")
+    );
     let facts = p.json(&["inspect", text(&m), "--target", "cpu", "--format", "json"]);
-    assert_eq!((facts["launches"].as_u64(), facts["library_calls"].as_u64()), (Some(1), Some(0)));
+    assert_eq!(
+        (facts["launches"].as_u64(), facts["library_calls"].as_u64()),
+        (Some(1), Some(0))
+    );
     if !compiler(&p) {
         return;
     }
     let facts = p.json(&["inspect", &digits(), "--target", "gfx90a", "--format", "json"]);
-    for field in ["launches", "library_calls", "planned_peak_bytes", "weight_bytes", "flops"] {
+    for field in [
+        "launches",
+        "library_calls",
+        "planned_peak_bytes",
+        "weight_bytes",
+        "flops",
+    ] {
         assert!(facts[field].is_u64(), "{field}: {facts}");
     }
     for kernel in facts["kernels"].as_array().expect("a list") {
         assert!(kernel["name"].is_string() && kernel["source"].as_str().is_some_and(|s| s.contains("__global__")));
-        let numbers = ["vgpr", "agpr", "sgpr", "lds_bytes", "scratch_bytes", "vgpr_spills", "sgpr_spills", "wave_size"];
+        let numbers = [
+            "vgpr",
+            "agpr",
+            "sgpr",
+            "lds_bytes",
+            "scratch_bytes",
+            "vgpr_spills",
+            "sgpr_spills",
+            "wave_size",
+        ];
         assert!(numbers.iter().all(|n| kernel[*n].is_u64()), "{kernel}");
-        assert_eq!((kernel["wave_size"].as_u64(), kernel["vgpr_spills"].as_u64()), (Some(64), Some(0)));
+        assert_eq!(
+            (kernel["wave_size"].as_u64(), kernel["vgpr_spills"].as_u64()),
+            (Some(64), Some(0))
+        );
     }
 }
 
@@ -240,11 +371,34 @@ fn every_stage_can_be_read_and_a_graph_fed_back() {
         let text = p.ok(&["compile", text(&m), "--target", "gfx90a", "--emit", stage]);
         assert!(text.contains(says), "{stage}: {text}");
         // A second process prints the same.
-        assert_eq!(text, p.ok(&["compile", m.to_str().expect("UTF-8"), "--target", "gfx90a", "--emit", stage]), "{stage}");
+        assert_eq!(
+            text,
+            p.ok(&[
+                "compile",
+                m.to_str().expect("UTF-8"),
+                "--target",
+                "gfx90a",
+                "--emit",
+                stage
+            ]),
+            "{stage}"
+        );
     }
-    p.ok(&["compile", text(&m), "--target", "cpu", "--emit", "graph", "-o", "again.gir"]);
+    p.ok(&[
+        "compile",
+        text(&m),
+        "--target",
+        "cpu",
+        "--emit",
+        "graph",
+        "-o",
+        "again.gir",
+    ]);
     let again = p.ok(&["opt", "again.gir", "--target", "gfx90a"]);
-    assert_eq!(strip_places(&again), strip_places(&p.ok(&["opt", text(&m), "--target", "gfx90a"])));
+    assert_eq!(
+        strip_places(&again),
+        strip_places(&p.ok(&["opt", text(&m), "--target", "gfx90a"]))
+    );
     for stage in ["plan", "hip"] {
         let emit = || p.ok(&["compile", &digits(), "--target", "gfx942", "--emit", stage]);
         assert_eq!(emit(), emit(), "{stage} of two processes");
@@ -253,7 +407,9 @@ fn every_stage_can_be_read_and_a_graph_fed_back() {
 
 /// Leaves out where nodes came from.
 fn strip_places(text: &str) -> String {
-    text.lines().map(|l| l.split(" @ ").next().unwrap_or(l).to_owned() + "\n").collect()
+    text.lines()
+        .map(|l| l.split(" @ ").next().unwrap_or(l).to_owned() + "\n")
+        .collect()
 }
 
 #[test]
@@ -274,8 +430,14 @@ fn an_artifact_runs_alone_is_the_same_twice_and_compiles_nothing_when_warm() {
     std::fs::remove_dir_all(p.path("cache")).expect("the cache is a folder");
     compile("c.graphc");
     let bytes = |name: &str| std::fs::read(p.path(name)).expect("written");
-    assert!(bytes("a.graphc") == bytes("b.graphc"), "artifacts of a cold and a warm start differ");
-    assert!(bytes("a.graphc") == bytes("c.graphc"), "artifacts of two cold starts differ");
+    assert!(
+        bytes("a.graphc") == bytes("b.graphc"),
+        "artifacts of a cold and a warm start differ"
+    );
+    assert!(
+        bytes("a.graphc") == bytes("c.graphc"),
+        "artifacts of two cold starts differ"
+    );
     let (inputs, expected) = (digits_file("test.npz"), digits_file("expected.npz"));
     p.ok(&["run", "a.graphc", "--inputs", &inputs, "--expect", &expected]);
     // Nothing is compiled to inspect it: no compiler is needed.
@@ -283,13 +445,21 @@ fn an_artifact_runs_alone_is_the_same_twice_and_compiles_nothing_when_warm() {
     let output = inspect.env("GRAPHC_ROCM", p.path("nowhere")).output().expect("starts");
     let facts: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(facts["kernels"][0]["vgpr"].is_u64(), "{facts}");
-    p.fails(&["inspect", "a.graphc", "--target", "gfx1100"], 2, &["no code for gfx1100", "gfx90a, gfx942, cpu"]);
+    p.fails(
+        &["inspect", "a.graphc", "--target", "gfx1100"],
+        2,
+        &["no code for gfx1100", "gfx90a, gfx942, cpu"],
+    );
     // A damaged cache entry is compiled again, and the answer stays the same.
     let mut entries = Vec::new();
     for folder in std::fs::read_dir(p.path("cache/kernels")).expect("a folder") {
         let folder = folder.expect("readable").path();
         if folder.is_dir() {
-            entries.extend(std::fs::read_dir(folder).expect("a folder").map(|e| e.expect("readable").path()));
+            entries.extend(
+                std::fs::read_dir(folder)
+                    .expect("a folder")
+                    .map(|e| e.expect("readable").path()),
+            );
         }
     }
     assert!(!entries.is_empty());
@@ -301,7 +471,10 @@ fn an_artifact_runs_alone_is_the_same_twice_and_compiles_nothing_when_warm() {
     }
     let third = compile("d.graphc");
     assert!(!third.contains(" 0 kernels compiled"), "{third}");
-    assert!(bytes("a.graphc") == bytes("d.graphc"), "a damaged entry changed the artifact");
+    assert!(
+        bytes("a.graphc") == bytes("d.graphc"),
+        "a damaged entry changed the artifact"
+    );
 }
 
 #[test]
@@ -337,7 +510,10 @@ fn models_that_cannot_be_read_are_the_users_mistakes() {
     p.fails(&["run", "none.onnx", "--random"], 2, &["none.onnx", "No such file"]);
     p.write("op.onnx", model("Frobnicate", &["x"], vec![]));
     p.fails(&["run", "op.onnx", "--random"], 2, &["Frobnicate", "the_node"]);
-    let external = |key: &str, value: &str| StringStringEntryProto { key: key.to_owned(), value: value.to_owned() };
+    let external = |key: &str, value: &str| StringStringEntryProto {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
     let weights = TensorProto {
         name: "w".to_owned(),
         dims: vec![2, 3],
@@ -352,9 +528,15 @@ fn models_that_cannot_be_read_are_the_users_mistakes() {
     p.fails(&["run", "weights.onnx", "--random"], 2, &["weights.bin"]);
     p.write("weights.bin", [0u8; 24]);
     p.ok(&["run", "weights.onnx", "--random"]);
-    p.write("bad.gir", "graph @g stage=import {\n  n0 = input \"x\" : f32[2]\n  n1 = frob n0\n  return n1 as \"y\"\n}\n");
+    p.write(
+        "bad.gir",
+        "graph @g stage=import {\n  n0 = input \"x\" : f32[2]\n  n1 = frob n0\n  return n1 as \"y\"\n}\n",
+    );
     p.fails(&["opt", "bad.gir"], 2, &["bad.gir:3:", "frob"]);
-    p.write("types.gir", "graph @g stage=import {\n  n0 = input \"x\" : f32[2]\n  n1 = relu n0 : f32[3]\n  return n1 as \"y\"\n}\n");
+    p.write(
+        "types.gir",
+        "graph @g stage=import {\n  n0 = input \"x\" : f32[2]\n  n1 = relu n0 : f32[3]\n  return n1 as \"y\"\n}\n",
+    );
     p.fails(&["opt", "types.gir"], 2, &["types.gir", "n1"]);
 }
 
@@ -365,10 +547,26 @@ fn wrong_inputs_name_the_input_and_what_it_should_be() {
     let run = |file: &Path, code: i32, says: &[&str]| {
         p.fails(&["run", text(&m), "--inputs", text(file)], code, says);
     };
-    run(&p.arrays("name.npz", &[("z", f32s(&[1, 3], &[0.0; 3]))]), 2, &["no input \"z\"", "x: f32[n, 3]"]);
-    run(&p.arrays("shape.npz", &[("x", f32s(&[1, 4], &[0.0; 4]))]), 2, &["\"x\"", "axis 1 is 4"]);
-    run(&p.arrays("rank.npz", &[("x", f32s(&[3], &[0.0; 3]))]), 2, &["\"x\"", "rank 1"]);
-    run(&p.arrays("large.npz", &[("x", f32s(&[65, 3], &[0.0; 195]))]), 2, &["\"x\"", "65", "1..=64"]);
+    run(
+        &p.arrays("name.npz", &[("z", f32s(&[1, 3], &[0.0; 3]))]),
+        2,
+        &["no input \"z\"", "x: f32[n, 3]"],
+    );
+    run(
+        &p.arrays("shape.npz", &[("x", f32s(&[1, 4], &[0.0; 4]))]),
+        2,
+        &["\"x\"", "axis 1 is 4"],
+    );
+    run(
+        &p.arrays("rank.npz", &[("x", f32s(&[3], &[0.0; 3]))]),
+        2,
+        &["\"x\"", "rank 1"],
+    );
+    run(
+        &p.arrays("large.npz", &[("x", f32s(&[65, 3], &[0.0; 195]))]),
+        2,
+        &["\"x\"", "65", "1..=64"],
+    );
     let ints = HostTensor::from_i64(DType::I64, [1, 3], &[0; 3]).expect("3");
     run(&p.arrays("type.npz", &[("x", ints)]), 2, &["\"x\"", "i64", "f32"]);
     run(&p.write("junk.npz", "junk"), 2, &["junk.npz"]);
@@ -376,9 +574,21 @@ fn wrong_inputs_name_the_input_and_what_it_should_be() {
     run(&p.write("x.txt", ""), 2, &["x.txt", ".npz"]);
     let x = p.arrays("in.npz", &[("x", f32s(&[1, 3], &[0.0; 3]))]);
     let other = p.arrays("other.npz", &[("nope", f32s(&[1], &[0.0]))]);
-    p.fails(&["run", text(&m), "--inputs", text(&x), "--expect", text(&other)], 2, &["nope", "\"y\""]);
-    p.fails(&["run", text(&m), "--inputs", text(&x), "-o", "no/such/folder/out.npz"], 2, &["no/such/folder"]);
-    p.fails(&["run", text(&m), "--inputs", text(&x), "-o", "out.xyz"], 2, &["out.xyz", ".npz"]);
+    p.fails(
+        &["run", text(&m), "--inputs", text(&x), "--expect", text(&other)],
+        2,
+        &["nope", "\"y\""],
+    );
+    p.fails(
+        &["run", text(&m), "--inputs", text(&x), "-o", "no/such/folder/out.npz"],
+        2,
+        &["no/such/folder"],
+    );
+    p.fails(
+        &["run", text(&m), "--inputs", text(&x), "-o", "out.xyz"],
+        2,
+        &["out.xyz", ".npz"],
+    );
 }
 
 #[test]
@@ -386,9 +596,17 @@ fn options_that_make_no_sense_are_refused() {
     let p = Place::new();
     let m = p.write("small.gir", SMALL);
     let m = text(&m);
-    p.fails(&["compile", m, "--target", "gfx999", "-o", "a.graphc"], 2, &["gfx999", "gfx90a", "gfx1201", "cpu"]);
+    p.fails(
+        &["compile", m, "--target", "gfx999", "-o", "a.graphc"],
+        2,
+        &["gfx999", "gfx90a", "gfx1201", "cpu"],
+    );
     p.fails(&["compile", m, "--target", "", "-o", "a.graphc"], 2, &["--target"]);
-    p.fails(&["compile", m, "--target", "cpu", "-o", "no/such/folder/a.graphc"], 2, &["no/such/folder"]);
+    p.fails(
+        &["compile", m, "--target", "cpu", "-o", "no/such/folder/a.graphc"],
+        2,
+        &["no/such/folder"],
+    );
     p.fails(&["compile", m, "--target", "cpu", "-o", "."], 2, &["."]);
     p.fails(&["compile", m, "--target", "cpu", "--emit", "hip"], 2, &["cpu"]);
     p.fails(&["compile", m, "--traget", "cpu"], 2, &["--traget", "--target"]);
@@ -403,7 +621,11 @@ fn options_that_make_no_sense_are_refused() {
     p.fails(&["bench", m, "--runs", "0"], 2, &["--runs"]);
     p.fails(&["opt", m, "--stop-after", "simplyfy"], 2, &["simplyfy", "simplify"]);
     p.fails(&["inspect", m, "--target", "cpu,gfx90a"], 2, &["one target"]);
-    let output = p.command(&["targets"]).env("GRAPHC_WORKERS", "many").output().expect("starts");
+    let output = p
+        .command(&["targets"])
+        .env("GRAPHC_WORKERS", "many")
+        .output()
+        .expect("starts");
     refused(&["targets"], &output, 2, &["GRAPHC_WORKERS=many"]);
 }
 
@@ -417,9 +639,16 @@ fn a_compiler_that_is_missing_or_dies_is_an_error_that_says_where() {
     refused(&args, &with(&nowhere), 2, &["hiprtc", text(&nowhere)]);
     assert!(!p.path("a.graphc").exists(), "no artifact without its kernels");
     // A compiler that kills its process.
-    let source = p.write("die.c", "#include <stdlib.h>\n__attribute__((constructor)) static void die(void) { abort(); }\n");
+    let source = p.write(
+        "die.c",
+        "#include <stdlib.h>\n__attribute__((constructor)) static void die(void) { abort(); }\n",
+    );
     let library = p.path("libhiprtc.so");
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .status();
     if !built.is_ok_and(|s| s.success()) {
         println!("skipped: no C compiler to make a library that dies");
         return;

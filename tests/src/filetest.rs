@@ -48,7 +48,10 @@ pub fn check(path: &Path, bless: bool) -> Result<(), String> {
         None => (text.as_str(), ""),
     };
     let test = header(source)?;
-    let got: String = run(&test, source)?.lines().map(|l| format!("// {l}").trim_end().to_owned() + "\n").collect();
+    let got: String = run(&test, source)?
+        .lines()
+        .map(|l| format!("// {l}").trim_end().to_owned() + "\n")
+        .collect();
     if got == blessed {
         return Ok(());
     }
@@ -89,7 +92,9 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
 
 fn header(source: &str) -> Result<Test, String> {
     let line = source.lines().next().and_then(|l| l.strip_prefix("// test: "));
-    let mut words = line.ok_or("the first line must be `// test: MODE …`")?.split_whitespace();
+    let mut words = line
+        .ok_or("the first line must be `// test: MODE …`")?
+        .split_whitespace();
     let mode = words.next().ok_or("no mode")?.to_owned();
     let (mut target, mut level) = (Target::cpu(), OptLevel::O2);
     let (mut disable, mut sizes, mut run, mut dtype) = (Vec::new(), Vec::new(), true, None);
@@ -105,7 +110,10 @@ fn header(source: &str) -> Result<Test, String> {
         } else if word == "no-run" {
             run = false;
         } else if let Some((name, size)) = word.split_once('=') {
-            sizes.push((name.to_owned(), size.parse().map_err(|_| format!("{word}: not a size"))?));
+            sizes.push((
+                name.to_owned(),
+                size.parse().map_err(|_| format!("{word}: not a size"))?,
+            ));
         } else {
             return Err(format!("unknown word {word:?} in the header"));
         }
@@ -113,7 +121,12 @@ fn header(source: &str) -> Result<Test, String> {
     let mut options = BuildOptions::new(vec![target], level).dtype(dtype);
     options.optimize.disable = disable.into_iter().collect();
     options.optimize.verify = true;
-    Ok(Test { mode, options, sizes, run })
+    Ok(Test {
+        mode,
+        options,
+        sizes,
+        run,
+    })
 }
 
 fn run(test: &Test, source: &str) -> Result<String, String> {
@@ -139,7 +152,10 @@ fn run(test: &Test, source: &str) -> Result<String, String> {
 
 fn output(mode: &str, built: &Build) -> Result<String, String> {
     let report = &built.reports[0];
-    let options = ir::graph::print::PrintOptions { elide_above: Some(16), hide_origins: true };
+    let options = ir::graph::print::PrintOptions {
+        elide_above: Some(16),
+        hide_origins: true,
+    };
     Ok(match mode {
         "optimize" => ir::graph::print::print(&report.core, options),
         "schedule" => report.schedule_text(),
@@ -170,7 +186,8 @@ fn means_the_same(test: &Test, graph: &Graph, built: &Build) -> Result<(), Strin
     let optimised = ir::graph::eval::evaluate(core, &inputs).map_err(|e| format!("optimised: {e}"))?;
     reference::assert_matches(&optimised, &want, computed_in, "optimised graph");
     let plan = &built.program.variants[0].plan;
-    let planned = ir::plan::eval::evaluate(plan, &built.program.constants, &inputs).map_err(|e| format!("plan: {e}"))?;
+    let planned =
+        ir::plan::eval::evaluate(plan, &built.program.constants, &inputs).map_err(|e| format!("plan: {e}"))?;
     reference::assert_matches(&planned, &want, computed_in, "plan");
     let cpu = reference::compile_cpu(graph, test.options.optimize.level, test.options.optimize.dtype);
     let ran = cpu.run(&inputs).map_err(|e| format!("cpu: {e}"))?;

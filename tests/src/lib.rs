@@ -22,6 +22,9 @@ pub fn data(relative: &str) -> PathBuf {
 /// When the tests' own path is not under a target folder.
 pub fn graphc_binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
-    let folder = test.parent().and_then(|deps| deps.parent()).expect("tests run from target/PROFILE/deps");
+    let folder = test
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("tests run from target/PROFILE/deps");
     folder.join(format!("graphc{}", std::env::consts::EXE_SUFFIX))
 }

@@ -45,12 +45,29 @@ pub fn tolerance(dtype: DType) -> (f64, f64) {
 /// # Panics
 /// When they are not: the message has the worst element.
 pub fn assert_matches(got: &Tensors, want: &Tensors, computed_in: DType, context: &str) {
-    assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>(), "{context}: names of outputs");
+    assert_eq!(
+        got.keys().collect::<Vec<_>>(),
+        want.keys().collect::<Vec<_>>(),
+        "{context}: names of outputs"
+    );
     for (name, want) in want {
         let got = &got[name];
-        assert_eq!((got.dtype, &got.shape), (want.dtype, &want.shape), "{context}: output {name}");
-        let scale = want.to_f64().iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs())).max(1e-6);
-        let (rtol, atol) = if want.dtype.is_float() { tolerance(computed_in) } else { (0.0, 0.0) };
+        assert_eq!(
+            (got.dtype, &got.shape),
+            (want.dtype, &want.shape),
+            "{context}: output {name}"
+        );
+        let scale = want
+            .to_f64()
+            .iter()
+            .filter(|v| v.is_finite())
+            .fold(0.0f64, |m, v| m.max(v.abs()))
+            .max(1e-6);
+        let (rtol, atol) = if want.dtype.is_float() {
+            tolerance(computed_in)
+        } else {
+            (0.0, 0.0)
+        };
         let d = graphc::compare::compare(got, want, rtol, atol * scale).expect("same shapes");
         assert!(
             d.is_within(),
@@ -73,8 +90,15 @@ pub fn compile_cpu(graph: &Graph, level: OptLevel, dtype: Option<DType>) -> Exec
     let mut options = BuildOptions::new(vec![Target::cpu()], level).dtype(dtype);
     options.optimize.verify = true;
     let built = build(graph, &options).unwrap_or_else(|e| panic!("the graph compiles at {level:?}: {e}"));
-    Executable::load(Arc::new(built.program), 0, &LoadOptions { threads: 2, ..LoadOptions::default() })
-        .unwrap_or_else(|e| panic!("the program loads: {e}"))
+    Executable::load(
+        Arc::new(built.program),
+        0,
+        &LoadOptions {
+            threads: 2,
+            ..LoadOptions::default()
+        },
+    )
+    .unwrap_or_else(|e| panic!("the program loads: {e}"))
 }
 
 /// Asserts that a graph means the same to the reference evaluator and, at every level, to the CPU device.

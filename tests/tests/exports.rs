@@ -8,8 +8,16 @@ use graphc::ir::{DType, Graph, Target};
 use graphc::passes::{OptLevel, OptimizeOptions, optimize};
 use graphc_tests::{data, reference};
 
-const EXPORTS: [&str; 8] =
-    ["bert.ts", "bert.dy", "gpt2.dy", "llama.dy", "vit.ts", "vit.dy", "mobilenet.ts", "mobilenet.dy"];
+const EXPORTS: [&str; 8] = [
+    "bert.ts",
+    "bert.dy",
+    "gpt2.dy",
+    "llama.dy",
+    "vit.ts",
+    "vit.dy",
+    "mobilenet.ts",
+    "mobilenet.dy",
+];
 
 fn graph(name: &str) -> Graph {
     import(&data(&format!("exports/{name}.onnx")), &ImportOptions::default()).expect("imports")
@@ -48,10 +56,23 @@ fn composites_are_recognised() {
         let options = OptimizeOptions::at(OptLevel::O2);
         let (core, _) = optimize(graph(name), &Target::cpu(), &options).expect("optimises");
         let count = |f: fn(&Op) -> bool| core.nodes().values().filter(|n| f(&n.op)).count();
-        assert_eq!(count(|op| matches!(op, Op::Composite(Composite::Attention { .. }))), attentions, "{name}: attention");
-        let is_norm = |op: &Op| matches!(op, Op::Composite(Composite::LayerNorm { .. } | Composite::RmsNorm { .. }));
+        assert_eq!(
+            count(|op| matches!(op, Op::Composite(Composite::Attention { .. }))),
+            attentions,
+            "{name}: attention"
+        );
+        let is_norm = |op: &Op| {
+            matches!(
+                op,
+                Op::Composite(Composite::LayerNorm { .. } | Composite::RmsNorm { .. })
+            )
+        };
         assert_eq!(count(is_norm), norms, "{name}: norms");
-        assert_eq!(count(|op| matches!(op, Op::Composite(Composite::Softmax { .. }))), 0, "{name}: softmax outside attention");
+        assert_eq!(
+            count(|op| matches!(op, Op::Composite(Composite::Softmax { .. }))),
+            0,
+            "{name}: softmax outside attention"
+        );
         // Merged Q/K/V, the output projection and the feed-forward's two (Llama: gate and up are one) a layer.
         let contractions = count(|op| matches!(op, Op::Contract(_)));
         assert!(contractions <= 2 * 4 + 2, "{name}: {contractions} contractions");
@@ -70,7 +91,11 @@ fn no_shape_arithmetic_is_left() {
             for param in kernel.params.values() {
                 // Sizes are arguments; the only integers in memory are the model's own inputs and masks made of them.
                 let is_shape = param.dtype == DType::I64 && param.elements.as_const().is_some_and(|n| n < 8);
-                assert!(!is_shape, "{name}: kernel {} reads {} elements of i64", kernel.name, param.elements);
+                assert!(
+                    !is_shape,
+                    "{name}: kernel {} reads {} elements of i64",
+                    kernel.name, param.elements
+                );
             }
         }
     }

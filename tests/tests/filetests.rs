@@ -11,21 +11,45 @@ fn filetests() {
     assert!(files.len() >= 60, "only {} filetests were found", files.len());
     let mut failures = Vec::new();
     for file in &files {
-        assert_eq!(file.extension().and_then(|e| e.to_str()), Some("gir"), "{} is not a filetest", file.display());
-        let result = catch_unwind(AssertUnwindSafe(|| filetest::check(file, bless)))
-            .unwrap_or_else(|panic| Err(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "panicked".into())));
+        assert_eq!(
+            file.extension().and_then(|e| e.to_str()),
+            Some("gir"),
+            "{} is not a filetest",
+            file.display()
+        );
+        let result = catch_unwind(AssertUnwindSafe(|| filetest::check(file, bless))).unwrap_or_else(|panic| {
+            Err(panic
+                .downcast_ref::<String>()
+                .cloned()
+                .unwrap_or_else(|| "panicked".into()))
+        });
         if let Err(message) = result {
             failures.push(format!("{}:\n{message}", file.display()));
         }
     }
-    assert!(failures.is_empty(), "{} of {} fail\n\n{}", failures.len(), files.len(), failures.join("\n\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} fail\n\n{}",
+        failures.len(),
+        files.len(),
+        failures.join("\n\n")
+    );
 }
 
 /// A file that no test reads is forgotten: snapshots whose test is gone, and snapshots that nobody accepted.
 #[test]
 fn no_snapshot_is_forgotten() {
     let mut wrong = Vec::new();
-    for folder in ["ir", "frontend", "passes", "codegen-hip", "runtime", "graphc", "emu", "tests"] {
+    for folder in [
+        "ir",
+        "frontend",
+        "passes",
+        "codegen-hip",
+        "runtime",
+        "graphc",
+        "emu",
+        "tests",
+    ] {
         let mut folders = vec![repository(folder)];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {

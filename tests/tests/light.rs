@@ -30,7 +30,9 @@ fn stored_outputs_match() {
         let values: Vec<f32> = (0..n).map(|i| (i as f64 / n as f64) as f32).collect();
         let inputs = IndexMap::from([(x, HostTensor::from_f32(shape, &values).expect("the shape's count"))]);
         let want = graphc::arrays::read(&data(&format!("light/{name}.npz"))).expect("readable");
-        let got = reference::compile_cpu(&graph, OptLevel::O2, None).run(&inputs).expect("runs");
+        let got = reference::compile_cpu(&graph, OptLevel::O2, None)
+            .run(&inputs)
+            .expect("runs");
         for (output, want) in &want {
             let d = graphc::compare::compare(&got[output], want, 1e-3, 1e-7).expect("same shape");
             assert!(d.is_within(), "{name}: {d:?}");
@@ -53,16 +55,25 @@ fn random_weights_match_onnxruntime() {
         let want = graphc::arrays::read(&data(&format!("light_random/{name}.npz"))).expect("readable");
         let number = |key: &str| want[key].to_f64()[0];
         let mut model = read_model(data(&format!("light/{name}.onnx"))).expect("readable");
-        let fill = RandomFill { seed: SEED, gain: number("gain"), head: number("head") };
+        let fill = RandomFill {
+            seed: SEED,
+            gain: number("gain"),
+            head: number("head"),
+        };
         fill_random(&mut model.graph, fill).expect("fills");
         let graph = import_model(&model, &ImportOptions::default()).expect("imports");
         let (x, shape) = input(&graph);
         let values: Vec<f32> = uniform(&x, SEED, shape.iter().product(), -1.0, 1.0).collect();
         let inputs = IndexMap::from([(x, HostTensor::from_f32(shape, &values).expect("the shape's count"))]);
-        let got = reference::compile_cpu(&graph, OptLevel::O2, None).run(&inputs).expect("runs");
+        let got = reference::compile_cpu(&graph, OptLevel::O2, None)
+            .run(&inputs)
+            .expect("runs");
         // Probabilities are near 1e-3; DenseNet's output is logits near 1.
         let atol = if name == "light_densenet121" { 1e-4 } else { 1e-7 };
-        let outputs: Vec<_> = want.iter().filter(|(n, _)| !matches!(n.as_str(), "gain" | "head")).collect();
+        let outputs: Vec<_> = want
+            .iter()
+            .filter(|(n, _)| !matches!(n.as_str(), "gain" | "head"))
+            .collect();
         assert_eq!(outputs.len(), 1, "{name}");
         for (output, want) in outputs {
             let d = graphc::compare::compare(&got[output], want, 1e-3, atol).expect("same shape");
@@ -80,12 +91,19 @@ fn resnet50_is_fused() {
         let options = graphc::driver::BuildOptions::new(vec![target], OptLevel::O2);
         let built = graphc::driver::build(&graph, &options).expect("builds");
         let (launches, calls) = built.program.variants[0].plan.launches();
-        assert!(launches + calls <= 58, "{target}: {launches} launches and {calls} calls");
+        assert!(
+            launches + calls <= 58,
+            "{target}: {launches} launches and {calls} calls"
+        );
         let relu = Op::unary(UnaryOp::Relu);
         for region in built.reports[0].schedule.regions.values() {
             let core = &built.reports[0].core;
             let alone = region.nodes.iter().all(|n| core.node(*n).op == relu);
-            assert!(!alone, "{target}: a region of its own for a ReLU at {}", core.node(region.anchor).origin);
+            assert!(
+                !alone,
+                "{target}: a region of its own for a ReLU at {}",
+                core.node(region.anchor).origin
+            );
         }
     }
 }

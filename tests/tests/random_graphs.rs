@@ -3,8 +3,8 @@
 //! `GRAPHC_CASES` sets how many (6,000 by default). A case that fails is shrunk and printed as a `.gir` text, which belongs
 //! into `tests/filetests/regressions` when it is mended.
 
-use std::sync::Arc;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use graphc::driver::{BuildOptions, build};
 use graphc::ir::{self, DType, Target};
@@ -26,7 +26,11 @@ fn compare(case: &Case, got: &Tensors, want: &Tensors, scale: f64, context: &str
         if got.dtype != want.dtype {
             return Err(format!("{context}: {name} is {}, not {}", got.dtype, want.dtype));
         }
-        let (rtol, atol) = if want.dtype.is_float() { (rtol, atol * scale) } else { (0.0, 0.0) };
+        let (rtol, atol) = if want.dtype.is_float() {
+            (rtol, atol * scale)
+        } else {
+            (0.0, 0.0)
+        };
         let d = graphc::compare::compare(got, want, rtol, atol).map_err(|e| format!("{context}: {name}: {e}"))?;
         if !d.is_within() {
             return Err(format!(
@@ -46,7 +50,11 @@ fn check(case: &Case, thorough: bool) -> Result<(), String> {
     for (id, results) in values.iter() {
         if case.graph.node(id).results[0].dtype.is_float() {
             for array in results {
-                scale = array.to_f64().iter().filter(|v| v.is_finite()).fold(scale, |m, v| m.max(v.abs()));
+                scale = array
+                    .to_f64()
+                    .iter()
+                    .filter(|v| v.is_finite())
+                    .fold(scale, |m, v| m.max(v.abs()));
             }
         }
     }
@@ -79,9 +87,12 @@ fn check(case: &Case, thorough: bool) -> Result<(), String> {
                 continue;
             }
             let threads = if thorough { 2 } else { 1 };
-            let load = LoadOptions { threads, ..LoadOptions::default() };
-            let exe = Executable::load(Arc::new(built.program), 0, &load)
-                .map_err(|e| format!("{}: {e}", context("load")))?;
+            let load = LoadOptions {
+                threads,
+                ..LoadOptions::default()
+            };
+            let exe =
+                Executable::load(Arc::new(built.program), 0, &load).map_err(|e| format!("{}: {e}", context("load")))?;
             for run in ["first run", "second run"] {
                 let got = exe.run(&case.inputs).map_err(|e| format!("{}: {e}", context(run)))?;
                 compare(case, &got, &want, scale, &context(run))?;
@@ -94,7 +105,11 @@ fn check(case: &Case, thorough: bool) -> Result<(), String> {
 fn quietly(case: &Case, thorough: bool) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(|| check(case, thorough))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
-        Err(format!("panic: {}", text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default()))
+        Err(format!(
+            "panic: {}",
+            text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
+                .unwrap_or_default()
+        ))
     })
 }
 
@@ -103,7 +118,12 @@ fn random_graphs_mean_the_same_everywhere() {
     let number = |name: &str, default: u32| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
     let cases = number("GRAPHC_CASES", 6000);
     let seed = number("GRAPHC_SEED", 0);
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 3000, ..Config::default() };
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 3000,
+        ..Config::default()
+    };
     let mut bytes = [7u8; 32];
     bytes[..4].copy_from_slice(&seed.to_le_bytes());
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
@@ -120,7 +140,11 @@ fn random_graphs_mean_the_same_everywhere() {
         Ok(()) => {}
         Err(TestError::Fail(why, (head, steps))) => {
             let case = case(head, &steps);
-            let inputs: Vec<String> = case.inputs.iter().map(|(n, t)| format!("// {n} = {:?}{:?}", t.shape, t.to_f64())).collect();
+            let inputs: Vec<String> = case
+                .inputs
+                .iter()
+                .map(|(n, t)| format!("// {n} = {:?}{:?}", t.shape, t.to_f64()))
+                .collect();
             panic!("{why}\nseed {seed}, head {head}\n{}\n{}", case.graph, inputs.join("\n"));
         }
         Err(other) => panic!("{other}"),

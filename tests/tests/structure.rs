@@ -7,8 +7,19 @@ use graphc_tests::repository;
 /// The members that a crate names in its `[dependencies]`.
 fn dependencies(folder: &str) -> BTreeSet<String> {
     let members = [
-        "ir", "frontend", "passes", "codegen-hip", "runtime", "graphc", "emu", "hip-sys", "hiprtc-sys", "rocblas-sys",
-        "miopen-sys", "comgr-sys", "dylib",
+        "ir",
+        "frontend",
+        "passes",
+        "codegen-hip",
+        "runtime",
+        "graphc",
+        "emu",
+        "hip-sys",
+        "hiprtc-sys",
+        "rocblas-sys",
+        "miopen-sys",
+        "comgr-sys",
+        "dylib",
     ];
     let path = repository(folder).join("Cargo.toml");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -56,7 +67,9 @@ fn no_file_over_its_size() {
                 } else if path.extension().is_some_and(|e| e == "rs") {
                     let lines = std::fs::read_to_string(&path).map_or(0, |t| t.lines().count());
                     // Generated code and tables are not read from top to bottom.
-                    let table = ["proto.rs", "bindings.rs", "tests.rs"].iter().any(|n| path.ends_with(n));
+                    let table = ["proto.rs", "bindings.rs", "tests.rs"]
+                        .iter()
+                        .any(|n| path.ends_with(n));
                     if lines > 1000 && !table {
                         large.push(format!("{} ({lines} lines)", path.display()));
                     }

@@ -71,6 +71,14 @@ pub(super) fn attention(
             dtype: DType::I64,
         };
         let (row, column) = (b.emit(iota(0), &[])?, b.emit(iota(1), &[])?);
+        // The last query sees every key: key j is seen by query i when j ≤ i + (keys − queries).
+        let reach = t.clone() - &s;
+        let row = if reach.is(0) {
+            row
+        } else {
+            let reach = b.emit(Op::DimValue(reach), &[])?;
+            binary(b, BinaryOp::Add, row, reach)?
+        };
         let seen = binary(b, BinaryOp::Ge, row, column)?;
         scores = b.emit(Op::Elementwise(Elementwise::Select), &[seen, scores, lowest])?;
     }
