@@ -12,7 +12,7 @@ pub enum Error {
     #[error(transparent)]
     Import(#[from] frontend::onnx::ImportError),
     /// A `.gir` text could not be parsed.
-    #[error("{}: {message}", path.display())]
+    #[error("{message}")]
     Parse { path: PathBuf, message: String },
     /// Recorded tensors make no graph: an operation that did not fit, with its place.
     #[error(transparent)]
