@@ -23,6 +23,8 @@ pub enum Generation {
 pub struct Arch {
     /// The LLVM processor name, e.g. `gfx90a`.
     pub name: &'static str,
+    /// The ELF header's machine field (EF_AMDGPU_MACH).
+    pub machine: u32,
     /// The encoding family.
     pub generation: Generation,
     /// The wave size that the compiler chooses when it is not told.
@@ -63,6 +65,7 @@ pub struct Arch {
 
 const GFX9: Arch = Arch {
     name: "gfx906",
+    machine: 0x2f,
     generation: Generation::Gfx9,
     default_wave_size: 64,
     wave32: false,
@@ -85,6 +88,7 @@ const GFX9: Arch = Arch {
 
 const GFX90A: Arch = Arch {
     name: "gfx90a",
+    machine: 0x3f,
     acc_registers: true,
     unified_acc: true,
     vgprs_per_simd: 512,
@@ -98,6 +102,7 @@ const GFX90A: Arch = Arch {
 
 const GFX942: Arch = Arch {
     name: "gfx942",
+    machine: 0x4c,
     architected_flat_scratch: true,
     mfma_flushes_denormals: false,
     fp8_fnuz: true,
@@ -107,6 +112,7 @@ const GFX942: Arch = Arch {
 
 const GFX1030: Arch = Arch {
     name: "gfx1030",
+    machine: 0x36,
     generation: Generation::Gfx10,
     default_wave_size: 32,
     wave32: true,
@@ -121,6 +127,7 @@ const GFX1030: Arch = Arch {
 
 const GFX1100: Arch = Arch {
     name: "gfx1100",
+    machine: 0x41,
     generation: Generation::Gfx11,
     vgprs_per_simd: 1536,
     vgpr_granule: 24,
@@ -132,6 +139,7 @@ const GFX1100: Arch = Arch {
 
 const GFX1201: Arch = Arch {
     name: "gfx1201",
+    machine: 0x4e,
     generation: Generation::Gfx12,
     ttmp_work_group_ids: true,
     compute_units: 64,
@@ -143,6 +151,7 @@ pub static ARCHES: &[Arch] = &[
     GFX9,
     Arch {
         name: "gfx908",
+        machine: 0x30,
         acc_registers: true,
         compute_units: 120,
         ..GFX9
@@ -151,6 +160,7 @@ pub static ARCHES: &[Arch] = &[
     GFX942,
     Arch {
         name: "gfx950",
+        machine: 0x4f,
         fp8_fnuz: false,
         lds_bytes: 163_840,
         lds_banks: 64,
@@ -161,11 +171,13 @@ pub static ARCHES: &[Arch] = &[
     GFX1100,
     Arch {
         name: "gfx1101",
+        machine: 0x46,
         compute_units: 60,
         ..GFX1100
     },
     Arch {
         name: "gfx1102",
+        machine: 0x47,
         vgprs_per_simd: 1024,
         vgpr_granule: 16,
         compute_units: 32,
@@ -173,6 +185,7 @@ pub static ARCHES: &[Arch] = &[
     },
     Arch {
         name: "gfx1150",
+        machine: 0x43,
         vgprs_per_simd: 1024,
         vgpr_granule: 16,
         compute_units: 16,
@@ -180,11 +193,13 @@ pub static ARCHES: &[Arch] = &[
     },
     Arch {
         name: "gfx1151",
+        machine: 0x4a,
         compute_units: 40,
         ..GFX1100
     },
     Arch {
         name: "gfx1200",
+        machine: 0x48,
         compute_units: 32,
         ..GFX1201
     },
@@ -196,6 +211,11 @@ impl Arch {
     pub fn by_name(name: &str) -> Option<&'static Arch> {
         let base = name.split(':').next().unwrap_or(name);
         ARCHES.iter().find(|arch| arch.name == base)
+    }
+
+    /// Finds an arch by the machine field of an ELF header's flags.
+    pub fn by_machine(flags: u32) -> Option<&'static Arch> {
+        ARCHES.iter().find(|arch| arch.machine == flags & 0xff)
     }
 
     /// Whether the arch is of `generation` or later.

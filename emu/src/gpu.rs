@@ -81,6 +81,8 @@ pub struct Kernel {
     code: Arc<Code>,
 }
 
+/// A .text of up to this many bytes is decoded whole where functions are called that have no symbols.
+const STRIPPED_LIMIT: u64 = 1 << 18;
 /// Where a launch's argument block lies. No allocation is there.
 const KERNARG_BASE: u64 = 0x6f00_0000_0000;
 /// Where its dispatch packet lies.
@@ -320,14 +322,21 @@ impl Module {
         let function = info.symbol.strip_suffix(".kd").unwrap_or(&info.symbol);
         let size = inner.object.symbols().get(function).map_or(0, |symbol| symbol.size);
         let entry = info.descriptor.entry;
-        let range = if size == 0 {
+        let own = if size == 0 {
             (entry, text + text_size - entry)
         } else {
             (entry, size)
         };
-        let mut code = self.decode(range, &info)?;
+        let mut code = self.decode(&[own], &info)?;
         if code.calls {
-            code = self.decode((text, text_size), &info)?;
+            let others = self.functions(own);
+            // Without symbols of functions (a stripped object) a small .text is decoded whole; a large one holds
+            // kernels that call within themselves.
+            if !others.is_empty() {
+                code = self.decode(&others, &info)?;
+            } else if text_size <= STRIPPED_LIMIT {
+                code = self.decode(&[(text, text_size)], &info)?;
+            }
         }
         Ok(Kernel {
             module: inner.clone(),
@@ -336,13 +345,35 @@ impl Module {
         })
     }
 
-    fn decode(&self, (start, size): (u64, u64), info: &KernelInfo) -> Result<Code, LoadError> {
+    /// The range of a kernel and those of all functions that are not kernels, in order; empty where there are none.
+    fn functions(&self, own: (u64, u64)) -> Vec<(u64, u64)> {
+        let object = &self.inner.object;
+        let entries: Vec<u64> = object.kernels().map(|kernel| kernel.descriptor.entry).collect();
+        let mut ranges: Vec<(u64, u64)> = object
+            .symbols()
+            .values()
+            .filter(|symbol| symbol.function && symbol.size > 0 && !entries.contains(&symbol.address))
+            .map(|symbol| (symbol.address, symbol.size))
+            .collect();
+        if ranges.is_empty() {
+            return ranges;
+        }
+        ranges.push(own);
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges
+    }
+
+    fn decode(&self, ranges: &[(u64, u64)], info: &KernelInfo) -> Result<Code, LoadError> {
         let object = &self.inner.object;
         let image = object.image();
-        let bytes = image
-            .get(start as usize..(start + size) as usize)
-            .ok_or_else(|| LoadError::Elf(format!("code at {start:#x} is not in the image")))?;
-        let lines = self.inner.disassembler.disassemble(object.target(), start, bytes)?;
+        let mut lines = Vec::new();
+        for (start, size) in ranges {
+            let bytes = image
+                .get(*start as usize..(start + size) as usize)
+                .ok_or_else(|| LoadError::Elf(format!("code at {start:#x} is not in the image")))?;
+            lines.extend(self.inner.disassembler.disassemble(object.target(), *start, bytes)?);
+        }
         let lanes = if info.descriptor.wave32 { 32 } else { 64 };
         Ok(compile(&lines, image, object.arch(), lanes, self.inner.base))
     }

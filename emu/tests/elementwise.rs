@@ -2,7 +2,7 @@
 //! reference computed on the host in f64 (or in exact integers), on five archs.
 
 mod common;
-use common::{all_arches, Arg, BF16, Device, F16, F32, F64, Format, Random, close};
+use common::{Arg, BF16, Device, F16, F32, F64, Format, Random, all_arches, close};
 
 /// How the inputs of a case are drawn.
 #[derive(Clone, Copy, PartialEq)]

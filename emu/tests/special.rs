@@ -20,7 +20,11 @@ fn small_value(bits: u8, mantissa_bits: i32, bias: i32, fnuz: bool) -> f64 {
         return f64::NAN;
     }
     let fraction = f64::from(mantissa) / f64::from(1 << mantissa_bits);
-    let value = if exponent == 0 { fraction * 2f64.powi(1 - bias) } else { (1.0 + fraction) * 2f64.powi(exponent - bias) };
+    let value = if exponent == 0 {
+        fraction * 2f64.powi(1 - bias)
+    } else {
+        (1.0 + fraction) * 2f64.powi(exponent - bias)
+    };
     if bits & 0x80 != 0 { -value } else { value }
 }
 
@@ -28,11 +32,12 @@ fn small_value(bits: u8, mantissa_bits: i32, bias: i32, fnuz: bool) -> f64 {
 fn small_round(value: f64, decode: impl Fn(u8) -> f64) -> u8 {
     let distance = |bits: u8| (decode(bits) - value).abs();
     let finite = (0..=255u8).filter(|bits| decode(*bits).is_finite());
-    finite.reduce(|best, bits| {
-        let nearer = distance(bits) < distance(best) || distance(bits) == distance(best) && bits & 1 < best & 1;
-        if nearer { bits } else { best }
-    })
-    .expect("a format has values")
+    finite
+        .reduce(|best, bits| {
+            let nearer = distance(bits) < distance(best) || distance(bits) == distance(best) && bits & 1 < best & 1;
+            if nearer { bits } else { best }
+        })
+        .expect("a format has values")
 }
 
 #[test]
@@ -59,7 +64,9 @@ fn eight_bit_floats() {
     };
     for arch in ["gfx942", "gfx950", "gfx1201"] {
         for (name, mantissa, bias) in [("fp8", 3, 7), ("bf8", 2, 15)] {
-            let Some(device) = Device::new(&source(name), arch) else { return };
+            let Some(device) = Device::new(&source(name), arch) else {
+                return;
+            };
             let fnuz = arch == "gfx942";
             let decode = |bits: u8| small_value(bits, mantissa, bias + i32::from(fnuz), fnuz);
             let mut random = Random::new(11);
@@ -72,11 +79,19 @@ fn eight_bit_floats() {
             for (value, bits) in x.iter().zip(&got) {
                 let want = small_round(f64::from(*value), decode);
                 let equal = decode(*bits) == decode(want);
-                assert!(equal, "{arch} {name} {value}: {} against {}", decode(*bits), decode(want));
+                assert!(
+                    equal,
+                    "{arch} {name} {value}: {} against {}",
+                    decode(*bits),
+                    decode(want)
+                );
             }
             device.run("half_pack", 1, 64, &[out, input].map(Arg::Ptr));
             let got: Vec<u32> = device.download(out, 64);
-            assert!(got.iter().all(|word| word & 0xffff == 0x3344), "{arch} {name}: the other half is kept");
+            assert!(
+                got.iter().all(|word| word & 0xffff == 0x3344),
+                "{arch} {name}: the other half is kept"
+            );
 
             let bits: Vec<u8> = (0..=255).collect();
             let (input, out) = (device.upload(&bits), device.alloc(1024));
@@ -101,9 +116,15 @@ fn eight_bit_floats() {
             let got: Vec<u32> = device.download(out, 64);
             let values: Vec<f64> = got.iter().map(|word| decode((word >> 16 & 0xff) as u8)).collect();
             let step = 2f64.powi(-mantissa);
-            assert!(values.iter().all(|v| *v == 1.0 || *v == 1.0 + step), "{arch} {name}: {values:?}");
+            assert!(
+                values.iter().all(|v| *v == 1.0 || *v == 1.0 + step),
+                "{arch} {name}: {values:?}"
+            );
             let mean = values.iter().sum::<f64>() / 64.0;
-            assert!((mean - 1.03).abs() < step / 4.0, "{arch} {name}: the mean of stochastic rounding is {mean}");
+            assert!(
+                (mean - 1.03).abs() < step / 4.0,
+                "{arch} {name}: the mean of stochastic rounding is {mean}"
+            );
         }
     }
 }
@@ -134,7 +155,9 @@ extern "C" __global__ void stores(unsigned* p, int bytes) {
             "gfx1030" => "0x31014000",
             _ => "0x31004000",
         };
-        let Some(device) = Device::new(&source.replace("FLAGS", flags), arch) else { return };
+        let Some(device) = Device::new(&source.replace("FLAGS", flags), arch) else {
+            return;
+        };
         let words: Vec<u32> = (0..64).map(|i| 0x0101_0101 * (i + 1)).collect();
         let (p, out) = (device.upload(&words), device.alloc(64 * 32));
         // The buffer ends after 40 words, the allocation after 64.
@@ -176,7 +199,9 @@ extern "C" __global__ void rows(int* o, const int* x) {
 "#;
     let x: Vec<i32> = (0..64).map(|i| i * i + 7).collect();
     for arch in ["gfx1030", "gfx1100", "gfx1201", "gfx950"] {
-        let Some(device) = Device::new(source, arch) else { return };
+        let Some(device) = Device::new(source, arch) else {
+            return;
+        };
         let (input, out) = (device.upload(&x), device.alloc(1024));
         device.run("rows", 1, 64, &[out, input].map(Arg::Ptr));
         if arch == "gfx950" {
@@ -215,7 +240,9 @@ extern "C" __global__ void through(int* o, const int* x) {
 }
 "#;
     for arch in ["gfx942", "gfx950"] {
-        let Some(device) = Device::new(source, arch) else { return };
+        let Some(device) = Device::new(source, arch) else {
+            return;
+        };
         let x: Vec<i32> = (0..64).map(|i| i * 11 + 3).collect();
         let (input, out) = (device.upload(&x), device.alloc(256));
         device.run("through", 1, 64, &[out, input].map(Arg::Ptr));
@@ -227,13 +254,23 @@ extern "C" __global__ void through(int* o, const int* x) {
 /// Broadcasts of A (cbsz, abid) and lane patterns of B (blgp), on four blocks of 16×16×1.
 #[test]
 fn matrix_broadcasts() {
-    for (cbsz, abid, blgp) in [(1, 0, 0), (1, 1, 0), (2, 3, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 0, 5)] {
+    for (cbsz, abid, blgp) in [
+        (1, 0, 0),
+        (1, 1, 0),
+        (2, 3, 0),
+        (0, 0, 1),
+        (0, 0, 2),
+        (0, 0, 3),
+        (0, 0, 5),
+    ] {
         let source = format!(
             "typedef float C __attribute__((ext_vector_type(16)));\n\
              extern \"C\" __global__ void tile(C* d, const float* a, const float* b) {{ C c = {{}};\n\
              d[threadIdx.x] = __builtin_amdgcn_mfma_f32_16x16x1f32(a[threadIdx.x], b[threadIdx.x], c, {cbsz}, {abid}, {blgp}); }}"
         );
-        let Some(device) = Device::new(&source, "gfx90a") else { return };
+        let Some(device) = Device::new(&source, "gfx90a") else {
+            return;
+        };
         let a: Vec<f32> = (0..64).map(|i| i as f32 + 1.0).collect();
         let b: Vec<f32> = (0..64).map(|i| 100.0 - i as f32).collect();
         let (pa, pb, d) = (device.upload(&a), device.upload(&b), device.alloc(4096));
@@ -253,7 +290,10 @@ fn matrix_broadcasts() {
                     };
                     let want = a[a_block * 16 + row] * b[b_lane];
                     let value = got[(column + 16 * (row / 4)) * 16 + block * 4 + row % 4];
-                    assert_eq!(value, want, "cbsz {cbsz} abid {abid} blgp {blgp} block {block} ({row}, {column})");
+                    assert_eq!(
+                        value, want,
+                        "cbsz {cbsz} abid {abid} blgp {blgp} block {block} ({row}, {column})"
+                    );
                 }
             }
         }
@@ -263,7 +303,11 @@ fn matrix_broadcasts() {
 /// gfx950's 8-bit matrix product with a scale for each 32 elements.
 #[test]
 fn block_scales() {
-    for (m, k, name, opsel) in [(16usize, 128usize, "16x16x128", 0usize), (32, 64, "32x32x64", 2), (16, 128, "16x16x128", 3)] {
+    for (m, k, name, opsel) in [
+        (16usize, 128usize, "16x16x128", 0usize),
+        (32, 64, "32x32x64", 2),
+        (16, 128, "16x16x128", 3),
+    ] {
         let results = m * m / 64;
         let source = format!(
             "typedef int A __attribute__((ext_vector_type(8))); typedef float C __attribute__((ext_vector_type({results})));\n\
@@ -271,17 +315,35 @@ fn block_scales() {
              int l = threadIdx.x; C c = {{}};\n\
              d[l] = __builtin_amdgcn_mfma_scale_f32_{name}_f8f6f4(a[l], b[l], c, 0, 0, {opsel}, sa[l], {opsel}, sb[l]); }}"
         );
-        let Some(device) = Device::new(&source, "gfx950") else { return };
+        let Some(device) = Device::new(&source, "gfx950") else {
+            return;
+        };
         let mut random = Random::new(4);
         let decode = |bits: u8| small_value(bits, 3, 7, false);
         let mut tile = || -> Vec<u8> {
-            (0..64 * 32).map(|_| { let bits = random.below(256) as u8; if bits & 0x7f > 0x50 { bits & 0xbf } else { bits } }).collect()
+            (0..64 * 32)
+                .map(|_| {
+                    let bits = random.below(256) as u8;
+                    if bits & 0x7f > 0x50 { bits & 0xbf } else { bits }
+                })
+                .collect()
         };
         let (a, b) = (tile(), tile());
-        let mut scales = || -> Vec<[u8; 4]> { (0..64).map(|_| std::array::from_fn(|_| 120 + random.below(10) as u8)).collect() };
+        let mut scales = || -> Vec<[u8; 4]> {
+            (0..64)
+                .map(|_| std::array::from_fn(|_| 120 + random.below(10) as u8))
+                .collect()
+        };
         let (sa, sb) = (scales(), scales());
         let d = device.alloc(64 * results * 4);
-        let args = [d, device.upload(&a), device.upload(&b), device.upload(&sa), device.upload(&sb)].map(Arg::Ptr);
+        let args = [
+            d,
+            device.upload(&a),
+            device.upload(&b),
+            device.upload(&sa),
+            device.upload(&sb),
+        ]
+        .map(Arg::Ptr);
         device.run("tile", 1, 64, &args);
         let got: Vec<f32> = device.download(d, 64 * results);
         let groups = 64 / m;

@@ -556,7 +556,10 @@ fn run_cases(arch: &str, options: &[&str], wave: usize, failures: &mut Vec<Strin
         let want = (case.want)(&x, wave);
         if let Some(lane) = (0..N).find(|lane| got[*lane] != want[*lane]) {
             let (got, want) = (got[lane], want[lane]);
-            failures.push(format!("{arch} {options:?} {} lane {lane}: {got:#x}, not {want:#x}", case.name));
+            failures.push(format!(
+                "{arch} {options:?} {} lane {lane}: {got:#x}, not {want:#x}",
+                case.name
+            ));
         }
     }
     true
@@ -574,7 +577,12 @@ fn lanes_waves_and_workgroups() {
             return;
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 /// Unoptimised code keeps everything in scratch and calls what would be inlined.
@@ -586,7 +594,12 @@ fn unoptimised() {
             return;
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 /// RDNA parts run waves of 64 lanes too.
@@ -598,7 +611,12 @@ fn wave64_on_rdna() {
             return;
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 #[test]

@@ -111,7 +111,12 @@ fn class_of(name: &str) -> Class {
         Class::Matrix
     } else if name.starts_with("v_") {
         Class::Valu
-    } else if name.starts_with("s_load") || name.starts_with("s_buffer_load") || name.starts_with("s_mem") {
+    } else if name.starts_with("s_load")
+        || name.starts_with("s_buffer_load")
+        || name.starts_with("s_mem")
+        || name.starts_with("s_store_")
+        || name.starts_with("s_atomic_")
+    {
         Class::Smem
     } else if name.starts_with("ds_") {
         Class::Lds
@@ -294,6 +299,7 @@ fn loads_into(text: &Text, class: Class, issues: &[Counter]) -> Option<usize> {
     }
     let name = text.mnemonic.as_str();
     match class {
+        Class::Smem if name.starts_with("s_store_") => None,
         Class::Smem => Some(0),
         Class::Lds => {
             let reads = ["_read", "_load", "_rtn", "permute", "swizzle", "_append", "_consume"];

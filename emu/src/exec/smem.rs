@@ -1,8 +1,10 @@
-//! Scalar memory: loads through the constant cache.
+//! Scalar memory: loads through the constant cache, and the stores and atomics of gfx9.
 
+use super::atomic::{self, Request, Rmw};
 use super::operand::{Build, Src, Ty};
-use super::wave::{Exec, Flow};
+use super::wave::{Exec, Flow, Wave};
 use crate::decode::text::Kind;
+use crate::error::Space;
 
 /// Words and, for the narrow loads, bytes and signedness, by the mnemonic's end.
 fn size_of(suffix: &str) -> Option<(usize, u32, bool)> {
@@ -23,6 +25,14 @@ fn size_of(suffix: &str) -> Option<(usize, u32, bool)> {
 
 /// Builds a scalar load; None for another instruction.
 pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
+    if let Some(rest) = name.strip_prefix("s_store_") {
+        let (words, small, _) = size_of(rest)?;
+        return (small == 0).then(|| store(b, words));
+    }
+    if let Some(rest) = name.strip_prefix("s_atomic_") {
+        let (op, bits) = atomic::parse(rest)?;
+        return Some(read_modify_write(b, op, bits));
+    }
     let (buffer, rest) = match (name.strip_prefix("s_load_"), name.strip_prefix("s_buffer_load_")) {
         (Some(rest), _) => (false, rest),
         (_, Some(rest)) => (true, rest),
@@ -30,6 +40,65 @@ pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
     };
     let (words, small, signed) = size_of(rest)?;
     Some(load(b, buffer, words, small, signed))
+}
+
+/// The address of a scalar store or atomic: base, offset register or immediate.
+fn plain_address(b: &Build<'_>) -> Result<impl Fn(&Wave) -> u64 + Send + Sync + 'static, String> {
+    let base = b.mask_out(1)?;
+    let offset = b.plain(b.operand(2)?, Ty::B32)?;
+    let extra = b.text.number("offset");
+    Ok(move |w: &Wave| {
+        let moved = match offset {
+            Src::C(value) => i64::from(value as i32),
+            other => i64::from(other.uniform(w).unwrap_or(0)),
+        };
+        w.read_s64(base).wrapping_add_signed(moved + extra) & !3
+    })
+}
+
+/// A scalar store (gfx9 and gfx10).
+fn store(b: &Build<'_>, words: usize) -> Result<Exec, String> {
+    let source = b.mask_out(0)?;
+    let address = plain_address(b)?;
+    Ok(Box::new(move |w, env| {
+        let at = address(w);
+        let data: Vec<u32> = (0..words).map(|index| w.s[source as usize + index]).collect();
+        env.global_write(w, 0, at, 0, &data)?;
+        Ok(Flow::Next)
+    }))
+}
+
+/// A scalar atomic: the data register gets the old value where `glc` asks for it.
+fn read_modify_write(b: &Build<'_>, op: Rmw, bits: u32) -> Result<Exec, String> {
+    let data = b.mask_out(0)?;
+    let address = plain_address(b)?;
+    let returns = b.text.flag("glc");
+    let words = bits as u16 / 32;
+    Ok(Box::new(move |w, env| {
+        let at = address(w);
+        let read = |w: &Wave, first: u16| {
+            if words == 2 {
+                w.read_s64(first)
+            } else {
+                w.s[first as usize].into()
+            }
+        };
+        let second = if op == Rmw::CmpSwap { read(w, data + words) } else { 0 };
+        let request = Request {
+            op,
+            bits,
+            data: read(w, data),
+            second,
+        };
+        let old = env.atomic(w, 0, Space::Global, at, &request)?;
+        if returns {
+            w.write_s(data, old as u32);
+            if words == 2 {
+                w.write_s(data + 1, (old >> 32) as u32);
+            }
+        }
+        Ok(Flow::Next)
+    }))
 }
 
 fn load(b: &Build<'_>, buffer: bool, words: usize, small: u32, signed: bool) -> Result<Exec, String> {

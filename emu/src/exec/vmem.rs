@@ -101,7 +101,11 @@ impl Address {
             _ => 0,
         };
         let address = vector.wrapping_add(base).wrapping_add_signed(self.offset);
-        let (space, address) = if self.form == Form::Flat { resolve_flat(address) } else { (Space::Global, address) };
+        let (space, address) = if self.form == Form::Flat {
+            resolve_flat(address)
+        } else {
+            (Space::Global, address)
+        };
         Ok(Some((space, address, u32::MAX)))
     }
 
@@ -148,7 +152,11 @@ impl Address {
         } else {
             // Raw buffers count bytes, and each dword is checked by itself.
             let left = u64::from(records).saturating_sub(u64::from(offset) + u64::from(soffset));
-            if size >= 4 { (left.min(size.into()) as u32) & !3 } else { u32::from(left >= u64::from(size)) * size }
+            if size >= 4 {
+                (left.min(size.into()) as u32) & !3
+            } else {
+                u32::from(left >= u64::from(size)) * size
+            }
         };
         Ok((allowed > 0).then_some((Space::Global, address, allowed)))
     }

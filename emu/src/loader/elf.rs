@@ -5,18 +5,23 @@ use crate::error::LoadError;
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::Read;
 
 /// `NT_AMDGPU_METADATA`: the note that holds the msgpack document.
 const NOTE_METADATA: u32 = 32;
 const EM_AMDGPU: u16 = 224;
 const OSABI_HSA: u8 = 64;
+const COMPRESSED_MAGIC: &[u8] = b"CCOB";
 const BUNDLE_MAGIC: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
 /// An image larger than this is taken for damage, not loaded.
 const IMAGE_LIMIT: u64 = 1 << 32;
 
 pub(super) struct Parts {
     pub version: u8,
+    /// The ELF header's flags: machine and target features.
+    pub flags: u32,
     pub image: Vec<u8>,
     pub text: (u64, u64),
     pub note: Vec<u8>,
@@ -120,6 +125,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parts, LoadError> {
     }
     Ok(Parts {
         version,
+        flags: header.e_flags(endian),
         image,
         text,
         note,
@@ -128,10 +134,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parts, LoadError> {
     })
 }
 
-/// The entry for `arch` of an uncompressed offload bundle; other bytes are returned as they are.
-pub(super) fn unbundle<'a>(bytes: &'a [u8], arch: &str) -> Result<&'a [u8], LoadError> {
+/// The entry for `arch` of an offload bundle, compressed or not; other bytes are returned as they are.
+pub(super) fn unbundle<'a>(bytes: &'a [u8], arch: &str) -> Result<Cow<'a, [u8]>, LoadError> {
+    if bytes.starts_with(COMPRESSED_MAGIC) {
+        let whole = decompress(bytes)?;
+        return Ok(Cow::Owned(unbundle(&whole, arch)?.into_owned()));
+    }
     let Some(mut rest) = bytes.strip_prefix(BUNDLE_MAGIC) else {
-        return Ok(bytes);
+        return Ok(Cow::Borrowed(bytes));
     };
     let count = take_word(&mut rest)?;
     let mut present = Vec::new();
@@ -146,7 +156,10 @@ pub(super) fn unbundle<'a>(bytes: &'a [u8], arch: &str) -> Result<&'a [u8], Load
         if target.split(':').next() == Some(arch) {
             let end = offset.checked_add(size).filter(|end| *end <= bytes.len() as u64);
             let end = end.ok_or_else(|| bad("a bundle entry ends after the file"))?;
-            return Ok(&bytes[offset as usize..end as usize]);
+            let entry = bytes.get(offset as usize..end as usize);
+            return entry
+                .map(Cow::Borrowed)
+                .ok_or_else(|| bad("a bundle entry starts after the file"));
         }
         present.push(name);
     }
@@ -154,6 +167,30 @@ pub(super) fn unbundle<'a>(bytes: &'a [u8], arch: &str) -> Result<&'a [u8], Load
         wanted: arch.to_string(),
         present,
     })
+}
+
+/// Unpacks a compressed bundle: magic, version, method (1 is zstd), sizes, a hash, the data.
+fn decompress(bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
+    let half = |at: usize| bytes.get(at..at + 2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    let (version, method) = half(4)
+        .zip(half(6))
+        .ok_or_else(|| bad("the compressed bundle is cut short"))?;
+    let header = match version {
+        1 => 20,
+        2 => 24,
+        3 => 32,
+        other => return Err(bad(format!("compressed bundle version {other}"))),
+    };
+    if method != 1 {
+        return Err(bad(format!("compressed bundle method {method}; only zstd is read")));
+    }
+    let data = bytes
+        .get(header..)
+        .ok_or_else(|| bad("the compressed bundle is cut short"))?;
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(data).map_err(bad)?;
+    let mut out = Vec::new();
+    decoder.read_to_end(&mut out).map_err(bad)?;
+    Ok(out)
 }
 
 fn take_word(rest: &mut &[u8]) -> Result<u64, LoadError> {

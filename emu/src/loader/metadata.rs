@@ -70,7 +70,8 @@ impl KernelInfo {
 }
 
 pub(super) struct Metadata {
-    pub target: String,
+    /// The target, where the document names it (older ones do not).
+    pub target: Option<String>,
     pub kernels: Vec<KernelInfo>,
 }
 
@@ -92,7 +93,7 @@ fn text(map: &Value, key: &str) -> Option<String> {
 pub(super) fn read(note: &[u8]) -> Result<Metadata, LoadError> {
     let root = rmpv::decode::read_value(&mut &note[..])
         .map_err(|error| LoadError::Metadata(format!("the msgpack document is damaged: {error}")))?;
-    let target = text(&root, "amdhsa.target").ok_or_else(|| LoadError::Metadata("amdhsa.target is missing".into()))?;
+    let target = text(&root, "amdhsa.target");
     let list = field(&root, "amdhsa.kernels").and_then(Value::as_array);
     let mut kernels = Vec::new();
     for entry in list.into_iter().flatten() {

@@ -54,12 +54,15 @@ impl CodeObject {
     pub fn load(bytes: &[u8]) -> Result<CodeObject, LoadError> {
         let parts = elf::read(bytes)?;
         let metadata = metadata::read(&parts.note)?;
-        let processor = metadata
-            .target
-            .rsplit("--")
-            .next()
-            .unwrap_or(&metadata.target)
-            .to_string();
+        // Older documents do not name the target; the ELF header always does.
+        let processor = match &metadata.target {
+            Some(target) => target.rsplit("--").next().unwrap_or(target).to_string(),
+            None => Arch::by_machine(parts.flags)
+                .map(|arch| arch.name.to_string())
+                .ok_or_else(|| {
+                    LoadError::UnknownArch(format!("machine {:#x} of the ELF header's flags", parts.flags & 0xff))
+                })?,
+        };
         let arch = Arch::by_name(&processor).ok_or_else(|| LoadError::UnknownArch(processor.clone()))?;
         let mut kernels = BTreeMap::new();
         for mut info in metadata.kernels {
@@ -88,9 +91,9 @@ impl CodeObject {
         })
     }
 
-    /// Takes the code object for `arch` out of an offload bundle, or reads a plain ELF file.
+    /// Takes the code object for `arch` out of an offload bundle (compressed or not), or reads a plain ELF file.
     pub fn load_for(bytes: &[u8], arch: &Arch) -> Result<CodeObject, LoadError> {
-        let object = CodeObject::load(elf::unbundle(bytes, arch.name)?)?;
+        let object = CodeObject::load(&elf::unbundle(bytes, arch.name)?)?;
         if object.arch.name != arch.name {
             return Err(LoadError::WrongArch {
                 object: object.arch.name.to_string(),

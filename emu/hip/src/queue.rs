@@ -1,0 +1,255 @@
+//! Streams and events: what is queued, what it waits for, and which of it runs next.
+//!
+//! A stream is a list of work in order. A piece of work names positions of other streams that must be done before it; events
+//! are such positions, and so is the order between the null stream and blocking streams. Any order that keeps these is one
+//! that a device may choose.
+
+use crate::config::FaultKind;
+use crate::graph::GraphNode;
+use crate::launch::Launch;
+use crate::memory::Spot;
+use crate::state::{Runtime, report};
+use crate::status::{Status, of_launch, of_memory};
+use hip_sys::hipError_t;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A position in a stream: done once the stream has done this many pieces of work.
+pub type Position = (u64, u64);
+
+/// Work that a stream does.
+#[derive(Clone)]
+pub enum Action {
+    Copy { to: Spot, from: Spot, size: u64 },
+    Fill { to: Spot, pattern: Vec<u8>, size: u64 },
+    Launch(Arc<Launch>),
+    /// Notes the time of an event's record number `record`.
+    Record { event: u64, record: u64 },
+    /// Frees stream-ordered memory.
+    Free { device: usize, address: u64 },
+    Graph(Arc<Vec<GraphNode>>),
+    /// Only waits.
+    Nothing,
+}
+
+pub struct Work {
+    sequence: u64,
+    after: Vec<Position>,
+    action: Action,
+}
+
+/// A stream.
+pub struct Stream {
+    pub device: usize,
+    /// Whether it keeps order with the null stream.
+    pub blocking: bool,
+    pub priority: i32,
+    pub destroyed: bool,
+    /// The capture that takes its work.
+    pub capture: Option<u64>,
+    queue: VecDeque<Work>,
+    pub enqueued: u64,
+    pub done: u64,
+    weight: u64,
+}
+
+impl Stream {
+    pub fn new(device: usize, blocking: bool, priority: i32, weight: u64) -> Stream {
+        Stream {
+            device,
+            blocking,
+            priority,
+            destroyed: false,
+            capture: None,
+            queue: VecDeque::new(),
+            enqueued: 0,
+            done: 0,
+            weight,
+        }
+    }
+}
+
+/// An event.
+pub struct Event {
+    pub device: usize,
+    pub timing: bool,
+    pub state: Recorded,
+    /// How often it was recorded.
+    pub records: u64,
+    /// Milliseconds since the library's start at which the last record was reached.
+    pub time: Option<f64>,
+}
+
+/// What an event stands for.
+#[derive(Clone)]
+pub enum Recorded {
+    Never,
+    At(Position),
+    /// Nodes of a capture.
+    In { capture: u64, nodes: BTreeSet<usize> },
+}
+
+impl Runtime {
+    /// Queues work, after what its stream holds and after `after`; a capturing stream takes it into its graph.
+    pub fn submit(&mut self, stream: u64, action: Action, mut after: Vec<Position>) -> Status {
+        if let Some(capture) = self.stream(stream)?.capture {
+            return self.capture_node(capture, stream, action);
+        }
+        let device = self.stream(stream)?.device;
+        self.devices[device].sticky.map_or(Ok(()), Err)?;
+        let null = self.devices[device].null_stream;
+        if stream == null {
+            let blocking = self.streams.iter().filter(|(_, s)| s.device == device && s.blocking);
+            after.extend(blocking.filter(|(id, _)| **id != null).map(|(id, s)| (*id, s.enqueued)));
+        } else if self.stream(stream)?.blocking {
+            after.push((null, self.stream(null)?.enqueued));
+        }
+        self.sequence += 1;
+        let work = Work { sequence: self.sequence, after, action };
+        let stream = self.stream_mut(stream)?;
+        stream.queue.push_back(work);
+        stream.enqueued += 1;
+        // A device does not wait for anybody to look: sometimes it is ahead.
+        if let Some(random) = &mut self.random {
+            for _ in 0..random.below(3) {
+                self.step();
+            }
+        }
+        Ok(())
+    }
+
+    pub fn stream(&self, stream: u64) -> Result<&Stream, hipError_t> {
+        self.streams.get(&stream).ok_or(hipError_t::hipErrorInvalidHandle)
+    }
+
+    pub fn stream_mut(&mut self, stream: u64) -> Result<&mut Stream, hipError_t> {
+        self.streams.get_mut(&stream).ok_or(hipError_t::hipErrorInvalidHandle)
+    }
+
+    /// Whether a position is reached.
+    pub fn reached(&self, (stream, position): Position) -> bool {
+        self.streams.get(&stream).is_none_or(|stream| stream.done >= position)
+    }
+
+    /// Runs work until the positions are reached, and gives the error of the device's kernels if there is one.
+    pub fn wait(&mut self, device: usize, positions: &[Position]) -> Status {
+        while !positions.iter().all(|position| self.reached(*position)) {
+            if !self.step() {
+                // Waits name only what was queued before, so some work can always run.
+                report("no queued work can run");
+                return Err(hipError_t::hipErrorUnknown);
+            }
+        }
+        self.devices[device].sticky.map_or(Ok(()), Err)
+    }
+
+    /// Waits for all work of a device.
+    pub fn drain(&mut self, device: usize) -> Status {
+        let positions: Vec<Position> =
+            self.streams.iter().filter(|(_, s)| s.device == device).map(|(id, s)| (*id, s.enqueued)).collect();
+        let result = self.wait(device, &positions);
+        self.streams.retain(|_, stream| !(stream.destroyed && stream.queue.is_empty()));
+        result
+    }
+
+    /// Runs one piece of work that may run now; false when there is none.
+    pub fn step(&mut self) -> bool {
+        let ready: Vec<(u64, u64, u64)> = self
+            .streams
+            .iter()
+            .filter_map(|(id, stream)| {
+                let head = stream.queue.front()?;
+                head.after.iter().all(|position| self.reached(*position)).then_some((head.sequence, *id, stream.weight))
+            })
+            .collect();
+        let chosen = match &mut self.random {
+            None => ready.iter().min().map(|(_, id, _)| *id),
+            Some(_) if ready.is_empty() => None,
+            Some(random) => {
+                let total: u64 = ready.iter().map(|(_, _, weight)| weight).sum();
+                let mut at = random.below(total as usize) as u64;
+                ready.iter().find_map(|(_, id, weight)| {
+                    let here = at < *weight;
+                    at = at.saturating_sub(*weight);
+                    here.then_some(*id)
+                })
+            }
+        };
+        let Some(stream) = chosen.and_then(|id| self.streams.get_mut(&id)) else { return false };
+        let Some(work) = stream.queue.pop_front() else { return false };
+        stream.done += 1;
+        let device = stream.device;
+        // After a fault nothing more runs; waiters must still come to their end.
+        if self.devices[device].sticky.is_none()
+            && let Err(code) = self.act(device, &work.action)
+        {
+            self.devices[device].sticky = Some(code);
+        }
+        true
+    }
+
+    fn act(&mut self, device: usize, action: &Action) -> Status {
+        match action {
+            Action::Nothing => Ok(()),
+            Action::Copy { to, from, size } => {
+                if self.faults.hit(FaultKind::Copy) {
+                    return Err(hipError_t::hipErrorUnknown);
+                }
+                self.copy_now(to, from, *size)
+            }
+            Action::Fill { to, pattern, size } => {
+                if self.faults.hit(FaultKind::Copy) {
+                    return Err(hipError_t::hipErrorUnknown);
+                }
+                self.fill_now(to, pattern, *size)
+            }
+            Action::Launch(launch) => {
+                if self.faults.hit(FaultKind::Launch) {
+                    return Err(hipError_t::hipErrorLaunchFailure);
+                }
+                let gpu = &self.devices[device].gpu;
+                let Launch { kernel, grid, block, kernargs, lds } = &**launch;
+                match gpu.launch(kernel, *grid, *block, kernargs, *lds, &self.config.launch) {
+                    Ok(_) => Ok(()),
+                    Err(error) => {
+                        report(&error.to_string());
+                        Err(of_launch(&error))
+                    }
+                }
+            }
+            Action::Record { event, record } => {
+                let now = self.start.elapsed().as_secs_f64() * 1e3;
+                if let Some(event) = self.events.get_mut(event)
+                    && event.records == *record
+                {
+                    event.time = Some(now);
+                }
+                Ok(())
+            }
+            Action::Free { device, address } => {
+                let freed = self.devices[*device].gpu.memory().free(*address);
+                freed.map_err(|error| {
+                    report(&format!("hipFreeAsync: {error}"));
+                    of_memory(&error)
+                })
+            }
+            Action::Graph(nodes) => self.act_graph(device, nodes),
+        }
+    }
+
+    /// Runs a graph's nodes in an order that their edges allow.
+    fn act_graph(&mut self, device: usize, nodes: &[GraphNode]) -> Status {
+        let mut done = vec![false; nodes.len()];
+        for _ in 0..nodes.len() {
+            let ready: Vec<usize> = (0..nodes.len())
+                .filter(|index| !done[*index] && nodes[*index].after.iter().all(|before| done[*before]))
+                .collect();
+            // Edges lead from earlier nodes to later ones, so one is always ready.
+            let Some(first) = ready.first() else { return Err(hipError_t::hipErrorUnknown) };
+            let index = self.random.as_mut().map_or(*first, |random| ready[random.below(ready.len())]);
+            self.act(device, &nodes[index].action)?;
+            done[index] = true;
+        }
+        Ok(())
+    }
+}
