@@ -279,13 +279,23 @@ impl<'a> Builder<'a> {
             let factor = match atom {
                 Atom::Axis(a) => self.exprs.add(Expr::Axis(*a), DType::I64),
                 Atom::Expr(e) => *e,
+                // The machine's division truncates; behind a pad the index may be negative, and then the floor is meant.
                 Atom::Div(x, d) => {
-                    let (x, d) = (self.index_expr(x), self.size(d));
+                    let floored = !x.is_nonnegative(self.space());
+                    let (mut x, d) = (self.index_expr(x), self.size(d));
+                    if floored {
+                        let rest = self.binary(BinaryOp::Mod, x, d);
+                        x = self.binary(BinaryOp::Sub, x, rest);
+                    }
                     self.binary(BinaryOp::Div, x, d)
                 }
                 Atom::Mod(x, d) => {
+                    let op = match x.is_nonnegative(self.space()) {
+                        true => BinaryOp::Rem,
+                        false => BinaryOp::Mod,
+                    };
                     let (x, d) = (self.index_expr(x), self.size(d));
-                    self.binary(BinaryOp::Rem, x, d)
+                    self.binary(op, x, d)
                 }
             };
             let term = if coefficient.is(1) {

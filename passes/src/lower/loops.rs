@@ -247,9 +247,16 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
                     let hit = b.select(inside, one, zero);
                     let count = fold(b, &mut stmts, ReduceOp::Sum, &window, hit);
                     // A window that lies in padding alone has the average 0, not 0/0.
-                    let reaches = (0..spatial)
-                        .all(|i| w.dilations[i] == 1 && w.pad_low[i].max(w.pad_high[i]) < pool.size[i]);
-                    let count = if reaches { count } else { b.binary(BinaryOp::Max, count, one) };
+                    let reaches = (0..spatial).all(|i| {
+                        w.dilations[i] == 1
+                            && w.pad_low[i].max(w.pad_high[i]) < pool.size[i]
+                            && in_shape[first + i].at_least(1, b.graph.symbols())
+                    });
+                    let count = if reaches {
+                        count
+                    } else {
+                        b.binary(BinaryOp::Max, count, one)
+                    };
                     b.binary(BinaryOp::Div, sum, count)
                 }
             }
