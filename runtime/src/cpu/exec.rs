@@ -15,10 +15,10 @@ use super::contract::{self, GemmExec};
 use super::conv::ConvExec;
 use super::copying::CopyExec;
 use super::env::RunMemory;
-use super::kernels::Isa;
 use super::kernels::conv::PackedConv;
 use super::kernels::gemm::{Batch, Elem, MatRef, PackedB};
 use super::kernels::workspace::AlignedBuf;
+use super::kernels::{Isa, Pool};
 use super::loops::LoopsExec;
 use super::ordered::{ScanExec, SortExec};
 use super::pooling::PoolExec;
@@ -50,6 +50,8 @@ impl Packs {
 pub(crate) struct Prepare<'a> {
     pub bindings: &'a Bindings,
     pub threads: usize,
+    /// Packs large weights, where there is one.
+    pub pool: Option<&'a Pool>,
     pub isa: Isa,
     /// The constant behind each parameter of the kernel.
     pub constants: Vec<Option<(ConstId, &'a HostTensor)>>,
@@ -91,7 +93,7 @@ impl Prepare<'_> {
             batch: Batch::Table(&key.2),
         };
         // SAFETY: the index was proven to stay inside the parameter, which has the constant's elements.
-        let packed = Arc::new(unsafe { PackedB::new(self.isa, key.2.len(), k, n, &src) });
+        let packed = Arc::new(unsafe { PackedB::on(self.pool, self.isa, key.2.len(), k, n, &src) });
         packs.insert(key, packed.clone());
         Ok(packed)
     }

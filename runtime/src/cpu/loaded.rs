@@ -187,6 +187,7 @@ impl LoadedCpu {
                     let cx = Prepare {
                         bindings,
                         threads,
+                        pool: Some(&self.pool),
                         isa,
                         constants,
                         packs: &self.packs,

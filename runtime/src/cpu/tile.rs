@@ -4,7 +4,7 @@
 //! or clip become the kernel's built-in epilogue. What is left runs as a block program on each finished tile, in cache.
 
 use ir::entity::Entity;
-use ir::kernel::{Expr, ExprId, Kernel, Stmt, VarId};
+use ir::kernel::{Expr, ExprId, Kernel, ParamId, Stmt, VarId};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::{DType, Scalar};
 
@@ -224,6 +224,11 @@ pub(crate) fn take(
     if plain && stores == 1 && !lets {
         return Ok(Some(taken));
     }
+    // In f32 the unfinished product lies in the result's own memory, where a result in place of an operand still has that
+    // operand: what the program reads there would be gone. (A residual that the kernel adds itself is read in time.)
+    if out == DType::F32 && reads(kernel, &all, at, param) {
+        return Ok(None);
+    }
     let mut spec = Spec {
         exprs: vec![at],
         results: vec![value],
@@ -252,6 +257,22 @@ pub(crate) fn take(
     program.copy_loads = stores > 1;
     taken.program = Some(program);
     Ok(Some(taken))
+}
+
+/// Says whether computing `roots` from `at` loads from `param`.
+fn reads(kernel: &Kernel, roots: &[ExprId], at: ExprId, param: ParamId) -> bool {
+    let mut seen = vec![false; kernel.exprs.len()];
+    let mut stack = roots.to_vec();
+    while let Some(e) = stack.pop() {
+        if e == at || std::mem::replace(&mut seen[e.index()], true) {
+            continue;
+        }
+        if matches!(kernel.exprs[e], Expr::Load { param: p, .. } if p == param) {
+            return true;
+        }
+        kernel.exprs[e].for_each_operand(|o| stack.push(o));
+    }
+    false
 }
 
 /// A float constant, for patterns.

@@ -369,6 +369,8 @@ impl Block<'_> {
                         residual: mask.map_or(std::ptr::null(), |(m, row, _)| m.offset(r0 as isize * row).add(col)),
                         ld_residual: mask.map_or(0, |(_, row, _)| row as usize),
                         activation: Activation::None,
+                        ahead: b,
+                        ahead_step: 0,
                     };
                     fns[r1 - r0 - 1][width / lanes - 1](&args);
                 }

@@ -92,9 +92,15 @@ impl ConvShape {
         }
     }
     /// Whether [`PackedConv::winograd`] can serve this shape, and is expected to be faster than [`PackedConv::new`]: measured
-    /// on AVX-512. Not where few pixels share the transformed weights, which are four times as large.
+    /// on AVX-512. Not where few patches share transformed weights that the second-level cache does not hold.
     pub fn winograd_pays(&self) -> bool {
-        self.winograd_serves() && self.c >= 16 && self.o >= 32 && self.n * self.out_h * self.out_w >= 169
+        let patches = self.n * self.out_h.div_ceil(4) * self.out_w.div_ceil(4);
+        let weights = 36 * 4 * self.c * self.o;
+        self.winograd_serves()
+            && self.c >= 16
+            && self.o >= 32
+            && self.n * self.out_h * self.out_w >= 169
+            && (patches >= 48 || weights <= 5 << 19)
     }
     fn winograd_serves(&self) -> bool {
         [self.kh, self.kw] == [3, 3] && self.stride == [1, 1] && self.dilation == [1, 1] && self.groups == 1

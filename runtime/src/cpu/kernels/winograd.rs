@@ -12,8 +12,8 @@
 
 use super::conv::{Conv, ImageStrides};
 use super::gemm::{
-    Activation, Batch, Dest, MatRef, PackedB, Tile, TileArgs, TileAt, packed_len, panel_offset, panel_width, store,
-    tile_fns,
+    Activation, Batch, Dest, LINE, MatRef, PackedB, Tile, TileArgs, TileAt, packed_len, panel_offset, panel_width,
+    store, tile_fns,
 };
 use super::isa::Isa;
 use super::simd::{Simd, simd_dispatch};
@@ -197,7 +197,10 @@ unsafe fn products(
     let fns = tile_fns(isa);
     let tiles = count.div_ceil(fns.len());
     let one = packed_len(isa, c, o);
+    let panel_at = |point: usize| u.as_ptr().wrapping_add(point * one + panel_offset(isa, c, panel));
     for point in 0..POINTS {
+        // The next point's panel comes from the third-level cache or memory while this one's is multiplied.
+        let next = panel_at((point + 1).min(POINTS - 1));
         for t in 0..tiles {
             let (t0, t1) = (count * t / tiles, count * (t + 1) / tiles);
             let args = TileArgs {
@@ -206,7 +209,7 @@ unsafe fn products(
                 a_offset: point * point_step,
                 segs: 1,
                 seg_len: c,
-                b: u.as_ptr().add(point * one + panel_offset(isa, c, panel)),
+                b: panel_at(point),
                 b_stride: width,
                 c: m.add((point * count + t0) * width),
                 ldc: width,
@@ -218,6 +221,8 @@ unsafe fn products(
                 residual: std::ptr::null(),
                 ld_residual: 0,
                 activation: Activation::None,
+                ahead: next.wrapping_add(t * c * LINE),
+                ahead_step: if t * LINE < width { LINE } else { 0 },
             };
             fns[t1 - t0 - 1][width / isa.lanes() - 1](&args);
         }

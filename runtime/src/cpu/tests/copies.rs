@@ -45,7 +45,7 @@ fn concat(dtype: DType, op: BinaryOp, window: bool, first: i64, second: i64) -> 
     let (y, x, l) = (b.axis("y", rows), b.axis("x", cols.clone()), b.axis("l", all));
     let step = if window { 2 } else { 1 };
     let (dy, dx) = (b.axis("dy", 3), b.axis("dx", 3));
-    let mut index = |b: &mut Build, channels: i64, base: i64| {
+    let index = |b: &mut Build, channels: i64, base: i64| {
         let mut terms = vec![(y, c(37 * channels * step)), (x, c(channels * step)), (l, c(1))];
         if window {
             terms.extend([(dy, c(37 * channels)), (dx, c(channels))]);

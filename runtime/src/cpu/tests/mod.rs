@@ -67,6 +67,7 @@ pub(super) fn check_with(
         let cx = Prepare {
             bindings,
             threads,
+            pool: None,
             isa: Isa::detect(),
             constants: given
                 .iter()

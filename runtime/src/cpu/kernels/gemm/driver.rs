@@ -3,7 +3,7 @@
 //! A task is a range of rows and a range of panels. Inside it panels are outermost, so each panel of B is read from
 //! memory once and stays in L1/L2 while the task's rows, kept below [`A_BYTES`], come from L2.
 
-use super::{Activation, Elem, Epilogue, Tile, TileArgs, TileAt, micro, panel_width};
+use super::{Activation, Elem, Epilogue, LINE, Tile, TileArgs, TileAt, micro, panel_width};
 use crate::cpu::kernels::convert;
 use crate::cpu::kernels::isa::Isa;
 use crate::cpu::kernels::workspace::Workspace;
@@ -12,6 +12,8 @@ use crate::cpu::kernels::workspace::Workspace;
 const A_BYTES: usize = 1 << 20;
 /// A block of k of those rows, when there are several panels to use it on.
 const K_BLOCK_BYTES: usize = 1 << 20;
+/// Packed B of this size is read from the second-level cache again and again.
+const B_BYTES: usize = 1 << 19;
 /// Row pointers of one task.
 const TABLE_BYTES: usize = 96 << 10;
 /// Multiply-adds that are worth a task of their own (about 3 µs).
@@ -248,6 +250,24 @@ impl Task {
                     };
                     (b, stride, bias, residual)
                 };
+                // The next panel, where B does not stay in the second-level cache: the first tiles ask for a part each.
+                let next = match p.b_stride {
+                    None if panel + 1 < self.panels.end && p.n * k * 4 > B_BYTES => {
+                        let (col, width) = ((panel + 1) * 2 * lanes, panel_width(p.isa, p.n, panel + 1));
+                        Some((
+                            place.b.wrapping_add(col * k + k0 * width),
+                            p.segs * seg_len * LINE,
+                            width,
+                        ))
+                    }
+                    _ => None,
+                };
+                let ahead = |tile: usize| match next {
+                    Some((next, part, width)) if (tile - self.tiles.start) * LINE < width => {
+                        (next.wrapping_add((tile - self.tiles.start) * part), LINE)
+                    }
+                    _ => (b, 0),
+                };
                 let mut tile = self.tiles.start;
                 while tile < self.tiles.end {
                     let g0 = row(tile);
@@ -260,6 +280,7 @@ impl Task {
                                 Some(ldc) => (place.c.cast::<f32>().add(r0 * ldc + col), ldc),
                                 None => (buffer.add((r0 - g0) * width), width),
                             };
+                            let (ahead, ahead_step) = ahead(tile);
                             let args = TileArgs {
                                 rows: table.add((r0 - first) * p.segs),
                                 table_stride: r1 - r0,
@@ -282,6 +303,8 @@ impl Task {
                                 },
                                 ld_residual: p.ld_residual,
                                 activation: p.activation,
+                                ahead,
+                                ahead_step,
                             };
                             fns[r1 - r0 - 1][width / lanes - 1](&args);
                         }

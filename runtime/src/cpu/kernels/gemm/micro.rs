@@ -24,6 +24,7 @@ unsafe fn tile<S: Simd, const M: usize, const NV: usize>(t: &TileArgs) {
     let mut acc = [[S::zero(); NV]; M];
     let mut b = t.b;
     let step = t.b_stride;
+    let mut ahead = t.ahead;
     let mut table = t.rows;
     for _ in 0..t.segs {
         let mut rows = [std::ptr::null::<f32>(); M];
@@ -32,6 +33,8 @@ unsafe fn tile<S: Simd, const M: usize, const NV: usize>(t: &TileArgs) {
         }
         table = table.add(t.table_stride);
         for k in 0..t.seg_len {
+            S::prefetch(ahead);
+            ahead = ahead.wrapping_add(t.ahead_step);
             let mut bv = [S::zero(); NV];
             for j in 0..NV {
                 bv[j] = S::load(b.add(j * S::LANES));

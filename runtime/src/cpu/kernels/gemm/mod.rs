@@ -259,7 +259,13 @@ pub(crate) struct TileArgs {
     pub residual: *const f32,
     pub ld_residual: usize,
     pub activation: Activation,
+    /// What a later tile reads, asked for ahead: a cache line for each k, `ahead_step` floats on.
+    pub ahead: *const f32,
+    pub ahead_step: usize,
 }
+
+/// Floats of a cache line.
+pub(crate) const LINE: usize = 16;
 
 /// Multiplies. K = 0 gives the epilogue of zero.
 ///

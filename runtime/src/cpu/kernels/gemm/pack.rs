@@ -4,7 +4,11 @@ use super::{Elem, MatRef};
 use crate::cpu::kernels::convert;
 use crate::cpu::kernels::isa::Isa;
 use crate::cpu::kernels::simd::{Simd, simd_dispatch};
-use crate::cpu::kernels::workspace::AlignedBuf;
+use crate::cpu::kernels::threads::Pool;
+use crate::cpu::kernels::workspace::{AlignedBuf, SyncPtr};
+
+/// Floats that are worth packing on several threads (about 20 µs).
+const PARALLEL_FLOATS: usize = 1 << 16;
 
 /// A right operand packed for one instruction level; constants are packed once.
 #[derive(Debug)]
@@ -28,14 +32,33 @@ impl PackedB {
     /// # Safety
     /// Every element that the shape and strides of `src` reach must be readable.
     pub unsafe fn new(isa: Isa, batches: usize, k: usize, n: usize, src: &MatRef<'_>) -> PackedB {
+        // SAFETY: the caller's contract.
+        unsafe { PackedB::on(None, isa, batches, k, n, src) }
+    }
+
+    /// [`PackedB::new`] on the threads of a pool.
+    ///
+    /// # Safety
+    /// As for [`PackedB::new`].
+    pub unsafe fn on(pool: Option<&Pool>, isa: Isa, batches: usize, k: usize, n: usize, src: &MatRef<'_>) -> PackedB {
         let one = packed_len(isa, k, n);
         let data = AlignedBuf::floats(batches * one);
-        for entry in 0..batches {
-            // SAFETY: inside `src` by the caller's contract, inside `data` by its length.
+        let panels = n.div_ceil(2 * isa.lanes());
+        let to = SyncPtr(data.as_ptr().cast::<f32>());
+        let pack = |part: usize| {
+            let (entry, panel) = (part / panels, part % panels);
+            // SAFETY: inside `src` by the caller's contract; each part has its own panel of `data`.
             unsafe {
                 let from = src.ptr.offset(src.batch.at(entry) * src.elem.size() as isize);
-                pack_b_into(isa, data.as_ptr().cast::<f32>().add(entry * one), from, src, k, n);
+                let panel_at = to.get().add(entry * one + panel_offset(isa, k, panel));
+                pack_panel(isa, panel_at, from, src, k, n, panel);
             }
+        };
+        match pool {
+            Some(pool) if batches * one >= PARALLEL_FLOATS => {
+                pool.parallel_for(batches * panels, &|part, _| pack(part))
+            }
+            _ => (0..batches * panels).for_each(pack),
         }
         PackedB {
             isa,
@@ -96,13 +119,6 @@ pub(crate) fn panel_width(isa: Isa, n: usize, p: usize) -> usize {
         0 => 0,
         rest if rest <= lanes => lanes,
         _ => 2 * lanes,
-    }
-}
-
-unsafe fn pack_b_into(isa: Isa, dst: *mut f32, src: *const u8, b: &MatRef<'_>, k: usize, n: usize) {
-    for p in 0..n.div_ceil(2 * isa.lanes()) {
-        // SAFETY: the caller's contract, panel by panel.
-        unsafe { pack_panel(isa, dst.add(panel_offset(isa, k, p)), src, b, k, n, p) }
     }
 }
 

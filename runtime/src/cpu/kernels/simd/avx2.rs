@@ -69,6 +69,10 @@ impl Simd for Avx2 {
         _mm_storeu_si128(p.cast(), packed)
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+    #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
         _mm256_set1_ps(x)
     }

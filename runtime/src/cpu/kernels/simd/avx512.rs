@@ -64,6 +64,10 @@ impl Simd for Avx512 {
         _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(out))
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+    #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
         _mm512_set1_ps(x)
     }

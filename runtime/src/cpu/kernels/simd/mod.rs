@@ -39,6 +39,11 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_bf16(p: *const u16) -> Self::V;
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
 
+    /// Asks for the cache line at `p` in the second-level cache; any address is allowed.
+    #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        let _ = p;
+    }
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
