@@ -100,3 +100,20 @@ fn no_shape_arithmetic_is_left() {
         }
     }
 }
+
+/// In-place results, epilogues and decomposed composites differ between the levels; the numbers must not.
+#[test]
+fn every_level_gives_the_same_outputs() {
+    for name in EXPORTS {
+        let model = name.split('.').next().expect("a name");
+        let inputs = arrays(&data(&format!("exports/{model}.in2.npz")));
+        let want = arrays(&data(&format!("exports/{model}.out2.npz")));
+        for level in [OptLevel::O0, OptLevel::O1, OptLevel::O3] {
+            let got = reference::compile_cpu(&graph(name), level, None)
+                .run(&inputs)
+                .expect("runs");
+            let d = graphc::compare::compare(&got["y"], &want["y"], 1e-3, 1e-5).expect("same shape");
+            assert!(d.is_within(), "{name} at {level:?}: {d:?}");
+        }
+    }
+}
