@@ -59,7 +59,11 @@ impl Config {
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
         let number = |name: &str| -> Result<Option<u64>, String> {
             get(name)
-                .map(|text| text.trim().parse().map_err(|_| format!("{name}={text} is not a number")))
+                .map(|text| {
+                    text.trim()
+                        .parse()
+                        .map_err(|_| format!("{name}={text} is not a number"))
+                })
                 .transpose()
         };
         let names = get("GRAPHC_EMU_ARCH").unwrap_or_else(|| "gfx90a".to_string());
@@ -70,7 +74,9 @@ impl Config {
                 format!("GRAPHC_EMU_ARCH={names}: no {name}; known are {}", known.join(", "))
             })?);
         }
-        let first = *archs.first().ok_or_else(|| format!("GRAPHC_EMU_ARCH={names} names no GPU"))?;
+        let first = *archs
+            .first()
+            .ok_or_else(|| format!("GRAPHC_EMU_ARCH={names} names no GPU"))?;
         let count = number("GRAPHC_EMU_DEVICES")?.unwrap_or(archs.len() as u64);
         if count > 64 {
             return Err(format!("GRAPHC_EMU_DEVICES={count}: at most 64"));
@@ -95,7 +101,10 @@ impl Config {
                 }
             }
         }
-        let faults = words(get("GRAPHC_EMU_FAULTS")).iter().map(|word| fault(word)).collect::<Result<_, _>>()?;
+        let faults = words(get("GRAPHC_EMU_FAULTS"))
+            .iter()
+            .map(|word| fault(word))
+            .collect::<Result<_, _>>()?;
         Ok(Config {
             archs,
             memory_bytes: number("GRAPHC_EMU_MEMORY_MIB")?.unwrap_or(16384) << 20,
@@ -111,7 +120,10 @@ impl Config {
 
 fn words(text: Option<String>) -> Vec<String> {
     let text = text.unwrap_or_default();
-    text.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
+    text.split(',')
+        .map(|word| word.trim().to_string())
+        .filter(|word| !word.is_empty())
+        .collect()
 }
 
 fn fault(word: &str) -> Result<FaultRequest, String> {
@@ -131,7 +143,12 @@ fn fault(word: &str) -> Result<FaultRequest, String> {
         }
     };
     let onwards = at.ends_with('+') || kind == FaultKind::Lost;
-    let at = at.trim_end_matches('+').parse().ok().filter(|at| *at > 0).ok_or_else(bad)?;
+    let at = at
+        .trim_end_matches('+')
+        .parse()
+        .ok()
+        .filter(|at| *at > 0)
+        .ok_or_else(bad)?;
     Ok(FaultRequest { kind, at, onwards })
 }
 
@@ -146,7 +163,10 @@ mod tests {
     #[test]
     fn defaults_and_lists() {
         let config = read(&[]).expect("defaults");
-        assert_eq!((config.archs.len(), config.archs[0].name, config.seed), (1, "gfx90a", None));
+        assert_eq!(
+            (config.archs.len(), config.archs[0].name, config.seed),
+            (1, "gfx90a", None)
+        );
         let config = read(&[
             ("GRAPHC_EMU_ARCH", "gfx942"),
             ("GRAPHC_EMU_DEVICES", "3"),
@@ -156,7 +176,14 @@ mod tests {
         ])
         .expect("valid");
         assert_eq!(config.archs.iter().map(|a| a.name).collect::<Vec<_>>(), ["gfx942"; 3]);
-        assert_eq!(config.faults[1], FaultRequest { kind: FaultKind::Launch, at: 2, onwards: true });
+        assert_eq!(
+            config.faults[1],
+            FaultRequest {
+                kind: FaultKind::Launch,
+                at: 2,
+                onwards: true
+            }
+        );
         assert!(config.faults[2].onwards && config.launch.races && !config.launch.parallel);
     }
 

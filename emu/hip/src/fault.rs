@@ -11,7 +11,10 @@ pub struct Faults {
 
 impl Faults {
     pub fn new(requests: Vec<FaultRequest>) -> Faults {
-        Faults { counts: vec![0; requests.len()], requests }
+        Faults {
+            counts: vec![0; requests.len()],
+            requests,
+        }
     }
 
     /// Counts one more of a kind and says whether it is to fail.
@@ -34,8 +37,10 @@ mod tests {
     #[test]
     fn the_nth_fails_and_with_plus_every_later_one() {
         let request = |kind, at, onwards| FaultRequest { kind, at, onwards };
-        let mut faults =
-            Faults::new(vec![request(FaultKind::Malloc, 2, false), request(FaultKind::Launch, 2, true)]);
+        let mut faults = Faults::new(vec![
+            request(FaultKind::Malloc, 2, false),
+            request(FaultKind::Launch, 2, true),
+        ]);
         let mallocs: Vec<bool> = (0..4).map(|_| faults.hit(FaultKind::Malloc)).collect();
         let launches: Vec<bool> = (0..4).map(|_| faults.hit(FaultKind::Launch)).collect();
         assert_eq!(mallocs, [false, true, false, false]);

@@ -57,7 +57,10 @@ impl Runtime {
     /// Takes work of a capturing stream into the capture.
     pub fn capture_node(&mut self, capture: u64, stream: u64, action: Action) -> Status {
         let handle = self.handle(crate::state::Handle::GraphNode);
-        let capture = self.captures.get_mut(&capture).ok_or(hipError_t::hipErrorIllegalState)?;
+        let capture = self
+            .captures
+            .get_mut(&capture)
+            .ok_or(hipError_t::hipErrorIllegalState)?;
         if capture.invalid {
             return Err(hipError_t::hipErrorStreamCaptureInvalidated);
         }
@@ -76,12 +79,18 @@ impl Runtime {
             capture.invalid = true;
             spoilt = true;
         }
-        if spoilt { Err(hipError_t::hipErrorStreamCaptureUnsupported) } else { Ok(()) }
+        if spoilt {
+            Err(hipError_t::hipErrorStreamCaptureUnsupported)
+        } else {
+            Ok(())
+        }
     }
 
     /// Refuses a call that waits for a stream that is captured.
     pub fn not_capturing(&mut self, stream: u64) -> Status {
-        let Some(capture) = self.stream(stream)?.capture else { return Ok(()) };
+        let Some(capture) = self.stream(stream)?.capture else {
+            return Ok(());
+        };
         if let Some(capture) = self.captures.get_mut(&capture) {
             capture.invalid = true;
         }

@@ -37,8 +37,11 @@ impl Runtime {
         extra: *mut *mut c_void,
     ) -> Status {
         const INVALID: hipError_t = hipError_t::hipErrorInvalidValue;
-        let Function { device, kernel } =
-            self.functions.get(&function).ok_or(hipError_t::hipErrorInvalidHandle)?.clone();
+        let Function { device, kernel } = self
+            .functions
+            .get(&function)
+            .ok_or(hipError_t::hipErrorInvalidHandle)?
+            .clone();
         if self.stream(stream)?.device != device {
             return Err(hipError_t::hipErrorInvalidHandle);
         }
@@ -53,7 +56,10 @@ impl Runtime {
             return Err(INVALID);
         }
         if info.max_block != 0 && items > u64::from(info.max_block) {
-            report(&format!("{}: {items} work-items a block; compiled for {}", info.name, info.max_block));
+            report(&format!(
+                "{}: {items} work-items a block; compiled for {}",
+                info.name, info.max_block
+            ));
             return Err(hipError_t::hipErrorLaunchFailure);
         }
         let group = u64::from(info.descriptor.group_segment.max(info.group_segment)) + u64::from(lds);
@@ -67,7 +73,13 @@ impl Runtime {
             // Both, or neither though the kernel takes arguments.
             _ => return Err(INVALID),
         };
-        let launch = Launch { kernel, grid, block, kernargs, lds };
+        let launch = Launch {
+            kernel,
+            grid,
+            block,
+            kernargs,
+            lds,
+        };
         self.submit(stream, Action::Launch(Arc::new(launch)), Vec::new())
     }
 }
@@ -103,7 +115,10 @@ fn from_buffer(kernel: &Kernel, extra: *mut *mut c_void) -> Result<Vec<u8>, hipE
     match (buffer, size) {
         (0, _) | (_, None) => Err(hipError_t::hipErrorInvalidValue),
         (_, Some(size)) if size < needed => {
-            report(&format!("{}: {size} bytes of arguments; it takes {needed}", kernel.info().name));
+            report(&format!(
+                "{}: {size} bytes of arguments; it takes {needed}",
+                kernel.info().name
+            ));
             Err(hipError_t::hipErrorInvalidValue)
         }
         (buffer, Some(size)) => Ok(pointer::read_bytes(buffer, size)),

@@ -31,7 +31,10 @@ impl Pinned {
 /// One end of a copy.
 #[derive(Clone)]
 pub enum Spot {
-    Device { device: usize, address: u64 },
+    Device {
+        device: usize,
+        address: u64,
+    },
     /// Host memory as it will be when the copy runs.
     Host(u64),
     /// Host memory as it was at the call.
@@ -70,7 +73,11 @@ impl Runtime {
         let bounds = match owner {
             Owner::Pageable => return Ok((owner, Spot::Host(address))),
             Owner::Device(device) => self.devices[device].gpu.memory().allocation(address),
-            Owner::Pinned => self.pinned.range(..=address).next_back().map(|(base, pinned)| (*base, pinned.size)),
+            Owner::Pinned => self
+                .pinned
+                .range(..=address)
+                .next_back()
+                .map(|(base, pinned)| (*base, pinned.size)),
         };
         let fits = bounds.is_some_and(|(base, length)| size <= length - (address - base));
         if !fits {
@@ -110,7 +117,9 @@ impl Runtime {
             _ => return Err(DIRECTION),
         };
         if !fits {
-            report(&format!("a copy of kind {kind} from {from_owner:?} to {to_owner:?} memory"));
+            report(&format!(
+                "a copy of kind {kind} from {from_owner:?} to {to_owner:?} memory"
+            ));
             return Err(DIRECTION);
         }
         let captured = self.stream(stream)?.capture.is_some();
@@ -162,7 +171,13 @@ impl Runtime {
                 other => other,
             }
         };
-        if let (Spot::Device { device: a, address: to }, Spot::Device { device: b, address: from }) = (to, from)
+        if let (
+            Spot::Device { device: a, address: to },
+            Spot::Device {
+                device: b,
+                address: from,
+            },
+        ) = (to, from)
             && a == b
         {
             return self.devices[*a].gpu.memory().copy(*to, *from, size).map_err(failed);
@@ -172,14 +187,20 @@ impl Runtime {
             Spot::Host(address) => pointer::read_bytes(*address, size as usize),
             Spot::Device { device, address } => {
                 let mut bytes = vec![0u8; size as usize];
-                self.devices[*device].gpu.memory().read(*address, &mut bytes).map_err(failed)?;
+                self.devices[*device]
+                    .gpu
+                    .memory()
+                    .read(*address, &mut bytes)
+                    .map_err(failed)?;
                 bytes
             }
         };
         match to {
-            Spot::Device { device, address } => {
-                self.devices[*device].gpu.memory().write(*address, &bytes).map_err(failed)
-            }
+            Spot::Device { device, address } => self.devices[*device]
+                .gpu
+                .memory()
+                .write(*address, &bytes)
+                .map_err(failed),
             Spot::Host(address) => {
                 pointer::write_bytes(*address, &bytes);
                 Ok(())
@@ -191,12 +212,14 @@ impl Runtime {
     /// Fills now.
     pub fn fill_now(&mut self, to: &Spot, pattern: &[u8], size: u64) -> Status {
         match to {
-            Spot::Device { device, address } => {
-                self.devices[*device].gpu.memory().fill(*address, pattern, size).map_err(|error| {
+            Spot::Device { device, address } => self.devices[*device]
+                .gpu
+                .memory()
+                .fill(*address, pattern, size)
+                .map_err(|error| {
                     report(&format!("fill: {error}"));
                     hipError_t::hipErrorIllegalAddress
-                })
-            }
+                }),
             Spot::Host(address) => {
                 let bytes: Vec<u8> = pattern.iter().copied().cycle().take(size as usize).collect();
                 pointer::write_bytes(*address, &bytes);

@@ -20,13 +20,27 @@ pub type Position = (u64, u64);
 /// Work that a stream does.
 #[derive(Clone)]
 pub enum Action {
-    Copy { to: Spot, from: Spot, size: u64 },
-    Fill { to: Spot, pattern: Vec<u8>, size: u64 },
+    Copy {
+        to: Spot,
+        from: Spot,
+        size: u64,
+    },
+    Fill {
+        to: Spot,
+        pattern: Vec<u8>,
+        size: u64,
+    },
     Launch(Arc<Launch>),
     /// Notes the time of an event's record number `record`.
-    Record { event: u64, record: u64 },
+    Record {
+        event: u64,
+        record: u64,
+    },
     /// Frees stream-ordered memory.
-    Free { device: usize, address: u64 },
+    Free {
+        device: usize,
+        address: u64,
+    },
     Graph(Arc<Vec<GraphNode>>),
     /// Only waits.
     Nothing,
@@ -86,7 +100,10 @@ pub enum Recorded {
     Never,
     At(Position),
     /// Nodes of a capture.
-    In { capture: u64, nodes: BTreeSet<usize> },
+    In {
+        capture: u64,
+        nodes: BTreeSet<usize>,
+    },
 }
 
 impl Runtime {
@@ -105,7 +122,11 @@ impl Runtime {
             after.push((null, self.stream(null)?.enqueued));
         }
         self.sequence += 1;
-        let work = Work { sequence: self.sequence, after, action };
+        let work = Work {
+            sequence: self.sequence,
+            after,
+            action,
+        };
         let stream = self.stream_mut(stream)?;
         stream.queue.push_back(work);
         stream.enqueued += 1;
@@ -145,10 +166,15 @@ impl Runtime {
 
     /// Waits for all work of a device.
     pub fn drain(&mut self, device: usize) -> Status {
-        let positions: Vec<Position> =
-            self.streams.iter().filter(|(_, s)| s.device == device).map(|(id, s)| (*id, s.enqueued)).collect();
+        let positions: Vec<Position> = self
+            .streams
+            .iter()
+            .filter(|(_, s)| s.device == device)
+            .map(|(id, s)| (*id, s.enqueued))
+            .collect();
         let result = self.wait(device, &positions);
-        self.streams.retain(|_, stream| !(stream.destroyed && stream.queue.is_empty()));
+        self.streams
+            .retain(|_, stream| !(stream.destroyed && stream.queue.is_empty()));
         result
     }
 
@@ -159,7 +185,10 @@ impl Runtime {
             .iter()
             .filter_map(|(id, stream)| {
                 let head = stream.queue.front()?;
-                head.after.iter().all(|position| self.reached(*position)).then_some((head.sequence, *id, stream.weight))
+                head.after
+                    .iter()
+                    .all(|position| self.reached(*position))
+                    .then_some((head.sequence, *id, stream.weight))
             })
             .collect();
         let chosen = match &mut self.random {
@@ -175,8 +204,12 @@ impl Runtime {
                 })
             }
         };
-        let Some(stream) = chosen.and_then(|id| self.streams.get_mut(&id)) else { return false };
-        let Some(work) = stream.queue.pop_front() else { return false };
+        let Some(stream) = chosen.and_then(|id| self.streams.get_mut(&id)) else {
+            return false;
+        };
+        let Some(work) = stream.queue.pop_front() else {
+            return false;
+        };
         stream.done += 1;
         let device = stream.device;
         // After a fault nothing more runs; waiters must still come to their end.
@@ -208,7 +241,13 @@ impl Runtime {
                     return Err(hipError_t::hipErrorLaunchFailure);
                 }
                 let gpu = &self.devices[device].gpu;
-                let Launch { kernel, grid, block, kernargs, lds } = &**launch;
+                let Launch {
+                    kernel,
+                    grid,
+                    block,
+                    kernargs,
+                    lds,
+                } = &**launch;
                 match gpu.launch(kernel, *grid, *block, kernargs, *lds, &self.config.launch) {
                     Ok(_) => Ok(()),
                     Err(error) => {
@@ -245,8 +284,13 @@ impl Runtime {
                 .filter(|index| !done[*index] && nodes[*index].after.iter().all(|before| done[*before]))
                 .collect();
             // Edges lead from earlier nodes to later ones, so one is always ready.
-            let Some(first) = ready.first() else { return Err(hipError_t::hipErrorUnknown) };
-            let index = self.random.as_mut().map_or(*first, |random| ready[random.below(ready.len())]);
+            let Some(first) = ready.first() else {
+                return Err(hipError_t::hipErrorUnknown);
+            };
+            let index = self
+                .random
+                .as_mut()
+                .map_or(*first, |random| ready[random.below(ready.len())]);
             self.act(device, &nodes[index].action)?;
             done[index] = true;
         }

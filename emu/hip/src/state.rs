@@ -107,7 +107,10 @@ pub fn last_error(reset: bool) -> hipError_t {
 /// Runs one call on the state: with the lock held, errors remembered for the thread, panics kept from the caller.
 pub fn enter(name: &'static str, body: impl FnOnce(&mut Runtime) -> Status) -> hipError_t {
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut state = RUNTIME.get_or_init(|| Mutex::new(create())).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = RUNTIME
+            .get_or_init(|| Mutex::new(create()))
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let runtime = state.as_mut().map_err(|error| *error)?;
         if runtime.faults.hit(FaultKind::Lost) {
             runtime.lost = true;
@@ -191,7 +194,9 @@ impl Runtime {
 
     /// The thread's device.
     pub fn current(&mut self) -> Result<&mut Device, hipError_t> {
-        self.devices.get_mut(current_device()).ok_or(hipError_t::hipErrorNoDevice)
+        self.devices
+            .get_mut(current_device())
+            .ok_or(hipError_t::hipErrorNoDevice)
     }
 
     /// The thread's device, unless a kernel went wrong on it.

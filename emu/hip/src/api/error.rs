@@ -38,5 +38,7 @@ pub unsafe extern "C" fn hipGetErrorName(code: hipError_t) -> *const c_char {
 /// None needed; the text lives as long as the program.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipGetErrorString(code: hipError_t) -> *const c_char {
-    describe(code).map_or(c"unrecognized error code", |(_, text)| text).as_ptr()
+    describe(code)
+        .map_or(c"unrecognized error code", |(_, text)| text)
+        .as_ptr()
 }

@@ -88,7 +88,16 @@ fn create(runtime: &mut Runtime, event: *mut hipEvent_t, flags: c_uint) -> Statu
     let device = this_device(runtime)?;
     let id = runtime.handle(Handle::Event);
     let timing = flags & hipEventDisableTiming == 0;
-    runtime.events.insert(id, Event { device, timing, state: Recorded::Never, records: 0, time: None });
+    runtime.events.insert(
+        id,
+        Event {
+            device,
+            timing,
+            state: Recorded::Never,
+            records: 0,
+            time: None,
+        },
+    );
     put(event, id as hipEvent_t)
 }
 
@@ -99,7 +108,12 @@ pub(super) fn record(runtime: &mut Runtime, event: u64, stream: hipStream_t) -> 
     }
     let stream = stream_of(runtime, stream)?;
     if let Some(capture) = runtime.stream(stream)?.capture {
-        let nodes = runtime.captures.get(&capture).and_then(|c| c.frontier.get(&stream)).cloned().unwrap_or_default();
+        let nodes = runtime
+            .captures
+            .get(&capture)
+            .and_then(|c| c.frontier.get(&stream))
+            .cloned()
+            .unwrap_or_default();
         let event = runtime.events.get_mut(&event).ok_or(BAD_HANDLE)?;
         event.state = Recorded::In { capture, nodes };
         return Ok(());

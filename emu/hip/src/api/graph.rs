@@ -6,8 +6,8 @@ use crate::pointer::put;
 use crate::queue::Action;
 use crate::state::{Handle, Runtime};
 use hip_sys::{
-    hipError_t, hipGraph_t, hipGraphExec_t, hipGraphExecUpdateResult, hipGraphNode_t, hipStream_t, hipStreamCaptureMode,
-    hipStreamCaptureStatus,
+    hipError_t, hipGraph_t, hipGraphExec_t, hipGraphExecUpdateResult, hipGraphNode_t, hipStream_t,
+    hipStreamCaptureMode, hipStreamCaptureStatus,
 };
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_ulonglong};
@@ -167,7 +167,11 @@ fn instantiate(runtime: &mut Runtime, exec: *mut hipGraphExec_t, graph: hipGraph
 impl Runtime {
     /// Ends a capture: its streams work as before.
     pub(super) fn end(&mut self, capture: u64) -> Option<Capture> {
-        for stream in self.streams.values_mut().filter(|stream| stream.capture == Some(capture)) {
+        for stream in self
+            .streams
+            .values_mut()
+            .filter(|stream| stream.capture == Some(capture))
+        {
             stream.capture = None;
         }
         self.captures.remove(&capture)

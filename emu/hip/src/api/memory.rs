@@ -277,7 +277,6 @@ const DEVICE: u32 = 2;
 /// `hipPointerAttribute_t` of ROCm 6 and 7.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[expect(non_camel_case_types, reason = "HIP's name")]
 pub struct hipPointerAttribute_t {
     /// `hipMemoryType`.
     pub kind: u32,
@@ -299,12 +298,28 @@ struct Facts {
 fn facts(runtime: &Runtime, address: u64) -> Result<Facts, hipError_t> {
     match runtime.owner(address) {
         Owner::Device(device) => {
-            let (base, size) = runtime.devices[device].gpu.memory().allocation(address).ok_or(INVALID)?;
-            Ok(Facts { kind: DEVICE, device, base, size, flags: 0 })
+            let (base, size) = runtime.devices[device]
+                .gpu
+                .memory()
+                .allocation(address)
+                .ok_or(INVALID)?;
+            Ok(Facts {
+                kind: DEVICE,
+                device,
+                base,
+                size,
+                flags: 0,
+            })
         }
         Owner::Pinned => {
             let (base, pinned) = runtime.pinned.range(..=address).next_back().ok_or(INVALID)?;
-            Ok(Facts { kind: HOST, device: pinned.device, base: *base, size: pinned.size, flags: pinned.flags })
+            Ok(Facts {
+                kind: HOST,
+                device: pinned.device,
+                base: *base,
+                size: pinned.size,
+                flags: pinned.flags,
+            })
         }
         Owner::Pageable => Err(INVALID),
     }
@@ -322,7 +337,12 @@ fn allocate(runtime: &mut Runtime, pointer: *mut *mut c_void, size: usize) -> St
         report(&format!("out of memory on request: {size} bytes"));
         return Err(hipError_t::hipErrorOutOfMemory);
     }
-    let address = runtime.current()?.gpu.memory().alloc(size as u64).map_err(|error| of_memory(&error))?;
+    let address = runtime
+        .current()?
+        .gpu
+        .memory()
+        .alloc(size as u64)
+        .map_err(|error| of_memory(&error))?;
     put(pointer, address as *mut c_void)
 }
 
@@ -338,7 +358,15 @@ impl Runtime {
         for device in 0..self.devices.len() {
             self.map_host(device, address, size)?;
         }
-        self.pinned.insert(address, Pinned { size, device: current_device(), flags, layout });
+        self.pinned.insert(
+            address,
+            Pinned {
+                size,
+                device: current_device(),
+                flags,
+                layout,
+            },
+        );
         Ok(())
     }
 

@@ -167,13 +167,19 @@ hip! {
 fn active_blocks(runtime: &Runtime, function: &Function, block: u32, shared: usize) -> u32 {
     let arch = runtime.devices[function.device].gpu.arch();
     let info = function.kernel.info();
-    let lds = info.group_segment.saturating_add(u32::try_from(shared).unwrap_or(u32::MAX));
+    let lds = info
+        .group_segment
+        .saturating_add(u32::try_from(shared).unwrap_or(u32::MAX));
     if lds > arch.lds_bytes {
         return 0;
     }
     let waves = function.kernel.occupancy(arch, block, 0) * arch.simds_per_cu;
     let by_waves = waves / block.div_ceil(info.wave_size.max(1)).max(1);
-    if lds == 0 { by_waves } else { by_waves.min(arch.lds_bytes / lds) }
+    if lds == 0 {
+        by_waves
+    } else {
+        by_waves.min(arch.lds_bytes / lds)
+    }
 }
 
 fn refused(error: LoadError) -> hipError_t {
@@ -195,7 +201,14 @@ fn load(runtime: &mut Runtime, module: *mut hipModule_t, image: *const c_void) -
     let object = CodeObject::load_for(&bytes, gpu.arch()).map_err(refused)?;
     let loaded = gpu.load(object, disassembler).map_err(refused)?;
     let id = runtime.handle(Handle::Module);
-    runtime.modules.insert(id, LoadedModule { device, module: loaded, functions: BTreeMap::new() });
+    runtime.modules.insert(
+        id,
+        LoadedModule {
+            device,
+            module: loaded,
+            functions: BTreeMap::new(),
+        },
+    );
     put(module, id as hipModule_t)
 }
 

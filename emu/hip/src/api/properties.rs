@@ -13,7 +13,7 @@ use std::ffi::{c_char, c_int, c_uint};
 /// `hipDeviceProp_tR0600`, field by field as in ROCm 7.2's header.
 #[repr(C)]
 #[derive(Clone, Copy)]
-#[expect(non_snake_case, non_camel_case_types, missing_docs, reason = "HIP's names; HIP's header documents them")]
+#[expect(non_snake_case, reason = "HIP's names; HIP's header documents them")]
 pub struct hipDeviceProp_tR0600 {
     pub name: [c_char; 256],
     pub uuid: [u8; 16],
@@ -221,9 +221,9 @@ fn attribute_of(runtime: &Runtime, device: usize, attribute: hipDeviceAttribute_
         A::hipDeviceAttributeComputeCapabilityMinor => {
             i64::from(minor.chars().next().and_then(|digit| digit.to_digit(16)).unwrap_or(0))
         }
-        A::hipDeviceAttributeTotalGlobalMem => {
-            i64::try_from(runtime.devices[device].gpu.memory().capacity()).unwrap_or(i64::MAX).min(i64::from(i32::MAX))
-        }
+        A::hipDeviceAttributeTotalGlobalMem => i64::try_from(runtime.devices[device].gpu.memory().capacity())
+            .unwrap_or(i64::MAX)
+            .min(i64::from(i32::MAX)),
         A::hipDeviceAttributePciBusId => device as i64 + 1,
         A::hipDeviceAttributePciDeviceId | A::hipDeviceAttributePciDomainID => 0,
         A::hipDeviceAttributeCanMapHostMemory
@@ -238,7 +238,7 @@ fn attribute_of(runtime: &Runtime, device: usize, attribute: hipDeviceAttribute_
         A::hipDeviceAttributeTextureAlignment | A::hipDeviceAttributeTexturePitchAlignment => 256,
         A::hipDeviceAttributeMaxPitch | A::hipDeviceAttributeTotalConstantMemory => i64::from(i32::MAX),
         // What remains are clocks, caches, textures and features that the emulator does not have.
-        A(number) if number <= 92 || (10000..=10020).contains(&number) => 0,
+        hipDeviceAttribute_t(number) if number <= 92 || (10000..=10020).contains(&number) => 0,
         _ => return Err(INVALID),
     };
     Ok(value as c_int)
@@ -253,7 +253,10 @@ mod tests {
     fn the_struct_is_laid_out_as_in_the_header() {
         assert_eq!(size_of::<hipDeviceProp_tR0600>(), SIZE_OF);
         assert_eq!(std::mem::offset_of!(hipDeviceProp_tR0600, gcnArchName), GCN_ARCH_NAME);
-        assert_eq!(std::mem::offset_of!(hipDeviceProp_tR0600, multiProcessorCount), MULTI_PROCESSOR_COUNT);
+        assert_eq!(
+            std::mem::offset_of!(hipDeviceProp_tR0600, multiProcessorCount),
+            MULTI_PROCESSOR_COUNT
+        );
     }
     const SIZE_OF: usize = 1472;
     const GCN_ARCH_NAME: usize = 1160;

@@ -111,6 +111,8 @@ fn create(runtime: &mut Runtime, stream: *mut hipStream_t, flags: c_uint, priori
     let id = runtime.handle(Handle::Stream);
     let weight = runtime.weight();
     let priority = priority.clamp(PRIORITY_GREATEST, PRIORITY_LEAST);
-    runtime.streams.insert(id, Stream::new(device, flags == 0, priority, weight));
+    runtime
+        .streams
+        .insert(id, Stream::new(device, flags == 0, priority, weight));
     put(stream, id as hipStream_t)
 }
