@@ -43,3 +43,37 @@ fn saxpy_on_every_arch() {
         assert!(unknown.unknown().is_empty(), "{arch}: {:?}", unknown.unknown());
     }
 }
+
+/// Older code objects, and kernel arguments that the command processor loads into registers before the first
+/// instruction, give the same numbers.
+#[test]
+fn code_object_versions_and_preloaded_arguments() {
+    let preload = ["-mllvm", "-amdgpu-kernarg-preload-count=8"];
+    let variants: [(&str, &[&str], u8, bool); 5] = [
+        ("gfx90a", &["-mcode-object-version=5"], 5, false),
+        ("gfx1100", &["-mcode-object-version=5"], 5, false),
+        ("gfx90a", &["-mcode-object-version=6"], 6, false),
+        ("gfx942", &preload, 6, true),
+        ("gfx950", &preload, 6, true),
+    ];
+    for (arch, options, version, preloaded) in variants {
+        let device = match Device::try_new(SOURCE, arch, options) {
+            Ok(device) => device,
+            Err(common::NoCode::Skipped(reason)) => {
+                println!("skipped: {reason}");
+                return;
+            }
+            Err(common::NoCode::Refused(log)) => panic!("{arch}: {log}"),
+        };
+        assert_eq!(device.module.object().version(), version, "{arch}");
+        let words = device.kernel("saxpy").info().descriptor.preload_length;
+        assert_eq!(words > 0, preloaded, "{arch}: {words} words are preloaded");
+        let x: Vec<f32> = (0..256).map(|i| i as f32 * 0.25 + 1.0).collect();
+        let (px, py) = (device.upload(&x), device.upload(&x));
+        device.run("saxpy", 2, 128, &[Arg::Ptr(py), Arg::Ptr(px), Arg::F32(3.0), Arg::I32(256)]);
+        let got: Vec<f32> = device.download(py, 256);
+        for (value, x) in got.iter().zip(&x) {
+            assert_eq!(*value, 3.0f32.mul_add(*x, 1.0), "{arch} {options:?}");
+        }
+    }
+}
