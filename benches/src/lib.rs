@@ -18,7 +18,9 @@ pub fn median(times: &mut [f64]) -> f64 {
 pub fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
 }
 
 /// Makes a graph of about `nodes` nodes: transformer-like layers in decomposed spelling (LayerNorm and GELU from their
@@ -36,7 +38,9 @@ pub fn layers(nodes: usize) -> Graph {
         layer += 1;
         let constant = |g: &mut Graph, shape: &[usize]| {
             let n: usize = shape.iter().product();
-            let values: Vec<f32> = (0..n).map(|i| ((i as u32 * 31 + layer * 17) % 97) as f32 / 97.0 - 0.5).collect();
+            let values: Vec<f32> = (0..n)
+                .map(|i| ((i as u32 * 31 + layer * 17) % 97) as f32 / 97.0 - 0.5)
+                .collect();
             let tensor = HostTensor::from_f32(shape, &values).expect("as many values as the shape has");
             g.add_constant(None, tensor, at())
         };
@@ -45,7 +49,11 @@ pub fn layers(nodes: usize) -> Graph {
             g.add(op, operands, at()).expect("well typed").into()
         };
         // (x − mean) / √(mean((x − mean)²) + ε) · scale + bias
-        let mean = Op::Reduce { op: graphc::ir::op::ReduceOp::Mean, axes: vec![1], keep_dims: true };
+        let mean = Op::Reduce {
+            op: graphc::ir::op::ReduceOp::Mean,
+            axes: vec![1],
+            keep_dims: true,
+        };
         let m = add(&mut g, mean.clone(), &[x]);
         let centred = add(&mut g, Op::binary(BinaryOp::Sub), &[x, m]);
         let square = add(&mut g, Op::binary(BinaryOp::Mul), &[centred, centred]);
@@ -57,7 +65,11 @@ pub fn layers(nodes: usize) -> Graph {
         let (scale, bias) = (constant(&mut g, &[WIDTH]), constant(&mut g, &[WIDTH]));
         let scaled = add(&mut g, Op::binary(BinaryOp::Mul), &[normal, scale]);
         let h = add(&mut g, Op::binary(BinaryOp::Add), &[scaled, bias]);
-        let contract = Op::Contract(Contract { transpose_lhs: false, transpose_rhs: false, out: DType::F32 });
+        let contract = Op::Contract(Contract {
+            transpose_lhs: false,
+            transpose_rhs: false,
+            out: DType::F32,
+        });
         let (w, b) = (constant(&mut g, &[WIDTH, WIDTH]), constant(&mut g, &[WIDTH]));
         let h = add(&mut g, contract.clone(), &[h, w]);
         let h = add(&mut g, Op::binary(BinaryOp::Add), &[h, b]);

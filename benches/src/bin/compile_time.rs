@@ -35,12 +35,17 @@ fn main() -> graphc::Result<()> {
         options.optimize.verify = false;
         options
     };
-    println!("{:<28} {:>8} {:>10} {:>10} {:>9} {:>10}", "graph", "nodes", "import ms", "build ms", "launches", "peak MiB");
+    println!(
+        "{:<28} {:>8} {:>10} {:>10} {:>9} {:>10}",
+        "graph", "nodes", "import ms", "build ms", "launches", "peak MiB"
+    );
     for path in &args.models {
         let (mut imports, mut builds, mut last) = (Vec::new(), Vec::new(), (0, 0));
         for _ in 0..5 {
             let start = Instant::now();
-            let Model::Graph(graph) = load(path, &Default::default())? else { continue };
+            let Model::Graph(graph) = load(path, &Default::default())? else {
+                continue;
+            };
             imports.push(start.elapsed().as_secs_f64() * 1e3);
             let start = Instant::now();
             let built = build(&graph, &options())?;
@@ -59,7 +64,10 @@ fn main() -> graphc::Result<()> {
         );
     }
     let mut before: Option<(usize, f64)> = None;
-    for size in [1_000, 3_000, 10_000, 30_000].into_iter().filter(|n| *n <= args.largest) {
+    for size in [1_000, 3_000, 10_000, 30_000]
+        .into_iter()
+        .filter(|n| *n <= args.largest)
+    {
         let graph = layers(size);
         let nodes = graph.nodes().len();
         let mut times = Vec::new();

@@ -50,7 +50,10 @@ struct Times {
 
 impl Times {
     fn new() -> Times {
-        Times { best: f64::INFINITY, medians: Vec::new() }
+        Times {
+            best: f64::INFINITY,
+            medians: Vec::new(),
+        }
     }
     fn median(&mut self) -> f64 {
         median(&mut self.medians)
@@ -67,9 +70,14 @@ fn main() -> graphc::Result<()> {
     let mut over = Vec::new();
     for path in &args.models {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let Model::Graph(graph) = load(path, &Default::default())? else { continue };
+        let Model::Graph(graph) = load(path, &Default::default())? else {
+            continue;
+        };
         let built = build(&graph, &BuildOptions::new(vec![Target::cpu()], OptLevel::O2))?;
-        let options = LoadOptions { threads: args.threads, ..LoadOptions::default() };
+        let options = LoadOptions {
+            threads: args.threads,
+            ..LoadOptions::default()
+        };
         let exe = Executable::load(Arc::new(built.program), 0, &options)?;
         let inputs = arrays::read(&path.with_extension("in.npz"))?;
         let outputs = exe.run(&inputs)?;
@@ -78,12 +86,19 @@ fn main() -> graphc::Result<()> {
         if expected.exists() {
             error = 0.0;
             for (output, want) in &arrays::read(&expected)? {
-                if let Some(Ok(d)) = outputs.get(output).map(|got| graphc::compare::compare(got, want, 1e-3, 1e-4)) {
+                if let Some(Ok(d)) = outputs
+                    .get(output)
+                    .map(|got| graphc::compare::compare(got, want, 1e-3, 1e-4))
+                {
                     error = f64::max(error, d.max_abs);
                 }
             }
         }
-        let steps = if args.profile { profile(&exe, &inputs, args.runs)? } else { Vec::new() };
+        let steps = if args.profile {
+            profile(&exe, &inputs, args.runs)?
+        } else {
+            Vec::new()
+        };
         let (mut ours, mut ort) = (Times::new(), Times::new());
         for _ in 0..args.rounds {
             let mut times = Vec::new();
@@ -107,10 +122,7 @@ fn main() -> graphc::Result<()> {
         let (our_median, ort_median) = (ours.median(), ort.median());
         println!(
             "{name:<20} {:>9.2} ms {:>9.2} ms {:>9.2} ms {:>9.2} ms {ratio:>7.2} {error:>10.1e}",
-            ours.best,
-            our_median,
-            ort.best,
-            ort_median,
+            ours.best, our_median, ort.best, ort_median,
         );
         let total: f64 = steps.iter().map(|(_, us)| us).sum();
         for (name, us) in &steps {
@@ -120,7 +132,11 @@ fn main() -> graphc::Result<()> {
             over.push(name);
         }
     }
-    if over.is_empty() { Ok(()) } else { Err(graphc::Error::Mismatch(format!("over the limit: {}", over.join(", ")))) }
+    if over.is_empty() {
+        Ok(())
+    } else {
+        Err(graphc::Error::Mismatch(format!("over the limit: {}", over.join(", "))))
+    }
 }
 
 /// The best time of each step in microseconds.

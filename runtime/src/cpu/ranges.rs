@@ -82,7 +82,7 @@ pub(crate) fn split(kernel: &Kernel, loops: &Loops, cx: &Prepare<'_>) -> Result<
     cuts.dedup();
     let points: i64 = loops.parallel.iter().map(|a| space.extents[a.index()]).product();
     let ranges = cuts.len() - 1;
-    if ranges < 2 || ranges > MOST_RANGES || points / (ranges as i64) < RANGE_POINTS {
+    if !(2..=MOST_RANGES).contains(&ranges) || points / (ranges as i64) < RANGE_POINTS {
         return Ok(Vec::new());
     }
     Ok(cuts

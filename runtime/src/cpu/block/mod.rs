@@ -10,6 +10,7 @@ pub(crate) mod compile;
 pub(crate) mod memory;
 pub(crate) mod ops;
 pub(crate) mod run;
+mod slots;
 
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::DType;

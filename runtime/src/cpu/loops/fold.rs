@@ -1,0 +1,77 @@
+//! What a fold combines with, begins with and prefers.
+
+use ir::op::{BinaryOp, ReduceOp};
+use ir::types::{DType, Scalar};
+
+use crate::cpu::block::compile::scalar_bits;
+use crate::cpu::block::{Class, ops};
+use crate::cpu::env::Env;
+
+pub(crate) fn binary_of(op: ReduceOp) -> BinaryOp {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => BinaryOp::Add,
+        ReduceOp::Prod => BinaryOp::Mul,
+        ReduceOp::Max | ReduceOp::ArgMax => BinaryOp::Max,
+        ReduceOp::Min | ReduceOp::ArgMin => BinaryOp::Min,
+        ReduceOp::All => BinaryOp::And,
+        ReduceOp::Any => BinaryOp::Or,
+    }
+}
+
+pub(crate) fn combine(env: &Env<'_>, op: ReduceOp, dtype: DType, a: u64, b: u64) -> u64 {
+    ops::binary_scalar(env.isa, binary_of(op), dtype, a, b)
+}
+
+/// What a fold of nothing gives.
+pub(crate) fn neutral(op: ReduceOp, dtype: DType) -> u64 {
+    let float = matches!(Class::of(dtype), Class::F32 | Class::F64);
+    let value = match op {
+        ReduceOp::Sum | ReduceOp::Mean => Scalar::zero(dtype),
+        ReduceOp::Prod | ReduceOp::All if float => Scalar::Float(1.0),
+        ReduceOp::Prod | ReduceOp::All if dtype == DType::Bool => Scalar::Bool(true),
+        ReduceOp::Prod => Scalar::Int(1),
+        ReduceOp::All => Scalar::Int(-1),
+        ReduceOp::Any => Scalar::zero(dtype),
+        ReduceOp::Max | ReduceOp::ArgMax if float => Scalar::Float(f64::NEG_INFINITY),
+        ReduceOp::Min | ReduceOp::ArgMin if float => Scalar::Float(f64::INFINITY),
+        ReduceOp::Max | ReduceOp::ArgMax if dtype == DType::Bool => Scalar::Bool(false),
+        ReduceOp::Min | ReduceOp::ArgMin if dtype == DType::Bool => Scalar::Bool(true),
+        ReduceOp::Max | ReduceOp::ArgMax => Scalar::Int(match dtype {
+            DType::I64 => i64::MIN,
+            DType::U8 | DType::U4 => 0,
+            d => -(1i64 << (d.bits() - 1)),
+        }),
+        ReduceOp::Min | ReduceOp::ArgMin => Scalar::Int(match dtype {
+            DType::I64 => i64::MAX,
+            DType::U8 => 255,
+            DType::U4 => 15,
+            d => (1i64 << (d.bits() - 1)) - 1,
+        }),
+    };
+    scalar_bits(dtype, value)
+}
+
+/// Says whether `new` takes the place of `old`: strictly better, NaN better than any number.
+pub(crate) fn better(op: ReduceOp, class: Class, new: u64, old: u64) -> bool {
+    let most = op == ReduceOp::ArgMax;
+    let float = |a: f64, b: f64| {
+        if b.is_nan() {
+            false
+        } else if a.is_nan() {
+            true
+        } else if most {
+            a > b
+        } else {
+            a < b
+        }
+    };
+    match class {
+        Class::F32 => float(
+            f64::from(f32::from_bits(new as u32)),
+            f64::from(f32::from_bits(old as u32)),
+        ),
+        Class::F64 => float(f64::from_bits(new), f64::from_bits(old)),
+        _ if most => (new as i64) > old as i64,
+        _ => (new as i64) < old as i64,
+    }
+}

@@ -1,0 +1,156 @@
+//! The shape of blocks: which dims they take pieces of, and the order in which points are walked.
+
+use ir::kernel::{Expr, Kernel, Stmt};
+
+use super::{Accesses, Analysis};
+use crate::cpu::affine::reachable;
+
+/// Loops over some dims and blocks over two more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Nest {
+    /// `(dim, extent)`, outermost first.
+    pub outer: Vec<(usize, i64)>,
+    pub row: Option<Strip>,
+    pub col: Option<Strip>,
+}
+
+/// A dim that blocks take a piece of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strip {
+    pub dim: usize,
+    pub extent: i64,
+    pub block: i64,
+}
+
+impl Strip {
+    fn blocks(&self) -> i64 {
+        (self.extent + self.block - 1) / self.block.max(1)
+    }
+}
+impl Nest {
+    /// How many blocks there are; 0 when any extent is.
+    pub(crate) fn blocks(&self) -> usize {
+        let outer: i64 = self.outer.iter().map(|(_, e)| *e).product();
+        (outer * self.row.map_or(1, |s| s.blocks()) * self.col.map_or(1, |s| s.blocks())).max(0) as usize
+    }
+
+    /// Sets `idx` to the origin of a block and returns its rows and columns.
+    pub(crate) fn seek(&self, block: usize, idx: &mut [i64]) -> (usize, usize) {
+        let mut rest = block as i64;
+        let mut strip = |s: Option<Strip>| match s {
+            None => 1,
+            Some(s) => {
+                let at = rest % s.blocks() * s.block;
+                rest /= s.blocks();
+                idx[s.dim] = at;
+                s.block.min(s.extent - at) as usize
+            }
+        };
+        let cols = strip(self.col);
+        let rows = strip(self.row);
+        for (dim, extent) in self.outer.iter().rev() {
+            idx[*dim] = rest % extent;
+            rest /= extent;
+        }
+        (rows, cols)
+    }
+}
+
+/// Chooses the way through: by rows when the folded axis is the contiguous one and long enough.
+pub(super) fn by_rows(a: &Analysis<'_>, stmts: &[Stmt], accesses: &Accesses, kernel: &Kernel) -> bool {
+    if stmts.iter().any(|s| matches!(s, Stmt::Update { .. })) {
+        return a.own.iter().any(|dims| !dims.is_empty());
+    }
+    let mut rows = 0usize;
+    let mut cols = 0usize;
+    let mut longest = 0;
+    let inner = a.parallel.last().copied();
+    for (stmt, own) in stmts.iter().zip(&a.own) {
+        let Stmt::Fold { value, .. } = stmt else { continue };
+        let Some(last) = own.last() else { continue };
+        longest = longest.max(a.extents[*last]);
+        for id in reachable(kernel, &[*value]) {
+            let Expr::Load { index, .. } = kernel.exprs[id] else {
+                continue;
+            };
+            let Some(form) = a.roots.get(&index) else { continue };
+            rows += usize::from(form.get(*last).abs() == 1);
+            cols += usize::from(inner.is_some_and(|d| form.get(d) == 1));
+        }
+    }
+    let folds = stmts.iter().any(|s| matches!(s, Stmt::Fold { .. }));
+    let has_own = a.own.iter().any(|dims| !dims.is_empty());
+    if !folds {
+        // Stores with axes of their own alone.
+        return has_own && a.parallel.is_empty();
+    }
+    let _ = accesses;
+    match inner {
+        None => true,
+        Some(d) => rows > cols && (longest >= 16 || a.extents[d] < 16) || (rows == cols && longest > a.extents[d]),
+    }
+}
+
+/// Chooses the block's dims and size.
+pub(super) fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, lanes: usize, ordered: bool) -> Nest {
+    let Some(&last) = parallel.last() else {
+        return Nest::default();
+    };
+    let unit_store = |d: usize| accesses.stores.iter().filter(|s| s.get(d) == 1).count();
+    let col = if ordered {
+        last
+    } else {
+        parallel
+            .iter()
+            .rev()
+            .copied()
+            .filter(|d| extents[*d] > 1)
+            .max_by_key(|d| (unit_store(*d), usize::from(*d == last)))
+            .unwrap_or(last)
+    };
+    let others: Vec<usize> = parallel.iter().copied().filter(|d| *d != col).collect();
+    // A load that is contiguous along another dim is read in tiles.
+    let transposed = others
+        .iter()
+        .copied()
+        .find(|d| extents[*d] > 1 && accesses.loads.iter().any(|l| l.get(*d) == 1 && l.get(col).abs() > 1));
+    let lanes = lanes as i64;
+    let balanced = |extent: i64, most: i64| -> i64 {
+        let most = most.clamp(1, extent.max(1));
+        let pieces = (extent.max(1) + most - 1) / most;
+        (extent.max(1) + pieces - 1) / pieces
+    };
+    let (row, cols, rows) = match transposed {
+        Some(d) if !ordered => {
+            let cols = balanced(extents[col], 32);
+            (Some(d), cols, balanced(extents[d], lanes / cols))
+        }
+        _ => {
+            let cols = balanced(extents[col], lanes);
+            let row = if ordered { None } else { others.last().copied() };
+            match row {
+                Some(d) if cols == extents[col] && cols * 2 <= lanes => {
+                    (Some(d), cols, balanced(extents[d], lanes / cols))
+                }
+                _ => (None, cols, 1),
+            }
+        }
+    };
+    Nest {
+        outer: others
+            .iter()
+            .filter(|d| Some(**d) != row)
+            .map(|d| (*d, extents[*d]))
+            .collect(),
+        row: row.map(|dim| Strip {
+            dim,
+            extent: extents[dim],
+            block: rows,
+        }),
+        col: Some(Strip {
+            dim: col,
+            extent: extents[col],
+            block: cols,
+        }),
+    }
+}

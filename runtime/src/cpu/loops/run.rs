@@ -1,0 +1,222 @@
+//! Runs one stage on one block: programs, folds and updates.
+
+use ir::entity::Entity;
+use ir::op::ReduceOp;
+
+use super::fold::{better, binary_of, combine, neutral};
+use super::{Action, Stage};
+use crate::cpu::block::memory::{fill, get_lane, read, set_lane, write};
+use crate::cpu::block::{Class, Frame, Val, ops};
+use crate::cpu::env::Env;
+use crate::cpu::kernels::rows::{Reduce, reduce_row};
+
+impl Stage {
+    pub(super) unsafe fn run(
+        &self,
+        env: &Env<'_>,
+        params: &[*mut u8],
+        idx: &mut [i64],
+        (rows, cols): (usize, usize),
+        externals: &[Val],
+        vars: *mut Val,
+        scratch: *mut u8,
+    ) {
+        // SAFETY: the contract of `LoopsExec::run`; offsets were laid out when it was prepared.
+        unsafe {
+            let lanes = rows * cols;
+            if let Action::Fold {
+                op, dtype, acc, best, ..
+            } = &self.action
+            {
+                let n = if self.own_blocks { 1 } else { lanes };
+                let arg = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
+                fill(
+                    Class::of(*dtype),
+                    scratch.add(*acc),
+                    0,
+                    n,
+                    if arg { 0 } else { neutral(*op, *dtype) },
+                );
+                if arg {
+                    scratch.add(*best).cast::<u64>().write_bytes(0xff, n);
+                }
+            }
+            let mut results = [Val {
+                ptr: std::ptr::null_mut(),
+                bits: 0,
+            }; 2];
+            let inner_blocks = self.inner.blocks();
+            for block in 0..inner_blocks {
+                let own = self.inner.seek(block, idx);
+                let (rows, cols) = if self.own_blocks { own } else { (rows, cols) };
+                let frame = Frame {
+                    isa: env.isa,
+                    idx,
+                    rows,
+                    cols,
+                    params,
+                    scratch: scratch.add(self.at),
+                };
+                match &self.action {
+                    Action::Lets(lets) => {
+                        // Results go straight to their variables, in order.
+                        self.program.run(&frame, externals, &mut []);
+                        let vals = frame.scratch.cast::<Val>();
+                        for (reg, var) in self.program.results.iter().zip(lets) {
+                            vars.add(var.index()).write(vals.add(usize::from(reg.0)).read());
+                        }
+                    }
+                    Action::Fold { .. } => {
+                        self.program.run(&frame, externals, &mut results);
+                        self.accumulate(env, results[0], rows * cols, block, idx, scratch);
+                    }
+                    Action::Update {
+                        param,
+                        dtype,
+                        elements,
+                        op,
+                    } => {
+                        self.program.run(&frame, externals, &mut results);
+                        let buffer = params[*param];
+                        let (class, ui, uv) = (
+                            Class::of(*dtype),
+                            self.program.is_uniform(0),
+                            self.program.is_uniform(1),
+                        );
+                        for l in 0..rows * cols {
+                            let at = if ui {
+                                results[0].bits
+                            } else {
+                                get_lane(Class::I64, results[0].ptr, l)
+                            } as i64;
+                            let new = if uv {
+                                results[1].bits
+                            } else {
+                                get_lane(class, results[1].ptr, l)
+                            };
+                            if at < 0 || at >= *elements {
+                                continue;
+                            }
+                            let value = match op {
+                                None => new,
+                                Some(op) => combine(env, *op, *dtype, read(*dtype, buffer, at), new),
+                            };
+                            write(*dtype, buffer, at, value);
+                        }
+                    }
+                }
+            }
+            for (dim, _) in &self.inner.outer {
+                idx[*dim] = 0;
+            }
+            for strip in [self.inner.row, self.inner.col].into_iter().flatten() {
+                idx[strip.dim] = 0;
+            }
+            if let Action::Fold { var, dtype, acc, .. } = &self.action {
+                let ptr = scratch.add(*acc);
+                let bits = if self.own_blocks {
+                    get_lane(Class::of(*dtype), ptr, 0)
+                } else {
+                    0
+                };
+                vars.add(var.index()).write(Val { ptr, bits });
+            }
+        }
+    }
+
+    /// Folds one block of values in.
+    unsafe fn accumulate(&self, env: &Env<'_>, value: Val, lanes: usize, block: usize, idx: &[i64], scratch: *mut u8) {
+        let Action::Fold {
+            op,
+            value: from,
+            dtype,
+            acc,
+            best,
+            steps,
+            ..
+        } = &self.action
+        else {
+            return;
+        };
+        let (class, uniform) = (self.program.class(0), self.program.is_uniform(0));
+        // SAFETY: accumulators have as many lanes as the block, one where the fold has its own blocks.
+        unsafe {
+            let acc = scratch.add(*acc);
+            let lane = |l: usize| {
+                if uniform {
+                    value.bits
+                } else {
+                    get_lane(class, value.ptr, l)
+                }
+            };
+            if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) {
+                let best = scratch.add(*best).cast::<u64>();
+                let position = |l: usize| match (self.own_blocks, self.inner.col) {
+                    (true, Some(col)) => idx[col.dim] + l as i64,
+                    (true, None) => 0,
+                    (false, _) => steps.iter().fold(0, |p, (d, e)| p * e + idx[*d]),
+                };
+                for l in 0..lanes {
+                    let slot = if self.own_blocks { 0 } else { l };
+                    let first = if self.own_blocks {
+                        block == 0 && l == 0
+                    } else {
+                        block == 0
+                    };
+                    let new = lane(l);
+                    if first || better(*op, class, new, best.add(slot).read()) {
+                        best.add(slot).write(new);
+                        acc.cast::<i64>().add(slot).write(position(l));
+                    }
+                }
+                return;
+            }
+            let same = *from == *dtype || (Class::of(*from) == Class::F32 && Class::of(*dtype) == Class::F32);
+            if self.own_blocks {
+                let mut sum = get_lane(Class::of(*dtype), acc, 0);
+                let kind = match op {
+                    ReduceOp::Sum => Some(Reduce::Sum),
+                    ReduceOp::Prod => Some(Reduce::Prod),
+                    ReduceOp::Max => Some(Reduce::Max),
+                    ReduceOp::Min => Some(Reduce::Min),
+                    _ => None,
+                };
+                match kind {
+                    Some(kind) if class == Class::F32 && same && !uniform => {
+                        let part = reduce_row(env.isa, kind, value.ptr.cast(), lanes);
+                        sum = combine(env, *op, *dtype, sum, u64::from(part.to_bits()));
+                    }
+                    _ => {
+                        for l in 0..lanes {
+                            let v = if same {
+                                lane(l)
+                            } else {
+                                ops::cast_scalar(*from, *dtype, lane(l))
+                            };
+                            sum = combine(env, *op, *dtype, sum, v);
+                        }
+                    }
+                }
+                return set_lane(Class::of(*dtype), acc, 0, sum);
+            }
+            if same {
+                let target = Val { ptr: acc, bits: 0 };
+                return ops::binary(
+                    env.isa,
+                    binary_of(*op),
+                    *dtype,
+                    acc,
+                    (target, false),
+                    (value, uniform),
+                    0,
+                    lanes,
+                );
+            }
+            for l in 0..lanes {
+                let v = ops::cast_scalar(*from, *dtype, lane(l));
+                let old = get_lane(Class::of(*dtype), acc, l);
+                set_lane(Class::of(*dtype), acc, l, combine(env, *op, *dtype, old, v));
+            }
+        }
+    }
+}
