@@ -402,7 +402,15 @@ fn wmma_gfx11() {
         |row, k| vec![(row, k), (row + 16, k)],
         |row, column| (column + 16 * (row % 2), row / 2),
     );
-    wmma("gfx1100", &cases, 16, 8, a_order, c_order);
+    wmma("gfx1100", &cases, 32, 16, 8, a_order, c_order);
+    // Waves of 64 lanes: four copies of A and B, and a quarter of the rows in each sixteen lanes.
+    let cases = [
+        Wmma { builtin: "wmma_f32_16x16x16_f16_w64", input: "f16", output: "f32", call: "a[l], b[l], c[l]" },
+        Wmma { builtin: "wmma_f32_16x16x16_bf16_w64", input: "bf16s", output: "f32", call: "a[l], b[l], c[l]" },
+        Wmma { builtin: "wmma_i32_16x16x16_iu8_w64", input: "iu8", output: "i32", call: "true, a[l], true, b[l], c[l], false" },
+    ];
+    let a_order = |row: usize, k: usize| (0..4).map(|copy| (row + 16 * copy, k)).collect();
+    wmma("gfx1100", &cases, 64, 16, 4, a_order, |row, column| (column + 16 * (row % 4), row / 4));
 }
 
 /// WMMA of gfx12: eight of a row's sixteen values in each half of the wave.
@@ -449,6 +457,7 @@ fn wmma_gfx12() {
     wmma(
         "gfx1201",
         &cases,
+        32,
         8,
         8,
         |row, k| vec![(row + 16 * (k / 8), k % 8)],
@@ -459,6 +468,7 @@ fn wmma_gfx12() {
 fn wmma(
     arch: &str,
     cases: &[Wmma],
+    lanes: usize,
     per_lane: usize,
     results: usize,
     a_order: fn(usize, usize) -> Vec<(usize, usize)>,
@@ -480,14 +490,20 @@ fn wmma(
              int l = threadIdx.x; d[l] = __builtin_amdgcn_{}({});\n}}\n",
             case.builtin, case.call
         );
-        let Some(device) = Device::new(&source, arch) else {
-            return;
+        let options: &[&str] = if lanes == 64 { &["-mwavefrontsize64"] } else { &[] };
+        let device = match Device::try_new(&source, arch, options) {
+            Ok(device) => device,
+            Err(NoCode::Skipped(reason)) => {
+                println!("skipped: {reason}");
+                return;
+            }
+            Err(NoCode::Refused(log)) => panic!("{arch} {}: {log}", case.builtin),
         };
         let mut random = Random::new(77);
         let (iw, ow) = (width(case.input), width(case.output));
         let (mut a, mut b, mut c) = ([0f64; 256], [0f64; 256], [0f64; 256]);
-        let (mut a_bytes, mut b_bytes) = (vec![0u8; 32 * per_lane * iw], vec![0u8; 32 * per_lane * iw]);
-        let mut c_bytes = vec![0u8; 32 * stored * ow];
+        let (mut a_bytes, mut b_bytes) = (vec![0u8; lanes * per_lane * iw], vec![0u8; lanes * per_lane * iw]);
+        let mut c_bytes = vec![0u8; lanes * stored * ow];
         for row in 0..16 {
             for k in 0..16 {
                 for (values, bytes) in [(&mut a, &mut a_bytes), (&mut b, &mut b_bytes)] {
@@ -521,7 +537,7 @@ fn wmma(
         ];
         let d = device.alloc(c_bytes.len());
         let args = [d, buffers[0], buffers[1], buffers[2]].map(Arg::Ptr);
-        if let Err(error) = device.try_run("tile", 1, 32, &args) {
+        if let Err(error) = device.try_run("tile", 1, lanes as u32, &args) {
             failures.push(format!("{} {arch}: {error}", case.builtin));
             continue;
         }

@@ -367,3 +367,104 @@ fn block_scales() {
         }
     }
 }
+
+/// Four-bit integers through WMMA: sixteen of a row in two registers on gfx11, eight in one on gfx12.
+#[test]
+fn four_bit_wmma() {
+    for (arch, builtin, ty, per_lane) in [
+        ("gfx1100", "wmma_i32_16x16x16_iu4_w32", "__attribute__((ext_vector_type(2))) int", 16usize),
+        ("gfx1201", "wmma_i32_16x16x16_iu4_w32_gfx12", "int", 8),
+    ] {
+        for (a_signed, b_signed) in [(true, true), (false, true), (false, false)] {
+            let source = format!(
+                "typedef {ty} A; typedef int C __attribute__((ext_vector_type(8)));\n\
+                 extern \"C\" __global__ void tile(C* d, const A* a, const A* b) {{ int l = threadIdx.x; C c = {{}};\n\
+                 d[l] = __builtin_amdgcn_{builtin}({a_signed}, a[l], {b_signed}, b[l], c, false); }}"
+            );
+            let Some(device) = Device::new(&source, arch) else { return };
+            let mut random = Random::new(8);
+            let mut tile = || -> Vec<u8> { (0..256).map(|_| random.below(16) as u8).collect() };
+            let (a, b) = (tile(), tile());
+            // Nibble k of row r.
+            let lay = |tile: &[u8]| -> Vec<u8> {
+                let mut bytes = vec![0u8; 32 * per_lane / 2];
+                for lane in 0..32 {
+                    for e in 0..per_lane {
+                        let k = if per_lane == 16 { e } else { 8 * (lane / 16) + e };
+                        bytes[lane * per_lane / 2 + e / 2] |= tile[lane % 16 * 16 + k] << (4 * (e % 2));
+                    }
+                }
+                bytes
+            };
+            let d = device.alloc(1024);
+            let args = [d, device.upload(&lay(&a)), device.upload(&lay(&b))].map(Arg::Ptr);
+            device.run("tile", 1, 32, &args);
+            let got: Vec<i32> = device.download(d, 256);
+            let value = |bits: u8, signed: bool| if signed { i32::from((bits << 4) as i8 >> 4) } else { bits.into() };
+            for row in 0..16 {
+                for column in 0..16 {
+                    let want: i32 = (0..16)
+                        .map(|k| value(a[row * 16 + k], a_signed) * value(b[column * 16 + k], b_signed))
+                        .sum();
+                    let (lane, index) = if arch == "gfx1100" {
+                        (column + 16 * (row % 2), row / 2)
+                    } else {
+                        (column + 16 * (row / 8), row % 8)
+                    };
+                    assert_eq!(got[lane * 8 + index], want, "{arch} {a_signed} {b_signed} ({row}, {column})");
+                }
+            }
+        }
+    }
+}
+
+/// gfx950's products of four-bit and six-bit floats: e2m1, e2m3 and e3m2.
+#[test]
+fn four_and_six_bit_floats() {
+    let decode = |bits: u32, exponent_bits: u32, mantissa_bits: u32| -> f64 {
+        let bias = (1i32 << (exponent_bits - 1)) - 1;
+        let exponent = (bits >> mantissa_bits & ((1 << exponent_bits) - 1)) as i32;
+        let fraction = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
+        let value =
+            if exponent == 0 { fraction * 2f64.powi(1 - bias) } else { (1.0 + fraction) * 2f64.powi(exponent - bias) };
+        if bits >> (exponent_bits + mantissa_bits) & 1 == 1 { -value } else { value }
+    };
+    for (code, exponent_bits, mantissa_bits) in [(4, 2, 1), (2, 2, 3), (3, 3, 2)] {
+        let width = 1 + exponent_bits + mantissa_bits;
+        let source = format!(
+            "typedef int A __attribute__((ext_vector_type(8))); typedef float C __attribute__((ext_vector_type(4)));\n\
+             extern \"C\" __global__ void tile(C* d, const A* a, const A* b) {{ int l = threadIdx.x; C c = {{}};\n\
+             d[l] = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(a[l], b[l], c, {code}, {code}, 0, 128, 0, 127); }}"
+        );
+        let Some(device) = Device::new(&source, "gfx950") else { return };
+        let mut random = Random::new(21);
+        let mut tile = || -> Vec<u32> { (0..16 * 128).map(|_| random.below(1 << width) as u32).collect() };
+        let (a, b) = (tile(), tile());
+        let lay = |tile: &[u32]| -> Vec<u8> {
+            let mut bytes = vec![0u8; 64 * 32];
+            for lane in 0..64usize {
+                for e in 0..32usize {
+                    let bits = tile[lane % 16 * 128 + 32 * (lane / 16) + e];
+                    for bit in 0..width as usize {
+                        let at = e * width as usize + bit;
+                        bytes[lane * 32 + at / 8] |= ((bits >> bit & 1) as u8) << (at % 8);
+                    }
+                }
+            }
+            bytes
+        };
+        let d = device.alloc(1024);
+        let args = [d, device.upload(&lay(&a)), device.upload(&lay(&b))].map(Arg::Ptr);
+        device.run("tile", 1, 64, &args);
+        let got: Vec<f32> = device.download(d, 256);
+        for row in 0..16 {
+            for column in 0..16 {
+                let value = |bits: u32| decode(bits, exponent_bits, mantissa_bits);
+                // A's scale of 128 doubles.
+                let want: f64 = (0..128).map(|k| 2.0 * value(a[row * 128 + k]) * value(b[column * 128 + k])).sum();
+                let result = f64::from(got[(column + 16 * (row / 4)) * 4 + row % 4]);
+                assert!((result - want).abs() < 1e-3, "format {code} ({row}, {column}): {result}, not {want}");
+            }
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! Operations between lanes, accumulation registers, and indexed register moves.
 
+use super::float::{exp2_f32, log2_f32, rcp_f32, rsq_f32, sqrt_f32};
 use super::lanes::i1;
 use super::operand::{Build, Out, Src, Ty};
 use super::simd::Lanes;
@@ -11,6 +12,16 @@ pub(crate) fn build(b: &mut Build<'_>, name: &str) -> Option<Result<Exec, String
         "v_readfirstlane_b32" => readlane(b, true),
         "v_readlane_b32" => readlane(b, false),
         "v_writelane_b32" => writelane(b),
+        "v_s_rcp_f32" => scalar(b, rcp_f32),
+        "v_s_rsq_f32" => scalar(b, rsq_f32),
+        "v_s_sqrt_f32" => scalar(b, sqrt_f32),
+        "v_s_exp_f32" => scalar(b, exp2_f32),
+        "v_s_log_f32" => scalar(b, log2_f32),
+        "v_s_rcp_f16" => scalar_half(b, |x| 1.0 / x),
+        "v_s_rsq_f16" => scalar_half(b, |x| (1.0 / f64::from(x).sqrt()) as f32),
+        "v_s_sqrt_f16" => scalar_half(b, f32::sqrt),
+        "v_s_exp_f16" => scalar_half(b, |x| f64::from(x).exp2() as f32),
+        "v_s_log_f16" => scalar_half(b, |x| f64::from(x).log2() as f32),
         "v_accvgpr_read_b32" | "v_accvgpr_write_b32" | "v_accvgpr_mov_b32" | "v_accvgpr_read" | "v_accvgpr_write" => {
             i1(b, |x| x)
         }
@@ -50,6 +61,31 @@ fn readlane(b: &Build<'_>, first: bool) -> Result<Exec, String> {
             other => other.uniform(w).unwrap_or(0),
         };
         w.write_s(target, value);
+        Ok(Flow::Next)
+    }))
+}
+
+/// A transcendental of a scalar register (gfx12): computed once, whatever lanes are on.
+fn scalar<F: Fn(f32) -> f32 + Copy + Send + Sync + 'static>(b: &Build<'_>, f: F) -> Result<Exec, String> {
+    let (target, post) = (b.mask_out(0)?, b.post());
+    let source = b.input(b.operand(1)?, 0, Ty::F32)?;
+    Ok(Box::new(move |w, _| {
+        let (mut buffer, mut mask) = ([0; 64], u64::MAX);
+        let value = f32::from_bits(source.fetch(w, &mut buffer, &mut mask)[0]);
+        w.write_s(target, post.f32(f(value)).to_bits());
+        Ok(Flow::Next)
+    }))
+}
+
+/// The same of the half in a scalar register's lower 16 bits; the upper ones become zero.
+fn scalar_half<F: Fn(f32) -> f32 + Copy + Send + Sync + 'static>(b: &Build<'_>, f: F) -> Result<Exec, String> {
+    let (target, post) = (b.mask_out(0)?, b.post());
+    let source = b.input(b.operand(1)?, 0, Ty::F16)?;
+    Ok(Box::new(move |w, _| {
+        let (mut buffer, mut mask) = ([0; 64], u64::MAX);
+        let bits = source.fetch(w, &mut buffer, &mut mask)[0] as u16;
+        let value = post.f32(f(half::f16::from_bits(bits).to_f32()));
+        w.write_s(target, u32::from(half::f16::from_f32(value).to_bits()));
         Ok(Flow::Next)
     }))
 }
