@@ -18,8 +18,14 @@ pub type Arrays = IndexMap<String, HostTensor>;
 /// # Errors
 /// A file that cannot be read, is not of its kind, or holds an element type that graphc does not have.
 pub fn read(path: &Path) -> Result<Arrays> {
-    let bad = |message: String| Error::Arrays { path: path.to_owned(), message };
-    let stem = || path.file_stem().map_or_else(|| "input".to_owned(), |s| s.to_string_lossy().into_owned());
+    let bad = |message: String| Error::Arrays {
+        path: path.to_owned(),
+        message,
+    };
+    let stem = || {
+        path.file_stem()
+            .map_or_else(|| "input".to_owned(), |s| s.to_string_lossy().into_owned())
+    };
     match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
         "npz" => {
             let file = File::open(path).map_err(Error::io("read", path))?;
@@ -28,7 +34,9 @@ pub fn read(path: &Path) -> Result<Arrays> {
             let names: Vec<String> = archive.array_names().map(str::to_owned).collect();
             let mut arrays = Arrays::new();
             for name in names {
-                let array = archive.by_name(&name).map_err(|e| bad(format!("array {name:?}: {e}")))?;
+                let array = archive
+                    .by_name(&name)
+                    .map_err(|e| bad(format!("array {name:?}: {e}")))?;
                 let Some(array) = array else { continue };
                 let tensor = decode(array).map_err(|e| bad(format!("array {name:?}: {e}")))?;
                 arrays.insert(name, tensor);
@@ -50,7 +58,9 @@ pub fn read(path: &Path) -> Result<Arrays> {
             }
             Ok(arrays)
         }
-        other => Err(bad(format!("unknown kind of file {other:?}; arrays are read from .npz, .npy and .safetensors"))),
+        other => Err(bad(format!(
+            "unknown kind of file {other:?}; arrays are read from .npz, .npy and .safetensors"
+        ))),
     }
 }
 
@@ -71,10 +81,14 @@ fn element_type(code: &str) -> Option<DType> {
 }
 
 fn decode<R: Read>(array: NpyFile<R>) -> std::result::Result<HostTensor, String> {
-    let NpyType::Plain(ty) = array.dtype() else { return Err("structured arrays are not supported".to_owned()) };
+    let NpyType::Plain(ty) = array.dtype() else {
+        return Err("structured arrays are not supported".to_owned());
+    };
     let code = ty.to_string();
     let dtype = element_type(&code).ok_or_else(|| {
-        format!("element type {code:?} is not supported; known: float16/32/64, int8/16/32/64, uint8 and bool, little-endian")
+        format!(
+            "element type {code:?} is not supported; known: float16/32/64, int8/16/32/64, uint8 and bool, little-endian"
+        )
     })?;
     let shape: Vec<usize> = array.shape().iter().map(|d| *d as usize).collect();
     let fortran = array.order() == Order::Fortran;
@@ -132,8 +146,14 @@ fn to_row_major<T: Copy>(values: &[T], shape: &[usize]) -> Vec<T> {
 /// # Errors
 /// A file that cannot be written, or an extension that is neither.
 pub fn write(path: &Path, arrays: &Arrays) -> Result<()> {
-    let bad = |message: String| Error::Arrays { path: path.to_owned(), message };
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let bad = |message: String| Error::Arrays {
+        path: path.to_owned(),
+        message,
+    };
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(Error::io("write", path))?;
     match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
         "npz" => {
@@ -147,10 +167,23 @@ pub fn write(path: &Path, arrays: &Arrays) -> Result<()> {
             let mut out = file.as_file_mut();
             encode_npy(&mut out, &arrays[0]).map_err(|e| bad(e.to_string()))?;
         }
-        "npy" => return Err(bad(format!("an .npy file holds one array, not {}; write .npz", arrays.len()))),
-        other => return Err(bad(format!("unknown kind of file {other:?}; arrays are written as .npz or .npy"))),
+        "npy" => {
+            return Err(bad(format!(
+                "an .npy file holds one array, not {}; write .npz",
+                arrays.len()
+            )));
+        }
+        other => {
+            return Err(bad(format!(
+                "unknown kind of file {other:?}; arrays are written as .npz or .npy"
+            )));
+        }
     }
-    file.persist(path).map_err(|e| Error::Io { doing: "write", path: path.to_owned(), source: e.error })?;
+    file.persist(path).map_err(|e| Error::Io {
+        doing: "write",
+        path: path.to_owned(),
+        source: e.error,
+    })?;
     Ok(())
 }
 
@@ -200,7 +233,11 @@ fn encode_npz<W: std::io::Write + std::io::Seek>(
 ) -> std::io::Result<()> {
     let shape: Vec<u64> = tensor.shape.iter().map(|d| *d as u64).collect();
     by_type!(tensor, |values| {
-        let mut w = out.array(name, Default::default())?.default_dtype().shape(&shape).begin_nd()?;
+        let mut w = out
+            .array(name, Default::default())?
+            .default_dtype()
+            .shape(&shape)
+            .begin_nd()?;
         w.extend(values)?;
         w.finish()
     })
@@ -209,7 +246,11 @@ fn encode_npz<W: std::io::Write + std::io::Seek>(
 fn encode_npy<W: std::io::Write>(out: &mut W, tensor: &HostTensor) -> std::io::Result<()> {
     let shape: Vec<u64> = tensor.shape.iter().map(|d| *d as u64).collect();
     by_type!(tensor, |values| {
-        let mut w = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(out).begin_nd()?;
+        let mut w = npyz::WriteOptions::new()
+            .default_dtype()
+            .shape(&shape)
+            .writer(out)
+            .begin_nd()?;
         w.extend(values)?;
         w.finish()
     })
@@ -224,11 +265,26 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("a.npz");
         let mut arrays = Arrays::new();
-        for dtype in [DType::F32, DType::F16, DType::F64, DType::I64, DType::I32, DType::I16, DType::I8, DType::U8] {
+        for dtype in [
+            DType::F32,
+            DType::F16,
+            DType::F64,
+            DType::I64,
+            DType::I32,
+            DType::I16,
+            DType::I8,
+            DType::U8,
+        ] {
             let values: Vec<f64> = (0..6).map(|v| f64::from(v) * 1.5).collect();
-            arrays.insert(dtype.name().to_owned(), HostTensor::from_f64(dtype, [2, 3], &values).expect("6 values"));
+            arrays.insert(
+                dtype.name().to_owned(),
+                HostTensor::from_f64(dtype, [2, 3], &values).expect("6 values"),
+            );
         }
-        arrays.insert("flag".into(), HostTensor::from_i64(DType::Bool, [3], &[1, 0, 1]).expect("3 values"));
+        arrays.insert(
+            "flag".into(),
+            HostTensor::from_i64(DType::Bool, [3], &[1, 0, 1]).expect("3 values"),
+        );
         arrays.insert("none".into(), HostTensor::from_f32([0, 4], &[]).expect("no values"));
         arrays.sort_keys();
         write(&path, &arrays).expect("writable");
@@ -244,7 +300,11 @@ mod tests {
     #[test]
     fn damaged_files_are_errors() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        for (name, bytes) in [("a.npz", &b"PK nonsense"[..]), ("b.npy", b"\x93NUMPY\x01\x00\xff"), ("c.txt", b"")] {
+        for (name, bytes) in [
+            ("a.npz", &b"PK nonsense"[..]),
+            ("b.npy", b"\x93NUMPY\x01\x00\xff"),
+            ("c.txt", b""),
+        ] {
             let path = dir.path().join(name);
             std::fs::write(&path, bytes).expect("writable");
             let error = read(&path).expect_err("damaged");

@@ -32,13 +32,25 @@ pub fn compare(got: &HostTensor, want: &HostTensor, rtol: f64, atol: f64) -> Res
         return Err(format!("shape {:?} where {:?} was expected", got.shape, want.shape));
     }
     let (g, w) = (got.to_f64(), want.to_f64());
-    let mut d = Difference { max_abs: 0.0, max_rel: 0.0, worst: 0, got: 0.0, want: 0.0, mismatches: 0, elements: g.len() };
+    let mut d = Difference {
+        max_abs: 0.0,
+        max_rel: 0.0,
+        worst: 0,
+        got: 0.0,
+        want: 0.0,
+        mismatches: 0,
+        elements: g.len(),
+    };
     let mut worst_excess = f64::NEG_INFINITY;
     for (i, (g, w)) in g.iter().zip(&w).enumerate() {
         let same = g == w || (g.is_nan() && w.is_nan());
         let abs = if same { 0.0 } else { (g - w).abs() };
         // A NaN or infinite difference is outside any tolerance.
-        let excess = if abs.is_finite() { abs - (atol + rtol * w.abs()) } else { f64::INFINITY };
+        let excess = if abs.is_finite() {
+            abs - (atol + rtol * w.abs())
+        } else {
+            f64::INFINITY
+        };
         if excess > 0.0 {
             d.mismatches += 1;
         }
@@ -46,7 +58,11 @@ pub fn compare(got: &HostTensor, want: &HostTensor, rtol: f64, atol: f64) -> Res
             worst_excess = excess;
             (d.worst, d.got, d.want) = (i, *g, *w);
         }
-        d.max_abs = if abs.is_nan() || d.max_abs.is_nan() { f64::NAN } else { d.max_abs.max(abs) };
+        d.max_abs = if abs.is_nan() || d.max_abs.is_nan() {
+            f64::NAN
+        } else {
+            d.max_abs.max(abs)
+        };
         if *w != 0.0 && abs.is_finite() {
             d.max_rel = d.max_rel.max(abs / w.abs());
         }
@@ -66,9 +82,21 @@ mod tests {
     fn differences_are_found() {
         let d = compare(&tensor(&[1.0, 2.0, 3.5]), &tensor(&[1.0, 2.0, 3.0]), 1e-3, 1e-3).expect("same shape");
         assert_eq!((d.mismatches, d.worst, d.max_abs), (1, 2, 0.5));
-        assert!(compare(&tensor(&[f32::NAN]), &tensor(&[f32::NAN]), 0.0, 0.0).expect("same shape").is_within());
-        assert!(!compare(&tensor(&[f32::NAN]), &tensor(&[1.0]), 1.0, 1.0).expect("same shape").is_within());
-        assert!(!compare(&tensor(&[f32::INFINITY]), &tensor(&[f32::NEG_INFINITY]), 1.0, 1.0).expect("same").is_within());
+        assert!(
+            compare(&tensor(&[f32::NAN]), &tensor(&[f32::NAN]), 0.0, 0.0)
+                .expect("same shape")
+                .is_within()
+        );
+        assert!(
+            !compare(&tensor(&[f32::NAN]), &tensor(&[1.0]), 1.0, 1.0)
+                .expect("same shape")
+                .is_within()
+        );
+        assert!(
+            !compare(&tensor(&[f32::INFINITY]), &tensor(&[f32::NEG_INFINITY]), 1.0, 1.0)
+                .expect("same")
+                .is_within()
+        );
         assert!(compare(&tensor(&[1.0]), &tensor(&[1.0, 2.0]), 0.0, 0.0).is_err());
     }
 }

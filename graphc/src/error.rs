@@ -7,7 +7,11 @@ use std::path::PathBuf;
 pub enum Error {
     /// A file could not be read or written.
     #[error("cannot {doing} {}: {source}", path.display())]
-    Io { doing: &'static str, path: PathBuf, source: std::io::Error },
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
     /// An ONNX model could not be imported.
     #[error(transparent)]
     Import(#[from] frontend::onnx::ImportError),

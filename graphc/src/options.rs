@@ -50,7 +50,8 @@ impl Settings {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let home_cache = || {
             let base = get("XDG_CACHE_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
-            base.or_else(|| get("HOME").map(|h| PathBuf::from(h).join(".cache"))).map(|b| b.join("graphc"))
+            base.or_else(|| get("HOME").map(|h| PathBuf::from(h).join(".cache")))
+                .map(|b| b.join("graphc"))
         };
         let cache_dir = match get("GRAPHC_CACHE") {
             Some(v) if v == "off" || v.is_empty() => None,

@@ -18,14 +18,25 @@ fn splitmix(state: &mut u64) -> u64 {
 /// # Errors
 /// A size that the bindings do not give.
 pub fn tensor(name: &str, ty: &TensorType, bindings: &Bindings, seed: u64) -> Result<HostTensor> {
-    let shape: Vec<usize> = ty.shape.eval(bindings)?.into_iter().map(|d| d.max(0) as usize).collect();
+    let shape: Vec<usize> = ty
+        .shape
+        .eval(bindings)?
+        .into_iter()
+        .map(|d| d.max(0) as usize)
+        .collect();
     let elements: usize = shape.iter().product();
-    let mut state = name.bytes().fold(seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let mut state = name
+        .bytes()
+        .fold(seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     let values: Vec<f64> = (0..elements)
         .map(|_| {
             let bits = splitmix(&mut state);
             let unit = (bits >> 11) as f64 / (1u64 << 53) as f64;
-            if ty.dtype.is_float() { unit * 2.0 - 1.0 } else { f64::from(u8::from(unit >= 0.25 || ty.dtype == DType::I4)) }
+            if ty.dtype.is_float() {
+                unit * 2.0 - 1.0
+            } else {
+                f64::from(u8::from(unit >= 0.25 || ty.dtype == DType::I4))
+            }
         })
         .collect();
     HostTensor::from_f64(ty.dtype, shape, &values).map_err(|e| Error::Config(e.to_string()))
@@ -41,11 +52,16 @@ pub fn bindings(symbols: &Symbols, sizes: &[(String, i64)]) -> Result<Bindings> 
         let symbol = ir::Symbol::new(name);
         let Some(info) = symbols.get(&symbol) else {
             let known: Vec<&str> = symbols.keys().map(ir::Symbol::name).collect();
-            return Err(Error::Config(format!("the model has no size {name:?}; its sizes are {known:?}")));
+            return Err(Error::Config(format!(
+                "the model has no size {name:?}; its sizes are {known:?}"
+            )));
         };
         if *size < info.min || info.max.is_some_and(|m| *size > m) {
             let max = info.max.map_or("∞".to_owned(), |m| m.to_string());
-            return Err(Error::Config(format!("{name} = {size} is outside its bounds {}..={max}", info.min)));
+            return Err(Error::Config(format!(
+                "{name} = {size} is outside its bounds {}..={max}",
+                info.min
+            )));
         }
         bindings.insert(symbol, *size);
     }

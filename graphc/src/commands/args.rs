@@ -31,7 +31,9 @@ impl ModelArgs {
             options = options.size(text).map_err(|e| Error::Config(format!("--size: {e}")))?;
         }
         for text in &self.shapes {
-            options = options.shape(text).map_err(|e| Error::Config(format!("--shape: {e}")))?;
+            options = options
+                .shape(text)
+                .map_err(|e| Error::Config(format!("--shape: {e}")))?;
         }
         Ok(options)
     }
@@ -65,7 +67,9 @@ impl BuildArgs {
         if let Some(d) = dtype
             && !matches!(d, DType::F32 | DType::F16 | DType::BF16)
         {
-            return Err(Error::Config(format!("--dtype {d}: models are computed in f32, f16 or bf16")));
+            return Err(Error::Config(format!(
+                "--dtype {d}: models are computed in f32, f16 or bf16"
+            )));
         }
         let mut options = BuildOptions::new(targets, level).dtype(dtype);
         options.optimize.libraries = !self.no_libraries;
@@ -84,7 +88,9 @@ pub fn targets(text: &str) -> Result<Vec<Target>> {
         }
     }
     if targets.is_empty() {
-        return Err(Error::Config("--target names no target; `graphc targets` lists them".to_owned()));
+        return Err(Error::Config(
+            "--target names no target; `graphc targets` lists them".to_owned(),
+        ));
     }
     Ok(targets)
 }

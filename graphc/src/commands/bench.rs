@@ -55,14 +55,19 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     let inputs = run::inputs(plan, given, Some(0))?;
     let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
     let declared: Vec<_> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
-    let bindings = ir::graph::bind_shapes(&plan.symbols, &declared, &shapes).map_err(|e| Error::Config(e.to_string()))?;
+    let bindings =
+        ir::graph::bind_shapes(&plan.symbols, &declared, &shapes).map_err(|e| Error::Config(e.to_string()))?;
     let peak = arena::place(plan, &bindings)?.total;
     let threads = args.threads.unwrap_or(context.settings.threads);
     let start = Instant::now();
     let executable = Executable::load(
         program.clone(),
         variant,
-        &LoadOptions { threads, profile: args.profile, ..LoadOptions::default() },
+        &LoadOptions {
+            threads,
+            profile: args.profile,
+            ..LoadOptions::default()
+        },
     )?;
     let loading = start.elapsed();
     let progress = output::bar(context, "running", args.runs);
@@ -79,9 +84,17 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     progress.finish_and_clear();
     times.sort_by(f64::total_cmp);
     let middle = times.len() / 2;
-    let median = if times.len() % 2 == 1 { times[middle] } else { (times[middle - 1] + times[middle]) / 2.0 };
+    let median = if times.len() % 2 == 1 {
+        times[middle]
+    } else {
+        (times[middle - 1] + times[middle]) / 2.0
+    };
     let flops = plan.flops.eval(&bindings)? as f64;
-    let steps: Vec<_> = executable.profile().into_iter().map(|s| json!({ "step": s.name, "us": s.micros })).collect();
+    let steps: Vec<_> = executable
+        .profile()
+        .into_iter()
+        .map(|s| json!({ "step": s.name, "us": s.micros }))
+        .collect();
     match args.format {
         Format::Json => output::print_json(&json!({
             "median_ms": median, "min_ms": times[0], "compile_ms": compile.as_secs_f64() * 1e3,

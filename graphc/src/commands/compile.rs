@@ -62,9 +62,10 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     writable(path)?;
     let mut program = load::load(&args.model, &args.build, targets, context)?.program;
     let stats = load::compile_kernels(&mut program, context)?;
-    program
-        .save(path)
-        .map_err(|e| Error::Artifact { path: path.clone(), message: e.to_string() })?;
+    program.save(path).map_err(|e| Error::Artifact {
+        path: path.clone(),
+        message: e.to_string(),
+    })?;
     let size = std::fs::metadata(path).map_err(Error::io("read", path))?.len();
     let targets: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
     output::note(
@@ -83,8 +84,13 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
 
 /// Finds out before the work, not after it, whether the artifact can be written.
 fn writable(path: &std::path::Path) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
-    tempfile::NamedTempFile::new_in(folder).map(drop).map_err(Error::io("write", path))?;
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(std::path::Path::new("."));
+    tempfile::NamedTempFile::new_in(folder)
+        .map(drop)
+        .map_err(Error::io("write", path))?;
     if path.is_dir() {
         return Err(Error::Config(format!("{} is a folder", path.display())));
     }
@@ -94,9 +100,15 @@ fn writable(path: &std::path::Path) -> Result<()> {
 fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> Result<String> {
     if matches!(stage, Stage::Graph | Stage::Dot) {
         let Model::Graph(graph) = driver::load(&args.model.model, &args.model.import()?)? else {
-            return Err(Error::Config("an artifact no longer holds its graph; emit plan, hip or asm".to_owned()));
+            return Err(Error::Config(
+                "an artifact no longer holds its graph; emit plan, hip or asm".to_owned(),
+            ));
         };
-        return Ok(if stage == Stage::Graph { graph.to_string() } else { ir::graph::dot::dot(&graph) });
+        return Ok(if stage == Stage::Graph {
+            graph.to_string()
+        } else {
+            ir::graph::dot::dot(&graph)
+        });
     }
     let mut loaded = load::load(&args.model, &args.build, targets, context)?;
     let mut text = String::new();
@@ -110,7 +122,9 @@ fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> R
         }
         match (stage, loaded.reports.get(i)) {
             (Stage::Core | Stage::Schedule, None) => {
-                return Err(Error::Config("an artifact no longer holds its graph; emit plan, hip or asm".to_owned()));
+                return Err(Error::Config(
+                    "an artifact no longer holds its graph; emit plan, hip or asm".to_owned(),
+                ));
             }
             (Stage::Core, Some(r)) => text += &r.core.to_string(),
             (Stage::Schedule, Some(r)) => text += &r.schedule_text(),
@@ -138,7 +152,10 @@ fn asm(program: &mut ir::Program, context: &Context) -> Result<String> {
     for variant in &program.variants {
         for code in variant.code.values().flatten() {
             for listing in compiler.disassemble(code)? {
-                text += &format!("// {} for {}\n{}:\n", listing.kernel, variant.plan.target, listing.kernel);
+                text += &format!(
+                    "// {} for {}\n{}:\n",
+                    listing.kernel, variant.plan.target, listing.kernel
+                );
                 for instruction in &listing.instructions {
                     text += &format!("  {:#06x}  {}\n", instruction.offset, instruction.text.trim());
                 }
@@ -146,7 +163,9 @@ fn asm(program: &mut ir::Program, context: &Context) -> Result<String> {
         }
     }
     if text.is_empty() {
-        return Err(Error::Config("none of the targets has machine code of ours (cpu, sm_90)".to_owned()));
+        return Err(Error::Config(
+            "none of the targets has machine code of ours (cpu, sm_90)".to_owned(),
+        ));
     }
     Ok(text)
 }

@@ -26,7 +26,9 @@ pub struct Args {
 pub fn run(args: &Args, _context: &Context) -> Result<()> {
     let targets = args::targets(&args.target)?;
     let Model::Graph(graph) = driver::load(&args.model.model, &args.model.import()?)? else {
-        return Err(Error::Config("an artifact no longer holds its graph; explain the model it was made from".to_owned()));
+        return Err(Error::Config(
+            "an artifact no longer holds its graph; explain the model it was made from".to_owned(),
+        ));
     };
     let built = driver::build(&graph, &args.build.options(targets)?)?;
     let mut all = Vec::new();
@@ -75,14 +77,27 @@ fn text(target: &str, r: &VariantReport) -> String {
     text += "\nedges through memory\n";
     for e in &r.fusion.unfused {
         let (from, to) = (e.producer, e.consumer);
-        text += &format!("  {} from {from} to {to}: {}\n", label(&r.core, e.value.node), e.reason.text());
+        text += &format!(
+            "  {} from {from} to {to}: {}\n",
+            label(&r.core, e.value.node),
+            e.reason.text()
+        );
     }
     text
 }
 
 fn describe(graph: &Graph, region: &Region) -> String {
-    let nodes: Vec<String> = region.nodes.iter().map(|n| graph.node(*n).op.name().to_owned()).collect();
-    format!("{}: {} at {}", region.kind.name(), nodes.join(" "), graph.node(region.anchor).origin)
+    let nodes: Vec<String> = region
+        .nodes
+        .iter()
+        .map(|n| graph.node(*n).op.name().to_owned())
+        .collect();
+    format!(
+        "{}: {} at {}",
+        region.kind.name(),
+        nodes.join(" "),
+        graph.node(region.anchor).origin
+    )
 }
 
 fn as_json(target: &str, r: &VariantReport) -> serde_json::Value {

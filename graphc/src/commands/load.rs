@@ -27,7 +27,10 @@ pub fn load(model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>, context:
             let Build { program, reports } = driver::build(&graph, &build.options(targets)?)?;
             Ok(Loaded { program, reports })
         }
-        Model::Program(program) => Ok(Loaded { program: *program, reports: Vec::new() }),
+        Model::Program(program) => Ok(Loaded {
+            program: *program,
+            reports: Vec::new(),
+        }),
     }
 }
 
@@ -39,7 +42,10 @@ pub fn variant(program: &Program, target: &Target) -> Result<usize> {
         .iter()
         .position(|v| v.plan.target == *target)
         .or_else(|| program.variants.iter().position(|v| v.plan.target.name == target.name))
-        .ok_or_else(|| Error::NoVariant { wanted: target.to_string(), have: have() })
+        .ok_or_else(|| Error::NoVariant {
+            wanted: target.to_string(),
+            have: have(),
+        })
 }
 
 /// The program and arguments that compile kernels in processes of their own: this binary.
@@ -49,14 +55,18 @@ pub fn worker() -> Option<Vec<OsString>> {
 
 /// The program and arguments that disassemble for the emulator in a process of their own: this binary.
 pub fn emulator_worker() -> Option<Vec<OsString>> {
-    Some(vec![std::env::current_exe().ok()?.into_os_string(), DISASSEMBLER_VERB.into()])
+    Some(vec![
+        std::env::current_exe().ok()?.into_os_string(),
+        DISASSEMBLER_VERB.into(),
+    ])
 }
 
 /// Makes the code objects of a program that lacks them.
 pub fn compile_kernels(program: &mut Program, context: &Context) -> Result<CacheStats> {
-    let missing = program.variants.iter().any(|v| {
-        v.plan.target.platform == ir::target::Platform::Hip && v.code.values().any(Option::is_none)
-    });
+    let missing = program
+        .variants
+        .iter()
+        .any(|v| v.plan.target.platform == ir::target::Platform::Hip && v.code.values().any(Option::is_none));
     if !missing {
         return Ok(CacheStats::default());
     }

@@ -82,7 +82,10 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<()> {
-    let context = Context { settings: Settings::from_env()?, quiet: cli.quiet };
+    let context = Context {
+        settings: Settings::from_env()?,
+        quiet: cli.quiet,
+    };
     match cli.verb {
         Verb::Run(args) => run::run(&args, &context),
         Verb::Compile(args) => compile::run(&args, &context),

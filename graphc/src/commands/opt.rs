@@ -35,7 +35,10 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
     let names = passes::pipeline::names();
     for name in args.stop_after.iter().chain(&args.print_after) {
         if name != "all" && !names.contains(&name.as_str()) {
-            return Err(Error::Config(format!("unknown pass {name:?}; known: {}", names.join(", "))));
+            return Err(Error::Config(format!(
+                "unknown pass {name:?}; known: {}",
+                names.join(", ")
+            )));
         }
     }
     options.stop_after = args.stop_after.clone();
@@ -55,7 +58,13 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
     output::print(&core.to_string())?;
     if args.time {
         for p in &report.passes {
-            eprintln!("{:>9.3} ms {:>7} nodes {} {}", p.seconds * 1e3, p.nodes, if p.changed { "*" } else { " " }, p.pass);
+            eprintln!(
+                "{:>9.3} ms {:>7} nodes {} {}",
+                p.seconds * 1e3,
+                p.nodes,
+                if p.changed { "*" } else { " " },
+                p.pass
+            );
         }
     }
     Ok(())

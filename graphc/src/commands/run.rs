@@ -82,8 +82,14 @@ fn on_device(args: &Args, given: Arrays, context: &Context) -> Result<Arrays> {
     let inputs = inputs(&program.variants[variant].plan, given, args.random.then_some(args.seed))?;
     let threads = args.threads.unwrap_or(context.settings.threads);
     let busy = output::spinner(context, "running");
-    let executable =
-        Executable::load(program.clone(), variant, &LoadOptions { threads, ..LoadOptions::default() })?;
+    let executable = Executable::load(
+        program.clone(),
+        variant,
+        &LoadOptions {
+            threads,
+            ..LoadOptions::default()
+        },
+    )?;
     let outputs = executable.run(&inputs)?;
     busy.finish_and_clear();
     Ok(outputs)
@@ -120,7 +126,9 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     for (name, tensor) in &outputs {
         report.output(name, tensor);
     }
-    let verdict = expected.map(|e| report.compare(&outputs, &e, args.rtol, args.atol)).transpose()?;
+    let verdict = expected
+        .map(|e| report.compare(&outputs, &e, args.rtol, args.atol))
+        .transpose()?;
     if let Some(labels) = labels {
         report.score(&outputs, &labels)?;
     }
@@ -129,19 +137,25 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         Format::Json => output::print_json(&json!({ "outputs": report.outputs, "accuracy": report.accuracy }))?,
     }
     match verdict {
-        Some(bad) if bad > 0 => {
-            Err(Error::Mismatch(format!("{bad} of {} outputs differ from what was expected", outputs.len())))
-        }
+        Some(bad) if bad > 0 => Err(Error::Mismatch(format!(
+            "{bad} of {} outputs differ from what was expected",
+            outputs.len()
+        ))),
         _ => Ok(()),
     }
 }
 
 fn read_labels(path: &std::path::Path) -> Result<Vec<i64>> {
     let arrays = arrays::read(path)?;
-    let labels = arrays.get("labels").or_else(|| arrays.values().next().filter(|_| arrays.len() == 1));
+    let labels = arrays
+        .get("labels")
+        .or_else(|| arrays.values().next().filter(|_| arrays.len() == 1));
     labels.map(HostTensor::to_i64).ok_or_else(|| Error::Arrays {
         path: path.to_owned(),
-        message: format!("holds no array \"labels\"; its arrays are {:?}", arrays.keys().collect::<Vec<_>>()),
+        message: format!(
+            "holds no array \"labels\"; its arrays are {:?}",
+            arrays.keys().collect::<Vec<_>>()
+        ),
     })
 }
 
@@ -161,7 +175,10 @@ pub fn inputs(plan: &Plan, mut given: Arrays, seed: Option<u64>) -> Result<Index
         bindings.extend(known.map_err(|e| Error::Config(e.to_string()))?);
         for port in &plan.inputs {
             if !given.contains_key(&port.name) {
-                given.insert(port.name.clone(), crate::random::tensor(&port.name, &port.ty, &bindings, seed)?);
+                given.insert(
+                    port.name.clone(),
+                    crate::random::tensor(&port.name, &port.ty, &bindings, seed)?,
+                );
             }
         }
     }
@@ -201,7 +218,9 @@ impl Report {
         for (name, want) in want {
             let Some(got) = got.get(name) else {
                 let known: Vec<_> = got.keys().collect();
-                return Err(Error::Config(format!("--expect holds {name:?}, but the model's outputs are {known:?}")));
+                return Err(Error::Config(format!(
+                    "--expect holds {name:?}, but the model's outputs are {known:?}"
+                )));
             };
             match compare(got, want, rtol, atol) {
                 Ok(d) => {
@@ -248,13 +267,20 @@ impl Report {
             .chunks_exact(classes)
             .zip(labels)
             .filter(|(row, label)| {
-                let best = row.iter().enumerate().fold(0, |best, (i, v)| if *v > row[best] { i } else { best });
+                let best = row
+                    .iter()
+                    .enumerate()
+                    .fold(0, |best, (i, v)| if *v > row[best] { i } else { best });
                 best as i64 == **label
             })
             .count();
         let accuracy = right as f64 / labels.len() as f64;
         self.accuracy = Some(accuracy);
-        self.text += &format!("accuracy: {right} of {} right ({:.2} %)\n", labels.len(), accuracy * 100.0);
+        self.text += &format!(
+            "accuracy: {right} of {} right ({:.2} %)\n",
+            labels.len(),
+            accuracy * 100.0
+        );
         Ok(())
     }
 }

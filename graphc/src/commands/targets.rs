@@ -34,8 +34,18 @@ pub fn run(args: &Args) -> Result<()> {
     );
     for t in TARGETS {
         let host = t.platform == Platform::Cpu;
-        let number = |v: f64| if host || v == 0.0 { "-".to_owned() } else { format!("{v}") };
-        let units = if host { "-".to_owned() } else { t.compute_units.to_string() };
+        let number = |v: f64| {
+            if host || v == 0.0 {
+                "-".to_owned()
+            } else {
+                format!("{v}")
+            }
+        };
+        let units = if host {
+            "-".to_owned()
+        } else {
+            t.compute_units.to_string()
+        };
         text += &format!(
             "{:<9} {:<28} {:>5} {:>4} {:>9} {:>9} {:>8}\n",
             t.name,

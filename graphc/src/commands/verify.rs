@@ -42,7 +42,8 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result<()> {
     if !args.emulate {
         return Err(Error::Config(
-            "verify runs kernels on an emulated GPU: say --emulate (checking on a GPU is `graphc run --expect`)".to_owned(),
+            "verify runs kernels on an emulated GPU: say --emulate (checking on a GPU is `graphc run --expect`)"
+                .to_owned(),
         ));
     }
     let mut given = Arrays::new();
@@ -58,7 +59,10 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         let inputs = super::run::inputs(plan, given.clone(), Some(args.seed))?;
         let busy = output::spinner(context, "running on the emulated GPU");
         let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
-        let mut options = Options { check: Some(args.limit), ..Options::default() };
+        let mut options = Options {
+            check: Some(args.limit),
+            ..Options::default()
+        };
         options.launch.races = args.races;
         let emulator = Emulator::load(&program, variant, &disassembler, options)?;
         let outcome = emulator.run(&inputs)?;
@@ -76,7 +80,9 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         Format::Json => output::print_json(&json!(values))?,
     }
     if bad > 0 {
-        return Err(Error::Mismatch(format!("{bad} kernels differ from the reference evaluator")));
+        return Err(Error::Mismatch(format!(
+            "{bad} kernels differ from the reference evaluator"
+        )));
     }
     Ok(())
 }
@@ -87,7 +93,10 @@ fn report(target: &str, outcome: &Outcome) -> String {
     for verdict in &outcome.verdicts {
         let (abs, rel) = verdict.worst();
         let word = if verdict.is_within() { "ok" } else { "DIFFERS" };
-        text += &format!("  {:width$}  {word}: worst error {abs:.3e} absolute, {rel:.3e} relative\n", verdict.kernel);
+        text += &format!(
+            "  {:width$}  {word}: worst error {abs:.3e} absolute, {rel:.3e} relative\n",
+            verdict.kernel
+        );
         for result in verdict.results.iter().filter(|r| !r.difference.is_within()) {
             let d = &result.difference;
             text += &format!(

@@ -26,7 +26,10 @@ impl BuildOptions {
         BuildOptions {
             targets,
             optimize: OptimizeOptions::at(level),
-            schedule: ScheduleOptions { fuse, ..ScheduleOptions::default() },
+            schedule: ScheduleOptions {
+                fuse,
+                ..ScheduleOptions::default()
+            },
             plan: PlanOptions { in_place: fuse },
         }
     }
@@ -77,11 +80,15 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
     let (mut variants, mut reports) = (Vec::new(), Vec::new());
     for target in &options.targets {
         let mut stages = Stages::default();
-        let (core, optimize) =
-            timed(&mut stages.optimize, || passes::optimize(graph.clone(), target, &options.optimize))?;
-        let (schedule, fusion) =
-            timed(&mut stages.schedule, || passes::schedule(&core, target, &options.schedule))?;
-        let mut plan = timed(&mut stages.plan, || passes::plan(&core, &schedule, target, &options.plan))?;
+        let (core, optimize) = timed(&mut stages.optimize, || {
+            passes::optimize(graph.clone(), target, &options.optimize)
+        })?;
+        let (schedule, fusion) = timed(&mut stages.schedule, || {
+            passes::schedule(&core, target, &options.schedule)
+        })?;
+        let mut plan = timed(&mut stages.plan, || {
+            passes::plan(&core, &schedule, target, &options.plan)
+        })?;
         merged.adopt(&mut plan, &core);
         let sources = if target.is_gpu() {
             timed(&mut stages.emit, || codegen_hip::emit(&plan))?
@@ -90,9 +97,19 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
         };
         let code = plan.kernels.keys().map(|_| None).collect();
         variants.push(Variant { plan, sources, code });
-        reports.push(VariantReport { core, schedule, optimize, fusion, stages });
+        reports.push(VariantReport {
+            core,
+            schedule,
+            optimize,
+            fusion,
+            stages,
+        });
     }
-    let program = Program { name: graph.name.clone(), variants, constants: merged.table };
+    let program = Program {
+        name: graph.name.clone(),
+        variants,
+        constants: merged.table,
+    };
     Ok(Build { program, reports })
 }
 
@@ -102,8 +119,11 @@ impl VariantReport {
         let list = |values: &[ir::Value]| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let mut text = String::new();
         for (id, r) in self.schedule.regions.iter() {
-            let nodes: Vec<String> =
-                r.nodes.iter().map(|n| format!("{n} {}", self.core.node(*n).op.name())).collect();
+            let nodes: Vec<String> = r
+                .nodes
+                .iter()
+                .map(|n| format!("{n} {}", self.core.node(*n).op.name()))
+                .collect();
             let (kind, reads, writes) = (r.kind.name(), list(&r.inputs), list(&r.outputs));
             text += &format!("{id} {kind}({reads}) -> {writes}: {}\n", nodes.join(", "));
         }
@@ -130,11 +150,16 @@ impl Constants {
     /// Takes over the constants that a plan uses and renumbers them in it.
     fn adopt(&mut self, plan: &mut Plan, core: &Graph) {
         for buffer in plan.buffers.values_mut() {
-            let Place::Constant(id) = &mut buffer.place else { continue };
+            let Place::Constant(id) = &mut buffer.place else {
+                continue;
+            };
             let constant = &core.constants()[*id];
             let t = &constant.tensor;
             let key = (t.bytes.as_ptr() as usize, t.bytes.len(), t.dtype, t.shape.clone());
-            *id = *self.seen.entry(key).or_insert_with(|| self.table.push(constant.clone()));
+            *id = *self
+                .seen
+                .entry(key)
+                .or_insert_with(|| self.table.push(constant.clone()));
         }
     }
 }

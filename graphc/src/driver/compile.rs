@@ -27,7 +27,10 @@ pub struct Compilation {
 /// [`CompileError::NotAvailable`] with every place looked at.
 pub fn compiler(settings: &Settings, worker: Option<&[OsString]>) -> Result<CachedCompiler> {
     let search = RocmSearch {
-        hiprtc: HiprtcSearch { explicit: settings.rocm.clone(), ..HiprtcSearch::default() },
+        hiprtc: HiprtcSearch {
+            explicit: settings.rocm.clone(),
+            ..HiprtcSearch::default()
+        },
         ..RocmSearch::default()
     };
     let worker = worker.filter(|_| settings.workers > 0);
@@ -41,8 +44,10 @@ pub fn compiler(settings: &Settings, worker: Option<&[OsString]>) -> Result<Cach
 
 /// Lists what has to be compiled: one request a kernel and target, in the program's order.
 pub fn requests(program: &Program) -> Vec<CompileRequest> {
-    let headers: Vec<(String, String)> =
-        codegen_hip::device::headers().iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect();
+    let headers: Vec<(String, String)> = codegen_hip::device::headers()
+        .iter()
+        .map(|(n, t)| ((*n).to_owned(), (*t).to_owned()))
+        .collect();
     let mut requests = Vec::new();
     for variant in &program.variants {
         if variant.plan.target.platform != Platform::Hip {
@@ -52,7 +57,11 @@ pub fn requests(program: &Program) -> Vec<CompileRequest> {
             requests.push(CompileRequest {
                 name: variant.plan.kernels[id].name.clone(),
                 source: source.text.clone(),
-                headers: headers.iter().filter(|(n, _)| needs(&source.text, n, &headers)).cloned().collect(),
+                headers: headers
+                    .iter()
+                    .filter(|(n, _)| needs(&source.text, n, &headers))
+                    .cloned()
+                    .collect(),
                 arch: variant.plan.target.to_string(),
                 options: source.options.clone(),
             });

@@ -24,8 +24,10 @@ pub enum Model {
 pub fn load(path: &Path, options: &frontend::onnx::ImportOptions) -> Result<Model> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     if extension == "graphc" || begins_as_artifact(path).map_err(Error::io("read", path))? {
-        let program = Program::load(path)
-            .map_err(|e| Error::Artifact { path: path.to_owned(), message: e.to_string() })?;
+        let program = Program::load(path).map_err(|e| Error::Artifact {
+            path: path.to_owned(),
+            message: e.to_string(),
+        })?;
         return Ok(Model::Program(Box::new(program)));
     }
     match extension {
@@ -37,7 +39,9 @@ pub fn load(path: &Path, options: &frontend::onnx::ImportOptions) -> Result<Mode
 
 fn begins_as_artifact(path: &Path) -> std::io::Result<bool> {
     let mut start = Vec::new();
-    std::fs::File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut start)?;
+    std::fs::File::open(path)?
+        .take(MAGIC.len() as u64)
+        .read_to_end(&mut start)?;
     Ok(start == MAGIC)
 }
 
@@ -47,10 +51,15 @@ fn begins_as_artifact(path: &Path) -> std::io::Result<bool> {
 /// A file that cannot be read, parsed or verified.
 pub fn load_gir(path: &Path) -> Result<Graph> {
     let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-    let graph = ir::graph::parse::parse_file(&path.to_string_lossy(), &text)
-        .map_err(|e| Error::Parse { path: path.to_owned(), message: e.to_string() })?;
+    let graph = ir::graph::parse::parse_file(&path.to_string_lossy(), &text).map_err(|e| Error::Parse {
+        path: path.to_owned(),
+        message: e.to_string(),
+    })?;
     if let Err(errors) = graph.verify() {
-        return Err(Error::Verify { path: path.to_owned(), errors: errors.to_string() });
+        return Err(Error::Verify {
+            path: path.to_owned(),
+            errors: errors.to_string(),
+        });
     }
     Ok(graph)
 }

@@ -46,8 +46,13 @@ impl Verdict {
 
     /// The largest absolute and relative error over all results.
     pub fn worst(&self) -> (f64, f64) {
-        let errors = self.results.iter().map(|r| (r.difference.max_abs, r.difference.max_rel));
-        errors.fold((0.0, 0.0), |(a, r), (abs, rel)| (if abs.is_nan() { abs } else { a.max(abs) }, r.max(rel)))
+        let errors = self
+            .results
+            .iter()
+            .map(|r| (r.difference.max_abs, r.difference.max_rel));
+        errors.fold((0.0, 0.0), |(a, r), (abs, rel)| {
+            (if abs.is_nan() { abs } else { a.max(abs) }, r.max(rel))
+        })
     }
 }
 
@@ -78,7 +83,11 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
         .zip(got.iter().zip(want))
         .map(|(param, (got, want))| {
             let (rtol, atol) = tolerance(param.dtype);
-            let largest = want.to_f64().into_iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
+            let largest = want
+                .to_f64()
+                .into_iter()
+                .filter(|v| v.is_finite())
+                .fold(0.0f64, |m, v| m.max(v.abs()));
             let difference = compare::compare(got, want, rtol, atol * largest).unwrap_or(Difference {
                 max_abs: f64::NAN,
                 max_rel: f64::NAN,
@@ -88,10 +97,18 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
                 mismatches: want.elements(),
                 elements: want.elements(),
             });
-            Checked { param: param.name.clone(), dtype: param.dtype.to_string(), difference }
+            Checked {
+                param: param.name.clone(),
+                dtype: param.dtype.to_string(),
+                difference,
+            }
         })
         .collect();
-    Verdict { kernel: kernel.name.clone(), step, results }
+    Verdict {
+        kernel: kernel.name.clone(),
+        step,
+        results,
+    }
 }
 
 /// Runs one kernel's code object on `buffers` (in the order of its parameters) and compares it with the evaluator.
@@ -115,13 +132,22 @@ pub fn check_kernel(
     })?;
     let bytes: u64 = buffers.iter().map(|b| b.bytes.len() as u64).sum();
     let gpu = Gpu::new(arch, bytes + (64 << 20));
-    let failed = |error| EmulateError::Load { kernel: kernel.name.clone(), error };
+    let failed = |error| EmulateError::Load {
+        kernel: kernel.name.clone(),
+        error,
+    };
     let object = CodeObject::load_for(code, arch).map_err(failed)?;
-    let loaded = gpu.load(object, disassembler.clone()).and_then(|m| m.kernel(&source.entry)).map_err(failed)?;
+    let loaded = gpu
+        .load(object, disassembler.clone())
+        .and_then(|m| m.kernel(&source.entry))
+        .map_err(failed)?;
     let mut kernargs = Vec::new();
     let mut addresses = Vec::new();
     for (param, buffer) in kernel.params.values().zip(buffers) {
-        let memory = |error| EmulateError::Memory { buffer: param.name.clone(), error };
+        let memory = |error| EmulateError::Memory {
+            buffer: param.name.clone(),
+            error,
+        };
         let address = gpu.memory().alloc(buffer.bytes.len() as u64).map_err(memory)?;
         if param.access != Access::Write {
             gpu.memory().write(address, &buffer.bytes).map_err(memory)?;
@@ -149,9 +175,17 @@ pub fn check_kernel(
         let mut bytes = vec![0u8; want.bytes.len()];
         gpu.memory()
             .read(*address, &mut bytes)
-            .map_err(|error| EmulateError::Memory { buffer: param.name.clone(), error })?;
-        let tensor = HostTensor::new(want.dtype, want.shape.clone(), ir::data::Storage::new(bytes))
-            .map_err(|error| EmulateError::Bytes { buffer: param.name.clone(), error })?;
+            .map_err(|error| EmulateError::Memory {
+                buffer: param.name.clone(),
+                error,
+            })?;
+        let tensor =
+            HostTensor::new(want.dtype, want.shape.clone(), ir::data::Storage::new(bytes)).map_err(|error| {
+                EmulateError::Bytes {
+                    buffer: param.name.clone(),
+                    error,
+                }
+            })?;
         got.push(tensor);
         expected.push(want);
     }
@@ -178,15 +212,21 @@ pub(super) fn points(kernel: &Kernel, bindings: &Bindings) -> Result<u64, DimErr
     Ok(match &kernel.body {
         Body::Loops(l) => extent(&l.parallel)?.saturating_mul(inner(&l.stmts)?),
         Body::Contract(c) => {
-            let outer = extent(&c.batch)?.saturating_mul(extent(&c.m)?).saturating_mul(extent(&c.n)?);
+            let outer = extent(&c.batch)?
+                .saturating_mul(extent(&c.m)?)
+                .saturating_mul(extent(&c.n)?);
             outer.saturating_mul(extent(&c.k)?.saturating_add(inner(&c.epilogue)?))
         }
         Body::Attention(a) => {
-            let pairs = extent(&a.batch)?.saturating_mul(extent(&[a.q])?).saturating_mul(extent(&[a.k])?);
+            let pairs = extent(&a.batch)?
+                .saturating_mul(extent(&[a.q])?)
+                .saturating_mul(extent(&[a.k])?);
             pairs.saturating_mul(extent(&[a.d])?.saturating_add(extent(&[a.dv])?))
         }
         Body::Scan(s) => extent(&s.parallel)?.saturating_mul(extent(&[s.axis])?),
         // Each candidate is compared a number of times that grows with the logarithm of how many there are.
-        Body::Sort(s) => extent(&s.parallel)?.saturating_mul(extent(&[s.axis])?).saturating_mul(16),
+        Body::Sort(s) => extent(&s.parallel)?
+            .saturating_mul(extent(&[s.axis])?)
+            .saturating_mul(16),
     })
 }

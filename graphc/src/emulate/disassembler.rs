@@ -22,7 +22,10 @@ pub fn disassembler(settings: &Settings, worker: Option<&[OsString]>) -> Result<
         return Ok(Arc::new(comgr));
     }
     let search = RocmSearch {
-        hiprtc: HiprtcSearch { explicit: settings.rocm.clone(), ..HiprtcSearch::default() },
+        hiprtc: HiprtcSearch {
+            explicit: settings.rocm.clone(),
+            ..HiprtcSearch::default()
+        },
         ..RocmSearch::default()
     };
     let toolchain = discover(&search)?;
@@ -31,10 +34,16 @@ pub fn disassembler(settings: &Settings, worker: Option<&[OsString]>) -> Result<
             let command = std::iter::once(wrapper.into_os_string()).chain(worker.iter().cloned());
             Ok(Arc::new(Worker::new(command.collect())))
         }
-        _ => Comgr::open().map(|comgr| Arc::new(comgr) as Arc<dyn Disassembler>).map_err(|error| {
-            let error = emu::LoadError::Disassembly(error);
-            super::EmulateError::Load { kernel: "(any)".to_owned(), error }.into()
-        }),
+        _ => Comgr::open()
+            .map(|comgr| Arc::new(comgr) as Arc<dyn Disassembler>)
+            .map_err(|error| {
+                let error = emu::LoadError::Disassembly(error);
+                super::EmulateError::Load {
+                    kernel: "(any)".to_owned(),
+                    error,
+                }
+                .into()
+            }),
     }
 }
 

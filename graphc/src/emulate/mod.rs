@@ -49,10 +49,16 @@ pub enum EmulateError {
     Size(#[from] ir::dim::DimError),
     /// The evaluator refused a kernel that it was to check: a bug of graphc.
     #[error("step {step}: the evaluator: {error}")]
-    Evaluate { step: StepId, error: ir::kernel::eval::KernelEvalError },
+    Evaluate {
+        step: StepId,
+        error: ir::kernel::eval::KernelEvalError,
+    },
     /// A tensor's bytes do not fit its type: a bug of graphc.
     #[error("buffer {buffer}: {error}")]
-    Bytes { buffer: String, error: ir::data::SizeMismatch },
+    Bytes {
+        buffer: String,
+        error: ir::data::SizeMismatch,
+    },
 }
 
 impl EmulateError {

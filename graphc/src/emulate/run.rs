@@ -10,8 +10,8 @@ use ir::kernel::Access;
 use ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
 
-use super::check::{self, Unchecked, Verdict};
 use super::EmulateError;
+use super::check::{self, Unchecked, Verdict};
 
 type Result<T> = std::result::Result<T, EmulateError>;
 
@@ -29,7 +29,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { memory: 16 << 30, launch: LaunchOptions::default(), check: None }
+        Options {
+            memory: 16 << 30,
+            launch: LaunchOptions::default(),
+            check: None,
+        }
     }
 }
 
@@ -84,20 +88,34 @@ impl<'a> Emulator<'a> {
         })?;
         for (step, s) in plan.steps.iter() {
             if let Work::Call { call, .. } = &s.work {
-                return Err(EmulateError::LibraryCall { step, call: call.name().to_owned() });
+                return Err(EmulateError::LibraryCall {
+                    step,
+                    call: call.name().to_owned(),
+                });
             }
         }
         let gpu = Gpu::new(arch, options.memory);
         let mut kernels = Table::new();
         for (id, kernel) in plan.kernels.iter() {
             let name = || kernel.name.clone();
-            let failed = |error| EmulateError::Load { kernel: kernel.name.clone(), error };
-            let code = variant.code[id].as_ref().ok_or_else(|| EmulateError::NotCompiled { kernel: name() })?;
+            let failed = |error| EmulateError::Load {
+                kernel: kernel.name.clone(),
+                error,
+            };
+            let code = variant.code[id]
+                .as_ref()
+                .ok_or_else(|| EmulateError::NotCompiled { kernel: name() })?;
             let object = CodeObject::load_for(code, arch).map_err(failed)?;
             let module = gpu.load(object, disassembler.clone()).map_err(failed)?;
             kernels.push(module.kernel(&variant.sources[id].entry).map_err(failed)?);
         }
-        Ok(Emulator { plan, gpu, kernels, constants: &program.constants, options })
+        Ok(Emulator {
+            plan,
+            gpu,
+            kernels,
+            constants: &program.constants,
+            options,
+        })
     }
 
     /// The GPU.
@@ -117,12 +135,20 @@ impl<'a> Emulator<'a> {
                 Some(t) if t.dtype != port.ty.dtype => format!("is {}, the model declares {}", t.dtype, port.ty.dtype),
                 Some(_) => continue,
             };
-            return Err(EmulateError::Input { input: port.name.clone(), reason: problem });
+            return Err(EmulateError::Input {
+                input: port.name.clone(),
+                reason: problem,
+            });
         }
         let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
         let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
         let bindings = bind_shapes(&plan.symbols, &declared, &shapes)?;
-        let mut run = Run { emulator: self, bindings, buffers: Buffers::default(), outcome: Outcome::default() };
+        let mut run = Run {
+            emulator: self,
+            bindings,
+            buffers: Buffers::default(),
+            outcome: Outcome::default(),
+        };
         let result = run.all(inputs);
         run.free();
         result.map(|()| run.outcome)
@@ -161,11 +187,16 @@ impl Run<'_> {
                 Work::Launch { kernel, args } => self.launch(step, *kernel, args)?,
                 Work::Copy { from, to } => {
                     let bytes = self.bytes(*to)?.min(self.bytes(*from)?);
-                    let copied = self.memory().copy(self.buffers.addresses[to], self.buffers.addresses[from], bytes);
+                    let copied = self
+                        .memory()
+                        .copy(self.buffers.addresses[to], self.buffers.addresses[from], bytes);
                     copied.map_err(|error| self.memory_error(*to, error))?;
                 }
                 Work::Call { call, .. } => {
-                    return Err(EmulateError::LibraryCall { step, call: call.name().to_owned() });
+                    return Err(EmulateError::LibraryCall {
+                        step,
+                        call: call.name().to_owned(),
+                    });
                 }
             }
         }
@@ -186,7 +217,10 @@ impl Run<'_> {
     }
 
     fn memory_error(&self, buffer: BufferId, error: emu::MemoryError) -> EmulateError {
-        EmulateError::Memory { buffer: self.emulator.plan.buffers[buffer].name.clone(), error }
+        EmulateError::Memory {
+            buffer: self.emulator.plan.buffers[buffer].name.clone(),
+            error,
+        }
     }
 
     /// Gives every buffer memory: its own, or that of the buffer it is in place of. A chain shares the largest size.
@@ -206,7 +240,10 @@ impl Run<'_> {
             *size = (*size).max(bytes);
         }
         for (root, size) in sizes {
-            let address = self.memory().alloc(size).map_err(|error| self.memory_error(root, error))?;
+            let address = self
+                .memory()
+                .alloc(size)
+                .map_err(|error| self.memory_error(root, error))?;
             self.buffers.owned.push(address);
             self.buffers.addresses.insert(root, address);
         }
@@ -235,8 +272,12 @@ impl Run<'_> {
         let mut out = vec![0u8; usize::try_from(bytes).unwrap_or(0)];
         let read = self.memory().read(self.buffers.addresses[&buffer], &mut out);
         read.map_err(|error| self.memory_error(buffer, error))?;
-        let shape: Vec<usize> =
-            ty.shape.eval(&self.bindings)?.into_iter().map(|d| usize::try_from(d).unwrap_or(0)).collect();
+        let shape: Vec<usize> = ty
+            .shape
+            .eval(&self.bindings)?
+            .into_iter()
+            .map(|d| usize::try_from(d).unwrap_or(0))
+            .collect();
         HostTensor::new(ty.dtype, shape, ir::data::Storage::new(out))
             .map_err(|error| EmulateError::Bytes { buffer: name(), error })
     }
@@ -248,7 +289,10 @@ impl Run<'_> {
         if size.grid.contains(&0) || size.block == 0 {
             return Ok(());
         }
-        let mut bytes: Vec<u8> = args.iter().flat_map(|b| self.buffers.addresses[b].to_le_bytes()).collect();
+        let mut bytes: Vec<u8> = args
+            .iter()
+            .flat_map(|b| self.buffers.addresses[b].to_le_bytes())
+            .collect();
         for symbol in &kernel.symbols {
             let value = ir::Dim::symbol(symbol.name()).eval(&self.bindings)?;
             bytes.extend(value.to_le_bytes());
@@ -257,9 +301,22 @@ impl Run<'_> {
         let block = [size.block, 1, 1];
         let counters = emulator
             .gpu
-            .launch(&emulator.kernels[id], size.grid, block, &bytes, 0, &emulator.options.launch)
+            .launch(
+                &emulator.kernels[id],
+                size.grid,
+                block,
+                &bytes,
+                0,
+                &emulator.options.launch,
+            )
             .map_err(|error| EmulateError::Launch { step, error })?;
-        self.outcome.launches.push(Launched { step, kernel: id, grid: size.grid, block: size.block, counters });
+        self.outcome.launches.push(Launched {
+            step,
+            kernel: id,
+            grid: size.grid,
+            block: size.block,
+            counters,
+        });
         if let Some(expected) = expected {
             let mut got = Vec::new();
             for (param, buffer) in kernel.params.values().zip(args) {
@@ -267,7 +324,9 @@ impl Run<'_> {
                     got.push(self.read(*buffer, &emulator.plan.buffers[*buffer].ty)?);
                 }
             }
-            self.outcome.verdicts.push(check::compare(step, kernel, &got, &expected));
+            self.outcome
+                .verdicts
+                .push(check::compare(step, kernel, &got, &expected));
         }
         Ok(())
     }
@@ -280,11 +339,16 @@ impl Run<'_> {
             self.outcome.verdicts.iter().any(|v| v.kernel == name)
                 || self.outcome.unchecked.iter().any(|u| u.kernel == name)
         };
-        let Some(limit) = emulator.options.check.filter(|_| !seen(&kernel.name)) else { return Ok(None) };
+        let Some(limit) = emulator.options.check.filter(|_| !seen(&kernel.name)) else {
+            return Ok(None);
+        };
         let points = check::points(kernel, &self.bindings)?;
         if points > limit {
             let reason = format!("{points} points are more than {limit}");
-            self.outcome.unchecked.push(Unchecked { kernel: kernel.name.clone(), reason });
+            self.outcome.unchecked.push(Unchecked {
+                kernel: kernel.name.clone(),
+                reason,
+            });
             return Ok(None);
         }
         let mut tensors = Vec::new();
@@ -293,7 +357,11 @@ impl Run<'_> {
         }
         ir::kernel::eval::evaluate(kernel, &mut tensors, &self.bindings)
             .map_err(|error| EmulateError::Evaluate { step, error })?;
-        let written = kernel.params.values().zip(tensors).filter(|(p, _)| p.access != Access::Read);
+        let written = kernel
+            .params
+            .values()
+            .zip(tensors)
+            .filter(|(p, _)| p.access != Access::Read);
         Ok(Some(written.map(|(_, tensor)| tensor).collect()))
     }
 }
