@@ -1,6 +1,5 @@
 //! The text of one kernel of each kind.
 
-#[expect(dead_code, reason = "the snapshots show some of the kernels")]
 mod kernels;
 
 use ir::{Symbol, SymbolInfo, Symbols, Target};

@@ -14,8 +14,8 @@ pub fn joins(b: &Builder<'_>) -> Option<Joins> {
         .iter()
         .map(|call| {
             let mut join = vec![false; call.dims.len().saturating_sub(1)];
-            for i in 0..join.len() {
-                join[i] = match (call.axes[i], call.axes[i + 1]) {
+            for (i, joined) in join.iter_mut().enumerate() {
+                *joined = match (call.axes[i], call.axes[i + 1]) {
                     (Some(outer), Some(inner)) => {
                         let fits = b.indices.iter().all(|l: &Linear| {
                             !l.hides(outer)

@@ -110,7 +110,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     let w = &conv.window;
     let mut at = vec![Linear::constant(0); rank];
     at[0] = rows_at[0].clone();
-    at[channel] = group[0].scale(&in_channels).add(&taps[spatial]);
+    at[channel] = group[0].scale(&in_channels).plus(&taps[spatial]);
     let mut guards = None;
     for s in 0..spatial {
         let (y, tap) = (&rows_at[1 + s], &taps[s]);
@@ -118,14 +118,14 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         if conv.transposed.is_none() {
             at[first + s] = y
                 .scale(&stride)
-                .add(&tap.scale(&dilation))
+                .plus(&tap.scale(&dilation))
                 .offset(&Dim::Const(-w.pad_low[s]));
             continue;
         }
         // Output y gathers input (y + pad − tap·dilation) / stride where that is whole and in range.
         let shifted = y
             .clone()
-            .add(&tap.scale(&dilation).scale(&Dim::Const(-1)))
+            .plus(&tap.scale(&dilation).scale(&Dim::Const(-1)))
             .offset(&Dim::Const(w.pad_low[s]));
         let reach = kernel[s].clone() * w.dilations[s];
         // Shifted up by a multiple of the stride, so that quotient and remainder are of a number that is not negative.
@@ -152,10 +152,8 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     };
     let x = guards.map_or(x, |g| b.select(g, x, zero));
     let mut tap = vec![Linear::constant(0); rank];
-    let filter_at = group[0].scale(&out_channels).add(&filter_in_group[0]);
-    for s in 0..spatial {
-        tap[kernel_at + s] = taps[s].clone();
-    }
+    let filter_at = group[0].scale(&out_channels).plus(&filter_in_group[0]);
+    tap[kernel_at..kernel_at + spatial].clone_from_slice(&taps[..spatial]);
     match (conv.transposed.is_some(), conv.layout) {
         (false, _) => {
             tap[0] = filter_at.clone();
@@ -163,12 +161,12 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         }
         // Filters `[I, O/g, k…]`.
         (true, Layout::ChannelsFirst) => {
-            tap[0] = group[0].scale(&in_channels).add(&taps[spatial]);
+            tap[0] = group[0].scale(&in_channels).plus(&taps[spatial]);
             tap[1] = filter_in_group[0].clone();
         }
         // Filters `[I, k…, O/g]`.
         (true, Layout::ChannelsLast) => {
-            tap[0] = group[0].scale(&in_channels).add(&taps[spatial]);
+            tap[0] = group[0].scale(&in_channels).plus(&taps[spatial]);
             tap[depth_at] = filter_in_group[0].clone();
         }
     }
@@ -186,9 +184,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     let mut result = vec![Linear::constant(0); rank];
     result[0] = rows_at[0].clone();
     result[channel] = filter_at;
-    for s in 0..spatial {
-        result[first + s] = rows_at[1 + s].clone();
-    }
+    result[first..first + spatial].clone_from_slice(&rows_at[1..=spatial]);
     let epilogue = b.epilogue(anchor, e, result, &[])?;
     let kernel_size: Option<Vec<i64>> = kernel.iter().map(Dim::as_const).collect();
     let facts = match (

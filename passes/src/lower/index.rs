@@ -79,7 +79,7 @@ impl Linear {
     }
 
     /// Adds another.
-    pub fn add(mut self, other: &Linear) -> Linear {
+    pub fn plus(mut self, other: &Linear) -> Linear {
         for (atom, coefficient) in &other.terms {
             let sum = self.terms.remove(atom).unwrap_or(Dim::Const(0)) + coefficient;
             if !sum.is(0) {
@@ -121,7 +121,7 @@ impl Linear {
             };
             self.terms.remove(&remainder);
             self.terms.remove(&quotient);
-            self = self.add(&x.scale(&c));
+            self = self.plus(&x.scale(&c));
         }
     }
 
@@ -209,9 +209,9 @@ impl Linear {
             && c.is(1)
             && rest.constant.is(0)
         {
-            return whole.add(&x.div(&(a.clone() * d), space));
+            return whole.plus(&x.div(&(a.clone() * d), space));
         }
-        whole.add(&Linear::atom(Atom::Div(Box::new(rest), d.clone())))
+        whole.plus(&Linear::atom(Atom::Div(Box::new(rest), d.clone())))
     }
 
     /// Remainder by a positive size.
@@ -265,7 +265,7 @@ pub fn linearize(coords: &[Linear], shape: &Shape) -> Linear {
     coords
         .iter()
         .zip(shape.strides())
-        .fold(Linear::constant(0), |sum, (c, stride)| sum.add(&c.scale(&stride)))
+        .fold(Linear::constant(0), |sum, (c, stride)| sum.plus(&c.scale(&stride)))
 }
 
 /// Returns the coordinates of a row-major position in a shape.
@@ -313,7 +313,7 @@ mod tests {
         // [4, s, 768] → [4·s, 12, 64] → [4, s, 768]
         let split = Shape::from(vec![seq.clone() * 4, Dim::from(12), Dim::from(64)]);
         let parts = delinearize(&position, &split, space);
-        assert_eq!(parts[0], Linear::axis(b).scale(&seq).add(&Linear::axis(s)));
+        assert_eq!(parts[0], Linear::axis(b).scale(&seq).plus(&Linear::axis(s)));
         assert!(!parts[1].is_affine(), "an axis of 768 split into 12 x 64 is a quotient");
         let joined = delinearize(&linearize(&parts, &split), &shape, space);
         assert_eq!(joined, coords);

@@ -208,7 +208,7 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
     for s in 0..spatial {
         at[first + s] = coords[first + s]
             .scale(&Dim::Const(w.strides[s]))
-            .add(&taps[s].scale(&Dim::Const(w.dilations[s])))
+            .plus(&taps[s].scale(&Dim::Const(w.dilations[s])))
             .offset(&Dim::Const(-w.pad_low[s]));
     }
     let guard = b.in_range(&at[first..first + spatial], &in_shape[first..first + spatial]);
@@ -304,7 +304,7 @@ pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     for s in 0..spatial {
         at[first + s] = coords[first + s]
             .scale(&Dim::Const(w.strides[s]))
-            .add(&taps[s].scale(&Dim::Const(w.dilations[s])))
+            .plus(&taps[s].scale(&Dim::Const(w.dilations[s])))
             .offset(&Dim::Const(-w.pad_low[s]));
         tap[kernel_at + s] = taps[s].clone();
     }

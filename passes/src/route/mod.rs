@@ -83,4 +83,3 @@ fn costs(g: &Graph, model: &CostModel<'_>, id: NodeId) -> (f64, f64) {
     let work = |efficiency| launch + model.contraction(&node.op, &operands, &node.results, efficiency);
     (work(GENERATED_EFFICIENCY), work(LIBRARY_EFFICIENCY))
 }
-
