@@ -24,6 +24,25 @@ extern "C" __global__ void gelu_bound(float* o, const float* x, int n) {
   for (int i = 0; i < n; ++i) v = 0.5f * v * (1.0f + erff(v * 0.70710678f)) + 0.3f;
   o[t] = v;
 }
+extern "C" __global__ void copy_bound(float* o, const float* x, int n) {
+  int t = blockIdx.x * blockDim.x + threadIdx.x;
+  for (int i = 0; i < n; ++i) o[t] = x[(t + i) & 4095];
+}
+extern "C" __global__ void lds_bound(float* o, const float* x, int n) {
+  __shared__ float s[256];
+  int t = threadIdx.x; float v = x[t];
+  for (int i = 0; i < n; ++i) { s[t] = v; __syncthreads(); v += s[(t + i) & 255]; __syncthreads(); }
+  o[t] = v;
+}
+#ifdef __gfx90a__
+typedef _Float16 h4 __attribute__((ext_vector_type(4)));
+typedef float f4 __attribute__((ext_vector_type(4)));
+extern "C" __global__ void mfma_bound(float* o, const float* x, int n) {
+  int t = threadIdx.x; h4 a = {(_Float16)x[t], (_Float16)1.5f, (_Float16)t, (_Float16)0.25f}; f4 c = {0, 0, 0, 0};
+  for (int i = 0; i < n; ++i) c = __builtin_amdgcn_mfma_f32_16x16x16f16(a, a, c, 0, 0, 0);
+  o[t] = c.x + c.y + c.z + c.w;
+}
+#endif
 "#;
 
 fn main() {
@@ -34,11 +53,16 @@ fn main() {
         device.options.parallel = false;
         let out = device.alloc(16 * 256 * 4);
         let input = device.upload(&vec![0.7f32; 16 * 256]);
-        let runs: [(&str, Vec<Arg>); 3] = [
+        let mut runs: Vec<(&str, Vec<Arg>)> = vec![
             ("fma_bound", vec![Arg::Ptr(out), Arg::F32(0.99), Arg::I32(2000)]),
             ("int_bound", vec![Arg::Ptr(out), Arg::I32(12345), Arg::I32(2000)]),
             ("gelu_bound", vec![Arg::Ptr(out), Arg::Ptr(input), Arg::I32(200)]),
+            ("copy_bound", vec![Arg::Ptr(out), Arg::Ptr(input), Arg::I32(200)]),
+            ("lds_bound", vec![Arg::Ptr(out), Arg::Ptr(input), Arg::I32(200)]),
         ];
+        if arch == "gfx90a" {
+            runs.push(("mfma_bound", vec![Arg::Ptr(out), Arg::Ptr(input), Arg::I32(200)]));
+        }
         for (name, args) in runs {
             device.run(name, 1, 256, &args);
             let start = Instant::now();

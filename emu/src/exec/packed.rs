@@ -196,45 +196,44 @@ fn pair32<F>(b: &Build<'_>, count: usize, f: F) -> Result<Exec, String>
 where
     F: Fn(f32, f32, f32) -> f32 + Copy + Send + Sync + 'static,
 {
-    let mut sources = Vec::new();
-    for index in 0..count {
+    let word = |index: usize, select: &str, absent: bool, negate: &str| -> Result<In, String> {
         let mut operand = b.operand(b.base + index)?.clone();
-        (operand.neg, operand.abs) = (false, false);
+        let high = u16::from(b.text.element(select, index, absent));
         // A constant is the same in both words.
-        if let Some(bits) = constant(&operand.kind, Ty::F32) {
-            operand.kind = Kind::Bits(bits & 0xffff_ffff | bits << 32);
+        match &mut operand.kind {
+            Kind::Vector { first, count } | Kind::Scalar { first, count } => {
+                *first += high;
+                *count = 1;
+            }
+            _ => {}
         }
-        let choose = |high: bool| if high { 32u32 } else { 0 };
-        sources.push((
-            b.input(&operand, 9, Ty::B64)?,
-            choose(b.text.element("op_sel", index, false)),
-            choose(b.text.element("op_sel_hi", index, true)),
-            u32::from(b.text.element("neg_lo", index, false)) << 31,
-            u32::from(b.text.element("neg_hi", index, false)) << 31,
-        ));
-    }
+        (operand.neg, operand.abs) = (b.text.element(negate, index, false), false);
+        b.input(&operand, 9, Ty::F32)
+    };
+    // A product of two ignores the third source.
+    let third = if count == 3 { 2 } else { 0 };
+    let low = [0, 1, third].map(|index| word(index, "op_sel", false, "neg_lo"));
+    let high = [0, 1, third].map(|index| word(index, "op_sel_hi", true, "neg_hi"));
+    let [Ok(xl), Ok(yl), Ok(zl)] = low else { return Err("a source is not understood".into()) };
+    let [Ok(xh), Ok(yh), Ok(zh)] = high else { return Err("a source is not understood".into()) };
     let out = Out::full(b.out(Ty::B32, count)?.register);
     let post = b.post();
     Ok(Box::new(move |w, _| {
         let mut mask = w.exec();
-        let (mut low, mut high) = ([[0u32; 64]; 3], [[0u32; 64]; 3]);
-        for (index, (input, first, second, flip_low, flip_high)) in sources.iter().enumerate() {
-            let mut buffer = [0u64; 64];
-            input.fetch64(w, &mut buffer, &mut mask);
-            for lane in 0..64 {
-                low[index][lane] = (buffer[lane] >> first) as u32 ^ flip_low;
-                high[index][lane] = (buffer[lane] >> second) as u32 ^ flip_high;
+        let g = |x: u32, y: u32, z: u32| f(f32::from_bits(x), f32::from_bits(y), f32::from_bits(z)).to_bits();
+        let mut results = [[0; 64]; 2];
+        for (result, [x, y, z]) in results.iter_mut().zip([[&xl, &yl, &zl], [&xh, &yh, &zh]]) {
+            let (mut bx, mut by, mut bz) = ([0; 64], [0; 64], [0; 64]);
+            let x = x.fetch(w, &mut bx, &mut mask);
+            let y = y.fetch(w, &mut by, &mut mask);
+            let z = z.fetch(w, &mut bz, &mut mask);
+            map3(g, x, y, z, result, w.lanes);
+            if !post.none() {
+                result.iter_mut().for_each(|bits| *bits = post.f32(f32::from_bits(*bits)).to_bits());
             }
         }
-        let g = |x: u32, y: u32, z: u32| {
-            let value = f(f32::from_bits(x), f32::from_bits(y), f32::from_bits(z));
-            (if post.none() { value } else { post.f32(value) }).to_bits()
-        };
-        let (mut first, mut second) = ([0; 64], [0; 64]);
-        map3(g, &low[0], &low[1], &low[2], &mut first, w.lanes);
-        map3(g, &high[0], &high[1], &high[2], &mut second, w.lanes);
-        out.store(w, &first, mask);
-        Out::full(out.register + 1).store(w, &second, mask);
+        out.store(w, &results[0], mask);
+        Out::full(out.register + 1).store(w, &results[1], mask);
         Ok(Flow::Next)
     }))
 }
