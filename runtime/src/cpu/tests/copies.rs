@@ -98,7 +98,7 @@ fn pools_over_concatenations_are_pools() {
 }
 
 #[test]
-fn transposes_are_copies_in_every_size() {
+fn transposes_of_long_rows_are_copies_in_every_size() {
     for (dtype, inner) in [(DType::F32, 3), (DType::F32, 64), (DType::Bool, 33), (DType::F64, 17)] {
         let mut b = Build::new("channels_last");
         let n = sym("n");
@@ -113,7 +113,7 @@ fn transposes_are_copies_in_every_size() {
         for size in [2, 15, 16, 100, 5000] {
             assert_eq!(
                 check(&kernel, &sizes(&[("n", size)]), &[], 0.0),
-                ["copy"],
+                [if inner < 8 { "loops" } else { "copy" }],
                 "{dtype} {inner} {size}"
             );
         }
