@@ -168,7 +168,8 @@ fn differ(kernel: &Kernel, param: &str, got: &HostTensor, want: &HostTensor) -> 
         .find(|i| {
             let (g, w) = (got[*i], want[*i]);
             let same = g == w || (g.is_nan() && w.is_nan());
-            !same && !((g - w).abs() <= tolerance * w.abs().max(scale).max(1e-3))
+            // A NaN difference is one too.
+            !same && ((g - w).abs().is_nan() || (g - w).abs() > tolerance * w.abs().max(scale).max(1e-3))
         })
         .and_then(|i| describe(i, got[i], want[i]))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ir::Program;
 use ir::target::Platform;
 use runtime::cache::{Cache, CachedCompiler};
-use runtime::compile::{CompileError, CompileRequest, Compiler, HiprtcSearch, Progress, RocmSearch};
+use runtime::compile::{CompileRequest, Compiler, HiprtcSearch, Progress, RocmSearch};
 
 use crate::error::Result;
 use crate::options::Settings;
@@ -104,7 +104,7 @@ pub fn compile(
         }
         for slot in variant.code.values_mut() {
             if let Some(object) = objects.next() {
-                *slot = Some(object.map_err(CompileError::from)?.bytes);
+                *slot = Some(object?.bytes);
                 total += 1;
             }
         }
