@@ -173,8 +173,20 @@ struct Tile {
     blocks: usize,
 }
 
-/// c[block][i][j] += Σ_k a[block][i][k]·b[block][k][j]; sums of narrow types are exact until the last rounding.
-fn multiply(tile: &Tile, a: &[f64], b: &[f64], c: &mut [f64], single: bool) {
+/// How the sums of a tile round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounding {
+    /// Products and sums of narrow types fit f64; one rounding at the end.
+    Exact,
+    /// A chain of fused multiply-adds in f32.
+    Single,
+    /// A chain of fused multiply-adds in f64.
+    Double,
+}
+
+/// c[block][i][j] += Σ_k a[block][i][k]·b[block][k][j].
+#[inline(always)]
+fn multiply_body(tile: &Tile, a: &[f64], b: &[f64], c: &mut [f64], rounding: Rounding) {
     let Tile { m, n, k, blocks } = *tile;
     for block in 0..blocks {
         for i in 0..m {
@@ -182,17 +194,36 @@ fn multiply(tile: &Tile, a: &[f64], b: &[f64], c: &mut [f64], single: bool) {
             for kk in 0..k {
                 let x = a[(block * m + i) * k + kk];
                 let other = &b[(block * k + kk) * n..][..n];
-                for (sum, y) in row.iter_mut().zip(other) {
-                    // For f32 each step rounds, as a chain of fused multiply-adds.
-                    *sum = if single {
-                        f64::from((x as f32).mul_add(*y as f32, *sum as f32))
-                    } else {
-                        *sum + x * y
-                    };
+                match rounding {
+                    Rounding::Exact => row.iter_mut().zip(other).for_each(|(sum, y)| *sum += x * y),
+                    Rounding::Double => row
+                        .iter_mut()
+                        .zip(other)
+                        .for_each(|(sum, y)| *sum = x.mul_add(*y, *sum)),
+                    Rounding::Single => row
+                        .iter_mut()
+                        .zip(other)
+                        .for_each(|(sum, y)| *sum = f64::from((x as f32).mul_add(*y as f32, *sum as f32))),
                 }
             }
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn multiply_wide(tile: &Tile, a: &[f64], b: &[f64], c: &mut [f64], rounding: Rounding) {
+    multiply_body(tile, a, b, c, rounding);
+}
+
+fn multiply(tile: &Tile, a: &[f64], b: &[f64], c: &mut [f64], rounding: Rounding) {
+    #[cfg(target_arch = "x86_64")]
+    if super::simd::wide() {
+        // SAFETY: the features were found on this processor.
+        unsafe { multiply_wide(tile, a, b, c, rounding) };
+        return;
+    }
+    multiply_body(tile, a, b, c, rounding);
 }
 
 /// The lane-group pattern of blgp for B, as the lane whose data each lane uses.
@@ -284,22 +315,40 @@ fn mfma(b: &Build<'_>, rest: &str, scaled: bool) -> Result<Exec, String> {
         }
     };
     let elements = m * n * blocks / 64;
+    let rounding = match ea {
+        Element::F32 => Rounding::Single,
+        Element::F64 => Rounding::Double,
+        _ => Rounding::Exact,
+    };
+    // Where each lane's elements go in the tiles, by lane and then by element.
+    let mut a_slots = Vec::with_capacity(64 * per_lane);
+    let mut b_slots = Vec::with_capacity(64 * per_lane);
+    let mut c_slots = Vec::with_capacity(64 * elements);
+    for lane in 0..64 {
+        let (row, block, group) = (lane % m, lane / m % blocks, lane / (m * blocks));
+        for kk in group * per_lane..(group + 1) * per_lane {
+            a_slots.push((block * m + row) * k + kk);
+            b_slots.push((block * k + kk) * n + row);
+        }
+        for v in 0..elements {
+            let (block, row) = rows_of(lane, v);
+            c_slots.push((block * m + row) * n + lane % n);
+        }
+    }
     Ok(Box::new(move |w, env| {
         let mut am = vec![0f64; blocks * m * k];
         let mut bm = vec![0f64; blocks * k * n];
         for lane in 0..64 {
-            let (row, block, group) = (lane % m, lane / m % blocks, lane / (m * blocks));
             let b_lane = blgp_lane(blgp, lane);
             let (a_scale, b_scale) = match &scales {
                 None => (1.0, 1.0),
                 Some([a, b]) => (a.value(w, lane), b.value(w, lane)),
             };
             for e in 0..per_lane {
-                let kk = group * per_lane + e;
                 let value = ea.value(element_bits(w, a, lane, e, ea.bits()), flush) * a_scale;
-                am[(block * m + row) * k + kk] = if neg[0] { -value } else { value };
+                am[a_slots[lane * per_lane + e]] = if neg[0] { -value } else { value };
                 let value = eb.value(element_bits(w, bb, b_lane, e, eb.bits()), flush) * b_scale;
-                bm[(block * k + kk) * n + row] = if neg[1] { -value } else { value };
+                bm[b_slots[lane * per_lane + e]] = if neg[1] { -value } else { value };
             }
         }
         if cbsz > 0 {
@@ -319,16 +368,14 @@ fn mfma(b: &Build<'_>, rest: &str, scaled: bool) -> Result<Exec, String> {
         };
         for lane in 0..64 {
             for v in 0..elements {
-                let (block, row) = rows_of(lane, v);
                 let value = result.value(read_c(w, lane, v), false);
-                cm[(block * m + row) * n + lane % n] = if neg[2] { -value } else { value };
+                cm[c_slots[lane * elements + v]] = if neg[2] { -value } else { value };
             }
         }
-        multiply(&tile, &am, &bm, &mut cm, ea == Element::F32);
+        multiply(&tile, &am, &bm, &mut cm, rounding);
         for lane in 0..64 {
             for v in 0..elements {
-                let (block, row) = rows_of(lane, v);
-                let value = cm[(block * m + row) * n + lane % n];
+                let value = cm[c_slots[lane * elements + v]];
                 if wide {
                     let bits = value.to_bits();
                     w.v[d as usize + 2 * v][lane] = bits as u32;
@@ -479,7 +526,7 @@ fn wmma(b: &Build<'_>, rest: &str) -> Result<Exec, String> {
                 cm[row * n + column] = if c_neg { -value } else { value };
             }
         }
-        multiply(&tile, &am, &bm, &mut cm, false);
+        multiply(&tile, &am, &bm, &mut cm, Rounding::Exact);
         for row in 0..16 {
             for column in 0..16 {
                 let (lane, v, half) = place(row, column);

@@ -214,8 +214,12 @@ where
     let third = if count == 3 { 2 } else { 0 };
     let low = [0, 1, third].map(|index| word(index, "op_sel", false, "neg_lo"));
     let high = [0, 1, third].map(|index| word(index, "op_sel_hi", true, "neg_hi"));
-    let [Ok(xl), Ok(yl), Ok(zl)] = low else { return Err("a source is not understood".into()) };
-    let [Ok(xh), Ok(yh), Ok(zh)] = high else { return Err("a source is not understood".into()) };
+    let [Ok(xl), Ok(yl), Ok(zl)] = low else {
+        return Err("a source is not understood".into());
+    };
+    let [Ok(xh), Ok(yh), Ok(zh)] = high else {
+        return Err("a source is not understood".into());
+    };
     let out = Out::full(b.out(Ty::B32, count)?.register);
     let post = b.post();
     Ok(Box::new(move |w, _| {
@@ -229,7 +233,9 @@ where
             let z = z.fetch(w, &mut bz, &mut mask);
             map3(g, x, y, z, result, w.lanes);
             if !post.none() {
-                result.iter_mut().for_each(|bits| *bits = post.f32(f32::from_bits(*bits)).to_bits());
+                result
+                    .iter_mut()
+                    .for_each(|bits| *bits = post.f32(f32::from_bits(*bits)).to_bits());
             }
         }
         out.store(w, &results[0], mask);

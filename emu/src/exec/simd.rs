@@ -42,8 +42,9 @@ macro_rules! spread {
 }
 
 #[cfg(target_arch = "x86_64")]
+/// Whether the processor has the wide instructions.
 #[inline]
-fn wide() -> bool {
+pub(crate) fn wide() -> bool {
     use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
     static FOUND: AtomicU8 = AtomicU8::new(2);
     match FOUND.load(Relaxed) {
