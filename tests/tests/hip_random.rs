@@ -101,7 +101,7 @@ fn lowered_kernels_compute_what_the_evaluator_says() {
                 .fold(1.0f64, |m, w| m.max(w.abs()));
             let bad = (0..want.len()).find(|i| {
                 let (g, w) = (got[*i], want[*i]);
-                g != w && !(g.is_nan() && w.is_nan()) && !((g - w).abs() <= tolerance * scale)
+                g != w && !(g.is_nan() && w.is_nan()) && ((g - w).is_nan() || (g - w).abs() > tolerance * scale)
             });
             if let Some(i) = bad {
                 let name = format!("{} {}[{i}]", job.kernel.name, param.name);

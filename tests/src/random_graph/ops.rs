@@ -59,7 +59,7 @@ impl Generator {
     /// Another value that broadcasts with `x`, or a new one.
     pub(super) fn partner(&mut self, x: Known, exact: bool) -> Option<Known> {
         let (dtype, shape) = (self.dtype(x.value), self.graph.ty(x.value).shape.clone());
-        if self.word() % 3 != 0 {
+        if !self.word().is_multiple_of(3) {
             let found = self.choose(|g, k| {
                 g.dtype(k.value) == dtype
                     && (k.exact || !exact)
@@ -70,7 +70,7 @@ impl Generator {
             }
         }
         let word = self.word();
-        if word % 4 == 0 {
+        if word.is_multiple_of(4) {
             let number = [2.0, 0.0, 1.0, -1.0, 0.5, 3.0][self.pick(6)];
             let value = self.scalar(dtype, number);
             return self.note(value, true, 3.0);
