@@ -109,7 +109,7 @@ fn one<F: Fn(u32) -> (u32, Option<bool>) + Send + Sync + 'static>(b: &Build<'_>,
 }
 
 fn one64<F: Fn(u64) -> (u64, Option<bool>) + Send + Sync + 'static>(b: &Build<'_>, f: F) -> Result<Exec, String> {
-    let (d, x) = (dst(b)?, wide(b, 1, Ty::I64)?);
+    let (d, x) = (dst(b)?, wide(b, 1, Ty::B64)?);
     Ok(Box::new(move |w, _| {
         let (value, scc) = f(x.get(w));
         w.write_s64(d, value);
@@ -372,7 +372,7 @@ fn logic(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
         "s_pack_hh_b32_b16" => two(b, |x, y, _| (x >> 16 | y & 0xffff_0000, None)),
         "s_pack_hl_b32_b16" => two(b, |x, y, _| (x >> 16 | y << 16, None)),
         "s_cselect_b32" => two(b, |x, y, scc| (if scc { x } else { y }, None)),
-        "s_cselect_b64" => two64(b, Ty::I64, |x, y, scc| (if scc { x } else { y }, None)),
+        "s_cselect_b64" => two64(b, Ty::B64, |x, y, scc| (if scc { x } else { y }, None)),
         _ => return None,
     })
 }
