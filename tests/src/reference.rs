@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use graphc::driver::{BuildOptions, build};
+use graphc::ir::graph::eval;
 use graphc::ir::{Bindings, DType, Graph, HostTensor, Target};
 use graphc::passes::OptLevel;
 use graphc::runtime::{Executable, LoadOptions};
@@ -106,7 +107,7 @@ pub fn compile_cpu(graph: &Graph, level: OptLevel, dtype: Option<DType>) -> Exec
 /// # Panics
 /// When it does not.
 pub fn check_all_levels(graph: &Graph, inputs: &Tensors, context: &str) {
-    let want = graphc::ir::graph::eval::evaluate(graph, inputs).expect("the reference evaluates");
+    let want = eval::evaluate(graph, inputs).expect("the reference evaluates");
     for level in [OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3] {
         let got = compile_cpu(graph, level, None)
             .run(inputs)
