@@ -397,6 +397,15 @@ impl Memory {
         let source = self.find(from, size)?;
         let target = self.find(to, size)?;
         let (from, to) = (from - source.base, to - target.base);
+        // Read before anything is marked: both may be one allocation.
+        let whole = source.is_written(from, size);
+        let flags: Vec<u8> = if whole {
+            Vec::new()
+        } else {
+            (0..size)
+                .map(|index| u8::from(source.is_written(from + index, 1)))
+                .collect()
+        };
         // SAFETY: both ranges were found to lie in their regions; `copy` allows overlap.
         unsafe {
             std::ptr::copy(
@@ -405,21 +414,21 @@ impl Memory {
                 size as usize,
             );
         }
-        if source.is_written(from, size) {
+        if whole {
             target.mark(to, size);
-        } else if let Some(written) = target.written {
-            let all = target.all_written.swap(false, Relaxed);
-            for index in 0..size {
-                let flag = u8::from(source.is_written(from + index, 1));
-                // SAFETY: in bounds as above.
-                unsafe { AtomicU8::from_ptr(written.as_ptr().add((to + index) as usize)) }.store(flag, Relaxed);
-            }
-            if all {
-                for index in (0..to).chain(to + size..target.size) {
-                    // SAFETY: in bounds as above.
-                    unsafe { AtomicU8::from_ptr(written.as_ptr().add(index as usize)) }.store(1, Relaxed);
-                }
-            }
+            return Ok(());
+        }
+        let Some(written) = target.written else { return Ok(()) };
+        let set = |index: u64, flag: u8| {
+            // SAFETY: the callers below stay within the region.
+            unsafe { AtomicU8::from_ptr(written.as_ptr().add(index as usize)) }.store(flag, Relaxed);
+        };
+        if target.all_written.swap(false, Relaxed) {
+            // The shortcut for a fully written allocation no longer holds: spell it out.
+            (0..target.size).for_each(|index| set(index, 1));
+        }
+        for (index, flag) in flags.into_iter().enumerate() {
+            set(to + index as u64, flag);
         }
         Ok(())
     }
@@ -473,5 +482,55 @@ impl View {
         }
         *hint = index;
         Some(region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_have_bounds_and_end() {
+        let memory = Memory::new(4096);
+        let a = memory.alloc(1000).unwrap();
+        assert_eq!(a % ALIGNMENT, 0);
+        memory.write(a + 996, &[1, 2, 3, 4]).unwrap();
+        assert!(matches!(
+            memory.write(a + 997, &[1, 2, 3, 4]),
+            Err(MemoryError::OutOfBounds { .. })
+        ));
+        let mut bytes = [0; 4];
+        memory.read(a + 996, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 2, 3, 4]);
+        assert!(matches!(
+            memory.alloc(3097),
+            Err(MemoryError::OutOfMemory {
+                asked: 3097,
+                free: 3096,
+                ..
+            })
+        ));
+        assert_eq!(memory.allocation(a + 10), Some((a, 1000)));
+        memory.free(a).unwrap();
+        assert_eq!(memory.used(), 0);
+        assert_eq!(memory.free(a), Err(MemoryError::Freed { address: a }));
+        assert_eq!(memory.read(a, &mut bytes), Err(MemoryError::Freed { address: a }));
+        assert_ne!(memory.alloc(1000).unwrap(), a, "addresses are not reused");
+    }
+
+    #[test]
+    fn copies_carry_what_was_written() {
+        let memory = Memory::new(1 << 20);
+        let (a, b) = (memory.alloc(64).unwrap(), memory.alloc(64).unwrap());
+        memory.write(a, &[7; 16]).unwrap();
+        memory.write(b, &[1; 64]).unwrap();
+        memory.copy(b, a, 32).unwrap();
+        let region = memory.find(b, 64).unwrap();
+        assert!(region.is_written(0, 16) && !region.is_written(16, 1) && region.is_written(32, 32));
+        memory.copy(a + 32, a, 16).unwrap();
+        let region = memory.find(a, 64).unwrap();
+        assert!(region.is_written(32, 16) && !region.is_written(48, 1));
+        memory.fill(a, &[1, 2, 3, 4], 64).unwrap();
+        assert!(region.is_written(0, 64));
     }
 }

@@ -91,7 +91,7 @@ fn f32_cases() -> Vec<Float> {
         case(
             "clamp01",
             "fminf(fmaxf(a, 0.0f), 1.0f)",
-            |a, _, _| a.max(0.0).min(1.0),
+            |a, _, _| a.clamp(0.0, 1.0),
             0.0,
             Within(2.0),
         ),
@@ -318,7 +318,7 @@ fn f16_cases() -> Vec<Float> {
         case(
             "clamp",
             "__builtin_fminf16(__builtin_fmaxf16(a, (_Float16)0.0f), (_Float16)1.0f)",
-            |a, _, _| a.max(0.0).min(1.0),
+            |a, _, _| a.clamp(0.0, 1.0),
             0.0,
             Within(2.0),
         ),

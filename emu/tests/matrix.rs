@@ -405,12 +405,29 @@ fn wmma_gfx11() {
     wmma("gfx1100", &cases, 32, 16, 8, a_order, c_order);
     // Waves of 64 lanes: four copies of A and B, and a quarter of the rows in each sixteen lanes.
     let cases = [
-        Wmma { builtin: "wmma_f32_16x16x16_f16_w64", input: "f16", output: "f32", call: "a[l], b[l], c[l]" },
-        Wmma { builtin: "wmma_f32_16x16x16_bf16_w64", input: "bf16s", output: "f32", call: "a[l], b[l], c[l]" },
-        Wmma { builtin: "wmma_i32_16x16x16_iu8_w64", input: "iu8", output: "i32", call: "true, a[l], true, b[l], c[l], false" },
+        Wmma {
+            builtin: "wmma_f32_16x16x16_f16_w64",
+            input: "f16",
+            output: "f32",
+            call: "a[l], b[l], c[l]",
+        },
+        Wmma {
+            builtin: "wmma_f32_16x16x16_bf16_w64",
+            input: "bf16s",
+            output: "f32",
+            call: "a[l], b[l], c[l]",
+        },
+        Wmma {
+            builtin: "wmma_i32_16x16x16_iu8_w64",
+            input: "iu8",
+            output: "i32",
+            call: "true, a[l], true, b[l], c[l], false",
+        },
     ];
     let a_order = |row: usize, k: usize| (0..4).map(|copy| (row + 16 * copy, k)).collect();
-    wmma("gfx1100", &cases, 64, 16, 4, a_order, |row, column| (column + 16 * (row % 4), row / 4));
+    wmma("gfx1100", &cases, 64, 16, 4, a_order, |row, column| {
+        (column + 16 * (row % 4), row / 4)
+    });
 }
 
 /// WMMA of gfx12: eight of a row's sixteen values in each half of the wave.

@@ -70,7 +70,12 @@ fn code_object_versions_and_preloaded_arguments() {
         assert_eq!(words > 0, preloaded, "{arch}: {words} words are preloaded");
         let x: Vec<f32> = (0..256).map(|i| i as f32 * 0.25 + 1.0).collect();
         let (px, py) = (device.upload(&x), device.upload(&x));
-        device.run("saxpy", 2, 128, &[Arg::Ptr(py), Arg::Ptr(px), Arg::F32(3.0), Arg::I32(256)]);
+        device.run(
+            "saxpy",
+            2,
+            128,
+            &[Arg::Ptr(py), Arg::Ptr(px), Arg::F32(3.0), Arg::I32(256)],
+        );
         let got: Vec<f32> = device.download(py, 256);
         for (value, x) in got.iter().zip(&x) {
             assert_eq!(*value, 3.0f32.mul_add(*x, 1.0), "{arch} {options:?}");

@@ -372,7 +372,12 @@ fn block_scales() {
 #[test]
 fn four_bit_wmma() {
     for (arch, builtin, ty, per_lane) in [
-        ("gfx1100", "wmma_i32_16x16x16_iu4_w32", "__attribute__((ext_vector_type(2))) int", 16usize),
+        (
+            "gfx1100",
+            "wmma_i32_16x16x16_iu4_w32",
+            "__attribute__((ext_vector_type(2))) int",
+            16usize,
+        ),
         ("gfx1201", "wmma_i32_16x16x16_iu4_w32_gfx12", "int", 8),
     ] {
         for (a_signed, b_signed) in [(true, true), (false, true), (false, false)] {
@@ -381,7 +386,9 @@ fn four_bit_wmma() {
                  extern \"C\" __global__ void tile(C* d, const A* a, const A* b) {{ int l = threadIdx.x; C c = {{}};\n\
                  d[l] = __builtin_amdgcn_{builtin}({a_signed}, a[l], {b_signed}, b[l], c, false); }}"
             );
-            let Some(device) = Device::new(&source, arch) else { return };
+            let Some(device) = Device::new(&source, arch) else {
+                return;
+            };
             let mut random = Random::new(8);
             let mut tile = || -> Vec<u8> { (0..256).map(|_| random.below(16) as u8).collect() };
             let (a, b) = (tile(), tile());
@@ -400,7 +407,13 @@ fn four_bit_wmma() {
             let args = [d, device.upload(&lay(&a)), device.upload(&lay(&b))].map(Arg::Ptr);
             device.run("tile", 1, 32, &args);
             let got: Vec<i32> = device.download(d, 256);
-            let value = |bits: u8, signed: bool| if signed { i32::from((bits << 4) as i8 >> 4) } else { bits.into() };
+            let value = |bits: u8, signed: bool| {
+                if signed {
+                    i32::from((bits << 4) as i8 >> 4)
+                } else {
+                    bits.into()
+                }
+            };
             for row in 0..16 {
                 for column in 0..16 {
                     let want: i32 = (0..16)
@@ -411,7 +424,11 @@ fn four_bit_wmma() {
                     } else {
                         (column + 16 * (row / 8), row % 8)
                     };
-                    assert_eq!(got[lane * 8 + index], want, "{arch} {a_signed} {b_signed} ({row}, {column})");
+                    assert_eq!(
+                        got[lane * 8 + index],
+                        want,
+                        "{arch} {a_signed} {b_signed} ({row}, {column})"
+                    );
                 }
             }
         }
@@ -425,9 +442,16 @@ fn four_and_six_bit_floats() {
         let bias = (1i32 << (exponent_bits - 1)) - 1;
         let exponent = (bits >> mantissa_bits & ((1 << exponent_bits) - 1)) as i32;
         let fraction = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
-        let value =
-            if exponent == 0 { fraction * 2f64.powi(1 - bias) } else { (1.0 + fraction) * 2f64.powi(exponent - bias) };
-        if bits >> (exponent_bits + mantissa_bits) & 1 == 1 { -value } else { value }
+        let value = if exponent == 0 {
+            fraction * 2f64.powi(1 - bias)
+        } else {
+            (1.0 + fraction) * 2f64.powi(exponent - bias)
+        };
+        if bits >> (exponent_bits + mantissa_bits) & 1 == 1 {
+            -value
+        } else {
+            value
+        }
     };
     for (code, exponent_bits, mantissa_bits) in [(4, 2, 1), (2, 2, 3), (3, 3, 2)] {
         let width = 1 + exponent_bits + mantissa_bits;
@@ -436,7 +460,9 @@ fn four_and_six_bit_floats() {
              extern \"C\" __global__ void tile(C* d, const A* a, const A* b) {{ int l = threadIdx.x; C c = {{}};\n\
              d[l] = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(a[l], b[l], c, {code}, {code}, 0, 128, 0, 127); }}"
         );
-        let Some(device) = Device::new(&source, "gfx950") else { return };
+        let Some(device) = Device::new(&source, "gfx950") else {
+            return;
+        };
         let mut random = Random::new(21);
         let mut tile = || -> Vec<u32> { (0..16 * 128).map(|_| random.below(1 << width) as u32).collect() };
         let (a, b) = (tile(), tile());
@@ -461,9 +487,14 @@ fn four_and_six_bit_floats() {
             for column in 0..16 {
                 let value = |bits: u32| decode(bits, exponent_bits, mantissa_bits);
                 // A's scale of 128 doubles.
-                let want: f64 = (0..128).map(|k| 2.0 * value(a[row * 128 + k]) * value(b[column * 128 + k])).sum();
+                let want: f64 = (0..128)
+                    .map(|k| 2.0 * value(a[row * 128 + k]) * value(b[column * 128 + k]))
+                    .sum();
                 let result = f64::from(got[(column + 16 * (row / 4)) * 4 + row % 4]);
-                assert!((result - want).abs() < 1e-3, "format {code} ({row}, {column}): {result}, not {want}");
+                assert!(
+                    (result - want).abs() < 1e-3,
+                    "format {code} ({row}, {column}): {result}, not {want}"
+                );
             }
         }
     }
