@@ -171,7 +171,9 @@ impl Gpu {
                 block,
             });
         }
-        let items = block.iter().map(|extent| u64::from(*extent)).product::<u64>();
+        let items = block
+            .iter()
+            .fold(1u64, |product, extent| product.saturating_mul(u64::from(*extent)));
         let limit = if info.max_block == 0 { 1024 } else { info.max_block };
         if items > u64::from(limit) {
             return Err(LaunchError::BlockTooLarge {
@@ -221,7 +223,9 @@ impl Gpu {
             kernargs: &kernargs,
             scratch_size: scratch,
         };
-        let total = grid.iter().map(|extent| u64::from(*extent)).product::<u64>();
+        let total = grid
+            .iter()
+            .fold(1u64, |product, extent| product.saturating_mul(u64::from(*extent)));
         let mut counters = self.run_all(&launch, total)?;
         counters.occupancy = kernel.occupancy(self.arch, items as u32, lds as u32);
         Ok(counters)
@@ -298,7 +302,7 @@ fn argument_block(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], given: &[u
 fn dispatch_packet(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], lds: u32) -> Vec<u8> {
     let mut packet = vec![0u8; 256];
     for axis in 0..3 {
-        let size = grid[axis] * block[axis];
+        let size = grid[axis].wrapping_mul(block[axis]);
         packet[4 + 2 * axis..6 + 2 * axis].copy_from_slice(&(block[axis] as u16).to_le_bytes());
         packet[12 + 4 * axis..16 + 4 * axis].copy_from_slice(&size.to_le_bytes());
     }

@@ -234,6 +234,14 @@ fn bounds_and_unwritten_memory() {
             "{arch}: {found}"
         );
 
+        for wild in [0, 16, 0xdead_0000, 0x7fff_ffff_ffff_fff0, u64::MAX - 3, u64::MAX - 2000] {
+            let found = fault(device.try_run("scale", 1, 256, &[Arg::Ptr(y), Arg::Ptr(wild), n]));
+            assert!(
+                matches!(found.kind, FaultKind::OutOfBounds { .. }),
+                "{arch} {wild:#x}: {found}"
+            );
+        }
+
         let found = fault(device.try_run("lds_unwritten", 1, 256, &[Arg::Ptr(y)]));
         assert!(
             matches!(found.kind, FaultKind::Uninitialized { space: Space::Lds, .. }),

@@ -43,7 +43,7 @@ impl Element {
             Element::F64 => f64::from_bits(bits),
             Element::F32 => f64::from(f32::from_bits(bits as u32)),
             Element::Xf32 => f64::from(f32::from_bits(
-                (bits as u32 + 0x0fff + (bits as u32 >> 13 & 1)) & !0x1fff,
+                (bits as u32).wrapping_add(0x0fff + (bits as u32 >> 13 & 1)) & !0x1fff,
             )),
             Element::F16 if flush && bits & 0x7c00 == 0 => 0.0,
             Element::F16 => f64::from(f16_to_f32(bits as u32)),

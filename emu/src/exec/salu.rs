@@ -821,7 +821,7 @@ fn control(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
         }),
         "s_movreld_b32" => dst(b).and_then(|d| Ok((d, src(b, 1)?))).map(|(first, x)| -> Exec {
             Box::new(move |w, _| {
-                let index = first as u32 + w.s[M0 as usize];
+                let index = u32::from(first).wrapping_add(w.s[M0 as usize]);
                 if index >= 106 {
                     return Err(Trap::not_modelled(format!("s{index} is not there")));
                 }

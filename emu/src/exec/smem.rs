@@ -135,10 +135,10 @@ fn load(b: &Build<'_>, buffer: bool, words: usize, small: u32, signed: bool) -> 
             };
             // Words beyond the buffer read as zero.
             for index in 0..words {
-                let at = moved as u64 + 4 * index as u64;
+                let at = (moved as u64).saturating_add(4 * index as u64);
                 let bytes = if small != 0 { u64::from(size) } else { 4 };
-                if at + bytes <= limit {
-                    env.global_read(w, 0, address + at, small, &mut out[index..=index])?;
+                if at.saturating_add(bytes) <= limit {
+                    env.global_read(w, 0, address.wrapping_add(at), small, &mut out[index..=index])?;
                 }
             }
         } else {

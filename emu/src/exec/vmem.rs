@@ -251,7 +251,7 @@ fn count_transactions(env: &mut Env<'_>, places: &[Place; 64], mask: u64, size: 
             continue;
         }
         bytes += u64::from(size);
-        for piece in address / 64..=(address + u64::from(size) - 1) / 64 {
+        for piece in address / 64..=address.saturating_add(u64::from(size) - 1) / 64 {
             if count > 0 && pieces[count - 1] == piece || pieces[..count].contains(&piece) {
                 continue;
             }
@@ -405,7 +405,7 @@ fn load_lds(b: &Build<'_>, form: Form, data: Data, at: usize) -> Result<Exec, St
             }
             // Narrow elements take a whole word each.
             let step = size.max(4);
-            env.lds_write(w, lane, base + lane as u32 * step, 0, &words[..data.words])?;
+            env.lds_write(w, lane, base.wrapping_add(lane as u32 * step), 0, &words[..data.words])?;
         }
         Ok(Flow::Next)
     }))
