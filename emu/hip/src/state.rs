@@ -10,7 +10,7 @@ use graphc_emu::memory::DEVICE_BASE;
 use graphc_emu::{Comgr, Disassembler, Gpu, Kernel, Memory, Module, Worker};
 use hip_sys::hipError_t;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -25,7 +25,6 @@ pub struct Device {
     pub null_stream: u64,
     /// The error of a kernel that went wrong: every later call on the device gives it too.
     pub sticky: Option<hipError_t>,
-    pub peers: BTreeSet<usize>,
 }
 
 /// A loaded code object.
@@ -182,7 +181,6 @@ impl Runtime {
             gpu: Gpu::with_memory(self.config.archs[index], memory),
             null_stream,
             sticky: None,
-            peers: BTreeSet::new(),
         }
     }
 

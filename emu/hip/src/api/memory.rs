@@ -214,7 +214,7 @@ hip! {
     /// Queues a fill with a word.
     fn hipMemsetD32Async(runtime, to: hipDeviceptr_t, value: c_int, count: usize, stream: hipStream_t) {
         let stream = stream_of(runtime, stream)?;
-        if to as u64 % 4 != 0 {
+        if !(to as u64).is_multiple_of(4) {
             return Err(INVALID);
         }
         let size = (count as u64).checked_mul(4).ok_or(INVALID)?;

@@ -175,11 +175,9 @@ fn active_blocks(runtime: &Runtime, function: &Function, block: u32, shared: usi
     }
     let waves = function.kernel.occupancy(arch, block, 0) * arch.simds_per_cu;
     let by_waves = waves / block.div_ceil(info.wave_size.max(1)).max(1);
-    if lds == 0 {
-        by_waves
-    } else {
-        by_waves.min(arch.lds_bytes / lds)
-    }
+    arch.lds_bytes
+        .checked_div(lds)
+        .map_or(by_waves, |by_lds| by_waves.min(by_lds))
 }
 
 fn refused(error: LoadError) -> hipError_t {
