@@ -7,6 +7,8 @@
 
 pub(crate) mod access;
 pub(crate) mod atomic;
+mod compare;
+mod control;
 mod convert;
 pub(crate) mod cross;
 pub(crate) mod float;
