@@ -267,6 +267,7 @@ fn faults_come_when_asked_for() {
     let mut pointer = null_mut();
     // SAFETY: a place for the result.
     assert_eq!(
+        // SAFETY: the address is written to a local of its type.
         unsafe { hip.hipMalloc(&mut pointer, 16) },
         E::hipErrorOutOfMemory,
         "the third"

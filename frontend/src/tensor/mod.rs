@@ -234,7 +234,10 @@ impl Tensor {
     }
 
     /// Passes on an earlier error of this tensor in place of `error`.
-    #[expect(clippy::boxed_local, reason = "errors are boxed where they arise, to keep results small")]
+    #[expect(
+        clippy::boxed_local,
+        reason = "errors are boxed where they arise, to keep results small"
+    )]
     fn poison_with(&self, error: Box<TensorError>) -> Tensor {
         if self.is_poisoned() {
             self.clone()

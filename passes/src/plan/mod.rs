@@ -35,6 +35,11 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
     let mut p = Planner::new(graph, target);
     p.inputs(schedule);
     for region in schedule.regions.values() {
+        if let Some((value, same)) = renamed(graph, region) {
+            let buffer = p.buffer(same);
+            p.buffer_of.insert(value, buffer);
+            continue;
+        }
         let reads: Vec<BufferId> = region.inputs.iter().map(|v| p.buffer(*v)).collect();
         let is_scatter = region.kind == RegionKind::Scatter;
         let writes: Vec<BufferId> = region.outputs.iter().map(|v| p.result(*v)).collect();
@@ -62,6 +67,20 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
     }
     p.plan.flops = flops::count(graph);
     Ok(p.plan)
+}
+
+/// Returns the result and the input of a region that only gives a stored tensor another shape: they share a buffer, and no
+/// kernel is launched. (A model's output is the caller's memory, so it is copied.)
+fn renamed(graph: &Graph, region: &ir::schedule::Region) -> Option<(Value, Value)> {
+    let ([input], [output]) = (region.inputs.as_slice(), region.outputs.as_slice()) else {
+        return None;
+    };
+    let reshapes = region
+        .nodes
+        .iter()
+        .all(|n| matches!(graph.node(*n).op, Op::View(ir::op::View::Reshape(_))));
+    let is_output = graph.outputs().iter().any(|o| o.value == *output);
+    (region.kind == RegionKind::Pointwise && reshapes && !is_output).then_some((*output, *input))
 }
 
 /// Removes parameters that no expression reads and no statement writes (a splat constant folded into the code, a size).

@@ -172,6 +172,7 @@ impl Hip {
         let mut stream = std::ptr::null_mut();
         // SAFETY: a place for the result.
         assert_eq!(
+            // SAFETY: the handle is written to a local of its type.
             unsafe { self.hipStreamCreateWithFlags(&mut stream, hip_sys::hipStreamNonBlocking) },
             OK
         );
