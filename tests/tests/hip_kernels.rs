@@ -120,36 +120,80 @@ fn every_kind_of_kernel_compiles_for_every_target_without_spills() {
     println!("{} kernels compiled for {} targets", KERNELS.len(), TARGETS.len());
 }
 
-/// What lowering makes of real models.
+/// The models of every run; `GRAPHC_ALL_MODELS=1` takes all that `tests/data` has (some ten minutes).
+const MODELS: [&str; 4] = [
+    "light/light_resnet50.onnx",
+    "light/light_shufflenet.onnx",
+    "exports/bert.dy.onnx",
+    "exports/llama.dy.onnx",
+];
+
+fn models() -> Vec<String> {
+    if std::env::var_os("GRAPHC_ALL_MODELS").is_none() {
+        return MODELS.map(str::to_owned).to_vec();
+    }
+    let mut found = Vec::new();
+    for folder in ["light", "exports"] {
+        for entry in std::fs::read_dir(graphc_tests::data(folder)).expect("the data is in the repository") {
+            let name = entry.expect("readable").file_name().to_string_lossy().into_owned();
+            if name.ends_with(".onnx") {
+                found.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// One request for each kernel of a model on each target.
+fn requests_of(model: &str) -> Vec<CompileRequest> {
+    let headers = headers();
+    let graph = frontend::onnx::import(&graphc_tests::data(model), &Default::default()).expect("imports");
+    let mut requests = Vec::new();
+    for arch in TARGETS {
+        let target: Target = arch.parse().expect("a target of the table");
+        let options = graphc::driver::BuildOptions::new(vec![target], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{model} {arch}: {e}"));
+        let variant = &built.program.variants[0];
+        assert_eq!(variant.sources.len(), variant.plan.kernels.len());
+        requests.extend(variant.sources.values().map(|source| CompileRequest {
+            name: source.entry.clone(),
+            source: source.text.clone(),
+            headers: headers.clone(),
+            arch: arch.to_owned(),
+            options: source.options.clone(),
+        }));
+    }
+    requests
+}
+
+/// What lowering makes of real models, for every target.
 #[test]
 fn kernels_of_models_compile_without_spills() {
     let Some(compiler) = workers() else { return };
-    let headers = headers();
-    let mut requests = Vec::new();
-    for model in [
-        "light/light_resnet50.onnx",
-        "light/light_shufflenet.onnx",
-        "exports/bert.dy.onnx",
-        "exports/llama.dy.onnx",
-    ] {
-        let graph = frontend::onnx::import(&graphc_tests::data(model), &Default::default()).expect("imports");
-        for arch in ["gfx90a", "gfx1100"] {
-            let target: Target = arch.parse().expect("a target of the table");
-            let options = graphc::driver::BuildOptions::new(vec![target], passes::OptLevel::O2);
-            let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{model} {arch}: {e}"));
-            let variant = &built.program.variants[0];
-            assert_eq!(variant.sources.len(), variant.plan.kernels.len());
-            requests.extend(variant.sources.values().map(|source| CompileRequest {
-                name: source.entry.clone(),
-                source: source.text.clone(),
-                headers: headers.clone(),
-                arch: arch.to_owned(),
-                options: source.options.clone(),
-            }));
-        }
+    let mut total = 0;
+    for model in models() {
+        let requests = requests_of(&model);
+        check(&compiler, &requests);
+        total += requests.len();
     }
-    check(&compiler, &requests);
-    println!("{} kernels of models compiled", requests.len());
+    println!("{total} kernels of models compiled");
+}
+
+/// The same source gives the same code object, from other processes too.
+#[test]
+fn code_objects_are_identical_in_two_runs() {
+    let (Some(first), Some(second)) = (workers(), workers()) else {
+        return;
+    };
+    let requests = requests_of("exports/bert.dy.onnx");
+    let objects = |compiler: &WorkerPool| {
+        compile_all(compiler, &requests, &|_| ())
+            .into_iter()
+            .map(|object| object.expect("compiles").bytes)
+            .collect::<Vec<_>>()
+    };
+    assert!(objects(&first) == objects(&second), "two runs gave different bytes");
 }
 
 fn check(compiler: &WorkerPool, requests: &[CompileRequest]) {
