@@ -179,13 +179,18 @@ fn a_run_allocates_nothing_after_the_first_at_its_size() {
     for (inputs, bindings, outputs) in &mut runs {
         exe.run_into(bindings, inputs, outputs, None).unwrap();
     }
-    let before = COUNT.load(Ordering::Relaxed);
-    for _ in 0..20 {
-        for (inputs, bindings, outputs) in &mut runs {
-            exe.run_into(bindings, inputs, outputs, None).unwrap();
+    // The counter is the process's, and the harness's own thread allocates now and then. A run that allocated would do so in
+    // every window of runs; the harness leaves some alone.
+    let windows = (0..8).map(|_| {
+        let before = COUNT.load(Ordering::Relaxed);
+        for _ in 0..20 {
+            for (inputs, bindings, outputs) in &mut runs {
+                exe.run_into(bindings, inputs, outputs, None).unwrap();
+            }
         }
-    }
-    assert_eq!(COUNT.load(Ordering::Relaxed) - before, 0);
+        COUNT.load(Ordering::Relaxed) - before
+    });
+    assert_eq!(windows.min(), Some(0));
     for (_, _, outputs) in &runs {
         let sum: f32 = outputs[0]
             .as_ref()

@@ -68,15 +68,22 @@ impl Pool {
             stop: AtomicBool::new(false),
         });
         // A worker that the system refuses to start is one thread less, not an error.
-        let workers = (1..threads.max(1))
+        let (ready, started) = std::sync::mpsc::channel();
+        let workers: Vec<_> = (1..threads.max(1))
             .map_while(|index| {
-                let shared = shared.clone();
+                let (shared, ready) = (shared.clone(), ready.clone());
                 std::thread::Builder::new()
                     .name(format!("graphc-cpu-{index}"))
-                    .spawn(move || shared.serve(index))
+                    .spawn(move || {
+                        let _ = ready.send(());
+                        drop(ready);
+                        shared.serve(index);
+                    })
                     .ok()
             })
             .collect();
+        // Starting threads is part of making the pool, not of the first runs on it.
+        started.iter().take(workers.len()).for_each(drop);
         Pool {
             shared,
             workers,
