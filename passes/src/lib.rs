@@ -19,6 +19,7 @@ pub mod fuse;
 pub mod layout;
 pub mod lower;
 pub mod merge;
+pub mod names;
 pub mod options;
 pub mod order;
 pub mod pipeline;

@@ -74,6 +74,7 @@ impl BuildArgs {
         let mut options = BuildOptions::new(targets, level).dtype(dtype);
         options.optimize.libraries = !self.no_libraries;
         options.optimize.disable = self.disable.iter().cloned().collect();
+        passes::names::check(&options.optimize.disable).map_err(|e| Error::Config(format!("--disable: {e}")))?;
         Ok(options)
     }
 }

@@ -1,4 +1,6 @@
-//! `graphc inspect`: what a compiled model consists of.
+//! `graphc inspect`: what a compiled model consists of, and what its code does on an emulated GPU.
+
+use std::path::PathBuf;
 
 use ir::Target;
 use ir::plan::{Place, arena};
@@ -7,6 +9,8 @@ use serde::Serialize;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
 use super::{Context, load, output};
+use crate::arrays::{self, Arrays};
+use crate::emulate::{self, Counted, Emulator};
 use crate::error::{Error, Result};
 
 /// Show kernels, registers, memory and work of a model or artifact.
@@ -19,6 +23,16 @@ pub struct Args {
     /// The target; for an artifact that holds one, that one.
     #[arg(long)]
     target: Option<String>,
+    /// Run the code once on an emulated GPU and show what it counted: instructions, memory, LDS, matrix units, waves.
+    #[arg(long, requires = "target")]
+    emulate: bool,
+    /// Inputs of the emulated run by name: an .npz, .npy or .safetensors file. May be given several times; the rest is
+    /// made up, at the hints of symbolic sizes.
+    #[arg(long, value_name = "FILE", requires = "emulate")]
+    inputs: Vec<PathBuf>,
+    /// The seed of made-up inputs.
+    #[arg(long, default_value_t = 0, requires = "emulate")]
+    seed: u64,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
@@ -34,6 +48,9 @@ pub struct Facts {
     pub live_peak_bytes: usize,
     pub weight_bytes: usize,
     pub flops: i64,
+    /// What one emulated run counted in all, with `--emulate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub emulated: Option<Counted>,
     pub kernels: Vec<KernelFacts>,
 }
 
@@ -52,6 +69,9 @@ pub struct KernelFacts {
     pub vgpr_spills: Option<u32>,
     pub sgpr_spills: Option<u32>,
     pub wave_size: Option<u32>,
+    /// What its launches counted in one emulated run, with `--emulate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub emulated: Option<Counted>,
     /// The graph nodes it computes.
     pub nodes: Vec<String>,
 }
@@ -69,11 +89,33 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         _ => load::variant(&loaded.program, &wanted)?,
     };
     load::compile_kernels(&mut loaded.program, context)?;
-    let facts = facts(&loaded.program, variant)?;
+    let mut facts = facts(&loaded.program, variant)?;
+    if args.emulate {
+        count(args, &loaded.program, variant, &mut facts, context)?;
+    }
     match args.format {
         Format::Json => output::print_json(&serde_json::to_value(&facts).unwrap_or_default()),
-        Format::Text => output::print(&text(&facts)),
+        Format::Text => output::print(&(text(&facts) + &counters(&facts))),
     }
+}
+
+/// Runs the variant once on an emulated GPU and adds what it counted.
+fn count(args: &Args, program: &ir::Program, variant: usize, facts: &mut Facts, context: &Context) -> Result<()> {
+    let mut given = Arrays::new();
+    for path in &args.inputs {
+        given.extend(arrays::read(path)?);
+    }
+    let inputs = super::run::inputs(&program.variants[variant].plan, given, Some(args.seed))?;
+    let busy = output::spinner(context, "running on the emulated GPU");
+    let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
+    let emulator = Emulator::load(program, variant, &disassembler, emulate::Options::default())?;
+    let launches = emulator.run(&inputs)?.launches;
+    busy.finish_and_clear();
+    facts.emulated = Some(emulate::total(&launches));
+    for (kernel, counted) in facts.kernels.iter_mut().zip(emulator.counted(&launches)) {
+        kernel.emulated = Some(counted);
+    }
+    Ok(())
 }
 
 /// Collects the facts of a variant.
@@ -117,6 +159,7 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<Facts> {
             vgpr_spills: code.as_ref().map(|c| c.vgpr_spills),
             sgpr_spills: code.as_ref().map(|c| c.sgpr_spills),
             wave_size: code.as_ref().map(|c| c.wave_size),
+            emulated: None,
             nodes: kernel.origins.clone(),
         });
     }
@@ -128,6 +171,7 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<Facts> {
         live_peak_bytes: placement.live_peak,
         weight_bytes: weights.iter().map(|c| program.constants[*c].tensor.bytes.len()).sum(),
         flops: v.plan.flops.eval(&bindings)?,
+        emulated: None,
         kernels,
     })
 }
@@ -170,4 +214,85 @@ fn text(f: &Facts) -> String {
         }
     }
     text
+}
+
+/// The counters of an emulated run as two tables: what was executed, and what happened to memory.
+fn counters(f: &Facts) -> String {
+    let Some(total) = &f.emulated else {
+        return String::new();
+    };
+    let mut rows: Vec<(&str, &Counted)> = vec![("(all)", total)];
+    rows.extend(
+        f.kernels
+            .iter()
+            .filter_map(|k| Some((k.name.as_str(), k.emulated.as_ref()?))),
+    );
+    let mut text = format!(
+        "\nemulated: {} workgroups, {} waves; wave instructions by class\n{:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} \
+         {:>8} {:>7}  kernel\n",
+        total.workgroups,
+        total.waves,
+        "valu",
+        "salu",
+        "matrix",
+        "smem",
+        "vmem",
+        "lds",
+        "branch",
+        "control",
+        "lanes",
+        "MACs",
+        "cycles"
+    );
+    for (name, c) in &rows {
+        let by = &c.by_class;
+        text += &format!(
+            "{:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8} {:>7}  {name}\n",
+            short(by.valu),
+            short(by.salu),
+            short(by.matrix),
+            short(by.smem),
+            short(by.vmem),
+            short(by.lds),
+            short(by.branch),
+            short(by.control),
+            short(c.lane_instructions),
+            short(c.matrix_macs),
+            short(c.matrix_cycles),
+        );
+    }
+    text += &format!(
+        "\nmemory and waves\n{:>10} {:>10} {:>9} {:>10} {:>8} {:>9} {:>8} {:>7} {:>9}  kernel\n",
+        "loaded", "stored", "pieces", "coalescing", "lds", "conflicts", "barriers", "waves", "occupancy"
+    );
+    for (name, c) in &rows {
+        let occupancy = match (c.occupancy, c.occupancy_by_registers) {
+            (Some(waves), Some(registers)) if waves < registers => format!("{waves} LDS"),
+            (Some(waves), _) => format!("{waves} reg"),
+            _ => "-".to_owned(),
+        };
+        text += &format!(
+            "{:>10} {:>10} {:>9} {:>10} {:>8} {:>9} {:>8} {:>7} {:>9}  {name}\n",
+            output::bytes(c.global_load_bytes),
+            output::bytes(c.global_store_bytes),
+            short(c.global_transactions),
+            c.coalescing.map_or("-".to_owned(), |c| format!("{c:.2}")),
+            short(c.lds_accesses),
+            short(c.lds_bank_conflicts),
+            short(c.barriers),
+            short(c.waves),
+            occupancy,
+        );
+    }
+    text
+}
+
+/// A count for people: exact below ten thousand, else four digits and a unit.
+fn short(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..10_000_000 => format!("{:.1}k", n as f64 / 1e3),
+        10_000_000..10_000_000_000 => format!("{:.1}M", n as f64 / 1e6),
+        _ => format!("{:.1}G", n as f64 / 1e9),
+    }
 }

@@ -5,10 +5,12 @@
 //! past its end is seen; buffers that share bytes on purpose share one.
 
 mod check;
+mod counted;
 mod disassembler;
 mod run;
 
 pub use check::{Checked, Unchecked, Verdict, check_kernel, tolerance};
+pub use counted::{ByClass, Counted, total};
 pub use disassembler::{disassembler, serve};
 pub use run::{Emulator, Launched, Options, Outcome};
 

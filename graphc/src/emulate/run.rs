@@ -12,6 +12,7 @@ use ir::{ConstId, HostTensor, Program, Table, TensorType};
 
 use super::EmulateError;
 use super::check::{self, Unchecked, Verdict};
+use super::counted::{self, Counted};
 
 type Result<T> = std::result::Result<T, EmulateError>;
 
@@ -121,6 +122,11 @@ impl<'a> Emulator<'a> {
     /// The GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// Sums the launches of each kernel, in the order of the plan's kernels.
+    pub fn counted(&self, launches: &[Launched]) -> Vec<Counted> {
+        counted::by_kernel(self.plan, self.gpu.arch(), launches, |id| self.kernels[id].clone())
     }
 
     /// Runs the plan once.

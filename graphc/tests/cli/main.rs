@@ -1,140 +1,20 @@
 //! The command line as a program sees it: verbs, formats, exit codes, and a message for every mistake.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod counters;
+mod place;
 
-use graphc::arrays::{self, Arrays};
+use std::path::Path;
+use std::process::Command;
+
+use graphc::arrays;
 use graphc::frontend::onnx::proto::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, TypeProto,
     ValueInfoProto, type_proto,
 };
 use graphc::ir::{DType, HostTensor};
+use place::{Place, SMALL, compiler, digits, digits_file, f32s, refused, text};
 use prost::Message;
 use serde_json::Value;
-
-/// A folder for one test, with its own cache.
-struct Place {
-    dir: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Place {
-        Place {
-            dir: tempfile::tempdir().expect("a temporary folder"),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        std::fs::write(self.path(name), bytes).expect("writable");
-        self.path(name)
-    }
-
-    fn arrays(&self, name: &str, arrays: &[(&str, HostTensor)]) -> PathBuf {
-        let arrays: Arrays = arrays.iter().map(|(n, t)| ((*n).to_owned(), t.clone())).collect();
-        arrays::write(&self.path(name), &arrays).expect("writable");
-        self.path(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
-        command
-            .args(args)
-            .current_dir(self.dir.path())
-            .env("GRAPHC_CACHE", self.path("cache"));
-        command.env("GRAPHC_WORKERS", "2");
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().expect("graphc starts")
-    }
-
-    /// Runs, expects success, and returns what it printed.
-    fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert!(
-            output.status.success(),
-            "{args:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout).expect("text")
-    }
-
-    fn json(&self, args: &[&str]) -> Value {
-        serde_json::from_str(&self.ok(args)).expect("JSON")
-    }
-
-    /// Runs, expects the exit code, and that the message says all of `says`.
-    fn fails(&self, args: &[&str], code: i32, says: &[&str]) -> String {
-        refused(args, &self.run(args), code, says)
-    }
-}
-
-fn refused(args: &[&str], output: &Output, code: i32, says: &[&str]) -> String {
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
-    assert!(!message.contains("panicked"), "{args:?}: {message}");
-    for part in says {
-        assert!(message.contains(part), "{args:?}: {part:?} is not in: {message}");
-    }
-    message
-}
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
-
-fn digits() -> String {
-    text(&repository("examples/digits/digits.onnx")).to_owned()
-}
-
-fn digits_file(name: &str) -> String {
-    text(&repository("examples/digits").join(name)).to_owned()
-}
-
-const SMALL: &str = "graph @small stage=import {
-  symbol n: 1..64 hint 4
-  n0 = input \"x\" : f32[n, 3]
-  n1 = constant [1.0, 2.0, 3.0] : f32[3]
-  n2 = mul n0, n1
-  n3 = relu n2
-  return n3 as \"y\"
-}
-";
-
-fn f32s(shape: &[usize], values: &[f32]) -> HostTensor {
-    HostTensor::from_f32(shape, values).expect("the shape's count")
-}
-
-/// Says whether the compiler is here; a test that needs it says so where it is not.
-fn compiler(place: &Place) -> bool {
-    let model = place.write("probe.gir", SMALL);
-    let output = place.run(&[
-        "compile",
-        text(&model),
-        "--target",
-        "gfx90a",
-        "-o",
-        text(&place.path("probe.graphc")),
-    ]);
-    if !output.status.success() {
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert!(message.contains("hiprtc"), "{message}");
-        println!(
-            "skipped: no hiprtc is here: {}",
-            message.lines().next().unwrap_or_default()
-        );
-    }
-    output.status.success()
-}
 
 fn input(name: &str, dims: &[i64]) -> ValueInfoProto {
     use graphc::frontend::onnx::proto::{TensorShapeProto, tensor_shape_proto};
@@ -618,6 +498,38 @@ fn options_that_make_no_sense_are_refused() {
     p.fails(&["run", m, "--random", "--dtype", "f31"], 2, &["--dtype"]);
     p.fails(&["run", m, "--random", "--dtype", "i8"], 2, &["--dtype", "f16"]);
     p.fails(&["run", m, "--random", "--size", "n"], 2, &["--size"]);
+    p.fails(
+        &["run", m, "--random", "--disable", "simplfy"],
+        2,
+        &["--disable", "simplfy", "meant \"simplify\"", "fold_constants"],
+    );
+    p.fails(
+        &["explain", m, "--disable", "decompose"],
+        2,
+        &["decompose", "cannot be left out"],
+    );
+    p.ok(&[
+        "run",
+        m,
+        "--random",
+        "--disable",
+        "simplify",
+        "--disable",
+        "merge_contractions",
+    ]);
+    p.fails(
+        &["run", m, "--random", "--size", "rows=3"],
+        2,
+        &["rows", "no such symbol", "n"],
+    );
+    p.fails(&["run", m, "--random", "--size", "n=65"], 2, &["n", "1..64"]);
+    p.fails(
+        &["run", m, "--random", "--shape", "x=[2, 3]"],
+        2,
+        &["--shape", "--size"],
+    );
+    let said = p.ok(&["run", m, "--random", "--size", "n=5"]);
+    assert!(said.contains("[5, 3]"), "{said}");
     p.fails(&["bench", m, "--runs", "0"], 2, &["--runs"]);
     p.fails(&["opt", m, "--stop-after", "simplyfy"], 2, &["simplyfy", "simplify"]);
     p.fails(&["inspect", m, "--target", "cpu,gfx90a"], 2, &["one target"]);
