@@ -127,6 +127,16 @@ pub enum LaunchError {
         /// Work-items by axis.
         block: [u32; 3],
     },
+    /// The grid has more work-items along an axis than 32 bits count.
+    #[error("kernel {kernel}: grid {grid:?} of blocks {block:?} has more than 2^32 - 1 work-items along an axis")]
+    GridTooLarge {
+        /// The kernel.
+        kernel: String,
+        /// Blocks by axis.
+        grid: [u32; 3],
+        /// Work-items by axis.
+        block: [u32; 3],
+    },
     /// The block has more work-items than the kernel was compiled for.
     #[error("kernel {kernel}: a block of {asked} work-items; it was compiled for at most {limit}")]
     BlockTooLarge {

@@ -88,6 +88,33 @@ const KERNARG_BASE: u64 = 0x6f00_0000_0000;
 /// Where its dispatch packet lies.
 const DISPATCH_BASE: u64 = 0x6f01_0000_0000;
 
+/// What a launch covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Work-items along each axis.
+    pub items: [u32; 3],
+    /// Work-items of a whole block along each axis.
+    pub block: [u32; 3],
+}
+
+impl Sizes {
+    /// Workgroups along each axis, a part of a block counted as one; 0 where a size is 0.
+    fn groups(&self) -> [u32; 3] {
+        std::array::from_fn(|axis| match self.block[axis] {
+            0 => 0,
+            extent => self.items[axis].div_ceil(extent),
+        })
+    }
+
+    /// The size of the workgroup at `position`.
+    pub(crate) fn block_at(&self, position: [u32; 3]) -> [u32; 3] {
+        std::array::from_fn(|axis| {
+            let first = position[axis].saturating_mul(self.block[axis]);
+            self.block[axis].min(self.items[axis].saturating_sub(first))
+        })
+    }
+}
+
 impl Gpu {
     /// A GPU of `arch` with `memory_bytes` of memory.
     pub fn new(arch: &'static Arch, memory_bytes: u64) -> Gpu {
@@ -162,8 +189,33 @@ impl Gpu {
         dynamic_lds: u32,
         options: &LaunchOptions,
     ) -> Result<Counters, LaunchError> {
+        let mut items = [0; 3];
+        for axis in 0..3 {
+            items[axis] = grid[axis]
+                .checked_mul(block[axis])
+                .ok_or_else(|| LaunchError::GridTooLarge {
+                    kernel: kernel.info.name.clone(),
+                    grid,
+                    block,
+                })?;
+        }
+        self.launch_items(kernel, items, block, kernargs, dynamic_lds, options)
+    }
+
+    /// As [`Gpu::launch`], with the grid in work-items: the last workgroup along an axis may hold a part of a block.
+    pub fn launch_items(
+        &self,
+        kernel: &Kernel,
+        items: [u32; 3],
+        block: [u32; 3],
+        kernargs: &[u8],
+        dynamic_lds: u32,
+        options: &LaunchOptions,
+    ) -> Result<Counters, LaunchError> {
         let info = &kernel.info;
         let name = || info.name.clone();
+        let sizes = Sizes { items, block };
+        let grid = sizes.groups();
         if grid.contains(&0) || block.contains(&0) {
             return Err(LaunchError::EmptyGrid {
                 kernel: name(),
@@ -171,14 +223,14 @@ impl Gpu {
                 block,
             });
         }
-        let items = block
+        let block_items = block
             .iter()
             .fold(1u64, |product, extent| product.saturating_mul(u64::from(*extent)));
         let limit = if info.max_block == 0 { 1024 } else { info.max_block };
-        if items > u64::from(limit) {
+        if block_items > u64::from(limit) {
             return Err(LaunchError::BlockTooLarge {
                 kernel: name(),
-                asked: items,
+                asked: block_items,
                 limit,
             });
         }
@@ -198,10 +250,10 @@ impl Gpu {
                 limit: self.arch.lds_bytes,
             });
         }
-        let kernargs = argument_block(info, grid, block, kernargs, dynamic_lds);
+        let kernargs = argument_block(info, &sizes, kernargs, dynamic_lds);
         let mut view = self.memory.view();
         view.add_constant(KERNARG_BASE, &kernargs);
-        view.add_constant(DISPATCH_BASE, &dispatch_packet(info, grid, block, lds as u32));
+        view.add_constant(DISPATCH_BASE, &dispatch_packet(info, &sizes, lds as u32));
         let descriptor = &info.descriptor;
         let mut scratch = descriptor.private_segment.max(info.private_segment);
         if descriptor.dynamic_stack || kernel.code.calls && scratch == 0 {
@@ -216,7 +268,7 @@ impl Gpu {
             view: &view,
             options,
             grid,
-            block,
+            sizes,
             lds_bytes: lds as u32,
             kernarg_address: KERNARG_BASE,
             dispatch_address: DISPATCH_BASE,
@@ -227,7 +279,7 @@ impl Gpu {
             .iter()
             .fold(1u64, |product, extent| product.saturating_mul(u64::from(*extent)));
         let mut counters = self.run_all(&launch, total)?;
-        counters.occupancy = kernel.occupancy(self.arch, items as u32, lds as u32);
+        counters.occupancy = kernel.occupancy(self.arch, block_items as u32, lds as u32);
         Ok(counters)
     }
 
@@ -262,7 +314,7 @@ impl Gpu {
 }
 
 /// The explicit arguments followed by the hidden ones that the metadata lists.
-fn argument_block(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], given: &[u8], dynamic_lds: u32) -> Vec<u8> {
+fn argument_block(info: &KernelInfo, sizes: &Sizes, given: &[u8], dynamic_lds: u32) -> Vec<u8> {
     let size = info
         .kernarg_size
         .max(info.explicit_size())
@@ -272,7 +324,7 @@ fn argument_block(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], given: &[u
     bytes[..explicit].copy_from_slice(&given[..explicit]);
     let dimensions = (1..3)
         .rev()
-        .find(|axis| grid[*axis] > 1 || block[*axis] > 1)
+        .find(|axis| sizes.items[*axis] > 1)
         .map_or(1, |axis| axis as u64 + 1);
     for arg in info.args.iter().filter(|arg| arg.hidden()) {
         let axis = match arg.kind.as_bytes().last() {
@@ -281,8 +333,10 @@ fn argument_block(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], given: &[u
             _ => 0,
         };
         let value = match arg.kind.trim_end_matches(['x', 'y', 'z']) {
-            "hidden_block_count_" => u64::from(grid[axis]),
-            "hidden_group_size_" => u64::from(block[axis]),
+            // Whole blocks; a workgroup behind them has the remainder for its size.
+            "hidden_block_count_" => u64::from(sizes.items[axis] / sizes.block[axis]),
+            "hidden_group_size_" => u64::from(sizes.block[axis]),
+            "hidden_remainder_" => u64::from(sizes.items[axis] % sizes.block[axis]),
             "hidden_grid_dims" => dimensions,
             "hidden_dynamic_lds_si" | "hidden_dynamic_lds_size" => u64::from(dynamic_lds),
             "hidden_private_base" => PRIVATE_BASE >> 32,
@@ -299,12 +353,11 @@ fn argument_block(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], given: &[u
 }
 
 /// The AQL packet of the dispatch, for kernels that read their sizes from it.
-fn dispatch_packet(info: &KernelInfo, grid: [u32; 3], block: [u32; 3], lds: u32) -> Vec<u8> {
+fn dispatch_packet(info: &KernelInfo, sizes: &Sizes, lds: u32) -> Vec<u8> {
     let mut packet = vec![0u8; 256];
     for axis in 0..3 {
-        let size = grid[axis].wrapping_mul(block[axis]);
-        packet[4 + 2 * axis..6 + 2 * axis].copy_from_slice(&(block[axis] as u16).to_le_bytes());
-        packet[12 + 4 * axis..16 + 4 * axis].copy_from_slice(&size.to_le_bytes());
+        packet[4 + 2 * axis..6 + 2 * axis].copy_from_slice(&(sizes.block[axis] as u16).to_le_bytes());
+        packet[12 + 4 * axis..16 + 4 * axis].copy_from_slice(&sizes.items[axis].to_le_bytes());
     }
     packet[24..28].copy_from_slice(&info.private_segment.to_le_bytes());
     packet[28..32].copy_from_slice(&lds.to_le_bytes());

@@ -8,6 +8,7 @@
 //! | `GRAPHC_EMU_SEED` | run streams in a random legal order; workgroups one after the other | submission order |
 //! | `GRAPHC_EMU_FAULTS` | a list of `malloc@3`, `host-malloc@1`, `module@1`, `launch@2`, `copy@5`, `lost@10`; `+` after the number fails every later one too | none |
 //! | `GRAPHC_EMU_CHECKS` | a list of `races`, `alignment`, `no-uninitialized`, `no-waits` | |
+//! | `GRAPHC_EMU_TRACE` | `errors` prints each call that fails, `calls` each call, with its code | nothing |
 //! | `GRAPHC_EMU_DISASSEMBLER` | the command of a disassembler's worker, its words apart by spaces | comgr in process |
 
 use graphc_emu::{Arch, LaunchOptions};
@@ -29,6 +30,15 @@ pub enum FaultKind {
     Lost,
 }
 
+/// Which calls are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trace {
+    Nothing,
+    /// Those that fail.
+    Errors,
+    Calls,
+}
+
 /// The n-th of a kind fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRequest {
@@ -48,6 +58,7 @@ pub struct Config {
     pub seed: Option<u64>,
     pub faults: Vec<FaultRequest>,
     pub launch: LaunchOptions,
+    pub trace: Trace,
     pub disassembler: Option<Vec<String>>,
 }
 
@@ -101,6 +112,12 @@ impl Config {
                 }
             }
         }
+        let trace = match get("GRAPHC_EMU_TRACE").as_deref().map(str::trim) {
+            None | Some("") => Trace::Nothing,
+            Some("errors") => Trace::Errors,
+            Some("calls") => Trace::Calls,
+            Some(other) => return Err(format!("GRAPHC_EMU_TRACE={other} is neither errors nor calls")),
+        };
         let faults = words(get("GRAPHC_EMU_FAULTS"))
             .iter()
             .map(|word| fault(word))
@@ -111,6 +128,7 @@ impl Config {
             seed,
             faults,
             launch,
+            trace,
             disassembler: get("GRAPHC_EMU_DISASSEMBLER")
                 .map(|text| text.split_whitespace().map(str::to_string).collect::<Vec<_>>())
                 .filter(|words| !words.is_empty()),
@@ -196,6 +214,7 @@ mod tests {
             ("GRAPHC_EMU_FAULTS", "teapot@1"),
             ("GRAPHC_EMU_FAULTS", "malloc@0"),
             ("GRAPHC_EMU_CHECKS", "everything"),
+            ("GRAPHC_EMU_TRACE", "all"),
         ] {
             let error = read(&[(name, value)]).expect_err(value);
             assert!(error.contains(name), "{error}");

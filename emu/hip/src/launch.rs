@@ -2,9 +2,9 @@
 
 use crate::pointer;
 use crate::queue::Action;
-use crate::state::{Function, Runtime, report};
+use crate::state::{Runtime, report};
 use crate::status::Status;
-use graphc_emu::Kernel;
+use graphc_emu::{Kernel, KernelInfo};
 use hip_sys::hipError_t;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -12,8 +12,7 @@ use std::sync::Arc;
 /// A kernel with everything that one launch needs.
 pub struct Launch {
     pub kernel: Kernel,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
+    pub size: Size,
     pub kernargs: Vec<u8>,
     /// Bytes of dynamic LDS.
     pub lds: u32,
@@ -24,34 +23,66 @@ const BUFFER_POINTER: u64 = 1;
 const BUFFER_SIZE: u64 = 2;
 const END: u64 = 3;
 
+/// How many work-items, in what blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    pub items: [u32; 3],
+    pub block: [u32; 3],
+}
+
+impl Size {
+    /// A grid of whole blocks.
+    ///
+    /// # Errors
+    /// `hipErrorInvalidValue` where an axis has more work-items than 32 bits count.
+    pub fn blocks(grid: [u32; 3], block: [u32; 3]) -> Result<Size, hipError_t> {
+        let mut items = [0; 3];
+        for axis in 0..3 {
+            let product = grid[axis].checked_mul(block[axis]);
+            items[axis] = product.ok_or_else(|| {
+                report(&format!("a grid of {grid:?} blocks of {block:?}"));
+                hipError_t::hipErrorInvalidValue
+            })?;
+        }
+        Ok(Size { items, block })
+    }
+}
+
+/// A kernel's arguments as a caller gives them: one pointer each, or HIP's list that names a buffer of all.
+#[derive(Clone, Copy)]
+pub struct Arguments {
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+}
+
+impl Arguments {
+    pub fn new(params: *mut *mut c_void, extra: *mut *mut c_void) -> Arguments {
+        Arguments { params, extra }
+    }
+}
+
 impl Runtime {
     /// Queues a launch.
-    pub fn launch(
-        &mut self,
-        function: u64,
-        grid: [u32; 3],
-        block: [u32; 3],
-        lds: u32,
-        stream: u64,
-        params: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) -> Status {
+    pub fn launch(&mut self, function: u64, size: Size, lds: u32, stream: u64, arguments: Arguments) -> Status {
         const INVALID: hipError_t = hipError_t::hipErrorInvalidValue;
-        let Function { device, kernel } = self
+        let function = self
             .functions
             .get(&function)
             .ok_or(hipError_t::hipErrorInvalidHandle)?
             .clone();
+        let device = function.device;
         if self.stream(stream)?.device != device {
             return Err(hipError_t::hipErrorInvalidHandle);
         }
-        let info = kernel.info();
-        let threads = |axis: usize| u64::from(grid[axis]) * u64::from(block[axis]);
-        if grid.contains(&0) || block.contains(&0) || (0..3).any(|axis| threads(axis) > u64::from(u32::MAX)) {
-            report(&format!("{}: a grid of {grid:?} blocks of {block:?}", info.name));
+        let info = &function.info;
+        if size.items.contains(&0) || size.block.contains(&0) {
+            report(&format!(
+                "{}: {:?} work-items in blocks of {:?}",
+                info.name, size.items, size.block
+            ));
             return Err(INVALID);
         }
-        let items: u64 = block.iter().map(|extent| u64::from(*extent)).product();
+        let items: u64 = size.block.iter().map(|extent| u64::from(*extent)).product();
         if items > 1024 {
             return Err(INVALID);
         }
@@ -66,17 +97,16 @@ impl Runtime {
         if group > u64::from(self.devices[device].gpu.arch().lds_bytes) {
             return Err(hipError_t::hipErrorLaunchOutOfResources);
         }
-        let kernargs = match (params.is_null(), extra.is_null()) {
-            (false, true) => from_params(&kernel, params)?,
-            (true, false) => from_buffer(&kernel, extra)?,
+        let kernargs = match (arguments.params.is_null(), arguments.extra.is_null()) {
+            (false, true) => from_params(info, arguments.params)?,
+            (true, false) => from_buffer(info, arguments.extra)?,
             (true, true) if info.explicit_size() == 0 => Vec::new(),
             // Both, or neither though the kernel takes arguments.
             _ => return Err(INVALID),
         };
         let launch = Launch {
-            kernel,
-            grid,
-            block,
+            kernel: function.kernel()?,
+            size,
             kernargs,
             lds,
         };
@@ -84,8 +114,7 @@ impl Runtime {
     }
 }
 
-fn from_params(kernel: &Kernel, params: *mut *mut c_void) -> Result<Vec<u8>, hipError_t> {
-    let info = kernel.info();
+fn from_params(info: &KernelInfo, params: *mut *mut c_void) -> Result<Vec<u8>, hipError_t> {
     let mut bytes = vec![0u8; info.explicit_size() as usize];
     for (index, arg) in info.args.iter().filter(|arg| !arg.hidden()).enumerate() {
         let value = pointer::get(params.cast_const(), index)?;
@@ -98,7 +127,7 @@ fn from_params(kernel: &Kernel, params: *mut *mut c_void) -> Result<Vec<u8>, hip
     Ok(bytes)
 }
 
-fn from_buffer(kernel: &Kernel, extra: *mut *mut c_void) -> Result<Vec<u8>, hipError_t> {
+fn from_buffer(info: &KernelInfo, extra: *mut *mut c_void) -> Result<Vec<u8>, hipError_t> {
     let word = |index: usize| pointer::get(extra.cast_const(), index).map(|word| word as u64);
     let (mut buffer, mut size) = (0, None);
     let mut index = 0;
@@ -111,14 +140,11 @@ fn from_buffer(kernel: &Kernel, extra: *mut *mut c_void) -> Result<Vec<u8>, hipE
         }
         index += 2;
     }
-    let needed = kernel.info().explicit_size() as usize;
+    let needed = info.explicit_size() as usize;
     match (buffer, size) {
         (0, _) | (_, None) => Err(hipError_t::hipErrorInvalidValue),
         (_, Some(size)) if size < needed => {
-            report(&format!(
-                "{}: {size} bytes of arguments; it takes {needed}",
-                kernel.info().name
-            ));
+            report(&format!("{}: {size} bytes of arguments; it takes {needed}", info.name));
             Err(hipError_t::hipErrorInvalidValue)
         }
         (buffer, Some(size)) => Ok(pointer::read_bytes(buffer, size)),

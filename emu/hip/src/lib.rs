@@ -11,10 +11,13 @@ mod api;
 pub mod config;
 mod fault;
 mod graph;
+mod image;
 mod launch;
 mod memory;
 mod pointer;
+mod pool;
 mod queue;
+mod register;
 mod state;
 mod status;
 

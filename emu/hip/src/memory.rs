@@ -14,6 +14,8 @@ pub struct Pinned {
     pub size: u64,
     pub device: usize,
     pub flags: u32,
+    /// Whether it was allocated as managed memory.
+    pub managed: bool,
     /// The layout of what the library allocated; None for a caller's registered memory.
     pub layout: Option<Layout>,
 }
@@ -37,8 +39,31 @@ pub enum Spot {
     },
     /// Host memory as it will be when the copy runs.
     Host(u64),
-    /// Host memory as it was at the call.
-    Bytes(Arc<Vec<u8>>),
+    /// Host memory as it was at the call, from an offset on.
+    Bytes(Arc<Vec<u8>>, u64),
+}
+
+impl Spot {
+    /// The place `offset` bytes further.
+    pub fn at(&self, offset: u64) -> Spot {
+        match self {
+            Spot::Device { device, address } => Spot::Device {
+                device: *device,
+                address: address + offset,
+            },
+            Spot::Host(address) => Spot::Host(address + offset),
+            Spot::Bytes(bytes, start) => Spot::Bytes(bytes.clone(), start + offset),
+        }
+    }
+}
+
+/// The rows of a copy in two dimensions, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    pub width: u64,
+    pub height: u64,
+    pub to_pitch: u64,
+    pub from_pitch: u64,
 }
 
 /// Whose memory a pointer is.
@@ -95,16 +120,38 @@ impl Runtime {
     ///
     /// `kind` is `hipMemcpyKind`'s number.
     pub fn copy(&mut self, to: u64, from: u64, size: u64, kind: u32, stream: u64, wait: bool) -> Status {
+        let rows = Rows {
+            width: size,
+            height: 1,
+            to_pitch: size,
+            from_pitch: size,
+        };
+        self.copy_rows(to, from, rows, kind, stream, wait)
+    }
+
+    /// As [`Runtime::copy`], for rows that lie apart by a pitch on either side.
+    pub fn copy_rows(&mut self, to: u64, from: u64, rows: Rows, kind: u32, stream: u64, wait: bool) -> Status {
         const DIRECTION: hipError_t = hipError_t::hipErrorInvalidMemcpyDirection;
         let device = self.stream(stream)?.device;
         if wait {
             self.no_capture()?;
         }
-        if size == 0 {
+        if rows.width == 0 || rows.height == 0 {
             return if wait { self.sync_stream(stream) } else { Ok(()) };
         }
-        let (to_owner, to) = self.spot(to, size)?;
-        let (from_owner, mut from) = self.spot(from, size)?;
+        if rows.height > 1 && (rows.to_pitch < rows.width || rows.from_pitch < rows.width) {
+            return Err(hipError_t::hipErrorInvalidPitchValue);
+        }
+        // From the first byte of the first row to the last of the last.
+        let span = |pitch: u64| {
+            let before = pitch.checked_mul(rows.height - 1);
+            before
+                .and_then(|before| before.checked_add(rows.width))
+                .ok_or(hipError_t::hipErrorInvalidValue)
+        };
+        let (to_span, from_span) = (span(rows.to_pitch)?, span(rows.from_pitch)?);
+        let (to_owner, to) = self.spot(to, to_span)?;
+        let (from_owner, mut from) = self.spot(from, from_span)?;
         // Pinned memory is seen by both sides.
         let on_device = |owner: Owner| owner != Owner::Pageable;
         let on_host = |owner: Owner| !matches!(owner, Owner::Device(_));
@@ -124,10 +171,24 @@ impl Runtime {
         }
         let captured = self.stream(stream)?.capture.is_some();
         if let (Owner::Pageable, Spot::Host(address), false) = (from_owner, &from, captured) {
-            // A pageable source is staged before the call returns.
-            from = Spot::Bytes(Arc::new(pointer::read_bytes(*address, size as usize)));
+            // A pageable source is staged before the call returns. Between its rows nothing need be readable.
+            let mut bytes = vec![0; from_span as usize];
+            for row in 0..rows.height {
+                let start = (row * rows.from_pitch) as usize;
+                let source = pointer::read_bytes(address + start as u64, rows.width as usize);
+                bytes[start..start + rows.width as usize].copy_from_slice(&source);
+            }
+            from = Spot::Bytes(Arc::new(bytes), 0);
         }
-        self.submit(stream, Action::Copy { to, from, size }, Vec::new())?;
+        let action = match rows.height {
+            1 => Action::Copy {
+                to,
+                from,
+                size: rows.width,
+            },
+            _ => Action::CopyRows { to, from, rows },
+        };
+        self.submit(stream, action, Vec::new())?;
         if wait || to_owner == Owner::Pageable && !captured {
             let position = (stream, self.stream(stream)?.enqueued);
             return self.wait(device, &[position]);
@@ -183,7 +244,7 @@ impl Runtime {
             return self.devices[*a].gpu.memory().copy(*to, *from, size).map_err(failed);
         }
         let bytes = match from {
-            Spot::Bytes(bytes) => bytes.to_vec(),
+            Spot::Bytes(bytes, start) => bytes[*start as usize..(start + size) as usize].to_vec(),
             Spot::Host(address) => pointer::read_bytes(*address, size as usize),
             Spot::Device { device, address } => {
                 let mut bytes = vec![0u8; size as usize];
@@ -205,7 +266,7 @@ impl Runtime {
                 pointer::write_bytes(*address, &bytes);
                 Ok(())
             }
-            Spot::Bytes(_) => Err(hipError_t::hipErrorInvalidValue),
+            Spot::Bytes(..) => Err(hipError_t::hipErrorInvalidValue),
         }
     }
 
@@ -225,7 +286,7 @@ impl Runtime {
                 pointer::write_bytes(*address, &bytes);
                 Ok(())
             }
-            Spot::Bytes(_) => Err(hipError_t::hipErrorInvalidValue),
+            Spot::Bytes(..) => Err(hipError_t::hipErrorInvalidValue),
         }
     }
 }

@@ -7,11 +7,12 @@
 use crate::config::FaultKind;
 use crate::graph::GraphNode;
 use crate::launch::Launch;
-use crate::memory::Spot;
+use crate::memory::{Rows, Spot};
 use crate::state::{Runtime, report};
 use crate::status::{Status, of_launch, of_memory};
-use hip_sys::hipError_t;
+use hip_sys::{hipError_t, hipStream_t};
 use std::collections::{BTreeSet, VecDeque};
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A position in a stream: done once the stream has done this many pieces of work.
@@ -30,7 +31,15 @@ pub enum Action {
         pattern: Vec<u8>,
         size: u64,
     },
+    /// A copy of `height` rows.
+    CopyRows {
+        to: Spot,
+        from: Spot,
+        rows: Rows,
+    },
     Launch(Arc<Launch>),
+    /// Calls a function of the program.
+    Host(HostCall),
     /// Notes the time of an event's record number `record`.
     Record {
         event: u64,
@@ -44,6 +53,45 @@ pub enum Action {
     Graph(Arc<Vec<GraphNode>>),
     /// Only waits.
     Nothing,
+}
+
+/// A function of the program that a stream calls, with its argument.
+#[derive(Clone, Copy)]
+pub struct HostCall {
+    function: HostFunction,
+    argument: *mut c_void,
+}
+
+/// The two kinds of functions that streams call.
+#[derive(Clone, Copy)]
+pub enum HostFunction {
+    /// `hipHostFn_t`.
+    Plain(unsafe extern "C" fn(*mut c_void)),
+    /// `hipStreamCallback_t`, with the stream's handle as the program has it.
+    WithStream(unsafe extern "C" fn(hipStream_t, hipError_t, *mut c_void), hipStream_t),
+}
+
+// SAFETY: whoever queues the call gives a function and an argument that any thread may use: HIP's streams run them on
+// threads of their own.
+unsafe impl Send for HostCall {}
+// SAFETY: as above.
+unsafe impl Sync for HostCall {}
+
+impl HostCall {
+    pub fn new(function: HostFunction, argument: *mut c_void) -> HostCall {
+        HostCall { function, argument }
+    }
+
+    fn run(self) {
+        match self.function {
+            // SAFETY: by HIP's contract the function can be called with this argument when the stream comes to it.
+            HostFunction::Plain(function) => unsafe { function(self.argument) },
+            HostFunction::WithStream(function, stream) => {
+                // SAFETY: as above.
+                unsafe { function(stream, hipError_t::hipSuccess, self.argument) }
+            }
+        }
+    }
 }
 
 pub struct Work {
@@ -236,6 +284,20 @@ impl Runtime {
                 }
                 self.fill_now(to, pattern, *size)
             }
+            Action::CopyRows { to, from, rows } => {
+                if self.faults.hit(FaultKind::Copy) {
+                    return Err(hipError_t::hipErrorUnknown);
+                }
+                for row in 0..rows.height {
+                    let (to, from) = (to.at(row * rows.to_pitch), from.at(row * rows.from_pitch));
+                    self.copy_now(&to, &from, rows.width)?;
+                }
+                Ok(())
+            }
+            Action::Host(call) => {
+                call.run();
+                Ok(())
+            }
             Action::Launch(launch) => {
                 if self.faults.hit(FaultKind::Launch) {
                     return Err(hipError_t::hipErrorLaunchFailure);
@@ -243,12 +305,11 @@ impl Runtime {
                 let gpu = &self.devices[device].gpu;
                 let Launch {
                     kernel,
-                    grid,
-                    block,
+                    size,
                     kernargs,
                     lds,
                 } = &**launch;
-                match gpu.launch(kernel, *grid, *block, kernargs, *lds, &self.config.launch) {
+                match gpu.launch_items(kernel, size.items, size.block, kernargs, *lds, &self.config.launch) {
                     Ok(_) => Ok(()),
                     Err(error) => {
                         report(&error.to_string());
@@ -266,6 +327,8 @@ impl Runtime {
                 Ok(())
             }
             Action::Free { device, address } => {
+                let size = self.devices[*device].gpu.memory().allocation(*address);
+                self.pool_gets_back(*address, size.map_or(0, |(_, size)| size));
                 let freed = self.devices[*device].gpu.memory().free(*address);
                 freed.map_err(|error| {
                     report(&format!("hipFreeAsync: {error}"));

@@ -1,13 +1,14 @@
 //! The one state of the library: devices, handles, queues; and the way every call enters it.
 
-use crate::config::{Config, FaultKind};
+use crate::config::{Config, FaultKind, Trace};
 use crate::fault::Faults;
 use crate::graph::{Capture, Exec, Graph};
 use crate::memory::Pinned;
+use crate::pool::Pool;
 use crate::queue::{Event, Stream};
-use crate::status::Status;
+use crate::status::{Status, describe, of_load};
 use graphc_emu::memory::DEVICE_BASE;
-use graphc_emu::{Comgr, Disassembler, Gpu, Kernel, Memory, Module, Worker};
+use graphc_emu::{CodeObject, Comgr, Disassembler, Gpu, Kernel, KernelInfo, LoadError, Memory, Module, Worker};
 use hip_sys::hipError_t;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -23,6 +24,9 @@ pub struct Device {
     pub gpu: Gpu,
     /// The stream that a null handle means.
     pub null_stream: u64,
+    /// The memory pool that it begins with, and the one that `hipMallocAsync` takes from.
+    pub default_pool: u64,
+    pub pool: u64,
     /// The error of a kernel that went wrong: every later call on the device gives it too.
     pub sticky: Option<hipError_t>,
 }
@@ -35,11 +39,27 @@ pub struct LoadedModule {
     pub functions: BTreeMap<String, u64>,
 }
 
-/// A kernel of a loaded code object.
+/// A kernel of a loaded code object, decoded when it is first launched.
 #[derive(Clone)]
 pub struct Function {
     pub device: usize,
-    pub kernel: Kernel,
+    pub info: Arc<KernelInfo>,
+    module: Module,
+    kernel: Arc<OnceLock<Result<Kernel, hipError_t>>>,
+}
+
+impl Function {
+    /// The kernel, ready to launch.
+    pub fn kernel(&self) -> Result<Kernel, hipError_t> {
+        let decode = || self.module.kernel(&self.info.name).map_err(refused);
+        self.kernel.get_or_init(decode).clone()
+    }
+}
+
+/// Prints why something could not be loaded, and gives the code of that.
+pub fn refused(error: LoadError) -> hipError_t {
+    report(&error.to_string());
+    of_load(&error)
 }
 
 /// What handles there are.
@@ -53,6 +73,7 @@ pub enum Handle {
     GraphExec,
     GraphNode,
     Capture,
+    Pool,
 }
 
 /// Everything.
@@ -63,6 +84,11 @@ pub struct Runtime {
     pub events: BTreeMap<u64, Event>,
     pub modules: BTreeMap<u64, LoadedModule>,
     pub functions: BTreeMap<u64, Function>,
+    /// Modules of the program's own code, by device and registration.
+    pub programs: BTreeMap<(usize, u64), u64>,
+    pub pools: BTreeMap<u64, Pool>,
+    /// The pool of each allocation that came from one.
+    pub pooled: BTreeMap<u64, u64>,
     pub captures: BTreeMap<u64, Capture>,
     pub graphs: BTreeMap<u64, Graph>,
     pub execs: BTreeMap<u64, Exec>,
@@ -82,6 +108,9 @@ static RUNTIME: OnceLock<Mutex<Result<Runtime, hipError_t>>> = OnceLock::new();
 thread_local! {
     static DEVICE: Cell<usize> = const { Cell::new(0) };
     static LAST_ERROR: Cell<hipError_t> = const { Cell::new(hipError_t::hipSuccess) };
+    static LAST_CALL: Cell<hipError_t> = const { Cell::new(hipError_t::hipSuccess) };
+    /// Whether the thread is inside a call: a host function that a stream runs must not call the library.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The device that the thread's calls go to.
@@ -103,8 +132,29 @@ pub fn last_error(reset: bool) -> hipError_t {
     error
 }
 
+/// The code of this thread's last call, which is forgotten.
+pub fn last_call() -> hipError_t {
+    LAST_CALL.replace(hipError_t::hipSuccess)
+}
+
+/// Remembers a code for the thread, and gives it.
+pub fn fail(code: hipError_t) -> hipError_t {
+    LAST_CALL.set(code);
+    // Not ready is an answer, no failure.
+    if !matches!(code, hipError_t::hipSuccess | hipError_t::hipErrorNotReady) {
+        LAST_ERROR.set(code);
+    }
+    code
+}
+
 /// Runs one call on the state: with the lock held, errors remembered for the thread, panics kept from the caller.
 pub fn enter(name: &'static str, body: impl FnOnce(&mut Runtime) -> Status) -> hipError_t {
+    if INSIDE.replace(true) {
+        report(&format!(
+            "{name} was called by a host function that a stream runs; HIP forbids that"
+        ));
+        return hipError_t::hipErrorNotSupported;
+    }
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut state = RUNTIME
             .get_or_init(|| Mutex::new(create()))
@@ -117,20 +167,37 @@ pub fn enter(name: &'static str, body: impl FnOnce(&mut Runtime) -> Status) -> h
         if runtime.lost {
             return Err(hipError_t::hipErrorNoDevice);
         }
-        body(runtime)
+        let result = body(runtime);
+        let shown = match runtime.config.trace {
+            Trace::Nothing => false,
+            Trace::Errors => result.is_err_and(|code| code != hipError_t::hipErrorNotReady),
+            Trace::Calls => true,
+        };
+        if shown {
+            let code = result.err().unwrap_or(hipError_t::hipSuccess);
+            let text = describe(code).map_or("an unknown code".into(), |(name, _)| name.to_string_lossy());
+            report(&format!("{name}: {text}"));
+        }
+        result
     }));
+    INSIDE.set(false);
     let code = match result {
-        Ok(Ok(())) => return hipError_t::hipSuccess,
+        Ok(Ok(())) => hipError_t::hipSuccess,
         Ok(Err(code)) => code,
         Err(_) => {
             report(&format!("{name}: an internal error of the emulator"));
             hipError_t::hipErrorUnknown
         }
     };
-    if code != hipError_t::hipErrorNotReady {
-        LAST_ERROR.set(code);
+    fail(code)
+}
+
+/// The state, if a call made it already.
+pub fn existing(body: impl FnOnce(&mut Runtime)) {
+    let Some(state) = RUNTIME.get() else { return };
+    if let Ok(runtime) = state.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        body(runtime);
     }
-    code
 }
 
 /// Writes a line to standard error: callers see only a code.
@@ -149,6 +216,9 @@ fn create() -> Result<Runtime, hipError_t> {
         events: BTreeMap::new(),
         modules: BTreeMap::new(),
         functions: BTreeMap::new(),
+        programs: BTreeMap::new(),
+        pools: BTreeMap::new(),
+        pooled: BTreeMap::new(),
         captures: BTreeMap::new(),
         graphs: BTreeMap::new(),
         execs: BTreeMap::new(),
@@ -177,9 +247,12 @@ impl Runtime {
         let null_stream = self.handle(Handle::Stream);
         let weight = self.weight();
         self.streams.insert(null_stream, Stream::new(index, true, 0, weight));
+        let pool = self.new_pool(index);
         Device {
             gpu: Gpu::with_memory(self.config.archs[index], memory),
             null_stream,
+            default_pool: pool,
+            pool,
             sticky: None,
         }
     }
@@ -202,6 +275,57 @@ impl Runtime {
         let device = self.current()?;
         device.sticky.map_or(Ok(()), Err)?;
         Ok(device)
+    }
+
+    /// Loads a code object, or the one in a bundle that is for the device, and gives its handle.
+    pub fn load_module(&mut self, device: usize, bytes: &[u8]) -> Result<u64, hipError_t> {
+        let disassembler = self.disassembler()?;
+        let gpu = &self.devices[device].gpu;
+        let object = CodeObject::load_for(bytes, gpu.arch()).map_err(refused)?;
+        let module = gpu.load(object, disassembler).map_err(refused)?;
+        let id = self.handle(Handle::Module);
+        let functions = BTreeMap::new();
+        self.modules.insert(
+            id,
+            LoadedModule {
+                device,
+                module,
+                functions,
+            },
+        );
+        Ok(id)
+    }
+
+    /// The handle of a module's kernel; it is not decoded yet.
+    pub fn function_of(&mut self, module: u64, name: &str) -> Result<u64, hipError_t> {
+        let id = self.handle(Handle::Function);
+        let loaded = self.modules.get_mut(&module).ok_or(hipError_t::hipErrorInvalidHandle)?;
+        if let Some(known) = loaded.functions.get(name) {
+            return Ok(*known);
+        }
+        // Not reported: libraries look for a kernel in one module after another.
+        let info = loaded.module.object().kernel(name).map_err(|error| of_load(&error))?;
+        let function = Function {
+            device: loaded.device,
+            info: Arc::new(info.clone()),
+            module: loaded.module.clone(),
+            kernel: Arc::default(),
+        };
+        loaded.functions.insert(name.to_string(), id);
+        self.functions.insert(id, function);
+        Ok(id)
+    }
+
+    /// Takes a module and its kernels away; launches that are queued keep what they need.
+    pub fn unload(&mut self, module: u64) {
+        for function in self
+            .modules
+            .remove(&module)
+            .iter()
+            .flat_map(|module| module.functions.values())
+        {
+            self.functions.remove(function);
+        }
     }
 
     /// The source of disassembly, opened when first needed.

@@ -137,7 +137,9 @@ pub fn of_launch(error: &LaunchError) -> hipError_t {
         },
         LaunchError::LdsTooLarge { .. } => hipError_t::hipErrorLaunchOutOfResources,
         LaunchError::Unsupported { .. } => hipError_t::hipErrorNotSupported,
-        LaunchError::EmptyGrid { .. } | LaunchError::KernargsTooShort { .. } => hipError_t::hipErrorInvalidValue,
+        LaunchError::EmptyGrid { .. } | LaunchError::GridTooLarge { .. } | LaunchError::KernargsTooShort { .. } => {
+            hipError_t::hipErrorInvalidValue
+        }
         LaunchError::BlockTooLarge { .. } => hipError_t::hipErrorLaunchFailure,
     }
 }

@@ -8,7 +8,7 @@ use crate::counters::{Class, Counters};
 use crate::decode::Code;
 use crate::decode::text::{EXEC, FLAT_SCRATCH, SGPRS, TTMP};
 use crate::error::{Fault, FaultKind};
-use crate::gpu::LaunchOptions;
+use crate::gpu::{LaunchOptions, Sizes};
 use crate::loader::KernelInfo;
 use crate::memory::{Memory, View};
 
@@ -22,7 +22,7 @@ pub(crate) struct Launch<'a> {
     pub view: &'a View,
     pub options: &'a LaunchOptions,
     pub grid: [u32; 3],
-    pub block: [u32; 3],
+    pub sizes: Sizes,
     pub lds_bytes: u32,
     pub kernarg_address: u64,
     pub dispatch_address: u64,
@@ -175,7 +175,8 @@ fn waves(launch: &Launch<'_>, position: [u32; 3]) -> Vec<Wave> {
     let info = launch.info;
     let descriptor = &info.descriptor;
     let lanes = if descriptor.wave32 { 32 } else { 64 };
-    let items = launch.block.iter().product::<u32>();
+    let block = launch.sizes.block_at(position);
+    let items = block.iter().product::<u32>();
     let mode = Mode {
         round32: descriptor.round_mode & 3,
         round16_64: descriptor.round_mode >> 2,
@@ -216,15 +217,15 @@ fn waves(launch: &Launch<'_>, position: [u32; 3]) -> Vec<Wave> {
             };
             wave.s[EXEC as usize] = mask as u32;
             wave.s[EXEC as usize + 1] = (mask >> 32) as u32;
-            work_item_ids(launch, &mut wave, first);
+            work_item_ids(launch, &mut wave, block, first);
             scalar_inputs(launch, &mut wave, position, index);
             wave
         })
         .collect()
 }
 
-fn work_item_ids(launch: &Launch<'_>, wave: &mut Wave, first: u32) {
-    let [x_size, y_size, _] = launch.block;
+fn work_item_ids(launch: &Launch<'_>, wave: &mut Wave, block: [u32; 3], first: u32) {
+    let [x_size, y_size, _] = block;
     let wanted = launch.info.descriptor.work_item_ids;
     for lane in 0..wave.lanes {
         let item = first + lane as u32;

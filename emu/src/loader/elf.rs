@@ -24,7 +24,8 @@ pub(super) struct Parts {
     pub flags: u32,
     pub image: Vec<u8>,
     pub text: (u64, u64),
-    pub note: Vec<u8>,
+    /// The metadata documents: a linker that joins objects keeps those of each.
+    pub notes: Vec<Vec<u8>>,
     pub symbols: BTreeMap<String, Symbol>,
     pub relocations: Vec<Relocation>,
 }
@@ -46,7 +47,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parts, LoadError> {
     let version = header.e_ident.abi_version + 2;
     let segments = header.program_headers(endian, bytes).map_err(bad)?;
     let mut image = Vec::new();
-    let mut note = None;
+    let mut found = Vec::new();
     for segment in segments {
         if segment.p_type(endian) == elf::PT_LOAD {
             let data = segment
@@ -68,12 +69,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parts, LoadError> {
         if let Some(mut notes) = segment.notes(endian, bytes).map_err(bad)? {
             while let Some(entry) = notes.next().map_err(bad)? {
                 if entry.n_type(endian) == NOTE_METADATA && entry.name() == b"AMDGPU" {
-                    note = Some(entry.desc().to_vec());
+                    found.push(entry.desc().to_vec());
                 }
             }
         }
     }
-    let note = note.ok_or_else(|| LoadError::Metadata("there is no AMDGPU metadata note".into()))?;
+    if found.is_empty() {
+        return Err(LoadError::Metadata("there is no AMDGPU metadata note".into()));
+    }
     let sections = header.sections(endian, bytes).map_err(bad)?;
     let text = sections
         .section_by_name(endian, b".text")
@@ -128,7 +131,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parts, LoadError> {
         flags: header.e_flags(endian),
         image,
         text,
-        note,
+        notes: found,
         symbols,
         relocations,
     })

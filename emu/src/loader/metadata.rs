@@ -69,6 +69,7 @@ impl KernelInfo {
     }
 }
 
+#[derive(Default)]
 pub(super) struct Metadata {
     /// The target, where the document names it (older ones do not).
     pub target: Option<String>,

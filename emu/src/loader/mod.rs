@@ -53,7 +53,12 @@ impl CodeObject {
     /// Reads a code object: an AMDGPU HSA ELF file of version 4, 5 or 6.
     pub fn load(bytes: &[u8]) -> Result<CodeObject, LoadError> {
         let parts = elf::read(bytes)?;
-        let metadata = metadata::read(&parts.note)?;
+        let mut metadata = metadata::Metadata::default();
+        for note in &parts.notes {
+            let document = metadata::read(note)?;
+            metadata.target = metadata.target.or(document.target);
+            metadata.kernels.extend(document.kernels);
+        }
         // Older documents do not name the target; the ELF header always does.
         let processor = match &metadata.target {
             Some(target) => target.rsplit("--").next().unwrap_or(target).to_string(),

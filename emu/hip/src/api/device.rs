@@ -1,7 +1,7 @@
 //! Devices: which there are, and what is asked of them as a whole.
 
 use super::{INVALID, device_of, hip};
-use crate::pointer::{put, put_text};
+use crate::pointer::{put, put_text, text};
 use crate::state::{Runtime, current_device, set_current_device};
 use hip_sys::{hipDevice_t, hipError_t};
 use std::ffi::{c_char, c_int, c_uint};
@@ -47,7 +47,7 @@ hip! {
     /// Gives a device's place on the bus; the emulated ones have the numbers from 1 on.
     fn hipDeviceGetPCIBusId(runtime, id: *mut c_char, len: c_int, device: c_int) {
         let device = device_of(runtime, device)?;
-        put_text(id, usize::try_from(len).unwrap_or(0), &format!("0000:{:02x}:00.0", device + 1))
+        put_text(id, usize::try_from(len).unwrap_or(0), &bus_id(device))
     }
 
     /// Gives a device's memory in bytes.
@@ -80,6 +80,8 @@ hip! {
         runtime.modules.retain(|_, module| module.device != device);
         runtime.functions.retain(|_, function| function.device != device);
         runtime.execs.retain(|_, exec| exec.device != device);
+        runtime.programs.retain(|(on, _), _| *on != device);
+        runtime.pools.retain(|_, pool| pool.device != device);
         let pinned: Vec<u64> =
             runtime.pinned.iter().filter(|(_, pinned)| pinned.device == device).map(|(address, _)| *address).collect();
         for address in pinned {
@@ -91,6 +93,48 @@ hip! {
             runtime.map_host(device, address, size)?;
         }
         Ok(())
+    }
+
+    /// Gives the device at a place on the bus.
+    fn hipDeviceGetByPCIBusId(runtime, device: *mut c_int, id: *const c_char) {
+        let id = text(id)?;
+        let found = (0..runtime.devices.len()).find(|device| bus_id(*device) == id).ok_or(INVALID)?;
+        put(device, found as c_int)
+    }
+
+    /// Gives the two numbers that stand for a device's processor.
+    fn hipDeviceComputeCapability(runtime, major: *mut c_int, minor: *mut c_int, device: hipDevice_t) {
+        let device = device_of(runtime, device)?;
+        let (first, second) = super::properties::capability(runtime.devices[device].gpu.arch());
+        put(major, first)?;
+        put(minor, second)
+    }
+
+    /// Gives the flags that the thread's device was given: none, because nothing here depends on them.
+    fn hipGetDeviceFlags(runtime, flags: *mut c_uint) {
+        runtime.current()?;
+        put(flags, 0)
+    }
+
+    /// Takes wishes of how to wait for the thread's device.
+    fn hipSetDeviceFlags(runtime, flags: c_uint) {
+        runtime.current()?;
+        if flags & !0x1f == 0 { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// Takes a wish for more cache or more LDS, which changes nothing here.
+    fn hipDeviceSetCacheConfig(_runtime, config: c_uint) {
+        if config <= 3 { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// Gives a limit of the thread's device: the stack of a lane where its need is not known, and no heap.
+    fn hipDeviceGetLimit(runtime, value: *mut usize, limit: c_uint) {
+        runtime.current()?;
+        match limit {
+            0 => put(value, runtime.config.launch.dynamic_stack as usize),
+            1 | 2 => put(value, 0),
+            _ => Err(hipError_t::hipErrorUnsupportedLimit),
+        }
     }
 
     /// Gives the driver's version.
@@ -132,6 +176,10 @@ hip! {
         }
         Err(hipError_t::hipErrorPeerAccessUnsupported)
     }
+}
+
+fn bus_id(device: usize) -> String {
+    format!("0000:{:02x}:00.0", device + 1)
 }
 
 /// A device's name, which says that it is emulated.

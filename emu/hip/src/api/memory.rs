@@ -4,7 +4,6 @@ use super::{INVALID, device_of, hip, stream_of, this_device};
 use crate::config::FaultKind;
 use crate::memory::{Owner, Pinned};
 use crate::pointer::put;
-use crate::queue::Action;
 use crate::state::{Runtime, current_device, report};
 use crate::status::{Status, of_memory};
 use hip_sys::{hipDeviceptr_t, hipError_t, hipMemcpyKind, hipPointer_attribute, hipStream_t};
@@ -16,7 +15,40 @@ hip! {
     /// Allocates device memory.
     fn hipMalloc(runtime, pointer: *mut *mut c_void, size: usize) {
         runtime.no_capture()?;
-        allocate(runtime, pointer, size)
+        allocate(runtime, current_device(), pointer, size)
+    }
+
+    /// As [`hipMalloc`]; how caches treat the memory makes no difference here.
+    fn hipExtMallocWithFlags(runtime, pointer: *mut *mut c_void, size: usize, _flags: c_uint) {
+        runtime.no_capture()?;
+        allocate(runtime, current_device(), pointer, size)
+    }
+
+    /// Allocates rows of at least `width` bytes, each at a multiple of 256.
+    fn hipMallocPitch(runtime, pointer: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize) {
+        runtime.no_capture()?;
+        let row = width.checked_next_multiple_of(256).ok_or(INVALID)?;
+        let size = row.checked_mul(height).ok_or(INVALID)?;
+        put(pitch, row)?;
+        allocate(runtime, current_device(), pointer, size)
+    }
+
+    /// Allocates memory that host and devices see at one address: pinned memory here.
+    fn hipMallocManaged(runtime, pointer: *mut *mut c_void, size: usize, flags: c_uint) {
+        runtime.no_capture()?;
+        if !matches!(flags, 1 | 2) || size == 0 {
+            return Err(INVALID);
+        }
+        allocate_pinned(runtime, pointer, size, 0, true)
+    }
+
+    /// Gives the bytes of the allocation that begins at a pointer.
+    fn hipMemPtrGetInfo(runtime, pointer: *mut c_void, size: *mut usize) {
+        let facts = facts(runtime, pointer as u64)?;
+        if facts.base != pointer as u64 {
+            return Err(INVALID);
+        }
+        put(size, facts.size as usize)
     }
 
     /// Frees device memory, after everything on its device is done; null is freed already.
@@ -31,6 +63,12 @@ hip! {
                 runtime.drain(device)?;
                 free(runtime, device, address)
             }
+            Owner::Pinned if runtime.pinned.get(&address).is_some_and(|pinned| pinned.managed) => {
+                for device in 0..runtime.devices.len() {
+                    runtime.drain(device)?;
+                }
+                runtime.unpin(address)
+            }
             Owner::Pinned | Owner::Pageable => {
                 report(&format!("hipFree: {address:#x} is not device memory"));
                 Err(INVALID)
@@ -38,49 +76,28 @@ hip! {
         }
     }
 
-    /// Allocates device memory; the stream's order matters only for when it is freed.
-    fn hipMallocAsync(runtime, pointer: *mut *mut c_void, size: usize, stream: hipStream_t) {
-        let stream = stream_of(runtime, stream)?;
-        runtime.not_capturing(stream)?;
-        allocate(runtime, pointer, size)
-    }
-
-    /// Frees device memory when the stream comes to it.
-    fn hipFreeAsync(runtime, pointer: *mut c_void, stream: hipStream_t) {
-        let stream = stream_of(runtime, stream)?;
-        runtime.not_capturing(stream)?;
-        let address = pointer as u64;
-        if address == 0 {
-            return Ok(());
-        }
-        let Owner::Device(device) = runtime.owner(address) else { return Err(INVALID) };
-        if runtime.devices[device].gpu.memory().allocation(address).is_none_or(|(base, _)| base != address) {
-            return Err(INVALID);
-        }
-        runtime.submit(stream, Action::Free { device, address }, Vec::new())
-    }
-
     /// Allocates pinned host memory, which devices see at the same address.
     fn hipHostMalloc(runtime, pointer: *mut *mut c_void, size: usize, flags: c_uint) {
         runtime.no_capture()?;
-        if pointer.is_null() {
-            return Err(INVALID);
-        }
-        this_device(runtime)?;
-        if size == 0 {
-            return put(pointer, std::ptr::null_mut());
-        }
-        if runtime.faults.hit(FaultKind::HostMalloc) {
-            return Err(hipError_t::hipErrorOutOfMemory);
-        }
-        let layout = Layout::from_size_align(size, 4096).map_err(|_| hipError_t::hipErrorOutOfMemory)?;
-        // SAFETY: the size is not zero.
-        let address = unsafe { alloc_zeroed(layout) };
-        if address.is_null() {
-            return Err(hipError_t::hipErrorOutOfMemory);
-        }
-        runtime.pin(address as u64, size as u64, flags, Some(layout))?;
-        put(pointer, address.cast())
+        allocate_pinned(runtime, pointer, size, flags, false)
+    }
+
+    /// As [`hipHostMalloc`].
+    fn hipHostAlloc(runtime, pointer: *mut *mut c_void, size: usize, flags: c_uint) {
+        runtime.no_capture()?;
+        allocate_pinned(runtime, pointer, size, flags, false)
+    }
+
+    /// As [`hipHostMalloc`], without flags.
+    fn hipMallocHost(runtime, pointer: *mut *mut c_void, size: usize) {
+        runtime.no_capture()?;
+        allocate_pinned(runtime, pointer, size, 0, false)
+    }
+
+    /// Gives the flags of pinned memory.
+    fn hipHostGetFlags(runtime, flags: *mut c_uint, host: *mut c_void) {
+        let facts = facts(runtime, host as u64)?;
+        if facts.kind == HOST { put(flags, facts.flags) } else { Err(INVALID) }
     }
 
     /// Frees pinned host memory, after everything on every device is done.
@@ -110,7 +127,7 @@ hip! {
         if runtime.pinned.range(..end).next_back().is_some_and(|(base, pinned)| base + pinned.size > start) {
             return Err(hipError_t::hipErrorHostMemoryAlreadyRegistered);
         }
-        runtime.pin(start, size as u64, flags, None)
+        runtime.pin(start, size as u64, flags, false, None)
     }
 
     /// Ends the pinning of a caller's host memory.
@@ -228,9 +245,9 @@ hip! {
         match attribute {
             A::HIP_POINTER_ATTRIBUTE_MEMORY_TYPE => put(data.cast(), facts.kind),
             A::HIP_POINTER_ATTRIBUTE_DEVICE_POINTER => put(data.cast(), pointer),
-            A::HIP_POINTER_ATTRIBUTE_HOST_POINTER if facts.kind == HOST => put(data.cast(), pointer),
+            A::HIP_POINTER_ATTRIBUTE_HOST_POINTER if facts.kind != DEVICE => put(data.cast(), pointer),
             A::HIP_POINTER_ATTRIBUTE_HOST_POINTER => Err(INVALID),
-            A::HIP_POINTER_ATTRIBUTE_IS_MANAGED => put(data.cast(), 0u32),
+            A::HIP_POINTER_ATTRIBUTE_IS_MANAGED => put(data.cast(), u32::from(facts.kind == MANAGED)),
             A::HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put(data.cast(), facts.device as c_int),
             A::HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR => put(data.cast(), facts.base),
             A::HIP_POINTER_ATTRIBUTE_RANGE_SIZE => put(data.cast(), facts.size as usize),
@@ -251,14 +268,14 @@ hip! {
             allocation_flags: 0,
         };
         let Ok(facts) = facts(runtime, pointer as u64) else { return put(attributes, plain) };
-        let host = facts.kind == HOST;
+        let host = facts.kind != DEVICE;
         put(attributes, hipPointerAttribute_t {
             kind: facts.kind,
             device: facts.device as c_int,
             device_pointer: pointer.cast_mut(),
             host_pointer: if host { pointer.cast_mut() } else { std::ptr::null_mut() },
+            is_managed: c_int::from(facts.kind == MANAGED),
             allocation_flags: facts.flags,
-            ..plain
         })
     }
 
@@ -273,6 +290,8 @@ hip! {
 /// `hipMemoryTypeHost` and `hipMemoryTypeDevice`.
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
+/// `hipMemoryTypeManaged`.
+const MANAGED: u32 = 3;
 
 /// `hipPointerAttribute_t` of ROCm 6 and 7.
 #[repr(C)]
@@ -314,7 +333,7 @@ fn facts(runtime: &Runtime, address: u64) -> Result<Facts, hipError_t> {
         Owner::Pinned => {
             let (base, pinned) = runtime.pinned.range(..=address).next_back().ok_or(INVALID)?;
             Ok(Facts {
-                kind: HOST,
+                kind: if pinned.managed { MANAGED } else { HOST },
                 device: pinned.device,
                 base: *base,
                 size: pinned.size,
@@ -325,7 +344,8 @@ fn facts(runtime: &Runtime, address: u64) -> Result<Facts, hipError_t> {
     }
 }
 
-fn allocate(runtime: &mut Runtime, pointer: *mut *mut c_void, size: usize) -> Status {
+/// Allocates on a device.
+pub(super) fn allocate(runtime: &mut Runtime, device: usize, pointer: *mut *mut c_void, size: usize) -> Status {
     if pointer.is_null() {
         return Err(INVALID);
     }
@@ -337,16 +357,45 @@ fn allocate(runtime: &mut Runtime, pointer: *mut *mut c_void, size: usize) -> St
         report(&format!("out of memory on request: {size} bytes"));
         return Err(hipError_t::hipErrorOutOfMemory);
     }
-    let address = runtime
-        .current()?
-        .gpu
-        .memory()
-        .alloc(size as u64)
-        .map_err(|error| of_memory(&error))?;
+    let memory = runtime.devices[device].gpu.memory();
+    let address = memory.alloc(size as u64).map_err(|error| of_memory(&error))?;
     put(pointer, address as *mut c_void)
 }
 
+fn allocate_pinned(
+    runtime: &mut Runtime,
+    pointer: *mut *mut c_void,
+    size: usize,
+    flags: c_uint,
+    managed: bool,
+) -> Status {
+    if pointer.is_null() {
+        return Err(INVALID);
+    }
+    this_device(runtime)?;
+    if size == 0 {
+        return put(pointer, std::ptr::null_mut());
+    }
+    if runtime.faults.hit(FaultKind::HostMalloc) {
+        return Err(hipError_t::hipErrorOutOfMemory);
+    }
+    let layout = Layout::from_size_align(size, 4096).map_err(|_| hipError_t::hipErrorOutOfMemory)?;
+    // SAFETY: the size is not zero.
+    let address = unsafe { alloc_zeroed(layout) };
+    if address.is_null() {
+        return Err(hipError_t::hipErrorOutOfMemory);
+    }
+    runtime.pin(address as u64, size as u64, flags, managed, Some(layout))?;
+    put(pointer, address.cast())
+}
+
 fn free(runtime: &mut Runtime, device: usize, address: u64) -> Status {
+    let allocation = runtime.devices[device].gpu.memory().allocation(address);
+    if let Some((base, size)) = allocation
+        && base == address
+    {
+        runtime.pool_gets_back(address, size);
+    }
     runtime.devices[device].gpu.memory().free(address).map_err(|error| {
         report(&format!("hipFree: {error}"));
         of_memory(&error)
@@ -354,7 +403,7 @@ fn free(runtime: &mut Runtime, device: usize, address: u64) -> Status {
 }
 
 impl Runtime {
-    fn pin(&mut self, address: u64, size: u64, flags: u32, layout: Option<Layout>) -> Status {
+    fn pin(&mut self, address: u64, size: u64, flags: u32, managed: bool, layout: Option<Layout>) -> Status {
         for device in 0..self.devices.len() {
             self.map_host(device, address, size)?;
         }
@@ -364,6 +413,7 @@ impl Runtime {
                 size,
                 device: current_device(),
                 flags,
+                managed,
                 layout,
             },
         );

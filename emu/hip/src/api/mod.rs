@@ -1,21 +1,33 @@
 //! The C functions, one file a family.
+#![expect(non_snake_case, non_camel_case_types, reason = "HIP's names")]
 
+mod copy;
 mod device;
 mod error;
 mod event;
 mod graph;
+mod launch;
 mod memory;
+mod missing;
 mod module;
+mod occupancy;
+mod pool;
 mod properties;
+mod register;
 mod stream;
 
+pub use copy::*;
 pub use device::*;
 pub use error::*;
 pub use event::*;
 pub use graph::*;
+pub use launch::*;
 pub use memory::*;
 pub use module::*;
+pub use occupancy::*;
+pub use pool::*;
 pub use properties::*;
+pub use register::*;
 pub use stream::*;
 
 use crate::state::{Runtime, current_device};
@@ -29,14 +41,32 @@ macro_rules! hip {
             ///
             /// # Safety
             /// As HIP's function of this name: pointers are null or valid for what it does with them.
-            #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $ty),*) -> hip_sys::hipError_t {
                 crate::state::enter(stringify!($name), |$runtime| $body)
             }
+            crate::api::export!($name);
         )*
     };
 }
 pub(crate) use hip;
+
+/// Gives a function its C name.
+///
+/// Not `no_mangle`: rustc would list the name for the linker without a version, and the first listing counts. So the C
+/// name is a jump of its own, which only the version script of `build.rs` names.
+macro_rules! export {
+    ($name:ident) => {
+        std::arch::global_asm!(
+            concat!(".globl ", stringify!($name)),
+            concat!(".type ", stringify!($name), ", @function"),
+            concat!(stringify!($name), ":"),
+            "jmp {target}",
+            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+            target = sym $name,
+        );
+    };
+}
+pub(crate) use export;
 
 const INVALID: hipError_t = hipError_t::hipErrorInvalidValue;
 const BAD_HANDLE: hipError_t = hipError_t::hipErrorInvalidHandle;

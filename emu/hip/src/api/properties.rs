@@ -7,13 +7,13 @@ use super::device::name_of;
 use super::{INVALID, device_of, hip};
 use crate::pointer::put;
 use crate::state::Runtime;
+use graphc_emu::{Arch, Generation};
 use hip_sys::{hipDeviceAttribute_t, hipError_t};
 use std::ffi::{c_char, c_int, c_uint};
 
 /// `hipDeviceProp_tR0600`, field by field as in ROCm 7.2's header.
 #[repr(C)]
 #[derive(Clone, Copy)]
-#[expect(non_snake_case, reason = "HIP's names; HIP's header documents them")]
 pub struct hipDeviceProp_tR0600 {
     pub name: [c_char; 256],
     pub uuid: [u8; 16],
@@ -151,7 +151,10 @@ fn properties_of(runtime: &Runtime, device: usize) -> hipDeviceProp_tR0600 {
         }
     };
     set(&mut p.name[..255], &name_of(runtime, device));
-    set(&mut p.gcnArchName[..255], arch.name);
+    set(&mut p.gcnArchName[..255], &full_name(arch));
+    p.memoryPoolsSupported = 1;
+    p.managedMemory = 1;
+    p.cooperativeLaunch = 1;
     p.uuid[15] = device as u8 + 1;
     p.totalGlobalMem = memory.capacity() as usize;
     let fact = |attribute| attribute_of(runtime, device, attribute).unwrap_or(0);
@@ -187,11 +190,27 @@ fn properties_of(runtime: &Runtime, device: usize) -> hipDeviceProp_tR0600 {
     p
 }
 
-fn attribute_of(runtime: &Runtime, device: usize, attribute: hipDeviceAttribute_t) -> Result<c_int, hipError_t> {
-    let arch = runtime.devices[device].gpu.arch();
+/// A processor's major and minor version: gfx90a is 9 and 0, gfx1201 is 12 and 0.
+pub(super) fn capability(arch: &Arch) -> (c_int, c_int) {
     let digits = arch.name.trim_start_matches("gfx");
     // The last two digits are the minor version and the stepping.
     let (major, minor) = digits.split_at(digits.len().saturating_sub(2));
+    let minor = minor.chars().next().and_then(|digit| digit.to_digit(16)).unwrap_or(0);
+    (major.parse().unwrap_or(0), minor as c_int)
+}
+
+/// The processor with the features that its code objects are told apart by, as the driver names it: `gfx90a:sramecc+:xnack-`.
+fn full_name(arch: &Arch) -> String {
+    // Memory with error correction and a switch for retries came with HBM on the wave64 parts.
+    match arch.generation {
+        Generation::Gfx9 => format!("{}:sramecc+:xnack-", arch.name),
+        _ => arch.name.to_string(),
+    }
+}
+
+fn attribute_of(runtime: &Runtime, device: usize, attribute: hipDeviceAttribute_t) -> Result<c_int, hipError_t> {
+    let arch = runtime.devices[device].gpu.arch();
+    let (major, minor) = capability(arch);
     type A = hipDeviceAttribute_t;
     let registers = arch.vgprs_per_simd * arch.simds_per_cu * arch.default_wave_size;
     let value = match attribute {
@@ -217,10 +236,8 @@ fn attribute_of(runtime: &Runtime, device: usize, attribute: hipDeviceAttribute_
             i64::from(arch.max_waves_per_simd * arch.simds_per_cu * arch.default_wave_size)
         }
         A::hipDeviceAttributeMaxBlocksPerMultiProcessor => i64::from(arch.max_waves_per_simd * arch.simds_per_cu),
-        A::hipDeviceAttributeComputeCapabilityMajor => major.parse().unwrap_or(0),
-        A::hipDeviceAttributeComputeCapabilityMinor => {
-            i64::from(minor.chars().next().and_then(|digit| digit.to_digit(16)).unwrap_or(0))
-        }
+        A::hipDeviceAttributeComputeCapabilityMajor => i64::from(major),
+        A::hipDeviceAttributeComputeCapabilityMinor => i64::from(minor),
         A::hipDeviceAttributeTotalGlobalMem => i64::try_from(runtime.devices[device].gpu.memory().capacity())
             .unwrap_or(i64::MAX)
             .min(i64::from(i32::MAX)),
@@ -233,6 +250,9 @@ fn attribute_of(runtime: &Runtime, device: usize, attribute: hipDeviceAttribute_
         | A::hipDeviceAttributeHostRegisterSupported
         | A::hipDeviceAttributeStreamPrioritiesSupported
         | A::hipDeviceAttributeNumberOfXccs
+        | A::hipDeviceAttributeMemoryPoolsSupported
+        | A::hipDeviceAttributeManagedMemory
+        | A::hipDeviceAttributeCooperativeLaunch
         | A::hipDeviceAttributeAsicRevision => 1,
         A::hipDeviceAttributeAsyncEngineCount => 2,
         A::hipDeviceAttributeTextureAlignment | A::hipDeviceAttributeTexturePitchAlignment => 256,

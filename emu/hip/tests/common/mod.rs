@@ -42,7 +42,22 @@ fn built() -> PathBuf {
 /// One library of its own: the environment is read when it is first called.
 pub struct Hip {
     pub api: Loaded<HipLibrary>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
+}
+
+impl Hip {
+    /// The library once more, for what the project's bindings do not have.
+    pub fn library(&self) -> libloading::os::unix::Library {
+        // SAFETY: it is loaded already.
+        unsafe { libloading::os::unix::Library::new(self.folder.path().join("libamdhip64.so.7")) }.expect("is loaded")
+    }
+
+    /// A function by its name; `T` must be its type.
+    pub fn symbol<T: Copy>(&self, name: &str) -> T {
+        let library = self.library();
+        // SAFETY: the caller gives HIP's own signature; the library stays loaded as long as `self`.
+        *unsafe { library.get::<T>(name.as_bytes()) }.expect("the library has it")
+    }
 }
 
 impl std::ops::Deref for Hip {
@@ -76,7 +91,7 @@ pub fn open(variables: &[(&str, &str)]) -> Hip {
         unsafe { std::env::remove_var(name) };
     }
     assert_eq!(status, OK);
-    Hip { api, _folder: folder }
+    Hip { api, folder }
 }
 
 /// Compiles with real hiprtc, or takes an earlier result; None (and a printed line) without a ROCm.

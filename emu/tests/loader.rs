@@ -1,0 +1,78 @@
+//! Code objects as other tools make them, and grids that do not consist of whole blocks.
+
+mod common;
+use common::{Device, NoCode, compile};
+use graphc_emu::{CodeObject, LaunchOptions};
+
+const SOURCE: &str = r#"
+extern "C" __global__ void first(int* out) { out[blockIdx.x * 100 + threadIdx.x] = threadIdx.x + 1; }
+"#;
+
+fn word(bytes: &[u8], at: usize) -> usize {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")) as usize
+}
+
+/// The object with its stack header made a second note: the first one's document, its kernel renamed.
+fn with_two_notes(code: &[u8]) -> Vec<u8> {
+    const NOTE: u32 = 4;
+    const STACK: u32 = 0x6474_e551;
+    let mut bytes = code.to_vec();
+    let (table, count) = (word(code, 32), usize::from(u16::from_le_bytes([code[56], code[57]])));
+    let kind = |at: usize| u32::from_le_bytes(code[at..at + 4].try_into().expect("four bytes"));
+    let header = |wanted: u32| {
+        (0..count)
+            .map(|i| table + i * 56)
+            .find(|at| kind(*at) == wanted)
+            .expect("is there")
+    };
+    let (note, stack) = (header(NOTE), header(STACK));
+    let mut document = code[word(code, note + 8)..][..word(code, note + 32)].to_vec();
+    let name = document
+        .windows(6)
+        .position(|w| w == b"\xa5first")
+        .expect("the kernel's name");
+    document[name + 1..name + 6].copy_from_slice(b"other");
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    let (start, size) = (bytes.len() as u64, document.len() as u64);
+    bytes.extend(document);
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(stack, &NOTE.to_le_bytes());
+    for (offset, value) in [(8, start), (16, 0), (24, 0), (32, size), (40, size), (48, 4)] {
+        put(stack + offset, &value.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn every_metadata_note_counts() {
+    // Tensile links objects of one kernel each, and the linker keeps the note of each.
+    let compiled = match compile(SOURCE, "gfx90a", &["-O3"]) {
+        Ok(compiled) => compiled,
+        Err(NoCode::Skipped(reason)) => {
+            println!("skipped: {reason}");
+            return;
+        }
+        Err(NoCode::Refused(log)) => panic!("the compiler refused the source:\n{log}"),
+    };
+    let object = CodeObject::load(&with_two_notes(&compiled.code)).expect("is readable");
+    let names: Vec<&str> = object.kernels().map(|kernel| kernel.name.as_str()).collect();
+    assert_eq!(names, ["first", "other"]);
+}
+
+#[test]
+fn a_part_of_a_block_runs_its_own_work_items_only() {
+    let Some(device) = Device::new(SOURCE, "gfx90a") else {
+        return;
+    };
+    let out = device.upload(&[0i32; 200]);
+    let kernel = device.kernel("first");
+    let bytes = out.to_le_bytes();
+    let counters = device
+        .gpu
+        .launch_items(&kernel, [170, 1, 1], [100, 1, 1], &bytes, 0, &LaunchOptions::default())
+        .expect("runs");
+    assert_eq!((counters.workgroups, counters.waves), (2, 4));
+    let got: Vec<i32> = device.download(out, 200);
+    let want: Vec<i32> = (0..200).map(|i| if i < 170 { i % 100 + 1 } else { 0 }).collect();
+    assert_eq!(got, want);
+}
