@@ -114,7 +114,8 @@ impl Error {
             Error::Runtime(
                 runtime::RuntimeError::Input { .. }
                 | runtime::RuntimeError::NotAvailable { .. }
-                | runtime::RuntimeError::OutOfMemory { .. },
+                | runtime::RuntimeError::OutOfMemory { .. }
+                | runtime::RuntimeError::OutOfDeviceMemory { .. },
             ) => 2,
             Error::Pass(_)
             | Error::Schedule(_)

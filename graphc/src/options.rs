@@ -7,12 +7,17 @@
 //! | `GRAPHC_CACHE` | folder of compiled code objects; `off` keeps none | the user's cache folder |
 //! | `GRAPHC_CACHE_MIB` | most MiB kept there | 1024 |
 //! | `GRAPHC_ROCM` | ROCm's folder, a sysroot's folder, or the file of hiprtc | `/opt/rocm`, the loader's path, `/opt/graphc-rocm` |
+//! | `GRAPHC_HIP` | the HIP runtime's file or its folder, and no other is tried | `GRAPHC_ROCM`'s folder, `/opt/rocm`, the loader's path |
+//! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
 //! | `GRAPHC_WORKERS` | compiler processes; 0 compiles in process | one a core |
 //! | `GRAPHC_THREADS` | threads of the CPU device | one a core |
-//! | `GRAPHC_WORKER` | the program that embedding apps start as compile worker | none: in process |
+//! | `GRAPHC_WORKER` | the program that embedding apps start as compile worker: `graphc` or `graphc-compile-worker` | none: in process |
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use runtime::compile::HiprtcSearch as Search;
+use runtime::gpu::GpuSearch;
 
 /// Settings of the process, from its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +26,8 @@ pub struct Settings {
     pub cache_dir: Option<PathBuf>,
     pub cache_bytes: u64,
     pub rocm: Option<PathBuf>,
+    pub hip: Option<PathBuf>,
+    pub synchronous: bool,
     pub workers: usize,
     pub threads: usize,
     pub worker: Option<OsString>,
@@ -33,6 +40,30 @@ impl Settings {
     /// A variable whose value is not of its kind.
     pub fn from_env() -> Result<Settings, crate::Error> {
         Settings::read(|name| std::env::var_os(name))
+    }
+
+    /// The program and arguments of an embedding app's compile workers; None compiles in the app's process.
+    pub fn worker_command(&self) -> Option<Vec<OsString>> {
+        let program = self.worker.clone()?;
+        let is_graphc = Path::new(&program).file_stem().is_some_and(|name| name == "graphc");
+        let verb = is_graphc.then(|| OsString::from(crate::commands::WORKER_VERB));
+        Some(std::iter::once(program).chain(verb).collect())
+    }
+
+    /// Where the HIP runtime and the vendor libraries are looked for.
+    pub fn gpu_search(&self) -> GpuSearch {
+        let folders = self.rocm.iter().filter(|p| p.is_dir());
+        let mut dirs: Vec<PathBuf> = folders.flat_map(|p| [p.clone(), p.join("lib")]).collect();
+        let search = Search::default();
+        dirs.extend(search.dirs.clone());
+        let search = Search { dirs, ..search };
+        GpuSearch {
+            hip: Search {
+                explicit: self.hip.clone(),
+                ..search.clone()
+            },
+            libraries: search,
+        }
     }
 
     /// Reads settings from any lookup.
@@ -62,6 +93,8 @@ impl Settings {
             cache_dir,
             cache_bytes: (number("GRAPHC_CACHE_MIB", 1024)? as u64) << 20,
             rocm: get("GRAPHC_ROCM").map(PathBuf::from),
+            hip: get("GRAPHC_HIP").map(PathBuf::from),
+            synchronous: number("GRAPHC_SYNCHRONOUS", 0)? != 0,
             workers: number("GRAPHC_WORKERS", cores)?,
             threads: number("GRAPHC_THREADS", cores)?.max(1),
             worker: get("GRAPHC_WORKER"),

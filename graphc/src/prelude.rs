@@ -7,4 +7,4 @@ pub use frontend::weights::Weights;
 pub use ir::{DType, Dim, Graph, HostTensor, Shape};
 
 pub use crate::eager::{Eager, Realize};
-pub use crate::session::{Engine, Jit, Session, SessionOptions, jit};
+pub use crate::session::{DeviceChoice, Engine, Jit, Session, SessionOptions, jit};

@@ -331,6 +331,30 @@ impl Target {
             xnack: None,
         }
     }
+
+    /// The same processor with no feature fixed: code for it runs with every setting.
+    #[must_use]
+    pub fn processor(&self) -> Target {
+        Target {
+            sramecc: None,
+            xnack: None,
+            ..*self
+        }
+    }
+
+    /// Says whether code compiled for this target runs on a device, whose target says what it has: the same processor, and
+    /// each feature that the code was compiled for set on the device as the code wants it.
+    ///
+    /// Code compiled for neither setting of a feature runs with both.
+    pub fn runs_on(&self, device: &Target) -> bool {
+        let fits = |wanted: Option<bool>, has: Option<bool>| wanted.is_none() || has.is_none() || wanted == has;
+        self.facts.name == device.facts.name && fits(self.sramecc, device.sramecc) && fits(self.xnack, device.xnack)
+    }
+
+    /// How many features the target fixes: of several that run on a device, the one that fixes most suits best.
+    pub fn specificity(&self) -> usize {
+        usize::from(self.sramecc.is_some()) + usize::from(self.xnack.is_some())
+    }
 }
 
 impl std::ops::Deref for Target {
@@ -415,5 +439,29 @@ impl<'de> Deserialize<'de> for Target {
         String::deserialize(deserializer)?
             .parse()
             .map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_runs_where_its_features_are_set_as_it_wants() {
+        let target = |text: &str| text.parse::<Target>().unwrap();
+        let device = target("gfx90a:sramecc+:xnack-");
+        for (code, runs) in [
+            ("gfx90a", true),
+            ("gfx90a:xnack-", true),
+            ("gfx90a:sramecc+:xnack-", true),
+            ("gfx90a:xnack+", false),
+            ("gfx90a:sramecc-", false),
+            ("gfx942", false),
+            ("cpu", false),
+        ] {
+            assert_eq!(target(code).runs_on(&device), runs, "{code}");
+        }
+        assert_eq!(device.processor(), target("gfx90a"));
+        assert!(device.specificity() > target("gfx90a:xnack-").specificity());
     }
 }

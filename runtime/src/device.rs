@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use ir::dim::Bindings;
 use ir::plan::{Place, Plan, StepId};
-use ir::{Program, target::Platform};
+use ir::target::Platform;
+use ir::{Program, Target};
 
 use crate::cpu::CpuDevice;
 use crate::error::RuntimeError;
+use crate::gpu::{GpuDevice, GpuSearch};
 
 /// How a program is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct LoadOptions {
     /// about twice as fast, with an error in f32 below 2e-5 of the sum of the products' magnitudes (direct: about 2e-6),
     /// and a NaN or infinity of the input reaches the whole 4x4 block of outputs. (CPU)
     pub direct_convolutions: bool,
+    /// Waits for each step before the next is enqueued, so that a device's error names the step it came from. Slow. (GPU)
+    pub synchronous: bool,
 }
 
 /// A place where programs run.
@@ -35,8 +39,8 @@ pub trait Device: Send + Sync {
     /// The device's name, as messages and `--device` have it.
     fn name(&self) -> &str;
 
-    /// Says whether the device runs plans of this platform.
-    fn runs(&self, platform: Platform) -> bool;
+    /// Says whether the device runs plans for this target.
+    fn runs(&self, target: &Target) -> bool;
 
     /// Prepares a variant of a program: weights, kernels, memory.
     ///
@@ -78,9 +82,9 @@ pub struct MemoryReport {
     pub arena: usize,
     /// The largest sum of buffers alive at one step: a lower bound of `arena`.
     pub live_peak: usize,
-    /// Weights in the kernels' own form.
+    /// Weights in the kernels' own form (CPU), or on the device (GPU).
     pub packed_weights: usize,
-    /// Scratch of kernels, all run contexts together.
+    /// Scratch of kernels (CPU) or pinned memory that inputs and outputs pass through (GPU), all run contexts together.
     pub scratch: usize,
 }
 
@@ -101,18 +105,41 @@ pub struct StepTime {
     pub time: Duration,
 }
 
-/// Returns the device that runs a plan, if one is compiled in.
+/// Returns a device that runs a plan: the CPU, or the first GPU of the plan's kind that the HIP runtime of this machine sees.
 ///
 /// # Errors
-/// `NotAvailable` with the platform.
+/// `NotAvailable` with what was looked for and where.
 pub fn device_for(plan: &Plan) -> Result<Box<dyn Device>, RuntimeError> {
     match plan.target.platform {
         Platform::Cpu => Ok(Box::new(CpuDevice)),
+        Platform::Hip => Ok(Box::new(GpuDevice::for_target(&GpuSearch::default(), &plan.target)?)),
         platform => Err(RuntimeError::NotAvailable {
             what: format!("a device for {} ({platform:?})", plan.target),
-            reason: "this build runs programs on the cpu only; compile for the target `cpu`".into(),
+            reason: "this build drives GPUs through HIP only".into(),
         }),
     }
+}
+
+/// Returns the variant of a program that suits a device best: of those that run on it, the one compiled for most of its
+/// features.
+///
+/// # Errors
+/// `NotAvailable` with the targets that the program was compiled for.
+pub fn variant_for(program: &Program, device: &dyn Device) -> Result<usize, RuntimeError> {
+    let fitting = program
+        .variants
+        .iter()
+        .enumerate()
+        .filter(|(_, v)| device.runs(&v.plan.target));
+    // Of equals the first.
+    let best = fitting.max_by_key(|(index, v)| (v.plan.target.specificity(), std::cmp::Reverse(*index)));
+    best.map(|(index, _)| index).ok_or_else(|| {
+        let have: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
+        RuntimeError::NotAvailable {
+            what: format!("code for device {}", device.name()),
+            reason: format!("the program was compiled for {}", have.join(", ")),
+        }
+    })
 }
 
 /// Bytes of the constants that a plan reads.

@@ -13,12 +13,32 @@ pub enum RuntimeError {
     #[error("{what} is not available: {reason}")]
     NotAvailable { what: String, reason: String },
 
-    /// The device reported an error.
-    #[error("device {device}: {call} failed: {message}")]
+    /// The device reported an error; `at` is the step, kernel or buffer it was for.
+    #[error("device {device}: {at}: {call} gave {code} ({message})")]
     Device {
         device: String,
         call: String,
+        /// The vendor's name of the error.
+        code: String,
         message: String,
+        at: String,
+    },
+
+    /// The device went away, or a fault on it ended everything that this process had there.
+    #[error("device {device} is lost ({reason}); what was loaded on it is gone: start the program again")]
+    DeviceLost { device: String, reason: String },
+
+    /// The device has less memory free than is asked for.
+    #[error(
+        "device {device} has no {asked} bytes for {what}: {free} bytes are free, the planned peak of a run is {planned_peak} \
+         bytes; use smaller inputs, compute in a smaller type, or free what else is on the device"
+    )]
+    OutOfDeviceMemory {
+        device: String,
+        what: String,
+        asked: usize,
+        free: usize,
+        planned_peak: usize,
     },
 
     /// A kernel was not compiled.

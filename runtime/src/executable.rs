@@ -50,7 +50,7 @@ impl Executable {
         options: &LoadOptions,
     ) -> Result<Executable, RuntimeError> {
         let plan = &variant_of(&program, variant)?.plan;
-        if !device.runs(plan.target.platform) {
+        if !device.runs(&plan.target) {
             return Err(RuntimeError::NotAvailable {
                 what: format!("target {}", plan.target),
                 reason: format!("device {} runs other plans", device.name()),

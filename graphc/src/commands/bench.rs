@@ -1,6 +1,5 @@
 //! `graphc bench`: how long a model takes.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use ir::plan::arena;
@@ -8,7 +7,7 @@ use runtime::{Executable, LoadOptions};
 use serde_json::json;
 
 use super::args::{BuildArgs, Format, ModelArgs};
-use super::{Context, load, output, run};
+use super::{Context, output, run};
 use crate::arrays::Arrays;
 use crate::error::{Error, Result};
 
@@ -19,7 +18,7 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
-    /// Where to run: cpu.
+    /// Where to run: cpu, hip (the first GPU), hip:N, or auto (the first GPU, or else the CPU).
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Threads of the CPU device; by default one a core.
@@ -39,7 +38,6 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<()> {
-    let target = run::device(&args.device)?;
     if args.runs == 0 {
         return Err(Error::Config("--runs 0 times nothing".to_owned()));
     }
@@ -47,10 +45,10 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     for path in &args.inputs {
         given.extend(crate::arrays::read(path)?);
     }
+    let device = run::open(&args.device, context)?;
     let start = Instant::now();
-    let program = Arc::new(load::load(&args.model, &args.build, vec![target], context)?.program);
+    let (program, variant) = run::program(&args.model, &args.build, &device, context)?;
     let compile = start.elapsed();
-    let variant = load::variant(&program, &target)?;
     let plan = &program.variants[variant].plan;
     let inputs = run::inputs(plan, given, Some(0))?;
     let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
@@ -60,12 +58,14 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     let peak = arena::place(plan, &bindings)?.total;
     let threads = args.threads.unwrap_or(context.settings.threads);
     let start = Instant::now();
-    let executable = Executable::load(
+    let executable = Executable::load_on(
+        device.device.as_ref(),
         program.clone(),
         variant,
         &LoadOptions {
             threads,
             profile: args.profile,
+            synchronous: context.settings.synchronous,
             ..LoadOptions::default()
         },
     )?;
@@ -98,12 +98,16 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     match args.format {
         Format::Json => output::print_json(&json!({
             "median_ms": median, "min_ms": times[0], "compile_ms": compile.as_secs_f64() * 1e3,
-            "load_ms": loading.as_secs_f64() * 1e3, "planned_peak_bytes": peak, "threads": threads, "runs": times.len(),
+            "load_ms": loading.as_secs_f64() * 1e3, "planned_peak_bytes": peak, "threads": threads, "runs": times.len(), "device": device.device.name(),
             "gflops": flops / times[0] / 1e6, "steps": steps,
         })),
         Format::Text => {
+            let place = match device.target.is_gpu() {
+                true => device.device.name().to_owned(),
+                false => format!("{threads} threads"),
+            };
             let mut text = format!(
-                "median {median:.3} ms, best {:.3} ms of {} runs on {threads} threads ({:.1} GFLOP/s at best)\n\
+                "median {median:.3} ms, best {:.3} ms of {} runs on {place} ({:.1} GFLOP/s at best)\n\
                  compiled in {:.1} ms, loaded in {:.1} ms, planned peak {}\n",
                 times[0],
                 times.len(),

@@ -52,7 +52,7 @@ struct Context {
 }
 
 /// The hidden verb under which the binary starts itself to compile kernels in a process of its own.
-const WORKER_VERB: &str = "__compile-worker";
+pub(crate) const WORKER_VERB: &str = "__compile-worker";
 
 /// The hidden verb under which the binary starts itself inside a ROCm sysroot to disassemble for the emulator.
 const DISASSEMBLER_VERB: &str = "__disassembler";

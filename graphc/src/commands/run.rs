@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use ir::{HostTensor, Plan, Target};
+use ir::{HostTensor, Plan, Program, Target};
 use runtime::{Executable, LoadOptions};
 use serde_json::json;
 
@@ -14,6 +14,7 @@ use crate::arrays::{self, Arrays};
 use crate::compare::compare;
 use crate::emulate::{self, Emulator};
 use crate::error::{Error, Result};
+use crate::session::OpenDevice;
 
 /// Run a model.
 #[derive(clap::Args)]
@@ -43,7 +44,7 @@ pub struct Args {
     /// Score the first output (class scores along its last axis) against the array `labels` of this file.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Where to run: cpu.
+    /// Where to run: cpu, hip (the first GPU), hip:N, or auto (the first GPU, or else the CPU).
     #[arg(long, default_value = "cpu", conflicts_with = "emulate")]
     device: String,
     /// Run on an emulated GPU: the code compiled for --target, instruction by instruction. Slow.
@@ -62,34 +63,41 @@ pub struct Args {
     format: Format,
 }
 
-/// Checks `--device`: what is not here is said, and never replaced by something else.
-pub fn device(name: &str) -> Result<Target> {
-    match name {
-        "cpu" => Ok(Target::cpu()),
-        other if other.parse::<Target>().is_ok() || other == "hip" || other == "gpu" => Err(Error::Config(format!(
-            "--device {other}: running on GPUs is not part of this version; `graphc compile --target {}` makes an artifact, \
-             `--device cpu` runs here",
-            if other.starts_with("gfx") { other } else { "gfx90a" }
-        ))),
-        other => Err(Error::Config(format!("unknown device {other:?}; known: cpu"))),
+/// Opens `--device`: what is not here is said, and only `auto` puts the CPU in its place, and says so.
+pub fn open(name: &str, context: &Context) -> Result<OpenDevice> {
+    let opened = OpenDevice::open(name.parse()?, &context.settings)?;
+    if let Some(fallback) = &opened.fallback {
+        output::note(context, fallback);
     }
+    Ok(opened)
+}
+
+/// Builds a model for a device, with the code of its kernels, and finds the variant that runs there.
+pub fn program(
+    model: &ModelArgs,
+    build: &BuildArgs,
+    device: &OpenDevice,
+    context: &Context,
+) -> Result<(Arc<Program>, usize)> {
+    let mut program = load::load(model, build, vec![device.target], context)?.program;
+    let variant = device.variant(&program)?;
+    if device.target.is_gpu() {
+        load::compile_kernels(&mut program, context)?;
+    }
+    Ok((Arc::new(program), variant))
 }
 
 fn on_device(args: &Args, given: Arrays, context: &Context) -> Result<Arrays> {
-    let target = device(&args.device)?;
-    let program = Arc::new(load::load(&args.model, &args.build, vec![target], context)?.program);
-    let variant = load::variant(&program, &target)?;
+    let device = open(&args.device, context)?;
+    let (program, variant) = program(&args.model, &args.build, &device, context)?;
     let inputs = inputs(&program.variants[variant].plan, given, args.random.then_some(args.seed))?;
-    let threads = args.threads.unwrap_or(context.settings.threads);
+    let options = LoadOptions {
+        threads: args.threads.unwrap_or(context.settings.threads),
+        synchronous: context.settings.synchronous,
+        ..LoadOptions::default()
+    };
     let busy = output::spinner(context, "running");
-    let executable = Executable::load(
-        program.clone(),
-        variant,
-        &LoadOptions {
-            threads,
-            ..LoadOptions::default()
-        },
-    )?;
+    let executable = Executable::load_on(device.device.as_ref(), program, variant, &options)?;
     let outputs = executable.run(&inputs)?;
     busy.finish_and_clear();
     Ok(outputs)

@@ -152,11 +152,10 @@ pub fn check_kernel(
         if param.access != Access::Write {
             gpu.memory().write(address, &buffer.bytes).map_err(memory)?;
         }
-        kernargs.extend(address.to_le_bytes());
         addresses.push(address);
     }
-    for symbol in &kernel.symbols {
-        kernargs.extend(ir::Dim::symbol(symbol.name()).eval(bindings)?.to_le_bytes());
+    for word in kernel.launch_arguments(addresses.iter().copied(), bindings) {
+        kernargs.extend(word?.to_le_bytes());
     }
     let mut want = buffers.to_vec();
     ir::kernel::eval::evaluate(kernel, &mut want, bindings).map_err(|error| EmulateError::Evaluate { step, error })?;

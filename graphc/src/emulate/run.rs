@@ -295,13 +295,9 @@ impl Run<'_> {
         if size.grid.contains(&0) || size.block == 0 {
             return Ok(());
         }
-        let mut bytes: Vec<u8> = args
-            .iter()
-            .flat_map(|b| self.buffers.addresses[b].to_le_bytes())
-            .collect();
-        for symbol in &kernel.symbols {
-            let value = ir::Dim::symbol(symbol.name()).eval(&self.bindings)?;
-            bytes.extend(value.to_le_bytes());
+        let mut bytes: Vec<u8> = Vec::new();
+        for word in kernel.launch_arguments(args.iter().map(|b| self.buffers.addresses[b]), &self.bindings) {
+            bytes.extend(word?.to_le_bytes());
         }
         let expected = self.expected(step, id, args)?;
         let block = [size.block, 1, 1];

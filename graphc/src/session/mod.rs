@@ -3,6 +3,7 @@
 //! Nothing compiles inside a run: a session compiles when it is made, a JIT at the first call with a new signature.
 
 mod cache;
+mod device;
 mod jit;
 mod key;
 #[cfg(test)]
@@ -20,8 +21,10 @@ use runtime::{Executable, LoadOptions};
 
 use crate::driver::{self, BuildOptions, Model};
 use crate::error::{Error, Result};
+use crate::options::Settings;
 
 pub use cache::{CacheStats, SessionCache};
+pub use device::{DeviceChoice, OpenDevice};
 pub use jit::{Jit, JitOutput, JitStats, jit};
 pub use key::GraphKey;
 
@@ -41,7 +44,12 @@ pub enum Engine {
 /// How a session compiles and runs.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
+    /// What to compile for; [`SessionOptions::device`] sets it to what the device is.
     pub target: Target,
+    /// Where to run. None finds a device for the target when a model is loaded.
+    pub device: Option<OpenDevice>,
+    /// Where the compiler of a GPU's kernels and the cache of their code are. None reads the environment.
+    pub settings: Option<Arc<Settings>>,
     pub level: OptLevel,
     /// The type to compute in, where not the model's own.
     pub dtype: Option<DType>,
@@ -54,6 +62,8 @@ impl Default for SessionOptions {
     fn default() -> SessionOptions {
         SessionOptions {
             target: Target::cpu(),
+            device: None,
+            settings: None,
             level: OptLevel::O2,
             dtype: None,
             load: LoadOptions::default(),
@@ -68,6 +78,25 @@ impl SessionOptions {
     pub fn threads(mut self, threads: usize) -> SessionOptions {
         self.load.threads = threads;
         self
+    }
+
+    /// Sets where to run, and compiles for that: `SessionOptions::default().device("hip".parse()?)?`.
+    ///
+    /// # Errors
+    /// `NotAvailable` with what was looked for and where; `auto` takes the CPU instead, and
+    /// [`fallback`](OpenDevice::fallback) says why.
+    pub fn device(mut self, choice: DeviceChoice) -> Result<SessionOptions> {
+        let device = OpenDevice::open(choice, self.settings()?.as_ref())?;
+        self.target = device.target;
+        self.device = Some(device);
+        Ok(self)
+    }
+
+    fn settings(&self) -> Result<Arc<Settings>> {
+        match &self.settings {
+            Some(settings) => Ok(settings.clone()),
+            None => Ok(Arc::new(Settings::from_env()?)),
+        }
     }
 
     /// Sets the optimisation level.
@@ -127,7 +156,12 @@ impl Session {
             return Ok(Session::new(Loaded::Reference(graph)));
         }
         let build = BuildOptions::new(vec![options.target], options.level).dtype(options.dtype);
-        let program = driver::build(&graph, &build)?.program;
+        let mut program = driver::build(&graph, &build)?.program;
+        if options.target.is_gpu() {
+            let settings = options.settings()?;
+            let compiler = driver::compiler(&settings, settings.worker_command().as_deref())?;
+            driver::compile(&mut program, &compiler, &|_| {})?;
+        }
         Session::load(Arc::new(program), 0, options)
     }
 
@@ -147,6 +181,10 @@ impl Session {
         match driver::load(path.as_ref(), &ImportOptions::default())? {
             Model::Graph(graph) => Session::compile(*graph, options),
             Model::Program(program) => {
+                if let Some(device) = &options.device {
+                    let variant = device.variant(&program)?;
+                    return Session::load(Arc::new(*program), variant, options);
+                }
                 let have: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
                 let wanted = options.target.to_string();
                 match have.iter().position(|t| *t == wanted) {
@@ -158,11 +196,11 @@ impl Session {
     }
 
     fn load(program: Arc<Program>, variant: usize, options: &SessionOptions) -> Result<Session> {
-        Ok(Session::new(Loaded::Compiled(Executable::load(
-            program,
-            variant,
-            &options.load,
-        )?)))
+        let executable = match &options.device {
+            Some(device) => Executable::load_on(device.device.as_ref(), program, variant, &options.load)?,
+            None => Executable::load(program, variant, &options.load)?,
+        };
+        Ok(Session::new(Loaded::Compiled(executable)))
     }
 
     fn new(model: Loaded) -> Session {

@@ -475,6 +475,23 @@ impl Kernel {
         })
     }
 
+    /// The arguments of a launch, each 8 bytes: the address of every parameter's buffer, then the value of every size that is
+    /// an argument. This is the order of the signature that `codegen_hip` prints.
+    ///
+    /// # Errors
+    /// A size that is not bound.
+    pub fn launch_arguments<'a>(
+        &'a self,
+        addresses: impl IntoIterator<Item = u64> + 'a,
+        bindings: &'a Bindings,
+    ) -> impl Iterator<Item = Result<u64, DimError>> + 'a {
+        let sizes = self.symbols.iter().map(|symbol| {
+            let value = Dim::symbol(symbol.name()).eval(bindings)?;
+            Ok(value as u64)
+        });
+        addresses.into_iter().map(Ok).chain(sizes)
+    }
+
     /// Returns the axes whose points are independent, in order.
     pub fn parallel_axes(&self) -> &[AxisId] {
         match &self.body {

@@ -16,8 +16,9 @@ use super::env::RunMemory;
 use super::exec::{Aligned, KernelExec, Packs, Prepare, aligned};
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
+use crate::checks::{check, check_arguments, check_ports};
 use crate::device::{LoadOptions, Loaded, MemoryReport, Profile, StepTime};
-use crate::error::{InputError, RuntimeError};
+use crate::error::RuntimeError;
 
 const PREPARED_SIZES: usize = 8;
 
@@ -163,20 +164,7 @@ impl LoadedCpu {
             match &step.work {
                 Work::Launch { kernel, args } => {
                     let kernel = &plan.kernels[*kernel];
-                    for (param, arg) in kernel.params.values().zip(args) {
-                        let need = param.elements.eval(bindings)?;
-                        let need = param.dtype.bytes_for(usize::try_from(need).unwrap_or(0));
-                        if placement.sizes[*arg] < need || plan.buffers[*arg].ty.dtype != param.dtype {
-                            return Err(RuntimeError::Program(format!(
-                                "kernel {}: parameter {} takes {need} bytes of {}, but buffer {arg} has {} of {}",
-                                kernel.name,
-                                param.name,
-                                param.dtype,
-                                placement.sizes[*arg],
-                                plan.buffers[*arg].ty.dtype
-                            )));
-                        }
-                    }
+                    check_arguments(plan, kernel, args, &placement, bindings)?;
                     let constants = args
                         .iter()
                         .map(|b| match plan.buffers[*b].place {
@@ -310,59 +298,6 @@ fn aligned_or_known(tensor: &ir::HostTensor) -> Aligned<'_> {
     }
 }
 
-/// Checks what running relies on: ids inside their tables, constants as large as their buffers.
-fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> {
-    let damaged = |what: String| Err(RuntimeError::Program(what));
-    let known = |b: &BufferId| plan.buffers.get(*b).is_some();
-    for (id, buffer) in plan.buffers.iter() {
-        if let Place::Constant(c) = buffer.place {
-            let Some(constant) = program.constants.get(c) else {
-                return damaged(format!("buffer {id} is constant {c}, which is not there"));
-            };
-            let bytes = buffer.ty.bytes().as_const().unwrap_or(i64::MAX);
-            if (constant.tensor.bytes.len() as i64) < bytes || constant.tensor.dtype != buffer.ty.dtype {
-                return damaged(format!(
-                    "buffer {id} is {}, but constant {c} is {}{:?}",
-                    buffer.ty, constant.tensor.dtype, constant.tensor.shape
-                ));
-            }
-        }
-    }
-    for port in plan.inputs.iter().chain(&plan.outputs) {
-        if !known(&port.buffer) {
-            return damaged(format!(
-                "port {:?} names buffer {}, which is not there",
-                port.name, port.buffer
-            ));
-        }
-    }
-    for (id, step) in plan.steps.iter() {
-        match &step.work {
-            Work::Launch { kernel, args } => {
-                let Some(kernel) = plan.kernels.get(*kernel) else {
-                    return damaged(format!("step {id} launches {kernel}, which is not there"));
-                };
-                if kernel.params.len() != args.len() || !args.iter().all(known) {
-                    return damaged(format!("step {id} gives kernel {} the wrong arguments", kernel.name));
-                }
-                for (param, arg) in kernel.params.values().zip(args) {
-                    let place = &plan.buffers[*arg].place;
-                    if param.access != Access::Read && matches!(place, Place::Input | Place::Constant(_)) {
-                        return damaged(format!("step {id} writes {arg}, an input or a constant"));
-                    }
-                }
-            }
-            Work::Copy { from, to } => {
-                if !known(from) || !known(to) || matches!(plan.buffers[*to].place, Place::Input | Place::Constant(_)) {
-                    return damaged(format!("step {id} copies {from} to {to}"));
-                }
-            }
-            Work::Call { .. } => {}
-        }
-    }
-    Ok(())
-}
-
 /// Says whether a buffer that the kernel writes shares memory with another of its arguments.
 fn aliased(placement: &Placement, kernel: &ir::Kernel, args: &[BufferId]) -> bool {
     let span = |b: BufferId| placement.offsets[b].map(|at| (at, at + placement.sizes[b]));
@@ -389,38 +324,7 @@ impl Loaded for LoadedCpu {
     ) -> Result<(), RuntimeError> {
         let plan = self.plan();
         let prepared = self.prepared(bindings)?;
-        let size = |b: BufferId| prepared.placement.sizes[b];
-        if inputs.len() != plan.inputs.len() || outputs.len() != plan.outputs.len() {
-            return Err(RuntimeError::Program(format!(
-                "{} inputs and {} outputs were given to a plan of {} and {}",
-                inputs.len(),
-                outputs.len(),
-                plan.inputs.len(),
-                plan.outputs.len()
-            )));
-        }
-        let wrong = |error| RuntimeError::Input {
-            error,
-            inputs: plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
-        };
-        for (port, bytes) in plan.inputs.iter().zip(inputs) {
-            if bytes.len() != size(port.buffer) {
-                return Err(wrong(InputError::Bytes {
-                    name: port.name.clone(),
-                    got: bytes.len(),
-                    expected: size(port.buffer),
-                }));
-            }
-        }
-        for (port, bytes) in plan.outputs.iter().zip(outputs.iter()) {
-            if bytes.len() != size(port.buffer) {
-                return Err(wrong(InputError::Output {
-                    name: port.name.clone(),
-                    got: bytes.len(),
-                    expected: size(port.buffer),
-                }));
-            }
-        }
+        check_ports(plan, &prepared.placement, inputs, outputs)?;
         let asked = prepared.total + prepared.scratch * self.pool.threads() + prepared.temporary;
         if let Some(limit) = self.memory_limit
             && asked > limit

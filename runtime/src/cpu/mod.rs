@@ -35,8 +35,8 @@ mod tile;
 
 use std::sync::Arc;
 
-use ir::Program;
 use ir::target::Platform;
+use ir::{Program, Target};
 
 use crate::device::{Device, LoadOptions, Loaded};
 use crate::error::RuntimeError;
@@ -50,8 +50,8 @@ impl Device for CpuDevice {
         "cpu"
     }
 
-    fn runs(&self, platform: Platform) -> bool {
-        platform == Platform::Cpu
+    fn runs(&self, target: &Target) -> bool {
+        target.platform == Platform::Cpu
     }
 
     fn load(

@@ -5,8 +5,10 @@
 //! has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried, never
 //! undefined behaviour.
 //!
-//! Device facts are asked for attribute by attribute: the properties struct differs between ROCm's majors.
+//! Device facts are asked for attribute by attribute: the properties struct differs between ROCm's majors. [`arch()`] has the one
+//! exception.
 
+mod arch;
 #[allow(
     warnings,
     clippy::all,
@@ -15,6 +17,7 @@
 )]
 mod bindings;
 
+pub use arch::{ArchError, arch};
 pub use bindings::*;
 pub use dylib::{Attempt, Loaded, NotFound, Search};
 

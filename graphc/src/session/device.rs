@@ -1,0 +1,156 @@
+//! Where a model runs: `cpu`, a GPU by its number, or the first of these that is there.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use ir::{Program, Target};
+use runtime::cpu::CpuDevice;
+use runtime::device::{Device, variant_for};
+use runtime::gpu::GpuDevice;
+
+use crate::error::{Error, Result};
+use crate::options::Settings;
+
+/// What was asked for: `cpu`, `hip` (the first GPU), `hip:N`, `auto`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DeviceChoice {
+    #[default]
+    Cpu,
+    /// A GPU that the HIP runtime sees, by its number.
+    Hip(usize),
+    /// The first GPU, or else the CPU, which is said.
+    Auto,
+}
+
+impl FromStr for DeviceChoice {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<DeviceChoice> {
+        const KNOWN: &str = "known: cpu, hip (the first GPU), hip:N, auto (the first GPU, or else the CPU)";
+        match text.split_once(':').unwrap_or((text, "0")) {
+            ("hip", number) => number
+                .parse()
+                .map(DeviceChoice::Hip)
+                .map_err(|_| Error::Config(format!("device {text:?}: {number:?} is not a number; {KNOWN}"))),
+            _ if text == "cpu" => Ok(DeviceChoice::Cpu),
+            _ if text == "auto" => Ok(DeviceChoice::Auto),
+            _ if text.parse::<Target>().is_ok() => Err(Error::Config(format!(
+                "device {text:?} is a target; a model is compiled for the device that it runs on: {KNOWN}; `--target {text} \
+                 --emulate` runs on an emulated GPU"
+            ))),
+            _ => Err(Error::Config(format!("unknown device {text:?}; {KNOWN}"))),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Cpu => f.write_str("cpu"),
+            DeviceChoice::Hip(number) => write!(f, "hip:{number}"),
+            DeviceChoice::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+/// A device that is there.
+#[derive(Clone)]
+pub struct OpenDevice {
+    pub device: Arc<dyn Device>,
+    /// What to compile for.
+    pub target: Target,
+    /// With `auto`, why it is the CPU.
+    pub fallback: Option<String>,
+}
+
+impl fmt::Debug for OpenDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenDevice")
+            .field("device", &self.device.name())
+            .field("target", &self.target)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OpenDevice {
+    /// The host's processor.
+    pub fn cpu() -> OpenDevice {
+        OpenDevice {
+            device: Arc::new(CpuDevice),
+            target: Target::cpu(),
+            fallback: None,
+        }
+    }
+
+    /// Opens what was asked for. Only `auto` takes the CPU instead of a GPU.
+    ///
+    /// # Errors
+    /// `NotAvailable` with what was looked for and where.
+    pub fn open(choice: DeviceChoice, settings: &Settings) -> Result<OpenDevice> {
+        let gpu = |number| -> Result<OpenDevice> {
+            let gpu = GpuDevice::open(&settings.gpu_search(), number)?;
+            Ok(OpenDevice {
+                // Code that fixes no feature runs whatever the device's are, and is shared by all of them in the cache.
+                target: gpu.target().processor(),
+                device: Arc::new(gpu),
+                fallback: None,
+            })
+        };
+        match choice {
+            DeviceChoice::Cpu => Ok(OpenDevice::cpu()),
+            DeviceChoice::Hip(number) => gpu(number),
+            DeviceChoice::Auto => Ok(gpu(0).unwrap_or_else(|reason| OpenDevice {
+                fallback: Some(format!("running on the cpu: {reason}")),
+                ..OpenDevice::cpu()
+            })),
+        }
+    }
+
+    /// Returns the variant of a program that runs here.
+    ///
+    /// # Errors
+    /// `NoVariant` with the targets that it was compiled for.
+    pub fn variant(&self, program: &Program) -> Result<usize> {
+        variant_for(program, self.device.as_ref()).map_err(|_| Error::NoVariant {
+            wanted: format!("{} ({})", self.device.name(), self.target),
+            have: program.variants.iter().map(|v| v.plan.target.to_string()).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_read_and_mistakes_name_what_is_known() {
+        for (text, choice) in [
+            ("cpu", DeviceChoice::Cpu),
+            ("hip", DeviceChoice::Hip(0)),
+            ("hip:3", DeviceChoice::Hip(3)),
+            ("auto", DeviceChoice::Auto),
+        ] {
+            assert_eq!(text.parse::<DeviceChoice>().unwrap(), choice);
+        }
+        for text in ["abacus", "hip:", "hip:x", "hip:-1", "cpu:1", "gfx90a", ""] {
+            let error = text.parse::<DeviceChoice>().unwrap_err().to_string();
+            assert!(error.contains("known: cpu, hip"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_a_gpu_only_auto_takes_the_cpu() {
+        let mut settings = Settings::read(|_| None).unwrap();
+        settings.hip = Some("/graphc/no/such/folder".into());
+        let error = OpenDevice::open(DeviceChoice::Hip(0), &settings).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let text = error.to_string();
+        assert!(
+            text.contains("/graphc/no/such/folder") && text.contains("--device cpu"),
+            "{text}"
+        );
+        let auto = OpenDevice::open(DeviceChoice::Auto, &settings).unwrap();
+        assert_eq!(auto.device.name(), "cpu");
+        assert!(auto.fallback.unwrap().contains("/graphc/no/such/folder"));
+    }
+}

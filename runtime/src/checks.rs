@@ -1,0 +1,130 @@
+//! What every device checks of a program before it trusts it, and of a run before it begins.
+
+use ir::Program;
+use ir::dim::Bindings;
+use ir::kernel::{Access, Kernel};
+use ir::plan::arena::Placement;
+use ir::plan::{BufferId, Place, Plan, Work};
+
+use crate::error::{InputError, RuntimeError};
+
+/// Checks what running relies on: ids inside their tables, constants as large as their buffers.
+pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> {
+    let damaged = |what: String| Err(RuntimeError::Program(what));
+    let known = |b: &BufferId| plan.buffers.get(*b).is_some();
+    for (id, buffer) in plan.buffers.iter() {
+        if let Place::Constant(c) = buffer.place {
+            let Some(constant) = program.constants.get(c) else {
+                return damaged(format!("buffer {id} is constant {c}, which is not there"));
+            };
+            let bytes = buffer.ty.bytes().as_const().unwrap_or(i64::MAX);
+            if (constant.tensor.bytes.len() as i64) < bytes || constant.tensor.dtype != buffer.ty.dtype {
+                return damaged(format!(
+                    "buffer {id} is {}, but constant {c} is {}{:?}",
+                    buffer.ty, constant.tensor.dtype, constant.tensor.shape
+                ));
+            }
+        }
+    }
+    for port in plan.inputs.iter().chain(&plan.outputs) {
+        if !known(&port.buffer) {
+            return damaged(format!(
+                "port {:?} names buffer {}, which is not there",
+                port.name, port.buffer
+            ));
+        }
+    }
+    for (id, step) in plan.steps.iter() {
+        match &step.work {
+            Work::Launch { kernel, args } => {
+                let Some(kernel) = plan.kernels.get(*kernel) else {
+                    return damaged(format!("step {id} launches {kernel}, which is not there"));
+                };
+                if kernel.params.len() != args.len() || !args.iter().all(known) {
+                    return damaged(format!("step {id} gives kernel {} the wrong arguments", kernel.name));
+                }
+                for (param, arg) in kernel.params.values().zip(args) {
+                    let place = &plan.buffers[*arg].place;
+                    if param.access != Access::Read && matches!(place, Place::Input | Place::Constant(_)) {
+                        return damaged(format!("step {id} writes {arg}, an input or a constant"));
+                    }
+                }
+            }
+            Work::Copy { from, to } => {
+                if !known(from) || !known(to) || matches!(plan.buffers[*to].place, Place::Input | Place::Constant(_)) {
+                    return damaged(format!("step {id} copies {from} to {to}"));
+                }
+            }
+            Work::Call {
+                operands,
+                results,
+                workspace,
+                ..
+            } => {
+                let mut written = results.iter().chain(workspace);
+                if !operands.iter().chain(results).chain(workspace).all(known)
+                    || written.any(|b| matches!(plan.buffers[*b].place, Place::Input | Place::Constant(_)))
+                {
+                    return damaged(format!("step {id} gives its call the wrong buffers"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a launch's buffers are as large as its kernel takes them to be, and of its types.
+pub(crate) fn check_arguments(
+    plan: &Plan,
+    kernel: &Kernel,
+    args: &[BufferId],
+    placement: &Placement,
+    bindings: &Bindings,
+) -> Result<(), RuntimeError> {
+    for (param, arg) in kernel.params.values().zip(args) {
+        let need = param.elements.eval(bindings)?;
+        let need = param.dtype.bytes_for(usize::try_from(need).unwrap_or(0));
+        if placement.sizes[*arg] < need || plan.buffers[*arg].ty.dtype != param.dtype {
+            return Err(RuntimeError::Program(format!(
+                "kernel {}: parameter {} takes {need} bytes of {}, but buffer {arg} has {} of {}",
+                kernel.name, param.name, param.dtype, placement.sizes[*arg], plan.buffers[*arg].ty.dtype
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a run was given the bytes of every port.
+pub(crate) fn check_ports(
+    plan: &Plan,
+    placement: &Placement,
+    inputs: &[&[u8]],
+    outputs: &[&mut [u8]],
+) -> Result<(), RuntimeError> {
+    if inputs.len() != plan.inputs.len() || outputs.len() != plan.outputs.len() {
+        return Err(RuntimeError::Program(format!(
+            "{} inputs and {} outputs were given to a plan of {} and {}",
+            inputs.len(),
+            outputs.len(),
+            plan.inputs.len(),
+            plan.outputs.len()
+        )));
+    }
+    let wrong = |error| RuntimeError::Input {
+        error,
+        inputs: plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
+    };
+    for (port, bytes) in plan.inputs.iter().zip(inputs) {
+        let (name, got, expected) = (port.name.clone(), bytes.len(), placement.sizes[port.buffer]);
+        if got != expected {
+            return Err(wrong(InputError::Bytes { name, got, expected }));
+        }
+    }
+    for (port, bytes) in plan.outputs.iter().zip(outputs) {
+        let (name, got, expected) = (port.name.clone(), bytes.len(), placement.sizes[port.buffer]);
+        if got != expected {
+            return Err(wrong(InputError::Output { name, got, expected }));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! What is asked of a vendor's GPU runtime: the one table of functions that everything in this folder goes through.
+//!
+//! [`super::hip`] fills it from HIP. CUDA's driver has a function for each of these, so a second file of that kind is all that
+//! NVIDIA's runtime takes; nothing else here knows whose GPU it drives. Addresses are plain numbers and handles are opaque;
+//! [`super::handles`] owns them.
+
+use std::ffi::{CStr, c_void};
+use std::fmt;
+use std::path::Path;
+use std::ptr::NonNull;
+
+/// What a call gives.
+pub type Status<T> = Result<T, DriverError>;
+
+/// A call of the vendor's runtime that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DriverError {
+    /// The vendor's name of the function.
+    pub call: &'static str,
+    /// The vendor's name of the error (`hipErrorLaunchFailure`).
+    pub code: String,
+    /// The vendor's description.
+    pub message: String,
+    pub kind: FailureKind,
+}
+
+/// What follows from a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailureKind {
+    /// The device has too little memory free; nothing else is wrong.
+    OutOfMemory,
+    /// There is no device, or there is no longer one.
+    NoDevice,
+    Other,
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} gave {} ({})", self.call, self.code, self.message)
+    }
+}
+
+/// An opaque handle of the vendor's runtime.
+macro_rules! handle {
+    ($($(#[$meta:meta])* $name:ident)*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+            pub struct $name(pub *mut c_void);
+            // SAFETY: a handle is a name that the vendor's runtime resolves; its functions may be called from any thread.
+            unsafe impl Send for $name {}
+            // SAFETY: as above.
+            unsafe impl Sync for $name {}
+        )*
+    };
+}
+
+handle! {
+    RawStream
+    RawEvent
+    RawModule
+    /// A kernel of a loaded module; lives as long as that.
+    RawFunction
+}
+
+/// Which way a copy goes. Host memory is pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    ToDevice,
+    ToHost,
+    OnDevice,
+    OnHost,
+}
+
+/// A device as its driver describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Description {
+    /// The processor with its features, as code objects name it (`gfx90a:sramecc+:xnack-`).
+    pub arch: String,
+    /// The product's name.
+    pub product: String,
+    /// Bytes of memory.
+    pub memory: usize,
+}
+
+/// The functions. All but the first four act on the device that the thread has entered.
+///
+/// # Safety
+/// The unsafe ones take handles and addresses that this driver gave for that device and that were not destroyed or freed, and
+/// copies and launches stay inside the memory they name until the work is done.
+pub trait Driver: Send + Sync {
+    /// The vendor's runtime: `hip`.
+    fn name(&self) -> &'static str;
+
+    /// The library's file, or its bare name where the dynamic loader found it.
+    fn library(&self) -> &Path;
+
+    /// Counts the devices; 0 where the driver says that there is none.
+    fn devices(&self) -> Status<usize>;
+
+    fn describe(&self, device: usize) -> Status<Description>;
+
+    /// Sends the thread's later calls to a device.
+    fn enter(&self, device: usize) -> Status<()>;
+
+    /// Free and all memory in bytes.
+    fn memory(&self) -> Status<(usize, usize)>;
+
+    /// Waits for everything on the device; gives the error of what went wrong on it, if it is there to stay.
+    fn synchronize(&self) -> Status<()>;
+
+    /// Allocates device memory; `bytes` is not 0.
+    fn allocate(&self, bytes: usize) -> Status<u64>;
+    unsafe fn free(&self, address: u64) -> Status<()>;
+
+    /// Allocates pinned host memory; `bytes` is not 0.
+    fn allocate_pinned(&self, bytes: usize) -> Status<NonNull<u8>>;
+    unsafe fn free_pinned(&self, pointer: NonNull<u8>) -> Status<()>;
+
+    /// Queues a copy.
+    unsafe fn copy(&self, to: u64, from: u64, bytes: usize, direction: Direction, stream: RawStream) -> Status<()>;
+
+    /// Makes a stream that keeps no order with any other.
+    fn create_stream(&self) -> Status<RawStream>;
+    unsafe fn destroy_stream(&self, stream: RawStream) -> Status<()>;
+    unsafe fn synchronize_stream(&self, stream: RawStream) -> Status<()>;
+    /// Makes a stream's later work wait for an event.
+    unsafe fn wait_event(&self, stream: RawStream, event: RawEvent) -> Status<()>;
+
+    fn create_event(&self, timing: bool) -> Status<RawEvent>;
+    unsafe fn destroy_event(&self, event: RawEvent) -> Status<()>;
+    unsafe fn record_event(&self, event: RawEvent, stream: RawStream) -> Status<()>;
+    unsafe fn synchronize_event(&self, event: RawEvent) -> Status<()>;
+    /// Milliseconds between two events with timing that were reached.
+    unsafe fn elapsed(&self, start: RawEvent, stop: RawEvent) -> Status<f32>;
+
+    /// Loads a code object.
+    fn load_module(&self, image: &[u8]) -> Status<RawModule>;
+    unsafe fn unload_module(&self, module: RawModule) -> Status<()>;
+    unsafe fn function(&self, module: RawModule, name: &CStr) -> Status<RawFunction>;
+
+    /// Queues a launch of `grid` workgroups of `block` threads. `arguments` are the kernel's, 8 bytes each.
+    unsafe fn launch(
+        &self,
+        function: RawFunction,
+        grid: [u32; 3],
+        block: u32,
+        arguments: &mut [u64],
+        stream: RawStream,
+    ) -> Status<()>;
+}

@@ -1,0 +1,329 @@
+//! What a device gives, owned: streams, events, memory and modules that end with their value, also on the way out of an error.
+//!
+//! Work in flight must be done before what it uses is dropped: [`super::run`] waits for its streams in every case.
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+use super::driver::{Direction, Driver, DriverError, FailureKind, RawEvent, RawFunction, RawModule, RawStream, Status};
+use crate::error::RuntimeError;
+
+/// One device of a driver.
+pub(crate) struct Gpu {
+    pub driver: Arc<dyn Driver>,
+    pub ordinal: usize,
+    /// As messages and `--device` have it: `hip:0`.
+    pub name: String,
+    /// What went wrong for good. Nothing is asked of the device after that.
+    lost: OnceLock<String>,
+}
+
+impl Gpu {
+    pub fn new(driver: Arc<dyn Driver>, ordinal: usize) -> Gpu {
+        Gpu {
+            name: format!("{}:{ordinal}", driver.name()),
+            driver,
+            ordinal,
+            lost: OnceLock::new(),
+        }
+    }
+
+    /// Sends this thread's calls to the device, if it is still there.
+    pub fn enter(&self, at: &str) -> Result<(), RuntimeError> {
+        if let Some(reason) = self.lost.get() {
+            return Err(self.lost_because(reason));
+        }
+        self.driver.enter(self.ordinal).map_err(|error| self.error(error, at))
+    }
+
+    fn lost_because(&self, reason: &str) -> RuntimeError {
+        RuntimeError::DeviceLost {
+            device: self.name.clone(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    /// The error of a call that was made for `at`: a step, an input, a kernel. Finds out whether the device is lost by it.
+    pub fn error(&self, error: DriverError, at: &str) -> RuntimeError {
+        let reason = || format!("{at}: {error}");
+        if error.kind == FailureKind::NoDevice {
+            let reason = self.lost.get_or_init(reason);
+            return self.lost_because(reason);
+        }
+        // A device that cannot even be waited for any more stays so.
+        if error.kind == FailureKind::Other && self.driver.synchronize().is_err() {
+            let _ = self.lost.set(reason());
+        }
+        RuntimeError::Device {
+            device: self.name.clone(),
+            call: error.call.to_owned(),
+            code: error.code,
+            message: error.message,
+            at: at.to_owned(),
+        }
+    }
+
+    /// Makes the error of a call into one that says where it was made.
+    pub fn at<T>(&self, at: &str, status: Status<T>) -> Result<T, RuntimeError> {
+        status.map_err(|error| self.error(error, at))
+    }
+
+    /// As [`Gpu::at`], where the place takes work to name.
+    pub fn at_with<T>(&self, at: impl FnOnce() -> String, status: Status<T>) -> Result<T, RuntimeError> {
+        status.map_err(|error| self.error(error, &at()))
+    }
+
+    fn out_of_memory(&self, error: DriverError, asked: usize, what: &str, planned_peak: usize) -> RuntimeError {
+        if error.kind != FailureKind::OutOfMemory {
+            return self.error(error, what);
+        }
+        RuntimeError::OutOfDeviceMemory {
+            device: self.name.clone(),
+            what: what.to_owned(),
+            asked,
+            free: self.driver.memory().map_or(0, |(free, _)| free),
+            planned_peak,
+        }
+    }
+
+    /// Allocates device memory for `what`; the plan's peak is for the error.
+    pub fn allocate(
+        self: &Arc<Gpu>,
+        bytes: usize,
+        what: &str,
+        planned_peak: usize,
+    ) -> Result<DeviceMemory, RuntimeError> {
+        let address = self.driver.allocate(bytes.max(1));
+        let address = address.map_err(|error| self.out_of_memory(error, bytes, what, planned_peak))?;
+        Ok(DeviceMemory {
+            gpu: self.clone(),
+            address,
+            bytes,
+        })
+    }
+
+    /// Allocates pinned host memory for `what`.
+    pub fn allocate_pinned(
+        self: &Arc<Gpu>,
+        bytes: usize,
+        what: &str,
+        planned_peak: usize,
+    ) -> Result<PinnedMemory, RuntimeError> {
+        let pointer = self.driver.allocate_pinned(bytes.max(1));
+        let pointer = pointer.map_err(|error| self.out_of_memory(error, bytes, what, planned_peak))?;
+        Ok(PinnedMemory {
+            gpu: self.clone(),
+            pointer,
+            bytes,
+        })
+    }
+
+    pub fn stream(self: &Arc<Gpu>) -> Result<Stream, RuntimeError> {
+        let raw = self.at("a stream", self.driver.create_stream())?;
+        Ok(Stream { gpu: self.clone(), raw })
+    }
+
+    pub fn event(self: &Arc<Gpu>, timing: bool) -> Result<Event, RuntimeError> {
+        let raw = self.at("an event", self.driver.create_event(timing))?;
+        Ok(Event { gpu: self.clone(), raw })
+    }
+
+    /// Loads a code object; `what` names its kernel.
+    pub fn module(self: &Arc<Gpu>, image: &[u8], what: &str) -> Result<Module, RuntimeError> {
+        let raw = self.driver.load_module(image);
+        let raw = raw.map_err(|error| self.out_of_memory(error, image.len(), what, 0))?;
+        Ok(Module { gpu: self.clone(), raw })
+    }
+
+    /// Ends something: the thread is sent to the device first, and a failure changes nothing that anybody still uses.
+    fn end(&self, what: &'static str, f: impl FnOnce(&dyn Driver) -> Status<()>) {
+        if self.lost.get().is_some() {
+            // What a lost device held went with it.
+            return;
+        }
+        let ended = self.driver.enter(self.ordinal).and_then(|()| f(&*self.driver));
+        if let Err(error) = ended {
+            tracing::warn!("{}: {what} was not released: {error}", self.name);
+        }
+    }
+}
+
+/// An ordered queue of work.
+pub(crate) struct Stream {
+    gpu: Arc<Gpu>,
+    raw: RawStream,
+}
+
+impl Stream {
+    pub fn raw(&self) -> RawStream {
+        self.raw
+    }
+
+    /// Waits for everything in it.
+    pub fn synchronize(&self) -> Status<()> {
+        // SAFETY: the stream is this value's own.
+        unsafe { self.gpu.driver.synchronize_stream(self.raw) }
+    }
+
+    /// Lets what is queued later wait for an event.
+    pub fn wait(&self, event: &Event) -> Status<()> {
+        // SAFETY: both are alive and of one device.
+        unsafe { self.gpu.driver.wait_event(self.raw, event.raw) }
+    }
+
+    /// Lets an event stand for what is queued up to here.
+    pub fn record(&self, event: &Event) -> Status<()> {
+        // SAFETY: both are alive and of one device.
+        unsafe { self.gpu.driver.record_event(event.raw, self.raw) }
+    }
+
+    /// Queues a copy.
+    ///
+    /// # Safety
+    /// Both ranges are in memory of the device or pinned memory, as `direction` says, and stay so until the work is done.
+    pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize, direction: Direction) -> Status<()> {
+        // SAFETY: the caller's.
+        unsafe { self.gpu.driver.copy(to, from, bytes, direction, self.raw) }
+    }
+
+    /// Queues a launch.
+    ///
+    /// # Safety
+    /// `arguments` are those of the kernel: addresses of memory as large as it takes them to be, until the work is done.
+    pub unsafe fn launch(
+        &self,
+        function: RawFunction,
+        grid: [u32; 3],
+        block: u32,
+        arguments: &mut [u64],
+    ) -> Status<()> {
+        // SAFETY: the caller's.
+        unsafe { self.gpu.driver.launch(function, grid, block, arguments, self.raw) }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the stream is this value's own, and this is its end.
+        self.gpu
+            .end("a stream", |driver| unsafe { driver.destroy_stream(self.raw) });
+    }
+}
+
+/// A point in a stream.
+pub(crate) struct Event {
+    gpu: Arc<Gpu>,
+    raw: RawEvent,
+}
+
+impl Event {
+    /// Waits for it.
+    pub fn synchronize(&self) -> Status<()> {
+        // SAFETY: the event is this value's own.
+        unsafe { self.gpu.driver.synchronize_event(self.raw) }
+    }
+
+    /// Milliseconds from another event to this one; both with timing and reached.
+    pub fn since(&self, start: &Event) -> Status<f32> {
+        // SAFETY: both are alive.
+        unsafe { self.gpu.driver.elapsed(start.raw, self.raw) }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the event is this value's own, and this is its end.
+        self.gpu
+            .end("an event", |driver| unsafe { driver.destroy_event(self.raw) });
+    }
+}
+
+/// Memory of the device.
+pub(crate) struct DeviceMemory {
+    gpu: Arc<Gpu>,
+    pub address: u64,
+    pub bytes: usize,
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // SAFETY: the memory is this value's own, and this is its end.
+        self.gpu
+            .end("device memory", |driver| unsafe { driver.free(self.address) });
+    }
+}
+
+/// Memory of the host that the device copies from and to by itself.
+pub(crate) struct PinnedMemory {
+    gpu: Arc<Gpu>,
+    pub pointer: NonNull<u8>,
+    pub bytes: usize,
+}
+
+// SAFETY: the memory is the value's own; it is reached through whoever holds the value.
+unsafe impl Send for PinnedMemory {}
+// SAFETY: as above; writing needs `&mut`, or the caller's word.
+unsafe impl Sync for PinnedMemory {}
+
+impl PinnedMemory {
+    pub fn address(&self, at: usize) -> u64 {
+        self.pointer.as_ptr() as u64 + at as u64
+    }
+
+    /// Part of the memory; the device must not be writing it.
+    ///
+    /// # Panics
+    /// A range that is not inside.
+    pub fn bytes(&self, at: usize, bytes: usize) -> &[u8] {
+        assert!(
+            at <= self.bytes && bytes <= self.bytes - at,
+            "a range inside the allocation"
+        );
+        // SAFETY: the range is inside, and the driver gave initialised pages (fresh ones are zero).
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr().add(at), bytes) }
+    }
+
+    /// Writes bytes; the device must not be reading them.
+    ///
+    /// # Panics
+    /// A range that is not inside.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(
+            at <= self.bytes && bytes.len() <= self.bytes - at,
+            "a range inside the allocation"
+        );
+        // SAFETY: the range is inside, and what is borrowed elsewhere does not overlap memory of this value's own.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer.as_ptr().add(at), bytes.len()) };
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        // SAFETY: the memory is this value's own, and this is its end.
+        self.gpu
+            .end("pinned memory", |driver| unsafe { driver.free_pinned(self.pointer) });
+    }
+}
+
+/// A loaded code object.
+pub(crate) struct Module {
+    gpu: Arc<Gpu>,
+    raw: RawModule,
+}
+
+impl Module {
+    /// Finds a kernel; it lives as long as the module.
+    pub fn function(&self, name: &CStr) -> Status<RawFunction> {
+        // SAFETY: the module is alive.
+        unsafe { self.gpu.driver.function(self.raw, name) }
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: the module is this value's own, and this is its end.
+        self.gpu
+            .end("a module", |driver| unsafe { driver.unload_module(self.raw) });
+    }
+}

@@ -1,0 +1,110 @@
+//! Vendor libraries: what carries out the calls that `passes::route` put into a plan. One file a library.
+//!
+//! Opening comes with loading, and only for the libraries that the plan calls; a GPU must have been found before, since some of
+//! them end the process where there is none. A call is prepared once for each set of sizes; a run enqueues it.
+
+mod rocblas;
+
+use std::sync::Arc;
+
+use dylib::Search;
+use ir::TensorType;
+use ir::dim::Bindings;
+use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
+use ir::plan::{Plan, Work};
+
+use crate::error::RuntimeError;
+use crate::gpu::driver::RawStream;
+
+/// The libraries that one plan calls.
+#[derive(Default)]
+pub(crate) struct Libraries {
+    rocblas: Option<Arc<rocblas::Rocblas>>,
+}
+
+/// What a run has to itself of them.
+#[derive(Default)]
+pub(crate) struct Handles {
+    rocblas: Option<rocblas::Handle>,
+}
+
+/// A call at one set of sizes.
+#[derive(Debug)]
+pub(crate) enum Call {
+    Gemm(rocblas::Gemm),
+}
+
+impl Libraries {
+    /// Opens what a plan calls. The device must be there, and entered.
+    pub fn open(plan: &Plan, search: &Search, device: &str) -> Result<Libraries, RuntimeError> {
+        let mut libraries = Libraries::default();
+        for (id, step) in plan.steps.iter() {
+            let Work::Call { call, .. } = &step.work else { continue };
+            let at = format!("step {id}");
+            match (call.library, &call.op) {
+                (
+                    Library::RocBlas,
+                    LibraryOp::Gemm {
+                        epilogue: GemmEpilogue::None,
+                        ..
+                    },
+                ) => {
+                    if libraries.rocblas.is_none() {
+                        libraries.rocblas = Some(Arc::new(rocblas::Rocblas::open(search, &at, device)?));
+                    }
+                }
+                _ => return Err(unsupported(call, &at)),
+            }
+        }
+        Ok(libraries)
+    }
+
+    /// Makes the handles of one run context.
+    pub fn handles(&self) -> Result<Handles, RuntimeError> {
+        Ok(Handles {
+            rocblas: self.rocblas.as_ref().map(rocblas::Handle::new).transpose()?,
+        })
+    }
+
+    /// Prepares a call; None where there is nothing to compute. Its buffers are the operands, then the results.
+    pub fn prepare(
+        &self,
+        call: &LibraryCall,
+        operands: &[&TensorType],
+        results: &[&TensorType],
+        bindings: &Bindings,
+        at: &str,
+    ) -> Result<Option<Call>, RuntimeError> {
+        match (&call.op, operands, results) {
+            (LibraryOp::Gemm { contract, .. }, [lhs, rhs], [result]) => {
+                Ok(rocblas::Gemm::new(contract, lhs, rhs, result, bindings, at)?.map(Call::Gemm))
+            }
+            _ => Err(unsupported(call, at)),
+        }
+    }
+}
+
+impl Handles {
+    /// Enqueues a call on a stream. `buffers` are addresses in the order of [`Libraries::prepare`].
+    pub fn enqueue(
+        &self,
+        call: &Call,
+        buffers: &[u64],
+        stream: RawStream,
+        at: impl Fn() -> String,
+    ) -> Result<(), RuntimeError> {
+        match (call, &self.rocblas, buffers) {
+            (Call::Gemm(gemm), Some(handle), [lhs, rhs, result, ..]) => {
+                handle.gemm(gemm, *lhs, *rhs, *result, stream, at)
+            }
+            _ => Err(RuntimeError::Program(format!("{}: a call without its library", at()))),
+        }
+    }
+}
+
+fn unsupported(call: &LibraryCall, at: &str) -> RuntimeError {
+    RuntimeError::Unsupported {
+        what: format!("the library call {}", call.name()),
+        at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
+    }
+}

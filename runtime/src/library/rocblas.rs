@@ -1,0 +1,323 @@
+//! rocBLAS: plain and batched matrix products (`rocblas_gemm_strided_batched_ex`).
+//!
+//! rocBLAS is column-major. A row-major `[m, n]` is the column-major `n × m` of the same bytes, so `C = A · B` is asked for as
+//! `Cᵀ = Bᵀ · Aᵀ`: the right operand goes first, and nothing is copied.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use dylib::Search;
+use ir::dim::Bindings;
+use ir::op::Contract;
+use ir::{DType, TensorType};
+use rocblas_sys::{
+    Loaded, RocblasLibrary, rocblas_datatype, rocblas_gemm_algo_, rocblas_handle, rocblas_operation_, rocblas_status,
+    rocblas_status_,
+};
+
+use crate::error::RuntimeError;
+use crate::gpu::driver::RawStream;
+
+/// The library.
+pub(crate) struct Rocblas {
+    api: Loaded<RocblasLibrary>,
+    device: String,
+}
+
+impl Rocblas {
+    /// Opens rocBLAS. A GPU must have been found: without one the library ends the process.
+    pub fn open(search: &Search, at: &str, device: &str) -> Result<Rocblas, RuntimeError> {
+        match rocblas_sys::load(search) {
+            Ok(api) => Ok(Rocblas {
+                api,
+                device: device.to_owned(),
+            }),
+            Err(error) => Err(RuntimeError::NotAvailable {
+                what: format!("rocBLAS, which {at} calls,"),
+                reason: format!(
+                    "{error}\ninstall it, or compile with --no-libraries, and its products are generated kernels"
+                ),
+            }),
+        }
+    }
+
+    fn check(&self, call: &str, status: rocblas_status, at: impl FnOnce() -> String) -> Result<(), RuntimeError> {
+        if status == rocblas_status_::rocblas_status_success {
+            return Ok(());
+        }
+        // SAFETY: the function gives a static string for every number.
+        let text = unsafe { self.api.rocblas_status_to_string(status) };
+        let code = if text.is_null() {
+            format!("status {}", status.0)
+        } else {
+            // SAFETY: not null, and ends in a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        Err(RuntimeError::Device {
+            device: self.device.clone(),
+            call: call.to_owned(),
+            code,
+            message: format!("from {}", self.api.path.display()),
+            at: at(),
+        })
+    }
+}
+
+/// A handle, which serves one run at a time.
+pub(crate) struct Handle {
+    library: Arc<Rocblas>,
+    raw: rocblas_handle,
+}
+
+// SAFETY: a handle may be used by any thread, one at a time; whoever runs has its context to itself.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// Makes a handle for the device that the thread has entered.
+    pub fn new(library: &Arc<Rocblas>) -> Result<Handle, RuntimeError> {
+        let mut raw = null_mut();
+        // SAFETY: a place for the result; there is a device.
+        let status = unsafe { library.api.rocblas_create_handle(&mut raw) };
+        library.check("rocblas_create_handle", status, || "loading the program".into())?;
+        Ok(Handle {
+            library: library.clone(),
+            raw,
+        })
+    }
+
+    /// Enqueues a product.
+    pub fn gemm(
+        &self,
+        gemm: &Gemm,
+        lhs: u64,
+        rhs: u64,
+        result: u64,
+        stream: RawStream,
+        at: impl Fn() -> String,
+    ) -> Result<(), RuntimeError> {
+        let api = &self.library.api;
+        // SAFETY: the handle and the stream are alive and of one device.
+        let status = unsafe { api.rocblas_set_stream(self.raw, stream.0.cast()) };
+        self.library.check("rocblas_set_stream", status, &at)?;
+        // Scalars are of the computing type and, by default, in the host's memory.
+        let (one, zero) = match gemm.compute {
+            DType::F64 => (
+                (&raw const ONE_F64).cast::<c_void>(),
+                (&raw const ZERO_F64).cast::<c_void>(),
+            ),
+            _ => ((&raw const ONE_F32).cast(), (&raw const ZERO_F32).cast()),
+        };
+        let (kind, compute) = (datatype(gemm.dtype), datatype(gemm.compute));
+        // SAFETY: the operands lie in memory that holds the sizes, strides and batch that they were prepared with, until the run
+        // was waited for; D is C.
+        let status = unsafe {
+            api.rocblas_gemm_strided_batched_ex(
+                self.raw,
+                operation(gemm.rhs_transposed),
+                operation(gemm.lhs_transposed),
+                gemm.n,
+                gemm.m,
+                gemm.k,
+                one,
+                rhs as *const c_void,
+                kind,
+                if gemm.rhs_transposed { gemm.k } else { gemm.n },
+                gemm.rhs_stride,
+                lhs as *const c_void,
+                kind,
+                if gemm.lhs_transposed { gemm.m } else { gemm.k },
+                gemm.lhs_stride,
+                zero,
+                result as *const c_void,
+                kind,
+                gemm.n,
+                gemm.result_stride,
+                result as *mut c_void,
+                kind,
+                gemm.n,
+                gemm.result_stride,
+                gemm.batch,
+                compute,
+                rocblas_gemm_algo_::rocblas_gemm_algo_standard,
+                0,
+                0,
+            )
+        };
+        self.library.check("rocblas_gemm_strided_batched_ex", status, at)
+    }
+}
+
+static ONE_F32: f32 = 1.0;
+static ZERO_F32: f32 = 0.0;
+static ONE_F64: f64 = 1.0;
+static ZERO_F64: f64 = 0.0;
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this value's own, and this is its end. A failure leaves nothing to do.
+        let _ = unsafe { self.library.api.rocblas_destroy_handle(self.raw) };
+    }
+}
+
+fn operation(transposed: bool) -> rocblas_operation_ {
+    if transposed {
+        rocblas_operation_::rocblas_operation_transpose
+    } else {
+        rocblas_operation_::rocblas_operation_none
+    }
+}
+
+fn datatype(dtype: DType) -> rocblas_datatype {
+    match dtype {
+        DType::F16 => rocblas_datatype::rocblas_datatype_f16_r,
+        DType::BF16 => rocblas_datatype::rocblas_datatype_bf16_r,
+        DType::F64 => rocblas_datatype::rocblas_datatype_f64_r,
+        _ => rocblas_datatype::rocblas_datatype_f32_r,
+    }
+}
+
+/// A product of row-major operands: `batch` times `[m, k] · [k, n]`, either operand possibly stored transposed. Strides are in
+/// elements; 0 repeats one matrix.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Gemm {
+    m: i32,
+    n: i32,
+    k: i32,
+    batch: i32,
+    lhs_stride: i64,
+    rhs_stride: i64,
+    result_stride: i64,
+    lhs_transposed: bool,
+    rhs_transposed: bool,
+    dtype: DType,
+    compute: DType,
+}
+
+impl Gemm {
+    /// Restates a contraction at some sizes; None where the result has no elements.
+    ///
+    /// # Errors
+    /// Types that rocBLAS is not asked for here, a batch that broadcasts along some axes only, sizes beyond 32 bits.
+    pub fn new(
+        contract: &Contract,
+        lhs: &TensorType,
+        rhs: &TensorType,
+        result: &TensorType,
+        bindings: &Bindings,
+        at: &str,
+    ) -> Result<Option<Gemm>, RuntimeError> {
+        let refuse = |what: String| RuntimeError::Unsupported {
+            what: format!("rocblas_gemm of {what}"),
+            at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
+        };
+        let compute = match lhs.dtype {
+            DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+            DType::F64 => DType::F64,
+            other => return Err(refuse(format!("{other}"))),
+        };
+        if rhs.dtype != lhs.dtype || result.dtype != lhs.dtype {
+            return Err(refuse(format!("{lhs} and {rhs} to {result}")));
+        }
+        let (l, r) = (lhs.shape.eval(bindings)?, rhs.shape.eval(bindings)?);
+        let (Some((l_batch, &[l0, l1])), Some((r_batch, &[r0, r1]))) = (split(&l), split(&r)) else {
+            return Err(refuse(format!("{lhs} and {rhs}")));
+        };
+        let (mut m, k) = if contract.transpose_lhs { (l1, l0) } else { (l0, l1) };
+        let n = if contract.transpose_rhs { r0 } else { r1 };
+        let (l_count, r_count): (i64, i64) = (l_batch.iter().product(), r_batch.iter().product());
+        let mut batch = l_count.max(r_count);
+        if r_count == 1 && !contract.transpose_lhs {
+            // One right operand for all: the batch is more rows.
+            (m, batch) = (m * l_count, 1);
+        } else if l_count != 1 && r_count != 1 && l_batch != r_batch {
+            return Err(refuse(format!(
+                "a batch that broadcasts along some axes: {lhs} and {rhs}"
+            )));
+        }
+        let count = result.elements().eval(bindings)?;
+        if count == 0 || batch * m * n == 0 {
+            return Ok(None);
+        }
+        if count != batch * m * n {
+            return Err(refuse(format!("{lhs} and {rhs} to {result}")));
+        }
+        let word = |size: i64| i32::try_from(size).map_err(|_| refuse(format!("a size of {size}")));
+        let stride = |own: i64, size: i64| if own == 1 && batch > 1 { 0 } else { size };
+        Ok(Some(Gemm {
+            m: word(m)?,
+            n: word(n)?,
+            k: word(k)?,
+            batch: word(batch)?,
+            lhs_stride: stride(l_count, m * k),
+            rhs_stride: stride(r_count, k * n),
+            result_stride: m * n,
+            lhs_transposed: contract.transpose_lhs,
+            rhs_transposed: contract.transpose_rhs,
+            dtype: lhs.dtype,
+            compute,
+        }))
+    }
+}
+
+fn split(shape: &[i64]) -> Option<(&[i64], &[i64; 2])> {
+    shape.split_last_chunk::<2>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gemm(lhs: &[i64], rhs: &[i64], transpose_lhs: bool, transpose_rhs: bool) -> Result<Option<Gemm>, RuntimeError> {
+        let ty = |shape: &[i64]| TensorType::new(DType::F16, shape.to_vec());
+        let contract = Contract {
+            transpose_lhs,
+            transpose_rhs,
+            out: DType::F16,
+        };
+        let (a, b) = (split(lhs).unwrap(), split(rhs).unwrap());
+        let (m, n) = (a.1[usize::from(transpose_lhs)], b.1[usize::from(!transpose_rhs)]);
+        let batch = if a.0.len() >= b.0.len() { a.0 } else { b.0 };
+        let result = [batch, &[m, n]].concat();
+        Gemm::new(&contract, &ty(lhs), &ty(rhs), &ty(&result), &Bindings::default(), "s0")
+    }
+
+    fn facts(g: &Gemm) -> ([i32; 4], [i64; 3]) {
+        ([g.m, g.n, g.k, g.batch], [g.lhs_stride, g.rhs_stride, g.result_stride])
+    }
+
+    #[test]
+    fn shapes_are_restated() {
+        let plain = gemm(&[5, 7], &[7, 3], false, false).unwrap().unwrap();
+        assert_eq!(facts(&plain), ([5, 3, 7, 1], [35, 21, 15]));
+        assert_eq!((plain.dtype, plain.compute), (DType::F16, DType::F32));
+        let transposed = gemm(&[7, 5], &[3, 7], true, true).unwrap().unwrap();
+        assert_eq!(facts(&transposed), ([5, 3, 7, 1], [35, 21, 15]));
+        let shared = gemm(&[2, 4, 5, 7], &[7, 3], false, false).unwrap().unwrap();
+        assert_eq!(facts(&shared).0, [40, 3, 7, 1], "the batch is more rows");
+        let repeated = gemm(&[2, 7, 5], &[7, 3], true, false).unwrap().unwrap();
+        assert_eq!(
+            facts(&repeated),
+            ([5, 3, 7, 2], [35, 0, 15]),
+            "the right operand is repeated"
+        );
+        let batched = gemm(&[2, 4, 5, 7], &[2, 4, 7, 3], false, false).unwrap().unwrap();
+        assert_eq!(facts(&batched), ([5, 3, 7, 8], [35, 21, 15]));
+        assert_eq!(gemm(&[0, 7], &[7, 3], false, false).unwrap(), None);
+        assert_eq!(
+            facts(&gemm(&[5, 0], &[0, 3], false, false).unwrap().unwrap()).0,
+            [5, 3, 0, 1]
+        );
+    }
+
+    #[test]
+    fn what_it_does_not_take_is_refused_with_the_way_out() {
+        for error in [
+            gemm(&[2, 1, 5, 7], &[1, 4, 7, 3], false, false),
+            gemm(&[1 << 33, 7], &[7, 1], false, false),
+        ] {
+            let text = error.unwrap_err().to_string();
+            assert!(text.contains("--no-libraries"), "{text}");
+        }
+    }
+}

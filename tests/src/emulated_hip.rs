@@ -1,0 +1,122 @@
+//! The HIP-compatible library over the emulated GPU, as tests open it: a copy with settings of its own, in this process or for
+//! another.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+
+use graphc::driver;
+use graphc::ir::Program;
+use graphc::options::Settings;
+use graphc::runtime::gpu::{GpuDevice, GpuSearch};
+use tempfile::TempDir;
+
+use crate::graphc_binary;
+
+/// The library in a folder of its own, under the name that ROCm gives it.
+pub struct EmulatedHip {
+    folder: TempDir,
+    variables: Vec<(String, String)>,
+}
+
+/// The library that cargo built beside the tests.
+fn built() -> Option<PathBuf> {
+    let binary = graphc_binary();
+    let profile = binary.parent()?;
+    let name = "libamdhip64_emu.so";
+    [profile.join("deps").join(name), profile.join(name)]
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
+/// The wrapper under which ROCm's compile stack runs, where that is in a sysroot; None inside of one or with a native ROCm.
+fn wrapper() -> Option<PathBuf> {
+    let named = std::env::var_os("GRAPHC_ROCM").map(|folder| PathBuf::from(folder).join("rocm-run"));
+    let usual = PathBuf::from("/opt/graphc-rocm/rocm-run");
+    named.into_iter().chain([usual]).find(|run| run.is_file())
+}
+
+impl EmulatedHip {
+    /// Makes a copy of the library with these variables; None (and a printed line) where there is no ROCm to compile and
+    /// disassemble with, or something is not built.
+    ///
+    /// # Panics
+    /// When no folder can be made.
+    pub fn new(variables: &[(&str, &str)]) -> Option<EmulatedHip> {
+        let binary = graphc_binary();
+        let Some(library) = built().filter(|_| binary.is_file()) else {
+            println!("skipped: {} or the emulated HIP library is not built", binary.display());
+            return None;
+        };
+        let native = Path::new("/opt/rocm/lib/libhiprtc.so").exists();
+        let wrapper = wrapper();
+        if wrapper.is_none() && !native {
+            println!("skipped: no ROCm here; scripts/rocm-sysroot.sh sets one up");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::copy(library, folder.path().join("libamdhip64.so.7")).expect("copied");
+        let mut all: Vec<(String, String)> = variables.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
+        if let Some(wrapper) = wrapper {
+            let words = format!("{} {} __disassembler", wrapper.display(), binary.display());
+            all.push(("GRAPHC_EMU_DISASSEMBLER".into(), words));
+        }
+        Some(EmulatedHip { folder, variables: all })
+    }
+
+    /// The folder that holds the library.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Opens a device in this process.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::open`].
+    pub fn open(&self, number: usize) -> Result<GpuDevice, graphc::runtime::RuntimeError> {
+        // The library reads its variables when it is first called.
+        static ENVIRONMENT: Mutex<()> = Mutex::new(());
+        let _guard = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, value) in &self.variables {
+            // SAFETY: the tests of one binary touch the environment here only, under the lock.
+            unsafe { std::env::set_var(name, value) };
+        }
+        let device = GpuDevice::open(&self.search(), number);
+        for (name, _) in &self.variables {
+            // SAFETY: as above.
+            unsafe { std::env::remove_var(name) };
+        }
+        device
+    }
+
+    /// Where the runtime finds the library.
+    pub fn search(&self) -> GpuSearch {
+        let settings = Settings::read(|name| (name == "GRAPHC_HIP").then(|| self.folder().into()));
+        settings.expect("a folder is a valid setting").gpu_search()
+    }
+
+    /// Runs the graphc binary with the library.
+    ///
+    /// # Panics
+    /// When the binary does not start.
+    pub fn graphc(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(graphc_binary());
+        command.args(words).env("GRAPHC_HIP", self.folder());
+        for (name, value) in &self.variables {
+            command.env(name, value);
+        }
+        command.output().expect("graphc starts")
+    }
+}
+
+/// Compiles the kernels of a program, with the binary as worker.
+///
+/// # Panics
+/// When they do not compile.
+pub fn compile(program: &mut Program) {
+    let settings = Settings::from_env().expect("valid settings");
+    let worker: [OsString; 2] = [graphc_binary().into(), "__compile-worker".into()];
+    let compiler = driver::compiler(&settings, Some(&worker)).expect("a compiler");
+    driver::compile(program, &compiler, &|_| {}).expect("the kernels compile");
+}

@@ -1,0 +1,594 @@
+//! The runtime's GPU device end to end: plans through the HIP interface, on the emulated GPU that stands behind it.
+//!
+//! The library under test reads `libamdhip64.so.7` and cannot tell that there is no GPU: streams, events, pinned memory, modules,
+//! faults and the order of what runs are the library's. Without a ROCm to compile with the tests print `skipped: …` and pass.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use examples::models::minilm::{Config, MiniLm};
+use graphc::driver::{BuildOptions, build};
+use graphc::frontend::nn::Params;
+use graphc::frontend::onnx::{ImportOptions, import};
+use graphc::frontend::weights::Weights;
+use graphc::ir::plan::{Plan, StepId, Work};
+use graphc::ir::schedule::LaneKind;
+use graphc::ir::{Graph, HostTensor, Program, Target};
+use graphc::passes::OptLevel;
+use graphc::runtime::device::{Device, variant_for};
+use graphc::runtime::{Executable, LoadOptions, Profile, RuntimeError};
+use graphc::session::{OpenDevice, SessionOptions};
+use graphc_tests::emulated_hip::{EmulatedHip, compile};
+use graphc_tests::reference::Tensors;
+use graphc_tests::{data, repository};
+
+const ARCHS: [&str; 4] = ["gfx90a", "gfx942", "gfx1100", "gfx1201"];
+
+fn targets(names: &[&str]) -> Vec<Target> {
+    names.iter().map(|name| name.parse().expect("a target")).collect()
+}
+
+/// A program with its code for some targets.
+fn program(graph: &Graph, names: &[&str]) -> Program {
+    let mut options = BuildOptions::new(targets(names), OptLevel::O2);
+    options.optimize.libraries = false;
+    let mut program = build(graph, &options).expect("builds").program;
+    compile(&mut program);
+    program
+}
+
+fn digits() -> Graph {
+    import(&repository("examples/digits/digits.onnx"), &ImportOptions::default()).expect("imports")
+}
+
+/// The first `rows` rows of the arrays of a file.
+fn rows(path: &Path, rows: usize) -> Tensors {
+    let arrays = graphc::arrays::read(path).expect("readable");
+    arrays
+        .into_iter()
+        .map(|(name, tensor)| (name, head(&tensor, 0, rows)))
+        .collect()
+}
+
+/// The first `size` elements along an axis.
+fn head(tensor: &HostTensor, axis: usize, size: usize) -> HostTensor {
+    let outer: usize = tensor.shape[..axis].iter().product();
+    let inner: usize = tensor.shape[axis + 1..].iter().product();
+    let unit = tensor.dtype.bytes_for(inner);
+    let kept = (0..outer).flat_map(|o| {
+        let at = o * tensor.shape[axis] * unit;
+        tensor.bytes[at..at + size * unit].to_vec()
+    });
+    let mut shape = tensor.shape.clone();
+    shape[axis] = size;
+    HostTensor::new(tensor.dtype, shape, kept.collect::<Vec<u8>>().into()).expect("fits")
+}
+
+fn digits_case(n: usize) -> (Tensors, Tensors) {
+    (
+        rows(&repository("examples/digits/test.npz"), n),
+        rows(&repository("examples/digits/expected.npz"), n),
+    )
+}
+
+fn assert_close(got: &Tensors, want: &Tensors, atol: f64, context: &str) {
+    for (name, want) in want {
+        let difference = graphc::compare::compare(&got[name], want, 1e-4, atol).expect("same shape");
+        assert!(difference.is_within(), "{context}: {name}: {difference:?}");
+    }
+}
+
+fn load(device: &dyn Device, program: &Arc<Program>, options: &LoadOptions) -> Result<Executable, RuntimeError> {
+    Executable::load_on(device, program.clone(), variant_for(program, device)?, options)
+}
+
+fn said(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn the_shipped_model_from_the_command_line_on_four_gpus() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (inputs, expect) = digits_case(16);
+    let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (input, output) = (file("in.npz"), file("out.npz"));
+    graphc::arrays::write(Path::new(&input), &inputs).expect("written");
+    graphc::arrays::write(Path::new(&output), &expect).expect("written");
+    let model = repository("examples/digits/digits.onnx");
+    for arch in ARCHS {
+        let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", arch)]) else {
+            return;
+        };
+        let words = [
+            "run",
+            "-q",
+            "--device",
+            "hip",
+            "--no-libraries",
+            &model.to_string_lossy(),
+        ];
+        let output = hip.graphc(&[&words[..], &["--inputs", &input, "--expect", &output]].concat());
+        assert!(output.status.success(), "{arch}: {}", said(&output));
+        assert!(said(&output).contains("logits: ok"), "{arch}: {}", said(&output));
+    }
+}
+
+/// All 360 images, scored.
+#[test]
+fn the_shipped_model_scores_what_it_scores() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx1100")]) else {
+        return;
+    };
+    let file = |name: &str| {
+        repository(&format!("examples/digits/{name}"))
+            .to_string_lossy()
+            .into_owned()
+    };
+    let (model, inputs, expect, labels) = (
+        file("digits.onnx"),
+        file("test.npz"),
+        file("expected.npz"),
+        file("labels.npz"),
+    );
+    let words = [
+        "run",
+        "-q",
+        "--device",
+        "hip:0",
+        "--no-libraries",
+        &model,
+        "--inputs",
+        &inputs,
+    ];
+    let output = hip.graphc(&[&words[..], &["--expect", &expect, "--labels", &labels]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("355 of 360"), "{}", said(&output));
+}
+
+/// MiniLM with its real weights: 16 tokens against PyTorch, 8 against the CPU device, both from one load.
+#[test]
+fn minilm_at_two_sizes_from_one_load() {
+    let file = repository("target/minilm/model.safetensors");
+    if !file.is_file() {
+        println!("skipped: no MiniLM weights; scripts/fetch-minilm.sh fetches them");
+        return;
+    }
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let device = hip.open(0).expect("a device");
+    let params = Params::new(Weights::open(file).expect("safetensors"));
+    let graph = MiniLm::load(&params, Config::default())
+        .expect("MiniLM's weights")
+        .graph()
+        .expect("records");
+    let program = Arc::new(program(&graph, &["gfx90a", "cpu"]));
+    let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
+    let inputs = rows(&data("minilm/batch.in.npz"), 1);
+    let want = rows(&data("minilm/batch.out.npz"), 1);
+    let got = executable.run(&inputs).expect("runs");
+    assert_close(&got, &want, 1e-4, "16 tokens");
+    let shorter: Tensors = inputs.iter().map(|(name, t)| (name.clone(), head(t, 1, 8))).collect();
+    let cpu = OpenDevice::cpu().device;
+    let reference = load(cpu.as_ref(), &program, &LoadOptions::default()).expect("loads on the cpu");
+    let (got, want) = (
+        executable.run(&shorter).expect("runs"),
+        reference.run(&shorter).expect("runs"),
+    );
+    assert_eq!(got["last_hidden_state"].shape, [1, 8, 384]);
+    assert_close(&got, &want, 1e-4, "8 tokens");
+}
+
+/// Whatever order the device chooses, the answers are the same.
+#[test]
+fn every_legal_order_gives_the_same_answers() {
+    let Some(first) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx942")]) else {
+        return;
+    };
+    let program = Arc::new(program(&digits(), &["gfx942"]));
+    let (inputs, want) = digits_case(2);
+    let run = |hip: &EmulatedHip| {
+        let executable = load(&hip.open(0).expect("a device"), &program, &LoadOptions::default()).expect("loads");
+        // The second run finds what the first left in the arena.
+        let runs = [
+            executable.run(&inputs).expect("runs"),
+            executable.run(&inputs).expect("runs"),
+        ];
+        assert_close(&runs[0], &want, 1e-4, "first run");
+        assert_eq!(runs[0], runs[1]);
+        runs[0].clone()
+    };
+    let expected = run(&first);
+    for seed in 1..=8 {
+        let seed = seed.to_string();
+        let variables = [
+            ("GRAPHC_EMU_ARCH", "gfx942"),
+            ("GRAPHC_EMU_SEED", &seed),
+            ("GRAPHC_EMU_CHECKS", "races"),
+        ];
+        let Some(hip) = EmulatedHip::new(&variables) else {
+            return;
+        };
+        assert_eq!(run(&hip), expected, "seed {seed}");
+    }
+}
+
+/// The steps of a lane's kind that wait for others.
+fn waiting(plan: &Plan, wanted: fn(&Plan, StepId) -> bool) -> Vec<StepId> {
+    plan.steps
+        .keys()
+        .filter(|id| !plan.steps[*id].waits.is_empty() && wanted(plan, *id))
+        .collect()
+}
+
+/// A wait that is missing from the plan shows under some order: as a wrong answer or as a report.
+#[test]
+fn a_dropped_wait_is_found() {
+    let good = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx1201")]);
+    if good.is_none() {
+        return;
+    }
+    let program = program(&digits(), &["gfx1201"]);
+    let (inputs, want) = digits_case(2);
+    let (others, _) = digits_case(4);
+    let others: Tensors = others.iter().map(|(n, t)| (n.clone(), tail(t, 2))).collect();
+    let kernel: fn(&Plan, StepId) -> bool = |plan, id| matches!(plan.steps[id].work, Work::Launch { .. });
+    let download: fn(&Plan, StepId) -> bool = |plan, id| plan.lanes[plan.steps[id].lane].kind == LaneKind::Download;
+    for (what, wanted) in [("upload before kernel", kernel), ("kernel before download", download)] {
+        let mut broken = program.clone();
+        let plan = &mut broken.variants[0].plan;
+        let steps = waiting(plan, wanted);
+        assert!(!steps.is_empty(), "{what}");
+        for step in steps {
+            plan.steps[step].waits.clear();
+        }
+        let broken = Arc::new(broken);
+        let found = (1..=16).any(|seed| {
+            let seed = seed.to_string();
+            let variables = [("GRAPHC_EMU_ARCH", "gfx1201"), ("GRAPHC_EMU_SEED", seed.as_str())];
+            let hip = EmulatedHip::new(&variables).expect("as before");
+            let executable = load(&hip.open(0).expect("a device"), &broken, &LoadOptions::default()).expect("loads");
+            // Other inputs first, so that what lies in the arena is not by chance what belongs there.
+            let wrong = |result: Result<Tensors, RuntimeError>| match result {
+                Ok(got) => graphc::compare::compare(&got["logits"], &want["logits"], 1e-4, 1e-4)
+                    .map_or(true, |difference| !difference.is_within()),
+                Err(RuntimeError::Device { .. } | RuntimeError::DeviceLost { .. }) => true,
+                Err(other) => panic!("{other}"),
+            };
+            executable.run(&others).is_err() || wrong(executable.run(&inputs))
+        });
+        assert!(found, "{what}: no seed of 16 shows it");
+    }
+}
+
+/// The rows after the first `from`.
+fn tail(tensor: &HostTensor, from: usize) -> HostTensor {
+    let unit = tensor.bytes.len() / tensor.shape[0];
+    let mut shape = tensor.shape.clone();
+    shape[0] -= from;
+    HostTensor::new(tensor.dtype, shape, tensor.bytes[from * unit..].to_vec().into()).expect("fits")
+}
+
+fn faulty(faults: &str) -> Option<EmulatedHip> {
+    EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx1100"), ("GRAPHC_EMU_FAULTS", faults)])
+}
+
+#[test]
+fn memory_that_runs_out_is_said_and_nothing_is_kept() {
+    if faulty("malloc@1").is_none() {
+        return;
+    }
+    let program = Arc::new(program(&digits(), &["gfx1100"]));
+    let (inputs, want) = digits_case(2);
+    // The weights, the arena, the two chunks of the upload, the staging memory; each the first time that it is asked for.
+    for faults in [
+        "malloc@1",
+        "malloc@2",
+        "host-malloc@1",
+        "host-malloc@2",
+        "host-malloc@3",
+        "module@1",
+        "module@3",
+    ] {
+        let hip = faulty(faults).expect("as before");
+        let device = hip.open(0).expect("a device");
+        let (free, _) = device.memory().expect("a device");
+        let error = load(&device, &program, &LoadOptions::default()).expect_err(faults);
+        assert!(
+            matches!(&error, RuntimeError::OutOfDeviceMemory { asked, .. } if *asked > 0),
+            "{faults}: {error}"
+        );
+        assert_eq!(device.memory().expect("a device").0, free, "{faults}: memory was kept");
+        let executable = load(&device, &program, &LoadOptions::default()).expect("memory is there now");
+        assert_close(&executable.run(&inputs).expect("runs"), &want, 1e-4, faults);
+        drop(executable);
+        assert_eq!(device.memory().expect("a device").0, free, "memory was kept");
+    }
+}
+
+/// A context that does not get its memory leaves the executable usable.
+#[test]
+fn a_run_without_memory_fails_alone() {
+    // 1: weights, 2: the arena at the expected sizes, 3: the larger one of a run.
+    let Some(hip) = faulty("malloc@3") else { return };
+    let device = hip.open(0).expect("a device");
+    let program = Arc::new(program(&digits(), &["gfx1100"]));
+    let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
+    let (inputs, want) = digits_case(64);
+    let error = executable.run(&inputs).expect_err("no memory");
+    let RuntimeError::OutOfDeviceMemory {
+        asked,
+        free,
+        planned_peak,
+        ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert!(
+        asked > 0 && free > asked && planned_peak == asked,
+        "{asked} {free} {planned_peak}"
+    );
+    assert_close(
+        &executable.run(&inputs).expect("memory is there now"),
+        &want,
+        1e-4,
+        "the next run",
+    );
+}
+
+#[test]
+fn a_fault_names_its_step_and_the_device_stays_lost() {
+    if faulty("launch@2").is_none() {
+        return;
+    }
+    let program = Arc::new(program(&digits(), &["gfx1100"]));
+    let (inputs, _) = digits_case(2);
+    // Of the copies the first are the weights.
+    for (faults, code) in [("launch@2", "hipErrorLaunchFailure"), ("copy@2+", "hipErrorUnknown")] {
+        for synchronous in [false, true] {
+            let hip = faulty(faults).expect("as before");
+            let device = hip.open(0).expect("a device");
+            let options = LoadOptions {
+                synchronous,
+                ..LoadOptions::default()
+            };
+            let first = load(&device, &program, &options).and_then(|executable| {
+                let error = executable.run(&inputs).expect_err(faults);
+                let again = executable.run(&inputs).expect_err("the device is gone");
+                assert!(
+                    matches!(&again, RuntimeError::DeviceLost { reason, .. } if reason.contains(code)),
+                    "{again}"
+                );
+                Err::<(), _>(error)
+            });
+            let error = first.expect_err(faults);
+            let RuntimeError::Device {
+                code: got, at, device, ..
+            } = &error
+            else {
+                panic!("{faults}: {error}");
+            };
+            assert_eq!((got.as_str(), device.as_str()), (code, "hip:0"), "{error}");
+            if synchronous && faults.starts_with("launch") {
+                let kernels = &program.variants[0].plan.kernels;
+                assert!(
+                    at.starts_with("step s") && kernels.values().any(|k| at.ends_with(&k.name)),
+                    "the second launch is named: {error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_goes_away_is_lost_from_then_on() {
+    if faulty("lost@1000000").is_none() {
+        return;
+    }
+    let program = Arc::new(program(&digits(), &["gfx1100"]));
+    let (inputs, want) = digits_case(2);
+    // At any call: while it is looked for, loaded, run.
+    let mut lost_in_a_run = 0;
+    for call in (1..400).step_by(13) {
+        let hip = faulty(&format!("lost@{call}")).expect("as before");
+        let device = match hip.open(0) {
+            Ok(device) => device,
+            Err(RuntimeError::NotAvailable { .. } | RuntimeError::DeviceLost { .. }) => continue,
+            Err(other) => panic!("{call}: {other}"),
+        };
+        let executable = match load(&device, &program, &LoadOptions::default()) {
+            Ok(executable) => executable,
+            Err(RuntimeError::DeviceLost { .. }) => continue,
+            Err(other) => panic!("{call}: {other}"),
+        };
+        for _ in 0..3 {
+            match executable.run(&inputs) {
+                Ok(got) => assert_close(&got, &want, 1e-4, "before it is lost"),
+                Err(RuntimeError::DeviceLost { device, .. }) => {
+                    assert_eq!(device, "hip:0");
+                    lost_in_a_run += 1;
+                    let again = executable.run(&inputs).expect_err("it does not come back");
+                    assert!(matches!(again, RuntimeError::DeviceLost { .. }), "{again}");
+                }
+                Err(other) => panic!("{call}: {other}"),
+            }
+        }
+    }
+    assert!(lost_in_a_run > 0);
+}
+
+#[test]
+fn threads_share_an_executable() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "5")]) else {
+        return;
+    };
+    let device = hip.open(0).expect("a device");
+    let (free, _) = device.memory().expect("a device");
+    let program = Arc::new(program(&digits(), &["gfx90a"]));
+    let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let executable = &executable;
+            scope.spawn(move || {
+                for round in 0..3 {
+                    // Sizes differ between threads and rounds.
+                    let (inputs, want) = digits_case(1 + (thread + round) % 3);
+                    let got = executable.run(&inputs).expect("runs");
+                    assert_close(&got, &want, 1e-4, &format!("thread {thread}"));
+                }
+            });
+        }
+    });
+    drop(executable);
+    assert_eq!(device.memory().expect("a device").0, free, "everything was given back");
+}
+
+#[test]
+fn the_variant_for_the_device_is_chosen() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx942,gfx1100")]) else {
+        return;
+    };
+    let artifact = program(&digits(), &["gfx90a", "gfx1100", "gfx942"]);
+    let (inputs, want) = digits_case(2);
+    for (number, arch) in [(0, "gfx942"), (1, "gfx1100")] {
+        let device = hip.open(number).expect("a device");
+        assert_eq!((device.target().name, device.name()), (arch, &*format!("hip:{number}")));
+        let program = Arc::new(artifact.clone());
+        let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
+        assert_eq!(executable.plan().target.name, arch);
+        assert_close(&executable.run(&inputs).expect("runs"), &want, 1e-4, arch);
+    }
+    let device = hip.open(0).expect("a device");
+    let other = Arc::new(program(&digits(), &["gfx90a"]));
+    let error = load(&device, &other, &LoadOptions::default()).expect_err("no code for it");
+    assert!(error.to_string().contains("gfx90a"), "{error}");
+    let error = Executable::load_on(&device, other, 0, &LoadOptions::default()).expect_err("no code for it");
+    assert!(matches!(error, RuntimeError::NotAvailable { .. }), "{error}");
+    let error = hip.open(2).expect_err("there are two");
+    assert!(error.to_string().contains("hip:0, hip:1"), "{error}");
+}
+
+#[test]
+fn profiles_and_memory_are_told() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let device = hip.open(0).expect("a device");
+    let program = Arc::new(program(&digits(), &["gfx90a"]));
+    let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
+    let (inputs, _) = digits_case(4);
+    let mut profile = Profile::default();
+    executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
+    let plan = executable.plan();
+    assert_eq!(profile.steps.len(), plan.steps.len());
+    for (time, (id, step)) in profile.steps.iter().zip(plan.steps.iter()) {
+        assert_eq!(time.step, id);
+        assert_eq!(
+            time.engine == "copy",
+            matches!(step.work, Work::Copy { .. }),
+            "{time:?}"
+        );
+    }
+    assert!(profile.steps.iter().any(|s| s.time.as_nanos() > 0), "{profile:?}");
+    let memory = executable
+        .memory(&executable.bind(&inputs).expect("binds"))
+        .expect("sizes");
+    assert!(
+        memory.arena >= memory.live_peak && memory.live_peak > 0 && memory.packed_weights > 0,
+        "{memory:?}"
+    );
+    let limited = LoadOptions {
+        memory_limit: Some(memory.packed_weights),
+        ..LoadOptions::default()
+    };
+    let error = load(&device, &program, &limited).expect_err("no room for an arena");
+    assert!(matches!(error, RuntimeError::OutOfMemory { .. }), "{error}");
+}
+
+#[test]
+fn sessions_and_functions_run_on_the_device() {
+    use graphc::prelude::*;
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx1100")]) else {
+        return;
+    };
+    let device = hip.open(0).expect("a device");
+    let mut settings = graphc::options::Settings::from_env().expect("valid");
+    settings.worker = Some(graphc_tests::graphc_binary().into());
+    let options = SessionOptions {
+        target: device.target().processor(),
+        device: Some(OpenDevice {
+            target: device.target().processor(),
+            device: Arc::new(device),
+            fallback: None,
+        }),
+        settings: Some(Arc::new(settings)),
+        ..SessionOptions::default()
+    };
+    let softmax = jit(|[x]: [Tensor; 1]| x.softmax(-1))
+        .dynamic(0, 0, "rows")
+        .options(options);
+    for rows in [1usize, 5] {
+        let x = HostTensor::from_f32([rows, 4], &vec![0.5; 4 * rows]).expect("fits");
+        assert_eq!(softmax.call([&x]).expect("runs").to_f32(), vec![0.25; 4 * rows]);
+    }
+    assert_eq!(softmax.stats().compiles, 1);
+}
+
+#[test]
+fn without_a_gpu_it_is_said_and_only_auto_takes_the_cpu() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_DEVICES", "0")]) else {
+        return;
+    };
+    let model = repository("examples/digits/digits.onnx").to_string_lossy().into_owned();
+    let output = hip.graphc(&["run", "--random", "--device", "hip", &model]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    for part in [
+        "device hip:0 is not available",
+        "sees no GPU",
+        "libamdhip64.so.7",
+        "--device cpu",
+    ] {
+        assert!(said(&output).contains(part), "{part}: {}", said(&output));
+    }
+    let output = hip.graphc(&["run", "--random", "--device", "auto", &model]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        said(&output).contains("running on the cpu: device hip:0 is not available"),
+        "{}",
+        said(&output)
+    );
+    let Some(small) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx1100"), ("GRAPHC_EMU_MEMORY_MIB", "1")]) else {
+        return;
+    };
+    let output = small.graphc(&["run", "--random", "--size", "batch=4096", "--device", "hip", &model]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("bytes are free"), "{}", said(&output));
+}
+
+#[test]
+fn bench_times_steps_on_the_device() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx1201")]) else {
+        return;
+    };
+    let model = repository("examples/digits/digits.onnx").to_string_lossy().into_owned();
+    let words = [
+        "bench",
+        "-q",
+        "--device",
+        "hip",
+        "--no-libraries",
+        "--runs",
+        "2",
+        "--profile",
+        "--size",
+        "batch=1",
+    ];
+    let output = hip.graphc(&[&words[..], &["--format", "json", &model]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    assert_eq!(report["device"], "hip:0");
+    let steps = report["steps"].as_array().expect("a list");
+    assert!(steps.iter().any(|s| s["step"] == "copy to device [copy]"), "{report}");
+    assert!(steps.iter().any(|s| s["us"].as_f64() > Some(0.0)), "{report}");
+}
