@@ -13,11 +13,11 @@ use graphc::frontend::onnx::{ImportOptions, import};
 use graphc::frontend::weights::Weights;
 use graphc::ir::plan::{Plan, StepId, Work};
 use graphc::ir::schedule::LaneKind;
-use graphc::ir::{Graph, HostTensor, Program, Target};
+use graphc::ir::{Graph, HostTensor, Program, Storage, Target};
 use graphc::passes::OptLevel;
 use graphc::runtime::device::{Device, variant_for};
 use graphc::runtime::{Executable, LoadOptions, Profile, RuntimeError};
-use graphc::session::{OpenDevice, SessionOptions};
+use graphc::session::OpenDevice;
 use graphc_tests::emulated_hip::{EmulatedHip, compile};
 use graphc_tests::reference::Tensors;
 use graphc_tests::{data, repository};
@@ -61,7 +61,7 @@ fn head(tensor: &HostTensor, axis: usize, size: usize) -> HostTensor {
     });
     let mut shape = tensor.shape.clone();
     shape[axis] = size;
-    HostTensor::new(tensor.dtype, shape, kept.collect::<Vec<u8>>().into()).expect("fits")
+    HostTensor::new(tensor.dtype, shape, Storage::new(kept.collect::<Vec<u8>>())).expect("fits")
 }
 
 fn digits_case(n: usize) -> (Tensors, Tensors) {
@@ -266,7 +266,7 @@ fn tail(tensor: &HostTensor, from: usize) -> HostTensor {
     let unit = tensor.bytes.len() / tensor.shape[0];
     let mut shape = tensor.shape.clone();
     shape[0] -= from;
-    HostTensor::new(tensor.dtype, shape, tensor.bytes[from * unit..].to_vec().into()).expect("fits")
+    HostTensor::new(tensor.dtype, shape, Storage::new(tensor.bytes[from * unit..].to_vec())).expect("fits")
 }
 
 fn faulty(faults: &str) -> Option<EmulatedHip> {
