@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use graphc::driver;
 use graphc::ir::Program;
 use graphc::options::Settings;
+use graphc::runtime::RuntimeError;
 use graphc::runtime::gpu::{GpuDevice, GpuSearch};
 use tempfile::TempDir;
 
@@ -65,6 +66,18 @@ impl EmulatedHip {
         Some(EmulatedHip { folder, variables: all })
     }
 
+    /// As [`EmulatedHip::new`] where comgr is on the loader's path, as inside a sysroot.
+    ///
+    /// # Panics
+    /// When the library is not built, or no folder can be made.
+    pub fn native(variables: &[(&str, &str)]) -> EmulatedHip {
+        let folder = tempfile::tempdir().expect("a folder");
+        let library = built().expect("the emulated HIP library is built with the tests");
+        std::fs::copy(library, folder.path().join("libamdhip64.so.7")).expect("copied");
+        let variables = variables.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
+        EmulatedHip { folder, variables }
+    }
+
     /// The folder that holds the library.
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -74,7 +87,15 @@ impl EmulatedHip {
     ///
     /// # Errors
     /// As [`GpuDevice::open`].
-    pub fn open(&self, number: usize) -> Result<GpuDevice, graphc::runtime::RuntimeError> {
+    pub fn open(&self, number: usize) -> Result<GpuDevice, RuntimeError> {
+        self.open_with(&self.search(), number)
+    }
+
+    /// As [`EmulatedHip::open`], with libraries looked for elsewhere.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::open`].
+    pub fn open_with(&self, search: &GpuSearch, number: usize) -> Result<GpuDevice, RuntimeError> {
         // The library reads its variables when it is first called.
         static ENVIRONMENT: Mutex<()> = Mutex::new(());
         let _guard = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +103,7 @@ impl EmulatedHip {
             // SAFETY: the tests of one binary touch the environment here only, under the lock.
             unsafe { std::env::set_var(name, value) };
         }
-        let device = GpuDevice::open(&self.search(), number);
+        let device = GpuDevice::open(search, number);
         for (name, _) in &self.variables {
             // SAFETY: as above.
             unsafe { std::env::remove_var(name) };
@@ -118,5 +139,16 @@ pub fn compile(program: &mut Program) {
     let settings = Settings::from_env().expect("valid settings");
     let worker: [OsString; 2] = [graphc_binary().into(), "__compile-worker".into()];
     let compiler = driver::compiler(&settings, Some(&worker)).expect("a compiler");
+    driver::compile(program, &compiler, &|_| {}).expect("the kernels compile");
+}
+
+/// As [`compile`], inside a sysroot: hiprtc is in this process, and nothing is kept.
+///
+/// # Panics
+/// When they do not compile.
+pub fn compile_here(program: &mut Program) {
+    let mut settings = Settings::from_env().expect("valid settings");
+    (settings.rocm, settings.cache_dir) = (None, None);
+    let compiler = driver::compiler(&settings, None).expect("a compiler");
     driver::compile(program, &compiler, &|_| {}).expect("the kernels compile");
 }

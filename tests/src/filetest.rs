@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use graphc::driver::{Build, BuildOptions, build};
 use graphc::ir::{self, Graph, Target};
-use graphc::passes::OptLevel;
+use graphc::passes::{OptLevel, names};
 
 use crate::reference;
 
@@ -120,7 +120,7 @@ fn header(source: &str) -> Result<Test, String> {
     }
     let mut options = BuildOptions::new(vec![target], level).dtype(dtype);
     options.optimize.disable = disable.into_iter().collect();
-    graphc::passes::names::check(&options.optimize.disable).map_err(|e| e.to_string())?;
+    names::check(&options.optimize.disable).map_err(|e| e.to_string())?;
     options.optimize.verify = true;
     Ok(Test {
         mode,

@@ -314,7 +314,7 @@ fn a_run_without_memory_fails_alone() {
     let device = hip.open(0).expect("a device");
     let program = Arc::new(program(&digits(), &["gfx1100"]));
     let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
-    let (inputs, want) = digits_case(64);
+    let (inputs, want) = digits_case(24);
     let error = executable.run(&inputs).expect_err("no memory");
     let RuntimeError::OutOfDeviceMemory {
         asked,
@@ -390,7 +390,7 @@ fn a_device_that_goes_away_is_lost_from_then_on() {
     let (inputs, want) = digits_case(2);
     // At any call: while it is looked for, loaded, run.
     let mut lost_in_a_run = 0;
-    for call in (1..400).step_by(13) {
+    for call in (1..400).step_by(31) {
         let hip = faulty(&format!("lost@{call}")).expect("as before");
         let device = match hip.open(0) {
             Ok(device) => device,
@@ -465,6 +465,10 @@ fn the_variant_for_the_device_is_chosen() {
     assert!(error.to_string().contains("gfx90a"), "{error}");
     let error = Executable::load_on(&device, other, 0, &LoadOptions::default()).expect_err("no code for it");
     assert!(matches!(error, RuntimeError::NotAvailable { .. }), "{error}");
+    let listed = said(&hip.graphc(&["targets", "--devices"]));
+    for part in ["cpu\n", "hip:0  gfx942", "hip:1  gfx1100", "16.00 GiB"] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
     let error = hip.open(2).expect_err("there are two");
     assert!(error.to_string().contains("hip:0, hip:1"), "{error}");
 }

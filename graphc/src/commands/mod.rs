@@ -94,6 +94,6 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Opt(args) => opt::run(&args, &context),
         Verb::Bench(args) => bench::run(&args, &context),
         Verb::Verify(args) => verify::run(&args, &context),
-        Verb::Targets(args) => targets::run(&args),
+        Verb::Targets(args) => targets::run(&args, &context),
     }
 }

@@ -1,20 +1,26 @@
-//! `graphc targets`: what can be compiled for.
+//! `graphc targets`: what can be compiled for, and what is here to run on.
 
 use ir::target::{Platform, TARGETS};
 use serde_json::json;
 
 use super::args::Format;
-use super::output;
+use super::{Context, output};
 use crate::error::Result;
 
 /// List the targets and what is known of each.
 #[derive(clap::Args)]
 pub struct Args {
+    /// List the devices of this machine instead: what `run --device` takes.
+    #[arg(long)]
+    devices: bool,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args, context: &Context) -> Result<()> {
+    if args.devices {
+        return devices(args.format, context);
+    }
     if args.format == Format::Json {
         let rows: Vec<_> = TARGETS
             .iter()
@@ -56,6 +62,34 @@ pub fn run(args: &Args) -> Result<()> {
             number(t.matrix_f16_tflops),
             number(t.memory_tbps)
         );
+    }
+    output::print(&text)
+}
+
+fn devices(format: Format, context: &Context) -> Result<()> {
+    let found = runtime::gpu::discover(&context.settings.gpu_search());
+    if format == Format::Json {
+        let mut rows = vec![json!({ "name": "cpu", "target": "cpu" })];
+        rows.extend(found.iter().flatten().map(|d| {
+            json!({
+                "name": d.name, "target": d.target.map(|t| t.name), "arch": d.description.arch,
+                "product": d.description.product, "memory_bytes": d.description.memory,
+            })
+        }));
+        return output::print_json(&json!(rows));
+    }
+    let mut text = "cpu\n".to_owned();
+    match found {
+        Ok(devices) if devices.is_empty() => text += "no GPU: the HIP runtime sees none\n",
+        Ok(devices) => {
+            for d in devices {
+                let (name, arch, product) = (d.name, d.description.arch, d.description.product);
+                let memory = output::bytes(d.description.memory as u64);
+                let note = if d.target.is_none() { ", not a target" } else { "" };
+                text += &format!("{name}  {arch}  {product}, {memory}{note}\n");
+            }
+        }
+        Err(error) => text += &format!("no GPU: {error}\n"),
     }
     output::print(&text)
 }

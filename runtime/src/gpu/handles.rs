@@ -280,7 +280,7 @@ impl PinnedMemory {
             at <= self.bytes && bytes <= self.bytes - at,
             "a range inside the allocation"
         );
-        // SAFETY: the range is inside, and the driver gave initialised pages (fresh ones are zero).
+        // SAFETY: the range is inside the pages that the driver gave; what is read was written by a run that is done.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr().add(at), bytes) }
     }
 

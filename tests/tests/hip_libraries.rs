@@ -1,0 +1,255 @@
+//! Vendor libraries under the runtime: plans that call the real rocBLAS, whose own kernels run on the emulated gfx90a.
+//!
+//! rocBLAS is looked for in the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
+//! that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print `skipped: …` and pass.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use graphc::driver::{BuildOptions, build};
+use graphc::ir::graph::{eval, parse};
+use graphc::ir::program::Variant;
+use graphc::ir::{DType, Graph, HostTensor, Program, Target};
+use graphc::passes::{OptLevel, PlanOptions, ScheduleOptions};
+use graphc::runtime::{Executable, LoadOptions, Profile, RuntimeError};
+use graphc_tests::emulated_hip::{EmulatedHip, compile_here};
+use graphc_tests::reference::{Tensors, assert_matches};
+
+/// Set in the process that runs inside the sysroot.
+const INSIDE: &str = "GRAPHC_TEST_INSIDE";
+
+/// Runs a test inside the sysroot, as a process of its own; true in that process.
+fn inside(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let named = std::env::var_os("GRAPHC_ROCM_LIBS").map(PathBuf::from);
+    let root = named.unwrap_or_else(|| PathBuf::from("/opt/graphc-rocm-libs"));
+    let libraries = root.join("usr/lib/x86_64-linux-gnu");
+    let run = root.join("rocm-run");
+    if !run.is_file() || !libraries.join("librocblas.so").exists() {
+        println!(
+            "skipped: no rocBLAS in {root}; LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh {root} sets it up",
+            root = root.display()
+        );
+        return false;
+    }
+    let output = Command::new(run)
+        .args(["env", &format!("{INSIDE}=1")])
+        .arg(std::env::current_exe().expect("a test knows its own path"))
+        .args(["--exact", test, "--nocapture"])
+        .output()
+        .expect("the wrapper starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 passed") && !said.contains("skipped:"), "{said}");
+    false
+}
+
+/// Numbers that are small multiples of a quarter: products and sums of them are exact in f32.
+fn tensor(dtype: DType, shape: &[usize], seed: usize) -> HostTensor {
+    let count = shape.iter().product();
+    let values: Vec<f64> = (0..count)
+        .map(|i| ((i * 7 + seed * 5 + i / 3) % 9) as f64 / 4.0 - 1.0)
+        .collect();
+    HostTensor::from_f64(dtype, shape.to_vec(), &values).expect("fits")
+}
+
+/// A product of two operands as a call; shapes as they are stored.
+struct Case {
+    name: &'static str,
+    dtype: DType,
+    lhs: &'static [usize],
+    rhs: &'static [usize],
+    flags: &'static str,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "plain",
+        dtype: DType::F32,
+        lhs: &[17, 40],
+        rhs: &[40, 24],
+        flags: "",
+    },
+    Case {
+        name: "right_transposed",
+        dtype: DType::F32,
+        lhs: &[16, 32],
+        rhs: &[48, 32],
+        flags: " {transpose_rhs}",
+    },
+    Case {
+        name: "left_transposed",
+        dtype: DType::F32,
+        lhs: &[32, 16],
+        rhs: &[32, 48],
+        flags: " {transpose_lhs}",
+    },
+    Case {
+        name: "both_transposed",
+        dtype: DType::F32,
+        lhs: &[8, 5],
+        rhs: &[12, 8],
+        flags: " {transpose_lhs, transpose_rhs}",
+    },
+    Case {
+        name: "batched",
+        dtype: DType::F32,
+        lhs: &[3, 16, 8],
+        rhs: &[3, 8, 20],
+        flags: "",
+    },
+    Case {
+        name: "shared_right",
+        dtype: DType::F32,
+        lhs: &[2, 3, 16, 8],
+        rhs: &[8, 20],
+        flags: "",
+    },
+    Case {
+        name: "half",
+        dtype: DType::F16,
+        lhs: &[32, 64],
+        rhs: &[64, 32],
+        flags: "",
+    },
+    Case {
+        name: "half_batched",
+        dtype: DType::F16,
+        lhs: &[2, 16, 32],
+        rhs: &[2, 48, 32],
+        flags: " {transpose_rhs}",
+    },
+    Case {
+        name: "brain",
+        dtype: DType::BF16,
+        lhs: &[32, 64],
+        rhs: &[64, 32],
+        flags: "",
+    },
+];
+
+fn text(dtype: DType, shape: &[usize]) -> String {
+    format!("{dtype}{shape:?}")
+}
+
+/// A program of library calls alone.
+fn calls(graph: &Graph) -> Program {
+    let target: Target = "gfx90a".parse().expect("a target");
+    let (schedule, _) = passes::schedule(graph, &target, &ScheduleOptions::default()).expect("schedules");
+    let plan = passes::plan(graph, &schedule, &target, &PlanOptions { in_place: true }).expect("plans");
+    assert_eq!(plan.launches().0, 0, "{plan}");
+    Program {
+        name: graph.name.clone(),
+        variants: vec![Variant {
+            plan,
+            sources: Default::default(),
+            code: Default::default(),
+        }],
+        constants: Default::default(),
+    }
+}
+
+#[test]
+fn products_by_rocblas_are_what_the_evaluator_says() {
+    if !inside("products_by_rocblas_are_what_the_evaluator_says") {
+        return;
+    }
+    let mut body = String::new();
+    let (mut returns, mut inputs) = (Vec::new(), Tensors::new());
+    for (index, case) in CASES.iter().enumerate() {
+        let (x, w) = (format!("x{index}"), format!("w{index}"));
+        body += &format!("  {x} = input \"{x}\" : {}\n", text(case.dtype, case.lhs));
+        body += &format!("  {w} = input \"{w}\" : {}\n", text(case.dtype, case.rhs));
+        body += &format!("  y{index} = rocblas_gemm {x}, {w}{}\n", case.flags);
+        returns.push(format!("y{index} as \"{}\"", case.name));
+        inputs.insert(x, tensor(case.dtype, case.lhs, index));
+        inputs.insert(w, tensor(case.dtype, case.rhs, index + 1));
+    }
+    let model = format!(
+        "graph @products stage=core {{\n{body}  return {}\n}}\n",
+        returns.join(", ")
+    );
+    let graph = parse::parse(&model).expect("parses");
+    let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+    let hip = EmulatedHip::native(&[("GRAPHC_EMU_ARCH", "gfx90a")]);
+    let device = hip.open(0).expect("a device");
+    let program = Arc::new(calls(&graph));
+    let executable = Executable::load_on(&device, program, 0, &LoadOptions::default()).expect("loads");
+    let mut profile = Profile::default();
+    let got = executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
+    let by_rocblas = profile.steps.iter().filter(|s| s.engine == "rocblas").count();
+    assert_eq!(by_rocblas, CASES.len());
+    for case in CASES {
+        // The sums are exact in f32; a narrow result is rounded once, and so is the evaluator's.
+        let (one, other) = (&got[case.name], &want[case.name]);
+        assert_eq!(one.to_f64(), other.to_f64(), "{}", case.name);
+    }
+}
+
+/// A model whose product is routed: rocBLAS and a generated kernel in one plan, two sizes from one load, several threads.
+#[test]
+fn a_routed_model_runs_end_to_end() {
+    if !inside("a_routed_model_runs_end_to_end") {
+        return;
+    }
+    let text = "graph @routed stage=import {
+        symbol n: 1..2048 hint 1024
+        x = input \"x\" : f32[n, 64]
+        w = input \"w\" : f32[64, 512]
+        v = constant random(seed=3, scale=0.1) : f32[512, 512]
+        a = contract x, w
+        b = tanh a
+        c = contract b, v
+        return c as \"y\"
+    }";
+    let graph = parse::parse(text).expect("parses");
+    let target: Target = "gfx90a".parse().expect("a target");
+    let mut program = build(&graph, &BuildOptions::new(vec![target], OptLevel::O2))
+        .expect("builds")
+        .program;
+    let (launches, calls) = program.variants[0].plan.launches();
+    assert!(launches >= 1 && calls == 1, "{}", program.variants[0].plan);
+    compile_here(&mut program);
+    let hip = EmulatedHip::native(&[("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "3")]);
+    let device = hip.open(0).expect("a device");
+    let executable = Executable::load_on(&device, Arc::new(program), 0, &LoadOptions::default()).expect("loads");
+    std::thread::scope(|scope| {
+        for n in [5usize, 8] {
+            let (executable, graph) = (&executable, &graph);
+            scope.spawn(move || {
+                let inputs = Tensors::from([
+                    ("x".to_owned(), tensor(DType::F32, &[n, 64], n)),
+                    ("w".to_owned(), tensor(DType::F32, &[64, 512], 1)),
+                ]);
+                let want = eval::evaluate(graph, &inputs).expect("evaluates");
+                for _ in 0..2 {
+                    let got = executable.run(&inputs).expect("runs");
+                    assert_matches(&got, &want, DType::F32, &format!("{n} rows"));
+                }
+            });
+        }
+    });
+}
+
+/// Outside of the sysroot there is no rocBLAS: loading says so, with every place and the way out.
+#[test]
+fn a_library_that_is_not_there_is_said() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let mut search = hip.search();
+    search.libraries.explicit = Some("/graphc/no/such/folder".into());
+    let device = hip.open_with(&search, 0).expect("a device");
+    let text =
+        "graph @products stage=core { x = input \"x\" : f32[4, 4] \n y = rocblas_gemm x, x \n return y as \"y\" }";
+    let graph = parse::parse(text).expect("parses");
+    let error =
+        Executable::load_on(&device, Arc::new(calls(&graph)), 0, &LoadOptions::default()).expect_err("no rocBLAS");
+    assert!(matches!(error, RuntimeError::NotAvailable { .. }), "{error}");
+    for part in ["rocBLAS", "step s", "/graphc/no/such/folder", "--no-libraries"] {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+}
