@@ -115,14 +115,16 @@ pub(crate) fn check_ports(
         inputs: plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
     };
     for (port, bytes) in plan.inputs.iter().zip(inputs) {
-        let (name, got, expected) = (port.name.clone(), bytes.len(), placement.sizes[port.buffer]);
+        let (got, expected) = (bytes.len(), placement.sizes[port.buffer]);
         if got != expected {
+            let name = port.name.clone();
             return Err(wrong(InputError::Bytes { name, got, expected }));
         }
     }
     for (port, bytes) in plan.outputs.iter().zip(outputs) {
-        let (name, got, expected) = (port.name.clone(), bytes.len(), placement.sizes[port.buffer]);
+        let (got, expected) = (bytes.len(), placement.sizes[port.buffer]);
         if got != expected {
+            let name = port.name.clone();
             return Err(wrong(InputError::Output { name, got, expected }));
         }
     }
