@@ -57,6 +57,9 @@ pub struct Arch {
     pub mfma_flushes_denormals: bool,
     /// Whether 8-bit floats are of the FNUZ kind (otherwise OCP).
     pub fp8_fnuz: bool,
+    /// Whether a d16 load clears the other half of its register: memories with error correction write whole words. Hand-written
+    /// kernels rely on it; compilers rely on neither.
+    pub d16_loads_clear: bool,
     /// Whether a 16-bit VALU result clears the upper half of its register.
     pub zero_high_16: bool,
     /// Compute units of a typical part; scales the reported device, not the numbers.
@@ -82,6 +85,7 @@ const GFX9: Arch = Arch {
     architected_flat_scratch: false,
     mfma_flushes_denormals: false,
     fp8_fnuz: false,
+    d16_loads_clear: true,
     zero_high_16: true,
     compute_units: 60,
 };
@@ -120,6 +124,7 @@ const GFX1030: Arch = Arch {
     vgpr_granule: 8,
     max_waves_per_simd: 16,
     simds_per_cu: 4,
+    d16_loads_clear: false,
     zero_high_16: false,
     compute_units: 80,
     ..GFX9

@@ -380,7 +380,12 @@ impl Module {
         let size = inner.object.symbols().get(function).map_or(0, |symbol| symbol.size);
         let entry = info.descriptor.entry;
         let own = if size == 0 {
-            (entry, text + text_size - entry)
+            // Hand-written code may not say its size: it ends where the next function or kernel begins.
+            let symbols = inner.object.symbols().values().filter(|symbol| symbol.function);
+            let entries = inner.object.kernels().map(|kernel| kernel.descriptor.entry);
+            let starts = symbols.map(|symbol| symbol.address).chain(entries);
+            let end = text + text_size;
+            (entry, starts.filter(|start| *start > entry).fold(end, u64::min) - entry)
         } else {
             (entry, size)
         };

@@ -1,11 +1,12 @@
 //! Code objects as other tools make them, and grids that do not consist of whole blocks.
 
 mod common;
-use common::{Device, NoCode, compile};
+use common::{Arg, Compiled, Device, NoCode, compile};
 use graphc_emu::{CodeObject, LaunchOptions};
 
 const SOURCE: &str = r#"
 extern "C" __global__ void first(int* out) { out[blockIdx.x * 100 + threadIdx.x] = threadIdx.x + 1; }
+extern "C" __global__ void second(int* out) { out[threadIdx.x] = threadIdx.x * 3; }
 "#;
 
 fn word(bytes: &[u8], at: usize) -> usize {
@@ -43,20 +44,63 @@ fn with_two_notes(code: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The source's object; None (and a printed line) where there is no ROCm.
+fn compiled() -> Option<Compiled> {
+    match compile(SOURCE, "gfx90a", &["-O3"]) {
+        Ok(compiled) => Some(compiled),
+        Err(NoCode::Skipped(reason)) => {
+            println!("skipped: {reason}");
+            None
+        }
+        Err(NoCode::Refused(log)) => panic!("the compiler refused the source:\n{log}"),
+    }
+}
+
+#[test]
+fn a_function_without_a_size_ends_where_the_next_begins() {
+    let Some(mut compiled) = compiled() else { return };
+    let whole = Device::load(&compiled, "gfx90a").kernel("first").instructions().count();
+    let (table, count) = (
+        word(&compiled.code, 40),
+        usize::from(u16::from_le_bytes([compiled.code[60], compiled.code[61]])),
+    );
+    let mut patched = 0;
+    for section in (0..count).map(|index| table + index * 64) {
+        // SHT_SYMTAB and SHT_DYNSYM.
+        if !matches!(compiled.code[section + 4], 2 | 11) {
+            continue;
+        }
+        let (start, size) = (word(&compiled.code, section + 24), word(&compiled.code, section + 32));
+        for symbol in (start..start + size).step_by(24) {
+            // STT_FUNC
+            if compiled.code[symbol + 4] & 15 == 2 {
+                compiled.code[symbol + 16..symbol + 24].fill(0);
+                patched += 1;
+            }
+        }
+    }
+    assert!(patched >= 2);
+    let device = Device::load(&compiled, "gfx90a");
+    // The compiler pads a function to the next one's alignment.
+    let (first, second) = (device.kernel("first"), device.kernel("second"));
+    let next = second.instructions().map(|(address, _)| address).min();
+    assert!(first.instructions().count() >= whole);
+    assert!(
+        first.instructions().all(|(address, _)| Some(address) < next),
+        "first runs into second"
+    );
+    let out = device.alloc(256);
+    device.run("second", 1, 64, &[Arg::Ptr(out)]);
+    assert_eq!(device.download::<i32>(out, 3), [0, 3, 6]);
+}
+
 #[test]
 fn every_metadata_note_counts() {
     // Tensile links objects of one kernel each, and the linker keeps the note of each.
-    let compiled = match compile(SOURCE, "gfx90a", &["-O3"]) {
-        Ok(compiled) => compiled,
-        Err(NoCode::Skipped(reason)) => {
-            println!("skipped: {reason}");
-            return;
-        }
-        Err(NoCode::Refused(log)) => panic!("the compiler refused the source:\n{log}"),
-    };
+    let Some(compiled) = compiled() else { return };
     let object = CodeObject::load(&with_two_notes(&compiled.code)).expect("is readable");
     let names: Vec<&str> = object.kernels().map(|kernel| kernel.name.as_str()).collect();
-    assert_eq!(names, ["first", "other"]);
+    assert_eq!(names, ["first", "other", "second"]);
 }
 
 #[test]

@@ -118,6 +118,7 @@ fn single(b: &Build<'_>, read: bool, kind: &str) -> Result<Exec, String> {
     let address = vector(b, if read { 1 } else { 0 })?;
     let offset = offset(b);
     let bytes = if small != 0 { small } else { words as u32 * 4 };
+    let clears = b.arch.d16_loads_clear;
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
         let addresses: Lanes = std::array::from_fn(|lane| w.v[address][lane].wrapping_add(offset));
@@ -130,7 +131,8 @@ fn single(b: &Build<'_>, read: bool, kind: &str) -> Result<Exec, String> {
             if read {
                 env.lds_read(w, lane, addresses[lane], small, &mut buffer[..words])?;
                 if small != 0 {
-                    buffer[0] = narrow(buffer[0], small, signed, half, w.v[data][lane]);
+                    let old = if clears { 0 } else { w.v[data][lane] };
+                    buffer[0] = narrow(buffer[0], small, signed, half, old);
                 }
                 for (index, word) in buffer.iter().enumerate().take(words) {
                     w.v[data + index][lane] = *word;

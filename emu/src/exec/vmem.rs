@@ -23,8 +23,9 @@ struct Data {
     /// Bytes of a narrow access, 0 for whole words.
     small: u32,
     signed: bool,
-    /// The half of the register that a 16-bit access uses; the other half is kept.
+    /// The half of the register that a 16-bit access uses; the other half is kept, or cleared where `clears`.
     half: Option<bool>,
+    clears: bool,
 }
 
 fn data_of(suffix: &str) -> Option<Data> {
@@ -33,12 +34,14 @@ fn data_of(suffix: &str) -> Option<Data> {
         small: 0,
         signed: false,
         half: None,
+        clears: false,
     };
     let small = |small, signed, half| Data {
         words: 1,
         small,
         signed,
         half,
+        clears: false,
     };
     Some(match suffix {
         "dword" | "b32" => words(1),
@@ -285,6 +288,7 @@ fn load(b: &Build<'_>, form: Form, data: Data) -> Result<Exec, String> {
     if let (Some(half), None) = (b.operand(0)?.half, data.half) {
         data.half = Some(half);
     }
+    data.clears = b.arch.d16_loads_clear;
     let address = address(b, form, 1, 2)?;
     let size = if data.small != 0 {
         data.small
@@ -323,7 +327,7 @@ fn put(w: &mut Wave, target: u16, lane: usize, data: Data, words: &mut [u32; 4])
             (2, true) => words[0] as u16 as i16 as i32 as u32,
             _ => words[0],
         };
-        let old = w.v[target as usize][lane];
+        let old = if data.clears { 0 } else { w.v[target as usize][lane] };
         words[0] = match data.half {
             None => value,
             Some(false) => old & 0xffff_0000 | value & 0xffff,
