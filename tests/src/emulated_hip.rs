@@ -17,7 +17,8 @@ use crate::graphc_binary;
 
 /// The library in a folder of its own, under the name that ROCm gives it.
 pub struct EmulatedHip {
-    folder: TempDir,
+    folder: PathBuf,
+    _kept: Option<TempDir>,
     variables: Vec<(String, String)>,
 }
 
@@ -57,30 +58,35 @@ impl EmulatedHip {
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::copy(library, folder.path().join("libamdhip64.so.7")).expect("copied");
+        let name = folder.path().join("libamdhip64.so.7");
+        std::fs::copy(library, &name).expect("copied");
+        // hiprtc asks for it by this name when it is to find out what the device is.
+        std::os::unix::fs::symlink(name, folder.path().join("libamdhip64.so")).expect("linked");
         let mut all: Vec<(String, String)> = variables.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
         if let Some(wrapper) = wrapper {
             let words = format!("{} {} __disassembler", wrapper.display(), binary.display());
             all.push(("GRAPHC_EMU_DISASSEMBLER".into(), words));
         }
-        Some(EmulatedHip { folder, variables: all })
+        Some(EmulatedHip {
+            folder: folder.path().to_owned(),
+            _kept: Some(folder),
+            variables: all,
+        })
     }
 
-    /// As [`EmulatedHip::new`] where comgr is on the loader's path, as inside a sysroot.
-    ///
-    /// # Panics
-    /// When the library is not built, or no folder can be made.
-    pub fn native(variables: &[(&str, &str)]) -> EmulatedHip {
-        let folder = tempfile::tempdir().expect("a folder");
-        let library = built().expect("the emulated HIP library is built with the tests");
-        std::fs::copy(library, folder.path().join("libamdhip64.so.7")).expect("copied");
-        let variables = variables.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
-        EmulatedHip { folder, variables }
+    /// The library in a folder that [`EmulatedHip::new`] made in another process, where comgr is on the loader's path: inside a
+    /// sysroot.
+    pub fn at(folder: PathBuf, variables: &[(&str, &str)]) -> EmulatedHip {
+        EmulatedHip {
+            folder,
+            _kept: None,
+            variables: variables.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),
+        }
     }
 
     /// The folder that holds the library.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     /// Opens a device in this process.

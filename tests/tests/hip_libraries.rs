@@ -1,6 +1,7 @@
-//! Vendor libraries under the runtime: plans that call the real rocBLAS, whose own kernels run on the emulated gfx90a.
+//! Vendor libraries under the runtime: plans that call the real rocBLAS and MIOpen, whose own kernels run on the
+//! emulated gfx90a.
 //!
-//! rocBLAS is looked for in the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
+//! They are looked for in the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
 //! that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print `skipped: …` and pass.
 
 use std::path::PathBuf;
@@ -16,27 +17,34 @@ use graphc::runtime::{Executable, LoadOptions, Profile, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, compile_here};
 use graphc_tests::reference::{Tensors, assert_matches};
 
-/// Set in the process that runs inside the sysroot.
+/// The folder of the HIP library, in the process that runs inside the sysroot.
 const INSIDE: &str = "GRAPHC_TEST_INSIDE";
 
-/// Runs a test inside the sysroot, as a process of its own; true in that process.
-fn inside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
+/// Where MIOpen keeps what it compiled.
+const TMP: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Runs a test inside the sysroot, as a process of its own; there it gives the HIP library with these variables.
+fn inside(test: &str, variables: &[(&str, &str)]) -> Option<EmulatedHip> {
+    if let Some(folder) = std::env::var_os(INSIDE) {
+        return Some(EmulatedHip::at(folder.into(), variables));
     }
     let named = std::env::var_os("GRAPHC_ROCM_LIBS").map(PathBuf::from);
     let root = named.unwrap_or_else(|| PathBuf::from("/opt/graphc-rocm-libs"));
     let libraries = root.join("usr/lib/x86_64-linux-gnu");
     let run = root.join("rocm-run");
-    if !run.is_file() || !libraries.join("librocblas.so").exists() {
+    if !run.is_file() || !libraries.join("librocblas.so").exists() || !libraries.join("libMIOpen.so").exists() {
         println!(
-            "skipped: no rocBLAS in {root}; LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh {root} sets it up",
+            "skipped: no rocBLAS and MIOpen in {root}; LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh {root} sets them up",
             root = root.display()
         );
-        return false;
+        return None;
     }
+    let hip = EmulatedHip::new(&[])?;
+    let folder = hip.folder().display().to_string();
     let output = Command::new(run)
-        .args(["env", &format!("{INSIDE}=1")])
+        .arg("env")
+        .args([format!("{INSIDE}={folder}"), format!("LD_LIBRARY_PATH={folder}")])
+        .args(["MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"].map(|name| format!("{name}={TMP}/miopen")))
         .arg(std::env::current_exe().expect("a test knows its own path"))
         .args(["--exact", test, "--nocapture"])
         .output()
@@ -44,7 +52,7 @@ fn inside(test: &str) -> bool {
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("1 passed") && !said.contains("skipped:"), "{said}");
-    false
+    None
 }
 
 /// Numbers that are small multiples of a quarter: products and sums of them are exact in f32.
@@ -154,9 +162,12 @@ fn calls(graph: &Graph) -> Program {
 
 #[test]
 fn products_by_rocblas_are_what_the_evaluator_says() {
-    if !inside("products_by_rocblas_are_what_the_evaluator_says") {
+    let Some(hip) = inside(
+        "products_by_rocblas_are_what_the_evaluator_says",
+        &[("GRAPHC_EMU_ARCH", "gfx90a")],
+    ) else {
         return;
-    }
+    };
     let mut body = String::new();
     let (mut returns, mut inputs) = (Vec::new(), Tensors::new());
     for (index, case) in CASES.iter().enumerate() {
@@ -174,7 +185,6 @@ fn products_by_rocblas_are_what_the_evaluator_says() {
     );
     let graph = parse::parse(&model).expect("parses");
     let want = eval::evaluate(&graph, &inputs).expect("evaluates");
-    let hip = EmulatedHip::native(&[("GRAPHC_EMU_ARCH", "gfx90a")]);
     let device = hip.open(0).expect("a device");
     let program = Arc::new(calls(&graph));
     let executable = Executable::load_on(&device, program, 0, &LoadOptions::default()).expect("loads");
@@ -189,12 +199,81 @@ fn products_by_rocblas_are_what_the_evaluator_says() {
     }
 }
 
+/// Convolutions as calls: input, filter, flags.
+const CONVOLUTIONS: &[(&str, DType, &[usize], &[usize], &str)] = &[
+    (
+        "plain",
+        DType::F32,
+        &[1, 4, 10, 12],
+        &[8, 4, 3, 3],
+        "{pad_low=[1, 1], pad_high=[1, 1]}",
+    ),
+    ("strided", DType::F32, &[2, 4, 9, 9], &[8, 4, 3, 3], "{strides=[2, 2]}"),
+    ("pointwise", DType::F32, &[1, 16, 6, 6], &[8, 16, 1, 1], ""),
+    ("grouped", DType::F32, &[1, 8, 8, 8], &[8, 4, 3, 3], "{groups=2}"),
+    (
+        "channels_last",
+        DType::F32,
+        &[1, 8, 8, 8],
+        &[16, 3, 3, 8],
+        "{pad_low=[1, 1], pad_high=[1, 1], channels_last}",
+    ),
+    (
+        "half",
+        DType::F16,
+        &[1, 8, 8, 8],
+        &[16, 8, 3, 3],
+        "{pad_low=[1, 1], pad_high=[1, 1]}",
+    ),
+];
+
+#[test]
+fn convolutions_by_miopen_are_what_the_evaluator_says() {
+    let Some(hip) = inside(
+        "convolutions_by_miopen_are_what_the_evaluator_says",
+        &[("GRAPHC_EMU_ARCH", "gfx90a")],
+    ) else {
+        return;
+    };
+    let device = hip.open(0).expect("a device");
+    let mut wrong = Vec::new();
+    for (index, (name, dtype, input, filter, flags)) in CONVOLUTIONS.iter().enumerate() {
+        let model = format!(
+            "graph @convolution stage=core {{\n  x = input \"x\" : {}\n  w = input \"w\" : {}\n  y = miopen_conv x, w {flags}\n  \
+             return y as \"y\"\n}}\n",
+            text(*dtype, input),
+            text(*dtype, filter)
+        );
+        let graph = parse::parse(&model).expect("parses");
+        let inputs = Tensors::from([
+            ("x".to_owned(), tensor(*dtype, input, index)),
+            ("w".to_owned(), tensor(*dtype, filter, index + 1)),
+        ]);
+        let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+        let run = Executable::load_on(&device, Arc::new(calls(&graph)), 0, &LoadOptions::default())
+            .and_then(|executable| executable.run(&inputs));
+        match run {
+            // Winograd's sums are not exact.
+            Ok(got) => {
+                let d = graphc::compare::compare(&got["y"], &want["y"], 1e-3, 1e-3).expect("same shape");
+                println!("{name}: worst error {:.1e}", d.max_abs);
+                if !d.is_within() {
+                    wrong.push(format!("{name}: {d:?}"));
+                }
+            }
+            Err(error) => wrong.push(format!("{name}: {error}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 /// A model whose product is routed: rocBLAS and a generated kernel in one plan, two sizes from one load, several threads.
 #[test]
 fn a_routed_model_runs_end_to_end() {
-    if !inside("a_routed_model_runs_end_to_end") {
+    let variables = [("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "3")];
+    let Some(hip) = inside("a_routed_model_runs_end_to_end", &variables) else {
         return;
-    }
+    };
     let text = "graph @routed stage=import {
         symbol n: 1..2048 hint 1024
         x = input \"x\" : f32[n, 64]
@@ -213,7 +292,6 @@ fn a_routed_model_runs_end_to_end() {
     let (launches, calls) = program.variants[0].plan.launches();
     assert!(launches >= 1 && calls == 1, "{}", program.variants[0].plan);
     compile_here(&mut program);
-    let hip = EmulatedHip::native(&[("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "3")]);
     let device = hip.open(0).expect("a device");
     let executable = Executable::load_on(&device, Arc::new(program), 0, &LoadOptions::default()).expect("loads");
     std::thread::scope(|scope| {
@@ -232,6 +310,39 @@ fn a_routed_model_runs_end_to_end() {
             });
         }
     });
+}
+
+/// A model whose convolution is routed, between generated kernels.
+#[test]
+fn a_routed_convolution_runs_end_to_end() {
+    let Some(hip) = inside("a_routed_convolution_runs_end_to_end", &[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let text = "graph @routed stage=import {
+        symbol n: 1..4096 hint 1024
+        x = input \"x\" : f32[n, 12, 12, 32]
+        v = constant random(seed=3, scale=0.1) : f32[64, 3, 3, 32]
+        a = tanh x
+        b = conv a, v {pad_low=[1, 1], pad_high=[1, 1], channels_last}
+        c = reduce b {op=mean, axes=[1, 2]}
+        return c as \"y\"
+    }";
+    let graph = parse::parse(text).expect("parses");
+    let target: Target = "gfx90a".parse().expect("a target");
+    let mut program = build(&graph, &BuildOptions::new(vec![target], OptLevel::O2))
+        .expect("builds")
+        .program;
+    let (launches, calls) = program.variants[0].plan.launches();
+    assert!(launches >= 2 && calls == 1, "{}", program.variants[0].plan);
+    compile_here(&mut program);
+    let device = hip.open(0).expect("a device");
+    let executable = Executable::load_on(&device, Arc::new(program), 0, &LoadOptions::default()).expect("loads");
+    for n in [1usize, 3] {
+        let inputs = Tensors::from([("x".to_owned(), tensor(DType::F32, &[n, 12, 12, 32], n))]);
+        let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+        let got = executable.run(&inputs).expect("runs");
+        assert_matches(&got, &want, DType::F32, &format!("{n} images"));
+    }
 }
 
 /// Outside of the sysroot there is no rocBLAS: loading says so, with every place and the way out.

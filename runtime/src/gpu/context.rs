@@ -6,7 +6,8 @@ use ir::entity::{Entity, Table};
 use ir::plan::{LaneId, Plan, StepId};
 
 use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream};
-use super::prepare::Prepared;
+use super::prepare::{Enqueue, Prepared};
+use super::run::describe;
 use crate::error::RuntimeError;
 use crate::library::{Handles, Libraries};
 
@@ -22,6 +23,8 @@ pub(super) struct Context {
     pub times: Vec<(Event, Event)>,
     arena: Option<DeviceMemory>,
     staging: Option<PinnedMemory>,
+    /// For the library calls of each lane, which run one after the other.
+    workspaces: Table<LaneId, Option<DeviceMemory>>,
 }
 
 impl Context {
@@ -48,6 +51,7 @@ impl Context {
             times: Vec::new(),
             arena: None,
             staging: None,
+            workspaces: plan.lanes.keys().map(|_| None).collect(),
         })
     }
 
@@ -62,6 +66,18 @@ impl Context {
         if staging > 0 && self.staging.as_ref().is_none_or(|memory| memory.bytes < staging) {
             self.staging = None;
             self.staging = Some(gpu.allocate_pinned(staging, "inputs and outputs on the host", peak)?);
+        }
+        for (index, step) in prepared.steps.iter().enumerate() {
+            let Enqueue::Call { call, .. } = &step.work else {
+                continue;
+            };
+            let at = describe(StepId::new(index), step);
+            let bytes = self.handles.ready(call, self.lanes[step.lane].raw(), &at)?;
+            let workspace = &mut self.workspaces[step.lane];
+            if bytes > 0 && workspace.as_ref().is_none_or(|memory| memory.bytes < bytes) {
+                *workspace = None;
+                *workspace = Some(gpu.allocate(bytes, &format!("the workspace of {at}"), peak)?);
+            }
         }
         Ok(())
     }
@@ -78,6 +94,11 @@ impl Context {
     pub fn bases(&self) -> (u64, u64) {
         let arena = self.arena.as_ref().map_or(0, |arena| arena.address);
         (arena, self.staging.as_ref().map_or(0, |memory| memory.address(0)))
+    }
+
+    /// Where the workspace of a lane's calls begins.
+    pub fn workspace(&self, lane: LaneId) -> u64 {
+        self.workspaces[lane].as_ref().map_or(0, |memory| memory.address)
     }
 
     /// Writes an input; no work may be under way.

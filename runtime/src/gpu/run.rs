@@ -80,7 +80,9 @@ pub(super) fn run(
             Enqueue::Call { call, buffers } => {
                 let addresses: smallvec::SmallVec<[u64; 8]> =
                     buffers.iter().map(|spot| spot.address(arena, staging)).collect();
-                context.handles.enqueue(call, &addresses, lane.raw(), at)?;
+                context
+                    .handles
+                    .enqueue(call, &addresses, context.workspace(step.lane), lane.raw(), at)?;
             }
         }
         if let Some((_, stop)) = times {
@@ -131,7 +133,7 @@ fn join(gpu: &Gpu, context: &Context, steps: usize) -> Result<(), RuntimeError> 
 }
 
 /// Names a step for errors.
-fn describe(id: StepId, step: &StepExec) -> String {
+pub(super) fn describe(id: StepId, step: &StepExec) -> String {
     match step.work {
         Enqueue::Launch { .. } => format!("step {id}, kernel {}", step.name),
         _ => format!("step {id}, {}", step.name),

@@ -3,6 +3,7 @@
 //! Opening comes with loading, and only for the libraries that the plan calls; a GPU must have been found before, since some of
 //! them end the process where there is none. A call is prepared once for each set of sizes; a run enqueues it.
 
+mod miopen;
 mod rocblas;
 
 use std::sync::Arc;
@@ -20,18 +21,21 @@ use crate::gpu::driver::RawStream;
 #[derive(Default)]
 pub(crate) struct Libraries {
     rocblas: Option<Arc<rocblas::Rocblas>>,
+    miopen: Option<Arc<miopen::Miopen>>,
 }
 
 /// What a run has to itself of them.
 #[derive(Default)]
 pub(crate) struct Handles {
     rocblas: Option<rocblas::Handle>,
+    miopen: Option<miopen::Handle>,
 }
 
 /// A call at one set of sizes.
 #[derive(Debug)]
 pub(crate) enum Call {
     Gemm(rocblas::Gemm),
+    Conv(miopen::Conv),
 }
 
 impl Libraries {
@@ -53,6 +57,11 @@ impl Libraries {
                         libraries.rocblas = Some(Arc::new(rocblas::Rocblas::open(search, &at, device)?));
                     }
                 }
+                (Library::MiOpen, LibraryOp::Conv(_)) => {
+                    if libraries.miopen.is_none() {
+                        libraries.miopen = Some(Arc::new(miopen::Miopen::open(search, &at, device)?));
+                    }
+                }
                 _ => return Err(unsupported(call, &at)),
             }
         }
@@ -63,6 +72,7 @@ impl Libraries {
     pub fn handles(&self) -> Result<Handles, RuntimeError> {
         Ok(Handles {
             rocblas: self.rocblas.as_ref().map(rocblas::Handle::new).transpose()?,
+            miopen: self.miopen.as_ref().map(miopen::Handle::new).transpose()?,
         })
     }
 
@@ -79,26 +89,48 @@ impl Libraries {
             (LibraryOp::Gemm { contract, .. }, [lhs, rhs], [result]) => {
                 Ok(rocblas::Gemm::new(contract, lhs, rhs, result, bindings, at)?.map(Call::Gemm))
             }
+            (LibraryOp::Conv(conv), [input, filter], [result]) => {
+                Ok(miopen::Conv::new(conv, input, filter, result, bindings, at)?.map(Call::Conv))
+            }
             _ => Err(unsupported(call, at)),
         }
     }
 }
 
 impl Handles {
-    /// Enqueues a call on a stream. `buffers` are addresses in the order of [`Libraries::prepare`].
+    /// Does what a call needs done once on these handles; returns the bytes of workspace that it takes.
+    pub fn ready(&mut self, call: &Call, stream: RawStream, at: &str) -> Result<usize, RuntimeError> {
+        match (call, &mut self.miopen) {
+            (Call::Conv(conv), Some(handle)) => handle.ready(conv, stream, at),
+            // rocBLAS has memory of its own for each handle.
+            _ => Ok(0),
+        }
+    }
+
+    /// Enqueues a call that was made [`ready`](Handles::ready) on a stream. `buffers` are addresses in the order of
+    /// [`Libraries::prepare`]; the workspace has the bytes that the call takes.
     pub fn enqueue(
         &self,
         call: &Call,
         buffers: &[u64],
+        workspace: u64,
         stream: RawStream,
         at: impl Fn() -> String,
     ) -> Result<(), RuntimeError> {
-        match (call, &self.rocblas, buffers) {
-            (Call::Gemm(gemm), Some(handle), [lhs, rhs, result, ..]) => {
-                handle.gemm(gemm, *lhs, *rhs, *result, stream, at)
+        match (call, buffers) {
+            (Call::Gemm(gemm), &[lhs, rhs, result, ..]) => {
+                if let Some(handle) = &self.rocblas {
+                    return handle.gemm(gemm, lhs, rhs, result, stream, at);
+                }
             }
-            _ => Err(RuntimeError::Program(format!("{}: a call without its library", at()))),
+            (Call::Conv(conv), &[input, filter, result, ..]) => {
+                if let Some(handle) = &self.miopen {
+                    return handle.conv(conv, [input, filter, result], workspace, stream, &at());
+                }
+            }
+            _ => {}
         }
+        Err(RuntimeError::Program(format!("{}: a call without its library", at())))
     }
 }
 

@@ -1,0 +1,457 @@
+//! MIOpen: convolutions in immediate mode (`miopenConvolutionForwardImmediate`).
+//!
+//! Immediate mode takes what MIOpen's shipped databases and heuristics rank first, without timing anything: nothing is measured
+//! behind the caller's back, and the same sizes get the same solution. Its kernels are compiled when a context is first fitted
+//! to the sizes, and kept by MIOpen where its own settings say.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use dylib::Search;
+use ir::dim::Bindings;
+use ir::op::{Conv as ConvOp, Layout};
+use ir::{DType, TensorType};
+use miopen_sys::{
+    Loaded, MiopenLibrary, miopenConvSolution_t, miopenConvolutionDescriptor_t, miopenConvolutionMode_t,
+    miopenDataType_t, miopenHandle_t, miopenStatus_t, miopenTensorDescriptor_t,
+};
+
+use crate::error::RuntimeError;
+use crate::gpu::driver::RawStream;
+
+/// The library.
+pub(crate) struct Miopen {
+    api: Loaded<MiopenLibrary>,
+    device: String,
+}
+
+impl Miopen {
+    /// Opens MIOpen. A GPU must have been found.
+    pub fn open(search: &Search, at: &str, device: &str) -> Result<Miopen, RuntimeError> {
+        match miopen_sys::load(search) {
+            Ok(api) => Ok(Miopen {
+                api,
+                device: device.to_owned(),
+            }),
+            Err(error) => Err(RuntimeError::NotAvailable {
+                what: format!("MIOpen, which {at} calls,"),
+                reason: format!(
+                    "{error}\ninstall it, or compile with --no-libraries, and its convolutions are generated kernels"
+                ),
+            }),
+        }
+    }
+
+    fn check(&self, call: &str, status: miopenStatus_t, at: &str) -> Result<(), RuntimeError> {
+        if status == miopenStatus_t::miopenStatusSuccess {
+            return Ok(());
+        }
+        // SAFETY: the function gives a static string for every number.
+        let text = unsafe { self.api.miopenGetErrorString(status) };
+        let code = if text.is_null() {
+            format!("status {}", status.0)
+        } else {
+            // SAFETY: not null, and ends in a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        Err(RuntimeError::Device {
+            device: self.device.clone(),
+            call: call.to_owned(),
+            code,
+            message: format!("from {}", self.api.path.display()),
+            at: at.to_owned(),
+        })
+    }
+}
+
+/// A tensor as MIOpen describes it: sizes in the order N, C, H, W (filters O, I, H, W) and the stride of each in elements.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Tensor {
+    sizes: [c_int; 4],
+    strides: [c_int; 4],
+}
+
+/// A convolution at some sizes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Conv {
+    dtype: DType,
+    input: Tensor,
+    filter: Tensor,
+    result: Tensor,
+    pads: [c_int; 2],
+    strides: [c_int; 2],
+    dilations: [c_int; 2],
+    groups: c_int,
+}
+
+impl Conv {
+    /// Restates a convolution at some sizes; None where the result has no elements.
+    ///
+    /// # Errors
+    /// What MIOpen is not asked for here: other types, ranks, one-sided padding, transposed convolutions.
+    pub fn new(
+        conv: &ConvOp,
+        input: &TensorType,
+        filter: &TensorType,
+        result: &TensorType,
+        bindings: &Bindings,
+        at: &str,
+    ) -> Result<Option<Conv>, RuntimeError> {
+        let refuse = |what: String| RuntimeError::Unsupported {
+            what: format!("miopen_conv of {what}"),
+            at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
+        };
+        let typed = matches!(input.dtype, DType::F32 | DType::F16 | DType::BF16);
+        if !typed || filter.dtype != input.dtype || result.dtype != input.dtype {
+            return Err(refuse(format!("{input} and {filter} to {result}")));
+        }
+        let window = &conv.window;
+        if conv.transposed.is_some() || window.pad_low != window.pad_high {
+            return Err(refuse(format!("a window with {window:?}")));
+        }
+        let small = |size: i64| c_int::try_from(size).map_err(|_| refuse(format!("a size of {size}")));
+        let pair = |list: &[i64]| -> Result<[c_int; 2], RuntimeError> {
+            match list {
+                [h, w] => Ok([small(*h)?, small(*w)?]),
+                _ => Err(refuse(format!("{} spatial axes", list.len()))),
+            }
+        };
+        let tensor = |ty: &TensorType| -> Result<Tensor, RuntimeError> {
+            let shape = ty.shape.eval(bindings)?;
+            let &[a, b, c, d] = shape.as_slice() else {
+                return Err(refuse(ty.to_string()));
+            };
+            // Sizes in MIOpen's order, with the strides that the layout gives them.
+            let (sizes, strides) = match conv.layout {
+                Layout::ChannelsFirst => ([a, b, c, d], [b * c * d, c * d, d, 1]),
+                Layout::ChannelsLast => ([a, d, b, c], [b * c * d, 1, c * d, d]),
+            };
+            let word = |four: [i64; 4]| -> Result<[c_int; 4], RuntimeError> {
+                Ok([small(four[0])?, small(four[1])?, small(four[2])?, small(four[3])?])
+            };
+            Ok(Tensor {
+                sizes: word(sizes)?,
+                strides: word(strides)?,
+            })
+        };
+        let made = Conv {
+            dtype: input.dtype,
+            input: tensor(input)?,
+            filter: tensor(filter)?,
+            result: tensor(result)?,
+            pads: pair(&window.pad_low)?,
+            strides: pair(&window.strides)?,
+            dilations: pair(&window.dilations)?,
+            groups: small(conv.groups)?,
+        };
+        Ok((!made.result.sizes.contains(&0)).then_some(made))
+    }
+}
+
+/// A handle, which serves one run at a time, and the convolutions that were made ready on it.
+pub(crate) struct Handle {
+    ready: HashMap<Conv, Ready>,
+    library: Arc<Miopen>,
+    raw: miopenHandle_t,
+}
+
+// SAFETY: a handle may be used by any thread, one at a time; whoever runs has its context to itself.
+unsafe impl Send for Handle {}
+
+/// A convolution with its solution chosen and compiled.
+struct Ready {
+    descriptors: Descriptors,
+    solution: u64,
+    workspace: usize,
+}
+
+impl Handle {
+    /// Makes a handle for the device that the thread has entered.
+    pub fn new(library: &Arc<Miopen>) -> Result<Handle, RuntimeError> {
+        let mut raw = null_mut();
+        // SAFETY: a place for the result; there is a device.
+        let status = unsafe { library.api.miopenCreate(&mut raw) };
+        library.check("miopenCreate", status, "loading the program")?;
+        Ok(Handle {
+            ready: HashMap::new(),
+            library: library.clone(),
+            raw,
+        })
+    }
+
+    /// Chooses and compiles a solution, unless that was done; returns the bytes of workspace that it takes.
+    pub fn ready(&mut self, conv: &Conv, stream: RawStream, at: &str) -> Result<usize, RuntimeError> {
+        if let Some(ready) = self.ready.get(conv) {
+            return Ok(ready.workspace);
+        }
+        self.set_stream(stream, at)?;
+        let library = self.library.clone();
+        let api = &library.api;
+        let descriptors = Descriptors::new(&library, conv, at)?;
+        let [x, w, y] = descriptors.tensors;
+        let c = descriptors.convolution;
+        let mut count = 0;
+        // SAFETY: handle and descriptors are alive; a place for the result.
+        let status = unsafe { api.miopenConvolutionForwardGetSolutionCount(self.raw, w, x, c, y, &mut count) };
+        library.check("miopenConvolutionForwardGetSolutionCount", status, at)?;
+        let none = miopenConvSolution_t {
+            time: 0.0,
+            workspace_size: 0,
+            solution_id: 0,
+            algorithm: miopen_sys::miopenConvAlgorithm_t(0),
+        };
+        let mut solutions = vec![none; count.max(1)];
+        let mut filled = 0;
+        // SAFETY: as above, and room for as many solutions as are said.
+        let status = unsafe {
+            api.miopenConvolutionForwardGetSolution(
+                self.raw,
+                w,
+                x,
+                c,
+                y,
+                solutions.len(),
+                &mut filled,
+                solutions.as_mut_ptr(),
+            )
+        };
+        library.check("miopenConvolutionForwardGetSolution", status, at)?;
+        solutions.truncate(filled);
+        // They come ranked. One whose kernel does not compile here makes room for the next.
+        let mut refused = None;
+        for solution in solutions {
+            let id = solution.solution_id;
+            // SAFETY: as above.
+            let status = unsafe { api.miopenConvolutionForwardCompileSolution(self.raw, w, x, c, y, id) };
+            match library.check("miopenConvolutionForwardCompileSolution", status, at) {
+                Ok(()) => {
+                    let mut workspace = 0;
+                    // SAFETY: as above; a place for the result.
+                    let status = unsafe {
+                        api.miopenConvolutionForwardGetSolutionWorkspaceSize(self.raw, w, x, c, y, id, &mut workspace)
+                    };
+                    library.check("miopenConvolutionForwardGetSolutionWorkspaceSize", status, at)?;
+                    let ready = Ready {
+                        descriptors,
+                        solution: id,
+                        workspace,
+                    };
+                    self.ready.insert(conv.clone(), ready);
+                    return Ok(workspace);
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| RuntimeError::Unsupported {
+            what: "miopen_conv: MIOpen has no solution for this convolution".into(),
+            at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
+        }))
+    }
+
+    fn set_stream(&self, stream: RawStream, at: &str) -> Result<(), RuntimeError> {
+        // SAFETY: the handle and the stream are alive and of one device.
+        let status = unsafe { self.library.api.miopenSetStream(self.raw, stream.0.cast()) };
+        self.library.check("miopenSetStream", status, at)
+    }
+
+    /// Enqueues a convolution that was made ready. The workspace has at least the bytes that it takes.
+    pub fn conv(
+        &self,
+        conv: &Conv,
+        [input, filter, result]: [u64; 3],
+        workspace: u64,
+        stream: RawStream,
+        at: &str,
+    ) -> Result<(), RuntimeError> {
+        let Some(ready) = self.ready.get(conv) else {
+            return Err(RuntimeError::Program(format!(
+                "{at}: a convolution that was not made ready"
+            )));
+        };
+        self.set_stream(stream, at)?;
+        let [x, w, y] = ready.descriptors.tensors;
+        // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors say, until the
+        // run was waited for.
+        let status = unsafe {
+            self.library.api.miopenConvolutionForwardImmediate(
+                self.raw,
+                w,
+                filter as *const c_void,
+                x,
+                input as *const c_void,
+                ready.descriptors.convolution,
+                y,
+                result as *mut c_void,
+                if ready.workspace == 0 {
+                    null_mut()
+                } else {
+                    workspace as *mut c_void
+                },
+                ready.workspace,
+                ready.solution,
+            )
+        };
+        self.library.check("miopenConvolutionForwardImmediate", status, at)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.ready.clear();
+        // SAFETY: the handle is this value's own, and this is its end. A failure leaves nothing to do.
+        let _ = unsafe { self.library.api.miopenDestroy(self.raw) };
+    }
+}
+
+/// MIOpen's descriptions of one convolution; null where not made yet.
+struct Descriptors {
+    library: Arc<Miopen>,
+    /// Of the input, the filter, the result.
+    tensors: [miopenTensorDescriptor_t; 3],
+    convolution: miopenConvolutionDescriptor_t,
+}
+
+impl Descriptors {
+    fn new(library: &Arc<Miopen>, conv: &Conv, at: &str) -> Result<Descriptors, RuntimeError> {
+        let mut made = Descriptors {
+            library: library.clone(),
+            tensors: [null_mut(); 3],
+            convolution: null_mut(),
+        };
+        let api = &library.api;
+        let dtype = match conv.dtype {
+            DType::F16 => miopenDataType_t::miopenHalf,
+            DType::BF16 => miopenDataType_t::miopenBFloat16,
+            _ => miopenDataType_t::miopenFloat,
+        };
+        for (descriptor, tensor) in made.tensors.iter_mut().zip([&conv.input, &conv.filter, &conv.result]) {
+            // SAFETY: a place for the result.
+            let status = unsafe { api.miopenCreateTensorDescriptor(descriptor) };
+            library.check("miopenCreateTensorDescriptor", status, at)?;
+            let (sizes, strides) = (tensor.sizes.as_ptr(), tensor.strides.as_ptr());
+            // SAFETY: a descriptor that was made, and four sizes and strides.
+            let status = unsafe { api.miopenSetTensorDescriptor(*descriptor, dtype, 4, sizes, strides) };
+            library.check("miopenSetTensorDescriptor", status, at)?;
+        }
+        // SAFETY: a place for the result.
+        let status = unsafe { api.miopenCreateConvolutionDescriptor(&mut made.convolution) };
+        library.check("miopenCreateConvolutionDescriptor", status, at)?;
+        // SAFETY: a descriptor that was made, and two numbers of each kind.
+        let status = unsafe {
+            api.miopenInitConvolutionNdDescriptor(
+                made.convolution,
+                2,
+                conv.pads.as_ptr(),
+                conv.strides.as_ptr(),
+                conv.dilations.as_ptr(),
+                miopenConvolutionMode_t::miopenConvolution,
+            )
+        };
+        library.check("miopenInitConvolutionNdDescriptor", status, at)?;
+        // SAFETY: as above.
+        let status = unsafe { api.miopenSetConvolutionGroupCount(made.convolution, conv.groups) };
+        library.check("miopenSetConvolutionGroupCount", status, at)?;
+        Ok(made)
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        let api = &self.library.api;
+        for descriptor in self.tensors.into_iter().filter(|d| !d.is_null()) {
+            // SAFETY: this value's own, and this is its end. A failure leaves nothing to do.
+            let _ = unsafe { api.miopenDestroyTensorDescriptor(descriptor) };
+        }
+        if !self.convolution.is_null() {
+            // SAFETY: as above.
+            let _ = unsafe { api.miopenDestroyConvolutionDescriptor(self.convolution) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ir::op::Window;
+
+    fn conv(
+        layout: Layout,
+        window: Window,
+        input: &[i64],
+        filter: &[i64],
+        result: &[i64],
+    ) -> Result<Option<Conv>, RuntimeError> {
+        let ty = |shape: &[i64]| TensorType::new(DType::F32, shape.to_vec());
+        let op = ConvOp {
+            window,
+            groups: 1,
+            layout,
+            transposed: None,
+            out: DType::F32,
+        };
+        Conv::new(&op, &ty(input), &ty(filter), &ty(result), &Bindings::default(), "s0")
+    }
+
+    #[test]
+    fn layouts_are_strides() {
+        let first = conv(
+            Layout::ChannelsFirst,
+            Window::unit(2),
+            &[2, 3, 8, 9],
+            &[4, 3, 1, 1],
+            &[2, 4, 8, 9],
+        );
+        let first = first.unwrap().unwrap();
+        assert_eq!(
+            (first.input.sizes, first.input.strides),
+            ([2, 3, 8, 9], [216, 72, 9, 1])
+        );
+        let last = conv(
+            Layout::ChannelsLast,
+            Window::unit(2),
+            &[2, 8, 9, 3],
+            &[4, 1, 1, 3],
+            &[2, 8, 9, 4],
+        );
+        let last = last.unwrap().unwrap();
+        assert_eq!(last.input.sizes, first.input.sizes);
+        assert_eq!(last.input.strides, [216, 1, 27, 3]);
+        assert_eq!((last.filter.sizes, last.filter.strides), ([4, 3, 1, 1], [3, 1, 3, 3]));
+        let empty = conv(
+            Layout::ChannelsFirst,
+            Window::unit(2),
+            &[0, 3, 8, 9],
+            &[4, 3, 1, 1],
+            &[0, 4, 8, 9],
+        );
+        assert_eq!(empty.unwrap(), None);
+    }
+
+    #[test]
+    fn what_it_does_not_take_is_refused_with_the_way_out() {
+        let window = Window {
+            pad_low: vec![1, 0],
+            ..Window::unit(2)
+        };
+        let error = conv(
+            Layout::ChannelsFirst,
+            window,
+            &[2, 3, 8, 9],
+            &[4, 3, 2, 1],
+            &[2, 4, 8, 9],
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("--no-libraries"), "{error}");
+        let line = conv(
+            Layout::ChannelsFirst,
+            Window::unit(1),
+            &[2, 3, 8],
+            &[4, 3, 1],
+            &[2, 4, 8],
+        )
+        .unwrap_err();
+        assert!(line.to_string().contains("miopen_conv"), "{line}");
+    }
+}
