@@ -158,11 +158,8 @@ impl Lt {
     fn set<V>(&self, function: &str, object: Object, attribute: c_int, value: V) {
         let call: SetAttribute = self.rocm.symbol(function);
         // SAFETY: a value of the attribute's own type.
-        assert_eq!(
-            unsafe { call(object, attribute, (&raw const value).cast(), size_of::<V>()) },
-            OK,
-            "{attribute}"
-        );
+        let status = unsafe { call(object, attribute, (&raw const value).cast(), size_of::<V>()) };
+        assert_eq!(status, OK, "{function}: {attribute}");
     }
 
     fn layout<T: Typed>(&self, matrix: &Matrix<T>, columns: usize, batch: usize) -> Object {
@@ -170,10 +167,8 @@ impl Lt {
         let create: CreateLayout = self.rocm.symbol("hipblasLtMatrixLayoutCreate");
         let (rows, stride) = (matrix.rows as u64, matrix.stride as i64);
         // SAFETY: a place for the result.
-        assert_eq!(
-            unsafe { create(&mut layout, T::TYPE, rows, columns as u64, stride) },
-            OK
-        );
+        let status = unsafe { create(&mut layout, T::TYPE, rows, columns as u64, stride) };
+        assert_eq!(status, OK);
         if batch > 1 {
             let set = "hipblasLtMatrixLayoutSetAttribute";
             self.set(set, layout, BATCH_COUNT, batch as i32);
