@@ -11,6 +11,7 @@ use graphc::driver::{BuildOptions, build};
 use graphc::frontend::nn::Params;
 use graphc::frontend::onnx::{ImportOptions, import};
 use graphc::frontend::weights::Weights;
+use graphc::ir::graph::parse;
 use graphc::ir::plan::{Plan, StepId, Work};
 use graphc::ir::schedule::LaneKind;
 use graphc::ir::{Graph, HostTensor, Program, Storage, Target};
@@ -145,7 +146,8 @@ fn the_shipped_model_scores_what_it_scores() {
     assert!(said(&output).contains("355 of 360"), "{}", said(&output));
 }
 
-/// MiniLM with its real weights: 16 tokens against PyTorch, 8 against the CPU device, both from one load.
+/// MiniLM with its real weights at 8 tokens against the CPU device; on the first GPU also at 16 against PyTorch, from the same
+/// load. `GRAPHC_ALL_MODELS=1` takes all four GPUs.
 #[test]
 fn minilm_at_two_sizes_from_one_load() {
     let file = repository("target/minilm/model.safetensors");
@@ -153,30 +155,39 @@ fn minilm_at_two_sizes_from_one_load() {
         println!("skipped: no MiniLM weights; scripts/fetch-minilm.sh fetches them");
         return;
     }
-    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
-        return;
-    };
-    let device = hip.open(0).expect("a device");
     let params = Params::new(Weights::open(file).expect("safetensors"));
     let graph = MiniLm::load(&params, Config::default())
         .expect("MiniLM's weights")
         .graph()
         .expect("records");
-    let program = Arc::new(program(&graph, &["gfx90a", "cpu"]));
-    let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
     let inputs = rows(&data("minilm/batch.in.npz"), 1);
     let want = rows(&data("minilm/batch.out.npz"), 1);
-    let got = executable.run(&inputs).expect("runs");
-    assert_close(&got, &want, 1e-4, "16 tokens");
     let shorter: Tensors = inputs.iter().map(|(name, t)| (name.clone(), head(t, 1, 8))).collect();
-    let cpu = OpenDevice::cpu().device;
-    let reference = load(cpu.as_ref(), &program, &LoadOptions::default()).expect("loads on the cpu");
-    let (got, want) = (
-        executable.run(&shorter).expect("runs"),
-        reference.run(&shorter).expect("runs"),
-    );
-    assert_eq!(got["last_hidden_state"].shape, [1, 8, 384]);
-    assert_close(&got, &want, 1e-4, "8 tokens");
+    let archs = if std::env::var_os("GRAPHC_ALL_MODELS").is_some() {
+        &ARCHS[..]
+    } else {
+        &["gfx90a", "gfx1100"]
+    };
+    for (index, arch) in archs.iter().enumerate() {
+        let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", arch)]) else {
+            return;
+        };
+        let device = hip.open(0).expect("a device");
+        let program = Arc::new(program(&graph, &[arch, "cpu"]));
+        let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
+        if index == 0 {
+            let got = executable.run(&inputs).expect("runs");
+            assert_close(&got, &want, 1e-4, "16 tokens");
+        }
+        let cpu = OpenDevice::cpu().device;
+        let reference = load(cpu.as_ref(), &program, &LoadOptions::default()).expect("loads on the cpu");
+        let (got, want) = (
+            executable.run(&shorter).expect("runs"),
+            reference.run(&shorter).expect("runs"),
+        );
+        assert_eq!(got["last_hidden_state"].shape, [1, 8, 384]);
+        assert_close(&got, &want, 1e-4, &format!("{arch}, 8 tokens"));
+    }
 }
 
 /// Whatever order the device chooses, the answers are the same.
@@ -382,6 +393,68 @@ fn a_fault_names_its_step_and_the_device_stays_lost() {
 }
 
 #[test]
+fn code_that_does_not_load_names_its_kernel() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx1100")]) else {
+        return;
+    };
+    let device = hip.open(0).expect("a device");
+    let good = program(&digits(), &["gfx1100", "gfx90a"]);
+    let kernel = 1;
+    let name = good.variants[0]
+        .plan
+        .kernels
+        .values()
+        .nth(kernel)
+        .expect("a kernel")
+        .name
+        .clone();
+    let set = |program: &mut Program, code: Option<Vec<u8>>| {
+        *program.variants[0].code.values_mut().nth(kernel).expect("a kernel") = code;
+    };
+    let other = good.variants[1].code.values().nth(kernel).cloned().flatten();
+    for (what, code) in [
+        ("not there", None),
+        ("another processor's", other),
+        ("noise", Some(vec![7; 400])),
+    ] {
+        let mut broken = good.clone();
+        set(&mut broken, code);
+        let error = load(&device, &Arc::new(broken), &LoadOptions::default()).expect_err(what);
+        assert!(error.to_string().contains(&name), "{what}: {error}");
+    }
+    // The device is none the worse for it.
+    let (inputs, want) = digits_case(2);
+    let executable = load(&device, &Arc::new(good), &LoadOptions::default()).expect("loads");
+    assert_close(&executable.run(&inputs).expect("runs"), &want, 1e-4, "after that");
+}
+
+#[test]
+fn sizes_of_zero_launch_nothing() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx942")]) else {
+        return;
+    };
+    let text = "graph @rows stage=import {
+        symbol n: 0..9 hint 2
+        x = input \"x\" : f32[n, 5]
+        a = exp x
+        b = reduce x {op=sum, axes=[0]}
+        return a as \"a\", b as \"b\", x as \"same\"
+    }";
+    let graph = parse::parse(text).expect("parses");
+    let device = hip.open(0).expect("a device");
+    let program = Arc::new(program(&graph, &["gfx942"]));
+    let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
+    for n in [0usize, 3, 0] {
+        let x = HostTensor::from_f32(vec![n, 5], &vec![1.5; 5 * n]).expect("fits");
+        let got = executable
+            .run(&Tensors::from([("x".to_owned(), x.clone())]))
+            .expect("runs");
+        assert_eq!((&got["same"], got["a"].shape.as_slice()), (&x, &[n, 5][..]));
+        assert_eq!(got["b"].to_f32(), [1.5 * n as f32; 5]);
+    }
+}
+
+#[test]
 fn a_device_that_goes_away_is_lost_from_then_on() {
     if faulty("lost@1000000").is_none() {
         return;
@@ -550,7 +623,7 @@ fn without_a_gpu_it_is_said_and_only_auto_takes_the_cpu() {
     for part in [
         "device hip:0 is not available",
         "sees no GPU",
-        "libamdhip64.so.7",
+        "libamdhip64.so",
         "--device cpu",
     ] {
         assert!(said(&output).contains(part), "{part}: {}", said(&output));

@@ -12,8 +12,8 @@ use ir::dim::Bindings;
 use ir::op::Contract;
 use ir::{DType, TensorType};
 use rocblas_sys::{
-    Loaded, RocblasLibrary, rocblas_datatype, rocblas_gemm_algo_, rocblas_handle, rocblas_operation_, rocblas_status,
-    rocblas_status_,
+    Loaded, RocblasLibrary, rocblas_atomics_mode, rocblas_datatype, rocblas_gemm_algo_, rocblas_handle,
+    rocblas_operation_, rocblas_status, rocblas_status_,
 };
 
 use crate::error::RuntimeError;
@@ -80,10 +80,16 @@ impl Handle {
         // SAFETY: a place for the result; there is a device.
         let status = unsafe { library.api.rocblas_create_handle(&mut raw) };
         library.check("rocblas_create_handle", status, || "loading the program".into())?;
-        Ok(Handle {
+        let handle = Handle {
             library: library.clone(),
             raw,
-        })
+        };
+        // The same inputs give the same bits.
+        let mode = rocblas_atomics_mode::rocblas_atomics_not_allowed;
+        // SAFETY: the handle is alive.
+        let status = unsafe { library.api.rocblas_set_atomics_mode(raw, mode) };
+        library.check("rocblas_set_atomics_mode", status, || "loading the program".into())?;
+        Ok(handle)
     }
 
     /// Enqueues a product.
