@@ -61,7 +61,7 @@ fn main() {
             ("lds_bound", vec![Arg::Ptr(out), Arg::Ptr(input), Arg::I32(200)]),
         ];
         if arch == "gfx90a" {
-            runs.push(("mfma_bound", vec![Arg::Ptr(out), Arg::Ptr(input), Arg::I32(200)]));
+            runs.push(("mfma_bound", vec![Arg::Ptr(out), Arg::Ptr(input), Arg::I32(4000)]));
         }
         for (name, args) in runs {
             device.run(name, 1, 256, &args);

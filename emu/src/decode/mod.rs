@@ -107,7 +107,11 @@ pub(crate) fn compile(lines: &[Line], image: &[u8], arch: &'static Arch, lanes: 
 }
 
 fn class_of(name: &str) -> Class {
-    if name.starts_with("v_mfma") || name.starts_with("v_wmma") || name.starts_with("v_smfmac") {
+    if name.starts_with("v_mfma")
+        || name.starts_with("v_wmma")
+        || name.starts_with("v_smfmac")
+        || name.starts_with("v_swmmac")
+    {
         Class::Matrix
     } else if name.starts_with("v_") {
         Class::Valu
@@ -154,7 +158,10 @@ fn compile_line(line: &Line, raw: &[u8], arch: &'static Arch, lanes: usize, base
     if line.text.is_empty() || raw.len() < 4 {
         return Err("not an instruction".into());
     }
-    let parts = text::parse(&line.text)?;
+    let mut parts = text::parse(&line.text)?;
+    if lanes == 64 {
+        parts.iter_mut().for_each(|part| narrow_wmma(part, arch));
+    }
     let build = |part: &Text| {
         let mut b = Build {
             text: part,
@@ -210,6 +217,22 @@ fn compile_line(line: &Line, raw: &[u8], arch: &'static Arch, lanes: usize, base
         issues,
         unordered,
     })
+}
+
+/// The disassembler is not told the wave size and prints WMMA's operands as those of a wave of 32 lanes. In one of 64
+/// the tiles take half the registers (gfx11: the sums alone, since its A and B are repeated).
+fn narrow_wmma(part: &mut Text, arch: &Arch) {
+    if !part.mnemonic.starts_with("v_wmma_") && !part.mnemonic.starts_with("v_swmmac_") {
+        return;
+    }
+    let all = arch.at_least(Generation::Gfx12);
+    for (index, operand) in part.operands.iter_mut().enumerate() {
+        if let Kind::Vector { count, .. } = &mut operand.kind
+            && (all || matches!(index, 0 | 3))
+        {
+            *count = count.div_ceil(2);
+        }
+    }
 }
 
 fn build_one(b: &mut Build<'_>) -> Result<Exec, String> {

@@ -22,6 +22,8 @@ pub(crate) mod salu;
 pub(crate) mod scoreboard;
 pub(crate) mod simd;
 pub(crate) mod smem;
+mod sparse;
+mod tile;
 pub(crate) mod valu;
 pub(crate) mod vmem;
 pub(crate) mod wave;
