@@ -23,6 +23,9 @@ pub struct LaunchOptions {
     pub races: bool,
     /// Report plain accesses that are not aligned to their element (atomics always are checked).
     pub alignment: bool,
+    /// Report accesses outside of the workgroup's LDS. The hardware reads zeros there and drops writes, and library
+    /// kernels exist that read past the end and use nothing of it.
+    pub lds_bounds: bool,
     /// Run workgroups on all cores; otherwise one after the other, in order, so that results that depend on the
     /// order of atomics are the same each time.
     pub parallel: bool,
@@ -39,6 +42,7 @@ impl Default for LaunchOptions {
             waits: true,
             races: false,
             alignment: false,
+            lds_bounds: true,
             parallel: true,
             instruction_limit: Some(1 << 36),
             dynamic_stack: 8192,

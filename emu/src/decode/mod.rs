@@ -12,7 +12,7 @@ use crate::error::{DecodeError, FaultKind};
 use crate::exec::operand::Build;
 use crate::exec::scoreboard::{Counter, Set};
 use crate::exec::wave::{Exec, Flow, Trap, Wave};
-use crate::exec::{cross, lds, matrix, packed, salu, smem, valu, vmem};
+use crate::exec::{cross, lds, matrix, mx, packed, rare, salu, smem, valu, vmem};
 use text::{EXEC, Kind, SGPRS, Text, VCC};
 
 /// One compiled instruction.
@@ -242,6 +242,8 @@ fn build_one(b: &mut Build<'_>) -> Result<Exec, String> {
             .or_else(|| valu::build(b, &name))
             .or_else(|| packed::build(b, &name))
             .or_else(|| matrix::build(b, &name))
+            .or_else(|| mx::build(b, &name))
+            .or_else(|| rare::build(b, &name))
     } else if name.starts_with("ds_") {
         lds::build(b, &name)
     } else {

@@ -246,6 +246,12 @@ impl<'a> Env<'a> {
         Ok(())
     }
 
+    /// Whether an access lies outside of LDS and nobody wants to know.
+    #[inline]
+    fn outside_lds(&self, address: u32, size: u32) -> bool {
+        !self.options.lds_bounds && u64::from(address) + u64::from(size) > self.lds.len() as u64
+    }
+
     /// Reads words (or `small` bytes) of LDS.
     #[inline]
     pub fn lds_read(
@@ -257,6 +263,10 @@ impl<'a> Env<'a> {
         out: &mut [u32],
     ) -> Result<(), Box<Trap>> {
         let size = if small != 0 { small } else { out.len() as u32 * 4 };
+        if self.outside_lds(address, size) {
+            out.fill(0);
+            return Ok(());
+        }
         self.lds_check(w, lane, address, size, Access::Read)?;
         let at = address as usize;
         match small {
@@ -287,6 +297,9 @@ impl<'a> Env<'a> {
         words: &[u32],
     ) -> Result<(), Box<Trap>> {
         let size = if small != 0 { small } else { words.len() as u32 * 4 };
+        if self.outside_lds(address, size) {
+            return Ok(());
+        }
         self.lds_check(w, lane, address, size, Access::Write)?;
         let at = address as usize;
         if small != 0 {

@@ -88,7 +88,7 @@ pub(crate) fn bf16_to_f32(bits: u32) -> f32 {
     f32::from_bits(bits << 16)
 }
 
-/// An 8-bit float format.
+/// A float format of at most 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Small {
     pub exponent_bits: u32,
@@ -133,6 +133,22 @@ impl Small {
         bias: 16,
         fnuz: true,
         infinities: false,
+        nan: true,
+    };
+    pub const F16: Small = Small {
+        exponent_bits: 5,
+        mantissa_bits: 10,
+        bias: 15,
+        fnuz: false,
+        infinities: true,
+        nan: true,
+    };
+    pub const BF16: Small = Small {
+        exponent_bits: 8,
+        mantissa_bits: 7,
+        bias: 127,
+        fnuz: false,
+        infinities: true,
         nan: true,
     };
     pub const E2M3: Small = Small {
@@ -218,6 +234,11 @@ impl Small {
     /// Rounds `value`: to nearest even, or up with probability given by `random`'s upper bits (stochastic).
     /// Overflow saturates to the largest finite value where `saturate`, as the hardware does with FP16_OVFL.
     pub fn encode(self, value: f32, random: Option<u32>, saturate: bool) -> u32 {
+        self.encode64(value.into(), random, saturate)
+    }
+
+    /// The same of a value that is an f32 but for its exponent.
+    pub fn encode64(self, value: f64, random: Option<u32>, saturate: bool) -> u32 {
         let m = self.mantissa_bits;
         let sign = u32::from(value.is_sign_negative()) << (self.exponent_bits + m);
         if value.is_nan() {
@@ -240,9 +261,9 @@ impl Small {
             return if self.fnuz { 0 } else { sign };
         }
         // The unit of the last place: that of the value's binade, not below that of the denormals.
-        let exponent = (f64::from(magnitude).to_bits() >> 52) as i32 - 1023;
+        let exponent = (magnitude.to_bits() >> 52) as i32 - 1023;
         let unit_exponent = exponent.max(1 - self.bias) - m as i32;
-        let scaled = f64::from(magnitude) * exp2d(-unit_exponent);
+        let scaled = magnitude * exp2d(-unit_exponent);
         let floor = scaled.floor();
         let rest = scaled - floor;
         let up = match random {

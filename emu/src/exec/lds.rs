@@ -39,6 +39,11 @@ pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
                 pair(b, false, kind, 64)
             } else if let Some(kind) = rest.strip_prefix("write2_") {
                 pair(b, false, kind, 1)
+            } else if let Some(kind) = rest
+                .strip_prefix("read_b64_tr_b")
+                .or(rest.strip_prefix("read_b96_tr_b"))
+            {
+                transposing(b, kind)
             } else if let Some(kind) = rest.strip_prefix("read_") {
                 single(b, true, kind)
             } else if let Some(kind) = rest.strip_prefix("write_") {
@@ -66,7 +71,7 @@ fn count_conflicts(env: &mut Env<'_>, addresses: &Lanes, mask: u64, bytes: u32, 
         let mut words = [[u32::MAX; 8]; 64];
         let mut used = [0u8; 64];
         let mut worst = 1;
-        for lane in (start..start + group).filter(|lane| mask >> lane & 1 == 1) {
+        for lane in (start..lanes.min(start + group)).filter(|lane| mask >> lane & 1 == 1) {
             for piece in 0..bytes.div_ceil(4) {
                 let word = addresses[lane] / 4 + piece;
                 let bank = (word % banks) as usize;
@@ -143,6 +148,46 @@ fn single(b: &Build<'_>, read: bool, kind: &str) -> Result<Exec, String> {
                     *word = w.v[data + index][lane] >> shift;
                 }
                 env.lds_write(w, lane, addresses[lane], small, &buffer[..words])?;
+            }
+        }
+        Ok(Flow::Next)
+    }))
+}
+
+/// gfx950's transposing reads. Sixteen lanes read rows of sixteen elements, each lane a piece of one (16 and 8 bits) or
+/// a whole one (6 and 4 bits), in the order of the lanes; then each lane has a column of them.
+fn transposing(b: &Build<'_>, width: &str) -> Result<Exec, String> {
+    let width = match width {
+        "16" => 16,
+        "8" => 8,
+        "6" => 6,
+        "4" => 4,
+        _ => return Err(format!("transposing read of {width} bits")),
+    };
+    let words = if width == 6 { 3 } else { 2 };
+    let count = 32 * words / width;
+    let (data, address) = (vector(b, 0)?, vector(b, 1)?);
+    let offset = offset(b);
+    Ok(Box::new(move |w, env| {
+        let mask = w.exec();
+        let addresses: Lanes = std::array::from_fn(|lane| w.v[address][lane].wrapping_add(offset));
+        count_conflicts(env, &addresses, mask, words as u32 * 4, w.lanes);
+        let mut rows = [[0u32; 3]; 64];
+        for lane in (0..w.lanes).filter(|lane| mask >> lane & 1 == 1) {
+            env.lds_read(w, lane, addresses[lane], 0, &mut rows[lane][..words])?;
+        }
+        for lane in (0..w.lanes).filter(|lane| mask >> lane & 1 == 1) {
+            let mut column = [0u32; 3];
+            for element in 0..count {
+                let place = 16 * element + lane % 16;
+                let row = &rows[lane / 16 * 16 + place / count];
+                for bit in 0..width {
+                    let (from, to) = (place % count * width + bit, element * width + bit);
+                    column[to / 32] |= (row[from / 32] >> (from % 32) & 1) << (to % 32);
+                }
+            }
+            for (index, word) in column.iter().enumerate().take(words) {
+                w.v[data + index][lane] = *word;
             }
         }
         Ok(Flow::Next)

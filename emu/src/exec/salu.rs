@@ -248,9 +248,9 @@ fn arithmetic(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
         "s_lshl2_add_u32" => shift_add(b, 2),
         "s_lshl3_add_u32" => shift_add(b, 3),
         "s_lshl4_add_u32" => shift_add(b, 4),
-        "s_add_nc_u64" | "s_add_u64" => two64(b, Ty::I64, |x, y, _| (x.wrapping_add(y), None)),
-        "s_sub_nc_u64" | "s_sub_u64" => two64(b, Ty::I64, |x, y, _| (x.wrapping_sub(y), None)),
-        "s_mul_u64" => two64(b, Ty::I64, |x, y, _| (x.wrapping_mul(y), None)),
+        "s_add_nc_u64" | "s_add_u64" => two64(b, Ty::B64, |x, y, _| (x.wrapping_add(y), None)),
+        "s_sub_nc_u64" | "s_sub_u64" => two64(b, Ty::B64, |x, y, _| (x.wrapping_sub(y), None)),
+        "s_mul_u64" => two64(b, Ty::B64, |x, y, _| (x.wrapping_mul(y), None)),
         "s_addk_i32" => {
             let (d, k) = (dst(b), imm16(b, 1));
             immediate(d, k, |x, k| {
@@ -388,7 +388,7 @@ fn save_exec(b: &Build<'_>, op: &str, save_old: bool, half: bool) -> Result<Exec
         "xnor" => |s, e| !(s ^ e),
         _ => return Err(format!("operation {op} on EXEC")),
     };
-    let (d, narrow_src, wide_src) = (dst(b)?, src(b, 1)?, wide(b, 1, Ty::I64)?);
+    let (d, narrow_src, wide_src) = (dst(b)?, src(b, 1)?, wide(b, 1, Ty::B64)?);
     Ok(Box::new(move |w, _| {
         let old = w.exec();
         let source = if half {
@@ -445,6 +445,18 @@ fn single(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
         "s_sext_i32_i8" => one(b, |x| (x as u8 as i8 as i32 as u32, None)),
         "s_sext_i32_i16" => one(b, |x| (x as u16 as i16 as i32 as u32, None)),
         "s_abs_i32" => one(b, |x| nz((x as i32).unsigned_abs())),
+        "s_bitset0_b64" | "s_bitset1_b64" => {
+            let set = name == "s_bitset1_b64";
+            let parts = dst(b).and_then(|d| Ok((d, src(b, 1)?)));
+            parts.map(|(d, x)| -> Exec {
+                Box::new(move |w, _| {
+                    let bit = 1u64 << (get(w, x) & 63);
+                    let old = w.read_s64(d);
+                    w.write_s64(d, if set { old | bit } else { old & !bit });
+                    Ok(Flow::Next)
+                })
+            })
+        }
         "s_bitset0_b32" | "s_bitset1_b32" => {
             let set = name == "s_bitset1_b32";
             let parts = dst(b).and_then(|d| Ok((d, src(b, 1)?)));
@@ -511,7 +523,7 @@ fn comparison(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
         }
         "s_cmp_eq_u64" | "s_cmp_lg_u64" => {
             let equal = name == "s_cmp_eq_u64";
-            let parts = wide(b, 0, Ty::I64).and_then(|x| Ok((x, wide(b, 1, Ty::I64)?)));
+            let parts = wide(b, 0, Ty::B64).and_then(|x| Ok((x, wide(b, 1, Ty::B64)?)));
             parts.map(|(x, y)| -> Exec {
                 Box::new(move |w, _| {
                     w.scc = (x.get(w) == y.get(w)) == equal;
