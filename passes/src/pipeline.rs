@@ -2,9 +2,7 @@
 
 use crate::options::OptLevel;
 use crate::runner::Pass;
-use crate::{
-    cse, dce, decompose, egraph, fold, fold_batch_norm, layout, merge, positions, quantize, recognize, route, simplify,
-};
+use crate::{cse, dce, decompose, egraph, fold, fold_batch_norm, layout, positions, quantize, route, simplify};
 
 /// Returns the passes of a level, in order.
 pub fn passes(level: OptLevel) -> Vec<Pass> {
@@ -27,18 +25,13 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             simplify::PASS,
             fold::PASS,
             fold_batch_norm::WEIGHTS,
-            // Whole things first: they are hard to see once other rules have been at their parts.
             fold_batch_norm::PASS,
-            recognize::norms::PASS,
-            recognize::softmax::PASS,
-            recognize::attention::PASS,
-            // Choose by cost.
+            // Wholes, spellings and brackets: recognised and chosen by cost.
             if matches!(level, OptLevel::O3) {
                 egraph::PASS_LONG
             } else {
                 egraph::PASS
             },
-            merge::PASS,
             quantize::PASS,
             decompose::PASS,
             simplify::PASS,

@@ -14,6 +14,25 @@ pub struct Fired {
     pub cost: Option<(f64, f64)>,
     /// Why, where there is more to say than the rule's name.
     pub note: Option<String>,
+    /// Why the two are equal, step by step, where the e-graph chose; empty for directional rules, which are one step.
+    pub proof: Vec<ProofStep>,
+}
+
+impl Fired {
+    /// Says whether this is an application of the rule, or one whose proof needs it.
+    pub fn used(&self, rule: &str) -> bool {
+        self.rule == rule || self.proof.iter().any(|step| step.rule == rule)
+    }
+}
+
+/// One step of a proof that two terms are equal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProofStep {
+    pub rule: &'static str,
+    /// Whether the rule was read from its left side to its right.
+    pub forward: bool,
+    pub from: String,
+    pub to: String,
 }
 
 /// One run of a pass.
@@ -34,9 +53,9 @@ pub struct OptimizeReport {
 }
 
 impl OptimizeReport {
-    /// Returns how often a rule fired.
+    /// Returns how often a rule fired, alone or as a step of a proof.
     pub fn count(&self, rule: &str) -> usize {
-        self.fired.iter().filter(|f| f.rule == rule).count()
+        self.fired.iter().filter(|f| f.used(rule)).count()
     }
 
     /// Returns the time of all passes, in seconds.

@@ -257,7 +257,13 @@ impl<'a> Builder<'a> {
             origins,
             cost,
             note,
+            proof: Vec::new(),
         });
+    }
+
+    /// Reports a choice with its proof.
+    pub fn report(&mut self, fired: Fired) {
+        self.fired.push(fired);
     }
 
     /// Emits an op with one result and returns it (rules apply).

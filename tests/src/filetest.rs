@@ -165,6 +165,9 @@ fn output(mode: &str, built: &Build) -> Result<String, String> {
             let mut text = String::new();
             for f in &report.optimize.fired {
                 text += &format!("{}: {}\n", f.pass, f.rule);
+                for step in &f.proof {
+                    text += &format!("  {}: {} = {}\n", step.rule, step.from, step.to);
+                }
             }
             text += &report.schedule_text();
             for e in &report.fusion.unfused {

@@ -69,6 +69,10 @@ fn text(target: &str, r: &VariantReport) -> String {
             text += &format!(": {note}");
         }
         text += "\n";
+        for step in &f.proof {
+            let side = if step.forward { "" } else { ", read backwards" };
+            text += &format!("      {} = {}  by {}{side}\n", step.from, step.to, step.rule);
+        }
     }
     text += "\nregions\n";
     for (id, region) in r.schedule.regions.iter() {
@@ -110,6 +114,9 @@ fn as_json(target: &str, r: &VariantReport) -> serde_json::Value {
             json!({
                 "pass": f.pass, "rule": f.rule, "origins": origins, "note": f.note,
                 "cost_us_before": f.cost.map(|c| c.0), "cost_us_after": f.cost.map(|c| c.1),
+                "proof": f.proof.iter().map(|p| json!({
+                    "rule": p.rule, "forward": p.forward, "from": p.from, "to": p.to,
+                })).collect::<Vec<_>>(),
             })
         })
         .collect();

@@ -1,29 +1,64 @@
 //! Chooses one e-node a class, counting what is shared once.
 //!
-//! Greedy: each class keeps the cheapest set of classes that computes it, found from its children's sets; a set's cost is
-//! the sum over its members, so sharing within it is counted once. Sets are bounded by the region, which makes the whole
-//! linear in the graph. (Optimal DAG extraction is NP-hard; a tree extractor would count shared operands many times.)
+//! First greedily: each class keeps the cheapest set of classes that computes it, found from its children's sets; a set's
+//! cost is the sum over its members, so sharing within it is counted once. Then the choices that pay only together
+//! ([`Group`]): each is tried whole, and kept if the region's roots get cheaper. Sets and trials are bounded by the
+//! region, which makes all of it linear in the graph. (Optimal DAG extraction is NP-hard; a tree extractor would count
+//! shared operands many times.)
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use egg::{Id, Language};
 
-use super::language::{Enode, Graph};
+use super::language::{Enode, Graph, Group};
 
-/// The choice for one class.
-#[derive(Clone, Debug)]
-pub struct Choice {
-    pub enode: Enode,
-    pub total: f64,
+/// The e-node chosen for each class, by canonical id.
+pub type Choices = HashMap<Id, Enode>;
+
+/// A class's cheapest set so far.
+struct Candidate {
+    enode: Enode,
+    total: f64,
     /// `(class, its own e-node's cost)`, sorted by class.
     set: Vec<(Id, f64)>,
 }
 
-/// Chooses an e-node for every class that has one; `cost` is infinite for an e-node that must not be chosen.
-pub fn extract(egraph: &Graph<'_>, cost: impl Fn(&Enode) -> f64) -> HashMap<Id, Choice> {
+/// What an e-node costs over the choices made for its children; infinite where it must not be chosen.
+pub trait Cost {
+    fn of(&self, enode: &Enode, chosen: &dyn Fn(Id) -> Option<Enode>) -> f64;
+}
+
+/// Chooses an e-node for every class that has one. Returns the choices and the groups taken.
+pub fn extract<'e>(egraph: &'e Graph<'_>, roots: &[Id], cost: &dyn Cost) -> (Choices, Vec<&'e Group>) {
+    let mut best = greedy(egraph, cost);
+    let mut taken: Vec<&Group> = Vec::new();
+    let mut current = total(egraph, roots, &best, cost);
+    for group in &egraph.analysis.groups {
+        let changed = |c: &&(Id, Enode)| taken.iter().any(|t| t.members.iter().any(|m| same(egraph, m.0, c.0)));
+        if group.members.iter().any(|m| changed(&m)) {
+            continue;
+        }
+        let mut trial = best.clone();
+        for (class, enode) in &group.members {
+            trial.insert(egraph.find(*class), enode.clone());
+        }
+        let with = total(egraph, roots, &trial, cost);
+        if with < current - 1e-9 {
+            (best, current) = (trial, with);
+            taken.push(group);
+        }
+    }
+    (best, taken)
+}
+
+fn same(egraph: &Graph<'_>, a: Id, b: Id) -> bool {
+    egraph.find(a) == egraph.find(b)
+}
+
+fn greedy(egraph: &Graph<'_>, cost: &dyn Cost) -> Choices {
     let mut order: Vec<Id> = egraph.classes().map(|c| c.id).collect();
     order.sort_unstable();
-    let mut best: HashMap<Id, Choice> = HashMap::with_capacity(order.len());
+    let mut best: HashMap<Id, Candidate> = HashMap::with_capacity(order.len());
     // Children mostly have smaller ids, so few rounds settle; cycles cannot lower a cost for ever.
     for _ in 0..12 {
         let mut changed = false;
@@ -31,7 +66,7 @@ pub fn extract(egraph: &Graph<'_>, cost: impl Fn(&Enode) -> f64) -> HashMap<Id, 
             let mut enodes: Vec<&Enode> = egraph[*class].nodes.iter().collect();
             enodes.sort_unstable();
             for enode in enodes {
-                let Some(choice) = candidate(egraph, &best, *class, enode, &cost) else {
+                let Some(choice) = candidate(egraph, &best, *class, enode, cost) else {
                     continue;
                 };
                 let better = best.get(class).is_none_or(|b| choice.total < b.total - 1e-9);
@@ -45,17 +80,37 @@ pub fn extract(egraph: &Graph<'_>, cost: impl Fn(&Enode) -> f64) -> HashMap<Id, 
             break;
         }
     }
-    best
+    best.into_iter().map(|(class, c)| (class, c.enode)).collect()
+}
+
+/// The cost of all that the roots need, each class once; infinite if something has no choice.
+pub fn total(egraph: &Graph<'_>, roots: &[Id], best: &Choices, cost: &dyn Cost) -> f64 {
+    let chosen = |id: Id| best.get(&egraph.find(id)).cloned();
+    let mut seen: HashSet<Id> = HashSet::new();
+    let mut stack: Vec<Id> = roots.iter().rev().map(|r| egraph.find(*r)).collect();
+    let mut sum = 0.0;
+    while let Some(class) = stack.pop() {
+        if !seen.insert(class) {
+            continue;
+        }
+        let Some(enode) = best.get(&class) else {
+            return f64::INFINITY;
+        };
+        sum += cost.of(enode, &chosen);
+        stack.extend(enode.children().iter().map(|c| egraph.find(*c)));
+    }
+    sum
 }
 
 fn candidate(
     egraph: &Graph<'_>,
-    best: &HashMap<Id, Choice>,
+    best: &HashMap<Id, Candidate>,
     class: Id,
     enode: &Enode,
-    cost: &impl Fn(&Enode) -> f64,
-) -> Option<Choice> {
-    let own = cost(enode);
+    cost: &dyn Cost,
+) -> Option<Candidate> {
+    let chosen = |id: Id| best.get(&egraph.find(id)).map(|c| c.enode.clone());
+    let own = cost.of(enode, &chosen);
     if !own.is_finite() {
         return None;
     }
@@ -68,7 +123,7 @@ fn candidate(
         set = union(&set, &child.set);
     }
     let total = set.iter().map(|e| e.1).sum();
-    Some(Choice {
+    Some(Candidate {
         enode: enode.clone(),
         total,
         set,

@@ -1,50 +1,62 @@
-//! Choice by e-graph: activations in any spelling, and the order of matrix products.
+//! Recognition and choice by e-graph.
 //!
-//! Each region (a bounded run of the graph, see [`region`]) becomes an e-graph; [`rules`] add what is equal; [`extract`]
-//! picks the cheapest by the roofline of [`crate::cost`]. Whole normalisations and attention are seen before, by matchers
-//! (see [`crate::recognize`]), and merged projections after ([`crate::merge`]): both need views of many nodes at once that
-//! would only be found here by luck of bracketing.
+//! Each region (a bounded run of the graph, see [`region`]) becomes an e-graph ([`load`]); [`rules`] add what is equal:
+//! activations in any spelling, softmax, norms and attention from their parts, projections of one input as one product, the
+//! other bracketing of products; [`extract`] picks the cheapest by the roofline of [`crate::cost`]; [`emit`] writes it
+//! down. egg keeps why each equality holds, and [`proof`] puts it into the report.
 
-pub mod extract;
-pub mod language;
-pub mod region;
+mod emit;
+mod extract;
+mod language;
+mod load;
+mod proof;
+mod region;
 pub mod rules;
+mod term;
 
-use std::collections::HashMap;
-use std::ops::Range;
-use std::time::Duration;
+use std::collections::{HashMap, HashSet};
 
-use egg::{BackoffScheduler, EGraph, Id, Language, Rewrite, Runner};
-use indexmap::IndexMap;
+use egg::{Id, Language};
 use ir::entity::Entity;
-use ir::op::{Elementwise, UnaryOp};
-use ir::{Graph, NodeId, Op, TensorType, Value};
+use ir::op::{BinaryOp, Composite, Elementwise, ReduceOp, UnaryOp};
+use ir::{Graph, NodeId, Op, TensorType};
 use smallvec::SmallVec;
 
-use crate::analysis::known_scalar;
+use crate::analysis::{index, use_counts};
 use crate::cost::CostModel;
 use crate::error::PassFault;
+use crate::report::Fired;
 use crate::rewrite::Builder;
 use crate::runner::{Context, Pass};
-use extract::Choice;
-use language::{Enode, Facts, Payload, Region};
+use emit::Emitter;
+use extract::{Choices, Cost};
+use language::{Enode, Group, Payload};
+use load::{Loaded, Whole};
+use region::Span;
 
 /// How far saturation goes.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     region: usize,
+    /// Nodes before a region that its patterns may begin with.
+    context: usize,
     iterations: usize,
     nodes: usize,
 }
 
+/// Matches of one rule in one round.
+const MATCHES: usize = 10_000;
+
 const SHORT: Limits = Limits {
     region: 256,
-    iterations: 4,
-    nodes: 4_000,
+    context: 96,
+    iterations: 8,
+    nodes: 6_000,
 };
 const LONG: Limits = Limits {
     region: 512,
-    iterations: 12,
+    context: 192,
+    iterations: 16,
     nodes: 20_000,
 };
 
@@ -64,36 +76,51 @@ pub const PASS_LONG: Pass = Pass {
 
 fn run(graph: &Graph, context: &mut Context<'_>, limits: Limits) -> Result<Graph, PassFault> {
     let options = context.options;
-    let rules = rules::compile(|name| options.enabled(name));
-    let model = CostModel {
-        target: context.target,
-        symbols: graph.symbols(),
+    let names = |name: &str| options.enabled(name);
+    let triggered: Vec<bool> = graph.nodes().keys().map(|id| is_trigger(graph, id)).collect();
+    let masks = graph.nodes().values().any(|n| matches!(n.op, Op::Contract(_)));
+    let positions = masks.then(|| index::Facts::of(graph));
+    let uses = use_counts(graph);
+    let whole = Whole {
+        graph,
+        positions: positions.as_ref(),
+        uses: &uses,
     };
-    let mut builder = Builder::new(graph, "egraph");
-    let reads = outside_reads(graph);
-    for range in region::cut(graph, limits.region) {
-        if range.clone().any(|i| is_trigger(graph, NodeId::new(i))) {
-            choose(&mut builder, range.clone(), &rules, &model, limits, &reads)?;
+    let pass = Chooser {
+        rules: rules::compile(names),
+        model: CostModel {
+            target: context.target,
+            symbols: graph.symbols(),
+        },
+        limits,
+        reads: outside_reads(graph),
+        whole,
+    };
+    let mut builder = Builder::new(graph, "egraph").with_rules(crate::simplify::enabled(options));
+    for span in region::cut(graph, limits.region, limits.context) {
+        if span.nodes.clone().any(|i| triggered[i]) {
+            pass.choose(&mut builder, &span)?;
         }
-        for i in range {
+        for i in span.nodes {
             builder.copy(NodeId::new(i))?;
         }
     }
     Ok(builder.finish(&mut context.fired))
 }
 
-/// Says whether some rule starts from this op; regions without any are copied as they are.
+/// Says whether some rule's whole ends at this op; regions without any are copied as they are.
 fn is_trigger(g: &Graph, id: NodeId) -> bool {
     let node = g.node(id);
     match &node.op {
         Op::Elementwise(Elementwise::Unary(op)) => matches!(
             op,
-            UnaryOp::Erf | UnaryOp::Tanh | UnaryOp::Sigmoid | UnaryOp::Exp | UnaryOp::Relu | UnaryOp::Softplus
+            UnaryOp::Erf | UnaryOp::Tanh | UnaryOp::Sigmoid | UnaryOp::Exp | UnaryOp::Softplus | UnaryOp::Log
         ),
-        Op::Contract(_) => node
-            .operands
-            .iter()
-            .any(|v| matches!(g.node(v.node).op, Op::Contract(_))),
+        // A clamp of hard swish; a ReLU alone is none.
+        Op::Elementwise(Elementwise::Binary(BinaryOp::Min)) => true,
+        Op::Reduce { op, .. } => matches!(op, ReduceOp::Mean | ReduceOp::Sum),
+        Op::Composite(Composite::Softmax { .. } | Composite::LayerNorm { .. } | Composite::RmsNorm { .. }) => true,
+        Op::Contract(_) => true,
         _ => false,
     }
 }
@@ -112,296 +139,263 @@ fn outside_reads(g: &Graph) -> Vec<usize> {
     last
 }
 
-/// A region as an e-graph.
-struct Loaded<'a> {
-    egraph: language::Graph<'a>,
-    /// The class of each value that the region reads or computes.
-    classes: HashMap<Value, Id>,
-    leaves: Vec<Value>,
-    /// Nodes that are e-nodes, in order.
-    embedded: Vec<NodeId>,
-}
-
-fn load<'a>(g: &'a Graph, range: Range<usize>) -> Loaded<'a> {
-    let region = Region {
-        symbols: g.symbols(),
-        ops: Vec::new(),
-        leaves: Vec::new(),
-        next: None,
-        applied: IndexMap::new(),
-    };
-    let mut loaded = Loaded {
-        egraph: EGraph::new(region),
-        classes: HashMap::new(),
-        leaves: Vec::new(),
-        embedded: Vec::new(),
-    };
-    let mut interned: HashMap<Op, u32> = HashMap::new();
-    for i in range {
-        let id = NodeId::new(i);
-        let node = g.node(id);
-        // Leaves and ops of several results stay outside; what reads them reads a leaf.
-        if node.op.is_leaf() || node.results.len() != 1 {
-            continue;
-        }
-        let children: SmallVec<[Id; 3]> = node.operands.iter().map(|v| loaded.class(g, *v)).collect();
-        let payload = match &node.op {
-            Op::Elementwise(e) => Payload::Elementwise(*e),
-            Op::Contract(c) => Payload::Matmul(c.transpose_lhs, c.transpose_rhs, c.out),
-            other => {
-                let ops = &mut loaded.egraph.analysis.ops;
-                Payload::Other(*interned.entry(other.clone()).or_insert_with(|| {
-                    ops.push(other.clone());
-                    (ops.len() - 1) as u32
-                }))
-            }
-        };
-        loaded.egraph.analysis.next = Some(node.results[0].clone());
-        let class = loaded.egraph.add(Enode { payload, children });
-        // An equal e-node was there already, and its class has its type.
-        loaded.egraph.analysis.next = None;
-        loaded.classes.insert(id.into(), class);
-        loaded.embedded.push(id);
-    }
-    loaded
-}
-
-impl Loaded<'_> {
-    fn class(&mut self, g: &Graph, v: Value) -> Id {
-        if let Some(class) = self.classes.get(&v) {
-            return *class;
-        }
-        let index = self.leaves.len() as u32;
-        self.leaves.push(v);
-        self.egraph.analysis.leaves.push(Facts {
-            ty: Some(g.ty(v).clone()),
-            number: known_scalar(g, v).map(|s| s.as_f64()),
-        });
-        let class = self.egraph.add(Enode {
-            payload: Payload::Leaf(index),
-            children: SmallVec::new(),
-        });
-        self.classes.insert(v, class);
-        class
-    }
-}
-
-fn choose<'a>(
-    b: &mut Builder<'a>,
-    range: Range<usize>,
-    rules: &[Rewrite<Enode, Region<'a>>],
-    model: &CostModel<'_>,
+struct Chooser<'a> {
+    rules: Vec<rules::Rule<'a>>,
+    model: CostModel<'a>,
     limits: Limits,
-    reads: &[usize],
-) -> Result<(), PassFault> {
-    let g: &'a Graph = b.old;
-    let mut loaded = load(g, range.clone());
-    loaded.egraph.rebuild();
-    let runner: Runner<Enode, Region<'a>> = Runner::new(Region {
-        symbols: g.symbols(),
-        ops: Vec::new(),
-        leaves: Vec::new(),
-        next: None,
-        applied: IndexMap::new(),
-    })
-    .with_egraph(loaded.egraph)
-    .with_iter_limit(limits.iterations)
-    .with_node_limit(limits.nodes)
-    // Only the counts may end it: the same graph must give the same answer on a slow day.
-    .with_time_limit(Duration::from_secs(3600))
-    .with_scheduler(BackoffScheduler::default().with_initial_match_limit(10_000))
-    .run(rules);
-    let egraph = runner.egraph;
-    if egraph.analysis.applied.values().all(|rule| *rule == "commute") {
-        return Ok(());
-    }
-    let cost = |enode: &Enode| enode_cost(&egraph, model, enode);
-    let best = extract::extract(&egraph, cost);
-    // A node is computed some other way when its class chose another e-node.
-    let mut emitter = Emitter {
-        egraph: &egraph,
-        best: &best,
-        leaves: &loaded.leaves,
-        origins: HashMap::new(),
-        values: HashMap::new(),
-    };
-    for id in &loaded.embedded {
-        let class = egraph.find(loaded.classes[&Value::from(*id)]);
-        emitter.origins.entry(class).or_insert(*id);
-    }
-    let roots = loaded
-        .embedded
-        .iter()
-        .filter(|id| reads[id.index()] >= range.end || reads_leaf(g, **id, &range));
-    for root in roots {
-        let class = egraph.find(loaded.classes[&Value::from(*root)]);
-        if !emitter.differs(g, class, &loaded.classes) {
-            continue;
+    reads: Vec<usize>,
+    whole: Whole<'a>,
+}
+
+impl<'a> Chooser<'a> {
+    /// Applies the rules until nothing changes or a limit is met. Only counts may end it: the same graph must give the
+    /// same answer on a slow day.
+    ///
+    /// This is egg's `Runner` without its check, in debug builds, of every proof as a tree of text: such a tree is
+    /// exponential in the depth of a graph that shares values, and applications are run in debug builds too.
+    fn saturate(&self, egraph: &mut language::Graph<'a>) {
+        for _ in 0..self.limits.iterations {
+            let found: Vec<_> = self
+                .rules
+                .iter()
+                .map(|rule| rule.search_with_limit(egraph, MATCHES))
+                .collect();
+            let mut changed = false;
+            for (rule, matches) in self.rules.iter().zip(&found) {
+                changed |= !rule.apply(egraph, matches).is_empty();
+                if egraph.total_number_of_nodes() > self.limits.nodes {
+                    break;
+                }
+            }
+            egraph.rebuild();
+            if !changed || egraph.total_number_of_nodes() > self.limits.nodes {
+                break;
+            }
         }
-        let Some(value) = emitter.emit(b, class, 0)? else {
-            continue;
+    }
+
+    /// Chooses for a region and sets its roots in the builder.
+    fn choose(&self, b: &mut Builder<'a>, span: &Span) -> Result<(), PassFault> {
+        let g = self.whole.graph;
+        let mut loaded = load::load(&self.whole, span);
+        self.saturate(&mut loaded.egraph);
+        if !loaded.egraph.analysis.joined {
+            return Ok(());
+        }
+        let roots: Vec<NodeId> = loaded
+            .embedded
+            .iter()
+            .copied()
+            .filter(|id| span.nodes.contains(&id.index()))
+            .filter(|id| self.reads[id.index()] >= span.nodes.end || reads_leaf(g, *id, span))
+            .collect();
+        let classes: Vec<Id> = roots.iter().filter_map(|r| loaded.class((*r).into())).collect();
+        let cost = Roofline {
+            egraph: &loaded.egraph,
+            model: &self.model,
         };
-        if *b.ty(value) != g.node(*root).results[0] {
-            continue;
+        let (best, groups) = extract::extract(&loaded.egraph, &classes, &cost);
+        let mut emitter = Emitter::new(&loaded, &best);
+        for (root, class) in roots.iter().zip(&classes) {
+            if !emitter.differs(*class) {
+                continue;
+            }
+            let Some(value) = emitter.emit(b, *class, 0)? else {
+                continue;
+            };
+            // A size spelled another way would be another type to those who read it.
+            if *b.ty(value) == g.node(*root).results[0] {
+                b.set(*root, value);
+            }
         }
-        b.set(*root, value);
+        let reports = self.reports(&emitter, &groups);
+        self.prove(b, &mut loaded, &best, reports);
+        Ok(())
     }
-    for (class, rule) in fired(&egraph, &best, &emitter) {
-        let before = original_cost(g, model, &loaded.classes, emitter.origins[&class], &range);
-        let after = best[&class].total;
-        let origin = g.node(emitter.origins[&class]).origin.clone();
-        b.note(rule, vec![origin], Some((before, after)), None);
+
+    /// What was chosen otherwise than it stood: each class that a rule decided, and each group.
+    fn reports(&self, emitter: &Emitter<'_, 'a>, groups: &[&Group]) -> Vec<Report> {
+        let find = |id: Id| emitter.loaded.egraph.find(id);
+        let mut reports = Vec::new();
+        let mut grouped: HashSet<Id> = HashSet::new();
+        let emitted: HashSet<Id> = emitter.emitted.iter().copied().collect();
+        for group in groups {
+            let members: Vec<Id> = group.members.iter().map(|m| find(m.0)).collect();
+            if members.iter().all(|m| emitted.contains(m)) {
+                let note = format!("{} contractions share an operand", members.len());
+                reports.extend(self.report(emitter, &members, Some(note)));
+            }
+            grouped.extend(members);
+        }
+        for class in &emitter.emitted {
+            let (Some(enode), Some(id)) = (emitter.best.get(class), emitter.origins.get(class)) else {
+                continue;
+            };
+            if !grouped.contains(class) && !emitter.is_original(enode, *id) {
+                reports.extend(self.report(emitter, &[*class], None));
+            }
+        }
+        reports.sort_by_key(|r| r.root);
+        reports
     }
-    Ok(())
+
+    /// What classes cost as they stood and as chosen, down to what both have.
+    fn report(&self, emitter: &Emitter<'_, 'a>, classes: &[Id], note: Option<String>) -> Option<Report> {
+        let (loaded, best) = (emitter.loaded, emitter.best);
+        let find = |id: Id| loaded.egraph.find(id);
+        let cost = Roofline {
+            egraph: &loaded.egraph,
+            model: &self.model,
+        };
+        let chosen = |id: Id| best.get(&find(id)).cloned();
+        let (mut kept, mut after) = (HashSet::new(), 0.0);
+        let mut seen = HashSet::new();
+        let mut stack: Vec<Id> = classes.to_vec();
+        while let Some(class) = stack.pop() {
+            let top = classes.contains(&class);
+            if !top && emitter.origins.contains_key(&class) {
+                kept.insert(class);
+            } else if seen.insert(class)
+                && let Some(enode) = best.get(&class)
+            {
+                after += cost.of(enode, &chosen);
+                stack.extend(enode.children().iter().map(|c| find(*c)));
+            }
+        }
+        let g = self.whole.graph;
+        let root = classes.iter().filter_map(|c| emitter.origins.get(c)).min().copied()?;
+        let (mut before, mut replaced, mut seen) = (0.0, Vec::new(), HashSet::new());
+        let mut stack: Vec<NodeId> = classes.iter().filter_map(|c| emitter.origins.get(c)).copied().collect();
+        stack.sort_unstable_by(|a, b| b.cmp(a));
+        while let Some(id) = stack.pop() {
+            let Some(class) = loaded
+                .class(id.into())
+                .filter(|_| loaded.embedded.binary_search(&id).is_ok())
+            else {
+                continue;
+            };
+            if !kept.contains(&class) && seen.insert(id) {
+                before += self.model.node(g, id);
+                replaced.push(id);
+                stack.extend(g.node(id).operands.iter().map(|v| v.node));
+            }
+        }
+        Some(Report {
+            root,
+            class: *classes.iter().find(|c| emitter.origins.get(c) == Some(&root))?,
+            replaced,
+            cost: (before, after),
+            note,
+        })
+    }
+
+    /// Asks egg why, and writes the reports.
+    fn prove(&self, b: &mut Builder<'a>, loaded: &mut Loaded<'a>, best: &Choices, reports: Vec<Report>) {
+        let g = self.whole.graph;
+        let mut spelled: HashMap<Id, Id> = HashMap::new();
+        for id in loaded.embedded.iter().rev() {
+            if let Some(class) = loaded.class((*id).into()) {
+                spelled.insert(class, loaded.ids[&(*id).into()]);
+            }
+        }
+        for report in reports {
+            let Some(enode) = best.get(&report.class) else { continue };
+            let children: Option<SmallVec<[Id; 3]>> = enode
+                .children()
+                .iter()
+                .map(|c| spell(&mut loaded.egraph, best, &mut spelled, *c, 0))
+                .collect();
+            let Some(children) = children else { continue };
+            let chosen = loaded.egraph.add_uncanonical(Enode {
+                payload: enode.payload,
+                children,
+            });
+            let explanation = loaded
+                .egraph
+                .explain_id_equivalence(loaded.ids[&report.root.into()], chosen);
+            let proof = proof::steps(&loaded.egraph.analysis, &explanation);
+            let Some(rule) = proof.last().map(|step| step.rule) else {
+                continue;
+            };
+            b.report(Fired {
+                pass: "egraph",
+                rule,
+                origins: report.replaced.iter().map(|id| g.node(*id).origin.clone()).collect(),
+                cost: Some(report.cost),
+                note: report.note,
+                proof,
+            });
+        }
+    }
+}
+
+/// One choice to be explained.
+struct Report {
+    root: NodeId,
+    class: Id,
+    /// Nodes that the choice makes needless, the root first.
+    replaced: Vec<NodeId>,
+    /// Microseconds before and after.
+    cost: (f64, f64),
+    note: Option<String>,
+}
+
+/// The id of a class's term: as the old graph has it, else as chosen.
+fn spell(
+    egraph: &mut language::Graph<'_>,
+    best: &Choices,
+    spelled: &mut HashMap<Id, Id>,
+    class: Id,
+    depth: usize,
+) -> Option<Id> {
+    let class = egraph.find(class);
+    if let Some(id) = spelled.get(&class) {
+        return Some(*id);
+    }
+    let enode = best.get(&class).filter(|_| depth < 64)?;
+    let children: Option<SmallVec<[Id; 3]>> = enode
+        .children()
+        .iter()
+        .map(|c| spell(egraph, best, spelled, *c, depth + 1))
+        .collect();
+    let id = egraph.add_uncanonical(Enode {
+        payload: enode.payload,
+        children: children?,
+    });
+    spelled.insert(class, id);
+    Some(id)
 }
 
 /// Says whether a node of several results within the region reads this one.
-fn reads_leaf(g: &Graph, id: NodeId, range: &Range<usize>) -> bool {
-    range.clone().skip(id.index() + 1 - range.start).any(|i| {
+fn reads_leaf(g: &Graph, id: NodeId, span: &Span) -> bool {
+    span.nodes.clone().skip(id.index() + 1 - span.nodes.start).any(|i| {
         let node = g.node(NodeId::new(i));
         node.results.len() != 1 && node.operands.iter().any(|v| v.node == id)
     })
 }
 
-fn enode_cost(egraph: &language::Graph<'_>, model: &CostModel<'_>, enode: &Enode) -> f64 {
-    let Some(op) = egraph.analysis.op(enode.payload) else {
-        return 0.0;
-    };
-    let types: Option<Vec<&TensorType>> = enode.children().iter().map(|c| egraph[*c].data.ty.as_ref()).collect();
-    let Some(types) = types else { return f64::INFINITY };
-    let Some(class) = egraph.lookup(enode.clone()) else {
-        return f64::INFINITY;
-    };
-    match &egraph[class].data.ty {
-        Some(ty) => model.op(&op, &types, std::slice::from_ref(ty)),
-        None => f64::INFINITY,
-    }
-}
-
-struct Emitter<'e, 'a> {
+/// The roofline of an e-node's op.
+struct Roofline<'e, 'a> {
     egraph: &'e language::Graph<'a>,
-    best: &'e HashMap<Id, Choice>,
-    leaves: &'e [Value],
-    /// The first old node of each class.
-    origins: HashMap<Id, NodeId>,
-    values: HashMap<Id, Value>,
+    model: &'e CostModel<'a>,
 }
 
-impl Emitter<'_, '_> {
-    /// Says whether anything below a class was chosen otherwise than it stands in the graph.
-    fn differs(&self, g: &Graph, class: Id, classes: &HashMap<Value, Id>) -> bool {
-        let mut stack = vec![class];
-        let mut seen = std::collections::HashSet::new();
-        while let Some(class) = stack.pop() {
-            if !seen.insert(class) {
-                continue;
-            }
-            let (Some(choice), Some(id)) = (self.best.get(&class), self.origins.get(&class)) else {
-                continue;
-            };
-            if !self.is_original(g, &choice.enode, *id, classes) {
-                return true;
-            }
-            stack.extend(choice.enode.children().iter().map(|c| self.egraph.find(*c)));
+impl Cost for Roofline<'_, '_> {
+    fn of(&self, enode: &Enode, _: &dyn Fn(Id) -> Option<Enode>) -> f64 {
+        if matches!(enode.payload, Payload::Leaf(_) | Payload::Made(_)) {
+            return 0.0;
         }
-        false
-    }
-
-    fn is_original(&self, g: &Graph, enode: &Enode, id: NodeId, classes: &HashMap<Value, Id>) -> bool {
-        let node = g.node(id);
-        let same_op = self.egraph.analysis.op(enode.payload).as_ref() == Some(&node.op);
-        let mut have: Vec<Id> = enode.children().iter().map(|c| self.egraph.find(*c)).collect();
-        let mut want: Vec<Id> = node
-            .operands
-            .iter()
-            .filter_map(|v| classes.get(v))
-            .map(|c| self.egraph.find(*c))
-            .collect();
-        // Operands in the other order are no change.
-        if let Op::Elementwise(Elementwise::Binary(op)) = node.op
-            && op.is_commutative()
-        {
-            have.sort_unstable();
-            want.sort_unstable();
-        }
-        same_op && have == want
-    }
-
-    fn emit(&mut self, b: &mut Builder<'_>, class: Id, depth: usize) -> Result<Option<Value>, PassFault> {
-        let class = self.egraph.find(class);
-        if let Some(value) = self.values.get(&class) {
-            return Ok(Some(*value));
-        }
-        let Some(choice) = self.best.get(&class) else {
-            return Ok(None);
+        let Some(op) = self.egraph.analysis.op(enode.payload) else {
+            return f64::INFINITY;
         };
-        if depth > 2048 {
-            return Ok(None);
-        }
-        let value = if let Payload::Leaf(i) = choice.enode.payload {
-            let old = self.leaves[i as usize];
-            b.copy_deep(old.node)?;
-            b.value(old)
-        } else {
-            let mut operands = Vec::new();
-            for child in choice.enode.children() {
-                let Some(value) = self.emit(b, *child, depth + 1)? else {
-                    return Ok(None);
-                };
-                operands.push(value);
-            }
-            let Some(op) = self.egraph.analysis.op(choice.enode.payload) else {
-                return Ok(None);
-            };
-            if let Some(id) = self.origins.get(&class) {
-                b.origin = b.old.node(*id).origin.clone();
-            }
-            b.emit(op, &operands)?
+        let data = |id: Id| self.egraph[id].data.ty.as_ref();
+        let types: Option<SmallVec<[&TensorType; 3]>> = enode.children().iter().map(|c| data(*c)).collect();
+        let (Some(types), Some(class)) = (types, self.egraph.lookup(enode.clone())) else {
+            return f64::INFINITY;
         };
-        self.values.insert(class, value);
-        Ok(Some(value))
-    }
-}
-
-/// The classes whose choice a rule made, with the rule, in the order of the old nodes.
-fn fired<'r>(
-    egraph: &language::Graph<'_>,
-    best: &HashMap<Id, Choice>,
-    emitter: &Emitter<'r, '_>,
-) -> Vec<(Id, &'static str)> {
-    let mut by_class: HashMap<Id, &'static str> = HashMap::new();
-    for (id, rule) in &egraph.analysis.applied {
-        if *rule != "commute" {
-            by_class.insert(egraph.find(*id), rule);
+        match data(class) {
+            Some(ty) => self.model.op(&op, &types, std::slice::from_ref(ty)),
+            None => f64::INFINITY,
         }
     }
-    let mut out: Vec<(Id, &'static str)> = emitter
-        .values
-        .keys()
-        .filter(|class| best.contains_key(class) && emitter.origins.contains_key(class))
-        .filter_map(|class| Some((*class, *by_class.get(class)?)))
-        .collect();
-    out.sort_by_key(|(class, _)| emitter.origins[class]);
-    out
-}
-
-/// The cost of a node and all that it needs within the region, as they stand.
-fn original_cost(
-    g: &Graph,
-    model: &CostModel<'_>,
-    classes: &HashMap<Value, Id>,
-    id: NodeId,
-    range: &Range<usize>,
-) -> f64 {
-    let mut seen = std::collections::HashSet::new();
-    let mut stack = vec![id];
-    let mut total = 0.0;
-    while let Some(id) = stack.pop() {
-        if !range.contains(&id.index()) || !classes.contains_key(&Value::from(id)) || !seen.insert(id) {
-            continue;
-        }
-        total += model.node(g, id);
-        stack.extend(g.node(id).operands.iter().map(|v| v.node));
-    }
-    total
 }

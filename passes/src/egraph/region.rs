@@ -8,8 +8,16 @@ use std::ops::Range;
 use ir::Graph;
 use ir::entity::Entity;
 
-/// Cuts into runs of `largest / 2` to `largest` nodes (the last may be shorter).
-pub fn cut(graph: &Graph, largest: usize) -> Vec<Range<usize>> {
+/// A region, and where the nodes before it begin that its patterns may reach back to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Span {
+    pub nodes: Range<usize>,
+    pub context: usize,
+}
+
+/// Cuts into runs of `largest / 2` to `largest` nodes (the last may be shorter), each seen with the `context` nodes before
+/// it: a pattern that spans no more than those is found wherever the cuts fall.
+pub fn cut(graph: &Graph, largest: usize, context: usize) -> Vec<Span> {
     let n = graph.nodes().len();
     // Values alive across each position: defined before, last read at or after.
     let mut change = vec![0i32; n + 1];
@@ -43,7 +51,10 @@ pub fn cut(graph: &Graph, largest: usize) -> Vec<Range<usize>> {
                 .min_by_key(|i| (alive[*i], usize::MAX - i))
                 .unwrap_or(start + largest)
         };
-        regions.push(start..end);
+        regions.push(Span {
+            nodes: start..end,
+            context: start.saturating_sub(context),
+        });
         start = end;
     }
     regions

@@ -12,7 +12,7 @@ pub fn rules() -> Vec<Spec> {
     };
     let mut rules: Vec<Spec> = ["add", "mul"]
         .into_iter()
-        .map(|op| spec("commute", format!("({op} ?a ?b)"), format!("({op} ?b ?a)")))
+        .map(|op| spec(super::COMMUTE, format!("({op} ?a ?b)"), format!("({op} ?b ?a)")))
         .collect();
     // (A·B)·C = A·(B·C): the cheaper one depends on the sizes.
     for t in ["f32", "f16", "bf16"] {

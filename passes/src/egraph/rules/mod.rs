@@ -1,13 +1,24 @@
-//! The rules of the e-graph: a name, a pattern, what equals it, and the numbers that the pattern's variables must be.
+//! The rules of the e-graph.
 //!
-//! All of them also ask that both sides have the same type, so a number that would broadcast its operand never matches.
+//! Most are a name, a pattern, what equals it, and the numbers that the pattern's variables must be ([`Spec`]). A whole of
+//! many ops with optional parts is a [`Recognizer`]: a function that reads the e-nodes of a class and answers with the term
+//! that it saw and the one that equals it. Both kinds ask that the two sides have the same type, so a number that would
+//! broadcast its operand never matches; both leave a proof, which egg keeps.
 
 pub mod activations;
 pub mod algebra;
+pub mod attention;
+pub mod merge;
+pub mod norms;
+pub mod softmax;
 
-use egg::{Applier, Id, Pattern, PatternAst, Rewrite, Subst, Symbol, Var};
+use egg::{Applier, Id, Pattern, PatternAst, Rewrite, SearchMatches, Searcher, Subst, Symbol, Var};
 
 use super::language::{Enode, Graph, Region};
+use super::term::{Found, Reader, Term};
+
+/// The rule that swaps operands, which is no news to anybody.
+pub const COMMUTE: &str = "commute";
 
 /// A rule as data.
 #[derive(Clone, Debug)]
@@ -19,29 +30,53 @@ pub struct Spec {
     pub numbers: Vec<(&'static str, f64)>,
 }
 
-/// Returns all rules.
-pub fn all() -> Vec<Spec> {
+/// A rule as a function.
+#[derive(Clone, Copy)]
+pub struct Recognizer {
+    pub name: &'static str,
+    /// Returns every match whose whole is the class.
+    pub find: fn(Reader<'_, '_>, Id) -> Vec<Found>,
+}
+
+/// A compiled rule.
+pub type Rule<'a> = Rewrite<Enode, Region<'a>>;
+
+/// Returns the rules with patterns.
+pub fn specs() -> Vec<Spec> {
     activations::rules().into_iter().chain(algebra::rules()).collect()
 }
 
-/// Compiles the rules that are enabled.
-///
-/// # Panics
-/// Never for the rules of this module: a test compiles them all.
-pub fn compile<'a>(enabled: impl Fn(&str) -> bool) -> Vec<Rewrite<Enode, Region<'a>>> {
-    all()
+/// Returns the recognisers.
+pub fn recognizers() -> impl Iterator<Item = Recognizer> {
+    [norms::RULES, softmax::RULES, attention::RULES]
         .into_iter()
-        .enumerate()
-        .filter(|(_, s)| enabled(s.name))
-        .filter_map(|(i, s)| rewrite(i, &s).ok())
-        .collect()
+        .flatten()
+        .copied()
 }
 
-/// Compiles one rule.
+/// Returns the names of all rules, each once.
+pub fn names() -> Vec<&'static str> {
+    let mut names: Vec<&'static str> = recognizers().map(|r| r.name).collect();
+    names.extend(specs().iter().map(|s| s.name));
+    names.push(merge::NAME);
+    names.dedup();
+    names
+}
+
+/// Compiles the rules that are enabled.
+pub fn compile<'a>(enabled: impl Fn(&str) -> bool) -> Vec<Rule<'a>> {
+    let specs = specs().into_iter().enumerate().filter(|(_, s)| enabled(s.name));
+    let patterns = specs.filter_map(|(i, s)| pattern(i, &s).ok());
+    let wholes = recognizers().filter(|r| enabled(r.name)).filter_map(|r| whole(r).ok());
+    let merge = enabled(merge::NAME).then(|| merge::rewrite().ok()).flatten();
+    patterns.chain(wholes).chain(merge).collect()
+}
+
+/// Compiles one rule with a pattern.
 ///
 /// # Errors
 /// A pattern that does not parse, or variables on the right that the left does not bind.
-pub fn rewrite<'a>(index: usize, spec: &Spec) -> Result<Rewrite<Enode, Region<'a>>, String> {
+pub fn pattern<'a>(index: usize, spec: &Spec) -> Result<Rule<'a>, String> {
     let from: Pattern<Enode> = spec.from.parse().map_err(|e| format!("{}: {e}", spec.name))?;
     let to: Pattern<Enode> = spec.to.parse().map_err(|e| format!("{}: {e}", spec.name))?;
     let numbers: Result<Vec<(Var, f64)>, String> = spec
@@ -51,6 +86,7 @@ pub fn rewrite<'a>(index: usize, spec: &Spec) -> Result<Rewrite<Enode, Region<'a
         .collect();
     let applier = Checked {
         name: spec.name,
+        from: from.ast.clone(),
         to,
         numbers: numbers?,
     };
@@ -58,9 +94,34 @@ pub fn rewrite<'a>(index: usize, spec: &Spec) -> Result<Rewrite<Enode, Region<'a
     Rewrite::new(format!("{}.{index}", spec.name), from, applier)
 }
 
-/// Applies a pattern where the numbers and the types are right, and notes which rule joined the class.
+/// Compiles one recogniser.
+///
+/// # Errors
+/// None that egg has today.
+pub fn whole<'a>(recognizer: Recognizer) -> Result<Rule<'a>, String> {
+    Rewrite::new(recognizer.name, Whole(recognizer), Whole(recognizer))
+}
+
+/// Joins a class with an equal term, if their types agree, with a proof from the term that was seen. Says whether the two
+/// were apart.
+fn join(egraph: &mut Graph<'_>, class: Id, seen: &Term, equal: &Term, rule: &'static str) -> bool {
+    let made = equal.add(egraph);
+    if egraph.find(made) == egraph.find(class) || egraph[made].data.ty.is_none() {
+        return false;
+    }
+    // A class that the rewrite made and that has another type stays apart, unused.
+    if egraph[made].data.ty != egraph[class].data.ty {
+        return false;
+    }
+    let seen = seen.add(egraph);
+    egraph.analysis.joined = true;
+    egraph.union_trusted(seen, made, rule)
+}
+
+/// Applies a pattern where the numbers and the types are right.
 struct Checked {
     name: &'static str,
+    from: PatternAst<Enode>,
     to: Pattern<Enode>,
     numbers: Vec<(Var, f64)>,
 }
@@ -86,19 +147,65 @@ impl<'a> Applier<Enode, Region<'a>> for Checked {
         if egraph.find(made) == egraph.find(class) {
             return Vec::new();
         }
-        // A class that the rewrite made and that has another type stays apart, unused.
+        // As in `join`.
         if egraph[made].data.ty.is_none() || egraph[made].data.ty != egraph[class].data.ty {
             return Vec::new();
         }
-        if egraph.union_trusted(class, made, self.name) || egraph.total_number_of_nodes() > nodes_before {
-            egraph.analysis.applied.entry(made).or_insert(self.name);
-            return vec![class];
+        let (_, apart) = egraph.union_instantiations(&self.from, &self.to.ast, subst, self.name);
+        egraph.analysis.joined |= self.name != COMMUTE;
+        match apart || egraph.total_number_of_nodes() > nodes_before {
+            true => vec![class],
+            false => Vec::new(),
         }
-        Vec::new()
     }
 
     fn vars(&self) -> Vec<Var> {
         self.to.vars()
+    }
+}
+
+/// A recogniser as both halves of an egg rule: the search only says where there is something.
+struct Whole(Recognizer);
+
+impl<'a> Searcher<Enode, Region<'a>> for Whole {
+    fn search_eclass_with_limit(&self, egraph: &Graph<'a>, class: Id, _: usize) -> Option<SearchMatches<'_, Enode>> {
+        let found = (self.0.find)(Reader { egraph }, class);
+        (!found.is_empty()).then(|| SearchMatches {
+            eclass: class,
+            substs: vec![Subst::default()],
+            ast: None,
+        })
+    }
+
+    fn search_with_limit(&self, egraph: &Graph<'a>, limit: usize) -> Vec<SearchMatches<'_, Enode>> {
+        let mut classes: Vec<Id> = egraph.classes().map(|c| c.id).collect();
+        classes.sort_unstable();
+        let found = classes
+            .into_iter()
+            .filter_map(|class| self.search_eclass_with_limit(egraph, class, limit));
+        found.collect()
+    }
+
+    fn vars(&self) -> Vec<Var> {
+        Vec::new()
+    }
+}
+
+impl<'a> Applier<Enode, Region<'a>> for Whole {
+    fn apply_one(
+        &self,
+        egraph: &mut Graph<'a>,
+        class: Id,
+        _: &Subst,
+        _: Option<&PatternAst<Enode>>,
+        _: Symbol,
+    ) -> Vec<Id> {
+        let found = (self.0.find)(Reader { egraph }, class);
+        let joined = found
+            .iter()
+            .filter(|f| join(egraph, class, &f.seen, &f.equal, self.0.name))
+            .count();
+        if joined > 0 { vec![class] } else { Vec::new() }
     }
 }
 
@@ -107,9 +214,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_compiles_and_is_named_once_per_spelling() {
-        for (i, spec) in all().into_iter().enumerate() {
-            rewrite(i, &spec).unwrap_or_else(|e| panic!("{e}"));
+    fn every_rule_compiles() {
+        for (i, spec) in specs().into_iter().enumerate() {
+            pattern(i, &spec).unwrap_or_else(|e| panic!("{e}"));
         }
+        let all = specs().len() + recognizers().count() + 1;
+        assert_eq!(all, compile(|_| true).len());
     }
 }

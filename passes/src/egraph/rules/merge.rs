@@ -1,0 +1,220 @@
+//! Contractions that share their left operand and have constant right operands as one: Q, K and V, gate and up.
+//!
+//! ```text
+//! q = contract(x, wq) + bq;  k = contract(x, wk) + bk     equals      m = contract(x, [wq|wk]) + [bq|bk]
+//!                                                                     q = m[…, :nq];  k = m[…, nq:]
+//! ```
+//!
+//! One launch reads `x` once and fills the machine better; the slices are strided loads of whoever reads them. Each slice
+//! alone costs the whole product, so extraction takes all of a group or none (see [`super::super::extract`]).
+
+use egg::{Applier, Id, Language, PatternAst, Rewrite, SearchMatches, Searcher, Subst, Symbol, Var};
+use indexmap::IndexMap;
+use ir::entity::Entity;
+use ir::op::{BinaryOp, Contract, Elementwise, View};
+use ir::{DType, Dim, HostTensor, Op, Value};
+
+use crate::egraph::language::{Enode, Graph, Group, Made, Payload, Region};
+use crate::egraph::term::Term;
+
+/// The rule's name.
+pub const NAME: &str = "merge_contractions";
+
+/// Joined weights are at most this many elements.
+const MAX_ELEMENTS: usize = 1 << 28;
+
+/// Returns the rule.
+pub fn rewrite<'a>() -> Result<Rewrite<Enode, Region<'a>>, String> {
+    Rewrite::new(NAME, Merge, Merge)
+}
+
+/// One contraction by a constant.
+struct Member {
+    class: Id,
+    node: Enode,
+    weight: Value,
+    /// The sum with a constant `[n]` that is the contraction's only reader.
+    bias: Option<Bias>,
+}
+
+struct Bias {
+    class: Id,
+    node: Enode,
+    /// Which operand of the sum the contraction is.
+    at: usize,
+    value: Value,
+}
+
+fn constant<'a>(egraph: &Graph<'a>, class: Id) -> Option<(Value, &'a HostTensor)> {
+    let value = egraph[class].data.value?;
+    Some((value, egraph.analysis.graph.as_constant(value)?))
+}
+
+fn groups(egraph: &Graph<'_>) -> Vec<Vec<Member>> {
+    let mut classes: Vec<Id> = egraph.classes().map(|c| c.id).collect();
+    classes.sort_unstable();
+    let mut found: IndexMap<(Id, Payload, DType), Vec<Member>> = IndexMap::new();
+    for class in classes {
+        // What stands before the region has its value already.
+        let own = |v: &Value| v.node.index() >= egraph.analysis.start;
+        let Some(value) = egraph[class].data.value.filter(own) else {
+            continue;
+        };
+        let product = egraph[class].nodes.iter().find_map(|node| match node.payload {
+            Payload::Matmul(false, transpose_rhs, _) => {
+                let (weight, w) = constant(egraph, node.children[1])?;
+                (w.shape.len() == 2 && w.dtype.bits() >= 8).then_some((node, weight, w, transpose_rhs))
+            }
+            _ => None,
+        });
+        let Some((node, weight, w, transpose_rhs)) = product else {
+            continue;
+        };
+        let only_one = egraph.analysis.uses[value.node.index()] == 1;
+        let n = w.shape[usize::from(!transpose_rhs)];
+        let member = Member {
+            class,
+            node: node.clone(),
+            weight,
+            bias: only_one.then(|| bias(egraph, class, n)).flatten(),
+        };
+        found
+            .entry((egraph.find(node.children[0]), node.payload, w.dtype))
+            .or_default()
+            .push(member);
+    }
+    let elements = |m: &Member| {
+        egraph
+            .analysis
+            .graph
+            .as_constant(m.weight)
+            .map_or(0, HostTensor::elements)
+    };
+    found
+        .into_values()
+        .filter(|members| members.len() > 1 && members.iter().map(elements).sum::<usize>() <= MAX_ELEMENTS)
+        .collect()
+}
+
+/// The sum of a class and a constant `[n]`.
+fn bias(egraph: &Graph<'_>, class: Id, n: usize) -> Option<Bias> {
+    egraph[class].parents().find_map(|parent| {
+        let node = egraph.id_to_node(parent);
+        if node.payload != Payload::Elementwise(Elementwise::Binary(BinaryOp::Add)) {
+            return None;
+        }
+        let at = node.children().iter().position(|c| egraph.find(*c) == class)?;
+        let (value, tensor) = constant(egraph, node.children()[1 - at])?;
+        (tensor.shape == [n]).then(|| Bias {
+            class: egraph.find(parent),
+            node: node.clone(),
+            at,
+            value,
+        })
+    })
+}
+
+/// A group's one product, a slice of it for each member, and what each slice equals.
+fn merged(egraph: &Graph<'_>, members: &[Member]) -> Vec<(Vec<(Id, Term)>, Vec<Term>)> {
+    let (first, g) = (&members[0].node, egraph.analysis.graph);
+    let Payload::Matmul(_, transpose_rhs, out) = first.payload else {
+        return Vec::new();
+    };
+    let axis = usize::from(!transpose_rhs);
+    let contract = Op::Contract(Contract {
+        transpose_lhs: false,
+        transpose_rhs,
+        out,
+    });
+    let weights = Made::Joined {
+        parts: members.iter().map(|m| m.weight).collect(),
+        axis,
+    };
+    let product = Term::Op(contract, vec![Term::Class(first.children[0]), Term::Made(weights)]);
+    let sizes: Vec<Dim> = members.iter().map(|m| g.ty(m.weight).shape[axis].clone()).collect();
+    let slices = |whole: &Term| -> Option<Vec<Term>> {
+        let shape = &egraph[members[0].class].data.ty.as_ref()?.shape;
+        let last = shape.rank() - 1;
+        let mut start = Dim::from(0);
+        let slices = sizes.iter().map(|n| {
+            let mut starts = vec![Dim::from(0); shape.rank()];
+            starts[last] = start.clone();
+            start = start.clone() + n.clone();
+            let mut sizes = shape.0.clone();
+            sizes[last] = n.clone();
+            let steps = vec![1; shape.rank()];
+            Term::Op(Op::View(View::Slice { starts, sizes, steps }), vec![whole.clone()])
+        });
+        Some(slices.collect())
+    };
+    let seen = |node: &Enode| Term::Node(node.payload, node.children.iter().map(|c| Term::Class(*c)).collect());
+    let mut out = Vec::new();
+    let biases: Option<Vec<&Bias>> = members.iter().map(|m| m.bias.as_ref()).collect();
+    if let Some(biases) = biases {
+        let joined = Made::Joined {
+            parts: biases.iter().map(|b| b.value).collect(),
+            axis: 0,
+        };
+        let sum = Term::Op(Op::binary(BinaryOp::Add), vec![product.clone(), Term::Made(joined)]);
+        let sums = members.iter().zip(&biases).map(|(m, b)| {
+            let mut operands = vec![Term::Class(b.node.children[0]), Term::Class(b.node.children[1])];
+            operands[b.at] = seen(&m.node);
+            (b.class, Term::Node(b.node.payload, operands))
+        });
+        out.extend(slices(&sum).map(|s| (sums.collect(), s)));
+    }
+    let products = members.iter().map(|m| (m.class, seen(&m.node))).collect();
+    out.extend(slices(&product).map(|s| (products, s)));
+    out
+}
+
+struct Merge;
+
+impl<'a> Searcher<Enode, Region<'a>> for Merge {
+    fn search_with_limit(&self, egraph: &Graph<'a>, _: usize) -> Vec<SearchMatches<'_, Enode>> {
+        let found = groups(egraph);
+        let of = |members: &Vec<Member>| SearchMatches {
+            eclass: members[0].class,
+            substs: vec![Subst::default()],
+            ast: None,
+        };
+        found.iter().map(of).collect()
+    }
+
+    fn search_eclass_with_limit(&self, _: &Graph<'a>, _: Id, _: usize) -> Option<SearchMatches<'_, Enode>> {
+        None
+    }
+
+    fn vars(&self) -> Vec<Var> {
+        Vec::new()
+    }
+}
+
+impl<'a> Applier<Enode, Region<'a>> for Merge {
+    fn apply_matches(&self, egraph: &mut Graph<'a>, _: &[SearchMatches<'_, Enode>], _: Symbol) -> Vec<Id> {
+        let mut changed = Vec::new();
+        for members in groups(egraph) {
+            for (seen, slices) in merged(egraph, &members) {
+                let mut group = Group {
+                    rule: NAME,
+                    members: Vec::new(),
+                };
+                for ((class, seen), slice) in seen.iter().zip(&slices) {
+                    if super::join(egraph, *class, seen, slice, NAME) {
+                        let id = slice.add(egraph);
+                        group.members.push((*class, egraph.id_to_node(id).clone()));
+                    }
+                }
+                changed.extend(group.members.iter().map(|m| m.0));
+                if group.members.len() == members.len() {
+                    egraph.analysis.groups.push(group);
+                }
+            }
+        }
+        changed
+    }
+
+    fn apply_one(&self, _: &mut Graph<'a>, _: Id, _: &Subst, _: Option<&PatternAst<Enode>>, _: Symbol) -> Vec<Id> {
+        Vec::new()
+    }
+}
