@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::op::{Contract, Conv, Pool};
+use crate::graph::op::{Contract, Conv, Op, Pool};
 
 /// A vendor library.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -31,6 +31,17 @@ impl Library {
 pub struct LibraryCall {
     pub library: Library,
     pub op: LibraryOp,
+}
+
+impl LibraryCall {
+    /// Returns the product or convolution that the call carries out, without its epilogue.
+    pub fn product(&self) -> Option<Op> {
+        match &self.op {
+            LibraryOp::Gemm { contract, .. } => Some(Op::Contract(*contract)),
+            LibraryOp::Conv(conv) => Some(Op::Conv(conv.clone())),
+            LibraryOp::Pool(_) => None,
+        }
+    }
 }
 
 /// What is asked for; operands are those of the op of the same name.

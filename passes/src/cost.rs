@@ -14,6 +14,9 @@ pub const GENERATED_EFFICIENCY: f64 = 0.5;
 /// The share of peak that a tuned library reaches.
 pub const LIBRARY_EFFICIENCY: f64 = 0.7;
 
+/// A library must win by this factor: its start-up and workspace are not in the model.
+const LIBRARY_MARGIN: f64 = 1.05;
+
 /// What costs are computed for.
 #[derive(Clone, Copy)]
 pub struct CostModel<'a> {
@@ -98,15 +101,41 @@ impl CostModel<'_> {
             Op::Composite(Composite::Attention { .. }) => {
                 launch + self.contraction(op, operands, results, 0.6 * GENERATED_EFFICIENCY)
             }
+            Op::Call(call) => match call.product() {
+                Some(product) => {
+                    launch + self.contraction(&product, operands, results, LIBRARY_EFFICIENCY) * LIBRARY_MARGIN
+                }
+                None => launch + self.transfer(read + written),
+            },
             Op::Random { .. } => POINTWISE_SHARE * launch + self.transfer(written),
             Op::Pool(_)
             | Op::Gather(_)
             | Op::Scatter(_)
             | Op::Scan { .. }
             | Op::TopK { .. }
-            | Op::Composite(_)
-            | Op::Call(_) => launch + self.transfer(read + written),
+            | Op::Composite(_) => launch + self.transfer(read + written),
         }
+    }
+
+    /// Returns the microseconds of an elementwise op that nothing before it takes in: a launch and all its traffic.
+    pub fn alone(&self, op: &Op, operands: &[&TensorType], results: &[TensorType]) -> f64 {
+        let moved: f64 = operands.iter().map(|t| self.bytes(t)).sum::<f64>()
+            + results.iter().map(|t| self.bytes(t)).sum::<f64>();
+        let fused = POINTWISE_SHARE * (self.target.launch_us + self.transfer(moved));
+        self.op(op, operands, results) - fused + self.target.launch_us + self.transfer(moved)
+    }
+
+    /// Returns the microseconds that an elementwise op adds to the product it follows in one kernel: its arithmetic, and
+    /// reading its other operands.
+    pub fn as_epilogue(&self, op: &Op, others: &[&TensorType], result: &TensorType) -> f64 {
+        let weight = match op {
+            Op::Elementwise(Elementwise::Unary(op)) => unary_weight(*op),
+            Op::Elementwise(_) => 1.0,
+            _ => 0.0,
+        };
+        let vector = self.target.vector_f32_tflops * 1e6;
+        let read: f64 = others.iter().map(|t| self.bytes(t)).sum();
+        self.elements(result) * weight / vector + self.transfer(read)
     }
 
     /// Returns the microseconds of a node.

@@ -2,7 +2,7 @@
 
 use crate::options::OptLevel;
 use crate::runner::Pass;
-use crate::{cse, dce, decompose, egraph, fold, fold_batch_norm, layout, positions, quantize, route, simplify};
+use crate::{cse, dce, decompose, egraph, fold, fold_batch_norm, layout, positions, quantize, simplify};
 
 /// Returns the passes of a level, in order.
 pub fn passes(level: OptLevel) -> Vec<Pass> {
@@ -41,7 +41,8 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             simplify::PASS,
             fold::PASS,
             cse::PASS,
-            route::PASS,
+            // One kernel with its epilogue, or a library's.
+            egraph::ROUTE,
             dce::PASS,
         ],
     };

@@ -236,7 +236,8 @@ impl<'a> Region<'a> {
         }
     }
 
-    fn infer(&self, op: &Op, types: &[&TensorType]) -> Option<TensorType> {
+    /// Returns the type of an op's first result, if its operands fit.
+    pub fn infer(&self, op: &Op, types: &[&TensorType]) -> Option<TensorType> {
         let results = ir::graph::infer::infer(op, types, self.graph.symbols()).ok()?;
         results.into_iter().next()
     }

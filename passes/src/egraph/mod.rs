@@ -60,46 +60,81 @@ const LONG: Limits = Limits {
     nodes: 20_000,
 };
 
-/// The pass.
+/// The pass that recognises and chooses.
 pub const PASS: Pass = Pass {
     name: "egraph",
-    run: |graph, context| run(graph, context, SHORT),
+    run: |graph, context| run(graph, context, &CHOICE, SHORT),
     required: false,
 };
 
 /// The pass with longer saturation.
 pub const PASS_LONG: Pass = Pass {
     name: "egraph",
-    run: |graph, context| run(graph, context, LONG),
+    run: |graph, context| run(graph, context, &CHOICE, LONG),
     required: false,
 };
 
-fn run(graph: &Graph, context: &mut Context<'_>, limits: Limits) -> Result<Graph, PassFault> {
+/// The pass that chooses between one kernel with its epilogue and a library's call.
+pub const ROUTE: Pass = Pass {
+    name: "route",
+    run: |graph, context| run(graph, context, &ROUTES, SHORT),
+    required: false,
+};
+
+/// One use of the e-graph.
+struct Stage {
+    name: &'static str,
+    /// Wholes, spellings and brackets, with simplification of what they leave; or products and their epilogues.
+    recognizes: bool,
+    /// Says whether a region with this node is worth loading.
+    trigger: fn(&Graph, NodeId) -> bool,
+}
+
+const CHOICE: Stage = Stage {
+    name: "egraph",
+    recognizes: true,
+    trigger: is_trigger,
+};
+
+const ROUTES: Stage = Stage {
+    name: "route",
+    recognizes: false,
+    trigger: |g, id| matches!(g.node(id).op, Op::Contract(_) | Op::Conv(_)),
+};
+
+fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) -> Result<Graph, PassFault> {
     let options = context.options;
-    let names = |name: &str| options.enabled(name);
-    let triggered: Vec<bool> = graph.nodes().keys().map(|id| is_trigger(graph, id)).collect();
-    let masks = graph.nodes().values().any(|n| matches!(n.op, Op::Contract(_)));
-    let positions = masks.then(|| index::Facts::of(graph));
+    let enabled = |name: &str| options.enabled(name);
+    let triggered: Vec<bool> = graph.nodes().keys().map(|id| (stage.trigger)(graph, id)).collect();
+    let masked = stage.recognizes && graph.nodes().values().any(|n| matches!(n.op, Op::Contract(_)));
+    let positions = masked.then(|| index::Facts::of(graph));
     let uses = use_counts(graph);
-    let whole = Whole {
-        graph,
-        positions: positions.as_ref(),
-        uses: &uses,
-    };
-    let pass = Chooser {
-        rules: rules::compile(names),
+    let libraries = options.libraries && context.target.libraries;
+    let mut builder = Builder::new(graph, stage.name);
+    if stage.recognizes {
+        builder = builder.with_rules(crate::simplify::enabled(options));
+    }
+    let chooser = Chooser {
+        rules: match stage.recognizes {
+            true => rules::compile(enabled),
+            false => rules::compile_routes(enabled, libraries),
+        },
+        limits,
+        pass: stage.name,
         model: CostModel {
             target: context.target,
             symbols: graph.symbols(),
         },
-        limits,
         reads: outside_reads(graph),
-        whole,
+        whole: Whole {
+            graph,
+            positions: positions.as_ref(),
+            uses: &uses,
+        },
     };
-    let mut builder = Builder::new(graph, "egraph").with_rules(crate::simplify::enabled(options));
     for span in region::cut(graph, limits.region, limits.context) {
         if span.nodes.clone().any(|i| triggered[i]) {
-            pass.choose(&mut builder, &span)?;
+            chooser.choose(&mut builder, &span)?;
         }
         for i in span.nodes {
             builder.copy(NodeId::new(i))?;
@@ -141,8 +176,9 @@ fn outside_reads(g: &Graph) -> Vec<usize> {
 
 struct Chooser<'a> {
     rules: Vec<rules::Rule<'a>>,
-    model: CostModel<'a>,
     limits: Limits,
+    pass: &'static str,
+    model: CostModel<'a>,
     reads: Vec<usize>,
     whole: Whole<'a>,
 }
@@ -155,13 +191,13 @@ impl<'a> Chooser<'a> {
     /// exponential in the depth of a graph that shares values, and applications are run in debug builds too.
     fn saturate(&self, egraph: &mut language::Graph<'a>) {
         for _ in 0..self.limits.iterations {
-            let found: Vec<_> = self
-                .rules
+            let rules = &self.rules;
+            let found: Vec<_> = rules
                 .iter()
                 .map(|rule| rule.search_with_limit(egraph, MATCHES))
                 .collect();
             let mut changed = false;
-            for (rule, matches) in self.rules.iter().zip(&found) {
+            for (rule, matches) in rules.iter().zip(&found) {
                 changed |= !rule.apply(egraph, matches).is_empty();
                 if egraph.total_number_of_nodes() > self.limits.nodes {
                     break;
@@ -318,7 +354,7 @@ impl<'a> Chooser<'a> {
                 continue;
             };
             b.report(Fired {
-                pass: "egraph",
+                pass: self.pass,
                 rule,
                 origins: report.replaced.iter().map(|id| g.node(*id).origin.clone()).collect(),
                 cost: Some(report.cost),
@@ -380,22 +416,64 @@ struct Roofline<'e, 'a> {
     model: &'e CostModel<'a>,
 }
 
+impl Roofline<'_, '_> {
+    /// Says whether a class is a library's result, perhaps seen through views.
+    fn is_call(&self, class: Id, chosen: &dyn Fn(Id) -> Option<Enode>) -> bool {
+        let mut at = class;
+        for _ in 0..4 {
+            let Some(enode) = chosen(at) else { return false };
+            let Payload::Other(i) = enode.payload else { return false };
+            match self.egraph.analysis.ops.get_index(i as usize) {
+                Some(Op::Call(_)) => return true,
+                Some(Op::View(_)) => at = enode.children[0],
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    fn fused(&self, index: u32, types: &[&TensorType]) -> Option<f64> {
+        let region = &self.egraph.analysis;
+        let fused = region.fused.get_index(index as usize)?;
+        let (first, mut rest) = types.split_at_checked(fused.operands)?;
+        let mut running = region.infer(&fused.product, first)?;
+        let mut cost = self.model.op(&fused.product, first, std::slice::from_ref(&running));
+        for step in &fused.steps {
+            let (others, after) = rest.split_at_checked(step.operands - 1)?;
+            rest = after;
+            let mut operands: SmallVec<[&TensorType; 3]> = others.iter().copied().collect();
+            operands.insert(step.running, &running);
+            let result = region.infer(&step.op, &operands)?;
+            cost += self.model.as_epilogue(&step.op, others, &result);
+            drop(operands);
+            running = result;
+        }
+        Some(cost)
+    }
+}
+
 impl Cost for Roofline<'_, '_> {
-    fn of(&self, enode: &Enode, _: &dyn Fn(Id) -> Option<Enode>) -> f64 {
+    fn of(&self, enode: &Enode, chosen: &dyn Fn(Id) -> Option<Enode>) -> f64 {
         if matches!(enode.payload, Payload::Leaf(_) | Payload::Made(_)) {
             return 0.0;
         }
-        let Some(op) = self.egraph.analysis.op(enode.payload) else {
-            return f64::INFINITY;
-        };
         let data = |id: Id| self.egraph[id].data.ty.as_ref();
         let types: Option<SmallVec<[&TensorType; 3]>> = enode.children().iter().map(|c| data(*c)).collect();
         let (Some(types), Some(class)) = (types, self.egraph.lookup(enode.clone())) else {
             return f64::INFINITY;
         };
-        match data(class) {
-            Some(ty) => self.model.op(&op, &types, std::slice::from_ref(ty)),
-            None => f64::INFINITY,
+        if let Payload::Fused(i) = enode.payload {
+            return self.fused(i, &types).unwrap_or(f64::INFINITY);
+        }
+        let (Some(op), Some(ty)) = (self.egraph.analysis.op(enode.payload), data(class)) else {
+            return f64::INFINITY;
+        };
+        let results = std::slice::from_ref(ty);
+        // Nothing takes in what follows a library's call.
+        let alone = matches!(op, Op::Elementwise(_)) && enode.children().iter().any(|c| self.is_call(*c, chosen));
+        match alone {
+            true => self.model.alone(&op, &types, results),
+            false => self.model.op(&op, &types, results),
         }
     }
 }

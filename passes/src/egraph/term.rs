@@ -8,7 +8,7 @@ use egg::{Id, Language};
 use ir::op::{BinaryOp, Elementwise, ReduceOp, UnaryOp, View};
 use ir::{Op, Shape, TensorType};
 
-use super::language::{Enode, Facts, Graph, Made, Payload};
+use super::language::{Enode, Facts, Fused, Graph, Made, Payload};
 
 /// A term over e-classes.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub enum Term {
     Node(Payload, Vec<Term>),
     /// An op.
     Op(Op, Vec<Term>),
+    /// A product and what follows it in one kernel.
+    Fused(Fused, Vec<Term>),
     /// A constant.
     Made(Made),
 }
@@ -30,6 +32,10 @@ impl Term {
             Term::Class(id) => return egraph.find(*id),
             Term::Node(payload, children) => (*payload, children.as_slice()),
             Term::Op(op, children) => (egraph.analysis.payload(op), children.as_slice()),
+            Term::Fused(fused, children) => (
+                Payload::Fused(egraph.analysis.fused.insert_full(fused.clone()).0 as u32),
+                children.as_slice(),
+            ),
             Term::Made(made) => (
                 Payload::Made(egraph.analysis.made.insert_full(made.clone()).0 as u32),
                 [].as_slice(),

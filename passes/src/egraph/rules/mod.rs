@@ -8,6 +8,7 @@
 pub mod activations;
 pub mod algebra;
 pub mod attention;
+pub mod epilogue;
 pub mod merge;
 pub mod norms;
 pub mod softmax;
@@ -59,11 +60,19 @@ pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&'static str> = recognizers().map(|r| r.name).collect();
     names.extend(specs().iter().map(|s| s.name));
     names.push(merge::NAME);
+    names.extend(epilogue::LIBRARIES.iter().chain([&epilogue::EPILOGUE]).map(|r| r.name));
     names.dedup();
     names
 }
 
-/// Compiles the rules that are enabled.
+/// Compiles the rules of products and their epilogues that are enabled.
+pub fn compile_routes<'a>(enabled: impl Fn(&str) -> bool, libraries: bool) -> Vec<Rule<'a>> {
+    let calls = epilogue::LIBRARIES.iter().filter(|_| libraries);
+    let all = calls.chain([&epilogue::EPILOGUE]).filter(|r| enabled(r.name));
+    all.filter_map(|r| whole(*r).ok()).collect()
+}
+
+/// Compiles the rules of recognition and choice that are enabled.
 pub fn compile<'a>(enabled: impl Fn(&str) -> bool) -> Vec<Rule<'a>> {
     let specs = specs().into_iter().enumerate().filter(|(_, s)| enabled(s.name));
     let patterns = specs.filter_map(|(i, s)| pattern(i, &s).ok());
