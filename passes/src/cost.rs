@@ -108,19 +108,16 @@ impl CostModel<'_> {
                 None => launch + self.transfer(read + written),
             },
             Op::Random { .. } => POINTWISE_SHARE * launch + self.transfer(written),
-            Op::Pool(_)
-            | Op::Gather(_)
-            | Op::Scatter(_)
-            | Op::Scan { .. }
-            | Op::TopK { .. }
-            | Op::Composite(_) => launch + self.transfer(read + written),
+            Op::Pool(_) | Op::Gather(_) | Op::Scatter(_) | Op::Scan { .. } | Op::TopK { .. } | Op::Composite(_) => {
+                launch + self.transfer(read + written)
+            }
         }
     }
 
     /// Returns the microseconds of an elementwise op that nothing before it takes in: a launch and all its traffic.
     pub fn alone(&self, op: &Op, operands: &[&TensorType], results: &[TensorType]) -> f64 {
-        let moved: f64 = operands.iter().map(|t| self.bytes(t)).sum::<f64>()
-            + results.iter().map(|t| self.bytes(t)).sum::<f64>();
+        let moved: f64 =
+            operands.iter().map(|t| self.bytes(t)).sum::<f64>() + results.iter().map(|t| self.bytes(t)).sum::<f64>();
         let fused = POINTWISE_SHARE * (self.target.launch_us + self.transfer(moved));
         self.op(op, operands, results) - fused + self.target.launch_us + self.transfer(moved)
     }

@@ -33,6 +33,8 @@ pub mod schedule;
 pub mod simplify;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod testing_egraph;
 
 pub use error::{PassError, PassFault};
 pub use fuse::{Barrier, FusedEdge, Fusion, FusionReport, ScheduleOptions, UnfusedEdge};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::options::OptLevel;
-use crate::{egraph, fold, pipeline, recognize, simplify};
+use crate::{egraph, fold, pipeline, simplify};
 
 /// Rules that a pass asks for by name rather than keeping in a table.
 const IN_PASSES: &[&str] = &[
@@ -12,10 +12,6 @@ const IN_PASSES: &[&str] = &[
     "gather_by_flat_position",
     "batch_norm_into_conv",
     "channel_constant_into_conv",
-    "attention",
-    "merge_contractions",
-    "rocblas",
-    "miopen",
 ];
 
 /// A name that cannot be disabled.
@@ -61,13 +57,7 @@ pub fn passes() -> Vec<&'static str> {
 pub fn rules() -> Vec<&'static str> {
     let mut names: Vec<&'static str> = simplify::rules().map(|r| r.name).collect();
     names.push(fold::RULE.name);
-    names.extend(
-        recognize::norms::RULES
-            .iter()
-            .chain(recognize::softmax::RULES)
-            .map(|r| r.name),
-    );
-    names.extend(egraph::rules::all().iter().map(|r| r.name));
+    names.extend(egraph::rules::names());
     names.extend(IN_PASSES);
     names.sort_unstable();
     names.dedup();

@@ -1,12 +1,13 @@
 //! Chooses one e-node a class, counting what is shared once.
 //!
 //! First greedily: each class keeps the cheapest set of classes that computes it, found from its children's sets; a set's
-//! cost is the sum over its members, so sharing within it is counted once. Then the choices that pay only together
-//! ([`Group`]): each is tried whole, and kept if the region's roots get cheaper. Sets and trials are bounded by the
-//! region, which makes all of it linear in the graph. (Optimal DAG extraction is NP-hard; a tree extractor would count
+//! cost is the sum over its members, so sharing within it is counted once. Then what a class cannot see by itself is tried,
+//! and kept where all that the region's roots need gets cheaper: choices that pay only together ([`Group`]), and for each
+//! class its other e-nodes, whose parts somebody else may have paid for. Sets and trials are bounded by the region, which
+//! makes all of it linear in the graph. (Optimal DAG extraction is NP-hard; a tree extractor would count
 //! shared operands many times.)
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use egg::{Id, Language};
 
@@ -48,7 +49,37 @@ pub fn extract<'e>(egraph: &'e Graph<'_>, roots: &[Id], cost: &dyn Cost) -> (Cho
             taken.push(group);
         }
     }
+    single_changes(egraph, roots, &mut best, current, cost);
     (best, taken)
+}
+
+/// Tries the other e-nodes of each class that the roots need.
+fn single_changes(egraph: &Graph<'_>, roots: &[Id], best: &mut Choices, mut current: f64, cost: &dyn Cost) {
+    let mut order: Vec<Id> = egraph.classes().map(|c| c.id).collect();
+    order.sort_unstable_by(|a, b| b.cmp(a));
+    let Some((_, needed)) = reach(egraph, roots, best, cost) else {
+        return;
+    };
+    for class in order {
+        let Some(chosen) = best.get(&class).cloned() else {
+            continue;
+        };
+        if !needed.contains_key(&class) {
+            continue;
+        }
+        // Another order of the same operands is no other choice, and what nobody has paid for was compared before.
+        let paid = |n: &&Enode| n.children.iter().all(|c| needed.contains_key(&egraph.find(*c)));
+        let others = egraph[class].nodes.iter().filter(|n| n.payload != chosen.payload);
+        for other in others.filter(paid) {
+            let before = best.insert(class, other.clone());
+            let with = total(egraph, roots, best, cost);
+            if with < current - 1e-9 {
+                current = with;
+            } else if let Some(before) = before {
+                best.insert(class, before);
+            }
+        }
+    }
 }
 
 fn same(egraph: &Graph<'_>, a: Id, b: Id) -> bool {
@@ -83,23 +114,34 @@ fn greedy(egraph: &Graph<'_>, cost: &dyn Cost) -> Choices {
     best.into_iter().map(|(class, c)| (class, c.enode)).collect()
 }
 
-/// The cost of all that the roots need, each class once; infinite if something has no choice.
+/// The cost of all that the roots need, each class once; infinite if something has no choice or needs itself.
 pub fn total(egraph: &Graph<'_>, roots: &[Id], best: &Choices, cost: &dyn Cost) -> f64 {
+    reach(egraph, roots, best, cost).map_or(f64::INFINITY, |(sum, _)| sum)
+}
+
+/// The cost, and the classes needed.
+fn reach(egraph: &Graph<'_>, roots: &[Id], best: &Choices, cost: &dyn Cost) -> Option<(f64, HashMap<Id, bool>)> {
     let chosen = |id: Id| best.get(&egraph.find(id)).cloned();
-    let mut seen: HashSet<Id> = HashSet::new();
-    let mut stack: Vec<Id> = roots.iter().rev().map(|r| egraph.find(*r)).collect();
+    // Entered, and left when all below has been.
+    let mut done: HashMap<Id, bool> = HashMap::new();
+    let mut stack: Vec<(Id, bool)> = roots.iter().rev().map(|r| (egraph.find(*r), false)).collect();
     let mut sum = 0.0;
-    while let Some(class) = stack.pop() {
-        if !seen.insert(class) {
+    while let Some((class, leaves)) = stack.pop() {
+        if leaves {
+            done.insert(class, true);
             continue;
         }
-        let Some(enode) = best.get(&class) else {
-            return f64::INFINITY;
+        match done.get(&class) {
+            Some(true) => continue,
+            Some(false) => return None,
+            None => done.insert(class, false),
         };
+        let enode = best.get(&class)?;
         sum += cost.of(enode, &chosen);
-        stack.extend(enode.children().iter().map(|c| egraph.find(*c)));
+        stack.push((class, true));
+        stack.extend(enode.children().iter().map(|c| (egraph.find(*c), false)));
     }
-    sum
+    Some((sum, done))
 }
 
 fn candidate(

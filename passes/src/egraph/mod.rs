@@ -14,6 +14,7 @@ mod region;
 pub mod rules;
 mod term;
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use egg::{Id, Language};
@@ -226,10 +227,7 @@ impl<'a> Chooser<'a> {
             .filter(|id| self.reads[id.index()] >= span.nodes.end || reads_leaf(g, *id, span))
             .collect();
         let classes: Vec<Id> = roots.iter().filter_map(|r| loaded.class((*r).into())).collect();
-        let cost = Roofline {
-            egraph: &loaded.egraph,
-            model: &self.model,
-        };
+        let cost = Roofline::new(&loaded.egraph, &self.model);
         let (best, groups) = extract::extract(&loaded.egraph, &classes, &cost);
         let mut emitter = Emitter::new(&loaded, &best);
         for (root, class) in roots.iter().zip(&classes) {
@@ -279,10 +277,7 @@ impl<'a> Chooser<'a> {
     fn report(&self, emitter: &Emitter<'_, 'a>, classes: &[Id], note: Option<String>) -> Option<Report> {
         let (loaded, best) = (emitter.loaded, emitter.best);
         let find = |id: Id| loaded.egraph.find(id);
-        let cost = Roofline {
-            egraph: &loaded.egraph,
-            model: &self.model,
-        };
+        let cost = Roofline::new(&loaded.egraph, &self.model);
         let chosen = |id: Id| best.get(&find(id)).cloned();
         let (mut kept, mut after) = (HashSet::new(), 0.0);
         let mut seen = HashSet::new();
@@ -414,6 +409,18 @@ fn reads_leaf(g: &Graph, id: NodeId, span: &Span) -> bool {
 struct Roofline<'e, 'a> {
     egraph: &'e language::Graph<'a>,
     model: &'e CostModel<'a>,
+    /// Costs found so far; extraction asks for each many times. The flag says that nothing before the op takes it in.
+    known: RefCell<HashMap<(Enode, bool), f64>>,
+}
+
+impl<'e, 'a> Roofline<'e, 'a> {
+    fn new(egraph: &'e language::Graph<'a>, model: &'e CostModel<'a>) -> Roofline<'e, 'a> {
+        Roofline {
+            egraph,
+            model,
+            known: RefCell::default(),
+        }
+    }
 }
 
 impl Roofline<'_, '_> {
@@ -452,28 +459,37 @@ impl Roofline<'_, '_> {
     }
 }
 
+impl Roofline<'_, '_> {
+    fn compute(&self, enode: &Enode, alone: bool) -> Option<f64> {
+        let data = |id: Id| self.egraph[id].data.ty.as_ref();
+        let types: Option<SmallVec<[&TensorType; 3]>> = enode.children().iter().map(|c| data(*c)).collect();
+        let (types, class) = (types?, self.egraph.lookup(enode.clone())?);
+        if let Payload::Fused(i) = enode.payload {
+            return self.fused(i, &types);
+        }
+        let op = self.egraph.analysis.op(enode.payload)?;
+        let results = std::slice::from_ref(data(class)?);
+        Some(match alone {
+            true => self.model.alone(&op, &types, results),
+            false => self.model.op(&op, &types, results),
+        })
+    }
+}
+
 impl Cost for Roofline<'_, '_> {
     fn of(&self, enode: &Enode, chosen: &dyn Fn(Id) -> Option<Enode>) -> f64 {
         if matches!(enode.payload, Payload::Leaf(_) | Payload::Made(_)) {
             return 0.0;
         }
-        let data = |id: Id| self.egraph[id].data.ty.as_ref();
-        let types: Option<SmallVec<[&TensorType; 3]>> = enode.children().iter().map(|c| data(*c)).collect();
-        let (Some(types), Some(class)) = (types, self.egraph.lookup(enode.clone())) else {
-            return f64::INFINITY;
-        };
-        if let Payload::Fused(i) = enode.payload {
-            return self.fused(i, &types).unwrap_or(f64::INFINITY);
-        }
-        let (Some(op), Some(ty)) = (self.egraph.analysis.op(enode.payload), data(class)) else {
-            return f64::INFINITY;
-        };
-        let results = std::slice::from_ref(ty);
         // Nothing takes in what follows a library's call.
-        let alone = matches!(op, Op::Elementwise(_)) && enode.children().iter().any(|c| self.is_call(*c, chosen));
-        match alone {
-            true => self.model.alone(&op, &types, results),
-            false => self.model.op(&op, &types, results),
+        let alone = matches!(enode.payload, Payload::Elementwise(_))
+            && enode.children().iter().any(|c| self.is_call(*c, chosen));
+        let key = (enode.clone(), alone);
+        if let Some(cost) = self.known.borrow().get(&key) {
+            return *cost;
         }
+        let cost = self.compute(enode, alone).unwrap_or(f64::INFINITY);
+        self.known.borrow_mut().insert(key, cost);
+        cost
     }
 }

@@ -1,0 +1,170 @@
+//! What the e-graph decides, and what it says of it.
+
+use ir::Op;
+use ir::op::Composite;
+
+use crate::options::OptimizeOptions;
+use crate::report::{Fired, OptimizeReport};
+use crate::testing::{graph, optimized};
+
+fn softmax(x: &str, tag: &str) -> String {
+    format!(
+        "m{tag} = reduce {x} {{op=max, axes=[1], keep_dims}}\nd{tag} = sub {x}, m{tag}\ne{tag} = exp d{tag}\n\
+         s{tag} = reduce e{tag} {{op=sum, axes=[1], keep_dims}}\ny{tag} = div e{tag}, s{tag}\n"
+    )
+}
+
+fn fired<'r>(report: &'r OptimizeReport, rule: &str) -> Vec<&'r Fired> {
+    report.fired.iter().filter(|f| f.rule == rule).collect()
+}
+
+/// A softmax's parts with `gap` nodes in between and `lead` before: wherever regions are cut, it is whole.
+#[test]
+fn wholes_across_cuts_are_found() {
+    let body = |lead: usize, gap: usize| {
+        let mut text = "x = input \"x\" : f32[2, 8]\nb = input \"b\" : f32[2, 8]\n".to_owned();
+        let chain = |text: &mut String, from: &str, name: &str, n: usize| {
+            let mut last = from.to_owned();
+            for i in 0..n {
+                let op = ["sin", "cos", "abs", "neg"][i % 4];
+                *text += &format!("{name}{i} = {op} {last}\n");
+                last = format!("{name}{i}");
+            }
+            last
+        };
+        let source = chain(&mut text, "x", "l", lead);
+        text += &format!(
+            "m = reduce {source} {{op=max, axes=[1], keep_dims}}\nd = sub {source}, m\ne = exp d\n\
+             s = reduce e {{op=sum, axes=[1], keep_dims}}\n"
+        );
+        let other = chain(&mut text, "b", "g", gap);
+        text + &format!("y = div e, s\nreturn y as \"y\"\nreturn {other} as \"z\"")
+    };
+    for lead in [3, 120, 125, 127, 128, 129, 131, 200, 252, 253, 254, 255, 256, 257, 380] {
+        for gap in [1, 60] {
+            let (after, report) = optimized(&graph(&body(lead, gap)), "cpu", OptimizeOptions::default());
+            let whole = |op: &Op| matches!(op, Op::Composite(Composite::Softmax { .. }));
+            let wholes = after.nodes().values().filter(|n| whole(&n.op)).count();
+            assert_eq!((wholes, report.count("softmax")), (1, 1), "lead {lead}, gap {gap}");
+        }
+    }
+}
+
+/// Parts that somebody else reads are no reason to compute both ways where that is dearer.
+#[test]
+fn the_cost_decides_against_a_whole() {
+    let body = |tail: &str| {
+        format!(
+            "x = input \"x\" : f32[64, 4096]\n{}return y0 as \"y\"\n{tail}",
+            softmax("x", "0")
+        )
+    };
+    let (_, alone) = optimized(&graph(&body("")), "gfx90a", OptimizeOptions::default());
+    assert_eq!(alone.count("softmax"), 1);
+    let found = fired(&alone, "softmax");
+    let (before, after) = found[0].cost.unwrap();
+    assert!(after < before, "{before} -> {after}");
+    // The parts the whole replaces, the root first.
+    assert_eq!(found[0].origins.len(), 5);
+    // The exponentials and their sum are wanted anyway: one division more is less than a second pass over the row.
+    let shared = body("return e0 as \"e\"\nreturn s0 as \"s\"\n");
+    let (after, shared) = optimized(&graph(&shared), "gfx90a", OptimizeOptions::default());
+    assert_eq!(shared.count("softmax"), 0, "{after}");
+}
+
+#[test]
+fn proofs_name_rules_and_operands() {
+    let body = format!(
+        "x = input \"x\" : f32[4, 8]\nt = tanh x\n{}return y0 as \"y\"",
+        softmax("t", "0")
+    );
+    let (_, report) = optimized(&graph(&body), "cpu", OptimizeOptions::default());
+    let found = fired(&report, "softmax");
+    let proof = &found[0].proof;
+    assert_eq!(proof.len(), 1, "{proof:?}");
+    assert!(proof[0].forward);
+    assert_eq!(
+        proof[0].from,
+        "div(exp(sub(a, reduce(a))), reduce(exp(sub(a, reduce(a)))))"
+    );
+    assert_eq!(proof[0].to, "softmax(a)");
+
+    // Several rules make one choice: each is a step, in the order in which the term changes.
+    let norm = "x = input \"x\" : f32[2, 3, 8]\nw = constant random(seed=1, scale=1.0) : f32[8]\n\
+                b = constant random(seed=2, scale=1.0) : f32[8]\ne = constant [0.00001] : f32[]\n\
+                m = reduce x {op=mean, axes=[2], keep_dims}\nd = sub x, m\ns = mul d, d\n\
+                v = reduce s {op=mean, axes=[2], keep_dims}\nt = add v, e\nr = sqrt t\nn = div d, r\n\
+                y0 = mul n, w\ny = add y0, b\nreturn y as \"y\"";
+    let (_, report) = optimized(&graph(norm), "cpu", OptimizeOptions::default());
+    let found = fired(&report, "norm_bias");
+    let rules: Vec<&str> = found[0].proof.iter().map(|s| s.rule).collect();
+    for rule in ["norm", "norm_scale", "norm_bias"] {
+        assert!(rules.contains(&rule), "{rule} in {:?}", found[0].proof);
+    }
+    assert_eq!(rules.last(), Some(&"norm_bias"), "{:?}", found[0].proof);
+}
+
+/// All of a group or none: each slice alone would cost the whole product.
+#[test]
+fn groups_are_taken_whole() {
+    let body = |rows: usize| {
+        format!(
+            "x = input \"x\" : f32[{rows}, 64]\nw = constant random(seed=1, scale=1.0) : f32[64, 64]\n\
+             v = constant random(seed=2, scale=1.0) : f32[64, 64]\nu = constant random(seed=3, scale=1.0) : f32[64, 64]\n\
+             p = contract x, w\nq = contract x, v\nr = contract x, u\nreturn p as \"p\"\nreturn q as \"q\"\nreturn r as \"r\""
+        )
+    };
+    for target in ["cpu", "gfx90a"] {
+        let options = || OptimizeOptions {
+            libraries: false,
+            ..OptimizeOptions::default()
+        };
+        let (after, report) = optimized(&graph(&body(16)), target, options());
+        let contracts = after
+            .nodes()
+            .values()
+            .filter(|n| matches!(n.op, Op::Contract(_)))
+            .count();
+        assert_eq!((contracts, report.count("merge_contractions")), (1, 1), "{after}");
+        let found = fired(&report, "merge_contractions");
+        assert_eq!(found[0].origins.len(), 3, "each member is named");
+        let mut disabled = options();
+        disabled.disable.insert("merge_contractions".to_owned());
+        let (after, _) = optimized(&graph(&body(16)), target, disabled);
+        let contracts = after
+            .nodes()
+            .values()
+            .filter(|n| matches!(n.op, Op::Contract(_)))
+            .count();
+        assert_eq!(contracts, 3, "{after}");
+    }
+}
+
+/// Small: one kernel with its epilogue. Large: the library is worth a kernel of its own for what follows.
+#[test]
+fn epilogues_stand_against_libraries() {
+    let body = |n: usize, reads_twice: bool| {
+        let more = if reads_twice { "return c as \"c\"" } else { "" };
+        format!(
+            "a = input \"a\" : f32[{n}, {n}]\nw = input \"w\" : f32[{n}, {n}]\nb = input \"b\" : f32[{n}]\n\
+             c = contract a, w\nd = add c, b\ne = relu d\nreturn e as \"y\"\n{more}"
+        )
+    };
+    // Not evaluated: the large one would take minutes.
+    let run = |n: usize, twice: bool| {
+        let target = "gfx90a".parse().unwrap();
+        let (_, report) = crate::optimize(graph(&body(n, twice)), &target, &OptimizeOptions::default()).unwrap();
+        report
+    };
+    let small = run(128, false);
+    assert_eq!(small.count("rocblas"), 0);
+    let found = fired(&small, "epilogue");
+    let text = &found[0].proof.last().unwrap().to;
+    assert!(text.starts_with("one kernel: contract add relu("), "{text}");
+    let (before, after) = found[0].cost.unwrap();
+    assert!(after < before, "{before} -> {after}");
+    assert_eq!(run(8192, false).count("rocblas"), 1);
+    // A product that is read twice is not computed twice.
+    let twice = run(128, true);
+    assert_eq!(twice.count("epilogue"), 0, "{:?}", twice.fired);
+}
