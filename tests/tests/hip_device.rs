@@ -388,6 +388,11 @@ fn a_fault_names_its_step_and_the_device_stays_lost() {
                     at.starts_with("step s") && kernels.values().any(|k| at.ends_with(&k.name)),
                     "the second launch is named: {error}"
                 );
+            } else if faults.starts_with("launch") {
+                assert!(
+                    at.contains("an earlier step") && at.contains("GRAPHC_SYNCHRONOUS=1"),
+                    "{error}"
+                );
             }
         }
     }

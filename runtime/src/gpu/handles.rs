@@ -64,6 +64,17 @@ impl Gpu {
         }
     }
 
+    /// A device works behind the host's back: a fault of one step may be told by the call of a later one. Makes the place of
+    /// an error say so, unless the steps before were waited for.
+    pub fn or_earlier(&self, mut error: RuntimeError) -> RuntimeError {
+        if let RuntimeError::Device { at, .. } = &mut error
+            && self.lost.get().is_some()
+        {
+            at.push_str(" or an earlier step (with GRAPHC_SYNCHRONOUS=1 each is waited for, and errors name theirs)");
+        }
+        error
+    }
+
     /// Makes the error of a call into one that says where it was made.
     pub fn at<T>(&self, at: &str, status: Status<T>) -> Result<T, RuntimeError> {
         status.map_err(|error| self.error(error, at))

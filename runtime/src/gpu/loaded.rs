@@ -188,7 +188,11 @@ impl Loaded for LoadedGpu {
         let ran = run::run(&self.gpu, &prepared, &mut context, inputs, profile, self.synchronous);
         if let Err(error) = ran {
             context.quiesce();
-            return Err(error);
+            return Err(if self.synchronous {
+                error
+            } else {
+                self.gpu.or_earlier(error)
+            });
         }
         run::collect(&self.program, &prepared, &context, inputs, outputs);
         lock(&self.contexts).push(context);

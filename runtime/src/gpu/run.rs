@@ -122,14 +122,7 @@ fn join(gpu: &Gpu, context: &Context, steps: usize) -> Result<(), RuntimeError> 
         gpu.at(AT, lane.record(end))?;
         gpu.at(AT, first.wait(end))?;
     }
-    gpu.at_with(
-        || {
-            format!(
-                "waiting for a run of {steps} steps (with GRAPHC_SYNCHRONOUS=1 each is waited for, and errors name it)"
-            )
-        },
-        first.synchronize(),
-    )
+    gpu.at_with(|| format!("the end of a run of {steps} steps"), first.synchronize())
 }
 
 /// Names a step for errors.
