@@ -428,3 +428,90 @@ fn stream_ordered_memory_is_freed_in_order() {
         assert_eq!(hip.hipStreamSynchronize(stream), E::hipErrorIllegalAddress);
     }
 }
+
+#[test]
+fn a_ready_graph_takes_the_arguments_of_one_of_the_same_shape() {
+    let Some(code) = compile(SOURCE, "gfx90a") else { return };
+    let hip = open(&[]);
+    let function = hip
+        .function(hip.module(&code).expect("loads"), "scale")
+        .expect("is there");
+    let stream = hip.stream();
+    let (input, out) = (hip.upload(&ramp(256)), hip.malloc(1024));
+    let captured = |scale: f32, launches: usize| {
+        let mut graph: hipGraph_t = null_mut();
+        // SAFETY: live handles and a place for the result.
+        unsafe {
+            assert_eq!(
+                hip.hipStreamBeginCapture(stream, hipStreamCaptureMode::hipStreamCaptureModeGlobal),
+                OK
+            );
+            for _ in 0..launches {
+                assert_eq!(hip.launch(function, 1, 256, stream, (out, input, scale, 256)), OK);
+            }
+            assert_eq!(hip.hipStreamEndCapture(stream, &mut graph), OK);
+        }
+        graph
+    };
+    let run = |exec: hipGraphExec_t| {
+        // SAFETY: a live graph and stream.
+        unsafe {
+            assert_eq!(hip.hipGraphLaunch(exec, stream), OK);
+            assert_eq!(hip.hipStreamSynchronize(stream), OK);
+        }
+        hip.download(out, 256).expect("downloads")[7]
+    };
+    let (first, second, longer) = (captured(2.0, 1), captured(3.0, 1), captured(4.0, 2));
+    let mut exec: hipGraphExec_t = null_mut();
+    let mut node: hip_sys::hipGraphNode_t = null_mut();
+    let mut verdict = hip_sys::hipGraphExecUpdateResult::hipGraphExecUpdateError;
+    // SAFETY: live graphs and places for the results.
+    unsafe {
+        assert_eq!(hip.hipGraphInstantiate(&mut exec, first, null_mut(), null_mut(), 0), OK);
+        assert_eq!(run(exec), 15.0);
+        assert_eq!(hip.hipGraphExecUpdate(exec, second, &mut node, &mut verdict), OK);
+        assert_eq!(verdict, hip_sys::hipGraphExecUpdateResult::hipGraphExecUpdateSuccess);
+        assert_eq!(run(exec), 22.0);
+        assert_eq!(
+            hip.hipGraphExecUpdate(exec, longer, &mut node, &mut verdict),
+            E::hipErrorGraphExecUpdateFailure
+        );
+        assert_eq!(
+            verdict,
+            hip_sys::hipGraphExecUpdateResult::hipGraphExecUpdateErrorTopologyChanged
+        );
+    }
+    assert_eq!(run(exec), 22.0, "a refused update changes nothing");
+}
+
+#[test]
+fn occupancy_is_what_registers_and_lds_allow() {
+    let Some(code) = compile(SOURCE, "gfx90a") else { return };
+    let hip = open(&[("GRAPHC_EMU_ARCH", "gfx90a")]);
+    let function = hip
+        .function(hip.module(&code).expect("loads"), "scale")
+        .expect("is there");
+    let blocks = |block: i32, shared: usize| {
+        let mut blocks = -1;
+        // SAFETY: a live function and a place for the result.
+        let status =
+            unsafe { hip.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, block, shared) };
+        (status, blocks)
+    };
+    // A compute unit of gfx90a: 4 SIMDs of 8 waves of 64, and 64 KiB of LDS. The kernel needs few registers.
+    assert_eq!(blocks(256, 0), (OK, 8));
+    assert_eq!(blocks(64, 0), (OK, 32));
+    assert_eq!(blocks(65, 0), (OK, 16), "a part of a wave is a wave");
+    assert_eq!(blocks(256, 16 << 10), (OK, 4));
+    assert_eq!(blocks(256, (64 << 10) + 1), (OK, 0));
+    assert_eq!(blocks(0, 0).0, E::hipErrorInvalidValue);
+    let (mut grid, mut block) = (0, 0);
+    // SAFETY: as above.
+    let status = unsafe { hip.hipModuleOccupancyMaxPotentialBlockSize(&mut grid, &mut block, function, 0, 0) };
+    let mut units = 0;
+    let attribute = hip_sys::hipDeviceAttribute_t::hipDeviceAttributeMultiprocessorCount;
+    // SAFETY: a place for the result.
+    assert_eq!(unsafe { hip.hipDeviceGetAttribute(&mut units, attribute, 0) }, OK);
+    // The kernel's launch bounds allow 256; 8 such blocks fill a compute unit.
+    assert_eq!((status, block, grid), (OK, 256, 8 * units));
+}
