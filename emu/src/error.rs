@@ -315,6 +315,16 @@ pub enum FaultKind {
         /// The other wave.
         other: u32,
     },
+    /// Two workgroups of a launch touched the same byte of global memory with nothing to order them, one of them writing.
+    #[error("{access} at {address:#x} in global memory races with workgroup {other:?}")]
+    GroupRace {
+        /// What this workgroup did.
+        access: Access,
+        /// The byte.
+        address: u64,
+        /// The other workgroup.
+        other: [u32; 3],
+    },
     /// An instruction that was not decoded was reached.
     #[error("unknown instruction: {0}")]
     Unknown(String),

@@ -6,6 +6,7 @@ use crate::decode::text::{PRIVATE_BASE, SHARED_BASE};
 use crate::decode::{Code, compile};
 use crate::disasm::Disassembler;
 use crate::error::{DecodeError, Fault, LaunchError, LoadError};
+use crate::exec::ledger::Ledger;
 use crate::exec::workgroup::{self, Launch};
 use crate::loader::{CodeObject, KernelInfo};
 use crate::memory::Memory;
@@ -21,6 +22,9 @@ pub struct LaunchOptions {
     pub waits: bool,
     /// Report races within a workgroup, in LDS and in global memory. Slow.
     pub races: bool,
+    /// Report races between the workgroups of a launch in global memory. Slow, and workgroups run one after the other.
+    /// Atomics order the workgroups that meet in them.
+    pub group_races: bool,
     /// Report plain accesses that are not aligned to their element (atomics always are checked).
     pub alignment: bool,
     /// Report accesses outside of the workgroup's LDS. The hardware reads zeros there and drops writes, and library
@@ -41,6 +45,7 @@ impl Default for LaunchOptions {
             uninitialized: true,
             waits: true,
             races: false,
+            group_races: false,
             alignment: false,
             lds_bounds: true,
             parallel: true,
@@ -263,6 +268,7 @@ impl Gpu {
         if descriptor.dynamic_stack || kernel.code.calls && scratch == 0 {
             scratch += options.dynamic_stack;
         }
+        let ledger = options.group_races.then(Ledger::default);
         let launch = Launch {
             arch: self.arch,
             info,
@@ -278,6 +284,7 @@ impl Gpu {
             dispatch_address: DISPATCH_BASE,
             kernargs: &kernargs,
             scratch_size: scratch,
+            ledger: ledger.as_ref(),
         };
         let total = grid
             .iter()
@@ -305,7 +312,7 @@ impl Gpu {
             Err(fault) => Some(fault),
         };
         // The first fault in the order of the grid is the one reported.
-        let fault = if launch.options.parallel && total > 1 {
+        let fault = if launch.options.parallel && launch.ledger.is_none() && total > 1 {
             (0..total).into_par_iter().find_map_first(one)
         } else {
             (0..total).find_map(one)

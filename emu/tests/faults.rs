@@ -47,6 +47,18 @@ extern "C" __global__ void lds_past(int* y, int n) {
 }
 extern "C" __global__ void odd_atomic(char* p) { atomicAdd((int*)(p + 2), 1); }
 extern "C" __global__ void global_race(int* p) { if (threadIdx.x % 64 == 5) p[3] = threadIdx.x; }
+extern "C" __global__ void group_race(int* p, int shared) { p[blockIdx.x * shared + threadIdx.x] = blockIdx.x; }
+extern "C" __global__ void neighbour(int* y, const int* x) { y[blockIdx.x * 64 + threadIdx.x] += x[blockIdx.x * 64 + threadIdx.x]; }
+extern "C" __global__ void last_block(int* sums, int* count, int* total, int fence) {
+  __shared__ int last;
+  if (threadIdx.x == 0) {
+    sums[blockIdx.x] = blockIdx.x + 1;
+    __threadfence();
+    last = fence ? atomicAdd(count, 1) == (int)gridDim.x - 1 : blockIdx.x == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (last && threadIdx.x == 0) { int t = 0; for (int i = 0; i < (int)gridDim.x; ++i) t += ((volatile int*)sums)[i]; *total = t; }
+}
 extern "C" __global__ void stop(int* p) { if (threadIdx.x == 3) __builtin_trap(); *p = 1; }
 extern "C" __global__ void endless(volatile int* p) { while (*p == 0) ; }
 extern "C" __global__ void strided(float* y, const float* x, int stride) { y[threadIdx.x] = x[threadIdx.x * stride]; }
@@ -459,4 +471,61 @@ fn bad_input_gives_typed_errors() {
         device.gpu.memory().free(1),
         Err(MemoryError::NotAllocated { address: 1 })
     ));
+}
+
+/// Workgroups that write one byte, or read what another wrote with nothing to order them; and the patterns that are right.
+#[test]
+fn races_between_workgroups() {
+    for arch in ARCHES {
+        let Some(mut device) = Device::new(SOURCE, arch) else {
+            return;
+        };
+        device.options.group_races = true;
+        let p = device.upload(&[1i32; 256]);
+        let q = device.upload(&[2i32; 256]);
+        let write = |shared: i32| device.try_run("group_race", 4, 64, &[Arg::Ptr(p), Arg::I32(shared)]);
+        assert!(write(64).is_ok(), "{arch}: each workgroup has its own");
+        let found = fault(write(63));
+        let FaultKind::GroupRace { access, address, other } = found.kind else {
+            panic!("{arch}: {found}");
+        };
+        assert_eq!(
+            (access, address, other),
+            (Access::Write, p + 63 * 4, [0, 0, 0]),
+            "{arch}"
+        );
+        assert_eq!(found.workgroup, [1, 0, 0], "{arch}");
+
+        assert!(
+            device.try_run("neighbour", 4, 64, &[p, q].map(Arg::Ptr)).is_ok(),
+            "{arch}"
+        );
+        // Reads of the next workgroup's results.
+        let shifted = [Arg::Ptr(p), Arg::Ptr(p + 4)];
+        let found = fault(device.try_run("neighbour", 3, 64, &shifted));
+        assert!(matches!(found.kind, FaultKind::GroupRace { .. }), "{arch}: {found}");
+
+        let (sums, total) = (device.alloc(64), device.alloc(4));
+        let run = |fence: i32| {
+            let count = device.upload(&[0i32]);
+            let args = [Arg::Ptr(sums), Arg::Ptr(count), Arg::Ptr(total), Arg::I32(fence)];
+            device.try_run("last_block", 8, 64, &args)
+        };
+        let counted = run(1);
+        assert!(counted.is_ok(), "{arch}: {counted:?}");
+        assert_eq!(device.download::<i32>(total, 1), [36], "{arch}");
+        let found = fault(run(0));
+        assert!(
+            matches!(
+                found.kind,
+                FaultKind::GroupRace {
+                    access: Access::Read,
+                    ..
+                }
+            ),
+            "{arch}: {found}"
+        );
+        // A launch is ordered after the one before it.
+        assert!(write(64).is_ok(), "{arch}");
+    }
 }

@@ -7,7 +7,7 @@
 //! | `GRAPHC_EMU_MEMORY_MIB` | memory of each | 16384 |
 //! | `GRAPHC_EMU_SEED` | run streams in a random legal order; workgroups one after the other | submission order |
 //! | `GRAPHC_EMU_FAULTS` | a list of `malloc@3`, `host-malloc@1`, `module@1`, `launch@2`, `copy@5`, `lost@10`; `+` after the number fails every later one too | none |
-//! | `GRAPHC_EMU_CHECKS` | a list of `races`, `alignment`, `no-uninitialized`, `no-waits`, `no-lds-bounds` | |
+//! | `GRAPHC_EMU_CHECKS` | a list of `races`, `group-races`, `alignment`, `no-uninitialized`, `no-waits`, `no-lds-bounds` | |
 //! | `GRAPHC_EMU_TRACE` | `errors` prints each call that fails, `calls` each call, with its code | nothing |
 //! | `GRAPHC_EMU_DISASSEMBLER` | the command of a disassembler's worker, its words apart by spaces | comgr in process |
 
@@ -102,13 +102,14 @@ impl Config {
         for check in words(get("GRAPHC_EMU_CHECKS")) {
             match check.as_str() {
                 "races" => launch.races = true,
+                "group-races" => launch.group_races = true,
                 "alignment" => launch.alignment = true,
                 "no-uninitialized" => launch.uninitialized = false,
                 "no-waits" => launch.waits = false,
                 "no-lds-bounds" => launch.lds_bounds = false,
                 other => {
                     return Err(format!(
-                        "GRAPHC_EMU_CHECKS: {other:?} is none of races, alignment, no-uninitialized, no-waits, no-lds-bounds"
+                        "GRAPHC_EMU_CHECKS: {other:?} is none of races, group-races, alignment, no-uninitialized, no-waits, no-lds-bounds"
                     ));
                 }
             }

@@ -120,6 +120,7 @@ impl<'a> Env<'a> {
         if self.options.races {
             self.touch_global(w.index, lane, address, size, Access::Read)?;
         }
+        self.touch_ledger(lane, address, size, Access::Read)?;
         Ok(())
     }
 
@@ -156,7 +157,22 @@ impl<'a> Env<'a> {
         if self.options.races {
             self.touch_global(w.index, lane, address, size, Access::Write)?;
         }
+        self.touch_ledger(lane, address, size, Access::Write)?;
         Ok(())
+    }
+
+    /// Notes an access to global memory and reports a race with another workgroup.
+    #[inline]
+    pub fn touch_ledger(&self, lane: usize, address: u64, size: u32, access: Access) -> Result<(), Box<Trap>> {
+        let Some((ledger, number)) = self.ledger else {
+            return Ok(());
+        };
+        ledger.touch(number, address, size, access).map_err(|(address, other)| {
+            let [x, y, _] = self.grid.map(u64::from);
+            let other = [other % x, other / x % y, other / (x * y)].map(|part| part as u32);
+            let kind = FaultKind::GroupRace { access, address, other };
+            Trap::at(lane, kind)
+        })
     }
 
     /// Notes an access to global memory and reports a race with another wave of the workgroup.

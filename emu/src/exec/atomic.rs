@@ -241,6 +241,7 @@ impl Env<'_> {
                 if self.options.uninitialized && request.op != Rmw::Swap && !region.is_written(offset, size.into()) {
                     return Err(Trap::at(lane, FaultKind::Uninitialized { space, address, size }));
                 }
+                self.touch_ledger(lane, address, size, Access::Atomic)?;
                 region.mark(offset, size.into());
                 if request.bits == 32 {
                     let cell = region.atomic_u32(offset).ok_or_else(misaligned)?;

@@ -14,6 +14,7 @@ pub(crate) mod cross;
 pub(crate) mod float;
 mod lanes;
 pub(crate) mod lds;
+pub(crate) mod ledger;
 pub(crate) mod matrix;
 pub(crate) mod mx;
 pub(crate) mod operand;

@@ -1,5 +1,6 @@
 //! The state of one wave, of its workgroup, and what an instruction's execution may report.
 
+use super::ledger::Ledger;
 use super::scoreboard::Scoreboard;
 use super::simd::Lanes;
 use crate::arch::Arch;
@@ -217,6 +218,9 @@ pub(crate) struct Env<'a> {
     /// Empty where races are not asked for.
     pub lds_touch: Vec<Touch>,
     pub global_touch: std::collections::HashMap<u64, Touch>,
+    /// Where races with other workgroups are looked for, and this workgroup's number.
+    pub ledger: Option<(&'a Ledger, u64)>,
+    pub grid: [u32; 3],
     /// Counts the barriers that opened.
     pub phase: u32,
     /// A clock for s_memtime: instructions executed by the workgroup.

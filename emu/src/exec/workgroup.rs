@@ -1,6 +1,7 @@
 //! Runs one workgroup: sets up its waves as the descriptor asks and steps them until all have ended.
 
 use super::access::SCRATCH_WINDOW;
+use super::ledger::Ledger;
 use super::scoreboard::{Counter, Scoreboard};
 use super::wave::{Env, Flow, Mode, State, Touch, Trap, Wave};
 use crate::arch::Arch;
@@ -28,6 +29,8 @@ pub(crate) struct Launch<'a> {
     pub dispatch_address: u64,
     pub kernargs: &'a [u8],
     pub scratch_size: u32,
+    /// Where races between workgroups are looked for.
+    pub ledger: Option<&'a Ledger>,
 }
 
 /// Instructions that a wave executes before others get a turn.
@@ -40,6 +43,8 @@ pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, B
         ..Counters::default()
     };
     let lds = launch.lds_bytes as usize;
+    let [x, y, z] = position.map(u64::from);
+    let number = x + u64::from(launch.grid[0]) * (y + u64::from(launch.grid[1]) * z);
     let options = launch.options;
     let mut env = Env {
         arch: launch.arch,
@@ -59,6 +64,8 @@ pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, B
             Vec::new()
         },
         global_touch: std::collections::HashMap::new(),
+        ledger: launch.ledger.map(|ledger| (ledger, number)),
+        grid: launch.grid,
         phase: 0,
         clock: 0,
         image_base: launch.image_base,
