@@ -154,7 +154,8 @@ fn single(b: &Build<'_>, read: bool, kind: &str) -> Result<Exec, String> {
     }))
 }
 
-/// gfx950's transposing reads. Sixteen lanes read rows of sixteen elements, each lane a piece of one (16 and 8 bits) or
+/// gfx950's transposing reads. (For 16 and 8 bits as kernels tuned on the hardware use them; 6 and 4 bits continue the
+/// rule.) Sixteen lanes read rows of sixteen elements, each lane a piece of one (16 and 8 bits) or
 /// a whole one (6 and 4 bits), in the order of the lanes; then each lane has a column of them.
 fn transposing(b: &Build<'_>, width: &str) -> Result<Exec, String> {
     let width = match width {
