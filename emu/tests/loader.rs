@@ -2,11 +2,16 @@
 
 mod common;
 use common::{Arg, Compiled, Device, NoCode, compile};
-use graphc_emu::{CodeObject, LaunchOptions};
+use graphc_emu::{Arch, CodeObject, FaultKind, LaunchError, LaunchOptions, LoadError, Space};
 
 const SOURCE: &str = r#"
 extern "C" __global__ void first(int* out) { out[blockIdx.x * 100 + threadIdx.x] = threadIdx.x + 1; }
 extern "C" __global__ void second(int* out) { out[threadIdx.x] = threadIdx.x * 3; }
+extern "C" __global__ void nowhere(unsigned* out, unsigned address) {
+  unsigned value = 5;
+  asm volatile("ds_read_b32 %0, %1\n s_waitcnt lgkmcnt(0)\n ds_write_b32 %1, %0\n s_waitcnt lgkmcnt(0)" : "=&v"(value) : "v"(address) : "memory");
+  out[threadIdx.x] = value;
+}
 "#;
 
 fn word(bytes: &[u8], at: usize) -> usize {
@@ -56,30 +61,57 @@ fn compiled() -> Option<Compiled> {
     }
 }
 
-#[test]
-fn a_function_without_a_size_ends_where_the_next_begins() {
-    let Some(mut compiled) = compiled() else { return };
-    let whole = Device::load(&compiled, "gfx90a").kernel("first").instructions().count();
-    let (table, count) = (
-        word(&compiled.code, 40),
-        usize::from(u16::from_le_bytes([compiled.code[60], compiled.code[61]])),
-    );
+/// Takes the sizes from an object's function symbols, as in hand-written code.
+fn forget_sizes(code: &mut [u8]) {
+    let (table, count) = (word(code, 40), usize::from(u16::from_le_bytes([code[60], code[61]])));
     let mut patched = 0;
     for section in (0..count).map(|index| table + index * 64) {
         // SHT_SYMTAB and SHT_DYNSYM.
-        if !matches!(compiled.code[section + 4], 2 | 11) {
+        if !matches!(code[section + 4], 2 | 11) {
             continue;
         }
-        let (start, size) = (word(&compiled.code, section + 24), word(&compiled.code, section + 32));
+        let (start, size) = (word(code, section + 24), word(code, section + 32));
         for symbol in (start..start + size).step_by(24) {
             // STT_FUNC
-            if compiled.code[symbol + 4] & 15 == 2 {
-                compiled.code[symbol + 16..symbol + 24].fill(0);
+            if code[symbol + 4] & 15 == 2 {
+                code[symbol + 16..symbol + 24].fill(0);
                 patched += 1;
             }
         }
     }
     assert!(patched >= 2);
+}
+
+#[test]
+fn hand_written_code_may_clear_registers_by_lds_that_no_gpu_has() {
+    let Some(mut compiled) = compiled() else { return };
+    let run = |compiled: &Compiled, address: u32| {
+        let device = Device::load(compiled, "gfx90a");
+        let out = device.upload(&[7u32; 64]);
+        let result = device.try_run("nowhere", 1, 64, &[Arg::Ptr(out), Arg::U32(address)]);
+        result.map(|_| device.download::<u32>(out, 64))
+    };
+    let out_of_bounds = |result: Result<Vec<u32>, LaunchError>| match result {
+        Err(LaunchError::Fault(fault)) => matches!(fault.kind, FaultKind::OutOfBounds { space: Space::Lds, .. }),
+        _ => false,
+    };
+    assert!(
+        out_of_bounds(run(&compiled, 0xf0_0000)),
+        "a compiler's code has no reason to"
+    );
+    forget_sizes(&mut compiled.code);
+    assert_eq!(run(&compiled, 0xf0_0000).expect("reads zero"), [0; 64]);
+    assert!(
+        out_of_bounds(run(&compiled, 0x8000)),
+        "inside the GPU's LDS it is a mistake in any code"
+    );
+}
+
+#[test]
+fn a_function_without_a_size_ends_where_the_next_begins() {
+    let Some(mut compiled) = compiled() else { return };
+    let whole = Device::load(&compiled, "gfx90a").kernel("first").instructions().count();
+    forget_sizes(&mut compiled.code);
     let device = Device::load(&compiled, "gfx90a");
     // The compiler pads a function to the next one's alignment.
     let (first, second) = (device.kernel("first"), device.kernel("second"));
@@ -100,7 +132,7 @@ fn every_metadata_note_counts() {
     let Some(compiled) = compiled() else { return };
     let object = CodeObject::load(&with_two_notes(&compiled.code)).expect("is readable");
     let names: Vec<&str> = object.kernels().map(|kernel| kernel.name.as_str()).collect();
-    assert_eq!(names, ["first", "other", "second"]);
+    assert_eq!(names, ["first", "nowhere", "other", "second"]);
 }
 
 #[test]
@@ -119,4 +151,36 @@ fn a_part_of_a_block_runs_its_own_work_items_only() {
     let got: Vec<i32> = device.download(out, 200);
     let want: Vec<i32> = (0..200).map(|i| if i < 170 { i % 100 + 1 } else { 0 }).collect();
     assert_eq!(got, want);
+}
+
+#[test]
+fn a_bundle_gives_the_entry_that_fits_best() {
+    let Some(compiled) = compiled() else { return };
+    let arch = Arch::by_name("gfx90a").expect("known");
+    let bundle = |entries: &[(&str, &[u8])]| {
+        let mut bytes = b"__CLANG_OFFLOAD_BUNDLE__".to_vec();
+        bytes.extend((entries.len() as u64).to_le_bytes());
+        let mut offset = 4096;
+        for (target, code) in entries {
+            let name = format!("hipv4-amdgcn-amd-amdhsa--{target}");
+            for number in [offset, code.len() as u64, name.len() as u64] {
+                bytes.extend(number.to_le_bytes());
+            }
+            bytes.extend(name.as_bytes());
+            offset += code.len() as u64;
+        }
+        bytes.resize(4096, 0);
+        entries.iter().for_each(|(_, code)| bytes.extend(*code));
+        bytes
+    };
+    let good = compiled.code.as_slice();
+    let loads = |entries: &[(&str, &[u8])]| CodeObject::load_for(&bundle(entries), arch);
+    loads(&[("gfx90a:xnack+", b"not this"), ("gfx90a:xnack-", good)]).expect("the second");
+    loads(&[("gfx90a", good), ("gfx90a:xnack+", b"not this")]).expect("the first");
+    loads(&[("gfx942", b"not this"), ("gfx90a:xnack+", good)]).expect("better than nothing");
+    let error = loads(&[("gfx908", good), ("gfx942", good)]).err();
+    assert!(
+        matches!(error, Some(LoadError::NotInBundle { ref present, .. }) if present.len() == 2),
+        "{error:?}"
+    );
 }

@@ -278,6 +278,10 @@ impl<'a> Env<'a> {
         small: u32,
         out: &mut [u32],
     ) -> Result<(), Box<Trap>> {
+        if self.nowhere(address) {
+            out.fill(0);
+            return Ok(());
+        }
         let size = if small != 0 { small } else { out.len() as u32 * 4 };
         if self.outside_lds(address, size) {
             out.fill(0);
@@ -297,6 +301,13 @@ impl<'a> Env<'a> {
         Ok(())
     }
 
+    /// Whether an LDS address is one that a hand-written kernel uses to mean nowhere: past all LDS that the GPU has. The
+    /// hardware then reads zero and writes nothing, and Tensile clears registers and masks lanes by that.
+    #[inline]
+    fn nowhere(&self, address: u32) -> bool {
+        self.hand_written && address >= self.arch.lds_bytes
+    }
+
     #[inline]
     fn lds_word(&self, at: usize) -> u32 {
         u32::from_le_bytes([self.lds[at], self.lds[at + 1], self.lds[at + 2], self.lds[at + 3]])
@@ -312,6 +323,9 @@ impl<'a> Env<'a> {
         small: u32,
         words: &[u32],
     ) -> Result<(), Box<Trap>> {
+        if self.nowhere(address) {
+            return Ok(());
+        }
         let size = if small != 0 { small } else { words.len() as u32 * 4 };
         if self.outside_lds(address, size) {
             return Ok(());

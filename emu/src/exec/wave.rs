@@ -213,6 +213,8 @@ pub(crate) struct Env<'a> {
     pub options: &'a LaunchOptions,
     pub counters: &'a mut Counters,
     pub lds: Vec<u8>,
+    /// Whether the kernel's author wrote its instructions.
+    pub hand_written: bool,
     /// One flag a byte of LDS: whether it was written. Empty where not checked.
     pub lds_written: Vec<bool>,
     /// Empty where races are not asked for.

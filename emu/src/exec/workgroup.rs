@@ -52,6 +52,7 @@ pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, B
         view: launch.view,
         options,
         counters: &mut counters,
+        hand_written: launch.info.hand_written,
         lds: vec![0; lds],
         lds_written: if options.uninitialized {
             vec![false; lds]

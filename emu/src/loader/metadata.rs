@@ -33,6 +33,8 @@ pub struct KernelInfo {
     pub symbol: String,
     /// The descriptor.
     pub descriptor: Descriptor,
+    /// Whether it was written by hand: the function's symbol has no size, which compilers always give.
+    pub hand_written: bool,
     /// The arguments in order of their offsets.
     pub args: Vec<Arg>,
     /// Bytes of all arguments.
@@ -116,6 +118,7 @@ pub(super) fn read(note: &[u8]) -> Result<Metadata, LoadError> {
             name: required(".name")?,
             symbol: required(".symbol")?,
             descriptor: Descriptor::default(),
+            hand_written: false,
             args,
             kernarg_size: number(entry, ".kernarg_segment_size"),
             group_segment: number(entry, ".group_segment_fixed_size"),

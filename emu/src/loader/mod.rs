@@ -76,6 +76,8 @@ impl CodeObject {
                 .get(&info.symbol)
                 .ok_or_else(|| LoadError::Metadata(format!("kernel {} has no symbol {}", info.name, info.symbol)))?;
             info.descriptor = Descriptor::read(&parts.image, symbol.address)?;
+            let function = info.symbol.strip_suffix(".kd").unwrap_or(&info.symbol);
+            info.hand_written = parts.symbols.get(function).is_some_and(|symbol| symbol.size == 0);
             if !(parts.text.0..parts.text.0 + parts.text.1).contains(&info.descriptor.entry) {
                 return Err(LoadError::Metadata(format!(
                     "kernel {} enters at {:#x}, outside .text",

@@ -19,6 +19,11 @@ pub const INSIDE: &str = "GRAPHC_EMU_TEST_INSIDE";
 ///
 /// `test` is the test's name as the harness has it.
 pub fn inside(test: &str, library: &str, body: impl FnOnce()) {
+    inside_with(test, library, &[], body);
+}
+
+/// As [`inside`], with these variables of the environment set.
+pub fn inside_with(test: &str, library: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
     }
@@ -41,6 +46,7 @@ pub fn inside(test: &str, library: &str, body: impl FnOnce()) {
         .arg("env")
         .arg(format!("LD_LIBRARY_PATH={}", folder.path().display()))
         .arg(format!("{INSIDE}={}", folder.path().display()))
+        .args(variables.iter().map(|(name, value)| format!("{name}={value}")))
         .arg(std::env::current_exe().expect("a test knows its own path"))
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .output()
