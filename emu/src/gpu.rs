@@ -37,6 +37,8 @@ pub struct LaunchOptions {
     pub instruction_limit: Option<u64>,
     /// Bytes of stack of a lane for kernels whose need is not known at compile time (recursion).
     pub dynamic_stack: u32,
+    /// Run these workgroups only, by their number in the grid (x fastest): samples of a large launch. None runs all.
+    pub workgroups: Option<Vec<u64>>,
 }
 
 impl Default for LaunchOptions {
@@ -51,6 +53,7 @@ impl Default for LaunchOptions {
             parallel: true,
             instruction_limit: Some(1 << 36),
             dynamic_stack: 8192,
+            workgroups: None,
         }
     }
 }
@@ -312,10 +315,14 @@ impl Gpu {
             Err(fault) => Some(fault),
         };
         // The first fault in the order of the grid is the one reported.
-        let fault = if launch.options.parallel && launch.ledger.is_none() && total > 1 {
-            (0..total).into_par_iter().find_map_first(one)
-        } else {
-            (0..total).find_map(one)
+        let parallel = launch.options.parallel && launch.ledger.is_none();
+        let fault = match &launch.options.workgroups {
+            Some(some) if parallel => (some.par_iter().copied())
+                .filter(|index| *index < total)
+                .find_map_first(one),
+            Some(some) => some.iter().copied().filter(|index| *index < total).find_map(one),
+            None if parallel && total > 1 => (0..total).into_par_iter().find_map_first(one),
+            None => (0..total).find_map(one),
         };
         match fault {
             Some(fault) => Err(fault),

@@ -112,6 +112,36 @@ fn compiled(arch: &str) -> Option<Compiled> {
     }
 }
 
+const CACHE_SOURCE: &str = r#"
+extern "C" __global__ void after(float* y, const float* x) {
+  float r; const float* p = x + threadIdx.x;
+  asm volatile("global_load_b32 %0, %1, off\n global_inv scope:SCOPE_SE\n s_wait_loadcnt 0x1" : "=&v"(r) : "v"(p));
+  y[threadIdx.x] = r + 1.0f;
+}
+extern "C" __global__ void before(float* y, const float* x) {
+  float r; const float* p = x + threadIdx.x;
+  asm volatile("global_inv scope:SCOPE_SE\n global_load_b32 %0, %1, off\n s_wait_loadcnt 0x1" : "=&v"(r) : "v"(p));
+  y[threadIdx.x] = r + 1.0f;
+}
+"#;
+
+/// gfx12 counts cache operations with the loads: a wait that leaves one operation has waited for what came before it.
+#[test]
+fn cache_operations_are_counted_with_the_loads() {
+    let compiled = match compile(CACHE_SOURCE, "gfx1201", &["-O3"]) {
+        Ok(compiled) => compiled,
+        Err(common::NoCode::Skipped(reason)) => return println!("skipped: {reason}"),
+        Err(error) => panic!("{error:?}"),
+    };
+    let device = Device::load(&compiled, "gfx1201");
+    let (y, x) = (device.alloc(128), device.upload(&[1.5f32; 32]));
+    let arguments = [Arg::Ptr(y), Arg::Ptr(x)];
+    let result = device.try_run("after", 1, 32, &arguments);
+    assert!(result.is_ok(), "{result:?}");
+    let fault = fault(device.try_run("before", 1, 32, &arguments));
+    assert!(matches!(fault.kind, FaultKind::MissingWait { .. }), "{fault}");
+}
+
 #[test]
 fn a_dropped_wait_is_caught() {
     for arch in ARCHES {

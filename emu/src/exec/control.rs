@@ -2,7 +2,7 @@
 
 use super::operand::{Build, Ty};
 use super::salu::{dst, get, imm16, src, wide};
-use super::scoreboard::Counter;
+use super::scoreboard::{Counter, Set};
 use super::wave::{Exec, Flow, Trap, Wave};
 use crate::decode::text::{FLAT_SCRATCH, Kind, M0, number};
 use crate::error::FaultKind;
@@ -22,6 +22,14 @@ fn branch(b: &Build<'_>, taken: fn(&Wave) -> bool) -> Result<Exec, String> {
 
 fn nothing() -> Result<Exec, String> {
     Ok(Box::new(|_, _| Ok(Flow::Next)))
+}
+
+/// A cache operation: nothing to do, but one more operation to wait for.
+fn cache(counter: Counter) -> Result<Exec, String> {
+    Ok(Box::new(move |w, _| {
+        w.board.issue(counter, &Set::default(), false);
+        Ok(Flow::Next)
+    }))
 }
 
 fn flow(flow: Flow) -> Result<Exec, String> {
@@ -70,10 +78,10 @@ pub(super) fn control(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>>
         | "buffer_wbinvl1_vol"
         | "buffer_wbl2"
         | "buffer_invl2"
-        | "buffer_inv"
-        | "global_inv"
-        | "global_wb"
-        | "global_wbinv" => nothing(),
+        | "buffer_inv" => nothing(),
+        // From gfx12 on cache operations are counted like the accesses that they order.
+        "global_inv" => cache(Counter::Vector),
+        "global_wb" | "global_wbinv" => cache(Counter::Store),
         "s_endpgm" | "s_endpgm_saved" => flow(Flow::End),
         "s_code_end" => Ok(Box::new(|_, _| Err(Trap::new(FaultKind::Unknown("s_code_end".into()))))),
         "s_sleep" | "s_sleep_var" | "s_barrier_leave" => flow(Flow::Yield),
