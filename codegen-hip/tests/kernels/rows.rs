@@ -1,0 +1,289 @@
+//! Kernels that fold: softmax, norms, every reduction, pooling.
+
+use ir::kernel::{Body, ExprId, Kernel, Loops, Mapping, Stmt};
+use ir::op::{BinaryOp, ReduceOp, UnaryOp};
+use ir::{DType, Dim};
+
+use super::{Build, F32, block, lanes};
+
+/// Softmax over the last axis.
+pub fn softmax(name: &str, dtype: DType, rows: Dim, length: Dim, mapping: Mapping) -> Kernel {
+    let mut b = Build::new(name, mapping);
+    for d in [&rows, &length] {
+        if let Some(s) = d.as_symbol() {
+            b.symbol(s.name());
+        }
+    }
+    let elements = rows.clone() * &length;
+    let (x, out) = (b.read("x", dtype, elements.clone()), b.write("out", dtype, elements));
+    let (row, r) = (b.axis("row", rows), b.axis("r", length.clone()));
+    let (at_row, at_r) = (b.at(row), b.at(r));
+    let index = b.linear(&[(at_row, length), (at_r, 1.into())]);
+    let x = b.load_wide(x, index);
+    let (max, sum) = (b.var(F32), b.var(F32));
+    let m = b.value(max);
+    let shifted = b.bin(BinaryOp::Sub, x, m);
+    let exp = b.un(UnaryOp::Exp, shifted);
+    let s = b.value(sum);
+    let y = b.bin(BinaryOp::Div, exp, s);
+    let stmts = vec![
+        Stmt::Fold {
+            var: max,
+            op: ReduceOp::Max,
+            axes: vec![r],
+            value: x,
+        },
+        Stmt::Fold {
+            var: sum,
+            op: ReduceOp::Sum,
+            axes: vec![r],
+            value: exp,
+        },
+        b.store(out, index, y, &[r]),
+    ];
+    b.done(Body::Loops(Loops {
+        parallel: vec![row],
+        stmts,
+    }))
+}
+
+/// Layer norm with scale and bias; two outer axes, two folded ones.
+pub fn layer_norm(name: &str, dtype: DType, outer: [i64; 2], inner: [i64; 2], mapping: Mapping) -> Kernel {
+    let mut b = Build::new(name, mapping);
+    let n = inner[0] * inner[1];
+    let elements = outer[0] * outer[1] * n;
+    let (x, scale, bias) = (
+        b.read("x", dtype, elements),
+        b.read("scale", dtype, n),
+        b.read("bias", dtype, n),
+    );
+    let out = b.write("out", dtype, elements);
+    let parallel = vec![b.axis("i", outer[0]), b.axis("j", outer[1])];
+    let folded = vec![b.axis("r", inner[0]), b.axis("c", inner[1])];
+    let at: Vec<ExprId> = parallel.iter().chain(&folded).map(|a| b.at(*a)).collect();
+    let index = b.linear(&[
+        (at[0], (outer[1] * n).into()),
+        (at[1], n.into()),
+        (at[2], inner[1].into()),
+        (at[3], 1.into()),
+    ]);
+    let within = b.linear(&[(at[2], inner[1].into()), (at[3], 1.into())]);
+    let x = b.load_wide(x, index);
+    let (sum, mean, squares, rstd) = (b.var(F32), b.var(F32), b.var(F32), b.var(F32));
+    let per = b.float(1.0 / n as f64);
+    let s = b.value(sum);
+    let mean_value = b.bin(BinaryOp::Mul, s, per);
+    let m = b.value(mean);
+    let centred = b.bin(BinaryOp::Sub, x, m);
+    let square = b.bin(BinaryOp::Mul, centred, centred);
+    let q = b.value(squares);
+    let variance = b.bin(BinaryOp::Mul, q, per);
+    let epsilon = b.float(1e-5);
+    let shifted = b.bin(BinaryOp::Add, variance, epsilon);
+    let rsqrt = b.un(UnaryOp::Rsqrt, shifted);
+    let r = b.value(rstd);
+    let normal = b.bin(BinaryOp::Mul, centred, r);
+    let (scale, bias) = (b.load_wide(scale, within), b.load_wide(bias, within));
+    let y = b.bin(BinaryOp::Mul, normal, scale);
+    let y = b.bin(BinaryOp::Add, y, bias);
+    let stmts = vec![
+        Stmt::Fold {
+            var: sum,
+            op: ReduceOp::Sum,
+            axes: folded.clone(),
+            value: x,
+        },
+        Stmt::Let {
+            var: mean,
+            value: mean_value,
+        },
+        Stmt::Fold {
+            var: squares,
+            op: ReduceOp::Sum,
+            axes: folded.clone(),
+            value: square,
+        },
+        Stmt::Let {
+            var: rstd,
+            value: rsqrt,
+        },
+        b.store(out, index, y, &folded),
+    ];
+    b.done(Body::Loops(Loops { parallel, stmts }))
+}
+
+/// Several folds of one row by different operations, stored once.
+pub fn folds(name: &str, dtype: DType, ops: &[ReduceOp], rows: i64, length: i64, mapping: Mapping) -> Kernel {
+    let mut b = Build::new(name, mapping);
+    let x = b.read("x", dtype, rows * length);
+    let (row, r) = (b.axis("row", rows), b.axis("r", length));
+    let (at_row, at_r) = (b.at(row), b.at(r));
+    let index = b.linear(&[(at_row, length.into()), (at_r, 1.into())]);
+    let x = b.load(x, index);
+    let (mut stmts, mut stores) = (Vec::new(), Vec::new());
+    for op in ops {
+        let t = if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) {
+            DType::I64
+        } else {
+            dtype
+        };
+        let var = b.var(t);
+        stmts.push(Stmt::Fold {
+            var,
+            op: *op,
+            axes: vec![r],
+            value: x,
+        });
+        let v = b.value(var);
+        let out = b.write(&format!("out_{op}"), t, rows);
+        stores.push(b.store(out, at_row, v, &[]));
+    }
+    stmts.extend(stores);
+    b.done(Body::Loops(Loops {
+        parallel: vec![row],
+        stmts,
+    }))
+}
+
+/// Average pooling, channels last, padded: two folds over a guarded window.
+pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64) -> Kernel {
+    let mut b = Build::new(name, Mapping::Threads { block: 64, vector: 1 });
+    let pad = window / 2;
+    let out_size = (size + 2 * pad - window) / stride + 1;
+    let (x, out) = (
+        b.read("x", F32, size * size * channels),
+        b.write("out", F32, out_size * out_size * channels),
+    );
+    let parallel = vec![b.axis("y", out_size), b.axis("x", out_size), b.axis("c", channels)];
+    let taps = vec![b.axis("dy", window), b.axis("dx", window)];
+    let at: Vec<ExprId> = parallel.iter().chain(&taps).map(|a| b.at(*a)).collect();
+    let minus = b.int(-pad);
+    let mut guard = None;
+    let mut where_ = Vec::new();
+    for s in 0..2 {
+        let p = b.linear(&[(at[s], stride.into()), (at[3 + s], 1.into())]);
+        let p = b.bin(BinaryOp::Add, p, minus);
+        let (zero, end) = (b.int(0), b.int(size));
+        let low = b.bin(BinaryOp::Ge, p, zero);
+        let high = b.bin(BinaryOp::Lt, p, end);
+        let both = b.bin(BinaryOp::And, low, high);
+        guard = Some(guard.map_or(both, |g| b.bin(BinaryOp::And, g, both)));
+        where_.push(p);
+    }
+    let guard = guard.unwrap();
+    let index = b.linear(&[
+        (where_[0], (size * channels).into()),
+        (where_[1], channels.into()),
+        (at[2], 1.into()),
+    ]);
+    let x = b.load(x, index);
+    let (zero, one) = (b.float(0.0), b.float(1.0));
+    let x = b.select(guard, x, zero);
+    let hit = b.select(guard, one, zero);
+    let (sum, count) = (b.var(F32), b.var(F32));
+    let (s, c) = (b.value(sum), b.value(count));
+    let mean = b.bin(BinaryOp::Div, s, c);
+    let index = b.linear(&[
+        (at[0], (out_size * channels).into()),
+        (at[1], channels.into()),
+        (at[2], 1.into()),
+    ]);
+    let stmts = vec![
+        Stmt::Fold {
+            var: sum,
+            op: ReduceOp::Sum,
+            axes: taps.clone(),
+            value: x,
+        },
+        Stmt::Fold {
+            var: count,
+            op: ReduceOp::Sum,
+            axes: taps,
+            value: hit,
+        },
+        b.store(out, index, mean, &[]),
+    ];
+    b.done(Body::Loops(Loops { parallel, stmts }))
+}
+
+/// Rows that a thread, some lanes or a block fold.
+pub fn all() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    for (i, (dtype, rows, length, mapping)) in [
+        (F32, 9, 37, Mapping::Threads { block: 64, vector: 1 }),
+        (F32, 9, 37, lanes(8, 1)),
+        (F32, 9, 64, lanes(16, 4)),
+        (DType::F16, 3, 136, lanes(32, 8)),
+        (F32, 3, 300, block(128, 1)),
+        (F32, 3, 1024, block(128, 4)),
+        (DType::BF16, 2, 520, block(64, 8)),
+        (F32, 2, 5, block(32, 1)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        kernels.push(softmax(
+            &format!("softmax_{i}"),
+            dtype,
+            rows.into(),
+            length.into(),
+            mapping,
+        ));
+    }
+    kernels.push(softmax(
+        "softmax_symbolic",
+        F32,
+        "rows".into(),
+        "seq".into(),
+        lanes(32, 1),
+    ));
+    for (i, (dtype, outer, inner, mapping)) in [
+        (F32, [2, 3], [5, 7], Mapping::Threads { block: 64, vector: 1 }),
+        (F32, [2, 3], [5, 8], lanes(4, 4)),
+        (DType::F16, [3, 2], [4, 24], block(64, 2)),
+        (F32, [3, 2], [3, 5], lanes(32, 1)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        kernels.push(layer_norm(&format!("layer_norm_{i}"), dtype, outer, inner, mapping));
+    }
+    let number_ops = [
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Max,
+        ReduceOp::Min,
+        ReduceOp::ArgMax,
+        ReduceOp::ArgMin,
+    ];
+    for (i, dtype) in [F32, DType::F64, DType::I32, DType::I64].into_iter().enumerate() {
+        kernels.push(folds(
+            &format!("folds_{i}"),
+            dtype,
+            &number_ops,
+            5,
+            11,
+            Mapping::Threads { block: 64, vector: 1 },
+        ));
+        kernels.push(folds(
+            &format!("folds_lanes_{i}"),
+            dtype,
+            &number_ops,
+            5,
+            11,
+            lanes(4, 1),
+        ));
+        kernels.push(folds(
+            &format!("folds_block_{i}"),
+            dtype,
+            &number_ops,
+            5,
+            70,
+            block(64, 1),
+        ));
+    }
+    let truth_ops = [ReduceOp::All, ReduceOp::Any];
+    kernels.push(folds("folds_bool", DType::Bool, &truth_ops, 5, 11, lanes(8, 1)));
+    kernels.push(pool("pool", 7, 5, 3, 2));
+    kernels
+}
