@@ -115,7 +115,8 @@ impl Error {
                 runtime::RuntimeError::Input { .. }
                 | runtime::RuntimeError::NotAvailable { .. }
                 | runtime::RuntimeError::OutOfMemory { .. }
-                | runtime::RuntimeError::OutOfDeviceMemory { .. },
+                | runtime::RuntimeError::OutOfDeviceMemory { .. }
+                | runtime::RuntimeError::TooSmall { .. },
             ) => 2,
             Error::Pass(_)
             | Error::Schedule(_)

@@ -68,6 +68,10 @@ pub enum RuntimeError {
     #[error("{what} is not supported at {at}")]
     Unsupported { what: String, at: String },
 
+    /// What a kernel computes does not exist at these sizes; at others it may.
+    #[error("{what} cannot be taken in {at}: the inputs are too small")]
+    TooSmall { what: String, at: String },
+
     /// A size of the plan does not work out.
     #[error("a size of the plan cannot be computed: {0}")]
     Size(#[from] DimError),

@@ -573,3 +573,34 @@ fn a_compiler_that_is_missing_or_dies_is_an_error_that_says_where() {
     assert!(matches!(output.status.code(), Some(1 | 2)), "{output:?}");
     refused(&args, &output, output.status.code().unwrap_or_default(), &["junk.so"]);
 }
+
+/// A hint is an estimate: a model whose sizes do not work out there runs at sizes where they do.
+#[test]
+fn a_hint_that_is_too_small_is_no_error_until_it_is_run() {
+    let p = Place::new();
+    let m = p.write(
+        "top.gir",
+        "graph @top stage=import {
+  symbol n: 1..64 hint 2
+  x = input \"x\" : f32[1, n]
+  v = top_k x {axis=1, k=3}
+  return v as \"v\", v.1 as \"i\"
+}
+",
+    );
+    let x = p.arrays("x.npz", &[("x", f32s(&[1, 5], &[1.0, 5.0, 2.0, 4.0, 3.0]))]);
+    p.ok(&["run", text(&m), "--inputs", text(&x), "-o", "out.npz"]);
+    let out = arrays::read(&p.path("out.npz")).expect("written");
+    assert_eq!(
+        (out["v"].to_f32(), out["i"].to_i64()),
+        (vec![5.0, 4.0, 3.0], vec![1, 3, 4])
+    );
+    p.ok(&["compile", text(&m), "--target", "cpu", "-o", "top.graphc"]);
+    p.ok(&["run", "top.graphc", "--inputs", text(&x)]);
+    let small = p.arrays("small.npz", &[("x", f32s(&[1, 2], &[1.0, 5.0]))]);
+    p.fails(
+        &["run", text(&m), "--inputs", text(&small)],
+        2,
+        &["the first 3 of 2 values", "too small"],
+    );
+}

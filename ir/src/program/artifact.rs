@@ -23,7 +23,8 @@ use super::{Program, Source, Variant};
 use crate::data::{HostTensor, Storage};
 use crate::entity::Table;
 use crate::graph::{ConstId, Constant};
-use crate::plan::{KernelId, Plan};
+use crate::plan::verify::{InvalidPlan, PlanError, verify};
+use crate::plan::{KernelId, Place, Plan};
 use crate::target::Target;
 use crate::types::DType;
 
@@ -55,6 +56,12 @@ pub enum ArtifactError {
     Decode { section: String, error: String },
     #[error("{section} is not where the format has it: {what}")]
     Layout { section: String, what: String },
+    #[error("variant {variant}, for {target}: {error}")]
+    Plan {
+        variant: usize,
+        target: String,
+        error: InvalidPlan,
+    },
 }
 
 /// How much of an artifact is checked while it is loaded.
@@ -389,6 +396,9 @@ fn program(header: Header, sections: &[Storage]) -> Result<Program, ArtifactErro
             code,
         });
     }
+    for (i, variant) in variants.iter().enumerate() {
+        check(i, variant, &constants)?;
+    }
     Ok(Program {
         name: header.name,
         variants,
@@ -396,14 +406,61 @@ fn program(header: Header, sections: &[Storage]) -> Result<Program, ArtifactErro
     })
 }
 
+/// A checksum shows damage, not that what was written made sense: what runs a plan relies on it without asking again.
+fn check(i: usize, variant: &Variant, constants: &Table<ConstId, Constant>) -> Result<(), ArtifactError> {
+    let plan = &variant.plan;
+    let layout = |what: String| ArtifactError::Layout {
+        section: format!("variant {i}, for {},", plan.target),
+        what,
+    };
+    let (kernels, sources, code) = (plan.kernels.len(), variant.sources.len(), variant.code.len());
+    if sources != kernels || code != kernels {
+        return Err(layout(format!(
+            "it has {kernels} kernels, but {sources} sources and {code} code objects"
+        )));
+    }
+    for (id, buffer) in plan.buffers.iter() {
+        let Place::Constant(constant) = buffer.place else {
+            continue;
+        };
+        let Some(found) = constants.get(constant) else {
+            return Err(layout(format!(
+                "buffer {id} names {constant} of {} constants",
+                constants.len()
+            )));
+        };
+        let (dtype, elements) = (found.tensor.dtype, found.tensor.elements());
+        if dtype != buffer.ty.dtype || !buffer.ty.elements().is(elements as i64) {
+            return Err(layout(format!(
+                "buffer {id} is {}, but {constant} is {dtype} with {elements} elements",
+                buffer.ty
+            )));
+        }
+    }
+    let Err(mut error) = verify(plan) else { return Ok(()) };
+    // Hints are estimates: sizes that do not work out there may at those of a run, which places the arena again.
+    if !plan.symbols.is_empty() {
+        error.errors.retain(|e| !matches!(e, PlanError::Place(_)));
+    }
+    match error.errors.is_empty() {
+        true => Ok(()),
+        false => Err(ArtifactError::Plan {
+            variant: i,
+            target: plan.target.to_string(),
+            error,
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::dim::Dim;
+    use crate::dim::{Dim, Symbol, SymbolInfo};
+    use crate::entity::Entity;
     use crate::kernel::eval::tests::row_kernel;
-    use crate::plan::{Buffer, Place};
+    use crate::plan::{Buffer, BufferId, Port};
     use crate::types::TensorType;
 
     fn sample() -> Program {
@@ -417,7 +474,7 @@ mod tests {
         }
         let plan = |target: &str| Plan {
             target: target.parse().unwrap(),
-            symbols: Default::default(),
+            symbols: [(Symbol::new("n"), SymbolInfo::default())].into_iter().collect(),
             kernels: [row_kernel()].into_iter().collect(),
             buffers: [Buffer {
                 name: "b".into(),
@@ -428,7 +485,11 @@ mod tests {
             .collect(),
             steps: Table::new(),
             lanes: Table::new(),
-            inputs: vec![],
+            inputs: vec![Port {
+                name: "b".into(),
+                buffer: BufferId::new(0),
+                ty: TensorType::new(DType::F32, vec![Dim::symbol("n") * 2 + 1]),
+            }],
             outputs: vec![],
             flops: Dim::symbol("n"),
         };
@@ -503,6 +564,33 @@ mod tests {
         let mut longer = bytes;
         longer.push(0);
         assert!(matches!(read(longer), Err(ArtifactError::Layout { .. })));
+    }
+
+    #[test]
+    fn a_plan_that_does_not_verify_is_refused() {
+        let refused = |change: fn(&mut Program)| {
+            let mut program = sample();
+            change(&mut program);
+            read(program.to_bytes().unwrap())
+                .expect_err("a damaged plan")
+                .to_string()
+        };
+        let error = refused(|p| p.variants[1].plan.inputs[0].buffer = BufferId::new(7));
+        assert!(
+            error.contains("variant 1, for gfx90a:xnack-") && error.contains("names b7"),
+            "{error}"
+        );
+        let error = refused(|p| p.variants[0].plan.kernels[KernelId::new(0)].params = Table::new());
+        assert!(
+            error.contains("variant 0, for cpu") && error.contains("kernel"),
+            "{error}"
+        );
+        let error = refused(|p| p.variants[0].sources = Table::new());
+        assert!(error.contains("1 kernels, but 0 sources"), "{error}");
+        let error = refused(|p| p.variants[0].plan.buffers[BufferId::new(0)].place = Place::Constant(ConstId::new(9)));
+        assert!(error.contains("names c9 of 3 constants"), "{error}");
+        let error = refused(|p| p.variants[0].plan.buffers[BufferId::new(0)].place = Place::Constant(ConstId::new(0)));
+        assert!(error.contains("c0 is f32 with 33 elements"), "{error}");
     }
 
     #[test]

@@ -329,6 +329,9 @@ pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
 }
 
 /// `Scatter`: for each update, combines it into the result, which the plan has filled with the data.
+///
+/// Updates that overwrite and may meet in an element (those along the axis; those of several index tuples) are one thread's,
+/// in their order: of equal indices the last stays, on every device.
 pub fn scatter(b: &mut Builder<'_>, scatter: Scatter) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
@@ -337,7 +340,19 @@ pub fn scatter(b: &mut Builder<'_>, scatter: Scatter) -> Result<Body, LowerError
         b.shape(operands[1]).clone(),
         b.shape(operands[2]).clone(),
     );
-    let (parallel, coords) = b.iterate(&AXES, &update_shape);
+    let meet = match scatter {
+        Scatter::Elements { axis, reduce: None } => axis..axis + 1,
+        Scatter::Nd { reduce: None } => 0..index_shape.rank() - 1,
+        _ => 0..0,
+    };
+    let (apart, within): (Vec<usize>, Vec<usize>) = (0..update_shape.rank()).partition(|d| !meet.contains(d));
+    let dims = |of: &[usize]| of.iter().map(|d| update_shape[*d].clone()).collect::<Vec<_>>();
+    let (parallel, outside) = b.iterate(&AXES, &dims(&apart));
+    let (ordered, inside) = b.iterate(&["u", "v", "w"], &dims(&within));
+    let mut coords = vec![Linear::constant(0); update_shape.rank()];
+    for (d, at) in apart.iter().zip(outside).chain(within.iter().zip(inside)) {
+        coords[*d] = at;
+    }
     let (at, op) = match scatter {
         Scatter::Elements { axis, reduce } => {
             let index = b.pull(operands[1], &coords)?;
@@ -360,7 +375,7 @@ pub fn scatter(b: &mut Builder<'_>, scatter: Scatter) -> Result<Body, LowerError
         }
     };
     let value = b.pull(operands[2], &coords)?;
-    let stmts = match b.store(anchor, value, &at, &[]) {
+    let stmts = match b.store(anchor, value, &at, &ordered) {
         Some(Stmt::Store {
             param,
             index,

@@ -118,7 +118,7 @@ impl LoadedCpu {
         match loaded.prepared(&expected) {
             Ok(_) => {}
             // Hints are estimates: a size that does not work out there may where it is run.
-            Err(RuntimeError::Size(_)) if !plan.symbols.is_empty() => {}
+            Err(RuntimeError::Size(_) | RuntimeError::TooSmall { .. }) if !plan.symbols.is_empty() => {}
             Err(error) => return Err(error),
         }
         Ok(loaded)

@@ -262,7 +262,7 @@ impl SortExec {
             .iter()
             .any(|(_, e)| matches!(e, Expr::Var(v) if *v == body.value_var || *v == body.index_var));
         if extent > lines.axis.extent && uses_vars {
-            return Err(RuntimeError::Unsupported {
+            return Err(RuntimeError::TooSmall {
                 what: format!("the first {extent} of {} values", lines.axis.extent),
                 at: format!("kernel {}", kernel.name),
             });
