@@ -1,6 +1,7 @@
 //! What the tests of the whole compiler share: the filetest runner, comparison with the reference evaluator, data.
 
 pub mod emulated_hip;
+pub mod emulator;
 pub mod filetest;
 pub mod random_graph;
 pub mod reference;
@@ -28,4 +29,9 @@ pub fn graphc_binary() -> PathBuf {
         .and_then(|deps| deps.parent())
         .expect("tests run from target/PROFILE/deps");
     folder.join(format!("graphc{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// Says whether everything is to be tested, however long it takes: `GRAPHC_ALL_MODELS=1`.
+pub fn everything() -> bool {
+    std::env::var_os("GRAPHC_ALL_MODELS").is_some()
 }

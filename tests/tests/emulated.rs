@@ -1,15 +1,13 @@
 //! Models end to end on emulated GPUs: their own HIP code, by the real hiprtc, instruction by instruction.
 //!
-//! Outputs are compared with what PyTorch gave, each kernel with the reference evaluator. Without a ROCm the tests print
-//! `skipped: …` and pass.
+//! Through the command line; `emulated_models` has the other models. Without a ROCm the tests print `skipped: …` and pass.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use graphc::ir::HostTensor;
-use graphc_tests::{data, graphc_binary, repository};
-
-const ARCHS: [&str; 4] = ["gfx90a", "gfx942", "gfx1100", "gfx1201"];
+use graphc_tests::emulator::{ARCHS, toolchain};
+use graphc_tests::{data, graphc_binary, reference, repository};
 
 /// Runs the graphc binary; None (and a printed line) where no ROCm is found or the binary is not built.
 fn graphc(words: &[&str]) -> Option<Output> {
@@ -86,60 +84,88 @@ fn the_shipped_digits_model() {
 }
 
 #[test]
-fn bert() {
-    export("bert.ts");
-}
-
-#[test]
-fn gpt2() {
+fn an_export_with_two_sizes() {
     export("gpt2.dy");
 }
 
 #[test]
-fn llama() {
-    export("llama.dy");
-}
-
-#[test]
-fn vit() {
-    export("vit.ts");
-}
-
-#[test]
-fn mobilenet() {
-    export("mobilenet.ts");
-}
-
-#[test]
 fn each_kernel_matches_the_evaluator() {
-    let mut checked = 0;
-    for name in ["bert.ts", "gpt2.dy", "llama.dy", "vit.ts"] {
-        let model = text(&data(&format!("exports/{name}.onnx")));
-        let words = [
-            "verify",
-            "-q",
-            "--emulate",
-            "--no-libraries",
-            "--limit",
-            "3000000",
-            "--format",
-            "json",
-        ];
-        let Some(output) = graphc(&[&words[..], &["--target", "gfx90a,gfx1100", &model]].concat()) else {
-            return;
-        };
-        let out = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success(),
-            "{name}: {}{out}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let report: serde_json::Value = serde_json::from_str(&out).expect("json");
-        for target in report.as_array().expect("a list") {
-            checked += target["kernels"].as_array().map_or(0, Vec::len);
+    let model = text(&repository("examples/digits/digits.onnx"));
+    let words = [
+        "verify",
+        "-q",
+        "--emulate",
+        "--no-libraries",
+        "--format",
+        "json",
+        "--target",
+    ];
+    let Some(output) = graphc(&[&words[..], &["gfx90a,gfx1100", "--size", "batch=2", &model]].concat()) else {
+        return;
+    };
+    let report = json(&output);
+    let targets = report.as_array().expect("a list");
+    assert_eq!(targets.len(), 2);
+    for target in targets {
+        assert!(target["kernels"].as_array().expect("a list").len() >= 7, "{target}");
+        assert_eq!(target["unchecked"].as_array().expect("a list").len(), 0, "{target}");
+    }
+    // By samples the same kernels are compared, each by less.
+    let elements = |report: &serde_json::Value| -> u64 {
+        let kernels = report[0]["kernels"].as_array().expect("a list").iter();
+        let results = kernels.flat_map(|k| k["results"].as_array().expect("a list").clone());
+        results
+            .map(|r| r["difference"]["elements"].as_u64().expect("a count"))
+            .sum()
+    };
+    let words = [&words[..], &["gfx1100", "--sample", "2", &model]].concat();
+    let Some(output) = graphc(&words) else { return };
+    let sampled = json(&output);
+    assert_eq!(
+        sampled[0]["kernels"].as_array().map(Vec::len),
+        targets[1]["kernels"].as_array().map(Vec::len)
+    );
+    let (some, all) = (elements(&sampled), elements(&report));
+    assert!(some > 0 && some < all, "{some} of {all}");
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{}{out}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_str(&out).expect("json")
+}
+
+/// Three updates for two rows: of those that meet, the last stays on a GPU too, whatever order its threads run in.
+#[test]
+fn of_equal_indices_the_last_update_stays() {
+    let Some(tools) = toolchain() else { return };
+    for name in ["scatter_elements_last_stays", "scatter_nd_last_stays"] {
+        let path = repository(&format!("tests/filetests/plan/{name}.gir"));
+        let graph = graphc::driver::model::load_gir(&path).expect("a graph");
+        let inputs = reference::random_inputs(&graph, &Default::default(), 5);
+        let want = ir::graph::eval::evaluate(&graph, &inputs).expect("evaluates");
+        for arch in ARCHS {
+            let outcome = tools.run(&tools.build(&graph, arch, None), &inputs, 1 << 20);
+            assert_eq!(outcome.outputs["y"].to_f32(), want["y"].to_f32(), "{name} {arch}");
+            // Nothing is left to the order of threads: without races between them, either.
+            let options = graphc::emulate::Options {
+                launch: graphc::emu::LaunchOptions {
+                    races: true,
+                    ..Default::default()
+                },
+                ..Default::default()
+            };
+            let built = tools.build(&graph, arch, None);
+            let emulator = graphc::emulate::Emulator::load(&built.program, 0, &tools.disassembler, options);
+            emulator
+                .and_then(|e| e.run(&inputs))
+                .unwrap_or_else(|e| panic!("{name} {arch}: {e}"));
         }
     }
-    assert!(checked > 60, "only {checked} kernels were compared");
 }
 
 #[test]

@@ -129,7 +129,7 @@ const MODELS: [&str; 4] = [
 ];
 
 fn models() -> Vec<String> {
-    if std::env::var_os("GRAPHC_ALL_MODELS").is_none() {
+    if !graphc_tests::everything() {
         return MODELS.map(str::to_owned).to_vec();
     }
     let mut found = Vec::new();

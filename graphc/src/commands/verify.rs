@@ -32,6 +32,10 @@ pub struct Args {
     /// Leave out kernels that take more points than this: the evaluator is slow. `--size` makes a model smaller.
     #[arg(long, value_name = "POINTS", default_value_t = 50_000_000)]
     limit: u64,
+    /// Check each kernel alone, on made-up operands, by about this many of its workgroups, those at the grid's corners
+    /// among them: for models whose whole run would take too long.
+    #[arg(long, value_name = "WORKGROUPS", conflicts_with_all = ["inputs", "limit"])]
+    sample: Option<std::num::NonZeroU64>,
     /// Report races within workgroups too. Slow.
     #[arg(long)]
     races: bool,
@@ -55,8 +59,6 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         let mut program = load::load(&args.model, &args.build, vec![target], context)?.program;
         let variant = load::variant(&program, &target)?;
         load::compile_kernels(&mut program, context)?;
-        let plan = &program.variants[variant].plan;
-        let inputs = super::run::inputs(plan, given.clone(), Some(args.seed))?;
         let busy = output::spinner(context, "running on the emulated GPU");
         let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
         let mut options = Options {
@@ -64,8 +66,13 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
             ..Options::default()
         };
         options.launch.races = args.races;
-        let emulator = Emulator::load(&program, variant, &disassembler, options)?;
-        let outcome = emulator.run(&inputs)?;
+        let outcome = match args.sample {
+            Some(n) => emulate::check_samples(&program, variant, &disassembler, &options.launch, n.get(), args.seed)?,
+            None => {
+                let inputs = super::run::inputs(&program.variants[variant].plan, given.clone(), Some(args.seed))?;
+                Emulator::load(&program, variant, &disassembler, options)?.run(&inputs)?
+            }
+        };
         busy.finish_and_clear();
         bad += outcome.verdicts.iter().filter(|v| !v.is_within()).count();
         text += &report(&target.to_string(), &outcome);

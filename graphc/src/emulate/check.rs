@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, LaunchOptions};
 use ir::dim::{Bindings, DimError};
-use ir::kernel::{Access, AxisId, Body, Kernel, Stmt};
+use ir::entity::Entity;
+use ir::kernel::{Access, AxisId, Body, Kernel, Param, ParamId, Stmt};
 use ir::plan::StepId;
 use ir::program::Source;
 use ir::{DType, HostTensor};
@@ -28,6 +29,8 @@ pub struct Verdict {
 pub struct Checked {
     pub param: String,
     pub dtype: String,
+    /// The largest finite magnitude that was expected.
+    pub largest: f64,
     pub difference: Difference,
 }
 
@@ -100,6 +103,7 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
             Checked {
                 param: param.name.clone(),
                 dtype: param.dtype.to_string(),
+                largest,
                 difference,
             }
         })
@@ -111,26 +115,56 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
     }
 }
 
-/// Runs one kernel's code object on `buffers` (in the order of its parameters) and compares it with the evaluator.
+/// One kernel with its code, and what it is checked on.
+pub struct Subject<'a> {
+    pub kernel: &'a Kernel,
+    pub target: &'a str,
+    pub source: &'a Source,
+    pub code: &'a [u8],
+    /// The buffers, in the order of the kernel's parameters.
+    pub buffers: &'a [HostTensor],
+    pub bindings: &'a Bindings,
+}
+
+/// What a check of one kernel saw.
+#[derive(Clone, Debug)]
+pub struct CheckedKernel {
+    pub verdict: Verdict,
+    pub counters: Counters,
+    /// Workgroups that ran, and those of the whole launch.
+    pub workgroups: (u64, u64),
+    /// What each written parameter holds and should hold; of a sample, the elements that were written.
+    pub results: Vec<(HostTensor, HostTensor)>,
+}
+
+/// Runs one kernel's code object and compares what it wrote with the evaluator.
+///
+/// With `sample`, at most about that many workgroups run: the corners of the grid, where tails are, and others spread over
+/// it. What they write is compared, so a large kernel is checked with its own code at its own sizes. A kernel that adds to
+/// what is there runs whole.
 ///
 /// # Errors
 /// A target the emulator does not know, code that does not load, a fault, or operands that do not fit.
 pub fn check_kernel(
-    kernel: &Kernel,
-    target: &str,
-    source: &Source,
-    code: &[u8],
+    subject: &Subject<'_>,
     disassembler: &Arc<dyn Disassembler>,
-    buffers: &[HostTensor],
-    bindings: &Bindings,
     options: &LaunchOptions,
-) -> Result<(Verdict, Counters), EmulateError> {
+    sample: Option<u64>,
+) -> Result<CheckedKernel, EmulateError> {
+    let Subject {
+        kernel,
+        target,
+        source,
+        code,
+        buffers,
+        bindings,
+    } = *subject;
     let step: StepId = ir::Table::<StepId, ()>::new().next_key();
     let arch = Arch::by_name(target).ok_or_else(|| EmulateError::UnknownTarget {
         target: target.to_owned(),
         known: emu::arch::ARCHES.iter().map(|arch| arch.name).collect(),
     })?;
-    let bytes: u64 = buffers.iter().map(|b| b.bytes.len() as u64).sum();
+    let bytes: u64 = buffers.iter().map(|b| b.bytes.len() as u64 + 4096).sum();
     let gpu = Gpu::new(arch, bytes + (64 << 20));
     let failed = |error| EmulateError::Load {
         kernel: kernel.name.clone(),
@@ -141,15 +175,36 @@ pub fn check_kernel(
         .load(object, disassembler.clone())
         .and_then(|m| m.kernel(&source.entry))
         .map_err(failed)?;
+    let size = kernel.launch_size(bindings)?;
+    let total = size.grid.iter().map(|n| u64::from(*n)).product::<u64>() * u64::from(size.block.min(1));
+    let updates = kernel.params.values().any(|p| p.access == Access::ReadWrite);
+    let chosen = sample.filter(|n| !updates && total > *n).map(|n| spread(size.grid, n));
+    // Before a sampled launch results hold a mark: an element that keeps it was not written.
+    let mut buffers = buffers.to_vec();
+    if chosen.is_some() {
+        for (param, buffer) in kernel.params.values().zip(&mut buffers) {
+            if param.access == Access::Write {
+                let marked = ir::data::Storage::new(vec![MARK; buffer.bytes.len()]);
+                *buffer = tensor(&param.name, buffer, marked)?;
+            }
+        }
+    }
     let mut kernargs = Vec::new();
     let mut addresses = Vec::new();
-    for (param, buffer) in kernel.params.values().zip(buffers) {
+    for (param, buffer) in kernel.params.values().zip(&buffers) {
         let memory = |error| EmulateError::Memory {
             buffer: param.name.clone(),
             error,
         };
-        let address = gpu.memory().alloc(buffer.bytes.len() as u64).map_err(memory)?;
-        if param.access != Access::Write {
+        let mut bytes = buffer.bytes.len() as u64;
+        if by_words(param) {
+            bytes = bytes.next_multiple_of(4);
+        }
+        let address = gpu.memory().alloc(bytes).map_err(memory)?;
+        if by_words(param) {
+            gpu.memory().write(address, &vec![0; bytes as usize]).map_err(memory)?;
+        }
+        if param.access != Access::Write || chosen.is_some() {
             gpu.memory().write(address, &buffer.bytes).map_err(memory)?;
         }
         addresses.push(address);
@@ -157,38 +212,126 @@ pub fn check_kernel(
     for word in kernel.launch_arguments(addresses.iter().copied(), bindings) {
         kernargs.extend(word?.to_le_bytes());
     }
-    let mut want = buffers.to_vec();
-    ir::kernel::eval::evaluate(kernel, &mut want, bindings).map_err(|error| EmulateError::Evaluate { step, error })?;
-    let size = kernel.launch_size(bindings)?;
-    let counters = if size.grid.contains(&0) || size.block == 0 {
+    let ran = chosen.as_ref().map_or(total, |c| c.len() as u64);
+    let options = LaunchOptions {
+        workgroups: chosen.clone(),
+        ..options.clone()
+    };
+    let counters = if total == 0 {
         Counters::default()
     } else {
-        gpu.launch(&loaded, size.grid, [size.block, 1, 1], &kernargs, 0, options)
+        gpu.launch(&loaded, size.grid, [size.block, 1, 1], &kernargs, 0, &options)
             .map_err(|error| EmulateError::Launch { step, error })?
     };
-    let (mut got, mut expected) = (Vec::new(), Vec::new());
-    for ((param, address), want) in kernel.params.values().zip(&addresses).zip(want) {
+    let mut got: Vec<Option<HostTensor>> = Vec::new();
+    for ((param, address), buffer) in kernel.params.values().zip(&addresses).zip(&buffers) {
         if param.access == Access::Read {
+            got.push(None);
             continue;
         }
-        let mut bytes = vec![0u8; want.bytes.len()];
-        gpu.memory()
-            .read(*address, &mut bytes)
-            .map_err(|error| EmulateError::Memory {
-                buffer: param.name.clone(),
-                error,
-            })?;
-        let tensor =
-            HostTensor::new(want.dtype, want.shape.clone(), ir::data::Storage::new(bytes)).map_err(|error| {
-                EmulateError::Bytes {
-                    buffer: param.name.clone(),
-                    error,
-                }
-            })?;
-        got.push(tensor);
-        expected.push(want);
+        let mut bytes = vec![0u8; buffer.bytes.len()];
+        let read = gpu.memory().read(*address, &mut bytes);
+        read.map_err(|error| EmulateError::Memory {
+            buffer: param.name.clone(),
+            error,
+        })?;
+        got.push(Some(tensor(&param.name, buffer, ir::data::Storage::new(bytes))?));
     }
-    Ok((verdict(step.to_string(), kernel, &got, &expected), counters))
+    let mut want = buffers;
+    let evaluate = |error| EmulateError::Evaluate { step, error };
+    if chosen.is_none() {
+        ir::kernel::eval::evaluate(kernel, &mut want, bindings).map_err(evaluate)?;
+    } else {
+        let written: Vec<Vec<bool>> = got.iter().map(|t| t.as_ref().map_or(Vec::new(), written)).collect();
+        let wanted = |param: ParamId, at: usize| written[param.index()].get(at).copied().unwrap_or(false);
+        ir::kernel::eval::evaluate_some(kernel, &mut want, bindings, Some(&wanted)).map_err(evaluate)?;
+        for (i, got) in got.iter_mut().enumerate() {
+            let Some(got) = got else { continue };
+            let name = &kernel.params[ParamId::new(i)].name;
+            *got = only(name, got, &written[i])?;
+            want[i] = only(name, &want[i], &written[i])?;
+        }
+    }
+    let (got, want): (Vec<HostTensor>, Vec<HostTensor>) =
+        got.into_iter().zip(want).filter_map(|(g, w)| Some((g?, w))).unzip();
+    Ok(CheckedKernel {
+        verdict: verdict(step.to_string(), kernel, &got, &want),
+        counters,
+        workgroups: (ran, total),
+        results: got.into_iter().zip(want).collect(),
+    })
+}
+
+/// Says whether a kernel writes elements of a parameter by swapping the whole words that they are in: atomics on narrow types,
+/// and types of four bits. Such a buffer is whole words, whose other bytes are read and written back as they are.
+pub(super) fn by_words(param: &Param) -> bool {
+    match param.access {
+        Access::Read => false,
+        Access::Write => param.dtype.bits() < 8,
+        Access::ReadWrite => param.dtype.bits() < 32,
+    }
+}
+
+/// What results hold before a sampled launch.
+const MARK: u8 = 0x7b;
+
+/// The elements that no longer hold the mark.
+fn written(tensor: &HostTensor) -> Vec<bool> {
+    let bytes = &tensor.bytes;
+    let each = bytes.len() / tensor.elements().max(1);
+    if each == 0 {
+        // Types of four bits share bytes.
+        return (0..tensor.elements())
+            .map(|i| bytes.get(i / 2).is_some_and(|b| *b != MARK))
+            .collect();
+    }
+    bytes.chunks_exact(each).map(|e| e.iter().any(|b| *b != MARK)).collect()
+}
+
+/// The elements of a tensor that are set in `mask`, as one row.
+fn only(name: &str, t: &HostTensor, mask: &[bool]) -> Result<HostTensor, EmulateError> {
+    let each = t.bytes.len() / t.elements().max(1);
+    if each == 0 {
+        return Ok(t.clone());
+    }
+    let kept = t.bytes.chunks_exact(each).zip(mask).filter(|(_, on)| **on);
+    let bytes: Vec<u8> = kept.flat_map(|(element, _)| element.iter().copied()).collect();
+    HostTensor::new(t.dtype, vec![bytes.len() / each], ir::data::Storage::new(bytes)).map_err(|error| {
+        EmulateError::Bytes {
+            buffer: name.to_owned(),
+            error,
+        }
+    })
+}
+
+/// A tensor like another, of other bytes.
+fn tensor(name: &str, like: &HostTensor, bytes: ir::data::Storage) -> Result<HostTensor, EmulateError> {
+    HostTensor::new(like.dtype, like.shape.clone(), bytes).map_err(|error| EmulateError::Bytes {
+        buffer: name.to_owned(),
+        error,
+    })
+}
+
+/// The numbers of about `n` workgroups of a grid: its corners first, then others evenly.
+fn spread(grid: [u32; 3], n: u64) -> Vec<u64> {
+    let [x, y, z] = grid.map(u64::from);
+    let total = x * y * z;
+    let mut chosen: Vec<u64> = Vec::new();
+    for k in [0, z - 1] {
+        for j in [0, y - 1] {
+            for i in [0, x - 1] {
+                chosen.push((k * y + j) * x + i);
+            }
+        }
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen.truncate(n.max(1) as usize);
+    let rest = n.saturating_sub(chosen.len() as u64);
+    chosen.extend((1..=rest).map(|i| (u128::from(i) * u128::from(total - 1) / u128::from(rest + 1)) as u64));
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
 }
 
 /// How many points the evaluator visits, about.
@@ -228,4 +371,19 @@ pub(super) fn points(kernel: &Kernel, bindings: &Bindings) -> Result<u64, DimErr
             .saturating_mul(extent(&[s.axis])?)
             .saturating_mul(16),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_hold_the_corners_of_a_grid_and_no_workgroup_twice() {
+        assert_eq!(spread([100, 1, 3], 6), [0, 99, 199, 200, 299]);
+        assert_eq!(spread([5, 1, 1], 3), [0, 2, 4]);
+        assert_eq!(spread([7, 1, 1], 1), [0]);
+        let many = spread([1 << 31, 1, 65_535], 16);
+        assert_eq!((many.len(), many[0]), (16, 0));
+        assert_eq!(many[15], (1u64 << 31) * 65_535 - 1);
+    }
 }

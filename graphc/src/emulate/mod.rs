@@ -8,11 +8,13 @@ mod check;
 mod counted;
 mod disassembler;
 mod run;
+mod sample;
 
-pub use check::{Checked, Unchecked, Verdict, check_kernel, tolerance};
+pub use check::{Checked, CheckedKernel, Subject, Unchecked, Verdict, check_kernel, tolerance};
 pub use counted::{ByClass, Counted, total};
 pub use disassembler::{disassembler, serve};
 pub use run::{Emulator, Launched, Options, Outcome};
+pub use sample::check_samples;
 
 use ir::plan::StepId;
 

@@ -245,13 +245,34 @@ impl Run<'_> {
             let size = sizes.entry(root).or_insert(0);
             *size = (*size).max(bytes);
         }
-        for (root, size) in sizes {
+        // Buffers that are written by words are made of words.
+        let mut words: Vec<BufferId> = Vec::new();
+        for step in plan.steps.values() {
+            if let Work::Launch { kernel, args } = &step.work {
+                let params = plan.kernels[*kernel].params.values();
+                words.extend(
+                    params
+                        .zip(args)
+                        .filter(|(p, _)| check::by_words(p))
+                        .map(|(_, b)| roots[b]),
+                );
+            }
+        }
+        for (root, mut size) in sizes {
+            if words.contains(&root) {
+                size = size.next_multiple_of(4);
+            }
             let address = self
                 .memory()
                 .alloc(size)
                 .map_err(|error| self.memory_error(root, error))?;
             self.buffers.owned.push(address);
             self.buffers.addresses.insert(root, address);
+            if words.contains(&root) {
+                let zeros = vec![0u8; usize::try_from(size).unwrap_or(0)];
+                let written = self.memory().write(address, &zeros);
+                written.map_err(|error| self.memory_error(root, error))?;
+            }
         }
         for (id, root) in roots {
             let address = self.buffers.addresses[&root];

@@ -4,6 +4,9 @@
 //! `i64` wrapping to the type's width for integers. The mapping is not looked at. Lowering is tested by this, without a
 //! device.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use super::{
     Access, AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, ParamId, ScanBody, SortBody, Stmt, VarId,
 };
@@ -46,11 +49,30 @@ pub enum KernelEvalError {
 
 type Evaluated<T> = Result<T, KernelEvalError>;
 
+/// Says whether an element of a written parameter is asked for.
+pub type Wanted<'a> = &'a dyn Fn(ParamId, usize) -> bool;
+
 /// Runs a kernel once; `buffers` are in the order of its parameters, and those it writes are replaced.
 ///
 /// # Errors
 /// Buffers that are not what the parameters say, a size that is not bound, or an access out of bounds.
 pub fn evaluate(kernel: &Kernel, buffers: &mut [HostTensor], bindings: &Bindings) -> Evaluated<()> {
+    evaluate_some(kernel, buffers, bindings, None)
+}
+
+/// As [`evaluate`], but only elements that are wanted need to be computed; others may keep what they were.
+///
+/// Points that store nothing wanted are passed over, so that a few elements of a large kernel are cheap. A kernel that
+/// updates what is there (scatter) must be asked for whole.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_some(
+    kernel: &Kernel,
+    buffers: &mut [HostTensor],
+    bindings: &Bindings,
+    wanted: Option<Wanted<'_>>,
+) -> Evaluated<()> {
     if buffers.len() != kernel.params.len() {
         return Err(KernelEvalError::BufferCount {
             kernel: kernel.name.clone(),
@@ -96,6 +118,7 @@ pub fn evaluate(kernel: &Kernel, buffers: &mut [HostTensor], bindings: &Bindings
         vars: kernel.vars.values().map(|d| Scalar::zero(*d)).collect(),
         cache: kernel.exprs.iter().map(|_| (0, Scalar::Int(0))).collect(),
         point: 1,
+        wanted,
     };
     run.body()?;
     for (i, param) in kernel.params.values().enumerate() {
@@ -123,12 +146,17 @@ struct Run<'a> {
     cache: Table<ExprId, (u64, Scalar)>,
     /// Counts up whenever an axis, a variable or a buffer changes.
     point: u64,
+    /// What is asked for; None is everything.
+    wanted: Option<Wanted<'a>>,
 }
 
 impl Run<'_> {
     fn body(&mut self) -> Evaluated<()> {
         match &self.kernel.body {
-            Body::Loops(l) => self.each(&l.parallel, &mut |run| run.stmts(&l.stmts)),
+            Body::Loops(l) => self.each(&l.parallel, &mut |run| match run.asked(&l.stmts)? {
+                true => run.stmts(&l.stmts),
+                false => Ok(()),
+            }),
             Body::Contract(c) => self.contract(c),
             Body::Attention(a) => self.attention(a),
             Body::Scan(s) => self.scan(s),
@@ -167,6 +195,36 @@ impl Run<'_> {
             Ok(())
         })?;
         Ok(out)
+    }
+
+    /// Says whether the statements, at this point, store something that is wanted.
+    fn asked(&mut self, stmts: &[Stmt]) -> Evaluated<bool> {
+        let Some(wanted) = self.wanted else { return Ok(true) };
+        let mut found = false;
+        for stmt in stmts {
+            let (Stmt::Store { param, index, axes, .. } | Stmt::Update { param, index, axes, .. }) = stmt else {
+                continue;
+            };
+            // Where something is stored may depend on what was computed; then it has to be computed.
+            if self.reads_var(*index) {
+                return Ok(true);
+            }
+            self.each(axes, &mut |run| {
+                if !found {
+                    let at = run.position("stores to", *param, *index)?;
+                    found = wanted(*param, at);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(found)
+    }
+
+    fn reads_var(&self, id: ExprId) -> bool {
+        let expr = &self.kernel.exprs[id];
+        let mut reads = matches!(expr, Expr::Var(_));
+        expr.for_each_operand(|operand| reads |= self.reads_var(operand));
+        reads
     }
 
     fn stmts(&mut self, stmts: &[Stmt]) -> Evaluated<()> {
@@ -301,6 +359,9 @@ impl Run<'_> {
 
     fn contract(&mut self, c: &ContractBody) -> Evaluated<()> {
         let acc = self.kernel.vars[c.acc];
+        if self.wanted.is_some() {
+            return self.contract_some(c);
+        }
         self.each(&c.batch, &mut |run| {
             // Operands are computed once for each of their own points, not once for each product.
             let axes: Vec<AxisId> = c.n.iter().chain(&c.k).copied().collect();
@@ -318,6 +379,35 @@ impl Run<'_> {
         })
     }
 
+    /// The products that are wanted; each row and column of the operands is computed when it is first needed.
+    fn contract_some(&mut self, c: &ContractBody) -> Evaluated<()> {
+        let acc = self.kernel.vars[c.acc];
+        self.each(&c.batch, &mut |run| {
+            let mut columns: HashMap<usize, Vec<Scalar>> = HashMap::new();
+            run.each(&c.m, &mut |run| {
+                let mut lhs: Option<Vec<Scalar>> = None;
+                let mut column = 0;
+                run.each(&c.n, &mut |run| {
+                    let at = column;
+                    column += 1;
+                    if !run.asked(&c.epilogue)? {
+                        return Ok(());
+                    }
+                    if lhs.is_none() {
+                        lhs = Some(run.values(&c.k, c.lhs)?);
+                    }
+                    let rhs = match columns.entry(at) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(new) => new.insert(run.values(&c.k, c.rhs)?),
+                    };
+                    let sum = dot(acc, lhs.as_deref().unwrap_or_default(), rhs);
+                    run.set_var(c.acc, sum);
+                    run.stmts(&c.epilogue)
+                })
+            })
+        })
+    }
+
     fn attention(&mut self, a: &AttentionBody) -> Evaluated<()> {
         let (queries, keys) = (self.extents[a.q], self.extents[a.k]);
         let (depth, width) = (self.extents[a.d] as usize, self.extents[a.dv] as usize);
@@ -327,6 +417,14 @@ impl Run<'_> {
             let value: Vec<f64> = run.values(&[a.k, a.dv], a.value)?.iter().map(|v| v.as_f64()).collect();
             run.each(&[a.q], &mut |run| {
                 let q = run.axes[a.q];
+                let mut asked = false;
+                run.each(&[a.dv], &mut |run| {
+                    asked = asked || run.asked(&a.epilogue)?;
+                    Ok(())
+                })?;
+                if !asked {
+                    return Ok(());
+                }
                 let query = run.values(&[a.d], a.query)?;
                 let mut scores = Vec::with_capacity(keys as usize);
                 for k in 0..keys {

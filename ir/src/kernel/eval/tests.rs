@@ -1,7 +1,7 @@
 //! Hand-made kernels of each body against what they should compute.
 
 use super::super::*;
-use super::evaluate;
+use super::{Wanted, evaluate, evaluate_some};
 use crate::data::HostTensor;
 use crate::dim::{Bindings, Dim, Symbol};
 use crate::entity::Table;
@@ -133,6 +133,11 @@ fn rows_fold_and_store() {
     evaluate(&row_kernel(), &mut buffers, &bindings(3)).unwrap();
     assert_eq!(buffers[1].to_f32(), [-5.0, -4.0, -3.0, -11.0, -10.0, -9.0]);
     assert!(evaluate(&row_kernel(), &mut buffers, &bindings(4)).is_err());
+    // Only the row with the element that is wanted is computed.
+    buffers[1] = floats(&[7.0; 6]);
+    let wanted: Wanted<'_> = &|param, at| param == ParamId::new(1) && at == 4;
+    evaluate_some(&row_kernel(), &mut buffers, &bindings(3), Some(wanted)).unwrap();
+    assert_eq!(buffers[1].to_f32(), [7.0, 7.0, 7.0, -11.0, -10.0, -9.0]);
 }
 
 #[test]
@@ -198,6 +203,10 @@ fn contractions_run_their_epilogue() {
     ];
     evaluate(&b.0, &mut buffers, &Bindings::new()).unwrap();
     assert_eq!(buffers[2].to_f32(), [2.0, 3.0, 4.0, 4.0, 5.0, 8.0]);
+    buffers[2] = floats(&[-1.0; 6]);
+    let wanted: Wanted<'_> = &|_, at| at == 1 || at == 5;
+    evaluate_some(&b.0, &mut buffers, &Bindings::new(), Some(wanted)).unwrap();
+    assert_eq!(buffers[2].to_f32(), [-1.0, 3.0, -1.0, -1.0, -1.0, 8.0]);
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! Generated code on emulated GPUs: what compiles and decodes it, and a tally of what was compared.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use graphc::driver::{self, Build, BuildOptions};
+use graphc::emu::{Disassembler, LaunchOptions};
+use graphc::emulate::{self, Emulator, Outcome, Verdict};
+use graphc::ir::{DType, Graph, Target};
+use graphc::options::Settings;
+use graphc::passes::OptLevel;
+use graphc::runtime::cache::CachedCompiler;
+
+use crate::reference::Tensors;
+
+/// The GPUs that every generated kernel is run on: both CDNA generations with matrix cores, and RDNA 3 and 4.
+pub const ARCHS: [&str; 4] = ["gfx90a", "gfx942", "gfx1100", "gfx1201"];
+
+/// The real compiler, behind graphc's cache, and the emulator's disassembler.
+pub struct Toolchain {
+    pub compiler: CachedCompiler,
+    pub disassembler: Arc<dyn Disassembler>,
+}
+
+/// Finds the toolchain, or prints a word on what is skipped.
+pub fn toolchain() -> Option<Toolchain> {
+    let binary = crate::graphc_binary();
+    if !binary.is_file() {
+        println!("skipped: {} is not built", binary.display());
+        return None;
+    }
+    let settings = Settings::from_env().expect("the environment's settings");
+    let words = |verb: &str| [binary.clone().into_os_string(), verb.into()];
+    let compiler = driver::compiler(&settings, Some(&words("__compile-worker")));
+    let disassembler = emulate::disassembler(&settings, Some(&words("__disassembler")));
+    match (compiler, disassembler) {
+        (Ok(compiler), Ok(disassembler)) => Some(Toolchain { compiler, disassembler }),
+        (Err(error), _) | (_, Err(error)) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+impl Toolchain {
+    /// Builds a graph for a GPU, every kernel generated, and compiles the kernels.
+    ///
+    /// # Panics
+    /// When something does not compile.
+    pub fn build(&self, graph: &Graph, arch: &str, dtype: Option<DType>) -> Build {
+        let target: Target = arch.parse().expect("a target of the table");
+        let mut options = BuildOptions::new(vec![target], OptLevel::O2).dtype(dtype);
+        options.optimize.libraries = false;
+        let mut built = driver::build(graph, &options).unwrap_or_else(|e| panic!("{arch}: {e}"));
+        driver::compile(&mut built.program, &self.compiler, &|_| ()).unwrap_or_else(|e| panic!("{arch}: {e}"));
+        built
+    }
+
+    /// Runs a built graph whole and compares the kernels that take at most `limit` points.
+    ///
+    /// # Panics
+    /// On a fault.
+    pub fn run(&self, built: &Build, inputs: &Tensors, limit: u64) -> Outcome {
+        let options = emulate::Options {
+            check: Some(limit),
+            ..emulate::Options::default()
+        };
+        Emulator::load(&built.program, 0, &self.disassembler, options)
+            .and_then(|emulator| emulator.run(inputs))
+            .unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Checks each kernel of a built graph alone, by about `sample` workgroups.
+    ///
+    /// # Panics
+    /// On a fault.
+    pub fn sample(&self, built: &Build, sample: u64) -> Outcome {
+        let options = LaunchOptions::default();
+        emulate::check_samples(&built.program, 0, &self.disassembler, &options, sample, 1)
+            .unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
+/// What was compared so far.
+#[derive(Default)]
+pub struct Tally {
+    /// Kernels compared.
+    pub kernels: usize,
+    /// Kernels that were not compared, and why.
+    pub unchecked: Vec<String>,
+    /// Kernels that differ.
+    pub wrong: Vec<String>,
+    /// By type of result: results, elements, and the worst error over the largest expected magnitude.
+    worst: BTreeMap<String, (usize, usize, f64)>,
+}
+
+impl Tally {
+    /// Adds what a run compared.
+    pub fn add(&mut self, context: &str, outcome: &Outcome) {
+        for verdict in &outcome.verdicts {
+            self.verdict(context, verdict);
+        }
+        let unchecked = outcome.unchecked.iter();
+        self.unchecked
+            .extend(unchecked.map(|u| format!("{context} {}: {}", u.kernel, u.reason)));
+    }
+
+    fn verdict(&mut self, context: &str, verdict: &Verdict) {
+        self.kernels += 1;
+        for result in &verdict.results {
+            let d = &result.difference;
+            self.error(
+                &result.dtype,
+                d.elements,
+                d.max_abs / result.largest.max(f64::MIN_POSITIVE),
+            );
+            if !d.is_within() {
+                self.wrong.push(format!(
+                    "{context} {} {} ({}): {} of {} elements; worst at {}: got {}, expected {}, largest {}",
+                    verdict.kernel,
+                    result.param,
+                    result.dtype,
+                    d.mismatches,
+                    d.elements,
+                    d.worst,
+                    d.got,
+                    d.want,
+                    result.largest
+                ));
+            }
+        }
+    }
+
+    /// Notes the error of one result.
+    pub fn error(&mut self, dtype: &str, elements: usize, error: f64) {
+        let (results, count, worst) = self.worst.entry(dtype.to_owned()).or_default();
+        *results += 1;
+        *count += elements;
+        if error.is_nan() || error > *worst {
+            *worst = error;
+        }
+    }
+
+    /// Prints the tally.
+    ///
+    /// # Panics
+    /// When a kernel differs, or fewer than `least` were compared.
+    pub fn finish(&self, what: &str, least: usize) {
+        println!("{what}: {self}");
+        assert!(
+            self.wrong.is_empty(),
+            "{} differ\n{}",
+            self.wrong.len(),
+            self.wrong.join("\n")
+        );
+        assert!(self.kernels >= least, "only {} kernels were compared", self.kernels);
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} kernels compared, {} not", self.kernels, self.unchecked.len())?;
+        for (dtype, (results, elements, worst)) in &self.worst {
+            write!(
+                f,
+                "; {dtype}: {results} results, {elements} elements, worst {worst:.2e}"
+            )?;
+        }
+        for unchecked in &self.unchecked {
+            write!(f, "\n  not compared: {unchecked}")?;
+        }
+        Ok(())
+    }
+}
