@@ -6,7 +6,8 @@ use std::collections::BinaryHeap;
 use ir::NodeId;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-/// Orders drafts so that each comes after those it reads from; `reads(d)` lists them.
+/// Orders drafts so that each comes after those it reads from; `reads(d)` lists them. Drafts that wait for each other are left
+/// out, which the schedule's verifier reports.
 pub fn order(anchors: &[NodeId], reads: impl Fn(usize) -> Vec<usize>) -> Vec<usize> {
     let mut graph: DiGraph<NodeId, ()> = DiGraph::with_capacity(anchors.len(), anchors.len() * 2);
     let nodes: Vec<NodeIndex> = anchors.iter().map(|a| graph.add_node(*a)).collect();
@@ -35,6 +36,5 @@ pub fn order(anchors: &[NodeId], reads: impl Fn(usize) -> Vec<usize>) -> Vec<usi
             }
         }
     }
-    debug_assert_eq!(out.len(), anchors.len(), "fusion keeps the regions acyclic");
     out
 }

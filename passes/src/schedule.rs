@@ -9,14 +9,15 @@ pub use crate::fuse::{FusionReport, ScheduleOptions};
 pub enum ScheduleError {
     #[error("graph {name:?} is at the import stage; run `optimize` first")]
     NotCore { name: String },
-    #[error("composite {op} at {at} has no kernel and should have been decomposed")]
-    Composite { op: &'static str, at: String },
+    /// A bug of graphc: regions that wait for each other, or a value that none of them gives.
+    #[error("internal error: {0}")]
+    Invalid(#[from] ir::schedule::verify::InvalidSchedule),
 }
 
 /// Groups a Core graph's nodes into regions and orders them.
 ///
 /// # Errors
-/// A graph that has not been optimised to [`Stage::Core`].
+/// A graph that has not been optimised to [`Stage::Core`]; a schedule that does not verify.
 pub fn schedule(
     graph: &Graph,
     target: &Target,
@@ -27,5 +28,7 @@ pub fn schedule(
             name: graph.name.clone(),
         });
     }
-    Ok(crate::fuse::fuse(graph, target, options))
+    let (schedule, report) = crate::fuse::fuse(graph, target, options);
+    ir::schedule::verify::verify(graph, &schedule)?;
+    Ok((schedule, report))
 }

@@ -107,3 +107,19 @@ fn resnet50_is_fused() {
         }
     }
 }
+
+/// SqueezeNet's concats: both arms are convolutions that nothing else reads, so they store into one buffer.
+#[test]
+fn squeezenet_has_no_concat_kernel() {
+    let graph = import(&data("light/light_squeezenet.onnx"), &ImportOptions::default()).expect("imports");
+    for target in ["cpu", "gfx90a", "gfx1100"] {
+        let target: Target = target.parse().expect("known");
+        let mut options = graphc::driver::BuildOptions::new(vec![target], OptLevel::O2);
+        options.optimize.libraries = false;
+        let built = graphc::driver::build(&graph, &options).expect("builds");
+        let plan = &built.program.variants[0].plan;
+        assert!(plan.kernels.values().all(|k| !k.name.starts_with("concat")), "{plan}");
+        let parts: usize = built.reports[0].schedule.regions.values().map(|r| r.parts.len()).sum();
+        assert_eq!(parts, 16, "eight fire modules of two arms");
+    }
+}

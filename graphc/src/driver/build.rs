@@ -124,7 +124,7 @@ impl VariantReport {
                 .iter()
                 .map(|n| format!("{n} {}", self.core.node(*n).op.name()))
                 .collect();
-            let (kind, reads, writes) = (r.kind.name(), list(&r.inputs), list(&r.outputs));
+            let (kind, reads, writes) = (r.kind.name(), list(&r.inputs), r.stored());
             text += &format!("{id} {kind}({reads}) -> {writes}: {}\n", nodes.join(", "));
         }
         text

@@ -1,10 +1,11 @@
 //! The schedule: which nodes run together, in what order, on which lane.
 //!
 //! Invariant: every node of the graph that is not a leaf and is needed by an output is in exactly one region, or in none
-//! when it is a view that every reader takes in as an index map. A node may be *recomputed*: then it is in several regions,
-//! and is an output of none.
+//! when it is a view that every reader takes in as an index map, or a concat whose parts are stored in their places by the
+//! regions that make them. A node may be *recomputed*: then it is in several regions, and is an output of none.
 //!
-//! Invariant: regions are in execution order: the inputs of a region are graph inputs, constants, or outputs of earlier ones.
+//! Invariant: regions are in execution order: the inputs of a region are graph inputs, constants, outputs of earlier ones, or
+//! concats all of whose parts are outputs of earlier ones.
 
 pub mod print;
 pub mod verify;
@@ -38,7 +39,36 @@ pub struct Region {
     pub inputs: Vec<Value>,
     /// What is stored for later regions or as graph outputs.
     pub outputs: Vec<Value>,
+    /// Which of the outputs are stored as a part of a larger value, and exist only as that.
+    pub parts: Vec<Part>,
     pub lane: LaneKind,
+}
+
+/// A result that is stored where a concat would put it, so that the concat needs no kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// An output of the region.
+    pub value: Value,
+    /// The concat.
+    pub whole: Value,
+    /// Which operand of the concat `value` is.
+    pub operand: usize,
+}
+
+impl Region {
+    /// Returns the part of a larger value that an output is stored as.
+    pub fn part(&self, value: Value) -> Option<&Part> {
+        self.parts.iter().find(|p| p.value == value)
+    }
+
+    /// Returns the outputs as text, parts with what they are parts of.
+    pub fn stored(&self) -> String {
+        let text = |v: &Value| match self.part(*v) {
+            Some(part) => format!("{v} as part {} of {}", part.operand, part.whole),
+            None => v.to_string(),
+        };
+        self.outputs.iter().map(text).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// What kind of kernel a region becomes.

@@ -29,7 +29,7 @@ pub fn print(schedule: &Schedule) -> String {
             r.anchor,
             list(&r.nodes),
             list(&r.inputs),
-            list(&r.outputs)
+            r.stored()
         );
     }
     out.push_str("}\n");

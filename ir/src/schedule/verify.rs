@@ -1,9 +1,9 @@
 //! Checks a schedule against its graph and collects every error.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{RegionId, Schedule};
-use crate::graph::op::Op;
+use super::{Part, RegionId, Schedule};
+use crate::graph::op::{Op, View};
 use crate::graph::{Graph, NodeId, Value};
 
 /// One way in which a schedule is wrong.
@@ -27,6 +27,14 @@ pub enum ScheduleError {
     Output { region: RegionId, value: Value },
     #[error("{region}: output {value} is an output of an earlier region too")]
     TwiceGiven { region: RegionId, value: Value },
+    #[error("{region}: {value} is to be part {operand} of {whole}, but {why}")]
+    Part {
+        region: RegionId,
+        value: Value,
+        whole: Value,
+        operand: usize,
+        why: &'static str,
+    },
     #[error("{region} stores nothing")]
     NoOutput { region: RegionId },
     #[error("graph output {name:?} ({value}) is given by no region")]
@@ -48,6 +56,8 @@ pub struct InvalidSchedule {
 pub fn verify(graph: &Graph, schedule: &Schedule) -> Result<(), InvalidSchedule> {
     let mut errors = Vec::new();
     let mut given: BTreeSet<Value> = BTreeSet::new();
+    // Of concats that are stored part by part: the operands that exist so far.
+    let mut placed: BTreeMap<Value, BTreeSet<usize>> = BTreeMap::new();
     let exists = |v: &Value| {
         graph
             .nodes()
@@ -112,9 +122,38 @@ pub fn verify(graph: &Graph, schedule: &Schedule) -> Result<(), InvalidSchedule>
             if !nodes.contains(&value.node) {
                 errors.push(ScheduleError::Output { region, value: *value });
             }
-            if !given.insert(*value) {
+            if r.part(*value).is_none() && !given.insert(*value) {
                 errors.push(ScheduleError::TwiceGiven { region, value: *value });
             }
+        }
+        for part in &r.parts {
+            let Part { value, whole, operand } = *part;
+            let concat = graph.nodes().get(whole.node);
+            let operands = match concat.map(|n| (&n.op, &n.operands)) {
+                Some((Op::View(View::Concat { .. }), operands)) if whole.index == 0 => Some(operands),
+                _ => None,
+            };
+            let why = match operands {
+                _ if !r.outputs.contains(&value) => Some("the region does not give it"),
+                None => Some("that is no concat"),
+                Some(operands) if operands.get(operand) != Some(&value) => Some("the concat has another operand there"),
+                Some(operands) => {
+                    let parts = placed.entry(whole).or_default();
+                    let again = !parts.insert(operand);
+                    let complete = parts.len() == operands.len() && !again;
+                    if complete && !given.insert(whole) {
+                        errors.push(ScheduleError::TwiceGiven { region, value: whole });
+                    }
+                    again.then_some("that part is given twice")
+                }
+            };
+            errors.extend(why.map(|why| ScheduleError::Part {
+                region,
+                value,
+                whole,
+                operand,
+                why,
+            }));
         }
     }
     for output in graph.outputs() {
@@ -153,6 +192,7 @@ mod tests {
             nodes: nodes.iter().map(|i| n(*i)).collect(),
             inputs: vec![n(input).into()],
             outputs: vec![n(output).into()],
+            parts: Vec::new(),
             lane: LaneKind::Compute,
         };
         let schedule = |regions: &[Region]| Schedule {
@@ -170,5 +210,47 @@ mod tests {
         let partial = schedule(&[region(&[2], 0, 1)]);
         let errors = verify(&graph, &partial).unwrap_err().errors;
         assert_eq!(errors.len(), 3, "{errors:?}");
+    }
+
+    #[test]
+    fn a_concat_is_there_when_all_its_parts_are() {
+        let text = "graph @g {\n n0 = input \"x\" : f32[4]\n n1 = exp n0\n n2 = log n0\n n3 = concat n1, n2 {axis=0}\n \
+                    return n3 as \"y\"\n}";
+        let graph = crate::graph::parse::parse(text).unwrap();
+        let n = |i: usize| NodeId::new(i);
+        let region = |node: usize, operand: usize| Region {
+            kind: RegionKind::Pointwise,
+            anchor: n(node),
+            nodes: vec![n(node)],
+            inputs: vec![n(0).into()],
+            outputs: vec![n(node).into()],
+            parts: vec![Part {
+                value: n(node).into(),
+                whole: n(3).into(),
+                operand,
+            }],
+            lane: LaneKind::Compute,
+        };
+        let schedule = |regions: Vec<Region>| Schedule {
+            regions: regions.into_iter().collect(),
+        };
+        let good = schedule(vec![region(1, 0), region(2, 1)]);
+        verify(&graph, &good).unwrap();
+        assert!(good.to_string().contains("(n0) -> n2 as part 1 of n3\n"), "{good}");
+        let one = verify(&graph, &schedule(vec![region(1, 0)])).unwrap_err().errors;
+        assert!(matches!(one.as_slice(), [ScheduleError::GraphOutput { .. }]), "{one:?}");
+        let wrong = verify(&graph, &schedule(vec![region(1, 1), region(2, 1)]))
+            .unwrap_err()
+            .errors;
+        assert!(
+            matches!(
+                wrong.as_slice(),
+                [
+                    ScheduleError::Part { operand: 1, .. },
+                    ScheduleError::GraphOutput { .. }
+                ]
+            ),
+            "{wrong:?}"
+        );
     }
 }

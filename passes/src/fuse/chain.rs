@@ -26,23 +26,29 @@ impl Fuser<'_> {
             if !self.options.fuse {
                 continue;
             }
-            if !takes_epilogue(kind) {
+            if takes_epilogue(kind) {
+                self.grow(draft, id);
+            } else {
                 self.barrier[id.index()] = Some(Barrier::NoEpilogue);
-                continue;
             }
-            let mut current = id;
-            while self.drafts[draft].chain.len() < CHAIN_LIMIT {
-                let Some(next) = self.next_in_chain(draft, current) else {
-                    break;
-                };
-                for node in &next {
-                    self.home[node.index()] = Home::Draft(draft);
-                    self.regions[node.index()] = SmallVec::from_slice(&[draft as u32]);
-                    self.drafts[draft].chain.push(*node);
-                    self.drafts[draft].size += 1;
-                }
-                current = *next.last().unwrap_or(&current);
+            self.extend_stretch(draft);
+        }
+    }
+
+    /// Takes what follows the anchor into its draft, node by node.
+    fn grow(&mut self, draft: usize, anchor: NodeId) {
+        let mut current = anchor;
+        while self.drafts[draft].chain.len() < CHAIN_LIMIT {
+            let Some(next) = self.next_in_chain(draft, current) else {
+                break;
+            };
+            for node in &next {
+                self.home[node.index()] = Home::Draft(draft);
+                self.regions[node.index()] = SmallVec::from_slice(&[draft as u32]);
+                self.drafts[draft].chain.push(*node);
+                self.drafts[draft].size += 1;
             }
+            current = *next.last().unwrap_or(&current);
         }
     }
 

@@ -12,10 +12,14 @@ const VISIT_LIMIT: usize = 4096;
 impl Fuser<'_> {
     /// Says whether `value` is computed from a result of draft `target`, each draft taken as one node.
     ///
-    /// A group all of whose ids are below the draft's anchor cannot depend on it, which keeps the search short; a search that
-    /// is still too long answers yes, which is the safe side.
+    /// What lies before the draft's [stretch](Fuser::stretch) cannot depend on it, which keeps the search short; a search that is
+    /// still too long answers yes, which is the safe side.
     pub(super) fn depends_on(&self, value: Value, target: usize) -> bool {
-        let floor = self.drafts[target].chain[0];
+        let anchor = self.drafts[target].chain[0];
+        let floor = match self.stretch {
+            Some((first, last)) if anchor <= last => first,
+            _ => anchor,
+        };
         let mut seen: HashSet<NodeId> = HashSet::new();
         let mut stack = vec![value.node];
         while let Some(id) = stack.pop() {
@@ -27,21 +31,29 @@ impl Fuser<'_> {
             }
             match self.draft_of(id) {
                 Some(d) if d == target => return true,
+                _ if id < floor => {}
                 Some(d) => {
-                    let chain = &self.drafts[d].chain;
-                    if chain.last().is_some_and(|last| *last < floor) {
-                        continue;
-                    }
-                    for member in chain {
+                    for member in &self.drafts[d].chain {
                         seen.insert(*member);
                         stack.extend(self.graph.node(*member).operands.iter().map(|v| v.node));
                     }
                 }
-                None if id < floor => {}
                 None => stack.extend(self.graph.node(id).operands.iter().map(|v| v.node)),
             }
         }
         false
+    }
+
+    /// Joins a draft that has stopped growing to the stretch that it reaches into, or begins a new one.
+    pub(super) fn extend_stretch(&mut self, draft: usize) {
+        let chain = &self.drafts[draft].chain;
+        let (Some(first), Some(last)) = (chain.iter().min(), chain.iter().max()) else {
+            return;
+        };
+        self.stretch = match self.stretch {
+            Some((start, end)) if *first <= end => Some((start, end.max(*last))),
+            _ => Some((*first, *last)),
+        };
     }
 
     /// Returns the position of a node in its users' reading, for messages and tests.

@@ -4,7 +4,9 @@
 //!    and invertible views that follow it, as long as the region would not come to wait for itself.
 //! 2. **Prologues and index maps** ([`inline`]). Against the flow, each remaining map is taken into the region that reads it;
 //!    views and values made from nothing are taken into every reader. What nobody can take becomes a pointwise region.
-//! 3. The regions are ordered ([`crate::order`]).
+//! 3. **Parts in place** ([`place`]). A concat that would only copy needs no region when the makers of its parts can store them
+//!    where it would put them.
+//! 4. The regions are ordered ([`crate::order`]).
 //!
 //! Legality is in [`legality`]; every edge that stays unfused gets a [`Barrier`].
 
@@ -12,9 +14,10 @@ mod chain;
 pub mod classify;
 mod inline;
 mod legality;
+mod place;
 pub mod report;
 
-use ir::schedule::{LaneKind, Region, RegionKind};
+use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
 
@@ -48,6 +51,8 @@ enum Home {
     Draft(usize),
     /// Wherever it is read.
     Readers,
+    /// A concat: where its parts are made.
+    Parts,
 }
 
 /// A region in the making.
@@ -71,6 +76,11 @@ struct Fuser<'a> {
     /// The drafts in which a node is computed or read in place.
     regions: Vec<SmallVec<[u32; 2]>>,
     drafts: Vec<Draft>,
+    /// The first and last node of the drafts that overlap by their ids, one with the next, up to the draft that was made last.
+    /// All drafts before it end before it begins, so nothing before it can read what is in it or after it.
+    stretch: Option<(NodeId, NodeId)>,
+    /// The concat that a node's value is stored as a part of, and which operand of that it is.
+    placed: Vec<Option<(NodeId, usize)>>,
     /// Why a node's value is stored.
     barrier: Vec<Option<Barrier>>,
 }
@@ -89,6 +99,8 @@ pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Sched
         home: vec![Home::Nowhere; n],
         regions: vec![SmallVec::new(); n],
         drafts: Vec::new(),
+        stretch: None,
+        placed: vec![None; n],
         barrier: vec![None; n],
     };
     for output in graph.outputs() {
@@ -101,6 +113,7 @@ pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Sched
     fuser.live = live;
     fuser.grow_chains();
     fuser.inline_maps();
+    fuser.place_parts();
     fuser.finish()
 }
 
@@ -154,10 +167,12 @@ impl Fuser<'_> {
         let mut contents: Vec<Contents> = (0..self.drafts.len()).map(|d| self.contents(d)).collect();
         let mut stored: Vec<Vec<Value>> = vec![Vec::new(); self.drafts.len()];
         let mut store = |value: Value| {
-            if let Some(d) = self.draft_of(value.node)
-                && !stored[d].contains(&value)
-            {
-                stored[d].push(value);
+            for value in self.stored_for(value) {
+                if let Some(d) = self.draft_of(value.node)
+                    && !stored[d].contains(&value)
+                {
+                    stored[d].push(value);
+                }
             }
         };
         contents.iter().flat_map(|c| &c.inputs).for_each(|v| store(*v));
@@ -166,6 +181,7 @@ impl Fuser<'_> {
             contents[d]
                 .inputs
                 .iter()
+                .flat_map(|v| self.stored_for(*v))
                 .filter_map(|v| self.draft_of(v.node))
                 .collect()
         });
@@ -181,12 +197,24 @@ impl Fuser<'_> {
             } else {
                 draft.chain[0]
             };
+            let parts = outputs
+                .iter()
+                .filter_map(|value| {
+                    let (concat, operand) = self.placed[value.node.index()]?;
+                    Some(Part {
+                        value: *value,
+                        whole: concat.into(),
+                        operand,
+                    })
+                })
+                .collect();
             let region = Region {
                 kind: draft.kind,
                 anchor,
                 nodes,
                 inputs,
                 outputs,
+                parts,
                 lane: LaneKind::Compute,
             };
             region_of[d] = Some(schedule.regions.push(region));
@@ -230,6 +258,14 @@ impl Fuser<'_> {
     fn report(&self, schedule: &Schedule, region_of: &[Option<ir::schedule::RegionId>]) -> FusionReport {
         let mut report = FusionReport::default();
         for (id, region) in schedule.regions.iter() {
+            for part in &region.parts {
+                report.fused.push(FusedEdge {
+                    producer: part.value.node,
+                    consumer: part.whole.node,
+                    region: id,
+                    how: Fusion::InPlace,
+                });
+            }
             for consumer in &region.nodes {
                 for value in &self.graph.node(*consumer).operands {
                     if self.role(value.node) == Role::Leaf {
@@ -247,8 +283,12 @@ impl Fuser<'_> {
                             region: id,
                             how,
                         });
-                    } else if let Some(producer) = self.draft_of(value.node).and_then(|d| region_of[d]) {
-                        let reason = self.why_stored(*value, *consumer, region.anchor);
+                        continue;
+                    }
+                    let reason = self.why_stored(*value, *consumer, region.anchor);
+                    // One edge stands for all parts of a concat.
+                    let made = self.stored_for(*value).next().unwrap_or(*value);
+                    if let Some(producer) = self.draft_of(made.node).and_then(|d| region_of[d]) {
                         report.unfused.push(UnfusedEdge {
                             value: *value,
                             producer,

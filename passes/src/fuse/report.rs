@@ -39,6 +39,8 @@ pub enum Fusion {
     Prologue,
     /// The producer only moves elements: it became an index map.
     IndexMap,
+    /// The producer stores its result where the consumer, a concat, would put it.
+    InPlace,
 }
 
 /// Why a value goes through memory.

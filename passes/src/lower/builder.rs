@@ -10,6 +10,7 @@ use ir::{DType, Dim, Entity, Graph, Scalar, Shape, Table, Value};
 
 use super::LowerError;
 use super::index::{Atom, Linear, Space, linearize};
+use super::views::part_to_whole;
 
 /// For each call of [`Builder::iterate`], which neighbouring dims share one axis: `joins[call][i]` joins dims `i` and `i + 1`.
 pub type Joins = Vec<Vec<bool>>;
@@ -102,7 +103,11 @@ impl<'a> Builder<'a> {
     }
 
     fn add_param(&mut self, name: String, value: Value, access: Access) {
-        let ty = self.graph.ty(value);
+        let stored = match self.region.part(value) {
+            Some(part) if access == Access::Write => part.whole,
+            _ => value,
+        };
+        let ty = self.graph.ty(stored);
         let param = self.params.push(Param {
             name,
             dtype: ty.dtype,
@@ -331,7 +336,10 @@ impl<'a> Builder<'a> {
     /// Makes the store of a value at coordinates, for each point of `axes`.
     pub fn store(&mut self, value: Value, e: ExprId, coords: &[Linear], axes: &[AxisId]) -> Option<Stmt> {
         let param = *self.param_of.get(&value)?;
-        let position = linearize(coords, self.shape(value));
+        let position = match self.region.part(value) {
+            Some(part) => linearize(&part_to_whole(self.graph, part, coords), self.shape(part.whole)),
+            None => linearize(coords, self.shape(value)),
+        };
         let index = self.index(&position);
         let e = self.cast(self.params[param].dtype, e);
         Some(Stmt::Store {

@@ -16,4 +16,7 @@ pub enum LowerError {
     /// A bug of graphc: the schedule broke its own rules.
     #[error("internal error: region of {anchor} reads {value}, which it neither computes nor lists as an input")]
     NotInRegion { anchor: String, value: Value },
+    /// A bug of graphc: the plan broke its own rules.
+    #[error("internal error: {0}")]
+    Plan(#[from] ir::plan::verify::InvalidPlan),
 }

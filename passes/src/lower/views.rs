@@ -1,6 +1,7 @@
 //! Views as maps of coordinates, in both directions.
 
 use ir::op::View;
+use ir::schedule::Part;
 use ir::{Dim, Graph, Op, Shape, Table, Value};
 
 use super::index::{Linear, Space, delinearize, linearize};
@@ -56,6 +57,21 @@ pub fn to_result(
         View::Transpose(perm) => Some(perm.iter().map(|p| coords[*p].clone()).collect()),
         _ => None,
     }
+}
+
+/// Maps coordinates of a part to coordinates of the concat that it is stored in: behind the parts before it.
+pub fn part_to_whole(graph: &Graph, part: &Part, coords: &[Linear]) -> Vec<Linear> {
+    let node = graph.node(part.whole.node);
+    let Op::View(View::Concat { axis }) = node.op else {
+        return coords.to_vec();
+    };
+    let before: Dim = node.operands[..part.operand]
+        .iter()
+        .map(|v| graph.ty(*v).shape[axis].clone())
+        .sum();
+    let mut out = coords.to_vec();
+    out[axis] = out[axis].clone().offset(&before);
+    out
 }
 
 /// Maps coordinates between two shapes with the same elements in row-major order.

@@ -1,7 +1,7 @@
 //! Planning: regions become kernels and steps, values become buffers with lifetimes.
 //!
 //! Kernels that differ only in their buffers are one kernel. A pointwise result takes over the buffer of an operand that
-//! dies there. GPU targets get a copy in for each input and a copy out for each output, in lanes of their own.
+//! dies there. The parts of a concat that their makers store go to one buffer. GPU targets get a copy in for each input and a copy out for each output, in lanes of their own.
 
 mod dedupe;
 mod flops;
@@ -30,7 +30,7 @@ impl Default for PlanOptions {
 /// Makes the plan of a scheduled graph.
 ///
 /// # Errors
-/// A region that no kernel can be made of.
+/// A region that no kernel can be made of; a plan that does not verify.
 pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanOptions) -> Result<Plan, LowerError> {
     let mut p = Planner::new(graph, target);
     p.inputs(schedule);
@@ -42,7 +42,14 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
         }
         let reads: Vec<BufferId> = region.inputs.iter().map(|v| p.buffer(*v)).collect();
         let is_scatter = region.kind == RegionKind::Scatter;
-        let writes: Vec<BufferId> = region.outputs.iter().map(|v| p.result(*v)).collect();
+        let writes: Vec<BufferId> = region
+            .outputs
+            .iter()
+            .map(|v| match region.part(*v) {
+                Some(part) => p.whole(part.whole),
+                None => p.result(*v),
+            })
+            .collect();
         if region.kind == RegionKind::Library {
             p.call(region.anchor, &reads, region, &writes);
             continue;
@@ -66,6 +73,7 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
         in_place::reuse(&mut p.plan);
     }
     p.plan.flops = flops::count(graph);
+    ir::plan::verify::verify(&p.plan)?;
     Ok(p.plan)
 }
 
@@ -80,7 +88,8 @@ fn renamed(graph: &Graph, region: &ir::schedule::Region) -> Option<(Value, Value
         .iter()
         .all(|n| matches!(graph.node(*n).op, Op::View(ir::op::View::Reshape(_))));
     let is_output = graph.outputs().iter().any(|o| o.value == *output);
-    (region.kind == RegionKind::Pointwise && reshapes && !is_output).then_some((*output, *input))
+    let is_part = region.part(*output).is_some();
+    (region.kind == RegionKind::Pointwise && reshapes && !is_output && !is_part).then_some((*output, *input))
 }
 
 /// Removes parameters that no expression reads and no statement writes (a splat constant folded into the code, a size).
@@ -213,6 +222,14 @@ impl<'a> Planner<'a> {
         };
         self.buffer_of.insert(value, b);
         b
+    }
+
+    /// The buffer of a value that is stored part by part: a new one for the first.
+    fn whole(&mut self, value: Value) -> BufferId {
+        match self.buffer_of.get(&value) {
+            Some(buffer) => *buffer,
+            None => self.result(value),
+        }
     }
 
     fn step(&mut self, lane: LaneKind, work: Work) -> StepId {
