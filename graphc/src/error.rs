@@ -57,6 +57,9 @@ pub enum Error {
     /// No compiler, or it refused or died.
     #[error(transparent)]
     Compile(#[from] runtime::compile::CompileError),
+    /// Several kernels were not compiled.
+    #[error("{} kernels were not compiled:\n{}", .0.len(), lines(.0))]
+    Kernels(Vec<runtime::compile::CompileError>),
     /// A code object could not be read.
     #[error(transparent)]
     CodeObject(#[from] runtime::code_object::CodeObjectError),
@@ -81,6 +84,10 @@ impl From<ir::graph::eval::EvalError> for Error {
     fn from(error: ir::graph::eval::EvalError) -> Error {
         Error::Eval(Box::new(error))
     }
+}
+
+fn lines(errors: &[runtime::compile::CompileError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// What graphc's functions return.
@@ -110,6 +117,8 @@ impl Error {
             | Error::NoVariant { .. }
             | Error::Config(_) => 2,
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
+            // What is wrong with a kernel is ours, also when another failed for want of a compiler.
+            Error::Kernels(all) if all.iter().all(|e| matches!(e, CompileError::NotAvailable { .. })) => 2,
             Error::Emulate(error) => error.exit_code(),
             Error::Runtime(
                 runtime::RuntimeError::Input { .. }
@@ -123,6 +132,7 @@ impl Error {
             | Error::Lower(_)
             | Error::Emit(_)
             | Error::Compile(_)
+            | Error::Kernels(_)
             | Error::CodeObject(_)
             | Error::Runtime(_)
             | Error::Eval(_)

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `GRAPHC_CACHE` | folder of compiled code objects; `off` keeps none | the user's cache folder |
 //! | `GRAPHC_CACHE_MIB` | most MiB kept there | 1024 |
-//! | `GRAPHC_ROCM` | ROCm's folder, a sysroot's folder, or the file of hiprtc | `/opt/rocm`, the loader's path, `/opt/graphc-rocm` |
+//! | `GRAPHC_ROCM` | ROCm's folder (or its `lib`), a sysroot's folder, or the file of hiprtc | `/opt/rocm`, the loader's path, `/opt/graphc-rocm` |
 //! | `GRAPHC_HIP` | the HIP runtime's file or its folder, and no other is tried | `GRAPHC_ROCM`'s folder, `/opt/rocm`, the loader's path |
 //! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
 //! | `GRAPHC_WORKERS` | compiler processes; 0 compiles in process | one a core |
@@ -53,7 +53,9 @@ impl Settings {
     /// Where the HIP runtime and the vendor libraries are looked for.
     pub fn gpu_search(&self) -> GpuSearch {
         let folders = self.rocm.iter().filter(|p| p.is_dir());
-        let mut dirs: Vec<PathBuf> = folders.flat_map(|p| [p.clone(), p.join("lib")]).collect();
+        let mut dirs: Vec<PathBuf> = folders
+            .flat_map(|p| [p.clone(), p.join("lib"), p.join("lib64")])
+            .collect();
         let search = Search::default();
         dirs.extend(search.dirs.clone());
         let search = Search { dirs, ..search };

@@ -71,7 +71,8 @@ pub fn compile_kernels(program: &mut Program, context: &Context) -> Result<Cache
         return Ok(CacheStats::default());
     }
     let compiler = driver::compiler(&context.settings, worker().as_deref())?;
-    let total = driver::requests(program).len();
+    let missing = program.variants.iter().flat_map(|v| v.code.values());
+    let total = missing.filter(|code| code.is_none()).count();
     let progress = bar(context, "compiling kernels", total);
     driver::compile(program, &compiler, &|p| {
         progress.set_length(p.total as u64);

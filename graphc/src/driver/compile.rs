@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use ir::Program;
+use ir::plan::KernelId;
 use ir::target::Platform;
 use runtime::cache::{Cache, CachedCompiler};
-use runtime::compile::{CompileRequest, Compiler, HiprtcSearch, Progress, RocmSearch};
+use runtime::compile::{CompileError, CompileRequest, Compiler, HiprtcSearch, Progress, RocmSearch};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::Settings;
 
 /// What compiling a program took.
@@ -42,19 +43,27 @@ pub fn compiler(settings: &Settings, worker: Option<&[OsString]>) -> Result<Cach
     Ok(CachedCompiler::new(inner, Arc::new(cache)))
 }
 
-/// Lists what has to be compiled: one request a kernel and target, in the program's order.
+/// Lists what a program is compiled from: one request a kernel and target, in the program's order.
 pub fn requests(program: &Program) -> Vec<CompileRequest> {
+    slots(program).into_iter().map(|(_, request)| request).collect()
+}
+
+/// A kernel of a variant.
+type Slot = (usize, KernelId);
+
+/// The requests of [`requests`] with the places where the code they ask for goes.
+fn slots(program: &Program) -> Vec<(Slot, CompileRequest)> {
     let headers: Vec<(String, String)> = codegen_hip::device::headers()
         .iter()
         .map(|(n, t)| ((*n).to_owned(), (*t).to_owned()))
         .collect();
-    let mut requests = Vec::new();
-    for variant in &program.variants {
+    let mut slots = Vec::new();
+    for (index, variant) in program.variants.iter().enumerate() {
         if variant.plan.target.platform != Platform::Hip {
             continue;
         }
         for (id, source) in variant.sources.iter() {
-            requests.push(CompileRequest {
+            let request = CompileRequest {
                 name: variant.plan.kernels[id].name.clone(),
                 source: source.text.clone(),
                 headers: headers
@@ -64,10 +73,11 @@ pub fn requests(program: &Program) -> Vec<CompileRequest> {
                     .collect(),
                 arch: variant.plan.target.to_string(),
                 options: source.options.clone(),
-            });
+            };
+            slots.push(((index, id), request));
         }
     }
-    requests
+    slots
 }
 
 /// Says whether a source includes a header, itself or through others; what it does not include is no part of its cache key.
@@ -85,29 +95,132 @@ fn needs(text: &str, name: &str, headers: &[(String, String)]) -> bool {
     seen.iter().any(|h| *h == name)
 }
 
-/// Compiles every kernel of a program that has no code yet.
+/// Compiles every kernel of a program that has no code yet; code that is there stays as it is.
 ///
 /// # Errors
-/// The first failure, with the compiler's log and the source's place.
+/// All failures, each with the compiler's log and the source's place; what did compile is in the program.
 pub fn compile(
     program: &mut Program,
     compiler: &dyn Compiler,
     progress: &(dyn Fn(Progress<'_>) + Sync),
 ) -> Result<Compilation> {
-    let requests = requests(program);
+    let mut wanted = slots(program);
+    wanted.retain(|((variant, kernel), _)| program.variants[*variant].code[*kernel].is_none());
+    let (places, requests): (Vec<Slot>, Vec<CompileRequest>) = wanted.into_iter().unzip();
     let objects = runtime::compile::compile_all(compiler, &requests, progress);
-    let mut objects = objects.into_iter();
+    let mut failures: Vec<CompileError> = Vec::new();
     let mut total = 0;
-    for variant in &mut program.variants {
-        if variant.plan.target.platform != Platform::Hip {
-            continue;
-        }
-        for slot in variant.code.values_mut() {
-            if let Some(object) = objects.next() {
-                *slot = Some(object?.bytes);
+    for ((variant, kernel), object) in places.into_iter().zip(objects) {
+        match object {
+            Ok(object) => {
+                program.variants[variant].code[kernel] = Some(object.bytes);
                 total += 1;
             }
+            // Kernels with one text, and a compiler that is not there, fail alike.
+            Err(error) if failures.contains(&error) => {}
+            Err(error) => failures.push(error),
         }
     }
-    Ok(Compilation { kernels: total })
+    match failures.len() {
+        0 => Ok(Compilation { kernels: total }),
+        1 => Err(failures.remove(0).into()),
+        _ => Err(Error::Kernels(failures)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ir::target::Target;
+    use passes::OptLevel;
+    use runtime::compile::{CompiledObject, Listing};
+
+    use super::*;
+    use crate::driver::{BuildOptions, build};
+
+    /// Answers with the request's name, or refuses everything; keeps what it was asked.
+    #[derive(Default)]
+    struct Fake {
+        refuses: bool,
+        asked: Mutex<Vec<String>>,
+    }
+
+    impl Compiler for Fake {
+        fn identity(&self) -> std::result::Result<String, CompileError> {
+            Ok("fake".into())
+        }
+        fn parallelism(&self) -> usize {
+            1
+        }
+        fn compile(&self, request: &CompileRequest) -> std::result::Result<CompiledObject, CompileError> {
+            self.asked.lock().unwrap().push(request.name.clone());
+            match self.refuses {
+                true => Err(CompileError::Hiprtc {
+                    kernel: request.name.clone(),
+                    call: "call".into(),
+                    code: 6,
+                    message: "refused".into(),
+                }),
+                false => Ok(CompiledObject {
+                    bytes: request.name.clone().into_bytes(),
+                    log: String::new(),
+                }),
+            }
+        }
+        fn disassemble(&self, _: &[u8]) -> std::result::Result<Vec<Listing>, CompileError> {
+            Ok(Vec::new())
+        }
+    }
+
+    /// Two kernels: the result of a reduction along one axis is reduced along another.
+    fn program() -> Program {
+        let text = "graph @two stage=import {
+  n0 = input \"x\" : f32[64, 512]
+  n1 = softmax n0 {axis=1}
+  n2 = softmax n1 {axis=0}
+  return n2 as \"y\"
+}
+";
+        let graph = ir::graph::parse::parse(text).unwrap();
+        let options = BuildOptions::new(vec!["gfx90a".parse::<Target>().unwrap()], OptLevel::O2);
+        let program = build(&graph, &options).unwrap().program;
+        assert!(program.variants[0].code.len() >= 2, "{}", program.variants[0].plan);
+        program
+    }
+
+    #[test]
+    fn only_what_has_no_code_is_compiled() {
+        let mut program = program();
+        let names: Vec<String> = requests(&program).into_iter().map(|r| r.name).collect();
+        let (first, _) = program.variants[0].code.iter().next().unwrap();
+        program.variants[0].code[first] = Some(b"mine".to_vec());
+        let fake = Fake::default();
+        assert_eq!(compile(&mut program, &fake, &|_| {}).unwrap().kernels, names.len() - 1);
+        assert_eq!(*fake.asked.lock().unwrap(), names[1..]);
+        let code: Vec<&[u8]> = program.variants[0].code.values().flatten().map(Vec::as_slice).collect();
+        assert_eq!(code[0], b"mine");
+        for (code, name) in code.iter().zip(&names).skip(1) {
+            assert_eq!(*code, name.as_bytes());
+        }
+        // What is whole asks for nothing.
+        let fake = Fake::default();
+        assert_eq!(compile(&mut program, &fake, &|_| {}).unwrap().kernels, 0);
+        assert!(fake.asked.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn all_failures_are_reported() {
+        let mut program = program();
+        let fake = Fake {
+            refuses: true,
+            ..Fake::default()
+        };
+        let error = compile(&mut program, &fake, &|_| {}).unwrap_err();
+        let text = error.to_string();
+        for request in requests(&program) {
+            assert!(text.contains(&request.name), "{}: {text}", request.name);
+        }
+        assert_eq!(error.exit_code(), 1);
+    }
 }

@@ -17,6 +17,7 @@ use frontend::onnx::ImportOptions;
 use indexmap::IndexMap;
 use ir::{DType, Graph, HostTensor, Program, Target};
 use passes::OptLevel;
+use runtime::gpu::GpuDevice;
 use runtime::{Executable, LoadOptions};
 
 use crate::driver::{self, BuildOptions, Model};
@@ -46,9 +47,10 @@ pub enum Engine {
 pub struct SessionOptions {
     /// What to compile for; [`SessionOptions::device`] sets it to what the device is.
     pub target: Target,
-    /// Where to run. None finds a device for the target when a model is loaded.
+    /// Where to run. None finds a device for the target when a model is loaded, where the settings say.
     pub device: Option<OpenDevice>,
-    /// Where the compiler of a GPU's kernels and the cache of their code are. None reads the environment.
+    /// Where the compiler of a GPU's kernels, the cache of their code and the GPU's runtime are, and what holds where `load`
+    /// says nothing. None reads the environment.
     pub settings: Option<Arc<Settings>>,
     pub level: OptLevel,
     /// The type to compute in, where not the model's own.
@@ -58,7 +60,7 @@ pub struct SessionOptions {
 }
 
 impl Default for SessionOptions {
-    /// On the CPU with one thread a core, optimised.
+    /// On the CPU, optimised, with as many threads as the settings say: by default one a core.
     fn default() -> SessionOptions {
         SessionOptions {
             target: Target::cpu(),
@@ -73,7 +75,7 @@ impl Default for SessionOptions {
 }
 
 impl SessionOptions {
-    /// Sets the threads of one run; 0 is one a core.
+    /// Sets the threads of one run; 0 is what the settings say.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> SessionOptions {
         self.load.threads = threads;
@@ -97,6 +99,16 @@ impl SessionOptions {
             Some(settings) => Ok(settings.clone()),
             None => Ok(Arc::new(Settings::from_env()?)),
         }
+    }
+
+    /// How a program is loaded: as the options say and, where they are silent, the settings.
+    fn loading(&self, settings: &Settings) -> LoadOptions {
+        let mut load = self.load.clone();
+        if load.threads == 0 {
+            load.threads = settings.threads;
+        }
+        load.synchronous |= settings.synchronous;
+        load
     }
 
     /// Sets the optimisation level.
@@ -196,9 +208,15 @@ impl Session {
     }
 
     fn load(program: Arc<Program>, variant: usize, options: &SessionOptions) -> Result<Session> {
+        let settings = options.settings()?;
+        let load = options.loading(&settings);
         let executable = match &options.device {
-            Some(device) => Executable::load_on(device.device.as_ref(), program, variant, &options.load)?,
-            None => Executable::load(program, variant, &options.load)?,
+            Some(device) => Executable::load_on(device.device.as_ref(), program, variant, &load)?,
+            None if options.target.is_gpu() => {
+                let gpu = GpuDevice::for_target(&settings.gpu_search(), &options.target)?;
+                Executable::load_on(&gpu, program, variant, &load)?
+            }
+            None => Executable::load(program, variant, &load)?,
         };
         Ok(Session::new(Loaded::Compiled(executable)))
     }

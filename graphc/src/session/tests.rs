@@ -199,3 +199,31 @@ fn random_numbers_are_the_references() {
         assert!(difference.clone().unwrap().is_within(), "{difference:?}");
     }
 }
+
+#[test]
+fn what_the_options_leave_open_is_as_the_settings_say() {
+    let settings = Settings::read(|name| match name {
+        "GRAPHC_THREADS" => Some("3".into()),
+        "GRAPHC_SYNCHRONOUS" => Some("1".into()),
+        "GRAPHC_HIP" => Some("/graphc/no/such/hip".into()),
+        _ => None,
+    });
+    let settings = Arc::new(settings.unwrap());
+    let mut options = SessionOptions {
+        settings: Some(settings.clone()),
+        ..SessionOptions::default()
+    };
+    let load = options.loading(&settings);
+    assert_eq!((load.threads, load.synchronous), (3, true));
+    assert_eq!(options.clone().threads(2).loading(&settings).threads, 2);
+    // The GPU's runtime, too, is where the settings say.
+    options.target = "gfx90a".parse().unwrap();
+    let graph = trace("g", [InputSpec::new("x", DType::F32, shape![4])], |[x]| {
+        [("y", x + 1.0)]
+    })
+    .unwrap();
+    let build = BuildOptions::new(vec![options.target], options.level);
+    let program = driver::build(&graph, &build).unwrap().program;
+    let error = Session::load(Arc::new(program), 0, &options).unwrap_err().to_string();
+    assert!(error.contains("/graphc/no/such/hip"), "{error}");
+}

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 /// Says where libraries are looked for, in order: `explicit` alone when given; else `dirs`, then the dynamic loader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Search {
-    /// A library file, or a folder that holds it. When set, nothing else is tried: the user's word is not second-guessed.
+    /// A library file, or a folder that holds it, itself or in its `lib` or `lib64`. When set, nothing else is tried: the
+    /// user's word is not second-guessed.
     pub explicit: Option<PathBuf>,
     /// Folders tried before the loader's own path.
     pub dirs: Vec<PathBuf>,
@@ -35,7 +36,7 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Looks at `path` (a library file, or a folder that holds it) and nowhere else.
+    /// Looks at `path` (a library file, or a folder that holds it, itself or in its `lib` or `lib64`) and nowhere else.
     pub fn only(path: impl Into<PathBuf>) -> Search {
         Search {
             explicit: Some(path.into()),
@@ -188,6 +189,12 @@ fn candidates(sonames: Sonames<'_>, search: &Search, tried: &mut Vec<Attempt>) -
             return vec![explicit.clone()];
         }
         in_folder(explicit, tried);
+        // An installation's own folder, such as /opt/rocm.
+        for sub in ["lib", "lib64"].map(|sub| explicit.join(sub)) {
+            if sub.is_dir() {
+                in_folder(&sub, tried);
+            }
+        }
         return paths;
     }
     for dir in &search.dirs {
@@ -261,6 +268,25 @@ mod tests {
             ..Search::default()
         });
         assert_eq!(error.tried.len(), 1);
+    }
+
+    #[test]
+    fn an_installations_folder_is_searched_where_it_keeps_libraries() {
+        let dir = tempfile::tempdir().unwrap();
+        let sonames: Sonames<'_> = &["libgraphc-no-such.so"];
+        let search = Search::only(dir.path());
+        for sub in ["lib64", "lib", ""] {
+            let folder = dir.path().join(sub);
+            std::fs::create_dir_all(&folder).unwrap();
+            assert!(
+                open_nothing(&search)
+                    .to_string()
+                    .contains(&folder.display().to_string())
+            );
+            let path = folder.join("libgraphc-no-such.so");
+            std::fs::write(&path, b"not an ELF file").unwrap();
+            assert_eq!(locate(sonames, &search), Some(path), "the first of the three");
+        }
     }
 
     #[test]
