@@ -81,6 +81,8 @@ pub struct Facts {
     pub libraries: bool,
     /// Whether a contraction's operand may be computed on the way in (else only strided loads are taken in).
     pub operand_prologue: bool,
+    /// Whether there is a kernel that takes depthwise convolutions with constant filters as convolutions (else they are loops).
+    pub depthwise_kernel: bool,
 }
 
 /// The FP8 encodings that hardware has.
@@ -137,6 +139,7 @@ const HIP: Facts = Facts {
     channels_last: true,
     libraries: true,
     operand_prologue: true,
+    depthwise_kernel: false,
 };
 
 /// All targets. Sources: AMD's data sheets and the ISA manuals of each generation.
@@ -156,6 +159,7 @@ pub static TARGETS: &[Facts] = &[
         launch_us: 2.0,
         libraries: false,
         operand_prologue: false,
+        depthwise_kernel: true,
         ..HIP
     },
     Facts {

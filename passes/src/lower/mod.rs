@@ -20,7 +20,7 @@ pub mod views;
 use ir::kernel::{Access, Body, Expr, Kernel, Loops, Mapping, Stmt};
 use ir::op::Composite;
 use ir::schedule::{Region, RegionKind};
-use ir::{Graph, Op, Symbol, Target};
+use ir::{DType, Graph, Op, Symbol, Target};
 
 use builder::{Builder, Joins};
 pub use error::LowerError;
@@ -50,7 +50,7 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
         Op::Reduce { op, axes, keep_dims } => loops::reduce(b, *op, axes, *keep_dims),
         Op::Pool(p) => loops::pool(b, p),
         Op::Contract(c) => contract::contract(b, c),
-        Op::Conv(c) if loops::is_depthwise(b, c) => loops::depthwise(b, c),
+        Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
         Op::Conv(c) => contract::conv(b, c),
         Op::Composite(Composite::Attention { scale, causal, mask }) => {
             contract::attention(b, scale.as_f64(), *causal, *mask)
@@ -76,6 +76,17 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
             why: "it should have been decomposed before scheduling".to_owned(),
         }),
     }
+}
+
+/// Says whether the target's convolution kernel takes the depthwise convolution.
+fn takes_depthwise(b: &Builder<'_>, target: &Target) -> bool {
+    let node = b.graph.node(b.region.anchor);
+    let constant = node
+        .operands
+        .get(1)
+        .is_some_and(|filter| matches!(b.graph.node(filter.node).op, Op::Constant(_)));
+    let narrow_float = |v: &ir::Value| matches!(b.graph.ty(*v).dtype, DType::F32 | DType::F16 | DType::BF16);
+    target.depthwise_kernel && constant && node.operands[..2].iter().all(narrow_float)
 }
 
 fn finish(b: Builder<'_>, body: Body, graph: &Graph, region: &Region, target: &Target) -> Kernel {

@@ -312,60 +312,78 @@ impl Epilogue for TileRun<'_> {
         if cols == 0 || rows == 0 {
             return;
         }
-        let step = (TILE_LANES / cols).max(1);
         // SAFETY: the scratch has `tile_scratch` bytes and is this thread's own while the tile is.
         let (idx, dense) = unsafe {
             let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), self.space);
             (idx, scratch.add(head + self.program.scratch).cast::<f32>())
         };
         idx.copy_from_slice(&self.entries[at.batch * self.space..(at.batch + 1) * self.space]);
-        let mut row = 0;
-        while row < rows {
-            let n = step.min(rows - row);
-            if let Some(d) = self.dims.row {
-                idx[d] = (at.rows.start + row) as i64;
-            }
+        // A depthwise convolution's tile is as wide as the image has channels.
+        let width = cols.min(TILE_LANES);
+        for col in (0..cols).step_by(width) {
+            let cols = width.min(cols - col);
             if let Some(d) = self.dims.col {
-                idx[d] = at.cols.start as i64;
+                idx[d] = (at.cols.start + col) as i64;
             }
-            // SAFETY: rows `row..row + n` of the tile; `dense` has room for `TILE_LANES`; tiles have at most 32 columns.
-            unsafe {
-                let first = tile.as_mut_ptr().add(row * stride);
-                let lanes = if stride == cols {
-                    first
-                } else {
-                    for r in 0..n {
-                        std::ptr::copy_nonoverlapping(first.add(r * stride), dense.add(r * cols), cols);
-                    }
-                    dense
-                };
-                let frame = Frame {
-                    isa: self.isa,
-                    idx,
-                    rows: n,
-                    cols,
-                    params: self.params,
-                    scratch: scratch.add(head),
-                };
-                let given = [Val {
-                    ptr: lanes.cast(),
-                    bits: 0,
-                }];
-                let mut out = [Val {
-                    ptr: std::ptr::null_mut(),
-                    bits: 0,
-                }];
-                self.program.run(&frame, &given, &mut out);
-                for r in 0..n {
-                    let to = first.add(r * stride);
-                    if self.program.is_uniform(0) {
-                        (0..cols).for_each(|c| to.add(c).write(f32::from_bits(out[0].bits as u32)));
-                    } else {
-                        std::ptr::copy(out[0].ptr.cast::<f32>().add(r * cols), to, cols);
-                    }
+            let step = TILE_LANES / cols;
+            for row in (0..rows).step_by(step) {
+                let n = step.min(rows - row);
+                if let Some(d) = self.dims.row {
+                    idx[d] = (at.rows.start + row) as i64;
+                }
+                // SAFETY: rows `row..row + n` and columns `col..col + cols` of the tile, no more than `TILE_LANES` elements.
+                unsafe {
+                    let first = tile.as_mut_ptr().add(row * stride + col);
+                    self.block(idx, dense, scratch.add(head), first, [n, cols, stride]);
                 }
             }
-            row += n;
+        }
+    }
+}
+
+impl TileRun<'_> {
+    /// Runs the program on `rows` rows of `cols` elements from `first` on, `stride` apart.
+    ///
+    /// # Safety
+    /// Those elements are this thread's own; `rows * cols` is at most [`TILE_LANES`], which `dense` has room for; `scratch` has what
+    /// the program asks for.
+    unsafe fn block(&self, idx: &[i64], dense: *mut f32, scratch: *mut u8, first: *mut f32, size: [usize; 3]) {
+        let [rows, cols, stride] = size;
+        // SAFETY: as the caller promises.
+        unsafe {
+            let lanes = if stride == cols {
+                first
+            } else {
+                for r in 0..rows {
+                    std::ptr::copy_nonoverlapping(first.add(r * stride), dense.add(r * cols), cols);
+                }
+                dense
+            };
+            let frame = Frame {
+                isa: self.isa,
+                idx,
+                rows,
+                cols,
+                params: self.params,
+                scratch,
+            };
+            let given = [Val {
+                ptr: lanes.cast(),
+                bits: 0,
+            }];
+            let mut out = [Val {
+                ptr: std::ptr::null_mut(),
+                bits: 0,
+            }];
+            self.program.run(&frame, &given, &mut out);
+            for r in 0..rows {
+                let to = first.add(r * stride);
+                if self.program.is_uniform(0) {
+                    (0..cols).for_each(|c| to.add(c).write(f32::from_bits(out[0].bits as u32)));
+                } else {
+                    std::ptr::copy(out[0].ptr.cast::<f32>().add(r * cols), to, cols);
+                }
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ impl Program {
     /// touches what it stores; externals with lanes are valid for the block's.
     pub(crate) unsafe fn run(&self, frame: &Frame<'_>, externals: &[Val], results: &mut [Val]) {
         let lanes = frame.rows * frame.cols;
-        debug_assert!(lanes <= self.lanes && externals.len() == self.externals.len());
+        assert!(lanes <= self.lanes && externals.len() == self.externals.len());
         let vals = frame.scratch.cast::<Val>();
         for (reg, bits) in &self.consts {
             let ptr = std::ptr::null_mut();

@@ -1,7 +1,7 @@
 //! Matrix products, convolutions and attention.
 
 use ir::DType;
-use ir::kernel::{Access, AttentionBody, Body, ContractBody, ConvFacts, Expr};
+use ir::kernel::{Access, AttentionBody, Body, ContractBody, ConvFacts, Expr, Stmt};
 use ir::op::{BinaryOp, Layout, UnaryOp, Window};
 
 use super::build::{Build, c, sym};
@@ -396,4 +396,30 @@ fn attention_fused_and_composed() {
     let kernel = attend(Some(DType::F32), true, true, 2);
     let names = check(&kernel, &sizes(&[("s", 6), ("t", 11)]), &[], 2e-4);
     assert_eq!(names.iter().filter(|n| **n == "gemm").count(), 2, "{names:?}");
+}
+
+/// A tile of a depthwise convolution has all channels: more than a tile program takes at once, and not a multiple of that.
+#[test]
+fn wide_depthwise_convolutions_with_a_program_behind_them() {
+    for (channels, dtype) in [(2100, DType::F32), (4999, DType::F32), (2100, DType::F16)] {
+        let mut k = conv(channels, channels, 3, 1, 1, channels);
+        let Body::Contract(body) = &mut k.body else {
+            unreachable!("made as a contraction")
+        };
+        // Two functions that the product kernel does not know, so that a program with several slots runs on each tile.
+        let [Stmt::Store { value, param, .. }] = body.epilogue.as_mut_slice() else {
+            unreachable!("made with one store")
+        };
+        k.params[*param].dtype = dtype;
+        let sigmoid = k.exprs.add(Expr::Unary(UnaryOp::Sigmoid, *value), DType::F32);
+        let tanh = k.exprs.add(Expr::Unary(UnaryOp::Tanh, sigmoid), DType::F32);
+        let product = k.exprs.add(Expr::Binary(BinaryOp::Mul, tanh, *value), DType::F32);
+        *value = k.exprs.add(Expr::Binary(BinaryOp::Sub, product, sigmoid), DType::F32);
+        if dtype != DType::F32 {
+            *value = k.exprs.add(Expr::Cast(dtype, *value), dtype);
+        }
+        let at = sizes(&[("n", 1), ("h", 3), ("w", 5)]);
+        let tolerance = if dtype == DType::F32 { 1e-4 } else { 5e-3 };
+        assert_eq!(check(&k, &at, &[1], tolerance), ["conv"], "{channels} {dtype}");
+    }
 }
