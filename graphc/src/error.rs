@@ -125,6 +125,7 @@ impl Error {
                 | runtime::RuntimeError::NotAvailable { .. }
                 | runtime::RuntimeError::OutOfMemory { .. }
                 | runtime::RuntimeError::OutOfDeviceMemory { .. }
+                | runtime::RuntimeError::Sizes(_)
                 | runtime::RuntimeError::TooSmall { .. },
             ) => 2,
             Error::Pass(_)

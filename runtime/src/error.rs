@@ -2,6 +2,7 @@
 
 use ir::dim::DimError;
 use ir::graph::BindError;
+use ir::plan::SizesError;
 use ir::types::DType;
 
 use crate::compile::CompileError;
@@ -67,6 +68,10 @@ pub enum RuntimeError {
     /// The plan asks for what this device does not do.
     #[error("{what} is not supported at {at}")]
     Unsupported { what: String, at: String },
+
+    /// The plan does not work at these sizes; at others it does.
+    #[error("the inputs' sizes do not fit the model: {0}")]
+    Sizes(#[from] SizesError),
 
     /// What a kernel computes does not exist at these sizes; at others it may.
     #[error("{what} cannot be taken in {at}: the inputs are too small")]

@@ -136,7 +136,10 @@ impl Executable {
         }
         let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
         let shapes: IndexMap<&str, &[usize]> = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
-        bind_shapes(&plan.symbols, &declared, &shapes).map_err(|error: BindError| wrong(InputError::Shape(error)))
+        let bindings = bind_shapes(&plan.symbols, &declared, &shapes)
+            .map_err(|error: BindError| wrong(InputError::Shape(error)))?;
+        plan.check_sizes(&bindings)?;
+        Ok(bindings)
     }
 
     /// Makes memory for the outputs at the given sizes, to be used for many runs.

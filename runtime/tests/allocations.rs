@@ -145,6 +145,7 @@ fn program() -> Program {
         inputs: vec![port("x", x)],
         outputs: vec![port("y", y)],
         flops: Dim::Const(0),
+        requirements: Vec::new(),
     };
     Program {
         name: "allocations".into(),

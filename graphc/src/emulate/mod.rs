@@ -48,6 +48,9 @@ pub enum EmulateError {
     /// The inputs' shapes contradict each other or the plan.
     #[error(transparent)]
     Bind(#[from] ir::graph::BindError),
+    /// The plan does not work at these sizes.
+    #[error("the inputs' sizes do not fit the model: {0}")]
+    Sizes(#[from] ir::plan::SizesError),
     /// A size could not be computed.
     #[error(transparent)]
     Size(#[from] ir::dim::DimError),
@@ -72,7 +75,8 @@ impl EmulateError {
             EmulateError::UnknownTarget { .. }
             | EmulateError::LibraryCall { .. }
             | EmulateError::Input { .. }
-            | EmulateError::Bind(_) => 2,
+            | EmulateError::Bind(_)
+            | EmulateError::Sizes(_) => 2,
             _ => 1,
         }
     }

@@ -149,6 +149,7 @@ impl<'a> Emulator<'a> {
         let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
         let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
         let bindings = bind_shapes(&plan.symbols, &declared, &shapes)?;
+        plan.check_sizes(&bindings)?;
         let mut run = Run {
             emulator: self,
             bindings,

@@ -33,6 +33,7 @@ pub fn check_samples(
     let variant = &program.variants[variant];
     let plan = &variant.plan;
     let bindings = ir::dim::hints(&plan.symbols);
+    plan.check_sizes(&bindings).map_err(EmulateError::from)?;
     let target = plan.target.name.to_string();
     let mut outcome = Outcome::default();
     for (id, kernel) in plan.kernels.iter() {

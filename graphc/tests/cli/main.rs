@@ -601,6 +601,54 @@ fn a_hint_that_is_too_small_is_no_error_until_it_is_run() {
     p.fails(
         &["run", text(&m), "--inputs", text(&small)],
         2,
-        &["the first 3 of 2 values", "too small"],
+        &["k of top_k at", "needs 3 <= n", "n=2"],
     );
+}
+
+/// What no kernel checks: positions and sizes that only a run decides.
+#[test]
+fn sizes_at_which_a_model_has_no_meaning_are_refused() {
+    let p = Place::new();
+    for (name, body, wrong, right, says) in [
+        (
+            "slice",
+            "y = slice x {starts=[0, 0, 3], sizes=[1, 4, 2], steps=[1, 1, 1]}",
+            4,
+            5,
+            "needs 4 <= n - 1",
+        ),
+        (
+            "conv",
+            "w = constant random(seed=1) : f32[2, 4, 7]\n  y = conv x, w",
+            5,
+            7,
+            "needs 0 <= n - 6",
+        ),
+        (
+            "pad",
+            "y = pad x {low=[0, 0, 3], high=[0, 0, 0], mode=reflect}",
+            3,
+            4,
+            "needs 3 <= n - 1",
+        ),
+    ] {
+        let m = p.write(
+            &format!("{name}.gir"),
+            &format!(
+                "graph @{name} stage=import {{\n  symbol n: 1..64 hint 8\n  x = input \"x\" : f32[1, 4, n]\n  {body}\n  \
+                 return y as \"y\"\n}}\n"
+            ),
+        );
+        let artifact = p.path(&format!("{name}.graphc"));
+        p.ok(&["compile", text(&m), "--target", "cpu", "-o", text(&artifact)]);
+        for model in [&m, &artifact] {
+            let x = |n: usize| p.arrays(&format!("{name}{n}.npz"), &[("x", f32s(&[1, 4, n], &vec![1.0; 4 * n]))]);
+            p.ok(&["run", text(model), "--inputs", text(&x(right))]);
+            p.fails(
+                &["run", text(model), "--inputs", text(&x(wrong))],
+                2,
+                &[name, says, &format!("n={wrong}")],
+            );
+        }
+    }
 }

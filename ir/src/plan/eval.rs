@@ -3,7 +3,7 @@
 
 use indexmap::IndexMap;
 
-use super::{BufferId, Place, Plan, StepId, Work};
+use super::{BufferId, Place, Plan, SizesError, StepId, Work};
 use crate::data::{HostTensor, SizeMismatch, Storage};
 use crate::dim::{Bindings, DimError};
 use crate::entity::Table;
@@ -19,6 +19,8 @@ use crate::types::{DType, TensorType};
 pub enum PlanEvalError {
     #[error(transparent)]
     Bind(#[from] BindError),
+    #[error(transparent)]
+    Sizes(#[from] SizesError),
     #[error("input {input:?} is {got}, but the plan declares {declared}")]
     InputType { input: String, got: DType, declared: DType },
     #[error("buffer {buffer}: {error}")]
@@ -53,6 +55,7 @@ pub fn evaluate(
     let shapes: IndexMap<&str, &[usize]> = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
     let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
     let bindings = bind_shapes(&plan.symbols, &declared, &shapes)?;
+    plan.check_sizes(&bindings)?;
     let mut run = Run {
         plan,
         bindings,

@@ -12,11 +12,12 @@
 pub mod arena;
 pub mod eval;
 pub mod print;
+pub mod requirement;
 pub mod verify;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dim::{Dim, Symbols};
+use crate::dim::{Bindings, Dim, Symbols};
 use crate::entity::{Table, entity};
 use crate::graph::ConstId;
 use crate::kernel::Kernel;
@@ -24,6 +25,8 @@ use crate::library::LibraryCall;
 use crate::schedule::LaneKind;
 use crate::target::Target;
 use crate::types::TensorType;
+
+pub use requirement::{Requirement, SizesError};
 
 entity! {
     /// A kernel of a plan.
@@ -51,6 +54,8 @@ pub struct Plan {
     pub outputs: Vec<Port>,
     /// Floating-point operations of one run (a multiply-add is two).
     pub flops: Dim,
+    /// What the sizes of a run must satisfy.
+    pub requirements: Vec<Requirement>,
 }
 
 /// A named input or output. Two outputs, or an output and an input, may name one buffer.
@@ -119,6 +124,14 @@ pub enum Work {
 }
 
 impl Plan {
+    /// Checks what the plan requires of sizes. Nothing else does: kernels take it as given.
+    ///
+    /// # Errors
+    /// The first requirement that does not hold, with its node and both sides.
+    pub fn check_sizes(&self, bindings: &Bindings) -> Result<(), SizesError> {
+        self.requirements.iter().try_for_each(|r| r.check(bindings))
+    }
+
     /// Returns the number of kernel launches and library calls of one run.
     pub fn launches(&self) -> (usize, usize) {
         self.steps

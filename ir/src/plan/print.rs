@@ -38,6 +38,9 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
         };
         let _ = writeln!(out, "  {id} {:?} : {} {place}", b.name, b.ty);
     }
+    for requirement in &plan.requirements {
+        let _ = writeln!(out, "  requires {requirement}");
+    }
     for (id, lane) in plan.lanes.iter() {
         let _ = writeln!(out, "  {id} = {:?}", lane.kind);
     }

@@ -453,6 +453,7 @@ mod tests {
             inputs: vec![port("x", 0)],
             outputs: vec![port("y", 2)],
             flops: Dim::Const(0),
+            requirements: Vec::new(),
         }
     }
 

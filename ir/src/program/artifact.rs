@@ -31,7 +31,7 @@ use crate::types::DType;
 /// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
 pub const MAGIC: [u8; 8] = *b"graphc\r\n";
 /// The version that this library writes and reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Sections begin at multiples of this.
 pub const ALIGNMENT: usize = 64;
 
@@ -492,6 +492,7 @@ mod tests {
             }],
             outputs: vec![],
             flops: Dim::symbol("n"),
+            requirements: Vec::new(),
         };
         let variant = |target, code| Variant {
             plan: plan(target),

@@ -131,6 +131,7 @@ impl<'a> Planner<'a> {
             inputs: Vec::new(),
             outputs: Vec::new(),
             flops: ir::Dim::Const(0),
+            requirements: ir::plan::requirement::of(graph),
         };
         let mut p = Planner {
             graph,

@@ -115,6 +115,15 @@ fn direct(
     }
     let mut filter: Vec<usize> = Space::dims(&body.batch);
     filter.extend(Space::dims(&body.n));
+    // The facts restate the body; the kernel reads and writes by the facts, so they must not say more.
+    let filters = filter.iter().map(|d| space.extents[*d]).product::<i64>();
+    let elements = kernel.params[facts.input].elements.eval(cx.bindings)?;
+    let needed = [shape.h, shape.w, shape.c]
+        .iter()
+        .try_fold(shape.n, |product, size| product.checked_mul(*size));
+    if filters != shape.o as i64 || needed.is_none_or(|needed| elements < needed as i64) {
+        return Ok(None);
+    }
     space.split(&exprs, &mut [&mut image, &mut pixel, &mut filter], None);
     let mut roots = space.roots(&exprs);
     let mut extents = space.extents.clone();

@@ -118,7 +118,8 @@ impl LoadedCpu {
         match loaded.prepared(&expected) {
             Ok(_) => {}
             // Hints are estimates: a size that does not work out there may where it is run.
-            Err(RuntimeError::Size(_) | RuntimeError::TooSmall { .. }) if !plan.symbols.is_empty() => {}
+            Err(RuntimeError::Size(_) | RuntimeError::Sizes(_) | RuntimeError::TooSmall { .. })
+                if !plan.symbols.is_empty() => {}
             Err(error) => return Err(error),
         }
         Ok(loaded)
@@ -154,6 +155,7 @@ impl LoadedCpu {
 
     fn prepare(&self, bindings: &Bindings) -> Result<Prepared, RuntimeError> {
         let plan = self.plan();
+        plan.check_sizes(bindings)?;
         let placement = arena::place(plan, bindings)?;
         let threads = self.pool.threads();
         let isa = Isa::detect();

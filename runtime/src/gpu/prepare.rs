@@ -100,6 +100,7 @@ pub(super) fn prepare(
     constants: &Constants,
     libraries: &Libraries,
 ) -> Result<Prepared, RuntimeError> {
+    plan.check_sizes(bindings)?;
     let placement = arena::place(plan, bindings)?;
     let mut spots = Spots::new(plan, &placement, constants);
     let mut awaited: Table<StepId, bool> = plan.steps.keys().map(|_| false).collect();

@@ -130,6 +130,7 @@ pub(super) fn program() -> Program {
         inputs: vec![port("x", x)],
         outputs: vec![port("y", y), port("again", y), port("same", x)],
         flops: Dim::Const(0),
+        requirements: Vec::new(),
     };
     Program {
         name: "residual".into(),
