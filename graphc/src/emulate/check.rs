@@ -243,6 +243,7 @@ pub fn check_kernel(
         ir::kernel::eval::evaluate(kernel, &mut want, bindings).map_err(evaluate)?;
     } else {
         let written: Vec<Vec<bool>> = got.iter().map(|t| t.as_ref().map_or(Vec::new(), written)).collect();
+        enough_written(kernel, bindings, &written, ran, total)?;
         let wanted = |param: ParamId, at: usize| written[param.index()].get(at).copied().unwrap_or(false);
         ir::kernel::eval::evaluate_some(kernel, &mut want, bindings, Some(&wanted)).map_err(evaluate)?;
         for (i, got) in got.iter_mut().enumerate() {
@@ -334,6 +335,57 @@ fn spread(grid: [u32; 3], n: u64) -> Vec<u64> {
     chosen
 }
 
+/// Checks that a sample of workgroups has stored about its share of what the whole launch stores.
+///
+/// What was not written is not compared, so a kernel that stores too little would pass. The workgroups at the corners are among
+/// the sample, the first of which is never a tail: it alone stores at least the average. (A stored element may happen to have
+/// the mark's bits, so a quarter may be missing.)
+fn enough_written(
+    kernel: &Kernel,
+    bindings: &Bindings,
+    written: &[Vec<bool>],
+    ran: u64,
+    total: u64,
+) -> Result<(), EmulateError> {
+    for (param, stored) in stores(kernel, bindings)? {
+        let got = written[param.index()].iter().filter(|w| **w).count() as u64;
+        let least = stored / total.max(1) * 3 / 4;
+        if got < least.max(u64::from(stored > 0)) {
+            return Err(EmulateError::Unwritten {
+                kernel: kernel.name.clone(),
+                param: kernel.params[param].name.clone(),
+                got,
+                least: least.max(1),
+                ran,
+                total,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The parameters that a kernel stores to, and how many elements of each.
+fn stores(kernel: &Kernel, bindings: &Bindings) -> Result<Vec<(ParamId, u64)>, DimError> {
+    let (axes, stmts): (Vec<AxisId>, &[Stmt]) = match &kernel.body {
+        Body::Loops(l) => (l.parallel.clone(), &l.stmts),
+        Body::Contract(c) => ([&c.batch[..], &c.m, &c.n].concat(), &c.epilogue),
+        Body::Attention(a) => ([&a.batch[..], &[a.q, a.dv]].concat(), &a.epilogue),
+        Body::Scan(s) => ([&s.parallel[..], &[s.axis]].concat(), &s.stores),
+        Body::Sort(s) => ([&s.parallel[..], &[s.rank]].concat(), &s.stores),
+    };
+    let mut found = Vec::new();
+    for stmt in stmts {
+        if let Stmt::Store { param, axes: row, .. } = stmt {
+            let each = axes.iter().chain(row).try_fold(1u64, |product, axis| {
+                let extent = kernel.axes[*axis].extent.eval(bindings)?;
+                Ok::<u64, DimError>(product.saturating_mul(u64::try_from(extent).unwrap_or(0)))
+            })?;
+            found.push((*param, each));
+        }
+    }
+    Ok(found)
+}
+
 /// How many points the evaluator visits, about.
 pub(super) fn points(kernel: &Kernel, bindings: &Bindings) -> Result<u64, DimError> {
     let extent = |axes: &[AxisId]| {
@@ -385,5 +437,25 @@ mod tests {
         let many = spread([1 << 31, 1, 65_535], 16);
         assert_eq!((many.len(), many[0]), (16, 0));
         assert_eq!(many[15], (1u64 << 31) * 65_535 - 1);
+    }
+
+    #[test]
+    fn a_sample_that_stored_too_little_is_an_error() {
+        let text = "graph @g stage=import {\n x = input \"x\" : f32[8192]\n y = cast x : f16[8192]\n return y as \"y\"\n}";
+        let graph = ir::graph::parse::parse(text).expect("parses");
+        let options = crate::driver::BuildOptions::new(vec!["gfx90a".parse().expect("known")], passes::OptLevel::O2);
+        let built = crate::driver::build(&graph, &options).expect("builds");
+        let kernel = &built.program.variants[0].plan.kernels[ir::plan::KernelId::new(0)];
+        let wrote = |n: usize| vec![Vec::new(), (0..8192).map(|i| i < n).collect::<Vec<bool>>()];
+        let bindings = Bindings::new();
+        // 4 of 16 workgroups: the share of one is 512.
+        let checked = |n: usize| enough_written(kernel, &bindings, &wrote(n), 4, 16);
+        assert!(checked(2048).is_ok() && checked(384).is_ok());
+        let error = checked(383).expect_err("a tail is missing").to_string();
+        assert!(
+            error.contains("4 of 16 workgroups stored 383 elements of out"),
+            "{error}"
+        );
+        assert!(checked(0).is_err());
     }
 }

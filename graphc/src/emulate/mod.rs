@@ -60,6 +60,19 @@ pub enum EmulateError {
         step: StepId,
         error: ir::kernel::eval::KernelEvalError,
     },
+    /// A sample of workgroups stored less than its share.
+    #[error(
+        "kernel {kernel}: {ran} of {total} workgroups stored {got} elements of {param}, which is fewer than {least}: \
+         elements are missing"
+    )]
+    Unwritten {
+        kernel: String,
+        param: String,
+        got: u64,
+        least: u64,
+        ran: u64,
+        total: u64,
+    },
     /// A tensor's bytes do not fit its type: a bug of graphc.
     #[error("buffer {buffer}: {error}")]
     Bytes {

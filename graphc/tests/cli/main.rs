@@ -634,7 +634,7 @@ fn sizes_at_which_a_model_has_no_meaning_are_refused() {
     ] {
         let m = p.write(
             &format!("{name}.gir"),
-            &format!(
+            format!(
                 "graph @{name} stage=import {{\n  symbol n: 1..64 hint 8\n  x = input \"x\" : f32[1, 4, n]\n  {body}\n  \
                  return y as \"y\"\n}}\n"
             ),
