@@ -185,6 +185,16 @@ impl<'a> Printer<'a> {
         (n, counts)
     }
 
+    /// The type that counts the threads of teams of `lanes`, one for each point.
+    pub fn threads(&self, points: &Dim, lanes: u32) -> &'static str {
+        let threads = points.clone() * i64::from(lanes);
+        if index::fits(&threads, self.symbols) {
+            "int"
+        } else {
+            "i64"
+        }
+    }
+
     /// The C++ type of an expression's value.
     pub fn type_of(&self, e: ExprId) -> &'static str {
         match self.kernel.exprs.dtype(e) {
@@ -596,8 +606,9 @@ impl<'a> Printer<'a> {
 
     fn binary_int(&self, op: BinaryOp, e: ExprId, a: ExprId, b: ExprId) -> Spelled {
         let dtype = self.kernel.exprs.dtype(a);
-        // Index arithmetic never overflows: plain operators, which compilers know how to strength-reduce.
+        // Index arithmetic does not overflow: plain operators, which compilers know how to strength-reduce.
         let index = dtype == DType::I64;
+        let exact = index && self.facts.is_exact[e.index()];
         let both_int = self.facts.is_int[a.index()] && self.facts.is_int[b.index()];
         let result_int = self.facts.is_int[e.index()];
         let t = match (index, result_int) {
@@ -629,9 +640,9 @@ impl<'a> Printer<'a> {
         };
         let nonnegative = || ir::kernel::access::is_nonnegative(self.kernel, self.symbols, a);
         match op {
-            BinaryOp::Add if index => infix("+", Level::Sum, Level::Product),
-            BinaryOp::Sub if index => infix("-", Level::Sum, Level::Product),
-            BinaryOp::Mul if index => infix("*", Level::Product, Level::Unary),
+            BinaryOp::Add if exact => infix("+", Level::Sum, Level::Product),
+            BinaryOp::Sub if exact => infix("-", Level::Sum, Level::Product),
+            BinaryOp::Mul if exact => infix("*", Level::Product, Level::Unary),
             BinaryOp::Div if index && positive_divisor => infix("/", Level::Product, Level::Unary),
             BinaryOp::Rem if index && positive_divisor => infix("%", Level::Product, Level::Unary),
             BinaryOp::Mod if index && positive_divisor && nonnegative() => infix("%", Level::Product, Level::Unary),

@@ -1,5 +1,6 @@
 //! Which indices fit 32 bits, and other facts of expressions that the spelling follows.
 
+use ir::graph::eval::scalar::int_range;
 use ir::kernel::{AxisId, Expr, Kernel};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::{DType, Dim, Entity, Symbols};
@@ -11,6 +12,9 @@ const LARGEST: i64 = 1 << 30;
 pub struct Facts {
     /// An `i64` expression whose C++ type is `int`: it and all below it fit.
     pub is_int: Vec<bool>,
+    /// An `i64` sum, difference or product that is known not to overflow: index arithmetic, where a size that the model left open
+    /// counts as at most 2^30. What the model itself computes of numbers it reads may overflow, and wraps.
+    pub is_exact: Vec<bool>,
     /// Something is loaded below.
     pub loads: Vec<bool>,
     axis_is_int: Vec<bool>,
@@ -22,7 +26,8 @@ impl Facts {
         let axis_is_int: Vec<bool> = kernel.axes.values().map(|a| fits(&a.extent, symbols)).collect();
         let n = kernel.exprs.len();
         let (mut is_int, mut loads) = (vec![false; n], vec![false; n]);
-        let mut range: Vec<Option<(i64, i64)>> = vec![None; n];
+        let mut range: Vec<Range> = vec![None; n];
+        let mut assumed: Vec<Range> = vec![None; n];
         for (id, e) in kernel.exprs.iter() {
             let i = id.index();
             loads[i] = matches!(e, Expr::Load { .. });
@@ -30,47 +35,21 @@ impl Facts {
             if kernel.exprs.dtype(id) != DType::I64 {
                 continue;
             }
-            let (r, operands_int) = match e {
-                Expr::Const(_, s) => (Some((s.as_i64(), s.as_i64())), true),
-                Expr::Size(d) => {
-                    let (lo, hi) = d.bounds(symbols);
-                    (lo.zip(hi), true)
-                }
-                Expr::Axis(a) => {
-                    let hi = kernel.axes[*a].extent.bounds(symbols).1;
-                    (hi.map(|h| (0, (h - 1).max(0))), axis_is_int[a.index()])
-                }
-                Expr::Binary(op, a, b) => {
-                    let (a, b) = (a.index(), b.index());
-                    (binary(*op, range[a], range[b]), is_int[a] && is_int[b])
-                }
-                Expr::Unary(UnaryOp::Neg, a) => {
-                    let r = range[a.index()];
-                    (
-                        r.and_then(|(l, h)| Some((h.checked_neg()?, l.checked_neg()?))),
-                        is_int[a.index()],
-                    )
-                }
-                Expr::Unary(UnaryOp::Abs, a) => {
-                    let r = range[a.index()];
-                    (
-                        r.map(|(l, h)| (0, l.saturating_abs().max(h.saturating_abs()))),
-                        is_int[a.index()],
-                    )
-                }
-                Expr::Select(_, a, b) => {
-                    let (a, b) = (a.index(), b.index());
-                    let r = range[a].zip(range[b]).map(|(x, y)| (x.0.min(y.0), x.1.max(y.1)));
-                    (r, is_int[a] && is_int[b])
-                }
-                _ => (None, false),
+            range[i] = range_of(kernel, symbols, e, &range, None);
+            assumed[i] = range_of(kernel, symbols, e, &assumed, Some(LARGEST));
+            let operands_int = match e {
+                Expr::Const(..) | Expr::Size(_) => true,
+                Expr::Axis(a) => axis_is_int[a.index()],
+                Expr::Binary(_, a, b) | Expr::Select(_, a, b) => is_int[a.index()] && is_int[b.index()],
+                Expr::Unary(_, a) => is_int[a.index()],
+                _ => false,
             };
-            range[i] = r;
             let bound = i64::from(i32::MAX);
-            is_int[i] = operands_int && r.is_some_and(|(l, h)| -bound <= l && h <= bound);
+            is_int[i] = operands_int && range[i].is_some_and(|(l, h)| -bound <= l && h <= bound);
         }
         Facts {
             is_int,
+            is_exact: assumed.iter().map(Option::is_some).collect(),
             loads,
             axis_is_int,
         }
@@ -82,12 +61,47 @@ impl Facts {
     }
 }
 
+/// The least and the largest value, where both are known; of what may overflow neither is.
+type Range = Option<(i64, i64)>;
+
+/// The range of an `i64` expression from those of its operands. Sizes without an upper bound are at most `open`, if that is given.
+fn range_of(kernel: &Kernel, symbols: &Symbols, e: &Expr, range: &[Range], open: Option<i64>) -> Range {
+    match e {
+        Expr::Const(_, s) => Some((s.as_i64(), s.as_i64())),
+        Expr::Size(d) => {
+            let (lo, hi) = d.bounds(symbols);
+            lo.or(open.map(|n| -n)).zip(hi.or(open))
+        }
+        Expr::Axis(a) => {
+            let hi = kernel.axes[*a].extent.bounds(symbols).1.or(open);
+            hi.map(|h| (0, (h - 1).max(0)))
+        }
+        Expr::Cast(_, a) if kernel.exprs.dtype(*a) != DType::I64 && kernel.exprs.dtype(*a).is_int() => {
+            Some(int_range(kernel.exprs.dtype(*a)))
+        }
+        Expr::Binary(op, a, b) => binary(*op, range[a.index()], range[b.index()]),
+        Expr::Unary(UnaryOp::Neg, a) => {
+            let (l, h) = range[a.index()]?;
+            Some((h.checked_neg()?, l.checked_neg()?))
+        }
+        Expr::Unary(UnaryOp::Abs, a) => {
+            let (l, h) = range[a.index()]?;
+            Some((0, l.saturating_abs().max(h.saturating_abs())))
+        }
+        Expr::Select(_, a, b) => {
+            let ((al, ah), (bl, bh)) = range[a.index()].zip(range[b.index()])?;
+            Some((al.min(bl), ah.max(bh)))
+        }
+        _ => None,
+    }
+}
+
 /// Says whether an `int` counts up to a size.
 pub fn fits(dim: &Dim, symbols: &Symbols) -> bool {
     dim.bounds(symbols).1.is_some_and(|hi| hi <= LARGEST)
 }
 
-fn binary(op: BinaryOp, a: Option<(i64, i64)>, b: Option<(i64, i64)>) -> Option<(i64, i64)> {
+fn binary(op: BinaryOp, a: Range, b: Range) -> Range {
     let corners = |f: fn(i64, i64) -> Option<i64>| {
         let ((al, ah), (bl, bh)) = a.zip(b)?;
         let all = [f(al, bl)?, f(al, bh)?, f(ah, bl)?, f(ah, bh)?];

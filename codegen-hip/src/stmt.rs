@@ -1,11 +1,12 @@
 //! Statements: stores, updates, and how a fold takes in an element.
 
+use ir::graph::eval::scalar::identity;
 use ir::kernel::{AxisId, ExprId, ParamId, Stmt};
 use ir::op::ReduceOp;
 use ir::{DType, Dim, Entity};
 
 use crate::expr::Printer;
-use crate::types::{identity, is_nibble, literal, operation, spelling};
+use crate::types::{is_nibble, literal, operation, spelling};
 
 /// A fold on its way: what it is called while it runs.
 pub struct Running {

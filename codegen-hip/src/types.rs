@@ -89,39 +89,6 @@ fn int32(v: i32) -> String {
     }
 }
 
-/// The result of a fold of nothing.
-pub fn identity(op: ReduceOp, dtype: DType) -> Scalar {
-    let int = |low: bool| {
-        Scalar::Int(match (dtype, low) {
-            (DType::I32, true) => i64::from(i32::MIN),
-            (DType::I32, false) => i64::from(i32::MAX),
-            (DType::I16, true) => i64::from(i16::MIN),
-            (DType::I16, false) => i64::from(i16::MAX),
-            (DType::I8, true) => i64::from(i8::MIN),
-            (DType::I8, false) => i64::from(i8::MAX),
-            (DType::U8 | DType::U4, true) => 0,
-            (DType::U8, false) => 255,
-            (DType::I4, true) => -8,
-            (DType::I4, false) => 7,
-            (DType::U4, false) => 15,
-            (_, true) => i64::MIN,
-            (_, false) => i64::MAX,
-        })
-    };
-    let float = |v: f64| Scalar::Float(v);
-    match (op, dtype) {
-        (ReduceOp::Prod | ReduceOp::All | ReduceOp::Min, DType::Bool) => Scalar::Bool(true),
-        (_, DType::Bool) => Scalar::Bool(false),
-        (ReduceOp::Prod | ReduceOp::All, d) if d.is_int() => Scalar::Int(1),
-        (ReduceOp::Prod | ReduceOp::All, _) => float(1.0),
-        (ReduceOp::Max, d) if d.is_int() => int(true),
-        (ReduceOp::Min, d) if d.is_int() => int(false),
-        (ReduceOp::Max, _) => float(f64::NEG_INFINITY),
-        (ReduceOp::Min, _) => float(f64::INFINITY),
-        (ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Any | ReduceOp::ArgMax | ReduceOp::ArgMin, d) => Scalar::zero(d),
-    }
-}
-
 /// The device library's type of a fold's operation.
 pub fn operation(op: ReduceOp) -> &'static str {
     match op {

@@ -49,3 +49,20 @@ fn a_mapping_that_does_not_go_with_the_body_is_an_error() {
         "{error:?}"
     );
 }
+
+/// Four lanes a point are four times the threads: what counts them must hold those, not the points alone.
+#[test]
+fn threads_of_lanes_are_counted_in_a_type_that_holds_them() {
+    let target: Target = "gfx90a".parse().expect("a target of the table");
+    for (rows, kind) in [(1 << 28, "int"), ((1 << 28) + 1, "i64")] {
+        let lanes = ir::kernel::Mapping::Lanes {
+            lanes: 4,
+            block: 64,
+            vector: 1,
+        };
+        let kernel = kernels::rows::folds("many", ir::DType::F32, &[ir::op::ReduceOp::Sum], rows, 8, lanes);
+        let source = graphc_codegen_hip::emit_kernel(&kernel, &Symbols::new(), &target, &[]).expect("prints");
+        let start = format!("for ({kind} row = global_thread<{kind}>() / 4; row < {rows}");
+        assert!(source.text.contains(&start), "{}", source.text);
+    }
+}

@@ -114,6 +114,17 @@ impl DType {
             _ => DType::F32,
         }
     }
+
+    /// Returns the type that products of this type and another are summed in: the wider of both [accumulators](Self::accumulator),
+    /// whichever side it is on.
+    pub const fn product_accumulator(self, other: DType) -> DType {
+        match (self.accumulator(), other.accumulator()) {
+            (DType::F64, _) | (_, DType::F64) => DType::F64,
+            (DType::F32, _) | (_, DType::F32) => DType::F32,
+            (DType::I64, _) | (_, DType::I64) => DType::I64,
+            (own, _) => own,
+        }
+    }
 }
 
 impl fmt::Display for DType {

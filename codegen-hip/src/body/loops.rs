@@ -35,8 +35,9 @@ impl Printer<'_> {
             Mapping::Lanes { lanes, vector, .. } => {
                 let lane = self.fresh("lane");
                 self.out.line(format!("const int {lane} = (int)threadIdx.x % {lanes};"));
-                let (n, kind) = self.points(&body.parallel);
-                let (name, n) = (self.flat_name(&body.parallel, "point"), self.size(&n));
+                let points = self.points(&body.parallel).0;
+                let kind = self.threads(&points, lanes);
+                let (name, n) = (self.flat_name(&body.parallel, "point"), self.size(&points));
                 self.out.open(format!(
                     "for ({kind} {name} = global_thread<{kind}>() / {lanes}; {name} < {n}; {name} += grid_threads<{kind}>() / {lanes})"
                 ));

@@ -1,11 +1,12 @@
 //! Scans: lambdas for the element and the stores around a thread's or a workgroup's row.
 
+use ir::graph::eval::scalar::identity;
 use ir::kernel::{Mapping, ScanBody};
 use ir::op::ReduceOp;
 
 use crate::emit::EmitError;
 use crate::expr::Printer;
-use crate::types::{identity, literal, operation, spelling};
+use crate::types::{literal, operation, spelling};
 
 impl Printer<'_> {
     pub(super) fn scan(&mut self, body: &ScanBody) -> Result<(), EmitError> {

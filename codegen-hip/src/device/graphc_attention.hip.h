@@ -21,7 +21,7 @@ struct Flash {
 
 /// Computes a tile of queries: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d))) · value(k, e)`, each
 /// element handed to `epilogue(q, e, out)`. With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity.
-/// A row whose scores are all minus infinity gives NaN, as softmax does.
+/// A row whose scores are all minus infinity gives NaN, as softmax does; no keys at all give 0, as an empty sum does.
 template <typename F, bool CAUSAL, typename I, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
 GRAPHC_DEVICE void attend(I queries, I keys, const Query& query, const Key& key, const Value& value, const Score& score,
                           const Epilogue& epilogue) {
@@ -139,7 +139,9 @@ GRAPHC_DEVICE void attend(I queries, I keys, const Query& query, const Key& key,
 #pragma unroll
     for (int i = 0; i < F::OUTPUTS; ++i) {
         const int e = i * F::BLOCK + thread, q = e / F::DV;
-        if (e < F::BLOCK_Q * F::DV && q0 + q < queries) epilogue(q0 + q, (I)(e % F::DV), acc[i] / row_sum[q]);
+        if (e < F::BLOCK_Q * F::DV && q0 + q < queries) {
+            epilogue(q0 + q, (I)(e % F::DV), keys > 0 ? acc[i] / row_sum[q] : 0.0f);
+        }
     }
 }
 

@@ -90,6 +90,11 @@ template <typename T> using unsigned_of = typename Unsigned<T>::type;
 template <typename T> GRAPHC_DEVICE T int_add(T a, T b) { return (T)((unsigned_of<T>)a + (unsigned_of<T>)b); }
 template <typename T> GRAPHC_DEVICE T int_sub(T a, T b) { return (T)((unsigned_of<T>)a - (unsigned_of<T>)b); }
 template <typename T> GRAPHC_DEVICE T int_mul(T a, T b) { return (T)((unsigned_of<T>)a * (unsigned_of<T>)b); }
+/// `a · b + c`: integers wrap.
+GRAPHC_DEVICE float multiply_add(float a, float b, float c) { return a * b + c; }
+GRAPHC_DEVICE double multiply_add(double a, double b, double c) { return a * b + c; }
+GRAPHC_DEVICE i32 multiply_add(i32 a, i32 b, i32 c) { return int_add(int_mul(a, b), c); }
+GRAPHC_DEVICE i64 multiply_add(i64 a, i64 b, i64 c) { return int_add(int_mul(a, b), c); }
 template <typename T> GRAPHC_DEVICE T int_neg(T a) { return (T)(0 - (unsigned_of<T>)a); }
 template <typename T> GRAPHC_DEVICE T int_abs(T a) { return a < T(0) ? int_neg(a) : a; }
 template <typename T> GRAPHC_DEVICE T int_div(T a, T b) { return b == T(0) ? T(0) : b == T(-1) ? int_neg(a) : (T)(a / b); }

@@ -57,7 +57,7 @@ GRAPHC_DEVICE u32 shuffle_xor_word(u32 value, int mask) {
 }
 #endif
 
-/// The value of a word-sized or two-word type of another lane of the group.
+/// The value of another lane of the group, of a type of 1, 2, 4 or 8 bytes.
 template <int LANES, typename T>
 GRAPHC_DEVICE T shuffle_xor(T value, int mask) {
     if constexpr (sizeof(T) == 8) {
@@ -67,9 +67,10 @@ GRAPHC_DEVICE T shuffle_xor(T value, int mask) {
         return bits_as<T>(high << 32 | low);
     } else if constexpr (sizeof(T) == 4) {
         return bits_as<T>(shuffle_xor_word<LANES>(bits_as<u32>(value), mask));
+    } else if constexpr (sizeof(T) == 2) {
+        return bits_as<T>((u16)shuffle_xor_word<LANES>(bits_as<u16>(value), mask));
     } else {
-        static_assert(sizeof(T) == 1, "bool and small integers");
-        return (T)shuffle_xor_word<LANES>((u32)value, mask);
+        return bits_as<T>((u8)shuffle_xor_word<LANES>(bits_as<u8>(value), mask));
     }
 }
 

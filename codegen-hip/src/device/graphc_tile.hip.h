@@ -1,6 +1,6 @@
 // Matrix products through LDS: workgroups take tiles, threads take register tiles, edges are guarded.
 #pragma once
-#include "graphc_platform.hip.h"
+#include "graphc_math.hip.h"
 
 namespace graphc {
 
@@ -122,7 +122,7 @@ GRAPHC_DEVICE void contract_tile(I rows, I cols, I depth, const Lhs& lhs, const 
 #pragma unroll
             for (int i = 0; i < T::THREAD_M; ++i) {
 #pragma unroll
-                for (int j = 0; j < T::THREAD_N; ++j) acc[i][j] += a[i] * b[j];
+                for (int j = 0; j < T::THREAD_N; ++j) acc[i][j] = math::multiply_add(a[i], b[j], acc[i][j]);
             }
         }
     }

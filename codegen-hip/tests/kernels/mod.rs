@@ -5,7 +5,7 @@ mod attention;
 mod build;
 mod contract;
 mod pointwise;
-mod rows;
+pub mod rows;
 mod sequence;
 
 use ir::DType;

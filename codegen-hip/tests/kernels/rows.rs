@@ -282,6 +282,13 @@ pub fn all() -> Vec<Kernel> {
             block(64, 1),
         ));
     }
+    // Types of one and two bytes go between lanes in a word of their own.
+    for dtype in [DType::I16, DType::I8, DType::U8] {
+        for (name, length, mapping) in [("lanes", 11, lanes(8, 1)), ("block", 70, block(64, 1))] {
+            let name = format!("folds_{name}_{dtype}");
+            kernels.push(folds(&name, dtype, &number_ops, 5, length, mapping));
+        }
+    }
     let truth_ops = [ReduceOp::All, ReduceOp::Any];
     kernels.push(folds("folds_bool", DType::Bool, &truth_ops, 5, 11, lanes(8, 1)));
     kernels.push(pool("pool", 7, 5, 3, 2));

@@ -250,7 +250,7 @@ pub enum PadMode {
 /// A batched matrix product.
 ///
 /// Operands are at least rank 2; batch dims (all but the last two) broadcast as NumPy's do. Products are summed in
-/// `dtype.accumulator()` and rounded once to `out`.
+/// [`DType::product_accumulator`] of both operands and rounded once to `out`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Contract {
     /// The left operand is `[…, k, m]`.

@@ -456,18 +456,6 @@ fn composite(a: &mut Vec<String>, c: &Composite) {
     }
 }
 
-/// Returns the line of one node, without its types and origin: for messages and comments.
-pub fn node_text(graph: &Graph, id: NodeId) -> String {
-    let node = graph.node(id);
-    let operands: Vec<String> = node.operands.iter().map(ToString::to_string).collect();
-    let attributes = attributes(graph, id, node);
-    let mut text = format!("{id} = {} {}", node.op.name(), operands.join(", "));
-    if !attributes.is_empty() {
-        let _ = write!(text, " {{{}}}", attributes.join(", "));
-    }
-    text
-}
-
 /// Names a constant for messages: its own name, or its id.
 pub fn constant_name(graph: &Graph, id: ConstId) -> String {
     graph.constants[id].name.clone().unwrap_or_else(|| id.to_string())

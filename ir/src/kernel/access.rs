@@ -1,11 +1,14 @@
 //! How an index moves along an axis: strides, contiguity and alignment, as provable facts.
 //!
-//! An axis is walked in *groups* of `width` neighbours that start at multiples of `width`. [`along`] says how an
+//! An axis is walked in *groups* of `width` neighbours that start at multiples of `width`. [`Motions`] say how an
 //! expression moves inside a group and what divides it at the group's start, so that whoever maps a kernel and whoever prints it
 //! agree on which accesses are one wide one.
 
+use std::collections::HashSet;
+
 use super::{AxisId, Expr, ExprId, Kernel};
 use crate::dim::{Dim, Symbols};
+use crate::entity::Entity;
 use crate::graph::op::BinaryOp;
 
 /// An expression inside a group: `e(start + j) = e(start) + stride · j` for `0 ≤ j < width`.
@@ -35,111 +38,180 @@ impl Motion {
     }
 }
 
-/// Returns how the `i64` expression `e` moves along `axis` in groups of `width`, or `None` when it is not affine there.
-pub fn along(kernel: &Kernel, symbols: &Symbols, e: ExprId, axis: AxisId, width: i64) -> Option<Motion> {
-    let of = |e: ExprId| along(kernel, symbols, e, axis, width);
-    match &kernel.exprs[e] {
-        Expr::Axis(a) if *a == axis => Some(Motion {
-            stride: Dim::Const(1),
-            divisor: width,
-        }),
-        Expr::Axis(_) => Some(Motion::fixed(1)),
-        Expr::Const(_, scalar) => Some(Motion::fixed(scalar.as_i64().saturating_abs())),
-        Expr::Size(dim) => Some(Motion::fixed(dim.known_divisor())),
-        Expr::Var(_) => None,
-        Expr::Binary(BinaryOp::Add, a, b) => {
-            let (a, b) = (of(*a)?, of(*b)?);
-            Some(Motion {
-                stride: a.stride + b.stride,
-                divisor: gcd(a.divisor, b.divisor),
-            })
+/// How the expressions of a kernel move along one axis in groups of one width. Each is looked at once, however many share it.
+pub struct Motions<'a> {
+    kernel: &'a Kernel,
+    symbols: &'a Symbols,
+    axis: AxisId,
+    width: i64,
+    known: Vec<Option<Known>>,
+}
+
+/// What is known of one expression.
+struct Known {
+    /// It mentions neither the axis nor a variable.
+    fixed: bool,
+    motion: Option<Motion>,
+}
+
+impl<'a> Motions<'a> {
+    /// Nothing is looked at before it is asked for.
+    pub fn new(kernel: &'a Kernel, symbols: &'a Symbols, axis: AxisId, width: i64) -> Motions<'a> {
+        let known = (0..kernel.exprs.len()).map(|_| None).collect();
+        Motions {
+            kernel,
+            symbols,
+            axis,
+            width,
+            known,
         }
-        Expr::Binary(BinaryOp::Sub, a, b) => {
-            let (a, b) = (of(*a)?, of(*b)?);
-            Some(Motion {
-                stride: a.stride - b.stride,
-                divisor: gcd(a.divisor, b.divisor),
-            })
-        }
-        Expr::Binary(BinaryOp::Mul, a, b) => {
-            let (x, y) = (of(*a)?, of(*b)?);
-            let divisor = x.divisor.saturating_mul(y.divisor);
-            let stride = match (x.is_fixed(), y.is_fixed()) {
-                (true, true) => Dim::Const(0),
-                (false, true) => x.stride * number(kernel, *b)?,
-                (true, false) => y.stride * number(kernel, *a)?,
-                (false, false) => return None,
+    }
+
+    /// Returns how the `i64` expression `e` moves, or `None` when it is not affine.
+    pub fn of(&mut self, e: ExprId) -> Option<&Motion> {
+        self.look(e);
+        self.known[e.index()].as_ref()?.motion.as_ref()
+    }
+
+    /// Says whether an expression of any type does not mention the axis (nor a variable, which may depend on it).
+    pub fn is_fixed(&mut self, e: ExprId) -> bool {
+        self.look(e);
+        self.known[e.index()].as_ref().is_some_and(|k| k.fixed)
+    }
+
+    fn look(&mut self, e: ExprId) {
+        for id in cone(self.kernel, e, |id| self.known[id.index()].is_some()) {
+            let fixed = match &self.kernel.exprs[id] {
+                Expr::Axis(a) => *a != self.axis,
+                Expr::Var(_) => false,
+                other => {
+                    let mut fixed = true;
+                    other.for_each_operand(|o| fixed &= self.known[o.index()].as_ref().is_some_and(|k| k.fixed));
+                    fixed
+                }
             };
-            Some(Motion { stride, divisor })
+            let motion = self.motion(id, fixed);
+            self.known[id.index()] = Some(Known { fixed, motion });
         }
-        // A group that starts at a multiple of its width does not straddle a multiple of what its width divides.
-        Expr::Binary(op @ (BinaryOp::Div | BinaryOp::Rem | BinaryOp::Mod), a, b) => {
-            let (x, y) = (of(*a)?, of(*b)?);
-            if !y.is_fixed() {
-                return None;
+    }
+
+    /// The motion of an expression whose operands are known.
+    fn motion(&self, id: ExprId, fixed: bool) -> Option<Motion> {
+        let of = |e: &ExprId| self.known[e.index()].as_ref()?.motion.clone();
+        match &self.kernel.exprs[id] {
+            Expr::Axis(a) if *a == self.axis => Some(Motion {
+                stride: Dim::Const(1),
+                divisor: self.width,
+            }),
+            Expr::Const(_, scalar) => Some(Motion::fixed(scalar.as_i64().saturating_abs())),
+            Expr::Size(dim) => Some(Motion::fixed(dim.known_divisor())),
+            Expr::Binary(BinaryOp::Add, a, b) => {
+                let (a, b) = (of(a)?, of(b)?);
+                Some(Motion {
+                    stride: a.stride + b.stride,
+                    divisor: gcd(a.divisor, b.divisor),
+                })
             }
-            let is_quotient = *op == BinaryOp::Div;
-            if x.is_fixed() {
-                return Some(Motion::fixed(if is_quotient { 1 } else { gcd(x.divisor, y.divisor) }));
+            Expr::Binary(BinaryOp::Sub, a, b) => {
+                let (a, b) = (of(a)?, of(b)?);
+                Some(Motion {
+                    stride: a.stride - b.stride,
+                    divisor: gcd(a.divisor, b.divisor),
+                })
             }
-            let whole = x.is_wide(width)
-                && y.divisor % width == 0
-                && y.divisor != 0
-                && is_nonnegative(kernel, symbols, *a)
-                && is_nonnegative(kernel, symbols, *b);
-            match (whole, is_quotient) {
-                (false, _) => None,
-                (true, true) => Some(Motion::fixed(1)),
-                (true, false) => Some(Motion {
-                    stride: Dim::Const(1),
-                    divisor: gcd(x.divisor, y.divisor),
-                }),
+            Expr::Binary(BinaryOp::Mul, a, b) => {
+                let (x, y) = (of(a)?, of(b)?);
+                let divisor = x.divisor.saturating_mul(y.divisor);
+                let stride = match (x.is_fixed(), y.is_fixed()) {
+                    (true, true) => Dim::Const(0),
+                    (false, true) => x.stride * number(self.kernel, *b)?,
+                    (true, false) => y.stride * number(self.kernel, *a)?,
+                    (false, false) => return None,
+                };
+                Some(Motion { stride, divisor })
             }
-        }
-        other => {
-            let mut fixed = true;
-            other.for_each_operand(|o| fixed = fixed && is_fixed(kernel, o, axis));
-            fixed.then(|| Motion::fixed(1))
+            // A group that starts at a multiple of its width does not straddle a multiple of what its width divides.
+            Expr::Binary(op @ (BinaryOp::Div | BinaryOp::Rem | BinaryOp::Mod), a, b) => {
+                let (x, y) = (of(a)?, of(b)?);
+                if !y.is_fixed() {
+                    return None;
+                }
+                let is_quotient = *op == BinaryOp::Div;
+                if x.is_fixed() {
+                    return Some(Motion::fixed(if is_quotient { 1 } else { gcd(x.divisor, y.divisor) }));
+                }
+                let whole = x.is_wide(self.width)
+                    && y.divisor % self.width == 0
+                    && y.divisor != 0
+                    && is_nonnegative(self.kernel, self.symbols, *a)
+                    && is_nonnegative(self.kernel, self.symbols, *b);
+                match (whole, is_quotient) {
+                    (false, _) => None,
+                    (true, true) => Some(Motion::fixed(1)),
+                    (true, false) => Some(Motion {
+                        stride: Dim::Const(1),
+                        divisor: gcd(x.divisor, y.divisor),
+                    }),
+                }
+            }
+            _ => fixed.then(|| Motion::fixed(1)),
         }
     }
 }
 
-/// Says whether an expression of any type does not mention `axis` (nor a variable, which may depend on it).
-pub fn is_fixed(kernel: &Kernel, e: ExprId, axis: AxisId) -> bool {
-    match &kernel.exprs[e] {
-        Expr::Axis(a) => *a != axis,
-        Expr::Var(_) => false,
-        other => {
-            let mut fixed = true;
-            other.for_each_operand(|o| fixed = fixed && is_fixed(kernel, o, axis));
-            fixed
+/// The expressions below `e` and `e` itself that are not known, operands first.
+fn cone(kernel: &Kernel, e: ExprId, known: impl Fn(ExprId) -> bool) -> Vec<ExprId> {
+    let (mut found, mut stack, mut seen) = (Vec::new(), vec![e], HashSet::new());
+    while let Some(e) = stack.pop() {
+        if known(e) || !seen.insert(e) {
+            continue;
         }
+        found.push(e);
+        kernel.exprs[e].for_each_operand(|o| stack.push(o));
     }
+    // Operands precede their users in the table.
+    found.sort_unstable();
+    found
+}
+
+/// Returns how the `i64` expression `e` moves along `axis` in groups of `width`, or `None` when it is not affine there.
+pub fn along(kernel: &Kernel, symbols: &Symbols, e: ExprId, axis: AxisId, width: i64) -> Option<Motion> {
+    Motions::new(kernel, symbols, axis, width).of(e).cloned()
 }
 
 /// Says whether an `i64` expression is provably not negative.
 pub fn is_nonnegative(kernel: &Kernel, symbols: &Symbols, e: ExprId) -> bool {
-    let of = |e: ExprId| is_nonnegative(kernel, symbols, e);
-    match &kernel.exprs[e] {
-        Expr::Axis(_) => true,
-        Expr::Const(_, scalar) => scalar.as_i64() >= 0,
-        Expr::Size(dim) => dim.at_least(0, symbols),
-        Expr::Binary(BinaryOp::Add | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min, a, b) => of(*a) && of(*b),
-        Expr::Binary(BinaryOp::Rem, a, _) => of(*a),
-        Expr::Binary(BinaryOp::Mod, _, b) => of(*b),
-        Expr::Binary(BinaryOp::Max, a, b) => of(*a) || of(*b),
-        Expr::Select(_, a, b) => of(*a) && of(*b),
-        _ => false,
+    let mut proven: HashSet<ExprId> = HashSet::new();
+    for id in cone(kernel, e, |_| false) {
+        let of = |e: &ExprId| proven.contains(e);
+        let holds = match &kernel.exprs[id] {
+            Expr::Axis(_) => true,
+            Expr::Const(_, scalar) => scalar.as_i64() >= 0,
+            Expr::Size(dim) => dim.at_least(0, symbols),
+            Expr::Binary(BinaryOp::Add | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min, a, b) => of(a) && of(b),
+            Expr::Binary(BinaryOp::Rem, a, _) => of(a),
+            Expr::Binary(BinaryOp::Mod, _, b) => of(b),
+            Expr::Binary(BinaryOp::Max, a, b) => of(a) || of(b),
+            Expr::Select(_, a, b) => of(a) && of(b),
+            _ => false,
+        };
+        if holds {
+            proven.insert(id);
+        }
     }
+    proven.contains(&e)
 }
 
-/// Returns the size that an expression is, if it is one.
+/// Returns the size that an expression is, if it is one or the product of two.
 fn number(kernel: &Kernel, e: ExprId) -> Option<Dim> {
-    match &kernel.exprs[e] {
+    let size = |e: ExprId| match &kernel.exprs[e] {
         Expr::Const(_, scalar) => Some(Dim::Const(scalar.as_i64())),
         Expr::Size(dim) => Some(dim.clone()),
-        Expr::Binary(BinaryOp::Mul, a, b) => Some(number(kernel, *a)? * number(kernel, *b)?),
         _ => None,
+    };
+    match &kernel.exprs[e] {
+        Expr::Binary(BinaryOp::Mul, a, b) => Some(size(*a)? * size(*b)?),
+        _ => size(e),
     }
 }
 

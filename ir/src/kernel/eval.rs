@@ -221,10 +221,19 @@ impl Run<'_> {
     }
 
     fn reads_var(&self, id: ExprId) -> bool {
-        let expr = &self.kernel.exprs[id];
-        let mut reads = matches!(expr, Expr::Var(_));
-        expr.for_each_operand(|operand| reads |= self.reads_var(operand));
-        reads
+        let mut seen = vec![false; self.kernel.exprs.len()];
+        let mut stack = vec![id];
+        while let Some(id) = stack.pop() {
+            if std::mem::replace(&mut seen[id.index()], true) {
+                continue;
+            }
+            let expr = &self.kernel.exprs[id];
+            if matches!(expr, Expr::Var(_)) {
+                return true;
+            }
+            expr.for_each_operand(|operand| stack.push(operand));
+        }
+        false
     }
 
     fn stmts(&mut self, stmts: &[Stmt]) -> Evaluated<()> {

@@ -421,10 +421,10 @@ impl Kernel {
         let (x, z, block) = match (&self.mapping, &self.body) {
             (Mapping::Host, _) => (0, 1, 0),
             (Mapping::Threads { block, vector }, _) => {
-                let axes = self.parallel_axes();
-                let (last, outer) = axes
-                    .split_last()
-                    .map_or((1, 1), |(l, o)| (extent(&[*l]).unwrap_or(0), extent(o).unwrap_or(0)));
+                let (last, outer) = match self.parallel_axes().split_last() {
+                    Some((last, outer)) => (extent(&[*last])?, extent(outer)?),
+                    None => (1, 1),
+                };
                 (
                     ceil(outer.saturating_mul(ceil(last, i64::from(*vector))), i64::from(*block)),
                     1,
@@ -511,5 +511,26 @@ impl fmt::Display for Access {
             Access::Write => "write",
             Access::ReadWrite => "read_write",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_without_its_sizes_is_an_error() {
+        let mut kernel = eval::tests::row_kernel();
+        kernel.mapping = Mapping::Threads { block: 64, vector: 2 };
+        let Body::Loops(loops) = &mut kernel.body else {
+            unreachable!("rows are loops")
+        };
+        loops.parallel = vec![AxisId::new(0), AxisId::new(1)];
+        let bound = Bindings::from([(Symbol::new("n"), 300)]);
+        assert_eq!(kernel.launch_size(&bound).map(|s| s.grid), Ok([5, 1, 1]));
+        assert!(matches!(
+            kernel.launch_size(&Bindings::new()),
+            Err(LaunchError::Size { .. })
+        ));
     }
 }

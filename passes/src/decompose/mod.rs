@@ -57,11 +57,14 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
 }
 
 /// Says whether a kernel can take the composite at these types: attention keeps a row of each head in registers, so head
-/// sizes must be known, and not 0.
+/// sizes must be known, and not 0; and it computes in f32.
 fn has_kernel(composite: &Composite, graph: &Graph, node: &Node) -> bool {
     let size = |operand: usize| graph.ty(node.operands[operand]).shape.last().and_then(Dim::as_const);
     match composite {
-        Composite::Attention { .. } => [0, 2].into_iter().all(|operand| size(operand).is_some_and(|d| d > 0)),
+        Composite::Attention { .. } => {
+            let is_f64 = node.operands.iter().any(|v| graph.ty(*v).dtype == DType::F64);
+            !is_f64 && [0, 2].into_iter().all(|operand| size(operand).is_some_and(|d| d > 0))
+        }
         _ => true,
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use indexmap::IndexMap;
+use ir::graph::eval::scalar::identity;
 use ir::kernel::{Access, Axis, AxisId, Expr, ExprId, Exprs, Param, ParamId, Stmt, VarId};
-use ir::op::{BinaryOp, UnaryOp};
+use ir::op::{BinaryOp, Elementwise, ReduceOp, UnaryOp};
 use ir::schedule::Region;
-use ir::{DType, Dim, Entity, Graph, Scalar, Shape, Table, Value};
+use ir::{DType, Dim, Graph, Scalar, Shape, Table, Value};
 
 use super::LowerError;
 use super::index::{Atom, Linear, Space, linearize};
@@ -41,7 +42,7 @@ pub struct Builder<'a> {
 }
 
 /// The type in which arithmetic on `dtype` is done.
-pub fn wide(dtype: DType) -> DType {
+pub fn arithmetic(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 | DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => {
             DType::F32
@@ -267,8 +268,56 @@ impl<'a> Builder<'a> {
 
     /// Converts to the type arithmetic is done in.
     pub fn widen(&mut self, e: ExprId) -> ExprId {
-        let to = wide(self.exprs.dtype(e));
+        let to = arithmetic(self.exprs.dtype(e));
         self.cast(to, e)
+    }
+
+    /// Brings the fold of no elements into the range of a 4-bit type, whose arithmetic is done in 8 bits; other folds of it are
+    /// inside already.
+    pub fn within_range(&mut self, op: ReduceOp, dtype: DType, e: ExprId) -> ExprId {
+        let bound = match (op, dtype) {
+            (ReduceOp::Max, DType::I4 | DType::U4) => BinaryOp::Max,
+            (ReduceOp::Min, DType::I4 | DType::U4) => BinaryOp::Min,
+            _ => return e,
+        };
+        let in_8_bits = self.exprs.dtype(e);
+        let end = self.exprs.add(Expr::Const(in_8_bits, identity(op, dtype)), in_8_bits);
+        self.binary(bound, e, end)
+    }
+
+    /// Applies an elementwise op to operands in arithmetic types; `dtype` is the result's. What is computed in more bits than
+    /// the type has is wrapped to it at once, since what follows need not be a ring's operation.
+    pub fn elementwise(&mut self, op: Elementwise, dtype: DType, operands: &[ExprId]) -> ExprId {
+        let nibble = matches!(dtype, DType::I4 | DType::U4);
+        match op {
+            Elementwise::Unary(op) => {
+                let e = self.unary(op, operands[0]);
+                if nibble { self.round_trip(dtype, e) } else { e }
+            }
+            Elementwise::Binary(op) if nibble => {
+                let mut amount = operands[1];
+                if matches!(op, BinaryOp::Shl | BinaryOp::Shr) {
+                    // Amounts count modulo the width, which is 4 and not the 8 of the arithmetic.
+                    let mask = self.number(self.exprs.dtype(amount), 3.0);
+                    amount = self.binary(BinaryOp::And, amount, mask);
+                }
+                let e = self.binary(op, operands[0], amount);
+                let closed = matches!(
+                    op,
+                    BinaryOp::Max | BinaryOp::Min | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shr
+                );
+                if closed { e } else { self.round_trip(dtype, e) }
+            }
+            Elementwise::Binary(op) => self.binary(op, operands[0], operands[1]),
+            Elementwise::Select => self.select(operands[0], operands[1], operands[2]),
+            Elementwise::Cast(to) => self.round_trip(to, operands[0]),
+        }
+    }
+
+    /// Converts to an element type and back to the type arithmetic on it is done in.
+    fn round_trip(&mut self, dtype: DType, e: ExprId) -> ExprId {
+        let typed = self.cast(dtype, e);
+        self.widen(typed)
     }
 
     /// Turns an index into an expression.
@@ -372,10 +421,5 @@ impl<'a> Builder<'a> {
             anchor: crate::fuse::classify::label(self.graph, self.region.anchor),
             value,
         }
-    }
-
-    /// Says how many axes there are; used to tell axes made later from earlier ones.
-    pub fn axis_count(&self) -> usize {
-        self.axes.keys().map(|a| a.index() + 1).max().unwrap_or(0)
     }
 }

@@ -1,11 +1,11 @@
 //! Contractions, convolutions and attention.
 
-use ir::kernel::{AttentionBody, Body, ContractBody, ConvFacts, Stmt};
+use ir::kernel::{AttentionBody, Body, ContractBody, ConvFacts, ExprId, Stmt};
 use ir::op::{BinaryOp, Contract, Conv, Layout};
 use ir::{DType, Dim, Scalar, Value};
 
 use super::LowerError;
-use super::builder::{Builder, wide};
+use super::builder::{Builder, arithmetic};
 use super::index::Linear;
 use super::views::broadcast;
 
@@ -53,11 +53,11 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let lhs_at = operand_at(&lhs_shape, c.transpose_lhs, &row, &k);
     let rhs_at = operand_at(&rhs_shape, c.transpose_rhs, &k, &col);
     let (l, r) = (b.pull(lhs, &lhs_at)?, b.pull(rhs, &rhs_at)?);
-    let acc_type = b.graph.ty(lhs).dtype.accumulator();
+    let acc_type = b.graph.ty(lhs).dtype.product_accumulator(b.graph.ty(rhs).dtype);
     let (l, r) = (narrow(b, l), narrow(b, r));
     let acc = b.var(acc_type);
     let e = b.read(acc);
-    let e = b.cast(wide(c.out), e);
+    let e = b.cast(arithmetic(c.out), e);
     let mut result = outer;
     result.extend([row, col]);
     let epilogue = b.epilogue(anchor, e, result, &[])?;
@@ -75,11 +75,23 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
 }
 
 /// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type.
-fn narrow(b: &Builder<'_>, e: ir::kernel::ExprId) -> ir::kernel::ExprId {
+fn narrow(b: &Builder<'_>, e: ExprId) -> ExprId {
     match b.exprs[e] {
         ir::kernel::Expr::Cast(_, inner) if matches!(b.exprs[inner], ir::kernel::Expr::Load { .. }) => inner,
         _ => e,
     }
+}
+
+/// A convolution's sum with its bias, in the type that arithmetic on the result is done in. Floats are rounded after the bias is
+/// added; integers are converted before, so that a bias wider than the sum, or with a fraction, is added as it is.
+pub fn biased(b: &mut Builder<'_>, sum: ExprId, bias: Option<ExprId>, out: DType) -> ExprId {
+    let out = arithmetic(out);
+    let Some(bias) = bias else { return b.cast(out, sum) };
+    let acc = b.exprs.dtype(sum);
+    let within = if acc.is_int() { out } else { acc };
+    let (sum, bias) = (b.cast(within, sum), b.cast(within, bias));
+    let e = b.binary(BinaryOp::Add, sum, bias);
+    b.cast(out, e)
 }
 
 /// A convolution as a contraction: rows are pixels, columns filters, depth the window and its channels.
@@ -172,15 +184,14 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     }
     let f = b.pull(filter, &tap)?;
     let f = narrow(b, f);
-    let acc_type = b.graph.ty(input).dtype.accumulator();
+    let acc_type = b.graph.ty(input).dtype.product_accumulator(b.graph.ty(filter).dtype);
     let acc = b.var(acc_type);
-    let mut e = b.read(acc);
-    if let Some(bias) = operands.get(2) {
-        let bias = b.pull(*bias, std::slice::from_ref(&filter_at))?;
-        let bias = b.cast(acc_type, bias);
-        e = b.binary(BinaryOp::Add, e, bias);
-    }
-    let e = b.cast(wide(conv.out), e);
+    let e = b.read(acc);
+    let bias = match operands.get(2) {
+        Some(bias) => Some(b.pull(*bias, std::slice::from_ref(&filter_at))?),
+        None => None,
+    };
+    let e = biased(b, e, bias, conv.out);
     let mut result = vec![Linear::constant(0); rank];
     result[0] = rows_at[0].clone();
     result[channel] = filter_at;
@@ -288,7 +299,7 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
     }
     let out = b.var(DType::F32);
     let e = b.read(out);
-    let e = b.cast(wide(b.graph.ty(anchor).dtype), e);
+    let e = b.cast(arithmetic(b.graph.ty(anchor).dtype), e);
     let epilogue: Vec<Stmt> = b.epilogue(anchor, e, vec![outer[0].clone(), outer[1].clone(), q_at, dv_at], &[])?;
     Ok(Body::Attention(AttentionBody {
         batch,

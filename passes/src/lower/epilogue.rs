@@ -34,7 +34,7 @@ impl Builder<'_> {
                         let there = broadcast(&at, self.shape(*v));
                         operands.push(self.pull(*v, &there)?);
                     }
-                    let e = self.elementwise(*op, &operands);
+                    let e = self.elementwise(*op, node.results[0].dtype, &operands);
                     self.keep(id.into(), e, at, axes, &mut stores);
                 }
                 Op::View(view) => {

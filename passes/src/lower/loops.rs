@@ -1,11 +1,13 @@
 //! Pointwise regions, reductions, row composites, pooling, depthwise convolution and scatter: bodies that are loops.
 
-use ir::kernel::{AxisId, Body, ExprId, Loops, Stmt};
+use ir::graph::eval::scalar::identity;
+use ir::kernel::{AxisId, Body, Expr, ExprId, Loops, Stmt};
 use ir::op::{BinaryOp, Composite, Conv, Layout, Pool, PoolKind, ReduceOp, Scatter, UnaryOp};
 use ir::{DType, Dim, Op, Value};
 
 use super::LowerError;
-use super::builder::{Builder, wide};
+use super::builder::{Builder, arithmetic};
+use super::contract::biased;
 use super::index::Linear;
 
 /// Names of the axes of a tensor, outermost first.
@@ -59,6 +61,15 @@ fn reciprocal(b: &mut Builder<'_>, dims: &[Dim], dtype: DType) -> ExprId {
     }
 }
 
+/// The type that up to `count` integers are summed in before they are divided: one that the sum cannot leave.
+fn total_type(dtype: DType, count: &Dim) -> DType {
+    let terms = 1i64 << (31 - dtype.bits().min(31));
+    match count.as_const() {
+        Some(n) if n <= terms => DType::I32,
+        _ => DType::I64,
+    }
+}
+
 /// `Reduce`: loops over what stays, folds over `axes`.
 pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
@@ -72,9 +83,19 @@ pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool
     kept.iter().zip(&outer).for_each(|(i, c)| coords[*i] = c.clone());
     axes.iter().zip(&inner).for_each(|(i, c)| coords[*i] = c.clone());
     let mut x = b.pull(operand, &coords)?;
-    let out_type = wide(b.graph.ty(anchor).dtype);
+    let out_type = arithmetic(b.graph.ty(anchor).dtype);
     let mut stmts = Vec::new();
     let e = match op {
+        ReduceOp::Mean if b.exprs.dtype(x).is_int() => {
+            let count: Dim = dims(axes).into_iter().product();
+            let total = total_type(b.exprs.dtype(x), &count);
+            x = b.cast(total, x);
+            let sum = fold(b, &mut stmts, ReduceOp::Sum, &folded, x);
+            let size = b.size(&count);
+            let count = b.cast(total, size);
+            // Rounds towards zero; of nothing it gives 0.
+            b.binary(BinaryOp::Div, sum, count)
+        }
         ReduceOp::Mean => {
             let float = if out_type.is_float() { out_type } else { DType::F32 };
             x = b.cast(float, x);
@@ -88,7 +109,10 @@ pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool
             x = b.cast(acc, x);
             fold(b, &mut stmts, op, &folded, x)
         }
-        _ => fold(b, &mut stmts, op, &folded, x),
+        _ => {
+            let e = fold(b, &mut stmts, op, &folded, x);
+            b.within_range(op, b.graph.ty(operand).dtype, e)
+        }
     };
     let e = b.cast(out_type, e);
     let result = if keep_dims {
@@ -217,12 +241,19 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
     let mut stmts = Vec::new();
     let e = match pool.kind {
         PoolKind::Max => {
-            let lowest = lowest(b, dtype);
+            let lowest = identity(ReduceOp::Max, b.graph.ty(operand).dtype);
+            let lowest = b.exprs.add(Expr::Const(dtype, lowest), dtype);
             let x = guard.map_or(element, |g| b.select(g, element, lowest));
             fold(b, &mut stmts, ReduceOp::Max, &window, x)
         }
         PoolKind::Average { count_padding } => {
+            let taps = pool.size.iter().product::<i64>();
+            let dtype = match dtype.is_int() {
+                true => total_type(dtype, &Dim::Const(taps)),
+                false => dtype,
+            };
             let zero = b.number(dtype, 0.0);
+            let element = b.cast(dtype, element);
             let x = guard.map_or(element, |g| b.select(g, element, zero));
             let sum = fold(b, &mut stmts, ReduceOp::Sum, &window, x);
             // What the divisor counts: elements in range, or with padding, elements in the padded input.
@@ -238,8 +269,12 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
                 guard
             };
             match counted {
+                None if dtype.is_int() => {
+                    let count = b.number(dtype, taps as f64);
+                    b.binary(BinaryOp::Div, sum, count)
+                }
                 None => {
-                    let scale = b.number(dtype, 1.0 / pool.size.iter().product::<i64>() as f64);
+                    let scale = b.number(dtype, 1.0 / taps as f64);
                     b.binary(BinaryOp::Mul, sum, scale)
                 }
                 Some(inside) => {
@@ -262,20 +297,9 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
             }
         }
     };
+    let e = b.cast(arithmetic(b.graph.ty(anchor).dtype), e);
     stmts.extend(b.epilogue(anchor, e, coords, &[])?);
     Ok(Body::Loops(Loops { parallel, stmts }))
-}
-
-/// The identity of `max`.
-fn lowest(b: &mut Builder<'_>, dtype: DType) -> ExprId {
-    match dtype {
-        DType::I8 => b.number(dtype, -128.0),
-        DType::U8 | DType::Bool => b.number(dtype, 0.0),
-        DType::I16 => b.number(dtype, f64::from(i16::MIN)),
-        DType::I32 => b.number(dtype, f64::from(i32::MIN)),
-        DType::I64 => b.integer(i64::MIN),
-        _ => b.number(dtype, f64::NEG_INFINITY),
-    }
 }
 
 /// A convolution with one input and one output channel a group: a fold over the window for each channel.
@@ -311,19 +335,18 @@ pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     let guard = b.in_range(&at[first..first + spatial], &in_shape[first..first + spatial]);
     let x = b.pull(operands[0], &at)?;
     let f = b.pull(operands[1], &tap)?;
-    let acc = b.exprs.dtype(x).accumulator();
+    let acc = b.exprs.dtype(x).product_accumulator(b.exprs.dtype(f));
     let (x, f) = (b.cast(acc, x), b.cast(acc, f));
     let zero = b.number(acc, 0.0);
     let x = guard.map_or(x, |g| b.select(g, x, zero));
     let product = b.binary(BinaryOp::Mul, x, f);
     let mut stmts = Vec::new();
-    let mut e = fold(b, &mut stmts, ReduceOp::Sum, &window, product);
-    if let Some(bias) = operands.get(2) {
-        let bias = b.pull(*bias, &[coords[channel].clone()])?;
-        let bias = b.cast(acc, bias);
-        e = b.binary(BinaryOp::Add, e, bias);
-    }
-    let e = b.cast(wide(b.graph.ty(anchor).dtype), e);
+    let e = fold(b, &mut stmts, ReduceOp::Sum, &window, product);
+    let bias = match operands.get(2) {
+        Some(bias) => Some(b.pull(*bias, &[coords[channel].clone()])?),
+        None => None,
+    };
+    let e = biased(b, e, bias, conv.out);
     stmts.extend(b.epilogue(anchor, e, coords, &[])?);
     Ok(Body::Loops(Loops { parallel, stmts }))
 }

@@ -13,7 +13,7 @@
 //! | scan | `Threads` a row, or `Block` for few long rows |
 //! | sort | `Threads` a row when short, `Block` otherwise; see [`Mapping`] |
 
-use ir::kernel::access::{along, is_fixed};
+use ir::kernel::access::Motions;
 use ir::kernel::{AttentionBody, AxisId, Body, ContractBody, ExprId, Kernel, Loops, Mapping, ScanBody, SortBody, Stmt};
 use ir::target::Platform;
 use ir::{DType, Symbols, Target};
@@ -56,6 +56,10 @@ impl Facts<'_> {
         axes.iter().fold(1i64, |n, a| {
             n.saturating_mul(self.kernel.axes[*a].extent.hint(self.symbols).max(1))
         })
+    }
+
+    fn motions(&self, axis: AxisId, width: i64) -> Motions<'_> {
+        Motions::new(self.kernel, self.symbols, axis, width)
     }
 
     fn loops(&self, loops: &Loops) -> Mapping {
@@ -150,10 +154,9 @@ impl Facts<'_> {
 
     /// Says whether every store is contiguous and aligned along `axis` in groups of `width`.
     fn stores_allow(&self, stmts: &[Stmt], axis: AxisId, width: i64) -> bool {
+        let mut motions = self.motions(axis, width);
         stmts.iter().all(|s| match s {
-            Stmt::Store { index, .. } => {
-                along(self.kernel, self.symbols, *index, axis, width).is_some_and(|m| m.is_wide(width))
-            }
+            Stmt::Store { index, .. } => motions.of(*index).is_some_and(|m| m.is_wide(width)),
             _ => true,
         })
     }
@@ -161,9 +164,9 @@ impl Facts<'_> {
     /// Bytes of the widest element that is read or written contiguously along `axis`.
     fn widest(&self, stmts: &[Stmt], axis: AxisId) -> i64 {
         let mut widest = 1;
+        let mut motions = self.motions(axis, 1);
         self.for_each_access(stmts, |dtype, index, _| {
-            let contiguous = along(self.kernel, self.symbols, index, axis, 1).is_some_and(|m| m.stride.is(1));
-            if contiguous {
+            if motions.of(index).is_some_and(|m| m.stride.is(1)) {
                 widest = widest.max(i64::from(dtype.bits()).div_euclid(8));
             }
         });
@@ -173,10 +176,11 @@ impl Facts<'_> {
     /// Says whether anything is read contiguously along `axis`, or nothing that is read moves along it.
     fn reads_along(&self, stmts: &[Stmt], axis: AxisId) -> bool {
         let (mut any, mut moving) = (false, false);
+        let mut motions = self.motions(axis, 1);
         self.for_each_access(stmts, |_, index, is_store| {
-            if !is_store && !is_fixed(self.kernel, index, axis) {
+            if !is_store && !motions.is_fixed(index) {
                 moving = true;
-                any |= along(self.kernel, self.symbols, index, axis, 1).is_some_and(|m| m.stride.is(1));
+                any |= motions.of(index).is_some_and(|m| m.stride.is(1));
             }
         });
         any || !moving
@@ -197,10 +201,10 @@ impl Facts<'_> {
             }
             let one = std::slice::from_ref(s);
             let mut wide = true;
+            let (mut single, mut grouped) = (self.motions(inner, 1), self.motions(inner, width));
             self.for_each_access(one, |_, index, _| {
-                let contiguous = along(self.kernel, self.symbols, index, inner, 1).is_some_and(|m| m.stride.is(1));
-                if contiguous {
-                    wide &= along(self.kernel, self.symbols, index, inner, width).is_some_and(|m| m.is_wide(width));
+                if single.of(index).is_some_and(|m| m.stride.is(1)) {
+                    wide &= grouped.of(index).is_some_and(|m| m.is_wide(width));
                 }
             });
             wide && self.widest(one, inner) * width <= ACCESS_BYTES

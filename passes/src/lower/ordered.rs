@@ -5,7 +5,7 @@ use ir::op::ReduceOp;
 use ir::{DType, Dim, Value};
 
 use super::LowerError;
-use super::builder::{Builder, wide};
+use super::builder::{Builder, arithmetic};
 use super::index::Linear;
 
 const AXES: [&str; 6] = ["i", "j", "k", "l", "m", "n"];
@@ -31,11 +31,17 @@ pub fn scan(
     b.extents.push(shape[axis].clone());
     coords[axis] = Linear::axis(along);
     let x = b.pull(operand, &coords)?;
-    let acc = b.exprs.dtype(x).accumulator();
+    let narrow = b.graph.ty(operand).dtype;
+    // Sums and products of narrow integers wrap at the end only; maxima start from the least number of their own type.
+    let acc = match op {
+        ReduceOp::Sum | ReduceOp::Prod => b.exprs.dtype(x).accumulator(),
+        _ => b.exprs.dtype(x),
+    };
     let value = b.cast(acc, x);
     let var = b.var(acc);
     let e = b.read(var);
-    let e = b.cast(wide(b.graph.ty(anchor).dtype), e);
+    let e = b.within_range(op, narrow, e);
+    let e = b.cast(arithmetic(b.graph.ty(anchor).dtype), e);
     let stores = b.epilogue(anchor, e, coords, &[])?;
     Ok(Body::Scan(ScanBody {
         parallel,

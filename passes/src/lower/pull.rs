@@ -1,11 +1,11 @@
 //! Pulling: a value at coordinates, as an expression over what the region reads.
 
 use ir::kernel::{Expr, ExprId};
-use ir::op::{BinaryOp, Elementwise, Gather, PadMode, RandomKind, UnaryOp, View};
+use ir::op::{BinaryOp, Gather, PadMode, RandomKind, UnaryOp, View};
 use ir::{DType, Dim, Op, Scalar, Value};
 
 use super::LowerError;
-use super::builder::{Builder, wide};
+use super::builder::{Builder, arithmetic};
 use super::index::{Atom, Linear, linearize};
 use super::views::{broadcast, to_operand};
 
@@ -32,7 +32,7 @@ impl Builder<'_> {
         match &node.op {
             Op::Constant(_) => {
                 let scalar = graph.as_scalar(value).ok_or_else(|| self.not_in_region(value))?;
-                let dtype = wide(ty.dtype);
+                let dtype = arithmetic(ty.dtype);
                 Ok(self.exprs.add(Expr::Const(dtype, scalar), dtype))
             }
             Op::Iota { axis, .. } => {
@@ -50,7 +50,7 @@ impl Builder<'_> {
                         self.pull(*v, &at)
                     })
                     .collect::<Result<Vec<_>, _>>()?;
-                Ok(self.elementwise(*op, &operands))
+                Ok(self.elementwise(*op, ty.dtype, &operands))
             }
             Op::View(View::Pad { low, mode, .. }) => self.pull_pad(node.operands[0], coords, low, *mode),
             Op::View(View::Concat { axis }) => self.pull_concat(&node.operands, coords, *axis),
@@ -64,24 +64,12 @@ impl Builder<'_> {
             Op::Random { kind, shape, seed, .. } => {
                 let position = linearize(coords, shape);
                 let counter = self.index(&position);
-                let e = self.random(*kind, *seed, counter);
+                let real = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+                let e = self.random(*kind, *seed, counter, real);
                 let e = self.cast(ty.dtype, e);
                 Ok(self.widen(e))
             }
             _ => Err(self.not_in_region(value)),
-        }
-    }
-
-    /// Applies an elementwise op to operands in arithmetic types.
-    pub fn elementwise(&mut self, op: Elementwise, operands: &[ExprId]) -> ExprId {
-        match op {
-            Elementwise::Unary(op) => self.unary(op, operands[0]),
-            Elementwise::Binary(op) => self.binary(op, operands[0], operands[1]),
-            Elementwise::Select => self.select(operands[0], operands[1], operands[2]),
-            Elementwise::Cast(to) => {
-                let typed = self.cast(to, operands[0]);
-                self.widen(typed)
-            }
         }
     }
 
@@ -186,7 +174,7 @@ impl Builder<'_> {
             Some(e) => Ok(e),
             // All parts are empty: nothing is ever read.
             None => {
-                let dtype = wide(self.graph.ty(operands[0]).dtype);
+                let dtype = arithmetic(self.graph.ty(operands[0]).dtype);
                 Ok(self.number(dtype, 0.0))
             }
         }
@@ -246,36 +234,36 @@ impl Builder<'_> {
         self.pull(data, &at)
     }
 
-    /// Random numbers in f32, by the formulas of `ir::graph::eval::random`: the upper 24 bits of a word; Box–Muller of two.
-    fn random(&mut self, kind: RandomKind, seed: u64, counter: ExprId) -> ExprId {
+    /// Random numbers in f32 or f64, by the formulas of `ir::graph::eval::random`: the upper 24 bits of a word; Box–Muller of two.
+    fn random(&mut self, kind: RandomKind, seed: u64, counter: ExprId, real: DType) -> ExprId {
         let uniform = |b: &mut Self, lane: u8| {
             let bits = b.exprs.add(Expr::Philox { seed, counter, lane }, DType::I32);
             let bits = b.cast(DType::I64, bits);
             let (eight, mask) = (b.integer(8), b.integer(0xff_ffff));
             let bits = b.binary(BinaryOp::Shr, bits, eight);
             let bits = b.binary(BinaryOp::And, bits, mask);
-            let unit = b.cast(DType::F32, bits);
-            let scale = b.number(DType::F32, 1.0 / f64::from(1 << 24));
+            let unit = b.cast(real, bits);
+            let scale = b.number(real, 1.0 / f64::from(1 << 24));
             b.binary(BinaryOp::Mul, unit, scale)
         };
-        let float = |b: &mut Self, s: Scalar| b.number(DType::F32, s.as_f64());
+        let float = |b: &mut Self, s: Scalar| b.number(real, s.as_f64());
         match kind {
             RandomKind::Uniform { low, high } => {
                 let u = uniform(self, 0);
-                let (low, span) = (float(self, low), self.number(DType::F32, high.as_f64() - low.as_f64()));
+                let (low, span) = (float(self, low), self.number(real, high.as_f64() - low.as_f64()));
                 let scaled = self.binary(BinaryOp::Mul, u, span);
                 self.binary(BinaryOp::Add, scaled, low)
             }
             RandomKind::Normal { mean, deviation } => {
                 let (u, v) = (uniform(self, 0), uniform(self, 1));
                 // u + 2^-24 is in (0, 1], so that the logarithm is finite.
-                let step = self.number(DType::F32, 1.0 / f64::from(1 << 24));
+                let step = self.number(real, 1.0 / f64::from(1 << 24));
                 let u = self.binary(BinaryOp::Add, u, step);
                 let log = self.unary(UnaryOp::Log, u);
-                let minus_two = self.number(DType::F32, -2.0);
+                let minus_two = self.number(real, -2.0);
                 let r2 = self.binary(BinaryOp::Mul, log, minus_two);
                 let r = self.unary(UnaryOp::Sqrt, r2);
-                let turn = self.number(DType::F32, std::f64::consts::TAU);
+                let turn = self.number(real, std::f64::consts::TAU);
                 let angle = self.binary(BinaryOp::Mul, v, turn);
                 let cos = self.unary(UnaryOp::Cos, angle);
                 let z = self.binary(BinaryOp::Mul, r, cos);

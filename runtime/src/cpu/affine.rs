@@ -148,6 +148,7 @@ impl<'k> Space<'k> {
         form
     }
 
+    /// The form of one expression. What may leave 64 bits somewhere has none: it wraps there, and is not affine.
     fn form(&mut self, id: ExprId) -> Option<Affine> {
         let kernel = self.kernel;
         if kernel.exprs.dtype(id) != DType::I64 {
@@ -157,11 +158,16 @@ impl<'k> Space<'k> {
             Expr::Const(_, Scalar::Int(v)) => Some(Affine::constant(v)),
             Expr::Size(_) => Some(Affine::constant(self.size(id))),
             Expr::Axis(a) => Some(self.axis[a.index()].clone()),
-            Expr::Unary(UnaryOp::Neg, a) => Some(self.affine(a)?.times(-1)),
+            Expr::Unary(UnaryOp::Neg, a) => {
+                let a = self.affine(a)?;
+                self.is_exact(BinaryOp::Sub, &Affine::constant(0), &a)
+                    .then(|| a.times(-1))
+            }
             Expr::Cast(DType::I64, a) => self.affine(a),
             Expr::Binary(op, a, b) => {
                 let (a, b) = (self.affine(a)?, self.affine(b)?);
                 match op {
+                    BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul if !self.is_exact(op, &a, &b) => None,
                     BinaryOp::Add => Some(a.plus(&b, 1)),
                     BinaryOp::Sub => Some(a.plus(&b, -1)),
                     BinaryOp::Mul if b.is_constant() => Some(a.times(b.base)),
@@ -185,6 +191,30 @@ impl<'k> Space<'k> {
             },
             _ => None,
         }
+    }
+
+    /// Says whether a sum, difference or product of forms stays inside 64 bits at every point.
+    fn is_exact(&self, op: BinaryOp, a: &Affine, b: &Affine) -> bool {
+        let range = |form: &Affine| {
+            let (mut lo, mut hi) = (i128::from(form.base), i128::from(form.base));
+            for (c, e) in form.coef.iter().zip(&self.extents) {
+                let span = i128::from(*c) * i128::from((e - 1).max(0));
+                if span < 0 { lo += span } else { hi += span }
+            }
+            (lo, hi)
+        };
+        let ((al, ah), (bl, bh)) = (range(a), range(b));
+        let ends = match op {
+            BinaryOp::Add => [al + bl, ah + bh],
+            BinaryOp::Sub => [al - bh, ah - bl],
+            // One of the two is a number.
+            _ => match (a.is_constant(), b.is_constant()) {
+                (_, true) => [al.saturating_mul(bl), ah.saturating_mul(bl)],
+                (true, _) => [bl.saturating_mul(al), bh.saturating_mul(al)],
+                _ => return false,
+            },
+        };
+        ends.iter().all(|v| i64::try_from(*v).is_ok())
     }
 
     /// Whether a comparison of affine forms holds at every point, or at none.

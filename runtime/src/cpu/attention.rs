@@ -178,8 +178,11 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     let mut batch = Space::dims(&body.batch);
     space.split(&exprs, &mut [&mut batch], None);
     let (q, k, d, dv) = (body.q.index(), body.k.index(), body.d.index(), body.dv.index());
-    // A split query, key or depth axis is not what the kernel takes.
+    // A split query, key or depth axis is not what the kernel takes, nor is a softmax of nothing.
     let sizes: Vec<i64> = [q, k, d, dv].iter().map(|a| space.extents[*a]).collect();
+    if sizes[1] == 0 {
+        return Ok(None);
+    }
     for (axis, size) in [body.q, body.k, body.d, body.dv].iter().zip(&sizes) {
         if kernel.axes[*axis].extent.eval(cx.bindings)? != *size {
             return Ok(None);

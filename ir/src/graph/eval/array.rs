@@ -177,6 +177,7 @@ impl Data {
 }
 
 /// Wraps an integer to the width of its type (two's complement; unsigned types from zero).
+#[inline]
 pub fn wrap(dtype: DType, value: i64) -> i64 {
     match dtype {
         DType::I32 => i64::from(value as i32),

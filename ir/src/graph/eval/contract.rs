@@ -91,20 +91,11 @@ pub(super) fn contract(op: &Contract, lhs: &Array, rhs: &Array) -> Result<Array,
     shape.extend([m, n]);
     if let (Data::Int(a), Data::Int(b)) = (&lhs.data, &rhs.data) {
         let c = products(a, b, &pairs, m, k, n);
-        let accumulator = accumulator(lhs.dtype, rhs.dtype);
+        let accumulator = lhs.dtype.product_accumulator(rhs.dtype);
         return Ok(store(op.out, shape, c, accumulator));
     }
     let c = products(&floats(lhs), &floats(rhs), &pairs, m, k, n);
     Ok(Array::float(op.out, shape, c))
-}
-
-/// The type in which products of two integers are summed.
-pub(super) fn accumulator(a: DType, b: DType) -> DType {
-    if a == DType::I64 || b == DType::I64 {
-        DType::I64
-    } else {
-        DType::I32
-    }
 }
 
 /// Integer sums in their accumulator, as the type asked for.

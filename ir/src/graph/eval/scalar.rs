@@ -98,6 +98,7 @@ fn softplus(x: f64) -> f64 {
 }
 
 /// Applies a unary op to an integer of type `dtype`; members that integers have not are applied to the float and truncated.
+#[inline]
 pub fn unary_int(op: UnaryOp, dtype: DType, x: i64) -> i64 {
     let y = match op {
         UnaryOp::Neg => x.wrapping_neg(),
@@ -112,6 +113,7 @@ pub fn unary_int(op: UnaryOp, dtype: DType, x: i64) -> i64 {
 }
 
 /// Applies a binary op that is not a comparison to floats.
+#[inline]
 pub fn binary_float(op: BinaryOp, a: f64, b: f64) -> f64 {
     match op {
         BinaryOp::Add => a + b,
@@ -149,6 +151,7 @@ pub fn min(a: f64, b: f64) -> f64 {
 }
 
 /// Applies a binary op that is not a comparison to integers of type `dtype`.
+#[inline]
 pub fn binary_int(op: BinaryOp, dtype: DType, a: i64, b: i64) -> i64 {
     let amount = (b.rem_euclid(i64::from(dtype.bits()))) as u32;
     let y = match op {
@@ -201,6 +204,7 @@ fn power(base: i64, exponent: i64) -> i64 {
 }
 
 /// Applies a logical op to truth values.
+#[inline]
 pub fn binary_bool(op: BinaryOp, a: bool, b: bool) -> bool {
     match op {
         BinaryOp::And | BinaryOp::Mul | BinaryOp::Min => a & b,
@@ -211,6 +215,7 @@ pub fn binary_bool(op: BinaryOp, a: bool, b: bool) -> bool {
 }
 
 /// Applies a comparison; NaN is unequal to everything and neither less nor greater. Other ops give false.
+#[inline]
 pub fn compare<T: PartialOrd>(op: BinaryOp, a: &T, b: &T) -> bool {
     match op {
         BinaryOp::Eq => a == b,
@@ -235,12 +240,14 @@ pub fn cast(to: DType, value: Scalar) -> Scalar {
 }
 
 /// Truncates a float to an integer type; out of range saturates, NaN gives 0.
+#[inline]
 pub fn saturate(to: DType, v: f64) -> i64 {
     let (low, high) = int_range(to);
     (v as i64).clamp(low, high)
 }
 
 /// Returns the smallest and the largest integer of a type.
+#[inline]
 pub const fn int_range(dtype: DType) -> (i64, i64) {
     match dtype {
         DType::I32 => (i32::MIN as i64, i32::MAX as i64),

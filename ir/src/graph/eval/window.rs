@@ -1,7 +1,7 @@
 //! Convolutions (as products of patches) and pooling.
 
 use super::array::{Array, Data, strides, wrap};
-use super::contract::{Number, accumulator, multiply, store};
+use super::contract::{Number, multiply, store};
 use super::elementwise::floats;
 use super::{OpError, scalar};
 use crate::dim::Dim;
@@ -52,7 +52,7 @@ pub(super) fn conv(c: &Conv, operands: &[&Array]) -> Result<Array, OpError> {
     let mut out = match (&input.data, &filter.data) {
         (Data::Int(x), Data::Int(w)) => {
             let sums = convolve(&s, x, w, transposed);
-            store(c.out, shape, sums, accumulator(input.dtype, filter.dtype))
+            store(c.out, shape, sums, input.dtype.product_accumulator(filter.dtype))
         }
         _ => Array::float(c.out, shape, convolve(&s, &floats(input), &floats(filter), transposed)),
     };
@@ -252,15 +252,21 @@ pub(super) fn pool(p: &Pool, a: &Array) -> Result<Array, OpError> {
                 pairs.iter().flatten().for_each(|(to, _)| counts[*to] += 1);
                 counts
             };
-            let v = floats(input);
-            let mut out = vec![0.0; planes * out_pixels];
-            slide(&pairs, planes, in_pixels, out_pixels, |to, from| out[to] += v[from]);
             // A window that meets no element counts none and gives 0.
-            let average = |(i, v): (usize, &f64)| v / counts[i % out_pixels.max(1)].max(1) as f64;
-            let out: Vec<f64> = out.iter().enumerate().map(average).collect();
-            match data {
-                Data::Int(_) => Array::int(a.dtype, shape, out.into_iter().map(|v| v as i64).collect()),
-                _ => Array::float(a.dtype, shape, out),
+            let count = |i: usize| counts[i % out_pixels.max(1)].max(1);
+            if let Data::Int(v) = data {
+                let mut out = vec![0i64; planes * out_pixels];
+                slide(&pairs, planes, in_pixels, out_pixels, |to, from| {
+                    out[to] = out[to].wrapping_add(v[from]);
+                });
+                out.iter_mut().enumerate().for_each(|(i, v)| *v /= count(i) as i64);
+                Array::int(a.dtype, shape, out)
+            } else {
+                let v = floats(input);
+                let mut out = vec![0.0; planes * out_pixels];
+                slide(&pairs, planes, in_pixels, out_pixels, |to, from| out[to] += v[from]);
+                out.iter_mut().enumerate().for_each(|(i, v)| *v /= count(i) as f64);
+                Array::float(a.dtype, shape, out)
             }
         }
     };

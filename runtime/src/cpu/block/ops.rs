@@ -3,6 +3,8 @@
 //! Integers are held as i64 and wrapped to the width of their type after each operation that may leave it.
 #![expect(unsafe_op_in_unsafe_fn, reason = "lane loops under the contract of `Program::run`")]
 
+use ir::graph::eval::array::wrap;
+use ir::graph::eval::scalar;
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::DType;
 
@@ -71,161 +73,6 @@ pub(crate) fn binary_kernel(op: BinaryOp) -> Option<Binary> {
     })
 }
 
-/// Wraps an integer to the width of its type.
-#[inline(always)]
-pub(crate) fn wrap(dtype: DType, v: i64) -> i64 {
-    match dtype {
-        DType::I32 => i64::from(v as i32),
-        DType::I16 => i64::from(v as i16),
-        DType::I8 => i64::from(v as i8),
-        DType::U8 => i64::from(v as u8),
-        DType::I4 => i64::from((v << 4) as i8 >> 4),
-        DType::U4 => v & 15,
-        _ => v,
-    }
-}
-
-fn unary_f64(op: UnaryOp, x: f64) -> f64 {
-    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
-    match op {
-        UnaryOp::Neg => -x,
-        UnaryOp::Abs => x.abs(),
-        UnaryOp::Sign if x == 0.0 || x.is_nan() => x,
-        UnaryOp::Sign => x.signum(),
-        UnaryOp::Floor => x.floor(),
-        UnaryOp::Ceil => x.ceil(),
-        UnaryOp::Round => x.round_ties_even(),
-        UnaryOp::Trunc => x.trunc(),
-        UnaryOp::Sqrt => x.sqrt(),
-        UnaryOp::Rsqrt => 1.0 / x.sqrt(),
-        UnaryOp::Recip => 1.0 / x,
-        UnaryOp::Exp => x.exp(),
-        UnaryOp::Expm1 => x.exp_m1(),
-        UnaryOp::Log => x.ln(),
-        UnaryOp::Log1p => x.ln_1p(),
-        UnaryOp::Exp2 => x.exp2(),
-        UnaryOp::Log2 => x.log2(),
-        UnaryOp::Sin => x.sin(),
-        UnaryOp::Cos => x.cos(),
-        UnaryOp::Tan => x.tan(),
-        UnaryOp::Asin => x.asin(),
-        UnaryOp::Acos => x.acos(),
-        UnaryOp::Atan => x.atan(),
-        UnaryOp::Sinh => x.sinh(),
-        UnaryOp::Cosh => x.cosh(),
-        UnaryOp::Tanh => x.tanh(),
-        UnaryOp::Asinh => x.asinh(),
-        UnaryOp::Acosh => x.acosh(),
-        UnaryOp::Atanh => x.atanh(),
-        UnaryOp::Erf => libm::erf(x),
-        UnaryOp::Sigmoid => sigmoid(x),
-        UnaryOp::Softplus if x.is_nan() => x,
-        UnaryOp::Softplus => softplus(x),
-        UnaryOp::Relu if x.is_nan() => x,
-        UnaryOp::Relu => x.max(0.0),
-        UnaryOp::Gelu => 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
-        UnaryOp::GeluTanh => {
-            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
-        }
-        UnaryOp::Silu => x * sigmoid(x),
-        UnaryOp::Mish => x * softplus(x).tanh(),
-        UnaryOp::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
-        UnaryOp::Not => f64::from(x == 0.0),
-        UnaryOp::IsNan => f64::from(x.is_nan()),
-        UnaryOp::IsInf => f64::from(x.is_infinite()),
-    }
-}
-
-fn unary_i64(op: UnaryOp, dtype: DType, x: i64) -> i64 {
-    match op {
-        UnaryOp::Neg => wrap(dtype, x.wrapping_neg()),
-        UnaryOp::Abs => wrap(dtype, x.wrapping_abs()),
-        UnaryOp::Sign => x.signum(),
-        UnaryOp::Relu => x.max(0),
-        UnaryOp::Not => wrap(dtype, !x),
-        UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => x,
-        UnaryOp::IsNan | UnaryOp::IsInf => 0,
-        _ => wrap(dtype, unary_f64(op, x as f64) as i64),
-    }
-}
-
-fn binary_f64(op: BinaryOp, x: f64, y: f64) -> f64 {
-    match op {
-        BinaryOp::Add => x + y,
-        BinaryOp::Sub => x - y,
-        BinaryOp::Mul => x * y,
-        BinaryOp::Div => x / y,
-        BinaryOp::Rem => x % y,
-        BinaryOp::Mod => {
-            let r = x % y;
-            if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
-        }
-        BinaryOp::Pow => x.powf(y),
-        BinaryOp::Max => {
-            if x > y || x.is_nan() {
-                x
-            } else {
-                y
-            }
-        }
-        BinaryOp::Min => {
-            if x < y || x.is_nan() {
-                x
-            } else {
-                y
-            }
-        }
-        BinaryOp::Atan2 => x.atan2(y),
-        _ => f64::NAN,
-    }
-}
-
-fn binary_i64(op: BinaryOp, dtype: DType, x: i64, y: i64) -> i64 {
-    let width = i64::from(dtype.bits());
-    wrap(
-        dtype,
-        match op {
-            BinaryOp::Add => x.wrapping_add(y),
-            BinaryOp::Sub => x.wrapping_sub(y),
-            BinaryOp::Mul => x.wrapping_mul(y),
-            BinaryOp::Div if y == 0 => 0,
-            BinaryOp::Div => x.wrapping_div(y),
-            BinaryOp::Rem | BinaryOp::Mod if y == 0 => 0,
-            BinaryOp::Rem => x.wrapping_rem(y),
-            BinaryOp::Mod => {
-                let r = x.wrapping_rem(y);
-                if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
-            }
-            BinaryOp::Pow => match u32::try_from(y) {
-                Ok(power) => x.wrapping_pow(power),
-                Err(_) => (x as f64).powf(y as f64) as i64,
-            },
-            BinaryOp::Max => x.max(y),
-            BinaryOp::Min => x.min(y),
-            BinaryOp::And => x & y,
-            BinaryOp::Or => x | y,
-            BinaryOp::Xor => x ^ y,
-            BinaryOp::Shl => x.wrapping_shl(y.rem_euclid(width) as u32),
-            BinaryOp::Shr => x.wrapping_shr(y.rem_euclid(width) as u32),
-            BinaryOp::Atan2 => (x as f64).atan2(y as f64) as i64,
-            BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => 0,
-        },
-    )
-}
-
-#[inline(always)]
-fn compare<T: PartialOrd>(op: BinaryOp, x: T, y: T) -> bool {
-    match op {
-        BinaryOp::Eq => x == y,
-        BinaryOp::Ne => x != y,
-        BinaryOp::Lt => x < y,
-        BinaryOp::Le => x <= y,
-        BinaryOp::Gt => x > y,
-        _ => x >= y,
-    }
-}
-
 /// One value of an operation.
 pub(crate) fn unary_scalar(isa: Isa, op: UnaryOp, dtype: DType, a: u64) -> u64 {
     match Class::of(dtype) {
@@ -245,14 +92,14 @@ pub(crate) fn unary_scalar(isa: Isa, op: UnaryOp, dtype: DType, a: u64) -> u64 {
         }
         Class::F64 => {
             let x = f64::from_bits(a);
-            let y = unary_f64(op, x);
+            let y = scalar::unary_float(op, x);
             if op.is_predicate() {
                 u64::from(y != 0.0)
             } else {
                 y.to_bits()
             }
         }
-        Class::I64 => unary_i64(op, dtype, a as i64) as u64,
+        Class::I64 => scalar::unary_int(op, dtype, a as i64) as u64,
         Class::Bool => match op {
             UnaryOp::Not => u64::from(a == 0),
             UnaryOp::IsNan | UnaryOp::IsInf => 0,
@@ -273,35 +120,25 @@ pub(crate) fn binary_scalar(isa: Isa, op: BinaryOp, dtype: DType, a: u64, b: u64
                     unsafe { binary_ptr(isa, kernel, &mut z, Input::Scalar(x), Input::Scalar(y), 1) };
                     u64::from(z.to_bits())
                 }
-                None => u64::from(compare(op, x, y)),
+                None => u64::from(scalar::compare(op, &x, &y)),
             }
         }
         Class::F64 => {
             let (x, y) = (f64::from_bits(a), f64::from_bits(b));
             if op.is_comparison() {
-                u64::from(compare(op, x, y))
+                u64::from(scalar::compare(op, &x, &y))
             } else {
-                binary_f64(op, x, y).to_bits()
+                scalar::binary_float(op, x, y).to_bits()
             }
         }
         Class::I64 => {
             if op.is_comparison() {
-                u64::from(compare(op, a as i64, b as i64))
+                u64::from(scalar::compare(op, &(a as i64), &(b as i64)))
             } else {
-                binary_i64(op, dtype, a as i64, b as i64) as u64
+                scalar::binary_int(op, dtype, a as i64, b as i64) as u64
             }
         }
-        Class::Bool => u64::from(binary_bool(op, a != 0, b != 0)),
-    }
-}
-
-#[inline(always)]
-fn binary_bool(op: BinaryOp, a: bool, b: bool) -> bool {
-    match op {
-        BinaryOp::And | BinaryOp::Mul | BinaryOp::Min => a && b,
-        BinaryOp::Or | BinaryOp::Max | BinaryOp::Add => a || b,
-        BinaryOp::Xor => a != b,
-        _ => compare(op, a, b),
+        Class::Bool => u64::from(scalar::binary_bool(op, a != 0, b != 0)),
     }
 }
 
@@ -329,24 +166,10 @@ pub(crate) fn cast_scalar(from: DType, to: DType, bits: u64) -> u64 {
         }
         (Class::F64, Number::F(v)) => v.to_bits(),
         (Class::F64, Number::I(v)) => (v as f64).to_bits(),
-        (Class::I64, Number::F(v)) => float_to_int(to, v) as u64,
+        (Class::I64, Number::F(v)) => scalar::saturate(to, v) as u64,
         (Class::I64, Number::I(v)) => wrap(to, v) as u64,
         (Class::Bool, Number::F(v)) => u64::from(v != 0.0),
         (Class::Bool, Number::I(v)) => u64::from(v != 0),
-    }
-}
-
-/// Truncates and saturates to the type.
-#[inline(always)]
-fn float_to_int(to: DType, v: f64) -> i64 {
-    match to {
-        DType::I32 => i64::from(v as i32),
-        DType::I16 => i64::from(v as i16),
-        DType::I8 => i64::from(v as i8),
-        DType::U8 => i64::from(v as u8),
-        DType::I4 => (v as i64).clamp(-8, 7),
-        DType::U4 => (v as i64).clamp(0, 15),
-        _ => v as i64,
     }
 }
 
@@ -446,7 +269,7 @@ pub(crate) unsafe fn binary(
     match class {
         Class::F32 => compares!(f32, |bits: u64| f32::from_bits(bits as u32)),
         Class::F64 if op.is_comparison() => compares!(f64, f64::from_bits),
-        Class::F64 => lanes!(f64, f64::from_bits, |x, y| binary_f64(op, x, y) => f64),
+        Class::F64 => lanes!(f64, f64::from_bits, |x, y| scalar::binary_float(op, x, y) => f64),
         Class::I64 if op.is_comparison() => compares!(i64, |bits: u64| bits as i64),
         Class::I64 => match op {
             BinaryOp::Add if dtype == DType::I64 => {
@@ -455,10 +278,10 @@ pub(crate) unsafe fn binary(
             BinaryOp::Mul if dtype == DType::I64 => {
                 lanes!(i64, |bits: u64| bits as i64, |x, y| x.wrapping_mul(y) => i64)
             }
-            _ => lanes!(i64, |bits: u64| bits as i64, |x, y| binary_i64(op, dtype, x, y) => i64),
+            _ => lanes!(i64, |bits: u64| bits as i64, |x, y| scalar::binary_int(op, dtype, x, y) => i64),
         },
         Class::Bool => {
-            lanes!(u8, |bits: u64| u8::from(bits != 0), |x, y| u8::from(binary_bool(op, x != 0, y != 0)) => u8)
+            lanes!(u8, |bits: u64| u8::from(bits != 0), |x, y| u8::from(scalar::binary_bool(op, x != 0, y != 0)) => u8)
         }
     }
 }

@@ -1,0 +1,626 @@
+//! Small graphs whose every element is decided by a rule that is easy to get wrong: integers that wrap and round, narrow
+//! types, empty axes.
+//!
+//! The reference evaluator = the optimised graph = the plan = the CPU device = the generated HIP, executed on the host.
+
+extern crate codegen_hip as graphc_codegen_hip;
+
+#[path = "../../codegen-hip/tests/host_shim/mod.rs"]
+mod host_shim;
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use graphc::driver::{BuildOptions, build};
+use graphc::runtime::{Executable, LoadOptions};
+use graphc_tests::reference::{Tensors, tolerance};
+use host_shim::Job;
+use ir::kernel::{Access, Kernel};
+use ir::plan::{BufferId, Place, Plan, Work};
+use ir::program::{Program, Source};
+use ir::{Bindings, DType, Graph, HostTensor, Storage, Table, Target};
+use passes::OptLevel;
+
+/// A graph's text and its inputs.
+struct Case {
+    name: &'static str,
+    graph: String,
+    inputs: Tensors,
+}
+
+/// `body` is the graph's statements; inputs are declared from the tensors, and what is called `y` is returned.
+fn case(name: &'static str, inputs: &[(&str, HostTensor)], body: &str) -> Case {
+    let mut graph = format!("graph @{name} stage=import {{\n");
+    for (name, tensor) in inputs {
+        let (dtype, shape) = (tensor.dtype, &tensor.shape);
+        let _ = writeln!(graph, "  {name} = input \"{name}\" : {dtype}{shape:?}");
+    }
+    let _ = write!(graph, "{body}\n  return y as \"y\"\n}}\n");
+    let inputs = inputs.iter().map(|(n, t)| ((*n).to_owned(), t.clone())).collect();
+    Case { name, graph, inputs }
+}
+
+fn ints(dtype: DType, shape: &[usize], values: impl IntoIterator<Item = i64>) -> HostTensor {
+    let n = shape.iter().product();
+    let values: Vec<i64> = values.into_iter().take(n).collect();
+    HostTensor::from_i64(dtype, shape.to_vec(), &values).expect("as many numbers as elements")
+}
+
+fn floats(dtype: DType, shape: &[usize], values: impl IntoIterator<Item = f64>) -> HostTensor {
+    let n = shape.iter().product();
+    let values: Vec<f64> = values.into_iter().take(n).collect();
+    HostTensor::from_f64(dtype, shape.to_vec(), &values).expect("as many numbers as elements")
+}
+
+/// Numbers without end that reach from one end of a range to the other.
+fn wild(low: i64, high: i64) -> impl Iterator<Item = i64> {
+    let span = (i128::from(high) - i128::from(low) + 1) as u128;
+    (0u64..).map(move |i| {
+        let word = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        match i % 5 {
+            0 => low,
+            1 => high,
+            _ => (i128::from(low) + (u128::from(word) % span) as i128) as i64,
+        }
+    })
+}
+
+/// Numbers in `[-2, 2)` that are the same every run.
+fn waves() -> impl Iterator<Item = f64> {
+    (0u64..).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / f64::from(1 << 22) - 2.0)
+}
+
+fn differ(got: &HostTensor, want: &HostTensor) -> Option<String> {
+    if (got.dtype, &got.shape) != (want.dtype, &want.shape) {
+        return Some(format!(
+            "{}{:?}, not {}{:?}",
+            got.dtype, got.shape, want.dtype, want.shape
+        ));
+    }
+    let (rtol, atol) = match want.dtype.is_float() {
+        true => tolerance(want.dtype),
+        false => (0.0, 0.0),
+    };
+    if !want.dtype.is_float() {
+        let (got, want) = (got.to_i64(), want.to_i64());
+        return (got != want).then(|| format!("{got:?}, not {want:?}"));
+    }
+    let (got, want) = (got.to_f64(), want.to_f64());
+    let same = |g: f64, w: f64| g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= rtol * w.abs() + atol;
+    let wrong = (0..want.len()).find(|i| !same(got[*i], want[*i]))?;
+    Some(format!("[{wrong}] is {:e}, not {:e}", got[wrong], want[wrong]))
+}
+
+/// A launch of a plan, with the buffers it finds.
+struct Launch {
+    case: &'static str,
+    kernel: Kernel,
+    source: Source,
+    buffers: Vec<HostTensor>,
+    bindings: Bindings,
+}
+
+/// The launches of a plan for one run, each on the buffers that the evaluator says it finds.
+fn launches(case: &Case, graph: &Graph, plan: &Plan, program: &Program) -> Vec<Launch> {
+    let shapes = case.inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice()));
+    let declared: Vec<_> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
+    let bindings = ir::graph::bind_shapes(graph.symbols(), &declared, &shapes.collect()).expect("inputs that fit");
+    let mut buffers: Table<BufferId, Option<HostTensor>> = plan.buffers.keys().map(|_| None).collect();
+    for port in &plan.inputs {
+        buffers[port.buffer] = Some(case.inputs[&port.name].clone());
+    }
+    let mut found = Vec::new();
+    let read = |buffers: &Table<BufferId, Option<HostTensor>>, mut id: BufferId| {
+        let ty = &plan.buffers[id].ty;
+        let shape: Vec<usize> = ty
+            .shape
+            .eval(&bindings)
+            .expect("bound")
+            .iter()
+            .map(|d| *d as usize)
+            .collect();
+        let bytes = loop {
+            let b = &plan.buffers[id];
+            match (&buffers[id], &b.place) {
+                (Some(tensor), _) => break tensor.bytes.clone(),
+                (None, Place::Constant(c)) => break program.constants[*c].tensor.bytes.clone(),
+                (
+                    None,
+                    Place::Arena {
+                        in_place_of: Some(of), ..
+                    },
+                ) => id = *of,
+                (None, _) => break Storage::new(vec![0xff; ty.bytes().eval(&bindings).expect("bound") as usize]),
+            }
+        };
+        HostTensor::new(ty.dtype, shape, bytes).expect("fits")
+    };
+    for step in plan.steps.values() {
+        match &step.work {
+            Work::Launch { kernel, args } => {
+                let (source, kernel) = (program.variants[0].sources[*kernel].clone(), &plan.kernels[*kernel]);
+                let mut tensors: Vec<HostTensor> = args.iter().map(|a| read(&buffers, *a)).collect();
+                found.push(Launch {
+                    case: case.name,
+                    kernel: kernel.clone(),
+                    source,
+                    buffers: tensors.clone(),
+                    bindings: bindings.clone(),
+                });
+                ir::kernel::eval::evaluate(kernel, &mut tensors, &bindings).unwrap_or_else(|e| panic!("{e}"));
+                for (arg, tensor) in args.iter().zip(tensors) {
+                    buffers[*arg] = Some(tensor);
+                }
+            }
+            Work::Copy { from, to } => buffers[*to] = Some(read(&buffers, *from)),
+            Work::Call { call, .. } => panic!("{}: a call of {}", case.name, call.name()),
+        }
+    }
+    found
+}
+
+/// Everything but the execution of the generated HIP, whose launches are returned.
+fn check(case: &Case, wrong: &mut Vec<String>) -> Vec<Launch> {
+    let graph = ir::graph::parse::parse(&case.graph).unwrap_or_else(|e| panic!("{}: {e}", case.graph));
+    ir::graph::verify::verify(&graph).unwrap_or_else(|e| panic!("{}: {e}", case.graph));
+    let want = ir::graph::eval::evaluate(&graph, &case.inputs).expect("the reference evaluates");
+    let mut judge = |context: &str, got: &Tensors| {
+        for (name, want) in &want {
+            if let Some(what) = differ(&got[name], want) {
+                wrong.push(format!("{}: {context}: {what}", case.name));
+            }
+        }
+    };
+    let mut found = Vec::new();
+    for level in [OptLevel::O0, OptLevel::O2] {
+        for target in ["cpu", "gfx90a", "gfx1100"] {
+            let target: Target = target.parse().expect("a target of the table");
+            let mut options = BuildOptions::new(vec![target], level);
+            options.optimize.verify = true;
+            let built = build(&graph, &options).unwrap_or_else(|e| panic!("{}: {e}", case.graph));
+            let context = |what: &str| format!("{what} for {target} at {level:?}");
+            let core = ir::graph::eval::evaluate(&built.reports[0].core, &case.inputs).expect("evaluates");
+            judge(&context("optimised graph"), &core);
+            let plan = &built.program.variants[0].plan;
+            let planned = ir::plan::eval::evaluate(plan, &built.program.constants, &case.inputs).expect("evaluates");
+            judge(&context("plan"), &planned);
+            if target.is_gpu() {
+                found.extend(launches(case, &graph, plan, &built.program));
+                continue;
+            }
+            let exe = Executable::load(Arc::new(built.program), 0, &LoadOptions::default()).expect("loads");
+            let ran = exe.run(&case.inputs).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            judge(&context("CPU"), &ran);
+        }
+    }
+    found
+}
+
+fn check_all(cases: &[Case]) {
+    let mut wrong = Vec::new();
+    let found: Vec<Launch> = cases.iter().flat_map(|c| check(c, &mut wrong)).collect();
+    if host_shim::is_available() {
+        // Levels and targets often give the same kernel on the same numbers.
+        let mut seen = HashSet::new();
+        let found: Vec<&Launch> = found
+            .iter()
+            .filter(|l| !l.kernel.launch_size(&l.bindings).expect("fits").grid.contains(&0))
+            .filter(|l| {
+                let bytes: Vec<&[u8]> = l.buffers.iter().map(|b| &b.bytes[..]).collect();
+                seen.insert((&l.source.text, bytes))
+            })
+            .collect();
+        let jobs: Vec<Job<'_>> = found
+            .iter()
+            .map(|l| Job {
+                kernel: &l.kernel,
+                source: &l.source,
+                buffers: l.buffers.clone(),
+                bindings: l.bindings.clone(),
+            })
+            .collect();
+        let results = host_shim::run(&jobs).unwrap_or_else(|e| panic!("{e}"));
+        for (launch, got) in found.iter().zip(&results) {
+            let mut want = launch.buffers.clone();
+            ir::kernel::eval::evaluate(&launch.kernel, &mut want, &launch.bindings).unwrap_or_else(|e| panic!("{e}"));
+            for ((param, got), want) in launch.kernel.params.values().zip(got).zip(&want) {
+                if param.access != Access::Read
+                    && let Some(what) = differ(got, want)
+                {
+                    let text = &launch.source.text;
+                    wrong.push(format!(
+                        "{}: HIP of {}: {what}\n{text}",
+                        launch.case, launch.kernel.name
+                    ));
+                }
+            }
+        }
+        println!("{} launches executed", jobs.len());
+    } else {
+        println!("generated code was not executed: no g++ on this machine");
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+use DType::{BF16, F16, F32, F64, I4, I8, I16, I32, I64, U4, U8};
+
+#[test]
+fn averages_of_integers_are_divided_as_integers() {
+    let image = |dtype, values: &[i64]| ints(dtype, &[1, 1, 4, 4], values.iter().copied().cycle());
+    let pool = |more: &str| format!("  y = pool x {{kind=average, size=[2, 2], strides=[2, 2]{more}}}");
+    let mut cases = vec![
+        case("fours", &[("x", image(I32, &[4]))], &pool("")),
+        case("rounds_to_zero", &[("x", image(I32, &[-3, -3, -3, -2, 7]))], &pool("")),
+        case(
+            "i32_sums_do_not_wrap",
+            &[("x", image(I32, &[i64::from(i32::MAX)]))],
+            &pool(""),
+        ),
+        case("i8_sums_do_not_wrap", &[("x", image(I8, &[127, 126, -128]))], &pool("")),
+        case(
+            "u8_guarded",
+            &[("x", image(U8, &[250, 255, 7]))],
+            &pool(", pad_low=[1, 1], pad_high=[1, 1]"),
+        ),
+        case(
+            "i16_padding_counted",
+            &[("x", image(I16, &[32767, -32768, 5]))],
+            "  y = pool x {kind=average_padded, size=[3, 3], pad_low=[1, 1], pad_high=[1, 1]}",
+        ),
+    ];
+    let row = |dtype, n: usize, values: &[i64]| ints(dtype, &[2, n], values.iter().copied().cycle());
+    let mean = "  y = reduce x {op=mean, axes=[1]}";
+    cases.extend([
+        case("mean_of_41_ones", &[("x", row(I32, 41, &[1]))], mean),
+        case(
+            "mean_rounds_to_zero",
+            &[("x", row(I64, 5, &[-1, -2, -3, 1, 0, 7, 3]))],
+            mean,
+        ),
+        case(
+            "mean_of_large_i32",
+            &[("x", row(I32, 3, &[i64::from(i32::MAX), i64::from(i32::MAX) - 1]))],
+            mean,
+        ),
+        case("mean_of_i8", &[("x", row(I8, 300, &[127, 100]))], mean),
+        case("mean_of_u8", &[("x", row(U8, 33, &[255, 254]))], mean),
+        case("mean_of_i16", &[("x", row(I16, 64, &[-32768, -32767]))], mean),
+        case("mean_of_nothing", &[("x", row(I32, 0, &[1]))], mean),
+        case(
+            "mean_in_a_longer_kernel",
+            &[("x", row(I32, 7, &[-9, 4, 100]))],
+            "  m = reduce x {op=mean, axes=[1], keep_dims}\n  y = sub x, m",
+        ),
+    ]);
+    check_all(&cases);
+}
+
+#[test]
+fn integer_products_are_biased_after_they_are_converted() {
+    let x = ints(I8, &[1, 2, 4, 4], wild(-128, 127));
+    let w = ints(I8, &[3, 2, 3, 3], wild(-128, 127));
+    let deep = ints(I8, &[2, 1, 3, 3], wild(-128, 127));
+    let bias = |dtype| floats(dtype, &[3], [0.5, -0.25, 1.75]);
+    let cases = [
+        case(
+            "float_bias",
+            &[("x", x.clone()), ("w", w.clone()), ("b", bias(F32))],
+            "  y = conv x, w, b {out=f32}",
+        ),
+        case(
+            "f16_bias",
+            &[("x", x.clone()), ("w", w.clone()), ("b", bias(F16))],
+            "  y = conv x, w, b {out=f16}",
+        ),
+        case(
+            "depthwise_float_bias",
+            &[
+                ("x", x.clone()),
+                ("w", deep.clone()),
+                ("b", floats(F32, &[2], [0.5, -0.75])),
+            ],
+            "  y = conv x, w, b {out=f32, groups=2, pad_low=[1, 1]}",
+        ),
+        case(
+            "wide_bias",
+            &[
+                ("x", x.clone()),
+                ("w", w.clone()),
+                ("b", ints(I64, &[3], [1 << 40, -1, 3])),
+            ],
+            "  y = conv x, w, b {out=i64}",
+        ),
+        case(
+            "depthwise_wide_bias",
+            &[("x", x.clone()), ("w", deep), ("b", ints(I64, &[2], [1 << 40, -1]))],
+            "  y = conv x, w, b {out=i64, groups=2}",
+        ),
+        case(
+            "usual_bias",
+            &[
+                ("x", x),
+                ("w", w),
+                ("b", ints(I32, &[3], [1 << 30, -1, i64::from(i32::MAX)])),
+            ],
+            "  y = conv x, w, b {out=i32}",
+        ),
+    ];
+    check_all(&cases);
+}
+
+#[test]
+fn products_of_mixed_integers_are_summed_in_the_wider_type() {
+    let big = || wild(-(1 << 40), 1 << 40);
+    let cases = [
+        case(
+            "i8_by_i64",
+            &[
+                ("a", ints(I8, &[5, 7], wild(-128, 127))),
+                ("b", ints(I64, &[7, 3], big())),
+            ],
+            "  y = contract a, b {out=i64}",
+        ),
+        case(
+            "i64_by_i8",
+            &[
+                ("a", ints(I64, &[5, 7], big())),
+                ("b", ints(I8, &[7, 3], wild(-128, 127))),
+            ],
+            "  y = contract a, b {out=i64}",
+        ),
+        case(
+            "i32_wraps",
+            &[
+                ("a", ints(I32, &[5, 40], wild(-(1 << 31), (1 << 31) - 1))),
+                ("b", ints(I32, &[40, 3], wild(-(1 << 31), (1 << 31) - 1))),
+            ],
+            "  y = contract a, b {out=i64}",
+        ),
+        case(
+            "i64_wraps",
+            &[
+                ("a", ints(I64, &[5, 7], wild(i64::MIN, i64::MAX))),
+                ("b", ints(I64, &[7, 3], wild(i64::MIN, i64::MAX))),
+            ],
+            "  y = contract a, b {out=i64}",
+        ),
+        case(
+            "u8_by_i8",
+            &[
+                ("a", ints(U8, &[5, 7], wild(0, 255))),
+                ("b", ints(I8, &[7, 3], wild(-128, 127))),
+            ],
+            "  y = contract a, b {out=i32}",
+        ),
+        case(
+            "conv_i8_by_i64",
+            &[
+                ("x", ints(I8, &[1, 2, 5, 4], wild(-128, 127))),
+                ("w", ints(I64, &[3, 2, 2, 2], big())),
+            ],
+            "  y = conv x, w {out=i64}",
+        ),
+        case(
+            "depthwise_i8_by_i64",
+            &[
+                ("x", ints(I8, &[1, 2, 5, 4], wild(-128, 127))),
+                ("w", ints(I64, &[2, 1, 2, 2], big())),
+            ],
+            "  y = conv x, w {out=i64, groups=2}",
+        ),
+    ];
+    check_all(&cases);
+}
+
+/// Every pair of 4-bit numbers, and pairs of all kinds of the wider ones.
+fn pairs(dtype: DType) -> [HostTensor; 2] {
+    let all = match dtype {
+        I4 => -8..=7,
+        U4 => 0..=15,
+        I8 => -128..=127,
+        _ => 0..=255,
+    };
+    let (low, high) = match dtype {
+        I16 => (-32768, 32767),
+        I32 => (-(1 << 31), (1 << 31) - 1),
+        I64 => (i64::MIN, i64::MAX),
+        _ => (*all.start(), *all.end()),
+    };
+    if matches!(dtype, I4 | U4) {
+        let a = all.clone().flat_map(|a| std::iter::repeat_n(a, 16));
+        return [ints(dtype, &[256], a), ints(dtype, &[256], all.cycle())];
+    }
+    [
+        ints(dtype, &[256], wild(low, high)),
+        ints(
+            dtype,
+            &[256],
+            wild(low, high)
+                .skip(3)
+                .zip(0..)
+                .map(|(v, i)| if i % 3 == 0 { i % 11 - 5 } else { v }),
+        ),
+    ]
+}
+
+#[test]
+fn arithmetic_of_narrow_integers_wraps_at_every_step() {
+    let mut cases = Vec::new();
+    let names: Vec<(DType, &'static str)> = vec![
+        (I4, "i4"),
+        (U4, "u4"),
+        (I8, "i8"),
+        (U8, "u8"),
+        (I16, "i16"),
+        (I32, "i32"),
+        (I64, "i64"),
+    ];
+    for (dtype, name) in names {
+        let [a, b] = pairs(dtype);
+        let inputs = [("a", a), ("b", b)];
+        for op in ["add", "sub", "mul", "shl", "pow"] {
+            // What wrapped wrongly in between shows in what is not a ring's operation.
+            let body = format!("  s = {op} a, b\n  t = div s, b\n  u = max t, s\n  v = shr s, b\n  y = add u, v");
+            cases.push(case(name, &inputs, &body));
+        }
+        for op in ["neg", "abs", "not"] {
+            let body = format!("  s = {op} a\n  t = rem s, b\n  u = min t, s\n  v = mod s, b\n  y = sub u, v");
+            cases.push(case(name, &inputs, &body));
+        }
+        cases.push(case(
+            name,
+            &inputs,
+            "  s = xor a, b\n  t = div a, b\n  u = lt s, t\n  y = select u, s, t",
+        ));
+    }
+    let fifteens = ints(U4, &[3], [15, 15, 15]);
+    let (two, five) = (ints(U4, &[3], [2, 2, 2]), ints(U4, &[3], [5, 4, 3]));
+    cases.push(case(
+        "half_of_a_wrapped_sum",
+        &[("x", fifteens.clone()), ("two", two)],
+        "  s = add x, x\n  y = div s, two",
+    ));
+    cases.push(case(
+        "shift_by_the_width",
+        &[("x", fifteens), ("n", five)],
+        "  y = shl x, n",
+    ));
+    check_all(&cases);
+}
+
+#[test]
+fn overflow_is_seen_by_comparisons() {
+    let mut cases = Vec::new();
+    for (name, dtype, high) in [
+        ("i64", I64, i64::MAX),
+        ("i32", I32, i64::from(i32::MAX)),
+        ("i8", I8, 127),
+    ] {
+        let x = ints(dtype, &[4], [high, high - 1, 0, -1]);
+        let one = ints(dtype, &[4], [1; 4]);
+        let inputs = [("x", x.clone()), ("one", one.clone())];
+        cases.push(case(
+            name,
+            &inputs,
+            "  s = add x, one\n  c = lt s, x\n  y = cast c {to=i32}",
+        ));
+        let body = "  one = constant 1 : DTYPE[]\n  s = add x, one\n  c = lt s, x\n  y = cast c {to=i32}";
+        cases.push(case(name, &[("x", x)], &body.replace("DTYPE", name)));
+        let body = "  s = neg x\n  d = sub s, one\n  e = sub d, one\n  c = lt e, d\n  y = cast c {to=i32}";
+        cases.push(case(name, &inputs, body));
+    }
+    cases.push(case(
+        "positions_times_a_number",
+        &[("x", ints(I64, &[6], 0..6))],
+        "  i = iota {axis=0} : i64[6]\n  n = constant 4611686018427387904 : i64[]\n  s = mul i, n\n  t = div s, n\n  y = add t, x",
+    ));
+    check_all(&cases);
+}
+
+#[test]
+fn scans_and_folds_start_from_their_own_type() {
+    let mut cases = Vec::new();
+    for (name, dtype, low, high) in [
+        ("i4", I4, -8, 7),
+        ("u4", U4, 0, 15),
+        ("i8", I8, -128, 127),
+        ("u8", U8, 0, 255),
+        ("i16", I16, -32768, 32767),
+        ("i32", I32, -(1 << 31), (1 << 31) - 1),
+        ("i64", I64, i64::MIN, i64::MAX),
+    ] {
+        let x = ints(dtype, &[3, 150], wild(low, high).skip(2));
+        for op in ["max", "min", "sum", "prod"] {
+            for more in [", exclusive", ", exclusive, reverse", ""] {
+                cases.push(case(
+                    name,
+                    &[("x", x.clone())],
+                    &format!("  y = scan x {{op={op}, axis=1{more}}}"),
+                ));
+            }
+        }
+        for op in ["max", "min", "arg_max", "arg_min", "sum", "prod"] {
+            cases.push(case(
+                name,
+                &[("x", x.clone())],
+                &format!("  y = reduce x {{op={op}, axes=[1]}}"),
+            ));
+            cases.push(case(
+                name,
+                &[("x", x.clone())],
+                &format!("  y = reduce x {{op={op}, axes=[0]}}"),
+            ));
+            let none = ints(dtype, &[3, 0], []);
+            cases.push(case(
+                name,
+                &[("x", none)],
+                &format!("  y = reduce x {{op={op}, axes=[1]}}"),
+            ));
+        }
+        let image = ints(dtype, &[1, 1, 3, 3], wild(low, high));
+        let window = "  y = pool x {kind=max, size=[1, 1], strides=[2, 2], pad_low=[1, 1], pad_high=[1, 1]}";
+        cases.push(case(name, &[("x", image)], window));
+    }
+    check_all(&cases);
+}
+
+#[test]
+fn f64_stays_f64() {
+    let q = floats(F64, &[1, 2, 3, 4], waves());
+    let k = floats(F64, &[1, 2, 5, 4], waves().skip(50));
+    let v = floats(F64, &[1, 2, 5, 2], waves().skip(90));
+    let cases = [
+        case(
+            "attention",
+            &[("q", q), ("k", k), ("v", v)],
+            "  y = attention q, k, v {scale=0.37}",
+        ),
+        case(
+            "uniform",
+            &[("x", floats(F64, &[40], waves()))],
+            "  r = random {kind=uniform(0.1, 0.7), seed=5} : f64[40]\n  y = add r, x",
+        ),
+        case(
+            "normal",
+            &[("x", floats(F64, &[40], waves()))],
+            "  r = random {kind=normal(0.1, 0.7), seed=5} : f64[40]\n  y = add r, x",
+        ),
+    ];
+    check_all(&cases);
+}
+
+#[test]
+fn attention_over_no_keys_gives_zeros() {
+    let mut cases = Vec::new();
+    for dtype in [F32, F16, BF16, F64] {
+        for more in ["", ", causal"] {
+            let inputs = [
+                ("q", floats(dtype, &[1, 2, 3, 4], waves())),
+                ("k", floats(dtype, &[1, 2, 0, 4], [])),
+                ("v", floats(dtype, &[1, 2, 0, 2], [])),
+            ];
+            cases.push(case(
+                "no_keys",
+                &inputs,
+                &format!("  y = attention q, k, v {{scale=0.5{more}}}"),
+            ));
+        }
+    }
+    check_all(&cases);
+}
+
+/// An index that is computed by many steps, each from the one before twice, is looked at once a step.
+#[test]
+fn shared_index_arithmetic_compiles_in_time() {
+    let mut body = String::from("  n0 = add i, i\n");
+    for step in 1..40 {
+        let _ = writeln!(body, "  n{step} = add n{}, n{}", step - 1, step - 1);
+    }
+    body += "  m = constant 100 : i64[]\n  at = rem n39, m\n  y = take data, at {axis=0}";
+    let inputs = [
+        ("data", floats(F32, &[100, 64], waves())),
+        ("i", ints(I64, &[3], [0, 1, -(1 << 40)])),
+    ];
+    check_all(&[case("doubled_40_times", &inputs, &body)]);
+}
