@@ -86,6 +86,14 @@ impl From<ir::graph::eval::EvalError> for Error {
     }
 }
 
+/// Sizes that do not work out come from what the user gave, but one that nothing binds from us.
+pub(crate) fn of_size(error: &ir::dim::DimError) -> u8 {
+    match error {
+        ir::dim::DimError::Overflow(_) | ir::dim::DimError::DivideByZero(_) => 2,
+        ir::dim::DimError::Unbound(_) => 1,
+    }
+}
+
 fn lines(errors: &[runtime::compile::CompileError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
@@ -126,8 +134,10 @@ impl Error {
                 | runtime::RuntimeError::OutOfMemory { .. }
                 | runtime::RuntimeError::OutOfDeviceMemory { .. }
                 | runtime::RuntimeError::Sizes(_)
-                | runtime::RuntimeError::TooSmall { .. },
+                | runtime::RuntimeError::TooSmall { .. }
+                | runtime::RuntimeError::TooLarge(_),
             ) => 2,
+            Error::Size(error) | Error::Runtime(runtime::RuntimeError::Size(error)) => of_size(error),
             Error::Pass(_)
             | Error::Schedule(_)
             | Error::Lower(_)
@@ -137,7 +147,6 @@ impl Error {
             | Error::CodeObject(_)
             | Error::Runtime(_)
             | Error::Eval(_)
-            | Error::Size(_)
             | Error::Mismatch(_) => 1,
         }
     }

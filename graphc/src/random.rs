@@ -16,7 +16,7 @@ fn splitmix(state: &mut u64) -> u64 {
 /// Makes a tensor of the declared type: floats in [−1, 1), integers 0 or 1, so that they serve as masks and as indices.
 ///
 /// # Errors
-/// A size that the bindings do not give.
+/// A size that the bindings do not give, or more elements than memory holds.
 pub fn tensor(name: &str, ty: &TensorType, bindings: &Bindings, seed: u64) -> Result<HostTensor> {
     let shape: Vec<usize> = ty
         .shape
@@ -24,21 +24,26 @@ pub fn tensor(name: &str, ty: &TensorType, bindings: &Bindings, seed: u64) -> Re
         .into_iter()
         .map(|d| d.max(0) as usize)
         .collect();
-    let elements: usize = shape.iter().product();
+    let mut values: Vec<f64> = Vec::new();
+    let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    // Asked for before it is filled: what is not to be had is an error, not the end of the process.
+    let Some(elements) = elements.filter(|n| values.try_reserve_exact(*n).is_ok()) else {
+        return Err(Error::Config(format!(
+            "input {name:?} of type {ty} would be {shape:?}, which is more than memory holds; give smaller sizes"
+        )));
+    };
     let mut state = name
         .bytes()
         .fold(seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    let values: Vec<f64> = (0..elements)
-        .map(|_| {
-            let bits = splitmix(&mut state);
-            let unit = (bits >> 11) as f64 / (1u64 << 53) as f64;
-            if ty.dtype.is_float() {
-                unit * 2.0 - 1.0
-            } else {
-                f64::from(u8::from(unit >= 0.25 || ty.dtype == DType::I4))
-            }
-        })
-        .collect();
+    values.extend((0..elements).map(|_| {
+        let bits = splitmix(&mut state);
+        let unit = (bits >> 11) as f64 / (1u64 << 53) as f64;
+        if ty.dtype.is_float() {
+            unit * 2.0 - 1.0
+        } else {
+            f64::from(u8::from(unit >= 0.25 || ty.dtype == DType::I4))
+        }
+    }));
     HostTensor::from_f64(ty.dtype, shape, &values).map_err(|e| Error::Config(e.to_string()))
 }
 

@@ -4,11 +4,12 @@
 
 pub mod artifact;
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crate::entity::Table;
 use crate::graph::{ConstId, Constant};
-use crate::plan::{KernelId, Plan};
+use crate::plan::{KernelId, Place, Plan};
 
 /// A compiled model.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,6 +41,33 @@ pub struct Source {
     pub entry: String,
     /// Options for the compiler besides the architecture.
     pub options: Vec<String>,
+}
+
+impl Program {
+    /// Keeps the variants of these indices, in this order, and the constants that they use. An index that is none of the
+    /// program's is passed over.
+    #[must_use]
+    pub fn select(&self, variants: &[usize]) -> Program {
+        let mut constants: Table<ConstId, Constant> = Table::new();
+        let mut moved: HashMap<ConstId, ConstId> = HashMap::new();
+        let mut kept = Vec::with_capacity(variants.len());
+        for variant in variants.iter().filter_map(|v| self.variants.get(*v)) {
+            let mut variant = variant.clone();
+            for buffer in variant.plan.buffers.values_mut() {
+                if let Place::Constant(id) = &mut buffer.place
+                    && let Some(constant) = self.constants.get(*id)
+                {
+                    *id = *moved.entry(*id).or_insert_with(|| constants.push(constant.clone()));
+                }
+            }
+            kept.push(variant);
+        }
+        Program {
+            name: self.name.clone(),
+            variants: kept,
+            constants,
+        }
+    }
 }
 
 impl fmt::Display for Program {

@@ -77,6 +77,10 @@ pub enum RuntimeError {
     #[error("{what} cannot be taken in {at}: the inputs are too small")]
     TooSmall { what: String, at: String },
 
+    /// A kernel's work is more than one launch can be, at these sizes.
+    #[error("these inputs are too large for the device: {0}; use smaller ones")]
+    TooLarge(ir::kernel::LaunchError),
+
     /// A size of the plan does not work out.
     #[error("a size of the plan cannot be computed: {0}")]
     Size(#[from] DimError),

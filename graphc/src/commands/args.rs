@@ -42,9 +42,9 @@ impl ModelArgs {
 /// How the model is compiled.
 #[derive(clap::Args, Clone)]
 pub struct BuildArgs {
-    /// Optimisation level.
-    #[arg(short = 'O', value_name = "LEVEL", default_value = "2")]
-    pub level: String,
+    /// Optimisation level: 0 to 3; by default 2.
+    #[arg(short = 'O', value_name = "LEVEL")]
+    pub level: Option<String>,
     /// Compute in this type: f32, f16 or bf16. Inputs and outputs keep the types that the model declares.
     #[arg(long)]
     pub dtype: Option<String>,
@@ -57,9 +57,31 @@ pub struct BuildArgs {
 }
 
 impl BuildArgs {
+    /// Refuses what was given, since `path` is an artifact, of which all that is decided.
+    pub fn refuse_for_artifact(&self, path: &std::path::Path) -> Result<()> {
+        let given = [
+            ("-O", self.level.is_some()),
+            ("--dtype", self.dtype.is_some()),
+            ("--no-libraries", self.no_libraries),
+            ("--disable", !self.disable.is_empty()),
+        ];
+        let given: Vec<&str> = given.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
+        if given.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "{}: {} is compiled already; give them to `graphc compile` with the model it was made from",
+            given.join(", "),
+            path.display()
+        )))
+    }
+
     /// The driver's options for some targets.
     pub fn options(&self, targets: Vec<Target>) -> Result<BuildOptions> {
-        let level: OptLevel = self.level.parse().map_err(|e| Error::Config(format!("-O: {e}")))?;
+        let level: OptLevel = match &self.level {
+            None => OptLevel::default(),
+            Some(text) => text.parse().map_err(|e| Error::Config(format!("-O: {e}")))?,
+        };
         let dtype: Option<DType> = match &self.dtype {
             None => None,
             Some(text) => Some(text.parse().map_err(|e| Error::Config(format!("--dtype: {e}")))?),

@@ -60,7 +60,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         return Err(Error::Config("-o names no file for the artifact".to_owned()));
     };
     writable(path)?;
-    let mut program = load::load(&args.model, &args.build, targets, context)?.program;
+    let mut program = load::load_for(&args.model, &args.build, &targets, context)?.program;
     let stats = load::compile_kernels(&mut program, context)?;
     program.save(path).map_err(|e| Error::Artifact {
         path: path.clone(),
@@ -110,7 +110,7 @@ fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> R
             ir::graph::dot::dot(&graph)
         });
     }
-    let mut loaded = load::load(&args.model, &args.build, targets, context)?;
+    let mut loaded = load::load_for(&args.model, &args.build, &targets, context)?;
     let mut text = String::new();
     let several = loaded.program.variants.len() > 1;
     if stage == Stage::Asm {

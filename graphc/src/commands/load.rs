@@ -17,7 +17,10 @@ pub struct Loaded {
     pub reports: Vec<driver::VariantReport>,
 }
 
-/// Loads a model and builds it for `targets`, or takes an artifact as it is.
+/// Loads a model and builds it for `targets`, or takes an artifact as it is, with all its variants.
+///
+/// # Errors
+/// As the reader of the file's kind and the driver; an artifact and options of how to compile.
 pub fn load(model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>, context: &Context) -> Result<Loaded> {
     let busy = spinner(context, "reading the model");
     let loaded = driver::load(&model.model, &model.import()?)?;
@@ -27,11 +30,32 @@ pub fn load(model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>, context:
             let Build { program, reports } = driver::build(&graph, &build.options(targets)?)?;
             Ok(Loaded { program, reports })
         }
-        Model::Program(program) => Ok(Loaded {
-            program: *program,
-            reports: Vec::new(),
-        }),
+        Model::Program(program) => {
+            build.refuse_for_artifact(&model.model)?;
+            Ok(Loaded {
+                program: *program,
+                reports: Vec::new(),
+            })
+        }
     }
+}
+
+/// As [`load`], and the program has the variants for `targets`, in this order, and no others.
+///
+/// # Errors
+/// As [`load`]; `NoVariant` where an artifact has none for a target.
+pub fn load_for(model: &ModelArgs, build: &BuildArgs, targets: &[Target], context: &Context) -> Result<Loaded> {
+    let mut loaded = load(model, build, targets.to_vec(), context)?;
+    // What was just built has these variants.
+    if loaded.reports.is_empty() {
+        let wanted = targets.iter().map(|target| variant(&loaded.program, target));
+        let mut variants: Vec<usize> = wanted.collect::<Result<_>>()?;
+        // Two spellings of a target may be one variant.
+        let mut seen = Vec::new();
+        variants.retain(|v| !seen.contains(v) && (seen.push(*v), true).1);
+        loaded.program = loaded.program.select(&variants);
+    }
+    Ok(loaded)
 }
 
 /// Finds the variant of a program for a target.

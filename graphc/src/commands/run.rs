@@ -121,7 +121,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     for path in &args.inputs {
         given.extend(arrays::read(path)?);
     }
-    let expected = args.expect.as_deref().map(arrays::read).transpose()?;
+    let expected = args.expect.as_deref().map(read_expected).transpose()?;
     let labels = args.labels.as_deref().map(read_labels).transpose()?;
     let outputs = match args.target.filter(|_| args.emulate) {
         Some(target) => emulated(args, target, given, context)?,
@@ -151,6 +151,17 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         ))),
         _ => Ok(()),
     }
+}
+
+fn read_expected(path: &std::path::Path) -> Result<Arrays> {
+    let expected = arrays::read(path)?;
+    if expected.is_empty() {
+        return Err(Error::Arrays {
+            path: path.to_owned(),
+            message: "--expect: it holds no arrays to compare the outputs with".to_owned(),
+        });
+    }
+    Ok(expected)
 }
 
 fn read_labels(path: &std::path::Path) -> Result<Vec<i64>> {
@@ -220,7 +231,7 @@ impl Report {
         );
     }
 
-    /// Compares what is expected and returns how many outputs differ.
+    /// Compares what is expected, which is some array, and returns how many outputs differ.
     fn compare(&mut self, got: &Arrays, want: &Arrays, rtol: f64, atol: f64) -> Result<usize> {
         let mut bad = 0;
         for (name, want) in want {
@@ -255,6 +266,9 @@ impl Report {
                 }
             }
         }
+        for name in got.keys().filter(|name| !want.contains_key(*name)) {
+            self.text += &format!("{name}: not compared: --expect holds no array of this name\n");
+        }
         Ok(bad)
     }
 
@@ -262,6 +276,9 @@ impl Report {
         let Some((name, scores)) = outputs.first() else {
             return Err(Error::Config("--labels: the model has no outputs".to_owned()));
         };
+        if labels.is_empty() {
+            return Err(Error::Config("--labels: there are no labels to score".to_owned()));
+        }
         let classes = scores.shape.last().copied().unwrap_or(0);
         if classes == 0 || scores.elements() / classes != labels.len() {
             return Err(Error::Config(format!(

@@ -54,7 +54,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     for path in &args.inputs {
         given.extend(arrays::read(path)?);
     }
-    let (mut text, mut values, mut bad) = (String::new(), Vec::new(), 0);
+    let (mut text, mut values, mut bad, mut idle) = (String::new(), Vec::new(), 0, Vec::new());
     for target in args::targets(&args.target)? {
         let mut program = load::load(&args.model, &args.build, vec![target], context)?.program;
         let variant = load::variant(&program, &target)?;
@@ -74,6 +74,9 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
             }
         };
         busy.finish_and_clear();
+        if outcome.verdicts.is_empty() {
+            idle.push(target.to_string());
+        }
         bad += outcome.verdicts.iter().filter(|v| !v.is_within()).count();
         text += &report(&target.to_string(), &outcome);
         values.push(json!({
@@ -89,6 +92,13 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     if bad > 0 {
         return Err(Error::Mismatch(format!(
             "{bad} kernels differ from the reference evaluator"
+        )));
+    }
+    if !idle.is_empty() {
+        return Err(Error::Config(format!(
+            "no kernel was checked for {}: raise --limit, make the model smaller with --size, or check a part of each kernel with \
+             --sample",
+            idle.join(", ")
         )));
     }
     Ok(())

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
+use ir::dim::DimError;
 use ir::plan::Place;
 use ir::program::Variant;
 use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
@@ -71,11 +72,12 @@ pub struct Stages {
 /// Compiles a graph for every target of the options.
 ///
 /// # Errors
-/// No target, or what [`passes`] and [`codegen_hip`] report.
+/// No target, a tensor beyond what can be addressed at the sizes' hints, or what [`passes`] and [`codegen_hip`] report.
 pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
     if options.targets.is_empty() {
         return Err(Error::Config("no target was given".to_owned()));
     }
+    check_sizes(graph)?;
     let mut merged = Constants::default();
     let (mut variants, mut reports) = (Vec::new(), Vec::new());
     for target in &options.targets {
@@ -111,6 +113,34 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
         constants: merged.table,
     };
     Ok(Build { program, reports })
+}
+
+/// Costs and the planned peak are computed at the sizes' hints: there the bytes of every tensor must be a number, with room for
+/// sums of some.
+fn check_sizes(graph: &Graph) -> Result<()> {
+    const MOST: i64 = 1 << 56;
+    let hints = ir::dim::hints(graph.symbols());
+    for node in graph.nodes().values() {
+        for ty in &node.results {
+            let reason = match ty.bytes().eval(&hints) {
+                Ok(bytes) if bytes <= MOST => continue,
+                Ok(bytes) => format!("{bytes} bytes"),
+                Err(DimError::Overflow(dim)) => format!("{dim} bytes, which does not fit 64 bits"),
+                // Others may be right at other sizes.
+                Err(_) => continue,
+            };
+            let sizes: Vec<String> = hints.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
+            return Err(Error::Config(format!(
+                "{}: a tensor of type {ty} would be {reason}; give smaller sizes{}",
+                node.origin,
+                match sizes.is_empty() {
+                    true => String::new(),
+                    false => format!(" (now {})", sizes.join(", ")),
+                }
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl VariantReport {

@@ -16,6 +16,7 @@ pub use disassembler::{disassembler, serve};
 pub use run::{Emulator, Launched, Options, Outcome};
 pub use sample::check_samples;
 
+use ir::kernel::LaunchError;
 use ir::plan::StepId;
 
 /// Why a plan could not be emulated.
@@ -33,14 +34,14 @@ pub enum EmulateError {
     /// A code object could not be loaded or decoded.
     #[error("kernel {kernel}: {error}")]
     Load { kernel: String, error: emu::LoadError },
-    /// A kernel's grid could not be computed.
+    /// A kernel's grid could not be computed, or is more than one launch can be.
     #[error(transparent)]
-    Grid(#[from] ir::kernel::LaunchError),
+    Grid(#[from] LaunchError),
     /// A launch was refused or faulted.
     #[error("step {step}: {error}")]
     Launch { step: StepId, error: emu::LaunchError },
     /// Device memory is too small, or a copy does not fit.
-    #[error("buffer {buffer}: {error}")]
+    #[error("buffer {buffer}: {error}{}", way_out(.error))]
     Memory { buffer: String, error: emu::MemoryError },
     /// The inputs do not fit the plan.
     #[error("input {input:?}: {reason}")]
@@ -89,8 +90,25 @@ impl EmulateError {
             | EmulateError::LibraryCall { .. }
             | EmulateError::Input { .. }
             | EmulateError::Bind(_)
-            | EmulateError::Sizes(_) => 2,
+            | EmulateError::Sizes(_)
+            | EmulateError::Memory {
+                error: emu::MemoryError::OutOfMemory { .. },
+                ..
+            }
+            | EmulateError::Grid(LaunchError::Grid { .. }) => 2,
+            EmulateError::Size(error) | EmulateError::Grid(LaunchError::Size { error, .. }) => {
+                crate::error::of_size(error)
+            }
             _ => 1,
         }
+    }
+}
+
+fn way_out(error: &emu::MemoryError) -> &'static str {
+    match error {
+        emu::MemoryError::OutOfMemory { .. } => {
+            "; give smaller inputs or sizes (--size), or check each kernel alone with `graphc verify --emulate --sample N`"
+        }
+        _ => "",
     }
 }

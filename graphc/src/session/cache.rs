@@ -1,5 +1,6 @@
 //! Sessions of graphs that were compiled before.
 
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indexmap::IndexMap;
@@ -75,15 +76,20 @@ impl SessionCache {
 
     fn slot(&self, key: GraphKey) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, _, slot)) = slots.get_full(&key) {
-            let slot = slot.clone();
-            let last = slots.len() - 1;
-            slots.move_index(at, last);
-            return slot;
-        }
-        while slots.len() >= self.capacity {
-            slots.shift_remove_index(0);
-        }
-        slots.entry(key).or_default().clone()
+        recent(&mut slots, key, self.capacity)
     }
+}
+
+/// Returns what a key has in a map in order of last use, or puts a new value there: the one not used for longest goes.
+pub(super) fn recent<K: Hash + Eq, V: Clone + Default>(slots: &mut IndexMap<K, V>, key: K, capacity: usize) -> V {
+    if let Some((at, _, slot)) = slots.get_full(&key) {
+        let slot = slot.clone();
+        let last = slots.len() - 1;
+        slots.move_index(at, last);
+        return slot;
+    }
+    while slots.len() >= capacity.max(1) {
+        slots.shift_remove_index(0);
+    }
+    slots.entry(key).or_default().clone()
 }

@@ -8,6 +8,7 @@ use frontend::tensor::{InputSpec, Tensor, build_graph_with};
 use indexmap::IndexMap;
 use ir::{DType, Dim, HostTensor, Shape};
 
+use super::cache::recent;
 use super::{Session, SessionOptions};
 use crate::error::{Error, Result};
 
@@ -32,6 +33,7 @@ pub fn jit<const N: usize, O: JitOutput>(f: impl Fn([Tensor; N]) -> O + Send + S
         f: Box::new(f),
         options: SessionOptions::default(),
         dynamic: Vec::new(),
+        capacity: PROGRAMS,
         programs: Mutex::default(),
         traces: AtomicU64::new(0),
         compiles: AtomicU64::new(0),
@@ -39,12 +41,18 @@ pub fn jit<const N: usize, O: JitOutput>(f: impl Fn([Tensor; N]) -> O + Send + S
     }
 }
 
-/// A function of `N` tensors, compiled once for each signature: see [`jit`]. Several threads may call it at once.
+/// Programs kept by each [`Jit`].
+const PROGRAMS: usize = 128;
+
+/// A function of `N` tensors, compiled once for each signature: see [`jit`]. Several threads may call it at once. The 128
+/// signatures used last keep their programs; [`Jit::capacity`] sets another number.
 pub struct Jit<const N: usize, O> {
     f: Box<dyn Fn([Tensor; N]) -> O + Send + Sync>,
     options: SessionOptions,
     dynamic: Vec<Dynamic>,
-    programs: Mutex<IndexMap<Signature, Slot>>,
+    capacity: usize,
+    /// In order of last use.
+    pub(super) programs: Mutex<IndexMap<Signature, Slot>>,
     traces: AtomicU64,
     compiles: AtomicU64,
     runs: AtomicU64,
@@ -115,6 +123,13 @@ impl<const N: usize, O: JitOutput> Jit<N, O> {
         self
     }
 
+    /// Sets how many signatures keep their programs, at least one; the one not used for longest goes when there are more.
+    #[must_use]
+    pub fn capacity(mut self, programs: usize) -> Jit<N, O> {
+        self.capacity = programs.max(1);
+        self
+    }
+
     /// Runs the function; the first call with a new signature compiles.
     ///
     /// # Errors
@@ -151,10 +166,7 @@ impl<const N: usize, O: JitOutput> Jit<N, O> {
 
     fn session(&self, arguments: [&HostTensor; N]) -> Result<Session> {
         let signature = self.signature(arguments)?;
-        let slot = {
-            let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-            programs.entry(signature).or_default().clone()
-        };
+        let slot = self.slot(signature);
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = &*slot {
             return Ok(session.clone());
@@ -169,6 +181,11 @@ impl<const N: usize, O: JitOutput> Jit<N, O> {
         let session = Session::compile(graph, &self.options)?;
         *slot = Some(session.clone());
         Ok(session)
+    }
+
+    fn slot(&self, signature: Signature) -> Slot {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        recent(&mut programs, signature, self.capacity)
     }
 
     fn signature(&self, arguments: [&HostTensor; N]) -> Result<Signature> {

@@ -115,6 +115,18 @@ fn a_jit_compiles_once_a_signature() {
 }
 
 #[test]
+fn a_jit_keeps_the_programs_used_last() {
+    let f = jit(|[x]: [Tensor; 1]| x + 1.0).capacity(2);
+    let call = |n: usize| drop(f.call([&host(&vec![0.0; n], &[n])]).unwrap());
+    for n in [1, 2, 1, 3, 1, 2] {
+        call(n);
+    }
+    // 1, 2 and 3 once, and 2 again, which 3 had put out.
+    assert_eq!(f.stats().compiles, 4);
+    assert_eq!(f.programs.lock().unwrap().len(), 2);
+}
+
+#[test]
 fn threads_that_call_a_jit_at_once_wait_for_one_compilation() {
     let f = jit(|[x]: [Tensor; 1]| [x.relu(), -&x]);
     thread::scope(|s| {

@@ -2,6 +2,7 @@
 
 mod counters;
 mod place;
+mod refusals;
 
 use std::path::Path;
 use std::process::Command;

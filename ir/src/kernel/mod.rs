@@ -417,7 +417,7 @@ impl Kernel {
                 Ok(n.saturating_mul(self.axes[*a].extent.eval(bindings).map_err(size)?))
             })
         };
-        let ceil = |a: i64, b: i64| (a + b - 1) / b;
+        let ceil = |a: i64, b: i64| a / b + i64::from(a % b > 0);
         let (x, z, block) = match (&self.mapping, &self.body) {
             (Mapping::Host, _) => (0, 1, 0),
             (Mapping::Threads { block, vector }, _) => {
@@ -451,7 +451,7 @@ impl Kernel {
                 Body::Contract(c),
             ) => {
                 let (m, n) = (extent(&c.m)?, extent(&c.n)?);
-                let tiles = ceil(m, i64::from(*block_m)) * ceil(n, i64::from(*block_n));
+                let tiles = ceil(m, i64::from(*block_m)).saturating_mul(ceil(n, i64::from(*block_n)));
                 (tiles, extent(&c.batch)?, (block_m / thread_m) * (block_n / thread_n))
             }
             (Mapping::Flash { block_q, block, .. }, Body::Attention(a)) => {

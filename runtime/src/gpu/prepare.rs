@@ -2,9 +2,10 @@
 //!
 //! Addresses in the arena and in staging memory are offsets here, since each run context has its own.
 
-use ir::dim::Bindings;
+use ir::dim::{Bindings, DimError};
 use ir::entity::Table;
 use ir::graph::ConstId;
+use ir::kernel::LaunchError;
 use ir::plan::arena::{self, ALIGNMENT, Placement};
 use ir::plan::{BufferId, KernelId, LaneId, Place, Plan, StepId, Work};
 
@@ -125,9 +126,7 @@ pub(super) fn prepare(
             Work::Launch { kernel: k, args } => {
                 let kernel = &plan.kernels[*k];
                 check_arguments(plan, kernel, args, &placement, bindings)?;
-                let size = kernel
-                    .launch_size(bindings)
-                    .map_err(|error| damaged(error.to_string()))?;
+                let size = kernel.launch_size(bindings).map_err(of_launch)?;
                 let work = if size.grid.contains(&0) || size.block == 0 {
                     Enqueue::Nothing
                 } else {
@@ -234,6 +233,17 @@ pub(super) fn prepare(
         outputs,
         staging,
     })
+}
+
+/// Grids follow from the inputs' sizes; only a size that nothing binds is the program's fault.
+fn of_launch(error: LaunchError) -> RuntimeError {
+    match error {
+        LaunchError::Size {
+            error: DimError::Unbound(_),
+            ..
+        } => damaged(error.to_string()),
+        LaunchError::Size { .. } | LaunchError::Grid { .. } => RuntimeError::TooLarge(error),
+    }
 }
 
 fn damaged(what: String) -> RuntimeError {
