@@ -35,10 +35,10 @@ pub const PASS: Pass = Pass {
                 {
                     batch_norm(&mut builder, id, epsilon.as_f64(), *layout)?.map(|v| (v, "batch_norm_into_conv"))
                 }
-                Op::Elementwise(Elementwise::Binary(op @ (BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul))) => {
-                    channel_constant(&mut builder, id, *op, &single)?
-                        .map(|v| (v, "channel_constant_into_conv"))
-                        .filter(|_| context.options.enabled("channel_constant_into_conv"))
+                Op::Elementwise(Elementwise::Binary(op @ (BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul)))
+                    if context.options.enabled("channel_constant_into_conv") =>
+                {
+                    channel_constant(&mut builder, id, *op, &single)?.map(|v| (v, "channel_constant_into_conv"))
                 }
                 _ => None,
             };
@@ -133,8 +133,13 @@ impl Found {
     fn channels(&self) -> usize {
         match &self.conv.transposed {
             None => self.filter.shape[0],
-            Some(_) => self.filter.shape[1] * self.conv.groups as usize,
+            Some(_) => self.filter.shape[self.channel_axis()] * self.conv.groups as usize,
         }
+    }
+
+    /// The filter's axis of the channels that are not its first axis.
+    fn channel_axis(&self) -> usize {
+        self.conv.layout.channel_axis(self.filter.shape.len())
     }
 
     /// Multiplies output channels by `a` and adds `c`.
@@ -142,14 +147,14 @@ impl Found {
         let channels = self.channels();
         let filter = match a {
             None => self.filter.clone(),
+            // Infinity times the filter's zeros is NaN, times their sum it need not be.
+            Some(a) if a.iter().any(|v| !v.is_finite()) => return Ok(None),
             Some(a) => {
                 let mut shape = vec![1usize; self.filter.shape.len()];
                 match &self.conv.transposed {
                     None => shape[0] = channels,
-                    // `[I, O/g, k…]`: one channel scale for all inputs only without groups.
-                    Some(_) if self.conv.groups == 1 && self.conv.layout == Layout::ChannelsFirst => {
-                        shape[1] = channels;
-                    }
+                    // `[I, O/g, k…]` or `[I, k…, O/g]`: one channel scale for all inputs only without groups.
+                    Some(_) if self.conv.groups == 1 => shape[self.channel_axis()] = channels,
                     Some(_) => return Ok(None),
                 }
                 let Some(a) = HostTensor::from_f32(shape, a).ok() else {

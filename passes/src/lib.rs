@@ -35,6 +35,8 @@ pub mod simplify;
 mod testing;
 #[cfg(test)]
 mod testing_egraph;
+#[cfg(test)]
+mod testing_exact;
 
 pub use error::{PassError, PassFault};
 pub use fuse::{Barrier, FusedEdge, Fusion, FusionReport, ScheduleOptions, UnfusedEdge};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::options::OptLevel;
-use crate::{egraph, fold, pipeline, simplify};
+use crate::{egraph, fold, layout, pipeline, simplify};
 
 /// Rules that a pass asks for by name rather than keeping in a table.
 const IN_PASSES: &[&str] = &[
@@ -58,6 +58,7 @@ pub fn rules() -> Vec<&'static str> {
     let mut names: Vec<&'static str> = simplify::rules().map(|r| r.name).collect();
     names.push(fold::RULE.name);
     names.extend(egraph::rules::names());
+    names.extend(layout::names());
     names.extend(IN_PASSES);
     names.sort_unstable();
     names.dedup();

@@ -18,6 +18,7 @@ use ir::{ConstId, DType, Graph, HostTensor, NodeId, Op, Origin, TensorType, Valu
 use smallvec::SmallVec;
 
 use crate::error::PassFault;
+use crate::options::OptimizeOptions;
 use crate::report::Fired;
 
 /// A directional rule: given an op and its (new) operands, the value to use in its place.
@@ -48,6 +49,7 @@ pub struct Builder<'a> {
     /// The origin given to emitted nodes.
     pub origin: Origin,
     rules: Vec<Rule>,
+    computed_in: Option<DType>,
     depth: u32,
     pass: &'static str,
     fired: Vec<Fired>,
@@ -74,6 +76,7 @@ impl<'a> Builder<'a> {
             constants: HashMap::new(),
             origin: Origin::Unknown,
             rules: Vec::new(),
+            computed_in: None,
             depth: 0,
             pass,
             fired: Vec::new(),
@@ -81,10 +84,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Offers every emitted op to `rules`, in order.
-    pub fn with_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+    /// Offers every emitted op to `rules`, in order; they can ask for the type that the options have f32 computed in.
+    pub fn with_rules(mut self, rules: impl IntoIterator<Item = Rule>, options: &OptimizeOptions) -> Self {
         self.rules = rules.into_iter().collect();
+        self.computed_in = options.dtype;
         self
+    }
+
+    /// Returns the type that f32 numbers will be rounded to, where it is another one.
+    pub fn computed_in(&self) -> Option<DType> {
+        self.computed_in
     }
 
     /// Returns the graph as built so far.

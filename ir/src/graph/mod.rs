@@ -4,8 +4,8 @@
 //! removed; a pass builds a new graph from an old one (see `passes::rewrite`). Node ids therefore differ between stages;
 //! what stays is the [`Origin`].
 //!
-//! Invariant: at [`Stage::Core`] there are no composites but those in [`Graph::core_composites`]'s answer, and `Call`
-//! appears only there.
+//! Invariant: at [`Stage::Core`] there are no composites but those that kernels take whole (`passes::Keep` says which), and
+//! `Call` appears only there.
 
 pub mod build;
 pub mod dot;

@@ -3,14 +3,21 @@
 //! Exporters spell masks and positions by tensors of indices: `Range`, `Expand`, `GatherND`, `CumSum`, comparisons. Most of
 //! them are affine in the position of the element, or a comparison of two that are: `mask[b, 0, s, t] = (t <= s)`. This
 //! analysis finds those, in one forward walk, so that the causal mask is seen as such and index arithmetic folds away.
+//!
+//! A fact is a statement about integers that never wrap. Element types do, so a function is kept only where all its values
+//! fit the element type of its tensor: arithmetic that stays inside its type is arithmetic of integers.
 
 use ir::dim::Symbols;
 use ir::entity::Entity;
+use ir::graph::eval::scalar::int_range;
 use ir::op::{BinaryOp, Elementwise, Gather, ReduceOp, UnaryOp, View};
 use ir::{DType, Dim, Graph, NodeId, Op, Shape, Value};
 
 /// Constants of up to this many elements are fitted.
 const FIT_ELEMENTS: usize = 1 << 14;
+/// Sizes that the model leaves open count as up to this when 64-bit positions are checked: what is larger than 2^63 for
+/// these has a number in it that makes it so, not a size.
+const OPEN_SIZE: i64 = 1 << 20;
 
 /// `constant + Σ coefficients[axis] · position[axis]`. Axes of size 1 have coefficient 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,19 +82,47 @@ pub enum Fact {
 /// Facts of all nodes' first results.
 pub struct Facts {
     facts: Vec<Option<Fact>>,
+    /// The graph's symbols, each with a largest size.
+    closed: Symbols,
 }
 
 impl Facts {
     /// Analyses a graph.
     pub fn of(graph: &Graph) -> Facts {
-        let mut facts = Facts { facts: Vec::new() };
+        let mut closed = graph.symbols().clone();
+        for info in closed.values_mut() {
+            info.max = info.max.or(Some(OPEN_SIZE.max(info.min)));
+        }
+        let mut facts = Facts {
+            facts: Vec::new(),
+            closed,
+        };
         for id in graph.nodes().keys() {
             let fact = facts
                 .transfer(graph, id)
-                .map(|f| normal(f, &graph.node(id).results[0].shape));
+                .map(|f| normal(f, &graph.node(id).results[0].shape))
+                .filter(|f| match f {
+                    Fact::Affine(a) => {
+                        let ty = &graph.node(id).results[0];
+                        facts.fits(a, ty.dtype, &ty.shape, graph.symbols())
+                    }
+                    Fact::Bool(_) | Fact::AtLeastZero(_) => true,
+                });
             facts.facts.push(fact);
         }
         facts
+    }
+
+    /// Says whether a function never leaves the element type of a tensor, so that nothing wraps.
+    fn fits(&self, a: &Affine, dtype: DType, shape: &Shape, symbols: &Symbols) -> bool {
+        let (least, most) = int_range(dtype);
+        // Sizes saturate at the ends of 64 bits: what is there may have been beyond them.
+        let exact = |v: i64| v > i64::MIN && v < i64::MAX;
+        let inside = |(low, high): (Option<i64>, Option<i64>)| {
+            low.is_some_and(|v| v >= least && exact(v)) && high.is_some_and(|v| v <= most && exact(v))
+        };
+        a.coefficients.iter().filter_map(Dim::as_const).all(exact)
+            && (inside(a.bounds(shape, symbols)) || dtype == DType::I64 && inside(a.bounds(shape, &self.closed)))
     }
 
     /// Returns what is known of a value.
@@ -125,8 +160,8 @@ impl Facts {
             Op::Elementwise(Elementwise::Cast(to)) => match (operand(0)?, *to) {
                 (Fact::Bool(b), DType::Bool) => Some(Fact::Bool(*b)),
                 (Fact::Bool(b), _) => Some(affine(zeros(), Dim::from(i64::from(*b)))),
-                (f @ Fact::Affine(_), DType::I64 | DType::I32) => Some(f.clone()),
                 (Fact::Affine(a), DType::Bool) => a.as_uniform()?.as_const().map(|v| Fact::Bool(v != 0)),
+                (f @ Fact::Affine(_), to) if to.is_int() => Some(f.clone()),
                 (f @ Fact::AtLeastZero(_), DType::Bool) => Some(f.clone()),
                 _ => None,
             },
@@ -139,10 +174,12 @@ impl Facts {
             Op::Elementwise(Elementwise::Binary(op)) => {
                 let symbols = graph.symbols();
                 let shape = &ty.shape;
+                // Comparing does not wrap, whatever the operands' type, but here their difference is looked at.
                 let boolean = |a: Affine| match a.bounds(shape, symbols) {
-                    (Some(low), _) if low >= 0 => Fact::Bool(true),
-                    (_, Some(high)) if high < 0 => Fact::Bool(false),
-                    _ => Fact::AtLeastZero(a),
+                    _ if !self.fits(&a, DType::I64, shape, symbols) => None,
+                    (Some(low), _) if low >= 0 => Some(Fact::Bool(true)),
+                    (_, Some(high)) if high < 0 => Some(Fact::Bool(false)),
+                    _ => Some(Fact::AtLeastZero(a)),
                 };
                 match (op, aligned(0), aligned(1)) {
                     (BinaryOp::And, Some(Fact::Bool(true)), other) | (BinaryOp::And, other, Some(Fact::Bool(true))) => {
@@ -165,10 +202,10 @@ impl Facts {
                             (_, Some(k)) => Some(Fact::Affine(a.scale(k))),
                             _ => None,
                         },
-                        BinaryOp::Ge => Some(boolean(a.combine(&b, -1))),
-                        BinaryOp::Le => Some(boolean(b.combine(&a, -1))),
-                        BinaryOp::Gt => Some(boolean(minus_one(a.combine(&b, -1)))),
-                        BinaryOp::Lt => Some(boolean(minus_one(b.combine(&a, -1)))),
+                        BinaryOp::Ge => boolean(a.combine(&b, -1)),
+                        BinaryOp::Le => boolean(b.combine(&a, -1)),
+                        BinaryOp::Gt => boolean(minus_one(a.combine(&b, -1))),
+                        BinaryOp::Lt => boolean(minus_one(b.combine(&a, -1))),
                         BinaryOp::Eq | BinaryOp::Ne => {
                             let difference = a.combine(&b, -1).as_uniform()?.as_const()?;
                             Some(Fact::Bool((difference == 0) == (*op == BinaryOp::Eq)))
@@ -530,18 +567,19 @@ fn fit(graph: &Graph, value: Value) -> Option<Fact> {
         .zip(&strides)
         .map(|(size, stride)| {
             if *size > 1 {
-                values[*stride].wrapping_sub(values[0])
+                values[*stride].checked_sub(values[0])
             } else {
-                0
+                Some(0)
             }
         })
-        .collect();
+        .collect::<Option<_>>()?;
     let fits = values.iter().enumerate().all(|(flat, v)| {
-        let mut expected = values[0];
+        let mut expected = Some(values[0]);
         for ((size, stride), c) in tensor.shape.iter().zip(&strides).zip(&coefficients) {
-            expected = expected.wrapping_add(c.wrapping_mul((flat / stride % size) as i64));
+            let step = c.checked_mul((flat / stride % size) as i64);
+            expected = expected.zip(step).and_then(|(e, s)| e.checked_add(s));
         }
-        expected == *v
+        expected == Some(*v)
     });
     fits.then(|| affine(coefficients.into_iter().map(Dim::from).collect(), Dim::from(values[0])))
 }

@@ -2,6 +2,7 @@
 
 pub mod index;
 
+use ir::graph::eval::scalar::cast;
 use ir::op::{Elementwise, View};
 use ir::types::Scalar;
 use ir::{DType, Graph, Op, Value};
@@ -17,7 +18,7 @@ pub fn known_scalar(graph: &Graph, value: Value) -> Option<Scalar> {
             Op::Constant(_) => {
                 let mut scalar = graph.as_scalar(value)?;
                 for to in casts.iter().rev() {
-                    scalar = cast_scalar(scalar, *to);
+                    scalar = cast(*to, scalar);
                 }
                 return Some(scalar);
             }
@@ -32,18 +33,6 @@ pub fn known_scalar(graph: &Graph, value: Value) -> Option<Scalar> {
         }
     }
     None
-}
-
-/// Converts a number as `Cast` does.
-pub fn cast_scalar(scalar: Scalar, to: DType) -> Scalar {
-    match to {
-        DType::Bool => Scalar::Bool(scalar.as_bool()),
-        d if d.is_int() => {
-            let bytes = ir::convert::encode_i64(d, &[scalar.as_i64()]);
-            Scalar::Int(ir::convert::decode_i64(d, &bytes, 1)[0])
-        }
-        d => Scalar::Float(ir::convert::round_to(d, scalar.as_f64())),
-    }
 }
 
 /// Returns how often each node's results are read, outputs included.

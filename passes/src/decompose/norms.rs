@@ -1,6 +1,6 @@
 //! Normalisations.
 
-use ir::op::{BinaryOp, Layout, PadMode, ReduceOp, UnaryOp, View};
+use ir::op::{BinaryOp, Layout, PadMode, Pool, PoolKind, ReduceOp, UnaryOp, View, Window};
 use ir::types::Scalar;
 use ir::{Dim, Op, Shape, Value};
 
@@ -105,7 +105,11 @@ pub(super) fn group_norm(b: &mut Builder<'_>, x: &[Value], groups: i64, epsilon:
     cast(b, y, ty.dtype)
 }
 
-/// `x / (bias + α/size · Σ x²)^β`: the sum over a window of channels is a sum of shifted slices of the padded square.
+/// Windows of channels up to this are a sum of slices, which moves along with its readers' layout; larger ones are pooled,
+/// so that a model's number does not decide how many nodes there are.
+const MAX_SLICES: i64 = 16;
+
+/// `x / (bias + α/size · Σ x²)^β`, the sum over a window of channels.
 pub(super) fn local_response_norm(
     b: &mut Builder<'_>,
     x: Value,
@@ -117,7 +121,28 @@ pub(super) fn local_response_norm(
     let ty = b.ty(x).clone();
     let wide_x = cast(b, x, wide(ty.dtype))?;
     let square = binary(b, BinaryOp::Mul, wide_x, wide_x)?;
+    // Of a window beyond all channels on a side, what is there is left out: only zeros.
+    let reach = ty.shape[1]
+        .as_const()
+        .map_or(i64::MAX, |channels| (channels - 1).max(0));
     let before = (size - 1) / 2;
+    let (low, high) = (before.min(reach), (size - 1 - before).min(reach));
+    let taken = low + high + 1;
+    let (sum, terms) = if taken <= MAX_SLICES {
+        (sum_of_slices(b, square, low, high)?, size as f64)
+    } else {
+        (mean_of_window(b, square, low, high)?, size as f64 / taken as f64)
+    };
+    let scaled = with_scalar(b, BinaryOp::Mul, sum, alpha / terms)?;
+    let base = with_scalar(b, BinaryOp::Add, scaled, bias)?;
+    let factor = with_scalar(b, BinaryOp::Pow, base, -beta)?;
+    let y = binary(b, BinaryOp::Mul, wide_x, factor)?;
+    cast(b, y, ty.dtype)
+}
+
+/// Sums each channel with `low` before it and `high` behind it, as shifted slices of the padded tensor.
+fn sum_of_slices(b: &mut Builder<'_>, x: Value, low: i64, high: i64) -> Answer {
+    let ty = b.ty(x).clone();
     let along = |n: i64| {
         let mut dims = vec![Dim::from(0); ty.rank()];
         dims[1] = Dim::from(n);
@@ -125,31 +150,46 @@ pub(super) fn local_response_norm(
     };
     let padded = b.emit(
         Op::View(View::Pad {
-            low: along(before),
-            high: along(size - 1 - before),
+            low: along(low),
+            high: along(high),
             mode: PadMode::Constant(Scalar::Float(0.0)),
         }),
-        &[square],
+        &[x],
     )?;
-    let mut sum = None;
-    for shift in 0..size {
-        let part = b.emit(
-            Op::View(View::Slice {
-                starts: along(shift),
-                sizes: ty.shape.0.clone(),
-                steps: vec![1; ty.rank()],
-            }),
-            &[padded],
-        )?;
-        sum = Some(match sum {
-            None => part,
-            Some(sum) => binary(b, BinaryOp::Add, sum, part)?,
-        });
+    let slice = |b: &mut Builder<'_>, shift: i64| {
+        let view = View::Slice {
+            starts: along(shift),
+            sizes: ty.shape.0.clone(),
+            steps: vec![1; ty.rank()],
+        };
+        b.emit(Op::View(view), &[padded])
+    };
+    let mut sum = slice(b, 0)?;
+    for shift in 1..=low + high {
+        let part = slice(b, shift)?;
+        sum = binary(b, BinaryOp::Add, sum, part)?;
     }
-    let Some(sum) = sum else { return Ok(x) };
-    let scaled = with_scalar(b, BinaryOp::Mul, sum, alpha / size as f64)?;
-    let base = with_scalar(b, BinaryOp::Add, scaled, bias)?;
-    let factor = with_scalar(b, BinaryOp::Pow, base, -beta)?;
-    let y = binary(b, BinaryOp::Mul, wide_x, factor)?;
-    cast(b, y, ty.dtype)
+    Ok(sum)
+}
+
+/// The mean of each channel with `low` before it and `high` behind it (zeros beyond the ends count): an average pooling
+/// whose one spatial axis is the channels, and whose channels are all that follows.
+fn mean_of_window(b: &mut Builder<'_>, x: Value, low: i64, high: i64) -> Answer {
+    let shape = b.ty(x).shape.clone();
+    let rest: Dim = shape[2..].iter().cloned().product();
+    let rows = as_shape(b, x, &Shape(vec![shape[0].clone(), shape[1].clone(), rest]))?;
+    let pool = Pool {
+        kind: PoolKind::Average { count_padding: true },
+        size: vec![low + high + 1],
+        window: Window {
+            strides: vec![1],
+            pad_low: vec![low],
+            pad_high: vec![high],
+            dilations: vec![1],
+        },
+        ceil: false,
+        layout: Layout::ChannelsLast,
+    };
+    let mean = b.emit(Op::Pool(pool), &[rows])?;
+    as_shape(b, mean, &shape)
 }

@@ -113,7 +113,7 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
     let libraries = options.libraries && context.target.libraries;
     let mut builder = Builder::new(graph, stage.name);
     if stage.recognizes {
-        builder = builder.with_rules(crate::simplify::enabled(options));
+        builder = builder.with_rules(crate::simplify::enabled(options), options);
     }
     let chooser = Chooser {
         rules: match stage.recognizes {

@@ -25,7 +25,7 @@ pub const PASS: Pass = Pass {
     name: "fold",
     run: |graph, context| {
         let rules = with_simplify(context.options);
-        let mut builder = Builder::new(graph, "fold").with_rules(rules);
+        let mut builder = Builder::new(graph, "fold").with_rules(rules, context.options);
         builder.copy_rest()?;
         Ok(builder.finish(&mut context.fired))
     },

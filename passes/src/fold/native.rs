@@ -190,14 +190,29 @@ pub fn binary(op: BinaryOp, a: &HostTensor, b: &HostTensor) -> Option<HostTensor
 
 /// Rounds f32 to a half type; `None` for other types.
 pub fn round_f32(t: &HostTensor, to: DType) -> Option<HostTensor> {
+    match to {
+        DType::F16 => narrow(t, to, |v| f16::from_f32(v).to_le_bytes()),
+        DType::BF16 => narrow(t, to, |v| bf16::from_f32(v).to_le_bytes()),
+        _ => None,
+    }
+}
+
+/// Rounds f32 to a half type, finite numbers beyond its range to its largest; `None` for other types.
+pub fn saturate_f32(t: &HostTensor, to: DType) -> Option<HostTensor> {
+    fn clamp(v: f32, largest: f32) -> f32 {
+        if v.is_finite() { v.clamp(-largest, largest) } else { v }
+    }
+    match to {
+        DType::F16 => narrow(t, to, |v| f16::from_f32(clamp(v, f16::MAX.to_f32())).to_le_bytes()),
+        DType::BF16 => narrow(t, to, |v| bf16::from_f32(clamp(v, bf16::MAX.to_f32())).to_le_bytes()),
+        _ => None,
+    }
+}
+
+fn narrow(t: &HostTensor, to: DType, round: fn(f32) -> [u8; 2]) -> Option<HostTensor> {
     if t.dtype != DType::F32 {
         return None;
     }
-    let round: fn(f32) -> [u8; 2] = match to {
-        DType::F16 => |v| f16::from_f32(v).to_le_bytes(),
-        DType::BF16 => |v| bf16::from_f32(v).to_le_bytes(),
-        _ => return None,
-    };
     let source = t.bytes.as_chunks::<4>().0;
     let mut out = vec![0u8; source.len() * 2];
     out.par_chunks_mut(PIECE * 2)

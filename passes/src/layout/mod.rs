@@ -19,6 +19,14 @@ use crate::error::PassFault;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
 
+const CONV: &str = "conv_channels_last";
+const POOL: &str = "pool_channels_last";
+
+/// Returns the names of the rules of this pass.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    [CONV, POOL].into_iter().chain(sink::RULES.iter().map(|r| r.name))
+}
+
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "layout",
@@ -26,24 +34,24 @@ pub const PASS: Pass = Pass {
         if !context.target.channels_last || !wants(graph) {
             return Ok(graph.clone());
         }
-        let rules = crate::fold::with_simplify(context.options)
-            .into_iter()
-            .chain(sink::RULES.iter().copied());
-        let mut b = Builder::new(graph, "layout").with_rules(rules);
+        let options = context.options;
+        let sink = sink::RULES.iter().copied().filter(|r| options.enabled(r.name));
+        let rules = crate::fold::with_simplify(options).into_iter().chain(sink);
+        let mut b = Builder::new(graph, "layout").with_rules(rules, options);
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
             let operands = |b: &Builder<'_>| node.operands.iter().map(|v| b.value(*v)).collect::<Vec<_>>();
             match &node.op {
-                Op::Conv(conv) if conv.layout == Layout::ChannelsFirst => {
+                Op::Conv(conv) if conv.layout == Layout::ChannelsFirst && options.enabled(CONV) => {
                     let x = operands(&b);
                     let value = convolution(&mut b, conv, &x)?;
-                    b.note("conv_channels_last", vec![node.origin.clone()], None, None);
+                    b.note(CONV, vec![node.origin.clone()], None, None);
                     b.set(id, value);
                 }
-                Op::Pool(pool) if pool.layout == Layout::ChannelsFirst => {
+                Op::Pool(pool) if pool.layout == Layout::ChannelsFirst && options.enabled(POOL) => {
                     let x = operands(&b);
                     let value = pooling(&mut b, pool, x[0])?;
-                    b.note("pool_channels_last", vec![node.origin.clone()], None, None);
+                    b.note(POOL, vec![node.origin.clone()], None, None);
                     b.set(id, value);
                 }
                 _ => b.copy(id)?,

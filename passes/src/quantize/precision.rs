@@ -6,7 +6,7 @@
 //! beyond the type's range become its largest number, so that a mask of `-3.4e38` does not become an infinity.
 
 use ir::entity::Entity;
-use ir::op::Elementwise;
+use ir::op::{Elementwise, View};
 use ir::{DType, HostTensor, Op, Value};
 
 use crate::error::PassFault;
@@ -76,31 +76,19 @@ pub const PASS: Pass = Pass {
     required: true,
 };
 
+/// The value in the half type: constants and broadcast numbers are rounded here, keeping finite ones finite.
 fn lower(b: &mut Builder<'_>, value: Value, to: DType) -> Result<Value, PassFault> {
-    let constant = match b.as_constant(value) {
-        Some(t) if t.elements() <= 1 << 10 => saturated(t, to),
-        Some(t) => native::round_f32(t, to),
-        None => None,
-    };
-    match constant {
-        Some(t) => Ok(b.constant(t)),
-        None => b.emit(Op::cast(to), &[value]),
+    if let Some(t) = b.as_constant(value).and_then(|t| native::saturate_f32(t, to)) {
+        return Ok(b.constant(t));
     }
-}
-
-/// Rounds, keeping finite numbers finite.
-fn saturated(t: &HostTensor, to: DType) -> Option<HostTensor> {
-    let largest = match to {
-        DType::F16 => f64::from(half::f16::MAX),
-        DType::BF16 => f64::from(half::bf16::MAX),
-        _ => return None,
-    };
-    let values: Vec<f64> = t
-        .to_f64()
-        .into_iter()
-        .map(|v| if v.is_finite() { v.clamp(-largest, largest) } else { v })
-        .collect();
-    HostTensor::from_f64(to, t.shape.clone(), &values).ok()
+    if let Some(number) = b.as_scalar(value) {
+        let one = HostTensor::scalar(DType::F32, number);
+        if let Some(t) = native::saturate_f32(&one, to) {
+            let (number, shape) = (b.constant(t), b.ty(value).shape.clone());
+            return b.emit(Op::View(View::Broadcast(shape)), &[number]);
+        }
+    }
+    b.emit(Op::cast(to), &[value])
 }
 
 /// The op with its own element types lowered.

@@ -1,7 +1,7 @@
 //! Identities of arithmetic.
 
 use ir::op::{BinaryOp, Elementwise, UnaryOp};
-use ir::{Op, Shape, Value};
+use ir::{DType, Op, Shape, Value};
 
 use super::broadcast_to;
 use crate::error::PassFault;
@@ -78,10 +78,12 @@ fn constant_right(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 }
 
 /// `x + 0`, `x - 0`, `x · 1`, `x / 1`, `x ^ 1`, `x and true`, `x or false` → `x`.
+///
+/// Of floats `x + 0` loses that `-0.0 + 0.0` is `+0.0`: see the [family's page](super).
 fn identity_element(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     let Some(kind) = binary(op) else { return Ok(None) };
     let Some(c) = b.as_scalar(x[1]) else { return Ok(None) };
-    let is_bool = b.ty(x[0]).dtype == ir::DType::Bool;
+    let is_bool = b.ty(x[0]).dtype == DType::Bool;
     let neutral = match kind {
         BinaryOp::Add | BinaryOp::Sub => c.as_f64() == 0.0 && !is_bool,
         BinaryOp::Mul | BinaryOp::Div | BinaryOp::Pow => c.as_f64() == 1.0 && !is_bool,
@@ -119,7 +121,8 @@ fn power_of_small_integer(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     }
 }
 
-/// `x / c` → `x · (1/c)` where `1/c` is neither denormal nor infinite.
+/// `x / c` → `x · (1/c)` where `1/c` is neither denormal nor infinite in the element type, nor in the one that the model
+/// will be computed in.
 fn divide_by_constant(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     if binary(op) != Some(BinaryOp::Div) || !b.ty(x[0]).dtype.is_float() {
         return Ok(None);
@@ -127,11 +130,31 @@ fn divide_by_constant(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     let dtype = b.ty(x[0]).dtype;
     let Some(c) = b.as_scalar(x[1]) else { return Ok(None) };
     let inverse = 1.0 / c.as_f64();
-    if !(1e-30..1e30).contains(&inverse.abs()) || result_shape(b, x).as_ref() != Some(&b.ty(x[0]).shape) {
+    let types = [Some(dtype), b.computed_in()];
+    if !types.into_iter().flatten().all(|d| is_normal(d, inverse))
+        || result_shape(b, x).as_ref() != Some(&b.ty(x[0]).shape)
+    {
         return Ok(None);
     }
     let inverse = b.scalar(dtype, inverse);
     b.emit(Op::binary(BinaryOp::Mul), &[x[0], inverse]).map(Some)
+}
+
+/// Says whether a number, rounded to a floating type, is neither zero, denormal, infinite nor NaN.
+fn is_normal(dtype: DType, number: f64) -> bool {
+    // The exponent of the smallest normal number.
+    let least = match dtype {
+        DType::F64 => -1022,
+        DType::F32 | DType::BF16 => -126,
+        DType::F16 | DType::F8E5M2 => -14,
+        DType::F8E5M2FNUZ => -15,
+        DType::F8E4M3FN => -6,
+        DType::F8E4M3FNUZ => -7,
+        _ => return false,
+    };
+    let rounded = ir::convert::round_to(dtype, number);
+    // `float8` saturates: then the number is another one.
+    rounded.is_finite() && rounded.abs() >= 2f64.powi(least) && (rounded - number).abs() <= number.abs() / 8.0
 }
 
 /// `1 / √x` → `rsqrt x`.

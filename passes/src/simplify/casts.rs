@@ -28,6 +28,9 @@ fn cast_to_same(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Valu
 }
 
 /// `cast(cast(x))` → `cast(x)` when the inner one loses nothing.
+///
+/// Not from an integer through a float to an integer that does not hold all of the first's numbers: floats saturate there,
+/// integers wrap.
 fn cast_of_exact_cast(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
     let Op::Elementwise(Elementwise::Cast(to)) = op else {
         return Ok(None);
@@ -36,7 +39,9 @@ fn cast_of_exact_cast(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Optio
         return Ok(None);
     };
     let inner = inner[0];
-    if cast_is_exact(b.ty(inner).dtype, *middle) {
+    let from = b.ty(inner).dtype;
+    let saturates = from.is_int() && middle.is_float() && to.is_int() && !cast_is_exact(from, *to);
+    if cast_is_exact(from, *middle) && !saturates {
         return b.emit(Op::cast(*to), &[inner]).map(Some);
     }
     Ok(None)

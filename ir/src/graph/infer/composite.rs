@@ -1,6 +1,6 @@
 //! Types of composites and library calls.
 
-use super::window::{contract_of, conv, pool};
+use super::window::{LARGEST, contract_of, conv, pool};
 use super::{Class, Cx, Inferred, attribute, one};
 use crate::dim::Shape;
 use crate::graph::op::{Composite, Layout};
@@ -50,8 +50,8 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
         Composite::Attention { mask, .. } => return attention(*mask, dtype, cx),
         Composite::LocalResponseNorm { size, .. } => {
             cx.rank_at_least(0, 2)?;
-            if *size < 1 {
-                return attribute("size", format!("{size} is not positive"));
+            if !(1..=LARGEST).contains(size) {
+                return attribute("size", format!("{size} is not inside 1..=2^31"));
             }
         }
     }

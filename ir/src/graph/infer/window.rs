@@ -6,7 +6,7 @@ use crate::graph::op::{Contract, Conv, Layout, Pool, Window};
 use crate::types::DType;
 
 /// Window facts beyond this are refused, so that arithmetic on them never overflows.
-const LARGEST: i64 = 1 << 31;
+pub(super) const LARGEST: i64 = 1 << 31;
 
 pub(super) fn contract(c: &Contract, cx: &Cx<'_>) -> Inferred {
     cx.count(2, 2)?;
