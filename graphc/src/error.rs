@@ -133,6 +133,7 @@ impl Error {
                 | runtime::RuntimeError::NotAvailable { .. }
                 | runtime::RuntimeError::OutOfMemory { .. }
                 | runtime::RuntimeError::OutOfDeviceMemory { .. }
+                | runtime::RuntimeError::NoMemory { .. }
                 | runtime::RuntimeError::Sizes(_)
                 | runtime::RuntimeError::TooSmall { .. }
                 | runtime::RuntimeError::TooLarge(_),

@@ -15,10 +15,9 @@ pub fn encode_f64(dtype: DType, values: &[f64]) -> Vec<u8> {
         DType::F32 => values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect(),
         DType::F16 => values.iter().flat_map(|v| f16::from_f64(*v).to_le_bytes()).collect(),
         DType::BF16 => values.iter().flat_map(|v| bf16::from_f64(*v).to_le_bytes()).collect(),
-        DType::F8E4M3FN => values.iter().map(|v| F8E4M3::from_f64(*v).to_bits()).collect(),
-        DType::F8E5M2 => values.iter().map(|v| encode_e5m2(*v)).collect(),
-        DType::F8E4M3FNUZ => values.iter().map(|v| encode_fnuz(*v, 4, 3)).collect(),
-        DType::F8E5M2FNUZ => values.iter().map(|v| encode_fnuz(*v, 5, 2)).collect(),
+        DType::F8E4M3FN | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => {
+            values.iter().filter_map(|v| encode_f8(dtype, *v)).collect()
+        }
         DType::Bool => values.iter().map(|v| u8::from(*v != 0.0)).collect(),
         _ => {
             let ints: Vec<i64> = values.iter().map(|v| *v as i64).collect();
@@ -65,10 +64,9 @@ pub fn decode_f64(dtype: DType, bytes: &[u8], elements: usize) -> Vec<f64> {
         DType::F32 => wide(bytes, |b| f64::from(f32::from_le_bytes(b))),
         DType::F16 => wide(bytes, |b| f16::from_le_bytes(b).to_f64()),
         DType::BF16 => wide(bytes, |b| bf16::from_le_bytes(b).to_f64()),
-        DType::F8E4M3FN => bytes.iter().map(|b| F8E4M3::from_bits(*b).to_f64()).collect(),
-        DType::F8E5M2 => bytes.iter().map(|b| F8E5M2::from_bits(*b).to_f64()).collect(),
-        DType::F8E4M3FNUZ => bytes.iter().map(|b| decode_fnuz(*b, 4, 3)).collect(),
-        DType::F8E5M2FNUZ => bytes.iter().map(|b| decode_fnuz(*b, 5, 2)).collect(),
+        DType::F8E4M3FN | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => {
+            bytes.iter().filter_map(|b| decode_f8(dtype, *b)).collect()
+        }
         _ => {
             return decode_i64(dtype, bytes, elements)
                 .into_iter()
@@ -116,8 +114,34 @@ pub fn round_to(dtype: DType, value: f64) -> f64 {
         DType::F32 => f64::from(value as f32),
         DType::F16 => f16::from_f64(value).to_f64(),
         DType::BF16 => bf16::from_f64(value).to_f64(),
+        DType::F8E4M3FN | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => encode_f8(dtype, value)
+            .and_then(|byte| decode_f8(dtype, byte))
+            .unwrap_or(value),
         _ => decode_f64(dtype, &encode_f64(dtype, &[value]), 1)[0],
     }
+}
+
+/// Encodes one number to an 8-bit float, rounding to nearest even: `f8e4m3fn` saturates, `f8e5m2` gives infinity, the FNUZ types
+/// NaN. `None` for other types.
+pub fn encode_f8(dtype: DType, value: f64) -> Option<u8> {
+    Some(match dtype {
+        DType::F8E4M3FN => F8E4M3::from_f64(value).to_bits(),
+        DType::F8E5M2 => encode_e5m2(value),
+        DType::F8E4M3FNUZ => encode_fnuz(value, 4, 3),
+        DType::F8E5M2FNUZ => encode_fnuz(value, 5, 2),
+        _ => return None,
+    })
+}
+
+/// Decodes one 8-bit float; `None` for other types.
+pub fn decode_f8(dtype: DType, byte: u8) -> Option<f64> {
+    Some(match dtype {
+        DType::F8E4M3FN => F8E4M3::from_bits(byte).to_f64(),
+        DType::F8E5M2 => F8E5M2::from_bits(byte).to_f64(),
+        DType::F8E4M3FNUZ => decode_fnuz(byte, 4, 3),
+        DType::F8E5M2FNUZ => decode_fnuz(byte, 5, 2),
+        _ => return None,
+    })
 }
 
 /// Encodes to OCP e5m2, which is the upper byte of an `f16`: rounds once, to nearest even; overflow gives infinity.

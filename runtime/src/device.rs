@@ -22,7 +22,8 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Keeps the time of each step, for [`crate::Executable::profile`].
     pub profile: bool,
-    /// Most bytes that arenas, scratch and packed weights may take; `None` is no limit.
+    /// Most bytes that one run may take: its arena, and on the CPU its scratch and temporaries. What a program has however often it
+    /// runs (weights as they are and packed) is not in it. `None` is no limit.
     pub memory_limit: Option<usize>,
     /// How many sets of sizes stay prepared; `None` takes 8.
     pub prepared_sizes: Option<usize>,

@@ -57,6 +57,10 @@ pub enum RuntimeError {
         planned_peak: usize,
     },
 
+    /// The system has no memory for a run at these sizes.
+    #[error("a run at these sizes needs {asked} bytes of memory, which the system does not give; use smaller inputs")]
+    NoMemory { asked: usize },
+
     /// The inputs given are not the model's.
     #[error("{error}; the model's inputs are {inputs}", inputs = .inputs.join(", "))]
     Input {

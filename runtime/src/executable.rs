@@ -145,7 +145,7 @@ impl Executable {
     /// Makes memory for the outputs at the given sizes, to be used for many runs.
     ///
     /// # Errors
-    /// A size that does not evaluate.
+    /// A size that does not evaluate, or is more than the system gives.
     pub fn allocate(&self, bindings: &Bindings) -> Result<Vec<OutputBuffer>, RuntimeError> {
         self.plan()
             .outputs
@@ -158,12 +158,13 @@ impl Executable {
                     .into_iter()
                     .map(|d| usize::try_from(d).unwrap_or(0))
                     .collect::<Vec<_>>();
-                let bytes = port.ty.dtype.bytes_for(shape.iter().product());
+                let asked = usize::try_from(port.ty.bytes().eval(bindings)?).unwrap_or(0);
+                let bytes = AlignedBuf::try_new(asked).ok_or(RuntimeError::NoMemory { asked })?;
                 Ok(OutputBuffer {
                     name: port.name.clone(),
                     dtype: port.ty.dtype,
                     shape,
-                    bytes: AlignedBuf::new(bytes),
+                    bytes,
                 })
             })
             .collect()

@@ -441,7 +441,8 @@ mod tests {
 
     #[test]
     fn a_sample_that_stored_too_little_is_an_error() {
-        let text = "graph @g stage=import {\n x = input \"x\" : f32[8192]\n y = cast x : f16[8192]\n return y as \"y\"\n}";
+        let text =
+            "graph @g stage=import {\n x = input \"x\" : f32[8192]\n y = cast x : f16[8192]\n return y as \"y\"\n}";
         let graph = ir::graph::parse::parse(text).expect("parses");
         let options = crate::driver::BuildOptions::new(vec!["gfx90a".parse().expect("known")], passes::OptLevel::O2);
         let built = crate::driver::build(&graph, &options).expect("builds");

@@ -606,6 +606,25 @@ fn a_hint_that_is_too_small_is_no_error_until_it_is_run() {
     );
 }
 
+/// Sizes that no machine has memory for are the user's to mend, and no abort.
+#[test]
+fn sizes_beyond_all_memory_are_refused() {
+    let p = Place::new();
+    let m = p.write(
+        "wide.gir",
+        "graph @wide stage=import {\n  symbol n: 1..99999999999999 hint 4\n  x = input \"x\" : f32[n]\n  y = broadcast x {shape=[70368744177664, n]}\n  \
+         z = exp y\n  return z as \"z\"\n}\n",
+    );
+    let x = p.arrays("x.npz", &[("x", f32s(&[1], &[1.0]))]);
+    p.fails(
+        &["run", text(&m), "--inputs", text(&x)],
+        2,
+        &["281474976710656 bytes", "smaller inputs"],
+    );
+    let x = p.arrays("y.npz", &[("x", f32s(&[40_000], &[1.0; 40_000]))]);
+    p.fails(&["run", text(&m), "--inputs", text(&x)], 2, &["does not fit 64 bits"]);
+}
+
 /// What no kernel checks: positions and sizes that only a run decides.
 #[test]
 fn sizes_at_which_a_model_has_no_meaning_are_refused() {

@@ -26,16 +26,12 @@ impl RunMemory {
         }
     }
 
-    /// Grows to at least these sizes in bytes.
-    pub(crate) fn reserve(&mut self, scratch: usize, temporary: usize) {
+    /// Grows to at least these sizes in bytes; `None` where the system gives no such memory.
+    pub(crate) fn reserve(&mut self, scratch: usize, temporary: usize) -> Option<()> {
         for buf in &mut self.threads {
-            if buf.len() < scratch {
-                *buf = AlignedBuf::new(scratch.next_multiple_of(4096));
-            }
+            buf.grow(scratch)?;
         }
-        if self.temporary.len() < temporary {
-            self.temporary = AlignedBuf::new(temporary.next_multiple_of(4096));
-        }
+        self.temporary.grow(temporary)
     }
 
     pub(crate) fn env(&self) -> Env<'_> {

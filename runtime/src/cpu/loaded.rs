@@ -338,10 +338,13 @@ impl Loaded for LoadedCpu {
             });
         }
         let mut context = self.context();
-        if context.arena.len() < prepared.total {
-            context.arena = AlignedBuf::new(prepared.total.next_multiple_of(4096));
+        let grown = context
+            .arena
+            .grow(prepared.total)
+            .and_then(|()| context.memory.reserve(prepared.scratch, prepared.temporary));
+        if grown.is_none() {
+            return Err(RuntimeError::NoMemory { asked });
         }
-        context.memory.reserve(prepared.scratch, prepared.temporary);
         let Context {
             arena,
             memory,

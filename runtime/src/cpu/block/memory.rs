@@ -77,7 +77,7 @@ pub(crate) unsafe fn write(dtype: DType, base: *mut u8, index: i64, bits: u64) {
         DType::BF16 => base.cast::<u16>().offset(i).write(bf16::from_f32(value).to_bits()),
         DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => {
             base.offset(i)
-                .write(ir::convert::encode_f64(dtype, &[f64::from(value)])[0]);
+                .write(ir::convert::encode_f8(dtype, f64::from(value)).unwrap_or(0));
         }
         DType::I32 => base.cast::<i32>().offset(i).write(bits as i32),
         DType::I16 => base.cast::<i16>().offset(i).write(bits as i16),

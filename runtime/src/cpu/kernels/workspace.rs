@@ -24,19 +24,32 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// Allocates `len` zero bytes.
+    /// Allocates `len` zero bytes; ends the process, as every allocation of Rust's does, where there is no memory.
     pub fn new(len: usize) -> AlignedBuf {
+        AlignedBuf::try_new(len).unwrap_or_else(|| handle_alloc_error(Layout::new::<u8>()))
+    }
+
+    /// Allocates `len` zero bytes: for sizes that a run's inputs decide.
+    ///
+    /// # Errors
+    /// `None` where the system gives no such memory.
+    pub fn try_new(len: usize) -> Option<AlignedBuf> {
         if len == 0 {
-            return AlignedBuf {
-                ptr: NonNull::dangling(),
-                len,
-            };
+            let ptr = NonNull::dangling();
+            return Some(AlignedBuf { ptr, len });
         }
-        let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
-        let raw = unsafe { alloc_zeroed(layout) };
-        let ptr = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout));
-        AlignedBuf { ptr, len }
+        let raw = unsafe { alloc_zeroed(Self::layout(len)?) };
+        NonNull::new(raw).map(|ptr| AlignedBuf { ptr, len })
+    }
+
+    /// Grows to at least `len` bytes, in pages; what it held is lost then. `None`, and nothing changed, where the system gives no
+    /// such memory.
+    pub fn grow(&mut self, len: usize) -> Option<()> {
+        if self.len < len {
+            *self = AlignedBuf::try_new(len.checked_next_multiple_of(4096)?)?;
+        }
+        Some(())
     }
 
     /// Allocates `len` zero f32.
@@ -59,17 +72,18 @@ impl AlignedBuf {
         self.len == 0
     }
 
-    fn layout(len: usize) -> Layout {
-        // A length that overflows an address cannot have been computed from a shape that fits memory.
-        Layout::from_size_align(len, ALIGN).unwrap_or_else(|_| handle_alloc_error(Layout::new::<u8>()))
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len, ALIGN).ok()
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: allocated in `new` with this layout.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+        if self.len > 0
+            && let Some(layout) = Self::layout(self.len)
+        {
+            // SAFETY: allocated in `try_new` with this layout.
+            unsafe { dealloc(self.ptr.as_ptr(), layout) }
         }
     }
 }

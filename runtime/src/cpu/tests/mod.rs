@@ -81,7 +81,7 @@ pub(super) fn check_with(
         let exec = KernelExec::new(kernel, &cx).unwrap();
         let mut memory = RunMemory::new(std::sync::Arc::new(Pool::new(threads)));
         let (scratch, temporary) = exec.memory();
-        memory.reserve(scratch, temporary);
+        memory.reserve(scratch, temporary).expect("there is memory");
         let bufs: Vec<AlignedBuf> = given
             .iter()
             .map(|t| {
