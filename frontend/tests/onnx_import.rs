@@ -590,3 +590,278 @@ fn initializers_that_are_listed_as_inputs_are_weights() {
         .count();
     assert_eq!(views, 0);
 }
+
+/// Sizes that multiply: a file of a few hundred bytes once asked for gigabytes.
+#[test]
+fn sizes_that_multiply_are_computed_as_data_or_refused() {
+    let squares = |count: usize| {
+        let mut build = Build::new(17)
+            .input("x", &["a", "b"])
+            .node("Shape x -> s", vec![])
+            .node("ReduceSum s -> t0", vec![int("keepdims", 1)]);
+        for i in 0..count {
+            build = build.node(&format!("Mul t{i} t{i} -> t{}", i + 1), vec![]);
+        }
+        build
+    };
+    let graph = squares(5).output("t5").import().unwrap();
+    let x = HostTensor::from_f32([1, 2], &[0.0; 2]).unwrap();
+    assert_eq!(evaluate(&graph, x), [3f32.powi(32)]);
+    squares(30).output("t30").import().unwrap();
+    // What was not folded is no shape; what was, is one as long as the number of elements is an expression to work with.
+    let shaped = |count, copies: &str| {
+        squares(count)
+            .node(&format!("Concat {copies} -> shape"), vec![int("axis", 0)])
+            .node("ConstantOfShape shape -> y", vec![])
+            .output("y")
+            .problem()
+    };
+    assert!(matches!(shaped(30, "t30"), NodeProblem::NotKnown { .. }));
+    assert!(matches!(
+        shaped(4, "t4 t4 t4 t4 t4 t4"),
+        NodeProblem::LargeSizes { rank: 6 }
+    ));
+}
+
+fn tensor(name: &str, ty: DataType, values: &[i32]) -> TensorProto {
+    TensorProto {
+        name: name.into(),
+        dims: vec![],
+        data_type: ty as i32,
+        int32_data: values.into(),
+        ..TensorProto::default()
+    }
+}
+
+#[test]
+fn quantising_to_small_floats_saturates_unless_told_otherwise() {
+    let model = |ty: DataType, attributes| {
+        let mut build = Build::new(23)
+            .input("x", &["4"])
+            .floats("scale", &[], &[1.0])
+            .node("QuantizeLinear x scale zero -> q", attributes)
+            .node("Cast q -> y", vec![int("to", 1)])
+            .output("y");
+        build.graph().initializer.push(tensor("zero", ty, &[0]));
+        build
+    };
+    let x = || HostTensor::from_f32([4], &[1e6, -1e6, 3.0, 0.0]).unwrap();
+    for (ty, largest) in [
+        (DataType::Float8e5m2, 57344.0),
+        (DataType::Float8e5m2fnuz, 57344.0),
+        (DataType::Float8e4m3fn, 448.0),
+        (DataType::Float8e4m3fnuz, 240.0),
+    ] {
+        let graph = model(ty, vec![]).import().unwrap();
+        assert_eq!(evaluate(&graph, x()), [largest, -largest, 3.0, 0.0], "{ty:?}");
+    }
+    let graph = model(DataType::Float8e5m2, vec![int("saturate", 0)]).import().unwrap();
+    assert_eq!(evaluate(&graph, x())[..2], [f32::INFINITY, f32::NEG_INFINITY]);
+    let refused = model(DataType::Float8e4m3fn, vec![int("saturate", 0)]).problem();
+    assert!(matches!(refused, NodeProblem::Unsupported { .. }));
+    // The zero point's type, and another stated one.
+    let uint8 = DataType::Uint8 as i64;
+    model(DataType::Uint8, vec![int("output_dtype", uint8)])
+        .import()
+        .unwrap();
+    for code in [DataType::Int8 as i64, DataType::Int32 as i64, 99] {
+        let problem = model(DataType::Uint8, vec![int("output_dtype", code)]).problem();
+        assert!(
+            matches!(
+                problem,
+                NodeProblem::AttributeValue { .. } | NodeProblem::UnknownElementType { .. }
+            ),
+            "{problem}"
+        );
+    }
+    // 2049 / 1 rounds to 2048 in f16.
+    let exact = |attributes| {
+        let graph = model(DataType::Int16, attributes).import().unwrap();
+        evaluate(&graph, HostTensor::from_f32([4], &[2049.0; 4]).unwrap())[0]
+    };
+    assert_eq!((exact(vec![]), exact(vec![int("precision", 10)])), (2049.0, 2048.0));
+    assert!(matches!(
+        model(DataType::Int16, vec![int("precision", 7)]).problem(),
+        NodeProblem::AttributeValue { .. }
+    ));
+    // The way back, in the type that is asked for.
+    let mut back = Build::new(23)
+        .input("x", &["1"])
+        .floats("scale", &[], &[0.1])
+        .node("QuantizeLinear x scale zero -> q", vec![])
+        .node("DequantizeLinear q scale zero -> y", vec![int("output_dtype", 10)])
+        .output("y");
+    back.graph().initializer.push(tensor("zero", DataType::Uint8, &[0]));
+    assert_eq!(output_type(&back.import().unwrap()), "f16[1]");
+}
+
+/// ONNX Runtime's schemas; checked against what ONNX Runtime 1.x computes for these models.
+#[test]
+fn the_skip_norms_have_an_epsilon_of_their_own() {
+    for op in [
+        "com.microsoft/SkipLayerNormalization x s g",
+        "com.microsoft/SkipSimplifiedLayerNormalization x s g",
+    ] {
+        let mut build = Build::new(17)
+            .input("x", &["1", "1", "4"])
+            .floats("s", &[1, 1, 4], &[0.0; 4])
+            .floats("g", &[4], &[1.0; 4])
+            .node(&format!("{op} -> y"), vec![])
+            .output("y");
+        build.0.opset_import.push(OperatorSetIdProto {
+            domain: "com.microsoft".into(),
+            version: 1,
+        });
+        let x = HostTensor::from_f32([1, 1, 4], &[1e-3, -1e-3, 2e-3, -2e-3]).unwrap();
+        let y = evaluate(&build.import().unwrap(), x);
+        for (y, want) in y.iter().zip([0.632_455_4, -0.632_455_4, 1.264_910_8, -1.264_910_8]) {
+            assert!((y - want).abs() < 1e-5, "{op}: {y} for {want}");
+        }
+    }
+}
+
+/// `u16`, `u32` and `u64` are computed in wider types, and give the numbers of their own.
+#[test]
+fn unsigned_integers_keep_their_width() {
+    let run = |ty: DataType, text: &str, attributes: Vec<AttributeProto>, values: &[i64]| {
+        let build = Build::new(18)
+            .typed_input("x", ty, &["2"])
+            .node(text, attributes)
+            .output("y");
+        let wide = build.import().unwrap().inputs()[0].node;
+        let graph = build.import().unwrap();
+        let dtype = graph.node(wide).results[0].dtype;
+        let inputs = IndexMap::from_iter([("x".to_owned(), HostTensor::from_i64(dtype, [2], values).unwrap())]);
+        ir::graph::eval::evaluate(&graph, &inputs).unwrap()["y"].to_i64()
+    };
+    let to = |ty: DataType| vec![int("to", ty as i64)];
+    assert_eq!(
+        run(DataType::Uint16, "BitwiseNot x -> y", vec![], &[0, 5]),
+        [65535, 65530]
+    );
+    assert_eq!(
+        run(DataType::Uint32, "BitwiseNot x -> y", vec![], &[0, 5]),
+        [4_294_967_295, 4_294_967_290]
+    );
+    assert_eq!(run(DataType::Uint16, "Add x x -> y", vec![], &[40_000, 1]), [14_464, 2]);
+    assert_eq!(
+        run(DataType::Uint16, "Mul x x -> y", vec![], &[65_535, 300]),
+        [1, 24_464]
+    );
+    assert_eq!(
+        run(DataType::Uint32, "Mul x x -> y", vec![], &[4_294_967_295, 3]),
+        [1, 9]
+    );
+    assert_eq!(
+        run(DataType::Uint16, "ReduceSum x -> y", vec![], &[40_000, 40_000]),
+        [14_464]
+    );
+    let text = |name: &str, s: &str| AttributeProto {
+        name: name.into(),
+        s: s.as_bytes().to_vec().into(),
+        r#type: AttributeType::String as i32,
+        ..AttributeProto::default()
+    };
+    let left = vec![text("direction", "LEFT")];
+    assert_eq!(run(DataType::Uint16, "BitShift x x -> y", left, &[15, 3]), [32768, 24]);
+    for (from, to_type, x, want) in [
+        (DataType::Int64, DataType::Uint32, -1, 4_294_967_295),
+        (DataType::Int64, DataType::Uint16, 65_537, 1),
+        (DataType::Int32, DataType::Uint16, -1, 65_535),
+        (DataType::Int8, DataType::Uint32, -1, 4_294_967_295),
+        (DataType::Uint32, DataType::Uint16, 65_538, 2),
+        (DataType::Uint16, DataType::Uint64, 65_535, 65_535),
+    ] {
+        assert_eq!(
+            run(from, "Cast x -> y", to(to_type), &[x, 7]),
+            [want, 7],
+            "{from:?} {to_type:?}"
+        );
+    }
+    // The declared type goes with the numbers, through what moves them, and ends at a cast to a type of its width.
+    let graph = Build::new(18)
+        .typed_input("x", DataType::Uint16, &["2", "1"])
+        .ints("flat", &[1], &[2])
+        .node("Reshape x flat -> r", vec![])
+        .node("Concat r r -> c", vec![int("axis", 0)])
+        .node("BitwiseNot c -> n", vec![])
+        .node("Cast x -> i", vec![int("to", DataType::Int32 as i64)])
+        .node("BitwiseNot i -> m", vec![])
+        .output("n")
+        .output("m")
+        .import()
+        .unwrap();
+    let x = HostTensor::from_i64(ir::DType::I32, [2, 1], &[1, 65_535]).unwrap();
+    let outputs = ir::graph::eval::evaluate(&graph, &IndexMap::from_iter([("x".to_owned(), x)])).unwrap();
+    assert_eq!(outputs["n"].to_i64(), [65_534, 0, 65_534, 0]);
+    assert_eq!(outputs["m"].to_i64(), [-2, -65_536]);
+    for (ty, op) in [
+        (DataType::Uint64, "Sub x x -> y"),
+        (DataType::Uint16, "Mean x x -> y"),
+        (DataType::Uint32, "CustomOfNone x -> y"),
+    ] {
+        let build = Build::new(18).typed_input("x", ty, &["2"]).node(op, vec![]).output("y");
+        match build.import() {
+            Err(ImportError::Node(error)) => {
+                assert!(matches!(error.problem, NodeProblem::Unsupported { .. }), "{error}");
+                assert!(
+                    error
+                        .to_string()
+                        .contains(if ty == DataType::Uint64 { "u64" } else { "u16" }),
+                    "{error}"
+                );
+            }
+            Err(ImportError::UnknownOps(_)) => assert!(op.starts_with("Custom")),
+            other => panic!("{op}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn absurd_attributes_are_refused_by_the_nodes_name() {
+    let lrn = |size: i64| {
+        Build::new(17)
+            .input("x", &["1", "4", "5", "5"])
+            .node("LRN x -> y", vec![int("size", size)])
+            .output("y")
+    };
+    lrn(3).import().unwrap();
+    for size in [i64::MIN, -1, 0, 1 << 40, i64::MAX] {
+        assert!(
+            matches!(lrn(size).problem(), NodeProblem::AttributeValue { .. }),
+            "{size}"
+        );
+    }
+    let gather = |batch_dims: i64, dims: &[&str]| {
+        Build::new(17)
+            .input("x", &["2", "3", "4"])
+            .typed_input("i", DataType::Int64, dims)
+            .node("GatherND x i -> y", vec![int("batch_dims", batch_dims)])
+            .output("y")
+    };
+    gather(1, &["2", "2"]).import().unwrap();
+    for batch_dims in [i64::MIN, -1, 2, 3, i64::MAX] {
+        let problem = gather(batch_dims, &["2", "2"]).problem();
+        assert!(
+            matches!(problem, NodeProblem::AttributeValue { .. }),
+            "{batch_dims}: {problem}"
+        );
+    }
+    for dims in [&["2", "4"][..], &["2", "n"]] {
+        assert!(
+            matches!(gather(0, dims).problem(), NodeProblem::Value { .. }),
+            "{dims:?}"
+        );
+    }
+    assert!(matches!(gather(0, &[]).problem(), NodeProblem::Rank { .. }));
+    let sizes = Build::new(17).input("x", &["n"]).output("x");
+    let mut options = ImportOptions::default();
+    options
+        .sizes
+        .insert("n".to_owned(), graphc_frontend::onnx::Size::Fixed(0));
+    assert!(matches!(
+        sizes.import_with(&options),
+        Err(ImportError::SizeOption { size: 0, .. })
+    ));
+    assert!(ImportOptions::default().size("n=0").is_err());
+}

@@ -109,7 +109,60 @@ pub enum DimError {
     Overflow(String),
 }
 
+/// The most terms of a dim that is [small](Dim::is_small).
+pub const MOST_TERMS: usize = 256;
+/// The most factors of each of its terms.
+pub const MOST_FACTORS: usize = 16;
+/// How deep its divisions, remainders, maxima and minima are inside each other, at most.
+pub const MOST_DEPTH: usize = 64;
+/// The most symbols and operations that are written in it: what is nested doubles with each level.
+const MOST_WEIGHT: usize = 4096;
+
 impl Dim {
+    /// Says whether the dim is of a size that arithmetic may go on with.
+    ///
+    /// Each product multiplies terms and each nested division repeats its operands, so that a short file could ask for a size of
+    /// gigabytes. What reads files refuses sizes that are not small; those of real models have a few terms.
+    pub fn is_small(&self) -> bool {
+        let mut budget = MOST_WEIGHT;
+        self.is_small_within(MOST_DEPTH, &mut budget)
+    }
+
+    fn is_small_within(&self, depth: usize, budget: &mut usize) -> bool {
+        let Dim::Poly(p) = self else { return true };
+        if p.terms.len() > MOST_TERMS {
+            return false;
+        }
+        p.terms.iter().all(|(monomial, _)| {
+            let Some(rest) = budget
+                .checked_sub(monomial.len() + 1)
+                .filter(|_| monomial.len() <= MOST_FACTORS)
+            else {
+                return false;
+            };
+            *budget = rest;
+            monomial.iter().all(|atom| match atom {
+                Atom::Symbol(_) => true,
+                Atom::FloorDiv(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => {
+                    depth > 0 && a.is_small_within(depth - 1, budget) && b.is_small_within(depth - 1, budget)
+                }
+            })
+        })
+    }
+
+    /// Returns the product, if it and both factors are [small](Dim::is_small).
+    pub fn checked_mul(&self, other: &Dim) -> Option<Dim> {
+        if !self.is_small() || !other.is_small() {
+            return None;
+        }
+        Some(self.clone() * other).filter(Dim::is_small)
+    }
+
+    /// Returns the sum, if it is [small](Dim::is_small).
+    pub fn checked_add(&self, other: &Dim) -> Option<Dim> {
+        Some(self.clone() + other).filter(Dim::is_small)
+    }
+
     /// The size of a named symbol.
     pub fn symbol(name: &str) -> Dim {
         Dim::from(Symbol::new(name))
@@ -298,23 +351,39 @@ impl Dim {
 
     /// Replaces symbols by dims.
     pub fn substitute(&self, with: &IndexMap<Symbol, Dim>) -> Dim {
-        let Dim::Poly(p) = self else { return self.clone() };
+        let multiply = |a: &Dim, b: &Dim| Some(a.clone() * b);
+        // The product is there, so the sum is.
+        self.substitute_with(with, &multiply).unwrap_or_else(|| self.clone())
+    }
+
+    /// Replaces symbols by dims, if the result and all on the way to it is [small](Dim::is_small).
+    pub fn checked_substitute(&self, with: &IndexMap<Symbol, Dim>) -> Option<Dim> {
+        self.substitute_with(with, &Dim::checked_mul).filter(Dim::is_small)
+    }
+
+    fn substitute_with(
+        &self,
+        with: &IndexMap<Symbol, Dim>,
+        multiply: &dyn Fn(&Dim, &Dim) -> Option<Dim>,
+    ) -> Option<Dim> {
+        let Dim::Poly(p) = self else { return Some(self.clone()) };
+        let within = |dim: &Dim| dim.substitute_with(with, multiply);
         let mut sum = Dim::Const(0);
         for (monomial, coefficient) in &p.terms {
             let mut product = Dim::Const(*coefficient);
             for atom in monomial {
                 let factor = match atom {
                     Atom::Symbol(s) => with.get(s).cloned().unwrap_or_else(|| Dim::from(s.clone())),
-                    Atom::FloorDiv(a, b) => a.substitute(with).floor_div(&b.substitute(with)),
-                    Atom::Mod(a, b) => a.substitute(with).modulo(&b.substitute(with)),
-                    Atom::Max(a, b) => a.substitute(with).larger(&b.substitute(with)),
-                    Atom::Min(a, b) => a.substitute(with).smaller(&b.substitute(with)),
+                    Atom::FloorDiv(a, b) => within(a)?.floor_div(&within(b)?),
+                    Atom::Mod(a, b) => within(a)?.modulo(&within(b)?),
+                    Atom::Max(a, b) => within(a)?.larger(&within(b)?),
+                    Atom::Min(a, b) => within(a)?.smaller(&within(b)?),
                 };
-                product = product * factor;
+                product = multiply(&product, &factor)?;
             }
             sum = sum + product;
         }
-        sum
+        Some(sum)
     }
 
     /// Adds the symbols that occur to `out`, each once.
@@ -629,6 +698,13 @@ impl Shape {
         self.0.iter().cloned().product()
     }
 
+    /// Returns the number of elements, if the dims and all products of leading dims are [small](Dim::is_small).
+    pub fn checked_elements(&self) -> Option<Dim> {
+        self.0
+            .iter()
+            .try_fold(Dim::Const(1), |product, dim| product.checked_mul(dim))
+    }
+
     /// Returns the row-major strides in elements.
     pub fn strides(&self) -> Vec<Dim> {
         let mut strides = vec![Dim::Const(1); self.rank()];
@@ -733,6 +809,36 @@ mod tests {
         assert_eq!(b.clone() - &b, Dim::Const(0));
         assert_eq!((b.clone() * 4 + 3).floor_div(&Dim::Const(4)), b.clone());
         assert_eq!((b.clone() * &s * 64 + 3).to_string(), "64*b*s + 3");
+    }
+
+    #[test]
+    fn what_multiplies_too_often_is_not_small() {
+        // Squares: after 4 the factors are too many, and the product is not even made.
+        let mut t = sym("a") + &sym("b");
+        let squares = std::iter::from_fn(|| t.checked_mul(&t).inspect(|next| t = next.clone())).count();
+        assert_eq!(squares, 4);
+        assert_eq!(t.terms().len(), 17);
+        // Terms: 5 symbols in 16 factors would be 4845.
+        let sum: Dim = ["a", "b", "c", "d", "e"].into_iter().map(sym).sum();
+        let mut power = sum.clone();
+        let powers = std::iter::from_fn(|| power.checked_mul(&sum).inspect(|next| power = next.clone())).count();
+        assert!((3..15).contains(&powers) && power.is_small(), "{powers}");
+        // Nested operations that repeat their operand, and those that do not.
+        let mut nested = sym("a");
+        let doubled = std::iter::from_fn(|| {
+            nested = nested.larger(&(nested.floor_div(&Dim::Const(3)) + "b"));
+            nested.is_small().then_some(())
+        });
+        assert!((4..16).contains(&doubled.take(100).count()));
+        let mut deep = sym("a");
+        let levels = std::iter::from_fn(|| {
+            deep = (deep.clone() + 1).floor_div(&Dim::Const(2));
+            deep.is_small().then_some(())
+        });
+        assert_eq!(levels.take(100).count(), MOST_DEPTH);
+        // A shape whose dims are small may have too many elements.
+        assert!(Shape(vec![power.clone(); 2]).checked_elements().is_none());
+        assert_eq!(Shape::from(["a", "b"]).checked_elements(), Some(sym("a") * sym("b")));
     }
 
     #[test]

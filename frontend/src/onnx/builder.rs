@@ -14,6 +14,7 @@ use ir::{DType, Graph, HostTensor, Origin, TensorType, Value};
 use super::error::{NodeProblem, Step};
 use super::known::Known;
 use super::sizes::{Equal, Sizes};
+use super::unsigned::Unsigned;
 use crate::onnx::error::Fail;
 
 /// A tensor of the ONNX graph.
@@ -28,8 +29,11 @@ pub(super) struct Builder {
     dim_values: IndexMap<Dim, Value>,
 }
 
+#[derive(Clone)]
 struct Slot {
     ty: TensorType,
+    /// What the model declares, where `ty` is wider.
+    declared: Option<Unsigned>,
     known: Option<Arc<Known>>,
     constant: Option<(Option<String>, HostTensor)>,
     value: Option<Value>,
@@ -61,6 +65,7 @@ impl Builder {
         let ty = self.graph.ty(value).clone();
         self.slot(Slot {
             ty,
+            declared: None,
             known: None,
             constant: None,
             value: Some(value),
@@ -72,6 +77,7 @@ impl Builder {
         let ty = TensorType::new(known.dtype, known.shape.as_slice());
         self.slot(Slot {
             ty,
+            declared: None,
             known: Some(Arc::new(known)),
             constant: None,
             value: None,
@@ -84,10 +90,29 @@ impl Builder {
         let ty = TensorType::new(tensor.dtype, tensor.shape.as_slice());
         self.slot(Slot {
             ty,
+            declared: None,
             known,
             constant: Some((name, tensor)),
             value: None,
         })
+    }
+
+    /// Returns the type that the model declares, where the tensor is computed in a wider one.
+    pub fn declared(&self, val: Val) -> Option<Unsigned> {
+        self.slots[val.0 as usize].declared
+    }
+
+    /// Returns the tensor with another declared type; the same one stays as it is for others.
+    pub fn declare(&mut self, val: Val, declared: Option<Unsigned>) -> Val {
+        let slot = &self.slots[val.0 as usize];
+        if slot.declared == declared {
+            return val;
+        }
+        let slot = Slot {
+            declared,
+            ..slot.clone()
+        };
+        self.slot(slot)
     }
 
     pub fn ty(&self, val: Val) -> &TensorType {

@@ -41,6 +41,8 @@ pub enum ImportError {
     Node(Box<NodeError>),
     #[error("option for the size {name:?}: the model has no such size; it has {known:?}")]
     UnknownSize { name: String, known: Vec<String> },
+    #[error("option for the size {name:?}: {size} is below 1; a size that varies is never 0")]
+    SizeOption { name: String, size: i64 },
     #[error("option for the shape of {name:?}: the model has no such input; it has {known:?}")]
     UnknownInput { name: String, known: Vec<String> },
     #[error("the model's sizes contradict each other: more than {limit} assumptions were needed")]
@@ -197,6 +199,14 @@ pub enum NodeProblem {
     Sign { what: &'static str, dim: Dim },
     #[error("{what} is not supported")]
     Unsupported { what: String },
+    #[error(
+        "a shape of rank {rank} has sizes of more than {} terms, {} factors in a term or {} nested operations, or that many \
+         elements; fix some of the model's sizes",
+        ir::dim::MOST_TERMS,
+        ir::dim::MOST_FACTORS,
+        ir::dim::MOST_DEPTH
+    )]
+    LargeSizes { rank: usize },
     #[error("functions or subgraphs call each other more than {limit} deep")]
     TooDeep { limit: usize },
     #[error("the function has {expected} {what}, but {found} are given")]

@@ -17,9 +17,12 @@ use super::inputs::{Inputs, read_inputs};
 use super::node::{Node, host_tensor};
 use super::ops::{OPSETS, Table};
 use super::options::ImportOptions;
-use super::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use super::proto::{
+    AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto, type_proto,
+};
 use super::read::{Model, canonical_domain, read_model};
 use super::tensor::tensor_view;
+use super::unsigned::{self, Unsigned};
 
 /// How deep functions and subgraphs may call each other.
 const DEPTH_LIMIT: usize = 32;
@@ -78,7 +81,7 @@ struct Source<'a> {
     model: &'a Model,
     table: Table,
     functions: HashMap<(&'a str, &'a str, &'a str), &'a FunctionProto>,
-    initializers: HashMap<&'a str, Result<HostTensor, InitializerProblem>>,
+    initializers: HashMap<&'a str, Result<(HostTensor, Option<Unsigned>), InitializerProblem>>,
 }
 
 /// Where a list of nodes stands: its opsets and the attributes of the function call around it.
@@ -110,7 +113,7 @@ impl<'a> Source<'a> {
         for tensor in &model.graph.initializer {
             let name = tensor.name.as_str();
             let view = tensor_view(tensor).map_err(InitializerProblem::from);
-            let host = view.and_then(|v| v.to_host().map_err(InitializerProblem::from));
+            let host = view.and_then(|v| Ok((v.to_host()?, Unsigned::of(v.element))));
             if initializers.insert(name, host).is_some() {
                 let problem = Box::new(InitializerProblem::Duplicate);
                 return Err(ImportError::Initializer {
@@ -228,6 +231,7 @@ impl<'a> Walk<'_, 'a> {
                 .graph
                 .add_input(&input.name, ty, Origin::Named(input.name.as_str().into()));
             let val = self.build.of_value(value);
+            let val = self.build.declare(val, declared_type(input));
             if env.insert(&input.name, val).is_some() {
                 let name = input.name.clone();
                 return Err(ImportError::Input {
@@ -269,8 +273,9 @@ impl<'a> Walk<'_, 'a> {
         }
         match self.source.initializers.get(name) {
             None => Ok(None),
-            Some(Ok(tensor)) => {
+            Some(Ok((tensor, declared))) => {
                 let val = self.build.of_constant(Some(name.to_owned()), tensor.clone());
+                let val = self.build.declare(val, *declared);
                 env.insert(name, val);
                 Ok(Some(val))
             }
@@ -358,7 +363,7 @@ impl<'a> Walk<'_, 'a> {
                 inputs,
                 origin,
             };
-            (row.import)(&mut at).map_err(stop)?
+            unsigned::import(&mut at, row.import).map_err(stop)?
         };
         let named = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
         if named > results.len() {
@@ -499,6 +504,14 @@ impl<'a> Walk<'_, 'a> {
             }
         }
         Ok(results)
+    }
+}
+
+/// The type of an input, where it is computed in a wider one.
+fn declared_type(input: &ValueInfoProto) -> Option<Unsigned> {
+    match input.r#type.as_ref()?.value.as_ref()? {
+        type_proto::Value::TensorType(tensor) => Unsigned::of_code(tensor.elem_type.into()),
+        _ => None,
     }
 }
 

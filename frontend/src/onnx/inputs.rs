@@ -155,6 +155,13 @@ fn apply(names: Names, options: &ImportOptions) -> Result<Sizes, ImportError> {
                 known,
             });
         };
+        let (Size::Fixed(least) | Size::Bounded { min: least, .. }) = *size;
+        if least < 1 {
+            return Err(ImportError::SizeOption {
+                name: name.clone(),
+                size: least,
+            });
+        }
         match *size {
             Size::Fixed(value) => {
                 sizes.replaced.insert(symbol, Dim::Const(value));

@@ -429,10 +429,10 @@ fn binary_dim(op: BinaryOp, a: &Dim, b: &Dim, dtype: DType, sizes: &Sizes) -> Op
     if !matches!(dtype, DType::I64 | DType::I32) {
         return None;
     }
-    Some(match op {
+    let value = match op {
         BinaryOp::Add => a.clone() + b.clone(),
         BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a.clone() * b.clone(),
+        BinaryOp::Mul => a.checked_mul(b)?,
         BinaryOp::Div => {
             // Truncation is flooring where nothing is negative.
             if sizes.at_least(a, 0) && sizes.at_least(b, 1) {
@@ -446,11 +446,13 @@ fn binary_dim(op: BinaryOp, a: &Dim, b: &Dim, dtype: DType, sizes: &Sizes) -> Op
         BinaryOp::Max => sizes.max(a, b),
         BinaryOp::Min => sizes.min(a, b),
         BinaryOp::Pow => match b.as_const()? {
-            n @ 0..=4 => (0..n).fold(Dim::Const(1), |p, _| p * a.clone()),
+            n @ 0..=4 => (0..n).try_fold(Dim::Const(1), |p, _| p.checked_mul(a))?,
             _ => return None,
         },
         _ => return None,
-    })
+    };
+    // Larger ones are computed when the model runs, as data.
+    Some(value).filter(Dim::is_small)
 }
 
 fn binary_float(op: BinaryOp, a: f64, b: f64) -> Option<f64> {

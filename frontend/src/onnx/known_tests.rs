@@ -66,6 +66,36 @@ fn division_of_sizes_floors_and_keeps_exact_quotients() {
     assert_eq!(div(Dim::Const(i64::MIN), -1), None);
 }
 
+/// A file of a few nodes could ask for a size of gigabytes.
+#[test]
+fn sizes_that_multiply_too_often_are_not_known() {
+    let sizes = sizes();
+    let mut t = dim("b") + &dim("s");
+    let squares = (0..30).take_while(|_| match binary_dim(BinaryOp::Mul, &t, &t, DType::I64, &sizes) {
+        Some(next) => {
+            t = next;
+            true
+        }
+        None => false,
+    });
+    assert_eq!(squares.count(), 4);
+    let mut t = dim("b");
+    let nested = (0..90i64).take_while(|i| {
+        let part = binary_dim(BinaryOp::Div, &(t.clone() + *i), &Dim::Const(3), DType::I64, &sizes);
+        match part.and_then(|p| binary_dim(BinaryOp::Max, &(t.clone() * 2), &(p + "s"), DType::I64, &sizes)) {
+            Some(next) => {
+                t = next;
+                true
+            }
+            None => false,
+        }
+    });
+    assert!(nested.count() < 90);
+    let row = vector(&["b", "s", "b", "s"]);
+    let row = Known::binary(BinaryOp::Add, &row, &Known::scalar(dim("b") + &dim("s") + 1), &sizes).unwrap();
+    assert!(row.reduce(ReduceOp::Prod, &[0], false, &sizes).is_some());
+}
+
 #[test]
 fn arithmetic_that_would_wrap_is_not_folded() {
     let sizes = sizes();

@@ -5,7 +5,7 @@
 //!
 //! [`import`] makes an `ir::Graph` of a model. `graph` walks the nodes; `ops` is the table of ops, one file per family;
 //! `known` and `sizes` are the shape arithmetic, which leaves no node behind; `builder` makes graph values when an op
-//! needs them as data.
+//! needs them as data; `unsigned` minds integers that are computed in a wider type.
 
 mod builder;
 pub mod container;
@@ -22,6 +22,7 @@ pub mod randomize;
 pub mod read;
 mod sizes;
 pub mod tensor;
+mod unsigned;
 
 pub use error::{ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, UnknownOp};
 pub use graph::{import, import_model};

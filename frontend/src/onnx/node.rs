@@ -163,6 +163,12 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Returns the element type code of a tensor attribute.
+    pub fn tensor_type(&self, name: &str) -> Step<Option<i64>> {
+        let found = self.attribute(name, AttributeType::Tensor, "a tensor")?;
+        Ok(found.and_then(|a| a.t.as_ref()).map(|t| i64::from(t.data_type)))
+    }
+
     pub fn required<T>(&self, name: &str, found: Option<T>) -> Step<T> {
         found.ok_or_else(|| NodeProblem::MissingAttribute { name: name.to_owned() }.into())
     }
@@ -220,8 +226,17 @@ impl<'a> Node<'a> {
             .iter()
             .map(|v| self.build.value(*v, &self.origin))
             .collect::<Step<Vec<_>>>()?;
+        match &op {
+            Op::View(View::Reshape(shape) | View::Broadcast(shape))
+            | Op::Iota { shape, .. }
+            | Op::Random { shape, .. } => small(shape)?,
+            Op::View(View::Slice { sizes, .. }) => small(sizes)?,
+            _ => {}
+        }
         let node = self.build.graph.add(op, &operands, self.origin.clone())?;
-        let count = self.build.graph.node(node).results.len();
+        let results = &self.build.graph.node(node).results;
+        results.iter().try_for_each(|ty| small(&ty.shape))?;
+        let count = results.len();
         Ok((0..count)
             .map(|i| self.build.of_value(ir::Value::new(node, i as u32)))
             .collect())
@@ -316,6 +331,7 @@ impl<'a> Node<'a> {
         {
             return Ok(self.known(known));
         }
+        small(&to)?;
         self.build.require_equal(&from.elements(), &to.elements())?;
         self.add(Op::View(View::Reshape(to)), &[x])
     }
@@ -507,6 +523,17 @@ impl<'a> Node<'a> {
             }
             .into())
         }
+    }
+}
+
+/// Refuses a shape whose number of elements is an expression that only an absurd model has.
+pub(super) fn small(dims: &[Dim]) -> Step<()> {
+    let product = dims
+        .iter()
+        .try_fold(Dim::Const(1), |product, dim| product.checked_mul(dim));
+    match product {
+        Some(_) => Ok(()),
+        None => Err(NodeProblem::LargeSizes { rank: dims.len() }.into()),
     }
 }
 

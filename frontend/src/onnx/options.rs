@@ -19,9 +19,9 @@ pub struct ImportOptions {
 /// What is known of a named size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// Always this.
+    /// Always this, at least 1: a size that varies is never 0 (one that the model fixes may be).
     Fixed(i64),
-    /// Between the bounds, both included.
+    /// Between the bounds, both included; the lower is at least 1.
     Bounded {
         min: i64,
         max: Option<i64>,
@@ -90,7 +90,7 @@ impl ImportOptions {
     }
 }
 
-const SIZE_FORM: &str = "of the form batch=1, seq=1..512 or seq=1..512 hint 128";
+const SIZE_FORM: &str = "of the form batch=1, seq=1..512 or seq=1..512 hint 128, with sizes of at least 1";
 
 impl FromStr for Size {
     type Err = OptionError;
@@ -100,7 +100,7 @@ impl FromStr for Size {
             text: text.to_owned(),
             expected: SIZE_FORM,
         };
-        let number = |t: &str| t.trim().parse::<i64>().ok().filter(|v| *v >= 0).ok_or_else(error);
+        let number = |t: &str| t.trim().parse::<i64>().ok().filter(|v| *v >= 1).ok_or_else(error);
         let (range, hint) = match text.split_once("hint") {
             Some((range, hint)) => (range, Some(number(hint)?)),
             None => (text, None),
@@ -164,7 +164,7 @@ mod tests {
                 hint: Some(128)
             })
         );
-        for bad in ["", "-1", "5..2", "1..4 hint 9", "4 hint 4", "x..3"] {
+        for bad in ["", "-1", "0", "0..3", "5..2", "1..4 hint 9", "4 hint 4", "x..3"] {
             assert!(bad.parse::<Size>().is_err(), "{bad:?}");
         }
     }

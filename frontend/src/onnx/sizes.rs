@@ -171,8 +171,10 @@ impl Sizes {
             };
         }
         let one = IndexMap::from_iter([(symbol.clone(), by.clone())]);
-        for dim in self.replaced.values_mut() {
-            *dim = dim.substitute(&one);
+        // A power of a sum is a long sum: what would be too long stays unequal.
+        let replaced: Option<Vec<Dim>> = self.replaced.values().map(|dim| dim.checked_substitute(&one)).collect();
+        for (dim, with) in self.replaced.values_mut().zip(replaced.ok_or(NotEqual)?) {
+            *dim = with;
         }
         self.replaced.insert(symbol.clone(), by.clone());
         Ok(Equal::Assumed)

@@ -30,7 +30,6 @@ pub(super) const ROWS: &[Row] = &[
     }),
     op("Softplus", 1, |n| unary(n, UnaryOp::Softplus)),
     op("Softsign", 1, softsign),
-    op("Swish", 24, swish),
     op("ThresholdedRelu", 10, thresholded_relu),
     microsoft("FastGelu", fast_gelu),
     microsoft("BiasGelu", bias_gelu),
@@ -78,11 +77,6 @@ fn scaled_silu(node: &mut Node<'_>, alpha: f64) -> Step<Vec<Val>> {
     let scaled = node.with_scalar(BinaryOp::Mul, x, alpha)?;
     let gate = node.unary(UnaryOp::Sigmoid, scaled)?;
     Ok(vec![node.binary(BinaryOp::Mul, x, gate)?])
-}
-
-fn swish(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let alpha = node.float_or("alpha", 1.0)?;
-    scaled_silu(node, alpha)
 }
 
 fn quick_gelu(node: &mut Node<'_>) -> Step<Vec<Val>> {

@@ -137,7 +137,7 @@ fn cast(node: &mut Node<'_>) -> Step<Vec<Val>> {
 }
 
 /// Casts to FP8 saturate unless the attribute says otherwise; the `ir`'s does so for `f8e4m3fn` alone.
-fn cast_to(node: &mut Node<'_>, mut x: Val, to: DType) -> Step<Val> {
+pub(super) fn cast_to(node: &mut Node<'_>, mut x: Val, to: DType) -> Step<Val> {
     let largest = match to {
         DType::F8E4M3FN => 448.0,
         DType::F8E4M3FNUZ => 240.0,

@@ -47,6 +47,22 @@ fn gather_nd(node: &mut Node<'_>) -> Step<Vec<Val>> {
         return node.bad("batch_dims", batch_dims, "not negative");
     };
     let (data, picks) = (node.shape(x), node.shape(indices));
+    let most = data.rank().min(picks.rank());
+    let Some(width) = picks.last().filter(|_| data.rank() > 0) else {
+        return node.rank_error(if data.rank() == 0 { 0 } else { 1 }, "at least 1");
+    };
+    if batch_dims >= most {
+        return node.bad("batch_dims", batch_dims, format!("below {most}, the smaller rank"));
+    }
+    let axes = (data.rank() - batch_dims) as i64;
+    if !width.as_const().is_some_and(|width| (0..=axes).contains(&width)) {
+        return Err(NodeProblem::Value {
+            what: "length of an index",
+            found: width.to_string(),
+            expected: format!("a constant of at most {axes}, the data's axes after the batch's"),
+        }
+        .into());
+    }
     for axis in 0..batch_dims.min(data.rank()).min(picks.rank()) {
         node.build.require_equal(&data[axis], &picks[axis])?;
     }

@@ -87,11 +87,15 @@ fn no_statistics(node: &Node<'_>) -> Step<()> {
     node.only_outputs(1, "the mean and deviation outputs of a normalisation")
 }
 
-fn normalise(node: &mut Node<'_>, x: Val, scale: Option<Val>, bias: Option<Val>, rms: bool) -> Step<Val> {
+/// What is added to the variance where the attribute is left out, by the schemas of ONNX and of ONNX Runtime's own ops.
+const EPSILON: f32 = 1e-5;
+const SKIP_EPSILON: f32 = 1e-12;
+
+fn normalise(node: &mut Node<'_>, x: Val, scale: Option<Val>, bias: Option<Val>, rms: bool, default: f32) -> Step<Val> {
     let shape = node.shape(x);
     let axis = node.int_or("axis", -1)?;
     let axis = node.axis(axis, shape.rank())?;
-    let epsilon = epsilon(node, 1e-5)?;
+    let epsilon = epsilon(node, default)?;
     let row = &shape[axis..];
     let dtype = node.dtype(x);
     // The data may be narrower than the scale (f16 with f32 weights); then the wider type computes.
@@ -123,7 +127,7 @@ fn normalise(node: &mut Node<'_>, x: Val, scale: Option<Val>, bias: Option<Val>,
 
 fn layer_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, scale, bias) = (node.input(0)?, node.optional(1), node.optional(2));
-    let result = normalise(node, x, scale, bias, false)?;
+    let result = normalise(node, x, scale, bias, false, EPSILON)?;
     if !node.wants(1) && !node.wants(2) {
         return Ok(vec![result]);
     }
@@ -145,7 +149,7 @@ fn layer_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
 fn rms_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
     no_statistics(node)?;
     let (x, scale) = (node.input(0)?, node.optional(1));
-    Ok(vec![normalise(node, x, scale, None, true)?])
+    Ok(vec![normalise(node, x, scale, None, true, EPSILON)?])
 }
 
 /// The sum of input, skip and optional bias, normalised; the fourth output is the sum.
@@ -158,7 +162,7 @@ fn skip(node: &mut Node<'_>, bias: usize, scale: Option<Val>, shift: Option<Val>
     if let Some(bias) = node.optional(bias) {
         sum = node.binary(BinaryOp::Add, sum, bias)?;
     }
-    let result = normalise(node, sum, scale, shift, rms)?;
+    let result = normalise(node, sum, scale, shift, rms, SKIP_EPSILON)?;
     Ok(vec![result, result, result, sum])
 }
 
@@ -221,6 +225,12 @@ fn local_response_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let size = node.int("size")?;
     let size = node.required("size", size)?;
+    if !(1..=i64::from(i32::MAX)).contains(&size) {
+        return node.bad("size", size, format!("a number of channels from 1 to {}", i32::MAX));
+    }
+    if node.rank(x) < 2 {
+        return node.rank_error(0, "at least 2");
+    }
     let number = |name, default: f32| node.float_or(name, f64::from(default)).map(Scalar::Float);
     let (alpha, beta, bias) = (number("alpha", 1e-4)?, number("beta", 0.75)?, number("bias", 1.0)?);
     Ok(vec![node.composite(

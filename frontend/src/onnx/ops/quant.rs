@@ -4,6 +4,7 @@ use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 use ir::{DType, Dim};
 
 use super::conv::integer_conv;
+use super::elementwise::cast_to;
 use super::matmul::integer_product;
 use super::{Row, op};
 use crate::onnx::builder::Val;
@@ -51,10 +52,26 @@ fn spread(node: &mut Node<'_>, x: Val, value: Val) -> Step<Val> {
     node.reshape(wide, joined)
 }
 
-/// `(x − zero) · scale`, in the scale's type.
+/// Reads an attribute that names a floating-point type; 0, as when it is left out, names none.
+fn float_attribute(node: &Node<'_>, name: &str) -> Step<Option<DType>> {
+    match node.int_or(name, 0)? {
+        0 => Ok(None),
+        code => match dtype_of(code)? {
+            dtype if dtype.is_float() && dtype.bits() >= 16 => Ok(Some(dtype)),
+            dtype => node.bad(name, dtype, "f16, bf16, f32 or f64"),
+        },
+    }
+}
+
+/// `(x − zero) · scale`, in the scale's type or that of the result, whichever is wider.
 fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, scale) = (node.input(0)?, node.input(1)?);
-    let dtype = node.dtype(scale);
+    let out = float_attribute(node, "output_dtype")?.unwrap_or(node.dtype(scale));
+    let dtype = match node.dtype(scale) {
+        scale if scale.bits() >= out.bits() => scale,
+        _ => out,
+    };
+    let scale = node.cast(scale, dtype)?;
     let mut value = node.cast(x, dtype)?;
     if let Some(zero) = node.optional(2) {
         let zero = spread(node, x, zero)?;
@@ -62,7 +79,8 @@ fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
         value = node.binary(BinaryOp::Sub, value, zero)?;
     }
     let scale = spread(node, x, scale)?;
-    Ok(vec![node.binary(BinaryOp::Mul, value, scale)?])
+    let value = node.binary(BinaryOp::Mul, value, scale)?;
+    Ok(vec![node.cast(value, out)?])
 }
 
 /// The smallest and the largest number of a type.
@@ -80,25 +98,46 @@ fn limits(dtype: DType) -> Option<(f64, f64)> {
 /// `saturate(round(x / scale) + zero)`, rounding ties to even.
 fn quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, scale) = (node.input(0)?, node.input(1)?);
-    let to = match (node.optional(2), node.int("output_dtype")?) {
-        (Some(zero), _) => node.dtype(zero),
-        (None, Some(code)) if code != 0 => dtype_of(code)?,
-        _ => DType::U8,
+    let stated = match node.int_or("output_dtype", 0)? {
+        0 => None,
+        // ONNX quantises to no 32-bit type: `i32` would be taken for the wider form of `u16`.
+        6 => {
+            return node.bad(
+                "output_dtype",
+                DType::I32,
+                "an integer of at most 16 bits or an 8-bit float",
+            );
+        }
+        code => Some(dtype_of(code)?),
     };
-    let dtype = node.dtype(scale);
-    let x = node.cast(x, dtype)?;
+    let to = match (node.optional(2), stated) {
+        (Some(zero), Some(stated)) if node.dtype(zero) != stated => {
+            let expected = format!("the type of the zero point, {}", node.dtype(zero));
+            return node.bad("output_dtype", stated, expected);
+        }
+        (Some(zero), _) => node.dtype(zero),
+        (None, stated) => stated.unwrap_or(DType::U8),
+    };
+    let dtype = float_attribute(node, "precision")?.unwrap_or(node.dtype(scale));
+    let (x, scale) = (node.cast(x, dtype)?, node.cast(scale, dtype)?);
     let scale = spread(node, x, scale)?;
     let mut value = node.binary(BinaryOp::Div, x, scale)?;
+    // FP8 has a zero point of 0 as a rule.
+    let mut zero_is_zero = false;
     let zero = match node.optional(2) {
         Some(zero) => {
+            let constant = node.build.constant(zero);
+            zero_is_zero = constant.is_some_and(|zero| zero.to_f64().iter().all(|v| *v == 0.0));
             let zero = spread(node, x, zero)?;
             Some(node.cast(zero, dtype)?)
         }
         None => None,
     };
     if to.is_float() {
-        // FP8 has a zero point of 0; the cast rounds and saturates.
-        return Ok(vec![node.cast(value, to)?]);
+        if let Some(zero) = zero.filter(|_| !zero_is_zero) {
+            value = node.binary(BinaryOp::Add, value, zero)?;
+        }
+        return Ok(vec![cast_to(node, value, to)?]);
     }
     let Some((low, high)) = limits(to) else {
         return Err(NodeProblem::ElementType {

@@ -6,7 +6,7 @@ use super::{Row, op};
 use crate::onnx::builder::Val;
 use crate::onnx::error::{NodeProblem, Step};
 use crate::onnx::known::Known;
-use crate::onnx::node::Node;
+use crate::onnx::node::{Node, small};
 
 pub(super) const ROWS: &[Row] = &[
     op("Concat", 4, concat),
@@ -67,6 +67,7 @@ fn reshape(node: &mut Node<'_>) -> Step<Vec<Val>> {
     match open.as_slice() {
         [] => {}
         [open] => {
+            small(&to)?;
             let rest: Dim = to
                 .iter()
                 .enumerate()

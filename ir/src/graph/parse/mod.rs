@@ -81,6 +81,13 @@ pub enum Problem {
     InputIndices { last: usize },
     #[error("an expression is nested more than {0} deep")]
     Depth(usize),
+    #[error(
+        "a size has more than {} terms, {} factors in a term or {} nested operations, or a shape has that many elements",
+        crate::dim::MOST_TERMS,
+        crate::dim::MOST_FACTORS,
+        crate::dim::MOST_DEPTH
+    )]
+    LargeSize,
 }
 
 /// The largest constant that a text may ask for.
@@ -287,9 +294,16 @@ impl Parser {
         loop {
             let mut product = self.factor(depth)?;
             while self.eat('*') {
-                product = product * self.factor(depth)?;
+                let factor = self.factor(depth)?;
+                product = match product.checked_mul(&factor) {
+                    Some(product) => product,
+                    None => return self.error(Problem::LargeSize),
+                };
             }
-            sum = if minus { sum - product } else { sum + product };
+            sum = match sum.checked_add(&if minus { -product } else { product }) {
+                Some(sum) => sum,
+                None => return self.error(Problem::LargeSize),
+            };
             minus = match self.kind() {
                 Kind::Sign('+') => false,
                 Kind::Sign('-') => true,
@@ -317,12 +331,17 @@ impl Parser {
                 self.need(',')?;
                 let b = self.dim(depth + 1)?;
                 self.need(')')?;
-                Ok(match w.as_str() {
+                let value = match w.as_str() {
                     "div" => a.floor_div(&b),
                     "mod" => a.modulo(&b),
                     "max" => a.larger(&b),
                     _ => a.smaller(&b),
-                })
+                };
+                if value.is_small() {
+                    Ok(value)
+                } else {
+                    self.error(Problem::LargeSize)
+                }
             }
             _ => self.expected("a size"),
         }
@@ -342,7 +361,12 @@ impl Parser {
     }
 
     fn dims(&mut self) -> Parsed<Shape> {
-        self.list(|p| p.dim(0)).map(Shape)
+        let start = self.at;
+        let shape = self.list(|p| p.dim(0)).map(Shape)?;
+        match shape.checked_elements() {
+            Some(_) => Ok(shape),
+            None => self.error_at(start, Problem::LargeSize),
+        }
     }
 
     fn dtype(&mut self) -> Parsed<DType> {
@@ -542,6 +566,9 @@ impl Parser {
                 Ok(types) => types,
                 Err(e) => return self.error_at(op_at, Problem::Infer(e)),
             };
+            if types.iter().any(|ty| ty.shape.checked_elements().is_none()) {
+                return self.error_at(op_at, Problem::LargeSize);
+            }
         }
         if self.names.insert(name.clone(), id).is_some() {
             return self.error_at(start, Problem::Twice(name));

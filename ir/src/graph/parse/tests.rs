@@ -229,6 +229,41 @@ fn random_graph() -> impl Strategy<Value = Graph> {
     })
 }
 
+/// A short text that would be a size of gigabytes, or a tree that takes longer than the world to walk.
+#[test]
+fn sizes_that_multiply_are_refused() {
+    let power = |n: usize| vec!["(a + b + c + d)"; n].join("*");
+    let input = |size: &str| {
+        parse(&format!(
+            "graph @g {{\n  x = input \"x\" : f32[{size}]\n  return x as \"y\"\n}}"
+        ))
+    };
+    assert!(input(&power(3)).is_ok());
+    let nested = (0..13).fold("a".to_owned(), |t, _| format!("max({t}, div({t}, 3) + b)"));
+    for size in [&power(30), &nested, &format!("{0}, {0}, {0}, {0}", power(5))] {
+        let error = input(size).unwrap_err();
+        assert_eq!(error.problem, Problem::LargeSize, "{error}");
+    }
+    // What is inferred counts as what is written.
+    let mut text = "graph @g {\n  n0 = input \"x\" : f32[1, n]\n".to_owned();
+    for i in 0..200 {
+        text += &format!(
+            "  n{} = slice n{i} {{starts=[0, 0], sizes=[1, div(n, {})], steps=[1, 1]}}\n",
+            i + 1,
+            i + 2
+        );
+    }
+    assert!(parse(&format!("{text}  return n200 as \"y\"\n}}")).is_ok());
+    let mut text = "graph @g {\n  n0 = input \"x\" : f32[a + b, c]\n".to_owned();
+    for i in 0..40 {
+        text += &format!("  n{} = concat n{i}, n{i} {{axis=0}}\n", i + 1);
+    }
+    assert!(
+        parse(&format!("{text}  return n40 as \"y\"\n}}")).is_ok(),
+        "coefficients grow, terms do not"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
