@@ -1,6 +1,8 @@
 //! Compiled models inside an app: [`Session`] for one model, [`jit`] for a function of tensors, [`SessionCache`] for many graphs.
 //!
-//! Nothing compiles inside a run: a session compiles when it is made, a JIT at the first call with a new signature.
+//! graphc compiles nothing inside a run: a session compiles when it is made, a JIT at the first call with a new signature. (MIOpen,
+//! where a plan calls it, compiles its own kernels the first time that a run context meets new sizes; `OptimizeOptions::libraries`
+//! switches such calls off.)
 
 mod cache;
 mod device;

@@ -5,7 +5,7 @@
 //! to the sizes, and kept by MIOpen where its own settings say.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -14,34 +14,25 @@ use ir::dim::Bindings;
 use ir::op::{Conv as ConvOp, Layout};
 use ir::{DType, TensorType};
 use miopen_sys::{
-    Loaded, MiopenLibrary, miopenConvSolution_t, miopenConvolutionDescriptor_t, miopenConvolutionMode_t,
-    miopenDataType_t, miopenHandle_t, miopenStatus_t, miopenTensorDescriptor_t,
+    MiopenLibrary, miopenConvSolution_t, miopenConvolutionDescriptor_t, miopenConvolutionMode_t, miopenDataType_t,
+    miopenHandle_t, miopenStatus_t, miopenTensorDescriptor_t,
 };
 
+use super::Opened;
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
 
 /// The library.
-pub(crate) struct Miopen {
-    api: Loaded<MiopenLibrary>,
-    device: String,
-}
+pub(crate) struct Miopen(Opened<MiopenLibrary>);
 
 impl Miopen {
     /// Opens MIOpen. A GPU must have been found.
     pub fn open(search: &Search, at: &str, device: &str) -> Result<Miopen, RuntimeError> {
-        match miopen_sys::load(search) {
-            Ok(api) => Ok(Miopen {
-                api,
-                device: device.to_owned(),
-            }),
-            Err(error) => Err(RuntimeError::NotAvailable {
-                what: format!("MIOpen, which {at} calls,"),
-                reason: format!(
-                    "{error}\ninstall it, or compile with --no-libraries, and its convolutions are generated kernels"
-                ),
-            }),
-        }
+        Opened::new(miopen_sys::load(search), "MIOpen", "convolutions", at, device).map(Miopen)
+    }
+
+    fn api(&self) -> &MiopenLibrary {
+        &self.0.api
     }
 
     fn check(&self, call: &str, status: miopenStatus_t, at: &str) -> Result<(), RuntimeError> {
@@ -49,20 +40,8 @@ impl Miopen {
             return Ok(());
         }
         // SAFETY: the function gives a static string for every number.
-        let text = unsafe { self.api.miopenGetErrorString(status) };
-        let code = if text.is_null() {
-            format!("status {}", status.0)
-        } else {
-            // SAFETY: not null, and ends in a zero.
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-        };
-        Err(RuntimeError::Device {
-            device: self.device.clone(),
-            call: call.to_owned(),
-            code,
-            message: format!("from {}", self.api.path.display()),
-            at: at.to_owned(),
-        })
+        let text = unsafe { self.api().miopenGetErrorString(status) };
+        Err(self.0.failed(call, status.0, text, at.to_owned()))
     }
 }
 
@@ -172,7 +151,7 @@ impl Handle {
     pub fn new(library: &Arc<Miopen>) -> Result<Handle, RuntimeError> {
         let mut raw = null_mut();
         // SAFETY: a place for the result; there is a device.
-        let status = unsafe { library.api.miopenCreate(&mut raw) };
+        let status = unsafe { library.api().miopenCreate(&mut raw) };
         library.check("miopenCreate", status, "loading the program")?;
         Ok(Handle {
             ready: HashMap::new(),
@@ -188,7 +167,7 @@ impl Handle {
         }
         self.set_stream(stream, at)?;
         let library = self.library.clone();
-        let api = &library.api;
+        let api = library.api();
         let descriptors = Descriptors::new(&library, conv, at)?;
         let [x, w, y] = descriptors.tensors;
         let c = descriptors.convolution;
@@ -252,7 +231,7 @@ impl Handle {
 
     fn set_stream(&self, stream: RawStream, at: &str) -> Result<(), RuntimeError> {
         // SAFETY: the handle and the stream are alive and of one device.
-        let status = unsafe { self.library.api.miopenSetStream(self.raw, stream.0.cast()) };
+        let status = unsafe { self.library.api().miopenSetStream(self.raw, stream.0.cast()) };
         self.library.check("miopenSetStream", status, at)
     }
 
@@ -275,7 +254,7 @@ impl Handle {
         // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors say, until the
         // run was waited for.
         let status = unsafe {
-            self.library.api.miopenConvolutionForwardImmediate(
+            self.library.api().miopenConvolutionForwardImmediate(
                 self.raw,
                 w,
                 filter as *const c_void,
@@ -301,7 +280,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.ready.clear();
         // SAFETY: the handle is this value's own, and this is its end. A failure leaves nothing to do.
-        let _ = unsafe { self.library.api.miopenDestroy(self.raw) };
+        let _ = unsafe { self.library.api().miopenDestroy(self.raw) };
     }
 }
 
@@ -320,7 +299,7 @@ impl Descriptors {
             tensors: [null_mut(); 3],
             convolution: null_mut(),
         };
-        let api = &library.api;
+        let api = library.api();
         let dtype = match conv.dtype {
             DType::F16 => miopenDataType_t::miopenHalf,
             DType::BF16 => miopenDataType_t::miopenBFloat16,
@@ -359,7 +338,7 @@ impl Descriptors {
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
-        let api = &self.library.api;
+        let api = self.library.api();
         for descriptor in self.tensors.into_iter().filter(|d| !d.is_null()) {
             // SAFETY: this value's own, and this is its end. A failure leaves nothing to do.
             let _ = unsafe { api.miopenDestroyTensorDescriptor(descriptor) };

@@ -6,9 +6,10 @@
 mod miopen;
 mod rocblas;
 
+use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-use dylib::Search;
+use dylib::{Loaded, NotFound, Search};
 use ir::TensorType;
 use ir::dim::Bindings;
 use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
@@ -16,6 +17,54 @@ use ir::plan::{Plan, Work};
 
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
+
+/// A vendor's library that was opened for a device.
+struct Opened<T> {
+    api: Loaded<T>,
+    device: String,
+}
+
+impl<T> Opened<T> {
+    /// Takes what `load` found, or says what is missing: the library that the step at `at` calls, without which `work` can be
+    /// generated kernels.
+    fn new(
+        loaded: Result<Loaded<T>, NotFound>,
+        name: &str,
+        work: &str,
+        at: &str,
+        device: &str,
+    ) -> Result<Opened<T>, RuntimeError> {
+        match loaded {
+            Ok(api) => Ok(Opened {
+                api,
+                device: device.to_owned(),
+            }),
+            Err(error) => Err(RuntimeError::NotAvailable {
+                what: format!("{name}, which {at} calls,"),
+                reason: format!(
+                    "{error}\ninstall it, or compile with --no-libraries, and its {work} are generated kernels"
+                ),
+            }),
+        }
+    }
+
+    /// The error of a call that failed, by the library's own static text for its status, or null.
+    fn failed(&self, call: &str, status: u32, text: *const c_char, at: String) -> RuntimeError {
+        let code = if text.is_null() {
+            format!("status {status}")
+        } else {
+            // SAFETY: not null, and the libraries' texts are static and end in a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        RuntimeError::Device {
+            device: self.device.clone(),
+            call: call.to_owned(),
+            code,
+            message: format!("from {}", self.api.path.display()),
+            at,
+        }
+    }
+}
 
 /// The libraries that one plan calls.
 #[derive(Default)]

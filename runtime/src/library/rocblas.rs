@@ -3,7 +3,7 @@
 //! rocBLAS is column-major. A row-major `[m, n]` is the column-major `n × m` of the same bytes, so `C = A · B` is asked for as
 //! `Cᵀ = Bᵀ · Aᵀ`: the right operand goes first, and nothing is copied.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -12,34 +12,25 @@ use ir::dim::Bindings;
 use ir::op::Contract;
 use ir::{DType, TensorType};
 use rocblas_sys::{
-    Loaded, RocblasLibrary, rocblas_atomics_mode, rocblas_datatype, rocblas_gemm_algo_, rocblas_handle,
-    rocblas_operation_, rocblas_status, rocblas_status_,
+    RocblasLibrary, rocblas_atomics_mode, rocblas_datatype, rocblas_gemm_algo_, rocblas_handle, rocblas_operation_,
+    rocblas_status, rocblas_status_,
 };
 
+use super::Opened;
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
 
 /// The library.
-pub(crate) struct Rocblas {
-    api: Loaded<RocblasLibrary>,
-    device: String,
-}
+pub(crate) struct Rocblas(Opened<RocblasLibrary>);
 
 impl Rocblas {
     /// Opens rocBLAS. A GPU must have been found: without one the library ends the process.
     pub fn open(search: &Search, at: &str, device: &str) -> Result<Rocblas, RuntimeError> {
-        match rocblas_sys::load(search) {
-            Ok(api) => Ok(Rocblas {
-                api,
-                device: device.to_owned(),
-            }),
-            Err(error) => Err(RuntimeError::NotAvailable {
-                what: format!("rocBLAS, which {at} calls,"),
-                reason: format!(
-                    "{error}\ninstall it, or compile with --no-libraries, and its products are generated kernels"
-                ),
-            }),
-        }
+        Opened::new(rocblas_sys::load(search), "rocBLAS", "products", at, device).map(Rocblas)
+    }
+
+    fn api(&self) -> &RocblasLibrary {
+        &self.0.api
     }
 
     fn check(&self, call: &str, status: rocblas_status, at: impl FnOnce() -> String) -> Result<(), RuntimeError> {
@@ -47,20 +38,8 @@ impl Rocblas {
             return Ok(());
         }
         // SAFETY: the function gives a static string for every number.
-        let text = unsafe { self.api.rocblas_status_to_string(status) };
-        let code = if text.is_null() {
-            format!("status {}", status.0)
-        } else {
-            // SAFETY: not null, and ends in a zero.
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-        };
-        Err(RuntimeError::Device {
-            device: self.device.clone(),
-            call: call.to_owned(),
-            code,
-            message: format!("from {}", self.api.path.display()),
-            at: at(),
-        })
+        let text = unsafe { self.api().rocblas_status_to_string(status) };
+        Err(self.0.failed(call, status.0, text, at()))
     }
 }
 
@@ -78,7 +57,7 @@ impl Handle {
     pub fn new(library: &Arc<Rocblas>) -> Result<Handle, RuntimeError> {
         let mut raw = null_mut();
         // SAFETY: a place for the result; there is a device.
-        let status = unsafe { library.api.rocblas_create_handle(&mut raw) };
+        let status = unsafe { library.api().rocblas_create_handle(&mut raw) };
         library.check("rocblas_create_handle", status, || "loading the program".into())?;
         let handle = Handle {
             library: library.clone(),
@@ -87,7 +66,7 @@ impl Handle {
         // The same inputs give the same bits.
         let mode = rocblas_atomics_mode::rocblas_atomics_not_allowed;
         // SAFETY: the handle is alive.
-        let status = unsafe { library.api.rocblas_set_atomics_mode(raw, mode) };
+        let status = unsafe { library.api().rocblas_set_atomics_mode(raw, mode) };
         library.check("rocblas_set_atomics_mode", status, || "loading the program".into())?;
         Ok(handle)
     }
@@ -102,7 +81,7 @@ impl Handle {
         stream: RawStream,
         at: impl Fn() -> String,
     ) -> Result<(), RuntimeError> {
-        let api = &self.library.api;
+        let api = self.library.api();
         // SAFETY: the handle and the stream are alive and of one device.
         let status = unsafe { api.rocblas_set_stream(self.raw, stream.0.cast()) };
         self.library.check("rocblas_set_stream", status, &at)?;
@@ -162,7 +141,7 @@ static ZERO_F64: f64 = 0.0;
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: the handle is this value's own, and this is its end. A failure leaves nothing to do.
-        let _ = unsafe { self.library.api.rocblas_destroy_handle(self.raw) };
+        let _ = unsafe { self.library.api().rocblas_destroy_handle(self.raw) };
     }
 }
 
