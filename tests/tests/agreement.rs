@@ -624,3 +624,144 @@ fn shared_index_arithmetic_compiles_in_time() {
     ];
     check_all(&[case("doubled_40_times", &inputs, &body)]);
 }
+
+/// The integer types with their ends.
+const INTEGERS: [(&str, DType, i64, i64); 7] = [
+    ("i4", I4, -8, 7),
+    ("u4", U4, 0, 15),
+    ("i8", I8, -128, 127),
+    ("u8", U8, 0, 255),
+    ("i16", I16, -32768, 32767),
+    ("i32", I32, -(1 << 31), (1 << 31) - 1),
+    ("i64", I64, i64::MIN, i64::MAX),
+];
+
+#[test]
+fn views_and_orders_of_narrow_integers() {
+    let mut cases = Vec::new();
+    for (name, dtype, low, high) in INTEGERS {
+        let x = ints(dtype, &[3, 70], wild(low, high));
+        let inputs = [("x", x.clone())];
+        for body in [
+            "  v = top_k x {k=5, axis=1}\n  y = add v.0, v.0".to_owned(),
+            "  v = top_k x {k=40, axis=1, smallest}\n  y = add v.0, v.0".to_owned(),
+            format!("  i = iota {{axis=0}} : {name}[70]\n  y = add x, i"),
+            "  p = pad x {low=[1, 2], high=[0, 3], mode=constant(3)}\n  y = sub p, p".to_owned(),
+            "  p = pad x {low=[1, 2], high=[0, 3], mode=constant(-3)}\n  y = neg p".to_owned(),
+            "  p = pad x {low=[1, 2], high=[0, 3], mode=reflect}\n  y = neg p".to_owned(),
+            "  c = concat x, x {axis=1}\n  y = mul c, c".to_owned(),
+            "  c = transpose x {perm=[1, 0]}\n  y = contract x, c {out=i64}".to_owned(),
+            "  c = transpose x {perm=[1, 0]}\n  y = contract x, c {out=f32}".to_owned(),
+            "  f = cast x {to=f32}\n  g = mul f, f\n  y = cast g : ".to_owned() + name + "[3, 70]",
+            "  f = cast x {to=f64}\n  g = mul f, f\n  y = cast g : ".to_owned() + name + "[3, 70]",
+            "  b = cast x {to=bool}\n  y = cast b {to=f16}".to_owned(),
+            "  e = relu x\n  s = sign x\n  g = sub e, s\n  y = mul g, x".to_owned(),
+            "  y = take x, x {axis=0}".to_owned(),
+        ] {
+            cases.push(case(name, &inputs, &body));
+        }
+        for to in [
+            "i4", "u4", "i8", "u8", "i16", "i32", "i64", "bool", "f16", "bf16", "f64",
+        ] {
+            cases.push(case(name, &inputs, &format!("  y = cast x {{to={to}}}")));
+        }
+        let at = ints(I64, &[3, 70], (0..).map(|i| i * 7 % 3));
+        for reduce in ["sum", "prod", "max", "min"] {
+            let data = ints(dtype, &[3, 70], wild(low, high).skip(9));
+            let inputs = [("d", data), ("i", at.clone()), ("x", x.clone())];
+            let body = format!("  y = scatter_elements d, i, x {{axis=0, reduce={reduce}}}");
+            if !matches!(dtype, I4 | U4) {
+                cases.push(case(name, &inputs, &body));
+            }
+        }
+    }
+    check_all(&cases);
+}
+
+#[test]
+fn members_of_wide_floats_and_truth_values() {
+    let mut cases = Vec::new();
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        0.5,
+        -2.5,
+        1e-7,
+        30.0,
+        -30.0,
+    ];
+    for dtype in [F64, F32] {
+        let x = floats(dtype, &[24], special.into_iter().chain(waves()));
+        let z = floats(dtype, &[24], waves().skip(100));
+        for op in [
+            "neg",
+            "abs",
+            "sign",
+            "floor",
+            "ceil",
+            "round",
+            "trunc",
+            "sqrt",
+            "rsqrt",
+            "recip",
+            "exp",
+            "expm1",
+            "log",
+            "log1p",
+            "exp2",
+            "log2",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erf",
+            "sigmoid",
+            "softplus",
+            "relu",
+            "gelu",
+            "gelu_tanh",
+            "silu",
+            "mish",
+            "hard_swish",
+            "is_nan",
+            "is_inf",
+        ] {
+            cases.push(case("unary", &[("x", x.clone())], &format!("  y = {op} x")));
+        }
+        for op in [
+            "add", "sub", "mul", "div", "rem", "mod", "pow", "max", "min", "atan2", "eq", "ne", "lt", "le", "gt", "ge",
+        ] {
+            cases.push(case(
+                "binary",
+                &[("x", x.clone()), ("z", z.clone())],
+                &format!("  y = {op} x, z"),
+            ));
+        }
+        for to in ["i4", "u4", "i8", "u8", "i16", "i32", "i64", "bool"] {
+            cases.push(case("cast", &[("x", x.clone())], &format!("  y = cast x {{to={to}}}")));
+        }
+    }
+    let a = ints(DType::Bool, &[4], [0, 0, 1, 1]);
+    let b = ints(DType::Bool, &[4], [0, 1, 0, 1]);
+    for op in ["and", "or", "xor", "eq", "ne"] {
+        cases.push(case(
+            "truth",
+            &[("a", a.clone()), ("b", b.clone())],
+            &format!("  y = {op} a, b"),
+        ));
+    }
+    check_all(&cases);
+}

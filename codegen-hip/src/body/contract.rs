@@ -1,8 +1,6 @@
 //! Contractions: loading and epilogue lambdas around the tiled core.
 
-use ir::kernel::access::along;
-use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Mapping};
-use ir::{DType, Entity};
+use ir::kernel::{AxisId, ContractBody, ExprId, Mapping};
 
 use crate::emit::EmitError;
 use crate::expr::Printer;
@@ -16,6 +14,8 @@ impl Printer<'_> {
             block_k,
             thread_m,
             thread_n,
+            lhs,
+            rhs,
         } = self.kernel.mapping
         else {
             return Err(self.mismatch());
@@ -42,10 +42,7 @@ impl Printer<'_> {
             p.straight(&body.epilogue);
             p.out.close(";");
         });
-        let threads = i64::from((block_m / thread_m) * (block_n / thread_n));
-        let held = |block: u32| i64::from(block) * i64::from(block_k) / threads;
-        let lhs_walk = self.walk(body.lhs, &body.m, &body.k, held(block_m));
-        let rhs_walk = self.walk(body.rhs, &body.n, &body.k, held(block_n));
+        let [lhs_walk, rhs_walk] = [lhs, rhs].map(|f| format!("Walk<{}, {}>", f.along_k, f.width));
         let [m, n, k] = sizes.map(|(n, _)| self.size(&n));
         self.out.line(format!(
             "using Tiles = Tile<{block_m}, {block_n}, {block_k}, {thread_m}, {thread_n}>;"
@@ -85,47 +82,5 @@ impl Printer<'_> {
             p.out.line(format!("return {spelled};"));
             p.out.close(";");
         });
-    }
-
-    /// How the elements of an operand are fetched: along the axis on which they are neighbours, as many at once as always come
-    /// whole, fill an access and keep every thread busy.
-    fn walk(&self, value: ExprId, rows: &[AxisId], k: &[AxisId], held: i64) -> String {
-        let neighbours = |axes: &[AxisId]| {
-            let inner = *axes.last()?;
-            self.unconditional_or_guarded_loads(value)
-                .into_iter()
-                .filter(|(_, index)| along(self.kernel, self.symbols, *index, inner, 1).is_some_and(|m| m.stride.is(1)))
-                .map(|(dtype, _)| 16 / i64::from(dtype.bits().div_ceil(8)))
-                .min()
-                .map(|widest| {
-                    let divides = self.kernel.axes[inner].extent.known_divisor();
-                    let mut width = 1;
-                    while width * 2 <= widest.min(held).min(8) && divides % (width * 2) == 0 {
-                        width *= 2;
-                    }
-                    width
-                })
-        };
-        match (neighbours(k), neighbours(rows)) {
-            (Some(width), _) => format!("Walk<true, {width}>"),
-            (None, Some(width)) => format!("Walk<false, {width}>"),
-            (None, None) => "Walk<true, 1>".to_owned(),
-        }
-    }
-
-    fn unconditional_or_guarded_loads(&self, value: ExprId) -> Vec<(DType, ExprId)> {
-        let mut seen = vec![false; self.kernel.exprs.len()];
-        let (mut stack, mut loads) = (vec![value], Vec::new());
-        while let Some(e) = stack.pop() {
-            if std::mem::replace(&mut seen[e.index()], true) {
-                continue;
-            }
-            let expr = &self.kernel.exprs[e];
-            if let Expr::Load { param, index } = expr {
-                loads.push((self.kernel.params[*param].dtype, *index));
-            }
-            expr.for_each_operand(|o| stack.push(o));
-        }
-        loads
     }
 }

@@ -1,6 +1,6 @@
 //! Contractions and convolutions.
 
-use ir::kernel::{Body, ContractBody, Expr, ExprId, Kernel, Mapping};
+use ir::kernel::{Body, ContractBody, Expr, ExprId, Fetch, Kernel, Mapping};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::{DType, Scalar};
 
@@ -17,9 +17,51 @@ pub struct Product {
     pub transpose_rhs: bool,
 }
 
+/// An element at a time: what [`wide`] makes wider where the sizes allow it.
+const ONE: Fetch = Fetch {
+    along_k: true,
+    width: 1,
+};
+
+/// The widest fetch of elements of a type whose neighbours lie along an axis of `extent`, as lowering chooses it.
+fn fetch(along_k: bool, extent: i64, dtype: DType, held: u32) -> Fetch {
+    let most = (16 / dtype.bits().div_ceil(8)).min(held).min(8);
+    let widths = [8, 4, 2].into_iter().filter(|w| *w <= most);
+    let width = widths.into_iter().find(|w| extent % i64::from(*w) == 0).unwrap_or(1);
+    Fetch { along_k, width }
+}
+
+/// The mapping with its operands fetched along axes given as whether it is `k`, and the extent.
+fn wide(mapping: Mapping, dtype: DType, lhs: (bool, i64), rhs: (bool, i64)) -> Mapping {
+    let Mapping::Tile {
+        block_m,
+        block_n,
+        block_k,
+        thread_m,
+        thread_n,
+        ..
+    } = mapping
+    else {
+        return mapping;
+    };
+    let threads = (block_m / thread_m) * (block_n / thread_n);
+    let held = |block: u32| block * block_k / threads;
+    Mapping::Tile {
+        block_m,
+        block_n,
+        block_k,
+        thread_m,
+        thread_n,
+        lhs: fetch(lhs.0, lhs.1, dtype, held(block_m)),
+        rhs: fetch(rhs.0, rhs.1, dtype, held(block_n)),
+    }
+}
+
 /// `relu(lhs · rhs + bias)` in the accumulator's type, stored as `out`.
 pub fn contract(name: &str, dtype: DType, out: DType, p: Product, mapping: Mapping) -> Kernel {
-    let mut b = Build::new(name, mapping);
+    let lhs_along = if p.transpose_lhs { (false, p.m) } else { (true, p.k) };
+    let rhs_along = if p.transpose_rhs { (true, p.k) } else { (false, p.n) };
+    let mut b = Build::new(name, wide(mapping, dtype, lhs_along, rhs_along));
     let lhs = b.read("lhs_matrix", dtype, p.batch * p.m * p.k);
     let rhs = b.read("rhs_matrix", dtype, p.batch * p.n * p.k);
     let acc_type = dtype.accumulator();
@@ -74,7 +116,7 @@ pub fn conv(
 ) -> Kernel {
     let (window, stride, pad) = (3i64, 2i64, 1i64);
     let out_size = (size + 2 * pad - window) / stride + 1;
-    let mut b = Build::new(name, mapping);
+    let mut b = Build::new(name, wide(mapping, dtype, (true, channels), (true, channels)));
     let all = groups * channels;
     let x = b.read("image_data", dtype, images * size * size * all);
     let f = b.read("filters", dtype, groups * filters * window * window * channels);
@@ -228,6 +270,8 @@ pub fn all() -> Vec<Kernel> {
             block_k,
             thread_m,
             thread_n,
+            lhs: ONE,
+            rhs: ONE,
         };
         for (dtype, out) in [
             (F32, F32),
@@ -254,6 +298,8 @@ pub fn all() -> Vec<Kernel> {
         block_k: 32,
         thread_m: 2,
         thread_n: 2,
+        lhs: ONE,
+        rhs: ONE,
     };
     kernels.push(conv("conv", F32, 2, 9, 1, 4, 10, tile.clone()));
     kernels.push(conv("conv_groups", DType::F16, 1, 8, 3, 5, 7, tile.clone()));

@@ -361,7 +361,8 @@ pub enum Mapping {
         block: u32,
         vector: u32,
     },
-    /// Workgroups take `block_m × block_n` tiles through LDS, `block_k` deep; threads take `thread_m × thread_n`.
+    /// Workgroups take `block_m × block_n` tiles through LDS, `block_k` deep; threads take `thread_m × thread_n`. Each operand is
+    /// fetched its own way.
     /// Grid: x = ceil(m / block_m) · ceil(n / block_n), z = batch.
     Tile {
         block_m: u32,
@@ -369,6 +370,8 @@ pub enum Mapping {
         block_k: u32,
         thread_m: u32,
         thread_n: u32,
+        lhs: Fetch,
+        rhs: Fetch,
     },
     /// Workgroups of `block` threads take `block_q` queries, keys in tiles of `block_k`. Grid: x = ceil(q / block_q), z = batch.
     Flash {
@@ -376,6 +379,14 @@ pub enum Mapping {
         block_k: u32,
         block: u32,
     },
+}
+
+/// How threads fetch an operand's tile: neighbouring threads along `k` or else along the operand's rows (of the rhs: columns), each
+/// `width` elements at a time. `width` divides the extent of the innermost axis that is walked, so that groups come whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Fetch {
+    pub along_k: bool,
+    pub width: u32,
 }
 
 /// Threads along x that a launch may have: AMD's packets carry 32 bits.

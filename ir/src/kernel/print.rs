@@ -11,12 +11,18 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{AxisId, Body, Expr, ExprId, Kernel, Mapping, Stmt};
+use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt};
 use crate::graph::op::BinaryOp;
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&print(self))
+    }
+}
+
+impl fmt::Display for Fetch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "by {} along {}", self.width, if self.along_k { "k" } else { "rows" })
     }
 }
 
@@ -33,7 +39,12 @@ impl fmt::Display for Mapping {
                 block_k,
                 thread_m,
                 thread_n,
-            } => write!(f, "tile({block_m}x{block_n}x{block_k}, thread {thread_m}x{thread_n})"),
+                lhs,
+                rhs,
+            } => write!(
+                f,
+                "tile({block_m}x{block_n}x{block_k}, thread {thread_m}x{thread_n}, lhs {lhs}, rhs {rhs})"
+            ),
             Mapping::Flash {
                 block_q,
                 block_k,

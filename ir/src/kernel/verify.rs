@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::print::expr as text;
-use super::{Access, AxisId, Body, Expr, ExprId, Kernel, Mapping, ParamId, Stmt, VarId};
+use super::{Access, AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, ParamId, Stmt, VarId};
 use crate::dim::{Dim, Symbol};
 use crate::entity::Entity;
 use crate::graph::op::ReduceOp;
@@ -411,6 +411,14 @@ impl Verifier<'_> {
         }
     }
 
+    /// Says whether an operand can be fetched that way: no group is cut short.
+    fn comes_whole(&self, fetch: Fetch, rows: &[AxisId], k: &[AxisId]) -> bool {
+        let width = i64::from(fetch.width);
+        let inner = if fetch.along_k { k.last() } else { rows.last() };
+        let divides = |a: &AxisId| self.kernel.axes[*a].extent.known_divisor() % width.max(1) == 0;
+        width == 1 || (fetch.width.is_power_of_two() && inner.is_some_and(divides))
+    }
+
     fn mapping(&mut self) {
         let problem = match (&self.kernel.mapping, &self.kernel.body) {
             (Mapping::Tile { .. }, b) if !matches!(b, Body::Contract(_)) => Some("tiles are for contractions"),
@@ -422,6 +430,7 @@ impl Verifier<'_> {
                     block_k,
                     thread_m,
                     thread_n,
+                    ..
                 },
                 _,
             ) if [block_m, block_n, block_k, thread_m, thread_n].iter().any(|v| **v == 0)
@@ -429,6 +438,11 @@ impl Verifier<'_> {
                 || block_n % thread_n != 0 =>
             {
                 Some("threads' tiles must divide the workgroup's")
+            }
+            (Mapping::Tile { lhs, rhs, .. }, Body::Contract(c))
+                if !self.comes_whole(*lhs, &c.m, &c.k) || !self.comes_whole(*rhs, &c.n, &c.k) =>
+            {
+                Some("the width of a fetch must be a power of two that divides the axis it goes along")
             }
             (Mapping::Threads { block, vector } | Mapping::Block { block, vector }, _)
                 if *block == 0 || *vector == 0 =>

@@ -8,15 +8,17 @@
 //! | loops without folds | `Threads`, 16 bytes a thread where the innermost axis is contiguous and aligned |
 //! | loops with folds along contiguous rows | `Lanes` up to 16 accesses a lane of a wave, `Block` beyond |
 //! | other folds (windows, columns) | `Threads`; `Block` when points are too few to fill the device |
-//! | contraction | `Tile`: the cheapest of a list by waste, rounds of workgroups and LDS traffic |
+//! | contraction | `Tile`: the cheapest of a list by waste, rounds of workgroups and LDS traffic; operands fetched as they lie |
 //! | attention | `Flash`: tiles halved until queries, keys, values and scores fit LDS |
 //! | scan | `Threads` a row, or `Block` for few long rows |
 //! | sort | `Threads` a row when short, `Block` otherwise; see [`Mapping`] |
 
 use ir::kernel::access::Motions;
-use ir::kernel::{AttentionBody, AxisId, Body, ContractBody, ExprId, Kernel, Loops, Mapping, ScanBody, SortBody, Stmt};
+use ir::kernel::{
+    AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Fetch, Kernel, Loops, Mapping, ScanBody, SortBody, Stmt,
+};
 use ir::target::Platform;
-use ir::{DType, Symbols, Target};
+use ir::{DType, Entity, Symbols, Target};
 
 /// Threads of an ordinary workgroup.
 const BLOCK: u32 = 256;
@@ -213,7 +215,6 @@ impl Facts<'_> {
 
     /// Calls `f(type, index, is a store)` for each load and store below the statements.
     fn for_each_access(&self, stmts: &[Stmt], mut f: impl FnMut(DType, ExprId, bool)) {
-        let mut seen = vec![false; self.kernel.exprs.len()];
         let mut stack = Vec::new();
         for s in stmts {
             match s {
@@ -229,13 +230,20 @@ impl Facts<'_> {
                 }
             }
         }
+        self.for_each_load(stack, |dtype, index| f(dtype, index, false));
+    }
+
+    /// Calls `f(type, index)` for each load below some expressions.
+    fn for_each_load(&self, roots: Vec<ExprId>, mut f: impl FnMut(DType, ExprId)) {
+        let mut seen = vec![false; self.kernel.exprs.len()];
+        let mut stack = roots;
         while let Some(e) = stack.pop() {
-            if std::mem::replace(&mut seen[ir::Entity::index(e)], true) {
+            if std::mem::replace(&mut seen[e.index()], true) {
                 continue;
             }
             let expr = &self.kernel.exprs[e];
-            if let ir::kernel::Expr::Load { param, index } = expr {
-                f(self.kernel.params[*param].dtype, *index, false);
+            if let Expr::Load { param, index } = expr {
+                f(self.kernel.params[*param].dtype, *index);
             }
             expr.for_each_operand(|o| stack.push(o));
         }
@@ -271,12 +279,47 @@ impl Facts<'_> {
             .min_by(|a, b| cost(a).total_cmp(&cost(b)))
             .unwrap_or(&TILES[TILES.len() - 1]);
         let [block_m, block_n, block_k, thread_m, thread_n] = *best;
+        let threads = i64::from((block_m / thread_m) * (block_n / thread_n));
+        let held = |block: u32| i64::from(block) * i64::from(block_k) / threads;
         Mapping::Tile {
             block_m,
             block_n,
             block_k,
             thread_m,
             thread_n,
+            lhs: self.fetch(body.lhs, &body.m, &body.k, held(block_m)),
+            rhs: self.fetch(body.rhs, &body.n, &body.k, held(block_n)),
+        }
+    }
+
+    /// How an operand is fetched: along the axis on which its elements are neighbours in memory (`k` where both are), as many at
+    /// once as always come whole, fill an access and keep every thread busy, which holds `held` elements of the tile.
+    fn fetch(&self, value: ExprId, rows: &[AxisId], k: &[AxisId], held: i64) -> Fetch {
+        let width = |axes: &[AxisId]| {
+            let inner = *axes.last()?;
+            let mut motions = self.motions(inner, 1);
+            let mut widest: Option<i64> = None;
+            self.for_each_load(vec![value], |dtype, index| {
+                if motions.of(index).is_some_and(|m| m.stride.is(1)) {
+                    let fills = ACCESS_BYTES / i64::from(dtype.bits().div_ceil(8));
+                    widest = Some(widest.map_or(fills, |w| w.min(fills)));
+                }
+            });
+            let most = widest?.min(held).min(8);
+            let divides = self.kernel.axes[inner].extent.known_divisor();
+            let mut width = 1;
+            while width * 2 <= most && divides % (width * 2) == 0 {
+                width *= 2;
+            }
+            Some(width as u32)
+        };
+        match (width(k), width(rows)) {
+            (Some(width), _) => Fetch { along_k: true, width },
+            (None, Some(width)) => Fetch { along_k: false, width },
+            (None, None) => Fetch {
+                along_k: true,
+                width: 1,
+            },
         }
     }
 
