@@ -1,4 +1,4 @@
-//! Makes equal nodes one: same op, same operands, and constants of equal bytes.
+//! Makes equal nodes one: same op, same operands, and constants of equal bytes, wherever they are and however many.
 //!
 //! ```text
 //! a = exp x; b = exp x; add a, b      becomes      a = exp x; add a, a

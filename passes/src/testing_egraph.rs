@@ -168,3 +168,48 @@ fn epilogues_stand_against_libraries() {
     let twice = run(128, true);
     assert_eq!(twice.count("epilogue"), 0, "{:?}", twice.fired);
 }
+
+/// A row that sees nothing spreads its weights over what is hidden least: a finite number is not -∞ then.
+#[test]
+fn causal_is_not_taken_where_another_mask_may_hide_the_rest() {
+    let body = |pad: &str, scores: &str| {
+        format!(
+            "q = input \"q\" : f32[2, 2, 5, 4]\nk = input \"k\" : f32[2, 2, 5, 4]\nv = input \"v\" : f32[2, 2, 5, 4]\n\
+             c = constant [0.35] : f32[]\np0 = contract q, k {{transpose_rhs}}\np = mul p0, c\n\
+             i = iota {{axis=0}} : i64[5, 5]\nj = iota {{axis=1}} : i64[5, 5]\nle = le j, i\n\
+             h = constant [-1e38] : f32[]\nz = constant [0.0] : f32[]\nn = constant [-inf] : f32[]\n\
+             finite = select le, z, h\ninfinite = select le, z, n\npad = constant {pad} : f32[5]\n\
+             {scores}\nw = softmax t {{axis=3}}\ny = contract w, v\nreturn y as \"y\""
+        )
+    };
+    let first = "[-inf, 0.0, 0.0, 0.0, 0.0]";
+    let two = "[-inf, 0.0, -inf, 0.0, 0.0]";
+    let weak = "[-3e38, 0.0, -2e38, 0.0, 0.0]";
+    // (scores, causal, mask)
+    let cases = [
+        ("t = select le, p, h", true, false),
+        ("t = add p, finite", true, false),
+        ("a = add p, finite\nt = select le, a, h", true, false),
+        ("a = add p, pad\nt = select le, a, h", false, true),
+        ("a = select le, p, h\nt = add a, pad", false, true),
+        ("a = add p, pad\nt = add a, finite", false, true),
+        ("a = add p, finite\nt = add a, pad", false, true),
+        ("a = add p, pad\nt = select le, a, n", true, true),
+        ("a = add p, pad\nt = add a, infinite", true, true),
+        ("a = add p, pad\nb = add a, infinite\nt = select le, b, h", false, true),
+        ("a = add p, pad\nb = select le, a, h\nt = add b, infinite", true, true),
+    ];
+    for (scores, causal, mask) in cases {
+        for pad in [first, two, weak] {
+            let body = body(pad, scores);
+            let (after, _) = optimized(&graph(&body), "cpu", OptimizeOptions::default());
+            let found: Vec<(bool, bool)> = (after.nodes().values())
+                .filter_map(|n| match n.op {
+                    Op::Composite(Composite::Attention { causal, mask, .. }) => Some((causal, mask)),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(found, [(causal, mask)], "{scores}\n{after}");
+        }
+    }
+}

@@ -300,3 +300,39 @@ fn every_rule_that_fires_has_a_name_that_can_be_disabled() {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// Constants are one by their bytes, wherever these are, and two where one byte differs, wherever it is.
+#[test]
+fn large_constants_of_equal_bytes_are_one() {
+    let elements = 300_000;
+    let numbers: Vec<f64> = (0..elements).map(|i| f64::from(i % 1000)).collect();
+    let build = |changed: Option<usize>| {
+        let mut graph = Graph::new("constants");
+        let mut add = |values: &[f64]| {
+            let tensor = HostTensor::from_f64(DType::F32, [values.len()], values).unwrap();
+            graph.add_constant(None, tensor, ir::Origin::Unknown)
+        };
+        let mut other = numbers.clone();
+        if let Some(at) = changed {
+            other[at] += 1.0;
+        }
+        let values = [add(&numbers), add(&other)];
+        let x = graph.add_input(
+            "x",
+            ir::TensorType::new(DType::F32, vec![ir::Dim::from(elements)]),
+            ir::Origin::Unknown,
+        );
+        for (name, c) in ["y", "z"].into_iter().zip(values) {
+            let y = graph
+                .add(ir::Op::binary(ir::op::BinaryOp::Mul), &[x, c], ir::Origin::Unknown)
+                .unwrap();
+            graph.add_output(name, y.into());
+        }
+        let (after, _) = optimize(graph, &"cpu".parse().unwrap(), &OptimizeOptions::at(OptLevel::O1)).unwrap();
+        after.constants().len()
+    };
+    assert_eq!(build(None), 1);
+    for changed in [0, 20_000, 150_000, elements as usize - 1] {
+        assert_eq!(build(Some(changed)), 2, "{changed}");
+    }
+}

@@ -6,7 +6,9 @@
 //! ```
 //!
 //! The scale may be on the queries, on the keys, on both or on the scores. A mask is added (any number of them) or selects
-//! a very negative number; a mask that is "column ≤ row", by whatever index arithmetic, becomes `causal`. Keys and values
+//! a very negative number; a mask that is "column ≤ row", by whatever index arithmetic, becomes `causal`, which hides by -∞.
+//! Where the model hides by a finite number, that is the same only if every row sees something: a causal row sees itself,
+//! unless another mask hides that too. Then the weights go to what is hidden least, so such a mask stays numbers. Keys and values
 //! that are repeated for groups of queries (`reshape(broadcast(reshape k))`) are taken before the repetition. Queries, keys
 //! and values stay the views that they are: scheduling takes those in as strided loads.
 
@@ -36,10 +38,35 @@ pub const RULES: &[Recognizer] = &[Recognizer {
 #[derive(Clone)]
 struct Between {
     scale: f64,
-    causal: bool,
-    masks: Vec<Id>,
+    /// Outermost first.
+    masks: Vec<Mask>,
     /// Above a scale that was passed, a mask would be scaled too.
     scaled: bool,
+}
+
+/// One mask on the way.
+#[derive(Clone, Copy)]
+struct Mask {
+    kind: MaskKind,
+    /// Whether it is "column ≤ row".
+    causal: Option<Causal>,
+}
+
+#[derive(Clone, Copy)]
+enum MaskKind {
+    /// Numbers that are added.
+    Added(Id),
+    /// Keeps scores where true; -∞ elsewhere.
+    Kept(Id),
+    /// Keeps scores where true; elsewhere a very negative number is in their place, whatever other masks had made of them.
+    Replaced { keep: Id, by: Id },
+}
+
+/// What a causal mask hides by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Causal {
+    Infinite,
+    Finite,
 }
 
 /// A product of queries and keys below scales and masks.
@@ -66,7 +93,6 @@ fn find(r: Reader<'_, '_>, class: Id) -> Vec<Found> {
             }
             let start = Between {
                 scale: 1.0,
-                causal: false,
                 masks: Vec::new(),
                 scaled: false,
             };
@@ -126,20 +152,29 @@ fn scores(
                 if !fits(r, mask, full) {
                     continue;
                 }
-                if is_causal_addend(r, mask, full) {
-                    next.causal = true;
-                } else {
-                    next.masks.push(mask);
-                }
+                next.masks.push(Mask {
+                    kind: MaskKind::Added(mask),
+                    causal: causal_addend(r, mask, full),
+                });
                 0
             }
             Elementwise::Select if !between.scaled => {
-                let (keep, hidden) = (node.children[0], r.facts(node.children[2]).number);
-                match hidden {
-                    Some(h) if h < HIDDEN && is_causal_bool(r, keep, full) => next.causal = true,
-                    Some(f64::NEG_INFINITY) if fits(r, keep, full) => next.masks.push(keep),
-                    _ => continue,
+                let (keep, by) = (node.children[0], node.children[2]);
+                if !fits(r, keep, full) {
+                    continue;
                 }
+                let causal = is_causal_bool(r, keep, full);
+                next.masks.push(match r.facts(by).number {
+                    Some(f64::NEG_INFINITY) => Mask {
+                        kind: MaskKind::Kept(keep),
+                        causal: causal.then_some(Causal::Infinite),
+                    },
+                    Some(number) if number < HIDDEN && causal && fits(r, by, full) => Mask {
+                        kind: MaskKind::Replaced { keep, by },
+                        causal: Some(Causal::Finite),
+                    },
+                    _ => continue,
+                });
                 1
             }
             _ => continue,
@@ -197,10 +232,11 @@ fn whole(
         false => Term::Class(k),
     };
     let mut operands = vec![Term::Class(q), keys, Term::Class(v)];
-    let mask = joined(r, &scores.between.masks)?;
+    let (causal, masks) = without_causal(&scores.between.masks);
+    let mask = joined(r, &masks)?;
     let composite = Composite::Attention {
         scale: Scalar::Float(scale),
-        causal: scores.between.causal,
+        causal,
         mask: mask.is_some(),
     };
     operands.extend(mask);
@@ -254,11 +290,41 @@ fn before_repeat(r: Reader<'_, '_>, class: Id) -> Option<(Id, Term)> {
     })
 }
 
-/// All masks as one: bools by "and", others by addition.
-fn joined(r: Reader<'_, '_>, masks: &[Id]) -> Option<Option<Term>> {
-    let mut all: Option<(Term, DType)> = None;
+/// Says whether the attention is causal by itself, and which masks are left.
+fn without_causal(masks: &[Mask]) -> (bool, Vec<Mask>) {
+    // Every row sees itself: what the others are hidden by does not matter.
+    if masks.iter().all(|m| m.causal.is_some()) {
+        return (!masks.is_empty(), Vec::new());
+    }
+    let mut left: Vec<Mask> = Vec::new();
     for mask in masks {
-        let next = (Term::Class(*mask), r.ty(*mask)?.dtype);
+        // What replaces scores shows positions again that are hidden below it.
+        let shown = left.iter().any(|m| matches!(m.kind, MaskKind::Replaced { .. }));
+        if mask.causal != Some(Causal::Infinite) || shown {
+            left.push(*mask);
+        }
+    }
+    (left.len() < masks.len(), left)
+}
+
+/// All masks as one: bools by "and", others by addition, innermost first.
+fn joined(r: Reader<'_, '_>, masks: &[Mask]) -> Option<Option<Term>> {
+    let mut all: Option<(Term, DType)> = None;
+    for mask in masks.iter().rev() {
+        let next = match mask.kind {
+            MaskKind::Added(mask) | MaskKind::Kept(mask) => (Term::Class(mask), r.ty(mask)?.dtype),
+            MaskKind::Replaced { keep, by } => {
+                let dtype = r.ty(by)?.dtype;
+                let below = match all {
+                    None => filled(dtype, 0.0),
+                    Some((term, ty)) => added(term, ty, dtype),
+                };
+                // A score is nothing beside such a number: it is rounded away.
+                let terms = vec![Term::Class(keep), below, Term::Class(by)];
+                all = Some((Term::Op(Op::Elementwise(Elementwise::Select), terms), dtype));
+                continue;
+            }
+        };
         all = Some(match all {
             None => next,
             Some(have) if have.1 == DType::Bool && next.1 == DType::Bool => {
@@ -274,14 +340,17 @@ fn joined(r: Reader<'_, '_>, masks: &[Id]) -> Option<Option<Term>> {
     Some(all.map(|(term, _)| term))
 }
 
+fn filled(dtype: DType, number: f64) -> Term {
+    Term::Made(Made::Filled(dtype, Vec::new(), number.to_bits()))
+}
+
 /// A mask as numbers to add.
 fn added(mask: Term, ty: DType, dtype: DType) -> Term {
     if ty != DType::Bool {
         return mask;
     }
-    let number = |n: f64| Term::Made(Made::Filled(dtype, Vec::new(), n.to_bits()));
     let select = Op::Elementwise(Elementwise::Select);
-    Term::Op(select, vec![mask, number(0.0), number(f64::NEG_INFINITY)])
+    Term::Op(select, vec![mask, filled(dtype, 0.0), filled(dtype, f64::NEG_INFINITY)])
 }
 
 /// Says whether a bool class is `column ≤ row` over the last two axes of the scores.
@@ -293,13 +362,10 @@ fn is_causal_bool(r: Reader<'_, '_>, keep: Id, full: &Shape) -> bool {
     is_causal(positions, value, region.graph, full)
 }
 
-/// Says whether a float class adds 0 where causal and hides elsewhere.
-fn is_causal_addend(r: Reader<'_, '_>, mask: Id, full: &Shape) -> bool {
+/// Says whether a float class adds 0 where causal and hides elsewhere, and by what.
+fn causal_addend(r: Reader<'_, '_>, mask: Id, full: &Shape) -> Option<Causal> {
     let region = &r.egraph.analysis;
-    let (Some(positions), Some(value)) = (region.positions, r.facts(mask).value) else {
-        return false;
-    };
-    is_causal_mask(region.graph, positions, value, full)
+    causal_mask(region.graph, region.positions?, r.facts(mask).value?, full)
 }
 
 fn is_causal(facts: &Facts, keep: Value, g: &Graph, full: &Shape) -> bool {
@@ -334,27 +400,29 @@ fn square(shape: &[usize], full: &Shape) -> Option<usize> {
     (leading && shape[rank - 2] == n && n > 1 && full[3].is(n as i64)).then_some(n)
 }
 
-fn is_causal_mask(g: &Graph, facts: &Facts, mask: Value, full: &Shape) -> bool {
+fn causal_mask(g: &Graph, facts: &Facts, mask: Value, full: &Shape) -> Option<Causal> {
+    let by = |infinite: bool| if infinite { Causal::Infinite } else { Causal::Finite };
     let node = g.node(mask.node);
     match &node.op {
-        Op::View(View::Broadcast(_)) => is_causal_mask(g, facts, node.operands[0], full),
+        Op::View(View::Broadcast(_)) => causal_mask(g, facts, node.operands[0], full),
         Op::Elementwise(Elementwise::Select) => {
             let number = |i: usize| known_scalar(g, node.operands[i]).map(|s| s.as_f64());
-            number(1) == Some(0.0)
-                && number(2).is_some_and(|v| v < HIDDEN)
-                && is_causal(facts, node.operands[0], g, full)
+            let hidden = number(2).filter(|v| *v < HIDDEN)?;
+            let causal = number(1) == Some(0.0) && is_causal(facts, node.operands[0], g, full);
+            causal.then_some(by(hidden == f64::NEG_INFINITY))
         }
         Op::Constant(_) if full[2] == full[3] => {
-            let Some(t) = g.as_constant(mask) else { return false };
+            let t = g.as_constant(mask)?;
             if t.elements() > 1 << 20 || !t.dtype.is_float() {
-                return false;
+                return None;
             }
-            let Some(n) = square(&t.shape, full) else { return false };
-            t.to_f64()
-                .iter()
-                .enumerate()
-                .all(|(i, v)| if i % n <= i / n % n { *v == 0.0 } else { *v < HIDDEN })
+            let n = square(&t.shape, full)?;
+            let numbers = t.to_f64();
+            let seen = |i: usize| i % n <= i / n % n;
+            let causal = (numbers.iter().enumerate()).all(|(i, v)| if seen(i) { *v == 0.0 } else { *v < HIDDEN });
+            let infinite = (numbers.iter().enumerate()).all(|(i, v)| seen(i) || *v == f64::NEG_INFINITY);
+            causal.then_some(by(infinite))
         }
-        _ => false,
+        _ => None,
     }
 }
