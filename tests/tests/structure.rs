@@ -1,56 +1,182 @@
 //! The shape of the house: which crate may see which.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use graphc_tests::repository;
+use serde_json::{Value, json};
 
-/// The members that a crate names in its `[dependencies]`.
-fn dependencies(folder: &str) -> BTreeSet<String> {
-    let members = [
-        "ir",
-        "frontend",
-        "passes",
-        "codegen-hip",
-        "runtime",
+/// What each member of the workspace may depend on, of its members: for its code (`normal`) and for its tests (`dev`). No build
+/// script sees one.
+const EDGES: &[(&str, &[&str], &[&str])] = &[
+    ("graphc-ir", &[], &[]),
+    ("graphc-frontend", &["graphc-ir"], &[]),
+    ("graphc-passes", &["graphc-ir"], &[]),
+    ("graphc-codegen-hip", &["graphc-ir"], &[]),
+    (
+        "graphc-runtime",
+        &[
+            "comgr-sys",
+            "graphc-dylib",
+            "graphc-hip-sys",
+            "graphc-ir",
+            "hiprtc-sys",
+            "miopen-sys",
+            "rocblas-sys",
+        ],
+        &[],
+    ),
+    ("graphc-dylib", &[], &[]),
+    ("comgr-sys", &["graphc-dylib"], &[]),
+    ("graphc-hip-sys", &["graphc-dylib"], &[]),
+    ("hiprtc-sys", &["graphc-dylib"], &[]),
+    ("miopen-sys", &["graphc-dylib"], &[]),
+    ("rocblas-sys", &["graphc-dylib"], &[]),
+    ("graphc-emu", &[], &[]),
+    // The stand-in for the HIP runtime has its types; its tests load it as the runtime would.
+    ("graphc-emu-hip", &["graphc-emu", "graphc-hip-sys"], &["graphc-dylib"]),
+    (
         "graphc",
-        "emu",
-        "hip-sys",
-        "hiprtc-sys",
-        "rocblas-sys",
-        "miopen-sys",
-        "comgr-sys",
-        "dylib",
-    ];
-    let path = repository(folder).join("Cargo.toml");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let mut section = String::new();
-    let mut found = BTreeSet::new();
-    for line in text.lines() {
-        if line.starts_with('[') {
-            section = line.trim().to_owned();
-        } else if section == "[dependencies]"
-            && let Some(name) = line.split(['.', ' ', '=']).next()
-            && members.contains(&name)
-        {
-            found.insert(name.to_owned());
+        &[
+            "graphc-codegen-hip",
+            "graphc-emu",
+            "graphc-frontend",
+            "graphc-ir",
+            "graphc-passes",
+            "graphc-runtime",
+        ],
+        &[],
+    ),
+    (
+        "graphc-tests",
+        &["graphc"],
+        &[
+            "graphc-codegen-hip",
+            "graphc-emu-hip",
+            "graphc-examples",
+            "graphc-frontend",
+            "graphc-ir",
+            "graphc-passes",
+            "graphc-runtime",
+        ],
+    ),
+    ("graphc-examples", &["graphc"], &[]),
+    ("graphc-benches", &["graphc"], &[]),
+];
+
+/// The workspace as cargo reads it: every section of every manifest, for all targets and features, and names as they are.
+fn workspace() -> Value {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(repository("."))
+        .output()
+        .expect("cargo starts");
+    assert!(
+        output.status.success(),
+        "cargo metadata: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn name<'a>(value: &'a Value, what: &str) -> &'a str {
+    value["name"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{what} without a name"))
+}
+
+/// What differs between the workspace and [`EDGES`]: edges that are not allowed, edges allowed and not there, members without a row.
+fn strays(workspace: &Value) -> Vec<String> {
+    let packages = list(workspace, "packages");
+    let members: BTreeSet<&str> = packages.iter().map(|p| name(p, "a member")).collect();
+    let mut found: BTreeSet<(String, String, String)> = BTreeSet::new();
+    for package in packages {
+        for dependency in list(package, "dependencies") {
+            let to = name(dependency, "a dependency");
+            // A folder is a crate of ours, listed as a member or not.
+            if members.contains(to) || dependency["path"].is_string() {
+                let kind = dependency["kind"].as_str().unwrap_or("normal");
+                found.insert((name(package, "a member").into(), kind.into(), to.into()));
+            }
         }
     }
-    found
+    let mut allowed = BTreeSet::new();
+    let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
+    for (from, normal, dev) in EDGES {
+        *rows.entry(from).or_default() += 1;
+        for (kind, to) in [("normal", normal), ("dev", dev)] {
+            allowed.extend(
+                to.iter()
+                    .map(|to| ((*from).to_owned(), kind.to_owned(), (*to).to_owned())),
+            );
+        }
+    }
+    let edge = |what: &str, (from, kind, to): &(String, String, String)| format!("{what}: {from} -> {to} ({kind})");
+    let mut strays: Vec<String> = found.difference(&allowed).map(|e| edge("not allowed", e)).collect();
+    strays.extend(allowed.difference(&found).map(|e| edge("allowed, but not there", e)));
+    strays.extend(
+        members
+            .iter()
+            .filter(|m| !rows.contains_key(*m))
+            .map(|m| format!("no row: {m}")),
+    );
+    strays.extend(
+        rows.keys()
+            .filter(|m| !members.contains(*m))
+            .map(|m| format!("no member: {m}")),
+    );
+    strays
 }
 
 #[test]
-fn the_siblings_meet_only_in_ir() {
-    let ir_only = BTreeSet::from(["ir".to_owned()]);
-    assert_eq!(dependencies("ir"), BTreeSet::new());
-    for sibling in ["frontend", "passes", "codegen-hip"] {
-        assert_eq!(dependencies(sibling), ir_only, "{sibling}");
-    }
-    let runtime = dependencies("runtime");
-    assert!(runtime.contains("ir"), "runtime");
-    for other in ["frontend", "passes", "codegen-hip", "graphc", "emu"] {
-        assert!(!runtime.contains(other), "runtime must not see {other}");
-    }
-    assert_eq!(dependencies("emu"), BTreeSet::new(), "emu stands alone");
+fn crates_see_what_they_may_and_nothing_else() {
+    let strays = strays(&workspace());
+    assert!(strays.is_empty(), "{strays:#?}");
+}
+
+/// However an edge is written, it is seen.
+#[test]
+fn an_edge_that_is_not_allowed_is_seen() {
+    let mut workspace = workspace();
+    let packages = workspace["packages"].as_array_mut().expect("members");
+    let package = |name: &str| packages.iter().position(|p| p["name"] == name).expect("a member");
+    let (ir, passes, runtime) = (
+        package("graphc-ir"),
+        package("graphc-passes"),
+        package("graphc-runtime"),
+    );
+    let mut add = |at: usize, dependency: Value| {
+        packages[at]["dependencies"]
+            .as_array_mut()
+            .expect("a list")
+            .push(dependency);
+    };
+    add(ir, json!({ "name": "graphc-emu", "kind": "build", "rename": "e" }));
+    add(passes, json!({ "name": "graphc-frontend", "kind": "dev" }));
+    add(
+        runtime,
+        json!({ "name": "graphc-emu", "kind": null, "optional": true, "target": "cfg(unix)" }),
+    );
+    add(
+        runtime,
+        json!({ "name": "stranger", "kind": null, "path": "/elsewhere" }),
+    );
+    packages.push(json!({ "name": "graphc-new", "dependencies": [] }));
+    assert_eq!(
+        strays(&workspace),
+        [
+            "not allowed: graphc-ir -> graphc-emu (build)",
+            "not allowed: graphc-passes -> graphc-frontend (dev)",
+            "not allowed: graphc-runtime -> graphc-emu (normal)",
+            "not allowed: graphc-runtime -> stranger (normal)",
+            "no row: graphc-new",
+        ]
+    );
 }
 
 /// A file that is very long is two files.
