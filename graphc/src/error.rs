@@ -152,3 +152,54 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ir::Symbol;
+    use ir::dim::DimError;
+    use ir::kernel::LaunchError;
+    use runtime::RuntimeError;
+
+    use super::*;
+    use crate::emulate::EmulateError;
+
+    /// What sizes bring about is for the user to mend; what nothing binds is our bug.
+    #[test]
+    fn sizes_that_are_too_large_are_the_users() {
+        let overflow = || DimError::Overflow("12*n".to_owned());
+        let grid = || LaunchError::Grid {
+            kernel: "matmul".to_owned(),
+            blocks: 1 << 40,
+        };
+        let memory = EmulateError::Memory {
+            buffer: "x".to_owned(),
+            error: emu::MemoryError::OutOfMemory {
+                asked: 2,
+                free: 1,
+                capacity: 1,
+            },
+        };
+        assert!(memory.to_string().contains("--size"), "{memory}");
+        let too_large = RuntimeError::TooLarge(grid());
+        let text = too_large.to_string();
+        assert!(text.contains("matmul") && text.contains("1099511627776"), "{text}");
+        for error in [
+            Error::Size(overflow()),
+            Error::Runtime(RuntimeError::Size(overflow())),
+            Error::Runtime(too_large),
+            Error::Emulate(EmulateError::Grid(grid())),
+            Error::Emulate(EmulateError::Size(overflow())),
+            Error::Emulate(memory),
+        ] {
+            assert_eq!(error.exit_code(), 2, "{error}");
+        }
+        let unbound = || DimError::Unbound(Symbol::new("n"));
+        for error in [
+            Error::Size(unbound()),
+            Error::Runtime(RuntimeError::Size(unbound())),
+            Error::Emulate(EmulateError::Size(unbound())),
+        ] {
+            assert_eq!(error.exit_code(), 1, "{error}");
+        }
+    }
+}

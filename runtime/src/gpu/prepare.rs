@@ -300,3 +300,26 @@ impl<'a> Spots<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_that_is_too_large_is_no_damage() {
+        let kernel = || "matmul".to_owned();
+        let grid = LaunchError::Grid {
+            kernel: kernel(),
+            blocks: 1 << 40,
+        };
+        assert!(matches!(of_launch(grid), RuntimeError::TooLarge(_)));
+        let size = |error| LaunchError::Size {
+            kernel: kernel(),
+            error,
+        };
+        let overflow = of_launch(size(DimError::Overflow("12*n".to_owned())));
+        assert!(matches!(overflow, RuntimeError::TooLarge(_)), "{overflow}");
+        let unbound = of_launch(size(DimError::Unbound(ir::dim::Symbol::new("n"))));
+        assert!(matches!(unbound, RuntimeError::Program(_)), "{unbound}");
+    }
+}
