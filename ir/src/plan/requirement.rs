@@ -105,7 +105,13 @@ impl Found<'_> {
             _ => (most - least).at_least(0, self.symbols),
         };
         if !holds && !count.is(0) {
-            let key = (least.clone(), most.clone(), count.clone());
+            // A number of things is always asked for.
+            let count = if count.as_const().is_some() {
+                Dim::Const(1)
+            } else {
+                count.clone()
+            };
+            let key = (least.clone(), most.clone(), count);
             self.list.entry(key).or_insert_with(what);
         }
     }
@@ -248,5 +254,23 @@ mod tests {
                 assert!(errors[0].contains(&format!("n={n}")), "{errors:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_always_asked_for_is_printed_without_a_condition() {
+        let text = |body: &str| {
+            of_text(body)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; ")
+        };
+        let fixed = text("y = slice x {starts=[0, 0], sizes=[4, 6], steps=[1, 1]}");
+        assert!(
+            fixed.starts_with("3 <= n - 1 for the last position on axis 0"),
+            "{fixed}"
+        );
+        let open = text("y = pad x {low=[n - 3, 0], high=[0, 0], mode=edge}");
+        assert!(open.ends_with("; 0 <= n - 3 for the padding of axis 0 of pad at unknown origin"), "{open}");
     }
 }
