@@ -1,7 +1,8 @@
 //! What a fold combines with, begins with and prefers.
 
+use ir::graph::eval::scalar::identity;
 use ir::op::{BinaryOp, ReduceOp};
-use ir::types::{DType, Scalar};
+use ir::types::DType;
 
 use crate::cpu::block::compile::scalar_bits;
 use crate::cpu::block::{Class, ops};
@@ -24,31 +25,7 @@ pub(crate) fn combine(env: &Env<'_>, op: ReduceOp, dtype: DType, a: u64, b: u64)
 
 /// What a fold of nothing gives.
 pub(crate) fn neutral(op: ReduceOp, dtype: DType) -> u64 {
-    let float = matches!(Class::of(dtype), Class::F32 | Class::F64);
-    let value = match op {
-        ReduceOp::Sum | ReduceOp::Mean => Scalar::zero(dtype),
-        ReduceOp::Prod | ReduceOp::All if float => Scalar::Float(1.0),
-        ReduceOp::Prod | ReduceOp::All if dtype == DType::Bool => Scalar::Bool(true),
-        ReduceOp::Prod => Scalar::Int(1),
-        ReduceOp::All => Scalar::Int(-1),
-        ReduceOp::Any => Scalar::zero(dtype),
-        ReduceOp::Max | ReduceOp::ArgMax if float => Scalar::Float(f64::NEG_INFINITY),
-        ReduceOp::Min | ReduceOp::ArgMin if float => Scalar::Float(f64::INFINITY),
-        ReduceOp::Max | ReduceOp::ArgMax if dtype == DType::Bool => Scalar::Bool(false),
-        ReduceOp::Min | ReduceOp::ArgMin if dtype == DType::Bool => Scalar::Bool(true),
-        ReduceOp::Max | ReduceOp::ArgMax => Scalar::Int(match dtype {
-            DType::I64 => i64::MIN,
-            DType::U8 | DType::U4 => 0,
-            d => -(1i64 << (d.bits() - 1)),
-        }),
-        ReduceOp::Min | ReduceOp::ArgMin => Scalar::Int(match dtype {
-            DType::I64 => i64::MAX,
-            DType::U8 => 255,
-            DType::U4 => 15,
-            d => (1i64 << (d.bits() - 1)) - 1,
-        }),
-    };
-    scalar_bits(dtype, value)
+    scalar_bits(dtype, identity(op, dtype))
 }
 
 /// Says whether `new` takes the place of `old`: strictly better, NaN better than any number.
