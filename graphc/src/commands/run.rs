@@ -268,6 +268,9 @@ impl Report {
         }
         for name in got.keys().filter(|name| !want.contains_key(*name)) {
             self.text += &format!("{name}: not compared: --expect holds no array of this name\n");
+            if let Some(serde_json::Value::Object(o)) = self.outputs.get_mut(name) {
+                o.insert("difference".to_owned(), serde_json::Value::Null);
+            }
         }
         Ok(bad)
     }

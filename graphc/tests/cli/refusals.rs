@@ -26,6 +26,10 @@ fn a_comparison_of_nothing_is_an_error() {
     p.arrays("z.npz", &[("z", x)]);
     let said = p.ok(&[&run[..], &["z.npz"]].concat());
     assert!(said.contains("z: ok") && said.contains("y: not compared"), "{said}");
+    let report = p.json(&[&run[..], &["z.npz", "--format", "json"]].concat());
+    let difference = |name: &str| report["outputs"][name].get("difference").cloned();
+    assert_eq!(difference("y"), Some(serde_json::Value::Null), "{report}");
+    assert!(difference("z").is_some_and(|d| d["mismatches"] == 0), "{report}");
     let labels = HostTensor::from_i64(DType::I64, [0], &[]).expect("empty");
     p.arrays("labels.npz", &[("labels", labels)]);
     p.fails(
