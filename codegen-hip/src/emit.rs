@@ -3,6 +3,7 @@
 use ir::kernel::{Body, Kernel, Mapping, Stmt};
 use ir::plan::{BufferId, KernelId, Place, Plan, Work};
 use ir::program::Source;
+use ir::target::Platform;
 use ir::{Entity, Symbols, Table, Target};
 
 use crate::expr::Printer;
@@ -65,9 +66,19 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased:
     printer.out.close("");
     Ok(Source {
         text: printer.out.finish(),
-        entry: kernel.name.clone(),
-        options: vec!["-O3".to_owned(), "-std=c++17".to_owned()],
+        entry: crate::name::entry(&kernel.name),
+        options: options(target.platform),
     })
+}
+
+/// How a platform's compiler is asked for optimised C++17. NVRTC optimises unless it is told not to and has no `-O3`; unasked
+/// it warns of names that are not used (177), as an index of a row may be, and of unsigned elements below zero (186).
+fn options(platform: Platform) -> Vec<String> {
+    let options: &[&str] = match platform {
+        Platform::Cuda => &["-std=c++17", "--diag-suppress=177,186"],
+        Platform::Hip | Platform::Cpu => &["-O3", "-std=c++17"],
+    };
+    options.iter().map(|option| (*option).to_owned()).collect()
 }
 
 /// Atomic updates work on whole bytes.

@@ -115,6 +115,23 @@ const RESERVED: &[&str] = &[
     "graphc",
 ];
 
+/// Functions of C's library that compilers declare as C, so that no kernel can have their names.
+const C_FUNCTIONS: &[&str] = &[
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "clock", "cos", "cosh", "erf", "erfc",
+    "exp", "exp2", "expm1", "fabs", "floor", "fma", "fmax", "fmin", "fmod", "free", "log", "log10", "log1p", "log2",
+    "malloc", "max", "min", "pow", "printf", "rint", "round", "rsqrt", "signbit", "sin", "sinh", "sqrt", "tan", "tanh",
+    "trunc",
+];
+
+/// The name of a kernel's function: the kernel's own, unless the language or the library has one of that name.
+pub fn entry(kernel: &str) -> String {
+    if RESERVED.contains(&kernel) || C_FUNCTIONS.contains(&kernel) {
+        format!("{kernel}_kernel")
+    } else {
+        kernel.to_owned()
+    }
+}
+
 /// Hands out identifiers that are not taken.
 #[derive(Clone, Default)]
 pub struct Namer {

@@ -33,7 +33,7 @@ impl Printer<'_> {
             ));
         }
         arguments.extend(self.size_names().map(|s| format!("const i64 {s}")));
-        let name = &kernel.name;
+        let name = crate::name::entry(&kernel.name);
         self.out
             .line(format!("extern \"C\" __global__ void __launch_bounds__({block})"));
         self.out.open(format!("{name}({})", arguments.join(", ")));

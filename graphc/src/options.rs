@@ -8,6 +8,8 @@
 //! | `GRAPHC_CACHE_MIB` | most MiB kept there | 1024 |
 //! | `GRAPHC_ROCM` | ROCm's folder (or its `lib`), a sysroot's folder, or the file of hiprtc | `/opt/rocm`, the loader's path, `/opt/graphc-rocm` |
 //! | `GRAPHC_HIP` | the HIP runtime's file or its folder, and no other is tried | `GRAPHC_ROCM`'s folder, `/opt/rocm`, the loader's path |
+//! | `GRAPHC_NVRTC` | NVRTC's file or folder, a CUDA toolkit's folder, or Python's `site-packages` | `/usr/local/cuda`, `/opt/graphc-nvrtc`, the loader's path |
+//! | `GRAPHC_CUDA` | the CUDA driver's file (`libcuda.so.1`) or its folder, and no other is tried | the loader's path |
 //! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
 //! | `GRAPHC_WORKERS` | compiler processes; 0 compiles in process | one a core |
 //! | `GRAPHC_THREADS` | threads of the CPU device | one a core |
@@ -16,7 +18,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use runtime::compile::HiprtcSearch as Search;
+use runtime::compile::{CompilerSearch, HiprtcSearch as Search, RocmSearch};
 use runtime::gpu::GpuSearch;
 
 /// Settings of the process, from its environment.
@@ -27,6 +29,8 @@ pub struct Settings {
     pub cache_bytes: u64,
     pub rocm: Option<PathBuf>,
     pub hip: Option<PathBuf>,
+    pub nvrtc: Option<PathBuf>,
+    pub cuda: Option<PathBuf>,
     pub synchronous: bool,
     pub workers: usize,
     pub threads: usize,
@@ -50,7 +54,27 @@ impl Settings {
         Some(std::iter::once(program).chain(verb).collect())
     }
 
-    /// Where the HIP runtime and the vendor libraries are looked for.
+    /// Where the compilers of kernels are looked for.
+    pub fn compiler_search(&self) -> CompilerSearch {
+        let default = CompilerSearch::default();
+        CompilerSearch {
+            rocm: self.rocm_search(),
+            nvrtc: self.nvrtc.as_ref().map_or(default.nvrtc, CompilerSearch::nvrtc_at),
+        }
+    }
+
+    /// Where hiprtc, and what comes with it, is looked for.
+    pub fn rocm_search(&self) -> RocmSearch {
+        RocmSearch {
+            hiprtc: Search {
+                explicit: self.rocm.clone(),
+                ..Search::default()
+            },
+            ..RocmSearch::default()
+        }
+    }
+
+    /// Where the GPUs' runtimes and the vendor libraries are looked for.
     pub fn gpu_search(&self) -> GpuSearch {
         let folders = self.rocm.iter().filter(|p| p.is_dir());
         let mut dirs: Vec<PathBuf> = folders
@@ -65,6 +89,10 @@ impl Settings {
                 ..search.clone()
             },
             libraries: search,
+            cuda: match &self.cuda {
+                Some(path) => Search::only(path),
+                None => GpuSearch::default().cuda,
+            },
         }
     }
 
@@ -96,6 +124,8 @@ impl Settings {
             cache_bytes: (number("GRAPHC_CACHE_MIB", 1024)? as u64) << 20,
             rocm: get("GRAPHC_ROCM").map(PathBuf::from),
             hip: get("GRAPHC_HIP").map(PathBuf::from),
+            nvrtc: get("GRAPHC_NVRTC").map(PathBuf::from),
+            cuda: get("GRAPHC_CUDA").map(PathBuf::from),
             synchronous: number("GRAPHC_SYNCHRONOUS", 0)? != 0,
             workers: number("GRAPHC_WORKERS", cores)?,
             threads: number("GRAPHC_THREADS", cores)?.max(1),

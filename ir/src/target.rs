@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::DType;
 
 /// Which toolchain and runtime a target belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Platform {
     /// The host's processor; nothing is compiled.
     Cpu,

@@ -106,18 +106,14 @@ pub struct StepTime {
     pub time: Duration,
 }
 
-/// Returns a device that runs a plan: the CPU, or the first GPU of the plan's kind that the HIP runtime of this machine sees.
+/// Returns a device that runs a plan: the CPU, or the first GPU of the plan's kind that its vendor's runtime on this machine sees.
 ///
 /// # Errors
 /// `NotAvailable` with what was looked for and where.
 pub fn device_for(plan: &Plan) -> Result<Box<dyn Device>, RuntimeError> {
     match plan.target.platform {
         Platform::Cpu => Ok(Box::new(CpuDevice)),
-        Platform::Hip => Ok(Box::new(GpuDevice::for_target(&GpuSearch::default(), &plan.target)?)),
-        platform => Err(RuntimeError::NotAvailable {
-            what: format!("a device for {} ({platform:?})", plan.target),
-            reason: "this build drives GPUs through HIP only".into(),
-        }),
+        Platform::Hip | Platform::Cuda => Ok(Box::new(GpuDevice::for_target(&GpuSearch::default(), &plan.target)?)),
     }
 }
 

@@ -12,6 +12,7 @@ use graphc_runtime::code_object;
 use graphc_runtime::compile::{
     CompileError, CompileRequest, Compiler, RocmSearch, Toolchain, WorkerPool, compile_all, discover,
 };
+use ir::target::Platform;
 
 const TARGETS: [&str; 9] = [
     "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201",
@@ -127,7 +128,7 @@ fn every_target_compiles_in_process() {
         compile_all(&pool, &requests, &|_| ()),
         "the same bytes as the workers'"
     );
-    assert_eq!(here.identity(), pool.identity());
+    assert_eq!(here.identity(Platform::Hip), pool.identity(Platform::Hip));
     let listing = |compiler: &dyn Compiler| compiler.disassemble(&ours[0].as_ref().unwrap().bytes).unwrap();
     assert_eq!(listing(&here), listing(&pool));
     let error = here
@@ -147,7 +148,7 @@ fn equal_bytes_from_two_processes() {
     let (a, b) = (toolchain.pool(&worker(), 1), toolchain.pool(&worker(), 1));
     let first = bytes(&a);
     assert_eq!(first, bytes(&b));
-    assert_eq!(a.identity().unwrap(), b.identity().unwrap());
+    assert_eq!(a.identity(Platform::Hip).unwrap(), b.identity(Platform::Hip).unwrap());
     // What the workers say of themselves is what the files said.
     let asked = WorkerPool::new(
         toolchain
@@ -159,7 +160,7 @@ fn equal_bytes_from_two_processes() {
         1,
     )
     .search(toolchain.search.clone());
-    assert_eq!(asked.identity().unwrap(), a.identity().unwrap());
+    assert_eq!(asked.identity(Platform::Hip).unwrap(), a.identity(Platform::Hip).unwrap());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use graphc_runtime::compile::{CompileError, CompileRequest, Compiler, HiprtcSearch, WorkerPool};
+use ir::target::Platform;
 
 fn request() -> CompileRequest {
     let text = |text: &str| text.to_string();
@@ -45,16 +46,16 @@ fn a_worker_without_rocm_says_where_it_looked() {
     let search = HiprtcSearch::only("/graphc/no/rocm");
     let pool = WorkerPool::new(vec![env!("CARGO_BIN_EXE_graphc-compile-worker").into()], 1).search(search);
     let error = pool.compile(&request()).unwrap_err();
-    let CompileError::NotAvailable { what, looked_in } = &error else {
+    let CompileError::NotAvailable { what, looked_in, .. } = &error else {
         panic!("{error}")
     };
     assert_eq!(what, "hiprtc");
     assert_eq!(looked_in, &["/graphc/no/rocm: no such folder"]);
-    assert_eq!(pool.identity().unwrap_err(), error);
+    assert_eq!(pool.identity(Platform::Hip).unwrap_err(), error);
 }
 
-/// A first answer by hand: frame length 4, `Ready`, version 1, `Ok`, an empty identity.
-const READY: &str = r"printf '\004\000\000\000\000\001\000\000';";
+/// A first answer by hand: frame length 4, `Ready`, version 2, `Ok`, an empty identity.
+const READY: &str = r"printf '\004\000\000\000\000\002\000\000';";
 
 #[test]
 fn death_by_signal_and_by_exit_are_told_apart_and_the_pool_goes_on() {
@@ -126,7 +127,7 @@ fn a_hung_worker_and_its_children_are_killed() {
 fn a_worker_that_died_while_idle_is_replaced() {
     // Answers the identity question by starting, then leaves at once.
     let pool = shell(&format!("{READY} exit 0"));
-    assert_eq!(pool.identity().unwrap(), "");
+    assert_eq!(pool.identity(Platform::Hip).unwrap(), "");
     std::thread::sleep(Duration::from_millis(100));
     let error = pool.compile(&request()).unwrap_err();
     assert!(

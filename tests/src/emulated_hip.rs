@@ -10,7 +10,7 @@ use graphc::driver;
 use graphc::ir::Program;
 use graphc::options::Settings;
 use graphc::runtime::RuntimeError;
-use graphc::runtime::gpu::{GpuDevice, GpuSearch};
+use graphc::runtime::gpu::{GpuDevice, GpuSearch, Vendor};
 use tempfile::TempDir;
 
 use crate::graphc_binary;
@@ -109,7 +109,7 @@ impl EmulatedHip {
             // SAFETY: the tests of one binary touch the environment here only, under the lock.
             unsafe { std::env::set_var(name, value) };
         }
-        let device = GpuDevice::open(search, number);
+        let device = GpuDevice::open(search, Vendor::Hip, number);
         for (name, _) in &self.variables {
             // SAFETY: as above.
             unsafe { std::env::remove_var(name) };
@@ -144,7 +144,7 @@ impl EmulatedHip {
 pub fn compile(program: &mut Program) {
     let settings = Settings::from_env().expect("valid settings");
     let worker: [OsString; 2] = [graphc_binary().into(), "__compile-worker".into()];
-    let compiler = driver::compiler(&settings, Some(&worker)).expect("a compiler");
+    let compiler = driver::compiler(&settings, Some(&worker), driver::platforms(program)).expect("a compiler");
     driver::compile(program, &compiler, &|_| {}).expect("the kernels compile");
 }
 
@@ -155,6 +155,6 @@ pub fn compile(program: &mut Program) {
 pub fn compile_here(program: &mut Program) {
     let mut settings = Settings::from_env().expect("valid settings");
     (settings.rocm, settings.cache_dir) = (None, None);
-    let compiler = driver::compiler(&settings, None).expect("a compiler");
+    let compiler = driver::compiler(&settings, None, driver::platforms(program)).expect("a compiler");
     driver::compile(program, &compiler, &|_| {}).expect("the kernels compile");
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use graphc::driver::{self, Build, BuildOptions};
 use graphc::emu::{Disassembler, LaunchOptions};
 use graphc::emulate::{self, Emulator, Outcome, Verdict};
+use graphc::ir::target::Platform;
 use graphc::ir::{DType, Graph, Target};
 use graphc::options::Settings;
 use graphc::passes::OptLevel;
@@ -32,7 +33,7 @@ pub fn toolchain() -> Option<Toolchain> {
     }
     let settings = Settings::from_env().expect("the environment's settings");
     let words = |verb: &str| [binary.clone().into_os_string(), verb.into()];
-    let compiler = driver::compiler(&settings, Some(&words("__compile-worker")));
+    let compiler = driver::compiler(&settings, Some(&words("__compile-worker")), [Platform::Hip]);
     let disassembler = emulate::disassembler(&settings, Some(&words("__disassembler")));
     match (compiler, disassembler) {
         (Ok(compiler), Ok(disassembler)) => Some(Toolchain { compiler, disassembler }),

@@ -3,14 +3,20 @@
 pub mod emulated_hip;
 pub mod emulator;
 pub mod filetest;
+pub mod nvrtc;
 pub mod random_graph;
 pub mod reference;
+pub mod single;
 
 use std::path::PathBuf;
 
-/// Returns the path of a file or folder of the repository.
+/// Returns the path of a file or folder of the repository: the one that the tests were built in, or on another machine the one
+/// that `GRAPHC_REPOSITORY` names.
 pub fn repository(relative: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(relative)
+    match std::env::var_os("GRAPHC_REPOSITORY") {
+        Some(folder) => PathBuf::from(folder).join(relative),
+        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(relative),
+    }
 }
 
 /// Returns the path of a file or folder of `tests/data`.

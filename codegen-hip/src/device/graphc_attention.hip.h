@@ -11,7 +11,7 @@ struct Flash {
     static constexpr int SCORES = (BLOCK_Q * BLOCK_K + BLOCK - 1) / BLOCK;
     static constexpr int OUTPUTS = (BLOCK_Q * DV + BLOCK - 1) / BLOCK;
     /// Lanes that share a row of scores.
-    static constexpr int lanes() {
+    static GRAPHC_DEVICE constexpr int lanes() {
         int n = 1;
         while (n * 2 <= BLOCK / BLOCK_Q && n * 2 <= BLOCK_K && n * 2 <= WAVE) n *= 2;
         return n;

@@ -33,12 +33,22 @@ using i64 = long;
 using u64 = unsigned long;
 static_assert(sizeof(i64) == 8 && sizeof(i32) == 4, "the LP64 model is assumed");
 
+/// Copies an object's bytes to one of another type.
+template <int BYTES>
+GRAPHC_DEVICE void copy_bytes(void* to, const void* from) {
+#if defined(GRAPHC_CUDA)
+    memcpy(to, from, BYTES);  // NVRTC has no __builtin_ functions
+#else
+    __builtin_memcpy(to, from, BYTES);
+#endif
+}
+
 /// The same bits as another type.
 template <typename To, typename From>
 GRAPHC_DEVICE To bits_as(From from) {
     static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");
     To to;
-    __builtin_memcpy(&to, &from, sizeof(To));
+    copy_bytes<(int)sizeof(To)>(&to, &from);
     return to;
 }
 

@@ -107,10 +107,10 @@ GRAPHC_DEVICE void update(T* to, T value) {
     for (;;) {
         T current;
         const Word field = seen >> shift & MASK;
-        __builtin_memcpy(&current, &field, sizeof(T));
+        copy_bytes<(int)sizeof(T)>(&current, &field);
         const T next = cast<T>(Op::combine(widen(current), widen(value)));
         Word bits = 0;
-        __builtin_memcpy(&bits, &next, sizeof(T));
+        copy_bytes<(int)sizeof(T)>(&bits, &next);
         const Word before = compare_and_swap(word, seen, (seen & ~(MASK << shift)) | bits << shift);
         if (before == seen) return;
         seen = before;

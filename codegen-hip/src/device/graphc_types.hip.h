@@ -17,9 +17,9 @@ struct f8e5m2fnuz { u8 bits; };
 struct i4 { i8 value; };
 struct u4 { u8 value; };
 
-template <typename T> GRAPHC_DEVICE constexpr T infinity();
-template <> GRAPHC_DEVICE constexpr float infinity<float>() { return __builtin_huge_valf(); }
-template <> GRAPHC_DEVICE constexpr double infinity<double>() { return __builtin_huge_val(); }
+template <typename T> GRAPHC_DEVICE T infinity();
+template <> GRAPHC_DEVICE float infinity<float>() { return bits_as<float>(0x7f800000u); }
+template <> GRAPHC_DEVICE double infinity<double>() { return bits_as<double>((u64)0x7ff0000000000000ul); }
 template <typename T> GRAPHC_DEVICE T not_a_number();
 template <> GRAPHC_DEVICE float not_a_number<float>() { return bits_as<float>(0x7fc00000u); }
 template <> GRAPHC_DEVICE double not_a_number<double>() { return bits_as<double>((u64)0x7ff8000000000000ul); }
@@ -55,7 +55,7 @@ GRAPHC_DEVICE u16 float_to_f16(float f) {
     if (magnitude >= 0x477ff000u) return (u16)(sign | 0x7c00);  // 65520 and above
     if (magnitude < 0x38800000u) {                              // below 2^-14: steps of 2^-24
         const float steps = bits_as<float>(magnitude) * 16777216.0f;
-        return (u16)(sign | (u32)__builtin_rintf(steps));
+        return (u16)(sign | (u32)::rintf(steps));
     }
     const u32 rounded = magnitude + 0xfffu + (magnitude >> 13 & 1);
     return (u16)(sign | (rounded - 0x38000000u) >> 13);
@@ -92,7 +92,7 @@ GRAPHC_DEVICE u32 encode_f8(float magnitude) {
     const u32 bits = bits_as<u32>(magnitude);
     if (bits < ((u32)(127 + 1 - BIAS) << 23)) {
         const float per_step = bits_as<float>((u32)(127 - 1 + BIAS + MANTISSA) << 23);
-        return (u32)__builtin_rintf(magnitude * per_step);
+        return (u32)::rintf(magnitude * per_step);
     }
     const u32 rounded = bits + ((1u << (22 - MANTISSA)) - 1u) + (bits >> (23 - MANTISSA) & 1u);
     return (rounded - ((u32)(127 - BIAS) << 23)) >> (23 - MANTISSA);

@@ -18,7 +18,7 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
-    /// Where to run: cpu, hip (the first GPU), hip:N, or auto (the first GPU, or else the CPU).
+    /// Where to run: cpu, hip or hip:N (an AMD GPU), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Threads of the CPU device; by default one a core.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use ir::Target;
+use ir::target::Platform;
 
 use super::args::{self, BuildArgs, ModelArgs};
 use super::{Context, load, output};
@@ -43,7 +44,7 @@ pub enum Stage {
     Plan,
     /// HIP C++.
     Hip,
-    /// Machine code, disassembled.
+    /// Machine code, disassembled; for NVIDIA's targets the PTX that it is made from.
     Asm,
 }
 
@@ -147,24 +148,31 @@ fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> R
 fn asm(program: &mut ir::Program, context: &Context) -> Result<String> {
     use runtime::compile::Compiler;
     load::compile_kernels(program, context)?;
-    let compiler = driver::compiler(&context.settings, load::worker().as_deref())?;
+    let platforms = driver::platforms(program);
+    let compiler = driver::compiler(&context.settings, load::worker().as_deref(), platforms)?;
     let mut text = String::new();
-    for variant in &program.variants {
+    // PTX is made again from the sources: it is not kept, and NVRTC has no disassembler for what is.
+    for request in driver::requests(program)
+        .iter()
+        .filter(|r| r.platform() == Platform::Cuda)
+    {
+        text += &format!("// {} for {} (PTX)\n", request.name, request.arch);
+        text += &compiler.assembly(request)?;
+    }
+    for variant in program
+        .variants
+        .iter()
+        .filter(|v| v.plan.target.platform == Platform::Hip)
+    {
         for code in variant.code.values().flatten() {
             for listing in compiler.disassemble(code)? {
-                text += &format!(
-                    "// {} for {}\n{}:\n",
-                    listing.kernel, variant.plan.target, listing.kernel
-                );
-                for instruction in &listing.instructions {
-                    text += &format!("  {:#06x}  {}\n", instruction.offset, instruction.text.trim());
-                }
+                text += &format!("// {} for {}\n{}", listing.kernel, variant.plan.target, listing.text());
             }
         }
     }
     if text.is_empty() {
         return Err(Error::Config(
-            "none of the targets has machine code of ours (cpu, sm_90)".to_owned(),
+            "the cpu target has no machine code of ours; emit plan".to_owned(),
         ));
     }
     Ok(text)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use ir::Target;
 use ir::plan::{Place, arena};
 use ir::target::Platform;
+use runtime::code_object::KernelResources;
 use serde::Serialize;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
@@ -54,7 +55,8 @@ pub struct Facts {
     pub kernels: Vec<KernelFacts>,
 }
 
-/// The facts of one kernel; registers are `null` where nothing is compiled (cpu).
+/// The facts of one kernel; registers are `null` where nothing is compiled (cpu), spills also where the code does not tell them
+/// from arrays (NVIDIA, a kernel with scratch).
 #[derive(Serialize)]
 pub struct KernelFacts {
     pub name: String,
@@ -141,12 +143,14 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<Facts> {
     let mut kernels = Vec::new();
     for (id, kernel) in v.plan.kernels.iter() {
         let code = match &v.code[id] {
-            Some(bytes) if v.plan.target.platform == Platform::Hip => {
+            Some(bytes) => {
                 let object = runtime::code_object::read(bytes)?;
                 object.kernels.into_iter().find(|k| k.name == v.sources[id].entry)
             }
-            _ => None,
+            None => None,
         };
+        // NVIDIA's local memory is arrays and spills together: where there is some, the code does not say which.
+        let spills_told = |c: &KernelResources| v.plan.target.platform == Platform::Hip || c.scratch_bytes == 0;
         kernels.push(KernelFacts {
             name: kernel.name.clone(),
             source: v.sources[id].text.clone(),
@@ -156,8 +160,8 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<Facts> {
             sgpr: code.as_ref().map(|c| c.sgpr),
             lds_bytes: code.as_ref().map(|c| c.lds_bytes),
             scratch_bytes: code.as_ref().map(|c| c.scratch_bytes),
-            vgpr_spills: code.as_ref().map(|c| c.vgpr_spills),
-            sgpr_spills: code.as_ref().map(|c| c.sgpr_spills),
+            vgpr_spills: code.as_ref().filter(|c| spills_told(c)).map(|c| c.vgpr_spills),
+            sgpr_spills: code.as_ref().filter(|c| spills_told(c)).map(|c| c.sgpr_spills),
             wave_size: code.as_ref().map(|c| c.wave_size),
             emulated: None,
             nodes: kernel.origins.clone(),

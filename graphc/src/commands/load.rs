@@ -90,11 +90,13 @@ pub fn compile_kernels(program: &mut Program, context: &Context) -> Result<Cache
     let missing = program
         .variants
         .iter()
-        .any(|v| v.plan.target.platform == ir::target::Platform::Hip && v.code.values().any(Option::is_none));
+        .any(|v| v.plan.target.is_gpu() && v.code.values().any(Option::is_none));
     if !missing {
         return Ok(CacheStats::default());
     }
-    let compiler = driver::compiler(&context.settings, worker().as_deref())?;
+    let lacking = program.variants.iter().filter(|v| v.code.values().any(Option::is_none));
+    let platforms = lacking.map(|v| v.plan.target.platform);
+    let compiler = driver::compiler(&context.settings, worker().as_deref(), platforms)?;
     let missing = program.variants.iter().flat_map(|v| v.code.values());
     let total = missing.filter(|code| code.is_none()).count();
     let progress = bar(context, "compiling kernels", total);

@@ -44,7 +44,7 @@ pub struct Args {
     /// Score the first output (class scores along its last axis) against the array `labels` of this file.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Where to run: cpu, hip (the first GPU), hip:N, or auto (the first GPU, or else the CPU).
+    /// Where to run: cpu, hip or hip:N (an AMD GPU), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
     #[arg(long, default_value = "cpu", conflicts_with = "emulate")]
     device: String,
     /// Run on an emulated GPU: the code compiled for --target, instruction by instruction. Slow.

@@ -1,6 +1,7 @@
 //! `graphc targets`: what can be compiled for, and what is here to run on.
 
 use ir::target::{Platform, TARGETS};
+use runtime::gpu::Vendor;
 use serde_json::json;
 
 use super::args::Format;
@@ -67,10 +68,11 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
 }
 
 fn devices(format: Format, context: &Context) -> Result<()> {
-    let found = runtime::gpu::discover(&context.settings.gpu_search());
+    let search = context.settings.gpu_search();
+    let found = Vendor::ALL.map(|vendor| (vendor, runtime::gpu::discover(&search, vendor)));
     if format == Format::Json {
         let mut rows = vec![json!({ "name": "cpu", "target": "cpu" })];
-        rows.extend(found.iter().flatten().map(|d| {
+        rows.extend(found.iter().flat_map(|(_, found)| found.iter().flatten()).map(|d| {
             json!({
                 "name": d.name, "target": d.target.map(|t| t.name), "arch": d.description.arch,
                 "product": d.description.product, "memory_bytes": d.description.memory,
@@ -79,17 +81,19 @@ fn devices(format: Format, context: &Context) -> Result<()> {
         return output::print_json(&json!(rows));
     }
     let mut text = "cpu\n".to_owned();
-    match found {
-        Ok(devices) if devices.is_empty() => text += "no GPU: the HIP runtime sees none\n",
-        Ok(devices) => {
-            for d in devices {
-                let (name, arch, product) = (d.name, d.description.arch, d.description.product);
-                let memory = output::bytes(d.description.memory as u64);
-                let note = if d.target.is_none() { ", not a target" } else { "" };
-                text += &format!("{name}  {arch}  {product}, {memory}{note}\n");
+    for (vendor, found) in found {
+        match found {
+            Ok(devices) if devices.is_empty() => text += &format!("{}: its runtime sees no GPU\n", vendor.name()),
+            Ok(devices) => {
+                for d in devices {
+                    let (name, arch, product) = (d.name, d.description.arch, d.description.product);
+                    let memory = output::bytes(d.description.memory as u64);
+                    let note = if d.target.is_none() { ", not a target" } else { "" };
+                    text += &format!("{name}  {arch}  {product}, {memory}{note}\n");
+                }
             }
+            Err(error) => text += &format!("{}: {error}\n", vendor.name()),
         }
-        Err(error) => text += &format!("no GPU: {error}\n"),
     }
     output::print(&text)
 }

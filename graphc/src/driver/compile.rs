@@ -7,7 +7,7 @@ use ir::Program;
 use ir::plan::KernelId;
 use ir::target::Platform;
 use runtime::cache::{Cache, CachedCompiler};
-use runtime::compile::{CompileError, CompileRequest, Compiler, HiprtcSearch, Progress, RocmSearch};
+use runtime::compile::{CompileError, CompileRequest, Compiler, Compilers, Progress};
 
 use crate::error::{Error, Result};
 use crate::options::Settings;
@@ -19,28 +19,31 @@ pub struct Compilation {
     pub kernels: usize,
 }
 
-/// Makes the compiler that the settings ask for, behind the cache.
+/// Makes the compilers of some platforms that the settings ask for, behind the cache.
 ///
-/// `worker` is the program that compiles in processes of its own (`graphc __compile-worker`); without it hiprtc is loaded into
-/// this process.
+/// `worker` is the program that compiles in processes of its own (`graphc __compile-worker`); without it hiprtc and NVRTC are
+/// loaded into this process.
 ///
 /// # Errors
-/// [`CompileError::NotAvailable`] with every place looked at.
-pub fn compiler(settings: &Settings, worker: Option<&[OsString]>) -> Result<CachedCompiler> {
-    let search = RocmSearch {
-        hiprtc: HiprtcSearch {
-            explicit: settings.rocm.clone(),
-            ..HiprtcSearch::default()
-        },
-        ..RocmSearch::default()
-    };
+/// [`CompileError::NotAvailable`](runtime::compile::CompileError::NotAvailable) with every place looked at.
+pub fn compiler(
+    settings: &Settings,
+    worker: Option<&[OsString]>,
+    platforms: impl IntoIterator<Item = Platform>,
+) -> Result<CachedCompiler> {
     let worker = worker.filter(|_| settings.workers > 0);
-    let inner = runtime::compile::open(&search, worker, settings.workers.max(1))?;
+    let platforms: Vec<Platform> = platforms.into_iter().collect();
+    let inner = Compilers::open(&settings.compiler_search(), &platforms, worker, settings.workers.max(1))?;
     let cache = match &settings.cache_dir {
         Some(dir) => Cache::open(dir.join("kernels"), settings.cache_bytes),
         None => Cache::disabled(),
     };
-    Ok(CachedCompiler::new(inner, Arc::new(cache)))
+    Ok(CachedCompiler::new(Box::new(inner), Arc::new(cache)))
+}
+
+/// The platforms that a program has variants for.
+pub fn platforms(program: &Program) -> impl Iterator<Item = Platform> {
+    program.variants.iter().map(|variant| variant.plan.target.platform)
 }
 
 /// Lists what a program is compiled from: one request a kernel and target, in the program's order.
@@ -59,7 +62,7 @@ fn slots(program: &Program) -> Vec<(Slot, CompileRequest)> {
         .collect();
     let mut slots = Vec::new();
     for (index, variant) in program.variants.iter().enumerate() {
-        if variant.plan.target.platform != Platform::Hip {
+        if !variant.plan.target.is_gpu() {
             continue;
         }
         for (id, source) in variant.sources.iter() {
@@ -147,7 +150,7 @@ mod tests {
     }
 
     impl Compiler for Fake {
-        fn identity(&self) -> std::result::Result<String, CompileError> {
+        fn identity(&self, _platform: Platform) -> std::result::Result<String, CompileError> {
             Ok("fake".into())
         }
         fn parallelism(&self) -> usize {
@@ -156,7 +159,8 @@ mod tests {
         fn compile(&self, request: &CompileRequest) -> std::result::Result<CompiledObject, CompileError> {
             self.asked.lock().unwrap().push(request.name.clone());
             match self.refuses {
-                true => Err(CompileError::Hiprtc {
+                true => Err(CompileError::Call {
+                    compiler: "fake".into(),
                     kernel: request.name.clone(),
                     call: "call".into(),
                     code: 6,

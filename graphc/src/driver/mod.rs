@@ -9,5 +9,5 @@ mod compile;
 pub mod model;
 
 pub use build::{Build, BuildOptions, Stages, VariantReport, build};
-pub use compile::{Compilation, compile, compiler, requests};
+pub use compile::{Compilation, compile, compiler, platforms, requests};
 pub use model::{Model, load};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use emu::{Comgr, Disassembler, Worker};
-use runtime::compile::{HiprtcSearch, RocmSearch, discover};
+use runtime::compile::discover;
 
 use crate::error::Result;
 use crate::options::Settings;
@@ -21,14 +21,7 @@ pub fn disassembler(settings: &Settings, worker: Option<&[OsString]>) -> Result<
     {
         return Ok(Arc::new(comgr));
     }
-    let search = RocmSearch {
-        hiprtc: HiprtcSearch {
-            explicit: settings.rocm.clone(),
-            ..HiprtcSearch::default()
-        },
-        ..RocmSearch::default()
-    };
-    let toolchain = discover(&search)?;
+    let toolchain = discover(&settings.rocm_search())?;
     match (toolchain.wrapper, worker) {
         (Some(wrapper), Some(worker)) => {
             let command = std::iter::once(wrapper.into_os_string()).chain(worker.iter().cloned());

@@ -7,31 +7,36 @@ use std::sync::Arc;
 use ir::{Program, Target};
 use runtime::cpu::CpuDevice;
 use runtime::device::{Device, variant_for};
-use runtime::gpu::GpuDevice;
+use runtime::gpu::{GpuDevice, Vendor};
 
 use crate::error::{Error, Result};
 use crate::options::Settings;
 
-/// What was asked for: `cpu`, `hip` (the first GPU), `hip:N`, `auto`.
+/// What was asked for: `cpu`, `hip` (the first GPU of AMD's), `hip:N`, `cuda` (the first of NVIDIA's), `cuda:N`, `auto`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DeviceChoice {
     #[default]
     Cpu,
     /// A GPU that the HIP runtime sees, by its number.
     Hip(usize),
-    /// The first GPU, or else the CPU, which is said.
+    /// A GPU that the CUDA driver sees, by its number.
+    Cuda(usize),
+    /// The first GPU, AMD's before NVIDIA's, or else the CPU, which is said.
     Auto,
 }
 
 impl FromStr for DeviceChoice {
     type Err = Error;
     fn from_str(text: &str) -> Result<DeviceChoice> {
-        const KNOWN: &str = "known: cpu, hip (the first GPU), hip:N, auto (the first GPU, or else the CPU)";
+        const KNOWN: &str = "known: cpu, hip or hip:N (an AMD GPU), cuda or cuda:N (an NVIDIA GPU), auto (the first GPU, or \
+                             else the CPU)";
+        let gpu = |number: &str, choice: fn(usize) -> DeviceChoice| {
+            let number = number.parse().map(choice);
+            number.map_err(|_| Error::Config(format!("device {text:?}: no number after the colon; {KNOWN}")))
+        };
         match text.split_once(':').unwrap_or((text, "0")) {
-            ("hip", number) => number
-                .parse()
-                .map(DeviceChoice::Hip)
-                .map_err(|_| Error::Config(format!("device {text:?}: {number:?} is not a number; {KNOWN}"))),
+            ("hip", number) => gpu(number, DeviceChoice::Hip),
+            ("cuda", number) => gpu(number, DeviceChoice::Cuda),
             _ if text == "cpu" => Ok(DeviceChoice::Cpu),
             _ if text == "auto" => Ok(DeviceChoice::Auto),
             _ if text.parse::<Target>().is_ok() => Err(Error::Config(format!(
@@ -48,6 +53,7 @@ impl fmt::Display for DeviceChoice {
         match self {
             DeviceChoice::Cpu => f.write_str("cpu"),
             DeviceChoice::Hip(number) => write!(f, "hip:{number}"),
+            DeviceChoice::Cuda(number) => write!(f, "cuda:{number}"),
             DeviceChoice::Auto => f.write_str("auto"),
         }
     }
@@ -87,8 +93,8 @@ impl OpenDevice {
     /// # Errors
     /// `NotAvailable` with what was looked for and where.
     pub fn open(choice: DeviceChoice, settings: &Settings) -> Result<OpenDevice> {
-        let gpu = |number| -> Result<OpenDevice> {
-            let gpu = GpuDevice::open(&settings.gpu_search(), number)?;
+        let gpu = |vendor, number| -> Result<OpenDevice> {
+            let gpu = GpuDevice::open(&settings.gpu_search(), vendor, number)?;
             Ok(OpenDevice {
                 // Code that fixes no feature runs whatever the device's are, and is shared by all of them in the cache.
                 target: gpu.target().processor(),
@@ -98,11 +104,21 @@ impl OpenDevice {
         };
         match choice {
             DeviceChoice::Cpu => Ok(OpenDevice::cpu()),
-            DeviceChoice::Hip(number) => gpu(number),
-            DeviceChoice::Auto => Ok(gpu(0).unwrap_or_else(|reason| OpenDevice {
-                fallback: Some(format!("running on the cpu: {reason}")),
-                ..OpenDevice::cpu()
-            })),
+            DeviceChoice::Hip(number) => gpu(Vendor::Hip, number),
+            DeviceChoice::Cuda(number) => gpu(Vendor::Cuda, number),
+            DeviceChoice::Auto => {
+                let mut reasons = Vec::new();
+                for vendor in Vendor::ALL {
+                    match gpu(vendor, 0) {
+                        Ok(gpu) => return Ok(gpu),
+                        Err(reason) => reasons.push(reason.to_string()),
+                    }
+                }
+                Ok(OpenDevice {
+                    fallback: Some(format!("running on the cpu: {}", reasons.join("\n"))),
+                    ..OpenDevice::cpu()
+                })
+            }
         }
     }
 
@@ -128,11 +144,15 @@ mod tests {
             ("cpu", DeviceChoice::Cpu),
             ("hip", DeviceChoice::Hip(0)),
             ("hip:3", DeviceChoice::Hip(3)),
+            ("cuda", DeviceChoice::Cuda(0)),
+            ("cuda:1", DeviceChoice::Cuda(1)),
             ("auto", DeviceChoice::Auto),
         ] {
             assert_eq!(text.parse::<DeviceChoice>().unwrap(), choice);
         }
-        for text in ["abacus", "hip:", "hip:x", "hip:-1", "cpu:1", "gfx90a", ""] {
+        for text in [
+            "abacus", "hip:", "hip:x", "hip:-1", "cuda:", "cuda:x", "cpu:1", "gfx90a", "sm_90", "",
+        ] {
             let error = text.parse::<DeviceChoice>().unwrap_err().to_string();
             assert!(error.contains("known: cpu, hip"), "{text}: {error}");
         }
@@ -141,16 +161,22 @@ mod tests {
     #[test]
     fn without_a_gpu_only_auto_takes_the_cpu() {
         let mut settings = Settings::read(|_| None).unwrap();
-        settings.hip = Some("/graphc/no/such/folder".into());
-        let error = OpenDevice::open(DeviceChoice::Hip(0), &settings).unwrap_err();
-        assert_eq!(error.exit_code(), 2);
-        let text = error.to_string();
-        assert!(
-            text.contains("/graphc/no/such/folder") && text.contains("--device cpu"),
-            "{text}"
-        );
+        settings.hip = Some("/graphc/no/such/hip".into());
+        settings.cuda = Some("/graphc/no/such/cuda".into());
+        for (choice, place) in [
+            (DeviceChoice::Hip(0), "/graphc/no/such/hip"),
+            (DeviceChoice::Cuda(0), "/graphc/no/such/cuda"),
+        ] {
+            let error = OpenDevice::open(choice, &settings).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            let text = error.to_string();
+            assert!(text.contains(place) && text.contains("--device cpu"), "{text}");
+        }
         let auto = OpenDevice::open(DeviceChoice::Auto, &settings).unwrap();
         assert_eq!(auto.device.name(), "cpu");
-        assert!(auto.fallback.unwrap().contains("/graphc/no/such/folder"));
+        let reason = auto.fallback.unwrap();
+        for place in ["/graphc/no/such/hip", "/graphc/no/such/cuda"] {
+            assert!(reason.contains(place), "{reason}");
+        }
     }
 }

@@ -173,7 +173,11 @@ impl Session {
         let mut program = driver::build(&graph, &build)?.program;
         if options.target.is_gpu() {
             let settings = options.settings()?;
-            let compiler = driver::compiler(&settings, settings.worker_command().as_deref())?;
+            let compiler = driver::compiler(
+                &settings,
+                settings.worker_command().as_deref(),
+                [options.target.platform],
+            )?;
             driver::compile(&mut program, &compiler, &|_| {})?;
         }
         Session::load(Arc::new(program), 0, options)

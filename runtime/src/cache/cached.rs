@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ir::target::Platform;
+
 use super::{Cache, CacheKey};
 use crate::compile::{CompileError, CompileRequest, CompiledObject, Compiler, Listing};
 
@@ -23,8 +25,8 @@ impl CachedCompiler {
 }
 
 impl Compiler for CachedCompiler {
-    fn identity(&self) -> Result<String, CompileError> {
-        self.inner.identity()
+    fn identity(&self, platform: Platform) -> Result<String, CompileError> {
+        self.inner.identity(platform)
     }
 
     fn parallelism(&self) -> usize {
@@ -32,7 +34,7 @@ impl Compiler for CachedCompiler {
     }
 
     fn compile(&self, request: &CompileRequest) -> Result<CompiledObject, CompileError> {
-        let key = CacheKey::new(request, &self.inner.identity()?);
+        let key = CacheKey::new(request, &self.inner.identity(request.platform())?);
         if let Some(object) = self.cache.get(key) {
             return Ok(object);
         }
@@ -44,5 +46,9 @@ impl Compiler for CachedCompiler {
 
     fn disassemble(&self, code: &[u8]) -> Result<Vec<Listing>, CompileError> {
         self.inner.disassemble(code)
+    }
+
+    fn assembly(&self, request: &CompileRequest) -> Result<String, CompileError> {
+        self.inner.assembly(request)
     }
 }

@@ -12,7 +12,7 @@ use crate::compile::{CompileError, Compiler, Listing, compile_all};
 struct Fake(&'static str);
 
 impl Compiler for Fake {
-    fn identity(&self) -> Result<String, CompileError> {
+    fn identity(&self, _platform: ir::target::Platform) -> Result<String, CompileError> {
         Ok(self.0.to_string())
     }
     fn parallelism(&self) -> usize {

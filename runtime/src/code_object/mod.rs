@@ -1,11 +1,12 @@
 //! Reads what a compiled code object says about its kernels: registers, LDS, spills, arguments.
 //!
-//! Before: bytes that claim to be an AMD GPU ELF file (from hiprtc, from an artifact, from anywhere). After: plain data,
+//! Before: bytes that claim to be a GPU's ELF file (from a compiler, from an artifact, from anywhere). After: plain data,
 //! or a [`CodeObjectError`] that says what is wrong with the bytes; no input panics.
 //!
-//! Source: LLVM's "User Guide for AMDGPU Backend", code object V4 to V6 metadata: a msgpack map in the ELF note of type 32 by
+//! AMD's are read here, NVIDIA's in `cubin`. Source: LLVM's "User Guide for AMDGPU Backend", code object V4 to V6 metadata: a msgpack map in the ELF note of type 32 by
 //! "AMDGPU".
 
+mod cubin;
 mod metadata;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,8 @@ use object::elf::{EM_AMDGPU, PT_NOTE};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol};
 use serde::{Deserialize, Serialize};
+
+use cubin::EM_CUDA;
 
 /// The ELF note type of AMD GPU metadata.
 const NT_AMDGPU_METADATA: u32 = 32;
@@ -24,11 +27,11 @@ pub enum CodeObjectError {
     /// Not ELF, or cut off, or inconsistent.
     #[error("not a readable ELF file: {reason}")]
     Elf { reason: String },
-    /// ELF, but for another machine (a host library, an NVIDIA cubin).
-    #[error("an ELF file for machine {machine}, not for AMD GPUs (224)")]
+    /// ELF, but for another machine (a host library).
+    #[error("an ELF file for machine {machine}, not for AMD's GPUs (224) or NVIDIA's (190)")]
     ForeignMachine { machine: u16 },
     /// No metadata note: made by something else than a HIP compiler, or cut off.
-    #[error("the code object carries no AMDGPU metadata")]
+    #[error("the code object carries no metadata")]
     NoMetadata,
     /// The note is there and is not what it should be.
     #[error("the code object's metadata is damaged: {reason}")]
@@ -41,7 +44,7 @@ pub enum CodeObjectError {
 /// A code object's facts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeObject {
-    /// The target with its features (`gfx90a:sramecc+:xnack-`).
+    /// The target with its features (`gfx90a:sramecc+:xnack-`, `sm_90`).
     pub target: String,
     /// In the metadata's order.
     pub kernels: Vec<KernelResources>,
@@ -52,17 +55,20 @@ pub struct CodeObject {
 pub struct KernelResources {
     /// The name to ask `hipModuleGetFunction` for.
     pub name: String,
-    /// Vector registers of a lane; on CDNA2 and later the accumulation registers are counted in.
+    /// Vector registers of a lane (on NVIDIA: registers of a thread); on CDNA2 and later the accumulation registers are
+    /// counted in.
     pub vgpr: u32,
     /// Accumulation registers (CDNA), 0 elsewhere.
     pub agpr: u32,
+    /// 0 on NVIDIA.
     pub sgpr: u32,
-    /// Vector registers written to memory for want of registers.
+    /// Vector registers written to memory for want of registers. 0 on NVIDIA: a cubin does not tell spills from arrays, both
+    /// are in `scratch_bytes`; the compiler's log warns of spills.
     pub vgpr_spills: u32,
     pub sgpr_spills: u32,
-    /// Static LDS of a workgroup, in bytes; what a launch adds comes on top.
+    /// Static LDS (shared memory) of a workgroup, in bytes; what a launch adds comes on top.
     pub lds_bytes: u32,
-    /// Scratch memory of a lane, in bytes.
+    /// Scratch (local) memory of a lane, in bytes.
     pub scratch_bytes: u32,
     /// Lanes of a wave: 32 or 64.
     pub wave_size: u32,
@@ -105,7 +111,10 @@ pub struct KernelCode<'a> {
 /// # Errors
 /// [`CodeObjectError`]: the bytes are cut off, foreign or damaged.
 pub fn read(bytes: &[u8]) -> Result<CodeObject, CodeObjectError> {
-    let elf = parse(bytes)?;
+    let (machine, elf) = parse(bytes)?;
+    if machine == EM_CUDA {
+        return cubin::read(bytes, &elf);
+    }
     let mut object = metadata::decode(note(&elf, bytes)?)?;
     let code = code_by_name(&elf);
     for kernel in &mut object.kernels {
@@ -124,7 +133,10 @@ pub fn read(bytes: &[u8]) -> Result<CodeObject, CodeObjectError> {
 /// # Errors
 /// As [`read`].
 pub fn kernel_code(bytes: &[u8]) -> Result<Vec<KernelCode<'_>>, CodeObjectError> {
-    let elf = parse(bytes)?;
+    let (machine, elf) = parse(bytes)?;
+    if machine == EM_CUDA {
+        return Ok(cubin::kernel_code(&elf));
+    }
     let object = metadata::decode(note(&elf, bytes)?)?;
     let code = code_by_name(&elf);
     object
@@ -146,14 +158,23 @@ fn elf_error(error: object::Error) -> CodeObjectError {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<ElfFile64<'_>, CodeObjectError> {
-    // The machine is checked first: of a foreign file that is what a user should hear.
+/// Says whether bytes are an ELF file for NVIDIA's GPUs.
+pub fn is_cubin(bytes: &[u8]) -> bool {
+    machine(bytes).is_ok_and(|machine| machine == EM_CUDA)
+}
+
+fn machine(bytes: &[u8]) -> Result<u16, CodeObjectError> {
     let header = object::elf::FileHeader64::<Endianness>::parse(bytes).map_err(elf_error)?;
-    let machine = header.e_machine(header.endian().map_err(elf_error)?);
-    if machine != EM_AMDGPU {
+    Ok(header.e_machine(header.endian().map_err(elf_error)?))
+}
+
+fn parse(bytes: &[u8]) -> Result<(u16, ElfFile64<'_>), CodeObjectError> {
+    // The machine is checked first: of a foreign file that is what a user should hear.
+    let machine = machine(bytes)?;
+    if machine != EM_AMDGPU && machine != EM_CUDA {
         return Err(CodeObjectError::ForeignMachine { machine });
     }
-    ElfFile64::parse(bytes).map_err(elf_error)
+    Ok((machine, ElfFile64::parse(bytes).map_err(elf_error)?))
 }
 
 fn note<'a>(elf: &ElfFile64<'a>, bytes: &'a [u8]) -> Result<&'a [u8], CodeObjectError> {

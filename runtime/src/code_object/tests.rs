@@ -41,11 +41,40 @@ fn the_resources_of_a_real_code_object() {
     );
 }
 
+/// A block's sum in shared memory (`scale`) and `copy` for sm_90, by NVRTC 12.9 and 13.5.
+const SM_90: [&[u8]; 2] = [
+    include_bytes!("fixtures/sm_90.cuda12.cubin"),
+    include_bytes!("fixtures/sm_90.cuda13.cubin"),
+];
+
+/// The numbers are those of `ptxas -v`.
+#[test]
+fn the_resources_of_real_cubins() {
+    for cubin in SM_90 {
+        assert!(is_cubin(cubin) && !is_cubin(GFX90A));
+        let object = read(cubin).unwrap();
+        assert_eq!(object.target, "sm_90");
+        let of = |name: &str| object.kernels.iter().find(|kernel| kernel.name == name).unwrap();
+        let numbers = |k: &KernelResources| (k.vgpr, k.lds_bytes, k.scratch_bytes, k.wave_size, k.max_workgroup_size);
+        assert_eq!(numbers(of("scale")), (12, 1024, 0, 32, 256));
+        assert_eq!(numbers(of("copy")), (10, 0, 0, 32, 256));
+        for kernel in &object.kernels {
+            let args: Vec<_> = kernel.args.iter().map(|arg| (arg.offset, arg.size)).collect();
+            assert_eq!((kernel.kernarg_bytes, args), (20, vec![(0, 8), (8, 8), (16, 4)]));
+            let code = kernel_code(cubin).unwrap();
+            let code = code.iter().find(|code| code.name == kernel.name).unwrap();
+            assert!(kernel.code_bytes > 0 && code.bytes.len() as u64 == kernel.code_bytes);
+        }
+    }
+}
+
 #[test]
 fn every_cut_is_an_error() {
-    // Section headers lie at the end of the file, so no proper prefix is whole.
-    for length in 0..GFX90A.len() {
-        assert!(read(&GFX90A[..length]).is_err(), "cut at {length}");
+    // Headers lie at the end of the file, so no proper prefix is whole.
+    for whole in [GFX90A, SM_90[0], SM_90[1]] {
+        for length in 0..whole.len() {
+            assert!(read(&whole[..length]).is_err(), "cut at {length}");
+        }
     }
 }
 
@@ -93,6 +122,20 @@ proptest! {
         }
         let _ = read(&bytes);
         let _ = kernel_code(&bytes);
+    }
+
+    #[test]
+    fn a_damaged_cubin_never_panics(changes in proptest::collection::vec((0..SM_90[1].len(), any::<u8>()), 1..16)) {
+        for cubin in SM_90 {
+            let mut bytes = cubin.to_vec();
+            for (at, value) in &changes {
+                if let Some(byte) = bytes.get_mut(*at) {
+                    *byte = *value;
+                }
+            }
+            let _ = read(&bytes);
+            let _ = kernel_code(&bytes);
+        }
     }
 
     #[test]

@@ -85,12 +85,13 @@ pub fn compile_all(
 mod tests {
     use super::*;
     use crate::compile::Listing;
+    use ir::target::Platform;
 
     /// Answers with the request's own name; counts.
     struct Echo(AtomicUsize);
 
     impl Compiler for Echo {
-        fn identity(&self) -> Result<String, CompileError> {
+        fn identity(&self, _platform: Platform) -> Result<String, CompileError> {
             Ok("echo".into())
         }
         fn parallelism(&self) -> usize {

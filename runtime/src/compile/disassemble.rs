@@ -5,6 +5,7 @@ use std::path::Path;
 
 use comgr_sys::{ComgrLibrary, amd_comgr_disassembly_info_t, amd_comgr_status_s};
 use dylib::{Loaded, Search};
+use ir::target::Platform;
 use serde::{Deserialize, Serialize};
 
 use super::CompileError;
@@ -27,6 +28,15 @@ pub struct Instruction {
 }
 
 impl Listing {
+    /// The listing as text: a label and a line for each instruction.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}:\n", self.kernel);
+        for instruction in &self.instructions {
+            text += &format!("  {:#06x}  {}\n", instruction.offset, instruction.text.trim());
+        }
+        text
+    }
+
     /// How many instructions go to the matrix cores: MFMA and SMFMAC (CDNA), WMMA and SWMMAC (RDNA).
     pub fn matrix_instructions(&self) -> usize {
         const MATRIX: [&str; 4] = ["v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_"];
@@ -56,7 +66,7 @@ impl Disassembler {
             loader_path: true,
         };
         Ok(Disassembler {
-            api: comgr_sys::load(&search)?,
+            api: comgr_sys::load(&search).map_err(|error| CompileError::not_found(Platform::Hip, error))?,
         })
     }
 

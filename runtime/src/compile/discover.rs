@@ -1,11 +1,12 @@
-//! Finds a compiler without loading it: ROCm's own folders, the dynamic loader's path, or a sysroot behind `rocm-run`.
+//! Finds hiprtc without loading it: ROCm's own folders, the dynamic loader's path, or a sysroot behind `rocm-run`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use dylib::{Attempt, NotFound, Search};
+use ir::target::Platform;
 
-use super::{CompileError, Compiler, InProcess, WorkerPool, identity};
+use super::{CompileError, InProcess, WorkerPool, identity};
 
 /// Where a compiler is looked for, in order: `hiprtc` natively, then the `wrappers`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,13 +70,17 @@ impl Toolchain {
     pub fn in_process(&self) -> Result<InProcess, CompileError> {
         match &self.wrapper {
             None => InProcess::load(&self.search),
-            Some(wrapper) => Err(CompileError::NotAvailable {
-                what: "hiprtc in this process".into(),
-                looked_in: vec![format!(
+            Some(wrapper) => {
+                let reason = format!(
                     "{}: runs worker processes only; name a worker program",
                     wrapper.display()
-                )],
-            }),
+                );
+                Err(CompileError::not_available(
+                    Platform::Hip,
+                    "hiprtc in this process",
+                    vec![reason],
+                ))
+            }
         }
     }
 }
@@ -112,7 +117,7 @@ pub fn discover(search: &RocmSearch) -> Result<Toolchain, CompileError> {
             Ok(library) => {
                 return Ok(Toolchain {
                     search: Search::only(INSIDE),
-                    identity: identity::of_library(&library),
+                    identity: identity::of_library(&library, &identity::HIPRTC),
                     library: Some(library),
                     wrapper: Some(wrapper),
                 });
@@ -134,33 +139,15 @@ pub fn discover(search: &RocmSearch) -> Result<Toolchain, CompileError> {
             library: None,
             identity: None,
         }),
-        Err(NotFound { what, tried: native }) => Err(NotFound {
-            what,
-            tried: native.into_iter().chain(tried).collect(),
+        Err(NotFound { what, tried: native }) => {
+            let tried = native.into_iter().chain(tried).collect();
+            Err(CompileError::not_found(Platform::Hip, NotFound { what, tried }))
         }
-        .into()),
     }
 }
 
-/// Finds a compiler and makes it ready: a pool of `workers` processes that run `worker` (a program and its arguments) when given,
-/// this process otherwise. Starts and loads as little as it can.
-///
-/// # Errors
-/// As [`discover`] and [`Toolchain::in_process`].
-pub fn open(
-    search: &RocmSearch,
-    worker: Option<&[OsString]>,
-    workers: usize,
-) -> Result<Box<dyn Compiler>, CompileError> {
-    let toolchain = discover(search)?;
-    Ok(match worker {
-        Some(worker) => Box::new(toolchain.pool(worker, workers)),
-        None => Box::new(toolchain.in_process()?),
-    })
-}
-
 fn native(search: &RocmSearch, library: PathBuf) -> Toolchain {
-    let identity = identity::of_library(&library);
+    let identity = identity::of_library(&library, &identity::HIPRTC);
     Toolchain {
         search: search.hiprtc.clone(),
         wrapper: None,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use dylib::NotFound;
+use ir::target::Platform;
 use serde::{Deserialize, Serialize};
 
 use super::CompileRequest;
@@ -13,19 +14,24 @@ use super::CompileRequest;
 pub enum CompileError {
     /// There is no usable compiler here.
     #[error(
-        "{what} is not available; looked at\n  {}\ninstall ROCm, name its folder, or set up graphc's own compile stack \
-         with scripts/rocm-sysroot.sh",
+        "{what} is not available; looked at\n  {}\n{way_out}",
         looked_in.join("\n  ")
     )]
-    NotAvailable { what: String, looked_in: Vec<String> },
+    NotAvailable {
+        what: String,
+        looked_in: Vec<String>,
+        /// What to install, and how to name where it is.
+        way_out: String,
+    },
 
     /// The compiler refused the source: the log says why, `at` points at the first offending line.
     #[error("{} does not compile for {}{}", .0.kernel, .0.arch, .0)]
     Rejected(Box<Failure>),
 
-    /// hiprtc failed outside the source (an option, memory, its own set-up).
-    #[error("{call} failed with {message} (hiprtc error {code}) for kernel {kernel}")]
-    Hiprtc {
+    /// The compiler (hiprtc, NVRTC) failed outside the source: an option, memory, its own set-up.
+    #[error("{call} failed with {message} ({compiler} error {code}) for kernel {kernel}")]
+    Call {
+        compiler: String,
         kernel: String,
         call: String,
         code: u32,
@@ -111,13 +117,30 @@ impl CompileError {
     }
 }
 
-impl From<NotFound> for CompileError {
-    fn from(error: NotFound) -> CompileError {
-        let looked_in = error.tried.iter().map(ToString::to_string).collect();
+impl CompileError {
+    /// The compiler of a platform, or a library it comes with, is not there.
+    pub(super) fn not_available(platform: Platform, what: impl Into<String>, looked_in: Vec<String>) -> CompileError {
+        let way_out = match platform {
+            Platform::Cuda => {
+                "install CUDA 12 or 13, name its folder or NVRTC's (GRAPHC_NVRTC), or fetch NVRTC alone with scripts/nvrtc.sh \
+                 (or `pip install nvidia-cuda-nvrtc-cu12`; GRAPHC_NVRTC then names site-packages)"
+            }
+            Platform::Hip => {
+                "install ROCm, name its folder, or set up graphc's own compile stack with scripts/rocm-sysroot.sh"
+            }
+            Platform::Cpu => "nothing is compiled for the CPU",
+        };
         CompileError::NotAvailable {
-            what: error.what,
+            what: what.into(),
             looked_in,
+            way_out: way_out.to_owned(),
         }
+    }
+
+    /// No place holds a platform's compiler.
+    pub(super) fn not_found(platform: Platform, error: NotFound) -> CompileError {
+        let looked_in = error.tried.iter().map(ToString::to_string).collect();
+        CompileError::not_available(platform, error.what, looked_in)
     }
 }
 
@@ -161,16 +184,24 @@ impl fmt::Display for Failure {
 }
 
 impl SourceLine {
-    /// Finds the first `FILE:LINE:COLUMN: error: MESSAGE` of a clang log and the line it names.
+    /// Finds the first error of a log and the line it names: `FILE:LINE:COLUMN: error: MESSAGE` (clang) or
+    /// `FILE(LINE): error: MESSAGE` (NVRTC, whose column is where the caret below it stands).
     pub(super) fn first_error(log: &str, request: &CompileRequest) -> Option<SourceLine> {
-        log.lines().find_map(|line| {
+        let lines: Vec<&str> = log.lines().collect();
+        lines.iter().enumerate().find_map(|(at, line)| {
             let (place, message) = line
                 .split_once(": error: ")
-                .or_else(|| line.split_once(": fatal error: "))?;
-            let mut parts = place.rsplitn(3, ':');
-            let column = parts.next()?.parse().ok()?;
-            let line_number: u32 = parts.next()?.parse().ok()?;
-            let path = parts.next()?;
+                .or_else(|| line.split_once(": fatal error: "))
+                .or_else(|| line.split_once(": catastrophic error: "))?;
+            let (path, line_number, column) = match place.strip_suffix(')').and_then(|p| p.rsplit_once('(')) {
+                Some((path, line)) => (path, line.parse().ok()?, caret(&lines[at + 1..])),
+                None => {
+                    let mut parts = place.rsplitn(3, ':');
+                    let column = parts.next()?.parse().ok()?;
+                    let line: u32 = parts.next()?.parse().ok()?;
+                    (parts.next()?, line, column)
+                }
+            };
             let base = path.rsplit('/').next().unwrap_or(path);
             let header = request
                 .headers
@@ -191,6 +222,13 @@ impl SourceLine {
             })
         })
     }
+}
+
+/// The column that NVRTC's caret points at; it shows the line behind two spaces. 1 where it shows none.
+fn caret(below: &[&str]) -> u32 {
+    let caret = below.iter().take(3).find(|line| line.trim() == "^");
+    let at = caret.and_then(|line| line.find('^')).unwrap_or(2);
+    u32::try_from(at.saturating_sub(1)).unwrap_or(1).max(1)
 }
 
 /// How a process ended, in words.
@@ -233,9 +271,25 @@ mod tests {
     }
 
     #[test]
+    fn nvrtcs_errors_name_their_line_too() {
+        let log = "wave.hip.h(3): error: identifier \"third\" is undefined\n  third\n    ^\n\n1 error detected in the \
+                   compilation of \"k\".\n";
+        let at = SourceLine::first_error(log, &request()).unwrap();
+        assert_eq!(
+            (at.file.as_str(), at.line, at.column, at.text.as_str()),
+            ("device/wave.hip.h", 3, 3, "third")
+        );
+        assert_eq!(at.message, "identifier \"third\" is undefined");
+        let at = SourceLine::first_error("k(1): catastrophic error: too bad", &request()).unwrap();
+        assert_eq!((at.line, at.column, at.text.as_str()), (1, 1, "line one"));
+    }
+
+    #[test]
     fn odd_logs_name_no_line() {
         for log in [
             "",
+            "k(x): error: x",
+            "k): error: x",
             ": error: ",
             "a:b:c: error: x",
             "error: no place",

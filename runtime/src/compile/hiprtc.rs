@@ -8,6 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dylib::{Loaded, Search};
 use hiprtc_sys::{HiprtcLibrary, hiprtcProgram, hiprtcResult};
+use ir::target::Platform;
 
 use super::disassemble::{Disassembler, Listing};
 use super::{CompileError, CompileRequest, CompiledObject, Compiler, Failure, identity};
@@ -28,8 +29,9 @@ impl InProcess {
     /// # Errors
     /// [`CompileError::NotAvailable`] with every place looked at.
     pub fn load(search: &Search) -> Result<InProcess, CompileError> {
-        let api = hiprtc_sys::load(search)?;
-        let identity = match identity::mapped_file(&api.path).and_then(|file| identity::of_library(&file)) {
+        let api = hiprtc_sys::load(search).map_err(|error| CompileError::not_found(Platform::Hip, error))?;
+        let file = identity::mapped_file(&api.path);
+        let identity = match file.and_then(|file| identity::of_library(&file, &identity::HIPRTC)) {
             Some(identity) => identity,
             None => version(&api)?,
         };
@@ -44,7 +46,7 @@ impl InProcess {
 }
 
 impl Compiler for InProcess {
-    fn identity(&self) -> Result<String, CompileError> {
+    fn identity(&self, _platform: Platform) -> Result<String, CompileError> {
         Ok(self.identity.clone())
     }
 
@@ -92,7 +94,8 @@ fn version(api: &HiprtcLibrary) -> Result<String, CompileError> {
     let result = unsafe { (api.hiprtcVersion)(&mut major, &mut minor) };
     match result {
         hiprtcResult::HIPRTC_SUCCESS => Ok(format!("hiprtc {major}.{minor}")),
-        other => Err(CompileError::Hiprtc {
+        other => Err(CompileError::Call {
+            compiler: "hiprtc".into(),
             kernel: String::new(),
             call: "hiprtcVersion".into(),
             code: other.0,
@@ -129,7 +132,8 @@ fn count(len: usize, request: &CompileRequest) -> Result<c_int, CompileError> {
 
 fn invalid(message: String, request: &CompileRequest) -> CompileError {
     let code = hiprtcResult::HIPRTC_ERROR_INVALID_INPUT.0;
-    CompileError::Hiprtc {
+    CompileError::Call {
+        compiler: "hiprtc".into(),
         kernel: request.name.clone(),
         call: "hiprtcCreateProgram".into(),
         code,
@@ -220,7 +224,8 @@ impl<'a> Program<'a> {
 
     fn error(&self, call: &str, result: hiprtcResult) -> CompileError {
         let message = error_name(self.api, result);
-        CompileError::Hiprtc {
+        CompileError::Call {
+            compiler: "hiprtc".into(),
             kernel: self.kernel.to_string(),
             call: call.to_string(),
             code: result.0,

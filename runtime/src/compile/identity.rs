@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// The libraries that take part in a compile: hiprtc and its built-in headers, comgr, and LLVM where comgr links it.
-const PARTS: [&str; 6] = [
+/// The libraries that take part in a compile by NVRTC: itself and its built-in headers.
+pub(super) const NVRTC: [&str; 2] = ["libnvrtc.so", "libnvrtc-builtins.so"];
+
+/// The libraries that take part in a compile by hiprtc: itself and its built-in headers, comgr, and LLVM where comgr links it.
+pub(super) const HIPRTC: [&str; 6] = [
     "libhiprtc.so",
     "libhiprtc-builtins.so",
     "libamdhip64.so",
@@ -14,20 +17,20 @@ const PARTS: [&str; 6] = [
     "libclang-cpp",
 ];
 
-/// Names the compiler whose hiprtc is the file `library`, by the names, sizes and dates of its parts.
+/// Names the compiler whose entry is the file `library`, by the names, sizes and dates of its parts beside it.
 ///
 /// The folder is left out: the same ROCm under another path is the same compiler. None where the file cannot be read.
-pub(super) fn of_library(library: &Path) -> Option<String> {
+pub(super) fn of_library(library: &Path, parts: &[&str]) -> Option<String> {
     let real = library.canonicalize().ok()?;
     let mut files: BTreeSet<PathBuf> = BTreeSet::from([real.clone()]);
     for entry in real.parent()?.read_dir().ok()?.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if PARTS.iter().any(|part| name.starts_with(part)) {
+        if parts.iter().any(|part| name.starts_with(part)) {
             files.extend(entry.path().canonicalize());
         }
     }
-    let mut parts: Vec<(String, u64, u64)> = Vec::new();
+    let mut found: Vec<(String, u64, u64)> = Vec::new();
     for file in &files {
         let meta = file.metadata().ok()?;
         let seconds = meta
@@ -35,11 +38,11 @@ pub(super) fn of_library(library: &Path) -> Option<String> {
             .ok()
             .and_then(|at| at.duration_since(UNIX_EPOCH).ok())
             .map_or(0, |d| d.as_secs());
-        parts.push((file.file_name()?.to_string_lossy().into_owned(), meta.len(), seconds));
+        found.push((file.file_name()?.to_string_lossy().into_owned(), meta.len(), seconds));
     }
-    parts.sort();
+    found.sort();
     let mut hasher = blake3::Hasher::new();
-    for (name, bytes, seconds) in &parts {
+    for (name, bytes, seconds) in &found {
         hasher.update(format!("{name} {bytes} {seconds}\n").as_bytes());
     }
     let name = real.file_name()?.to_string_lossy().into_owned();
@@ -84,10 +87,10 @@ mod tests {
             write(dir, "libamd_comgr.so.3", "two");
             write(dir, "unrelated.so", &dir.to_string_lossy());
         }
-        let of = |dir: &Path| of_library(&dir.join("libhiprtc.so.7")).unwrap();
+        let of = |dir: &Path| of_library(&dir.join("libhiprtc.so.7"), &HIPRTC).unwrap();
         assert_eq!(of(a.path()), of(b.path()));
         write(b.path(), "libamd_comgr.so.3", "three");
         assert_ne!(of(a.path()), of(b.path()), "another comgr is another compiler");
-        assert_eq!(of_library(Path::new("/graphc/no/such/libhiprtc.so")), None);
+        assert_eq!(of_library(Path::new("/graphc/no/such/libhiprtc.so"), &HIPRTC), None);
     }
 }

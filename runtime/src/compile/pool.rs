@@ -10,6 +10,7 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dylib::Search;
+use ir::target::Platform;
 
 use super::disassemble::Listing;
 use super::process::{Lost, Worker};
@@ -21,6 +22,7 @@ use super::{CompileError, CompileRequest, CompiledObject, Compiler, Failure};
 pub struct WorkerPool {
     command: Vec<OsString>,
     workers: usize,
+    platform: Platform,
     search: Search,
     timeout: Duration,
     keep_failures_in: Option<PathBuf>,
@@ -44,6 +46,7 @@ impl WorkerPool {
         WorkerPool {
             command,
             workers: workers.max(1),
+            platform: Platform::Hip,
             search: Search::default(),
             timeout: Duration::from_secs(300),
             keep_failures_in: None,
@@ -55,7 +58,13 @@ impl WorkerPool {
         }
     }
 
-    /// Where the workers look for hiprtc (inside the wrapper, if there is one).
+    /// Whose compiler the workers load: hiprtc, if nothing is said.
+    pub fn platform(mut self, platform: Platform) -> WorkerPool {
+        self.platform = platform;
+        self
+    }
+
+    /// Where the workers look for the compiler (inside the wrapper, if there is one).
     pub fn search(mut self, search: Search) -> WorkerPool {
         self.search = search;
         self
@@ -105,7 +114,7 @@ impl WorkerPool {
         // One that died while idle (killed by hand, or for memory) is replaced.
         lease.worker = idle.and_then(|mut worker| worker.is_alive().then_some(worker));
         if lease.worker.is_none() {
-            lease.worker = Some(Worker::start(&self.command, &self.search)?);
+            lease.worker = Some(Worker::start(&self.command, self.platform, &self.search)?);
             self.started.fetch_add(1, Ordering::Relaxed);
         }
         Ok(lease)
@@ -117,6 +126,18 @@ impl WorkerPool {
             failure.source_path = keep(dir, request, &failure.log).ok();
         }
         error
+    }
+
+    fn no_listing(&self, lost: Lost) -> CompileError {
+        match lost {
+            Lost::Died { status, log } => CompileError::Disassembly {
+                reason: format!("the disassembler died ({status}) {}", log.trim()),
+            },
+            Lost::TimedOut { .. } => CompileError::Disassembly {
+                reason: format!("no answer in {} s", self.timeout.as_secs()),
+            },
+            Lost::Garbage { reason, log } => self.garbage(reason, log),
+        }
     }
 
     fn garbage(&self, reason: String, log: String) -> CompileError {
@@ -136,7 +157,7 @@ impl WorkerPool {
 }
 
 impl Compiler for WorkerPool {
-    fn identity(&self) -> Result<String, CompileError> {
+    fn identity(&self, _platform: Platform) -> Result<String, CompileError> {
         if let Some(identity) = self.identity.get() {
             return Ok(identity.clone());
         }
@@ -186,13 +207,16 @@ impl Compiler for WorkerPool {
         match answer {
             Ok(FromWorker::Disassembled(listings)) => listings,
             Ok(_) => Err(self.garbage("an answer to another question".into(), String::new())),
-            Err(Lost::Died { status, log }) => Err(CompileError::Disassembly {
-                reason: format!("the disassembler died ({status}) {}", log.trim()),
-            }),
-            Err(Lost::TimedOut { .. }) => Err(CompileError::Disassembly {
-                reason: format!("no answer in {} s", self.timeout.as_secs()),
-            }),
-            Err(Lost::Garbage { reason, log }) => Err(self.garbage(reason, log)),
+            Err(lost) => Err(self.no_listing(lost)),
+        }
+    }
+
+    fn assembly(&self, request: &CompileRequest) -> Result<String, CompileError> {
+        let answer = self.acquire()?.ask(&ToWorker::Assemble(request.clone()), self.timeout);
+        match answer {
+            Ok(FromWorker::Assembled(text)) => text,
+            Ok(_) => Err(self.garbage("an answer to another question".into(), String::new())),
+            Err(lost) => Err(self.no_listing(lost)),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dylib::Search;
+use ir::target::Platform;
 
 use super::CompileError;
 use super::protocol::{self, FromWorker, ToWorker, VERSION};
@@ -53,7 +54,7 @@ impl Lost {
 
 impl Worker {
     /// Starts `command` and waits until it has loaded the compiler.
-    pub(super) fn start(command: &[OsString], search: &Search) -> Result<Worker, CompileError> {
+    pub(super) fn start(command: &[OsString], platform: Platform, search: &Search) -> Result<Worker, CompileError> {
         let text = command
             .iter()
             .map(|word| word.to_string_lossy())
@@ -131,6 +132,7 @@ impl Worker {
         };
         let setup = ToWorker::Setup {
             version: VERSION,
+            platform,
             search: search.clone(),
         };
         match worker.ask(&setup, START_TIMEOUT) {

@@ -6,6 +6,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 
 use dylib::Search;
+use ir::target::Platform;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -13,16 +14,22 @@ use super::disassemble::Listing;
 use super::{CompileError, CompileRequest, CompiledObject};
 
 /// Changes with every change of the messages; graphc starts its own binary, so only a foreign worker can differ.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// No source and no code object comes near this: a longer frame is noise, not a message.
 const LONGEST_FRAME: u32 = 256 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToWorker {
-    Setup { version: u32, search: Search },
+    /// Which platform's compiler to load, and where it is looked for.
+    Setup {
+        version: u32,
+        platform: Platform,
+        search: Search,
+    },
     Compile(CompileRequest),
     Disassemble(Vec<u8>),
+    Assemble(CompileRequest),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +41,7 @@ pub(super) enum FromWorker {
     },
     Compiled(Result<CompiledObject, CompileError>),
     Disassembled(Result<Vec<Listing>, CompileError>),
+    Assembled(Result<String, CompileError>),
 }
 
 pub(super) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {

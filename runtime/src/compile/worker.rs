@@ -5,8 +5,11 @@ use std::io::{self, BufReader};
 use std::os::fd::FromRawFd;
 use std::process::ExitCode;
 
+use dylib::Search;
+use ir::target::Platform;
+
 use super::protocol::{FromWorker, ToWorker, VERSION, read, write};
-use super::{Compiler, InProcess};
+use super::{CompileError, Compiler, InProcess, Nvrtc};
 
 /// Serves compile requests on stdin until it closes. The graphc binary calls this for its hidden verb.
 ///
@@ -27,13 +30,14 @@ pub fn worker_main() -> ExitCode {
 
 fn serve(answers: &mut File) -> io::Result<()> {
     let mut requests = BufReader::new(io::stdin().lock());
-    let compiler = match read(&mut requests)? {
+    let (platform, compiler) = match read(&mut requests)? {
         None => return Ok(()),
         Some(ToWorker::Setup {
             version: VERSION,
+            platform,
             search,
-        }) => match InProcess::load(&search) {
-            Ok(compiler) => compiler,
+        }) => match load(platform, &search) {
+            Ok(compiler) => (platform, compiler),
             Err(error) => {
                 return write(
                     answers,
@@ -59,18 +63,26 @@ fn serve(answers: &mut File) -> io::Result<()> {
         answers,
         &FromWorker::Ready {
             version: VERSION,
-            compiler: compiler.identity(),
+            compiler: compiler.identity(platform),
         },
     )?;
     while let Some(request) = read(&mut requests)? {
         let answer = match request {
             ToWorker::Compile(request) => FromWorker::Compiled(compiler.compile(&request)),
             ToWorker::Disassemble(code) => FromWorker::Disassembled(compiler.disassemble(&code)),
+            ToWorker::Assemble(request) => FromWorker::Assembled(compiler.assembly(&request)),
             ToWorker::Setup { .. } => return Err(io::Error::new(io::ErrorKind::InvalidData, "a second set-up")),
         };
         write(answers, &answer)?;
     }
     Ok(())
+}
+
+fn load(platform: Platform, search: &Search) -> Result<Box<dyn Compiler>, CompileError> {
+    Ok(match platform {
+        Platform::Cuda => Box::new(Nvrtc::load(search)?),
+        Platform::Hip | Platform::Cpu => Box::new(InProcess::load(search)?),
+    })
 }
 
 /// Takes stdout for the answers alone and points descriptor 1 at stderr; dumps no core when the compiler aborts.

@@ -1,7 +1,6 @@
 //! What is asked of a vendor's GPU runtime: the one table of functions that everything in this folder goes through.
 //!
-//! [`super::hip`] fills it from HIP. CUDA's driver has a function for each of these, so a second file of that kind is all that
-//! NVIDIA's runtime takes; nothing else here knows whose GPU it drives. Addresses are plain numbers and handles are opaque;
+//! [`super::hip`] fills it from HIP, [`super::cuda`] from CUDA's driver API; nothing else here knows whose GPU it drives. Addresses are plain numbers and handles are opaque;
 //! [`super::handles`] owns them.
 
 use std::ffi::{CStr, c_void};
@@ -17,7 +16,7 @@ pub type Status<T> = Result<T, DriverError>;
 pub struct DriverError {
     /// The vendor's name of the function.
     pub call: &'static str,
-    /// The vendor's name of the error (`hipErrorLaunchFailure`).
+    /// The vendor's name of the error (`hipErrorLaunchFailure`, `CUDA_ERROR_LAUNCH_FAILED`).
     pub code: String,
     /// The vendor's description.
     pub message: String,
@@ -75,7 +74,7 @@ pub enum Direction {
 /// A device as its driver describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Description {
-    /// The processor with its features, as code objects name it (`gfx90a:sramecc+:xnack-`).
+    /// The processor with its features, as code objects name it (`gfx90a:sramecc+:xnack-`, `sm_90`).
     pub arch: String,
     /// The product's name.
     pub product: String,
@@ -89,7 +88,7 @@ pub struct Description {
 /// The unsafe ones take handles and addresses that this driver gave for that device and that were not destroyed or freed, and
 /// copies and launches stay inside the memory they name until the work is done.
 pub trait Driver: Send + Sync {
-    /// The vendor's runtime: `hip`.
+    /// The vendor's runtime: `hip`, `cuda`.
     fn name(&self) -> &'static str;
 
     /// The library's file, or its bare name where the dynamic loader found it.

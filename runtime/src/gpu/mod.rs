@@ -1,4 +1,4 @@
-//! Programs on GPUs: streams, memory, modules and events over one table of functions, which HIP fills.
+//! Programs on GPUs: streams, memory, modules and events over one table of functions, which HIP or CUDA's driver fills.
 //!
 //! Before: a program whose variant has a code object for each kernel. [`Device::load`] does everything slow: it loads the
 //! modules, copies the constants through pinned memory, opens the vendor libraries that the plan calls, and makes what one run
@@ -10,6 +10,7 @@
 
 mod constants;
 mod context;
+mod cuda;
 pub(crate) mod driver;
 mod handles;
 mod hip;
@@ -19,7 +20,8 @@ mod run;
 
 use std::sync::Arc;
 
-use dylib::Search;
+use dylib::{NotFound, Search};
+use ir::target::Platform;
 use ir::{Program, Target};
 
 use crate::device::{Device, LoadOptions, Loaded};
@@ -28,13 +30,64 @@ pub use driver::Description;
 use driver::Driver;
 use handles::Gpu;
 
+/// Whose GPU, and through which runtime it is driven.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vendor {
+    /// AMD's, through HIP.
+    Hip,
+    /// NVIDIA's, through CUDA's driver API.
+    Cuda,
+}
+
+impl Vendor {
+    /// In the order in which a GPU is looked for where any will do.
+    pub const ALL: [Vendor; 2] = [Vendor::Hip, Vendor::Cuda];
+
+    /// The vendor whose GPUs run a platform's code; none for the CPU.
+    pub fn of(platform: Platform) -> Option<Vendor> {
+        match platform {
+            Platform::Cpu => None,
+            Platform::Hip => Some(Vendor::Hip),
+            Platform::Cuda => Some(Vendor::Cuda),
+        }
+    }
+
+    /// As `--device` has it: `hip`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Vendor::Hip => "hip",
+            Vendor::Cuda => "cuda",
+        }
+    }
+
+    /// What the runtime is called in messages.
+    fn runtime(self) -> &'static str {
+        match self {
+            Vendor::Hip => "the HIP runtime",
+            Vendor::Cuda => "the CUDA driver",
+        }
+    }
+}
+
 /// Where libraries are looked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSearch {
     /// The HIP runtime.
     pub hip: Search,
+    /// The CUDA driver.
+    pub cuda: Search,
     /// rocBLAS and its like; opened only where a plan calls them, after the HIP runtime has found a GPU.
     pub libraries: Search,
+}
+
+impl Default for GpuSearch {
+    fn default() -> GpuSearch {
+        GpuSearch {
+            hip: Search::default(),
+            cuda: cuda_sys::default_search(),
+            libraries: Search::default(),
+        }
+    }
 }
 
 /// A GPU that was found.
@@ -64,22 +117,30 @@ impl std::fmt::Debug for GpuDevice {
     }
 }
 
-/// Lists the GPUs that HIP sees; an empty list where it sees none.
+/// Lists the GPUs of a vendor; an empty list where its runtime sees none.
 ///
 /// # Errors
-/// `NotAvailable` without a HIP runtime, with every place looked at; else what the runtime reports.
-pub fn discover(search: &GpuSearch) -> Result<Vec<FoundDevice>, RuntimeError> {
-    Ok(found(open_hip(search)?)?.into_iter().map(|(_, found)| found).collect())
+/// `NotAvailable` without the vendor's runtime, with every place looked at; else what the runtime reports.
+pub fn discover(search: &GpuSearch, vendor: Vendor) -> Result<Vec<FoundDevice>, RuntimeError> {
+    let found = found(open_driver(search, vendor)?)?;
+    Ok(found.into_iter().map(|(_, found)| found).collect())
 }
 
-fn open_hip(search: &GpuSearch) -> Result<Arc<dyn Driver>, RuntimeError> {
-    match hip::Hip::open(&search.hip) {
-        Ok(hip) => Ok(Arc::new(hip)),
-        Err(error) => Err(RuntimeError::NotAvailable {
+fn open_driver(search: &GpuSearch, vendor: Vendor) -> Result<Arc<dyn Driver>, RuntimeError> {
+    let opened: Result<Arc<dyn Driver>, NotFound> = match vendor {
+        Vendor::Hip => hip::Hip::open(&search.hip).map(|hip| Arc::new(hip) as _),
+        Vendor::Cuda => cuda::Cuda::open(&search.cuda).map(|cuda| Arc::new(cuda) as _),
+    };
+    opened.map_err(|error| {
+        let install = match vendor {
+            Vendor::Hip => "ROCm's HIP runtime",
+            Vendor::Cuda => "NVIDIA's driver",
+        };
+        RuntimeError::NotAvailable {
             what: "a GPU".into(),
-            reason: format!("{error}\ninstall ROCm's HIP runtime, or run on the CPU (--device cpu)"),
-        }),
-    }
+            reason: format!("{error}\ninstall {install}, or run on the CPU (--device cpu)"),
+        }
+    })
 }
 
 /// Every device, with its handle.
@@ -101,23 +162,23 @@ fn found(driver: Arc<dyn Driver>) -> Result<Vec<(Gpu, FoundDevice)>, RuntimeErro
 }
 
 impl GpuDevice {
-    /// Opens the GPU with a number.
+    /// Opens a vendor's GPU with a number.
     ///
     /// # Errors
-    /// `NotAvailable`: no HIP runtime (with every place looked at), no GPU, no such number, or a processor that graphc does not
-    /// compile for.
-    pub fn open(search: &GpuSearch, ordinal: usize) -> Result<GpuDevice, RuntimeError> {
-        let driver = open_hip(search)?;
-        let library = driver.library().display().to_string();
+    /// `NotAvailable`: no runtime of the vendor (with every place looked at), no GPU, no such number, or a processor that graphc
+    /// does not compile for.
+    pub fn open(search: &GpuSearch, vendor: Vendor, ordinal: usize) -> Result<GpuDevice, RuntimeError> {
+        let driver = open_driver(search, vendor)?;
+        let (runtime, library) = (vendor.runtime(), driver.library().display().to_string());
         let mut devices = found(driver)?;
         let names: Vec<String> = devices.iter().map(|(_, d)| d.name.clone()).collect();
         if ordinal >= devices.len() {
             let reason = match names.is_empty() {
-                true => format!("the HIP runtime ({library}) sees no GPU; run on the CPU (--device cpu)"),
-                false => format!("the HIP runtime ({library}) sees {}", names.join(", ")),
+                true => format!("{runtime} ({library}) sees no GPU; run on the CPU (--device cpu)"),
+                false => format!("{runtime} ({library}) sees {}", names.join(", ")),
             };
             return Err(RuntimeError::NotAvailable {
-                what: format!("device hip:{ordinal}"),
+                what: format!("device {}:{ordinal}", vendor.name()),
                 reason,
             });
         }
@@ -130,8 +191,14 @@ impl GpuDevice {
     /// # Errors
     /// As [`GpuDevice::open`]; no GPU of that kind, with those that there are.
     pub fn for_target(search: &GpuSearch, target: &Target) -> Result<GpuDevice, RuntimeError> {
-        let driver = open_hip(search)?;
-        let library = driver.library().display().to_string();
+        let Some(vendor) = Vendor::of(target.platform) else {
+            return Err(RuntimeError::NotAvailable {
+                what: format!("a GPU for {target}"),
+                reason: "it is no GPU".into(),
+            });
+        };
+        let driver = open_driver(search, vendor)?;
+        let (runtime, library) = (vendor.runtime(), driver.library().display().to_string());
         let devices = found(driver)?;
         let seen: Vec<String> = devices
             .iter()
@@ -143,8 +210,8 @@ impl GpuDevice {
             None => Err(RuntimeError::NotAvailable {
                 what: format!("a device for {target}"),
                 reason: match seen.is_empty() {
-                    true => format!("the HIP runtime ({library}) sees no GPU"),
-                    false => format!("the HIP runtime ({library}) sees {}", seen.join(", ")),
+                    true => format!("{runtime} ({library}) sees no GPU"),
+                    false => format!("{runtime} ({library}) sees {}", seen.join(", ")),
                 },
             }),
         }

@@ -1,6 +1,6 @@
-//! Where ROCm's shared libraries are looked for, and how one is opened.
+//! Where ROCm's and CUDA's shared libraries are looked for, and how one is opened.
 //!
-//! graphc builds and starts where no ROCm is: each library is opened by name when it is first asked for. Before: a
+//! graphc builds and starts where neither is: each library is opened by name when it is first asked for. Before: a
 //! [`Search`] (a plain struct; nothing here reads the environment). After: a [`Loaded`] table of entry points, every one
 //! of them resolved, or a [`NotFound`] that lists each place looked at with what was wrong there.
 

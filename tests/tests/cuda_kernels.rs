@@ -1,0 +1,253 @@
+//! Every generated kernel through the real NVRTC for sm_90: the same sources as for AMD's GPUs compile without a word from the
+//! compiler (it warns of spills too), fit a workgroup's shared memory, and give the same bytes twice. No GPU is needed.
+
+#[path = "../../codegen-hip/tests/kernels/mod.rs"]
+mod kernels;
+
+use std::process::Command;
+
+use std::collections::BTreeSet;
+
+use codegen_hip::{device, emit_kernel};
+use graphc_tests::nvrtc::compiler;
+use graphc_tests::{data, graphc_binary, repository};
+use ir::{Symbol, SymbolInfo, Symbols, Target};
+use runtime::code_object;
+use runtime::compile::{CompileRequest, Compiler, compile_all};
+
+const ARCH: &str = "sm_90";
+
+fn target() -> Target {
+    ARCH.parse().expect("a target of the table")
+}
+
+fn headers() -> Vec<(String, String)> {
+    device::headers()
+        .iter()
+        .map(|(n, t)| ((*n).to_owned(), (*t).to_owned()))
+        .collect()
+}
+
+fn check(compiler: &dyn Compiler, requests: &[CompileRequest]) {
+    let mut wrong = Vec::new();
+    for (request, result) in requests.iter().zip(compile_all(compiler, requests, &|_| ())) {
+        let name = &request.name;
+        match result.map(|object| (code_object::read(&object.bytes), object.log)) {
+            Err(error) => wrong.push(format!("{name}: {error}")),
+            Ok((Err(error), _)) => wrong.push(format!("{name}: {error}")),
+            Ok((Ok(object), log)) => {
+                let k = &object.kernels[0];
+                if (object.target.as_str(), object.kernels.len()) != (ARCH, 1) || !k.name.starts_with(name.as_str()) {
+                    wrong.push(format!("{name}: the cubin is {object:?}"));
+                }
+                // Of attention's loops ptxas keeps up to four words in local memory, with registers to spare: its choice.
+                let chosen = name.starts_with("attention") && k.scratch_bytes <= 16 && k.vgpr < 128;
+                let told = |line: &str| line.trim().is_empty() || (chosen && line.contains("Registers are spilled"));
+                if !log.lines().all(told) {
+                    wrong.push(format!("{name}: {log}"));
+                }
+                // Trigonometry of huge arguments keeps its digits in local memory; that is CUDA's library.
+                let library = ["unary", "binary"].iter().any(|n| name.starts_with(n));
+                if k.scratch_bytes > 0 && !library && !chosen {
+                    wrong.push(format!("{name}: {} bytes of local memory", k.scratch_bytes));
+                }
+                if k.lds_bytes > target().lds_bytes {
+                    wrong.push(format!("{name}: {} bytes of shared memory", k.lds_bytes));
+                }
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}\n{}",
+        wrong.len(),
+        requests.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn every_hand_written_kernel_compiles() {
+    let Some(compiler) = compiler() else { return };
+    let symbols: Symbols = ["rows", "seq"]
+        .map(|name| (Symbol::new(name), SymbolInfo::default()))
+        .into_iter()
+        .collect();
+    let headers = headers();
+    let requests: Vec<CompileRequest> = kernels::all()
+        .iter()
+        .map(|kernel| {
+            let source = emit_kernel(kernel, &symbols, &target(), &[]).unwrap_or_else(|e| panic!("{e}"));
+            CompileRequest {
+                name: kernel.name.clone(),
+                source: source.text,
+                headers: headers.clone(),
+                arch: ARCH.to_owned(),
+                options: source.options,
+            }
+        })
+        .collect();
+    check(&compiler, &requests);
+    println!("{} hand-written kernels compiled", requests.len());
+}
+
+/// Some ops are called as functions of C's library and keywords of C++ are; kernels of these ops alone compile all the same.
+#[test]
+fn kernels_of_one_op_have_names_of_their_own() {
+    let Some(compiler) = compiler() else { return };
+    let pointwise = kernels::all()
+        .into_iter()
+        .find(|k| k.name == "pointwise_0")
+        .expect("it is there");
+    let unary = ir::op::UnaryOp::ALL.iter().map(ToString::to_string);
+    let names: BTreeSet<String> = unary
+        .chain(ir::op::BinaryOp::ALL.iter().map(ToString::to_string))
+        .collect();
+    let others = [
+        "select", "cast", "reduce", "conv", "pool", "take", "scan", "copy", "iota", "random", "concat",
+    ];
+    let symbols = Symbols::default();
+    let requests: Vec<CompileRequest> = names
+        .into_iter()
+        .chain(others.map(str::to_owned))
+        .map(|name| {
+            let kernel = ir::Kernel {
+                name: name.clone(),
+                ..pointwise.clone()
+            };
+            let source = emit_kernel(&kernel, &symbols, &target(), &[]).unwrap_or_else(|e| panic!("{e}"));
+            CompileRequest {
+                name,
+                source: source.text,
+                headers: headers(),
+                arch: ARCH.to_owned(),
+                options: source.options,
+            }
+        })
+        .collect();
+    assert!(requests.len() > 50, "{}", requests.len());
+    check(&compiler, &requests);
+}
+
+/// One request for each kernel of a model.
+fn requests_of(model: &str) -> Vec<CompileRequest> {
+    let graph = frontend::onnx::import(&data(model), &Default::default()).expect("imports");
+    let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+    let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{model}: {e}"));
+    let requests = graphc::driver::requests(&built.program);
+    assert_eq!(requests.len(), built.program.variants[0].plan.kernels.len());
+    requests
+}
+
+#[test]
+fn every_kernel_of_the_models_compiles() {
+    let Some(compiler) = compiler() else { return };
+    let (mut models, mut total) = (0, 0);
+    for folder in ["light", "exports"] {
+        for entry in std::fs::read_dir(data(folder)).expect("the data is in the repository") {
+            let name = entry.expect("readable").file_name().to_string_lossy().into_owned();
+            if name.ends_with(".onnx") {
+                let requests = requests_of(&format!("{folder}/{name}"));
+                check(&compiler, &requests);
+                (models, total) = (models + 1, total + requests.len());
+            }
+        }
+    }
+    println!("{total} kernels of {models} models compiled");
+    assert!(models >= 17, "{models}");
+}
+
+/// The same source gives the same cubin, without a cache and in other processes too.
+#[test]
+fn cubins_are_identical_in_two_runs() {
+    if compiler().is_none() {
+        return;
+    }
+    let requests = requests_of("exports/bert.dy.onnx");
+    let objects = || {
+        let mut settings = graphc::options::Settings::from_env().expect("valid settings");
+        settings.cache_dir = None;
+        let worker = [graphc_binary().into(), "__compile-worker".into()];
+        let platforms = [ir::target::Platform::Cuda];
+        let compiler = graphc::driver::compiler(&settings, Some(&worker), platforms).expect("as before");
+        compile_all(&compiler, &requests, &|_| ())
+            .into_iter()
+            .map(|object| object.expect("compiles").bytes)
+            .collect::<Vec<_>>()
+    };
+    assert!(objects() == objects(), "two runs gave different bytes");
+}
+
+/// Runs the graphc binary; what it says, and whether it was content.
+fn graphc(words: &[&str]) -> (bool, String) {
+    let output = Command::new(graphc_binary())
+        .args(words)
+        .output()
+        .expect("graphc starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), said)
+}
+
+#[test]
+fn the_command_line_makes_shows_and_prints_code_for_sm_90() {
+    if compiler().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let artifact = folder.path().join("digits.graphc").to_string_lossy().into_owned();
+    let model = repository("examples/digits/digits.onnx").to_string_lossy().into_owned();
+    let (ok, said) = graphc(&["compile", "-q", &model, "--target", ARCH, "-o", &artifact]);
+    assert!(ok, "{said}");
+    let (ok, said) = graphc(&["inspect", "-q", &artifact, "--target", ARCH, "--format", "json"]);
+    assert!(ok, "{said}");
+    let facts: serde_json::Value = serde_json::from_str(&said).expect("json");
+    let kernels = facts["kernels"].as_array().expect("a list");
+    assert!(!kernels.is_empty(), "{said}");
+    for kernel in kernels {
+        let number = |key: &str| kernel[key].as_u64().unwrap_or_else(|| panic!("{key}: {kernel}"));
+        assert!((16..=255).contains(&number("vgpr")), "{kernel}");
+        assert_eq!(
+            (number("vgpr_spills"), number("scratch_bytes"), number("wave_size")),
+            (0, 0, 32),
+            "{kernel}"
+        );
+        let name = kernel["name"].as_str().expect("a name");
+        assert_eq!(number("lds_bytes") > 0, !name.starts_with("pool"), "{kernel}");
+    }
+    let (ok, ptx) = graphc(&["compile", "-q", &model, "--target", ARCH, "--emit", "asm"]);
+    assert!(ok, "{ptx}");
+    for part in [".target sm_90", ".visible .entry conv_relu(", "fma.rn.f32"] {
+        assert!(ptx.contains(part), "{part}: {ptx}");
+    }
+    let (ok, hip) = graphc(&["compile", "-q", &model, "--target", ARCH, "--emit", "hip"]);
+    assert!(ok && hip.contains("__global__ void __launch_bounds__("), "{hip}");
+}
+
+/// AMD's and NVIDIA's code in one artifact, each by its own compiler.
+#[test]
+fn an_artifact_holds_code_of_both_vendors() {
+    if compiler().is_none() {
+        return;
+    }
+    let settings = graphc::options::Settings::from_env().expect("valid settings");
+    if let Err(error) = graphc::driver::compiler(&settings, Some(&["graphc".into()]), [ir::target::Platform::Hip]) {
+        println!("skipped: {error}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let artifact = folder.path().join("digits.graphc").to_string_lossy().into_owned();
+    let model = repository("examples/digits/digits.onnx").to_string_lossy().into_owned();
+    let (ok, said) = graphc(&["compile", "-q", &model, "--target", "gfx90a,sm_90", "-o", &artifact]);
+    assert!(ok, "{said}");
+    for (target, wave) in [("gfx90a", 64), ("sm_90", 32)] {
+        let (ok, said) = graphc(&["inspect", "-q", &artifact, "--target", target, "--format", "json"]);
+        assert!(ok, "{target}: {said}");
+        let facts: serde_json::Value = serde_json::from_str(&said).expect("json");
+        assert_eq!(facts["kernels"][0]["wave_size"], wave, "{target}");
+    }
+    let (ok, listing) = graphc(&["compile", "-q", &artifact, "--target", "sm_90", "--emit", "asm"]);
+    assert!(ok, "{listing}");
+    for part in ["(PTX)", "v_fmac_f32", "s_endpgm"] {
+        assert!(listing.contains(part), "{part}: {listing}");
+    }
+}
