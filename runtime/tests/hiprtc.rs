@@ -160,7 +160,10 @@ fn equal_bytes_from_two_processes() {
         1,
     )
     .search(toolchain.search.clone());
-    assert_eq!(asked.identity(Platform::Hip).unwrap(), a.identity(Platform::Hip).unwrap());
+    assert_eq!(
+        asked.identity(Platform::Hip).unwrap(),
+        a.identity(Platform::Hip).unwrap()
+    );
 }
 
 #[test]

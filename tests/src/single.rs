@@ -22,6 +22,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         inputs: Vec::new(),
         outputs: Vec::new(),
         flops: Dim::from(0),
+        requirements: Vec::new(),
     };
     let lane = plan.lanes.push(Lane {
         kind: LaneKind::Compute,

@@ -245,7 +245,7 @@ fn an_artifact_holds_code_of_both_vendors() {
         let facts: serde_json::Value = serde_json::from_str(&said).expect("json");
         assert_eq!(facts["kernels"][0]["wave_size"], wave, "{target}");
     }
-    let (ok, listing) = graphc(&["compile", "-q", &artifact, "--target", "sm_90", "--emit", "asm"]);
+    let (ok, listing) = graphc(&["compile", "-q", &artifact, "--target", "gfx90a,sm_90", "--emit", "asm"]);
     assert!(ok, "{listing}");
     for part in ["(PTX)", "v_fmac_f32", "s_endpgm"] {
         assert!(listing.contains(part), "{part}: {listing}");

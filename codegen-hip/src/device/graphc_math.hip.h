@@ -20,7 +20,6 @@ GRAPHC_BOTH(expm1, ::expm1f, ::expm1)
 GRAPHC_BOTH(log, ::logf, ::log)
 GRAPHC_BOTH(log1p, ::log1pf, ::log1p)
 GRAPHC_BOTH(exp2, ::exp2f, ::exp2)
-GRAPHC_BOTH(log2, ::log2f, ::log2)
 GRAPHC_BOTH(sin, ::sinf, ::sin)
 GRAPHC_BOTH(cos, ::cosf, ::cos)
 GRAPHC_BOTH(tan, ::tanf, ::tan)
@@ -36,6 +35,21 @@ GRAPHC_BOTH(atanh, ::atanhf, ::atanh)
 GRAPHC_BOTH(erf, ::erff, ::erf)
 GRAPHC_BOTH(erfc, ::erfcf, ::erfc)
 #undef GRAPHC_BOTH
+
+GRAPHC_DEVICE float log2(float x) { return ::log2f(x); }
+GRAPHC_DEVICE double log2(double x) {
+#if defined(GRAPHC_CUDA)
+    // CUDA's is off by a unit in the last place even at powers of two, which a truncation to an integer would show.
+    int exponent = 0;
+    double mantissa = ::frexp(x, &exponent);
+    if (!(x > 0.0 && x < infinity<double>())) return ::log2(x);
+    // Near 1 the exponent is 0, so that nothing cancels.
+    if (mantissa < 0.70710678118654752) mantissa *= 2.0, exponent -= 1;
+    return (double)exponent + ::log2(mantissa);
+#else
+    return ::log2(x);
+#endif
+}
 
 GRAPHC_DEVICE float abs(float x) { return ::fabsf(x); }
 GRAPHC_DEVICE double abs(double x) { return ::fabs(x); }
