@@ -8,6 +8,7 @@ use super::LowerError;
 use super::builder::{Builder, arithmetic};
 use super::index::Linear;
 use super::views::broadcast;
+use crate::analysis::cast_is_exact;
 
 /// A matrix product. Batch dims that only the left operand has are rows.
 pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
@@ -74,10 +75,19 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     }))
 }
 
-/// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type.
+/// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type. A cast that changes numbers,
+/// or makes floats of integers, is the model's own and stays.
 fn narrow(b: &Builder<'_>, e: ExprId) -> ExprId {
+    let widens = |to: DType, inner: ExprId| {
+        let from = b.exprs.dtype(inner);
+        from != DType::Bool && from.is_float() == to.is_float() && cast_is_exact(from, to)
+    };
     match b.exprs[e] {
-        ir::kernel::Expr::Cast(_, inner) if matches!(b.exprs[inner], ir::kernel::Expr::Load { .. }) => inner,
+        ir::kernel::Expr::Cast(to, inner)
+            if matches!(b.exprs[inner], ir::kernel::Expr::Load { .. }) && widens(to, inner) =>
+        {
+            inner
+        }
         _ => e,
     }
 }

@@ -1,14 +1,17 @@
 //! Products, windows, normalisations and attention.
 
 use graphc::ir::op::*;
-use graphc::ir::{DType, Dim, Scalar, Shape};
+use graphc::ir::{DType, Dim, Scalar, Shape, Value};
 
 use super::LARGEST;
 use super::{Generator, Known};
 
 impl Generator {
     pub(super) fn contract(&mut self) -> Option<Known> {
-        let x = self.choose(|g, k| g.dtype(k.value).is_float() && !g.shape(k.value).is_empty() && k.bound < 200.0)?;
+        let x = self.choose(|g, k| {
+            let dtype = g.dtype(k.value);
+            !g.shape(k.value).is_empty() && (dtype.is_float() && k.bound < 200.0 || dtype.is_int())
+        })?;
         let rank = self.shape(x.value).len().max(2);
         let x = self.ranked(x, rank)?;
         let shape = self.shape(x.value);
@@ -38,25 +41,46 @@ impl Generator {
         };
         dims.extend(if transpose_rhs { [n, k.clone()] } else { [k.clone(), n] });
         let input = self.flag();
-        let dtype = self.dtype(x.value);
+        let dtype = self.factor(x);
         let wanted = Shape(dims.clone());
-        let found =
-            self.choose(|g, c| g.graph.ty(c.value).shape == wanted && g.dtype(c.value) == dtype && c.bound < 200.0);
+        let found = self.choose(|g, c| {
+            g.graph.ty(c.value).shape == wanted && g.dtype(c.value) == dtype && (c.bound < 200.0 || dtype.is_int())
+        });
         let y = match found {
             Some(y) => y,
             None => self.leaf(dtype, dims, input)?,
         };
         let bound = x.bound * y.bound * self.size(&k)?.max(1) as f64;
-        if bound > LARGEST {
-            return None;
-        }
+        let out = self.sum_type(x, bound)?;
         let op = Op::Contract(Contract {
             transpose_lhs,
             transpose_rhs,
-            out: dtype,
+            out,
         });
         let value = self.add(op, &[x.value, y.value])?;
-        self.note(value, false, bound)
+        self.note_sum(value, dtype.is_int(), bound)
+    }
+
+    /// The type of the other factor of a product: integers mix.
+    fn factor(&mut self, x: Known) -> DType {
+        match self.dtype(x.value) {
+            dtype if dtype.is_int() && self.flag() => [DType::I8, DType::U8, DType::I16, DType::I32][self.pick(4)],
+            dtype => dtype,
+        }
+    }
+
+    /// The type of sums of products that are no larger than `bound`: integers wrap in their accumulator.
+    fn sum_type(&mut self, x: Known, bound: f64) -> Option<DType> {
+        let dtype = self.dtype(x.value);
+        if !dtype.is_int() {
+            return (bound <= LARGEST).then_some(dtype);
+        }
+        Some([DType::I32, dtype, DType::I64, DType::F32, DType::I16][self.pick(5)])
+    }
+
+    /// A sum of products; of integers, up to what an f32 counts, it is exact whatever its type.
+    fn note_sum(&mut self, value: Value, integers: bool, bound: f64) -> Option<Known> {
+        self.note(value, integers && bound <= 2f64.powi(24), bound)
     }
 
     pub(super) fn window(&mut self, spatial: usize, kernel: &[i64]) -> Window {
@@ -72,7 +96,10 @@ impl Generator {
     }
 
     pub(super) fn conv(&mut self) -> Option<Known> {
-        let x = self.choose(|g, k| g.dtype(k.value) == DType::F32 && g.shape(k.value).len() >= 2 && k.bound < 200.0)?;
+        let x = self.choose(|g, k| {
+            let dtype = g.dtype(k.value);
+            g.shape(k.value).len() >= 2 && (dtype == DType::F32 && k.bound < 200.0 || dtype.is_int())
+        })?;
         let spatial = 1 + self.pick(2);
         let x = self.ranked(x, spatial + 2)?;
         let layout = if self.word() % 4 == 3 {
@@ -112,29 +139,30 @@ impl Generator {
         );
         // Padding adds no terms; a kernel adds 0 · filter, which a filter of infinities would show.
         let input = self.word() % 8 == 7 && !self.special;
-        let filter = self.leaf(DType::F32, dims, input)?;
+        let dtype = self.factor(x);
+        let filter = self.leaf(dtype, dims, input)?;
         let mut operands = vec![x.value, filter.value];
         if self.flag() {
-            operands.push(self.leaf(DType::F32, vec![out.into()], false)?.value);
+            let dtype = self.dtype(x.value);
+            operands.push(self.leaf(dtype, vec![out.into()], false)?.value);
         }
         let terms = kernel.iter().product::<i64>() * channels / groups.min(channels);
-        let bound = x.bound * 2.0 * terms as f64 + 2.0;
-        if bound > LARGEST {
-            return None;
-        }
+        let factor = if dtype.is_int() { filter.bound } else { 2.0 };
+        let bound = x.bound * factor * terms as f64 + x.bound.max(2.0);
+        let result = self.sum_type(x, bound)?;
         let op = Op::Conv(Conv {
             window,
             groups,
             layout,
             transposed,
-            out: DType::F32,
+            out: result,
         });
         let value = self.add(op, &operands)?;
-        self.note(value, false, bound)
+        self.note_sum(value, dtype.is_int(), bound)
     }
 
     pub(super) fn pool(&mut self) -> Option<Known> {
-        let x = self.choose(|g, k| g.dtype(k.value).is_float() && g.shape(k.value).len() >= 2)?;
+        let x = self.choose(|g, k| g.dtype(k.value) != DType::Bool && g.shape(k.value).len() >= 2)?;
         let spatial = 1 + self.pick(2);
         let x = self.ranked(x, spatial + 2)?;
         let size: Vec<i64> = (0..spatial).map(|_| [2, 3, 1][self.pick(3)]).collect();

@@ -5,12 +5,13 @@
 //!
 //! Two rules keep every result comparable. Ops that jump (comparisons, rounding, casts to integers, sorting) take only values
 //! that no rounding has touched (`exact`); and magnitudes stay small: ops that amplify errors get their operand moved into a
-//! tame range first.
+//! tame range first. Integers are always exact: of every width, up to the ends of it, and wrapping there.
 
 mod blocks;
 mod ops;
 mod views;
 
+use graphc::ir::graph::eval::scalar::int_range;
 use graphc::ir::op::*;
 use graphc::ir::{
     Bindings, DType, Dim, Graph, HostTensor, Origin, Scalar, Shape, Symbol, SymbolInfo, TensorType, Value,
@@ -49,6 +50,8 @@ struct Generator {
     tiny: bool,
     words: Step,
     at: usize,
+    /// Operands are the last value, wherever it fits.
+    chained: bool,
     random: u64,
     precision: DType,
     /// Made-up data of the inputs.
@@ -81,6 +84,7 @@ pub fn case(head: u16, steps: &[Step]) -> Case {
         tiny: head / 180 % 3 == 2,
         words: [0; 8],
         at: 0,
+        chained: false,
         random: u64::from(head) << 20,
         precision: DType::F32,
         inputs: Tensors::new(),
@@ -117,7 +121,8 @@ pub fn case(head: u16, steps: &[Step]) -> Case {
 
 impl Generator {
     fn word(&mut self) -> usize {
-        let word = self.words[self.at % self.words.len()];
+        // Steps of more words than there are go around, each time with other bits in front.
+        let word = self.words[self.at % self.words.len()].rotate_right(3 * (self.at / self.words.len()) as u32);
         self.at += 1;
         word as usize
     }
@@ -153,7 +158,9 @@ impl Generator {
 
     /// One of the values that satisfy a condition, later ones first.
     fn choose(&mut self, fits: impl Fn(&Generator, &Known) -> bool) -> Option<Known> {
-        let fitting: Vec<Known> = self.known.iter().rev().filter(|k| fits(self, k)).copied().collect();
+        let among = if self.chained { 1 } else { self.known.len() };
+        let newest = self.known.iter().rev().take(among);
+        let fitting: Vec<Known> = newest.filter(|k| fits(self, k)).copied().collect();
         let i = self.pick(fitting.len());
         fitting.get(i).copied()
     }
@@ -178,7 +185,18 @@ impl Generator {
         if self.dtype(value) == DType::F16 {
             self.precision = DType::F16;
         }
-        let k = Known { value, exact, bound };
+        let dtype = self.dtype(value);
+        let k = if dtype.is_int() {
+            let (least, most) = int_range(dtype);
+            let ends = (least as f64).abs().max(most as f64);
+            Known {
+                value,
+                exact: true,
+                bound: bound.min(ends),
+            }
+        } else {
+            Known { value, exact, bound }
+        };
         self.known.push(k);
         Some(k)
     }
@@ -203,9 +221,16 @@ impl Generator {
             return None;
         }
         let special = self.special && dtype.is_float() && input;
+        // Numbers up to the ends of the type, which wrap in what follows; the wide types are indices mostly.
+        let wide = dtype.is_int() && (dtype.bits() < 32 || self.random.is_multiple_of(8));
+        let (least, most) = int_range(dtype);
         let values: Vec<f64> = (0..n)
             .map(|_| match dtype {
                 DType::Bool => f64::from(u8::from(self.next() < 0.6)),
+                _ if wide && self.next() < 0.5 => {
+                    // Of 64 bits, those that are floats as well.
+                    (least as f64 + self.next() * (most as f64 - least as f64)).round()
+                }
                 d if d.is_int() => (self.next() * 9.0).floor() - 4.0,
                 _ if special && self.next() < 0.15 => {
                     // Not both in one case: a product of denormals is 0 in f32 alone, and 0 · ∞ is NaN.
@@ -230,7 +255,7 @@ impl Generator {
         } else {
             self.graph.add_constant(None, tensor, Origin::Unknown)
         };
-        self.note(value, true, 4.0)
+        self.note(value, true, if wide { f64::INFINITY } else { 4.0 })
     }
 
     fn view(&mut self, view: View, of: Known) -> Option<Known> {
@@ -281,7 +306,7 @@ impl Generator {
     }
 
     fn step(&mut self) -> Option<Known> {
-        match self.pick(30) {
+        match self.pick(34) {
             0 | 1 => self.smooth(),
             2 => self.jump(),
             3..=5 => self.binary(),
@@ -306,6 +331,9 @@ impl Generator {
             26 => self.cast(),
             27 => self.integers(),
             28 => self.channel_norm(),
+            29 | 30 => self.integers(),
+            31 => self.cast(),
+            32 => self.view_chain(),
             _ => self.new_leaf(),
         }
     }
@@ -336,18 +364,20 @@ impl Generator {
             DType::F32,
             DType::F16,
             DType::I32,
-        ][self.pick(7)];
+            DType::I8,
+            DType::U8,
+            DType::I16,
+        ][self.pick(10)];
         let input = self.flag();
         if self.word() % 7 == 6 && rank > 0 {
             let axis = self.pick(rank);
-            let value = self.add(
-                Op::Iota {
-                    shape: Shape(shape),
-                    axis,
-                    dtype: DType::I64,
-                },
-                &[],
-            )?;
+            let dtype = if dtype.is_int() { dtype } else { DType::I64 };
+            let op = Op::Iota {
+                shape: Shape(shape),
+                axis,
+                dtype,
+            };
+            let value = self.add(op, &[])?;
             return self.note(value, true, 64.0);
         }
         self.leaf(dtype, shape, input)

@@ -71,9 +71,14 @@ impl Generator {
         }
         let word = self.word();
         if word.is_multiple_of(4) {
-            let number = [2.0, 0.0, 1.0, -1.0, 0.5, 3.0][self.pick(6)];
+            let numbers: &[f64] = if dtype.is_int() {
+                &[2.0, 0.0, 1.0, -1.0, 7.0, 3.0, 100.0, 255.0, -128.0, 30000.0]
+            } else {
+                &[2.0, 0.0, 1.0, -1.0, 0.5, 3.0]
+            };
+            let number = numbers[self.pick(numbers.len())];
             let value = self.scalar(dtype, number);
-            return self.note(value, true, 3.0);
+            return self.note(value, true, number.abs());
         }
         let mut dims: Vec<Dim> = shape.0.clone();
         for (i, d) in dims.iter_mut().enumerate() {
@@ -157,7 +162,6 @@ impl Generator {
         let x = self.choose(|g, k| match op {
             ReduceOp::All | ReduceOp::Any => g.dtype(k.value) == DType::Bool,
             ReduceOp::ArgMax | ReduceOp::ArgMin => g.dtype(k.value) != DType::Bool && k.exact,
-            ReduceOp::Mean => g.dtype(k.value).is_float(),
             _ => g.dtype(k.value) != DType::Bool,
         })?;
         let shape = self.shape(x.value);
@@ -179,7 +183,7 @@ impl Generator {
             ReduceOp::ArgMax | ReduceOp::ArgMin => (true, 64.0),
             ReduceOp::All | ReduceOp::Any => (true, 1.0),
         };
-        if bound > LARGEST {
+        if bound > LARGEST && !self.dtype(x.value).is_int() {
             return None;
         }
         let value = self.add(Op::Reduce { op, axes, keep_dims }, &[x.value])?;
@@ -209,40 +213,60 @@ impl Generator {
             DType::F16,
             DType::I32,
             DType::Bool,
-            DType::BF16,
+            DType::I8,
             DType::F64,
-        ][self.pick(7)];
+            DType::U8,
+            DType::I16,
+        ][self.pick(9)];
         let x = self.choose(|g, k| to.is_float() || k.exact || !g.dtype(k.value).is_float())?;
         let from = self.dtype(x.value);
         // Narrow types: what they round is not what the reference rounds, so little is computed in them.
-        if to == DType::BF16 || (to == DType::F16 && x.bound > 16.0) || (self.special && !to.is_float()) {
+        if (to == DType::F16 && x.bound > 16.0) || (self.special && from.is_float() && !to.is_float()) {
             return None;
         }
         let value = self.add(Op::cast(to), &[x.value])?;
-        let exact = x.exact && (to == DType::F64 || to == DType::F32 || !to.is_float() || !from.is_float());
+        // Integers up to this are floats of the type.
+        let whole = match to {
+            DType::F64 => 2f64.powi(53),
+            DType::F32 => 2f64.powi(24),
+            DType::F16 => 2f64.powi(11),
+            _ => f64::INFINITY,
+        };
+        let exact = match (from.is_float(), to.is_float()) {
+            (true, true) => x.exact && (to == from || to == DType::F64 || (to == DType::F32 && from == DType::F16)),
+            (false, true) => x.bound <= whole,
+            _ => true,
+        };
         self.note(value, exact, x.bound)
     }
 
     pub(super) fn integers(&mut self) -> Option<Known> {
         use BinaryOp::*;
         let x = self.choose(|g, k| !g.dtype(k.value).is_float())?;
+        if self.word() % 5 == 4 {
+            use UnaryOp::*;
+            let ops: &[UnaryOp] = match self.dtype(x.value) {
+                DType::Bool => &[Not],
+                _ => &[Neg, Abs, Sign, Relu, Not],
+            };
+            let op = ops[self.pick(ops.len())];
+            return self.unary(op, x, true, x.bound + 1.0);
+        }
         let y = self.partner(x, true)?;
         let ops: &[BinaryOp] = if self.dtype(x.value) == DType::Bool {
             &[And, Or, Xor, Eq, Ne]
         } else {
             &[
-                Add, Sub, Mul, Max, Min, Div, Rem, Mod, And, Or, Xor, Eq, Ne, Lt, Le, Gt, Ge, Shl, Shr,
+                Add, Sub, Mul, Max, Min, Div, Rem, Mod, And, Or, Xor, Eq, Ne, Lt, Le, Gt, Ge, Shl, Shr, Pow,
             ]
         };
         let op = ops[self.pick(ops.len())];
         let bound = match op {
             Mul => x.bound * y.bound,
-            Shl => return None,
+            // Patterns of bits, and what is larger than any operand.
+            Shl | Shr | Pow | And | Or | Xor => f64::INFINITY,
             _ => x.bound + y.bound,
         };
-        if bound > LARGEST {
-            return None;
-        }
         let value = self.add(Op::binary(op), &[x.value, y.value])?;
         self.note(value, true, bound)
     }

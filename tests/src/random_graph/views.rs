@@ -34,6 +34,28 @@ impl Generator {
         self.view(View::Reshape(Shape(shape)), x)
     }
 
+    /// Some views of one value, one after the other, and perhaps a cast among them.
+    pub(super) fn view_chain(&mut self) -> Option<Known> {
+        let start = self.choose(|g, k| !g.shape(k.value).is_empty())?;
+        self.known.push(start);
+        self.chained = true;
+        let mut last = None;
+        for _ in 0..2 + self.pick(4) {
+            let next = match self.pick(7) {
+                0 => self.reshape(),
+                1 => self.transpose(),
+                2 => self.slice(),
+                3 => self.broadcast(),
+                4 => self.pad(),
+                5 => self.transpose(),
+                _ => self.cast(),
+            };
+            last = next.or(last);
+        }
+        self.chained = false;
+        last
+    }
+
     pub(super) fn transpose(&mut self) -> Option<Known> {
         let x = self.choose(|g, k| g.shape(k.value).len() >= 2)?;
         let mut perm: Vec<usize> = (0..self.shape(x.value).len()).collect();
@@ -161,12 +183,13 @@ impl Generator {
     /// Indices of a shape, in or out of range of small sizes.
     pub(super) fn indices(&mut self, shape: Vec<Dim>) -> Option<Known> {
         let wanted = Shape(shape.clone());
-        let found = self.choose(|g, k| g.dtype(k.value) == DType::I64 && g.graph.ty(k.value).shape == wanted);
+        let found = self.choose(|g, k| g.dtype(k.value).is_int() && g.graph.ty(k.value).shape == wanted);
         if found.is_some() {
             return found;
         }
         let input = self.flag();
-        self.leaf(DType::I64, shape, input)
+        let dtype = [DType::I64, DType::I32, DType::I8, DType::I64][self.pick(4)];
+        self.leaf(dtype, shape, input)
     }
 
     pub(super) fn gather(&mut self) -> Option<Known> {
@@ -208,7 +231,7 @@ impl Generator {
     pub(super) fn scatter(&mut self) -> Option<Known> {
         let x = self.choose(|g, k| {
             let shape = g.shape(k.value);
-            g.dtype(k.value) == DType::F32
+            (g.dtype(k.value) == DType::F32 || g.dtype(k.value).is_int())
                 && !shape.is_empty()
                 && shape.iter().all(|d| g.size(d).is_some_and(|s| s > 0))
         })?;
@@ -226,16 +249,18 @@ impl Generator {
         };
         let indices = self.indices(indices)?;
         let input = self.flag();
-        let updates = self.leaf(DType::F32, updates, input)?;
+        let updates = self.leaf(self.dtype(x.value), updates, input)?;
         let value = self.add(Op::Scatter(op), &[x.value, indices.value, updates.value])?;
         let exact = x.exact && reduce != Some(ReduceOp::Sum);
-        self.note(value, exact, x.bound + 32.0)
+        self.note(value, exact, x.bound + 32.0 * updates.bound)
     }
 
     pub(super) fn scan(&mut self) -> Option<Known> {
         let op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min][self.pick(3)];
-        let x =
-            self.choose(|g, k| !g.shape(k.value).is_empty() && g.dtype(k.value) != DType::Bool && k.bound < 100.0)?;
+        let x = self.choose(|g, k| {
+            let dtype = g.dtype(k.value);
+            !g.shape(k.value).is_empty() && dtype != DType::Bool && (k.bound < 100.0 || dtype.is_int())
+        })?;
         let shape = self.shape(x.value);
         let axis = self.pick(shape.len());
         let (exclusive, reverse) = (self.flag(), self.flag());
