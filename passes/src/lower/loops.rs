@@ -65,7 +65,7 @@ fn reciprocal(b: &mut Builder<'_>, dims: &[Dim], dtype: DType) -> ExprId {
 fn total_type(dtype: DType, count: &Dim) -> DType {
     let terms = 1i64 << (31 - dtype.bits().min(31));
     match count.as_const() {
-        Some(n) if n <= terms => DType::I32,
+        Some(n) if n <= terms && dtype != DType::I64 => DType::I32,
         _ => DType::I64,
     }
 }
