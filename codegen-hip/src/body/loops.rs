@@ -86,11 +86,16 @@ impl Printer<'_> {
                     let count = self.folds_together(rest);
                     let (together, after) = rest.split_at(count);
                     let running: Vec<Running> = together.iter().filter_map(|s| self.begin_fold(s)).collect();
-                    self.scope(|p| {
-                        p.open_loops(axes);
-                        p.take_in_all(together, &running, axes);
-                        axes.iter().for_each(|_| p.out.close(""));
-                    });
+                    if axes.is_empty() {
+                        // One point opens no block, so its names stay in view.
+                        self.take_in_all(together, &running, axes);
+                    } else {
+                        self.scope(|p| {
+                            p.open_loops(axes);
+                            p.take_in_all(together, &running, axes);
+                            axes.iter().for_each(|_| p.out.close(""));
+                        });
+                    }
                     running.iter().for_each(|r| self.end_fold(r));
                     rest = after;
                     continue;

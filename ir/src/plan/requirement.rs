@@ -271,6 +271,9 @@ mod tests {
             "{fixed}"
         );
         let open = text("y = pad x {low=[n - 3, 0], high=[0, 0], mode=edge}");
-        assert!(open.ends_with("; 0 <= n - 3 for the padding of axis 0 of pad at unknown origin"), "{open}");
+        assert!(
+            open.ends_with("; 0 <= n - 3 for the padding of axis 0 of pad at unknown origin"),
+            "{open}"
+        );
     }
 }
