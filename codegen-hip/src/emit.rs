@@ -72,10 +72,11 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased:
 }
 
 /// How a platform's compiler is asked for optimised C++17. NVRTC optimises unless it is told not to and has no `-O3`; unasked
-/// it warns of names that are not used (177), as an index of a row may be, and of unsigned elements below zero (186).
+/// it warns of names that are not used (177), as an index of a row may be, of unsigned elements below zero (186), and of
+/// divisions by an extent of zero (39, 179) in kernels that are never launched.
 fn options(platform: Platform) -> Vec<String> {
     let options: &[&str] = match platform {
-        Platform::Cuda => &["-std=c++17", "--diag-suppress=177,186"],
+        Platform::Cuda => &["-std=c++17", "--diag-suppress=39,177,179,186"],
         Platform::Hip | Platform::Cpu => &["-O3", "-std=c++17"],
     };
     options.iter().map(|option| (*option).to_owned()).collect()
