@@ -21,7 +21,7 @@ pub enum Platform {
     Cuda,
 }
 
-/// Which matrix instructions there are; `device/` has one header for each.
+/// Which matrix instructions there are. Generated kernels use none of them yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MatrixCore {
     None,
