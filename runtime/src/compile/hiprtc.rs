@@ -2,7 +2,7 @@
 //!
 //! A kernel that the compiler aborts on ends this process; use [`super::WorkerPool`] where that must not be.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -11,6 +11,7 @@ use hiprtc_sys::{HiprtcLibrary, hiprtcProgram, hiprtcResult};
 use ir::target::Platform;
 
 use super::disassemble::{Disassembler, Listing};
+use super::texts::Texts;
 use super::{CompileError, CompileRequest, CompiledObject, Compiler, Failure, identity};
 
 /// The compiler, loaded into this process. One compile at a time: its back end holds one lock anyway.
@@ -56,13 +57,12 @@ impl Compiler for InProcess {
 
     fn compile(&self, request: &CompileRequest) -> Result<CompiledObject, CompileError> {
         let _one = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
-        let program = Program::new(&self.api, request)?;
-        let options = options(request)?;
-        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is live; `pointers` holds `len` C strings that outlive the call.
-        let result = unsafe {
-            (self.api.hiprtcCompileProgram)(program.handle, count(pointers.len(), request)?, pointers.as_ptr())
-        };
+        let arch = format!("--offload-arch={}", request.arch);
+        let texts = Texts::new(request, &[arch]).map_err(|what| invalid(what, request))?;
+        let program = Program::new(&self.api, request, &texts)?;
+        let (count, options) = texts.options();
+        // SAFETY: the program is live; `options` holds `count` C strings that outlive the call.
+        let result = unsafe { (self.api.hiprtcCompileProgram)(program.handle, count, options) };
         let log = program.log()?;
         match result {
             hiprtcResult::HIPRTC_SUCCESS => Ok(CompiledObject {
@@ -114,22 +114,6 @@ fn error_name(api: &HiprtcLibrary, result: hiprtcResult) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-fn options(request: &CompileRequest) -> Result<Vec<CString>, CompileError> {
-    let arch = format!("--offload-arch={}", request.arch);
-    std::iter::once(&arch)
-        .chain(&request.options)
-        .map(|option| c_string(option, "an option", request))
-        .collect()
-}
-
-fn c_string(text: &str, what: &str, request: &CompileRequest) -> Result<CString, CompileError> {
-    CString::new(text).map_err(|error| invalid(format!("{what} with a nul byte at {}", error.nul_position()), request))
-}
-
-fn count(len: usize, request: &CompileRequest) -> Result<c_int, CompileError> {
-    c_int::try_from(len).map_err(|_| invalid(format!("{len} headers or options"), request))
-}
-
 fn invalid(message: String, request: &CompileRequest) -> CompileError {
     let code = hiprtcResult::HIPRTC_ERROR_INVALID_INPUT.0;
     CompileError::Call {
@@ -149,29 +133,19 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    fn new(api: &'a HiprtcLibrary, request: &'a CompileRequest) -> Result<Program<'a>, CompileError> {
-        let source = c_string(&request.source, "a source", request)?;
-        let name = c_string(&request.name, "a kernel name", request)?;
-        let mut texts = Vec::with_capacity(request.headers.len());
-        let mut names = Vec::with_capacity(request.headers.len());
-        for (name, text) in &request.headers {
-            names.push(c_string(name, "a header's name", request)?);
-            texts.push(c_string(text, "a header", request)?);
-        }
-        let text_pointers: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
-        let name_pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    fn new(api: &'a HiprtcLibrary, request: &'a CompileRequest, texts: &Texts) -> Result<Program<'a>, CompileError> {
         let mut handle: hiprtcProgram = ptr::null_mut();
-        let headers = count(names.len(), request)?;
+        let (headers, contents, names) = texts.headers();
         // SAFETY: all strings are nul-terminated and outlive the call, which copies them; the arrays hold `headers`
         // pointers each.
         let result = unsafe {
             (api.hiprtcCreateProgram)(
                 &mut handle,
-                source.as_ptr(),
-                name.as_ptr(),
+                texts.source.as_ptr(),
+                texts.name.as_ptr(),
                 headers,
-                text_pointers.as_ptr(),
-                name_pointers.as_ptr(),
+                contents,
+                names,
             )
         };
         let program = Program {

@@ -24,6 +24,7 @@ mod nvrtc;
 mod pool;
 mod process;
 mod protocol;
+mod texts;
 mod worker;
 
 use ir::Target;

@@ -2,13 +2,14 @@
 //!
 //! The sources include graphc's own device headers and nothing of CUDA's, so NVRTC alone suffices: its two libraries, no toolkit.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
 use dylib::{Loaded, Search};
 use ir::target::Platform;
 use nvrtc_sys::{NvrtcLibrary, nvrtcProgram, nvrtcResult};
 
+use super::texts::Texts;
 use super::{CompileError, CompileRequest, CompiledObject, Compiler, Failure, Listing, identity};
 
 /// The compiler, loaded into this process. Several threads may compile at once.
@@ -35,22 +36,16 @@ impl Nvrtc {
 
     /// Compiles; the program keeps the results.
     fn run<'a>(&'a self, request: &'a CompileRequest) -> Result<(Program<'a>, String), CompileError> {
-        let program = Program::new(&self.api, request)?;
         let fixed = [
             format!("--gpu-architecture={}", request.arch),
             // A spill is told in the log: the cubin has one number for spills and arrays together.
             "--ptxas-options=--warn-on-spills".to_owned(),
         ];
-        let options: Vec<CString> = fixed
-            .iter()
-            .chain(&request.options)
-            .map(|option| c_string(option, "an option", request))
-            .collect::<Result<_, _>>()?;
-        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is live; `pointers` holds `len` C strings that outlive the call.
-        let result = unsafe {
-            (self.api.nvrtcCompileProgram)(program.handle, count(pointers.len(), request)?, pointers.as_ptr())
-        };
+        let texts = Texts::new(request, &fixed).map_err(|what| invalid(what, request))?;
+        let program = Program::new(&self.api, request, &texts)?;
+        let (count, options) = texts.options();
+        // SAFETY: the program is live; `options` holds `count` C strings that outlive the call.
+        let result = unsafe { (self.api.nvrtcCompileProgram)(program.handle, count, options) };
         let log = program.text(
             ("nvrtcGetProgramLogSize", self.api.nvrtcGetProgramLogSize),
             ("nvrtcGetProgramLog", self.api.nvrtcGetProgramLog),
@@ -131,14 +126,6 @@ fn failed(api: &NvrtcLibrary, kernel: &str, call: &str, result: nvrtcResult) -> 
     }
 }
 
-fn c_string(text: &str, what: &str, request: &CompileRequest) -> Result<CString, CompileError> {
-    CString::new(text).map_err(|error| invalid(format!("{what} with a nul byte at {}", error.nul_position()), request))
-}
-
-fn count(len: usize, request: &CompileRequest) -> Result<c_int, CompileError> {
-    c_int::try_from(len).map_err(|_| invalid(format!("{len} headers or options"), request))
-}
-
 fn invalid(message: String, request: &CompileRequest) -> CompileError {
     CompileError::Call {
         compiler: "NVRTC".into(),
@@ -160,29 +147,19 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    fn new(api: &'a NvrtcLibrary, request: &'a CompileRequest) -> Result<Program<'a>, CompileError> {
-        let source = c_string(&request.source, "a source", request)?;
-        let name = c_string(&request.name, "a kernel name", request)?;
-        let mut texts = Vec::with_capacity(request.headers.len());
-        let mut names = Vec::with_capacity(request.headers.len());
-        for (name, text) in &request.headers {
-            names.push(c_string(name, "a header's name", request)?);
-            texts.push(c_string(text, "a header", request)?);
-        }
-        let text_pointers: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
-        let name_pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    fn new(api: &'a NvrtcLibrary, request: &'a CompileRequest, texts: &Texts) -> Result<Program<'a>, CompileError> {
         let mut handle: nvrtcProgram = ptr::null_mut();
-        let headers = count(names.len(), request)?;
+        let (headers, contents, names) = texts.headers();
         // SAFETY: all strings are nul-terminated and outlive the call, which copies them; the arrays hold `headers`
         // pointers each.
         let result = unsafe {
             (api.nvrtcCreateProgram)(
                 &mut handle,
-                source.as_ptr(),
-                name.as_ptr(),
+                texts.source.as_ptr(),
+                texts.name.as_ptr(),
                 headers,
-                text_pointers.as_ptr(),
-                name_pointers.as_ptr(),
+                contents,
+                names,
             )
         };
         let program = Program {
