@@ -96,12 +96,16 @@ fn describe(graph: &Graph, region: &Region) -> String {
         .iter()
         .map(|n| graph.node(*n).op.name().to_owned())
         .collect();
-    format!(
+    let mut text = format!(
         "{}: {} at {}",
         region.kind.name(),
         nodes.join(" "),
         graph.node(region.anchor).origin
-    )
+    );
+    for part in &region.parts {
+        text += &format!(", stored as part {} of {}", part.operand, label(graph, part.whole.node));
+    }
+    text
 }
 
 fn as_json(target: &str, r: &VariantReport) -> serde_json::Value {

@@ -606,6 +606,22 @@ fn a_hint_that_is_too_small_is_no_error_until_it_is_run() {
     );
 }
 
+/// What became of a concat that has no kernel.
+#[test]
+fn explain_says_which_parts_are_stored_in_their_places() {
+    let p = Place::new();
+    let m = p.write(
+        "parts.gir",
+        "graph @parts stage=import {\n  x = input \"x\" : f32[4, 6]\n  a = softmax x {axis=1}\n  b = reduce x {op=max, axes=[1], keep_dims}\n  \
+         c = concat a, b {axis=1}\n  return c as \"y\"\n}\n",
+    );
+    let text = p.ok(&["explain", text(&m), "--target", "gfx90a"]);
+    assert!(
+        text.contains("stored as part 0 of") && text.contains("stored as part 1 of"),
+        "{text}"
+    );
+}
+
 /// Sizes that no machine has memory for are the user's to mend, and no abort.
 #[test]
 fn sizes_beyond_all_memory_are_refused() {
