@@ -137,6 +137,16 @@ pub enum LaunchError {
         /// Work-items by axis.
         block: [u32; 3],
     },
+    /// The grid has more workgroups along y or z than a dispatch can have.
+    #[error("kernel {kernel}: grid {grid:?} has more than {limit} workgroups along y or z")]
+    GridTooDeep {
+        /// The kernel.
+        kernel: String,
+        /// Blocks by axis.
+        grid: [u32; 3],
+        /// Workgroups allowed along y and z.
+        limit: u32,
+    },
     /// The block has more work-items than the kernel was compiled for.
     #[error("kernel {kernel}: a block of {asked} work-items; it was compiled for at most {limit}")]
     BlockTooLarge {
@@ -178,6 +188,14 @@ pub enum LaunchError {
     /// An instruction faulted.
     #[error(transparent)]
     Fault(#[from] Box<Fault>),
+    /// There are no facts to time the arch by.
+    #[error("launches are not timed for {arch}; they are for {}", known.join(", "))]
+    NotTimed {
+        /// The arch.
+        arch: &'static str,
+        /// Those that are timed.
+        known: Vec<&'static str>,
+    },
 }
 
 /// An error found while an instruction executed.
@@ -246,6 +264,41 @@ impl fmt::Display for Access {
     }
 }
 
+fn other_wave(wave: u32) -> String {
+    match wave {
+        u32::MAX => "several waves".into(),
+        wave => format!("wave {wave}"),
+    }
+}
+
+fn loaded_note(at: &Option<u64>) -> String {
+    at.map(|at| format!(", loaded at {at:#x}")).unwrap_or_default()
+}
+
+/// What undefined bits decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A value that is stored to global memory, or given to an atomic.
+    Value,
+    /// Where a memory access goes.
+    Address,
+    /// Which way the wave goes, or which of its lanes are on.
+    Branch,
+    /// An atomic's old value.
+    Atomic,
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Use::Value => "the stored value",
+            Use::Address => "the address",
+            Use::Branch => "the control flow",
+            Use::Atomic => "the atomic's old value",
+        })
+    }
+}
+
 /// What went wrong with an instruction.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum FaultKind {
@@ -285,15 +338,19 @@ pub enum FaultKind {
         /// Bytes.
         size: u32,
     },
-    /// A read of bytes that nothing wrote.
-    #[error("read of {size} bytes at {address:#x} in {space} that were never written")]
+    /// Bytes that nothing wrote decide what the kernel does.
+    #[error("{used} depends on memory that was never written: {size} bytes at {address:#x} in {space}{}", loaded_note(.loaded_at))]
     Uninitialized {
         /// The memory.
         space: Space,
-        /// First byte.
+        /// First byte; of another lane where several have undefined bits in one register.
         address: u64,
         /// Bytes.
         size: u32,
+        /// What they decide.
+        used: Use,
+        /// The load's offset from the start of the loaded image, where it is another instruction.
+        loaded_at: Option<u64>,
     },
     /// A register used while a memory operation that writes it is outstanding.
     #[error("register {register} is used before its {counter} was waited on")]
@@ -303,8 +360,20 @@ pub enum FaultKind {
         /// The counter that covers it.
         counter: &'static str,
     },
+    /// A wave reads LDS that another wave stored, and that one came to the barrier between without waiting for its store.
+    #[error(
+        "read at {address:#x} in LDS of what wave {writer} stored and did not wait for ({counter}) before the barrier"
+    )]
+    UnorderedStore {
+        /// The byte.
+        address: u64,
+        /// The wave that stored it.
+        writer: u32,
+        /// The counter that it had to wait for.
+        counter: &'static str,
+    },
     /// Two waves touched the same byte between barriers, one of them writing.
-    #[error("{access} at {address:#x} in {space} races with wave {other}")]
+    #[error("{access} at {address:#x} in {space} races with {}", other_wave(*.other))]
     Race {
         /// The memory.
         space: Space,
@@ -312,7 +381,7 @@ pub enum FaultKind {
         access: Access,
         /// The byte.
         address: u64,
-        /// The other wave.
+        /// The other wave; `u32::MAX` for several.
         other: u32,
     },
     /// Two workgroups of a launch touched the same byte of global memory with nothing to order them, one of them writing.
@@ -334,8 +403,8 @@ pub enum FaultKind {
     /// A wave waits at a barrier that the others cannot reach.
     #[error("deadlock: no wave of the workgroup can run")]
     Deadlock,
-    /// A wave executed more instructions than allowed.
-    #[error("a wave executed more than {0} instructions")]
+    /// A workgroup executed more instructions than allowed.
+    #[error("the workgroup executed more than {0} instructions: an endless loop, or a limit that is too low")]
     InstructionLimit(u64),
     /// The kernel executed a trap.
     #[error("trap {0}")]

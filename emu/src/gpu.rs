@@ -3,15 +3,16 @@
 use crate::arch::Arch;
 use crate::counters::Counters;
 use crate::decode::text::{PRIVATE_BASE, SHARED_BASE};
-use crate::decode::{Code, compile};
+use crate::decode::{Code, Part, compile};
 use crate::disasm::Disassembler;
 use crate::error::{DecodeError, Fault, LaunchError, LoadError};
 use crate::exec::ledger::Ledger;
 use crate::exec::workgroup::{self, Launch};
 use crate::loader::{CodeObject, KernelInfo};
 use crate::memory::Memory;
+use crate::timing::{self, Report, TimingOptions};
 use rayon::prelude::*;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What a launch checks and how it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,13 +34,16 @@ pub struct LaunchOptions {
     /// Run workgroups on all cores; otherwise one after the other, in order, so that results that depend on the
     /// order of atomics are the same each time.
     pub parallel: bool,
-    /// Fault a wave that executes more instructions than this.
+    /// Fault a workgroup whose waves execute more instructions than this together: an endless loop.
     pub instruction_limit: Option<u64>,
     /// Bytes of stack of a lane for kernels whose need is not known at compile time (recursion).
     pub dynamic_stack: u32,
     /// Run these workgroups only, by their number in the grid (x fastest): samples of a large launch. None runs all.
     pub workgroups: Option<Vec<u64>>,
 }
+
+/// The default limit of a workgroup's wave instructions: minutes on one core, and far above what kernels that end need.
+pub const INSTRUCTION_LIMIT: u64 = 1 << 30;
 
 impl Default for LaunchOptions {
     fn default() -> LaunchOptions {
@@ -51,7 +55,7 @@ impl Default for LaunchOptions {
             alignment: false,
             lds_bounds: true,
             parallel: true,
-            instruction_limit: Some(1 << 36),
+            instruction_limit: Some(INSTRUCTION_LIMIT),
             dynamic_stack: 8192,
             workgroups: None,
         }
@@ -76,6 +80,9 @@ struct ModuleInner {
     disassembler: Arc<dyn Disassembler>,
     base: u64,
     memory: Arc<Memory>,
+    /// The functions that are not kernels, for waves of 32 and of 64 lanes: decoded once for all kernels that make
+    /// calls.
+    functions: [OnceLock<Result<Arc<Part>, LoadError>>; 2],
 }
 
 impl Drop for ModuleInner {
@@ -93,12 +100,31 @@ pub struct Kernel {
     code: Arc<Code>,
 }
 
+/// The most workgroups along y and along z: their numbers have 16 bits.
+pub const MOST_GROUPS_YZ: u32 = 65_535;
 /// A .text of up to this many bytes is decoded whole where functions are called that have no symbols.
 const STRIPPED_LIMIT: u64 = 1 << 18;
 /// Where a launch's argument block lies. No allocation is there.
 const KERNARG_BASE: u64 = 0x6f00_0000_0000;
 /// Where its dispatch packet lies.
 const DISPATCH_BASE: u64 = 0x6f01_0000_0000;
+
+/// Where the buffers would lie through which a kernel asks its host for something. Nothing is there.
+const HOST_SERVICES: [(&str, u64, &str); 3] = [
+    (
+        "hidden_hostcall_buffer",
+        0x6f02_0000_0000,
+        "a call of the host (printf, assert)",
+    ),
+    ("hidden_printf_buffer", 0x6f03_0000_0000, "printf"),
+    ("hidden_heap_v1", 0x6f04_0000_0000, "malloc or free in a kernel"),
+];
+
+/// What a kernel asked for that accesses `address`, where that lies in a buffer to ask the host.
+pub(crate) fn host_service(address: u64) -> Option<&'static str> {
+    let found = HOST_SERVICES.iter().find(|(_, base, _)| address >> 32 == base >> 32);
+    found.map(|(_, _, what)| *what)
+}
 
 /// What a launch covers.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +210,7 @@ impl Gpu {
             disassembler,
             base,
             memory: self.memory.clone(),
+            functions: Default::default(),
         };
         Ok(Module { inner: Arc::new(inner) })
     }
@@ -224,6 +251,55 @@ impl Gpu {
         dynamic_lds: u32,
         options: &LaunchOptions,
     ) -> Result<Counters, LaunchError> {
+        self.with_launch(kernel, items, block, kernargs, dynamic_lds, options, |launch, total| {
+            let mut counters = self.run_all(launch, total)?;
+            let block_items = block.iter().product();
+            counters.occupancy = kernel.occupancy(self.arch, block_items, launch.lds_bytes);
+            Ok(counters)
+        })
+    }
+
+    /// Predicts the time of a launch, its grid in work-items, from a sample of its workgroups.
+    ///
+    /// Only sampled workgroups run, unchecked and without their matrix arithmetic, so memory afterwards holds nothing of use.
+    /// Buffers should hold what the kernel's control flow and addresses depend on.
+    pub fn time(
+        &self,
+        kernel: &Kernel,
+        items: [u32; 3],
+        block: [u32; 3],
+        kernargs: &[u8],
+        dynamic_lds: u32,
+        timing: &TimingOptions,
+    ) -> Result<Report, LaunchError> {
+        let options = LaunchOptions {
+            uninitialized: false,
+            waits: false,
+            lds_bounds: false,
+            ..LaunchOptions::default()
+        };
+        self.with_launch(
+            kernel,
+            items,
+            block,
+            kernargs,
+            dynamic_lds,
+            &options,
+            |launch, total| timing::time(launch, total, timing),
+        )
+    }
+
+    /// Checks a launch and hands it on with the number of its workgroups.
+    fn with_launch<T>(
+        &self,
+        kernel: &Kernel,
+        items: [u32; 3],
+        block: [u32; 3],
+        kernargs: &[u8],
+        dynamic_lds: u32,
+        options: &LaunchOptions,
+        run: impl FnOnce(&Launch<'_>, u64) -> Result<T, LaunchError>,
+    ) -> Result<T, LaunchError> {
         let info = &kernel.info;
         let name = || info.name.clone();
         let sizes = Sizes { items, block };
@@ -233,6 +309,13 @@ impl Gpu {
                 kernel: name(),
                 grid,
                 block,
+            });
+        }
+        if grid[1] > MOST_GROUPS_YZ || grid[2] > MOST_GROUPS_YZ {
+            return Err(LaunchError::GridTooDeep {
+                kernel: name(),
+                grid,
+                limit: MOST_GROUPS_YZ,
             });
         }
         let block_items = block
@@ -292,9 +375,7 @@ impl Gpu {
         let total = grid
             .iter()
             .fold(1u64, |product, extent| product.saturating_mul(u64::from(*extent)));
-        let mut counters = self.run_all(&launch, total)?;
-        counters.occupancy = kernel.occupancy(self.arch, block_items as u32, lds as u32);
-        Ok(counters)
+        run(&launch, total)
     }
 
     fn run_all(&self, launch: &Launch<'_>, total: u64) -> Result<Counters, Box<Fault>> {
@@ -360,7 +441,10 @@ fn argument_block(info: &KernelInfo, sizes: &Sizes, given: &[u8], dynamic_lds: u
             "hidden_private_base" => PRIVATE_BASE >> 32,
             "hidden_shared_base" => SHARED_BASE >> 32,
             "hidden_queue_ptr" => DISPATCH_BASE,
-            _ => 0,
+            _ => HOST_SERVICES
+                .iter()
+                .find(|(kind, ..)| *kind == arg.kind)
+                .map_or(0, |(_, base, _)| *base),
         };
         let (start, size) = (arg.offset as usize, (arg.size as usize).min(8));
         if let Some(slot) = bytes.get_mut(start..start + size) {
@@ -389,7 +473,7 @@ impl Module {
         &self.inner.object
     }
 
-    /// Decodes a kernel. Every function of the code object is decoded with it where it makes calls.
+    /// Decodes a kernel. Where it makes calls it gets every function of the code object, which all its kernels share.
     pub fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
         let inner = &self.inner;
         let info = inner.object.kernel(name)?.clone();
@@ -407,17 +491,14 @@ impl Module {
         } else {
             (entry, size)
         };
-        let mut code = self.decode(&[own], &info)?;
-        if code.calls {
-            let others = self.functions(own);
-            // Without symbols of functions (a stripped object) a small .text is decoded whole; a large one holds
-            // kernels that call within themselves.
-            if !others.is_empty() {
-                code = self.decode(&others, &info)?;
-            } else if text_size <= STRIPPED_LIMIT {
-                code = self.decode(&[(text, text_size)], &info)?;
-            }
-        }
+        let own = self.decode(&[own], &info)?;
+        let code = if own.calls {
+            let shared = &inner.functions[usize::from(info.descriptor.wave32)];
+            let functions = shared.get_or_init(|| self.functions(&info).map(Arc::new)).clone()?;
+            Code::join(&[&own, &functions])
+        } else {
+            Code::join(&[&own])
+        };
         Ok(Kernel {
             module: inner.clone(),
             info,
@@ -425,8 +506,8 @@ impl Module {
         })
     }
 
-    /// The range of a kernel and those of all functions that are not kernels, in order; empty where there are none.
-    fn functions(&self, own: (u64, u64)) -> Vec<(u64, u64)> {
+    /// The functions that are not kernels.
+    fn functions(&self, info: &KernelInfo) -> Result<Part, LoadError> {
         let object = &self.inner.object;
         let entries: Vec<u64> = object.kernels().map(|kernel| kernel.descriptor.entry).collect();
         let mut ranges: Vec<(u64, u64)> = object
@@ -435,16 +516,18 @@ impl Module {
             .filter(|symbol| symbol.function && symbol.size > 0 && !entries.contains(&symbol.address))
             .map(|symbol| (symbol.address, symbol.size))
             .collect();
-        if ranges.is_empty() {
-            return ranges;
+        // Without symbols of functions (a stripped object) a small .text is decoded whole; a large one holds kernels
+        // that call within themselves.
+        let (text, text_size) = object.text();
+        if ranges.is_empty() && text_size <= STRIPPED_LIMIT {
+            ranges.push((text, text_size));
         }
-        ranges.push(own);
         ranges.sort_unstable();
         ranges.dedup();
-        ranges
+        self.decode(&ranges, info)
     }
 
-    fn decode(&self, ranges: &[(u64, u64)], info: &KernelInfo) -> Result<Code, LoadError> {
+    fn decode(&self, ranges: &[(u64, u64)], info: &KernelInfo) -> Result<Part, LoadError> {
         let object = &self.inner.object;
         let image = object.image();
         let mut lines = Vec::new();

@@ -14,6 +14,11 @@
 //! [`Listing`] made ahead of time. Device memory is a [`Memory`] of its own with 64-bit addresses; several GPUs may
 //! share one. What is and is not modelled is written in the crate's README.
 
+/// The README's sample compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod arch;
 pub mod counters;
 mod decode;
@@ -23,11 +28,15 @@ mod exec;
 pub mod gpu;
 pub mod loader;
 pub mod memory;
+pub mod timing;
 
 pub use arch::{Arch, Generation};
 pub use counters::{Class, Counters};
 pub use disasm::{Comgr, Disassembler, Line, Listing, Worker};
-pub use error::{Access, DecodeError, DisassemblyError, Fault, FaultKind, LaunchError, LoadError, MemoryError, Space};
-pub use gpu::{Gpu, Kernel, LaunchOptions, Module};
+pub use error::{
+    Access, DecodeError, DisassemblyError, Fault, FaultKind, LaunchError, LoadError, MemoryError, Space, Use,
+};
+pub use gpu::{Gpu, INSTRUCTION_LIMIT, Kernel, LaunchOptions, MOST_GROUPS_YZ, Module};
 pub use loader::{Arg, CodeObject, Descriptor, KernelInfo, Symbol};
 pub use memory::Memory;
+pub use timing::TimingOptions;

@@ -1,22 +1,31 @@
 //! Device memory: allocations with bounds, a record of which bytes were written, and addresses that are never reused.
 //!
-//! Device addresses are 64-bit and lie in a range that no host process maps, so a host that follows a device
-//! pointer crashes here as it does on a GPU. Host memory can be registered and then has its own address on the
+//! Device addresses are 64-bit and lie in a range that no host process maps, so a host that follows a device pointer
+//! crashes here as it does on a GPU. They are virtual, so gigabytes between two allocations cost nothing: an index
+//! that is far out of bounds meets no neighbour. Host memory can be registered and then has its own address on the
 //! device (pinned memory). A freed range is remembered, so a later access is a use after free, not a wild read.
 
 use crate::error::MemoryError;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 
 /// Where device addresses begin.
 pub const DEVICE_BASE: u64 = 0x1000_0000_0000;
+/// Where device addresses end: before those of host processes, and below the bit that sign extension would copy.
+pub const DEVICE_END: u64 = 0x5000_0000_0000;
 /// Allocations start at multiples of this.
 pub const ALIGNMENT: u64 = 256;
 /// At least this many unmapped bytes lie between two allocations.
-const GUARD: u64 = 4096;
+const LEAST_GUARD: u64 = 4096;
+/// At most this many do.
+const MOST_GUARD: u64 = 4 << 30;
+
+/// Eight bytes of the record of an allocation that was written.
+const ALL_WRITTEN: u64 = 0x0101_0101_0101_0101;
 
 /// One allocation.
 pub struct Region {
@@ -50,7 +59,9 @@ impl Drop for Region {
 }
 
 fn layout(size: u64) -> Layout {
-    Layout::from_size_align(size.max(1) as usize, 64).expect("a device allocation is below isize::MAX")
+    // At an alignment that the allocator gives anyway its zeros are pages that are made when they are touched; at a larger one it
+    // would write them all.
+    Layout::from_size_align(size.max(16) as usize, 16).expect("a device allocation is below isize::MAX")
 }
 
 fn zeroed(size: u64) -> Option<NonNull<u8>> {
@@ -59,7 +70,7 @@ fn zeroed(size: u64) -> Option<NonNull<u8>> {
 }
 
 macro_rules! word_access {
-    ($load:ident, $store:ident, $word:ty, $atomic:ty) => {
+    ($load:ident, $store:ident, $put:ident, $word:ty, $atomic:ty) => {
         /// Reads a little-endian word at `offset`, which the caller has checked against the size.
         #[inline]
         pub fn $load(&self, offset: u64) -> $word {
@@ -82,6 +93,13 @@ macro_rules! word_access {
         /// Writes a little-endian word at `offset`, which the caller has checked, and marks it written.
         #[inline]
         pub fn $store(&self, offset: u64, value: $word) {
+            self.$put(offset, value);
+            self.mark(offset, size_of::<$word>() as u64);
+        }
+
+        /// Writes a little-endian word at `offset`, which the caller has checked and marks.
+        #[inline]
+        pub fn $put(&self, offset: u64, value: $word) {
             debug_assert!(offset + size_of::<$word>() as u64 <= self.size);
             // SAFETY: in bounds by the caller's check (asserted above).
             let at = unsafe { self.data.as_ptr().add(offset as usize) };
@@ -94,7 +112,6 @@ macro_rules! word_access {
                     unsafe { AtomicU8::from_ptr(at.add(index)) }.store(byte, Relaxed);
                 }
             }
-            self.mark(offset, size_of::<$word>() as u64);
         }
     };
 }
@@ -129,10 +146,10 @@ impl Region {
         address >= self.base && size <= self.size && address - self.base <= self.size - size
     }
 
-    word_access!(load_u8, store_u8, u8, AtomicU8);
-    word_access!(load_u16, store_u16, u16, AtomicU16);
-    word_access!(load_u32, store_u32, u32, AtomicU32);
-    word_access!(load_u64, store_u64, u64, AtomicU64);
+    word_access!(load_u8, store_u8, put_u8, u8, AtomicU8);
+    word_access!(load_u16, store_u16, put_u16, u16, AtomicU16);
+    word_access!(load_u32, store_u32, put_u32, u32, AtomicU32);
+    word_access!(load_u64, store_u64, put_u64, u64, AtomicU64);
 
     /// The word at `offset` as an atomic, where it is aligned; the caller has checked the bounds.
     pub fn atomic_u32(&self, offset: u64) -> Option<&AtomicU32> {
@@ -156,6 +173,12 @@ impl Region {
             .then(|| unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
+    /// Whether the whole allocation counts as written.
+    #[inline]
+    pub fn all_written(&self) -> bool {
+        self.written.is_none() || self.all_written.load(Relaxed)
+    }
+
     /// Marks bytes as written.
     #[inline]
     pub fn mark(&self, offset: u64, size: u64) {
@@ -169,14 +192,21 @@ impl Region {
         }
         // SAFETY: `offset + size` is in bounds by the callers' checks; the shadow is as large as the data.
         let at = unsafe { written.as_ptr().add(offset as usize) };
+        let size = size as usize;
         if size == 4 && (at as usize).is_multiple_of(4) {
             // SAFETY: aligned and in bounds; concurrent accesses are atomic.
-            unsafe { AtomicU32::from_ptr(at.cast()) }.store(0x0101_0101, Relaxed);
+            unsafe { AtomicU32::from_ptr(at.cast()) }.store(ALL_WRITTEN as u32, Relaxed);
             return;
         }
-        for index in 0..size as usize {
+        let head = at.align_offset(8).min(size);
+        let words = (size - head) / 8;
+        for index in (0..head).chain(head + 8 * words..size) {
             // SAFETY: in bounds; concurrent accesses are atomic.
             unsafe { AtomicU8::from_ptr(at.add(index)) }.store(1, Relaxed);
+        }
+        for word in 0..words {
+            // SAFETY: aligned behind the head and in bounds; concurrent accesses are atomic.
+            unsafe { AtomicU64::from_ptr(at.add(head + 8 * word).cast()) }.store(ALL_WRITTEN, Relaxed);
         }
     }
 
@@ -189,12 +219,28 @@ impl Region {
         }
         // SAFETY: `offset + size` is in bounds by the callers' checks.
         let at = unsafe { written.as_ptr().add(offset as usize) };
+        let size = size as usize;
         if size == 4 && (at as usize).is_multiple_of(4) {
             // SAFETY: aligned and in bounds; concurrent accesses are atomic.
-            return unsafe { AtomicU32::from_ptr(at.cast()) }.load(Relaxed) == 0x0101_0101;
+            return unsafe { AtomicU32::from_ptr(at.cast()) }.load(Relaxed) == ALL_WRITTEN as u32;
         }
+        let head = at.align_offset(8).min(size);
+        let words = (size - head) / 8;
         // SAFETY: in bounds; concurrent accesses are atomic.
-        (0..size as usize).all(|index| unsafe { AtomicU8::from_ptr(at.add(index)) }.load(Relaxed) == 1)
+        let byte = |index: usize| unsafe { AtomicU8::from_ptr(at.add(index)) }.load(Relaxed) == 1;
+        (0..head).chain(head + 8 * words..size).all(byte)
+            && (0..words).all(|word| {
+                // SAFETY: aligned behind the head and in bounds; concurrent accesses are atomic.
+                unsafe { AtomicU64::from_ptr(at.add(head + 8 * word).cast()) }.load(Relaxed) == ALL_WRITTEN
+            })
+    }
+
+    /// The bits of the `size` (at most 4) bytes at `offset` that were never written.
+    pub fn unwritten_bits(&self, offset: u64, size: u32) -> u32 {
+        (0..size).fold(0, |bits, index| {
+            let unwritten = !self.is_written(offset + u64::from(index), 1);
+            bits | if unwritten { 0xff << (8 * index) } else { 0 }
+        })
     }
 
     fn copy_out(&self, offset: u64, out: &mut [u8]) {
@@ -223,26 +269,34 @@ struct Tables {
     used: u64,
 }
 
+/// Unmapped bytes behind an allocation when `left` of `all` addresses are left: gigabytes at first, less after tens of
+/// thousands of allocations, so that the addresses never run out.
+fn guard(left: u64, all: u64) -> u64 {
+    (left.saturating_sub(all / 16) / 16_384).clamp(LEAST_GUARD, MOST_GUARD)
+}
+
 /// The memory of one device (or of several that see each other's memory).
 pub struct Memory {
     tables: RwLock<Tables>,
     capacity: u64,
+    addresses: Range<u64>,
 }
 
 impl Memory {
     /// A memory of `capacity` bytes, none of them allocated.
     pub fn new(capacity: u64) -> Memory {
-        Memory::with_base(capacity, DEVICE_BASE)
+        Memory::with_addresses(capacity, DEVICE_BASE..DEVICE_END)
     }
 
-    /// A memory whose addresses begin at `base`, so that several devices have distinct addresses.
-    pub fn with_base(capacity: u64, base: u64) -> Memory {
+    /// A memory with these addresses, so that several devices have distinct ones.
+    pub fn with_addresses(capacity: u64, addresses: Range<u64>) -> Memory {
         Memory {
             tables: RwLock::new(Tables {
-                next: base,
+                next: addresses.start,
                 ..Tables::default()
             }),
             capacity,
+            addresses,
         }
     }
 
@@ -264,6 +318,12 @@ impl Memory {
         self.tables().used
     }
 
+    /// The base and size of each live allocation, in order.
+    pub(crate) fn regions(&self) -> Vec<(u64, u64)> {
+        let tables = self.tables();
+        tables.live.values().map(|region| (region.base, region.size)).collect()
+    }
+
     /// Allocates `size` bytes, unwritten, at a multiple of [`ALIGNMENT`].
     pub fn alloc(&self, size: u64) -> Result<u64, MemoryError> {
         self.insert(size, false)
@@ -282,12 +342,14 @@ impl Memory {
             free,
             capacity: self.capacity,
         };
-        if size > free {
+        let base = tables.next;
+        let left = self.addresses.end.saturating_sub(base);
+        if size > free || size.saturating_add(LEAST_GUARD + ALIGNMENT) > left {
             return Err(full);
         }
-        let base = tables.next;
         let region = Region::new(base, size, written).ok_or(full)?;
-        tables.next = (base + size.max(1) + GUARD).next_multiple_of(ALIGNMENT);
+        let guard = guard(left - size, self.addresses.end - self.addresses.start);
+        tables.next = (base + size.max(1) + guard).next_multiple_of(ALIGNMENT);
         tables.used += size;
         tables.live.insert(base, Arc::new(region));
         Ok(base)
@@ -516,6 +578,21 @@ mod tests {
         assert_eq!(memory.free(a), Err(MemoryError::Freed { address: a }));
         assert_eq!(memory.read(a, &mut bytes), Err(MemoryError::Freed { address: a }));
         assert_ne!(memory.alloc(1000).unwrap(), a, "addresses are not reused");
+    }
+
+    #[test]
+    fn guards_are_gigabytes_and_addresses_do_not_run_out() {
+        let memory = Memory::new(1 << 30);
+        let (a, b) = (memory.alloc(1 << 20).unwrap(), memory.alloc(1 << 20).unwrap());
+        assert!(b - a > 3 << 30);
+        // A sixteenth of the addresses is kept for least guards: 2^28 allocations and more.
+        let all = DEVICE_END - DEVICE_BASE;
+        let (mut left, mut count) = (all, 0);
+        while guard(left, all) > LEAST_GUARD {
+            left -= guard(left, all);
+            count += 1;
+        }
+        assert!(count > 100_000 && left / (2 * LEAST_GUARD) >= 1 << 28, "{count} {left}");
     }
 
     #[test]

@@ -305,6 +305,20 @@ fn f16_cases() -> Vec<Float> {
         case("fma", "__builtin_fmaf16(a, b, c)", |a, b, c| a.mul_add(b, c), 0.0, Edge),
         case("min", "__builtin_fminf16(a, b)", |a, b, _| a.min(b), 0.0, Plain),
         case("max", "__builtin_fmaxf16(a, b)", |a, b, _| a.max(b), 0.0, Plain),
+        case(
+            "maximum3",
+            "__builtin_elementwise_maximum(__builtin_elementwise_maximum(a, b), c)",
+            |a, b, c| a.max(b).max(c),
+            0.0,
+            Plain,
+        ),
+        case(
+            "maximumminimum",
+            "__builtin_elementwise_minimum(__builtin_elementwise_maximum(a, b), c)",
+            |a, b, c| a.max(b).min(c),
+            0.0,
+            Plain,
+        ),
         case("floor", "__builtin_floorf16(a)", |a, _, _| a.floor(), 0.0, Edge),
         case("rint", "__builtin_rintf16(a)", |a, _, _| a.round_ties_even(), 0.0, Edge),
         case(

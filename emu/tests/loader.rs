@@ -184,3 +184,34 @@ fn a_bundle_gives_the_entry_that_fits_best() {
         "{error:?}"
     );
 }
+
+/// Kernels that call functions have them decoded once, not each its own copy.
+#[test]
+fn kernels_share_the_functions_that_they_call() {
+    let source = r#"
+__device__ __attribute__((noinline)) int deep(int x, int n) { for (int i = 0; i < n; ++i) x = x * 5 + i; return x; }
+extern "C" __global__ void one(int* y) { y[threadIdx.x] = deep(threadIdx.x, 3); }
+extern "C" __global__ void two(int* y) { y[threadIdx.x] = deep(threadIdx.x, 4) + 1; }
+"#;
+    let compiled = match compile(source, "gfx90a", &["-O0"]) {
+        Ok(compiled) => compiled,
+        Err(NoCode::Skipped(reason)) => return println!("skipped: {reason}"),
+        Err(error) => panic!("{error:?}"),
+    };
+    let device = Device::load(&compiled, "gfx90a");
+    let (one, two) = (device.kernel("one"), device.kernel("two"));
+    let other: std::collections::BTreeMap<u64, &str> = two.instructions().collect();
+    let (mut common, mut shared) = (0, 0);
+    for (address, text) in one.instructions() {
+        if let Some(same) = other.get(&address) {
+            common += 1;
+            shared += usize::from(std::ptr::eq(*same, text));
+        }
+    }
+    assert!(common > 20, "{common} instructions are in both kernels");
+    assert_eq!(shared, common);
+    let y = device.alloc(256);
+    device.run("two", 1, 64, &[Arg::Ptr(y)]);
+    let want = |x: i32| (0..4).fold(x, |x, i| x * 5 + i) + 1;
+    assert_eq!(device.download::<i32>(y, 2), [want(0), want(1)]);
+}

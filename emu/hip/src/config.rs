@@ -4,14 +4,18 @@
 //! |---|---|---|
 //! | `GRAPHC_EMU_ARCH` | the GPUs' processor, or a list with one for each GPU | `gfx90a` |
 //! | `GRAPHC_EMU_DEVICES` | how many GPUs | 1 |
+//! | `HIP_VISIBLE_DEVICES` | the GPUs that are shown, by number, as HIP's own runtime has it: up to the first that there is not | all |
 //! | `GRAPHC_EMU_MEMORY_MIB` | memory of each | 16384 |
 //! | `GRAPHC_EMU_SEED` | run streams in a random legal order; workgroups one after the other | submission order |
-//! | `GRAPHC_EMU_FAULTS` | a list of `malloc@3`, `host-malloc@1`, `module@1`, `launch@2`, `copy@5`, `lost@10`; `+` after the number fails every later one too | none |
+//! | `GRAPHC_EMU_FAULTS` | a list of `malloc@3`, `host-malloc@1`, `module@1`, `launch@2`, `copy@5`, `lost@10`, `call@7`; `+` after the number fails every later one too, `%` every multiple | none |
 //! | `GRAPHC_EMU_CHECKS` | a list of `races`, `group-races`, `alignment`, `no-uninitialized`, `no-waits`, `no-lds-bounds` | |
+//! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which a workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
 //! | `GRAPHC_EMU_TRACE` | `errors` prints each call that fails, `calls` each call, with its code | nothing |
+//! | `GRAPHC_EMU_TIME` | a file: kernels are timed, not run (their results are of no use), and each launch's report is added to it as a line of JSON | kernels run |
 //! | `GRAPHC_EMU_DISASSEMBLER` | the command of a disassembler's worker, its words apart by spaces | comgr in process |
 
 use graphc_emu::{Arch, LaunchOptions};
+use std::path::PathBuf;
 
 /// Calls that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub enum FaultKind {
     Copy,
     /// From this call on the device is gone.
     Lost,
+    /// A call, whatever it is but for those that free and destroy: unknown error, and nothing was done.
+    Call,
 }
 
 /// Which calls are printed.
@@ -47,6 +53,8 @@ pub struct FaultRequest {
     pub at: u64,
     /// And every one after it.
     pub onwards: bool,
+    /// And every multiple.
+    pub multiples: bool,
 }
 
 /// What is emulated.
@@ -60,6 +68,8 @@ pub struct Config {
     pub launch: LaunchOptions,
     pub trace: Trace,
     pub disassembler: Option<Vec<String>>,
+    /// Launches are timed, and their reports go here.
+    pub time: Option<PathBuf>,
 }
 
 impl Config {
@@ -93,6 +103,12 @@ impl Config {
             return Err(format!("GRAPHC_EMU_DEVICES={count}: at most 64"));
         }
         archs.resize(count as usize, first);
+        if let Some(list) = get("HIP_VISIBLE_DEVICES").filter(|list| !list.trim().is_empty()) {
+            let shown = list
+                .split(',')
+                .map_while(|n| archs.get(n.trim().parse::<usize>().ok()?).copied());
+            archs = shown.collect();
+        }
         let seed = number("GRAPHC_EMU_SEED")?;
         let mut launch = LaunchOptions {
             // With a seed everything is to be the same each time, so also the order of atomics.
@@ -114,6 +130,9 @@ impl Config {
                 }
             }
         }
+        if let Some(limit) = number("GRAPHC_EMU_INSTRUCTION_LIMIT")? {
+            launch.instruction_limit = Some(limit).filter(|limit| *limit > 0);
+        }
         let trace = match get("GRAPHC_EMU_TRACE").as_deref().map(str::trim) {
             None | Some("") => Trace::Nothing,
             Some("errors") => Trace::Errors,
@@ -131,6 +150,9 @@ impl Config {
             faults,
             launch,
             trace,
+            time: get("GRAPHC_EMU_TIME")
+                .filter(|text| !text.is_empty())
+                .map(PathBuf::from),
             disassembler: get("GRAPHC_EMU_DISASSEMBLER")
                 .map(|text| text.split_whitespace().map(str::to_string).collect::<Vec<_>>())
                 .filter(|words| !words.is_empty()),
@@ -147,7 +169,7 @@ fn words(text: Option<String>) -> Vec<String> {
 }
 
 fn fault(word: &str) -> Result<FaultRequest, String> {
-    let bad = || format!("GRAPHC_EMU_FAULTS: {word:?} is not KIND@N or KIND@N+");
+    let bad = || format!("GRAPHC_EMU_FAULTS: {word:?} is not KIND@N, KIND@N+ or KIND@N%");
     let (kind, at) = word.split_once('@').ok_or_else(bad)?;
     let kind = match kind {
         "malloc" => FaultKind::Malloc,
@@ -156,20 +178,27 @@ fn fault(word: &str) -> Result<FaultRequest, String> {
         "launch" => FaultKind::Launch,
         "copy" => FaultKind::Copy,
         "lost" => FaultKind::Lost,
+        "call" => FaultKind::Call,
         other => {
             return Err(format!(
-                "GRAPHC_EMU_FAULTS: {other:?} is none of malloc, host-malloc, module, launch, copy, lost"
+                "GRAPHC_EMU_FAULTS: {other:?} is none of malloc, host-malloc, module, launch, copy, lost, call"
             ));
         }
     };
     let onwards = at.ends_with('+') || kind == FaultKind::Lost;
+    let multiples = at.ends_with('%');
     let at = at
-        .trim_end_matches('+')
+        .trim_end_matches(['+', '%'])
         .parse()
         .ok()
         .filter(|at| *at > 0)
         .ok_or_else(bad)?;
-    Ok(FaultRequest { kind, at, onwards })
+    Ok(FaultRequest {
+        kind,
+        at,
+        onwards,
+        multiples,
+    })
 }
 
 #[cfg(test)]
@@ -193,6 +222,7 @@ mod tests {
             ("GRAPHC_EMU_FAULTS", "malloc@3, launch@2+,lost@9"),
             ("GRAPHC_EMU_CHECKS", "races"),
             ("GRAPHC_EMU_SEED", "7"),
+            ("GRAPHC_EMU_INSTRUCTION_LIMIT", "70000"),
         ])
         .expect("valid");
         assert_eq!(config.archs.iter().map(|a| a.name).collect::<Vec<_>>(), ["gfx942"; 3]);
@@ -201,10 +231,31 @@ mod tests {
             FaultRequest {
                 kind: FaultKind::Launch,
                 at: 2,
-                onwards: true
+                onwards: true,
+                multiples: false
             }
         );
+        assert_eq!(config.launch.instruction_limit, Some(70_000));
         assert!(config.faults[2].onwards && config.launch.races && !config.launch.parallel);
+    }
+
+    #[test]
+    fn devices_are_shown_as_hip_shows_them() {
+        let three = ("GRAPHC_EMU_ARCH", "gfx90a,gfx942,gfx1100");
+        for (list, shown) in [
+            ("2,0", &["gfx1100", "gfx90a"][..]),
+            ("1", &["gfx942"]),
+            ("0,7,1", &["gfx90a"]),
+            ("-1", &[]),
+            ("", &["gfx90a", "gfx942", "gfx1100"]),
+        ] {
+            let config = read(&[three, ("HIP_VISIBLE_DEVICES", list)]).expect("valid");
+            assert_eq!(
+                config.archs.iter().map(|a| a.name).collect::<Vec<_>>(),
+                shown,
+                "{list:?}"
+            );
+        }
     }
 
     #[test]
@@ -212,6 +263,7 @@ mod tests {
         for (name, value) in [
             ("GRAPHC_EMU_ARCH", "gfx1"),
             ("GRAPHC_EMU_DEVICES", "many"),
+            ("GRAPHC_EMU_INSTRUCTION_LIMIT", "much"),
             ("GRAPHC_EMU_FAULTS", "malloc"),
             ("GRAPHC_EMU_FAULTS", "teapot@1"),
             ("GRAPHC_EMU_FAULTS", "malloc@0"),

@@ -24,6 +24,7 @@ impl Faults {
             if request.kind == kind {
                 *count += 1;
                 fails |= *count == request.at || request.onwards && *count > request.at;
+                fails |= request.multiples && count.is_multiple_of(request.at);
             }
         }
         fails
@@ -36,7 +37,12 @@ mod tests {
 
     #[test]
     fn the_nth_fails_and_with_plus_every_later_one() {
-        let request = |kind, at, onwards| FaultRequest { kind, at, onwards };
+        let request = |kind, at, onwards| FaultRequest {
+            kind,
+            at,
+            onwards,
+            multiples: false,
+        };
         let mut faults = Faults::new(vec![
             request(FaultKind::Malloc, 2, false),
             request(FaultKind::Launch, 2, true),
@@ -46,5 +52,12 @@ mod tests {
         assert_eq!(mallocs, [false, true, false, false]);
         assert_eq!(launches, [false, true, true, true]);
         assert!(!faults.hit(FaultKind::Copy));
+        let every = FaultRequest {
+            multiples: true,
+            ..request(FaultKind::Call, 2, false)
+        };
+        let mut faults = Faults::new(vec![every]);
+        let calls: Vec<bool> = (0..5).map(|_| faults.hit(FaultKind::Call)).collect();
+        assert_eq!(calls, [false, true, false, true, false]);
     }
 }

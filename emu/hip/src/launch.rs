@@ -4,7 +4,7 @@ use crate::pointer;
 use crate::queue::Action;
 use crate::state::{Runtime, report};
 use crate::status::Status;
-use graphc_emu::{Kernel, KernelInfo};
+use graphc_emu::{Kernel, KernelInfo, MOST_GROUPS_YZ};
 use hip_sys::hipError_t;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -79,6 +79,15 @@ impl Runtime {
             report(&format!(
                 "{}: {:?} work-items in blocks of {:?}",
                 info.name, size.items, size.block
+            ));
+            return Err(INVALID);
+        }
+        let groups = |axis: usize| size.items[axis].div_ceil(size.block[axis]);
+        if groups(1) > MOST_GROUPS_YZ || groups(2) > MOST_GROUPS_YZ {
+            report(&format!(
+                "{}: {:?} workgroups; at most {MOST_GROUPS_YZ} along y and z",
+                info.name,
+                [groups(0), groups(1), groups(2)]
             ));
             return Err(INVALID);
         }

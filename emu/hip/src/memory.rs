@@ -2,7 +2,7 @@
 
 use crate::pointer;
 use crate::queue::{Action, Position};
-use crate::state::{DEVICE_SPAN, Runtime, report};
+use crate::state::{Runtime, report};
 use crate::status::{Status, of_memory};
 use graphc_emu::memory::DEVICE_BASE;
 use hip_sys::hipError_t;
@@ -78,9 +78,9 @@ pub enum Owner {
 impl Runtime {
     /// Whose memory `address` is, by its value alone: it may be out of every allocation.
     pub fn owner(&self, address: u64) -> Owner {
-        let span = DEVICE_SPAN * self.devices.len() as u64;
-        if (DEVICE_BASE..DEVICE_BASE + span).contains(&address) {
-            return Owner::Device(((address - DEVICE_BASE) / DEVICE_SPAN) as usize);
+        let span = self.device_span();
+        if (DEVICE_BASE..DEVICE_BASE + span * self.devices.len() as u64).contains(&address) {
+            return Owner::Device(((address - DEVICE_BASE) / span) as usize);
         }
         match self.pinned.range(..=address).next_back() {
             Some((base, pinned)) if address - base < pinned.size => Owner::Pinned,

@@ -10,9 +10,13 @@ use crate::launch::Launch;
 use crate::memory::{Rows, Spot};
 use crate::state::{Runtime, report};
 use crate::status::{Status, of_launch, of_memory};
+use graphc_emu::{Gpu, LaunchError, TimingOptions};
 use hip_sys::{hipError_t, hipStream_t};
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_void;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A position in a stream: done once the stream has done this many pieces of work.
@@ -309,8 +313,14 @@ impl Runtime {
                     kernargs,
                     lds,
                 } = &**launch;
-                match gpu.launch_items(kernel, size.items, size.block, kernargs, *lds, &self.config.launch) {
-                    Ok(_) => Ok(()),
+                let done = match &self.config.time {
+                    Some(file) => time(gpu, launch, file),
+                    None => gpu
+                        .launch_items(kernel, size.items, size.block, kernargs, *lds, &self.config.launch)
+                        .map(|_| ()),
+                };
+                match done {
+                    Ok(()) => Ok(()),
                     Err(error) => {
                         report(&error.to_string());
                         Err(of_launch(&error))
@@ -359,4 +369,21 @@ impl Runtime {
         }
         Ok(())
     }
+}
+
+/// Predicts a launch's time and adds the report to a file.
+fn time(gpu: &Gpu, launch: &Launch, file: &Path) -> Result<(), LaunchError> {
+    let Launch {
+        kernel,
+        size,
+        kernargs,
+        lds,
+    } = launch;
+    let options = TimingOptions::default();
+    let timed = gpu.time(kernel, size.items, size.block, kernargs, *lds, &options)?;
+    let opened = OpenOptions::new().append(true).create(true).open(file);
+    if let Err(error) = opened.and_then(|mut file| writeln!(file, "{}", timed.json())) {
+        report(&format!("GRAPHC_EMU_TIME: {}: {error}", file.display()));
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use crate::memory::Pinned;
 use crate::pool::Pool;
 use crate::queue::{Event, Stream};
 use crate::status::{Status, describe, of_load};
-use graphc_emu::memory::DEVICE_BASE;
+use graphc_emu::memory::{ALIGNMENT, DEVICE_BASE, DEVICE_END};
 use graphc_emu::{CodeObject, Comgr, Disassembler, Gpu, Kernel, KernelInfo, LoadError, Memory, Module, Worker};
 use hip_sys::hipError_t;
 use std::cell::Cell;
@@ -15,9 +15,6 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
-
-/// Device `i`'s addresses begin at `DEVICE_BASE + i · DEVICE_SPAN`.
-pub const DEVICE_SPAN: u64 = 1 << 40;
 
 /// One emulated GPU.
 pub struct Device {
@@ -167,7 +164,14 @@ pub fn enter(name: &'static str, body: impl FnOnce(&mut Runtime) -> Status) -> h
         if runtime.lost {
             return Err(hipError_t::hipErrorNoDevice);
         }
-        let result = body(runtime);
+        // What failed to be freed could not be told from what was forgotten.
+        let ends = ["Free", "Destroy", "Unload"].iter().any(|part| name.contains(part));
+        let fails = !ends && runtime.faults.hit(FaultKind::Call);
+        let result = if fails {
+            Err(hipError_t::hipErrorUnknown)
+        } else {
+            body(runtime)
+        };
         let shown = match runtime.config.trace {
             Trace::Nothing => false,
             Trace::Errors => result.is_err_and(|code| code != hipError_t::hipErrorNotReady),
@@ -240,10 +244,17 @@ fn create() -> Result<Runtime, hipError_t> {
 }
 
 impl Runtime {
+    /// How many addresses each device has: device `i`'s begin at `DEVICE_BASE + i · device_span()`.
+    pub fn device_span(&self) -> u64 {
+        let devices = self.config.archs.len().max(1) as u64;
+        (DEVICE_END - DEVICE_BASE) / devices / ALIGNMENT * ALIGNMENT
+    }
+
     /// A device with empty memory and its null stream.
     pub fn new_device(&mut self, index: usize) -> Device {
-        let base = DEVICE_BASE + index as u64 * DEVICE_SPAN;
-        let memory = Arc::new(Memory::with_base(self.config.memory_bytes, base));
+        let base = DEVICE_BASE + index as u64 * self.device_span();
+        let addresses = base..base + self.device_span();
+        let memory = Arc::new(Memory::with_addresses(self.config.memory_bytes, addresses));
         let null_stream = self.handle(Handle::Stream);
         let weight = self.weight();
         self.streams.insert(null_stream, Stream::new(index, true, 0, weight));

@@ -136,10 +136,11 @@ pub fn of_launch(error: &LaunchError) -> hipError_t {
             _ => hipError_t::hipErrorLaunchFailure,
         },
         LaunchError::LdsTooLarge { .. } => hipError_t::hipErrorLaunchOutOfResources,
-        LaunchError::Unsupported { .. } => hipError_t::hipErrorNotSupported,
-        LaunchError::EmptyGrid { .. } | LaunchError::GridTooLarge { .. } | LaunchError::KernargsTooShort { .. } => {
-            hipError_t::hipErrorInvalidValue
-        }
+        LaunchError::Unsupported { .. } | LaunchError::NotTimed { .. } => hipError_t::hipErrorNotSupported,
+        LaunchError::EmptyGrid { .. }
+        | LaunchError::GridTooLarge { .. }
+        | LaunchError::GridTooDeep { .. }
+        | LaunchError::KernargsTooShort { .. } => hipError_t::hipErrorInvalidValue,
         LaunchError::BlockTooLarge { .. } => hipError_t::hipErrorLaunchFailure,
     }
 }

@@ -515,3 +515,36 @@ fn occupancy_is_what_registers_and_lds_allow() {
     // The kernel's launch bounds allow 256; 8 such blocks fill a compute unit.
     assert_eq!((status, block, grid), (OK, 256, 8 * units));
 }
+
+/// A loop without an end, and grids that no dispatch can hold.
+#[test]
+fn endless_loops_and_deep_grids_are_refused() {
+    let source = r#"
+extern "C" __global__ void endless(volatile int* p) { while (*p == 0) ; }
+extern "C" __global__ void sleeping(volatile int* p) { while (*p == 0) __builtin_amdgcn_s_sleep(1); }
+"#;
+    let Some(code) = compile(source, "gfx90a") else { return };
+    for kernel in ["endless", "sleeping"] {
+        let hip = open(&[("GRAPHC_EMU_INSTRUCTION_LIMIT", "60000")]);
+        let module = hip.module(&code).expect("loads");
+        let function = hip.function(module, kernel).expect("is there");
+        let mut flag = hip.upload(&[0.0]);
+        let mut params: [*mut c_void; 1] = [(&raw mut flag).cast()];
+        let none = null_mut();
+        for grid in [[1, 65_536, 1], [1, 1, 65_536]] {
+            let [x, y, z] = grid;
+            // SAFETY: a pointer for the kernel's one argument, alive during the call.
+            let status = unsafe {
+                hip.hipModuleLaunchKernel(function, x, y, z, 64, 1, 1, 0, none, params.as_mut_ptr(), null_mut())
+            };
+            assert_eq!(status, E::hipErrorInvalidValue, "{grid:?}");
+        }
+        // SAFETY: as above.
+        unsafe {
+            let status =
+                hip.hipModuleLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, none, params.as_mut_ptr(), null_mut());
+            assert_eq!(status, E::hipSuccess);
+            assert_eq!(hip.hipDeviceSynchronize(), E::hipErrorLaunchTimeOut, "{kernel}");
+        }
+    }
+}

@@ -9,10 +9,11 @@ use crate::arch::{Arch, Generation};
 use crate::counters::Class;
 use crate::disasm::Line;
 use crate::error::{DecodeError, FaultKind};
-use crate::exec::operand::Build;
+use crate::exec::operand::{Build, Ty, constant};
 use crate::exec::scoreboard::{Counter, Set};
 use crate::exec::wave::{Exec, Flow, Trap, Wave};
 use crate::exec::{cross, lds, matrix, mx, packed, rare, salu, smem, valu, vmem};
+use std::sync::Arc;
 use text::{EXEC, Kind, SGPRS, Text, VCC};
 
 /// One compiled instruction.
@@ -31,11 +32,37 @@ pub(crate) struct Inst {
     pub issues: Vec<Counter>,
     /// Whether its results return in any order.
     pub unordered: bool,
+    /// Whether it works on registers alone: running it again does nothing else.
+    pub registers_only: bool,
+    /// Whether it reaches registers that its text does not name.
+    pub indexed: bool,
+    /// The sources of a comparison; empty for other instructions.
+    pub compared: Vec<Source>,
+}
+
+/// A source of a comparison: its first register, or its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Vector(u16),
+    Scalar(u16),
+    Constant(u64),
+}
+
+/// The compiled instructions of a stretch of code, in order: what the kernels of a module share.
+#[derive(Default)]
+pub(crate) struct Part {
+    insts: Vec<Arc<Inst>>,
+    /// The highest vector register used, plus one.
+    vectors: usize,
+    /// Instructions that were not understood.
+    unknown: Vec<DecodeError>,
+    /// Whether functions are called.
+    pub calls: bool,
 }
 
 /// The compiled code of a kernel: instructions in order, found by address.
 pub(crate) struct Code {
-    pub insts: Vec<Inst>,
+    pub insts: Vec<Arc<Inst>>,
     start: u64,
     index: Vec<u32>,
     /// The highest vector register used, plus one.
@@ -47,6 +74,30 @@ pub(crate) struct Code {
 }
 
 impl Code {
+    /// The code of these parts; an instruction that several have is taken once.
+    pub fn join(parts: &[&Part]) -> Code {
+        let mut insts: Vec<Arc<Inst>> = parts.iter().flat_map(|part| &part.insts).cloned().collect();
+        insts.sort_by_key(|inst| inst.address);
+        insts.dedup_by_key(|inst| inst.address);
+        let mut unknown: Vec<DecodeError> = parts.iter().flat_map(|part| &part.unknown).cloned().collect();
+        unknown.sort_by_key(|error| error.address);
+        unknown.dedup_by_key(|error| error.address);
+        let start = insts.first().map_or(0, |inst| inst.address);
+        let end = insts.last().map_or(0, |inst| inst.address + u64::from(inst.size));
+        let mut index = vec![u32::MAX; ((end - start) / 4) as usize + 1];
+        for (number, inst) in insts.iter().enumerate() {
+            index[((inst.address - start) / 4) as usize] = number as u32;
+        }
+        Code {
+            insts,
+            start,
+            index,
+            vectors: parts.iter().map(|part| part.vectors).fold(1, usize::max),
+            unknown,
+            calls: parts.iter().any(|part| part.calls),
+        }
+    }
+
     /// The instruction at an image offset.
     #[inline]
     pub fn at(&self, address: u64) -> Option<usize> {
@@ -57,23 +108,13 @@ impl Code {
 }
 
 /// Compiles disassembled lines, which lie in order; `image` is what they were disassembled from.
-pub(crate) fn compile(lines: &[Line], image: &[u8], arch: &'static Arch, lanes: usize, image_base: u64) -> Code {
-    let start = lines.first().map_or(0, |line| line.address);
-    let end = lines.last().map_or(0, |line| line.address + u64::from(line.size));
-    let mut code = Code {
-        insts: Vec::with_capacity(lines.len()),
-        start,
-        index: vec![u32::MAX; ((end - start) / 4) as usize + 1],
-        vectors: 1,
-        unknown: Vec::new(),
-        calls: false,
-    };
+pub(crate) fn compile(lines: &[Line], image: &[u8], arch: &'static Arch, lanes: usize, image_base: u64) -> Part {
+    let mut part = Part::default();
     for line in lines {
         let raw = image.get(line.address as usize..).unwrap_or(&[]);
         let raw = &raw[..raw.len().min(line.size as usize)];
-        code.index[((line.address - start) / 4) as usize] = code.insts.len() as u32;
         let inst = compile_line(line, raw, arch, lanes, image_base).unwrap_or_else(|reason| {
-            code.unknown.push(DecodeError {
+            part.unknown.push(DecodeError {
                 address: line.address,
                 text: line.text.clone(),
                 reason: reason.clone(),
@@ -93,17 +134,20 @@ pub(crate) fn compile(lines: &[Line], image: &[u8], arch: &'static Arch, lanes: 
                 loads: Set::default(),
                 issues: Vec::new(),
                 unordered: false,
+                registers_only: false,
+                indexed: false,
+                compared: Vec::new(),
             }
         });
         for (word, bits) in inst.uses.v.iter().zip(inst.loads.v).map(|(a, b)| a | b).enumerate() {
             if bits != 0 {
-                code.vectors = code.vectors.max(word * 64 + 64 - bits.leading_zeros() as usize);
+                part.vectors = part.vectors.max(word * 64 + 64 - bits.leading_zeros() as usize);
             }
         }
-        code.calls |= line.text.starts_with("s_swappc") || line.text.starts_with("s_call");
-        code.insts.push(inst);
+        part.calls |= line.text.starts_with("s_swappc") || line.text.starts_with("s_call");
+        part.insts.push(Arc::new(inst));
     }
-    code
+    part
 }
 
 fn class_of(name: &str) -> Class {
@@ -206,6 +250,10 @@ fn compile_line(line: &Line, raw: &[u8], arch: &'static Arch, lanes: usize, base
         _ => return Err("more than two halves".into()),
     };
     let unordered = class == Class::Smem;
+    let name = first.mnemonic.as_str();
+    let lane_moves = ["ds_permute", "ds_bpermute", "ds_swizzle"];
+    let registers_only = matches!(class, Class::Salu | Class::Valu | Class::Matrix | Class::Branch)
+        || lane_moves.iter().any(|prefix| name.starts_with(prefix));
     Ok(Inst {
         address: line.address,
         size: line.size,
@@ -216,7 +264,33 @@ fn compile_line(line: &Line, raw: &[u8], arch: &'static Arch, lanes: usize, base
         loads,
         issues,
         unordered,
+        registers_only,
+        indexed: name.contains("movrel"),
+        compared: compared(first),
     })
+}
+
+/// The sources of a comparison.
+fn compared(text: &Text) -> Vec<Source> {
+    if !["v_cmp", "s_cmp", "s_bitcmp"]
+        .iter()
+        .any(|prefix| text.mnemonic.starts_with(prefix))
+    {
+        return Vec::new();
+    }
+    let ty = if text.mnemonic.ends_with("f64") {
+        Ty::F64
+    } else if text.mnemonic.ends_with("f16") {
+        Ty::F16
+    } else {
+        Ty::F32
+    };
+    let sources = text.operands.iter().filter_map(|operand| match operand.kind {
+        Kind::Vector { first, .. } => Some(Source::Vector(first)),
+        Kind::Scalar { first, .. } => Some(Source::Scalar(first)),
+        ref kind => constant(kind, ty).map(Source::Constant),
+    });
+    sources.collect()
 }
 
 /// The disassembler is not told the wave size and prints WMMA's operands as those of a wave of 32 lanes. In one of 64

@@ -1,8 +1,11 @@
 //! Checked accesses to global memory, LDS and scratch, a lane at a time.
 
+use super::ledger::Visitor;
+use super::undefined::Origin;
 use super::wave::{Env, Touch, Trap, Wave};
 use crate::decode::text::{PRIVATE_BASE, SHARED_BASE};
-use crate::error::{Access, FaultKind, Space};
+use crate::error::{Access, FaultKind, Space, Use};
+use crate::gpu::host_service;
 use crate::memory::Region;
 
 /// Where scratch lies for the buffer instructions that address it by a resource descriptor.
@@ -41,6 +44,9 @@ impl<'a> Env<'a> {
         if self.memory.was_freed(address) {
             return Trap::at(lane, FaultKind::UseAfterFree { access, address, size });
         }
+        if let Some(what) = host_service(address) {
+            return Trap::at(lane, FaultKind::NotModelled(format!("{what} is not modelled")));
+        }
         let note = self.memory.neighbour(address);
         Trap::at(
             lane,
@@ -77,7 +83,8 @@ impl<'a> Env<'a> {
         Ok(())
     }
 
-    /// Reads `out.len()` words (or `small` bytes, 1 or 2, into one word) of global memory.
+    /// Reads `out.len()` words (or `small` bytes, 1 or 2, into one word) of global memory, and which of their bits
+    /// nothing wrote into `undefined`; whether there are any.
     #[inline]
     pub fn global_read(
         &mut self,
@@ -86,27 +93,18 @@ impl<'a> Env<'a> {
         address: u64,
         small: u32,
         out: &mut [u32],
-    ) -> Result<(), Box<Trap>> {
+        undefined: &mut [u32],
+    ) -> Result<bool, Box<Trap>> {
         let size = if small != 0 { small } else { out.len() as u32 * 4 };
         let region = self.region(&mut w.hint, lane, address, size, Access::Read)?;
-        self.aligned(
-            lane,
-            Space::Global,
-            Access::Read,
-            address,
-            size,
-            if small != 0 { small } else { 4 },
-        )?;
+        let unit = if small != 0 { small } else { 4 };
+        self.aligned(lane, Space::Global, Access::Read, address, size, unit)?;
         let offset = address - region.base();
-        if self.options.uninitialized && !region.is_written(offset, size.into()) {
-            return Err(Trap::at(
-                lane,
-                FaultKind::Uninitialized {
-                    space: Space::Global,
-                    address,
-                    size,
-                },
-            ));
+        let unwritten = self.options.uninitialized && !region.is_written(offset, size.into());
+        if unwritten {
+            for (index, bits) in (0..).zip(undefined.iter_mut().take(out.len())) {
+                *bits = region.unwritten_bits(offset + 4 * index, unit);
+            }
         }
         match small {
             1 => out[0] = region.load_u8(offset).into(),
@@ -120,8 +118,8 @@ impl<'a> Env<'a> {
         if self.options.races {
             self.touch_global(w.index, lane, address, size, Access::Read)?;
         }
-        self.touch_ledger(lane, address, size, Access::Read)?;
-        Ok(())
+        self.touch_ledger(w, lane, address, size, Access::Read)?;
+        Ok(unwritten)
     }
 
     /// Writes words (or the low `small` bytes of one) to global memory.
@@ -136,14 +134,8 @@ impl<'a> Env<'a> {
     ) -> Result<(), Box<Trap>> {
         let size = if small != 0 { small } else { words.len() as u32 * 4 };
         let region = self.region(&mut w.hint, lane, address, size, Access::Write)?;
-        self.aligned(
-            lane,
-            Space::Global,
-            Access::Write,
-            address,
-            size,
-            if small != 0 { small } else { 4 },
-        )?;
+        let unit = if small != 0 { small } else { 4 };
+        self.aligned(lane, Space::Global, Access::Write, address, size, unit)?;
         let offset = address - region.base();
         match small {
             1 => region.store_u8(offset, words[0] as u8),
@@ -157,22 +149,37 @@ impl<'a> Env<'a> {
         if self.options.races {
             self.touch_global(w.index, lane, address, size, Access::Write)?;
         }
-        self.touch_ledger(lane, address, size, Access::Write)?;
+        self.touch_ledger(w, lane, address, size, Access::Write)?;
         Ok(())
     }
 
     /// Notes an access to global memory and reports a race with another workgroup.
     #[inline]
-    pub fn touch_ledger(&self, lane: usize, address: u64, size: u32, access: Access) -> Result<(), Box<Trap>> {
-        let Some((ledger, number)) = self.ledger else {
+    pub fn touch_ledger(
+        &self,
+        w: &Wave,
+        lane: usize,
+        address: u64,
+        size: u32,
+        access: Access,
+    ) -> Result<(), Box<Trap>> {
+        let Some((ledger, group)) = self.ledger else {
             return Ok(());
         };
-        ledger.touch(number, address, size, access).map_err(|(address, other)| {
-            let [x, y, _] = self.grid.map(u64::from);
-            let other = [other % x, other / x % y, other / (x * y)].map(|part| part as u32);
-            let kind = FaultKind::GroupRace { access, address, other };
-            Trap::at(lane, kind)
-        })
+        let visitor = Visitor {
+            group,
+            wave: w.index,
+            now: w.board.ticks() + 1,
+            settled: w.board.settled(),
+        };
+        ledger
+            .touch(visitor, address, size, access)
+            .map_err(|(address, other)| {
+                let [x, y, _] = self.grid.map(u64::from);
+                let other = [other % x, other / x % y, other / (x * y)].map(|part| part as u32);
+                let kind = FaultKind::GroupRace { access, address, other };
+                Trap::at(lane, kind)
+            })
     }
 
     /// Notes an access to global memory and reports a race with another wave of the workgroup.
@@ -186,7 +193,7 @@ impl<'a> Env<'a> {
     ) -> Result<(), Box<Trap>> {
         for byte in address..address + u64::from(size) {
             let entry = self.global_touch.entry(byte).or_default();
-            if let Some(other) = meet(entry, self.phase, wave, access) {
+            if let Some(other) = meet(entry, self.phase, wave, access, false) {
                 return Err(Trap::at(
                     lane,
                     FaultKind::Race {
@@ -201,7 +208,7 @@ impl<'a> Env<'a> {
         Ok(())
     }
 
-    /// Checks `size` bytes of LDS at `address`.
+    /// Checks `size` bytes of LDS at `address`; `compares` tells an atomic that compares first.
     #[inline]
     pub fn lds_check(
         &mut self,
@@ -210,6 +217,7 @@ impl<'a> Env<'a> {
         address: u32,
         size: u32,
         access: Access,
+        compares: bool,
     ) -> Result<(), Box<Trap>> {
         let end = u64::from(address) + u64::from(size);
         if end > self.lds.len() as u64 {
@@ -229,23 +237,33 @@ impl<'a> Env<'a> {
         self.aligned(lane, Space::Lds, access, address.into(), size, size.min(4))?;
         let range = address as usize..end as usize;
         if !self.lds_written.is_empty() {
-            if access == Access::Write {
-                self.lds_written[range.clone()].fill(true);
-            } else if !self.lds_written[range.clone()].iter().all(|written| *written) {
-                let address = address.into();
-                return Err(Trap::at(
-                    lane,
-                    FaultKind::Uninitialized {
+            match access {
+                Access::Write => self.lds_written[range.clone()].fill(1),
+                Access::Atomic if !self.lds_written[range.clone()].iter().all(|written| *written == 1) => {
+                    let kind = FaultKind::Uninitialized {
                         space: Space::Lds,
-                        address,
+                        address: address.into(),
                         size,
-                    },
-                ));
+                        used: Use::Atomic,
+                        loaded_at: None,
+                    };
+                    return Err(Trap::at(lane, kind));
+                }
+                Access::Read | Access::Atomic => {}
+            }
+        }
+        if self.order.live() {
+            match access {
+                Access::Write => self.order.overwritten(address, size),
+                Access::Read | Access::Atomic => {
+                    let atomic = access == Access::Atomic;
+                    self.order.check(w, self.phase, lane, (address, size), atomic)?;
+                }
             }
         }
         if !self.lds_touch.is_empty() {
             for byte in range {
-                if let Some(other) = meet(&mut self.lds_touch[byte], self.phase, w.index, access) {
+                if let Some(other) = meet(&mut self.lds_touch[byte], self.phase, w.index, access, compares) {
                     let address = byte as u64;
                     return Err(Trap::at(
                         lane,
@@ -268,7 +286,8 @@ impl<'a> Env<'a> {
         !self.options.lds_bounds && u64::from(address) + u64::from(size) > self.lds.len() as u64
     }
 
-    /// Reads words (or `small` bytes) of LDS.
+    /// Reads words (or `small` bytes) of LDS, and which of their bits nothing wrote into `undefined`; whether there
+    /// are any.
     #[inline]
     pub fn lds_read(
         &mut self,
@@ -277,17 +296,14 @@ impl<'a> Env<'a> {
         address: u32,
         small: u32,
         out: &mut [u32],
-    ) -> Result<(), Box<Trap>> {
-        if self.nowhere(address) {
-            out.fill(0);
-            return Ok(());
-        }
+        undefined: &mut [u32],
+    ) -> Result<bool, Box<Trap>> {
         let size = if small != 0 { small } else { out.len() as u32 * 4 };
-        if self.outside_lds(address, size) {
+        if self.nowhere(address) || self.outside_lds(address, size) {
             out.fill(0);
-            return Ok(());
+            return Ok(false);
         }
-        self.lds_check(w, lane, address, size, Access::Read)?;
+        self.lds_check(w, lane, address, size, Access::Read, false)?;
         let at = address as usize;
         match small {
             1 => out[0] = self.lds[at].into(),
@@ -298,11 +314,34 @@ impl<'a> Env<'a> {
                 }
             }
         }
-        Ok(())
+        let written = match self.lds_written.get(at..at + size as usize) {
+            Some(written) if written.contains(&0) => written,
+            _ => return Ok(false),
+        };
+        for (bits, bytes) in undefined.iter_mut().zip(written.chunks(4)) {
+            *bits = (0..).zip(bytes).fold(0, |bits, (index, byte)| {
+                bits | if *byte == 0 { 0xffu32 << (8 * index) } else { 0 }
+            });
+        }
+        Ok(true)
     }
 
-    /// Whether an LDS address is one that a hand-written kernel uses to mean nowhere: past all LDS that the GPU has. The
-    /// hardware then reads zero and writes nothing, and Tensile clears registers and masks lanes by that.
+    /// Forgets that bytes of LDS were written: those of `undefined`, bit by bit those of the words that a lane stored
+    /// there.
+    #[cold]
+    pub fn lds_undefined(&mut self, address: u32, size: u32, undefined: &[u32]) {
+        for index in 0..size as usize {
+            let bits = undefined[index / 4] >> (8 * (index % 4)) & 0xff;
+            if let Some(flag) = self.lds_written.get_mut(address as usize + index)
+                && bits != 0
+            {
+                *flag = 0;
+            }
+        }
+    }
+
+    /// Whether an LDS address is one that a hand-written kernel uses to mean nowhere: past all LDS that the GPU has.
+    /// The hardware then reads zero and writes nothing, and Tensile clears registers and masks lanes by that.
     #[inline]
     fn nowhere(&self, address: u32) -> bool {
         self.hand_written && address >= self.arch.lds_bytes
@@ -330,7 +369,7 @@ impl<'a> Env<'a> {
         if self.outside_lds(address, size) {
             return Ok(());
         }
-        self.lds_check(w, lane, address, size, Access::Write)?;
+        self.lds_check(w, lane, address, size, Access::Write, false)?;
         let at = address as usize;
         if small != 0 {
             self.lds[at..at + small as usize].copy_from_slice(&words[0].to_le_bytes()[..small as usize]);
@@ -343,47 +382,38 @@ impl<'a> Env<'a> {
     }
 }
 
-/// Enters an access into `entry`; the other wave if they race. Atomics do not race with atomics.
-fn meet(entry: &mut Touch, phase: u32, wave: u32, access: Access) -> Option<u32> {
+/// Enters an access into `entry`; the other wave (u32::MAX: several) if they race. Atomics do not race with atomics, nor a
+/// plain read with one that compares: such loops begin with a load, which compilers write as a plain one.
+fn meet(entry: &mut Touch, phase: u32, wave: u32, access: Access, compares: bool) -> Option<u32> {
     if entry.phase != phase + 1 {
         *entry = Touch {
             phase: phase + 1,
-            writer: 0,
-            reader: 0,
+            ..Touch::default()
         };
     }
     let me = wave as u16 + 1;
+    let other = |mark: u16| match mark {
+        0 => None,
+        u16::MAX => Some(u32::MAX),
+        mark if mark == me => None,
+        mark => Some(u32::from(mark) - 1),
+    };
+    let joined = |mark: u16| if mark == 0 || mark == me { me } else { u16::MAX };
+    let race = match access {
+        Access::Read => other(entry.writer).or(other(entry.atomic)),
+        Access::Atomic if compares => other(entry.writer),
+        Access::Atomic => other(entry.writer).or(other(entry.reader)),
+        Access::Write => [entry.writer, entry.atomic, entry.compared, entry.reader]
+            .into_iter()
+            .find_map(other),
+    };
     match access {
-        Access::Atomic => {
-            // Marked as nobody's: atomics order themselves; a plain access beside one is still a race.
-            (entry.writer != 0 && entry.writer != me && entry.writer != u16::MAX).then(|| u32::from(entry.writer) - 1)
-        }
-        Access::Read => {
-            if entry.writer != 0 && entry.writer != me {
-                return Some(u32::from(entry.writer) - 1);
-            }
-            entry.reader = if entry.reader == 0 || entry.reader == me {
-                me
-            } else {
-                u16::MAX
-            };
-            None
-        }
-        Access::Write => {
-            if entry.writer != 0 && entry.writer != me {
-                return Some(u32::from(entry.writer) - 1);
-            }
-            if entry.reader != 0 && entry.reader != me {
-                return Some(if entry.reader == u16::MAX {
-                    u32::MAX
-                } else {
-                    u32::from(entry.reader) - 1
-                });
-            }
-            entry.writer = me;
-            None
-        }
+        Access::Read => entry.reader = joined(entry.reader),
+        Access::Atomic if compares => entry.compared = joined(entry.compared),
+        Access::Atomic => entry.atomic = joined(entry.atomic),
+        Access::Write => entry.writer = me,
     }
+    race
 }
 
 /// Scratch: a dword of lane 0, the same dword of lane 1, and so on.
@@ -406,25 +436,50 @@ impl Wave {
         Ok(offset as usize / 4 * self.lanes + lane)
     }
 
-    pub fn scratch_read(&self, lane: usize, offset: u64, small: u32, out: &mut [u32]) -> Result<(), Box<Trap>> {
+    /// Reads words (or `small` bytes) of scratch, and which of their bits are undefined; whether there are any.
+    pub fn scratch_read(
+        &self,
+        lane: usize,
+        offset: u64,
+        small: u32,
+        out: &mut [u32],
+        undefined: &mut [u32],
+    ) -> Result<bool, Box<Trap>> {
         let size = if small != 0 { small } else { out.len() as u32 * 4 };
         self.scratch_at(lane, offset, size, Access::Read)?;
+        let place = |word: usize| word * self.lanes + lane;
         if small == 0 && offset.is_multiple_of(4) {
-            for (index, word) in out.iter_mut().enumerate() {
-                *word = self.scratch[(offset as usize / 4 + index) * self.lanes + lane];
+            for (word, slot) in (offset as usize / 4..).zip(out.iter_mut()) {
+                *slot = self.scratch[place(word)];
             }
-            return Ok(());
+        } else {
+            gather_bytes(offset, size, out, |word| self.scratch[place(word)]);
         }
-        let mut bytes = [0u8; 64];
-        for (index, byte) in bytes.iter_mut().enumerate().take(size as usize) {
-            let at = offset as usize + index;
-            *byte = (self.scratch[at / 4 * self.lanes + lane] >> (8 * (at % 4))) as u8;
+        if self.undefined.is_none() {
+            return Ok(false);
         }
-        for (index, word) in out.iter_mut().enumerate() {
-            let part = &bytes[4 * index..4 * index + 4];
-            *word = u32::from_le_bytes([part[0], part[1], part[2], part[3]]);
+        gather_bytes(offset, size, undefined, |word| {
+            self.scratch_mark(place(word)).map_or(0, |(bits, _)| bits)
+        });
+        Ok(undefined.iter().any(|bits| *bits != 0))
+    }
+
+    /// Marks the bits that a lane just stored as defined or not; `registers` are where they came from.
+    pub fn scratch_stored(&mut self, lane: usize, offset: u64, size: u32, undefined: &[u32], origin: Option<Origin>) {
+        if self.undefined.is_none() {
+            return;
         }
-        Ok(())
+        for word in offset / 4..(offset + u64::from(size)).div_ceil(4) {
+            let place = word as usize * self.lanes + lane;
+            let (mut bits, old) = self.scratch_mark(place).unzip();
+            let bits = bits.get_or_insert(0);
+            for byte in (4 * word).max(offset)..(4 * word + 4).min(offset + u64::from(size)) {
+                let (at, shift) = ((byte - offset) as usize, 8 * (byte % 4));
+                let new = undefined[at / 4] >> (8 * (at % 4)) & 0xff;
+                *bits = *bits & !(0xff << shift) | new << shift;
+            }
+            self.scratch_marked(place, *bits, origin.or(old));
+        }
     }
 
     pub fn scratch_write(&mut self, lane: usize, offset: u64, small: u32, words: &[u32]) -> Result<(), Box<Trap>> {
@@ -443,5 +498,15 @@ impl Wave {
             *word = *word & !(0xff << (8 * (at % 4))) | byte << (8 * (at % 4));
         }
         Ok(())
+    }
+}
+
+/// The `size` bytes from `offset` on of words that `get` gives, packed into `out`.
+fn gather_bytes(offset: u64, size: u32, out: &mut [u32], get: impl Fn(usize) -> u32) {
+    out.fill(0);
+    for index in 0..size as usize {
+        let at = offset as usize + index;
+        let byte = get(at / 4) >> (8 * (at % 4)) & 0xff;
+        out[index / 4] |= byte << (8 * (index % 4));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::float::{f16_to_f32, f32_to_bf16, f32_to_f16, max32, max64, min32, min64};
 use super::wave::{Env, Trap, Wave};
-use crate::error::{Access, FaultKind, Space};
+use crate::error::{Access, FaultKind, Space, Use};
 use std::sync::atomic::Ordering::SeqCst;
 
 /// What an atomic does with the old value and its data.
@@ -239,9 +239,16 @@ impl Env<'_> {
                     )
                 };
                 if self.options.uninitialized && request.op != Rmw::Swap && !region.is_written(offset, size.into()) {
-                    return Err(Trap::at(lane, FaultKind::Uninitialized { space, address, size }));
+                    let kind = FaultKind::Uninitialized {
+                        space,
+                        address,
+                        size,
+                        used: Use::Atomic,
+                        loaded_at: None,
+                    };
+                    return Err(Trap::at(lane, kind));
                 }
-                self.touch_ledger(lane, address, size, Access::Atomic)?;
+                self.touch_ledger(w, lane, address, size, Access::Atomic)?;
                 region.mark(offset, size.into());
                 if request.bits == 32 {
                     let cell = region.atomic_u32(offset).ok_or_else(misaligned)?;
@@ -256,7 +263,8 @@ impl Env<'_> {
             Space::Lds => {
                 let at = address as usize;
                 if address.is_multiple_of(size.into()) {
-                    self.lds_check(w, lane, address as u32, size, Access::Atomic)?;
+                    let compares = request.op == Rmw::CmpSwap;
+                    self.lds_check(w, lane, address as u32, size, Access::Atomic, compares)?;
                 } else {
                     return Err(Trap::at(
                         lane,
@@ -278,7 +286,7 @@ impl Env<'_> {
             Space::Scratch => {
                 let mut words = [0u32; 2];
                 let count = size as usize / 4;
-                w.scratch_read(lane, address, 0, &mut words[..count])?;
+                w.scratch_read(lane, address, 0, &mut words[..count], &mut [0; 2][..count])?;
                 let old = u64::from(words[0]) | u64::from(words[1]) << 32;
                 let new = request.next(old);
                 w.scratch_write(lane, address, 0, &[new as u32, (new >> 32) as u32][..count])?;

@@ -85,7 +85,10 @@ pub(super) fn control(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>>
         "s_endpgm" | "s_endpgm_saved" => flow(Flow::End),
         "s_code_end" => Ok(Box::new(|_, _| Err(Trap::new(FaultKind::Unknown("s_code_end".into()))))),
         "s_sleep" | "s_sleep_var" | "s_barrier_leave" => flow(Flow::Yield),
-        "s_barrier" => flow(Flow::Barrier),
+        "s_barrier" => Ok(Box::new(|w, env| {
+            env.arrive(w);
+            Ok(Flow::Barrier)
+        })),
         "s_barrier_signal" | "s_barrier_signal_isfirst" => signal(b),
         "s_barrier_wait" => barrier_wait(b),
         "s_trap" => {
@@ -223,7 +226,8 @@ pub(super) fn control(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>>
 /// `s_barrier_signal id`; only the workgroup's own barrier (-1) exists here.
 fn signal(b: &Build<'_>) -> Result<Exec, String> {
     match b.operand(0)?.kind {
-        Kind::Int(-1) => Ok(Box::new(|w, _| {
+        Kind::Int(-1) => Ok(Box::new(|w, env| {
+            env.arrive(w);
             w.signalled = true;
             Ok(Flow::Next)
         })),

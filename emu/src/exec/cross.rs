@@ -72,6 +72,7 @@ fn scalar<F: Fn(f32) -> f32 + Copy + Send + Sync + 'static>(b: &Build<'_>, f: F)
     Ok(Box::new(move |w, _| {
         let (mut buffer, mut mask) = ([0; 64], u64::MAX);
         let value = f32::from_bits(source.fetch(w, &mut buffer, &mut mask)[0]);
+        let post = post.under(w.mode, Ty::F32);
         w.write_s(target, post.f32(f(value)).to_bits());
         Ok(Flow::Next)
     }))
@@ -84,8 +85,16 @@ fn scalar_half<F: Fn(f32) -> f32 + Copy + Send + Sync + 'static>(b: &Build<'_>, 
     Ok(Box::new(move |w, _| {
         let (mut buffer, mut mask) = ([0; 64], u64::MAX);
         let bits = source.fetch(w, &mut buffer, &mut mask)[0] as u16;
-        let value = post.f32(f(half::f16::from_bits(bits).to_f32()));
-        w.write_s(target, u32::from(half::f16::from_f32(value).to_bits()));
+        let value = half::f16::from_f32(f(half::f16::from_bits(bits).to_f32())).to_bits();
+        let post = post.under(w.mode, Ty::F16);
+        w.write_s(
+            target,
+            if post.none() {
+                value.into()
+            } else {
+                post.f16(value.into())
+            },
+        );
         Ok(Flow::Next)
     }))
 }

@@ -633,6 +633,12 @@ pub(crate) fn class_of(sign: bool, exponent: u64, exponent_max: u64, mantissa: u
     1 << index
 }
 
+/// f16 fused multiply-add on bits, rounded once.
+pub(crate) fn fma16(x: u32, y: u32, z: u32) -> u32 {
+    let wide = |bits: u32| f64::from(f16_to_f32(bits & 0xffff));
+    f64_to_f16(wide(x).mul_add(wide(y), wide(z)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -656,7 +662,7 @@ mod tests {
             if !value.is_nan() {
                 assert_eq!(
                     f32_to_f16(value),
-                    half::f16::from_f32(value).to_bits().into(),
+                    u32::from(half::f16::from_f32(value).to_bits()),
                     "{value:e}"
                 );
             }
@@ -683,7 +689,7 @@ mod tests {
                 if !value.is_nan() {
                     assert_eq!(
                         format.encode(value, None, false),
-                        bits.into(),
+                        u32::from(bits),
                         "{format:?} {bits:#x} {value}"
                     );
                 }

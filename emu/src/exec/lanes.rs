@@ -18,19 +18,16 @@ struct Finish {
 }
 
 impl Finish {
-    fn apply(self, out: &mut Lanes) {
+    fn apply(self, mode: Mode, out: &mut Lanes) {
         if self.post.none() {
             return;
         }
+        let post = self.post.under(mode, self.ty);
         match self.ty {
-            Ty::F32 => out
-                .iter_mut()
-                .for_each(|x| *x = self.post.f32(f32::from_bits(*x)).to_bits()),
-            Ty::F16 => out.iter_mut().for_each(|x| {
-                *x = super::float::f32_to_f16(self.post.f32(super::float::f16_to_f32(*x)));
-            }),
+            Ty::F32 => out.iter_mut().for_each(|x| *x = post.f32(f32::from_bits(*x)).to_bits()),
+            Ty::F16 => out.iter_mut().for_each(|x| *x = post.f16(*x)),
             Ty::BF16 => out.iter_mut().for_each(|x| {
-                *x = super::float::f32_to_bf16(self.post.f32(super::float::bf16_to_f32(*x)));
+                *x = super::float::f32_to_bf16(post.f32(super::float::bf16_to_f32(*x)));
             }),
             _ => {}
         }
@@ -86,7 +83,7 @@ macro_rules! builder {
                     } else {
                         $map(f, $($arg,)+ &mut result, w.lanes);
                     }
-                    finish.apply(&mut result);
+                    finish.apply(w.mode, &mut result);
                     out.store(w, &result, mask);
                     Ok(Flow::Next)
                 }))
@@ -143,11 +140,18 @@ where
         .enumerate()
         .map(|(index, ty)| b.source(index, *ty))
         .collect::<Result<_, _>>()?;
+    let ins = <[In; N]>::try_from(ins).map_err(|ins| format!("{} sources", ins.len()))?;
     wide_inputs(b, ins, out_ty, arith, f)
 }
 
 /// [`wide`] from sources that are read already.
-pub(crate) fn wide_inputs<F>(b: &Build<'_>, ins: Vec<In>, out_ty: Ty, arith: Arith, f: F) -> Result<Exec, String>
+pub(crate) fn wide_inputs<F, const N: usize>(
+    b: &Build<'_>,
+    ins: [In; N],
+    out_ty: Ty,
+    arith: Arith,
+    f: F,
+) -> Result<Exec, String>
 where
     F: Fn(u64, u64, u64) -> u64 + Copy + Send + Sync + 'static,
 {
@@ -160,25 +164,26 @@ where
     let finish = Finish { post, ty: out_ty };
     Ok(Box::new(move |w, _| {
         let mut mask = w.exec();
-        let mut buffers = [[0u64; 64]; 3];
+        let mut buffers = [[0u64; 64]; N];
         for (input, buffer) in ins.iter().zip(&mut buffers) {
             input.fetch64(w, buffer, &mut mask);
         }
         let mut result: Lanes64 = [0; 64];
-        let [x, y, z] = &buffers;
+        let [x, y, z] = std::array::from_fn(|index| buffers.get(index).unwrap_or(&[0; 64]));
         if w.mode.round16_64 != 0 && arith != Arith::Other && out_ty == Ty::F64 {
             for (lane, slot) in result.iter_mut().enumerate() {
                 let operands = [x[lane], y[lane], z[lane]].map(f64::from_bits);
                 *slot = arith64(arith, operands, w.mode.round16_64).to_bits();
             }
         } else {
-            match ins.len() {
+            match N {
                 1 => map1_64(|a| f(a, 0, 0), x, &mut result, w.lanes),
                 2 => map2_64(|a, b| f(a, b, 0), x, y, &mut result, w.lanes),
                 _ => map3_64(f, x, y, z, &mut result, w.lanes),
             }
         }
         if out_ty == Ty::F64 && !post.none() {
+            let post = post.under(w.mode, Ty::F64);
             result
                 .iter_mut()
                 .for_each(|v| *v = post.f64(f64::from_bits(*v)).to_bits());
@@ -190,7 +195,7 @@ where
             for (slot, value) in narrow.iter_mut().zip(&result) {
                 *slot = *value as u32;
             }
-            finish.apply(&mut narrow);
+            finish.apply(w.mode, &mut narrow);
             out.store(w, &narrow, mask);
         }
         Ok(Flow::Next)

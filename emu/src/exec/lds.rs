@@ -3,10 +3,13 @@
 use super::atomic::{self, Request, Rmw};
 use super::operand::{Build, In, Ty};
 use super::simd::Lanes;
+use super::span::{free_of_conflicts, lanes_of};
+use super::undefined::Origin;
 use super::wave::{Env, Exec, Flow, Wave};
 use crate::arch::Generation;
 use crate::decode::text::Kind;
-use crate::error::Space;
+use crate::error::{Space, Use};
+use crate::timing::banks;
 
 /// Builds an LDS instruction; None for another instruction.
 pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
@@ -62,30 +65,13 @@ fn vector(b: &Build<'_>, index: usize) -> Result<usize, String> {
     }
 }
 
-/// The sum over groups of lanes served together of the cycles beyond the first, by the banks they meet in.
-fn count_conflicts(env: &mut Env<'_>, addresses: &Lanes, mask: u64, bytes: u32, lanes: usize) {
+/// Counts an access's cycles at the banks, and leaves them in the trace where there is one.
+fn count_conflicts(env: &mut Env<'_>, addresses: &Lanes, mask: u64, bytes: u32, write: bool) {
+    let cost = banks::cost(env.arch, addresses, mask, bytes, write);
     env.counters.lds_accesses += 1;
-    let banks = env.arch.lds_banks;
-    let group = (32 * 4 / bytes.max(4)).max(1) as usize;
-    for start in (0..lanes).step_by(group) {
-        let mut words = [[u32::MAX; 8]; 64];
-        let mut used = [0u8; 64];
-        let mut worst = 1;
-        for lane in (start..lanes.min(start + group)).filter(|lane| mask >> lane & 1 == 1) {
-            for piece in 0..bytes.div_ceil(4) {
-                let word = addresses[lane] / 4 + piece;
-                let bank = (word % banks) as usize;
-                let count = used[bank] as usize;
-                if !words[bank][..count.min(8)].contains(&word) {
-                    if count < 8 {
-                        words[bank][count] = word;
-                    }
-                    used[bank] += 1;
-                    worst = worst.max(used[bank]);
-                }
-            }
-        }
-        env.counters.lds_bank_conflicts += u64::from(worst - 1);
+    env.counters.lds_bank_conflicts += u64::from(cost.conflicts);
+    if let Some(trace) = &mut env.trace {
+        trace.local(cost);
     }
 }
 
@@ -124,34 +110,79 @@ fn single(b: &Build<'_>, read: bool, kind: &str) -> Result<Exec, String> {
     let offset = offset(b);
     let bytes = if small != 0 { small } else { words as u32 * 4 };
     let clears = b.arch.d16_loads_clear;
+    let instruction = b.address;
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
+        w.check_vectors(address as u16, 1, u32::MAX, mask, Use::Address)?;
         let addresses: Lanes = std::array::from_fn(|lane| w.v[address][lane].wrapping_add(offset));
-        count_conflicts(env, &addresses, mask, bytes, w.lanes);
-        for lane in 0..w.lanes {
-            if mask >> lane & 1 == 0 {
-                continue;
-            }
-            let mut buffer = [0u32; 4];
+        count(env, w, &addresses, mask, bytes, !read);
+        if !read {
+            env.note_stores(w, &addresses, mask, bytes, false);
+        }
+        let whole = small == 0
+            && if read {
+                env.lds_load(w, data, words, &addresses, mask)
+            } else {
+                env.lds_store(w, data, words, &addresses, mask)
+            };
+        if whole {
+            return Ok(Flow::Next);
+        }
+        for lane in lanes_of(mask) {
+            let (mut buffer, mut bits) = ([0u32; 4], [0u32; 4]);
             if read {
-                env.lds_read(w, lane, addresses[lane], small, &mut buffer[..words])?;
+                let any = env.lds_read(w, lane, addresses[lane], small, &mut buffer[..words], &mut bits)?;
                 if small != 0 {
-                    let old = if clears { 0 } else { w.v[data][lane] };
+                    let (old, marked) = if clears {
+                        (0, 0)
+                    } else {
+                        (w.v[data][lane], w.undefined_bits(data as u16, lane))
+                    };
+                    if signed && bits[0] != 0 {
+                        bits[0] = u32::MAX;
+                    }
                     buffer[0] = narrow(buffer[0], small, signed, half, old);
+                    bits[0] = narrow(bits[0], 0, false, half, marked);
                 }
                 for (index, word) in buffer.iter().enumerate().take(words) {
                     w.v[data + index][lane] = *word;
                 }
+                loaded(w, any, data, lane, &bits[..words], addresses[lane], instruction);
             } else {
                 let shift = if half == Some(true) { 16 } else { 0 };
-                for (index, word) in buffer.iter_mut().enumerate().take(words) {
-                    *word = w.v[data + index][lane] >> shift;
+                for index in 0..words {
+                    buffer[index] = w.v[data + index][lane] >> shift;
+                    bits[index] = w.undefined_bits((data + index) as u16, lane) >> shift;
                 }
                 env.lds_write(w, lane, addresses[lane], small, &buffer[..words])?;
+                env.lds_undefined(addresses[lane], bytes, &bits);
             }
         }
         Ok(Flow::Next)
     }))
+}
+
+/// Marks what a lane loaded of LDS that nothing wrote.
+fn loaded(w: &mut Wave, any: bool, target: usize, lane: usize, bits: &[u32], address: u32, at: u64) {
+    if any || w.undefined.is_some() {
+        let origin = Origin {
+            space: Space::Lds,
+            address: address.into(),
+            size: 4 * bits.len() as u32,
+            at,
+        };
+        w.loaded(target as u16, lane, bits, origin);
+    }
+}
+
+/// Counts an access and its bank conflicts.
+#[inline]
+fn count(env: &mut Env<'_>, w: &Wave, addresses: &Lanes, mask: u64, bytes: u32, write: bool) {
+    if env.trace.is_none() && free_of_conflicts(addresses, mask, w, bytes) {
+        env.counters.lds_accesses += 1;
+    } else {
+        count_conflicts(env, addresses, mask, bytes, write);
+    }
 }
 
 /// gfx950's transposing reads. (For 16 and 8 bits as kernels tuned on the hardware use them; 6 and 4 bits continue the
@@ -166,30 +197,36 @@ fn transposing(b: &Build<'_>, width: &str) -> Result<Exec, String> {
         _ => return Err(format!("transposing read of {width} bits")),
     };
     let words = if width == 6 { 3 } else { 2 };
-    let count = 32 * words / width;
+    let elements = 32 * words / width;
     let (data, address) = (vector(b, 0)?, vector(b, 1)?);
     let offset = offset(b);
+    let instruction = b.address;
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
+        w.check_vectors(address as u16, 1, u32::MAX, mask, Use::Address)?;
         let addresses: Lanes = std::array::from_fn(|lane| w.v[address][lane].wrapping_add(offset));
-        count_conflicts(env, &addresses, mask, words as u32 * 4, w.lanes);
-        let mut rows = [[0u32; 3]; 64];
-        for lane in (0..w.lanes).filter(|lane| mask >> lane & 1 == 1) {
-            env.lds_read(w, lane, addresses[lane], 0, &mut rows[lane][..words])?;
+        count(env, w, &addresses, mask, words as u32 * 4, false);
+        let (mut rows, mut marked) = ([[0u32; 3]; 64], [[0u32; 3]; 64]);
+        let mut any = false;
+        for lane in lanes_of(mask) {
+            let row = &mut rows[lane][..words];
+            any |= env.lds_read(w, lane, addresses[lane], 0, row, &mut marked[lane])?;
         }
-        for lane in (0..w.lanes).filter(|lane| mask >> lane & 1 == 1) {
-            let mut column = [0u32; 3];
-            for element in 0..count {
+        for lane in lanes_of(mask) {
+            let (mut column, mut bits) = ([0u32; 3], [0u32; 3]);
+            for element in 0..elements {
                 let place = 16 * element + lane % 16;
-                let row = &rows[lane / 16 * 16 + place / count];
+                let source = lane / 16 * 16 + place / elements;
                 for bit in 0..width {
-                    let (from, to) = (place % count * width + bit, element * width + bit);
-                    column[to / 32] |= (row[from / 32] >> (from % 32) & 1) << (to % 32);
+                    let (from, to) = (place % elements * width + bit, element * width + bit);
+                    column[to / 32] |= (rows[source][from / 32] >> (from % 32) & 1) << (to % 32);
+                    bits[to / 32] |= (marked[source][from / 32] >> (from % 32) & 1) << (to % 32);
                 }
             }
             for (index, word) in column.iter().enumerate().take(words) {
                 w.v[data + index][lane] = *word;
             }
+            loaded(w, any, data, lane, &bits[..words], addresses[lane], instruction);
         }
         Ok(Flow::Next)
     }))
@@ -223,31 +260,41 @@ fn pair(b: &Build<'_>, read: bool, kind: &str, stride: u32) -> Result<Exec, Stri
     } else {
         (vector(b, 0)?, [vector(b, 1)?, vector(b, 2)?])
     };
+    let instruction = b.address;
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
+        w.check_vectors(address as u16, 1, u32::MAX, mask, Use::Address)?;
         let base = w.v[address];
-        for offset in offsets {
+        let bytes = words as u32 * 4;
+        for (offset, first) in offsets.into_iter().zip(data) {
             let addresses: Lanes = std::array::from_fn(|lane| base[lane].wrapping_add(offset));
-            count_conflicts(env, &addresses, mask, words as u32 * 4, w.lanes);
-        }
-        for lane in 0..w.lanes {
-            if mask >> lane & 1 == 0 {
-                continue;
-            }
-            for (offset, first) in offsets.iter().zip(data) {
-                let at = base[lane].wrapping_add(*offset);
-                let mut buffer = [0u32; 2];
-                if read {
-                    env.lds_read(w, lane, at, 0, &mut buffer[..words])?;
+            count(env, w, &addresses, mask, bytes, !read);
+            if read {
+                if env.lds_load(w, first, words, &addresses, mask) {
+                    continue;
+                }
+                for lane in lanes_of(mask) {
+                    let (mut buffer, mut bits) = ([0u32; 2], [0u32; 2]);
+                    let any = env.lds_read(w, lane, addresses[lane], 0, &mut buffer[..words], &mut bits)?;
                     for (index, word) in buffer.iter().enumerate().take(words) {
                         w.v[first + index][lane] = *word;
                     }
-                } else {
-                    for (index, word) in buffer.iter_mut().enumerate().take(words) {
-                        *word = w.v[first + index][lane];
-                    }
-                    env.lds_write(w, lane, at, 0, &buffer[..words])?;
+                    loaded(w, any, first, lane, &bits[..words], addresses[lane], instruction);
                 }
+                continue;
+            }
+            env.note_stores(w, &addresses, mask, bytes, false);
+            if env.lds_store(w, first, words, &addresses, mask) {
+                continue;
+            }
+            for lane in lanes_of(mask) {
+                let (mut buffer, mut bits) = ([0u32; 2], [0u32; 2]);
+                for index in 0..words {
+                    buffer[index] = w.v[first + index][lane];
+                    bits[index] = w.undefined_bits((first + index) as u16, lane);
+                }
+                env.lds_write(w, lane, addresses[lane], 0, &buffer[..words])?;
+                env.lds_undefined(addresses[lane], bytes, &bits);
             }
         }
         Ok(Flow::Next)
@@ -280,12 +327,14 @@ fn build_rmw(b: &Build<'_>, op: Rmw, bits: u32, returns: bool, compare_first: bo
     let words = bits as usize / 32;
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
+        w.check_vectors(address as u16, 1, u32::MAX, mask, Use::Address)?;
+        for first in [Some(data), second].into_iter().flatten() {
+            w.check_vectors(first as u16, words as u16, u32::MAX, mask, Use::Value)?;
+        }
         let addresses: Lanes = std::array::from_fn(|lane| w.v[address][lane].wrapping_add(offset));
-        count_conflicts(env, &addresses, mask, bits / 8, w.lanes);
-        for lane in 0..w.lanes {
-            if mask >> lane & 1 == 0 {
-                continue;
-            }
+        count(env, w, &addresses, mask, bits / 8, true);
+        env.note_stores(w, &addresses, mask, bits / 8, true);
+        for lane in lanes_of(mask) {
             let read = |w: &Wave, first: usize| {
                 let low = u64::from(w.v[first][lane]);
                 if words == 2 {
@@ -306,6 +355,7 @@ fn build_rmw(b: &Build<'_>, op: Rmw, bits: u32, returns: bool, compare_first: bo
                 if words == 2 {
                     w.v[target + 1][lane] = (old >> 32) as u32;
                 }
+                w.defined(target as u16, words as u16, lane);
             }
         }
         Ok(Flow::Next)
@@ -388,8 +438,10 @@ fn append(b: &Build<'_>, add: bool) -> Result<Exec, String> {
         if exec == 0 {
             return Ok(Flow::Next);
         }
+        w.check_scalars(crate::decode::text::M0, 1, Use::Address)?;
         let lane = exec.trailing_zeros() as usize;
         let address = (w.s[crate::decode::text::M0 as usize] & 0xffff) + offset;
+        env.note_stores(w, &[address; 64], 1 << lane, 4, true);
         let op = if add { Rmw::Add } else { Rmw::Sub };
         let request = Request {
             op,
@@ -399,6 +451,7 @@ fn append(b: &Build<'_>, add: bool) -> Result<Exec, String> {
         };
         let old = env.atomic(w, lane, Space::Lds, address.into(), &request)?;
         super::operand::Out::full(target as u16).store(w, &[old as u32; 64], exec);
+        lanes_of(exec).for_each(|lane| w.defined(target as u16, 1, lane));
         Ok(Flow::Next)
     }))
 }

@@ -12,6 +12,7 @@ use super::tile::{Element, Meet, Product, Rounding, Runs, Scale, Side, Sums, Til
 use super::wave::{Exec, Flow, Trap};
 use crate::arch::{Arch, Generation};
 use crate::decode::text::{Kind, Text};
+use crate::timing::cost::{Shape, matrix_cycles};
 
 /// Builds a matrix instruction; None for another instruction.
 pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
@@ -31,7 +32,7 @@ pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
 }
 
 /// `f32_32x32x4_2b_f16` (or `f32_32x32x4f16`): result type, M, N, K, and the text of the operand types.
-pub(super) fn parse_shape(rest: &str) -> Option<(&str, usize, usize, usize, &str)> {
+pub(crate) fn parse_shape(rest: &str) -> Option<(&str, usize, usize, usize, &str)> {
     let (out, rest) = rest.split_once('_')?;
     let mut sizes = [0usize; 3];
     let mut rest = rest;
@@ -107,19 +108,16 @@ fn blgp_lane(blgp: i64, lane: usize) -> usize {
     }
 }
 
-/// Multiply-accumulates a cycle on one SIMD.
-pub(super) fn mac_rate(arch: &Arch, element: Element) -> u64 {
-    let factor = match arch.name {
-        "gfx950" => 4,
-        "gfx942" => 2,
-        _ => 1,
-    };
-    match element {
-        Element::F64 => 32,
-        Element::F32 => 32 * factor.min(2),
-        Element::Xf32 => 128,
-        Element::F16 | Element::Bf16 | Element::I32 => 128 * factor,
-        Element::Int(..) | Element::Float(_) => 128 * factor * if factor > 1 { 2 } else { 1 },
+/// What a matrix instruction's cost depends on.
+pub(crate) fn cost_shape<'a>(text: &Text, m: usize, k: usize, types: &'a str, sparse: bool) -> Shape<'a> {
+    // Formats 0 and 1 of f8f6f4 have eight bits.
+    let wide = text.number("cbsz") < 2 || text.number("blgp") < 2;
+    Shape {
+        m,
+        k,
+        types,
+        sparse,
+        wide,
     }
 }
 
@@ -243,7 +241,7 @@ fn mfma(b: &Build<'_>, rest: &str, scaled: bool) -> Result<Exec, String> {
         rounding,
     };
     let macs = (m * n * k * blocks) as u64;
-    let cycles = macs / mac_rate(b.arch, ea);
+    let cycles: u64 = matrix_cycles(b.arch, cost_shape(b.text, m, k, types, false)).into();
     Ok(Box::new(move |w, env| {
         product.run(w, &Meet::All).ok_or_else(outside)?;
         env.counters.matrix_macs += macs;
@@ -349,10 +347,11 @@ fn wmma(b: &Build<'_>, rest: &str) -> Result<Exec, String> {
         rounding: Rounding::Exact,
     };
     let macs = (m * n * k) as u64;
+    let cycles: u64 = matrix_cycles(b.arch, cost_shape(b.text, m, k, types, false)).into();
     Ok(Box::new(move |w, env| {
         product.run(w, &Meet::All).ok_or_else(outside)?;
         env.counters.matrix_macs += macs;
-        env.counters.matrix_cycles += macs / 128;
+        env.counters.matrix_cycles += cycles;
         Ok(Flow::Next)
     }))
 }

@@ -1,7 +1,8 @@
 //! Operands of vector instructions: fetching with modifiers, DPP and SDWA; storing with half and byte selects.
 
+use super::float::{f16_to_f32, f32_to_f16, flush32};
 use super::simd::{Lanes, Lanes64};
-use super::wave::Wave;
+use super::wave::{Mode, Wave};
 use crate::arch::Arch;
 use crate::decode::text::{Encoding, Flag, Kind, Operand, Text};
 
@@ -59,7 +60,7 @@ pub(crate) fn constant(kind: &Kind, ty: Ty) -> Option<u64> {
                 Ty::BF16 if inverse_tau => 0x3e22,
                 Ty::F32 | Ty::B32 if inverse_tau => 0x3e22_f983,
                 _ if inverse_tau => 0x3fc4_5f30_6dc9_c882,
-                Ty::F16 | Ty::B16 => u64::from(super::float::f32_to_f16(value as f32)),
+                Ty::F16 | Ty::B16 => u64::from(f32_to_f16(value as f32)),
                 Ty::BF16 => u64::from((value as f32).to_bits() >> 16),
                 Ty::F32 | Ty::B32 => u64::from((value as f32).to_bits()),
                 _ => value.to_bits(),
@@ -299,18 +300,25 @@ impl In {
             }
             return;
         }
-        let mut second = [0; 64];
-        let part = |src: Src, buffer: &mut Lanes, mask: &mut u64| match src {
-            Src::V(index) => match &self.dpp {
-                Some(dpp) => dpp.apply(&w.v[index as usize], buffer, w.exec(), mask, w.lanes),
-                None => *buffer = w.v[index as usize],
-            },
-            other => buffer.fill(other.uniform(w).unwrap_or(0)),
-        };
-        part(self.src, &mut buffer, mask);
-        part(self.high, &mut second, mask);
-        for ((wide, low), high) in out.iter_mut().zip(&buffer).zip(&second) {
-            *wide = u64::from(*low) | u64::from(*high) << 32;
+        match (self.src, self.high, &self.dpp) {
+            (Src::V(low), Src::V(high), None) => {
+                let halves = w.v[low as usize].iter().zip(&w.v[high as usize]);
+                for (wide, (low, high)) in out.iter_mut().zip(halves) {
+                    *wide = u64::from(*low) | u64::from(*high) << 32;
+                }
+            }
+            (Src::V(low), Src::V(high), Some(dpp)) => {
+                let mut second = [0; 64];
+                dpp.apply(&w.v[low as usize], &mut buffer, w.exec(), mask, w.lanes);
+                dpp.apply(&w.v[high as usize], &mut second, w.exec(), mask, w.lanes);
+                for (wide, (low, high)) in out.iter_mut().zip(buffer.iter().zip(&second)) {
+                    *wide = u64::from(*low) | u64::from(*high) << 32;
+                }
+            }
+            (low, high, _) => {
+                let part = |src: Src| u64::from(src.uniform(w).unwrap_or(0));
+                out.fill(part(low) | part(high) << 32);
+            }
         }
         if self.abs {
             out.iter_mut().for_each(|x| *x &= !(1 << 63));
@@ -381,6 +389,13 @@ impl Out {
             target[..32].copy_from_slice(&values[..32]);
             return;
         }
+        if self.put == Put::Full {
+            for (lane, (slot, value)) in target.iter_mut().zip(values).enumerate() {
+                let on = 0u32.wrapping_sub((mask >> lane) as u32 & 1);
+                *slot = *slot & !on | value & on;
+            }
+            return;
+        }
         for (lane, (slot, value)) in target.iter_mut().zip(values).enumerate() {
             if mask >> lane & 1 == 1 {
                 *slot = self.merge(*slot, *value);
@@ -417,10 +432,18 @@ impl Out {
 
     /// Stores 64-bit lanes into two registers.
     pub fn store64(&self, w: &mut Wave, values: &Lanes64, mask: u64) {
-        for (lane, value) in values.iter().enumerate().take(w.lanes) {
-            if mask >> lane & 1 == 1 {
-                w.v[self.register as usize][lane] = *value as u32;
-                w.v[self.register as usize + 1][lane] = (*value >> 32) as u32;
+        let (first, lanes, lane_mask) = (self.register as usize, w.lanes, w.lane_mask);
+        for (register, shift) in [(first, 0), (first + 1, 32)] {
+            let target = &mut w.v[register];
+            if mask & lane_mask == lane_mask {
+                for (slot, value) in target.iter_mut().zip(values).take(lanes) {
+                    *slot = (*value >> shift) as u32;
+                }
+                continue;
+            }
+            for (lane, (slot, value)) in target.iter_mut().zip(values).enumerate() {
+                let on = 0u32.wrapping_sub((mask >> lane) as u32 & 1);
+                *slot = *slot & !on | (*value >> shift) as u32 & on;
             }
         }
     }
@@ -439,12 +462,28 @@ impl Post {
         self == Post::default()
     }
 
+    /// What holds under `mode` for a result of type `ty`: the hardware ignores omod in IEEE mode and where the type's
+    /// output denormals are on ("output modifiers" in the instruction set manuals from Vega to RDNA 4).
+    #[inline]
+    pub fn under(self, mode: Mode, ty: Ty) -> Post {
+        let denormals = if matches!(ty, Ty::F16 | Ty::F64) {
+            mode.denorm16_64
+        } else {
+            mode.denorm32
+        };
+        if self.omod != 0 && (mode.ieee || denormals & 2 != 0) {
+            return Post { omod: 0, ..self };
+        }
+        self
+    }
+
+    /// The result of an f32 (or narrower) instruction. omod gives neither denormals nor -0.
     #[inline]
     pub fn f32(self, value: f32) -> f32 {
         let value = match self.omod {
-            2 => value * 2.0,
-            4 => value * 4.0,
-            -2 => value * 0.5,
+            2 => flush32(value * 2.0) + 0.0,
+            4 => flush32(value * 4.0) + 0.0,
+            -2 => flush32(value * 0.5) + 0.0,
             _ => value,
         };
         if self.clamp {
@@ -458,11 +497,19 @@ impl Post {
         }
     }
 
+    /// The bits of an f16 instruction's result.
+    #[inline]
+    pub fn f16(self, bits: u32) -> u32 {
+        let bits = f32_to_f16(self.f32(f16_to_f32(bits)));
+        if self.omod != 0 && bits & 0x7c00 == 0 { 0 } else { bits }
+    }
+
     pub fn f64(self, value: f64) -> f64 {
+        let flush = |value: f64| if value.abs() < f64::MIN_POSITIVE { 0.0 } else { value };
         let value = match self.omod {
-            2 => value * 2.0,
-            4 => value * 4.0,
-            -2 => value * 0.5,
+            2 => flush(value * 2.0),
+            4 => flush(value * 4.0),
+            -2 => flush(value * 0.5),
             _ => value,
         };
         if self.clamp {

@@ -5,7 +5,6 @@ use super::lanes::op3;
 use super::operand::{Build, In, Out, Ty, constant};
 use super::round::Arith;
 use super::simd::{Lanes, map3};
-use super::valu::fma16;
 use super::wave::{Exec, Flow};
 use crate::decode::text::{Kind, Operand};
 

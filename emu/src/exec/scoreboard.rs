@@ -27,6 +27,15 @@ pub(crate) struct Set {
     pub s: [u64; 3],
 }
 
+const NAMES: [&str; COUNTERS] = ["vmcnt (loadcnt)", "vscnt (storecnt)", "lgkmcnt (dscnt)", "kmcnt"];
+
+impl Counter {
+    /// Its names, older and newer.
+    pub fn name(self) -> &'static str {
+        NAMES[self as usize]
+    }
+}
+
 impl Set {
     pub fn add_vector(&mut self, first: u16, count: u16) {
         for index in first..(first + count).min(512) {
@@ -38,6 +47,38 @@ impl Set {
         for index in first..(first + count).min(crate::decode::text::NULL) {
             self.s[index as usize / 64] |= 1 << (index % 64);
         }
+    }
+
+    pub fn remove_vector(&mut self, index: u16) {
+        if let Some(word) = self.v.get_mut(index as usize / 64) {
+            *word &= !(1 << (index % 64));
+        }
+    }
+
+    pub fn remove_scalar(&mut self, index: u16) {
+        if let Some(word) = self.s.get_mut(index as usize / 64) {
+            *word &= !(1 << (index % 64));
+        }
+    }
+
+    pub fn has_vector(&self, index: u16) -> bool {
+        self.v
+            .get(index as usize / 64)
+            .is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+
+    pub fn has_scalar(&self, index: u16) -> bool {
+        self.s
+            .get(index as usize / 64)
+            .is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+
+    /// Whether the sets have a register in common.
+    #[inline]
+    pub fn meets(&self, other: &Set) -> bool {
+        let vectors = self.v.iter().zip(other.v).fold(0, |both, (a, b)| both | a & b);
+        let scalars = self.s.iter().zip(other.s).fold(0, |both, (a, b)| both | a & b);
+        vectors | scalars != 0
     }
 
     pub fn merge(&mut self, other: &Set) {
@@ -89,6 +130,8 @@ struct Event {
     writes: Set,
     /// Scalar loads return in any order.
     unordered: bool,
+    /// Its number among the operations of all counters.
+    tick: u64,
 }
 
 /// The outstanding operations of one wave.
@@ -96,6 +139,8 @@ struct Event {
 pub(crate) struct Scoreboard {
     queues: [VecDeque<Event>; COUNTERS],
     pending: [Set; COUNTERS],
+    issued: [u64; COUNTERS],
+    ticks: u64,
     /// Whether any register waits.
     pub any: bool,
 }
@@ -104,9 +149,12 @@ impl Scoreboard {
     /// Notes an operation that will write `writes` when it returns.
     pub fn issue(&mut self, counter: Counter, writes: &Set, unordered: bool) {
         let index = counter as usize;
+        self.issued[index] += 1;
+        self.ticks += 1;
         self.queues[index].push_back(Event {
             writes: *writes,
             unordered,
+            tick: self.ticks,
         });
         self.pending[index].merge(writes);
         if *writes != Set::default() {
@@ -117,6 +165,33 @@ impl Scoreboard {
             self.queues[index].pop_front();
             self.rebuild(index);
         }
+    }
+
+    /// How many operations were issued.
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// The number of the last operation up to which every store to global memory is known to be done.
+    pub fn settled(&self) -> u64 {
+        let queues = [Counter::Vector, Counter::Store].map(|counter| &self.queues[counter as usize]);
+        let stores = queues
+            .into_iter()
+            .flatten()
+            .filter(|event| event.writes == Set::default());
+        stores.map(|event| event.tick - 1).min().unwrap_or(self.ticks)
+    }
+
+    /// How many operations of a counter were issued.
+    #[inline]
+    pub fn issued(&self, counter: Counter) -> u64 {
+        self.issued[counter as usize]
+    }
+
+    /// How many of them, in their order, are known to be done.
+    #[inline]
+    pub fn done(&self, counter: Counter) -> u64 {
+        self.issued[counter as usize] - self.queues[counter as usize].len() as u64
     }
 
     /// Waits until at most `left` operations of `counter` are outstanding.
@@ -151,7 +226,6 @@ impl Scoreboard {
 
     /// The first register of `uses` that waits, and the counter, leaving out `except`.
     pub fn conflict(&self, uses: &Set, except: Option<Counter>) -> Option<(String, &'static str)> {
-        const NAMES: [&str; COUNTERS] = ["vmcnt (loadcnt)", "vscnt (storecnt)", "lgkmcnt (dscnt)", "kmcnt"];
         for (index, pending) in self.pending.iter().enumerate() {
             if except.is_some_and(|counter| counter as usize == index) {
                 continue;

@@ -2,9 +2,10 @@
 
 use super::atomic::{self, Request, Rmw};
 use super::operand::{Build, Src, Ty};
-use super::wave::{Exec, Flow, Wave};
+use super::undefined::Origin;
+use super::wave::{Exec, Flow, Trap, Wave};
 use crate::decode::text::Kind;
-use crate::error::Space;
+use crate::error::{Space, Use};
 
 /// Words and, for the narrow loads, bytes and signedness, by the mnemonic's end.
 fn size_of(suffix: &str) -> Option<(usize, u32, bool)> {
@@ -43,17 +44,27 @@ pub(crate) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
 }
 
 /// The address of a scalar store or atomic: base, offset register or immediate.
-fn plain_address(b: &Build<'_>) -> Result<impl Fn(&Wave) -> u64 + Send + Sync + 'static, String> {
+fn plain_address(b: &Build<'_>) -> Result<impl Fn(&Wave) -> Result<u64, Box<Trap>> + Send + Sync + 'static, String> {
     let base = b.mask_out(1)?;
     let offset = b.plain(b.operand(2)?, Ty::B32)?;
     let extra = b.text.number("offset");
     Ok(move |w: &Wave| {
+        check_address(w, base, 2, offset)?;
         let moved = match offset {
             Src::C(value) => i64::from(value as i32),
             other => i64::from(other.uniform(w).unwrap_or(0)),
         };
-        w.read_s64(base).wrapping_add_signed(moved + extra) & !3
+        Ok(w.read_s64(base).wrapping_add_signed(moved + extra) & !3)
     })
+}
+
+/// Checks that the registers of an address hold no undefined bits.
+fn check_address(w: &Wave, base: u16, words: u16, offset: Src) -> Result<(), Box<Trap>> {
+    w.check_scalars(base, words, Use::Address)?;
+    match offset {
+        Src::S(register) => w.check_scalars(register, 1, Use::Address),
+        _ => Ok(()),
+    }
 }
 
 /// A scalar store (gfx9 and gfx10).
@@ -61,7 +72,8 @@ fn store(b: &Build<'_>, words: usize) -> Result<Exec, String> {
     let source = b.mask_out(0)?;
     let address = plain_address(b)?;
     Ok(Box::new(move |w, env| {
-        let at = address(w);
+        let at = address(w)?;
+        w.check_scalars(source, words as u16, Use::Value)?;
         let data: Vec<u32> = (0..words).map(|index| w.s[source as usize + index]).collect();
         env.global_write(w, 0, at, 0, &data)?;
         Ok(Flow::Next)
@@ -75,7 +87,8 @@ fn read_modify_write(b: &Build<'_>, op: Rmw, bits: u32) -> Result<Exec, String> 
     let returns = b.text.flag("glc");
     let words = bits as u16 / 32;
     Ok(Box::new(move |w, env| {
-        let at = address(w);
+        let at = address(w)?;
+        w.check_scalars(data, if op == Rmw::CmpSwap { 2 * words } else { words }, Use::Value)?;
         let read = |w: &Wave, first: u16| {
             if words == 2 {
                 w.read_s64(first)
@@ -114,14 +127,17 @@ fn load(b: &Build<'_>, buffer: bool, words: usize, small: u32, signed: bool) -> 
         _ => b.plain(b.operand(2)?, Ty::B32)?,
     };
     let extra = b.text.number("offset");
+    let at = b.address;
     Ok(Box::new(move |w, env| {
+        check_address(w, base, if buffer { 4 } else { 2 }, offset)?;
         let register = offset.uniform(w).unwrap_or(0);
         let moved = match offset {
             // An immediate is signed, a register is not.
             Src::C(value) => i64::from(value as i32),
             _ => i64::from(register),
         } + extra;
-        let mut out = [0u32; 16];
+        let (mut out, mut bits) = ([0u32; 16], [0u32; 16]);
+        let (mut any, mut first) = (false, w.read_s64(base));
         if buffer {
             let size = if small != 0 { small } else { words as u32 * 4 };
             let (low, high) = (w.s[base as usize], w.s[base as usize + 1]);
@@ -138,7 +154,11 @@ fn load(b: &Build<'_>, buffer: bool, words: usize, small: u32, signed: bool) -> 
                 let at = (moved as u64).saturating_add(4 * index as u64);
                 let bytes = if small != 0 { u64::from(size) } else { 4 };
                 if at.saturating_add(bytes) <= limit {
-                    env.global_read(w, 0, address.wrapping_add(at), small, &mut out[index..=index])?;
+                    let place = address.wrapping_add(at);
+                    if let Some(trace) = &mut env.trace {
+                        trace.scalar(place, size.min(4));
+                    }
+                    any |= env.global_read(w, 0, place, small, &mut out[index..=index], &mut bits[index..=index])?;
                 }
             }
         } else {
@@ -146,7 +166,11 @@ fn load(b: &Build<'_>, buffer: bool, words: usize, small: u32, signed: bool) -> 
             if small == 0 {
                 address &= !3;
             }
-            env.global_read(w, 0, address, small, &mut out[..words])?;
+            first = address;
+            if let Some(trace) = &mut env.trace {
+                trace.scalar(address, words as u32 * 4);
+            }
+            any = env.global_read(w, 0, address, small, &mut out[..words], &mut bits)?;
         }
         if signed {
             out[0] = if small == 1 {
@@ -154,9 +178,19 @@ fn load(b: &Build<'_>, buffer: bool, words: usize, small: u32, signed: bool) -> 
             } else {
                 out[0] as u16 as i16 as i32 as u32
             };
+            bits[0] = if bits[0] == 0 { 0 } else { u32::MAX };
         }
         for (index, word) in out.iter().enumerate().take(words) {
             w.write_s(target + index as u16, *word);
+        }
+        if any || w.undefined.is_some() {
+            let origin = Origin {
+                space: Space::Global,
+                address: first,
+                size: if small != 0 { small } else { words as u32 * 4 },
+                at,
+            };
+            w.loaded_scalars(target, &bits[..words], origin);
         }
         Ok(Flow::Next)
     }))

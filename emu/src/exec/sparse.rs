@@ -7,13 +7,14 @@
 //! Sources: AMD's CDNA3, CDNA4 and RDNA4 manuals and its matrix instruction calculator.
 
 use super::matrix::{
-    mac_rate, mfma_sums, operand_elements, outside, parse_shape, plain_element, register, wmma_elements, wmma_negate,
+    cost_shape, mfma_sums, operand_elements, outside, parse_shape, plain_element, register, wmma_elements, wmma_negate,
     wmma_sums,
 };
 use super::operand::Build;
 use super::tile::{Meet, Product, Rounding, Runs, Side, Tile};
 use super::wave::{Exec, Flow};
 use crate::arch::Generation;
+use crate::timing::cost::matrix_cycles;
 
 pub(super) fn build(b: &Build<'_>, name: &str) -> Option<Result<Exec, String>> {
     if let Some(rest) = name.strip_prefix("v_smfmac_") {
@@ -123,7 +124,8 @@ fn smfmac(b: &Build<'_>, rest: &str) -> Result<Exec, String> {
         rounding: Rounding::Exact,
     };
     // Half of the products are made.
-    let counts = (macs / 2, macs / 2 / mac_rate(b.arch, ea));
+    let cycles = matrix_cycles(b.arch, cost_shape(b.text, m, k, types, true));
+    let counts = (macs / 2, cycles.into());
     Ok(exec(product, shape, indices, counts, move |group, pair| {
         group * 2 * per_lane + 4 * pair
     }))
@@ -178,7 +180,8 @@ fn swmmac(b: &Build<'_>, rest: &str) -> Result<Exec, String> {
         runs,
         rounding: Rounding::Exact,
     };
-    let counts = (macs / 2, macs / 2 / 128);
+    let cycles = matrix_cycles(b.arch, cost_shape(b.text, m, k, types, true));
+    let counts = (macs / 2, cycles.into());
     Ok(exec(product, shape, indices, counts, move |group, pair| {
         group * 2 * per_lane + 4 * pair
     }))

@@ -3,9 +3,13 @@
 use super::access::{SCRATCH_WINDOW, SCRATCH_WINDOW_SIZE, resolve_flat};
 use super::atomic::{self, Request, Rmw};
 use super::operand::{Build, Src, Ty};
+use super::simd::{Lanes, Lanes64};
+use super::span::{lanes_of, piece_list, pieces};
+use super::undefined::Origin;
 use super::wave::{Env, Exec, Flow, Trap, Wave};
 use crate::decode::text::{Kind, M0};
-use crate::error::Space;
+use crate::error::{Space, Use};
+use crate::timing::trace::Recorder;
 
 /// Which addressing an instruction uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +114,79 @@ impl Address {
             (Space::Global, address)
         };
         Ok(Some((space, address, u32::MAX)))
+    }
+
+    /// Checks that nothing undefined decides where the lanes of `mask` go.
+    #[inline]
+    fn check(&self, w: &Wave, mask: u64) -> Result<(), Box<Trap>> {
+        if w.undefined.is_none() {
+            return Ok(());
+        }
+        if let Some(first) = self.vector {
+            let count = match self.form {
+                Form::Buffer => u16::from(self.idxen) + u16::from(self.offen),
+                _ => 1 + u16::from(self.wide),
+            };
+            w.check_vectors(first, count, u32::MAX, mask, Use::Address)?;
+        }
+        if let Some(Src::S(first)) = self.scalar {
+            let count = if matches!(self.form, Form::Global | Form::Flat) {
+                2
+            } else {
+                1
+            };
+            w.check_scalars(first, count, Use::Address)?;
+        }
+        if self.form == Form::Buffer {
+            w.check_scalars(self.resource, 4, Use::Address)?;
+        }
+        Ok(())
+    }
+
+    /// The addresses of all lanes, where those of `mask` are in global memory and a buffer's bounds let them through.
+    #[inline]
+    fn global(&self, w: &Wave, mask: u64, size: u32) -> Option<Lanes64> {
+        let vector = self.vector.map_or(&[0; 64], |first| &w.v[first as usize]);
+        match self.form {
+            Form::Scratch => None,
+            Form::Global | Form::Flat => {
+                let base = match self.scalar {
+                    Some(Src::S(first)) => w.read_s64(first),
+                    _ => 0,
+                }
+                .wrapping_add_signed(self.offset);
+                let mut out = [0; 64];
+                if let (Some(first), true) = (self.vector, self.wide) {
+                    for ((slot, low), high) in out.iter_mut().zip(vector).zip(&w.v[first as usize + 1]) {
+                        *slot = (u64::from(*low) | u64::from(*high) << 32).wrapping_add(base);
+                    }
+                } else {
+                    for (slot, low) in out.iter_mut().zip(vector) {
+                        *slot = u64::from(*low).wrapping_add(base);
+                    }
+                }
+                Some(out)
+            }
+            Form::Buffer => {
+                let word = |index: u16| w.s[(self.resource + index) as usize];
+                let base = u64::from(word(0)) | u64::from(word(1) & 0xffff) << 32;
+                let (swizzle, records, add_tid) = (word(1) >> 31 == 1, word(2), word(3) >> 23 & 1 == 1);
+                let scratch = (SCRATCH_WINDOW..SCRATCH_WINDOW + SCRATCH_WINDOW_SIZE).contains(&base);
+                if self.idxen || add_tid || swizzle || scratch {
+                    return None;
+                }
+                let scalar = u64::from(self.scalar.and_then(|src| src.uniform(w)).unwrap_or(0));
+                let mut out = [0; 64];
+                let mut inside = true;
+                for (lane, slot) in out.iter_mut().enumerate() {
+                    let vector = if self.offen { vector[lane] } else { 0 };
+                    let offset = u64::from(vector.wrapping_add(self.offset as u32)) + scalar;
+                    inside &= offset + u64::from(size) <= records.into() || mask >> lane & 1 == 0;
+                    *slot = base + offset;
+                }
+                inside.then_some(out)
+            }
+        }
     }
 
     /// The buffer rules: base, stride, swizzle and range check of the descriptor.
@@ -241,30 +318,9 @@ fn address(b: &Build<'_>, form: Form, at: usize, scalar_at: usize) -> Result<Add
     Ok(out)
 }
 
-/// The distinct 64-byte pieces that the lanes of a global access touch.
-fn count_transactions(env: &mut Env<'_>, places: &[Place; 64], mask: u64, size: u32, store: bool) {
-    let mut pieces = [u64::MAX; 128];
-    let mut count = 0;
-    let mut bytes = 0;
-    for (lane, place) in places.iter().enumerate() {
-        let Some((Space::Global, address, _)) = place else {
-            continue;
-        };
-        if mask >> lane & 1 == 0 {
-            continue;
-        }
-        bytes += u64::from(size);
-        for piece in address / 64..=address.saturating_add(u64::from(size) - 1) / 64 {
-            if count > 0 && pieces[count - 1] == piece || pieces[..count].contains(&piece) {
-                continue;
-            }
-            if count < pieces.len() {
-                pieces[count] = piece;
-                count += 1;
-            }
-        }
-    }
-    env.counters.global_transactions += count as u64;
+fn count_transactions(env: &mut Env<'_>, addresses: &Lanes64, mask: u64, size: u32, store: bool) {
+    env.counters.global_transactions += pieces(addresses, mask, size);
+    let bytes = u64::from(mask.count_ones()) * u64::from(size);
     if store {
         env.counters.global_store_bytes += bytes;
     } else {
@@ -272,7 +328,35 @@ fn count_transactions(env: &mut Env<'_>, places: &[Place; 64], mask: u64, size: 
     }
 }
 
+/// The same of lanes of which some may lie elsewhere than in global memory.
+fn count_places(env: &mut Env<'_>, places: &[Place; 64], size: u32, store: bool) {
+    let (mut addresses, mut mask) = ([0; 64], 0);
+    for (lane, place) in places.iter().enumerate() {
+        if let Some((Space::Global, address, _)) = place {
+            addresses[lane] = *address;
+            mask |= 1 << lane;
+        }
+    }
+    count_transactions(env, &addresses, mask, size, store);
+    if let Some(trace) = &mut env.trace {
+        record(trace, places, &addresses, mask, size);
+    }
+}
+
+/// Leaves an access in the trace.
+#[cold]
+fn record(trace: &mut Recorder, places: &[Place; 64], addresses: &Lanes64, mask: u64, size: u32) {
+    let mut scratch = places.iter().flatten().filter(|place| place.0 == Space::Scratch);
+    if let Some((_, offset, _)) = scratch.next() {
+        trace.scratch(*offset, 1 + scratch.count() as u32, size);
+        return;
+    }
+    let on = std::array::from_fn(|lane| (mask >> lane & 1 == 1).then_some(addresses[lane]));
+    trace.vector(&on, &piece_list(addresses, mask, size), size);
+}
+
 fn places(address: &Address, w: &Wave, mask: u64, size: u32) -> Result<[Place; 64], Box<Trap>> {
+    address.check(w, mask)?;
     let mut places = [None; 64];
     for (lane, place) in places.iter_mut().enumerate().take(w.lanes) {
         if mask >> lane & 1 == 1 {
@@ -295,44 +379,85 @@ fn load(b: &Build<'_>, form: Form, data: Data) -> Result<Exec, String> {
     } else {
         data.words as u32 * 4
     };
+    let instruction = b.address;
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
-        let places = places(&address, w, mask, size)?;
-        count_transactions(env, &places, mask, size, false);
-        for lane in 0..w.lanes {
-            if mask >> lane & 1 == 0 {
-                continue;
-            }
-            let mut words = [0u32; 4];
-            match places[lane] {
-                None => {}
-                Some((Space::Global, at, allowed)) => {
-                    let count = data.words.min(allowed.div_ceil(4) as usize);
-                    env.global_read(w, lane, at, data.small, &mut words[..count])?;
+        if let Some(addresses) = address.global(w, mask, size)
+            && let Some(span) = env.span(w, &addresses, mask, size)
+            && (!env.options.uninitialized || span.written(mask))
+        {
+            count_transactions(env, &addresses, mask, size, false);
+            if data.small == 0 {
+                span.load(w, target, mask);
+            } else {
+                for lane in lanes_of(mask) {
+                    put(
+                        w,
+                        target,
+                        lane,
+                        data,
+                        &mut [span.load_small(lane), 0, 0, 0],
+                        &mut [0; 4],
+                    );
                 }
-                Some((Space::Lds, at, _)) => env.lds_read(w, lane, at as u32, data.small, &mut words[..data.words])?,
-                Some((Space::Scratch, at, _)) => w.scratch_read(lane, at, data.small, &mut words[..data.words])?,
             }
-            put(w, target, lane, data, &mut words);
+            return Ok(Flow::Next);
+        }
+        let places = places(&address, w, mask, size)?;
+        count_places(env, &places, size, false);
+        for lane in lanes_of(mask) {
+            let (mut words, mut bits) = ([0u32; 4], [0u32; 4]);
+            let (mut any, mut origin) = (false, None);
+            if let Some((space, at, allowed)) = places[lane] {
+                let out = &mut words[..data.words];
+                any = match space {
+                    Space::Global => {
+                        let count = data.words.min(allowed.div_ceil(4) as usize);
+                        env.global_read(w, lane, at, data.small, &mut out[..count], &mut bits)?
+                    }
+                    Space::Lds => env.lds_read(w, lane, at as u32, data.small, out, &mut bits)?,
+                    Space::Scratch => w.scratch_read(lane, at, data.small, out, &mut bits[..data.words])?,
+                };
+                origin = Some((space, at));
+            }
+            put(w, target, lane, data, &mut words, &mut bits);
+            if any || w.undefined.is_some() {
+                let (space, address) = origin.unwrap_or((Space::Global, 0));
+                let origin = Origin {
+                    space,
+                    address,
+                    size,
+                    at: instruction,
+                };
+                w.loaded(target, lane, &bits[..data.words], origin);
+            }
         }
         Ok(Flow::Next)
     }))
 }
 
-/// Puts loaded words into a lane's registers.
-fn put(w: &mut Wave, target: u16, lane: usize, data: Data, words: &mut [u32; 4]) {
+/// Puts loaded words into a lane's registers; `bits`, those of them that are undefined, become those of the registers.
+fn put(w: &mut Wave, target: u16, lane: usize, data: Data, words: &mut [u32; 4], bits: &mut [u32; 4]) {
     if data.small != 0 {
-        let value = match (data.small, data.signed) {
+        words[0] = match (data.small, data.signed) {
             (1, true) => words[0] as u8 as i8 as i32 as u32,
             (2, true) => words[0] as u16 as i16 as i32 as u32,
             _ => words[0],
         };
-        let old = if data.clears { 0 } else { w.v[target as usize][lane] };
-        words[0] = match data.half {
+        if data.signed && bits[0] != 0 {
+            bits[0] = u32::MAX;
+        }
+        let (old, marked) = if data.clears {
+            (0, 0)
+        } else {
+            (w.v[target as usize][lane], w.undefined_bits(target, lane))
+        };
+        let merge = |value: u32, old: u32| match data.half {
             None => value,
             Some(false) => old & 0xffff_0000 | value & 0xffff,
             Some(true) => old & 0xffff | value << 16,
         };
+        (words[0], bits[0]) = (merge(words[0], old), merge(bits[0], marked));
     }
     for (index, word) in words.iter().enumerate().take(data.words) {
         w.v[target as usize + index][lane] = *word;
@@ -353,27 +478,49 @@ fn store(b: &Build<'_>, form: Form, data: Data) -> Result<Exec, String> {
     } else {
         data.words as u32 * 4
     };
+    // The bits of a register that are stored.
+    let care = match data.small {
+        1 => 0xff << shift,
+        2 => 0xffff << shift,
+        _ => u32::MAX,
+    };
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
+        if let Some(addresses) = address.global(w, mask, size)
+            && let Some(span) = env.span(w, &addresses, mask, size)
+        {
+            count_transactions(env, &addresses, mask, size, true);
+            span.store(w, source, shift, mask);
+            return Ok(Flow::Next);
+        }
         let places = places(&address, w, mask, size)?;
-        count_transactions(env, &places, mask, size, true);
-        for lane in 0..w.lanes {
-            if mask >> lane & 1 == 0 {
+        count_places(env, &places, size, true);
+        for lane in lanes_of(mask) {
+            let Some((space, at, allowed)) = places[lane] else {
                 continue;
-            }
+            };
             let mut words = [0u32; 4];
-            for (index, word) in words.iter_mut().enumerate().take(data.words) {
-                *word = w.v[source as usize + index][lane] >> shift;
+            let mut bits = [0u32; 4];
+            for index in 0..data.words {
+                words[index] = w.v[source as usize + index][lane] >> shift;
+                bits[index] = w.undefined_bits(source + index as u16, lane) >> shift;
             }
             let words = &words[..data.words];
-            match places[lane] {
-                None => {}
-                Some((Space::Global, at, allowed)) => {
+            match space {
+                Space::Global => {
                     let count = data.words.min(allowed.div_ceil(4) as usize);
+                    w.check_vectors(source, count as u16, care, 1 << lane, Use::Value)?;
                     env.global_write(w, lane, at, data.small, &words[..count])?;
                 }
-                Some((Space::Lds, at, _)) => env.lds_write(w, lane, at as u32, data.small, words)?,
-                Some((Space::Scratch, at, _)) => w.scratch_write(lane, at, data.small, words)?,
+                Space::Lds => {
+                    env.lds_write(w, lane, at as u32, data.small, words)?;
+                    env.lds_undefined(at as u32, size, &bits);
+                }
+                Space::Scratch => {
+                    w.scratch_write(lane, at, data.small, words)?;
+                    let origin = (source..source + data.words as u16).find_map(|register| w.origin(register));
+                    w.scratch_stored(lane, at, size, &bits, origin);
+                }
             }
         }
         Ok(Flow::Next)
@@ -391,26 +538,27 @@ fn load_lds(b: &Build<'_>, form: Form, data: Data, at: usize) -> Result<Exec, St
     let offset = b.text.number("offset") as u32;
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
+        w.check_scalars(M0, 1, Use::Address)?;
         let places = places(&address, w, mask, size)?;
-        count_transactions(env, &places, mask, size, false);
+        count_places(env, &places, size, false);
         let base = (w.s[M0 as usize] & 0x3_ffff).wrapping_add(offset);
-        for lane in 0..w.lanes {
-            if mask >> lane & 1 == 0 {
-                continue;
-            }
-            let mut words = [0u32; 4];
+        // Narrow elements take a whole word each.
+        let step = size.max(4);
+        let targets: Lanes = std::array::from_fn(|lane| base.wrapping_add(lane as u32 * step));
+        for lane in lanes_of(mask) {
+            let (mut words, mut bits) = ([0u32; 4], [0u32; 4]);
             match places[lane] {
                 None => {}
                 Some((Space::Global, at, allowed)) => {
                     let count = data.words.min(allowed.div_ceil(4) as usize);
-                    env.global_read(w, lane, at, data.small, &mut words[..count])?;
+                    env.global_read(w, lane, at, data.small, &mut words[..count], &mut bits)?;
                 }
                 Some(_) => return Err(Trap::not_modelled("a load to LDS from scratch or LDS")),
             }
-            // Narrow elements take a whole word each.
-            let step = size.max(4);
-            env.lds_write(w, lane, base.wrapping_add(lane as u32 * step), 0, &words[..data.words])?;
+            env.lds_write(w, lane, targets[lane], 0, &words[..data.words])?;
+            env.lds_undefined(targets[lane], step, &bits);
         }
+        env.note_load(w, &targets, mask, step);
         Ok(Flow::Next)
     }))
 }
@@ -430,7 +578,9 @@ fn read_modify_write(b: &Build<'_>, form: Form, op: Rmw, bits: u32) -> Result<Ex
     Ok(Box::new(move |w, env| {
         let mask = w.exec();
         let places = places(&address, w, mask, bits / 8)?;
-        count_transactions(env, &places, mask, bits / 8, true);
+        count_places(env, &places, bits / 8, true);
+        let registers = if op == Rmw::CmpSwap { 2 * words } else { words };
+        w.check_vectors(source, registers as u16, u32::MAX, mask, Use::Value)?;
         for lane in 0..w.lanes {
             if mask >> lane & 1 == 0 {
                 continue;
@@ -461,6 +611,7 @@ fn read_modify_write(b: &Build<'_>, form: Form, op: Rmw, bits: u32) -> Result<Ex
                 if words == 2 {
                     w.v[target as usize + 1][lane] = (old >> 32) as u32;
                 }
+                w.defined(target, words as u16, lane);
             }
         }
         Ok(Flow::Next)

@@ -1,14 +1,17 @@
 //! The state of one wave, of its workgroup, and what an instruction's execution may report.
 
 use super::ledger::Ledger;
+use super::order::{LdsStore, Order};
 use super::scoreboard::Scoreboard;
 use super::simd::Lanes;
+use super::undefined::Undefined;
 use crate::arch::Arch;
 use crate::counters::Counters;
 use crate::decode::text::{EXEC, NULL, SGPRS, VCC};
 use crate::error::FaultKind;
 use crate::gpu::LaunchOptions;
 use crate::memory::{Memory, View};
+use crate::timing::trace::Recorder;
 
 /// What follows an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +125,10 @@ pub(crate) struct Wave {
     pub index: u32,
     pub state: State,
     pub board: Scoreboard,
+    /// LDS stores since the last barrier, as far as no wait has covered them.
+    pub stores: Vec<LdsStore>,
+    /// Register bits that come from memory that nothing wrote; None where there are none.
+    pub undefined: Option<Box<Undefined>>,
     /// Scratch, a dword of each lane beside that of the next.
     pub scratch: Vec<u32>,
     /// Bytes of scratch of a lane.
@@ -203,6 +210,10 @@ pub(crate) struct Touch {
     pub writer: u16,
     /// 1 + a wave that read, 0 for none, u16::MAX for several.
     pub reader: u16,
+    /// 1 + a wave that changed it by an atomic, 0 for none, u16::MAX for several.
+    pub atomic: u16,
+    /// The same of atomics that compare.
+    pub compared: u16,
 }
 
 /// What the waves of a workgroup share.
@@ -215,8 +226,14 @@ pub(crate) struct Env<'a> {
     pub lds: Vec<u8>,
     /// Whether the kernel's author wrote its instructions.
     pub hand_written: bool,
-    /// One flag a byte of LDS: whether it was written. Empty where not checked.
-    pub lds_written: Vec<bool>,
+    /// One byte for each of LDS: 1 where it was written. Empty where not checked.
+    pub lds_written: Vec<u8>,
+    /// What is on its way into LDS.
+    pub order: Order,
+    /// Whether several waves share the LDS and waits are checked.
+    pub watches_order: bool,
+    /// Whether nothing is asked for that looks at each lane's access by itself.
+    pub whole_waves: bool,
     /// Empty where races are not asked for.
     pub lds_touch: Vec<Touch>,
     pub global_touch: std::collections::HashMap<u64, Touch>,
@@ -229,4 +246,6 @@ pub(crate) struct Env<'a> {
     pub clock: u64,
     /// Device address of the image's first byte.
     pub image_base: u64,
+    /// Where a sampled workgroup leaves what the timing model replays.
+    pub trace: Option<Recorder>,
 }

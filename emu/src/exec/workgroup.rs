@@ -2,16 +2,19 @@
 
 use super::access::SCRATCH_WINDOW;
 use super::ledger::Ledger;
+use super::order::Order;
 use super::scoreboard::{Counter, Scoreboard};
-use super::wave::{Env, Flow, Mode, State, Touch, Trap, Wave};
-use crate::arch::Arch;
+use super::undefined;
+use super::wave::{Env, Flow, Mode, State, Step, Touch, Trap, Wave};
+use crate::arch::{Arch, Generation};
 use crate::counters::{Class, Counters};
-use crate::decode::Code;
 use crate::decode::text::{EXEC, FLAT_SCRATCH, SGPRS, TTMP};
+use crate::decode::{Code, Inst};
 use crate::error::{Fault, FaultKind};
 use crate::gpu::{LaunchOptions, Sizes};
 use crate::loader::KernelInfo;
 use crate::memory::{Memory, View};
+use crate::timing::trace::Recorder;
 
 /// What all workgroups of a launch share.
 pub(crate) struct Launch<'a> {
@@ -38,6 +41,25 @@ const SLICE: u64 = 50_000;
 
 /// Runs the workgroup at `position`.
 pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, Box<Fault>> {
+    execute::<false>(launch, position, None).map(|(counters, _)| counters)
+}
+
+/// Runs a workgroup and returns what it left in the trace; its waves are left where the recorder's limit says.
+pub(crate) fn run_traced(
+    launch: &Launch<'_>,
+    position: [u32; 3],
+    recorder: Recorder,
+) -> Result<(Counters, Recorder), Box<Fault>> {
+    let (arch, group) = (launch.arch, recorder.group);
+    let (counters, trace) = execute::<true>(launch, position, Some(recorder))?;
+    Ok((counters, trace.unwrap_or_else(|| Recorder::new(arch, group, 0))))
+}
+
+fn execute<const TRACED: bool>(
+    launch: &Launch<'_>,
+    position: [u32; 3],
+    trace: Option<Recorder>,
+) -> Result<(Counters, Option<Recorder>), Box<Fault>> {
     let mut counters = Counters {
         workgroups: 1,
         ..Counters::default()
@@ -55,10 +77,13 @@ pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, B
         hand_written: launch.info.hand_written,
         lds: vec![0; lds],
         lds_written: if options.uninitialized {
-            vec![false; lds]
+            vec![0; lds]
         } else {
             Vec::new()
         },
+        order: Order::default(),
+        watches_order: false,
+        whole_waves: !options.races && !options.alignment && launch.ledger.is_none() && trace.is_none(),
         lds_touch: if options.races {
             vec![Touch::default(); lds]
         } else {
@@ -70,9 +95,11 @@ pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, B
         phase: 0,
         clock: 0,
         image_base: launch.image_base,
+        trace,
     };
     let mut waves = waves(launch, position);
     env.counters.waves = waves.len() as u64;
+    env.watches_order = options.waits && lds > 0 && waves.len() > 1;
     loop {
         let mut ran = false;
         for wave in &mut waves {
@@ -80,8 +107,12 @@ pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, B
                 continue;
             }
             ran = true;
+            if (options.instruction_limit).is_some_and(|limit| env.clock > limit) {
+                let kind = FaultKind::InstructionLimit(options.instruction_limit.unwrap_or(0));
+                return Err(fault(launch, position, wave, wave.pc, *Trap::new(kind)));
+            }
             let first = wave.executed;
-            if let Err((pc, trap)) = step_until_blocked(launch.code, wave, &mut env) {
+            if let Err((pc, trap)) = step_until_blocked::<TRACED>(launch.code, wave, &mut env) {
                 return Err(fault(launch, position, wave, pc, *trap));
             }
             env.clock += wave.executed - first;
@@ -101,7 +132,8 @@ pub(crate) fn run(launch: &Launch<'_>, position: [u32; 3]) -> Result<Counters, B
             env.counters.barriers += 1;
         }
     }
-    Ok(counters)
+    let trace = env.trace.take();
+    Ok((counters, trace))
 }
 
 fn fault(launch: &Launch<'_>, workgroup: [u32; 3], wave: &Wave, pc: usize, trap: Trap) -> Box<Fault> {
@@ -118,8 +150,17 @@ fn fault(launch: &Launch<'_>, workgroup: [u32; 3], wave: &Wave, pc: usize, trap:
 }
 
 /// Runs a wave until it ends, waits, yields, or has used its slice.
-fn step_until_blocked(code: &Code, w: &mut Wave, env: &mut Env<'_>) -> Result<(), (usize, Box<Trap>)> {
-    let stop = w.executed + SLICE;
+fn step_until_blocked<const TRACED: bool>(
+    code: &Code,
+    w: &mut Wave,
+    env: &mut Env<'_>,
+) -> Result<(), (usize, Box<Trap>)> {
+    let limit = match &env.trace {
+        Some(trace) if TRACED => trace.limit,
+        _ => u64::MAX,
+    };
+    let slice = SLICE.min(env.options.instruction_limit.unwrap_or(SLICE).max(1));
+    let stop = (w.executed + slice).min(limit);
     while w.executed < stop {
         let pc = w.pc;
         let Some(inst) = code.insts.get(pc) else {
@@ -136,8 +177,22 @@ fn step_until_blocked(code: &Code, w: &mut Wave, env: &mut Env<'_>) -> Result<()
         if matches!(inst.class, Class::Valu | Class::Vmem | Class::Lds | Class::Matrix) {
             env.counters.lane_instructions += u64::from(w.exec().count_ones());
         }
-        let flow = (inst.exec)(w, env).map_err(|trap| (pc, trap))?;
-        for counter in &inst.issues {
+        let light = TRACED && {
+            let lanes = w.exec().count_ones();
+            env.trace.as_mut().is_some_and(|trace| trace.step(w.index, pc, lanes))
+        };
+        let concerned = (w.undefined.as_ref()).is_some_and(|marks| w.gpr_index.is_some() || marks.concerns(inst));
+        // A trace needs where matrix instructions are, not what they make; of iterations that it leaves out only what leads on.
+        let left_out = light && matches!(inst.class, Class::Vmem | Class::Lds | Class::Smem);
+        let flow = if TRACED && (inst.class == Class::Matrix || left_out) {
+            Ok(Flow::Next)
+        } else if concerned {
+            with_undefined(inst, w, env)
+        } else {
+            (inst.exec)(w, env)
+        }
+        .map_err(|trap| (pc, trap))?;
+        for counter in inst.issues.iter().filter(|_| !left_out) {
             w.board.issue(*counter, &inst.loads, inst.unordered);
         }
         match flow {
@@ -159,14 +214,25 @@ fn step_until_blocked(code: &Code, w: &mut Wave, env: &mut Env<'_>) -> Result<()
             }
         }
     }
-    if env.options.instruction_limit.is_some_and(|limit| w.executed > limit) {
-        let limit = env.options.instruction_limit.unwrap_or(0);
-        return Err((w.pc, Trap::new(FaultKind::InstructionLimit(limit))));
+    if TRACED && w.executed >= limit {
+        w.state = State::Done;
     }
     Ok(())
 }
 
-fn check_waits(inst: &crate::decode::Inst, w: &Wave) -> Result<(), Box<Trap>> {
+/// Runs an instruction that meets undefined bits; those of memory know of them themselves.
+#[cold]
+fn with_undefined(inst: &Inst, w: &mut Wave, env: &mut Env<'_>) -> Step {
+    if inst.registers_only {
+        return undefined::step(inst, w, env);
+    }
+    if inst.class == Class::Control {
+        undefined::check_control(inst, w)?;
+    }
+    (inst.exec)(w, env)
+}
+
+fn check_waits(inst: &Inst, w: &Wave) -> Result<(), Box<Trap>> {
     let own: Option<Counter> = inst.issues.first().copied();
     let conflict = w
         .board
@@ -191,7 +257,8 @@ fn waves(launch: &Launch<'_>, position: [u32; 3]) -> Vec<Wave> {
         denorm32: descriptor.denorm_mode & 3,
         denorm16_64: descriptor.denorm_mode >> 2,
         dx10_clamp: descriptor.dx10_clamp,
-        ieee: descriptor.ieee_mode,
+        // RDNA 4 has no IEEE mode; the descriptor's bit means something else there.
+        ieee: descriptor.ieee_mode && !launch.arch.at_least(Generation::Gfx12),
         fp16_overflow: descriptor.fp16_overflow,
     };
     // A kernel that has its arguments preloaded starts behind the code that would load them.
@@ -216,6 +283,8 @@ fn waves(launch: &Launch<'_>, position: [u32; 3]) -> Vec<Wave> {
                 index,
                 state: State::Ready,
                 board: Scoreboard::default(),
+                stores: Vec::new(),
+                undefined: None,
                 scratch: vec![0; scratch_words],
                 scratch_size: launch.scratch_size,
                 executed: 0,

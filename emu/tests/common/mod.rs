@@ -4,7 +4,11 @@
 //! (made by the script under `scripts/`); an installed ROCm is used without one.
 #![allow(dead_code, reason = "each test binary uses its part of the helpers")]
 
-use graphc_emu::{Arch, CodeObject, Counters, Gpu, Kernel, LaunchError, LaunchOptions, Listing, Module};
+use graphc_emu::timing::Report;
+use graphc_emu::{
+    Arch, CodeObject, Counters, Fault, Gpu, Kernel, LaunchError, LaunchOptions, Line, Listing, Module, TimingOptions,
+};
+use object::{Object, ObjectSection};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
@@ -106,6 +110,72 @@ pub fn compile(source: &str, arch: &str, options: &[&str]) -> Result<Compiled, N
     })
 }
 
+/// The fault that a launch has to end in.
+pub fn fault(result: Result<Counters, LaunchError>) -> Fault {
+    match result {
+        Err(LaunchError::Fault(fault)) => *fault,
+        other => panic!("a fault was expected, not {other:?}"),
+    }
+}
+
+/// Overwrites instructions of `kernel` that start with `what` by `s_nop 0`, in the code object and its listing.
+pub fn drop_instructions(compiled: &Compiled, kernel: &str, what: &str) -> (Compiled, usize) {
+    replace_instructions(compiled, kernel, |_, line| line.text.starts_with(what))
+}
+
+/// The same for the instructions that `which` chooses, given the whole listing and the line.
+pub fn replace_instructions(
+    compiled: &Compiled,
+    kernel: &str,
+    which: impl Fn(&Listing, &Line) -> bool,
+) -> (Compiled, usize) {
+    rewrite_instructions(compiled, kernel, |listing, line| {
+        which(listing, line).then(|| (0xbf80_0000, "s_nop 0".to_owned()))
+    })
+}
+
+/// Overwrites instructions of four bytes by what `new` gives for them: the word and its text.
+pub fn rewrite_instructions(
+    compiled: &Compiled,
+    kernel: &str,
+    new: impl Fn(&Listing, &Line) -> Option<(u32, String)>,
+) -> (Compiled, usize) {
+    let mut patched = compiled.clone();
+    let (text_address, text_offset, range) = {
+        let file = object::File::parse(&*compiled.code).expect("an ELF file");
+        let text = file.section_by_name(".text").expect("code");
+        let offset = text.file_range().expect("code in the file").0;
+        let object = CodeObject::load(&compiled.code).expect("it loads");
+        let symbol = &object.symbols()[kernel];
+        (text.address(), offset, symbol.address..symbol.address + symbol.size)
+    };
+    let mut count = 0;
+    for line in compiled.listing.lines() {
+        if !range.contains(&line.address) || line.size != 4 {
+            continue;
+        }
+        if let Some((word, text)) = new(&compiled.listing, line) {
+            let at = (line.address - text_address + text_offset) as usize;
+            patched.code[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            assert!(patched.listing.patch(line.address, &text));
+            count += 1;
+        }
+    }
+    (patched, count)
+}
+
+/// A source's code object; None (and a printed line) where there is no ROCm.
+pub fn compiled(source: &str, arch: &str) -> Option<Compiled> {
+    match compile(source, arch, &["-O3"]) {
+        Ok(compiled) => Some(compiled),
+        Err(NoCode::Skipped(reason)) => {
+            println!("skipped: {reason}");
+            None
+        }
+        Err(error) => panic!("{arch}: {error:?}"),
+    }
+}
+
 /// One argument of a launch.
 #[derive(Clone, Copy, Debug)]
 pub enum Arg {
@@ -158,7 +228,7 @@ impl Device {
     }
 
     pub fn load(compiled: &Compiled, arch: &str) -> Device {
-        let gpu = Gpu::new(Arch::by_name(arch).expect("a known arch"), 1 << 30);
+        let gpu = Gpu::new(Arch::by_name(arch).expect("a known arch"), 16 << 30);
         let object = CodeObject::load_for(&compiled.code, gpu.arch()).expect("the code object loads");
         let module = gpu
             .load(object, Arc::new(compiled.listing.clone()))
@@ -216,21 +286,37 @@ impl Device {
         lds: u32,
     ) -> Result<Counters, LaunchError> {
         let kernel = self.kernel(name);
-        let layout: Vec<_> = kernel.info().args.iter().filter(|arg| !arg.hidden()).collect();
-        assert_eq!(layout.len(), args.len(), "{name} takes {layout:?}");
-        let mut bytes = vec![0u8; kernel.info().explicit_size() as usize];
-        for (slot, arg) in layout.iter().zip(args) {
-            let value = arg.bytes();
-            assert_eq!(value.len(), slot.size as usize, "{name}: {slot:?}");
-            bytes[slot.offset as usize..][..value.len()].copy_from_slice(&value);
-        }
+        let bytes = argument_bytes(&kernel, args);
         self.gpu.launch(&kernel, grid, block, &bytes, lds, &self.options)
+    }
+
+    /// The predicted time of a launch.
+    pub fn time(&self, name: &str, grid: u32, block: u32, lds: u32, args: &[Arg], timing: &TimingOptions) -> Report {
+        let kernel = self.kernel(name);
+        let bytes = argument_bytes(&kernel, args);
+        self.gpu
+            .time(&kernel, [grid * block, 1, 1], [block, 1, 1], &bytes, lds, timing)
+            .unwrap_or_else(|error| panic!("{}: {name}: {error}", self.arch()))
     }
 
     pub fn run(&self, name: &str, grid: u32, block: u32, args: &[Arg]) -> Counters {
         self.try_run(name, grid, block, args)
             .unwrap_or_else(|error| panic!("{}: {name}: {error}", self.arch()))
     }
+}
+
+/// The argument block of a launch.
+fn argument_bytes(kernel: &Kernel, args: &[Arg]) -> Vec<u8> {
+    let name = &kernel.info().name;
+    let layout: Vec<_> = kernel.info().args.iter().filter(|arg| !arg.hidden()).collect();
+    assert_eq!(layout.len(), args.len(), "{name} takes {layout:?}");
+    let mut bytes = vec![0u8; kernel.info().explicit_size() as usize];
+    for (slot, arg) in layout.iter().zip(args) {
+        let value = arg.bytes();
+        assert_eq!(value.len(), slot.size as usize, "{name}: {slot:?}");
+        bytes[slot.offset as usize..][..value.len()].copy_from_slice(&value);
+    }
+    bytes
 }
 
 /// A small generator of random numbers, the same on each run.

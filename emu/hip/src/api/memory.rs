@@ -306,7 +306,8 @@ pub struct hipPointerAttribute_t {
     pub allocation_flags: c_uint,
 }
 
-struct Facts {
+/// What an address of the program's points to.
+struct Pointee {
     kind: u32,
     device: usize,
     base: u64,
@@ -314,7 +315,7 @@ struct Facts {
     flags: u32,
 }
 
-fn facts(runtime: &Runtime, address: u64) -> Result<Facts, hipError_t> {
+fn facts(runtime: &Runtime, address: u64) -> Result<Pointee, hipError_t> {
     match runtime.owner(address) {
         Owner::Device(device) => {
             let (base, size) = runtime.devices[device]
@@ -322,7 +323,7 @@ fn facts(runtime: &Runtime, address: u64) -> Result<Facts, hipError_t> {
                 .memory()
                 .allocation(address)
                 .ok_or(INVALID)?;
-            Ok(Facts {
+            Ok(Pointee {
                 kind: DEVICE,
                 device,
                 base,
@@ -332,7 +333,7 @@ fn facts(runtime: &Runtime, address: u64) -> Result<Facts, hipError_t> {
         }
         Owner::Pinned => {
             let (base, pinned) = runtime.pinned.range(..=address).next_back().ok_or(INVALID)?;
-            Ok(Facts {
+            Ok(Pointee {
                 kind: if pinned.managed { MANAGED } else { HOST },
                 device: pinned.device,
                 base: *base,

@@ -1,0 +1,530 @@
+//! From one launch to its report: which workgroups are sampled, how long one unit takes for its share, and what that means.
+
+use super::TimingOptions;
+use super::facts::{self, InstructionFacts, Unit};
+use super::machine::Machine;
+use super::memory::{self, Placement, Rates, Share};
+use super::replay::{Input, Outcome, replay};
+use super::report::{CLASS_NAMES, Hot, Part, Report, Stall};
+use super::trace::{PIECE, Recorder};
+use crate::counters::CLASSES;
+use crate::error::{Fault, LaunchError};
+use crate::exec::workgroup::{Launch, run_traced};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// Workgroups that a survey visits, and wave instructions of all of them.
+const SURVEY_GROUPS: u64 = 320;
+const SURVEY_INSTRUCTIONS: u64 = 3_000_000;
+
+/// Rounds of workgroups that a unit replays at most.
+const MOST_ROUNDS: u64 = 24;
+
+/// Rounds after which half of the workgroups that began together have drifted apart (assumed).
+const DRIFT_ROUNDS: f64 = 50.0;
+
+/// Predicts the time of a launch of `total` workgroups. Only sampled workgroups run, and without their matrix arithmetic: what
+/// they write to memory is not the kernel's result.
+pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> Result<Report, LaunchError> {
+    let arch = launch.arch;
+    let machine = Machine::of(arch).ok_or_else(|| LaunchError::NotTimed {
+        arch: arch.name,
+        known: Machine::names(),
+    })?;
+    let lanes = if launch.info.descriptor.wave32 { 32 } else { 64 };
+    let facts: Arc<[InstructionFacts]> = facts::of(launch.code, arch, lanes).into();
+    let shape = Shape::of(launch, machine, total, lanes as u64);
+    let survey = trace_all(launch, &shape.survey(), shape.survey_limit(), None)?;
+    let shares = shares(&facts, &survey, machine);
+    let first = shape.chosen(shape.mine, 1);
+    // A quarter of the budget for the loops of the waves that run at one time.
+    let enough = options.budget / (4 * shape.waves * shape.resident).max(1);
+    let enough = enough.clamp(10_000, 30_000) as usize;
+    let sampled = options.sample_loops.then_some((&facts, enough));
+    let one = trace_all(launch, &first, options.budget.max(1), sampled)?;
+    let each = one.first().map_or(1, Recorder::executed).max(1);
+    let plan = shape.plan(options.budget / each);
+    let groups = shape.chosen(shape.mine, plan.traces);
+    let mut traces = trace_all(launch, &groups, options.budget.max(1), sampled)?;
+    if !traces.iter().all(Recorder::even) {
+        traces = trace_all(launch, &groups, options.budget.max(1), None)?;
+    }
+    let placements = memory::place(machine, touched(launch, &facts, survey.iter().chain(&traces)));
+    let work = Work {
+        launch,
+        machine,
+        facts: &facts,
+        traces: &traces,
+        shares: &shares,
+        placements: &placements,
+        shape: &shape,
+        plan: &plan,
+        options,
+    };
+    Ok(work.report())
+}
+
+/// The launch against the machine.
+struct Shape {
+    total: u64,
+    /// Units (or pairs) that workgroups go to.
+    units: u64,
+    dies: u64,
+    /// Waves of a workgroup.
+    waves: u64,
+    resident: u64,
+    /// Workgroups of the busiest unit.
+    mine: u64,
+    dispatch: f64,
+}
+
+impl Shape {
+    fn of(launch: &Launch<'_>, machine: &Machine, total: u64, lanes: u64) -> Shape {
+        let items: u64 = launch.sizes.block.iter().map(|extent| u64::from(*extent)).product();
+        let waves = items.div_ceil(lanes).max(1);
+        let arch = launch.arch;
+        let by_vgprs = u64::from(arch.waves_by_vgprs(launch.info.vgprs.max(1), lanes as u32));
+        let by_waves = by_vgprs * 4 / waves;
+        let lds = u64::from(launch.lds_bytes).next_multiple_of(512);
+        let by_lds = u64::from(machine.lds_bytes).checked_div(lds).unwrap_or(u64::MAX);
+        // A compute unit has barriers for 16 workgroups of several waves; a pair for 32.
+        let by_barriers = if waves > 1 {
+            16 * u64::from(machine.units_per_group)
+        } else {
+            u64::MAX
+        };
+        let resident = by_waves.min(by_lds).min(by_barriers).max(1);
+        let units = u64::from(machine.groups());
+        let mine = total.div_ceil(units).max(1);
+        let engines = u64::from(machine.shader_engines);
+        let at_once = (units as f64 / engines as f64)
+            .min(total.div_ceil(engines) as f64)
+            .max(1.0);
+        Shape {
+            total,
+            units,
+            dies: u64::from(machine.dies),
+            waves,
+            resident: resident.min(mine),
+            mine,
+            dispatch: at_once * waves as f64 * machine.dispatch,
+        }
+    }
+
+    /// Workgroups that run at the same time, of all dies.
+    fn survey(&self) -> Vec<u64> {
+        (0..self.total.min(self.units * self.resident).min(SURVEY_GROUPS)).collect()
+    }
+
+    fn survey_limit(&self) -> u64 {
+        let waves = self.survey().len() as u64 * self.waves;
+        (SURVEY_INSTRUCTIONS / waves.max(1)).clamp(300, 6000)
+    }
+
+    /// `count` workgroups of the `mine` that one unit gets, evenly spread. Workgroups go to units in turn, and this unit lies in the
+    /// middle of those that have the most.
+    fn chosen(&self, mine: u64, count: u64) -> Vec<u64> {
+        let most = self.total - (mine - 1) * self.units;
+        let offset = most.min(self.units) / 2;
+        let count = count.clamp(1, mine);
+        (0..count)
+            .map(|index| (index * mine / count * self.units + offset).min(self.total - 1))
+            .collect()
+    }
+
+    /// How many workgroups are replayed, given how many the budget allows to trace: all, or the first rounds and the last one, and
+    /// as many rounds more, which tell what one round in the middle takes.
+    fn plan(&self, affordable: u64) -> Plan {
+        let (mine, resident) = (self.mine, self.resident);
+        // Few rounds tell enough where each is long.
+        let rounds = (affordable / (4 * resident)).clamp(2, MOST_ROUNDS);
+        if mine <= (rounds + 1) * resident {
+            return Plan {
+                traces: mine.min(affordable.max(1)),
+                short: mine,
+                long: None,
+            };
+        }
+        // The last round holds as many workgroups as in the whole launch.
+        let short = rounds / 2 * resident + mine % resident;
+        let more = rounds - rounds / 2;
+        let long = short + more * resident;
+        Plan {
+            traces: long.min(affordable.max(1)),
+            short,
+            long: Some((((mine - short) / resident) as f64 / more as f64, long)),
+        }
+    }
+}
+
+/// What is replayed.
+struct Plan {
+    /// Workgroups with a trace of their own.
+    traces: u64,
+    /// Workgroups of the replay whose time is taken whole.
+    short: u64,
+    /// How often the rounds more are added, and the workgroups of the replay with them.
+    long: Option<(f64, u64)>,
+}
+
+/// Traces workgroups, in order; of long loops only as many iterations as have so many instructions, where `sampling` says so.
+fn trace_all(
+    launch: &Launch<'_>,
+    groups: &[u64],
+    limit: u64,
+    sampling: Option<(&Arc<[InstructionFacts]>, usize)>,
+) -> Result<Vec<Recorder>, Box<Fault>> {
+    let position = |index: u64| {
+        let [x, y, _] = launch.grid.map(u64::from);
+        [(index % x) as u32, (index / x % y) as u32, (index / (x * y)) as u32]
+    };
+    groups
+        .par_iter()
+        .map(|group| {
+            let mut recorder = Recorder::new(launch.arch, *group, limit);
+            if let Some((facts, enough)) = sampling {
+                recorder = recorder.sampling(Arc::clone(facts), enough);
+            }
+            run_traced(launch, position(*group), recorder).map(|(_, recorder)| recorder)
+        })
+        .collect()
+}
+
+/// By instruction: how many units fetch what it loads together, as the survey saw it.
+///
+/// Of all pieces that the surveyed workgroups touch, those that several of a die touch come once from behind its L2, and those
+/// that several dies touch once from behind all of them (a memory-side cache, or DRAM's open requests).
+fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine) -> Vec<Share> {
+    let dies = u64::from(machine.dies);
+    // Piece, die, instruction: one entry for each workgroup that touches it.
+    let mut touches: Vec<(u64, u32, u32)> = Vec::new();
+    for recorder in survey {
+        let die = (recorder.group % dies) as u32;
+        let mut mine: Vec<(u64, u32, u32)> = Vec::new();
+        for wave in &recorder.waves {
+            for event in &wave.events {
+                if !matches!(facts[event.inst as usize].unit, Unit::Vmem { store: false }) {
+                    continue;
+                }
+                for run in wave.access(event).map_or(&[][..], |(_, runs)| runs) {
+                    mine.extend((run.piece..run.piece + u64::from(run.count)).map(|piece| (piece, die, event.inst)));
+                }
+            }
+        }
+        mine.sort_unstable();
+        mine.dedup_by_key(|touch| (touch.0, touch.1));
+        touches.extend(mine);
+    }
+    touches.sort_unstable();
+    let mut sums = vec![(0u64, 0.0f64, 0.0f64); facts.len()];
+    for same in touches.chunk_by(|a, b| a.0 == b.0) {
+        for on_die in same.chunk_by(|a, b| a.1 == b.1) {
+            for (_, _, inst) in on_die {
+                let sum = &mut sums[*inst as usize];
+                sum.0 += 1;
+                sum.1 += 1.0 / on_die.len() as f64;
+                sum.2 += 1.0 / same.len() as f64;
+            }
+        }
+    }
+    sums.into_iter()
+        .map(|(count, die, all)| match count {
+            0 => Share { die: 1.0, all: 1.0 },
+            _ => Share {
+                die: die / count as f64,
+                all: all / count as f64,
+            },
+        })
+        .collect()
+}
+
+/// The allocations that traces touch, each once: base and size.
+fn touched<'a>(
+    launch: &Launch<'_>,
+    facts: &[InstructionFacts],
+    traces: impl Iterator<Item = &'a Recorder>,
+) -> Vec<(u64, u64)> {
+    let regions = launch.memory.regions();
+    let mut seen = vec![false; regions.len()];
+    for wave in traces.flat_map(|recorder| &recorder.waves) {
+        for event in &wave.events {
+            if !matches!(facts[event.inst as usize].unit, Unit::Vmem { .. } | Unit::Smem) {
+                continue;
+            }
+            for run in wave.access(event).map_or(&[][..], |(_, runs)| runs) {
+                let address = run.piece * PIECE + PIECE - 1;
+                if let Some(at) = regions.partition_point(|(base, _)| *base <= address).checked_sub(1) {
+                    seen[at] = true;
+                }
+            }
+        }
+    }
+    let pairs = regions.into_iter().zip(seen);
+    pairs.filter_map(|(region, seen)| seen.then_some(region)).collect()
+}
+
+/// Everything that replays and the report are made from.
+struct Work<'a> {
+    launch: &'a Launch<'a>,
+    machine: &'static Machine,
+    facts: &'a [InstructionFacts],
+    traces: &'a [Recorder],
+    shares: &'a [Share],
+    placements: &'a [Placement],
+    shape: &'a Shape,
+    plan: &'a Plan,
+    options: &'a TimingOptions,
+}
+
+/// A launch at one clock.
+struct Timed {
+    ghz: f64,
+    cycles: f64,
+    /// Of the replay that says where cycles went.
+    outcome: Outcome,
+    /// The workgroups of that replay.
+    replayed: u64,
+}
+
+impl Work<'_> {
+    fn report(&self) -> Report {
+        let machine = self.machine;
+        let (clock, timed) = match self.options.ghz {
+            Some(ghz) => ("as asked", self.at(ghz)),
+            None => {
+                let boost = self.at(machine.boost_ghz);
+                let dense = boost.outcome.matrix_busy as f64 / (4.0 * boost.outcome.cycles.max(1) as f64);
+                if dense > 0.4 && self.double() {
+                    let clock = "sustained with dense f64 matrix work";
+                    (clock, self.at(machine.double_matrix_ghz))
+                } else if dense > 0.4 {
+                    ("sustained with dense matrix work", self.at(machine.matrix_ghz))
+                } else {
+                    ("boost", boost)
+                }
+            }
+        };
+        self.describe(clock, timed)
+    }
+
+    /// Whether the matrix instructions of the first workgroup are of f64, most of them.
+    fn double(&self) -> bool {
+        let events = self
+            .traces
+            .iter()
+            .take(1)
+            .flat_map(|trace| &trace.waves)
+            .flat_map(|wave| &wave.events);
+        let matrix = events
+            .map(|event| &self.facts[event.inst as usize])
+            .filter(|facts| facts.unit == Unit::Matrix);
+        let (double, all) = matrix.fold((0u64, 0u64), |(double, all), facts| {
+            (double + u64::from(facts.double), all + 1)
+        });
+        2 * double > all
+    }
+
+    fn rates(&self, ghz: f64) -> Rates {
+        let machine = self.machine;
+        // This unit's part of the launch is its part of what the launch moves.
+        let part = self.shape.mine as f64 / self.shape.total as f64;
+        let most = machine.unit_share * f64::from(machine.units_per_group);
+        let of = |rate: f64, part: f64| Machine::bytes_a_cycle(rate, ghz) * part;
+        let rounds = self.shape.mine as f64 / self.shape.resident as f64;
+        let l2_peak = machine.l2_unit_bytes * f64::from(machine.units_per_group);
+        let l2 = |rate: f64| of(rate, part).min(l2_peak);
+        let active = (self.shape.total as f64 / self.shape.units as f64).min(1.0);
+        let mean: f64 = self.shares.iter().map(|share| share.die).sum::<f64>() / self.shares.len().max(1) as f64;
+        let units = self.shape.units as f64 / self.shape.dies as f64 * active;
+        Rates {
+            l2_read: l2(machine.l2_read),
+            l2_write: l2(machine.l2_write),
+            side_read: of(machine.side_read, part.min(most)).max(1e-3),
+            side_write: of(machine.side_write, part.min(most)).max(1e-3),
+            dram_read: of(machine.dram_read, part.min(most)),
+            dram_write: of(machine.dram_write, part.min(most)),
+            drift: rounds / (rounds + DRIFT_ROUNDS),
+            l2_peak,
+            side_peak: of(machine.side_read, most).max(1e-3),
+            dram_peak: of(machine.dram_read, most),
+            clock: ghz / machine.boost_ghz,
+            l2_lines: (machine.l2_bytes as f64 / 128.0 / (units * mean).max(1.0)) as usize,
+        }
+    }
+
+    fn replayed(&self, groups: u64, ghz: f64) -> Outcome {
+        // Workgroups without a trace of their own replay another's.
+        let traces = self.traces.len() as u64;
+        let order: Vec<usize> = (0..groups)
+            .map(|index| match groups <= traces {
+                true => (index * traces / groups) as usize,
+                false => (index % traces) as usize,
+            })
+            .collect();
+        let run = |shorter: bool| {
+            replay(&Input {
+                machine: self.machine,
+                facts: self.facts,
+                traces: self.traces,
+                order: &order,
+                resident: self.shape.resident as usize,
+                rates: self.rates(ghz),
+                placements: self.placements,
+                shares: self.shares,
+                dispatch: self.shape.dispatch,
+                keep: self.options.issues,
+                shorter,
+            })
+        };
+        let skips = || {
+            order
+                .iter()
+                .flat_map(|index| &self.traces[*index].waves)
+                .flat_map(|wave| &wave.skips)
+        };
+        let left_out: u64 = skips().map(|skip| skip.instructions).sum();
+        if left_out == 0 {
+            return run(false);
+        }
+        let dropped: u64 = skips().map(|skip| (skip.last - skip.first) as u64).sum();
+        let (long, short) = rayon::join(|| run(false), || run(true));
+        long.with_more(&short, left_out as f64 / dropped as f64)
+    }
+
+    /// The part of the replayed workgroups' instructions that iterations stand for which were not replayed.
+    fn left_out(&self) -> f64 {
+        let waves = || self.traces.iter().flat_map(|trace| &trace.waves);
+        let left_out: u64 = waves().flat_map(|wave| &wave.skips).map(|skip| skip.instructions).sum();
+        let recorded: u64 = waves().map(|wave| wave.events.len() as u64).sum();
+        left_out as f64 / (left_out + recorded).max(1) as f64
+    }
+
+    fn at(&self, ghz: f64) -> Timed {
+        let outcome = self.replayed(self.plan.short, ghz);
+        let cycles = outcome.cycles as f64;
+        match self.plan.long {
+            None => Timed {
+                ghz,
+                cycles,
+                outcome,
+                replayed: self.plan.short,
+            },
+            Some((more, groups)) => {
+                let longer = self.replayed(groups, ghz);
+                let rounds = (longer.cycles as f64 - cycles).max(1.0);
+                Timed {
+                    ghz,
+                    cycles: cycles + more * rounds,
+                    outcome: longer,
+                    replayed: groups,
+                }
+            }
+        }
+    }
+
+    fn describe(&self, clock: &'static str, timed: Timed) -> Report {
+        let (machine, shape) = (self.machine, self.shape);
+        let out = &timed.outcome;
+        let simd_cycles = (4 * out.cycles).max(1) as f64;
+        // What the replay moved and did stands for a part of the launch.
+        let whole = shape.total as f64 / timed.replayed as f64;
+        // Units that got fewer workgroups than the busiest one wait for it.
+        let used = shape.total as f64 / (shape.mine * shape.units) as f64;
+        let per_cycle = |count: u64, width: f64| used * count as f64 / width / out.cycles.max(1) as f64;
+        let rates = self.rates(timed.ghz);
+        let dram_fraction = (out.moved.dram / rates.dram_read / out.cycles.max(1) as f64).min(1.0);
+        let l2_fraction = (out.moved.l2 / rates.l2_read / out.cycles.max(1) as f64).min(1.0);
+        let side_fraction = (out.moved.side / rates.side_read / out.cycles.max(1) as f64).min(1.0);
+        let busy = sorted(vec![
+            ("matrix unit", per_cycle(out.matrix_busy, 4.0)),
+            ("vector ALU", per_cycle(out.valu_busy, 4.0)),
+            ("LDS", per_cycle(out.lds_busy, f64::from(machine.lds_arrays))),
+            (
+                "addresser",
+                per_cycle(out.addresser_busy, f64::from(machine.units_per_group)),
+            ),
+            ("L2", l2_fraction),
+            ("memory-side cache", side_fraction),
+            ("DRAM", dram_fraction),
+        ]);
+        let mut stalls: Vec<(&'static str, f64)> = (Stall::ALL.into_iter())
+            .map(|stall| (stall.name(), used * out.stalls[stall as usize] as f64 / simd_cycles))
+            .collect();
+        stalls.push(("tail", 1.0 - used));
+        let stalls = sorted(stalls);
+        let issue = sorted(
+            (0..CLASSES)
+                .map(|class| (CLASS_NAMES[class], used * out.issued[class] as f64 / simd_cycles))
+                .collect(),
+        );
+        let bound = match (busy.first(), stalls.first()) {
+            (Some(unit), _) if unit.share >= 0.5 => unit.name,
+            (_, Some(stall)) => stall.name,
+            _ => "nothing",
+        };
+        let seconds = timed.cycles / timed.ghz / 1e9;
+        let dram_bytes = out.moved.dram * whole;
+        let least = (dram_bytes / (machine.dram_read * 1e12))
+            .max(out.matrix_busy as f64 * whole / (4.0 * f64::from(machine.groups())) / timed.ghz / 1e9);
+        Report {
+            kernel: self.launch.info.name.clone(),
+            arch: machine.arch,
+            part: machine.part,
+            cycles: timed.cycles.round() as u64,
+            ghz: timed.ghz,
+            clock,
+            micros: seconds * 1e6 + machine.launch_us,
+            launch_micros: machine.launch_us,
+            workgroups: shape.total,
+            resident: shape.resident as u32,
+            waves_per_simd: (shape.resident * shape.waves) as f64 / 4.0,
+            rounds: shape.mine as f64 / shape.resident as f64,
+            sampled: self.traces.len() as u32,
+            extrapolated: self.plan.long.is_some() || (self.traces.len() as u64) < shape.mine,
+            loops_left_out: self.left_out(),
+            issue,
+            stalls,
+            hot: self.hot(out, simd_cycles),
+            busy,
+            bound,
+            dram_bytes,
+            dram_fraction,
+            roofline: (least / (seconds + machine.launch_us * 1e-6)).min(1.0),
+            vector_cache_hits: out.moved.hits as f64 / out.moved.lookups.max(1) as f64,
+            instructions: out.instructions as f64 * whole,
+            issues: timed.outcome.issues.clone(),
+        }
+    }
+
+    fn hot(&self, out: &Outcome, simd_cycles: f64) -> Vec<Hot> {
+        let mut lost: Vec<(u64, usize)> = (out.lost.iter().enumerate())
+            .map(|(inst, causes)| (causes.iter().sum(), inst))
+            .filter(|(sum, _)| *sum > 0)
+            .collect();
+        lost.sort_unstable_by_key(|(sum, inst)| (std::cmp::Reverse(*sum), *inst));
+        lost.truncate(self.options.hot);
+        lost.into_iter()
+            .map(|(sum, inst)| {
+                let causes = &out.lost[inst];
+                let most = Stall::ALL.into_iter().max_by_key(|stall| causes[*stall as usize]);
+                Hot {
+                    address: self.facts[inst].address,
+                    text: self.launch.code.insts[inst].text.clone(),
+                    cause: most.map_or("", Stall::name),
+                    share: sum as f64 / simd_cycles,
+                }
+            })
+            .collect()
+    }
+}
+
+/// The parts that are not nothing, largest first.
+fn sorted(parts: Vec<(&'static str, f64)>) -> Vec<Part> {
+    let mut parts: Vec<Part> = parts
+        .into_iter()
+        .filter(|(_, share)| *share > 0.0005)
+        .map(|(name, share)| Part { name, share })
+        .collect();
+    parts.sort_by(|a, b| b.share.total_cmp(&a.share));
+    parts
+}

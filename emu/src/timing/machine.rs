@@ -1,0 +1,353 @@
+//! The shape, clocks, latencies and achieved bandwidths of one GPU of each arch: a row of facts each, with their sources.
+//!
+//! Latencies are in cycles of the shader clock. Bandwidths are of the whole GPU in TB/s, as achieved by published
+//! micro-benchmarks, never the data sheet's: reads and writes of DRAM by streams, of caches by kernels that stay in them.
+//! `emu/TIMING.md` lists the sources by name and says what is measured, documented or assumed.
+
+use crate::arch::Arch;
+
+/// One GPU.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub arch: &'static str,
+    /// The product that the numbers are of.
+    pub part: &'static str,
+    /// Compute units, and how many of them share a workgroup (2: RDNA's workgroup processor).
+    pub units: u32,
+    pub units_per_group: u32,
+    /// Dies with an L2 each; workgroups go to them in turn.
+    pub dies: u32,
+    pub shader_engines: u32,
+    /// Cycles between two issues of one SIMD.
+    pub slot: u32,
+    pub boost_ghz: f64,
+    /// The clock that a run of dense matrix instructions settles at.
+    pub matrix_ghz: f64,
+    /// The same where the matrix instructions are of f64.
+    pub double_matrix_ghz: f64,
+    pub lds_bytes: u32,
+    /// Sets of LDS banks that work at the same time.
+    pub lds_arrays: u32,
+    /// LDS pipes that waves share, and bytes a cycle of each.
+    pub lds_pipes: u32,
+    pub lds_pipe_bytes: u32,
+    /// Latency of an unloaded LDS read of one word, and of each further word.
+    pub lds_latency: u32,
+    pub lds_word_latency: u32,
+    pub vector_cache: Cache,
+    pub scalar_cache: Cache,
+    /// Bytes a cycle between a compute unit and its vector cache, as achieved.
+    pub vector_cache_bytes: f64,
+    pub l2_bytes: u64,
+    /// Bytes a cycle that one compute unit takes from L2 at most.
+    pub l2_unit_bytes: f64,
+    /// Writes: what streams within L2 leave for them beside their reads.
+    pub l2_read: f64,
+    pub l2_write: f64,
+    /// 0: there is no memory-side cache.
+    pub side_bytes: u64,
+    pub side_read: f64,
+    pub side_write: f64,
+    pub dram_read: f64,
+    pub dram_write: f64,
+    /// What is left of both rates where reads and writes come one among the other (a copy's rate).
+    pub dram_mixed: f64,
+    /// Cycles that a read would wait for if DRAM did nothing but write: it writes in batches, and reads come between them.
+    pub write_batch: f64,
+    /// The share of DRAM's achieved bandwidth that one compute unit reaches alone.
+    pub unit_share: f64,
+    /// Cycles of a load that L2, the memory-side cache or DRAM answers, of a page that is known; at the boost clock.
+    pub l2_latency: f64,
+    pub side_latency: f64,
+    pub dram_latency: f64,
+    /// Cycles until L2 has acknowledged a store.
+    pub store_latency: f64,
+    /// How full L2 may be, of its capacity, before it begins to miss, and when nothing is left of it. The same for the
+    /// memory-side cache is sharp.
+    pub l2_edge: (f64, f64),
+    /// Bytes whose translations are known to a compute unit, and cycles of finding another.
+    pub tlb_bytes: u64,
+    pub tlb_latency: f64,
+    /// Cycles until a dependent instruction of the same kind may issue, beyond the issue itself.
+    pub valu_latency: u32,
+    pub transcendental_latency: u32,
+    pub salu_latency: u32,
+    /// A vector result used by memory or LDS, and one used by the scalar side.
+    pub valu_to_memory: u32,
+    pub valu_to_scalar: u32,
+    pub branch_taken: u32,
+    pub branch_not_taken: u32,
+    pub barrier: u32,
+    /// Cycles from the last wait's end of a memory operation to the next instruction.
+    pub wake: u32,
+    /// Cycles for one wave of a workgroup at one shader engine's dispatcher.
+    pub dispatch: f64,
+    /// From a workgroup's place being free, or the kernel's begin, to a wave's first instruction.
+    pub start: u32,
+    /// Microseconds between two kernels in a queue, from the end of one to the begin of the other: the measured floor of launches back
+    /// to back, less what so small a kernel takes itself.
+    pub launch_us: f64,
+}
+
+/// A cache of a compute unit.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    pub bytes: u64,
+    pub line: u64,
+    pub ways: usize,
+    pub latency: u32,
+}
+
+const GFX90A: Machine = Machine {
+    arch: "gfx90a",
+    part: "MI210",
+    units: 104,
+    units_per_group: 1,
+    dies: 1,
+    shader_engines: 8,
+    slot: 4,
+    boost_ghz: 1.70,
+    matrix_ghz: 1.65,
+    // 69 of 95.7 TFLOP/s that a micro-benchmark of nothing but f64 matrix instructions reaches on MI250X (ISPASS'24).
+    double_matrix_ghz: 1.23,
+    lds_bytes: 65536,
+    lds_arrays: 1,
+    lds_pipes: 2,
+    lds_pipe_bytes: 64,
+    lds_latency: 50,
+    lds_word_latency: 4,
+    vector_cache: Cache {
+        bytes: 16 << 10,
+        line: 64,
+        ways: 4,
+        latency: 124,
+    },
+    scalar_cache: Cache {
+        bytes: 16 << 10,
+        line: 64,
+        ways: 4,
+        latency: 48,
+    },
+    vector_cache_bytes: 59.5,
+    l2_bytes: 8 << 20,
+    l2_unit_bytes: 64.0,
+    l2_read: 4.95,
+    l2_write: 1.9,
+    side_bytes: 0,
+    side_read: 0.0,
+    side_write: 0.0,
+    dram_read: 1.40,
+    dram_write: 1.53,
+    dram_mixed: 0.94,
+    write_batch: 765.0,
+    unit_share: 0.03,
+    l2_latency: 249.0,
+    side_latency: 0.0,
+    dram_latency: 570.0,
+    store_latency: 300.0,
+    l2_edge: (0.56, 1.4),
+    tlb_bytes: 64 << 20,
+    tlb_latency: 120.0,
+    valu_latency: 0,
+    transcendental_latency: 0,
+    salu_latency: 0,
+    valu_to_memory: 12,
+    valu_to_scalar: 4,
+    branch_taken: 16,
+    branch_not_taken: 4,
+    barrier: 16,
+    wake: 4,
+    dispatch: 4.3,
+    start: 190,
+    launch_us: 1.35,
+};
+
+const GFX942: Machine = Machine {
+    arch: "gfx942",
+    part: "MI300X",
+    units: 304,
+    dies: 8,
+    shader_engines: 32,
+    boost_ghz: 2.10,
+    matrix_ghz: 1.10,
+    double_matrix_ghz: 1.10,
+    vector_cache: Cache {
+        bytes: 32 << 10,
+        line: 128,
+        ways: 64,
+        latency: 117,
+    },
+    vector_cache_bytes: 61.0,
+    l2_bytes: 4 << 20,
+    l2_read: 27.0,
+    l2_write: 8.8,
+    side_bytes: 256 << 20,
+    side_read: 5.8,
+    side_write: 5.5,
+    dram_read: 4.20,
+    dram_write: 4.80,
+    dram_mixed: 0.90,
+    write_batch: 945.0,
+    unit_share: 0.015,
+    l2_latency: 213.0,
+    side_latency: 456.0,
+    dram_latency: 740.0,
+    tlb_latency: 145.0,
+    store_latency: 236.0,
+    l2_edge: (1.0, 1.08),
+    launch_us: 2.0,
+    ..GFX90A
+};
+
+const GFX950: Machine = Machine {
+    arch: "gfx950",
+    part: "MI355X",
+    units: 256,
+    boost_ghz: 2.40,
+    matrix_ghz: 1.70,
+    double_matrix_ghz: 1.70,
+    lds_bytes: 163_840,
+    lds_pipe_bytes: 128,
+    lds_latency: 52,
+    l2_read: 17.0,
+    l2_write: 8.5,
+    side_read: 8.5,
+    side_write: 8.0,
+    dram_read: 6.0,
+    dram_write: 6.0,
+    // AMD's one figure for both ways is a copy's.
+    dram_mixed: 1.0,
+    unit_share: 0.015,
+    l2_latency: 213.0,
+    side_latency: 456.0,
+    dram_latency: 700.0,
+    store_latency: 264.0,
+    l2_edge: (1.0, 1.08),
+    ..GFX942
+};
+
+const GFX1100: Machine = Machine {
+    arch: "gfx1100",
+    part: "RX 7900 XTX",
+    units: 96,
+    units_per_group: 2,
+    dies: 1,
+    shader_engines: 6,
+    slot: 1,
+    boost_ghz: 2.50,
+    matrix_ghz: 2.40,
+    double_matrix_ghz: 2.40,
+    lds_bytes: 131_072,
+    lds_arrays: 2,
+    lds_pipes: 2,
+    lds_pipe_bytes: 128,
+    lds_latency: 32,
+    lds_word_latency: 2,
+    vector_cache: Cache {
+        bytes: 32 << 10,
+        line: 128,
+        ways: 8,
+        latency: 73,
+    },
+    scalar_cache: Cache {
+        bytes: 16 << 10,
+        line: 64,
+        ways: 4,
+        latency: 32,
+    },
+    vector_cache_bytes: 128.0,
+    l2_bytes: 6 << 20,
+    l2_unit_bytes: 64.0,
+    l2_read: 7.12,
+    l2_write: 3.56,
+    side_bytes: 96 << 20,
+    side_read: 4.24,
+    side_write: 2.12,
+    dram_read: 0.732,
+    dram_write: 0.732,
+    write_batch: 765.0,
+    dram_mixed: 1.0,
+    unit_share: 0.11,
+    l2_latency: 220.0,
+    side_latency: 375.0,
+    dram_latency: 700.0,
+    store_latency: 330.0,
+    l2_edge: (1.0, 1.08),
+    tlb_bytes: 64 << 20,
+    tlb_latency: 105.0,
+    valu_latency: 4,
+    transcendental_latency: 6,
+    salu_latency: 1,
+    valu_to_memory: 17,
+    valu_to_scalar: 10,
+    branch_taken: 12,
+    branch_not_taken: 3,
+    barrier: 15,
+    wake: 2,
+    dispatch: 2.0,
+    start: 150,
+    launch_us: 2.9,
+};
+
+const GFX1201: Machine = Machine {
+    arch: "gfx1201",
+    part: "RX 9070 XT",
+    units: 64,
+    shader_engines: 4,
+    boost_ghz: 2.97,
+    matrix_ghz: 2.40,
+    double_matrix_ghz: 2.40,
+    l2_bytes: 8 << 20,
+    l2_read: 5.74,
+    l2_write: 2.87,
+    side_bytes: 64 << 20,
+    side_read: 2.94,
+    side_write: 1.47,
+    dram_read: 0.464,
+    dram_write: 0.464,
+    unit_share: 0.17,
+    // SALU results one after another take nine cycles where a wave is alone.
+    salu_latency: 8,
+    ..GFX1100
+};
+
+static MACHINES: &[Machine] = &[GFX90A, GFX942, GFX950, GFX1100, GFX1201];
+
+impl Machine {
+    /// The machine that an arch is timed as.
+    pub fn of(arch: &Arch) -> Option<&'static Machine> {
+        MACHINES.iter().find(|machine| machine.arch == arch.name)
+    }
+
+    /// The archs that are timed.
+    pub fn names() -> Vec<&'static str> {
+        MACHINES.iter().map(|machine| machine.arch).collect()
+    }
+
+    /// What one workgroup runs on: compute units, or pairs of them.
+    pub fn groups(&self) -> u32 {
+        self.units / self.units_per_group
+    }
+
+    /// Bytes a cycle for a rate in TB/s.
+    pub fn bytes_a_cycle(rate: f64, ghz: f64) -> f64 {
+        rate * 1e3 / ghz
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_agree_with_the_archs() {
+        for machine in MACHINES {
+            let arch = Arch::by_name(machine.arch).expect("an arch of the emulator");
+            assert_eq!(machine.units, arch.compute_units, "{}", arch.name);
+            assert!(machine.l2_read > machine.dram_read && machine.unit_share > 0.0);
+            assert!(machine.l2_latency < machine.dram_latency, "{}", arch.name);
+            let cache = &machine.vector_cache;
+            assert!((cache.bytes / cache.line).is_multiple_of(cache.ways as u64));
+        }
+    }
+}

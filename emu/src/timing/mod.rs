@@ -1,0 +1,73 @@
+//! How long a launch would take: cycles and their causes, predicted from traces of sampled workgroups.
+//!
+//! ```text
+//! Gpu::time(kernel, items, block, kernargs, dynamic_lds, options)
+//!   |  survey   the first instructions of the workgroups that run at the same time: who fetches a line together
+//!   |  trace    whole workgroups of one compute unit, without the matrix arithmetic
+//!   |  replay   event by event: issue, registers, counters, LDS, caches, memory as queues
+//! Report        cycles, time, where they went, what bounds
+//! ```
+//!
+//! `cost`, `banks` and `machine` are tables of facts; nothing else names an arch. The same input gives the same cycles, whatever the
+//! number of threads. `emu/TIMING.md` has the sources, the validation and where not to trust it.
+
+pub(crate) mod banks;
+pub(crate) mod cost;
+mod facts;
+mod launch;
+mod loops;
+mod machine;
+mod memory;
+mod picture;
+mod queue;
+mod replay;
+mod report;
+pub(crate) mod trace;
+
+pub use picture::perfetto;
+pub use replay::Issue;
+pub use report::{Hot, Part, Report, Stall};
+
+pub(crate) use launch::time;
+
+use crate::arch::Arch;
+use machine::Machine;
+
+/// The archs that can be timed.
+pub fn archs() -> Vec<&'static str> {
+    Machine::names()
+}
+
+/// Microseconds of a copy of `bytes` within an arch's memory, the launch included; None where the arch is not timed.
+pub fn copy_micros(arch: &Arch, bytes: u64) -> Option<f64> {
+    let machine = Machine::of(arch)?;
+    let seconds = bytes as f64 / 1e12 * (1.0 / machine.dram_read + 1.0 / machine.dram_write);
+    Some(machine.launch_us + seconds * 1e6)
+}
+
+/// How a launch is timed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimingOptions {
+    /// The shader clock; by default the boost clock, or the clock that dense matrix work settles at where the launch is that.
+    pub ghz: Option<f64>,
+    /// Wave instructions that are traced at most, about.
+    pub budget: u64,
+    /// Whether of long loops only some iterations are traced and replayed.
+    pub sample_loops: bool,
+    /// Issues that the report keeps for a picture.
+    pub issues: usize,
+    /// Instructions that the report lists.
+    pub hot: usize,
+}
+
+impl Default for TimingOptions {
+    fn default() -> TimingOptions {
+        TimingOptions {
+            ghz: None,
+            budget: 6_000_000,
+            sample_loops: true,
+            issues: 0,
+            hot: 5,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A level of memory as one compute unit sees it: a server at the unit's part of the rate, with what others leave.
+//!
+//! Units share a level, and their bursts come at different times: a unit that asked for little lately is served at once, up to
+//! what the level has under way at a time (`window`), and only on average at its part of the rate. Reads come before writes: what is
+//! to be written is owed, and paid while no read is served. But writes go out in batches, and a read that meets one waits for its
+//! end: on average for as much of a batch as writes take of the time.
+
+/// One level.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// When what was asked for is served at the unit's part of the rate.
+    free: f64,
+    /// The same at the rate that the unit's own path has.
+    path: f64,
+    /// Cycles of writes that are not served yet.
+    debt: f64,
+    /// Cycles of service that may lie unused, or be owed.
+    window: f64,
+    /// Bytes a cycle of the unit's own path.
+    peak: f64,
+    /// Cycles that a read waits where writes take all of the time.
+    batch: f64,
+    /// The part of the time that writes have lately taken, at the latest time that something was asked for.
+    writing: f64,
+    noted: f64,
+    used: bool,
+}
+
+/// Cycles over which the part that writes take is averaged.
+const LATELY: f64 = 4000.0;
+
+impl Queue {
+    pub fn new(window: f64, peak: f64, batch: f64) -> Queue {
+        Queue {
+            free: 0.0,
+            path: 0.0,
+            debt: 0.0,
+            window,
+            peak,
+            batch,
+            writing: 0.0,
+            noted: 0.0,
+            used: false,
+        }
+    }
+
+    /// The time until `at` is past: it pays debts, and of what is left only a window counts later.
+    fn pass(&mut self, at: f64) {
+        if !self.used {
+            // The launch's first accesses come from all units at once.
+            self.free = at;
+            self.used = true;
+        }
+        let idle = (at - self.free).max(0.0).min(self.debt);
+        self.debt -= idle;
+        self.free = (self.free + idle).max(at - self.window);
+        if at > self.noted {
+            self.writing *= (-(at - self.noted) / LATELY).exp();
+            self.noted = at;
+        }
+    }
+
+    /// When `bytes` that are asked for at `at` are served, at `rate` on average.
+    pub fn read(&mut self, at: f64, bytes: f64, rate: f64) -> f64 {
+        self.pass(at);
+        self.free += bytes / rate;
+        self.path = self.path.max(at) + bytes / self.peak;
+        self.free.max(self.path) + self.writing.min(1.0) * self.batch
+    }
+
+    /// When `bytes` that come at `at` are taken, to be written later: at once, unless more than a window is owed.
+    pub fn write(&mut self, at: f64, bytes: f64, rate: f64) -> f64 {
+        self.pass(at);
+        self.debt += bytes / rate;
+        self.writing += bytes / rate / LATELY;
+        let over = self.debt - self.window;
+        if over <= 0.0 {
+            return at;
+        }
+        self.debt = self.window;
+        self.free = self.free.max(at) + over;
+        self.free
+    }
+
+    /// When all is served and written.
+    pub fn owed(&self) -> f64 {
+        self.free.max(self.noted) + self.debt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_after_a_rest_is_served_at_the_path_s_rate() {
+        let mut queue = Queue::new(500.0, 32.0, 0.0);
+        // The first bytes come from all units at once: at the part of the rate.
+        assert_eq!(queue.read(100.0, 800.0, 8.0), 200.0);
+        // Half of the time was unused.
+        assert_eq!(queue.read(400.0, 800.0, 8.0), 425.0);
+        // Always asked for, it is served at the part of the rate.
+        let last = (0..100).map(|_| queue.read(400.0, 800.0, 8.0)).last();
+        assert_eq!(last, Some(10_300.0));
+        // More than a window is not kept.
+        assert_eq!(queue.read(20_000.0, 8000.0, 8.0), 20_500.0);
+    }
+
+    #[test]
+    fn writes_are_owed_and_paid_when_reads_rest() {
+        let mut queue = Queue::new(500.0, 32.0, 0.0);
+        queue.read(0.0, 8.0, 8.0);
+        assert_eq!(queue.write(0.0, 3200.0, 8.0), 0.0);
+        assert_eq!(queue.owed(), 401.0);
+        // Reads do not wait for it.
+        assert_eq!(queue.read(1.0, 80.0, 8.0), 11.0);
+        // A write beyond the window waits, and reads wait with it.
+        assert_eq!(queue.write(11.0, 1600.0, 8.0), 111.0);
+        assert_eq!(queue.read(11.0, 80.0, 8.0), 121.0);
+        // It is paid when nothing else is asked for.
+        assert_eq!(queue.write(700.0, 8.0, 8.0), 700.0);
+        assert_eq!(queue.owed(), 701.0);
+    }
+
+    #[test]
+    fn reads_wait_for_a_part_of_a_batch_of_writes() {
+        let mut queue = Queue::new(500.0, 1e9, 800.0);
+        // Writes take a quarter of the time.
+        for step in 0..400 {
+            queue.write(f64::from(step) * 100.0, 200.0, 8.0);
+        }
+        let wait = queue.read(40_000.0, 8.0, 8.0) - 40_000.0;
+        assert!((wait - 200.0).abs() < 10.0, "{wait}");
+        let later = queue.read(80_000.0, 8.0, 8.0) - 80_000.0;
+        assert!(later < 1.0, "{later}");
+    }
+}
