@@ -100,10 +100,14 @@ generate cuda-sys CudaLibrary cuda.h "
   cuDeviceGet cuDeviceGetCount cuDeviceGetName cuDeviceGetAttribute cuDeviceTotalMem_v2
   cuDevicePrimaryCtxRetain cuCtxSetCurrent cuCtxSynchronize
   cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemcpyAsync
+  cuCtxGetStreamPriorityRange cuStreamCreateWithPriority
   cuStreamCreate cuStreamDestroy_v2 cuStreamSynchronize cuStreamWaitEvent
-  cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventSynchronize cuEventElapsedTime
-  cuModuleLoadData cuModuleUnload cuModuleGetFunction cuLaunchKernel" "
-  cudaError_enum CUdevice_attribute_enum CUstream_flags_enum CUevent_flags_enum"
+  cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventSynchronize cuEventQuery cuEventElapsedTime
+  cuModuleLoadData cuModuleUnload cuModuleGetFunction cuFuncSetAttribute cuLaunchKernel
+  cuStreamBeginCapture_v2 cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphExecUpdate_v2 cuGraphLaunch cuGraphDestroy
+  cuGraphExecDestroy" "
+  cudaError_enum CUdevice_attribute_enum CUstream_flags_enum CUevent_flags_enum CUstreamCaptureMode_enum
+  CUgraphExecUpdateResult_enum CUfunction_attribute_enum"
 
 generate nvrtc-sys NvrtcLibrary nvrtc.h "
   nvrtcVersion nvrtcGetErrorString nvrtcCreateProgram nvrtcDestroyProgram nvrtcCompileProgram

@@ -7,6 +7,10 @@
 # Prints the folder, which then holds lib/libnvrtc.so.12 and its built-in headers. Does nothing when they are there already.
 # In another FOLDER, GRAPHC_NVRTC names it to graphc.
 set -eu
+case "${1:-}" in
+  -h | --help) sed -n "2,/^set -/{/^set -/d;s/^# \\{0,1\\}//p}" "$0"; exit 0 ;;
+  -*) echo "nvrtc: no option $1; usage: scripts/nvrtc.sh [FOLDER]" >&2; exit 2 ;;
+esac
 folder=${1:-/opt/graphc-nvrtc}
 version=12.9.86
 

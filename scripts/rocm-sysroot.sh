@@ -8,7 +8,8 @@
 #   default      hip, hiprtc, comgr, device libraries and their headers      67 MB to fetch,  300 MB on disk
 #   TOOLS=1      + LLVM 22's tools (llvm-objdump, llvm-mca, clang, lld)      45 MB more,      190 MB more
 #   HEADERS=1    + the headers of rocBLAS and MIOpen, for generate-bindings.sh
-#   LIBS=1       + rocBLAS, MIOpen, RCCL, hipBLASLt, without per-GPU data    1 GB to fetch,   1.1 GB on disk
+#   LIBS=1       + rocBLAS, MIOpen, RCCL, hipBLASLt, without per-GPU data,
+#                  rocFFT, rocRAND and rocSPARSE                            1.4 GB to fetch, 2 GB on disk
 #   KEEP="gfx90a gfx942"   with LIBS=1: keep the Tensile and MIOpen data of these GPUs (0.7 GB each)
 #   CACHE=DIR    apt's state and the .debs (default /var/cache/graphc-rocm)    DROP_DEBS=1   delete the .debs at the end
 #   FORCE=1      unpack again although DEST is complete
@@ -21,6 +22,11 @@ set -euo pipefail
 
 fail() { echo "rocm-sysroot: $*" >&2; exit 2; }
 
+case "${1:-}" in
+  -h | --help) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  -*) fail "no option $1; usage: scripts/rocm-sysroot.sh [DEST]" ;;
+esac
+[ $# -le 1 ] || fail "one folder at most, not $#; usage: scripts/rocm-sysroot.sh [DEST]"
 DEST=$(realpath -m "${1:-/opt/graphc-rocm}")
 CACHE=${CACHE:-/var/cache/graphc-rocm}
 LIBS=${LIBS:-0} TOOLS=${TOOLS:-0} HEADERS=${HEADERS:-0} KEEP=${KEEP:-}
@@ -58,7 +64,7 @@ has() { grep -qx "$1" "$STAMP" 2>/dev/null; }
 complete() {
   [ "${FORCE:-0}" != 1 ] && has compile && [ -x "$DEST/rocm-run" ] || return 1
   [ "$TOOLS" != 1 ] || has tools || return 1
-  [ "$LIBS" != 1 ] || has libs || return 1
+  [ "$LIBS" != 1 ] || { has libs && has 'libs fft rand sparse'; } || return 1
   [ "$HEADERS" != 1 ] || has headers || return 1
   local gpu; for gpu in $KEEP; do has "keep $gpu" || return 1; done
 }
@@ -114,7 +120,7 @@ APT=(apt-get -qq
 # (compilers, CMake files) would triple the download and are not used.
 with_deps="libamdhip64-7 libhiprtc7 libhiprtc-builtins7 libamd-comgr3 rocm-device-libs-22 busybox-static"
 alone="libamdhip64-dev libamd-comgr-dev"
-[ "$LIBS" = 1 ] && with_deps="$with_deps librocblas5 libmiopen1 librccl1 libhipblaslt1"
+[ "$LIBS" = 1 ] && with_deps="$with_deps librocblas5 libmiopen1 librccl1 libhipblaslt1 librocfft0 librocrand1 librocsparse1"
 [ "$LIBS" = 1 ] && alone="$alone librccl-dev libhipblaslt-dev libhipblas-common-dev"
 [ "$LIBS" = 1 ] || [ "$HEADERS" = 1 ] && alone="$alone librocblas-dev libmiopen-dev"
 [ "$TOOLS" = 1 ] && { with_deps="$with_deps llvm-22 lld-22"; alone="$alone clang-22 libclang-cpp22"; }
@@ -178,7 +184,7 @@ write_runner
 
 { echo compile
   if [ "$TOOLS" = 1 ]; then echo tools; fi
-  if [ "$LIBS" = 1 ]; then echo libs; echo headers; elif [ "$HEADERS" = 1 ]; then echo headers; fi
+  if [ "$LIBS" = 1 ]; then echo libs; echo 'libs fft rand sparse'; echo headers; elif [ "$HEADERS" = 1 ]; then echo headers; fi
   for gpu in $KEEP; do echo "keep $gpu"; done
 } > "$STAMP"
 if [ "${DROP_DEBS:-0}" = 1 ]; then rm -f "$CACHE"/archives/*.deb; fi
