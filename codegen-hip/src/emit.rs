@@ -50,6 +50,9 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased:
         Mapping::Threads { block, .. }
         | Mapping::Lanes { block, .. }
         | Mapping::Block { block, .. }
+        | Mapping::Rows { block, .. }
+        | Mapping::Stream { block, .. }
+        | Mapping::Transpose { block, .. }
         | Mapping::Flash { block, .. } => *block,
         Mapping::Tile {
             block_m,
@@ -58,6 +61,9 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased:
             thread_n,
             ..
         } => (block_m / thread_m) * (block_n / thread_n),
+        Mapping::Matrix(tiling) => tiling.threads(),
+        Mapping::Gemv(tiling) => tiling.threads(),
+        Mapping::FlashMatrix(tiling) => tiling.threads(),
     };
     updates_are_possible(kernel)?;
     let mut printer = Printer::new(kernel, symbols, target);
@@ -118,7 +124,7 @@ fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
     }
     let mut aliased: Table<KernelId, Vec<bool>> = plan.kernels.values().map(|k| vec![false; k.params.len()]).collect();
     for step in plan.steps.values() {
-        let Work::Launch { kernel, args } = &step.work else {
+        let Work::Launch { args, .. } = &step.work else {
             continue;
         };
         for (i, a) in args.iter().enumerate() {
@@ -126,8 +132,10 @@ fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
                 .iter()
                 .enumerate()
                 .any(|(j, b)| i != j && find(&root, *a) == find(&root, *b));
-            if let Some(flag) = aliased[*kernel].get_mut(i) {
-                *flag |= shared;
+            for kernel in step.work.kernels() {
+                if let Some(flag) = aliased[kernel].get_mut(i) {
+                    *flag |= shared;
+                }
             }
         }
     }

@@ -5,11 +5,11 @@
 //! as `?:`, or as `if`/`else` when the branch has locals of its own.
 
 use ir::kernel::{AxisId, Expr, ExprId, Kernel, VarId};
-use ir::op::{BinaryOp, UnaryOp};
+use ir::op::{BinaryOp, UnaryKind, UnaryOp};
 use ir::target::Target;
 use ir::{DType, Dim, Entity, Scalar, Symbols, dim};
 
-use crate::index::{self, Facts};
+use crate::index::{self, ExprFacts};
 use crate::name::Namer;
 use crate::source::Writer;
 use crate::types::{is_nibble, literal, spelling};
@@ -70,7 +70,7 @@ pub struct Printer<'a> {
     pub kernel: &'a Kernel,
     pub symbols: &'a Symbols,
     pub target: &'a Target,
-    pub facts: Facts,
+    pub facts: ExprFacts,
     pub out: Writer,
     pub params: Vec<String>,
     sizes: Vec<(ir::Symbol, String)>,
@@ -94,7 +94,7 @@ impl<'a> Printer<'a> {
             kernel,
             symbols,
             target,
-            facts: Facts::new(kernel, symbols),
+            facts: ExprFacts::new(kernel, symbols),
             out: Writer::default(),
             params,
             sizes,
@@ -282,6 +282,11 @@ impl<'a> Printer<'a> {
             .collect()
     }
 
+    /// Says whether an expression that is not named yet is computed whenever the roots are.
+    pub fn is_always(&self, roots: &[ExprId], e: ExprId) -> bool {
+        self.cone(roots).always[e.index()]
+    }
+
     fn cone(&self, roots: &[ExprId]) -> Cone {
         let n = self.kernel.exprs.len();
         let mut cone = Cone {
@@ -454,84 +459,47 @@ impl<'a> Printer<'a> {
     fn unary(&self, op: UnaryOp, a: ExprId) -> Spelled {
         let dtype = self.kernel.exprs.dtype(a);
         let t = self.type_of(a);
-        let call = |f: &str| Spelled::primary(format!("math::{f}({})", self.spell(a).text));
         let typed = |f: &str| Spelled::primary(format!("math::{f}<{t}>({})", self.spell(a).text));
-        if dtype == DType::Bool {
-            return match op {
-                UnaryOp::Not => Spelled {
-                    text: format!("!{}", self.spell(a).at(Level::Unary)),
-                    level: Level::Unary,
-                },
-                _ => self.spell(a),
+        match (dtype, op.kind()) {
+            (DType::Bool, UnaryKind::Bits) => Spelled {
+                text: format!("!{}", self.spell(a).at(Level::Unary)),
+                level: Level::Unary,
+            },
+            (DType::Bool, _) => self.spell(a),
+            _ if !dtype.is_int() => self.unary_float(op, a),
+            (_, UnaryKind::Number) => typed(match op {
+                UnaryOp::Neg => "int_neg",
+                UnaryOp::Abs => "int_abs",
+                other => other.name(),
+            }),
+            (_, UnaryKind::Bits) => Spelled::primary(format!("{t}(~{})", self.spell(a).at(Level::Unary))),
+            (_, UnaryKind::Rounding) => self.spell(a),
+            (_, UnaryKind::Predicate) => Spelled::primary("false"),
+            // What integers have not is done in double, and truncated to 64 bits, of which the type's stay.
+            (_, UnaryKind::Function) => Spelled::primary(format!(
+                "cast<{t}>(cast<i64>(math::{}(cast<double>({}))))",
+                op.name(),
+                self.spell(a).text
+            )),
+        }
+    }
+
+    /// Floats have a function of the op's name for all that C++ has no operator for.
+    fn unary_float(&self, op: UnaryOp, a: ExprId) -> Spelled {
+        if op == UnaryOp::Neg {
+            let operand = self.spell(a).at(Level::Unary);
+            // `- -x`, never the decrement.
+            let gap = if operand.starts_with('-') { " " } else { "" };
+            return Spelled {
+                text: format!("-{gap}{operand}"),
+                level: Level::Unary,
             };
         }
-        if dtype.is_int() {
-            return match op {
-                UnaryOp::Neg => typed("int_neg"),
-                UnaryOp::Abs => typed("int_abs"),
-                UnaryOp::Sign => typed("sign"),
-                UnaryOp::Relu => typed("relu"),
-                UnaryOp::Not => Spelled::primary(format!("{t}(~{})", self.spell(a).at(Level::Unary))),
-                UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => self.spell(a),
-                UnaryOp::IsNan | UnaryOp::IsInf => Spelled::primary("false"),
-                // What integers have not is done in double, and truncated to 64 bits, of which the type's stay.
-                other => Spelled::primary(format!(
-                    "cast<{t}>(cast<i64>(math::{}(cast<double>({}))))",
-                    other.name(),
-                    self.spell(a).text
-                )),
-            };
+        if op == UnaryOp::Not {
+            let t = self.type_of(a);
+            return Spelled::primary(format!("{t}({} == 0)", self.spell(a).at(Level::Sum)));
         }
-        match op {
-            UnaryOp::Neg => {
-                let operand = self.spell(a).at(Level::Unary);
-                // `- -x`, never the decrement.
-                let gap = if operand.starts_with('-') { " " } else { "" };
-                Spelled {
-                    text: format!("-{gap}{operand}"),
-                    level: Level::Unary,
-                }
-            }
-            UnaryOp::Not => Spelled::primary(format!("{t}({} == 0)", self.spell(a).at(Level::Sum))),
-            UnaryOp::Abs
-            | UnaryOp::Sign
-            | UnaryOp::Floor
-            | UnaryOp::Ceil
-            | UnaryOp::Round
-            | UnaryOp::Trunc
-            | UnaryOp::Sqrt
-            | UnaryOp::Rsqrt
-            | UnaryOp::Recip
-            | UnaryOp::Exp
-            | UnaryOp::Expm1
-            | UnaryOp::Log
-            | UnaryOp::Log1p
-            | UnaryOp::Exp2
-            | UnaryOp::Log2
-            | UnaryOp::Sin
-            | UnaryOp::Cos
-            | UnaryOp::Tan
-            | UnaryOp::Asin
-            | UnaryOp::Acos
-            | UnaryOp::Atan
-            | UnaryOp::Sinh
-            | UnaryOp::Cosh
-            | UnaryOp::Tanh
-            | UnaryOp::Asinh
-            | UnaryOp::Acosh
-            | UnaryOp::Atanh
-            | UnaryOp::Erf
-            | UnaryOp::Sigmoid
-            | UnaryOp::Softplus
-            | UnaryOp::Relu
-            | UnaryOp::Gelu
-            | UnaryOp::GeluTanh
-            | UnaryOp::Silu
-            | UnaryOp::Mish
-            | UnaryOp::HardSwish
-            | UnaryOp::IsNan
-            | UnaryOp::IsInf => call(op.name()),
-        }
+        Spelled::primary(format!("math::{}({})", op.name(), self.spell(a).text))
     }
 
     fn binary(&self, op: BinaryOp, e: ExprId, a: ExprId, b: ExprId) -> Spelled {
@@ -550,21 +518,28 @@ impl<'a> Printer<'a> {
         };
         let left = |symbol: &str, level: Level, above: Level| infix(symbol, level, above);
         let call = |f: &str| Spelled::primary(format!("math::{f}({}, {})", self.spell(a).text, self.spell(b).text));
-        match op {
-            BinaryOp::Eq => return left("==", Level::Equality, Level::Relation),
-            BinaryOp::Ne => return left("!=", Level::Equality, Level::Relation),
-            BinaryOp::Lt => return left("<", Level::Relation, Level::Sum),
-            BinaryOp::Le => return left("<=", Level::Relation, Level::Sum),
-            BinaryOp::Gt => return left(">", Level::Relation, Level::Sum),
-            BinaryOp::Ge => return left(">=", Level::Relation, Level::Sum),
-            _ => {}
+        if let Some((symbol, level, above)) = comparison(op) {
+            return left(symbol, level, above);
         }
         if dtype == DType::Bool {
             return match op {
                 BinaryOp::And | BinaryOp::Mul | BinaryOp::Min => left("&&", Level::And, Level::BitOr),
                 BinaryOp::Or | BinaryOp::Add | BinaryOp::Max => left("||", Level::Or, Level::And),
                 BinaryOp::Xor | BinaryOp::Sub => left("!=", Level::Equality, Level::Relation),
-                _ => Spelled::primary("false"),
+                // Verified kernels have none of them on bools; comparisons are spelled above.
+                BinaryOp::Div
+                | BinaryOp::Rem
+                | BinaryOp::Mod
+                | BinaryOp::Pow
+                | BinaryOp::Atan2
+                | BinaryOp::Shl
+                | BinaryOp::Shr
+                | BinaryOp::Eq
+                | BinaryOp::Ne
+                | BinaryOp::Lt
+                | BinaryOp::Le
+                | BinaryOp::Gt
+                | BinaryOp::Ge => Spelled::primary("false"),
             };
         }
         if dtype.is_int() {
@@ -670,6 +645,33 @@ impl<'a> Printer<'a> {
                 Spelled::primary("false") // spelled by the caller
             }
         }
+    }
+}
+
+/// A comparison's operator, how strongly it binds, and what its right operand needs.
+fn comparison(op: BinaryOp) -> Option<(&'static str, Level, Level)> {
+    match op {
+        BinaryOp::Eq => Some(("==", Level::Equality, Level::Relation)),
+        BinaryOp::Ne => Some(("!=", Level::Equality, Level::Relation)),
+        BinaryOp::Lt => Some(("<", Level::Relation, Level::Sum)),
+        BinaryOp::Le => Some(("<=", Level::Relation, Level::Sum)),
+        BinaryOp::Gt => Some((">", Level::Relation, Level::Sum)),
+        BinaryOp::Ge => Some((">=", Level::Relation, Level::Sum)),
+        BinaryOp::Add
+        | BinaryOp::Sub
+        | BinaryOp::Mul
+        | BinaryOp::Div
+        | BinaryOp::Rem
+        | BinaryOp::Mod
+        | BinaryOp::Pow
+        | BinaryOp::Max
+        | BinaryOp::Min
+        | BinaryOp::Atan2
+        | BinaryOp::And
+        | BinaryOp::Or
+        | BinaryOp::Xor
+        | BinaryOp::Shl
+        | BinaryOp::Shr => None,
     }
 }
 

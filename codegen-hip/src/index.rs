@@ -9,7 +9,7 @@ use ir::{DType, Dim, Entity, Symbols};
 const LARGEST: i64 = 1 << 30;
 
 /// Facts of each expression of a kernel, by index.
-pub struct Facts {
+pub struct ExprFacts {
     /// An `i64` expression whose C++ type is `int`: it and all below it fit.
     pub is_int: Vec<bool>,
     /// An `i64` sum, difference or product that is known not to overflow: index arithmetic, where a size that the model left open
@@ -20,9 +20,9 @@ pub struct Facts {
     axis_is_int: Vec<bool>,
 }
 
-impl Facts {
+impl ExprFacts {
     /// Finds the facts.
-    pub fn new(kernel: &Kernel, symbols: &Symbols) -> Facts {
+    pub fn new(kernel: &Kernel, symbols: &Symbols) -> ExprFacts {
         let axis_is_int: Vec<bool> = kernel.axes.values().map(|a| fits(&a.extent, symbols)).collect();
         let n = kernel.exprs.len();
         let (mut is_int, mut loads) = (vec![false; n], vec![false; n]);
@@ -47,7 +47,7 @@ impl Facts {
             let bound = i64::from(i32::MAX);
             is_int[i] = operands_int && range[i].is_some_and(|(l, h)| -bound <= l && h <= bound);
         }
-        Facts {
+        ExprFacts {
             is_int,
             is_exact: assumed.iter().map(Option::is_some).collect(),
             loads,

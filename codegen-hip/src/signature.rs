@@ -1,6 +1,6 @@
 //! The head of a kernel: what it computes, headers, and the `extern "C"` signature.
 
-use ir::kernel::{Access, Body, Kernel, Stmt};
+use ir::kernel::{Access, Body, Kernel, Mapping, Stmt};
 
 use crate::expr::Printer;
 use crate::types::in_memory;
@@ -52,8 +52,17 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
             if reduces {
                 headers.push("graphc_reduce.hip.h");
             }
+            if matches!(kernel.mapping, Mapping::Transpose { .. }) {
+                headers.push("graphc_transpose.hip.h");
+            }
         }
+        Body::Row(_) => headers.push("graphc_reduce.hip.h"),
+        Body::Contract(_) if matches!(kernel.mapping, Mapping::Matrix(_)) => headers.push("graphc_gemm.hip.h"),
+        Body::Contract(_) if matches!(kernel.mapping, Mapping::Gemv(_)) => headers.push("graphc_gemv.hip.h"),
         Body::Contract(_) => headers.push("graphc_tile.hip.h"),
+        Body::Attention(_) if matches!(kernel.mapping, Mapping::FlashMatrix(_)) => {
+            headers.push("graphc_flash.hip.h");
+        }
         Body::Attention(_) => headers.push("graphc_attention.hip.h"),
         Body::Scan(_) => headers.push("graphc_scan.hip.h"),
         Body::Sort(_) => headers.push("graphc_sort.hip.h"),

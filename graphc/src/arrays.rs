@@ -6,7 +6,7 @@ use std::path::Path;
 
 use indexmap::IndexMap;
 use ir::{DType, HostTensor, Storage};
-use npyz::{DType as NpyType, NpyFile, Order, TypeChar, WriterBuilder};
+use npyz::{DType as NpyType, NpyFile, NpyHeader, Order, TypeChar, WriterBuilder};
 
 use crate::error::{Error, Result};
 
@@ -26,27 +26,29 @@ pub fn read(path: &Path) -> Result<Arrays> {
         path.file_stem()
             .map_or_else(|| "input".to_owned(), |s| s.to_string_lossy().into_owned())
     };
+    ir::file::check_readable(path).map_err(Error::io("read", path))?;
     match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
         "npz" => {
             let file = File::open(path).map_err(Error::io("read", path))?;
             let mut archive = npyz::npz::NpzArchive::new(BufReader::new(file))
                 .map_err(|e| bad(format!("not an npz archive: {e}")))?;
-            let names: Vec<String> = archive.array_names().map(str::to_owned).collect();
+            // The archive's own order is not the same from run to run, and neither would be the first error.
+            let mut names: Vec<String> = archive.array_names().map(str::to_owned).collect();
+            names.sort_unstable();
             let mut arrays = Arrays::new();
             for name in names {
-                let array = archive
-                    .by_name(&name)
-                    .map_err(|e| bad(format!("array {name:?}: {e}")))?;
-                let Some(array) = array else { continue };
-                let tensor = decode(array).map_err(|e| bad(format!("array {name:?}: {e}")))?;
+                let bad = |e: String| bad(format!("array {name:?}: {e}"));
+                let file = npyz::npz::file_name_from_array_name(&name);
+                let entry = archive.zip_archive().by_name(&file);
+                let entry = entry.map_err(|e| bad(e.to_string()))?;
+                let tensor = open(entry).and_then(decode).map_err(bad)?;
                 arrays.insert(name, tensor);
             }
-            arrays.sort_keys();
             Ok(arrays)
         }
         "npy" => {
             let file = File::open(path).map_err(Error::io("read", path))?;
-            let array = NpyFile::new(BufReader::new(file)).map_err(|e| bad(format!("not an npy file: {e}")))?;
+            let array = open(BufReader::new(file)).map_err(|e| bad(format!("not an npy file: {e}")))?;
             Ok(Arrays::from([(stem(), decode(array).map_err(bad)?)]))
         }
         "safetensors" => {
@@ -64,6 +66,39 @@ pub fn read(path: &Path) -> Result<Arrays> {
     }
 }
 
+/// Reads several files of arrays as one.
+///
+/// # Errors
+/// As [`read`]; an array that two of the files hold.
+pub fn read_all<P: AsRef<Path>>(paths: &[P]) -> Result<Arrays> {
+    let mut all = Arrays::new();
+    let mut from: IndexMap<String, &Path> = IndexMap::new();
+    for path in paths.iter().map(AsRef::as_ref) {
+        for (name, tensor) in read(path)? {
+            if let Some(first) = from.insert(name.clone(), path) {
+                return Err(Error::Arrays {
+                    path: path.to_owned(),
+                    message: format!("{} holds an array {name:?} too; leave one of them out", first.display()),
+                });
+            }
+            all.insert(name, tensor);
+        }
+    }
+    Ok(all)
+}
+
+/// Gives the array of a lone `.npy` file, which knows no name but the file's, the only name that it can be meant for.
+pub fn name_lone<P: AsRef<Path>>(paths: &[P], arrays: Arrays, wanted: &[&str]) -> Arrays {
+    let is_npy = |p: &P| p.as_ref().extension().is_some_and(|e| e == "npy");
+    match (paths, wanted, arrays.len()) {
+        ([path], [name], 1) if is_npy(path) => {
+            let tensors = arrays.into_values();
+            tensors.map(|tensor| ((*name).to_owned(), tensor)).collect()
+        }
+        _ => arrays,
+    }
+}
+
 /// The NumPy type codes that have an element type here.
 fn element_type(code: &str) -> Option<DType> {
     Some(match code {
@@ -78,6 +113,45 @@ fn element_type(code: &str) -> Option<DType> {
         "|b1" => DType::Bool,
         _ => return None,
     })
+}
+
+/// The most bytes of a header's text; NumPy's own limit is 10,000.
+const MOST_HEADER: u64 = 1 << 16;
+/// The most brackets of a header's text: an array of one element type has two pairs, and the parser takes up to three times as long
+/// for each level.
+const MOST_BRACKETS: usize = 8;
+
+/// Reads the header of an array, whose text may be anything.
+fn open<R: Read>(mut reader: R) -> std::result::Result<NpyFile<R>, String> {
+    let error = |e: std::io::Error| e.to_string();
+    // Magic, version, and the length of the text in two bytes or four.
+    let mut header = vec![0; 10];
+    let whole = reader.read_exact(&mut header).map_err(|e| e.kind());
+    if !header.starts_with(b"\x93NUMPY") {
+        return Err("it does not begin with NumPy's magic bytes".to_owned());
+    }
+    whole.map_err(|kind| kind.to_string())?;
+    if header[6] > 1 {
+        header.resize(12, 0);
+        reader.read_exact(&mut header[10..]).map_err(error)?;
+    }
+    let length = header[8..].iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte));
+    if length > MOST_HEADER {
+        return Err(format!(
+            "its header has {length} bytes, but {MOST_HEADER} at most are read"
+        ));
+    }
+    let start = header.len();
+    header.resize(start + length as usize, 0);
+    reader.read_exact(&mut header[start..]).map_err(error)?;
+    let brackets = header[start..].iter().filter(|byte| b"([{".contains(byte)).count();
+    if brackets > MOST_BRACKETS {
+        return Err(format!(
+            "its header has {brackets} opening brackets, but {MOST_BRACKETS} at most are read; structured arrays are not supported"
+        ));
+    }
+    let header = NpyHeader::from_reader(header.as_slice()).map_err(error)?;
+    Ok(NpyFile::with_header(header, reader))
 }
 
 fn decode<R: Read>(array: NpyFile<R>) -> std::result::Result<HostTensor, String> {
@@ -139,9 +213,43 @@ fn to_row_major<T: Copy>(values: &[T], shape: &[usize]) -> Vec<T> {
     out
 }
 
+/// The kinds of file that arrays are written as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Npz,
+    Npy,
+}
+
+impl Kind {
+    fn of(path: &Path) -> Result<Kind> {
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("npz") => Ok(Kind::Npz),
+            Some("npy") => Ok(Kind::Npy),
+            // The name of a device or a FIFO says nothing of what goes through it.
+            None if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) || ir::file::is_stdout(path) => Ok(Kind::Npz),
+            other => Err(Error::Arrays {
+                path: path.to_owned(),
+                message: format!(
+                    "unknown kind of file {:?}; arrays are written as .npz or .npy",
+                    other.unwrap_or_default()
+                ),
+            }),
+        }
+    }
+}
+
+/// Finds out whether [`write`] could write a file, before the arrays are there.
+///
+/// # Errors
+/// A file that cannot be written, or an extension that is neither `.npz` nor `.npy`.
+pub fn check_writable(path: &Path) -> Result<()> {
+    ir::file::check(path).map_err(Error::io("write", path))?;
+    Kind::of(path).map(drop)
+}
+
 /// Writes arrays as `.npz`, or one array as `.npy`. Types that NumPy lacks (bf16, fp8, 4-bit) are widened to `f32` or `i8`.
 ///
-/// The file appears whole or not at all.
+/// The file appears whole or not at all; what is no regular file is written through, see [`ir::file`].
 ///
 /// # Errors
 /// A file that cannot be written, or an extension that is neither.
@@ -150,41 +258,24 @@ pub fn write(path: &Path, arrays: &Arrays) -> Result<()> {
         path: path.to_owned(),
         message,
     };
-    let folder = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(Error::io("write", path))?;
-    match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
-        "npz" => {
-            let mut out = npyz::npz::NpzWriter::new(file.as_file_mut());
+    // Made in memory: the archive's writer would print an error of the file itself, and not report it.
+    let mut bytes = Vec::new();
+    match Kind::of(path)? {
+        Kind::Npz => {
+            let mut out = npyz::npz::NpzWriter::new(std::io::Cursor::new(&mut bytes));
             for (name, tensor) in arrays {
-                encode_npz(&mut out, name, tensor).map_err(|e| bad(e.to_string()))?;
+                encode_npz(&mut out, name, tensor).map_err(|e| bad(format!("array {name:?}: {e}")))?;
             }
-            drop(out);
         }
-        "npy" if arrays.len() == 1 => {
-            let mut out = file.as_file_mut();
-            encode_npy(&mut out, &arrays[0]).map_err(|e| bad(e.to_string()))?;
-        }
-        "npy" => {
+        Kind::Npy if arrays.len() == 1 => encode_npy(&mut bytes, &arrays[0]).map_err(|e| bad(e.to_string()))?,
+        Kind::Npy => {
             return Err(bad(format!(
                 "an .npy file holds one array, not {}; write .npz",
                 arrays.len()
             )));
         }
-        other => {
-            return Err(bad(format!(
-                "unknown kind of file {other:?}; arrays are written as .npz or .npy"
-            )));
-        }
     }
-    file.persist(path).map_err(|e| Error::Io {
-        doing: "write",
-        path: path.to_owned(),
-        source: e.error,
-    })?;
-    Ok(())
+    ir::file::write(path, |out| out.write_all(&bytes)).map_err(Error::io("write", path))
 }
 
 macro_rules! by_type {
@@ -303,6 +394,8 @@ mod tests {
         for (name, bytes) in [
             ("a.npz", &b"PK nonsense"[..]),
             ("b.npy", b"\x93NUMPY\x01\x00\xff"),
+            ("magic.npy", b"not an npy"),
+            ("length.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff"),
             ("c.txt", b""),
         ] {
             let path = dir.path().join(name);
@@ -310,6 +403,21 @@ mod tests {
             let error = read(&path).expect_err("damaged");
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn nested_headers_are_refused_and_not_parsed_for_ever() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for open in ["[", "{", "("] {
+            let text = open.repeat(60);
+            let mut file = b"\x93NUMPY\x01\x00".to_vec();
+            file.extend((text.len() as u16).to_le_bytes());
+            file.extend(text.as_bytes());
+            let path = dir.path().join("nested.npy");
+            std::fs::write(&path, &file).expect("writable");
+            let error = read(&path).expect_err("not a header").to_string();
+            assert!(error.contains("60 opening brackets"), "{error}");
         }
     }
 }

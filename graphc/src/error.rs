@@ -15,6 +15,12 @@ pub enum Error {
     /// An ONNX model could not be imported.
     #[error(transparent)]
     Import(#[from] frontend::onnx::ImportError),
+    /// An ONNX model was read and could not be imported.
+    #[error("{}: {error}", path.display())]
+    Model {
+        path: PathBuf,
+        error: frontend::onnx::ImportError,
+    },
     /// A `.gir` text could not be parsed.
     #[error("{message}")]
     Parse { path: PathBuf, message: String },
@@ -115,6 +121,7 @@ impl Error {
         match self {
             Error::Io { .. }
             | Error::Import(_)
+            | Error::Model { .. }
             | Error::Parse { .. }
             | Error::Tensor(_)
             | Error::Nn(_)

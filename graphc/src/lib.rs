@@ -7,6 +7,11 @@
 //! driver::load -> driver::build -> driver::compile -> runtime::Executable
 //! ```
 
+/// The README's samples compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 pub mod arrays;
 pub mod commands;
 pub mod compare;

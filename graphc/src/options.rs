@@ -10,16 +10,22 @@
 //! | `GRAPHC_HIP` | the HIP runtime's file or its folder, and no other is tried | `GRAPHC_ROCM`'s folder, `/opt/rocm`, the loader's path |
 //! | `GRAPHC_NVRTC` | NVRTC's file or folder, a CUDA toolkit's folder, or Python's `site-packages` | `/usr/local/cuda`, `/opt/graphc-nvrtc`, the loader's path |
 //! | `GRAPHC_CUDA` | the CUDA driver's file (`libcuda.so.1`) or its folder, and no other is tried | the loader's path |
+//! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which an emulated workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
 //! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
-//! | `GRAPHC_WORKERS` | compiler processes; 0 compiles in process | one a core |
-//! | `GRAPHC_THREADS` | threads of the CPU device | one a core |
+//! | `GRAPHC_WORKERS` | compiler processes, at most 1024; 0 compiles in process | one a core |
+//! | `GRAPHC_THREADS` | threads of the CPU device, 1 to 1024 | one a core |
+//! | `ROCM_PATH` | ROCm's folder, looked into before `/opt/rocm` | none |
+//! | `HIP_VISIBLE_DEVICES` | read by HIP: the GPUs that it shows, by number | all |
+//! | `CUDA_VISIBLE_DEVICES` | read by CUDA: the GPUs that it shows | all |
+//! | `TMPDIR` | read by the compilers of kernels: a folder for temporary files | `/tmp` |
 //! | `GRAPHC_WORKER` | the program that embedding apps start as compile worker: `graphc` or `graphc-compile-worker` | none: in process |
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use runtime::MOST_THREADS;
 use runtime::compile::{CompilerSearch, HiprtcSearch as Search, RocmSearch};
-use runtime::gpu::GpuSearch;
+use runtime::gpu::{GpuSearch, Vendor};
 
 /// Settings of the process, from its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,14 +34,43 @@ pub struct Settings {
     pub cache_dir: Option<PathBuf>,
     pub cache_bytes: u64,
     pub rocm: Option<PathBuf>,
+    /// ROCm's folder as its own tools have it.
+    pub rocm_path: Option<PathBuf>,
     pub hip: Option<PathBuf>,
     pub nvrtc: Option<PathBuf>,
     pub cuda: Option<PathBuf>,
+    /// `None`: emulated workgroups may run for ever.
+    pub emulator_limit: Option<u64>,
     pub synchronous: bool,
     pub workers: usize,
     pub threads: usize,
     pub worker: Option<OsString>,
+    /// Where the compilers of kernels keep temporary files, if that is set.
+    pub temporary: Option<PathBuf>,
+    /// The variables of the table that are set, with their values.
+    pub set: Vec<(String, String)>,
 }
+
+/// The hidden verb under which the binary starts itself to compile kernels in a process of its own.
+pub(crate) const WORKER_VERB: &str = "__compile-worker";
+
+/// The names of the table above, in its order.
+const VARIABLES: &[&str] = &[
+    "GRAPHC_CACHE",
+    "GRAPHC_CACHE_MIB",
+    "GRAPHC_ROCM",
+    "GRAPHC_HIP",
+    "GRAPHC_NVRTC",
+    "GRAPHC_CUDA",
+    "GRAPHC_SYNCHRONOUS",
+    "GRAPHC_WORKERS",
+    "GRAPHC_THREADS",
+    "ROCM_PATH",
+    "HIP_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "TMPDIR",
+    "GRAPHC_WORKER",
+];
 
 impl Settings {
     /// Reads the process's environment.
@@ -50,7 +85,7 @@ impl Settings {
     pub fn worker_command(&self) -> Option<Vec<OsString>> {
         let program = self.worker.clone()?;
         let is_graphc = Path::new(&program).file_stem().is_some_and(|name| name == "graphc");
-        let verb = is_graphc.then(|| OsString::from(crate::commands::WORKER_VERB));
+        let verb = is_graphc.then(|| OsString::from(WORKER_VERB));
         Some(std::iter::once(program).chain(verb).collect())
     }
 
@@ -68,10 +103,30 @@ impl Settings {
         RocmSearch {
             hiprtc: Search {
                 explicit: self.rocm.clone(),
-                ..Search::default()
+                ..self.rocm_folders()
             },
             ..RocmSearch::default()
         }
+    }
+
+    /// ROCm's folders: `ROCM_PATH`'s before those of a usual installation.
+    fn rocm_folders(&self) -> Search {
+        let default = Search::default();
+        let named = self.rocm_path.iter().flat_map(|p| [p.join("lib"), p.join("lib64")]);
+        Search {
+            dirs: named.chain(default.dirs).collect(),
+            ..default
+        }
+    }
+
+    /// What is said where a runtime sees no GPU, or not the one asked for: the variable that may have hidden it.
+    pub fn hidden_devices(&self, vendor: Vendor) -> Option<String> {
+        let name = match vendor {
+            Vendor::Hip => "HIP_VISIBLE_DEVICES",
+            Vendor::Cuda => "CUDA_VISIBLE_DEVICES",
+        };
+        let (name, value) = self.set.iter().find(|(set, _)| set == name)?;
+        Some(format!("{name}={value} says which GPUs there are"))
     }
 
     /// Where the GPUs' runtimes and the vendor libraries are looked for.
@@ -80,7 +135,7 @@ impl Settings {
         let mut dirs: Vec<PathBuf> = folders
             .flat_map(|p| [p.clone(), p.join("lib"), p.join("lib64")])
             .collect();
-        let search = Search::default();
+        let search = self.rocm_folders();
         dirs.extend(search.dirs.clone());
         let search = Search { dirs, ..search };
         GpuSearch {
@@ -96,6 +151,13 @@ impl Settings {
         }
     }
 
+    /// How plans are emulated.
+    pub fn emulation(&self) -> crate::emulate::Options {
+        let mut options = crate::emulate::Options::default();
+        options.launch.instruction_limit = self.emulator_limit;
+        options
+    }
+
     /// Reads settings from any lookup.
     ///
     /// # Errors
@@ -107,6 +169,14 @@ impl Settings {
                 .to_str()
                 .and_then(|t| t.trim().parse().ok())
                 .ok_or_else(|| crate::Error::Config(format!("{name}={} is not a number", text.to_string_lossy()))),
+        };
+        let within = |name: &str, default: usize, range: std::ops::RangeInclusive<usize>| match number(name, default)? {
+            n if range.contains(&n) => Ok(n),
+            n => Err(crate::Error::Config(format!(
+                "{name}={n} is not from {} to {}",
+                range.start(),
+                range.end()
+            ))),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let home_cache = || {
@@ -121,15 +191,23 @@ impl Settings {
         };
         Ok(Settings {
             cache_dir,
-            cache_bytes: (number("GRAPHC_CACHE_MIB", 1024)? as u64) << 20,
+            cache_bytes: (number("GRAPHC_CACHE_MIB", 1024)? as u64).saturating_mul(1 << 20),
             rocm: get("GRAPHC_ROCM").map(PathBuf::from),
+            rocm_path: get("ROCM_PATH").filter(|p| !p.is_empty()).map(PathBuf::from),
             hip: get("GRAPHC_HIP").map(PathBuf::from),
             nvrtc: get("GRAPHC_NVRTC").map(PathBuf::from),
             cuda: get("GRAPHC_CUDA").map(PathBuf::from),
+            emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", emu::INSTRUCTION_LIMIT as usize)? as u64)
+                .filter(|limit| *limit > 0),
             synchronous: number("GRAPHC_SYNCHRONOUS", 0)? != 0,
-            workers: number("GRAPHC_WORKERS", cores)?,
-            threads: number("GRAPHC_THREADS", cores)?.max(1),
+            workers: within("GRAPHC_WORKERS", cores.min(MOST_THREADS), 0..=MOST_THREADS)?,
+            threads: within("GRAPHC_THREADS", cores.min(MOST_THREADS), 1..=MOST_THREADS)?,
             worker: get("GRAPHC_WORKER"),
+            temporary: get("TMPDIR").filter(|p| !p.is_empty()).map(PathBuf::from),
+            set: VARIABLES
+                .iter()
+                .filter_map(|name| Some(((*name).to_owned(), get(name)?.to_string_lossy().into_owned())))
+                .collect(),
         })
     }
 }
@@ -143,10 +221,12 @@ mod tests {
         let settings = Settings::read(|name| match name {
             "GRAPHC_CACHE" => Some("off".into()),
             "GRAPHC_THREADS" => Some("3".into()),
+            "GRAPHC_EMU_INSTRUCTION_LIMIT" => Some("5000000".into()),
             _ => None,
         })
         .expect("valid");
-        assert_eq!((settings.cache_dir, settings.threads), (None, 3));
+        assert_eq!((&settings.cache_dir, settings.threads), (&None, 3));
+        assert_eq!(settings.emulation().launch.instruction_limit, Some(5_000_000));
         let error = Settings::read(|name| (name == "GRAPHC_WORKERS").then(|| "many".into())).expect_err("not a number");
         assert!(error.to_string().contains("GRAPHC_WORKERS=many"), "{error}");
     }

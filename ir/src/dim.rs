@@ -4,6 +4,8 @@
 //! polynomial (floor division, remainder, max, min). It is kept in canonical form, so that equality of the text is
 //! equality of the size wherever polynomial algebra can tell; two dims that differ may still turn out equal at run time.
 
+mod decode;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Add, Mul, Neg, Sub};
@@ -72,7 +74,7 @@ pub fn hints(symbols: &Symbols) -> Bindings {
 }
 
 /// A size: a constant or a canonical expression over symbols.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Dim {
     Const(i64),
     /// Never a constant polynomial: that is `Const`.
@@ -80,7 +82,7 @@ pub enum Dim {
 }
 
 /// A sum of terms, sorted by monomial, no coefficient zero.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Poly {
     /// `(monomial, coefficient)`; the empty monomial is the constant term.
     pub terms: Vec<(Vec<Atom>, i64)>,

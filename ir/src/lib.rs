@@ -8,6 +8,7 @@ pub mod convert;
 pub mod data;
 pub mod dim;
 pub mod entity;
+pub mod file;
 pub mod graph;
 pub mod kernel;
 pub mod library;

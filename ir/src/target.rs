@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::DType;
 
+pub mod matrix;
+
+pub use matrix::{MatrixFamily, MatrixInstruction};
+
 /// Which toolchain and runtime a target belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Platform {
@@ -21,27 +25,9 @@ pub enum Platform {
     Cuda,
 }
 
-/// Which matrix instructions there are. Generated kernels use none of them yet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MatrixCore {
-    None,
-    /// MFMA of gfx908: fp16, bf16 (without `_1k`), i8, f32.
-    Mfma1,
-    /// MFMA of gfx90a: and bf16 `_1k`, f64.
-    Mfma2,
-    /// MFMA of gfx942: and wider i8, FP8 (FNUZ).
-    Mfma3,
-    /// MFMA of gfx950: and double-depth fp16/bf16, FP8 (OCP).
-    Mfma4,
-    /// WMMA of gfx11: fp16, bf16, i8, i4 in 16x16x16.
-    Wmma1,
-    /// WMMA of gfx12: and FP8 (OCP); other register layout.
-    Wmma2,
-}
-
 /// The facts of one architecture.
 #[derive(PartialEq, Debug)]
-pub struct Facts {
+pub struct Architecture {
     /// The name given to `--target`.
     pub name: &'static str,
     /// A product that has it.
@@ -52,6 +38,12 @@ pub struct Facts {
     /// Compute units (streaming multiprocessors, cores).
     pub compute_units: u32,
     pub clock_ghz: f64,
+    /// SIMDs of a compute unit, each with a matrix unit where there are matrix instructions.
+    pub simds: u32,
+    /// Bytes that a compute unit reads from LDS in a clock.
+    pub lds_bytes_per_clock: u32,
+    /// Bytes that a compute unit reads from its share of the second-level cache in a clock.
+    pub cache_bytes_per_clock: u32,
     /// Peak of vector f32.
     pub vector_f32_tflops: f64,
     /// Peak of matrix (or packed) fp16; 0 where the plain vector rate holds.
@@ -64,13 +56,18 @@ pub struct Facts {
     pub matrix_f8_tflops: f64,
     /// Memory bandwidth in 10^12 bytes a second.
     pub memory_tbps: f64,
-    /// LDS (shared memory) one workgroup may have, in bytes.
+    /// LDS (shared memory) that a kernel may declare for one workgroup, in bytes.
     pub lds_bytes: u32,
+    /// LDS that a launch may give one workgroup instead, in bytes; 0 where kernels declare all of it.
+    pub launch_lds_bytes: u32,
     /// Last-level cache in bytes.
     pub cache_bytes: u64,
     /// Vector registers of a lane at lowest occupancy.
     pub vector_registers: u32,
-    pub matrix_core: MatrixCore,
+    /// Its matrix instructions; empty where it has none.
+    pub matrix: &'static [MatrixInstruction],
+    /// Tiles of operands that matrix kernels keep in LDS at once.
+    pub copy_stages: u32,
     /// Which FP8 family the conversions and matrix instructions take, if any.
     pub f8: Option<F8Family>,
     /// The cost of one kernel launch in microseconds, in a stream that is kept full.
@@ -92,7 +89,7 @@ pub enum F8Family {
     Ocp,
 }
 
-impl Facts {
+impl Architecture {
     /// Returns the peak rate of contractions in operands of `dtype`, in 10^12 operations a second.
     pub fn contract_tops(&self, dtype: DType) -> f64 {
         let at_least_vector = |rate: f64| if rate > 0.0 { rate } else { self.vector_f32_tflops };
@@ -108,6 +105,11 @@ impl Facts {
         }
     }
 
+    /// Returns the most LDS that a workgroup may have, in bytes, however it comes by it.
+    pub fn most_lds_bytes(&self) -> u32 {
+        self.lds_bytes.max(self.launch_lds_bytes)
+    }
+
     /// Says whether the target compiles HIP source.
     pub fn is_gpu(&self) -> bool {
         self.platform != Platform::Cpu
@@ -117,13 +119,16 @@ impl Facts {
 const MIB: u64 = 1 << 20;
 
 /// Fields shared by the AMD rows.
-const HIP: Facts = Facts {
+const HIP: Architecture = Architecture {
     name: "",
     product: "",
     platform: Platform::Hip,
     wave_size: 64,
     compute_units: 0,
     clock_ghz: 0.0,
+    simds: 4,
+    lds_bytes_per_clock: 128,
+    cache_bytes_per_clock: 64,
     vector_f32_tflops: 0.0,
     matrix_f16_tflops: 0.0,
     matrix_bf16_tflops: 0.0,
@@ -131,9 +136,11 @@ const HIP: Facts = Facts {
     matrix_f8_tflops: 0.0,
     memory_tbps: 0.0,
     lds_bytes: 64 << 10,
+    launch_lds_bytes: 0,
     cache_bytes: 8 * MIB,
     vector_registers: 256,
-    matrix_core: MatrixCore::None,
+    matrix: &[],
+    copy_stages: 1,
     f8: None,
     launch_us: 4.0,
     channels_last: true,
@@ -143,8 +150,8 @@ const HIP: Facts = Facts {
 };
 
 /// All targets. Sources: AMD's data sheets and the ISA manuals of each generation.
-pub static TARGETS: &[Facts] = &[
-    Facts {
+pub static TARGETS: &[Architecture] = &[
+    Architecture {
         name: "cpu",
         product: "host processor",
         platform: Platform::Cpu,
@@ -162,7 +169,7 @@ pub static TARGETS: &[Facts] = &[
         depthwise_kernel: true,
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx906",
         product: "Instinct MI50/MI60",
         compute_units: 60,
@@ -174,7 +181,7 @@ pub static TARGETS: &[Facts] = &[
         cache_bytes: 4 * MIB,
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx908",
         product: "Instinct MI100",
         compute_units: 120,
@@ -184,10 +191,10 @@ pub static TARGETS: &[Facts] = &[
         matrix_bf16_tflops: 92.3,
         matrix_i8_tops: 184.6,
         memory_tbps: 1.23,
-        matrix_core: MatrixCore::Mfma1,
+        matrix: matrix::MFMA1,
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx90a",
         product: "Instinct MI210/MI250",
         compute_units: 110,
@@ -198,10 +205,10 @@ pub static TARGETS: &[Facts] = &[
         matrix_i8_tops: 191.5,
         memory_tbps: 1.6,
         vector_registers: 512,
-        matrix_core: MatrixCore::Mfma2,
+        matrix: matrix::MFMA2,
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx942",
         product: "Instinct MI300A/MI300X/MI325X",
         compute_units: 304,
@@ -214,15 +221,16 @@ pub static TARGETS: &[Facts] = &[
         memory_tbps: 5.3,
         cache_bytes: 256 * MIB,
         vector_registers: 512,
-        matrix_core: MatrixCore::Mfma3,
+        matrix: matrix::MFMA3,
         f8: Some(F8Family::Fnuz),
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx950",
         product: "Instinct MI350X/MI355X",
         compute_units: 256,
         clock_ghz: 2.4,
+        lds_bytes_per_clock: 256,
         vector_f32_tflops: 157.3,
         matrix_f16_tflops: 2500.0,
         matrix_bf16_tflops: 2500.0,
@@ -232,16 +240,17 @@ pub static TARGETS: &[Facts] = &[
         lds_bytes: 160 << 10,
         cache_bytes: 256 * MIB,
         vector_registers: 512,
-        matrix_core: MatrixCore::Mfma4,
+        matrix: matrix::MFMA4,
         f8: Some(F8Family::Ocp),
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx1030",
         product: "Radeon RX 6800/6900",
         wave_size: 32,
         compute_units: 80,
         clock_ghz: 2.25,
+        simds: 2,
         vector_f32_tflops: 23.0,
         matrix_f16_tflops: 46.0,
         matrix_i8_tops: 92.0,
@@ -250,42 +259,45 @@ pub static TARGETS: &[Facts] = &[
         libraries: false,
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx1100",
         product: "Radeon RX 7900",
         wave_size: 32,
         compute_units: 96,
         clock_ghz: 2.5,
+        simds: 2,
         vector_f32_tflops: 61.4,
         matrix_f16_tflops: 123.0,
         matrix_bf16_tflops: 123.0,
         matrix_i8_tops: 123.0,
         memory_tbps: 0.96,
         cache_bytes: 96 * MIB,
-        matrix_core: MatrixCore::Wmma1,
+        matrix: matrix::WMMA1,
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx1151",
         product: "Radeon 8060S (Strix Halo)",
         wave_size: 32,
         compute_units: 40,
         clock_ghz: 2.9,
+        simds: 2,
         vector_f32_tflops: 29.7,
         matrix_f16_tflops: 59.4,
         matrix_bf16_tflops: 59.4,
         matrix_i8_tops: 59.4,
         memory_tbps: 0.256,
         cache_bytes: 32 * MIB,
-        matrix_core: MatrixCore::Wmma1,
+        matrix: matrix::WMMA1,
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "gfx1201",
         product: "Radeon RX 9070",
         wave_size: 32,
         compute_units: 64,
         clock_ghz: 2.97,
+        simds: 2,
         vector_f32_tflops: 48.7,
         matrix_f16_tflops: 195.0,
         matrix_bf16_tflops: 195.0,
@@ -293,11 +305,11 @@ pub static TARGETS: &[Facts] = &[
         matrix_f8_tflops: 389.0,
         memory_tbps: 0.64,
         cache_bytes: 64 * MIB,
-        matrix_core: MatrixCore::Wmma2,
+        matrix: matrix::WMMA2,
         f8: Some(F8Family::Ocp),
         ..HIP
     },
-    Facts {
+    Architecture {
         name: "sm_90",
         product: "NVIDIA H100/H200",
         platform: Platform::Cuda,
@@ -312,6 +324,10 @@ pub static TARGETS: &[Facts] = &[
         memory_tbps: 4.8,
         cache_bytes: 50 * MIB,
         lds_bytes: 48 << 10,
+        launch_lds_bytes: 227 << 10,
+        vector_registers: 512,
+        matrix: matrix::MMA_SYNC,
+        copy_stages: 3,
         launch_us: 3.0,
         libraries: false,
         ..HIP
@@ -321,7 +337,7 @@ pub static TARGETS: &[Facts] = &[
 /// A target as the user names it: a row of facts and, for AMD, feature settings (`gfx90a:sramecc+:xnack-`).
 #[derive(Clone, Copy, PartialEq)]
 pub struct Target {
-    facts: &'static Facts,
+    facts: &'static Architecture,
     sramecc: Option<bool>,
     xnack: Option<bool>,
 }
@@ -362,8 +378,8 @@ impl Target {
 }
 
 impl std::ops::Deref for Target {
-    type Target = Facts;
-    fn deref(&self) -> &Facts {
+    type Target = Architecture;
+    fn deref(&self) -> &Architecture {
         self.facts
     }
 }

@@ -91,6 +91,12 @@ impl DType {
         (elements * self.bits() as usize).div_ceil(8)
     }
 
+    /// Returns the size in bytes of so many elements, if an object in memory may have it.
+    pub fn checked_bytes_for(self, elements: usize) -> Option<usize> {
+        let bits = elements.checked_mul(self.bits() as usize)?;
+        Some(bits.div_ceil(8)).filter(|bytes| isize::try_from(*bytes).is_ok())
+    }
+
     /// Says whether the type is floating point.
     pub const fn is_float(self) -> bool {
         !self.is_int() && !matches!(self, DType::Bool)

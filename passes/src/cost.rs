@@ -1,13 +1,11 @@
 //! A roofline cost of ops: microseconds on a target, by bytes, operations and launches, at the symbols' hints.
 //!
-//! It ranks alternatives; it predicts nothing. Generated products are rated at a share of the target's peak for their type, matrix
-//! instructions included, which the generated tiles do not use yet: in half types a large product stays with its epilogue where
-//! a library's call and a launch for the epilogue would be faster today. Fusion is what matrix tiles will keep. Pointwise work is mostly fused into what is beside it, so it is charged a
-//! share of its traffic and of a launch.
+//! It ranks alternatives; it predicts nothing. Generated products are rated at a share of the target's peak for their type. Pointwise
+//! work is mostly fused into what is beside it, so it is charged a share of its traffic and of a launch.
 
 use ir::dim::Symbols;
-use ir::op::{Composite, Elementwise, UnaryOp};
-use ir::{Graph, NodeId, Op, Target, TensorType};
+use ir::op::{BinaryOp, Composite, Elementwise, UnaryOp};
+use ir::{DType, Graph, NodeId, Op, Target, TensorType};
 
 /// The share of a pointwise op's traffic and launch that fusion leaves.
 const POINTWISE_SHARE: f64 = 0.15;
@@ -15,6 +13,9 @@ const POINTWISE_SHARE: f64 = 0.15;
 pub const GENERATED_EFFICIENCY: f64 = 0.5;
 /// The share of peak that a tuned library reaches.
 pub const LIBRARY_EFFICIENCY: f64 = 0.7;
+
+/// An elementwise op of more vector operations than this is worth computing once rather than wherever it is read.
+pub const FEW: u32 = 2;
 
 /// A library must win by this factor: its start-up and workspace are not in the model.
 const LIBRARY_MARGIN: f64 = 1.05;
@@ -24,6 +25,8 @@ const LIBRARY_MARGIN: f64 = 1.05;
 pub struct CostModel<'a> {
     pub target: &'a Target,
     pub symbols: &'a Symbols,
+    /// What f32 becomes later, where less precision was asked for.
+    pub computed_in: Option<DType>,
 }
 
 impl CostModel<'_> {
@@ -34,7 +37,15 @@ impl CostModel<'_> {
 
     /// Returns the bytes of a type at the hints.
     pub fn bytes(&self, ty: &TensorType) -> f64 {
-        self.elements(ty) * f64::from(ty.dtype.bits()) / 8.0
+        self.elements(ty) * f64::from(self.computed(ty.dtype).bits()) / 8.0
+    }
+
+    /// Returns the type in which a type is computed.
+    fn computed(&self, dtype: DType) -> DType {
+        match self.computed_in {
+            Some(narrow) if dtype == DType::F32 => narrow,
+            _ => dtype,
+        }
     }
 
     /// Returns the microseconds that moving bytes takes.
@@ -42,40 +53,19 @@ impl CostModel<'_> {
         bytes / (self.target.memory_tbps * 1e6)
     }
 
-    /// Returns the multiply-adds (times two) of a contraction or convolution; 0 for others.
+    /// Returns the multiply-adds (times two) of a product, convolution or attention at the hints; 0 for others.
     pub fn flops(&self, op: &Op, operands: &[&TensorType], results: &[TensorType]) -> f64 {
-        let hint = |ty: &TensorType, axis: usize| ty.shape[axis].hint(self.symbols).max(1) as f64;
-        match op {
-            Op::Contract(c) => {
-                let rank = operands[0].rank();
-                let k = hint(operands[0], if c.transpose_lhs { rank - 2 } else { rank - 1 });
-                2.0 * k * self.elements(&results[0])
-            }
-            Op::Conv(c) => {
-                let filter = self.elements(operands[1]);
-                let (input, out) = (self.elements(operands[0]), self.elements(&results[0]));
-                let channels = |ty: &TensorType| hint(ty, c.layout.channel_axis(ty.rank()));
-                match c.transposed {
-                    // Each output element sums a filter of one output channel.
-                    None => 2.0 * out * filter / channels(&results[0]),
-                    Some(_) => 2.0 * input * filter / channels(operands[0]),
-                }
-            }
-            Op::Composite(Composite::Attention { causal, .. }) => {
-                let (q, v) = (operands[0], operands[2]);
-                let t = hint(v, 2);
-                let all = 2.0 * t * (self.elements(q) + self.elements(&results[0]));
-                if *causal { all / 2.0 } else { all }
-            }
-            _ => 0.0,
-        }
+        let all = crate::flops::product(op, operands, results).map_or(0.0, |flops| flops.hint(self.symbols) as f64);
+        // What a causal mask hides is not computed.
+        let causal = matches!(op, Op::Composite(Composite::Attention { causal: true, .. }));
+        if causal { all / 2.0 } else { all }
     }
 
     /// Returns the microseconds of a contraction at a share of peak, without a launch.
     pub fn contraction(&self, op: &Op, operands: &[&TensorType], results: &[TensorType], efficiency: f64) -> f64 {
         let bytes: f64 =
             operands.iter().map(|t| self.bytes(t)).sum::<f64>() + results.iter().map(|t| self.bytes(t)).sum::<f64>();
-        let peak = self.target.contract_tops(operands[0].dtype) * 1e6;
+        let peak = self.target.contract_tops(self.computed(operands[0].dtype)) * 1e6;
         let compute = self.flops(op, operands, results) / (peak * efficiency);
         compute.max(self.transfer(bytes))
     }
@@ -92,11 +82,7 @@ impl CostModel<'_> {
             Op::Iota { .. } => 0.01,
             Op::View(_) => 0.02 * launch + 0.02 * self.transfer(written),
             Op::Elementwise(kind) => {
-                let weight = match kind {
-                    Elementwise::Unary(op) => unary_weight(*op),
-                    _ => 1.0,
-                };
-                POINTWISE_SHARE * (launch + self.transfer(read + written)) + n * weight / vector
+                POINTWISE_SHARE * (launch + self.transfer(read + written)) + n * f64::from(weight(kind)) / vector
             }
             Op::Reduce { .. } => 0.6 * launch + self.transfer(read + written),
             Op::Contract(_) | Op::Conv(_) => launch + self.contraction(op, operands, results, GENERATED_EFFICIENCY),
@@ -128,8 +114,7 @@ impl CostModel<'_> {
     /// reading its other operands.
     pub fn as_epilogue(&self, op: &Op, others: &[&TensorType], result: &TensorType) -> f64 {
         let weight = match op {
-            Op::Elementwise(Elementwise::Unary(op)) => unary_weight(*op),
-            Op::Elementwise(_) => 1.0,
+            Op::Elementwise(kind) => f64::from(weight(kind)),
             _ => 0.0,
         };
         let vector = self.target.vector_f32_tflops * 1e6;
@@ -150,13 +135,67 @@ impl CostModel<'_> {
     }
 }
 
-/// Vector operations an element, roughly.
-fn unary_weight(op: UnaryOp) -> f64 {
-    use UnaryOp::{Abs, Ceil, Floor, IsInf, IsNan, Neg, Not, Relu, Round, Sign, Trunc};
+/// Vector operations an element, roughly: the one table, of which every op has a place.
+pub fn weight(op: &Elementwise) -> u32 {
     match op {
-        Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Relu | Not | IsNan | IsInf => 1.0,
-        UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip => 4.0,
-        UnaryOp::Erf | UnaryOp::Gelu | UnaryOp::GeluTanh | UnaryOp::Mish => 16.0,
-        _ => 8.0,
+        Elementwise::Unary(op) => match op {
+            UnaryOp::Neg
+            | UnaryOp::Abs
+            | UnaryOp::Sign
+            | UnaryOp::Floor
+            | UnaryOp::Ceil
+            | UnaryOp::Round
+            | UnaryOp::Trunc
+            | UnaryOp::Relu
+            | UnaryOp::Not
+            | UnaryOp::IsNan
+            | UnaryOp::IsInf => 1,
+            UnaryOp::HardSwish => FEW,
+            UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip => 4,
+            UnaryOp::Exp
+            | UnaryOp::Expm1
+            | UnaryOp::Log
+            | UnaryOp::Log1p
+            | UnaryOp::Exp2
+            | UnaryOp::Log2
+            | UnaryOp::Sin
+            | UnaryOp::Cos
+            | UnaryOp::Tan
+            | UnaryOp::Asin
+            | UnaryOp::Acos
+            | UnaryOp::Atan
+            | UnaryOp::Sinh
+            | UnaryOp::Cosh
+            | UnaryOp::Tanh
+            | UnaryOp::Asinh
+            | UnaryOp::Acosh
+            | UnaryOp::Atanh
+            | UnaryOp::Sigmoid
+            | UnaryOp::Softplus
+            | UnaryOp::Silu => 8,
+            UnaryOp::Erf | UnaryOp::Gelu | UnaryOp::GeluTanh | UnaryOp::Mish => 16,
+        },
+        Elementwise::Binary(op) => match op {
+            BinaryOp::Add
+            | BinaryOp::Sub
+            | BinaryOp::Mul
+            | BinaryOp::Max
+            | BinaryOp::Min
+            | BinaryOp::And
+            | BinaryOp::Or
+            | BinaryOp::Xor
+            | BinaryOp::Shl
+            | BinaryOp::Shr
+            | BinaryOp::Eq
+            | BinaryOp::Ne
+            | BinaryOp::Lt
+            | BinaryOp::Le
+            | BinaryOp::Gt
+            | BinaryOp::Ge => 1,
+            BinaryOp::Div => 4,
+            BinaryOp::Rem | BinaryOp::Mod => 8,
+            BinaryOp::Pow | BinaryOp::Atan2 => 16,
+        },
+        Elementwise::Select | Elementwise::Cast(_) => 1,
     }
 }

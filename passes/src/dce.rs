@@ -92,7 +92,10 @@ pub fn sweep(graph: Graph) -> Graph {
     }
     for output in graph.outputs() {
         let value = Value::new(map[output.value.node.index()], output.value.index);
-        out.add_output(output.name.clone(), value);
+        match output.check {
+            true => out.add_check(output.name.clone(), value),
+            false => out.add_output(output.name.clone(), value),
+        }
     }
     out
 }

@@ -7,12 +7,14 @@
 //! [`optimize`] is the graph level: [`pipeline`] is THE order of its passes, [`runner`] runs them.
 
 pub mod analysis;
+pub mod check_indices;
 pub mod cost;
-pub mod cse;
+mod cse;
 pub mod dce;
 pub mod decompose;
 pub mod egraph;
 pub mod error;
+pub mod flops;
 pub mod fold;
 pub mod fold_batch_norm;
 pub mod fuse;

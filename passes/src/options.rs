@@ -80,6 +80,8 @@ pub struct OptimizeOptions {
     /// Whether vendor libraries may be called, where the target has them.
     pub libraries: bool,
     pub keep: Keep,
+    /// Whether the graph checks the indices of its gathers and scatters when it runs.
+    pub check_indices: bool,
     /// Names of passes and of rules that must not run.
     pub disable: BTreeSet<String>,
     /// Verify the graph after each pass; on by default in debug builds.
@@ -96,6 +98,7 @@ impl Default for OptimizeOptions {
             dtype: None,
             libraries: true,
             keep: Keep::ALL,
+            check_indices: false,
             disable: BTreeSet::new(),
             verify: cfg!(debug_assertions),
             stop_after: None,

@@ -2,15 +2,16 @@
 
 use crate::options::OptLevel;
 use crate::runner::Pass;
-use crate::{cse, dce, decompose, egraph, fold, fold_batch_norm, layout, positions, quantize, simplify};
+use crate::{check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, layout, positions, quantize, simplify};
 
 /// Returns the passes of a level, in order.
 pub fn passes(level: OptLevel) -> Vec<Pass> {
     let list: &[Pass] = match level {
-        OptLevel::O0 => &[quantize::PASS, decompose::PASS],
+        OptLevel::O0 => &[check_indices::PASS, quantize::PASS, decompose::PASS],
         OptLevel::O1 => &[
             simplify::PASS,
             fold::PASS,
+            check_indices::PASS,
             quantize::PASS,
             decompose::PASS,
             simplify::PASS,
@@ -24,6 +25,8 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             positions::PASS,
             simplify::PASS,
             fold::PASS,
+            // What is left gathers by data.
+            check_indices::PASS,
             fold_batch_norm::WEIGHTS,
             fold_batch_norm::PASS,
             // Wholes, spellings and brackets: recognised and chosen by cost.

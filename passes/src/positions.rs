@@ -9,7 +9,7 @@ use ir::op::{Gather, View};
 use ir::types::Scalar;
 use ir::{Dim, HostTensor, NodeId, Op, Shape, Value};
 
-use crate::analysis::index::{Affine, Fact, Facts, stays_inside};
+use crate::analysis::index::{Affine, Fact, KnownElements, stays_inside};
 use crate::error::PassFault;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
@@ -18,7 +18,7 @@ use crate::runner::Pass;
 pub const PASS: Pass = Pass {
     name: "positions",
     run: |graph, context| {
-        let facts = Facts::of(graph);
+        let facts = KnownElements::of(graph);
         let mut builder = Builder::new(graph, "positions");
         for id in graph.nodes().keys() {
             builder.origin = graph.node(id).origin.clone();
@@ -44,7 +44,7 @@ pub const PASS: Pass = Pass {
     required: false,
 };
 
-fn uniform(builder: &mut Builder<'_>, facts: &Facts, id: NodeId) -> Result<Option<Value>, PassFault> {
+fn uniform(builder: &mut Builder<'_>, facts: &KnownElements, id: NodeId) -> Result<Option<Value>, PassFault> {
     let graph = builder.old;
     let node = graph.node(id);
     if node.op.is_leaf() || node.results.len() != 1 {
@@ -73,7 +73,7 @@ fn uniform(builder: &mut Builder<'_>, facts: &Facts, id: NodeId) -> Result<Optio
 }
 
 /// A gather whose index for every data axis is `constant` or `one result axis + constant`: slice, transpose, broadcast.
-fn gather(builder: &mut Builder<'_>, facts: &Facts, id: NodeId) -> Result<Option<Value>, PassFault> {
+fn gather(builder: &mut Builder<'_>, facts: &KnownElements, id: NodeId) -> Result<Option<Value>, PassFault> {
     let graph = builder.old;
     let node = graph.node(id);
     let Op::Gather(gather) = &node.op else { return Ok(None) };
@@ -140,7 +140,7 @@ fn single_axis(index: &Affine) -> Option<Option<usize>> {
 }
 
 /// A gather from a flattened tensor by the row-major position in it: a reshape.
-fn flat_gather(builder: &mut Builder<'_>, facts: &Facts, id: NodeId) -> Result<Option<Value>, PassFault> {
+fn flat_gather(builder: &mut Builder<'_>, facts: &KnownElements, id: NodeId) -> Result<Option<Value>, PassFault> {
     let graph = builder.old;
     let node = graph.node(id);
     let Op::Gather(Gather::Take { axis }) = node.op else {

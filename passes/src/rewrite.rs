@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use ir::dim::Symbols;
 use ir::entity::Entity;
 use ir::graph::{Constant, Node};
+use ir::op::{Elementwise, UnaryOp};
 use ir::types::Scalar;
 use ir::{ConstId, DType, Graph, HostTensor, NodeId, Op, Origin, TensorType, Value};
 use smallvec::SmallVec;
@@ -71,10 +72,16 @@ pub struct Builder<'a> {
     pub origin: Origin,
     rules: Vec<Rule>,
     computed_in: Option<DType>,
+    /// Of each old node, whether it rounds to whole numbers or a rounding follows it.
+    rounded: Vec<bool>,
+    /// The old node that is being copied.
+    copying: Option<NodeId>,
     depth: u32,
     pass: &'static str,
     fired: Vec<Fired>,
     outputs: HashMap<String, Value>,
+    /// New conditions with their messages.
+    checks: Vec<(String, Value)>,
 }
 
 impl<'a> Builder<'a> {
@@ -98,10 +105,13 @@ impl<'a> Builder<'a> {
             origin: Origin::Unknown,
             rules: Vec::new(),
             computed_in: None,
+            rounded: Vec::new(),
+            copying: None,
             depth: 0,
             pass,
             fired: Vec::new(),
             outputs: HashMap::new(),
+            checks: Vec::new(),
         }
     }
 
@@ -109,12 +119,22 @@ impl<'a> Builder<'a> {
     pub fn with_rules(mut self, rules: impl IntoIterator<Item = Rule>, options: &OptimizeOptions) -> Self {
         self.rules = rules.into_iter().collect();
         self.computed_in = options.dtype;
+        self.rounded = rounded(self.old);
         self
     }
 
     /// Returns the type that f32 numbers will be rounded to, where it is another one.
     pub fn computed_in(&self) -> Option<DType> {
         self.computed_in
+    }
+
+    /// Says whether what is being emitted may reach a rounding to whole numbers by arithmetic and views alone, so that its last
+    /// bit may decide a tie. What is emitted outside a copy of an old node may.
+    pub fn feeds_rounding(&self) -> bool {
+        match self.copying {
+            Some(id) => self.rounded.get(id.index()).is_none_or(|rounded| *rounded),
+            None => true,
+        }
     }
 
     /// Returns the graph as built so far.
@@ -168,6 +188,11 @@ impl<'a> Builder<'a> {
         self.outputs.insert(name.to_owned(), value);
     }
 
+    /// Adds a condition of runs, after those of the old graph.
+    pub fn add_check(&mut self, message: String, value: Value) {
+        self.checks.push((message, value));
+    }
+
     /// Copies an old node over its new operands (rules apply).
     ///
     /// # Errors
@@ -196,7 +221,10 @@ impl<'a> Builder<'a> {
         }
         if node.results.len() == 1 && !self.rules.is_empty() {
             let want = same_types.then_some(&node.results[0]);
-            if let Some(value) = self.try_rules(&node.op, &operands, want)? {
+            self.copying = Some(id);
+            let found = self.try_rules(&node.op, &operands, want);
+            self.copying = None;
+            if let Some(value) = found? {
                 self.set(id, value);
                 return Ok(());
             }
@@ -393,9 +421,42 @@ impl<'a> Builder<'a> {
                 Some(value) => *value,
                 None => self.value(output.value),
             };
-            self.graph.add_output(output.name.clone(), value);
+            match output.check {
+                true => self.graph.add_check(output.name.clone(), value),
+                false => self.graph.add_output(output.name.clone(), value),
+            }
+        }
+        for (message, value) in self.checks {
+            self.graph.add_check(message, value);
         }
         fired.append(&mut self.fired);
         crate::dce::sweep(self.graph)
     }
+}
+
+/// Says of each node whether it rounds to whole numbers, or its result reaches a node that does by arithmetic and views alone.
+fn rounded(graph: &Graph) -> Vec<bool> {
+    let mut rounded = vec![false; graph.nodes().len()];
+    for (id, node) in graph.nodes().iter().rev() {
+        let rounds = match node.op {
+            Op::Elementwise(Elementwise::Unary(op)) => {
+                matches!(op, UnaryOp::Round | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Trunc)
+            }
+            Op::Elementwise(Elementwise::Cast(to)) => {
+                graph.ty(node.operands[0]).dtype.is_float() && (to.is_int() || to.is_float() && to.bits() == 8)
+            }
+            _ => false,
+        };
+        let passes_on = match node.op {
+            Op::View(_) | Op::Elementwise(Elementwise::Select | Elementwise::Cast(_)) => true,
+            Op::Elementwise(Elementwise::Unary(op)) => matches!(op, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Relu),
+            Op::Elementwise(Elementwise::Binary(op)) => !op.is_comparison(),
+            _ => false,
+        };
+        rounded[id.index()] |= rounds;
+        if rounds || passes_on && rounded[id.index()] {
+            node.operands.iter().for_each(|v| rounded[v.node.index()] = true);
+        }
+    }
+    rounded
 }

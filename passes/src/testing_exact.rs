@@ -188,6 +188,34 @@ fn zeros_keep_their_signs() {
     }
 }
 
+/// A quantised value is off by one where the last bit of the quotient decides a tie.
+#[test]
+fn division_stays_where_a_rounding_follows() {
+    let rule = |c: &str, after: &str| {
+        let body = format!(
+            "x = input \"x\" : f32[4]\nc = constant {c} : f32[]\nd = div x, c\nz = constant 3.0 : f32[]\n{after}\n\
+             return y as \"y\""
+        );
+        let (_, report) = optimize(graph(&body), &"cpu".parse().unwrap(), &OptimizeOptions::default()).unwrap();
+        report.count("divide_by_constant")
+    };
+    for after in [
+        "y = round d",
+        "y = floor d",
+        "y = cast d {to=u8}",
+        "y = cast d {to=f8e4m3fn}",
+        "r = reshape d : f32[2, 2]\na = add r, z\ny = round a",
+        "m = max d, z\ny = cast m {to=i8}",
+    ] {
+        assert_eq!(rule("0.1", after), 0, "{after}");
+        // The inverse of a power of two is exact.
+        assert_eq!(rule("0.125", after), 1, "{after}");
+    }
+    for after in ["y = exp d", "e = erf d\ny = round e", "y = add d, z"] {
+        assert_eq!(rule("0.1", after), 1, "{after}");
+    }
+}
+
 #[test]
 fn division_stays_where_the_inverse_is_not_normal() {
     let rule = |dtype: &str, c: &str, compute: Option<DType>| {

@@ -2,8 +2,9 @@
 
 use ir::Program;
 use ir::dim::Bindings;
+use ir::entity::Table;
+use ir::kernel::bounds::{BoundsError, unproven};
 use ir::kernel::{Access, Kernel};
-use ir::plan::arena::Placement;
 use ir::plan::{BufferId, Place, Plan, Work};
 
 use crate::error::{InputError, RuntimeError};
@@ -34,19 +35,30 @@ pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> 
             ));
         }
     }
+    // Memory of the caller is found through the ports.
+    let named = |b: BufferId| match plan.buffers[b].place {
+        Place::Input => plan.inputs.iter().any(|p| p.buffer == b),
+        Place::Output => plan.outputs.iter().any(|p| p.buffer == b),
+        Place::Constant(_) | Place::Arena { .. } => true,
+    };
     for (id, step) in plan.steps.iter() {
+        if let Some(b) = buffers_of(&step.work).find(|b| known(b) && !named(*b)) {
+            return damaged(format!("step {id} uses {b}, an input or output that no port names"));
+        }
         match &step.work {
-            Work::Launch { kernel, args } => {
-                let Some(kernel) = plan.kernels.get(*kernel) else {
-                    return damaged(format!("step {id} launches {kernel}, which is not there"));
-                };
-                if kernel.params.len() != args.len() || !args.iter().all(known) {
-                    return damaged(format!("step {id} gives kernel {} the wrong arguments", kernel.name));
-                }
-                for (param, arg) in kernel.params.values().zip(args) {
-                    let place = &plan.buffers[*arg].place;
-                    if param.access != Access::Read && matches!(place, Place::Input | Place::Constant(_)) {
-                        return damaged(format!("step {id} writes {arg}, an input or a constant"));
+            Work::Launch { args, .. } => {
+                for kernel in step.work.kernels() {
+                    let Some(kernel) = plan.kernels.get(kernel) else {
+                        return damaged(format!("step {id} launches {kernel}, which is not there"));
+                    };
+                    if kernel.params.len() != args.len() || !args.iter().all(known) {
+                        return damaged(format!("step {id} gives kernel {} the wrong arguments", kernel.name));
+                    }
+                    for (param, arg) in kernel.params.values().zip(args) {
+                        let place = &plan.buffers[*arg].place;
+                        if param.access != Access::Read && matches!(place, Place::Input | Place::Constant(_)) {
+                            return damaged(format!("step {id} writes {arg}, an input or a constant"));
+                        }
                     }
                 }
             }
@@ -73,33 +85,59 @@ pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> 
     Ok(())
 }
 
+fn buffers_of(work: &Work) -> impl Iterator<Item = BufferId> {
+    let (a, b, c): (&[BufferId], &[BufferId], Option<BufferId>) = match work {
+        Work::Launch { args, .. } => (args, &[], None),
+        Work::Call {
+            operands,
+            results,
+            workspace,
+            ..
+        } => (operands, results, *workspace),
+        Work::Copy { from, to } => (std::slice::from_ref(from), std::slice::from_ref(to), None),
+    };
+    a.iter().chain(b).copied().chain(c)
+}
+
+/// Checks that every kernel's buffers can be at these sizes. Positions that cannot be proved the CPU looks at when it runs.
+pub(crate) fn check_bounds(plan: &Plan, bindings: &Bindings) -> Result<(), RuntimeError> {
+    for kernel in plan.kernels.values() {
+        unproven(kernel, bindings).map_err(|error| match error {
+            BoundsError::Size { error, .. } => RuntimeError::Size(error),
+            error => RuntimeError::Program(error.to_string()),
+        })?;
+    }
+    Ok(())
+}
+
 /// Checks that a launch's buffers are as large as its kernel takes them to be, and of its types.
 pub(crate) fn check_arguments(
     plan: &Plan,
     kernel: &Kernel,
     args: &[BufferId],
-    placement: &Placement,
+    sizes: &Table<BufferId, usize>,
     bindings: &Bindings,
 ) -> Result<(), RuntimeError> {
     for (param, arg) in kernel.params.values().zip(args) {
-        let need = param.elements.eval(bindings)?;
-        let need = param.dtype.bytes_for(usize::try_from(need).unwrap_or(0));
-        if placement.sizes[*arg] < need || plan.buffers[*arg].ty.dtype != param.dtype {
+        let need = param.count(bindings)?;
+        let need = param.dtype.checked_bytes_for(usize::try_from(need).unwrap_or(0));
+        let need = need.unwrap_or(usize::MAX);
+        if sizes[*arg] < need || plan.buffers[*arg].ty.dtype != param.dtype {
             return Err(RuntimeError::Program(format!(
                 "kernel {}: parameter {} takes {need} bytes of {}, but buffer {arg} has {} of {}",
-                kernel.name, param.name, param.dtype, placement.sizes[*arg], plan.buffers[*arg].ty.dtype
+                kernel.name, param.name, param.dtype, sizes[*arg], plan.buffers[*arg].ty.dtype
             )));
         }
     }
     Ok(())
 }
 
-/// Checks that a run was given the bytes of every port.
+/// Checks that a run was given the bytes of every port; `sizes` are those of the plan's ports.
 pub(crate) fn check_ports(
     plan: &Plan,
-    placement: &Placement,
-    inputs: &[&[u8]],
-    outputs: &[&mut [u8]],
+    sizes: (&[usize], &[usize]),
+    inputs: impl ExactSizeIterator<Item = usize>,
+    outputs: impl ExactSizeIterator<Item = usize>,
 ) -> Result<(), RuntimeError> {
     if inputs.len() != plan.inputs.len() || outputs.len() != plan.outputs.len() {
         return Err(RuntimeError::Program(format!(
@@ -114,15 +152,13 @@ pub(crate) fn check_ports(
         error,
         inputs: plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
     };
-    for (port, bytes) in plan.inputs.iter().zip(inputs) {
-        let (got, expected) = (bytes.len(), placement.sizes[port.buffer]);
+    for ((port, got), &expected) in plan.inputs.iter().zip(inputs).zip(sizes.0) {
         if got != expected {
             let name = port.name.clone();
             return Err(wrong(InputError::Bytes { name, got, expected }));
         }
     }
-    for (port, bytes) in plan.outputs.iter().zip(outputs) {
-        let (got, expected) = (bytes.len(), placement.sizes[port.buffer]);
+    for ((port, got), &expected) in plan.outputs.iter().zip(outputs).zip(sizes.1) {
         if got != expected {
             let name = port.name.clone();
             return Err(wrong(InputError::Output { name, got, expected }));

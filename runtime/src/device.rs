@@ -4,21 +4,24 @@
 //! sizes, input bytes and output memory, and knows no names: [`crate::executable::Executable`] has checked them.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use ir::dim::Bindings;
 use ir::plan::{Place, Plan, StepId};
-use ir::target::Platform;
-use ir::{Program, Target};
+use ir::{HostTensor, Program, Target};
 
-use crate::cpu::CpuDevice;
 use crate::error::RuntimeError;
-use crate::gpu::{GpuDevice, GpuSearch};
+use crate::gpu::Priority;
+use crate::tensor::{DeviceTensor, Given, Value, Where};
+
+/// Most threads that one run uses: the system ends a process that starts many more than it has memory maps for.
+pub const MOST_THREADS: usize = 1024;
 
 /// How a program is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Threads that one run uses, the caller's included; 0 takes one a core. (CPU)
+    /// Threads that one run uses, the caller's included, at most [`MOST_THREADS`]; 0 takes one a core. (CPU)
     pub threads: usize,
     /// Keeps the time of each step, for [`crate::Executable::profile`].
     pub profile: bool,
@@ -33,6 +36,13 @@ pub struct LoadOptions {
     pub direct_convolutions: bool,
     /// Waits for each step before the next is enqueued, so that a device's error names the step it came from. Slow. (GPU)
     pub synchronous: bool,
+    /// Most runs at once, each with an arena of its own; one more waits for the oldest. `None` takes 4. (GPU)
+    pub concurrent_runs: Option<usize>,
+    /// How urgent the runs are against those of other programs on the device. (GPU)
+    pub priority: Priority,
+    /// Enqueues every run step by step. Otherwise runs of many launches that come again with the same addresses are captured as
+    /// one graph, where the driver and the libraries allow it. (GPU)
+    pub no_capture: bool,
 }
 
 /// A place where programs run.
@@ -52,7 +62,13 @@ pub trait Device: Send + Sync {
         program: Arc<Program>,
         variant: usize,
         options: &LoadOptions,
-    ) -> Result<Box<dyn Loaded>, RuntimeError>;
+    ) -> Result<Arc<dyn Loaded>, RuntimeError>;
+
+    /// Copies a tensor to the device. (The CPU device shares its bytes.)
+    ///
+    /// # Errors
+    /// Memory that is not there, or what the device reports.
+    fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor, RuntimeError>;
 }
 
 /// A program on a device. Several threads may run it at once.
@@ -69,11 +85,71 @@ pub trait Loaded: Send + Sync {
         profile: Option<&mut Profile>,
     ) -> Result<(), RuntimeError>;
 
+    /// Begins a run, and does not wait for it. Inputs and `wanted` are in the order of the plan's ports.
+    ///
+    /// # Errors
+    /// As [`Loaded::run`]; a tensor that is on another device, or donated while others see it. What goes wrong later is said by
+    /// [`Running::wait`].
+    fn submit(
+        self: Arc<Self>,
+        bindings: &Bindings,
+        inputs: Vec<Given>,
+        wanted: &[Where],
+    ) -> Result<Arc<dyn Running>, RuntimeError>;
+
+    /// Copies a tensor to the device, into memory that a run may write when it is donated.
+    ///
+    /// # Errors
+    /// Memory that is not there, or what the device reports.
+    fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor, RuntimeError>;
+
     /// Memory at the given sizes.
     ///
     /// # Errors
     /// A size that does not evaluate.
     fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError>;
+
+    /// What the runs so far took besides running.
+    fn statistics(&self) -> RunStatistics;
+
+    /// Gives memory back that no run and no tensor needs now, and says how many bytes of the device that was.
+    fn trim(&self) -> usize;
+}
+
+/// A run that is under way. It comes to its end whether anybody waits or not.
+pub trait Running: Send + Sync {
+    /// Whether it is done, well or not.
+    fn is_done(&self) -> bool;
+
+    /// Waits for it and gives its outputs, once; None in the place of one that was taken.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn wait(&self) -> Result<Vec<Option<Value>>, RuntimeError>;
+
+    /// Takes an output that is on the device, also before the run is done: what reads it waits.
+    fn take(&self, output: usize) -> Option<DeviceTensor>;
+
+    /// Wakes a task once the run is done.
+    fn wake(self: Arc<Self>, waker: Waker);
+}
+
+/// What the runs of a loaded program took besides running: counts since it was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunStatistics {
+    pub runs: u64,
+    /// How often buffers were given places: for sizes that outgrew those before, or ports that are elsewhere.
+    pub placed: u64,
+    /// How often steps were worked out for sizes that were not among those of the last runs.
+    pub sized: u64,
+    /// Graphs captured. (GPU)
+    pub captured: u64,
+    /// Runs that were one launch of a graph. (GPU)
+    pub replayed: u64,
+    /// 1 once a driver or a library refused to be captured: all later runs are enqueued step by step. (GPU)
+    pub refused: u64,
+    /// Run contexts made, each with an arena. (GPU)
+    pub contexts: u64,
 }
 
 /// Bytes that a loaded program takes.
@@ -104,17 +180,6 @@ pub struct StepTime {
     /// What ran it on this device (`gemm`, `loops`, …).
     pub engine: String,
     pub time: Duration,
-}
-
-/// Returns a device that runs a plan: the CPU, or the first GPU of the plan's kind that its vendor's runtime on this machine sees.
-///
-/// # Errors
-/// `NotAvailable` with what was looked for and where.
-pub fn device_for(plan: &Plan) -> Result<Box<dyn Device>, RuntimeError> {
-    match plan.target.platform {
-        Platform::Cpu => Ok(Box::new(CpuDevice)),
-        Platform::Hip | Platform::Cuda => Ok(Box::new(GpuDevice::for_target(&GpuSearch::default(), &plan.target)?)),
-    }
 }
 
 /// Returns the variant of a program that suits a device best: of those that run on it, the one compiled for most of its

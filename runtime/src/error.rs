@@ -69,6 +69,10 @@ pub enum RuntimeError {
         inputs: Vec<String>,
     },
 
+    /// A condition of the model does not hold for this run's data.
+    #[error("{0}")]
+    Condition(String),
+
     /// The plan asks for what this device does not do.
     #[error("{what} is not supported at {at}")]
     Unsupported { what: String, at: String },
@@ -107,6 +111,22 @@ pub enum InputError {
     Shape(#[from] BindError),
     #[error("input {name:?} has {got} bytes where its type and shape take {expected}")]
     Bytes { name: String, got: usize, expected: usize },
+    #[error("input {name:?} is on device {on}, but the model is on {device}; download it, or load the model on {on}")]
+    Elsewhere { name: String, on: String, device: String },
+    #[error("input {0:?} is donated, but other tensors share its memory; drop those, or give it without donating it")]
+    Shared(String),
+    /// An output cannot become an input's value of the next run.
+    #[error("state {input:?} cannot be taken from output {output:?}: {problem}")]
+    State {
+        input: String,
+        output: String,
+        problem: String,
+    },
+    #[error("state {name:?} has no value: {reason}; set or reset it")]
+    NoState { name: String, reason: String },
+    /// A place was wanted for an output that the model does not have.
+    #[error("the model has no output {0:?}")]
+    NoOutput(String),
     /// An output's memory is not what the run fills.
     #[error("output {name:?} needs {expected} bytes, but {got} were given")]
     Output { name: String, got: usize, expected: usize },

@@ -6,19 +6,40 @@ use indexmap::IndexMap;
 use ir::dim::{Bindings, hints};
 use ir::graph::{BindError, bind_shapes};
 use ir::plan::Plan;
+use ir::target::Platform;
 use ir::{HostTensor, Program, Storage, TensorType};
 
+use crate::cpu::CpuDevice;
 use crate::cpu::kernels::workspace::AlignedBuf;
-use crate::device::{Device, LoadOptions, Loaded, MemoryReport, Profile, device_for};
+use crate::device::{Device, LoadOptions, Loaded, MemoryReport, Profile, RunStatistics};
 use crate::error::{InputError, RuntimeError};
+use crate::gpu::{GpuDevice, GpuSearch};
+use crate::pending::Pending;
+use crate::tensor::{DeviceTensor, Given, Wanted, Where};
+
+/// Sets of shapes whose sizes are remembered.
+const BOUND_SHAPES: usize = 8;
 
 /// A program ready to run. Several threads may run it at once.
 pub struct Executable {
     program: Arc<Program>,
     variant: usize,
-    loaded: Box<dyn Loaded>,
+    loaded: Arc<dyn Loaded>,
+    /// The shapes of the last runs' inputs, with the sizes that they imply; most recently used last.
+    bound: Mutex<Vec<(Vec<Vec<usize>>, Arc<Bindings>)>>,
     /// Sums over the runs so far, when profiling was asked for.
     times: Option<Mutex<(u32, Profile)>>,
+}
+
+/// Returns a device that runs a plan: the CPU, or the first GPU of the plan's kind that its vendor's runtime on this machine sees.
+///
+/// # Errors
+/// `NotAvailable` with what was looked for and where.
+pub fn device_for(plan: &Plan) -> Result<Box<dyn Device>, RuntimeError> {
+    match plan.target.platform {
+        Platform::Cpu => Ok(Box::new(CpuDevice)),
+        Platform::Hip | Platform::Cuda => Ok(Box::new(GpuDevice::for_target(&GpuSearch::default(), &plan.target)?)),
+    }
 }
 
 /// The mean time of one step over the runs so far.
@@ -61,6 +82,7 @@ impl Executable {
             program,
             variant,
             loaded,
+            bound: Mutex::default(),
             times: options.profile.then(Mutex::default),
         })
     }
@@ -95,10 +117,130 @@ impl Executable {
         let bindings = self.bind(inputs)?;
         let mut outputs = self.allocate(&bindings)?;
         self.run_into(&bindings, inputs, &mut outputs, profile)?;
+        outputs.truncate(self.plan().results().len());
         outputs
             .into_iter()
             .map(|o| Ok((o.name.clone(), o.into_tensor())))
             .collect()
+    }
+
+    /// Begins a run and does not wait for it. Outputs are made where they are wanted.
+    ///
+    /// # Errors
+    /// As [`Executable::run`]; a tensor that is on another device, one that is donated while others see it, or a place for an
+    /// output that the model does not have.
+    pub fn submit<'a>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, Given)>,
+        wanted: &Wanted,
+    ) -> Result<Pending, RuntimeError> {
+        let plan = self.plan();
+        if let Some(unknown) = wanted.named().find(|n| !plan.results().iter().any(|p| p.name == *n)) {
+            return Err(self.wrong(InputError::NoOutput(unknown.to_owned())));
+        }
+        let mut given: smallvec::SmallVec<[Option<Given>; 8]> = plan.inputs.iter().map(|_| None).collect();
+        for (name, value) in inputs {
+            match plan.inputs.iter().position(|port| port.name == name) {
+                Some(port) => given[port] = Some(value),
+                None => return Err(self.wrong(InputError::Unknown(name.to_owned()))),
+            }
+        }
+        let mut inputs = Vec::with_capacity(given.len());
+        for (port, value) in plan.inputs.iter().zip(given) {
+            match value {
+                Some(value) => inputs.push(value),
+                None => return Err(self.wrong(InputError::Missing(port.name.clone()))),
+            }
+        }
+        let bindings = self.bind_ports(&inputs)?;
+        // Conditions are read when the run is done, so they come to the host.
+        let results = plan.results().iter().map(|port| wanted.of(&port.name));
+        let wanted: smallvec::SmallVec<[_; 8]> = results.chain(plan.conditions().iter().map(|_| Where::Host)).collect();
+        let running = self.loaded.clone().submit(&bindings, inputs, &wanted)?;
+        Ok(Pending::new(self.program.clone(), self.variant, running))
+    }
+
+    /// The sizes that inputs in the order of the ports imply.
+    fn bind_ports(&self, inputs: &[Given]) -> Result<Arc<Bindings>, RuntimeError> {
+        for (port, given) in self.plan().inputs.iter().zip(inputs) {
+            self.check_input(&port.name, &port.ty, given.ty(), given.bytes())?;
+        }
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |shapes: &[Vec<usize>]| shapes.iter().zip(inputs).all(|(shape, given)| shape == given.ty().1);
+        if let Some(at) = bound.iter().rposition(|(shapes, _)| same(shapes)) {
+            bound[at..].rotate_left(1);
+            if let Some((_, bindings)) = bound.last() {
+                return Ok(bindings.clone());
+            }
+        }
+        drop(bound);
+        let shapes: IndexMap<&str, &[usize]> = self
+            .plan()
+            .inputs
+            .iter()
+            .zip(inputs)
+            .map(|(port, given)| (port.name.as_str(), given.ty().1))
+            .collect();
+        let bindings = Arc::new(self.bind_shapes(&shapes)?);
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        if bound.len() >= BOUND_SHAPES {
+            bound.remove(0);
+        }
+        let shapes = inputs.iter().map(|given| given.ty().1.to_vec()).collect();
+        bound.push((shapes, bindings.clone()));
+        Ok(bindings)
+    }
+
+    /// Copies a tensor to the device that the program is on.
+    ///
+    /// # Errors
+    /// Memory that is not there, or what the device reports.
+    pub fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor, RuntimeError> {
+        self.loaded.upload(tensor)
+    }
+
+    pub(crate) fn wrong(&self, error: InputError) -> RuntimeError {
+        let inputs = self
+            .plan()
+            .inputs
+            .iter()
+            .map(|p| format!("{}: {}", p.name, p.ty))
+            .collect();
+        RuntimeError::Input { error, inputs }
+    }
+
+    fn check_input(
+        &self,
+        name: &str,
+        declared: &TensorType,
+        (dtype, shape): (ir::DType, &[usize]),
+        got: usize,
+    ) -> Result<(), RuntimeError> {
+        if dtype != declared.dtype {
+            return Err(self.wrong(InputError::DType {
+                name: name.to_owned(),
+                got: dtype,
+                declared: declared.dtype,
+            }));
+        }
+        let expected = dtype.bytes_for(shape.iter().product());
+        if got != expected {
+            return Err(self.wrong(InputError::Bytes {
+                name: name.to_owned(),
+                got,
+                expected,
+            }));
+        }
+        Ok(())
+    }
+
+    fn bind_shapes(&self, shapes: &IndexMap<&str, &[usize]>) -> Result<Bindings, RuntimeError> {
+        let plan = self.plan();
+        let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
+        let bindings = bind_shapes(&plan.symbols, &declared, shapes)
+            .map_err(|error: BindError| self.wrong(InputError::Shape(error)))?;
+        plan.check_sizes(&bindings)?;
+        Ok(bindings)
     }
 
     /// Checks inputs and returns the sizes that they imply.
@@ -107,42 +249,20 @@ impl Executable {
     /// `Input`, which lists the model's inputs.
     pub fn bind(&self, inputs: &IndexMap<String, HostTensor>) -> Result<Bindings, RuntimeError> {
         let plan = self.plan();
-        let wrong = |error: InputError| RuntimeError::Input {
-            error,
-            inputs: plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
-        };
         if let Some(unknown) = inputs.keys().find(|n| !plan.inputs.iter().any(|p| p.name == **n)) {
-            return Err(wrong(InputError::Unknown(unknown.clone())));
+            return Err(self.wrong(InputError::Unknown(unknown.clone())));
         }
         for port in &plan.inputs {
             let Some(tensor) = inputs.get(&port.name) else {
-                return Err(wrong(InputError::Missing(port.name.clone())));
+                return Err(self.wrong(InputError::Missing(port.name.clone())));
             };
-            if tensor.dtype != port.ty.dtype {
-                return Err(wrong(InputError::DType {
-                    name: port.name.clone(),
-                    got: tensor.dtype,
-                    declared: port.ty.dtype,
-                }));
-            }
-            let expected = tensor.dtype.bytes_for(tensor.elements());
-            if tensor.bytes.len() != expected {
-                return Err(wrong(InputError::Bytes {
-                    name: port.name.clone(),
-                    got: tensor.bytes.len(),
-                    expected,
-                }));
-            }
+            self.check_input(&port.name, &port.ty, (tensor.dtype, &tensor.shape), tensor.bytes.len())?;
         }
-        let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
         let shapes: IndexMap<&str, &[usize]> = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
-        let bindings = bind_shapes(&plan.symbols, &declared, &shapes)
-            .map_err(|error: BindError| wrong(InputError::Shape(error)))?;
-        plan.check_sizes(&bindings)?;
-        Ok(bindings)
+        self.bind_shapes(&shapes)
     }
 
-    /// Makes memory for the outputs at the given sizes, to be used for many runs.
+    /// Makes memory for the outputs at the given sizes, to be used for many runs; that of the plan's conditions comes last.
     ///
     /// # Errors
     /// A size that does not evaluate, or is more than the system gives.
@@ -185,10 +305,7 @@ impl Executable {
         let mut given: smallvec::SmallVec<[&[u8]; 8]> = smallvec::SmallVec::new();
         for port in &plan.inputs {
             let Some(tensor) = inputs.get(&port.name) else {
-                return Err(RuntimeError::Input {
-                    error: InputError::Missing(port.name.clone()),
-                    inputs: plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
-                });
+                return Err(self.wrong(InputError::Missing(port.name.clone())));
             };
             given.push(&tensor.bytes);
         }
@@ -197,10 +314,12 @@ impl Executable {
             room.push(output.as_mut());
         }
         let Some(times) = self.times.as_ref().filter(|_| profile.is_none()) else {
-            return self.loaded.run(bindings, &given, &mut room, profile);
+            self.loaded.run(bindings, &given, &mut room, profile)?;
+            return check_conditions(plan, &room);
         };
         let mut run = Profile::default();
         self.loaded.run(bindings, &given, &mut room, Some(&mut run))?;
+        check_conditions(plan, &room)?;
         let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
         times.0 += 1;
         if times.1.steps.len() == run.steps.len() {
@@ -211,6 +330,16 @@ impl Executable {
             *times = (1, run);
         }
         Ok(())
+    }
+
+    /// What the runs so far took besides running.
+    pub fn statistics(&self) -> RunStatistics {
+        self.loaded.statistics()
+    }
+
+    /// Gives memory back that no run and no tensor needs now, and says how many bytes of the device that was.
+    pub fn trim(&self) -> usize {
+        self.loaded.trim()
     }
 
     /// The mean time of each step over the runs so far; empty unless [`LoadOptions::profile`] was set.
@@ -251,6 +380,15 @@ impl std::fmt::Debug for Executable {
             .field("program", &self.program.name)
             .field("target", &self.plan().target)
             .finish_non_exhaustive()
+    }
+}
+
+/// Looks at the conditions that a run has computed.
+fn check_conditions(plan: &Plan, outputs: &[&mut [u8]]) -> Result<(), RuntimeError> {
+    let mut conditions = plan.outputs.iter().zip(outputs).skip(plan.results().len());
+    match conditions.find(|(_, bytes)| bytes.first() == Some(&0)) {
+        Some((port, _)) => Err(RuntimeError::Condition(port.name.clone())),
+        None => Ok(()),
     }
 }
 

@@ -9,8 +9,15 @@ pub mod device;
 pub mod error;
 pub mod executable;
 pub mod gpu;
+pub mod installed;
 mod library;
+pub mod pending;
+pub mod state;
+pub mod tensor;
 
-pub use device::{Device, LoadOptions, MemoryReport, Profile, StepTime};
+pub use device::{Device, LoadOptions, MOST_THREADS, MemoryReport, Profile, RunStatistics, StepTime};
 pub use error::{InputError, RuntimeError};
 pub use executable::{Executable, OutputBuffer, StepProfile};
+pub use pending::{Pending, Values};
+pub use state::{Link, State};
+pub use tensor::{DeviceTensor, Given, Value, Wanted, Where};

@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use ir::dim::{Symbol, SymbolInfo, Symbols};
 use ir::entity::{Entity, Table};
 use ir::graph::Constant;
-use ir::kernel::{Body, ContractBody};
+use ir::kernel::{Body, ContractBody, Operand};
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 use ir::plan::{Buffer, Lane, LaneId, Place, Plan, Port, Step, StepId, Work};
 use ir::program::Variant;
@@ -68,6 +68,7 @@ fn program() -> Program {
     let e = b.un(UnaryOp::Gelu, e);
     let to = b.index(0, &[(i, c(N)), (j, c(1))]);
     let store = b.store(out, to, e, &[]);
+    let (lhs, rhs) = (Operand::new(&b.kernel.exprs, lhs), Operand::new(&b.kernel.exprs, rhs));
     b.kernel.body = Body::Contract(ContractBody {
         batch: vec![],
         m: vec![i],
@@ -126,7 +127,7 @@ fn program() -> Program {
     let step = |kernel, args| Step {
         lane: LaneId::new(0),
         waits: vec![],
-        work: Work::Launch { kernel, args },
+        work: Work::launch(kernel, args),
     };
     let port = |name: &str, buffer| Port {
         name: name.into(),
@@ -145,6 +146,7 @@ fn program() -> Program {
         inputs: vec![port("x", x)],
         outputs: vec![port("y", y)],
         flops: Dim::Const(0),
+        checks: 0,
         requirements: Vec::new(),
     };
     Program {

@@ -4,13 +4,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use graphc::driver;
 use graphc::ir::Program;
 use graphc::options::Settings;
 use graphc::runtime::RuntimeError;
 use graphc::runtime::gpu::{GpuDevice, GpuSearch, Vendor};
+use graphc::session::{OpenDevice, SessionOptions};
 use tempfile::TempDir;
 
 use crate::graphc_binary;
@@ -89,6 +90,14 @@ impl EmulatedHip {
         &self.folder
     }
 
+    /// The command of the disassembler's worker, where ROCm is in a sysroot.
+    pub fn disassembler(&self) -> Option<String> {
+        let all = self.variables.iter();
+        all.filter(|(name, _)| name == "GRAPHC_EMU_DISASSEMBLER")
+            .map(|(_, words)| words.clone())
+            .next()
+    }
+
     /// Opens a device in this process.
     ///
     /// # Errors
@@ -117,6 +126,17 @@ impl EmulatedHip {
         device
     }
 
+    /// How a session compiles for the first device and runs there.
+    ///
+    /// # Errors
+    /// As [`EmulatedHip::open`].
+    ///
+    /// # Panics
+    /// When the environment has a setting that is wrong.
+    pub fn session_options(&self) -> Result<SessionOptions, RuntimeError> {
+        Ok(options_on(self.open(0)?))
+    }
+
     /// Where the runtime finds the library.
     pub fn search(&self) -> GpuSearch {
         let settings = Settings::read(|name| (name == "GRAPHC_HIP").then(|| self.folder().into()));
@@ -134,6 +154,26 @@ impl EmulatedHip {
             command.env(name, value);
         }
         command.output().expect("graphc starts")
+    }
+}
+
+/// How a session compiles for a device and runs there, with the binary as compile worker and without vendor libraries.
+///
+/// # Panics
+/// When the environment has a setting that is wrong.
+pub fn options_on(device: GpuDevice) -> SessionOptions {
+    let mut settings = Settings::from_env().expect("valid settings");
+    settings.worker = Some(graphc_binary().into());
+    let target = device.target().processor();
+    SessionOptions {
+        target,
+        device: Some(OpenDevice {
+            target,
+            device: Arc::new(device),
+            fallback: None,
+        }),
+        settings: Some(Arc::new(settings)),
+        ..SessionOptions::default()
     }
 }
 

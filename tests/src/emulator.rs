@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use graphc::driver::{self, Build, BuildOptions};
 use graphc::emu::{Disassembler, LaunchOptions};
-use graphc::emulate::{self, Emulator, Outcome, Verdict};
+use graphc::emulate::{self, CheckedKernel, Emulator, Outcome, Subject, Verdict, check_kernel};
+use graphc::ir::graph::parse::parse;
+use graphc::ir::kernel::Kernel;
 use graphc::ir::target::Platform;
-use graphc::ir::{DType, Graph, Target};
+use graphc::ir::{Bindings, DType, Entity, Graph, HostTensor, Target};
 use graphc::options::Settings;
 use graphc::passes::OptLevel;
 use graphc::runtime::cache::CachedCompiler;
+use graphc::runtime::code_object;
 
 use crate::reference::Tensors;
 
@@ -80,6 +83,63 @@ impl Toolchain {
         let options = LaunchOptions::default();
         emulate::check_samples(&built.program, 0, &self.disassembler, &options, sample, 1)
             .unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Builds a graph of known sizes, given as text, and checks each kernel alone, on operands of its own and whole: what it
+    /// computes, and that nothing spilled. Returns what each counted.
+    ///
+    /// # Panics
+    /// When a kernel does not compile, faults, spills or is wrong.
+    pub fn each_kernel(&self, arch: &str, text: &str) -> Vec<(Kernel, CheckedKernel)> {
+        let graph = parse(text).unwrap_or_else(|e| panic!("{e}"));
+        let built = self.build(&graph, arch, None);
+        let variant = &built.program.variants[0];
+        let each = variant.plan.kernels.iter().map(|(id, kernel)| {
+            let code = variant.code[id].as_ref().expect("it was compiled");
+            for resources in &code_object::read(code).expect("a code object").kernels {
+                let spilled = (resources.vgpr_spills, resources.scratch_bytes);
+                assert_eq!(spilled, (0, 0), "{arch} {}: spills, scratch", kernel.name);
+            }
+            let bindings = Bindings::new();
+            let buffers: Vec<HostTensor> = kernel
+                .params
+                .iter()
+                .map(|(id, p)| {
+                    let n = usize::try_from(p.elements.eval(&bindings).expect("a size")).expect("not negative");
+                    let tensor = match p.dtype {
+                        DType::I64 => {
+                            let indices: Vec<i64> = (0..n as i64).map(|i| i * 37 % 100).collect();
+                            HostTensor::from_i64(p.dtype, [n], &indices)
+                        }
+                        _ => {
+                            let value = |i: usize| ((i * 7 + id.index()) % 61) as f64 / 16.0 - 1.75;
+                            let values: Vec<f64> = (0..n).map(value).collect();
+                            HostTensor::from_f64(p.dtype, [n], &values)
+                        }
+                    };
+                    tensor.expect("as many numbers as elements")
+                })
+                .collect();
+            let subject = Subject {
+                kernel,
+                target: arch,
+                source: &variant.sources[id],
+                code,
+                buffers: &buffers,
+                bindings: &bindings,
+            };
+            let checked = check_kernel(&subject, &self.disassembler, &LaunchOptions::default(), None)
+                .unwrap_or_else(|e| panic!("{arch} {}: {e}", kernel.name));
+            assert!(
+                checked.verdict.is_within(),
+                "{arch} {}: {:?}\n{}",
+                kernel.name,
+                checked.verdict,
+                variant.sources[id].text
+            );
+            (kernel.clone(), checked)
+        });
+        each.collect()
     }
 }
 

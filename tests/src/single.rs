@@ -22,6 +22,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         inputs: Vec::new(),
         outputs: Vec::new(),
         flops: Dim::from(0),
+        checks: 0,
         requirements: Vec::new(),
     };
     let lane = plan.lanes.push(Lane {
@@ -57,10 +58,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         plan.steps.push(step(lane, Work::Copy { from, to }));
         args.push(to);
     }
-    let work = Work::Launch {
-        kernel: id,
-        args: args.clone(),
-    };
+    let work = Work::launch(id, args.clone());
     plan.steps.push(step(lane, work));
     for (param, from) in params.iter().zip(args) {
         if param.access != Access::Read {

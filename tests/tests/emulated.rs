@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use graphc::ir::HostTensor;
+use graphc::ir::{DType, HostTensor};
 use graphc_tests::emulator::{ARCHS, toolchain};
 use graphc_tests::{data, graphc_binary, reference, repository};
 
@@ -189,4 +189,33 @@ fn mistakes_are_said() {
         String::from_utf8_lossy(&output.stderr).contains("gfx90a"),
         "the known GPUs are listed"
     );
+}
+
+/// On GPUs an index outside its axis is clamped, unless one asks for the check.
+#[test]
+fn indices_are_checked_on_request() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, inputs) = (folder.path().join("take.gir"), folder.path().join("in.npz"));
+    let graph = "graph @take stage=import {\n  t = input \"t\" : f32[3]\n  i = input \"i\" : i64[2]\n  \
+                 y = take t, i {axis=0}\n  return y as \"y\"\n}\n";
+    std::fs::write(&model, graph).expect("writable");
+    let arrays = [
+        ("t", HostTensor::from_f32([3], &[1.0, 2.0, 3.0]).expect("fits")),
+        ("i", HostTensor::from_i64(DType::I64, [2], &[0, 5]).expect("fits")),
+    ];
+    let arrays = arrays
+        .map(|(name, tensor)| (name.to_owned(), tensor))
+        .into_iter()
+        .collect();
+    graphc::arrays::write(&inputs, &arrays).expect("writable");
+    let (model, inputs) = (text(&model), text(&inputs));
+    let words = ["run", "--emulate", "--target", "gfx90a", &model, "--inputs", &inputs];
+    let Some(clamped) = graphc(&words) else { return };
+    assert!(clamped.status.success(), "{}", String::from_utf8_lossy(&clamped.stderr));
+    let Some(checked) = graphc(&[&words[..], &["--check-indices"]].concat()) else {
+        return;
+    };
+    let errors = String::from_utf8_lossy(&checked.stderr);
+    assert!(!checked.status.success(), "{errors}");
+    assert!(errors.contains("axis 0 of f32[3]"), "{errors}");
 }

@@ -58,8 +58,9 @@ fn check(case: &Case, thorough: bool) -> Result<(), String> {
             }
         }
     }
-    let again = ir::graph::parse::parse(&case.graph.to_string()).map_err(|e| format!("printed text: {e}"))?;
-    if again.to_string() != case.graph.to_string() {
+    let text = |graph: &ir::Graph| ir::graph::print::print(graph, Default::default());
+    let again = ir::graph::parse::parse(&text(&case.graph)).map_err(|e| format!("printed text: {e}"))?;
+    if text(&again) != text(&case.graph) {
         return Err("the text does not read back to the same graph".to_owned());
     }
     for level in [OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3] {
@@ -73,6 +74,7 @@ fn check(case: &Case, thorough: bool) -> Result<(), String> {
             let context = |what: &str| format!("{what}, {target} at {level:?}");
             let target: Target = target.parse().expect("known");
             let mut options = BuildOptions::new(vec![target], level);
+            options.check_indices = Some(false);
             options.optimize.verify = true;
             let built = build(&case.graph, &options).map_err(|e| format!("{}: {e}", context("build")))?;
             let core = &built.reports[0].core;

@@ -64,8 +64,9 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "graphc-runtime",
         ],
     ),
+    ("graphc-fuzz", &["graphc", "graphc-tests"], &[]),
     ("graphc-examples", &["graphc"], &[]),
-    ("graphc-benches", &["graphc"], &[]),
+    ("graphc-benches", &["graphc", "graphc-examples"], &[]),
 ];
 
 /// The workspace as cargo reads it: every section of every manifest, for all targets and features, and names as they are.

@@ -1,14 +1,19 @@
 //! Attention: lambdas for the operands, the score and the epilogue around the one-pass core.
 
-use ir::DType;
-use ir::kernel::{AttentionBody, AxisId, ExprId, Mapping};
+use ir::kernel::{AttentionBody, AxisId, ExprId, Fetch, FlashTiling, Mapping, OperandAccess};
+use ir::target::MatrixFamily;
+use ir::{DType, Entity};
 
+use super::parenthesised;
 use crate::emit::EmitError;
 use crate::expr::Printer;
 use crate::types::spelling;
 
 impl Printer<'_> {
     pub(super) fn attention(&mut self, body: &AttentionBody) -> Result<(), EmitError> {
+        if let Mapping::FlashMatrix(tiling) = &self.kernel.mapping {
+            return self.flash(body, tiling);
+        }
         let Mapping::Flash {
             block_q,
             block_k,
@@ -75,6 +80,115 @@ impl Printer<'_> {
             self.out.close("");
         }
         Ok(())
+    }
+
+    /// By matrix instructions: operands as addresses, the epilogue by groups of neighbours.
+    fn flash(&mut self, body: &AttentionBody, tiling: &FlashTiling) -> Result<(), EmitError> {
+        let width = |axis: AxisId| self.kernel.axes[axis].extent.as_const();
+        let (Some(d), Some(dv)) = (width(body.d), width(body.dv)) else {
+            return Err(self.mismatch());
+        };
+        let looped = self.open_batch(&body.batch);
+        let query = Fetch {
+            along_k: true,
+            width: tiling.query,
+        };
+        self.flash_operand("query", [body.q, body.d], body.query, query);
+        self.flash_operand("key", [body.k, body.d], body.key, tiling.key);
+        self.flash_operand("value", [body.dv, body.k], body.value, tiling.value);
+        self.scope(|p| {
+            let dot = p.fresh("dot");
+            p.bind_var(body.acc, &dot);
+            let (q, k) = (p.axis(body.q).to_owned(), p.axis(body.k).to_owned());
+            let (q_type, k_type) = (p.axis_type(body.q), p.axis_type(body.k));
+            p.out.open(format!(
+                "const auto score = [&]({q_type} {q}, {k_type} {k}, float {dot}) -> float"
+            ));
+            let spelled = p.value(body.score);
+            p.out.line(format!("return {spelled};"));
+            p.out.close(";");
+        });
+        let store = tiling.store;
+        self.scope(|p| {
+            let (q, dv, mixed) = (p.axis(body.q).to_owned(), p.axis(body.dv).to_owned(), p.fresh("mixed"));
+            let q_type = p.axis_type(body.q);
+            if store == 1 {
+                p.bind_var(body.out, &format!("{mixed}[0]"));
+                p.out.open(format!(
+                    "const auto epilogue = [&]({q_type} {q}, int {dv}, const Pack<float, 1>& {mixed})"
+                ));
+                p.straight(&body.epilogue);
+            } else {
+                let start = p.fresh(&format!("{dv}0"));
+                p.out.open(format!(
+                    "const auto epilogue = [&]({q_type} {q}, int {start}, const Pack<float, {store}>& {mixed})"
+                ));
+                p.one_group(&body.epilogue, body.dv, &dv, &start, store, Some((body.out, &mixed)));
+            }
+            p.out.close(";");
+        });
+        // The launch refuses sizes that an `int` does not count.
+        let [queries, keys] = [body.q, body.k].map(|a| {
+            let (n, kind) = self.points(&[a]);
+            let text = self.size(&n);
+            if kind == "int" { text } else { format!("int({text})") }
+        });
+        let i = &tiling.instruction;
+        self.out.line(format!(
+            "using Tiles = FlashTile<{}<{}, {}, {}, {}, {}>, {}, {}, {d}, {dv}, {}>;",
+            match i.family {
+                // With the weights' rows apart, as the scores leave them.
+                MatrixFamily::MmaSync => "FlashMmaSync",
+                other => other.name(),
+            },
+            i.m,
+            i.n,
+            i.k,
+            spelling(i.input),
+            spelling(i.acc),
+            tiling.waves,
+            tiling.keys,
+            tiling.split
+        ));
+        self.out.line(format!(
+            "flash<Tiles, {store}, {}>({queries}, {keys}, query, key, value, score, epilogue);",
+            body.causal
+        ));
+        if looped {
+            self.out.close("");
+        }
+        Ok(())
+    }
+
+    /// Declares where an operand's elements are, or what they are where they are computed.
+    fn flash_operand(&mut self, name: &str, [rows, depth]: [AxisId; 2], value: ExprId, fetch: Fetch) {
+        self.scope(|p| {
+            let (row, k) = (p.axis(rows).to_owned(), p.axis(depth).to_owned());
+            let element = p.kernel.exprs.dtype(value);
+            // Wide where the axis is: the index is a sum of them.
+            let parameters = format!("{} {row}, {} {k}", p.axis_type(rows), p.axis_type(depth));
+            let access = OperandAccess::of(&p.kernel.exprs, value).filter(|a| a.guard.is_none());
+            match access {
+                Some(access) => {
+                    let walk = if fetch.along_k { "along_k" } else { "along_rows" };
+                    p.out
+                        .open(format!("const auto {name} = {walk}<{}>([&]({parameters})", fetch.width));
+                    let index = p.value(access.index);
+                    let base = p.params[access.param.index()].clone();
+                    p.out.line(format!("return {base} + {};", parenthesised(&index)));
+                }
+                None => {
+                    p.out.open(format!(
+                        "const auto {name} = values<{}, {}, 1>([&]({parameters})",
+                        spelling(element),
+                        fetch.along_k
+                    ));
+                    let spelled = p.value(value);
+                    p.out.line(format!("return {spelled};"));
+                }
+            }
+            p.out.close(");");
+        });
     }
 
     fn attention_operand(&mut self, name: &str, row: AxisId, col: AxisId, value: ExprId, counts: &str) {

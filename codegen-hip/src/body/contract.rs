@@ -8,6 +8,14 @@ use crate::types::spelling;
 
 impl Printer<'_> {
     pub(super) fn contract(&mut self, body: &ContractBody) -> Result<(), EmitError> {
+        if let Mapping::Matrix(tiling) = &self.kernel.mapping {
+            self.matrix(body, tiling);
+            return Ok(());
+        }
+        if let Mapping::Gemv(tiling) = &self.kernel.mapping {
+            self.gemv(body, tiling);
+            return Ok(());
+        }
         let Mapping::Tile {
             block_m,
             block_n,
@@ -28,8 +36,8 @@ impl Printer<'_> {
         } else {
             "i64"
         };
-        self.operand("lhs", &body.m, "row", &body.k, body.lhs, counts, acc_type);
-        self.operand("rhs", &body.n, "col", &body.k, body.rhs, counts, acc_type);
+        self.operand("lhs", &body.m, "row", &body.k, body.lhs.value, counts, acc_type);
+        self.operand("rhs", &body.n, "col", &body.k, body.rhs.value, counts, acc_type);
         self.scope(|p| {
             let (row, col) = (p.lambda_position(&body.m, "row"), p.lambda_position(&body.n, "col"));
             let acc = p.fresh("acc");

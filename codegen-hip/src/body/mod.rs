@@ -3,8 +3,13 @@
 mod attention;
 mod contract;
 mod loops;
+mod matrix;
+mod rows;
 mod scan;
 mod sort;
+mod stream;
+mod team;
+mod transpose;
 
 use ir::kernel::{AxisId, Body};
 
@@ -16,6 +21,7 @@ impl Printer<'_> {
     pub fn body(&mut self) -> Result<(), EmitError> {
         match &self.kernel.body {
             Body::Loops(b) => self.loops(b),
+            Body::Row(b) => self.row(b),
             Body::Contract(b) => self.contract(b),
             Body::Attention(b) => self.attention(b),
             Body::Scan(b) => self.scan(b),
@@ -52,6 +58,17 @@ impl Printer<'_> {
         self.split(&name, kind, axes);
     }
 
+    /// Opens the loop of a group of lanes over its points of `axes`, and declares the axes.
+    fn open_lane_points(&mut self, axes: &[AxisId], lanes: u32) {
+        let points = self.points(axes).0;
+        let kind = self.threads(&points, lanes);
+        let (name, n) = (self.flat_name(axes, "point"), self.size(&points));
+        self.out.open(format!(
+            "for ({kind} {name} = global_thread<{kind}>() / {lanes}; {name} < {n}; {name} += grid_threads<{kind}>() / {lanes})"
+        ));
+        self.split(&name, kind, axes);
+    }
+
     /// The name of a flat position: the axis's own where there is just one.
     fn flat_name(&mut self, axes: &[AxisId], base: &str) -> String {
         match axes {
@@ -78,5 +95,14 @@ impl Printer<'_> {
     /// A lambda's parameter for a flat position over `axes`; the caller declares the axes inside.
     fn lambda_position(&mut self, axes: &[AxisId], base: &str) -> String {
         self.flat_name(axes, base)
+    }
+}
+
+/// An operand of a sum in brackets, where it is more than a name.
+fn parenthesised(text: &str) -> String {
+    if text.contains(' ') {
+        format!("({text})")
+    } else {
+        text.to_owned()
     }
 }

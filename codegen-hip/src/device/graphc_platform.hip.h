@@ -52,36 +52,97 @@ GRAPHC_DEVICE To bits_as(From from) {
     return to;
 }
 
-#if !defined(GRAPHC_HOST)
+/// A value of 1, 2, 4 or 8 bytes whose 32-bit words have gone through `f`.
+template <typename T, typename F>
+GRAPHC_DEVICE T map_words(T value, const F& f) {
+    if constexpr (sizeof(T) == 8) {
+        const u64 bits = bits_as<u64>(value);
+        const u64 low = f((u32)bits), high = f((u32)(bits >> 32));
+        return bits_as<T>(high << 32 | low);
+    } else if constexpr (sizeof(T) == 4) {
+        return bits_as<T>(f(bits_as<u32>(value)));
+    } else if constexpr (sizeof(T) == 2) {
+        return bits_as<T>((u16)f(bits_as<u16>(value)));
+    } else {
+        return bits_as<T>((u8)f(bits_as<u8>(value)));
+    }
+}
+
+#if defined(GRAPHC_AMD)
+/// Says that rows of 16 lanes meet in the scalar registers, which every lane reads.
+#if defined(__GFX9__)
+constexpr bool ROWS_MEET_IN_SCALARS = true;
+#else
+constexpr bool ROWS_MEET_IN_SCALARS = false;
+#endif
+
+/// The value of one lane, for all.
+template <int LANE>
+GRAPHC_DEVICE u32 lane_word(u32 value) {
+    return (u32)__builtin_amdgcn_readlane((int)value, LANE);
+}
+
+/// The value of a lane in the other half of the aligned group of `2 * HALF` lanes, when the lanes of a half agree in theirs.
+///
+/// On the way into the ALU, without LDS: DPP within 16 lanes, beyond them what the generation has. `LANES` share the fold.
+template <int HALF, int LANES>
+GRAPHC_DEVICE u32 other_half_word(u32 value) {
+    const int v = (int)value;
+    if constexpr (HALF == 1) {
+        return (u32)__builtin_amdgcn_update_dpp(0, v, 0xB1, 0xF, 0xF, true);  // quad_perm [1, 0, 3, 2]
+    } else if constexpr (HALF == 2) {
+        return (u32)__builtin_amdgcn_update_dpp(0, v, 0x4E, 0xF, 0xF, true);  // quad_perm [2, 3, 0, 1]
+    } else if constexpr (HALF == 4) {
+        return (u32)__builtin_amdgcn_update_dpp(0, v, 0x141, 0xF, 0xF, true);  // row_half_mirror
+    } else if constexpr (HALF == 8) {
+        return (u32)__builtin_amdgcn_update_dpp(0, v, 0x140, 0xF, 0xF, true);  // row_mirror
+    } else {
+        static_assert(HALF == 16, "a wave of 64 lanes meets in scalars");
+#if defined(__GFX9__)
+        // What an inactive row holds goes to itself alone.
+        const int lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+        const u32 low = lane & 16 ? lane_word<0>(value) : lane_word<16>(value);
+        const u32 high = lane & 16 ? lane_word<32>(value) : lane_word<48>(value);
+        return lane & 32 ? high : low;
+#else
+        return (u32)__builtin_amdgcn_permlanex16(v, v, 0x76543210, 0xFEDCBA98, false, false);
+#endif
+    }
+}
+#else
+constexpr bool ROWS_MEET_IN_SCALARS = false;
+
+#if defined(GRAPHC_CUDA)
 /// The value of the lane whose number differs in the bits of `mask`, within aligned groups of `LANES` (all of them active).
 template <int LANES>
 GRAPHC_DEVICE u32 shuffle_xor_word(u32 value, int mask) {
-#if defined(GRAPHC_AMD)
-    const int lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
-    return (u32)__builtin_amdgcn_ds_bpermute((lane ^ mask) << 2, (int)value);
-#else
     const u32 lane = threadIdx.x % 32;
     const u32 group = LANES >= 32 ? ~0u : ((1u << (LANES % 32)) - 1u) << (lane / LANES * LANES);
     return __shfl_xor_sync(group, value, mask, LANES);
-#endif
 }
 #endif
 
-/// The value of another lane of the group, of a type of 1, 2, 4 or 8 bytes.
-template <int LANES, typename T>
-GRAPHC_DEVICE T shuffle_xor(T value, int mask) {
-    if constexpr (sizeof(T) == 8) {
-        const u64 bits = bits_as<u64>(value);
-        const u64 low = shuffle_xor_word<LANES>((u32)bits, mask);
-        const u64 high = shuffle_xor_word<LANES>((u32)(bits >> 32), mask);
-        return bits_as<T>(high << 32 | low);
-    } else if constexpr (sizeof(T) == 4) {
-        return bits_as<T>(shuffle_xor_word<LANES>(bits_as<u32>(value), mask));
-    } else if constexpr (sizeof(T) == 2) {
-        return bits_as<T>((u16)shuffle_xor_word<LANES>(bits_as<u16>(value), mask));
-    } else {
-        return bits_as<T>((u8)shuffle_xor_word<LANES>(bits_as<u8>(value), mask));
-    }
+template <int HALF, int LANES>
+GRAPHC_DEVICE u32 other_half_word(u32 value) {
+    return shuffle_xor_word<LANES>(value, HALF);
+}
+
+template <int LANE>
+GRAPHC_DEVICE u32 lane_word(u32 value) {
+    return value;
+}
+#endif
+
+/// The value of the other half of the group of `2 * HALF` lanes; see [`other_half_word`].
+template <int HALF, int LANES, typename T>
+GRAPHC_DEVICE T other_half(T value) {
+    return map_words(value, [](u32 word) { return other_half_word<HALF, LANES>(word); });
+}
+
+/// The value of one lane of the wave.
+template <int LANE, typename T>
+GRAPHC_DEVICE T of_lane(T value) {
+    return map_words(value, [](u32 word) { return lane_word<LANE>(word); });
 }
 
 /// The number of this thread in the grid, and how many there are: for loops that stride over the grid.

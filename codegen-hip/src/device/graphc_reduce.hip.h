@@ -57,36 +57,56 @@ using ArgMin = ArgBest<false>;
 template <typename T>
 GRAPHC_DEVICE i64 position_of(Candidate<T> found) { return found.position < 0 ? 0 : found.position; }
 
-template <int LANES, typename T>
-GRAPHC_DEVICE Candidate<T> shuffle_xor(Candidate<T> c, int mask) {
-    return Candidate<T>{shuffle_xor<LANES>(c.value, mask), shuffle_xor<LANES>(c.position, mask)};
+template <int HALF, int LANES, typename T>
+GRAPHC_DEVICE Candidate<T> other_half(Candidate<T> c) {
+    return Candidate<T>{other_half<HALF, LANES>(c.value), other_half<HALF, LANES>(c.position)};
+}
+template <int LANE, typename T>
+GRAPHC_DEVICE Candidate<T> of_lane(Candidate<T> c) {
+    return Candidate<T>{of_lane<LANE>(c.value), of_lane<LANE>(c.position)};
 }
 
 // ---- folds
 
-/// Folds over aligned groups of `LANES` lanes of a wave; every lane gets the result.
+/// Folds over aligned groups of `LANES` lanes of a wave; every lane gets the result, the same in every bit.
 template <typename Op, int LANES, typename T>
 GRAPHC_DEVICE T reduce_lanes(T value) {
-#pragma unroll
-    for (int mask = LANES / 2; mask > 0; mask /= 2) {
-        value = Op::combine(value, shuffle_xor<LANES>(value, mask));
+    if constexpr (LANES >= 2) value = Op::combine(value, other_half<1, LANES>(value));
+    if constexpr (LANES >= 4) value = Op::combine(value, other_half<2, LANES>(value));
+    if constexpr (LANES >= 8) value = Op::combine(value, other_half<4, LANES>(value));
+    if constexpr (LANES >= 16) value = Op::combine(value, other_half<8, LANES>(value));
+    if constexpr (LANES == 64 && ROWS_MEET_IN_SCALARS) {
+        return Op::combine(Op::combine(of_lane<0>(value), of_lane<16>(value)),
+                           Op::combine(of_lane<32>(value), of_lane<48>(value)));
+    } else {
+        if constexpr (LANES >= 32) value = Op::combine(value, other_half<16, LANES>(value));
+        if constexpr (LANES >= 64) value = Op::combine(value, other_half<32, LANES>(value));
+        return value;
     }
-    return value;
 }
 
-/// Folds over a workgroup of `BLOCK` threads in waves of `WAVE`; every thread gets the result. All threads call it.
+/// Folds over a workgroup of `BLOCK` threads, whole waves of `WAVE` or a part of one; every thread gets the result, and all
+/// threads call it.
+///
+/// Folds take turns with two rows of LDS: when a row is written again, all threads have passed the barrier of the fold
+/// between, and so have read it.
 template <typename Op, int BLOCK, int WAVE, typename T>
-GRAPHC_DEVICE T reduce_block(T value) {
+GRAPHC_DEVICE T reduce_block(T value, int& turn) {
     constexpr int WAVES = (BLOCK + WAVE - 1) / WAVE;
     value = reduce_lanes<Op, (BLOCK < WAVE ? BLOCK : WAVE)>(value);
     if constexpr (WAVES > 1) {
-        __shared__ T partial[WAVES];
-        __syncthreads();  // the result of the fold before has been read
+        __shared__ T partials[2][WAVES];
+        T* partial = partials[turn];
+        turn ^= 1;
         if (threadIdx.x % WAVE == 0) partial[threadIdx.x / WAVE] = value;
         __syncthreads();
-        value = partial[0];
+        if constexpr (WAVES <= 4 || WAVES > WAVE || (WAVES & (WAVES - 1)) != 0) {
+            value = partial[0];
 #pragma unroll
-        for (int wave = 1; wave < WAVES; ++wave) value = Op::combine(value, partial[wave]);
+            for (int wave = 1; wave < WAVES; ++wave) value = Op::combine(value, partial[wave]);
+        } else {
+            value = reduce_lanes<Op, WAVES>(partial[threadIdx.x % WAVES]);
+        }
     }
     return value;
 }

@@ -4,6 +4,16 @@
 
 namespace graphc {
 
+/// The order of a sort, the largest first or the smallest first: NaN is the largest, ties by lower position, none last.
+template <bool LARGEST, typename T>
+GRAPHC_DEVICE bool sorts_before(Candidate<T> a, Candidate<T> b) {
+    if (a.position < 0 || b.position < 0) return a.position >= 0;
+    const T low = LARGEST ? b.value : a.value, high = LARGEST ? a.value : b.value;
+    if (before<true>(high, low)) return true;
+    if (before<true>(low, high)) return false;
+    return a.position < b.position;
+}
+
 /// One thread's row, short or with few to find: each round finds the first that comes after the one found before.
 template <bool LARGEST, typename T, typename I, typename Value, typename Store>
 GRAPHC_DEVICE void select_row(I length, I count, const Value& value, const Store& store) {
@@ -12,7 +22,7 @@ GRAPHC_DEVICE void select_row(I length, I count, const Value& value, const Store
         Candidate<T> best{T(), -1};
         for (I i = 0; i < length; ++i) {
             const Candidate<T> candidate{value(i), (i64)i};
-            if ((rank == 0 || before<LARGEST>(last, candidate)) && before<LARGEST>(candidate, best)) best = candidate;
+            if ((rank == 0 || sorts_before<LARGEST>(last, candidate)) && sorts_before<LARGEST>(candidate, best)) best = candidate;
         }
         store(rank, best.value, best.position);
         last = best;
@@ -43,7 +53,7 @@ GRAPHC_DEVICE void top_of_row(I length, I count, const Value& value, const Store
                     const int low = pair / reach * (2 * reach) + pair % reach, high = low + reach;
                     const bool forward = (low & size) == 0;
                     const Candidate<T> a{values[low], positions[low]}, b{values[high], positions[high]};
-                    if (forward ? before<LARGEST>(b, a) : before<LARGEST>(a, b)) {
+                    if (forward ? sorts_before<LARGEST>(b, a) : sorts_before<LARGEST>(a, b)) {
                         values[low] = b.value, positions[low] = (i32)b.position;
                         values[high] = a.value, positions[high] = (i32)a.position;
                     }
@@ -62,7 +72,7 @@ GRAPHC_DEVICE void rank_row(I length, I count, const Value& value, const Store& 
     for (I i = (int)threadIdx.x; i < length; i += BLOCK) {
         const Candidate<T> own{value(i), (i64)i};
         I rank = 0;
-        for (I other = 0; other < length; ++other) rank += before<LARGEST>(Candidate<T>{value(other), (i64)other}, own) ? 1 : 0;
+        for (I other = 0; other < length; ++other) rank += sorts_before<LARGEST>(Candidate<T>{value(other), (i64)other}, own) ? 1 : 0;
         if (rank < count) store(rank, own.value, own.position);
     }
 }

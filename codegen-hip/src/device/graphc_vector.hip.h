@@ -4,22 +4,21 @@
 
 namespace graphc {
 
-/// `N` neighbours that are read or written by one access of at most 16 bytes.
+/// `N` neighbours that are read or written by one access, by several of 16 bytes where they are more.
 template <typename T, int N>
-struct alignas(sizeof(T) * N) Vec {
-    static_assert(sizeof(T) * N <= 16, "a lane accesses at most 16 bytes at once");
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
     T lanes[N];
     GRAPHC_DEVICE T& operator[](int i) { return lanes[i]; }
     GRAPHC_DEVICE const T& operator[](int i) const { return lanes[i]; }
 };
 
-/// Reads `N` neighbours; `from` is aligned to all of them.
+/// Reads `N` neighbours; `from` is aligned to all of them, or to 16 bytes.
 template <int N, typename T>
 GRAPHC_DEVICE Vec<T, N> load_vector(const T* from) {
     return *(const Vec<T, N>*)from;
 }
 
-/// Writes `N` neighbours; `to` is aligned to all of them.
+/// Writes `N` neighbours; `to` is aligned to all of them, or to 16 bytes.
 template <int N, typename T>
 GRAPHC_DEVICE void store_vector(T* to, const Vec<T, N>& values) {
     *(Vec<T, N>*)to = values;

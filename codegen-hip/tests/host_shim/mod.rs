@@ -88,7 +88,7 @@ pub fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<HostTensor>>, String> {
     let mut file = std::fs::File::create(at("jobs")).map_err(|e| e.to_string())?;
     let word = |file: &mut std::fs::File, v: u64| file.write_all(&v.to_le_bytes()).map_err(|e| e.to_string());
     for (i, job) in jobs.iter().enumerate() {
-        let LaunchSize { grid, block } = job.kernel.launch_size(&job.bindings).map_err(|e| e.to_string())?;
+        let LaunchSize { grid, block, .. } = job.kernel.launch_size(&job.bindings).map_err(|e| e.to_string())?;
         let head = [
             i as u64,
             grid[0].into(),

@@ -70,6 +70,12 @@ inline Index3 blockIdx, gridDim, blockDim;
 
 inline void __syncthreads() { host::meet(&host::Fiber::block_round, 0, host::threads); }
 
+// Of the widest wave there is: two narrow ones that meet wait for no more than they have to.
+inline void __syncwarp() {
+    const unsigned first = host::running->thread / 64 * 64;
+    host::meet(&host::Fiber::lane_rounds, first, host::threads - first < 64 ? host::threads - first : 64);
+}
+
 namespace graphc {
 template <int LANES>
 inline unsigned shuffle_xor_word(unsigned value, int mask) {

@@ -1,6 +1,6 @@
 //! Contractions and convolutions.
 
-use ir::kernel::{Body, ContractBody, Expr, ExprId, Fetch, Kernel, Mapping};
+use ir::kernel::{Body, ContractBody, Expr, ExprId, Fetch, Kernel, Mapping, Operand};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::{DType, Scalar};
 
@@ -90,13 +90,14 @@ pub fn contract(name: &str, dtype: DType, out: DType, p: Product, mapping: Mappi
     let e = b.un(UnaryOp::Relu, e);
     let oi = b.linear(&[(z, (p.m * p.n).into()), (am, p.n.into()), (an, 1.into())]);
     let store = b.store(result, oi, e, &[]);
+    let (lhs, rhs) = (Operand::new(&b.kernel.exprs, l), Operand::new(&b.kernel.exprs, r));
     b.done(Body::Contract(ContractBody {
         batch,
         m: vec![m],
         n: vec![n],
         k: vec![k],
-        lhs: l,
-        rhs: r,
+        lhs,
+        rhs,
         acc,
         epilogue: vec![store],
         conv: None,
@@ -176,13 +177,14 @@ pub fn conv(
         (filter, 1.into()),
     ]);
     let store = b.store(out, index, e, &[]);
+    let (lhs, rhs) = (Operand::new(&b.kernel.exprs, l), Operand::new(&b.kernel.exprs, r));
     b.done(Body::Contract(ContractBody {
         batch,
         m,
         n,
         k,
-        lhs: l,
-        rhs: r,
+        lhs,
+        rhs,
         acc,
         epilogue: vec![store],
         conv: None,

@@ -1,7 +1,7 @@
 //! Pointwise kernels: trees of members, every member by itself, every cast, and joined tensors.
 
 use ir::DType;
-use ir::kernel::{Body, Kernel, Loops, Mapping};
+use ir::kernel::{AxisId, Body, Kernel, Loops, Mapping};
 use ir::op::{BinaryOp, UnaryOp};
 
 use super::{Build, F32};
@@ -110,6 +110,66 @@ pub fn concat(name: &str, rows: i64, left: i64, right: i64, mapping: Mapping) ->
     }))
 }
 
+/// `out[b, j, i] = scale[j] · x[b, i, j]`, through LDS.
+fn transposed(name: &str, from: DType, to: DType, extents: [i64; 3], mapping: impl Fn(AxisId) -> Mapping) -> Kernel {
+    let [batch, down, right] = extents;
+    let mut b = Build::new(name, Mapping::Host);
+    let elements = batch * down * right;
+    let (x, scale) = (b.read("x", from, elements), b.read("scale", F32, right));
+    let out = b.write("out", to, elements);
+    let axes = [b.axis("b", batch), b.axis("j", right), b.axis("i", down)];
+    let [at, j, i] = axes.map(|a| b.at(a));
+    let index = b.linear(&[(at, (down * right).into()), (i, right.into()), (j, 1.into())]);
+    let (x, scale) = (b.load_wide(x, index), b.load(scale, j));
+    let x = b.cast(F32, x);
+    let y = b.bin(BinaryOp::Mul, x, scale);
+    let index = b.linear(&[(at, (down * right).into()), (j, down.into()), (i, 1.into())]);
+    let store = b.store(out, index, y, &[]);
+    b.kernel.mapping = mapping(axes[1]);
+    b.done(Body::Loops(Loops {
+        parallel: axes.to_vec(),
+        stmts: vec![store],
+    }))
+}
+
+/// Streams of several groups a thread and tiles through LDS, whole and cut short.
+fn at_memory_speed() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    let stream = |vector, unroll| Mapping::Stream {
+        block: 64,
+        vector,
+        unroll,
+    };
+    kernels.push(pointwise("stream_rows", F32, 37, 24, stream(4, 2)));
+    kernels.push(pointwise("stream_exact", DType::F16, 32, 64, stream(8, 2)));
+    kernels.push(flat("stream_flat", F32, DType::F16, 1003, stream(4, 2)));
+    kernels.push(flat("stream_wide", DType::I8, F32, 67, stream(4, 4)));
+    for (i, (from, to, extents, [along, across, load, store])) in [
+        (DType::F16, DType::F16, [2, 64, 72], [64, 64, 8, 8]),
+        (F32, F32, [1, 100, 36], [64, 32, 4, 4]),
+        (F32, F32, [2, 33, 35], [64, 32, 1, 1]),
+        (F32, F32, [2, 33, 36], [64, 32, 4, 1]),
+        (DType::F16, F32, [1, 68, 33], [64, 32, 1, 4]),
+        (DType::F64, DType::F64, [1, 20, 18], [64, 16, 2, 2]),
+        (DType::I8, DType::I8, [1, 144, 16], [64, 64, 16, 16]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        kernels.push(transposed(&format!("transpose_{i}"), from, to, extents, |axis| {
+            Mapping::Transpose {
+                axis,
+                block: 128,
+                along,
+                across,
+                load,
+                store,
+            }
+        }));
+    }
+    kernels
+}
+
 /// Widths that fit and that do not, each type, every member and every cast.
 pub fn all() -> Vec<Kernel> {
     let mut kernels = Vec::new();
@@ -178,5 +238,6 @@ pub fn all() -> Vec<Kernel> {
             ));
         }
     }
+    kernels.extend(at_memory_speed());
     kernels
 }

@@ -1,14 +1,35 @@
 //! Kernels that fold: softmax, norms, every reduction, pooling.
 
-use ir::kernel::{Body, ExprId, Kernel, Loops, Mapping, Stmt};
+use ir::kernel::{AxisId, Body, ExprId, Kernel, Loops, Mapping, RowBody, Stmt};
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 use ir::{DType, Dim};
 
 use super::{Build, F32, block, lanes};
 
+/// The loops, as a row where the mapping is for rows.
+fn rows_or_loops(mapping: &Mapping, loops: Loops, row: &[AxisId], held: &[ExprId]) -> Body {
+    match mapping {
+        Mapping::Rows { .. } => Body::Row(RowBody {
+            loops,
+            row: row.to_vec(),
+            held: held.to_vec(),
+            composite: None,
+        }),
+        _ => Body::Loops(loops),
+    }
+}
+
+/// The element that a load in a wider type comes from.
+fn loaded(b: &Build, e: ExprId) -> ExprId {
+    match b.kernel.exprs[e] {
+        ir::kernel::Expr::Cast(_, from) => from,
+        _ => e,
+    }
+}
+
 /// Softmax over the last axis.
 pub fn softmax(name: &str, dtype: DType, rows: Dim, length: Dim, mapping: Mapping) -> Kernel {
-    let mut b = Build::new(name, mapping);
+    let mut b = Build::new(name, mapping.clone());
     for d in [&rows, &length] {
         if let Some(s) = d.as_symbol() {
             b.symbol(s.name());
@@ -41,15 +62,14 @@ pub fn softmax(name: &str, dtype: DType, rows: Dim, length: Dim, mapping: Mappin
         },
         b.store(out, index, y, &[r]),
     ];
-    b.done(Body::Loops(Loops {
-        parallel: vec![row],
-        stmts,
-    }))
+    let held = [loaded(&b, x), exp];
+    let parallel = vec![row];
+    b.done(rows_or_loops(&mapping, Loops { parallel, stmts }, &[r], &held))
 }
 
 /// Layer norm with scale and bias; two outer axes, two folded ones.
 pub fn layer_norm(name: &str, dtype: DType, outer: [i64; 2], inner: [i64; 2], mapping: Mapping) -> Kernel {
-    let mut b = Build::new(name, mapping);
+    let mut b = Build::new(name, mapping.clone());
     let n = inner[0] * inner[1];
     let elements = outer[0] * outer[1] * n;
     let (x, scale, bias) = (
@@ -109,12 +129,13 @@ pub fn layer_norm(name: &str, dtype: DType, outer: [i64; 2], inner: [i64; 2], ma
         },
         b.store(out, index, y, &folded),
     ];
-    b.done(Body::Loops(Loops { parallel, stmts }))
+    let held = [x, scale, bias].map(|e| loaded(&b, e));
+    b.done(rows_or_loops(&mapping, Loops { parallel, stmts }, &folded, &held))
 }
 
 /// Several folds of one row by different operations, stored once.
 pub fn folds(name: &str, dtype: DType, ops: &[ReduceOp], rows: i64, length: i64, mapping: Mapping) -> Kernel {
-    let mut b = Build::new(name, mapping);
+    let mut b = Build::new(name, mapping.clone());
     let x = b.read("x", dtype, rows * length);
     let (row, r) = (b.axis("row", rows), b.axis("r", length));
     let (at_row, at_r) = (b.at(row), b.at(r));
@@ -139,10 +160,8 @@ pub fn folds(name: &str, dtype: DType, ops: &[ReduceOp], rows: i64, length: i64,
         stores.push(b.store(out, at_row, v, &[]));
     }
     stmts.extend(stores);
-    b.done(Body::Loops(Loops {
-        parallel: vec![row],
-        stmts,
-    }))
+    let parallel = vec![row];
+    b.done(rows_or_loops(&mapping, Loops { parallel, stmts }, &[r], &[x]))
 }
 
 /// Average pooling, channels last, padded: two folds over a guarded window.
@@ -292,5 +311,72 @@ pub fn all() -> Vec<Kernel> {
     let truth_ops = [ReduceOp::All, ReduceOp::Any];
     kernels.push(folds("folds_bool", DType::Bool, &truth_ops, 5, 11, lanes(8, 1)));
     kernels.push(pool("pool", 7, 5, 3, 2));
+    kernels.extend(held());
+    kernels
+}
+
+/// Rows that stay in registers: exact and cut short, of lanes, of a wave, of waves in even and odd numbers, of any length.
+fn held() -> Vec<Kernel> {
+    let rows = |lanes, block, vector, steps| Mapping::Rows {
+        lanes,
+        block,
+        vector,
+        steps,
+    };
+    let mut kernels = Vec::new();
+    for (i, (dtype, count, length, mapping)) in [
+        (F32, 9, 37, rows(8, 64, 1, 5)),
+        (F32, 9, 64, rows(16, 64, 4, 1)),
+        (DType::F16, 3, 136, rows(32, 64, 8, 1)),
+        (DType::BF16, 2, 1024, rows(128, 128, 8, 1)),
+        (F32, 3, 1000, rows(128, 128, 4, 2)),
+        (F32, 3, 300, rows(192, 192, 1, 2)),
+        (F32, 2, 1100, rows(512, 512, 1, 3)),
+        (F32, 3, 300, rows(128, 128, 1, 2)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        kernels.push(softmax(
+            &format!("softmax_rows_{i}"),
+            dtype,
+            count.into(),
+            length.into(),
+            mapping,
+        ));
+    }
+    for (i, steps) in [1, 8].into_iter().enumerate() {
+        let name = format!("softmax_rows_symbolic_{i}");
+        kernels.push(softmax(&name, F32, "rows".into(), "seq".into(), rows(8, 64, 1, steps)));
+    }
+    for (i, (dtype, outer, inner, mapping)) in [
+        (F32, [2, 3], [5, 8], rows(4, 64, 4, 3)),
+        (DType::F16, [3, 2], [4, 24], rows(64, 64, 2, 1)),
+        (F32, [3, 2], [3, 5], rows(32, 64, 1, 1)),
+        (F32, [1, 2], [3, 320], rows(256, 256, 4, 1)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        kernels.push(layer_norm(
+            &format!("layer_norm_rows_{i}"),
+            dtype,
+            outer,
+            inner,
+            mapping,
+        ));
+    }
+    let ops = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::ArgMin];
+    for (i, (dtype, length, mapping)) in [
+        (F32, 11, rows(4, 64, 1, 3)),
+        (DType::F64, 300, rows(256, 256, 1, 2)),
+        (DType::I64, 70, rows(64, 64, 1, 0)),
+        (DType::I8, 70, rows(64, 128, 2, 1)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        kernels.push(folds(&format!("folds_rows_{i}"), dtype, &ops, 5, length, mapping));
+    }
     kernels
 }

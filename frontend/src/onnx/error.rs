@@ -41,7 +41,7 @@ pub enum ImportError {
     Node(Box<NodeError>),
     #[error("option for the size {name:?}: the model has no such size; it has {known:?}")]
     UnknownSize { name: String, known: Vec<String> },
-    #[error("option for the size {name:?}: {size} is below 1; a size that varies is never 0")]
+    #[error("option for the size {name:?}: {size} is below 0")]
     SizeOption { name: String, size: i64 },
     #[error("option for the shape of {name:?}: the model has no such input; it has {known:?}")]
     UnknownInput { name: String, known: Vec<String> },
@@ -142,8 +142,10 @@ pub struct NodeError {
 pub enum NodeProblem {
     #[error("input {index} is required, but it is missing")]
     MissingInput { index: usize },
-    #[error("input {index}, {name:?}, is defined by no earlier node, input or initializer")]
+    #[error("input {index}, {name:?}, is defined by no node, input or initializer")]
     UndefinedInput { index: usize, name: String },
+    #[error("input {index}, {name:?}, depends on the node itself: the nodes go round in a circle")]
+    Circle { index: usize, name: String },
     #[error("output {name:?} is defined a second time")]
     Redefined { name: String },
     #[error("it has {found} outputs, but the op gives {expected}")]

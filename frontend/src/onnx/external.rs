@@ -69,6 +69,11 @@ impl<'a> ExternalFiles<'a> {
         }
     }
 
+    /// The files that tensors were found in, in the order of the model.
+    pub(super) fn paths(self) -> impl Iterator<Item = PathBuf> {
+        self.mapped.into_keys()
+    }
+
     /// Resolves every tensor of a graph: initializers, attributes, and those of subgraphs.
     pub(super) fn resolve_graph(&mut self, graph: &mut GraphProto) -> Result<(), ExternalError> {
         for tensor in &mut graph.initializer {

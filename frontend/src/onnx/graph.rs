@@ -17,6 +17,7 @@ use super::inputs::{Inputs, read_inputs};
 use super::node::{Node, host_tensor};
 use super::ops::{OPSETS, Table};
 use super::options::ImportOptions;
+use super::order::needed;
 use super::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto, type_proto,
 };
@@ -170,13 +171,11 @@ impl<'a> Source<'a> {
         let graph = &self.model.graph;
         let mut unknown = Vec::new();
         let mut seen: HashSet<(&str, &str, &str)> = HashSet::new();
-        let mut todo: Vec<(&'a [NodeProto], &'a [OperatorSetIdProto], Vec<bool>)> = vec![(
-            &graph.node,
-            &[],
-            live(&graph.node, graph.output.iter().map(|o| o.name.as_str())),
-        )];
-        while let Some((nodes, opsets, live)) = todo.pop() {
-            for (node, _) in nodes.iter().zip(live).filter(|(_, live)| *live) {
+        let outputs = graph.output.iter().map(|o| o.name.as_str());
+        let mut todo: Vec<(Vec<&'a NodeProto>, &'a [OperatorSetIdProto])> =
+            vec![(needed(&graph.node, outputs).map_err(circle)?, &[])];
+        while let Some((nodes, opsets)) = todo.pop() {
+            for node in nodes {
                 if let Some(function) = self.function(node) {
                     let key = (
                         function.domain.as_str(),
@@ -185,11 +184,7 @@ impl<'a> Source<'a> {
                     );
                     if seen.insert(key) {
                         let outputs = function.output.iter().map(String::as_str);
-                        todo.push((
-                            &function.node,
-                            &function.opset_import,
-                            self::live(&function.node, outputs),
-                        ));
+                        todo.push((needed(&function.node, outputs).map_err(circle)?, &function.opset_import));
                     }
                     continue;
                 }
@@ -297,8 +292,7 @@ impl<'a> Walk<'_, 'a> {
         env: &mut Env<'a>,
         frame: &Frame<'a>,
     ) -> Result<(), Stop> {
-        let live = live(nodes, outputs.iter().copied());
-        for (node, _) in nodes.iter().zip(live).filter(|(_, live)| *live) {
+        for node in needed(nodes, outputs.iter().copied()).map_err(circle)? {
             self.node(node, env, frame)?;
         }
         Ok(())
@@ -529,6 +523,10 @@ fn node_name(node: &NodeProto) -> &str {
 }
 
 fn node_error(node: &NodeProto, opset: i64, problem: NodeProblem) -> Stop {
+    at_node(node, opset, problem).into()
+}
+
+fn at_node(node: &NodeProto, opset: i64, problem: NodeProblem) -> ImportError {
     let (name, op) = (node_name(node).to_owned(), node.op_type.clone());
     ImportError::Node(Box::new(NodeError {
         node: name,
@@ -536,7 +534,11 @@ fn node_error(node: &NodeProto, opset: i64, problem: NodeProblem) -> Stop {
         opset,
         problem,
     }))
-    .into()
+}
+
+/// Nodes that no order can serve.
+fn circle((node, problem): (&NodeProto, NodeProblem)) -> ImportError {
+    at_node(node, 0, problem)
 }
 
 fn output_error(fail: Fail, name: &str) -> Stop {
@@ -582,27 +584,4 @@ fn attributes<'a>(node: &'a NodeProto, frame: &Frame<'a>) -> Step<Vec<(&'a str, 
         }
     }
     Ok(found)
-}
-
-/// Says of each node whether an output needs it.
-fn live<'a>(nodes: &'a [NodeProto], outputs: impl Iterator<Item = &'a str>) -> Vec<bool> {
-    let mut needed: HashSet<&str> = outputs.collect();
-    let mut live = vec![false; nodes.len()];
-    for (node, live) in nodes.iter().zip(&mut live).rev() {
-        if node.output.iter().any(|o| !o.is_empty() && needed.contains(o.as_str())) {
-            *live = true;
-            use_names(node, &mut needed);
-        }
-    }
-    live
-}
-
-/// Adds the names a node reads, also from inside its subgraphs. The nesting is bounded: prost refuses more than 100
-/// levels.
-fn use_names<'a>(node: &'a NodeProto, needed: &mut HashSet<&'a str>) {
-    needed.extend(node.input.iter().map(String::as_str));
-    for graph in node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs)) {
-        needed.extend(graph.output.iter().map(|o| o.name.as_str()));
-        graph.node.iter().for_each(|n| use_names(n, needed));
-    }
 }

@@ -156,7 +156,7 @@ fn apply(names: Names, options: &ImportOptions) -> Result<Sizes, ImportError> {
             });
         };
         let (Size::Fixed(least) | Size::Bounded { min: least, .. }) = *size;
-        if least < 1 {
+        if least < 0 {
             return Err(ImportError::SizeOption {
                 name: name.clone(),
                 size: least,

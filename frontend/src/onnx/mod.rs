@@ -5,7 +5,7 @@
 //!
 //! [`import`] makes an `ir::Graph` of a model. `graph` walks the nodes; `ops` is the table of ops, one file per family;
 //! `known` and `sizes` are the shape arithmetic, which leaves no node behind; `builder` makes graph values when an op
-//! needs them as data; `unsigned` minds integers that are computed in a wider type.
+//! needs them as data; `order` sorts the nodes; `unsigned` minds integers that are computed in a wider type.
 
 mod builder;
 pub mod container;
@@ -17,6 +17,7 @@ mod known;
 mod node;
 mod ops;
 mod options;
+mod order;
 pub mod proto;
 pub mod randomize;
 pub mod read;

@@ -4,6 +4,7 @@
 //! known result. So a row written with them folds by itself.
 
 use ir::dim::{Dim, Shape};
+use ir::graph::infer::check_indices;
 use ir::op::{BinaryOp, Composite, Contract, Elementwise, Gather, Op, ReduceOp, UnaryOp, View};
 use ir::{DType, HostTensor, Origin, Scalar, TensorType};
 
@@ -222,6 +223,12 @@ impl<'a> Node<'a> {
 
     /// Adds an op, and returns all its results.
     pub fn add_all(&mut self, op: Op, operands: &[Val]) -> Step<Vec<Val>> {
+        if matches!(op, Op::Gather(_) | Op::Scatter(_))
+            && let Some(indices) = operands.get(1).and_then(|v| self.build.constant(*v))
+        {
+            let types: Vec<&TensorType> = operands.iter().map(|v| self.ty(*v)).collect();
+            check_indices(&op, &types, &indices)?;
+        }
         let operands = operands
             .iter()
             .map(|v| self.build.value(*v, &self.origin))

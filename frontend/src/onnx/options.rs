@@ -73,11 +73,12 @@ impl ImportOptions {
         // Input names may hold `=` in principle; dims never do.
         let (name, dims) = text.rsplit_once('=').ok_or_else(error)?;
         let dims = dims.trim();
-        let dims = dims
-            .strip_prefix('[')
-            .and_then(|d| d.strip_suffix(']'))
-            .unwrap_or(dims)
-            .trim();
+        // The brackets may be left out, but not one of them, and not around nothing.
+        let dims = match (dims.strip_prefix('['), dims.ends_with(']')) {
+            (Some(inside), true) => inside[..inside.len() - 1].trim(),
+            (None, false) if !dims.is_empty() => dims,
+            _ => return Err(error()),
+        };
         let dims = if dims.is_empty() {
             Vec::new()
         } else {
@@ -90,7 +91,7 @@ impl ImportOptions {
     }
 }
 
-const SIZE_FORM: &str = "of the form batch=1, seq=1..512 or seq=1..512 hint 128, with sizes of at least 1";
+const SIZE_FORM: &str = "of the form batch=1, seq=1..512 or seq=1..512 hint 128, with sizes of at least 0";
 
 impl FromStr for Size {
     type Err = OptionError;
@@ -100,7 +101,7 @@ impl FromStr for Size {
             text: text.to_owned(),
             expected: SIZE_FORM,
         };
-        let number = |t: &str| t.trim().parse::<i64>().ok().filter(|v| *v >= 1).ok_or_else(error);
+        let number = |t: &str| t.trim().parse::<i64>().ok().filter(|v| *v >= 0).ok_or_else(error);
         let (range, hint) = match text.split_once("hint") {
             Some((range, hint)) => (range, Some(number(hint)?)),
             None => (text, None),
@@ -164,7 +165,18 @@ mod tests {
                 hint: Some(128)
             })
         );
-        for bad in ["", "-1", "0", "0..3", "5..2", "1..4 hint 9", "4 hint 4", "x..3"] {
+        assert_eq!("0".parse(), Ok(Size::Fixed(0)));
+        for (text, max) in [("0..", None), ("0..3", Some(3)), ("0..=0", Some(0))] {
+            assert_eq!(
+                text.parse(),
+                Ok(Size::Bounded {
+                    min: 0,
+                    max,
+                    hint: None
+                })
+            );
+        }
+        for bad in ["", "-1", "-1..3", "5..2", "1..4 hint 9", "4 hint 4", "x..3"] {
             assert!(bad.parse::<Size>().is_err(), "{bad:?}");
         }
     }

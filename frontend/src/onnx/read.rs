@@ -34,6 +34,8 @@ pub struct Model {
     /// Model-local functions, which calls in the graph refer to by domain and name.
     pub functions: Vec<FunctionProto>,
     pub metadata: IndexMap<String, String>,
+    /// The files beside it that hold tensors of it.
+    pub external: Vec<PathBuf>,
 }
 
 /// An ONNX file could not be read.
@@ -130,12 +132,14 @@ fn decode(path: &Path, bytes: Bytes, folder: Option<&Path>) -> Result<Model, Rea
         return Err(ReadProblem::NoOperatorSet);
     }
     let mut functions = proto.functions;
+    let mut external = Vec::new();
     if let Some(folder) = folder {
         let mut files = ExternalFiles::new(folder);
         files.resolve_graph(&mut graph)?;
         for function in &mut functions {
             files.resolve_nodes(&mut function.node)?;
         }
+        external.extend(files.paths());
     }
     for tensor in &graph.initializer {
         match tensor_view(tensor) {
@@ -159,6 +163,7 @@ fn decode(path: &Path, bytes: Bytes, folder: Option<&Path>) -> Result<Model, Rea
         opsets,
         graph,
         functions,
+        external,
         metadata: proto
             .metadata_props
             .into_iter()

@@ -18,6 +18,9 @@ pub struct AttentionOptions {
 
 /// `softmax(q · kᵀ · scale + mask) · v`.
 ///
+/// A query that sees no key at all (each is hidden by −∞ or `false`) gives NaN, as the softmax does; add a large negative number
+/// in place of −∞ where that may happen.
+///
 /// q is `[B, H, S, D]`, k `[B, Hkv, T, D]` and v `[B, Hkv, T, Dv]`, where `Hkv` divides `H`; the result is `[B, H, S, Dv]`.
 #[track_caller]
 pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions) -> Tensor {

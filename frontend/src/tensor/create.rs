@@ -1,6 +1,6 @@
 //! Where tensors begin: inputs, data, fills, counters and random numbers.
 
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeBounds};
 
 use half::{bf16, f16};
 use ir::graph::op::RandomKind;
@@ -59,24 +59,40 @@ pub struct InputSpec {
     pub name: String,
     pub ty: TensorType,
     pub symbols: Symbols,
+    /// Where it was declared; the input's node names it.
+    pub origin: Origin,
 }
 
 impl InputSpec {
     /// Declares an input.
+    #[track_caller]
     pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Shape>) -> InputSpec {
         InputSpec {
             name: name.into(),
             ty: TensorType::new(dtype, shape),
             symbols: Symbols::new(),
+            origin: Origin::caller(),
         }
     }
 
-    /// Sets the sizes that a symbol of the shape may take.
+    /// Sets the sizes that a symbol of the shape may take: `1..=512`, `0..` (an empty batch), `..9`.
+    ///
+    /// A symbol without bounds takes sizes of at least 1. Bounds that several inputs give hold all at once; no input needs to
+    /// repeat what another says.
     #[must_use]
-    pub fn bounds(mut self, symbol: &str, range: RangeInclusive<i64>) -> InputSpec {
+    pub fn bounds(mut self, symbol: &str, range: impl RangeBounds<i64>) -> InputSpec {
         let info = self.symbols.entry(Symbol::new(symbol)).or_default();
-        (info.min, info.max) = (*range.start(), Some(*range.end()));
-        info.hint = info.hint.clamp(*range.start(), (*range.end()).max(*range.start()));
+        info.min = match range.start_bound() {
+            Bound::Included(min) => *min,
+            Bound::Excluded(below) => below.saturating_add(1),
+            Bound::Unbounded => 1,
+        };
+        info.max = match range.end_bound() {
+            Bound::Included(max) => Some(*max),
+            Bound::Excluded(above) => Some(above.saturating_sub(1)),
+            Bound::Unbounded => None,
+        };
+        info.hint = info.hint.min(info.max.unwrap_or(i64::MAX)).max(info.min);
         self
     }
 
@@ -96,10 +112,9 @@ impl Tensor {
         Node::input(name, TensorType::new(dtype, shape), &Symbols::new(), Origin::caller())
     }
 
-    /// Declares an input with bounds of its symbols.
-    #[track_caller]
+    /// Declares an input with bounds of its symbols; it comes from where the declaration was written.
     pub fn from_spec(spec: &InputSpec) -> Tensor {
-        Node::input(&spec.name, spec.ty.clone(), &spec.symbols, Origin::caller())
+        Node::input(&spec.name, spec.ty.clone(), &spec.symbols, spec.origin.clone())
     }
 
     /// Makes a tensor from data on the host, without copying it.

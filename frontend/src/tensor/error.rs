@@ -22,6 +22,9 @@ pub enum TensorError {
     /// The data's length is not what the shape asks for.
     #[error("data from {origin}: {source}")]
     Data { origin: Origin, source: SizeMismatch },
+    /// Data on a device could not be copied to the host.
+    #[error("data from {origin} is on a device, and could not be copied from there: {message}")]
+    Remote { origin: Origin, message: String },
     /// A tensor of a weight file has no element type here.
     #[error(transparent)]
     View(#[from] ViewError),

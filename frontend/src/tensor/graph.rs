@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use indexmap::{IndexMap, IndexSet};
-use ir::{Graph, HostTensor, Symbol, Symbols, Value};
+use ir::{Graph, Symbol, Symbols, Value};
 
 use super::node::{Kind, Node, narrowed};
+use super::remote::Argument;
 use super::{InputSpec, Tensor, TensorError};
 
 /// Makes a graph of what the outputs need; inputs are in the order in which they were declared.
@@ -55,7 +56,7 @@ pub fn trace<const N: usize, S: Into<String>, O: IntoIterator<Item = (S, Tensor)
 pub struct Lifted {
     pub graph: Graph,
     /// The data, by input name.
-    pub arguments: IndexMap<String, HostTensor>,
+    pub arguments: IndexMap<String, Argument>,
 }
 
 /// Makes a graph of tensors that depend on data alone. Unnamed data ([`Tensor::from_slice`], [`Tensor::from_host`]) becomes
@@ -172,7 +173,16 @@ fn build(
             Kind::Input(name) => input(&mut graph, name)?,
             Kind::Constant(data) => match lifted.get(&node.id) {
                 Some(name) => input(&mut graph, name)?,
-                None => graph.add_constant(data.name.as_ref().map(ToString::to_string), data.tensor.clone(), origin),
+                None => {
+                    let tensor = match &data.tensor {
+                        Argument::Host(tensor) => tensor.clone(),
+                        Argument::Remote(remote) => remote.to_host().map_err(|message| TensorError::Remote {
+                            origin: node.origin.clone(),
+                            message,
+                        })?,
+                    };
+                    graph.add_constant(data.name.as_ref().map(ToString::to_string), tensor, origin)
+                }
             },
             Kind::Op(op) => {
                 let operands: Vec<Value> = node
@@ -180,10 +190,14 @@ fn build(
                     .iter()
                     .map(|t| Value::new(values[&t.node.id].node, t.index))
                     .collect();
-                // The types were inferred when the op was recorded, with bounds that can only have become narrower.
-                graph
-                    .push(op.clone(), &operands, node.types.iter().cloned(), origin)
-                    .into()
+                if is_wider(graph.symbols(), &node.symbols) {
+                    // Another input allows sizes that were not thought of when the op was recorded.
+                    graph.add(op.clone(), &operands, origin)?.into()
+                } else {
+                    graph
+                        .push(op.clone(), &operands, node.types.iter().cloned(), origin)
+                        .into()
+                }
             }
             Kind::Poison(error) => return Err((**error).clone()),
         };
@@ -193,6 +207,15 @@ fn build(
         graph.add_output(*name, Value::new(values[&tensor.node.id].node, tensor.index));
     }
     Ok(graph)
+}
+
+/// Says whether sizes are allowed that `known`, what an op's types were inferred with, does not allow.
+fn is_wider(all: &Symbols, known: &Symbols) -> bool {
+    known.iter().any(|(symbol, known)| {
+        all.get(symbol).is_some_and(|info| {
+            info.min < known.min || known.max.is_some_and(|most| info.max.is_none_or(|max| max > most))
+        })
+    })
 }
 
 /// Declares every symbol with all that is known of it, inputs' symbols first, and refuses those that no input binds.

@@ -1,4 +1,7 @@
-//! Picking, placing and ordering by index. Negative indices count from the end; an index out of range is clamped.
+//! Picking, placing and ordering by index. Negative indices count from the end.
+//!
+//! An index out of range is an error: where the indices are data of the program, of the op; else of the run, on the CPU
+//! always and on GPUs where indices are checked (they are clamped there otherwise).
 
 use ir::graph::op::{Gather, ReduceOp, Scatter};
 use ir::{DType, Dim, Op, Shape};
@@ -109,14 +112,15 @@ impl Tensor {
         )
     }
 
-    /// The `k` largest along an axis, largest first, and their `i64` positions.
+    /// The `k` largest along an axis, largest first, and their `i64` positions. NaN is the largest, as NumPy and PyTorch have it.
     #[track_caller]
     #[must_use]
     pub fn topk(&self, axis: isize, k: impl Into<Dim>) -> (Tensor, Tensor) {
         self.first_k(axis, k.into(), true)
     }
 
-    /// All elements along an axis in order, smallest first unless `descending`, and their `i64` positions.
+    /// All elements along an axis in order, smallest first unless `descending`, and their `i64` positions. NaN is the largest:
+    /// it comes last, or first with `descending`. Equal elements stay in order.
     #[track_caller]
     #[must_use]
     pub fn sort(&self, axis: isize, descending: bool) -> (Tensor, Tensor) {

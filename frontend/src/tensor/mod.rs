@@ -53,6 +53,7 @@ mod norm;
 mod operand;
 mod operators;
 mod reduce;
+mod remote;
 mod slice;
 #[cfg(test)]
 mod tests;
@@ -70,6 +71,7 @@ pub use error::TensorError;
 pub use graph::{Lifted, build_graph, build_graph_with, lift, trace};
 pub use join::{cat, stack};
 pub use operand::{IntoAxes, Operand};
+pub use remote::{Argument, Remote};
 pub use window::{ConvOptions, PoolOptions, Spatial};
 
 use node::{Kind, Node};

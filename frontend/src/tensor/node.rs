@@ -6,10 +6,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use ir::graph::infer::{Types, infer};
+use ir::graph::infer::{Types, check_indices, infer};
 use ir::{HostTensor, Op, Origin, SymbolInfo, Symbols, TensorType};
 use smallvec::{SmallVec, smallvec};
 
+use super::remote::{Argument, Remote};
 use super::{Tensor, TensorError};
 
 /// A recorded operation.
@@ -34,7 +35,7 @@ pub(super) enum Kind {
 /// The values of a constant.
 pub(super) struct Data {
     pub name: Option<Arc<str>>,
-    pub tensor: HostTensor,
+    pub tensor: Argument,
     /// The number stands in the program (`x + 1.0`); it is no data that could be exchanged for other data.
     pub literal: bool,
 }
@@ -83,7 +84,19 @@ impl Node {
             .fold(NO_SYMBOLS.clone(), |all, t| merged(all, &t.node.symbols));
         let symbols = with_symbols_of(&op, symbols);
         let types: SmallVec<[&TensorType; 4]> = operands.iter().map(|t| t.ty()).collect();
-        match infer(&op, &types, &symbols) {
+        // Data that stands in the program is checked where it is given; other indices when the graph runs.
+        let indices = operands.get(1).and_then(|t| match &t.node.kind {
+            Kind::Constant(data) => match &data.tensor {
+                Argument::Host(tensor) => Some(tensor),
+                Argument::Remote(_) => None,
+            },
+            _ => None,
+        });
+        let inferred = infer(&op, &types, &symbols).and_then(|result| {
+            indices.map_or(Ok(()), |indices| check_indices(&op, &types, indices))?;
+            Ok(result)
+        });
+        match inferred {
             Ok(types) => {
                 let operands = operands.iter().map(|t| (*t).clone()).collect();
                 Node::make(Kind::Op(op), operands, types, symbols, origin)
@@ -113,7 +126,7 @@ impl Node {
         Node::data(
             Data {
                 name: name.map(Into::into),
-                tensor,
+                tensor: Argument::Host(tensor),
                 literal: false,
             },
             origin,
@@ -124,15 +137,29 @@ impl Node {
         Node::data(
             Data {
                 name: None,
-                tensor,
+                tensor: Argument::Host(tensor),
                 literal: true,
             },
             origin,
         )
     }
 
+    pub fn remote(data: Arc<dyn Remote>, origin: Origin) -> Tensor {
+        Node::data(
+            Data {
+                name: None,
+                tensor: Argument::Remote(data),
+                literal: false,
+            },
+            origin,
+        )
+    }
+
     fn data(data: Data, origin: Origin) -> Tensor {
-        let ty = TensorType::new(data.tensor.dtype, data.tensor.shape.clone());
+        let ty = match &data.tensor {
+            Argument::Host(tensor) => TensorType::new(tensor.dtype, tensor.shape.clone()),
+            Argument::Remote(remote) => remote.ty(),
+        };
         Node::make(
             Kind::Constant(data),
             SmallVec::new(),
@@ -173,11 +200,16 @@ fn merged(a: Arc<Symbols>, b: &Arc<Symbols>) -> Arc<Symbols> {
     Arc::new(all)
 }
 
-/// What holds when both hold; a hint that someone chose beats the default.
+/// What holds when both hold. The default's bounds are nobody's word, so that bounds that someone gave stay as they are, also
+/// where they are wider; a hint that someone chose beats the default's.
 pub(super) fn narrowed(a: SymbolInfo, b: SymbolInfo) -> SymbolInfo {
     let default = SymbolInfo::default();
-    let min = a.min.max(b.min);
-    let max = a.max.into_iter().chain(b.max).min();
+    let given = |info: &SymbolInfo| (info.min, info.max) != (default.min, default.max);
+    let (min, max) = match (given(&a), given(&b)) {
+        (true, false) => (a.min, a.max),
+        (false, _) => (b.min, b.max),
+        (true, true) => (a.min.max(b.min), a.max.into_iter().chain(b.max).min()),
+    };
     let hint = if a.hint == default.hint { b.hint } else { a.hint };
     SymbolInfo {
         min,

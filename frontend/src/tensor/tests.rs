@@ -363,6 +363,20 @@ fn the_first_error_comes_out_with_its_place() {
 }
 
 #[test]
+fn traced_inputs_name_the_users_line() {
+    let line = line!() + 1;
+    let spec = InputSpec::new("x", DType::F32, shape!["n"]).bounds("n", 1..=4);
+    let graph = trace("double", [spec], |[x]| [("y", x * 2.0)]).unwrap();
+    let inputs = graph.nodes().values().filter(|n| matches!(n.op, ir::Op::Input { .. }));
+    let origins: Vec<Origin> = inputs.map(|n| n.origin.clone()).collect();
+    let mine = Origin::Source {
+        file: file!().into(),
+        line,
+    };
+    assert_eq!(origins, [mine]);
+}
+
+#[test]
 fn operators_and_compositions_name_the_users_line() {
     let a = Tensor::zeros(DType::F32, shape![2]);
     let b = Tensor::zeros(DType::F32, shape![3]);
@@ -467,8 +481,15 @@ fn data_is_lifted_and_parameters_and_numbers_stay() {
     );
     assert_eq!(a.graph.inputs().len(), 1);
     assert_eq!(a.graph.constants().len(), 2);
-    assert_eq!(evaluate(&a.graph, &a.arguments).unwrap()["value0"].to_f64(), [7.0]);
-    assert_eq!(evaluate(&a.graph, &b.arguments).unwrap()["value0"].to_f64(), [13.0]);
+    let hosts = |lifted: &Lifted| -> IndexMap<String, HostTensor> {
+        let host = |(name, argument): (&String, &Argument)| match argument {
+            Argument::Host(tensor) => Some((name.clone(), tensor.clone())),
+            Argument::Remote(_) => None,
+        };
+        lifted.arguments.iter().filter_map(host).collect()
+    };
+    assert_eq!(evaluate(&a.graph, &hosts(&a)).unwrap()["value0"].to_f64(), [7.0]);
+    assert_eq!(evaluate(&a.graph, &hosts(&b)).unwrap()["value0"].to_f64(), [13.0]);
     let x = Tensor::input("x", DType::F32, shape![2]);
     assert_eq!(
         lift("g", &[&x]).unwrap_err(),
@@ -487,4 +508,42 @@ fn numbers_take_the_type_they_meet() {
     assert_eq!(Tensor::dim_value(Dim::Const(5)).dtype(), DType::I64);
     let a = Tensor::zeros(DType::F16, shape![1]);
     assert!((&x + &a).check().unwrap_err().to_string().contains("cast one of them"));
+}
+
+/// Bounds that an input gives are those of the graph, whichever inputs say nothing of the symbol.
+#[test]
+fn bounds_stay_as_they_are_given() {
+    let bounded = |range: std::ops::RangeInclusive<i64>| {
+        Tensor::from_spec(&InputSpec::new("x", DType::F32, shape!["n"]).bounds("n", range))
+    };
+    let bounds = |y: &Tensor| {
+        let graph = build_graph("g", &[("y", y)]).unwrap();
+        ir::graph::verify::verify(&graph).unwrap();
+        let info = graph.symbols()[&ir::Symbol::new("n")];
+        (info.min, info.max)
+    };
+    let silent = || Tensor::input("silent", DType::F32, shape!["n"]);
+    assert_eq!(bounds(&(bounded(0..=8) + silent())), (0, Some(8)));
+    assert_eq!(bounds(&(silent() + bounded(0..=8))), (0, Some(8)));
+    // What was recorded before the bounds were known is inferred once more.
+    let first = silent().narrow(0, 0, 1);
+    assert_eq!(bounds(&(first + bounded(0..=8))), (0, Some(8)));
+    let other = Tensor::from_spec(&InputSpec::new("z", DType::F32, shape!["n"]).bounds("n", 2..=99));
+    assert_eq!(bounds(&(bounded(0..=8) + other)), (2, Some(8)));
+    let open = Tensor::from_spec(&InputSpec::new("z", DType::F32, shape!["n"]).bounds("n", 0..));
+    assert_eq!(bounds(&open), (0, None));
+    assert_eq!(bounds(&(open + silent().relu())), (0, None));
+}
+
+#[test]
+fn data_that_indexes_outside_its_axis_is_refused() {
+    let table = Tensor::ones(DType::F32, shape![3, 2]);
+    let at = |i: i64| Tensor::from_host(HostTensor::from_i64(DType::I64, [1], &[i]).unwrap());
+    for fine in [-3, 0, 2] {
+        table.take(0, &at(fine)).check().unwrap();
+    }
+    for wrong in [-4, 3] {
+        let error = table.take(0, &at(wrong)).check().unwrap_err().to_string();
+        assert!(error.contains(&format!("index {wrong} lies outside axis 0")), "{error}");
+    }
 }

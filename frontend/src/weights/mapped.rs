@@ -11,17 +11,10 @@ use bytes::Bytes;
 /// # Errors
 /// When the file cannot be opened or mapped, or is not a regular file.
 pub(crate) fn map_file(path: &Path) -> io::Result<Bytes> {
+    // Before it is opened: opening a FIFO waits for a writer.
+    ir::file::check_readable(path)?;
     let file = File::open(path)?;
     let metadata = file.metadata()?;
-    if metadata.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    if !metadata.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file, so it cannot be memory-mapped",
-        ));
-    }
     if metadata.len() == 0 {
         return Ok(Bytes::new());
     }

@@ -1,6 +1,7 @@
 //! What opsets changed, what is a typed error, and shape arithmetic, on models made here.
 
 mod build;
+mod numbers;
 
 use graphc_frontend::onnx::proto::attribute_proto::AttributeType;
 use graphc_frontend::onnx::proto::tensor_proto::DataType;
@@ -683,10 +684,10 @@ fn absurd_attributes_are_refused_by_the_nodes_name() {
     let mut options = ImportOptions::default();
     options
         .sizes
-        .insert("n".to_owned(), graphc_frontend::onnx::Size::Fixed(0));
+        .insert("n".to_owned(), graphc_frontend::onnx::Size::Fixed(-1));
     assert!(matches!(
         sizes.import_with(&options),
-        Err(ImportError::SizeOption { size: 0, .. })
+        Err(ImportError::SizeOption { size: -1, .. })
     ));
-    assert!(ImportOptions::default().size("n=0").is_err());
+    assert!(ImportOptions::default().size("n=-1").is_err());
 }

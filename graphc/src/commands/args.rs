@@ -51,6 +51,9 @@ pub struct BuildArgs {
     /// Do not call vendor libraries: every kernel is generated.
     #[arg(long)]
     pub no_libraries: bool,
+    /// Fail on an index outside its axis on GPUs too, as on the CPU; without this it is clamped there.
+    #[arg(long)]
+    pub check_indices: bool,
     /// Leave out a pass or a rewrite rule by its name. May be given several times.
     #[arg(long, value_name = "NAME")]
     pub disable: Vec<String>,
@@ -63,6 +66,7 @@ impl BuildArgs {
             ("-O", self.level.is_some()),
             ("--dtype", self.dtype.is_some()),
             ("--no-libraries", self.no_libraries),
+            ("--check-indices", self.check_indices),
             ("--disable", !self.disable.is_empty()),
         ];
         let given: Vec<&str> = given.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
@@ -95,6 +99,7 @@ impl BuildArgs {
         }
         let mut options = BuildOptions::new(targets, level).dtype(dtype);
         options.optimize.libraries = !self.no_libraries;
+        options.check_indices = self.check_indices.then_some(true);
         options.optimize.disable = self.disable.iter().cloned().collect();
         passes::names::check(&options.optimize.disable).map_err(|e| Error::Config(format!("--disable: {e}")))?;
         Ok(options)
@@ -123,4 +128,28 @@ pub fn targets(text: &str) -> Result<Vec<Target>> {
 pub enum Format {
     Text,
     Json,
+}
+
+/// Reads a tolerance: NaN and infinity would let anything pass, and nothing is within one below zero.
+pub fn tolerance(text: &str) -> std::result::Result<f64, String> {
+    let value = text.trim().parse::<f64>().ok();
+    value
+        .filter(|v| v.is_finite() && *v >= 0.0)
+        .ok_or_else(|| "a tolerance is a finite number of at least 0".to_owned())
+}
+
+/// Reads a number of threads.
+pub fn threads(text: &str) -> std::result::Result<usize, String> {
+    whole(text, 1..=runtime::MOST_THREADS)
+}
+
+/// Reads a number of timed runs.
+pub fn runs(text: &str) -> std::result::Result<usize, String> {
+    whole(text, 1..=1_000_000)
+}
+
+/// Reads a whole number within bounds.
+pub fn whole(text: &str, range: std::ops::RangeInclusive<usize>) -> std::result::Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|n| range.contains(n));
+    number.ok_or_else(|| format!("it is a whole number from {} to {}", range.start(), range.end()))
 }

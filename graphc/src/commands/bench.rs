@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use ir::plan::arena;
-use runtime::{Executable, LoadOptions};
+use runtime::{DeviceTensor, Executable, Given, LoadOptions, Wanted};
 use serde_json::json;
 
-use super::args::{BuildArgs, Format, ModelArgs};
-use super::{Context, output, run};
-use crate::arrays::Arrays;
+use super::args::{self, BuildArgs, Format, ModelArgs};
+use super::given;
+use super::times::{self, Prediction};
+use super::{Context, load, output, run};
 use crate::error::{Error, Result};
 
 /// Time a model on random inputs.
@@ -18,14 +19,26 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
-    /// Where to run: cpu, hip or hip:N (an AMD GPU), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
+    /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Threads of the CPU device; by default one a core.
-    #[arg(long)]
+    /// Predict the time on an emulated GPU of the target instead of measuring one: kernel by kernel, and of the whole plan.
+    #[arg(long, requires = "target", conflicts_with_all = ["device", "threads", "profile", "runs"])]
+    emulate: bool,
+    /// The GPU whose time is predicted, for instance gfx942.
+    #[arg(long, requires = "emulate")]
+    target: Option<String>,
+    /// The shader clock that times are predicted at, in GHz; by default the boost clock, or what dense matrix work settles at.
+    #[arg(long, value_name = "GHZ", requires = "emulate")]
+    clock: Option<f64>,
+    /// Write the first issues of the longest launch's waves to a file for ui.perfetto.dev.
+    #[arg(long, value_name = "FILE", requires = "emulate")]
+    trace: Option<std::path::PathBuf>,
+    /// Threads of the CPU device, 1 to 1024; by default one a core.
+    #[arg(long, value_parser = args::threads)]
     threads: Option<usize>,
     /// How many runs are timed, after a fifth as many (at least 2) that are not.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = args::runs)]
     runs: usize,
     /// Inputs by name; made up where they are missing.
     #[arg(long, value_name = "FILE")]
@@ -33,24 +46,24 @@ pub struct Args {
     /// Also print the time of each step, in microseconds.
     #[arg(long)]
     profile: bool,
+    /// Keep inputs and outputs on the device, so that no copy is timed.
+    #[arg(long, conflicts_with = "emulate")]
+    resident: bool,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<()> {
-    if args.runs == 0 {
-        return Err(Error::Config("--runs 0 times nothing".to_owned()));
-    }
-    let mut given = Arrays::new();
-    for path in &args.inputs {
-        given.extend(crate::arrays::read(path)?);
+    let given = given::Given::read(&args.inputs)?;
+    if let Some(target) = &args.target {
+        return predict(args, target, given, context);
     }
     let device = run::open(&args.device, context)?;
     let start = Instant::now();
     let (program, variant) = run::program(&args.model, &args.build, &device, context)?;
     let compile = start.elapsed();
     let plan = &program.variants[variant].plan;
-    let inputs = run::inputs(plan, given, Some(0))?;
+    let inputs = given.inputs(plan, Some(0))?;
     let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
     let declared: Vec<_> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
     let bindings =
@@ -70,14 +83,30 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         },
     )?;
     let loading = start.elapsed();
+    let uploaded: Vec<(&str, DeviceTensor)> = match args.resident {
+        true => inputs
+            .iter()
+            .map(|(name, tensor)| Ok((name.as_str(), executable.upload(tensor)?)))
+            .collect::<Result<_>>()?,
+        false => Vec::new(),
+    };
+    let once = || -> Result<()> {
+        if args.resident {
+            let given = uploaded.iter().map(|(name, tensor)| (*name, Given::from(tensor)));
+            executable.submit(given, &Wanted::device())?.wait()?;
+        } else {
+            executable.run(&inputs)?;
+        }
+        Ok(())
+    };
     let progress = output::bar(context, "running", args.runs);
     for _ in 0..(args.runs / 5).max(2) {
-        executable.run(&inputs)?;
+        once()?;
     }
     let mut times: Vec<f64> = Vec::with_capacity(args.runs);
     for _ in 0..args.runs {
         let start = Instant::now();
-        executable.run(&inputs)?;
+        once()?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
         progress.inc(1);
     }
@@ -98,7 +127,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     match args.format {
         Format::Json => output::print_json(&json!({
             "median_ms": median, "min_ms": times[0], "compile_ms": compile.as_secs_f64() * 1e3,
-            "load_ms": loading.as_secs_f64() * 1e3, "planned_peak_bytes": peak, "threads": threads, "runs": times.len(), "device": device.device.name(),
+            "load_ms": loading.as_secs_f64() * 1e3, "planned_peak_bytes": peak, "threads": threads, "runs": times.len(), "device": device.device.name(), "resident": args.resident,
             "gflops": flops / times[0] / 1e6, "steps": steps,
         })),
         Format::Text => {
@@ -121,5 +150,34 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
             }
             output::print(&text)
         }
+    }
+}
+
+/// Predicts the time of the plan for a target.
+fn predict(args: &Args, target: &str, given: given::Given, context: &Context) -> Result<()> {
+    let targets = args::targets(target)?;
+    let [wanted] = targets.as_slice() else {
+        return Err(Error::Config("--target: predict one target at a time".to_owned()));
+    };
+    let mut loaded = load::load_for(&args.model, &args.build, &targets, context)?;
+    let variant = load::variant(&loaded.program, wanted)?;
+    load::compile_kernels(&mut loaded.program, context)?;
+    let inputs = given.inputs(&loaded.program.variants[variant].plan, Some(0))?;
+    let prediction = Prediction {
+        clock: args.clock,
+        trace: args.trace.as_deref(),
+    };
+    let predicted = times::predict(&loaded.program, variant, &inputs, &prediction, context)?;
+    match args.format {
+        Format::Json => output::print_json(&json!({
+            "predicted_ms": predicted.micros / 1e3, "in_sequence_ms": predicted.in_sequence / 1e3, "target": target,
+            "kernels": predicted.kernels,
+        })),
+        Format::Text => output::print(&format!(
+            "predicted {:.3} ms on {target} ({:.3} ms one step after another)\n{}",
+            predicted.micros / 1e3,
+            predicted.in_sequence / 1e3,
+            times::table(&predicted.kernels)
+        )),
     }
 }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use ir::Target;
+use ir::graph::print::{PrintOptions, print};
 use ir::target::Platform;
+use ir::{Graph, Target};
 
 use super::args::{self, BuildArgs, ModelArgs};
-use super::{Context, load, output};
+use super::{Context, load, output, sources};
 use crate::driver::{self, Model};
 use crate::error::{Error, Result};
 
@@ -21,12 +22,15 @@ pub struct Args {
     /// Targets, separated by commas: gfx90a,gfx942. `graphc targets` lists them.
     #[arg(long)]
     target: String,
-    /// Write the artifact (with --emit: the text) to this file.
+    /// Write the artifact (with --emit: the text) to this file; with --emit hip, everything to compile by hand to this folder.
     #[arg(short, long, value_name = "FILE", required_unless_present = "emit")]
     output: Option<PathBuf>,
     /// Print a stage instead of making an artifact.
     #[arg(long, value_enum, value_name = "STAGE")]
     emit: Option<Stage>,
+    /// Print large constants too: a graph that is printed whole can be read back.
+    #[arg(long, requires = "emit")]
+    weights: bool,
 }
 
 /// What can be printed on the way.
@@ -50,51 +54,37 @@ pub enum Stage {
 
 pub fn run(args: &Args, context: &Context) -> Result<()> {
     let targets = args::targets(&args.target)?;
+    if let (Some(Stage::Hip), Some(folder)) = (args.emit, &args.output) {
+        return sources::write(&args.model, &args.build, &targets, folder, context);
+    }
+    if let Some(path) = &args.output {
+        output::check(path, &args.model.model, [])?;
+    }
     if let Some(stage) = args.emit {
         let text = emit(args, stage, targets, context)?;
         return match &args.output {
-            Some(path) => std::fs::write(path, text).map_err(Error::io("write", path)),
+            Some(path) => output::save(path, &text),
             None => output::print(&text),
         };
     }
     let Some(path) = &args.output else {
         return Err(Error::Config("-o names no file for the artifact".to_owned()));
     };
-    writable(path)?;
     let mut program = load::load_for(&args.model, &args.build, &targets, context)?.program;
     let stats = load::compile_kernels(&mut program, context)?;
-    program.save(path).map_err(|e| Error::Artifact {
-        path: path.clone(),
-        message: e.to_string(),
-    })?;
-    let size = std::fs::metadata(path).map_err(Error::io("read", path))?.len();
+    let bytes = load::save(&program, path)?;
     let targets: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
     output::note(
         context,
         &format!(
             "{}: {} for {}; {} kernels compiled, {} from the cache",
             path.display(),
-            output::bytes(size),
+            output::bytes(bytes),
             targets.join(", "),
             stats.compiles,
             stats.hits
         ),
     );
-    Ok(())
-}
-
-/// Finds out before the work, not after it, whether the artifact can be written.
-fn writable(path: &std::path::Path) -> Result<()> {
-    let folder = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(std::path::Path::new("."));
-    tempfile::NamedTempFile::new_in(folder)
-        .map(drop)
-        .map_err(Error::io("write", path))?;
-    if path.is_dir() {
-        return Err(Error::Config(format!("{} is a folder", path.display())));
-    }
     Ok(())
 }
 
@@ -106,7 +96,7 @@ fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> R
             ));
         };
         return Ok(if stage == Stage::Graph {
-            graph.to_string()
+            graph_text(&graph, args.weights)
         } else {
             ir::graph::dot::dot(&graph)
         });
@@ -127,13 +117,11 @@ fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> R
                     "an artifact no longer holds its graph; emit plan, hip or asm".to_owned(),
                 ));
             }
-            (Stage::Core, Some(r)) => text += &r.core.to_string(),
+            (Stage::Core, Some(r)) => text += &graph_text(&r.core, args.weights),
             (Stage::Schedule, Some(r)) => text += &r.schedule_text(),
             (Stage::Plan, _) => text += &variant.plan.to_string(),
             (Stage::Hip, _) => {
-                if !variant.plan.target.is_gpu() {
-                    return Err(Error::Config("the cpu target has no HIP source; emit plan".to_owned()));
-                }
+                sources::check(variant)?;
                 for source in variant.sources.values() {
                     text += &source.text;
                     text += "\n";
@@ -143,6 +131,13 @@ fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> R
         }
     }
     Ok(text)
+}
+
+fn graph_text(graph: &Graph, weights: bool) -> String {
+    match weights {
+        true => print(graph, PrintOptions::default()),
+        false => graph.to_string(),
+    }
 }
 
 fn asm(program: &mut ir::Program, context: &Context) -> Result<String> {

@@ -1,7 +1,9 @@
 //! `graphc explain`: which rule did what, which nodes run together, and why the others do not.
 
+use indexmap::IndexMap;
 use ir::schedule::Region;
 use ir::{Graph, NodeId};
+use passes::fuse::Barrier;
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
@@ -19,6 +21,9 @@ pub struct Args {
     /// The target whose costs decide.
     #[arg(long, default_value = "cpu")]
     target: String,
+    /// Show for each choice the steps that prove it.
+    #[arg(long)]
+    proofs: bool,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
@@ -35,8 +40,8 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
     for (variant, report) in built.program.variants.iter().zip(&built.reports) {
         let target = variant.plan.target.to_string();
         match args.format {
-            Format::Json => all.push(as_json(&target, report)),
-            Format::Text => output::print(&text(&target, report))?,
+            Format::Json => all.push(as_json(&target, report, args.proofs)),
+            Format::Text => output::print(&text(&target, report, args.proofs))?,
         }
     }
     match (args.format, all.len()) {
@@ -50,44 +55,98 @@ fn label(graph: &Graph, id: NodeId) -> String {
     passes::fuse::classify::label(graph, id)
 }
 
-fn text(target: &str, r: &VariantReport) -> String {
+/// Equal lines, each once with how often it was there and the first place: twelve equal layers are one entry.
+#[derive(Default)]
+struct Groups(IndexMap<String, (usize, String)>);
+
+impl Groups {
+    fn add(&mut self, line: String, place: impl FnOnce() -> String) {
+        let (count, _) = self.0.entry(line).or_insert_with(|| (0, place()));
+        *count += 1;
+    }
+
+    fn text(&self) -> String {
+        let entry = |(line, (count, place)): (&String, &(usize, String))| match count {
+            1 => format!("  {:>5} {line} at {place}\n", ""),
+            _ => format!("  {count:>4}x {line}, first at {place}\n"),
+        };
+        self.0.iter().map(entry).collect()
+    }
+}
+
+fn text(target: &str, r: &VariantReport, proofs: bool) -> String {
     let mut text = format!("target {target}\n\nrewrites\n");
-    let mut counts: indexmap::IndexMap<(&str, &str), usize> = indexmap::IndexMap::new();
+    let mut counts: IndexMap<(&str, &str), usize> = IndexMap::new();
     for f in &r.optimize.fired {
         *counts.entry((f.pass, f.rule)).or_insert(0) += 1;
     }
     for ((pass, rule), n) in &counts {
-        text += &format!("  {n:>5} x {rule} ({pass})\n");
+        text += &format!("  {n:>4}x {rule} ({pass})\n");
     }
+    let mut choices = Groups::default();
+    let mut steps = String::new();
     for f in r.optimize.fired.iter().filter(|f| f.note.is_some() || f.cost.is_some()) {
-        let at = f.origins.first().map(ToString::to_string).unwrap_or_default();
-        text += &format!("  {} at {at}", f.rule);
+        let place = || f.origins.first().map(ToString::to_string).unwrap_or_default();
+        let mut line = f.rule.to_owned();
         if let Some((before, after)) = f.cost {
-            text += &format!(": {before:.2} -> {after:.2} us estimated");
+            line += &format!(": {before:.2} -> {after:.2} us estimated");
         }
         if let Some(note) = &f.note {
-            text += &format!(": {note}");
+            line += &format!(": {note}");
         }
-        text += "\n";
+        if !f.proof.is_empty() {
+            steps += &format!("  {line} at {}\n", place());
+        }
+        choices.add(line, place);
         for step in &f.proof {
             let side = if step.forward { "" } else { ", read backwards" };
-            text += &format!("      {} = {}  by {}{side}\n", step.from, step.to, step.rule);
+            steps += &format!("      {} = {}  by {}{side}\n", step.from, step.to, step.rule);
         }
     }
-    text += "\nregions\n";
-    for (id, region) in r.schedule.regions.iter() {
-        text += &format!("  {id} {}\n", describe(&r.core, region));
+    if !choices.0.is_empty() {
+        text += &format!("\nchoices\n{}", choices.text());
+    }
+    if proofs {
+        text += &format!("\nproofs\n{steps}");
+    } else if !steps.is_empty() {
+        text += "  (--proofs shows why each is equal to what it replaced)\n";
+    }
+    let mut regions = Groups::default();
+    for region in r.schedule.regions.values() {
+        regions.add(describe(&r.core, region), || {
+            r.core.node(region.anchor).origin.to_string()
+        });
+    }
+    text += &format!(
+        "\nkernels and calls, each with what is fused into it\n{}",
+        regions.text()
+    );
+    let mut edges: IndexMap<Barrier, Groups> = IndexMap::new();
+    for e in &r.fusion.unfused {
+        let from = kind(&r.core, &r.schedule.regions[e.producer]);
+        let to = kind(&r.core, &r.schedule.regions[e.consumer]);
+        let line = format!("{from} to {to}");
+        edges
+            .entry(e.reason)
+            .or_default()
+            .add(line, || label(&r.core, e.value.node));
     }
     text += "\nedges through memory\n";
-    for e in &r.fusion.unfused {
-        let (from, to) = (e.producer, e.consumer);
-        text += &format!(
-            "  {} from {from} to {to}: {}\n",
-            label(&r.core, e.value.node),
-            e.reason.text()
-        );
+    for (reason, groups) in &edges {
+        text += &format!("  {}\n", reason.text());
+        text += &format!("  -> {}\n", reason.advice());
+        text += &groups.text();
     }
     text
+}
+
+/// A region in a word: what it is built around.
+fn kind(graph: &Graph, region: &Region) -> String {
+    let anchor = graph.node(region.anchor).op.name();
+    match region.nodes.len() {
+        1 => anchor.to_owned(),
+        n => format!("{anchor} and {} more", n - 1),
+    }
 }
 
 fn describe(graph: &Graph, region: &Region) -> String {
@@ -96,32 +155,32 @@ fn describe(graph: &Graph, region: &Region) -> String {
         .iter()
         .map(|n| graph.node(*n).op.name().to_owned())
         .collect();
-    let mut text = format!(
-        "{}: {} at {}",
-        region.kind.name(),
-        nodes.join(" "),
-        graph.node(region.anchor).origin
-    );
+    let mut text = format!("{}: {}", region.kind.name(), nodes.join(" "));
     for part in &region.parts {
         text += &format!(", stored as part {} of {}", part.operand, label(graph, part.whole.node));
     }
     text
 }
 
-fn as_json(target: &str, r: &VariantReport) -> serde_json::Value {
+fn as_json(target: &str, r: &VariantReport, proofs: bool) -> serde_json::Value {
     let rules: Vec<_> = r
         .optimize
         .fired
         .iter()
         .map(|f| {
             let origins: Vec<String> = f.origins.iter().map(ToString::to_string).collect();
-            json!({
+            let mut rule = json!({
                 "pass": f.pass, "rule": f.rule, "origins": origins, "note": f.note,
                 "cost_us_before": f.cost.map(|c| c.0), "cost_us_after": f.cost.map(|c| c.1),
-                "proof": f.proof.iter().map(|p| json!({
-                    "rule": p.rule, "forward": p.forward, "from": p.from, "to": p.to,
-                })).collect::<Vec<_>>(),
-            })
+            });
+            if proofs {
+                rule["proof"] = f
+                    .proof
+                    .iter()
+                    .map(|p| json!({ "rule": p.rule, "forward": p.forward, "from": p.from, "to": p.to }))
+                    .collect();
+            }
+            rule
         })
         .collect();
     let regions: Vec<_> = r
@@ -141,6 +200,7 @@ fn as_json(target: &str, r: &VariantReport) -> serde_json::Value {
             json!({
                 "value": label(&r.core, e.value.node), "producer": e.producer.to_string(),
                 "consumer": e.consumer.to_string(), "reason": e.reason, "why": e.reason.text(),
+                "advice": e.reason.advice(),
             })
         })
         .collect();

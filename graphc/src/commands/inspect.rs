@@ -7,11 +7,14 @@ use ir::plan::{Place, arena};
 use ir::target::Platform;
 use runtime::code_object::KernelResources;
 use serde::Serialize;
+use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
+use super::contents::Contents;
+use super::given::Given;
+use super::times::{self, Prediction};
 use super::{Context, load, output};
-use crate::arrays::{self, Arrays};
-use crate::emulate::{self, Counted, Emulator};
+use crate::emulate::{self, Counted, Emulator, TimedKernel};
 use crate::error::{Error, Result};
 
 /// Show kernels, registers, memory and work of a model or artifact.
@@ -21,12 +24,21 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
-    /// The target; for an artifact that holds one, that one.
+    /// The target; without one, the cpu, or all that an artifact holds.
     #[arg(long)]
     target: Option<String>,
     /// Run the code once on an emulated GPU and show what it counted: instructions, memory, LDS, matrix units, waves.
     #[arg(long, requires = "target")]
     emulate: bool,
+    /// Predict each kernel's time instead, from a sample of its workgroups: cycles, where they go, and what bounds it.
+    #[arg(long, requires = "emulate")]
+    time: bool,
+    /// The shader clock that times are predicted at, in GHz; by default the boost clock, or what dense matrix work settles at.
+    #[arg(long, value_name = "GHZ", requires = "time")]
+    clock: Option<f64>,
+    /// Write the first issues of the longest kernel's waves to a file for ui.perfetto.dev.
+    #[arg(long, value_name = "FILE", requires = "time")]
+    trace: Option<PathBuf>,
     /// Inputs of the emulated run by name: an .npz, .npy or .safetensors file. May be given several times; the rest is
     /// made up, at the hints of symbolic sizes.
     #[arg(long, value_name = "FILE", requires = "emulate")]
@@ -40,7 +52,7 @@ pub struct Args {
 
 /// The facts of a program on one target; sizes at the hints of symbolic dims.
 #[derive(Serialize)]
-pub struct Facts {
+pub struct VariantFacts {
     pub target: String,
     pub launches: usize,
     pub library_calls: usize,
@@ -52,6 +64,9 @@ pub struct Facts {
     /// What one emulated run counted in all, with `--emulate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulated: Option<Counted>,
+    /// The predicted times, longest first, with `--time`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub timed: Vec<TimedKernel>,
     pub kernels: Vec<KernelFacts>,
 }
 
@@ -82,35 +97,71 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     let target = args.target.as_deref().map(args::targets).transpose()?;
     let wanted = match &target {
         Some(t) if t.len() > 1 => return Err(Error::Config("--target: inspect one target at a time".to_owned())),
-        Some(t) => t[0],
-        None => Target::cpu(),
+        Some(t) => Some(t[0]),
+        None => None,
     };
-    let mut loaded = load::load(&args.model, &args.build, vec![wanted], context)?;
-    let variant = match target {
-        None if loaded.program.variants.len() == 1 => 0,
-        _ => load::variant(&loaded.program, &wanted)?,
+    let mut loaded = load::load(&args.model, &args.build, vec![wanted.unwrap_or(Target::cpu())], context)?;
+    let contents = Contents::of(&loaded.program, &args.model.model, loaded.reports.is_empty())?;
+    // Of an artifact everything is shown where nothing is asked for.
+    let variants = match wanted {
+        Some(target) => vec![load::variant(&loaded.program, &target)?],
+        None => (0..loaded.program.variants.len()).collect(),
     };
     load::compile_kernels(&mut loaded.program, context)?;
-    let mut facts = facts(&loaded.program, variant)?;
-    if args.emulate {
-        count(args, &loaded.program, variant, &mut facts, context)?;
+    let mut all = Vec::new();
+    for variant in variants {
+        let mut facts = facts(&loaded.program, variant)?;
+        if args.emulate {
+            count(args, &loaded.program, variant, &mut facts, context)?;
+        }
+        all.push(facts);
     }
     match args.format {
-        Format::Json => output::print_json(&serde_json::to_value(&facts).unwrap_or_default()),
-        Format::Text => output::print(&(text(&facts) + &counters(&facts))),
+        Format::Json => output::print_json(&as_json(&contents, &all)),
+        Format::Text => {
+            let variants: Vec<String> = all
+                .iter()
+                .map(|f| format!("\n{}{}{}", text(f), counters(f), times::table(&f.timed)))
+                .collect();
+            output::print(&(contents.text() + &variants.concat()))
+        }
     }
 }
 
-/// Runs the variant once on an emulated GPU and adds what it counted.
-fn count(args: &Args, program: &ir::Program, variant: usize, facts: &mut Facts, context: &Context) -> Result<()> {
-    let mut given = Arrays::new();
-    for path in &args.inputs {
-        given.extend(arrays::read(path)?);
+/// What the file holds, and the facts of the one target that is shown, or of each under `variants`.
+fn as_json(contents: &Contents, all: &[VariantFacts]) -> serde_json::Value {
+    let mut value = serde_json::to_value(contents).unwrap_or_default();
+    let shown = match all {
+        [one] => serde_json::to_value(one),
+        all => Ok(json!({ "variants": all })),
+    };
+    if let (Some(value), Ok(serde_json::Value::Object(shown))) = (value.as_object_mut(), shown) {
+        value.extend(shown);
     }
-    let inputs = super::run::inputs(&program.variants[variant].plan, given, Some(args.seed))?;
+    value
+}
+
+/// Runs the variant once on an emulated GPU and adds what it counted.
+fn count(
+    args: &Args,
+    program: &ir::Program,
+    variant: usize,
+    facts: &mut VariantFacts,
+    context: &Context,
+) -> Result<()> {
+    let given = Given::read(&args.inputs)?;
+    let inputs = given.inputs(&program.variants[variant].plan, Some(args.seed))?;
+    if args.time {
+        let prediction = Prediction {
+            clock: args.clock,
+            trace: args.trace.as_deref(),
+        };
+        facts.timed = times::predict(program, variant, &inputs, &prediction, context)?.kernels;
+        return Ok(());
+    }
     let busy = output::spinner(context, "running on the emulated GPU");
     let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
-    let emulator = Emulator::load(program, variant, &disassembler, emulate::Options::default())?;
+    let emulator = Emulator::load(program, variant, &disassembler, context.settings.emulation())?;
     let launches = emulator.run(&inputs)?.launches;
     busy.finish_and_clear();
     facts.emulated = Some(emulate::total(&launches));
@@ -121,7 +172,7 @@ fn count(args: &Args, program: &ir::Program, variant: usize, facts: &mut Facts, 
 }
 
 /// Collects the facts of a variant.
-pub fn facts(program: &ir::Program, variant: usize) -> Result<Facts> {
+pub fn facts(program: &ir::Program, variant: usize) -> Result<VariantFacts> {
     let v = &program.variants[variant];
     let bindings = ir::dim::hints(&v.plan.symbols);
     let placement = arena::place(&v.plan, &bindings)?;
@@ -136,8 +187,8 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<Facts> {
     }
     let mut times: ir::Table<ir::plan::KernelId, usize> = v.plan.kernels.keys().map(|_| 0).collect();
     for step in v.plan.steps.values() {
-        if let ir::plan::Work::Launch { kernel, .. } = &step.work {
-            times[*kernel] += 1;
+        if let Some(kernel) = step.work.kernel(&bindings)? {
+            times[kernel] += 1;
         }
     }
     let mut kernels = Vec::new();
@@ -167,7 +218,7 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<Facts> {
             nodes: kernel.origins.clone(),
         });
     }
-    Ok(Facts {
+    Ok(VariantFacts {
         target: v.plan.target.to_string(),
         launches,
         library_calls,
@@ -176,11 +227,12 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<Facts> {
         weight_bytes: weights.iter().map(|c| program.constants[*c].tensor.bytes.len()).sum(),
         flops: v.plan.flops.eval(&bindings)?,
         emulated: None,
+        timed: Vec::new(),
         kernels,
     })
 }
 
-fn text(f: &Facts) -> String {
+fn text(f: &VariantFacts) -> String {
     let mut text = format!(
         "{}: {} launches of {} kernels, {} library calls\nplanned peak {} (live {}), weights {}, {:.3} GFLOP a run\n",
         f.target,
@@ -221,7 +273,7 @@ fn text(f: &Facts) -> String {
 }
 
 /// The counters of an emulated run as two tables: what was executed, and what happened to memory.
-fn counters(f: &Facts) -> String {
+fn counters(f: &VariantFacts) -> String {
     let Some(total) = &f.emulated else {
         return String::new();
     };

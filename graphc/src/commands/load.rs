@@ -1,15 +1,18 @@
 //! From a model file to a program for some targets, for the verbs that need one.
 
 use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
 
 use ir::{Program, Target};
 use runtime::cache::CacheStats;
 
 use super::args::{BuildArgs, ModelArgs};
 use super::output::{bar, note, spinner};
-use super::{Context, DISASSEMBLER_VERB, WORKER_VERB};
+use super::{Context, DISASSEMBLER_VERB};
 use crate::driver::{self, Build, Model};
 use crate::error::{Error, Result};
+use crate::options::WORKER_VERB;
 
 /// A program and, when it was just built, what was decided on the way.
 pub struct Loaded {
@@ -83,6 +86,36 @@ pub fn emulator_worker() -> Option<Vec<OsString>> {
         std::env::current_exe().ok()?.into_os_string(),
         DISASSEMBLER_VERB.into(),
     ])
+}
+
+/// Saves a program as an artifact and says how many bytes it has.
+pub fn save(program: &Program, path: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    let written = ir::file::write(path, |out| {
+        let mut counted = Counted { out, bytes: 0 };
+        program.write(&mut counted)?;
+        bytes = counted.bytes;
+        Ok(())
+    });
+    written.map_err(Error::io("write", path))?;
+    Ok(bytes)
+}
+
+/// Counts what goes through it: of a device or a FIFO nothing else knows.
+struct Counted<'a> {
+    out: &'a mut dyn Write,
+    bytes: u64,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Makes the code objects of a program that lacks them.

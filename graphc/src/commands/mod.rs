@@ -6,13 +6,18 @@
 mod args;
 mod bench;
 mod compile;
+mod contents;
+mod doctor;
 mod explain;
+mod given;
 mod inspect;
 mod load;
 mod opt;
 mod output;
 mod run;
+mod sources;
 mod targets;
+mod times;
 mod verify;
 
 use std::process::ExitCode;
@@ -20,7 +25,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::error::Result;
-use crate::options::Settings;
+use crate::options::{Settings, WORKER_VERB};
 
 /// A lazy computation-graph compiler for AMD GPUs.
 #[derive(Parser)]
@@ -43,6 +48,7 @@ enum Verb {
     Bench(bench::Args),
     Verify(verify::Args),
     Targets(targets::Args),
+    Doctor(doctor::Args),
 }
 
 /// What every verb is given besides its own arguments.
@@ -50,9 +56,6 @@ struct Context {
     settings: Settings,
     quiet: bool,
 }
-
-/// The hidden verb under which the binary starts itself to compile kernels in a process of its own.
-pub(crate) const WORKER_VERB: &str = "__compile-worker";
 
 /// The hidden verb under which the binary starts itself inside a ROCm sysroot to disassemble for the emulator.
 const DISASSEMBLER_VERB: &str = "__disassembler";
@@ -95,5 +98,6 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Bench(args) => bench::run(&args, &context),
         Verb::Verify(args) => verify::run(&args, &context),
         Verb::Targets(args) => targets::run(&args, &context),
+        Verb::Doctor(args) => doctor::run(&args, &context),
     }
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use ir::graph::print::PrintOptions;
+
 use super::args::{self, BuildArgs};
 use super::{Context, output};
 use crate::driver::model::load_gir;
@@ -49,13 +51,13 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
         options.observer = Some(Arc::new(move |pass, graph| {
             if wanted.iter().any(|w| w == pass || w == "all") {
                 let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                *out += &format!("// after {pass}\n{graph}");
+                *out += &format!("// after {pass}\n{}", whole(graph));
             }
         }));
     }
     let (core, report) = passes::optimize(graph, &target, &options)?;
     output::print(&printed.lock().unwrap_or_else(std::sync::PoisonError::into_inner))?;
-    output::print(&core.to_string())?;
+    output::print(&whole(&core))?;
     if args.time {
         for p in &report.passes {
             eprintln!(
@@ -68,4 +70,9 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The text with all constants: what goes in comes out, and can go in again.
+fn whole(graph: &ir::Graph) -> String {
+    ir::graph::print::print(graph, PrintOptions::default())
 }

@@ -1,11 +1,13 @@
 //! What is printed: results to stdout, progress to a terminal's stderr.
 
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Context;
+use crate::driver::model;
 use crate::error::{Error, Result};
 
 /// Prints text to stdout. A reader that has gone away (`| head`) is not an error.
@@ -14,6 +16,32 @@ pub fn print(text: &str) -> Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::io("write", "standard output")(e)),
         _ => Ok(()),
     }
+}
+
+/// Finds out before the work whether `-o` can be written, and refuses a file that the command reads: the model's, or one of
+/// `others`.
+pub fn check<'a>(path: &Path, model: &Path, others: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
+    // Only a file that is there can be an input.
+    let inputs = match path.exists() {
+        true => model::files(model)
+            .into_iter()
+            .chain(others.into_iter().cloned())
+            .collect(),
+        false => Vec::new(),
+    };
+    if let Some(input) = inputs.iter().find(|input| ir::file::is_same(path, input)) {
+        return Err(Error::Config(format!(
+            "-o {} would replace {}, which is read; name another file",
+            path.display(),
+            input.display()
+        )));
+    }
+    ir::file::check(path).map_err(Error::io("write", path))
+}
+
+/// Writes a text to the file that `-o` names.
+pub fn save(path: &Path, text: &str) -> Result<()> {
+    ir::file::write(path, |out| out.write_all(text.as_bytes())).map_err(Error::io("write", path))
 }
 
 /// Prints a value as JSON, one document.

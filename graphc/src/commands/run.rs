@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use indexmap::IndexMap;
-use ir::{HostTensor, Plan, Program, Target};
+use ir::{HostTensor, Program, Target};
 use runtime::{Executable, LoadOptions};
 use serde_json::json;
 
-use super::args::{BuildArgs, Format, ModelArgs};
+use super::args::{self, BuildArgs, Format, ModelArgs};
+use super::given::Given;
 use super::{Context, load, output};
 use crate::arrays::{self, Arrays};
 use crate::compare::compare;
@@ -36,15 +36,15 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
     /// Relative tolerance of --expect.
-    #[arg(long, default_value_t = 1e-3)]
+    #[arg(long, default_value_t = 1e-3, value_parser = args::tolerance)]
     rtol: f64,
     /// Absolute tolerance of --expect.
-    #[arg(long, default_value_t = 1e-4)]
+    #[arg(long, default_value_t = 1e-4, value_parser = args::tolerance)]
     atol: f64,
     /// Score the first output (class scores along its last axis) against the array `labels` of this file.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Where to run: cpu, hip or hip:N (an AMD GPU), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
+    /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
     #[arg(long, default_value = "cpu", conflicts_with = "emulate")]
     device: String,
     /// Run on an emulated GPU: the code compiled for --target, instruction by instruction. Slow.
@@ -53,8 +53,8 @@ pub struct Args {
     /// The GPU to emulate: gfx90a, gfx942, gfx1100, …
     #[arg(long, requires = "emulate")]
     target: Option<Target>,
-    /// Threads of the CPU device; by default one a core.
-    #[arg(long)]
+    /// Threads of the CPU device, 1 to 1024; by default one a core.
+    #[arg(long, value_parser = args::threads)]
     threads: Option<usize>,
     /// Write the outputs to this .npz (or, a single one, .npy) file.
     #[arg(short, long, value_name = "FILE")]
@@ -87,10 +87,10 @@ pub fn program(
     Ok((Arc::new(program), variant))
 }
 
-fn on_device(args: &Args, given: Arrays, context: &Context) -> Result<Arrays> {
+fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
     let device = open(&args.device, context)?;
     let (program, variant) = program(&args.model, &args.build, &device, context)?;
-    let inputs = inputs(&program.variants[variant].plan, given, args.random.then_some(args.seed))?;
+    let inputs = given.inputs(&program.variants[variant].plan, args.random.then_some(args.seed))?;
     let options = LoadOptions {
         threads: args.threads.unwrap_or(context.settings.threads),
         synchronous: context.settings.synchronous,
@@ -103,24 +103,26 @@ fn on_device(args: &Args, given: Arrays, context: &Context) -> Result<Arrays> {
     Ok(outputs)
 }
 
-fn emulated(args: &Args, target: Target, given: Arrays, context: &Context) -> Result<Arrays> {
+fn emulated(args: &Args, target: Target, given: Given, context: &Context) -> Result<Arrays> {
     let mut program = load::load(&args.model, &args.build, vec![target], context)?.program;
     let variant = load::variant(&program, &target)?;
     load::compile_kernels(&mut program, context)?;
-    let inputs = inputs(&program.variants[variant].plan, given, args.random.then_some(args.seed))?;
+    let inputs = given.inputs(&program.variants[variant].plan, args.random.then_some(args.seed))?;
     let busy = output::spinner(context, "running on the emulated GPU");
     let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
-    let emulator = Emulator::load(&program, variant, &disassembler, emulate::Options::default())?;
+    let emulator = Emulator::load(&program, variant, &disassembler, context.settings.emulation())?;
     let outputs = emulator.run(&inputs)?.outputs;
     busy.finish_and_clear();
     Ok(outputs)
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<()> {
-    let mut given = Arrays::new();
-    for path in &args.inputs {
-        given.extend(arrays::read(path)?);
+    if let Some(path) = &args.output {
+        let others = args.inputs.iter().chain(&args.expect).chain(&args.labels);
+        output::check(path, &args.model.model, others)?;
+        arrays::check_writable(path)?;
     }
+    let given = Given::read(&args.inputs)?;
     let expected = args.expect.as_deref().map(read_expected).transpose()?;
     let labels = args.labels.as_deref().map(read_labels).transpose()?;
     let outputs = match args.target.filter(|_| args.emulate) {
@@ -134,13 +136,19 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     for (name, tensor) in &outputs {
         report.output(name, tensor);
     }
+    let names: Vec<&str> = outputs.keys().map(String::as_str).collect();
+    let expected = expected.map(|e| arrays::name_lone(args.expect.as_slice(), e, &names));
     let verdict = expected
         .map(|e| report.compare(&outputs, &e, args.rtol, args.atol))
         .transpose()?;
     if let Some(labels) = labels {
         report.score(&outputs, &labels)?;
     }
+    // What is written to standard output is not mixed with what is said of it.
+    let stdout_is_taken = args.output.as_deref().is_some_and(ir::file::is_stdout);
     match args.format {
+        Format::Text if stdout_is_taken => output::note(context, report.text.trim_end()),
+        Format::Json if stdout_is_taken => {}
         Format::Text => output::print(&report.text)?,
         Format::Json => output::print_json(&json!({ "outputs": report.outputs, "accuracy": report.accuracy }))?,
     }
@@ -176,32 +184,6 @@ fn read_labels(path: &std::path::Path) -> Result<Vec<i64>> {
             arrays.keys().collect::<Vec<_>>()
         ),
     })
-}
-
-/// Takes the model's inputs from the given arrays and makes up the rest, if asked.
-pub fn inputs(plan: &Plan, mut given: Arrays, seed: Option<u64>) -> Result<IndexMap<String, HostTensor>> {
-    if let Some(seed) = seed {
-        // Sizes that the given arrays fix hold for the made-up ones too.
-        let sizes: Vec<(&str, &ir::TensorType)> = plan
-            .inputs
-            .iter()
-            .filter(|p| given.contains_key(&p.name))
-            .map(|p| (p.name.as_str(), &p.ty))
-            .collect();
-        let shapes = given.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
-        let mut bindings = ir::dim::hints(&plan.symbols);
-        let known = ir::graph::bind_shapes(&plan.symbols, &sizes, &shapes);
-        bindings.extend(known.map_err(|e| Error::Config(e.to_string()))?);
-        for port in &plan.inputs {
-            if !given.contains_key(&port.name) {
-                given.insert(
-                    port.name.clone(),
-                    crate::random::tensor(&port.name, &port.ty, &bindings, seed)?,
-                );
-            }
-        }
-    }
-    Ok(given)
 }
 
 #[derive(Default)]

@@ -83,7 +83,11 @@ fn devices(format: Format, context: &Context) -> Result<()> {
     let mut text = "cpu\n".to_owned();
     for (vendor, found) in found {
         match found {
-            Ok(devices) if devices.is_empty() => text += &format!("{}: its runtime sees no GPU\n", vendor.name()),
+            Ok(devices) if devices.is_empty() => {
+                let hidden = context.settings.hidden_devices(vendor);
+                let note = hidden.map_or(String::new(), |note| format!("; {note}"));
+                text += &format!("{}: its runtime sees no GPU{note}\n", vendor.name());
+            }
             Ok(devices) => {
                 for d in devices {
                     let (name, arch, product) = (d.name, d.description.arch, d.description.product);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
+use super::given::Given;
 use super::{Context, load, output};
-use crate::arrays::{self, Arrays};
 use crate::emulate::{self, Emulator, Options, Outcome};
 use crate::error::{Error, Result};
 
@@ -50,10 +50,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
                 .to_owned(),
         ));
     }
-    let mut given = Arrays::new();
-    for path in &args.inputs {
-        given.extend(arrays::read(path)?);
-    }
+    let given = Given::read(&args.inputs)?;
     let (mut text, mut values, mut bad, mut idle) = (String::new(), Vec::new(), 0, Vec::new());
     for target in args::targets(&args.target)? {
         let mut program = load::load(&args.model, &args.build, vec![target], context)?.program;
@@ -63,13 +60,13 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
         let mut options = Options {
             check: Some(args.limit),
-            ..Options::default()
+            ..context.settings.emulation()
         };
         options.launch.races = args.races;
         let outcome = match args.sample {
             Some(n) => emulate::check_samples(&program, variant, &disassembler, &options.launch, n.get(), args.seed)?,
             None => {
-                let inputs = super::run::inputs(&program.variants[variant].plan, given.clone(), Some(args.seed))?;
+                let inputs = given.clone().inputs(&program.variants[variant].plan, Some(args.seed))?;
                 Emulator::load(&program, variant, &disassembler, options)?.run(&inputs)?
             }
         };

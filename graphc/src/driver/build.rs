@@ -18,6 +18,8 @@ pub struct BuildOptions {
     pub optimize: OptimizeOptions,
     pub schedule: ScheduleOptions,
     pub plan: PlanOptions,
+    /// Whether a run fails that is given an index outside its axis, which is clamped otherwise. None: on the CPU alone.
+    pub check_indices: Option<bool>,
 }
 
 impl BuildOptions {
@@ -32,6 +34,7 @@ impl BuildOptions {
                 ..ScheduleOptions::default()
             },
             plan: PlanOptions { in_place: fuse },
+            check_indices: None,
         }
     }
 
@@ -83,7 +86,11 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
     for target in &options.targets {
         let mut stages = Stages::default();
         let (core, optimize) = timed(&mut stages.optimize, || {
-            passes::optimize(graph.clone(), target, &options.optimize)
+            let optimize = OptimizeOptions {
+                check_indices: options.check_indices.unwrap_or(!target.is_gpu()),
+                ..options.optimize.clone()
+            };
+            passes::optimize(graph.clone(), target, &optimize)
         })?;
         let (schedule, fusion) = timed(&mut stages.schedule, || {
             passes::schedule(&core, target, &options.schedule)

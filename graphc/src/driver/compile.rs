@@ -25,12 +25,14 @@ pub struct Compilation {
 /// loaded into this process.
 ///
 /// # Errors
-/// [`CompileError::NotAvailable`](runtime::compile::CompileError::NotAvailable) with every place looked at.
+/// [`CompileError::NotAvailable`](runtime::compile::CompileError::NotAvailable) with every place looked at; a `TMPDIR` in which no file
+/// can be made.
 pub fn compiler(
     settings: &Settings,
     worker: Option<&[OsString]>,
     platforms: impl IntoIterator<Item = Platform>,
 ) -> Result<CachedCompiler> {
+    check_temporary(settings)?;
     let worker = worker.filter(|_| settings.workers > 0);
     let platforms: Vec<Platform> = platforms.into_iter().collect();
     let inner = Compilers::open(&settings.compiler_search(), &platforms, worker, settings.workers.max(1))?;
@@ -39,6 +41,20 @@ pub fn compiler(
         None => Cache::disabled(),
     };
     Ok(CachedCompiler::new(Box::new(inner), Arc::new(cache)))
+}
+
+/// Checks `TMPDIR`: without it hiprtc refuses every kernel and does not say why.
+fn check_temporary(settings: &Settings) -> Result<()> {
+    let Some(folder) = &settings.temporary else {
+        return Ok(());
+    };
+    let made = tempfile::tempfile_in(folder);
+    made.map(drop).map_err(|error| {
+        Error::Config(format!(
+            "TMPDIR={}: {error}; the compilers of kernels need a folder for temporary files",
+            folder.display()
+        ))
+    })
 }
 
 /// The platforms that a program has variants for.

@@ -1,10 +1,10 @@
 //! Reading a model: ONNX, `.gir` text or an artifact, told apart by what is in the file.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use frontend::onnx::{ImportOptions, Size};
-use ir::program::artifact::MAGIC;
+use frontend::onnx::{ImportError, ImportOptions, Size};
+use ir::program::artifact::{ArtifactError, MAGIC};
 use ir::{Graph, Program, Symbol};
 
 use crate::error::{Error, Result};
@@ -23,6 +23,7 @@ pub enum Model {
 /// # Errors
 /// A file that is missing, damaged, or of none of the three kinds; imports name the node at fault.
 pub fn load(path: &Path, options: &ImportOptions) -> Result<Model> {
+    ir::file::check_readable(path).map_err(Error::io("read", path))?;
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     if extension == "graphc" || begins_as_artifact(path).map_err(Error::io("read", path))? {
         if !options.sizes.is_empty() || !options.shapes.is_empty() {
@@ -31,10 +32,7 @@ pub fn load(path: &Path, options: &ImportOptions) -> Result<Model> {
                 path.display()
             )));
         }
-        let program = Program::load(path).map_err(|e| Error::Artifact {
-            path: path.to_owned(),
-            message: e.to_string(),
-        })?;
+        let program = Program::load(path).map_err(|e| artifact_error(path, e))?;
         return Ok(Model::Program(Box::new(program)));
     }
     match extension {
@@ -44,7 +42,46 @@ pub fn load(path: &Path, options: &ImportOptions) -> Result<Model> {
             Ok(Model::Graph(Box::new(graph)))
         }
         // Whatever its name, anything else is tried as ONNX: the reader says what it found instead.
-        _ => Ok(Model::Graph(Box::new(frontend::onnx::import(path, options)?))),
+        _ => Ok(Model::Graph(Box::new(import(path, options)?))),
+    }
+}
+
+/// Imports an ONNX model.
+///
+/// # Errors
+/// As [`frontend::onnx::import`], with the model's path.
+pub fn import(path: &Path, options: &ImportOptions) -> Result<Graph> {
+    frontend::onnx::import(path, options).map_err(|error| match error {
+        // It names the file itself.
+        ImportError::Read(_) => error.into(),
+        error => Error::Model {
+            path: path.to_owned(),
+            error,
+        },
+    })
+}
+
+/// The files that a model is read from: its own and, of ONNX, those beside it that hold its weights.
+pub fn files(path: &Path) -> Vec<PathBuf> {
+    let own = [path.to_owned()];
+    // What cannot be read is refused when it is loaded.
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("gir" | "graphc") => own.to_vec(),
+        _ => {
+            let external = frontend::onnx::read_model(path).map_or(Vec::new(), |model| model.external);
+            own.into_iter().chain(external).collect()
+        }
+    }
+}
+
+/// What is wrong with an artifact, with its path once.
+pub fn artifact_error(path: &Path, error: ArtifactError) -> Error {
+    match error {
+        ArtifactError::Io { path, error } => Error::io("read", path)(error),
+        error => Error::Artifact {
+            path: path.to_owned(),
+            message: error.to_string(),
+        },
     }
 }
 
@@ -61,6 +98,7 @@ fn begins_as_artifact(path: &Path) -> std::io::Result<bool> {
 /// # Errors
 /// A file that cannot be read, parsed or verified.
 pub fn load_gir(path: &Path) -> Result<Graph> {
+    ir::file::check_readable(path).map_err(Error::io("read", path))?;
     let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
     let graph = ir::graph::parse::parse_file(&path.to_string_lossy(), &text).map_err(|e| Error::Parse {
         path: path.to_owned(),

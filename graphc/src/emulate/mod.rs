@@ -9,12 +9,14 @@ mod counted;
 mod disassembler;
 mod run;
 mod sample;
+mod timed;
 
 pub use check::{Checked, CheckedKernel, Subject, Unchecked, Verdict, check_kernel, tolerance};
 pub use counted::{ByClass, Counted, total};
 pub use disassembler::{disassembler, serve};
 pub use run::{Emulator, Launched, Options, Outcome};
 pub use sample::check_samples;
+pub use timed::{TimedKernel, TimedLaunch, TimedStep, makespan, timed};
 
 use ir::kernel::LaunchError;
 use ir::plan::StepId;
@@ -31,6 +33,9 @@ pub enum EmulateError {
     /// The plan calls a vendor library.
     #[error("step {step} calls {call}: library calls are not emulated; compile with --no-libraries")]
     LibraryCall { step: StepId, call: String },
+    /// A condition of the model does not hold for this run's data.
+    #[error("{0}")]
+    Condition(String),
     /// A code object could not be loaded or decoded.
     #[error("kernel {kernel}: {error}")]
     Load { kernel: String, error: emu::LoadError },
@@ -38,7 +43,7 @@ pub enum EmulateError {
     #[error(transparent)]
     Grid(#[from] LaunchError),
     /// A launch was refused or faulted.
-    #[error("step {step}: {error}")]
+    #[error("step {step}: {error}{}", slower(.error))]
     Launch { step: StepId, error: emu::LaunchError },
     /// Device memory is too small, or a copy does not fit.
     #[error("buffer {buffer}: {error}{}", way_out(.error))]
@@ -95,12 +100,25 @@ impl EmulateError {
                 error: emu::MemoryError::OutOfMemory { .. },
                 ..
             }
+            | EmulateError::Launch {
+                error: emu::LaunchError::NotTimed { .. },
+                ..
+            }
             | EmulateError::Grid(LaunchError::Grid { .. }) => 2,
             EmulateError::Size(error) | EmulateError::Grid(LaunchError::Size { error, .. }) => {
                 crate::error::of_size(error)
             }
             _ => 1,
         }
+    }
+}
+
+fn slower(error: &emu::LaunchError) -> &'static str {
+    match error {
+        emu::LaunchError::Fault(fault) if matches!(fault.kind, emu::FaultKind::InstructionLimit(_)) => {
+            "; GRAPHC_EMU_INSTRUCTION_LIMIT sets the limit, 0 takes it away"
+        }
+        _ => "",
     }
 }
 

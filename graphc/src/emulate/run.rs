@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions};
+use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions, TimingOptions};
 use indexmap::IndexMap;
 use ir::dim::Bindings;
 use ir::graph::{Constant, bind_shapes};
@@ -13,6 +13,7 @@ use ir::{ConstId, HostTensor, Program, Table, TensorType};
 use super::EmulateError;
 use super::check::{self, Unchecked, Verdict};
 use super::counted::{self, Counted};
+use super::timed::{TimedLaunch, TimedStep};
 
 type Result<T> = std::result::Result<T, EmulateError>;
 
@@ -26,6 +27,8 @@ pub struct Options {
     /// Compare the first launch of each kernel with the reference evaluator where it takes at most this many points;
     /// None compares nothing.
     pub check: Option<u64>,
+    /// Predict the time of each launch from a sample of its workgroups; what buffers hold afterwards is of no use.
+    pub time: Option<TimingOptions>,
 }
 
 impl Default for Options {
@@ -34,6 +37,7 @@ impl Default for Options {
             memory: 16 << 30,
             launch: LaunchOptions::default(),
             check: None,
+            time: None,
         }
     }
 }
@@ -67,6 +71,8 @@ pub struct Outcome {
     pub verdicts: Vec<Verdict>,
     /// Kernels that were not compared, and why.
     pub unchecked: Vec<Unchecked>,
+    /// The predicted time of each step that takes one, in the order of the steps; with [`Options::time`].
+    pub timed: Vec<TimedStep>,
 }
 
 impl<'a> Emulator<'a> {
@@ -127,6 +133,11 @@ impl<'a> Emulator<'a> {
     /// Sums the launches of each kernel, in the order of the plan's kernels.
     pub fn counted(&self, launches: &[Launched]) -> Vec<Counted> {
         counted::by_kernel(self.plan, self.gpu.arch(), launches, |id| self.kernels[id].clone())
+    }
+
+    /// The kernel as the emulator holds it.
+    pub fn kernel(&self, id: KernelId) -> &Kernel {
+        &self.kernels[id]
     }
 
     /// Runs the plan once.
@@ -191,13 +202,24 @@ impl Run<'_> {
         }
         for (step, s) in plan.steps.iter() {
             match &s.work {
-                Work::Launch { kernel, args } => self.launch(step, *kernel, args)?,
+                Work::Launch { kernel, args, .. } => {
+                    let chosen = s.work.kernel(&self.bindings)?.unwrap_or(*kernel);
+                    self.launch(step, chosen, args)?;
+                }
                 Work::Copy { from, to } => {
                     let bytes = self.bytes(*to)?.min(self.bytes(*from)?);
                     let copied = self
                         .memory()
                         .copy(self.buffers.addresses[to], self.buffers.addresses[from], bytes);
                     copied.map_err(|error| self.memory_error(*to, error))?;
+                    if self.emulator.options.time.is_some() {
+                        let micros = emu::timing::copy_micros(self.emulator.gpu.arch(), bytes).unwrap_or(0.0);
+                        self.outcome.timed.push(TimedStep {
+                            step,
+                            micros,
+                            launch: None,
+                        });
+                    }
                 }
                 Work::Call { call, .. } => {
                     return Err(EmulateError::LibraryCall {
@@ -207,7 +229,13 @@ impl Run<'_> {
                 }
             }
         }
-        for port in &plan.outputs {
+        for port in plan.conditions() {
+            let holds = self.read(port.buffer, &port.ty)?;
+            if holds.bytes.first() == Some(&0) {
+                return Err(EmulateError::Condition(port.name.clone()));
+            }
+        }
+        for port in plan.results() {
             let tensor = self.read(port.buffer, &port.ty)?;
             self.outcome.outputs.insert(port.name.clone(), tensor);
         }
@@ -249,7 +277,7 @@ impl Run<'_> {
         // Buffers that are written by words are made of words.
         let mut words: Vec<BufferId> = Vec::new();
         for step in plan.steps.values() {
-            if let Work::Launch { kernel, args } = &step.work {
+            if let Work::Launch { kernel, args, .. } = &step.work {
                 let params = plan.kernels[*kernel].params.values();
                 words.extend(
                     params
@@ -321,8 +349,11 @@ impl Run<'_> {
         for word in kernel.launch_arguments(args.iter().map(|b| self.buffers.addresses[b]), &self.bindings) {
             bytes.extend(word?.to_le_bytes());
         }
-        let expected = self.expected(step, id, args)?;
         let block = [size.block, 1, 1];
+        if let Some(timing) = &emulator.options.time {
+            return self.time(step, id, size.grid, block, &bytes, timing);
+        }
+        let expected = self.expected(step, id, args)?;
         let counters = emulator
             .gpu
             .launch(
@@ -352,6 +383,48 @@ impl Run<'_> {
                 .verdicts
                 .push(check::compare(step, kernel, &got, &expected));
         }
+        Ok(())
+    }
+
+    /// Predicts the time of a launch. Launches of one kernel over one grid take the same.
+    fn time(
+        &mut self,
+        step: StepId,
+        id: KernelId,
+        grid: [u32; 3],
+        block: [u32; 3],
+        kernargs: &[u8],
+        timing: &TimingOptions,
+    ) -> Result<()> {
+        let emulator = self.emulator;
+        let launches = self.outcome.timed.iter().filter_map(|timed| timed.launch.as_ref());
+        let same = launches
+            .filter(|launch| launch.kernel == id && launch.grid == grid)
+            .map(|launch| launch.report.clone())
+            .next();
+        let report = match same {
+            Some(report) => report,
+            None => {
+                let mut items = [0; 3];
+                for axis in 0..3 {
+                    items[axis] = grid[axis].saturating_mul(block[axis]);
+                }
+                let report = emulator
+                    .gpu
+                    .time(&emulator.kernels[id], items, block, kernargs, 0, timing)
+                    .map_err(|error| EmulateError::Launch { step, error })?;
+                Arc::new(report)
+            }
+        };
+        self.outcome.timed.push(TimedStep {
+            step,
+            micros: report.micros,
+            launch: Some(TimedLaunch {
+                kernel: id,
+                grid,
+                report,
+            }),
+        });
         Ok(())
     }
 

@@ -67,7 +67,7 @@ fn operands(
     seed: u64,
 ) -> Result<Vec<HostTensor>> {
     let args = plan.steps.values().find_map(|step| match &step.work {
-        Work::Launch { kernel, args } if *kernel == id => Some(args.as_slice()),
+        Work::Launch { args, .. } if step.work.kernels().any(|k| k == id) => Some(args.as_slice()),
         _ => None,
     });
     let mut tensors = Vec::new();

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use ir::{Program, Target};
+use runtime::RuntimeError;
 use runtime::cpu::CpuDevice;
 use runtime::device::{Device, variant_for};
 use runtime::gpu::{GpuDevice, Vendor};
@@ -12,7 +13,7 @@ use runtime::gpu::{GpuDevice, Vendor};
 use crate::error::{Error, Result};
 use crate::options::Settings;
 
-/// What was asked for: `cpu`, `hip` (the first GPU of AMD's), `hip:N`, `cuda` (the first of NVIDIA's), `cuda:N`, `auto`.
+/// What was asked for: `cpu`, `hip` or `rocm` (the first GPU of AMD's), `hip:N` or `rocm:N`, `cuda` (the first of NVIDIA's), `cuda:N`, `auto`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DeviceChoice {
     #[default]
@@ -28,14 +29,14 @@ pub enum DeviceChoice {
 impl FromStr for DeviceChoice {
     type Err = Error;
     fn from_str(text: &str) -> Result<DeviceChoice> {
-        const KNOWN: &str = "known: cpu, hip or hip:N (an AMD GPU), cuda or cuda:N (an NVIDIA GPU), auto (the first GPU, or \
+        const KNOWN: &str = "known: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), auto (the first GPU, or \
                              else the CPU)";
         let gpu = |number: &str, choice: fn(usize) -> DeviceChoice| {
             let number = number.parse().map(choice);
             number.map_err(|_| Error::Config(format!("device {text:?}: no number after the colon; {KNOWN}")))
         };
         match text.split_once(':').unwrap_or((text, "0")) {
-            ("hip", number) => gpu(number, DeviceChoice::Hip),
+            ("hip" | "rocm", number) => gpu(number, DeviceChoice::Hip),
             ("cuda", number) => gpu(number, DeviceChoice::Cuda),
             _ if text == "cpu" => Ok(DeviceChoice::Cpu),
             _ if text == "auto" => Ok(DeviceChoice::Auto),
@@ -94,7 +95,8 @@ impl OpenDevice {
     /// `NotAvailable` with what was looked for and where.
     pub fn open(choice: DeviceChoice, settings: &Settings) -> Result<OpenDevice> {
         let gpu = |vendor, number| -> Result<OpenDevice> {
-            let gpu = GpuDevice::open(&settings.gpu_search(), vendor, number)?;
+            let gpu = GpuDevice::open(&settings.gpu_search(), vendor, number);
+            let gpu = gpu.map_err(|error| with_note(error, settings.hidden_devices(vendor)))?;
             Ok(OpenDevice {
                 // Code that fixes no feature runs whatever the device's are, and is shared by all of them in the cache.
                 target: gpu.target().processor(),
@@ -134,6 +136,17 @@ impl OpenDevice {
     }
 }
 
+/// Adds to the reason why a device is not there.
+fn with_note(error: RuntimeError, note: Option<String>) -> RuntimeError {
+    match (error, note) {
+        (RuntimeError::NotAvailable { what, reason }, Some(note)) => RuntimeError::NotAvailable {
+            what,
+            reason: format!("{reason}\n{note}"),
+        },
+        (error, _) => error,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +157,8 @@ mod tests {
             ("cpu", DeviceChoice::Cpu),
             ("hip", DeviceChoice::Hip(0)),
             ("hip:3", DeviceChoice::Hip(3)),
+            ("rocm", DeviceChoice::Hip(0)),
+            ("rocm:3", DeviceChoice::Hip(3)),
             ("cuda", DeviceChoice::Cuda(0)),
             ("cuda:1", DeviceChoice::Cuda(1)),
             ("auto", DeviceChoice::Auto),
@@ -151,7 +166,8 @@ mod tests {
             assert_eq!(text.parse::<DeviceChoice>().unwrap(), choice);
         }
         for text in [
-            "abacus", "hip:", "hip:x", "hip:-1", "cuda:", "cuda:x", "cpu:1", "gfx90a", "sm_90", "",
+            "abacus", "hip:", "hip:x", "hip:-1", "rocm:", "rocm:x", "rocm3", "cuda:", "cuda:x", "cpu:1", "gfx90a",
+            "sm_90", "",
         ] {
             let error = text.parse::<DeviceChoice>().unwrap_err().to_string();
             assert!(error.contains("known: cpu, hip"), "{text}: {error}");

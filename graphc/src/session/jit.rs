@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use frontend::tensor::{InputSpec, Tensor, build_graph_with};
 use indexmap::IndexMap;
-use ir::{DType, Dim, HostTensor, Shape};
+use ir::{DType, Dim, HostTensor, Origin, Shape};
 
 use super::cache::recent;
 use super::{Session, SessionOptions};
@@ -134,8 +134,9 @@ impl<const N: usize, O: JitOutput> Jit<N, O> {
     ///
     /// # Errors
     /// What recording, compiling or running reports; an axis declared dynamic that an argument does not have.
+    #[track_caller]
     pub fn call(&self, arguments: [&HostTensor; N]) -> Result<O::Host> {
-        let session = self.session(arguments)?;
+        let session = self.session(arguments, &Origin::caller())?;
         let inputs = arguments
             .iter()
             .enumerate()
@@ -151,8 +152,9 @@ impl<const N: usize, O: JitOutput> Jit<N, O> {
     ///
     /// # Errors
     /// As [`Jit::call`].
+    #[track_caller]
     pub fn prepare(&self, arguments: [&HostTensor; N]) -> Result<()> {
-        self.session(arguments).map(|_| ())
+        self.session(arguments, &Origin::caller()).map(|_| ())
     }
 
     /// Returns what was done so far.
@@ -164,14 +166,15 @@ impl<const N: usize, O: JitOutput> Jit<N, O> {
         }
     }
 
-    fn session(&self, arguments: [&HostTensor; N]) -> Result<Session> {
+    /// `origin` is where the user gave the arguments.
+    fn session(&self, arguments: [&HostTensor; N], origin: &Origin) -> Result<Session> {
         let signature = self.signature(arguments)?;
         let slot = self.slot(signature);
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = &*slot {
             return Ok(session.clone());
         }
-        let inputs: [Tensor; N] = std::array::from_fn(|i| Tensor::from_spec(&self.spec(i, arguments[i])));
+        let inputs: [Tensor; N] = std::array::from_fn(|i| Tensor::from_spec(&self.spec(i, arguments[i], origin)));
         self.traces.fetch_add(1, Ordering::Relaxed);
         let outputs = (self.f)(inputs.clone()).tensors();
         let names: Vec<String> = (0..outputs.len()).map(|i| format!("result{i}")).collect();
@@ -211,13 +214,16 @@ impl<const N: usize, O: JitOutput> Jit<N, O> {
         Ok(signature)
     }
 
-    fn spec(&self, argument: usize, tensor: &HostTensor) -> InputSpec {
+    fn spec(&self, argument: usize, tensor: &HostTensor, origin: &Origin) -> InputSpec {
         let mut dims: Vec<Dim> = tensor.shape.iter().map(|d| Dim::from(*d)).collect();
         let mine = || self.dynamic.iter().filter(|d| d.argument == argument);
         for d in mine() {
             dims[d.axis] = Dim::symbol(&d.symbol);
         }
-        let mut spec = InputSpec::new(name(argument), tensor.dtype, Shape(dims));
+        let mut spec = InputSpec {
+            origin: origin.clone(),
+            ..InputSpec::new(name(argument), tensor.dtype, Shape(dims))
+        };
         for d in mine() {
             if let Some(bounds) = &d.bounds {
                 spec = spec.bounds(&d.symbol, bounds.clone());

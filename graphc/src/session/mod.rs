@@ -3,6 +3,9 @@
 //! graphc compiles nothing inside a run: a session compiles when it is made, a JIT at the first call with a new signature. (MIOpen,
 //! where a plan calls it, compiles its own kernels the first time that a run context meets new sizes; `OptimizeOptions::libraries`
 //! switches such calls off.)
+//!
+//! A session takes tensors of the host and of its device, and gives them where they are wanted: [`Session::values`] waits for a run,
+//! [`Session::submit`] does not. What a model keeps from run to run is the session's [state](SessionOptions::state).
 
 mod cache;
 mod device;
@@ -20,7 +23,7 @@ use indexmap::IndexMap;
 use ir::{DType, Graph, HostTensor, Program, Target};
 use passes::OptLevel;
 use runtime::gpu::GpuDevice;
-use runtime::{Executable, LoadOptions};
+use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, Pending, State, Values, Wanted};
 
 use crate::driver::{self, BuildOptions, Model};
 use crate::error::{Error, Result};
@@ -57,8 +60,12 @@ pub struct SessionOptions {
     pub level: OptLevel,
     /// The type to compute in, where not the model's own.
     pub dtype: Option<DType>,
+    /// Whether a run fails that is given an index outside its axis, which is clamped otherwise. None: on the CPU alone.
+    pub check_indices: Option<bool>,
     pub load: LoadOptions,
     pub engine: Engine,
+    /// Inputs whose next value is an output.
+    pub state: Vec<Link>,
 }
 
 impl Default for SessionOptions {
@@ -70,8 +77,10 @@ impl Default for SessionOptions {
             settings: None,
             level: OptLevel::O2,
             dtype: None,
+            check_indices: None,
             load: LoadOptions::default(),
             engine: Engine::default(),
+            state: Vec::new(),
         }
     }
 }
@@ -120,6 +129,18 @@ impl SessionOptions {
         self
     }
 
+    /// Keeps the value of an input in the session: it begins as zeros, each run is given it, and `output` is its next value. The
+    /// plan updates it in place where it can: a scatter of rows into a cache writes those rows and nothing else. Neither is then
+    /// given or returned by runs.
+    #[must_use]
+    pub fn state(mut self, input: &str, output: &str) -> SessionOptions {
+        self.state.push(Link {
+            input: input.to_owned(),
+            output: output.to_owned(),
+        });
+        self
+    }
+
     /// Sets what computes.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> SessionOptions {
@@ -150,7 +171,9 @@ pub struct Session {
 
 #[derive(Debug)]
 struct Inner {
-    model: Loaded,
+    /// None for a model without state. It ends before the model, which gives back what tensors kept.
+    state: Option<State>,
+    model: Arc<Loaded>,
     runs: AtomicU64,
 }
 
@@ -167,9 +190,13 @@ impl Session {
     /// What the passes report, or no device for the target.
     pub fn compile(graph: Graph, options: &SessionOptions) -> Result<Session> {
         if options.engine == Engine::Reference {
-            return Ok(Session::new(Loaded::Reference(graph)));
+            if !options.state.is_empty() {
+                return Err(by_reference("state"));
+            }
+            return Ok(Session::new(Arc::new(Loaded::Reference(graph)), None));
         }
-        let build = BuildOptions::new(vec![options.target], options.level).dtype(options.dtype);
+        let mut build = BuildOptions::new(vec![options.target], options.level).dtype(options.dtype);
+        build.check_indices = options.check_indices;
         let mut program = driver::build(&graph, &build)?.program;
         if options.target.is_gpu() {
             let settings = options.settings()?;
@@ -188,7 +215,7 @@ impl Session {
     /// # Errors
     /// As the importer and [`Session::compile`].
     pub fn from_onnx(path: impl AsRef<Path>, import: &ImportOptions, options: &SessionOptions) -> Result<Session> {
-        Session::compile(frontend::onnx::import(path.as_ref(), import)?, options)
+        Session::compile(driver::model::import(path.as_ref(), import)?, options)
     }
 
     /// Opens any model file: ONNX, `.gir`, or an artifact that holds code for the target.
@@ -198,19 +225,25 @@ impl Session {
     pub fn open(path: impl AsRef<Path>, options: &SessionOptions) -> Result<Session> {
         match driver::load(path.as_ref(), &ImportOptions::default())? {
             Model::Graph(graph) => Session::compile(*graph, options),
-            Model::Program(program) => {
-                if let Some(device) = &options.device {
-                    let variant = device.variant(&program)?;
-                    return Session::load(Arc::new(*program), variant, options);
-                }
-                let have: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
-                let wanted = options.target.to_string();
-                match have.iter().position(|t| *t == wanted) {
-                    Some(variant) => Session::load(Arc::new(*program), variant, options),
-                    None => Err(Error::NoVariant { wanted, have }),
-                }
-            }
+            Model::Program(program) => Session::of_program(Arc::new(*program), options),
         }
+    }
+
+    /// Loads a program that was compiled, for the options' device or target.
+    ///
+    /// # Errors
+    /// A program without code for it, or what loading reports.
+    pub fn of_program(program: Arc<Program>, options: &SessionOptions) -> Result<Session> {
+        let variant = match &options.device {
+            Some(device) => device.variant(&program)?,
+            None => {
+                let wanted = options.target.to_string();
+                let have: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
+                let found = have.iter().position(|target| *target == wanted);
+                found.ok_or(Error::NoVariant { wanted, have })?
+            }
+        };
+        Session::load(program, variant, options)
     }
 
     fn load(program: Arc<Program>, variant: usize, options: &SessionOptions) -> Result<Session> {
@@ -224,13 +257,18 @@ impl Session {
             }
             None => Executable::load(program, variant, &load)?,
         };
-        Ok(Session::new(Loaded::Compiled(executable)))
+        let state = match options.state.is_empty() {
+            true => None,
+            false => Some(State::new(&executable, options.state.clone())?),
+        };
+        Ok(Session::new(Arc::new(Loaded::Compiled(executable)), state))
     }
 
-    fn new(model: Loaded) -> Session {
+    fn new(model: Arc<Loaded>, state: Option<State>) -> Session {
         Session {
             inner: Arc::new(Inner {
                 model,
+                state,
                 runs: AtomicU64::new(0),
             }),
         }
@@ -254,24 +292,150 @@ impl Session {
     /// # Errors
     /// As [`Session::run`].
     pub fn run_map(&self, inputs: &IndexMap<String, HostTensor>) -> Result<Outputs> {
-        let outputs = match &self.inner.model {
-            Loaded::Compiled(executable) => executable.run(inputs)?,
-            Loaded::Reference(graph) => ir::graph::eval::evaluate(graph, inputs)?,
+        let outputs = match (&*self.inner.model, &self.inner.state) {
+            (Loaded::Compiled(executable), None) => executable.run(inputs)?,
+            (Loaded::Reference(graph), _) => ir::graph::eval::evaluate(graph, inputs)?,
+            (Loaded::Compiled(_), Some(_)) => {
+                let given = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
+                let values = self.submit(given, &Wanted::host())?.wait()?;
+                let hosts = values.into_iter().map(|(name, value)| Ok((name, value.into_host()?)));
+                hosts.collect::<Result<_>>()?
+            }
         };
         self.inner.runs.fetch_add(1, Ordering::Relaxed);
         Ok(outputs)
     }
 
-    /// Returns the executable, for its plan, program and profile; `None` with [`Engine::Reference`].
+    /// Runs on tensors of the host and of the session's device, and gives outputs where they are wanted.
+    ///
+    /// ```
+    /// use graphc::prelude::*;
+    ///
+    /// let graph = trace("next", [InputSpec::new("x", DType::F32, shape![2])], |[x]| [("y", x + 1.0)])?;
+    /// let session = Session::compile(graph, &SessionOptions::default())?;
+    /// let mut x = session.upload(&HostTensor::from_f32([2], &[0.0, 5.0])?)?;
+    /// for _ in 0..3 {
+    ///     let mut outputs = session.values([("x", Given::Donated(x))], &Wanted::device())?;
+    ///     x = outputs.swap_remove("y").and_then(Value::into_device).expect("it is wanted there");
+    /// }
+    /// assert_eq!(x.download()?.to_f32(), [3.0, 8.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::run`]; a tensor of another device, or one that is donated while other handles see it.
+    pub fn values<'a, G: Into<Given>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, G)>,
+        wanted: &Wanted,
+    ) -> Result<Values> {
+        let values = self.submit(inputs, wanted)?.wait()?;
+        self.inner.runs.fetch_add(1, Ordering::Relaxed);
+        Ok(values)
+    }
+
+    /// Begins a run, and does not wait for it: inputs of several runs go to the device, are computed with, and come back at the
+    /// same time. At most [`LoadOptions::concurrent_runs`] are under way; one more waits for the oldest.
+    ///
+    /// # Errors
+    /// As [`Session::values`].
+    pub fn submit<'a, G: Into<Given>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, G)>,
+        wanted: &Wanted,
+    ) -> Result<Pending> {
+        let inputs = inputs.into_iter().map(|(name, given)| (name, given.into()));
+        Ok(match (&*self.inner.model, &self.inner.state) {
+            (Loaded::Compiled(executable), None) => executable.submit(inputs, wanted)?,
+            (Loaded::Compiled(executable), Some(state)) => state.submit(executable, inputs, wanted)?,
+            (Loaded::Reference(_), _) => return Err(by_reference("tensors on devices")),
+        })
+    }
+
+    /// Copies a tensor to the session's device.
+    ///
+    /// # Errors
+    /// Memory that is not there, or what the device reports.
+    pub fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor> {
+        Ok(self.compiled("tensors on devices")?.upload(tensor)?)
+    }
+
+    /// Sets all state to zeros.
+    pub fn reset_state(&self) {
+        if let Some(state) = &self.inner.state {
+            state.reset();
+        }
+    }
+
+    /// Sets the state of an input; a tensor of the device is shared until the next run writes.
+    ///
+    /// # Errors
+    /// No such state, or a tensor that is not on the device.
+    pub fn set_state(&self, input: &str, value: impl Into<Given>) -> Result<()> {
+        let executable = self.compiled("state")?;
+        match &self.inner.state {
+            Some(state) => Ok(state.set(executable, input, value)?),
+            None => Err(Error::Config(format!(
+                "the session has no state {input:?}; declare it in its options"
+            ))),
+        }
+    }
+
+    /// The state of an input on the device; None before the first run, and for what is no state.
+    pub fn state(&self, input: &str) -> Option<DeviceTensor> {
+        self.inner.state.as_ref()?.get(input)
+    }
+
+    /// Copies the state to the host, by the names of the inputs.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn save_state(&self) -> Result<Outputs> {
+        match &self.inner.state {
+            Some(state) => Ok(state.save()?),
+            None => Ok(Outputs::new()),
+        }
+    }
+
+    /// Sets the state to what was saved.
+    ///
+    /// # Errors
+    /// As [`Session::set_state`].
+    pub fn load_state(&self, saved: &Outputs) -> Result<()> {
+        match &self.inner.state {
+            Some(state) => Ok(state.load(self.compiled("state")?, saved)?),
+            None => match saved.keys().next() {
+                Some(name) => Err(Error::Config(format!("the session has no state {name:?}"))),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Returns another session of the same program, whose state begins as this one's is now. Memory is shared until one of them
+    /// writes.
+    #[must_use]
+    pub fn fork(&self) -> Session {
+        Session::new(self.inner.model.clone(), self.inner.state.as_ref().map(State::fork))
+    }
+
+    fn compiled(&self, what: &str) -> Result<&Executable> {
+        self.executable().ok_or_else(|| by_reference(what))
+    }
+
+    /// Returns the executable, for its plan, program, profile and statistics; `None` with [`Engine::Reference`].
     pub fn executable(&self) -> Option<&Executable> {
-        match &self.inner.model {
+        match &*self.inner.model {
             Loaded::Compiled(executable) => Some(executable),
             Loaded::Reference(_) => None,
         }
     }
 
-    /// Returns how many runs have succeeded.
+    /// Returns how many runs have succeeded; those that were submitted and not waited for are not counted.
     pub fn runs(&self) -> u64 {
         self.inner.runs.load(Ordering::Relaxed)
     }
+}
+
+fn by_reference(what: &str) -> Error {
+    Error::Config(format!("the reference evaluator has no {what}; use Engine::Compiled"))
 }

@@ -239,3 +239,64 @@ fn what_the_options_leave_open_is_as_the_settings_say() {
     let error = Session::load(Arc::new(program), 0, &options).unwrap_err().to_string();
     assert!(error.contains("/graphc/no/such/hip"), "{error}");
 }
+
+/// What a function of tensors was called with comes from the caller's line, not from graphc's.
+#[test]
+fn a_jits_arguments_name_the_users_line() {
+    let options = SessionOptions::default().engine(Engine::Reference);
+    let f = jit(|[x]: [Tensor; 1]| x + 1.0).options(options);
+    let x = HostTensor::from_f32([2], &[1.0, 2.0]).unwrap();
+    let line = line!() + 1;
+    f.call([&x]).unwrap();
+    let programs = f.programs.lock().unwrap();
+    let slot = programs[0].lock().unwrap();
+    let Some(Loaded::Reference(graph)) = slot.as_ref().map(|s| s.inner.model.as_ref()) else {
+        panic!("the reference evaluator has the graph")
+    };
+    let input = graph.nodes().values().find(|n| matches!(n.op, ir::Op::Input { .. }));
+    let mine = ir::Origin::Source {
+        file: file!().into(),
+        line,
+    };
+    assert_eq!(input.map(|n| &n.origin), Some(&mine));
+}
+
+/// NumPy, PyTorch and ONNX Runtime refuse such an index too.
+#[test]
+fn indices_outside_their_axis_fail_the_run() {
+    let inputs = || {
+        [
+            InputSpec::new("table", DType::F32, shape!["n", 2]).bounds("n", 1..=9),
+            InputSpec::new("i", DType::I64, shape!["m"]),
+        ]
+    };
+    let table = host(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[3, 2]);
+    let at = |indices: &[i64]| HostTensor::from_i64(DType::I64, [indices.len()], indices).unwrap();
+    for level in [OptLevel::O0, OptLevel::O1, OptLevel::O2] {
+        let options = SessionOptions::default().level(level);
+        let take = trace("take", inputs(), |[table, i]| [("y", table.embedding(&(i * 2)) + 1.0)]).unwrap();
+        let session = Session::compile(take, &options).unwrap();
+        let run = |indices: &[i64]| session.run(&[("table", &table), ("i", &at(indices))]);
+        let y = run(&[0, 1, -1]).unwrap();
+        assert_eq!(y.keys().collect::<Vec<_>>(), ["y"]);
+        assert_eq!(y["y"].to_f32(), [2.0, 3.0, 6.0, 7.0, 4.0, 5.0]);
+        // Twice the index is 4 and -4, of three rows.
+        for wrong in [[0, 2, 0], [0, 0, -2]] {
+            let error = run(&wrong).unwrap_err().to_string();
+            for part in ["take at", "session/tests.rs", "axis 0 of f32[n, 2]"] {
+                assert!(error.contains(part), "{error}");
+            }
+        }
+        let tuples = trace("tuples", inputs(), |[table, i]| {
+            let pairs = i.unsqueeze(-1).expand(shape!["m", 2]);
+            [("y", table.scatter_nd(&pairs, &i.cast(DType::F32)))]
+        })
+        .unwrap();
+        let session = Session::compile(tuples, &options).unwrap();
+        let run = |indices: &[i64]| session.run(&[("table", &table), ("i", &at(indices))]);
+        assert_eq!(run(&[1, -2]).unwrap()["y"].to_f32(), [1.0, 2.0, -2.0, 1.0, 5.0, 6.0]);
+        // There are three rows, but only two columns.
+        let error = run(&[0, 2]).unwrap_err().to_string();
+        assert!(error.contains("scatter_nd") && error.contains("axis 0, 1"), "{error}");
+    }
+}

@@ -55,13 +55,7 @@ fn a_run_is_counted_kernel_by_kernel() {
             "{target}"
         );
         let product = kernel(&facts, "contract");
-        for field in [
-            "/lds_accesses",
-            "/barriers",
-            "/by_class/valu",
-            "/by_class/lds",
-            "/occupancy",
-        ] {
+        for field in ["/lds_accesses", "/by_class/valu", "/by_class/lds", "/occupancy"] {
             assert!(number(product, field) > 0, "{target}: {field}");
         }
         assert_eq!(number(product, "/global_store_bytes"), 16 * 32 * 4, "{target}");

@@ -1,8 +1,14 @@
 //! The command line as a program sees it: verbs, formats, exit codes, and a message for every mistake.
 
 mod counters;
+mod doctor;
+mod mistakes;
+mod outputs;
 mod place;
+mod reading;
 mod refusals;
+mod shared_cache;
+mod times;
 
 use std::path::Path;
 use std::process::Command;
@@ -378,19 +384,8 @@ fn a_damaged_artifact_is_refused_wherever_it_is_damaged() {
     }
 }
 
-#[test]
-fn models_that_cannot_be_read_are_the_users_mistakes() {
-    let p = Place::new();
-    let whole = std::fs::read(digits()).expect("readable");
-    p.write("cut.onnx", &whole[..whole.len() / 2]);
-    p.fails(&["run", "cut.onnx", "--random"], 2, &["cut.onnx"]);
-    p.write("text.onnx", "this is not a model\n");
-    p.fails(&["run", "text.onnx", "--random"], 2, &["text.onnx"]);
-    p.write("empty.onnx", "");
-    p.fails(&["run", "empty.onnx", "--random"], 2, &["empty.onnx"]);
-    p.fails(&["run", "none.onnx", "--random"], 2, &["none.onnx", "No such file"]);
-    p.write("op.onnx", model("Frobnicate", &["x"], vec![]));
-    p.fails(&["run", "op.onnx", "--random"], 2, &["Frobnicate", "the_node"]);
+/// A model whose weights are in a file of their own, `weights.bin`; returns the model's name.
+fn external_weights(p: &Place) -> String {
     let external = |key: &str, value: &str| StringStringEntryProto {
         key: key.to_owned(),
         value: value.to_owned(),
@@ -404,6 +399,25 @@ fn models_that_cannot_be_read_are_the_users_mistakes() {
         ..Default::default()
     };
     p.write("weights.onnx", model("Add", &["x", "w"], vec![weights]));
+    p.write("weights.bin", [0u8; 24]);
+    "weights.onnx".to_owned()
+}
+
+#[test]
+fn models_that_cannot_be_read_are_the_users_mistakes() {
+    let p = Place::new();
+    let whole = std::fs::read(digits()).expect("readable");
+    p.write("cut.onnx", &whole[..whole.len() / 2]);
+    p.fails(&["run", "cut.onnx", "--random"], 2, &["cut.onnx"]);
+    p.write("text.onnx", "this is not a model\n");
+    p.fails(&["run", "text.onnx", "--random"], 2, &["text.onnx"]);
+    p.write("empty.onnx", "");
+    p.fails(&["run", "empty.onnx", "--random"], 2, &["empty.onnx"]);
+    p.fails(&["run", "none.onnx", "--random"], 2, &["none.onnx", "No such file"]);
+    p.write("op.onnx", model("Frobnicate", &["x"], vec![]));
+    p.fails(&["run", "op.onnx", "--random"], 2, &["Frobnicate", "the_node"]);
+    external_weights(&p);
+    std::fs::remove_file(p.path("weights.bin")).expect("removed");
     p.fails(&["run", "weights.onnx", "--random"], 2, &["weights.bin"]);
     p.write("weights.bin", [0u8; 10]);
     p.fails(&["run", "weights.onnx", "--random"], 2, &["weights.bin"]);

@@ -1,4 +1,4 @@
-//! Graphviz's text of a graph: `graphc print --dot | dot -Tsvg`.
+//! Graphviz's text of a graph: `graphc compile MODEL --target cpu --emit dot | dot -Tsvg`.
 
 use std::fmt::Write as _;
 

@@ -138,6 +138,8 @@ pub struct Input {
 pub struct Output {
     pub name: String,
     pub value: Value,
+    /// The value is a condition (a bool scalar), no result: a run in which it is false fails with the name as its message.
+    pub check: bool,
 }
 
 /// A constant with the name it had in the model, if any.
@@ -239,6 +241,16 @@ impl Graph {
         self.outputs.push(Output {
             name: name.into(),
             value,
+            check: false,
+        });
+    }
+
+    /// Adds a condition: a run in which the bool scalar is false fails with the message.
+    pub fn add_check(&mut self, message: impl Into<String>, value: Value) {
+        self.outputs.push(Output {
+            name: message.into(),
+            value,
+            check: true,
         });
     }
 

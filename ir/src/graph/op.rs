@@ -61,7 +61,7 @@ pub enum Op {
         exclusive: bool,
         reverse: bool,
     },
-    /// Results: values and `i64` indices of the `k` first along `axis`, ties by lower index.
+    /// Results: values and `i64` indices of the `k` first along `axis`, ties by lower index. NaN counts as the largest.
     TopK { axis: usize, k: Dim, largest: bool },
     /// Counter-based random numbers (Philox 4x32-10, element index as the counter): the same on every device. The formulas
     /// are in `eval::random`.
@@ -163,10 +163,64 @@ names! {
     }
 }
 
+/// What a unary op is of: which types take it, and what it is on whole numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnaryKind {
+    /// Arithmetic that integers have too.
+    Number,
+    /// Of truth values and bits.
+    Bits,
+    /// Of floats; integers are what it gives.
+    Rounding,
+    /// Of floats alone, and bool.
+    Predicate,
+    /// Of floats alone.
+    Function,
+}
+
 impl UnaryOp {
+    /// The one list of what the ops are of.
+    pub const fn kind(self) -> UnaryKind {
+        match self {
+            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Relu => UnaryKind::Number,
+            UnaryOp::Not => UnaryKind::Bits,
+            UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => UnaryKind::Rounding,
+            UnaryOp::IsNan | UnaryOp::IsInf => UnaryKind::Predicate,
+            UnaryOp::Sqrt
+            | UnaryOp::Rsqrt
+            | UnaryOp::Recip
+            | UnaryOp::Exp
+            | UnaryOp::Expm1
+            | UnaryOp::Log
+            | UnaryOp::Log1p
+            | UnaryOp::Exp2
+            | UnaryOp::Log2
+            | UnaryOp::Sin
+            | UnaryOp::Cos
+            | UnaryOp::Tan
+            | UnaryOp::Asin
+            | UnaryOp::Acos
+            | UnaryOp::Atan
+            | UnaryOp::Sinh
+            | UnaryOp::Cosh
+            | UnaryOp::Tanh
+            | UnaryOp::Asinh
+            | UnaryOp::Acosh
+            | UnaryOp::Atanh
+            | UnaryOp::Erf
+            | UnaryOp::Sigmoid
+            | UnaryOp::Softplus
+            | UnaryOp::Gelu
+            | UnaryOp::GeluTanh
+            | UnaryOp::Silu
+            | UnaryOp::Mish
+            | UnaryOp::HardSwish => UnaryKind::Function,
+        }
+    }
+
     /// Says whether the result is bool whatever the operand.
     pub const fn is_predicate(self) -> bool {
-        matches!(self, UnaryOp::IsNan | UnaryOp::IsInf)
+        matches!(self.kind(), UnaryKind::Predicate)
     }
 }
 
@@ -344,7 +398,8 @@ pub enum PoolKind {
     },
 }
 
-/// Members of the gather family. Negative indices count from the end; an index out of range is clamped.
+/// Members of the gather family. Negative indices count from the end. Here an index out of range is clamped; front ends refuse
+/// constant ones, and `passes::check_indices` has runs fail that are given one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Gather {
     /// NumPy's `take`: the axis is replaced by the dims of the indices (ONNX `Gather`).

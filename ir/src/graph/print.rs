@@ -26,15 +26,23 @@ use crate::types::{DType, Scalar};
 /// How a graph is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PrintOptions {
-    /// Constants of more elements than this print as `elided`; such text is for reading and cannot be parsed.
+    /// Constants of more elements than this, unless all are equal, print as `elided`; the parser refuses such text.
     pub elide_above: Option<usize>,
     /// Leaves origins out.
     pub hide_origins: bool,
 }
 
+/// Most elements of a constant that a graph shows to people.
+pub const SHOWN_ELEMENTS: usize = 64;
+
+/// For people: constants of more than [`SHOWN_ELEMENTS`] elements are elided. [`print`] gives all of the text.
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&print(self, PrintOptions::default()))
+        let options = PrintOptions {
+            elide_above: Some(SHOWN_ELEMENTS),
+            ..PrintOptions::default()
+        };
+        f.write_str(&print(self, options))
     }
 }
 
@@ -97,7 +105,7 @@ pub fn print(graph: &Graph, options: PrintOptions) -> String {
         let outputs: Vec<String> = graph
             .outputs
             .iter()
-            .map(|o| format!("{} as {:?}", o.value, o.name))
+            .map(|o| format!("{} {} {:?}", o.value, if o.check { "check" } else { "as" }, o.name))
             .collect();
         let _ = writeln!(out, "  return {}", outputs.join(", "));
     }
@@ -156,7 +164,7 @@ fn in_reading_order(graph: &Graph) -> bool {
 
 fn constant(c: &Constant, options: PrintOptions) -> String {
     let label = c.name.as_ref().map_or(String::new(), |n| format!("{n:?} "));
-    let elide = options.elide_above.is_some_and(|n| c.tensor.elements() > n);
+    let elide = options.elide_above.is_some_and(|n| c.tensor.elements() > n) && c.tensor.splat().is_none();
     let data = if elide { "elided".to_owned() } else { data(&c.tensor) };
     label + &data
 }

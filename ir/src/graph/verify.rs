@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::infer::{InferError, infer};
 use super::op::{Composite, Op};
 use super::{Graph, Node, NodeId, Origin, Stage, Value};
-use crate::dim::{Dim, Symbol};
-use crate::types::TensorType;
+use crate::dim::{Dim, Shape, Symbol};
+use crate::types::{DType, TensorType};
 
 /// One way in which a graph is wrong.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -65,6 +65,8 @@ pub enum GraphError {
     Input { index: usize, name: String, node: NodeId },
     #[error("output {name:?} names {value}, which does not exist")]
     Output { name: String, value: Value },
+    #[error("the condition {message:?} is {ty}, but must be a bool scalar")]
+    Check { message: String, ty: TensorType },
 }
 
 /// All errors of a graph, in the order of its nodes.
@@ -317,6 +319,11 @@ fn ports(graph: &Graph, errors: &mut Vec<GraphError>) {
             errors.push(GraphError::Output {
                 name: output.name.clone(),
                 value: output.value,
+            });
+        } else if output.check && *graph.ty(output.value) != TensorType::new(DType::Bool, Shape::SCALAR) {
+            errors.push(GraphError::Check {
+                message: output.name.clone(),
+                ty: graph.ty(output.value).clone(),
             });
         }
     }

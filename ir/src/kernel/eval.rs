@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::{
-    Access, AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, ParamId, ScanBody, SortBody, Stmt, VarId,
+    Access, AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, ParamId, RowBody, ScanBody, SortBody,
+    Stmt, VarId,
 };
 use crate::data::HostTensor;
 use crate::dim::{Bindings, DimError};
@@ -153,10 +154,12 @@ struct Run<'a> {
 impl Run<'_> {
     fn body(&mut self) -> Evaluated<()> {
         match &self.kernel.body {
-            Body::Loops(l) => self.each(&l.parallel, &mut |run| match run.asked(&l.stmts)? {
-                true => run.stmts(&l.stmts),
-                false => Ok(()),
-            }),
+            Body::Loops(l) | Body::Row(RowBody { loops: l, .. }) => {
+                self.each(&l.parallel, &mut |run| match run.asked(&l.stmts)? {
+                    true => run.stmts(&l.stmts),
+                    false => Ok(()),
+                })
+            }
             Body::Contract(c) => self.contract(c),
             Body::Attention(a) => self.attention(a),
             Body::Scan(s) => self.scan(s),
@@ -374,9 +377,9 @@ impl Run<'_> {
         self.each(&c.batch, &mut |run| {
             // Operands are computed once for each of their own points, not once for each product.
             let axes: Vec<AxisId> = c.n.iter().chain(&c.k).copied().collect();
-            let rhs = run.values(&axes, c.rhs)?;
+            let rhs = run.values(&axes, c.rhs.value)?;
             run.each(&c.m, &mut |run| {
-                let lhs = run.values(&c.k, c.lhs)?;
+                let lhs = run.values(&c.k, c.lhs.value)?;
                 let mut column = 0;
                 run.each(&c.n, &mut |run| {
                     let sum = dot(acc, &lhs, &rhs[column..column + lhs.len()]);
@@ -403,11 +406,11 @@ impl Run<'_> {
                         return Ok(());
                     }
                     if lhs.is_none() {
-                        lhs = Some(run.values(&c.k, c.lhs)?);
+                        lhs = Some(run.values(&c.k, c.lhs.value)?);
                     }
                     let rhs = match columns.entry(at) {
                         Entry::Occupied(known) => known.into_mut(),
-                        Entry::Vacant(new) => new.insert(run.values(&c.k, c.rhs)?),
+                        Entry::Vacant(new) => new.insert(run.values(&c.k, c.rhs.value)?),
                     };
                     let sum = dot(acc, lhs.as_deref().unwrap_or_default(), rhs);
                     run.set_var(c.acc, sum);
@@ -489,7 +492,7 @@ impl Run<'_> {
             // A stable sort keeps the lower position first among equals.
             order.sort_by(|a, b| {
                 let (a, b) = (values[*a], values[*b]);
-                scalar::before(s.largest, b, a).cmp(&scalar::before(s.largest, a, b))
+                scalar::sorts_before(s.largest, b, a).cmp(&scalar::sorts_before(s.largest, a, b))
             });
             for (i, at) in order.iter().enumerate().take(rank as usize) {
                 run.set_axis(s.rank, i as i64);

@@ -13,10 +13,16 @@
 //! before the store. Only loads, stores, casts and selects carry the narrow types.
 
 pub mod access;
-
+pub mod bounds;
 pub mod eval;
+pub mod limits;
+mod operand;
 pub mod print;
+mod tiling;
 pub mod verify;
+
+pub use operand::{Operand, OperandAccess};
+pub use tiling::{FlashTiling, GemvTiling, Tiling};
 
 use std::fmt;
 
@@ -40,7 +46,7 @@ entity! {
 }
 
 /// One launch.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Kernel {
     /// An identifier, unique in its plan, that says what it does: `contract_add_gelu_17`.
     pub name: String,
@@ -60,7 +66,7 @@ pub struct Kernel {
 }
 
 /// A buffer that a kernel reads or writes.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Param {
     /// An identifier.
     pub name: String,
@@ -68,6 +74,16 @@ pub struct Param {
     /// How many elements the buffer has.
     pub elements: Dim,
     pub access: Access,
+}
+
+impl Param {
+    /// How many elements there are at these sizes; none where the size is below 0.
+    ///
+    /// # Errors
+    /// As [`Dim::eval`].
+    pub fn count(&self, bindings: &Bindings) -> Result<i64, DimError> {
+        Ok(self.elements.eval(bindings)?.max(0))
+    }
 }
 
 /// What a kernel does with a buffer.
@@ -80,7 +96,7 @@ pub enum Access {
 }
 
 /// A loop axis: `0..extent`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Axis {
     /// An identifier that reads well in source: `row`, `col`, `k`.
     pub name: String,
@@ -115,10 +131,24 @@ pub enum Expr {
 }
 
 /// The expressions of a kernel, hash-consed: equal expressions have equal ids. Operands precede their users.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Exprs {
     exprs: IndexSet<Expr>,
     types: Vec<DType>,
+}
+
+/// The order counts: ids are places in the table.
+impl PartialEq for Exprs {
+    fn eq(&self, other: &Exprs) -> bool {
+        self.types == other.types && self.exprs.iter().eq(&other.exprs)
+    }
+}
+impl Eq for Exprs {}
+impl std::hash::Hash for Exprs {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.types.hash(state);
+        self.exprs.iter().for_each(|e| e.hash(state));
+    }
 }
 
 impl Exprs {
@@ -180,7 +210,7 @@ impl Expr {
 }
 
 /// An effect.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Stmt {
     /// Names a value that is computed once per point.
     Let { var: VarId, value: ExprId },
@@ -210,13 +240,14 @@ pub enum Stmt {
 }
 
 /// What is computed.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[expect(
     clippy::large_enum_variant,
     reason = "one body a kernel: a box would save nothing and cost every match"
 )]
 pub enum Body {
     Loops(Loops),
+    Row(RowBody),
     Contract(ContractBody),
     Attention(AttentionBody),
     Scan(ScanBody),
@@ -227,10 +258,46 @@ pub enum Body {
 ///
 /// Pointwise kernels have stores only; reductions, norms and softmax fold over a row and then store over it; pooling folds
 /// over its window.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Loops {
     pub parallel: Vec<AxisId>,
     pub stmts: Vec<Stmt>,
+}
+
+/// Loops that fold along rows: softmax, norms, reductions.
+///
+/// It computes what its loops compute. What it adds is that every fold and every store with axes of its own walks the same
+/// row, so that a device may keep the row at hand instead of reading it for each of them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct RowBody {
+    pub loops: Loops,
+    /// The axes of the row: of each fold and of each store that has axes.
+    pub row: Vec<AxisId>,
+    /// Expressions over `parallel` and `row` that are worth keeping for each element once they have been computed, among them
+    /// the loads that several statements share or that need not wait for a fold.
+    pub held: Vec<ExprId>,
+    /// Set when this is a composite and nothing else: the same as the statements, for engines with a direct form.
+    pub composite: Option<RowComposite>,
+}
+
+/// A softmax or norm over a row, as plain facts.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct RowComposite {
+    pub kind: RowKind,
+    /// The row's element in `f32`, over `parallel` and `row`.
+    pub x: ExprId,
+    /// The factor and the addend of a norm, over `row`.
+    pub scale: Option<ExprId>,
+    pub bias: Option<ExprId>,
+}
+
+/// Which composite a row is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum RowKind {
+    Softmax,
+    LogSoftmax,
+    LayerNorm { epsilon: Scalar },
+    RmsNorm { epsilon: Scalar },
 }
 
 /// For each point of `batch`, `m` and `n`: `acc = Σ_k lhs · rhs`, then the epilogue.
@@ -238,14 +305,14 @@ pub struct Loops {
 /// `lhs` is over `batch`, `m`, `k`; `rhs` over `batch`, `n`, `k`. Each of `m`, `n`, `k` may be several axes (row-major): a
 /// convolution is the contraction with `m` = image and pixel, `n` = filter, `k` = window and channel, whose `lhs` is a
 /// guarded load.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ContractBody {
     pub batch: Vec<AxisId>,
     pub m: Vec<AxisId>,
     pub n: Vec<AxisId>,
     pub k: Vec<AxisId>,
-    pub lhs: ExprId,
-    pub rhs: ExprId,
+    pub lhs: Operand,
+    pub rhs: Operand,
     /// The sum, in its own type.
     pub acc: VarId,
     /// Lets and stores over `batch`, `m`, `n`.
@@ -257,7 +324,7 @@ pub struct ContractBody {
 /// A convolution that is not transposed, as plain facts.
 ///
 /// `input` and `filter` are whole dense parameters in `layout`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ConvFacts {
     pub input: ParamId,
     pub filter: ParamId,
@@ -279,7 +346,7 @@ pub struct ConvFacts {
 ///
 /// `acc = Σ_d query · key`; `score` is an expression of `Var(acc)` over `batch`, `q`, `k` (scale, mask, causal select);
 /// weights are the softmax of the scores over `k`; `out = Σ_k weight · value`, over `batch`, `q`, `dv`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct AttentionBody {
     pub batch: Vec<AxisId>,
     pub q: AxisId,
@@ -302,7 +369,7 @@ pub struct AttentionBody {
 }
 
 /// A running fold of `value` along `axis` for each point of `parallel`; `store` gets each partial result as `Var(var)`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ScanBody {
     pub parallel: Vec<AxisId>,
     pub axis: AxisId,
@@ -315,9 +382,10 @@ pub struct ScanBody {
     pub stores: Vec<Stmt>,
 }
 
-/// The `k` largest (smallest) of `value` along `axis` for each point of `parallel`, ties by lower position; `stores` get
+/// The `k` largest (smallest) of `value` along `axis` for each point of `parallel`, ties by lower position, NaN as the
+/// largest; `stores` get
 /// each as `Var(value_var)` and its position as `Var(index_var)`, over `parallel` and `rank`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct SortBody {
     pub parallel: Vec<AxisId>,
     pub axis: AxisId,
@@ -334,7 +402,7 @@ pub struct SortBody {
 ///
 /// Grids are given before they are cut to what a launch may have ([`Kernel::launch_size`]): kernels stride over the grid, so a
 /// smaller one computes the same.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Mapping {
     Host,
     /// Each thread takes `vector` neighbours along the last parallel axis (`vector` is 1 where a body folds, updates, scans or
@@ -352,6 +420,37 @@ pub enum Mapping {
         lanes: u32,
         block: u32,
         vector: u32,
+    },
+    /// Each group of `lanes` threads (a power of two within a wave, or else the whole workgroup) takes one row of a [`RowBody`].
+    /// In each step a thread has `vector` neighbours, which divides the innermost row axis's extent, and the threads' are
+    /// next to each other. What the body holds stays in registers for `steps` steps; a row that is longer is read again by
+    /// each fold, and every row is where `steps` is 0. Grid: x = ceil(points · lanes / block).
+    Rows {
+        lanes: u32,
+        block: u32,
+        vector: u32,
+        steps: u32,
+    },
+    /// Each thread of a pointwise body takes `unroll` groups of `vector` neighbours along the last parallel axis, a
+    /// workgroup's threads apart, and reads them all before it computes; groups as for `Threads`.
+    /// Grid: x = ceil(Π outer · ceil(last / vector) / (block · unroll)).
+    Stream {
+        block: u32,
+        vector: u32,
+        unroll: u32,
+    },
+    /// Workgroups of `block` threads take tiles of a pointwise body that reads neighbours along `axis` and stores neighbours
+    /// along the last parallel axis: what is contiguous along `axis` goes through LDS. A tile has `across` points along
+    /// `axis` and `along` points along the last one. Threads read `load` neighbours and store `store` at once, each 1 or as
+    /// many as fill 16 bytes of the elements that are transposed; it divides its axis's extent.
+    /// Grid: x = ceil(last / along) · ceil(axis / across) · Π others.
+    Transpose {
+        axis: AxisId,
+        block: u32,
+        along: u32,
+        across: u32,
+        load: u32,
+        store: u32,
     },
     /// Each workgroup of `block` threads takes one point, `vector` as for `Lanes`. Grid: x = points.
     ///
@@ -373,6 +472,15 @@ pub enum Mapping {
         lhs: Fetch,
         rhs: Fetch,
     },
+    /// Waves multiply fragments of a workgroup's tile with matrix instructions.
+    /// Grid: x = ceil(m / block\[0\]) · ceil(n / block\[1\]), z = batch.
+    Matrix(Tiling),
+    /// Waves read the weights of a contraction with few rows once.
+    /// Grid: x = ceil(n / columns) · ceil(m / rows), z = batch.
+    Gemv(GemvTiling),
+    /// Waves compute attention with matrix instructions, each a few queries; the weights stay in registers.
+    /// Grid: x = ceil(q / queries), z = batch.
+    FlashMatrix(FlashTiling),
     /// Workgroups of `block` threads take `block_q` queries, keys in tiles of `block_k`. Grid: x = ceil(q / block_q), z = batch.
     Flash {
         block_q: u32,
@@ -383,7 +491,7 @@ pub enum Mapping {
 
 /// How threads fetch an operand's tile: neighbouring threads along `k` or else along the operand's rows (of the rhs: columns), each
 /// `width` elements at a time. `width` divides the extent of the innermost axis that is walked, so that groups come whole.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Fetch {
     pub along_k: bool,
     pub width: u32,
@@ -402,6 +510,8 @@ pub struct LaunchSize {
     pub grid: [u32; 3],
     /// Threads a workgroup.
     pub block: u32,
+    /// Bytes of LDS that the launch gives a workgroup, beside what the kernel declares.
+    pub lds: u32,
 }
 
 /// A launch's size does not fit the hardware.
@@ -442,7 +552,36 @@ impl Kernel {
                     *block,
                 )
             }
-            (Mapping::Lanes { lanes, block, .. }, _) => (
+            (Mapping::Stream { block, vector, unroll }, _) => {
+                let (last, outer) = match self.parallel_axes().split_last() {
+                    Some((last, outer)) => (extent(&[*last])?, extent(outer)?),
+                    None => (1, 1),
+                };
+                let groups = outer.saturating_mul(ceil(last, i64::from(*vector)));
+                (ceil(groups, i64::from(*block) * i64::from(*unroll)), 1, *block)
+            }
+            (
+                Mapping::Transpose {
+                    axis,
+                    block,
+                    along,
+                    across,
+                    ..
+                },
+                _,
+            ) => {
+                let (mut tiles, parallel) = (1i64, self.parallel_axes());
+                for a in parallel {
+                    let tile = match a {
+                        a if a == axis => *across,
+                        a if Some(a) == parallel.last() => *along,
+                        _ => 1,
+                    };
+                    tiles = tiles.saturating_mul(ceil(extent(&[*a])?, i64::from(tile)));
+                }
+                (tiles, 1, *block)
+            }
+            (Mapping::Lanes { lanes, block, .. } | Mapping::Rows { lanes, block, .. }, _) => (
                 ceil(
                     extent(self.parallel_axes())?.saturating_mul(i64::from(*lanes)),
                     i64::from(*block),
@@ -465,13 +604,45 @@ impl Kernel {
                 let tiles = ceil(m, i64::from(*block_m)).saturating_mul(ceil(n, i64::from(*block_n)));
                 (tiles, extent(&c.batch)?, (block_m / thread_m) * (block_n / thread_n))
             }
+            (Mapping::Matrix(tiling), Body::Contract(c)) => {
+                let (m, n, k) = (extent(&c.m)?, extent(&c.n)?, extent(&c.k)?);
+                self.counted(&[m, n, k])?;
+                let tiles = ceil(m, i64::from(tiling.block[0])).saturating_mul(ceil(n, i64::from(tiling.block[1])));
+                (tiles, extent(&c.batch)?, tiling.threads())
+            }
+            (Mapping::Gemv(tiling), Body::Contract(c)) => {
+                let (m, n, k) = (extent(&c.m)?, extent(&c.n)?, extent(&c.k)?);
+                self.counted(&[m, n, k])?;
+                let groups = ceil(m, i64::from(tiling.rows));
+                let tiles = ceil(n, i64::from(tiling.columns())).saturating_mul(groups);
+                (tiles, extent(&c.batch)?, tiling.threads())
+            }
             (Mapping::Flash { block_q, block, .. }, Body::Attention(a)) => {
                 (ceil(extent(&[a.q])?, i64::from(*block_q)), extent(&a.batch)?, *block)
             }
-            (Mapping::Tile { .. } | Mapping::Flash { .. }, _) => (0, 0, 0),
+            (Mapping::FlashMatrix(tiling), Body::Attention(a)) => (
+                ceil(extent(&[a.q])?, i64::from(tiling.queries())),
+                extent(&a.batch)?,
+                tiling.threads(),
+            ),
+            (
+                Mapping::Tile { .. }
+                | Mapping::Matrix(_)
+                | Mapping::Gemv(_)
+                | Mapping::Flash { .. }
+                | Mapping::FlashMatrix(_),
+                _,
+            ) => (0, 0, 0),
         };
         // Loops over points and batches stride over the grid; tiles do not.
-        let strides = !matches!(self.mapping, Mapping::Tile { .. } | Mapping::Flash { .. });
+        let strides = !matches!(
+            self.mapping,
+            Mapping::Tile { .. }
+                | Mapping::Matrix(_)
+                | Mapping::Gemv(_)
+                | Mapping::Flash { .. }
+                | Mapping::FlashMatrix(_)
+        );
         let most = (MAX_THREADS / i64::from(block.max(1))).min(i64::from(i32::MAX));
         if x > most && !strides {
             return Err(LaunchError::Grid {
@@ -483,7 +654,27 @@ impl Kernel {
         Ok(LaunchSize {
             grid: [x as u32, 1, z as u32],
             block,
+            lds: self.launch_lds(),
         })
+    }
+
+    /// Checks rows, columns and depth, which are counted by an `int` each, a tile beyond the last included.
+    fn counted(&self, sizes: &[i64]) -> Result<(), LaunchError> {
+        match sizes.iter().find(|v| **v > i64::from(i32::MAX / 2)) {
+            Some(too_many) => Err(LaunchError::Grid {
+                kernel: self.name.clone(),
+                blocks: *too_many,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of LDS that every launch must give a workgroup: tiles that are too large to be declared.
+    pub fn launch_lds(&self) -> u32 {
+        match &self.mapping {
+            Mapping::Matrix(tiling) => tiling.launch_lds(),
+            _ => 0,
+        }
     }
 
     /// The arguments of a launch, each 8 bytes: the address of every parameter's buffer, then the value of every size that is
@@ -507,10 +698,22 @@ impl Kernel {
     pub fn parallel_axes(&self) -> &[AxisId] {
         match &self.body {
             Body::Loops(l) => &l.parallel,
+            Body::Row(r) => &r.loops.parallel,
             Body::Scan(s) => &s.parallel,
             Body::Sort(s) => &s.parallel,
             Body::Contract(c) => &c.m,
             Body::Attention(a) => &a.batch,
+        }
+    }
+}
+
+impl Body {
+    /// Returns the loops of a body that is loops, a row's too.
+    pub fn loops(&self) -> Option<&Loops> {
+        match self {
+            Body::Loops(loops) => Some(loops),
+            Body::Row(row) => Some(&row.loops),
+            Body::Contract(_) | Body::Attention(_) | Body::Scan(_) | Body::Sort(_) => None,
         }
     }
 }

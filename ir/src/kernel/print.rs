@@ -11,7 +11,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt};
+use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt, Tiling};
 use crate::graph::op::BinaryOp;
 
 impl fmt::Display for Kernel {
@@ -26,12 +26,50 @@ impl fmt::Display for Fetch {
     }
 }
 
+impl fmt::Display for Tiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [block_m, block_n, block_k] = self.block;
+        let [waves_m, waves_n] = self.waves;
+        write!(
+            f,
+            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}, stages {}{}, lhs {}, rhs {}, store {}, group {}",
+            self.instruction,
+            self.stages,
+            if self.ahead { " ahead" } else { "" },
+            self.lhs,
+            self.rhs,
+            self.store,
+            self.group
+        )
+    }
+}
+
 impl fmt::Display for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Mapping::Host => f.write_str("host"),
             Mapping::Threads { block, vector } => write!(f, "threads(block {block}, vector {vector})"),
             Mapping::Lanes { lanes, block, vector } => write!(f, "lanes({lanes}, block {block}, vector {vector})"),
+            Mapping::Rows {
+                lanes,
+                block,
+                vector,
+                steps,
+            } => write!(f, "rows({lanes} lanes, block {block}, vector {vector}, steps {steps})"),
+            Mapping::Stream { block, vector, unroll } => {
+                write!(f, "stream(block {block}, vector {vector}, unroll {unroll})")
+            }
+            Mapping::Transpose {
+                axis,
+                block,
+                along,
+                across,
+                load,
+                store,
+            } => write!(
+                f,
+                "transpose({axis}, block {block}, {along}x{across}, load {load}, store {store})"
+            ),
             Mapping::Block { block, vector } => write!(f, "block({block}, vector {vector})"),
             Mapping::Tile {
                 block_m,
@@ -44,6 +82,31 @@ impl fmt::Display for Mapping {
             } => write!(
                 f,
                 "tile({block_m}x{block_n}x{block_k}, thread {thread_m}x{thread_n}, lhs {lhs}, rhs {rhs})"
+            ),
+            Mapping::Matrix(t) => write!(f, "matrix({t})"),
+            Mapping::Gemv(t) => write!(
+                f,
+                "gemv({} rows, {} columns, unroll {}, {} waves, lhs {}, rhs {}, store {})",
+                t.rows,
+                t.columns(),
+                t.unroll,
+                t.waves,
+                t.lhs,
+                t.rhs,
+                t.store
+            ),
+            Mapping::FlashMatrix(t) => write!(
+                f,
+                "flash({}, {} waves by {}, {} queries, {} keys, query by {}, key {}, value {}, store {})",
+                t.instruction,
+                t.waves,
+                t.split,
+                t.queries(),
+                t.keys,
+                t.query,
+                t.key,
+                t.value,
+                t.store
             ),
             Mapping::Flash {
                 block_q,
@@ -121,13 +184,21 @@ impl Printer<'_> {
         let e = |id| expr(kernel, id);
         match &kernel.body {
             Body::Loops(l) => self.nest("for", &l.parallel, |p| p.stmts(&l.stmts)),
+            Body::Row(r) => self.nest("for", &r.loops.parallel, |p| {
+                if !r.held.is_empty() {
+                    let held: Vec<String> = r.held.iter().map(|id| e(*id)).collect();
+                    let row = p.axes(&r.row);
+                    p.line(&format!("hold {}  for {row}", held.join(", ")));
+                }
+                p.stmts(&r.loops.stmts);
+            }),
             Body::Contract(c) => self.nest("for batch", &c.batch, |p| {
                 p.nest("for m", &c.m, |p| {
                     p.nest("for n", &c.n, |p| {
                         let k = p.axes(&c.k);
                         p.line(&format!("{} = sum over {k} of lhs * rhs", c.acc));
-                        p.line(&format!("  lhs = {}", e(c.lhs)));
-                        p.line(&format!("  rhs = {}", e(c.rhs)));
+                        p.line(&format!("  lhs = {}", e(c.lhs.value)));
+                        p.line(&format!("  rhs = {}", e(c.rhs.value)));
                         if let Some(f) = &c.conv {
                             p.line(&format!(
                                 "  conv {:?} input {} filter {} kernel {:?} strides {:?} groups {}",

@@ -1,9 +1,13 @@
 //! Checks a kernel against its invariants and collects every error.
 
+mod mapping;
+
 use std::collections::BTreeSet;
 
 use super::print::expr as text;
-use super::{Access, AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, ParamId, Stmt, VarId};
+use super::{
+    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Kernel, Operand, OperandAccess, ParamId, Stmt, VarId,
+};
 use crate::dim::{Dim, Symbol};
 use crate::entity::Entity;
 use crate::graph::op::ReduceOp;
@@ -28,6 +32,8 @@ pub enum KernelError {
         var: VarId,
         expr: String,
     },
+    #[error("{place}: {var} is assigned already")]
+    AssignedTwice { place: &'static str, var: VarId },
     #[error("{place}: axis {axis} is bound already")]
     BoundTwice { place: &'static str, axis: String },
     #[error("arithmetic on {dtype} in {expr}; cast to f32 after the load")]
@@ -44,15 +50,28 @@ pub enum KernelError {
     Twice { what: &'static str, name: String },
     #[error("size {symbol} is used, but is not an argument of the kernel")]
     Symbol { symbol: Symbol },
+    #[error("{place} states another access than its value {expr} makes")]
+    Operand { place: &'static str, expr: String },
     #[error("a fold does not take {op}")]
     Fold { op: ReduceOp },
     #[error("mapping {mapping}: {problem}")]
     Mapping { mapping: String, problem: &'static str },
     #[error("the expression table has {exprs} expressions and {types} types")]
     Table { exprs: usize, types: usize },
+    #[error("{expr} is nested more than {MOST_DEPTH} expressions deep")]
+    Depth { expr: ExprId },
+    #[error("the facts of the convolution {problem}")]
+    Conv { problem: String },
+    #[error(
+        "a row has a statement that does not walk it: folds and stores go over the axes of the row, updates not at all"
+    )]
+    Row,
     #[error("nothing is stored")]
     NoStore,
 }
+
+/// How deep expressions may be inside each other: whoever walks them does so on the stack.
+pub const MOST_DEPTH: usize = 1000;
 
 /// All errors of a kernel.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -177,7 +196,24 @@ impl Verifier<'_> {
             .filter(|p| k.params.get(**p).is_none())
             .for_each(|p| missing(at(), p.to_string()));
         self.errors.extend(late);
+        if self.errors.len() == before {
+            self.depth();
+        }
         self.errors.len() == before
+    }
+
+    /// Checks that walking an expression ends before the stack does.
+    fn depth(&mut self) {
+        let mut depths: Vec<usize> = Vec::with_capacity(self.kernel.exprs.len());
+        for (id, e) in self.kernel.exprs.iter() {
+            let mut depth = 0;
+            e.for_each_operand(|o| depth = depth.max(depths[o.index()] + 1));
+            depths.push(depth);
+            if depth > MOST_DEPTH {
+                self.errors.push(KernelError::Depth { expr: id });
+                return;
+            }
+        }
     }
 
     fn types(&mut self) {
@@ -238,11 +274,40 @@ impl Verifier<'_> {
                 self.bind("the loops", &l.parallel);
                 self.stmts("the loops", &l.stmts);
             }
+            Body::Row(r) => {
+                self.bind("the rows", &r.loops.parallel);
+                self.stmts("the rows", &r.loops.stmts);
+                self.bind("the row", &r.row);
+                r.held.iter().for_each(|e| self.expr("what is held", *e));
+                if let Some(c) = &r.composite {
+                    [Some(c.x), c.scale, c.bias]
+                        .into_iter()
+                        .flatten()
+                        .for_each(|e| self.expr("the composite", e));
+                }
+                self.unbind(&r.row);
+                let walks = |s: &Stmt| match s {
+                    Stmt::Let { .. } => true,
+                    Stmt::Fold { axes, .. } => *axes == r.row,
+                    Stmt::Store { axes, .. } => axes.is_empty() || *axes == r.row,
+                    Stmt::Update { .. } => false,
+                };
+                if !r.loops.stmts.iter().all(walks) {
+                    self.errors.push(KernelError::Row);
+                }
+            }
             Body::Contract(c) => {
                 let all = [&c.batch, &c.m, &c.n, &c.k];
                 all.iter().for_each(|axes| self.bind("the contraction", axes));
-                self.only("the lhs", c.lhs, &[&c.batch, &c.m, &c.k]);
-                self.only("the rhs", c.rhs, &[&c.batch, &c.n, &c.k]);
+                self.operand("the lhs", &c.lhs);
+                self.operand("the rhs", &c.rhs);
+                self.only("the lhs", c.lhs.value, &[&c.batch, &c.m, &c.k]);
+                self.only("the rhs", c.rhs.value, &[&c.batch, &c.n, &c.k]);
+                if let Some(facts) = &c.conv
+                    && let Some(problem) = conv_problem(self.kernel, c, facts)
+                {
+                    self.errors.push(KernelError::Conv { problem });
+                }
                 self.unbind(&c.k);
                 self.vars.insert(c.acc);
                 self.stmts("the epilogue", &c.epilogue);
@@ -275,8 +340,9 @@ impl Verifier<'_> {
                 self.expr("the sorted value", s.value);
                 self.unbind(&[s.axis]);
                 self.bind("the sort", &[s.rank]);
-                self.vars.insert(s.value_var);
-                self.vars.insert(s.index_var);
+                let value = self.kernel.exprs.dtype(s.value);
+                self.assign("the sort", s.value_var, value, s.value);
+                self.assign("the sort", s.index_var, DType::I64, s.value);
                 self.stmts("the stores", &s.stores);
             }
         }
@@ -295,6 +361,16 @@ impl Verifier<'_> {
         axes.iter().for_each(|a| {
             self.axes.remove(a);
         });
+    }
+
+    /// What an operand says of where its elements are is what its value says.
+    fn operand(&mut self, place: &'static str, operand: &Operand) {
+        if operand.access != OperandAccess::of(&self.kernel.exprs, operand.value) {
+            self.errors.push(KernelError::Operand {
+                place,
+                expr: text(self.kernel, operand.value),
+            });
+        }
     }
 
     /// Checks an expression with only these axes bound.
@@ -337,23 +413,29 @@ impl Verifier<'_> {
         }
     }
 
+    /// Gives a variable a value of type `got`.
+    fn assign(&mut self, place: &'static str, var: VarId, got: DType, value: ExprId) {
+        let k = self.kernel;
+        if k.vars[var] != got {
+            self.errors.push(KernelError::Type {
+                expr: text(k, value),
+                got,
+                expected: format!("{}, as {var} is", k.vars[var]),
+            });
+        }
+        // What is known of a variable (that it is the same for all points of a row) is known of its one value.
+        if !self.vars.insert(var) {
+            self.errors.push(KernelError::AssignedTwice { place, var });
+        }
+    }
+
     fn stmts(&mut self, place: &'static str, stmts: &[Stmt]) {
         let k = self.kernel;
-        let assigned = |v: &mut Self, var: VarId, got: DType, value: ExprId| {
-            if k.vars[var] != got {
-                v.errors.push(KernelError::Type {
-                    expr: text(k, value),
-                    got,
-                    expected: format!("{}, as {var} is", k.vars[var]),
-                });
-            }
-            v.vars.insert(var);
-        };
         for stmt in stmts {
             match stmt {
                 Stmt::Let { var, value } => {
                     self.expr(place, *value);
-                    assigned(self, *var, k.exprs.dtype(*value), *value);
+                    self.assign(place, *var, k.exprs.dtype(*value), *value);
                 }
                 Stmt::Fold { var, op, axes, value } => {
                     self.bind(place, axes);
@@ -361,7 +443,7 @@ impl Verifier<'_> {
                     self.unbind(axes);
                     let position = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
                     let got = if position { DType::I64 } else { k.exprs.dtype(*value) };
-                    assigned(self, *var, got, *value);
+                    self.assign(place, *var, got, *value);
                     if *op == ReduceOp::Mean {
                         self.errors.push(KernelError::Fold { op: *op });
                     }
@@ -410,67 +492,55 @@ impl Verifier<'_> {
             }
         }
     }
+}
 
-    /// Says whether an operand can be fetched that way: no group is cut short.
-    fn comes_whole(&self, fetch: Fetch, rows: &[AxisId], k: &[AxisId]) -> bool {
-        let width = i64::from(fetch.width);
-        let inner = if fetch.along_k { k.last() } else { rows.last() };
-        let divides = |a: &AxisId| self.kernel.axes[*a].extent.known_divisor() % width.max(1) == 0;
-        width == 1 || (fetch.width.is_power_of_two() && inner.is_some_and(divides))
+/// Says in what a convolution's facts are not those of its operands, whatever the sizes are.
+///
+/// Engines with a direct form read by the facts alone. How large their parameters must be depends on sizes:
+/// [`super::bounds`] compares that.
+fn conv_problem(kernel: &Kernel, body: &ContractBody, facts: &ConvFacts) -> Option<String> {
+    let w = &facts.window;
+    let rank = facts.input_size.len();
+    let lists = [
+        facts.output_size.len(),
+        facts.kernel_size.len(),
+        w.strides.len(),
+        w.dilations.len(),
+        w.pad_low.len(),
+        w.pad_high.len(),
+    ];
+    if lists.iter().any(|len| *len != rank) {
+        return Some(format!(
+            "have {rank} sizes of the input, but {lists:?} of what goes with them"
+        ));
     }
-
-    fn mapping(&mut self) {
-        let problem = match (&self.kernel.mapping, &self.kernel.body) {
-            (Mapping::Tile { .. }, b) if !matches!(b, Body::Contract(_)) => Some("tiles are for contractions"),
-            (Mapping::Flash { .. }, b) if !matches!(b, Body::Attention(_)) => Some("it is for attention"),
-            (
-                Mapping::Tile {
-                    block_m,
-                    block_n,
-                    block_k,
-                    thread_m,
-                    thread_n,
-                    ..
-                },
-                _,
-            ) if [block_m, block_n, block_k, thread_m, thread_n].iter().any(|v| **v == 0)
-                || block_m % thread_m != 0
-                || block_n % thread_n != 0 =>
-            {
-                Some("threads' tiles must divide the workgroup's")
+    if facts.groups < 1
+        || [&facts.kernel_size, &w.strides, &w.dilations]
+            .iter()
+            .any(|l| l.iter().any(|v| *v < 1))
+    {
+        return Some("have a group, tap, stride or dilation below 1".to_owned());
+    }
+    for (operand, id, param) in [
+        ("lhs", body.lhs.value, facts.input),
+        ("rhs", body.rhs.value, facts.filter),
+    ] {
+        let mut loads = false;
+        let (mut stack, mut seen) = (vec![id], BTreeSet::new());
+        while let Some(id) = stack.pop() {
+            if seen.insert(id) {
+                loads |= matches!(kernel.exprs[id], Expr::Load { param: p, .. } if p == param);
+                kernel.exprs[id].for_each_operand(|o| stack.push(o));
             }
-            (Mapping::Tile { lhs, rhs, .. }, Body::Contract(c))
-                if !self.comes_whole(*lhs, &c.m, &c.k) || !self.comes_whole(*rhs, &c.n, &c.k) =>
-            {
-                Some("the width of a fetch must be a power of two that divides the axis it goes along")
-            }
-            (Mapping::Threads { block, vector } | Mapping::Block { block, vector }, _)
-                if *block == 0 || *vector == 0 =>
-            {
-                Some("a size is 0")
-            }
-            (Mapping::Lanes { lanes, block, vector }, _)
-                if *vector == 0 || !lanes.is_power_of_two() || *block == 0 || block % lanes != 0 =>
-            {
-                Some("lanes must be a power of two that divides the block")
-            }
-            (
-                Mapping::Flash {
-                    block_q,
-                    block_k,
-                    block,
-                },
-                _,
-            ) if *block_q == 0 || *block_k == 0 || *block == 0 => Some("a size is 0"),
-            _ => None,
-        };
-        if let Some(problem) = problem {
-            self.errors.push(KernelError::Mapping {
-                mapping: self.kernel.mapping.to_string(),
-                problem,
-            });
+        }
+        if !loads {
+            return Some(format!(
+                "name {}, which the {operand} does not load",
+                kernel.params[param].name
+            ));
         }
     }
+    None
 }
 
 /// Everything that the body names outside expressions.
@@ -481,9 +551,22 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             axes.extend(&l.parallel);
             &l.stmts
         }
+        Body::Row(r) => {
+            axes.extend(r.loops.parallel.iter().chain(&r.row));
+            exprs.extend(&r.held);
+            exprs.extend(r.composite.iter().flat_map(|c| [Some(c.x), c.scale, c.bias]).flatten());
+            &r.loops.stmts
+        }
         Body::Contract(c) => {
             axes.extend([&c.batch, &c.m, &c.n, &c.k].into_iter().flatten());
-            exprs.extend([c.lhs, c.rhs]);
+            for operand in [&c.lhs, &c.rhs] {
+                exprs.push(operand.value);
+                if let Some(access) = operand.access {
+                    exprs.push(access.index);
+                    exprs.extend(access.guard);
+                    params.push(access.param);
+                }
+            }
             vars.push(c.acc);
             params.extend(c.conv.iter().flat_map(|f| [f.input, f.filter]));
             &c.epilogue
@@ -546,63 +629,4 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernel::eval::tests::row_kernel;
-    use crate::kernel::print::print;
-    use crate::types::Scalar;
-
-    #[test]
-    fn a_good_kernel_verifies_and_reads_well() {
-        let kernel = row_kernel();
-        verify(&kernel).unwrap();
-        assert_eq!(
-            print(&kernel),
-            "kernel k(x: f32[2*n] read, y: f32[2*n] write) sizes(n) host {\n  for row in 0..2 {\n    v0 = sum over col in \
-             0..n of x[row * n + col]\n    store y[row * n + col] = x[row * n + col] - v0  for col in 0..n\n  }\n}\n"
-        );
-    }
-
-    #[test]
-    fn errors_are_collected() {
-        let mut kernel = row_kernel();
-        kernel.symbols.clear();
-        kernel.params[ParamId::new(1)].access = Access::Read;
-        let Body::Loops(l) = &mut kernel.body else {
-            unreachable!("rows are loops")
-        };
-        // The fold goes: its variable is unassigned, and the store's own axis stays fine.
-        l.stmts.remove(0);
-        let errors = verify(&kernel).unwrap_err().errors;
-        assert!(
-            errors.iter().any(|e| matches!(e, KernelError::Symbol { .. })),
-            "{errors:?}"
-        );
-        assert!(
-            errors.iter().any(|e| matches!(e, KernelError::Access { .. })),
-            "{errors:?}"
-        );
-        assert!(
-            errors.iter().any(|e| matches!(e, KernelError::Unassigned { .. })),
-            "{errors:?}"
-        );
-    }
-
-    #[test]
-    fn narrow_arithmetic_and_dangling_ids_are_refused() {
-        let mut kernel = row_kernel();
-        let half = kernel
-            .exprs
-            .add(Expr::Const(DType::F16, Scalar::Float(1.0)), DType::F16);
-        let op = crate::graph::op::BinaryOp::Add;
-        kernel.exprs.add(Expr::Binary(op, half, half), DType::F16);
-        let errors = verify(&kernel).unwrap_err().errors;
-        assert!(
-            matches!(errors.as_slice(), [KernelError::Narrow { dtype: DType::F16, .. }]),
-            "{errors:?}"
-        );
-        kernel.exprs.add(Expr::Var(VarId::new(77)), DType::F32);
-        let errors = verify(&kernel).unwrap_err().errors;
-        assert!(matches!(errors.as_slice(), [KernelError::Unknown { .. }]), "{errors:?}");
-    }
-}
+mod tests;

@@ -13,6 +13,9 @@ use crate::entity::{Entity, Table};
 /// Offsets are multiples of this many bytes: a cache line pair, and enough for every vector access.
 pub const ALIGNMENT: usize = 256;
 
+/// The most bytes of a buffer, and of all together: sums of them with their rounding fit every integer.
+const LARGEST: usize = 1 << 56;
+
 /// Where every arena buffer is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
@@ -31,11 +34,39 @@ pub struct Placement {
 /// # Errors
 /// A size that is not bound or does not fit.
 pub fn place(plan: &Plan, bindings: &Bindings) -> Result<Placement, DimError> {
+    place_except(plan, bindings, |_| false)
+}
+
+/// Places every arena buffer but those that are `outside`: in memory that a run is given. A buffer in place of another is where
+/// that one is.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_except(
+    plan: &Plan,
+    bindings: &Bindings,
+    outside: impl Fn(BufferId) -> bool,
+) -> Result<Placement, DimError> {
     let sizes: Table<BufferId, usize> = plan
         .buffers
         .values()
-        .map(|b| Ok(usize::try_from(b.ty.bytes().eval(bindings)?).unwrap_or(0)))
+        .map(|b| {
+            let bytes = b.ty.bytes();
+            let size = usize::try_from(bytes.eval(bindings)?).unwrap_or(0);
+            if size > LARGEST {
+                return Err(DimError::Overflow(bytes.to_string()));
+            }
+            Ok(size)
+        })
         .collect::<Result<_, DimError>>()?;
+    // Offsets are sums of sizes.
+    if sizes
+        .values()
+        .try_fold(0usize, |sum, size| sum.checked_add(*size))
+        .is_none_or(|sum| sum > LARGEST)
+    {
+        return Err(DimError::Overflow("the sum of all buffers".to_owned()));
+    }
     // Buffers that share bytes through `in_place_of` form one block that lives as long as any of them.
     let mut root: Table<BufferId, BufferId> = plan.buffers.keys().collect();
     let mut blocks: Vec<Block> = Vec::new();
@@ -49,6 +80,9 @@ pub fn place(plan: &Plan, bindings: &Bindings) -> Result<Placement, DimError> {
         else {
             continue;
         };
+        if outside(id) {
+            continue;
+        }
         let size = sizes[id].next_multiple_of(ALIGNMENT).max(ALIGNMENT);
         match in_place_of.and_then(|of| block_of[root[of]]) {
             Some(at) => {

@@ -85,7 +85,7 @@ pub fn evaluate(
         run.step(step)?;
     }
     let last = plan.steps.keys().next_back().unwrap_or(plan.steps.next_key());
-    plan.outputs
+    plan.results()
         .iter()
         .map(|port| {
             let tensor = run.read(last, port.buffer)?;
@@ -154,7 +154,7 @@ impl Run<'_> {
 
     fn step(&mut self, id: StepId) -> Result<(), PlanEvalError> {
         match &self.plan.steps[id].work {
-            Work::Launch { kernel, args } => {
+            Work::Launch { kernel, args, .. } => {
                 let unknown = || PlanEvalError::Unknown {
                     step: id,
                     what: kernel.to_string(),

@@ -17,7 +17,7 @@ pub mod verify;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dim::{Bindings, Dim, Symbols};
+use crate::dim::{Bindings, Dim, DimError, Symbols};
 use crate::entity::{Table, entity};
 use crate::graph::ConstId;
 use crate::kernel::Kernel;
@@ -50,8 +50,11 @@ pub struct Plan {
     pub lanes: Table<LaneId, Lane>,
     /// In the order of the model's inputs.
     pub inputs: Vec<Port>,
-    /// In the order of the model's outputs.
+    /// In the order of the model's outputs; then the conditions.
     pub outputs: Vec<Port>,
+    /// How many of the last outputs are conditions, which are bool scalars: a run in which one is false fails with its name
+    /// as the message.
+    pub checks: usize,
     /// Floating-point operations of one run (a multiply-add is two).
     pub flops: Dim,
     /// What the sizes of a run must satisfy.
@@ -110,8 +113,12 @@ pub struct Step {
 /// What a step does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Work {
-    /// Arguments in the order of the kernel's parameters.
-    Launch { kernel: KernelId, args: Vec<BufferId> },
+    /// Arguments in the order of the kernel's parameters. `choices` compute the same, each better from a size on.
+    Launch {
+        kernel: KernelId,
+        args: Vec<BufferId>,
+        choices: Vec<Choice>,
+    },
     /// Operands of the call, then its results. The workspace is an arena buffer of bytes.
     Call {
         call: LibraryCall,
@@ -123,7 +130,64 @@ pub enum Work {
     Copy { from: BufferId, to: BufferId },
 }
 
+/// A kernel that takes the place of a launch's own from a size on: it computes the same, mapped for larger sizes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Choice {
+    /// What is compared: the rows of a product.
+    pub size: Dim,
+    /// The least size for which it is taken; ascending in a launch.
+    pub from: i64,
+    pub kernel: KernelId,
+}
+
+impl Work {
+    /// Makes a launch of one kernel at every size.
+    pub fn launch(kernel: KernelId, args: Vec<BufferId>) -> Work {
+        Work::Launch {
+            kernel,
+            args,
+            choices: Vec::new(),
+        }
+    }
+
+    /// Returns the kernel that a launch runs at the given sizes; `None` for other work.
+    ///
+    /// # Errors
+    /// A size that is not bound.
+    pub fn kernel(&self, bindings: &Bindings) -> Result<Option<KernelId>, DimError> {
+        let Work::Launch { kernel, choices, .. } = self else {
+            return Ok(None);
+        };
+        let mut chosen = *kernel;
+        for choice in choices {
+            if choice.size.eval(bindings)? >= choice.from {
+                chosen = choice.kernel;
+            }
+        }
+        Ok(Some(chosen))
+    }
+
+    /// Returns every kernel that a launch may run.
+    pub fn kernels(&self) -> impl Iterator<Item = KernelId> {
+        let (own, choices) = match self {
+            Work::Launch { kernel, choices, .. } => (Some(*kernel), choices.as_slice()),
+            _ => (None, [].as_slice()),
+        };
+        own.into_iter().chain(choices.iter().map(|c| c.kernel))
+    }
+}
+
 impl Plan {
+    /// The outputs that are results of the model: all but the conditions.
+    pub fn results(&self) -> &[Port] {
+        &self.outputs[..self.outputs.len().saturating_sub(self.checks)]
+    }
+
+    /// The conditions of a run: a run in which one is false fails with its name as the message.
+    pub fn conditions(&self) -> &[Port] {
+        &self.outputs[self.results().len()..]
+    }
+
     /// Checks what the plan requires of sizes. Nothing else does: kernels take it as given.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{BufferId, Place, Plan, Port, Work};
+use super::{BufferId, Choice, KernelId, Place, Plan, Port, Work};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,9 +47,14 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
     let list = |ids: &[BufferId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     for (id, step) in plan.steps.iter() {
         let work = match &step.work {
-            Work::Launch { kernel, args } => {
-                let name = plan.kernels.get(*kernel).map_or("?", |k| k.name.as_str());
-                format!("launch {kernel} {name}({})", list(args))
+            Work::Launch { kernel, args, choices } => {
+                let name = |k: &KernelId| plan.kernels.get(*k).map_or("?", |k| k.name.as_str());
+                let mut text = format!("launch {kernel} {}({})", name(kernel), list(args));
+                for choice in choices {
+                    let Choice { size, from, kernel } = choice;
+                    let _ = write!(text, ", from {size} = {from} on {kernel} {}", name(kernel));
+                }
+                text
             }
             Work::Call {
                 call,

@@ -2,20 +2,29 @@
 
 use super::arena::place;
 use super::{BufferId, Place, Plan, StepId, Work};
-use crate::dim::hints;
+use crate::dim::{Shape, hints};
 use crate::entity::{Entity, Table};
+use crate::graph::infer::infer;
+use crate::graph::op::Op;
 use crate::kernel::Access;
+use crate::kernel::bounds::{BoundsError, unproven};
+use crate::kernel::limits::{self, LimitError};
 use crate::kernel::verify::{InvalidKernel, verify as verify_kernel};
+use crate::types::{DType, TensorType};
 
 /// One way in which a plan is wrong.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PlanError {
     #[error(transparent)]
     Kernel(#[from] InvalidKernel),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     #[error("{at} names {what}, which the plan does not have")]
     Unknown { at: String, what: String },
     #[error("step {step} has {got} arguments, but its kernel takes {expected}")]
     Arguments { step: StepId, got: usize, expected: usize },
+    #[error("step {step}: the sizes from which its choices hold do not ascend")]
+    Choices { step: StepId },
     #[error("step {step}: argument {buffer} is {got}, but {param} is {expected}")]
     Argument {
         step: StepId,
@@ -57,8 +66,27 @@ pub enum PlanError {
     Overlap { a: BufferId, b: BufferId },
     #[error("output {name:?} reads {buffer}, which nothing writes")]
     Output { name: String, buffer: BufferId },
+    #[error("the condition {message:?} is {ty}, but must be a bool scalar")]
+    Check { message: String, ty: TensorType },
     #[error("input {name:?} is in {buffer}, which is not an input buffer")]
     Input { name: String, buffer: BufferId },
+    #[error("port {name:?} is {got}, but {buffer} is {expected}")]
+    Port {
+        name: String,
+        buffer: BufferId,
+        got: String,
+        expected: String,
+    },
+    #[error("step {step} uses {buffer}, which is an input or output, but no port names it")]
+    NoPort { step: StepId, buffer: BufferId },
+    #[error("step {step}: {call}: {problem}")]
+    Call {
+        step: StepId,
+        call: &'static str,
+        problem: String,
+    },
+    #[error(transparent)]
+    Sizes(#[from] BoundsError),
     #[error("the arena cannot be placed at the symbols' hints: {0}")]
     Place(String),
 }
@@ -78,12 +106,16 @@ pub struct InvalidPlan {
 /// Every error found. Where references dangle, what follows them is not looked at.
 pub fn verify(plan: &Plan) -> Result<(), InvalidPlan> {
     let mut errors: Vec<PlanError> = Vec::new();
-    errors.extend(
-        plan.kernels
-            .values()
-            .filter_map(|k| verify_kernel(k).err())
-            .map(PlanError::Kernel),
-    );
+    for kernel in plan.kernels.values() {
+        match verify_kernel(kernel) {
+            Ok(()) => errors.extend(
+                limits::check(kernel, &plan.symbols, &plan.target)
+                    .into_iter()
+                    .map(PlanError::Limit),
+            ),
+            Err(invalid) => errors.push(PlanError::Kernel(invalid)),
+        }
+    }
     references(plan, &mut errors);
     if !errors.iter().any(|e| matches!(e, PlanError::Unknown { .. })) {
         let uses = uses(plan);
@@ -91,6 +123,12 @@ pub fn verify(plan: &Plan) -> Result<(), InvalidPlan> {
         order(plan, &uses, &clocks, &mut errors);
         in_place(plan, &uses, &mut errors);
         overlap(plan, &uses, &clocks, &mut errors);
+        ports(plan, &uses, &mut errors);
+        calls(plan, &mut errors);
+    }
+    // Bounds are asked of kernels and plans that hold together.
+    if errors.is_empty() {
+        bounds(plan, &mut errors);
     }
     if errors.is_empty() {
         Ok(())
@@ -110,7 +148,7 @@ struct Use {
 fn step_uses(plan: &Plan, work: &Work) -> Vec<Use> {
     let make = |buffer: BufferId, reads, writes| Use { buffer, reads, writes };
     match work {
-        Work::Launch { kernel, args } => {
+        Work::Launch { kernel, args, .. } => {
             let params = plan.kernels.get(*kernel).into_iter().flat_map(|k| k.params.values());
             args.iter()
                 .zip(params)
@@ -171,11 +209,8 @@ fn references(plan: &Plan, errors: &mut Vec<PlanError>) {
         if plan.lanes.get(step.lane).is_none() {
             found.push((format!("step {id}"), step.lane.to_string()));
         }
-        if let Work::Launch { kernel, .. } = step.work
-            && plan.kernels.get(kernel).is_none()
-        {
-            found.push((format!("step {id}"), kernel.to_string()));
-        }
+        let unknown = step.work.kernels().filter(|k| plan.kernels.get(*k).is_none());
+        found.extend(unknown.map(|k| (format!("step {id}"), k.to_string())));
     }
     for (id, b) in plan.buffers.iter() {
         if let Place::Arena { first, last, .. } = b.place {
@@ -223,8 +258,18 @@ fn order(
 ) {
     let mut writers: Table<BufferId, Option<StepId>> = plan.buffers.keys().map(|_| None).collect();
     for (id, step) in plan.steps.iter() {
-        if let Work::Launch { kernel, args } = &step.work {
-            let kernel = &plan.kernels[*kernel];
+        let (args, choices) = match &step.work {
+            Work::Launch { args, choices, .. } => (args.as_slice(), choices.as_slice()),
+            _ => Default::default(),
+        };
+        if choices
+            .windows(2)
+            .any(|pair| pair[0].from >= pair[1].from || pair[0].size != pair[1].size)
+        {
+            errors.push(PlanError::Choices { step: id });
+        }
+        for kernel in step.work.kernels() {
+            let kernel = &plan.kernels[kernel];
             if kernel.params.len() != args.len() {
                 errors.push(PlanError::Arguments {
                     step: id,
@@ -306,12 +351,102 @@ fn order(
             });
         }
     }
+    for port in plan.conditions() {
+        if port.ty != TensorType::new(DType::Bool, Shape::SCALAR) {
+            errors.push(PlanError::Check {
+                message: port.name.clone(),
+                ty: port.ty.clone(),
+            });
+        }
+    }
     for port in &plan.inputs {
         if plan.buffers[port.buffer].place != Place::Input {
             errors.push(PlanError::Input {
                 name: port.name.clone(),
                 buffer: port.buffer,
             });
+        }
+    }
+}
+
+/// Memory that the caller gives is found through the ports.
+fn ports(plan: &Plan, uses: &Table<StepId, Vec<Use>>, errors: &mut Vec<PlanError>) {
+    let mut named: Table<BufferId, bool> = plan.buffers.keys().map(|_| false).collect();
+    for (list, place) in [(&plan.inputs, Place::Input), (&plan.outputs, Place::Output)] {
+        for port in list {
+            let buffer = &plan.buffers[port.buffer];
+            named[port.buffer] |= buffer.place == place;
+            if port.ty.dtype != buffer.ty.dtype || port.ty.elements() != buffer.ty.elements() {
+                errors.push(PlanError::Port {
+                    name: port.name.clone(),
+                    buffer: port.buffer,
+                    got: port.ty.to_string(),
+                    expected: buffer.ty.to_string(),
+                });
+            }
+        }
+    }
+    for (step, uses) in uses.iter() {
+        for u in uses {
+            let given = matches!(plan.buffers[u.buffer].place, Place::Input | Place::Output);
+            if given && !named[u.buffer] {
+                errors.push(PlanError::NoPort { step, buffer: u.buffer });
+            }
+        }
+    }
+}
+
+/// Libraries take sizes from the op: its operands and results must be the buffers' own.
+fn calls(plan: &Plan, errors: &mut Vec<PlanError>) {
+    for (step, s) in plan.steps.iter() {
+        let Work::Call {
+            call,
+            operands,
+            results,
+            ..
+        } = &s.work
+        else {
+            continue;
+        };
+        let ty = |b: &BufferId| &plan.buffers[*b].ty;
+        let given: Vec<&TensorType> = operands.iter().map(ty).collect();
+        let problem = match infer(&Op::Call(call.clone()), &given, &plan.symbols) {
+            Err(error) => Some(error.to_string()),
+            Ok(types) => {
+                let fits = |(want, b): (&TensorType, &BufferId)| {
+                    want.dtype == ty(b).dtype && want.elements() == ty(b).elements()
+                };
+                let fit = types.len() == results.len() && types.iter().zip(results).all(fits);
+                let list = |types: &mut dyn Iterator<Item = &TensorType>| {
+                    types.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                };
+                (!fit).then(|| {
+                    let (made, have) = (list(&mut types.iter()), list(&mut results.iter().map(ty)));
+                    format!("it makes {made}, but its results are {have}")
+                })
+            }
+        };
+        errors.extend(problem.map(|problem| PlanError::Call {
+            step,
+            call: call.name(),
+            problem,
+        }));
+    }
+}
+
+/// Checks at the sizes that are expected that each kernel's buffers can be, and that a convolution's facts are those of its
+/// operands. Accesses that are not proved are no error here: the CPU looks at them when it runs, and of a GPU kernel the code that
+/// an artifact holds decides, which no plan binds.
+fn bounds(plan: &Plan, errors: &mut Vec<PlanError>) {
+    let sizes = hints(&plan.symbols);
+    if plan.check_sizes(&sizes).is_err() {
+        return;
+    }
+    for kernel in plan.kernels.values() {
+        match unproven(kernel, &sizes) {
+            Ok(_) => {}
+            Err(BoundsError::Size { .. }) if !plan.symbols.is_empty() => {}
+            Err(error) => errors.push(PlanError::Sizes(error)),
         }
     }
 }
@@ -404,7 +539,6 @@ mod tests {
     use crate::data::HostTensor;
     use crate::dim::{Dim, Symbol, SymbolInfo};
     use crate::kernel::eval::tests::row_kernel;
-    use crate::types::{DType, TensorType};
 
     /// `x → b1 → y`, each step a kernel that subtracts the row's sum.
     fn plan(second_lane: usize, waits: Vec<StepId>) -> Plan {
@@ -417,10 +551,7 @@ mod tests {
         let step = |lane, waits, args: [usize; 2]| Step {
             lane: LaneId::new(lane),
             waits,
-            work: Work::Launch {
-                kernel: KernelId::new(0),
-                args: args.map(BufferId::new).to_vec(),
-            },
+            work: Work::launch(KernelId::new(0), args.map(BufferId::new).to_vec()),
         };
         let port = |name: &str, b| Port {
             name: name.into(),
@@ -453,6 +584,7 @@ mod tests {
             inputs: vec![port("x", 0)],
             outputs: vec![port("y", 2)],
             flops: Dim::Const(0),
+            checks: 0,
             requirements: Vec::new(),
         }
     }

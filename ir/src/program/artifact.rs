@@ -5,7 +5,7 @@
 //! version              u32
 //! header length        u64
 //! header checksum      32 bytes, BLAKE3
-//! header               postcard: names, plans, sources, and where each section is
+//! header               postcard: targets, graphc's version; names, plans, sources, and where each section is
 //! sections             weights and code objects, each at a multiple of 64 bytes, zeros between
 //! ```
 //!
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::{Program, Source, Variant};
 use crate::data::{HostTensor, Storage};
 use crate::entity::Table;
+use crate::file;
 use crate::graph::{ConstId, Constant};
 use crate::plan::verify::{InvalidPlan, PlanError, verify};
 use crate::plan::{KernelId, Place, Plan};
@@ -31,11 +32,28 @@ use crate::types::DType;
 /// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
 pub const MAGIC: [u8; 8] = *b"graphc\r\n";
 /// The version that this library writes and reads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Sections begin at multiples of this.
 pub const ALIGNMENT: usize = 64;
 
 const PREFIX: usize = 8 + 4 + 8 + 32;
+
+/// What wrote an artifact.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Versions {
+    /// The file format's version.
+    pub format: u32,
+    /// The version of graphc.
+    pub graphc: String,
+}
+
+/// Stands before the header proper and apart, so that a reader can name a target that it does not know.
+#[derive(Serialize, Deserialize)]
+struct Preamble {
+    targets: Vec<String>,
+    /// The version of graphc that wrote the file.
+    graphc: String,
+}
 
 /// Why an artifact could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -155,9 +173,11 @@ impl Program {
             constants,
             variants,
         };
-        // Target names stand first and apart, so that a reader can name one that it does not know.
-        let targets: Vec<String> = self.variants.iter().map(|v| v.plan.target.to_string()).collect();
-        let mut bytes = postcard::to_stdvec(&targets).map_err(io::Error::other)?;
+        let preamble = Preamble {
+            targets: self.variants.iter().map(|v| v.plan.target.to_string()).collect(),
+            graphc: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let mut bytes = postcard::to_stdvec(&preamble).map_err(io::Error::other)?;
         bytes.extend(postcard::to_stdvec(&header).map_err(io::Error::other)?);
         out.write_all(&MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
@@ -184,7 +204,7 @@ impl Program {
         Ok(out)
     }
 
-    /// Saves the artifact; a reader sees the old file or the whole new one, never a part.
+    /// Saves the artifact, as [`file::write`] does: a reader sees the old file or the whole new one, never a part.
     ///
     /// # Errors
     /// [`ArtifactError::Io`] with the path.
@@ -194,21 +214,7 @@ impl Program {
             path: path.to_owned(),
             error,
         };
-        let folder = path
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        let mut file = tempfile::Builder::new()
-            .prefix(".graphc-")
-            .tempfile_in(folder)
-            .map_err(io)?;
-        {
-            let mut out = io::BufWriter::new(file.as_file_mut());
-            self.write(&mut out).and_then(|()| out.flush()).map_err(io)?;
-        }
-        file.as_file().sync_all().map_err(io)?;
-        file.persist(path).map_err(|e| io(e.error))?;
-        Ok(())
+        file::write(path, |out| self.write(out)).map_err(io)
     }
 
     /// Loads an artifact and checks all of it; weights stay in the mapped file.
@@ -224,16 +230,7 @@ impl Program {
     /// # Errors
     /// As [`Program::load`].
     pub fn load_with(path: impl AsRef<Path>, check: Check) -> Result<Program, ArtifactError> {
-        let path = path.as_ref();
-        let io = |error| ArtifactError::Io {
-            path: path.to_owned(),
-            error,
-        };
-        let file = std::fs::File::open(path).map_err(io)?;
-        // SAFETY: the map is read-only and private to this process's view; `save` replaces files and never writes into
-        // one, and the module's contract forbids others to change a file that is in use.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-        Program::read(&Storage::new(map), check)
+        Program::read(&map(path.as_ref())?, check)
     }
 
     /// Reads an artifact from bytes that the weights go on sharing.
@@ -241,53 +238,87 @@ impl Program {
     /// # Errors
     /// As [`Program::load`].
     pub fn read(bytes: &Storage, check: Check) -> Result<Program, ArtifactError> {
-        let known = bytes.len().min(MAGIC.len());
-        if bytes[..known] != MAGIC[..known] || bytes.is_empty() {
-            return Err(ArtifactError::NotAnArtifact);
-        }
-        let truncated = |section: &str, expected: u64| ArtifactError::Truncated {
-            section: section.to_owned(),
-            expected,
-            got: bytes.len() as u64,
-        };
-        let prefix = bytes
-            .get(..PREFIX)
-            .ok_or_else(|| truncated("the prefix", PREFIX as u64))?;
-        let version = u32::from_le_bytes(array(&prefix[8..12]));
-        if version != VERSION {
-            return Err(ArtifactError::Version {
-                got: version,
-                supported: VERSION,
-            });
-        }
-        let header_len = u64::from_le_bytes(array(&prefix[12..20]));
-        let end = header_len.saturating_add(PREFIX as u64);
-        let header = usize::try_from(end)
-            .ok()
-            .and_then(|end| bytes.get(PREFIX..end))
-            .ok_or_else(|| truncated("the header", end))?;
-        if blake3::hash(header).as_bytes() != &prefix[20..52] {
-            return Err(ArtifactError::Checksum {
-                section: "the header".to_owned(),
-            });
-        }
-        let decode = |error: postcard::Error| ArtifactError::Decode {
-            section: "the header".to_owned(),
-            error: error.to_string(),
-        };
-        let (targets, rest): (Vec<String>, &[u8]) = postcard::take_from_bytes(header).map_err(decode)?;
-        if let Some(target) = targets.into_iter().find(|t| t.parse::<Target>().is_err()) {
+        let (preamble, rest, end) = preamble(bytes)?;
+        if let Some(target) = preamble.targets.into_iter().find(|t| t.parse::<Target>().is_err()) {
             return Err(ArtifactError::UnknownTarget { target });
         }
-        let (header, rest): (Header, &[u8]) = postcard::take_from_bytes(rest).map_err(decode)?;
+        let (header, rest): (Header, &[u8]) = postcard::take_from_bytes(rest).map_err(undecodable)?;
         if !rest.is_empty() {
             return Err(ArtifactError::Layout {
                 section: "the header".to_owned(),
                 what: format!("{} bytes are left over", rest.len()),
             });
         }
-        let sections = sections(bytes, end as usize, &header, check)?;
+        let sections = sections(bytes, end, &header, check)?;
         program(header, &sections)
+    }
+}
+
+/// Reads which versions wrote an artifact.
+///
+/// # Errors
+/// As [`Program::load`], for the file's head.
+pub fn versions(path: impl AsRef<Path>) -> Result<Versions, ArtifactError> {
+    let bytes = map(path.as_ref())?;
+    Ok(Versions {
+        format: VERSION,
+        graphc: preamble(&bytes)?.0.graphc,
+    })
+}
+
+fn map(path: &Path) -> Result<Storage, ArtifactError> {
+    let io = |error| ArtifactError::Io {
+        path: path.to_owned(),
+        error,
+    };
+    file::check_readable(path).map_err(io)?;
+    let file = std::fs::File::open(path).map_err(io)?;
+    // SAFETY: the map is read-only and private to this process's view; `save` replaces files and never writes into
+    // one, and the module's contract forbids others to change a file that is in use.
+    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+    Ok(Storage::new(map))
+}
+
+/// Checks the file's head and returns the preamble, what follows it in the header, and where the header ends.
+fn preamble(bytes: &[u8]) -> Result<(Preamble, &[u8], usize), ArtifactError> {
+    let known = bytes.len().min(MAGIC.len());
+    if bytes[..known] != MAGIC[..known] || bytes.is_empty() {
+        return Err(ArtifactError::NotAnArtifact);
+    }
+    let truncated = |section: &str, expected: u64| ArtifactError::Truncated {
+        section: section.to_owned(),
+        expected,
+        got: bytes.len() as u64,
+    };
+    let prefix = bytes
+        .get(..PREFIX)
+        .ok_or_else(|| truncated("the prefix", PREFIX as u64))?;
+    let version = u32::from_le_bytes(array(&prefix[8..12]));
+    if version != VERSION {
+        return Err(ArtifactError::Version {
+            got: version,
+            supported: VERSION,
+        });
+    }
+    let header_len = u64::from_le_bytes(array(&prefix[12..20]));
+    let end = header_len.saturating_add(PREFIX as u64);
+    let header = usize::try_from(end)
+        .ok()
+        .and_then(|end| bytes.get(PREFIX..end))
+        .ok_or_else(|| truncated("the header", end))?;
+    if blake3::hash(header).as_bytes() != &prefix[20..52] {
+        return Err(ArtifactError::Checksum {
+            section: "the header".to_owned(),
+        });
+    }
+    let (preamble, rest) = postcard::take_from_bytes(header).map_err(undecodable)?;
+    Ok((preamble, rest, end as usize))
+}
+
+fn undecodable(error: postcard::Error) -> ArtifactError {
+    ArtifactError::Decode {
+        section: "the header".to_owned(),
+        error: error.to_string(),
     }
 }
 
@@ -492,6 +523,7 @@ mod tests {
             }],
             outputs: vec![],
             flops: Dim::symbol("n"),
+            checks: 0,
             requirements: Vec::new(),
         };
         let variant = |target, code| Variant {

@@ -79,21 +79,21 @@ pub enum Fact {
     AtLeastZero(Affine),
 }
 
-/// Facts of all nodes' first results.
-pub struct Facts {
+/// What is known of the elements of all nodes' first results.
+pub struct KnownElements {
     facts: Vec<Option<Fact>>,
     /// The graph's symbols, each with a largest size.
     closed: Symbols,
 }
 
-impl Facts {
+impl KnownElements {
     /// Analyses a graph.
-    pub fn of(graph: &Graph) -> Facts {
+    pub fn of(graph: &Graph) -> KnownElements {
         let mut closed = graph.symbols().clone();
         for info in closed.values_mut() {
             info.max = info.max.or(Some(OPEN_SIZE.max(info.min)));
         }
-        let mut facts = Facts {
+        let mut facts = KnownElements {
             facts: Vec::new(),
             closed,
         };

@@ -109,7 +109,7 @@ impl FromOp for Enode {
 
 /// What is known of an e-class.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Facts {
+pub struct ClassFacts {
     /// `None` only for a rewrite that does not type; such an e-node is never chosen.
     pub ty: Option<TensorType>,
     pub number: Option<f64>,
@@ -156,7 +156,7 @@ pub struct Group {
 pub struct Region<'a> {
     pub graph: &'a ir::Graph,
     /// Integer tensors as functions of position, for masks.
-    pub positions: Option<&'a index::Facts>,
+    pub positions: Option<&'a index::KnownElements>,
     pub ops: IndexSet<Op>,
     pub fused: IndexSet<Fused>,
     pub made: IndexSet<Made>,
@@ -166,7 +166,7 @@ pub struct Region<'a> {
     /// How often each old node is read.
     pub uses: &'a [u32],
     /// The vouched-for facts of the next e-node that is added.
-    pub next: Option<Facts>,
+    pub next: Option<ClassFacts>,
     pub groups: Vec<Group>,
     /// Whether a rule other than the order of operands has joined classes.
     pub joined: bool,
@@ -264,22 +264,22 @@ impl<'a> Region<'a> {
 }
 
 impl Analysis<Enode> for Region<'_> {
-    type Data = Facts;
+    type Data = ClassFacts;
 
-    fn make(egraph: &mut EGraph<Enode, Self>, enode: &Enode, _: Id) -> Facts {
+    fn make(egraph: &mut EGraph<Enode, Self>, enode: &Enode, _: Id) -> ClassFacts {
         if let Some(facts) = egraph.analysis.next.take() {
             return facts;
         }
         if let Payload::Made(i) = enode.payload {
             let region = &egraph.analysis;
             let Some(made) = region.made.get_index(i as usize) else {
-                return Facts::default();
+                return ClassFacts::default();
             };
             let number = match made {
                 Made::Filled(_, _, bits) => Some(f64::from_bits(*bits)),
                 Made::Joined { .. } => None,
             };
-            return Facts {
+            return ClassFacts {
                 ty: region.made_type(made),
                 number,
                 value: None,
@@ -287,13 +287,13 @@ impl Analysis<Enode> for Region<'_> {
         }
         let types: Option<SmallVec<[&TensorType; 3]>> =
             enode.children.iter().map(|c| egraph[*c].data.ty.as_ref()).collect();
-        Facts {
+        ClassFacts {
             ty: types.and_then(|types| egraph.analysis.result(enode.payload, &types)),
-            ..Facts::default()
+            ..ClassFacts::default()
         }
     }
 
-    fn merge(&mut self, a: &mut Facts, b: Facts) -> DidMerge {
+    fn merge(&mut self, a: &mut ClassFacts, b: ClassFacts) -> DidMerge {
         // Only types flow on to the e-nodes above.
         let (changes_a, changes_b) = (a.ty.is_none() && b.ty.is_some(), a.ty != b.ty);
         if a.ty.is_none() {

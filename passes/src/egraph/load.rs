@@ -7,7 +7,7 @@ use ir::entity::Entity;
 use ir::{Graph, NodeId, Value};
 use smallvec::SmallVec;
 
-use super::language::{self, Enode, Facts, Payload, Region};
+use super::language::{self, ClassFacts, Enode, Payload, Region};
 use super::region::Span;
 use crate::analysis::{index, known_scalar};
 
@@ -23,7 +23,7 @@ pub struct Loaded<'a> {
 /// What the regions of a graph have in common.
 pub struct Whole<'a> {
     pub graph: &'a Graph,
-    pub positions: Option<&'a index::Facts>,
+    pub positions: Option<&'a index::KnownElements>,
     pub uses: &'a [u32],
 }
 
@@ -60,8 +60,8 @@ pub fn load<'a>(whole: &Whole<'a>, span: &Span) -> Loaded<'a> {
     loaded
 }
 
-fn facts(g: &Graph, value: Value) -> Facts {
-    Facts {
+fn facts(g: &Graph, value: Value) -> ClassFacts {
+    ClassFacts {
         ty: Some(g.ty(value).clone()),
         number: known_scalar(g, value).map(|s| s.as_f64()),
         value: Some(value),

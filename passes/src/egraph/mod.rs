@@ -108,7 +108,7 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
     let enabled = |name: &str| options.enabled(name);
     let triggered: Vec<bool> = graph.nodes().keys().map(|id| (stage.trigger)(graph, id)).collect();
     let masked = stage.recognizes && graph.nodes().values().any(|n| matches!(n.op, Op::Contract(_)));
-    let positions = masked.then(|| index::Facts::of(graph));
+    let positions = masked.then(|| index::KnownElements::of(graph));
     let uses = use_counts(graph);
     let libraries = options.libraries && context.target.libraries;
     let mut builder = Builder::new(graph, stage.name);
@@ -125,6 +125,8 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
         model: CostModel {
             target: context.target,
             symbols: graph.symbols(),
+            // Routes are chosen when everything has its type.
+            computed_in: options.dtype.filter(|_| stage.recognizes),
         },
         reads: outside_reads(graph),
         whole: Whole {

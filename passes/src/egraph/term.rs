@@ -8,7 +8,7 @@ use egg::{Id, Language};
 use ir::op::{BinaryOp, Elementwise, ReduceOp, UnaryOp, View};
 use ir::{Op, Shape, TensorType};
 
-use super::language::{Enode, Facts, Fused, Graph, Made, Payload};
+use super::language::{ClassFacts, Enode, Fused, Graph, Made, Payload};
 
 /// A term over e-classes.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl<'e, 'a> Reader<'e, 'a> {
     }
 
     /// Returns what is known of a class.
-    pub fn facts(self, class: Id) -> &'e Facts {
+    pub fn facts(self, class: Id) -> &'e ClassFacts {
         &self.egraph[class].data
     }
 

@@ -1,8 +1,10 @@
 //! What each node is to the scheduler.
 
-use ir::op::{Composite, Elementwise, Gather, UnaryOp, View};
+use ir::op::{Composite, Gather, View};
 use ir::schedule::RegionKind;
 use ir::{Graph, NodeId, Op};
+
+use crate::cost::{FEW, weight};
 
 /// The part a node plays in fusion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,25 +85,7 @@ pub fn is_invertible_view(op: &Op) -> bool {
 /// Says whether computing the node costs more than a few instructions an element.
 pub fn is_costly(op: &Op) -> bool {
     match op {
-        Op::Elementwise(Elementwise::Unary(op)) => !matches!(
-            op,
-            UnaryOp::Neg
-                | UnaryOp::Abs
-                | UnaryOp::Sign
-                | UnaryOp::Relu
-                | UnaryOp::Not
-                | UnaryOp::Floor
-                | UnaryOp::Ceil
-                | UnaryOp::Round
-                | UnaryOp::Trunc
-                | UnaryOp::IsNan
-                | UnaryOp::IsInf
-                | UnaryOp::HardSwish
-        ),
-        Op::Elementwise(Elementwise::Binary(op)) => {
-            use ir::op::BinaryOp::{Atan2, Div, Mod, Pow, Rem};
-            matches!(op, Pow | Atan2 | Div | Mod | Rem)
-        }
+        Op::Elementwise(op) => weight(op) > FEW,
         Op::Gather(Gather::Take { .. } | Gather::Elements { .. } | Gather::Nd { .. }) | Op::Random { .. } => true,
         // A choice between tensors for each element: fine once, not at every tap of a window.
         Op::View(View::Concat { .. }) => true,

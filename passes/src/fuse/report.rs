@@ -44,7 +44,7 @@ pub enum Fusion {
 }
 
 /// Why a value goes through memory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Barrier {
     /// Fusion is off at this optimisation level.
@@ -100,6 +100,34 @@ impl Barrier {
             Barrier::OtherAnchor => {
                 "the consumer is applied to the result of another contraction, convolution or reduction; a kernel has one of those"
             }
+        }
+    }
+
+    /// Returns what the writer of a model can do about it, in plain words.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Barrier::Disabled => "compile with -O1 or higher",
+            Barrier::ModelOutput => "leave the output out of the model if nobody reads it",
+            Barrier::SeveralConsumers => "nothing to do: one write and several reads cost the least here",
+            Barrier::OperandReuse => {
+                "move elementwise work behind the product, where it fuses (a scale, a bias, an activation); before it, it does not"
+            }
+            Barrier::DenseOperand => {
+                "drop transposes, slices and casts before it that the model can do without; --no-libraries lifts this where the \
+                 consumer is a library's call"
+            }
+            Barrier::NotStrided => {
+                "move the reshape between the two, or leave it out: a transpose or slice alone fuses"
+            }
+            Barrier::NeedsWholeRow => "nothing to do: the row must be whole before it is folded",
+            Barrier::Cycle => "nothing to do, unless the model can do without one of the two paths between them",
+            Barrier::RepeatedWork => "nothing to do: computing it once and storing it costs the least here",
+            Barrier::RegionFull => "nothing to do: a longer kernel would run out of registers",
+            Barrier::ShapeDiffers => "move the reshape or broadcast between the two in front of both, or behind both",
+            Barrier::NoEpilogue => {
+                "nothing to do behind a sort or scatter; behind a library's call, --no-libraries generates a kernel that fuses"
+            }
+            Barrier::OtherAnchor => "nothing to do: each of the two needs a kernel of its own",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Contractions, convolutions and attention.
 
-use ir::kernel::{AttentionBody, Body, ContractBody, ConvFacts, ExprId, Stmt};
+use ir::kernel::{AttentionBody, Body, ContractBody, ConvFacts, ExprId, Operand, Stmt};
 use ir::op::{BinaryOp, Contract, Conv, Layout};
 use ir::{DType, Dim, Scalar, Value};
 
@@ -55,7 +55,7 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let rhs_at = operand_at(&rhs_shape, c.transpose_rhs, &k, &col);
     let (l, r) = (b.pull(lhs, &lhs_at)?, b.pull(rhs, &rhs_at)?);
     let acc_type = b.graph.ty(lhs).dtype.product_accumulator(b.graph.ty(rhs).dtype);
-    let (l, r) = (narrow(b, l), narrow(b, r));
+    let (l, r) = (element(b, l, lhs), element(b, r, rhs));
     let acc = b.var(acc_type);
     let e = b.read(acc);
     let e = b.cast(arithmetic(c.out), e);
@@ -67,12 +67,23 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
         m: rows,
         n: cols,
         k: depth,
-        lhs: l,
-        rhs: r,
+        lhs: Operand::new(&b.exprs, l),
+        rhs: Operand::new(&b.exprs, r),
         acc,
         epilogue,
         conv: None,
     }))
+}
+
+/// The element of an operand in the type that goes into the product: as it is stored, and of a value that is computed on the way in
+/// the type that the graph gives it, where that is a float narrower than the arithmetic.
+fn element(b: &mut Builder<'_>, e: ExprId, of: Value) -> ExprId {
+    let e = narrow(b, e);
+    let dtype = b.graph.ty(of).dtype;
+    match dtype {
+        DType::F16 | DType::BF16 if b.exprs.dtype(e) == DType::F32 => b.cast(dtype, e),
+        _ => e,
+    }
 }
 
 /// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type. A cast that changes numbers,
@@ -166,7 +177,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         guards = Some(guards.map_or(inside, |g| b.binary(BinaryOp::And, g, inside)));
     }
     let x = b.pull(input, &at)?;
-    let x = narrow(b, x);
+    let x = element(b, x, input);
     let zero = {
         let dtype = b.exprs.dtype(x);
         let zero = Scalar::zero(dtype);
@@ -193,7 +204,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         }
     }
     let f = b.pull(filter, &tap)?;
-    let f = narrow(b, f);
+    let f = element(b, f, filter);
     let acc_type = b.graph.ty(input).dtype.product_accumulator(b.graph.ty(filter).dtype);
     let acc = b.var(acc_type);
     let e = b.read(acc);
@@ -234,8 +245,8 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         m: rows,
         n: cols,
         k: depth,
-        lhs: x,
-        rhs: f,
+        lhs: Operand::new(&b.exprs, x),
+        rhs: Operand::new(&b.exprs, f),
         acc,
         epilogue,
         conv: facts,

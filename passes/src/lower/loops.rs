@@ -1,17 +1,18 @@
-//! Pointwise regions, reductions, row composites, pooling, depthwise convolution and scatter: bodies that are loops.
+//! Pointwise regions, pooling, depthwise convolution and scatter: bodies that are loops.
 
 use ir::graph::eval::scalar::identity;
-use ir::kernel::{AxisId, Body, Expr, ExprId, Loops, Stmt};
-use ir::op::{BinaryOp, Composite, Conv, Layout, Pool, PoolKind, ReduceOp, Scatter, UnaryOp};
+use ir::kernel::{Body, Expr, Loops, Stmt};
+use ir::op::{BinaryOp, Conv, Layout, Pool, PoolKind, ReduceOp, Scatter};
 use ir::{DType, Dim, Op, Value};
 
 use super::LowerError;
 use super::builder::{Builder, arithmetic};
 use super::contract::biased;
 use super::index::Linear;
+use super::rows::fold;
 
 /// Names of the axes of a tensor, outermost first.
-const AXES: [&str; 8] = ["i", "j", "k", "l", "m", "n", "o", "p"];
+pub(super) const AXES: [&str; 8] = ["i", "j", "k", "l", "m", "n", "o", "p"];
 
 /// For each point of the result: its expression, stored.
 pub fn pointwise(b: &mut Builder<'_>) -> Result<Body, LowerError> {
@@ -24,197 +25,13 @@ pub fn pointwise(b: &mut Builder<'_>) -> Result<Body, LowerError> {
     Ok(Body::Loops(Loops { parallel, stmts }))
 }
 
-/// A fold of `value` over `axes` into a new variable, and that variable's value.
-fn fold(b: &mut Builder<'_>, stmts: &mut Vec<Stmt>, op: ReduceOp, axes: &[AxisId], value: ExprId) -> ExprId {
-    let dtype = match op {
-        ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
-        _ => b.exprs.dtype(value),
-    };
-    let var = b.var(dtype);
-    stmts.push(Stmt::Fold {
-        var,
-        op,
-        axes: axes.to_vec(),
-        value,
-    });
-    b.read(var)
-}
-
-/// Names an expression that is to be computed once a point.
-fn name(b: &mut Builder<'_>, stmts: &mut Vec<Stmt>, value: ExprId) -> ExprId {
-    let dtype = b.exprs.dtype(value);
-    let var = b.var(dtype);
-    stmts.push(Stmt::Let { var, value });
-    b.read(var)
-}
-
-/// `1 / Π dims` in `dtype`.
-fn reciprocal(b: &mut Builder<'_>, dims: &[Dim], dtype: DType) -> ExprId {
-    let count: Dim = dims.iter().cloned().product();
-    match count.as_const() {
-        Some(n) => b.number(dtype, 1.0 / n as f64),
-        None => {
-            let size = b.size(&count);
-            let n = b.cast(dtype, size);
-            b.unary(UnaryOp::Recip, n)
-        }
-    }
-}
-
 /// The type that up to `count` integers are summed in before they are divided: one that the sum cannot leave.
-fn total_type(dtype: DType, count: &Dim) -> DType {
+pub(super) fn total_type(dtype: DType, count: &Dim) -> DType {
     let terms = 1i64 << (31 - dtype.bits().min(31));
     match count.as_const() {
         Some(n) if n <= terms && dtype != DType::I64 => DType::I32,
         _ => DType::I64,
     }
-}
-
-/// `Reduce`: loops over what stays, folds over `axes`.
-pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool) -> Result<Body, LowerError> {
-    let anchor = Value::from(b.region.anchor);
-    let operand = b.graph.node(b.region.anchor).operands[0];
-    let shape = b.shape(operand).clone();
-    let kept: Vec<usize> = (0..shape.rank()).filter(|i| !axes.contains(i)).collect();
-    let dims = |list: &[usize]| list.iter().map(|i| shape[*i].clone()).collect::<Vec<_>>();
-    let (parallel, outer) = b.iterate(&AXES, &dims(&kept));
-    let (folded, inner) = b.iterate(&["r"], &dims(axes));
-    let mut coords = vec![Linear::constant(0); shape.rank()];
-    kept.iter().zip(&outer).for_each(|(i, c)| coords[*i] = c.clone());
-    axes.iter().zip(&inner).for_each(|(i, c)| coords[*i] = c.clone());
-    let mut x = b.pull(operand, &coords)?;
-    let out_type = arithmetic(b.graph.ty(anchor).dtype);
-    let mut stmts = Vec::new();
-    let e = match op {
-        ReduceOp::Mean if b.exprs.dtype(x).is_int() => {
-            let count: Dim = dims(axes).into_iter().product();
-            let total = total_type(b.exprs.dtype(x), &count);
-            x = b.cast(total, x);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &folded, x);
-            let size = b.size(&count);
-            let count = b.cast(total, size);
-            // Rounds towards zero; of nothing it gives 0.
-            b.binary(BinaryOp::Div, sum, count)
-        }
-        ReduceOp::Mean => {
-            let float = if out_type.is_float() { out_type } else { DType::F32 };
-            x = b.cast(float, x);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &folded, x);
-            let scale = reciprocal(b, &dims(axes), float);
-            b.binary(BinaryOp::Mul, sum, scale)
-        }
-        ReduceOp::Sum | ReduceOp::Prod => {
-            // Integers narrower than the accumulator wrap only at the end.
-            let acc = b.exprs.dtype(x).accumulator();
-            x = b.cast(acc, x);
-            fold(b, &mut stmts, op, &folded, x)
-        }
-        _ => {
-            let e = fold(b, &mut stmts, op, &folded, x);
-            b.within_range(op, b.graph.ty(operand).dtype, e)
-        }
-    };
-    let e = b.cast(out_type, e);
-    let result = if keep_dims {
-        (0..shape.rank())
-            .map(|i| {
-                if axes.contains(&i) {
-                    Linear::constant(0)
-                } else {
-                    coords[i].clone()
-                }
-            })
-            .collect()
-    } else {
-        outer
-    };
-    stmts.extend(b.epilogue(anchor, e, result, &[])?);
-    Ok(Body::Loops(Loops { parallel, stmts }))
-}
-
-/// Softmax, log-softmax, layer norm and RMS norm: folds over a row, then stores over it.
-pub fn row_composite(b: &mut Builder<'_>, composite: &Composite) -> Result<Body, LowerError> {
-    let anchor = Value::from(b.region.anchor);
-    let operands = b.graph.node(b.region.anchor).operands.clone();
-    let shape = b.shape(operands[0]).clone();
-    let axes: Vec<usize> = match composite {
-        Composite::Softmax { axis } | Composite::LogSoftmax { axis } => vec![*axis],
-        Composite::LayerNorm { axis, .. } | Composite::RmsNorm { axis, .. } => (*axis..shape.rank()).collect(),
-        _ => return Err(b.not_in_region(anchor)),
-    };
-    let kept: Vec<usize> = (0..shape.rank()).filter(|i| !axes.contains(i)).collect();
-    let dims = |list: &[usize]| list.iter().map(|i| shape[*i].clone()).collect::<Vec<_>>();
-    let (parallel, outer) = b.iterate(&AXES, &dims(&kept));
-    let (row, inner) = b.iterate(&["r"], &dims(&axes));
-    let mut coords = vec![Linear::constant(0); shape.rank()];
-    kept.iter().zip(&outer).for_each(|(i, c)| coords[*i] = c.clone());
-    axes.iter().zip(&inner).for_each(|(i, c)| coords[*i] = c.clone());
-    let x = b.pull(operands[0], &coords)?;
-    let dtype = b.exprs.dtype(x);
-    let mut stmts = Vec::new();
-    let e = match composite {
-        Composite::Softmax { .. } => {
-            let max = fold(b, &mut stmts, ReduceOp::Max, &row, x);
-            let shifted = b.binary(BinaryOp::Sub, x, max);
-            let exp = b.unary(UnaryOp::Exp, shifted);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &row, exp);
-            b.binary(BinaryOp::Div, exp, sum)
-        }
-        Composite::LogSoftmax { .. } => {
-            let max = fold(b, &mut stmts, ReduceOp::Max, &row, x);
-            let shifted = b.binary(BinaryOp::Sub, x, max);
-            let exp = b.unary(UnaryOp::Exp, shifted);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &row, exp);
-            let log = b.unary(UnaryOp::Log, sum);
-            let log = name(b, &mut stmts, log);
-            b.binary(BinaryOp::Sub, shifted, log)
-        }
-        Composite::LayerNorm { epsilon, .. } => {
-            let scale = reciprocal(b, &dims(&axes), dtype);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &row, x);
-            let mean = b.binary(BinaryOp::Mul, sum, scale);
-            let mean = name(b, &mut stmts, mean);
-            let centred = b.binary(BinaryOp::Sub, x, mean);
-            let square = b.binary(BinaryOp::Mul, centred, centred);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &row, square);
-            let rstd = inverse_deviation(b, &mut stmts, sum, scale, epsilon.as_f64());
-            let normal = b.binary(BinaryOp::Mul, centred, rstd);
-            affine(b, normal, &operands[1..], &inner)?
-        }
-        Composite::RmsNorm { epsilon, .. } => {
-            let scale = reciprocal(b, &dims(&axes), dtype);
-            let square = b.binary(BinaryOp::Mul, x, x);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &row, square);
-            let rstd = inverse_deviation(b, &mut stmts, sum, scale, epsilon.as_f64());
-            let normal = b.binary(BinaryOp::Mul, x, rstd);
-            affine(b, normal, &operands[1..], &inner)?
-        }
-        _ => return Err(b.not_in_region(anchor)),
-    };
-    stmts.extend(b.epilogue(anchor, e, coords, &row)?);
-    Ok(Body::Loops(Loops { parallel, stmts }))
-}
-
-/// `1 / √(sum · scale + ε)`, computed once a row.
-fn inverse_deviation(b: &mut Builder<'_>, stmts: &mut Vec<Stmt>, sum: ExprId, scale: ExprId, epsilon: f64) -> ExprId {
-    let dtype = b.exprs.dtype(sum);
-    let mean = b.binary(BinaryOp::Mul, sum, scale);
-    let epsilon = b.number(dtype, epsilon);
-    let shifted = b.binary(BinaryOp::Add, mean, epsilon);
-    let rstd = b.unary(UnaryOp::Rsqrt, shifted);
-    name(b, stmts, rstd)
-}
-
-/// `x · scale + bias`, each optional, at the row's coordinates.
-fn affine(b: &mut Builder<'_>, x: ExprId, operands: &[Value], inner: &[Linear]) -> Result<ExprId, LowerError> {
-    let dtype = b.exprs.dtype(x);
-    let mut e = x;
-    for (v, op) in operands.iter().zip([BinaryOp::Mul, BinaryOp::Add]) {
-        let factor = b.pull(*v, inner)?;
-        let factor = b.cast(dtype, factor);
-        e = b.binary(op, e, factor);
-    }
-    Ok(e)
 }
 
 /// `Pool`: folds over a window with guarded reads.

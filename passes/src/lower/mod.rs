@@ -15,6 +15,7 @@ mod loops;
 pub mod mapping;
 mod ordered;
 mod pull;
+mod rows;
 pub mod views;
 
 use ir::kernel::{Access, Body, Expr, Kernel, Loops, Mapping, Stmt};
@@ -47,7 +48,7 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
     let op = &b.graph.node(region.anchor).op;
     match op {
         _ if region.kind == RegionKind::Pointwise => loops::pointwise(b),
-        Op::Reduce { op, axes, keep_dims } => loops::reduce(b, *op, axes, *keep_dims),
+        Op::Reduce { op, axes, keep_dims } => rows::reduce(b, *op, axes, *keep_dims),
         Op::Pool(p) => loops::pool(b, p),
         Op::Contract(c) => contract::contract(b, c),
         Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
@@ -60,7 +61,7 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
             | Composite::LogSoftmax { .. }
             | Composite::LayerNorm { .. }
             | Composite::RmsNorm { .. }),
-        ) => loops::row_composite(b, c),
+        ) => rows::row_composite(b, c),
         Op::Scan {
             op,
             axis,
@@ -184,5 +185,5 @@ pub fn reads_only_where_it_stores(kernel: &Kernel, param: ir::kernel::ParamId) -
         }
         false
     };
-    everywhere && contract.is_none_or(|c| !reaches(c.lhs) && !reaches(c.rhs))
+    everywhere && contract.is_none_or(|c| !reaches(c.lhs.value) && !reaches(c.rhs.value))
 }

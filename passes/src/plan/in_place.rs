@@ -10,7 +10,7 @@ use crate::lower::reads_only_where_it_stores;
 /// Returns the buffers a piece of work reads and writes.
 pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
     match work {
-        Work::Launch { kernel, args } => {
+        Work::Launch { kernel, args, .. } => {
             let (mut reads, mut writes) = (Vec::new(), Vec::new());
             for (param, buffer) in plan.kernels[*kernel].params.values().zip(args) {
                 if param.access != Access::Write {
@@ -42,7 +42,10 @@ pub fn reuse(plan: &mut Plan) {
     let mut made: std::collections::HashMap<(KernelId, Option<(ParamId, ParamId)>), KernelId> = Default::default();
     let steps: Vec<StepId> = plan.steps.keys().collect();
     for id in steps {
-        let Work::Launch { kernel, args } = plan.steps[id].work.clone() else {
+        if let Work::Copy { from, to } = plan.steps[id].work {
+            stay(plan, id, from, to);
+        }
+        let Work::Launch { kernel, args, .. } = plan.steps[id].work.clone() else {
             continue;
         };
         let mut args = args;
@@ -55,7 +58,7 @@ pub fn reuse(plan: &mut Plan) {
             args.remove(operand.index());
         }
         if let Some(kernel) = made.get(&(kernel, reused)) {
-            plan.steps[id].work = Work::Launch { kernel: *kernel, args };
+            plan.steps[id].work = Work::launch(*kernel, args);
             continue;
         }
         let mut k = plan.kernels[kernel].clone();
@@ -65,20 +68,28 @@ pub fn reuse(plan: &mut Plan) {
             let used: Vec<bool> = k.params.keys().map(|p| p != operand).collect();
             super::dedupe::keep_params(&mut k, &used);
         }
-        // Names were made unique before; start again from the plain one so that twins meet.
-        k.name = base_name(&k.name);
         let new = kernels.add(&mut table, k);
         made.insert((kernel, reused), new);
-        plan.steps[id].work = Work::Launch { kernel: new, args };
+        plan.steps[id].work = Work::launch(new, args);
     }
     plan.kernels = table;
 }
 
-/// The name without the number that made it unique.
-fn base_name(name: &str) -> String {
-    match name.rsplit_once('_') {
-        Some((base, digits)) if digits.bytes().all(|b| b.is_ascii_digit()) => base.to_owned(),
-        _ => name.to_owned(),
+/// A copy of a buffer that nothing needs afterwards stays where it is: what a scatter updates is not copied then.
+fn stay(plan: &mut Plan, step: StepId, from: BufferId, to: BufferId) {
+    let dies = matches!(plan.buffers[from].place, Place::Arena { last, .. } if last == step);
+    let same_size = plan.buffers[from].ty.bytes() == plan.buffers[to].ty.bytes();
+    if let Place::Arena {
+        first,
+        in_place_of: in_place_of @ None,
+        ..
+    } = &mut plan.buffers[to].place
+        && *first == step
+        && dies
+        && same_size
+        && from < to
+    {
+        *in_place_of = Some(from);
     }
 }
 

@@ -4,8 +4,8 @@
 //! dies there. The parts of a concat that their makers store go to one buffer. GPU targets get a copy in for each input and a copy out for each output, in lanes of their own.
 
 mod dedupe;
-mod flops;
 mod in_place;
+mod sizes;
 
 use indexmap::IndexMap;
 use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, StepId, Work};
@@ -72,7 +72,9 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
     if options.in_place {
         in_place::reuse(&mut p.plan);
     }
-    p.plan.flops = flops::count(graph);
+    dedupe::number(&mut p.plan.kernels);
+    sizes::choices(&mut p.plan);
+    p.plan.flops = crate::flops::count(graph);
     ir::plan::verify::verify(&p.plan)?;
     Ok(p.plan)
 }
@@ -130,6 +132,7 @@ impl<'a> Planner<'a> {
             lanes: Table::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            checks: 0,
             flops: ir::Dim::Const(0),
             requirements: ir::plan::requirement::of(graph),
         };
@@ -253,7 +256,7 @@ impl<'a> Planner<'a> {
 
     fn launch(&mut self, kernel: Kernel, args: Vec<BufferId>) {
         let kernel: KernelId = self.kernels.add(&mut self.plan.kernels, kernel);
-        self.step(LaneKind::Compute, Work::Launch { kernel, args });
+        self.step(LaneKind::Compute, Work::launch(kernel, args));
     }
 
     fn call(&mut self, node: ir::NodeId, reads: &[BufferId], region: &ir::schedule::Region, writes: &[BufferId]) {
@@ -282,6 +285,7 @@ impl<'a> Planner<'a> {
             } else {
                 from
             };
+            self.plan.checks += usize::from(output.check);
             self.plan.outputs.push(Port {
                 name: output.name.clone(),
                 ty,

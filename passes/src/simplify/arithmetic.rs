@@ -123,6 +123,9 @@ fn power_of_small_integer(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
 
 /// `x / c` → `x · (1/c)` where `1/c` is neither denormal nor infinite in the element type, nor in the one that the model
 /// will be computed in.
+///
+/// The product rounds twice. Where a rounding to whole numbers follows, that decides ties otherwise (a quantised value is off by
+/// one), so there the rule is for powers of two, whose inverses are exact.
 fn divide_by_constant(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     if binary(op) != Some(BinaryOp::Div) || !b.ty(x[0]).dtype.is_float() {
         return Ok(None);
@@ -130,6 +133,9 @@ fn divide_by_constant(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     let dtype = b.ty(x[0]).dtype;
     let Some(c) = b.as_scalar(x[1]) else { return Ok(None) };
     let inverse = 1.0 / c.as_f64();
+    if b.feeds_rounding() && !is_power_of_two(c.as_f64()) {
+        return Ok(None);
+    }
     let types = [Some(dtype), b.computed_in()];
     if !types.into_iter().flatten().all(|d| is_normal(d, inverse))
         || result_shape(b, x).as_ref() != Some(&b.ty(x[0]).shape)
@@ -138,6 +144,12 @@ fn divide_by_constant(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
     }
     let inverse = b.scalar(dtype, inverse);
     b.emit(Op::binary(BinaryOp::Mul), &[x[0], inverse]).map(Some)
+}
+
+/// Says whether a number is a power of two, of either sign, and not denormal.
+fn is_power_of_two(number: f64) -> bool {
+    const MANTISSA: u64 = (1 << 52) - 1;
+    number.is_normal() && number.to_bits() & MANTISSA == 0
 }
 
 /// Says whether a number, rounded to a floating type, is neither zero, denormal, infinite nor NaN.

@@ -1,5 +1,6 @@
 //! Selections whose answer is known.
 
+use ir::graph::eval::scalar;
 use ir::op::{Elementwise, UnaryOp};
 use ir::{Op, Shape, Value};
 
@@ -20,6 +21,10 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "select_by_negation",
         apply: select_by_negation,
+    },
+    Rule {
+        name: "compare_of_choice",
+        apply: compare_of_choice,
     },
 ];
 
@@ -62,4 +67,35 @@ fn select_by_negation(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Optio
         }
         _ => Ok(None),
     }
+}
+
+/// `select(c, 1, 0) == 0` → `not c`: a comparison of two numbers that a condition chooses between is the condition itself or
+/// its negation.
+fn compare_of_choice(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, PassFault> {
+    let Op::Elementwise(Elementwise::Binary(compare)) = op else {
+        return Ok(None);
+    };
+    if !compare.is_comparison() {
+        return Ok(None);
+    }
+    let (Op::Elementwise(Elementwise::Select), choice) = b.def(x[0]) else {
+        return Ok(None);
+    };
+    let (condition, choices) = (choice[0], [choice[1], choice[2]]);
+    let (Some(yes), Some(no), Some(with)) = (b.as_scalar(choices[0]), b.as_scalar(choices[1]), b.as_scalar(x[1]))
+    else {
+        return Ok(None);
+    };
+    let Some(shape) = Shape::broadcast(&b.ty(x[0]).shape, &b.ty(x[1]).shape) else {
+        return Ok(None);
+    };
+    let dtype = b.ty(x[0]).dtype;
+    let holds = |number| scalar::binary(*compare, dtype, number, with).as_bool();
+    let answer = match (holds(yes), holds(no)) {
+        (true, false) => condition,
+        (false, true) => b.emit(Op::unary(UnaryOp::Not), &[condition])?,
+        // Always the same: nothing is gained before the condition itself is known.
+        _ => return Ok(None),
+    };
+    broadcast_to(b, answer, &shape).map(Some)
 }

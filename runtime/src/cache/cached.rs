@@ -35,13 +35,7 @@ impl Compiler for CachedCompiler {
 
     fn compile(&self, request: &CompileRequest) -> Result<CompiledObject, CompileError> {
         let key = CacheKey::new(request, &self.inner.identity(request.platform())?);
-        if let Some(object) = self.cache.get(key) {
-            return Ok(object);
-        }
-        self.cache.count_compile();
-        let object = self.inner.compile(request)?;
-        self.cache.put(key, &object);
-        Ok(object)
+        self.cache.get_or(key, || self.inner.compile(request))
     }
 
     fn disassemble(&self, code: &[u8]) -> Result<Vec<Listing>, CompileError> {

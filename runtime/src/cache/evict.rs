@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::entry::EXTENSION;
+use super::lock;
 
 /// Prefix of files being written; a process that died left one behind.
 pub(super) const TEMPORARY: &str = ".writing-";
@@ -17,7 +18,7 @@ struct Found {
     used: SystemTime,
 }
 
-/// Adds up the entries, and removes what crashed writers left an hour ago or more.
+/// Adds up the entries, and removes what crashed processes left an hour ago or more.
 pub(super) fn total_bytes(dir: &Path) -> u64 {
     entries(dir).iter().map(|entry| entry.bytes).sum()
 }
@@ -53,7 +54,8 @@ fn entries(dir: &Path) -> Vec<Found> {
                 bytes: meta.len(),
                 used,
             });
-        } else if file.file_name().to_string_lossy().starts_with(TEMPORARY)
+        } else if (file.file_name().to_string_lossy().starts_with(TEMPORARY)
+            || file.path().extension() == Some(OsStr::new(lock::EXTENSION)))
             && used.elapsed().is_ok_and(|age| age > STALE)
         {
             let _ = fs::remove_file(file.path());

@@ -6,15 +6,17 @@
 //! ```
 //!
 //! Invariants: an entry's name is the hash of all that decides its bytes (source, headers, target, options, compiler); it
-//! appears whole or not at all (written beside, then renamed); it carries a checksum and is never trusted without it: a
+//! appears whole or not at all (written beside, then renamed); it is made once, however many want it at the same time; it carries a checksum and is never trusted without it: a
 //! damaged one is counted, removed and compiled again.
 
 mod cached;
 mod entry;
 mod evict;
+mod lock;
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -23,6 +25,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::compile::{CompileRequest, CompiledObject};
+use lock::Lock;
 
 pub use cached::CachedCompiler;
 
@@ -142,9 +145,47 @@ impl Cache {
 
     /// Reads an entry; None where there is none, or none that passes its checksum.
     pub fn get(&self, key: CacheKey) -> Option<CompiledObject> {
-        let counter = match self.path(key).map(|path| (fs::read(&path), path)) {
-            None => &self.misses,
-            Some((Err(error), _)) if error.kind() == ErrorKind::NotFound => &self.misses,
+        let found = self.find(key);
+        self.count(&found);
+        found.object()
+    }
+
+    /// Reads an entry, or makes it: of all threads and processes that want one, one makes it while the others wait.
+    ///
+    /// # Errors
+    /// What `make` reports; it is not kept.
+    pub(crate) fn get_or<E>(
+        &self,
+        key: CacheKey,
+        make: impl FnOnce() -> Result<CompiledObject, E>,
+    ) -> Result<CompiledObject, E> {
+        let first = self.find(key);
+        let was_damaged = matches!(first, Found::Damaged);
+        if let Found::Entry(object) = first {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(object);
+        }
+        let path = self.path(key).filter(|_| self.note.get().is_none());
+        let _lock = path.and_then(|path| Lock::wait(&path.with_extension(lock::EXTENSION)));
+        // Another may have made it before the lock was had.
+        match self.find(key) {
+            Found::Entry(object) => {
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                return Ok(object);
+            }
+            Found::Nothing if was_damaged => self.count(&Found::Damaged),
+            other => self.count(&other),
+        }
+        self.compiles.fetch_add(1, Ordering::Relaxed);
+        let object = make()?;
+        self.put(key, &object);
+        Ok(object)
+    }
+
+    fn find(&self, key: CacheKey) -> Found {
+        match self.path(key).map(|path| (fs::read(&path), path)) {
+            None => Found::Nothing,
+            Some((Err(error), _)) if error.kind() == ErrorKind::NotFound => Found::Nothing,
             Some((Ok(bytes), path)) => match entry::decode(&bytes, key.0.as_bytes()) {
                 Some(object) => {
                     // The date is the order of eviction. In a read-only folder it stays; nothing is evicted there.
@@ -153,19 +194,25 @@ impl Cache {
                         .append(true)
                         .open(&path)
                         .and_then(|file| file.set_modified(now));
-                    self.hits.fetch_add(1, Ordering::Relaxed);
-                    return Some(object);
+                    Found::Entry(object)
                 }
                 None => {
                     let _ = fs::remove_file(&path);
-                    &self.damaged
+                    Found::Damaged
                 }
             },
             // There, but not to be read (a folder of that name, a bad sector): as good as damaged.
-            Some((Err(_), _)) => &self.damaged,
+            Some((Err(_), _)) => Found::Damaged,
+        }
+    }
+
+    fn count(&self, found: &Found) {
+        let counter = match found {
+            Found::Entry(_) => &self.hits,
+            Found::Nothing => &self.misses,
+            Found::Damaged => &self.damaged,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        None
     }
 
     /// Writes an entry, whole or not at all, and evicts old ones if there are too many bytes.
@@ -194,10 +241,6 @@ impl Cache {
         }
     }
 
-    fn count_compile(&self) {
-        self.compiles.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// `DIR/ab/abcd...`: 256 folders keep each listing short.
     fn path(&self, key: CacheKey) -> Option<PathBuf> {
         let name = key.0.to_hex();
@@ -213,10 +256,31 @@ impl Cache {
     }
 }
 
+/// What is under a key.
+enum Found {
+    Entry(CompiledObject),
+    Nothing,
+    /// Bytes that do not pass their checksum; they are removed.
+    Damaged,
+}
+
+impl Found {
+    fn object(self) -> Option<CompiledObject> {
+        match self {
+            Found::Entry(object) => Some(object),
+            Found::Nothing | Found::Damaged => None,
+        }
+    }
+}
+
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let mut file = tempfile::Builder::new().prefix(evict::TEMPORARY).tempfile_in(folder)?;
+    // As the umask has it, so that other users can read a cache that they are let into.
+    let mut file = tempfile::Builder::new()
+        .prefix(evict::TEMPORARY)
+        .permissions(fs::Permissions::from_mode(0o666))
+        .tempfile_in(folder)?;
     file.write_all(bytes)?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())

@@ -235,3 +235,55 @@ fn many_threads_and_two_caches_share_a_folder() {
     }
     assert_eq!(entry_files(dir.path()).len(), 50);
 }
+
+/// Compiles slowly, and counts.
+struct Slow(Arc<AtomicU64>);
+
+impl Compiler for Slow {
+    fn identity(&self, _platform: ir::target::Platform) -> Result<String, CompileError> {
+        Ok("slow".into())
+    }
+    fn parallelism(&self) -> usize {
+        2
+    }
+    fn compile(&self, request: &CompileRequest) -> Result<CompiledObject, CompileError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(50));
+        Fake("slow").compile(request)
+    }
+    fn disassemble(&self, _: &[u8]) -> Result<Vec<Listing>, CompileError> {
+        Ok(Vec::new())
+    }
+}
+
+/// Caches of their own, as processes have them.
+#[test]
+fn three_cold_starts_share_one_compile_a_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    let compiles = Arc::new(AtomicU64::new(0));
+    let requests: Vec<_> = (0..6).map(|i| request(&format!("kernel {i}"))).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let cache = Arc::new(Cache::open(dir.path(), 1 << 20));
+                let compiler = CachedCompiler::new(Box::new(Slow(compiles.clone())), cache);
+                let objects = compile_all(&compiler, &requests, &|_| ());
+                assert!(objects.iter().all(Result::is_ok));
+            });
+        }
+    });
+    assert_eq!(compiles.load(Ordering::SeqCst), 6);
+    assert_eq!(entry_files(dir.path()).len(), 6, "entries, and no locks left");
+}
+
+#[test]
+fn entries_have_the_mode_that_the_umask_gives() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    open(dir.path()).compile(&request("text")).unwrap();
+    let [file] = entry_files(dir.path()).try_into().unwrap();
+    let plain = dir.path().join("plain");
+    fs::write(&plain, "").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(&file), mode(&plain));
+}

@@ -119,7 +119,7 @@ impl CompileError {
 
 impl CompileError {
     /// The compiler of a platform, or a library it comes with, is not there.
-    pub(super) fn not_available(platform: Platform, what: impl Into<String>, looked_in: Vec<String>) -> CompileError {
+    pub(crate) fn not_available(platform: Platform, what: impl Into<String>, looked_in: Vec<String>) -> CompileError {
         let way_out = match platform {
             Platform::Cuda => {
                 "install CUDA 12 or 13, name its folder or NVRTC's (GRAPHC_NVRTC), or fetch NVRTC alone with scripts/nvrtc.sh \

@@ -267,8 +267,8 @@ impl<'k> Space<'k> {
     }
 
     /// Splits dims until no division by a constant can be made affine that way; `groups` are the lists of dims, each
-    /// kept in order, and `whole` the dim that must stay one.
-    pub(crate) fn split(&mut self, exprs: &[ExprId], groups: &mut [&mut Vec<usize>], whole: Option<usize>) {
+    /// kept in order, and `whole` the dims that must stay one each.
+    pub(crate) fn split(&mut self, exprs: &[ExprId], groups: &mut [&mut Vec<usize>], whole: &[usize]) {
         for _ in 0..16 {
             let Some((dim, factor)) = self.find_split(exprs, whole) else {
                 return;
@@ -292,7 +292,7 @@ impl<'k> Space<'k> {
         }
     }
 
-    fn find_split(&mut self, exprs: &[ExprId], whole: Option<usize>) -> Option<(usize, i64)> {
+    fn find_split(&mut self, exprs: &[ExprId], whole: &[usize]) -> Option<(usize, i64)> {
         for id in reachable(self.kernel, exprs) {
             let Expr::Binary(BinaryOp::Div | BinaryOp::Mod | BinaryOp::Rem, a, b) = self.kernel.exprs[id] else {
                 continue;
@@ -310,7 +310,7 @@ impl<'k> Space<'k> {
             let Some(dim) = steepest else { continue };
             let c = rest.get(dim);
             let factor = b.base / c;
-            if Some(dim) != whole
+            if !whole.contains(&dim)
                 && b.base % c == 0
                 && factor > 1
                 && self.extents[dim] > factor

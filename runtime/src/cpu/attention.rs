@@ -2,7 +2,7 @@
 //! contractions with a softmax between them, through temporaries.
 
 use ir::entity::Entity;
-use ir::kernel::{AttentionBody, AxisId, ContractBody, Expr, ExprId, Kernel, Loops, Stmt};
+use ir::kernel::{AttentionBody, AxisId, ContractBody, Expr, ExprId, Kernel, Loops, Operand, Stmt};
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 use ir::types::DType;
 
@@ -176,7 +176,7 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     let mut space = Space::new(kernel, cx.bindings)?;
     let exprs = [body.query, body.key, body.value, body.score, index];
     let mut batch = Space::dims(&body.batch);
-    space.split(&exprs, &mut [&mut batch], None);
+    space.split(&exprs, &mut [&mut batch], &[]);
     let (q, k, d, dv) = (body.q.index(), body.k.index(), body.d.index(), body.dv.index());
     // A split query, key or depth axis is not what the kernel takes, nor is a softmax of nothing.
     let sizes: Vec<i64> = [q, k, d, dv].iter().map(|a| space.extents[*a]).collect();
@@ -210,17 +210,19 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     let Some(score) = score(kernel, body, &roots, q, k, sizes[1] - sizes[0]) else {
         return Ok(None);
     };
-    for (param, form) in [
-        (query.0, &query.2),
-        (key.0, &key.2),
-        (val.0, &val.2),
-        (param.index(), out),
+    // What no point of the loops reaches may lie anywhere.
+    let empty = |dims: [i64; 2]| dims.contains(&0) || batch.iter().any(|d| extents[*d] == 0);
+    for (param, form, none) in [
+        (query.0, &query.2, empty([sizes[0], sizes[2]])),
+        (key.0, &key.2, empty([sizes[1], sizes[2]])),
+        (val.0, &val.2, empty([sizes[1], sizes[3]])),
+        (param.index(), out, empty([sizes[0], sizes[3]])),
     ] {
         let elements = kernel.params[ir::kernel::ParamId::new(param)]
             .elements
             .eval(cx.bindings)?;
         let (lo, hi) = form.range(&extents);
-        if !extents.contains(&0) && (lo < 0 || hi >= elements) {
+        if !none && (lo < 0 || hi >= elements) {
             return Ok(None);
         }
     }
@@ -228,7 +230,9 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     let (b_dim, h_dim, share) = match *batch.as_slice() {
         [] => (None, None, None),
         [h] => (None, Some(h), None),
-        [b, h] if key.2.get(h) == 0 && val.2.get(h) == 0 && query.2.get(b) == extents[h] * query.2.get(h) => {
+        [b, h]
+            if key.2.get(h) == 0 && val.2.get(h) == 0 && query.2.get(b) == extents[h].wrapping_mul(query.2.get(h)) =>
+        {
             (None, Some(h), Some(b))
         }
         [b, h] => (Some(b), Some(h), None),
@@ -237,7 +241,7 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
     };
     // With grouped queries the query head is `group · share + h`.
     if let (Some(g), Some(h)) = (share, h_dim) {
-        let joined = |f: &Affine| f.get(g) == f.get(h) * extents[h];
+        let joined = |f: &Affine| f.get(g) == f.get(h).wrapping_mul(extents[h]);
         if !joined(&query.2) || !joined(out) {
             return Ok(None);
         }
@@ -265,13 +269,13 @@ fn fused(kernel: &Kernel, body: &AttentionBody, cx: &Prepare<'_>) -> Result<Opti
                 return Ok(None);
             };
             let Some(f) = roots.get(&index) else { return Ok(None) };
-            let elements = kernel.params[param].elements.eval(cx.bindings)?;
+            let elements = kernel.params[param].count(cx.bindings)?;
             let (lo, hi) = f.range(&extents);
-            if !extents.contains(&0) && (lo < 0 || hi >= elements) {
+            if !empty([sizes[0], sizes[1]]) && (lo < 0 || hi >= elements) {
                 return Ok(None);
             }
             if let (Some(g), Some(h)) = (share, h_dim)
-                && f.get(g) != f.get(h) * extents[h]
+                && f.get(g) != f.get(h).wrapping_mul(extents[h])
             {
                 return Ok(None);
             }
@@ -352,8 +356,8 @@ fn composed(
         m: vec![body.q],
         n: vec![body.k],
         k: vec![body.d],
-        lhs: body.query,
-        rhs: body.key,
+        lhs: Operand::new(&rewritten.kernel.exprs, body.query),
+        rhs: Operand::new(&rewritten.kernel.exprs, body.key),
         acc: body.acc,
         epilogue: vec![store(param, index, body.score)],
         conv: None,
@@ -396,8 +400,8 @@ fn composed(
         m: vec![body.q],
         n: vec![body.dv],
         k: vec![body.k],
-        lhs: x,
-        rhs: body.value,
+        lhs: Operand::new(&rewritten.kernel.exprs, x),
+        rhs: Operand::new(&rewritten.kernel.exprs, body.value),
         acc: body.out,
         epilogue: body.epilogue.clone(),
         conv: None,

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use ir::entity::Entity;
-use ir::kernel::{AxisId, Body, ContractBody, Expr, ExprId, Kernel, Stmt};
+use ir::kernel::{AxisId, Body, ContractBody, Expr, ExprId, Kernel, Operand, Stmt};
 use ir::op::{BinaryOp, ReduceOp};
 use ir::types::DType;
 
@@ -29,13 +29,13 @@ pub(crate) struct GemmExec {
     m: usize,
     n: usize,
     k: usize,
-    a: Operand,
-    b: Operand,
+    a: GemmOperand,
+    b: GemmOperand,
     packed: Option<Arc<PackedB>>,
-    c: Operand,
+    c: GemmOperand,
     scale: f32,
     bias: Option<(usize, i64)>,
-    residual: Option<Operand>,
+    residual: Option<GemmOperand>,
     activation: Activation,
     program: Option<super::block::Program>,
     dims: TileDims,
@@ -44,7 +44,7 @@ pub(crate) struct GemmExec {
 }
 
 #[derive(Clone, Debug)]
-struct Operand {
+struct GemmOperand {
     param: usize,
     elem: Elem,
     base: i64,
@@ -54,7 +54,7 @@ struct Operand {
     table: Vec<isize>,
 }
 
-impl Operand {
+impl GemmOperand {
     fn batch(&self) -> Batch<'_> {
         if self.table.is_empty() {
             Batch::Stride(0)
@@ -90,7 +90,7 @@ pub(crate) fn prepare(
 ) -> Result<(), RuntimeError> {
     let acc = rewritten.kernel.vars[body.acc];
     let float = |k: &Kernel, e: ExprId| elem(k.exprs.dtype(e)).is_some();
-    if acc != DType::F32 || !float(&rewritten.kernel, body.lhs) || !float(&rewritten.kernel, body.rhs) {
+    if acc != DType::F32 || !float(&rewritten.kernel, body.lhs.value) || !float(&rewritten.kernel, body.rhs.value) {
         return folded(rewritten, body, cx, pieces);
     }
     let mut body = body.clone();
@@ -104,12 +104,14 @@ pub(crate) fn prepare(
         let a = Analysis::new(&rewritten.kernel, &body, cx)?;
         let lhs_axes: Vec<AxisId> = body.batch.iter().chain(&body.m).chain(&body.k).copied().collect();
         let rhs_axes: Vec<AxisId> = body.batch.iter().chain(&body.n).chain(&body.k).copied().collect();
-        if !a.depth_is_one(&rewritten.kernel, body.lhs) {
-            body.lhs = materialise(rewritten, "lhs", body.lhs, &lhs_axes, cx, pieces)?;
+        if !a.depth_is_one(&rewritten.kernel, body.lhs.value) {
+            let value = materialise(rewritten, "lhs", body.lhs.value, &lhs_axes, cx, pieces)?;
+            body.lhs = Operand::new(&rewritten.kernel.exprs, value);
             continue;
         }
-        if !a.depth_is_one(&rewritten.kernel, body.rhs) {
-            body.rhs = materialise(rewritten, "rhs", body.rhs, &rhs_axes, cx, pieces)?;
+        if !a.depth_is_one(&rewritten.kernel, body.rhs.value) {
+            let value = materialise(rewritten, "rhs", body.rhs.value, &rhs_axes, cx, pieces)?;
+            body.rhs = Operand::new(&rewritten.kernel.exprs, value);
             continue;
         }
         if let Some(exec) = product(&rewritten.kernel, &a, &body, cx)? {
@@ -140,8 +142,8 @@ pub(crate) fn prepare(
 /// Says whether a convolution is a plain product of its operands as they lie (1x1, stride 1, no padding).
 fn is_product(kernel: &Kernel, body: &ContractBody, cx: &Prepare<'_>) -> Result<bool, RuntimeError> {
     let a = Analysis::new(kernel, body, cx)?;
-    Ok(a.depth_is_one(kernel, body.lhs)
-        && a.depth_is_one(kernel, body.rhs)
+    Ok(a.depth_is_one(kernel, body.lhs.value)
+        && a.depth_is_one(kernel, body.rhs.value)
         && a.m.len() <= 1
         && a.n.len() <= 1
         && a.batch.is_empty())
@@ -172,8 +174,8 @@ fn folded(
     pieces: &mut Vec<Piece>,
 ) -> Result<(), RuntimeError> {
     let acc = rewritten.kernel.vars[body.acc];
-    let lhs = rewritten.cast(acc, body.lhs);
-    let rhs = rewritten.cast(acc, body.rhs);
+    let lhs = rewritten.cast(acc, body.lhs.value);
+    let rhs = rewritten.cast(acc, body.rhs.value);
     let value = rewritten.binary(BinaryOp::Mul, lhs, rhs);
     let mut stmts = vec![Stmt::Fold {
         var: body.acc,
@@ -202,7 +204,7 @@ struct Analysis<'k> {
 impl<'k> Analysis<'k> {
     fn new(kernel: &'k Kernel, body: &ContractBody, cx: &Prepare<'_>) -> Result<Analysis<'k>, RuntimeError> {
         let mut space = Space::new(kernel, cx.bindings)?;
-        let mut exprs = vec![body.lhs, body.rhs];
+        let mut exprs = vec![body.lhs.value, body.rhs.value];
         for stmt in &body.epilogue {
             match *stmt {
                 Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => exprs.extend([index, value]),
@@ -213,14 +215,14 @@ impl<'k> Analysis<'k> {
         let mut m = Space::dims(&body.m);
         let mut n = Space::dims(&body.n);
         let mut k = Space::dims(&body.k);
-        space.split(&exprs, &mut [&mut batch, &mut m, &mut n, &mut k], None);
+        space.split(&exprs, &mut [&mut batch, &mut m, &mut n, &mut k], &[]);
         let mut roots = space.roots(&exprs);
         let mut extents = space.extents.clone();
         collapse(&mut extents, &mut [&mut batch, &mut m, &mut n, &mut k], &mut roots);
         let elements = kernel
             .params
             .values()
-            .map(|p| p.elements.eval(cx.bindings))
+            .map(|p| p.count(cx.bindings))
             .collect::<Result<_, _>>()?;
         Ok(Analysis {
             space,
@@ -243,12 +245,17 @@ impl<'k> Analysis<'k> {
         Some((param.index(), elem, self.roots.get(&index)?.clone()))
     }
 
+    /// Says whether no point of the product reads its operands: where they would be read is then not known to be inside.
+    fn reads_nothing(&self) -> bool {
+        let mut dims = self.batch.iter().chain(&self.m).chain(&self.n).chain(&self.k);
+        dims.any(|d| self.extents[*d] == 0)
+    }
+
     /// Says whether the operand is a float load whose depth is one stride.
     fn depth_is_one(&self, kernel: &Kernel, e: ExprId) -> bool {
         self.load(kernel, e).is_some_and(|(param, _, form)| {
             // Indices that are provably inside; a guard's load is not the whole operand.
-            let none = self.extents.contains(&0);
-            (none || inside(&form, &self.extents, self.elements[param]))
+            (self.reads_nothing() || inside(&form, &self.extents, self.elements[param]))
                 && self
                     .k
                     .windows(2)
@@ -257,13 +264,18 @@ impl<'k> Analysis<'k> {
     }
 }
 
+/// The most values of an operand or a result that a product takes.
+const MOST_COPIED: usize = 1 << 40;
+/// The most products of one launch: each has its positions in a table.
+const MOST_ENTRIES: usize = 1 << 20;
+
 fn product(
     kernel: &Kernel,
     a: &Analysis<'_>,
     body: &ContractBody,
     cx: &Prepare<'_>,
 ) -> Result<Option<GemmExec>, RuntimeError> {
-    let (Some(lhs), Some(rhs)) = (a.load(kernel, body.lhs), a.load(kernel, body.rhs)) else {
+    let (Some(lhs), Some(rhs)) = (a.load(kernel, body.lhs.value), a.load(kernel, body.rhs.value)) else {
         return Ok(None);
     };
     let (m_dim, n_dim, k_dim) = (a.m.last().copied(), a.n.last().copied(), a.k.last().copied());
@@ -277,7 +289,26 @@ fn product(
         .collect();
     let (inner, outer): (Vec<usize>, Vec<usize>) = others.into_iter().partition(|d| rhs.2.get(*d) != 0);
     let order: Vec<usize> = outer.into_iter().chain(inner.iter().copied()).collect();
-    let entries = order.iter().map(|d| a.extents[*d].max(0) as usize).product::<usize>();
+    let count = |dims: &[usize]| {
+        dims.iter()
+            .try_fold(1usize, |n, d| n.checked_mul(a.extents[*d].max(0) as usize))
+    };
+    let extent = |d: Option<usize>| d.map_or(1, |d| a.extents[d].max(0) as usize);
+    let (m, n) = (extent(m_dim), extent(n_dim));
+    let (Some(entries), Some(k)) = (count(&order), count(&a.k)) else {
+        return Ok(None);
+    };
+    // Operands that are copied take an entry's size for each entry, also where they lie on one another.
+    let copied = [m, n].map(|side| entries.checked_mul(side)?.checked_mul(k.max(1)));
+    let result = entries.checked_mul(m).and_then(|rows| rows.checked_mul(n));
+    if copied
+        .iter()
+        .chain([&result])
+        .any(|size| size.is_none_or(|size| size > MOST_COPIED))
+        || entries > MOST_ENTRIES
+    {
+        return Ok(None);
+    }
     let dims = TileDims {
         row: m_dim,
         col: n_dim,
@@ -308,7 +339,7 @@ fn product(
             rest /= a.extents[*d];
         }
     }
-    let operand = |param: usize, elem: Elem, form: &Affine, row: Option<usize>, col: Option<usize>| Operand {
+    let operand = |param: usize, elem: Elem, form: &Affine, row: Option<usize>, col: Option<usize>| GemmOperand {
         param,
         elem,
         base: form.base,
@@ -319,22 +350,27 @@ fn product(
         } else {
             positions
                 .chunks_exact(space.max(1))
-                .map(|idx| (form.at(idx) - form.base) as isize)
+                .map(|idx| form.at(idx).wrapping_sub(form.base) as isize)
                 .collect()
         },
     };
-    let extent = |d: Option<usize>| d.map_or(1, |d| a.extents[d].max(0) as usize);
-    let k = a.k.iter().map(|d| a.extents[*d].max(0) as usize).product::<usize>();
-    let (m, n) = (extent(m_dim), extent(n_dim));
-    let left = operand(lhs.0, lhs.1, &lhs.2, m_dim, k_dim);
-    let right = operand(rhs.0, rhs.1, &rhs.2, k_dim, n_dim);
+    let reads = !a.reads_nothing();
+    let read = |(param, elem, form): &(usize, Elem, Affine), row, col| {
+        if reads {
+            operand(*param, *elem, form, row, col)
+        } else {
+            operand(*param, *elem, &Affine::default(), None, None)
+        }
+    };
+    let left = read(&lhs, m_dim, k_dim);
+    let right = read(&rhs, k_dim, n_dim);
     let c = operand(c_param, c_elem, &c_form, m_dim, n_dim);
     // Another layout of the result than one stride a row is the temporary's case.
     if m > 0 && n > 0 && !inside(&c_form, &a.extents, source.elements[c_param]) {
         return Ok(None);
     }
     let packed = match cx.constant(right.param) {
-        Some((id, tensor)) if entries > 0 && k > 0 && n > 0 => {
+        Some((id, tensor)) if reads => {
             let one: usize = inner.iter().map(|d| a.extents[*d].max(0) as usize).product();
             let table: Vec<isize> = if right.table.is_empty() {
                 vec![0]
@@ -379,6 +415,14 @@ impl GemmExec {
     /// The parameter that is read only as packed panels.
     pub(crate) fn packed_param(&self) -> Option<usize> {
         self.packed.is_some().then_some(self.b.param)
+    }
+
+    /// Says whether the parameter is read as it lies.
+    pub(crate) fn reads(&self, param: usize) -> bool {
+        self.a.param == param
+            || (self.packed.is_none() && self.b.param == param)
+            || self.bias.is_some_and(|b| b.0 == param)
+            || self.residual.as_ref().is_some_and(|r| r.param == param)
     }
 
     pub(crate) fn scratch(&self) -> usize {

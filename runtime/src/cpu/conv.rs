@@ -14,7 +14,7 @@ use super::affine::{Space, collapse};
 use super::block::Program;
 use super::block::compile::Source;
 use super::env::RunMemory;
-use super::exec::{Piece, Prepare, count, pair, window_pads};
+use super::exec::{FilterKey, Piece, Prepare, count, pair, window_pads};
 use super::kernels::conv::{Conv, ConvShape, ImageStrides, PackedConv, conv2d};
 use super::kernels::gemm::{Activation, Batch, Builtin, Elem, Residual};
 use super::rewrite::{Rewritten, store};
@@ -117,14 +117,18 @@ fn direct(
     filter.extend(Space::dims(&body.n));
     // The facts restate the body; the kernel reads and writes by the facts, so they must not say more.
     let filters = filter.iter().map(|d| space.extents[*d]).product::<i64>();
-    let elements = kernel.params[facts.input].elements.eval(cx.bindings)?;
-    let needed = [shape.h, shape.w, shape.c]
-        .iter()
-        .try_fold(shape.n, |product, size| product.checked_mul(*size));
-    if filters != shape.o as i64 || needed.is_none_or(|needed| elements < needed as i64) {
+    let elements = kernel.params[facts.input].count(cx.bindings)?;
+    let given = product(&[shape.n, shape.h, shape.w, shape.c]);
+    let weights = product(&[shape.o, shape.c / shape.groups, shape.kh, shape.kw]);
+    if filters != shape.o as i64
+        || given.is_none_or(|needed| elements < needed as i64)
+        || weights != Some(tensor.elements())
+    {
         return Ok(None);
     }
-    space.split(&exprs, &mut [&mut image, &mut pixel, &mut filter], None);
+    // A convolution of nothing stores nothing.
+    let empty = rows.iter().chain(&filter).any(|d| space.extents[*d] == 0);
+    space.split(&exprs, &mut [&mut image, &mut pixel, &mut filter], &[]);
     let mut roots = space.roots(&exprs);
     let mut extents = space.extents.clone();
     collapse(&mut extents, &mut [&mut image, &mut pixel, &mut filter], &mut roots);
@@ -145,14 +149,14 @@ fn direct(
     };
     let form = &taken.result.form;
     let (lo, hi) = form.range(&extents);
-    if !extents.contains(&0) && (lo < 0 || hi >= source.elements[taken.result.param]) {
+    if !empty && (lo < 0 || hi >= source.elements[taken.result.param]) {
         return Ok(None);
     }
     let step = |form: &super::affine::Affine, d: Option<usize>| d.map_or(0, |d| form.get(d)) as isize;
     let pixel_step = step(form, dims.row);
     let output_strides = ImageStrides {
         n: step(form, image),
-        h: pixel_step * shape.out_w as isize,
+        h: pixel_step.wrapping_mul(shape.out_w as isize),
         w: pixel_step,
         c: dims.col.map_or(1, |d| form.get(d) as isize),
     };
@@ -169,9 +173,14 @@ fn direct(
         Layout::ChannelsFirst => ImageStrides::nchw(shape.h, shape.w, shape.c),
     };
     let winograd = !cx.direct_convolutions && shape.winograd_pays();
-    let weights = cx.pack_filters(id, shape.groups, winograd, || {
-        pack(cx, tensor, facts.layout, &shape, winograd)
-    });
+    let key = FilterKey {
+        id,
+        layout: facts.layout,
+        sizes: [shape.o, shape.c / shape.groups, shape.kh, shape.kw],
+        groups: shape.groups,
+        winograd,
+    };
+    let weights = cx.pack_filters(key, || pack(cx, tensor, facts.layout, &shape, winograd));
     let total = extents.len();
     let mut positions = vec![0i64; shape.n * total];
     if let Some(d) = image {
@@ -228,27 +237,45 @@ fn shape(facts: &ConvFacts, cx: &Prepare<'_>) -> Result<Option<ConvShape>, Runti
         };
         let whole = shape.groups > 0 && shape.c.is_multiple_of(shape.groups) && shape.o.is_multiple_of(shape.groups);
         // The output must be what the window gives: the kernel reads no more than that of the padded image.
-        let fits = |out: usize, size: usize, k: usize, s: usize, d: usize, pad: usize| {
-            k > 0 && s > 0 && d > 0 && (out == 0 || (out - 1) * s + (k - 1) * d < size + pad)
+        let fits = |out: usize, size: usize, k: usize, s: usize, d: usize, [low, high]: [usize; 2]| {
+            let wide = |v: usize| v as u128;
+            let padded = wide(size) + wide(low) + wide(high);
+            k > 0 && s > 0 && d > 0 && (out == 0 || wide(out - 1) * wide(s) + wide(k - 1) * wide(d) < padded)
         };
-        let fits = fits(
-            out_h,
-            h,
-            kh,
-            shape.stride[0],
-            shape.dilation[0],
-            shape.pad[0] + shape.pad[2],
-        ) && fits(
-            out_w,
-            w,
-            kw,
-            shape.stride[1],
-            shape.dilation[1],
-            shape.pad[1] + shape.pad[3],
-        );
-        (whole && fits).then_some(shape)
+        let [top, left, bottom, right] = shape.pad;
+        let fits = fits(out_h, h, kh, shape.stride[0], shape.dilation[0], [top, bottom])
+            && fits(out_w, w, kw, shape.stride[1], shape.dilation[1], [left, right]);
+        (whole && fits && shape.n <= MOST_IMAGES && is_near(&shape)).then_some(shape)
     };
     Ok(build())
+}
+
+/// The most images of one launch: each has its positions in a table.
+const MOST_IMAGES: usize = 1 << 20;
+
+fn product(sizes: &[usize]) -> Option<usize> {
+    sizes.iter().try_fold(1usize, |n, s| n.checked_mul(*s))
+}
+
+/// Says whether the image with its padding, which is copied or transformed in scratch, is about as large as the image and the
+/// result are: padding may be any number.
+fn is_near(s: &ConvShape) -> bool {
+    let padded = |size: usize, low: usize, high: usize| size.checked_add(low)?.checked_add(high);
+    let copied = || {
+        let (h, w) = (padded(s.h, s.pad[0], s.pad[2])?, padded(s.w, s.pad[1], s.pad[3])?);
+        product(&[s.n, h, w, s.c])
+    };
+    let held = || {
+        let (image, result) = (
+            product(&[s.n, s.h, s.w, s.c])?,
+            product(&[s.n, s.out_h, s.out_w, s.c.max(s.o)])?,
+        );
+        image.checked_add(result)?.checked_mul(16)?.checked_add(1 << 22)
+    };
+    match (copied(), held()) {
+        (Some(copied), Some(held)) => copied <= held,
+        _ => false,
+    }
 }
 
 /// Packs filters of either layout.
@@ -283,6 +310,11 @@ impl ConvExec {
 
     pub(crate) fn packed_param(&self) -> usize {
         self.filter
+    }
+
+    /// Says whether the parameter is read as it lies.
+    pub(crate) fn reads(&self, param: usize) -> bool {
+        self.input == param
     }
 
     /// # Safety

@@ -78,7 +78,7 @@ impl CopyExec {
         };
         let inside = |form: &super::affine::Affine, param| -> Result<bool, RuntimeError> {
             let (lo, hi) = form.range(&a.extents);
-            let elements: i64 = kernel.params[param].elements.eval(cx.bindings)?;
+            let elements = kernel.params[param].count(cx.bindings)?;
             Ok(lo >= 0 && hi < elements)
         };
         let dims: Vec<usize> = a.parallel.iter().copied().filter(|d| a.extents[*d] != 1).collect();

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ir::dim::Bindings;
 use ir::entity::Entity;
 use ir::graph::ConstId;
-use ir::kernel::{Body, Expr, Kernel, Loops};
+use ir::kernel::{Body, Expr, Kernel, Loops, RowBody};
+use ir::op::Layout;
 use ir::{HostTensor, op};
 
 use super::affine::reachable;
@@ -31,8 +32,18 @@ use crate::error::RuntimeError;
 #[derive(Debug, Default)]
 pub(crate) struct Packs {
     matrices: Mutex<HashMap<MatrixKey, Arc<PackedB>>>,
-    /// By constant, groups, and whether for Winograd's form.
-    filters: Mutex<HashMap<(ConstId, usize, bool), Arc<PackedConv>>>,
+    filters: Mutex<HashMap<FilterKey, Arc<PackedConv>>>,
+}
+
+/// What filters are packed by: a constant may be the filters of several shapes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct FilterKey {
+    pub id: ConstId,
+    pub layout: Layout,
+    /// Filters, channels of a group, window.
+    pub sizes: [usize; 4],
+    pub groups: usize,
+    pub winograd: bool,
 }
 
 type MatrixKey = (ConstId, [i64; 3], Vec<isize>, usize, usize);
@@ -99,18 +110,9 @@ impl Prepare<'_> {
     }
 
     /// Packs a convolution's filters, given dense as `[filters, channels / groups, kh, kw]` by `dense`.
-    pub(crate) fn pack_filters(
-        &self,
-        id: ConstId,
-        groups: usize,
-        winograd: bool,
-        pack: impl FnOnce() -> PackedConv,
-    ) -> Arc<PackedConv> {
+    pub(crate) fn pack_filters(&self, key: FilterKey, pack: impl FnOnce() -> PackedConv) -> Arc<PackedConv> {
         let mut filters = self.packs.filters.lock().unwrap_or_else(PoisonError::into_inner);
-        filters
-            .entry((id, groups, winograd))
-            .or_insert_with(|| Arc::new(pack()))
-            .clone()
+        filters.entry(key).or_insert_with(|| Arc::new(pack())).clone()
     }
 }
 
@@ -171,6 +173,15 @@ impl Piece {
         }
     }
 
+    /// Says whether a product or convolution reads the parameter as it lies, besides as packed panels.
+    fn reads(&self, param: usize) -> bool {
+        match self {
+            Piece::Gemm(p) => p.reads(param),
+            Piece::Conv(p) => p.reads(param),
+            _ => true,
+        }
+    }
+
     fn scratch(&self) -> usize {
         match self {
             Piece::Loops(p) => p.scratch(),
@@ -202,9 +213,6 @@ impl Piece {
 
 /// The fastest form that takes a kernel of loops.
 fn piece(kernel: &Kernel, loops: &Loops, cx: &Prepare<'_>) -> Result<Piece, RuntimeError> {
-    if let Some(rows) = RowsExec::match_kernel(kernel, loops, cx)? {
-        return Ok(Piece::Rows(Box::new(rows)));
-    }
     if let Some(pool) = PoolExec::match_kernel(kernel, loops, cx)? {
         return Ok(Piece::Pool(Box::new(pool)));
     }
@@ -236,9 +244,18 @@ impl KernelExec {
         let mut pieces = Vec::new();
         let mut raw = vec![true; kernel.params.len()];
         match &kernel.body {
-            Body::Loops(loops) => {
-                let parts = ranges::split(kernel, loops, cx)?;
-                if parts.is_empty() {
+            Body::Loops(loops) | Body::Row(RowBody { loops, .. }) => {
+                let rows = match &kernel.body {
+                    Body::Row(body) => RowsExec::new(kernel, body, cx)?,
+                    _ => None,
+                };
+                let parts = match rows {
+                    None => ranges::split(kernel, loops, cx)?,
+                    Some(_) => vec![],
+                };
+                if let Some(rows) = rows {
+                    pieces.push(Piece::Rows(Box::new(rows)));
+                } else if parts.is_empty() {
                     pieces.push(piece(kernel, loops, cx)?);
                 }
                 for part in &parts {
@@ -255,9 +272,9 @@ impl KernelExec {
                     _ => None,
                 });
                 if let Some(param) = packed
-                    && let [_] = pieces.as_slice()
+                    && let [piece] = pieces.as_slice()
                 {
-                    raw[param] = epilogue_reads(kernel, param);
+                    raw[param] = piece.reads(param) || epilogue_reads(kernel, param);
                 }
             }
             Body::Attention(body) => super::attention::prepare(&mut rewritten, body, cx, &mut pieces)?,
@@ -331,7 +348,7 @@ fn epilogue_reads(kernel: &Kernel, param: usize) -> bool {
                 vec![index, value]
             }
         })
-        .chain([body.lhs])
+        .chain([body.lhs.value])
         .collect();
     reachable(kernel, &exprs)
         .into_iter()

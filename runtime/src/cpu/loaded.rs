@@ -1,6 +1,7 @@
 //! A program on the CPU: constants, the prepared forms of recent sets of sizes, and memory for concurrent runs.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -11,14 +12,17 @@ use ir::graph::ConstId;
 use ir::kernel::Access;
 use ir::plan::arena::{self, Placement};
 use ir::plan::{BufferId, Place, Plan, StepId, Work};
+use smallvec::SmallVec;
 
 use super::env::RunMemory;
 use super::exec::{Aligned, KernelExec, Packs, Prepare, aligned};
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
-use crate::checks::{check, check_arguments, check_ports};
-use crate::device::{LoadOptions, Loaded, MemoryReport, Profile, StepTime};
+use super::submit::Queue;
+use crate::checks::{check, check_arguments, check_bounds, check_ports};
+use crate::device::{LoadOptions, Loaded, MOST_THREADS, MemoryReport, Profile, RunStatistics, Running, StepTime};
 use crate::error::RuntimeError;
+use crate::tensor::{DeviceTensor, Given, HostBlock, Memory, Where};
 
 const PREPARED_SIZES: usize = 8;
 
@@ -36,10 +40,13 @@ pub(crate) struct LoadedCpu {
     memory_limit: Option<usize>,
     direct_convolutions: bool,
     contexts: Mutex<Vec<Context>>,
+    queue: Queue,
+    runs: AtomicU64,
+    placed: AtomicU64,
 }
 
 /// The plan at one set of sizes.
-struct Prepared {
+pub(super) struct Prepared {
     placement: Placement,
     steps: Vec<StepExec>,
     /// The address of each constant, where it is read as it is.
@@ -102,7 +109,7 @@ impl LoadedCpu {
         let loaded = LoadedCpu {
             program,
             variant,
-            pool: Arc::new(Pool::new(threads)),
+            pool: Arc::new(Pool::new(threads.min(MOST_THREADS))),
             packs: Packs::default(),
             copies: Mutex::default(),
             prepared: Mutex::default(),
@@ -110,6 +117,9 @@ impl LoadedCpu {
             memory_limit: options.memory_limit,
             direct_convolutions: options.direct_convolutions,
             contexts: Mutex::default(),
+            queue: Queue::default(),
+            runs: AtomicU64::new(0),
+            placed: AtomicU64::new(0),
         };
         // Weights are packed and kernels analysed now, at the sizes that are expected.
         let plan = loaded.plan();
@@ -135,6 +145,7 @@ impl LoadedCpu {
             return Ok(found);
         }
         let made = Arc::new(self.prepare(bindings)?);
+        self.placed.fetch_add(1, Ordering::Relaxed);
         let mut kept = lock(&self.prepared);
         if kept.len() >= self.most_prepared {
             kept.remove(0);
@@ -156,6 +167,7 @@ impl LoadedCpu {
     fn prepare(&self, bindings: &Bindings) -> Result<Prepared, RuntimeError> {
         let plan = self.plan();
         plan.check_sizes(bindings)?;
+        check_bounds(plan, bindings)?;
         let placement = arena::place(plan, bindings)?;
         let threads = self.pool.threads();
         let isa = Isa::detect();
@@ -164,9 +176,9 @@ impl LoadedCpu {
         let (mut scratch, mut temporary) = (0, 0);
         for step in plan.steps.values() {
             match &step.work {
-                Work::Launch { kernel, args } => {
+                Work::Launch { kernel, args, .. } => {
                     let kernel = &plan.kernels[*kernel];
-                    check_arguments(plan, kernel, args, &placement, bindings)?;
+                    check_arguments(plan, kernel, args, &placement.sizes, bindings)?;
                     let constants = args
                         .iter()
                         .map(|b| match plan.buffers[*b].place {
@@ -316,27 +328,28 @@ fn aliased(placement: &Placement, kernel: &ir::Kernel, args: &[BufferId]) -> boo
     })
 }
 
-impl Loaded for LoadedCpu {
-    fn run(
+/// The bytes of a port in a run.
+#[derive(Clone, Copy)]
+pub(super) struct RawPort {
+    pub ptr: *mut u8,
+    pub len: usize,
+}
+
+impl LoadedCpu {
+    /// Runs once.
+    ///
+    /// # Safety
+    /// The ports' bytes are there, those of the outputs to be written and used by nobody else. An output may be where an input is
+    /// if [`LoadedCpu::in_place`] says so.
+    pub(super) unsafe fn execute(
         &self,
-        bindings: &Bindings,
-        inputs: &[&[u8]],
-        outputs: &mut [&mut [u8]],
+        prepared: &Prepared,
+        inputs: &[RawPort],
+        outputs: &[RawPort],
         mut profile: Option<&mut Profile>,
     ) -> Result<(), RuntimeError> {
         let plan = self.plan();
-        let prepared = self.prepared(bindings)?;
-        check_ports(plan, &prepared.placement, inputs, outputs)?;
-        let asked = prepared.total + prepared.scratch * self.pool.threads() + prepared.temporary;
-        if let Some(limit) = self.memory_limit
-            && asked > limit
-        {
-            return Err(RuntimeError::OutOfMemory {
-                asked,
-                limit,
-                planned_peak: prepared.placement.total,
-            });
-        }
+        let asked = self.asked(prepared);
         let mut context = self.context();
         let grown = context
             .arena
@@ -358,19 +371,19 @@ impl Loaded for LoadedCpu {
                 Place::Input => match prepared.input_of[id] {
                     None => null,
                     Some(port) => {
-                        let bytes = inputs[port];
+                        let RawPort { ptr, len } = inputs[port];
                         let unit = (buffer.ty.dtype.bits() as usize / 8).max(1);
-                        if (bytes.as_ptr() as usize).is_multiple_of(unit) {
-                            bytes.as_ptr().cast_mut()
+                        if (ptr as usize).is_multiple_of(unit) {
+                            ptr
                         } else {
                             let to = arena.as_ptr().wrapping_add(prepared.input_at[port]);
                             // SAFETY: the arena's tail has room for every input.
-                            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+                            unsafe { std::ptr::copy_nonoverlapping(ptr, to, len) };
                             to
                         }
                     }
                 },
-                Place::Output => prepared.port_of[id].map_or(null, |port| outputs[port].as_mut_ptr()),
+                Place::Output => prepared.port_of[id].map_or(null, |port| outputs[port].ptr),
                 Place::Constant(_) => prepared.constants[id].as_ref().map_or(null, |c| c.ptr.cast_mut()),
                 Place::Arena { .. } => {
                     prepared.placement.offsets[id].map_or(null, |at| arena.as_ptr().wrapping_add(at))
@@ -386,10 +399,12 @@ impl Loaded for LoadedCpu {
                     params.extend(args.iter().map(|b| at(*b)));
                     params.resize(args.len() + exec.temporaries(), std::ptr::null_mut());
                     // SAFETY: arguments were checked against the parameters' sizes when the step was prepared; the
-                    // arena is this context's own, outputs are borrowed mutably, and steps run one after another.
+                    // arena is this context's own, outputs are the run's alone, and steps run one after another.
                     unsafe { exec.run(memory, params) }
                 }
-                // SAFETY: both buffers have at least that many bytes; equal buffers are allowed.
+                // What is in place already stays.
+                StepExec::Copy { from, to, .. } if at(*from) == at(*to) => {}
+                // SAFETY: both buffers have at least that many bytes.
                 StepExec::Copy { from, to, bytes } => unsafe { std::ptr::copy(at(*from), at(*to), *bytes) },
             }
             if let (Some(profile), Some(start)) = (profile.as_deref_mut(), start) {
@@ -410,11 +425,124 @@ impl Loaded for LoadedCpu {
             if from.is_null() {
                 continue;
             }
-            // SAFETY: sizes were compared above; `copy` allows any overlap.
-            unsafe { std::ptr::copy(from, outputs[*port].as_mut_ptr(), outputs[*port].len()) };
+            // SAFETY: sizes were compared before the run; `copy` allows any overlap.
+            unsafe { std::ptr::copy(from, outputs[*port].ptr, outputs[*port].len) };
         }
         lock(&self.contexts).push(context);
+        self.runs.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The plan at these sizes, and whether ports of these sizes are its.
+    pub(super) fn checked(
+        &self,
+        bindings: &Bindings,
+        inputs: impl ExactSizeIterator<Item = usize>,
+        outputs: Option<&[&mut [u8]]>,
+    ) -> Result<Arc<Prepared>, RuntimeError> {
+        let plan = self.plan();
+        let prepared = self.prepared(bindings)?;
+        let bytes = |ports: &[ir::plan::Port]| -> SmallVec<[usize; 8]> {
+            ports.iter().map(|port| prepared.placement.sizes[port.buffer]).collect()
+        };
+        let sizes = (bytes(&plan.inputs), bytes(&plan.outputs));
+        let expected = (&sizes.0[..], &sizes.1[..]);
+        match outputs {
+            Some(outputs) => check_ports(plan, expected, inputs, outputs.iter().map(|o| o.len()))?,
+            None => check_ports(plan, expected, inputs, sizes.1.iter().copied())?,
+        }
+        let asked = self.asked(&prepared);
+        if let Some(limit) = self.memory_limit
+            && asked > limit
+        {
+            return Err(RuntimeError::OutOfMemory {
+                asked,
+                limit,
+                planned_peak: prepared.placement.total,
+            });
+        }
+        Ok(prepared)
+    }
+
+    /// Bytes that one run takes.
+    fn asked(&self, prepared: &Prepared) -> usize {
+        prepared.total + prepared.scratch * self.pool.threads() + prepared.temporary
+    }
+
+    /// The input in whose place an output may be: the output begins as a copy of it, and nothing reads it afterwards.
+    pub(super) fn in_place(&self, output: usize) -> Option<usize> {
+        let plan = self.plan();
+        let to = plan.outputs[output].buffer;
+        let uses = |id: StepId, buffer: BufferId| match &plan.steps[id].work {
+            Work::Launch { args, .. } => args.contains(&buffer),
+            Work::Copy { from, to } => *from == buffer || *to == buffer,
+            Work::Call { .. } => true,
+        };
+        let first = plan.steps.keys().find(|id| uses(*id, to))?;
+        let Work::Copy { from, .. } = plan.steps[first].work else {
+            return None;
+        };
+        let input = plan.inputs.iter().position(|port| port.buffer == from)?;
+        let read_later = plan.steps.keys().any(|id| id > first && uses(id, from));
+        let is_output = plan.outputs.iter().any(|port| port.buffer == from);
+        let same_size = plan.buffers[from].ty.bytes() == plan.buffers[to].ty.bytes();
+        (!read_later && !is_output && same_size).then_some(input)
+    }
+
+    pub(super) fn outputs(&self) -> &[ir::plan::Port] {
+        &self.plan().outputs
+    }
+
+    pub(super) fn inputs(&self) -> &[ir::plan::Port] {
+        &self.plan().inputs
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl Loaded for LoadedCpu {
+    fn run(
+        &self,
+        bindings: &Bindings,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        profile: Option<&mut Profile>,
+    ) -> Result<(), RuntimeError> {
+        let prepared = self.checked(bindings, inputs.iter().map(|i| i.len()), Some(outputs))?;
+        let read = |bytes: &&[u8]| RawPort {
+            ptr: bytes.as_ptr().cast_mut(),
+            len: bytes.len(),
+        };
+        let given: SmallVec<[RawPort; 8]> = inputs.iter().map(read).collect();
+        let write = |bytes: &mut &mut [u8]| RawPort {
+            ptr: bytes.as_mut_ptr(),
+            len: bytes.len(),
+        };
+        let room: SmallVec<[RawPort; 8]> = outputs.iter_mut().map(write).collect();
+        // SAFETY: inputs are borrowed, and only read; outputs are borrowed mutably.
+        unsafe { self.execute(&prepared, &given, &room, profile) }
+    }
+
+    fn submit(
+        self: Arc<Self>,
+        bindings: &Bindings,
+        inputs: Vec<Given>,
+        wanted: &[Where],
+    ) -> Result<Arc<dyn Running>, RuntimeError> {
+        super::submit::submit(self, bindings, inputs, wanted)
+    }
+
+    fn upload(&self, tensor: &ir::HostTensor) -> Result<DeviceTensor, RuntimeError> {
+        let asked = tensor.bytes.len();
+        let buffer = AlignedBuf::try_new(asked).ok_or(RuntimeError::NoMemory { asked })?;
+        // SAFETY: the buffer was made with this length, and nobody else knows of it.
+        unsafe { std::ptr::copy_nonoverlapping(tensor.bytes.as_ptr(), buffer.as_ptr(), asked) };
+        let block = HostBlock::to_fill(buffer);
+        block.ready().set(true);
+        let memory = Memory::Host(Arc::new(block));
+        Ok(DeviceTensor::new(tensor.dtype, tensor.shape.clone(), memory))
     }
 
     fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {
@@ -425,5 +553,22 @@ impl Loaded for LoadedCpu {
             packed_weights: self.packs.bytes(),
             scratch: lock(&self.contexts).iter().map(|c| c.memory.bytes()).sum(),
         })
+    }
+
+    fn statistics(&self) -> RunStatistics {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        RunStatistics {
+            runs: of(&self.runs),
+            placed: of(&self.placed),
+            sized: of(&self.placed),
+            ..RunStatistics::default()
+        }
+    }
+
+    fn trim(&self) -> usize {
+        let idle = std::mem::take(&mut *lock(&self.contexts));
+        idle.iter()
+            .map(|context| context.arena.len() + context.memory.bytes())
+            .sum()
     }
 }

@@ -29,6 +29,7 @@ mod pooling;
 mod ranges;
 mod rewrite;
 mod rows;
+mod submit;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -40,6 +41,7 @@ use ir::{Program, Target};
 
 use crate::device::{Device, LoadOptions, Loaded};
 use crate::error::RuntimeError;
+use crate::tensor::{DeviceTensor, HostBlock, Memory};
 
 /// The host's processor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,7 +61,13 @@ impl Device for CpuDevice {
         program: Arc<Program>,
         variant: usize,
         options: &LoadOptions,
-    ) -> Result<Box<dyn Loaded>, RuntimeError> {
-        Ok(Box::new(loaded::LoadedCpu::new(program, variant, options)?))
+    ) -> Result<Arc<dyn Loaded>, RuntimeError> {
+        Ok(Arc::new(loaded::LoadedCpu::new(program, variant, options)?))
+    }
+
+    fn upload(&self, tensor: &ir::HostTensor) -> Result<DeviceTensor, RuntimeError> {
+        let block = HostBlock::shared(tensor.bytes.clone());
+        let memory = Memory::Host(Arc::new(block));
+        Ok(DeviceTensor::new(tensor.dtype, tensor.shape.clone(), memory))
     }
 }

@@ -11,7 +11,7 @@ use super::block::memory::{get_lane, set_lane};
 use super::block::{Class, Frame, MAX_LANES, Program, Val, ops};
 use super::env::Env;
 use super::exec::Prepare;
-use super::loops::{Nest, Strip, better, combine, neutral};
+use super::loops::{Nest, Strip, combine, neutral, sorts_before};
 use crate::error::RuntimeError;
 
 /// What scans and sorts have in common: points outside, a program for values, one for stores.
@@ -73,7 +73,8 @@ impl Lines {
         }
         let mut space = Space::new(kernel, cx.bindings)?;
         let mut points = Space::dims(parallel);
-        space.split(&exprs, &mut [&mut points], Some(axis.index()));
+        // The axis is walked as one, and so is that of the results.
+        space.split(&exprs, &mut [&mut points], &[axis.index(), along.index()]);
         let roots: Roots = space.roots(&exprs);
         let extents = space.extents.clone();
         let source = Source::new(&space, &roots, &extents, cx.bindings)?;
@@ -83,13 +84,6 @@ impl Lines {
             extent: extents[axis.index()],
             block: block(extents[axis.index()]),
         };
-        // The axis itself may not have been split: its dim would step through a part only.
-        if kernel.axes[axis].extent.eval(cx.bindings)? != strip.extent {
-            return Err(RuntimeError::Unsupported {
-                what: "a scan whose index divides its own axis".into(),
-                at: format!("kernel {}", kernel.name),
-            });
-        }
         let mut values = compile(
             &source,
             None,
@@ -288,11 +282,6 @@ impl SortExec {
     pub(crate) unsafe fn run(&self, env: &Env<'_>, params: &[*mut u8]) {
         let l = &self.lines;
         let len = l.axis.extent.max(0) as usize;
-        let op = if self.largest {
-            ReduceOp::ArgMax
-        } else {
-            ReduceOp::ArgMin
-        };
         let line = |idx: &mut [i64], params: &[*mut u8], scratch: *mut u8| {
             // SAFETY: the scratch was laid out by `scratch`: positions, program, two registers, the line.
             unsafe {
@@ -329,9 +318,9 @@ impl SortExec {
                 idx[l.axis.dim] = 0;
                 let pairs = std::slice::from_raw_parts_mut(pairs, len);
                 let order = |a: &(u64, i64), b: &(u64, i64)| {
-                    if better(op, l.class, a.0, b.0) {
+                    if sorts_before(self.largest, l.class, a.0, b.0) {
                         std::cmp::Ordering::Less
-                    } else if better(op, l.class, b.0, a.0) {
+                    } else if sorts_before(self.largest, l.class, b.0, a.0) {
                         std::cmp::Ordering::Greater
                     } else {
                         a.1.cmp(&b.1)

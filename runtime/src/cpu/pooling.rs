@@ -73,7 +73,7 @@ impl PoolExec {
         let elements = kernel
             .params
             .values()
-            .map(|p| p.elements.eval(cx.bindings))
+            .map(|p| p.count(cx.bindings))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(m.run(loops, &elements))
     }
@@ -97,6 +97,9 @@ impl PoolExec {
         }
     }
 }
+
+/// The most that sizes and strides of a pool may be: their products fit 64 bits.
+const SMALL: u64 = 1 << 30;
 
 struct Match<'a> {
     kernel: &'a Kernel,
@@ -207,6 +210,12 @@ impl Match<'_> {
         if window.is_empty() || window.len() > 2 {
             return None;
         }
+        // What follows multiplies strides, sizes and counts by each other.
+        let small = |v: &i64| v.unsigned_abs() <= SMALL;
+        let forms = conditions.iter().chain([from, to]);
+        if !self.extents.iter().all(small) || !forms.clone().all(|f| small(&f.base) && f.coef.iter().all(small)) {
+            return None;
+        }
         let mut spatial = Vec::new();
         let mut used = 0;
         for w in &window {
@@ -225,7 +234,7 @@ impl Match<'_> {
         let (n, ch) = match *others.as_slice() {
             [] => (None, None),
             [d] => (None, Some(d)),
-            [a, b] if from.get(a).abs() == 1 => (Some(b), Some(a)),
+            [a, b] if from.get(a).unsigned_abs() == 1 => (Some(b), Some(a)),
             [a, b] => (Some(a), Some(b)),
             _ => return None,
         };
@@ -252,14 +261,15 @@ impl Match<'_> {
             return None;
         }
         // Everything that the window may touch must be in the buffer.
-        let last = src_base
-            + (size(n) - 1) * at(from, n) as i64
-            + (size(ch) - 1) * at(from, ch) as i64
-            + (y.size - 1) * y.step
-            + (x.size - 1) * x.step;
+        let wide = |count: i64, step: i64| i128::from(count - 1) * i128::from(step);
+        let last = i128::from(src_base)
+            + wide(size(n), at(from, n) as i64)
+            + wide(size(ch), at(from, ch) as i64)
+            + wide(y.size, y.step)
+            + wide(x.size, x.step);
         let (lo, hi) = to.range(self.extents);
         let steps = [at(from, n), at(from, ch), y.step as isize, x.step as isize];
-        let inside = src_base >= 0 && steps.iter().all(|s| *s >= 0) && last < elements[src.index()];
+        let inside = src_base >= 0 && steps.iter().all(|s| *s >= 0) && last < i128::from(elements[src.index()]);
         let whole = !self.extents.contains(&0) && y.size > 0 && x.size > 0;
         if !inside || !whole || lo < 0 || hi >= elements[dst.index()] || src == *dst {
             return None;
@@ -321,7 +331,7 @@ impl Match<'_> {
                     BinaryOp::Lt => (b.plus(a, -1), true),
                     _ => return None,
                 };
-                form.base -= i64::from(strict);
+                form.base = form.base.checked_sub(i64::from(strict))?;
                 Some(vec![form])
             }
             _ => None,

@@ -111,8 +111,8 @@ fn choice(space: &mut Space<'_>, condition: ExprId) -> Option<Choice> {
         _ => return None,
     };
     let (cut, before) = match step {
-        1 => (bound - base, less),
-        -1 => (base - bound + 1, !less),
+        1 => (base.checked_neg()?.checked_add(bound)?, less),
+        -1 => (base.checked_sub(bound)?.checked_add(1)?, !less),
         _ => return None,
     };
     Some(Choice {

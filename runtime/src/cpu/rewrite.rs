@@ -10,6 +10,9 @@ use ir::types::DType;
 
 use crate::error::RuntimeError;
 
+/// The most bytes of a temporary: sums of several fit.
+const MOST_BYTES: usize = 1 << 58;
+
 /// A kernel with temporaries after its own parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Rewritten {
@@ -36,7 +39,9 @@ impl Rewritten {
     ) -> Result<(ParamId, ExprId), RuntimeError> {
         let elements: Dim = axes.iter().map(|a| self.kernel.axes[*a].extent.clone()).product();
         let count = usize::try_from(elements.eval(bindings)?).unwrap_or(0);
-        self.temps.push(dtype.bytes_for(count));
+        let bytes = dtype.checked_bytes_for(count).filter(|bytes| *bytes <= MOST_BYTES);
+        self.temps
+            .push(bytes.ok_or(RuntimeError::NoMemory { asked: usize::MAX })?);
         let param = self.kernel.params.push(Param {
             name: name.to_owned(),
             dtype,

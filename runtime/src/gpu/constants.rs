@@ -8,7 +8,7 @@ use ir::graph::ConstId;
 use ir::plan::arena::ALIGNMENT;
 use ir::plan::{Place, Plan};
 
-use super::driver::Direction;
+use super::driver::{Direction, Priority};
 use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream};
 use crate::error::RuntimeError;
 
@@ -75,7 +75,7 @@ struct Uploader {
 
 impl Uploader {
     fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Uploader, RuntimeError> {
-        let stream = gpu.stream()?;
+        let stream = gpu.stream(Priority::Normal)?;
         let chunk = || -> Result<_, RuntimeError> {
             let memory = gpu.allocate_pinned(bytes, "copying the weights", 0)?;
             Ok((memory, gpu.event(false)?, false))

@@ -1,24 +1,36 @@
-//! What one run at a time has to itself: streams, events, an arena, staging memory, handles of vendor libraries.
+//! What one run at a time has to itself: streams, events, an arena, staging memory, handles of vendor libraries, and the arguments
+//! of its launches, laid out.
 
 use std::sync::Arc;
 
 use ir::entity::{Entity, Table};
 use ir::plan::{LaneId, Plan, StepId};
 
+use super::bound::Bound;
+use super::driver::Priority;
+use super::facts::PlanFacts;
 use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream};
 use super::prepare::{Enqueue, Prepared};
-use super::run::describe;
 use crate::error::RuntimeError;
 use crate::library::{Handles, Libraries};
+
+/// Sets of sizes whose arguments stay laid out.
+const BOUND: usize = 4;
 
 /// See the module. Fields end in this order: handles before streams, work was waited for before.
 pub(super) struct Context {
     pub handles: Handles,
+    /// Most recently used last.
+    bound: Vec<Bound>,
     pub lanes: Table<LaneId, Stream>,
     /// For each step that another lane waits for.
     pub events: Table<StepId, Option<Event>>,
     /// The end of each lane but the first.
     pub ends: Vec<Event>,
+    /// The beginning of a capture.
+    pub begin: Event,
+    /// The end of a run. Others hold it too, to wait for the run.
+    pub done: Arc<Event>,
     /// Start and end of each step, once a run was profiled.
     pub times: Vec<(Event, Event)>,
     arena: Option<DeviceMemory>,
@@ -29,7 +41,12 @@ pub(super) struct Context {
 
 impl Context {
     /// Makes streams and events; memory comes with [`Context::fit`].
-    pub fn new(gpu: &Arc<Gpu>, plan: &Plan, libraries: &Libraries) -> Result<Context, RuntimeError> {
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        plan: &Plan,
+        libraries: &Libraries,
+        priority: Priority,
+    ) -> Result<Context, RuntimeError> {
         let mut events: Table<StepId, Option<Event>> = plan.steps.keys().map(|_| None).collect();
         for step in plan.steps.values() {
             for wait in &step.waits {
@@ -40,7 +57,12 @@ impl Context {
         }
         Ok(Context {
             handles: libraries.handles()?,
-            lanes: plan.lanes.keys().map(|_| gpu.stream()).collect::<Result<_, _>>()?,
+            bound: Vec::new(),
+            lanes: plan
+                .lanes
+                .keys()
+                .map(|_| gpu.stream(priority))
+                .collect::<Result<_, _>>()?,
             events,
             ends: plan
                 .lanes
@@ -48,6 +70,8 @@ impl Context {
                 .skip(1)
                 .map(|_| gpu.event(false))
                 .collect::<Result<_, _>>()?,
+            begin: gpu.event(false)?,
+            done: Arc::new(gpu.event(false)?),
             times: Vec::new(),
             arena: None,
             staging: None,
@@ -56,30 +80,50 @@ impl Context {
     }
 
     /// Makes the memory large enough; what there is is kept where it suffices.
-    pub fn fit(&mut self, gpu: &Arc<Gpu>, prepared: &Prepared) -> Result<(), RuntimeError> {
-        let (peak, staging) = (prepared.placement.total, prepared.staging);
+    pub fn fit(&mut self, gpu: &Arc<Gpu>, facts: &PlanFacts, prepared: &Prepared) -> Result<(), RuntimeError> {
+        let (peak, staging) = (prepared.placed.placement.total, prepared.placed.staging);
         if peak > 0 && self.arena.as_ref().is_none_or(|arena| arena.bytes < peak) {
-            // The old one goes first: both together may not fit.
+            // What was laid out is for the old one, which goes first: both together may not fit.
+            self.bound.clear();
             self.arena = None;
             self.arena = Some(gpu.allocate(peak, "the arena of a run", peak)?);
         }
         if staging > 0 && self.staging.as_ref().is_none_or(|memory| memory.bytes < staging) {
+            self.bound.clear();
             self.staging = None;
             self.staging = Some(gpu.allocate_pinned(staging, "inputs and outputs on the host", peak)?);
         }
         for (index, step) in prepared.steps.iter().enumerate() {
-            let Enqueue::Call { call, .. } = &step.work else {
-                continue;
-            };
-            let at = describe(StepId::new(index), step);
-            let bytes = self.handles.ready(call, self.lanes[step.lane].raw(), &at)?;
-            let workspace = &mut self.workspaces[step.lane];
+            let Enqueue::Call { call, .. } = step else { continue };
+            let id = StepId::new(index);
+            let lane = facts.steps[id].lane;
+            let at = facts.steps[id].describe(id);
+            let bytes = self.handles.ready(call, self.lanes[lane].raw(), &at)?;
+            let workspace = &mut self.workspaces[lane];
             if bytes > 0 && workspace.as_ref().is_none_or(|memory| memory.bytes < bytes) {
+                self.bound.clear();
                 *workspace = None;
                 *workspace = Some(gpu.allocate(bytes, &format!("the workspace of {at}"), peak)?);
             }
         }
         Ok(())
+    }
+
+    /// Takes the arguments laid out for a run, or lays them out; [`Context::keep`] gives them back.
+    pub fn bind(&mut self, prepared: &Arc<Prepared>) -> Bound {
+        let (arena, staging) = self.bases();
+        match self.bound.iter().position(|bound| bound.is_of(prepared)) {
+            Some(at) => self.bound.remove(at),
+            None => Bound::new(prepared.clone(), arena, staging),
+        }
+    }
+
+    /// Keeps what was laid out for later runs.
+    pub fn keep(&mut self, bound: Bound) {
+        if self.bound.len() >= BOUND {
+            self.bound.remove(0);
+        }
+        self.bound.push(bound);
     }
 
     /// Makes an event before and after each step.
@@ -91,7 +135,7 @@ impl Context {
     }
 
     /// Where the arena and the staging memory begin.
-    pub fn bases(&self) -> (u64, u64) {
+    fn bases(&self) -> (u64, u64) {
         let arena = self.arena.as_ref().map_or(0, |arena| arena.address);
         (arena, self.staging.as_ref().map_or(0, |memory| memory.address(0)))
     }
@@ -101,7 +145,7 @@ impl Context {
         self.workspaces[lane].as_ref().map_or(0, |memory| memory.address)
     }
 
-    /// Writes an input; no work may be under way.
+    /// Writes a part of an input; nothing under way may read it.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         if let Some(staging) = &mut self.staging {
             staging.write(at, bytes);
@@ -128,8 +172,9 @@ impl Context {
         self.staging.as_ref().map_or(0, |memory| memory.bytes)
     }
 
-    /// The stream of the first lane, which ends a run. A plan always has one.
-    pub fn first_lane(&self) -> Option<&Stream> {
-        self.lanes.get(LaneId::new(0))
+    /// Bytes of device memory.
+    pub fn device_bytes(&self) -> usize {
+        let all = self.workspaces.values().chain([&self.arena]);
+        all.flatten().map(|memory| memory.bytes).sum()
     }
 }

@@ -11,12 +11,14 @@ use std::sync::{Mutex, PoisonError};
 
 use cuda_sys::{
     CUcontext, CUctx_st, CUdevice_attribute_enum as Attribute, CUevent_flags_enum as EventFlags,
-    CUstream_flags_enum as StreamFlags, CudaLibrary, Loaded, cudaError_enum,
+    CUfunction_attribute_enum as FunctionAttribute, CUgraphExecUpdateResult_enum, CUgraphExecUpdateResultInfo,
+    CUstream_flags_enum as StreamFlags, CUstreamCaptureMode_enum as CaptureMode, CudaLibrary, Loaded, cudaError_enum,
 };
 use dylib::{NotFound, Search};
 
 use super::driver::{
-    Description, Direction, Driver, DriverError, FailureKind, RawEvent, RawFunction, RawModule, RawStream, Status,
+    Description, Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec,
+    RawModule, RawStream, Status,
 };
 
 /// The CUDA driver.
@@ -189,9 +191,17 @@ impl Driver for Cuda {
         cuda!(self.cuMemcpyAsync(to, from, bytes, stream.0.cast()))
     }
 
-    fn create_stream(&self) -> Status<RawStream> {
+    fn create_stream(&self, priority: Priority) -> Status<RawStream> {
         let mut stream = null_mut();
-        cuda!(self.cuStreamCreate(&mut stream, StreamFlags::CU_STREAM_NON_BLOCKING.0))?;
+        let flags = StreamFlags::CU_STREAM_NON_BLOCKING.0;
+        if priority == Priority::Normal {
+            cuda!(self.cuStreamCreate(&mut stream, flags))?;
+            return Ok(RawStream(stream.cast()));
+        }
+        let (mut least, mut greatest) = (0, 0);
+        cuda!(self.cuCtxGetStreamPriorityRange(&mut least, &mut greatest))?;
+        let number = if priority == Priority::High { greatest } else { least };
+        cuda!(self.cuStreamCreateWithPriority(&mut stream, flags, number))?;
         Ok(RawStream(stream.cast()))
     }
 
@@ -230,6 +240,15 @@ impl Driver for Cuda {
         cuda!(self.cuEventSynchronize(event.0.cast()))
     }
 
+    unsafe fn query_event(&self, event: RawEvent) -> Status<bool> {
+        // Not ready is an answer, no failure.
+        // SAFETY: the event is alive by the contract of `Driver`.
+        match unsafe { self.api.cuEventQuery(event.0.cast()) } {
+            cudaError_enum::CUDA_ERROR_NOT_READY => Ok(false),
+            code => self.check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
     unsafe fn elapsed(&self, start: RawEvent, stop: RawEvent) -> Status<f32> {
         let mut milliseconds = 0.0;
         cuda!(self.cuEventElapsedTime(&mut milliseconds, start.0.cast(), stop.0.cast()))?;
@@ -252,16 +271,20 @@ impl Driver for Cuda {
         Ok(RawFunction(function.cast()))
     }
 
+    unsafe fn allow_lds(&self, function: RawFunction, bytes: u32) -> Status<()> {
+        let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        cuda!(self.cuFuncSetAttribute(function.0.cast(), most, bytes as c_int))
+    }
+
     unsafe fn launch(
         &self,
         function: RawFunction,
         [x, y, z]: [u32; 3],
         block: u32,
-        arguments: &mut [u64],
+        lds: u32,
+        arguments: &mut [*mut c_void],
         stream: RawStream,
     ) -> Status<()> {
-        let mut pointers: smallvec::SmallVec<[*mut c_void; 24]> =
-            arguments.iter_mut().map(|word| (&raw mut *word).cast()).collect();
         cuda!(self.cuLaunchKernel(
             function.0.cast(),
             x,
@@ -270,10 +293,57 @@ impl Driver for Cuda {
             block,
             1,
             1,
-            0,
+            lds,
             stream.0.cast(),
-            pointers.as_mut_ptr(),
+            arguments.as_mut_ptr(),
             null_mut()
         ))
+    }
+
+    unsafe fn begin_capture(&self, stream: RawStream) -> Status<()> {
+        // Relaxed: other threads may allocate meanwhile. What is captured makes no call that waits.
+        let mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        cuda!(self.cuStreamBeginCapture_v2(stream.0.cast(), mode))
+    }
+
+    unsafe fn end_capture(&self, stream: RawStream) -> Status<RawGraph> {
+        let mut graph = null_mut();
+        cuda!(self.cuStreamEndCapture(stream.0.cast(), &mut graph))?;
+        Ok(RawGraph(graph.cast()))
+    }
+
+    unsafe fn instantiate(&self, graph: RawGraph) -> Status<RawGraphExec> {
+        let mut exec = null_mut();
+        cuda!(self.cuGraphInstantiateWithFlags(&mut exec, graph.0.cast(), 0))?;
+        Ok(RawGraphExec(exec.cast()))
+    }
+
+    unsafe fn update_graph(&self, exec: RawGraphExec, graph: RawGraph) -> Status<bool> {
+        let mut verdict = CUgraphExecUpdateResultInfo {
+            result: CUgraphExecUpdateResult_enum(0),
+            errorNode: null_mut(),
+            errorFromNode: null_mut(),
+        };
+        // SAFETY: both are alive by the contract of `Driver`, and the results go to a local.
+        let code = unsafe {
+            self.api
+                .cuGraphExecUpdate_v2(exec.0.cast(), graph.0.cast(), &mut verdict)
+        };
+        match code {
+            cudaError_enum::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE => Ok(false),
+            code => self.check("cuGraphExecUpdate_v2", code).map(|()| true),
+        }
+    }
+
+    unsafe fn launch_graph(&self, exec: RawGraphExec, stream: RawStream) -> Status<()> {
+        cuda!(self.cuGraphLaunch(exec.0.cast(), stream.0.cast()))
+    }
+
+    unsafe fn destroy_graph(&self, graph: RawGraph) -> Status<()> {
+        cuda!(self.cuGraphDestroy(graph.0.cast()))
+    }
+
+    unsafe fn destroy_graph_exec(&self, exec: RawGraphExec) -> Status<()> {
+        cuda!(self.cuGraphExecDestroy(exec.0.cast()))
     }
 }

@@ -60,6 +60,19 @@ handle! {
     RawModule
     /// A kernel of a loaded module; lives as long as that.
     RawFunction
+    /// What a capture gives.
+    RawGraph
+    /// A graph that is ready to launch.
+    RawGraphExec
+}
+
+/// How urgent a stream's work is against that of other streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Priority {
+    Low,
+    #[default]
+    Normal,
+    High,
 }
 
 /// Which way a copy goes. Host memory is pinned.
@@ -119,8 +132,8 @@ pub trait Driver: Send + Sync {
     /// Queues a copy.
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize, direction: Direction, stream: RawStream) -> Status<()>;
 
-    /// Makes a stream that keeps no order with any other.
-    fn create_stream(&self) -> Status<RawStream>;
+    /// Makes a stream that keeps no order with any other. A device without priorities ignores that one.
+    fn create_stream(&self, priority: Priority) -> Status<RawStream>;
     unsafe fn destroy_stream(&self, stream: RawStream) -> Status<()>;
     unsafe fn synchronize_stream(&self, stream: RawStream) -> Status<()>;
     /// Makes a stream's later work wait for an event.
@@ -130,6 +143,8 @@ pub trait Driver: Send + Sync {
     unsafe fn destroy_event(&self, event: RawEvent) -> Status<()>;
     unsafe fn record_event(&self, event: RawEvent, stream: RawStream) -> Status<()>;
     unsafe fn synchronize_event(&self, event: RawEvent) -> Status<()>;
+    /// Says whether an event is reached, without waiting.
+    unsafe fn query_event(&self, event: RawEvent) -> Status<bool>;
     /// Milliseconds between two events with timing that were reached.
     unsafe fn elapsed(&self, start: RawEvent, stop: RawEvent) -> Status<f32>;
 
@@ -138,13 +153,31 @@ pub trait Driver: Send + Sync {
     unsafe fn unload_module(&self, module: RawModule) -> Status<()>;
     unsafe fn function(&self, module: RawModule, name: &CStr) -> Status<RawFunction>;
 
-    /// Queues a launch of `grid` workgroups of `block` threads. `arguments` are the kernel's, 8 bytes each.
+    /// Lets launches of a function provide `bytes` of LDS.
+    unsafe fn allow_lds(&self, function: RawFunction, bytes: u32) -> Status<()>;
+
+    /// Queues a launch of `grid` workgroups of `block` threads, each with `lds` bytes of LDS beside what the kernel declares.
+    /// `arguments` has the address of each of the kernel's arguments,
+    /// which are 8 bytes each and are read before this returns.
     unsafe fn launch(
         &self,
         function: RawFunction,
         grid: [u32; 3],
         block: u32,
-        arguments: &mut [u64],
+        lds: u32,
+        arguments: &mut [*mut c_void],
         stream: RawStream,
     ) -> Status<()>;
+
+    /// Takes what is queued on a stream from now on into a graph, and on streams that come to wait for it. Calls of other threads
+    /// and other streams go on as before.
+    unsafe fn begin_capture(&self, stream: RawStream) -> Status<()>;
+    /// Ends a capture, also one that a failed call spoilt; every stream that joined it must have been waited for by this one.
+    unsafe fn end_capture(&self, stream: RawStream) -> Status<RawGraph>;
+    unsafe fn instantiate(&self, graph: RawGraph) -> Status<RawGraphExec>;
+    /// Gives a graph that is ready another one's arguments; `false` where they differ in more than those.
+    unsafe fn update_graph(&self, exec: RawGraphExec, graph: RawGraph) -> Status<bool>;
+    unsafe fn launch_graph(&self, exec: RawGraphExec, stream: RawStream) -> Status<()>;
+    unsafe fn destroy_graph(&self, graph: RawGraph) -> Status<()>;
+    unsafe fn destroy_graph_exec(&self, exec: RawGraphExec) -> Status<()>;
 }

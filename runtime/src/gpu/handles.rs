@@ -2,11 +2,14 @@
 //!
 //! Work in flight must be done before what it uses is dropped: [`super::run`] waits for its streams in every case.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use super::driver::{Direction, Driver, DriverError, FailureKind, RawEvent, RawFunction, RawModule, RawStream, Status};
+use super::driver::{
+    Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec, RawModule,
+    RawStream, Status,
+};
 use crate::error::RuntimeError;
 
 /// One device of a driver.
@@ -130,8 +133,8 @@ impl Gpu {
         })
     }
 
-    pub fn stream(self: &Arc<Gpu>) -> Result<Stream, RuntimeError> {
-        let raw = self.at("a stream", self.driver.create_stream())?;
+    pub fn stream(self: &Arc<Gpu>, priority: Priority) -> Result<Stream, RuntimeError> {
+        let raw = self.at("a stream", self.driver.create_stream(priority))?;
         Ok(Stream { gpu: self.clone(), raw })
     }
 
@@ -153,8 +156,10 @@ impl Gpu {
             // What a lost device held went with it.
             return;
         }
-        let ended = self.driver.enter(self.ordinal).and_then(|()| f(&*self.driver));
-        if let Err(error) = ended {
+        // Also where the thread cannot be sent there: runtimes find what a handle belongs to by itself.
+        let entered = self.driver.enter(self.ordinal);
+        let ended = f(&*self.driver);
+        if let Err(error) = entered.and(ended) {
             tracing::warn!("{}: {what} was not released: {error}", self.name);
         }
     }
@@ -207,10 +212,84 @@ impl Stream {
         function: RawFunction,
         grid: [u32; 3],
         block: u32,
-        arguments: &mut [u64],
+        lds: u32,
+        arguments: &mut [*mut c_void],
     ) -> Status<()> {
         // SAFETY: the caller's.
-        unsafe { self.gpu.driver.launch(function, grid, block, arguments, self.raw) }
+        unsafe { self.gpu.driver.launch(function, grid, block, lds, arguments, self.raw) }
+    }
+
+    /// Takes what is queued from now on into a graph, until [`Stream::end_capture`].
+    pub fn begin_capture(&self) -> Status<()> {
+        // SAFETY: the stream is alive.
+        unsafe { self.gpu.driver.begin_capture(self.raw) }
+    }
+
+    /// Ends a capture; where a call spoilt it, gives that call's error and takes work as before.
+    pub fn end_capture(&self) -> Status<Graph> {
+        // SAFETY: the stream is alive.
+        let raw = unsafe { self.gpu.driver.end_capture(self.raw) }?;
+        Ok(Graph {
+            gpu: self.gpu.clone(),
+            raw,
+        })
+    }
+
+    /// Queues a graph.
+    ///
+    /// # Safety
+    /// What it was captured with is as it was: memory, kernels, handles; and stays so until the work is done.
+    pub unsafe fn launch_graph(&self, graph: &GraphExec) -> Status<()> {
+        // SAFETY: both are alive; the rest is the caller's.
+        unsafe { self.gpu.driver.launch_graph(graph.raw, self.raw) }
+    }
+}
+
+/// Captured work.
+pub(crate) struct Graph {
+    gpu: Arc<Gpu>,
+    raw: RawGraph,
+}
+
+impl Graph {
+    /// Makes it ready to launch.
+    pub fn instantiate(&self) -> Status<GraphExec> {
+        // SAFETY: the graph is alive.
+        let raw = unsafe { self.gpu.driver.instantiate(self.raw) }?;
+        Ok(GraphExec {
+            gpu: self.gpu.clone(),
+            raw,
+        })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: the graph is this value's own, and this is its end.
+        self.gpu
+            .end("a graph", |driver| unsafe { driver.destroy_graph(self.raw) });
+    }
+}
+
+/// A graph that is ready to launch.
+pub(crate) struct GraphExec {
+    gpu: Arc<Gpu>,
+    raw: RawGraphExec,
+}
+
+impl GraphExec {
+    /// Takes another graph's arguments; `false` where the two differ in more. No launch of it may be under way.
+    pub fn update(&mut self, graph: &Graph) -> Status<bool> {
+        // SAFETY: both are alive.
+        unsafe { self.gpu.driver.update_graph(self.raw, graph.raw) }
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        // SAFETY: it is this value's own, and this is its end.
+        self.gpu
+            .end("a graph", |driver| unsafe { driver.destroy_graph_exec(self.raw) });
     }
 }
 
@@ -233,6 +312,12 @@ impl Event {
     pub fn synchronize(&self) -> Status<()> {
         // SAFETY: the event is this value's own.
         unsafe { self.gpu.driver.synchronize_event(self.raw) }
+    }
+
+    /// Says whether it is reached.
+    pub fn query(&self) -> Status<bool> {
+        // SAFETY: the event is this value's own.
+        unsafe { self.gpu.driver.query_event(self.raw) }
     }
 
     /// Milliseconds from another event to this one; both with timing and reached.
@@ -328,6 +413,12 @@ impl Module {
     pub fn function(&self, name: &CStr) -> Status<RawFunction> {
         // SAFETY: the module is alive.
         unsafe { self.gpu.driver.function(self.raw, name) }
+    }
+
+    /// Lets launches of a kernel of this module provide `bytes` of LDS.
+    pub fn allow_lds(&self, function: RawFunction, bytes: u32) -> Status<()> {
+        // SAFETY: the function lives as long as the module, which is alive.
+        unsafe { self.gpu.driver.allow_lds(function, bytes) }
     }
 }
 

@@ -5,10 +5,13 @@ use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 
 use dylib::{NotFound, Search};
-use hip_sys::{ArchError, HipLibrary, Loaded, hipError_t, hipMemcpyKind};
+use hip_sys::{
+    ArchError, HipLibrary, Loaded, hipError_t, hipGraphExecUpdateResult, hipMemcpyKind, hipStreamCaptureMode,
+};
 
 use super::driver::{
-    Description, Direction, Driver, DriverError, FailureKind, RawEvent, RawFunction, RawModule, RawStream, Status,
+    Description, Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec,
+    RawModule, RawStream, Status,
 };
 
 /// The HIP runtime.
@@ -158,9 +161,17 @@ impl Driver for Hip {
         hip!(self.hipMemcpyAsync(to as *mut c_void, from as *const c_void, bytes, kind, stream.0.cast()))
     }
 
-    fn create_stream(&self) -> Status<RawStream> {
+    fn create_stream(&self, priority: Priority) -> Status<RawStream> {
         let mut stream = null_mut();
-        hip!(self.hipStreamCreateWithFlags(&mut stream, hip_sys::hipStreamNonBlocking))?;
+        let flags = hip_sys::hipStreamNonBlocking;
+        if priority == Priority::Normal {
+            hip!(self.hipStreamCreateWithFlags(&mut stream, flags))?;
+            return Ok(RawStream(stream.cast()));
+        }
+        let (mut least, mut greatest) = (0, 0);
+        hip!(self.hipDeviceGetStreamPriorityRange(&mut least, &mut greatest))?;
+        let number = if priority == Priority::High { greatest } else { least };
+        hip!(self.hipStreamCreateWithPriority(&mut stream, flags, number))?;
         Ok(RawStream(stream.cast()))
     }
 
@@ -199,6 +210,15 @@ impl Driver for Hip {
         hip!(self.hipEventSynchronize(event.0.cast()))
     }
 
+    unsafe fn query_event(&self, event: RawEvent) -> Status<bool> {
+        // Not ready is an answer, no failure.
+        // SAFETY: the event is alive by the contract of `Driver`.
+        match unsafe { self.api.hipEventQuery(event.0.cast()) } {
+            hipError_t::hipErrorNotReady => Ok(false),
+            code => self.check("hipEventQuery", code).map(|()| true),
+        }
+    }
+
     unsafe fn elapsed(&self, start: RawEvent, stop: RawEvent) -> Status<f32> {
         let mut milliseconds = 0.0;
         hip!(self.hipEventElapsedTime(&mut milliseconds, start.0.cast(), stop.0.cast()))?;
@@ -221,16 +241,20 @@ impl Driver for Hip {
         Ok(RawFunction(function.cast()))
     }
 
+    unsafe fn allow_lds(&self, _function: RawFunction, _bytes: u32) -> Status<()> {
+        // AMD's kernels may have all the LDS that there is without asking.
+        Ok(())
+    }
+
     unsafe fn launch(
         &self,
         function: RawFunction,
         [x, y, z]: [u32; 3],
         block: u32,
-        arguments: &mut [u64],
+        lds: u32,
+        arguments: &mut [*mut c_void],
         stream: RawStream,
     ) -> Status<()> {
-        let mut pointers: smallvec::SmallVec<[*mut c_void; 24]> =
-            arguments.iter_mut().map(|word| (&raw mut *word).cast()).collect();
         hip!(self.hipModuleLaunchKernel(
             function.0.cast(),
             x,
@@ -239,10 +263,53 @@ impl Driver for Hip {
             block,
             1,
             1,
-            0,
+            lds,
             stream.0.cast(),
-            pointers.as_mut_ptr(),
+            arguments.as_mut_ptr(),
             null_mut()
         ))
+    }
+
+    unsafe fn begin_capture(&self, stream: RawStream) -> Status<()> {
+        // Relaxed: other threads may allocate meanwhile. What is captured makes no call that waits.
+        hip!(self.hipStreamBeginCapture(stream.0.cast(), hipStreamCaptureMode::hipStreamCaptureModeRelaxed))
+    }
+
+    unsafe fn end_capture(&self, stream: RawStream) -> Status<RawGraph> {
+        let mut graph = null_mut();
+        hip!(self.hipStreamEndCapture(stream.0.cast(), &mut graph))?;
+        Ok(RawGraph(graph.cast()))
+    }
+
+    unsafe fn instantiate(&self, graph: RawGraph) -> Status<RawGraphExec> {
+        let mut exec = null_mut();
+        hip!(self.hipGraphInstantiate(&mut exec, graph.0.cast(), null_mut(), null_mut(), 0))?;
+        Ok(RawGraphExec(exec.cast()))
+    }
+
+    unsafe fn update_graph(&self, exec: RawGraphExec, graph: RawGraph) -> Status<bool> {
+        let mut node = null_mut();
+        let mut verdict = hipGraphExecUpdateResult::hipGraphExecUpdateSuccess;
+        // SAFETY: both are alive by the contract of `Driver`, and the results go to locals.
+        let code = unsafe {
+            self.api
+                .hipGraphExecUpdate(exec.0.cast(), graph.0.cast(), &mut node, &mut verdict)
+        };
+        match code {
+            hipError_t::hipErrorGraphExecUpdateFailure => Ok(false),
+            code => self.check("hipGraphExecUpdate", code).map(|()| true),
+        }
+    }
+
+    unsafe fn launch_graph(&self, exec: RawGraphExec, stream: RawStream) -> Status<()> {
+        hip!(self.hipGraphLaunch(exec.0.cast(), stream.0.cast()))
+    }
+
+    unsafe fn destroy_graph(&self, graph: RawGraph) -> Status<()> {
+        hip!(self.hipGraphDestroy(graph.0.cast()))
+    }
+
+    unsafe fn destroy_graph_exec(&self, exec: RawGraphExec) -> Status<()> {
+        hip!(self.hipGraphExecDestroy(exec.0.cast()))
     }
 }

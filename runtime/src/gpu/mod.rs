@@ -3,20 +3,39 @@
 //! Before: a program whose variant has a code object for each kernel. [`Device::load`] does everything slow: it loads the
 //! modules, copies the constants through pinned memory, opens the vendor libraries that the plan calls, and makes what one run
 //! needs at the expected sizes. A run then copies its inputs into pinned memory, enqueues the plan's steps on one stream a lane
-//! with an event where a step waits for another lane, and waits once.
+//! with an event where a step waits for another lane, and waits once, or leaves that to who wants its outputs.
 //!
-//! Invariant: nothing in flight outlives what it uses: a run waits for its streams before it gives them back, also after an
-//! error.
+//! | file | what it has |
+//! |---|---|
+//! | `driver` `hip` `cuda` | the table of functions, and who fills it |
+//! | `handles` | what a device gives, owned |
+//! | `heap` `block` | memory of tensors: allocated, kept, copied; who uses it |
+//! | `facts` | what holds of a plan at all sizes |
+//! | `form` `prepare` | where everything is when some ports are on the device; what each step enqueues |
+//! | `context` `bound` | what one run has to itself; its arguments laid out |
+//! | `run` | enqueues, step by step or as a captured graph |
+//! | `loaded` `flight` `watch` | runs in a row and at once, their ends, and who waits for them |
+//!
+//! Invariant: nothing in flight outlives what it uses: a run holds the memory of its tensors and its context until its end was
+//! waited for, also after an error, and also where nobody asks for its outputs.
 
+pub(crate) mod block;
+mod bound;
 mod constants;
 mod context;
 mod cuda;
 pub(crate) mod driver;
+mod facts;
+mod flight;
+mod form;
 mod handles;
+pub(crate) mod heap;
 mod hip;
 mod loaded;
 mod prepare;
 mod run;
+mod stats;
+mod watch;
 
 use std::sync::Arc;
 
@@ -26,9 +45,13 @@ use ir::{Program, Target};
 
 use crate::device::{Device, LoadOptions, Loaded};
 use crate::error::RuntimeError;
-pub use driver::Description;
+use crate::tensor::{DeviceTensor, Memory};
+use block::Block;
 use driver::Driver;
+pub use driver::{Description, Priority};
 use handles::Gpu;
+use heap::Heap;
+pub use heap::MemoryStatistics;
 
 /// Whose GPU, and through which runtime it is driven.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,6 +126,7 @@ pub struct FoundDevice {
 /// A GPU.
 pub struct GpuDevice {
     gpu: Arc<Gpu>,
+    heap: Arc<Heap>,
     description: Description,
     target: Target,
     libraries: Search,
@@ -229,8 +253,10 @@ impl GpuDevice {
                 ),
             });
         };
+        let gpu = Arc::new(gpu);
         Ok(GpuDevice {
-            gpu: Arc::new(gpu),
+            heap: Arc::new(Heap::new(gpu.clone())),
+            gpu,
             description: found.description,
             target,
             libraries: search.libraries.clone(),
@@ -255,6 +281,45 @@ impl GpuDevice {
         self.gpu.enter("memory")?;
         self.gpu.at("memory", self.gpu.driver.memory())
     }
+
+    /// Memory that tensors on the device have and had.
+    pub fn statistics(&self) -> MemoryStatistics {
+        self.heap.statistics()
+    }
+
+    /// Gives memory that is kept for later tensors back to the driver, and says how many bytes that was.
+    pub fn trim(&self) -> usize {
+        self.heap.trim()
+    }
+
+    /// Makes a tensor of memory that something else owns: an app's own kernels, another framework (what dlpack hands over). It is
+    /// never written, and `owner` is dropped with the last use of it.
+    ///
+    /// What fills the memory must be done, or wait for it on the stream that it runs on.
+    ///
+    /// # Safety
+    /// `address` is of this device, the tensor's bytes lie there, row by row, and nothing writes or frees them while `owner` lives.
+    pub unsafe fn borrow(
+        &self,
+        address: u64,
+        dtype: ir::DType,
+        shape: impl Into<Vec<usize>>,
+        owner: impl std::any::Any + Send + Sync,
+    ) -> DeviceTensor {
+        let shape = shape.into();
+        let bytes = dtype.bytes_for(shape.iter().product());
+        let block = Block::foreign(&self.heap, address, bytes, Box::new(owner));
+        DeviceTensor::new(dtype, shape, Memory::Gpu(block))
+    }
+
+    /// Waits for everything on the device: also for what others queued there.
+    ///
+    /// # Errors
+    /// What went wrong on it.
+    pub fn synchronize(&self) -> Result<(), RuntimeError> {
+        self.gpu.enter("waiting for the device")?;
+        self.gpu.at("waiting for the device", self.gpu.driver.synchronize())
+    }
 }
 
 impl Device for GpuDevice {
@@ -271,8 +336,12 @@ impl Device for GpuDevice {
         program: Arc<Program>,
         variant: usize,
         options: &LoadOptions,
-    ) -> Result<Box<dyn Loaded>, RuntimeError> {
-        let loaded = loaded::LoadedGpu::new(self.gpu.clone(), &self.libraries, program, variant, options)?;
-        Ok(Box::new(loaded))
+    ) -> Result<Arc<dyn Loaded>, RuntimeError> {
+        let loaded = loaded::LoadedGpu::new(self.heap.clone(), &self.libraries, program, variant, options)?;
+        Ok(Arc::new(loaded))
+    }
+
+    fn upload(&self, tensor: &ir::HostTensor) -> Result<DeviceTensor, RuntimeError> {
+        loaded::upload(&self.heap, tensor)
     }
 }

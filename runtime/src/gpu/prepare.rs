@@ -1,66 +1,107 @@
-//! A plan at one set of sizes: what each step enqueues, where every buffer lies.
+//! A plan at one form and one set of sizes, in two parts.
 //!
-//! Addresses in the arena and in staging memory are offsets here, since each run context has its own.
+//! [`Placed`] has a place for every buffer and suits all sizes of which no buffer outgrows its place: it is made for a capacity.
+//! [`Prepared`] has what each step enqueues at exact sizes: cheap to make, and kept for the sizes of the last runs.
+//!
+//! Addresses in memory that each run has of its own are offsets here.
+
+use std::sync::Arc;
 
 use ir::dim::{Bindings, DimError};
 use ir::entity::Table;
 use ir::graph::ConstId;
-use ir::kernel::LaunchError;
-use ir::plan::arena::{self, ALIGNMENT, Placement};
-use ir::plan::{BufferId, KernelId, LaneId, Place, Plan, StepId, Work};
+use ir::kernel::{LaunchError, LaunchSize};
+use ir::plan::arena::{ALIGNMENT, Placement, place_except};
+use ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
 
 use super::constants::Constants;
 use super::driver::{Direction, RawFunction};
+use super::facts::PlanFacts;
+use super::form::{Form, InputForm, Outside, PortRef, host_port};
 use crate::checks::check_arguments;
 use crate::error::RuntimeError;
 use crate::library::{Call, Libraries};
+use crate::tensor::Where;
+
+/// What preparing needs of a loaded program.
+pub(super) struct Loaded<'a> {
+    pub plan: &'a Plan,
+    pub facts: &'a PlanFacts,
+    pub functions: &'a Table<KernelId, RawFunction>,
+    pub constants: &'a Constants,
+    pub libraries: &'a Libraries,
+}
 
 /// See the module.
-pub(super) struct Prepared {
+pub(super) struct Placed {
+    pub form: Form,
+    /// The sizes that there is room for.
+    pub capacity: Bindings,
     pub placement: Placement,
-    pub steps: Vec<StepExec>,
-    /// Where each input port's bytes are put in staging memory; None where no step copies them.
+    /// Where the bytes of each port that is on the host are in staging memory.
     pub inputs: Vec<Option<usize>>,
     pub outputs: Vec<OutputFrom>,
     /// Bytes of staging memory.
     pub staging: usize,
+    spots: Table<BufferId, Option<Spot>>,
 }
 
-/// Where an output port's bytes are found after a run.
-#[derive(Clone, Copy)]
+/// Where an output is found after a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OutputFrom {
     Staging(usize),
-    /// An input port's bytes, handed through.
+    /// In memory of its own on the device.
+    Device,
+    /// In the memory of a donated input.
+    Donated(u32),
+    /// An input port's value, handed through.
     Input(usize),
+    /// An earlier port's value.
+    Same(usize),
     Constant(ConstId),
 }
 
-/// A step.
-pub(super) struct StepExec {
-    pub lane: LaneId,
-    /// Steps of other lanes that it waits for.
-    pub waits: Vec<StepId>,
-    /// Whether a step of another lane waits for it.
-    pub awaited: bool,
-    /// The kernel's or call's name.
-    pub name: String,
-    /// What runs it, for profiles.
-    pub engine: &'static str,
-    pub work: Enqueue,
+/// See the module.
+pub(super) struct Prepared {
+    pub placed: Arc<Placed>,
+    pub bindings: Arc<Bindings>,
+    pub steps: Vec<Enqueue>,
+    /// The arguments of all launches, one after the other, and what is added to some of them.
+    pub words: Vec<u64>,
+    pub bases: Vec<(u32, Base)>,
+    /// Bytes of each port.
+    pub input_bytes: Vec<usize>,
+    pub output_bytes: Vec<usize>,
+    pub output_shapes: Vec<Vec<usize>>,
+}
+
+/// What is added to an argument once a run has its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Base {
+    Arena,
+    Port(PortRef),
 }
 
 /// What a step enqueues.
 pub(super) enum Enqueue {
-    /// No points, or no bytes.
+    /// No points, or no bytes, or what it would copy is in its place.
     Nothing,
     Launch {
         function: RawFunction,
         grid: [u32; 3],
         block: u32,
-        /// Buffers in the arena are offsets.
-        arguments: Vec<u64>,
-        /// Which arguments the arena's address is added to.
-        in_arena: Vec<usize>,
+        lds: u32,
+        /// Which of the words are its arguments.
+        first: u32,
+        count: u32,
+    },
+    /// Copies an input that is on the host: through staging memory, from `at` on.
+    Upload {
+        input: u32,
+        at: usize,
+        to: Spot,
+        bytes: usize,
+        direction: Direction,
     },
     Copy {
         from: Spot,
@@ -75,164 +116,267 @@ pub(super) enum Enqueue {
 }
 
 /// Where a buffer is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Spot {
     Arena(usize),
     Address(u64),
     Staging(usize),
+    Port(PortRef),
 }
 
-impl Spot {
-    /// The address in a context whose arena and staging memory begin there.
-    pub fn address(self, arena: u64, staging: u64) -> u64 {
-        match self {
-            Spot::Arena(offset) => arena + offset as u64,
-            Spot::Address(address) => address,
-            Spot::Staging(offset) => staging + offset as u64,
-        }
-    }
+fn damaged(what: String) -> RuntimeError {
+    RuntimeError::Program(what)
 }
 
-/// Prepares a plan that was checked.
-pub(super) fn prepare(
-    plan: &Plan,
-    bindings: &Bindings,
-    functions: &Table<KernelId, RawFunction>,
-    constants: &Constants,
-    libraries: &Libraries,
-) -> Result<Prepared, RuntimeError> {
-    plan.check_sizes(bindings)?;
-    let placement = arena::place(plan, bindings)?;
-    let mut spots = Spots::new(plan, &placement, constants);
-    let mut awaited: Table<StepId, bool> = plan.steps.keys().map(|_| false).collect();
-    for step in plan.steps.values() {
-        for wait in &step.waits {
-            let other = plan
-                .steps
-                .get(*wait)
-                .ok_or_else(|| damaged(format!("a step waits for {wait}")))?;
-            awaited[*wait] |= other.lane != step.lane;
+impl Placed {
+    /// Finds a place for every buffer at a capacity.
+    pub fn new(loaded: &Loaded<'_>, form: &Form, capacity: Bindings) -> Result<Placed, RuntimeError> {
+        let Loaded { plan, facts, .. } = *loaded;
+        let outside = Outside::new(plan, facts, form);
+        let placement = place_except(plan, &capacity, |b| outside.of(facts, b).is_some())?;
+        let mut staging = 0;
+        let mut stage = |buffer: BufferId| {
+            let at = staging;
+            staging += placement.sizes[buffer].next_multiple_of(ALIGNMENT).max(ALIGNMENT);
+            at
+        };
+        let mut copied: Table<BufferId, bool> = plan.buffers.keys().map(|_| false).collect();
+        for step in plan.steps.values() {
+            if let Work::Copy { from, to } = step.work {
+                (copied[from], copied[to]) = (true, true);
+            }
         }
+        let mut spots: Table<BufferId, Option<Spot>> = plan.buffers.keys().map(|_| None).collect();
+        let mut inputs = Vec::with_capacity(plan.inputs.len());
+        for (index, port) in plan.inputs.iter().enumerate() {
+            let host = form.inputs[index] == InputForm::Host;
+            let at = (host && copied[port.buffer]).then(|| stage(port.buffer));
+            spots[port.buffer] = match at {
+                Some(at) => Some(Spot::Staging(at)),
+                None => Some(Spot::Port(PortRef::Input(index as u32))),
+            };
+            inputs.push(at);
+        }
+        let mut outputs = Vec::with_capacity(plan.outputs.len());
+        for (index, port) in plan.outputs.iter().enumerate() {
+            let output = PortRef::Output(index as u32);
+            outputs.push(match plan.buffers[port.buffer].place {
+                Place::Constant(id) => OutputFrom::Constant(id),
+                Place::Input => match host_port(plan, port.buffer) {
+                    Some(input) => OutputFrom::Input(input.index()),
+                    None => return Err(damaged(format!("output {:?} is no input", port.name))),
+                },
+                Place::Output if !copied[port.buffer] => {
+                    let what = format!("no step copies output {:?} to the host", port.name);
+                    return Err(damaged(what));
+                }
+                Place::Output => match (form.outputs[index], outside.taken[index], host_port(plan, port.buffer)) {
+                    (_, _, Some(first)) if first.index() < index => OutputFrom::Same(first.index()),
+                    (Where::Host, ..) => {
+                        let at = stage(port.buffer);
+                        spots[port.buffer] = Some(Spot::Staging(at));
+                        OutputFrom::Staging(at)
+                    }
+                    (Where::Device, Some(input), _) => {
+                        spots[port.buffer] = Some(Spot::Port(PortRef::Input(input)));
+                        OutputFrom::Donated(input)
+                    }
+                    (Where::Device, None, _) => {
+                        spots[port.buffer] = Some(Spot::Port(output));
+                        OutputFrom::Device
+                    }
+                },
+                Place::Arena { .. } => {
+                    return Err(damaged(format!("output {:?} stays on the device", port.name)));
+                }
+            });
+        }
+        for (id, buffer) in plan.buffers.iter() {
+            match buffer.place {
+                Place::Arena { .. } => {
+                    let arena = || placement.offsets[id].map(Spot::Arena);
+                    spots[id] = outside.of(facts, id).map(Spot::Port).or_else(arena);
+                }
+                Place::Constant(constant) => spots[id] = loaded.constants.address(constant).map(Spot::Address),
+                Place::Input | Place::Output => {}
+            }
+        }
+        Ok(Placed {
+            form: form.clone(),
+            capacity,
+            placement,
+            inputs,
+            outputs,
+            staging,
+            spots,
+        })
     }
-    let mut steps = Vec::with_capacity(plan.steps.len());
-    for (id, step) in plan.steps.iter() {
-        if plan.lanes.get(step.lane).is_none() || step.waits.iter().any(|wait| *wait >= id) {
+
+    /// Whether every buffer has room for these sizes.
+    pub fn fits(&self, sizes: &Table<BufferId, usize>) -> bool {
+        sizes
+            .values()
+            .zip(self.placement.sizes.values())
+            .all(|(size, room)| size <= room)
+    }
+
+    fn spot(&self, loaded: &Loaded<'_>, buffer: BufferId, step: StepId) -> Result<Spot, RuntimeError> {
+        self.spots[buffer].ok_or_else(|| match loaded.plan.buffers[buffer].place {
+            Place::Constant(id) => damaged(format!("step {step} uses constant {id}, which is not there")),
+            _ => damaged(format!("step {step} uses {buffer}, which has no place")),
+        })
+    }
+
+    /// A buffer that kernels work on.
+    fn on_device(&self, loaded: &Loaded<'_>, buffer: BufferId, step: StepId) -> Result<Spot, RuntimeError> {
+        let place = &loaded.plan.buffers[buffer].place;
+        if matches!(place, Place::Input | Place::Output) {
             return Err(damaged(format!(
-                "step {id} is in lane {} and waits for later steps",
-                step.lane
+                "step {step} works on {buffer} ({}), which is in the host's memory; compile for a GPU",
+                loaded.plan.buffers[buffer].name
             )));
         }
-        let (name, engine, work) = match &step.work {
-            Work::Launch { kernel: k, args } => {
-                let kernel = &plan.kernels[*k];
-                check_arguments(plan, kernel, args, &placement, bindings)?;
-                let size = kernel.launch_size(bindings).map_err(of_launch)?;
-                let work = if size.grid.contains(&0) || size.block == 0 {
-                    Enqueue::Nothing
-                } else {
-                    let mut addresses = Vec::with_capacity(args.len());
-                    let mut in_arena = Vec::new();
-                    for (index, arg) in args.iter().enumerate() {
-                        match spots.device(*arg, id)? {
-                            Spot::Arena(_) => in_arena.push(index),
-                            Spot::Address(_) | Spot::Staging(_) => {}
-                        }
-                        addresses.push(spots.device(*arg, id)?.address(0, 0));
-                    }
-                    Enqueue::Launch {
-                        function: functions[*k],
-                        grid: size.grid,
-                        block: size.block,
-                        arguments: kernel.launch_arguments(addresses, bindings).collect::<Result<_, _>>()?,
-                        in_arena,
-                    }
-                };
-                (kernel.name.clone(), "kernel", work)
-            }
-            Work::Copy { from, to } => {
-                let bytes = placement.sizes[*from].min(placement.sizes[*to]);
-                let (from, to) = (spots.any(*from, id)?, spots.any(*to, id)?);
-                let direction = match (from, to) {
-                    (Spot::Staging(_), Spot::Staging(_)) => Direction::OnHost,
-                    (Spot::Staging(_), _) => Direction::ToDevice,
-                    (_, Spot::Staging(_)) => Direction::ToHost,
-                    _ => Direction::OnDevice,
-                };
-                let name = match direction {
-                    Direction::ToDevice => "copy to device",
-                    Direction::ToHost => "copy to host",
-                    Direction::OnDevice | Direction::OnHost => "copy",
-                };
-                let work = if bytes == 0 {
-                    Enqueue::Nothing
-                } else {
-                    Enqueue::Copy {
-                        from,
-                        to,
-                        bytes,
-                        direction,
-                    }
-                };
-                (name.to_owned(), "copy", work)
-            }
-            Work::Call {
-                call,
-                operands,
-                results,
-                workspace,
-            } => {
-                let buffers: Vec<Spot> = operands
-                    .iter()
-                    .chain(results)
-                    .chain(workspace)
-                    .map(|b| spots.device(*b, id))
-                    .collect::<Result<_, _>>()?;
-                let types =
-                    |list: &[BufferId]| -> Vec<&ir::TensorType> { list.iter().map(|b| &plan.buffers[*b].ty).collect() };
-                let at = format!("step {id}");
-                let work = match libraries.prepare(call, &types(operands), &types(results), bindings, &at)? {
-                    Some(call) => Enqueue::Call { call, buffers },
-                    None => Enqueue::Nothing,
-                };
-                (call.name().to_owned(), call.library.name(), work)
-            }
-        };
-        let of_other_lanes = |wait: &StepId| plan.steps[*wait].lane != step.lane;
-        steps.push(StepExec {
-            lane: step.lane,
-            waits: step.waits.iter().copied().filter(of_other_lanes).collect(),
-            awaited: awaited[id],
-            name,
-            engine,
-            work,
-        });
+        self.spot(loaded, buffer, step)
     }
-    let inputs = plan.inputs.iter().map(|port| spots.staged[port.buffer]).collect();
-    let outputs = plan
-        .outputs
-        .iter()
-        .map(|port| match plan.buffers[port.buffer].place {
-            Place::Constant(id) => Ok(OutputFrom::Constant(id)),
-            Place::Input => {
-                let input = plan.inputs.iter().position(|input| input.buffer == port.buffer);
-                input
-                    .map(OutputFrom::Input)
-                    .ok_or_else(|| damaged(format!("output {:?} is no input", port.name)))
+}
+
+impl Prepared {
+    /// Works out what each step enqueues at sizes that fit.
+    pub fn new(
+        loaded: &Loaded<'_>,
+        placed: Arc<Placed>,
+        bindings: Arc<Bindings>,
+        sizes: &Table<BufferId, usize>,
+    ) -> Result<Prepared, RuntimeError> {
+        let Loaded { plan, facts, .. } = *loaded;
+        plan.check_sizes(&bindings)?;
+        for id in &facts.uncertain {
+            if let Work::Launch { args, .. } = &plan.steps[*id].work {
+                for kernel in plan.steps[*id].work.kernels() {
+                    check_arguments(plan, &plan.kernels[kernel], args, sizes, &bindings)?;
+                }
             }
-            Place::Output => spots.staged[port.buffer]
-                .map(OutputFrom::Staging)
-                .ok_or_else(|| damaged(format!("no step copies output {:?} to the host", port.name))),
-            Place::Arena { .. } => Err(damaged(format!("output {:?} stays on the device", port.name))),
+        }
+        let mut launches: Table<KernelId, Option<LaunchSize>> = plan.kernels.keys().map(|_| None).collect();
+        let (mut words, mut bases) = (Vec::new(), Vec::new());
+        let mut steps = Vec::with_capacity(plan.steps.len());
+        for (id, step) in plan.steps.iter() {
+            steps.push(match &step.work {
+                Work::Launch { kernel: own, args, .. } => {
+                    let k = step.work.kernel(&bindings)?.unwrap_or(*own);
+                    let kernel = &plan.kernels[k];
+                    let size = match launches[k] {
+                        Some(size) => size,
+                        None => *launches[k].insert(kernel.launch_size(&bindings).map_err(of_launch)?),
+                    };
+                    if size.grid.contains(&0) || size.block == 0 {
+                        Enqueue::Nothing
+                    } else {
+                        let first = words.len();
+                        for (index, arg) in args.iter().enumerate() {
+                            let at = (first + index) as u32;
+                            words.push(match placed.on_device(loaded, *arg, id)? {
+                                Spot::Arena(offset) => {
+                                    bases.push((at, Base::Arena));
+                                    offset as u64
+                                }
+                                Spot::Port(port) => {
+                                    bases.push((at, Base::Port(port)));
+                                    0
+                                }
+                                Spot::Address(address) => address,
+                                Spot::Staging(_) => return Err(damaged(format!("step {id} works on staging memory"))),
+                            });
+                        }
+                        for word in kernel.launch_arguments([], &bindings) {
+                            words.push(word?);
+                        }
+                        Enqueue::Launch {
+                            function: loaded.functions[k],
+                            grid: size.grid,
+                            block: size.block,
+                            lds: size.lds,
+                            first: first as u32,
+                            count: (words.len() - first) as u32,
+                        }
+                    }
+                }
+                Work::Copy { from, to } => {
+                    let bytes = sizes[*from].min(sizes[*to]);
+                    let input = plan.inputs.iter().position(|port| port.buffer == *from);
+                    let (from, to) = (placed.spot(loaded, *from, id)?, placed.spot(loaded, *to, id)?);
+                    let direction = match (from, to) {
+                        (Spot::Staging(_), Spot::Staging(_)) => Direction::OnHost,
+                        (Spot::Staging(_), _) => Direction::ToDevice,
+                        (_, Spot::Staging(_)) => Direction::ToHost,
+                        _ => Direction::OnDevice,
+                    };
+                    match (from, input) {
+                        _ if bytes == 0 || from == to => Enqueue::Nothing,
+                        (Spot::Staging(at), Some(input)) => Enqueue::Upload {
+                            input: input as u32,
+                            at,
+                            to,
+                            bytes,
+                            direction,
+                        },
+                        _ => Enqueue::Copy {
+                            from,
+                            to,
+                            bytes,
+                            direction,
+                        },
+                    }
+                }
+                Work::Call {
+                    call,
+                    operands,
+                    results,
+                    workspace,
+                } => {
+                    let buffers: Vec<Spot> = operands
+                        .iter()
+                        .chain(results)
+                        .chain(workspace)
+                        .map(|b| placed.on_device(loaded, *b, id))
+                        .collect::<Result<_, _>>()?;
+                    let types = |list: &[BufferId]| -> Vec<&ir::TensorType> {
+                        list.iter().map(|b| &plan.buffers[*b].ty).collect()
+                    };
+                    let at = format!("step {id}");
+                    let call = loaded
+                        .libraries
+                        .prepare(call, &types(operands), &types(results), &bindings, &at)?;
+                    call.map_or(Enqueue::Nothing, |call| Enqueue::Call { call, buffers })
+                }
+            });
+        }
+        let bytes = |ports: &[ir::plan::Port]| ports.iter().map(|port| sizes[port.buffer]).collect();
+        let shape = |port: &ir::plan::Port| -> Result<Vec<usize>, DimError> {
+            let dims = port.ty.shape.eval(&bindings)?;
+            Ok(dims.into_iter().map(|d| usize::try_from(d).unwrap_or(0)).collect())
+        };
+        Ok(Prepared {
+            input_bytes: bytes(&plan.inputs),
+            output_bytes: bytes(&plan.outputs),
+            output_shapes: plan.outputs.iter().map(shape).collect::<Result<_, _>>()?,
+            placed,
+            bindings,
+            steps,
+            words,
+            bases,
         })
-        .collect::<Result<_, _>>()?;
-    let staging = spots.staging;
-    Ok(Prepared {
-        placement,
-        steps,
-        inputs,
-        outputs,
-        staging,
-    })
+    }
+
+    /// Bytes that pass through staging memory, both ways.
+    pub fn staged_bytes(&self) -> usize {
+        let bytes = |step: &Enqueue| match step {
+            Enqueue::Upload { bytes, .. } => *bytes,
+            Enqueue::Copy { bytes, direction, .. } if *direction == Direction::ToHost => *bytes,
+            _ => 0,
+        };
+        self.steps.iter().map(bytes).sum()
+    }
 }
 
 /// Grids follow from the inputs' sizes; only a size that nothing binds is the program's fault.
@@ -243,61 +387,6 @@ fn of_launch(error: LaunchError) -> RuntimeError {
             ..
         } => damaged(error.to_string()),
         LaunchError::Size { .. } | LaunchError::Grid { .. } => RuntimeError::TooLarge(error),
-    }
-}
-
-fn damaged(what: String) -> RuntimeError {
-    RuntimeError::Program(what)
-}
-
-/// Where buffers are; host buffers get staging memory when a step first copies them.
-struct Spots<'a> {
-    plan: &'a Plan,
-    placement: &'a Placement,
-    constants: &'a Constants,
-    staged: Table<BufferId, Option<usize>>,
-    staging: usize,
-}
-
-impl<'a> Spots<'a> {
-    fn new(plan: &'a Plan, placement: &'a Placement, constants: &'a Constants) -> Spots<'a> {
-        Spots {
-            plan,
-            placement,
-            constants,
-            staged: plan.buffers.keys().map(|_| None).collect(),
-            staging: 0,
-        }
-    }
-
-    fn any(&mut self, buffer: BufferId, step: StepId) -> Result<Spot, RuntimeError> {
-        match self.plan.buffers[buffer].place {
-            Place::Arena { .. } => self.placement.offsets[buffer]
-                .map(Spot::Arena)
-                .ok_or_else(|| damaged(format!("step {step} uses {buffer}, which has no place"))),
-            Place::Constant(id) => self
-                .constants
-                .address(id)
-                .map(Spot::Address)
-                .ok_or_else(|| damaged(format!("step {step} uses constant {id}, which is not there"))),
-            Place::Input | Place::Output => {
-                let at = *self.staged[buffer].get_or_insert(self.staging);
-                if at == self.staging {
-                    self.staging += self.placement.sizes[buffer].next_multiple_of(ALIGNMENT).max(ALIGNMENT);
-                }
-                Ok(Spot::Staging(at))
-            }
-        }
-    }
-
-    fn device(&mut self, buffer: BufferId, step: StepId) -> Result<Spot, RuntimeError> {
-        match self.plan.buffers[buffer].place {
-            Place::Input | Place::Output => Err(damaged(format!(
-                "step {step} works on {buffer} ({}), which is in the host's memory; compile for a GPU",
-                self.plan.buffers[buffer].name
-            ))),
-            _ => self.any(buffer, step),
-        }
     }
 }
 

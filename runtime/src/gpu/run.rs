@@ -1,105 +1,277 @@
-//! One run: inputs into staging memory, every step onto its lane, one wait, outputs back.
+//! One run: what it waits for, every step onto its lane, or all of them as one graph, and the end that others wait for.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ir::Program;
 use ir::entity::Entity;
 use ir::plan::StepId;
 
+use super::bound::Bound;
 use super::context::Context;
-use super::handles::{Gpu, Stream};
-use super::prepare::{Enqueue, OutputFrom, Prepared, StepExec};
+use super::driver::{Direction, DriverError, Status};
+use super::facts::PlanFacts;
+use super::handles::{Event, Gpu, GraphExec, Stream};
+use super::prepare::{Enqueue, Prepared};
+use super::stats::Counters;
 use crate::device::{Profile, StepTime};
 use crate::error::RuntimeError;
 
-/// Runs what was prepared; all of it is done when this gives `Ok`. After an error work may still be under way.
-///
-/// With `synchronous`, each step is waited for, so that an error names the one that it came from.
-pub(super) fn run(
-    gpu: &Arc<Gpu>,
-    prepared: &Prepared,
-    context: &mut Context,
-    inputs: &[&[u8]],
-    profile: Option<&mut Profile>,
-    synchronous: bool,
-) -> Result<(), RuntimeError> {
-    for (at, bytes) in prepared.inputs.iter().zip(inputs) {
-        if let Some(at) = at {
-            context.write(*at, bytes);
+/// An input is copied into pinned memory in parts of this many bytes, each on the bus while the next is copied.
+const PART: usize = 4 << 20;
+/// Runs with fewer launches gain nothing by a graph.
+const LAUNCHES: usize = 8;
+/// Nor do runs that copy more than this many bytes: their parts overlap, and launches are not what takes time.
+const COPIED: usize = 4 << 20;
+/// A set of addresses is captured when it ran this often.
+const RUNS: u32 = 3;
+
+/// What a run needs besides its context.
+pub(super) struct Run<'a> {
+    pub gpu: &'a Arc<Gpu>,
+    pub facts: &'a PlanFacts,
+    pub prepared: &'a Arc<Prepared>,
+    /// The bytes of each input that is on the host.
+    pub hosts: &'a [Option<&'a [u8]>],
+    /// Waits for each step, so that an error names the one that it came from.
+    pub synchronous: bool,
+    /// Whether graphs are not to be used; set where the driver or a call refuses.
+    pub no_capture: &'a AtomicBool,
+    pub counters: &'a Counters,
+}
+
+impl Run<'_> {
+    /// Enqueues the run after `before`, which is given each event that it must come after and each lane. After an error work may
+    /// be under way.
+    pub fn enqueue(
+        &self,
+        context: &mut Context,
+        bound: &mut Bound,
+        mut before: impl FnMut(&mut dyn FnMut(&Event) -> Status<()>) -> Status<()>,
+        profile: bool,
+    ) -> Result<(), RuntimeError> {
+        const AT: &str = "waiting for inputs";
+        if profile {
+            context.with_times(self.gpu, self.prepared.steps.len())?;
         }
-    }
-    if profile.is_some() {
-        context.with_times(gpu, prepared.steps.len())?;
-    }
-    let (arena, staging) = context.bases();
-    let mut arguments: smallvec::SmallVec<[u64; 24]> = smallvec::SmallVec::new();
-    for (index, step) in prepared.steps.iter().enumerate() {
-        let id = StepId::new(index);
-        let at = || describe(id, step);
-        let lane = &context.lanes[step.lane];
-        for wait in &step.waits {
-            if let Some(event) = &context.events[*wait] {
-                gpu.at_with(at, lane.wait(event))?;
-            }
-        }
-        let times = context.times.get(index).filter(|_| profile.is_some());
-        if let Some((start, _)) = times {
-            gpu.at_with(at, lane.record(start))?;
-        }
-        match &step.work {
-            Enqueue::Nothing => {}
-            Enqueue::Launch {
-                function,
-                grid,
-                block,
-                arguments: words,
-                in_arena,
-            } => {
-                arguments.clear();
-                arguments.extend_from_slice(words);
-                for word in in_arena {
-                    arguments[*word] += arena;
+        let graph = (!profile).then(|| self.graph(context, bound)).flatten();
+        let lanes = &context.lanes;
+        let alone = graph.is_some();
+        let waited = before(&mut |event| {
+            // A graph begins on the first lane and ends there.
+            let mut waiting = lanes.values().take(if alone { 1 } else { usize::MAX });
+            waiting.try_for_each(|lane| lane.wait(event))
+        });
+        self.gpu.at(AT, waited)?;
+        if let Some(graph) = graph {
+            self.stage(context);
+            if let Some(first) = context.lanes.get(ir::plan::LaneId::new(0)) {
+                // SAFETY: it was captured with this context's memory and these addresses; what they are of lives until the run
+                // was waited for.
+                let launched = unsafe { first.launch_graph(&graph) };
+                if let Some(variant) = bound.variant() {
+                    variant.graph = Some(graph);
                 }
-                // SAFETY: the words are those of the kernel's signature; buffers were checked against its parameters when the
-                // step was prepared, and the arena and the constants live until the run was waited for.
-                let launched = unsafe { lane.launch(*function, *grid, *block, &mut arguments) };
-                gpu.at_with(at, launched)?;
+                if launched.is_ok() {
+                    Counters::add(&self.counters.replayed);
+                    return self.gpu.at("the end of a run", first.record(&context.done));
+                }
             }
-            Enqueue::Copy {
-                from,
-                to,
-                bytes,
-                direction,
-            } => {
-                let (to, from) = (to.address(arena, staging), from.address(arena, staging));
-                // SAFETY: both buffers have at least that many bytes, and live until the run was waited for.
-                let copied = unsafe { lane.copy(to, from, *bytes, *direction) };
-                gpu.at_with(at, copied)?;
-            }
-            Enqueue::Call { call, buffers } => {
-                let addresses: smallvec::SmallVec<[u64; 8]> =
-                    buffers.iter().map(|spot| spot.address(arena, staging)).collect();
-                context
-                    .handles
-                    .enqueue(call, &addresses, context.workspace(step.lane), lane.raw(), at)?;
-            }
+            // Refused, and nothing is under way: step by step from now on.
+            self.refuse();
         }
-        if let Some((_, stop)) = times {
-            gpu.at_with(at, lane.record(stop))?;
-        }
-        if let Some(event) = context.events[id].as_ref().filter(|_| step.awaited) {
-            gpu.at_with(at, lane.record(event))?;
-        }
-        if synchronous {
-            gpu.at_with(at, lane.synchronize())?;
+        let fail = |index: usize, error: DriverError| {
+            let id = StepId::new(index);
+            self.gpu.error(error, &self.facts.steps[id].describe(id))
+        };
+        self.steps(context, bound, Some(self.hosts), profile, &fail)?;
+        let joined = self.join(context);
+        self.gpu.at("the end of a run", joined)
+    }
+
+    fn refuse(&self) {
+        if !self.no_capture.swap(true, Ordering::Relaxed) {
+            Counters::add(&self.counters.refused);
         }
     }
-    join(gpu, context, prepared.steps.len())?;
-    if let Some(profile) = profile {
-        for (index, (step, (start, stop))) in prepared.steps.iter().zip(&context.times).enumerate() {
+
+    /// Copies the inputs that are on the host into staging memory.
+    fn stage(&self, context: &mut Context) {
+        for (at, host) in self.prepared.placed.inputs.iter().zip(self.hosts) {
+            if let (Some(at), Some(bytes)) = (at, host) {
+                context.write(*at, bytes);
+            }
+        }
+    }
+
+    /// The graph of these addresses, captured now if they came often enough. None where the steps are better enqueued.
+    fn graph(&self, context: &mut Context, bound: &mut Bound) -> Option<GraphExec> {
+        if self.synchronous || self.no_capture.load(Ordering::Relaxed) || self.facts.launches < LAUNCHES {
+            return None;
+        }
+        let variant = bound.variant()?;
+        if let Some(graph) = variant.graph.take() {
+            return Some(graph);
+        }
+        if variant.runs < RUNS || self.prepared.staged_bytes() > COPIED {
+            return None;
+        }
+        match self.capture(context, bound) {
+            Ok(graph) => {
+                Counters::add(&self.counters.captured);
+                Some(graph)
+            }
+            Err(()) => {
+                self.refuse();
+                None
+            }
+        }
+    }
+
+    /// Captures the steps. Nothing runs by it, so after a failure they can be enqueued as ever.
+    fn capture(&self, context: &mut Context, bound: &mut Bound) -> Result<GraphExec, ()> {
+        let first = ir::plan::LaneId::new(0);
+        context.lanes.get(first).ok_or(())?.begin_capture().map_err(drop)?;
+        let captured = self.captured(context, bound);
+        // Also after a failure: the stream must take work again.
+        let graph = context.lanes[first].end_capture();
+        let graph = captured.and(graph.map_err(drop))?;
+        if let Some(mut spare) = bound.spare()
+            && spare.update(&graph) == Ok(true)
+        {
+            return Ok(spare);
+        }
+        graph.instantiate().map_err(drop)
+    }
+
+    fn captured(&self, context: &mut Context, bound: &mut Bound) -> Result<(), ()> {
+        let first = ir::plan::LaneId::new(0);
+        context.lanes[first].record(&context.begin).map_err(drop)?;
+        for lane in context.lanes.values().skip(1) {
+            lane.wait(&context.begin).map_err(drop)?;
+        }
+        // Not by `Gpu::error`, which waits for the device: that is not allowed in a capture.
+        let fail = |_: usize, error: DriverError| RuntimeError::Program(error.to_string());
+        self.steps(context, bound, None, false, &fail).map_err(drop)?;
+        self.join_lanes(context).map_err(drop)
+    }
+
+    /// Enqueues every step. Without `hosts` the inputs are in staging memory, or will be.
+    fn steps(
+        &self,
+        context: &mut Context,
+        bound: &mut Bound,
+        hosts: Option<&[Option<&[u8]>]>,
+        profile: bool,
+        fail: &dyn Fn(usize, DriverError) -> RuntimeError,
+    ) -> Result<(), RuntimeError> {
+        for (index, step) in self.prepared.steps.iter().enumerate() {
             let id = StepId::new(index);
-            let milliseconds = gpu.at_with(|| describe(id, step), stop.since(start))?;
+            let facts = &self.facts.steps[id];
+            let failed = |error| fail(index, error);
+            for wait in &facts.waits {
+                if let Some(event) = &context.events[*wait] {
+                    context.lanes[facts.lane].wait(event).map_err(failed)?;
+                }
+            }
+            if profile {
+                context.lanes[facts.lane]
+                    .record(&context.times[index].0)
+                    .map_err(failed)?;
+            }
+            match step {
+                Enqueue::Nothing => {}
+                Enqueue::Launch {
+                    function,
+                    grid,
+                    block,
+                    lds,
+                    first,
+                    count,
+                } => {
+                    let arguments = bound.arguments(*first, *count);
+                    // SAFETY: the words are those of the kernel's signature; buffers were checked against its parameters when
+                    // the step was prepared, and what they are in lives until the run was waited for.
+                    unsafe { context.lanes[facts.lane].launch(*function, *grid, *block, *lds, arguments) }
+                        .map_err(failed)?;
+                }
+                Enqueue::Upload {
+                    input,
+                    at,
+                    to,
+                    bytes,
+                    direction,
+                } => {
+                    let host = hosts.and_then(|hosts| hosts[*input as usize]);
+                    let part = if host.is_some() { PART } else { *bytes };
+                    let (to, from) = (bound.address(*to), bound.address(super::prepare::Spot::Staging(*at)));
+                    for start in (0..*bytes).step_by(part.max(1)) {
+                        let length = part.min(bytes - start);
+                        if let Some(host) = host {
+                            context.write(at + start, &host[start..start + length]);
+                        }
+                        let lane = &context.lanes[facts.lane];
+                        copy(lane, to + start as u64, from + start as u64, length, *direction).map_err(failed)?;
+                    }
+                }
+                Enqueue::Copy {
+                    from,
+                    to,
+                    bytes,
+                    direction,
+                } => {
+                    let (to, from) = (bound.address(*to), bound.address(*from));
+                    copy(&context.lanes[facts.lane], to, from, *bytes, *direction).map_err(failed)?;
+                }
+                Enqueue::Call { call, buffers } => {
+                    let addresses: smallvec::SmallVec<[u64; 8]> =
+                        buffers.iter().map(|spot| bound.address(*spot)).collect();
+                    let (workspace, stream) = (context.workspace(facts.lane), context.lanes[facts.lane].raw());
+                    let at = || facts.describe(id);
+                    context.handles.enqueue(call, &addresses, workspace, stream, at)?;
+                }
+            }
+            let lane = &context.lanes[facts.lane];
+            if profile {
+                lane.record(&context.times[index].1).map_err(failed)?;
+            }
+            if let Some(event) = context.events[id].as_ref().filter(|_| facts.awaited) {
+                lane.record(event).map_err(failed)?;
+            }
+            if self.synchronous {
+                lane.synchronize().map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the first lane wait for all others.
+    fn join_lanes(&self, context: &Context) -> Status<()> {
+        let mut lanes = context.lanes.values();
+        let Some(first) = lanes.next() else { return Ok(()) };
+        for (lane, end) in lanes.zip(&context.ends) {
+            lane.record(end)?;
+            first.wait(end)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Run::join_lanes`], and marks the end of the run.
+    fn join(&self, context: &Context) -> Status<()> {
+        self.join_lanes(context)?;
+        match context.lanes.values().next() {
+            Some(first) => first.record(&context.done),
+            None => Ok(()),
+        }
+    }
+
+    /// The time of each step of a run that is done.
+    pub fn times(&self, context: &Context, profile: &mut Profile) -> Result<(), RuntimeError> {
+        for (index, (id, step)) in self.facts.steps.iter().enumerate() {
+            let Some((start, stop)) = context.times.get(index) else {
+                continue;
+            };
+            let milliseconds = self.gpu.at_with(|| step.describe(id), stop.since(start))?;
             profile.steps.push(StepTime {
                 step: id,
                 name: step.name.clone(),
@@ -107,46 +279,11 @@ pub(super) fn run(
                 time: Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3),
             });
         }
-    }
-    Ok(())
-}
-
-/// Lets the first lane wait for all others, and waits for it.
-fn join(gpu: &Gpu, context: &Context, steps: usize) -> Result<(), RuntimeError> {
-    const AT: &str = "the end of a run";
-    let Some(first) = context.first_lane() else {
-        return Ok(());
-    };
-    let others: Vec<&Stream> = context.lanes.values().skip(1).collect();
-    for (lane, end) in others.into_iter().zip(&context.ends) {
-        gpu.at(AT, lane.record(end))?;
-        gpu.at(AT, first.wait(end))?;
-    }
-    gpu.at_with(|| format!("the end of a run of {steps} steps"), first.synchronize())
-}
-
-/// Names a step for errors.
-pub(super) fn describe(id: StepId, step: &StepExec) -> String {
-    match step.work {
-        Enqueue::Launch { .. } => format!("step {id}, kernel {}", step.name),
-        _ => format!("step {id}, {}", step.name),
+        Ok(())
     }
 }
 
-/// Copies the outputs of a run that is done to where the caller wants them.
-pub(super) fn collect(
-    program: &Program,
-    prepared: &Prepared,
-    context: &Context,
-    inputs: &[&[u8]],
-    outputs: &mut [&mut [u8]],
-) {
-    for (from, to) in prepared.outputs.iter().zip(outputs) {
-        match from {
-            OutputFrom::Staging(at) => context.read(*at, to),
-            // Sizes were compared with the plan's, and these are the plan's own.
-            OutputFrom::Input(port) => to.copy_from_slice(inputs[*port]),
-            OutputFrom::Constant(id) => to.copy_from_slice(&program.constants[*id].tensor.bytes[..to.len()]),
-        }
-    }
+fn copy(lane: &Stream, to: u64, from: u64, bytes: usize, direction: Direction) -> Status<()> {
+    // SAFETY: both buffers have at least that many bytes, and live until the run was waited for.
+    unsafe { lane.copy(to, from, bytes, direction) }
 }

@@ -25,9 +25,7 @@ pub(super) const ROWS: &[Row] = &[
     op("Selu", 6, selu),
     op("Shrink", 9, shrink),
     op("Sigmoid", 6, |n| unary(n, UnaryOp::Sigmoid)),
-    op("Softmax", 1, |n| {
-        rows(n, |n, x, axis| n.composite(Composite::Softmax { axis }, &[x]))
-    }),
+    op("Softmax", 1, softmax),
     op("Softplus", 1, |n| unary(n, UnaryOp::Softplus)),
     op("Softsign", 1, softsign),
     op("ThresholdedRelu", 10, thresholded_relu),
@@ -37,7 +35,11 @@ pub(super) const ROWS: &[Row] = &[
     microsoft("QuickGelu", quick_gelu),
 ];
 
-fn unary(node: &mut Node<'_>, op: UnaryOp) -> Step<Vec<Val>> {
+pub(super) fn softmax(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    rows(node, |n, x, axis| n.composite(Composite::Softmax { axis }, &[x]))
+}
+
+pub(super) fn unary(node: &mut Node<'_>, op: UnaryOp) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     Ok(vec![node.unary(op, x)?])
 }
@@ -90,7 +92,7 @@ fn below_zero(node: &mut Node<'_>, x: Val, negative: Val) -> Step<Val> {
     node.select(below, negative, x)
 }
 
-fn leaky_relu(node: &mut Node<'_>) -> Step<Vec<Val>> {
+pub(super) fn leaky_relu(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let alpha = node.float_or("alpha", f64::from(0.01f32))?;
     let scaled = node.with_scalar(BinaryOp::Mul, x, alpha)?;

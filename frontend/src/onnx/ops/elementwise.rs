@@ -121,12 +121,34 @@ fn pow(node: &mut Node<'_>) -> Step<Vec<Val>> {
     Ok(vec![node.cast(power, base)?])
 }
 
+/// Shifts bits out by any amount: one below 0 or from the width on leaves zeros, or the copies of the sign that a right shift
+/// of a negative number brings in. (Opset 28 has these words; the earlier ones only say that bits move.)
 fn bit_shift(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    match node.text("direction", "")?.as_str() {
-        "LEFT" => binary(node, BinaryOp::Shl),
-        "RIGHT" => binary(node, BinaryOp::Shr),
-        other => node.bad("direction", other, "LEFT or RIGHT"),
+    let (x, amount) = (node.input(0)?, node.input(1)?);
+    let op = match node.text("direction", "")?.as_str() {
+        "LEFT" => BinaryOp::Shl,
+        "RIGHT" => BinaryOp::Shr,
+        other => return node.bad("direction", other, "LEFT or RIGHT"),
+    };
+    let dtype = node.dtype(x);
+    let width = i64::from(dtype.bits());
+    let amounts = node.build.constant(amount).map(|amounts| amounts.to_i64());
+    if amounts.is_some_and(|amounts| amounts.iter().all(|n| (0..width).contains(n))) {
+        return binary(node, op);
     }
+    let least = node.with_scalar(BinaryOp::Ge, amount, 0.0)?;
+    let most = node.with_scalar(BinaryOp::Lt, amount, width as f64)?;
+    let inside = node.binary(BinaryOp::And, least, most)?;
+    let zero = node.int_scalar(dtype, 0);
+    let shifted = node.binary(op, x, amount)?;
+    let beyond = match (op, dtype) {
+        (BinaryOp::Shr, DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::I4) => {
+            let last = node.int_scalar(dtype, width - 1);
+            node.binary(op, x, last)?
+        }
+        _ => zero,
+    };
+    Ok(vec![node.select(inside, shifted, beyond)?])
 }
 
 fn cast(node: &mut Node<'_>) -> Step<Vec<Val>> {

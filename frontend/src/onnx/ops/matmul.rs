@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use ir::op::{BinaryOp, Composite};
+use ir::op::{BinaryOp, Composite, ReduceOp};
 use ir::{DType, Dim, Scalar};
 
 use super::conv::centred;
@@ -112,10 +112,21 @@ fn matmul_integer(node: &mut Node<'_>) -> Step<Vec<Val>> {
 
 /// The product of quantised operands, each with its zero point, in `i32`.
 pub(super) fn integer_product(node: &mut Node<'_>, a: (Val, Option<Val>), b: (Val, Option<Val>)) -> Step<Val> {
-    let (rows, columns) = (node.rank(a.0).saturating_sub(2), node.rank(b.0).saturating_sub(1));
+    integer_product_with(node, a, b, (false, false))
+}
+
+/// As [`integer_product`], of operands that are transposed by flags.
+pub(super) fn integer_product_with(
+    node: &mut Node<'_>,
+    a: (Val, Option<Val>),
+    b: (Val, Option<Val>),
+    flags: (bool, bool),
+) -> Step<Val> {
+    let rows = node.rank(a.0).saturating_sub(if flags.0 { 1 } else { 2 });
+    let columns = node.rank(b.0).saturating_sub(if flags.1 { 2 } else { 1 });
     let a = centred(node, a.0, a.1, rows)?;
     let b = centred(node, b.0, b.1, columns)?;
-    product(node, a, b, (false, false), DType::I32)
+    product(node, a, b, flags, DType::I32)
 }
 
 /// A mask that lets query `i` see keys `0..=i`, joined with another mask.
@@ -135,7 +146,26 @@ fn lower_triangle(node: &mut Node<'_>, queries: Dim, keys: Dim, mask: Option<Val
     }
 }
 
-/// Scaled dot-product attention without cache. Operands of rank 3, `[B, S, H·D]`, are split into heads.
+/// Makes the rows of attention zero whose mask hides every key, which ONNX asks for; the softmax itself gives NaN there.
+///
+/// A NaN in the mask hides nothing, so that it reaches the result.
+fn zero_unless_seen(node: &mut Node<'_>, result: Val, mask: Val) -> Step<Val> {
+    let Some(keys) = node.rank(mask).checked_sub(1) else {
+        return node.rank_error(3, "1 to 4");
+    };
+    let seen = match node.dtype(mask) {
+        DType::Bool => mask,
+        dtype => {
+            let never = node.scalar(dtype, f64::NEG_INFINITY);
+            node.binary(BinaryOp::Ne, mask, never)?
+        }
+    };
+    let seen = node.reduce(ReduceOp::Any, seen, vec![keys], true)?;
+    let zero = node.scalar(node.dtype(result), 0.0);
+    node.select(seen, result, zero)
+}
+
+/// Scaled dot-product attention without cache. A row that sees no key is zero. Operands of rank 3, `[B, S, H·D]`, are split into heads.
 fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
     node.only_outputs(1, "the cache and score outputs of Attention")?;
     if let Some((name, _)) = node.attributes.iter().find(|(n, _)| !ATTENTION_ATTRIBUTES.contains(n)) {
@@ -190,9 +220,17 @@ fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let mut causal = node.flag("is_causal")?;
     let (queries, keys) = (node.shape(operands[0])[2].clone(), node.shape(operands[1])[2].clone());
     let mut bias = node.optional(3);
+    // Without a mask every query sees the first key.
+    let mut masked = bias;
+    if causal && let Some(mask) = bias {
+        masked = Some(lower_triangle(node, queries.clone(), keys.clone(), Some(mask))?);
+    }
     if causal && queries != keys {
         // ONNX aligns the triangle with the first key, whatever the counts are.
-        bias = Some(lower_triangle(node, queries, keys, bias)?);
+        bias = match masked {
+            Some(mask) => Some(mask),
+            None => Some(lower_triangle(node, queries, keys, None)?),
+        };
         causal = false;
     }
     operands.extend(bias);
@@ -205,6 +243,10 @@ fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
         },
         &operands,
     )?;
+    let result = match masked {
+        Some(mask) => zero_unless_seen(node, result, mask)?,
+        None => result,
+    };
     if !flat {
         return Ok(vec![result]);
     }

@@ -14,6 +14,7 @@ mod matmul;
 mod norm;
 mod pool;
 mod quant;
+mod quant_contrib;
 mod reduce;
 mod resize;
 mod shape;
@@ -73,7 +74,7 @@ const fn microsoft(name: &'static str, import: Import) -> Row {
     }
 }
 
-const FAMILIES: [&[Row]; 14] = [
+const FAMILIES: [&[Row]; 15] = [
     activation::ROWS,
     conv::ROWS,
     einsum::ROWS,
@@ -84,6 +85,7 @@ const FAMILIES: [&[Row]; 14] = [
     norm::ROWS,
     pool::ROWS,
     quant::ROWS,
+    quant_contrib::ROWS,
     reduce::ROWS,
     resize::ROWS,
     shape::ROWS,

@@ -11,9 +11,7 @@ use crate::onnx::node::Node;
 
 pub(super) const ROWS: &[Row] = &[
     op("AveragePool", 1, average_pool),
-    op("GlobalAveragePool", 1, |n| {
-        global(n, |n, x, axes| n.reduce(ReduceOp::Mean, x, axes, true))
-    }),
+    op("GlobalAveragePool", 1, global_average),
     op("GlobalLpPool", 2, |n| global(n, global_lp)),
     op("GlobalMaxPool", 1, |n| {
         global(n, |n, x, axes| n.reduce(ReduceOp::Max, x, axes, true))
@@ -49,7 +47,7 @@ fn max_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     Ok(vec![node.add(Op::Pool(pool), &[x])?])
 }
 
-fn average_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
+pub(super) fn average_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let count_padding = node.flag("count_include_pad")?;
     let pool = pool(node, PoolKind::Average { count_padding })?;
@@ -96,6 +94,10 @@ fn global_lp(node: &mut Node<'_>, x: Val, axes: Vec<usize>) -> Step<Val> {
     let powers = power(node, x, p)?;
     let sum = node.reduce(ReduceOp::Sum, powers, axes, true)?;
     root(node, sum, p)
+}
+
+pub(super) fn global_average(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    global(node, |n, x, axes| n.reduce(ReduceOp::Mean, x, axes, true))
 }
 
 /// Folds all spatial axes.

@@ -52,6 +52,22 @@ fn spread(node: &mut Node<'_>, x: Val, value: Val) -> Step<Val> {
     node.reshape(wide, joined)
 }
 
+/// Refuses constant scales that no number can be divided by.
+pub(super) fn check_scale(node: &Node<'_>, scale: Val) -> Step<()> {
+    let numbers = node.build.constant(scale).map(|scale| scale.to_f64());
+    let wrong = numbers.and_then(|numbers| numbers.into_iter().find(|s| !s.is_finite() || *s == 0.0));
+    match wrong {
+        Some(scale) => Err(NodeProblem::Value {
+            what: "scale",
+            found: scale.to_string(),
+            expected: "a finite number other than 0; quantise the model again, with data that reaches this node"
+                .to_owned(),
+        }
+        .into()),
+        None => Ok(()),
+    }
+}
+
 /// Reads an attribute that names a floating-point type; 0, as when it is left out, names none.
 fn float_attribute(node: &Node<'_>, name: &str) -> Step<Option<DType>> {
     match node.int_or(name, 0)? {
@@ -64,8 +80,9 @@ fn float_attribute(node: &Node<'_>, name: &str) -> Step<Option<DType>> {
 }
 
 /// `(x − zero) · scale`, in the scale's type or that of the result, whichever is wider.
-fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
+pub(super) fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, scale) = (node.input(0)?, node.input(1)?);
+    check_scale(node, scale)?;
     let out = float_attribute(node, "output_dtype")?.unwrap_or(node.dtype(scale));
     let dtype = match node.dtype(scale) {
         scale if scale.bits() >= out.bits() => scale,
@@ -96,8 +113,9 @@ fn limits(dtype: DType) -> Option<(f64, f64)> {
 }
 
 /// `saturate(round(x / scale) + zero)`, rounding ties to even.
-fn quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
+pub(super) fn quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, scale) = (node.input(0)?, node.input(1)?);
+    check_scale(node, scale)?;
     let stated = match node.int_or("output_dtype", 0)? {
         0 => None,
         // ONNX quantises to no 32-bit type: `i32` would be taken for the wider form of `u16`.
@@ -139,26 +157,35 @@ fn quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
         }
         return Ok(vec![cast_to(node, value, to)?]);
     }
+    Ok(vec![saturated(node, value, zero, to, 2)?])
+}
+
+/// `saturate(round(value) + zero)` in an integer type; input `index` gave it.
+pub(super) fn saturated(node: &mut Node<'_>, value: Val, zero: Option<Val>, to: DType, index: usize) -> Step<Val> {
     let Some((low, high)) = limits(to) else {
         return Err(NodeProblem::ElementType {
-            index: 2,
+            index,
             found: to,
             expected: "an integer of at most 16 bits",
         }
         .into());
     };
-    value = node.unary(UnaryOp::Round, value)?;
+    let mut value = node.unary(UnaryOp::Round, value)?;
     if let Some(zero) = zero {
+        let zero = node.cast(zero, node.dtype(value))?;
         value = node.binary(BinaryOp::Add, value, zero)?;
     }
     value = node.with_scalar(BinaryOp::Max, value, low)?;
     value = node.with_scalar(BinaryOp::Min, value, high)?;
-    Ok(vec![node.cast(value, to)?])
+    node.cast(value, to)
 }
 
 /// Scales an `i32` accumulator down to the type of the result's zero point; `axis` is where a vector of scales runs.
-fn requantise(node: &mut Node<'_>, sum: Val, scales: [Val; 3], zero: Val, axis: usize) -> Step<Val> {
+pub(super) fn requantise(node: &mut Node<'_>, sum: Val, scales: [Val; 3], zero: Val, axis: usize) -> Step<Val> {
     let [a, b, out] = scales;
+    for scale in scales {
+        check_scale(node, scale)?;
+    }
     let dtype = node.dtype(out);
     let mut factors = [a, b];
     for factor in &mut factors {
@@ -174,25 +201,12 @@ fn requantise(node: &mut Node<'_>, sum: Val, scales: [Val; 3], zero: Val, axis: 
         }
     }
     let (out, to) = (node.reshape(out, ir::Shape::SCALAR)?, node.dtype(zero));
-    let Some((low, high)) = limits(to) else {
-        return Err(NodeProblem::ElementType {
-            index: 7,
-            found: to,
-            expected: "an integer of at most 16 bits",
-        }
-        .into());
-    };
     let scale = node.binary(BinaryOp::Mul, factors[0], factors[1])?;
     let scale = node.binary(BinaryOp::Div, scale, out)?;
     let value = node.cast(sum, dtype)?;
     let value = node.binary(BinaryOp::Mul, value, scale)?;
-    let value = node.unary(UnaryOp::Round, value)?;
-    let zero = node.cast(zero, dtype)?;
     let zero = node.reshape(zero, ir::Shape::SCALAR)?;
-    let value = node.binary(BinaryOp::Add, value, zero)?;
-    let value = node.with_scalar(BinaryOp::Max, value, low)?;
-    let value = node.with_scalar(BinaryOp::Min, value, high)?;
-    node.cast(value, to)
+    saturated(node, value, Some(zero), to, 7)
 }
 
 fn quantised_product(node: &mut Node<'_>) -> Step<Vec<Val>> {
@@ -219,6 +233,11 @@ fn quantised_conv(node: &mut Node<'_>) -> Step<Vec<Val>> {
 fn dynamic_quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     node.require_float(0)?;
+    Ok(dynamically_quantized(node, x)?.to_vec())
+}
+
+/// The quantised tensor, its scale and its zero point, as [`dynamic_quantize`] gives them.
+pub(super) fn dynamically_quantized(node: &mut Node<'_>, x: Val) -> Step<[Val; 3]> {
     let axes: Vec<usize> = (0..node.rank(x)).collect();
     let high = node.reduce(ReduceOp::Max, x, axes.clone(), false)?;
     let high = node.with_scalar(BinaryOp::Max, high, 0.0)?;
@@ -236,5 +255,5 @@ fn dynamic_quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let value = node.binary(BinaryOp::Add, value, zero)?;
     let value = node.with_scalar(BinaryOp::Max, value, 0.0)?;
     let value = node.with_scalar(BinaryOp::Min, value, 255.0)?;
-    Ok(vec![node.cast(value, DType::U8)?, scale, node.cast(zero, DType::U8)?])
+    Ok([node.cast(value, DType::U8)?, scale, node.cast(zero, DType::U8)?])
 }

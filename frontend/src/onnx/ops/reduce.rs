@@ -21,9 +21,7 @@ pub(super) const ROWS: &[Row] = &[
             extreme(n, x, axes, keep, ReduceOp::Max, ReduceOp::Any)
         })
     }),
-    op("ReduceMean", 1, |n| {
-        reduce(n, |n, x, axes, keep| n.reduce(ReduceOp::Mean, x, axes, keep))
-    }),
+    op("ReduceMean", 1, mean),
     op("ReduceMin", 1, |n| {
         reduce(n, |n, x, axes, keep| {
             extreme(n, x, axes, keep, ReduceOp::Min, ReduceOp::All)
@@ -51,6 +49,10 @@ fn reduce(node: &mut Node<'_>, apply: fn(&mut Node<'_>, Val, Vec<usize>, bool) -
         _ => (0..rank).collect(),
     };
     Ok(vec![apply(node, x, axes, keep)?])
+}
+
+pub(super) fn mean(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    reduce(node, |n, x, axes, keep| n.reduce(ReduceOp::Mean, x, axes, keep))
 }
 
 fn l1(node: &mut Node<'_>, x: Val, axes: Vec<usize>, keep: bool) -> Step<Val> {

@@ -144,7 +144,8 @@ fn by_scale(node: &Node<'_>, x: Val, axes: &[usize], scales: &[f64]) -> Step<Vec
     for (&axis, &scale) in axes.iter().zip(scales).filter(|(_, s)| **s != 1.0) {
         let input = shape[axis].clone();
         let output = match input.as_const() {
-            Some(n) => Dim::Const((n as f64 * scale).floor() as i64),
+            // The scale is an f32, and so is the product: `10 · 1.4f32` is 14, but less than that in f64.
+            Some(n) => Dim::Const((n as f32 * scale as f32).floor() as i64),
             None if scale.fract() == 0.0 => input.clone() * scale as i64,
             None => return node.unsupported(format!("resizing the varying size {input} by {scale}")),
         };

@@ -121,6 +121,7 @@ pub fn evaluate(
     graph
         .outputs()
         .iter()
+        .filter(|o| !o.check)
         .map(|o| {
             let array = &values[o.value.node][o.value.index as usize];
             let tensor = array.to_tensor().map_err(|error| EvalError::Output {

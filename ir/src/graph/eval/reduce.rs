@@ -1,7 +1,7 @@
 //! Reductions, running folds and top-k.
 
 use super::array::{Array, Data, strides, walk};
-use super::scalar::{before, combine, identity};
+use super::scalar::{before, combine, identity, sorts_before};
 use super::{OpError, scalar};
 use crate::graph::op::ReduceOp;
 use crate::types::{DType, Scalar};
@@ -142,9 +142,9 @@ pub(super) fn top_k(axis: usize, k: usize, largest: bool, a: &Array) -> Result<V
         // A stable sort keeps the lower index first among equals.
         order.sort_by(|x, y| {
             let (x, y) = (value(*x), value(*y));
-            if before(largest, x, y) {
+            if sorts_before(largest, x, y) {
                 std::cmp::Ordering::Less
-            } else if before(largest, y, x) {
+            } else if sorts_before(largest, y, x) {
                 std::cmp::Ordering::Greater
             } else {
                 std::cmp::Ordering::Equal

@@ -318,8 +318,18 @@ pub fn combine(op: ReduceOp, dtype: DType, a: Scalar, b: Scalar) -> Scalar {
     binary(op, dtype, a, b)
 }
 
-/// Says whether `a` comes strictly before `b` in the order of `ArgMax` and of the largest first (`largest`), or of
-/// `ArgMin` and the smallest first. NaN comes before everything else in both.
+/// Says whether `a` comes strictly before `b` in a sort, the largest first or the smallest first. NaN is the largest, as
+/// NumPy and PyTorch have it: it comes first or last.
+pub fn sorts_before(largest: bool, a: Scalar, b: Scalar) -> bool {
+    if largest {
+        before(true, a, b)
+    } else {
+        before(true, b, a)
+    }
+}
+
+/// Says whether `a` comes strictly before `b` in the order of `ArgMax` (`largest`) or of `ArgMin`. NaN comes before everything
+/// else in both.
 pub fn before(largest: bool, a: Scalar, b: Scalar) -> bool {
     match (a, b) {
         (Scalar::Int(a), Scalar::Int(b)) => {

@@ -126,6 +126,23 @@ fn scans_and_top_k() {
     assert_eq!(out[1].to_i64(), [1, 0, 2, 1]);
 }
 
+/// `numpy.sort`, `numpy.argsort(kind="stable")` and `torch.topk` have NaN as the largest.
+#[test]
+fn nan_is_the_largest_in_a_sort() {
+    let x = f(&[5], &[f64::NAN, 1.0, f64::INFINITY, f64::NAN, -2.0]);
+    for (largest, want) in [(true, [0, 3, 2, 1, 4]), (false, [4, 1, 2, 0, 3])] {
+        for k in [2, 5] {
+            let op = Op::TopK {
+                axis: 0,
+                k: Dim::from(k),
+                largest,
+            };
+            let out = eval_op(&op, &[&x], &Bindings::new()).unwrap();
+            assert_eq!(out[1].to_i64(), want[..k], "largest {largest}");
+        }
+    }
+}
+
 #[test]
 fn views() {
     let a = i(&[2, 3], &[1, 2, 3, 4, 5, 6]);

@@ -108,6 +108,10 @@ pub enum Reason {
     NegativeSize { what: &'static str, axis: usize, size: Dim },
     #[error("axis {axis}: element {position} is outside the size {size}")]
     OutOfRange { axis: usize, position: Dim, size: Dim },
+    #[error(
+        "the index {index} lies outside axis {axis}, which has {size} elements; an index is at least -{size} and below {size}"
+    )]
+    IndexOutOfRange { axis: usize, index: i64, size: i64 },
     #[error("{what} must be a constant, but is {dim}")]
     NotConstant { what: &'static str, dim: Dim },
     #[error("attribute {attribute}: {message}")]

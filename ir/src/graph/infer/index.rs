@@ -1,11 +1,63 @@
 //! Types of gathers, scatters and top-k.
 
+use std::ops::Range;
+
 use smallvec::smallvec;
 
-use super::{Class, Cx, Inferred, Reason, attribute, one};
+use super::{Class, Cx, InferError, Inferred, Reason, attribute, one};
+use crate::data::HostTensor;
 use crate::dim::{Dim, Shape};
+use crate::graph::op::Op;
 use crate::graph::op::{Gather, ReduceOp, Scatter};
 use crate::types::{DType, TensorType};
+
+/// Refuses constant indices of a gather or scatter of which one lies outside its axis, where the axis has a known size.
+///
+/// `operands` are the op's operands' types, of which `indices` is the second. Other ops pass.
+///
+/// # Errors
+/// [`Reason::OutOfRange`] with the first such index.
+pub fn check_indices(op: &Op, operands: &[&TensorType], indices: &HostTensor) -> Result<(), InferError> {
+    let (Op::Gather(_) | Op::Scatter(_), Some(data)) = (op, operands.first()) else {
+        return Ok(());
+    };
+    let axes = indexed_axes(op, indices.shape.last().copied().unwrap_or(1));
+    let sizes: Vec<Option<i64>> = axes.map(|axis| data.shape.get(axis).and_then(Dim::as_const)).collect();
+    let first = indexed_axes(op, 1).start;
+    if sizes.iter().all(Option::is_none) || !indices.dtype.is_int() {
+        return Ok(());
+    }
+    for (i, index) in indices.to_i64().into_iter().enumerate() {
+        let component = i % sizes.len();
+        if let Some(size) = sizes[component]
+            && !(-size..size).contains(&index)
+        {
+            let reason = Reason::IndexOutOfRange {
+                axis: first + component,
+                index,
+                size,
+            };
+            return Err(InferError::new(
+                op,
+                operands.iter().map(|t| (*t).clone()).collect(),
+                reason,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The axes of the data that the elements of an index tuple of `depth` elements run over, or the one axis of a plain index.
+pub fn indexed_axes(op: &Op, depth: usize) -> Range<usize> {
+    match op {
+        Op::Gather(Gather::Take { axis } | Gather::Elements { axis }) | Op::Scatter(Scatter::Elements { axis, .. }) => {
+            *axis..axis + 1
+        }
+        Op::Gather(Gather::Nd { batch_dims }) => *batch_dims..batch_dims + depth,
+        Op::Scatter(Scatter::Nd { .. }) => 0..depth,
+        _ => 0..0,
+    }
+}
 
 pub(super) fn gather(gather: Gather, cx: &Cx<'_>) -> Inferred {
     cx.count(2, 2)?;

@@ -14,10 +14,11 @@ mod window;
 use smallvec::{SmallVec, smallvec};
 
 use crate::dim::{Dim, Shape, Symbol, Symbols};
-use crate::graph::op::{BinaryOp, Elementwise, Op, RandomKind, ReduceOp, UnaryOp};
+use crate::graph::op::{BinaryOp, Elementwise, Op, RandomKind, ReduceOp, UnaryKind};
 use crate::types::{DType, TensorType};
 
 pub use error::{InferError, Reason};
+pub use index::{check_indices, indexed_axes};
 pub use window::{conv_output, pool_output};
 
 /// The types of a node's results.
@@ -306,10 +307,10 @@ fn elementwise(op: Elementwise, cx: &Cx<'_>) -> Inferred {
     match op {
         Elementwise::Unary(u) => {
             cx.count(1, 1)?;
-            let class = match u {
-                UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Relu => Class::Number,
-                UnaryOp::Not => Class::BoolOrInt,
-                _ => Class::Float,
+            let class = match u.kind() {
+                UnaryKind::Number => Class::Number,
+                UnaryKind::Bits => Class::BoolOrInt,
+                UnaryKind::Rounding | UnaryKind::Predicate | UnaryKind::Function => Class::Float,
             };
             let dtype = cx.class(0, class)?;
             let dtype = if u.is_predicate() { DType::Bool } else { dtype };

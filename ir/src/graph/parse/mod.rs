@@ -75,7 +75,9 @@ pub enum Problem {
     Hex { ty: String, expected: usize },
     #[error("a constant's type {0} must have constant dims and fewer than 2^26 elements")]
     ConstantType(String),
-    #[error("this constant was left out when the text was printed; print it whole to read it back")]
+    #[error(
+        "this constant was left out when the text was printed; print the graph whole (`--emit graph --weights`) to read it back"
+    )]
     Elided,
     #[error("inputs must have the indices 0 to {last}, each once")]
     InputIndices { last: usize },
@@ -472,9 +474,12 @@ impl Parser {
         self.at += 1;
         loop {
             let value = self.value()?;
-            self.need_word("as")?;
+            let check = self.eat_word("check");
+            if !check {
+                self.need_word("as")?;
+            }
             let name = self.text("an output's name in quotes")?;
-            self.graph.outputs.push(Output { name, value });
+            self.graph.outputs.push(Output { name, value, check });
             if !self.eat(',') {
                 return Ok(());
             }

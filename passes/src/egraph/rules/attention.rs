@@ -18,9 +18,9 @@ use ir::types::Scalar;
 use ir::{DType, Graph, Op, Shape, Value};
 
 use super::Recognizer;
-use crate::analysis::index::{Fact, Facts};
+use crate::analysis::index::{Fact, KnownElements};
 use crate::analysis::known_scalar;
-use crate::egraph::language::{Made, Payload};
+use crate::egraph::language::{Enode, Made, Payload};
 use crate::egraph::term::{Found, Reader, Term, Two};
 
 /// Numbers below this hide a position whatever its score.
@@ -87,10 +87,7 @@ fn find(r: Reader<'_, '_>, class: Id) -> Vec<Found> {
         if transpose_lhs || transpose_rhs {
             continue;
         }
-        for (softmax, op) in r.others(outer.left) {
-            if !matches!(op, Op::Composite(Composite::Softmax { axis: 3 })) {
-                continue;
-            }
+        for (softmax, weights) in softmaxes(r, outer.left) {
             let start = Between {
                 scale: 1.0,
                 masks: Vec::new(),
@@ -99,12 +96,45 @@ fn find(r: Reader<'_, '_>, class: Id) -> Vec<Found> {
             let mut all = Vec::new();
             scores(r, softmax.children()[0], full, start, &mut Vec::new(), &mut all);
             for scores in all {
-                let weights = |term| Term::Node(softmax.payload, vec![term]);
-                found.extend(whole(r, outer, full, &scores, weights));
+                found.extend(whole(r, class, outer, full, &scores, &weights));
             }
         }
     }
     found
+}
+
+/// The softmaxes that a class is, some computed in a wider type and cast back; with each, how it is made of its operand.
+fn softmaxes<'a>(r: Reader<'a, '_>, class: Id) -> Vec<(&'a Enode, Weights)> {
+    let softmax = |class: Id| {
+        r.others(class)
+            .filter(|(_, op)| matches!(op, Op::Composite(Composite::Softmax { axis: 3 })))
+            .map(|(node, _)| node)
+    };
+    let mut all: Vec<(&Enode, Weights)> = softmax(class).map(|n| (n, vec![n.payload])).collect();
+    for (cast, inner) in float_casts(r, class) {
+        all.extend(softmax(inner).map(|n| (n, vec![n.payload, cast])));
+    }
+    all
+}
+
+/// What is applied to the scores one after another to make the weights.
+type Weights = Vec<Payload>;
+
+/// Casts from one float type to another that a class is: the payload and the operand of each. Attention computes its scores and weights
+/// in f32 whatever the type of its operands, so that what is rounded in between is as good or better.
+fn float_casts(r: Reader<'_, '_>, class: Id) -> Vec<(Payload, Id)> {
+    r.nodes(class)
+        .filter_map(|node| {
+            let Payload::Elementwise(Elementwise::Cast(to)) = node.payload else {
+                return None;
+            };
+            let inner = node.children[0];
+            let from = r.ty(inner)?.dtype;
+            let narrow = |t: DType| matches!(t, DType::F16 | DType::BF16);
+            let pair = (narrow(from) && to == DType::F32) || (from == DType::F32 && narrow(to));
+            pair.then_some((node.payload, inner))
+        })
+        .collect()
 }
 
 /// Walks from the softmax's operand to products, noting scale and masks on the way.
@@ -133,55 +163,73 @@ fn scores(
         let Payload::Elementwise(kind) = node.payload else {
             continue;
         };
-        let mut next = between.clone();
-        let inner = match kind {
-            Elementwise::Binary(op @ (BinaryOp::Mul | BinaryOp::Div)) => {
-                let Some(c) = r.facts(node.children[1]).number else {
-                    continue;
-                };
-                next.scaled = true;
-                next.scale = if op == BinaryOp::Mul {
-                    next.scale * c
-                } else {
-                    next.scale / c
-                };
-                0
-            }
-            Elementwise::Binary(BinaryOp::Add) if !between.scaled => {
-                let mask = node.children[1];
-                if !fits(r, mask, full) {
-                    continue;
-                }
+        for (inner, next) in steps(r, class, node, kind, full, &between) {
+            passed.push((node.payload, node.children.to_vec(), inner));
+            scores(r, node.children[inner], full, next, passed, out);
+            passed.pop();
+        }
+    }
+}
+
+/// What one op between the softmax and the product may be: for each way to read it, which operand goes on towards the product, and
+/// what lies between with it.
+fn steps(
+    r: Reader<'_, '_>,
+    class: Id,
+    node: &Enode,
+    kind: Elementwise,
+    full: &Shape,
+    between: &Between,
+) -> Vec<(usize, Between)> {
+    let mut next = between.clone();
+    match kind {
+        Elementwise::Binary(op @ (BinaryOp::Mul | BinaryOp::Div)) => {
+            let Some(c) = r.facts(node.children[1]).number else {
+                return Vec::new();
+            };
+            next.scaled = true;
+            next.scale = if op == BinaryOp::Mul {
+                next.scale * c
+            } else {
+                next.scale / c
+            };
+            vec![(0, next)]
+        }
+        // The mask may come first.
+        Elementwise::Binary(BinaryOp::Add) if !between.scaled => [(0, 1), (1, 0)]
+            .into_iter()
+            .filter(|(_, mask)| fits(r, node.children[*mask], full))
+            .map(|(inner, mask)| {
+                let mask = node.children[mask];
+                let mut next = between.clone();
                 next.masks.push(Mask {
                     kind: MaskKind::Added(mask),
                     causal: causal_addend(r, mask, full),
                 });
-                0
+                (inner, next)
+            })
+            .collect(),
+        Elementwise::Select if !between.scaled => {
+            let (keep, by) = (node.children[0], node.children[2]);
+            if !fits(r, keep, full) {
+                return Vec::new();
             }
-            Elementwise::Select if !between.scaled => {
-                let (keep, by) = (node.children[0], node.children[2]);
-                if !fits(r, keep, full) {
-                    continue;
-                }
-                let causal = is_causal_bool(r, keep, full);
-                next.masks.push(match r.facts(by).number {
-                    Some(f64::NEG_INFINITY) => Mask {
-                        kind: MaskKind::Kept(keep),
-                        causal: causal.then_some(Causal::Infinite),
-                    },
-                    Some(number) if number < HIDDEN && causal && fits(r, by, full) => Mask {
-                        kind: MaskKind::Replaced { keep, by },
-                        causal: Some(Causal::Finite),
-                    },
-                    _ => continue,
-                });
-                1
-            }
-            _ => continue,
-        };
-        passed.push((node.payload, node.children.to_vec(), inner));
-        scores(r, node.children[inner], full, next, passed, out);
-        passed.pop();
+            let causal = is_causal_bool(r, keep, full);
+            next.masks.push(match r.facts(by).number {
+                Some(f64::NEG_INFINITY) => Mask {
+                    kind: MaskKind::Kept(keep),
+                    causal: causal.then_some(Causal::Infinite),
+                },
+                Some(number) if number < HIDDEN && causal && fits(r, by, full) => Mask {
+                    kind: MaskKind::Replaced { keep, by },
+                    causal: Some(Causal::Finite),
+                },
+                _ => return Vec::new(),
+            });
+            vec![(1, next)]
+        }
+        Elementwise::Cast(_) if float_casts(r, class).iter().any(|(p, _)| *p == node.payload) => vec![(0, next)],
+        _ => Vec::new(),
     }
 }
 
@@ -191,13 +239,7 @@ fn fits(r: Reader<'_, '_>, mask: Id, full: &Shape) -> bool {
 }
 
 /// The attention that equals the outer product, if its parts have the shapes for it.
-fn whole(
-    r: Reader<'_, '_>,
-    outer: Two,
-    full: &Shape,
-    scores: &Scores,
-    weights: impl Fn(Term) -> Term,
-) -> Option<Found> {
+fn whole(r: Reader<'_, '_>, class: Id, outer: Two, full: &Shape, scores: &Scores, weights: &Weights) -> Option<Found> {
     let mut scale = scores.between.scale;
     let (q, q_term) = unscaled(r, scores.product.left, &mut scale);
     let (mut k, mut k_term) = unscaled(r, scores.product.right, &mut scale);
@@ -212,9 +254,22 @@ fn whole(
     if !scale.is_finite() {
         return None;
     }
-    if let (Some((few_k, k_seen)), Some((few_v, v_seen))) = (before_repeat(r, k), before_repeat(r, v))
+    // Where scores are wider than the operands on the way, the whole is in the result's type: narrower operands are widened.
+    let dtype = r.ty(class)?.dtype;
+    let in_type = |part: Id| {
+        let from = r.ty(part)?.dtype;
+        match (from, dtype) {
+            _ if from == dtype => Some(Term::Class(part)),
+            (DType::F16 | DType::BF16, DType::F32) => Some(Term::Op(Op::cast(dtype), vec![Term::Class(part)])),
+            _ => None,
+        }
+    };
+    let mut turned = scores.keys_transposed;
+    if let (Some((few_k, k_seen, below_transpose)), Some((few_v, v_seen))) =
+        (before_repeat_of_keys(r, k), before_repeat(r, v))
         && r.shape(few_k)?[1] == r.shape(few_v)?[1]
     {
+        turned ^= below_transpose;
         k_term = match k_term {
             Term::Node(payload, operands) => Term::Node(payload, vec![k_seen, operands.into_iter().nth(1)?]),
             _ => k_seen,
@@ -227,21 +282,30 @@ fn whole(
         operands[*inner] = seen;
         seen = Term::Node(*payload, operands);
     }
-    let keys = match scores.keys_transposed {
-        true => Term::Op(Op::View(View::Transpose(vec![0, 1, 3, 2])), vec![Term::Class(k)]),
-        false => Term::Class(k),
+    let keys = match turned {
+        true => Term::Op(Op::View(View::Transpose(vec![0, 1, 3, 2])), vec![in_type(k)?]),
+        false => in_type(k)?,
     };
-    let mut operands = vec![Term::Class(q), keys, Term::Class(v)];
+    let mut operands = vec![in_type(q)?, keys, in_type(v)?];
     let (causal, masks) = without_causal(&scores.between.masks);
     let mask = joined(r, &masks)?;
+    // Numbers of a wider type would lose digits.
+    if mask.as_ref().is_some_and(|(_, ty)| *ty != DType::Bool && *ty != dtype) {
+        return None;
+    }
     let composite = Composite::Attention {
         scale: Scalar::Float(scale),
         causal,
         mask: mask.is_some(),
     };
-    operands.extend(mask);
+    operands.extend(mask.map(|(term, _)| term));
     Some(Found {
-        seen: outer.over(weights(seen), v_term),
+        seen: outer.over(
+            weights
+                .iter()
+                .fold(seen, |term, payload| Term::Node(*payload, vec![term])),
+            v_term,
+        ),
         equal: Term::Op(Op::Composite(composite), operands),
     })
 }
@@ -258,6 +322,20 @@ fn unscaled(r: Reader<'_, '_>, class: Id, scale: &mut f64) -> (Id, Term) {
         }
         None => (class, Term::Class(class)),
     }
+}
+
+/// As [`before_repeat`], also where the repeated keys are transposed; says whether they are.
+fn before_repeat_of_keys(r: Reader<'_, '_>, class: Id) -> Option<(Id, Term, bool)> {
+    if let Some((few, seen)) = before_repeat(r, class) {
+        return Some((few, seen, false));
+    }
+    r.views(class).find_map(|(transpose, view)| {
+        if !matches!(view, View::Transpose(axes) if axes[..] == [0, 1, 3, 2]) {
+            return None;
+        }
+        let (few, seen) = before_repeat(r, transpose.operand)?;
+        Some((few, transpose.over(seen), true))
+    })
 }
 
 /// `reshape(broadcast(reshape(x [B, h, T, D] to [B, h, 1, T, D]) to [B, h, g, T, D]) to [B, h·g, T, D])` → x.
@@ -308,7 +386,7 @@ fn without_causal(masks: &[Mask]) -> (bool, Vec<Mask>) {
 }
 
 /// All masks as one: bools by "and", others by addition, innermost first.
-fn joined(r: Reader<'_, '_>, masks: &[Mask]) -> Option<Option<Term>> {
+fn joined(r: Reader<'_, '_>, masks: &[Mask]) -> Option<Option<(Term, DType)>> {
     let mut all: Option<(Term, DType)> = None;
     for mask in masks.iter().rev() {
         let next = match mask.kind {
@@ -337,7 +415,7 @@ fn joined(r: Reader<'_, '_>, masks: &[Mask]) -> Option<Option<Term>> {
             }
         });
     }
-    Some(all.map(|(term, _)| term))
+    Some(all)
 }
 
 fn filled(dtype: DType, number: f64) -> Term {
@@ -368,7 +446,7 @@ fn causal_addend(r: Reader<'_, '_>, mask: Id, full: &Shape) -> Option<Causal> {
     causal_mask(region.graph, region.positions?, r.facts(mask).value?, full)
 }
 
-fn is_causal(facts: &Facts, keep: Value, g: &Graph, full: &Shape) -> bool {
+fn is_causal(facts: &KnownElements, keep: Value, g: &Graph, full: &Shape) -> bool {
     if full[2] != full[3] {
         return false;
     }
@@ -400,7 +478,7 @@ fn square(shape: &[usize], full: &Shape) -> Option<usize> {
     (leading && shape[rank - 2] == n && n > 1 && full[3].is(n as i64)).then_some(n)
 }
 
-fn causal_mask(g: &Graph, facts: &Facts, mask: Value, full: &Shape) -> Option<Causal> {
+fn causal_mask(g: &Graph, facts: &KnownElements, mask: Value, full: &Shape) -> Option<Causal> {
     let by = |infinite: bool| if infinite { Causal::Infinite } else { Causal::Finite };
     let node = g.node(mask.node);
     match &node.op {

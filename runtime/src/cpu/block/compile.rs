@@ -19,6 +19,9 @@ use crate::error::RuntimeError;
 /// More instructions than this are compiled again with eager selects, which never repeat an expression.
 const MOST_INSTRUCTIONS: usize = 4096;
 
+/// Terms of an index that data decides are told apart up to so many.
+const MOST_SUMMANDS: usize = 64;
+
 /// What programs of one kernel share.
 pub(crate) struct Source<'a> {
     pub kernel: &'a Kernel,
@@ -39,7 +42,7 @@ impl<'a> Source<'a> {
         let elements = kernel
             .params
             .values()
-            .map(|p| p.elements.eval(bindings))
+            .map(|p| p.count(bindings))
             .collect::<Result<_, _>>()?;
         let sizes = kernel
             .exprs
@@ -219,6 +222,10 @@ impl Builder<'_> {
         let source = self.source;
         let exprs = &source.kernel.exprs;
         let dtype = exprs.dtype(id);
+        // Branches that repeat each other may be as many as two to the depth: this program is not the one that is kept.
+        if !self.eager && self.total > MOST_INSTRUCTIONS {
+            return self.constant(Class::of(dtype), 0);
+        }
         if let Some(form) = source.roots.get(&id) {
             if form.is_constant() {
                 return self.constant(Class::I64, form.base as u64);
@@ -418,7 +425,7 @@ impl Builder<'_> {
                 let less = b.plus(a, -1);
                 let more = a.plus(b, -1);
                 let shift = |mut f: Affine| {
-                    f.base -= 1;
+                    f.base = f.base.wrapping_sub(1);
                     f
                 };
                 match (op, negated) {
@@ -549,6 +556,8 @@ impl Builder<'_> {
             return;
         }
         match self.source.kernel.exprs[id] {
+            // A sum whose parts are sums of the same parts has as many as one likes.
+            _ if rest.len() >= MOST_SUMMANDS => rest.push((id, sign)),
             Expr::Binary(BinaryOp::Add, a, b) => {
                 self.terms(a, sign, form, rest);
                 self.terms(b, sign, form, rest);
@@ -641,7 +650,7 @@ impl Program {
             }
             _ => false,
         });
-        let plain = natural && store.addr.dynamic.is_none() && self.results.is_empty();
+        let plain = natural && store.addr.dynamic.is_none() && !store.addr.check && self.results.is_empty();
         (plain && defined && !self.regs[usize::from(store.value.0)].uniform).then_some(store.value)
     }
 }

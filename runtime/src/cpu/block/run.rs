@@ -8,6 +8,13 @@ use super::memory::{copy, fill, get_lane, load_run, natural, read, set_lane, sto
 use super::{Addr, Branch, Class, Frame, Guard, Inst, Program, Reg, Store, Val, ops};
 use crate::cpu::affine::Affine;
 
+/// Where some rows and columns on from `base` is; index arithmetic wraps, as it does everywhere.
+#[inline(always)]
+fn place(base: i64, (row, r): (i64, usize), (col, c): (i64, usize)) -> i64 {
+    base.wrapping_add(row.wrapping_mul(r as i64))
+        .wrapping_add(col.wrapping_mul(c as i64))
+}
+
 struct Machine<'a> {
     program: &'a Program,
     frame: &'a Frame<'a>,
@@ -129,8 +136,8 @@ impl Machine<'_> {
                     } else {
                         let to = self.dst(*dst).cast::<i64>();
                         self.segments(l0, l1, |r, c, lane, n| {
-                            let start = base + row * r as i64 + col * c as i64;
-                            (0..n).for_each(|i| to.add(lane + i).write(start + col * i as i64));
+                            let start = place(base, (*row, r), (*col, c));
+                            (0..n).for_each(|i| to.add(lane + i).write(place(start, (*col, i), (0, 0))));
                         });
                     }
                 }
@@ -228,10 +235,9 @@ impl Machine<'_> {
         if let Some(vector) = vector {
             let to = self.dst(dst);
             return self.segments(l0, l1, |r, c, lane, n| {
-                let start = base + addr.row * r as i64 + addr.col * c as i64;
+                let start = place(base, (addr.row, r), (addr.col, c));
                 for i in 0..n {
-                    let at = start
-                        .wrapping_add(addr.col * i as i64)
+                    let at = place(start, (addr.col, i), (0, 0))
                         .wrapping_add(vector.add(lane + i).read())
                         .clamp(0, last);
                     set_lane(class, to, lane + i, read(dtype, buffer, at));
@@ -241,9 +247,9 @@ impl Machine<'_> {
         if addr.check && !self.inside(addr, base, l0, l1) {
             let to = self.dst(dst);
             return self.segments(l0, l1, |r, c, lane, n| {
-                let start = base + addr.row * r as i64 + addr.col * c as i64;
+                let start = place(base, (addr.row, r), (addr.col, c));
                 for i in 0..n {
-                    let at = (start + addr.col * i as i64).clamp(0, last);
+                    let at = place(start, (addr.col, i), (0, 0)).clamp(0, last);
                     set_lane(class, to, lane + i, read(dtype, buffer, at));
                 }
             });
@@ -272,7 +278,7 @@ impl Machine<'_> {
             return;
         }
         self.segments(l0, l1, |r, c, lane, n| {
-            let start = base + addr.row * r as i64 + addr.col * c as i64;
+            let start = place(base, (addr.row, r), (addr.col, c));
             load_run(self.frame.isa, dtype, to, lane, buffer, start, addr.col, n);
         });
     }
@@ -302,13 +308,16 @@ impl Machine<'_> {
     fn range(&self, guard: &Guard, bases: &[i64], row: i64, c0: i64, c1: i64) -> (i64, i64) {
         let (mut lo, mut hi) = (c0, c1);
         for ((_, step_row, step_col), base) in guard.conditions.iter().zip(bases) {
-            let rest = base + step_row * row;
+            let rest = base.wrapping_add(step_row.wrapping_mul(row));
             match *step_col {
                 0 if rest < 0 => return (c0, c0),
                 0 => {}
                 // rest + s·c >= 0
-                s if s > 0 => lo = lo.max((-rest).div_euclid(s) + i64::from((-rest).rem_euclid(s) != 0)),
-                s => hi = hi.min(rest.div_euclid(-s) + 1),
+                s if s > 0 => {
+                    let from = rest.wrapping_neg();
+                    lo = lo.max(from.div_euclid(s).saturating_add(i64::from(from.rem_euclid(s) != 0)));
+                }
+                s => hi = hi.min(rest.div_euclid(s.wrapping_neg()).saturating_add(1)),
             }
         }
         if lo >= hi { (c0, c0) } else { (lo, hi) }
@@ -462,10 +471,8 @@ impl Machine<'_> {
         }
         if store.addr.check || uniform || vector.is_some() {
             for lane in 0..rows * cols {
-                let at = base
-                    + store.addr.row * (lane / cols) as i64
-                    + store.addr.col * (lane % cols) as i64
-                    + vector.map_or(0, |v| v.add(lane).read());
+                let at = place(base, (store.addr.row, lane / cols), (store.addr.col, lane % cols))
+                    .wrapping_add(vector.map_or(0, |v| v.add(lane).read()));
                 // What data sends outside is dropped.
                 if at >= 0 && at < store.addr.elements {
                     let bits = if uniform {
@@ -482,7 +489,7 @@ impl Machine<'_> {
             return store_run(self.frame.isa, store.dtype, value.ptr, 0, buffer, base, 1, rows * cols);
         }
         for r in 0..rows {
-            let start = base + store.addr.row * r as i64;
+            let start = place(base, (store.addr.row, r), (0, 0));
             store_run(
                 self.frame.isa,
                 store.dtype,

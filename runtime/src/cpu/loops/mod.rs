@@ -24,7 +24,7 @@ use super::block::{MAX_LANES, Program, Val};
 use super::env::Env;
 use crate::error::RuntimeError;
 
-pub(crate) use self::fold::{better, combine, neutral};
+pub(crate) use self::fold::{combine, neutral, sorts_before};
 pub(crate) use self::nest::{Nest, Strip};
 
 /// Lane operations that are worth a task of their own (a few microseconds).
@@ -120,7 +120,7 @@ pub(crate) fn analyse<'k>(
     let mut own: Vec<Vec<usize>> = stmts.iter().map(|s| Space::dims(stmt_axes(s))).collect();
     {
         let mut groups: Vec<&mut Vec<usize>> = std::iter::once(&mut parallel).chain(own.iter_mut()).collect();
-        space.split(&exprs, &mut groups, None);
+        space.split(&exprs, &mut groups, &[]);
     }
     let mut roots = space.roots(&exprs);
     let mut extents = space.extents.clone();
@@ -147,8 +147,13 @@ fn accesses(kernel: &Kernel, stmts: &[Stmt], roots: &Roots) -> Accesses {
     let index = |id: ExprId| -> Affine {
         // Of a sum, the affine terms: what data adds does not change the stride.
         let mut form = Affine::constant(0);
-        let mut stack = vec![id];
+        let (mut stack, mut left) = (vec![id], 256);
         while let Some(id) = stack.pop() {
+            // Only the shape of blocks hangs on what is left out.
+            left -= 1;
+            if left == 0 {
+                break;
+            }
             match (roots.get(&id), &kernel.exprs[id]) {
                 (Some(root), _) => form = form.plus(root, 1),
                 (None, Expr::Binary(BinaryOp::Add, a, b)) => stack.extend([*a, *b]),

@@ -74,7 +74,7 @@ pub(super) fn by_rows(a: &Analysis<'_>, stmts: &[Stmt], accesses: &Accesses, ker
                 continue;
             };
             let Some(form) = a.roots.get(&index) else { continue };
-            rows += usize::from(form.get(*last).abs() == 1);
+            rows += usize::from(form.get(*last).unsigned_abs() == 1);
             cols += usize::from(inner.is_some_and(|d| form.get(d) == 1));
         }
     }
@@ -110,10 +110,13 @@ pub(super) fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, la
     };
     let others: Vec<usize> = parallel.iter().copied().filter(|d| *d != col).collect();
     // A load that is contiguous along another dim is read in tiles.
-    let transposed = others
-        .iter()
-        .copied()
-        .find(|d| extents[*d] > 1 && accesses.loads.iter().any(|l| l.get(*d) == 1 && l.get(col).abs() > 1));
+    let transposed = others.iter().copied().find(|d| {
+        extents[*d] > 1
+            && accesses
+                .loads
+                .iter()
+                .any(|l| l.get(*d) == 1 && l.get(col).unsigned_abs() > 1)
+    });
     let lanes = lanes as i64;
     let balanced = |extent: i64, most: i64| -> i64 {
         let most = most.clamp(1, extent.max(1));
@@ -152,5 +155,29 @@ pub(super) fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, la
             extent: extents[col],
             block: cols,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Affine;
+    use super::*;
+
+    #[test]
+    fn a_stride_may_have_no_opposite() {
+        let form = |row: i64, col: i64| Affine {
+            base: 0,
+            coef: [row, col].into_iter().collect(),
+        };
+        let accesses = Accesses {
+            loads: vec![form(1, i64::MIN)],
+            stores: vec![form(8, 1)],
+        };
+        let nest = shape(&[0, 1], &[8, 8], &accesses, 64, false);
+        assert_eq!(
+            nest.row.map(|row| row.dim),
+            Some(0),
+            "the load lies along the other dim"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Matrix products, convolutions and attention.
 
 use ir::DType;
-use ir::kernel::{Access, AttentionBody, Body, ContractBody, ConvFacts, Expr, Stmt};
+use ir::kernel::{Access, AttentionBody, Body, ContractBody, ConvFacts, Expr, Operand, Stmt};
 use ir::op::{BinaryOp, Layout, UnaryOp, Window};
 
 use super::build::{Build, c, sym};
@@ -77,13 +77,14 @@ fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: bool, after:
     if after != After::Two {
         b.kernel.params[other].access = Access::Read;
     }
+    let (lhs_operand, rhs_operand) = (Operand::new(&b.kernel.exprs, l), Operand::new(&b.kernel.exprs, rr));
     b.kernel.body = Body::Contract(ContractBody {
         batch: vec![g],
         m: vec![i],
         n: vec![j],
         k: vec![r],
-        lhs: l,
-        rhs: rr,
+        lhs: lhs_operand,
+        rhs: rhs_operand,
         acc,
         epilogue,
         conv: None,
@@ -151,13 +152,14 @@ fn merged_projections_store_by_head() {
     let to = b.add(head, row);
     let to = b.add(to, depth);
     let store = b.store(out, to, e, &[]);
+    let (lhs_operand, rhs_operand) = (Operand::new(&b.kernel.exprs, l), Operand::new(&b.kernel.exprs, rr));
     b.kernel.body = Body::Contract(ContractBody {
         batch: vec![],
         m: vec![i],
         n: vec![j],
         k: vec![r],
-        lhs: l,
-        rhs: rr,
+        lhs: lhs_operand,
+        rhs: rhs_operand,
         acc,
         epilogue: vec![store],
         conv: None,
@@ -168,7 +170,7 @@ fn merged_projections_store_by_head() {
 }
 
 /// A convolution with bias, residual and ReLU, in channels-last.
-fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i64, groups: i64) -> ir::Kernel {
+pub(super) fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i64, groups: i64) -> ir::Kernel {
     let mut b = Build::new(&format!("conv_{channels}_{filters}_{kernel}_{stride}_{pad}_{groups}"));
     let (n, h, w) = (sym("n"), sym("h"), sym("w"));
     let out_of = |d: &ir::Dim| (d.clone() + 2 * pad - kernel).floor_div(&c(stride)) + 1;
@@ -241,13 +243,14 @@ fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i64, groups:
     let e = b.add(e, x2);
     let e = b.un(UnaryOp::Relu, e);
     let store = b.store(out, to, e, &[]);
+    let (lhs_operand, rhs_operand) = (Operand::new(&b.kernel.exprs, lhs), Operand::new(&b.kernel.exprs, rhs));
     b.kernel.body = Body::Contract(ContractBody {
         batch: vec![g],
         m: vec![i, y, xx],
         n: vec![o],
         k: vec![ky, kx, ch],
-        lhs,
-        rhs,
+        lhs: lhs_operand,
+        rhs: rhs_operand,
         acc,
         epilogue: vec![store],
         conv: Some(ConvFacts {
@@ -300,7 +303,7 @@ fn convolutions_and_their_fallbacks() {
 }
 
 /// Attention over heads that lie inside each position, with the given score.
-fn attend(mask: Option<DType>, causal: bool, odd: bool, share: i64) -> ir::Kernel {
+pub(super) fn attend(mask: Option<DType>, causal: bool, odd: bool, share: i64) -> ir::Kernel {
     let mut b = Build::new(&format!("attention_{mask:?}_{causal}_{odd}_{share}"));
     let (s, t) = (sym("s"), sym("t"));
     let (heads, depth) = (4, 8);

@@ -1,7 +1,7 @@
 //! Kernels of loops.
 
 use ir::DType;
-use ir::kernel::{Access, Body, Expr, ScanBody, SortBody, Stmt};
+use ir::kernel::{Access, Body, Expr, RowBody, RowComposite, RowKind, ScanBody, SortBody, Stmt};
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 
 use super::build::{Build, c, sym};
@@ -71,9 +71,25 @@ fn softmax_and_layer_norm_rows() {
         let (sum, sum_v) = b.fold(ReduceOp::Sum, &[r], exp);
         let weight = b.bin(BinaryOp::Div, exp, sum_v);
         let store = b.store(out, at, weight, &[r]);
-        let kernel = b.loops(&[i], vec![max, sum, store]);
+        let loops = b.loops(&[i], vec![max, sum, store]);
+        // The same as a row that says what it is: the composite's own kernel where rows are contiguous.
+        let mut row = loops.clone();
+        if let Body::Loops(loops) = loops.body.clone() {
+            row.body = Body::Row(RowBody {
+                loops,
+                row: vec![r],
+                held: vec![v],
+                composite: Some(RowComposite {
+                    kind: RowKind::Softmax,
+                    x: v,
+                    scale: None,
+                    bias: None,
+                }),
+            });
+        }
         for (m, n) in [(1, 1), (3, 17), (5, 1500), (200, 4), (0, 3)] {
-            check(&kernel, &sizes(&[("m", m), ("n", n)]), &[], 1e-5);
+            check(&loops, &sizes(&[("m", m), ("n", n)]), &[], 1e-5);
+            check(&row, &sizes(&[("m", m), ("n", n)]), &[], 1e-5);
         }
     }
     let mut b = Build::new("layer_norm");

@@ -3,6 +3,7 @@
 mod build;
 mod contractions;
 mod copies;
+mod forged;
 mod loops;
 mod plans;
 

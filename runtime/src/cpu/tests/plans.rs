@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ir::dim::{Symbol, SymbolInfo, Symbols};
 use ir::entity::{Entity, Table};
 use ir::graph::Constant;
-use ir::kernel::{Access, Body, ContractBody, Kernel};
+use ir::kernel::{Access, Body, ContractBody, Kernel, Operand};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::plan::{Buffer, BufferId, Lane, LaneId, Place, Plan, Port, Step, StepId, Work};
 use ir::program::Variant;
@@ -36,13 +36,14 @@ fn dense() -> Kernel {
     let e = b.un(UnaryOp::Gelu, e);
     let to = b.index(0, &[(i, c(WIDTH)), (j, c(1))]);
     let store = b.store(out, to, e, &[]);
+    let (lhs_operand, rhs_operand) = (Operand::new(&b.kernel.exprs, lhs), Operand::new(&b.kernel.exprs, rhs));
     b.kernel.body = Body::Contract(ContractBody {
         batch: vec![],
         m: vec![i],
         n: vec![j],
         k: vec![k],
-        lhs,
-        rhs,
+        lhs: lhs_operand,
+        rhs: rhs_operand,
         acc,
         epilogue: vec![store],
         conv: None,
@@ -99,7 +100,7 @@ pub(super) fn program() -> Program {
     let launch = |kernel, args: Vec<BufferId>| Step {
         lane: LaneId::new(0),
         waits: vec![],
-        work: Work::Launch { kernel, args },
+        work: Work::launch(kernel, args),
     };
     let steps = [
         launch(k0, vec![x, w, h]),
@@ -130,6 +131,7 @@ pub(super) fn program() -> Program {
         inputs: vec![port("x", x)],
         outputs: vec![port("y", y), port("again", y), port("same", x)],
         flops: Dim::Const(0),
+        checks: 0,
         requirements: Vec::new(),
     };
     Program {

@@ -33,6 +33,24 @@ pub struct CUstream_st {
     _unused: [u8; 0],
 }
 pub type CUstream = *mut CUstream_st;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUgraph_st {
+    _unused: [u8; 0],
+}
+pub type CUgraph = *mut CUgraph_st;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUgraphNode_st {
+    _unused: [u8; 0],
+}
+pub type CUgraphNode = *mut CUgraphNode_st;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUgraphExec_st {
+    _unused: [u8; 0],
+}
+pub type CUgraphExec = *mut CUgraphExec_st;
 impl CUstream_flags_enum {
     pub const CU_STREAM_DEFAULT: CUstream_flags_enum = CUstream_flags_enum(0);
 }
@@ -560,6 +578,77 @@ impl CUdevice_attribute_enum {
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct CUdevice_attribute_enum(pub ::std::os::raw::c_uint);
 pub use self::CUdevice_attribute_enum as CUdevice_attribute;
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: CUfunction_attribute_enum = CUfunction_attribute_enum(0);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum(1);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum(2);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum(3);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_NUM_REGS: CUfunction_attribute_enum = CUfunction_attribute_enum(4);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_PTX_VERSION: CUfunction_attribute_enum = CUfunction_attribute_enum(5);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_BINARY_VERSION: CUfunction_attribute_enum = CUfunction_attribute_enum(6);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: CUfunction_attribute_enum = CUfunction_attribute_enum(7);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: CUfunction_attribute_enum = CUfunction_attribute_enum(8);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: CUfunction_attribute_enum =
+        CUfunction_attribute_enum(9);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: CUfunction_attribute_enum = CUfunction_attribute_enum(10);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: CUfunction_attribute_enum = CUfunction_attribute_enum(11);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: CUfunction_attribute_enum = CUfunction_attribute_enum(12);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: CUfunction_attribute_enum = CUfunction_attribute_enum(13);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: CUfunction_attribute_enum =
+        CUfunction_attribute_enum(14);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: CUfunction_attribute_enum =
+        CUfunction_attribute_enum(15);
+}
+impl CUfunction_attribute_enum {
+    pub const CU_FUNC_ATTRIBUTE_MAX: CUfunction_attribute_enum = CUfunction_attribute_enum(16);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUfunction_attribute_enum(pub ::std::os::raw::c_uint);
+pub use self::CUfunction_attribute_enum as CUfunction_attribute;
+impl CUstreamCaptureMode_enum {
+    pub const CU_STREAM_CAPTURE_MODE_GLOBAL: CUstreamCaptureMode_enum = CUstreamCaptureMode_enum(0);
+}
+impl CUstreamCaptureMode_enum {
+    pub const CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: CUstreamCaptureMode_enum = CUstreamCaptureMode_enum(1);
+}
+impl CUstreamCaptureMode_enum {
+    pub const CU_STREAM_CAPTURE_MODE_RELAXED: CUstreamCaptureMode_enum = CUstreamCaptureMode_enum(2);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUstreamCaptureMode_enum(pub ::std::os::raw::c_uint);
+pub use self::CUstreamCaptureMode_enum as CUstreamCaptureMode;
 impl cudaError_enum {
     pub const CUDA_SUCCESS: cudaError_enum = cudaError_enum(0);
 }
@@ -864,6 +953,52 @@ impl cudaError_enum {
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct cudaError_enum(pub ::std::os::raw::c_uint);
 pub use self::cudaError_enum as CUresult;
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_SUCCESS: CUgraphExecUpdateResult_enum = CUgraphExecUpdateResult_enum(0);
+}
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_ERROR: CUgraphExecUpdateResult_enum = CUgraphExecUpdateResult_enum(1);
+}
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED: CUgraphExecUpdateResult_enum =
+        CUgraphExecUpdateResult_enum(2);
+}
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED: CUgraphExecUpdateResult_enum =
+        CUgraphExecUpdateResult_enum(3);
+}
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED: CUgraphExecUpdateResult_enum =
+        CUgraphExecUpdateResult_enum(4);
+}
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED: CUgraphExecUpdateResult_enum =
+        CUgraphExecUpdateResult_enum(5);
+}
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED: CUgraphExecUpdateResult_enum = CUgraphExecUpdateResult_enum(6);
+}
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE: CUgraphExecUpdateResult_enum =
+        CUgraphExecUpdateResult_enum(7);
+}
+impl CUgraphExecUpdateResult_enum {
+    pub const CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED: CUgraphExecUpdateResult_enum =
+        CUgraphExecUpdateResult_enum(8);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUgraphExecUpdateResult_enum(pub ::std::os::raw::c_uint);
+pub use self::CUgraphExecUpdateResult_enum as CUgraphExecUpdateResult;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUgraphExecUpdateResultInfo_st {
+    pub result: CUgraphExecUpdateResult,
+    pub errorNode: CUgraphNode,
+    pub errorFromNode: CUgraphNode,
+}
+pub type CUgraphExecUpdateResultInfo_v1 = CUgraphExecUpdateResultInfo_st;
+pub type CUgraphExecUpdateResultInfo = CUgraphExecUpdateResultInfo_v1;
 extern crate libloading;
 pub struct CudaLibrary {
     __library: ::libloading::Library,
@@ -881,6 +1016,10 @@ pub struct CudaLibrary {
     pub cuDevicePrimaryCtxRetain: unsafe extern "C" fn(pctx: *mut CUcontext, dev: CUdevice) -> CUresult,
     pub cuCtxSetCurrent: unsafe extern "C" fn(ctx: CUcontext) -> CUresult,
     pub cuCtxSynchronize: unsafe extern "C" fn() -> CUresult,
+    pub cuCtxGetStreamPriorityRange: unsafe extern "C" fn(
+        leastPriority: *mut ::std::os::raw::c_int,
+        greatestPriority: *mut ::std::os::raw::c_int,
+    ) -> CUresult,
     pub cuModuleLoadData: unsafe extern "C" fn(module: *mut CUmodule, image: *const ::std::os::raw::c_void) -> CUresult,
     pub cuModuleUnload: unsafe extern "C" fn(hmod: CUmodule) -> CUresult,
     pub cuModuleGetFunction:
@@ -897,15 +1036,25 @@ pub struct CudaLibrary {
     pub cuMemcpyAsync:
         unsafe extern "C" fn(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize, hStream: CUstream) -> CUresult,
     pub cuStreamCreate: unsafe extern "C" fn(phStream: *mut CUstream, Flags: ::std::os::raw::c_uint) -> CUresult,
+    pub cuStreamCreateWithPriority: unsafe extern "C" fn(
+        phStream: *mut CUstream,
+        flags: ::std::os::raw::c_uint,
+        priority: ::std::os::raw::c_int,
+    ) -> CUresult,
     pub cuStreamWaitEvent:
         unsafe extern "C" fn(hStream: CUstream, hEvent: CUevent, Flags: ::std::os::raw::c_uint) -> CUresult,
+    pub cuStreamBeginCapture_v2: unsafe extern "C" fn(hStream: CUstream, mode: CUstreamCaptureMode) -> CUresult,
+    pub cuStreamEndCapture: unsafe extern "C" fn(hStream: CUstream, phGraph: *mut CUgraph) -> CUresult,
     pub cuStreamSynchronize: unsafe extern "C" fn(hStream: CUstream) -> CUresult,
     pub cuStreamDestroy_v2: unsafe extern "C" fn(hStream: CUstream) -> CUresult,
     pub cuEventCreate: unsafe extern "C" fn(phEvent: *mut CUevent, Flags: ::std::os::raw::c_uint) -> CUresult,
     pub cuEventRecord: unsafe extern "C" fn(hEvent: CUevent, hStream: CUstream) -> CUresult,
+    pub cuEventQuery: unsafe extern "C" fn(hEvent: CUevent) -> CUresult,
     pub cuEventSynchronize: unsafe extern "C" fn(hEvent: CUevent) -> CUresult,
     pub cuEventDestroy_v2: unsafe extern "C" fn(hEvent: CUevent) -> CUresult,
     pub cuEventElapsedTime: unsafe extern "C" fn(pMilliseconds: *mut f32, hStart: CUevent, hEnd: CUevent) -> CUresult,
+    pub cuFuncSetAttribute:
+        unsafe extern "C" fn(hfunc: CUfunction, attrib: CUfunction_attribute, value: ::std::os::raw::c_int) -> CUresult,
     pub cuLaunchKernel: unsafe extern "C" fn(
         f: CUfunction,
         gridDimX: ::std::os::raw::c_uint,
@@ -918,6 +1067,19 @@ pub struct CudaLibrary {
         hStream: CUstream,
         kernelParams: *mut *mut ::std::os::raw::c_void,
         extra: *mut *mut ::std::os::raw::c_void,
+    ) -> CUresult,
+    pub cuGraphInstantiateWithFlags: unsafe extern "C" fn(
+        phGraphExec: *mut CUgraphExec,
+        hGraph: CUgraph,
+        flags: ::std::os::raw::c_ulonglong,
+    ) -> CUresult,
+    pub cuGraphLaunch: unsafe extern "C" fn(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult,
+    pub cuGraphExecDestroy: unsafe extern "C" fn(hGraphExec: CUgraphExec) -> CUresult,
+    pub cuGraphDestroy: unsafe extern "C" fn(hGraph: CUgraph) -> CUresult,
+    pub cuGraphExecUpdate_v2: unsafe extern "C" fn(
+        hGraphExec: CUgraphExec,
+        hGraph: CUgraph,
+        resultInfo: *mut CUgraphExecUpdateResultInfo,
     ) -> CUresult,
 }
 impl CudaLibrary {
@@ -945,6 +1107,7 @@ impl CudaLibrary {
         let cuDevicePrimaryCtxRetain = __library.get(c"cuDevicePrimaryCtxRetain").map(|sym| *sym)?;
         let cuCtxSetCurrent = __library.get(c"cuCtxSetCurrent").map(|sym| *sym)?;
         let cuCtxSynchronize = __library.get(c"cuCtxSynchronize").map(|sym| *sym)?;
+        let cuCtxGetStreamPriorityRange = __library.get(c"cuCtxGetStreamPriorityRange").map(|sym| *sym)?;
         let cuModuleLoadData = __library.get(c"cuModuleLoadData").map(|sym| *sym)?;
         let cuModuleUnload = __library.get(c"cuModuleUnload").map(|sym| *sym)?;
         let cuModuleGetFunction = __library.get(c"cuModuleGetFunction").map(|sym| *sym)?;
@@ -955,15 +1118,25 @@ impl CudaLibrary {
         let cuMemHostAlloc = __library.get(c"cuMemHostAlloc").map(|sym| *sym)?;
         let cuMemcpyAsync = __library.get(c"cuMemcpyAsync").map(|sym| *sym)?;
         let cuStreamCreate = __library.get(c"cuStreamCreate").map(|sym| *sym)?;
+        let cuStreamCreateWithPriority = __library.get(c"cuStreamCreateWithPriority").map(|sym| *sym)?;
         let cuStreamWaitEvent = __library.get(c"cuStreamWaitEvent").map(|sym| *sym)?;
+        let cuStreamBeginCapture_v2 = __library.get(c"cuStreamBeginCapture_v2").map(|sym| *sym)?;
+        let cuStreamEndCapture = __library.get(c"cuStreamEndCapture").map(|sym| *sym)?;
         let cuStreamSynchronize = __library.get(c"cuStreamSynchronize").map(|sym| *sym)?;
         let cuStreamDestroy_v2 = __library.get(c"cuStreamDestroy_v2").map(|sym| *sym)?;
         let cuEventCreate = __library.get(c"cuEventCreate").map(|sym| *sym)?;
         let cuEventRecord = __library.get(c"cuEventRecord").map(|sym| *sym)?;
+        let cuEventQuery = __library.get(c"cuEventQuery").map(|sym| *sym)?;
         let cuEventSynchronize = __library.get(c"cuEventSynchronize").map(|sym| *sym)?;
         let cuEventDestroy_v2 = __library.get(c"cuEventDestroy_v2").map(|sym| *sym)?;
         let cuEventElapsedTime = __library.get(c"cuEventElapsedTime").map(|sym| *sym)?;
+        let cuFuncSetAttribute = __library.get(c"cuFuncSetAttribute").map(|sym| *sym)?;
         let cuLaunchKernel = __library.get(c"cuLaunchKernel").map(|sym| *sym)?;
+        let cuGraphInstantiateWithFlags = __library.get(c"cuGraphInstantiateWithFlags").map(|sym| *sym)?;
+        let cuGraphLaunch = __library.get(c"cuGraphLaunch").map(|sym| *sym)?;
+        let cuGraphExecDestroy = __library.get(c"cuGraphExecDestroy").map(|sym| *sym)?;
+        let cuGraphDestroy = __library.get(c"cuGraphDestroy").map(|sym| *sym)?;
+        let cuGraphExecUpdate_v2 = __library.get(c"cuGraphExecUpdate_v2").map(|sym| *sym)?;
         Ok(CudaLibrary {
             __library,
             cuGetErrorString,
@@ -978,6 +1151,7 @@ impl CudaLibrary {
             cuDevicePrimaryCtxRetain,
             cuCtxSetCurrent,
             cuCtxSynchronize,
+            cuCtxGetStreamPriorityRange,
             cuModuleLoadData,
             cuModuleUnload,
             cuModuleGetFunction,
@@ -988,15 +1162,25 @@ impl CudaLibrary {
             cuMemHostAlloc,
             cuMemcpyAsync,
             cuStreamCreate,
+            cuStreamCreateWithPriority,
             cuStreamWaitEvent,
+            cuStreamBeginCapture_v2,
+            cuStreamEndCapture,
             cuStreamSynchronize,
             cuStreamDestroy_v2,
             cuEventCreate,
             cuEventRecord,
+            cuEventQuery,
             cuEventSynchronize,
             cuEventDestroy_v2,
             cuEventElapsedTime,
+            cuFuncSetAttribute,
             cuLaunchKernel,
+            cuGraphInstantiateWithFlags,
+            cuGraphLaunch,
+            cuGraphExecDestroy,
+            cuGraphDestroy,
+            cuGraphExecUpdate_v2,
         })
     }
     pub unsafe fn cuGetErrorString(&self, error: CUresult, pStr: *mut *const ::std::os::raw::c_char) -> CUresult {
@@ -1045,6 +1229,13 @@ impl CudaLibrary {
     pub unsafe fn cuCtxSynchronize(&self) -> CUresult {
         (self.cuCtxSynchronize)()
     }
+    pub unsafe fn cuCtxGetStreamPriorityRange(
+        &self,
+        leastPriority: *mut ::std::os::raw::c_int,
+        greatestPriority: *mut ::std::os::raw::c_int,
+    ) -> CUresult {
+        (self.cuCtxGetStreamPriorityRange)(leastPriority, greatestPriority)
+    }
     pub unsafe fn cuModuleLoadData(&self, module: *mut CUmodule, image: *const ::std::os::raw::c_void) -> CUresult {
         (self.cuModuleLoadData)(module, image)
     }
@@ -1091,6 +1282,14 @@ impl CudaLibrary {
     pub unsafe fn cuStreamCreate(&self, phStream: *mut CUstream, Flags: ::std::os::raw::c_uint) -> CUresult {
         (self.cuStreamCreate)(phStream, Flags)
     }
+    pub unsafe fn cuStreamCreateWithPriority(
+        &self,
+        phStream: *mut CUstream,
+        flags: ::std::os::raw::c_uint,
+        priority: ::std::os::raw::c_int,
+    ) -> CUresult {
+        (self.cuStreamCreateWithPriority)(phStream, flags, priority)
+    }
     pub unsafe fn cuStreamWaitEvent(
         &self,
         hStream: CUstream,
@@ -1098,6 +1297,12 @@ impl CudaLibrary {
         Flags: ::std::os::raw::c_uint,
     ) -> CUresult {
         (self.cuStreamWaitEvent)(hStream, hEvent, Flags)
+    }
+    pub unsafe fn cuStreamBeginCapture_v2(&self, hStream: CUstream, mode: CUstreamCaptureMode) -> CUresult {
+        (self.cuStreamBeginCapture_v2)(hStream, mode)
+    }
+    pub unsafe fn cuStreamEndCapture(&self, hStream: CUstream, phGraph: *mut CUgraph) -> CUresult {
+        (self.cuStreamEndCapture)(hStream, phGraph)
     }
     pub unsafe fn cuStreamSynchronize(&self, hStream: CUstream) -> CUresult {
         (self.cuStreamSynchronize)(hStream)
@@ -1111,6 +1316,9 @@ impl CudaLibrary {
     pub unsafe fn cuEventRecord(&self, hEvent: CUevent, hStream: CUstream) -> CUresult {
         (self.cuEventRecord)(hEvent, hStream)
     }
+    pub unsafe fn cuEventQuery(&self, hEvent: CUevent) -> CUresult {
+        (self.cuEventQuery)(hEvent)
+    }
     pub unsafe fn cuEventSynchronize(&self, hEvent: CUevent) -> CUresult {
         (self.cuEventSynchronize)(hEvent)
     }
@@ -1119,6 +1327,14 @@ impl CudaLibrary {
     }
     pub unsafe fn cuEventElapsedTime(&self, pMilliseconds: *mut f32, hStart: CUevent, hEnd: CUevent) -> CUresult {
         (self.cuEventElapsedTime)(pMilliseconds, hStart, hEnd)
+    }
+    pub unsafe fn cuFuncSetAttribute(
+        &self,
+        hfunc: CUfunction,
+        attrib: CUfunction_attribute,
+        value: ::std::os::raw::c_int,
+    ) -> CUresult {
+        (self.cuFuncSetAttribute)(hfunc, attrib, value)
     }
     pub unsafe fn cuLaunchKernel(
         &self,
@@ -1147,5 +1363,30 @@ impl CudaLibrary {
             kernelParams,
             extra,
         )
+    }
+    pub unsafe fn cuGraphInstantiateWithFlags(
+        &self,
+        phGraphExec: *mut CUgraphExec,
+        hGraph: CUgraph,
+        flags: ::std::os::raw::c_ulonglong,
+    ) -> CUresult {
+        (self.cuGraphInstantiateWithFlags)(phGraphExec, hGraph, flags)
+    }
+    pub unsafe fn cuGraphLaunch(&self, hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
+        (self.cuGraphLaunch)(hGraphExec, hStream)
+    }
+    pub unsafe fn cuGraphExecDestroy(&self, hGraphExec: CUgraphExec) -> CUresult {
+        (self.cuGraphExecDestroy)(hGraphExec)
+    }
+    pub unsafe fn cuGraphDestroy(&self, hGraph: CUgraph) -> CUresult {
+        (self.cuGraphDestroy)(hGraph)
+    }
+    pub unsafe fn cuGraphExecUpdate_v2(
+        &self,
+        hGraphExec: CUgraphExec,
+        hGraph: CUgraph,
+        resultInfo: *mut CUgraphExecUpdateResultInfo,
+    ) -> CUresult {
+        (self.cuGraphExecUpdate_v2)(hGraphExec, hGraph, resultInfo)
     }
 }

@@ -163,6 +163,27 @@ pub fn locate(sonames: Sonames<'_>, search: &Search) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// Finds the file that [`open`] would open first, as [`locate`] does.
+///
+/// # Errors
+/// Every place looked at, with what was wrong there.
+pub fn find(sonames: Sonames<'_>, search: &Search) -> Result<PathBuf, Vec<Attempt>> {
+    locate(sonames, search).ok_or_else(|| {
+        let mut tried = Vec::new();
+        let names: Vec<String> = candidates(sonames, search, &mut tried)
+            .iter()
+            .map(|name| name.display().to_string())
+            .collect();
+        if !names.is_empty() {
+            tried.push(Attempt {
+                place: "the loader's folders".to_string(),
+                reason: format!("hold none of {}", names.join(", ")),
+            });
+        }
+        tried
+    })
+}
+
 /// Lists what to try: existing files, then bare sonames; what does not exist goes to `tried`.
 fn candidates(sonames: Sonames<'_>, search: &Search, tried: &mut Vec<Attempt>) -> Vec<PathBuf> {
     let mut paths = Vec::new();

@@ -1,0 +1,163 @@
+//! Contractions by matrix instructions or row by row: operands as addresses, the epilogue by groups of neighbours.
+
+use ir::kernel::{AxisId, ContractBody, Fetch, GemvTiling, Operand, Tiling};
+use ir::target::MatrixInstruction;
+use ir::{Dim, Entity};
+
+use crate::expr::Printer;
+use crate::types::spelling;
+
+impl Printer<'_> {
+    pub(super) fn matrix(&mut self, body: &ContractBody, tiling: &Tiling) {
+        let [block_m, block_n, block_k] = tiling.block;
+        let [waves_m, waves_n] = tiling.waves;
+        let tiles = format!(
+            "using Tiles = MatrixTile<{}, {block_m}, {block_n}, {block_k}, {waves_m}, {waves_n}, {}, {}, {}>;",
+            instruction(&tiling.instruction),
+            tiling.stages,
+            tiling.ahead,
+            tiling.group
+        );
+        self.product(body, [tiling.lhs, tiling.rhs], &tiles, "gemm_tile", tiling.store);
+    }
+
+    pub(super) fn gemv(&mut self, body: &ContractBody, tiling: &GemvTiling) {
+        let element = spelling(body.rhs.element(&self.kernel.exprs));
+        let acc = spelling(self.kernel.vars[body.acc]);
+        let GemvTiling {
+            rows,
+            cols,
+            unroll,
+            waves,
+            ..
+        } = tiling;
+        let tiles = format!("using Tiles = Gemv<{element}, {acc}, {rows}, {cols}, {unroll}, {waves}>;");
+        self.product(body, [tiling.lhs, tiling.rhs], &tiles, "gemv", tiling.store);
+    }
+
+    /// Prints operands, epilogue and sizes of a product, and the call of the device library's template.
+    fn product(&mut self, body: &ContractBody, [lhs, rhs]: [Fetch; 2], tiles: &str, template: &str, store: u32) {
+        let looped = self.open_batch(&body.batch);
+        // The launch refuses sizes that an `int` does not count.
+        let sizes = [&body.m, &body.n, &body.k].map(|axes| self.points(axes).0);
+        self.fetched("lhs", "row", &body.m, &body.k, &body.lhs, lhs);
+        self.fetched("rhs", "col", &body.n, &body.k, &body.rhs, rhs);
+        self.grouped_epilogue(body, store);
+        let [m, n, k] = sizes.map(|n| self.count(&n));
+        self.out.line(tiles);
+        self.out.line(format!(
+            "{template}<Tiles, {store}>({m}, {n}, {k}, lhs, rhs, epilogue);"
+        ));
+        if looped {
+            self.out.close("");
+        }
+    }
+
+    /// A number of points as an `int`.
+    fn count(&self, n: &Dim) -> String {
+        let text = self.size(n);
+        if n.as_const().is_some() || crate::index::fits(n, self.symbols) {
+            text
+        } else {
+            format!("int({text})")
+        }
+    }
+
+    /// Declares an operand: where its elements are or, of what is computed on the way in, what they are.
+    fn fetched(&mut self, name: &str, row_name: &str, rows: &[AxisId], k: &[AxisId], operand: &Operand, fetch: Fetch) {
+        let element = operand.element(&self.kernel.exprs);
+        let direct = operand
+            .access
+            .filter(|a| self.kernel.params[a.param].dtype == element && element.bits() >= 8);
+        let Some(access) = direct else {
+            let (kind, value) = (spelling(element), operand.value);
+            let opening = format!("const auto {name} = values<{kind}, {}, 1>(", fetch.along_k);
+            self.point_lambda(&opening, row_name, rows, k, ");", |p| {
+                let spelled = p.value(value);
+                format!("return {spelled};")
+            });
+            return;
+        };
+        let walk = if fetch.along_k { "along_k" } else { "along_rows" };
+        let base = self.params[access.param.index()].clone();
+        let opening = format!("const auto {name} = {walk}<{}>(", fetch.width);
+        let closing = if access.guard.is_some() { "," } else { ");" };
+        self.point_lambda(&opening, row_name, rows, k, closing, |p| {
+            let index = p.value(access.index);
+            format!("return {base} + {};", super::parenthesised(&index))
+        });
+        if let Some(guard) = access.guard {
+            self.point_lambda("    ", row_name, rows, k, ");", |p| {
+                let guard = p.value(guard);
+                format!("return {guard};")
+            });
+        }
+    }
+
+    /// Prints a lambda of a row and a depth.
+    fn point_lambda(
+        &mut self,
+        opening: &str,
+        row_name: &str,
+        rows: &[AxisId],
+        k: &[AxisId],
+        closing: &str,
+        last_line: impl FnOnce(&mut Self) -> String,
+    ) {
+        self.scope(|p| {
+            let (row, depth) = (p.lambda_position(rows, row_name), p.lambda_position(k, "depth"));
+            p.out.open(format!("{opening}[&](int {row}, int {depth})"));
+            p.split(&row, "int", rows);
+            p.split(&depth, "int", k);
+            let line = last_line(p);
+            p.out.line(line);
+            p.out.close(closing);
+        });
+    }
+
+    /// Declares the epilogue of `width` neighbours along the columns.
+    fn grouped_epilogue(&mut self, body: &ContractBody, width: u32) {
+        let acc_type = spelling(self.kernel.vars[body.acc]);
+        self.scope(|p| {
+            let (row, col) = (p.lambda_position(&body.m, "row"), p.lambda_position(&body.n, "col"));
+            let acc = p.fresh("acc");
+            p.out.open(format!(
+                "const auto epilogue = [&](int {row}, int {col}, const Pack<{acc_type}, {width}>& {acc})"
+            ));
+            p.split(&row, "int", &body.m);
+            match body.n.split_last() {
+                Some((&inner, _)) if width > 1 => {
+                    // The group's first column; the axis itself moves inside the group.
+                    let name = p.fresh(&format!("{}_at", p.axis(inner).to_owned()));
+                    let start = if body.n.len() == 1 {
+                        col.clone()
+                    } else {
+                        p.split(&col, "int", &body.n);
+                        p.axis(inner).to_owned()
+                    };
+                    p.bind_axis(inner, &name);
+                    p.one_group(&body.epilogue, inner, &name, &start, width, Some((body.acc, &acc)));
+                }
+                _ => {
+                    p.split(&col, "int", &body.n);
+                    p.bind_var(body.acc, &format!("{acc}[0]"));
+                    p.straight(&body.epilogue);
+                }
+            }
+            p.out.close(";");
+        });
+    }
+}
+
+/// The instruction as the device library spells it.
+fn instruction(i: &MatrixInstruction) -> String {
+    format!(
+        "{}<{}, {}, {}, {}, {}>",
+        i.family.name(),
+        i.m,
+        i.n,
+        i.k,
+        spelling(i.input),
+        spelling(i.acc)
+    )
+}

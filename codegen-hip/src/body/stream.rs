@@ -1,0 +1,350 @@
+//! Pointwise kernels whose threads take neighbours: wide loads, a loop over the neighbours, wide stores.
+
+use ir::kernel::access::along;
+use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, Stmt, VarId};
+use ir::{Dim, Entity};
+
+use super::parenthesised;
+use crate::emit::EmitError;
+use crate::expr::Printer;
+use crate::types::{is_nibble, spelling};
+
+/// Bytes that a thread reads or writes as neighbours: several accesses where they are more than one holds.
+const WIDEST: u32 = 64;
+
+/// The groups of neighbours of a pointwise body.
+struct Groups<'b> {
+    last: AxisId,
+    outer: &'b [AxisId],
+    vector: u32,
+    /// Groups along the last axis.
+    per_row: Dim,
+    count: Dim,
+    /// The type that counts points, and so groups.
+    kind: &'static str,
+    /// No group is cut short.
+    whole: bool,
+}
+
+impl Printer<'_> {
+    fn groups<'b>(&self, body: &'b Loops, vector: u32) -> Result<Groups<'b>, EmitError> {
+        let only_straight = body.stmts.iter().all(|s| match s {
+            Stmt::Let { .. } => true,
+            Stmt::Store { axes, .. } => axes.is_empty(),
+            _ => false,
+        });
+        let (Some((&last, outer)), true) = (body.parallel.split_last(), only_straight) else {
+            return Err(self.mismatch());
+        };
+        let width = i64::from(vector);
+        let extent = &self.kernel.axes[last].extent;
+        let per_row = extent.ceil_div(&Dim::Const(width));
+        let rows: Dim = outer.iter().map(|a| self.kernel.axes[*a].extent.clone()).product();
+        Ok(Groups {
+            last,
+            outer,
+            vector,
+            count: rows * &per_row,
+            per_row,
+            kind: self.points(&body.parallel).1,
+            whole: extent.known_divisor() % width == 0,
+        })
+    }
+
+    /// Each thread takes `unroll` groups and reads all of them first.
+    pub(super) fn stream(&mut self, body: &Loops, vector: u32, unroll: u32) -> Result<(), EmitError> {
+        let Mapping::Stream { block, .. } = self.kernel.mapping else {
+            return Err(self.mismatch());
+        };
+        let groups = self.groups(body, vector)?;
+        let (kind, chunk) = (groups.kind, i64::from(block) * i64::from(unroll));
+        let (first, n) = (self.fresh("first"), self.size(&groups.count));
+        self.out.line(format!(
+            "// {unroll} times {vector} neighbours a thread along {}",
+            self.axis(groups.last)
+        ));
+        self.out.open(format!(
+            "for ({kind} {first} = ({kind})blockIdx.x * {chunk}; {first} < {n}; {first} += ({kind})gridDim.x * {chunk})"
+        ));
+        let exact = groups.whole && groups.count.known_divisor() % chunk == 0;
+        if !exact {
+            // Whole groups alone; only without outer axes is there one that is cut short.
+            let whole = match groups.whole {
+                true => n.clone(),
+                false => self.size(
+                    &self.kernel.axes[groups.last]
+                        .extent
+                        .floor_div(&Dim::Const(i64::from(vector))),
+                ),
+            };
+            self.out.open(format!("if ({first} + {chunk} <= {whole})"));
+        }
+        self.scope(|p| p.whole_chunk(body, &groups, &first, block, unroll));
+        if !exact {
+            self.out.close_open("else");
+            self.scope(|p| {
+                let group = p.fresh("group");
+                p.out.open(format!(
+                    "for ({kind} {group} = {first} + (int)threadIdx.x; {group} < {n} && {group} < {first} + {chunk}; {group} += {block})"
+                ));
+                let start = p.place_group(&groups, &group);
+                p.any_group(body, &groups, &start);
+                p.out.close("");
+            });
+            self.out.close("");
+        }
+        self.out.close("");
+        Ok(())
+    }
+
+    /// The groups of a workgroup's threads, all there.
+    fn whole_chunk(&mut self, body: &Loops, groups: &Groups<'_>, first: &str, block: u32, unroll: u32) {
+        let vector = groups.vector;
+        let roots: Vec<ExprId> = body.stmts.iter().flat_map(roots).collect();
+        let mut loaded = Vec::new();
+        for e in self.unconditional_loads(&roots) {
+            let Expr::Load { param, index } = self.kernel.exprs[e] else {
+                continue;
+            };
+            let dtype = self.kernel.params[param].dtype;
+            if self.is_wide(dtype, index, groups.last, vector) {
+                let name = self.fresh(&format!("{}_wide", self.params[param.index()]));
+                self.out
+                    .line(format!("Vec<{}, {vector}> {name}[{unroll}];", spelling(dtype)));
+                loaded.push((e, name, param, index));
+            }
+        }
+        let open = |p: &mut Self| {
+            let (turn, group) = (p.fresh("turn"), p.fresh("group"));
+            p.out.line("#pragma unroll");
+            p.out.open(format!("for (int {turn} = 0; {turn} < {unroll}; ++{turn})"));
+            p.out.line(format!(
+                "const {} {group} = {first} + ({turn} * {block} + (int)threadIdx.x);",
+                groups.kind
+            ));
+            let start = p.place_group(groups, &group);
+            (turn, start)
+        };
+        if !loaded.is_empty() {
+            self.scope(|p| {
+                let (turn, start) = open(p);
+                p.bind_axis(groups.last, &start);
+                for (_, name, param, index) in &loaded {
+                    let (at, from) = (p.value(*index), p.params[param.index()].clone());
+                    p.out.line(format!(
+                        "{name}[{turn}] = load_vector<{vector}>({from} + {});",
+                        parenthesised(&at)
+                    ));
+                }
+                p.out.close("");
+            });
+        }
+        self.scope(|p| {
+            let (turn, start) = open(p);
+            let loaded: Vec<(ExprId, String)> = loaded
+                .iter()
+                .map(|(e, name, ..)| (*e, format!("{name}[{turn}][{{j}}]")))
+                .collect();
+            let name = p.axis(groups.last).to_owned();
+            p.loaded_group(&body.stmts, groups.last, &name, &start, vector, None, &loaded);
+            p.out.close("");
+        });
+    }
+
+    /// Each thread takes `vector` neighbours along the last axis.
+    pub(super) fn vectors(&mut self, body: &Loops, vector: u32) -> Result<(), EmitError> {
+        let groups = self.groups(body, vector)?;
+        let kind = groups.kind;
+        let (group, n) = (self.fresh("group"), self.size(&groups.count));
+        self.out.line(format!(
+            "// {vector} neighbours a thread along {}",
+            self.axis(groups.last)
+        ));
+        self.out.open(format!(
+            "for ({kind} {group} = global_thread<{kind}>(); {group} < {n}; {group} += grid_threads<{kind}>())"
+        ));
+        let start = self.place_group(&groups, &group);
+        self.any_group(body, &groups, &start);
+        self.out.close("");
+        Ok(())
+    }
+
+    /// Declares the outer axes of a group; returns the name of its first position along the last one.
+    fn place_group(&mut self, groups: &Groups<'_>, group: &str) -> String {
+        let (axis, axis_kind) = (self.axis(groups.last).to_owned(), self.axis_type(groups.last));
+        let (start, vector) = (self.fresh(&format!("{axis}0")), groups.vector);
+        if groups.outer.is_empty() {
+            self.out
+                .line(format!("const {axis_kind} {start} = {group} * {vector};"));
+        } else {
+            let per_row = self.size_factor(&groups.per_row);
+            self.out
+                .line(format!("const {axis_kind} {start} = {group} % {per_row} * {vector};"));
+            let (row, kind) = (self.flat_name(groups.outer, "row"), groups.kind);
+            self.out.line(format!("const {kind} {row} = {group} / {per_row};"));
+            self.split(&row, kind, groups.outer);
+        }
+        start
+    }
+
+    /// A group that may be cut short.
+    fn any_group(&mut self, body: &Loops, groups: &Groups<'_>, start: &str) {
+        let (last, vector) = (groups.last, groups.vector);
+        let (axis, axis_kind) = (self.axis(last).to_owned(), self.axis_type(last));
+        if groups.whole {
+            self.scope(|p| p.one_group(&body.stmts, last, &axis, start, vector, None));
+            return;
+        }
+        let end = self.size(&self.kernel.axes[last].extent);
+        self.out.open(format!("if ({start} + {vector} <= {end})"));
+        self.scope(|p| p.one_group(&body.stmts, last, &axis, start, vector, None));
+        self.out.close_open("else");
+        self.scope(|p| {
+            p.out
+                .open(format!("for ({axis_kind} {axis} = {start}; {axis} < {end}; ++{axis})"));
+            p.straight(&body.stmts);
+            p.out.close("");
+        });
+        self.out.close("");
+    }
+
+    /// A whole group of neighbours: wide loads, a loop over the neighbours, wide stores. `given` is a variable that comes as an
+    /// array of the group's values.
+    pub(super) fn one_group(
+        &mut self,
+        stmts: &[Stmt],
+        axis: AxisId,
+        name: &str,
+        start: &str,
+        vector: u32,
+        given: Option<(VarId, &str)>,
+    ) {
+        self.loaded_group(stmts, axis, name, start, vector, given, &[]);
+    }
+
+    /// As [`Self::one_group`]; what is in `loaded` has been read: the load, and its spelling for the neighbour that `{j}` stands for.
+    pub(super) fn loaded_group(
+        &mut self,
+        stmts: &[Stmt],
+        axis: AxisId,
+        name: &str,
+        start: &str,
+        vector: u32,
+        given: Option<(VarId, &str)>,
+        loaded: &[(ExprId, String)],
+    ) {
+        let kind = self.axis_type(axis);
+        let roots: Vec<ExprId> = stmts
+            .iter()
+            .flat_map(|s| match s {
+                Stmt::Let { value, .. } => vec![*value],
+                Stmt::Store { index, value, .. } => vec![*index, *value],
+                _ => vec![],
+            })
+            .collect();
+        let lane = self.fresh("lane");
+        // Named, they are not read again.
+        loaded.iter().for_each(|(e, from)| self.bind_expr(*e, from));
+        let mut wide = self.wide_loads(&roots, axis, name, start, vector, &lane);
+        wide.extend(loaded.iter().map(|(e, from)| (*e, from.replace("{j}", &lane))));
+        let mut stores: Vec<Option<String>> = Vec::new();
+        for s in stmts {
+            let Stmt::Store { param, index, .. } = s else {
+                stores.push(None);
+                continue;
+            };
+            let dtype = self.kernel.params[*param].dtype;
+            stores.push(self.is_wide(dtype, *index, axis, vector).then(|| {
+                let name = format!("{}_wide", self.params[param.index()]);
+                let name = self.fresh(&name);
+                self.out.line(format!("Vec<{}, {vector}> {name};", spelling(dtype)));
+                name
+            }));
+        }
+        self.out.line("#pragma unroll");
+        self.out
+            .open(format!("for (int {lane} = 0; {lane} < {vector}; ++{lane})"));
+        self.scope(|p| {
+            p.out.line(format!("const {kind} {name} = {start} + {lane};"));
+            wide.iter().for_each(|(e, text)| p.bind_expr(*e, text));
+            if let Some((var, array)) = given {
+                p.bind_var(var, &format!("{array}[{lane}]"));
+            }
+            for (s, wide_store) in stmts.iter().zip(&stores) {
+                match (s, wide_store) {
+                    (Stmt::Store { value, .. }, Some(into)) => {
+                        let value = p.value(*value);
+                        p.out.line(format!("{into}[{lane}] = {value};"));
+                    }
+                    _ => p.straight(std::slice::from_ref(s)),
+                }
+            }
+        });
+        self.out.close("");
+        self.scope(|p| {
+            p.bind_axis(axis, start);
+            for (s, wide_store) in stmts.iter().zip(&stores) {
+                if let (Stmt::Store { param, index, .. }, Some(from)) = (s, wide_store) {
+                    let index = p.value(*index);
+                    let name = p.params[param.index()].clone();
+                    p.out
+                        .line(format!("store_vector({name} + {}, {from});", parenthesised(&index)));
+                }
+            }
+        });
+    }
+
+    pub(super) fn is_wide(&self, dtype: ir::DType, index: ExprId, axis: AxisId, vector: u32) -> bool {
+        !is_nibble(dtype)
+            && dtype.bits() / 8 * vector <= WIDEST
+            && along(self.kernel, self.symbols, index, axis, i64::from(vector))
+                .is_some_and(|m| m.is_wide(i64::from(vector)))
+    }
+
+    /// Reads what is contiguous and always read as whole vectors; returns the spelling of each load for a `lane`.
+    pub(super) fn wide_loads(
+        &mut self,
+        roots: &[ExprId],
+        axis: AxisId,
+        name: &str,
+        start: &str,
+        vector: u32,
+        lane: &str,
+    ) -> Vec<(ExprId, String)> {
+        let mut wide = Vec::new();
+        if vector == 1 {
+            return wide;
+        }
+        for e in self.unconditional_loads(roots) {
+            let Expr::Load { param, index } = self.kernel.exprs[e] else {
+                continue;
+            };
+            let dtype = self.kernel.params[param].dtype;
+            if !self.is_wide(dtype, index, axis, vector) {
+                continue;
+            }
+            self.bind_axis(axis, start);
+            let at = self.value(index);
+            let from = self.params[param.index()].clone();
+            let local = self.fresh(&format!("{from}_wide"));
+            let t = spelling(dtype);
+            self.out.line(format!(
+                "const Vec<{t}, {vector}> {local} = load_vector<{vector}>({from} + {});",
+                parenthesised(&at)
+            ));
+            self.bind_axis(axis, name);
+            wide.push((e, format!("{local}[{lane}]")));
+        }
+        // What the indices named holds at the group's start only.
+        self.forget_locals_along(axis);
+        wide
+    }
+}
+
+/// The expressions that a statement computes.
+pub(super) fn roots(stmt: &Stmt) -> Vec<ExprId> {
+    match stmt {
+        Stmt::Let { value, .. } | Stmt::Fold { value, .. } => vec![*value],
+        Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => vec![*index, *value],
+    }
+}

@@ -1,0 +1,450 @@
+// Attention on matrix instructions in one pass over the keys: online softmax (Milakov and Gimelshein, 2018; Dao,
+// FlashAttention-2, 2023). The weights never leave the registers.
+//
+// Each wave has whole rows of queries, as many as the instruction has. A row's maximum and sum are a lane's own but for an
+// exchange between the lanes that share the row. The sums of `query · key` lie in the lanes as the left operand of
+// `weight · value` wants them, because a tile's keys meet the columns of the instruction in that order.
+#pragma once
+#include "graphc_gemm.hip.h"
+#include "graphc_reduce.hip.h"
+
+namespace graphc {
+
+/// The least power of two that is at least `n`.
+constexpr GRAPHC_DEVICE int power_of_two_from(int n) {
+    int power = 1;
+    while (power < n) power *= 2;
+    return power;
+}
+
+/// The sizes of an attention kernel: the instruction, waves of a workgroup, keys of a wave's tile, widths of keys and of
+/// values. `SPLIT` neighbouring waves have the same queries and share out the keys: few queries then keep all waves busy.
+template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1>
+struct FlashTile {
+    using Instruction = Instruction_;
+    using I = Instruction_;
+    using Element = typename I::Element;
+    static constexpr int WAVES = WAVES_, KEYS = KEYS_, D = D_, DV = DV_;
+    static constexpr int SPLIT = SPLIT_, TILE = KEYS * SPLIT;
+    static constexpr int LANES = I::LANES, THREADS = WAVES * LANES, QUERIES = WAVES / SPLIT * I::ROWS;
+    static constexpr int SIZE = (int)sizeof(Element);
+    /// Rows of LDS are powers of two: elements along the width of keys, steps of which are multiplied.
+    static constexpr int DEPTH = power_of_two_from(D < I::STEP ? I::STEP : D), STEPS = (D + I::STEP - 1) / I::STEP;
+    /// Columns of values, whole fragments of them.
+    static constexpr int COLS = (DV + I::COLS - 1) / I::COLS * I::COLS;
+    static constexpr int OUTS = COLS / I::COLS, SCORES = KEYS / I::COLS, KEY_STEPS = KEYS / I::STEP;
+    static constexpr int KEY_BYTES = TILE * DEPTH * SIZE, VALUE_BYTES = COLS * TILE * SIZE;
+    /// What waves that share queries hand over at the end: outputs, maxima and sums.
+    static constexpr int LANE_FLOATS = OUTS * I::SUM_ROWS * I::SUM_COLS + 2 * I::SUM_ROWS;
+    static constexpr int MERGE_BYTES = (WAVES - WAVES / SPLIT) * LANES * LANE_FLOATS * 4;
+    static constexpr int LDS_BYTES = KEY_BYTES + VALUE_BYTES > MERGE_BYTES ? KEY_BYTES + VALUE_BYTES : MERGE_BYTES;
+    static_assert(SIZE == 2, "a chunk of LDS is eight elements");
+    static_assert(KEYS % I::COLS == 0 && KEYS % I::STEP == 0, "a tile is whole fragments of keys");
+    static_assert(WAVES % SPLIT == 0 && (SPLIT & (SPLIT - 1)) == 0, "the waves are whole groups that share queries");
+    static_assert(8 % (I::SUM_COLS < 8 ? I::SUM_COLS : 8) == 0, "a lane has eight keys of a row in a row");
+};
+
+/// The key, in a tile, of a lane's score number `at`: runs of eight neighbours, which are one chunk of the left operand.
+template <typename I>
+GRAPHC_DEVICE constexpr int key_of_score(int group, int at) {
+    return at / 8 * (8 * I::COL_GROUPS) + group * 8 + at % 8;
+}
+
+/// The column of the values that a lane's output number `at` of a run is; runs are `FUSED` fragments, and `WIDTH` neighbours a
+/// lane's own.
+template <typename I, int WIDTH>
+struct OutColumns {
+    static constexpr int FUSED = WIDTH <= I::SUM_COLS ? 1 : WIDTH / I::SUM_COLS;
+    static constexpr int RUN = FUSED * I::COLS, PACKS = FUSED * I::SUM_COLS / WIDTH;
+    static GRAPHC_DEVICE constexpr int column(int fused, int group, int place) {
+        const int at = fused * I::SUM_COLS + place;
+        return at / WIDTH * (I::COL_GROUPS * WIDTH) + group * WIDTH + at % WIDTH;
+    }
+};
+
+#if defined(GRAPHC_CUDA)
+/// `mma.sync` with a lane's two rows of the left operand apart, and both operands in chunks along k: scores then lie in the
+/// lanes as the next product wants them.
+template <int M, int N, int K, typename In, typename Acc>
+struct FlashMmaSync : MmaSync<M, N, K, In, Acc> {
+    using Base = MmaSync<M, N, K, In, Acc>;
+    static constexpr int STEP = Base::K_GROUPS * 16 / (int)sizeof(In);
+    static constexpr GRAPHC_DEVICE int k_group(int lane) { return lane % 4; }
+    static constexpr GRAPHC_DEVICE int rhs_col(int lane) { return lane / 4; }
+    template <int PART, typename Sums, typename Operand>
+    static GRAPHC_DEVICE void multiply(Sums& sums, const Operand (&lhs)[2], const Operand& rhs) {
+        using Two = Pack<u32, 2>;
+        const Two upper = lhs[0].template part<Two, PART>(), lower = lhs[1].template part<Two, PART>();
+        const Two right = rhs.template part<Two, PART>();
+        const u32 left[4] = {upper[0], lower[0], upper[1], lower[1]}, words[2] = {right[0], right[1]};
+        Base::multiply(sums, left, words);
+    }
+};
+#endif
+
+/// Multiplies all parts of a step: the left operand is a fragment for each of the lane's rows.
+template <typename I, int PART = 0, typename Sums>
+GRAPHC_DEVICE void multiply_step(Sums& sums, const typename I::Operand (&left)[I::SUM_ROWS], const typename I::Operand& right) {
+    if constexpr (I::SUM_ROWS == 1) {
+        I::template multiply<PART>(sums, left[0], right);
+    } else {
+        I::template multiply<PART>(sums, left, right);
+    }
+    if constexpr (PART + 1 < I::PARTS) multiply_step<I, PART + 1>(sums, left, right);
+}
+
+/// The largest of two scores; NaN is found by the sum that follows.
+GRAPHC_DEVICE float larger(float a, float b) { return ::fmaxf(a, b); }
+
+/// Folds over the lanes that share a row of scores.
+template <typename Op, typename I>
+GRAPHC_DEVICE float reduce_row(float value) {
+    // Neighbours share a row, or lanes that are as far apart as there are rows.
+    constexpr int STRIDE = I::col_group(1) == 1 ? 1 : I::LANES / I::COL_GROUPS;
+#pragma unroll
+    for (int mask = STRIDE; mask < STRIDE * I::COL_GROUPS; mask *= 2) {
+#if defined(GRAPHC_AMD)
+        const int lane = (int)threadIdx.x % I::LANES;
+        const float other = bits_as<float>(__builtin_amdgcn_ds_bpermute((lane ^ mask) << 2, bits_as<int>(value)));
+#else
+        const float other = bits_as<float>(shuffle_xor_word<I::LANES>(bits_as<u32>(value), mask));
+#endif
+        value = Op::combine(value, other);
+    }
+    return value;
+}
+
+/// Says whether a condition holds in some lane of the wave.
+GRAPHC_DEVICE bool any_lane(bool condition) {
+#if defined(GRAPHC_AMD) && defined(__GFX9__)
+    return __builtin_amdgcn_ballot_w64(condition) != 0;
+#elif defined(GRAPHC_AMD)
+    return __builtin_amdgcn_ballot_w32(condition) != 0;
+#elif defined(GRAPHC_CUDA)
+    return __any_sync(~0u, condition);
+#else
+    return true;
+#endif
+}
+
+struct Larger { static GRAPHC_DEVICE float combine(float a, float b) { return larger(a, b); } };
+
+/// Eight weights as a chunk of the element type.
+template <typename Element>
+GRAPHC_DEVICE Chunk chunk_of(const float (&weights)[8]) {
+    Element elements[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) elements[i] = cast<Element>(weights[i]);
+    Chunk chunk;
+    copy_bytes<16>(&chunk, elements);
+    return chunk;
+}
+
+/// The left operand of a step over the keys from this lane's chunks of weights.
+template <typename I>
+GRAPHC_DEVICE typename I::Operand weights_operand(Chunk own) {
+    typename I::Operand operand;
+    if constexpr (I::CHUNKS == 1) {
+        operand.chunks[0] = own;
+    } else {
+        static_assert(I::CHUNKS == 2 && I::COL_GROUPS == 2, "both halves of the wave give all keys");
+#if defined(GRAPHC_AMD) && !defined(__GFX9__)
+        const bool upper = (threadIdx.x & 16) != 0;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+            const u32 mine = own[w];
+            const u32 other = (u32)__builtin_amdgcn_permlanex16((int)mine, (int)mine, 0x76543210, 0xFEDCBA98, false, false);
+            operand.chunks[0][w] = upper ? other : mine;
+            operand.chunks[1][w] = upper ? mine : other;
+        }
+#endif
+    }
+    return operand;
+}
+
+/// A workgroup's queries.
+template <typename F, int WIDTH, typename Query, typename Key, typename Value>
+struct FlashRows {
+    using I = typename F::Instruction;
+    using Operand = typename I::Operand;
+    using Out = OutColumns<I, WIDTH>;
+    using KeyRows = LdsRows<F::DEPTH * F::SIZE>;
+    using ValueRows = LdsRows<F::TILE * F::SIZE>;
+    static constexpr int ROWS = I::SUM_ROWS, SUMS = I::SUM_COLS, EACH = F::SCORES * SUMS;
+    static_assert(F::OUTS % Out::FUSED == 0, "the width of the stores needs more columns");
+
+    const Key& key;
+    const Value& value;
+    u8* lds;
+    Fetcher<Key, F::TILE, F::DEPTH, F::THREADS> keys_fetch;
+    Fetcher<Value, F::COLS, F::TILE, F::THREADS> values_fetch;
+    Operand query[F::STEPS][ROWS];
+    typename I::Sums out[F::OUTS];
+    /// Of each of this lane's rows: what weights are relative to, about the largest score so far (of all its lanes, as a power
+    /// of two), and the sum of this lane's weights.
+    float largest[ROWS], sum[ROWS];
+    int keys_at, values_at[Out::FUSED], tile_at[F::SCORES];
+
+    GRAPHC_DEVICE FlashRows(const Key& key, const Value& value, u8* lds) : key(key), value(value), lds(lds) {}
+
+    static GRAPHC_DEVICE int lane() { return (int)threadIdx.x % I::LANES; }
+    /// This wave's part of a tile of keys.
+    static GRAPHC_DEVICE int slice() { return F::SPLIT == 1 ? 0 : wave_number<I::LANES>() % F::SPLIT; }
+
+    /// Starts with the queries from `row0`.
+    GRAPHC_DEVICE void start(const Query& from, int row0, int rows) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const int row = row0 + I::sum_row(lane(), r), last = row < rows ? row : rows - 1;
+#pragma unroll
+            for (int step = 0; step < F::STEPS; ++step) {
+#pragma unroll
+                for (int c = 0; c < I::CHUNKS; ++c) {
+                    const int k = (step * I::CHUNKS + c) * I::K_GROUPS * 8 + I::k_group(lane()) * 8;
+                    typename F::Element elements[8];
+#pragma unroll
+                    for (int j = 0; j < 8; j += Query::WIDTH) {
+                        const auto read = from.read_before(last, k + j, F::D);
+                        copy_bytes<Query::WIDTH * F::SIZE>(elements + j, &read);
+                    }
+                    copy_bytes<16>(&query[step][r].chunks[c], elements);
+                }
+            }
+            largest[r] = -infinity<float>();
+            sum[r] = 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < F::OUTS; ++i) {
+#pragma unroll
+            for (int v = 0; v < ROWS * SUMS; ++v) out[i][v] = 0;
+        }
+        const int column = I::rhs_col(lane()), group = I::k_group(lane());
+#pragma unroll
+        for (int t = 0; t < F::SCORES; ++t) {
+            const int at = slice() * F::KEYS + key_of_score<I>(I::group_of(column), t * SUMS + I::place_of(column));
+            tile_at[t] = KeyRows::address(at, group);
+        }
+#pragma unroll
+        for (int f = 0; f < Out::FUSED; ++f) {
+            const int at = Out::column(f, I::group_of(column), I::place_of(column));
+            values_at[f] = F::KEY_BYTES + ValueRows::address(at, slice() * (F::KEYS / 8) + group);
+        }
+    }
+
+    template <bool PART>
+    GRAPHC_DEVICE void fetch(int k0, int keys) {
+        keys_fetch.template read<(F::D != F::DEPTH)>(key, k0, keys, 0, F::D);
+        values_fetch.template read<PART>(value, 0, F::DV, k0, keys);
+    }
+
+    GRAPHC_DEVICE void write() {
+        keys_fetch.write(lds);
+        values_fetch.write(lds + F::KEY_BYTES);
+    }
+
+    /// One tile of keys, which is in LDS. `PART`: the last keys of the tile are beyond the end.
+    template <bool PART, typename Score>
+    GRAPHC_DEVICE void tile(int row0, int queries, int k0, int keys, const Score& score) {
+        float scores[ROWS][EACH];
+#pragma unroll
+        for (int t = 0; t < F::SCORES; ++t) {
+            typename I::Sums dots;
+#pragma unroll
+            for (int v = 0; v < ROWS * SUMS; ++v) dots[v] = 0;
+#pragma unroll
+            for (int step = 0; step < F::STEPS; ++step) {
+                Operand right;
+#pragma unroll
+                for (int c = 0; c < I::CHUNKS; ++c) {
+                    right.chunks[c] = *(const Chunk*)(lds + KeyRows::moved(tile_at[t], 0, (step * I::CHUNKS + c) * I::K_GROUPS));
+                }
+                multiply_step<I>(dots, query[step], right);
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+                for (int v = 0; v < SUMS; ++v) scores[r][t * SUMS + v] = dots[r * SUMS + v];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            // Rows past the last are computed as the last: what the score reads is there.
+            const int q = row0 + I::sum_row(lane(), r);
+            weigh<PART>(r, q < queries ? q : queries - 1, k0, keys, scores[r], score);
+        }
+#pragma unroll
+        for (int step = 0; step < F::KEY_STEPS; ++step) {
+            // A lane's scores of a step are eight a row: a chunk.
+            Operand left[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                float weights[8];
+#pragma unroll
+                for (int i = 0; i < 8; ++i) weights[i] = scores[r][step * 8 + i];
+                left[r] = weights_operand<I>(chunk_of<typename F::Element>(weights));
+            }
+#pragma unroll
+            for (int o = 0; o < F::OUTS; ++o) {
+                Operand right;
+                const int row = o / Out::FUSED * Out::RUN;
+#pragma unroll
+                for (int c = 0; c < I::CHUNKS; ++c) {
+                    const int chunk = (step * I::CHUNKS + c) * I::K_GROUPS;
+                    right.chunks[c] = *(const Chunk*)(lds + ValueRows::moved(values_at[o % Out::FUSED], row, chunk));
+                }
+                multiply_step<I>(out[o], left, right);
+            }
+        }
+    }
+
+    /// Turns the scores of one of this lane's rows, query `q`, into weights, and what is summed so far to the new maximum.
+    template <bool PART, typename Score>
+    GRAPHC_DEVICE void weigh(int r, int q, int k0, int keys, float (&scores)[EACH], const Score& score) {
+        constexpr float LOG2_E = 1.4426950408889634f;
+        const int group = I::col_group(lane());
+        float most = -infinity<float>();
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int k = k0 + slice() * F::KEYS + key_of_score<I>(group, i);
+            const bool inside = !PART || k < keys;
+            scores[i] = inside ? score(q, k, scores[i]) : -infinity<float>();
+            most = larger(most, scores[i]);
+        }
+        most = reduce_row<Larger, I>(most) * LOG2_E;
+        // The reference moves only when weights would grow beyond 2^8, which a narrow type holds as exactly as 1.
+        most = most > largest[r] + 8.0f ? most : largest[r];
+        // Nothing seen yet: any finite reference gives weights of zero.
+        const float reference = most == -infinity<float>() ? 0.0f : most;
+        const float scale = math::hardware_exp2(largest[r] - reference);
+        largest[r] = most;
+        float added = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            scores[i] = math::hardware_exp2(math::multiply_add(scores[i], LOG2_E, -reference));
+            added += scores[i];
+        }
+        sum[r] = sum[r] * scale + added;
+        if (any_lane(scale != 1.0f)) {
+#pragma unroll
+            for (int i = 0; i < F::OUTS; ++i) {
+#pragma unroll
+                for (int v = 0; v < SUMS; ++v) out[i][r * SUMS + v] *= scale;
+            }
+        }
+    }
+
+    /// Brings the parts of waves that share queries together in the first of them: fixed order, so that the sum is the same
+    /// in every run.
+    GRAPHC_DEVICE void merge() {
+        float* all = (float*)lds;
+        __syncthreads();  // the last tile has been read
+        // The first wave of a group has no place; neighbouring lanes' numbers are neighbours.
+        const auto at = [&](int wave, int number) {
+            return ((wave - wave / F::SPLIT - 1) * F::LANE_FLOATS + number) * I::LANES + lane();
+        };
+        const int wave = wave_number<I::LANES>();
+        if (slice() > 0) {
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                all[at(wave, r)] = largest[r];
+                all[at(wave, ROWS + r)] = sum[r];
+            }
+#pragma unroll
+            for (int i = 0; i < F::OUTS; ++i) {
+#pragma unroll
+                for (int v = 0; v < ROWS * SUMS; ++v) all[at(wave, 2 * ROWS + i * ROWS * SUMS + v)] = out[i][v];
+            }
+        }
+        __syncthreads();
+        if (slice() > 0) return;
+        for (int other = wave + 1; other < wave + F::SPLIT; ++other) {
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const float theirs = all[at(other, r)], most = larger(largest[r], theirs);
+                const float reference = most == -infinity<float>() ? 0.0f : most;
+                const float own = math::hardware_exp2(largest[r] - reference), scale = math::hardware_exp2(theirs - reference);
+                largest[r] = most;
+                sum[r] = sum[r] * own + all[at(other, ROWS + r)] * scale;
+#pragma unroll
+                for (int i = 0; i < F::OUTS; ++i) {
+#pragma unroll
+                    for (int v = 0; v < SUMS; ++v) {
+                        const float value = all[at(other, 2 * ROWS + i * ROWS * SUMS + r * SUMS + v)];
+                        out[i][r * SUMS + v] = out[i][r * SUMS + v] * own + value * scale;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue.
+    template <typename Epilogue>
+    GRAPHC_DEVICE void finish(int row0, int queries, int keys, const Epilogue& epilogue) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const int q = row0 + I::sum_row(lane(), r);
+            const float total = reduce_row<Sum, I>(sum[r]);
+            const float scale = keys > 0 ? 1.0f / total : 0.0f;
+            if (q < queries) {
+#pragma unroll
+                for (int run = 0; run < F::OUTS / Out::FUSED; ++run) {
+#pragma unroll
+                    for (int p = 0; p < Out::PACKS; ++p) {
+                        const int col = run * Out::RUN + p * (I::COL_GROUPS * WIDTH) + I::col_group(lane()) * WIDTH;
+                        Pack<float, WIDTH> pack;
+#pragma unroll
+                        for (int w = 0; w < WIDTH; ++w) {
+                            const int at = p * WIDTH + w;
+                            pack[w] = out[run * Out::FUSED + at / SUMS][r * SUMS + at % SUMS] * scale;
+                        }
+                        if (col + WIDTH <= F::DV) epilogue(q, col, pack);
+                    }
+                }
+            }
+        }
+    }
+};
+
+/// Computes this workgroup's queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
+/// · value(e, k)`, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>)`; `WIDTH` divides the width of values.
+///
+/// With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity. The blocks of queries come last first,
+/// since they have the most keys.
+template <typename F, int WIDTH, bool CAUSAL, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
+GRAPHC_DEVICE void flash(int queries, int keys, const Query& query, const Key& key, const Value& value, const Score& score,
+                         const Epilogue& epilogue) {
+    using I = typename F::Instruction;
+    alignas(128) __shared__ u8 lds[F::LDS_BYTES];
+    const int block = CAUSAL ? (int)(gridDim.x - 1 - blockIdx.x) : (int)blockIdx.x;
+    const int first = block * F::QUERIES, row0 = first + wave_number<I::LANES>() / F::SPLIT * I::ROWS;
+    using RowsType = FlashRows<F, WIDTH, Query, Key, Value>;
+    RowsType rows(key, value, lds);
+    rows.start(query, row0, queries);
+    int end = keys;
+    if constexpr (CAUSAL) {
+        const int seen = first + F::QUERIES + keys - queries;
+        end = seen < keys ? (seen > 0 ? seen : 0) : keys;
+    }
+    if (end > 0) {
+        rows.template fetch<true>(0, keys);
+        __syncthreads();  // a batch before this one has been read
+        int k0 = 0;
+        // Each turn has the next tile on its way from memory. Turns whose number is known are not unrolled: that many tiles on
+        // their way leave no registers.
+#pragma unroll 1
+        for (; k0 + F::TILE < end; k0 += F::TILE) {
+            rows.write();
+            lds_barrier();
+            rows.template fetch<true>(k0 + F::TILE, keys);
+            rows.template tile<false>(row0, queries, k0, keys, score);
+            lds_barrier();
+        }
+        rows.write();
+        lds_barrier();
+        rows.template tile<true>(row0, queries, k0, keys, score);
+    }
+    if constexpr (F::SPLIT > 1) rows.merge();
+    if (RowsType::slice() == 0) rows.finish(row0, queries, keys, epilogue);
+}
+
+}  // namespace graphc

@@ -1,0 +1,241 @@
+// Products with few rows on the left: the weights are read once, at the memory's speed, and nothing goes through LDS on the way.
+// And the sum of the parts of a product whose depth was split over workgroups.
+#pragma once
+#include "graphc_operand.hip.h"
+#include "graphc_reduce.hip.h"
+#include "graphc_tiling.hip.h"
+
+namespace graphc {
+
+/// The sizes of a product by few rows: a workgroup of `WAVES` waves takes `ROWS` rows. Where the weights lie along k, a wave takes
+/// `COLS` columns, its lanes share out k, and `UNROLL` groups of each column are under way at once. Where they lie along the columns,
+/// the workgroup takes `COLS` columns and all its threads share out k.
+template <typename Element_, typename Sum_, int ROWS_, int COLS_, int UNROLL_, int WAVES_>
+struct Gemv {
+    using Element = Element_;
+    using Sum = Sum_;
+    static constexpr int ROWS = ROWS_, COLS = COLS_, UNROLL = UNROLL_, WAVES = WAVES_;
+    static constexpr int LANES = WAVE_LANES, THREADS = WAVES * LANES;
+};
+
+template <typename A, typename B> struct IsSame { static constexpr bool value = false; };
+template <typename A> struct IsSame<A, A> { static constexpr bool value = true; };
+
+/// `sum + Σ a·b` over the elements of two groups of words.
+template <typename T, typename Sum, int COUNT>
+GRAPHC_DEVICE Sum dot(const u32* a, const u32* b, Sum sum) {
+#if defined(GRAPHC_AMD)
+    constexpr int WORD = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1;
+    if constexpr (IsSame<T, f16>::value && COUNT % 2 == 0) {
+#pragma unroll
+        for (int w = 0; w < COUNT / WORD; ++w) {
+            sum = __builtin_amdgcn_fdot2(bits_as<Vector<_Float16, 2>>(a[w]), bits_as<Vector<_Float16, 2>>(b[w]), sum, false);
+        }
+        return sum;
+    } else if constexpr (IsSame<T, i8>::value && COUNT % 4 == 0) {
+#pragma unroll
+        for (int w = 0; w < COUNT / WORD; ++w) {
+#if defined(__GFX11__) || defined(__GFX12__)
+            sum = __builtin_amdgcn_sudot4(true, (int)a[w], true, (int)b[w], sum, false);
+#else
+            sum = __builtin_amdgcn_sdot4((int)a[w], (int)b[w], sum, false);
+#endif
+        }
+        return sum;
+    }
+#endif
+    Pack<T, COUNT> left, right;
+    copy_bytes<COUNT * (int)sizeof(T)>(&left, a);
+    copy_bytes<COUNT * (int)sizeof(T)>(&right, b);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) sum = math::multiply_add((Sum)widen(left[i]), (Sum)widen(right[i]), sum);
+    return sum;
+}
+
+/// One step along k of a lane: `UNROLL` groups of every row and column, read before any is multiplied. `PART`: the step may reach
+/// past the depth.
+template <typename Sizes, bool PART, typename Lhs, typename Rhs>
+GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COLS], const Lhs& lhs, const Rhs& rhs, int row0, int rows,
+                             int col0, int cols, int k, int depth) {
+    constexpr int ROWS = Sizes::ROWS, COLS = Sizes::COLS, UNROLL = Sizes::UNROLL, STRIDE = Sizes::LANES * Rhs::WIDTH;
+    typename Lhs::Group left[UNROLL][ROWS];
+    typename Rhs::Group right[UNROLL][COLS];
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+        const int at = k + u * STRIDE;
+#pragma unroll
+        for (int c = 0; c < COLS; ++c) {
+            const int col = col0 + c < cols ? col0 + c : cols - 1;
+            right[u][c] = PART ? rhs.read_before(col, at, depth) : rhs.read(col, at);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const int row = row0 + r < rows ? row0 + r : rows - 1;
+            left[u][r] = PART ? lhs.read_before(row, at, depth) : lhs.read(row, at);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+            for (int c = 0; c < COLS; ++c) {
+                sums[r][c] = dot<typename Sizes::Element, typename Sizes::Sum, Rhs::WIDTH>(left[u][r].words, right[u][c].words, sums[r][c]);
+            }
+        }
+    }
+}
+
+/// Weights along k: a wave's lanes read neighbouring groups of the same columns.
+template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
+GRAPHC_DEVICE void gemv_along_k(int row0, int block, int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
+    using Acc = typename Sizes::Sum;
+    constexpr int ROWS = Sizes::ROWS, COLS = Sizes::COLS, LANES = Sizes::LANES, GROUP = Rhs::WIDTH;
+    static_assert(Lhs::WIDTH == GROUP, "both operands come in the same groups");
+    static_assert(COLS % WIDTH == 0, "a wave's columns are whole packs");
+    const int lane = (int)threadIdx.x % LANES, wave = wave_number<LANES>();
+    const int col0 = (block * Sizes::WAVES + wave) * COLS;
+    if (col0 >= cols) return;
+    Acc sums[ROWS][COLS] = {};
+    constexpr int STEP = Sizes::UNROLL * LANES * GROUP;
+    int k = 0;
+    for (; k + STEP <= depth; k += STEP) gemv_step<Sizes, false>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth);
+    if (k < depth) gemv_step<Sizes, true>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+        for (int c = 0; c < COLS; ++c) sums[r][c] = reduce_lanes<graphc::Sum, LANES>(sums[r][c]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        if (lane == r && row0 + r < rows) {
+#pragma unroll
+            for (int c = 0; c < COLS; c += WIDTH) {
+                Pack<Acc, WIDTH> pack;
+#pragma unroll
+                for (int w = 0; w < WIDTH; ++w) pack[w] = sums[r][c + w];
+                if (col0 + c + WIDTH <= cols) epilogue(row0 + r, col0 + c, pack);
+            }
+        }
+    }
+}
+
+/// Adds up the sums of lanes whose numbers differ in the bits from `BIT` on.
+template <int BIT, int LANES, typename T>
+GRAPHC_DEVICE T sum_of_slices(T sum) {
+    if constexpr (BIT < LANES) {
+        return sum_of_slices<BIT * 2, LANES>(graphc::Sum::combine(sum, from_other_lane<BIT>(sum)));
+    } else {
+        return sum;
+    }
+}
+
+/// Weights along the columns: some lanes of a wave go along them, its other lanes and the waves share out k.
+template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
+GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs,
+                                   const Epilogue& epilogue) {
+    using T = typename Sizes::Element;
+    using Acc = typename Sizes::Sum;
+    constexpr int ROWS = Sizes::ROWS, LANES = Sizes::LANES, WAVES = Sizes::WAVES;
+    constexpr int GROUP = Rhs::WIDTH, DEEP = Lhs::WIDTH, BLOCK = Sizes::COLS, ALONG = BLOCK / GROUP, SLICES = Sizes::THREADS / ALONG;
+    static_assert(BLOCK % WIDTH == 0, "a workgroup's columns are whole packs");
+    static_assert(ALONG * GROUP == BLOCK && LANES % ALONG == 0, "a power of two of lanes goes along the columns");
+    __shared__ Acc partial[WAVES][ROWS][BLOCK];
+    const int lane = (int)threadIdx.x % LANES, wave = wave_number<LANES>();
+    const int col0 = block * BLOCK, mine = col0 + lane % ALONG * GROUP, slice = (int)threadIdx.x / ALONG;
+    const int col = mine < cols - GROUP ? mine : cols - GROUP;
+    Acc sums[ROWS][GROUP] = {};
+    for (int k = slice * DEEP; k < depth; k += SLICES * DEEP) {
+        typename Lhs::Group left[ROWS];
+        typename Rhs::Group right[DEEP];
+        if (k + DEEP <= depth) {
+#pragma unroll
+            for (int j = 0; j < DEEP; ++j) right[j] = rhs.read(col, k + j);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) left[r] = lhs.read(row0 + r < rows ? row0 + r : rows - 1, k);
+        } else {
+#pragma unroll
+            for (int j = 0; j < DEEP; ++j) right[j] = rhs.read_before(col, k + j, depth);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) left[r] = lhs.read_before(row0 + r < rows ? row0 + r : rows - 1, k, depth);
+        }
+        Pack<T, DEEP> factors[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) copy_bytes<DEEP * (int)sizeof(T)>(&factors[r], &left[r]);
+#pragma unroll
+        for (int j = 0; j < DEEP; ++j) {
+            Pack<T, GROUP> weights;
+            copy_bytes<GROUP * (int)sizeof(T)>(&weights, &right[j]);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const Acc factor = (Acc)widen(factors[r][j]);
+#pragma unroll
+                for (int c = 0; c < GROUP; ++c) sums[r][c] = math::multiply_add(factor, (Acc)widen(weights[c]), sums[r][c]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+        for (int c = 0; c < GROUP; ++c) {
+            sums[r][c] = sum_of_slices<ALONG, LANES>(sums[r][c]);
+            if (lane < ALONG) partial[wave][r][lane * GROUP + c] = sums[r][c];
+        }
+    }
+    __syncthreads();
+    for (int at = (int)threadIdx.x * WIDTH; at < ROWS * BLOCK; at += Sizes::THREADS * WIDTH) {
+        const int r = at / BLOCK, c = at % BLOCK;
+        Pack<Acc, WIDTH> pack;
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w) {
+            pack[w] = partial[0][r][c + w];
+#pragma unroll
+            for (int other = 1; other < WAVES; ++other) pack[w] = graphc::Sum::combine(pack[w], partial[other][r][c + w]);
+        }
+        if (row0 + r < rows && col0 + c + WIDTH <= cols) epilogue(row0 + r, col0 + c, pack);
+    }
+    // A batch's next product writes here too.
+    __syncthreads();
+}
+
+/// Computes `acc[row, col] = Σ_k lhs(row, k) · rhs(col, k)` and hands each `WIDTH` neighbours along the columns to
+/// `epilogue(row, col, Pack<Sum, WIDTH>)`; `WIDTH` divides `cols`. The left operand lies along k. The grid has, in x, a workgroup for
+/// each `Sizes::ROWS` rows of each `Sizes::WAVES * Sizes::COLS` columns when the weights lie along k, of each `Sizes::COLS` otherwise;
+/// those of the same columns are neighbours, so that the weights come from memory once.
+template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
+GRAPHC_DEVICE void gemv(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
+    static_assert(Lhs::ALONG_K, "the left operand lies along k");
+    const int groups = (rows + Sizes::ROWS - 1) / Sizes::ROWS;
+    const int row0 = (int)blockIdx.x % groups * Sizes::ROWS, block = (int)blockIdx.x / groups;
+    if constexpr (Rhs::ALONG_K) {
+        gemv_along_k<Sizes, WIDTH>(row0, block, rows, cols, depth, lhs, rhs, epilogue);
+    } else {
+        gemv_along_rows<Sizes, WIDTH>(row0, block, rows, cols, depth, lhs, rhs, epilogue);
+    }
+}
+
+/// Adds the parts of a product whose depth was split, always in the same order: `part(split, row, col)` is the address of `WIDTH`
+/// neighbouring sums, aligned to all of them (16 bytes at most); the epilogue gets them as `gemm_tile`'s does. Threads of the grid
+/// in x take a pack each.
+template <int WIDTH, typename Part, typename Epilogue>
+GRAPHC_DEVICE void split_reduce(int rows, int cols, int splits, const Part& part, const Epilogue& epilogue) {
+    using Acc = typename Pointee<decltype(((const Part*)nullptr)->operator()(0, 0, 0))>::type;
+    constexpr int AT_ONCE = at_most_a_chunk<WIDTH, Acc>;
+    const int packs = cols / WIDTH;
+    const i64 at = global_thread<i64>();
+    if (at >= (i64)rows * packs) return;
+    const int row = (int)(at / packs), col = (int)(at % packs) * WIDTH;
+    Pack<Acc, WIDTH> total{};
+    for (int split = 0; split < splits; ++split) {
+        const Acc* from = part(split, row, col);
+#pragma unroll
+        for (int w = 0; w < WIDTH; w += AT_ONCE) {
+            const auto some = load_vector<AT_ONCE>(from + w);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) total[w + i] = graphc::Sum::combine(total[w + i], some[i]);
+        }
+    }
+    epilogue(row, col, total);
+}
+
+}  // namespace graphc

@@ -1,0 +1,88 @@
+//! What a body evaluates, and over which axes.
+
+use crate::kernel::{AxisId, Body, ExprId, Kernel, ParamId, Stmt};
+
+/// An expression that is evaluated at every point of some axes.
+pub(super) struct Root {
+    pub expr: ExprId,
+    pub axes: Vec<AxisId>,
+    /// The parameter that the expression is a position in, which is stored to.
+    pub store: Option<ParamId>,
+}
+
+/// Lists the expressions that a kernel evaluates.
+pub(super) fn roots(kernel: &Kernel) -> Vec<Root> {
+    let mut out = Vec::new();
+    let value = |out: &mut Vec<Root>, expr: ExprId, axes: &[&[AxisId]]| {
+        out.push(Root {
+            expr,
+            axes: axes.concat(),
+            store: None,
+        });
+    };
+    match &kernel.body {
+        Body::Loops(l) => stmts(&mut out, &l.stmts, &[&l.parallel]),
+        Body::Row(r) => {
+            // What is held is read for every element, whatever the statements ask for.
+            let composite = r.composite.iter().flat_map(|c| [Some(c.x), c.scale, c.bias]).flatten();
+            for e in r.held.iter().copied().chain(composite) {
+                value(&mut out, e, &[&r.loops.parallel, &r.row]);
+            }
+            stmts(&mut out, &r.loops.stmts, &[&r.loops.parallel]);
+        }
+        Body::Contract(c) => {
+            value(&mut out, c.lhs.value, &[&c.batch, &c.m, &c.n, &c.k]);
+            value(&mut out, c.rhs.value, &[&c.batch, &c.m, &c.n, &c.k]);
+            stmts(&mut out, &c.epilogue, &[&c.batch, &c.m, &c.n]);
+        }
+        Body::Attention(a) => {
+            let (q, k) = ([a.q], [a.k]);
+            value(&mut out, a.query, &[&a.batch, &q, &k, &[a.d]]);
+            value(&mut out, a.key, &[&a.batch, &q, &k, &[a.d]]);
+            value(&mut out, a.score, &[&a.batch, &q, &k]);
+            value(&mut out, a.value, &[&a.batch, &q, &k, &[a.dv]]);
+            stmts(&mut out, &a.epilogue, &[&a.batch, &q, &[a.dv]]);
+        }
+        Body::Scan(s) => {
+            value(&mut out, s.value, &[&s.parallel, &[s.axis]]);
+            stmts(&mut out, &s.stores, &[&s.parallel, &[s.axis]]);
+        }
+        Body::Sort(s) => {
+            value(&mut out, s.value, &[&s.parallel, &[s.axis]]);
+            stmts(&mut out, &s.stores, &[&s.parallel, &[s.rank]]);
+        }
+    }
+    out
+}
+
+fn stmts(out: &mut Vec<Root>, stmts: &[Stmt], around: &[&[AxisId]]) {
+    for stmt in stmts {
+        let mut push = |expr: ExprId, own: &[AxisId], store: Option<ParamId>| {
+            out.push(Root {
+                expr,
+                axes: [around.concat().as_slice(), own].concat(),
+                store,
+            });
+        };
+        match stmt {
+            Stmt::Let { value, .. } => push(*value, &[], None),
+            Stmt::Fold { axes, value, .. } => push(*value, axes, None),
+            Stmt::Store {
+                param,
+                index,
+                value,
+                axes,
+            }
+            | Stmt::Update {
+                param,
+                index,
+                value,
+                axes,
+                ..
+            } => {
+                push(*index, axes, Some(*param));
+                push(*value, axes, None);
+            }
+        }
+    }
+}

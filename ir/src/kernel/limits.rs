@@ -1,0 +1,247 @@
+//! Checks of a kernel that need the target and the bounds of sizes.
+
+use super::access::Motions;
+use super::{AttentionBody, AxisId, Body, ContractBody, Fetch, FlashTiling, Kernel, Mapping, Operand, Stmt, Tiling};
+use crate::dim::Symbols;
+use crate::target::Target;
+use crate::types::DType;
+
+/// Bytes of the widest memory access of a lane.
+const ACCESS_BYTES: u32 = 16;
+
+/// What a kernel asks of a target that the target does not have, or that is not proved of its accesses.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LimitError {
+    #[error("kernel {kernel}: {target} has no instruction {instruction}")]
+    Instruction {
+        kernel: String,
+        target: String,
+        instruction: String,
+    },
+    #[error("kernel {kernel}: its tiles take {bytes} bytes of LDS; a workgroup on {target} has {limit}")]
+    Lds {
+        kernel: String,
+        target: String,
+        bytes: u32,
+        limit: u32,
+    },
+    #[error("kernel {kernel}: {operand} is not known to lie in memory so that it can be fetched {fetch}")]
+    Fetch {
+        kernel: String,
+        operand: &'static str,
+        fetch: String,
+    },
+    #[error("kernel {kernel}: its stores are not known to be {width} neighbours")]
+    Store { kernel: String, width: u32 },
+}
+
+/// Checks a kernel that [`super::verify::verify`] passes against what the target has.
+///
+/// # Errors
+/// Every limit that is exceeded, every wide access that is not proved.
+pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitError> {
+    if let (Mapping::FlashMatrix(tiling), Body::Attention(body)) = (&kernel.mapping, &kernel.body) {
+        return flash(kernel, symbols, target, tiling, body);
+    }
+    let name = || kernel.name.clone();
+    if let (Mapping::Gemv(t), Body::Contract(body)) = (&kernel.mapping, &kernel.body) {
+        let mut errors = accesses(kernel, symbols, body, [t.lhs, t.rhs], t.store);
+        let bytes = t.lds_bytes(kernel.vars[body.acc]);
+        if bytes > target.lds_bytes {
+            errors.push(LimitError::Lds {
+                kernel: name(),
+                target: target.to_string(),
+                bytes,
+                limit: target.lds_bytes,
+            });
+        }
+        return errors;
+    }
+    let (Mapping::Matrix(tiling), Body::Contract(body)) = (&kernel.mapping, &kernel.body) else {
+        return Vec::new();
+    };
+    let mut errors = Vec::new();
+    if !target.matrix.contains(&tiling.instruction) {
+        errors.push(LimitError::Instruction {
+            kernel: name(),
+            target: target.to_string(),
+            instruction: tiling.instruction.to_string(),
+        });
+    }
+    let limit = lds_limit(tiling, target);
+    if tiling.lds_bytes() > limit {
+        errors.push(LimitError::Lds {
+            kernel: name(),
+            target: target.to_string(),
+            bytes: tiling.lds_bytes(),
+            limit,
+        });
+    }
+    errors.extend(accesses(kernel, symbols, body, [tiling.lhs, tiling.rhs], tiling.store));
+    errors
+}
+
+/// The wide accesses of a contraction that are not proved.
+fn accesses(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    body: &ContractBody,
+    fetches: [Fetch; 2],
+    store: u32,
+) -> Vec<LimitError> {
+    let mut errors = Vec::new();
+    let name = || kernel.name.clone();
+    let operands = [("the lhs", &body.lhs), ("the rhs", &body.rhs)];
+    for (((place, operand), fetch), rows) in operands.into_iter().zip(fetches).zip([&body.m, &body.n]) {
+        let inner = if fetch.along_k { body.k.last() } else { rows.last() };
+        let proved = fetch.width == 1
+            || inner.is_some_and(|axis| widest_fetch(kernel, symbols, operand, *axis).is_multiple_of(fetch.width));
+        if !proved {
+            errors.push(LimitError::Fetch {
+                kernel: name(),
+                operand: place,
+                fetch: fetch.to_string(),
+            });
+        }
+    }
+    if store != 1 && !widest_store(kernel, symbols, body).is_multiple_of(store) {
+        errors.push(LimitError::Store {
+            kernel: name(),
+            width: store,
+        });
+    }
+    errors
+}
+
+/// The LDS that the tiles of a contraction may take.
+pub fn lds_limit(tiling: &Tiling, target: &Target) -> u32 {
+    if tiling.launch_lds() > 0 {
+        target.most_lds_bytes()
+    } else {
+        target.lds_bytes
+    }
+}
+
+/// The limits of an attention by matrix instructions.
+fn flash(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    target: &Target,
+    tiling: &FlashTiling,
+    body: &AttentionBody,
+) -> Vec<LimitError> {
+    let mut errors = Vec::new();
+    let name = || kernel.name.clone();
+    if !target.matrix.contains(&tiling.instruction) {
+        errors.push(LimitError::Instruction {
+            kernel: name(),
+            target: target.to_string(),
+            instruction: tiling.instruction.to_string(),
+        });
+    }
+    let [d, dv] = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
+    let bytes = u32::try_from(tiling.lds_bytes(d, dv)).unwrap_or(u32::MAX);
+    if bytes > target.lds_bytes {
+        errors.push(LimitError::Lds {
+            kernel: name(),
+            target: target.to_string(),
+            bytes,
+            limit: target.lds_bytes,
+        });
+    }
+    let query = Fetch {
+        along_k: true,
+        width: tiling.query,
+    };
+    let operands = [
+        ("the query", body.query, query, [body.q, body.d]),
+        ("the key", body.key, tiling.key, [body.k, body.d]),
+        ("the value", body.value, tiling.value, [body.dv, body.k]),
+    ];
+    for (operand, value, fetch, [rows, k]) in operands {
+        let axis = if fetch.along_k { k } else { rows };
+        let widest = widest_fetch(kernel, symbols, &Operand::new(&kernel.exprs, value), axis);
+        if fetch.width != 1 && !widest.is_multiple_of(fetch.width) {
+            errors.push(LimitError::Fetch {
+                kernel: name(),
+                operand,
+                fetch: fetch.to_string(),
+            });
+        }
+    }
+    if tiling.store != 1 && !widest_group(kernel, symbols, &body.epilogue, body.dv).is_multiple_of(tiling.store) {
+        errors.push(LimitError::Store {
+            kernel: name(),
+            width: tiling.store,
+        });
+    }
+    errors
+}
+
+/// Returns how many neighbours of an operand along `axis` can be read by one access: a power of two that divides the axis, whose
+/// groups lie side by side in memory from a multiple of their width, and are guarded alike. 1 where nothing more is known.
+pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis: AxisId) -> u32 {
+    let Some(access) = operand.access else { return 1 };
+    let dtype = kernel.params[access.param].dtype;
+    // Elements of four bits share a byte; a converted element has another width than the stored one.
+    if dtype.bits() < 8 || dtype != operand.element(&kernel.exprs) {
+        return 1;
+    }
+    let mut width = ACCESS_BYTES * 8 / dtype.bits();
+    while width > 1 {
+        let mut motions = Motions::new(kernel, symbols, axis, i64::from(width));
+        let divides = kernel.axes[axis].extent.known_divisor() % i64::from(width) == 0;
+        let wide = motions.of(access.index).is_some_and(|m| m.is_wide(i64::from(width)));
+        let alike = access.guard.is_none_or(|g| motions.is_fixed(g));
+        if divides && wide && alike {
+            break;
+        }
+        width /= 2;
+    }
+    width
+}
+
+/// Returns how many neighbours along the columns an epilogue can store at once: at most 16 bytes of every stored type.
+pub fn widest_store(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> u32 {
+    body.n
+        .last()
+        .map_or(1, |axis| widest_group(kernel, symbols, &body.epilogue, *axis))
+}
+
+/// The same for an epilogue along one axis.
+pub fn widest_group(kernel: &Kernel, symbols: &Symbols, epilogue: &[Stmt], axis: AxisId) -> u32 {
+    let stores = || {
+        epilogue.iter().filter_map(|s| match s {
+            Stmt::Store { param, index, .. } => Some((kernel.params[*param].dtype, *index)),
+            _ => None,
+        })
+    };
+    if !epilogue
+        .iter()
+        .all(|s| matches!(s, Stmt::Store { axes, .. } if axes.is_empty()) || matches!(s, Stmt::Let { .. }))
+    {
+        return 1;
+    }
+    let bits = stores().map(|(dtype, _)| dtype.bits()).max().unwrap_or(0);
+    if bits == 0 || stores().any(|(dtype, _)| dtype.bits() < 8 || dtype == DType::Bool) {
+        return 1;
+    }
+    let mut width = ACCESS_BYTES * 8 / bits;
+    while width > 1 {
+        let mut motions = Motions::new(kernel, symbols, axis, i64::from(width));
+        let divides = kernel.axes[axis].extent.known_divisor() % i64::from(width) == 0;
+        if divides && stores().all(|(_, index)| motions.of(index).is_some_and(|m| m.is_wide(i64::from(width)))) {
+            break;
+        }
+        width /= 2;
+    }
+    width
+}
+
+impl Fetch {
+    /// One element at a time: always possible.
+    pub const SINGLE: Fetch = Fetch {
+        along_k: true,
+        width: 1,
+    };
+}

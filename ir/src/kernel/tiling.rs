@@ -1,0 +1,341 @@
+//! Tilings: how a contraction or an attention is cut for the matrix units.
+
+use serde::{Deserialize, Serialize};
+
+use super::Fetch;
+use crate::target::{MatrixFamily, MatrixInstruction};
+use crate::types::DType;
+
+/// Registers of a lane for addresses, counters and what the epilogue holds at a time, as compiled kernels have them.
+const ADDRESSES: u32 = 48;
+/// The same where tiles are copied past the registers.
+const COPY_ADDRESSES: u32 = 40;
+
+/// Bytes of shared memory that a CUDA kernel may declare (CUDA C programming guide, compute capabilities); more comes with the
+/// launch.
+const CUDA_DECLARED_LDS: u32 = 48 << 10;
+
+/// How a workgroup computes its tile of a contraction with matrix instructions.
+///
+/// The workgroup has `waves[0] · waves[1]` waves; each takes `block / waves` of the tile in fragments of the instruction's shape. Tiles
+/// of both operands go through LDS in their own element type, `block[2]` deep, `stages` of them at once.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Tiling {
+    pub instruction: MatrixInstruction,
+    /// Rows, columns and depth of a workgroup's tile.
+    pub block: [u32; 3],
+    /// Waves along rows and along columns.
+    pub waves: [u32; 2],
+    /// Tiles of the operands that are in LDS at once.
+    pub stages: u32,
+    /// Fragments are read from LDS one step before they are multiplied, which takes their registers twice.
+    pub ahead: bool,
+    pub lhs: Fetch,
+    pub rhs: Fetch,
+    /// Neighbours along the columns that the epilogue takes and stores at once; divides the extent of the innermost column axis.
+    pub store: u32,
+    /// Rows of tiles that are walked together, column by column, so that what they share stays in the cache.
+    pub group: u32,
+}
+
+impl Tiling {
+    /// Threads of a workgroup.
+    pub fn threads(&self) -> u32 {
+        self.waves[0] * self.waves[1] * self.instruction.family.lanes()
+    }
+
+    /// Bytes of LDS that the operands' tiles take.
+    pub fn lds_bytes(&self) -> u32 {
+        let elements = (self.block[0] + self.block[1]) * self.block[2] * self.stages;
+        elements * self.instruction.input.bits().div_ceil(8)
+    }
+
+    /// Bytes of LDS that a launch must give a workgroup: all of the tiles' where they are more than a CUDA kernel may declare.
+    pub fn launch_lds(&self) -> u32 {
+        let bytes = self.lds_bytes();
+        if self.instruction.family == MatrixFamily::MmaSync && bytes > CUDA_DECLARED_LDS {
+            bytes
+        } else {
+            0
+        }
+    }
+
+    /// Registers of a lane that hold sums.
+    pub fn accumulators(&self) -> u32 {
+        let words = self.instruction.acc.bits().div_ceil(32);
+        self.block[0] * self.block[1] * words / self.threads()
+    }
+
+    /// Registers of a lane, by estimate: sums, fragments, what is on its way from memory, and addresses.
+    pub fn registers(&self) -> u32 {
+        let i = &self.instruction;
+        // A fragment is 16 bytes of a lane; gfx11 repeats its operands in both halves of a wave, which takes twice as much.
+        let fragment = match i.family {
+            MatrixFamily::Wmma if i.input.bits() >= 16 => 8,
+            _ => 4,
+        };
+        let (lhs, rhs) = (
+            self.block[0] / (self.waves[0] * i.m),
+            self.block[1] / (self.waves[1] * i.n),
+        );
+        let steps = if self.ahead { 2 } else { 1 };
+        if i.family == MatrixFamily::MmaSync {
+            // Fragments of 16x16 and 16x8 elements of two bytes; copies pass the registers by.
+            return self.accumulators() + steps * (4 * lhs + 2 * rhs) + COPY_ADDRESSES;
+        }
+        let fetched = self.lds_bytes() / self.stages.max(1) / 4 / self.threads();
+        self.accumulators() + steps * fragment * (lhs + rhs) + fetched + ADDRESSES
+    }
+
+    /// Says why the numbers do not fit each other, if they do not.
+    pub fn misfit(&self) -> Option<&'static str> {
+        let i = &self.instruction;
+        let zero = [self.stages, self.store, self.group, i.m, i.n, i.k, i.cycles].contains(&0)
+            || self.block.contains(&0)
+            || self.waves.contains(&0)
+            || [self.lhs.width, self.rhs.width].contains(&0);
+        if zero {
+            return Some("a tiling of nothing");
+        }
+        let most = self
+            .block
+            .iter()
+            .chain(&self.waves)
+            .chain([&i.m, &i.n, &i.k, &self.stages]);
+        if most.copied().max().unwrap_or(0) > 4096 {
+            return Some("a tiling too large for any workgroup");
+        }
+        if !self.block[0].is_multiple_of(self.waves[0] * i.m) || !self.block[1].is_multiple_of(self.waves[1] * i.n) {
+            return Some("waves and instructions do not divide the tile");
+        }
+        if !self.block[2].is_multiple_of(i.k) {
+            return Some("the instruction's depth does not divide the tile's");
+        }
+        // What copies fill is read by pairs of fragments and of steps, and while one buffer is read another one is filled.
+        let pairs = fragments_of(self).is_multiple_of(2) && (self.block[2] / i.k).is_multiple_of(2);
+        if i.family == MatrixFamily::MmaSync && !(pairs && self.stages >= 2) {
+            return Some("mma.sync takes pairs of fragments and two stages or more");
+        }
+        // A wider group of columns than a lane has is made of several fragments.
+        let fragments = fragments_of(self);
+        if !self.store.is_power_of_two() || !fragments.is_multiple_of((self.store / i.sum_cols()).max(1)) {
+            return Some("the width of the stores needs more columns a wave");
+        }
+        if self.threads() > 1024 {
+            return Some("more than 1024 threads a workgroup");
+        }
+        None
+    }
+}
+
+/// Fragments of a wave along the columns.
+fn fragments_of(tiling: &Tiling) -> u32 {
+    tiling.block[1] / (tiling.waves[1] * tiling.instruction.n)
+}
+
+/// How workgroups compute a contraction with few rows: weights go to registers once, at the memory's speed, and no matrix unit is
+/// asked for. The left operand lies along k.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct GemvTiling {
+    /// Rows of a workgroup.
+    pub rows: u32,
+    /// Columns of a wave where the weights lie along k, whose lanes then share out k; else of a workgroup, whose threads do.
+    pub cols: u32,
+    /// Groups of each column that a lane reads before it multiplies, where the weights lie along k.
+    pub unroll: u32,
+    /// Waves of a workgroup.
+    pub waves: u32,
+    /// Lanes of a wave.
+    pub lanes: u32,
+    pub lhs: Fetch,
+    pub rhs: Fetch,
+    /// Neighbours along the columns that the epilogue takes and stores at once; divides the extent of the innermost column axis.
+    pub store: u32,
+}
+
+impl GemvTiling {
+    /// Threads of a workgroup.
+    pub fn threads(&self) -> u32 {
+        self.waves.saturating_mul(self.lanes)
+    }
+
+    /// Columns of a workgroup.
+    pub fn columns(&self) -> u32 {
+        if self.rhs.along_k {
+            self.cols.saturating_mul(self.waves)
+        } else {
+            self.cols
+        }
+    }
+
+    /// Bytes of LDS: a workgroup's sums, one set a wave, where the weights lie along the columns.
+    pub fn lds_bytes(&self, acc: DType) -> u32 {
+        if self.rhs.along_k {
+            return 0;
+        }
+        let sums = self.waves.saturating_mul(self.rows).saturating_mul(self.cols);
+        sums.saturating_mul(acc.bits().div_ceil(8))
+    }
+
+    /// Says why the numbers do not fit each other, if they do not.
+    pub fn misfit(&self) -> Option<&'static str> {
+        let numbers = [self.rows, self.cols, self.unroll, self.waves, self.lanes, self.store];
+        let widths = [self.lhs.width, self.rhs.width];
+        if numbers.contains(&0) || widths.contains(&0) {
+            return Some("a tiling of nothing");
+        }
+        if numbers.iter().chain(&widths).any(|n| *n > 4096) || self.threads() > 1024 {
+            return Some("a tiling too large for any workgroup");
+        }
+        if self.rows > 16 || self.unroll > 8 {
+            return Some("more than a lane's registers hold");
+        }
+        if !self.lanes.is_power_of_two() || !(32..=64).contains(&self.lanes) {
+            return Some("a wave has 32 or 64 lanes");
+        }
+        if !self.lhs.along_k {
+            return Some("the left operand lies along k");
+        }
+        if !self.cols.is_multiple_of(self.store) {
+            return Some("the width of the stores must divide the columns of a workgroup");
+        }
+        if self.rhs.along_k {
+            if self.lhs.width != self.rhs.width {
+                return Some("both operands come in the same groups");
+            }
+            if self.cols > 16 {
+                return Some("more than a lane's registers hold");
+            }
+        } else if !self.cols.is_multiple_of(self.rhs.width)
+            || !(self.cols / self.rhs.width).is_power_of_two()
+            || self.cols / self.rhs.width > self.lanes
+        {
+            return Some("a power of two of a wave's lanes goes along the columns");
+        }
+        None
+    }
+}
+
+/// How workgroups compute attention with matrix instructions.
+///
+/// Each wave has as many queries as the instruction has rows; tiles of keys and values go through LDS in their own type.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct FlashTiling {
+    pub instruction: MatrixInstruction,
+    /// Waves of a workgroup.
+    pub waves: u32,
+    /// Waves that have the same queries and share out the keys: a power of two that divides them.
+    pub split: u32,
+    /// Keys of a wave that are in LDS at once.
+    pub keys: u32,
+    /// Neighbours of a query along its width that are read at once.
+    pub query: u32,
+    /// How keys are fetched; `k` is their width.
+    pub key: Fetch,
+    /// How values are fetched; the rows are their width, `k` the keys.
+    pub value: Fetch,
+    /// Neighbours along the width of values that the epilogue takes at once; divides it.
+    pub store: u32,
+}
+
+impl FlashTiling {
+    /// Threads of a workgroup.
+    pub fn threads(&self) -> u32 {
+        self.waves * self.instruction.family.lanes()
+    }
+
+    /// Queries of a workgroup.
+    pub fn queries(&self) -> u32 {
+        self.waves / self.split.max(1) * self.instruction.m
+    }
+
+    /// Keys that lanes give to two instructions of a step, or to one: 16 bytes a lane.
+    fn step(&self) -> u32 {
+        let i = &self.instruction;
+        let chunk = 128 / i.input.bits().max(1);
+        match i.family {
+            // Both halves of the wave give all of k.
+            MatrixFamily::Wmma => i.k,
+            MatrixFamily::Mfma => i.k * chunk / (i.m * i.k / i.family.lanes()).clamp(1, chunk),
+            // Four lanes share a row's k.
+            MatrixFamily::MmaSync => 4 * chunk,
+        }
+    }
+
+    /// Bytes of LDS for keys of width `d` and values of width `dv`: rows of keys are powers of two.
+    pub fn lds_bytes(&self, d: i64, dv: i64) -> i64 {
+        let (step, cols) = (i64::from(self.step()), i64::from(self.instruction.n));
+        let depth = (d.max(step) as u64).next_power_of_two() as i64;
+        let padded = (dv + cols - 1) / cols * cols;
+        let tiles = i64::from(self.keys * self.split * self.instruction.input.bits() / 8) * (depth + padded);
+        // What waves that share queries hand over at the end: outputs, and of each lane's rows a maximum and a sum.
+        let i = &self.instruction;
+        let rows = i64::from(i.m * i.n / i.sum_cols().max(1));
+        let handing = i64::from(self.waves - self.waves / self.split.max(1));
+        let handed = handing * (i64::from(i.m) * padded + 2 * rows) * 4;
+        tiles.max(handed)
+    }
+
+    /// Registers of a lane for queries, scores, outputs and what is on its way from memory.
+    pub fn registers(&self, d: i64, dv: i64) -> i64 {
+        let i = &self.instruction;
+        let (lanes, rows, keys) = (i64::from(i.family.lanes()), i64::from(i.m), i64::from(self.keys));
+        let bits = i64::from(i.input.bits());
+        // gfx11 has the queries in both halves of the wave.
+        let copies = if i.family == MatrixFamily::Wmma { 2 } else { 1 };
+        let queries = rows * d * bits * copies / 32 / lanes;
+        let fetched = keys * i64::from(self.split) * (d + dv) * bits / 32 / i64::from(self.threads());
+        // Scores are there as products, as weights and as the next product's operand.
+        queries + rows * (dv + 3 * keys) / lanes + fetched
+    }
+
+    /// Says why the numbers do not fit each other, if they do not.
+    pub fn misfit(&self) -> Option<&'static str> {
+        let i = &self.instruction;
+        if [
+            self.waves,
+            self.keys,
+            self.query,
+            self.key.width,
+            self.value.width,
+            self.store,
+        ]
+        .contains(&0)
+        {
+            return Some("a tiling of nothing");
+        }
+        if i.input.bits() != 16 {
+            return Some("the weights have two bytes");
+        }
+        if !self.keys.is_multiple_of(i.n) || !self.keys.is_multiple_of(self.step()) || self.keys > 256 {
+            return Some("a tile is whole fragments of keys");
+        }
+        if self.threads() > 1024 {
+            return Some("more than 1024 threads a workgroup");
+        }
+        None
+    }
+
+    /// Says whether a lane's columns of values of width `dv` come in groups of the stores' width.
+    pub fn stores_fit(&self, dv: i64) -> bool {
+        let run = i64::from(self.instruction.n * (self.store / self.instruction.sum_cols()).max(1));
+        let fragments = (dv + i64::from(self.instruction.n) - 1) / i64::from(self.instruction.n);
+        dv % i64::from(self.store) == 0 && fragments * i64::from(self.instruction.n) % run == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CUDA_DECLARED_LDS;
+    use crate::target::{Platform, TARGETS};
+
+    #[test]
+    fn what_a_launch_gives_begins_where_declarations_end() {
+        let launched: Vec<_> = TARGETS.iter().filter(|t| t.launch_lds_bytes > 0).collect();
+        assert!(!launched.is_empty());
+        for target in launched {
+            assert_eq!(target.platform, Platform::Cuda, "{}", target.name);
+            assert_eq!(target.lds_bytes, CUDA_DECLARED_LDS, "{}", target.name);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Whether a mapping suits its body.
+
+use super::{KernelError, Verifier};
+use crate::kernel::{
+    AttentionBody, AxisId, Body, ContractBody, Fetch, FlashTiling, GemvTiling, Loops, Mapping, Stmt, Tiling,
+};
+use crate::types::DType;
+
+impl Verifier<'_> {
+    /// Says whether an operand can be fetched that way: no group is cut short.
+    fn comes_whole(&self, fetch: Fetch, rows: &[AxisId], k: &[AxisId]) -> bool {
+        let width = i64::from(fetch.width);
+        let inner = if fetch.along_k { k.last() } else { rows.last() };
+        let divides = |a: &AxisId| self.kernel.axes[*a].extent.known_divisor() % width.max(1) == 0;
+        width == 1 || (fetch.width.is_power_of_two() && inner.is_some_and(divides))
+    }
+
+    /// Says why matrix instructions cannot compute a contraction that way.
+    fn matrix(&self, tiling: &Tiling, c: &ContractBody) -> Option<&'static str> {
+        let exprs = &self.kernel.exprs;
+        let instruction = &tiling.instruction;
+        if tiling.misfit().is_some() {
+            return tiling.misfit();
+        }
+        if c.lhs.element(exprs) != instruction.input || c.rhs.element(exprs) != instruction.input {
+            return Some("the instruction takes other operands");
+        }
+        if self.kernel.vars[c.acc] != instruction.acc {
+            return Some("the instruction has other sums");
+        }
+        self.wide_accesses(c, tiling.lhs, tiling.rhs, tiling.store)
+    }
+
+    /// Says why a contraction cannot be computed row by row that way.
+    fn gemv(&self, tiling: &GemvTiling, c: &ContractBody) -> Option<&'static str> {
+        let exprs = &self.kernel.exprs;
+        if tiling.misfit().is_some() {
+            return tiling.misfit();
+        }
+        if c.lhs.element(exprs) != c.rhs.element(exprs) {
+            return Some("both operands have one type");
+        }
+        self.wide_accesses(c, tiling.lhs, tiling.rhs, tiling.store)
+    }
+
+    /// Says why a contraction's operands and results do not come in groups of these widths.
+    fn wide_accesses(&self, c: &ContractBody, lhs: Fetch, rhs: Fetch, store: u32) -> Option<&'static str> {
+        if !self.comes_whole(lhs, &c.m, &c.k) || !self.comes_whole(rhs, &c.n, &c.k) {
+            return Some("the width of a fetch must be a power of two that divides the axis it goes along");
+        }
+        if store != 1 && !self.is_divided(c.n.last(), store) {
+            return Some("the width of the stores must divide the columns");
+        }
+        None
+    }
+
+    /// Says why matrix instructions cannot compute an attention that way.
+    fn flash(&self, tiling: &FlashTiling, a: &AttentionBody) -> Option<&'static str> {
+        let k = self.kernel;
+        let width = |axis: AxisId| k.axes[axis].extent.as_const();
+        let (Some(d), Some(dv)) = (width(a.d), width(a.dv)) else {
+            return Some("the widths of keys and values must be constants");
+        };
+        if tiling.misfit().is_some() {
+            return tiling.misfit();
+        }
+        let input = tiling.instruction.input;
+        if [a.query, a.key, a.value].iter().any(|e| k.exprs.dtype(*e) != input) {
+            return Some("the instruction takes other operands");
+        }
+        if tiling.instruction.acc != DType::F32 {
+            return Some("the instruction has other sums");
+        }
+        let key = self.comes_whole(tiling.key, &[a.k], &[a.d]);
+        let value = self.comes_whole(tiling.value, &[a.dv], &[a.k]);
+        if !key || !value || d % i64::from(tiling.query) != 0 {
+            return Some("the width of a fetch must be a power of two that divides the axis it goes along");
+        }
+        if !tiling.stores_fit(dv) {
+            return Some("the width of the stores needs more columns a wave");
+        }
+        None
+    }
+
+    /// Says whether a width divides an axis's extent at every size.
+    fn is_divided(&self, axis: Option<&AxisId>, width: u32) -> bool {
+        axis.map_or(width == 1, |a| {
+            self.kernel.axes[*a].extent.known_divisor() % i64::from(width.max(1)) == 0
+        })
+    }
+
+    pub(super) fn mapping(&mut self) {
+        let problem = match (&self.kernel.mapping, &self.kernel.body) {
+            (mapping, _) if threads(mapping).is_some_and(|n| n > MOST_THREADS) => {
+                Some("a workgroup has at most 1024 threads")
+            }
+            (Mapping::Tile { .. }, b) if !matches!(b, Body::Contract(_)) => Some("tiles are for contractions"),
+            (Mapping::Flash { .. }, b) if !matches!(b, Body::Attention(_)) => Some("it is for attention"),
+            (Mapping::Rows { .. }, b) if !matches!(b, Body::Row(_)) => Some("it is for rows"),
+            (Mapping::Stream { .. } | Mapping::Transpose { .. }, b) if !is_pointwise(b) => {
+                Some("it is for pointwise bodies")
+            }
+            (
+                Mapping::Rows {
+                    lanes, block, vector, ..
+                },
+                _,
+            ) if *vector == 0
+                || *lanes == 0
+                || *block == 0
+                || block % lanes != 0
+                || (lanes != block && !lanes.is_power_of_two()) =>
+            {
+                Some("lanes must be the block or a power of two that divides it")
+            }
+            (Mapping::Rows { vector, .. }, Body::Row(r)) if !self.is_divided(r.row.last(), *vector) => {
+                Some("the vector must divide the innermost axis of the row")
+            }
+            (Mapping::Stream { block, vector, unroll }, _) if *block == 0 || *vector == 0 || *unroll == 0 => {
+                Some("a size is 0")
+            }
+            (
+                Mapping::Transpose {
+                    block,
+                    along,
+                    across,
+                    load,
+                    store,
+                    ..
+                },
+                _,
+            ) if [block, along, across, load, store].iter().any(|v| **v == 0) => Some("a size is 0"),
+            (Mapping::Transpose { axis, load, store, .. }, Body::Loops(Loops { parallel, .. }))
+                if parallel.last() == Some(axis)
+                    || !parallel.contains(axis)
+                    || !self.is_divided(Some(axis), *load)
+                    || !self.is_divided(parallel.last(), *store) =>
+            {
+                Some("it goes along two axes, whose extents the widths of the accesses divide")
+            }
+            (
+                Mapping::Tile {
+                    block_m,
+                    block_n,
+                    block_k,
+                    thread_m,
+                    thread_n,
+                    ..
+                },
+                _,
+            ) if [block_m, block_n, block_k, thread_m, thread_n].iter().any(|v| **v == 0)
+                || block_m % thread_m != 0
+                || block_n % thread_n != 0 =>
+            {
+                Some("threads' tiles must divide the workgroup's")
+            }
+            (Mapping::Tile { lhs, rhs, .. }, Body::Contract(c))
+                if !self.comes_whole(*lhs, &c.m, &c.k) || !self.comes_whole(*rhs, &c.n, &c.k) =>
+            {
+                Some("the width of a fetch must be a power of two that divides the axis it goes along")
+            }
+            (Mapping::Matrix(tiling), Body::Contract(c)) => self.matrix(tiling, c),
+            (Mapping::Matrix(_), _) => Some("matrix instructions are for contractions"),
+            (Mapping::Gemv(tiling), Body::Contract(c)) => self.gemv(tiling, c),
+            (Mapping::Gemv(_), _) => Some("it is for contractions"),
+            (Mapping::FlashMatrix(tiling), Body::Attention(a)) => self.flash(tiling, a),
+            (Mapping::FlashMatrix(_), _) => Some("it is for attention"),
+            (Mapping::Threads { block, vector } | Mapping::Block { block, vector }, _)
+                if *block == 0 || *vector == 0 =>
+            {
+                Some("a size is 0")
+            }
+            (Mapping::Lanes { lanes, block, vector }, _)
+                if *vector == 0 || !lanes.is_power_of_two() || *block == 0 || block % lanes != 0 =>
+            {
+                Some("lanes must be a power of two that divides the block")
+            }
+            (
+                Mapping::Flash {
+                    block_q,
+                    block_k,
+                    block,
+                },
+                _,
+            ) if *block_q == 0 || *block_k == 0 || *block == 0 => Some("a size is 0"),
+            _ => None,
+        };
+        if let Some(problem) = problem {
+            self.errors.push(KernelError::Mapping {
+                mapping: self.kernel.mapping.to_string(),
+                problem,
+            });
+        }
+    }
+}
+
+/// Threads that a workgroup may have on any target.
+const MOST_THREADS: u64 = 1024;
+
+/// The threads of a workgroup; `None` where the sizes make none.
+fn threads(mapping: &Mapping) -> Option<u64> {
+    match *mapping {
+        Mapping::Matrix(ref t) => {
+            let waves = u64::from(t.waves[0]).saturating_mul(u64::from(t.waves[1]));
+            Some(waves.saturating_mul(u64::from(t.instruction.family.lanes())))
+        }
+        Mapping::Gemv(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.lanes))),
+        Mapping::FlashMatrix(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.instruction.family.lanes()))),
+        Mapping::Host => None,
+        Mapping::Threads { block, .. }
+        | Mapping::Lanes { block, .. }
+        | Mapping::Block { block, .. }
+        | Mapping::Rows { block, .. }
+        | Mapping::Stream { block, .. }
+        | Mapping::Transpose { block, .. }
+        | Mapping::Flash { block, .. } => Some(u64::from(block)),
+        Mapping::Tile {
+            block_m,
+            block_n,
+            thread_m,
+            thread_n,
+            ..
+        } => Some(u64::from(block_m.checked_div(thread_m)?) * u64::from(block_n.checked_div(thread_n)?)),
+    }
+}
+
+/// Says whether a body is stores to one element each.
+fn is_pointwise(body: &Body) -> bool {
+    let straight = |s: &Stmt| matches!(s, Stmt::Let { .. }) || matches!(s, Stmt::Store { axes, .. } if axes.is_empty());
+    matches!(body, Body::Loops(l) if !l.parallel.is_empty() && l.stmts.iter().all(straight))
+}

@@ -1,0 +1,212 @@
+//! Matrix instructions: one row for each shape and pair of types that a target multiplies in hardware.
+//!
+//! Shapes, types and cycles are those of AMD's matrix instruction calculator and of LLVM's scheduling models; `sm_90`'s are those
+//! of the PTX manual (`mma.sync`), with cycles from the peak rate. The device library (`graphc_mma.hip.h`) has the lane maps and
+//! the built-in of each row; a row that is not here is never asked for, because hiprtc aborts on some built-ins that a target
+//! lacks.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::DType;
+
+/// Which kind of instruction multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum MatrixFamily {
+    /// AMD CDNA's `v_mfma_*`, by a wave of 64.
+    Mfma,
+    /// AMD RDNA's `v_wmma_*`, by a wave of 32.
+    Wmma,
+    /// NVIDIA's `mma.sync`, by a warp of 32.
+    MmaSync,
+}
+
+impl MatrixFamily {
+    /// The name of the family's template in the device library.
+    pub fn name(self) -> &'static str {
+        match self {
+            MatrixFamily::Mfma => "Mfma",
+            MatrixFamily::Wmma => "Wmma",
+            MatrixFamily::MmaSync => "MmaSync",
+        }
+    }
+
+    /// Lanes that execute one instruction together.
+    pub fn lanes(self) -> u32 {
+        match self {
+            MatrixFamily::Mfma => 64,
+            MatrixFamily::Wmma | MatrixFamily::MmaSync => 32,
+        }
+    }
+}
+
+/// One matrix instruction: `acc[m, n] += Σ_k a[m, k] · b[n, k]` by one wave.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct MatrixInstruction {
+    pub family: MatrixFamily,
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+    /// The element type of both operands.
+    pub input: DType,
+    /// The type of the sums.
+    pub acc: DType,
+    /// Clock cycles for which one instruction occupies its SIMD's matrix unit.
+    pub cycles: u32,
+}
+
+impl MatrixInstruction {
+    /// Neighbouring columns of a row whose sums one lane has, as the device library lays them out.
+    pub fn sum_cols(&self) -> u32 {
+        match self.family {
+            MatrixFamily::Mfma | MatrixFamily::Wmma => self.m * self.n / self.family.lanes(),
+            MatrixFamily::MmaSync => 2,
+        }
+    }
+
+    /// Multiply-adds a clock of one SIMD.
+    pub fn rate(&self) -> f64 {
+        f64::from(self.m * self.n * self.k) / f64::from(self.cycles)
+    }
+}
+
+impl fmt::Display for MatrixInstruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.family.name().to_lowercase();
+        write!(
+            f,
+            "{name} {}x{}x{} {} to {}",
+            self.m, self.n, self.k, self.input, self.acc
+        )
+    }
+}
+
+const fn row(family: MatrixFamily, [m, n, k]: [u32; 3], input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
+    MatrixInstruction {
+        family,
+        m,
+        n,
+        k,
+        input,
+        acc,
+        cycles,
+    }
+}
+
+const fn mfma(shape: [u32; 3], input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
+    row(MatrixFamily::Mfma, shape, input, acc, cycles)
+}
+
+const fn wmma(k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
+    row(MatrixFamily::Wmma, [16, 16, k], input, acc, cycles)
+}
+
+const fn mma_sync(k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
+    row(MatrixFamily::MmaSync, [16, 8, k], input, acc, cycles)
+}
+
+use DType::{BF16, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32};
+
+/// gfx908.
+pub const MFMA1: &[MatrixInstruction] = &[
+    mfma([32, 32, 8], F16, F32, 64),
+    mfma([16, 16, 16], F16, F32, 32),
+    mfma([32, 32, 4], BF16, F32, 64),
+    mfma([16, 16, 8], BF16, F32, 32),
+    mfma([32, 32, 2], F32, F32, 64),
+    mfma([16, 16, 4], F32, F32, 32),
+    mfma([32, 32, 8], I8, I32, 64),
+    mfma([16, 16, 16], I8, I32, 32),
+];
+
+/// gfx90a.
+pub const MFMA2: &[MatrixInstruction] = &[
+    mfma([32, 32, 8], F16, F32, 64),
+    mfma([16, 16, 16], F16, F32, 32),
+    mfma([32, 32, 8], BF16, F32, 64),
+    mfma([16, 16, 16], BF16, F32, 32),
+    mfma([32, 32, 2], F32, F32, 64),
+    mfma([16, 16, 4], F32, F32, 32),
+    mfma([16, 16, 4], F64, F64, 32),
+    mfma([32, 32, 8], I8, I32, 64),
+    mfma([16, 16, 16], I8, I32, 32),
+];
+
+/// gfx942.
+pub const MFMA3: &[MatrixInstruction] = &[
+    mfma([32, 32, 8], F16, F32, 32),
+    mfma([16, 16, 16], F16, F32, 16),
+    mfma([32, 32, 8], BF16, F32, 32),
+    mfma([16, 16, 16], BF16, F32, 16),
+    mfma([32, 32, 2], F32, F32, 64),
+    mfma([16, 16, 4], F32, F32, 32),
+    mfma([16, 16, 4], F64, F64, 32),
+    mfma([32, 32, 16], I8, I32, 32),
+    mfma([16, 16, 32], I8, I32, 16),
+    mfma([32, 32, 16], F8E4M3FNUZ, F32, 32),
+    mfma([16, 16, 32], F8E4M3FNUZ, F32, 16),
+    mfma([32, 32, 16], F8E5M2FNUZ, F32, 32),
+    mfma([16, 16, 32], F8E5M2FNUZ, F32, 16),
+];
+
+/// gfx950.
+pub const MFMA4: &[MatrixInstruction] = &[
+    mfma([32, 32, 16], F16, F32, 32),
+    mfma([16, 16, 32], F16, F32, 16),
+    mfma([32, 32, 16], BF16, F32, 32),
+    mfma([16, 16, 32], BF16, F32, 16),
+    mfma([32, 32, 2], F32, F32, 64),
+    mfma([16, 16, 4], F32, F32, 32),
+    mfma([16, 16, 4], F64, F64, 64),
+    mfma([32, 32, 32], I8, I32, 32),
+    mfma([16, 16, 64], I8, I32, 16),
+    mfma([32, 32, 16], F8E4M3FN, F32, 32),
+    mfma([16, 16, 32], F8E4M3FN, F32, 16),
+    mfma([32, 32, 16], F8E5M2, F32, 32),
+    mfma([16, 16, 32], F8E5M2, F32, 16),
+];
+
+/// gfx11.
+pub const WMMA1: &[MatrixInstruction] = &[wmma(16, F16, F32, 32), wmma(16, BF16, F32, 32), wmma(16, I8, I32, 32)];
+
+/// gfx12.
+pub const WMMA2: &[MatrixInstruction] = &[
+    wmma(16, F16, F32, 16),
+    wmma(16, BF16, F32, 16),
+    wmma(16, I8, I32, 8),
+    wmma(16, F8E4M3FN, F32, 8),
+    wmma(16, F8E5M2, F32, 8),
+];
+
+/// `sm_90` by `mma.sync`: about six tenths of what its warp-group instructions reach.
+pub const MMA_SYNC: &[MatrixInstruction] = &[
+    mma_sync(16, F16, F32, 6),
+    mma_sync(16, BF16, F32, 6),
+    mma_sync(32, I8, I32, 6),
+];
+
+#[cfg(test)]
+mod tests {
+    use crate::target::TARGETS;
+
+    #[test]
+    fn rows_are_of_the_targets_wave_and_reach_its_peak() {
+        for target in TARGETS {
+            for (i, row) in target.matrix.iter().enumerate() {
+                assert_eq!(row.family.lanes(), target.wave_size, "{}: {row:?}", target.name);
+                assert!(!target.matrix[..i].contains(row), "{}: {row:?} twice", target.name);
+                // Four SIMDs a compute unit where waves have 64 lanes or the vendor is NVIDIA, two on RDNA.
+                let simds = if row.family.name() == "Wmma" { 2.0 } else { 4.0 };
+                let tops = row.rate() * 2.0 * simds * f64::from(target.compute_units) * target.clock_ghz / 1e3;
+                let peak = target.contract_tops(row.input);
+                let matrix_only = row.input.bits() <= 16;
+                assert!(
+                    tops <= peak * 1.03 || !matrix_only,
+                    "{}: {row:?} {tops} > {peak}",
+                    target.name
+                );
+            }
+        }
+    }
+}

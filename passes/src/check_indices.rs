@@ -1,0 +1,127 @@
+//! Adds conditions on indices: an index outside its axis fails the run with a message, where it would be clamped silently.
+//!
+//! Before: a graph at stage Import. After: the same graph and, where the options ask for it, a condition for every gather and
+//! scatter whose indices are not constants inside their axes. Gathers by position are gone at that point (`positions`).
+//!
+//! ```text
+//! y = take x, i {axis=0}; return y as "y"
+//!     becomes
+//! y = take x, i {axis=0}; ok = reduce (i >= -n and i < n) {op=all}; return y as "y", ok check "take at …: an index lies …"
+//! ```
+
+use indexmap::IndexMap;
+use ir::graph::infer::{check_indices, indexed_axes};
+use ir::op::{BinaryOp, Op, ReduceOp, View};
+use ir::{DType, Dim, Graph, HostTensor, NodeId, Shape, Value};
+
+use crate::error::PassFault;
+use crate::rewrite::Builder;
+use crate::runner::Pass;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "check_indices",
+    run: |graph, context| {
+        let asked = |id: &NodeId| by_data(graph, *id);
+        let ids: Vec<NodeId> = match context.options.check_indices {
+            true => graph.nodes().keys().filter(asked).collect(),
+            false => Vec::new(),
+        };
+        if ids.is_empty() {
+            return Ok(graph.clone());
+        }
+        let mut b = Builder::new(graph, "check_indices");
+        b.copy_rest()?;
+        // Nodes of one place have one message.
+        let mut conditions: IndexMap<String, Value> = IndexMap::new();
+        for id in ids {
+            let node = graph.node(id);
+            b.origin = node.origin.clone();
+            let condition = condition(&mut b, graph, id)?;
+            let data = graph.ty(node.operands[0]);
+            let axes = indexed_axes(&node.op, depth(&graph.ty(node.operands[1]).shape));
+            let axes: Vec<String> = axes.map(|axis| axis.to_string()).collect();
+            let (op, axes) = (node.op.name(), axes.join(", "));
+            let message = format!("{op} at {}: an index lies outside axis {axes} of {data}", node.origin);
+            let both = match conditions.get(&message) {
+                Some(other) => b.emit(Op::binary(BinaryOp::And), &[*other, condition])?,
+                None => condition,
+            };
+            conditions.insert(message, both);
+        }
+        for (message, condition) in conditions {
+            b.add_check(message, condition);
+        }
+        Ok(b.finish(&mut context.fired))
+    },
+    required: false,
+};
+
+/// Says whether a node's indices may lie outside their axes.
+fn by_data(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    if !matches!(node.op, Op::Gather(_) | Op::Scatter(_)) {
+        return false;
+    }
+    let types: Vec<_> = node.operands.iter().map(|v| graph.ty(*v)).collect();
+    let known = indexed_axes(&node.op, depth(&types[1].shape)).all(|axis| types[0].shape[axis].as_const().is_some());
+    match graph.as_constant(node.operands[1]) {
+        Some(indices) if known => check_indices(&node.op, &types, indices).is_err(),
+        _ => true,
+    }
+}
+
+/// The elements of an index tuple, where indices are tuples.
+fn depth(indices: &Shape) -> usize {
+    indices.last().and_then(Dim::as_const).map_or(1, |d| d as usize)
+}
+
+/// Whether every index of a gather or scatter lies inside its axis, as a bool scalar.
+fn condition(b: &mut Builder<'_>, graph: &Graph, id: NodeId) -> Result<Value, PassFault> {
+    let node = graph.node(id);
+    let (data, indices) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
+    let axes = indexed_axes(&node.op, depth(&indices.shape));
+    let sizes: Vec<Dim> = axes.map(|axis| data.shape[axis].clone()).collect();
+    let mut index = b.value(node.operands[1]);
+    if indices.dtype != DType::I64 {
+        index = b.emit(Op::cast(DType::I64), &[index])?;
+    }
+    let size = sizes_of(b, &sizes)?;
+    let least = b.emit(Op::unary(ir::op::UnaryOp::Neg), &[size])?;
+    let low = b.emit(Op::binary(BinaryOp::Ge), &[index, least])?;
+    let high = b.emit(Op::binary(BinaryOp::Lt), &[index, size])?;
+    let inside = b.emit(Op::binary(BinaryOp::And), &[low, high])?;
+    if indices.rank() == 0 {
+        return Ok(inside);
+    }
+    let all = Op::Reduce {
+        op: ReduceOp::All,
+        axes: (0..indices.rank()).collect(),
+        keep_dims: false,
+    };
+    b.emit(all, &[inside])
+}
+
+/// Sizes as `i64`: a scalar for one, a vector for more.
+fn sizes_of(b: &mut Builder<'_>, sizes: &[Dim]) -> Result<Value, PassFault> {
+    let numbers: Option<Vec<i64>> = sizes.iter().map(Dim::as_const).collect();
+    let scalar = |b: &mut Builder<'_>, size: &Dim| match size.as_const() {
+        Some(n) => Ok(b.constant(HostTensor::scalar(DType::I64, ir::Scalar::Int(n)))),
+        None => b.emit(Op::DimValue(size.clone()), &[]),
+    };
+    match (sizes, numbers) {
+        ([size], _) => scalar(b, size),
+        (_, Some(numbers)) => {
+            let tensor = HostTensor::from_i64(DType::I64, vec![numbers.len()], &numbers);
+            Ok(b.constant(tensor.map_err(|e| PassFault::Verify(e.to_string()))?))
+        }
+        _ => {
+            let mut parts = Vec::with_capacity(sizes.len());
+            for size in sizes {
+                let one = scalar(b, size)?;
+                parts.push(b.emit(Op::View(View::Reshape([1i64].into())), &[one])?);
+            }
+            b.emit(Op::View(View::Concat { axis: 0 }), &parts)
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Floating-point operations of ops, as sizes: a multiply-add is two. Contractions, convolutions and attention dominate, the rest
+//! counts one an element.
+//!
+//! The one place with these formulas: plans state them, and the cost model rates them.
+
+use ir::library::LibraryOp;
+use ir::op::Composite;
+use ir::{Dim, Graph, Op, TensorType};
+
+/// Counts the multiply-adds (times two) of a contraction, convolution or attention, as an op or a library's call; `None` for others.
+/// A causal attention counts whole.
+pub fn product(op: &Op, operands: &[&TensorType], results: &[TensorType]) -> Option<Dim> {
+    let out = || results[0].elements();
+    // Each output element sums the filter of its output channel; transposed, each input element meets the filter once for each
+    // output channel of its group.
+    let filter = || {
+        let filter = &operands[1].shape;
+        filter.elements().exact_div(&filter[0]).unwrap_or(Dim::Const(1))
+    };
+    match op {
+        Op::Contract(c) => {
+            let lhs = &operands[0].shape;
+            let depth = &lhs[lhs.rank() - if c.transpose_lhs { 2 } else { 1 }];
+            Some(out() * depth * 2)
+        }
+        Op::Conv(c) => match c.transposed {
+            None => Some(out() * filter() * 2),
+            Some(_) => Some(operands[0].elements() * filter() * 2),
+        },
+        Op::Composite(Composite::Attention { .. }) => {
+            let (query, key, value) = (operands[0], operands[1], operands[2]);
+            Some(query.elements() * &key.shape[2] * 2 + out() * &value.shape[2] * 2)
+        }
+        Op::Call(call) => product(&call.product()?, operands, results),
+        _ => None,
+    }
+}
+
+/// Counts the operations of one run.
+pub fn count(graph: &Graph) -> Dim {
+    graph
+        .nodes()
+        .values()
+        .map(|node| {
+            let operands: Vec<&TensorType> = node.operands.iter().map(|v| graph.ty(*v)).collect();
+            let out = || node.results[0].elements();
+            if let Some(flops) = product(&node.op, &operands, &node.results) {
+                return flops;
+            }
+            match &node.op {
+                Op::Pool(p) => out() * p.size.iter().product::<i64>(),
+                Op::Call(call) => match &call.op {
+                    LibraryOp::Pool(p) => out() * p.size.iter().product::<i64>(),
+                    LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => Dim::Const(0),
+                },
+                Op::Composite(_) => out() * 5,
+                Op::Reduce { .. } | Op::Scan { .. } => operands[0].elements(),
+                Op::Elementwise(_) | Op::Scatter(_) => out(),
+                Op::Input { .. }
+                | Op::Constant(_)
+                | Op::Iota { .. }
+                | Op::DimValue(_)
+                | Op::View(_)
+                | Op::Gather(_)
+                | Op::TopK { .. }
+                | Op::Random { .. }
+                | Op::Contract(_)
+                | Op::Conv(_) => Dim::Const(0),
+            }
+        })
+        .sum()
+}

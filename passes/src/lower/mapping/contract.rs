@@ -1,0 +1,402 @@
+//! How a contraction is cut: for matrix instructions where the target has one for its types, for fused multiply-adds else.
+//!
+//! Every candidate is a row of [`BLOCKS`] with an instruction of the target. What the target cannot hold (LDS, registers) is left
+//! out; of the rest the one with the fewest predicted cycles is taken. The prediction follows AMD's Origami model ("Origami: analytic
+//! GEMM selection", rocm-libraries): a step of the main loop takes as long as the slowest of matrix units, LDS and cache; tiles go over
+//! the compute units in rounds; nothing is faster than memory brings the operands.
+
+use ir::DType;
+use ir::kernel::limits::{lds_limit, widest_fetch, widest_store};
+use ir::kernel::{AxisId, ContractBody, Expr, Fetch, Mapping, Operand, Stmt, Tiling};
+use ir::target::{MatrixFamily, MatrixInstruction};
+
+use super::{ACCESS_BYTES, BLOCK, Mapper};
+
+/// A workgroup's tile: rows, columns, bytes of depth, waves along rows and columns.
+struct Block {
+    rows: u32,
+    cols: u32,
+    depth_bytes: u32,
+    waves: [u32; 2],
+}
+
+const fn block(rows: u32, cols: u32, depth_bytes: u32, waves: [u32; 2]) -> Block {
+    Block {
+        rows,
+        cols,
+        depth_bytes,
+        waves,
+    }
+}
+
+/// Tiles to choose from, the larger first. They are those that win in the published tables of hipBLASLt, AITER and CUTLASS.
+const BLOCKS: &[Block] = &[
+    block(256, 256, 64, [2, 4]),
+    block(256, 128, 64, [2, 2]),
+    block(128, 256, 64, [2, 2]),
+    block(256, 128, 64, [4, 2]),
+    block(128, 256, 64, [2, 4]),
+    block(128, 128, 128, [2, 2]),
+    block(128, 128, 64, [2, 2]),
+    block(128, 128, 64, [4, 2]),
+    block(128, 64, 128, [2, 2]),
+    block(64, 128, 128, [2, 2]),
+    block(128, 64, 64, [2, 2]),
+    block(64, 128, 64, [2, 2]),
+    block(96, 96, 64, [2, 2]),
+    block(64, 64, 128, [2, 2]),
+    block(64, 64, 64, [2, 2]),
+    block(128, 32, 128, [4, 1]),
+    block(32, 128, 128, [1, 4]),
+    block(64, 32, 128, [2, 1]),
+    block(32, 64, 128, [2, 2]),
+    block(32, 64, 128, [1, 2]),
+    block(32, 64, 64, [1, 2]),
+    block(64, 32, 64, [2, 1]),
+    block(32, 32, 128, [2, 2]),
+    block(64, 16, 128, [4, 1]),
+    block(16, 64, 128, [1, 4]),
+    block(32, 32, 128, [1, 1]),
+    block(32, 32, 64, [1, 1]),
+    block(16, 64, 64, [1, 2]),
+    block(16, 32, 128, [1, 2]),
+    block(16, 16, 128, [1, 1]),
+    block(16, 16, 64, [1, 1]),
+];
+
+/// Sums that a lane may hold: half of the registers that hiprtc and NVRTC give a thread of such a workgroup.
+const MOST_ACCUMULATORS: u32 = 128;
+/// Registers that a lane may take by estimate.
+const MOST_REGISTERS: u32 = 232;
+/// Clocks before a tile's first product and after its last: latency of memory and of the stores.
+pub(super) const TILE_LATENCY: f64 = 1600.0;
+/// Clocks of a step of the main loop that nothing hides: barriers, waits, addresses.
+const STEP_LATENCY: f64 = 90.0;
+/// Clocks from the request of a tile to its arrival, from the second-level cache for most of it.
+const LATENCY: f64 = 800.0;
+/// Clocks from one instruction of a wave to the next that depends on it.
+const DEPENDENT: f64 = 5.0;
+/// Instructions that fetch one group of an operand: its address, its guard, the access, the way to LDS.
+const FETCH_INSTRUCTIONS: f64 = 10.0;
+/// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in its bank.
+const TURN_INSTRUCTIONS: u32 = 8;
+/// Stages to choose from where copies are asynchronous, the usual one first.
+const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
+
+/// The sizes of a contraction, symbols at their hints.
+pub(super) struct Sizes {
+    pub batch: i64,
+    pub m: i64,
+    pub n: i64,
+    pub k: i64,
+}
+
+impl Mapper<'_> {
+    pub(super) fn contract(&self, body: &ContractBody) -> Mapping {
+        let sizes = self.sizes(body);
+        let matrix = self.matrix(body, &sizes);
+        let Some((gemv, clocks)) = self.gemv(body, &sizes) else {
+            return matrix.unwrap_or_else(|| self.multiply_add(body, &sizes));
+        };
+        match &matrix {
+            Some(Mapping::Matrix(tiling)) if self.cycles(tiling, &sizes) <= clocks => {
+                matrix.unwrap_or(Mapping::Gemv(gemv))
+            }
+            _ => Mapping::Gemv(gemv),
+        }
+    }
+
+    /// Predicts the clocks that a mapping of a contraction takes, to be compared with those of others of its kind.
+    pub(super) fn clocks(&self, body: &ContractBody, mapping: &Mapping) -> f64 {
+        let sizes = self.sizes(body);
+        match mapping {
+            Mapping::Matrix(tiling) => self.cycles(tiling, &sizes),
+            Mapping::Gemv(tiling) => self.gemv_cycles(body, tiling, &sizes),
+            Mapping::Tile {
+                block_m,
+                block_n,
+                block_k,
+                thread_m,
+                thread_n,
+                ..
+            } => self.tile_cost(&[*block_m, *block_n, *block_k, *thread_m, *thread_n], &sizes),
+            _ => f64::INFINITY,
+        }
+    }
+
+    fn sizes(&self, body: &ContractBody) -> Sizes {
+        Sizes {
+            batch: self.points(&body.batch),
+            m: self.rows.unwrap_or_else(|| self.points(&body.m)),
+            n: self.points(&body.n),
+            k: self.points(&body.k),
+        }
+    }
+
+    /// The best tiling for matrix instructions, if the target has one for these types.
+    fn matrix(&self, body: &ContractBody, sizes: &Sizes) -> Option<Mapping> {
+        let exprs = &self.kernel.exprs;
+        let (input, acc) = (body.lhs.element(exprs), self.kernel.vars[body.acc]);
+        if body.rhs.element(exprs) != input {
+            return None;
+        }
+        let lhs = self.wide_fetch(&body.lhs, &body.m, &body.k);
+        let rhs = self.wide_fetch(&body.rhs, &body.n, &body.k);
+        let store = widest_store(self.kernel, self.symbols, body).min(8);
+        let most = if self.is_heavy(body) {
+            MOST_ACCUMULATORS / 2
+        } else {
+            MOST_ACCUMULATORS
+        };
+        let rows = self.target.matrix.iter().filter(|i| i.input == input && i.acc == acc);
+        let asynchronous = |i: &MatrixInstruction| i.family == MatrixFamily::MmaSync;
+        rows.flat_map(|instruction| {
+            let stages = match asynchronous(instruction) {
+                true => &ASYNC_STAGES[..],
+                false => std::slice::from_ref(&self.target.copy_stages),
+            };
+            BLOCKS.iter().flat_map(move |block| {
+                let tiling = move |stages: &u32| self.tiling(block, *instruction, *stages, lhs, rhs, store);
+                stages.iter().filter_map(tiling)
+            })
+        })
+        .filter(|t| t.accumulators() <= most)
+        .min_by(|a, b| self.cycles(a, sizes).total_cmp(&self.cycles(b, sizes)))
+        .map(Mapping::Matrix)
+    }
+
+    /// Says whether the epilogue computes with positions, which are 64 bits wide: the compilers then do so for many of its groups at
+    /// once, and need the registers.
+    fn is_heavy(&self, body: &ContractBody) -> bool {
+        let exprs = &self.kernel.exprs;
+        let values = body.epilogue.iter().filter_map(|stmt| match stmt {
+            Stmt::Store { value, .. } | Stmt::Let { value, .. } => Some(*value),
+            _ => None,
+        });
+        let mut heavy = false;
+        self.walk(values.collect(), |e| {
+            // Addresses are the printer's to make small.
+            let address = matches!(exprs[e], Expr::Load { .. });
+            heavy |= !address && exprs.dtype(e).bits() == 64;
+            !address
+        });
+        heavy
+    }
+
+    /// The tiling of a block and an instruction, where they fit each other and the target.
+    fn tiling(
+        &self,
+        block: &Block,
+        instruction: MatrixInstruction,
+        stages: u32,
+        lhs: Fetch,
+        rhs: Fetch,
+        store: u32,
+    ) -> Option<Tiling> {
+        let bytes = instruction.input.bits() / 8;
+        let depth = block.depth_bytes / bytes;
+        let mut tiling = Tiling {
+            instruction,
+            block: [block.rows, block.cols, depth],
+            waves: block.waves,
+            stages,
+            ahead: true,
+            lhs,
+            rhs,
+            store,
+            group: GROUP,
+        };
+        let fits = |t: &Tiling| t.misfit().is_none() && t.lds_bytes() <= lds_limit(t, self.target);
+        while tiling.stages > 1 && tiling.lds_bytes() > lds_limit(&tiling, self.target) {
+            tiling.stages -= 1;
+        }
+        while tiling.store > 1 && tiling.misfit().is_some() {
+            tiling.store /= 2;
+        }
+        if !fits(&tiling) || tiling.accumulators() > MOST_ACCUMULATORS {
+            return None;
+        }
+        // The compilers spill beyond 256 registers a lane, however many the hardware has.
+        tiling.ahead = tiling.registers() <= MOST_REGISTERS;
+        if tiling.registers() > MOST_REGISTERS {
+            return None;
+        }
+        Some(tiling)
+    }
+
+    /// Predicts the clocks of a contraction.
+    fn cycles(&self, t: &Tiling, sizes: &Sizes) -> f64 {
+        let target = self.target;
+        let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
+        let [block_m, block_n, block_k] = t.block.map(f64::from);
+        let tiles = (ceil(sizes.m, t.block[0]) * ceil(sizes.n, t.block[1]))
+            .saturating_mul(sizes.batch)
+            .max(1) as f64;
+        let steps = ceil(sizes.k, t.block[2]).max(1) as f64;
+        let waves = f64::from(t.waves[0] * t.waves[1]);
+        let units = f64::from(target.compute_units);
+        let bytes = f64::from(t.instruction.input.bits()) / 8.0;
+
+        // Workgroups that share a compute unit: as many as there are, as LDS and registers hold.
+        let by_lds = f64::from(target.most_lds_bytes() / t.lds_bytes().max(1));
+        let registers = f64::from(t.registers());
+        let by_registers = (f64::from(target.vector_registers) / registers).floor() * f64::from(target.simds) / waves;
+        let shared = (tiles / units)
+            .ceil()
+            .min(by_lds)
+            .min(by_registers.floor())
+            .clamp(1.0, 8.0);
+
+        let simds = f64::from(target.simds).min(shared * waves);
+        let matrix = shared * block_m * block_n * block_k / (t.instruction.rate() * simds);
+        let tile_bytes = (block_m + block_n) * block_k * bytes;
+        let fragments = waves * (block_m / f64::from(t.waves[0]) + block_n / f64::from(t.waves[1])) * block_k * bytes;
+        let lds = shared * (tile_bytes + fragments) / f64::from(target.lds_bytes_per_clock);
+        // Narrow fetches take as many accesses as elements.
+        let narrow = |f: Fetch| (4.0 / (f64::from(f.width) * bytes)).max(1.0);
+        let fetched = (block_m * narrow(t.lhs) + block_n * narrow(t.rhs)) * block_k * bytes;
+        let cache = shared * fetched / f64::from(target.cache_bytes_per_clock);
+        let issue = self.issue_cycles(t, shared * waves / simds);
+        // Tiles that are on their way while one is multiplied.
+        let ahead = f64::from(t.stages.saturating_sub(1).max(1));
+        let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + STEP_LATENCY / shared;
+        let stores = shared * block_m * block_n * bytes / f64::from(target.cache_bytes_per_clock);
+        let rounds = (tiles / (units * shared)).ceil();
+        let compute = rounds * (TILE_LATENCY + steps * step + stores);
+
+        let operands = sizes.batch.saturating_mul(sizes.m + sizes.n).saturating_mul(sizes.k) as f64 * bytes;
+        let memory = operands / (target.memory_tbps * 1e3 / target.clock_ghz);
+        compute.max(memory)
+    }
+
+    /// Predicts the clocks in which `waves` waves of a SIMD issue a step's instructions.
+    fn issue_cycles(&self, t: &Tiling, waves: f64) -> f64 {
+        let i = &t.instruction;
+        let groups = |rows: u32, fetch: Fetch| f64::from(rows * t.block[2]) / f64::from(fetch.width * t.threads());
+        let fetched = |rows: u32, fetch: Fetch| {
+            // What lies along the rows goes to LDS an element at a time, unless it is copied as it lies.
+            let copied = i.family == MatrixFamily::MmaSync
+                && fetch.width * i.input.bits() >= 32
+                && (fetch.along_k || (i.input.bits() == 16 && rows.is_power_of_two() && rows >= 64));
+            let turned = if fetch.along_k || copied {
+                0
+            } else {
+                TURN_INSTRUCTIONS * fetch.width
+            };
+            groups(rows, fetch) * (FETCH_INSTRUCTIONS + f64::from(turned))
+        };
+        let fragments = [t.block[0] / (t.waves[0] * i.m), t.block[1] / (t.waves[1] * i.n)];
+        let products = f64::from(fragments[0] * fragments[1] * (t.block[2] / i.k));
+        // A read of LDS brings 16 bytes a lane, which is two instructions' worth of most operands.
+        let reads = f64::from((fragments[0] + fragments[1]) * (t.block[2] / i.k));
+        let instructions = fetched(t.block[0], t.lhs) + fetched(t.block[1], t.rhs) + products + reads;
+        // A SIMD of 16 lanes takes four clocks for a wave of 64.
+        let clocks = if self.target.wave_size == 64 { 4.0 } else { 1.0 };
+        instructions * DEPENDENT.max(clocks * waves)
+    }
+
+    /// How a tile of an operand is fetched for matrix instructions: wide along the axis on which its elements are neighbours.
+    pub(super) fn wide_fetch(&self, operand: &Operand, rows: &[AxisId], k: &[AxisId]) -> Fetch {
+        let width = |axes: &[AxisId]| {
+            axes.last()
+                .map_or(1, |a| widest_fetch(self.kernel, self.symbols, operand, *a))
+        };
+        let (along_k, along_rows) = (width(k), width(rows));
+        Fetch {
+            along_k: along_k >= along_rows,
+            width: along_k.max(along_rows),
+        }
+    }
+
+    /// What a tile of fused multiply-adds costs, in a unit of its own.
+    fn tile_cost(&self, tile: &[u32; 5], sizes: &Sizes) -> f64 {
+        let Sizes { batch, m, n, k } = *sizes;
+        let ceil = |a: i64, b: i64| (a + b - 1) / b;
+        let [bm, bn, bk, tm, tn] = tile.map(i64::from);
+        let tiles = ceil(m, bm).saturating_mul(ceil(n, bn)).saturating_mul(batch);
+        // Two workgroups share a compute unit; while there are fewer, each gets more of it.
+        let rounds = (tiles as f64 / (2.0 * f64::from(self.target.compute_units)))
+            .max(0.5)
+            .ceil();
+        // Per multiply-add: one unit, and what its two operands cost to fetch from LDS.
+        let multiply_add = 1.0 + 0.75 * (1.0 / tm as f64 + 1.0 / tn as f64);
+        let fetch = 4.0 * (1.0 / bm as f64 + 1.0 / bn as f64);
+        let work = (bm * bn) as f64 * (multiply_add + fetch) * (ceil(k, bk) * bk) as f64;
+        // Workgroups of few waves do not fill the compute unit's SIMDs.
+        let threads = (bm / tm * (bn / tn)) as f64;
+        rounds * work * (f64::from(BLOCK) / threads).max(1.0).sqrt()
+    }
+
+    /// The best tiling for fused multiply-adds.
+    fn multiply_add(&self, body: &ContractBody, sizes: &Sizes) -> Mapping {
+        let wide = matches!(self.kernel.vars[body.acc], DType::F64 | DType::I64);
+        let cost = |t: &[u32; 5]| self.tile_cost(t, sizes);
+        let best = TILES
+            .iter()
+            .filter(|t| !wide || t[3] * t[4] <= 16)
+            .min_by(|a, b| cost(a).total_cmp(&cost(b)))
+            .unwrap_or(&TILES[TILES.len() - 1]);
+        let [block_m, block_n, block_k, thread_m, thread_n] = *best;
+        let threads = i64::from((block_m / thread_m) * (block_n / thread_n));
+        let held = |block: u32| i64::from(block) * i64::from(block_k) / threads;
+        Mapping::Tile {
+            block_m,
+            block_n,
+            block_k,
+            thread_m,
+            thread_n,
+            lhs: self.fetch(&body.lhs, &body.m, &body.k, held(block_m)),
+            rhs: self.fetch(&body.rhs, &body.n, &body.k, held(block_n)),
+        }
+    }
+
+    /// How an operand is fetched: along the axis on which its elements are neighbours in memory (`k` where both are), as many at
+    /// once as always come whole, fill an access and keep every thread busy, which holds `held` elements of the tile.
+    fn fetch(&self, operand: &Operand, rows: &[AxisId], k: &[AxisId], held: i64) -> Fetch {
+        let width = |axes: &[AxisId]| {
+            let inner = *axes.last()?;
+            let mut motions = self.motions(inner, 1);
+            let mut widest: Option<i64> = None;
+            self.for_each_load(vec![operand.value], |dtype, index| {
+                if motions.of(index).is_some_and(|m| m.stride.is(1)) {
+                    let fills = ACCESS_BYTES / i64::from(dtype.bits().div_ceil(8));
+                    widest = Some(widest.map_or(fills, |w| w.min(fills)));
+                }
+            });
+            let most = widest?.min(held).min(8);
+            let divides = self.kernel.axes[inner].extent.known_divisor();
+            let mut width = 1;
+            while width * 2 <= most && divides % (width * 2) == 0 {
+                width *= 2;
+            }
+            Some(width as u32)
+        };
+        match (width(k), width(rows)) {
+            (Some(width), _) => Fetch { along_k: true, width },
+            (None, Some(width)) => Fetch { along_k: false, width },
+            (None, None) => Fetch {
+                along_k: true,
+                width: 1,
+            },
+        }
+    }
+}
+
+/// Rows of tiles that are walked together.
+const GROUP: u32 = 6;
+
+/// Tiles to choose from: `block_m, block_n, block_k, thread_m, thread_n`.
+const TILES: [[u32; 5]; 12] = [
+    [128, 128, 8, 8, 8],
+    [128, 64, 16, 8, 4],
+    [64, 128, 16, 4, 8],
+    [64, 64, 16, 4, 4],
+    [128, 32, 16, 4, 4],
+    [32, 128, 16, 4, 4],
+    [64, 32, 32, 4, 2],
+    [32, 64, 32, 2, 4],
+    [32, 32, 32, 2, 2],
+    [16, 64, 32, 1, 4],
+    [64, 16, 32, 4, 1],
+    [4, 64, 64, 1, 1],
+];

@@ -1,0 +1,158 @@
+//! Contractions with few rows: the weights are read once, and how fast is all that counts.
+
+use ir::kernel::limits::widest_store;
+use ir::kernel::{AxisId, ContractBody, GemvTiling};
+
+use super::Mapper;
+use super::contract::{Sizes, TILE_LATENCY};
+
+/// Clocks from the request of weights to their arrival, from a memory that is busy with the others' (as an H200 shows).
+const LATENCY: f64 = 1700.0;
+
+/// Rows of a workgroup to choose from.
+const ROWS: [u32; 4] = [1, 2, 4, 8];
+/// Most rows that are computed that way: with more, matrix instructions or tiles read the weights once as well.
+const MOST_ROWS: i64 = 16;
+/// Waves of a workgroup to choose from, in threads.
+const THREADS: [u32; 3] = [128, 256, 512];
+/// Lanes that go along the columns, where the weights lie so.
+const ALONG: [u32; 4] = [4, 8, 16, 32];
+/// Registers of a lane that may hold what was read and the sums.
+const MOST_REGISTERS: u32 = 128;
+/// Bytes that a lane reads at once at least, of both operands: with less, the accesses are what takes the time.
+const LEAST_BYTES: u32 = 8;
+
+impl Mapper<'_> {
+    /// The best tiling row by row with its clocks, where there are few rows and both operands come in wide accesses.
+    pub(super) fn gemv(&self, body: &ContractBody, sizes: &Sizes) -> Option<(GemvTiling, f64)> {
+        let exprs = &self.kernel.exprs;
+        let element = body.rhs.element(exprs);
+        let bytes = element.bits() / 8;
+        if sizes.m > MOST_ROWS || body.lhs.element(exprs) != element || bytes == 0 || bytes > 4 {
+            return None;
+        }
+        // Of rows that the model leaves open a hint says too little: those who ask for a range of them say so.
+        if self.rows.is_none() && self.most_rows(body) > MOST_ROWS {
+            return None;
+        }
+        let mut lhs = self.wide_fetch(&body.lhs, &body.m, &body.k);
+        let mut rhs = self.wide_fetch(&body.rhs, &body.n, &body.k);
+        if !lhs.along_k || lhs.width * bytes < LEAST_BYTES || rhs.width * bytes < LEAST_BYTES {
+            return None;
+        }
+        if rhs.along_k {
+            // Both come in the same groups.
+            lhs.width = lhs.width.min(rhs.width);
+            rhs.width = lhs.width;
+        }
+        let store = widest_store(self.kernel, self.symbols, body).min(8);
+        let mut candidates = Vec::new();
+        for rows in ROWS {
+            for threads in THREADS {
+                let waves = threads / self.target.wave_size;
+                let shapes: Vec<(u32, u32)> = match rhs.along_k {
+                    true => [1, 2, 4].iter().flat_map(|c| [1, 2, 4].map(|u| (*c, u))).collect(),
+                    false => ALONG.iter().map(|along| (along * rhs.width, 1)).collect(),
+                };
+                for (cols, unroll) in shapes {
+                    let mut tiling = GemvTiling {
+                        rows,
+                        cols,
+                        unroll,
+                        waves,
+                        lanes: self.target.wave_size,
+                        lhs,
+                        rhs,
+                        store,
+                    };
+                    while !cols.is_multiple_of(tiling.store) {
+                        tiling.store /= 2;
+                    }
+                    candidates.push(tiling);
+                }
+            }
+        }
+        let acc = self.kernel.vars[body.acc];
+        candidates
+            .into_iter()
+            .filter(|t| t.misfit().is_none() && t.lds_bytes(acc) <= self.target.lds_bytes)
+            .filter(|t| held(t, bytes) <= MOST_REGISTERS)
+            .map(|t| {
+                let clocks = self.gemv_cycles(body, &t, sizes);
+                (t, clocks)
+            })
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// Predicts the clocks of a contraction row by row: how fast a compute unit's requests bring the weights.
+    pub(super) fn gemv_cycles(&self, body: &ContractBody, t: &GemvTiling, sizes: &Sizes) -> f64 {
+        // It serves more rows, but nobody should ask it to.
+        if sizes.m > MOST_ROWS {
+            return f64::INFINITY;
+        }
+        let target = self.target;
+        let bytes = f64::from(body.rhs.element(&self.kernel.exprs).bits()) / 8.0;
+        let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
+        let groups = ceil(sizes.m, t.rows);
+        let workgroups = (ceil(sizes.n, t.columns()) * groups).saturating_mul(sizes.batch).max(1) as f64;
+        let units = f64::from(target.compute_units);
+        let threads = f64::from(t.threads());
+        let registers = f64::from(held(t, bytes as u32) + ADDRESSES);
+        let lanes =
+            f64::from(t.lanes) * f64::from(target.simds) * (f64::from(target.vector_registers) / registers).floor();
+        let shared = (workgroups / units)
+            .ceil()
+            .min((lanes / threads).floor())
+            .clamp(1.0, 8.0);
+
+        // Groups of the weights that a lane has on their way.
+        let in_flight = f64::from(if t.rhs.along_k { t.cols * t.unroll } else { t.lhs.width });
+        let step_bytes = threads * in_flight * f64::from(t.rhs.width) * bytes;
+        let work = f64::from(t.columns()) * sizes.k as f64;
+        let steps = (work * bytes / step_bytes).ceil().max(1.0);
+        let cache = f64::from(target.cache_bytes_per_clock);
+        // Neighbours of less than a line waste the rest of it.
+        let line = f64::from(t.cols) * bytes;
+        let wasted = if t.rhs.along_k { 1.0 } else { (LINE / line).max(1.0) };
+        let multiplied = shared * step_bytes / bytes * f64::from(t.rows) / self.multiply_adds();
+        let step = (shared * step_bytes * wasted / cache).max(multiplied).max(LATENCY);
+        let rounds = (workgroups / (units * shared)).ceil();
+        let compute = rounds * (TILE_LATENCY + steps * step);
+        let memory = sizes.batch.saturating_mul(sizes.n).saturating_mul(sizes.k) as f64 * bytes * wasted;
+        compute.max(memory / (target.memory_tbps * 1e3 / target.clock_ghz))
+    }
+
+    /// The most rows that a contraction can have.
+    fn most_rows(&self, body: &ContractBody) -> i64 {
+        let most = |axis: &AxisId| {
+            self.kernel.axes[*axis]
+                .extent
+                .bounds(self.symbols)
+                .1
+                .unwrap_or(i64::MAX)
+        };
+        body.m.iter().map(most).fold(1, i64::saturating_mul)
+    }
+
+    /// Multiply-adds of a compute unit in a clock, of values that are converted first.
+    fn multiply_adds(&self) -> f64 {
+        let t = self.target;
+        t.vector_f32_tflops * 1e3 / 4.0 / (f64::from(t.compute_units) * t.clock_ghz)
+    }
+}
+
+/// Registers of a lane for addresses and counters.
+const ADDRESSES: u32 = 32;
+/// Bytes of a line of memory.
+const LINE: f64 = 64.0;
+
+/// Registers of a lane that hold operands and sums.
+fn held(t: &GemvTiling, bytes: u32) -> u32 {
+    let words = |width: u32| (width * bytes).div_ceil(4);
+    if t.rhs.along_k {
+        let groups = t.unroll * (t.rows * words(t.lhs.width) + t.cols * words(t.rhs.width));
+        groups + t.rows * t.cols
+    } else {
+        t.lhs.width * words(t.rhs.width) + t.rows * (words(t.lhs.width) + t.rhs.width)
+    }
+}

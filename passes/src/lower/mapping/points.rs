@@ -1,0 +1,398 @@
+//! Pointwise bodies, rows and windows onto threads.
+
+use ir::kernel::access::Motions;
+use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, RowBody, Stmt};
+use ir::{DType, Dim, Entity};
+
+use super::{ACCESS_BYTES, BLOCK, Mapper};
+
+/// Registers that a thread has for what is held of its row, at most.
+const MOST_HELD: i64 = 96;
+/// Elements of a row that a thread of an ordinary workgroup has, at most; longer rows have larger workgroups.
+const ELEMENTS: i64 = 32;
+
+impl Mapper<'_> {
+    pub(super) fn loops(&self, loops: &Loops) -> Mapping {
+        let folds: Vec<&[AxisId]> = loops
+            .stmts
+            .iter()
+            .filter_map(|s| match s {
+                Stmt::Fold { axes, .. } => Some(axes.as_slice()),
+                _ => None,
+            })
+            .collect();
+        let Some(row) = folds.iter().copied().max_by_key(|axes| self.points(axes)) else {
+            return self.pointwise(loops);
+        };
+        let (points, length) = (self.points(&loops.parallel), self.points(row));
+        let device = i64::from(self.target.compute_units) * i64::from(BLOCK);
+        let wave = i64::from(self.target.wave_size);
+        let contiguous = row.last().is_some_and(|axis| self.reads_along(&loops.stmts, *axis));
+        if !contiguous {
+            return self.columns(points, length);
+        }
+        // Every window of the kernel must allow the width, since one width serves them all.
+        let vector = [16, 8, 4, 2]
+            .into_iter()
+            .find(|w| self.row_allows(loops, *w))
+            .unwrap_or(1);
+        let accesses = (length + vector - 1) / vector;
+        let vector = vector as u32;
+        if accesses < 4 && points >= device {
+            return self.threads(points, 1);
+        }
+        let fills_device = points >= i64::from(self.target.compute_units) * 8;
+        if accesses <= wave * if fills_device { 16 } else { 4 } {
+            let lanes = (accesses as u64).next_power_of_two().min(wave as u64) as u32;
+            return Mapping::Lanes {
+                lanes,
+                block: BLOCK.max(lanes),
+                vector,
+            };
+        }
+        Mapping::Block { block: BLOCK, vector }
+    }
+
+    /// Folds whose elements are apart in memory: neighbouring points are what is contiguous.
+    fn columns(&self, points: i64, length: i64) -> Mapping {
+        let device = i64::from(self.target.compute_units) * i64::from(BLOCK);
+        if points < device / 4 && length >= 8 * i64::from(self.target.wave_size) {
+            return Mapping::Block {
+                block: BLOCK,
+                vector: 1,
+            };
+        }
+        self.threads(points, 1)
+    }
+
+    /// Rows, read once where they fit the registers.
+    pub(super) fn row(&self, body: &RowBody) -> Mapping {
+        let loops = &body.loops;
+        let extents: Dim = body.row.iter().map(|a| self.kernel.axes[*a].extent.clone()).product();
+        let (points, mut length) = (self.points(&loops.parallel), self.points(&body.row));
+        let contiguous = body
+            .row
+            .last()
+            .is_some_and(|axis| self.reads_along(&loops.stmts, *axis));
+        if !contiguous {
+            return self.columns(points, length);
+        }
+        let vector = [16, 8, 4, 2]
+            .into_iter()
+            .find(|w| self.row_allows(loops, *w))
+            .unwrap_or(1);
+        let wave = i64::from(self.target.wave_size);
+        if extents.as_const().is_none() {
+            // The hint may be far from what comes: a wave's rows are served well at every length below.
+            let longest = extents.bounds(self.symbols).1.unwrap_or(i64::MAX);
+            length = length.max(4 * wave * vector).min(longest.max(1));
+        }
+        let accesses = (length + vector - 1) / vector;
+        let units = i64::from(self.target.compute_units);
+        if accesses < 4 && points >= units * i64::from(BLOCK) {
+            return self.threads(points, 1);
+        }
+        // Registers that what is held takes a step, and how many steps a workgroup's threads can afford.
+        let bits: i64 = body
+            .held
+            .iter()
+            .map(|e| i64::from(self.kernel.exprs.dtype(*e).bits().max(8)))
+            .sum();
+        let file = i64::from(self.target.vector_registers) * 256;
+        let affordable = |threads: i64| match bits {
+            0 => 0,
+            _ => (file / 2 / threads).min(MOST_HELD) * 32 / (bits * vector),
+        };
+        let steps = |threads: i64| (accesses + threads - 1) / threads;
+        let rows = |lanes: i64, block: i64, steps: i64| Mapping::Rows {
+            lanes: lanes as u32,
+            block: block as u32,
+            vector: vector as u32,
+            steps: steps as u32,
+        };
+        let block = i64::from(BLOCK);
+        // A wave a row asks for no barrier; while rows are few, each gets more threads.
+        let alone = if bits == 0 { 16 } else { 4 };
+        let waves = if points >= units * 8 { alone } else { 1 };
+        if accesses <= wave * waves {
+            let lanes = (accesses as u64).next_power_of_two().min(wave as u64) as i64;
+            let fits = steps(lanes) <= affordable(block);
+            return rows(lanes, block, if fits { steps(lanes) } else { 0 });
+        }
+        if bits == 0 {
+            let threads = match accesses {
+                16_384.. => 1024,
+                2048.. => 512,
+                _ => block,
+            };
+            return rows(threads, threads, 0);
+        }
+        // Few elements a thread while the workgroup is small; the fewest threads that stand idle in the last step.
+        let fits = |threads: &i64| {
+            let most = if *threads <= block { ELEMENTS / vector } else { i64::MAX };
+            steps(*threads) <= affordable(*threads).min(most)
+        };
+        let idle = |threads: &i64| (steps(*threads) * threads - accesses, -threads);
+        let small = (1..=block / wave)
+            .map(|w| w * wave)
+            .filter(|t| 2 * t >= block.min(accesses));
+        if let Some(threads) = small.filter(fits).min_by_key(idle) {
+            return rows(threads, threads, steps(threads));
+        }
+        let threads = [512, 1024].into_iter().find(fits);
+        threads.map_or(rows(512, 512, 0), |t| rows(t, t, steps(t)))
+    }
+
+    /// A thread a point.
+    fn threads(&self, points: i64, vector: u32) -> Mapping {
+        let threads = points / i64::from(vector);
+        // Small kernels use small workgroups, so that more compute units take part.
+        let block = if threads < i64::from(self.target.compute_units) * i64::from(BLOCK) {
+            128
+        } else {
+            BLOCK
+        };
+        Mapping::Threads { block, vector }
+    }
+
+    fn pointwise(&self, loops: &Loops) -> Mapping {
+        let points = self.points(&loops.parallel);
+        let Some(&last) = loops.parallel.last() else {
+            return self.threads(points, 1);
+        };
+        if loops
+            .stmts
+            .iter()
+            .any(|s| !matches!(s, Stmt::Store { .. } | Stmt::Let { .. }))
+        {
+            return self.threads(points, 1);
+        }
+        if let Some(transpose) = self.transpose(loops, last) {
+            return transpose;
+        }
+        let vector = [16, 8, 4, 2].into_iter().find(|w| {
+            // Without outer axes a tail is peeled; with them every row must start aligned.
+            let rows_align = loops.parallel.len() == 1 || self.kernel.axes[last].extent.known_divisor() % w == 0;
+            rows_align
+                && self.stores_allow(&loops.stmts, last, *w)
+                && self.widest(&loops.stmts, last) * w <= ACCESS_BYTES
+        });
+        let Some(vector) = vector else {
+            return self.threads(points, 1);
+        };
+        // Up to four accesses on their way from each thread, while there are threads enough.
+        let (mut reads, mut motions) = (0i64, self.motions(last, 1));
+        self.for_each_access(&loops.stmts, |_, index, is_store| {
+            reads += i64::from(!is_store && motions.of(index).is_some_and(|m| m.stride.is(1)));
+        });
+        let device = i64::from(self.target.compute_units) * i64::from(BLOCK) * 4;
+        let unroll = [4, 2]
+            .into_iter()
+            .find(|u| u * reads.max(1) <= 4 && points / vector / u >= device);
+        match unroll {
+            Some(unroll) => Mapping::Stream {
+                block: BLOCK,
+                vector: vector as u32,
+                unroll: unroll as u32,
+            },
+            None => self.threads(points, vector as u32),
+        }
+    }
+
+    /// Tiles through LDS, for a body that stores neighbours along the last axis and reads neighbours along another one.
+    fn transpose(&self, loops: &Loops, last: AxisId) -> Option<Mapping> {
+        let stored = self.store_bytes(&loops.stmts);
+        let mut to_last = self.motions(last, 1);
+        let contiguous = |s: &Stmt, m: &mut Motions<'_>| match s {
+            Stmt::Store { index, .. } => m.of(*index).is_some_and(|m| m.stride.is(1)),
+            _ => true,
+        };
+        if !loops.stmts.iter().all(|s| contiguous(s, &mut to_last)) {
+            return None;
+        }
+        let loads = self.unconditional_loads(&loops.stmts);
+        for &axis in loops.parallel.iter().rev().skip(1) {
+            let mut along = self.motions(axis, 1);
+            let apart: Vec<(DType, ExprId)> = loads
+                .iter()
+                .filter(|(_, index)| along.of(*index).is_some_and(|m| m.stride.is(1)))
+                .filter(|(_, index)| to_last.of(*index).is_some_and(|m| !m.is_fixed() && !m.stride.is(1)))
+                .copied()
+                .collect();
+            let read = apart.iter().map(|(t, _)| i64::from(t.bits()) / 8).max().unwrap_or(0);
+            if read == 0 || apart.iter().any(|(t, _)| t.bits() < 8) {
+                continue;
+            }
+            let (down, right) = (self.points(&[axis]), self.points(&[last]));
+            let vector = ACCESS_BYTES / read.max(stored);
+            if down < 2 * vector || right < 2 * vector || self.points(&loops.parallel) < 4096 {
+                continue;
+            }
+            let divides = |a: AxisId| self.kernel.axes[a].extent.known_divisor() % vector == 0;
+            let mut wide = self.motions(axis, vector);
+            let load = divides(axis)
+                && apart
+                    .iter()
+                    .all(|(_, index)| wide.of(*index).is_some_and(|m| m.is_wide(vector)));
+            let store = divides(last) && self.stores_allow(&loops.stmts, last, vector);
+            let (across, along) = (8 * vector, (8 * vector).max(64));
+            let width = |wide: bool| if wide { vector as u32 } else { 1 };
+            let lds: i64 = apart
+                .iter()
+                .map(|(t, _)| i64::from(t.bits()) / 8 * across * along)
+                .sum();
+            // Each thread has something to do in both directions.
+            let block = i64::from(BLOCK).min(across * along / vector);
+            if lds > i64::from(self.target.lds_bytes.min(48 << 10)) / 2 {
+                continue;
+            }
+            return Some(Mapping::Transpose {
+                axis,
+                block: block as u32,
+                along: along as u32,
+                across: across as u32,
+                load: width(load),
+                store: width(store),
+            });
+        }
+        None
+    }
+
+    /// Bytes of the widest element that is stored.
+    fn store_bytes(&self, stmts: &[Stmt]) -> i64 {
+        let stored = stmts.iter().filter_map(|s| match s {
+            Stmt::Store { param, .. } => Some(i64::from(self.kernel.params[*param].dtype.bits().max(8)) / 8),
+            _ => None,
+        });
+        stored.max().unwrap_or(1)
+    }
+
+    /// The loads, as type and index, that happen whatever the data are.
+    fn unconditional_loads(&self, stmts: &[Stmt]) -> Vec<(DType, ExprId)> {
+        let exprs = &self.kernel.exprs;
+        let mut always = vec![false; exprs.len()];
+        for s in stmts {
+            match s {
+                Stmt::Let { value, .. } | Stmt::Fold { value, .. } => always[value.index()] = true,
+                Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => {
+                    always[index.index()] = true;
+                    always[value.index()] = true;
+                }
+            }
+        }
+        let mut found = Vec::new();
+        // Operands precede their users: one sweep from the end sees every user first.
+        for (id, e) in exprs.iter().rev() {
+            if !always[id.index()] {
+                continue;
+            }
+            if let Expr::Load { param, index } = e {
+                found.push((self.kernel.params[*param].dtype, *index));
+            }
+            let (lazy, mut first) = (matches!(e, Expr::Select(..)), true);
+            e.for_each_operand(|o| {
+                always[o.index()] |= first || !lazy;
+                first = false;
+            });
+        }
+        found
+    }
+
+    /// Says whether every store is contiguous and aligned along `axis` in groups of `width`.
+    fn stores_allow(&self, stmts: &[Stmt], axis: AxisId, width: i64) -> bool {
+        let mut motions = self.motions(axis, width);
+        stmts.iter().all(|s| match s {
+            Stmt::Store { index, .. } => motions.of(*index).is_some_and(|m| m.is_wide(width)),
+            _ => true,
+        })
+    }
+
+    /// Bytes of the widest element that is read or written contiguously along `axis`.
+    fn widest(&self, stmts: &[Stmt], axis: AxisId) -> i64 {
+        let mut widest = 1;
+        let mut motions = self.motions(axis, 1);
+        self.for_each_access(stmts, |dtype, index, _| {
+            if motions.of(index).is_some_and(|m| m.stride.is(1)) {
+                widest = widest.max(i64::from(dtype.bits()).div_euclid(8));
+            }
+        });
+        widest
+    }
+
+    /// Bytes of the widest element that is read or written contiguously along `axis` and differs between points: what all
+    /// points share stays in caches, and is read by several accesses where it is wider.
+    fn widest_moving(&self, loops: &Loops, stmts: &[Stmt], axis: AxisId) -> i64 {
+        let (mut widest, mut shared) = (1, 1);
+        let mut motions = self.motions(axis, 1);
+        let mut outer: Vec<Motions<'_>> = loops.parallel.iter().map(|a| self.motions(*a, 1)).collect();
+        self.for_each_access(stmts, |dtype, index, _| {
+            if motions.of(index).is_some_and(|m| m.stride.is(1)) {
+                let bytes = i64::from(dtype.bits()).div_euclid(8);
+                if outer.iter_mut().all(|m| m.is_fixed(index)) {
+                    shared = shared.max(bytes);
+                } else {
+                    widest = widest.max(bytes);
+                }
+            }
+        });
+        widest.max(shared.div_euclid(4))
+    }
+
+    /// Says whether anything is read contiguously along `axis`, or nothing that is read moves along it.
+    fn reads_along(&self, stmts: &[Stmt], axis: AxisId) -> bool {
+        let (mut any, mut moving) = (false, false);
+        let mut motions = self.motions(axis, 1);
+        self.for_each_access(stmts, |_, index, is_store| {
+            if !is_store && !motions.is_fixed(index) {
+                moving = true;
+                any |= motions.of(index).is_some_and(|m| m.stride.is(1));
+            }
+        });
+        any || !moving
+    }
+
+    /// Says whether all folds and row stores may go `width` elements at a time along their innermost axis: no tails, and
+    /// what is contiguous is aligned and no wider than an access.
+    fn row_allows(&self, loops: &Loops, width: i64) -> bool {
+        loops.stmts.iter().all(|s| {
+            let axes = match s {
+                Stmt::Fold { axes, .. } | Stmt::Store { axes, .. } => axes,
+                Stmt::Let { .. } => return true,
+                Stmt::Update { .. } => return false,
+            };
+            let Some(&inner) = axes.last() else { return true };
+            if self.kernel.axes[inner].extent.known_divisor() % width != 0 {
+                return false;
+            }
+            let one = std::slice::from_ref(s);
+            let mut wide = true;
+            let (mut single, mut grouped) = (self.motions(inner, 1), self.motions(inner, width));
+            self.for_each_access(one, |_, index, _| {
+                if single.of(index).is_some_and(|m| m.stride.is(1)) {
+                    wide &= grouped.of(index).is_some_and(|m| m.is_wide(width));
+                }
+            });
+            wide && self.widest_moving(loops, one, inner) * width <= ACCESS_BYTES
+        })
+    }
+
+    /// Calls `f(type, index, is a store)` for each load and store below the statements.
+    fn for_each_access(&self, stmts: &[Stmt], mut f: impl FnMut(DType, ExprId, bool)) {
+        let mut stack = Vec::new();
+        for s in stmts {
+            match s {
+                Stmt::Let { value, .. } | Stmt::Fold { value, .. } => stack.push(*value),
+                Stmt::Store {
+                    param, index, value, ..
+                }
+                | Stmt::Update {
+                    param, index, value, ..
+                } => {
+                    f(self.kernel.params[*param].dtype, *index, true);
+                    stack.extend([*index, *value]);
+                }
+            }
+        }
+        self.for_each_load(stack, |dtype, index| f(dtype, index, false));
+    }
+}

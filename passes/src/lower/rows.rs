@@ -1,0 +1,301 @@
+//! Reductions and row composites: folds over a row, then stores.
+//!
+//! Before: `Softmax` over the last axis of `x: f16[4096, 1024]`. After:
+//!
+//! ```text
+//! for i in 0..4096 {
+//!   hold x[i * 1024 + r], exp(f32(x[i * 1024 + r]) - v0)  for r in 0..1024
+//!   v0 = max over r of f32(x[i * 1024 + r])
+//!   v1 = sum over r of exp(f32(x[i * 1024 + r]) - v0)
+//!   v2 = recip(v1)
+//!   store out[i * 1024 + r] = f16(exp(f32(x[i * 1024 + r]) - v0) * v2)  for r in 0..1024
+//! }
+//! ```
+
+use ir::entity::Entity;
+use ir::kernel::{AxisId, Body, Expr, ExprId, Exprs, Loops, RowBody, RowComposite, RowKind, Stmt};
+use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp};
+use ir::{DType, Dim, Scalar, Value};
+
+use super::LowerError;
+use super::builder::{Builder, arithmetic};
+use super::index::Linear;
+use super::loops::{AXES, total_type};
+
+/// `Reduce`: loops over what stays, folds over `axes`.
+pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool) -> Result<Body, LowerError> {
+    let anchor = Value::from(b.region.anchor);
+    let operand = b.graph.node(b.region.anchor).operands[0];
+    let shape = b.shape(operand).clone();
+    let kept: Vec<usize> = (0..shape.rank()).filter(|i| !axes.contains(i)).collect();
+    let dims = |list: &[usize]| list.iter().map(|i| shape[*i].clone()).collect::<Vec<_>>();
+    let (parallel, outer) = b.iterate(&AXES, &dims(&kept));
+    let (folded, inner) = b.iterate(&["r"], &dims(axes));
+    let mut coords = vec![Linear::constant(0); shape.rank()];
+    kept.iter().zip(&outer).for_each(|(i, c)| coords[*i] = c.clone());
+    axes.iter().zip(&inner).for_each(|(i, c)| coords[*i] = c.clone());
+    let mut x = b.pull(operand, &coords)?;
+    let out_type = arithmetic(b.graph.ty(anchor).dtype);
+    let mut stmts = Vec::new();
+    let e = match op {
+        ReduceOp::Mean if b.exprs.dtype(x).is_int() => {
+            let count: Dim = dims(axes).into_iter().product();
+            let total = total_type(b.exprs.dtype(x), &count);
+            x = b.cast(total, x);
+            let sum = fold(b, &mut stmts, ReduceOp::Sum, &folded, x);
+            let size = b.size(&count);
+            let count = b.cast(total, size);
+            // Rounds towards zero; of nothing it gives 0.
+            b.binary(BinaryOp::Div, sum, count)
+        }
+        ReduceOp::Mean => {
+            let float = if out_type.is_float() { out_type } else { DType::F32 };
+            x = b.cast(float, x);
+            let sum = fold(b, &mut stmts, ReduceOp::Sum, &folded, x);
+            let scale = reciprocal(b, &dims(axes), float);
+            b.binary(BinaryOp::Mul, sum, scale)
+        }
+        ReduceOp::Sum | ReduceOp::Prod => {
+            // Integers narrower than the accumulator wrap only at the end.
+            let acc = b.exprs.dtype(x).accumulator();
+            x = b.cast(acc, x);
+            fold(b, &mut stmts, op, &folded, x)
+        }
+        _ => {
+            let e = fold(b, &mut stmts, op, &folded, x);
+            b.within_range(op, b.graph.ty(operand).dtype, e)
+        }
+    };
+    let e = b.cast(out_type, e);
+    let result = if keep_dims {
+        (0..shape.rank())
+            .map(|i| {
+                if axes.contains(&i) {
+                    Linear::constant(0)
+                } else {
+                    coords[i].clone()
+                }
+            })
+            .collect()
+    } else {
+        outer
+    };
+    stmts.extend(b.epilogue(anchor, e, result, &[])?);
+    Ok(row(Loops { parallel, stmts }, folded, Vec::new(), None))
+}
+
+/// Softmax, log-softmax, layer norm and RMS norm: folds over a row, then stores over it.
+pub fn row_composite(b: &mut Builder<'_>, composite: &Composite) -> Result<Body, LowerError> {
+    let anchor = Value::from(b.region.anchor);
+    let operands = b.graph.node(b.region.anchor).operands.clone();
+    let shape = b.shape(operands[0]).clone();
+    let axes: Vec<usize> = match composite {
+        Composite::Softmax { axis } | Composite::LogSoftmax { axis } => vec![*axis],
+        Composite::LayerNorm { axis, .. } | Composite::RmsNorm { axis, .. } => (*axis..shape.rank()).collect(),
+        _ => return Err(b.not_in_region(anchor)),
+    };
+    let kept: Vec<usize> = (0..shape.rank()).filter(|i| !axes.contains(i)).collect();
+    let dims = |list: &[usize]| list.iter().map(|i| shape[*i].clone()).collect::<Vec<_>>();
+    let (parallel, outer) = b.iterate(&AXES, &dims(&kept));
+    let (along, inner) = b.iterate(&["r"], &dims(&axes));
+    let mut coords = vec![Linear::constant(0); shape.rank()];
+    kept.iter().zip(&outer).for_each(|(i, c)| coords[*i] = c.clone());
+    axes.iter().zip(&inner).for_each(|(i, c)| coords[*i] = c.clone());
+    let x = b.pull(operands[0], &coords)?;
+    let dtype = b.exprs.dtype(x);
+    let mut stmts = Vec::new();
+    // What is worth more than a load is computed once an element.
+    let mut costly = match b.exprs[x] {
+        Expr::Load { .. } => vec![],
+        Expr::Cast(_, from) if matches!(b.exprs[from], Expr::Load { .. }) => vec![],
+        _ => vec![x],
+    };
+    let (mut scale, mut bias) = (None, None);
+    let (kind, e) = match composite {
+        Composite::Softmax { .. } => {
+            let max = fold(b, &mut stmts, ReduceOp::Max, &along, x);
+            let shifted = b.binary(BinaryOp::Sub, x, max);
+            let exp = b.unary(UnaryOp::Exp, shifted);
+            let sum = fold(b, &mut stmts, ReduceOp::Sum, &along, exp);
+            costly.push(exp);
+            // One division a row: exp is at most 1 and its sum at least, so that nothing overflows.
+            let scale = b.unary(UnaryOp::Recip, sum);
+            let scale = name(b, &mut stmts, scale);
+            (RowKind::Softmax, b.binary(BinaryOp::Mul, exp, scale))
+        }
+        Composite::LogSoftmax { .. } => {
+            let max = fold(b, &mut stmts, ReduceOp::Max, &along, x);
+            let shifted = b.binary(BinaryOp::Sub, x, max);
+            let exp = b.unary(UnaryOp::Exp, shifted);
+            let sum = fold(b, &mut stmts, ReduceOp::Sum, &along, exp);
+            let log = b.unary(UnaryOp::Log, sum);
+            let log = name(b, &mut stmts, log);
+            (RowKind::LogSoftmax, b.binary(BinaryOp::Sub, shifted, log))
+        }
+        Composite::LayerNorm { epsilon, .. } => {
+            let epsilon = epsilon.as_f64();
+            let per = reciprocal(b, &dims(&axes), dtype);
+            let sum = fold(b, &mut stmts, ReduceOp::Sum, &along, x);
+            let mean = b.binary(BinaryOp::Mul, sum, per);
+            let mean = name(b, &mut stmts, mean);
+            let centred = b.binary(BinaryOp::Sub, x, mean);
+            let square = b.binary(BinaryOp::Mul, centred, centred);
+            let sum = fold(b, &mut stmts, ReduceOp::Sum, &along, square);
+            let rstd = inverse_deviation(b, &mut stmts, sum, per, epsilon);
+            let normal = b.binary(BinaryOp::Mul, centred, rstd);
+            (scale, bias) = columns(b, dtype, &operands[1..], &inner)?;
+            (
+                RowKind::LayerNorm {
+                    epsilon: Scalar::Float(epsilon),
+                },
+                affine(b, normal, scale, bias),
+            )
+        }
+        Composite::RmsNorm { epsilon, .. } => {
+            let epsilon = epsilon.as_f64();
+            let per = reciprocal(b, &dims(&axes), dtype);
+            let square = b.binary(BinaryOp::Mul, x, x);
+            let sum = fold(b, &mut stmts, ReduceOp::Sum, &along, square);
+            let rstd = inverse_deviation(b, &mut stmts, sum, per, epsilon);
+            let normal = b.binary(BinaryOp::Mul, x, rstd);
+            (scale, bias) = columns(b, dtype, &operands[1..], &inner)?;
+            (
+                RowKind::RmsNorm {
+                    epsilon: Scalar::Float(epsilon),
+                },
+                affine(b, normal, scale, bias),
+            )
+        }
+        _ => return Err(b.not_in_region(anchor)),
+    };
+    let stores = b.epilogue(anchor, e, coords, &along)?;
+    let alone = matches!(stores.as_slice(), [Stmt::Store { value, .. }] if *value == e) && dtype == DType::F32;
+    stmts.extend(stores);
+    let held = held(&b.exprs, &stmts, &along, costly);
+    let composite = alone.then_some(RowComposite { kind, x, scale, bias });
+    Ok(row(Loops { parallel, stmts }, along, held, composite))
+}
+
+/// A fold of `value` over `axes` into a new variable, and that variable's value.
+pub(super) fn fold(b: &mut Builder<'_>, stmts: &mut Vec<Stmt>, op: ReduceOp, axes: &[AxisId], value: ExprId) -> ExprId {
+    let dtype = match op {
+        ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
+        _ => b.exprs.dtype(value),
+    };
+    let var = b.var(dtype);
+    stmts.push(Stmt::Fold {
+        var,
+        op,
+        axes: axes.to_vec(),
+        value,
+    });
+    b.read(var)
+}
+
+/// Names an expression that is to be computed once a point.
+fn name(b: &mut Builder<'_>, stmts: &mut Vec<Stmt>, value: ExprId) -> ExprId {
+    let dtype = b.exprs.dtype(value);
+    let var = b.var(dtype);
+    stmts.push(Stmt::Let { var, value });
+    b.read(var)
+}
+
+/// `1 / Π dims` in `dtype`.
+fn reciprocal(b: &mut Builder<'_>, dims: &[Dim], dtype: DType) -> ExprId {
+    let count: Dim = dims.iter().cloned().product();
+    match count.as_const() {
+        Some(n) => b.number(dtype, 1.0 / n as f64),
+        None => {
+            let size = b.size(&count);
+            let n = b.cast(dtype, size);
+            b.unary(UnaryOp::Recip, n)
+        }
+    }
+}
+
+/// `1 / √(sum · scale + ε)`, computed once a row.
+fn inverse_deviation(b: &mut Builder<'_>, stmts: &mut Vec<Stmt>, sum: ExprId, scale: ExprId, epsilon: f64) -> ExprId {
+    let dtype = b.exprs.dtype(sum);
+    let mean = b.binary(BinaryOp::Mul, sum, scale);
+    let epsilon = b.number(dtype, epsilon);
+    let shifted = b.binary(BinaryOp::Add, mean, epsilon);
+    let rstd = b.unary(UnaryOp::Rsqrt, shifted);
+    name(b, stmts, rstd)
+}
+
+/// The factor and the addend of a norm at the row's coordinates, each optional.
+fn columns(
+    b: &mut Builder<'_>,
+    dtype: DType,
+    operands: &[Value],
+    inner: &[Linear],
+) -> Result<(Option<ExprId>, Option<ExprId>), LowerError> {
+    let mut column = |v: Option<&Value>| -> Result<Option<ExprId>, LowerError> {
+        let Some(v) = v else { return Ok(None) };
+        let e = b.pull(*v, inner)?;
+        Ok(Some(b.cast(dtype, e)))
+    };
+    Ok((column(operands.first())?, column(operands.get(1))?))
+}
+
+/// `x · scale + bias`, each optional.
+fn affine(b: &mut Builder<'_>, x: ExprId, scale: Option<ExprId>, bias: Option<ExprId>) -> ExprId {
+    let scaled = scale.map_or(x, |s| b.binary(BinaryOp::Mul, x, s));
+    bias.map_or(scaled, |a| b.binary(BinaryOp::Add, scaled, a))
+}
+
+/// The body; a row that is one element is no row.
+fn row(loops: Loops, row: Vec<AxisId>, held: Vec<ExprId>, composite: Option<RowComposite>) -> Body {
+    if row.is_empty() {
+        return Body::Loops(loops);
+    }
+    Body::Row(RowBody {
+        loops,
+        row,
+        held,
+        composite,
+    })
+}
+
+/// What is held of an element: what is `costly`, and each load along the row that the statements make whatever the data and
+/// the folds are (those below what is costly are made once anyway).
+fn held(exprs: &Exprs, stmts: &[Stmt], row: &[AxisId], costly: Vec<ExprId>) -> Vec<ExprId> {
+    let n = exprs.len();
+    let (mut along, mut waits, mut always) = (vec![false; n], vec![false; n], vec![false; n]);
+    for (id, e) in exprs.iter() {
+        along[id.index()] = matches!(e, Expr::Axis(a) if row.contains(a));
+        waits[id.index()] = matches!(e, Expr::Var(_));
+        e.for_each_operand(|o| {
+            along[id.index()] |= along[o.index()];
+            waits[id.index()] |= waits[o.index()];
+        });
+    }
+    for s in stmts {
+        match s {
+            Stmt::Let { value, .. } | Stmt::Fold { value, .. } => always[value.index()] = true,
+            Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => {
+                always[index.index()] = true;
+                always[value.index()] = true;
+            }
+        }
+    }
+    // Operands precede their users: one sweep from the end sees every user first.
+    for (id, e) in exprs.iter().rev() {
+        if !always[id.index()] || (costly.contains(&id) && !waits[id.index()]) {
+            continue;
+        }
+        let (lazy, mut first) = (matches!(e, Expr::Select(..)), true);
+        e.for_each_operand(|o| {
+            always[o.index()] |= first || !lazy;
+            first = false;
+        });
+    }
+    let loads = exprs.iter().filter(|(id, e)| {
+        let i = id.index();
+        matches!(e, Expr::Load { .. }) && always[i] && along[i] && !waits[i]
+    });
+    let mut held: Vec<ExprId> = loads.map(|(id, _)| id).chain(costly).collect();
+    held.sort_unstable();
+    held.dedup();
+    held
+}

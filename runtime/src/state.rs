@@ -1,0 +1,303 @@
+//! Values that a model keeps from run to run: a cache of keys and values, an optimiser's sums, a running statistic.
+//!
+//! A state is an input of the model whose next value is one of its outputs. It stays on the device. Each run is given its value as a
+//! donated tensor, so that the plan updates it in place where it can, and what the run makes of it is there for the next at once:
+//! runs that are submitted in a row come after each other on the device and not on the host.
+//!
+//! Copies are made late: a fork, a value that somebody looks at, and the state share memory until the next run writes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use indexmap::IndexMap;
+use ir::{HostTensor, Storage};
+
+use crate::error::{InputError, RuntimeError};
+use crate::executable::Executable;
+use crate::pending::Pending;
+use crate::tensor::{DeviceTensor, Given, Wanted, Where};
+
+/// The state of one session with a program; see the [module](self). Several threads may run with it: one after the other.
+#[derive(Debug)]
+pub struct State {
+    links: Arc<[Link]>,
+    values: Arc<Mutex<Vec<Kept>>>,
+}
+
+/// An input whose next value is an output.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Link {
+    pub input: String,
+    pub output: String,
+}
+
+/// The value of one state.
+#[derive(Clone, Debug)]
+struct Kept {
+    slot: Slot,
+    /// How often it was set by other than a run.
+    set: u64,
+}
+
+impl Kept {
+    fn new(slot: Slot) -> Kept {
+        Kept { slot, set: 0 }
+    }
+
+    fn set(&mut self, slot: Slot) {
+        self.slot = slot;
+        self.set += 1;
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Slot {
+    /// All zeros, before the first run.
+    Zero,
+    Value(DeviceTensor),
+    /// A run that failed may have written a part.
+    Lost(String),
+}
+
+impl State {
+    /// Makes a state that is all zeros.
+    ///
+    /// # Errors
+    /// A link whose ends the model does not have or whose types differ; one end in two links.
+    pub fn new(executable: &Executable, links: impl Into<Arc<[Link]>>) -> Result<State, RuntimeError> {
+        let links = links.into();
+        let plan = executable.plan();
+        for (index, link) in links.iter().enumerate() {
+            let wrong = |problem: String| {
+                executable.wrong(InputError::State {
+                    input: link.input.clone(),
+                    output: link.output.clone(),
+                    problem,
+                })
+            };
+            let Some(input) = plan.inputs.iter().find(|port| port.name == link.input) else {
+                return Err(wrong("the model has no such input".into()));
+            };
+            let Some(output) = plan.results().iter().find(|port| port.name == link.output) else {
+                return Err(wrong("the model has no such output".into()));
+            };
+            if input.ty != output.ty {
+                return Err(wrong(format!("the input is {}, the output {}", input.ty, output.ty)));
+            }
+            let before = &links[..index];
+            if before
+                .iter()
+                .any(|other| other.input == link.input || other.output == link.output)
+            {
+                return Err(wrong("one of them is in another state too".into()));
+            }
+        }
+        let values = links.iter().map(|_| Kept::new(Slot::Zero)).collect();
+        Ok(State::with(links, values))
+    }
+
+    fn with(links: Arc<[Link]>, values: Vec<Kept>) -> State {
+        let values = Arc::new(Mutex::new(values));
+        State { links, values }
+    }
+
+    /// What is kept, and of what.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a run with the state, and takes what it makes of it. `inputs` are the others.
+    ///
+    /// # Errors
+    /// As [`Executable::submit`]. A run that was refused leaves the state as it is; one that failed on the device, or was waited for
+    /// and found an index outside of its axis, loses it.
+    pub fn submit<'a>(
+        &self,
+        executable: &Executable,
+        inputs: impl IntoIterator<Item = (&'a str, Given)>,
+        wanted: &Wanted,
+    ) -> Result<Pending, RuntimeError> {
+        let mut slots = self.slots();
+        let mut wanted = wanted.clone();
+        // Memory does not count as a handle, so what is given away can come back.
+        let mut backups = Vec::with_capacity(slots.len());
+        let set: Vec<u64> = slots.iter().map(|kept| kept.set).collect();
+        let mut all: Vec<(&str, Given)> = inputs.into_iter().collect();
+        if let Some((name, _)) = all
+            .iter()
+            .find(|(name, _)| self.links.iter().any(|link| link.input == *name))
+        {
+            return Err(executable.wrong(InputError::State {
+                input: (*name).to_owned(),
+                output: String::new(),
+                problem: "it is kept from run to run; set it before the run".into(),
+            }));
+        }
+        for (kept, link) in slots.iter_mut().zip(self.links.iter()) {
+            match &kept.slot {
+                Slot::Zero => kept.slot = Slot::Value(zeros(executable, &link.input)?),
+                Slot::Value(_) => {}
+                Slot::Lost(reason) => {
+                    return Err(executable.wrong(InputError::NoState {
+                        name: link.input.clone(),
+                        reason: reason.clone(),
+                    }));
+                }
+            }
+        }
+        for (kept, link) in slots.iter_mut().zip(self.links.iter()) {
+            let Slot::Value(tensor) = std::mem::replace(&mut kept.slot, Slot::Zero) else {
+                continue;
+            };
+            backups.push((
+                tensor.dtype(),
+                tensor.shape().to_vec(),
+                tensor.start(),
+                tensor.memory().clone(),
+            ));
+            let given = if tensor.is_only_handle() {
+                Given::Donated(tensor)
+            } else {
+                Given::Device(tensor)
+            };
+            all.push((link.input.as_str(), given));
+            wanted = wanted.but(link.output.clone(), Where::Device);
+        }
+        match executable.submit(all, &wanted) {
+            Ok(mut pending) => {
+                drop(backups);
+                for (kept, link) in slots.iter_mut().zip(self.links.iter()) {
+                    kept.slot = match pending.take(&link.output) {
+                        Some(tensor) => Slot::Value(tensor),
+                        None => Slot::Lost("the run gave no new one".into()),
+                    };
+                }
+                pending.spoils(Made {
+                    values: Arc::downgrade(&self.values),
+                    set,
+                });
+                Ok(pending)
+            }
+            Err(error) => {
+                let may_have_written = matches!(error, RuntimeError::Device { .. } | RuntimeError::DeviceLost { .. });
+                for (kept, (dtype, shape, start, memory)) in slots.iter_mut().zip(backups) {
+                    kept.slot = match may_have_written {
+                        true => Slot::Lost(format!("a run failed: {error}")),
+                        false => Slot::Value(DeviceTensor::again(dtype, shape, start, memory)),
+                    };
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes everything zero.
+    pub fn reset(&self) {
+        self.slots().iter_mut().for_each(|kept| kept.set(Slot::Zero));
+    }
+
+    /// Sets one value; a tensor of the device is shared until the next run writes.
+    ///
+    /// # Errors
+    /// No such state, or a tensor of another type.
+    pub fn set(&self, executable: &Executable, input: &str, value: impl Into<Given>) -> Result<(), RuntimeError> {
+        let Some(at) = self.links.iter().position(|link| link.input == input) else {
+            return Err(executable.wrong(InputError::NoState {
+                name: input.to_owned(),
+                reason: "it is no state of the model".into(),
+            }));
+        };
+        let tensor = match value.into() {
+            Given::Host(tensor) => executable.upload(&tensor)?,
+            Given::Device(tensor) | Given::Donated(tensor) => tensor,
+        };
+        self.slots()[at].set(Slot::Value(tensor));
+        Ok(())
+    }
+
+    /// The value of one state on the device; None before the first run.
+    pub fn get(&self, input: &str) -> Option<DeviceTensor> {
+        let at = self.links.iter().position(|link| link.input == input)?;
+        match &self.slots()[at].slot {
+            Slot::Value(tensor) => Some(tensor.clone()),
+            Slot::Zero | Slot::Lost(_) => None,
+        }
+    }
+
+    /// Copies the values to the host, by the names of the inputs. Those before the first run are not among them.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn save(&self) -> Result<IndexMap<String, HostTensor>, RuntimeError> {
+        let slots = self.slots().clone();
+        let mut saved = IndexMap::new();
+        for (kept, link) in slots.into_iter().zip(self.links.iter()) {
+            if let Slot::Value(tensor) = kept.slot {
+                let host = tensor.download()?;
+                // On the CPU device the bytes are the state's own, which would keep it from being written in place.
+                let bytes = Storage::new(host.bytes.to_vec());
+                saved.insert(link.input.clone(), HostTensor { bytes, ..host });
+            }
+        }
+        Ok(saved)
+    }
+
+    /// Sets what was saved, and makes the rest zero.
+    ///
+    /// # Errors
+    /// As [`State::set`].
+    pub fn load(&self, executable: &Executable, saved: &IndexMap<String, HostTensor>) -> Result<(), RuntimeError> {
+        self.reset();
+        saved
+            .iter()
+            .try_for_each(|(name, tensor)| self.set(executable, name, tensor))
+    }
+
+    /// Another state that begins with these values.
+    pub fn fork(&self) -> State {
+        State::with(self.links.clone(), self.slots().clone())
+    }
+}
+
+/// What a run made of a state. Whether the values mean anything is known when the run is done, and later runs may have used them.
+#[derive(Debug)]
+pub(crate) struct Made {
+    values: Weak<Mutex<Vec<Kept>>>,
+    /// How often each value had been set when the run began.
+    set: Vec<u64>,
+}
+
+impl Made {
+    /// The run's values are not to be used, and neither is what later runs made of them.
+    pub fn lose(&self, reason: &str) {
+        let Some(values) = self.values.upgrade() else { return };
+        let mut values = values.lock().unwrap_or_else(PoisonError::into_inner);
+        for (kept, set) in values.iter_mut().zip(&self.set) {
+            if kept.set == *set {
+                kept.slot = Slot::Lost(format!("a run failed: {reason}"));
+            }
+        }
+    }
+}
+
+/// Zeros of an input's type.
+fn zeros(executable: &Executable, input: &str) -> Result<DeviceTensor, RuntimeError> {
+    let port = executable.plan().inputs.iter().find(|port| port.name == input);
+    let sizes = port.and_then(|port| Some((port.ty.dtype, port.ty.shape.as_consts()?)));
+    let Some((dtype, sizes)) = sizes else {
+        return Err(executable.wrong(InputError::NoState {
+            name: input.to_owned(),
+            reason: "its size is not fixed by the model, so it cannot begin as zeros".into(),
+        }));
+    };
+    let shape: Vec<usize> = sizes.into_iter().map(|d| usize::try_from(d).unwrap_or(0)).collect();
+    let bytes = vec![0; dtype.bytes_for(shape.iter().product())];
+    executable.upload(&HostTensor {
+        dtype,
+        shape,
+        bytes: Storage::new(bytes),
+    })
+}
