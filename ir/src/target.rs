@@ -60,12 +60,16 @@ pub struct Architecture {
     pub lds_bytes: u32,
     /// LDS that a launch may give one workgroup instead, in bytes; 0 where kernels declare all of it.
     pub launch_lds_bytes: u32,
+    /// Bytes that memory brings at least, wherever in them an access is.
+    pub line_bytes: u32,
     /// Last-level cache in bytes.
     pub cache_bytes: u64,
     /// Vector registers of a lane at lowest occupancy.
     pub vector_registers: u32,
     /// Its matrix instructions; empty where it has none.
     pub matrix: &'static [MatrixInstruction],
+    /// Dies with an L2 each, to which the hardware deals workgroups in turn.
+    pub dies: u32,
     /// Tiles of operands that matrix kernels keep in LDS at once.
     pub copy_stages: u32,
     /// Which FP8 family the conversions and matrix instructions take, if any.
@@ -137,9 +141,11 @@ const HIP: Architecture = Architecture {
     memory_tbps: 0.0,
     lds_bytes: 64 << 10,
     launch_lds_bytes: 0,
+    line_bytes: 128,
     cache_bytes: 8 * MIB,
     vector_registers: 256,
     matrix: &[],
+    dies: 1,
     copy_stages: 1,
     f8: None,
     launch_us: 4.0,
@@ -212,6 +218,7 @@ pub static TARGETS: &[Architecture] = &[
         name: "gfx942",
         product: "Instinct MI300A/MI300X/MI325X",
         compute_units: 304,
+        dies: 8,
         clock_ghz: 2.10,
         vector_f32_tflops: 163.4,
         matrix_f16_tflops: 1307.0,
@@ -229,6 +236,7 @@ pub static TARGETS: &[Architecture] = &[
         name: "gfx950",
         product: "Instinct MI350X/MI355X",
         compute_units: 256,
+        dies: 8,
         clock_ghz: 2.4,
         lds_bytes_per_clock: 256,
         vector_f32_tflops: 157.3,
@@ -328,6 +336,7 @@ pub static TARGETS: &[Architecture] = &[
         vector_registers: 512,
         matrix: matrix::MMA_SYNC,
         copy_stages: 3,
+        line_bytes: 64,
         launch_us: 3.0,
         libraries: false,
         ..HIP

@@ -11,14 +11,22 @@ impl Printer<'_> {
     pub(super) fn matrix(&mut self, body: &ContractBody, tiling: &Tiling) {
         let [block_m, block_n, block_k] = tiling.block;
         let [waves_m, waves_n] = tiling.waves;
+        let dies = match tiling.dies {
+            1 => String::new(),
+            dies => format!(", {dies}"),
+        };
         let tiles = format!(
-            "using Tiles = MatrixTile<{}, {block_m}, {block_n}, {block_k}, {waves_m}, {waves_n}, {}, {}, {}>;",
+            "using Tiles = MatrixTile<{}, {block_m}, {block_n}, {block_k}, {waves_m}, {waves_n}, {}, {}, {}{dies}>;",
             instruction(&tiling.instruction),
             tiling.stages,
             tiling.ahead,
             tiling.group
         );
-        self.product(body, [tiling.lhs, tiling.rhs], &tiles, "gemm_tile", tiling.store);
+        let template = match tiling.parts {
+            1 => "gemm_tile<Tiles".to_owned(),
+            parts => format!("gemm_wave_k<Tiles, {parts}"),
+        };
+        self.product(body, [tiling.lhs, tiling.rhs], &tiles, &template, tiling.store);
     }
 
     pub(super) fn gemv(&mut self, body: &ContractBody, tiling: &GemvTiling) {
@@ -32,10 +40,10 @@ impl Printer<'_> {
             ..
         } = tiling;
         let tiles = format!("using Tiles = Gemv<{element}, {acc}, {rows}, {cols}, {unroll}, {waves}>;");
-        self.product(body, [tiling.lhs, tiling.rhs], &tiles, "gemv", tiling.store);
+        self.product(body, [tiling.lhs, tiling.rhs], &tiles, "gemv<Tiles", tiling.store);
     }
 
-    /// Prints operands, epilogue and sizes of a product, and the call of the device library's template.
+    /// Prints operands, epilogue and sizes of a product, and the call of the device library's template, whose arguments `template` begins.
     fn product(&mut self, body: &ContractBody, [lhs, rhs]: [Fetch; 2], tiles: &str, template: &str, store: u32) {
         let looped = self.open_batch(&body.batch);
         // The launch refuses sizes that an `int` does not count.
@@ -45,9 +53,8 @@ impl Printer<'_> {
         self.grouped_epilogue(body, store);
         let [m, n, k] = sizes.map(|n| self.count(&n));
         self.out.line(tiles);
-        self.out.line(format!(
-            "{template}<Tiles, {store}>({m}, {n}, {k}, lhs, rhs, epilogue);"
-        ));
+        self.out
+            .line(format!("{template}, {store}>({m}, {n}, {k}, lhs, rhs, epilogue);"));
         if looped {
             self.out.close("");
         }

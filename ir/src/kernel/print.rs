@@ -30,9 +30,17 @@ impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [block_m, block_n, block_k] = self.block;
         let [waves_m, waves_n] = self.waves;
+        let dies = match self.dies {
+            1 => String::new(),
+            dies => format!(" on {dies} dies"),
+        };
+        let parts = match self.parts {
+            1 => String::new(),
+            parts => format!(", {parts} along k"),
+        };
         write!(
             f,
-            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}, stages {}{}, lhs {}, rhs {}, store {}, group {}",
+            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}{parts}, stages {}{}, lhs {}, rhs {}, store {}, group {}{dies}",
             self.instruction,
             self.stages,
             if self.ahead { " ahead" } else { "" },

@@ -17,7 +17,7 @@ const CUDA_DECLARED_LDS: u32 = 48 << 10;
 
 /// How a workgroup computes its tile of a contraction with matrix instructions.
 ///
-/// The workgroup has `waves[0] · waves[1]` waves; each takes `block / waves` of the tile in fragments of the instruction's shape. Tiles
+/// The workgroup has `waves[0] · waves[1] · parts` waves; each takes `block / waves` of the tile in fragments of the instruction's shape. Tiles
 /// of both operands go through LDS in their own element type, `block[2]` deep, `stages` of them at once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Tiling {
@@ -26,7 +26,10 @@ pub struct Tiling {
     pub block: [u32; 3],
     /// Waves along rows and along columns.
     pub waves: [u32; 2],
-    /// Tiles of the operands that are in LDS at once.
+    /// Waves that share out k: each takes every so many tiles along k for itself, and their sums are added in LDS, always in the
+    /// same order. With more than one, a tile is one wave's in rows and columns.
+    pub parts: u32,
+    /// Tiles of the operands that are in LDS at once, of each part.
     pub stages: u32,
     /// Fragments are read from LDS one step before they are multiplied, which takes their registers twice.
     pub ahead: bool,
@@ -36,18 +39,34 @@ pub struct Tiling {
     pub store: u32,
     /// Rows of tiles that are walked together, column by column, so that what they share stays in the cache.
     pub group: u32,
+    /// Dies with an L2 each, to which workgroups go in turn: each takes runs of neighbours.
+    pub dies: u32,
 }
 
 impl Tiling {
     /// Threads of a workgroup.
     pub fn threads(&self) -> u32 {
+        self.parts * self.threads_of_part()
+    }
+
+    /// Threads that multiply one tile.
+    fn threads_of_part(&self) -> u32 {
         self.waves[0] * self.waves[1] * self.instruction.family.lanes()
     }
 
-    /// Bytes of LDS that the operands' tiles take.
+    /// Bytes of LDS that the operands' tiles take, or the parts' sums afterwards.
     pub fn lds_bytes(&self) -> u32 {
-        let elements = (self.block[0] + self.block[1]) * self.block[2] * self.stages;
-        elements * self.instruction.input.bits().div_ceil(8)
+        let tiles = self.tile_bytes().saturating_mul(self.stages);
+        if self.parts == 1 {
+            return tiles;
+        }
+        let sums = self.block[0] * self.block[1] * self.instruction.acc.bits().div_ceil(8);
+        self.parts.saturating_mul(tiles.max(sums))
+    }
+
+    /// Bytes of a tile of both operands.
+    fn tile_bytes(&self) -> u32 {
+        (self.block[0] + self.block[1]) * self.block[2] * self.instruction.input.bits().div_ceil(8)
     }
 
     /// Bytes of LDS that a launch must give a workgroup: all of the tiles' where they are more than a CUDA kernel may declare.
@@ -63,7 +82,7 @@ impl Tiling {
     /// Registers of a lane that hold sums.
     pub fn accumulators(&self) -> u32 {
         let words = self.instruction.acc.bits().div_ceil(32);
-        self.block[0] * self.block[1] * words / self.threads()
+        self.block[0] * self.block[1] * words / self.threads_of_part()
     }
 
     /// Registers of a lane, by estimate: sums, fragments, what is on its way from memory, and addresses.
@@ -83,30 +102,48 @@ impl Tiling {
             // Fragments of 16x16 and 16x8 elements of two bytes; copies pass the registers by.
             return self.accumulators() + steps * (4 * lhs + 2 * rhs) + COPY_ADDRESSES;
         }
-        let fetched = self.lds_bytes() / self.stages.max(1) / 4 / self.threads();
+        let fetched = self.tile_bytes() / 4 / self.threads_of_part();
         self.accumulators() + steps * fragment * (lhs + rhs) + fetched + ADDRESSES
     }
 
     /// Says why the numbers do not fit each other, if they do not.
     pub fn misfit(&self) -> Option<&'static str> {
         let i = &self.instruction;
-        let zero = [self.stages, self.store, self.group, i.m, i.n, i.k, i.cycles].contains(&0)
+        let zero = [
+            self.dies,
+            self.parts,
+            self.stages,
+            self.store,
+            self.group,
+            i.m,
+            i.n,
+            i.k,
+            i.cycles,
+        ]
+        .contains(&0)
             || self.block.contains(&0)
             || self.waves.contains(&0)
             || [self.lhs.width, self.rhs.width].contains(&0);
         if zero {
             return Some("a tiling of nothing");
         }
-        let most = self
-            .block
-            .iter()
-            .chain(&self.waves)
-            .chain([&i.m, &i.n, &i.k, &self.stages]);
+        let most = self.block.iter().chain(&self.waves).chain([
+            &i.m,
+            &i.n,
+            &i.k,
+            &self.stages,
+            &self.parts,
+            &self.dies,
+            &self.group,
+        ]);
         if most.copied().max().unwrap_or(0) > 4096 {
             return Some("a tiling too large for any workgroup");
         }
         if !self.block[0].is_multiple_of(self.waves[0] * i.m) || !self.block[1].is_multiple_of(self.waves[1] * i.n) {
             return Some("waves and instructions do not divide the tile");
+        }
+        if self.parts > 1 && (self.waves != [1, 1] || i.family == MatrixFamily::MmaSync) {
+            return Some("waves share out k where a tile is one wave's, which mma.sync does not do");
         }
         if !self.block[2].is_multiple_of(i.k) {
             return Some("the instruction's depth does not divide the tile's");

@@ -202,6 +202,7 @@ fn threads(mapping: &Mapping) -> Option<u64> {
     match *mapping {
         Mapping::Matrix(ref t) => {
             let waves = u64::from(t.waves[0]).saturating_mul(u64::from(t.waves[1]));
+            let waves = waves.saturating_mul(u64::from(t.parts));
             Some(waves.saturating_mul(u64::from(t.instruction.family.lanes())))
         }
         Mapping::Gemv(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.lanes))),

@@ -56,10 +56,16 @@ const BLOCKS: &[Block] = &[
     block(32, 32, 128, [2, 2]),
     block(64, 16, 128, [4, 1]),
     block(16, 64, 128, [1, 4]),
+    block(64, 64, 64, [1, 1]),
+    block(32, 64, 64, [1, 1]),
+    block(64, 32, 64, [1, 1]),
     block(32, 32, 128, [1, 1]),
     block(32, 32, 64, [1, 1]),
     block(16, 64, 64, [1, 2]),
     block(16, 32, 128, [1, 2]),
+    block(16, 64, 64, [1, 1]),
+    block(16, 32, 64, [1, 1]),
+    block(32, 16, 64, [1, 1]),
     block(16, 16, 128, [1, 1]),
     block(16, 16, 64, [1, 1]),
 ];
@@ -80,6 +86,8 @@ const DEPENDENT: f64 = 5.0;
 const FETCH_INSTRUCTIONS: f64 = 10.0;
 /// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in its bank.
 const TURN_INSTRUCTIONS: u32 = 8;
+/// Waves that share out k to choose from, where a tile is one wave's.
+const PARTS: [u32; 4] = [1, 2, 4, 8];
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
 
@@ -156,8 +164,13 @@ impl Mapper<'_> {
                 false => std::slice::from_ref(&self.target.copy_stages),
             };
             BLOCKS.iter().flat_map(move |block| {
-                let tiling = move |stages: &u32| self.tiling(block, *instruction, *stages, lhs, rhs, store);
-                stages.iter().filter_map(tiling)
+                let parts = match block.waves == [1, 1] && !asynchronous(instruction) {
+                    true => &PARTS[..],
+                    false => &PARTS[..1],
+                };
+                let tiling = move |(parts, stages)| self.tiling(block, *instruction, parts, stages, [lhs, rhs], store);
+                let numbers = parts.iter().flat_map(move |p| stages.iter().map(move |s| (*p, *s)));
+                numbers.filter_map(tiling)
             })
         })
         .filter(|t| t.accumulators() <= most)
@@ -188,9 +201,9 @@ impl Mapper<'_> {
         &self,
         block: &Block,
         instruction: MatrixInstruction,
+        parts: u32,
         stages: u32,
-        lhs: Fetch,
-        rhs: Fetch,
+        [lhs, rhs]: [Fetch; 2],
         store: u32,
     ) -> Option<Tiling> {
         let bytes = instruction.input.bits() / 8;
@@ -199,12 +212,14 @@ impl Mapper<'_> {
             instruction,
             block: [block.rows, block.cols, depth],
             waves: block.waves,
+            parts,
             stages,
             ahead: true,
             lhs,
             rhs,
             store,
             group: GROUP,
+            dies: self.target.dies,
         };
         let fits = |t: &Tiling| t.misfit().is_none() && t.lds_bytes() <= lds_limit(t, self.target);
         while tiling.stages > 1 && tiling.lds_bytes() > lds_limit(&tiling, self.target) {
@@ -232,8 +247,10 @@ impl Mapper<'_> {
         let tiles = (ceil(sizes.m, t.block[0]) * ceil(sizes.n, t.block[1]))
             .saturating_mul(sizes.batch)
             .max(1) as f64;
-        let steps = ceil(sizes.k, t.block[2]).max(1) as f64;
-        let waves = f64::from(t.waves[0] * t.waves[1]);
+        // Parts take steps at once, each its own.
+        let parts = f64::from(t.parts);
+        let steps = ceil(sizes.k, t.block[2] * t.parts).max(1) as f64;
+        let waves = f64::from(t.waves[0] * t.waves[1]) * parts;
         let units = f64::from(target.compute_units);
         let bytes = f64::from(t.instruction.input.bits()) / 8.0;
 
@@ -248,21 +265,26 @@ impl Mapper<'_> {
             .clamp(1.0, 8.0);
 
         let simds = f64::from(target.simds).min(shared * waves);
-        let matrix = shared * block_m * block_n * block_k / (t.instruction.rate() * simds);
-        let tile_bytes = (block_m + block_n) * block_k * bytes;
+        let matrix = shared * parts * block_m * block_n * block_k / (t.instruction.rate() * simds);
+        let tile_bytes = parts * (block_m + block_n) * block_k * bytes;
         let fragments = waves * (block_m / f64::from(t.waves[0]) + block_n / f64::from(t.waves[1])) * block_k * bytes;
         let lds = shared * (tile_bytes + fragments) / f64::from(target.lds_bytes_per_clock);
         // Narrow fetches take as many accesses as elements.
         let narrow = |f: Fetch| (4.0 / (f64::from(f.width) * bytes)).max(1.0);
-        let fetched = (block_m * narrow(t.lhs) + block_n * narrow(t.rhs)) * block_k * bytes;
+        let fetched = parts * (block_m * narrow(t.lhs) + block_n * narrow(t.rhs)) * block_k * bytes;
         let cache = shared * fetched / f64::from(target.cache_bytes_per_clock);
         let issue = self.issue_cycles(t, shared * waves / simds);
         // Tiles that are on their way while one is multiplied.
         let ahead = f64::from(t.stages.saturating_sub(1).max(1));
         let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + STEP_LATENCY / shared;
         let stores = shared * block_m * block_n * bytes / f64::from(target.cache_bytes_per_clock);
+        // Parts write their sums to LDS and read those of all.
+        let added = match t.parts {
+            1 => 0.0,
+            _ => STEP_LATENCY + shared * parts * 2.0 * block_m * block_n * 4.0 / f64::from(target.lds_bytes_per_clock),
+        };
         let rounds = (tiles / (units * shared)).ceil();
-        let compute = rounds * (TILE_LATENCY + steps * step + stores);
+        let compute = rounds * (TILE_LATENCY + steps * step + added + stores);
 
         let operands = sizes.batch.saturating_mul(sizes.m + sizes.n).saturating_mul(sizes.k) as f64 * bytes;
         let memory = operands / (target.memory_tbps * 1e3 / target.clock_ghz);
@@ -272,7 +294,8 @@ impl Mapper<'_> {
     /// Predicts the clocks in which `waves` waves of a SIMD issue a step's instructions.
     fn issue_cycles(&self, t: &Tiling, waves: f64) -> f64 {
         let i = &t.instruction;
-        let groups = |rows: u32, fetch: Fetch| f64::from(rows * t.block[2]) / f64::from(fetch.width * t.threads());
+        let groups =
+            |rows: u32, fetch: Fetch| f64::from(rows * t.block[2]) / f64::from(fetch.width * t.threads() / t.parts);
         let fetched = |rows: u32, fetch: Fetch| {
             // What lies along the rows goes to LDS an element at a time, unless it is copied as it lies.
             let copied = i.family == MatrixFamily::MmaSync

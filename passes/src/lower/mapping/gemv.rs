@@ -113,7 +113,7 @@ impl Mapper<'_> {
         let cache = f64::from(target.cache_bytes_per_clock);
         // Neighbours of less than a line waste the rest of it.
         let line = f64::from(t.cols) * bytes;
-        let wasted = if t.rhs.along_k { 1.0 } else { (LINE / line).max(1.0) };
+        let wasted = if t.rhs.along_k { 1.0 } else { (f64::from(target.line_bytes) / line).max(1.0) };
         let multiplied = shared * step_bytes / bytes * f64::from(t.rows) / self.multiply_adds();
         let step = (shared * step_bytes * wasted / cache).max(multiplied).max(LATENCY);
         let rounds = (workgroups / (units * shared)).ceil();
@@ -143,8 +143,6 @@ impl Mapper<'_> {
 
 /// Registers of a lane for addresses and counters.
 const ADDRESSES: u32 = 32;
-/// Bytes of a line of memory.
-const LINE: f64 = 64.0;
 
 /// Registers of a lane that hold operands and sums.
 fn held(t: &GemvTiling, bytes: u32) -> u32 {
