@@ -70,8 +70,6 @@ pub struct Architecture {
     pub matrix: &'static [MatrixInstruction],
     /// Dies with an L2 each, to which the hardware deals workgroups in turn.
     pub dies: u32,
-    /// Tiles of operands that matrix kernels keep in LDS at once.
-    pub copy_stages: u32,
     /// Which FP8 family the conversions and matrix instructions take, if any.
     pub f8: Option<F8Family>,
     /// The cost of one kernel launch in microseconds, in a stream that is kept full.
@@ -146,7 +144,6 @@ const HIP: Architecture = Architecture {
     vector_registers: 256,
     matrix: &[],
     dies: 1,
-    copy_stages: 1,
     f8: None,
     launch_us: 4.0,
     channels_last: true,
@@ -335,7 +332,6 @@ pub static TARGETS: &[Architecture] = &[
         launch_lds_bytes: 227 << 10,
         vector_registers: 512,
         matrix: matrix::MMA_SYNC,
-        copy_stages: 3,
         line_bytes: 64,
         launch_us: 3.0,
         libraries: false,

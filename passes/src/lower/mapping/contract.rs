@@ -80,6 +80,8 @@ pub(super) const TILE_LATENCY: f64 = 1600.0;
 const STEP_LATENCY: f64 = 90.0;
 /// Clocks from the request of a tile to its arrival, from the second-level cache for most of it.
 const LATENCY: f64 = 800.0;
+/// How often a line that came from memory is asked for by the tiles that are at work, where the operands exceed the cache.
+const REUSE: f64 = 2.0;
 /// Clocks from one instruction of a wave to the next that depends on it.
 const DEPENDENT: f64 = 5.0;
 /// Instructions that fetch one group of an operand: its address, its guard, the access, the way to LDS.
@@ -88,6 +90,8 @@ const FETCH_INSTRUCTIONS: f64 = 10.0;
 const TURN_INSTRUCTIONS: u32 = 8;
 /// Waves that share out k to choose from, where a tile is one wave's.
 const PARTS: [u32; 4] = [1, 2, 4, 8];
+/// Stages to choose from where tiles travel through registers: with two, one barrier a tile is enough.
+const STAGES: [u32; 2] = [1, 2];
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
 
@@ -161,7 +165,7 @@ impl Mapper<'_> {
         rows.flat_map(|instruction| {
             let stages = match asynchronous(instruction) {
                 true => &ASYNC_STAGES[..],
-                false => std::slice::from_ref(&self.target.copy_stages),
+                false => &STAGES[..],
             };
             BLOCKS.iter().flat_map(move |block| {
                 let parts = match block.waves == [1, 1] && !asynchronous(instruction) {
@@ -263,32 +267,50 @@ impl Mapper<'_> {
             .min(by_lds)
             .min(by_registers.floor())
             .clamp(1.0, 8.0);
-
-        let simds = f64::from(target.simds).min(shared * waves);
-        let matrix = shared * parts * block_m * block_n * block_k / (t.instruction.rate() * simds);
         let tile_bytes = parts * (block_m + block_n) * block_k * bytes;
         let fragments = waves * (block_m / f64::from(t.waves[0]) + block_n / f64::from(t.waves[1])) * block_k * bytes;
-        let lds = shared * (tile_bytes + fragments) / f64::from(target.lds_bytes_per_clock);
         // Narrow fetches take as many accesses as elements.
         let narrow = |f: Fetch| (4.0 / (f64::from(f.width) * bytes)).max(1.0);
         let fetched = parts * (block_m * narrow(t.lhs) + block_n * narrow(t.rhs)) * block_k * bytes;
-        let cache = shared * fetched / f64::from(target.cache_bytes_per_clock);
-        let issue = self.issue_cycles(t, shared * waves / simds);
+        let lds_rate = f64::from(target.lds_bytes_per_clock);
+        let cache_rate = f64::from(target.cache_bytes_per_clock);
         // Tiles that are on their way while one is multiplied.
         let ahead = f64::from(t.stages.saturating_sub(1).max(1));
-        let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + STEP_LATENCY / shared;
-        let stores = shared * block_m * block_n * bytes / f64::from(target.cache_bytes_per_clock);
-        // Parts write their sums to LDS and read those of all.
-        let added = match t.parts {
-            1 => 0.0,
-            _ => STEP_LATENCY + shared * parts * 2.0 * block_m * block_n * 4.0 / f64::from(target.lds_bytes_per_clock),
-        };
-        let rounds = (tiles / (units * shared)).ceil();
-        let compute = rounds * (TILE_LATENCY + steps * step + added + stores);
 
-        let operands = sizes.batch.saturating_mul(sizes.m + sizes.n).saturating_mul(sizes.k) as f64 * bytes;
-        let memory = operands / (target.memory_tbps * 1e3 / target.clock_ghz);
-        compute.max(memory)
+        // What `shared` workgroups of a unit take together.
+        let round = |shared: f64| {
+            let simds = f64::from(target.simds).min(shared * waves);
+            let matrix = shared * parts * block_m * block_n * block_k / (t.instruction.rate() * simds);
+            let lds = shared * (tile_bytes + fragments) / lds_rate;
+            let cache = shared * fetched / cache_rate;
+            let issue = self.issue_cycles(t, shared * waves / simds);
+            // A step's last products are waited for.
+            let waits = STEP_LATENCY + f64::from(t.instruction.cycles);
+            let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + waits / shared;
+            let stores = shared * block_m * block_n * bytes / cache_rate;
+            // Parts write their sums to LDS and read those of all.
+            let added = match t.parts {
+                1 => 0.0,
+                _ => STEP_LATENCY + shared * parts * 2.0 * block_m * block_n * 4.0 / lds_rate,
+            };
+            TILE_LATENCY + steps * step + added + stores
+        };
+        let rounds = (tiles / (units * shared)).floor();
+        let left = ((tiles - rounds * units * shared) / units).ceil();
+        let compute = rounds * round(shared) + if left > 0.0 { round(left) } else { 0.0 };
+
+        // Tiles narrower than a line waste the rest of it.
+        let wasted = |f: Fetch, block: f64| match f.along_k {
+            true => 1.0,
+            false => (f64::from(target.line_bytes) / (block * bytes)).max(1.0),
+        };
+        let lines = sizes.m as f64 * wasted(t.lhs, block_m) + sizes.n as f64 * wasted(t.rhs, block_n);
+        let operands = sizes.batch as f64 * lines * sizes.k as f64 * bytes;
+        let read = match operands > target.cache_bytes as f64 {
+            true => operands.max(tiles * (block_m + block_n) * sizes.k as f64 * bytes / REUSE),
+            false => operands,
+        };
+        compute.max(read / (target.memory_tbps * 1e3 / target.clock_ghz))
     }
 
     /// Predicts the clocks in which `waves` waves of a SIMD issue a step's instructions.

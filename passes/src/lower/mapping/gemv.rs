@@ -113,8 +113,12 @@ impl Mapper<'_> {
         let cache = f64::from(target.cache_bytes_per_clock);
         // Neighbours of less than a line waste the rest of it.
         let line = f64::from(t.cols) * bytes;
-        let wasted = if t.rhs.along_k { 1.0 } else { (f64::from(target.line_bytes) / line).max(1.0) };
-        let multiplied = shared * step_bytes / bytes * f64::from(t.rows) / self.multiply_adds();
+        let wasted = if t.rhs.along_k {
+            1.0
+        } else {
+            (f64::from(target.line_bytes) / line).max(1.0)
+        };
+        let multiplied = shared * step_bytes / bytes * f64::from(t.rows + 1) / self.multiply_adds();
         let step = (shared * step_bytes * wasted / cache).max(multiplied).max(LATENCY);
         let rounds = (workgroups / (units * shared)).ceil();
         let compute = rounds * (TILE_LATENCY + steps * step);
@@ -136,8 +140,8 @@ impl Mapper<'_> {
 
     /// Multiply-adds of a compute unit in a clock, of values that are converted first.
     fn multiply_adds(&self) -> f64 {
-        let t = self.target;
-        t.vector_f32_tflops * 1e3 / 4.0 / (f64::from(t.compute_units) * t.clock_ghz)
+        let lanes = if self.target.wave_size == 64 { 16 } else { 32 };
+        f64::from(self.target.simds * lanes) / 2.0
     }
 }
 
