@@ -225,6 +225,11 @@ impl<'k> Forms<'k> {
                 _ => whole,
             },
             Expr::Cast(_, a) if is_int && !kernel.exprs.dtype(a).is_float() => of(a),
+            Expr::Unary(UnaryOp::Abs, a) if is_int => {
+                let (low, high) = of(a);
+                let least = if low > 0 { low } else { high.saturating_neg().max(0) };
+                (least, high.max(low.saturating_neg()))
+            }
             Expr::Binary(op, a, b) if is_int => {
                 let ((al, ah), (bl, bh)) = (of(a), of(b));
                 match op {
@@ -242,7 +247,7 @@ impl<'k> Forms<'k> {
                         (min(&ends) - i128::from(al < 0), max(&ends))
                     }
                     BinaryOp::Mod if bl > 0 => (0, bh - 1),
-                    BinaryOp::Rem if bl > 0 && al >= 0 => (0, ah.min(bh - 1)),
+                    BinaryOp::Rem if bl > 0 => (al.max(1 - bh).min(0), ah.min(bh - 1).max(0)),
                     _ => whole,
                 }
             }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::dim::Symbol;
-use crate::graph::op::{BinaryOp, Layout, Window};
+use crate::graph::op::{BinaryOp, Layout, UnaryOp, Window};
 use crate::kernel::{Access, Axis, AxisId, Body, ContractBody, Exprs, Loops, Mapping, Operand, Param, Stmt};
 use crate::types::{DType, Scalar};
 
@@ -371,4 +371,35 @@ fn a_convolutions_facts_are_those_of_its_operands() {
     ] {
         assert!(error.contains(says), "{error}");
     }
+}
+
+#[test]
+fn reflections_and_remainders_are_proved() {
+    let reflected = |by: i64| {
+        reads(|m, i| {
+            let (last, by) = (m.size(Dim::symbol("n") - 1), m.int(by));
+            let moved = m.bin(BinaryOp::Mul, i, by);
+            let moved = m.bin(BinaryOp::Sub, last, moved);
+            m.kernel.exprs.add(Expr::Unary(UnaryOp::Abs, moved), DType::I64)
+        })
+    };
+    for n in 0..9 {
+        assert_eq!(open(&reflected(2), n), [""; 0], "{n}");
+    }
+    // From 2 - 0 to 2 - 6.
+    let found = open(&reflected(3), 3);
+    assert!(found.len() == 1 && found[0].contains("0..=4"), "{found:?}");
+
+    let remainder = |least: i64| {
+        reads(|m, i| {
+            let (shift, three) = (m.int(least), m.int(3));
+            let moved = m.bin(BinaryOp::Sub, i, shift);
+            let rest = m.bin(BinaryOp::Rem, moved, three);
+            let two = m.int(2);
+            m.bin(BinaryOp::Add, rest, two)
+        })
+    };
+    assert_eq!(open(&remainder(7), 5), [""; 0]);
+    let found = open(&remainder(7), 2);
+    assert!(found.len() == 1 && found[0].contains("0..=2"), "{found:?}");
 }
