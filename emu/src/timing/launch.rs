@@ -458,9 +458,9 @@ impl Work<'_> {
                 .collect(),
         );
         let bound = match (busy.first(), stalls.first()) {
-            (Some(unit), _) if unit.share >= 0.5 => unit.name,
-            (_, Some(stall)) => stall.name,
-            _ => "nothing",
+            (Some(unit), _) if unit.share >= 0.5 => unit.name.clone(),
+            (_, Some(stall)) => stall.name.clone(),
+            _ => "nothing".into(),
         };
         let seconds = timed.cycles / timed.ghz / 1e9;
         let dram_bytes = out.moved.dram * whole;
@@ -468,11 +468,11 @@ impl Work<'_> {
             .max(out.matrix_busy as f64 * whole / (4.0 * f64::from(machine.groups())) / timed.ghz / 1e9);
         Report {
             kernel: self.launch.info.name.clone(),
-            arch: machine.arch,
-            part: machine.part,
+            arch: machine.arch.into(),
+            part: machine.part.into(),
             cycles: timed.cycles.round() as u64,
             ghz: timed.ghz,
-            clock,
+            clock: clock.into(),
             micros: seconds * 1e6 + machine.launch_us,
             launch_micros: machine.launch_us,
             workgroups: shape.total,
@@ -510,7 +510,7 @@ impl Work<'_> {
                 Hot {
                     address: self.facts[inst].address,
                     text: self.launch.code.insts[inst].text.clone(),
-                    cause: most.map_or("", Stall::name),
+                    cause: most.map_or("", Stall::name).into(),
                     share: sum as f64 / simd_cycles,
                 }
             })
@@ -523,7 +523,10 @@ fn sorted(parts: Vec<(&'static str, f64)>) -> Vec<Part> {
     let mut parts: Vec<Part> = parts
         .into_iter()
         .filter(|(_, share)| *share > 0.0005)
-        .map(|(name, share)| Part { name, share })
+        .map(|(name, share)| Part {
+            name: name.into(),
+            share,
+        })
         .collect();
     parts.sort_by(|a, b| b.share.total_cmp(&a.share));
     parts
