@@ -113,7 +113,11 @@ fn graph(model: &str) -> Result<(String, Graph)> {
         },
     };
     let path = PathBuf::from(model);
-    let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = path
+        .file_stem()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned();
     Ok((name, graph))
 }
 
@@ -149,7 +153,9 @@ fn predict(args: &Args, tools: &Tools, name: &str, graph: &Graph, target: &str) 
     let kernels = emulate::timed(plan, &steps);
     Ok(Row {
         model: name.to_owned(),
-        part: kernels.first().map_or(String::new(), |kernel| kernel.report.part.to_string()),
+        part: kernels
+            .first()
+            .map_or(String::new(), |kernel| kernel.report.part.to_string()),
         target: target.to_owned(),
         micros: emulate::makespan(plan, &steps),
         in_sequence: steps.iter().map(|step| step.micros).sum(),

@@ -27,9 +27,14 @@ const DRIFT_ROUNDS: f64 = 50.0;
 /// they write to memory is not the kernel's result.
 pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> Result<Report, LaunchError> {
     let arch = launch.arch;
-    let machine = Machine::of(arch).ok_or_else(|| LaunchError::NotTimed {
-        arch: arch.name,
-        known: Machine::names(),
+    let machine = Machine::of(arch, options.part.as_deref()).ok_or_else(|| LaunchError::NotTimed {
+        arch: match &options.part {
+            Some(part) => format!("{} as {part}", arch.name),
+            None => arch.name.to_owned(),
+        },
+        known: Machine::all()
+            .map(|machine| format!("{} ({})", machine.arch, machine.part))
+            .collect(),
     })?;
     let lanes = if launch.info.descriptor.wave32 { 32 } else { 64 };
     let facts: Arc<[InstructionFacts]> = facts::of(launch.code, arch, lanes).into();

@@ -1,5 +1,6 @@
 //! Predicted times for people: the table of kernels, and the picture of one kernel's waves.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use emu::TimingOptions;
@@ -57,13 +58,13 @@ fn of_kernels(kernels: &[TimedKernel]) -> String {
             100.0 * r.roofline,
             r.bound,
             k.call.map(|call| format!("{call}: ")).unwrap_or_default(),
-            k.name,
+            short(&k.name),
             k.grid
         );
     }
     for k in kernels.iter().take(DETAILS) {
         let r = &k.report;
-        text += &format!("\n{} {:?}\n", k.name, k.grid);
+        text += &format!("\n{} {:?}\n", short(&k.name), k.grid);
         text += &format!("  issued    {}\n", parts(&r.issue));
         text += &format!("  held by   {}\n", parts(&r.stalls));
         text += &format!("  busy      {}\n", parts(&r.busy));
@@ -79,6 +80,16 @@ fn of_kernels(kernels: &[TimedKernel]) -> String {
     }
     text
 }
+
+/// A name as tables show it: those of libraries go on for hundreds of letters.
+fn short(name: &str) -> Cow<'_, str> {
+    match name.char_indices().nth(LETTERS) {
+        Some((end, _)) => format!("{}…", &name[..end]).into(),
+        None => name.into(),
+    }
+}
+
+const LETTERS: usize = 64;
 
 /// Kernels that are shown in detail.
 const DETAILS: usize = 8;

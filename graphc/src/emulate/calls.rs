@@ -49,6 +49,9 @@ pub struct CallTimer {
 /// Names the file that the stand-in writes its reports to.
 const REPORTS: &str = "GRAPHC_EMU_TIME";
 
+/// Whether MIOpen considers its kernels in assembly.
+const ASSEMBLY: &str = "MIOPEN_DEBUG_GCN_ASM_KERNELS";
+
 /// What the worker says of one call.
 #[derive(Serialize, Deserialize)]
 enum Answer {
@@ -64,7 +67,9 @@ impl CallTimer {
     /// What is missing, every place looked at, and how to get it.
     pub fn find(settings: &Settings, worker: &[OsString]) -> std::result::Result<CallTimer, String> {
         let named = settings.stand_in.clone();
-        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+        let beside = std::env::current_exe()
+            .ok()
+            .and_then(|exe| Some(exe.parent()?.to_owned()));
         let name = "libamdhip64_emu.so";
         let built = beside
             .iter()
@@ -116,10 +121,7 @@ impl CallTimer {
         };
         let mut answers = answers.into_iter();
         let mut answered = || match answers.next() {
-            Some(Answer::Kernels(lines)) => lines
-                .iter()
-                .map(|line| Report::from_json(line).map(Arc::new))
-                .collect(),
+            Some(Answer::Kernels(lines)) => lines.iter().map(|line| Report::from_json(line).map(Arc::new)).collect(),
             Some(Answer::Failed(reason)) => Err(reason),
             None => Err(end.clone()),
         };
@@ -166,7 +168,12 @@ impl CallTimer {
         let input = child.stdin.take();
         let sender = std::thread::spawn(move || input.map(|mut input| input.write_all(&bytes)));
         let mut answers = Vec::new();
-        for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        for line in child
+            .stdout
+            .take()
+            .into_iter()
+            .flat_map(|out| BufReader::new(out).lines())
+        {
             let Ok(line) = line else { break };
             // What a library prints is none.
             if let Some(Ok(answer)) = line.strip_prefix(ANSWER).map(serde_json::from_str) {
@@ -177,11 +184,22 @@ impl CallTimer {
         // A process that ended early took not all of it; how it ended is said below.
         let _ = sender.join();
         let said = std::fs::read_to_string(&said).unwrap_or_default();
-        let last: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
-        let last: Vec<&str> = last.into_iter().rev().collect();
+        // What a library says before it gives up begins with the reason.
+        let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+        let (errors, first): (Vec<&str>, Vec<&str>) = (
+            lines().filter(|line| line.contains("rror")).take(2).collect(),
+            lines().take(3).collect(),
+        );
+        for answer in &mut answers {
+            if let Answer::Failed(reason) = answer
+                && !errors.is_empty()
+            {
+                *reason += &format!("; it said: {}", errors.join("; "));
+            }
+        }
         Ok((
             answers,
-            format!("the process with the library ended ({status}): {}", last.join("; ")),
+            format!("the process with the library ended ({status}): {}", first.join("; ")),
         ))
     }
 
@@ -216,6 +234,10 @@ impl CallTimer {
         if let Some(ghz) = ghz {
             command.env("GRAPHC_EMU_CLOCK", ghz.to_string());
         }
+        // Debian builds MIOpen without its kernels in assembly but with the solvers that use them, which then all fail.
+        if self.wrapper.is_some() && std::env::var_os(ASSEMBLY).is_none() {
+            command.env(ASSEMBLY, "0");
+        }
         let kept = self.kept.as_deref().unwrap_or(folder);
         for name in ["MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"] {
             command.env(name, kept);
@@ -238,8 +260,8 @@ fn alone(call: &SizedCall, target: &Target) -> std::result::Result<Variant, Stri
     graph.add_output("y", node.into());
     let (schedule, _) =
         passes::schedule(&graph, target, &ScheduleOptions::default()).map_err(|error| error.to_string())?;
-    let plan = passes::plan(&graph, &schedule, target, &PlanOptions { in_place: false })
-        .map_err(|error| error.to_string())?;
+    let plan =
+        passes::plan(&graph, &schedule, target, &PlanOptions { in_place: false }).map_err(|error| error.to_string())?;
     Ok(Variant {
         plan,
         sources: Default::default(),
@@ -296,7 +318,13 @@ fn kernels(
     let nothing = ir::Bindings::new();
     let mut inputs = indexmap::IndexMap::new();
     for port in &plan.inputs {
-        let shape: Vec<usize> = port.ty.shape.eval(&nothing)?.into_iter().map(|size| size.max(0) as usize).collect();
+        let shape: Vec<usize> = port
+            .ty
+            .shape
+            .eval(&nothing)?
+            .into_iter()
+            .map(|size| size.max(0) as usize)
+            .collect();
         let bytes = port.ty.dtype.bytes_for(shape.iter().product());
         let tensor = HostTensor::new(port.ty.dtype, shape, Storage::new(vec![0; bytes]));
         let tensor = tensor.map_err(|error| Error::Config(error.to_string()))?;

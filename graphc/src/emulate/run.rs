@@ -11,9 +11,9 @@ use ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
 
 use super::EmulateError;
+use super::calls::{CallTimer, CallTimes, SizedCall};
 use super::check::{self, Unchecked, Verdict};
 use super::counted::{self, Counted};
-use super::calls::{CallTimer, CallTimes, SizedCall};
 use super::timed::{TimedLaunch, TimedStep, TimedWork};
 
 type Result<T> = std::result::Result<T, EmulateError>;
@@ -290,7 +290,10 @@ impl Run<'_> {
             Ok(timer) => timer.time(&plan.target, &distinct, options.memory, timing.ghz),
             Err(reason) => vec![Err(reason.clone()); distinct.len()],
         };
-        Ok(of.into_iter().map(|(step, index)| (step, times[index].clone())).collect())
+        Ok(of
+            .into_iter()
+            .map(|(step, index)| (step, times[index].clone()))
+            .collect())
     }
 
     fn memory(&self) -> &emu::Memory {
