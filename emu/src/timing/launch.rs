@@ -6,6 +6,7 @@ use super::machine::Machine;
 use super::memory::{self, Placement, Rates, Share};
 use super::replay::{Input, Outcome, replay};
 use super::report::{CLASS_NAMES, Hot, Part, Report, Stall};
+use super::reuse;
 use super::trace::{PIECE, Recorder};
 use crate::counters::CLASSES;
 use crate::error::{Fault, LaunchError};
@@ -16,6 +17,10 @@ use std::sync::Arc;
 /// Workgroups that a survey visits, and wave instructions of all of them.
 const SURVEY_GROUPS: u64 = 320;
 const SURVEY_INSTRUCTIONS: u64 = 3_000_000;
+
+/// Workgroups of a row whose reuse of L2 is looked at, and wave instructions of all of them.
+const ROW_GROUPS: u64 = 8192;
+const ROW_INSTRUCTIONS: u64 = 1_000_000;
 
 /// Rounds of workgroups that a unit replays at most.
 const MOST_ROUNDS: u64 = 24;
@@ -40,7 +45,14 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
     let facts: Arc<[InstructionFacts]> = facts::of(launch.code, arch, lanes).into();
     let shape = Shape::of(launch, machine, total, lanes as u64);
     let survey = trace_all(launch, &shape.survey(), shape.survey_limit(), None)?;
-    let shares = shares(&facts, &survey, machine);
+    let row = shape.row(&survey);
+    let shares = match row.is_empty() {
+        true => shares(&facts, &survey, machine),
+        false => {
+            let row = trace_all(launch, &row, shape.survey_limit(), None)?;
+            reuse::shares(&facts, &row, shape.together() as usize, machine)
+        }
+    };
     let first = shape.chosen(shape.mine, 1);
     // A quarter of the budget for the loops of the waves that run at one time.
     let enough = options.budget / (4 * shape.waves * shape.resident).max(1);
@@ -61,6 +73,7 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
         facts: &facts,
         traces: &traces,
         shares: &shares,
+        row: !row.is_empty(),
         placements: &placements,
         shape: &shape,
         plan: &plan,
@@ -116,9 +129,40 @@ impl Shape {
         }
     }
 
-    /// Workgroups that run at the same time, of all dies.
+    /// How many workgroups run at the same time, of all dies.
+    fn together(&self) -> u64 {
+        self.total.min(self.units * self.resident)
+    }
+
+    /// Workgroups that run at the same time; from the middle of a launch of many rounds, whose first and last may have less to do.
     fn survey(&self) -> Vec<u64> {
-        (0..self.total.min(self.units * self.resident).min(SURVEY_GROUPS)).collect()
+        let count = self.together().min(SURVEY_GROUPS);
+        let first = self.middle(count);
+        (first..first + count).collect()
+    }
+
+    /// The first of `count` workgroups in the middle of the launch, where that has more than two rounds.
+    fn middle(&self, count: u64) -> u64 {
+        match self.total > 2 * self.together() {
+            true => (self.total - count) / 2,
+            false => 0,
+        }
+    }
+
+    /// A row of workgroups that is long enough to show what they find of earlier ones in L2; none where those of a survey did not end
+    /// within its limit, or a row would be too long to look at.
+    fn row(&self, survey: &[Recorder]) -> Vec<u64> {
+        let limit = self.survey_limit() as usize;
+        let waves = || survey.iter().flat_map(|recorder| &recorder.waves);
+        let whole = waves().all(|wave| wave.events.len() < limit);
+        let events: usize = waves().map(|wave| wave.events.len()).sum();
+        let each = (events as u64 / survey.len().max(1) as u64).max(1);
+        let count = self.total.min(ROW_GROUPS).min(ROW_INSTRUCTIONS / each);
+        if !whole || count < 2 * self.together() {
+            return Vec::new();
+        }
+        let first = self.middle(count);
+        (first..first + count).collect()
     }
 
     fn survey_limit(&self) -> u64 {
@@ -275,6 +319,8 @@ struct Work<'a> {
     facts: &'a [InstructionFacts],
     traces: &'a [Recorder],
     shares: &'a [Share],
+    /// Whether they are of a row of workgroups.
+    row: bool,
     placements: &'a [Placement],
     shape: &'a Shape,
     plan: &'a Plan,
@@ -348,7 +394,8 @@ impl Work<'_> {
             side_write: of(machine.side_write, part.min(most)).max(1e-3),
             dram_read: of(machine.dram_read, part.min(most)),
             dram_write: of(machine.dram_write, part.min(most)),
-            drift: rounds / (rounds + DRIFT_ROUNDS),
+            // A row says what is found of earlier workgroups, in whatever order they run.
+            drift: if self.row { 0.0 } else { rounds / (rounds + DRIFT_ROUNDS) },
             l2_peak,
             side_peak: of(machine.side_read, most).max(1e-3),
             dram_peak: of(machine.dram_read, most),

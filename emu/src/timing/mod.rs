@@ -22,6 +22,7 @@ mod picture;
 mod queue;
 mod replay;
 mod report;
+mod reuse;
 pub(crate) mod trace;
 
 pub use picture::perfetto;
