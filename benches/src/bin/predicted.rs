@@ -11,6 +11,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use clap::Parser;
 use examples::models::minilm::{Config, MiniLm};
@@ -74,8 +75,13 @@ fn main() -> Result<()> {
     for model in &args.models {
         let (name, graph) = graph(model)?;
         for target in &args.targets {
-            eprintln!("predicted: {name} on {target}");
+            let start = Instant::now();
             rows.push(predict(&args, &tools, &name, &graph, target)?);
+            eprintln!(
+                "{name} on {target}: {:.1} s, at most {} MiB of memory so far",
+                start.elapsed().as_secs_f64(),
+                graphc_benches::peak_memory() >> 20
+            );
         }
     }
     println!(

@@ -155,7 +155,18 @@ fn check(blas: &Blas, file: &Path, products: &[Product]) {
         }
     }
     let _ = std::fs::remove_file(file);
+    let peak = peak_memory();
+    println!("at most {} MiB of memory", peak >> 20);
+    assert!(peak < 2 << 30, "{peak} bytes of memory");
     assert!(misses.is_empty(), "{misses:#?}");
+}
+
+/// The most memory that this process has had, in bytes.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.expect("the kernel says it") * 1024
 }
 
 /// Where launches of a test are reported.

@@ -277,13 +277,7 @@ fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine) ->
         }
     }
     sums.into_iter()
-        .map(|(count, die, all)| match count {
-            0 => Share { die: 1.0, all: 1.0 },
-            _ => Share {
-                die: die / count as f64,
-                all: all / count as f64,
-            },
-        })
+        .map(|(count, die, all)| Share::of(count, die, all))
         .collect()
 }
 
@@ -385,7 +379,7 @@ impl Work<'_> {
         let l2_peak = machine.l2_unit_bytes * f64::from(machine.units_per_group);
         let l2 = |rate: f64| of(rate, part).min(l2_peak);
         let active = (self.shape.total as f64 / self.shape.units as f64).min(1.0);
-        let mean: f64 = self.shares.iter().map(|share| share.die).sum::<f64>() / self.shares.len().max(1) as f64;
+        let mean = Share::mean(self.shares);
         let units = self.shape.units as f64 / self.shape.dies as f64 * active;
         Rates {
             l2_read: l2(machine.l2_read),
@@ -395,7 +389,11 @@ impl Work<'_> {
             dram_read: of(machine.dram_read, part.min(most)),
             dram_write: of(machine.dram_write, part.min(most)),
             // A row says what is found of earlier workgroups, in whatever order they run.
-            drift: if self.row { 0.0 } else { rounds / (rounds + DRIFT_ROUNDS) },
+            drift: if self.row {
+                0.0
+            } else {
+                rounds / (rounds + DRIFT_ROUNDS)
+            },
             l2_peak,
             side_peak: of(machine.side_read, most).max(1e-3),
             dram_peak: of(machine.dram_read, most),

@@ -32,7 +32,33 @@ impl Share {
         Share {
             die: more(self.die, place.beyond_l2),
             all: more(self.all, place.beyond),
+            pieces: self.pieces,
         }
+    }
+
+    /// The share of an instruction that loaded `count` pieces; of them it paid for `die` and `all`.
+    pub fn of(count: u64, die: f64, all: f64) -> Share {
+        match count {
+            0 => Share {
+                die: 1.0,
+                all: 1.0,
+                pieces: 0,
+            },
+            _ => Share {
+                die: die / count as f64,
+                all: all / count as f64,
+                pieces: count,
+            },
+        }
+    }
+
+    /// The part of its L2's lines that a unit pays for, over all that it loads: 1 where nothing is shared.
+    pub fn mean(shares: &[Share]) -> f64 {
+        let (pieces, paid) = shares.iter().fold((0.0, 0.0), |(pieces, paid), share| {
+            let count = share.pieces as f64;
+            (pieces + count, paid + count * share.die)
+        });
+        if pieces > 0.0 { paid / pieces } else { 1.0 }
     }
 }
 
@@ -43,6 +69,8 @@ pub(crate) struct Share {
     pub die: f64,
     /// Behind all dies.
     pub all: f64,
+    /// Pieces that the survey saw the instruction load, each once a workgroup.
+    pub pieces: u64,
 }
 
 /// The bandwidths that one unit has, in bytes a cycle.

@@ -77,9 +77,7 @@ pub(crate) fn shares(facts: &[InstructionFacts], row: &[Recorder], together: usi
                 Some((by, _)) if group - by < together => 0.0,
                 Some((_, since)) => 1.0 - held(since * PIECE, machine.l2_bytes, machine.l2_edge),
             };
-            let shared = anywhere
-                .insert(*piece, group)
-                .is_some_and(|by| group - by < together);
+            let shared = anywhere.insert(*piece, group).is_some_and(|by| group - by < together);
             if let Some(inst) = load
                 && 2 * group >= row.len()
             {
@@ -90,14 +88,9 @@ pub(crate) fn shares(facts: &[InstructionFacts], row: &[Recorder], together: usi
             }
         }
     }
-    let share = |(count, die, all): (u64, f64, f64)| match count {
-        0 => Share { die: 1.0, all: 1.0 },
-        _ => Share {
-            die: die / count as f64,
-            all: all / count as f64,
-        },
-    };
-    sums.into_iter().map(share).collect()
+    sums.into_iter()
+        .map(|(count, die, all)| Share::of(count, die, all))
+        .collect()
 }
 
 /// The pieces that a workgroup touches, each once, with the first instruction that loads it.
