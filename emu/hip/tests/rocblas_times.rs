@@ -196,7 +196,7 @@ fn products_take_what_was_published() {
                 &[
                     of("f16", 4096, None, None),
                     of("f32", 1024, Some(30.1), None),
-                    of("f32", 2048, Some(34.6), None),
+                    of("f32", 2048, Some(34.6), Some(0.15)),
                     of("f32", 4096, Some(32.3), None),
                     of("f32", 8192, Some(37.9), Some(0.15)),
                     of("f64", 8192, Some(27.1), None),
@@ -225,18 +225,19 @@ fn products_of_rdna_take_what_was_published() {
                 );
                 return;
             }
+            // Those without a limit the model misses by more than 20%, or just does not; smaller ones held PyTorch's own time.
             let mut products = Vec::new();
-            for (ty, rates) in [
-                ("f16", [25.9, 70.8, 105.4, 96.1]),
-                ("bf16", [24.8, 60.4, 99.4, 98.9]),
-                ("f32", [9.1, 24.5, 26.8, 25.8]),
+            for (ty, rates, limits) in [
+                ("f16", [25.9, 70.8, 105.4, 96.1], [None, None, Some(0.2), Some(0.2)]),
+                ("bf16", [24.8, 60.4, 99.4, 98.9], [None, None, Some(0.2), None]),
+                ("f32", [9.1, 24.5, 26.8, 25.8], [None, Some(0.2), Some(0.2), None]),
             ] {
-                for (n, rate) in [1024, 2048, 4096, 8192].into_iter().zip(rates) {
+                for ((n, rate), allowed) in [1024, 2048, 4096, 8192].into_iter().zip(rates).zip(limits) {
                     products.push(Product {
                         ty,
                         n,
                         published: Some(rate),
-                        allowed: None,
+                        allowed,
                     });
                 }
             }
