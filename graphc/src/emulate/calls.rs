@@ -214,7 +214,7 @@ impl CallTimer {
         let mut command = Command::new(words.next().unwrap_or_default());
         command
             .args(words)
-            .env("GRAPHC_EMU_ARCH", target.name.to_string())
+            .env("GRAPHC_EMU_ARCH", target.name)
             .env("GRAPHC_EMU_MEMORY_MIB", (memory >> 20).to_string())
             .env("GRAPHC_HIP", folder)
             .env(REPORTS, folder.join("reports"));
