@@ -296,7 +296,10 @@ fn touched<'a>(
             }
             for run in wave.access(event).map_or(&[][..], |(_, runs)| runs) {
                 let address = run.piece * PIECE + PIECE - 1;
-                if let Some(at) = regions.partition_point(|(base, _)| *base <= address).checked_sub(1) {
+                // Arguments and scratch lie behind the allocations, in none of them.
+                if let Some(at) = regions.partition_point(|(base, _)| *base <= address).checked_sub(1)
+                    && address < regions[at].0 + regions[at].1.next_multiple_of(PIECE)
+                {
                     seen[at] = true;
                 }
             }
