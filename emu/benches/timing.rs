@@ -7,14 +7,18 @@ mod micro;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    table(&wanted, micro::rows());
+    println!("\nnot fitted:\n");
+    table(&wanted, micro::not_fitted());
+}
+
+/// Prints the rows that are wanted, by number or a word of theirs; all where nothing is said.
+fn table(wanted: &[String], rows: Vec<micro::Row>) {
     println!("| row | GPU | what | unit | published | predicted | ratio |\n|---|---|---|---|---|---|---|");
     let mut ratios = Vec::new();
-    for row in micro::rows() {
-        if !wanted.is_empty()
-            && !wanted
-                .iter()
-                .any(|word| row.what.contains(word.as_str()) || row.number == *word)
-        {
+    for row in rows {
+        let named = |word: &String| row.what.contains(word.as_str()) || row.number == *word;
+        if !wanted.is_empty() && !wanted.iter().any(named) {
             continue;
         }
         let Some(predicted) = (row.predict)() else { continue };

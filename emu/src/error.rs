@@ -191,10 +191,10 @@ pub enum LaunchError {
     /// There are no facts to time the arch by.
     #[error("launches are not timed for {arch}; they are for {}", known.join(", "))]
     NotTimed {
-        /// The arch.
-        arch: &'static str,
+        /// The arch, and the product that was asked for.
+        arch: String,
         /// Those that are timed.
-        known: Vec<&'static str>,
+        known: Vec<String>,
     },
 }
 

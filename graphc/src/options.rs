@@ -10,6 +10,8 @@
 //! | `GRAPHC_HIP` | the HIP runtime's file or its folder, and no other is tried | `GRAPHC_ROCM`'s folder, `/opt/rocm`, the loader's path |
 //! | `GRAPHC_NVRTC` | NVRTC's file or folder, a CUDA toolkit's folder, or Python's `site-packages` | `/usr/local/cuda`, `/opt/graphc-nvrtc`, the loader's path |
 //! | `GRAPHC_CUDA` | the CUDA driver's file (`libcuda.so.1`) or its folder, and no other is tried | the loader's path |
+//! | `GRAPHC_ROCM_LIBS` | a sysroot with rocBLAS and MIOpen, whose calls are timed on the emulated GPU | `/opt/graphc-rocm-libs`, the loader's path |
+//! | `GRAPHC_EMU_HIP` | the file of the stand-in HIP runtime that those calls run on | `libamdhip64_emu.so` beside graphc |
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which an emulated workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
 //! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
 //! | `GRAPHC_WORKERS` | compiler processes, at most 1024; 0 compiles in process | one a core |
@@ -39,6 +41,9 @@ pub struct Settings {
     pub hip: Option<PathBuf>,
     pub nvrtc: Option<PathBuf>,
     pub cuda: Option<PathBuf>,
+    /// The sysroot of the vendor libraries, and the stand-in HIP runtime.
+    pub libraries: Option<PathBuf>,
+    pub stand_in: Option<PathBuf>,
     /// `None`: emulated workgroups may run for ever.
     pub emulator_limit: Option<u64>,
     pub synchronous: bool,
@@ -62,6 +67,8 @@ const VARIABLES: &[&str] = &[
     "GRAPHC_HIP",
     "GRAPHC_NVRTC",
     "GRAPHC_CUDA",
+    "GRAPHC_ROCM_LIBS",
+    "GRAPHC_EMU_HIP",
     "GRAPHC_SYNCHRONOUS",
     "GRAPHC_WORKERS",
     "GRAPHC_THREADS",
@@ -197,6 +204,8 @@ impl Settings {
             hip: get("GRAPHC_HIP").map(PathBuf::from),
             nvrtc: get("GRAPHC_NVRTC").map(PathBuf::from),
             cuda: get("GRAPHC_CUDA").map(PathBuf::from),
+            libraries: get("GRAPHC_ROCM_LIBS").map(PathBuf::from),
+            stand_in: get("GRAPHC_EMU_HIP").map(PathBuf::from),
             emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", emu::INSTRUCTION_LIMIT as usize)? as u64)
                 .filter(|limit| *limit > 0),
             synchronous: number("GRAPHC_SYNCHRONOUS", 0)? != 0,

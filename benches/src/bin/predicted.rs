@@ -1,24 +1,38 @@
 //! graphc's own kernels with their predicted times, per model and GPU: the list of what to mend next.
 //!
 //! ```text
-//! cargo build --release -p graphc -p graphc-runtime -p graphc-emu --bins
-//! cargo run --release -p graphc-benches --bin predicted -- --graphc target/release/graphc MODELS/*.onnx > benches/predicted.md
+//! cargo build --release -p graphc --bins
+//! cargo run --release -p graphc-benches --bin predicted > benches/predicted.md
 //! ```
 //!
-//! The numbers are those of `graphc bench --emulate`: predictions, on no GPU. A model's sizes are the hints of its symbols.
+//! The models are those of the examples with random weights, at the hints of their symbols; files that graphc loads may be named
+//! instead. The numbers are predictions (`emu/TIMING.md`), on no GPU, and the same on each machine.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
 
 use clap::Parser;
-use serde_json::Value;
+use examples::models::minilm::{Config, MiniLm};
+use examples::models::resnet::ResNet;
+use graphc::driver::{self, BuildOptions, Model};
+use graphc::emu::{Disassembler, TimingOptions};
+use graphc::emulate::{self, Emulator, TimedKernel};
+use graphc::frontend::nn::Params;
+use graphc::ir::target::Platform;
+use graphc::ir::{DType, Graph, Target};
+use graphc::options::Settings;
+use graphc::passes::OptLevel;
+use graphc::runtime::cache::CachedCompiler;
+use graphc::{Error, Result};
 
 #[derive(Parser)]
 struct Args {
-    /// Models that `graphc bench` takes.
-    #[arg(required = true)]
-    models: Vec<PathBuf>,
-    /// The graphc that predicts.
+    /// `resnet50`, `minilm`, or files that graphc loads.
+    #[arg(default_values_t = ["resnet50".to_owned(), "minilm".to_owned()])]
+    models: Vec<String>,
+    /// The graphc that is started to compile and disassemble kernels.
     #[arg(long, default_value = "target/release/graphc")]
     graphc: PathBuf,
     /// The GPUs.
@@ -27,61 +41,195 @@ struct Args {
     /// The type that is computed in.
     #[arg(long, default_value = "f16")]
     dtype: String,
-    /// Kernels of each model, those that take longest.
+    /// Kernels of each model that are listed, those that take longest first.
     #[arg(long, default_value_t = 12)]
     kernels: usize,
 }
 
-fn main() -> graphc::Result<()> {
+/// A model on a GPU.
+struct Row {
+    model: String,
+    part: String,
+    target: String,
+    /// Microseconds of the plan, its lanes side by side, and of its steps one after the other.
+    micros: f64,
+    in_sequence: f64,
+    kernels: Vec<TimedKernel>,
+}
+
+struct Tools {
+    compiler: CachedCompiler,
+    disassembler: Arc<dyn Disassembler>,
+}
+
+fn main() -> Result<()> {
     let args = Args::parse();
+    let settings = Settings::from_env()?;
+    let graphc = std::path::absolute(&args.graphc).map_err(Error::io("find", &args.graphc))?;
+    let words = |verb: &str| [graphc.clone().into_os_string(), OsString::from(verb)];
+    let tools = Tools {
+        compiler: driver::compiler(&settings, Some(&words("__compile-worker")), [Platform::Hip])?,
+        disassembler: emulate::disassembler(&settings, Some(&words("__disassembler")))?,
+    };
+    let mut rows = Vec::new();
     for model in &args.models {
-        let name = model.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let (name, graph) = graph(model)?;
         for target in &args.targets {
-            match predict(&args, model, target) {
-                Ok(run) => print(&name, target, &args, &run),
-                Err(reason) => println!("## {name}, {target}, {}\n\n{reason}\n", args.dtype),
-            }
+            let start = Instant::now();
+            rows.push(predict(&args, &tools, &name, &graph, target)?);
+            eprintln!(
+                "{name} on {target}: {:.1} s, at most {} MiB of memory so far",
+                start.elapsed().as_secs_f64(),
+                graphc_benches::peak_memory() >> 20
+            );
         }
     }
+    println!(
+        "# Predicted times of graphc's own kernels, {}\n\n\
+         Made by `cargo run --release -p graphc-benches --bin predicted`: predictions by `emu` (`emu/TIMING.md`), measured on no GPU. \
+         A kernel's name and launches stand for one grid. `achievable` is the least time that the kernel's bytes at DRAM's achieved \
+         rate and its matrix work need, over the predicted time.\n",
+        args.dtype
+    );
+    summary(&rows);
+    rows.iter().for_each(|row| details(row, args.kernels));
     Ok(())
 }
 
-/// The JSON of `graphc bench --emulate`, or what it said instead.
-fn predict(args: &Args, model: &std::path::Path, target: &str) -> Result<Value, String> {
-    let output = Command::new(&args.graphc)
-        .args(["bench", "--quiet", "--emulate", "--no-libraries", "--format", "json"])
-        .args(["--dtype", &args.dtype, "--target", target])
-        .arg(model)
-        .output()
-        .map_err(|error| format!("{}: {error}", args.graphc.display()))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
-    }
-    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+/// A model of the examples, or what a file holds.
+fn graph(model: &str) -> Result<(String, Graph)> {
+    let recorded = |error: &dyn std::fmt::Display| Error::Config(format!("{model}: {error}"));
+    let params = Params::random(1);
+    let graph = match model {
+        "resnet50" => ResNet::resnet50(&params)
+            .map_err(|error| recorded(&error))?
+            .graph()
+            .map_err(|error| recorded(&error))?,
+        "minilm" => MiniLm::load(&params, Config::default())
+            .map_err(|error| recorded(&error))?
+            .graph()
+            .map_err(|error| recorded(&error))?,
+        file => match driver::load(file.as_ref(), &Default::default())? {
+            Model::Graph(graph) => *graph,
+            Model::Program(_) => {
+                return Err(Error::Config(format!(
+                    "{file} is an artifact: name the model that it was made from"
+                )));
+            }
+        },
+    };
+    let path = PathBuf::from(model);
+    let name = path
+        .file_stem()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned();
+    Ok((name, graph))
 }
 
-fn print(name: &str, target: &str, args: &Args, run: &Value) {
-    let milliseconds = |key: &str| run[key].as_f64().unwrap_or(f64::NAN);
+fn predict(args: &Args, tools: &Tools, name: &str, graph: &Graph, target: &str) -> Result<Row> {
+    let parsed: Target = target
+        .parse()
+        .map_err(|error| Error::Config(format!("--targets: {error}")))?;
+    let dtype: DType = args
+        .dtype
+        .parse()
+        .map_err(|error| Error::Config(format!("--dtype: {error}")))?;
+    let mut options = BuildOptions::new(vec![parsed], OptLevel::O2).dtype(Some(dtype));
+    options.optimize.libraries = false;
+    let mut built = driver::build(graph, &options)?;
+    driver::compile(&mut built.program, &tools.compiler, &|_| ())?;
+    let plan = &built.program.variants[0].plan;
+    let bindings = graphc::random::bindings(&plan.symbols, &[])?;
+    let inputs = plan
+        .inputs
+        .iter()
+        .map(|port| {
+            let tensor = graphc::random::tensor(&port.name, &port.ty, &bindings, 0)?;
+            Ok((port.name.clone(), tensor))
+        })
+        .collect::<Result<_>>()?;
+    let options = emulate::Options {
+        time: Some(TimingOptions::default()),
+        ..emulate::Options::default()
+    };
+    let steps = Emulator::load(&built.program, 0, &tools.disassembler, options)?
+        .run(&inputs)?
+        .timed;
+    let kernels = emulate::timed(plan, &steps);
+    Ok(Row {
+        model: name.to_owned(),
+        part: kernels
+            .first()
+            .map_or(String::new(), |kernel| kernel.report.part.to_string()),
+        target: target.to_owned(),
+        micros: emulate::makespan(plan, &steps),
+        in_sequence: steps.iter().map(|step| step.micros).sum(),
+        kernels,
+    })
+}
+
+/// What part of the time bytes and matrix work need at achieved rates.
+fn achievable<'a>(kernels: impl Iterator<Item = &'a TimedKernel>) -> f64 {
+    let (mut least, mut all) = (0.0, 0.0);
+    for kernel in kernels {
+        least += kernel.total_micros * kernel.report.roofline;
+        all += kernel.total_micros;
+    }
+    100.0 * least / f64::max(all, f64::MIN_POSITIVE)
+}
+
+fn summary(rows: &[Row]) {
     println!(
-        "## {name}, {target}, {}: {:.3} ms predicted ({:.3} ms one step after another)\n\n\
-         | kernel | launches | us | of all | bound by | roofline | waits mostly for |\n|---|---|---|---|---|---|---|",
-        args.dtype,
-        milliseconds("predicted_ms"),
-        milliseconds("in_sequence_ms")
+        "| model | GPU | target | ms | ms one after the other | launches | us of launches themselves | achievable |\n\
+         |---|---|---|---|---|---|---|---|"
     );
-    let all = 1e3 * milliseconds("in_sequence_ms");
-    for kernel in run["kernels"].as_array().into_iter().flatten().take(args.kernels) {
-        let report = &kernel["report"];
-        let micros = kernel["total_micros"].as_f64().unwrap_or(f64::NAN);
+    for row in rows {
+        let launches: usize = row.kernels.iter().map(|kernel| kernel.launches).sum();
+        let launching: f64 = (row.kernels.iter())
+            .map(|kernel| kernel.launches as f64 * kernel.report.launch_micros)
+            .sum();
         println!(
-            "| {} | {} | {micros:.1} | {:.0}% | {} | {:.0}% | {} |",
-            kernel["name"].as_str().unwrap_or(""),
-            kernel["launches"],
-            100.0 * micros / all,
-            report["bound"].as_str().unwrap_or(""),
-            100.0 * report["roofline"].as_f64().unwrap_or(f64::NAN),
-            report["stalls"][0]["name"].as_str().unwrap_or("")
+            "| {} | {} | {} | {:.3} | {:.3} | {launches} | {launching:.0} | {:.0}% |",
+            row.model,
+            row.part,
+            row.target,
+            row.micros / 1e3,
+            row.in_sequence / 1e3,
+            achievable(row.kernels.iter())
         );
     }
-    println!();
+}
+
+fn details(row: &Row, count: usize) {
+    println!(
+        "\n## {}, {}\n\n| kernel | launches | us | of all | bound by | achievable | waits mostly for |\n|---|---|---|---|---|---|---|",
+        row.model, row.target
+    );
+    let share = |micros: f64| 100.0 * micros / f64::max(row.in_sequence, f64::MIN_POSITIVE);
+    let (shown, rest) = row.kernels.split_at(count.min(row.kernels.len()));
+    for kernel in shown {
+        let report = &kernel.report;
+        println!(
+            "| {} {:?} | {} | {:.1} | {:.0}% | {} | {:.0}% | {} |",
+            kernel.name,
+            kernel.grid,
+            kernel.launches,
+            kernel.total_micros,
+            share(kernel.total_micros),
+            report.bound,
+            100.0 * report.roofline,
+            report.stalls.first().map_or("", |stall| &stall.name)
+        );
+    }
+    if !rest.is_empty() {
+        let launches: usize = rest.iter().map(|kernel| kernel.launches).sum();
+        let micros: f64 = rest.iter().map(|kernel| kernel.total_micros).sum();
+        println!(
+            "| {} others | {launches} | {micros:.1} | {:.0}% | | {:.0}% | |",
+            rest.len(),
+            share(micros),
+            achievable(rest.iter())
+        );
+    }
 }

@@ -12,6 +12,7 @@
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which a workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
 //! | `GRAPHC_EMU_TRACE` | `errors` prints each call that fails, `calls` each call, with its code | nothing |
 //! | `GRAPHC_EMU_TIME` | a file: kernels are timed, not run (their results are of no use), and each launch's report is added to it as a line of JSON | kernels run |
+//! | `GRAPHC_EMU_CLOCK` | the shader clock in GHz that kernels are timed at | the model's own choice |
 //! | `GRAPHC_EMU_DISASSEMBLER` | the command of a disassembler's worker, its words apart by spaces | comgr in process |
 
 use graphc_emu::{Arch, LaunchOptions};
@@ -70,6 +71,8 @@ pub struct Config {
     pub disassembler: Option<Vec<String>>,
     /// Launches are timed, and their reports go here.
     pub time: Option<PathBuf>,
+    /// The shader clock that they are timed at, in GHz.
+    pub clock: Option<f64>,
 }
 
 impl Config {
@@ -143,7 +146,14 @@ impl Config {
             .iter()
             .map(|word| fault(word))
             .collect::<Result<_, _>>()?;
+        let clock = get("GRAPHC_EMU_CLOCK")
+            .map(|text| match text.trim().parse::<f64>() {
+                Ok(ghz) if ghz.is_finite() && ghz > 0.0 => Ok(ghz),
+                _ => Err(format!("GRAPHC_EMU_CLOCK={text} is no clock in GHz")),
+            })
+            .transpose()?;
         Ok(Config {
+            clock,
             archs,
             memory_bytes: number("GRAPHC_EMU_MEMORY_MIB")?.unwrap_or(16384) << 20,
             seed,
@@ -269,6 +279,8 @@ mod tests {
             ("GRAPHC_EMU_FAULTS", "malloc@0"),
             ("GRAPHC_EMU_CHECKS", "everything"),
             ("GRAPHC_EMU_TRACE", "all"),
+            ("GRAPHC_EMU_CLOCK", "fast"),
+            ("GRAPHC_EMU_CLOCK", "-1"),
         ] {
             let error = read(&[(name, value)]).expect_err(value);
             assert!(error.contains(name), "{error}");

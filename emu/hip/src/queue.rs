@@ -314,7 +314,7 @@ impl Runtime {
                     lds,
                 } = &**launch;
                 let done = match &self.config.time {
-                    Some(file) => time(gpu, launch, file),
+                    Some(file) => time(gpu, launch, file, self.config.clock),
                     None => gpu
                         .launch_items(kernel, size.items, size.block, kernargs, *lds, &self.config.launch)
                         .map(|_| ()),
@@ -372,14 +372,17 @@ impl Runtime {
 }
 
 /// Predicts a launch's time and adds the report to a file.
-fn time(gpu: &Gpu, launch: &Launch, file: &Path) -> Result<(), LaunchError> {
+fn time(gpu: &Gpu, launch: &Launch, file: &Path, ghz: Option<f64>) -> Result<(), LaunchError> {
     let Launch {
         kernel,
         size,
         kernargs,
         lds,
     } = launch;
-    let options = TimingOptions::default();
+    let options = TimingOptions {
+        ghz,
+        ..TimingOptions::default()
+    };
     let timed = gpu.time(kernel, size.items, size.block, kernargs, *lds, &options)?;
     let opened = OpenOptions::new().append(true).create(true).open(file);
     if let Err(error) = opened.and_then(|mut file| writeln!(file, "{}", timed.json())) {

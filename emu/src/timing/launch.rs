@@ -6,6 +6,7 @@ use super::machine::Machine;
 use super::memory::{self, Placement, Rates, Share};
 use super::replay::{Input, Outcome, replay};
 use super::report::{CLASS_NAMES, Hot, Part, Report, Stall};
+use super::reuse;
 use super::trace::{PIECE, Recorder};
 use crate::counters::CLASSES;
 use crate::error::{Fault, LaunchError};
@@ -17,6 +18,10 @@ use std::sync::Arc;
 const SURVEY_GROUPS: u64 = 320;
 const SURVEY_INSTRUCTIONS: u64 = 3_000_000;
 
+/// Workgroups of a row whose reuse of L2 is looked at, and wave instructions of all of them.
+const ROW_GROUPS: u64 = 8192;
+const ROW_INSTRUCTIONS: u64 = 1_000_000;
+
 /// Rounds of workgroups that a unit replays at most.
 const MOST_ROUNDS: u64 = 24;
 
@@ -27,15 +32,27 @@ const DRIFT_ROUNDS: f64 = 50.0;
 /// they write to memory is not the kernel's result.
 pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> Result<Report, LaunchError> {
     let arch = launch.arch;
-    let machine = Machine::of(arch).ok_or_else(|| LaunchError::NotTimed {
-        arch: arch.name,
-        known: Machine::names(),
+    let machine = Machine::of(arch, options.part.as_deref()).ok_or_else(|| LaunchError::NotTimed {
+        arch: match &options.part {
+            Some(part) => format!("{} as {part}", arch.name),
+            None => arch.name.to_owned(),
+        },
+        known: Machine::all()
+            .map(|machine| format!("{} ({})", machine.arch, machine.part))
+            .collect(),
     })?;
     let lanes = if launch.info.descriptor.wave32 { 32 } else { 64 };
     let facts: Arc<[InstructionFacts]> = facts::of(launch.code, arch, lanes).into();
     let shape = Shape::of(launch, machine, total, lanes as u64);
     let survey = trace_all(launch, &shape.survey(), shape.survey_limit(), None)?;
-    let shares = shares(&facts, &survey, machine);
+    let row = shape.row(&survey);
+    let shares = match row.is_empty() {
+        true => shares(&facts, &survey, machine),
+        false => {
+            let row = trace_all(launch, &row, shape.survey_limit(), None)?;
+            reuse::shares(&facts, &row, shape.together() as usize, machine)
+        }
+    };
     let first = shape.chosen(shape.mine, 1);
     // A quarter of the budget for the loops of the waves that run at one time.
     let enough = options.budget / (4 * shape.waves * shape.resident).max(1);
@@ -56,6 +73,7 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
         facts: &facts,
         traces: &traces,
         shares: &shares,
+        row: !row.is_empty(),
         placements: &placements,
         shape: &shape,
         plan: &plan,
@@ -111,9 +129,40 @@ impl Shape {
         }
     }
 
-    /// Workgroups that run at the same time, of all dies.
+    /// How many workgroups run at the same time, of all dies.
+    fn together(&self) -> u64 {
+        self.total.min(self.units * self.resident)
+    }
+
+    /// Workgroups that run at the same time; from the middle of a launch of many rounds, whose first and last may have less to do.
     fn survey(&self) -> Vec<u64> {
-        (0..self.total.min(self.units * self.resident).min(SURVEY_GROUPS)).collect()
+        let count = self.together().min(SURVEY_GROUPS);
+        let first = self.middle(count);
+        (first..first + count).collect()
+    }
+
+    /// The first of `count` workgroups in the middle of the launch, where that has more than two rounds.
+    fn middle(&self, count: u64) -> u64 {
+        match self.total > 2 * self.together() {
+            true => (self.total - count) / 2,
+            false => 0,
+        }
+    }
+
+    /// A row of workgroups that is long enough to show what they find of earlier ones in L2; none where those of a survey did not end
+    /// within its limit, or a row would be too long to look at.
+    fn row(&self, survey: &[Recorder]) -> Vec<u64> {
+        let limit = self.survey_limit() as usize;
+        let waves = || survey.iter().flat_map(|recorder| &recorder.waves);
+        let whole = waves().all(|wave| wave.events.len() < limit);
+        let events: usize = waves().map(|wave| wave.events.len()).sum();
+        let each = (events as u64 / survey.len().max(1) as u64).max(1);
+        let count = self.total.min(ROW_GROUPS).min(ROW_INSTRUCTIONS / each);
+        if !whole || count < 2 * self.together() {
+            return Vec::new();
+        }
+        let first = self.middle(count);
+        (first..first + count).collect()
     }
 
     fn survey_limit(&self) -> u64 {
@@ -228,13 +277,7 @@ fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine) ->
         }
     }
     sums.into_iter()
-        .map(|(count, die, all)| match count {
-            0 => Share { die: 1.0, all: 1.0 },
-            _ => Share {
-                die: die / count as f64,
-                all: all / count as f64,
-            },
-        })
+        .map(|(count, die, all)| Share::of(count, die, all))
         .collect()
 }
 
@@ -253,7 +296,10 @@ fn touched<'a>(
             }
             for run in wave.access(event).map_or(&[][..], |(_, runs)| runs) {
                 let address = run.piece * PIECE + PIECE - 1;
-                if let Some(at) = regions.partition_point(|(base, _)| *base <= address).checked_sub(1) {
+                // Arguments and scratch lie behind the allocations, in none of them.
+                if let Some(at) = regions.partition_point(|(base, _)| *base <= address).checked_sub(1)
+                    && address < regions[at].0 + regions[at].1.next_multiple_of(PIECE)
+                {
                     seen[at] = true;
                 }
             }
@@ -270,6 +316,8 @@ struct Work<'a> {
     facts: &'a [InstructionFacts],
     traces: &'a [Recorder],
     shares: &'a [Share],
+    /// Whether they are of a row of workgroups.
+    row: bool,
     placements: &'a [Placement],
     shape: &'a Shape,
     plan: &'a Plan,
@@ -334,7 +382,7 @@ impl Work<'_> {
         let l2_peak = machine.l2_unit_bytes * f64::from(machine.units_per_group);
         let l2 = |rate: f64| of(rate, part).min(l2_peak);
         let active = (self.shape.total as f64 / self.shape.units as f64).min(1.0);
-        let mean: f64 = self.shares.iter().map(|share| share.die).sum::<f64>() / self.shares.len().max(1) as f64;
+        let mean = Share::mean(self.shares);
         let units = self.shape.units as f64 / self.shape.dies as f64 * active;
         Rates {
             l2_read: l2(machine.l2_read),
@@ -343,7 +391,12 @@ impl Work<'_> {
             side_write: of(machine.side_write, part.min(most)).max(1e-3),
             dram_read: of(machine.dram_read, part.min(most)),
             dram_write: of(machine.dram_write, part.min(most)),
-            drift: rounds / (rounds + DRIFT_ROUNDS),
+            // A row says what is found of earlier workgroups, in whatever order they run.
+            drift: if self.row {
+                0.0
+            } else {
+                rounds / (rounds + DRIFT_ROUNDS)
+            },
             l2_peak,
             side_peak: of(machine.side_read, most).max(1e-3),
             dram_peak: of(machine.dram_read, most),
@@ -458,9 +511,9 @@ impl Work<'_> {
                 .collect(),
         );
         let bound = match (busy.first(), stalls.first()) {
-            (Some(unit), _) if unit.share >= 0.5 => unit.name,
-            (_, Some(stall)) => stall.name,
-            _ => "nothing",
+            (Some(unit), _) if unit.share >= 0.5 => unit.name.clone(),
+            (_, Some(stall)) => stall.name.clone(),
+            _ => "nothing".into(),
         };
         let seconds = timed.cycles / timed.ghz / 1e9;
         let dram_bytes = out.moved.dram * whole;
@@ -468,11 +521,11 @@ impl Work<'_> {
             .max(out.matrix_busy as f64 * whole / (4.0 * f64::from(machine.groups())) / timed.ghz / 1e9);
         Report {
             kernel: self.launch.info.name.clone(),
-            arch: machine.arch,
-            part: machine.part,
+            arch: machine.arch.into(),
+            part: machine.part.into(),
             cycles: timed.cycles.round() as u64,
             ghz: timed.ghz,
-            clock,
+            clock: clock.into(),
             micros: seconds * 1e6 + machine.launch_us,
             launch_micros: machine.launch_us,
             workgroups: shape.total,
@@ -510,7 +563,7 @@ impl Work<'_> {
                 Hot {
                     address: self.facts[inst].address,
                     text: self.launch.code.insts[inst].text.clone(),
-                    cause: most.map_or("", Stall::name),
+                    cause: most.map_or("", Stall::name).into(),
                     share: sum as f64 / simd_cycles,
                 }
             })
@@ -523,7 +576,10 @@ fn sorted(parts: Vec<(&'static str, f64)>) -> Vec<Part> {
     let mut parts: Vec<Part> = parts
         .into_iter()
         .filter(|(_, share)| *share > 0.0005)
-        .map(|(name, share)| Part { name, share })
+        .map(|(name, share)| Part {
+            name: name.into(),
+            share,
+        })
         .collect();
     parts.sort_by(|a, b| b.share.total_cmp(&a.share));
     parts

@@ -32,7 +32,33 @@ impl Share {
         Share {
             die: more(self.die, place.beyond_l2),
             all: more(self.all, place.beyond),
+            pieces: self.pieces,
         }
+    }
+
+    /// The share of an instruction that loaded `count` pieces; of them it paid for `die` and `all`.
+    pub fn of(count: u64, die: f64, all: f64) -> Share {
+        match count {
+            0 => Share {
+                die: 1.0,
+                all: 1.0,
+                pieces: 0,
+            },
+            _ => Share {
+                die: die / count as f64,
+                all: all / count as f64,
+                pieces: count,
+            },
+        }
+    }
+
+    /// The part of its L2's lines that a unit pays for, over all that it loads: 1 where nothing is shared.
+    pub fn mean(shares: &[Share]) -> f64 {
+        let (pieces, paid) = shares.iter().fold((0.0, 0.0), |(pieces, paid), share| {
+            let count = share.pieces as f64;
+            (pieces + count, paid + count * share.die)
+        });
+        if pieces > 0.0 { paid / pieces } else { 1.0 }
     }
 }
 
@@ -43,6 +69,8 @@ pub(crate) struct Share {
     pub die: f64,
     /// Behind all dies.
     pub all: f64,
+    /// Pieces that the survey saw the instruction load, each once a workgroup.
+    pub pieces: u64,
 }
 
 /// The bandwidths that one unit has, in bytes a cycle.
@@ -454,38 +482,38 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Says where each touched allocation's lines are found, given all of them: the smaller ones are held before the larger.
+/// The part of a region that a cache still holds after `sum` bytes, itself among them, have come since.
+pub(crate) fn held(sum: u64, capacity: u64, (full, none): (f64, f64)) -> f64 {
+    let fill = sum as f64 / capacity.max(1) as f64;
+    ((none - fill) / (none - full)).clamp(0.0, 1.0)
+}
+
+/// Says where each touched allocation's lines are found, given all of them: the smaller ones are held before the larger, those of one
+/// size alike.
 ///
 /// A level that has room for all bytes up to an allocation holds it; one that they exceed holds the less of it the more they do
 /// (`Machine::l2_edge`, from the chase). Buffers are taken to have been used before: a benchmark's second run, or a model's next step.
 pub(crate) fn place(machine: &Machine, mut regions: Vec<(u64, u64)>) -> Vec<Placement> {
     regions.sort_unstable_by_key(|(base, size)| (*size, *base));
     let mut sum = 0u64;
-    let held = |sum: u64, capacity: u64, (full, none): (f64, f64)| {
-        let fill = sum as f64 / capacity.max(1) as f64;
-        ((none - fill) / (none - full)).clamp(0.0, 1.0)
-    };
-    let mut placements: Vec<Placement> = regions
-        .into_iter()
-        .map(|(base, size)| {
-            sum = sum.saturating_add(size);
-            let l2 = held(sum, machine.l2_bytes, machine.l2_edge);
-            let side = if machine.side_bytes > 0 {
-                held(sum, machine.side_bytes, (1.0, 1.08))
-            } else {
-                0.0
-            };
-            let beyond = |bytes: u64| (1.0 - bytes as f64 / sum.max(1) as f64).max(0.0);
-            Placement {
-                base,
-                end: base + size,
-                l2,
-                side: side.max(l2) - l2,
-                beyond_l2: beyond(machine.l2_bytes),
-                beyond: beyond(machine.l2_bytes.max(machine.side_bytes)),
-            }
-        })
-        .collect();
+    let mut placements = Vec::with_capacity(regions.len());
+    for alike in regions.chunk_by(|a, b| a.1 == b.1) {
+        sum = alike.iter().fold(sum, |sum, (_, size)| sum.saturating_add(*size));
+        let l2 = held(sum, machine.l2_bytes, machine.l2_edge);
+        let side = match machine.side_bytes {
+            0 => 0.0,
+            bytes => held(sum, bytes, (1.0, 1.08)),
+        };
+        let beyond = |bytes: u64| (1.0 - bytes as f64 / sum.max(1) as f64).max(0.0);
+        placements.extend(alike.iter().map(|(base, size)| Placement {
+            base: *base,
+            end: base + size,
+            l2,
+            side: side.max(l2) - l2,
+            beyond_l2: beyond(machine.l2_bytes),
+            beyond: beyond(machine.l2_bytes.max(machine.side_bytes)),
+        }));
+    }
     placements.sort_unstable_by_key(|placement| placement.base);
     placements
 }

@@ -22,6 +22,7 @@ mod picture;
 mod queue;
 mod replay;
 mod report;
+mod reuse;
 pub(crate) mod trace;
 
 pub use picture::perfetto;
@@ -33,6 +34,11 @@ pub(crate) use launch::time;
 use crate::arch::Arch;
 use machine::Machine;
 
+/// The products that can be timed, each with its arch; the first of an arch is what it is timed as by default.
+pub fn parts() -> Vec<(&'static str, &'static str)> {
+    Machine::all().map(|machine| (machine.arch, machine.part)).collect()
+}
+
 /// The archs that can be timed.
 pub fn archs() -> Vec<&'static str> {
     Machine::names()
@@ -40,7 +46,7 @@ pub fn archs() -> Vec<&'static str> {
 
 /// Microseconds of a copy of `bytes` within an arch's memory, the launch included; None where the arch is not timed.
 pub fn copy_micros(arch: &Arch, bytes: u64) -> Option<f64> {
-    let machine = Machine::of(arch)?;
+    let machine = Machine::of(arch, None)?;
     let seconds = bytes as f64 / 1e12 * (1.0 / machine.dram_read + 1.0 / machine.dram_write);
     Some(machine.launch_us + seconds * 1e6)
 }
@@ -50,6 +56,8 @@ pub fn copy_micros(arch: &Arch, bytes: u64) -> Option<f64> {
 pub struct TimingOptions {
     /// The shader clock; by default the boost clock, or the clock that dense matrix work settles at where the launch is that.
     pub ghz: Option<f64>,
+    /// The product, one of [`parts`]; by default the arch's first.
+    pub part: Option<String>,
     /// Wave instructions that are traced at most, about.
     pub budget: u64,
     /// Whether of long loops only some iterations are traced and replayed.
@@ -64,6 +72,7 @@ impl Default for TimingOptions {
     fn default() -> TimingOptions {
         TimingOptions {
             ghz: None,
+            part: None,
             budget: 6_000_000,
             sample_loops: true,
             issues: 0,

@@ -2,7 +2,8 @@
 
 use super::replay::Issue;
 use crate::counters::CLASSES;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Why a SIMD issued nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -85,37 +86,37 @@ impl Stall {
 }
 
 /// A part of the cycles.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Of all SIMD cycles, 0 to 1.
     pub share: f64,
 }
 
 /// An instruction that SIMDs lost cycles at.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hot {
     /// Its offset in the image.
     pub address: u64,
     pub text: String,
     /// What it waited for mostly.
-    pub cause: &'static str,
+    pub cause: Cow<'static, str>,
     /// Of all SIMD cycles, 0 to 1.
     pub share: f64,
 }
 
 /// The predicted time of one launch.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub kernel: String,
-    pub arch: &'static str,
+    pub arch: Cow<'static, str>,
     /// The product whose facts were used.
-    pub part: &'static str,
+    pub part: Cow<'static, str>,
     /// Cycles from the first workgroup's dispatch to the last store, without the launch itself.
     pub cycles: u64,
     /// The clock of this run, and why it is that.
     pub ghz: f64,
-    pub clock: &'static str,
+    pub clock: Cow<'static, str>,
     /// Microseconds at that clock, the launch included.
     pub micros: f64,
     /// Of them, the launch.
@@ -139,7 +140,7 @@ pub struct Report {
     /// How busy each unit was, 0 to 1, largest first.
     pub busy: Vec<Part>,
     /// The unit that was busiest, or the largest stall where none was busy for half of the time.
-    pub bound: &'static str,
+    pub bound: Cow<'static, str>,
     /// Bytes that DRAM moved, and what part of the achieved bandwidth that was.
     pub dram_bytes: f64,
     pub dram_fraction: f64,
@@ -171,5 +172,13 @@ impl Report {
     pub fn json(&self) -> String {
         // Numbers, texts and lists of them: serialising cannot fail.
         serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what [`Report::json`] made, which holds all but the issues.
+    ///
+    /// # Errors
+    /// Text that is no report; the message says where.
+    pub fn from_json(text: &str) -> Result<Report, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
     }
 }

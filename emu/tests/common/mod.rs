@@ -292,10 +292,23 @@ impl Device {
 
     /// The predicted time of a launch.
     pub fn time(&self, name: &str, grid: u32, block: u32, lds: u32, args: &[Arg], timing: &TimingOptions) -> Report {
+        self.time3(name, [grid, 1, 1], [block, 1, 1], lds, args, timing)
+    }
+
+    pub fn time3(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        lds: u32,
+        args: &[Arg],
+        timing: &TimingOptions,
+    ) -> Report {
         let kernel = self.kernel(name);
         let bytes = argument_bytes(&kernel, args);
+        let items = std::array::from_fn(|axis| grid[axis] * block[axis]);
         self.gpu
-            .time(&kernel, [grid * block, 1, 1], [block, 1, 1], &bytes, lds, timing)
+            .time(&kernel, items, block, &bytes, lds, timing)
             .unwrap_or_else(|error| panic!("{}: {name}: {error}", self.arch()))
     }
 

@@ -3,6 +3,8 @@
 //! The numbers of the rows are those of the table in `emu/TIMING.md`.
 #![allow(dead_code, reason = "each binary uses its part")]
 
+mod held;
+
 use super::common::{Arg, Device, Random};
 use graphc_emu::TimingOptions;
 use graphc_emu::timing::Report;
@@ -402,4 +404,9 @@ pub fn rows() -> Vec<Row> {
         );
     }
     rows
+}
+
+/// Rows that the model was not fitted to.
+pub fn not_fitted() -> Vec<Row> {
+    held::rows()
 }

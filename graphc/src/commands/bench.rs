@@ -171,13 +171,17 @@ fn predict(args: &Args, target: &str, given: given::Given, context: &Context) ->
     match args.format {
         Format::Json => output::print_json(&json!({
             "predicted_ms": predicted.micros / 1e3, "in_sequence_ms": predicted.in_sequence / 1e3, "target": target,
-            "kernels": predicted.kernels,
+            "kernels": predicted.kernels, "untimed": predicted.untimed,
         })),
         Format::Text => output::print(&format!(
-            "predicted {:.3} ms on {target} ({:.3} ms one step after another)\n{}",
+            "predicted {:.3} ms on {target} ({:.3} ms one step after another){}\n{}",
             predicted.micros / 1e3,
             predicted.in_sequence / 1e3,
-            times::table(&predicted.kernels)
+            match predicted.untimed.len() {
+                0 => String::new(),
+                n => format!(", without {n} library calls that were not timed"),
+            },
+            times::table(&predicted.kernels, &predicted.untimed)
         )),
     }
 }

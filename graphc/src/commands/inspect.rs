@@ -14,7 +14,7 @@ use super::contents::Contents;
 use super::given::Given;
 use super::times::{self, Prediction};
 use super::{Context, load, output};
-use crate::emulate::{self, Counted, Emulator, TimedKernel};
+use crate::emulate::{self, Counted, Emulator, TimedKernel, Untimed};
 use crate::error::{Error, Result};
 
 /// Show kernels, registers, memory and work of a model or artifact.
@@ -67,6 +67,9 @@ pub struct VariantFacts {
     /// The predicted times, longest first, with `--time`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timed: Vec<TimedKernel>,
+    /// Library calls that could not be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub untimed: Vec<Untimed>,
     pub kernels: Vec<KernelFacts>,
 }
 
@@ -121,7 +124,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         Format::Text => {
             let variants: Vec<String> = all
                 .iter()
-                .map(|f| format!("\n{}{}{}", text(f), counters(f), times::table(&f.timed)))
+                .map(|f| format!("\n{}{}{}", text(f), counters(f), times::table(&f.timed, &f.untimed)))
                 .collect();
             output::print(&(contents.text() + &variants.concat()))
         }
@@ -156,7 +159,8 @@ fn count(
             clock: args.clock,
             trace: args.trace.as_deref(),
         };
-        facts.timed = times::predict(program, variant, &inputs, &prediction, context)?.kernels;
+        let predicted = times::predict(program, variant, &inputs, &prediction, context)?;
+        (facts.timed, facts.untimed) = (predicted.kernels, predicted.untimed);
         return Ok(());
     }
     let busy = output::spinner(context, "running on the emulated GPU");
@@ -228,6 +232,7 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<VariantFacts> {
         flops: v.plan.flops.eval(&bindings)?,
         emulated: None,
         timed: Vec::new(),
+        untimed: Vec::new(),
         kernels,
     })
 }

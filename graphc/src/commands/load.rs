@@ -9,7 +9,7 @@ use runtime::cache::CacheStats;
 
 use super::args::{BuildArgs, ModelArgs};
 use super::output::{bar, note, spinner};
-use super::{Context, DISASSEMBLER_VERB};
+use super::{CALLS_VERB, Context, DISASSEMBLER_VERB};
 use crate::driver::{self, Build, Model};
 use crate::error::{Error, Result};
 use crate::options::WORKER_VERB;
@@ -86,6 +86,11 @@ pub fn emulator_worker() -> Option<Vec<OsString>> {
         std::env::current_exe().ok()?.into_os_string(),
         DISASSEMBLER_VERB.into(),
     ])
+}
+
+/// The program and arguments that call vendor libraries on the emulated GPU in a process of their own: this binary.
+pub fn calls_worker() -> Option<Vec<OsString>> {
+    Some(vec![std::env::current_exe().ok()?.into_os_string(), CALLS_VERB.into()])
 }
 
 /// Saves a program as an artifact and says how many bytes it has.

@@ -60,6 +60,9 @@ struct Context {
 /// The hidden verb under which the binary starts itself inside a ROCm sysroot to disassemble for the emulator.
 const DISASSEMBLER_VERB: &str = "__disassembler";
 
+/// The hidden verb under which the binary starts itself beside vendor libraries to time calls into them.
+const CALLS_VERB: &str = "__time-calls";
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == WORKER_VERB) {
@@ -67,6 +70,9 @@ pub fn main() -> ExitCode {
     }
     if std::env::args_os().nth(1).is_some_and(|a| a == DISASSEMBLER_VERB) {
         return crate::emulate::serve();
+    }
+    if std::env::args_os().nth(1).is_some_and(|a| a == CALLS_VERB) {
+        return crate::emulate::serve_calls();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -1,5 +1,6 @@
 //! Predicted times for people: the table of kernels, and the picture of one kernel's waves.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use emu::TimingOptions;
@@ -8,14 +9,22 @@ use indexmap::IndexMap;
 use ir::{HostTensor, Program};
 
 use super::{Context, load, output};
-use crate::emulate::{self, Emulator, TimedKernel, TimedStep};
+use crate::emulate::{self, CallTimer, Emulator, TimedKernel, TimedStep, Untimed};
 use crate::error::{Error, Result};
 
 /// Issues that a picture shows.
 const ISSUES: usize = 20_000;
 
 /// The predicted times as a table, and below it what each kernel waits for.
-pub fn table(kernels: &[TimedKernel]) -> String {
+pub fn table(kernels: &[TimedKernel], untimed: &[Untimed]) -> String {
+    let mut text = of_kernels(kernels);
+    for call in untimed {
+        text += &format!("\nnot timed: step {}, {}: {}\n", call.step, call.call, call.reason);
+    }
+    text
+}
+
+fn of_kernels(kernels: &[TimedKernel]) -> String {
     let Some(first) = kernels.first() else {
         return String::new();
     };
@@ -38,7 +47,7 @@ pub fn table(kernels: &[TimedKernel]) -> String {
     for k in kernels {
         let r = &k.report;
         text += &format!(
-            "{:>5} {:>11} {:>6.2} {:>10.1} {:>10.1} {:>8.2} {:>7.1} {:>8.0}%  {:<18} {} {:?}\n",
+            "{:>5} {:>11} {:>6.2} {:>10.1} {:>10.1} {:>8.2} {:>7.1} {:>8.0}%  {:<18} {}{} {:?}\n",
             k.launches,
             r.cycles,
             r.ghz,
@@ -48,13 +57,14 @@ pub fn table(kernels: &[TimedKernel]) -> String {
             r.waves_per_simd,
             100.0 * r.roofline,
             r.bound,
-            k.name,
+            k.call.map(|call| format!("{call}: ")).unwrap_or_default(),
+            short(&k.name),
             k.grid
         );
     }
     for k in kernels.iter().take(DETAILS) {
         let r = &k.report;
-        text += &format!("\n{} {:?}\n", k.name, k.grid);
+        text += &format!("\n{} {:?}\n", short(&k.name), k.grid);
         text += &format!("  issued    {}\n", parts(&r.issue));
         text += &format!("  held by   {}\n", parts(&r.stalls));
         text += &format!("  busy      {}\n", parts(&r.busy));
@@ -70,6 +80,16 @@ pub fn table(kernels: &[TimedKernel]) -> String {
     }
     text
 }
+
+/// A name as tables show it: those of libraries go on for hundreds of letters.
+fn short(name: &str) -> Cow<'_, str> {
+    match name.char_indices().nth(LETTERS) {
+        Some((end, _)) => format!("{}…", &name[..end]).into(),
+        None => name.into(),
+    }
+}
+
+const LETTERS: usize = 64;
 
 /// Kernels that are shown in detail.
 const DETAILS: usize = 8;
@@ -87,6 +107,8 @@ pub struct Predicted {
     pub micros: f64,
     /// The same, every step after the one before.
     pub in_sequence: f64,
+    /// Library calls that none of these hold.
+    pub untimed: Vec<Untimed>,
 }
 
 /// How times are predicted.
@@ -116,6 +138,10 @@ pub fn predict(
             issues: if prediction.trace.is_some() { ISSUES } else { 0 },
             ..TimingOptions::default()
         }),
+        calls: match load::calls_worker() {
+            Some(worker) => CallTimer::find(&context.settings, &worker),
+            None => Err("graphc does not know its own file, which it starts to call libraries".to_owned()),
+        },
         ..emulate::Options::default()
     };
     let emulator = Emulator::load(program, variant, &disassembler, options)?;
@@ -129,12 +155,13 @@ pub fn predict(
         kernels: emulate::timed(plan, &steps),
         micros: emulate::makespan(plan, &steps),
         in_sequence: steps.iter().map(|step| step.micros).sum(),
+        untimed: emulate::untimed(&steps),
     })
 }
 
 /// Writes the picture of the launch that takes longest.
 fn write_picture(path: &Path, emulator: &Emulator<'_>, steps: &[TimedStep]) -> Result<()> {
-    let launches = steps.iter().filter_map(|step| step.launch.as_ref());
+    let launches = steps.iter().filter_map(TimedStep::launch);
     let Some(launch) = launches.max_by(|a, b| a.report.micros.total_cmp(&b.report.micros)) else {
         return Err(Error::Config("--trace: the plan launches no kernel".to_owned()));
     };

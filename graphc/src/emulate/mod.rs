@@ -4,6 +4,7 @@
 //! fault with its kernel, instruction, lane and address. Each buffer is an allocation of its own size, so that an access
 //! past its end is seen; buffers that share bytes on purpose share one.
 
+mod calls;
 mod check;
 mod counted;
 mod disassembler;
@@ -11,12 +12,13 @@ mod run;
 mod sample;
 mod timed;
 
+pub use calls::{CallTimer, CallTimes, SizedCall, serve as serve_calls};
 pub use check::{Checked, CheckedKernel, Subject, Unchecked, Verdict, check_kernel, tolerance};
 pub use counted::{ByClass, Counted, total};
 pub use disassembler::{disassembler, serve};
 pub use run::{Emulator, Launched, Options, Outcome};
 pub use sample::check_samples;
-pub use timed::{TimedKernel, TimedLaunch, TimedStep, makespan, timed};
+pub use timed::{TimedKernel, TimedLaunch, TimedStep, TimedWork, Untimed, makespan, timed, untimed};
 
 use ir::kernel::LaunchError;
 use ir::plan::StepId;
@@ -31,7 +33,7 @@ pub enum EmulateError {
     #[error("kernel {kernel} was not compiled")]
     NotCompiled { kernel: String },
     /// The plan calls a vendor library.
-    #[error("step {step} calls {call}: library calls are not emulated; compile with --no-libraries")]
+    #[error("step {step} calls {call}: library calls are timed, not emulated; compile with --no-libraries")]
     LibraryCall { step: StepId, call: String },
     /// A condition of the model does not hold for this run's data.
     #[error("{0}")]

@@ -11,9 +11,10 @@ use ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
 
 use super::EmulateError;
+use super::calls::{CallTimer, CallTimes, SizedCall};
 use super::check::{self, Unchecked, Verdict};
 use super::counted::{self, Counted};
-use super::timed::{TimedLaunch, TimedStep};
+use super::timed::{TimedLaunch, TimedStep, TimedWork};
 
 type Result<T> = std::result::Result<T, EmulateError>;
 
@@ -29,6 +30,8 @@ pub struct Options {
     pub check: Option<u64>,
     /// Predict the time of each launch from a sample of its workgroups; what buffers hold afterwards is of no use.
     pub time: Option<TimingOptions>,
+    /// What times library calls, or why they are not timed.
+    pub calls: std::result::Result<CallTimer, String>,
 }
 
 impl Default for Options {
@@ -38,6 +41,7 @@ impl Default for Options {
             launch: LaunchOptions::default(),
             check: None,
             time: None,
+            calls: Err("nothing was named that times library calls".to_owned()),
         }
     }
 }
@@ -94,7 +98,9 @@ impl<'a> Emulator<'a> {
             known: emu::arch::ARCHES.iter().map(|arch| arch.name).collect(),
         })?;
         for (step, s) in plan.steps.iter() {
-            if let Work::Call { call, .. } = &s.work {
+            if let Work::Call { call, .. } = &s.work
+                && options.time.is_none()
+            {
                 return Err(EmulateError::LibraryCall {
                     step,
                     call: call.name().to_owned(),
@@ -200,6 +206,10 @@ impl Run<'_> {
                 self.write(id, &self.emulator.constants[constant].tensor)?;
             }
         }
+        let calls = match &self.emulator.options.time {
+            Some(timing) => self.calls(timing)?,
+            None => IndexMap::new(),
+        };
         for (step, s) in plan.steps.iter() {
             match &s.work {
                 Work::Launch { kernel, args, .. } => {
@@ -217,16 +227,26 @@ impl Run<'_> {
                         self.outcome.timed.push(TimedStep {
                             step,
                             micros,
-                            launch: None,
+                            work: TimedWork::Copy,
                         });
                     }
                 }
-                Work::Call { call, .. } => {
-                    return Err(EmulateError::LibraryCall {
+                Work::Call { call, .. } => match calls.get(&step) {
+                    Some(kernels) => self.outcome.timed.push(TimedStep {
                         step,
-                        call: call.name().to_owned(),
-                    });
-                }
+                        micros: kernels.iter().flat_map(|k| k.iter()).map(|report| report.micros).sum(),
+                        work: TimedWork::Call {
+                            call: call.name(),
+                            kernels: kernels.clone(),
+                        },
+                    }),
+                    None => {
+                        return Err(EmulateError::LibraryCall {
+                            step,
+                            call: call.name().to_owned(),
+                        });
+                    }
+                },
             }
         }
         for port in plan.conditions() {
@@ -240,6 +260,40 @@ impl Run<'_> {
             self.outcome.outputs.insert(port.name.clone(), tensor);
         }
         Ok(())
+    }
+
+    /// Times the plan's library calls, each set of sizes once.
+    fn calls(&self, timing: &TimingOptions) -> Result<IndexMap<StepId, CallTimes>> {
+        let (plan, options) = (self.emulator.plan, &self.emulator.options);
+        let mut distinct: Vec<SizedCall> = Vec::new();
+        let mut of: Vec<(StepId, usize)> = Vec::new();
+        for (step, s) in plan.steps.iter() {
+            let Work::Call { call, operands, .. } = &s.work else {
+                continue;
+            };
+            let mut types = Vec::new();
+            for operand in operands {
+                let ty = &plan.buffers[*operand].ty;
+                types.push(TensorType::new(ty.dtype, ty.shape.eval(&self.bindings)?));
+            }
+            let call = SizedCall {
+                call: call.clone(),
+                operands: types,
+            };
+            let index = distinct.iter().position(|known| *known == call).unwrap_or_else(|| {
+                distinct.push(call);
+                distinct.len() - 1
+            });
+            of.push((step, index));
+        }
+        let times = match &options.calls {
+            Ok(timer) => timer.time(&plan.target, &distinct, options.memory, timing.ghz),
+            Err(reason) => vec![Err(reason.clone()); distinct.len()],
+        };
+        Ok(of
+            .into_iter()
+            .map(|(step, index)| (step, times[index].clone()))
+            .collect())
     }
 
     fn memory(&self) -> &emu::Memory {
@@ -397,7 +451,7 @@ impl Run<'_> {
         timing: &TimingOptions,
     ) -> Result<()> {
         let emulator = self.emulator;
-        let launches = self.outcome.timed.iter().filter_map(|timed| timed.launch.as_ref());
+        let launches = self.outcome.timed.iter().filter_map(TimedStep::launch);
         let same = launches
             .filter(|launch| launch.kernel == id && launch.grid == grid)
             .map(|launch| launch.report.clone())
@@ -419,7 +473,7 @@ impl Run<'_> {
         self.outcome.timed.push(TimedStep {
             step,
             micros: report.micros,
-            launch: Some(TimedLaunch {
+            work: TimedWork::Launch(TimedLaunch {
                 kernel: id,
                 grid,
                 report,
