@@ -79,6 +79,20 @@ impl<'a> Motions<'a> {
         self.known[e.index()].as_ref().is_some_and(|k| k.fixed)
     }
 
+    /// Says whether an expression of any type is the same for the whole of each group: it reads nothing but elements at fixed
+    /// positions.
+    pub fn is_shared(&mut self, e: ExprId) -> bool {
+        if self.is_fixed(e) || self.of(e).is_some_and(Motion::is_fixed) {
+            return true;
+        }
+        let mut operands = Vec::new();
+        match &self.kernel.exprs[e] {
+            Expr::Axis(_) | Expr::Var(_) => return false,
+            other => other.for_each_operand(|o| operands.push(o)),
+        }
+        !operands.is_empty() && operands.into_iter().all(|o| self.is_shared(o))
+    }
+
     fn look(&mut self, e: ExprId) {
         for id in cone(self.kernel, e, |id| self.known[id.index()].is_some()) {
             let fixed = match &self.kernel.exprs[id] {
