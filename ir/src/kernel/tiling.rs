@@ -200,8 +200,8 @@ impl GemvTiling {
             return Some("the width of the stores must divide the columns of a workgroup");
         }
         if self.rhs.along_k {
-            if self.lhs.width != self.rhs.width {
-                return Some("both operands come in the same groups");
+            if !self.rhs.width.is_multiple_of(self.lhs.width) {
+                return Some("a group of the weights is whole groups of a row");
             }
             if self.cols > 16 {
                 return Some("more than a lane's registers hold");

@@ -5,7 +5,7 @@
 //! GEMM selection", rocm-libraries): a step of the main loop takes as long as the slowest of matrix units, LDS and cache; tiles go over
 //! the compute units in rounds; nothing is faster than memory brings the operands.
 
-use ir::DType;
+use ir::{DType, Dim};
 use ir::kernel::limits::{lds_limit, widest_fetch, widest_store};
 use ir::kernel::{AxisId, ContractBody, Expr, Fetch, Mapping, Operand, Stmt, Tiling};
 use ir::target::{MatrixFamily, MatrixInstruction};
@@ -80,6 +80,8 @@ const DEPENDENT: f64 = 5.0;
 const FETCH_INSTRUCTIONS: f64 = 10.0;
 /// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in its bank.
 const TURN_INSTRUCTIONS: u32 = 8;
+/// Instructions that make a number of a quantised element on its way to LDS.
+pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
 
@@ -89,6 +91,8 @@ pub(super) struct Sizes {
     pub m: i64,
     pub n: i64,
     pub k: i64,
+    /// Bits of memory of an element of the right operand, its share of scales and zero points included.
+    pub rhs_bits: f64,
 }
 
 impl Mapper<'_> {
@@ -130,7 +134,30 @@ impl Mapper<'_> {
             m: self.rows.unwrap_or_else(|| self.points(&body.m)),
             n: self.points(&body.n),
             k: self.points(&body.k),
+            rhs_bits: self.stored_bits(body),
         }
+    }
+
+    /// Bits of memory that a product reads for an element of its right operand.
+    fn stored_bits(&self, body: &ContractBody) -> f64 {
+        let exprs = &self.kernel.exprs;
+        let Some(access) = body.rhs.access else {
+            return f64::from(body.rhs.element(exprs).bits());
+        };
+        let Some(unpacking) = access.unpacking else {
+            return f64::from(body.rhs.stored_bits(self.kernel));
+        };
+        let count = |elements: &Dim| elements.hint(self.symbols).max(1) as f64;
+        let elements = count(&self.kernel.params[access.param].elements);
+        let mut bits = f64::from(body.rhs.stored_bits(self.kernel));
+        self.walk([Some(unpacking.scale), unpacking.zero].into_iter().flatten().collect(), |e| {
+            if let Expr::Load { param, .. } = exprs[e] {
+                let param = &self.kernel.params[param];
+                bits += f64::from(param.dtype.bits()) * count(&param.elements) / elements;
+            }
+            true
+        });
+        bits
     }
 
     /// The best tiling for matrix instructions, if the target has one for these types.
@@ -207,6 +234,12 @@ impl Mapper<'_> {
             group: GROUP,
         };
         let fits = |t: &Tiling| t.misfit().is_none() && t.lds_bytes() <= lds_limit(t, self.target);
+        // Narrower reads of what is unpacked, so that every thread has some to unpack.
+        let chunk = 128 / instruction.input.bits().max(1);
+        let share = (block.cols * depth / tiling.threads().max(1)).max(1);
+        while tiling.rhs.width > chunk && (tiling.rhs.width > share || !depth.is_multiple_of(tiling.rhs.width)) {
+            tiling.rhs.width /= 2;
+        }
         while tiling.stages > 1 && tiling.lds_bytes() > lds_limit(&tiling, self.target) {
             tiling.stages -= 1;
         }
@@ -254,9 +287,12 @@ impl Mapper<'_> {
         let lds = shared * (tile_bytes + fragments) / f64::from(target.lds_bytes_per_clock);
         // Narrow fetches take as many accesses as elements.
         let narrow = |f: Fetch| (4.0 / (f64::from(f.width) * bytes)).max(1.0);
-        let fetched = (block_m * narrow(t.lhs) + block_n * narrow(t.rhs)) * block_k * bytes;
+        // What is unpacked on its way to LDS has more elements in an access.
+        let rhs_bytes = sizes.rhs_bits / 8.0;
+        let narrow_rhs = (4.0 / (f64::from(t.rhs.width) * rhs_bytes)).max(1.0);
+        let fetched = (block_m * narrow(t.lhs) * bytes + block_n * narrow_rhs * rhs_bytes) * block_k;
         let cache = shared * fetched / f64::from(target.cache_bytes_per_clock);
-        let issue = self.issue_cycles(t, shared * waves / simds);
+        let issue = self.issue_cycles(t, shared * waves / simds, sizes);
         // Tiles that are on their way while one is multiplied.
         let ahead = f64::from(t.stages.saturating_sub(1).max(1));
         let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + STEP_LATENCY / shared;
@@ -264,13 +300,13 @@ impl Mapper<'_> {
         let rounds = (tiles / (units * shared)).ceil();
         let compute = rounds * (TILE_LATENCY + steps * step + stores);
 
-        let operands = sizes.batch.saturating_mul(sizes.m + sizes.n).saturating_mul(sizes.k) as f64 * bytes;
+        let operands = (sizes.m as f64 * bytes + sizes.n as f64 * rhs_bytes) * sizes.k as f64 * sizes.batch as f64;
         let memory = operands / (target.memory_tbps * 1e3 / target.clock_ghz);
         compute.max(memory)
     }
 
     /// Predicts the clocks in which `waves` waves of a SIMD issue a step's instructions.
-    fn issue_cycles(&self, t: &Tiling, waves: f64) -> f64 {
+    fn issue_cycles(&self, t: &Tiling, waves: f64, sizes: &Sizes) -> f64 {
         let i = &t.instruction;
         let groups = |rows: u32, fetch: Fetch| f64::from(rows * t.block[2]) / f64::from(fetch.width * t.threads());
         let fetched = |rows: u32, fetch: Fetch| {
@@ -289,7 +325,12 @@ impl Mapper<'_> {
         let products = f64::from(fragments[0] * fragments[1] * (t.block[2] / i.k));
         // A read of LDS brings 16 bytes a lane, which is two instructions' worth of most operands.
         let reads = f64::from((fragments[0] + fragments[1]) * (t.block[2] / i.k));
-        let instructions = fetched(t.block[0], t.lhs) + fetched(t.block[1], t.rhs) + products + reads;
+        let unpacked = if sizes.rhs_bits < f64::from(i.input.bits()) {
+            UNPACK_INSTRUCTIONS * f64::from(t.block[1] * t.block[2]) / f64::from(t.threads())
+        } else {
+            0.0
+        };
+        let instructions = fetched(t.block[0], t.lhs) + fetched(t.block[1], t.rhs) + products + reads + unpacked;
         // A SIMD of 16 lanes takes four clocks for a wave of 64.
         let clocks = if self.target.wave_size == 64 { 4.0 } else { 1.0 };
         instructions * DEPENDENT.max(clocks * waves)
@@ -310,7 +351,7 @@ impl Mapper<'_> {
 
     /// What a tile of fused multiply-adds costs, in a unit of its own.
     fn tile_cost(&self, tile: &[u32; 5], sizes: &Sizes) -> f64 {
-        let Sizes { batch, m, n, k } = *sizes;
+        let Sizes { batch, m, n, k, .. } = *sizes;
         let ceil = |a: i64, b: i64| (a + b - 1) / b;
         let [bm, bn, bk, tm, tn] = tile.map(i64::from);
         let tiles = ceil(m, bm).saturating_mul(ceil(n, bn)).saturating_mul(batch);

@@ -1,0 +1,88 @@
+//! Random products by quantised weights through the whole compiler, on emulated GPUs: types, groups, zero points, odd sizes.
+//!
+//! Each result is compared with the exact product by the dequantised weight, each kernel with the interpreter of kernels. Nothing is left
+//! that only dequantises, and the weights of a plan take the bytes that they are stored in. `GRAPHC_ALL_MODELS=1` runs more.
+
+use graphc_tests::emulator::{Tally, toolchain};
+use graphc_tests::quantised::{Case, Random, Shape};
+use ir::kernel::{Body, Mapping};
+use ir::plan::Work;
+use ir::{DType, Plan, Program};
+
+/// What a result may differ by, over the largest: the rounding of weights and results to the type.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 1e-5,
+        DType::F16 => 1.5e-3,
+        _ => 1.2e-2,
+    }
+}
+
+/// Bytes of a plan's constants.
+fn constant_bytes(program: &Program) -> usize {
+    program.constants.values().map(|c| c.tensor.bytes.len()).sum()
+}
+
+/// How a plan's only launch is mapped.
+fn only_mapping(plan: &Plan) -> &Mapping {
+    let launches = plan.steps.values().filter(|s| matches!(s.work, Work::Launch { .. })).count();
+    assert_eq!((plan.kernels.len(), launches), (1, 1), "the product takes its weight as it is stored");
+    let kernel = plan.kernels.values().next().expect("one");
+    let Body::Contract(body) = &kernel.body else {
+        panic!("{} is no product", kernel.name);
+    };
+    assert!(body.rhs.unpacking().is_some(), "{} does not unpack", kernel.name);
+    &kernel.mapping
+}
+
+fn products(arch: &str, turn: u64) {
+    let Some(tools) = toolchain() else { return };
+    let count = if graphc_tests::everything() { 100 } else { 26 };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 + turn);
+    let mut tally = Tally::default();
+    let (mut row_by_row, mut by_matrix) = (0, 0);
+    for _ in 0..count {
+        let case = Case::new(Shape::random(&mut random), &mut random);
+        let built = tools.build(&case.graph, arch, None);
+        match only_mapping(&built.program.variants[0].plan) {
+            Mapping::Gemv(_) => row_by_row += 1,
+            Mapping::Matrix(_) => by_matrix += 1,
+            _ => {}
+        }
+        // One number is part of the kernel's text.
+        let bias = match case.shape.bias && case.shape.n > 1 {
+            true => case.shape.n * case.shape.dtype.bits() as usize / 8,
+            false => 0,
+        };
+        assert_eq!(constant_bytes(&built.program), case.weight_bytes + bias, "{:?}", case.shape);
+        let outcome = tools.run(&built, &case.inputs, 1 << 26);
+        tally.add(&format!("{arch} {:?}", case.shape), &outcome);
+        let error = case.error(&outcome.outputs["y"]);
+        assert!(error <= tolerance(case.shape.dtype), "{arch} {:?}: {error}", case.shape);
+        tally.error("exact", case.exact.len(), error);
+    }
+    println!("{arch}: of {count} {row_by_row} row by row, {by_matrix} by matrix instructions");
+    tally.finish(arch, count);
+    assert!(row_by_row >= count / 6, "{arch}: only {row_by_row} row by row");
+    assert!(by_matrix >= count / 5, "{arch}: only {by_matrix} by matrix instructions");
+}
+
+#[test]
+fn products_on_gfx90a() {
+    products("gfx90a", 1);
+}
+
+#[test]
+fn products_on_gfx942() {
+    products("gfx942", 2);
+}
+
+#[test]
+fn products_on_gfx1100() {
+    products("gfx1100", 3);
+}
+
+#[test]
+fn products_on_gfx1201() {
+    products("gfx1201", 4);
+}
