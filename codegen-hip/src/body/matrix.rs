@@ -117,7 +117,12 @@ impl Printer<'_> {
             spelling(stored)
         );
         self.point_lambda(&opening, row_name, rows, k, ",", |p| {
-            let index = super::parenthesised(&p.value(access.index));
+            // Unsigned where it fits: no sign is extended on the way to the address.
+            let (index, kind) = (p.value(access.index), p.type_of(access.index));
+            let index = match kind {
+                "int" => format!("u32({index})"),
+                _ => super::parenthesised(&index),
+            };
             match is_nibble(stored) {
                 true => format!("return {base} + {index} / 2;"),
                 false => format!("return {base} + {index};"),

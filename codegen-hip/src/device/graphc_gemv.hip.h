@@ -70,11 +70,47 @@ GRAPHC_DEVICE void add_products(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::
     }
 }
 
+/// Whether a wave reads a row's elements side by side and exchanges them in LDS: where a lane's group of the weights is multiplied by
+/// four groups of a row, of 16 bytes each, accesses at such strides would take the addresser four times as long.
+template <typename Lhs, typename Rhs>
+constexpr bool EXCHANGED = Rhs::WIDTH == 4 * Lhs::WIDTH && sizeof(typename Lhs::Group) == sizeof(Chunk);
+
+/// Reads the groups of a row that a lane's group of the weights is multiplied by; `exchange` is the wave's LDS, a lane's groups for
+/// each lane.
+template <typename Sizes, bool PART, typename Rhs, typename Lhs, int SHARE>
+GRAPHC_DEVICE void read_row(typename Lhs::Group (&groups)[SHARE], const Lhs& lhs, int row, int at, int depth, Chunk* exchange) {
+    if constexpr (EXCHANGED<Lhs, Rhs>) {
+        const int lane = (int)threadIdx.x % Sizes::LANES, first = at - lane * Rhs::WIDTH;
+        // Of eight lanes that LDS serves together no two have their group in the same banks.
+        const auto place = [](int owner, int group) { return owner * 4 + (group ^ (owner >> 1 & 3)); };
+#pragma unroll
+        for (int s = 0; s < SHARE; ++s) {
+            const int number = s * Sizes::LANES + lane, k = first + number * Lhs::WIDTH;
+            const typename Lhs::Group group = PART ? lhs.read_before(row, k, depth) : lhs.read(row, k);
+            exchange[place(number / 4, number % 4)] = Chunk{group.words[0], group.words[1], group.words[2], group.words[3]};
+        }
+        wave_barrier();
+#pragma unroll
+        for (int s = 0; s < SHARE; ++s) {
+            const Chunk chunk = exchange[place(lane, s)];
+#pragma unroll
+            for (int w = 0; w < 4; ++w) groups[s].words[w] = chunk[w];
+        }
+        wave_barrier();
+    } else {
+#pragma unroll
+        for (int s = 0; s < SHARE; ++s) {
+            const int k = at + s * Lhs::WIDTH;
+            groups[s] = PART ? lhs.read_before(row, k, depth) : lhs.read(row, k);
+        }
+    }
+}
+
 /// One step along k of a lane: `UNROLL` groups of every row and column, read before any is multiplied. `PART`: the step may reach
 /// past the depth.
 template <typename Sizes, bool PART, typename Lhs, typename Rhs>
 GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COLS], const Lhs& lhs, const Rhs& rhs, int row0, int rows,
-                             int col0, int cols, int k, int depth) {
+                             int col0, int cols, int k, int depth, Chunk* exchange) {
     constexpr int ROWS = Sizes::ROWS, COLS = Sizes::COLS, UNROLL = Sizes::UNROLL, STRIDE = Sizes::LANES * Rhs::WIDTH;
     constexpr int SHARE = Rhs::WIDTH / Lhs::WIDTH;
     typename Lhs::Group left[UNROLL][ROWS][SHARE];
@@ -90,11 +126,7 @@ GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COL
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             const int row = row0 + r < rows ? row0 + r : rows - 1;
-#pragma unroll
-            for (int s = 0; s < SHARE; ++s) {
-                const int k = at + s * Lhs::WIDTH;
-                left[u][r][s] = PART ? lhs.read_before(row, k, depth) : lhs.read(row, k);
-            }
+            read_row<Sizes, PART, Rhs>(left[u][r], lhs, row, at, depth, exchange);
         }
     }
 #pragma unroll
@@ -110,12 +142,17 @@ GRAPHC_DEVICE void gemv_along_k(int row0, int block, int rows, int cols, int dep
     static_assert(COLS % WIDTH == 0, "a wave's columns are whole packs");
     const int lane = (int)threadIdx.x % LANES, wave = wave_number<LANES>();
     const int col0 = (block * Sizes::WAVES + wave) * COLS;
+    Chunk* exchange = nullptr;
+    if constexpr (EXCHANGED<Lhs, Rhs>) {
+        __shared__ Chunk of_waves[Sizes::THREADS * 4];
+        exchange = of_waves + wave * LANES * 4;
+    }
     if (col0 >= cols) return;
     Acc sums[ROWS][COLS] = {};
     constexpr int STEP = Sizes::UNROLL * LANES * GROUP;
     int k = 0;
-    for (; k + STEP <= depth; k += STEP) gemv_step<Sizes, false>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth);
-    if (k < depth) gemv_step<Sizes, true>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth);
+    for (; k + STEP <= depth; k += STEP) gemv_step<Sizes, false>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth, exchange);
+    if (k < depth) gemv_step<Sizes, true>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth, exchange);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
 #pragma unroll

@@ -39,19 +39,26 @@ constexpr GRAPHC_DEVICE int half_of(int at) { return BITS == 4 ? at / 4 : at % 2
 #if defined(GRAPHC_AMD)
 using HalfPair = Vector<_Float16, 2>;
 
-/// The integers of a word as exact halves, without their bias: of four bits elements `p` and `p + 4` are pair `p`, of eight bits
-/// elements `2 p` and `2 p + 1`. An integer in the low bits of the half 1024 adds to it.
+/// Halves that integers are put into the mantissa of: the integer adds to this. For four bits it is as small as lets one of the pairs
+/// stay where it is in the word.
+template <typename Stored>
+constexpr int HALF_BASE = Packing<Stored>::BITS == 4 ? 64 : 1024;
+
+/// The integers of a word, each with `HALF_BASE` and its bias added, as exact halves: of four bits elements `p` and `p + 4` are pair
+/// `p`, of eight bits elements `2 p` and `2 p + 1`.
 template <typename Stored>
 GRAPHC_DEVICE void pairs(u32 word, HalfPair (&out)[16 / Packing<Stored>::BITS]) {
     using P = Packing<Stored>;
     const u32 flipped = word ^ P::FLIP;
-    const HalfPair base = {(_Float16)(1024 + P::BIAS), (_Float16)(1024 + P::BIAS)};
+    // One instruction masks and adds, but it takes one literal at most.
+    u32 mask = 0x00f000f0u, base = 0x54005400u;
+    if constexpr (P::BITS == 4) asm("" : "+s"(mask), "+v"(base));
 #pragma unroll
     for (int p = 0; p < 16 / P::BITS; ++p) {
         u32 bits;
-        if constexpr (P::BITS == 4) bits = (flipped >> (4 * p) & 0x000f000fu) | 0x64006400u;
+        if constexpr (P::BITS == 4) bits = ((p == 0 ? flipped << 4 : flipped >> (4 * p - 4)) & mask) | base;
         else bits = __builtin_amdgcn_perm(0x64646464u, flipped, p == 0 ? 0x04010400u : 0x04030402u);
-        out[p] = bits_as<HalfPair>(bits) - base;
+        out[p] = bits_as<HalfPair>(bits);
     }
 }
 #endif
@@ -64,6 +71,14 @@ struct Quantised {
     static constexpr bool ALONG_K = true, ZERO = ZERO_;
     static constexpr int WIDTH = WIDTH_, BITS = Packing<Stored>::BITS, BYTES = WIDTH * BITS / 8, EACH_WORD = 32 / BITS;
     static_assert(BYTES >= 1 && BYTES <= 16, "neighbours come in one access");
+    /// Whether integers are multiplied as halves, and what each has too much then or otherwise.
+#if defined(GRAPHC_AMD)
+    static constexpr bool HALVES = IsSame<T, f16>::value && WIDTH % EACH_WORD == 0;
+    static constexpr int OFFSET = Packing<Stored>::BIAS + (HALVES ? HALF_BASE<Stored> : 0);
+#else
+    static constexpr bool HALVES = false;
+    static constexpr int OFFSET = Packing<Stored>::BIAS;
+#endif
     Address address;
     Scale scale;
     Zero zero;
@@ -92,6 +107,9 @@ struct Quantised {
             if constexpr (IsSame<T, f16>::value) {
                 HalfPair halves[16 / BITS];
                 pairs<Stored>(group.stored.words[w], halves);
+                constexpr int BASE = HALF_BASE<Stored> + Packing<Stored>::BIAS;
+#pragma unroll
+                for (int p = 0; p < 16 / BITS; ++p) halves[p] = halves[p] - HalfPair{(_Float16)BASE, (_Float16)BASE};
 #pragma unroll
                 for (int i = 0; i < IN_WORD; ++i) {
                     const float integer = (float)halves[pair_of<BITS>(i)][half_of<BITS>(i)];
@@ -187,14 +205,10 @@ template <typename Operand>
 struct Factors {
     using T = typename Operand::Element;
     static constexpr int WIDTH = Operand::WIDTH, BITS = Operand::BITS, SIZE = (int)sizeof(T);
-#if defined(GRAPHC_AMD)
-    static constexpr bool HALVES = IsSame<T, f16>::value && WIDTH % Operand::EACH_WORD == 0;
-#else
-    static constexpr bool HALVES = false;
-#endif
+    static constexpr bool HALVES = Operand::HALVES;
     /// Words of halves in the order of `pairs`, or floats.
     u32 words[HALVES ? WIDTH / 2 : WIDTH];
-    /// The sum of all, where something is taken from each integer.
+    /// The sum of all: what each integer has too much is taken off times that.
     float sum;
 
     /// From groups of a row's neighbours.
@@ -213,7 +227,7 @@ struct Factors {
                 words[w] = (u32)bits_of(elements[low]) | (u32)bits_of(elements[high]) << 16;
 #if defined(GRAPHC_AMD)
                 const HalfPair ones = {(_Float16)1, (_Float16)1};
-                if constexpr (Operand::ZERO) sum = __builtin_amdgcn_fdot2(bits_as<HalfPair>(words[w]), ones, sum, false);
+                sum = __builtin_amdgcn_fdot2(bits_as<HalfPair>(words[w]), ones, sum, false);
 #endif
             }
         } else {
@@ -221,7 +235,7 @@ struct Factors {
             for (int i = 0; i < WIDTH; ++i) {
                 const float element = (float)widen(elements[i]);
                 words[i] = bits_as<u32>(element);
-                if constexpr (Operand::ZERO || Packing<typename Operand::Stored>::BIAS != 0) sum += element;
+                if constexpr (Operand::OFFSET != 0 || Operand::ZERO) sum += element;
             }
         }
     }
@@ -256,9 +270,8 @@ GRAPHC_DEVICE float scaled_dot(const Factors<Operand>& factors, const typename O
             integers = math::multiply_add(factor, unsigned_number<Operand::BITS>(word, i), integers);
         }
     }
-    float offset = Operand::ZERO ? group.zero : 0.0f;
-    if constexpr (!Factors<Operand>::HALVES) offset += (float)Packing<Stored>::BIAS;
-    if constexpr (Operand::ZERO || (!Factors<Operand>::HALVES && Packing<Stored>::BIAS != 0)) {
+    if constexpr (Operand::ZERO || Operand::OFFSET != 0) {
+        const float offset = Operand::ZERO ? group.zero + (float)Operand::OFFSET : (float)Operand::OFFSET;
         integers = math::multiply_add(-offset, factors.sum, integers);
     }
     return math::multiply_add(integers, group.scale, sum);

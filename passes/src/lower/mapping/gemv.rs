@@ -129,7 +129,12 @@ impl Mapper<'_> {
         // Of quantised weights each is made a number first, for all rows.
         let unpacking = if body.rhs.unpacking().is_some() { UNPACKING } else { 0.0 };
         let multiplied = shared * step_bytes / bytes * (f64::from(t.rows) + unpacking) / self.multiply_adds();
-        let step = (shared * step_bytes * wasted / cache).max(multiplied).max(LATENCY);
+        // Beside weights of a few bits the rows' elements count, which each wave reads for itself.
+        let rows = match body.rhs.unpacking() {
+            Some(_) => threads * f64::from(t.unroll * t.rows * t.rhs.width * element / 8),
+            None => 0.0,
+        };
+        let step = (shared * (step_bytes * wasted + rows) / cache).max(multiplied).max(LATENCY);
         let rounds = (workgroups / (units * shared)).ceil();
         let compute = rounds * (TILE_LATENCY + steps * step);
         let memory = sizes.batch.saturating_mul(sizes.n).saturating_mul(sizes.k) as f64 * bytes * wasted;
