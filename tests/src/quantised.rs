@@ -145,7 +145,9 @@ impl Case {
         // `[n, k]` here; what the model has is turned where it says so.
         let weight: Vec<i64> = (0..n * k).map(|_| integer(random)).collect();
         let step = 1.0 / f64::from(high as i32 - low as i32);
-        let scales: Vec<f64> = (0..columns * depths).map(|_| step * (0.5 + random.below(1000) as f64 / 500.0)).collect();
+        let scales: Vec<f64> = (0..columns * depths)
+            .map(|_| step * (0.5 + random.below(1000) as f64 / 500.0))
+            .collect();
         let zeros: Vec<f64> = (0..columns * depths)
             .map(|_| match shape.zero {
                 Zero::None => 0.0,
@@ -162,42 +164,67 @@ impl Case {
                 return values.to_vec();
             }
             let along = values.len() / across;
-            (0..values.len()).map(|i| values[i % across * along + i / across]).collect()
+            (0..values.len())
+                .map(|i| values[i % across * along + i / across])
+                .collect()
         };
         let tensor = |dtype: DType, across: usize, along: usize, values: &[f64]| {
-            let dims = if shape.along_k { [across, along] } else { [along, across] };
+            let dims = if shape.along_k {
+                [across, along]
+            } else {
+                [along, across]
+            };
             HostTensor::from_f64(dtype, dims, &turned(values, across)).expect("as many numbers as elements")
         };
         let weights: Vec<f64> = weight.iter().map(|v| *v as f64).collect();
         let stored = tensor(shape.stored, n, k, &weights);
         let scale = tensor(shape.scales, columns, depths, &scales);
-        let zero_type = if shape.zero == Zero::Stored { shape.stored } else { DType::F32 };
+        let zero_type = if shape.zero == Zero::Stored {
+            shape.stored
+        } else {
+            DType::F32
+        };
         let zero = (shape.zero != Zero::None).then(|| tensor(zero_type, columns, depths, &zeros));
-        let weight_bytes = [Some(&stored), Some(&scale), zero.as_ref()].into_iter().flatten().map(|t| t.bytes.len()).sum();
+        let weight_bytes = [Some(&stored), Some(&scale), zero.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|t| t.bytes.len())
+            .sum();
 
         let (mut graph, origin) = (Graph::new("quantised"), Origin::Unknown);
-        let dims: Vec<i64> = [batch, m, k].iter().skip(usize::from(batch == 0)).map(|d| *d as i64).collect();
+        let dims: Vec<i64> = [batch, m, k]
+            .iter()
+            .skip(usize::from(batch == 0))
+            .map(|d| *d as i64)
+            .collect();
         let ty = TensorType::new(shape.dtype, dims.clone());
         let input = graph.add_input("x", ty, origin.clone());
         // What the numbers are once they have their types.
         let x = HostTensor::from_f64(shape.dtype, dims.iter().map(|d| *d as usize).collect::<Vec<_>>(), &x);
         let x = x.expect("as many numbers as elements");
-        let (x_values, bias) = (x.to_f64(), HostTensor::from_f64(shape.dtype, [n], &bias).expect("n numbers"));
+        let (x_values, bias) = (
+            x.to_f64(),
+            HostTensor::from_f64(shape.dtype, [n], &bias).expect("n numbers"),
+        );
         let untyped = |values: &[f64], dtype: DType| {
-            HostTensor::from_f64(dtype, [values.len()], values).expect("as many").to_f64()
+            HostTensor::from_f64(dtype, [values.len()], values)
+                .expect("as many")
+                .to_f64()
         };
-        let (scales, zeros) = (untyped(&scales, shape.scales), match shape.zero {
-            Zero::Float => untyped(&zeros, DType::F32),
-            Zero::None | Zero::Stored => zeros,
-        });
+        let (scales, zeros) = (
+            untyped(&scales, shape.scales),
+            match shape.zero {
+                Zero::Float => untyped(&zeros, DType::F32),
+                Zero::None | Zero::Stored => zeros,
+            },
+        );
         let group = match shape.share {
             Share::Group(size) => size,
             Share::All | Share::Column => k,
         };
         let at = |col: usize, depth: usize| if columns == 1 { 0 } else { col } * depths + depth / group;
-        let number = |col: usize, depth: usize| {
-            (weights[col * k + depth] - zeros[at(col, depth)]) * scales[at(col, depth)]
-        };
+        let number =
+            |col: usize, depth: usize| (weights[col * k + depth] - zeros[at(col, depth)]) * scales[at(col, depth)];
         let bias_values = bias.to_f64();
         let mut exact = Vec::with_capacity(rows * n);
         for row in 0..rows {

@@ -78,7 +78,11 @@ impl Printer<'_> {
         }
         let direct = operand.access.filter(plain);
         let Some(access) = direct else {
-            let opening = format!("const auto {name} = values<{}, {}, 1>(", spelling(element), fetch.along_k);
+            let opening = format!(
+                "const auto {name} = values<{}, {}, 1>(",
+                spelling(element),
+                fetch.along_k
+            );
             self.number(&opening, row_name, rows, k, ");", operand.value);
             return;
         };

@@ -1,7 +1,9 @@
 //! Checks of a kernel that need the target and the bounds of sizes.
 
 use super::access::Motions;
-use super::{AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashTiling, Kernel, Mapping, Operand, Stmt, Tiling};
+use super::{
+    AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashTiling, Kernel, Mapping, Operand, Stmt, Tiling,
+};
 use crate::dim::Symbols;
 use crate::target::Target;
 use crate::types::DType;

@@ -173,7 +173,11 @@ impl GemvTiling {
     pub fn lds_bytes(&self, acc: DType) -> u32 {
         if self.rhs.along_k {
             let exchanges = self.rhs.width == self.lhs.width.saturating_mul(4);
-            return if exchanges { self.threads().saturating_mul(64) } else { 0 };
+            return if exchanges {
+                self.threads().saturating_mul(64)
+            } else {
+                0
+            };
         }
         let sums = self.waves.saturating_mul(self.rows).saturating_mul(self.cols);
         sums.saturating_mul(acc.bits().div_ceil(8))

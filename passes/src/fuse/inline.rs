@@ -86,7 +86,14 @@ impl Fuser<'_> {
                 return Err(Barrier::NotStrided);
             }
             // What stands below a strided path must be a buffer.
-            if self.graph.node(id).operands.iter().take(1).any(|v| !self.can_be_buffer(*v)) {
+            if self
+                .graph
+                .node(id)
+                .operands
+                .iter()
+                .take(1)
+                .any(|v| !self.can_be_buffer(*v))
+            {
                 return Err(Barrier::DenseOperand);
             }
         }

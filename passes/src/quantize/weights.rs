@@ -40,7 +40,11 @@ pub const PASS: Pass = Pass {
                 && node.operands.iter().all(constant)
                 && users[value.node].iter().all(multiplied)
         };
-        if !graph.nodes().values().any(|n| multiplies(n.op.clone()) && turns(n.operands[1])) {
+        if !graph
+            .nodes()
+            .values()
+            .any(|n| multiplies(n.op.clone()) && turns(n.operands[1]))
+        {
             return Ok(graph.clone());
         }
         let mut b = Builder::new(graph, NAME).with_rules(with_simplify(context.options), context.options);
@@ -81,9 +85,6 @@ fn turned(b: &mut Builder<'_>, graph: &Graph, value: Value) -> Result<Value, Pas
         let operand = b.value(*operand);
         operands.push(b.emit(Op::View(View::Transpose(vec![1, 0])), &[operand])?);
     }
-    let groups = groups.map(|g| Groups {
-        axis: 1 - g.axis,
-        ..g
-    });
+    let groups = groups.map(|g| Groups { axis: 1 - g.axis, ..g });
     b.emit(Op::Composite(Composite::Dequantize { groups, out }), &operands)
 }

@@ -104,7 +104,10 @@ fn attention(mask: bool, dtype: DType, cx: &Cx<'_>) -> Inferred {
 fn dequantize(groups: Option<&Groups>, out: DType, cx: &Cx<'_>) -> Inferred {
     let stored = cx.class(0, Class::Int)?;
     if stored.bits() > 8 {
-        return attribute("x", format!("quantised numbers have at most 8 bits, not the 32 or more of {stored}"));
+        return attribute(
+            "x",
+            format!("quantised numbers have at most 8 bits, not the 32 or more of {stored}"),
+        );
     }
     if !matches!(out, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
         return attribute("out", format!("numbers are f16, bf16, f32 or f64, not {out}"));

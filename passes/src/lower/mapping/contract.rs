@@ -5,10 +5,10 @@
 //! GEMM selection", rocm-libraries): a step of the main loop takes as long as the slowest of matrix units, LDS and cache; tiles go over
 //! the compute units in rounds; nothing is faster than memory brings the operands.
 
-use ir::{DType, Dim};
 use ir::kernel::limits::{lds_limit, widest_fetch, widest_store};
 use ir::kernel::{AxisId, ContractBody, Expr, Fetch, Mapping, Operand, Stmt, Tiling};
 use ir::target::{MatrixFamily, MatrixInstruction};
+use ir::{DType, Dim};
 
 use super::{ACCESS_BYTES, BLOCK, Mapper};
 
@@ -150,13 +150,16 @@ impl Mapper<'_> {
         let count = |elements: &Dim| elements.hint(self.symbols).max(1) as f64;
         let elements = count(&self.kernel.params[access.param].elements);
         let mut bits = f64::from(body.rhs.stored_bits(self.kernel));
-        self.walk([Some(unpacking.scale), unpacking.zero].into_iter().flatten().collect(), |e| {
-            if let Expr::Load { param, .. } = exprs[e] {
-                let param = &self.kernel.params[param];
-                bits += f64::from(param.dtype.bits()) * count(&param.elements) / elements;
-            }
-            true
-        });
+        self.walk(
+            [Some(unpacking.scale), unpacking.zero].into_iter().flatten().collect(),
+            |e| {
+                if let Expr::Load { param, .. } = exprs[e] {
+                    let param = &self.kernel.params[param];
+                    bits += f64::from(param.dtype.bits()) * count(&param.elements) / elements;
+                }
+                true
+            },
+        );
         bits
     }
 

@@ -134,7 +134,9 @@ impl Mapper<'_> {
             Some(_) => threads * f64::from(t.unroll * t.rows * t.rhs.width * element / 8),
             None => 0.0,
         };
-        let step = (shared * (step_bytes * wasted + rows) / cache).max(multiplied).max(LATENCY);
+        let step = (shared * (step_bytes * wasted + rows) / cache)
+            .max(multiplied)
+            .max(LATENCY);
         let rounds = (workgroups / (units * shared)).ceil();
         let compute = rounds * (TILE_LATENCY + steps * step);
         let memory = sizes.batch.saturating_mul(sizes.n).saturating_mul(sizes.k) as f64 * bytes * wasted;
