@@ -89,7 +89,7 @@ fn products_on_the_cpu() {
 
 fn products(arch: &str, turn: u64) {
     let Some(tools) = toolchain() else { return };
-    let count = if graphc_tests::everything() { 100 } else { 26 };
+    let count = if graphc_tests::everything() { 100 } else { 12 };
     let mut random = Random(0x9e37_79b9_7f4a_7c15 + turn);
     let mut tally = Tally::default();
     let (mut row_by_row, mut by_matrix) = (0, 0);

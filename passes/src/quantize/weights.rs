@@ -18,7 +18,8 @@ use crate::rewrite::Builder;
 use crate::runner::Pass;
 
 const NAME: &str = "weights";
-const RULE: &str = "weight_along_depth";
+/// The name of what the pass does.
+pub const RULE: &str = "weight_along_depth";
 
 /// The pass.
 pub const PASS: Pass = Pass {
@@ -40,11 +41,8 @@ pub const PASS: Pass = Pass {
                 && node.operands.iter().all(constant)
                 && users[value.node].iter().all(multiplied)
         };
-        if !graph
-            .nodes()
-            .values()
-            .any(|n| multiplies(n.op.clone()) && turns(n.operands[1]))
-        {
+        let applies = |op: &Op| matches!(op, Op::Contract(_)) && context.options.enabled(RULE);
+        if !graph.nodes().values().any(|n| applies(&n.op) && turns(n.operands[1])) {
             return Ok(graph.clone());
         }
         let mut b = Builder::new(graph, NAME).with_rules(with_simplify(context.options), context.options);
@@ -69,10 +67,6 @@ pub const PASS: Pass = Pass {
     },
     required: false,
 };
-
-fn multiplies(op: Op) -> bool {
-    matches!(op, Op::Contract(_))
-}
 
 /// A dequantised `[k, n]` as a dequantised `[n, k]`.
 fn turned(b: &mut Builder<'_>, graph: &Graph, value: Value) -> Result<Value, PassFault> {

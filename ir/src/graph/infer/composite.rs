@@ -106,7 +106,7 @@ fn dequantize(groups: Option<&Groups>, out: DType, cx: &Cx<'_>) -> Inferred {
     if stored.bits() > 8 {
         return attribute(
             "x",
-            format!("quantised numbers have at most 8 bits, not the 32 or more of {stored}"),
+            format!("quantised numbers have at most 8 bits; {stored} has {}", stored.bits()),
         );
     }
     if !matches!(out, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
