@@ -169,12 +169,12 @@ fn kernels_of_quantised_products_compile() {
     let Some(compiler) = compiler() else { return };
     let mut random = Random(9);
     let (mut requests, mut unpacking) = (Vec::new(), 0);
-    for number in 0..48 {
+    for number in 0..if graphc_tests::everything() { 48 } else { 12 } {
         let mut shape = Shape::random(&mut random);
         // All the types with few rows and with many, at sizes that lie well.
         shape.stored = [DType::I4, DType::U4, DType::I8, DType::U8][number % 4];
         shape.dtype = [DType::F16, DType::BF16, DType::F32][number / 4 % 3];
-        (shape.m, shape.k) = ([1, 64][number / 12 % 2], 256);
+        (shape.m, shape.k) = ([1, 64][(number + number / 12) % 2], 256);
         let graph = Case::new(shape, &mut random).graph;
         let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
@@ -187,7 +187,7 @@ fn kernels_of_quantised_products_compile() {
         "{} kernels of quantised products compiled, {unpacking} unpack wide reads",
         requests.len()
     );
-    assert!(unpacking > 30, "{unpacking}");
+    assert!(unpacking * 2 > requests.len(), "{unpacking}");
 }
 
 /// What lowering makes of random graphs; the same that `cuda_device.rs` runs where there is a GPU.

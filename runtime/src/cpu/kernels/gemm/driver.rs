@@ -3,7 +3,7 @@
 //! A task is a range of rows and a range of panels. Inside it panels are outermost, so each panel of B is read from
 //! memory once and stays in L1/L2 while the task's rows, kept below [`A_BYTES`], come from L2.
 
-use super::quantised::EXPANDED_ROWS;
+use super::quantised::{EXPANDED_ROWS, FEW_ROWS};
 use super::{Activation, Elem, Epilogue, LINE, QuantisedB, Tile, TileArgs, TileAt, micro, panel_width};
 use crate::cpu::kernels::convert;
 use crate::cpu::kernels::isa::Isa;
@@ -232,7 +232,9 @@ impl Task {
             1
         };
         // Quantised panels become floats block by block.
+        let few = p.quantised.filter(|_| p.segs == 1 && p.m <= FEW_ROWS);
         let blocks = match p.quantised {
+            Some(_) if few.is_some() => 1,
             Some(_) if p.segs == 1 => blocks.max(k.div_ceil(expanded_rows(k, &p.dest).max(1))).max(1),
             _ => blocks,
         };
@@ -253,7 +255,9 @@ impl Task {
                     let (b, stride) = match (p.b_stride, p.quantised) {
                         (_, Some((quantised, at))) => {
                             let floats = self.scratch.add(at).cast::<f32>();
-                            quantised.expand(floats, panel, k0, seg_len);
+                            if few.is_none() {
+                                quantised.expand(floats, panel, k0, seg_len);
+                            }
                             (floats.cast_const(), width)
                         }
                         (Some(stride), _) => (place.b.add(col + k0 * stride), stride),
@@ -302,18 +306,24 @@ impl Task {
                                 None => (buffer.add((r0 - g0) * width), width),
                             };
                             let (ahead, ahead_step) = ahead(tile);
+                            let rows = table.add((r0 - first) * p.segs);
+                            if let Some((quantised, _)) = few {
+                                // The tile is left to apply what follows to the sums.
+                                let rows = std::slice::from_raw_parts(rows, r1 - r0);
+                                quantised.multiply(rows, panel, c, ldc, cols);
+                            }
                             let args = TileArgs {
-                                rows: table.add((r0 - first) * p.segs),
+                                rows,
                                 table_stride: r1 - r0,
                                 a_offset: k0,
                                 segs: p.segs,
-                                seg_len,
+                                seg_len: if few.is_some() { 0 } else { seg_len },
                                 b,
                                 b_stride,
                                 c,
                                 ldc,
                                 n: cols,
-                                accumulate: block > 0,
+                                accumulate: block > 0 || few.is_some(),
                                 finish: last,
                                 scale: p.scale,
                                 bias,

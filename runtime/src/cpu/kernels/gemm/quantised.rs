@@ -1,16 +1,18 @@
 //! B of four or eight bits an element, in panels as [`super::PackedB`]'s: `[panel][k]`, each row as many bytes as it takes.
 //!
 //! A panel is made floats a block of rows at a time, in scratch that stays in the first-level cache, and multiplied there: no more of a
-//! weight than that is ever there in f32.
+//! weight than that is ever there in f32. Of a few rows each integer goes to its products at once.
 
-use super::{panel_offset, panel_width};
+use super::panel_width;
 use crate::cpu::kernels::isa::Isa;
 use crate::cpu::kernels::simd::{Simd, simd_dispatch};
 use crate::cpu::kernels::threads::Pool;
 use crate::cpu::kernels::workspace::{AlignedBuf, SyncPtr};
 
-/// Rows of a panel that are floats at once: 64 KiB at most.
-pub(crate) const EXPANDED_ROWS: usize = 512;
+/// Rows of a panel that are floats at once: 32 KiB at most.
+pub(crate) const EXPANDED_ROWS: usize = 256;
+/// Rows of A that are multiplied by integers as they come: for more, floats are worth making once.
+pub(crate) const FEW_ROWS: usize = 4;
 
 /// Integers of a matrix as they are stored: that of row `r` and column `c` is element `base + r·row + c·col`.
 #[derive(Clone, Copy, Debug)]
@@ -150,33 +152,9 @@ impl QuantisedB {
     /// # Safety
     /// `dst` is valid for as many floats, the rows and the panel are some of the matrix.
     pub(crate) unsafe fn expand(&self, dst: *mut f32, panel: usize, k0: usize, rows: usize) {
-        let (wide, width) = (2 * self.isa.lanes(), panel_width(self.isa, self.n, panel));
-        let groups = self.k.div_ceil(self.group);
-        debug_assert_eq!(panel_offset(self.isa, 1, panel), panel * wide);
-        // SAFETY: what was packed for the panel, by the caller's contract.
+        // SAFETY: the caller's contract.
         unsafe {
-            let src = self
-                .data
-                .as_ptr()
-                .cast_const()
-                .add(panel * self.k * self.row_bytes(wide));
-            let scales = self
-                .scales
-                .as_ptr()
-                .cast::<f32>()
-                .cast_const()
-                .add(panel * groups * 2 * wide);
-            let part = Part {
-                src,
-                // All rows of the matrix are as far apart as those of its whole panels.
-                row_bytes: self.row_bytes(wide),
-                scales,
-                scales_step: 2 * wide,
-                width,
-                group: self.group,
-                k0,
-                rows,
-            };
+            let part = self.part(panel, k0, rows);
             if self.bits == 4 {
                 expand_nibbles(self.isa, dst, part);
             } else {
@@ -184,6 +162,70 @@ impl QuantisedB {
             }
         }
     }
+
+    /// Writes the products of up to [`FEW_ROWS`] rows by a panel: `cols` numbers at each of the rows of `c`, `ldc` apart.
+    ///
+    /// # Safety
+    /// Each pointer is valid for a row of `k` floats, `c` for the numbers, the panel is one of the matrix.
+    pub(crate) unsafe fn multiply(&self, rows: &[*const f32], panel: usize, c: *mut f32, ldc: usize, cols: usize) {
+        let mut few = [std::ptr::null(); FEW_ROWS];
+        few[..rows.len()].copy_from_slice(rows);
+        let to = Sums {
+            rows: few,
+            count: rows.len(),
+            c,
+            ldc,
+            cols,
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            let part = self.part(panel, 0, self.k);
+            if self.bits == 4 {
+                multiply_nibbles(self.isa, to, part);
+            } else {
+                multiply_bytes(self.isa, to, part);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The rows and the panel are some of the matrix.
+    unsafe fn part(&self, panel: usize, k0: usize, rows: usize) -> Part {
+        let (wide, groups) = (2 * self.isa.lanes(), self.k.div_ceil(self.group));
+        // All rows of the matrix are as far apart as those of its whole panels.
+        let row_bytes = self.row_bytes(wide);
+        // SAFETY: what was packed for the panel, by the caller's contract.
+        let (src, scales) = unsafe {
+            (
+                self.data.as_ptr().cast_const().add(panel * self.k * row_bytes),
+                self.scales
+                    .as_ptr()
+                    .cast::<f32>()
+                    .cast_const()
+                    .add(panel * groups * 2 * wide),
+            )
+        };
+        Part {
+            src,
+            row_bytes,
+            scales,
+            scales_step: 2 * wide,
+            width: panel_width(self.isa, self.n, panel),
+            group: self.group,
+            k0,
+            rows,
+        }
+    }
+}
+
+/// Where products of a few rows go.
+#[derive(Clone, Copy)]
+struct Sums {
+    rows: [*const f32; FEW_ROWS],
+    count: usize,
+    c: *mut f32,
+    ldc: usize,
+    cols: usize,
 }
 
 /// Rows of a panel to be made floats.
@@ -247,6 +289,96 @@ unsafe fn expand_body<S: Simd>(dst: *mut f32, part: Part, integers: impl Fn(*con
                     S::store(to.add(S::LANES), S::fma(S::to_float(b), scale2, offset2));
                 }
                 row += 1;
+            }
+        }
+    }
+}
+
+simd_dispatch! {
+    /// Products by four-bit integers.
+    unsafe fn multiply_nibbles(to: Sums, part: Part) = multiply_nibbles_body
+}
+simd_dispatch! {
+    /// Products by eight-bit integers.
+    unsafe fn multiply_bytes(to: Sums, part: Part) = multiply_bytes_body
+}
+
+#[inline(always)]
+unsafe fn multiply_nibbles_body<S: Simd>(to: Sums, part: Part) {
+    // SAFETY: the caller's contract: the rows' bytes are there.
+    unsafe {
+        multiply_body::<S>(to, part, |from| {
+            let both = S::load_u8(from);
+            [S::iand(both, S::isplat(15)), S::sar::<4>(both)]
+        })
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_bytes_body<S: Simd>(to: Sums, part: Part) {
+    let second = if part.width > S::LANES { S::LANES } else { 0 };
+    // SAFETY: as for `expand_bytes_body`.
+    unsafe { multiply_body::<S>(to, part, |from| [S::load_u8(from), S::load_u8(from.add(second))]) }
+}
+
+#[inline(always)]
+unsafe fn multiply_body<S: Simd>(to: Sums, part: Part, integers: impl Fn(*const u8) -> [S::I; 2]) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match to.count {
+            0 => {}
+            1 => multiply_rows::<S, 1>(to, part, integers),
+            2 => multiply_rows::<S, 2>(to, part, integers),
+            3 => multiply_rows::<S, 3>(to, part, integers),
+            _ => multiply_rows::<S, 4>(to, part, integers),
+        }
+    }
+}
+
+/// `Σ a·(i·scale + offset)` as `scale·Σ a·i + offset·Σ a` of each group.
+#[inline(always)]
+unsafe fn multiply_rows<S: Simd, const M: usize>(to: Sums, part: Part, integers: impl Fn(*const u8) -> [S::I; 2]) {
+    let (width, two) = (part.width, part.width > S::LANES);
+    let second = if two { S::LANES } else { 0 };
+    // SAFETY: the caller's contract: a group has `2 · width` numbers, a row its bytes, rows of A a float for each row here.
+    unsafe {
+        let mut sums = [[S::zero(); 2]; M];
+        let (mut row, mut scales) = (0, part.scales);
+        while row < part.rows {
+            let stop = (row + part.group).min(part.rows);
+            // Two rows at a time, so that sums do not wait for each other.
+            let mut products = [[[S::zero(); 2]; M]; 2];
+            let mut factors = [0.0f32; M];
+            while row < stop {
+                let count = (stop - row).min(2);
+                for (u, products) in products.iter_mut().enumerate().take(count) {
+                    let [a, b] = integers(part.src.add((row + u) * part.row_bytes));
+                    let (a, b) = (S::to_float(a), S::to_float(b));
+                    for (i, products) in products.iter_mut().enumerate() {
+                        let factor = *to.rows[i].add(row + u);
+                        factors[i] += factor;
+                        let factor = S::splat(factor);
+                        products[0] = S::fma(factor, a, products[0]);
+                        products[1] = S::fma(factor, b, products[1]);
+                    }
+                }
+                row += count;
+            }
+            for i in 0..M {
+                let factor = S::splat(factors[i]);
+                for (j, at) in [0, second].into_iter().enumerate() {
+                    let (scale, offset) = (S::load(scales.add(at)), S::load(scales.add(width + at)));
+                    let product = S::add(products[0][i][j], products[1][i][j]);
+                    sums[i][j] = S::fma(product, scale, S::fma(factor, offset, sums[i][j]));
+                }
+            }
+            scales = scales.add(part.scales_step);
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            let c = to.c.add(i * to.ldc);
+            S::store_part(c, sums[0], to.cols.min(S::LANES));
+            if to.cols > S::LANES {
+                S::store_part(c.add(S::LANES), sums[1], to.cols - S::LANES);
             }
         }
     }
