@@ -71,9 +71,10 @@ GRAPHC_DEVICE void add_products(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::
 }
 
 /// Whether a wave reads a row's elements side by side and exchanges them in LDS: where a lane's group of the weights is multiplied by
-/// four groups of a row, of 16 bytes each, accesses at such strides would take the addresser four times as long.
+/// four or eight groups of a row, of 16 bytes each, accesses at such strides would take the addresser as many times as long.
 template <typename Lhs, typename Rhs>
-constexpr bool EXCHANGED = Rhs::WIDTH == 4 * Lhs::WIDTH && sizeof(typename Lhs::Group) == sizeof(Chunk);
+constexpr bool EXCHANGED =
+    (Rhs::WIDTH == 4 * Lhs::WIDTH || Rhs::WIDTH == 8 * Lhs::WIDTH) && sizeof(typename Lhs::Group) == sizeof(Chunk);
 
 /// Reads the groups of a row that a lane's group of the weights is multiplied by; `exchange` is the wave's LDS, a lane's groups for
 /// each lane.
@@ -82,12 +83,14 @@ GRAPHC_DEVICE void read_row(typename Lhs::Group (&groups)[SHARE], const Lhs& lhs
     if constexpr (EXCHANGED<Lhs, Rhs>) {
         const int lane = (int)threadIdx.x % Sizes::LANES, first = at - lane * Rhs::WIDTH;
         // Of eight lanes that LDS serves together no two have their group in the same banks.
-        const auto place = [](int owner, int group) { return owner * 4 + (group ^ (owner >> 1 & 3)); };
+        const auto place = [](int owner, int group) {
+            return owner * SHARE + (group ^ (SHARE == 8 ? owner & 7 : owner >> 1 & 3));
+        };
 #pragma unroll
         for (int s = 0; s < SHARE; ++s) {
             const int number = s * Sizes::LANES + lane, k = first + number * Lhs::WIDTH;
             const typename Lhs::Group group = PART ? lhs.read_before(row, k, depth) : lhs.read(row, k);
-            exchange[place(number / 4, number % 4)] = Chunk{group.words[0], group.words[1], group.words[2], group.words[3]};
+            exchange[place(number / SHARE, number % SHARE)] = Chunk{group.words[0], group.words[1], group.words[2], group.words[3]};
         }
         wave_barrier();
 #pragma unroll
@@ -144,8 +147,9 @@ GRAPHC_DEVICE void gemv_along_k(int row0, int block, int rows, int cols, int dep
     const int col0 = (block * Sizes::WAVES + wave) * COLS;
     Chunk* exchange = nullptr;
     if constexpr (EXCHANGED<Lhs, Rhs>) {
-        __shared__ Chunk of_waves[Sizes::THREADS * 4];
-        exchange = of_waves + wave * LANES * 4;
+        constexpr int SHARE = GROUP / Lhs::WIDTH;
+        __shared__ Chunk of_waves[Sizes::THREADS * SHARE];
+        exchange = of_waves + wave * LANES * SHARE;
     }
     if (col0 >= cols) return;
     Acc sums[ROWS][COLS] = {};

@@ -82,15 +82,17 @@ impl<'a> Motions<'a> {
     /// Says whether an expression of any type is the same for the whole of each group: it reads nothing but elements at fixed
     /// positions.
     pub fn is_shared(&mut self, e: ExprId) -> bool {
-        if self.is_fixed(e) || self.of(e).is_some_and(Motion::is_fixed) {
-            return true;
+        let (mut stack, mut seen) = (vec![e], HashSet::new());
+        while let Some(e) = stack.pop() {
+            if !seen.insert(e) || self.is_fixed(e) || self.of(e).is_some_and(Motion::is_fixed) {
+                continue;
+            }
+            if matches!(self.kernel.exprs[e], Expr::Axis(_) | Expr::Var(_)) {
+                return false;
+            }
+            self.kernel.exprs[e].for_each_operand(|o| stack.push(o));
         }
-        let mut operands = Vec::new();
-        match &self.kernel.exprs[e] {
-            Expr::Axis(_) | Expr::Var(_) => return false,
-            other => other.for_each_operand(|o| operands.push(o)),
-        }
-        !operands.is_empty() && operands.into_iter().all(|o| self.is_shared(o))
+        true
     }
 
     fn look(&mut self, e: ExprId) {

@@ -169,14 +169,13 @@ impl GemvTiling {
     }
 
     /// Bytes of LDS: a workgroup's sums, one set a wave, where the weights lie along the columns; else what lanes exchange of a row, of
-    /// which they take four groups of 16 bytes for one of the weights.
+    /// which they take four or eight groups of 16 bytes for one of the weights.
     pub fn lds_bytes(&self, acc: DType) -> u32 {
         if self.rhs.along_k {
-            let exchanges = self.rhs.width == self.lhs.width.saturating_mul(4);
-            return if exchanges {
-                self.threads().saturating_mul(64)
-            } else {
-                0
+            let groups = self.rhs.width / self.lhs.width.max(1);
+            return match groups {
+                4 | 8 => self.threads().saturating_mul(16 * groups),
+                _ => 0,
             };
         }
         let sums = self.waves.saturating_mul(self.rows).saturating_mul(self.cols);

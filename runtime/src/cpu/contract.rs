@@ -280,7 +280,8 @@ impl<'k> Analysis<'k> {
                 .try_fold(1usize, |n, d| n.checked_mul(self.extents[*d].max(0) as usize))
         };
         let sizes = [count(&self.k)?, n.map_or(1, |n| self.extents[n].max(0) as usize)];
-        if sizes[0].checked_mul(sizes[1])? > MOST_COPIED {
+        // A matrix whose rows lie on one another would take more than is there.
+        if i64::try_from(sizes[0].checked_mul(sizes[1])?).ok()? > self.elements[param] {
             return None;
         }
         let packed = quantised::pack(kernel, body, &strides, sizes, cx)?;

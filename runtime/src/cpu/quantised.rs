@@ -5,15 +5,17 @@
 //! case.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use ir::dim::Symbols;
 use ir::entity::Entity;
 use ir::graph::eval::scalar;
 use ir::kernel::access::Motions;
-use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Kernel, Unpacking};
+use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Kernel, ParamId, Unpacking};
 use ir::types::{DType, Scalar};
 
+use super::affine::reachable;
 use super::exec::Prepare;
 use super::kernels::gemm::{Integers, QuantisedB};
 
@@ -87,14 +89,13 @@ fn group(
 ) -> Option<usize> {
     let &[axis] = body.k.as_slice() else { return None };
     let read: Vec<ExprId> = [Some(unpacking.scale), unpacking.zero].into_iter().flatten().collect();
-    let mut positions = Vec::new();
-    let mut stack = read.clone();
-    while let Some(e) = stack.pop() {
-        match kernel.exprs[e] {
-            Expr::Load { index, .. } => positions.push(index),
-            ref other => other.for_each_operand(|o| stack.push(o)),
-        }
-    }
+    let loads = reachable(kernel, &read).into_iter();
+    let positions: Vec<ExprId> = loads
+        .filter_map(|e| match kernel.exprs[e] {
+            Expr::Load { index, .. } => Some(index),
+            _ => None,
+        })
+        .collect();
     let at = |numbers: &mut Numbers<'_>, depth: usize| -> Option<Vec<i64>> {
         numbers.place(&body.k, depth)?;
         positions.iter().map(|e| Some(numbers.of(*e)?.as_i64())).collect()
@@ -117,7 +118,10 @@ struct Numbers<'a> {
     kernel: &'a Kernel,
     cx: &'a Prepare<'a>,
     axes: Vec<i64>,
-    tensors: HashMap<usize, Vec<f64>>,
+    tensors: HashMap<ParamId, Vec<f64>>,
+    /// What is below an expression and it itself, operands first.
+    cones: HashMap<ExprId, Vec<ExprId>>,
+    values: Vec<Scalar>,
 }
 
 impl<'a> Numbers<'a> {
@@ -127,6 +131,8 @@ impl<'a> Numbers<'a> {
             cx,
             axes: vec![0; kernel.axes.len()],
             tensors: HashMap::new(),
+            cones: HashMap::new(),
+            values: vec![Scalar::Int(0); kernel.exprs.len()],
         }
     }
 
@@ -143,16 +149,27 @@ impl<'a> Numbers<'a> {
 
     /// The value of an expression; `None` for one that something else than constants and axes decides.
     fn of(&mut self, e: ExprId) -> Option<Scalar> {
-        let (kernel, dtype) = (self.kernel, |e: ExprId| self.kernel.exprs.dtype(e));
+        let cone = self.cones.remove(&e).unwrap_or_else(|| reachable(self.kernel, &[e]));
+        let known = cone.iter().try_for_each(|e| {
+            self.values[e.index()] = self.one(*e)?;
+            Some(())
+        });
+        self.cones.insert(e, cone);
+        known.map(|()| self.values[e.index()])
+    }
+
+    /// The value of an expression whose operands have theirs.
+    fn one(&mut self, e: ExprId) -> Option<Scalar> {
+        let (kernel, of) = (self.kernel, |e: &ExprId| self.values[e.index()]);
         Some(match &kernel.exprs[e] {
             Expr::Const(_, value) => *value,
             Expr::Size(dim) => Scalar::Int(dim.eval(self.cx.bindings).ok()?),
             Expr::Axis(axis) => Scalar::Int(self.axes[axis.index()]),
             Expr::Load { param, index } => {
-                let at = usize::try_from(self.of(*index)?.as_i64()).ok()?;
-                let values = match self.tensors.entry(param.index()) {
-                    std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-                    std::collections::hash_map::Entry::Vacant(new) => {
+                let at = usize::try_from(of(index).as_i64()).ok()?;
+                let values = match self.tensors.entry(*param) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
                         let (_, tensor) = self.cx.constant(param.index())?;
                         new.insert(tensor.to_f64())
                     }
@@ -163,12 +180,9 @@ impl<'a> Numbers<'a> {
                     false => Scalar::Float(value),
                 }
             }
-            Expr::Unary(op, a) => scalar::unary(*op, dtype(*a), self.of(*a)?),
-            Expr::Binary(op, a, b) => {
-                let dtype = dtype(*a);
-                scalar::binary(*op, dtype, self.of(*a)?, self.of(*b)?)
-            }
-            Expr::Cast(to, a) => scalar::cast(*to, self.of(*a)?),
+            Expr::Unary(op, a) => scalar::unary(*op, kernel.exprs.dtype(*a), of(a)),
+            Expr::Binary(op, a, b) => scalar::binary(*op, kernel.exprs.dtype(*a), of(a), of(b)),
+            Expr::Cast(to, a) => scalar::cast(*to, of(a)),
             Expr::Select(..) | Expr::Var(_) | Expr::Philox { .. } => return None,
         })
     }
