@@ -20,6 +20,7 @@ const HEADERS: &[(&str, &str)] = &[
         "graphc_gemm_async.hip.h",
         include_str!("device/graphc_gemm_async.hip.h"),
     ),
+    ("graphc_quantised.hip.h", include_str!("device/graphc_quantised.hip.h")),
     ("graphc_gemm.hip.h", include_str!("device/graphc_gemm.hip.h")),
     ("graphc_flash.hip.h", include_str!("device/graphc_flash.hip.h")),
     ("graphc_gemv.hip.h", include_str!("device/graphc_gemv.hip.h")),

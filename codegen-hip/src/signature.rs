@@ -57,7 +57,12 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
             }
         }
         Body::Row(_) => headers.push("graphc_reduce.hip.h"),
-        Body::Contract(_) if matches!(kernel.mapping, Mapping::Matrix(_)) => headers.push("graphc_gemm.hip.h"),
+        Body::Contract(c) if matches!(kernel.mapping, Mapping::Matrix(_)) => {
+            headers.push("graphc_gemm.hip.h");
+            if c.rhs.unpacking().is_some() {
+                headers.push("graphc_quantised.hip.h");
+            }
+        }
         Body::Contract(_) if matches!(kernel.mapping, Mapping::Gemv(_)) => headers.push("graphc_gemv.hip.h"),
         Body::Contract(_) => headers.push("graphc_tile.hip.h"),
         Body::Attention(_) if matches!(kernel.mapping, Mapping::FlashMatrix(_)) => {

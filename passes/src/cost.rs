@@ -89,6 +89,9 @@ impl CostModel<'_> {
             Op::Composite(Composite::Attention { .. }) => {
                 launch + self.contraction(op, operands, results, 0.6 * GENERATED_EFFICIENCY)
             }
+            Op::Composite(Composite::Dequantize { .. }) => {
+                POINTWISE_SHARE * (launch + self.transfer(read + written)) + n * f64::from(FEW) / vector
+            }
             Op::Call(call) => match call.product() {
                 Some(product) => {
                     launch + self.contraction(&product, operands, results, LIBRARY_EFFICIENCY) * LIBRARY_MARGIN

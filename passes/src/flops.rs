@@ -53,6 +53,7 @@ pub fn count(graph: &Graph) -> Dim {
                     LibraryOp::Pool(p) => out() * p.size.iter().product::<i64>(),
                     LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => Dim::Const(0),
                 },
+                Op::Composite(Composite::Dequantize { .. }) => out() * 2,
                 Op::Composite(_) => out() * 5,
                 Op::Reduce { .. } | Op::Scan { .. } => operands[0].elements(),
                 Op::Elementwise(_) | Op::Scatter(_) => out(),

@@ -12,6 +12,7 @@ const IN_PASSES: &[&str] = &[
     "gather_by_flat_position",
     "batch_norm_into_conv",
     "channel_constant_into_conv",
+    crate::quantize::weights::RULE,
 ];
 
 /// A name that cannot be disabled.

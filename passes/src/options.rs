@@ -47,6 +47,8 @@ pub struct Keep {
     pub layer_norm: bool,
     pub rms_norm: bool,
     pub attention: bool,
+    /// Of weights that a product reads.
+    pub dequantize: bool,
 }
 
 impl Keep {
@@ -57,6 +59,7 @@ impl Keep {
         layer_norm: true,
         rms_norm: true,
         attention: true,
+        dequantize: true,
     };
     /// None: only primitive families.
     pub const NONE: Keep = Keep {
@@ -65,6 +68,7 @@ impl Keep {
         layer_norm: false,
         rms_norm: false,
         attention: false,
+        dequantize: false,
     };
 }
 

@@ -44,6 +44,8 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             simplify::PASS,
             fold::PASS,
             cse::PASS,
+            // What is still quantised is a product's.
+            quantize::weights::PASS,
             // One kernel with its epilogue, or a library's.
             egraph::ROUTE,
             dce::PASS,

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use graphc_runtime::cpu::kernels::attention::{Attention, HeadView, HeadViewMut, attention};
 use graphc_runtime::cpu::kernels::conv::{Conv, ConvShape, ImageStrides, PackedConv, conv2d};
-use graphc_runtime::cpu::kernels::gemm::{Activation, Batch, Builtin, Elem, Gemm, MatMut, MatRef, PackedB, Rhs, gemm};
+use graphc_runtime::cpu::kernels::gemm::{
+    Activation, Batch, Builtin, Elem, Gemm, Integers, MatMut, MatRef, PackedB, QuantisedB, Rhs, gemm,
+};
 use graphc_runtime::cpu::kernels::math::{Unary, unary};
 use graphc_runtime::cpu::kernels::rows::{Rows, layer_norm, softmax};
 use graphc_runtime::cpu::kernels::{Isa, Level, Pool, Workspace};
@@ -103,14 +105,32 @@ fn gemms(ws: &mut Workspace) {
         (512, 49, 4608),
         (49, 4608, 512),
         (1, 2048, 1000),
+        (1, 4096, 4096),
+        (4, 4096, 4096),
+        (64, 4096, 4096),
     ] {
         let (a, b) = (noise(m * k), noise(k * n));
         let mut c = vec![0.0f32; m * n];
         let packed = PackedB::dense(ws.isa(), k, n, &b);
+        let bytes: Vec<u8> = (0..n * k).map(|i| (i * 31 % 251) as u8).collect();
+        let quantised = |bits: u32| {
+            let integers = Integers {
+                bytes: &bytes,
+                bits,
+                signed: true,
+                base: 0,
+                row: 1,
+                col: k as i64,
+            };
+            QuantisedB::new(None, ws.isa(), [k, n, 128], &integers, |_, _| (0.01, 0.0))
+        };
+        let (nibbles, words) = (quantised(4), quantised(8));
         let flops = 2.0 * (m * n * k) as f64;
         for (how, b) in [
             ("packed", Rhs::Packed(&packed)),
             ("plain B", Rhs::Strided(MatRef::dense(&b, n))),
+            ("int8 in 128s", Rhs::Quantised(&words)),
+            ("int4 in 128s", Rhs::Quantised(&nibbles)),
         ] {
             let product = Gemm {
                 batch: 1,

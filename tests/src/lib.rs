@@ -4,6 +4,7 @@ pub mod emulated_hip;
 pub mod emulator;
 pub mod filetest;
 pub mod nvrtc;
+pub mod quantised;
 pub mod random_graph;
 pub mod reference;
 pub mod single;

@@ -10,9 +10,10 @@ use std::collections::BTreeSet;
 
 use codegen_hip::{device, emit_kernel};
 use graphc_tests::nvrtc::compiler;
+use graphc_tests::quantised::{Case, Random, Shape};
 use graphc_tests::random_graph::{Step, case};
 use graphc_tests::{data, graphc_binary, repository};
-use ir::{Symbol, SymbolInfo, Symbols, Target};
+use ir::{DType, Symbol, SymbolInfo, Symbols, Target};
 use runtime::code_object;
 use runtime::compile::{CompileRequest, Compiler, compile_all};
 
@@ -160,6 +161,33 @@ fn every_kernel_of_the_models_compiles() {
     }
     println!("{total} kernels of {models} models compiled");
     assert!(models >= 17, "{models}");
+}
+
+/// Quantised weights row by row and in tiles, in every form that they are stored in.
+#[test]
+fn kernels_of_quantised_products_compile() {
+    let Some(compiler) = compiler() else { return };
+    let mut random = Random(9);
+    let (mut requests, mut unpacking) = (Vec::new(), 0);
+    for number in 0..if graphc_tests::everything() { 48 } else { 12 } {
+        let mut shape = Shape::random(&mut random);
+        // All the types with few rows and with many, at sizes that lie well.
+        shape.stored = [DType::I4, DType::U4, DType::I8, DType::U8][number % 4];
+        shape.dtype = [DType::F16, DType::BF16, DType::F32][number / 4 % 3];
+        (shape.m, shape.k) = ([1, 64][(number + number / 12) % 2], 256);
+        let graph = Case::new(shape, &mut random).graph;
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+        let sources = graphc::driver::requests(&built.program);
+        unpacking += sources.iter().filter(|r| r.source.contains("= quantised<")).count();
+        requests.extend(sources);
+    }
+    check(&compiler, &requests);
+    println!(
+        "{} kernels of quantised products compiled, {unpacking} unpack wide reads",
+        requests.len()
+    );
+    assert!(unpacking * 2 > requests.len(), "{unpacking}");
 }
 
 /// What lowering makes of random graphs; the same that `cuda_device.rs` runs where there is a GPU.

@@ -167,7 +167,8 @@ impl Printer<'_> {
             let element = p.kernel.exprs.dtype(value);
             // Wide where the axis is: the index is a sum of them.
             let parameters = format!("{} {row}, {} {k}", p.axis_type(rows), p.axis_type(depth));
-            let access = OperandAccess::of(&p.kernel.exprs, value).filter(|a| a.guard.is_none());
+            let access =
+                OperandAccess::of(&p.kernel.exprs, value).filter(|a| a.guard.is_none() && a.unpacking.is_none());
             match access {
                 Some(access) => {
                     let walk = if fetch.along_k { "along_k" } else { "along_rows" };

@@ -1,11 +1,11 @@
 //! Contractions by matrix instructions or row by row: operands as addresses, the epilogue by groups of neighbours.
 
-use ir::kernel::{AxisId, ContractBody, Fetch, GemvTiling, Operand, Tiling};
+use ir::kernel::{AxisId, ContractBody, ExprId, Fetch, GemvTiling, Operand, OperandAccess, Tiling, Unpacking};
 use ir::target::MatrixInstruction;
-use ir::{Dim, Entity};
+use ir::{DType, Dim, Entity};
 
 use crate::expr::Printer;
-use crate::types::spelling;
+use crate::types::{is_nibble, spelling};
 
 impl Printer<'_> {
     pub(super) fn matrix(&mut self, body: &ContractBody, tiling: &Tiling) {
@@ -73,16 +73,24 @@ impl Printer<'_> {
     /// Declares an operand: where its elements are or, of what is computed on the way in, what they are.
     fn fetched(&mut self, name: &str, row_name: &str, rows: &[AxisId], k: &[AxisId], operand: &Operand, fetch: Fetch) {
         let element = operand.element(&self.kernel.exprs);
-        let direct = operand
-            .access
-            .filter(|a| self.kernel.params[a.param].dtype == element && element.bits() >= 8);
+        let plain = |a: &OperandAccess| {
+            a.unpacking.is_none() && self.kernel.params[a.param].dtype == element && element.bits() >= 8
+        };
+        if let Some((access, unpacking)) = operand.access.and_then(|a| Some((a, a.unpacking?)))
+            && fetch.along_k
+            && fetch.width > 1
+        {
+            self.quantised(name, row_name, rows, k, element, (access, unpacking), fetch.width);
+            return;
+        }
+        let direct = operand.access.filter(plain);
         let Some(access) = direct else {
-            let (kind, value) = (spelling(element), operand.value);
-            let opening = format!("const auto {name} = values<{kind}, {}, 1>(", fetch.along_k);
-            self.point_lambda(&opening, row_name, rows, k, ");", |p| {
-                let spelled = p.value(value);
-                format!("return {spelled};")
-            });
+            let opening = format!(
+                "const auto {name} = values<{}, {}, 1>(",
+                spelling(element),
+                fetch.along_k
+            );
+            self.number(&opening, row_name, rows, k, ");", operand.value);
             return;
         };
         let walk = if fetch.along_k { "along_k" } else { "along_rows" };
@@ -99,6 +107,51 @@ impl Printer<'_> {
                 format!("return {guard};")
             });
         }
+    }
+
+    /// Declares an operand of quantised elements: where they are stored, their scale and their zero point.
+    fn quantised(
+        &mut self,
+        name: &str,
+        row_name: &str,
+        rows: &[AxisId],
+        k: &[AxisId],
+        element: DType,
+        (access, unpacking): (OperandAccess, Unpacking),
+        width: u32,
+    ) {
+        let stored = self.kernel.params[access.param].dtype;
+        let base = self.params[access.param.index()].clone();
+        let opening = format!(
+            "const auto {name} = quantised<{}, {}, {width}>(",
+            spelling(element),
+            spelling(stored)
+        );
+        self.point_lambda(&opening, row_name, rows, k, ",", |p| {
+            // Unsigned where it fits: no sign is extended on the way to the address.
+            let (index, kind) = (p.value(access.index), p.type_of(access.index));
+            let index = match kind {
+                "int" => format!("u32({index})"),
+                _ => super::parenthesised(&index),
+            };
+            match is_nibble(stored) {
+                true => format!("return {base} + {index} / 2;"),
+                false => format!("return {base} + {index};"),
+            }
+        });
+        let closing = if unpacking.zero.is_some() { "," } else { ");" };
+        self.number("    ", row_name, rows, k, closing, unpacking.scale);
+        if let Some(zero) = unpacking.zero {
+            self.number("    ", row_name, rows, k, ");", zero);
+        }
+    }
+
+    /// Prints a lambda that gives an expression's value.
+    fn number(&mut self, opening: &str, row: &str, rows: &[AxisId], k: &[AxisId], closing: &str, value: ExprId) {
+        self.point_lambda(opening, row, rows, k, closing, |p| {
+            let spelled = p.value(value);
+            format!("return {spelled};")
+        });
     }
 
     /// Prints a lambda of a row and a depth.

@@ -2,6 +2,7 @@
 // And the sum of the parts of a product whose depth was split over workgroups.
 #pragma once
 #include "graphc_operand.hip.h"
+#include "graphc_quantised.hip.h"
 #include "graphc_reduce.hip.h"
 #include "graphc_tiling.hip.h"
 
@@ -17,9 +18,6 @@ struct Gemv {
     static constexpr int ROWS = ROWS_, COLS = COLS_, UNROLL = UNROLL_, WAVES = WAVES_;
     static constexpr int LANES = WAVE_LANES, THREADS = WAVES * LANES;
 };
-
-template <typename A, typename B> struct IsSame { static constexpr bool value = false; };
-template <typename A> struct IsSame<A, A> { static constexpr bool value = true; };
 
 /// `sum + Σ a·b` over the elements of two groups of words.
 template <typename T, typename Sum, int COUNT>
@@ -52,13 +50,73 @@ GRAPHC_DEVICE Sum dot(const u32* a, const u32* b, Sum sum) {
     return sum;
 }
 
+/// Adds the products of some rows' groups with some columns'.
+template <typename Sizes, typename Rhs, typename Left, typename Right, int SHARE>
+GRAPHC_DEVICE void add_products(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COLS], const Left (&left)[Sizes::ROWS][SHARE],
+                                const Right (&right)[Sizes::COLS]) {
+#pragma unroll
+    for (int r = 0; r < Sizes::ROWS; ++r) {
+        if constexpr (IsQuantised<Rhs>::value) {
+            const Factors<Rhs> factors(left[r]);
+#pragma unroll
+            for (int c = 0; c < Sizes::COLS; ++c) sums[r][c] = scaled_dot<Rhs>(factors, right[c], sums[r][c]);
+        } else {
+            static_assert(SHARE == 1, "both operands come in the same groups");
+#pragma unroll
+            for (int c = 0; c < Sizes::COLS; ++c) {
+                sums[r][c] = dot<typename Sizes::Element, typename Sizes::Sum, Rhs::WIDTH>(left[r][0].words, right[c].words, sums[r][c]);
+            }
+        }
+    }
+}
+
+/// Whether a wave reads a row's elements side by side and exchanges them in LDS: where a lane's group of the weights is multiplied by
+/// four or eight groups of a row, of 16 bytes each, accesses at such strides would take the addresser as many times as long.
+template <typename Lhs, typename Rhs>
+constexpr bool EXCHANGED =
+    (Rhs::WIDTH == 4 * Lhs::WIDTH || Rhs::WIDTH == 8 * Lhs::WIDTH) && sizeof(typename Lhs::Group) == sizeof(Chunk);
+
+/// Reads the groups of a row that a lane's group of the weights is multiplied by; `exchange` is the wave's LDS, a lane's groups for
+/// each lane.
+template <typename Sizes, bool PART, typename Rhs, typename Lhs, int SHARE>
+GRAPHC_DEVICE void read_row(typename Lhs::Group (&groups)[SHARE], const Lhs& lhs, int row, int at, int depth, Chunk* exchange) {
+    if constexpr (EXCHANGED<Lhs, Rhs>) {
+        const int lane = (int)threadIdx.x % Sizes::LANES, first = at - lane * Rhs::WIDTH;
+        // Of eight lanes that LDS serves together no two have their group in the same banks.
+        const auto place = [](int owner, int group) {
+            return owner * SHARE + (group ^ (SHARE == 8 ? owner & 7 : owner >> 1 & 3));
+        };
+#pragma unroll
+        for (int s = 0; s < SHARE; ++s) {
+            const int number = s * Sizes::LANES + lane, k = first + number * Lhs::WIDTH;
+            const typename Lhs::Group group = PART ? lhs.read_before(row, k, depth) : lhs.read(row, k);
+            exchange[place(number / SHARE, number % SHARE)] = Chunk{group.words[0], group.words[1], group.words[2], group.words[3]};
+        }
+        wave_barrier();
+#pragma unroll
+        for (int s = 0; s < SHARE; ++s) {
+            const Chunk chunk = exchange[place(lane, s)];
+#pragma unroll
+            for (int w = 0; w < 4; ++w) groups[s].words[w] = chunk[w];
+        }
+        wave_barrier();
+    } else {
+#pragma unroll
+        for (int s = 0; s < SHARE; ++s) {
+            const int k = at + s * Lhs::WIDTH;
+            groups[s] = PART ? lhs.read_before(row, k, depth) : lhs.read(row, k);
+        }
+    }
+}
+
 /// One step along k of a lane: `UNROLL` groups of every row and column, read before any is multiplied. `PART`: the step may reach
 /// past the depth.
 template <typename Sizes, bool PART, typename Lhs, typename Rhs>
 GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COLS], const Lhs& lhs, const Rhs& rhs, int row0, int rows,
-                             int col0, int cols, int k, int depth) {
+                             int col0, int cols, int k, int depth, Chunk* exchange) {
     constexpr int ROWS = Sizes::ROWS, COLS = Sizes::COLS, UNROLL = Sizes::UNROLL, STRIDE = Sizes::LANES * Rhs::WIDTH;
-    typename Lhs::Group left[UNROLL][ROWS];
+    constexpr int SHARE = Rhs::WIDTH / Lhs::WIDTH;
+    typename Lhs::Group left[UNROLL][ROWS][SHARE];
     typename Rhs::Group right[UNROLL][COLS];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -71,19 +129,11 @@ GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COL
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             const int row = row0 + r < rows ? row0 + r : rows - 1;
-            left[u][r] = PART ? lhs.read_before(row, at, depth) : lhs.read(row, at);
+            read_row<Sizes, PART, Rhs>(left[u][r], lhs, row, at, depth, exchange);
         }
     }
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-#pragma unroll
-            for (int c = 0; c < COLS; ++c) {
-                sums[r][c] = dot<typename Sizes::Element, typename Sizes::Sum, Rhs::WIDTH>(left[u][r].words, right[u][c].words, sums[r][c]);
-            }
-        }
-    }
+    for (int u = 0; u < UNROLL; ++u) add_products<Sizes, Rhs>(sums, left[u], right[u]);
 }
 
 /// Weights along k: a wave's lanes read neighbouring groups of the same columns.
@@ -91,16 +141,22 @@ template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilog
 GRAPHC_DEVICE void gemv_along_k(int row0, int block, int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
     using Acc = typename Sizes::Sum;
     constexpr int ROWS = Sizes::ROWS, COLS = Sizes::COLS, LANES = Sizes::LANES, GROUP = Rhs::WIDTH;
-    static_assert(Lhs::WIDTH == GROUP, "both operands come in the same groups");
+    static_assert(GROUP % Lhs::WIDTH == 0, "a group of the weights is whole groups of a row");
     static_assert(COLS % WIDTH == 0, "a wave's columns are whole packs");
     const int lane = (int)threadIdx.x % LANES, wave = wave_number<LANES>();
     const int col0 = (block * Sizes::WAVES + wave) * COLS;
+    Chunk* exchange = nullptr;
+    if constexpr (EXCHANGED<Lhs, Rhs>) {
+        constexpr int SHARE = GROUP / Lhs::WIDTH;
+        __shared__ Chunk of_waves[Sizes::THREADS * SHARE];
+        exchange = of_waves + wave * LANES * SHARE;
+    }
     if (col0 >= cols) return;
     Acc sums[ROWS][COLS] = {};
     constexpr int STEP = Sizes::UNROLL * LANES * GROUP;
     int k = 0;
-    for (; k + STEP <= depth; k += STEP) gemv_step<Sizes, false>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth);
-    if (k < depth) gemv_step<Sizes, true>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth);
+    for (; k + STEP <= depth; k += STEP) gemv_step<Sizes, false>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth, exchange);
+    if (k < depth) gemv_step<Sizes, true>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth, exchange);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
 #pragma unroll

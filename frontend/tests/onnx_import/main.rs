@@ -2,6 +2,7 @@
 
 mod build;
 mod numbers;
+mod weights;
 
 use graphc_frontend::onnx::proto::attribute_proto::AttributeType;
 use graphc_frontend::onnx::proto::tensor_proto::DataType;

@@ -1,8 +1,9 @@
 //! `graphc explain`: which rule did what, which nodes run together, and why the others do not.
 
 use indexmap::IndexMap;
+use ir::op::Composite;
 use ir::schedule::Region;
-use ir::{Graph, NodeId};
+use ir::{Graph, NodeId, Op};
 use passes::fuse::Barrier;
 use serde_json::json;
 
@@ -156,6 +157,13 @@ fn describe(graph: &Graph, region: &Region) -> String {
         .map(|n| graph.node(*n).op.name().to_owned())
         .collect();
     let mut text = format!("{}: {}", region.kind.name(), nodes.join(" "));
+    for node in &region.nodes {
+        let node = graph.node(*node);
+        if let (Op::Composite(Composite::Dequantize { .. }), Some(stored)) = (&node.op, node.operands.first()) {
+            let ty = graph.ty(*stored);
+            text += &format!(", reads {ty} as it is stored and dequantises it on the way in");
+        }
+    }
     for part in &region.parts {
         text += &format!(", stored as part {} of {}", part.operand, label(graph, part.whole.node));
     }

@@ -428,6 +428,21 @@ pub enum RandomKind {
     Normal { mean: Scalar, deviation: Scalar },
 }
 
+/// Runs of neighbours along an axis that share a scale and a zero point.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Groups {
+    pub axis: usize,
+    /// Elements of a group; the last one may have fewer.
+    pub size: i64,
+}
+
+impl Groups {
+    /// Returns how many groups an axis of `elements` has.
+    pub fn count(&self, elements: &Dim) -> Dim {
+        elements.ceil_div(&Dim::Const(self.size))
+    }
+}
+
 /// A number in an attribute that must be hashable: compares by its bits.
 pub type Number = Scalar;
 
@@ -471,6 +486,13 @@ pub enum Composite {
         causal: bool,
         mask: bool,
     },
+    /// Numbers from integers of at most 8 bits: `(x − zero) · scale`, in the type `out`. Operands: x, scale and optionally zero, both
+    /// of x's rank. Along each axis they have x's size or 1; along the axis of the groups they have one entry for each group or 1.
+    /// The arithmetic is exact to f32 at least, and is rounded to `out` once.
+    Dequantize {
+        groups: Option<Groups>,
+        out: DType,
+    },
     /// Across channels (axis 1): `x / (bias + α/size · Σ x²)^β` (ONNX `LRN`).
     LocalResponseNorm {
         size: i64,
@@ -491,6 +513,7 @@ impl Composite {
             Composite::BatchNorm { .. } => "batch_norm",
             Composite::GroupNorm { .. } => "group_norm",
             Composite::Attention { .. } => "attention",
+            Composite::Dequantize { .. } => "dequantize",
             Composite::LocalResponseNorm { .. } => "local_response_norm",
         }
     }

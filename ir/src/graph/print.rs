@@ -450,6 +450,13 @@ fn composite(a: &mut Vec<String>, c: &Composite) {
             flag(a, "causal", *causal);
             flag(a, "mask", *mask);
         }
+        Composite::Dequantize { groups, out } => {
+            if let Some(groups) = groups {
+                a.push(format!("axis={}", groups.axis));
+                a.push(format!("group={}", groups.size));
+            }
+            a.push(format!("out={out}"));
+        }
         Composite::LocalResponseNorm {
             size,
             alpha,

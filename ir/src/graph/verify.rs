@@ -93,6 +93,7 @@ pub fn in_vocabulary(op: &Op, stage: Stage) -> bool {
                 | Composite::LayerNorm { .. }
                 | Composite::RmsNorm { .. }
                 | Composite::Attention { .. }
+                | Composite::Dequantize { .. }
         ),
         _ => true,
     }

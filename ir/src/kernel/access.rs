@@ -79,6 +79,22 @@ impl<'a> Motions<'a> {
         self.known[e.index()].as_ref().is_some_and(|k| k.fixed)
     }
 
+    /// Says whether an expression of any type is the same for the whole of each group: it reads nothing but elements at fixed
+    /// positions.
+    pub fn is_shared(&mut self, e: ExprId) -> bool {
+        let (mut stack, mut seen) = (vec![e], HashSet::new());
+        while let Some(e) = stack.pop() {
+            if !seen.insert(e) || self.is_fixed(e) || self.of(e).is_some_and(Motion::is_fixed) {
+                continue;
+            }
+            if matches!(self.kernel.exprs[e], Expr::Axis(_) | Expr::Var(_)) {
+                return false;
+            }
+            self.kernel.exprs[e].for_each_operand(|o| stack.push(o));
+        }
+        true
+    }
+
     fn look(&mut self, e: ExprId) {
         for id in cone(self.kernel, e, |id| self.known[id.index()].is_some()) {
             let fixed = match &self.kernel.exprs[id] {

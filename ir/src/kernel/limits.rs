@@ -1,7 +1,9 @@
 //! Checks of a kernel that need the target and the bounds of sizes.
 
 use super::access::Motions;
-use super::{AttentionBody, AxisId, Body, ContractBody, Fetch, FlashTiling, Kernel, Mapping, Operand, Stmt, Tiling};
+use super::{
+    AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashTiling, Kernel, Mapping, Operand, Stmt, Tiling,
+};
 use crate::dim::Symbols;
 use crate::target::Target;
 use crate::types::DType;
@@ -179,20 +181,27 @@ fn flash(
 }
 
 /// Returns how many neighbours of an operand along `axis` can be read by one access: a power of two that divides the axis, whose
-/// groups lie side by side in memory from a multiple of their width, and are guarded alike. 1 where nothing more is known.
+/// groups lie side by side in memory from a multiple of their width, and are guarded and unpacked alike. 1 where nothing more is
+/// known.
 pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis: AxisId) -> u32 {
     let Some(access) = operand.access else { return 1 };
     let dtype = kernel.params[access.param].dtype;
     // Elements of four bits share a byte; a converted element has another width than the stored one.
-    if dtype.bits() < 8 || dtype != operand.element(&kernel.exprs) {
+    if access.unpacking.is_none() && (dtype.bits() < 8 || dtype != operand.element(&kernel.exprs)) {
         return 1;
     }
+    let shared: Vec<ExprId> = access
+        .unpacking
+        .iter()
+        .flat_map(|u| [Some(u.scale), u.zero])
+        .flatten()
+        .collect();
     let mut width = ACCESS_BYTES * 8 / dtype.bits();
     while width > 1 {
         let mut motions = Motions::new(kernel, symbols, axis, i64::from(width));
         let divides = kernel.axes[axis].extent.known_divisor() % i64::from(width) == 0;
         let wide = motions.of(access.index).is_some_and(|m| m.is_wide(i64::from(width)));
-        let alike = access.guard.is_none_or(|g| motions.is_fixed(g));
+        let alike = access.guard.is_none_or(|g| motions.is_fixed(g)) && shared.iter().all(|e| motions.is_shared(*e));
         if divides && wide && alike {
             break;
         }

@@ -21,7 +21,7 @@ pub mod print;
 mod tiling;
 pub mod verify;
 
-pub use operand::{Operand, OperandAccess};
+pub use operand::{Operand, OperandAccess, Unpacking};
 pub use tiling::{FlashTiling, GemvTiling, Tiling};
 
 use std::fmt;

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Expr, ExprId, Exprs, ParamId};
+use super::{Expr, ExprId, Exprs, Kernel, ParamId};
 use crate::entity::Entity;
+use crate::graph::op::BinaryOp;
 use crate::types::{DType, Scalar};
 
 /// One side of a contraction, over `batch`, its own rows (`m` or `n`) and `k`.
@@ -11,8 +12,8 @@ use crate::types::{DType, Scalar};
 pub struct Operand {
     /// The element in the type that goes into the product: this is its meaning.
     pub value: ExprId,
-    /// Set where `value` is an element of one parameter: neighbours can then be read as one wide access, in the type in which
-    /// they are stored.
+    /// Set where `value` is an element of one parameter, as it is stored or unpacked: neighbours can then be read as one wide
+    /// access, in the type in which they are stored.
     pub access: Option<OperandAccess>,
 }
 
@@ -24,6 +25,17 @@ pub struct OperandAccess {
     pub index: ExprId,
     /// Elements for which this is false are 0 and are not read; `None` where all are read.
     pub guard: Option<ExprId>,
+    /// What makes the element of what is stored; `None` where it goes into the product as it is stored.
+    pub unpacking: Option<Unpacking>,
+}
+
+/// Numbers from stored integers of at most 8 bits: `(x − zero) · scale` in f32, then rounded to the operand's element type.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Unpacking {
+    /// In f32. Neighbours share it where no load in it moves ([`limits::widest_fetch`](super::limits::widest_fetch) asks that).
+    pub scale: ExprId,
+    /// In f32, as the scale.
+    pub zero: Option<ExprId>,
 }
 
 impl Operand {
@@ -40,6 +52,17 @@ impl Operand {
         exprs.dtype(self.value)
     }
 
+    /// Bits of memory that one element is read from: those of the stored type, where it is an element of one parameter.
+    pub fn stored_bits(&self, kernel: &Kernel) -> u32 {
+        let stored = self.access.map(|a| kernel.params[a.param].dtype);
+        stored.unwrap_or(self.element(&kernel.exprs)).bits()
+    }
+
+    /// What unpacks the elements, if something does.
+    pub fn unpacking(&self) -> Option<Unpacking> {
+        self.access?.unpacking
+    }
+
     /// Applies `f` to each expression that the operand names.
     pub fn map_exprs(&mut self, mut f: impl FnMut(&mut ExprId)) {
         f(&mut self.value);
@@ -48,18 +71,24 @@ impl Operand {
             if let Some(guard) = &mut access.guard {
                 f(guard);
             }
+            if let Some(unpacking) = &mut access.unpacking {
+                f(&mut unpacking.scale);
+                unpacking.zero.iter_mut().for_each(f);
+            }
         }
     }
 }
 
 impl OperandAccess {
-    /// Reads the access off a load, or off a load that a condition guards with 0; `None` for what is computed.
+    /// Reads the access off a load, off a load that a condition guards with 0, or off what [`Unpacking`] makes of a load; `None` for
+    /// what is computed otherwise.
     pub fn of(exprs: &Exprs, value: ExprId) -> Option<OperandAccess> {
         match exprs[value] {
             Expr::Load { param, index } => Some(OperandAccess {
                 param,
                 index,
                 guard: None,
+                unpacking: None,
             }),
             Expr::Select(guard, then, other) => {
                 let Expr::Load { param, index } = exprs[then] else {
@@ -77,10 +106,48 @@ impl OperandAccess {
                     param,
                     index,
                     guard: Some(guard),
+                    unpacking: None,
                 })
             }
-            _ => None,
+            _ => OperandAccess::unpacked(exprs, value),
         }
+    }
+
+    /// The access of `(x − zero) · scale`, rounded or not.
+    fn unpacked(exprs: &Exprs, value: ExprId) -> Option<OperandAccess> {
+        let product = match exprs[value] {
+            Expr::Cast(DType::F16 | DType::BF16, product) => product,
+            _ => value,
+        };
+        let Expr::Binary(BinaryOp::Mul, difference, scale) = exprs[product] else {
+            return None;
+        };
+        if exprs.dtype(product) != DType::F32 {
+            return None;
+        }
+        let (number, zero) = match exprs[difference] {
+            Expr::Binary(BinaryOp::Sub, number, zero) => (number, Some(zero)),
+            _ => (difference, None),
+        };
+        let Expr::Cast(DType::F32, mut stored) = exprs[number] else {
+            return None;
+        };
+        // Elements of four bits are computed with in eight.
+        if let Expr::Cast(DType::I8 | DType::U8, inner) = exprs[stored]
+            && exprs.dtype(inner).bits() == 4
+        {
+            stored = inner;
+        }
+        let Expr::Load { param, index } = exprs[stored] else {
+            return None;
+        };
+        let packed = matches!(exprs.dtype(stored), DType::I4 | DType::U4 | DType::I8 | DType::U8);
+        packed.then_some(OperandAccess {
+            param,
+            index,
+            guard: None,
+            unpacking: Some(Unpacking { scale, zero }),
+        })
     }
 }
 

@@ -50,7 +50,7 @@ impl Tiling {
     }
 
     /// Threads that multiply one tile.
-    fn threads_of_part(&self) -> u32 {
+    pub fn threads_of_part(&self) -> u32 {
         self.waves[0] * self.waves[1] * self.instruction.family.lanes()
     }
 
@@ -205,10 +205,15 @@ impl GemvTiling {
         }
     }
 
-    /// Bytes of LDS: a workgroup's sums, one set a wave, where the weights lie along the columns.
+    /// Bytes of LDS: a workgroup's sums, one set a wave, where the weights lie along the columns; else what lanes exchange of a row, of
+    /// which they take four or eight groups of 16 bytes for one of the weights.
     pub fn lds_bytes(&self, acc: DType) -> u32 {
         if self.rhs.along_k {
-            return 0;
+            let groups = self.rhs.width / self.lhs.width.max(1);
+            return match groups {
+                4 | 8 => self.threads().saturating_mul(16 * groups),
+                _ => 0,
+            };
         }
         let sums = self.waves.saturating_mul(self.rows).saturating_mul(self.cols);
         sums.saturating_mul(acc.bits().div_ceil(8))
@@ -237,8 +242,8 @@ impl GemvTiling {
             return Some("the width of the stores must divide the columns of a workgroup");
         }
         if self.rhs.along_k {
-            if self.lhs.width != self.rhs.width {
-                return Some("both operands come in the same groups");
+            if !self.rhs.width.is_multiple_of(self.lhs.width) {
+                return Some("a group of the weights is whole groups of a row");
             }
             if self.cols > 16 {
                 return Some("more than a lane's registers hold");

@@ -564,6 +564,7 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
                 if let Some(access) = operand.access {
                     exprs.push(access.index);
                     exprs.extend(access.guard);
+                    exprs.extend(access.unpacking.iter().flat_map(|u| [Some(u.scale), u.zero]).flatten());
                     params.push(access.param);
                 }
             }

@@ -4,6 +4,7 @@
 //! least, whatever the element type.
 
 pub mod attention;
+pub mod dequantize;
 pub mod norms;
 pub mod softmax;
 
@@ -21,13 +22,15 @@ pub const PASS: Pass = Pass {
     name: "decompose",
     run: |graph, context| {
         let keep = context.options.keep;
+        let multiplied = dequantize::multiplied(graph);
         let mut builder = Builder::new(graph, "decompose");
         for (id, node) in graph.nodes().iter() {
             let Op::Composite(composite) = &node.op else {
                 builder.copy(id)?;
                 continue;
             };
-            if stays(composite, keep) && has_kernel(composite, graph, node) {
+            let stays = stays(composite, keep) && (multiplied.contains(&id) || !dequantizes(composite));
+            if stays && has_kernel(composite, graph, node) {
                 builder.copy(id)?;
                 continue;
             }
@@ -45,6 +48,10 @@ pub const PASS: Pass = Pass {
     required: true,
 };
 
+fn dequantizes(composite: &Composite) -> bool {
+    matches!(composite, Composite::Dequantize { .. })
+}
+
 fn stays(composite: &Composite, keep: Keep) -> bool {
     match composite {
         Composite::Softmax { .. } => keep.softmax,
@@ -52,6 +59,7 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
         Composite::LayerNorm { .. } => keep.layer_norm,
         Composite::RmsNorm { .. } => keep.rms_norm,
         Composite::Attention { .. } => keep.attention,
+        Composite::Dequantize { .. } => keep.dequantize,
         Composite::BatchNorm { .. } | Composite::GroupNorm { .. } | Composite::LocalResponseNorm { .. } => false,
     }
 }
@@ -65,6 +73,7 @@ fn has_kernel(composite: &Composite, graph: &Graph, node: &Node) -> bool {
             let is_f64 = node.operands.iter().any(|v| graph.ty(*v).dtype == DType::F64);
             !is_f64 && [0, 2].into_iter().all(|operand| size(operand).is_some_and(|d| d > 0))
         }
+        Composite::Dequantize { out, .. } => *out != DType::F64,
         _ => true,
     }
 }
@@ -78,6 +87,7 @@ fn rule_name(composite: &Composite) -> &'static str {
         Composite::BatchNorm { .. } => "decompose_batch_norm",
         Composite::GroupNorm { .. } => "decompose_group_norm",
         Composite::Attention { .. } => "decompose_attention",
+        Composite::Dequantize { .. } => "decompose_dequantize",
         Composite::LocalResponseNorm { .. } => "decompose_local_response_norm",
     }
 }
@@ -103,6 +113,7 @@ pub fn expand(b: &mut Builder<'_>, composite: &Composite, x: &[Value], keep: Kee
         Composite::Attention { scale, causal, mask } => {
             attention::attention(b, x, scale.as_f64(), *causal, *mask, keep)
         }
+        Composite::Dequantize { groups, out } => dequantize::dequantize(b, x, groups.as_ref(), *out),
     }
 }
 

@@ -1,13 +1,14 @@
 //! Constant folding.
 //!
 //! Small results come from the reference evaluator, so folding cannot disagree with it. Weights take part only where a
-//! fast native path exists (views, f32 arithmetic), and nothing is folded that grows: a broadcast stays a view.
+//! fast native path exists (views, f32 arithmetic), and nothing is folded that grows: a broadcast stays a view, and what is
+//! quantised stays so.
 
 pub mod native;
 
 use ir::graph::eval::array::Array;
 use ir::graph::eval::eval_op;
-use ir::op::{Elementwise, View};
+use ir::op::{Composite, Elementwise, View};
 use ir::{Bindings, HostTensor, Op, Value};
 
 use crate::error::PassFault;
@@ -52,6 +53,8 @@ fn fold(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
         Op::Elementwise(_) | Op::Reduce { .. } | Op::View(_) | Op::Gather(_) | Op::Contract(_) | Op::Scan { .. } => {
             true
         }
+        // Numbers take up to eight times the bytes of what they are made of.
+        Op::Composite(Composite::Dequantize { .. }) => false,
         Op::Composite(_) | Op::Scatter(_) | Op::Conv(_) | Op::Pool(_) => true,
         Op::Input { .. }
         | Op::Constant(_)

@@ -21,7 +21,7 @@ pub fn reshape(t: &HostTensor, shape: Vec<usize>) -> Option<HostTensor> {
     HostTensor::new(t.dtype, shape, t.bytes.clone()).ok()
 }
 
-/// Permutes axes; `None` for 4-bit types.
+/// Permutes axes.
 pub fn permute(t: &HostTensor, perm: &[usize]) -> Option<HostTensor> {
     let shape: Vec<usize> = perm.iter().map(|p| t.shape[*p]).collect();
     let moved: Vec<usize> = perm.iter().copied().filter(|p| t.shape[*p] != 1).collect();
@@ -34,6 +34,15 @@ pub fn permute(t: &HostTensor, perm: &[usize]) -> Option<HostTensor> {
     }
     let strides: Vec<usize> = perm.iter().map(|p| strides[*p]).collect();
     let bytes = match t.dtype.bits() {
+        4 => {
+            let each: Vec<u8> = t.bytes.iter().flat_map(|pair| [pair & 15, pair >> 4]).collect();
+            let moved = permute_elements::<1>(&each, &shape, &strides);
+            // The last byte of an odd number of elements is half used.
+            moved
+                .chunks(2)
+                .map(|pair| pair[0] | pair.get(1).copied().unwrap_or(0) << 4)
+                .collect()
+        }
         8 => permute_elements::<1>(&t.bytes, &shape, &strides),
         16 => permute_elements::<2>(&t.bytes, &shape, &strides),
         32 => permute_elements::<4>(&t.bytes, &shape, &strides),
@@ -239,6 +248,15 @@ mod tests {
         let y = permute(&x, &[2, 0, 1]).unwrap();
         assert_eq!(y.shape, [2, 2, 3]);
         assert_eq!(y.to_f32(), [0., 2., 4., 6., 8., 10., 1., 3., 5., 7., 9., 11.]);
+    }
+
+    #[test]
+    fn permutes_elements_of_four_bits() {
+        let values: Vec<i64> = (0..15).map(|v| v - 8).collect();
+        let x = HostTensor::from_i64(DType::I4, [3, 5], &values).unwrap();
+        let y = permute(&x, &[1, 0]).unwrap();
+        let expected: Vec<i64> = (0..15).map(|i| values[i % 3 * 5 + i / 3]).collect();
+        assert_eq!(y, HostTensor::from_i64(DType::I4, [5, 3], &expected).unwrap());
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub fn role(op: &Op) -> Role {
         Op::Elementwise(_) | Op::View(_) | Op::Gather(_) | Op::Random { .. } => Role::Map,
         Op::Reduce { .. } | Op::Pool(_) => Role::Anchor(RegionKind::Reduction),
         Op::Composite(Composite::Attention { .. }) => Role::Anchor(RegionKind::Attention),
+        Op::Composite(Composite::Dequantize { .. }) => Role::Map,
         Op::Composite(_) => Role::Anchor(RegionKind::Reduction),
         Op::Contract(_) => Role::Anchor(RegionKind::Contract),
         Op::Conv(_) => Role::Anchor(RegionKind::Conv),
@@ -75,6 +76,11 @@ pub fn is_free(op: &Op) -> bool {
         op,
         Op::View(View::Reshape(_) | View::Transpose(_) | View::Broadcast(_) | View::Slice { .. })
     )
+}
+
+/// Says whether a map makes numbers of stored integers, which a product does as it reads them.
+pub fn is_unpacking(op: &Op) -> bool {
+    matches!(op, Op::Composite(Composite::Dequantize { .. }))
 }
 
 /// Says whether a view has an inverse, so that a producer can store through it.

@@ -8,7 +8,7 @@ use ir::schedule::RegionKind;
 use ir::{Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
 
-use super::classify::{OperandNeed, Role, is_costly, is_free, operand_need};
+use super::classify::{OperandNeed, Role, is_costly, is_free, is_unpacking, operand_need};
 use super::{Barrier, Fuser, Home};
 use crate::lower::views::is_strided;
 
@@ -60,6 +60,8 @@ impl Fuser<'_> {
             match operand_need(self.op(*user), *position as usize) {
                 OperandNeed::Dense => return Err(Barrier::DenseOperand),
                 OperandNeed::Strided => mine.push(vec![value]),
+                // Scales and zero points are read wherever a group begins.
+                OperandNeed::Any if is_unpacking(self.op(*user)) && *position > 0 => {}
                 OperandNeed::Any if self.home[user.index()] == Home::Readers => {
                     for path in &paths[user.index()] {
                         let mut longer = path.clone();
@@ -70,10 +72,11 @@ impl Fuser<'_> {
                 OperandNeed::Any => {}
             }
         }
+        let unpacks = is_unpacking(op) && self.feeds_products(id);
         // Values made from nothing have no strides to keep, but a contraction cannot be fed by arithmetic.
         if !mine.is_empty() {
             let converts = matches!(op, Op::Elementwise(Elementwise::Cast(_))) && self.target.operand_prologue;
-            if !is_free(op) && !converts {
+            if !is_free(op) && !converts && !unpacks {
                 return Err(Barrier::OperandReuse);
             }
             if !self.options.fuse {
@@ -83,14 +86,22 @@ impl Fuser<'_> {
                 return Err(Barrier::NotStrided);
             }
             // What stands below a strided path must be a buffer.
-            if self.graph.node(id).operands.iter().any(|v| !self.can_be_buffer(*v)) {
+            if self
+                .graph
+                .node(id)
+                .operands
+                .iter()
+                .take(1)
+                .any(|v| !self.can_be_buffer(*v))
+            {
                 return Err(Barrier::DenseOperand);
             }
         }
         if !self.options.fuse {
             return Err(Barrier::Disabled);
         }
-        let free = is_free(op) || self.generated[id.index()];
+        // Unpacking again in each product costs less than numbers that are read from memory.
+        let free = is_free(op) || self.generated[id.index()] || unpacks;
         if !free {
             if regions.len() > 1 {
                 return Err(Barrier::SeveralConsumers);
@@ -107,6 +118,14 @@ impl Fuser<'_> {
         }
         paths[id.index()] = mine;
         Ok(regions)
+    }
+
+    /// Says whether all readers are products that have the value on their right, views in between or not.
+    fn feeds_products(&self, id: NodeId) -> bool {
+        self.users[id].iter().all(|(user, position)| match self.op(*user) {
+            Op::Contract(_) => *position == 1,
+            op => is_free(op) && self.feeds_products(*user),
+        })
     }
 
     /// Says whether costly work of the map would be done many times over in the region.

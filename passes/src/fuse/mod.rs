@@ -21,7 +21,7 @@ use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
 
-use classify::{OperandNeed, Role, is_free, operand_need, role};
+use classify::{OperandNeed, Role, is_free, is_unpacking, operand_need, role};
 pub use report::{Barrier, FusedEdge, Fusion, FusionReport, UnfusedEdge};
 
 /// How regions are made.
@@ -274,6 +274,7 @@ impl Fuser<'_> {
                     if region.nodes.binary_search(&value.node).is_ok() {
                         let how = match (&self.home[value.node.index()], self.op(value.node)) {
                             (Home::Readers, Op::View(_)) => Fusion::IndexMap,
+                            (Home::Readers, op) if is_unpacking(op) => Fusion::Unpacking,
                             (Home::Readers, _) => Fusion::Prologue,
                             _ => Fusion::Epilogue,
                         };

@@ -37,6 +37,8 @@ pub enum Fusion {
     Epilogue,
     /// The producer is computed where its consumer reads it.
     Prologue,
+    /// The consumer reads the quantised numbers as they are stored and dequantises them in registers.
+    Unpacking,
     /// The producer only moves elements: it became an index map.
     IndexMap,
     /// The producer stores its result where the consumer, a concat, would put it.

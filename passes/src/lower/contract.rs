@@ -80,6 +80,13 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
 fn element(b: &mut Builder<'_>, e: ExprId, of: Value) -> ExprId {
     let e = narrow(b, e);
     let dtype = b.graph.ty(of).dtype;
+    // What was rounded to the type already is that.
+    if let ir::kernel::Expr::Cast(DType::F32, inner) = b.exprs[e]
+        && b.exprs.dtype(inner) == dtype
+        && matches!(b.exprs[inner], ir::kernel::Expr::Cast(..))
+    {
+        return inner;
+    }
     match dtype {
         DType::F16 | DType::BF16 if b.exprs.dtype(e) == DType::F32 => b.cast(dtype, e),
         _ => e,

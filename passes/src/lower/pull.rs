@@ -1,7 +1,7 @@
 //! Pulling: a value at coordinates, as an expression over what the region reads.
 
 use ir::kernel::{Expr, ExprId};
-use ir::op::{BinaryOp, Gather, PadMode, RandomKind, UnaryOp, View};
+use ir::op::{BinaryOp, Composite, Gather, Groups, PadMode, RandomKind, UnaryOp, View};
 use ir::{DType, Dim, Op, Scalar, Value};
 
 use super::LowerError;
@@ -52,6 +52,9 @@ impl Builder<'_> {
                     .collect::<Result<Vec<_>, _>>()?;
                 Ok(self.elementwise(*op, ty.dtype, &operands))
             }
+            Op::Composite(Composite::Dequantize { groups, out }) => {
+                self.pull_dequantized(&node.operands, groups.as_ref(), *out, coords)
+            }
             Op::View(View::Pad { low, mode, .. }) => self.pull_pad(node.operands[0], coords, low, *mode),
             Op::View(View::Concat { axis }) => self.pull_concat(&node.operands, coords, *axis),
             Op::View(view) => {
@@ -71,6 +74,34 @@ impl Builder<'_> {
             }
             _ => Err(self.not_in_region(value)),
         }
+    }
+
+    /// `(x − zero) · scale` in f32, then rounded: the form that `ir::kernel::OperandAccess` reads.
+    fn pull_dequantized(
+        &mut self,
+        operands: &[Value],
+        groups: Option<&Groups>,
+        out: DType,
+        coords: &[Linear],
+    ) -> Result<ExprId, LowerError> {
+        let computed = if out == DType::F64 { DType::F64 } else { DType::F32 };
+        let mut numbers = Vec::with_capacity(operands.len());
+        for (i, operand) in operands.iter().enumerate() {
+            let mut at = coords.to_vec();
+            if let (Some(groups), true) = (groups, i > 0) {
+                at[groups.axis] = at[groups.axis].div(&Dim::Const(groups.size), self.space());
+            }
+            let at = broadcast(&at, self.shape(*operand));
+            let e = self.pull(*operand, &at)?;
+            numbers.push(self.cast(computed, e));
+        }
+        let mut value = numbers[0];
+        if let Some(zero) = numbers.get(2) {
+            value = self.binary(BinaryOp::Sub, value, *zero);
+        }
+        let value = self.binary(BinaryOp::Mul, value, numbers[1]);
+        let rounded = self.cast(out, value);
+        Ok(self.widen(rounded))
     }
 
     /// The condition that every coordinate is inside its size; `None` where that always holds.

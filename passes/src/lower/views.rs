@@ -4,6 +4,8 @@ use ir::op::View;
 use ir::schedule::Part;
 use ir::{Dim, Graph, Op, Shape, Table, Value};
 
+use crate::fuse::classify::is_unpacking;
+
 use super::index::{Linear, Space, delinearize, linearize};
 
 /// Maps coordinates of a result with NumPy broadcasting back to an operand's shape.
@@ -114,6 +116,7 @@ pub fn is_strided(graph: &Graph, path: &[Value]) -> bool {
         let (operand, result) = match &node.op {
             Op::View(_) => (&graph.ty(node.operands[0]).shape, &node.results[0].shape),
             Op::Elementwise(_) if node.operands.len() == 1 => continue,
+            op if is_unpacking(op) => continue,
             _ => return false,
         };
         let Op::View(view) = &node.op else { return false };

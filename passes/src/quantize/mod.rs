@@ -1,5 +1,6 @@
-//! Chooses the element types that a model is computed in.
+//! Chooses the element types that a model is computed in, and how quantised weights lie.
 
 pub mod precision;
+pub mod weights;
 
 pub use precision::PASS;

@@ -6,7 +6,7 @@
 //! beyond the type's range become its largest number, so that a mask of `-3.4e38` does not become an infinity.
 
 use ir::entity::Entity;
-use ir::op::{Elementwise, View};
+use ir::op::{Composite, Elementwise, View};
 use ir::{DType, HostTensor, Op, Value};
 
 use crate::error::PassFault;
@@ -48,9 +48,11 @@ pub const PASS: Pass = Pass {
                 continue;
             }
             let mut operands: Vec<Value> = Vec::new();
+            // Scales lose nothing by being wider than what is computed with them.
+            let keeps = matches!(node.op, Op::Composite(Composite::Dequantize { .. }));
             for v in &node.operands {
                 let mut value = b.value(*v);
-                if b.ty(value).dtype == DType::F32 {
+                if !keeps && b.ty(value).dtype == DType::F32 {
                     value = lower(&mut b, value, to)?;
                 }
                 operands.push(value);
@@ -104,6 +106,13 @@ fn retyped(op: &Op, to: DType) -> Op {
             c.out = to;
             Op::Conv(c)
         }
+        Op::Composite(Composite::Dequantize {
+            groups,
+            out: DType::F32,
+        }) => Op::Composite(Composite::Dequantize {
+            groups: *groups,
+            out: to,
+        }),
         Op::Elementwise(Elementwise::Cast(DType::F32)) => Op::cast(to),
         other => other.clone(),
     }

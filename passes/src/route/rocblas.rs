@@ -5,6 +5,7 @@ use ir::op::View;
 use ir::{DType, Graph, NodeId, Op, Value};
 
 use super::Routed;
+use crate::fuse::classify::is_unpacking;
 
 /// Returns the call for a contraction of dense operands in a type that rocBLAS takes.
 pub fn call(g: &Graph, id: NodeId) -> Routed {
@@ -34,6 +35,8 @@ pub(super) fn is_dense(g: &Graph, v: Value) -> bool {
     match &g.node(v.node).op {
         Op::View(View::Reshape(_)) => is_dense(g, g.node(v.node).operands[0]),
         Op::View(_) => false,
+        // It would be written out as numbers, for every run.
+        op if is_unpacking(op) => false,
         _ => true,
     }
 }

@@ -14,6 +14,7 @@
 pub mod arithmetic;
 pub mod casts;
 pub mod contract;
+pub mod quantized;
 pub mod reduce;
 pub mod select;
 pub mod slices;
@@ -47,6 +48,7 @@ pub fn rules() -> impl Iterator<Item = Rule> {
         slices::RULES,
         reduce::RULES,
         contract::RULES,
+        quantized::RULES,
     ]
     .into_iter()
     .flatten()

@@ -16,8 +16,11 @@ use super::affine::{Affine, Roots, Space, collapse};
 use super::block::compile::Source;
 use super::env::RunMemory;
 use super::exec::{Piece, Prepare};
-use super::kernels::gemm::{Activation, Batch, Builtin, Elem, Gemm, MatMut, MatRef, PackedB, Residual, Rhs, gemm};
+use super::kernels::gemm::{
+    Activation, Batch, Builtin, Elem, Gemm, MatMut, MatRef, PackedB, QuantisedB, Residual, Rhs, gemm,
+};
 use super::loops::LoopsExec;
+use super::quantised::{self, Strides};
 use super::rewrite::{Rewritten, store};
 use super::tile::{self, Addend, Output, Taken, TileDims, TileRun, elem, tile_scratch};
 use crate::error::RuntimeError;
@@ -32,6 +35,7 @@ pub(crate) struct GemmExec {
     a: GemmOperand,
     b: GemmOperand,
     packed: Option<Arc<PackedB>>,
+    quantised: Option<Arc<QuantisedB>>,
     c: GemmOperand,
     scale: f32,
     bias: Option<(usize, i64)>,
@@ -109,12 +113,13 @@ pub(crate) fn prepare(
             body.lhs = Operand::new(&rewritten.kernel.exprs, value);
             continue;
         }
-        if !a.depth_is_one(&rewritten.kernel, body.rhs.value) {
+        let quantised = a.quantised(&rewritten.kernel, &body, cx);
+        if quantised.is_none() && !a.depth_is_one(&rewritten.kernel, body.rhs.value) {
             let value = materialise(rewritten, "rhs", body.rhs.value, &rhs_axes, cx, pieces)?;
             body.rhs = Operand::new(&rewritten.kernel.exprs, value);
             continue;
         }
-        if let Some(exec) = product(&rewritten.kernel, &a, &body, cx)? {
+        if let Some(exec) = product(&rewritten.kernel, &a, &body, quantised, cx)? {
             pieces.push(Piece::Gemm(Box::new(exec)));
             return Ok(());
         }
@@ -125,7 +130,8 @@ pub(crate) fn prepare(
         let sum = rewritten.kernel.exprs.add(Expr::Var(body.acc), DType::F32);
         body.epilogue = vec![store(param, index, sum)];
         let a = Analysis::new(&rewritten.kernel, &body, cx)?;
-        let Some(exec) = product(&rewritten.kernel, &a, &body, cx)? else {
+        let quantised = a.quantised(&rewritten.kernel, &body, cx);
+        let Some(exec) = product(&rewritten.kernel, &a, &body, quantised, cx)? else {
             break;
         };
         pieces.push(Piece::Gemm(Box::new(exec)));
@@ -190,6 +196,13 @@ fn folded(
     Ok(())
 }
 
+/// A quantised right operand.
+struct Quantised {
+    param: usize,
+    form: Affine,
+    packed: Arc<QuantisedB>,
+}
+
 struct Analysis<'k> {
     space: Space<'k>,
     roots: Roots,
@@ -245,6 +258,36 @@ impl<'k> Analysis<'k> {
         Some((param.index(), elem, self.roots.get(&index)?.clone()))
     }
 
+    /// The right operand as it is stored, if it is a matrix of quantised constants that all entries share.
+    fn quantised(&self, kernel: &Kernel, body: &ContractBody, cx: &Prepare<'_>) -> Option<Quantised> {
+        let access = body.rhs.access.filter(|a| a.unpacking.is_some())?;
+        let form = self.roots.get(&access.index)?.clone();
+        let param = access.param.index();
+        let (k, n) = (*self.k.last()?, self.n.last().copied());
+        let nested = |w: &[usize]| form.get(w[0]) == form.get(w[1]).wrapping_mul(self.extents[w[1]]);
+        let mut others = self.batch.iter().chain(&self.m).chain(self.n.iter().rev().skip(1));
+        let is_matrix = self.k.windows(2).all(nested) && others.all(|d| form.get(*d) == 0);
+        if self.reads_nothing() || !is_matrix || !inside(&form, &self.extents, self.elements[param]) {
+            return None;
+        }
+        let strides = Strides {
+            base: form.base,
+            row: form.get(k),
+            col: n.map_or(0, |n| form.get(n)),
+        };
+        let count = |dims: &[usize]| {
+            dims.iter()
+                .try_fold(1usize, |n, d| n.checked_mul(self.extents[*d].max(0) as usize))
+        };
+        let sizes = [count(&self.k)?, n.map_or(1, |n| self.extents[n].max(0) as usize)];
+        // A matrix whose rows lie on one another would take more than is there.
+        if i64::try_from(sizes[0].checked_mul(sizes[1])?).ok()? > self.elements[param] {
+            return None;
+        }
+        let packed = quantised::pack(kernel, body, &strides, sizes, cx)?;
+        Some(Quantised { param, form, packed })
+    }
+
     /// Says whether no point of the product reads its operands: where they would be read is then not known to be inside.
     fn reads_nothing(&self) -> bool {
         let mut dims = self.batch.iter().chain(&self.m).chain(&self.n).chain(&self.k);
@@ -273,9 +316,15 @@ fn product(
     kernel: &Kernel,
     a: &Analysis<'_>,
     body: &ContractBody,
+    quantised: Option<Quantised>,
     cx: &Prepare<'_>,
 ) -> Result<Option<GemmExec>, RuntimeError> {
-    let (Some(lhs), Some(rhs)) = (a.load(kernel, body.lhs.value), a.load(kernel, body.rhs.value)) else {
+    let rhs = match &quantised {
+        // What it is stored in is the panels' affair.
+        Some(q) => Some((q.param, Elem::F32, q.form.clone())),
+        None => a.load(kernel, body.rhs.value),
+    };
+    let (Some(lhs), Some(rhs)) = (a.load(kernel, body.lhs.value), rhs) else {
         return Ok(None);
     };
     let (m_dim, n_dim, k_dim) = (a.m.last().copied(), a.n.last().copied(), a.k.last().copied());
@@ -370,7 +419,7 @@ fn product(
         return Ok(None);
     }
     let packed = match cx.constant(right.param) {
-        Some((id, tensor)) if reads => {
+        Some((id, tensor)) if reads && quantised.is_none() => {
             let one: usize = inner.iter().map(|d| a.extents[*d].max(0) as usize).product();
             let table: Vec<isize> = if right.table.is_empty() {
                 vec![0]
@@ -394,6 +443,7 @@ fn product(
         a: left,
         b: right,
         packed,
+        quantised: quantised.map(|q| q.packed),
         c,
         scale,
         bias: bias.map(|b| (b.param, b.form.base)),
@@ -414,13 +464,18 @@ fn inside(form: &Affine, extents: &[i64], elements: i64) -> bool {
 impl GemmExec {
     /// The parameter that is read only as packed panels.
     pub(crate) fn packed_param(&self) -> Option<usize> {
-        self.packed.is_some().then_some(self.b.param)
+        (self.packed.is_some() || self.is_quantised()).then_some(self.b.param)
+    }
+
+    /// Says whether the right operand is packed as the integers that are stored.
+    pub(crate) fn is_quantised(&self) -> bool {
+        self.quantised.is_some()
     }
 
     /// Says whether the parameter is read as it lies.
     pub(crate) fn reads(&self, param: usize) -> bool {
         self.a.param == param
-            || (self.packed.is_none() && self.b.param == param)
+            || (self.packed.is_none() && self.quantised.is_none() && self.b.param == param)
             || self.bias.is_some_and(|b| b.0 == param)
             || self.residual.as_ref().is_some_and(|r| r.param == param)
     }
@@ -465,9 +520,10 @@ impl GemmExec {
             n: self.n,
             k: self.k,
             a: self.a.read(params),
-            b: match &self.packed {
-                Some(packed) => Rhs::Packed(packed),
-                None => Rhs::Strided(self.b.read(params)),
+            b: match (&self.packed, &self.quantised) {
+                (_, Some(quantised)) => Rhs::Quantised(quantised),
+                (Some(packed), None) => Rhs::Packed(packed),
+                (None, None) => Rhs::Strided(self.b.read(params)),
             },
             c,
             builtin: Builtin {

@@ -17,7 +17,7 @@ use super::conv::ConvExec;
 use super::copying::CopyExec;
 use super::env::RunMemory;
 use super::kernels::conv::PackedConv;
-use super::kernels::gemm::{Batch, Elem, MatRef, PackedB};
+use super::kernels::gemm::{Batch, Elem, MatRef, PackedB, QuantisedB};
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
 use super::loops::LoopsExec;
@@ -33,6 +33,7 @@ use crate::error::RuntimeError;
 pub(crate) struct Packs {
     matrices: Mutex<HashMap<MatrixKey, Arc<PackedB>>>,
     filters: Mutex<HashMap<FilterKey, Arc<PackedConv>>>,
+    quantised: Mutex<HashMap<QuantisedKey, Arc<QuantisedB>>>,
 }
 
 /// What filters are packed by: a constant may be the filters of several shapes.
@@ -48,12 +49,18 @@ pub(crate) struct FilterKey {
 
 type MatrixKey = (ConstId, [i64; 3], Vec<isize>, usize, usize);
 
+/// A kernel of the plan, the constants behind its parameters, rows and columns.
+type QuantisedKey = (String, Vec<Option<ConstId>>, [usize; 2]);
+
 impl Packs {
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         let matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
         let filters = self.filters.lock().unwrap_or_else(PoisonError::into_inner);
-        matrices.values().map(|p| p.bytes()).sum::<usize>() + filters.values().map(|p| p.bytes()).sum::<usize>()
+        let quantised = self.quantised.lock().unwrap_or_else(PoisonError::into_inner);
+        matrices.values().map(|p| p.bytes()).sum::<usize>()
+            + filters.values().map(|p| p.bytes()).sum::<usize>()
+            + quantised.values().map(|p| p.bytes()).sum::<usize>()
     }
 }
 
@@ -107,6 +114,24 @@ impl Prepare<'_> {
         let packed = Arc::new(unsafe { PackedB::on(self.pool, self.isa, key.2.len(), k, n, &src) });
         packs.insert(key, packed.clone());
         Ok(packed)
+    }
+
+    /// Packs the quantised right operand of a kernel's product, once for its constants; `None` where `pack` gives none.
+    pub(crate) fn pack_quantised(
+        &self,
+        kernel: &Kernel,
+        sizes: [usize; 2],
+        pack: impl FnOnce() -> Option<QuantisedB>,
+    ) -> Option<Arc<QuantisedB>> {
+        let constants = self.constants.iter().map(|c| c.map(|(id, _)| id)).collect();
+        let key = (kernel.name.clone(), constants, sizes);
+        let mut packs = self.packs.quantised.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = packs.get(&key) {
+            return Some(found.clone());
+        }
+        let packed = Arc::new(pack()?);
+        packs.insert(key, packed.clone());
+        Some(packed)
     }
 
     /// Packs a convolution's filters, given dense as `[filters, channels / groups, kh, kw]` by `dense`.
@@ -275,6 +300,15 @@ impl KernelExec {
                     && let [piece] = pieces.as_slice()
                 {
                     raw[param] = piece.reads(param) || epilogue_reads(kernel, param);
+                }
+                // The scales and zero points of what is packed quantised are in the panels.
+                if let [piece @ Piece::Gemm(product)] = pieces.as_slice()
+                    && product.is_quantised()
+                {
+                    for (param, raw) in raw.iter_mut().enumerate() {
+                        let constant = cx.constant(param).is_some();
+                        *raw = !constant || piece.reads(param) || epilogue_reads(kernel, param);
+                    }
                 }
             }
             Body::Attention(body) => super::attention::prepare(&mut rewritten, body, cx, &mut pieces)?,

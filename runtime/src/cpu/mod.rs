@@ -26,6 +26,7 @@ mod loaded;
 mod loops;
 mod ordered;
 mod pooling;
+mod quantised;
 mod ranges;
 mod rewrite;
 mod rows;

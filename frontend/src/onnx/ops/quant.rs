@@ -1,6 +1,6 @@
 //! Quantisation as the arithmetic that it is.
 
-use ir::op::{BinaryOp, ReduceOp, UnaryOp};
+use ir::op::{BinaryOp, Composite, Groups, ReduceOp, UnaryOp};
 use ir::{DType, Dim};
 
 use super::conv::integer_conv;
@@ -84,6 +84,9 @@ pub(super) fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, scale) = (node.input(0)?, node.input(1)?);
     check_scale(node, scale)?;
     let out = float_attribute(node, "output_dtype")?.unwrap_or(node.dtype(scale));
+    if node.build.constant(x).is_some() && is_weight(node.dtype(x)) && out.bits() <= 32 {
+        return Ok(vec![dequantized_weight(node, x, scale, out)?]);
+    }
     let dtype = match node.dtype(scale) {
         scale if scale.bits() >= out.bits() => scale,
         _ => out,
@@ -98,6 +101,60 @@ pub(super) fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let scale = spread(node, x, scale)?;
     let value = node.binary(BinaryOp::Mul, value, scale)?;
     Ok(vec![node.cast(value, out)?])
+}
+
+/// Says whether constants of the type stay quantised up to the kernels that read them.
+pub(super) fn is_weight(dtype: DType) -> bool {
+    matches!(dtype, DType::I8 | DType::U8 | DType::I4 | DType::U4)
+}
+
+/// A quantised constant as one op, which products keep.
+fn dequantized_weight(node: &mut Node<'_>, x: Val, scale: Val, out: DType) -> Step<Val> {
+    let (shape, zero) = (node.shape(x), node.optional(2));
+    let block = node.int_or("block_size", 0)?;
+    let axis = node.int_or("axis", 1)?;
+    let blocked = block > 0 && !node.ty(scale).elements().is(1);
+    let mut groups = None;
+    if blocked {
+        let axis = node.axis(axis, shape.rank())?;
+        groups = Some(Groups { axis, size: block });
+    }
+    let mut operands = vec![x];
+    for value in [Some(scale), zero].into_iter().flatten() {
+        let given = node.shape(value);
+        let dims = if node.ty(value).elements().is(1) {
+            vec![Dim::Const(1); shape.rank()]
+        } else if let Some(groups) = &groups {
+            if given.rank() != shape.rank() {
+                return node.rank_error(1, format!("{}, as input 0 has", shape.rank()));
+            }
+            let (elements, scales) = (&shape[groups.axis], &given[groups.axis]);
+            if groups.count(elements) != *scales {
+                return Err(NodeProblem::Value {
+                    what: "block_size",
+                    found: format!("{block} for {elements} elements with {scales} scales"),
+                    expected: format!(
+                        "one scale for each block, the last one of which may be short: {} scales; quantise the model again \
+                         with blocks that fit",
+                        groups.count(elements)
+                    ),
+                }
+                .into());
+            }
+            given.0
+        } else {
+            let axis = node.axis(axis, shape.rank())?;
+            let [size] = &*given else {
+                return node.rank_error(1, "0 or 1");
+            };
+            node.build.require_equal(size, &shape[axis])?;
+            let mut dims = vec![Dim::Const(1); shape.rank()];
+            dims[axis] = size.clone();
+            dims
+        };
+        operands.push(node.reshape(value, dims)?);
+    }
+    node.composite(Composite::Dequantize { groups, out }, &operands)
 }
 
 /// The smallest and the largest number of a type.

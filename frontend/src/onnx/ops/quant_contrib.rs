@@ -4,7 +4,7 @@
 //! is ONNX's (to nearest, ties to even, after a true division). ONNX Runtime itself uses tables and merged factors in places, so that
 //! its results may differ by one step.
 
-use ir::op::{BinaryOp, Composite, UnaryOp};
+use ir::op::{BinaryOp, Composite, Groups, UnaryOp};
 use ir::{DType, Dim, HostTensor, Scalar, Shape};
 
 use super::matmul::{integer_product, integer_product_with};
@@ -376,6 +376,31 @@ fn unpacked(node: &Node<'_>, index: usize, bits: i64, shape: &[i64]) -> Step<Hos
     Ok(HostTensor::from_i64(DType::U8, sizes, &numbers).map_err(too_large)?)
 }
 
+/// Rows of a constant without what fills their last block up.
+fn without_padding(packed: HostTensor, rows: usize, padded: usize, depth: usize) -> Step<HostTensor> {
+    if padded == depth {
+        let shape = vec![rows, depth];
+        return Ok(HostTensor::new(packed.dtype, shape, packed.bytes).map_err(too_large)?);
+    }
+    let numbers = packed.to_i64();
+    let kept: Vec<i64> = numbers.chunks(padded).flat_map(|row| &row[..depth]).copied().collect();
+    Ok(HostTensor::from_i64(packed.dtype, vec![rows, depth], &kept).map_err(too_large)?)
+}
+
+/// Refuses constant scales that are no numbers; 0 is the scale of a block of zeros.
+fn check_finite(node: &Node<'_>, scales: Val) -> Step<()> {
+    let numbers = node.build.constant(scales).map(|scales| scales.to_f64());
+    match numbers.and_then(|numbers| numbers.into_iter().find(|s| !s.is_finite())) {
+        Some(scale) => Err(NodeProblem::Value {
+            what: "scale",
+            found: scale.to_string(),
+            expected: "a finite number; quantise the model again, from weights without NaN and infinity".to_owned(),
+        }
+        .into()),
+        None => Ok(()),
+    }
+}
+
 fn too_large(error: ir::data::SizeMismatch) -> NodeProblem {
     NodeProblem::TooLarge {
         bytes: error.expected.to_string(),
@@ -409,34 +434,32 @@ fn product_of_packed(node: &mut Node<'_>) -> Step<Vec<Val>> {
         return node.unsupported("MatMulNBits with prepacked weights");
     }
     let (a, dtype) = (node.input(0)?, node.require_float(0)?);
-    let blocks = (depth + block - 1) / block;
-    let packed = unpacked(node, 1, bits, &[columns, blocks, block])?;
-    let b = node.build.of_constant(None, packed);
-    let each = [Dim::Const(columns), Dim::Const(blocks), Dim::Const(1)];
-    let scales = node.input(2)?;
-    let scales = node.reshape(scales, each.clone())?;
-    let scales = node.cast(scales, dtype)?;
-    let zero = match node.optional(3) {
-        None => node.scalar(dtype, f64::from(1 << (bits - 1))),
-        Some(zero) if node.dtype(zero).is_float() => {
-            let zero = node.reshape(zero, each)?;
-            node.cast(zero, dtype)?
-        }
-        Some(_) => {
-            let zero = unpacked(node, 3, bits, &[columns, blocks])?;
-            let zero = node.build.of_constant(None, zero);
-            let zero = node.reshape(zero, each)?;
-            node.cast(zero, dtype)?
-        }
-    };
     if node.optional(4).is_some() {
         return node.unsupported("MatMulNBits with g_idx, which is deprecated");
     }
-    let b = node.cast(b, dtype)?;
-    let b = node.binary(BinaryOp::Sub, b, zero)?;
-    let b = node.binary(BinaryOp::Mul, b, scales)?;
-    let b = node.reshape(b, [columns, blocks * block])?;
-    let b = node.slice_axis(b, 1, 0i64, depth)?;
+    let blocks = (depth + block - 1) / block;
+    let packed = unpacked(node, 1, bits, &[columns, blocks, block])?;
+    let packed = without_padding(packed, columns as usize, (blocks * block) as usize, depth as usize)?;
+    let mut operands = vec![node.build.of_constant(None, packed)];
+    let each = [Dim::Const(columns), Dim::Const(blocks)];
+    let scales = node.input(2)?;
+    check_finite(node, scales)?;
+    operands.push(node.reshape(scales, each.clone())?);
+    let zero = match node.optional(3) {
+        None => {
+            let zero = node.scalar(DType::U8, f64::from(1 << (bits - 1)));
+            node.reshape(zero, [Dim::Const(1), Dim::Const(1)])?
+        }
+        Some(zero) if node.dtype(zero).is_float() => node.reshape(zero, each)?,
+        Some(_) => {
+            let zero = unpacked(node, 3, bits, &[columns, blocks])?;
+            let zero = node.build.of_constant(None, zero);
+            node.reshape(zero, each)?
+        }
+    };
+    operands.push(zero);
+    let groups = Some(Groups { axis: 1, size: block });
+    let b = node.composite(Composite::Dequantize { groups, out: dtype }, &operands)?;
     let result = node.contract(a, b, false, true, dtype)?;
     Ok(vec![match node.optional(5) {
         Some(bias) => node.binary(BinaryOp::Add, result, bias)?,

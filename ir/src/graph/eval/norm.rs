@@ -3,7 +3,8 @@
 use super::OpError;
 use super::array::{Array, Data, broadcast_strides, walk};
 use super::elementwise::floats;
-use crate::graph::op::{Composite, Layout};
+use crate::graph::op::{Composite, Groups, Layout};
+use crate::types::DType;
 
 pub(super) fn composite(c: &Composite, operands: &[&Array]) -> Result<Array, OpError> {
     let x = operands[0];
@@ -69,6 +70,7 @@ pub(super) fn composite(c: &Composite, operands: &[&Array]) -> Result<Array, OpE
             let mask = mask.then(|| operands[3]);
             attention(operands[0], operands[1], operands[2], mask, scale.as_f64(), *causal)?
         }
+        Composite::Dequantize { groups, out } => dequantize(groups.as_ref(), *out, operands),
         Composite::LocalResponseNorm {
             size,
             alpha,
@@ -90,6 +92,34 @@ pub(super) fn composite(c: &Composite, operands: &[&Array]) -> Result<Array, OpE
             like(out)
         }
     })
+}
+
+fn dequantize(groups: Option<&Groups>, out: DType, operands: &[&Array]) -> Array {
+    let x = operands[0];
+    // The position in scales or zero points of the element at a position of x.
+    let place = |other: &Array, mut at: usize| {
+        let (mut position, mut stride) = (0, 1);
+        for (axis, size) in x.shape.iter().enumerate().rev() {
+            let coordinate = match groups {
+                Some(groups) if groups.axis == axis => at % size / groups.size.max(1) as usize,
+                _ => at % size,
+            };
+            at /= size;
+            if other.shape[axis] != 1 {
+                position += coordinate * stride;
+            }
+            stride *= other.shape[axis];
+        }
+        position
+    };
+    let (numbers, scales) = (x.to_f64(), operands[1].to_f64());
+    let zeros = operands.get(2).map(|zero| (*zero, zero.to_f64()));
+    let value = |(at, number): (usize, f64)| {
+        let zero = zeros.as_ref().map_or(0.0, |(array, zeros)| zeros[place(array, at)]);
+        (number - zero) * scales[place(operands[1], at)]
+    };
+    let values = numbers.into_iter().enumerate().map(value).collect();
+    Array::float(out, x.shape.clone(), values)
 }
 
 fn along(x: &Array, axis: usize, f: impl Fn(&mut [f64])) -> Array {

@@ -3,7 +3,7 @@
 use super::window::{LARGEST, contract_of, conv, pool};
 use super::{Class, Cx, Inferred, attribute, one};
 use crate::dim::Shape;
-use crate::graph::op::{Composite, Layout};
+use crate::graph::op::{Composite, Groups, Layout};
 use crate::library::{GemmEpilogue, LibraryCall, LibraryOp};
 use crate::types::DType;
 
@@ -15,8 +15,12 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
         Composite::BatchNorm { .. } => (5, 5),
         Composite::GroupNorm { .. } => (3, 3),
         Composite::Attention { mask, .. } => (3 + usize::from(*mask), 3 + usize::from(*mask)),
+        Composite::Dequantize { .. } => (2, 3),
     };
     cx.count(min, max)?;
+    if let Composite::Dequantize { groups, out } = c {
+        return dequantize(groups.as_ref(), *out, cx);
+    }
     let dtype = cx.class(0, Class::Float)?;
     let shape = cx.operands[0].shape.clone();
     let rank = shape.rank();
@@ -48,6 +52,7 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
             per_channel(cx, Layout::ChannelsFirst.channel_axis(rank))?;
         }
         Composite::Attention { mask, .. } => return attention(*mask, dtype, cx),
+        Composite::Dequantize { .. } => {}
         Composite::LocalResponseNorm { size, .. } => {
             cx.rank_at_least(0, 2)?;
             if !(1..=LARGEST).contains(size) {
@@ -94,6 +99,42 @@ fn attention(mask: bool, dtype: DType, cx: &Cx<'_>) -> Inferred {
         cx.equal_shapes("the mask broadcasts to the scores", &scores, &wide)?;
     }
     Ok(one(dtype, vec![q[0].clone(), q[1].clone(), q[2].clone(), v[3].clone()]))
+}
+
+fn dequantize(groups: Option<&Groups>, out: DType, cx: &Cx<'_>) -> Inferred {
+    let stored = cx.class(0, Class::Int)?;
+    if stored.bits() > 8 {
+        return attribute(
+            "x",
+            format!("quantised numbers have at most 8 bits; {stored} has {}", stored.bits()),
+        );
+    }
+    if !matches!(out, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
+        return attribute("out", format!("numbers are f16, bf16, f32 or f64, not {out}"));
+    }
+    let shape = &cx.operands[0].shape;
+    if let Some(groups) = groups {
+        cx.axis(groups.axis, shape.rank())?;
+        if !(1..=LARGEST).contains(&groups.size) {
+            return attribute("group", format!("{} is not inside 1..=2^31", groups.size));
+        }
+    }
+    for operand in 1..cx.operands.len() {
+        cx.class(operand, if operand == 1 { Class::Float } else { Class::Number })?;
+        cx.rank_is(operand, shape.rank())?;
+        for (axis, (given, size)) in cx.operands[operand].shape.iter().zip(shape.iter()).enumerate() {
+            if given.is(1) {
+                continue;
+            }
+            match groups {
+                Some(groups) if groups.axis == axis => {
+                    cx.equal("the groups and the scales or zero points", &groups.count(size), given)?;
+                }
+                _ => cx.equal("the axis and its scales or zero points", size, given)?,
+            }
+        }
+    }
+    Ok(one(out, shape.clone()))
 }
 
 pub(super) fn call(call: &LibraryCall, cx: &Cx<'_>) -> Inferred {

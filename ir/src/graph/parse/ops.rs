@@ -134,6 +134,16 @@ impl Parser {
                 causal: a.flag(self, "causal")?,
                 mask: a.flag(self, "mask")?,
             },
+            "dequantize" => Composite::Dequantize {
+                groups: match a.get(self, "group", Parser::integer)? {
+                    Some(size) => Some(Groups {
+                        axis: a.axis(self)?,
+                        size,
+                    }),
+                    None => None,
+                },
+                out: a.dtype_or(self, "out", None)?,
+            },
             "local_response_norm" => Composite::LocalResponseNorm {
                 size: a.need(self, "size", Parser::integer)?,
                 alpha: a.number(self, "alpha")?,

@@ -40,6 +40,12 @@ impl Verifier<'_> {
         if c.lhs.element(exprs) != c.rhs.element(exprs) {
             return Some("both operands have one type");
         }
+        if tiling.rhs.along_k && tiling.lhs.width != tiling.rhs.width && c.rhs.unpacking().is_none() {
+            return Some("both operands come in the same groups, unless the weights are unpacked");
+        }
+        if !tiling.rhs.along_k && c.rhs.unpacking().is_some() {
+            return Some("quantised weights lie along k");
+        }
         self.wide_accesses(c, tiling.lhs, tiling.rhs, tiling.store)
     }
 

@@ -5,10 +5,10 @@
 //! GEMM selection", rocm-libraries): a step of the main loop takes as long as the slowest of matrix units, LDS and cache; tiles go over
 //! the compute units in rounds; nothing is faster than memory brings the operands.
 
-use ir::DType;
 use ir::kernel::limits::{lds_limit, widest_fetch, widest_store};
 use ir::kernel::{AxisId, ContractBody, Expr, Fetch, Mapping, Operand, Stmt, Tiling};
 use ir::target::{MatrixFamily, MatrixInstruction};
+use ir::{DType, Dim};
 
 use super::{ACCESS_BYTES, BLOCK, Mapper};
 
@@ -92,6 +92,8 @@ const TURN_INSTRUCTIONS: u32 = 8;
 const PARTS: [u32; 4] = [1, 2, 4, 8];
 /// Stages to choose from where tiles travel through registers: with two, one barrier a tile is enough.
 const STAGES: [u32; 2] = [1, 2];
+/// Instructions that make a number of a quantised element on its way to LDS.
+pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
 
@@ -101,6 +103,8 @@ pub(super) struct Sizes {
     pub m: i64,
     pub n: i64,
     pub k: i64,
+    /// Bits of memory of an element of the right operand, its share of scales and zero points included.
+    pub rhs_bits: f64,
 }
 
 impl Mapper<'_> {
@@ -142,7 +146,33 @@ impl Mapper<'_> {
             m: self.rows.unwrap_or_else(|| self.points(&body.m)),
             n: self.points(&body.n),
             k: self.points(&body.k),
+            rhs_bits: self.stored_bits(body),
         }
+    }
+
+    /// Bits of memory that a product reads for an element of its right operand.
+    fn stored_bits(&self, body: &ContractBody) -> f64 {
+        let exprs = &self.kernel.exprs;
+        let Some(access) = body.rhs.access else {
+            return f64::from(body.rhs.element(exprs).bits());
+        };
+        let Some(unpacking) = access.unpacking else {
+            return f64::from(body.rhs.stored_bits(self.kernel));
+        };
+        let count = |elements: &Dim| elements.hint(self.symbols).max(1) as f64;
+        let elements = count(&self.kernel.params[access.param].elements);
+        let mut bits = f64::from(body.rhs.stored_bits(self.kernel));
+        self.walk(
+            [Some(unpacking.scale), unpacking.zero].into_iter().flatten().collect(),
+            |e| {
+                if let Expr::Load { param, .. } = exprs[e] {
+                    let param = &self.kernel.params[param];
+                    bits += f64::from(param.dtype.bits()) * count(&param.elements) / elements;
+                }
+                true
+            },
+        );
+        bits
     }
 
     /// The best tiling for matrix instructions, if the target has one for these types.
@@ -226,6 +256,12 @@ impl Mapper<'_> {
             dies: self.target.dies,
         };
         let fits = |t: &Tiling| t.misfit().is_none() && t.lds_bytes() <= lds_limit(t, self.target);
+        // Narrower reads of what is unpacked, so that every thread has some to unpack.
+        let chunk = 128 / instruction.input.bits().max(1);
+        let share = (block.cols * depth / tiling.threads_of_part().max(1)).max(1);
+        while tiling.rhs.width > chunk && (tiling.rhs.width > share || !depth.is_multiple_of(tiling.rhs.width)) {
+            tiling.rhs.width /= 2;
+        }
         while tiling.stages > 1 && tiling.lds_bytes() > lds_limit(&tiling, self.target) {
             tiling.stages -= 1;
         }
@@ -271,7 +307,10 @@ impl Mapper<'_> {
         let fragments = waves * (block_m / f64::from(t.waves[0]) + block_n / f64::from(t.waves[1])) * block_k * bytes;
         // Narrow fetches take as many accesses as elements.
         let narrow = |f: Fetch| (4.0 / (f64::from(f.width) * bytes)).max(1.0);
-        let fetched = parts * (block_m * narrow(t.lhs) + block_n * narrow(t.rhs)) * block_k * bytes;
+        // What is unpacked on its way to LDS has more elements in an access.
+        let rhs_bytes = sizes.rhs_bits / 8.0;
+        let narrow_rhs = (4.0 / (f64::from(t.rhs.width) * rhs_bytes)).max(1.0);
+        let fetched = parts * (block_m * narrow(t.lhs) * bytes + block_n * narrow_rhs * rhs_bytes) * block_k;
         let lds_rate = f64::from(target.lds_bytes_per_clock);
         let cache_rate = f64::from(target.cache_bytes_per_clock);
         // Tiles that are on their way while one is multiplied.
@@ -283,7 +322,7 @@ impl Mapper<'_> {
             let matrix = shared * parts * block_m * block_n * block_k / (t.instruction.rate() * simds);
             let lds = shared * (tile_bytes + fragments) / lds_rate;
             let cache = shared * fetched / cache_rate;
-            let issue = self.issue_cycles(t, shared * waves / simds);
+            let issue = self.issue_cycles(t, shared * waves / simds, sizes);
             // A step's last products are waited for.
             let waits = STEP_LATENCY + f64::from(t.instruction.cycles);
             let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + waits / shared;
@@ -300,24 +339,25 @@ impl Mapper<'_> {
         let compute = rounds * round(shared) + if left > 0.0 { round(left) } else { 0.0 };
 
         // Tiles narrower than a line waste the rest of it.
-        let wasted = |f: Fetch, block: f64| match f.along_k {
-            true => 1.0,
-            false => (f64::from(target.line_bytes) / (block * bytes)).max(1.0),
+        let wasted = |f: Fetch, block: f64, bytes: f64| match f.along_k {
+            true => bytes,
+            false => bytes * (f64::from(target.line_bytes) / (block * bytes)).max(1.0),
         };
-        let lines = sizes.m as f64 * wasted(t.lhs, block_m) + sizes.n as f64 * wasted(t.rhs, block_n);
-        let operands = sizes.batch as f64 * lines * sizes.k as f64 * bytes;
+        let lhs = sizes.m as f64 * wasted(t.lhs, block_m, bytes);
+        let rhs = sizes.n as f64 * wasted(t.rhs, block_n, rhs_bytes);
+        let operands = sizes.batch as f64 * (lhs + rhs) * sizes.k as f64;
         let read = match operands > target.cache_bytes as f64 {
-            true => operands.max(tiles * (block_m + block_n) * sizes.k as f64 * bytes / REUSE),
+            true => operands.max(tiles * (block_m * bytes + block_n * rhs_bytes) * sizes.k as f64 / REUSE),
             false => operands,
         };
         compute.max(read / (target.memory_tbps * 1e3 / target.clock_ghz))
     }
 
     /// Predicts the clocks in which `waves` waves of a SIMD issue a step's instructions.
-    fn issue_cycles(&self, t: &Tiling, waves: f64) -> f64 {
+    fn issue_cycles(&self, t: &Tiling, waves: f64, sizes: &Sizes) -> f64 {
         let i = &t.instruction;
         let groups =
-            |rows: u32, fetch: Fetch| f64::from(rows * t.block[2]) / f64::from(fetch.width * t.threads() / t.parts);
+            |rows: u32, fetch: Fetch| f64::from(rows * t.block[2]) / f64::from(fetch.width * t.threads_of_part());
         let fetched = |rows: u32, fetch: Fetch| {
             // What lies along the rows goes to LDS an element at a time, unless it is copied as it lies.
             let copied = i.family == MatrixFamily::MmaSync
@@ -334,7 +374,12 @@ impl Mapper<'_> {
         let products = f64::from(fragments[0] * fragments[1] * (t.block[2] / i.k));
         // A read of LDS brings 16 bytes a lane, which is two instructions' worth of most operands.
         let reads = f64::from((fragments[0] + fragments[1]) * (t.block[2] / i.k));
-        let instructions = fetched(t.block[0], t.lhs) + fetched(t.block[1], t.rhs) + products + reads;
+        let unpacked = if sizes.rhs_bits < f64::from(i.input.bits()) {
+            UNPACK_INSTRUCTIONS * f64::from(t.block[1] * t.block[2]) / f64::from(t.threads_of_part())
+        } else {
+            0.0
+        };
+        let instructions = fetched(t.block[0], t.lhs) + fetched(t.block[1], t.rhs) + products + reads + unpacked;
         // A SIMD of 16 lanes takes four clocks for a wave of 64.
         let clocks = if self.target.wave_size == 64 { 4.0 } else { 1.0 };
         instructions * DEPENDENT.max(clocks * waves)
@@ -355,7 +400,7 @@ impl Mapper<'_> {
 
     /// What a tile of fused multiply-adds costs, in a unit of its own.
     fn tile_cost(&self, tile: &[u32; 5], sizes: &Sizes) -> f64 {
-        let Sizes { batch, m, n, k } = *sizes;
+        let Sizes { batch, m, n, k, .. } = *sizes;
         let ceil = |a: i64, b: i64| (a + b - 1) / b;
         let [bm, bn, bk, tm, tn] = tile.map(i64::from);
         let tiles = ceil(m, bm).saturating_mul(ceil(n, bn)).saturating_mul(batch);

@@ -21,6 +21,8 @@ const ALONG: [u32; 4] = [4, 8, 16, 32];
 const MOST_REGISTERS: u32 = 128;
 /// Bytes that a lane reads at once at least, of both operands: with less, the accesses are what takes the time.
 const LEAST_BYTES: u32 = 8;
+/// Bits that a lane reads at once at least of weights that are unpacked.
+const LEAST_PACKED_BITS: u32 = 32;
 
 impl Mapper<'_> {
     /// The best tiling row by row with its clocks, where there are few rows and both operands come in wide accesses.
@@ -37,10 +39,18 @@ impl Mapper<'_> {
         }
         let mut lhs = self.wide_fetch(&body.lhs, &body.m, &body.k);
         let mut rhs = self.wide_fetch(&body.rhs, &body.n, &body.k);
-        if !lhs.along_k || lhs.width * bytes < LEAST_BYTES || rhs.width * bytes < LEAST_BYTES {
+        let unpacked = body.rhs.unpacking().is_some();
+        let stored = body.rhs.stored_bits(self.kernel);
+        let least = if unpacked { LEAST_PACKED_BITS } else { LEAST_BYTES * 8 };
+        if !lhs.along_k || lhs.width * bytes < LEAST_BYTES || rhs.width * stored < least {
             return None;
         }
-        if rhs.along_k {
+        if unpacked && !rhs.along_k {
+            return None;
+        }
+        if rhs.along_k && unpacked {
+            lhs.width = lhs.width.min(rhs.width);
+        } else if rhs.along_k {
             // Both come in the same groups.
             lhs.width = lhs.width.min(rhs.width);
             rhs.width = lhs.width;
@@ -76,7 +86,7 @@ impl Mapper<'_> {
         candidates
             .into_iter()
             .filter(|t| t.misfit().is_none() && t.lds_bytes(acc) <= self.target.lds_bytes)
-            .filter(|t| held(t, bytes) <= MOST_REGISTERS)
+            .filter(|t| held(t, bytes, stored) <= MOST_REGISTERS)
             .map(|t| {
                 let clocks = self.gemv_cycles(body, &t, sizes);
                 (t, clocks)
@@ -91,13 +101,15 @@ impl Mapper<'_> {
             return f64::INFINITY;
         }
         let target = self.target;
-        let bytes = f64::from(body.rhs.element(&self.kernel.exprs).bits()) / 8.0;
+        let element = body.rhs.element(&self.kernel.exprs).bits();
+        let stored = body.rhs.stored_bits(self.kernel);
+        let bytes = sizes.rhs_bits / 8.0;
         let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
         let groups = ceil(sizes.m, t.rows);
         let workgroups = (ceil(sizes.n, t.columns()) * groups).saturating_mul(sizes.batch).max(1) as f64;
         let units = f64::from(target.compute_units);
         let threads = f64::from(t.threads());
-        let registers = f64::from(held(t, bytes as u32) + ADDRESSES);
+        let registers = f64::from(held(t, element / 8, stored) + ADDRESSES);
         let lanes =
             f64::from(t.lanes) * f64::from(target.simds) * (f64::from(target.vector_registers) / registers).floor();
         let shared = (workgroups / units)
@@ -118,8 +130,17 @@ impl Mapper<'_> {
         } else {
             (f64::from(target.line_bytes) / line).max(1.0)
         };
-        let multiplied = shared * step_bytes / bytes * f64::from(t.rows + 1) / self.multiply_adds();
-        let step = (shared * step_bytes * wasted / cache).max(multiplied).max(LATENCY);
+        // Each weight is widened first, for all rows, and made a number where it is quantised.
+        let unpacking = if body.rhs.unpacking().is_some() { UNPACKING } else { 0.0 };
+        let multiplied = shared * step_bytes / bytes * (f64::from(t.rows + 1) + unpacking) / self.multiply_adds();
+        // Beside weights of a few bits the rows' elements count, which each wave reads for itself.
+        let rows = match body.rhs.unpacking() {
+            Some(_) => threads * f64::from(t.unroll * t.rows * t.rhs.width * element / 8),
+            None => 0.0,
+        };
+        let step = (shared * (step_bytes * wasted + rows) / cache)
+            .max(multiplied)
+            .max(LATENCY);
         let rounds = (workgroups / (units * shared)).ceil();
         let compute = rounds * (TILE_LATENCY + steps * step);
         let memory = sizes.batch.saturating_mul(sizes.n).saturating_mul(sizes.k) as f64 * bytes * wasted;
@@ -148,11 +169,16 @@ impl Mapper<'_> {
 /// Registers of a lane for addresses and counters.
 const ADDRESSES: u32 = 32;
 
-/// Registers of a lane that hold operands and sums.
-fn held(t: &GemvTiling, bytes: u32) -> u32 {
+/// Multiply-adds' time that it takes to make a number of a quantised weight.
+const UNPACKING: f64 = 1.0;
+
+/// Registers of a lane that hold operands and sums: elements of `bytes`, weights that are stored in `stored` bits each.
+fn held(t: &GemvTiling, bytes: u32, stored: u32) -> u32 {
     let words = |width: u32| (width * bytes).div_ceil(4);
     if t.rhs.along_k {
-        let groups = t.unroll * (t.rows * words(t.lhs.width) + t.cols * words(t.rhs.width));
+        // A group of fewer bits has its scale and its zero point with it.
+        let weights = (t.rhs.width * stored).div_ceil(32) + if stored < bytes * 8 { 2 } else { 0 };
+        let groups = t.unroll * (t.rows * words(t.rhs.width) + t.cols * weights);
         groups + t.rows * t.cols
     } else {
         t.lhs.width * words(t.rhs.width) + t.rows * (words(t.lhs.width) + t.rhs.width)

@@ -541,6 +541,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         unsafe { taps_at.fill(entry / groups, row0, count, entry % groups * cg, table) }
     };
     let problem = Problem {
+        quantised: None,
         isa,
         batch: s.n * groups,
         m: pixels,

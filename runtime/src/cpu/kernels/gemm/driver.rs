@@ -3,7 +3,8 @@
 //! A task is a range of rows and a range of panels. Inside it panels are outermost, so each panel of B is read from
 //! memory once and stays in L1/L2 while the task's rows, kept below [`A_BYTES`], come from L2.
 
-use super::{Activation, Elem, Epilogue, LINE, Tile, TileArgs, TileAt, micro, panel_width};
+use super::quantised::{EXPANDED_ROWS, FEW_ROWS};
+use super::{Activation, Elem, Epilogue, LINE, QuantisedB, Tile, TileArgs, TileAt, micro, panel_width};
 use crate::cpu::kernels::convert;
 use crate::cpu::kernels::isa::Isa;
 use crate::cpu::kernels::workspace::Workspace;
@@ -87,6 +88,8 @@ pub(crate) struct Problem<'a> {
     /// `fill(entry, row0, rows, table)` writes `segs` times `rows` pointers.
     pub fill: &'a (dyn Fn(usize, usize, usize, *mut *const f32) + Sync),
     pub place: &'a (dyn Fn(usize) -> Place + Sync),
+    /// Quantised panels of B in place of `Place::b`, and where a thread's scratch has room for floats of them.
+    pub quantised: Option<(&'a QuantisedB, usize)>,
     pub dest: Dest,
     pub scale: f32,
     pub activation: Activation,
@@ -166,6 +169,14 @@ pub(crate) fn scratch_bytes(
     group_rows(isa) * 2 * isa.lanes() * 4 + rows * segs * 8
 }
 
+/// Rows of a quantised panel that are floats at once: all, where the product cannot be summed up in place.
+pub(crate) fn expanded_rows(k: usize, dest: &Dest) -> usize {
+    match dest.direct() {
+        Some(_) => k.min(EXPANDED_ROWS),
+        None => k,
+    }
+}
+
 /// Runs the product. The workspace must have [`scratch_bytes`] reserved.
 ///
 /// # Safety
@@ -220,6 +231,13 @@ impl Task {
         } else {
             1
         };
+        // Quantised panels become floats block by block.
+        let few = p.quantised.filter(|_| p.segs == 1 && p.m <= FEW_ROWS);
+        let blocks = match p.quantised {
+            Some(_) if few.is_some() => 1,
+            Some(_) if p.segs == 1 => blocks.max(k.div_ceil(expanded_rows(k, &p.dest).max(1))).max(1),
+            _ => blocks,
+        };
         for block in 0..blocks {
             let k0 = if blocks == 1 { 0 } else { p.seg_len * block / blocks };
             let seg_len = if blocks == 1 {
@@ -234,9 +252,16 @@ impl Task {
                 let cols = width.min(p.n - col);
                 // SAFETY: offsets inside the operands of this entry.
                 let (b, b_stride, bias, residual) = unsafe {
-                    let (b, stride) = match p.b_stride {
-                        Some(stride) => (place.b.add(col + k0 * stride), stride),
-                        None => (place.b.add(col * k + k0 * width), width),
+                    let (b, stride) = match (p.b_stride, p.quantised) {
+                        (_, Some((quantised, at))) => {
+                            let floats = self.scratch.add(at).cast::<f32>();
+                            if few.is_none() {
+                                quantised.expand(floats, panel, k0, seg_len);
+                            }
+                            (floats.cast_const(), width)
+                        }
+                        (Some(stride), _) => (place.b.add(col + k0 * stride), stride),
+                        (None, _) => (place.b.add(col * k + k0 * width), width),
                     };
                     let bias = if place.bias.is_null() {
                         place.bias
@@ -252,7 +277,7 @@ impl Task {
                 };
                 // The next panel, where B does not stay in the second-level cache: the first tiles ask for a part each.
                 let next = match p.b_stride {
-                    None if panel + 1 < self.panels.end && p.n * k * 4 > B_BYTES => {
+                    None if p.quantised.is_none() && panel + 1 < self.panels.end && p.n * k * 4 > B_BYTES => {
                         let (col, width) = ((panel + 1) * 2 * lanes, panel_width(p.isa, p.n, panel + 1));
                         Some((
                             place.b.wrapping_add(col * k + k0 * width),
@@ -281,18 +306,24 @@ impl Task {
                                 None => (buffer.add((r0 - g0) * width), width),
                             };
                             let (ahead, ahead_step) = ahead(tile);
+                            let rows = table.add((r0 - first) * p.segs);
+                            if let Some((quantised, _)) = few {
+                                // The tile is left to apply what follows to the sums.
+                                let rows = std::slice::from_raw_parts(rows, r1 - r0);
+                                quantised.multiply(rows, panel, c, ldc, cols);
+                            }
                             let args = TileArgs {
-                                rows: table.add((r0 - first) * p.segs),
+                                rows,
                                 table_stride: r1 - r0,
                                 a_offset: k0,
                                 segs: p.segs,
-                                seg_len,
+                                seg_len: if few.is_some() { 0 } else { seg_len },
                                 b,
                                 b_stride,
                                 c,
                                 ldc,
                                 n: cols,
-                                accumulate: block > 0,
+                                accumulate: block > 0 || few.is_some(),
                                 finish: last,
                                 scale: p.scale,
                                 bias,

@@ -7,6 +7,7 @@
 mod driver;
 mod micro;
 mod pack;
+mod quantised;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -15,6 +16,7 @@ pub(crate) use driver::{Dest, Place, Problem, RowMap, run, scratch_bytes as conv
 pub(crate) use micro::tile_fns;
 pub use pack::PackedB;
 pub(crate) use pack::{gather, pack_panel, packed_len, panel_offset, panel_width};
+pub use quantised::{Integers, QuantisedB};
 
 use super::workspace::{SyncPtr, Workspace};
 
@@ -102,6 +104,8 @@ pub struct MatMut<'a> {
 pub enum Rhs<'a> {
     /// Packed beforehand; entry `i % batches` of it serves batch entry `i`.
     Packed(&'a PackedB),
+    /// Integers with their scales, packed beforehand; serves every batch entry.
+    Quantised(&'a QuantisedB),
     /// Packed at every call, into scratch.
     Strided(MatRef<'a>),
 }
@@ -274,7 +278,7 @@ pub(crate) const LINE: usize = 16;
 /// writable, exclusively and disjoint from `a` and `b`, for the call.
 ///
 /// # Panics
-/// When a [`PackedB`] has another K or N than the product or another instruction level than `ws`, or when a bias is
+/// When a [`PackedB`] or a [`QuantisedB`] has another K or N than the product or another instruction level than `ws`, or when a bias is
 /// shorter than N.
 pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
     let (m, n, k) = (g.m, g.n, g.k);
@@ -305,6 +309,16 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
             );
             (packed.batches(), 0, false)
         }
+        Rhs::Quantised(quantised) => {
+            assert!(
+                quantised.k() == k && quantised.n() == n && quantised.isa() == isa,
+                "the quantised operand is {}x{} for {:?}, the product needs {k}x{n} for {isa:?}",
+                quantised.k(),
+                quantised.n(),
+                quantised.isa(),
+            );
+            (1, 0, false)
+        }
         Rhs::Strided(b) => {
             let entries = if matches!(b.batch, Batch::Stride(0)) {
                 1
@@ -321,7 +335,22 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         }
     };
     let b_base = a_floats.next_multiple_of(16);
-    let per_thread = driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch);
+    let dest = Dest {
+        elem: g.c.elem,
+        rows: RowMap::Linear(g.c.row_stride),
+        col_stride: g.c.col_stride,
+    };
+    let mut per_thread = driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch);
+    let quantised = match g.b {
+        Rhs::Quantised(b) => {
+            // Behind the group of tiles and the table of rows.
+            let at = per_thread.next_multiple_of(64);
+            let rows = driver::expanded_rows(k, &dest);
+            per_thread = at + rows * panel * 4;
+            Some((b, at))
+        }
+        Rhs::Packed(_) | Rhs::Strided(_) => None,
+    };
     ws.reserve(per_thread, (b_base + b_floats) * 4);
     let shared = SyncPtr(ws.shared().cast::<f32>());
     let a = g.a;
@@ -362,6 +391,7 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
     let c_batch = g.c.batch;
     let b_operand = match &g.b {
         Rhs::Packed(packed) => SyncPtr(packed.as_ptr().cast_mut()),
+        Rhs::Quantised(_) => SyncPtr(std::ptr::null_mut()),
         Rhs::Strided(b) if direct_b => SyncPtr(b.ptr.cast_mut().cast::<f32>()),
         // SAFETY: reserved above.
         Rhs::Strided(_) => SyncPtr(unsafe { shared.get().add(b_base) }),
@@ -379,6 +409,7 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
             Place {
                 b: match b_direct_batch {
                     Some(batch) => b_operand.get().offset(batch.at(entry)),
+                    None if quantised.is_some() => std::ptr::null(),
                     None => b_operand.get().add(entry % b_entries * one_b),
                 },
                 c: c_ptr.get().offset(c_batch.at(entry) * c_size),
@@ -422,11 +453,8 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         },
         fill: &fill,
         place: &place,
-        dest: Dest {
-            elem: g.c.elem,
-            rows: RowMap::Linear(g.c.row_stride),
-            col_stride: g.c.col_stride,
-        },
+        quantised,
+        dest,
         scale: g.builtin.scale,
         activation: g.builtin.activation,
         ld_residual: g.builtin.residual.map_or(0, |r| r.row_stride),

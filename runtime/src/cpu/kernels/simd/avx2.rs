@@ -57,6 +57,10 @@ impl Simd for Avx2 {
         ))))
     }
     #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> __m256i {
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m256) {
         let bits = _mm256_castps_si256(v);
         let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));

@@ -54,6 +54,10 @@ impl Simd for Avx512 {
         ))))
     }
     #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> __m512i {
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
         let bits = _mm512_castps_si512(v);
         let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));

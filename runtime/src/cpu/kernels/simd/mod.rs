@@ -38,6 +38,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn store_f16(p: *mut u16, v: Self::V);
     unsafe fn load_bf16(p: *const u16) -> Self::V;
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
+    /// Loads `LANES` bytes, each as a number of 0 to 255.
+    unsafe fn load_u8(p: *const u8) -> Self::I;
 
     /// Asks for the cache line at `p` in the second-level cache; any address is allowed.
     #[inline(always)]

@@ -72,6 +72,11 @@ impl Simd for Portable {
         V(unsafe { p.cast::<[u16; N]>().read_unaligned() }.map(|x| bf16::from_bits(x).to_f32()))
     }
     #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> I {
+        // SAFETY: the contract of the trait.
+        I(unsafe { p.cast::<[u8; N]>().read_unaligned() }.map(i32::from))
+    }
+    #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: V) {
         // SAFETY: the contract of the trait.
         unsafe {

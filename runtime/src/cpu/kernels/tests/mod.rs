@@ -5,6 +5,7 @@ mod conv;
 mod gemm;
 mod math;
 mod pool;
+mod quantised;
 mod rows;
 
 use std::sync::Arc;

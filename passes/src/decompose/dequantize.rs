@@ -1,0 +1,82 @@
+//! `(x − zero) · scale`, spelled out where no product reads it.
+//!
+//! ```text
+//! y = dequantize x, s, z {axis=1, group=2}     becomes     y = mul (sub (cast x), (spread z)), (spread s)
+//! ```
+
+use std::collections::BTreeSet;
+
+use ir::op::{BinaryOp, Composite, Groups, View};
+use ir::{DType, Dim, Graph, NodeId, Op, Shape, Value};
+
+use super::{binary, cast, wide};
+use crate::error::PassFault;
+use crate::fuse::classify::is_free;
+use crate::rewrite::Builder;
+
+/// Finds the dequantisations that a product reads as its right operand, views in between or not: its kernel takes them in.
+pub fn multiplied(graph: &Graph) -> BTreeSet<NodeId> {
+    let mut found = BTreeSet::new();
+    for node in graph.nodes().values() {
+        let (Op::Contract(_), Some(rhs)) = (&node.op, node.operands.get(1)) else {
+            continue;
+        };
+        let mut value = *rhs;
+        while is_free(&graph.node(value.node).op) {
+            value = graph.node(value.node).operands[0];
+        }
+        if matches!(graph.node(value.node).op, Op::Composite(Composite::Dequantize { .. })) {
+            found.insert(value.node);
+        }
+    }
+    found
+}
+
+/// Emits the arithmetic, in f32 at least.
+pub(super) fn dequantize(
+    b: &mut Builder<'_>,
+    x: &[Value],
+    groups: Option<&Groups>,
+    out: DType,
+) -> Result<Value, PassFault> {
+    let computed = wide(out);
+    let shape = b.ty(x[0]).shape.clone();
+    let mut value = cast(b, x[0], computed)?;
+    if let Some(zero) = x.get(2) {
+        let zero = cast(b, *zero, computed)?;
+        let zero = spread(b, zero, groups, &shape)?;
+        value = binary(b, BinaryOp::Sub, value, zero)?;
+    }
+    let scale = cast(b, x[1], computed)?;
+    let scale = spread(b, scale, groups, &shape)?;
+    value = binary(b, BinaryOp::Mul, value, scale)?;
+    cast(b, value, out)
+}
+
+/// Gives each element along the axis of the groups the number of its group.
+fn spread(b: &mut Builder<'_>, value: Value, groups: Option<&Groups>, shape: &Shape) -> Result<Value, PassFault> {
+    let given = b.ty(value).shape.clone();
+    let Some(Groups { axis, size }) = groups.filter(|g| !given[g.axis].is(1)) else {
+        return Ok(value);
+    };
+    // [n] → [n, 1] → [n, size] → [n·size], of which the last group may have too many.
+    let mut dims = given.0.clone();
+    dims.insert(axis + 1, Dim::Const(1));
+    let split = b.emit(Op::View(View::Reshape(dims.clone().into())), &[value])?;
+    dims[axis + 1] = Dim::Const(*size);
+    let repeated = b.emit(Op::View(View::Broadcast(dims.into())), &[split])?;
+    let mut joined = given;
+    joined.0[*axis] = joined[*axis].clone() * *size;
+    let whole = b.emit(Op::View(View::Reshape(joined.clone())), &[repeated])?;
+    if joined[*axis] == shape[*axis] {
+        return Ok(whole);
+    }
+    let (rank, mut sizes) = (joined.rank(), joined.0);
+    sizes[*axis] = shape[*axis].clone();
+    let slice = View::Slice {
+        starts: vec![Dim::Const(0); rank],
+        sizes,
+        steps: vec![1; rank],
+    };
+    b.emit(Op::View(slice), &[whole])
+}

@@ -1,0 +1,189 @@
+//! Right operands of products that are quantised constants: packed as they are stored.
+//!
+//! Before: a contraction's operand with an unpacking, at one set of sizes. After: panels of integers with a scale and an offset for each
+//! column and group, if the operand is a matrix along whose depth groups of one size share their scale. Anything else is a temporary's
+//! case.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use ir::dim::Symbols;
+use ir::entity::Entity;
+use ir::graph::eval::scalar;
+use ir::kernel::access::Motions;
+use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Kernel, ParamId, Unpacking};
+use ir::types::{DType, Scalar};
+
+use super::affine::reachable;
+use super::exec::Prepare;
+use super::kernels::gemm::{Integers, QuantisedB};
+
+/// Where the integers of an operand are, in elements of its parameter.
+pub(crate) struct Strides {
+    pub base: i64,
+    /// Along the depth and along the columns.
+    pub row: i64,
+    pub col: i64,
+}
+
+/// Packs a product's right operand of `k` rows and `n` columns; `None` where it is no such matrix.
+pub(crate) fn pack(
+    kernel: &Kernel,
+    body: &ContractBody,
+    strides: &Strides,
+    [k, n]: [usize; 2],
+    cx: &Prepare<'_>,
+) -> Option<Arc<QuantisedB>> {
+    let access = body.rhs.access?;
+    let unpacking = access.unpacking?;
+    let (_, tensor) = cx.constant(access.param.index())?;
+    let (bits, signed) = match tensor.dtype {
+        DType::I4 => (4, true),
+        DType::U4 => (4, false),
+        DType::I8 => (8, true),
+        DType::U8 => (8, false),
+        _ => return None,
+    };
+    if tensor.dtype != kernel.params[access.param].dtype {
+        return None;
+    }
+    cx.pack_quantised(kernel, [k, n], || {
+        let mut numbers = Numbers::new(kernel, cx);
+        let group = group(kernel, body, &unpacking, k, &mut numbers)?;
+        let groups = k.div_ceil(group);
+        let mut scales = Vec::with_capacity(n * groups);
+        for col in 0..n {
+            numbers.place(&body.n, col)?;
+            for g in 0..groups {
+                numbers.place(&body.k, g * group)?;
+                let scale = numbers.of(unpacking.scale)?.as_f64() as f32;
+                let zero = match unpacking.zero {
+                    Some(zero) => numbers.of(zero)?.as_f64() as f32,
+                    None => 0.0,
+                };
+                scales.push((scale, zero));
+            }
+        }
+        let integers = Integers {
+            bytes: &tensor.bytes,
+            bits,
+            signed,
+            base: strides.base,
+            row: strides.row,
+            col: strides.col,
+        };
+        let scale = |col: usize, g: usize| scales[col * groups + g];
+        Some(QuantisedB::new(cx.pool, cx.isa, [k, n, group], &integers, scale))
+    })
+}
+
+/// How many neighbours along the depth share a scale and a zero point: all, or as many as the first do, if that is shown to hold for
+/// the others.
+fn group(
+    kernel: &Kernel,
+    body: &ContractBody,
+    unpacking: &Unpacking,
+    k: usize,
+    numbers: &mut Numbers<'_>,
+) -> Option<usize> {
+    let &[axis] = body.k.as_slice() else { return None };
+    let read: Vec<ExprId> = [Some(unpacking.scale), unpacking.zero].into_iter().flatten().collect();
+    let loads = reachable(kernel, &read).into_iter();
+    let positions: Vec<ExprId> = loads
+        .filter_map(|e| match kernel.exprs[e] {
+            Expr::Load { index, .. } => Some(index),
+            _ => None,
+        })
+        .collect();
+    let at = |numbers: &mut Numbers<'_>, depth: usize| -> Option<Vec<i64>> {
+        numbers.place(&body.k, depth)?;
+        positions.iter().map(|e| Some(numbers.of(*e)?.as_i64())).collect()
+    };
+    let first = at(numbers, 0)?;
+    let mut size = k.max(1);
+    for depth in 1..k {
+        if at(numbers, depth)? != first {
+            size = depth;
+            break;
+        }
+    }
+    let symbols = Symbols::default();
+    let mut motions = Motions::new(kernel, &symbols, axis, i64::try_from(size).ok()?);
+    (size >= k || read.iter().all(|e| motions.is_shared(*e))).then_some(size)
+}
+
+/// The values of expressions of constants.
+struct Numbers<'a> {
+    kernel: &'a Kernel,
+    cx: &'a Prepare<'a>,
+    axes: Vec<i64>,
+    tensors: HashMap<ParamId, Vec<f64>>,
+    /// What is below an expression and it itself, operands first.
+    cones: HashMap<ExprId, Vec<ExprId>>,
+    values: Vec<Scalar>,
+}
+
+impl<'a> Numbers<'a> {
+    fn new(kernel: &'a Kernel, cx: &'a Prepare<'a>) -> Numbers<'a> {
+        Numbers {
+            kernel,
+            cx,
+            axes: vec![0; kernel.axes.len()],
+            tensors: HashMap::new(),
+            cones: HashMap::new(),
+            values: vec![Scalar::Int(0); kernel.exprs.len()],
+        }
+    }
+
+    /// Puts axes, of which the last is the innermost, at a position.
+    fn place(&mut self, axes: &[AxisId], mut at: usize) -> Option<()> {
+        for axis in axes.iter().rev() {
+            let extent = self.kernel.axes[*axis].extent.eval(self.cx.bindings).ok()?;
+            let extent = usize::try_from(extent).ok().filter(|e| *e > 0)?;
+            self.axes[axis.index()] = (at % extent) as i64;
+            at /= extent;
+        }
+        Some(())
+    }
+
+    /// The value of an expression; `None` for one that something else than constants and axes decides.
+    fn of(&mut self, e: ExprId) -> Option<Scalar> {
+        let cone = self.cones.remove(&e).unwrap_or_else(|| reachable(self.kernel, &[e]));
+        let known = cone.iter().try_for_each(|e| {
+            self.values[e.index()] = self.one(*e)?;
+            Some(())
+        });
+        self.cones.insert(e, cone);
+        known.map(|()| self.values[e.index()])
+    }
+
+    /// The value of an expression whose operands have theirs.
+    fn one(&mut self, e: ExprId) -> Option<Scalar> {
+        let (kernel, of) = (self.kernel, |e: &ExprId| self.values[e.index()]);
+        Some(match &kernel.exprs[e] {
+            Expr::Const(_, value) => *value,
+            Expr::Size(dim) => Scalar::Int(dim.eval(self.cx.bindings).ok()?),
+            Expr::Axis(axis) => Scalar::Int(self.axes[axis.index()]),
+            Expr::Load { param, index } => {
+                let at = usize::try_from(of(index).as_i64()).ok()?;
+                let values = match self.tensors.entry(*param) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let (_, tensor) = self.cx.constant(param.index())?;
+                        new.insert(tensor.to_f64())
+                    }
+                };
+                let value = *values.get(at)?;
+                match kernel.params[*param].dtype.is_int() {
+                    true => Scalar::Int(value as i64),
+                    false => Scalar::Float(value),
+                }
+            }
+            Expr::Unary(op, a) => scalar::unary(*op, kernel.exprs.dtype(*a), of(a)),
+            Expr::Binary(op, a, b) => scalar::binary(*op, kernel.exprs.dtype(*a), of(a), of(b)),
+            Expr::Cast(to, a) => scalar::cast(*to, of(a)),
+            Expr::Select(..) | Expr::Var(_) | Expr::Philox { .. } => return None,
+        })
+    }
+}
