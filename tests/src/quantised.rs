@@ -228,10 +228,10 @@ impl Case {
         let bias_values = bias.to_f64();
         let mut exact = Vec::with_capacity(rows * n);
         for row in 0..rows {
-            for col in 0..n {
+            for (col, bias) in bias_values.iter().enumerate() {
                 let mut sum: f64 = (0..k).map(|d| x_values[row * k + d] * number(col, d)).sum();
                 if shape.bias {
-                    sum += bias_values[col];
+                    sum += bias;
                 }
                 exact.push(if shape.relu { sum.max(0.0) } else { sum });
             }
