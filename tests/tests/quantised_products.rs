@@ -126,7 +126,7 @@ fn one_row_by_four_bits_is_as_fast_as_memory() {
         let outcome = Emulator::load(&built.program, 0, &tools.disassembler, options)
             .and_then(|emulator| emulator.run(&inputs))
             .unwrap_or_else(|e| panic!("{arch}: {e}"));
-        let launch = outcome.timed.iter().find_map(|step| step.launch.as_ref());
+        let launch = outcome.timed.iter().find_map(|step| step.launch());
         let report = &launch.expect("one launch").report;
         let bytes = (columns * 4096 / 2 + columns * 32 * 2) as f64;
         let reached = bytes / (report.cycles as f64 / report.ghz) / 1e3;
