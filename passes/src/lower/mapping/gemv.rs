@@ -130,9 +130,13 @@ impl Mapper<'_> {
         } else {
             (f64::from(target.line_bytes) / line).max(1.0)
         };
-        // Each weight is widened first, for all rows, and made a number where it is quantised.
-        let unpacking = if body.rhs.unpacking().is_some() { UNPACKING } else { 0.0 };
-        let multiplied = shared * step_bytes / bytes * (f64::from(t.rows + 1) + unpacking) / self.multiply_adds();
+        // Each weight is widened first, for all rows; quantised ones are made numbers and multiplied in pairs.
+        let rows = f64::from(t.rows);
+        let operations = match body.rhs.unpacking() {
+            Some(_) => (rows + UNPACKING) / 2.0,
+            None => rows + 1.0,
+        };
+        let multiplied = shared * step_bytes / bytes * operations / self.multiply_adds();
         // Beside weights of a few bits the rows' elements count, which each wave reads for itself.
         let rows = match body.rhs.unpacking() {
             Some(_) => threads * f64::from(t.unroll * t.rows * t.rhs.width * element / 8),
