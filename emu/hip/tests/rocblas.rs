@@ -5,7 +5,7 @@
 
 mod library;
 use half::{bf16, f16};
-use library::blas::{Blas, Handle, LIBRARY, NONE, OK, TRANSPOSED};
+use library::blas::{Blas, GemmEx, Handle, LIBRARY, NONE, OK, TRANSPOSED};
 use library::{Element, Matrix, Random, Worst, inside, inside_with};
 use std::ffi::{c_int, c_void};
 
@@ -90,33 +90,6 @@ struct Case {
     padding: usize,
     batch: usize,
 }
-
-type GemmEx = unsafe extern "C" fn(
-    Handle,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-    *const c_void,
-    *const c_void,
-    c_int,
-    c_int,
-    *const c_void,
-    c_int,
-    c_int,
-    *const c_void,
-    *const c_void,
-    c_int,
-    c_int,
-    *mut c_void,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-    i32,
-    u32,
-) -> c_int;
 
 type GemmStridedBatchedEx = unsafe extern "C" fn(
     Handle,

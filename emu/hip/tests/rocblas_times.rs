@@ -4,38 +4,11 @@
 //! limit, and one more of each GPU.
 
 mod library;
-use library::blas::{Blas, Handle, LIBRARY, NONE, OK};
+use library::blas::{Blas, GemmEx, LIBRARY, NONE, OK};
 use library::{Element, inside_with};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::path::Path;
 use std::time::Instant;
-
-type GemmEx = unsafe extern "C" fn(
-    Handle,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-    *const c_void,
-    *const c_void,
-    c_int,
-    c_int,
-    *const c_void,
-    c_int,
-    c_int,
-    *const c_void,
-    *const c_void,
-    c_int,
-    c_int,
-    *mut c_void,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-    i32,
-    u32,
-) -> c_int;
 
 const F32: c_int = 151;
 const F64: c_int = 152;

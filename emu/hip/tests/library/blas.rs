@@ -14,6 +14,34 @@ pub const UNIT: c_int = 132;
 
 pub type Handle = *mut c_void;
 
+/// `rocblas_gemm_ex`.
+pub type GemmEx = unsafe extern "C" fn(
+    Handle,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    *const c_void,
+    *const c_void,
+    c_int,
+    c_int,
+    *const c_void,
+    c_int,
+    c_int,
+    *const c_void,
+    *const c_void,
+    c_int,
+    c_int,
+    *mut c_void,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    i32,
+    u32,
+) -> c_int;
+
 /// rocBLAS with one handle.
 pub struct Blas {
     pub rocm: Rocm,
