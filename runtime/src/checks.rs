@@ -102,12 +102,27 @@ fn buffers_of(work: &Work) -> impl Iterator<Item = BufferId> {
 /// Checks that every kernel's buffers can be at these sizes. Positions that cannot be proved the CPU looks at when it runs.
 pub(crate) fn check_bounds(plan: &Plan, bindings: &Bindings) -> Result<(), RuntimeError> {
     for kernel in plan.kernels.values() {
-        unproven(kernel, bindings).map_err(|error| match error {
-            BoundsError::Size { error, .. } => RuntimeError::Size(error),
-            error => RuntimeError::Program(error.to_string()),
-        })?;
+        unproven(kernel, bindings).map_err(of_bounds)?;
     }
     Ok(())
+}
+
+/// Checks that a kernel reads and writes nothing but its buffers at these sizes, for devices that look at no position.
+pub(crate) fn check_proved(kernel: &Kernel, bindings: &Bindings) -> Result<(), RuntimeError> {
+    match unproven(kernel, bindings).map_err(of_bounds)?.first() {
+        None => Ok(()),
+        Some(access) => Err(RuntimeError::Program(format!(
+            "kernel {}: {access}; a GPU runs only what is shown to stay inside its buffers",
+            kernel.name
+        ))),
+    }
+}
+
+fn of_bounds(error: BoundsError) -> RuntimeError {
+    match error {
+        BoundsError::Size { error, .. } => RuntimeError::Size(error),
+        error => RuntimeError::Program(error.to_string()),
+    }
 }
 
 /// Checks that a launch's buffers are as large as its kernel takes them to be, and of its types.

@@ -14,7 +14,7 @@ use graphc::frontend::weights::Weights;
 use graphc::ir::graph::parse;
 use graphc::ir::plan::{self, Plan, StepId, Work};
 use graphc::ir::schedule::LaneKind;
-use graphc::ir::{DType, Graph, HostTensor, Program, Storage, Target};
+use graphc::ir::{DType, Dim, Graph, HostTensor, Program, Storage, Target};
 use graphc::passes::OptLevel;
 use graphc::runtime::device::{Device, variant_for};
 use graphc::runtime::{Executable, LoadOptions, Profile, RuntimeError};
@@ -457,6 +457,42 @@ fn sizes_of_zero_launch_nothing() {
             .expect("runs");
         assert_eq!((&got["same"], got["a"].shape.as_slice()), (&x, &[n, 5][..]));
         assert_eq!(got["b"].to_f32(), [1.5 * n as f32; 5]);
+    }
+}
+
+/// A kernel whose description reads past a buffer is refused before its code runs: at load where its sizes are fixed, where sizes
+/// are bound else.
+#[test]
+fn an_access_outside_of_its_buffer_is_refused() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let device = hip.open(0).expect("a device");
+    for (rows, symbol) in [("4", ""), ("n", "symbol n: 0..9 hint 4")] {
+        let text = format!(
+            "graph @rows stage=import {{ {symbol}
+                x = input \"x\" : f32[{rows}, 5]
+                a = exp x
+                return a as \"a\"
+            }}"
+        );
+        let good = program(&parse::parse(&text).expect("parses"), &["gfx90a"]);
+        let x = HostTensor::from_f32(vec![4, 5], &[0.5; 20]).expect("fits");
+        let inputs = Tensors::from([("x".to_owned(), x)]);
+        let attempt = |program: Program| {
+            let executable = load(&device, &Arc::new(program), &LoadOptions::default())?;
+            executable.run(&inputs)
+        };
+        assert!(attempt(good.clone()).is_ok());
+        let mut forged = good;
+        let kernel = forged.variants[0].plan.kernels.values_mut().next().expect("a kernel");
+        let name = kernel.name.clone();
+        kernel.params.values_mut().next().expect("a parameter").elements = Dim::Const(19);
+        let error = attempt(forged).expect_err("one element is outside").to_string();
+        assert!(
+            error.contains(&name) && error.contains("may be at 0..=19") && error.contains("has 19 elements"),
+            "{error}"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ mod kernels;
 use std::path::PathBuf;
 
 use codegen_hip::{device, emit_kernel};
+use ir::kernel::bounds::unproven;
 use ir::{Symbol, SymbolInfo, Symbols, Target};
 use runtime::code_object;
 use runtime::compile::{CompileRequest, RocmSearch, WorkerPool, compile_all, discover};
@@ -156,6 +157,11 @@ fn requests_of(model: &str) -> Vec<CompileRequest> {
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{model} {arch}: {e}"));
         let variant = &built.program.variants[0];
         assert_eq!(variant.sources.len(), variant.plan.kernels.len());
+        let sizes = ir::dim::hints(&variant.plan.symbols);
+        for kernel in variant.plan.kernels.values() {
+            let open = unproven(kernel, &sizes).unwrap_or_else(|e| panic!("{model} {arch}: {e}"));
+            assert_eq!(open, [], "{model} {arch}: a GPU refuses kernel {}", kernel.name);
+        }
         requests.extend(variant.sources.values().map(|source| CompileRequest {
             name: source.entry.clone(),
             source: source.text.clone(),

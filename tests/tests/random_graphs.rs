@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use graphc::driver::{BuildOptions, build};
+use graphc::ir::kernel::bounds::unproven;
 use graphc::ir::{self, DType, Target};
 use graphc::passes::OptLevel;
 use graphc::runtime::{Executable, LoadOptions};
@@ -86,6 +87,27 @@ fn check(case: &Case, thorough: bool) -> Result<(), String> {
                 .map_err(|e| format!("{}: {e}", context("plan")))?;
             compare(case, &got, &want, scale, &context("plan"))?;
             if target.is_gpu() {
+                let at = |size: fn(&ir::SymbolInfo) -> i64| -> ir::dim::Bindings {
+                    plan.symbols.iter().map(|(s, info)| (s.clone(), size(info))).collect()
+                };
+                for sizes in [
+                    at(|i| i.hint),
+                    at(|i| i.min),
+                    at(|i| i.min + 1),
+                    at(|i| i.min + 5),
+                    at(|i| i.hint + 3),
+                ] {
+                    if plan.requirements.iter().any(|r| r.check(&sizes).is_err()) {
+                        continue;
+                    }
+                    for kernel in plan.kernels.values() {
+                        let open = unproven(kernel, &sizes).map_err(|e| format!("{}: {e}", context("bounds")))?;
+                        if let Some(access) = open.first() {
+                            let what = context("a GPU refuses it");
+                            return Err(format!("{what}: kernel {} at {sizes:?}: {access}", kernel.name));
+                        }
+                    }
+                }
                 continue;
             }
             let threads = if thorough { 2 } else { 1 };

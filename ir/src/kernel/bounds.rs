@@ -180,14 +180,14 @@ impl Walk<'_> {
         }
         let mut more = Vec::new();
         self.forms.conditions(condition, !answer, &mut more);
-        let inside = if more.iter().any(|f| self.forms.upper(f, &self.contexts[context]) < 0) {
-            None
-        } else if more.is_empty() {
+        let inside = if more.is_empty() {
             Some(context)
         } else {
             more.extend(self.contexts[context].iter().cloned());
+            // Conditions may exclude each other: of an empty axis no position is inside.
+            let never = more.iter().any(|f| self.forms.upper(f, &more) < 0);
             self.contexts.push(more);
-            Some(self.contexts.len() - 1)
+            (!never).then(|| self.contexts.len() - 1)
         };
         self.known.insert((context, condition, answer), inside);
         inside

@@ -39,6 +39,8 @@ pub struct Builder<'a> {
     joins: &'a Joins,
     pub iterated: Vec<Iterated>,
     pub indices: Vec<Linear>,
+    /// Parameters whose positions are clamped to their buffers: some are inside for reasons that intervals do not show.
+    pub clamped: Vec<ParamId>,
 }
 
 /// The type in which arithmetic on `dtype` is done.
@@ -88,6 +90,7 @@ impl<'a> Builder<'a> {
             joins,
             iterated: Vec::new(),
             indices: Vec::new(),
+            clamped: Vec::new(),
         };
         for (i, value) in region.inputs.iter().enumerate() {
             b.add_param(format!("in{i}"), *value, Access::Read);
@@ -373,10 +376,21 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Turns an index into a parameter's position.
+    fn position(&mut self, param: ParamId, linear: &Linear) -> ExprId {
+        let index = self.index(linear);
+        if !self.clamped.contains(&param) {
+            return index;
+        }
+        let (first, last) = (self.integer(0), self.size(&(self.params[param].elements.clone() - 1)));
+        let index = self.binary(BinaryOp::Max, index, first);
+        self.binary(BinaryOp::Min, index, last)
+    }
+
     /// Reads an element of a stored value, in the type arithmetic is done in.
     pub fn load(&mut self, param: ParamId, value: Value, coords: &[Linear]) -> ExprId {
         let position = linearize(coords, self.shape(value));
-        let index = self.index(&position);
+        let index = self.position(param, &position);
         let dtype = self.params[param].dtype;
         let raw = self.exprs.add(Expr::Load { param, index }, dtype);
         self.widen(raw)
@@ -389,7 +403,7 @@ impl<'a> Builder<'a> {
             Some(part) => linearize(&part_to_whole(self.graph, part, coords), self.shape(part.whole)),
             None => linearize(coords, self.shape(value)),
         };
-        let index = self.index(&position);
+        let index = self.position(param, &position);
         let e = self.cast(self.params[param].dtype, e);
         Some(Stmt::Store {
             param,

@@ -3,7 +3,8 @@
 //! The anchor's file makes the body; operands are *pulled* (an element at coordinates becomes an expression over what the
 //! region reads, [`pull`]) and the epilogue is *pushed* (applied to the element at hand and stored, [`epilogue`]). Views are
 //! maps of coordinates ([`views`]) in an index algebra in which reshapes cancel ([`index`]). Axes that every access steps
-//! through alike are then joined ([`collapse`]), and the [`mapping`] onto threads is chosen last.
+//! through alike are then joined ([`collapse`]), positions that nothing shows to be inside their buffers are clamped for GPUs
+//! ([`prove`]), and the [`mapping`] onto threads is chosen last.
 
 pub mod builder;
 mod collapse;
@@ -14,6 +15,7 @@ pub mod index;
 mod loops;
 pub mod mapping;
 mod ordered;
+mod prove;
 mod pull;
 mod rows;
 pub mod views;
@@ -34,14 +36,23 @@ pub fn lower(graph: &Graph, region: &Region, target: &Target) -> Result<Kernel, 
     let none = Joins::new();
     let mut builder = Builder::new(graph, region, &none);
     let mut body = body(&mut builder, region, target)?;
-    let joins = collapse::joins(&builder);
-    let second;
-    if let Some(j) = joins {
-        second = j;
-        builder = Builder::new(graph, region, &second);
+    let joins = collapse::joins(&builder).unwrap_or_default();
+    if !joins.is_empty() {
+        builder = Builder::new(graph, region, &joins);
         body = self::body(&mut builder, region, target)?;
     }
-    Ok(finish(builder, body, graph, region, target))
+    let mut kernel = finish(builder, body, graph, region);
+    if target.is_gpu() {
+        let open = prove::open_params(&kernel, graph);
+        if !open.is_empty() {
+            let mut builder = Builder::new(graph, region, &joins);
+            builder.clamped = open;
+            let body = self::body(&mut builder, region, target)?;
+            kernel = finish(builder, body, graph, region);
+        }
+    }
+    kernel.mapping = mapping::choose(&kernel, graph.symbols(), target);
+    Ok(kernel)
 }
 
 fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, LowerError> {
@@ -90,7 +101,7 @@ fn takes_depthwise(b: &Builder<'_>, target: &Target) -> bool {
     target.depthwise_kernel && constant && node.operands[..2].iter().all(narrow_float)
 }
 
-fn finish(b: Builder<'_>, body: Body, graph: &Graph, region: &Region, target: &Target) -> Kernel {
+fn finish(b: Builder<'_>, body: Body, graph: &Graph, region: &Region) -> Kernel {
     let mut kernel = Kernel {
         name: name(graph, region),
         params: b.params,
@@ -107,7 +118,6 @@ fn finish(b: Builder<'_>, body: Body, graph: &Graph, region: &Region, target: &T
             .collect(),
     };
     kernel.symbols = symbols(&kernel, graph);
-    kernel.mapping = mapping::choose(&kernel, graph.symbols(), target);
     kernel
 }
 

@@ -5,8 +5,9 @@ use indexmap::IndexSet;
 use ir::dim::{Bindings, Dim, DimError};
 use ir::entity::Table;
 use ir::kernel::Access;
-use ir::plan::{BufferId, LaneId, Place, Plan, StepId, Work};
+use ir::plan::{BufferId, KernelId, LaneId, Place, Plan, StepId, Work};
 
+use crate::checks::check_proved;
 use crate::error::RuntimeError;
 
 /// See the module.
@@ -22,6 +23,8 @@ pub(super) struct PlanFacts {
     pub downloads: Vec<Option<(StepId, BufferId)>>,
     /// Launches whose buffers are not certain to be as large as the kernel takes them to be.
     pub uncertain: Vec<StepId>,
+    /// Kernels whose accesses depend on the sizes of a run.
+    pub sized: Vec<KernelId>,
     /// Launches and calls.
     pub launches: usize,
     /// Every different size in bytes, and that of each buffer.
@@ -114,6 +117,7 @@ impl PlanFacts {
                 .collect(),
             downloads: Vec::new(),
             uncertain: Vec::new(),
+            sized: Vec::new(),
             launches: 0,
             dims,
             dim_of,
@@ -131,6 +135,13 @@ impl PlanFacts {
             })
             .collect();
         facts.uses(plan);
+        for (id, kernel) in plan.kernels.iter() {
+            if kernel.symbols.is_empty() {
+                check_proved(kernel, &Bindings::default())?;
+            } else {
+                facts.sized.push(id);
+            }
+        }
         Ok(facts)
     }
 

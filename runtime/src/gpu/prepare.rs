@@ -18,7 +18,7 @@ use super::constants::Constants;
 use super::driver::{Direction, RawFunction};
 use super::facts::PlanFacts;
 use super::form::{Form, InputForm, Outside, PortRef, host_port};
-use crate::checks::check_arguments;
+use crate::checks::{check_arguments, check_proved};
 use crate::error::RuntimeError;
 use crate::library::{Call, Libraries};
 use crate::tensor::Where;
@@ -256,6 +256,9 @@ impl Prepared {
                     check_arguments(plan, &plan.kernels[kernel], args, sizes, &bindings)?;
                 }
             }
+        }
+        for kernel in &facts.sized {
+            check_proved(&plan.kernels[*kernel], &bindings)?;
         }
         let mut launches: Table<KernelId, Option<LaunchSize>> = plan.kernels.keys().map(|_| None).collect();
         let (mut words, mut bases) = (Vec::new(), Vec::new());

@@ -241,6 +241,19 @@ impl<'k> Forms<'k> {
                     }
                     BinaryOp::Add => (al.saturating_add(bl), ah.saturating_add(bh)),
                     BinaryOp::Sub => (al.saturating_sub(bh), ah.saturating_sub(bl)),
+                    BinaryOp::Div
+                        if bl > 0
+                            && let Some(x) = self.floored(a, b) =>
+                    {
+                        let (low, high) = of(x);
+                        let ends = [(low, bl), (low, bh), (high, bl), (high, bh)].map(|(x, d)| x.div_euclid(d));
+                        // The dividend itself wraps where it would be below what its type holds.
+                        if low - bh < whole.0 {
+                            whole
+                        } else {
+                            (min(&ends), max(&ends))
+                        }
+                    }
                     BinaryOp::Div if bl > 0 => {
                         let ends = [al / bl, al / bh, ah / bl, ah / bh];
                         // Rounded either way.
@@ -274,6 +287,16 @@ impl<'k> Forms<'k> {
         } else {
             (low, high)
         }
+    }
+
+    /// Returns what is divided where a dividend is a multiple of its divisor by construction: `x - mod(x, d)`, which makes the
+    /// quotient the floor of `x / d`.
+    fn floored(&self, dividend: ExprId, divisor: ExprId) -> Option<ExprId> {
+        let exprs = &self.kernel.exprs;
+        let Expr::Binary(BinaryOp::Sub, x, rest) = exprs[dividend] else {
+            return None;
+        };
+        (exprs[rest] == Expr::Binary(BinaryOp::Mod, x, divisor)).then_some(x)
     }
 
     /// Adds forms that are at least 0 where the condition (its negation) holds.

@@ -403,3 +403,50 @@ fn reflections_and_remainders_are_proved() {
     let found = open(&remainder(7), 2);
     assert!(found.len() == 1 && found[0].contains("0..=2"), "{found:?}");
 }
+
+/// `(e - mod(e, d)) / d` is the floor of `e / d`, also below 0.
+#[test]
+fn floors_of_quotients_are_proved() {
+    let floored = |by: i64, shift: i64| {
+        reads(move |m, i| {
+            let (three, by) = (m.int(3), m.int(by));
+            let moved = m.bin(BinaryOp::Sub, i, three);
+            let rest = m.bin(BinaryOp::Mod, moved, by);
+            let whole = m.bin(BinaryOp::Sub, moved, rest);
+            let quotient = m.bin(BinaryOp::Div, whole, by);
+            let shift = m.int(shift);
+            m.bin(BinaryOp::Add, quotient, shift)
+        })
+    };
+    // From floor(-3 / 2) = -2 to floor(5 / 2) = 2.
+    assert_eq!(open(&floored(2, 2), 9), [""; 0]);
+    let found = open(&floored(2, 1), 9);
+    assert!(found.len() == 1 && found[0].contains("-1..=3"), "{found:?}");
+}
+
+/// Of an empty axis no position is inside: conditions that exclude each other guard everything.
+#[test]
+fn conditions_that_exclude_each_other_let_nothing_through() {
+    let mut m = Make::new();
+    let (x, out) = (
+        m.param("x", DType::F32, Dim::symbol("n"), Access::Read),
+        m.param("out", DType::F32, 4, Access::Write),
+    );
+    let (axis, i) = m.axis("i", 4);
+    let two = m.int(2);
+    let moved = m.bin(BinaryOp::Sub, i, two);
+    let guard = m.within(moved, 0, Dim::symbol("n"));
+    let (first, last) = (m.int(0), m.size(Dim::symbol("n") - 1));
+    let inside = m.bin(BinaryOp::Max, moved, first);
+    let inside = m.bin(BinaryOp::Min, inside, last);
+    let value = m.load(x, inside);
+    let zero = m
+        .kernel
+        .exprs
+        .add(Expr::Const(DType::F32, Scalar::Float(0.0)), DType::F32);
+    let value = m.select(guard, value, zero);
+    let kernel = m.loops(&[axis], out, i, value);
+    for n in 0..6 {
+        assert_eq!(open(&kernel, n), [""; 0], "{n}");
+    }
+}
