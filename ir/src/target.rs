@@ -107,6 +107,18 @@ impl Architecture {
         }
     }
 
+    /// Returns the least microseconds in which memory moves some bytes, at the data sheet's peak.
+    pub fn memory_us(&self, bytes: f64) -> f64 {
+        bytes / (self.memory_tbps * 1e6)
+    }
+
+    /// Returns the least microseconds in which some operations are done at the data sheet's peak: those of a product in operands
+    /// of a type, or vector work.
+    pub fn compute_us(&self, flops: f64, product: Option<DType>) -> f64 {
+        let tops = product.map_or(self.vector_f32_tflops, |dtype| self.contract_tops(dtype));
+        flops / (tops * 1e6)
+    }
+
     /// Returns the most LDS that a workgroup may have, in bytes, however it comes by it.
     pub fn most_lds_bytes(&self) -> u32 {
         self.lds_bytes.max(self.launch_lds_bytes)

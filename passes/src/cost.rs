@@ -50,7 +50,7 @@ impl CostModel<'_> {
 
     /// Returns the microseconds that moving bytes takes.
     pub fn transfer(&self, bytes: f64) -> f64 {
-        bytes / (self.target.memory_tbps * 1e6)
+        self.target.memory_us(bytes)
     }
 
     /// Returns the multiply-adds (times two) of a product, convolution or attention at the hints; 0 for others.

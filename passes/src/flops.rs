@@ -5,7 +5,7 @@
 
 use ir::library::LibraryOp;
 use ir::op::Composite;
-use ir::{Dim, Graph, Op, TensorType};
+use ir::{Dim, Graph, NodeId, Op, TensorType};
 
 /// Counts the multiply-adds (times two) of a contraction, convolution or attention, as an op or a library's call; `None` for others.
 /// A causal attention counts whole.
@@ -36,38 +36,42 @@ pub fn product(op: &Op, operands: &[&TensorType], results: &[TensorType]) -> Opt
     }
 }
 
-/// Counts the operations of one run.
+/// Counts the operations of all nodes, each once.
 pub fn count(graph: &Graph) -> Dim {
-    graph
-        .nodes()
-        .values()
-        .map(|node| {
-            let operands: Vec<&TensorType> = node.operands.iter().map(|v| graph.ty(*v)).collect();
-            let out = || node.results[0].elements();
-            if let Some(flops) = product(&node.op, &operands, &node.results) {
-                return flops;
-            }
-            match &node.op {
-                Op::Pool(p) => out() * p.size.iter().product::<i64>(),
-                Op::Call(call) => match &call.op {
-                    LibraryOp::Pool(p) => out() * p.size.iter().product::<i64>(),
-                    LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => Dim::Const(0),
-                },
-                Op::Composite(Composite::Dequantize { .. }) => out() * 2,
-                Op::Composite(_) => out() * 5,
-                Op::Reduce { .. } | Op::Scan { .. } => operands[0].elements(),
-                Op::Elementwise(_) | Op::Scatter(_) => out(),
-                Op::Input { .. }
-                | Op::Constant(_)
-                | Op::Iota { .. }
-                | Op::DimValue(_)
-                | Op::View(_)
-                | Op::Gather(_)
-                | Op::TopK { .. }
-                | Op::Random { .. }
-                | Op::Contract(_)
-                | Op::Conv(_) => Dim::Const(0),
-            }
-        })
-        .sum()
+    of_nodes(graph, graph.nodes().keys())
+}
+
+/// Counts the operations of some nodes: those that one step computes.
+pub fn of_nodes(graph: &Graph, nodes: impl IntoIterator<Item = NodeId>) -> Dim {
+    nodes.into_iter().map(|id| of_node(graph, id)).sum()
+}
+
+fn of_node(graph: &Graph, id: NodeId) -> Dim {
+    let node = graph.node(id);
+    let operands: Vec<&TensorType> = node.operands.iter().map(|v| graph.ty(*v)).collect();
+    let out = || node.results[0].elements();
+    if let Some(flops) = product(&node.op, &operands, &node.results) {
+        return flops;
+    }
+    match &node.op {
+        Op::Pool(p) => out() * p.size.iter().product::<i64>(),
+        Op::Call(call) => match &call.op {
+            LibraryOp::Pool(p) => out() * p.size.iter().product::<i64>(),
+            LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => Dim::Const(0),
+        },
+        Op::Composite(Composite::Dequantize { .. }) => out() * 2,
+        Op::Composite(_) => out() * 5,
+        Op::Reduce { .. } | Op::Scan { .. } => operands[0].elements(),
+        Op::Elementwise(_) | Op::Scatter(_) => out(),
+        Op::Input { .. }
+        | Op::Constant(_)
+        | Op::Iota { .. }
+        | Op::DimValue(_)
+        | Op::View(_)
+        | Op::Gather(_)
+        | Op::TopK { .. }
+        | Op::Random { .. }
+        | Op::Contract(_)
+        | Op::Conv(_) => Dim::Const(0),
+    }
 }

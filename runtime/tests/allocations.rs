@@ -128,6 +128,7 @@ fn program() -> Program {
         lane: LaneId::new(0),
         waits: vec![],
         work: Work::launch(kernel, args),
+        flops: Dim::Const(0),
     };
     let port = |name: &str, buffer| Port {
         name: name.into(),

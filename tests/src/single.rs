@@ -90,6 +90,7 @@ fn step(lane: LaneId, work: Work) -> Step {
         lane,
         waits: Vec::new(),
         work,
+        flops: Dim::from(0),
     }
 }
 

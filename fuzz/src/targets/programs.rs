@@ -140,6 +140,7 @@ fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut R
         lane,
         waits: Vec::new(),
         work,
+        flops: Dim::Const(0),
     };
     for (at, param) in kernel.params.values().enumerate() {
         let ty = TensorType::new(param.dtype, [param.elements.clone()]);

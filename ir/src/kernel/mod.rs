@@ -19,6 +19,7 @@ pub mod limits;
 mod operand;
 pub mod print;
 mod tiling;
+pub mod traffic;
 pub mod verify;
 
 pub use operand::{Operand, OperandAccess, Unpacking};

@@ -14,6 +14,7 @@ pub mod eval;
 pub mod print;
 pub mod requirement;
 pub mod verify;
+pub mod work;
 
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +109,9 @@ pub struct Step {
     /// Steps of other lanes that must have finished.
     pub waits: Vec<StepId>,
     pub work: Work,
+    /// Floating-point operations (a multiply-add is two). What several steps compute for themselves counts in each of them, so all
+    /// together may be more than [`Plan::flops`].
+    pub flops: Dim,
 }
 
 /// What a step does.

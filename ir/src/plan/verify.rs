@@ -552,6 +552,7 @@ mod tests {
             lane: LaneId::new(lane),
             waits,
             work: Work::launch(KernelId::new(0), args.map(BufferId::new).to_vec()),
+            flops: Dim::Const(0),
         };
         let port = |name: &str, b| Port {
             name: name.into(),

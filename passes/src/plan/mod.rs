@@ -59,13 +59,14 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
             let data = graph.node(region.anchor).operands[0];
             let from = p.buffer(data);
             for to in &writes {
-                p.step(LaneKind::Compute, Work::Copy { from, to: *to });
+                p.copy(LaneKind::Compute, from, *to);
             }
         }
         let mut kernel = lower(graph, region, target)?;
         let mut args: Vec<BufferId> = reads.iter().chain(&writes).copied().collect();
         drop_unused_params(&mut kernel, &mut args);
-        p.launch(kernel, args);
+        let flops = crate::flops::of_nodes(graph, region.nodes.iter().copied());
+        p.launch(kernel, args, flops);
     }
     p.outputs();
     p.lifetimes();
@@ -187,7 +188,7 @@ impl<'a> Planner<'a> {
             });
             let device = if self.plan.target.is_gpu() && read {
                 let device = self.arena(format!("{}_device", input.name), ty);
-                self.step(LaneKind::Upload, Work::Copy { from: host, to: device });
+                self.copy(LaneKind::Upload, host, device);
                 device
             } else {
                 host
@@ -236,7 +237,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn step(&mut self, lane: LaneKind, work: Work) -> StepId {
+    /// A step that computes nothing.
+    fn copy(&mut self, lane: LaneKind, from: BufferId, to: BufferId) -> StepId {
+        self.step(lane, Work::Copy { from, to }, ir::Dim::Const(0))
+    }
+
+    fn step(&mut self, lane: LaneKind, work: Work, flops: ir::Dim) -> StepId {
         let lane = self.lane(lane);
         let (reads, writes) = in_place::accesses(&self.plan, &work);
         let mut waits: Vec<StepId> = reads
@@ -247,16 +253,21 @@ impl<'a> Planner<'a> {
             .collect();
         waits.sort();
         waits.dedup();
-        let id = self.plan.steps.push(Step { lane, waits, work });
+        let id = self.plan.steps.push(Step {
+            lane,
+            waits,
+            work,
+            flops,
+        });
         for b in writes {
             self.writer.insert(b, id);
         }
         id
     }
 
-    fn launch(&mut self, kernel: Kernel, args: Vec<BufferId>) {
+    fn launch(&mut self, kernel: Kernel, args: Vec<BufferId>, flops: ir::Dim) {
         let kernel: KernelId = self.kernels.add(&mut self.plan.kernels, kernel);
-        self.step(LaneKind::Compute, Work::launch(kernel, args));
+        self.step(LaneKind::Compute, Work::launch(kernel, args), flops);
     }
 
     fn call(&mut self, node: ir::NodeId, reads: &[BufferId], region: &ir::schedule::Region, writes: &[BufferId]) {
@@ -271,7 +282,8 @@ impl<'a> Planner<'a> {
             results: writes.to_vec(),
             workspace: None,
         };
-        self.step(LaneKind::Compute, work);
+        let flops = crate::flops::of_nodes(self.graph, region.nodes.iter().copied());
+        self.step(LaneKind::Compute, work, flops);
     }
 
     fn outputs(&mut self) {
@@ -280,7 +292,7 @@ impl<'a> Planner<'a> {
             let from = self.buffer(output.value);
             let buffer = if self.plan.target.is_gpu() {
                 let to = self.add_buffer(output.name.clone(), ty.clone(), Place::Output);
-                self.step(LaneKind::Download, Work::Copy { from, to });
+                self.copy(LaneKind::Download, from, to);
                 to
             } else {
                 from

@@ -88,6 +88,7 @@ fn plan(mut kernel: Kernel, constants: &[usize]) -> (Plan, Table<ConstId, Consta
         lane: LaneId::new(0),
         waits: Vec::new(),
         work: Work::launch(kernel, args),
+        flops: Dim::Const(0),
     });
     (plan, table)
 }
@@ -229,6 +230,7 @@ fn filters_of_two_shapes_are_packed_for_each() {
         lane,
         waits: Vec::new(),
         work: Work::launch(kernel, args),
+        flops: Dim::Const(0),
     });
     let outputs = run(plan, table, &Bindings::new()).expect("both are convolutions");
     assert_eq!(outputs.len(), 1);

@@ -101,6 +101,7 @@ pub(super) fn program() -> Program {
         lane: LaneId::new(0),
         waits: vec![],
         work: Work::launch(kernel, args),
+        flops: Dim::Const(0),
     };
     let steps = [
         launch(k0, vec![x, w, h]),
