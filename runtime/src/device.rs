@@ -23,8 +23,8 @@ pub const MOST_THREADS: usize = 1024;
 pub struct LoadOptions {
     /// Threads that one run uses, the caller's included, at most [`MOST_THREADS`]; 0 takes one a core. (CPU)
     pub threads: usize,
-    /// Keeps the time of each step, for [`crate::Executable::profile`].
-    pub profile: bool,
+    /// Names runs and steps for a profiler that watches the process: ranges of roctx, or of NVTX, around what the host enqueues. (GPU)
+    pub ranges: bool,
     /// Most bytes that one run may take: its arena, and on the CPU its scratch and temporaries. What a program has however often it
     /// runs (weights as they are and packed) is not in it. `None` is no limit.
     pub memory_limit: Option<usize>,
@@ -82,7 +82,7 @@ pub trait Loaded: Send + Sync {
         bindings: &Bindings,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
-        profile: Option<&mut Profile>,
+        times: Option<&mut RunTimes>,
     ) -> Result<(), RuntimeError>;
 
     /// Begins a run, and does not wait for it. Inputs and `wanted` are in the order of the plan's ports.
@@ -167,11 +167,16 @@ pub struct MemoryReport {
 
 /// Where the time of one run went.
 #[derive(Clone, Debug, Default)]
-pub struct Profile {
+pub struct RunTimes {
+    /// In the order of the plan.
     pub steps: Vec<StepTime>,
+    /// From the run's beginning on the device to its end there.
+    pub device: Duration,
+    /// What the host took until everything was enqueued. Nothing is enqueued on the CPU.
+    pub enqueue: Duration,
 }
 
-/// One step of a profile.
+/// One step of a run.
 #[derive(Clone, Debug)]
 pub struct StepTime {
     pub step: StepId,
@@ -179,6 +184,8 @@ pub struct StepTime {
     pub name: String,
     /// What ran it on this device (`gemm`, `loops`, …).
     pub engine: String,
+    /// Since the run's beginning on the device.
+    pub start: Duration,
     pub time: Duration,
 }
 

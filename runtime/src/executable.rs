@@ -11,7 +11,7 @@ use ir::{HostTensor, Program, Storage, TensorType};
 
 use crate::cpu::CpuDevice;
 use crate::cpu::kernels::workspace::AlignedBuf;
-use crate::device::{Device, LoadOptions, Loaded, MemoryReport, Profile, RunStatistics};
+use crate::device::{Device, LoadOptions, Loaded, MemoryReport, RunStatistics, RunTimes};
 use crate::error::{InputError, RuntimeError};
 use crate::gpu::{GpuDevice, GpuSearch};
 use crate::pending::Pending;
@@ -27,8 +27,6 @@ pub struct Executable {
     loaded: Arc<dyn Loaded>,
     /// The shapes of the last runs' inputs, with the sizes that they imply; most recently used last.
     bound: Mutex<Vec<(Vec<Vec<usize>>, Arc<Bindings>)>>,
-    /// Sums over the runs so far, when profiling was asked for.
-    times: Option<Mutex<(u32, Profile)>>,
 }
 
 /// Returns a device that runs a plan: the CPU, or the first GPU of the plan's kind that its vendor's runtime on this machine sees.
@@ -40,14 +38,6 @@ pub fn device_for(plan: &Plan) -> Result<Box<dyn Device>, RuntimeError> {
         Platform::Cpu => Ok(Box::new(CpuDevice)),
         Platform::Hip | Platform::Cuda => Ok(Box::new(GpuDevice::for_target(&GpuSearch::default(), &plan.target)?)),
     }
-}
-
-/// The mean time of one step over the runs so far.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StepProfile {
-    /// The kernel, and what ran it.
-    pub name: String,
-    pub micros: f64,
 }
 
 impl Executable {
@@ -83,7 +73,6 @@ impl Executable {
             variant,
             loaded,
             bound: Mutex::default(),
-            times: options.profile.then(Mutex::default),
         })
     }
 
@@ -112,11 +101,11 @@ impl Executable {
     pub fn run_profiled(
         &self,
         inputs: &IndexMap<String, HostTensor>,
-        profile: Option<&mut Profile>,
+        times: Option<&mut RunTimes>,
     ) -> Result<IndexMap<String, HostTensor>, RuntimeError> {
         let bindings = self.bind(inputs)?;
         let mut outputs = self.allocate(&bindings)?;
-        self.run_into(&bindings, inputs, &mut outputs, profile)?;
+        self.run_into(&bindings, inputs, &mut outputs, times)?;
         outputs.truncate(self.plan().results().len());
         outputs
             .into_iter()
@@ -299,7 +288,7 @@ impl Executable {
         bindings: &Bindings,
         inputs: &IndexMap<String, HostTensor>,
         outputs: &mut [OutputBuffer],
-        profile: Option<&mut Profile>,
+        times: Option<&mut RunTimes>,
     ) -> Result<(), RuntimeError> {
         let plan = self.plan();
         let mut given: smallvec::SmallVec<[&[u8]; 8]> = smallvec::SmallVec::new();
@@ -313,23 +302,8 @@ impl Executable {
         for output in outputs.iter_mut() {
             room.push(output.as_mut());
         }
-        let Some(times) = self.times.as_ref().filter(|_| profile.is_none()) else {
-            self.loaded.run(bindings, &given, &mut room, profile)?;
-            return check_conditions(plan, &room);
-        };
-        let mut run = Profile::default();
-        self.loaded.run(bindings, &given, &mut room, Some(&mut run))?;
-        check_conditions(plan, &room)?;
-        let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        times.0 += 1;
-        if times.1.steps.len() == run.steps.len() {
-            for (sum, step) in times.1.steps.iter_mut().zip(run.steps) {
-                sum.time += step.time;
-            }
-        } else {
-            *times = (1, run);
-        }
-        Ok(())
+        self.loaded.run(bindings, &given, &mut room, times)?;
+        check_conditions(plan, &room)
     }
 
     /// What the runs so far took besides running.
@@ -340,21 +314,6 @@ impl Executable {
     /// Gives memory back that no run and no tensor needs now, and says how many bytes of the device that was.
     pub fn trim(&self) -> usize {
         self.loaded.trim()
-    }
-
-    /// The mean time of each step over the runs so far; empty unless [`LoadOptions::profile`] was set.
-    pub fn profile(&self) -> Vec<StepProfile> {
-        let Some(times) = &self.times else { return Vec::new() };
-        let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        times
-            .1
-            .steps
-            .iter()
-            .map(|s| StepProfile {
-                name: format!("{} [{}]", s.name, s.engine),
-                micros: s.time.as_secs_f64() * 1e6 / f64::from(times.0.max(1)),
-            })
-            .collect()
     }
 
     /// Memory at the given sizes.

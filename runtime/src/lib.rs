@@ -12,12 +12,14 @@ pub mod gpu;
 pub mod installed;
 mod library;
 pub mod pending;
+pub mod profile;
 pub mod state;
 pub mod tensor;
 
-pub use device::{Device, LoadOptions, MOST_THREADS, MemoryReport, Profile, RunStatistics, StepTime};
+pub use device::{Device, LoadOptions, MOST_THREADS, MemoryReport, RunStatistics, RunTimes, StepTime};
 pub use error::{InputError, RuntimeError};
-pub use executable::{Executable, OutputBuffer, StepProfile};
+pub use executable::{Executable, OutputBuffer};
 pub use pending::{Pending, Values};
+pub use profile::{Profile, ProfileOptions};
 pub use state::{Link, State};
 pub use tensor::{DeviceTensor, Given, Value, Wanted, Where};

@@ -24,7 +24,7 @@ use graphc::runtime::cache::CachedCompiler;
 use graphc::runtime::compile::{Compiler, compile_all};
 use graphc::runtime::device::{Device, variant_for};
 use graphc::runtime::gpu::{GpuDevice, Vendor};
-use graphc::runtime::{Executable, LoadOptions, Profile, RuntimeError};
+use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc_tests::emulator::Tally;
 use graphc_tests::random_graph::{Step, case};
 use graphc_tests::reference::{self, Tensors};
@@ -432,7 +432,7 @@ fn profiles_and_memory_are_told() {
     let Some(cuda) = cuda() else { return };
     let executable = cuda.executable(&digits(), None);
     let (inputs, _) = digits_case();
-    let mut profile = Profile::default();
+    let mut profile = RunTimes::default();
     executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
     let plan = executable.plan();
     assert_eq!(profile.steps.len(), plan.steps.len());

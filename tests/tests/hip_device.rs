@@ -17,7 +17,7 @@ use graphc::ir::schedule::LaneKind;
 use graphc::ir::{DType, Dim, Graph, HostTensor, Program, Storage, Target};
 use graphc::passes::OptLevel;
 use graphc::runtime::device::{Device, variant_for};
-use graphc::runtime::{Executable, LoadOptions, Profile, RuntimeError};
+use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc::session::OpenDevice;
 use graphc_tests::emulated_hip::{EmulatedHip, compile};
 use graphc_tests::random_graph::{Step, case};
@@ -642,7 +642,7 @@ fn profiles_and_memory_are_told() {
     let program = Arc::new(program(&digits(), &["gfx90a"]));
     let executable = load(&device, &program, &LoadOptions::default()).expect("loads");
     let (inputs, _) = digits_case(4);
-    let mut profile = Profile::default();
+    let mut profile = RunTimes::default();
     executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
     let plan = executable.plan();
     assert_eq!(profile.steps.len(), plan.steps.len());

@@ -13,7 +13,7 @@ use graphc::ir::graph::{eval, parse};
 use graphc::ir::program::Variant;
 use graphc::ir::{DType, Graph, HostTensor, Program, Target};
 use graphc::passes::{OptLevel, PlanOptions, ScheduleOptions};
-use graphc::runtime::{Executable, LoadOptions, Profile, RuntimeError};
+use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, compile_here};
 use graphc_tests::reference::{Tensors, assert_matches};
 
@@ -188,7 +188,7 @@ fn products_by_rocblas_are_what_the_evaluator_says() {
     let device = hip.open(0).expect("a device");
     let program = Arc::new(calls(&graph));
     let executable = Executable::load_on(&device, program, 0, &LoadOptions::default()).expect("loads");
-    let mut profile = Profile::default();
+    let mut profile = RunTimes::default();
     let got = executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
     let by_rocblas = profile.steps.iter().filter(|s| s.engine == "rocblas").count();
     assert_eq!(by_rocblas, CASES.len());

@@ -18,7 +18,7 @@ use graphc::arrays;
 use graphc::driver::{BuildOptions, Model, build, load};
 use graphc::ir::Target;
 use graphc::passes::OptLevel;
-use graphc::runtime::{Executable, LoadOptions, Profile};
+use graphc::runtime::{Executable, LoadOptions, RunTimes};
 use graphc_benches::median;
 
 #[derive(Parser)]
@@ -147,7 +147,7 @@ fn profile(
 ) -> graphc::Result<Vec<(String, f64)>> {
     let mut best: Vec<(String, f64)> = Vec::new();
     for _ in 0..runs + 3 {
-        let mut run = Profile::default();
+        let mut run = RunTimes::default();
         exe.run_profiled(inputs, Some(&mut run))?;
         for (i, step) in run.steps.iter().enumerate() {
             let us = step.time.as_secs_f64() * 1e6;

@@ -46,9 +46,38 @@ pub fn archs() -> Vec<&'static str> {
 
 /// Microseconds of a copy of `bytes` within an arch's memory, the launch included; None where the arch is not timed.
 pub fn copy_micros(arch: &Arch, bytes: u64) -> Option<f64> {
-    let machine = Machine::of(arch, None)?;
-    let seconds = bytes as f64 / 1e12 * (1.0 / machine.dram_read + 1.0 / machine.dram_write);
-    Some(machine.launch_us + seconds * 1e6)
+    let achieved = Achieved::of(arch)?;
+    Some(achieved.launch_us + achieved.memory_us(bytes as f64, bytes as f64))
+}
+
+/// What an arch's memory and matrix units reach in published micro-benchmarks (`emu/TIMING.md` has the sources).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Achieved {
+    /// Memory's reads and writes in 10^12 bytes a second.
+    pub dram_read_tbps: f64,
+    pub dram_write_tbps: f64,
+    /// The share of the data sheet's peak at which dense matrix work settles.
+    pub matrix_share: f64,
+    /// Microseconds between two kernels in a queue.
+    pub launch_us: f64,
+}
+
+impl Achieved {
+    /// The rates of an arch; None where it is not timed.
+    pub fn of(arch: &Arch) -> Option<Achieved> {
+        let machine = Machine::of(arch, None)?;
+        Some(Achieved {
+            dram_read_tbps: machine.dram_read,
+            dram_write_tbps: machine.dram_write,
+            matrix_share: machine.matrix_ghz / machine.boost_ghz,
+            launch_us: machine.launch_us,
+        })
+    }
+
+    /// Microseconds in which memory gives and takes so many bytes.
+    pub fn memory_us(&self, read: f64, written: f64) -> f64 {
+        (read / self.dram_read_tbps + written / self.dram_write_tbps) / 1e6
+    }
 }
 
 /// How a launch is timed.

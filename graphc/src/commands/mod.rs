@@ -14,6 +14,7 @@ mod inspect;
 mod load;
 mod opt;
 mod output;
+mod profile;
 mod run;
 mod sources;
 mod targets;
@@ -46,6 +47,7 @@ enum Verb {
     Explain(explain::Args),
     Opt(opt::Args),
     Bench(bench::Args),
+    Profile(profile::Args),
     Verify(verify::Args),
     Targets(targets::Args),
     Doctor(doctor::Args),
@@ -102,6 +104,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Explain(args) => explain::run(&args, &context),
         Verb::Opt(args) => opt::run(&args, &context),
         Verb::Bench(args) => bench::run(&args, &context),
+        Verb::Profile(args) => profile::run(&args, &context),
         Verb::Verify(args) => verify::run(&args, &context),
         Verb::Targets(args) => targets::run(&args, &context),
         Verb::Doctor(args) => doctor::run(&args, &context),

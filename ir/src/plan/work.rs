@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{BufferId, Place, Plan, StepId, Work};
 use crate::dim::{Bindings, DimError};
 use crate::entity::Table;
-use crate::kernel::Body;
+use crate::kernel::{Body, Expr, ExprId, Kernel};
 use crate::target::Architecture;
 use crate::types::DType;
 
@@ -18,9 +18,14 @@ pub struct StepWork {
     /// Floating-point operations; a multiply-add is two.
     pub flops: u64,
     /// The operands' type of a product, convolution or attention; `None` for other work.
+    #[serde(serialize_with = "type_name")]
     pub product: Option<DType>,
     /// Whether the bytes go between host and device, so that no fact of the target limits them.
     pub over_bus: bool,
+}
+
+fn type_name<S: serde::Serializer>(dtype: &Option<DType>, serializer: S) -> Result<S::Ok, S::Error> {
+    dtype.map(DType::name).serialize(serializer)
 }
 
 /// What a step cannot be faster than, at the data sheet's peaks of its target.
@@ -125,11 +130,19 @@ impl Plan {
                 }
                 work.product = match &kernel.body {
                     Body::Contract(contract) => Some(contract.lhs.element(&kernel.exprs)),
-                    Body::Attention(attention) => Some(kernel.exprs.dtype(attention.query)),
+                    Body::Attention(attention) => Some(stored(kernel, attention.query)),
                     Body::Loops(_) | Body::Row(_) | Body::Scan(_) | Body::Sort(_) => None,
                 };
             }
         }
         Ok(work)
     }
+}
+
+/// The type of an element before it was widened.
+fn stored(kernel: &Kernel, mut value: ExprId) -> DType {
+    while let Expr::Cast(_, inner) = kernel.exprs[value] {
+        value = inner;
+    }
+    kernel.exprs.dtype(value)
 }

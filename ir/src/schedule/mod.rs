@@ -117,3 +117,14 @@ pub enum LaneKind {
     /// Device to host.
     Download,
 }
+
+impl LaneKind {
+    /// The word for people and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LaneKind::Compute => "compute",
+            LaneKind::Upload => "upload",
+            LaneKind::Download => "download",
+        }
+    }
+}

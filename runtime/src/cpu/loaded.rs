@@ -20,7 +20,7 @@ use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
 use super::submit::Queue;
 use crate::checks::{check, check_arguments, check_bounds, check_ports};
-use crate::device::{LoadOptions, Loaded, MOST_THREADS, MemoryReport, Profile, RunStatistics, Running, StepTime};
+use crate::device::{LoadOptions, Loaded, MOST_THREADS, MemoryReport, RunStatistics, RunTimes, Running, StepTime};
 use crate::error::RuntimeError;
 use crate::tensor::{DeviceTensor, Given, HostBlock, Memory, Where};
 
@@ -346,7 +346,7 @@ impl LoadedCpu {
         prepared: &Prepared,
         inputs: &[RawPort],
         outputs: &[RawPort],
-        mut profile: Option<&mut Profile>,
+        mut times: Option<&mut RunTimes>,
     ) -> Result<(), RuntimeError> {
         let plan = self.plan();
         let asked = self.asked(prepared);
@@ -391,8 +391,9 @@ impl LoadedCpu {
             });
         }
         let at = |b: BufferId| buffers[b.index()];
+        let begin = times.is_some().then(Instant::now);
         for (i, step) in prepared.steps.iter().enumerate() {
-            let start = profile.is_some().then(Instant::now);
+            let start = begin.map(|begin| begin.elapsed());
             match step {
                 StepExec::Kernel { exec, args, .. } => {
                     params.clear();
@@ -407,16 +408,17 @@ impl LoadedCpu {
                 // SAFETY: both buffers have at least that many bytes.
                 StepExec::Copy { from, to, bytes } => unsafe { std::ptr::copy(at(*from), at(*to), *bytes) },
             }
-            if let (Some(profile), Some(start)) = (profile.as_deref_mut(), start) {
+            if let (Some(times), Some(begin), Some(start)) = (times.as_deref_mut(), begin, start) {
                 let (name, engine) = match step {
                     StepExec::Kernel { exec, name, .. } => (name.clone(), exec.names().join("+")),
                     StepExec::Copy { .. } => ("copy".to_owned(), "copy".to_owned()),
                 };
-                profile.steps.push(StepTime {
+                times.steps.push(StepTime {
                     step: StepId::new(i),
                     name,
                     engine,
-                    time: start.elapsed(),
+                    start,
+                    time: begin.elapsed().saturating_sub(start),
                 });
             }
         }
@@ -427,6 +429,9 @@ impl LoadedCpu {
             }
             // SAFETY: sizes were compared before the run; `copy` allows any overlap.
             unsafe { std::ptr::copy(from, outputs[*port].ptr, outputs[*port].len) };
+        }
+        if let (Some(times), Some(begin)) = (times, begin) {
+            times.device = begin.elapsed();
         }
         lock(&self.contexts).push(context);
         self.runs.fetch_add(1, Ordering::Relaxed);
@@ -508,7 +513,7 @@ impl Loaded for LoadedCpu {
         bindings: &Bindings,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
-        profile: Option<&mut Profile>,
+        times: Option<&mut RunTimes>,
     ) -> Result<(), RuntimeError> {
         let prepared = self.checked(bindings, inputs.iter().map(|i| i.len()), Some(outputs))?;
         let read = |bytes: &&[u8]| RawPort {
@@ -522,7 +527,7 @@ impl Loaded for LoadedCpu {
         };
         let room: SmallVec<[RawPort; 8]> = outputs.iter_mut().map(write).collect();
         // SAFETY: inputs are borrowed, and only read; outputs are borrowed mutably.
-        unsafe { self.execute(&prepared, &given, &room, profile) }
+        unsafe { self.execute(&prepared, &given, &room, times) }
     }
 
     fn submit(

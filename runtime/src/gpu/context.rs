@@ -31,8 +31,9 @@ pub(super) struct Context {
     pub begin: Event,
     /// The end of a run. Others hold it too, to wait for the run.
     pub done: Arc<Event>,
-    /// Start and end of each step, once a run was profiled.
+    /// Start and end of each step, once a run was timed, and of the whole run.
     pub times: Vec<(Event, Event)>,
+    pub span: Option<(Event, Event)>,
     arena: Option<DeviceMemory>,
     staging: Option<PinnedMemory>,
     /// For the library calls of each lane, which run one after the other.
@@ -73,6 +74,7 @@ impl Context {
             begin: gpu.event(false)?,
             done: Arc::new(gpu.event(false)?),
             times: Vec::new(),
+            span: None,
             arena: None,
             staging: None,
             workspaces: plan.lanes.keys().map(|_| None).collect(),
@@ -126,8 +128,11 @@ impl Context {
         self.bound.push(bound);
     }
 
-    /// Makes an event before and after each step.
+    /// Makes an event before and after each step, and the whole run.
     pub fn with_times(&mut self, gpu: &Arc<Gpu>, steps: usize) -> Result<(), RuntimeError> {
+        if self.span.is_none() {
+            self.span = Some((gpu.event(true)?, gpu.event(true)?));
+        }
         while self.times.len() < steps {
             self.times.push((gpu.event(true)?, gpu.event(true)?));
         }

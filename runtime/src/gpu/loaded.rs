@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use dylib::Search;
 use ir::Program;
@@ -24,11 +25,12 @@ use super::form::{Form, InputForm};
 use super::handles::{Gpu, Module};
 use super::heap::Heap;
 use super::prepare::{self, OutputFrom, Placed, Prepared};
+use super::ranges::Ranges;
 use super::run::Run;
 use super::stats::Counters;
 use super::watch::Watch;
 use crate::checks::{check, check_ports};
-use crate::device::{LoadOptions, Loaded, MemoryReport, Profile, RunStatistics, Running};
+use crate::device::{LoadOptions, Loaded, MemoryReport, RunStatistics, RunTimes, Running};
 use crate::error::{InputError, RuntimeError};
 use crate::library::Libraries;
 use crate::tensor::{DeviceTensor, Given, Memory, Value, Where};
@@ -64,6 +66,7 @@ pub(super) struct LoadedGpu {
     no_capture: AtomicBool,
     counters: Counters,
     watch: Watch,
+    ranges: Option<Ranges>,
 }
 
 /// Contexts.
@@ -112,6 +115,10 @@ impl LoadedGpu {
         let facts = PlanFacts::new(plan)?;
         let (functions, modules) = modules(&gpu, &program, variant)?;
         let constants = Constants::upload(&gpu, &program, plan, peak)?;
+        let ranges = match options.ranges {
+            true => Some(Ranges::open(program.variants[variant].plan.target.platform, libraries)?),
+            false => None,
+        };
         let libraries = Libraries::open(plan, libraries, &gpu.name)?;
         let loaded = LoadedGpu {
             slots: Mutex::default(),
@@ -133,6 +140,7 @@ impl LoadedGpu {
             no_capture: AtomicBool::new(options.no_capture),
             counters: Counters::default(),
             watch: Watch::default(),
+            ranges,
             program,
         };
         match loaded.prepared(&expected, &Form::host(loaded.plan())) {
@@ -442,6 +450,7 @@ impl LoadedGpu {
             })
             .collect();
         let run = self.run_of(prepared, &hosts);
+        let _range = self.ranges.as_ref().map(|ranges| ranges.enter(&self.program.name));
         let mut bound = context.bind(prepared);
         bound.at(ports);
         let ran = run.enqueue(
@@ -475,6 +484,7 @@ impl LoadedGpu {
             synchronous: self.synchronous,
             no_capture: &self.no_capture,
             counters: &self.counters,
+            ranges: self.ranges.as_ref(),
         }
     }
 
@@ -613,17 +623,20 @@ impl Loaded for LoadedGpu {
         bindings: &Bindings,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
-        profile: Option<&mut Profile>,
+        times: Option<&mut RunTimes>,
     ) -> Result<(), RuntimeError> {
         let given: SmallVec<[InputRef<'_>; 8]> = inputs.iter().map(|bytes| InputRef::Host(bytes)).collect();
         let wanted: SmallVec<[Where; 8]> = self.plan().outputs.iter().map(|_| Where::Host).collect();
-        let mut live = self.begin(bindings, &given, &wanted, Some(outputs), profile.is_some())?;
+        let start = times.is_some().then(Instant::now);
+        let mut live = self.begin(bindings, &given, &wanted, Some(outputs), times.is_some())?;
+        let enqueue = start.map(|start| start.elapsed());
         if let Err(error) = self.end(&mut live) {
             self.give_back(None);
             return Err(error);
         }
-        let times = profile.map_or(Ok(()), |profile| {
-            self.run_of(&live.prepared, &[]).times(&live.context, profile)
+        let times = times.map_or(Ok(()), |times| {
+            times.enqueue = enqueue.unwrap_or_default();
+            self.run_of(&live.prepared, &[]).times(&live.context, times)
         });
         for index in 0..outputs.len() {
             let (before, rest) = outputs.split_at_mut(index);

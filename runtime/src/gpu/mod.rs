@@ -14,6 +14,7 @@
 //! | `form` `prepare` | where everything is when some ports are on the device; what each step enqueues |
 //! | `context` `bound` | what one run has to itself; its arguments laid out |
 //! | `run` | enqueues, step by step or as a captured graph |
+//! | `ranges` | names of runs and steps for a profiler that watches |
 //! | `loaded` `flight` `watch` | runs in a row and at once, their ends, and who waits for them |
 //!
 //! Invariant: nothing in flight outlives what it uses: a run holds the memory of its tensors and its context until its end was
@@ -33,6 +34,7 @@ pub(crate) mod heap;
 mod hip;
 mod loaded;
 mod prepare;
+mod ranges;
 mod run;
 mod stats;
 mod watch;

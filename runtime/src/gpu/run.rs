@@ -13,8 +13,9 @@ use super::driver::{Direction, DriverError, Status};
 use super::facts::PlanFacts;
 use super::handles::{Event, Gpu, GraphExec, Stream};
 use super::prepare::{Enqueue, Prepared};
+use super::ranges::Ranges;
 use super::stats::Counters;
-use crate::device::{Profile, StepTime};
+use crate::device::{RunTimes, StepTime};
 use crate::error::RuntimeError;
 
 /// An input is copied into pinned memory in parts of this many bytes, each on the bus while the next is copied.
@@ -38,6 +39,8 @@ pub(super) struct Run<'a> {
     /// Whether graphs are not to be used; set where the driver or a call refuses.
     pub no_capture: &'a AtomicBool,
     pub counters: &'a Counters,
+    /// Names for a profiler.
+    pub ranges: Option<&'a Ranges>,
 }
 
 impl Run<'_> {
@@ -63,6 +66,8 @@ impl Run<'_> {
             waiting.try_for_each(|lane| lane.wait(event))
         });
         self.gpu.at(AT, waited)?;
+        let begun = if profile { begin(context) } else { Ok(()) };
+        self.gpu.at("the beginning of a run", begun)?;
         if let Some(graph) = graph {
             self.stage(context);
             if let Some(first) = context.lanes.get(ir::plan::LaneId::new(0)) {
@@ -85,7 +90,7 @@ impl Run<'_> {
             self.gpu.error(error, &self.facts.steps[id].describe(id))
         };
         self.steps(context, bound, Some(self.hosts), profile, &fail)?;
-        let joined = self.join(context);
+        let joined = self.join(context, profile);
         self.gpu.at("the end of a run", joined)
     }
 
@@ -169,6 +174,7 @@ impl Run<'_> {
             let id = StepId::new(index);
             let facts = &self.facts.steps[id];
             let failed = |error| fail(index, error);
+            let _range = self.ranges.map(|ranges| ranges.enter(&facts.name));
             for wait in &facts.waits {
                 if let Some(event) = &context.events[*wait] {
                     context.lanes[facts.lane].wait(event).map_err(failed)?;
@@ -257,30 +263,48 @@ impl Run<'_> {
     }
 
     /// As [`Run::join_lanes`], and marks the end of the run.
-    fn join(&self, context: &Context) -> Status<()> {
+    fn join(&self, context: &Context, profile: bool) -> Status<()> {
         self.join_lanes(context)?;
-        match context.lanes.values().next() {
-            Some(first) => first.record(&context.done),
-            None => Ok(()),
+        let Some(first) = context.lanes.values().next() else {
+            return Ok(());
+        };
+        if let Some((_, end)) = context.span.as_ref().filter(|_| profile) {
+            first.record(end)?;
         }
+        first.record(&context.done)
     }
 
-    /// The time of each step of a run that is done.
-    pub fn times(&self, context: &Context, profile: &mut Profile) -> Result<(), RuntimeError> {
-        for (index, (id, step)) in self.facts.steps.iter().enumerate() {
-            let Some((start, stop)) = context.times.get(index) else {
-                continue;
-            };
-            let milliseconds = self.gpu.at_with(|| step.describe(id), stop.since(start))?;
-            profile.steps.push(StepTime {
+    /// The times of a run that is done.
+    pub fn times(&self, context: &Context, times: &mut RunTimes) -> Result<(), RuntimeError> {
+        let Some((begin, end)) = &context.span else {
+            return Ok(());
+        };
+        let since = |start: &Event, stop: &Event| -> Status<Duration> {
+            let milliseconds = f64::from(stop.since(start)?.max(0.0));
+            Ok(Duration::from_secs_f64(milliseconds / 1e3))
+        };
+        times.device = self.gpu.at("the end of a run", since(begin, end))?;
+        for ((id, step), (start, stop)) in self.facts.steps.iter().zip(&context.times) {
+            let at = || step.describe(id);
+            times.steps.push(StepTime {
                 step: id,
                 name: step.name.clone(),
                 engine: step.engine.to_owned(),
-                time: Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3),
+                start: self.gpu.at_with(at, since(begin, start))?,
+                time: self.gpu.at_with(at, since(start, stop))?,
             });
         }
         Ok(())
     }
+}
+
+/// Marks the beginning of a run that is timed: no lane works before it.
+fn begin(context: &Context) -> Status<()> {
+    let Some((begin, _)) = &context.span else { return Ok(()) };
+    let mut lanes = context.lanes.values();
+    let Some(first) = lanes.next() else { return Ok(()) };
+    first.record(begin)?;
+    lanes.try_for_each(|lane| lane.wait(begin))
 }
 
 fn copy(lane: &Stream, to: u64, from: u64, bytes: usize, direction: Direction) -> Status<()> {
