@@ -52,7 +52,8 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
     }
 }
 
-fn label(graph: &Graph, id: NodeId) -> String {
+/// A node as it is named here.
+pub fn label(graph: &Graph, id: NodeId) -> String {
     passes::fuse::classify::label(graph, id)
 }
 
@@ -170,7 +171,8 @@ fn describe(graph: &Graph, region: &Region) -> String {
     text
 }
 
-fn as_json(target: &str, r: &VariantReport, proofs: bool) -> serde_json::Value {
+/// The decisions for one target as one value.
+pub fn as_json(target: &str, r: &VariantReport, proofs: bool) -> serde_json::Value {
     let rules: Vec<_> = r
         .optimize
         .fired

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use ir::{Program, Target};
+use ir::{Graph, Program, Target};
 use runtime::cache::CacheStats;
 
 use super::args::{BuildArgs, ModelArgs};
@@ -18,6 +18,8 @@ use crate::options::WORKER_VERB;
 pub struct Loaded {
     pub program: Program,
     pub reports: Vec<driver::VariantReport>,
+    /// What it was built from; None for an artifact.
+    pub graph: Option<Graph>,
 }
 
 /// Loads a model and builds it for `targets`, or takes an artifact as it is, with all its variants.
@@ -31,13 +33,18 @@ pub fn load(model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>, context:
     match loaded {
         Model::Graph(graph) => {
             let Build { program, reports } = driver::build(&graph, &build.options(targets)?)?;
-            Ok(Loaded { program, reports })
+            Ok(Loaded {
+                program,
+                reports,
+                graph: Some(*graph),
+            })
         }
         Model::Program(program) => {
             build.refuse_for_artifact(&model.model)?;
             Ok(Loaded {
                 program: *program,
                 reports: Vec::new(),
+                graph: None,
             })
         }
     }

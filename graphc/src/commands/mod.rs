@@ -15,6 +15,7 @@ mod load;
 mod opt;
 mod output;
 mod profile;
+mod report;
 mod run;
 mod sources;
 mod targets;
@@ -48,6 +49,7 @@ enum Verb {
     Opt(opt::Args),
     Bench(bench::Args),
     Profile(profile::Args),
+    Report(report::Args),
     Verify(verify::Args),
     Targets(targets::Args),
     Doctor(doctor::Args),
@@ -105,6 +107,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Opt(args) => opt::run(&args, &context),
         Verb::Bench(args) => bench::run(&args, &context),
         Verb::Profile(args) => profile::run(&args, &context),
+        Verb::Report(args) => report::run(&args, &context),
         Verb::Verify(args) => verify::run(&args, &context),
         Verb::Targets(args) => targets::run(&args, &context),
         Verb::Doctor(args) => doctor::run(&args, &context),

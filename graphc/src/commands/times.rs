@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use ir::{HostTensor, Program};
 
 use super::{Context, load, output};
-use crate::emulate::{self, CallTimer, Emulator, TimedKernel, TimedStep, Untimed};
+use crate::emulate::{self, CallTimer, Emulator, Span, TimedKernel, TimedStep, Untimed};
 use crate::error::{Error, Result};
 
 /// Issues that a picture shows.
@@ -103,7 +103,9 @@ fn parts(parts: &[Part]) -> String {
 /// What a predicted run of a plan gave.
 pub struct Predicted {
     pub kernels: Vec<TimedKernel>,
-    /// Microseconds of the whole plan, its lanes side by side.
+    /// When each step runs, its lanes side by side.
+    pub timeline: Vec<Span>,
+    /// Microseconds of the whole plan by that.
     pub micros: f64,
     /// The same, every step after the one before.
     pub in_sequence: f64,
@@ -153,6 +155,7 @@ pub fn predict(
     let plan = &program.variants[variant].plan;
     Ok(Predicted {
         kernels: emulate::timed(plan, &steps),
+        timeline: emulate::timeline(plan, &steps),
         micros: emulate::makespan(plan, &steps),
         in_sequence: steps.iter().map(|step| step.micros).sum(),
         untimed: emulate::untimed(&steps),

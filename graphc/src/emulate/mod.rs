@@ -18,7 +18,7 @@ pub use counted::{ByClass, Counted, total};
 pub use disassembler::{disassembler, serve};
 pub use run::{Emulator, Launched, Options, Outcome};
 pub use sample::check_samples;
-pub use timed::{TimedKernel, TimedLaunch, TimedStep, TimedWork, Untimed, makespan, timed, untimed};
+pub use timed::{Span, TimedKernel, TimedLaunch, TimedStep, TimedWork, Untimed, makespan, timed, timeline, untimed};
 
 use ir::kernel::LaunchError;
 use ir::plan::StepId;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use emu::timing::Report;
-use ir::plan::{KernelId, Plan, StepId};
+use ir::plan::{KernelId, LaneId, Plan, StepId};
+use ir::{Entity, Table};
 use serde::Serialize;
 
 use super::calls::CallTimes;
@@ -126,31 +127,37 @@ pub fn timed(plan: &Plan, steps: &[TimedStep]) -> Vec<TimedKernel> {
     all
 }
 
-/// Microseconds from a run's first step to the end of its last: each lane does its steps in order, and a step begins when those
-/// that it waits for have ended. Steps of several lanes are taken not to slow each other.
-pub fn makespan(plan: &Plan, steps: &[TimedStep]) -> f64 {
-    let mut ends: Vec<(StepId, f64)> = Vec::new();
-    let mut lanes: Vec<(ir::plan::LaneId, f64)> = Vec::new();
-    let mut last = 0.0f64;
+/// When a step begins and ends, in microseconds since a run's first step.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Span {
+    pub step: StepId,
+    pub start: f64,
+    pub micros: f64,
+}
+
+/// When each step runs: each lane does its steps in order, and a step begins when those that it waits for have ended. Steps of
+/// several lanes are taken not to slow each other.
+pub fn timeline(plan: &Plan, steps: &[TimedStep]) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::with_capacity(plan.steps.len());
+    let end = |span: &Span| span.start + span.micros;
+    let mut lanes: Table<LaneId, f64> = plan.lanes.keys().map(|_| 0.0).collect();
     for (id, step) in plan.steps.iter() {
-        let micros = steps
-            .iter()
-            .find(|timed| timed.step == id)
-            .map_or(0.0, |timed| timed.micros);
-        let end_of = |wanted: StepId| {
-            ends.iter()
-                .find(|(step, _)| *step == wanted)
-                .map_or(0.0, |(_, end)| *end)
+        let timed = steps.iter().find(|timed| timed.step == id);
+        // Waits are earlier steps, which stand at their own place.
+        let waits = step.waits.iter().filter_map(|wait| spans.get(wait.index()));
+        let span = Span {
+            step: id,
+            start: waits.map(end).fold(lanes[step.lane], f64::max),
+            micros: timed.map_or(0.0, |timed| timed.micros),
         };
-        let free = lanes
-            .iter()
-            .find(|(lane, _)| *lane == step.lane)
-            .map_or(0.0, |(_, end)| *end);
-        let end = step.waits.iter().map(|wait| end_of(*wait)).fold(free, f64::max) + micros;
-        lanes.retain(|(lane, _)| *lane != step.lane);
-        lanes.push((step.lane, end));
-        ends.push((id, end));
-        last = last.max(end);
+        lanes[step.lane] = end(&span);
+        spans.push(span);
     }
-    last
+    spans
+}
+
+/// Microseconds from a run's first step to the end of its last ([`timeline`]).
+pub fn makespan(plan: &Plan, steps: &[TimedStep]) -> f64 {
+    let ends = timeline(plan, steps).into_iter().map(|span| span.start + span.micros);
+    ends.fold(0.0, f64::max)
 }
