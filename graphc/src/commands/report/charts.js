@@ -43,7 +43,7 @@ function drawMemory(variant) {
   const x = (step) => left + (width - left - 10) * step / Math.max(steps.length, 1);
   const y = (offset) => height - foot - (height - foot - 18) * offset / peak;
   const parts = [];
-  for (const tick of ticks(peak, 5)) {
+  for (const tick of byteTicks(peak, 5)) {
     parts.push(svg("line", { class: "grid", x1: left, x2: width - 10, y1: y(tick), y2: y(tick) }));
     parts.push(svg("text", { class: "soft", x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, bytes(tick)));
   }

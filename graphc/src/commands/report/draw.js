@@ -56,8 +56,9 @@ function micros(us) {
 
 const percent = (share) => (share === null || share === undefined ? "–" : digits(100 * share) + "%");
 
-/** A hue for a name: the same on every page. */
+/** A hue for a name: the same on every page. Numbered names (`r12`) that follow each other are far apart. */
 function hue(name) {
+  if (/^r[0-9]+$/.test(name)) return Number(name.slice(1)) * 137.508 % 360;
   let hash = 2166136261;
   for (const letter of name) hash = Math.imul(hash ^ letter.codePointAt(0), 16777619) >>> 0;
   return (hash % 360 + Math.floor(hash / 360) % 12 * 3) % 360;
@@ -81,6 +82,13 @@ function cut(text, width) {
   const letters = Math.floor(width / 6.4);
   if (text.length <= letters) return text;
   return letters < 4 ? "" : text.slice(0, letters - 1) + "…";
+}
+
+/** As `ticks`, but round in units of 1024. */
+function byteTicks(most, count) {
+  let unit = 1;
+  while (unit * 1024 <= most) unit *= 1024;
+  return ticks(most / unit, count).map((tick) => tick * unit);
 }
 
 const tip = (text) => svg("title", {}, text);

@@ -142,7 +142,7 @@ function drawGraph(into, graph, through, chosen) {
 
 /** Puts buttons beside a graph that make it larger and smaller; it begins as wide as its place. */
 function zoomable(buttons, into, drawn) {
-  let scale = Math.min(1, Math.max(0.35, (into.clientWidth - 24) / drawn.width));
+  let scale = Math.min(1, Math.max(0.6, (into.clientWidth - 24) / drawn.width));
   const set = () => {
     drawn.picture.setAttribute("width", drawn.width * scale);
     drawn.picture.setAttribute("height", drawn.height * scale);

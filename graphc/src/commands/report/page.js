@@ -187,7 +187,9 @@ function showKernels(variant) {
       source.querySelector("pre").textContent = kernel.source;
       source.scrollIntoView({ block: "nearest" });
     };
-    return { cells, attributes: kernel.source ? { class: "click", title: "show its source", on: { click: show } } : {} };
+    const classes = (kernel.source ? "click" : "") + (kernel.launches === 0 ? " unused" : "");
+    const title = (kernel.launches === 0 ? "taken at other sizes; " : "") + "its source";
+    return { cells, attributes: kernel.source ? { class: classes, title, on: { click: show } } : { class: classes } };
   }));
 }
 
