@@ -24,6 +24,9 @@ pub enum Error {
     /// A `.gir` text could not be parsed.
     #[error("{message}")]
     Parse { path: PathBuf, message: String },
+    /// A file of measurements cannot be used.
+    #[error(transparent)]
+    Tuning(#[from] crate::tune::database::DatabaseError),
     /// Recorded tensors make no graph: an operation that did not fit, with its place.
     #[error(transparent)]
     Tensor(#[from] frontend::tensor::TensorError),
@@ -130,6 +133,7 @@ impl Error {
             | Error::Arrays { .. }
             | Error::Target(_)
             | Error::NoVariant { .. }
+            | Error::Tuning(_)
             | Error::Config(_) => 2,
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
             // What is wrong with a kernel is ours, also when another failed for want of a compiler.

@@ -23,6 +23,7 @@ pub mod options;
 pub mod prelude;
 pub mod random;
 pub mod session;
+pub mod tune;
 
 pub use error::{Error, Result};
 pub use session::{Session, SessionOptions, jit};

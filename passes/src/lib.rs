@@ -39,6 +39,7 @@ mod testing;
 mod testing_egraph;
 #[cfg(test)]
 mod testing_exact;
+pub mod tuning;
 
 pub use error::{PassError, PassFault};
 pub use fuse::{Barrier, FusedEdge, Fusion, FusionReport, ScheduleOptions, UnfusedEdge};
@@ -47,6 +48,7 @@ pub use options::{Keep, OptLevel, OptimizeOptions};
 pub use plan::{PlanOptions, plan};
 pub use report::{Fired, OptimizeReport, PassRun};
 pub use schedule::{ScheduleError, schedule};
+pub use tuning::Tuning;
 
 use ir::{Graph, Target};
 

@@ -147,7 +147,7 @@ fn text(dtype: DType, shape: &[usize]) -> String {
 fn calls(graph: &Graph) -> Program {
     let target: Target = "gfx90a".parse().expect("a target");
     let (schedule, _) = passes::schedule(graph, &target, &ScheduleOptions::default()).expect("schedules");
-    let plan = passes::plan(graph, &schedule, &target, &PlanOptions { in_place: true }).expect("plans");
+    let plan = passes::plan(graph, &schedule, &target, &PlanOptions::default()).expect("plans");
     assert_eq!(plan.launches().0, 0, "{plan}");
     Program {
         name: graph.name.clone(),

@@ -9,6 +9,7 @@ use passes::OptLevel;
 
 use crate::driver::BuildOptions;
 use crate::error::{Error, Result};
+use crate::tune::Database;
 
 /// The model and its sizes.
 #[derive(clap::Args, Clone)]
@@ -57,6 +58,9 @@ pub struct BuildArgs {
     /// Leave out a pass or a rewrite rule by its name. May be given several times.
     #[arg(long, value_name = "NAME")]
     pub disable: Vec<String>,
+    /// Take the mappings of products that `graphc tune` found to be fastest, before those that are predicted to be.
+    #[arg(long, value_name = "FILE")]
+    pub tuning: Option<PathBuf>,
 }
 
 impl BuildArgs {
@@ -68,6 +72,7 @@ impl BuildArgs {
             ("--no-libraries", self.no_libraries),
             ("--check-indices", self.check_indices),
             ("--disable", !self.disable.is_empty()),
+            ("--tuning", self.tuning.is_some()),
         ];
         let given: Vec<&str> = given.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
         if given.is_empty() {
@@ -102,6 +107,9 @@ impl BuildArgs {
         options.check_indices = self.check_indices.then_some(true);
         options.optimize.disable = self.disable.iter().cloned().collect();
         passes::names::check(&options.optimize.disable).map_err(|e| Error::Config(format!("--disable: {e}")))?;
+        if let Some(path) = &self.tuning {
+            options.plan.tuning.extend(Database::read(path)?.tuning()?);
+        }
         Ok(options)
     }
 }

@@ -20,6 +20,7 @@ mod run;
 mod sources;
 mod targets;
 mod times;
+mod tune;
 mod verify;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ enum Verb {
     Bench(bench::Args),
     Profile(profile::Args),
     Report(report::Args),
+    Tune(tune::Args),
     Verify(verify::Args),
     Targets(targets::Args),
     Doctor(doctor::Args),
@@ -108,6 +110,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Bench(args) => bench::run(&args, &context),
         Verb::Profile(args) => profile::run(&args, &context),
         Verb::Report(args) => report::run(&args, &context),
+        Verb::Tune(args) => tune::run(&args, &context),
         Verb::Verify(args) => verify::run(&args, &context),
         Verb::Targets(args) => targets::run(&args, &context),
         Verb::Doctor(args) => doctor::run(&args, &context),

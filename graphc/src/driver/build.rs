@@ -33,7 +33,10 @@ impl BuildOptions {
                 fuse,
                 ..ScheduleOptions::default()
             },
-            plan: PlanOptions { in_place: fuse },
+            plan: PlanOptions {
+                in_place: fuse,
+                ..PlanOptions::default()
+            },
             check_indices: None,
         }
     }

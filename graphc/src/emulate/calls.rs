@@ -260,8 +260,16 @@ fn alone(call: &SizedCall, target: &Target) -> std::result::Result<Variant, Stri
     graph.add_output("y", node.into());
     let (schedule, _) =
         passes::schedule(&graph, target, &ScheduleOptions::default()).map_err(|error| error.to_string())?;
-    let plan =
-        passes::plan(&graph, &schedule, target, &PlanOptions { in_place: false }).map_err(|error| error.to_string())?;
+    let plan = passes::plan(
+        &graph,
+        &schedule,
+        target,
+        &PlanOptions {
+            in_place: false,
+            ..PlanOptions::default()
+        },
+    )
+    .map_err(|error| error.to_string())?;
     Ok(Variant {
         plan,
         sources: Default::default(),

@@ -51,6 +51,41 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
     }
 }
 
+/// Returns what the choice among a contraction's mappings depends on, as a line of text: equal lines are served by equal mappings. `None`
+/// where there is nothing to choose: other bodies, and contractions that neither matrix units nor rows at a time take.
+pub fn product(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<String> {
+    with_candidates(kernel, symbols, target, |mapper, body| mapper.product(body))
+}
+
+/// Returns the mappings of a contraction that its target can hold, the one with the fewest predicted clocks first, which is the one that
+/// [`choose`] takes. Symbols are at their hints.
+pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapping> {
+    let all = with_candidates(kernel, symbols, target, |mapper, body| {
+        let mut all = mapper.candidates(body);
+        all.sort_by(|a, b| a.1.total_cmp(&b.1));
+        all.into_iter().map(|(mapping, _)| mapping).collect()
+    });
+    all.unwrap_or_default()
+}
+
+fn with_candidates<T>(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    target: &Target,
+    give: impl FnOnce(&Mapper<'_>, &ir::kernel::ContractBody) -> T,
+) -> Option<T> {
+    let mapper = Mapper {
+        kernel,
+        symbols,
+        target,
+        rows: None,
+    };
+    match (&kernel.body, &kernel.mapping) {
+        (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) if target.is_gpu() => Some(give(&mapper, body)),
+        _ => None,
+    }
+}
+
 /// A mapping and the least number of rows from which on it is the best.
 pub type Range = (i64, Mapping);
 

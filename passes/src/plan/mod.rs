@@ -13,17 +13,23 @@ use ir::schedule::{LaneKind, RegionKind};
 use ir::{Entity, Graph, Kernel, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
 use crate::lower::{LowerError, lower};
+use crate::tuning::{self, Tuning};
 
 /// How a plan is made.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
     /// Let results take over the buffers of operands that die.
     pub in_place: bool,
+    /// Mappings of products that measuring has shown to be fastest.
+    pub tuning: Tuning,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        PlanOptions { in_place: true }
+        PlanOptions {
+            in_place: true,
+            tuning: Tuning::shipped(),
+        }
     }
 }
 
@@ -74,6 +80,7 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
         in_place::reuse(&mut p.plan);
     }
     dedupe::number(&mut p.plan.kernels);
+    tuning::apply(&mut p.plan, &options.tuning);
     sizes::choices(&mut p.plan);
     p.plan.flops = crate::flops::count(graph);
     ir::plan::verify::verify(&p.plan)?;

@@ -175,12 +175,81 @@ impl Mapper<'_> {
         bits
     }
 
+    /// Every mapping of a contraction to its target's matrix units, or to a row at a time, with its predicted clocks.
+    pub(super) fn candidates(&self, body: &ContractBody) -> Vec<(Mapping, f64)> {
+        let sizes = self.sizes(body);
+        let tilings = self.tilings(body).into_iter().map(|t| {
+            let clocks = self.cycles(&t, &sizes);
+            (Mapping::Matrix(t), clocks)
+        });
+        let rows = self.gemv(body, &sizes).map(|(t, clocks)| (Mapping::Gemv(t), clocks));
+        tilings.chain(rows).collect()
+    }
+
     /// The best tiling for matrix instructions, if the target has one for these types.
     fn matrix(&self, body: &ContractBody, sizes: &Sizes) -> Option<Mapping> {
+        self.tilings(body)
+            .into_iter()
+            .min_by(|a, b| self.cycles(a, sizes).total_cmp(&self.cycles(b, sizes)))
+            .map(Mapping::Matrix)
+    }
+
+    /// What the choice among a contraction's mappings depends on, as a line of text: the target, the types, the sizes, how the operands
+    /// can be fetched and the results stored, and what the epilogue computes.
+    pub(super) fn product(&self, body: &ContractBody) -> String {
+        let exprs = &self.kernel.exprs;
+        let Sizes {
+            batch,
+            m,
+            n,
+            k,
+            rhs_bits,
+        } = self.sizes(body);
+        let (lhs, rhs) = (
+            self.wide_fetch(&body.lhs, &body.m, &body.k),
+            self.wide_fetch(&body.rhs, &body.n, &body.k),
+        );
+        let store = widest_store(self.kernel, self.symbols, body).min(8);
+        let kind = if body.conv.is_some() { "conv" } else { "product" };
+        let mut text = format!(
+            "{} {kind} {} x {}{} -> {} [{batch}, {m}, {n}, {k}] lhs {lhs} rhs {rhs} store {store}",
+            self.target,
+            body.lhs.element(exprs),
+            body.rhs.element(exprs),
+            match rhs_bits == f64::from(body.rhs.element(exprs).bits()) {
+                true => String::new(),
+                false => format!(" of {rhs_bits:.2} bits"),
+            },
+            self.kernel.vars[body.acc],
+        );
+        let values = body.epilogue.iter().filter_map(|stmt| match stmt {
+            Stmt::Store { value, .. } | Stmt::Let { value, .. } => Some(*value),
+            _ => None,
+        });
+        let mut ops = Vec::new();
+        self.walk(values.collect(), |e| {
+            match exprs[e] {
+                Expr::Load { .. } => ops.push("load".to_owned()),
+                Expr::Unary(op, _) => ops.push(op.name().to_owned()),
+                Expr::Binary(op, ..) => ops.push(op.name().to_owned()),
+                Expr::Select(..) => ops.push("select".to_owned()),
+                Expr::Cast(to, _) => ops.push(to.to_string()),
+                _ => {}
+            }
+            !matches!(exprs[e], Expr::Load { .. })
+        });
+        if !ops.is_empty() {
+            text += &format!(" then {}", ops.join(" "));
+        }
+        text
+    }
+
+    /// The tilings for matrix instructions that fit the target, none where it has no instruction for these types.
+    fn tilings(&self, body: &ContractBody) -> Vec<Tiling> {
         let exprs = &self.kernel.exprs;
         let (input, acc) = (body.lhs.element(exprs), self.kernel.vars[body.acc]);
         if body.rhs.element(exprs) != input {
-            return None;
+            return Vec::new();
         }
         let lhs = self.wide_fetch(&body.lhs, &body.m, &body.k);
         let rhs = self.wide_fetch(&body.rhs, &body.n, &body.k);
@@ -208,8 +277,7 @@ impl Mapper<'_> {
             })
         })
         .filter(|t| t.accumulators() <= most)
-        .min_by(|a, b| self.cycles(a, sizes).total_cmp(&self.cycles(b, sizes)))
-        .map(Mapping::Matrix)
+        .collect()
     }
 
     /// Says whether the epilogue computes with positions, which are 64 bits wide: the compilers then do so for many of its groups at

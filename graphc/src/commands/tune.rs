@@ -1,0 +1,268 @@
+//! `graphc tune`: measures the candidates of a model's products and keeps what was found.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ir::Program;
+use ir::plan::{StepId, Work};
+use runtime::compile::Compiler;
+use runtime::{Executable, LoadOptions, ProfileOptions};
+use serde_json::json;
+
+use super::args::{self, BuildArgs, Format, ModelArgs};
+use super::given::Given;
+use super::times::{self, Prediction};
+use super::{Context, load, output, run};
+use crate::driver::{self, Model};
+use crate::error::{Error, Result};
+use crate::tune::{Database, PREDICTED, Place, TuneOptions, Tuned, tune};
+
+/// Find the fastest mapping of a model's products by measuring, for `--tuning` of the other verbs.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    Run(RunArgs),
+    /// Take the measurements of other files; of the same measurement, the faster is kept.
+    Merge {
+        /// The file that takes them; made where it is not there.
+        #[arg(long, value_name = "FILE")]
+        into: PathBuf,
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Print the mapping that was found for each product.
+    Show {
+        file: PathBuf,
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
+}
+
+/// Measure the candidates of a model's products and keep the times.
+///
+/// What the file has already is not measured again, so a search that was stopped goes on where it was.
+#[derive(clap::Args)]
+struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    build: BuildArgs,
+    /// The file of measurements; made where it is not there.
+    #[arg(long, value_name = "FILE")]
+    database: PathBuf,
+    /// The GPU to measure on: hip, hip:N, cuda or cuda:N.
+    #[arg(long, required_unless_present = "emulate")]
+    device: Option<String>,
+    /// Predict the times on an emulated GPU of the target instead.
+    #[arg(long, requires = "target", conflicts_with = "device")]
+    emulate: bool,
+    /// The GPU whose times are predicted, for instance gfx942.
+    #[arg(long, requires = "emulate")]
+    target: Option<String>,
+    /// How many candidates of each product are measured: those that are predicted to be fastest.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    candidates: u16,
+    /// Begin no measurement after this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    budget: Option<u32>,
+    /// How many runs on a device give a time.
+    #[arg(long, default_value_t = 20, value_parser = args::runs)]
+    runs: usize,
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+pub fn run(args: &Args, context: &Context) -> Result<()> {
+    match &args.verb {
+        Verb::Run(args) => search(args, context),
+        Verb::Merge { into, files } => merge(into, files),
+        Verb::Show { file, format } => show(file, *format),
+    }
+}
+
+fn merge(into: &std::path::Path, files: &[PathBuf]) -> Result<()> {
+    // All of them are looked at before anything is made.
+    let others: Vec<Database> = files
+        .iter()
+        .map(|f| Database::read(f))
+        .collect::<std::result::Result<_, _>>()?;
+    let database = Database::open(into)?;
+    let mut taken = 0;
+    for other in &others {
+        taken += database.merge(other)?;
+    }
+    output::print(&format!(
+        "{taken} measurements of {} files are new or faster\n",
+        files.len()
+    ))
+}
+
+fn show(file: &std::path::Path, format: Format) -> Result<()> {
+    let database = Database::read(file)?;
+    match format {
+        Format::Json => output::print_json(&json!({ "measurements": database.rows()? })),
+        Format::Text => {
+            let tuning = database.tuning()?;
+            let lines = tuning
+                .rows()
+                .map(|(product, mapping)| format!("{product} => {mapping}\n"));
+            output::print(&lines.collect::<String>())
+        }
+    }
+}
+
+fn search(args: &RunArgs, context: &Context) -> Result<()> {
+    let Model::Graph(graph) = driver::load(&args.model.model, &args.model.import()?)? else {
+        return Err(Error::Config(format!(
+            "{}: what an artifact runs is decided; tune the model that it was made from",
+            args.model.model.display()
+        )));
+    };
+    let device = match &args.device {
+        Some(name) => Some(run::open(name, context)?),
+        None => None,
+    };
+    let target = match (&device, &args.target) {
+        (Some(device), _) if device.target.is_gpu() => device.target,
+        (Some(_), _) => {
+            return Err(Error::Config(
+                "--device: products are tuned for GPUs; give hip or cuda, or --emulate --target".to_owned(),
+            ));
+        }
+        (None, target) => match args::targets(target.as_deref().unwrap_or_default())?.as_slice() {
+            [target] if target.is_gpu() => *target,
+            _ => return Err(Error::Config("--target: tune for one GPU at a time".to_owned())),
+        },
+    };
+    let build = args.build.options(vec![target])?;
+    let database = Database::open(&args.database)?;
+    let compiler = driver::compiler(&context.settings, load::worker().as_deref(), [target.platform])?;
+    let identity = compiler.identity(target.platform)?;
+    let on = match &device {
+        Some(device) => device.device.name().to_owned(),
+        None => format!("{PREDICTED} {target}"),
+    };
+    let place = Place {
+        on: &on,
+        compiler: &identity,
+    };
+    let options = TuneOptions {
+        candidates: usize::from(args.candidates),
+        budget: args.budget.map(|s| Duration::from_secs(s.into())),
+    };
+    let quiet = Context {
+        settings: context.settings.clone(),
+        quiet: true,
+    };
+    let mut measure = |mut program: Program| -> Result<BTreeMap<String, f64>> {
+        driver::compile(&mut program, &compiler, &|_| {})?;
+        match &device {
+            Some(device) => profiled(program, device, args.runs, context),
+            None => predicted(&program, &quiet),
+        }
+    };
+    let bar = output::bar(context, "measuring", usize::MAX);
+    let progress = |done: usize, all: usize| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    };
+    let found = tune(
+        &graph,
+        target,
+        &build,
+        (place, &database),
+        &options,
+        &mut measure,
+        &progress,
+    )?;
+    bar.finish_and_clear();
+    match args.format {
+        Format::Json => output::print_json(&as_json(&found, &on)),
+        Format::Text => output::print(&text(&found, &on)),
+    }
+}
+
+/// Microseconds of a launch of each kernel by the timing model.
+fn predicted(program: &Program, context: &Context) -> Result<BTreeMap<String, f64>> {
+    let inputs = Given::read(&[])?.inputs(&program.variants[0].plan, Some(0))?;
+    let prediction = Prediction {
+        clock: None,
+        trace: None,
+    };
+    let predicted = times::predict(program, 0, &inputs, &prediction, context)?;
+    let kernels = predicted.kernels.into_iter().filter(|k| k.call.is_none());
+    Ok(kernels.map(|k| (k.name, k.report.micros)).collect())
+}
+
+/// The median of a launch of each kernel over some runs on a device; of kernels that are launched several times, the fastest's.
+fn profiled(
+    program: Program,
+    device: &crate::session::OpenDevice,
+    runs: usize,
+    context: &Context,
+) -> Result<BTreeMap<String, f64>> {
+    let program = Arc::new(program);
+    let plan = &program.variants[0].plan;
+    let inputs = Given::read(&[])?.inputs(plan, Some(0))?;
+    let options = LoadOptions {
+        synchronous: context.settings.synchronous,
+        ..LoadOptions::default()
+    };
+    let executable = Executable::load_on(device.device.as_ref(), program.clone(), 0, &options)?;
+    let profile = executable.profile(&inputs, &ProfileOptions { runs, warm_up: 3 })?;
+    let mut times: BTreeMap<String, f64> = BTreeMap::new();
+    for step in &profile.steps {
+        let Work::Launch { kernel, .. } = plan.steps[<StepId as ir::Entity>::new(step.step)].work else {
+            continue;
+        };
+        let time = times.entry(plan.kernels[kernel].name.clone()).or_insert(f64::MAX);
+        *time = time.min(step.median_us);
+    }
+    Ok(times)
+}
+
+fn as_json(found: &Tuned, on: &str) -> serde_json::Value {
+    let products: Vec<_> = found
+        .products
+        .iter()
+        .map(|p| {
+            let best = p.best.as_ref();
+            json!({
+                "product": p.product, "kernels": p.kernels,
+                "predicted": { "mapping": p.predicted.0, "us": p.predicted.1 },
+                "best": best.map(|(mapping, us)| json!({ "mapping": mapping, "us": us })),
+            })
+        })
+        .collect();
+    json!({ "on": on, "products": products, "open": found.open, "measured": found.measured, "left": found.left })
+}
+
+fn text(found: &Tuned, on: &str) -> String {
+    let mut text = format!(
+        "{} products on {on}: {} measurements made, {} left\n",
+        found.products.len(),
+        found.measured,
+        found.left
+    );
+    for p in &found.products {
+        text += &format!("\n{} ({})\n", p.product, p.kernels.join(", "));
+        let us = |time: Option<f64>| time.map_or("not measured".to_owned(), |us| format!("{us:.1} us"));
+        text += &format!("  chosen by prediction: {}, {}\n", us(p.predicted.1), p.predicted.0);
+        match &p.best {
+            Some((mapping, _)) if *mapping == p.predicted.0 => text += "  nothing was faster\n",
+            Some((mapping, time)) => text += &format!("  fastest:              {}, {mapping}\n", us(Some(*time))),
+            None => {}
+        }
+    }
+    for kernel in &found.open {
+        text += &format!("\n{kernel} is mapped for ranges of sizes: fix them with --size to tune it\n");
+    }
+    text
+}
