@@ -7,7 +7,8 @@
 
 A line has shape, type, microseconds of both, the ratio, and which unit bounds each. `y[m, n] = x[m, k] w[k, n]`, row by row in
 memory; rocBLAS gets the same matrices as the columns that it wants. Several launches of one product are added up. The last lines
-give the geometric mean and the worst ratio of each type.
+give the geometric mean and the worst ratio of each type. With `--tuning tuned.db --candidates 16` each product is tuned first;
+`graphc tune show tuned.db` prints what was found as the rows of `passes/src/tuning/shipped.txt`.
 """
 
 import argparse
@@ -89,8 +90,8 @@ def inside(dtype, shapes, times):
             hip.hipFree(at)
 
 
-def graphc(binary, arch, dtype, m, n, k):
-    """The predicted launches of graphc's plan of one product."""
+def graphc(binary, arch, dtype, m, n, k, tuning=None, candidates=0):
+    """The predicted launches of graphc's plan of one product, tuned first where candidates are asked for."""
     out = TYPES[dtype][5]
     attribute = "" if out == dtype else f" {{out={out}}}"
     text = (f"graph @product stage=import {{\n  x = input \"x\" : {dtype}[{m}, {k}]\n  w = input \"w\" : {dtype}[{k}, {n}]\n"
@@ -98,7 +99,11 @@ def graphc(binary, arch, dtype, m, n, k):
     with tempfile.NamedTemporaryFile("w", suffix=".gir") as file:
         file.write(text)
         file.flush()
+        if candidates:
+            tune = [binary, "tune", "run", "-q", "--emulate", "--no-libraries", "--target", arch, "--database", tuning]
+            subprocess.run(tune + ["--candidates", str(candidates), file.name], check=True, stdout=subprocess.DEVNULL)
         command = [binary, "bench", "-q", "--emulate", "--no-libraries", "--format", "json", "--target", arch, file.name]
+        command += ["--tuning", tuning] if tuning else []
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         print(f"# graphc, {arch} {dtype} {m}x{n}x{k}: {done.stderr.strip()}", flush=True)
@@ -112,8 +117,12 @@ def main():
     parser.add_argument("--types", default="f16,bf16,f32,i8")
     parser.add_argument("--graphc", default=f"{ROOT}/target/release/graphc")
     parser.add_argument("--only", default="", help="shapes whose text has this, for instance 4096x4096x4096")
+    parser.add_argument("--tuning", help="a file of `graphc tune`, whose mappings are taken")
+    parser.add_argument("--candidates", type=int, default=0, help="tune each product first: how many candidates are measured into that file")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.candidates and not args.tuning:
+        parser.error("--candidates needs --tuning")
     if args.inside:
         return inside(*json.loads(args.inside))
     shapes = [s for s in SHAPES if args.only in "x".join(map(str, s[:3])) + " " + s[3]]
@@ -124,7 +133,7 @@ def main():
             theirs = rocblas(arch, dtype, [s[:3] for s in shapes])
             ratios = []
             for (m, n, k, what), their in zip(shapes, theirs):
-                ours = graphc(args.graphc, arch, dtype, m, n, k)
+                ours = graphc(args.graphc, arch, dtype, m, n, k, args.tuning, args.candidates)
                 if not ours or not their:
                     print(f"{f'{m} x {n} x {k}':19} {what:14} {dtype:5} {arch:8} {'not timed' if ours else '-':>9} {'-':>9}", flush=True)
                     continue

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ir::plan::KernelId;
+use ir::kernel::Mapping;
 use ir::{Kernel, Plan, Symbols, Target};
 
 pub use crate::lower::mapping::{candidates, product};
@@ -58,8 +58,10 @@ const SHIPPED: &str = include_str!("tuning/shipped.txt");
 /// A kernel whose mapping a row has chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tuned {
-    pub kernel: KernelId,
+    /// The kernel's name.
+    pub kernel: String,
     pub product: String,
+    pub mapping: String,
     /// The mapping that the prediction would have chosen.
     pub predicted: String,
 }
@@ -78,7 +80,7 @@ pub(crate) fn apply(plan: &mut Plan, tuning: &Tuning) {
 }
 
 /// Finds the candidate that a kernel's row names.
-fn row(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> Option<ir::kernel::Mapping> {
+fn row(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> Option<Mapping> {
     let text = tuning.get(&product(kernel, symbols, target)?)?;
     candidates(kernel, symbols, target)
         .into_iter()
@@ -87,15 +89,90 @@ fn row(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> 
 
 /// Lists the kernels of a plan whose mapping a row has chosen, and what the prediction would have.
 pub fn tuned(plan: &Plan, tuning: &Tuning) -> Vec<Tuned> {
-    let of_kernel = |(id, kernel): (KernelId, &Kernel)| {
+    let of_kernel = |kernel: &Kernel| {
         let product = product(kernel, &plan.symbols, &plan.target)?;
-        let chosen = tuning.get(&product)? == kernel.mapping.to_string();
+        let mapping = kernel.mapping.to_string();
         let predicted = candidates(kernel, &plan.symbols, &plan.target).first()?.to_string();
-        chosen.then_some(Tuned {
-            kernel: id,
+        (tuning.get(&product)? == mapping).then(|| Tuned {
+            kernel: kernel.name.clone(),
             product,
+            mapping,
             predicted,
         })
     };
-    plan.kernels.iter().filter_map(of_kernel).collect()
+    plan.kernels.values().filter_map(of_kernel).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OptimizeOptions, PlanOptions, ScheduleOptions, testing};
+
+    fn planned(tuning: Tuning) -> Plan {
+        let graph = testing::graph(
+            "x = input \"x\" : f16[128, 768]\n w = input \"w\" : f16[768, 512]\n y = contract x, w\n z = relu y\n return z as \"z\"",
+        );
+        let target: Target = "gfx90a".parse().expect("known");
+        let options = OptimizeOptions {
+            libraries: false,
+            ..OptimizeOptions::default()
+        };
+        let (graph, _) = crate::optimize(graph, &target, &options).expect("optimises");
+        let (schedule, _) = crate::schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
+        let options = PlanOptions {
+            tuning,
+            ..PlanOptions::default()
+        };
+        crate::plan(&graph, &schedule, &target, &options).expect("plans")
+    }
+
+    fn kernel(plan: &Plan) -> &Kernel {
+        plan.kernels.values().next().expect("a kernel")
+    }
+
+    #[test]
+    fn a_row_takes_the_place_of_the_prediction() {
+        let plan = planned(Tuning::default());
+        let product = product(kernel(&plan), &plan.symbols, &plan.target).expect("a product");
+        let all = candidates(kernel(&plan), &plan.symbols, &plan.target);
+        assert!(all.len() > 20, "{}", all.len());
+        assert_eq!(kernel(&plan).mapping, all[0]);
+        for mapping in [&all[7], &all[all.len() - 1]] {
+            let tuning: Tuning = [(product.clone(), mapping.to_string())].into_iter().collect();
+            let other = planned(tuning.clone());
+            assert_eq!(kernel(&other).mapping, *mapping);
+            let [row] = tuned(&other, &tuning).try_into().expect("one kernel");
+            assert_eq!((row.mapping, row.predicted), (mapping.to_string(), all[0].to_string()));
+        }
+        // A row of another version, whose candidates were others.
+        let stale: Tuning = [(product.as_str(), "matrix(of another version)")].into_iter().collect();
+        assert_eq!(planned(stale.clone()), plan);
+        assert_eq!(tuned(&plan, &stale), []);
+    }
+
+    /// What tells products apart that one mapping may not serve.
+    #[test]
+    fn a_product_says_what_the_choice_depends_on() {
+        let plan = planned(Tuning::default());
+        let text = product(kernel(&plan), &plan.symbols, &plan.target).expect("a product");
+        assert_eq!(
+            text,
+            "gfx90a product f16 x f16 -> f32 [1, 128, 512, 768] lhs by 8 along k rhs by 8 along rows store 8 then f16 relu"
+        );
+    }
+
+    #[test]
+    fn shipped_rows_are_rows() {
+        for line in SHIPPED.lines() {
+            let (product, mapping) = line.split_once(" => ").expect("a product and a mapping");
+            let target = product.split(' ').next().unwrap_or_default();
+            assert!(target.parse::<Target>().is_ok(), "{line}");
+            assert!(mapping.starts_with("matrix(") || mapping.starts_with("gemv("), "{line}");
+        }
+        assert_eq!(
+            Tuning::shipped().rows().count(),
+            SHIPPED.lines().count(),
+            "a product has two rows"
+        );
+    }
 }

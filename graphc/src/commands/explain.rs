@@ -123,6 +123,16 @@ fn text(target: &str, r: &VariantReport, proofs: bool) -> String {
         "\nkernels and calls, each with what is fused into it\n{}",
         regions.text()
     );
+    if !r.tuned.is_empty() {
+        text += "\nproducts whose tiling was measured, not predicted\n";
+        for tuned in &r.tuned {
+            text += &format!("  {}: {}\n", tuned.kernel, tuned.product);
+            text += &format!("    takes {}\n", tuned.mapping);
+            if tuned.mapping != tuned.predicted {
+                text += &format!("    and not {}\n", tuned.predicted);
+            }
+        }
+    }
     let mut edges: IndexMap<Barrier, Groups> = IndexMap::new();
     for e in &r.fusion.unfused {
         let from = kind(&r.core, &r.schedule.regions[e.producer]);
@@ -225,5 +235,10 @@ pub fn as_json(target: &str, r: &VariantReport, proofs: bool) -> serde_json::Val
             })
         })
         .collect();
-    json!({ "target": target, "rules": rules, "regions": regions, "fused": fused, "unfused": unfused })
+    let tuned: Vec<_> = r
+        .tuned
+        .iter()
+        .map(|t| json!({ "kernel": t.kernel, "product": t.product, "mapping": t.mapping, "predicted": t.predicted }))
+        .collect();
+    json!({ "target": target, "rules": rules, "regions": regions, "fused": fused, "unfused": unfused, "tuned": tuned })
 }

@@ -261,6 +261,9 @@ fn text(found: &Tuned, on: &str) -> String {
             None => {}
         }
     }
+    if found.products.is_empty() {
+        text += "\nthe model's kernels hold no product with a choice of tilings; products that libraries compute join with --no-libraries\n";
+    }
     for kernel in &found.open {
         text += &format!("\n{kernel} is mapped for ranges of sizes: fix them with --size to tune it\n");
     }

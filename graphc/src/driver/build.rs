@@ -7,6 +7,7 @@ use ir::dim::DimError;
 use ir::plan::Place;
 use ir::program::Variant;
 use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
+use passes::tuning::Tuned;
 use passes::{FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions};
 
 use crate::error::{Error, Result};
@@ -63,6 +64,8 @@ pub struct VariantReport {
     pub schedule: Schedule,
     pub optimize: OptimizeReport,
     pub fusion: FusionReport,
+    /// Kernels whose mapping was measured and not predicted.
+    pub tuned: Vec<Tuned>,
     pub stages: Stages,
 }
 
@@ -101,6 +104,7 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
         let mut plan = timed(&mut stages.plan, || {
             passes::plan(&core, &schedule, target, &options.plan)
         })?;
+        let tuned = passes::tuning::tuned(&plan, &options.plan.tuning);
         merged.adopt(&mut plan, &core);
         let sources = if target.is_gpu() {
             timed(&mut stages.emit, || codegen_hip::emit(&plan))?
@@ -114,6 +118,7 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
             schedule,
             optimize,
             fusion,
+            tuned,
             stages,
         });
     }

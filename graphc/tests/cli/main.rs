@@ -9,6 +9,7 @@ mod reading;
 mod refusals;
 mod shared_cache;
 mod times;
+mod tune;
 
 use std::path::Path;
 use std::process::Command;
