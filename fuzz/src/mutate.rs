@@ -459,6 +459,7 @@ pub fn plan(p: &mut Plan, random: &mut Random) {
             p.buffers[BufferId::new(random.below(buffers))].place = match random.below(4) {
                 0 => Place::Input,
                 1 => Place::Output,
+                2 if random.below(2) == 0 => Place::Streamed(ConstId::new(random.below(3))),
                 2 => Place::Constant(ConstId::new(random.below(3))),
                 _ => Place::Arena {
                     first: step(random),

@@ -57,6 +57,9 @@ pub enum Error {
     /// The scheduler was given the wrong kind of graph: a bug of graphc.
     #[error(transparent)]
     Schedule(#[from] passes::ScheduleError),
+    /// A plan cannot be made to fit a device's memory.
+    #[error(transparent)]
+    Stream(#[from] passes::stream::StreamError),
     /// A region has no kernel.
     #[error(transparent)]
     Lower(#[from] passes::LowerError),
@@ -120,6 +123,7 @@ impl Error {
     /// The exit code of the command line: 2 for what the user can mend (input, options, environment), 1 for our failures and
     /// for results that do not match.
     pub fn exit_code(&self) -> u8 {
+        use passes::stream::StreamError;
         use runtime::compile::CompileError;
         match self {
             Error::Io { .. }
@@ -134,7 +138,8 @@ impl Error {
             | Error::Target(_)
             | Error::NoVariant { .. }
             | Error::Tuning(_)
-            | Error::Config(_) => 2,
+            | Error::Config(_)
+            | Error::Stream(StreamError::TooSmall { .. } | StreamError::Again { .. }) => 2,
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
             // What is wrong with a kernel is ours, also when another failed for want of a compiler.
             Error::Kernels(all) if all.iter().all(|e| matches!(e, CompileError::NotAvailable { .. })) => 2,
@@ -149,9 +154,12 @@ impl Error {
                 | runtime::RuntimeError::TooSmall { .. }
                 | runtime::RuntimeError::TooLarge(_),
             ) => 2,
-            Error::Size(error) | Error::Runtime(runtime::RuntimeError::Size(error)) => of_size(error),
+            Error::Size(error)
+            | Error::Stream(StreamError::Size(error))
+            | Error::Runtime(runtime::RuntimeError::Size(error)) => of_size(error),
             Error::Pass(_)
             | Error::Schedule(_)
+            | Error::Stream(StreamError::Invalid(_))
             | Error::Lower(_)
             | Error::Emit(_)
             | Error::Compile(_)

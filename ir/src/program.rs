@@ -54,7 +54,7 @@ impl Program {
         for variant in variants.iter().filter_map(|v| self.variants.get(*v)) {
             let mut variant = variant.clone();
             for buffer in variant.plan.buffers.values_mut() {
-                if let Place::Constant(id) = &mut buffer.place
+                if let Place::Constant(id) | Place::Streamed(id) = &mut buffer.place
                     && let Some(constant) = self.constants.get(*id)
                 {
                     *id = *moved.entry(*id).or_insert_with(|| constants.push(constant.clone()));

@@ -33,6 +33,7 @@ pub mod route;
 pub mod runner;
 pub mod schedule;
 pub mod simplify;
+pub mod stream;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

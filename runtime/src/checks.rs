@@ -14,7 +14,7 @@ pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> 
     let damaged = |what: String| Err(RuntimeError::Program(what));
     let known = |b: &BufferId| plan.buffers.get(*b).is_some();
     for (id, buffer) in plan.buffers.iter() {
-        if let Place::Constant(c) = buffer.place {
+        if let Some(c) = buffer.place.constant() {
             let Some(constant) = program.constants.get(c) else {
                 return damaged(format!("buffer {id} is constant {c}, which is not there"));
             };
@@ -39,7 +39,7 @@ pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> 
     let named = |b: BufferId| match plan.buffers[b].place {
         Place::Input => plan.inputs.iter().any(|p| p.buffer == b),
         Place::Output => plan.outputs.iter().any(|p| p.buffer == b),
-        Place::Constant(_) | Place::Arena { .. } => true,
+        Place::Constant(_) | Place::Streamed(_) | Place::Arena { .. } => true,
     };
     for (id, step) in plan.steps.iter() {
         if let Some(b) = buffers_of(&step.work).find(|b| known(b) && !named(*b)) {
@@ -56,14 +56,14 @@ pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> 
                     }
                     for (param, arg) in kernel.params.values().zip(args) {
                         let place = &plan.buffers[*arg].place;
-                        if param.access != Access::Read && matches!(place, Place::Input | Place::Constant(_)) {
+                        if param.access != Access::Read && place.is_given() {
                             return damaged(format!("step {id} writes {arg}, an input or a constant"));
                         }
                     }
                 }
             }
             Work::Copy { from, to } => {
-                if !known(from) || !known(to) || matches!(plan.buffers[*to].place, Place::Input | Place::Constant(_)) {
+                if !known(from) || !known(to) || plan.buffers[*to].place.is_given() {
                     return damaged(format!("step {id} copies {from} to {to}"));
                 }
             }
@@ -75,7 +75,7 @@ pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> 
             } => {
                 let mut written = results.iter().chain(workspace);
                 if !operands.iter().chain(results).chain(workspace).all(known)
-                    || written.any(|b| matches!(plan.buffers[*b].place, Place::Input | Place::Constant(_)))
+                    || written.any(|b| plan.buffers[*b].place.is_given())
                 {
                     return damaged(format!("step {id} gives its call the wrong buffers"));
                 }

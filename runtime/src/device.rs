@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use ir::dim::Bindings;
-use ir::plan::{Place, Plan, StepId};
+use ir::plan::{Plan, StepId};
 use ir::{HostTensor, Program, Target};
 
 use crate::error::RuntimeError;
@@ -150,6 +150,8 @@ pub struct RunStatistics {
     pub refused: u64,
     /// Run contexts made, each with an arena. (GPU)
     pub contexts: u64,
+    /// Bytes of weights that runs copied to the device, of plans that stream them. (GPU)
+    pub streamed_bytes: u64,
 }
 
 /// Bytes that a loaded program takes.
@@ -161,6 +163,10 @@ pub struct MemoryReport {
     pub live_peak: usize,
     /// Weights in the kernels' own form (CPU), or on the device (GPU).
     pub packed_weights: usize,
+    /// Weights in pinned memory, from which runs copy them. (GPU)
+    pub streamed_weights: usize,
+    /// Bytes of the device that the program holds now: weights, and the arenas and workspaces of its run contexts. (GPU)
+    pub device: usize,
     /// Scratch of kernels (CPU) or pinned memory that inputs and outputs pass through (GPU), all run contexts together.
     pub scratch: usize,
 }
@@ -215,7 +221,7 @@ pub fn variant_for(program: &Program, device: &dyn Device) -> Result<usize, Runt
 pub fn weight_bytes(program: &Program, plan: &Plan) -> usize {
     let mut seen = Vec::new();
     for buffer in plan.buffers.values() {
-        if let Place::Constant(id) = buffer.place
+        if let Some(id) = buffer.place.constant()
             && !seen.contains(&id)
         {
             seen.push(id);

@@ -148,6 +148,7 @@ fn program() -> Program {
         outputs: vec![port("y", y)],
         flops: Dim::Const(0),
         checks: 0,
+        streaming: None,
         requirements: Vec::new(),
     };
     Program {

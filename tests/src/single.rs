@@ -23,6 +23,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         outputs: Vec::new(),
         flops: Dim::from(0),
         checks: 0,
+        streaming: None,
         requirements: Vec::new(),
     };
     let lane = plan.lanes.push(Lane {

@@ -128,6 +128,7 @@ fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut R
         inputs: Vec::new(),
         outputs: Vec::new(),
         checks: 0,
+        streaming: None,
         flops: Dim::Const(0),
         requirements: Vec::new(),
     };

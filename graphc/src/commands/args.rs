@@ -55,6 +55,10 @@ pub struct BuildArgs {
     /// Fail on an index outside its axis on GPUs too, as on the CPU; without this it is clamped there.
     #[arg(long)]
     pub check_indices: bool,
+    /// Take at most this much of a GPU's memory for weights and one run: `8GiB`, `512MiB` or bytes. Weights that have no room stay on the
+    /// host, and are copied ahead of their use.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub max_vram: Option<usize>,
     /// Leave out a pass or a rewrite rule by its name. May be given several times.
     #[arg(long, value_name = "NAME")]
     pub disable: Vec<String>,
@@ -85,6 +89,16 @@ impl BuildArgs {
         )))
     }
 
+    /// Refuses `--max-vram` where no target has memory of its own.
+    pub fn refuse_vram(&self, targets: &[Target]) -> Result<()> {
+        if self.max_vram.is_none() || targets.iter().any(|target| target.is_gpu()) {
+            return Ok(());
+        }
+        Err(Error::Config(
+            "--max-vram: the cpu has no memory of its own; name a GPU by --target or --device".to_owned(),
+        ))
+    }
+
     /// The driver's options for some targets.
     pub fn options(&self, targets: Vec<Target>) -> Result<BuildOptions> {
         let level: OptLevel = match &self.level {
@@ -105,6 +119,8 @@ impl BuildArgs {
         let mut options = BuildOptions::new(targets, level).dtype(dtype);
         options.optimize.libraries = !self.no_libraries;
         options.check_indices = self.check_indices.then_some(true);
+        options.max_vram = self.max_vram;
+        self.refuse_vram(&options.targets)?;
         options.optimize.disable = self.disable.iter().cloned().collect();
         passes::names::check(&options.optimize.disable).map_err(|e| Error::Config(format!("--disable: {e}")))?;
         if let Some(path) = &self.tuning {
@@ -149,6 +165,28 @@ pub fn tolerance(text: &str) -> std::result::Result<f64, String> {
 /// Reads a number of threads.
 pub fn threads(text: &str) -> std::result::Result<usize, String> {
     whole(text, 1..=runtime::MOST_THREADS)
+}
+
+/// Reads an amount of memory: bytes, or a number with a unit of 1024.
+pub fn bytes(text: &str) -> std::result::Result<usize, String> {
+    const UNITS: [(&str, u32); 4] = [("kib", 10), ("mib", 20), ("gib", 30), ("tib", 40)];
+    let lower = text.trim().to_ascii_lowercase();
+    let unit = UNITS
+        .iter()
+        .find_map(|(name, bits)| Some((lower.strip_suffix(name)?, *bits)));
+    let (number, bits) = unit.unwrap_or((&lower, 0));
+    let wrong =
+        || "an amount of memory is a number of bytes, or one with KiB, MiB, GiB or TiB: 512MiB, 1.5GiB".to_owned();
+    let number = number.trim();
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return Err(wrong());
+    }
+    let bytes = number.parse::<f64>().map_err(|_| wrong())? * f64::from(bits).exp2();
+    // Up to there every whole number is an f64.
+    if !(1.0..=(1u64 << 53) as f64).contains(&bytes) {
+        return Err(wrong());
+    }
+    Ok(bytes as usize)
 }
 
 /// Reads a number of timed runs.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ir::Target;
-use ir::plan::{Place, arena};
+use ir::plan::{Place, Work, arena};
 use ir::target::Platform;
 use runtime::code_object::KernelResources;
 use serde::Serialize;
@@ -60,6 +60,9 @@ pub struct VariantFacts {
     /// The largest sum of buffers alive at one step.
     pub live_peak_bytes: usize,
     pub weight_bytes: usize,
+    /// Which weights are streamed from the host, of a plan that was made to fit a GPU's memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<StreamingFacts>,
     pub flops: i64,
     /// What one emulated run counted in all, with `--emulate`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,6 +74,32 @@ pub struct VariantFacts {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub untimed: Vec<Untimed>,
     pub kernels: Vec<KernelFacts>,
+}
+
+/// How a plan fits a GPU's memory.
+#[derive(Serialize)]
+pub struct StreamingFacts {
+    pub limit_bytes: usize,
+    /// The least limit for which there would be a plan.
+    pub least_bytes: usize,
+    /// How many uses of streamed weights a copy is ahead of its own.
+    pub distance: usize,
+    /// What weights on the device and the arena take.
+    pub device_bytes: usize,
+    /// Bytes that one run copies.
+    pub bytes_a_run: usize,
+    /// The copies, in order.
+    pub copies: Vec<StreamedWeight>,
+}
+
+/// One copy of a weight to the device.
+#[derive(Serialize)]
+pub struct StreamedWeight {
+    pub weight: String,
+    pub bytes: usize,
+    /// The step that copies it, and the first that waits for that.
+    pub step: String,
+    pub used_by: Option<String>,
 }
 
 /// The facts of one kernel; registers are `null` where nothing is compiled (cpu), spills also where the code does not tell them
@@ -175,6 +204,45 @@ fn count(
     Ok(())
 }
 
+/// What a plan streams; none of one that was not made to fit.
+fn streaming(program: &ir::Program, plan: &ir::Plan, arena: usize) -> Result<Option<StreamingFacts>> {
+    let Some(streaming) = plan.streaming else {
+        return Ok(None);
+    };
+    let bindings = ir::dim::hints(&plan.symbols);
+    let mut copies = Vec::new();
+    for (id, step) in plan.steps.iter() {
+        if let Work::Copy { from, .. } = step.work
+            && matches!(plan.buffers[from].place, Place::Streamed(_))
+        {
+            let used_by = plan.steps.iter().find(|(_, later)| later.waits.contains(&id));
+            copies.push(StreamedWeight {
+                weight: plan.buffers[from].name.clone(),
+                bytes: usize::try_from(plan.buffers[from].ty.bytes().eval(&bindings)?).unwrap_or(0),
+                step: id.to_string(),
+                used_by: used_by.map(|(step, _)| step.to_string()),
+            });
+        }
+    }
+    let mut resident: Vec<ir::ConstId> = Vec::new();
+    for buffer in plan.buffers.values() {
+        if let Place::Constant(id) = buffer.place
+            && !resident.contains(&id)
+        {
+            resident.push(id);
+        }
+    }
+    let room = |id: &ir::ConstId| arena::room(program.constants[*id].tensor.bytes.len());
+    Ok(Some(StreamingFacts {
+        limit_bytes: streaming.limit,
+        least_bytes: streaming.least,
+        distance: streaming.distance,
+        device_bytes: arena + resident.iter().map(room).sum::<usize>(),
+        bytes_a_run: copies.iter().map(|copy| copy.bytes).sum(),
+        copies,
+    }))
+}
+
 /// Collects the facts of a variant.
 pub fn facts(program: &ir::Program, variant: usize) -> Result<VariantFacts> {
     let v = &program.variants[variant];
@@ -183,7 +251,7 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<VariantFacts> {
     let (launches, library_calls) = v.plan.launches();
     let mut weights: Vec<ir::ConstId> = Vec::new();
     for b in v.plan.buffers.values() {
-        if let Place::Constant(id) = b.place
+        if let Some(id) = b.place.constant()
             && !weights.contains(&id)
         {
             weights.push(id);
@@ -229,6 +297,7 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<VariantFacts> {
         planned_peak_bytes: placement.total,
         live_peak_bytes: placement.live_peak,
         weight_bytes: weights.iter().map(|c| program.constants[*c].tensor.bytes.len()).sum(),
+        streaming: streaming(program, &v.plan, placement.total)?,
         flops: v.plan.flops.eval(&bindings)?,
         emulated: None,
         timed: Vec::new(),
@@ -249,6 +318,26 @@ fn text(f: &VariantFacts) -> String {
         output::bytes(f.weight_bytes as u64),
         f.flops as f64 / 1e9
     );
+    if let Some(s) = &f.streaming {
+        text += &format!(
+            "takes {} of {} on the device (least {}); streams {} in {} copies a run, {} ahead\n",
+            output::bytes(s.device_bytes as u64),
+            output::bytes(s.limit_bytes as u64),
+            output::bytes(s.least_bytes as u64),
+            output::bytes(s.bytes_a_run as u64),
+            s.copies.len(),
+            s.distance
+        );
+        for copy in &s.copies {
+            text += &format!(
+                "{:>7} {:>10}  {}, used by {}\n",
+                copy.step,
+                output::bytes(copy.bytes as u64),
+                copy.weight,
+                copy.used_by.as_deref().unwrap_or("no step")
+            );
+        }
+    }
     let compiled = f.kernels.iter().any(|k| k.vgpr.is_some());
     if compiled {
         text += &format!(

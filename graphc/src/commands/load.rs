@@ -39,8 +39,15 @@ pub fn load(model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>, context:
                 graph: Some(*graph),
             })
         }
-        Model::Program(program) => {
+        Model::Program(mut program) => {
             build.refuse_for_artifact(&model.model)?;
+            if let Some(limit) = build.max_vram {
+                let had: Vec<Target> = program.variants.iter().map(|v| v.plan.target).collect();
+                build.refuse_vram(&had)?;
+                for variant in program.variants.iter_mut().filter(|v| v.plan.target.is_gpu()) {
+                    variant.plan = passes::stream::stream(&variant.plan, limit)?;
+                }
+            }
             Ok(Loaded {
                 program: *program,
                 reports: Vec::new(),

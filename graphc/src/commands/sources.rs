@@ -177,7 +177,7 @@ fn buffer(plan: &Plan, id: BufferId) -> Value {
     let place = match &b.place {
         Place::Input => "input",
         Place::Output => "output",
-        Place::Constant(_) => "constant",
+        Place::Constant(_) | Place::Streamed(_) => "constant",
         Place::Arena { .. } => "arena",
     };
     json!({ "buffer": b.name, "type": b.ty.to_string(), "place": place })

@@ -28,7 +28,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Take the measurements of other files; of the same measurement, the faster is kept.
     Merge {
         /// The file that takes them; made where it is not there.

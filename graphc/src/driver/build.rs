@@ -21,6 +21,9 @@ pub struct BuildOptions {
     pub plan: PlanOptions,
     /// Whether a run fails that is given an index outside its axis, which is clamped otherwise. None: on the CPU alone.
     pub check_indices: Option<bool>,
+    /// Bytes of a GPU's memory that weights and the arena of one run may take together, at the sizes' hints; weights that have no
+    /// room are streamed from the host.
+    pub max_vram: Option<usize>,
 }
 
 impl BuildOptions {
@@ -39,6 +42,7 @@ impl BuildOptions {
                 ..PlanOptions::default()
             },
             check_indices: None,
+            max_vram: None,
         }
     }
 
@@ -106,6 +110,9 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
         })?;
         let tuned = passes::tuning::tuned(&plan, &options.plan.tuning);
         merged.adopt(&mut plan, &core);
+        if let Some(limit) = options.max_vram.filter(|_| target.is_gpu()) {
+            plan = passes::stream::stream(&plan, limit)?;
+        }
         let sources = if target.is_gpu() {
             timed(&mut stages.emit, || codegen_hip::emit(&plan))?
         } else {
@@ -195,7 +202,7 @@ impl Constants {
     /// Takes over the constants that a plan uses and renumbers them in it.
     fn adopt(&mut self, plan: &mut Plan, core: &Graph) {
         for buffer in plan.buffers.values_mut() {
-            let Place::Constant(id) = &mut buffer.place else {
+            let (Place::Constant(id) | Place::Streamed(id)) = &mut buffer.place else {
                 continue;
             };
             let constant = &core.constants()[*id];

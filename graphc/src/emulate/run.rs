@@ -202,7 +202,7 @@ impl Run<'_> {
             self.write(port.buffer, &inputs[&port.name])?;
         }
         for (id, buffer) in plan.buffers.iter() {
-            if let Place::Constant(constant) = buffer.place {
+            if let Some(constant) = buffer.place.constant() {
                 self.write(id, &self.emulator.constants[constant].tensor)?;
             }
         }

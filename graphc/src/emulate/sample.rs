@@ -7,7 +7,7 @@ use emu::{Disassembler, LaunchOptions};
 use ir::dim::Bindings;
 use ir::graph::Constant;
 use ir::kernel::Kernel;
-use ir::plan::{KernelId, Place, Plan, Work};
+use ir::plan::{KernelId, Plan, Work};
 use ir::{ConstId, HostTensor, Program, Shape, Table, TensorType};
 
 use super::EmulateError;
@@ -73,10 +73,10 @@ fn operands(
     let mut tensors = Vec::new();
     for (i, param) in kernel.params.values().enumerate() {
         let buffer = args.and_then(|a| a.get(i)).map(|b| &plan.buffers[*b]);
-        if let Some(Place::Constant(constant)) = buffer.map(|b| &b.place)
+        if let Some(constant) = buffer.and_then(|b| b.place.constant())
             && !param.dtype.is_float()
         {
-            tensors.push(constants[*constant].tensor.clone());
+            tensors.push(constants[constant].tensor.clone());
             continue;
         }
         let ty = TensorType {

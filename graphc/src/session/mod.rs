@@ -62,6 +62,8 @@ pub struct SessionOptions {
     pub dtype: Option<DType>,
     /// Whether a run fails that is given an index outside its axis, which is clamped otherwise. None: on the CPU alone.
     pub check_indices: Option<bool>,
+    /// Bytes of a GPU's memory that weights and runs may take ([`BuildOptions::max_vram`]).
+    pub max_vram: Option<usize>,
     pub load: LoadOptions,
     pub engine: Engine,
     /// Inputs whose next value is an output.
@@ -78,6 +80,7 @@ impl Default for SessionOptions {
             level: OptLevel::O2,
             dtype: None,
             check_indices: None,
+            max_vram: None,
             load: LoadOptions::default(),
             engine: Engine::default(),
             state: Vec::new(),
@@ -197,6 +200,7 @@ impl Session {
         }
         let mut build = BuildOptions::new(vec![options.target], options.level).dtype(options.dtype);
         build.check_indices = options.check_indices;
+        build.max_vram = options.max_vram;
         let mut program = driver::build(&graph, &build)?.program;
         if options.target.is_gpu() {
             let settings = options.settings()?;
@@ -246,7 +250,16 @@ impl Session {
         Session::load(program, variant, options)
     }
 
-    fn load(program: Arc<Program>, variant: usize, options: &SessionOptions) -> Result<Session> {
+    fn load(mut program: Arc<Program>, variant: usize, options: &SessionOptions) -> Result<Session> {
+        let plan = &program.variants[variant].plan;
+        // What was just compiled fits already.
+        if let Some(limit) = options.max_vram
+            && plan.target.is_gpu()
+            && plan.streaming.is_none_or(|streaming| streaming.limit != limit)
+        {
+            let plan = passes::stream::stream(plan, limit)?;
+            Arc::make_mut(&mut program).variants[variant].plan = plan;
+        }
         let settings = options.settings()?;
         let load = options.loading(&settings);
         let executable = match &options.device {

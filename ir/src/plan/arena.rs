@@ -16,6 +16,12 @@ pub const ALIGNMENT: usize = 256;
 /// The most bytes of a buffer, and of all together: sums of them with their rounding fit every integer.
 const LARGEST: usize = 1 << 56;
 
+/// The room that so many bytes take: at least one unit of [`ALIGNMENT`].
+pub const fn room(bytes: usize) -> usize {
+    let rounded = bytes.next_multiple_of(ALIGNMENT);
+    if rounded == 0 { ALIGNMENT } else { rounded }
+}
+
 /// Where every arena buffer is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
@@ -83,7 +89,7 @@ pub fn place_except(
         if outside(id) {
             continue;
         }
-        let size = sizes[id].next_multiple_of(ALIGNMENT).max(ALIGNMENT);
+        let size = room(sizes[id]);
         match in_place_of.and_then(|of| block_of[root[of]]) {
             Some(at) => {
                 root[id] = blocks[at].id;

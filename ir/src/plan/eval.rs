@@ -73,7 +73,7 @@ pub fn evaluate(
         run.buffers[port.buffer] = Some(tensor.clone());
     }
     for (id, buffer) in plan.buffers.iter() {
-        if let Place::Constant(c) = buffer.place {
+        if let Some(c) = buffer.place.constant() {
             let constant = constants.get(c).ok_or(PlanEvalError::UnknownConstant {
                 buffer: id,
                 constant: c,

@@ -60,6 +60,20 @@ pub struct Plan {
     pub flops: Dim,
     /// What the sizes of a run must satisfy.
     pub requirements: Vec<Requirement>,
+    /// Set where the plan was made to fit a device's memory.
+    pub streaming: Option<Streaming>,
+}
+
+/// How a plan fits into less memory than its weights take: some of them stay on the host, and steps copy each to the device ahead of
+/// its use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Streaming {
+    /// Bytes of the device that weights and arenas may take together.
+    pub limit: usize,
+    /// How many uses of streamed weights a copy is ahead of its own.
+    pub distance: usize,
+    /// The least limit, in bytes, for which there would be a plan, at the sizes' hints.
+    pub least: usize,
 }
 
 /// A named input or output. Two outputs, or an output and an input, may name one buffer.
@@ -88,12 +102,29 @@ pub enum Place {
     Output,
     /// A weight or a folded constant, resident since load.
     Constant(ConstId),
+    /// A weight that stays in the host's memory: copies alone read it.
+    Streamed(ConstId),
     /// In the arena from step `first` (which writes it) to step `last` (its last reader), both included.
     Arena {
         first: StepId,
         last: StepId,
         in_place_of: Option<BufferId>,
     },
+}
+
+impl Place {
+    /// The weight or folded constant that a buffer is, on the device or on the host.
+    pub fn constant(&self) -> Option<ConstId> {
+        match self {
+            Place::Constant(id) | Place::Streamed(id) => Some(*id),
+            Place::Input | Place::Output | Place::Arena { .. } => None,
+        }
+    }
+
+    /// Whether no step may write the buffer.
+    pub fn is_given(&self) -> bool {
+        matches!(self, Place::Input | Place::Constant(_) | Place::Streamed(_))
+    }
 }
 
 /// A queue of the device.

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{BufferId, Choice, KernelId, Place, Plan, Port, Work};
+use super::{BufferId, Choice, KernelId, Place, Plan, Port, Streaming, Work};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,6 +27,7 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
             Place::Input => "input".to_owned(),
             Place::Output => "output".to_owned(),
             Place::Constant(c) => format!("constant {c}"),
+            Place::Streamed(c) => format!("constant {c} on the host"),
             Place::Arena {
                 first,
                 last,
@@ -40,6 +41,9 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
     }
     for requirement in &plan.requirements {
         let _ = writeln!(out, "  requires {requirement}");
+    }
+    if let Some(Streaming { limit, distance, least }) = plan.streaming {
+        let _ = writeln!(out, "  fits {limit} bytes, weights {distance} ahead, least {least}");
     }
     for (id, lane) in plan.lanes.iter() {
         let _ = writeln!(out, "  {id} = {:?}", lane.kind);

@@ -64,6 +64,8 @@ pub enum PlanError {
     },
     #[error("{a} and {b} share bytes while both are in use")]
     Overlap { a: BufferId, b: BufferId },
+    #[error("step {step} computes with {buffer}, which stays on the host: only copies read it")]
+    OnHost { step: StepId, buffer: BufferId },
     #[error("output {name:?} reads {buffer}, which nothing writes")]
     Output { name: String, buffer: BufferId },
     #[error("the condition {message:?} is {ty}, but must be a bool scalar")]
@@ -310,6 +312,12 @@ fn order(
                     last,
                 });
             }
+            if matches!(place, Place::Streamed(_)) && !matches!(step.work, Work::Copy { .. }) {
+                errors.push(PlanError::OnHost {
+                    step: id,
+                    buffer: u.buffer,
+                });
+            }
             let writer = writers[u.buffer].or(handed_over);
             match writer {
                 Some(writer) if !finished(plan, clocks, writer, id) => errors.push(PlanError::Unordered {
@@ -329,7 +337,7 @@ fn order(
         for u in uses[id].iter().filter(|u| u.writes) {
             let place = match plan.buffers[u.buffer].place {
                 Place::Input => "an input",
-                Place::Constant(_) => "a constant",
+                Place::Constant(_) | Place::Streamed(_) => "a constant",
                 Place::Output | Place::Arena { .. } => {
                     writers[u.buffer] = Some(id);
                     continue;
@@ -586,6 +594,7 @@ mod tests {
             outputs: vec![port("y", 2)],
             flops: Dim::Const(0),
             checks: 0,
+            streaming: None,
             requirements: Vec::new(),
         }
     }

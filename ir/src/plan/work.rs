@@ -115,7 +115,8 @@ impl Plan {
             Work::Copy { from, to } => {
                 let moved = bytes(from)?.min(bytes(to)?);
                 (work.read_bytes, work.written_bytes) = (moved, moved);
-                let on_host = |b: BufferId| matches!(self.buffers[b].place, Place::Input | Place::Output);
+                let on_host =
+                    |b: BufferId| matches!(self.buffers[b].place, Place::Input | Place::Output | Place::Streamed(_));
                 work.over_bus = self.target.is_gpu() && (on_host(*from) || on_host(*to));
             }
             Work::Call { operands, results, .. } => {

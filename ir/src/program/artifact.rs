@@ -25,7 +25,7 @@ use crate::entity::Table;
 use crate::file;
 use crate::graph::{ConstId, Constant};
 use crate::plan::verify::{InvalidPlan, PlanError, verify};
-use crate::plan::{KernelId, Place, Plan};
+use crate::plan::{KernelId, Plan};
 use crate::target::Target;
 use crate::types::DType;
 
@@ -451,7 +451,7 @@ fn check(i: usize, variant: &Variant, constants: &Table<ConstId, Constant>) -> R
         )));
     }
     for (id, buffer) in plan.buffers.iter() {
-        let Place::Constant(constant) = buffer.place else {
+        let Some(constant) = buffer.place.constant() else {
             continue;
         };
         let Some(found) = constants.get(constant) else {
@@ -524,6 +524,7 @@ mod tests {
             outputs: vec![],
             flops: Dim::symbol("n"),
             checks: 0,
+            streaming: None,
             requirements: Vec::new(),
         };
         let variant = |target, code| Variant {

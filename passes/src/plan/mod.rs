@@ -141,6 +141,7 @@ impl<'a> Planner<'a> {
             inputs: Vec::new(),
             outputs: Vec::new(),
             checks: 0,
+            streaming: None,
             flops: ir::Dim::Const(0),
             requirements: ir::plan::requirement::of(graph),
         };

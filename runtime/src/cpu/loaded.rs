@@ -182,7 +182,7 @@ impl LoadedCpu {
                     let constants = args
                         .iter()
                         .map(|b| match plan.buffers[*b].place {
-                            Place::Constant(id) => Some((id, &self.program.constants[id].tensor)),
+                            Place::Constant(id) | Place::Streamed(id) => Some((id, &self.program.constants[id].tensor)),
                             _ => None,
                         })
                         .collect();
@@ -242,7 +242,7 @@ impl LoadedCpu {
         let mut constants = Vec::with_capacity(plan.buffers.len());
         for (id, buffer) in plan.buffers.iter() {
             constants.push(match buffer.place {
-                Place::Constant(c) if raw[id] => Some(self.constant(c)),
+                Place::Constant(c) | Place::Streamed(c) if raw[id] => Some(self.constant(c)),
                 _ => None,
             });
         }
@@ -384,7 +384,9 @@ impl LoadedCpu {
                     }
                 },
                 Place::Output => prepared.port_of[id].map_or(null, |port| outputs[port].ptr),
-                Place::Constant(_) => prepared.constants[id].as_ref().map_or(null, |c| c.ptr.cast_mut()),
+                Place::Constant(_) | Place::Streamed(_) => {
+                    prepared.constants[id].as_ref().map_or(null, |c| c.ptr.cast_mut())
+                }
                 Place::Arena { .. } => {
                     prepared.placement.offsets[id].map_or(null, |at| arena.as_ptr().wrapping_add(at))
                 }
@@ -557,6 +559,7 @@ impl Loaded for LoadedCpu {
             live_peak: placement.live_peak,
             packed_weights: self.packs.bytes(),
             scratch: lock(&self.contexts).iter().map(|c| c.memory.bytes()).sum(),
+            ..MemoryReport::default()
         })
     }
 

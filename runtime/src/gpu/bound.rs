@@ -131,7 +131,7 @@ impl Bound {
     pub fn address(&self, spot: Spot) -> u64 {
         match spot {
             Spot::Arena(offset) => self.arena + offset as u64,
-            Spot::Address(address) => address,
+            Spot::Address(address) | Spot::Pinned(address) => address,
             Spot::Staging(offset) => self.staging + offset as u64,
             Spot::Port(port) => self.ports.address(port),
         }

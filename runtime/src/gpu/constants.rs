@@ -1,11 +1,12 @@
-//! Constants on the device: one allocation, filled through two pinned chunks on a stream of its own.
+//! Constants on the device: one allocation, filled through two pinned chunks on a stream of its own. Weights that a plan streams stay in
+//! one allocation of pinned memory, from which its copies read them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use ir::Program;
 use ir::graph::ConstId;
-use ir::plan::arena::ALIGNMENT;
+use ir::plan::arena::room;
 use ir::plan::{Place, Plan};
 
 use super::driver::{Direction, Priority};
@@ -19,25 +20,63 @@ const CHUNK: usize = 8 << 20;
 pub(super) struct Constants {
     memory: Option<DeviceMemory>,
     offsets: HashMap<ConstId, usize>,
+    pinned: Option<PinnedMemory>,
+    pinned_offsets: HashMap<ConstId, usize>,
+}
+
+/// Constants one after the other: where each begins, and the bytes of all.
+#[derive(Default)]
+struct Row<'a> {
+    offsets: HashMap<ConstId, usize>,
+    parts: Vec<(&'a [u8], usize)>,
+    total: usize,
+}
+
+impl<'a> Row<'a> {
+    /// The constants of a program that a plan has in places of a kind.
+    fn of(program: &'a Program, plan: &Plan, kind: impl Fn(&Place) -> Option<ConstId>) -> Row<'a> {
+        let mut row = Row::default();
+        for id in plan.buffers.values().filter_map(|buffer| kind(&buffer.place)) {
+            let Some(constant) = program.constants.get(id).filter(|_| !row.offsets.contains_key(&id)) else {
+                continue;
+            };
+            row.offsets.insert(id, row.total);
+            row.parts.push((&constant.tensor.bytes, row.total));
+            row.total += room(constant.tensor.bytes.len());
+        }
+        row
+    }
 }
 
 impl Constants {
     /// Copies the constants that a plan reads, and waits until they are there.
     pub fn upload(gpu: &Arc<Gpu>, program: &Program, plan: &Plan, peak: usize) -> Result<Constants, RuntimeError> {
-        let mut offsets = HashMap::new();
-        let mut parts: Vec<(&[u8], usize)> = Vec::new();
-        let mut total = 0;
-        for buffer in plan.buffers.values() {
-            let Place::Constant(id) = buffer.place else { continue };
-            let Some(constant) = program.constants.get(id).filter(|_| !offsets.contains_key(&id)) else {
-                continue;
-            };
-            offsets.insert(id, total);
-            parts.push((&constant.tensor.bytes, total));
-            total += constant.tensor.bytes.len().next_multiple_of(ALIGNMENT).max(ALIGNMENT);
-        }
+        let on_device = |place: &Place| match place {
+            Place::Constant(id) => Some(*id),
+            _ => None,
+        };
+        let on_host = |place: &Place| match place {
+            Place::Streamed(id) => Some(*id),
+            _ => None,
+        };
+        let streamed = Row::of(program, plan, on_host);
+        let pinned = match streamed.total {
+            0 => None,
+            total => {
+                let mut memory = gpu.allocate_pinned(total, "the weights that are streamed", peak)?;
+                streamed.parts.iter().for_each(|(bytes, at)| memory.write(*at, bytes));
+                Some(memory)
+            }
+        };
+        let Row { offsets, parts, total } = Row::of(program, plan, on_device);
+        let mut constants = Constants {
+            memory: None,
+            offsets,
+            pinned,
+            pinned_offsets: streamed.offsets,
+        };
         if total == 0 {
-            return Ok(Constants { memory: None, offsets });
+            return Ok(constants);
         }
         let memory = gpu.allocate(total, "the weights", peak)?;
         let mut uploader = Uploader::new(gpu, CHUNK.min(total))?;
@@ -47,10 +86,19 @@ impl Constants {
         // Also after an error: chunks and memory must not go while a copy is under way.
         let finished = gpu.at("copying the weights", uploader.stream.synchronize());
         copied.and(finished)?;
-        Ok(Constants {
-            memory: Some(memory),
-            offsets,
-        })
+        constants.memory = Some(memory);
+        Ok(constants)
+    }
+
+    /// Bytes in pinned memory.
+    pub fn pinned_bytes(&self) -> usize {
+        self.pinned.as_ref().map_or(0, |memory| memory.bytes)
+    }
+
+    /// The address in pinned memory of a constant that the plan streams.
+    pub fn pinned_address(&self, id: ConstId) -> Option<u64> {
+        let memory = self.pinned.as_ref()?;
+        self.pinned_offsets.get(&id).map(|at| memory.address(*at))
     }
 
     /// Bytes on the device.

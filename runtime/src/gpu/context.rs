@@ -2,6 +2,7 @@
 //! of its launches, laid out.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ir::entity::{Entity, Table};
 use ir::plan::{LaneId, Plan, StepId};
@@ -38,6 +39,38 @@ pub(super) struct Context {
     staging: Option<PinnedMemory>,
     /// For the library calls of each lane, which run one after the other.
     workspaces: Table<LaneId, Option<DeviceMemory>>,
+    /// Its part of what all contexts of the program hold.
+    held: Held,
+}
+
+/// Bytes of the device that a context holds or is about to, counted in the sum of all contexts.
+pub(super) struct Held {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Held {
+    /// Counts bytes before they are allocated, so that nobody else takes them for free.
+    pub fn new(all: &Arc<AtomicUsize>, bytes: usize) -> Held {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Held {
+            all: all.clone(),
+            bytes,
+        }
+    }
+
+    fn set(&mut self, bytes: usize) {
+        // Only sums are read; each context changes its own part.
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 impl Context {
@@ -47,6 +80,7 @@ impl Context {
         plan: &Plan,
         libraries: &Libraries,
         priority: Priority,
+        held: Held,
     ) -> Result<Context, RuntimeError> {
         let mut events: Table<StepId, Option<Event>> = plan.steps.keys().map(|_| None).collect();
         for step in plan.steps.values() {
@@ -78,11 +112,23 @@ impl Context {
             arena: None,
             staging: None,
             workspaces: plan.lanes.keys().map(|_| None).collect(),
+            held,
         })
+    }
+
+    /// Counts an arena of so many bytes before it is allocated.
+    pub fn reserve(&mut self, arena: usize) {
+        self.held.set(self.device_bytes().max(arena));
     }
 
     /// Makes the memory large enough; what there is is kept where it suffices.
     pub fn fit(&mut self, gpu: &Arc<Gpu>, facts: &PlanFacts, prepared: &Prepared) -> Result<(), RuntimeError> {
+        let fitted = self.make_fit(gpu, facts, prepared);
+        self.held.set(self.device_bytes());
+        fitted
+    }
+
+    fn make_fit(&mut self, gpu: &Arc<Gpu>, facts: &PlanFacts, prepared: &Prepared) -> Result<(), RuntimeError> {
         let (peak, staging) = (prepared.placed.placement.total, prepared.placed.staging);
         if peak > 0 && self.arena.as_ref().is_none_or(|arena| arena.bytes < peak) {
             // What was laid out is for the old one, which goes first: both together may not fit.

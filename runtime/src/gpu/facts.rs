@@ -201,6 +201,7 @@ fn carried(plan: &Plan, fits: impl Fn(BufferId, BufferId) -> bool) -> Option<(St
 
 fn copy_name(plan: &Plan, from: BufferId, to: BufferId) -> &'static str {
     match (&plan.buffers[from].place, &plan.buffers[to].place) {
+        (Place::Streamed(_), _) => "weight to device",
         (Place::Input | Place::Output, Place::Input | Place::Output) => "copy",
         (Place::Input | Place::Output, _) => "copy to device",
         (_, Place::Input | Place::Output) => "copy to host",

@@ -129,6 +129,6 @@ pub(super) fn host_port(plan: &Plan, buffer: BufferId) -> Option<PortRef> {
     match plan.buffers.get(buffer)?.place {
         Place::Input => at(&plan.inputs).map(PortRef::Input),
         Place::Output => at(&plan.outputs).map(PortRef::Output),
-        Place::Arena { .. } | Place::Constant(_) => None,
+        Place::Arena { .. } | Place::Constant(_) | Place::Streamed(_) => None,
     }
 }

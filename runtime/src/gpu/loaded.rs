@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::CString;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::block::Block;
 use super::bound::Ports;
 use super::constants::Constants;
-use super::context::Context;
+use super::context::{Context, Held};
 use super::driver::{Priority, RawFunction};
 use super::facts::PlanFacts;
 use super::flight::{Collect, Flight, Live};
@@ -61,6 +61,10 @@ pub(super) struct LoadedGpu {
     most_prepared: usize,
     most_runs: usize,
     memory_limit: Option<usize>,
+    /// Bytes of the device that the program may hold, of a plan that was made to fit them.
+    device_limit: Option<usize>,
+    /// Bytes of the device that all contexts hold.
+    held: Arc<AtomicUsize>,
     synchronous: bool,
     priority: Priority,
     no_capture: AtomicBool,
@@ -135,6 +139,8 @@ impl LoadedGpu {
             most_prepared: options.prepared_sizes.unwrap_or(PREPARED_SIZES).max(1),
             most_runs: options.concurrent_runs.unwrap_or(RUNS_AT_ONCE).max(1),
             memory_limit: options.memory_limit,
+            device_limit: plan.streaming.map(|streaming| streaming.limit),
+            held: Arc::default(),
             synchronous: options.synchronous,
             priority: options.priority,
             no_capture: AtomicBool::new(options.no_capture),
@@ -257,7 +263,8 @@ impl LoadedGpu {
     fn context(&self, prepared: &Prepared) -> Result<Context, RuntimeError> {
         let planned = prepared.placed.placement.total;
         let asked = planned + self.constants.bytes();
-        if let Some(limit) = self.memory_limit
+        let limits = self.memory_limit.into_iter().chain(self.device_limit);
+        if let Some(limit) = limits.min()
             && asked > limit
         {
             return Err(RuntimeError::OutOfMemory {
@@ -268,13 +275,27 @@ impl LoadedGpu {
         }
         let mut slots = lock(&self.slots);
         let free = loop {
-            if let Some(context) = slots.idle.pop() {
+            if !self.has_room(&slots, planned) {
+                if slots.idle.len() > 1 || (slots.out > 0 && !slots.idle.is_empty()) {
+                    slots.idle.remove(0);
+                    continue;
+                }
+                if slots.out > 0 {
+                    slots = match self.finish_oldest(slots) {
+                        (slots, true) => slots,
+                        (slots, false) => self.returned.wait(slots).unwrap_or_else(PoisonError::into_inner),
+                    };
+                    continue;
+                }
+            }
+            if let Some(mut context) = slots.idle.pop() {
                 slots.out += 1;
-                break Some(context);
+                context.reserve(planned);
+                break Ok(context);
             }
             if slots.out < self.most_runs {
                 slots.out += 1;
-                break None;
+                break Err(Held::new(&self.held, planned));
             }
             slots = match self.finish_oldest(slots) {
                 (slots, true) => slots,
@@ -284,10 +305,10 @@ impl LoadedGpu {
         };
         drop(slots);
         let made = match free {
-            Some(context) => Ok(context),
-            None => {
+            Ok(context) => Ok(context),
+            Err(held) => {
                 Counters::add(&self.counters.contexts);
-                Context::new(&self.gpu, self.plan(), &self.libraries, self.priority)
+                Context::new(&self.gpu, self.plan(), &self.libraries, self.priority, held)
             }
         };
         let fitted = made.and_then(|mut context| {
@@ -298,10 +319,31 @@ impl LoadedGpu {
                 }
             }
         });
+        let fitted = fitted.and_then(|context| match self.device_limit {
+            // Only now it is known what the workspaces of libraries take.
+            Some(limit) if self.device_bytes() > limit => Err(RuntimeError::OutOfMemory {
+                asked: self.device_bytes(),
+                limit,
+                planned_peak: planned,
+            }),
+            _ => Ok(context),
+        });
         if fitted.is_err() {
             self.give_back(None);
         }
         fitted
+    }
+
+    /// Bytes of the device that the program holds.
+    fn device_bytes(&self) -> usize {
+        self.constants.bytes() + self.held.load(Ordering::Relaxed)
+    }
+
+    /// Whether the context used last, or a new one, may have an arena of so many bytes beside what all others hold.
+    fn has_room(&self, slots: &Slots, arena: usize) -> bool {
+        let own = slots.idle.last().map_or(0, Context::device_bytes);
+        let others = self.device_bytes() - own;
+        self.device_limit.is_none_or(|limit| others + arena.max(own) <= limit)
     }
 
     /// Finishes the oldest run that was begun and not waited for; false where there is none.
@@ -472,6 +514,8 @@ impl LoadedGpu {
             block.used(*writes, &context.done);
         }
         Counters::add(&self.counters.runs);
+        let streamed = prepared.streamed_bytes() as u64;
+        self.counters.streamed_bytes.fetch_add(streamed, Ordering::Relaxed);
         Ok((used.into_iter().map(|(block, _)| block).collect(), outputs))
     }
 
@@ -694,6 +738,8 @@ impl Loaded for LoadedGpu {
             arena: placement.total,
             live_peak: placement.live_peak,
             packed_weights: self.constants.bytes(),
+            streamed_weights: self.constants.pinned_bytes(),
+            device: self.device_bytes(),
             scratch: lock(&self.slots).idle.iter().map(Context::staging_bytes).sum(),
         })
     }

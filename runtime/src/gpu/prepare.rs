@@ -120,6 +120,8 @@ pub(super) enum Enqueue {
 pub(super) enum Spot {
     Arena(usize),
     Address(u64),
+    /// A weight that stays on the host.
+    Pinned(u64),
     Staging(usize),
     Port(PortRef),
 }
@@ -161,7 +163,7 @@ impl Placed {
         for (index, port) in plan.outputs.iter().enumerate() {
             let output = PortRef::Output(index as u32);
             outputs.push(match plan.buffers[port.buffer].place {
-                Place::Constant(id) => OutputFrom::Constant(id),
+                Place::Constant(id) | Place::Streamed(id) => OutputFrom::Constant(id),
                 Place::Input => match host_port(plan, port.buffer) {
                     Some(input) => OutputFrom::Input(input.index()),
                     None => return Err(damaged(format!("output {:?} is no input", port.name))),
@@ -198,6 +200,7 @@ impl Placed {
                     spots[id] = outside.of(facts, id).map(Spot::Port).or_else(arena);
                 }
                 Place::Constant(constant) => spots[id] = loaded.constants.address(constant).map(Spot::Address),
+                Place::Streamed(constant) => spots[id] = loaded.constants.pinned_address(constant).map(Spot::Pinned),
                 Place::Input | Place::Output => {}
             }
         }
@@ -222,7 +225,9 @@ impl Placed {
 
     fn spot(&self, loaded: &Loaded<'_>, buffer: BufferId, step: StepId) -> Result<Spot, RuntimeError> {
         self.spots[buffer].ok_or_else(|| match loaded.plan.buffers[buffer].place {
-            Place::Constant(id) => damaged(format!("step {step} uses constant {id}, which is not there")),
+            Place::Constant(id) | Place::Streamed(id) => {
+                damaged(format!("step {step} uses constant {id}, which is not there"))
+            }
             _ => damaged(format!("step {step} uses {buffer}, which has no place")),
         })
     }
@@ -230,7 +235,7 @@ impl Placed {
     /// A buffer that kernels work on.
     fn on_device(&self, loaded: &Loaded<'_>, buffer: BufferId, step: StepId) -> Result<Spot, RuntimeError> {
         let place = &loaded.plan.buffers[buffer].place;
-        if matches!(place, Place::Input | Place::Output) {
+        if matches!(place, Place::Input | Place::Output | Place::Streamed(_)) {
             return Err(damaged(format!(
                 "step {step} works on {buffer} ({}), which is in the host's memory; compile for a GPU",
                 loaded.plan.buffers[buffer].name
@@ -288,7 +293,9 @@ impl Prepared {
                                     0
                                 }
                                 Spot::Address(address) => address,
-                                Spot::Staging(_) => return Err(damaged(format!("step {id} works on staging memory"))),
+                                Spot::Staging(_) | Spot::Pinned(_) => {
+                                    return Err(damaged(format!("step {id} works on the host's memory")));
+                                }
                             });
                         }
                         for word in kernel.launch_arguments([], &bindings) {
@@ -309,8 +316,8 @@ impl Prepared {
                     let input = plan.inputs.iter().position(|port| port.buffer == *from);
                     let (from, to) = (placed.spot(loaded, *from, id)?, placed.spot(loaded, *to, id)?);
                     let direction = match (from, to) {
-                        (Spot::Staging(_), Spot::Staging(_)) => Direction::OnHost,
-                        (Spot::Staging(_), _) => Direction::ToDevice,
+                        (Spot::Staging(_) | Spot::Pinned(_), Spot::Staging(_)) => Direction::OnHost,
+                        (Spot::Staging(_) | Spot::Pinned(_), _) => Direction::ToDevice,
                         (_, Spot::Staging(_)) => Direction::ToHost,
                         _ => Direction::OnDevice,
                     };
@@ -369,6 +376,19 @@ impl Prepared {
             words,
             bases,
         })
+    }
+
+    /// Bytes of weights that a run copies to the device.
+    pub fn streamed_bytes(&self) -> usize {
+        let bytes = |step: &Enqueue| match step {
+            Enqueue::Copy {
+                from: Spot::Pinned(_),
+                bytes,
+                ..
+            } => *bytes,
+            _ => 0,
+        };
+        self.steps.iter().map(bytes).sum()
     }
 
     /// Bytes that pass through staging memory, both ways.

@@ -14,6 +14,7 @@ pub(super) struct Counters {
     pub replayed: AtomicU64,
     pub refused: AtomicU64,
     pub contexts: AtomicU64,
+    pub streamed_bytes: AtomicU64,
 }
 
 impl Counters {
@@ -31,6 +32,7 @@ impl Counters {
             replayed: of(&self.replayed),
             refused: of(&self.refused),
             contexts: of(&self.contexts),
+            streamed_bytes: of(&self.streamed_bytes),
         }
     }
 }

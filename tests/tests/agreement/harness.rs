@@ -117,7 +117,7 @@ fn launches(case: &Case, graph: &Graph, plan: &Plan, program: &Program) -> Vec<L
             let b = &plan.buffers[id];
             match (&buffers[id], &b.place) {
                 (Some(tensor), _) => break tensor.bytes.clone(),
-                (None, Place::Constant(c)) => break program.constants[*c].tensor.bytes.clone(),
+                (None, Place::Constant(c) | Place::Streamed(c)) => break program.constants[*c].tensor.bytes.clone(),
                 (
                     None,
                     Place::Arena {

@@ -186,7 +186,7 @@ fn steps(plan: &Plan) -> Result<Vec<Step>> {
             }
             Work::Call { call, .. } => (call.name().to_owned(), call.library.name()),
             Work::Copy { from, to } => {
-                let on_host = |place: &Place| matches!(place, Place::Input | Place::Output);
+                let on_host = |place: &Place| matches!(place, Place::Input | Place::Output | Place::Streamed(_));
                 let name = match (on_host(&plan.buffers[*from].place), on_host(&plan.buffers[*to].place)) {
                     (true, false) => format!("copy {} to the device", plan.buffers[*from].name),
                     (false, true) => format!("copy {} to the host", plan.buffers[*to].name),

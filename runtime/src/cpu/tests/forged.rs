@@ -47,6 +47,7 @@ fn plan(mut kernel: Kernel, constants: &[usize]) -> (Plan, Table<ConstId, Consta
         inputs: Vec::new(),
         outputs: Vec::new(),
         checks: 0,
+        streaming: None,
         flops: Dim::Const(0),
         requirements: Vec::new(),
     };

@@ -133,6 +133,7 @@ pub(super) fn program() -> Program {
         outputs: vec![port("y", y), port("again", y), port("same", x)],
         flops: Dim::Const(0),
         checks: 0,
+        streaming: None,
         requirements: Vec::new(),
     };
     Program {
