@@ -397,6 +397,7 @@ fn contract(c: &mut ContractBody, k: &Kernel, random: &mut Random) {
         input_size,
         kernel_size,
         output_size,
+        pad_value,
     } = facts;
     let number = |random: &mut Random| match random.once_in(3) {
         true => random.odd(),
@@ -407,7 +408,7 @@ fn contract(c: &mut ContractBody, k: &Kernel, random: &mut Random) {
             list[at] = number(random);
         }
     };
-    match random.below(14) {
+    match random.below(15) {
         0 => *input = pick(k.params.len(), random),
         1 => *filter = pick(k.params.len(), random),
         2 => {
@@ -425,7 +426,8 @@ fn contract(c: &mut ContractBody, k: &Kernel, random: &mut Random) {
         9 => *channels = size(k, random),
         10 => *filters = size(k, random),
         11 => one(kernel_size, random),
-        12 => {
+        12 => *pad_value = number(random),
+        13 => {
             let at = random.below(input_size.len());
             if let Some(d) = input_size.get_mut(at) {
                 *d = size(k, random);

@@ -121,6 +121,18 @@ impl DType {
         }
     }
 
+    /// Returns the smallest and the largest number of an integer type; `None` for other types.
+    pub const fn int_range(self) -> Option<(i64, i64)> {
+        match self {
+            DType::U8 | DType::U4 => Some((0, (1 << self.bits()) - 1)),
+            DType::I64 => Some((i64::MIN, i64::MAX)),
+            DType::I32 | DType::I16 | DType::I8 | DType::I4 => {
+                Some((-(1 << (self.bits() - 1)), (1 << (self.bits() - 1)) - 1))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the type that products of this type and another are summed in: the wider of both [accumulators](Self::accumulator),
     /// whichever side it is on.
     pub const fn product_accumulator(self, other: DType) -> DType {

@@ -89,7 +89,7 @@ impl CostModel<'_> {
             Op::Composite(Composite::Attention { .. }) => {
                 launch + self.contraction(op, operands, results, 0.6 * GENERATED_EFFICIENCY)
             }
-            Op::Composite(Composite::Dequantize { .. }) => {
+            Op::Composite(Composite::Dequantize { .. } | Composite::Quantize { .. }) => {
                 POINTWISE_SHARE * (launch + self.transfer(read + written)) + n * f64::from(FEW) / vector
             }
             Op::Call(call) => match call.product() {

@@ -59,7 +59,7 @@ fn of_node(graph: &Graph, id: NodeId) -> Dim {
             LibraryOp::Pool(p) => out() * p.size.iter().product::<i64>(),
             LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => Dim::Const(0),
         },
-        Op::Composite(Composite::Dequantize { .. }) => out() * 2,
+        Op::Composite(Composite::Dequantize { .. } | Composite::Quantize { .. }) => out() * 2,
         Op::Composite(_) => out() * 5,
         Op::Reduce { .. } | Op::Scan { .. } => operands[0].elements(),
         Op::Elementwise(_) | Op::Scatter(_) => out(),

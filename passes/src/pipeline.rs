@@ -27,6 +27,8 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             fold::PASS,
             // What is left gathers by data.
             check_indices::PASS,
+            // Products of quantised tensors, before anything spells them out.
+            quantize::integers::PASS,
             fold_batch_norm::WEIGHTS,
             fold_batch_norm::PASS,
             // Wholes, spellings and brackets: recognised and chosen by cost.

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::collections::BTreeSet;
 
 use codegen_hip::{device, emit_kernel};
+use graphc_tests::integers;
 use graphc_tests::nvrtc::compiler;
 use graphc_tests::quantised::{Case, Random, Shape};
 use graphc_tests::random_graph::{Step, case};
@@ -188,6 +189,43 @@ fn kernels_of_quantised_products_compile() {
         requests.len()
     );
     assert!(unpacking * 2 > requests.len(), "{unpacking}");
+}
+
+/// Products and convolutions of bytes by `mma.sync`, those whose padding is no 0 among them.
+#[test]
+fn kernels_of_integer_products_compile() {
+    let Some(compiler) = compiler() else { return };
+    let mut random = Random(23);
+    let (mut requests, mut by_matrix, mut filled) = (Vec::new(), 0, 0);
+    for number in 0..if graphc_tests::everything() { 48 } else { 12 } {
+        let mut shape = integers::Shape::random(&mut random, true);
+        // Channels that lie well for wide copies, and rows enough for tiles.
+        if let Some(windows) = &mut shape.conv
+            && number % 2 == 0
+        {
+            (shape.k, windows.groups, windows.pads) = (32, 1, [1; 4]);
+        }
+        let graph = integers::Case::new(shape, &mut random).graph;
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+        let sources = graphc::driver::requests(&built.program);
+        by_matrix += sources
+            .iter()
+            .filter(|r| r.source.contains("MmaSync<16, 8, 32, i8, i32>"))
+            .count();
+        let fills = |r: &&CompileRequest| r.source.contains("along_k<16, -") || r.source.contains("along_k<16, 1");
+        filled += sources.iter().filter(fills).count();
+        requests.extend(sources);
+    }
+    check(&compiler, &requests);
+    println!(
+        "{} kernels compiled, {by_matrix} by mma.sync, {filled} fill wide copies",
+        requests.len()
+    );
+    assert!(
+        by_matrix >= 10 && filled > 0,
+        "{by_matrix} by mma.sync, {filled} fill wide copies"
+    );
 }
 
 /// What lowering makes of random graphs; the same that `cuda_device.rs` runs where there is a GPU.

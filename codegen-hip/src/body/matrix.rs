@@ -95,7 +95,11 @@ impl Printer<'_> {
         };
         let walk = if fetch.along_k { "along_k" } else { "along_rows" };
         let base = self.params[access.param.index()].clone();
-        let opening = format!("const auto {name} = {walk}<{}>(", fetch.width);
+        let fill = match access.fill {
+            0 => String::new(),
+            fill => format!(", {fill}"),
+        };
+        let opening = format!("const auto {name} = {walk}<{}{fill}>(", fetch.width);
         let closing = if access.guard.is_some() { "," } else { ");" };
         self.point_lambda(&opening, row_name, rows, k, closing, |p| {
             let index = p.value(access.index);

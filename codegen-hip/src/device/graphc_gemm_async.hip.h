@@ -30,6 +30,12 @@ GRAPHC_DEVICE void copy_async(u32 to, const void* from, int present) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(present) : "memory");
     }
 }
+/// Writes `BYTES` of a word's repetitions to shared memory.
+template <int BYTES>
+GRAPHC_DEVICE void fill_shared(u32 to, u32 word) {
+#pragma unroll
+    for (int i = 0; i < BYTES; i += 4) asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + i), "r"(word) : "memory");
+}
 /// Copies started since the last call are a group.
 GRAPHC_DEVICE void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most `GROUPS` groups are under way.
@@ -51,8 +57,8 @@ GRAPHC_DEVICE void load_matrices(u32 from, u32& a, u32& b, u32& c, u32& d) {
 }
 
 template <typename Operand> struct IsInMemory { static constexpr bool value = false; };
-template <typename T, bool ALONG_K, int WIDTH, typename Address, typename Guard>
-struct IsInMemory<InMemory<T, ALONG_K, WIDTH, Address, Guard>> { static constexpr bool value = true; };
+template <typename T, bool ALONG_K, int WIDTH, typename Address, typename Guard, int FILL>
+struct IsInMemory<InMemory<T, ALONG_K, WIDTH, Address, Guard, FILL>> { static constexpr bool value = true; };
 
 /// One operand's way to LDS: copied as it lies where that can be, else through registers. Elements of 2 bytes that lie along the
 /// rows stay so in LDS (`TURNED`), and `ldmatrix` turns them.
@@ -88,8 +94,15 @@ struct AsyncFetcher {
                 const int left = (depth - k) * (TURNED ? COPY : SIZE);
                 present = left < 0 ? 0 : left < COPY ? left : COPY;
             }
-            if (!operand.guard(row, k)) present = 0;
-            copy_async<COPY>(lds + Rows::address(line, byte / 16) + byte % 16, operand.address(row, k), present);
+            const u32 to = lds + Rows::address(line, byte / 16) + byte % 16;
+            if (!operand.guard(row, k)) {
+                present = 0;
+                if constexpr (Operand::FILL != 0) {
+                    fill_shared<COPY>(to, Operand::FILL);
+                    continue;
+                }
+            }
+            copy_async<COPY>(to, operand.address(row, k), present);
         }
     }
 };

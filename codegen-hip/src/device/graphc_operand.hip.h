@@ -1,10 +1,11 @@
 // Operands of matrix products: where their elements come from, and their way through registers to LDS.
 //
 // An operand is an object made from lambdas on (row, k); of a product's right operand the rows are the product's columns:
-//   along_k<W>(address [, guard])      W neighbours along k at an address aligned to all of them
-//   along_rows<W>(address [, guard])   W neighbours along the operand's rows; W divides the number of rows
+//   along_k<W [, F]>(address [, guard])      W neighbours along k at an address aligned to all of them
+//   along_rows<W [, F]>(address [, guard])   W neighbours along the operand's rows; W divides the number of rows
 //   values<T, ALONG_K, 1>(value)       computed elements, converted to T
-// Where a guard is false the elements are zero and the address is not read; a guard is the same for all of a group of W.
+// Where a guard is false the elements are F (a number of elements of one byte, else zero) and the address is not read; a guard is the
+// same for all of a group of W.
 #pragma once
 #include "graphc_mma.hip.h"
 #include "graphc_vector.hip.h"
@@ -65,9 +66,12 @@ template <int N, typename T>
 constexpr int at_most_a_chunk = N * (int)sizeof(T) > 16 ? 16 / (int)sizeof(T) : N;
 
 /// `WIDTH` neighbours at once from memory.
-template <typename T, bool ALONG_K_, int WIDTH_, typename Address, typename Guard>
+template <typename T, bool ALONG_K_, int WIDTH_, typename Address, typename Guard, int FILL_ = 0>
 struct InMemory {
     using Element = T;
+    static_assert(FILL_ == 0 || sizeof(T) == 1, "elements of one byte are filled");
+    /// What is not read, four elements at once.
+    static constexpr u32 FILL = (u32)(FILL_ & 0xff) * 0x01010101u;
     static constexpr bool ALONG_K = ALONG_K_;
     static constexpr int WIDTH = at_most_a_chunk<WIDTH_, T>;
     Address address;
@@ -75,8 +79,16 @@ struct InMemory {
 
     using Group = Words<WIDTH * (int)sizeof(T)>;
 
+    static GRAPHC_DEVICE Group filled() {
+        Group group{};
+        if constexpr (FILL != 0) {
+#pragma unroll
+            for (int i = 0; i < Group::COUNT; ++i) group.words[i] = WIDTH * (int)sizeof(T) < 4 ? FILL >> (32 - 8 * WIDTH * (int)sizeof(T)) : FILL;
+        }
+        return group;
+    }
     GRAPHC_DEVICE Group read(int row, int k) const {
-        if (!guard(row, k)) return Group{};
+        if (!guard(row, k)) return filled();
         return load_words<WIDTH * (int)sizeof(T)>(address(row, k));
     }
     /// As `read`, but only elements before `depth`: the others are zero.
@@ -84,7 +96,9 @@ struct InMemory {
         if (k + (ALONG_K ? WIDTH : 1) <= depth) return read(row, k);
         Group group{};
         if constexpr (ALONG_K && WIDTH > 1) {
-            if (k < depth && guard(row, k)) {
+            // Beyond the depth the other operand is zero.
+            if (k < depth && !guard(row, k)) return filled();
+            if (k < depth) {
                 const T* from = address(row, k);
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) {
@@ -127,14 +141,14 @@ template <typename Address>
 using element_at = typename Pointee<decltype(((Address*)nullptr)->operator()(0, 0))>::type;
 
 /// Elements that lie along k.
-template <int WIDTH, typename Address, typename Guard = Always>
-GRAPHC_DEVICE InMemory<element_at<const Address>, true, WIDTH, Address, Guard> along_k(const Address& address, const Guard& guard = Guard()) {
+template <int WIDTH, int FILL = 0, typename Address, typename Guard = Always>
+GRAPHC_DEVICE InMemory<element_at<const Address>, true, WIDTH, Address, Guard, FILL> along_k(const Address& address, const Guard& guard = Guard()) {
     return {address, guard};
 }
 
 /// Elements that lie along the operand's rows.
-template <int WIDTH, typename Address, typename Guard = Always>
-GRAPHC_DEVICE InMemory<element_at<const Address>, false, WIDTH, Address, Guard> along_rows(const Address& address, const Guard& guard = Guard()) {
+template <int WIDTH, int FILL = 0, typename Address, typename Guard = Always>
+GRAPHC_DEVICE InMemory<element_at<const Address>, false, WIDTH, Address, Guard, FILL> along_rows(const Address& address, const Guard& guard = Guard()) {
     return {address, guard};
 }
 

@@ -274,6 +274,7 @@ impl Tensor {
             groups: options.groups,
             layout: Layout::ChannelsFirst,
             transposed: transposed.then_some(extra),
+            pad_value: 0,
             out: product_type(self.dtype()),
         };
         match bias {

@@ -122,6 +122,7 @@ mod tests {
                 groups: 2,
                 layout,
                 transposed,
+                pad_value: 0,
                 out: DType::F32,
             })
         };

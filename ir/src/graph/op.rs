@@ -373,6 +373,8 @@ pub struct Conv {
     pub layout: Layout,
     /// Set for a transposed convolution: the extra size of each spatial axis.
     pub transposed: Option<Vec<i64>>,
+    /// What is read outside of the input: 0, or of quantised integers the number that stands for 0.
+    pub pad_value: i64,
     /// Element type of the result.
     pub out: DType,
 }
@@ -493,6 +495,12 @@ pub enum Composite {
         groups: Option<Groups>,
         out: DType,
     },
+    /// Integers of 8 bits from numbers: `saturate(round(x / scale) + zero)`, ties to even, in the type `out`. Operands: x, scale and
+    /// optionally zero, both of x's rank, along each axis x's size or 1. The quotient is rounded to x's type before it is rounded to a
+    /// whole number, as ONNX has it.
+    Quantize {
+        out: DType,
+    },
     /// Across channels (axis 1): `x / (bias + α/size · Σ x²)^β` (ONNX `LRN`).
     LocalResponseNorm {
         size: i64,
@@ -514,6 +522,7 @@ impl Composite {
             Composite::GroupNorm { .. } => "group_norm",
             Composite::Attention { .. } => "attention",
             Composite::Dequantize { .. } => "dequantize",
+            Composite::Quantize { .. } => "quantize",
             Composite::LocalResponseNorm { .. } => "local_response_norm",
         }
     }

@@ -413,6 +413,9 @@ fn conv(a: &mut Vec<String>, c: &Conv, spatial: usize, is_declared: bool) {
     if let Some(extra) = &c.transposed {
         a.push(format!("transposed={}", list(extra)));
     }
+    if c.pad_value != 0 {
+        a.push(format!("pad_value={}", c.pad_value));
+    }
     if !is_declared {
         a.push(format!("out={}", c.out));
     }
@@ -457,6 +460,7 @@ fn composite(a: &mut Vec<String>, c: &Composite) {
             }
             a.push(format!("out={out}"));
         }
+        Composite::Quantize { out } => a.push(format!("out={out}")),
         Composite::LocalResponseNorm {
             size,
             alpha,

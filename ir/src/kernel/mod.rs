@@ -341,6 +341,8 @@ pub struct ConvFacts {
     pub input_size: Vec<Dim>,
     pub kernel_size: Vec<i64>,
     pub output_size: Vec<Dim>,
+    /// What is read outside of the input.
+    pub pad_value: i64,
 }
 
 /// For each point of `batch` and `q`: scores over `k`, their softmax, and the weighted sum of `v`; then the epilogue.

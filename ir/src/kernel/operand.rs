@@ -23,8 +23,10 @@ pub struct OperandAccess {
     pub param: ParamId,
     /// The element's offset.
     pub index: ExprId,
-    /// Elements for which this is false are 0 and are not read; `None` where all are read.
+    /// Elements for which this is false are `fill` and are not read; `None` where all are read.
     pub guard: Option<ExprId>,
+    /// What is not read: 0, or another integer of 8 bits.
+    pub fill: i64,
     /// What makes the element of what is stored; `None` where it goes into the product as it is stored.
     pub unpacking: Option<Unpacking>,
 }
@@ -88,6 +90,7 @@ impl OperandAccess {
                 param,
                 index,
                 guard: None,
+                fill: 0,
                 unpacking: None,
             }),
             Expr::Select(guard, then, other) => {
@@ -97,15 +100,17 @@ impl OperandAccess {
                 let Expr::Const(dtype, fill) = &exprs[other] else {
                     return None;
                 };
-                // The positive zero alone: it is what clearing registers gives.
-                let is_zero = match fill {
-                    Scalar::Float(v) => v.to_bits() == 0,
-                    other => *other == Scalar::zero(*dtype),
+                let fill = match *fill {
+                    // The positive zero alone: it is what clearing registers gives.
+                    Scalar::Float(v) => (v.to_bits() == 0).then_some(0),
+                    Scalar::Int(v) if v == 0 || *dtype == DType::I8 => Some(v),
+                    other => (other == Scalar::zero(*dtype)).then_some(0),
                 };
-                is_zero.then_some(OperandAccess {
+                fill.map(|fill| OperandAccess {
                     param,
                     index,
                     guard: Some(guard),
+                    fill,
                     unpacking: None,
                 })
             }
@@ -146,6 +151,7 @@ impl OperandAccess {
             param,
             index,
             guard: None,
+            fill: 0,
             unpacking: Some(Unpacking { scale, zero }),
         })
     }

@@ -521,6 +521,11 @@ fn conv_problem(kernel: &Kernel, body: &ContractBody, facts: &ConvFacts) -> Opti
     {
         return Some("have a group, tap, stride or dilation below 1".to_owned());
     }
+    if let Some(access) = body.lhs.access.filter(|a| a.guard.is_some())
+        && access.fill != facts.pad_value
+    {
+        return Some(format!("pad with {}, the lhs with {}", facts.pad_value, access.fill));
+    }
     for (operand, id, param) in [
         ("lhs", body.lhs.value, facts.input),
         ("rhs", body.rhs.value, facts.filter),

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! y = dequantize x, s, z {axis=1, group=2}     becomes     y = mul (sub (cast x), (spread z)), (spread s)
+//! y = quantize x, s, z {out=i8}                   becomes     y = cast (clip (add (round (div x, s)), z))
 //! ```
 
 use std::collections::BTreeSet;
 
-use ir::op::{BinaryOp, Composite, Groups, View};
+use ir::op::{BinaryOp, Composite, Groups, UnaryOp, View};
 use ir::{DType, Dim, Graph, NodeId, Op, Shape, Value};
 
-use super::{binary, cast, wide};
+use super::{binary, cast, unary, wide, with_scalar};
 use crate::error::PassFault;
 use crate::fuse::classify::is_free;
 use crate::rewrite::Builder;
@@ -50,6 +51,27 @@ pub(super) fn dequantize(
     let scale = cast(b, x[1], computed)?;
     let scale = spread(b, scale, groups, &shape)?;
     value = binary(b, BinaryOp::Mul, value, scale)?;
+    cast(b, value, out)
+}
+
+/// Emits the arithmetic in x's own type, as its meaning says. The quotient stays one: a product with the reciprocal rounds otherwise.
+pub(super) fn quantize(b: &mut Builder<'_>, x: &[Value], out: DType) -> Result<Value, PassFault> {
+    let computed = b.ty(x[0]).dtype;
+    let scale = cast(b, x[1], computed)?;
+    let mut value = x[0];
+    if b.as_scalar(scale).is_none_or(|s| s.as_f64() != 1.0) {
+        value = binary(b, BinaryOp::Div, value, scale)?;
+    }
+    value = unary(b, UnaryOp::Round, value)?;
+    if let Some(zero) = x.get(2)
+        && b.as_scalar(*zero).is_none_or(|z| z.as_f64() != 0.0)
+    {
+        let zero = cast(b, *zero, computed)?;
+        value = binary(b, BinaryOp::Add, value, zero)?;
+    }
+    let (low, high) = out.int_range().unwrap_or_default();
+    value = with_scalar(b, BinaryOp::Max, value, low as f64)?;
+    value = with_scalar(b, BinaryOp::Min, value, high as f64)?;
     cast(b, value, out)
 }
 

@@ -60,7 +60,10 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
         Composite::RmsNorm { .. } => keep.rms_norm,
         Composite::Attention { .. } => keep.attention,
         Composite::Dequantize { .. } => keep.dequantize,
-        Composite::BatchNorm { .. } | Composite::GroupNorm { .. } | Composite::LocalResponseNorm { .. } => false,
+        Composite::BatchNorm { .. }
+        | Composite::GroupNorm { .. }
+        | Composite::LocalResponseNorm { .. }
+        | Composite::Quantize { .. } => false,
     }
 }
 
@@ -88,6 +91,7 @@ fn rule_name(composite: &Composite) -> &'static str {
         Composite::GroupNorm { .. } => "decompose_group_norm",
         Composite::Attention { .. } => "decompose_attention",
         Composite::Dequantize { .. } => "decompose_dequantize",
+        Composite::Quantize { .. } => "decompose_quantize",
         Composite::LocalResponseNorm { .. } => "decompose_local_response_norm",
     }
 }
@@ -114,6 +118,7 @@ pub fn expand(b: &mut Builder<'_>, composite: &Composite, x: &[Value], keep: Kee
             attention::attention(b, x, scale.as_f64(), *causal, *mask, keep)
         }
         Composite::Dequantize { groups, out } => dequantize::dequantize(b, x, groups.as_ref(), *out),
+        Composite::Quantize { out } => dequantize::quantize(b, x, *out),
     }
 }
 

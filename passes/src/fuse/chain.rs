@@ -81,6 +81,10 @@ impl Fuser<'_> {
         }
         let node = self.graph.node(user);
         match &node.op {
+            // Integers that are stored anyway are made numbers where those are read.
+            Op::Elementwise(_) if !only && self.dequantised[user.index()] && !self.dequantised[current.index()] => {
+                Err(None)
+            }
             Op::Elementwise(_) => {
                 if node.results[0].shape != self.graph.ty(Value::from(current)).shape {
                     return Err(Some(Barrier::ShapeDiffers));

@@ -120,6 +120,28 @@ pub fn generated(graph: &Graph) -> Vec<bool> {
     generated
 }
 
+/// Marks the numbers that are made of one stored integer of 8 bits each by a few instructions: what reads the integer makes them again
+/// for less than numbers take from memory.
+pub fn dequantised(graph: &Graph, generated: &[bool]) -> Vec<bool> {
+    use ir::Entity;
+    use ir::op::{BinaryOp, Elementwise};
+    let mut made = vec![false; graph.nodes().len()];
+    for (id, node) in graph.nodes().iter() {
+        let one = |v: &ir::Value| generated[v.node.index()] && graph.ty(*v).elements().is(1);
+        made[id.index()] = match node.op {
+            Op::Elementwise(Elementwise::Cast(to)) => {
+                let from = graph.ty(node.operands[0]).dtype;
+                to.is_float() && from.is_int() && from.bits() == 8
+            }
+            Op::Elementwise(Elementwise::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul)) => {
+                made[node.operands[0].node.index()] && one(&node.operands[1])
+            }
+            _ => false,
+        };
+    }
+    made
+}
+
 /// Returns a short label for messages: the id, the op and where it came from.
 pub fn label(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);

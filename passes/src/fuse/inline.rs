@@ -100,8 +100,8 @@ impl Fuser<'_> {
         if !self.options.fuse {
             return Err(Barrier::Disabled);
         }
-        // Unpacking again in each product costs less than numbers that are read from memory.
-        let free = is_free(op) || self.generated[id.index()] || unpacks;
+        // Unpacking again in each product costs less than numbers that are read from memory, as does what is made of bytes.
+        let free = is_free(op) || self.generated[id.index()] || unpacks || self.dequantised[id.index()];
         if !free {
             if regions.len() > 1 {
                 return Err(Barrier::SeveralConsumers);

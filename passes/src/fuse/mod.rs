@@ -72,6 +72,7 @@ struct Fuser<'a> {
     live: Vec<bool>,
     is_output: Vec<bool>,
     generated: Vec<bool>,
+    dequantised: Vec<bool>,
     home: Vec<Home>,
     /// The drafts in which a node is computed or read in place.
     regions: Vec<SmallVec<[u32; 2]>>,
@@ -88,6 +89,7 @@ struct Fuser<'a> {
 /// Groups the nodes of a Core graph into regions.
 pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Schedule, FusionReport) {
     let n = graph.nodes().len();
+    let generated = classify::generated(graph);
     let mut fuser = Fuser {
         graph,
         target,
@@ -95,7 +97,8 @@ pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Sched
         users: graph.users(),
         live: live(graph),
         is_output: vec![false; n],
-        generated: classify::generated(graph),
+        dequantised: classify::dequantised(graph, &generated),
+        generated,
         home: vec![Home::Nowhere; n],
         regions: vec![SmallVec::new(); n],
         drafts: Vec::new(),

@@ -185,12 +185,15 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     }
     let x = b.pull(input, &at)?;
     let x = element(b, x, input);
-    let zero = {
+    let padding = {
         let dtype = b.exprs.dtype(x);
-        let zero = Scalar::zero(dtype);
-        b.exprs.add(ir::kernel::Expr::Const(dtype, zero), dtype)
+        let padding = match dtype.is_int() {
+            true => Scalar::Int(conv.pad_value),
+            false => Scalar::zero(dtype),
+        };
+        b.exprs.add(ir::kernel::Expr::Const(dtype, padding), dtype)
     };
-    let x = guards.map_or(x, |g| b.select(g, x, zero));
+    let x = guards.map_or(x, |g| b.select(g, x, padding));
     let mut tap = vec![Linear::constant(0); rank];
     let filter_at = group[0].scale(&out_channels).plus(&filter_in_group[0]);
     tap[kernel_at..kernel_at + spatial].clone_from_slice(&taps[..spatial]);
@@ -244,6 +247,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
             input_size: in_shape[first..first + spatial].to_vec(),
             kernel_size,
             output_size: out[first..first + spatial].to_vec(),
+            pad_value: conv.pad_value,
         }),
         _ => None,
     };

@@ -154,8 +154,8 @@ pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     let f = b.pull(operands[1], &tap)?;
     let acc = b.exprs.dtype(x).product_accumulator(b.exprs.dtype(f));
     let (x, f) = (b.cast(acc, x), b.cast(acc, f));
-    let zero = b.number(acc, 0.0);
-    let x = guard.map_or(x, |g| b.select(g, x, zero));
+    let padding = b.number(acc, conv.pad_value as f64);
+    let x = guard.map_or(x, |g| b.select(g, x, padding));
     let product = b.binary(BinaryOp::Mul, x, f);
     let mut stmts = Vec::new();
     let e = fold(b, &mut stmts, ReduceOp::Sum, &window, product);

@@ -97,8 +97,10 @@ fn takes_depthwise(b: &Builder<'_>, target: &Target) -> bool {
         .operands
         .get(1)
         .is_some_and(|filter| matches!(b.graph.node(filter.node).op, Op::Constant(_)));
-    let narrow_float = |v: &ir::Value| matches!(b.graph.ty(*v).dtype, DType::F32 | DType::F16 | DType::BF16);
-    target.depthwise_kernel && constant && node.operands[..2].iter().all(narrow_float)
+    let taken = |v: &ir::Value| matches!(b.graph.ty(*v).dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8);
+    let last = matches!(&node.op, Op::Conv(c) if c.layout == ir::op::Layout::ChannelsLast);
+    let bytes = b.graph.ty(node.operands[0]).dtype == DType::I8;
+    target.depthwise_kernel && constant && node.operands[..2].iter().all(taken) && (last || !bytes)
 }
 
 fn finish(b: Builder<'_>, body: Body, graph: &Graph, region: &Region) -> Kernel {

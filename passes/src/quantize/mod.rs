@@ -1,6 +1,8 @@
 //! Chooses the element types that a model is computed in, and how quantised weights lie.
 
+pub mod integers;
 pub mod precision;
+mod signed;
 pub mod weights;
 
 pub use precision::PASS;

@@ -94,6 +94,9 @@ pub(crate) fn prepare(
 ) -> Result<(), RuntimeError> {
     let acc = rewritten.kernel.vars[body.acc];
     let float = |k: &Kernel, e: ExprId| elem(k.exprs.dtype(e)).is_some();
+    if super::integers::prepare(rewritten, body, cx, pieces)? {
+        return Ok(());
+    }
     if acc != DType::F32 || !float(&rewritten.kernel, body.lhs.value) || !float(&rewritten.kernel, body.rhs.value) {
         return folded(rewritten, body, cx, pieces);
     }

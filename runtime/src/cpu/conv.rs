@@ -104,30 +104,26 @@ fn direct(
             Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => vec![index, value],
         })
         .collect();
-    // Rows are images, then pixels: the longest suffix that is one image's pixels is the latter.
-    let rows = Space::dims(&body.m);
-    let pixels = (shape.out_h * shape.out_w) as i64;
-    let cut = (0..=rows.len()).find(|cut| rows[*cut..].iter().map(|d| space.extents[*d]).product::<i64>() == pixels);
-    let Some(cut) = cut else { return Ok(None) };
-    let (mut image, mut pixel) = (rows[..cut].to_vec(), rows[cut..].to_vec());
-    if image.iter().map(|d| space.extents[*d]).product::<i64>() != shape.n as i64 {
+    let Some(Dims {
+        mut image,
+        mut pixel,
+        mut filter,
+    }) = Dims::new(&space, body, &shape)
+    else {
         return Ok(None);
-    }
-    let mut filter: Vec<usize> = Space::dims(&body.batch);
-    filter.extend(Space::dims(&body.n));
-    // The facts restate the body; the kernel reads and writes by the facts, so they must not say more.
-    let filters = filter.iter().map(|d| space.extents[*d]).product::<i64>();
+    };
     let elements = kernel.params[facts.input].count(cx.bindings)?;
     let given = product(&[shape.n, shape.h, shape.w, shape.c]);
     let weights = product(&[shape.o, shape.c / shape.groups, shape.kh, shape.kw]);
-    if filters != shape.o as i64
-        || given.is_none_or(|needed| elements < needed as i64)
-        || weights != Some(tensor.elements())
-    {
+    if given.is_none_or(|needed| elements < needed as i64) || weights != Some(tensor.elements()) {
         return Ok(None);
     }
     // A convolution of nothing stores nothing.
-    let empty = rows.iter().chain(&filter).any(|d| space.extents[*d] == 0);
+    let empty = image
+        .iter()
+        .chain(&pixel)
+        .chain(&filter)
+        .any(|d| space.extents[*d] == 0);
     space.split(&exprs, &mut [&mut image, &mut pixel, &mut filter], &[]);
     let mut roots = space.roots(&exprs);
     let mut extents = space.extents.clone();
@@ -210,8 +206,35 @@ fn direct(
     }))
 }
 
+/// The dims of a convolution's body: images, pixels of one, filters of all groups.
+pub(crate) struct Dims {
+    pub image: Vec<usize>,
+    pub pixel: Vec<usize>,
+    pub filter: Vec<usize>,
+}
+
+impl Dims {
+    /// Tells images from pixels; `None` where the body's are not those of the shape.
+    pub(crate) fn new(space: &Space<'_>, body: &ContractBody, shape: &ConvShape) -> Option<Dims> {
+        // Rows are images, then pixels: the longest suffix that is one image's pixels is the latter.
+        let rows = Space::dims(&body.m);
+        let count = |dims: &[usize]| dims.iter().map(|d| space.extents[*d]).product::<i64>();
+        let pixels = (shape.out_h * shape.out_w) as i64;
+        let cut = (0..=rows.len()).find(|cut| count(&rows[*cut..]) == pixels)?;
+        let mut filter: Vec<usize> = Space::dims(&body.batch);
+        filter.extend(Space::dims(&body.n));
+        let dims = Dims {
+            image: rows[..cut].to_vec(),
+            pixel: rows[cut..].to_vec(),
+            filter,
+        };
+        // The facts restate the body; kernels read and write by the facts, so they must not say more.
+        (count(&dims.image) == shape.n as i64 && count(&dims.filter) == shape.o as i64).then_some(dims)
+    }
+}
+
 /// The kernel's sizes; `None` where it does not take them.
-fn shape(facts: &ConvFacts, cx: &Prepare<'_>) -> Result<Option<ConvShape>, RuntimeError> {
+pub(crate) fn shape(facts: &ConvFacts, cx: &Prepare<'_>) -> Result<Option<ConvShape>, RuntimeError> {
     let size = |d: &ir::Dim| d.eval(cx.bindings);
     let sizes = |dims: &[ir::Dim]| dims.iter().map(size).collect::<Result<Vec<i64>, _>>();
     let (input, output) = (sizes(&facts.input_size)?, sizes(&facts.output_size)?);

@@ -16,8 +16,10 @@ use super::contract::{self, GemmExec};
 use super::conv::ConvExec;
 use super::copying::CopyExec;
 use super::env::RunMemory;
+use super::integers::{IntegerExec, IntegersKey};
 use super::kernels::conv::PackedConv;
 use super::kernels::gemm::{Batch, Elem, MatRef, PackedB, QuantisedB};
+use super::kernels::integers::PackedIntegers;
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
 use super::loops::LoopsExec;
@@ -34,6 +36,7 @@ pub(crate) struct Packs {
     matrices: Mutex<HashMap<MatrixKey, Arc<PackedB>>>,
     filters: Mutex<HashMap<FilterKey, Arc<PackedConv>>>,
     quantised: Mutex<HashMap<QuantisedKey, Arc<QuantisedB>>>,
+    integers: Mutex<HashMap<IntegersKey, Arc<Vec<PackedIntegers>>>>,
 }
 
 /// What filters are packed by: a constant may be the filters of several shapes.
@@ -58,9 +61,15 @@ impl Packs {
         let matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
         let filters = self.filters.lock().unwrap_or_else(PoisonError::into_inner);
         let quantised = self.quantised.lock().unwrap_or_else(PoisonError::into_inner);
+        let integers = self.integers.lock().unwrap_or_else(PoisonError::into_inner);
         matrices.values().map(|p| p.bytes()).sum::<usize>()
             + filters.values().map(|p| p.bytes()).sum::<usize>()
             + quantised.values().map(|p| p.bytes()).sum::<usize>()
+            + integers
+                .values()
+                .flat_map(|p| p.iter())
+                .map(PackedIntegers::bytes)
+                .sum::<usize>()
     }
 }
 
@@ -134,6 +143,16 @@ impl Prepare<'_> {
         Some(packed)
     }
 
+    /// Packs weights of products of integers, once for what the key says of them.
+    pub(crate) fn pack_integers(
+        &self,
+        key: IntegersKey,
+        pack: impl FnOnce() -> Vec<PackedIntegers>,
+    ) -> Arc<Vec<PackedIntegers>> {
+        let mut packs = self.packs.integers.lock().unwrap_or_else(PoisonError::into_inner);
+        packs.entry(key).or_insert_with(|| Arc::new(pack())).clone()
+    }
+
     /// Packs a convolution's filters, given dense as `[filters, channels / groups, kh, kw]` by `dense`.
     pub(crate) fn pack_filters(&self, key: FilterKey, pack: impl FnOnce() -> PackedConv) -> Arc<PackedConv> {
         let mut filters = self.packs.filters.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,6 +196,7 @@ pub(crate) enum Piece {
     Copy(Box<CopyExec>),
     Gemm(Box<GemmExec>),
     Conv(Box<ConvExec>),
+    Integers(Box<IntegerExec>),
     Attention(Box<AttentionExec>),
     Scan(Box<ScanExec>),
     Sort(Box<SortExec>),
@@ -192,6 +212,7 @@ impl Piece {
             Piece::Copy(_) => "copy",
             Piece::Gemm(_) => "gemm",
             Piece::Conv(_) => "conv",
+            Piece::Integers(_) => "integers",
             Piece::Attention(_) => "attention",
             Piece::Scan(_) => "scan",
             Piece::Sort(_) => "sort",
@@ -203,6 +224,7 @@ impl Piece {
         match self {
             Piece::Gemm(p) => p.reads(param),
             Piece::Conv(p) => p.reads(param),
+            Piece::Integers(p) => p.reads(param),
             _ => true,
         }
     }
@@ -213,6 +235,7 @@ impl Piece {
             Piece::Rows(_) | Piece::Pool(_) | Piece::Copy(_) | Piece::Attention(_) => 0,
             Piece::Gemm(p) => p.scratch(),
             Piece::Conv(p) => p.scratch(),
+            Piece::Integers(p) => p.scratch(),
             Piece::Scan(p) => p.scratch(),
             Piece::Sort(p) => p.scratch(),
         }
@@ -228,6 +251,7 @@ impl Piece {
                 Piece::Copy(p) => p.run(&memory.env(), params),
                 Piece::Gemm(p) => p.run(memory, params),
                 Piece::Conv(p) => p.run(memory, params),
+                Piece::Integers(p) => p.run(memory, params),
                 Piece::Attention(p) => p.run(memory, params),
                 Piece::Scan(p) => p.run(&memory.env(), params),
                 Piece::Sort(p) => p.run(&memory.env(), params),
@@ -294,6 +318,7 @@ impl KernelExec {
                 let packed = pieces.iter().find_map(|p| match p {
                     Piece::Gemm(g) => g.packed_param(),
                     Piece::Conv(c) => Some(c.packed_param()),
+                    Piece::Integers(p) => Some(p.packed_param()),
                     _ => None,
                 });
                 if let Some(param) = packed

@@ -21,6 +21,7 @@ mod conv;
 mod copying;
 mod env;
 mod exec;
+mod integers;
 pub mod kernels;
 mod loaded;
 mod loops;
@@ -30,6 +31,7 @@ mod quantised;
 mod ranges;
 mod rewrite;
 mod rows;
+mod stages;
 mod submit;
 #[cfg(test)]
 mod tests;

@@ -7,19 +7,21 @@
 use ir::entity::Entity;
 use ir::kernel::{Expr, ExprId, Kernel, Loops, Stmt};
 use ir::op::{BinaryOp, ReduceOp};
-use ir::types::DType;
+use ir::types::{DType, Scalar};
 
 use super::affine::{Affine, Roots, Space};
 use super::env::RunMemory;
 use super::exec::Prepare;
 use super::kernels::conv::ImageStrides;
-use super::kernels::pool::{PoolKind, PoolShape, pool2d};
+use super::kernels::pool::{PoolKind, PoolShape, max_bytes, pool2d};
 use super::tile::float_constant;
 use crate::error::RuntimeError;
 
 /// A pooling at one set of sizes.
 #[derive(Debug)]
 pub(crate) struct PoolExec {
+    /// Elements are signed bytes, else f32.
+    bytes: bool,
     kind: PoolKind,
     shape: PoolShape,
     src: usize,
@@ -81,6 +83,22 @@ impl PoolExec {
     /// # Safety
     /// `params` are the kernel's buffers at the sizes it was prepared for.
     pub(crate) unsafe fn run(&self, memory: &RunMemory, params: &[*mut u8]) {
+        if self.bytes {
+            let src = params[self.src].cast::<i8>().wrapping_offset(self.src_base as isize);
+            let dst = params[self.dst].cast::<i8>().wrapping_offset(self.dst_base as isize);
+            // SAFETY: as below.
+            unsafe {
+                max_bytes(
+                    &memory.workspace,
+                    dst,
+                    self.dst_strides,
+                    src.cast_const(),
+                    self.src_strides,
+                    self.shape,
+                );
+            }
+            return;
+        }
         let src = params[self.src].cast::<f32>().wrapping_offset(self.src_base as isize);
         let dst = params[self.dst].cast::<f32>().wrapping_offset(self.dst_base as isize);
         // SAFETY: the sizes were derived from accesses that stay inside the buffers.
@@ -119,18 +137,27 @@ impl Match<'_> {
         else {
             return None;
         };
-        if !matches!(op, ReduceOp::Max | ReduceOp::Sum) || exprs.dtype(*value) != DType::F32 {
+        let dtype = exprs.dtype(*value);
+        if !matches!(
+            (op, dtype),
+            (ReduceOp::Max | ReduceOp::Sum, DType::F32) | (ReduceOp::Max, DType::I8)
+        ) {
             return None;
         }
+        let constant = |e: ExprId| match exprs[e] {
+            // The least of the type is what no element is below.
+            Expr::Const(DType::I8, Scalar::Int(-128)) => Some(f64::NEG_INFINITY),
+            _ => float_constant(self.kernel, e),
+        };
         let (guard, load, fill) = match exprs[*value] {
-            Expr::Select(c, t, e) => (Some(c), t, Some(float_constant(self.kernel, e)?)),
+            Expr::Select(c, t, e) => (Some(c), t, Some(constant(e)?)),
             _ => (None, *value, None),
         };
         let Expr::Load { param: src, index } = exprs[load] else {
             return None;
         };
         let from = self.roots.get(&index)?;
-        if self.kernel.params[src].dtype != DType::F32 {
+        if self.kernel.params[src].dtype != dtype {
             return None;
         }
         let (
@@ -160,7 +187,7 @@ impl Match<'_> {
             return None;
         };
         let to = self.roots.get(to)?;
-        if !none.is_empty() || self.kernel.params[*dst].dtype != DType::F32 {
+        if !none.is_empty() || self.kernel.params[*dst].dtype != dtype {
             return None;
         }
         let conditions = match guard {
@@ -276,6 +303,7 @@ impl Match<'_> {
         }
         let to_usize = |v: i64| usize::try_from(v).ok();
         Some(PoolExec {
+            bytes: dtype == DType::I8,
             kind,
             shape: PoolShape {
                 n: to_usize(size(n))?,

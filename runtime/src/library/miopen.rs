@@ -368,6 +368,7 @@ mod tests {
             groups: 1,
             layout,
             transposed: None,
+            pad_value: 0,
             out: DType::F32,
         };
         Conv::new(&op, &ty(input), &ty(filter), &ty(result), &Bindings::default(), "s0")

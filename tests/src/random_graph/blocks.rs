@@ -155,6 +155,7 @@ impl Generator {
             groups,
             layout,
             transposed,
+            pad_value: 0,
             out: result,
         });
         let value = self.add(op, &operands)?;

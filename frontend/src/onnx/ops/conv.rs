@@ -148,6 +148,7 @@ fn conv(node: &mut Node<'_>) -> Step<Vec<Val>> {
         groups: p.groups,
         layout: Layout::ChannelsFirst,
         transposed: None,
+        pad_value: 0,
         out,
     };
     Ok(vec![node.add(Op::Conv(conv), &p.operands)?])
@@ -187,6 +188,7 @@ pub(super) fn integer_conv(
         groups,
         layout: Layout::ChannelsFirst,
         transposed: None,
+        pad_value: 0,
         out: DType::I32,
     };
     node.add(Op::Conv(conv), &operands)
@@ -258,6 +260,7 @@ fn conv_transpose(node: &mut Node<'_>) -> Step<Vec<Val>> {
         groups: p.groups,
         layout: Layout::ChannelsFirst,
         transposed: Some(extra),
+        pad_value: 0,
         out,
     };
     Ok(vec![node.add(Op::Conv(conv), &p.operands)?])

@@ -52,6 +52,15 @@ fn spread(node: &mut Node<'_>, x: Val, value: Val) -> Step<Val> {
     node.reshape(wide, joined)
 }
 
+/// As [`spread`] without blocks, in the rank of the data throughout.
+fn along(node: &mut Node<'_>, x: Val, value: Val) -> Step<Val> {
+    let value = spread(node, x, value)?;
+    if node.rank(value) == node.rank(x) {
+        return Ok(value);
+    }
+    node.reshape(value, vec![Dim::Const(1); node.rank(x)])
+}
+
 /// Refuses constant scales that no number can be divided by.
 pub(super) fn check_scale(node: &Node<'_>, scale: Val) -> Step<()> {
     let numbers = node.build.constant(scale).map(|scale| scale.to_f64());
@@ -84,8 +93,10 @@ pub(super) fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, scale) = (node.input(0)?, node.input(1)?);
     check_scale(node, scale)?;
     let out = float_attribute(node, "output_dtype")?.unwrap_or(node.dtype(scale));
-    if node.build.constant(x).is_some() && is_weight(node.dtype(x)) && out.bits() <= 32 {
-        return Ok(vec![dequantized_weight(node, x, scale, out)?]);
+    // Tensors of the run are kept whole in eight bits, which products take.
+    let kept = node.build.constant(x).is_some() || node.dtype(x).bits() == 8;
+    if kept && is_weight(node.dtype(x)) && out.bits() <= 32 {
+        return Ok(vec![dequantized_whole(node, x, scale, out)?]);
     }
     let dtype = match node.dtype(scale) {
         scale if scale.bits() >= out.bits() => scale,
@@ -108,8 +119,8 @@ pub(super) fn is_weight(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::U8 | DType::I4 | DType::U4)
 }
 
-/// A quantised constant as one op, which products keep.
-fn dequantized_weight(node: &mut Node<'_>, x: Val, scale: Val, out: DType) -> Step<Val> {
+/// A dequantisation as one op, which products keep.
+fn dequantized_whole(node: &mut Node<'_>, x: Val, scale: Val, out: DType) -> Step<Val> {
     let (shape, zero) = (node.shape(x), node.optional(2));
     let block = node.int_or("block_size", 0)?;
     let axis = node.int_or("axis", 1)?;
@@ -195,6 +206,13 @@ pub(super) fn quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     };
     let dtype = float_attribute(node, "precision")?.unwrap_or(node.dtype(scale));
     let (x, scale) = (node.cast(x, dtype)?, node.cast(scale, dtype)?);
+    if matches!(to, DType::I8 | DType::U8) && node.int_or("block_size", 0)? == 0 {
+        let mut operands = vec![x, along(node, x, scale)?];
+        if let Some(zero) = node.optional(2) {
+            operands.push(along(node, x, zero)?);
+        }
+        return Ok(vec![node.composite(Composite::Quantize { out: to }, &operands)?]);
+    }
     let scale = spread(node, x, scale)?;
     let mut value = node.binary(BinaryOp::Div, x, scale)?;
     // FP8 has a zero point of 0 as a rule.
@@ -227,6 +245,19 @@ pub(super) fn saturated(node: &mut Node<'_>, value: Val, zero: Option<Val>, to: 
         }
         .into());
     };
+    let whole = |zero: Val| node.ty(zero).elements().is(1) || node.rank(zero) == node.rank(value);
+    if matches!(to, DType::I8 | DType::U8) && node.dtype(value).is_float() && zero.is_none_or(whole) {
+        let ones = vec![Dim::Const(1); node.rank(value)];
+        let one = node.scalar(node.dtype(value), 1.0);
+        let mut operands = vec![value, node.reshape(one, ones.clone())?];
+        if let Some(zero) = zero {
+            operands.push(match node.ty(zero).elements().is(1) {
+                true => node.reshape(zero, ones)?,
+                false => zero,
+            });
+        }
+        return node.composite(Composite::Quantize { out: to }, &operands);
+    }
     let mut value = node.unary(UnaryOp::Round, value)?;
     if let Some(zero) = zero {
         let zero = node.cast(zero, node.dtype(value))?;
@@ -307,10 +338,9 @@ pub(super) fn dynamically_quantized(node: &mut Node<'_>, x: Val) -> Step<[Val; 3
     let zero = node.unary(UnaryOp::Round, zero)?;
     let zero = node.with_scalar(BinaryOp::Max, zero, 0.0)?;
     let zero = node.with_scalar(BinaryOp::Min, zero, 255.0)?;
-    let value = node.binary(BinaryOp::Div, x, scale)?;
-    let value = node.unary(UnaryOp::Round, value)?;
-    let value = node.binary(BinaryOp::Add, value, zero)?;
-    let value = node.with_scalar(BinaryOp::Max, value, 0.0)?;
-    let value = node.with_scalar(BinaryOp::Min, value, 255.0)?;
-    Ok([node.cast(value, DType::U8)?, scale, node.cast(zero, DType::U8)?])
+    let zero = node.cast(zero, DType::U8)?;
+    let ones = vec![Dim::Const(1); node.rank(x)];
+    let operands = [x, node.reshape(scale, ones.clone())?, node.reshape(zero, ones)?];
+    let value = node.composite(Composite::Quantize { out: DType::U8 }, &operands)?;
+    Ok([value, scale, zero])
 }

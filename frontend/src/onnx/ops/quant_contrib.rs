@@ -49,6 +49,19 @@ fn numbers(node: &mut Node<'_>, at: usize) -> Step<Val> {
     check_scale(node, scale)?;
     let scale = scalar(node, at + 1, scale)?;
     let dtype = node.dtype(scale);
+    if matches!(node.dtype(x), DType::I8 | DType::U8) && dtype.bits() <= 32 {
+        let ones = vec![Dim::Const(1); node.rank(x)];
+        let mut operands = vec![x, node.reshape(scale, ones.clone())?];
+        if let Some(zero) = node.optional(at + 2) {
+            let zero = scalar(node, at + 2, zero)?;
+            operands.push(node.reshape(zero, ones)?);
+        }
+        let op = Composite::Dequantize {
+            groups: None,
+            out: dtype,
+        };
+        return node.composite(op, &operands);
+    }
     let mut value = node.cast(x, dtype)?;
     if let Some(zero) = node.optional(at + 2) {
         let zero = scalar(node, at + 2, zero)?;
@@ -63,12 +76,20 @@ fn quantized(node: &mut Node<'_>, value: Val, at: usize, like: DType) -> Step<Va
     let scale = node.input(at)?;
     check_scale(node, scale)?;
     let scale = scalar(node, at, scale)?;
-    let value = node.binary(BinaryOp::Div, value, scale)?;
     let zero = match node.optional(at + 1) {
         Some(zero) => Some(scalar(node, at + 1, zero)?),
         None => None,
     };
     let to = zero.map_or(like, |zero| node.dtype(zero));
+    if matches!(to, DType::I8 | DType::U8) && node.dtype(value) == node.dtype(scale) {
+        let ones = vec![Dim::Const(1); node.rank(value)];
+        let mut operands = vec![value, node.reshape(scale, ones.clone())?];
+        if let Some(zero) = zero {
+            operands.push(node.reshape(zero, ones)?);
+        }
+        return node.composite(Composite::Quantize { out: to }, &operands);
+    }
+    let value = node.binary(BinaryOp::Div, value, scale)?;
     saturated(node, value, zero, to, at + 1)
 }
 

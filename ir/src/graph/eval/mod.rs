@@ -279,7 +279,7 @@ fn least_operands(op: &Op) -> usize {
         op if op.is_leaf() => 0,
         Op::Elementwise(Elementwise::Binary(_)) | Op::Contract(_) | Op::Conv(_) | Op::Gather(_) => 2,
         Op::Elementwise(Elementwise::Select) | Op::Scatter(_) => 3,
-        Op::Composite(Composite::Dequantize { .. }) => 2,
+        Op::Composite(Composite::Dequantize { .. } | Composite::Quantize { .. }) => 2,
         Op::Composite(Composite::BatchNorm { .. }) => 5,
         Op::Composite(Composite::GroupNorm { .. }) => 3,
         Op::Composite(Composite::Attention { mask, .. }) => 3 + usize::from(*mask),

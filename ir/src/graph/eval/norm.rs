@@ -71,6 +71,7 @@ pub(super) fn composite(c: &Composite, operands: &[&Array]) -> Result<Array, OpE
             attention(operands[0], operands[1], operands[2], mask, scale.as_f64(), *causal)?
         }
         Composite::Dequantize { groups, out } => dequantize(groups.as_ref(), *out, operands),
+        Composite::Quantize { out } => quantize(*out, operands),
         Composite::LocalResponseNorm {
             size,
             alpha,
@@ -94,24 +95,45 @@ pub(super) fn composite(c: &Composite, operands: &[&Array]) -> Result<Array, OpE
     })
 }
 
+/// The position in scales or zero points of the element at a position of x.
+fn place(x: &Array, groups: Option<&Groups>, other: &Array, mut at: usize) -> usize {
+    let (mut position, mut stride) = (0, 1);
+    for (axis, size) in x.shape.iter().enumerate().rev() {
+        let coordinate = match groups {
+            Some(groups) if groups.axis == axis => at % size / groups.size.max(1) as usize,
+            _ => at % size,
+        };
+        at /= size;
+        if other.shape[axis] != 1 {
+            position += coordinate * stride;
+        }
+        stride *= other.shape[axis];
+    }
+    position
+}
+
+fn quantize(out: DType, operands: &[&Array]) -> Array {
+    let x = operands[0];
+    let (numbers, scales) = (x.to_f64(), operands[1].to_f64());
+    let zeros = operands.get(2).map(|zero| (*zero, zero.to_f64()));
+    let (low, high) = out.int_range().unwrap_or((0, 0));
+    let value = |(at, number): (usize, f64)| {
+        let zero = zeros
+            .as_ref()
+            .map_or(0.0, |(array, zeros)| zeros[place(x, None, array, at)]);
+        let quotient = crate::convert::round_to(x.dtype, number / scales[place(x, None, operands[1], at)]);
+        (quotient.round_ties_even() + zero).max(low as f64).min(high as f64) as i64
+    };
+    Array::int(
+        out,
+        x.shape.clone(),
+        numbers.into_iter().enumerate().map(value).collect(),
+    )
+}
+
 fn dequantize(groups: Option<&Groups>, out: DType, operands: &[&Array]) -> Array {
     let x = operands[0];
-    // The position in scales or zero points of the element at a position of x.
-    let place = |other: &Array, mut at: usize| {
-        let (mut position, mut stride) = (0, 1);
-        for (axis, size) in x.shape.iter().enumerate().rev() {
-            let coordinate = match groups {
-                Some(groups) if groups.axis == axis => at % size / groups.size.max(1) as usize,
-                _ => at % size,
-            };
-            at /= size;
-            if other.shape[axis] != 1 {
-                position += coordinate * stride;
-            }
-            stride *= other.shape[axis];
-        }
-        position
-    };
+    let place = |other: &Array, at: usize| place(x, groups, other, at);
     let (numbers, scales) = (x.to_f64(), operands[1].to_f64());
     let zeros = operands.get(2).map(|zero| (*zero, zero.to_f64()));
     let value = |(at, number): (usize, f64)| {

@@ -249,15 +249,10 @@ pub fn saturate(to: DType, v: f64) -> i64 {
 /// Returns the smallest and the largest integer of a type.
 #[inline]
 pub const fn int_range(dtype: DType) -> (i64, i64) {
-    match dtype {
-        DType::I32 => (i32::MIN as i64, i32::MAX as i64),
-        DType::I16 => (i16::MIN as i64, i16::MAX as i64),
-        DType::I8 => (-128, 127),
-        DType::U8 => (0, 255),
-        DType::I4 => (-8, 7),
-        DType::U4 => (0, 15),
-        DType::Bool => (0, 1),
-        _ => (i64::MIN, i64::MAX),
+    match dtype.int_range() {
+        Some(range) => range,
+        None if matches!(dtype, DType::Bool) => (0, 1),
+        None => (i64::MIN, i64::MAX),
     }
 }
 

@@ -211,6 +211,7 @@ fn convolution_by_its_definition() {
         groups: 2,
         layout: Layout::ChannelsFirst,
         transposed: None,
+        pad_value: 0,
         out: DType::F32,
     };
     let out = run(Op::Conv(c.clone()), &[&x, &w, &bias]);
@@ -262,6 +263,7 @@ fn transposed_convolution_is_the_adjoint() {
         groups: 2,
         layout: Layout::ChannelsFirst,
         transposed: None,
+        pad_value: 0,
         out: DType::F32,
     };
     let forward = run(Op::Conv(c.clone()), &[&x, &w]);

@@ -51,10 +51,14 @@ pub(super) fn conv(c: &Conv, operands: &[&Array]) -> Result<Array, OpError> {
     shape.extend(&s.output);
     let mut out = match (&input.data, &filter.data) {
         (Data::Int(x), Data::Int(w)) => {
-            let sums = convolve(&s, x, w, transposed);
+            let sums = convolve(&s, x, w, transposed, c.pad_value);
             store(c.out, shape, sums, input.dtype.product_accumulator(filter.dtype))
         }
-        _ => Array::float(c.out, shape, convolve(&s, &floats(input), &floats(filter), transposed)),
+        _ => Array::float(
+            c.out,
+            shape,
+            convolve(&s, &floats(input), &floats(filter), transposed, 0.0),
+        ),
     };
     if let Some(bias) = operands.get(2) {
         let pixels: usize = s.output.iter().product::<usize>().max(1);
@@ -108,7 +112,7 @@ fn restore(a: Array, layout: Layout) -> Array {
     }
 }
 
-fn convolve<T: Number>(s: &Sizes<'_>, input: &[T], filter: &[T], transposed: bool) -> Vec<T> {
+fn convolve<T: Number>(s: &Sizes<'_>, input: &[T], filter: &[T], transposed: bool, padding: T) -> Vec<T> {
     let product = |v: &[usize]| v.iter().product::<usize>();
     let (in_pixels, out_pixels, taps) = (product(&s.input), product(&s.output), product(&s.kernel));
     let (in_group, out_group) = (s.channels / s.groups, s.filters / s.groups);
@@ -157,7 +161,7 @@ fn convolve<T: Number>(s: &Sizes<'_>, input: &[T], filter: &[T], transposed: boo
     for image in 0..s.images {
         for g in 0..s.groups {
             let x = &input[(image * s.channels + g * in_group) * in_pixels..][..in_group * in_pixels];
-            patches.fill(T::default());
+            patches.fill(padding);
             for i in 0..in_group {
                 for (tap, meets) in pairs.iter().enumerate() {
                     let row = &mut patches[(i * taps + tap) * near_pixels..][..near_pixels];

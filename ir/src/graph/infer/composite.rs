@@ -15,11 +15,14 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
         Composite::BatchNorm { .. } => (5, 5),
         Composite::GroupNorm { .. } => (3, 3),
         Composite::Attention { mask, .. } => (3 + usize::from(*mask), 3 + usize::from(*mask)),
-        Composite::Dequantize { .. } => (2, 3),
+        Composite::Dequantize { .. } | Composite::Quantize { .. } => (2, 3),
     };
     cx.count(min, max)?;
     if let Composite::Dequantize { groups, out } = c {
         return dequantize(groups.as_ref(), *out, cx);
+    }
+    if let Composite::Quantize { out } = c {
+        return quantize(*out, cx);
     }
     let dtype = cx.class(0, Class::Float)?;
     let shape = cx.operands[0].shape.clone();
@@ -52,7 +55,7 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
             per_channel(cx, Layout::ChannelsFirst.channel_axis(rank))?;
         }
         Composite::Attention { mask, .. } => return attention(*mask, dtype, cx),
-        Composite::Dequantize { .. } => {}
+        Composite::Dequantize { .. } | Composite::Quantize { .. } => {}
         Composite::LocalResponseNorm { size, .. } => {
             cx.rank_at_least(0, 2)?;
             if !(1..=LARGEST).contains(size) {
@@ -131,6 +134,24 @@ fn dequantize(groups: Option<&Groups>, out: DType, cx: &Cx<'_>) -> Inferred {
                     cx.equal("the groups and the scales or zero points", &groups.count(size), given)?;
                 }
                 _ => cx.equal("the axis and its scales or zero points", size, given)?,
+            }
+        }
+    }
+    Ok(one(out, shape.clone()))
+}
+
+fn quantize(out: DType, cx: &Cx<'_>) -> Inferred {
+    cx.class(0, Class::Float)?;
+    if !matches!(out, DType::I8 | DType::U8) {
+        return attribute("out", format!("numbers are quantised to i8 or u8, not {out}"));
+    }
+    let shape = &cx.operands[0].shape;
+    for operand in 1..cx.operands.len() {
+        cx.class(operand, if operand == 1 { Class::Float } else { Class::Number })?;
+        cx.rank_is(operand, shape.rank())?;
+        for (given, size) in cx.operands[operand].shape.iter().zip(shape.iter()) {
+            if !given.is(1) {
+                cx.equal("the axis and its scales or zero points", size, given)?;
             }
         }
     }

@@ -73,6 +73,21 @@ pub(super) fn conv(c: &Conv, cx: &Cx<'_>) -> Inferred {
     if c.groups < 1 {
         return attribute("groups", format!("{} is not positive", c.groups));
     }
+    if c.pad_value != 0 {
+        let dtype = cx.operands[0].dtype;
+        let fits = dtype
+            .int_range()
+            .is_some_and(|(low, high)| (low..=high).contains(&c.pad_value));
+        if !fits || c.transposed.is_some() {
+            return attribute(
+                "pad_value",
+                format!(
+                    "{} is no number of {dtype}, or the convolution is transposed",
+                    c.pad_value
+                ),
+            );
+        }
+    }
     let (input, filter) = (&cx.operands[0].shape, &cx.operands[1].shape);
     let channels = &input[c.layout.channel_axis(rank)];
     let inner = &filter[c.layout.channel_axis(rank)];

@@ -144,6 +144,9 @@ impl Parser {
                 },
                 out: a.dtype_or(self, "out", None)?,
             },
+            "quantize" => Composite::Quantize {
+                out: a.dtype_or(self, "out", None)?,
+            },
             "local_response_norm" => Composite::LocalResponseNorm {
                 size: a.need(self, "size", Parser::integer)?,
                 alpha: a.number(self, "alpha")?,
@@ -226,6 +229,7 @@ impl Parser {
             groups: a.get(self, "groups", Parser::integer)?.unwrap_or(1),
             layout: self.layout(a)?,
             transposed: a.get(self, "transposed", |p| p.list(Parser::integer))?,
+            pad_value: a.get(self, "pad_value", Parser::integer)?.unwrap_or(0),
             out: a.dtype_or(self, "out", product)?,
         })
     }

@@ -333,6 +333,7 @@ fn convolution() -> Kernel {
             input_size: vec![10.into()],
             kernel_size: vec![3],
             output_size: vec![8.into()],
+            pad_value: 0,
         }),
     });
     m.kernel

@@ -189,6 +189,15 @@ pub(crate) unsafe fn load_run(
             let from = base.offset(index as isize * 2);
             convert::load_ptr(isa, dst.cast::<f32>().add(at), from, elem(dtype), n);
         }
+        DType::I8 | DType::U8 => {
+            let from = base.offset(index as isize);
+            let to = dst.cast::<i64>().add(at);
+            let byte = |i: usize| from.offset(i as isize * stride as isize);
+            match dtype {
+                DType::I8 => (0..n).for_each(|i| to.add(i).write(i64::from(byte(i).cast::<i8>().read()))),
+                _ => (0..n).for_each(|i| to.add(i).write(i64::from(byte(i).read()))),
+            }
+        }
         DType::I32 => {
             let from = base.cast::<i32>().offset(index as isize);
             let to = dst.cast::<i64>().add(at);
@@ -236,6 +245,11 @@ pub(crate) unsafe fn store_run(
             let to = base.cast::<u32>().offset(index as isize);
             let from = src.cast::<u32>().add(at);
             (0..n).for_each(|i| to.offset(i as isize * stride as isize).write(from.add(i).read()));
+        }
+        DType::I8 | DType::U8 => {
+            let to = base.offset(index as isize);
+            let from = src.cast::<i64>().add(at);
+            (0..n).for_each(|i| to.offset(i as isize * stride as isize).write(from.add(i).read() as u8));
         }
         _ => (0..n).for_each(|i| write(dtype, base, index + i as i64 * stride, get_lane(class, src, at + i))),
     }

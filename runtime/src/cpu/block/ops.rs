@@ -304,6 +304,10 @@ pub(crate) unsafe fn cast(from: DType, to: DType, dst: *mut u8, a: *const u8, l0
         (Class::F32, DType::F16) => lanes!(f32 => f32, |x| half::f16::from_f32(x).to_f32()),
         (Class::F32, DType::BF16) => lanes!(f32 => f32, |x| half::bf16::from_f32(x).to_f32()),
         (Class::F32, DType::I64) => lanes!(f32 => i64, |x| x as i64),
+        // `as` saturates, and makes 0 of NaN.
+        (Class::F32, DType::I32) => lanes!(f32 => i64, |x| i64::from(x as i32)),
+        (Class::F32, DType::I8) => lanes!(f32 => i64, |x| i64::from(x as i8)),
+        (Class::F32, DType::U8) => lanes!(f32 => i64, |x| i64::from(x as u8)),
         (Class::F32, DType::Bool) => lanes!(f32 => u8, |x| u8::from(x != 0.0)),
         (Class::I64, DType::F32) => lanes!(i64 => f32, |x| x as f32),
         (Class::I64, DType::I64) => super::memory::copy(Class::I64, dst, a, l0, l1),

@@ -132,6 +132,86 @@ pub unsafe fn pool2d(
     }
 }
 
+/// Takes the largest of each window of signed bytes; a window in padding alone gives -128.
+///
+/// # Safety
+/// As for [`pool2d`].
+pub unsafe fn max_bytes(
+    ws: &Workspace,
+    dst: *mut i8,
+    dst_strides: ImageStrides,
+    src: *const i8,
+    src_strides: ImageStrides,
+    s: PoolShape,
+) {
+    let (dst, src, isa) = (SyncPtr(dst), SyncPtr(src.cast_mut()), ws.isa());
+    let grain = (65536 / (s.out_w * s.c * (s.kh * s.kw)).max(1)).max(1);
+    ws.parallel_ranges(s.n * s.out_h, grain, &|range, _, _| {
+        for row in range {
+            let (n, oy) = (row / s.out_h, row % s.out_h);
+            let y = span(oy, s.stride[0], s.kh, s.dilation[0], s.h, s.pad[0], s.pad[2]);
+            for ox in 0..s.out_w {
+                let x = span(ox, s.stride[1], s.kw, s.dilation[1], s.w, s.pad[1], s.pad[3]);
+                let top = (oy * s.stride[0] + y.first * s.dilation[0]) as isize - s.pad[0] as isize;
+                let left = (ox * s.stride[1] + x.first * s.dilation[1]) as isize - s.pad[1] as isize;
+                let window = Window {
+                    rows: y.end - y.first,
+                    cols: x.end - x.first,
+                    row_stride: src_strides.h * s.dilation[0] as isize,
+                    col_stride: src_strides.w * s.dilation[1] as isize,
+                    count: 0.0,
+                };
+                let at = n as isize * dst_strides.n + oy as isize * dst_strides.h + ox as isize * dst_strides.w;
+                let from = n as isize * src_strides.n + top * src_strides.h + left * src_strides.w;
+                // SAFETY: only taps inside the image are read, one output pixel is written.
+                unsafe {
+                    let (to, from) = (dst.get().offset(at), src.get().wrapping_offset(from).cast_const());
+                    max_of_bytes(isa, to, dst_strides.c, from, src_strides.c, window, s.c);
+                }
+            }
+        }
+    });
+}
+
+simd_dispatch! {
+    /// One output pixel.
+    unsafe fn max_of_bytes(
+        to: *mut i8, to_step: isize, from: *const i8, from_step: isize, window: Window, channels: usize,
+    ) = max_of_bytes_body
+}
+
+#[inline(always)]
+unsafe fn max_of_bytes_body<S: Simd>(
+    to: *mut i8,
+    to_step: isize,
+    from: *const i8,
+    from_step: isize,
+    window: Window,
+    channels: usize,
+) {
+    if (to_step, from_step) == (1, 1) {
+        to.write_bytes(0x80, channels);
+        for row in 0..window.rows as isize {
+            for col in 0..window.cols as isize {
+                let tap = from.offset(row * window.row_stride + col * window.col_stride);
+                for c in 0..channels {
+                    to.add(c).write((*to.add(c)).max(*tap.add(c)));
+                }
+            }
+        }
+        return;
+    }
+    for c in 0..channels as isize {
+        let mut most = i8::MIN;
+        for row in 0..window.rows as isize {
+            for col in 0..window.cols as isize {
+                most = most.max(*from.offset(row * window.row_stride + col * window.col_stride + c * from_step));
+            }
+        }
+        to.offset(c * to_step).write(most);
+    }
+}
+
 /// Averages each channel of each image: `dst` is dense `[n, c]`.
 ///
 /// # Safety

@@ -270,6 +270,7 @@ pub(super) fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i
             input_size: vec![h, w],
             kernel_size: vec![kernel; 2],
             output_size: vec![oh, ow],
+            pad_value: 0,
         }),
     });
     b.kernel

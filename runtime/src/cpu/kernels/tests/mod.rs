@@ -3,6 +3,7 @@
 mod attention;
 mod conv;
 mod gemm;
+mod integers;
 mod math;
 mod pool;
 mod quantised;

@@ -1,0 +1,369 @@
+//! What follows a product of integers: a number a column is added to the sums, they become floats, and a list of stages works on each
+//! finished tile.
+//!
+//! Before: the statements of an epilogue, whose indices are affine. After: [`Finish`], every place of which was shown to be inside its
+//! parameter; an epilogue that is no list of stages is a block program, and one that floats do not serve is nothing.
+
+use ir::entity::Entity;
+use ir::kernel::{Expr, ExprId, ParamId, Stmt, VarId};
+use ir::op::{BinaryOp, UnaryOp};
+use ir::types::{DType, Scalar};
+
+use super::affine::{Affine, Roots, reachable};
+use super::block::Program;
+use super::block::compile::{Source, Spec, SpecStep, compile};
+use super::kernels::integers::{StageOp, Stored};
+use super::tile::TileDims;
+use crate::error::RuntimeError;
+
+/// Lanes that an epilogue's program takes at once.
+pub(crate) const LANES: usize = 1024;
+/// What is done to sums.
+#[derive(Debug)]
+pub(crate) enum Finish {
+    /// They are stored.
+    Sums(Place),
+    Stages(Vec<Step>),
+    Program(Program),
+}
+
+/// A parameter at an affine place, which was shown to be inside it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub param: usize,
+    /// Of an element.
+    pub bytes: usize,
+    pub form: Affine,
+}
+
+/// A [`Stage`] before its memory is known.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Number(StageOp, f32),
+    Columns(StageOp, Place),
+    Residual {
+        from: Place,
+        stored: Stored,
+        zero: f32,
+        scale: f32,
+    },
+    Round,
+    Store(Place, Stored),
+}
+
+/// The expressions of an epilogue.
+pub(crate) fn epilogue_exprs(epilogue: &[Stmt]) -> Vec<ExprId> {
+    epilogue
+        .iter()
+        .flat_map(|s| match *s {
+            Stmt::Let { value, .. } | Stmt::Fold { value, .. } => vec![value],
+            Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => vec![index, value],
+        })
+        .collect()
+}
+
+/// Takes an epilogue apart; `None` where floats do not serve it.
+pub(crate) fn take(
+    source: &Source<'_>,
+    stmts: &[Stmt],
+    acc: VarId,
+    dims: TileDims,
+) -> Result<Option<(Option<Place>, Finish)>, RuntimeError> {
+    let simple = |s: &Stmt| matches!(s, Stmt::Let { .. }) || matches!(s, Stmt::Store { axes, .. } if axes.is_empty());
+    let bytes = |s: &Stmt| match s {
+        Stmt::Store { param, .. } => source.kernel.params[*param].dtype.bits() >= 8,
+        _ => true,
+    };
+    if !stmts.iter().all(|s| simple(s) && bytes(s)) {
+        return Ok(None);
+    }
+    let chain = Chain::new(source, stmts, dims);
+    let Some(mut at) = chain
+        .live
+        .iter()
+        .copied()
+        .find(|e| source.kernel.exprs[*e] == Expr::Var(acc))
+    else {
+        return Ok(None);
+    };
+    let mut addend = None;
+    if let Some((user, BinaryOp::Add, other)) = chain.binary_user(at)
+        && let Some(place) = chain.column(other, DType::I32)
+    {
+        (addend, at) = (Some(place), user);
+    }
+    if let Some(out) = chain.stored_sums(at) {
+        return Ok(Some((addend, Finish::Sums(out))));
+    }
+    let Some(number) = chain
+        .only_user(at)
+        .filter(|u| matches!(source.kernel.exprs[*u], Expr::Cast(DType::F32, _)))
+    else {
+        return Ok(None);
+    };
+    if let Some(finish) = chain.stages(number) {
+        return Ok(Some((addend, finish)));
+    }
+    let mut spec = Spec {
+        exprs: vec![number],
+        ..Spec::default()
+    };
+    for stmt in stmts {
+        match *stmt {
+            Stmt::Let { var, value } => spec.steps.push(SpecStep::Let(var, value)),
+            Stmt::Store {
+                param, index, value, ..
+            } => spec.steps.push(SpecStep::Store(param, index, value)),
+            Stmt::Fold { .. } | Stmt::Update { .. } => {}
+        }
+    }
+    let mut program = compile(source, dims.row, dims.col, &spec, LANES)?;
+    program.copy_loads = spec.steps.len() > 1;
+    Ok(Some((addend, Finish::Program(program))))
+}
+
+fn is_commutative(op: BinaryOp) -> bool {
+    matches!(op, BinaryOp::Add | BinaryOp::Mul | BinaryOp::Max | BinaryOp::Min)
+}
+
+/// An epilogue that is looked at from the sum outwards.
+struct Chain<'a> {
+    source: &'a Source<'a>,
+    stmts: &'a [Stmt],
+    dims: TileDims,
+    live: Vec<ExprId>,
+    roots: &'a Roots,
+    /// What statements name themselves.
+    named: Vec<ExprId>,
+}
+
+impl<'a> Chain<'a> {
+    fn new(source: &'a Source<'a>, stmts: &'a [Stmt], dims: TileDims) -> Chain<'a> {
+        let named = epilogue_exprs(stmts);
+        Chain {
+            source,
+            stmts,
+            dims,
+            live: reachable(source.kernel, &named),
+            roots: source.roots,
+            named,
+        }
+    }
+
+    /// The expressions that read another, each as often as it does.
+    fn users(&self, e: ExprId) -> Vec<ExprId> {
+        let mut users = Vec::new();
+        for user in &self.live {
+            self.source.kernel.exprs[*user].for_each_operand(|o| {
+                if o == e {
+                    users.push(*user);
+                }
+            });
+        }
+        users
+    }
+
+    /// The one expression that reads another, which no statement names.
+    fn only_user(&self, e: ExprId) -> Option<ExprId> {
+        match self.users(e)[..] {
+            [user] if !self.named.contains(&e) => Some(user),
+            _ => None,
+        }
+    }
+
+    /// The only user with its operation and its other operand; of what does not commute, `e` is the left one.
+    fn binary_user(&self, e: ExprId) -> Option<(ExprId, BinaryOp, ExprId)> {
+        let user = self.only_user(e)?;
+        match self.source.kernel.exprs[user] {
+            Expr::Binary(op, a, b) if a == e => Some((user, op, b)),
+            Expr::Binary(op, a, b) if b == e && is_commutative(op) => Some((user, op, a)),
+            _ => None,
+        }
+    }
+
+    fn number(&self, e: ExprId) -> Option<f64> {
+        match self.source.kernel.exprs[e] {
+            Expr::Const(_, v @ (Scalar::Float(_) | Scalar::Int(_))) => Some(v.as_f64()),
+            _ => None,
+        }
+    }
+
+    /// Where a load is, if it is inside its parameter and its columns are neighbours.
+    fn load(&self, e: ExprId) -> Option<(Place, DType)> {
+        let Expr::Load { param, index } = self.source.kernel.exprs[e] else {
+            return None;
+        };
+        let dtype = self.source.kernel.params[param].dtype;
+        let form = self.roots.get(&index)?;
+        let (lo, hi) = form.range(self.source.extents);
+        let neighbours = self.dims.col.is_none_or(|d| form.get(d) == 1);
+        let place = Place {
+            param: param.index(),
+            bytes: dtype.bits() as usize / 8,
+            form: form.clone(),
+        };
+        (lo >= 0 && hi < self.source.elements[param.index()] && neighbours).then_some((place, dtype))
+    }
+
+    /// A load of one number a column.
+    fn column(&self, e: ExprId, dtype: DType) -> Option<Place> {
+        let (place, of) = self.load(e)?;
+        let fixed = place
+            .form
+            .coef
+            .iter()
+            .enumerate()
+            .all(|(d, c)| *c == 0 || Some(d) == self.dims.col);
+        (of == dtype && fixed).then_some(place)
+    }
+
+    /// Where sums are stored, if that is the only statement.
+    fn stored_sums(&self, e: ExprId) -> Option<Place> {
+        let [
+            Stmt::Store {
+                param, index, value, ..
+            },
+        ] = self.stmts
+        else {
+            return None;
+        };
+        let (place, stored) = self.store(*param, *index, DType::I32)?;
+        (*value == e && stored == Stored::I32).then_some(place)
+    }
+
+    /// A store of elements of a type that tiles are stored in, if it is inside its parameter.
+    fn store(&self, param: ParamId, index: ExprId, dtype: DType) -> Option<(Place, Stored)> {
+        let form = self.roots.get(&index)?;
+        let (lo, hi) = form.range(self.source.extents);
+        let inside = lo >= 0 && hi < self.source.elements[param.index()];
+        let place = Place {
+            param: param.index(),
+            bytes: dtype.bits() as usize / 8,
+            form: form.clone(),
+        };
+        (inside && self.source.kernel.params[param].dtype == dtype).then_some((place, stored(dtype)?))
+    }
+
+    /// The stages from a float to the only store.
+    fn stages(&self, mut at: ExprId) -> Option<Finish> {
+        let kernel = self.source.kernel;
+        let mut stages = Vec::new();
+        // What the number is known to be inside of, and whether it is whole.
+        let (mut low, mut high, mut whole) = (f64::NEG_INFINITY, f64::INFINITY, false);
+        let mut stores = 0;
+        loop {
+            for stmt in self.stmts {
+                let Stmt::Store {
+                    param, index, value, ..
+                } = stmt
+                else {
+                    return None;
+                };
+                if *value == at {
+                    let (out, stored) = self.store(*param, *index, kernel.exprs.dtype(at))?;
+                    stages.push(Step::Store(out, stored));
+                    stores += 1;
+                }
+            }
+            let user = match self.users(at)[..] {
+                [user] => user,
+                [] if stores == self.stmts.len() => return Some(Finish::Stages(stages)),
+                _ => return None,
+            };
+            match kernel.exprs[user] {
+                Expr::Unary(UnaryOp::Relu, _) => {
+                    stages.push(Step::Number(StageOp::Max, 0.0));
+                    low = f64::max(low, 0.0);
+                    high = high.max(0.0);
+                }
+                Expr::Unary(UnaryOp::Round, _) => {
+                    stages.push(Step::Round);
+                    whole = true;
+                    (low, high) = (low.round_ties_even(), high.round_ties_even());
+                }
+                Expr::Cast(to @ (DType::I8 | DType::U8), _) => {
+                    let (least, most) = to.int_range()?;
+                    if !whole || low < least as f64 || high > most as f64 {
+                        return None;
+                    }
+                }
+                Expr::Cast(DType::F32, _) => {}
+                Expr::Binary(op, ..) => {
+                    let (op, other) = match kernel.exprs[user] {
+                        Expr::Binary(_, a, b) if a == at => (op, b),
+                        Expr::Binary(_, a, b) if b == at && is_commutative(op) => (op, a),
+                        _ => return None,
+                    };
+                    let number = self.number(other);
+                    let op = match op {
+                        BinaryOp::Add => StageOp::Add,
+                        BinaryOp::Sub => StageOp::Sub,
+                        BinaryOp::Mul => StageOp::Mul,
+                        BinaryOp::Div => StageOp::Div,
+                        BinaryOp::Max => StageOp::Max,
+                        BinaryOp::Min => StageOp::Min,
+                        _ => return None,
+                    };
+                    let float = kernel.exprs.dtype(at) == DType::F32;
+                    match (op, number) {
+                        (StageOp::Max, Some(v)) => (low, high) = (low.max(v), high.max(v)),
+                        (StageOp::Min, Some(v)) => (low, high) = (low.min(v), high.min(v)),
+                        // Integers of 8 bits wrap.
+                        _ if !float => return None,
+                        (StageOp::Add | StageOp::Sub, Some(v)) if v.fract() == 0.0 => {
+                            (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
+                        }
+                        _ => (low, high, whole) = (f64::NEG_INFINITY, f64::INFINITY, false),
+                    }
+                    if let Some(v) = number {
+                        whole &= v.fract() == 0.0;
+                    }
+                    stages.push(match number {
+                        Some(v) => Step::Number(op, v as f32),
+                        None => match self.column(other, DType::F32) {
+                            Some(place) => Step::Columns(op, place),
+                            None if op == StageOp::Add => self.residual(other)?,
+                            None => return None,
+                        },
+                    });
+                }
+                _ => return None,
+            }
+            at = user;
+        }
+    }
+
+    /// `(x − zero) · scale` of a load in the result's shape.
+    fn residual(&self, mut e: ExprId) -> Option<Step> {
+        let kernel = self.source.kernel;
+        let (mut zero, mut scale) = (0.0, 1.0);
+        if let Expr::Binary(BinaryOp::Mul, a, b) = kernel.exprs[e] {
+            (e, scale) = (a, self.number(b)?);
+        }
+        if let Expr::Binary(BinaryOp::Sub, a, b) = kernel.exprs[e] {
+            (e, zero) = (a, self.number(b)?);
+        }
+        if let Expr::Cast(DType::F32, inner) = kernel.exprs[e] {
+            e = inner;
+        }
+        let (from, dtype) = self.load(e)?;
+        let stored = stored(dtype)?;
+        Some(Step::Residual {
+            from,
+            stored,
+            zero: zero as f32,
+            scale: scale as f32,
+        })
+    }
+}
+
+/// How elements of a type are stored, if tiles are.
+fn stored(dtype: DType) -> Option<Stored> {
+    match dtype {
+        DType::F32 => Some(Stored::F32),
+        DType::I32 => Some(Stored::I32),
+        DType::I8 => Some(Stored::I8),
+        DType::U8 => Some(Stored::U8),
+        _ => None,
+    }
+}
