@@ -491,7 +491,7 @@ mod tests {
     use crate::dim::{Dim, Symbol, SymbolInfo};
     use crate::entity::Entity;
     use crate::kernel::eval::tests::row_kernel;
-    use crate::plan::{Buffer, BufferId, Port};
+    use crate::plan::{Buffer, BufferId, Place, Port};
     use crate::types::TensorType;
 
     fn sample() -> Program {
