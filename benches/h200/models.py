@@ -3,11 +3,12 @@
 
 Run it in the repository's root on a machine with a GPU, PyTorch, ONNX and NVRTC:
 
-    python3 benches/h200/models.py GRAPHC [CASE...]          GRAPHC is the command line's binary
+    python3 benches/h200/models.py [--tune N] GRAPHC [CASE...]          GRAPHC is the command line's binary
 
 Weights are random. Each model is exported in f16, its outputs are compared with those of PyTorch in f32 on the same weights, and
 then it is timed: `kernels` is the sum of the device's time of each kernel, `run` a whole run with inputs and outputs on the device, waited
-for. PyTorch is timed by events (`device`) and with a wait after each run (`run`), eagerly and by `torch.compile`. Medians, milliseconds.
+for. With `--tune` the model is timed again with the best of N candidates of each of its products (`graphc tune`).
+PyTorch is timed by events (`device`) and with a wait after each run (`run`), eagerly and by `torch.compile`. Medians, milliseconds.
 """
 
 import copy
@@ -193,11 +194,22 @@ def timed(step):
     return {"device": statistics.median(device), "run": statistics.median(runs)}
 
 
-def by_graphc(graphc, path, folder, inputs, wanted):
+def by_graphc(graphc, path, folder, inputs, wanted, candidates=0):
     call = lambda *words: subprocess.run([graphc, *map(str, words)], capture_output=True, text=True, timeout=240)
+    tuning, found = [], None
+    if candidates:
+        database = folder / "tuned.db"
+        start = time.perf_counter()
+        tuned = call("tune", "run", "-q", path, "--device", "cuda", "--dtype", "f16", "--no-libraries", "--database", database, "--candidates", candidates, "--format", "json")
+        if tuned.returncode != 0:
+            raise RuntimeError(tuned.stderr[-2000:])
+        tuned = json.loads(tuned.stdout)
+        better = [p["predicted"]["us"] / p["best"]["us"] for p in tuned["products"] if p["best"] and p["predicted"]["us"]]
+        found = {"measured": tuned["measured"], "seconds": time.perf_counter() - start, "faster": [round(b, 2) for b in better]}
+        tuning = ["--tuning", database]
     # One file is compiled, all others read it.
     artifact = folder / "model.graphc"
-    made = call("compile", "-q", path, "--target", "sm_90", "--dtype", "f16", "-o", artifact)
+    made = call("compile", "-q", path, "--target", "sm_90", "--dtype", "f16", "-o", artifact, *tuning)
     if made.returncode != 0:
         raise RuntimeError(made.stderr[-2000:])
     arrays = folder / "in.npz"
@@ -221,10 +233,11 @@ def by_graphc(graphc, path, folder, inputs, wanted):
         "error": error,
         "steps": len(steps["steps"]),
         "by_kernel": by_kernel,
+        "tuning": found,
     }
 
 
-def case(name, graphc, make, inputs):
+def case(name, graphc, make, inputs, candidates):
     model = make().eval().cuda()
     inputs = {n: t.cuda() for n, t in inputs.items()}
     for module in model.modules():
@@ -248,8 +261,10 @@ def case(name, graphc, make, inputs):
             torch.onnx.export(model, tuple(given.values()), str(path), input_names=list(given), output_names=outputs, opset_version=17, dynamo=False)
         try:
             line["graphc"] = by_graphc(graphc, path, folder, given, wanted)
+            if candidates:
+                line["tuned"] = by_graphc(graphc, path, folder, given, wanted, candidates)
         except Exception as error:
-            line["graphc"] = {"failed": str(error)[-1500:]}
+            line["tuned" if "graphc" in line else "graphc"] = {"failed": str(error)[-1500:]}
     with torch.inference_mode():
         line["eager"] = timed(lambda: model(*given.values()))
         try:
@@ -262,12 +277,15 @@ def case(name, graphc, make, inputs):
 
 
 def main():
-    graphc, wanted = sys.argv[1], sys.argv[2:]
+    words, candidates = sys.argv[1:], 0
+    if words[0] == "--tune":
+        candidates, words = int(words[1]), words[2:]
+    graphc, wanted = words[0], words[1:]
     for name, (make, inputs) in cases().items():
         if wanted and name not in wanted:
             continue
         try:
-            line = case(name, graphc, make, inputs)
+            line = case(name, graphc, make, inputs, candidates)
         except Exception:
             line = {"case": name, "failed": traceback.format_exc()[-1500:]}
         print(json.dumps(line), flush=True)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use frontend::onnx::ImportOptions;
 use ir::{DType, Target};
 use passes::OptLevel;
@@ -187,6 +188,14 @@ pub fn bytes(text: &str) -> std::result::Result<usize, String> {
         return Err(wrong());
     }
     Ok(bytes as usize)
+}
+
+/// Reads where `-o` goes; `-` is this process's standard output.
+pub fn output() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| match path.as_os_str() == "-" {
+        true => PathBuf::from("/dev/stdout"),
+        false => path,
+    })
 }
 
 /// Reads a number of timed runs.

@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long)]
     target: String,
     /// Write the artifact (with --emit: the text) to this file; with --emit hip, everything to compile by hand to this folder.
-    #[arg(short, long, value_name = "FILE", required_unless_present = "emit")]
+    #[arg(short, long, value_name = "FILE", value_parser = args::output(), required_unless_present = "emit")]
     output: Option<PathBuf>,
     /// Print a stage instead of making an artifact.
     #[arg(long, value_enum, value_name = "STAGE")]

@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_parser = args::threads)]
     threads: Option<usize>,
     /// Write the outputs to this .npz (or, a single one, .npy) file.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = args::output())]
     output: Option<PathBuf>,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,

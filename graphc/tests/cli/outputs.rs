@@ -93,8 +93,10 @@ fn standard_output_is_a_place_to_write_to() {
     let [compile, _, run] = writers(&p);
     for words in [
         with(&compile, "/dev/stdout"),
+        with(&compile, "-"),
         with(&run, "out.npz"),
         with(&run, "/dev/stdout"),
+        with(&run, "-"),
     ] {
         let output = p.run(&words);
         assert!(
@@ -112,6 +114,7 @@ fn standard_output_is_a_place_to_write_to() {
         p.ok(&["run", "copy.graphc", "--inputs", "x.npz"]);
     }
     assert!(std::fs::symlink_metadata("/dev/stdout").expect("there").is_symlink());
+    assert!(!p.path("-").exists(), "`-o -` made a file of that name");
 }
 
 #[test]

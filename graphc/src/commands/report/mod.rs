@@ -29,7 +29,7 @@ pub struct Args {
     #[command(flatten)]
     build: BuildArgs,
     /// Where the page goes.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = args::output())]
     output: PathBuf,
     /// The targets, for instance gfx90a,gfx942; without any, the device's, or the cpu, or all that an artifact holds.
     #[arg(long)]
