@@ -50,6 +50,11 @@ pub trait Device: Send + Sync {
     /// The device's name, as messages and `--device` have it.
     fn name(&self) -> &str;
 
+    /// Returns what the device is, whichever number it has here: the product's name.
+    fn product(&self) -> &str {
+        self.name()
+    }
+
     /// Says whether the device runs plans for this target.
     fn runs(&self, target: &Target) -> bool;
 

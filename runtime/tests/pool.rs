@@ -60,8 +60,9 @@ const READY: &str = r"printf '\004\000\000\000\000\002\000\000';";
 #[test]
 fn death_by_signal_and_by_exit_are_told_apart_and_the_pool_goes_on() {
     let kept = tempfile::tempdir().unwrap();
+    // It speaks when the request is under way: what it says of its start belongs to no kernel.
     let pool = shell(&format!(
-        "{READY} head -c 30 >/dev/null; echo LLVM ERROR >&2; kill -ABRT $$"
+        "{READY} head -c 30 >/dev/null; sleep 0.3; echo LLVM ERROR >&2; kill -ABRT $$"
     ))
     .keep_failures_in(kept.path());
     for round in 1..=3 {

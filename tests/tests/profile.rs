@@ -364,3 +364,71 @@ fn ranges_lie_around_runs_and_steps() {
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     assert!(said(&refused).contains("roctx was not found"), "{}", said(&refused));
 }
+
+/// `graphc tune` measures by profiles: each candidate of a product is compiled, loaded and timed on the device, once.
+#[test]
+fn tune_measures_every_candidate_on_the_device() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (model, database) = (at("product.gir"), at("tuned.db"));
+    let text = "graph @product stage=import {
+  x = input \"x\" : f16[32, 64]
+  w = input \"w\" : f16[64, 48]
+  y = contract x, w
+  return y as \"y\"
+}
+";
+    std::fs::write(&model, text).expect("writes");
+    let tuned = |candidates: &str| {
+        let words = [
+            "tune",
+            "run",
+            "-q",
+            "--device",
+            "hip",
+            "--no-libraries",
+            "--runs",
+            "1",
+            "--format",
+            "json",
+        ];
+        let more = ["--candidates", candidates, "--database", &database, &model];
+        json(&hip.graphc(&[&words[..], &more].concat()))
+    };
+    let found = tuned("3");
+    assert_eq!(
+        (&found["measured"], &found["left"]),
+        (&3.into(), &0.into()),
+        "{found:#}"
+    );
+    let [product] = list(&found["products"]) else {
+        panic!("{found:#}")
+    };
+    assert!(
+        number(&product["best"]["us"]) <= number(&product["predicted"]["us"]),
+        "{found:#}"
+    );
+    // Files of several machines are merged: what measured is a product, not the number that it has here.
+    let on = found["on"].as_str().expect("a name");
+    assert!(!on.starts_with("predicted") && !on.starts_with("hip"), "{on}");
+    assert_eq!(tuned("4")["measured"], 1);
+    // The candidate that was the fastest is what a run takes, and it computes the same.
+    let run = |more: &[&str]| {
+        let words = [
+            "run",
+            "-q",
+            "--device",
+            "hip",
+            "--no-libraries",
+            "--random",
+            "--format",
+            "json",
+            &model,
+        ];
+        json(&hip.graphc(&[&words[..], more].concat()))
+    };
+    assert_eq!(run(&[]), run(&["--tuning", &database]));
+}

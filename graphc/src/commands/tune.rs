@@ -146,7 +146,7 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
     let compiler = driver::compiler(&context.settings, load::worker().as_deref(), [target.platform])?;
     let identity = compiler.identity(target.platform)?;
     let on = match &device {
-        Some(device) => device.device.name().to_owned(),
+        Some(device) => device.device.product().to_owned(),
         None => format!("{PREDICTED} {target}"),
     };
     let place = Place {

@@ -329,6 +329,10 @@ impl Device for GpuDevice {
         &self.gpu.name
     }
 
+    fn product(&self) -> &str {
+        &self.description.product
+    }
+
     fn runs(&self, target: &Target) -> bool {
         target.runs_on(&self.target)
     }
