@@ -269,9 +269,14 @@ fn every_option_that_is_named_is_there() {
         String::from_utf8(output.stdout).expect("text")
     };
     let verbs = [
-        "run", "compile", "inspect", "explain", "opt", "bench", "verify", "targets", "doctor",
+        "run", "compile", "inspect", "explain", "opt", "bench", "profile", "report", "tune", "verify", "targets",
+        "doctor",
     ];
-    let helps = verbs.map(|verb| help(&[verb]));
+    // What measures is a verb of its own, and the one with options.
+    let helps = verbs.map(|verb| match verb {
+        "tune" => help(&["tune", "run"]),
+        _ => help(&[verb]),
+    });
     let mut files: Vec<PathBuf> = DOCUMENTS.iter().map(|d| repository(d)).collect();
     let mut folders: Vec<PathBuf> = ["ir", "frontend", "passes", "codegen-hip", "runtime", "graphc", "emu"]
         .map(|c| repository(c).join("src"))
@@ -301,7 +306,10 @@ fn every_option_that_is_named_is_there() {
                 let used: BTreeSet<usize> = verbs
                     .iter()
                     .enumerate()
-                    .filter(|(_, verb)| words.iter().take_while(|w| !w.starts_with('-')).any(|w| *w == **verb))
+                    .filter(|(_, verb)| match words.first() {
+                        Some(&"tune") => **verb == "tune",
+                        _ => words.iter().take_while(|w| !w.starts_with('-')).any(|w| *w == **verb),
+                    })
                     .map(|(index, _)| index)
                     .collect();
                 let is_hidden = words.first().is_some_and(|w| w.starts_with("__"));

@@ -540,7 +540,8 @@ fn verbs(rows: &mut Rows) {
         rows.add(word, 2, &[says]);
     }
     for verb in [
-        "run", "compile", "inspect", "explain", "opt", "bench", "verify", "targets", "doctor",
+        "run", "compile", "inspect", "explain", "opt", "bench", "profile", "report", "tune run", "verify", "targets",
+        "doctor",
     ] {
         rows.add(format!("{verb} --traget x"), 2, &["--traget"]);
         if !matches!(verb, "targets" | "doctor") {
