@@ -17,7 +17,7 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The rows that graphc ships, one a line: the product, ` => `, the mapping. They were found by `graphc tune --emulate`.
+    /// The rows that graphc ships, one a line: the product, ` => `, the mapping. They were found by `graphc tune run --emulate`.
     pub fn shipped() -> Tuning {
         SHIPPED.lines().filter_map(|line| line.split_once(" => ")).collect()
     }
