@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use ir::plan::{KernelId, Plan, Work};
 use ir::{Graph, Program, Target};
 use passes::{Tuning, tuning};
+use runtime::compile::CompileError;
 
 pub use database::{Database, DatabaseError, PREDICTED, Row};
 
 use crate::driver::{self, BuildOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How far tuning goes.
 #[derive(Clone, Copy, Debug)]
@@ -189,6 +190,8 @@ impl Search<'_> {
                 }
                 Ok(())
             }
+            // What is no kernel's fault is no candidate's: it would be kept for ever.
+            Err(error) if !is_of_a_kernel(&error) => Err(error),
             Err(_) if pairs.len() > 1 => {
                 let (first, second) = pairs.split_at(pairs.len() / 2);
                 self.round(first, measure)?;
@@ -218,6 +221,21 @@ impl Search<'_> {
     }
 }
 
+/// Says whether an error is what the compiler thinks of a kernel, and not of the machine it runs on.
+fn is_of_a_kernel(error: &Error) -> bool {
+    let of_kernel = |error: &CompileError| {
+        matches!(
+            error,
+            CompileError::Rejected(_) | CompileError::WorkerDied { .. } | CompileError::TimedOut { .. }
+        )
+    };
+    match error {
+        Error::Compile(error) => of_kernel(error),
+        Error::Kernels(errors) => errors.iter().all(of_kernel),
+        _ => false,
+    }
+}
+
 /// The kernels of launches that have a mapping for each range of sizes.
 fn open_kernels(plan: &Plan) -> BTreeSet<KernelId> {
     let launches = plan.steps.values().filter(|step| match &step.work {
@@ -231,4 +249,121 @@ fn open_kernels(plan: &Plan) -> BTreeSet<KernelId> {
 fn of_plan<'a>(plan: &'a Plan, open: &'a BTreeSet<KernelId>) -> impl Iterator<Item = (String, KernelId)> + 'a {
     let kernels = plan.kernels.iter().filter(|(id, _)| !open.contains(id));
     kernels.filter_map(|(id, kernel)| Some((tuning::product(kernel, &plan.symbols, &plan.target)?, id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use passes::OptLevel;
+    use runtime::compile::Failure;
+
+    use super::*;
+
+    const PRODUCTS: &str = "graph @products stage=import {
+  x = input \"x\" : f16[48, 64]
+  v = input \"v\" : f16[64, 96]
+  w = input \"w\" : f16[96, 40]
+  a = contract x, v
+  b = contract a, w
+  return b as \"b\"
+}
+";
+    const PLACE: Place<'_> = Place {
+        on: "a test",
+        compiler: "none",
+    };
+
+    /// Tunes with three candidates a product.
+    fn tuned(database: &Database, measure: &mut Measure<'_>) -> Result<Tuned> {
+        let graph = ir::graph::parse::parse(PRODUCTS).expect("parses");
+        let target: Target = "gfx90a".parse().expect("known");
+        let mut build = BuildOptions::new(vec![target], OptLevel::O2);
+        build.optimize.libraries = false;
+        let options = TuneOptions {
+            candidates: 3,
+            budget: None,
+        };
+        tune(&graph, target, &build, (PLACE, database), &options, measure, &|_, _| ())
+    }
+
+    /// Times by a kernel's text: any number, the same for the same kernel.
+    fn times(program: &Program) -> BTreeMap<String, f64> {
+        let kernels = program.variants[0].plan.kernels.values();
+        kernels
+            .map(|k| (k.name.clone(), 1.0 + (k.mapping.to_string().len() % 7) as f64))
+            .collect()
+    }
+
+    fn rejected() -> Error {
+        CompileError::Rejected(Box::new(Failure {
+            kernel: "k".into(),
+            arch: "gfx90a".into(),
+            log: "a test's".into(),
+            at: None,
+            source_path: None,
+        }))
+        .into()
+    }
+
+    fn database() -> (tempfile::TempDir, Database) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::open(&folder.path().join("t.db")).expect("opens");
+        (folder, database)
+    }
+
+    #[test]
+    fn a_candidate_that_does_not_compile_is_alone_to_blame() {
+        let (_folder, all) = database();
+        tuned(&all, &mut |program| Ok(times(&program))).expect("tunes");
+        let rows = all.rows().expect("reads");
+        assert_eq!(rows.len(), 6);
+        // Each candidate but those that the prediction takes, one after another.
+        for bad in &rows {
+            let (_folder, database) = database();
+            let result = tuned(&database, &mut |program| {
+                let plan = &program.variants[0].plan;
+                let is_bad = |k: &ir::Kernel| {
+                    let product = tuning::product(k, &plan.symbols, &plan.target);
+                    product.as_ref() == Some(&bad.product) && k.mapping.to_string() == bad.mapping
+                };
+                match plan.kernels.values().any(is_bad) {
+                    true => Err(rejected()),
+                    false => Ok(times(&program)),
+                }
+            });
+            match result {
+                Ok(found) => {
+                    assert_eq!((found.measured, found.left), (6, 0));
+                    let kept = database.rows().expect("reads");
+                    let broken: Vec<_> = kept.iter().filter(|row| row.micros.is_none()).collect();
+                    assert!(broken.len() == 1 && broken[0].mapping == bad.mapping, "{broken:?}");
+                    assert_eq!(broken[0].product, bad.product);
+                }
+                // A plan without tuning has it, so it must work.
+                Err(error) => assert!(matches!(error, Error::Compile(CompileError::Rejected(_))), "{error}"),
+            }
+        }
+    }
+
+    /// A disk that is full, a device that is lost: nothing is kept of candidates that were not measured.
+    #[test]
+    fn what_is_no_kernels_fault_ends_the_search() {
+        let (_folder, database) = database();
+        let mut rounds = 0;
+        let result = tuned(&database, &mut |program| {
+            rounds += 1;
+            match rounds {
+                1 => Ok(times(&program)),
+                _ => Err(Error::Config("the device is lost".into())),
+            }
+        });
+        assert!(result.is_err_and(|e| e.to_string().contains("the device is lost")));
+        let rows = database.rows().expect("reads");
+        assert!(
+            rows.len() == 2 && rows.iter().all(|row| row.micros.is_some()),
+            "{rows:?}"
+        );
+        // It goes on where it was.
+        let found = tuned(&database, &mut |program| Ok(times(&program))).expect("tunes");
+        assert_eq!((found.measured, found.left), (4, 0));
+    }
 }

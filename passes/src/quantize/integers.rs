@@ -437,13 +437,19 @@ impl Columns {
     }
 }
 
-/// The scales of both sides, or none of either.
-fn both_scales(x: &Activations, w: &Weights) -> Option<Option<(Value, Vec<f64>)>> {
-    match (x.scale, &w.scales) {
-        (Some(x), Some(w)) => Some(Some((x, w.clone()))),
-        (None, None) => Some(None),
-        _ => None,
-    }
+/// The scale of the left operand and those of the weight's columns.
+type Scales = (Value, Vec<f64>);
+
+/// Returns both operands where they are quantised, with their scales where both have some; one scale without the other is nothing
+/// that is known. `axis` is that of the weight's columns.
+fn quantised(b: &Builder<'_>, lhs: Value, rhs: Value, axis: usize) -> Option<(Activations, Weights, Option<Scales>)> {
+    let (x, w) = (activations(b, lhs)?, weights(b, rhs, axis)?);
+    let scales = match (x.scale, &w.scales) {
+        (Some(x), Some(w)) => Some((x, w.clone())),
+        (None, None) => None,
+        _ => return None,
+    };
+    Some((x, w, scales))
 }
 
 /// The left operand in `i8`, with its zero point.
@@ -480,11 +486,7 @@ fn product(
         return Ok(None);
     }
     let axis = usize::from(!c.transpose_rhs);
-    let Some(x) = activations(b, lhs) else { return Ok(None) };
-    let Some(w) = weights(b, rhs, axis) else {
-        return Ok(None);
-    };
-    let Some(scales) = both_scales(&x, &w) else {
+    let Some((x, w, scales)) = quantised(b, lhs, rhs, axis) else {
         return Ok(None);
     };
     let zero = signed_zero(b, &x);
@@ -535,13 +537,7 @@ fn convolution(
     if c.transposed.is_some() || c.pad_value != 0 {
         return Ok(None);
     }
-    let Some(x) = activations(b, operands[0]) else {
-        return Ok(None);
-    };
-    let Some(w) = weights(b, operands[1], 0) else {
-        return Ok(None);
-    };
-    let Some(scales) = both_scales(&x, &w) else {
+    let Some((x, w, scales)) = quantised(b, operands[0], operands[1], 0) else {
         return Ok(None);
     };
     let padded = c.window.pad_low.iter().chain(&c.window.pad_high).any(|p| *p != 0);
