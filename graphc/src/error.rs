@@ -98,14 +98,6 @@ impl From<ir::graph::eval::EvalError> for Error {
     }
 }
 
-/// Sizes that do not work out come from what the user gave, but one that nothing binds from us.
-pub(crate) fn of_size(error: &ir::dim::DimError) -> u8 {
-    match error {
-        ir::dim::DimError::Overflow(_) | ir::dim::DimError::DivideByZero(_) => 2,
-        ir::dim::DimError::Unbound(_) => 1,
-    }
-}
-
 fn lines(errors: &[runtime::compile::CompileError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
@@ -156,7 +148,7 @@ impl Error {
             ) => 2,
             Error::Size(error)
             | Error::Stream(StreamError::Size(error))
-            | Error::Runtime(runtime::RuntimeError::Size(error)) => of_size(error),
+            | Error::Runtime(runtime::RuntimeError::Size(error)) => crate::exit::of_size(error),
             Error::Pass(_)
             | Error::Schedule(_)
             | Error::Stream(StreamError::Invalid(_))

@@ -19,6 +19,7 @@ pub mod driver;
 pub mod eager;
 pub mod emulate;
 pub mod error;
+mod exit;
 pub mod options;
 pub mod prelude;
 pub mod random;

@@ -158,13 +158,6 @@ impl Settings {
         }
     }
 
-    /// How plans are emulated.
-    pub fn emulation(&self) -> crate::emulate::Options {
-        let mut options = crate::emulate::Options::default();
-        options.launch.instruction_limit = self.emulator_limit;
-        options
-    }
-
     /// Reads settings from any lookup.
     ///
     /// # Errors
@@ -235,7 +228,7 @@ mod tests {
         })
         .expect("valid");
         assert_eq!((&settings.cache_dir, settings.threads), (&None, 3));
-        assert_eq!(settings.emulation().launch.instruction_limit, Some(5_000_000));
+        assert_eq!(settings.emulator_limit, Some(5_000_000));
         let error = Settings::read(|name| (name == "GRAPHC_WORKERS").then(|| "many".into())).expect_err("not a number");
         assert!(error.to_string().contains("GRAPHC_WORKERS=many"), "{error}");
     }

@@ -194,7 +194,7 @@ fn count(
     }
     let busy = output::spinner(context, "running on the emulated GPU");
     let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
-    let emulator = Emulator::load(program, variant, &disassembler, context.settings.emulation())?;
+    let emulator = Emulator::load(program, variant, &disassembler, emulate::Options::of(&context.settings))?;
     let launches = emulator.run(&inputs)?.launches;
     busy.finish_and_clear();
     facts.emulated = Some(emulate::total(&launches));

@@ -110,7 +110,12 @@ fn emulated(args: &Args, target: Target, given: Given, context: &Context) -> Res
     let inputs = given.inputs(&program.variants[variant].plan, args.random.then_some(args.seed))?;
     let busy = output::spinner(context, "running on the emulated GPU");
     let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
-    let emulator = Emulator::load(&program, variant, &disassembler, context.settings.emulation())?;
+    let emulator = Emulator::load(
+        &program,
+        variant,
+        &disassembler,
+        emulate::Options::of(&context.settings),
+    )?;
     let outputs = emulator.run(&inputs)?.outputs;
     busy.finish_and_clear();
     Ok(outputs)

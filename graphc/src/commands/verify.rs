@@ -60,7 +60,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         let disassembler = emulate::disassembler(&context.settings, load::emulator_worker().as_deref())?;
         let mut options = Options {
             check: Some(args.limit),
-            ..context.settings.emulation()
+            ..Options::of(&context.settings)
         };
         options.launch.races = args.races;
         let outcome = match args.sample {

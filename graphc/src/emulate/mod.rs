@@ -108,7 +108,7 @@ impl EmulateError {
             }
             | EmulateError::Grid(LaunchError::Grid { .. }) => 2,
             EmulateError::Size(error) | EmulateError::Grid(LaunchError::Size { error, .. }) => {
-                crate::error::of_size(error)
+                crate::exit::of_size(error)
             }
             _ => 1,
         }

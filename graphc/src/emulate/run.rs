@@ -15,6 +15,7 @@ use super::calls::{CallTimer, CallTimes, SizedCall};
 use super::check::{self, Unchecked, Verdict};
 use super::counted::{self, Counted};
 use super::timed::{TimedLaunch, TimedStep, TimedWork};
+use crate::options::Settings;
 
 type Result<T> = std::result::Result<T, EmulateError>;
 
@@ -32,6 +33,15 @@ pub struct Options {
     pub time: Option<TimingOptions>,
     /// What times library calls, or why they are not timed.
     pub calls: std::result::Result<CallTimer, String>,
+}
+
+impl Options {
+    /// Returns what the environment's settings say of emulation, the rest as by default.
+    pub fn of(settings: &Settings) -> Options {
+        let mut options = Options::default();
+        options.launch.instruction_limit = settings.emulator_limit;
+        options
+    }
 }
 
 impl Default for Options {
