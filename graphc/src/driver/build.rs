@@ -39,6 +39,7 @@ impl BuildOptions {
             },
             plan: PlanOptions {
                 in_place: fuse,
+                parts: fuse,
                 ..PlanOptions::default()
             },
             check_indices: None,

@@ -41,6 +41,20 @@ pub struct Builder<'a> {
     pub indices: Vec<Linear>,
     /// Parameters whose positions are clamped to their buffers: some are inside for reasons that intervals do not show.
     pub clamped: Vec<ParamId>,
+    /// What of its region the kernel does.
+    pub share: Share,
+    /// The buffer of partial sums, where launches share a contraction.
+    pub partials: Option<ParamId>,
+}
+
+/// What a kernel does of its region: all, or one of the two launches that share a contraction whose depth is cut into so many parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Share {
+    Whole,
+    /// Sums each part of the depth and stores that, `[parts, batch…, rows…, cols]` in the accumulator's type.
+    Partials(i64),
+    /// Adds the parts' sums; computes what follows, and stores it.
+    Total(i64),
 }
 
 /// The type in which arithmetic on `dtype` is done.
@@ -75,7 +89,7 @@ fn fold_index(op: BinaryOp, x: i64, y: i64) -> Option<Scalar> {
 
 impl<'a> Builder<'a> {
     /// Makes a builder with a parameter for each input and output of the region.
-    pub fn new(graph: &'a Graph, region: &'a Region, joins: &'a Joins) -> Builder<'a> {
+    pub fn new(graph: &'a Graph, region: &'a Region, joins: &'a Joins, share: Share) -> Builder<'a> {
         let mut b = Builder {
             graph,
             region,
@@ -91,9 +105,26 @@ impl<'a> Builder<'a> {
             iterated: Vec::new(),
             indices: Vec::new(),
             clamped: Vec::new(),
+            share,
+            partials: None,
         };
         for (i, value) in region.inputs.iter().enumerate() {
             b.add_param(format!("in{i}"), *value, Access::Read);
+        }
+        if share != Share::Whole {
+            b.partials = Some(b.params.push(Param {
+                name: "partials".to_owned(),
+                // The body says what it stores there.
+                dtype: DType::F32,
+                elements: Dim::Const(0),
+                access: match share {
+                    Share::Total(_) => Access::Read,
+                    _ => Access::Write,
+                },
+            }));
+        }
+        if matches!(share, Share::Partials(_)) {
+            return b;
         }
         for (i, value) in region.outputs.iter().enumerate() {
             let name = if region.outputs.len() == 1 {

@@ -1,13 +1,13 @@
 //! Contractions, convolutions and attention.
 
-use ir::kernel::{AttentionBody, Body, ContractBody, ConvFacts, ExprId, Operand, Stmt};
+use ir::kernel::{AttentionBody, Body, ContractBody, ConvFacts, ExprId, Loops, Operand, Stmt};
 use ir::op::{BinaryOp, Contract, Conv, Layout};
 use ir::{DType, Dim, Scalar, Value};
 
-use super::LowerError;
-use super::builder::{Builder, arithmetic};
+use super::builder::{Builder, Share, arithmetic};
 use super::index::Linear;
 use super::views::broadcast;
+use super::{LowerError, parts};
 use crate::analysis::cast_is_exact;
 
 /// A matrix product. Batch dims that only the left operand has are rows.
@@ -31,10 +31,25 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
         (vec![], out[..batch_rank].to_vec())
     };
     row_dims.push(m);
+    let (part, part_at) = parts::axis(b);
     let (batch, batch_at) = b.iterate(&["batch"], &batch_dims);
     let (rows, rows_at) = b.iterate(&["row"], &row_dims);
-    let (cols, cols_at) = b.iterate(&["col"], &[n]);
-    let (depth, depth_at) = b.iterate(&["k"], &[k]);
+    let (cols, cols_at) = b.iterate(&["col"], std::slice::from_ref(&n));
+    let dims = [&batch_dims[..], &row_dims, &[n]].concat();
+    let cell = [&batch_at[..], &rows_at, &cols_at].concat();
+    let points = [&batch[..], &rows, &cols].concat();
+    let acc_type = b.graph.ty(lhs).dtype.product_accumulator(b.graph.ty(rhs).dtype);
+    if let Share::Total(_) = b.share {
+        let sum = parts::total(b, acc_type, &dims, &cell);
+        let e = b.cast(arithmetic(c.out), sum);
+        let result = [&batch_at[..], &rows_at, &cols_at].concat();
+        let stmts = b.epilogue(anchor, e, result, &[])?;
+        return Ok(Body::Loops(Loops {
+            parallel: points,
+            stmts,
+        }));
+    }
+    let (depth, depth_at) = parts::depth(b, &["k"], &[k], &part_at);
     let mut at: Vec<Linear> = batch_at;
     at.extend(rows_at);
     let (outer, row, col, k) = (
@@ -54,16 +69,19 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let lhs_at = operand_at(&lhs_shape, c.transpose_lhs, &row, &k);
     let rhs_at = operand_at(&rhs_shape, c.transpose_rhs, &k, &col);
     let (l, r) = (b.pull(lhs, &lhs_at)?, b.pull(rhs, &rhs_at)?);
-    let acc_type = b.graph.ty(lhs).dtype.product_accumulator(b.graph.ty(rhs).dtype);
     let (l, r) = (element(b, l, lhs), element(b, r, rhs));
     let acc = b.var(acc_type);
     let e = b.read(acc);
-    let e = b.cast(arithmetic(c.out), e);
-    let mut result = outer;
-    result.extend([row, col]);
-    let epilogue = b.epilogue(anchor, e, result, &[])?;
+    let epilogue = if let Share::Partials(_) = b.share {
+        vec![parts::store(b, e, &dims, &part_at, &cell)]
+    } else {
+        let e = b.cast(arithmetic(c.out), e);
+        let mut result = outer;
+        result.extend([row, col]);
+        b.epilogue(anchor, e, result, &[])?
+    };
     Ok(Body::Contract(ContractBody {
-        batch,
+        batch: [part, batch].concat(),
         m: rows,
         n: cols,
         k: depth,
@@ -139,14 +157,34 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     let groups = Dim::Const(conv.groups);
     let per_group = |d: &Dim| d.exact_div(&groups).unwrap_or_else(|| d.floor_div(&groups));
     let (in_channels, out_channels) = (per_group(&in_shape[channel]), per_group(&out[channel]));
+    let (part, part_at) = parts::axis(b);
     let (batch, group) = b.iterate(&["group"], std::slice::from_ref(&groups));
     let mut row_dims = vec![out[0].clone()];
     row_dims.extend_from_slice(&out[first..first + spatial]);
     let (rows, rows_at) = b.iterate(&["image", "y", "x"], &row_dims);
     let (cols, filter_in_group) = b.iterate(&["filter"], std::slice::from_ref(&out_channels));
+    let dims = [&[groups][..], &row_dims, std::slice::from_ref(&out_channels)].concat();
+    let cell = [&group[..], &rows_at, &filter_in_group].concat();
+    let filter_at = group[0].scale(&out_channels).plus(&filter_in_group[0]);
+    let mut result = vec![Linear::constant(0); rank];
+    result[0] = rows_at[0].clone();
+    result[channel] = filter_at.clone();
+    result[first..first + spatial].clone_from_slice(&rows_at[1..=spatial]);
+    let acc_type = b.graph.ty(input).dtype.product_accumulator(b.graph.ty(filter).dtype);
+    if let Share::Total(_) = b.share {
+        let sum = parts::total(b, acc_type, &dims, &cell);
+        let bias = match operands.get(2) {
+            Some(bias) => Some(b.pull(*bias, std::slice::from_ref(&filter_at))?),
+            None => None,
+        };
+        let e = biased(b, sum, bias, conv.out);
+        let parallel = [batch, rows, cols].concat();
+        let stmts = b.epilogue(anchor, e, result, &[])?;
+        return Ok(Body::Loops(Loops { parallel, stmts }));
+    }
     let mut depth_dims = kernel.clone();
     depth_dims.push(in_channels.clone());
-    let (depth, taps) = b.iterate(&["ky", "kx", "c"], &depth_dims);
+    let (depth, taps) = parts::depth(b, &["ky", "kx", "c"], &depth_dims, &part_at);
     let w = &conv.window;
     let mut at = vec![Linear::constant(0); rank];
     at[0] = rows_at[0].clone();
@@ -195,7 +233,6 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     };
     let x = guards.map_or(x, |g| b.select(g, x, padding));
     let mut tap = vec![Linear::constant(0); rank];
-    let filter_at = group[0].scale(&out_channels).plus(&filter_in_group[0]);
     tap[kernel_at..kernel_at + spatial].clone_from_slice(&taps[..spatial]);
     match (conv.transposed.is_some(), conv.layout) {
         (false, _) => {
@@ -215,22 +252,21 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     }
     let f = b.pull(filter, &tap)?;
     let f = element(b, f, filter);
-    let acc_type = b.graph.ty(input).dtype.product_accumulator(b.graph.ty(filter).dtype);
     let acc = b.var(acc_type);
     let e = b.read(acc);
-    let bias = match operands.get(2) {
-        Some(bias) => Some(b.pull(*bias, std::slice::from_ref(&filter_at))?),
-        None => None,
+    let epilogue = if let Share::Partials(_) = b.share {
+        vec![parts::store(b, e, &dims, &part_at, &cell)]
+    } else {
+        let bias = match operands.get(2) {
+            Some(bias) => Some(b.pull(*bias, std::slice::from_ref(&filter_at))?),
+            None => None,
+        };
+        let e = biased(b, e, bias, conv.out);
+        b.epilogue(anchor, e, result, &[])?
     };
-    let e = biased(b, e, bias, conv.out);
-    let mut result = vec![Linear::constant(0); rank];
-    result[0] = rows_at[0].clone();
-    result[channel] = filter_at;
-    result[first..first + spatial].clone_from_slice(&rows_at[1..=spatial]);
-    let epilogue = b.epilogue(anchor, e, result, &[])?;
     let kernel_size: Option<Vec<i64>> = kernel.iter().map(Dim::as_const).collect();
     let facts = match (
-        conv.transposed.is_none(),
+        conv.transposed.is_none() && b.share == Share::Whole,
         kernel_size,
         b.param_of.get(&input),
         b.param_of.get(&filter),
@@ -252,7 +288,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         _ => None,
     };
     Ok(Body::Contract(ContractBody {
-        batch,
+        batch: [part, batch].concat(),
         m: rows,
         n: cols,
         k: depth,

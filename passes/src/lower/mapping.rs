@@ -16,6 +16,7 @@
 mod attention;
 mod contract;
 mod gemv;
+mod parts;
 mod points;
 
 use ir::kernel::access::Motions;
@@ -66,6 +67,12 @@ pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Ma
         all.into_iter().map(|(mapping, _)| mapping).collect()
     });
     all.unwrap_or_default()
+}
+
+/// Returns into how many parts the depth of a contraction is cut, each summed by workgroups of its own, where that is predicted to take
+/// less time than the kernel takes with its mapping.
+pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<i64> {
+    with_candidates(kernel, symbols, target, |mapper, body| mapper.parts(kernel, body)).flatten()
 }
 
 fn with_candidates<T>(

@@ -15,6 +15,7 @@ pub mod index;
 mod loops;
 pub mod mapping;
 mod ordered;
+mod parts;
 mod prove;
 mod pull;
 mod rows;
@@ -25,27 +26,33 @@ use ir::op::Composite;
 use ir::schedule::{Region, RegionKind};
 use ir::{DType, Graph, Op, Symbol, Target};
 
-use builder::{Builder, Joins};
+use builder::{Builder, Joins, Share};
 pub use error::LowerError;
+pub use parts::{Parts, in_parts};
 
 /// Lowers one region.
 ///
 /// # Errors
 /// An op with no kernel, or a schedule that does not hold together.
 pub fn lower(graph: &Graph, region: &Region, target: &Target) -> Result<Kernel, LowerError> {
+    share_of(graph, region, target, Share::Whole)
+}
+
+/// Lowers one region, or one launch's share of it.
+fn share_of(graph: &Graph, region: &Region, target: &Target, share: Share) -> Result<Kernel, LowerError> {
     let none = Joins::new();
-    let mut builder = Builder::new(graph, region, &none);
+    let mut builder = Builder::new(graph, region, &none, share);
     let mut body = body(&mut builder, region, target)?;
     let joins = collapse::joins(&builder).unwrap_or_default();
     if !joins.is_empty() {
-        builder = Builder::new(graph, region, &joins);
+        builder = Builder::new(graph, region, &joins, share);
         body = self::body(&mut builder, region, target)?;
     }
     let mut kernel = finish(builder, body, graph, region);
     if target.is_gpu() {
         let open = prove::open_params(&kernel, graph);
         if !open.is_empty() {
-            let mut builder = Builder::new(graph, region, &joins);
+            let mut builder = Builder::new(graph, region, &joins, share);
             builder.clamped = open;
             let body = self::body(&mut builder, region, target)?;
             kernel = finish(builder, body, graph, region);
@@ -105,7 +112,7 @@ fn takes_depthwise(b: &Builder<'_>, target: &Target) -> bool {
 
 fn finish(b: Builder<'_>, body: Body, graph: &Graph, region: &Region) -> Kernel {
     let mut kernel = Kernel {
-        name: name(graph, region),
+        name: name(graph, region, b.share),
         params: b.params,
         symbols: Vec::new(),
         axes: b.axes,
@@ -136,11 +143,19 @@ fn symbols(kernel: &Kernel, graph: &Graph) -> Vec<Symbol> {
 }
 
 /// A name that says what the kernel does: its computing ops in order, each once in a row.
-fn name(graph: &Graph, region: &Region) -> String {
+fn name(graph: &Graph, region: &Region, share: Share) -> String {
     let mut words: Vec<&str> = Vec::new();
     let anchored = region.kind != RegionKind::Pointwise;
     if anchored {
         words.push(graph.node(region.anchor).op.name());
+    }
+    match share {
+        Share::Whole => {}
+        Share::Partials(_) => words.push("parts"),
+        Share::Total(_) => words.push("sum"),
+    }
+    if matches!(share, Share::Partials(_)) {
+        return words.join("_");
     }
     for id in &region.nodes {
         let op = &graph.node(*id).op;

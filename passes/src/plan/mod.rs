@@ -12,7 +12,7 @@ use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, Step
 use ir::schedule::{LaneKind, RegionKind};
 use ir::{Entity, Graph, Kernel, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
-use crate::lower::{LowerError, lower};
+use crate::lower::{LowerError, in_parts, lower};
 use crate::tuning::{self, Tuning};
 
 /// How a plan is made.
@@ -22,6 +22,8 @@ pub struct PlanOptions {
     pub in_place: bool,
     /// Mappings of products that measuring has shown to be fastest.
     pub tuning: Tuning,
+    /// Let several workgroups share the depth of a product that has few tiles, by way of scratch memory.
+    pub parts: bool,
 }
 
 impl Default for PlanOptions {
@@ -29,6 +31,7 @@ impl Default for PlanOptions {
         PlanOptions {
             in_place: true,
             tuning: Tuning::shipped(),
+            parts: true,
         }
     }
 }
@@ -68,11 +71,20 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
                 p.copy(LaneKind::Compute, from, *to);
             }
         }
-        let mut kernel = lower(graph, region, target)?;
-        let mut args: Vec<BufferId> = reads.iter().chain(&writes).copied().collect();
-        drop_unused_params(&mut kernel, &mut args);
+        let kernel = lower(graph, region, target)?;
         let flops = crate::flops::of_nodes(graph, region.nodes.iter().copied());
-        p.launch(kernel, args, flops);
+        let parts = match options.parts {
+            true => in_parts(graph, region, target, &kernel)?,
+            false => None,
+        };
+        let Some(parts) = parts else {
+            p.launch(kernel, [&reads[..], &writes].concat(), flops);
+            continue;
+        };
+        let added = parts.scratch.elements();
+        let scratch = p.arena(format!("{}_partials", Value::from(region.anchor)), parts.scratch);
+        p.launch(parts.partials, [&reads[..], &[scratch]].concat(), flops);
+        p.launch(parts.total, [&reads[..], &[scratch], &writes].concat(), added);
     }
     p.outputs();
     p.lifetimes();
@@ -273,7 +285,8 @@ impl<'a> Planner<'a> {
         id
     }
 
-    fn launch(&mut self, kernel: Kernel, args: Vec<BufferId>, flops: ir::Dim) {
+    fn launch(&mut self, mut kernel: Kernel, mut args: Vec<BufferId>, flops: ir::Dim) {
+        drop_unused_params(&mut kernel, &mut args);
         let kernel: KernelId = self.kernels.add(&mut self.plan.kernels, kernel);
         self.step(LaneKind::Compute, Work::launch(kernel, args), flops);
     }

@@ -140,7 +140,7 @@ impl Mapper<'_> {
         }
     }
 
-    fn sizes(&self, body: &ContractBody) -> Sizes {
+    pub(super) fn sizes(&self, body: &ContractBody) -> Sizes {
         Sizes {
             batch: self.points(&body.batch),
             m: self.rows.unwrap_or_else(|| self.points(&body.m)),
@@ -245,7 +245,7 @@ impl Mapper<'_> {
     }
 
     /// The tilings for matrix instructions that fit the target, none where it has no instruction for these types.
-    fn tilings(&self, body: &ContractBody) -> Vec<Tiling> {
+    pub(super) fn tilings(&self, body: &ContractBody) -> Vec<Tiling> {
         let exprs = &self.kernel.exprs;
         let (input, acc) = (body.lhs.element(exprs), self.kernel.vars[body.acc]);
         if body.rhs.element(exprs) != input {
@@ -348,7 +348,7 @@ impl Mapper<'_> {
     }
 
     /// Predicts the clocks of a contraction.
-    fn cycles(&self, t: &Tiling, sizes: &Sizes) -> f64 {
+    pub(super) fn cycles(&self, t: &Tiling, sizes: &Sizes) -> f64 {
         let target = self.target;
         let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
         let [block_m, block_n, block_k] = t.block.map(f64::from);

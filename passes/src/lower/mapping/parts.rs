@@ -1,0 +1,56 @@
+//! How many workgroups share the depth of a contraction.
+
+use ir::kernel::{ContractBody, Kernel, Mapping};
+
+use super::Mapper;
+use super::contract::Sizes;
+
+/// Parts to choose from.
+const PARTS: [i64; 7] = [2, 3, 4, 6, 8, 12, 16];
+/// The depth of a part is a multiple of it, so that parts are fetched as widely as the whole and waste no step.
+const LEAST_DEPTH: i64 = 32;
+/// The share of the whole's time that the two launches may take together at most: what is predicted to win by less may lose.
+const WORTH: f64 = 0.9;
+/// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing model has for the slower of the GPUs.
+const SECOND_LAUNCH: f64 = 0.75;
+
+impl Mapper<'_> {
+    /// Returns the parts that are predicted to take least time, where that is less than the whole takes.
+    pub(super) fn parts(&self, kernel: &Kernel, body: &ContractBody) -> Option<i64> {
+        // A number of parts is right for the sizes that it was found for.
+        if !kernel.symbols.is_empty() || !matches!(kernel.mapping, Mapping::Matrix(_) | Mapping::Gemv(_)) {
+            return None;
+        }
+        let last = kernel.axes[*body.k.last()?].extent.as_const()?;
+        let whole = self.clocks(body, &kernel.mapping) / (self.target.clock_ghz * 1e3);
+        if whole * WORTH <= SECOND_LAUNCH * self.target.launch_us {
+            return None;
+        }
+        let sizes = self.sizes(body);
+        let possible = PARTS.into_iter().filter(|parts| last % (parts * LEAST_DEPTH) == 0);
+        let (time, parts) = possible
+            .filter_map(|parts| Some((self.parts_us(body, &sizes, parts)?, parts)))
+            .min_by(|a, b| a.0.total_cmp(&b.0))?;
+        (time < whole * WORTH).then_some(parts)
+    }
+
+    /// Predicts the microseconds of both launches.
+    fn parts_us(&self, body: &ContractBody, sizes: &Sizes, parts: i64) -> Option<f64> {
+        let part = Sizes {
+            batch: sizes.batch * parts,
+            m: sizes.m,
+            n: sizes.n,
+            k: sizes.k / parts,
+            rhs_bits: sizes.rhs_bits,
+        };
+        let best = self
+            .tilings(body)
+            .iter()
+            .map(|t| self.cycles(t, &part))
+            .min_by(f64::total_cmp);
+        let partials = best? / (self.target.clock_ghz * 1e3);
+        // The partial sums go to memory and come back; caches hold what is written last, which is not what is read first.
+        let bytes = f64::from(self.kernel.vars[body.acc].bits()) / 8.0 * (part.batch * part.m * part.n) as f64;
+        Some(partials + 2.0 * self.target.memory_us(bytes) + SECOND_LAUNCH * self.target.launch_us)
+    }
+}

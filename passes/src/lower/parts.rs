@@ -1,0 +1,107 @@
+//! A contraction in two launches: partial sums over parts of its depth, then their total with what follows.
+//!
+//! Before: a product or convolution with few tiles and much depth, which would leave most of the GPU idle. After: a kernel with a
+//! tile for each part of the depth, whose sums go to scratch memory of the plan, and a kernel that adds them. The parts are added in
+//! their order, so results do not depend on which is done first.
+
+use ir::kernel::{AxisId, Expr, ExprId, Kernel, Stmt};
+use ir::op::BinaryOp;
+use ir::schedule::Region;
+use ir::{DType, Dim, Entity, Graph, Shape, Target, TensorType};
+
+use super::builder::{Builder, Share};
+use super::index::{Linear, linearize};
+use super::{LowerError, mapping, share_of};
+
+/// The two launches and what is between them.
+pub struct Parts {
+    /// Reads the region's inputs; writes the scratch.
+    pub partials: Kernel,
+    /// Reads the region's inputs and the scratch; writes the region's outputs.
+    pub total: Kernel,
+    /// `[parts · batch · rows · cols]` in the accumulator's type.
+    pub scratch: TensorType,
+}
+
+/// Lowers a region to two launches, where its kernel is a contraction that is predicted to take less time in parts.
+///
+/// # Errors
+/// As [`super::lower`].
+pub fn in_parts(graph: &Graph, region: &Region, target: &Target, whole: &Kernel) -> Result<Option<Parts>, LowerError> {
+    let Some(parts) = mapping::parts(whole, graph.symbols(), target) else {
+        return Ok(None);
+    };
+    let partials = share_of(graph, region, target, Share::Partials(parts))?;
+    let total = share_of(graph, region, target, Share::Total(parts))?;
+    let Some(scratch) = partials.params.values().last() else {
+        return Ok(None);
+    };
+    let scratch = TensorType::new(scratch.dtype, Shape(vec![scratch.elements.clone()]));
+    Ok(Some(Parts {
+        partials,
+        total,
+        scratch,
+    }))
+}
+
+/// Makes the axis of the parts, where a kernel has one.
+pub(super) fn axis(b: &mut Builder<'_>) -> (Vec<AxisId>, Vec<Linear>) {
+    match b.share {
+        Share::Partials(parts) => b.iterate(&["part"], &[Dim::Const(parts)]),
+        _ => (Vec::new(), Vec::new()),
+    }
+}
+
+/// Makes the axes of the depth: of the whole, or of one part of the last of them.
+pub(super) fn depth(b: &mut Builder<'_>, names: &[&str], dims: &[Dim], part: &[Linear]) -> (Vec<AxisId>, Vec<Linear>) {
+    let mut within = dims.to_vec();
+    if let (Share::Partials(parts), Some(last)) = (b.share, within.last_mut()) {
+        *last = last.floor_div(&Dim::Const(parts));
+    }
+    let (axes, mut at) = b.iterate(names, &within);
+    if let (Some(last), Some(part), Some(length)) = (at.last_mut(), part.first(), within.last()) {
+        *last = part.scale(length).plus(last);
+    }
+    (axes, at)
+}
+
+/// Stores a part's sum of one cell.
+pub(super) fn store(b: &mut Builder<'_>, sum: ExprId, dims: &[Dim], part: &[Linear], cell: &[Linear]) -> Stmt {
+    let (param, shape) = scratch(b, b.exprs.dtype(sum), dims);
+    let position = linearize(&[part, cell].concat(), &shape);
+    Stmt::Store {
+        param,
+        index: b.index(&position),
+        value: sum,
+        axes: Vec::new(),
+    }
+}
+
+/// Adds the parts' sums of one cell.
+pub(super) fn total(b: &mut Builder<'_>, dtype: DType, dims: &[Dim], cell: &[Linear]) -> ExprId {
+    let (param, shape) = scratch(b, dtype, dims);
+    let Share::Total(parts) = b.share else {
+        return b.number(dtype, 0.0);
+    };
+    let mut sum = None;
+    for part in 0..parts {
+        let position = linearize(&[&[Linear::constant(part)], cell].concat(), &shape);
+        let index = b.index(&position);
+        let e = b.exprs.add(Expr::Load { param, index }, dtype);
+        sum = Some(sum.map_or(e, |sum| b.binary(BinaryOp::Add, sum, e)));
+    }
+    sum.unwrap_or_else(|| b.number(dtype, 0.0))
+}
+
+/// The scratch memory, whose type and shape `[parts, cell…]` are known once the body has its axes.
+fn scratch(b: &mut Builder<'_>, dtype: DType, dims: &[Dim]) -> (ir::kernel::ParamId, Shape) {
+    let parts = match b.share {
+        Share::Partials(parts) | Share::Total(parts) => parts,
+        Share::Whole => 1,
+    };
+    let shape = Shape([&[Dim::Const(parts)], dims].concat());
+    let param = b.partials.unwrap_or(ir::kernel::ParamId::new(0));
+    b.params[param].dtype = dtype;
+    b.params[param].elements = shape.iter().cloned().product();
+    (param, shape)
+}

@@ -1,0 +1,117 @@
+//! Deep contractions with few tiles: two launches share them by way of scratch memory, on emulated GPUs, and what comes out is
+//! compared with the reference evaluator of the graph.
+
+use graphc_tests::emulator::{Tally, toolchain};
+use graphc_tests::reference::{assert_matches, random_inputs};
+use ir::graph::eval::evaluate;
+use ir::graph::parse::parse;
+use ir::kernel::{Body, Kernel};
+use ir::{Bindings, DType};
+
+/// Name, the type that is computed in, what follows, and whether it comes in parts.
+const CASES: [(&str, DType, &str, bool); 9] = [
+    (
+        "a product with an epilogue that reads more",
+        DType::F16,
+        "x = input \"x\" : f16[48, 4096]\n w = input \"w\" : f16[4096, 72]\n b = input \"b\" : f16[72]\n r = input \"r\" : f16[48, 72]\n \
+         p = contract x, w\n q = add p, b\n s = gelu q\n y = add s, r",
+        true,
+    ),
+    (
+        "odd sizes",
+        DType::BF16,
+        "x = input \"x\" : bf16[33, 4096]\n w = input \"w\" : bf16[4096, 47]\n y = contract x, w",
+        true,
+    ),
+    (
+        "both transposed, in f32",
+        DType::F32,
+        "x = input \"x\" : f32[4096, 40]\n w = input \"w\" : f32[64, 4096]\n p = contract x, w {transpose_lhs, transpose_rhs}\n y = relu p",
+        true,
+    ),
+    (
+        "batches and a view behind",
+        DType::F16,
+        "x = input \"x\" : f16[2, 24, 4096]\n w = input \"w\" : f16[2, 4096, 32]\n p = contract x, w\n t = transpose p {perm=[1, 0, 2]}\n \
+         y = reshape t {shape=[24, 64]}",
+        true,
+    ),
+    (
+        "integers",
+        DType::I8,
+        "x = input \"x\" : i8[32, 8192]\n w = input \"w\" : i8[8192, 48]\n y = contract x, w {out=i32}",
+        true,
+    ),
+    (
+        "a convolution with its bias, whose padding is within the parts",
+        DType::F16,
+        "x = input \"x\" : f16[1, 7, 7, 1024]\n w = input \"w\" : f16[32, 3, 3, 1024]\n b = input \"b\" : f16[32]\n \
+         r = input \"r\" : f16[1, 7, 7, 32]\n p = conv x, w, b {channels_last, pad_low=[1, 1], pad_high=[1, 1]}\n s = add p, r\n y = relu s",
+        true,
+    ),
+    (
+        "groups",
+        DType::F16,
+        "x = input \"x\" : f16[1, 5, 6, 2048]\n w = input \"w\" : f16[48, 3, 3, 1024]\n \
+         y = conv x, w {channels_last, groups=2, pad_low=[1, 1], pad_high=[1, 1]}",
+        true,
+    ),
+    (
+        "too shallow to gain",
+        DType::F16,
+        "x = input \"x\" : f16[48, 256]\n w = input \"w\" : f16[256, 72]\n y = contract x, w",
+        false,
+    ),
+    (
+        "a depth that no part divides",
+        DType::F16,
+        "x = input \"x\" : f16[48, 4095]\n w = input \"w\" : f16[4095, 72]\n y = contract x, w",
+        false,
+    ),
+];
+
+fn check(arch: &str) {
+    let Some(tools) = toolchain() else { return };
+    let mut tally = Tally::default();
+    for (what, dtype, body, in_parts) in CASES {
+        let context = format!("{arch}: {what}");
+        let graph = parse(&format!(
+            "graph @deep stage=import {{\n {body}\n return y as \"y\"\n}}\n"
+        ))
+        .unwrap_or_else(|e| panic!("{context}: {e}"));
+        let built = tools.build(&graph, arch, None);
+        let plan = &built.program.variants[0].plan;
+        // What no matrix instruction takes is not cut.
+        let in_parts = in_parts && plan.target.matrix.iter().any(|i| i.input == dtype);
+        let partial = |k: &Kernel| matches!(k.body, Body::Contract(_)) && k.name.contains("_parts");
+        let kernels: Vec<&str> = plan.kernels.values().map(|k| k.name.as_str()).collect();
+        assert_eq!(plan.kernels.values().any(partial), in_parts, "{context}: {kernels:?}");
+        assert_eq!(plan.launches().0, if in_parts { 2 } else { 1 }, "{context}: {kernels:?}");
+        let inputs = random_inputs(&graph, &Bindings::new(), 11);
+        let outcome = tools.run(&built, &inputs, 1 << 28);
+        tally.add(&context, &outcome);
+        let want = evaluate(&graph, &inputs).unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert_matches(&outcome.outputs, &want, dtype, &context);
+    }
+    tally.finish(arch, CASES.len());
+}
+
+#[test]
+fn on_gfx90a() {
+    check("gfx90a");
+}
+
+#[test]
+fn on_gfx942() {
+    check("gfx942");
+}
+
+#[test]
+fn on_gfx1100() {
+    check("gfx1100");
+}
+
+#[test]
+fn on_gfx1201() {
+    check("gfx1201");
+}
