@@ -95,7 +95,7 @@ fn read(source: &Path) -> BTreeMap<Module, Paths> {
                 .and_then(|s| s.to_str())
                 .expect("a name in UTF-8")
                 .to_owned();
-            let inner = [&module[..], &[stem.clone()]].concat();
+            let inner = [&module[..], std::slice::from_ref(&stem)].concat();
             if stem.contains("test") {
                 continue;
             } else if path.is_dir() {
@@ -128,7 +128,7 @@ fn resolve(files: &BTreeMap<Module, Paths>, from: &Module, path: &[String], dept
         (rest, rooted) = (more, true);
     }
     while let [first, more @ ..] = rest {
-        let inner = [&at[..], &[first.clone()]].concat();
+        let inner = [&at[..], std::slice::from_ref(first)].concat();
         if !files.contains_key(&inner) {
             break;
         }

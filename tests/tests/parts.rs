@@ -86,7 +86,11 @@ fn check(arch: &str) {
         let partial = |k: &Kernel| matches!(k.body, Body::Contract(_)) && k.name.contains("_parts");
         let kernels: Vec<&str> = plan.kernels.values().map(|k| k.name.as_str()).collect();
         assert_eq!(plan.kernels.values().any(partial), in_parts, "{context}: {kernels:?}");
-        assert_eq!(plan.launches().0, if in_parts { 2 } else { 1 }, "{context}: {kernels:?}");
+        assert_eq!(
+            plan.launches().0,
+            if in_parts { 2 } else { 1 },
+            "{context}: {kernels:?}"
+        );
         let inputs = random_inputs(&graph, &Bindings::new(), 11);
         let outcome = tools.run(&built, &inputs, 1 << 28);
         tally.add(&context, &outcome);
