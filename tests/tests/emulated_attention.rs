@@ -81,7 +81,8 @@ fn check(arch: &str, dtype: &str) {
     let Some(tools) = toolchain() else { return };
     for case in CASES {
         let ran = tools.each_kernel(arch, &text(case, dtype));
-        let [(kernel, checked)] = ran.as_slice() else {
+        // A launch that brings parts together may follow.
+        let (Some((kernel, checked)), true) = (ran.first(), ran.len() <= 2) else {
             panic!("{arch}: {} kernels", ran.len())
         };
         assert!(matches!(kernel.body, Body::Attention(_)), "{}", kernel.name);

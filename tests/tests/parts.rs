@@ -1,12 +1,12 @@
-//! Deep contractions with few tiles: two launches share them by way of scratch memory, on emulated GPUs, and what comes out is
-//! compared with the reference evaluator of the graph.
+//! Deep contractions with few tiles, and attention of few queries to many keys: two launches share them by way of scratch memory, on
+//! emulated GPUs, and what comes out is compared with the reference evaluator of the graph.
 
 use graphc_tests::emulator::{Tally, toolchain};
 use graphc_tests::reference::{assert_matches, random_inputs};
 use ir::graph::eval::evaluate;
 use ir::graph::parse::parse;
 use ir::kernel::{Body, Kernel};
-use ir::{Bindings, DType};
+use ir::{Bindings, DType, HostTensor, Symbol};
 
 /// Name, the type that is computed in, what follows, and whether it comes in parts.
 const CASES: [(&str, DType, &str, bool); 9] = [
@@ -100,6 +100,94 @@ fn check(arch: &str) {
     tally.finish(arch, CASES.len());
 }
 
+/// Name, the graph, sizes of its symbols, and whether it comes in parts.
+const ATTENTIONS: [(&str, &str, &[(&str, i64)], bool); 7] = [
+    (
+        "one query, and keys that no number of parts divides, in groups of heads",
+        "q = input \"q\" : f16[1, 8, 1, 128]\n k = input \"k\" : f16[1, 2, 1031, 128]\n v = input \"v\" : f16[1, 2, 1031, 128]\n \
+         y = attention q, k, v {scale=0.088}",
+        &[],
+        true,
+    ),
+    (
+        "what follows, in batches",
+        "q = input \"q\" : bf16[2, 4, 1, 64]\n k = input \"k\" : bf16[2, 4, 1024, 64]\n v = input \"v\" : bf16[2, 4, 1024, 64]\n \
+         r = input \"r\" : bf16[2, 1, 256]\n a = attention q, k, v {scale=0.125}\n t = transpose a {perm=[0, 2, 1, 3]}\n \
+         s = reshape t {shape=[2, 1, 256]}\n y = add s, r",
+        &[],
+        true,
+    ),
+    (
+        "causal, a few queries",
+        "q = input \"q\" : f16[1, 2, 5, 64]\n k = input \"k\" : f16[1, 2, 1100, 64]\n v = input \"v\" : f16[1, 2, 1100, 64]\n \
+         y = attention q, k, v {scale=0.125, causal}",
+        &[],
+        true,
+    ),
+    (
+        "parts whose keys are all masked",
+        "q = input \"q\" : f16[1, 4, 2, 64]\n k = input \"k\" : f16[1, 4, 1024, 64]\n v = input \"v\" : f16[1, 4, 1024, 64]\n \
+         m = input \"m\" : bool[1, 1, 2, 1024]\n y = attention q, k, v, m {scale=0.125, mask}",
+        &[],
+        true,
+    ),
+    (
+        "a cache of any length, long",
+        "q = input \"q\" : f16[1, 4, 1, 64]\n k = input \"k\" : f16[1, 4, n, 64]\n v = input \"v\" : f16[1, 4, n, 64]\n \
+         y = attention q, k, v {scale=0.125}",
+        &[("n", 1300)],
+        true,
+    ),
+    (
+        "a cache of any length, shorter than there are parts",
+        "q = input \"q\" : f16[1, 4, 1, 64]\n k = input \"k\" : f16[1, 4, n, 64]\n v = input \"v\" : f16[1, 4, n, 64]\n \
+         y = attention q, k, v {scale=0.125}",
+        &[("n", 3)],
+        true,
+    ),
+    (
+        "many queries",
+        "q = input \"q\" : f16[1, 4, 300, 64]\n k = input \"k\" : f16[1, 4, 300, 64]\n v = input \"v\" : f16[1, 4, 300, 64]\n \
+         y = attention q, k, v {scale=0.125}",
+        &[],
+        false,
+    ),
+];
+
+fn check_attention(arch: &str) {
+    let Some(tools) = toolchain() else { return };
+    let mut tally = Tally::default();
+    for (what, body, sizes, in_parts) in ATTENTIONS {
+        let context = format!("{arch}: {what}");
+        let symbols: String = sizes
+            .iter()
+            .map(|(name, _)| format!(" symbol {name}: 1..4096 hint 8\n"))
+            .collect();
+        let graph = parse(&format!(
+            "graph @few stage=import {{\n{symbols} {body}\n return y as \"y\"\n}}\n"
+        ))
+        .unwrap_or_else(|e| panic!("{context}: {e}"));
+        let built = tools.build(&graph, arch, None);
+        let plan = &built.program.variants[0].plan;
+        let partial = |k: &Kernel| matches!(&k.body, Body::Attention(a) if a.log_sum.is_some());
+        assert_eq!(plan.kernels.values().any(partial), in_parts, "{context}");
+        let bindings: Bindings = sizes.iter().map(|(name, size)| (Symbol::new(*name), *size)).collect();
+        let mut inputs = random_inputs(&graph, &bindings, 11);
+        if let Some(mask) = inputs.get_mut("m") {
+            // Only keys from 700 on, but for the second query some before.
+            let seen = |i: usize| i >= 700 && i < 1024 || i > 1024 + 300;
+            let values: Vec<i64> = (0..2048).map(|i| i64::from(seen(i))).collect();
+            *mask = HostTensor::from_i64(DType::Bool, [1, 1, 2, 1024], &values).expect("fits");
+        }
+        let outcome = tools.run(&built, &inputs, 1 << 28);
+        tally.add(&context, &outcome);
+        let want = evaluate(&graph, &inputs).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let dtype = want["y"].dtype;
+        assert_matches(&outcome.outputs, &want, dtype, &context);
+    }
+    tally.finish(arch, ATTENTIONS.len());
+}
+
 #[test]
 fn on_gfx90a() {
     check("gfx90a");
@@ -118,4 +206,24 @@ fn on_gfx1100() {
 #[test]
 fn on_gfx1201() {
     check("gfx1201");
+}
+
+#[test]
+fn attention_on_gfx90a() {
+    check_attention("gfx90a");
+}
+
+#[test]
+fn attention_on_gfx942() {
+    check_attention("gfx942");
+}
+
+#[test]
+fn attention_on_gfx1100() {
+    check_attention("gfx1100");
+}
+
+#[test]
+fn attention_on_gfx1201() {
+    check_attention("gfx1201");
 }

@@ -22,6 +22,9 @@ impl Printer<'_> {
         else {
             return Err(self.mismatch());
         };
+        if body.log_sum.is_some() {
+            return Err(self.mismatch());
+        }
         let width = |axis: AxisId, what: &str| {
             self.kernel.axes[axis]
                 .extent
@@ -112,16 +115,24 @@ impl Printer<'_> {
         self.scope(|p| {
             let (q, dv, mixed) = (p.axis(body.q).to_owned(), p.axis(body.dv).to_owned(), p.fresh("mixed"));
             let q_type = p.axis_type(body.q);
+            let sum = match body.log_sum {
+                Some(var) => {
+                    let name = p.fresh("log_sum");
+                    p.bind_var(var, &name);
+                    format!("float {name}")
+                }
+                None => "float".to_owned(),
+            };
             if store == 1 {
                 p.bind_var(body.out, &format!("{mixed}[0]"));
                 p.out.open(format!(
-                    "const auto epilogue = [&]({q_type} {q}, int {dv}, const Pack<float, 1>& {mixed})"
+                    "const auto epilogue = [&]({q_type} {q}, int {dv}, const Pack<float, 1>& {mixed}, {sum})"
                 ));
                 p.straight(&body.epilogue);
             } else {
                 let start = p.fresh(&format!("{dv}0"));
                 p.out.open(format!(
-                    "const auto epilogue = [&]({q_type} {q}, int {start}, const Pack<float, {store}>& {mixed})"
+                    "const auto epilogue = [&]({q_type} {q}, int {start}, const Pack<float, {store}>& {mixed}, {sum})"
                 ));
                 p.one_group(&body.epilogue, body.dv, &dv, &start, store, Some((body.out, &mixed)));
             }

@@ -377,7 +377,7 @@ struct FlashRows {
         }
     }
 
-    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue.
+    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue, with the logarithm of the sum of all weights.
     template <typename Epilogue>
     GRAPHC_DEVICE void finish(int row0, int queries, int keys, const Epilogue& epilogue) {
 #pragma unroll
@@ -385,6 +385,7 @@ struct FlashRows {
             const int q = row0 + I::sum_row(lane(), r);
             const float total = reduce_row<Sum, I>(sum[r]);
             const float scale = keys > 0 ? 1.0f / total : 0.0f;
+            const float log_sum = (largest[r] + math::log2(total)) * 0.6931471805599453f;
             if (q < queries) {
 #pragma unroll
                 for (int run = 0; run < F::OUTS / Out::FUSED; ++run) {
@@ -397,7 +398,7 @@ struct FlashRows {
                             const int at = p * WIDTH + w;
                             pack[w] = out[run * Out::FUSED + at / SUMS][r * SUMS + at % SUMS] * scale;
                         }
-                        if (col + WIDTH <= F::DV) epilogue(q, col, pack);
+                        if (col + WIDTH <= F::DV) epilogue(q, col, pack, log_sum);
                     }
                 }
             }
@@ -406,7 +407,8 @@ struct FlashRows {
 };
 
 /// Computes this workgroup's queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
-/// · value(e, k)`, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>)`; `WIDTH` divides the width of values.
+/// · value(e, k)`, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is
+/// `ln Σ_k exp(score)`; `WIDTH` divides the width of values.
 ///
 /// With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity. The blocks of queries come last first,
 /// since they have the most keys.

@@ -71,6 +71,7 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
         score,
         out,
         epilogue: vec![store],
+        log_sum: None,
         causal: h.causal,
     }))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, LaunchOptions};
 use ir::dim::{Bindings, DimError};
 use ir::entity::Entity;
-use ir::kernel::{Access, AxisId, Body, Kernel, Param, ParamId, RowBody, Stmt};
+use ir::kernel::{Access, AxisId, Body, Kernel, Mapping, Param, ParamId, RowBody, Stmt};
 use ir::plan::StepId;
 use ir::program::Source;
 use ir::{DType, HostTensor};
@@ -75,6 +75,14 @@ pub fn tolerance(dtype: DType) -> (f64, f64) {
     }
 }
 
+/// The type that attention's weights are rounded to on their way to a matrix instruction, whatever the type of its results.
+fn of_weights(kernel: &Kernel) -> Option<DType> {
+    match (&kernel.body, &kernel.mapping) {
+        (Body::Attention(_), Mapping::FlashMatrix(tiling)) => Some(tiling.instruction.input),
+        _ => None,
+    }
+}
+
 /// Compares what a kernel wrote with what it should have, each in the order of the written parameters.
 pub(super) fn compare(step: StepId, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor]) -> Verdict {
     verdict(step.to_string(), kernel, got, want)
@@ -86,6 +94,11 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
         .zip(got.iter().zip(want))
         .map(|(param, (got, want))| {
             let (rtol, atol) = tolerance(param.dtype);
+            let (weights_rtol, weights_atol) = of_weights(kernel).map_or((0.0, 0.0), tolerance);
+            let (rtol, atol) = match param.dtype.is_float() {
+                true => (rtol.max(weights_rtol), atol.max(weights_atol)),
+                false => (rtol, atol),
+            };
             let largest = want
                 .to_f64()
                 .into_iter()

@@ -453,6 +453,15 @@ impl Run<'_> {
                 let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 scores.iter_mut().for_each(|s| *s = (*s - top).exp());
                 let total: f64 = scores.iter().sum();
+                if let Some(log_sum) = a.log_sum {
+                    // Where all are masked, nothing is left to compare with.
+                    let sum = if top == f64::NEG_INFINITY {
+                        top
+                    } else {
+                        top + total.ln()
+                    };
+                    run.set_var(log_sum, Scalar::Float(sum));
+                }
                 run.each(&[a.dv], &mut |run| {
                     let at = run.axes[a.dv] as usize;
                     let sum: f64 = scores

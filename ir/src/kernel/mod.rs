@@ -365,6 +365,9 @@ pub struct AttentionBody {
     pub acc: VarId,
     pub score: ExprId,
     pub out: VarId,
+    /// `ln Σ_k exp(score)` of the row in `f32`, minus infinity where all keys are masked: what a kernel leaves to another that brings
+    /// outputs over parts of the keys together.
+    pub log_sum: Option<VarId>,
     /// Lets and stores over `batch`, `q`, `dv`.
     pub epilogue: Vec<Stmt>,
     /// Says that scores with `k > q + (keys − queries)` are masked, so that those tiles can be skipped.

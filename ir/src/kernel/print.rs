@@ -230,6 +230,9 @@ impl Printer<'_> {
                     p.line(&format!("  query = {}", e(a.query)));
                     p.line(&format!("  key = {}", e(a.key)));
                     p.line(&format!("weight = softmax{causal} over {k} of {}", e(a.score)));
+                    if let Some(log_sum) = a.log_sum {
+                        p.line(&format!("{log_sum} = log of the sum over {k} of exp of the same"));
+                    }
                     p.line(&format!("{} = sum over {k} of weight * value  for {dv}", a.out));
                     p.line(&format!("  value = {}", e(a.value)));
                     p.stmts(&a.epilogue);

@@ -324,6 +324,7 @@ impl Verifier<'_> {
                 self.only("the score", a.score, &[&a.batch, &q, &k]);
                 self.vars.remove(&a.acc);
                 self.vars.insert(a.out);
+                self.vars.extend(a.log_sum);
                 self.unbind(&[a.k, a.d]);
                 self.stmts("the epilogue", &a.epilogue);
             }
@@ -582,6 +583,7 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             axes.extend([a.q, a.k, a.d, a.dv]);
             exprs.extend([a.query, a.key, a.value, a.score]);
             vars.extend([a.acc, a.out]);
+            vars.extend(a.log_sum);
             &a.epilogue
         }
         Body::Scan(s) => {

@@ -47,11 +47,12 @@ pub struct Builder<'a> {
     pub partials: Option<ParamId>,
 }
 
-/// What a kernel does of its region: all, or one of the two launches that share a contraction whose depth is cut into so many parts.
+/// What a kernel does of its region: all, or one of the two launches that share a contraction whose depth, or an attention whose keys,
+/// are cut into so many parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
     Whole,
-    /// Sums each part of the depth and stores that, `[parts, batch…, rows…, cols]` in the accumulator's type.
+    /// Sums each part and stores that in scratch memory.
     Partials(i64),
     /// Adds the parts' sums; computes what follows, and stores it.
     Total(i64),

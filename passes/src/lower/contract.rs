@@ -1,6 +1,6 @@
-//! Contractions, convolutions and attention.
+//! Contractions and convolutions.
 
-use ir::kernel::{AttentionBody, Body, ContractBody, ConvFacts, ExprId, Loops, Operand, Stmt};
+use ir::kernel::{Body, ContractBody, ConvFacts, ExprId, Loops, Operand, Stmt};
 use ir::op::{BinaryOp, Contract, Conv, Layout};
 use ir::{DType, Dim, Scalar, Value};
 
@@ -39,8 +39,8 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let cell = [&batch_at[..], &rows_at, &cols_at].concat();
     let points = [&batch[..], &rows, &cols].concat();
     let acc_type = b.graph.ty(lhs).dtype.product_accumulator(b.graph.ty(rhs).dtype);
-    if let Share::Total(_) = b.share {
-        let sum = parts::total(b, acc_type, &dims, &cell);
+    if let Share::Total(parts) = b.share {
+        let sum = parts::total(b, acc_type, parts, &dims, &cell);
         let e = b.cast(arithmetic(c.out), sum);
         let result = [&batch_at[..], &rows_at, &cols_at].concat();
         let stmts = b.epilogue(anchor, e, result, &[])?;
@@ -72,8 +72,8 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let (l, r) = (element(b, l, lhs), element(b, r, rhs));
     let acc = b.var(acc_type);
     let e = b.read(acc);
-    let epilogue = if let Share::Partials(_) = b.share {
-        vec![parts::store(b, e, &dims, &part_at, &cell)]
+    let epilogue = if let Share::Partials(parts) = b.share {
+        vec![parts::store(b, e, parts, &dims, &part_at, &cell)]
     } else {
         let e = b.cast(arithmetic(c.out), e);
         let mut result = outer;
@@ -113,7 +113,7 @@ fn element(b: &mut Builder<'_>, e: ExprId, of: Value) -> ExprId {
 
 /// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type. A cast that changes numbers,
 /// or makes floats of integers, is the model's own and stays.
-fn narrow(b: &Builder<'_>, e: ExprId) -> ExprId {
+pub(super) fn narrow(b: &Builder<'_>, e: ExprId) -> ExprId {
     let widens = |to: DType, inner: ExprId| {
         let from = b.exprs.dtype(inner);
         from != DType::Bool && from.is_float() == to.is_float() && cast_is_exact(from, to)
@@ -171,8 +171,8 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     result[channel] = filter_at.clone();
     result[first..first + spatial].clone_from_slice(&rows_at[1..=spatial]);
     let acc_type = b.graph.ty(input).dtype.product_accumulator(b.graph.ty(filter).dtype);
-    if let Share::Total(_) = b.share {
-        let sum = parts::total(b, acc_type, &dims, &cell);
+    if let Share::Total(parts) = b.share {
+        let sum = parts::total(b, acc_type, parts, &dims, &cell);
         let bias = match operands.get(2) {
             Some(bias) => Some(b.pull(*bias, std::slice::from_ref(&filter_at))?),
             None => None,
@@ -254,8 +254,8 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     let f = element(b, f, filter);
     let acc = b.var(acc_type);
     let e = b.read(acc);
-    let epilogue = if let Share::Partials(_) = b.share {
-        vec![parts::store(b, e, &dims, &part_at, &cell)]
+    let epilogue = if let Share::Partials(parts) = b.share {
+        vec![parts::store(b, e, parts, &dims, &part_at, &cell)]
     } else {
         let bias = match operands.get(2) {
             Some(bias) => Some(b.pull(*bias, std::slice::from_ref(&filter_at))?),
@@ -297,91 +297,5 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         acc,
         epilogue,
         conv: facts,
-    }))
-}
-
-/// Scaled dot-product attention; see `ir::op::Composite::Attention`.
-pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> Result<Body, LowerError> {
-    let anchor = Value::from(b.region.anchor);
-    let operands = b.graph.node(b.region.anchor).operands.clone();
-    let (q_shape, k_shape, v_shape) = (
-        b.shape(operands[0]).clone(),
-        b.shape(operands[1]).clone(),
-        b.shape(operands[2]).clone(),
-    );
-    let (queries, keys) = (q_shape[2].clone(), k_shape[2].clone());
-    let (batch, outer) = b.iterate(&["batch", "head"], &[q_shape[0].clone(), q_shape[1].clone()]);
-    let axis = |b: &mut Builder<'_>, name: &str, dim: &Dim| {
-        // These axes must exist even at size 1: the body names them.
-        let axis = b.axes.push(ir::kernel::Axis {
-            name: name.to_owned(),
-            extent: dim.clone(),
-        });
-        b.extents.push(dim.clone());
-        (axis, Linear::axis(axis))
-    };
-    let (q, q_at) = axis(b, "query", &queries);
-    let (k, k_at) = axis(b, "key", &keys);
-    let (d, d_at) = axis(b, "d", &q_shape[3]);
-    let (dv, dv_at) = axis(b, "dv", &v_shape[3]);
-    let share = q_shape[1].exact_div(&k_shape[1]).unwrap_or(Dim::Const(1));
-    let kv_head = outer[1].div(&share, b.space());
-    let operand = |b: &mut Builder<'_>, v: Value, head: &Linear, row: &Linear, col: &Linear| {
-        // A batch of 1 is shared.
-        let batch = if b.shape(v)[0].is(1) {
-            Linear::constant(0)
-        } else {
-            outer[0].clone()
-        };
-        let e = b.pull(v, &[batch, head.clone(), row.clone(), col.clone()])?;
-        Ok::<_, LowerError>(narrow(b, e))
-    };
-    let query = operand(b, operands[0], &outer[1], &q_at, &d_at)?;
-    let key = operand(b, operands[1], &kv_head, &k_at, &d_at)?;
-    let value = operand(b, operands[2], &kv_head, &k_at, &dv_at)?;
-    let acc = b.var(DType::F32);
-    let dot = b.read(acc);
-    let factor = b.number(DType::F32, scale);
-    let mut score = b.binary(BinaryOp::Mul, dot, factor);
-    let low = b.number(DType::F32, f64::NEG_INFINITY);
-    if mask {
-        let v = operands[3];
-        let at = broadcast(
-            &[outer[0].clone(), outer[1].clone(), q_at.clone(), k_at.clone()],
-            b.shape(v),
-        );
-        let m = b.pull(v, &at)?;
-        score = if b.exprs.dtype(m) == DType::Bool {
-            b.select(m, score, low)
-        } else {
-            let m = b.cast(DType::F32, m);
-            b.binary(BinaryOp::Add, score, m)
-        };
-    }
-    if causal {
-        // Key j is seen by query i when j ≤ i + (keys − queries).
-        let reach = q_at.clone().offset(&(keys - queries));
-        let (j, i) = (b.index(&k_at), b.index(&reach));
-        let seen = b.binary(BinaryOp::Le, j, i);
-        score = b.select(seen, score, low);
-    }
-    let out = b.var(DType::F32);
-    let e = b.read(out);
-    let e = b.cast(arithmetic(b.graph.ty(anchor).dtype), e);
-    let epilogue: Vec<Stmt> = b.epilogue(anchor, e, vec![outer[0].clone(), outer[1].clone(), q_at, dv_at], &[])?;
-    Ok(Body::Attention(AttentionBody {
-        batch,
-        q,
-        k,
-        d,
-        dv,
-        query,
-        key,
-        value,
-        acc,
-        score,
-        out,
-        epilogue,
-        causal,
     }))
 }

@@ -69,10 +69,20 @@ pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Ma
     all.unwrap_or_default()
 }
 
-/// Returns into how many parts the depth of a contraction is cut, each summed by workgroups of its own, where that is predicted to take
-/// less time than the kernel takes with its mapping.
+/// Returns into how many parts the depth of a contraction or the keys of an attention are cut, each summed by workgroups of its own,
+/// where that is predicted to take less time than the kernel takes with its mapping.
 pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<i64> {
-    with_candidates(kernel, symbols, target, |mapper, body| mapper.parts(kernel, body)).flatten()
+    let mapper = Mapper {
+        kernel,
+        symbols,
+        target,
+        rows: None,
+    };
+    match (&kernel.body, &kernel.mapping) {
+        (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => mapper.parts_of_depth(body),
+        (Body::Attention(body), Mapping::FlashMatrix(tiling)) => mapper.parts_of_keys(body, tiling),
+        _ => None,
+    }
 }
 
 fn with_candidates<T>(

@@ -6,6 +6,7 @@
 //! through alike are then joined ([`collapse`]), positions that nothing shows to be inside their buffers are clamped for GPUs
 //! ([`prove`]), and the [`mapping`] onto threads is chosen last.
 
+mod attention;
 pub mod builder;
 mod collapse;
 mod contract;
@@ -72,7 +73,7 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
         Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
         Op::Conv(c) => contract::conv(b, c),
         Op::Composite(Composite::Attention { scale, causal, mask }) => {
-            contract::attention(b, scale.as_f64(), *causal, *mask)
+            attention::attention(b, scale.as_f64(), *causal, *mask)
         }
         Op::Composite(
             c @ (Composite::Softmax { .. }

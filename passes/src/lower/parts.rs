@@ -1,10 +1,11 @@
-//! A contraction in two launches: partial sums over parts of its depth, then their total with what follows.
+//! A contraction or attention in two launches: partial sums over parts of its depth or keys, then their total with what follows.
 //!
-//! Before: a product or convolution with few tiles and much depth, which would leave most of the GPU idle. After: a kernel with a
-//! tile for each part of the depth, whose sums go to scratch memory of the plan, and a kernel that adds them. The parts are added in
-//! their order, so results do not depend on which is done first.
+//! Before: a product or convolution with few tiles and much depth, or few queries that see many keys, which would leave most of the GPU
+//! idle. After: a kernel with a tile for each part, whose sums go to scratch memory of the plan, and a kernel that adds them. The parts
+//! are added in their order, so results do not depend on which is done first. Parts of attention come with the logarithm of the sum of
+//! their weights (FlashDecoding; Dao et al., 2023).
 
-use ir::kernel::{AxisId, Expr, ExprId, Kernel, Stmt};
+use ir::kernel::{AxisId, Expr, ExprId, Kernel, ParamId, Stmt};
 use ir::op::BinaryOp;
 use ir::schedule::Region;
 use ir::{DType, Dim, Entity, Graph, Shape, Target, TensorType};
@@ -19,11 +20,11 @@ pub struct Parts {
     pub partials: Kernel,
     /// Reads the region's inputs and the scratch; writes the region's outputs.
     pub total: Kernel,
-    /// `[parts · batch · rows · cols]` in the accumulator's type.
+    /// What the parts have of each cell, in the accumulator's type.
     pub scratch: TensorType,
 }
 
-/// Lowers a region to two launches, where its kernel is a contraction that is predicted to take less time in parts.
+/// Lowers a region to two launches, where its kernel is predicted to take less time in parts.
 ///
 /// # Errors
 /// As [`super::lower`].
@@ -65,42 +66,53 @@ pub(super) fn depth(b: &mut Builder<'_>, names: &[&str], dims: &[Dim], part: &[L
     (axes, at)
 }
 
-/// Stores a part's sum of one cell.
-pub(super) fn store(b: &mut Builder<'_>, sum: ExprId, dims: &[Dim], part: &[Linear], cell: &[Linear]) -> Stmt {
-    let (param, shape) = scratch(b, b.exprs.dtype(sum), dims);
-    let position = linearize(&[part, cell].concat(), &shape);
+/// Stores what a part has of one cell in a plane of the scratch memory, which has `planes` of them.
+pub(super) fn store(
+    b: &mut Builder<'_>,
+    value: ExprId,
+    planes: i64,
+    dims: &[Dim],
+    plane: &[Linear],
+    cell: &[Linear],
+) -> Stmt {
+    let (param, shape) = scratch(b, b.exprs.dtype(value), planes, dims);
+    let position = linearize(&[plane, cell].concat(), &shape);
     Stmt::Store {
         param,
         index: b.index(&position),
-        value: sum,
+        value,
         axes: Vec::new(),
     }
 }
 
-/// Adds the parts' sums of one cell.
-pub(super) fn total(b: &mut Builder<'_>, dtype: DType, dims: &[Dim], cell: &[Linear]) -> ExprId {
-    let (param, shape) = scratch(b, dtype, dims);
-    let Share::Total(parts) = b.share else {
-        return b.number(dtype, 0.0);
-    };
-    let mut sum = None;
-    for part in 0..parts {
-        let position = linearize(&[&[Linear::constant(part)], cell].concat(), &shape);
-        let index = b.index(&position);
-        let e = b.exprs.add(Expr::Load { param, index }, dtype);
-        sum = Some(sum.map_or(e, |sum| b.binary(BinaryOp::Add, sum, e)));
-    }
-    sum.unwrap_or_else(|| b.number(dtype, 0.0))
+/// Reads what was stored of one cell in a plane of the scratch memory.
+pub(super) fn load(
+    b: &mut Builder<'_>,
+    dtype: DType,
+    plane: i64,
+    planes: i64,
+    dims: &[Dim],
+    cell: &[Linear],
+) -> ExprId {
+    let (param, shape) = scratch(b, dtype, planes, dims);
+    let position = linearize(&[&[Linear::constant(plane)], cell].concat(), &shape);
+    let index = b.index(&position);
+    b.exprs.add(Expr::Load { param, index }, dtype)
 }
 
-/// The scratch memory, whose type and shape `[parts, cell…]` are known once the body has its axes.
-fn scratch(b: &mut Builder<'_>, dtype: DType, dims: &[Dim]) -> (ir::kernel::ParamId, Shape) {
-    let parts = match b.share {
-        Share::Partials(parts) | Share::Total(parts) => parts,
-        Share::Whole => 1,
-    };
-    let shape = Shape([&[Dim::Const(parts)], dims].concat());
-    let param = b.partials.unwrap_or(ir::kernel::ParamId::new(0));
+/// Adds the parts' sums of one cell.
+pub(super) fn total(b: &mut Builder<'_>, dtype: DType, parts: i64, dims: &[Dim], cell: &[Linear]) -> ExprId {
+    let first = load(b, dtype, 0, parts, dims, cell);
+    (1..parts).fold(first, |sum, part| {
+        let e = load(b, dtype, part, parts, dims, cell);
+        b.binary(BinaryOp::Add, sum, e)
+    })
+}
+
+/// The scratch memory, whose type and shape `[planes, cell…]` are known once the body has its axes.
+fn scratch(b: &mut Builder<'_>, dtype: DType, planes: i64, dims: &[Dim]) -> (ParamId, Shape) {
+    let shape = Shape([&[Dim::Const(planes)], dims].concat());
+    let param = b.partials.unwrap_or(ParamId::new(0));
     b.params[param].dtype = dtype;
     b.params[param].elements = shape.iter().cloned().product();
     (param, shape)

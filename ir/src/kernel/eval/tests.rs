@@ -302,6 +302,7 @@ fn attention_weighs_values() {
         score,
         out,
         epilogue: vec![Build::store(3, q, result, &[])],
+        log_sum: None,
         causal: true,
     });
     let mut buffers = vec![

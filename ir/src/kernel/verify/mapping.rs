@@ -102,6 +102,9 @@ impl Verifier<'_> {
             }
             (Mapping::Tile { .. }, b) if !matches!(b, Body::Contract(_)) => Some("tiles are for contractions"),
             (Mapping::Flash { .. }, b) if !matches!(b, Body::Attention(_)) => Some("it is for attention"),
+            (mapping, Body::Attention(a)) if a.log_sum.is_some() && !matches!(mapping, Mapping::FlashMatrix(_)) => {
+                Some("it does not give the sum of an attention's weights")
+            }
             (Mapping::Rows { .. }, b) if !matches!(b, Body::Row(_)) => Some("it is for rows"),
             (Mapping::Stream { .. } | Mapping::Transpose { .. }, b) if !is_pointwise(b) => {
                 Some("it is for pointwise bodies")

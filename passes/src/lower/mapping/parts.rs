@@ -1,6 +1,6 @@
-//! How many workgroups share the depth of a contraction.
+//! How many workgroups share the depth of a contraction, or the keys of an attention.
 
-use ir::kernel::{ContractBody, Kernel, Mapping};
+use ir::kernel::{AttentionBody, AxisId, ContractBody, FlashTiling};
 
 use super::Mapper;
 use super::contract::Sizes;
@@ -14,11 +14,23 @@ const WORTH: f64 = 0.9;
 /// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing model has for the slower of the GPUs.
 const SECOND_LAUNCH: f64 = 0.75;
 
+/// Workgroups of attention that a compute unit should have.
+const BUSY: i64 = 2;
+/// Keys of a cache whose length the model leaves open.
+const USUAL_KEYS: i64 = 1024;
+/// Keys of a part at least.
+const LEAST_KEYS: i64 = 64;
+/// Parts of an attention at most: the second launch has an expression for each.
+const MOST_PARTS: i64 = 16;
+/// Turns of the loop over keys that parts must save to be worth a launch.
+const LEAST_TURNS: i64 = 3;
+
 impl Mapper<'_> {
     /// Returns the parts that are predicted to take least time, where that is less than the whole takes.
-    pub(super) fn parts(&self, kernel: &Kernel, body: &ContractBody) -> Option<i64> {
+    pub(super) fn parts_of_depth(&self, body: &ContractBody) -> Option<i64> {
+        let kernel = self.kernel;
         // A number of parts is right for the sizes that it was found for.
-        if !kernel.symbols.is_empty() || !matches!(kernel.mapping, Mapping::Matrix(_) | Mapping::Gemv(_)) {
+        if !kernel.symbols.is_empty() {
             return None;
         }
         let last = kernel.axes[*body.k.last()?].extent.as_const()?;
@@ -52,5 +64,28 @@ impl Mapper<'_> {
         // The partial sums go to memory and come back; caches hold what is written last, which is not what is read first.
         let bytes = f64::from(self.kernel.vars[body.acc].bits()) / 8.0 * (part.batch * part.m * part.n) as f64;
         Some(partials + 2.0 * self.target.memory_us(bytes) + SECOND_LAUNCH * self.target.launch_us)
+    }
+
+    /// Returns the parts of an attention's keys: as many as keep the GPU busy where a few queries see many keys.
+    pub(super) fn parts_of_keys(&self, body: &AttentionBody, tiling: &FlashTiling) -> Option<i64> {
+        let extent = |axis: AxisId| &self.kernel.axes[axis].extent;
+        // Scratch memory grows with the queries: one block of them, at all sizes. No key at all is the whole kernel's.
+        let queries = extent(body.q).bounds(self.symbols).1?;
+        if queries > i64::from(tiling.queries()) || !extent(body.k).at_least(1, self.symbols) {
+            return None;
+        }
+        let keys = match extent(body.k).as_const() {
+            Some(keys) => keys,
+            // A cache is rarely as short as a hint.
+            None => self.points(&[body.k]).max(USUAL_KEYS),
+        };
+        let busy = BUSY * i64::from(self.target.compute_units);
+        let parts = (busy / self.points(&body.batch).max(1))
+            .min(keys / LEAST_KEYS)
+            .min(MOST_PARTS);
+        // The turns of the loop that are saved stand against a second launch.
+        let tile = i64::from(tiling.keys * tiling.split);
+        let turns = |keys: i64| (keys + tile - 1) / tile;
+        (parts >= 2 && turns(keys) >= turns(keys / parts) + LEAST_TURNS).then_some(parts)
     }
 }

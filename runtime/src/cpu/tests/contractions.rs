@@ -375,6 +375,7 @@ pub(super) fn attend(mask: Option<DType>, causal: bool, odd: bool, share: i64) -
         score,
         out: result,
         epilogue: vec![store],
+        log_sum: None,
         causal,
     });
     b.kernel

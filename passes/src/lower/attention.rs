@@ -1,0 +1,164 @@
+//! Attention in one launch, or in parts of its keys.
+
+use ir::kernel::{AttentionBody, Body, ExprId, Loops};
+use ir::op::{BinaryOp, UnaryOp};
+use ir::{DType, Dim, Value};
+
+use super::builder::{Builder, Share, arithmetic};
+use super::contract::narrow;
+use super::index::{Atom, Linear};
+use super::views::broadcast;
+use super::{LowerError, parts};
+
+/// Scaled dot-product attention; see `ir::op::Composite::Attention`.
+pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> Result<Body, LowerError> {
+    let anchor = Value::from(b.region.anchor);
+    let operands = b.graph.node(b.region.anchor).operands.clone();
+    let (q_shape, k_shape, v_shape) = (
+        b.shape(operands[0]).clone(),
+        b.shape(operands[1]).clone(),
+        b.shape(operands[2]).clone(),
+    );
+    let (queries, keys) = (q_shape[2].clone(), k_shape[2].clone());
+    let anchor_type = arithmetic(b.graph.ty(anchor).dtype);
+    let heads = [q_shape[0].clone(), q_shape[1].clone()];
+    let dims = [&heads[..], &[queries.clone(), v_shape[3].clone()]].concat();
+    if let Share::Total(parts) = b.share {
+        let (parallel, cell) = b.iterate(&["batch", "head", "query", "dv"], &dims);
+        let mixed = mixed(b, parts, &dims, &cell);
+        let e = b.cast(anchor_type, mixed);
+        let stmts = b.epilogue(anchor, e, cell, &[])?;
+        return Ok(Body::Loops(Loops { parallel, stmts }));
+    }
+    let (part, part_at) = parts::axis(b);
+    let (batch, outer) = b.iterate(&["batch", "head"], &heads);
+    let axis = |b: &mut Builder<'_>, name: &str, dim: &Dim| {
+        // These axes must exist even at size 1: the body names them.
+        let axis = b.axes.push(ir::kernel::Axis {
+            name: name.to_owned(),
+            extent: dim.clone(),
+        });
+        b.extents.push(dim.clone());
+        (axis, Linear::axis(axis))
+    };
+    let (q, q_at) = axis(b, "query", &queries);
+    // A part has its own keys; those that are left of the last part's are the last key again, and count for nothing.
+    let length = match b.share {
+        Share::Partials(parts) => keys.ceil_div(&Dim::Const(parts)),
+        _ => keys.clone(),
+    };
+    let (k, k_in_part) = axis(b, "key", &length);
+    let k_at = part_at.iter().fold(k_in_part, |k, part| part.scale(&length).plus(&k));
+    let outside = match b.share {
+        Share::Partials(parts) if keys.exact_div(&Dim::Const(parts)).is_none() => {
+            let (at, end) = (b.index(&k_at), b.size(&keys));
+            Some(b.binary(BinaryOp::Ge, at, end))
+        }
+        _ => None,
+    };
+    let read_at = match outside {
+        Some(_) => {
+            let (at, last) = (b.index(&k_at), b.size(&(keys.clone() - 1)));
+            Linear::atom(Atom::Expr(b.binary(BinaryOp::Min, at, last)))
+        }
+        None => k_at.clone(),
+    };
+    let (d, d_at) = axis(b, "d", &q_shape[3]);
+    let (dv, dv_at) = axis(b, "dv", &v_shape[3]);
+    let share = q_shape[1].exact_div(&k_shape[1]).unwrap_or(Dim::Const(1));
+    let kv_head = outer[1].div(&share, b.space());
+    let operand = |b: &mut Builder<'_>, v: Value, head: &Linear, row: &Linear, col: &Linear| {
+        // A batch of 1 is shared.
+        let batch = if b.shape(v)[0].is(1) {
+            Linear::constant(0)
+        } else {
+            outer[0].clone()
+        };
+        let e = b.pull(v, &[batch, head.clone(), row.clone(), col.clone()])?;
+        Ok::<_, LowerError>(narrow(b, e))
+    };
+    let query = operand(b, operands[0], &outer[1], &q_at, &d_at)?;
+    let key = operand(b, operands[1], &kv_head, &read_at, &d_at)?;
+    let value = operand(b, operands[2], &kv_head, &read_at, &dv_at)?;
+    let acc = b.var(DType::F32);
+    let dot = b.read(acc);
+    let factor = b.number(DType::F32, scale);
+    let mut score = b.binary(BinaryOp::Mul, dot, factor);
+    let low = b.number(DType::F32, f64::NEG_INFINITY);
+    if mask {
+        let v = operands[3];
+        let at = broadcast(&[outer[0].clone(), outer[1].clone(), q_at.clone(), read_at], b.shape(v));
+        let m = b.pull(v, &at)?;
+        score = if b.exprs.dtype(m) == DType::Bool {
+            b.select(m, score, low)
+        } else {
+            let m = b.cast(DType::F32, m);
+            b.binary(BinaryOp::Add, score, m)
+        };
+    }
+    if causal {
+        // Key j is seen by query i when j ≤ i + (keys − queries).
+        let reach = q_at.clone().offset(&(keys - queries));
+        let (j, i) = (b.index(&k_at), b.index(&reach));
+        let seen = b.binary(BinaryOp::Le, j, i);
+        score = b.select(seen, score, low);
+    }
+    if let Some(outside) = outside {
+        score = b.select(outside, low, score);
+    }
+    let out = b.var(DType::F32);
+    let e = b.read(out);
+    let cell = vec![outer[0].clone(), outer[1].clone(), q_at, dv_at];
+    let (log_sum, epilogue) = if let Share::Partials(parts) = b.share {
+        let log_sum = b.var(DType::F32);
+        let sum = b.read(log_sum);
+        let plane = part_at.first().cloned().unwrap_or(Linear::constant(0));
+        let stores = [(e, plane.clone()), (sum, plane.offset(&Dim::Const(parts)))];
+        let stores = stores.map(|(e, plane)| parts::store(b, e, 2 * parts, &dims, &[plane], &cell));
+        (Some(log_sum), stores.to_vec())
+    } else {
+        let e = b.cast(anchor_type, e);
+        (None, b.epilogue(anchor, e, cell, &[])?)
+    };
+    Ok(Body::Attention(AttentionBody {
+        batch: [part, batch].concat(),
+        q,
+        k,
+        d,
+        dv,
+        query,
+        key,
+        value,
+        acc,
+        score,
+        out,
+        log_sum,
+        epilogue,
+        // Which keys of a part are masked depends on the part.
+        causal: causal && b.share == Share::Whole,
+    }))
+}
+
+/// Brings the parts' outputs together, each with the share that its keys have of all weights: parts whose keys are all masked have none.
+fn mixed(b: &mut Builder<'_>, parts: i64, dims: &[Dim], cell: &[Linear]) -> ExprId {
+    let mut load = |b: &mut Builder<'_>, plane: i64| parts::load(b, DType::F32, plane, 2 * parts, dims, cell);
+    let outs: Vec<ExprId> = (0..parts).map(|part| load(b, part)).collect();
+    let sums: Vec<ExprId> = (parts..2 * parts).map(|plane| load(b, plane)).collect();
+    let fold = |b: &mut Builder<'_>, op, all: &[ExprId]| {
+        let sum = all.iter().copied().reduce(|sum, e| b.binary(op, sum, e));
+        sum.unwrap_or_else(|| b.number(DType::F32, 0.0))
+    };
+    let most = fold(b, BinaryOp::Max, &sums);
+    let (low, zero) = (b.number(DType::F32, f64::NEG_INFINITY), b.number(DType::F32, 0.0));
+    let (mut weights, mut weighted) = (Vec::new(), Vec::new());
+    for (out, sum) in outs.into_iter().zip(sums) {
+        let below = b.binary(BinaryOp::Sub, sum, most);
+        let weight = b.unary(UnaryOp::Exp, below);
+        let product = b.binary(BinaryOp::Mul, out, weight);
+        let masked = b.binary(BinaryOp::Eq, sum, low);
+        weighted.push(b.select(masked, zero, product));
+        weights.push(weight);
+    }
+    let (sum, total) = (fold(b, BinaryOp::Add, &weighted), fold(b, BinaryOp::Add, &weights));
+    b.binary(BinaryOp::Div, sum, total)
+}
