@@ -141,7 +141,7 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
 
 /// Brings the parts' outputs together, each with the share that its keys have of all weights: parts whose keys are all masked have none.
 fn mixed(b: &mut Builder<'_>, parts: i64, dims: &[Dim], cell: &[Linear]) -> ExprId {
-    let mut load = |b: &mut Builder<'_>, plane: i64| parts::load(b, DType::F32, plane, 2 * parts, dims, cell);
+    let load = |b: &mut Builder<'_>, plane: i64| parts::load(b, DType::F32, plane, 2 * parts, dims, cell);
     let outs: Vec<ExprId> = (0..parts).map(|part| load(b, part)).collect();
     let sums: Vec<ExprId> = (parts..2 * parts).map(|plane| load(b, plane)).collect();
     let fold = |b: &mut Builder<'_>, op, all: &[ExprId]| {

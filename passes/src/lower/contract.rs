@@ -1,6 +1,6 @@
 //! Contractions and convolutions.
 
-use ir::kernel::{Body, ContractBody, ConvFacts, ExprId, Loops, Operand, Stmt};
+use ir::kernel::{Body, ContractBody, ConvFacts, ExprId, Loops, Operand};
 use ir::op::{BinaryOp, Contract, Conv, Layout};
 use ir::{DType, Dim, Scalar, Value};
 

@@ -109,9 +109,9 @@ impl Mapper<'_> {
             t.misfit().is_none()
                 && t.stores_fit(dv)
                 && t.lds_bytes(d, dv) <= i64::from(self.target.lds_bytes.min(lds))
-                // Waves share queries where there are too few for all, and keys enough.
+                // Waves share queries where there are too few for all, and keys for each.
                 && (t.split == 1
-                    || (i64::from(t.queries()) >= queries && i64::from(t.split * t.keys) <= length))
+                    || (i64::from(t.queries()) >= queries && i64::from((t.split - 1) * t.keys) < length))
                 && t.registers(d, dv) <= most
                 // gfx11 holds wide queries twice, which leaves room for few scores (as compiled).
                 && (t.instruction.family != MatrixFamily::Wmma || d <= 96 || t.keys <= 16)

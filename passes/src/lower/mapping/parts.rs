@@ -15,11 +15,9 @@ const WORTH: f64 = 0.9;
 const SECOND_LAUNCH: f64 = 0.75;
 
 /// Workgroups of attention that a compute unit should have.
-const BUSY: i64 = 2;
+const BUSY: i64 = 3;
 /// Keys of a cache whose length the model leaves open.
 const USUAL_KEYS: i64 = 1024;
-/// Keys of a part at least.
-const LEAST_KEYS: i64 = 64;
 /// Parts of an attention at most: the second launch has an expression for each.
 const MOST_PARTS: i64 = 16;
 /// Turns of the loop over keys that parts must save to be worth a launch.
@@ -80,12 +78,13 @@ impl Mapper<'_> {
             None => self.points(&[body.k]).max(USUAL_KEYS),
         };
         let busy = BUSY * i64::from(self.target.compute_units);
-        let parts = (busy / self.points(&body.batch).max(1))
-            .min(keys / LEAST_KEYS)
-            .min(MOST_PARTS);
-        // The turns of the loop that are saved stand against a second launch.
+        // A part has a turn of the loop over keys at least.
         let tile = i64::from(tiling.keys * tiling.split);
         let turns = |keys: i64| (keys + tile - 1) / tile;
+        let parts = (busy / self.points(&body.batch).max(1))
+            .min(turns(keys))
+            .min(MOST_PARTS);
+        // The turns that are saved stand against a second launch.
         (parts >= 2 && turns(keys) >= turns(keys / parts) + LEAST_TURNS).then_some(parts)
     }
 }
