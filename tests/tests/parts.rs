@@ -111,7 +111,7 @@ const ATTENTIONS: [(&str, &str, &[(&str, i64)], bool); 7] = [
     ),
     (
         "what follows, in batches",
-        "q = input \"q\" : bf16[2, 4, 1, 64]\n k = input \"k\" : bf16[2, 4, 1024, 64]\n v = input \"v\" : bf16[2, 4, 1024, 64]\n \
+        "q = input \"q\" : bf16[2, 4, 1, 64]\n k = input \"k\" : bf16[2, 4, 2048, 64]\n v = input \"v\" : bf16[2, 4, 2048, 64]\n \
          r = input \"r\" : bf16[2, 1, 256]\n a = attention q, k, v {scale=0.125}\n t = transpose a {perm=[0, 2, 1, 3]}\n \
          s = reshape t {shape=[2, 1, 256]}\n y = add s, r",
         &[],
@@ -119,15 +119,15 @@ const ATTENTIONS: [(&str, &str, &[(&str, i64)], bool); 7] = [
     ),
     (
         "causal, a few queries",
-        "q = input \"q\" : f16[1, 2, 5, 64]\n k = input \"k\" : f16[1, 2, 1100, 64]\n v = input \"v\" : f16[1, 2, 1100, 64]\n \
+        "q = input \"q\" : f16[1, 2, 5, 64]\n k = input \"k\" : f16[1, 2, 2100, 64]\n v = input \"v\" : f16[1, 2, 2100, 64]\n \
          y = attention q, k, v {scale=0.125, causal}",
         &[],
         true,
     ),
     (
         "parts whose keys are all masked",
-        "q = input \"q\" : f16[1, 4, 2, 64]\n k = input \"k\" : f16[1, 4, 1024, 64]\n v = input \"v\" : f16[1, 4, 1024, 64]\n \
-         m = input \"m\" : bool[1, 1, 2, 1024]\n y = attention q, k, v, m {scale=0.125, mask}",
+        "q = input \"q\" : f16[1, 4, 2, 64]\n k = input \"k\" : f16[1, 4, 2048, 64]\n v = input \"v\" : f16[1, 4, 2048, 64]\n \
+         m = input \"m\" : bool[1, 1, 2, 2048]\n y = attention q, k, v, m {scale=0.125, mask}",
         &[],
         true,
     ),
@@ -135,7 +135,7 @@ const ATTENTIONS: [(&str, &str, &[(&str, i64)], bool); 7] = [
         "a cache of any length, long",
         "q = input \"q\" : f16[1, 4, 1, 64]\n k = input \"k\" : f16[1, 4, n, 64]\n v = input \"v\" : f16[1, 4, n, 64]\n \
          y = attention q, k, v {scale=0.125}",
-        &[("n", 1300)],
+        &[("n", 2100)],
         true,
     ),
     (
@@ -161,7 +161,7 @@ fn check_attention(arch: &str) {
         let context = format!("{arch}: {what}");
         let symbols: String = sizes
             .iter()
-            .map(|(name, _)| format!(" symbol {name}: 1..4096 hint 8\n"))
+            .map(|(name, _)| format!(" symbol {name}: 1..4096 hint 2048\n"))
             .collect();
         let graph = parse(&format!(
             "graph @few stage=import {{\n{symbols} {body}\n return y as \"y\"\n}}\n"
@@ -169,15 +169,17 @@ fn check_attention(arch: &str) {
         .unwrap_or_else(|e| panic!("{context}: {e}"));
         let built = tools.build(&graph, arch, None);
         let plan = &built.program.variants[0].plan;
+        // The wide heads of the first have no registers left for it where each half of a wave holds all queries.
+        let in_parts = in_parts && !(arch.starts_with("gfx1") && body.contains("128]"));
         let partial = |k: &Kernel| matches!(&k.body, Body::Attention(a) if a.log_sum.is_some());
         assert_eq!(plan.kernels.values().any(partial), in_parts, "{context}");
         let bindings: Bindings = sizes.iter().map(|(name, size)| (Symbol::new(*name), *size)).collect();
         let mut inputs = random_inputs(&graph, &bindings, 11);
         if let Some(mask) = inputs.get_mut("m") {
-            // Only keys from 700 on, but for the second query some before.
-            let seen = |i: usize| i >= 700 && i < 1024 || i > 1024 + 300;
-            let values: Vec<i64> = (0..2048).map(|i| i64::from(seen(i))).collect();
-            *mask = HostTensor::from_i64(DType::Bool, [1, 1, 2, 1024], &values).expect("fits");
+            // Only keys from 1400 on, but for the second query some before.
+            let seen = |i: usize| (1400..2048).contains(&i) || i > 2048 + 600;
+            let values: Vec<i64> = (0..4096).map(|i| i64::from(seen(i))).collect();
+            *mask = HostTensor::from_i64(DType::Bool, [1, 1, 2, 2048], &values).expect("fits");
         }
         let outcome = tools.run(&built, &inputs, 1 << 28);
         tally.add(&context, &outcome);

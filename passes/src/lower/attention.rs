@@ -2,7 +2,7 @@
 
 use ir::kernel::{AttentionBody, Body, ExprId, Loops};
 use ir::op::{BinaryOp, UnaryOp};
-use ir::{DType, Dim, Value};
+use ir::{DType, Dim, Target, Value};
 
 use super::builder::{Builder, Share, arithmetic};
 use super::contract::narrow;
@@ -11,7 +11,15 @@ use super::views::broadcast;
 use super::{LowerError, parts};
 
 /// Scaled dot-product attention; see `ir::op::Composite::Attention`.
-pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> Result<Body, LowerError> {
+///
+/// Where there is one query, a GPU takes the heads that share keys as the rows of one tile: they are read once for all of them.
+pub fn attention(
+    b: &mut Builder<'_>,
+    target: &Target,
+    scale: f64,
+    causal: bool,
+    mask: bool,
+) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
     let (q_shape, k_shape, v_shape) = (
@@ -31,7 +39,12 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
         return Ok(Body::Loops(Loops { parallel, stmts }));
     }
     let (part, part_at) = parts::axis(b);
-    let (batch, outer) = b.iterate(&["batch", "head"], &heads);
+    let share = q_shape[1].exact_div(&k_shape[1]).unwrap_or(Dim::Const(1));
+    let grouped = target.is_gpu() && queries.is(1) && share.as_const().is_some_and(|heads| heads > 1);
+    let (batch, outer) = match grouped {
+        true => b.iterate(&["batch", "group"], &[q_shape[0].clone(), k_shape[1].clone()]),
+        false => b.iterate(&["batch", "head"], &heads),
+    };
     let axis = |b: &mut Builder<'_>, name: &str, dim: &Dim| {
         // These axes must exist even at size 1: the body names them.
         let axis = b.axes.push(ir::kernel::Axis {
@@ -41,7 +54,18 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
         b.extents.push(dim.clone());
         (axis, Linear::axis(axis))
     };
-    let (q, q_at) = axis(b, "query", &queries);
+    let (q, row_at) = match grouped {
+        true => axis(b, "head", &share),
+        false => axis(b, "query", &queries),
+    };
+    let (head, kv_head, q_at) = match grouped {
+        true => (
+            outer[1].scale(&share).plus(&row_at),
+            outer[1].clone(),
+            Linear::constant(0),
+        ),
+        false => (outer[1].clone(), outer[1].div(&share, b.space()), row_at),
+    };
     // A part has its own keys; those that are left of the last part's are the last key again, and count for nothing.
     let length = match b.share {
         Share::Partials(parts) => keys.ceil_div(&Dim::Const(parts)),
@@ -65,8 +89,6 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
     };
     let (d, d_at) = axis(b, "d", &q_shape[3]);
     let (dv, dv_at) = axis(b, "dv", &v_shape[3]);
-    let share = q_shape[1].exact_div(&k_shape[1]).unwrap_or(Dim::Const(1));
-    let kv_head = outer[1].div(&share, b.space());
     let operand = |b: &mut Builder<'_>, v: Value, head: &Linear, row: &Linear, col: &Linear| {
         // A batch of 1 is shared.
         let batch = if b.shape(v)[0].is(1) {
@@ -77,7 +99,7 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
         let e = b.pull(v, &[batch, head.clone(), row.clone(), col.clone()])?;
         Ok::<_, LowerError>(narrow(b, e))
     };
-    let query = operand(b, operands[0], &outer[1], &q_at, &d_at)?;
+    let query = operand(b, operands[0], &head, &q_at, &d_at)?;
     let key = operand(b, operands[1], &kv_head, &read_at, &d_at)?;
     let value = operand(b, operands[2], &kv_head, &read_at, &dv_at)?;
     let acc = b.var(DType::F32);
@@ -87,7 +109,7 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
     let low = b.number(DType::F32, f64::NEG_INFINITY);
     if mask {
         let v = operands[3];
-        let at = broadcast(&[outer[0].clone(), outer[1].clone(), q_at.clone(), read_at], b.shape(v));
+        let at = broadcast(&[outer[0].clone(), head.clone(), q_at.clone(), read_at], b.shape(v));
         let m = b.pull(v, &at)?;
         score = if b.exprs.dtype(m) == DType::Bool {
             b.select(m, score, low)
@@ -108,10 +130,14 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
     }
     let out = b.var(DType::F32);
     let e = b.read(out);
-    let cell = vec![outer[0].clone(), outer[1].clone(), q_at, dv_at];
+    let cell = vec![outer[0].clone(), head, q_at, dv_at];
     let (log_sum, epilogue) = if let Share::Partials(parts) = b.share {
         let log_sum = b.var(DType::F32);
         let sum = b.read(log_sum);
+        // Of a part whose keys are all masked nothing is left, and not even that is a number.
+        let zero = b.number(DType::F32, 0.0);
+        let masked = b.binary(BinaryOp::Eq, sum, low);
+        let e = b.select(masked, zero, e);
         let plane = part_at.first().cloned().unwrap_or(Linear::constant(0));
         let stores = [(e, plane.clone()), (sum, plane.offset(&Dim::Const(parts)))];
         let stores = stores.map(|(e, plane)| parts::store(b, e, 2 * parts, &dims, &[plane], &cell));
@@ -134,12 +160,13 @@ pub fn attention(b: &mut Builder<'_>, scale: f64, causal: bool, mask: bool) -> R
         out,
         log_sum,
         epilogue,
-        // Which keys of a part are masked depends on the part.
-        causal: causal && b.share == Share::Whole,
+        // Which keys of a part are masked depends on the part; one query sees all keys.
+        causal: causal && b.share == Share::Whole && !grouped,
     }))
 }
 
-/// Brings the parts' outputs together, each with the share that its keys have of all weights: parts whose keys are all masked have none.
+/// Brings the parts' outputs together, each with the share that its keys have of all weights. Where all keys of all parts are masked,
+/// the shares are no numbers, as the weights of one launch would be.
 fn mixed(b: &mut Builder<'_>, parts: i64, dims: &[Dim], cell: &[Linear]) -> ExprId {
     let load = |b: &mut Builder<'_>, plane: i64| parts::load(b, DType::F32, plane, 2 * parts, dims, cell);
     let outs: Vec<ExprId> = (0..parts).map(|part| load(b, part)).collect();
@@ -149,14 +176,11 @@ fn mixed(b: &mut Builder<'_>, parts: i64, dims: &[Dim], cell: &[Linear]) -> Expr
         sum.unwrap_or_else(|| b.number(DType::F32, 0.0))
     };
     let most = fold(b, BinaryOp::Max, &sums);
-    let (low, zero) = (b.number(DType::F32, f64::NEG_INFINITY), b.number(DType::F32, 0.0));
     let (mut weights, mut weighted) = (Vec::new(), Vec::new());
     for (out, sum) in outs.into_iter().zip(sums) {
         let below = b.binary(BinaryOp::Sub, sum, most);
         let weight = b.unary(UnaryOp::Exp, below);
-        let product = b.binary(BinaryOp::Mul, out, weight);
-        let masked = b.binary(BinaryOp::Eq, sum, low);
-        weighted.push(b.select(masked, zero, product));
+        weighted.push(b.binary(BinaryOp::Mul, out, weight));
         weights.push(weight);
     }
     let (sum, total) = (fold(b, BinaryOp::Add, &weighted), fold(b, BinaryOp::Add, &weights));

@@ -73,7 +73,7 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
         Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
         Op::Conv(c) => contract::conv(b, c),
         Op::Composite(Composite::Attention { scale, causal, mask }) => {
-            attention::attention(b, scale.as_f64(), *causal, *mask)
+            attention::attention(b, target, scale.as_f64(), *causal, *mask)
         }
         Op::Composite(
             c @ (Composite::Softmax { .. }

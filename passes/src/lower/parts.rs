@@ -5,7 +5,7 @@
 //! are added in their order, so results do not depend on which is done first. Parts of attention come with the logarithm of the sum of
 //! their weights (FlashDecoding; Dao et al., 2023).
 
-use ir::kernel::{AxisId, Expr, ExprId, Kernel, ParamId, Stmt};
+use ir::kernel::{AxisId, Body, Expr, ExprId, Kernel, Mapping, ParamId, Stmt};
 use ir::op::BinaryOp;
 use ir::schedule::Region;
 use ir::{DType, Dim, Entity, Graph, Shape, Target, TensorType};
@@ -33,6 +33,10 @@ pub fn in_parts(graph: &Graph, region: &Region, target: &Target, whole: &Kernel)
         return Ok(None);
     };
     let partials = share_of(graph, region, target, Share::Partials(parts))?;
+    // Only matrix instructions give the sums of an attention's weights.
+    if matches!(partials.body, Body::Attention(_)) && !matches!(partials.mapping, Mapping::FlashMatrix(_)) {
+        return Ok(None);
+    }
     let total = share_of(graph, region, target, Share::Total(parts))?;
     let Some(scratch) = partials.params.values().last() else {
         return Ok(None);

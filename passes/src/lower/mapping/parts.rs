@@ -1,6 +1,7 @@
 //! How many workgroups share the depth of a contraction, or the keys of an attention.
 
 use ir::kernel::{AttentionBody, AxisId, ContractBody, FlashTiling};
+use ir::target::MatrixFamily;
 
 use super::Mapper;
 use super::contract::Sizes;
@@ -14,14 +15,16 @@ const WORTH: f64 = 0.9;
 /// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing model has for the slower of the GPUs.
 const SECOND_LAUNCH: f64 = 0.75;
 
-/// Workgroups of attention that a compute unit should have.
-const BUSY: i64 = 3;
 /// Keys of a cache whose length the model leaves open.
 const USUAL_KEYS: i64 = 1024;
+/// Widths of heads from which on WMMA has no registers left.
+const WIDE: i64 = 96;
 /// Parts of an attention at most: the second launch has an expression for each.
-const MOST_PARTS: i64 = 16;
-/// Turns of the loop over keys that parts must save to be worth a launch.
-const LEAST_TURNS: i64 = 3;
+const MOST_PARTS: i64 = 24;
+/// What an attention's workgroup takes before its first and after its last turn of the loop over keys, in such turns.
+const START_TURNS: i64 = 1;
+/// What the second launch of an attention takes, in turns of the loop over keys.
+const SECOND_TURNS: i64 = 3;
 
 impl Mapper<'_> {
     /// Returns the parts that are predicted to take least time, where that is less than the whole takes.
@@ -72,19 +75,25 @@ impl Mapper<'_> {
         if queries > i64::from(tiling.queries()) || !extent(body.k).at_least(1, self.symbols) {
             return None;
         }
+        // What parts add to the registers of wide heads makes them spill on gfx11 (as compiled).
+        if tiling.instruction.family == MatrixFamily::Wmma && self.points(&[body.d]).max(self.points(&[body.dv])) > WIDE
+        {
+            return None;
+        }
         let keys = match extent(body.k).as_const() {
             Some(keys) => keys,
             // A cache is rarely as short as a hint.
             None => self.points(&[body.k]).max(USUAL_KEYS),
         };
-        let busy = BUSY * i64::from(self.target.compute_units);
-        // A part has a turn of the loop over keys at least.
         let tile = i64::from(tiling.keys * tiling.split);
-        let turns = |keys: i64| (keys + tile - 1) / tile;
-        let parts = (busy / self.points(&body.batch).max(1))
-            .min(turns(keys))
-            .min(MOST_PARTS);
-        // The turns that are saved stand against a second launch.
-        (parts >= 2 && turns(keys) >= turns(keys / parts) + LEAST_TURNS).then_some(parts)
+        let batch = self.points(&body.batch);
+        let units = i64::from(self.target.compute_units);
+        // In turns of the loop over keys: workgroups that go over the compute units in rounds, each with its start and end.
+        let cost = |parts: i64| {
+            let keys = (keys + parts - 1) / parts;
+            (batch * parts + units - 1) / units * ((keys + tile - 1) / tile + START_TURNS)
+        };
+        let parts = (2..=MOST_PARTS).min_by_key(|parts| cost(*parts))?;
+        (cost(parts) + SECOND_TURNS < cost(1)).then_some(parts)
     }
 }
