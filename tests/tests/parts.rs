@@ -173,7 +173,7 @@ fn check_attention(arch: &str) {
         let in_parts = in_parts && !(arch.starts_with("gfx1") && body.contains("128]"));
         let partial = |k: &Kernel| matches!(&k.body, Body::Attention(a) if a.log_sum.is_some());
         assert_eq!(plan.kernels.values().any(partial), in_parts, "{context}");
-        let bindings: Bindings = sizes.iter().map(|(name, size)| (Symbol::new(*name), *size)).collect();
+        let bindings: Bindings = sizes.iter().map(|(name, size)| (Symbol::new(name), *size)).collect();
         let mut inputs = random_inputs(&graph, &bindings, 11);
         if let Some(mask) = inputs.get_mut("m") {
             // Only keys from 1400 on, but for the second query some before.
