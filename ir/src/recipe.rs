@@ -70,7 +70,9 @@ pub enum WeightError {
     Type { found: DType },
     #[error("element {index} is {value}, for which there is no integer; give a model whose weights are finite")]
     NotFinite { index: usize, value: String },
-    #[error("the recipe has {found} {what} for a weight of shape {shape:?}, which takes {expected}; make the recipe from this model")]
+    #[error(
+        "the recipe has {found} {what} for a weight of shape {shape:?}, which takes {expected}; make the recipe from this model"
+    )]
     Count {
         what: &'static str,
         found: usize,
@@ -255,7 +257,9 @@ mod hex {
     pub fn serialize<S: Serializer>(integers: &Option<Vec<i8>>, to: S) -> Result<S::Ok, S::Error> {
         let text = integers.as_ref().map(|integers| {
             let digit = |v: u8| char::from_digit(u32::from(v), 16).unwrap_or('0');
-            let digits = integers.iter().flat_map(|v| [digit(*v as u8 >> 4), digit(*v as u8 & 15)]);
+            let digits = integers
+                .iter()
+                .flat_map(|v| [digit(*v as u8 >> 4), digit(*v as u8 & 15)]);
             digits.collect::<String>()
         });
         text.serialize(to)
@@ -265,14 +269,13 @@ mod hex {
         let Some(text) = Option::<String>::deserialize(from)? else {
             return Ok(None);
         };
-        let digits: Option<Vec<u8>> = text
-            .chars()
-            .map(|c| c.to_digit(16).map(|digit| digit as u8))
-            .collect();
+        let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
         let Some(digits) = digits.filter(|d| d.len() % 2 == 0) else {
             return Err(D::Error::custom("integers are pairs of hexadecimal digits"));
         };
-        Ok(Some(digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as i8).collect()))
+        Ok(Some(
+            digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as i8).collect(),
+        ))
     }
 }
 

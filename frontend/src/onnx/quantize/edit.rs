@@ -48,11 +48,20 @@ pub(super) fn find(model: &ModelProto, layer: &str, shape: &[usize]) -> Result<u
     if more.is_some() {
         return Err("several nodes have its name".to_owned());
     }
-    let known = [("", "MatMul"), ("", "Gemm"), ("", "Conv"), ("com.microsoft", "FusedMatMul")];
+    let known = [
+        ("", "MatMul"),
+        ("", "Gemm"),
+        ("", "Conv"),
+        ("com.microsoft", "FusedMatMul"),
+    ];
     if !known.contains(&(canonical_domain(&node.domain), node.op_type.as_str())) {
         return Err(format!("{} nodes have no quantised form", node.op_type));
     }
-    if model.functions.iter().any(|f| f.name == node.op_type && canonical_domain(&f.domain) == canonical_domain(&node.domain)) {
+    if model
+        .functions
+        .iter()
+        .any(|f| f.name == node.op_type && canonical_domain(&f.domain) == canonical_domain(&node.domain))
+    {
         return Err("its node calls a function".to_owned());
     }
     let Some(weight) = node.input.get(1) else {
@@ -160,11 +169,18 @@ impl Edit {
     /// The name of a weight's numbers, made of its integers.
     fn weight(&mut self, name: &str, layer: &Layer, stored: &Stored) -> String {
         let how = format!("{:?} {:?}", layer.weight.axis, layer.weight.groups);
-        let key = (name.to_owned(), how, stored.integers.bytes.to_vec(), stored.scale.bytes.to_vec());
+        let key = (
+            name.to_owned(),
+            how,
+            stored.integers.bytes.to_vec(),
+            stored.scale.bytes.to_vec(),
+        );
         if let Some(made) = self.weights.get(&key) {
             return made.clone();
         }
-        let (weight, dims) = (&layer.weight, |t: &HostTensor| t.shape.iter().map(|d| *d as i64).collect());
+        let (weight, dims) = (&layer.weight, |t: &HostTensor| {
+            t.shape.iter().map(|d| *d as i64).collect()
+        });
         let (scales, attributes): (Vec<i64>, Vec<(&str, i64)>) = match (weight.groups, weight.axis) {
             (Some(groups), _) => (
                 dims(&stored.scale),
@@ -173,7 +189,11 @@ impl Edit {
             (None, Some(axis)) => (vec![stored.scale.elements() as i64], vec![("axis", axis as i64)]),
             (None, None) => (Vec::new(), Vec::new()),
         };
-        let integers = self.initializer(format!("{name}_{}", weight.dtype), &stored.integers, dims(&stored.integers));
+        let integers = self.initializer(
+            format!("{name}_{}", weight.dtype),
+            &stored.integers,
+            dims(&stored.integers),
+        );
         let mut inputs = vec![integers];
         inputs.push(self.initializer(format!("{name}_scale"), &stored.scale, scales.clone()));
         if let Some(zero) = &stored.zero {

@@ -1,7 +1,7 @@
 //! Raises the operator set of a model, where quantised nodes ask for a later one.
 //!
-//! Most changes between versions add types or attributes whose default is the old meaning. `CHANGES` has the others, from the schemas of
-//! ONNX 1.21: what an attribute was and an input is now is moved, and nodes whose meaning would change are refused.
+//! Most changes between versions add types or attributes whose default is the old meaning. `CHANGES` has the others, by ONNX's
+//! schemas: what an attribute was and an input is now is moved, and nodes whose meaning would change are refused.
 
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::tensor_proto::DataType;
@@ -32,8 +32,8 @@ enum Change {
     Dropped(&'static str),
     /// The attribute's default was another one.
     Default(&'static str, &'static str),
-    /// The axis's default was 1 and other axes than the last meant all behind them: only the last stays.
-    LastAxis,
+    /// The axis, 1 by default, and all behind it were one: they are joined before and split behind.
+    Joined,
     /// Parts are counted where no sizes are given.
     Parts,
     /// Statistics are given by nodes with more than one output.
@@ -44,7 +44,7 @@ enum Change {
     Other,
 }
 
-use Change::{Default as Was, Dropped, LastAxis, Moved, OneOutput, Other, Parts, Words};
+use Change::{Default as Was, Dropped, Joined, Moved, OneOutput, Other, Parts, Words};
 
 /// Op, the first version with its new meaning, and what is done.
 const CHANGES: &[(&str, i64, Change)] = &[
@@ -59,15 +59,19 @@ const CHANGES: &[(&str, i64, Change)] = &[
     ("Resize", 11, Other),
     ("Scatter", 11, Other),
     ("Dropout", 12, Dropped("ratio")),
-    ("Hardmax", 13, LastAxis),
-    ("LogSoftmax", 13, LastAxis),
-    ("Softmax", 13, LastAxis),
+    ("Hardmax", 13, Joined),
+    ("LogSoftmax", 13, Joined),
+    ("Softmax", 13, Joined),
     ("ReduceSum", 13, Moved("axes")),
     ("Split", 13, Moved("split")),
     ("Squeeze", 13, Moved("axes")),
     ("Unsqueeze", 13, Moved("axes")),
     ("BatchNormalization", 14, OneOutput),
-    ("RoiAlign", 16, Was("coordinate_transformation_mode", "output_half_pixel")),
+    (
+        "RoiAlign",
+        16,
+        Was("coordinate_transformation_mode", "output_half_pixel"),
+    ),
     ("ReduceL1", 18, Moved("axes")),
     ("ReduceL2", 18, Moved("axes")),
     ("ReduceLogSum", 18, Moved("axes")),
@@ -79,7 +83,11 @@ const CHANGES: &[(&str, i64, Change)] = &[
     ("ReduceSumSquare", 18, Moved("axes")),
     ("Split", 18, Parts),
     ("DFT", 20, Other),
-    ("GridSample", 20, Words("mode", &[("bilinear", "linear"), ("bicubic", "cubic")])),
+    (
+        "GridSample",
+        20,
+        Words("mode", &[("bilinear", "linear"), ("bicubic", "cubic")]),
+    ),
     ("GroupNormalization", 21, Other),
 ];
 
@@ -100,7 +108,10 @@ pub(super) fn raise(model: &mut ModelProto, needed: i64) -> Result<(), OpsetErro
         return Ok(());
     }
     set.version = needed;
-    let format = IR_VERSIONS.iter().filter(|(opset, _)| *opset <= needed).map(|(_, ir)| *ir);
+    let format = IR_VERSIONS
+        .iter()
+        .filter(|(opset, _)| *opset <= needed)
+        .map(|(_, ir)| *ir);
     model.ir_version = format.fold(model.ir_version, i64::max);
     match &mut model.graph {
         Some(graph) => nodes(&mut graph.node, found, needed),
@@ -109,7 +120,7 @@ pub(super) fn raise(model: &mut ModelProto, needed: i64) -> Result<(), OpsetErro
 }
 
 fn nodes(all: &mut Vec<NodeProto>, found: i64, needed: i64) -> Result<(), OpsetError> {
-    let mut raised = Vec::with_capacity(all.len());
+    let (mut raised, mut after) = (Vec::with_capacity(all.len()), Vec::new());
     for mut node in std::mem::take(all) {
         for attribute in &mut node.attribute {
             for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
@@ -121,7 +132,7 @@ fn nodes(all: &mut Vec<NodeProto>, found: i64, needed: i64) -> Result<(), OpsetE
                 if *op != node.op_type || *changed <= found || *changed > needed {
                     continue;
                 }
-                let fits = apply(&mut node, *change, &mut raised);
+                let fits = apply(&mut node, *change, &mut raised, &mut after);
                 if !fits {
                     return Err(OpsetError {
                         node: super::edit::name_of(&node).to_owned(),
@@ -134,13 +145,14 @@ fn nodes(all: &mut Vec<NodeProto>, found: i64, needed: i64) -> Result<(), OpsetE
             }
         }
         raised.push(node);
+        raised.append(&mut after);
     }
     *all = raised;
     Ok(())
 }
 
-/// Makes a node what it was, in the words of the later version; says no where it cannot. Nodes that it needs go before it.
-fn apply(node: &mut NodeProto, change: Change, before: &mut Vec<NodeProto>) -> bool {
+/// Makes a node what it was, in the words of the later version; says no where it cannot. Nodes that it needs go before and after it.
+fn apply(node: &mut NodeProto, change: Change, before: &mut Vec<NodeProto>, after: &mut Vec<NodeProto>) -> bool {
     let position = |node: &NodeProto, name: &str| node.attribute.iter().position(|a| a.name == name);
     match change {
         Moved(name) => {
@@ -167,15 +179,18 @@ fn apply(node: &mut NodeProto, change: Change, before: &mut Vec<NodeProto>) -> b
             }
             true
         }
-        LastAxis => position(node, "axis").is_some_and(|at| node.attribute[at].i == -1),
+        Joined => {
+            let axis = position(node, "axis").map_or(1, |at| node.attribute.remove(at).i);
+            node.attribute.push(int("axis", -1));
+            // Of the last axis both mean the same.
+            if axis != -1 {
+                join(node, axis, before, after);
+            }
+            true
+        }
         Parts => {
             if node.input.get(1).is_none_or(String::is_empty) {
-                node.attribute.push(AttributeProto {
-                    name: "num_outputs".to_owned(),
-                    r#type: AttributeType::Int as i32,
-                    i: node.output.len() as i64,
-                    ..AttributeProto::default()
-                });
+                node.attribute.push(int("num_outputs", node.output.len() as i64));
             }
             true
         }
@@ -193,6 +208,38 @@ fn apply(node: &mut NodeProto, change: Change, before: &mut Vec<NodeProto>) -> b
             true
         }
         Other => false,
+    }
+}
+
+/// `y = op(x)` as `y = Reshape(op(Flatten(x)), Shape(x))`.
+fn join(node: &mut NodeProto, axis: i64, before: &mut Vec<NodeProto>, after: &mut Vec<NodeProto>) {
+    let (Some(input), Some(output)) = (node.input.first().cloned(), node.output.first().cloned()) else {
+        return;
+    };
+    let [shape, flat, result] = ["shape", "joined", "joined_result"].map(|what| format!("{output}_{what}"));
+    let plain = |op: &str, inputs: &[&String], output: &String, attribute: Vec<AttributeProto>| NodeProto {
+        op_type: op.to_owned(),
+        name: output.clone(),
+        input: inputs.iter().map(|i| (*i).clone()).collect(),
+        output: vec![output.clone()],
+        attribute,
+        ..NodeProto::default()
+    };
+    before.push(plain("Shape", &[&input], &shape, Vec::new()));
+    before.push(plain("Flatten", &[&input], &flat, vec![int("axis", axis)]));
+    let mut back = plain("Reshape", &[&result, &shape], &output, Vec::new());
+    back.name = format!("{output}_split");
+    after.push(back);
+    node.input[0] = flat;
+    node.output[0] = result;
+}
+
+fn int(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        r#type: AttributeType::Int as i32,
+        i: value,
+        ..AttributeProto::default()
     }
 }
 

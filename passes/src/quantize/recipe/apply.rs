@@ -26,6 +26,28 @@ pub fn apply(graph: &Graph, recipe: &Recipe) -> Result<Graph, QuantizeError> {
     applied(graph, &found, recipe, NAME, &mut Vec::new(), |_, _| {})
 }
 
+/// Returns the layers of a recipe with their weights of a graph as they are stored.
+///
+/// # Errors
+/// As [`apply`].
+pub fn stored<'r>(graph: &Graph, recipe: &'r Recipe) -> Result<Vec<(&'r Layer, Stored)>, QuantizeError> {
+    let found = layers(graph);
+    check(&found, recipe)?;
+    let own = |layer: &&Layer| found.found.iter().find(|l| l.name == layer.name);
+    let weights = recipe.layers.iter().filter_map(|layer| Some((layer, own(&layer)?)));
+    weights
+        .map(|(layer, found)| Ok((layer, store(found, layer)?)))
+        .collect()
+}
+
+fn store(found: &FoundLayer, layer: &Layer) -> Result<Stored, QuantizeError> {
+    let stored = layer.weight.store(&found.weight);
+    stored.map_err(|error| QuantizeError::Weight {
+        layer: layer.name.clone(),
+        error,
+    })
+}
+
 /// As [`apply`], by layers that were found already; `note` is told of each that was quantised.
 pub(super) fn applied(
     graph: &Graph,
@@ -48,17 +70,13 @@ pub(super) fn applied(
     Ok(b.finish(fired))
 }
 
-/// Returns the graph with, for each layer of the recipe, two more outputs: the layer's result as it is, and as it is when this layer alone
-/// is quantised. Their names are `{prefix}{index}.float` and `{prefix}{index}.quantised`; `reduce` makes of both what is given out.
+/// Returns the graph with two more outputs for each layer of a recipe: the sum of the squares of its results, and that of what they change
+/// by when this layer alone is quantised, its operand being what it is in the graph. They are called `{prefix}{index}.signal` and
+/// `{prefix}{index}.noise`, and are numbers of type f32.
 ///
 /// # Errors
-/// As [`apply`], and what `reduce` reports.
-pub fn beside(
-    graph: &Graph,
-    recipe: &Recipe,
-    reduce: impl Fn(&mut Builder<'_>, Value, Value) -> Result<Vec<(&'static str, Value)>, PassFault>,
-    prefix: &str,
-) -> Result<Graph, QuantizeError> {
+/// As [`apply`].
+pub fn measured(graph: &Graph, recipe: &Recipe, prefix: &str) -> Result<Graph, QuantizeError> {
     let found = layers(graph);
     check(&found, recipe)?;
     let mut b = Builder::new(graph, NAME);
@@ -67,20 +85,34 @@ pub fn beside(
         b.copy(id)?;
         if let Some((layer, value)) = quantised(&mut b, &found, recipe, id)? {
             let own = b.value(id.into());
+            let off = b.plain(&Op::binary(BinaryOp::Sub), &[own, value])?.into();
             let index = recipe.layers.iter().position(|l| l.name == layer.name);
-            for (what, value) in reduce(&mut b, own, value)? {
-                more.push((format!("{prefix}{}.{what}", index.unwrap_or_default()), value));
+            for (what, value) in [("signal", own), ("noise", off)] {
+                let name = format!("{prefix}{}.{what}", index.unwrap_or_default());
+                more.push((name, squares(&mut b, value)?));
             }
         }
     }
     Ok(b.finish_with(more, &mut Vec::new()))
 }
 
-/// Says whether a graph's layers are those of a recipe, each with a weight that fits.
-pub fn is_applied(graph: &Graph, recipe: &Recipe) -> Result<(), QuantizeError> {
-    check(&layers(graph), recipe)
+/// The sum of the squares of all elements.
+fn squares(b: &mut Builder<'_>, value: Value) -> Result<Value, PassFault> {
+    let (dtype, rank) = (b.ty(value).dtype, b.ty(value).rank());
+    let value = match dtype {
+        DType::F32 => value,
+        _ => b.plain(&Op::cast(DType::F32), &[value])?.into(),
+    };
+    let square = b.plain(&Op::binary(BinaryOp::Mul), &[value, value])?.into();
+    let sum = Op::Reduce {
+        op: ReduceOp::Sum,
+        axes: (0..rank).collect(),
+        keep_dims: false,
+    };
+    Ok(b.plain(&sum, &[square])?.into())
 }
 
+/// Checks that each layer of a recipe is one of a graph.
 fn check(found: &Layers, recipe: &Recipe) -> Result<(), QuantizeError> {
     for layer in &recipe.layers {
         if !found.found.iter().any(|l| l.name == layer.name) {
@@ -121,11 +153,7 @@ fn quantised<'r>(
 }
 
 fn weight(b: &mut Builder<'_>, found: &FoundLayer, layer: &Layer) -> Result<Value, QuantizeError> {
-    let stored = layer.weight.store(&found.weight);
-    let stored = stored.map_err(|error| QuantizeError::Weight {
-        layer: layer.name.clone(),
-        error,
-    })?;
+    let stored = store(found, layer)?;
     let mut operands = vec![b.constant(stored.integers), b.constant(stored.scale)];
     operands.extend(stored.zero.map(|zero| b.constant(zero)));
     let op = Composite::Dequantize {

@@ -69,11 +69,7 @@ pub struct Range {
 ///
 /// # Errors
 /// A weight that is not finite, a group that does not divide a depth, a name in `exclude` that no layer has, or no range for a layer.
-pub fn decide(
-    layers: &Layers,
-    options: &Decision,
-    ranges: &IndexMap<String, Range>,
-) -> Result<Recipe, QuantizeError> {
+pub fn decide(layers: &Layers, options: &Decision, ranges: &IndexMap<String, Range>) -> Result<Recipe, QuantizeError> {
     check_names(layers, &options.exclude)?;
     let mut recipe = Recipe {
         layers: Vec::new(),

@@ -27,10 +27,19 @@ pub enum QuantizeError {
         near: Option<String>,
         known: Vec<String>,
     },
-    #[error("layer {layer:?}: no calibration data reached its operand; give samples that reach it, or leave it out with --exclude")]
+    #[error(
+        "layer {layer:?}: no calibration data reached its operand; give samples that reach it, or leave it out with --exclude"
+    )]
     NoRange { layer: String },
-    #[error("layer {layer:?}: its operand ranges from {low} to {high}; give calibration data for which the model computes finite numbers")]
+    #[error(
+        "layer {layer:?}: its operand ranges from {low} to {high}; give calibration data for which the model computes finite numbers"
+    )]
     Range { layer: String, low: f64, high: f64 },
+    #[error(
+        "scales that hold for all runs need calibration data: give --calibrate FILE.npz or a folder of such files, or --calibrate random where only \
+         times matter; --scheme dynamic-int8 needs none"
+    )]
+    NoSamples,
     #[error("the model has no product or convolution by a constant: there is nothing to quantise")]
     NoLayers,
     #[error("all {layers} products of the model are quantised already; quantise the model that it was made from")]

@@ -161,7 +161,9 @@ mod tests {
     fn numbers(seed: u64, count: usize) -> Vec<f64> {
         let mut state = seed;
         let mut next = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (state >> 33) as f64 / (1u64 << 30) as f64 - 1.0
         };
         (0..count).map(|_| next()).collect()
@@ -175,14 +177,19 @@ mod tests {
             let along: f64 = (0..8).map(|d| mix[row * 8 + d] * directions[d * depth + k]).sum();
             along + 0.1 * noise[row * depth + k]
         };
-        (0..rows).map(|row| (0..depth).map(|k| entry(row, k)).collect()).collect()
+        (0..rows)
+            .map(|row| (0..depth).map(|k| entry(row, k)).collect())
+            .collect()
     }
 
     fn moments(samples: &[Vec<f64>], depth: usize) -> Vec<f64> {
         let mut sums = vec![0.0; depth * depth];
         for sample in samples {
             for (i, a) in sample.iter().enumerate() {
-                sums[i * depth..(i + 1) * depth].iter_mut().zip(sample).for_each(|(s, b)| *s += a * b);
+                sums[i * depth..(i + 1) * depth]
+                    .iter_mut()
+                    .zip(sample)
+                    .for_each(|(s, b)| *s += a * b);
             }
         }
         sums
@@ -200,7 +207,13 @@ mod tests {
         let mut total = 0.0;
         for sample in samples {
             for column in 0..columns {
-                let place = |k: usize| if axis == 0 { k * columns + column } else { column * depth + k };
+                let place = |k: usize| {
+                    if axis == 0 {
+                        k * columns + column
+                    } else {
+                        column * depth + k
+                    }
+                };
                 let sum: f64 = sample.iter().enumerate().map(|(k, x)| x * off(place(k))).sum();
                 total += sum * sum;
             }
@@ -220,7 +233,10 @@ mod tests {
                 let inverse = |a: usize, b: usize| (0..n).map(|k| u[k * n + a] * u[k * n + b]).sum::<f64>();
                 let row = |k: usize| h[i * n + k] + if i == k { mean * DAMPING } else { 0.0 };
                 let product: f64 = (0..n).map(|k| row(k) * inverse(k, j)).sum();
-                assert!((product - f64::from(u8::from(i == j))).abs() < 1e-9, "{i} {j}: {product}");
+                assert!(
+                    (product - f64::from(u8::from(i == j))).abs() < 1e-9,
+                    "{i} {j}: {product}"
+                );
                 assert!(j >= i || u[i * n + j] == 0.0);
             }
         }
@@ -257,12 +273,19 @@ mod tests {
             let own = nearest.integers.take();
             let stored = nearest.store(&tensor).expect("fits");
             let low = i64::from(dtype == DType::U4) * 256;
-            let own: Vec<i64> = own.expect("chosen").iter().map(|v| (i64::from(*v) + low) % 256).collect();
+            let own: Vec<i64> = own
+                .expect("chosen")
+                .iter()
+                .map(|v| (i64::from(*v) + low) % 256)
+                .collect();
             let stored: Vec<i64> = stored.integers.to_i64().iter().map(|v| (v + low) % 256).collect();
             assert_eq!(own, stored, "{dtype}");
             let chosen = column_feedback(&blank, &tensor, axis, &sums).expect("finite");
             for (what, samples) in [("calibration", &samples), ("other", &fresh)] {
-                let (plain, fed) = (error(samples, &tensor, &nearest, axis), error(samples, &tensor, &chosen, axis));
+                let (plain, fed) = (
+                    error(samples, &tensor, &nearest, axis),
+                    error(samples, &tensor, &chosen, axis),
+                );
                 assert!(fed < 0.6 * plain, "{dtype} {group:?} {what}: {fed} and {plain}");
             }
         }

@@ -68,7 +68,11 @@ pub fn layers(graph: &Graph) -> Layers {
             Op::Gather(Gather::Take { .. }) => {
                 let table = graph.as_constant(node.operands[0]);
                 if table.is_some_and(|t| t.dtype.is_float() && t.shape.len() == 2) {
-                    keep(&mut found, base_name(&node.origin, id), "rows of a table are looked up, not multiplied");
+                    keep(
+                        &mut found,
+                        base_name(&node.origin, id),
+                        "rows of a table are looked up, not multiplied",
+                    );
                 }
                 continue;
             }

@@ -14,7 +14,7 @@ mod gptq;
 mod layers;
 pub mod weight_only;
 
-pub use apply::{apply, beside, is_applied};
+pub use apply::{apply, measured, stored};
 pub use decide::{Decision, Range, Scheme, decide, static_activation};
 pub use error::QuantizeError;
 pub use gptq::{DAMPING, column_feedback};

@@ -47,13 +47,13 @@ pub const PASS: Pass = Pass {
         };
         let mut found = layers(graph);
         let mut others = std::mem::take(&mut found.others);
-        // A kernel that multiplies by a filter reads it many times: dequantising it there costs more than its bytes.
         found.found.retain(|layer| {
             let stays = layer.is_conv();
             if stays {
                 others.push(Kept {
                     name: layer.name.clone(),
-                    reason: "convolutions read their filters as numbers".to_owned(),
+                    reason: "the filter of a convolution would be dequantised by a kernel of its own in each run"
+                        .to_owned(),
                 });
             }
             !stays
