@@ -47,7 +47,7 @@ pub struct OutputReport {
     pub relative: f64,
     /// The largest change of an element.
     pub max_abs: f64,
-    /// Rows along the last axis whose largest element is still the same one.
+    /// Rows along the last axis of more than one element whose largest is still the same one.
     pub same_first: usize,
     pub rows: usize,
 }
@@ -176,11 +176,8 @@ fn output_errors(calibration: &Calibration<'_>, graph: &Graph, wanted: &[Inputs]
                 same_first: 0,
                 rows: 0,
             });
-            let (got, want, columns) = (
-                got.to_f64(),
-                want.to_f64(),
-                want.shape.last().copied().unwrap_or(1).max(1),
-            );
+            let columns = want.shape.iter().rev().copied().find(|size| *size > 1).unwrap_or(1);
+            let (got, want) = (got.to_f64(), want.to_f64());
             for (g, w) in got.iter().zip(&want) {
                 let off = if g == w { 0.0 } else { g - w };
                 sums.noise += off * off;
