@@ -35,6 +35,7 @@ fn four_hundred_mistakes_are_answered() {
     verbs(&mut rows);
     inputs(&mut rows);
     environment(&mut rows);
+    quantizing(&mut rows);
     let rows = rows.0;
     assert!(rows.len() >= 400, "{} mistakes", rows.len());
     let mut unique: Vec<&str> = rows.iter().map(|r| r.command.as_str()).collect();
@@ -176,6 +177,18 @@ fn prepare(p: &Place) -> Option<BTreeMap<String, Vec<u8>>> {
         "graph @g stage=import {\n  n0 = constant elided : f32[200]\n  return n0 as \"y\"\n}\n",
     );
     p.write("empty.gir", "");
+    p.write("product.gir", crate::quantize::PRODUCT);
+    p.write(
+        "product.onnx",
+        crate::model("MatMul", &["x", "w"], vec![crate::quantize::weight()]),
+    );
+    p.write("recipe.json", "{\"layers\": [], \"kept\": []}");
+    p.write(
+        "other.json",
+        r#"{"layers": [{"name": "gone", "activation": "Float", "weight": {"dtype": "I8", "axis": null, "groups": null,
+            "scales": [1.0], "zeros": null, "integers": null}}], "kept": []}"#,
+    );
+    p.write("digits.json", r#"{"layers": [{"name": "n2", "integers": "0"}]}"#);
     let onnx = crate::model("Relu", &["x"], vec![]);
     p.write("good.onnx", &onnx);
     p.write("cut.onnx", &onnx[..onnx.len() / 2]);
@@ -500,7 +513,17 @@ fn numbers_and_words(rows: &mut Rows) {
         for level in ["7", "-1", "x"] {
             rows.add(format!("{command} -O{level}"), 2, &["-O"]);
         }
-        for dtype in ["f31", "i8", ""] {
+        for dtype in [
+            "f31",
+            "i8",
+            "",
+            "f16+f16",
+            "int4+f16",
+            "int8+int4",
+            "f16+",
+            "+int8",
+            "INT8",
+        ] {
             rows.add(format!("{command} --dtype={dtype}"), 2, &["--dtype"]);
         }
         rows.add(
@@ -529,6 +552,126 @@ fn numbers_and_words(rows: &mut Rows) {
     }
 }
 
+fn quantizing(rows: &mut Rows) {
+    let weights = "--scheme weights-int8";
+    for (command, says) in [
+        ("product.gir", &["--scheme"][..]),
+        ("product.gir --scheme int8", &["--scheme", "weights-int8"]),
+        (
+            "product.gir --scheme static-int8",
+            &["--calibrate FILE.npz", "random", "dynamic-int8"],
+        ),
+        ("product.gir --scheme weights-int4 --rounding gptq", &["--calibrate"]),
+        ("product.gir --scheme weights-int8 --max-error 0.1", &["--calibrate"]),
+        (
+            "product.gir --scheme weights-int8 --max-error nan",
+            &["--max-error", "finite"],
+        ),
+        ("product.gir --scheme weights-int8 --max-error=-1", &["--max-error"]),
+        (
+            "product.gir --scheme weights-int4 --group 48",
+            &["groups of 48", "(64)", "such as 64"],
+        ),
+        ("product.gir --scheme weights-int4 --group 0", &["--group"]),
+        ("product.gir --scheme weights-int4 --group x", &["--group"]),
+        (
+            "product.gir --scheme static-int8 --group 32",
+            &["--group", "weights-int8 and weights-int4"],
+        ),
+        ("product.gir --scheme weights-int4 --per-tensor", &["--per-tensor"]),
+        (
+            "product.gir --scheme weights-int8 --per-tensor --group 32",
+            &["--per-tensor"],
+        ),
+        (
+            "product.gir --scheme weights-int8 --method mse",
+            &["--method", "static-int8"],
+        ),
+        (
+            "product.gir --scheme static-int8 --method best",
+            &["--method", "entropy"],
+        ),
+        (
+            "product.gir --scheme static-int8 --percentile 99",
+            &["--percentile", "--method percentile"],
+        ),
+        (
+            "product.gir --scheme static-int8 --method percentile --percentile 5",
+            &["--percentile", "above 50"],
+        ),
+        (
+            "product.gir --scheme weights-int8 --exclude product.gir:9",
+            &["\"product.gir:9\"", "meant \"product.gir:4\""],
+        ),
+        (
+            "product.gir --scheme weights-int8 --exclude zz*",
+            &["\"zz*\"", "the layers are \"product.gir:4\""],
+        ),
+        (
+            "product.gir --scheme weights-int8 --exclude *",
+            &["no layer is left", "it is excluded"],
+        ),
+        (
+            "product.gir --scheme static-int8 --calibrate nothing.npz",
+            &["nothing.npz"],
+        ),
+        (
+            "product.gir --scheme static-int8 --calibrate folder",
+            &["folder", ".npz"],
+        ),
+        (
+            "product.gir --scheme static-int8 --calibrate y.npz",
+            &["y.npz", "no array \"x\""],
+        ),
+        (
+            "product.gir --scheme static-int8 --calibrate rank.npz",
+            &["\"x\"", "rank 1"],
+        ),
+        ("product.gir --scheme static-int8 --calibrate cut.onnx", &["cut.onnx"]),
+        ("product.gir --recipe nothing.json", &["nothing.json"]),
+        (
+            "product.gir --recipe product.gir",
+            &["--recipe product.gir", "--save-recipe"],
+        ),
+        ("product.gir --recipe digits.json", &["--recipe digits.json"]),
+        ("product.gir --recipe other.json", &["no layer is named \"gone\""]),
+        (
+            "product.gir --recipe recipe.json --scheme weights-int8",
+            &["--recipe", "--scheme"],
+        ),
+        ("small.gir --scheme weights-int8", &["no product or convolution"]),
+        ("good.onnx --scheme weights-int4", &["no product or convolution"]),
+        ("a.graphc --scheme weights-int8", &["a.graphc is compiled already"]),
+        ("nothing.onnx --scheme weights-int8", &["nothing.onnx"]),
+        ("cut.onnx --scheme weights-int8", &["cut.onnx"]),
+        (
+            "product.onnx --scheme weights-int8",
+            &["no layer is left", "fewer than 4096"],
+        ),
+    ] {
+        rows.add(format!("quantize {command}"), 2, says);
+    }
+    for (output, says) in [
+        ("product.gir", &["would replace"][..]),
+        ("out.onnx", &["no ONNX nodes", ".gir"]),
+        ("out.txt", &["out.txt", ".onnx, .gir or .graphc"]),
+        ("out.graphc", &["--target"]),
+        ("out.graphc --target gfx999", &["gfx999"]),
+        ("out.gir --target gfx90a", &["--target", ".graphc"]),
+        ("nowhere/out.gir", &["nowhere/out.gir"]),
+        ("folder", &["folder"]),
+        ("out.gir --save-recipe nowhere/r.json", &["nowhere/r.json"]),
+        ("out.gir --save-recipe product.gir", &["would replace"]),
+    ] {
+        rows.add(format!("quantize product.gir {weights} -o {output}"), 2, says);
+    }
+    rows.add(
+        "quantize product.gir --recipe recipe.json --save-recipe recipe.json",
+        2,
+        &["recipe.json", "would replace"],
+    );
+}
+
 fn verbs(rows: &mut Rows) {
     for (word, says) in [
         ("frun", "run"),
@@ -540,8 +683,8 @@ fn verbs(rows: &mut Rows) {
         rows.add(word, 2, &[says]);
     }
     for verb in [
-        "run", "compile", "inspect", "explain", "opt", "bench", "profile", "report", "tune run", "verify", "targets",
-        "doctor",
+        "run", "compile", "inspect", "explain", "opt", "bench", "profile", "quantize", "report", "tune run", "verify",
+        "targets", "doctor",
     ] {
         rows.add(format!("{verb} --traget x"), 2, &["--traget"]);
         if !matches!(verb, "targets" | "doctor") {
