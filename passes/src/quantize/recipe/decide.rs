@@ -180,7 +180,7 @@ fn shape(layer: &FoundLayer, options: &Decision) -> Result<Weight, usize> {
         return Ok(weight);
     };
     let group = match (options.group, options.scheme) {
-        (Some(group), _) if group < 1 || depth % group as usize != 0 => return Err(depth),
+        (Some(group), _) if group < 1 || !depth.is_multiple_of(group as usize) => return Err(depth),
         (Some(group), _) => Some(group as usize),
         (None, Scheme::WeightsInt4) => largest_divisor(depth, LARGEST_GROUP).filter(|g| *g >= SMALLEST_GROUP),
         (None, _) => None,
@@ -197,7 +197,7 @@ fn shape(layer: &FoundLayer, options: &Decision) -> Result<Weight, usize> {
 }
 
 fn largest_divisor(of: usize, most: usize) -> Option<usize> {
-    (1..=most.min(of)).rev().find(|d| of % d == 0)
+    (1..=most.min(of)).rev().find(|d| of.is_multiple_of(*d))
 }
 
 fn common_divisor(a: usize, b: usize) -> usize {
