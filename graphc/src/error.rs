@@ -146,7 +146,7 @@ impl Error {
             | Error::Stream(StreamError::TooSmall { .. } | StreamError::Again { .. }) => 2,
             // What is wrong with a rewrite is ours, the rest is the model's or the options'.
             Error::Quantize(error) => 2 - u8::from(matches!(error, QuantizeError::Rewrite(_))),
-            Error::Pass(error) if matches!(error.fault, PassFault::Quantize(_)) => 2,
+            Error::Pass(error) if matches!(error.fault, PassFault::Model(_)) => 2,
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
             // What is wrong with a kernel is ours, also when another failed for want of a compiler.
             Error::Kernels(all) if all.iter().all(|e| matches!(e, CompileError::NotAvailable { .. })) => 2,

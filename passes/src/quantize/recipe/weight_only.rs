@@ -43,7 +43,7 @@ pub const PASS: Pass = Pass {
         };
         let fault = |error| match error {
             QuantizeError::Rewrite(fault) => fault,
-            error => PassFault::Quantize(Box::new(error)),
+            error => PassFault::Model(error.to_string()),
         };
         let mut found = layers(graph);
         let mut others = std::mem::take(&mut found.others);
