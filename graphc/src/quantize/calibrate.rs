@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use ir::op::{Contract, ReduceOp, View};
 use ir::{DType, Dim, Graph, HostTensor, Op, Origin, Value};
 use passes::OptLevel;
-use passes::quantize::recipe::{Layers, Range};
+use passes::quantize::recipe::{Layers, Moments, Range};
 use runtime::{Executable, LoadOptions};
 
 use super::histogram::{Histogram, Method};
@@ -132,7 +132,7 @@ impl Calibration<'_> {
     }
 
     /// Calls `each` with `Σ xᵀx` of each product's operand, a matrix of the depth squared, layer by layer.
-    pub fn moments(&self, layers: &Layers, mut each: impl FnMut(&str, &[f64]) -> Result<()>) -> Result<()> {
+    pub fn moments(&self, layers: &Layers, mut each: impl FnMut(&str, Moments<'_>) -> Result<()>) -> Result<()> {
         let products: Vec<(&str, Value, usize)> = layers
             .found
             .iter()
@@ -176,7 +176,9 @@ impl Calibration<'_> {
             for (name, value, _) in &products {
                 let index = values.iter().position(|v| v == value);
                 if let Some(sum) = index.filter(|i| chunk.contains(i)).and_then(|i| sums.get(&i)) {
-                    each(name, sum)?;
+                    let sums = sum.as_slice();
+                    let rows = self.elements(*value)? / depths[value].max(1);
+                    each(name, Moments { sums, rows })?;
                 }
             }
         }
@@ -191,19 +193,27 @@ impl Calibration<'_> {
 
     /// The bytes of a value at the sizes of the largest sample.
     fn bytes(&self, value: Value) -> Result<usize> {
-        let mut most = 0;
-        for sample in self.samples {
+        let most = self.each(&self.graph.ty(value).bytes())?.into_iter().max();
+        Ok(most.unwrap_or(0))
+    }
+
+    /// The elements that a value has in all samples.
+    fn elements(&self, value: Value) -> Result<usize> {
+        Ok(self.each(&self.graph.ty(value).elements())?.into_iter().sum())
+    }
+
+    /// A size in each sample.
+    fn each(&self, dim: &Dim) -> Result<Vec<usize>> {
+        let one = |sample: &Inputs| {
             let shapes = sample
                 .iter()
                 .map(|(name, t)| (name.as_str(), t.shape.as_slice()))
                 .collect();
-            let bindings = self
-                .graph
-                .bind(&shapes)
-                .map_err(|e| Error::Config(format!("--calibrate: {e}")))?;
-            most = most.max(self.graph.ty(value).bytes().eval(&bindings)?);
-        }
-        Ok(most.max(0) as usize)
+            let bindings = self.graph.bind(&shapes);
+            let bindings = bindings.map_err(|e| Error::Config(format!("--calibrate: {e}")))?;
+            Ok(dim.eval(&bindings)?.max(0) as usize)
+        };
+        self.samples.iter().map(one).collect()
     }
 
     /// Splits values in runs whose bytes fit the memory, each with one value at least.

@@ -13,12 +13,23 @@ use rayon::prelude::*;
 use super::decide::scale_of;
 
 /// What is added to the diagonal of `H`, in parts of its mean: directions that no sample shows would be free otherwise.
-pub const DAMPING: f64 = 0.01;
+const DAMPING: f64 = 0.01;
+/// What is added more for each entry of the depth over the rows that were seen: what few rows have in common is mostly chance.
+const DOUBT: f64 = 0.5;
+
+/// What calibration saw of a product's left operand.
+#[derive(Clone, Copy, Debug)]
+pub struct Moments<'a> {
+    /// `Σ xᵀx`, row-major, of the depth squared.
+    pub sums: &'a [f64],
+    /// How many rows `x` there were.
+    pub rows: usize,
+}
 
 /// Columns that are worked on together.
 const BLOCK: usize = 32;
 
-/// Returns a weight of two axes with scales and integers for data of which `moments` is `Σ xᵀx`, row-major, of the depth squared.
+/// Returns a weight of two axes with scales and integers for data of which `moments` tells.
 ///
 /// The type, axis and groups are those of `weight`. Without groups a column's scale is that of its own range.
 ///
@@ -28,14 +39,14 @@ pub fn column_feedback(
     weight: &Weight,
     tensor: &HostTensor,
     depth_axis: usize,
-    moments: &[f64],
+    moments: Moments<'_>,
 ) -> Result<Weight, WeightError> {
     let numbers = finite(tensor)?;
     let (depth, columns) = (tensor.shape[depth_axis], tensor.shape[1 - depth_axis]);
     let Some(factor) = inverse_factor(moments, depth) else {
         return Err(WeightError::Value {
             what: "moments of",
-            found: format!("{} numbers, or such that are not finite", moments.len()),
+            found: format!("{} numbers, or such that are not finite", moments.sums.len()),
             expected: "the finite products of all pairs along the depth",
         });
     };
@@ -114,12 +125,13 @@ fn rounded(mut column: Vec<f32>, weight: &Weight, of: DType, factor: &[f64]) -> 
 /// The upper triangular `U` with `UᵀU = (H + λ)⁻¹`; `None` where `H` is not of the size or not finite.
 ///
 /// `H = R Rᵀ` with an upper triangular `R` is the usual factorisation begun at the end, and `U = R⁻¹`.
-fn inverse_factor(moments: &[f64], n: usize) -> Option<Vec<f64>> {
+fn inverse_factor(Moments { sums: moments, rows }: Moments<'_>, n: usize) -> Option<Vec<f64>> {
     if moments.len() != n.checked_mul(n)? || moments.iter().any(|v| !v.is_finite()) {
         return None;
     }
     let mean = (0..n).map(|i| moments[i * n + i]).sum::<f64>() / n.max(1) as f64;
-    let damping = if mean > 0.0 { mean * DAMPING } else { 1.0 };
+    let part = DAMPING + DOUBT * n as f64 / rows.max(1) as f64;
+    let damping = if mean > 0.0 { mean * part } else { 1.0 };
     // Rows of Rᵀ: r[j] holds column j of R, entries 0..=j.
     let mut r: Vec<Vec<f64>> = vec![Vec::new(); n];
     for j in (0..n).rev() {
@@ -226,12 +238,20 @@ mod tests {
         let n = 6;
         let h = moments(&correlated(40, n), n);
         let mean = (0..n).map(|i| h[i * n + i]).sum::<f64>() / n as f64;
-        let u = inverse_factor(&h, n).expect("finite");
+        let moments = |sums| Moments { sums, rows: 40 };
+        let u = inverse_factor(moments(&h), n).expect("finite");
         // (H + λ) · UᵀU = 1.
         for i in 0..n {
             for j in 0..n {
                 let inverse = |a: usize, b: usize| (0..n).map(|k| u[k * n + a] * u[k * n + b]).sum::<f64>();
-                let row = |k: usize| h[i * n + k] + if i == k { mean * DAMPING } else { 0.0 };
+                let row = |k: usize| {
+                    h[i * n + k]
+                        + if i == k {
+                            mean * (DAMPING + DOUBT * n as f64 / 40.0)
+                        } else {
+                            0.0
+                        }
+                };
                 let product: f64 = (0..n).map(|k| row(k) * inverse(k, j)).sum();
                 assert!(
                     (product - f64::from(u8::from(i == j))).abs() < 1e-9,
@@ -240,8 +260,8 @@ mod tests {
                 assert!(j >= i || u[i * n + j] == 0.0);
             }
         }
-        assert!(inverse_factor(&h[1..], n).is_none());
-        assert!(inverse_factor(&[f64::NAN], 1).is_none());
+        assert!(inverse_factor(moments(&h[1..]), n).is_none());
+        assert!(inverse_factor(moments(&[f64::NAN]), 1).is_none());
     }
 
     #[test]
@@ -250,6 +270,8 @@ mod tests {
         let samples = correlated(200, depth);
         let fresh = correlated(260, depth).split_off(200);
         let sums = moments(&samples, depth);
+        let none = vec![0.0; depth * depth];
+        let seen = |sums| Moments { sums, rows: 200 };
         let values: Vec<f32> = numbers(11, depth * columns).iter().map(|v| *v as f32).collect();
         for (dtype, group, axis) in [
             (DType::U4, Some(32), 0),
@@ -268,7 +290,7 @@ mod tests {
                 zeros: None,
                 integers: None,
             };
-            let mut nearest = column_feedback(&blank, &tensor, axis, &vec![0.0; depth * depth]).expect("finite");
+            let mut nearest = column_feedback(&blank, &tensor, axis, seen(&none)).expect("finite");
             // Without data nothing goes together: these are the nearest.
             let own = nearest.integers.take();
             let stored = nearest.store(&tensor).expect("fits");
@@ -280,7 +302,7 @@ mod tests {
                 .collect();
             let stored: Vec<i64> = stored.integers.to_i64().iter().map(|v| (v + low) % 256).collect();
             assert_eq!(own, stored, "{dtype}");
-            let chosen = column_feedback(&blank, &tensor, axis, &sums).expect("finite");
+            let chosen = column_feedback(&blank, &tensor, axis, seen(&sums)).expect("finite");
             for (what, samples) in [("calibration", &samples), ("other", &fresh)] {
                 let (plain, fed) = (
                     error(samples, &tensor, &nearest, axis),
@@ -289,5 +311,30 @@ mod tests {
                 assert!(fed < 0.6 * plain, "{dtype} {group:?} {what}: {fed} and {plain}");
             }
         }
+    }
+
+    /// Fewer rows than the depth show some directions by chance: other data fare better all the same.
+    #[test]
+    fn few_rows_help_too() {
+        let (depth, columns, rows) = (64, 24, 24);
+        let mut samples = correlated(rows + 300, depth);
+        let fresh = samples.split_off(rows);
+        let sums = moments(&samples, depth);
+        let values: Vec<f32> = numbers(23, depth * columns).iter().map(|v| *v as f32).collect();
+        let tensor = HostTensor::from_f32([depth, columns], &values).expect("as many");
+        let blank = Weight {
+            dtype: DType::U4,
+            axis: Some(1),
+            groups: Some(Groups { axis: 0, size: 32 }),
+            scales: Vec::new(),
+            zeros: None,
+            integers: None,
+        };
+        let chosen = |sums: &[f64]| {
+            let weight = column_feedback(&blank, &tensor, 0, Moments { sums, rows });
+            error(&fresh, &tensor, &weight.expect("finite"), 0)
+        };
+        let (plain, fed) = (chosen(&vec![0.0; depth * depth]), chosen(&sums));
+        assert!(fed < 0.9 * plain, "{fed} and {plain}");
     }
 }

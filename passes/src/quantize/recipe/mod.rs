@@ -17,5 +17,5 @@ pub mod weight_only;
 pub use apply::{apply, measured, stored};
 pub use decide::{Decision, Range, Scheme, decide, static_activation};
 pub use error::QuantizeError;
-pub use gptq::{DAMPING, column_feedback};
+pub use gptq::{Moments, column_feedback};
 pub use layers::{FoundLayer, Layers, layers, matches};
