@@ -66,9 +66,11 @@ pub struct Weight {
 /// A weight does not fit what a recipe says of it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WeightError {
-    #[error("it is {found}; weights of f32, f16 and bf16 are quantised")]
+    #[error("its weight is {found}; weights of f32, f16 and bf16 are quantised")]
     Type { found: DType },
-    #[error("element {index} is {value}, for which there is no integer; give a model whose weights are finite")]
+    #[error(
+        "element {index} of its weight is {value}, for which there is no integer; give a model whose weights are finite"
+    )]
     NotFinite { index: usize, value: String },
     #[error(
         "the recipe has {found} {what} for a weight of shape {shape:?}, which takes {expected}; make the recipe from this model"
@@ -99,6 +101,32 @@ impl Recipe {
     /// Returns the layer of a name.
     pub fn layer(&self, name: &str) -> Option<&Layer> {
         self.layers.iter().find(|layer| layer.name == name)
+    }
+}
+
+impl Activation {
+    /// Checks that there are such integers and such a scale.
+    ///
+    /// # Errors
+    /// What there is not.
+    pub fn check(&self) -> Result<(), WeightError> {
+        let Activation::Static { dtype, scale, zero } = self else {
+            return Ok(());
+        };
+        let wrong = |what, found, expected| Err(WeightError::Value { what, found, expected });
+        let range = dtype.int_range().filter(|_| matches!(dtype, DType::I8 | DType::U8));
+        match range {
+            None => wrong("operands of type", dtype.to_string(), "i8 or u8"),
+            Some(_) if !scale.is_finite() || *scale <= 0.0 => {
+                wrong("an operand's scale of", scale.to_string(), "a finite number above 0")
+            }
+            Some((low, high)) if !(low..=high).contains(&i64::from(*zero)) => wrong(
+                "an operand's zero point of",
+                zero.to_string(),
+                "one of the integers' type",
+            ),
+            Some(_) => Ok(()),
+        }
     }
 }
 
@@ -148,6 +176,21 @@ impl Weight {
             });
         };
         let shape = &weight.shape;
+        let axes = self.axis.into_iter().chain(self.groups.map(|groups| groups.axis));
+        if let Some(axis) = axes.into_iter().find(|axis| *axis >= shape.len()) {
+            return Err(WeightError::Value {
+                what: "an axis of",
+                found: format!("{axis} for a weight of {} axes", shape.len()),
+                expected: "one of the weight's",
+            });
+        }
+        if let Some(groups) = self.groups.filter(|groups| groups.size < 1) {
+            return Err(WeightError::Value {
+                what: "groups of",
+                found: groups.size.to_string(),
+                expected: "at least 1",
+            });
+        }
         let scale_shape = self.scale_shape(shape);
         let count = |what, found, expected| match found == expected {
             true => Ok(()),
@@ -337,7 +380,27 @@ mod tests {
             let tensor = HostTensor::from_f32([values.len()], values).expect("as many");
             weight.store(&tensor).expect_err("wrong").to_string()
         };
-        assert!(error(&fine, &[1.0, f32::NAN]).contains("element 1 is NaN"));
+        assert!(error(&fine, &[1.0, f32::NAN]).contains("element 1 of its weight is NaN"));
+        let far = Weight {
+            axis: Some(3),
+            ..fine.clone()
+        };
+        assert!(error(&far, &[1.0]).contains("an axis of 3"));
+        let none = Weight {
+            groups: Some(Groups { axis: 0, size: 0 }),
+            ..fine.clone()
+        };
+        assert!(error(&none, &[1.0]).contains("groups of 0"));
+        let operand = |dtype, scale, zero| Activation::Static { dtype, scale, zero }.check();
+        assert_eq!(operand(DType::I8, 0.5, -128), Ok(()));
+        for (wrong, says) in [
+            (operand(DType::F32, 0.5, 0), "operands of type f32"),
+            (operand(DType::U8, f32::NAN, 0), "scale of NaN"),
+            (operand(DType::U8, 0.5, -1), "zero point of -1"),
+        ] {
+            let text = wrong.expect_err("wrong").to_string();
+            assert!(text.contains(says), "{text}");
+        }
         let scale = |s: f32| Weight {
             scales: vec![s],
             ..fine.clone()

@@ -612,14 +612,14 @@ fn what_cannot_be_quantised_is_said() {
             &odd,
             &none,
             &with(&|_| {}, Scheme::WeightsInt8),
-            &["the weight: element 77", what],
+            &["element 77 of its weight", what],
         );
     }
     let mut options = BuildOptions::new(vec![Target::cpu()], OptLevel::O2);
     options.optimize.weights = Some(WeightType::Int4);
     let error = build(&odd, &options).expect_err("not finite");
     assert_eq!(error.exit_code(), 2);
-    assert!(error.to_string().contains("element 77 is inf"), "{error}");
+    assert!(error.to_string().contains("element 77 of its weight is inf"), "{error}");
     // Models.
     let bare = graph("graph @n stage=import {\n  x = input \"x\" : f32[2]\n  y = relu x\n  return y as \"y\"\n}\n");
     says(

@@ -35,7 +35,7 @@ fn four_hundred_mistakes_are_answered() {
     verbs(&mut rows);
     inputs(&mut rows);
     environment(&mut rows);
-    quantizing(&mut rows);
+    crate::quantize::mistakes(&mut rows);
     let rows = rows.0;
     assert!(rows.len() >= 400, "{} mistakes", rows.len());
     let mut unique: Vec<&str> = rows.iter().map(|r| r.command.as_str()).collect();
@@ -61,11 +61,12 @@ fn four_hundred_mistakes_are_answered() {
     assert_eq!(listing(&p), files, "something was left behind, or replaced");
 }
 
+/// The mistakes of the table.
 #[derive(Default)]
-struct Rows(Vec<Row>);
+pub struct Rows(Vec<Row>);
 
 impl Rows {
-    fn add(&mut self, command: impl Into<String>, code: i32, says: &[&str]) {
+    pub fn add(&mut self, command: impl Into<String>, code: i32, says: &[&str]) {
         self.0.push(Row {
             command: command.into(),
             code,
@@ -550,126 +551,6 @@ fn numbers_and_words(rows: &mut Rows) {
     for option in ["--stop-after", "--print-after"] {
         rows.add(format!("opt small.gir {option} simplyfy"), 2, &["simplyfy", "simplify"]);
     }
-}
-
-fn quantizing(rows: &mut Rows) {
-    let weights = "--scheme weights-int8";
-    for (command, says) in [
-        ("product.gir", &["--scheme"][..]),
-        ("product.gir --scheme int8", &["--scheme", "weights-int8"]),
-        (
-            "product.gir --scheme static-int8",
-            &["--calibrate FILE.npz", "random", "dynamic-int8"],
-        ),
-        ("product.gir --scheme weights-int4 --rounding gptq", &["--calibrate"]),
-        ("product.gir --scheme weights-int8 --max-error 0.1", &["--calibrate"]),
-        (
-            "product.gir --scheme weights-int8 --max-error nan",
-            &["--max-error", "finite"],
-        ),
-        ("product.gir --scheme weights-int8 --max-error=-1", &["--max-error"]),
-        (
-            "product.gir --scheme weights-int4 --group 48",
-            &["groups of 48", "(64)", "such as 64"],
-        ),
-        ("product.gir --scheme weights-int4 --group 0", &["--group"]),
-        ("product.gir --scheme weights-int4 --group x", &["--group"]),
-        (
-            "product.gir --scheme static-int8 --group 32",
-            &["--group", "weights-int8 and weights-int4"],
-        ),
-        ("product.gir --scheme weights-int4 --per-tensor", &["--per-tensor"]),
-        (
-            "product.gir --scheme weights-int8 --per-tensor --group 32",
-            &["--per-tensor"],
-        ),
-        (
-            "product.gir --scheme weights-int8 --method mse",
-            &["--method", "static-int8"],
-        ),
-        (
-            "product.gir --scheme static-int8 --method best",
-            &["--method", "entropy"],
-        ),
-        (
-            "product.gir --scheme static-int8 --percentile 99",
-            &["--percentile", "--method percentile"],
-        ),
-        (
-            "product.gir --scheme static-int8 --method percentile --percentile 5",
-            &["--percentile", "above 50"],
-        ),
-        (
-            "product.gir --scheme weights-int8 --exclude product.gir:9",
-            &["\"product.gir:9\"", "meant \"product.gir:4\""],
-        ),
-        (
-            "product.gir --scheme weights-int8 --exclude zz*",
-            &["\"zz*\"", "the layers are \"product.gir:4\""],
-        ),
-        (
-            "product.gir --scheme weights-int8 --exclude *",
-            &["no layer is left", "it is excluded"],
-        ),
-        (
-            "product.gir --scheme static-int8 --calibrate nothing.npz",
-            &["nothing.npz"],
-        ),
-        (
-            "product.gir --scheme static-int8 --calibrate folder",
-            &["folder", ".npz"],
-        ),
-        (
-            "product.gir --scheme static-int8 --calibrate y.npz",
-            &["y.npz", "no array \"x\""],
-        ),
-        (
-            "product.gir --scheme static-int8 --calibrate rank.npz",
-            &["\"x\"", "rank 1"],
-        ),
-        ("product.gir --scheme static-int8 --calibrate cut.onnx", &["cut.onnx"]),
-        ("product.gir --recipe nothing.json", &["nothing.json"]),
-        (
-            "product.gir --recipe product.gir",
-            &["--recipe product.gir", "--save-recipe"],
-        ),
-        ("product.gir --recipe digits.json", &["--recipe digits.json"]),
-        ("product.gir --recipe other.json", &["no layer is named \"gone\""]),
-        (
-            "product.gir --recipe recipe.json --scheme weights-int8",
-            &["--recipe", "--scheme"],
-        ),
-        ("small.gir --scheme weights-int8", &["no product or convolution"]),
-        ("good.onnx --scheme weights-int4", &["no product or convolution"]),
-        ("a.graphc --scheme weights-int8", &["a.graphc is compiled already"]),
-        ("nothing.onnx --scheme weights-int8", &["nothing.onnx"]),
-        ("cut.onnx --scheme weights-int8", &["cut.onnx"]),
-        (
-            "product.onnx --scheme weights-int8",
-            &["no layer is left", "fewer than 4096"],
-        ),
-    ] {
-        rows.add(format!("quantize {command}"), 2, says);
-    }
-    for (output, says) in [
-        ("product.gir", &["would replace"][..]),
-        ("out.onnx", &["no ONNX nodes", ".gir"]),
-        ("out.txt", &["out.txt", ".onnx, .gir or .graphc"]),
-        ("out.graphc", &["--target"]),
-        ("out.graphc --target gfx999", &["gfx999"]),
-        ("out.gir --target gfx90a", &["--target", ".graphc"]),
-        ("nowhere/out.gir", &["nowhere/out.gir"]),
-        ("folder", &["folder"]),
-        ("out.gir --save-recipe nowhere/r.json", &["nowhere/r.json"]),
-        ("out.gir --save-recipe product.gir", &["would replace"]),
-    ] {
-        rows.add(format!("quantize product.gir {weights} -o {output}"), 2, says);
-    }
-    rows.add(
-        "quantize product.gir --recipe recipe.json --save-recipe recipe.json",
-        2,
-        &["recipe.json", "would replace"],
-    );
 }
 
 fn verbs(rows: &mut Rows) {

@@ -4,6 +4,7 @@ use graphc::frontend::onnx::proto::TensorProto;
 use graphc::ir::HostTensor;
 use serde_json::Value;
 
+use crate::mistakes::Rows;
 use crate::place::{Place, digits, digits_file, f32s, text};
 
 /// A graph of one product by a constant, large enough to be quantised.
@@ -206,4 +207,125 @@ fn one_flag_stores_weights_in_fewer_bits() {
     }
     let said = p.ok(&["explain", &digits(), "--dtype", "int8"]);
     assert!(said.contains("weight_kept: it has 640 weights"), "{said}");
+}
+
+/// Rows of the table of mistakes.
+pub fn mistakes(rows: &mut Rows) {
+    let weights = "--scheme weights-int8";
+    for (command, says) in [
+        ("product.gir", &["--scheme"][..]),
+        ("product.gir --scheme int8", &["--scheme", "weights-int8"]),
+        (
+            "product.gir --scheme static-int8",
+            &["--calibrate FILE.npz", "random", "dynamic-int8"],
+        ),
+        ("product.gir --scheme weights-int4 --rounding gptq", &["--calibrate"]),
+        ("product.gir --scheme weights-int8 --max-error 0.1", &["--calibrate"]),
+        (
+            "product.gir --scheme weights-int8 --max-error nan",
+            &["--max-error", "finite"],
+        ),
+        ("product.gir --scheme weights-int8 --max-error=-1", &["--max-error"]),
+        (
+            "product.gir --scheme weights-int4 --group 48",
+            &["groups of 48", "(64)", "such as 64"],
+        ),
+        ("product.gir --scheme weights-int4 --group 0", &["--group"]),
+        ("product.gir --scheme weights-int4 --group x", &["--group"]),
+        (
+            "product.gir --scheme static-int8 --group 32",
+            &["--group", "weights-int8 and weights-int4"],
+        ),
+        ("product.gir --scheme weights-int4 --per-tensor", &["--per-tensor"]),
+        (
+            "product.gir --scheme weights-int8 --per-tensor --group 32",
+            &["--per-tensor"],
+        ),
+        (
+            "product.gir --scheme weights-int8 --method mse",
+            &["--method", "static-int8"],
+        ),
+        (
+            "product.gir --scheme static-int8 --method best",
+            &["--method", "entropy"],
+        ),
+        (
+            "product.gir --scheme static-int8 --percentile 99",
+            &["--percentile", "--method percentile"],
+        ),
+        (
+            "product.gir --scheme static-int8 --method percentile --percentile 5",
+            &["--percentile", "above 50"],
+        ),
+        (
+            "product.gir --scheme weights-int8 --exclude product.gir:9",
+            &["\"product.gir:9\"", "meant \"product.gir:4\""],
+        ),
+        (
+            "product.gir --scheme weights-int8 --exclude zz*",
+            &["\"zz*\"", "the layers are \"product.gir:4\""],
+        ),
+        (
+            "product.gir --scheme weights-int8 --exclude *",
+            &["no layer is left", "it is excluded"],
+        ),
+        (
+            "product.gir --scheme static-int8 --calibrate nothing.npz",
+            &["nothing.npz"],
+        ),
+        (
+            "product.gir --scheme static-int8 --calibrate folder",
+            &["folder", ".npz"],
+        ),
+        (
+            "product.gir --scheme static-int8 --calibrate y.npz",
+            &["y.npz", "no array \"x\""],
+        ),
+        (
+            "product.gir --scheme static-int8 --calibrate rank.npz",
+            &["\"x\"", "rank 1"],
+        ),
+        ("product.gir --scheme static-int8 --calibrate cut.onnx", &["cut.onnx"]),
+        ("product.gir --recipe nothing.json", &["nothing.json"]),
+        (
+            "product.gir --recipe product.gir",
+            &["--recipe product.gir", "--save-recipe"],
+        ),
+        ("product.gir --recipe digits.json", &["--recipe digits.json"]),
+        ("product.gir --recipe other.json", &["no layer is named \"gone\""]),
+        (
+            "product.gir --recipe recipe.json --scheme weights-int8",
+            &["--recipe", "--scheme"],
+        ),
+        ("small.gir --scheme weights-int8", &["no product or convolution"]),
+        ("good.onnx --scheme weights-int4", &["no product or convolution"]),
+        ("a.graphc --scheme weights-int8", &["a.graphc is compiled already"]),
+        ("nothing.onnx --scheme weights-int8", &["nothing.onnx"]),
+        ("cut.onnx --scheme weights-int8", &["cut.onnx"]),
+        (
+            "product.onnx --scheme weights-int8",
+            &["no layer is left", "fewer than 4096"],
+        ),
+    ] {
+        rows.add(format!("quantize {command}"), 2, says);
+    }
+    for (output, says) in [
+        ("product.gir", &["would replace"][..]),
+        ("out.onnx", &["no ONNX nodes", ".gir"]),
+        ("out.txt", &["out.txt", ".onnx, .gir or .graphc"]),
+        ("out.graphc", &["--target"]),
+        ("out.graphc --target gfx999", &["gfx999"]),
+        ("out.gir --target gfx90a", &["--target", ".graphc"]),
+        ("nowhere/out.gir", &["nowhere/out.gir"]),
+        ("folder", &["folder"]),
+        ("out.gir --save-recipe nowhere/r.json", &["nowhere/r.json"]),
+        ("out.gir --save-recipe product.gir", &["would replace"]),
+    ] {
+        rows.add(format!("quantize product.gir {weights} -o {output}"), 2, says);
+    }
+    rows.add(
+        "quantize product.gir --recipe recipe.json --save-recipe recipe.json",
+        2,
+        &["recipe.json", "would replace"],
+    );
 }

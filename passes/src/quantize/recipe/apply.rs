@@ -115,6 +115,10 @@ fn squares(b: &mut Builder<'_>, value: Value) -> Result<Value, PassFault> {
 /// Checks that each layer of a recipe is one of a graph.
 fn check(found: &Layers, recipe: &Recipe) -> Result<(), QuantizeError> {
     for layer in &recipe.layers {
+        layer.activation.check().map_err(|error| QuantizeError::Weight {
+            layer: layer.name.clone(),
+            error,
+        })?;
         if !found.found.iter().any(|l| l.name == layer.name) {
             let known: Vec<String> = found.found.iter().map(|l| l.name.clone()).collect();
             let near = known.iter().min_by_key(|n| strsim::osa_distance(&layer.name, n));

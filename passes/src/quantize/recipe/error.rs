@@ -7,7 +7,7 @@ use crate::error::PassFault;
 /// A model cannot be quantised as asked.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum QuantizeError {
-    #[error("layer {layer:?}: the weight: {error}")]
+    #[error("layer {layer:?}: {error}")]
     Weight { layer: String, error: WeightError },
     #[error(
         "groups of {group} do not divide the depth of {}; give a size that divides all of them{}, or leave these out with --exclude",
