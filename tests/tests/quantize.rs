@@ -695,3 +695,51 @@ fn what_stays_is_said() {
     // The table stays for the rows that are looked up, so nothing is won; that is what the report says.
     assert!(made.report.bytes_after > made.report.bytes_before);
 }
+
+/// Half types keep their type: scales are of it, and a run's own range is of f32 alone.
+#[test]
+fn models_of_half_types_stay_so() {
+    for dtype in ["f16", "bf16"] {
+        let text = format!(
+            "graph @h stage=import {{\n  x = input \"x\" : {dtype}[3, 96]\n  w = constant random(seed=3) : {dtype}[96, 64]\n  \
+             y = contract x, w\n  return y as \"y\"\n}}\n"
+        );
+        let graph = graph(&text);
+        let wide = Random(5).tensor(&[3, 96]);
+        let ty = graph.ty(graph.inputs()[0].node.into()).dtype;
+        let x = HostTensor::from_f64(ty, [3, 96], &wide.to_f64()).expect("as many");
+        let samples = [Inputs::from([("x".to_owned(), x)])];
+        let want = eval::evaluate(&graph, &samples[0]).expect("evaluates")["y"].to_f64();
+        for scheme in SCHEMES {
+            let made = made(&graph, &samples, &Options::new(scheme));
+            let layer = &made.recipe.layers[0];
+            assert_eq!(
+                matches!(layer.activation, Activation::Static { .. }),
+                scheme == Scheme::StaticInt8
+            );
+            assert_ne!(layer.activation, Activation::Dynamic);
+            let stored = layer.weight.store(&layers(&graph).found[0].weight).expect("fits");
+            assert_eq!(stored.scale.dtype, ty);
+            assert_eq!(
+                stored.scale.to_f32(),
+                layer.weight.scales,
+                "scales are numbers of the type"
+            );
+            let output = made.graph.ty(made.graph.outputs()[0].value).dtype;
+            assert_eq!(output, ty);
+            let got = compile_cpu(&made.graph, OptLevel::O2, None)
+                .run(&samples[0])
+                .expect("runs");
+            let (noise, signal) = got["y"]
+                .to_f64()
+                .iter()
+                .zip(&want)
+                .fold((0.0, 0.0), |(n, s), (g, w)| (n + (g - w) * (g - w), s + w * w));
+            let limit = if scheme == Scheme::WeightsInt4 { 0.2 } else { 0.03 };
+            assert!(
+                (noise / signal).sqrt() < limit,
+                "{dtype} {scheme:?}: {noise} of {signal}"
+            );
+        }
+    }
+}

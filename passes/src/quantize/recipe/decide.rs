@@ -108,6 +108,8 @@ pub fn decide(layers: &Layers, options: &Decision, ranges: &IndexMap<String, Ran
             Scheme::WeightsInt8 | Scheme::WeightsInt4 => Activation::Float,
             // What stands for 0 is then known only when it runs, and padding is a number of the kernel's.
             Scheme::DynamicInt8 if found.padded => Activation::Float,
+            // ONNX's op for it takes f32 alone.
+            Scheme::DynamicInt8 if found.weight.dtype != DType::F32 => Activation::Float,
             Scheme::DynamicInt8 => Activation::Dynamic,
             Scheme::StaticInt8 => {
                 let range = ranges.get(&found.name).ok_or_else(|| QuantizeError::NoRange {
