@@ -1,5 +1,7 @@
 //! Files whose products are given quantised operands: what changes, what stays, what is refused.
 
+use std::collections::{HashMap, HashSet};
+
 use graphc_frontend::onnx::proto::tensor_proto::DataType;
 use graphc_frontend::onnx::proto::{
     AttributeProto, FunctionProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
@@ -21,6 +23,86 @@ fn numbers(count: usize) -> Vec<f32> {
 
 fn file(model: &Build) -> ModelFile {
     ModelFile::from_bytes("test.onnx", model.0.encode_to_vec().into(), None).expect("readable")
+}
+
+/// What ONNX asks of a graph: each value is made once, before it is read; names of nodes are unique; quantised operands have the types
+/// and shapes that their operators take.
+fn check(file: &ModelFile) {
+    let proto = file.proto();
+    let graph = proto.graph.as_ref().expect("a graph");
+    let opset = proto
+        .opset_import
+        .iter()
+        .find(|o| o.domain.is_empty())
+        .expect("a set")
+        .version;
+    let mut made: HashSet<&str> = graph.input.iter().map(|i| i.name.as_str()).collect();
+    let mut tensors: HashMap<&str, &TensorProto> = HashMap::new();
+    for tensor in &graph.initializer {
+        assert!(tensors.insert(&tensor.name, tensor).is_none(), "{} twice", tensor.name);
+        // Old files have weights among their inputs too.
+        made.insert(&tensor.name);
+    }
+    let mut names = HashSet::new();
+    for node in &graph.node {
+        assert!(node.name.is_empty() || names.insert(&node.name), "{} twice", node.name);
+        for input in node.input.iter().filter(|i| !i.is_empty()) {
+            assert!(made.contains(input.as_str()), "{input} is read before it is made");
+        }
+        for output in &node.output {
+            assert!(made.insert(output), "{output} is made twice");
+        }
+        let attribute = |name: &str| node.attribute.iter().find(|a| a.name == name).map(|a| a.i);
+        if !matches!(node.op_type.as_str(), "QuantizeLinear" | "DequantizeLinear") {
+            continue;
+        }
+        let (scale, zero) = (
+            tensors.get(node.input[1].as_str()),
+            node.input.get(2).and_then(|z| tensors.get(z.as_str())),
+        );
+        let Some(scale) = scale else {
+            assert!(opset >= 11, "scales of a run are those of DynamicQuantizeLinear");
+            continue;
+        };
+        assert!(scale.data_type == DataType::Float as i32 || opset >= 19);
+        assert!(zero.is_none_or(|z| z.dims == scale.dims));
+        let Some(stored) = tensors.get(node.input[0].as_str()) else {
+            assert!(scale.dims.is_empty(), "operands have one scale");
+            continue;
+        };
+        assert!(zero.is_none_or(|z| z.data_type == stored.data_type));
+        let four = [DataType::Int4 as i32, DataType::Uint4 as i32].contains(&stored.data_type);
+        assert!(!four || opset >= 21);
+        let elements = stored.dims.iter().product::<i64>() as usize;
+        assert_eq!(
+            stored.raw_data.len(),
+            if four { elements.div_ceil(2) } else { elements }
+        );
+        let axis = attribute("axis").map(|axis| axis as usize);
+        match attribute("block_size") {
+            Some(size) => {
+                assert!(opset >= 21);
+                let mut dims = stored.dims.clone();
+                let axis = axis.expect("of blocks");
+                dims[axis] = (dims[axis] as u64).div_ceil(size as u64) as i64;
+                assert_eq!(scale.dims, dims);
+            }
+            None => match axis {
+                Some(axis) => {
+                    assert!(opset >= 13);
+                    assert_eq!(scale.dims, [stored.dims[axis]]);
+                }
+                None => assert!(scale.dims.is_empty()),
+            },
+        }
+    }
+    for output in &graph.output {
+        assert!(
+            made.contains(output.name.as_str()),
+            "{} is made by nothing",
+            output.name
+        );
+    }
 }
 
 /// `i8` by column, and the operand as it is.
@@ -116,6 +198,7 @@ fn nodes_and_names_of_a_quantised_file() {
     ];
     let before = file.proto().clone();
     file.quantize(&entries).expect("fits");
+    check(&file);
     let after = file.proto();
     assert_eq!(
         nodes(after),
@@ -175,6 +258,7 @@ fn what_the_nodes_say_is_what_was_stored() {
         };
         let mut file = file(&model);
         file.quantize(&[(&layer, stored(&layer, &[8, 4]))]).expect("fits");
+        check(&file);
         let graph = file.import(&ImportOptions::default()).expect("imports");
         let got = crate::build::evaluate(&graph, x.clone());
         let zero = if layer.weight.zeros.is_some() { 8.0 } else { 0.0 };
@@ -257,6 +341,7 @@ fn weights_that_others_read_stay() {
     assert!(names(&file).contains("Transpose"), "the second product reads it");
     file.quantize(&[(&y, stored(&y, &[4, 4]))]).expect("fits");
     let left = names(&file);
+    check(&file);
     assert!(!left.contains("Transpose"), "{left}");
     assert!(left.contains("w 1 [4, 4]"), "an output of the model reads it: {left}");
 }
@@ -299,6 +384,7 @@ fn raised(opset: i64, to: i64, dims: &[&str], op: &str, attributes: Vec<Attribut
         _ => plain("q", 1, 4),
     };
     file.quantize(&[(&layer, stored(&layer, &[8, 4]))]).expect(op);
+    check(&file);
     assert_eq!(file.proto().opset_import[0].version, to, "{op}");
     assert!(file.proto().ir_version >= if to == 21 { 10 } else { 7 });
     assert_eq!(model(&file), before, "{op}");
@@ -354,6 +440,7 @@ fn nodes_without_a_later_form_are_refused() {
     (whole.weight.axis, whole.weight.scales) = (None, vec![0.01]);
     file.quantize(&[(&whole, stored(&whole, &[8, 4]))]).expect("fits");
     assert_eq!(file.proto().opset_import[0].version, 10);
+    check(&file);
 }
 
 #[test]
@@ -399,6 +486,7 @@ fn external_data_stay_beside_the_model() {
         "v in f32 and w in i8; 64 scales are small"
     );
     let again = ModelFile::read(&out).expect("readable");
+    check(&again);
     let options = ImportOptions::default();
     assert_eq!(
         again.import(&options).expect("imports"),
@@ -429,5 +517,6 @@ fn old_files_list_no_weight_among_their_inputs_that_is_gone() {
         .map(|i| i.name.as_str())
         .collect();
     assert_eq!(inputs, ["x"]);
+    check(&file);
     assert_eq!(file.proto().opset_import.len(), 2);
 }
