@@ -6,8 +6,11 @@
 use std::path::Path;
 
 use graphc_frontend::onnx::proto::tensor_shape_proto::dimension::Value;
-use graphc_frontend::onnx::proto::{ModelProto, TensorProto, type_proto};
-use graphc_frontend::onnx::{ImportOptions, import_model, read_bytes};
+use graphc_frontend::onnx::proto::{ModelProto, NodeProto, TensorProto, type_proto};
+use graphc_frontend::onnx::{ImportOptions, ModelFile, import_model, read_bytes};
+use ir::op::Groups;
+use ir::recipe::{Activation, Layer, Weight};
+use ir::{DType, HostTensor};
 use proptest::prelude::*;
 use prost::Message;
 
@@ -159,7 +162,46 @@ fn apply(model: &mut ModelProto, constants: &[TensorProto], change: Change) {
     }
 }
 
+/// Gives products of a file four-bit weights, which raises the operator set of all else: a file that is still a model, or an error.
+fn quantized(bytes: Vec<u8>) -> Result<(), TestCaseError> {
+    let Ok(file) = ModelFile::from_bytes("mutated", bytes.into(), None) else {
+        return Ok(());
+    };
+    let names = |n: &NodeProto| [Some(n.name.clone()), n.output.first().cloned()];
+    let nodes = file.proto().graph.iter().flat_map(|g| &g.node);
+    let names: Vec<String> = nodes.flat_map(names).flatten().take(4).collect();
+    for name in names {
+        let weight = Weight {
+            dtype: DType::U4,
+            axis: Some(1),
+            groups: Some(Groups { axis: 0, size: 2 }),
+            scales: vec![0.5, 1.0],
+            zeros: Some(vec![3, 8]),
+            integers: None,
+        };
+        let tensor = HostTensor::from_f32([2, 2], &[1.0, -2.0, 3.0, 0.5]).unwrap();
+        let stored = weight.store(&tensor).unwrap();
+        let activation = Activation::Dynamic;
+        let layer = Layer {
+            name,
+            weight,
+            activation,
+        };
+        let mut changed = file.clone();
+        if changed.quantize(&[(&layer, stored)]).is_ok() {
+            prop_assert!(
+                changed.proto().opset_import.iter().any(|o| o.version >= 21) || file.proto().opset_import.is_empty()
+            );
+            if let Ok(graph) = changed.import(&ImportOptions::default()) {
+                prop_assert!(ir::graph::verify::verify(&graph).is_ok());
+            }
+        }
+    }
+    Ok(())
+}
+
 fn check(bytes: Vec<u8>) -> Result<(), TestCaseError> {
+    quantized(bytes.clone())?;
     if let Ok(model) = read_bytes("mutated", bytes.into(), None)
         && let Ok(graph) = import_model(&model, &ImportOptions::default())
     {

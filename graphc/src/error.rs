@@ -84,6 +84,15 @@ pub enum Error {
     /// The reference evaluator could not evaluate the graph.
     #[error(transparent)]
     Eval(Box<ir::graph::eval::EvalError>),
+    /// A model cannot be quantised as asked.
+    #[error(transparent)]
+    Quantize(#[from] passes::quantize::recipe::QuantizeError),
+    /// A file cannot be given quantised operands.
+    #[error("{}: {error}", path.display())]
+    Edit {
+        path: PathBuf,
+        error: frontend::onnx::EditError,
+    },
     /// A size could not be computed.
     #[error(transparent)]
     Size(#[from] ir::dim::DimError),
@@ -115,6 +124,8 @@ impl Error {
     /// The exit code of the command line: 2 for what the user can mend (input, options, environment), 1 for our failures and
     /// for results that do not match.
     pub fn exit_code(&self) -> u8 {
+        use passes::PassFault;
+        use passes::quantize::recipe::QuantizeError;
         use passes::stream::StreamError;
         use runtime::compile::CompileError;
         match self {
@@ -131,7 +142,11 @@ impl Error {
             | Error::NoVariant { .. }
             | Error::Tuning(_)
             | Error::Config(_)
+            | Error::Edit { .. }
             | Error::Stream(StreamError::TooSmall { .. } | StreamError::Again { .. }) => 2,
+            // What is wrong with a rewrite is ours, the rest is the model's or the options'.
+            Error::Quantize(error) => 2 - u8::from(matches!(error, QuantizeError::Rewrite(_))),
+            Error::Pass(error) if matches!(error.fault, PassFault::Model(_)) => 2,
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
             // What is wrong with a kernel is ours, also when another failed for want of a compiler.
             Error::Kernels(all) if all.iter().all(|e| matches!(e, CompileError::NotAvailable { .. })) => 2,

@@ -22,6 +22,7 @@ pub mod error;
 mod exit;
 pub mod options;
 pub mod prelude;
+pub mod quantize;
 pub mod random;
 pub mod session;
 pub mod tune;

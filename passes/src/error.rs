@@ -17,6 +17,9 @@ pub enum PassFault {
     /// The op cannot be expressed at `Stage::Core`.
     #[error("{at}: {what}")]
     Unsupported { what: String, at: Origin },
+    /// The model does not allow what the options ask for.
+    #[error("{0}")]
+    Model(String),
     #[error("element type {0} is not one to compute a model in; use f32, f16 or bf16")]
     Precision(ir::DType),
 }

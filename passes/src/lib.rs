@@ -45,7 +45,7 @@ pub mod tuning;
 pub use error::{PassError, PassFault};
 pub use fuse::{Barrier, FusedEdge, Fusion, FusionReport, ScheduleOptions, UnfusedEdge};
 pub use lower::LowerError;
-pub use options::{Keep, OptLevel, OptimizeOptions};
+pub use options::{Keep, OptLevel, OptimizeOptions, WeightType};
 pub use plan::{PlanOptions, plan};
 pub use report::{Fired, OptimizeReport, PassRun};
 pub use schedule::{ScheduleError, schedule};

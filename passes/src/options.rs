@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use ir::{DType, Graph};
 
+pub use crate::quantize::recipe::weight_only::WeightType;
+
 /// How much work is put into a graph.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum OptLevel {
@@ -81,6 +83,8 @@ pub struct OptimizeOptions {
     pub level: OptLevel,
     /// Compute in this floating type (`f16`, `bf16`); inputs and outputs keep their declared types.
     pub dtype: Option<DType>,
+    /// How the weights of products are stored, where not as the model has them.
+    pub weights: Option<WeightType>,
     /// Whether vendor libraries may be called, where the target has them.
     pub libraries: bool,
     pub keep: Keep,
@@ -100,6 +104,7 @@ impl Default for OptimizeOptions {
         OptimizeOptions {
             level: OptLevel::default(),
             dtype: None,
+            weights: None,
             libraries: true,
             keep: Keep::ALL,
             check_indices: false,
@@ -131,6 +136,7 @@ impl fmt::Debug for OptimizeOptions {
         f.debug_struct("OptimizeOptions")
             .field("level", &self.level)
             .field("dtype", &self.dtype)
+            .field("weights", &self.weights)
             .field("libraries", &self.libraries)
             .field("keep", &self.keep)
             .field("disable", &self.disable)

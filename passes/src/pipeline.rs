@@ -7,11 +7,17 @@ use crate::{check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, l
 /// Returns the passes of a level, in order.
 pub fn passes(level: OptLevel) -> Vec<Pass> {
     let list: &[Pass] = match level {
-        OptLevel::O0 => &[check_indices::PASS, quantize::PASS, decompose::PASS],
+        OptLevel::O0 => &[
+            check_indices::PASS,
+            quantize::recipe::weight_only::PASS,
+            quantize::PASS,
+            decompose::PASS,
+        ],
         OptLevel::O1 => &[
             simplify::PASS,
             fold::PASS,
             check_indices::PASS,
+            quantize::recipe::weight_only::PASS,
             quantize::PASS,
             decompose::PASS,
             simplify::PASS,
@@ -31,6 +37,8 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             quantize::integers::PASS,
             fold_batch_norm::WEIGHTS,
             fold_batch_norm::PASS,
+            // Weights are what they will be: those that are asked for in fewer bits are stored so.
+            quantize::recipe::weight_only::PASS,
             // Wholes, spellings and brackets: recognised and chosen by cost.
             if matches!(level, OptLevel::O3) {
                 egraph::PASS_LONG

@@ -415,7 +415,12 @@ impl<'a> Builder<'a> {
     }
 
     /// Sets the outputs and drops what they do not need.
-    pub fn finish(mut self, fired: &mut Vec<Fired>) -> Graph {
+    pub fn finish(self, fired: &mut Vec<Fired>) -> Graph {
+        self.finish_with(Vec::new(), fired)
+    }
+
+    /// As [`finish`](Self::finish), with more outputs behind those of the old graph.
+    pub fn finish_with(mut self, more: Vec<(String, Value)>, fired: &mut Vec<Fired>) -> Graph {
         for output in self.old.outputs() {
             let value = match self.outputs.get(&output.name) {
                 Some(value) => *value,
@@ -425,6 +430,9 @@ impl<'a> Builder<'a> {
                 true => self.graph.add_check(output.name.clone(), value),
                 false => self.graph.add_output(output.name.clone(), value),
             }
+        }
+        for (name, value) in more {
+            self.graph.add_output(name, value);
         }
         for (message, value) in self.checks {
             self.graph.add_check(message, value);

@@ -269,8 +269,8 @@ fn every_option_that_is_named_is_there() {
         String::from_utf8(output.stdout).expect("text")
     };
     let verbs = [
-        "run", "compile", "inspect", "explain", "opt", "bench", "profile", "report", "tune", "verify", "targets",
-        "doctor",
+        "run", "compile", "inspect", "explain", "opt", "bench", "profile", "quantize", "report", "tune", "verify",
+        "targets", "doctor",
     ];
     // What measures is a verb of its own, and the one with options.
     let helps = verbs.map(|verb| match verb {

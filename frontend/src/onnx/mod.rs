@@ -6,6 +6,8 @@
 //! [`import`] makes an `ir::Graph` of a model. `graph` walks the nodes; `ops` is the table of ops, one file per family;
 //! `known` and `sizes` are the shape arithmetic, which leaves no node behind; `builder` makes graph values when an op
 //! needs them as data; `order` sorts the nodes; `unsigned` minds integers that are computed in a wider type.
+//!
+//! [`quantize`] gives the products of a file quantised operands, and writes it.
 
 mod builder;
 pub mod container;
@@ -19,6 +21,7 @@ mod ops;
 mod options;
 mod order;
 pub mod proto;
+pub mod quantize;
 pub mod randomize;
 pub mod read;
 mod sizes;
@@ -28,5 +31,6 @@ mod unsigned;
 pub use error::{ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, UnknownOp};
 pub use graph::{import, import_model};
 pub use options::{ImportOptions, InputDim, OptionError, Size};
+pub use quantize::{EditError, ModelFile, OpsetError};
 pub use read::{Model, ReadError, ReadProblem, read_bytes, read_model};
 pub use tensor::{TensorError, tensor_view};

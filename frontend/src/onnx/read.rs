@@ -93,7 +93,8 @@ pub fn read_model(path: impl AsRef<Path>) -> Result<Model, ReadError> {
 /// As [`read_model`].
 pub fn read_bytes(path: impl AsRef<Path>, bytes: Bytes, folder: Option<&Path>) -> Result<Model, ReadError> {
     let path = path.as_ref();
-    decode(path, bytes, folder).map_err(|problem| error_at(path, problem))
+    let (proto, external) = read_proto(path, bytes, folder)?;
+    Model::of(path, proto, external)
 }
 
 fn error_at(path: &Path, problem: ReadProblem) -> ReadError {
@@ -104,6 +105,38 @@ fn error_at(path: &Path, problem: ReadProblem) -> ReadError {
 }
 
 impl Model {
+    /// Makes a model of messages that [`read_proto`] has read.
+    ///
+    /// # Errors
+    /// Messages without a graph.
+    pub(super) fn of(path: &Path, proto: ModelProto, external: Vec<PathBuf>) -> Result<Model, ReadError> {
+        let Some(graph) = proto.graph else {
+            return Err(error_at(path, ReadProblem::NoGraph));
+        };
+        let opsets = proto
+            .opset_import
+            .into_iter()
+            .map(|o| (canonical_domain(&o.domain).to_owned(), o.version))
+            .collect();
+        Ok(Model {
+            path: path.to_path_buf(),
+            ir_version: proto.ir_version,
+            producer: [proto.producer_name, proto.producer_version]
+                .join(" ")
+                .trim()
+                .to_owned(),
+            opsets,
+            graph,
+            functions: proto.functions,
+            external,
+            metadata: proto
+                .metadata_props
+                .into_iter()
+                .map(|entry| (entry.key, entry.value))
+                .collect(),
+        })
+    }
+
     /// Returns the operator-set version of a domain (`""` or `"ai.onnx"` is ONNX's own), if the model imports it.
     pub fn opset(&self, domain: &str) -> Option<i64> {
         self.opsets.get(canonical_domain(domain)).copied()
@@ -115,12 +148,24 @@ pub fn canonical_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
-fn decode(path: &Path, bytes: Bytes, folder: Option<&Path>) -> Result<Model, ReadProblem> {
+/// Reads a file's messages with the bytes of all tensors, and the files beside it that they came from.
+///
+/// # Errors
+/// As [`read_bytes`].
+pub(super) fn read_proto(
+    path: &Path,
+    bytes: Bytes,
+    folder: Option<&Path>,
+) -> Result<(ModelProto, Vec<PathBuf>), ReadError> {
+    decode(bytes, folder).map_err(|problem| error_at(path, problem))
+}
+
+fn decode(bytes: Bytes, folder: Option<&Path>) -> Result<(ModelProto, Vec<PathBuf>), ReadProblem> {
     check_container(&bytes)?;
-    let proto = ModelProto::decode(bytes).map_err(|error| ReadProblem::Malformed {
+    let mut proto = ModelProto::decode(bytes).map_err(|error| ReadProblem::Malformed {
         detail: error.to_string(),
     })?;
-    let Some(mut graph) = proto.graph else {
+    let Some(graph) = &mut proto.graph else {
         return Err(ReadProblem::NoGraph);
     };
     if !IR_VERSIONS.contains(&proto.ir_version) {
@@ -131,12 +176,11 @@ fn decode(path: &Path, bytes: Bytes, folder: Option<&Path>) -> Result<Model, Rea
     if proto.opset_import.is_empty() {
         return Err(ReadProblem::NoOperatorSet);
     }
-    let mut functions = proto.functions;
     let mut external = Vec::new();
     if let Some(folder) = folder {
         let mut files = ExternalFiles::new(folder);
-        files.resolve_graph(&mut graph)?;
-        for function in &mut functions {
+        files.resolve_graph(graph)?;
+        for function in &mut proto.functions {
             files.resolve_nodes(&mut function.node)?;
         }
         external.extend(files.paths());
@@ -148,28 +192,7 @@ fn decode(path: &Path, bytes: Bytes, folder: Option<&Path>) -> Result<Model, Rea
             Err(error) => return Err(error.into()),
         }
     }
-    let opsets = proto
-        .opset_import
-        .into_iter()
-        .map(|o| (canonical_domain(&o.domain).to_owned(), o.version))
-        .collect();
-    Ok(Model {
-        path: path.to_path_buf(),
-        ir_version: proto.ir_version,
-        producer: [proto.producer_name, proto.producer_version]
-            .join(" ")
-            .trim()
-            .to_owned(),
-        opsets,
-        graph,
-        functions,
-        external,
-        metadata: proto
-            .metadata_props
-            .into_iter()
-            .map(|entry| (entry.key, entry.value))
-            .collect(),
-    })
+    Ok((proto, external))
 }
 
 #[cfg(test)]

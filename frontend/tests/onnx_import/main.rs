@@ -2,6 +2,7 @@
 
 mod build;
 mod numbers;
+mod quantized;
 mod weights;
 
 use graphc_frontend::onnx::proto::attribute_proto::AttributeType;

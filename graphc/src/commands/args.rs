@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use frontend::onnx::ImportOptions;
 use ir::{DType, Target};
-use passes::OptLevel;
+use passes::{OptLevel, WeightType};
 
 use crate::driver::BuildOptions;
 use crate::error::{Error, Result};
@@ -47,8 +47,9 @@ pub struct BuildArgs {
     /// Optimisation level: 0 to 3; by default 2.
     #[arg(short = 'O', value_name = "LEVEL")]
     pub level: Option<String>,
-    /// Compute in this type: f32, f16 or bf16. Inputs and outputs keep the types that the model declares.
-    #[arg(long)]
+    /// Compute in f32, f16 or bf16, store the weights of products as int8 or int4, or both: f16+int4. Inputs and outputs keep the types
+    /// that the model declares.
+    #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
     /// Do not call vendor libraries: every kernel is generated.
     #[arg(long)]
@@ -106,18 +107,12 @@ impl BuildArgs {
             None => OptLevel::default(),
             Some(text) => text.parse().map_err(|e| Error::Config(format!("-O: {e}")))?,
         };
-        let dtype: Option<DType> = match &self.dtype {
-            None => None,
-            Some(text) => Some(text.parse().map_err(|e| Error::Config(format!("--dtype: {e}")))?),
+        let (dtype, weights) = match &self.dtype {
+            None => (None, None),
+            Some(text) => types(text).map_err(|e| Error::Config(format!("--dtype {text}: {e}")))?,
         };
-        if let Some(d) = dtype
-            && !matches!(d, DType::F32 | DType::F16 | DType::BF16)
-        {
-            return Err(Error::Config(format!(
-                "--dtype {d}: models are computed in f32, f16 or bf16"
-            )));
-        }
         let mut options = BuildOptions::new(targets, level).dtype(dtype);
+        options.optimize.weights = weights;
         options.optimize.libraries = !self.no_libraries;
         options.check_indices = self.check_indices.then_some(true);
         options.max_vram = self.max_vram;
@@ -129,6 +124,31 @@ impl BuildArgs {
         }
         Ok(options)
     }
+}
+
+/// Reads `f16`, `int4` or `f16+int4`: what is computed in, and how weights are stored.
+fn types(text: &str) -> std::result::Result<(Option<DType>, Option<WeightType>), String> {
+    let computed = |text: &str| {
+        text.parse()
+            .ok()
+            .filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16))
+    };
+    let stored = |text: &str| match text {
+        "int8" => Some(WeightType::Int8),
+        "int4" => Some(WeightType::Int4),
+        _ => None,
+    };
+    let found = match text.split_once('+') {
+        Some((first, second)) => computed(first).map(Some).zip(stored(second).map(Some)),
+        None => match (computed(text), stored(text)) {
+            (None, None) => None,
+            found => Some(found),
+        },
+    };
+    found.ok_or_else(|| {
+        "models are computed in f32, f16 or bf16, and their weights stored as int8 or int4: f16, int4 or f16+int4"
+            .to_owned()
+    })
 }
 
 /// Reads `gfx90a,gfx942`.

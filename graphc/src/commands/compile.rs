@@ -133,7 +133,7 @@ fn emit(args: &Args, stage: Stage, targets: Vec<Target>, context: &Context) -> R
     Ok(text)
 }
 
-fn graph_text(graph: &Graph, weights: bool) -> String {
+pub(super) fn graph_text(graph: &Graph, weights: bool) -> String {
     match weights {
         true => print(graph, PrintOptions::default()),
         false => graph.to_string(),

@@ -15,6 +15,7 @@ mod load;
 mod opt;
 mod output;
 mod profile;
+mod quantize;
 mod report;
 mod run;
 mod sources;
@@ -50,6 +51,7 @@ enum Verb {
     Opt(opt::Args),
     Bench(bench::Args),
     Profile(profile::Args),
+    Quantize(quantize::Args),
     Report(report::Args),
     Tune(tune::Args),
     Verify(verify::Args),
@@ -109,6 +111,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Opt(args) => opt::run(&args, &context),
         Verb::Bench(args) => bench::run(&args, &context),
         Verb::Profile(args) => profile::run(&args, &context),
+        Verb::Quantize(args) => quantize::run(&args, &context),
         Verb::Report(args) => report::run(&args, &context),
         Verb::Tune(args) => tune::run(&args, &context),
         Verb::Verify(args) => verify::run(&args, &context),

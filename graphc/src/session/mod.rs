@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use frontend::onnx::ImportOptions;
 use indexmap::IndexMap;
 use ir::{DType, Graph, HostTensor, Program, Target};
-use passes::OptLevel;
+use passes::{OptLevel, WeightType};
 use runtime::gpu::GpuDevice;
 use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, Pending, State, Values, Wanted};
 
@@ -60,6 +60,8 @@ pub struct SessionOptions {
     pub level: OptLevel,
     /// The type to compute in, where not the model's own.
     pub dtype: Option<DType>,
+    /// How the weights of products are stored, where not as the model has them.
+    pub weights: Option<WeightType>,
     /// Whether a run fails that is given an index outside its axis, which is clamped otherwise. None: on the CPU alone.
     pub check_indices: Option<bool>,
     /// Bytes of a GPU's memory that weights and runs may take ([`BuildOptions::max_vram`]).
@@ -79,6 +81,7 @@ impl Default for SessionOptions {
             settings: None,
             level: OptLevel::O2,
             dtype: None,
+            weights: None,
             check_indices: None,
             max_vram: None,
             load: LoadOptions::default(),
@@ -199,6 +202,7 @@ impl Session {
             return Ok(Session::new(Arc::new(Loaded::Reference(graph)), None));
         }
         let mut build = BuildOptions::new(vec![options.target], options.level).dtype(options.dtype);
+        build.optimize.weights = options.weights;
         build.check_indices = options.check_indices;
         build.max_vram = options.max_vram;
         let mut program = driver::build(&graph, &build)?.program;

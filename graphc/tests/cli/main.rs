@@ -5,6 +5,7 @@ mod doctor;
 mod mistakes;
 mod outputs;
 mod place;
+mod quantize;
 mod reading;
 mod refusals;
 mod shared_cache;

@@ -35,6 +35,7 @@ fn four_hundred_mistakes_are_answered() {
     verbs(&mut rows);
     inputs(&mut rows);
     environment(&mut rows);
+    crate::quantize::mistakes(&mut rows);
     let rows = rows.0;
     assert!(rows.len() >= 400, "{} mistakes", rows.len());
     let mut unique: Vec<&str> = rows.iter().map(|r| r.command.as_str()).collect();
@@ -60,11 +61,12 @@ fn four_hundred_mistakes_are_answered() {
     assert_eq!(listing(&p), files, "something was left behind, or replaced");
 }
 
+/// The mistakes of the table.
 #[derive(Default)]
-struct Rows(Vec<Row>);
+pub struct Rows(Vec<Row>);
 
 impl Rows {
-    fn add(&mut self, command: impl Into<String>, code: i32, says: &[&str]) {
+    pub fn add(&mut self, command: impl Into<String>, code: i32, says: &[&str]) {
         self.0.push(Row {
             command: command.into(),
             code,
@@ -176,6 +178,18 @@ fn prepare(p: &Place) -> Option<BTreeMap<String, Vec<u8>>> {
         "graph @g stage=import {\n  n0 = constant elided : f32[200]\n  return n0 as \"y\"\n}\n",
     );
     p.write("empty.gir", "");
+    p.write("product.gir", crate::quantize::PRODUCT);
+    p.write(
+        "product.onnx",
+        crate::model("MatMul", &["x", "w"], vec![crate::quantize::weight()]),
+    );
+    p.write("recipe.json", "{\"layers\": [], \"kept\": []}");
+    p.write(
+        "other.json",
+        r#"{"layers": [{"name": "gone", "activation": "Float", "weight": {"dtype": "I8", "axis": null, "groups": null,
+            "scales": [1.0], "zeros": null, "integers": null}}], "kept": []}"#,
+    );
+    p.write("digits.json", r#"{"layers": [{"name": "n2", "integers": "0"}]}"#);
     let onnx = crate::model("Relu", &["x"], vec![]);
     p.write("good.onnx", &onnx);
     p.write("cut.onnx", &onnx[..onnx.len() / 2]);
@@ -500,7 +514,17 @@ fn numbers_and_words(rows: &mut Rows) {
         for level in ["7", "-1", "x"] {
             rows.add(format!("{command} -O{level}"), 2, &["-O"]);
         }
-        for dtype in ["f31", "i8", ""] {
+        for dtype in [
+            "f31",
+            "i8",
+            "",
+            "f16+f16",
+            "int4+f16",
+            "int8+int4",
+            "f16+",
+            "+int8",
+            "INT8",
+        ] {
             rows.add(format!("{command} --dtype={dtype}"), 2, &["--dtype"]);
         }
         rows.add(
@@ -540,8 +564,8 @@ fn verbs(rows: &mut Rows) {
         rows.add(word, 2, &[says]);
     }
     for verb in [
-        "run", "compile", "inspect", "explain", "opt", "bench", "profile", "report", "tune run", "verify", "targets",
-        "doctor",
+        "run", "compile", "inspect", "explain", "opt", "bench", "profile", "quantize", "report", "tune run", "verify",
+        "targets", "doctor",
     ] {
         rows.add(format!("{verb} --traget x"), 2, &["--traget"]);
         if !matches!(verb, "targets" | "doctor") {

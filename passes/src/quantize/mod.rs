@@ -2,6 +2,7 @@
 
 pub mod integers;
 pub mod precision;
+pub mod recipe;
 mod signed;
 pub mod weights;
 

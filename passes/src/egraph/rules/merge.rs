@@ -61,6 +61,9 @@ fn groups(egraph: &Graph<'_>) -> Vec<Vec<Member>> {
             continue;
         };
         let product = egraph[class].nodes.iter().find_map(|node| match node.payload {
+            // Sums of integers become numbers by scales of their own columns; a slice between the two would keep that out of the
+            // product's kernel, and each part would be read and written once more.
+            Payload::Matmul(false, _, DType::I32) => None,
             Payload::Matmul(false, transpose_rhs, _) => {
                 let (weight, w) = constant(egraph, node.children[1])?;
                 (w.shape.len() == 2 && w.dtype.bits() >= 8).then_some((node, weight, w, transpose_rhs))

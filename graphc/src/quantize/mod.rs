@@ -1,0 +1,216 @@
+//! Quantises a model: decides by calibration data, applies, and says what it costs.
+//!
+//! ```text
+//! graph, samples  --ranges-->  recipe  --apply-->  graph
+//!                                      --measure-->  report
+//! ```
+//!
+//! What is decided is a [`Recipe`]; [`passes::quantize::recipe::apply`] makes a graph of it, and [`frontend::onnx::ModelFile`] a file.
+
+mod calibrate;
+pub mod histogram;
+mod report;
+pub mod samples;
+
+use indexmap::IndexMap;
+use ir::recipe::{Kept, Recipe};
+use ir::{Graph, HostTensor};
+use passes::quantize::recipe::{
+    Decision, FoundLayer, Layers, QuantizeError, Scheme, apply, column_feedback, decide, layers,
+};
+
+use crate::error::Result;
+use calibrate::Calibration;
+pub use histogram::Method;
+pub use report::{LayerReport, OutputReport, Report};
+
+/// The inputs of one run, by name.
+pub type Inputs = IndexMap<String, HostTensor>;
+
+/// How weights become integers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Rounding {
+    /// To the nearest, ties to even.
+    #[default]
+    Nearest,
+    /// So that rows along the depth make up for the errors of those before, by what calibration data multiply them with; of
+    /// convolutions to the nearest.
+    Gptq,
+}
+
+/// How [`quantize`] goes about it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub decision: Decision,
+    /// How the ranges of operands are chosen, of [`Scheme::StaticInt8`].
+    pub method: Method,
+    pub rounding: Rounding,
+    /// Leave out layers, the worst first, until no output's error is above this: the root of the mean square of what changes over that of
+    /// the output.
+    pub max_error: Option<f64>,
+    /// Threads of the runs; 0 takes one a core.
+    pub threads: usize,
+    /// Bytes of the values that one calibration run may give out.
+    pub memory: usize,
+}
+
+impl Options {
+    /// The scheme with nothing else said.
+    pub fn new(scheme: Scheme) -> Options {
+        Options {
+            decision: Decision::new(scheme),
+            method: Method::default(),
+            rounding: Rounding::default(),
+            max_error: None,
+            threads: 0,
+            memory: 512 << 20,
+        }
+    }
+}
+
+/// Is told how far [`quantize`] has come.
+pub trait Progress {
+    /// `done` of `total` runs of a step.
+    fn step(&self, what: &'static str, done: usize, total: usize);
+}
+
+/// Says nothing.
+impl Progress for () {
+    fn step(&self, _: &'static str, _: usize, _: usize) {}
+}
+
+/// A quantised model.
+#[derive(Clone, Debug)]
+pub struct Quantized {
+    pub graph: Graph,
+    pub recipe: Recipe,
+    pub report: Report,
+}
+
+/// Quantises a graph as the front ends make it. Without samples, errors are not measured.
+///
+/// `refuses` names layers that cannot be quantised for another reason, such as that a file has no place for it.
+///
+/// # Errors
+/// What [`decide`] reports; no samples where scales, rounding or an error's limit need some; a model without layers, or one that is
+/// quantised already; samples that do not fit the model.
+pub fn quantize(
+    graph: &Graph,
+    samples: &[Inputs],
+    options: &Options,
+    refuses: &dyn Fn(&FoundLayer) -> Option<String>,
+    progress: &dyn Progress,
+) -> Result<Quantized> {
+    let needed = options.decision.scheme == Scheme::StaticInt8
+        || options.rounding == Rounding::Gptq
+        || options.max_error.is_some();
+    if needed && samples.is_empty() {
+        return Err(QuantizeError::NoSamples.into());
+    }
+    let found = usable(graph, refuses)?;
+    let calibration = Calibration {
+        graph,
+        samples,
+        threads: options.threads,
+        memory: options.memory,
+        progress,
+    };
+    let ranges = match options.decision.scheme {
+        Scheme::StaticInt8 => {
+            // What is excluded needs no range, but a name that is none is an error before the work.
+            decide(&found, &weights_only(&options.decision), &IndexMap::new())?;
+            calibration.ranges(&found, options.method, options.decision.symmetric)?
+        }
+        _ => IndexMap::new(),
+    };
+    let mut recipe = decide(&found, &options.decision, &ranges)?;
+    if recipe.layers.is_empty() {
+        let reasons = recipe.kept.iter().map(|k| format!("{:?}: {}", k.name, k.reason));
+        return Err(QuantizeError::NothingLeft {
+            reasons: reasons.collect(),
+        }
+        .into());
+    }
+    if options.rounding == Rounding::Gptq {
+        feed_back(&calibration, &found, &mut recipe)?;
+    }
+    report::measure(&calibration, recipe, options.max_error)
+}
+
+/// Applies a recipe that was made before, and measures it where there are samples.
+///
+/// # Errors
+/// A recipe of another model; samples that do not fit.
+pub fn follow(
+    graph: &Graph,
+    recipe: Recipe,
+    samples: &[Inputs],
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Quantized> {
+    apply(graph, &recipe)?;
+    let calibration = Calibration {
+        graph,
+        samples,
+        threads,
+        memory: 0,
+        progress,
+    };
+    report::measure(&calibration, recipe, None)
+}
+
+/// The layers of a graph without those that are refused.
+fn usable(graph: &Graph, refuses: &dyn Fn(&FoundLayer) -> Option<String>) -> Result<Layers> {
+    let mut found = layers(graph);
+    if found.found.is_empty() {
+        return Err(match found.already {
+            0 => QuantizeError::NoLayers,
+            layers => QuantizeError::Already { layers },
+        }
+        .into());
+    }
+    let (mut kept, mut refused) = (Vec::new(), Vec::new());
+    for layer in found.found {
+        match refuses(&layer) {
+            Some(reason) => refused.push(Kept {
+                name: layer.name,
+                reason,
+            }),
+            None => kept.push(layer),
+        }
+    }
+    found.found = kept;
+    found.others.append(&mut refused);
+    Ok(found)
+}
+
+/// What is decided of weights alone.
+fn weights_only(decision: &Decision) -> Decision {
+    Decision {
+        scheme: Scheme::WeightsInt8,
+        ..decision.clone()
+    }
+}
+
+/// Chooses the integers of products by column feedback.
+fn feed_back(calibration: &Calibration<'_>, found: &Layers, recipe: &mut Recipe) -> Result<()> {
+    let wanted = |layer: &&FoundLayer| recipe.layer(&layer.name).is_some();
+    let layers = Layers {
+        found: found.found.iter().filter(wanted).cloned().collect(),
+        ..Layers::default()
+    };
+    calibration.moments(&layers, |name, moments| {
+        let found = layers.found.iter().find(|l| l.name == name);
+        let layer = recipe.layers.iter_mut().find(|l| l.name == name);
+        if let (Some(found), Some(layer)) = (found, layer)
+            && let Some(depth) = found.depth
+        {
+            let made = column_feedback(&layer.weight, &found.weight, depth, moments);
+            layer.weight = made.map_err(|error| QuantizeError::Weight {
+                layer: name.to_owned(),
+                error,
+            })?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,91 @@
+//! Stores the weights of products in 8 or 4 bits: what `--dtype int8` and `--dtype int4` ask for.
+//!
+//! ```text
+//! contract x, w     becomes     contract x, (dequantize w', scales, zeros)
+//! ```
+//!
+//! Before: constants are final, what scales channels is folded into filters. After: products of constants read integers; which stay as they
+//! are, and why, is in the report. Rounding is to the nearest; `graphc quantize` has the ways that look at data.
+
+use indexmap::IndexMap;
+use ir::recipe::{Kept, Layer, Recipe};
+
+use super::apply::applied;
+use super::decide::{Decision, Scheme, decide};
+use super::error::QuantizeError;
+use super::layers::layers;
+use crate::error::PassFault;
+use crate::report::Fired;
+use crate::runner::Pass;
+
+const NAME: &str = "weight_only";
+/// The names of what is reported.
+pub const QUANTIZED: &str = "quantized_weight";
+pub const KEPT: &str = "weight_kept";
+
+/// How weights are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WeightType {
+    /// `i8`, a scale for each column.
+    Int8,
+    /// `u4` in groups along the depth, with zero points; weights that cannot be grouped as [`WeightType::Int8`].
+    Int4,
+}
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: NAME,
+    run: |graph, context| {
+        let scheme = match context.options.weights {
+            None => return Ok(graph.clone()),
+            Some(WeightType::Int8) => Scheme::WeightsInt8,
+            Some(WeightType::Int4) => Scheme::WeightsInt4,
+        };
+        let fault = |error| match error {
+            QuantizeError::Rewrite(fault) => fault,
+            error => PassFault::Model(error.to_string()),
+        };
+        let mut found = layers(graph);
+        let mut others = std::mem::take(&mut found.others);
+        found.found.retain(|layer| {
+            let stays = layer.is_conv();
+            if stays {
+                others.push(Kept {
+                    name: layer.name.clone(),
+                    reason: "the filter of a convolution would be dequantised by a kernel of its own in each run"
+                        .to_owned(),
+                });
+            }
+            !stays
+        });
+        found.others = others;
+        let recipe = decide(&found, &Decision::new(scheme), &IndexMap::new()).map_err(fault)?;
+        let note = |b: &mut crate::rewrite::Builder<'_>, layer: &Layer| {
+            let origins = vec![b.origin.clone()];
+            b.note(QUANTIZED, origins, None, Some(described(layer)));
+        };
+        let made = applied(graph, &found, &recipe, NAME, &mut context.fired, note).map_err(fault)?;
+        context.fired.extend(kept(&recipe));
+        Ok(made)
+    },
+    required: true,
+};
+
+fn described(layer: &Layer) -> String {
+    let weight = &layer.weight;
+    match weight.groups {
+        Some(groups) => format!("{} in groups of {}", weight.dtype, groups.size),
+        None => format!("{}, a scale a column", weight.dtype),
+    }
+}
+
+fn kept(recipe: &Recipe) -> impl Iterator<Item = Fired> {
+    recipe.kept.iter().map(|kept| Fired {
+        pass: NAME,
+        rule: KEPT,
+        origins: vec![ir::Origin::Named(kept.name.as_str().into())],
+        cost: None,
+        note: Some(kept.reason.clone()),
+        proof: Vec::new(),
+    })
+}
