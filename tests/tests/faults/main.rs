@@ -8,18 +8,25 @@
 mod attempts;
 mod control;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use attempts::{Attempts, Scenario, count, runtime_error, sweep};
+use attempts::{Attempts, Scenario, runtime_error, sweep};
 use control::Control;
 use examples::models::decoder::{Decoder, numbers};
 use graphc::driver::{BuildOptions, build};
+use graphc::ir::plan::eval::evaluate;
 use graphc::ir::{Graph, Program, Target};
 use graphc::passes::OptLevel;
+use graphc::passes::stream::stream;
 use graphc::prelude::*;
 use graphc::runtime::gpu::{GpuDevice, Priority};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
-use graphc_tests::emulated_hip::{EmulatedHip, compile};
+use graphc_tests::emulated_hip::{compile, options_on};
 use graphc_tests::reference::Tensors;
 
 const ARCH: &str = "gfx1100";
@@ -68,7 +75,7 @@ fn layers(side: i64) -> Graph {
 fn want(program: &Program, x: &HostTensor) -> Vec<f32> {
     let inputs = Tensors::from([("x".to_owned(), x.clone())]);
     let plan = &program.variants[0].plan;
-    let outputs = graphc::ir::plan::eval::evaluate(plan, &program.constants, &inputs).expect("evaluates");
+    let outputs = evaluate(plan, &program.constants, &inputs).expect("evaluates");
     outputs["y"].to_f32()
 }
 
@@ -100,11 +107,298 @@ fn runs<'a>(program: &'a Arc<Program>, x: &'a HostTensor, options: LoadOptions) 
     })
 }
 
+/// A session of a program that is compiled already.
+fn session(
+    device: &Arc<GpuDevice>,
+    program: &Arc<Program>,
+    with: impl Fn(SessionOptions) -> SessionOptions,
+) -> Result<Session, RuntimeError> {
+    let options = with(options_on(device.clone()));
+    Session::of_program(program.clone(), &options).map_err(runtime_error)
+}
+
+/// The only output, on the host.
+fn only(values: runtime::Values) -> Result<Vec<f32>, RuntimeError> {
+    let (_, value) = values.into_iter().next().expect("an output");
+    Ok(value.into_host()?.to_f32())
+}
+
+/// A driver that refuses a capture is not asked again, and nobody is told but the statistics.
+fn step_by_step(executable: &Executable, attempts: &mut Attempts<'_>) {
+    if executable.statistics().refused > 0 {
+        attempts.excuse("runs are not captured");
+    }
+}
+
+/// Runs with the same addresses until they are captured, captured ones, and more sets of addresses than graphs are kept.
+fn captured<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a>> {
+    let want = want(program, x);
+    let inputs = Tensors::from([("x".to_owned(), x.clone())]);
+    Box::new(move |device, attempts| {
+        let load = || load(device, program, &LoadOptions::default());
+        let Some(executable) = attempts.go("loading", load) else {
+            return;
+        };
+        for _ in 0..5 {
+            if let Some(outputs) = attempts.go("a run", || executable.run(&inputs)) {
+                close(&outputs["y"].to_f32(), &want);
+            }
+        }
+        let mut tensors = Vec::new();
+        for _ in 0..5 {
+            tensors.extend(attempts.go("an upload", || executable.upload(x)));
+        }
+        for tensor in &tensors {
+            for _ in 0..3 {
+                let run = || only(executable.submit([("x", Given::from(tensor))], &Wanted::host())?.wait()?);
+                if let Some(y) = attempts.go("a run of a tensor", run) {
+                    close(&y, &want);
+                }
+            }
+        }
+        let statistics = executable.statistics();
+        let whole = statistics.captured > 5 && statistics.replayed > statistics.captured;
+        assert!(whole || attempts.met(), "{statistics:?}");
+        step_by_step(&executable, attempts);
+    })
+}
+
+/// Tensors that stay: made by runs, passed on, donated, read, dropped.
+fn tensors<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a>> {
+    let once = want(program, x);
+    let twice = want(program, &host(&once, &x.shape));
+    Box::new(move |device, attempts| {
+        let opened = attempts.go("loading", || session(device, program, |options| options));
+        let Some(session) = opened else { return };
+        let Some(first) = attempts.go("an upload", || session.upload(x).map_err(runtime_error)) else {
+            return;
+        };
+        let run = |given: Given| {
+            let mut values = session.values([("x", given)], &Wanted::device()).map_err(runtime_error)?;
+            let (_, value) = values.pop().expect("an output");
+            Ok(value.into_device().expect("it is wanted there"))
+        };
+        if let Some(y) = attempts.go("a run", || run(Given::from(&first))) {
+            let read = |tensor: &DeviceTensor| tensor.download().map(|tensor| tensor.to_f32());
+            if let Some(values) = attempts.go("a download", || read(&y)) {
+                close(&values, &once);
+            }
+            // What is donated to a run that fails is gone: the next has a tensor of its own.
+            let donate = || {
+                let y = session.upload(&host(&once, &x.shape)).map_err(runtime_error)?;
+                run(Given::Donated(y))
+            };
+            if let Some(z) = attempts.go("a run of a donated tensor", donate)
+                && let Some(values) = attempts.go("a download", || read(&z))
+            {
+                close(&values, &twice);
+            }
+        }
+        device.trim();
+        if let Some(values) = attempts.go("a download", || first.download()) {
+            assert_eq!(values.to_f32(), x.to_f32());
+        }
+    })
+}
+
+const DECODER: Decoder = Decoder {
+    layers: 1,
+    heads: 2,
+    width: 8,
+    capacity: 4,
+};
+
+/// State that runs append to, saved, forked and loaded.
+fn state(program: &Arc<Program>) -> Box<Scenario<'_>> {
+    let reference = SessionOptions::default();
+    let with = |options: SessionOptions| {
+        let links = DECODER.links().into_iter();
+        links.fold(options, |options, (input, output)| options.state(&input, &output))
+    };
+    let steps = |session: &Session| -> Result<Vec<Vec<f32>>, graphc::Error> {
+        // A state that a failed run may have written is begun again.
+        session.reset_state();
+        let step = |position| {
+            let (x, position) = DECODER.step(position);
+            Ok(session.run(&[("x", &x), ("position", &position)])?["y"].to_f32())
+        };
+        (0..3).map(step).collect()
+    };
+    let cpu = Session::compile(DECODER.graph().expect("records"), &with(reference)).expect("compiles");
+    let want = steps(&cpu).expect("runs");
+    let saved = cpu.save_state().expect("saves");
+    Box::new(move |device, attempts| {
+        let Some(session) = attempts.go("loading", || session(device, program, with)) else {
+            return;
+        };
+        if let Some(got) = attempts.go("three steps", || steps(&session).map_err(runtime_error)) {
+            got.iter().zip(&want).for_each(|(got, want)| close(got, want));
+        }
+        step_by_step(session.executable().expect("compiled"), attempts);
+        // What is there without a run needs no device.
+        if attempts.lost() {
+            return;
+        }
+        let kept = attempts.go("saving", || session.save_state().map_err(runtime_error));
+        for (name, tensor) in kept.iter().flatten() {
+            close(&tensor.to_f32(), &saved[name].to_f32());
+        }
+        let fork = session.fork();
+        if attempts.go("loading a state", || fork.load_state(&saved).map_err(runtime_error)).is_some() {
+            let back = attempts.go("saving", || fork.save_state().map_err(runtime_error));
+            assert!(back.is_none_or(|back| back == saved));
+        }
+    })
+}
+
+/// Runs that are not waited for: several at once, asked whether they are done, passed on before they are, as futures, dropped.
+fn pending<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a>> {
+    let once = want(program, x);
+    let twice = want(program, &host(&once, &x.shape));
+    Box::new(move |device, attempts| {
+        let load = || load(device, program, &LoadOptions::default());
+        let Some(executable) = attempts.go("loading", load) else {
+            return;
+        };
+        let begin = |given: Given, wanted: &Wanted| executable.submit([("x", given)], wanted);
+        // Runs that depend on one another are one thing to do: what fails takes along those that wait for it.
+        let chain = || {
+            let mut first = begin(Given::from(x), &Wanted::device())?;
+            let tensor = first.take("y").expect("it is wanted there");
+            let second = begin(Given::Device(tensor), &Wanted::host())?;
+            while !second.is_done() {}
+            first.wait()?;
+            only(second.wait()?)
+        };
+        if let Some(y) = attempts.go("a run of a run", chain) {
+            close(&y, &twice);
+        }
+        // What goes wrong with a run that nobody waits for is nobody's error.
+        if attempts.go("a run that is dropped", || begin(Given::from(x), &Wanted::host()).map(drop)).is_some() {
+            attempts.excuse("nobody asked");
+        }
+        let many = || {
+            let all: Vec<Pending> = (0..6)
+                .map(|_| begin(Given::from(x), &Wanted::host()))
+                .collect::<Result<_, _>>()?;
+            all.into_iter().map(|run| only(run.wait()?)).collect::<Result<Vec<_>, _>>()
+        };
+        for y in attempts.go("six runs at once", many).iter().flatten() {
+            close(y, &once);
+        }
+        let future = || {
+            let (sender, woken) = channel();
+            let waker = Waker::from(Arc::new(Alarm(sender)));
+            let mut run = begin(Given::from(x), &Wanted::host())?;
+            loop {
+                match Pin::new(&mut run).poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(values) => return only(values?),
+                    Poll::Pending => woken.recv_timeout(Duration::from_secs(60)).expect("woken"),
+                }
+            }
+        };
+        if let Some(y) = attempts.go("a future", future) {
+            close(&y, &once);
+        }
+    })
+}
+
+struct Alarm(Sender<()>);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+/// Runs that are timed step by step.
+fn profiled<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a>> {
+    let want = want(program, x);
+    let inputs = Tensors::from([("x".to_owned(), x.clone())]);
+    Box::new(move |device, attempts| {
+        let load = || load(device, program, &LoadOptions::default());
+        let Some(executable) = attempts.go("loading", load) else {
+            return;
+        };
+        for _ in 0..2 {
+            let run = || {
+                let mut times = RunTimes::default();
+                let outputs = executable.run_profiled(&inputs, Some(&mut times))?;
+                Ok((outputs, times))
+            };
+            if let Some((outputs, times)) = attempts.go("a timed run", run) {
+                close(&outputs["y"].to_f32(), &want);
+                assert_eq!(times.steps.len(), executable.plan().steps.len());
+            }
+        }
+    })
+}
+
+fn x() -> HostTensor {
+    host(&numbers(32, 5), &[4, 8])
+}
+
+fn control() -> Option<Control> {
+    Control::new(&[("GRAPHC_EMU_ARCH", ARCH)])
+}
+
 #[test]
 fn a_model_that_is_loaded_and_run() {
-    let Some(control) = Control::new(&[("GRAPHC_EMU_ARCH", ARCH)]) else { return };
-    let program = program(&deep(2), None);
-    let x = host(&numbers(32, 5), &[4, 8]);
+    let Some(control) = control() else { return };
+    let (program, x) = (program(&deep(2), None), x());
     let faults = sweep(&control, "runs", &*runs(&program, &x, LoadOptions::default()));
-    assert!(faults > 100, "{faults}");
+    let options = LoadOptions {
+        synchronous: true,
+        priority: Priority::High,
+        ..LoadOptions::default()
+    };
+    let more = sweep(&control, "urgent runs, step by step", &*runs(&program, &x, options));
+    assert!(faults > 200 && more > faults, "{faults} and {more}");
+}
+
+#[test]
+fn runs_that_are_captured() {
+    let Some(control) = control() else { return };
+    let (program, x) = (program(&deep(4), None), x());
+    sweep(&control, "captured runs", &*captured(&program, &x));
+}
+
+#[test]
+fn tensors_that_stay_and_are_donated() {
+    let Some(control) = control() else { return };
+    let (program, x) = (program(&deep(1), None), x());
+    sweep(&control, "tensors", &*tensors(&program, &x));
+}
+
+#[test]
+fn state_that_runs_append_to() {
+    let Some(control) = control() else { return };
+    let program = program(&DECODER.graph().expect("records"), None);
+    sweep(&control, "state", &*state(&program));
+}
+
+#[test]
+fn runs_that_are_not_waited_for() {
+    let Some(control) = control() else { return };
+    let (program, x) = (program(&deep(1), None), x());
+    sweep(&control, "pending runs", &*pending(&program, &x));
+}
+
+#[test]
+fn runs_that_are_timed() {
+    let Some(control) = control() else { return };
+    let (program, x) = (program(&deep(1), None), x());
+    sweep(&control, "timed runs", &*profiled(&program, &x));
+}
+
+#[test]
+fn weights_that_are_streamed() {
+    let Some(control) = control() else { return };
+    let graph = layers(32);
+    let whole = program(&graph, None);
+    let least = stream(&whole.variants[0].plan, 1 << 20).expect("all of it").streaming.expect("said").least;
+    let program = program(&graph, Some(least));
+    assert!(program.variants[0].plan.streaming.is_some_and(|streaming| streaming.limit == least));
+    let x = host(&numbers(64, 5), &[2, 32]);
+    sweep(&control, "streamed weights", &*runs(&program, &x, LoadOptions::default()));
 }
