@@ -24,6 +24,7 @@ pub(super) struct Context {
     /// Most recently used last.
     bound: Vec<Bound>,
     pub lanes: Table<LaneId, Stream>,
+    priority: Priority,
     /// For each step that another lane waits for.
     pub events: Table<StepId, Option<Event>>,
     /// The end of each lane but the first.
@@ -98,6 +99,7 @@ impl Context {
                 .keys()
                 .map(|_| gpu.stream(priority))
                 .collect::<Result<_, _>>()?,
+            priority,
             events,
             ends: plan
                 .lanes
@@ -114,6 +116,13 @@ impl Context {
             workspaces: plan.lanes.keys().map(|_| None).collect(),
             held,
         })
+    }
+
+    /// Puts new streams in the place of all; nothing may be under way.
+    pub fn renew_lanes(&mut self, gpu: &Arc<Gpu>) -> Result<(), RuntimeError> {
+        let lanes = self.lanes.keys().map(|_| gpu.stream(self.priority));
+        self.lanes = lanes.collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// Counts an arena of so many bytes before it is allocated.
