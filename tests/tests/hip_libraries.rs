@@ -4,6 +4,8 @@
 //! They are looked for in the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
 //! that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print `skipped: …` and pass.
 
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use graphc::passes::{OptLevel, PlanOptions, ScheduleOptions};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, compile_here};
 use graphc_tests::reference::{Tensors, assert_matches};
+use libloading::Library;
 
 /// The folder of the HIP library, in the process that runs inside the sysroot.
 const INSIDE: &str = "GRAPHC_TEST_INSIDE";
@@ -50,7 +53,7 @@ fn inside(test: &str, variables: &[(&str, &str)]) -> Option<EmulatedHip> {
         .output()
         .expect("the wrapper starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{}: {said}", output.status);
     assert!(said.contains("1 passed") && !said.contains("skipped:"), "{said}");
     None
 }
@@ -363,4 +366,172 @@ fn a_library_that_is_not_there_is_said() {
     for part in ["rocBLAS", "step s", "/graphc/no/such/folder", "--no-libraries"] {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
+}
+
+/// The library that stands between the runtime and the real ones, under both their names, and what steers it.
+struct Failing {
+    folder: tempfile::TempDir,
+    library: Library,
+}
+
+impl Failing {
+    fn new() -> Failing {
+        let test = std::env::current_exe().expect("a test knows its own path");
+        let built = test.with_file_name("libgraphc_emu_libraries.so");
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = |name: &str| folder.path().join(name);
+        for name in ["librocblas.so", "libMIOpen.so"] {
+            std::os::unix::fs::symlink(&built, link(name)).expect("linked");
+        }
+        // SAFETY: it has no initialiser.
+        let library = unsafe { Library::new(link("librocblas.so")) }.expect("cargo builds it with the tests");
+        Failing { folder, library }
+    }
+
+    /// Lets the `number`-th call of a function from now on give a status; an empty name lets none.
+    fn fail(&self, name: &str, number: u64, status: i32) {
+        type Fail = unsafe extern "C" fn(*const c_char, u64, c_int);
+        let text = CString::new(name).expect("no zero");
+        let name = if name.is_empty() {
+            std::ptr::null()
+        } else {
+            text.as_ptr()
+        };
+        // SAFETY: the function's own signature, and null or a C string.
+        unsafe { self.library.get::<Fail>(b"graphc_fail\0").expect("is there")(name, number, status) };
+    }
+
+    /// How often each function was called since.
+    fn calls(&self) -> BTreeMap<String, u64> {
+        type Calls = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
+        let mut text = vec![0u8; 1 << 14];
+        // SAFETY: the function's own signature, and room as is said.
+        let code = unsafe {
+            self.library.get::<Calls>(b"graphc_fail_calls\0").expect("is there")(text.as_mut_ptr().cast(), text.len())
+        };
+        assert_eq!(code, 0);
+        let text = CStr::from_bytes_until_nul(&text)
+            .expect("a zero")
+            .to_str()
+            .expect("names");
+        let line = |line: &str| {
+            let (name, count) = line.split_once(' ').expect("a name and a count");
+            (name.to_owned(), count.parse().expect("a count"))
+        };
+        text.lines().map(line).collect()
+    }
+}
+
+/// Each call of rocBLAS and of MIOpen failed once while a program is loaded, run twice and dropped: a typed error that names the call
+/// and what the library says of the status, every handle and descriptor ended, the next run right.
+#[test]
+fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
+    let test = "each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind";
+    let Some(hip) = inside(test, &[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let failing = Failing::new();
+    let mut search = hip.search();
+    search.libraries.explicit = Some(failing.folder.path().into());
+    let device = hip.open_with(&search, 0).expect("a device");
+    let text = "graph @calls stage=core {
+        x = input \"x\" : f32[16, 32]
+        w = input \"w\" : f32[32, 16]
+        i = input \"i\" : f32[1, 4, 6, 6]
+        f = input \"f\" : f32[8, 4, 3, 3]
+        p = rocblas_gemm x, w
+        q = rocblas_gemm p, x
+        c = miopen_conv i, f {pad_low=[1, 1], pad_high=[1, 1]}
+        return q as \"q\", c as \"c\"
+    }";
+    let graph = parse::parse(text).expect("parses");
+    let shapes: [(&str, &[usize]); 4] = [
+        ("x", &[16, 32]),
+        ("w", &[32, 16]),
+        ("i", &[1, 4, 6, 6]),
+        ("f", &[8, 4, 3, 3]),
+    ];
+    let input =
+        |(seed, (name, shape)): (usize, &(&str, &[usize]))| ((*name).to_owned(), tensor(DType::F32, shape, seed));
+    let inputs: Tensors = shapes.iter().enumerate().map(input).collect();
+    let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+    let program = Arc::new(calls(&graph));
+    // Each thing is done again where it fails; what failed is returned.
+    let attempt = || -> Vec<RuntimeError> {
+        let mut errors = Vec::new();
+        let load = || Executable::load_on(&device, program.clone(), 0, &LoadOptions::default());
+        let executable = load().unwrap_or_else(|error| {
+            errors.push(error);
+            load().expect("loads the next time")
+        });
+        for _ in 0..2 {
+            let got = executable.run(&inputs).unwrap_or_else(|error| {
+                errors.push(error);
+                executable.run(&inputs).expect("runs the next time")
+            });
+            for (name, want) in &want {
+                let d = graphc::compare::compare(&got[name], want, 1e-3, 1e-3).expect("same shape");
+                assert!(d.is_within(), "{name}: {d:?}");
+            }
+        }
+        errors
+    };
+    // Twice: what the libraries keep for themselves is there after the first.
+    assert!(attempt().is_empty());
+    failing.fail("", 0, 0);
+    assert!(attempt().is_empty());
+    let mut made = failing.calls();
+    // It gives a text, no status.
+    made.remove("miopenGetErrorString");
+    let mut free = device.memory().expect("there").0;
+    let called = |prefix: &str| made.keys().filter(|name| name.starts_with(prefix)).count();
+    assert!(called("rocblas") >= 5 && called("miopen") >= 12, "{made:?}");
+    let ends = [
+        ("rocblas_create_handle", "rocblas_destroy_handle"),
+        ("miopenCreate", "miopenDestroy"),
+        ("miopenCreateTensorDescriptor", "miopenDestroyTensorDescriptor"),
+        (
+            "miopenCreateConvolutionDescriptor",
+            "miopenDestroyConvolutionDescriptor",
+        ),
+    ];
+    let (mut faults, mut told) = (0, 0);
+    for (name, count) in &made {
+        let statuses = match name.starts_with("rocblas") {
+            true => [(5, "rocblas_status_memory_error"), (6, "rocblas_status_internal_error")],
+            false => [(4, "miopenStatusAllocFailed"), (5, "miopenStatusInternalError")],
+        };
+        for number in 1..=*count {
+            for (status, code) in statuses {
+                let fault = format!("{name}@{number}={code}");
+                failing.fail(name, number, status);
+                let errors = attempt();
+                faults += 1;
+                told += errors.len();
+                // What does not end is written to nobody, and a solution that does not compile makes room for the next.
+                let silent = name.contains("estroy") || name == "miopenConvolutionForwardCompileSolution";
+                match &errors[..] {
+                    [RuntimeError::Device { call, code: said, .. }] => {
+                        assert!(call == name && said == code, "{fault}: {}", errors[0]);
+                    }
+                    [] => assert!(silent, "{fault} was told nobody"),
+                    other => panic!("{fault}: {other:?}"),
+                }
+                let calls = failing.calls();
+                let of = |wanted: &str| calls.get(wanted).copied().unwrap_or(0) - u64::from(wanted == name);
+                for (create, destroy) in ends {
+                    let kept = of(create) - of(destroy);
+                    assert_eq!(kept, u64::from(destroy == name), "{fault}: {create}");
+                }
+                let now = device.memory().expect("there").0;
+                if name.contains("estroy") {
+                    // The handle that is there still has memory of its own.
+                    free = now;
+                }
+                assert_eq!(now, free, "{fault}: memory was kept");
+            }
+        }
+    }
+    println!("{faults} faults in {} functions, {told} told", made.len());
+    assert!(told * 2 > faults, "{told} of {faults}");
 }

@@ -39,6 +39,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("graphc-emu", &[], &[]),
     // The stand-in for the HIP runtime has its types; its tests load it as the runtime would.
     ("graphc-emu-hip", &["graphc-emu", "graphc-hip-sys"], &["graphc-dylib"]),
+    // Between the runtime and ROCm's libraries, in tests.
+    ("graphc-emu-libraries", &[], &[]),
     (
         "graphc",
         &[
@@ -57,6 +59,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
         &[
             "graphc-codegen-hip",
             "graphc-emu-hip",
+            "graphc-emu-libraries",
             "graphc-examples",
             "graphc-frontend",
             "graphc-ir",

@@ -205,7 +205,9 @@ pub fn faults(list: Option<String>) -> Result<Vec<FaultRequest>, String> {
 
 fn fault(word: &str) -> Result<FaultRequest, String> {
     let bad = || {
-        format!("GRAPHC_EMU_FAULTS: {word:?} is not KIND@N, KIND@N+ or KIND@N%, with =CODE or !CODE behind a function's name")
+        format!(
+            "GRAPHC_EMU_FAULTS: {word:?} is not KIND@N, KIND@N+ or KIND@N%, with =CODE or !CODE behind a function's name"
+        )
     };
     let (kind, rest) = word.split_once('@').ok_or_else(bad)?;
     let kind = match kind {

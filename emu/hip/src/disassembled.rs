@@ -1,6 +1,6 @@
 //! Disassembly that is kept: programs load the same code again and again, and a worker takes longer than all else about a load.
 
-use graphc_emu::{DisassemblyError, Disassembler, Line};
+use graphc_emu::{Disassembler, DisassemblyError, Line};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

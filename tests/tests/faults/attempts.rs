@@ -71,7 +71,9 @@ impl Fault {
 
     /// Whether a failure of the call need not be anybody's error: the program goes on without what was asked for.
     fn may_be_silent(&self) -> bool {
-        let ends = ["Free", "Destroy", "Unload"].iter().any(|part| self.call.contains(part));
+        let ends = ["Free", "Destroy", "Unload"]
+            .iter()
+            .any(|part| self.call.contains(part));
         // Runs that cannot be captured are enqueued step by step.
         let captures = ["Capture", "Graph"].iter().any(|part| self.call.contains(part));
         let memory = self.effect == Effect::Once("hipErrorOutOfMemory") && self.call.contains("Malloc");
@@ -130,7 +132,10 @@ impl Attempts<'_> {
             Err(error) => error,
         };
         let context = || format!("{what} with {:?}: {error}", self.fault);
-        let fault = self.fault.clone().unwrap_or_else(|| panic!("without a fault: {}", context()));
+        let fault = self
+            .fault
+            .clone()
+            .unwrap_or_else(|| panic!("without a fault: {}", context()));
         let text = error.to_string();
         let once = matches!(fault.effect, Effect::Once(_));
         match &error {
@@ -149,7 +154,12 @@ impl Attempts<'_> {
             }
             _ => panic!("no error of a device: {}", context()),
         }
-        assert!(self.errors.is_empty(), "the second error: {}; {:?}", context(), self.errors);
+        assert!(
+            self.errors.is_empty(),
+            "the second error: {}; {:?}",
+            context(),
+            self.errors
+        );
         self.errors.push(error);
         if once {
             let again = f();
@@ -166,7 +176,12 @@ impl Attempts<'_> {
             Err(RuntimeError::DeviceLost { .. }) => {}
             Err(other) => panic!("{what}: the device is lost by {:?}, but this says {other}", self.fault),
         }
-        assert_eq!(self.control.calls(), before, "{what}: a lost device is asked, {:?}", self.fault);
+        assert_eq!(
+            self.control.calls(),
+            before,
+            "{what}: a lost device is asked, {:?}",
+            self.fault
+        );
         None
     }
 }
@@ -231,8 +246,15 @@ pub fn sweep(control: &Control, name: &str, scenario: &Scenario<'_>) -> usize {
         }
         assert!(numbers.0 > 2, "{name}: no {kind}");
     }
-    assert!(wrong.is_empty(), "{name}: {} of {faults} faults: {wrong:#?}", wrong.len());
-    println!("{name}: {faults} faults in {} functions, {told} told, {lost} devices lost", calls.len());
+    assert!(
+        wrong.is_empty(),
+        "{name}: {} of {faults} faults: {wrong:#?}",
+        wrong.len()
+    );
+    println!(
+        "{name}: {faults} faults in {} functions, {told} told, {lost} devices lost",
+        calls.len()
+    );
     faults
 }
 
@@ -268,11 +290,17 @@ fn run_with(control: &Control, scenario: &Scenario<'_>, fault: Fault) -> (usize,
     scenario(&device, &mut attempts);
     drop(device);
     let called = control.calls().get(&fault.call).copied().unwrap_or(0);
-    assert!(called >= fault.number || fault.effect == Effect::Later, "{fault:?} was never met");
+    assert!(
+        called >= fault.number || fault.effect == Effect::Later,
+        "{fault:?} was never met"
+    );
     if attempts.errors.is_empty() && fault.effect != Effect::Later {
         let broken = !matches!(fault.effect, Effect::Once(_));
         // A device that breaks at the very end is nobody's concern.
-        assert!(fault.may_be_silent() || attempts.excuse.is_some() || broken && called == fault.number, "{fault:?} was told nobody");
+        assert!(
+            fault.may_be_silent() || attempts.excuse.is_some() || broken && called == fault.number,
+            "{fault:?} was told nobody"
+        );
     }
     let mut live = control.live();
     assert!(!live.contains_key("blocked"), "{fault:?}: waited for ever");
@@ -289,7 +317,10 @@ fn run_with(control: &Control, scenario: &Scenario<'_>, fault: Fault) -> (usize,
             _ => "nothing",
         };
         let left = live.remove(kept);
-        assert!(kept == "device_bytes" || left.is_none_or(|left| left == 1), "{fault:?}: {left:?} {kept}");
+        assert!(
+            kept == "device_bytes" || left.is_none_or(|left| left == 1),
+            "{fault:?}: {left:?} {kept}"
+        );
         if ["modules", "graphs", "execs"].contains(&kept) {
             live.remove("device_bytes");
         }

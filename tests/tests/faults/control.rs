@@ -33,7 +33,10 @@ impl Control {
     /// Begins again as in a new process. Nothing of the device may be in use.
     pub fn restart(&self) {
         // SAFETY: the function's own signature.
-        let restart = unsafe { self.library.get::<unsafe extern "C" fn() -> c_int>(b"graphcEmuRestart\0") };
+        let restart = unsafe {
+            self.library
+                .get::<unsafe extern "C" fn() -> c_int>(b"graphcEmuRestart\0")
+        };
         // SAFETY: the caller's.
         assert_eq!(unsafe { restart.expect("the library has it")() }, 0);
     }
@@ -42,9 +45,16 @@ impl Control {
     pub fn set_faults(&self, list: &str) {
         let list = CString::new(list).expect("no zero");
         // SAFETY: the function's own signature.
-        let set = unsafe { self.library.get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"graphcEmuSetFaults\0") };
+        let set = unsafe {
+            self.library
+                .get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"graphcEmuSetFaults\0")
+        };
         // SAFETY: a C string.
-        assert_eq!(unsafe { set.expect("the library has it")(list.as_ptr()) }, 0, "{list:?}");
+        assert_eq!(
+            unsafe { set.expect("the library has it")(list.as_ptr()) },
+            0,
+            "{list:?}"
+        );
     }
 
     /// How often each function was called since the faults were set.

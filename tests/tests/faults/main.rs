@@ -27,7 +27,7 @@ use graphc::passes::stream::stream;
 use graphc::prelude::*;
 use graphc::runtime::gpu::{GpuDevice, Priority, Vendor, discover};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
-use graphc_tests::emulated_hip::{compile, options_on};
+use graphc_tests::emulated_hip::{EmulatedHip, compile, options_on};
 use graphc_tests::reference::Tensors;
 use graphc_tests::repository;
 
@@ -152,7 +152,13 @@ fn captured<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a
         }
         for tensor in &tensors {
             for _ in 0..3 {
-                let run = || only(executable.submit([("x", Given::from(tensor))], &Wanted::host())?.wait()?);
+                let run = || {
+                    only(
+                        executable
+                            .submit([("x", Given::from(tensor))], &Wanted::host())?
+                            .wait()?,
+                    )
+                };
                 if let Some(y) = attempts.go("a run of a tensor", run) {
                     close(&y, &want);
                 }
@@ -176,7 +182,9 @@ fn tensors<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a>
             return;
         };
         let run = |given: Given| {
-            let mut values = session.values([("x", given)], &Wanted::device()).map_err(runtime_error)?;
+            let mut values = session
+                .values([("x", given)], &Wanted::device())
+                .map_err(runtime_error)?;
             let (_, value) = values.pop().expect("an output");
             Ok(value.into_device().expect("it is wanted there"))
         };
@@ -250,7 +258,10 @@ fn state(program: &Arc<Program>) -> Box<Scenario<'_>> {
             close(&tensor.to_f32(), &saved[name].to_f32());
         }
         let fork = session.fork();
-        if attempts.go("loading a state", || fork.load_state(&saved).map_err(runtime_error)).is_some() {
+        if attempts
+            .go("loading a state", || fork.load_state(&saved).map_err(runtime_error))
+            .is_some()
+        {
             let back = attempts.go("saving", || fork.save_state().map_err(runtime_error));
             assert!(back.is_none_or(|back| back == saved));
         }
@@ -280,14 +291,21 @@ fn pending<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a>
             close(&y, &twice);
         }
         // What goes wrong with a run that nobody waits for is nobody's error.
-        if attempts.go("a run that is dropped", || begin(Given::from(x), &Wanted::host()).map(drop)).is_some() {
+        if attempts
+            .go("a run that is dropped", || {
+                begin(Given::from(x), &Wanted::host()).map(drop)
+            })
+            .is_some()
+        {
             attempts.excuse("nobody asked");
         }
         let many = || {
             let all: Vec<Pending> = (0..6)
                 .map(|_| begin(Given::from(x), &Wanted::host()))
                 .collect::<Result<_, _>>()?;
-            all.into_iter().map(|run| only(run.wait()?)).collect::<Result<Vec<_>, _>>()
+            all.into_iter()
+                .map(|run| only(run.wait()?))
+                .collect::<Result<Vec<_>, _>>()
         };
         for y in attempts.go("six runs at once", many).iter().flatten() {
             close(y, &once);
@@ -422,11 +440,16 @@ fn a_device_that_is_opened() {
                 control.set_faults(&fault);
                 let error = open().map(drop).expect_err(&fault);
                 match &error {
-                    RuntimeError::Device { call: said, code: gave, .. } => {
+                    RuntimeError::Device {
+                        call: said, code: gave, ..
+                    } => {
                         assert_eq!((said, gave.as_str()), (&call, code), "{fault}: {error}");
                     }
                     RuntimeError::DeviceLost { .. } => {
-                        assert!(code == "hipErrorNoDevice" && error.to_string().contains(&call), "{fault}: {error}");
+                        assert!(
+                            code == "hipErrorNoDevice" && error.to_string().contains(&call),
+                            "{fault}: {error}"
+                        );
                     }
                     // The driver says that there are none.
                     RuntimeError::NotAvailable { .. } => {
@@ -436,7 +459,9 @@ fn a_device_that_is_opened() {
                 }
                 let device = open().expect(&fault);
                 let executable = load(&device, &program, &LoadOptions::default()).expect(&fault);
-                let outputs = executable.run(&Tensors::from([("x".to_owned(), x.clone())])).expect(&fault);
+                let outputs = executable
+                    .run(&Tensors::from([("x".to_owned(), x.clone())]))
+                    .expect(&fault);
                 close(&outputs["y"].to_f32(), &want);
                 drop((executable, device));
                 assert!(control.live().is_empty(), "{fault}: {:?}", control.live());
@@ -452,7 +477,10 @@ fn table() -> BTreeSet<String> {
     let after = |mark: &'static str| {
         words.match_indices(mark).map(move |(at, _)| {
             let rest = &words[at + mark.len()..];
-            rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("").to_owned()
+            rest.split(|c: char| !c.is_alphanumeric())
+                .next()
+                .unwrap_or("")
+                .to_owned()
         })
     };
     let mut names: BTreeSet<String> = after("hip!(self.").chain(after("self.api.")).collect();
@@ -496,9 +524,88 @@ fn weights_that_are_streamed() {
     let Some(control) = control() else { return };
     let graph = layers(32);
     let whole = program(&graph, None);
-    let least = stream(&whole.variants[0].plan, 1 << 20).expect("all of it").streaming.expect("said").least;
+    let least = stream(&whole.variants[0].plan, 1 << 20)
+        .expect("all of it")
+        .streaming
+        .expect("said")
+        .least;
     let program = program(&graph, Some(least));
-    assert!(program.variants[0].plan.streaming.is_some_and(|streaming| streaming.limit == least));
+    assert!(
+        program.variants[0]
+            .plan
+            .streaming
+            .is_some_and(|streaming| streaming.limit == least)
+    );
     let x = host(&numbers(64, 5), &[2, 32]);
-    sweep(&control, "streamed weights", &*runs(&program, &x, LoadOptions::default()));
+    sweep(
+        &control,
+        "streamed weights",
+        &*runs(&program, &x, LoadOptions::default()),
+    );
+}
+
+/// `graphc tune` measures on the device: what fails there ends it and is no candidate's fault, and the next time it goes on where it
+/// was.
+#[test]
+fn tuning_that_meets_a_fault() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let model = at("product.gir");
+    let text = "graph @product stage=import {
+  x = input \"x\" : f16[32, 64]
+  w = input \"w\" : f16[64, 48]
+  y = contract x, w
+  return y as \"y\"
+}
+";
+    std::fs::write(&model, text).expect("writes");
+    let mut kept = BTreeSet::new();
+    for (number, (fault, said)) in [
+        (
+            "hipModuleLoadData@1=hipErrorInvalidValue",
+            "hipModuleLoadData gave hipErrorInvalidValue",
+        ),
+        ("hipModuleLoadData@2=hipErrorOutOfMemory", "bytes are free"),
+        (
+            "hipEventElapsedTime@9=hipErrorInvalidValue",
+            "hipEventElapsedTime gave hipErrorInvalidValue",
+        ),
+        ("launch@8", "hipErrorLaunchFailure"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let database = at(&format!("{number}.db"));
+        let tune = |faults: &str| {
+            let hip = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_FAULTS", faults)])?;
+            let words = [
+                "tune",
+                "run",
+                "-q",
+                "--device",
+                "hip",
+                "--no-libraries",
+                "--runs",
+                "1",
+                "--format",
+                "json",
+            ];
+            Some(hip.graphc(&[&words[..], &["--candidates", "3", "--database", &database, &model]].concat()))
+        };
+        let Some(output) = tune(fault) else { return };
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{fault}: {text}");
+        assert!(text.contains(said) && !text.contains("panicked"), "{fault}: {text}");
+        let output = tune("").expect("as before");
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+        let measured = found["measured"].as_u64().expect("a count");
+        assert!((1..=3).contains(&measured) && found["left"] == 0, "{fault}: {found:#}");
+        assert!(
+            found["products"][0]["best"]["us"].as_f64() > Some(0.0),
+            "{fault}: {found:#}"
+        );
+        kept.insert(3 - measured);
+    }
+    // Some faults came after a measurement, which was kept.
+    assert!(kept.len() > 1, "{kept:?}");
 }

@@ -32,7 +32,13 @@ pub unsafe extern "C" fn graphcEmuSetFaults(list: *const c_char) -> hipError_t {
 /// # Safety
 /// `to` has `room` bytes.
 pub unsafe extern "C" fn graphcEmuCalls(to: *mut c_char, room: c_int) -> hipError_t {
-    control(|runtime| put_lines(to, room, runtime.faults.calls.iter().map(|(name, count)| (*name, *count))))
+    control(|runtime| {
+        put_lines(
+            to,
+            room,
+            runtime.faults.calls.iter().map(|(name, count)| (*name, *count)),
+        )
+    })
 }
 
 /// Writes how many there are of what was made and not freed or destroyed, on all devices, a line each as [`graphcEmuCalls`] does:
@@ -45,10 +51,19 @@ pub unsafe extern "C" fn graphcEmuCalls(to: *mut c_char, room: c_int) -> hipErro
 pub unsafe extern "C" fn graphcEmuLive(to: *mut c_char, room: c_int) -> hipError_t {
     control(|runtime| {
         let own = |id: &u64| runtime.devices.iter().any(|device| device.null_stream == *id);
-        let streams = runtime.streams.iter().filter(|(id, stream)| !stream.destroyed && !own(id));
+        let streams = runtime
+            .streams
+            .iter()
+            .filter(|(id, stream)| !stream.destroyed && !own(id));
         let live = [
-            ("device_bytes", runtime.devices.iter().map(|device| device.gpu.memory().used()).sum()),
-            ("pinned", runtime.pinned.values().filter(|pinned| pinned.layout.is_some()).count() as u64),
+            (
+                "device_bytes",
+                runtime.devices.iter().map(|device| device.gpu.memory().used()).sum(),
+            ),
+            (
+                "pinned",
+                runtime.pinned.values().filter(|pinned| pinned.layout.is_some()).count() as u64,
+            ),
             ("streams", streams.count() as u64),
             ("events", runtime.events.len() as u64),
             ("modules", runtime.modules.len() as u64),
@@ -64,7 +79,11 @@ pub unsafe extern "C" fn graphcEmuLive(to: *mut c_char, room: c_int) -> hipError
 fn put_lines(to: *mut c_char, room: c_int, lines: impl Iterator<Item = (&'static str, u64)>) -> Status {
     let text: String = lines.map(|(name, count)| format!("{name} {count}\n")).collect();
     let room = usize::try_from(room).unwrap_or(0);
-    if text.len() >= room { Err(INVALID) } else { put_text(to, room, &text) }
+    if text.len() >= room {
+        Err(INVALID)
+    } else {
+        put_text(to, room, &text)
+    }
 }
 
 /// Begins again as in a new process: no handle is valid any more, devices are empty and whole, and the faults are those of the
