@@ -12,7 +12,7 @@ use super::driver::Priority;
 use super::facts::PlanFacts;
 use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream};
 use super::prepare::{Enqueue, Prepared};
-use crate::error::RuntimeError;
+use crate::error::{Planned, RuntimeError};
 use crate::library::{Handles, Libraries};
 
 /// Sets of sizes whose arguments stay laid out.
@@ -131,24 +131,37 @@ impl Context {
     }
 
     /// Makes the memory large enough; what there is is kept where it suffices.
-    pub fn fit(&mut self, gpu: &Arc<Gpu>, facts: &PlanFacts, prepared: &Prepared) -> Result<(), RuntimeError> {
-        let fitted = self.make_fit(gpu, facts, prepared);
+    pub fn fit(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        facts: &PlanFacts,
+        prepared: &Prepared,
+        weights: usize,
+    ) -> Result<(), RuntimeError> {
+        let fitted = self.make_fit(gpu, facts, prepared, weights);
         self.held.set(self.device_bytes());
         fitted
     }
 
-    fn make_fit(&mut self, gpu: &Arc<Gpu>, facts: &PlanFacts, prepared: &Prepared) -> Result<(), RuntimeError> {
+    fn make_fit(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        facts: &PlanFacts,
+        prepared: &Prepared,
+        weights: usize,
+    ) -> Result<(), RuntimeError> {
         let (peak, staging) = (prepared.placed.placement.total, prepared.placed.staging);
+        let planned = Some(Planned { peak, weights });
         if peak > 0 && self.arena.as_ref().is_none_or(|arena| arena.bytes < peak) {
             // What was laid out is for the old one, which goes first: both together may not fit.
             self.bound.clear();
             self.arena = None;
-            self.arena = Some(gpu.allocate(peak, "the arena of a run", peak)?);
+            self.arena = Some(gpu.allocate(peak, "the arena of a run", planned)?);
         }
         if staging > 0 && self.staging.as_ref().is_none_or(|memory| memory.bytes < staging) {
             self.bound.clear();
             self.staging = None;
-            self.staging = Some(gpu.allocate_pinned(staging, "inputs and outputs on the host", peak)?);
+            self.staging = Some(gpu.allocate_pinned(staging, "inputs and outputs on the host")?);
         }
         for (index, step) in prepared.steps.iter().enumerate() {
             let Enqueue::Call { call, .. } = step else { continue };
@@ -160,7 +173,7 @@ impl Context {
             if bytes > 0 && workspace.as_ref().is_none_or(|memory| memory.bytes < bytes) {
                 self.bound.clear();
                 *workspace = None;
-                *workspace = Some(gpu.allocate(bytes, &format!("the workspace of {at}"), peak)?);
+                *workspace = Some(gpu.allocate(bytes, &format!("the workspace of {at}"), planned)?);
             }
         }
         Ok(())
@@ -219,11 +232,15 @@ impl Context {
         }
     }
 
-    /// Waits for whatever is under way, in whatever state the device is.
-    pub fn quiesce(&self) {
-        for lane in self.lanes.values() {
+    /// Waits for whatever is under way, unless the device is lost.
+    pub fn quiesce(&self, gpu: &Gpu) {
+        let ends = std::iter::once(&*self.done).chain(&self.ends);
+        for (lane, end) in self.lanes.values().zip(ends) {
+            if gpu.is_lost() {
+                return;
+            }
             // Who calls this has an error to report already.
-            let _ = lane.synchronize();
+            let _ = gpu.wait_for_stream(lane, end, || "a run that failed".to_owned());
         }
     }
 

@@ -257,7 +257,7 @@ impl Run<'_> {
                 lane.record(event).map_err(failed)?;
             }
             if self.synchronous {
-                lane.synchronize().map_err(failed)?;
+                self.gpu.wait_for_stream(lane, &context.done, || facts.describe(id))?;
             }
         }
         Ok(())

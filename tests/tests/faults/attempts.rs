@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use graphc::runtime::RuntimeError;
 use graphc::runtime::gpu::GpuDevice;
@@ -11,7 +12,7 @@ use crate::control::Control;
 
 /// Of calls that are made more often than twice as often as this, so many are failed from the first on, as many to the last, and as
 /// many between; `GRAPHC_ALL_FAULTS=1` takes all.
-const SAMPLED: u64 = 3;
+const SAMPLED: u64 = 2;
 
 /// What a failed call stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +70,10 @@ impl Fault {
         self.effect.code(&self.call)
     }
 
+    fn is_of_memory(&self) -> bool {
+        self.effect == Effect::Once("hipErrorOutOfMemory")
+    }
+
     /// Whether a failure of the call need not be anybody's error: the program goes on without what was asked for.
     fn may_be_silent(&self) -> bool {
         let ends = ["Free", "Destroy", "Unload"]
@@ -76,7 +81,7 @@ impl Fault {
             .any(|part| self.call.contains(part));
         // Runs that cannot be captured are enqueued step by step.
         let captures = ["Capture", "Graph"].iter().any(|part| self.call.contains(part));
-        let memory = self.effect == Effect::Once("hipErrorOutOfMemory") && self.call.contains("Malloc");
+        let memory = self.is_of_memory() && self.call.contains("Malloc");
         // What a run needs to know of the device while it is looked after is asked again by who waits for it.
         // Whatever ends sends its thread to the device first, and is ended where that fails, too.
         let asks = ["hipSetDevice", "hipEventQuery", "hipMemGetInfo"].contains(&self.call.as_str());
@@ -148,9 +153,11 @@ impl Attempts<'_> {
                 assert_eq!(code, fault.code(), "{}", context());
                 assert!(!once || *call == fault.call, "{}", context());
             }
-            RuntimeError::OutOfDeviceMemory { asked, .. } => {
-                assert_eq!(fault.effect, Effect::Once("hipErrorOutOfMemory"), "{}", context());
-                assert!(*asked > 0, "{}", context());
+            RuntimeError::OutOfDeviceMemory(short) => {
+                assert!(short.asked > 0 && fault.is_of_memory(), "{}", context());
+            }
+            RuntimeError::OutOfPinnedMemory { call, code, .. } => {
+                assert!(*call == fault.call && code == fault.code(), "{}", context());
             }
             _ => panic!("no error of a device: {}", context()),
         }
@@ -199,8 +206,13 @@ pub fn count(control: &Control, scenario: &Scenario<'_>) -> BTreeMap<String, u64
 ///
 /// Returns how many faults there were.
 pub fn sweep(control: &Control, name: &str, scenario: &Scenario<'_>) -> usize {
+    sweep_within(control, name, scenario, None)
+}
+
+/// As [`sweep`], with a timeout that is never over: the device is asked for what it would be waited for else.
+pub fn sweep_within(control: &Control, name: &str, scenario: &Scenario<'_>, timeout: Option<Duration>) -> usize {
     let all = std::env::var_os("GRAPHC_ALL_FAULTS").is_some();
-    let calls = count(control, scenario);
+    let calls = run(control, scenario, timeout);
     let (mut faults, mut told, mut lost) = (0, 0, 0);
     let mut wrong = Vec::new();
     for (call, count) in &calls {
@@ -217,7 +229,7 @@ pub fn sweep(control: &Control, name: &str, scenario: &Scenario<'_>) -> usize {
                 };
                 faults += 1;
                 // Each finding is its own, and all are told.
-                match catch_unwind(AssertUnwindSafe(|| run_with(control, scenario, fault.clone()))) {
+                match catch_unwind(AssertUnwindSafe(|| run_with(control, scenario, fault.clone(), timeout))) {
                     Ok((errors, gone)) => {
                         told += usize::from(errors > 0);
                         lost += usize::from(gone);
@@ -236,7 +248,7 @@ pub fn sweep(control: &Control, name: &str, scenario: &Scenario<'_>) -> usize {
                 number: numbers.0,
                 effect: Effect::Later,
             };
-            match catch_unwind(AssertUnwindSafe(|| run_with(control, scenario, fault.clone()))) {
+            match catch_unwind(AssertUnwindSafe(|| run_with(control, scenario, fault.clone(), timeout))) {
                 Ok((0, false)) => break,
                 Ok(_) => (told, lost) = (told + 1, lost + 1),
                 Err(_) => wrong.push(fault.text()),
@@ -258,13 +270,14 @@ pub fn sweep(control: &Control, name: &str, scenario: &Scenario<'_>) -> usize {
     faults
 }
 
-fn run(control: &Control, scenario: &Scenario<'_>, fault: Option<Fault>) -> BTreeMap<String, u64> {
+fn run(control: &Control, scenario: &Scenario<'_>, timeout: Option<Duration>) -> BTreeMap<String, u64> {
     control.restart();
     let device = Arc::new(control.hip.open(0).expect("a device"));
-    control.set_faults(&fault.as_ref().map(Fault::text).unwrap_or_default());
+    device.set_timeout(timeout);
+    control.set_faults("");
     let mut attempts = Attempts {
         control,
-        fault,
+        fault: None,
         errors: Vec::new(),
         lost: false,
         excuse: None,
@@ -276,9 +289,10 @@ fn run(control: &Control, scenario: &Scenario<'_>, fault: Option<Fault>) -> BTre
 }
 
 /// How many errors there were, and whether the device was lost.
-fn run_with(control: &Control, scenario: &Scenario<'_>, fault: Fault) -> (usize, bool) {
+fn run_with(control: &Control, scenario: &Scenario<'_>, fault: Fault, timeout: Option<Duration>) -> (usize, bool) {
     control.restart();
     let device = Arc::new(control.hip.open(0).expect("a device"));
+    device.set_timeout(timeout);
     control.set_faults(&fault.text());
     let mut attempts = Attempts {
         control,
