@@ -97,7 +97,13 @@ fn every_wait_for_what_does_not_end_is_over_in_time() {
             let error = wait(&executable, &x).expect_err(name);
             let asked = control.calls();
             let later = executable.run(&given(&x)).expect_err(name);
-            assert_given_up(&error, &later);
+            match &error {
+                // One of the runs before was given up for room.
+                RuntimeError::DeviceLost { reason, .. } if name == "too many runs" => {
+                    assert!(reason.contains("not done after 0.1 s"), "{reason}");
+                }
+                _ => assert_given_up(&error, &later),
+            }
             let later = executable.upload(&x).expect_err(name);
             assert!(matches!(later, RuntimeError::DeviceLost { .. }), "{name}: {later}");
             assert!(device.synchronize().is_err() && device.memory().is_err());
