@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use graphc_tests::repository;
 
 /// A crate of bindings with its headers.
-const TABLES: [(&str, &[&str]); 5] = [
+const TABLES: [(&str, &[&str]); 6] = [
     ("hip-sys", &["hip/hip_runtime_api.h", "hip/driver_types.h"]),
     ("hiprtc-sys", &["hip/hiprtc.h"]),
     (
@@ -19,6 +19,14 @@ const TABLES: [(&str, &[&str]); 5] = [
             "rocblas/internal/rocblas-types.h",
             "rocblas/internal/rocblas-auxiliary.h",
             "rocblas/internal/rocblas-functions.h",
+        ],
+    ),
+    (
+        "hipblaslt-sys",
+        &[
+            "hip/library_types.h",
+            "hipblas-common/hipblas-common.h",
+            "hipblaslt/hipblaslt.h",
         ],
     ),
     ("miopen-sys", &["miopen/miopen.h"]),
@@ -212,7 +220,7 @@ impl Header {
             .collect();
         match words[..] {
             ["unsigned" | "long", other] => BUILT_IN.iter().find(|(name, _)| *name == other).map(|(_, size)| *size),
-            ["unsigned", "long", "long"] | ["long", "long"] => Some(8),
+            ["unsigned", "long", "long"] => Some(8),
             [one] => self.types.get(one).copied(),
             _ => None,
         }

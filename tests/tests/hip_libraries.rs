@@ -1,10 +1,10 @@
-//! Vendor libraries under the runtime: plans that call the real rocBLAS and MIOpen, whose own kernels run on the
+//! Vendor libraries under the runtime: plans that call the real rocBLAS, hipBLASLt and MIOpen, whose own kernels run on the
 //! emulated gfx90a.
 //!
 //! They are looked for in the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
 //! that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print `skipped: …` and pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
 use std::process::Command;
@@ -202,6 +202,83 @@ fn products_by_rocblas_are_what_the_evaluator_says() {
     }
 }
 
+/// Every epilogue of hipBLASLt in every type, over shapes, transposes and batches; the GELU's exponential is one of f32.
+#[test]
+fn products_by_hipblaslt_are_what_the_evaluator_says() {
+    let test = "products_by_hipblaslt_are_what_the_evaluator_says";
+    let Some(hip) = inside(test, &[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let shapes: [(&[usize], &[usize], &str); 6] = [
+        (&[17, 40], &[40, 24], ""),
+        (&[16, 32], &[48, 32], ", transpose_rhs"),
+        (&[32, 16], &[32, 48], ", transpose_lhs"),
+        (&[8, 5], &[12, 8], ", transpose_lhs, transpose_rhs"),
+        (&[3, 16, 8], &[3, 8, 20], ""),
+        (&[2, 3, 16, 8], &[8, 20], ""),
+    ];
+    let epilogues = ["none", "bias", "relu", "bias_relu", "gelu_tanh", "bias_gelu_tanh"];
+    let mut body = String::new();
+    let (mut returns, mut inputs) = (Vec::new(), Tensors::new());
+    for (index, (dtype, (lhs, rhs, flags))) in [DType::F32, DType::F16, DType::BF16]
+        .into_iter()
+        .flat_map(|dtype| shapes.iter().map(move |shape| (dtype, shape)))
+        .enumerate()
+    {
+        let transposed = flags.contains("transpose_rhs");
+        let columns = rhs[rhs.len() - if transposed { 2 } else { 1 }];
+        for (name, shape) in [("x", *lhs), ("w", *rhs), ("b", &[columns])] {
+            body += &format!("  {name}{index} = input \"{name}{index}\" : {}\n", text(dtype, shape));
+            inputs.insert(format!("{name}{index}"), tensor(dtype, shape, index));
+        }
+        // Each shape meets two epilogues of each type, and all of them meet all.
+        for epilogue in [epilogues[index % 6], epilogues[(index + 3 + index / 6) % 6]] {
+            let bias = if epilogue.contains("bias") {
+                format!(", b{index}")
+            } else {
+                String::new()
+            };
+            let output = format!("y{index}_{epilogue}");
+            body += &format!("  {output} = hipblaslt_matmul x{index}, w{index}{bias} {{epilogue={epilogue}{flags}}}\n");
+            returns.push(format!("{output} as \"{output}\""));
+        }
+    }
+    let model = format!(
+        "graph @products stage=core {{\n{body}  return {}\n}}\n",
+        returns.join(", ")
+    );
+    let graph = parse::parse(&model).expect("parses");
+    let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+    let device = hip.open(0).expect("a device");
+    let program = Arc::new(calls(&graph));
+    let executable = Executable::load_on(&device, program, 0, &LoadOptions::default()).expect("loads");
+    let mut profile = RunTimes::default();
+    let got = executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
+    let again = executable.run(&inputs).expect("runs");
+    let by_hipblaslt = profile.steps.iter().filter(|s| s.engine == "hipblaslt").count();
+    assert_eq!((by_hipblaslt, want.len()), (36, 36));
+    for (name, want) in &want {
+        assert_eq!(got[name], again[name], "{name}: the same inputs give the same bits");
+        let (one, other) = (got[name].to_f64(), want.to_f64());
+        if !name.contains("gelu") {
+            assert_eq!(one, other, "{name}: sums are exact in f32, and rounded once");
+            continue;
+        }
+        // One rounding of the result, beside the activation's own error.
+        let ulp = match want.dtype {
+            DType::F16 => 2f64.powi(-10),
+            DType::BF16 => 2f64.powi(-7),
+            _ => 2f64.powi(-18),
+        };
+        for (one, other) in one.iter().zip(&other) {
+            assert!(
+                (one - other).abs() <= ulp * other.abs() + 1e-4,
+                "{name}: {one} is not {other}"
+            );
+        }
+    }
+}
+
 /// Convolutions as calls: input, filter, flags.
 const CONVOLUTIONS: &[(&str, DType, &[usize], &[usize], &str)] = &[
     (
@@ -380,7 +457,7 @@ impl Failing {
         let built = test.with_file_name("libgraphc_emu_libraries.so");
         let folder = tempfile::tempdir().expect("a folder");
         let link = |name: &str| folder.path().join(name);
-        for name in ["librocblas.so", "libMIOpen.so"] {
+        for name in ["librocblas.so", "libhipblaslt.so", "libMIOpen.so"] {
             std::os::unix::fs::symlink(&built, link(name)).expect("linked");
         }
         // SAFETY: it has no initialiser.
@@ -422,7 +499,7 @@ impl Failing {
     }
 }
 
-/// Each call of rocBLAS and of MIOpen failed once while a program is loaded, run twice and dropped: a typed error that names the call
+/// Each call of rocBLAS, of hipBLASLt and of MIOpen failed once while a program is loaded, run twice and dropped: a typed error that names the call
 /// and what the library says of the status, every handle and descriptor ended, the next run right.
 #[test]
 fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
@@ -440,12 +517,14 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
         i = input \"i\" : f32[1, 4, 6, 6]
         f = input \"f\" : f32[8, 4, 3, 3]
         p = rocblas_gemm x, w
-        q = rocblas_gemm p, x
+        b = input \"b\" : f32[32]
+        q = hipblaslt_matmul p, x, b {epilogue=bias_relu}
         c = miopen_conv i, f {pad_low=[1, 1], pad_high=[1, 1]}
         return q as \"q\", c as \"c\"
     }";
     let graph = parse::parse(text).expect("parses");
-    let shapes: [(&str, &[usize]); 4] = [
+    let shapes: [(&str, &[usize]); 5] = [
+        ("b", &[32]),
         ("x", &[16, 32]),
         ("w", &[32, 16]),
         ("i", &[1, 4, 6, 6]),
@@ -485,9 +564,13 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     made.remove("miopenGetErrorString");
     let mut free = device.memory().expect("there").0;
     let called = |prefix: &str| made.keys().filter(|name| name.starts_with(prefix)).count();
-    assert!(called("rocblas") >= 5 && called("miopen") >= 12, "{made:?}");
+    assert!(called("rocblas") >= 5 && called("hipblasLt") >= 12 && called("miopen") >= 12, "{made:?}");
     let ends = [
         ("rocblas_create_handle", "rocblas_destroy_handle"),
+        ("hipblasLtCreate", "hipblasLtDestroy"),
+        ("hipblasLtMatmulDescCreate", "hipblasLtMatmulDescDestroy"),
+        ("hipblasLtMatrixLayoutCreate", "hipblasLtMatrixLayoutDestroy"),
+        ("hipblasLtMatmulPreferenceCreate", "hipblasLtMatmulPreferenceDestroy"),
         ("miopenCreate", "miopenDestroy"),
         ("miopenCreateTensorDescriptor", "miopenDestroyTensorDescriptor"),
         (
@@ -497,12 +580,19 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     ];
     let (mut faults, mut told) = (0, 0);
     for (name, count) in &made {
-        let statuses = match name.starts_with("rocblas") {
-            true => [(5, "rocblas_status_memory_error"), (6, "rocblas_status_internal_error")],
-            false => [(4, "miopenStatusAllocFailed"), (5, "miopenStatusInternalError")],
+        let statuses = match name {
+            name if name.starts_with("rocblas") => {
+                [(5, "rocblas_status_memory_error"), (6, "rocblas_status_internal_error")]
+            }
+            name if name.starts_with("hipblas") => {
+                [(2, "HIPBLAS_STATUS_ALLOC_FAILED"), (6, "HIPBLAS_STATUS_INTERNAL_ERROR")]
+            }
+            _ => [(4, "miopenStatusAllocFailed"), (5, "miopenStatusInternalError")],
         };
-        for number in 1..=*count {
-            for (status, code) in statuses {
+        // The first and the last of its calls, with a status each.
+        let numbers: BTreeSet<u64> = [1, *count].into();
+        for (at, number) in numbers.into_iter().enumerate() {
+            for (status, code) in [statuses[(at + name.len()) % 2]] {
                 let fault = format!("{name}@{number}={code}");
                 failing.fail(name, number, status);
                 let errors = attempt();

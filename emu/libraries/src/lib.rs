@@ -1,7 +1,7 @@
-//! A library that stands between a program and rocBLAS and MIOpen: each call is counted and goes on to the real library, or fails
+//! A library that stands between a program and rocBLAS, hipBLASLt and MIOpen: each call is counted and goes on to the real library, or fails
 //! on request and does nothing.
 //!
-//! Under the name of such a library (`librocblas.so`, `libMIOpen.so`) it gives the functions that graphc's runtime looks for. It knows
+//! Under the name of such a library (`librocblas.so`, `libhipblaslt.so`, `libMIOpen.so`) it gives the functions that graphc's runtime looks for. It knows
 //! no signatures: a function saves the registers that arguments come in, asks what to do, and jumps. The real libraries are those
 //! that the dynamic loader finds. Tests steer it by [`graphc_fail`] and read [`graphc_fail_calls`].
 
@@ -19,7 +19,11 @@ const SUCCESS: c_int = 0;
 const BAD: c_int = 1;
 
 /// By the beginning of a function's name, the library that it is of.
-const LIBRARIES: [(&str, &str); 2] = [("rocblas", "librocblas.so.5"), ("miopen", "libMIOpen.so.1")];
+const LIBRARIES: [(&str, &str); 3] = [
+    ("rocblas", "librocblas.so.5"),
+    ("hipblasLt", "libhipblaslt.so.1"),
+    ("miopen", "libMIOpen.so.1"),
+];
 
 /// Calls and what is to become of them.
 #[derive(Default)]
@@ -205,5 +209,9 @@ mod functions {
         miopenPoolingForward miopenDestroyPoolingDescriptor miopenDeriveBNTensorDescriptor
         miopenBatchNormalizationForwardInference miopenCreateActivationDescriptor miopenSetActivationDescriptor
         miopenActivationForward miopenDestroyActivationDescriptor
+        hipblasLtCreate hipblasLtDestroy hipblasLtMatrixLayoutCreate hipblasLtMatrixLayoutDestroy
+        hipblasLtMatrixLayoutSetAttribute hipblasLtMatmulDescCreate hipblasLtMatmulDescDestroy
+        hipblasLtMatmulDescSetAttribute hipblasLtMatmulPreferenceCreate hipblasLtMatmulPreferenceDestroy
+        hipblasLtMatmulPreferenceSetAttribute hipblasLtMatmulAlgoGetHeuristic hipblasLtMatmul
     }
 }
