@@ -392,6 +392,43 @@ fn a_routed_model_runs_end_to_end() {
     });
 }
 
+/// A model whose product, bias and activation are one call, between generated kernels.
+#[test]
+fn a_routed_product_with_its_epilogue_runs_end_to_end() {
+    let test = "a_routed_product_with_its_epilogue_runs_end_to_end";
+    let Some(hip) = inside(test, &[("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "3")]) else {
+        return;
+    };
+    let text = "graph @routed stage=import {
+        symbol n: 1..2048 hint 1024
+        x = input \"x\" : f32[n, 512]
+        v = constant random(seed=3, scale=0.1) : f32[512, 512]
+        b = constant random(seed=4, scale=1.0) : f32[512]
+        a = tanh x
+        c = contract a, v
+        d = add c, b
+        e = relu d
+        f = reduce e {op=mean, axes=[1]}
+        return f as \"y\"
+    }";
+    let graph = parse::parse(text).expect("parses");
+    let target: Target = "gfx90a".parse().expect("a target");
+    let mut program = build(&graph, &BuildOptions::new(vec![target], OptLevel::O2))
+        .expect("builds")
+        .program;
+    let plan = program.variants[0].plan.to_string();
+    assert!(plan.contains("hipblaslt_matmul"), "{plan}");
+    compile_here(&mut program);
+    let device = hip.open(0).expect("a device");
+    let executable = Executable::load_on(&device, Arc::new(program), 0, &LoadOptions::default()).expect("loads");
+    for n in [5usize, 8, 5] {
+        let inputs = Tensors::from([("x".to_owned(), tensor(DType::F32, &[n, 512], n))]);
+        let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+        let got = executable.run(&inputs).expect("runs");
+        assert_matches(&got, &want, DType::F32, &format!("{n} rows"));
+    }
+}
+
 /// A model whose convolution is routed, between generated kernels.
 #[test]
 fn a_routed_convolution_runs_end_to_end() {
@@ -564,7 +601,10 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     made.remove("miopenGetErrorString");
     let mut free = device.memory().expect("there").0;
     let called = |prefix: &str| made.keys().filter(|name| name.starts_with(prefix)).count();
-    assert!(called("rocblas") >= 5 && called("hipblasLt") >= 12 && called("miopen") >= 12, "{made:?}");
+    assert!(
+        called("rocblas") >= 5 && called("hipblasLt") >= 12 && called("miopen") >= 12,
+        "{made:?}"
+    );
     let ends = [
         ("rocblas_create_handle", "rocblas_destroy_handle"),
         ("hipblasLtCreate", "hipblasLtDestroy"),

@@ -34,7 +34,13 @@ pub(crate) struct Hipblaslt(Opened<HipblasltLibrary>);
 impl Hipblaslt {
     /// Opens hipBLASLt. A GPU must have been found.
     pub fn open(search: &Search, at: &str, device: &str) -> Result<Hipblaslt, RuntimeError> {
-        Opened::new(hipblaslt_sys::load(search), "hipBLASLt", "products", at, device).map(Hipblaslt)
+        let opened = Opened::new(hipblaslt_sys::load(search), "hipBLASLt", "products", at, device);
+        opened.map(Hipblaslt).map_err(|mut error| {
+            if let RuntimeError::NotAvailable { reason, .. } = &mut error {
+                reason.push_str("; with --disable hipblaslt they are rocBLAS's, and what follows them is kernels");
+            }
+            error
+        })
     }
 
     fn api(&self) -> &HipblasltLibrary {
