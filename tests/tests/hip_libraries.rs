@@ -663,5 +663,21 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
         }
     }
     println!("{faults} faults in {} functions, {told} told", made.len());
+    // A device that breaks under a library is said to be lost from then on, though the library says only that something failed.
+    let executable = Executable::load_on(&device, program.clone(), 0, &LoadOptions::default()).expect("loads");
+    executable.run(&inputs).expect("runs");
+    let launches = ["hipExtModuleLaunchKernel", "hipModuleLaunchKernel", "hipLaunchKernel"];
+    let list = launches.map(|name| format!("{name}@1!hipErrorLaunchFailure")).join(",");
+    // SAFETY: the stand-in is loaded already.
+    let stand_in = unsafe { Library::new(hip.folder().join("libamdhip64.so.7")) }.expect("is loaded");
+    let list = CString::new(list).expect("no zero");
+    type SetFaults = unsafe extern "C" fn(*const c_char) -> c_int;
+    // SAFETY: the function's own signature, and a C string.
+    let code = unsafe { stand_in.get::<SetFaults>(b"graphcEmuSetFaults\0").expect("is there")(list.as_ptr()) };
+    assert_eq!(code, 0);
+    let error = executable.run(&inputs).expect_err("the device broke");
+    assert!(matches!(error, RuntimeError::Device { .. }), "{error}");
+    let later = executable.run(&inputs).expect_err("the device is lost");
+    assert!(matches!(later, RuntimeError::DeviceLost { .. }), "{later}");
     assert!(told * 2 > faults, "{told} of {faults}");
 }

@@ -37,24 +37,21 @@ impl Control {
             self.library
                 .get::<unsafe extern "C" fn() -> c_int>(b"graphcEmuRestart\0")
         };
+        let restart = restart.expect("the library has it");
         // SAFETY: the caller's.
-        assert_eq!(unsafe { restart.expect("the library has it")() }, 0);
+        let code = unsafe { restart() };
+        assert_eq!(code, 0);
     }
 
     /// Asks for faults, in place of those before, and counts calls from 0 on.
     pub fn set_faults(&self, list: &str) {
-        let list = CString::new(list).expect("no zero");
+        type Set = unsafe extern "C" fn(*const c_char) -> c_int;
+        let text = CString::new(list).expect("no zero");
         // SAFETY: the function's own signature.
-        let set = unsafe {
-            self.library
-                .get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"graphcEmuSetFaults\0")
-        };
+        let set = unsafe { self.library.get::<Set>(b"graphcEmuSetFaults\0") }.expect("the library has it");
         // SAFETY: a C string.
-        assert_eq!(
-            unsafe { set.expect("the library has it")(list.as_ptr()) },
-            0,
-            "{list:?}"
-        );
+        let code = unsafe { set(text.as_ptr()) };
+        assert_eq!(code, 0, "{list:?}");
     }
 
     /// How often each function was called since the faults were set.
@@ -74,7 +71,8 @@ impl Control {
         let write = unsafe { self.library.get::<Write>(name) }.expect("the library has it");
         let mut text = vec![0u8; ROOM];
         // SAFETY: room as is said.
-        assert_eq!(unsafe { write(text.as_mut_ptr().cast(), ROOM as c_int) }, 0);
+        let code = unsafe { write(text.as_mut_ptr().cast(), ROOM as c_int) };
+        assert_eq!(code, 0);
         let text: Vec<u8> = text.into_iter().take_while(|byte| *byte != 0).collect();
         let text = String::from_utf8(text).expect("names");
         let line = |line: &str| {
