@@ -367,7 +367,7 @@ fn captured_work_runs_when_the_graph_is_launched() {
 #[test]
 fn devices_memory_and_facts() {
     let hip = open(&[("GRAPHC_EMU_ARCH", "gfx90a,gfx1100"), ("GRAPHC_EMU_MEMORY_MIB", "32")]);
-    let (mut count, mut wave, mut name) = (0, 0, [0 as std::ffi::c_char; 64]);
+    let (mut count, mut wave, mut name) = (0, 0, [0 as c_char; 64]);
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: places for results; the peer copy's ends have the size.
     unsafe {
