@@ -42,6 +42,15 @@ pub(super) struct Context {
     workspaces: Table<LaneId, Option<DeviceMemory>>,
     /// Its part of what all contexts of the program hold.
     held: Held,
+    gpu: Arc<Gpu>,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.gpu.is_lost() {
+            self.handles.abandon();
+        }
+    }
 }
 
 /// Bytes of the device that a context holds or is about to, counted in the sum of all contexts.
@@ -115,6 +124,7 @@ impl Context {
             staging: None,
             workspaces: plan.lanes.keys().map(|_| None).collect(),
             held,
+            gpu: gpu.clone(),
         })
     }
 

@@ -164,6 +164,11 @@ impl Libraries {
 }
 
 impl Handles {
+    /// Lets go of handles whose device is lost, without ending them: rocBLAS ends the process where it cannot free what they hold.
+    pub fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(self));
+    }
+
     /// Does what a call needs done once on these handles; returns the bytes of workspace that it takes.
     pub fn ready(&mut self, call: &Call, stream: RawStream, at: &str) -> Result<usize, RuntimeError> {
         match (call, &mut self.miopen, &mut self.hipblaslt) {
