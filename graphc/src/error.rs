@@ -155,7 +155,8 @@ impl Error {
                 runtime::RuntimeError::Input { .. }
                 | runtime::RuntimeError::NotAvailable { .. }
                 | runtime::RuntimeError::OutOfMemory { .. }
-                | runtime::RuntimeError::OutOfDeviceMemory { .. }
+                | runtime::RuntimeError::OutOfDeviceMemory(_)
+                | runtime::RuntimeError::OutOfPinnedMemory { .. }
                 | runtime::RuntimeError::NoMemory { .. }
                 | runtime::RuntimeError::Sizes(_)
                 | runtime::RuntimeError::TooSmall { .. }

@@ -14,6 +14,7 @@
 //! | `GRAPHC_EMU_HIP` | the file of the stand-in HIP runtime that those calls run on | `libamdhip64_emu.so` beside graphc |
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which an emulated workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
 //! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
+//! | `GRAPHC_TIMEOUT` | seconds (`0.5`) after which a GPU that is waited for is given up; 0 waits for ever | 0 |
 //! | `GRAPHC_WORKERS` | compiler processes, at most 1024; 0 compiles in process | one a core |
 //! | `GRAPHC_THREADS` | threads of the CPU device, 1 to 1024 | one a core |
 //! | `ROCM_PATH` | ROCm's folder, looked into before `/opt/rocm` | none |
@@ -24,6 +25,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use runtime::MOST_THREADS;
 use runtime::compile::{CompilerSearch, HiprtcSearch as Search, RocmSearch};
@@ -47,6 +49,8 @@ pub struct Settings {
     /// `None`: emulated workgroups may run for ever.
     pub emulator_limit: Option<u64>,
     pub synchronous: bool,
+    /// How long a GPU is waited for; `None`: for ever.
+    pub timeout: Option<Duration>,
     pub workers: usize,
     pub threads: usize,
     pub worker: Option<OsString>,
@@ -70,6 +74,7 @@ const VARIABLES: &[&str] = &[
     "GRAPHC_ROCM_LIBS",
     "GRAPHC_EMU_HIP",
     "GRAPHC_SYNCHRONOUS",
+    "GRAPHC_TIMEOUT",
     "GRAPHC_WORKERS",
     "GRAPHC_THREADS",
     "ROCM_PATH",
@@ -78,6 +83,17 @@ const VARIABLES: &[&str] = &[
     "TMPDIR",
     "GRAPHC_WORKER",
 ];
+
+/// Reads a time to wait in seconds; 0 is None: for ever.
+///
+/// # Errors
+/// What is wrong with the text.
+pub(crate) fn seconds(text: &str) -> Result<Option<Duration>, String> {
+    let seconds = text.trim().parse::<f64>().ok();
+    let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let timeout = timeout.ok_or_else(|| format!("{text:?} is no number of seconds, as 2 or 0.5; 0 waits for ever"))?;
+    Ok(Some(timeout).filter(|timeout| !timeout.is_zero()))
+}
 
 impl Settings {
     /// Reads the process's environment.
@@ -202,6 +218,12 @@ impl Settings {
             emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", emu::INSTRUCTION_LIMIT as usize)? as u64)
                 .filter(|limit| *limit > 0),
             synchronous: number("GRAPHC_SYNCHRONOUS", 0)? != 0,
+            timeout: match get("GRAPHC_TIMEOUT") {
+                None => None,
+                Some(text) => seconds(&text.to_string_lossy()).map_err(|what| {
+                    crate::Error::Config(format!("GRAPHC_TIMEOUT={}: {what}", text.to_string_lossy()))
+                })?,
+            },
             workers: within("GRAPHC_WORKERS", cores.min(MOST_THREADS), 0..=MOST_THREADS)?,
             threads: within("GRAPHC_THREADS", cores.min(MOST_THREADS), 1..=MOST_THREADS)?,
             worker: get("GRAPHC_WORKER"),
@@ -229,6 +251,13 @@ mod tests {
         .expect("valid");
         assert_eq!((&settings.cache_dir, settings.threads), (&None, 3));
         assert_eq!(settings.emulator_limit, Some(5_000_000));
+        let waits = |text: &'static str| Settings::read(|name| (name == "GRAPHC_TIMEOUT").then(|| text.into()));
+        assert_eq!(waits("2.5").expect("valid").timeout, Some(Duration::from_millis(2500)));
+        assert_eq!(waits("0").expect("valid").timeout, None);
+        for wrong in ["-1", "soon", "inf", "1e300"] {
+            let error = waits(wrong).expect_err("no time").to_string();
+            assert!(error.contains("GRAPHC_TIMEOUT") && error.contains(wrong), "{error}");
+        }
         let error = Settings::read(|name| (name == "GRAPHC_WORKERS").then(|| "many".into())).expect_err("not a number");
         assert!(error.to_string().contains("GRAPHC_WORKERS=many"), "{error}");
     }

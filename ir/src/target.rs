@@ -76,8 +76,10 @@ pub struct Architecture {
     pub launch_us: f64,
     /// Where convolutions like their channels.
     pub channels_last: bool,
-    /// Whether vendor libraries (rocBLAS, hipBLASLt, MIOpen) ship kernels for it.
+    /// Whether vendor libraries (rocBLAS, MIOpen) ship kernels for it.
     pub libraries: bool,
+    /// Whether hipBLASLt is among them.
+    pub hipblaslt: bool,
     /// Whether a contraction's operand may be computed on the way in (else only strided loads are taken in).
     pub operand_prologue: bool,
     /// Whether there is a kernel that takes depthwise convolutions with constant filters as convolutions (else they are loops).
@@ -160,6 +162,7 @@ const HIP: Architecture = Architecture {
     launch_us: 4.0,
     channels_last: true,
     libraries: true,
+    hipblaslt: true,
     operand_prologue: true,
     depthwise_kernel: false,
 };
@@ -180,6 +183,7 @@ pub static TARGETS: &[Architecture] = &[
         vector_registers: 32,
         launch_us: 2.0,
         libraries: false,
+        hipblaslt: false,
         operand_prologue: false,
         depthwise_kernel: true,
         ..HIP
@@ -194,6 +198,7 @@ pub static TARGETS: &[Architecture] = &[
         matrix_i8_tops: 53.0,
         memory_tbps: 1.02,
         cache_bytes: 4 * MIB,
+        hipblaslt: false,
         ..HIP
     },
     Architecture {
@@ -274,6 +279,7 @@ pub static TARGETS: &[Architecture] = &[
         memory_tbps: 0.51,
         cache_bytes: 128 * MIB,
         libraries: false,
+        hipblaslt: false,
         ..HIP
     },
     Architecture {
@@ -347,6 +353,7 @@ pub static TARGETS: &[Architecture] = &[
         line_bytes: 64,
         launch_us: 3.0,
         libraries: false,
+        hipblaslt: false,
         ..HIP
     },
 ];

@@ -4,6 +4,7 @@
 //! work is mostly fused into what is beside it, so it is charged a share of its traffic and of a launch.
 
 use ir::dim::Symbols;
+use ir::library::{GemmEpilogue, LibraryCall, LibraryOp};
 use ir::op::{BinaryOp, Composite, Elementwise, UnaryOp};
 use ir::{DType, Graph, NodeId, Op, Target, TensorType};
 
@@ -19,6 +20,15 @@ pub const FEW: u32 = 2;
 
 /// A library must win by this factor: its start-up and workspace are not in the model.
 const LIBRARY_MARGIN: f64 = 1.05;
+
+/// The launches that a library's call counts for beside its own. One with an epilogue stands against one generated kernel that
+/// does the same, and what the library does on the host is not measured: it must win by as much as rocBLAS with a kernel behind it.
+fn library_launches(call: &LibraryCall) -> f64 {
+    match call.op {
+        LibraryOp::Gemm { epilogue, .. } if epilogue != GemmEpilogue::None => 1.0,
+        _ => 0.0,
+    }
+}
 
 /// What costs are computed for.
 #[derive(Clone, Copy)]
@@ -94,7 +104,8 @@ impl CostModel<'_> {
             }
             Op::Call(call) => match call.product() {
                 Some(product) => {
-                    launch + self.contraction(&product, operands, results, LIBRARY_EFFICIENCY) * LIBRARY_MARGIN
+                    let work = self.contraction(&product, operands, results, LIBRARY_EFFICIENCY) * LIBRARY_MARGIN;
+                    launch * (1.0 + library_launches(call)) + work
                 }
                 None => launch + self.transfer(read + written),
             },

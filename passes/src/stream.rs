@@ -61,10 +61,9 @@ pub fn stream(plan: &Plan, limit: usize) -> Result<Plan, StreamError> {
     }
     let streamer = Streamer::new(plan)?;
     let everything = streamer.weights;
-    let (_, least) = streamer.made(streamer.candidate_bytes(), 0)?;
     let arena = place(plan, &streamer.bindings)?.total;
     let as_it_is = everything + arena;
-    let least = least.min(as_it_is);
+    let least = streamer.least(as_it_is)?;
     let fits = |mut plan: Plan, distance: usize| {
         plan.streaming = Some(Streaming { limit, distance, least });
         plan
@@ -95,6 +94,20 @@ pub fn stream(plan: &Plan, limit: usize) -> Result<Plan, StreamError> {
     let plan = fits(plan, distance);
     ir::plan::verify::verify(&plan)?;
     Ok(plan)
+}
+
+/// The least limit for which [`stream`] makes a plan.
+///
+/// # Errors
+/// A size that does not evaluate.
+pub fn least(plan: &Plan) -> Result<usize, StreamError> {
+    match plan.streaming {
+        Some(streaming) => Ok(streaming.least),
+        None => {
+            let streamer = Streamer::new(plan)?;
+            streamer.least(streamer.weights + place(plan, &streamer.bindings)?.total)
+        }
+    }
 }
 
 /// Steps that read one weight, with no other weight's reader between them: it is on the device from the first to the last.
@@ -180,6 +193,12 @@ impl<'a> Streamer<'a> {
             candidates,
             visits,
         })
+    }
+
+    /// The least limit, where a plan that streams nothing takes `as_it_is`.
+    fn least(&self, as_it_is: usize) -> Result<usize, StreamError> {
+        let (_, takes) = self.made(self.candidate_bytes(), 0)?;
+        Ok(takes.min(as_it_is))
     }
 
     fn candidate_bytes(&self) -> usize {

@@ -163,10 +163,68 @@ fn epilogues_stand_against_libraries() {
     assert!(text.starts_with("one kernel: contract add relu("), "{text}");
     let (before, after) = found[0].cost.unwrap();
     assert!(after < before, "{before} -> {after}");
-    assert_eq!(run(8192, false).count("rocblas"), 1);
+    // hipBLASLt takes bias and activation in; without it they are a kernel of their own behind rocBLAS's.
+    let large = run(8192, false);
+    assert_eq!(
+        (large.count("rocblas"), large.count("hipblaslt") > 0),
+        (0, true),
+        "{:?}",
+        large.fired
+    );
+    let without = OptimizeOptions {
+        disable: ["hipblaslt".to_owned()].into(),
+        ..OptimizeOptions::default()
+    };
+    for (target, options) in [("gfx90a", &without), ("gfx906", &OptimizeOptions::default())] {
+        let (_, report) = crate::optimize(graph(&body(8192, false)), &target.parse().unwrap(), options).unwrap();
+        assert_eq!((report.count("rocblas"), report.count("hipblaslt")), (1, 0), "{target}");
+    }
     // A product that is read twice is not computed twice.
     let twice = run(128, true);
     assert_eq!(twice.count("epilogue"), 0, "{:?}", twice.fired);
+    assert_eq!(run(8192, true).count("hipblaslt"), 0);
+}
+
+/// Which products hipBLASLt is asked for, and with which epilogue: as the text of the graph has it.
+#[test]
+fn what_follows_a_product_is_a_library_s_epilogue() {
+    let after = |body: &str| {
+        let target = "gfx90a".parse().unwrap();
+        let text = format!(
+            "a = input \"a\" : f16[8192, 8192]\nw = input \"w\" : f16[8192, 8192]\nb = input \"b\" : f16[8192]\n\
+             l = input \"l\" : f16[8192, 1]\nc = contract a, w\n{body}\nreturn y as \"y\""
+        );
+        let (graph, _) = crate::optimize(graph(&text), &target, &OptimizeOptions::default()).unwrap();
+        let calls = graph.nodes().values().filter_map(|n| match &n.op {
+            Op::Call(call) => Some((call.name(), call.op.clone(), n.operands.len())),
+            _ => None,
+        });
+        calls.collect::<Vec<_>>()
+    };
+    use ir::library::{GemmEpilogue, LibraryOp};
+    let gelu = "gelu_tanh";
+    for (body, epilogue, operands) in [
+        ("y = add c, b".to_owned(), GemmEpilogue::Bias, 3),
+        ("y = add b, c".to_owned(), GemmEpilogue::Bias, 3),
+        ("y = relu c".to_owned(), GemmEpilogue::Relu, 2),
+        ("d = add c, b\ny = relu d".to_owned(), GemmEpilogue::BiasRelu, 3),
+        (format!("y = {gelu} c"), GemmEpilogue::GeluTanh, 2),
+        (format!("d = add c, b\ny = {gelu} d"), GemmEpilogue::BiasGeluTanh, 3),
+    ] {
+        let calls = after(&body);
+        let [("hipblaslt_matmul", LibraryOp::Gemm { epilogue: got, .. }, count)] = &calls[..] else {
+            panic!("{body}: {calls:?}")
+        };
+        assert_eq!((*got, *count), (epilogue, operands), "{body}");
+    }
+    // A number for each row is no bias of hipBLASLt's, and it has no tanh.
+    for body in ["y = add c, l", "y = tanh c"] {
+        assert!(
+            after(body).iter().all(|(name, ..)| *name == "rocblas_gemm"),
+            "{body}: {:?}",
+            after(body)
+        );
+    }
 }
 
 /// A row that sees nothing spreads its weights over what is hidden least: a finite number is not -∞ then.

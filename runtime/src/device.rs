@@ -55,6 +55,10 @@ pub trait Device: Send + Sync {
         self.name()
     }
 
+    /// Gives the device up once the host waited that long for it, instead of waiting for ever; None for ever. The CPU is always waited
+    /// for. See [`crate::gpu::GpuDevice::set_timeout`].
+    fn set_timeout(&self, _timeout: Option<Duration>) {}
+
     /// Says whether the device runs plans for this target.
     fn runs(&self, target: &Target) -> bool;
 

@@ -1,5 +1,8 @@
 //! What can go wrong between a program and its outputs; each error names the place, the values and the way out.
 
+use std::fmt;
+use std::time::Duration;
+
 use ir::dim::DimError;
 use ir::graph::BindError;
 use ir::plan::SizesError;
@@ -29,17 +32,34 @@ pub enum RuntimeError {
     #[error("device {device} is lost ({reason}); what was loaded on it is gone: start the program again")]
     DeviceLost { device: String, reason: String },
 
-    /// The device has less memory free than is asked for.
+    /// The host waited for the device as long as it was allowed to, and gave it up: nothing is asked of it any more, since a call that
+    /// waits for what is under way there would not come back.
     #[error(
-        "device {device} has no {asked} bytes for {what}: {free} bytes are free, the planned peak of a run is {planned_peak} \
-         bytes; use smaller inputs, compute in a smaller type, or free what else is on the device"
+        "device {device}: {at} was not done after {} s: a kernel that does not end, or a device that hangs. What was loaded on it is \
+         gone: start the program again, and if the work only takes longer, allow more (--timeout)",
+        .after.as_secs_f64()
     )]
-    OutOfDeviceMemory {
+    TimedOut {
+        device: String,
+        at: String,
+        after: Duration,
+    },
+
+    /// The device has less memory free than is asked for.
+    #[error(transparent)]
+    OutOfDeviceMemory(#[from] Box<OutOfDeviceMemory>),
+
+    /// The system gives no more memory that the device could copy from and to.
+    #[error(
+        "the host has no {asked} bytes for {what}, in memory that device {device} copies from and to ({call} gave {code}); use \
+         smaller inputs, or let processes lock more memory (ulimit -l)"
+    )]
+    OutOfPinnedMemory {
         device: String,
         what: String,
         asked: usize,
-        free: usize,
-        planned_peak: usize,
+        call: String,
+        code: String,
     },
 
     /// A kernel was not compiled.
@@ -96,6 +116,67 @@ pub enum RuntimeError {
     /// The program does not hold together; a verified one always does.
     #[error("the program is damaged: {0}")]
     Program(String),
+}
+
+/// What a device was asked for and did not have.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub struct OutOfDeviceMemory {
+    pub device: String,
+    /// What the memory was for.
+    pub what: String,
+    /// In bytes, as all that follows.
+    pub asked: usize,
+    /// None where the driver does not say.
+    pub free: Option<usize>,
+    /// None for memory of no program: tensors.
+    pub planned: Option<Planned>,
+    /// The least that weights and a run would take if weights were streamed from the host, at the sizes that the model expects. Filled
+    /// in by who can plan.
+    pub least: Option<usize>,
+}
+
+/// What a program takes of a device, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Planned {
+    /// The arena of a run.
+    pub peak: usize,
+    /// Weights that are there from run to run.
+    pub weights: usize,
+}
+
+impl fmt::Display for OutOfDeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "device {} has no {} bytes for {}: ",
+            self.device, self.asked, self.what
+        )?;
+        match self.free {
+            Some(free) => write!(f, "{free} bytes are free")?,
+            None => write!(f, "how many are free it does not say")?,
+        }
+        if let Some(Planned { peak, weights }) = self.planned {
+            write!(
+                f,
+                ", the planned peak of a run is {peak} bytes beside {weights} bytes of weights"
+            )?;
+        }
+        match (self.least, self.free) {
+            (Some(least), Some(free)) if least > free => write!(
+                f,
+                "; also with weights streamed from the host (--max-vram) {least} bytes are the least that would do"
+            )?,
+            (Some(least), _) => write!(
+                f,
+                "; with --max-vram SIZE weights are streamed from the host, for any size from {least} bytes on"
+            )?,
+            (None, _) => {}
+        }
+        write!(
+            f,
+            "; use smaller inputs, compute in a smaller type, or free what else is on the device"
+        )
+    }
 }
 
 /// What is wrong with the inputs of a run.

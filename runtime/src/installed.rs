@@ -71,6 +71,11 @@ pub fn survey(compilers: &CompilerSearch, gpus: &GpuSearch) -> Vec<Component> {
             look(rocblas_sys::SONAMES, &gpus.libraries, LIBRARIES),
         ),
         part(
+            "hipBLASLt",
+            "products with a bias or an activation that a plan leaves to it",
+            look(hipblaslt_sys::SONAMES, &gpus.libraries, LIBRARIES),
+        ),
+        part(
             "MIOpen",
             "convolutions that a plan leaves to it",
             look(miopen_sys::SONAMES, &gpus.libraries, LIBRARIES),

@@ -17,7 +17,7 @@ pub mod state;
 pub mod tensor;
 
 pub use device::{Device, LoadOptions, MOST_THREADS, MemoryReport, RunStatistics, RunTimes, StepTime};
-pub use error::{InputError, RuntimeError};
+pub use error::{InputError, OutOfDeviceMemory, Planned, RuntimeError};
 pub use executable::{Executable, OutputBuffer};
 pub use pending::{Pending, Values};
 pub use profile::{Profile, ProfileOptions};

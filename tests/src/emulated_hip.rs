@@ -161,7 +161,8 @@ impl EmulatedHip {
 ///
 /// # Panics
 /// When the environment has a setting that is wrong.
-pub fn options_on(device: GpuDevice) -> SessionOptions {
+pub fn options_on(device: impl Into<Arc<GpuDevice>>) -> SessionOptions {
+    let device = device.into();
     let mut settings = Settings::from_env().expect("valid settings");
     settings.worker = Some(graphc_binary().into());
     let target = device.target().processor();
@@ -169,7 +170,7 @@ pub fn options_on(device: GpuDevice) -> SessionOptions {
         target,
         device: Some(OpenDevice {
             target,
-            device: Arc::new(device),
+            device,
             fallback: None,
         }),
         settings: Some(Arc::new(settings)),

@@ -1,9 +1,11 @@
-//! Vendor libraries under the runtime: plans that call the real rocBLAS and MIOpen, whose own kernels run on the
+//! Vendor libraries under the runtime: plans that call the real rocBLAS, hipBLASLt and MIOpen, whose own kernels run on the
 //! emulated gfx90a.
 //!
 //! They are looked for in the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
 //! that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print `skipped: …` and pass.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use graphc::passes::{OptLevel, PlanOptions, ScheduleOptions};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, compile_here};
 use graphc_tests::reference::{Tensors, assert_matches};
+use libloading::Library;
 
 /// The folder of the HIP library, in the process that runs inside the sysroot.
 const INSIDE: &str = "GRAPHC_TEST_INSIDE";
@@ -50,7 +53,7 @@ fn inside(test: &str, variables: &[(&str, &str)]) -> Option<EmulatedHip> {
         .output()
         .expect("the wrapper starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{}: {said}", output.status);
     assert!(said.contains("1 passed") && !said.contains("skipped:"), "{said}");
     None
 }
@@ -199,6 +202,83 @@ fn products_by_rocblas_are_what_the_evaluator_says() {
     }
 }
 
+/// Every epilogue of hipBLASLt in every type, over shapes, transposes and batches; the GELU's exponential is one of f32.
+#[test]
+fn products_by_hipblaslt_are_what_the_evaluator_says() {
+    let test = "products_by_hipblaslt_are_what_the_evaluator_says";
+    let Some(hip) = inside(test, &[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let shapes: [(&[usize], &[usize], &str); 6] = [
+        (&[17, 40], &[40, 24], ""),
+        (&[16, 32], &[48, 32], ", transpose_rhs"),
+        (&[32, 16], &[32, 48], ", transpose_lhs"),
+        (&[8, 5], &[12, 8], ", transpose_lhs, transpose_rhs"),
+        (&[3, 16, 8], &[3, 8, 20], ""),
+        (&[2, 3, 16, 8], &[8, 20], ""),
+    ];
+    let epilogues = ["none", "bias", "relu", "bias_relu", "gelu_tanh", "bias_gelu_tanh"];
+    let mut body = String::new();
+    let (mut returns, mut inputs) = (Vec::new(), Tensors::new());
+    for (index, (dtype, (lhs, rhs, flags))) in [DType::F32, DType::F16, DType::BF16]
+        .into_iter()
+        .flat_map(|dtype| shapes.iter().map(move |shape| (dtype, shape)))
+        .enumerate()
+    {
+        let transposed = flags.contains("transpose_rhs");
+        let columns = rhs[rhs.len() - if transposed { 2 } else { 1 }];
+        for (name, shape) in [("x", *lhs), ("w", *rhs), ("b", &[columns])] {
+            body += &format!("  {name}{index} = input \"{name}{index}\" : {}\n", text(dtype, shape));
+            inputs.insert(format!("{name}{index}"), tensor(dtype, shape, index));
+        }
+        // Each shape meets two epilogues of each type, and all of them meet all.
+        for epilogue in [epilogues[index % 6], epilogues[(index + 3 + index / 6) % 6]] {
+            let bias = if epilogue.contains("bias") {
+                format!(", b{index}")
+            } else {
+                String::new()
+            };
+            let output = format!("y{index}_{epilogue}");
+            body += &format!("  {output} = hipblaslt_matmul x{index}, w{index}{bias} {{epilogue={epilogue}{flags}}}\n");
+            returns.push(format!("{output} as \"{output}\""));
+        }
+    }
+    let model = format!(
+        "graph @products stage=core {{\n{body}  return {}\n}}\n",
+        returns.join(", ")
+    );
+    let graph = parse::parse(&model).expect("parses");
+    let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+    let device = hip.open(0).expect("a device");
+    let program = Arc::new(calls(&graph));
+    let executable = Executable::load_on(&device, program, 0, &LoadOptions::default()).expect("loads");
+    let mut profile = RunTimes::default();
+    let got = executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
+    let again = executable.run(&inputs).expect("runs");
+    let by_hipblaslt = profile.steps.iter().filter(|s| s.engine == "hipblaslt").count();
+    assert_eq!((by_hipblaslt, want.len()), (36, 36));
+    for (name, want) in &want {
+        assert_eq!(got[name], again[name], "{name}: the same inputs give the same bits");
+        let (one, other) = (got[name].to_f64(), want.to_f64());
+        if !name.contains("gelu") {
+            assert_eq!(one, other, "{name}: sums are exact in f32, and rounded once");
+            continue;
+        }
+        // One rounding of the result, beside the activation's own error.
+        let ulp = match want.dtype {
+            DType::F16 => 2f64.powi(-10),
+            DType::BF16 => 2f64.powi(-7),
+            _ => 2f64.powi(-18),
+        };
+        for (one, other) in one.iter().zip(&other) {
+            assert!(
+                (one - other).abs() <= ulp * other.abs() + 1e-4,
+                "{name}: {one} is not {other}"
+            );
+        }
+    }
+}
+
 /// Convolutions as calls: input, filter, flags.
 const CONVOLUTIONS: &[(&str, DType, &[usize], &[usize], &str)] = &[
     (
@@ -312,6 +392,43 @@ fn a_routed_model_runs_end_to_end() {
     });
 }
 
+/// A model whose product, bias and activation are one call, between generated kernels.
+#[test]
+fn a_routed_product_with_its_epilogue_runs_end_to_end() {
+    let test = "a_routed_product_with_its_epilogue_runs_end_to_end";
+    let Some(hip) = inside(test, &[("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "3")]) else {
+        return;
+    };
+    let text = "graph @routed stage=import {
+        symbol n: 1..2048 hint 1024
+        x = input \"x\" : f32[n, 512]
+        v = constant random(seed=3, scale=0.1) : f32[512, 512]
+        b = constant random(seed=4, scale=1.0) : f32[512]
+        a = tanh x
+        c = contract a, v
+        d = add c, b
+        e = relu d
+        f = reduce e {op=mean, axes=[1]}
+        return f as \"y\"
+    }";
+    let graph = parse::parse(text).expect("parses");
+    let target: Target = "gfx90a".parse().expect("a target");
+    let mut program = build(&graph, &BuildOptions::new(vec![target], OptLevel::O2))
+        .expect("builds")
+        .program;
+    let plan = program.variants[0].plan.to_string();
+    assert!(plan.contains("hipblaslt_matmul"), "{plan}");
+    compile_here(&mut program);
+    let device = hip.open(0).expect("a device");
+    let executable = Executable::load_on(&device, Arc::new(program), 0, &LoadOptions::default()).expect("loads");
+    for n in [5usize, 8, 5] {
+        let inputs = Tensors::from([("x".to_owned(), tensor(DType::F32, &[n, 512], n))]);
+        let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+        let got = executable.run(&inputs).expect("runs");
+        assert_matches(&got, &want, DType::F32, &format!("{n} rows"));
+    }
+}
+
 /// A model whose convolution is routed, between generated kernels.
 #[test]
 fn a_routed_convolution_runs_end_to_end() {
@@ -363,4 +480,204 @@ fn a_library_that_is_not_there_is_said() {
     for part in ["rocBLAS", "step s", "/graphc/no/such/folder", "--no-libraries"] {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
+}
+
+/// The library that stands between the runtime and the real ones, under both their names, and what steers it.
+struct Failing {
+    folder: tempfile::TempDir,
+    library: Library,
+}
+
+impl Failing {
+    fn new() -> Failing {
+        let test = std::env::current_exe().expect("a test knows its own path");
+        let built = test.with_file_name("libgraphc_emu_libraries.so");
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = |name: &str| folder.path().join(name);
+        for name in ["librocblas.so", "libhipblaslt.so", "libMIOpen.so"] {
+            std::os::unix::fs::symlink(&built, link(name)).expect("linked");
+        }
+        // SAFETY: it has no initialiser.
+        let library = unsafe { Library::new(link("librocblas.so")) }.expect("cargo builds it with the tests");
+        Failing { folder, library }
+    }
+
+    /// Lets the `number`-th call of a function from now on give a status; an empty name lets none.
+    fn fail(&self, name: &str, number: u64, status: i32) {
+        type Fail = unsafe extern "C" fn(*const c_char, u64, c_int);
+        let text = CString::new(name).expect("no zero");
+        let name = if name.is_empty() {
+            std::ptr::null()
+        } else {
+            text.as_ptr()
+        };
+        // SAFETY: the function's own signature, and null or a C string.
+        unsafe { self.library.get::<Fail>(b"graphc_fail\0").expect("is there")(name, number, status) };
+    }
+
+    /// How often each function was called since.
+    fn calls(&self) -> BTreeMap<String, u64> {
+        type Calls = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
+        let mut text = vec![0u8; 1 << 14];
+        // SAFETY: the function's own signature, and room as is said.
+        let code = unsafe {
+            self.library.get::<Calls>(b"graphc_fail_calls\0").expect("is there")(text.as_mut_ptr().cast(), text.len())
+        };
+        assert_eq!(code, 0);
+        let text = CStr::from_bytes_until_nul(&text)
+            .expect("a zero")
+            .to_str()
+            .expect("names");
+        let line = |line: &str| {
+            let (name, count) = line.split_once(' ').expect("a name and a count");
+            (name.to_owned(), count.parse().expect("a count"))
+        };
+        text.lines().map(line).collect()
+    }
+}
+
+/// Each call of rocBLAS, of hipBLASLt and of MIOpen failed once while a program is loaded, run twice and dropped: a typed error that names the call
+/// and what the library says of the status, every handle and descriptor ended, the next run right.
+#[test]
+fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
+    let test = "each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind";
+    let Some(hip) = inside(test, &[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let failing = Failing::new();
+    let mut search = hip.search();
+    search.libraries.explicit = Some(failing.folder.path().into());
+    let device = hip.open_with(&search, 0).expect("a device");
+    let text = "graph @calls stage=core {
+        x = input \"x\" : f32[16, 32]
+        w = input \"w\" : f32[32, 16]
+        i = input \"i\" : f32[1, 4, 6, 6]
+        f = input \"f\" : f32[8, 4, 3, 3]
+        p = rocblas_gemm x, w
+        b = input \"b\" : f32[32]
+        q = hipblaslt_matmul p, x, b {epilogue=bias_relu}
+        c = miopen_conv i, f {pad_low=[1, 1], pad_high=[1, 1]}
+        return q as \"q\", c as \"c\"
+    }";
+    let graph = parse::parse(text).expect("parses");
+    let shapes: [(&str, &[usize]); 5] = [
+        ("b", &[32]),
+        ("x", &[16, 32]),
+        ("w", &[32, 16]),
+        ("i", &[1, 4, 6, 6]),
+        ("f", &[8, 4, 3, 3]),
+    ];
+    let input =
+        |(seed, (name, shape)): (usize, &(&str, &[usize]))| ((*name).to_owned(), tensor(DType::F32, shape, seed));
+    let inputs: Tensors = shapes.iter().enumerate().map(input).collect();
+    let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+    let program = Arc::new(calls(&graph));
+    // Each thing is done again where it fails; what failed is returned.
+    let attempt = || -> Vec<RuntimeError> {
+        let mut errors = Vec::new();
+        let load = || Executable::load_on(&device, program.clone(), 0, &LoadOptions::default());
+        let executable = load().unwrap_or_else(|error| {
+            errors.push(error);
+            load().expect("loads the next time")
+        });
+        for _ in 0..2 {
+            let got = executable.run(&inputs).unwrap_or_else(|error| {
+                errors.push(error);
+                executable.run(&inputs).expect("runs the next time")
+            });
+            for (name, want) in &want {
+                let d = graphc::compare::compare(&got[name], want, 1e-3, 1e-3).expect("same shape");
+                assert!(d.is_within(), "{name}: {d:?}");
+            }
+        }
+        errors
+    };
+    // Twice: what the libraries keep for themselves is there after the first.
+    assert!(attempt().is_empty());
+    failing.fail("", 0, 0);
+    assert!(attempt().is_empty());
+    let mut made = failing.calls();
+    // It gives a text, no status.
+    made.remove("miopenGetErrorString");
+    let mut free = device.memory().expect("there").0;
+    let called = |prefix: &str| made.keys().filter(|name| name.starts_with(prefix)).count();
+    assert!(
+        called("rocblas") >= 5 && called("hipblasLt") >= 12 && called("miopen") >= 12,
+        "{made:?}"
+    );
+    let ends = [
+        ("rocblas_create_handle", "rocblas_destroy_handle"),
+        ("hipblasLtCreate", "hipblasLtDestroy"),
+        ("hipblasLtMatmulDescCreate", "hipblasLtMatmulDescDestroy"),
+        ("hipblasLtMatrixLayoutCreate", "hipblasLtMatrixLayoutDestroy"),
+        ("hipblasLtMatmulPreferenceCreate", "hipblasLtMatmulPreferenceDestroy"),
+        ("miopenCreate", "miopenDestroy"),
+        ("miopenCreateTensorDescriptor", "miopenDestroyTensorDescriptor"),
+        (
+            "miopenCreateConvolutionDescriptor",
+            "miopenDestroyConvolutionDescriptor",
+        ),
+    ];
+    let (mut faults, mut told) = (0, 0);
+    for (name, count) in &made {
+        let statuses = match name {
+            name if name.starts_with("rocblas") => {
+                [(5, "rocblas_status_memory_error"), (6, "rocblas_status_internal_error")]
+            }
+            name if name.starts_with("hipblas") => {
+                [(2, "HIPBLAS_STATUS_ALLOC_FAILED"), (6, "HIPBLAS_STATUS_INTERNAL_ERROR")]
+            }
+            _ => [(4, "miopenStatusAllocFailed"), (5, "miopenStatusInternalError")],
+        };
+        // The first and the last of its calls, with a status each.
+        let numbers: BTreeSet<u64> = [1, *count].into();
+        for (at, number) in numbers.into_iter().enumerate() {
+            for (status, code) in [statuses[(at + name.len()) % 2]] {
+                let fault = format!("{name}@{number}={code}");
+                failing.fail(name, number, status);
+                let errors = attempt();
+                faults += 1;
+                told += errors.len();
+                // What does not end is written to nobody, and a solution that does not compile makes room for the next.
+                let silent = name.contains("estroy") || name == "miopenConvolutionForwardCompileSolution";
+                match &errors[..] {
+                    [RuntimeError::Device { call, code: said, .. }] => {
+                        assert!(call == name && said == code, "{fault}: {}", errors[0]);
+                    }
+                    [] => assert!(silent, "{fault} was told nobody"),
+                    other => panic!("{fault}: {other:?}"),
+                }
+                let calls = failing.calls();
+                let of = |wanted: &str| calls.get(wanted).copied().unwrap_or(0) - u64::from(wanted == name);
+                for (create, destroy) in ends {
+                    let kept = of(create) - of(destroy);
+                    assert_eq!(kept, u64::from(destroy == name), "{fault}: {create}");
+                }
+                let now = device.memory().expect("there").0;
+                if name.contains("estroy") {
+                    // The handle that is there still has memory of its own.
+                    free = now;
+                }
+                assert_eq!(now, free, "{fault}: memory was kept");
+            }
+        }
+    }
+    println!("{faults} faults in {} functions, {told} told", made.len());
+    // A device that breaks under a library is said to be lost from then on, though the library says only that something failed.
+    let executable = Executable::load_on(&device, program.clone(), 0, &LoadOptions::default()).expect("loads");
+    executable.run(&inputs).expect("runs");
+    let launches = ["hipExtModuleLaunchKernel", "hipModuleLaunchKernel", "hipLaunchKernel"];
+    let list = launches.map(|name| format!("{name}@1!hipErrorLaunchFailure")).join(",");
+    // SAFETY: the stand-in is loaded already.
+    let stand_in = unsafe { Library::new(hip.folder().join("libamdhip64.so.7")) }.expect("is loaded");
+    let list = CString::new(list).expect("no zero");
+    type SetFaults = unsafe extern "C" fn(*const c_char) -> c_int;
+    // SAFETY: the function's own signature, and a C string.
+    let code = unsafe { stand_in.get::<SetFaults>(b"graphcEmuSetFaults\0").expect("is there")(list.as_ptr()) };
+    assert_eq!(code, 0);
+    let error = executable.run(&inputs).expect_err("the device broke");
+    assert!(matches!(error, RuntimeError::Device { .. }), "{error}");
+    let later = executable.run(&inputs).expect_err("the device is lost");
+    assert!(matches!(later, RuntimeError::DeviceLost { .. }), "{later}");
+    assert!(told * 2 > faults, "{told} of {faults}");
 }

@@ -21,6 +21,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "graphc-dylib",
             "graphc-hip-sys",
             "graphc-ir",
+            "hipblaslt-sys",
             "hiprtc-sys",
             "miopen-sys",
             "nvrtc-sys",
@@ -32,6 +33,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("comgr-sys", &["graphc-dylib"], &[]),
     ("graphc-cuda-sys", &["graphc-dylib"], &[]),
     ("graphc-hip-sys", &["graphc-dylib"], &[]),
+    ("hipblaslt-sys", &["graphc-dylib"], &[]),
     ("hiprtc-sys", &["graphc-dylib"], &[]),
     ("miopen-sys", &["graphc-dylib"], &[]),
     ("nvrtc-sys", &["graphc-dylib"], &[]),
@@ -39,6 +41,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("graphc-emu", &[], &[]),
     // The stand-in for the HIP runtime has its types; its tests load it as the runtime would.
     ("graphc-emu-hip", &["graphc-emu", "graphc-hip-sys"], &["graphc-dylib"]),
+    // Between the runtime and ROCm's libraries, in tests.
+    ("graphc-emu-libraries", &[], &[]),
     (
         "graphc",
         &[
@@ -57,6 +61,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
         &[
             "graphc-codegen-hip",
             "graphc-emu-hip",
+            "graphc-emu-libraries",
             "graphc-examples",
             "graphc-frontend",
             "graphc-ir",

@@ -7,19 +7,22 @@
 //! | `HIP_VISIBLE_DEVICES` | the GPUs that are shown, by number, as HIP's own runtime has it: up to the first that there is not | all |
 //! | `GRAPHC_EMU_MEMORY_MIB` | memory of each | 16384 |
 //! | `GRAPHC_EMU_SEED` | run streams in a random legal order; workgroups one after the other | submission order |
-//! | `GRAPHC_EMU_FAULTS` | a list of `malloc@3`, `host-malloc@1`, `module@1`, `launch@2`, `copy@5`, `lost@10`, `call@7`; `+` after the number fails every later one too, `%` every multiple | none |
+//! | `GRAPHC_EMU_FAULTS` | a list of `malloc@3`, `host-malloc@1`, `module@1`, `launch@2`, `copy@5`, `hang@2`, `lost@10`, `call@7`, `hipMalloc@2=hipErrorInvalidValue`; `+` after the number fails every later one too, `%` every multiple; see [`FaultKind`] and [`FaultRequest`] | none |
 //! | `GRAPHC_EMU_CHECKS` | a list of `races`, `group-races`, `alignment`, `no-uninitialized`, `no-waits`, `no-lds-bounds` | |
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which a workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
+//! | `GRAPHC_EMU_ENDLESS` | what a kernel does that reaches the limit: `fails` with `hipErrorLaunchTimeOut`, or `hangs`: it is never done, and no call says so | `fails` |
 //! | `GRAPHC_EMU_TRACE` | `errors` prints each call that fails, `calls` each call, with its code | nothing |
 //! | `GRAPHC_EMU_TIME` | a file: kernels are timed, not run (their results are of no use), and each launch's report is added to it as a line of JSON | kernels run |
 //! | `GRAPHC_EMU_CLOCK` | the shader clock in GHz that kernels are timed at | the model's own choice |
 //! | `GRAPHC_EMU_DISASSEMBLER` | the command of a disassembler's worker, its words apart by spaces | comgr in process |
 
+use crate::status::by_name;
 use graphc_emu::{Arch, LaunchOptions};
+use hip_sys::hipError_t;
 use std::path::PathBuf;
 
 /// Calls that can be made to fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// Allocating device memory: out of memory.
     Malloc,
@@ -31,10 +34,14 @@ pub enum FaultKind {
     Launch,
     /// A copy or fill that runs: unknown error, seen when it is waited for.
     Copy,
+    /// A kernel that runs: it is never done.
+    Hang,
     /// From this call on the device is gone.
     Lost,
     /// A call, whatever it is but for those that free and destroy: unknown error, and nothing was done.
     Call,
+    /// A call of the function of this name: unknown error, and nothing was done.
+    Function(String),
 }
 
 /// Which calls are printed.
@@ -46,8 +53,8 @@ pub enum Trace {
     Calls,
 }
 
-/// The n-th of a kind fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The n-th of a kind fails: `hipMalloc@2`, `launch@3+`, `call@7%`, `hipFree@1=hipErrorInvalidValue`, `hipEventRecord@4!hipErrorLaunchFailure`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRequest {
     pub kind: FaultKind,
     /// Counted from 1.
@@ -56,6 +63,11 @@ pub struct FaultRequest {
     pub onwards: bool,
     /// And every multiple.
     pub multiples: bool,
+    /// The code that it gives, of a call by its name; None for an unknown error.
+    pub code: Option<hipError_t>,
+    /// Whether the code stands for what happened to the device, written with `!`: every later call gives it too, and with
+    /// `hipErrorNoDevice` there is no device any more.
+    pub breaks: bool,
 }
 
 /// What is emulated.
@@ -67,6 +79,8 @@ pub struct Config {
     pub seed: Option<u64>,
     pub faults: Vec<FaultRequest>,
     pub launch: LaunchOptions,
+    /// Whether a kernel that reaches the limit of instructions is never done, and no error.
+    pub hangs: bool,
     pub trace: Trace,
     pub disassembler: Option<Vec<String>>,
     /// Launches are timed, and their reports go here.
@@ -136,16 +150,18 @@ impl Config {
         if let Some(limit) = number("GRAPHC_EMU_INSTRUCTION_LIMIT")? {
             launch.instruction_limit = Some(limit).filter(|limit| *limit > 0);
         }
+        let hangs = match get("GRAPHC_EMU_ENDLESS").as_deref().map(str::trim) {
+            None | Some("" | "fails") => false,
+            Some("hangs") => true,
+            Some(other) => return Err(format!("GRAPHC_EMU_ENDLESS={other} is neither fails nor hangs")),
+        };
         let trace = match get("GRAPHC_EMU_TRACE").as_deref().map(str::trim) {
             None | Some("") => Trace::Nothing,
             Some("errors") => Trace::Errors,
             Some("calls") => Trace::Calls,
             Some(other) => return Err(format!("GRAPHC_EMU_TRACE={other} is neither errors nor calls")),
         };
-        let faults = words(get("GRAPHC_EMU_FAULTS"))
-            .iter()
-            .map(|word| fault(word))
-            .collect::<Result<_, _>>()?;
+        let faults = faults(get("GRAPHC_EMU_FAULTS"))?;
         let clock = get("GRAPHC_EMU_CLOCK")
             .map(|text| match text.trim().parse::<f64>() {
                 Ok(ghz) if ghz.is_finite() && ghz > 0.0 => Ok(ghz),
@@ -159,6 +175,7 @@ impl Config {
             seed,
             faults,
             launch,
+            hangs,
             trace,
             time: get("GRAPHC_EMU_TIME")
                 .filter(|text| !text.is_empty())
@@ -178,21 +195,46 @@ fn words(text: Option<String>) -> Vec<String> {
         .collect()
 }
 
+/// Reads a list of faults, as `GRAPHC_EMU_FAULTS` has it.
+///
+/// # Errors
+/// The word that is none, and what it may be.
+pub fn faults(list: Option<String>) -> Result<Vec<FaultRequest>, String> {
+    words(list).iter().map(|word| fault(word)).collect()
+}
+
 fn fault(word: &str) -> Result<FaultRequest, String> {
-    let bad = || format!("GRAPHC_EMU_FAULTS: {word:?} is not KIND@N, KIND@N+ or KIND@N%");
-    let (kind, at) = word.split_once('@').ok_or_else(bad)?;
+    let bad = || {
+        format!(
+            "GRAPHC_EMU_FAULTS: {word:?} is not KIND@N, KIND@N+ or KIND@N%, with =CODE or !CODE behind a function's name"
+        )
+    };
+    let (kind, rest) = word.split_once('@').ok_or_else(bad)?;
     let kind = match kind {
         "malloc" => FaultKind::Malloc,
         "host-malloc" => FaultKind::HostMalloc,
         "module" => FaultKind::Module,
         "launch" => FaultKind::Launch,
         "copy" => FaultKind::Copy,
+        "hang" => FaultKind::Hang,
         "lost" => FaultKind::Lost,
         "call" => FaultKind::Call,
+        name if name.starts_with("hip") => FaultKind::Function(name.to_owned()),
         other => {
             return Err(format!(
-                "GRAPHC_EMU_FAULTS: {other:?} is none of malloc, host-malloc, module, launch, copy, lost, call"
+                "GRAPHC_EMU_FAULTS: {other:?} is none of malloc, host-malloc, module, launch, copy, hang, lost, call, and no \
+                 function of HIP"
             ));
+        }
+    };
+    let (at, code, breaks) = match rest.split_once(['=', '!']) {
+        None => (rest, None, false),
+        Some((at, name)) => {
+            let code = by_name(name).ok_or_else(|| format!("GRAPHC_EMU_FAULTS: {word:?}: HIP has no code {name:?}"))?;
+            if !matches!(kind, FaultKind::Function(_) | FaultKind::Call) {
+                return Err(bad());
+            }
+            (at, Some(code), rest.as_bytes().get(at.len()) == Some(&b'!'))
         }
     };
     let onwards = at.ends_with('+') || kind == FaultKind::Lost;
@@ -208,6 +250,8 @@ fn fault(word: &str) -> Result<FaultRequest, String> {
         at,
         onwards,
         multiples,
+        code,
+        breaks,
     })
 }
 
@@ -242,8 +286,22 @@ mod tests {
                 kind: FaultKind::Launch,
                 at: 2,
                 onwards: true,
-                multiples: false
+                multiples: false,
+                code: None,
+                breaks: false,
             }
+        );
+        let by_name = read(&[("GRAPHC_EMU_FAULTS", "hipMalloc@3+!hipErrorNoDevice")]).expect("valid");
+        assert_eq!(
+            by_name.faults,
+            [FaultRequest {
+                kind: FaultKind::Function("hipMalloc".into()),
+                at: 3,
+                onwards: true,
+                multiples: false,
+                code: Some(hipError_t::hipErrorNoDevice),
+                breaks: true,
+            }]
         );
         assert_eq!(config.launch.instruction_limit, Some(70_000));
         assert!(config.faults[2].onwards && config.launch.races && !config.launch.parallel);
@@ -277,6 +335,9 @@ mod tests {
             ("GRAPHC_EMU_FAULTS", "malloc"),
             ("GRAPHC_EMU_FAULTS", "teapot@1"),
             ("GRAPHC_EMU_FAULTS", "malloc@0"),
+            ("GRAPHC_EMU_FAULTS", "malloc@1=hipErrorOutOfMemory"),
+            ("GRAPHC_EMU_FAULTS", "hipFree@1=EINVAL"),
+            ("GRAPHC_EMU_ENDLESS", "sleeps"),
             ("GRAPHC_EMU_CHECKS", "everything"),
             ("GRAPHC_EMU_TRACE", "all"),
             ("GRAPHC_EMU_CLOCK", "fast"),

@@ -9,6 +9,7 @@
 
 mod api;
 pub mod config;
+mod disassembled;
 mod fault;
 mod graph;
 mod image;

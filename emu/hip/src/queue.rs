@@ -116,7 +116,21 @@ pub struct Stream {
     queue: VecDeque<Work>,
     pub enqueued: u64,
     pub done: u64,
+    /// Whether its work never ends.
+    pub stuck: bool,
     weight: u64,
+}
+
+/// How a piece of work ends that does not go well.
+enum End {
+    Failed(hipError_t),
+    Never,
+}
+
+impl From<hipError_t> for End {
+    fn from(code: hipError_t) -> End {
+        End::Failed(code)
+    }
 }
 
 impl Stream {
@@ -130,6 +144,7 @@ impl Stream {
             queue: VecDeque::new(),
             enqueued: 0,
             done: 0,
+            stuck: false,
             weight,
         }
     }
@@ -208,6 +223,12 @@ impl Runtime {
     pub fn wait(&mut self, device: usize, positions: &[Position]) -> Status {
         while !positions.iter().all(|position| self.reached(*position)) {
             if !self.step() {
+                if self.streams.values().any(|stream| stream.stuck) {
+                    // A real call would be there still.
+                    report("a call waits for work that is never done");
+                    self.blocked += 1;
+                    return Err(hipError_t::hipErrorUnknown);
+                }
                 // Waits name only what was queued before, so some work can always run.
                 report("no queued work can run");
                 return Err(hipError_t::hipErrorUnknown);
@@ -235,6 +256,7 @@ impl Runtime {
         let ready: Vec<(u64, u64, u64)> = self
             .streams
             .iter()
+            .filter(|(_, stream)| !stream.stuck)
             .filter_map(|(id, stream)| {
                 let head = stream.queue.front()?;
                 head.after
@@ -265,32 +287,40 @@ impl Runtime {
         stream.done += 1;
         let device = stream.device;
         // After a fault nothing more runs; waiters must still come to their end.
-        if self.devices[device].sticky.is_none()
-            && let Err(code) = self.act(device, &work.action)
-        {
-            self.devices[device].sticky = Some(code);
+        if self.devices[device].sticky.is_some() {
+            return true;
+        }
+        match self.act(device, &work.action) {
+            Ok(()) => {}
+            Err(End::Failed(code)) => self.devices[device].sticky = Some(code),
+            Err(End::Never) => {
+                if let Some(stream) = chosen.and_then(|id| self.streams.get_mut(&id)) {
+                    stream.done -= 1;
+                    stream.stuck = true;
+                }
+            }
         }
         true
     }
 
-    fn act(&mut self, device: usize, action: &Action) -> Status {
+    fn act(&mut self, device: usize, action: &Action) -> Result<(), End> {
         match action {
             Action::Nothing => Ok(()),
             Action::Copy { to, from, size } => {
-                if self.faults.hit(FaultKind::Copy) {
-                    return Err(hipError_t::hipErrorUnknown);
+                if self.faults.hit(&FaultKind::Copy) {
+                    return Err(hipError_t::hipErrorUnknown.into());
                 }
-                self.copy_now(to, from, *size)
+                Ok(self.copy_now(to, from, *size)?)
             }
             Action::Fill { to, pattern, size } => {
-                if self.faults.hit(FaultKind::Copy) {
-                    return Err(hipError_t::hipErrorUnknown);
+                if self.faults.hit(&FaultKind::Copy) {
+                    return Err(hipError_t::hipErrorUnknown.into());
                 }
-                self.fill_now(to, pattern, *size)
+                Ok(self.fill_now(to, pattern, *size)?)
             }
             Action::CopyRows { to, from, rows } => {
-                if self.faults.hit(FaultKind::Copy) {
-                    return Err(hipError_t::hipErrorUnknown);
+                if self.faults.hit(&FaultKind::Copy) {
+                    return Err(hipError_t::hipErrorUnknown.into());
                 }
                 for row in 0..rows.height {
                     let (to, from) = (to.at(row * rows.to_pitch), from.at(row * rows.from_pitch));
@@ -303,8 +333,11 @@ impl Runtime {
                 Ok(())
             }
             Action::Launch(launch) => {
-                if self.faults.hit(FaultKind::Launch) {
-                    return Err(hipError_t::hipErrorLaunchFailure);
+                if self.faults.hit(&FaultKind::Launch) {
+                    return Err(hipError_t::hipErrorLaunchFailure.into());
+                }
+                if self.faults.hit(&FaultKind::Hang) {
+                    return Err(End::Never);
                 }
                 let gpu = &self.devices[device].gpu;
                 let Launch {
@@ -321,9 +354,10 @@ impl Runtime {
                 };
                 match done {
                     Ok(()) => Ok(()),
+                    Err(LaunchError::Fault(fault)) if self.config.hangs && is_endless(&fault.kind) => Err(End::Never),
                     Err(error) => {
                         report(&error.to_string());
-                        Err(of_launch(&error))
+                        Err(of_launch(&error).into())
                     }
                 }
             }
@@ -342,7 +376,7 @@ impl Runtime {
                 let freed = self.devices[*device].gpu.memory().free(*address);
                 freed.map_err(|error| {
                     report(&format!("hipFreeAsync: {error}"));
-                    of_memory(&error)
+                    End::Failed(of_memory(&error))
                 })
             }
             Action::Graph(nodes) => self.act_graph(device, nodes),
@@ -350,7 +384,7 @@ impl Runtime {
     }
 
     /// Runs a graph's nodes in an order that their edges allow.
-    fn act_graph(&mut self, device: usize, nodes: &[GraphNode]) -> Status {
+    fn act_graph(&mut self, device: usize, nodes: &[GraphNode]) -> Result<(), End> {
         let mut done = vec![false; nodes.len()];
         for _ in 0..nodes.len() {
             let ready: Vec<usize> = (0..nodes.len())
@@ -358,7 +392,7 @@ impl Runtime {
                 .collect();
             // Edges lead from earlier nodes to later ones, so one is always ready.
             let Some(first) = ready.first() else {
-                return Err(hipError_t::hipErrorUnknown);
+                return Err(hipError_t::hipErrorUnknown.into());
             };
             let index = self
                 .random
@@ -369,6 +403,12 @@ impl Runtime {
         }
         Ok(())
     }
+}
+
+/// Whether a kernel was stopped because it would not have ended by itself.
+fn is_endless(kind: &graphc_emu::FaultKind) -> bool {
+    use graphc_emu::FaultKind::{Deadlock, InstructionLimit};
+    matches!(kind, InstructionLimit(_) | Deadlock)
 }
 
 /// Predicts a launch's time and adds the report to a file.

@@ -1,6 +1,7 @@
 //! The one state of the library: devices, handles, queues; and the way every call enters it.
 
 use crate::config::{Config, FaultKind, Trace};
+use crate::disassembled::Kept;
 use crate::fault::Faults;
 use crate::graph::{Capture, Exec, Graph};
 use crate::memory::Pinned;
@@ -94,6 +95,8 @@ pub struct Runtime {
     pub faults: Faults,
     pub random: Option<Random>,
     pub lost: bool,
+    /// How often somebody waited for what is never done.
+    pub blocked: u64,
     pub start: Instant,
     pub sequence: u64,
     handles: u64,
@@ -158,19 +161,21 @@ pub fn enter(name: &'static str, body: impl FnOnce(&mut Runtime) -> Status) -> h
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let runtime = state.as_mut().map_err(|error| *error)?;
-        if runtime.faults.hit(FaultKind::Lost) {
+        let failure = runtime.faults.call(name);
+        if runtime.faults.hit(&FaultKind::Lost) {
             runtime.lost = true;
         }
         if runtime.lost {
             return Err(hipError_t::hipErrorNoDevice);
         }
-        // What failed to be freed could not be told from what was forgotten.
-        let ends = ["Free", "Destroy", "Unload"].iter().any(|part| name.contains(part));
-        let fails = !ends && runtime.faults.hit(FaultKind::Call);
-        let result = if fails {
-            Err(hipError_t::hipErrorUnknown)
-        } else {
-            body(runtime)
+        let result = match failure {
+            Some(failure) => {
+                if failure.breaks {
+                    runtime.break_device(failure.code);
+                }
+                Err(failure.code)
+            }
+            None => body(runtime),
         };
         let shown = match runtime.config.trace {
             Trace::Nothing => false,
@@ -196,6 +201,18 @@ pub fn enter(name: &'static str, body: impl FnOnce(&mut Runtime) -> Status) -> h
     fail(code)
 }
 
+/// Runs `body` on the state, which is made where it is not there, outside of every call: nothing is counted, and nothing fails.
+pub fn control(body: impl FnOnce(&mut Runtime) -> Status) -> hipError_t {
+    let mut state = RUNTIME
+        .get_or_init(|| Mutex::new(create()))
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    match state.as_mut().map_err(|error| *error).and_then(body) {
+        Ok(()) => hipError_t::hipSuccess,
+        Err(code) => code,
+    }
+}
+
 /// The state, if a call made it already.
 pub fn existing(body: impl FnOnce(&mut Runtime)) {
     let Some(state) = RUNTIME.get() else { return };
@@ -214,36 +231,63 @@ fn create() -> Result<Runtime, hipError_t> {
         report(&message);
         hipError_t::hipErrorInvalidValue
     })?;
-    let mut runtime = Runtime {
-        devices: Vec::new(),
-        streams: BTreeMap::new(),
-        events: BTreeMap::new(),
-        modules: BTreeMap::new(),
-        functions: BTreeMap::new(),
-        programs: BTreeMap::new(),
-        pools: BTreeMap::new(),
-        pooled: BTreeMap::new(),
-        captures: BTreeMap::new(),
-        graphs: BTreeMap::new(),
-        execs: BTreeMap::new(),
-        pinned: BTreeMap::new(),
-        faults: Faults::new(config.faults.clone()),
-        random: config.seed.map(Random::new),
-        lost: false,
-        start: Instant::now(),
-        sequence: 0,
-        handles: 0,
-        disassembler: None,
-        config,
-    };
-    for index in 0..runtime.config.archs.len() {
-        let device = runtime.new_device(index);
-        runtime.devices.push(device);
-    }
-    Ok(runtime)
+    Ok(Runtime::new(config))
 }
 
 impl Runtime {
+    /// As a process finds it.
+    fn new(config: Config) -> Runtime {
+        let mut runtime = Runtime {
+            devices: Vec::new(),
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            programs: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            pooled: BTreeMap::new(),
+            captures: BTreeMap::new(),
+            graphs: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+            faults: Faults::new(config.faults.clone()),
+            random: config.seed.map(Random::new),
+            lost: false,
+            blocked: 0,
+            start: Instant::now(),
+            sequence: 0,
+            handles: 0,
+            disassembler: None,
+            config,
+        };
+        for index in 0..runtime.config.archs.len() {
+            let device = runtime.new_device(index);
+            runtime.devices.push(device);
+        }
+        runtime
+    }
+
+    /// Begins again as in a new process, but for the settings: every handle is invalid, and devices are empty and whole.
+    pub fn restart(&mut self) {
+        let mut fresh = Runtime::new(self.config.clone());
+        // No handle is given twice.
+        fresh.handles += self.handles;
+        fresh.disassembler = self.disassembler.take();
+        let old = std::mem::replace(self, fresh);
+        for (address, pinned) in old.pinned {
+            pinned.release(address);
+        }
+    }
+
+    /// What a code stands for that a device gives from now on.
+    fn break_device(&mut self, code: hipError_t) {
+        if code == hipError_t::hipErrorNoDevice {
+            self.lost = true;
+        } else if let Some(device) = self.devices.get_mut(current_device()) {
+            device.sticky = Some(code);
+        }
+    }
+
     /// How many addresses each device has: device `i`'s begin at `DEVICE_BASE + i · device_span()`.
     pub fn device_span(&self) -> u64 {
         let devices = self.config.archs.len().max(1) as u64;
@@ -351,7 +395,8 @@ impl Runtime {
                 hipError_t::hipErrorSharedObjectInitFailed
             })?),
         };
-        Ok(self.disassembler.insert(found).clone())
+        let kept: Arc<dyn Disassembler> = Arc::new(Kept::new(found));
+        Ok(self.disassembler.insert(kept).clone())
     }
 
     /// How much more often than others a stream is chosen: some lag far behind.

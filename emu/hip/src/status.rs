@@ -22,6 +22,14 @@ macro_rules! names {
                 _ => None,
             }
         }
+
+        /// The code of a name, `hipErrorOutOfMemory`.
+        pub fn by_name(name: &str) -> Option<hipError_t> {
+            match name {
+                $(stringify!($name) => Some(hipError_t::$name),)*
+                _ => None,
+            }
+        }
     };
 }
 

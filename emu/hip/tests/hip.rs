@@ -2,8 +2,8 @@
 
 mod common;
 use common::{D2H, H2D, OK, SOURCE, compile, open};
-use hip_sys::{hipError_t, hipGraph_t, hipGraphExec_t, hipStreamCaptureMode};
-use std::ffi::{CStr, c_void};
+use hip_sys::{hipError_t, hipGraph_t, hipGraphExec_t, hipStream_t, hipStreamCaptureMode};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 type E = hipError_t;
@@ -367,7 +367,7 @@ fn captured_work_runs_when_the_graph_is_launched() {
 #[test]
 fn devices_memory_and_facts() {
     let hip = open(&[("GRAPHC_EMU_ARCH", "gfx90a,gfx1100"), ("GRAPHC_EMU_MEMORY_MIB", "32")]);
-    let (mut count, mut wave, mut name) = (0, 0, [0 as std::ffi::c_char; 64]);
+    let (mut count, mut wave, mut name) = (0, 0, [0 as c_char; 64]);
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: places for results; the peer copy's ends have the size.
     unsafe {
@@ -547,4 +547,102 @@ extern "C" __global__ void sleeping(volatile int* p) { while (*p == 0) __builtin
             assert_eq!(hip.hipDeviceSynchronize(), E::hipErrorLaunchTimeOut, "{kernel}");
         }
     }
+}
+
+/// What tests steer the library by: calls that fail by name and code, devices that break, counts, and a new beginning.
+#[test]
+fn tests_steer_it() {
+    type List = unsafe extern "C" fn(*const c_char) -> c_int;
+    type Lines = unsafe extern "C" fn(*mut c_char, c_int) -> c_int;
+    let hip = open(&[]);
+    let (set, restart): (List, unsafe extern "C" fn() -> c_int) =
+        (hip.symbol("graphcEmuSetFaults"), hip.symbol("graphcEmuRestart"));
+    // SAFETY: a C string.
+    let set = |list: &str| unsafe { set(CString::new(list).expect("no zero").as_ptr()) };
+    let lines = |name: &str| {
+        let write: Lines = hip.symbol(name);
+        let mut text = vec![0u8; 4096];
+        // SAFETY: room as is said.
+        assert_eq!(unsafe { write(text.as_mut_ptr().cast(), 4096) }, 0);
+        // SAFETY: as above; one byte has no room for a line.
+        assert_ne!(unsafe { write(text.clone().as_mut_ptr().cast(), 1) }, 0);
+        CStr::from_bytes_until_nul(&text)
+            .expect("a zero")
+            .to_str()
+            .expect("text")
+            .to_owned()
+    };
+    assert_eq!(
+        set("hipMalloc@2=hipErrorInvalidValue, hipStreamCreate@1!hipErrorLaunchFailure"),
+        0
+    );
+    assert_ne!(set("hipMalloc@2=EINVAL"), 0);
+    let mut pointer = null_mut();
+    let mut stream = null_mut();
+    // SAFETY: places for the results; the pointer was given by the library.
+    unsafe {
+        assert_eq!(hip.hipMalloc(&mut pointer, 16), OK);
+        assert_eq!(hip.hipMalloc(&mut pointer, 16), E::hipErrorInvalidValue, "the second");
+        assert_eq!(hip.hipFree(pointer), OK);
+        assert_eq!(hip.hipMalloc(&mut pointer, 16), OK, "the third");
+        assert!(
+            lines("graphcEmuCalls").contains("hipMalloc 3\n"),
+            "{}",
+            lines("graphcEmuCalls")
+        );
+        assert!(
+            lines("graphcEmuLive").contains("device_bytes 16\n"),
+            "{}",
+            lines("graphcEmuLive")
+        );
+        assert_eq!(hip.hipStreamCreateWithFlags(&mut stream, 0), OK, "another function");
+        let create: unsafe extern "C" fn(*mut hipStream_t) -> hipError_t = hip.symbol("hipStreamCreate");
+        assert_eq!(create(&mut stream), E::hipErrorLaunchFailure);
+        assert_eq!(
+            hip.hipMalloc(&mut pointer, 16),
+            E::hipErrorLaunchFailure,
+            "the device broke"
+        );
+        assert_eq!(restart(), 0);
+        let live = lines("graphcEmuLive");
+        assert!(live.lines().all(|line| line.ends_with(" 0")), "{live}");
+        assert_eq!(
+            hip.hipStreamDestroy(stream),
+            E::hipErrorInvalidHandle,
+            "handles of before are none"
+        );
+        assert_eq!(hip.hipMalloc(&mut pointer, 16), OK);
+        assert_eq!(set("hipMalloc@1!hipErrorNoDevice"), 0);
+        assert_eq!(hip.hipMalloc(&mut pointer, 16), E::hipErrorNoDevice);
+        assert_eq!(hip.hipDeviceSynchronize(), E::hipErrorNoDevice, "it is gone");
+    }
+}
+
+/// A kernel that is never done: queries say so for ever, and what waits for it is counted.
+#[test]
+fn work_that_hangs_is_never_done() {
+    let Some(code) = compile(SOURCE, "gfx90a") else { return };
+    let hip = open(&[("GRAPHC_EMU_FAULTS", "hang@1")]);
+    let (input, out) = (hip.upload(&ramp(256)), hip.malloc(1024));
+    let function = hip
+        .function(hip.module(&code).expect("loads"), "scale")
+        .expect("is there");
+    let mut stream = null_mut();
+    // SAFETY: places for the results; the handles are the library's own.
+    unsafe {
+        assert_eq!(hip.hipStreamCreateWithFlags(&mut stream, 1), OK);
+        assert_eq!(hip.launch(function, 1, 256, stream, (out, input, 1.0, 256)), OK);
+        for _ in 0..100 {
+            assert_eq!(hip.hipStreamQuery(stream), E::hipErrorNotReady);
+        }
+        // Other streams go on.
+        assert_eq!(hip.launch(function, 1, 256, null_mut(), (out, input, 2.0, 256)), OK);
+        assert_eq!(hip.hipStreamSynchronize(null_mut()), OK);
+        assert_eq!(hip.hipStreamSynchronize(stream), E::hipErrorUnknown);
+    }
+    let write: unsafe extern "C" fn(*mut c_char, c_int) -> c_int = hip.symbol("graphcEmuLive");
+    let mut text = vec![0u8; 4096];
+    // SAFETY: room as is said.
+    assert_eq!(unsafe { write(text.as_mut_ptr().cast(), 4096) }, 0);
+    assert!(String::from_utf8_lossy(&text).contains("blocked 1\n"));
 }

@@ -1,6 +1,7 @@
 //! Arguments that several verbs share.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser};
@@ -11,6 +12,15 @@ use passes::{OptLevel, WeightType};
 use crate::driver::BuildOptions;
 use crate::error::{Error, Result};
 use crate::tune::Database;
+
+/// How long a GPU is waited for; None for ever.
+#[derive(Clone, Copy)]
+pub struct Timeout(pub Option<Duration>);
+
+/// Reads `--timeout`.
+pub fn timeout(text: &str) -> std::result::Result<Timeout, String> {
+    crate::options::seconds(text).map(Timeout)
+}
 
 /// The model and its sizes.
 #[derive(clap::Args, Clone)]

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ir::plan::arena;
-use runtime::{DeviceTensor, Executable, Given, LoadOptions, ProfileOptions, Wanted};
+use runtime::{DeviceTensor, Given, LoadOptions, ProfileOptions, Wanted};
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
@@ -71,8 +71,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     let peak = arena::place(plan, &bindings)?.total;
     let threads = args.threads.unwrap_or(context.settings.threads);
     let start = Instant::now();
-    let executable = Executable::load_on(
-        device.device.as_ref(),
+    let executable = device.load(
         program.clone(),
         variant,
         &LoadOptions {

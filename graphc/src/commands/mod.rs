@@ -28,6 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::args::Timeout;
 use crate::error::Result;
 use crate::options::{Settings, WORKER_VERB};
 
@@ -40,6 +41,9 @@ struct Cli {
     /// Print no progress.
     #[arg(long, short, global = true)]
     quiet: bool,
+    /// Give a GPU up after waiting that many seconds for it (2, 0.5), instead of waiting for ever for what does not end.
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = args::timeout)]
+    timeout: Option<Timeout>,
 }
 
 #[derive(Subcommand)]
@@ -99,8 +103,12 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<()> {
+    let mut settings = Settings::from_env()?;
+    if let Some(Timeout(timeout)) = cli.timeout {
+        settings.timeout = timeout;
+    }
     let context = Context {
-        settings: Settings::from_env()?,
+        settings,
         quiet: cli.quiet,
     };
     match cli.verb {

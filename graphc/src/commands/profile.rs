@@ -8,8 +8,8 @@ use emu::timing::Achieved;
 use ir::plan::work::Bound;
 use ir::target::Platform;
 use ir::{Program, Target};
+use runtime::LoadOptions;
 use runtime::profile::{Profile, ProfileOptions, StepProfile};
-use runtime::{Executable, LoadOptions};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -108,7 +108,7 @@ pub fn measure(measuring: &Measuring<'_>, given: Given, context: &Context) -> Re
         ..LoadOptions::default()
     };
     let busy = output::spinner(context, "running");
-    let executable = Executable::load_on(device.device.as_ref(), program.clone(), variant, &options)?;
+    let executable = device.load(program.clone(), variant, &options)?;
     let profile = executable.profile(
         &inputs,
         &ProfileOptions {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ir::{HostTensor, Program, Target};
-use runtime::{Executable, LoadOptions};
+use runtime::LoadOptions;
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
@@ -14,7 +14,7 @@ use crate::arrays::{self, Arrays};
 use crate::compare::compare;
 use crate::emulate::{self, Emulator};
 use crate::error::{Error, Result};
-use crate::session::OpenDevice;
+use crate::session::{OpenDevice, with_least};
 
 /// Run a model.
 #[derive(clap::Args)]
@@ -97,8 +97,9 @@ fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
         ..LoadOptions::default()
     };
     let busy = output::spinner(context, "running");
-    let executable = Executable::load_on(device.device.as_ref(), program, variant, &options)?;
-    let outputs = executable.run(&inputs)?;
+    let executable = device.load(program, variant, &options)?;
+    let outputs = executable.run(&inputs);
+    let outputs = outputs.map_err(|error| with_least(error, executable.plan()))?;
     busy.finish_and_clear();
     Ok(outputs)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ir::Program;
 use ir::plan::{StepId, Work};
 use runtime::compile::Compiler;
-use runtime::{Executable, LoadOptions, ProfileOptions};
+use runtime::{LoadOptions, ProfileOptions};
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
@@ -215,7 +215,7 @@ fn profiled(
         synchronous: context.settings.synchronous,
         ..LoadOptions::default()
     };
-    let executable = Executable::load_on(device.device.as_ref(), program.clone(), 0, &options)?;
+    let executable = device.load(program.clone(), 0, &options)?;
     let profile = executable.profile(&inputs, &ProfileOptions { runs, warm_up: 3 })?;
     let mut times: BTreeMap<String, f64> = BTreeMap::new();
     for step in &profile.steps {

@@ -4,11 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ir::plan::Plan;
 use ir::{Program, Target};
-use runtime::RuntimeError;
 use runtime::cpu::CpuDevice;
 use runtime::device::{Device, variant_for};
 use runtime::gpu::{GpuDevice, Vendor};
+use runtime::{Executable, LoadOptions, RuntimeError};
 
 use crate::error::{Error, Result};
 use crate::options::Settings;
@@ -97,6 +98,7 @@ impl OpenDevice {
         let gpu = |vendor, number| -> Result<OpenDevice> {
             let gpu = GpuDevice::open(&settings.gpu_search(), vendor, number);
             let gpu = gpu.map_err(|error| with_note(error, settings.hidden_devices(vendor)))?;
+            gpu.set_timeout(settings.timeout);
             Ok(OpenDevice {
                 // Code that fixes no feature runs whatever the device's are, and is shared by all of them in the cache.
                 target: gpu.target().processor(),
@@ -124,6 +126,15 @@ impl OpenDevice {
         }
     }
 
+    /// Loads a variant of a program.
+    ///
+    /// # Errors
+    /// As [`Executable::load_on`]; where the device has too little memory, with the least that would do.
+    pub fn load(&self, program: Arc<Program>, variant: usize, options: &LoadOptions) -> Result<Executable> {
+        let loaded = Executable::load_on(self.device.as_ref(), program.clone(), variant, options);
+        Ok(loaded.map_err(|error| with_least(error, &program.variants[variant].plan))?)
+    }
+
     /// Returns the variant of a program that runs here.
     ///
     /// # Errors
@@ -134,6 +145,18 @@ impl OpenDevice {
             have: program.variants.iter().map(|v| v.plan.target.to_string()).collect(),
         })
     }
+}
+
+/// Adds to an error of memory that is not there what would do: weights that are streamed.
+pub(crate) fn with_least(mut error: RuntimeError, plan: &Plan) -> RuntimeError {
+    if let RuntimeError::OutOfDeviceMemory(short) = &mut error
+        && let Some(planned) = short.planned
+        && let Ok(least) = passes::stream::least(plan)
+        && least < planned.peak + planned.weights
+    {
+        short.least = Some(least);
+    }
+    error
 }
 
 /// Adds to the reason why a device is not there.

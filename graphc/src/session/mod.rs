@@ -17,6 +17,7 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use frontend::onnx::ImportOptions;
 use indexmap::IndexMap;
@@ -30,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::options::Settings;
 
 pub use cache::{CacheStats, SessionCache};
+pub(crate) use device::with_least;
 pub use device::{DeviceChoice, OpenDevice};
 pub use jit::{Jit, JitOutput, JitStats, jit};
 pub use key::GraphKey;
@@ -66,6 +68,9 @@ pub struct SessionOptions {
     pub check_indices: Option<bool>,
     /// Bytes of a GPU's memory that weights and runs may take ([`BuildOptions::max_vram`]).
     pub max_vram: Option<usize>,
+    /// Gives a GPU up once the host waited that long for it: such a run ends with [`RuntimeError::TimedOut`], and the device is lost. It
+    /// is the device's, for all that runs there. `None` leaves the device as it is, which waits for ever at first.
+    pub timeout: Option<Duration>,
     pub load: LoadOptions,
     pub engine: Engine,
     /// Inputs whose next value is an output.
@@ -84,6 +89,7 @@ impl Default for SessionOptions {
             weights: None,
             check_indices: None,
             max_vram: None,
+            timeout: None,
             load: LoadOptions::default(),
             engine: Engine::default(),
             state: Vec::new(),
@@ -267,10 +273,21 @@ impl Session {
         let settings = options.settings()?;
         let load = options.loading(&settings);
         let executable = match &options.device {
-            Some(device) => Executable::load_on(device.device.as_ref(), program, variant, &load)?,
+            Some(device) => {
+                if options.timeout.is_some() {
+                    device.device.set_timeout(options.timeout);
+                }
+                device.load(program, variant, &load)?
+            }
             None if options.target.is_gpu() => {
                 let gpu = GpuDevice::for_target(&settings.gpu_search(), &options.target)?;
-                Executable::load_on(&gpu, program, variant, &load)?
+                gpu.set_timeout(options.timeout.or(settings.timeout));
+                let device = OpenDevice {
+                    target: options.target,
+                    device: Arc::new(gpu),
+                    fallback: None,
+                };
+                device.load(program, variant, &load)?
             }
             None => Executable::load(program, variant, &load)?,
         };
@@ -310,7 +327,10 @@ impl Session {
     /// As [`Session::run`].
     pub fn run_map(&self, inputs: &IndexMap<String, HostTensor>) -> Result<Outputs> {
         let outputs = match (&*self.inner.model, &self.inner.state) {
-            (Loaded::Compiled(executable), None) => executable.run(inputs)?,
+            (Loaded::Compiled(executable), None) => {
+                let ran = executable.run(inputs);
+                ran.map_err(|error| with_least(error, executable.plan()))?
+            }
             (Loaded::Reference(graph), _) => ir::graph::eval::evaluate(graph, inputs)?,
             (Loaded::Compiled(_), Some(_)) => {
                 let given = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
@@ -362,11 +382,14 @@ impl Session {
         wanted: &Wanted,
     ) -> Result<Pending> {
         let inputs = inputs.into_iter().map(|(name, given)| (name, given.into()));
-        Ok(match (&*self.inner.model, &self.inner.state) {
-            (Loaded::Compiled(executable), None) => executable.submit(inputs, wanted)?,
-            (Loaded::Compiled(executable), Some(state)) => state.submit(executable, inputs, wanted)?,
-            (Loaded::Reference(_), _) => return Err(by_reference("tensors on devices")),
-        })
+        let Loaded::Compiled(executable) = &*self.inner.model else {
+            return Err(by_reference("tensors on devices"));
+        };
+        let begun = match &self.inner.state {
+            None => executable.submit(inputs, wanted),
+            Some(state) => state.submit(executable, inputs, wanted),
+        };
+        Ok(begun.map_err(|error| with_least(error, executable.plan()))?)
     }
 
     /// Copies a tensor to the session's device.

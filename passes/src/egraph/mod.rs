@@ -105,7 +105,8 @@ const ROUTES: Stage = Stage {
 
 fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) -> Result<Graph, PassFault> {
     let options = context.options;
-    let enabled = |name: &str| options.enabled(name);
+    let ships = |name: &str| name != rules::HIPBLASLT || context.target.hipblaslt;
+    let enabled = |name: &str| options.enabled(name) && ships(name);
     let triggered: Vec<bool> = graph.nodes().keys().map(|id| (stage.trigger)(graph, id)).collect();
     let masked = stage.recognizes && graph.nodes().values().any(|n| matches!(n.op, Op::Contract(_)));
     let positions = masked.then(|| index::KnownElements::of(graph));

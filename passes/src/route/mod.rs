@@ -3,6 +3,7 @@
 //! The choice is the e-graph's ([`crate::egraph::ROUTE`]): a call, with kernels of their own for what follows, stands
 //! against one generated kernel that takes its epilogue in.
 
+pub mod hipblaslt;
 pub mod miopen;
 pub mod rocblas;
 

@@ -101,7 +101,7 @@ impl Block {
         let written = self.uses().written.clone();
         self.heap.gpu.enter(AT)?;
         match written {
-            Some(event) => self.heap.gpu.at(AT, event.synchronize()),
+            Some(event) => self.heap.gpu.wait(&event, || AT.to_owned()),
             None => Ok(()),
         }
     }

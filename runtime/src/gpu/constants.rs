@@ -11,10 +11,11 @@ use ir::plan::{Place, Plan};
 
 use super::driver::{Direction, Priority};
 use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream};
-use crate::error::RuntimeError;
+use crate::error::{Planned, RuntimeError};
 
 /// Bytes of one pinned chunk: large enough that copies run at the bus's speed.
 const CHUNK: usize = 8 << 20;
+const AT: &str = "copying the weights";
 
 /// See the module.
 pub(super) struct Constants {
@@ -63,7 +64,7 @@ impl Constants {
         let pinned = match streamed.total {
             0 => None,
             total => {
-                let mut memory = gpu.allocate_pinned(total, "the weights that are streamed", peak)?;
+                let mut memory = gpu.allocate_pinned(total, "the weights that are streamed")?;
                 streamed.parts.iter().for_each(|(bytes, at)| memory.write(*at, bytes));
                 Some(memory)
             }
@@ -78,13 +79,13 @@ impl Constants {
         if total == 0 {
             return Ok(constants);
         }
-        let memory = gpu.allocate(total, "the weights", peak)?;
+        let memory = gpu.allocate(total, "the weights", Some(Planned { peak, weights: total }))?;
         let mut uploader = Uploader::new(gpu, CHUNK.min(total))?;
         let copied = parts
             .iter()
             .try_for_each(|(bytes, at)| uploader.copy(bytes, memory.address + *at as u64));
         // Also after an error: chunks and memory must not go while a copy is under way.
-        let finished = gpu.at("copying the weights", uploader.stream.synchronize());
+        let finished = uploader.wait();
         copied.and(finished)?;
         constants.memory = Some(memory);
         Ok(constants)
@@ -125,7 +126,7 @@ impl Uploader {
     fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Uploader, RuntimeError> {
         let stream = gpu.stream(Priority::Normal)?;
         let chunk = || -> Result<_, RuntimeError> {
-            let memory = gpu.allocate_pinned(bytes, "copying the weights", 0)?;
+            let memory = gpu.allocate_pinned(bytes, "copying the weights")?;
             Ok((memory, gpu.event(false)?, false))
         };
         Ok(Uploader {
@@ -136,12 +137,18 @@ impl Uploader {
         })
     }
 
+    /// Waits for all copies.
+    fn wait(&self) -> Result<(), RuntimeError> {
+        // A chunk's event says nothing that this does not.
+        self.gpu
+            .wait_for_stream(&self.stream, &self.chunks[0].1, || AT.to_owned())
+    }
+
     fn copy(&mut self, bytes: &[u8], to: u64) -> Result<(), RuntimeError> {
-        const AT: &str = "copying the weights";
         for (index, part) in bytes.chunks(self.chunks[0].0.bytes.max(1)).enumerate() {
             let (chunk, done, used) = &mut self.chunks[self.next];
             if *used {
-                self.gpu.at(AT, done.synchronize())?;
+                self.gpu.wait(done, || AT.to_owned())?;
             }
             chunk.write(0, part);
             let at = to + (index * chunk.bytes) as u64;

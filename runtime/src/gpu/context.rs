@@ -12,7 +12,7 @@ use super::driver::Priority;
 use super::facts::PlanFacts;
 use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream};
 use super::prepare::{Enqueue, Prepared};
-use crate::error::RuntimeError;
+use crate::error::{Planned, RuntimeError};
 use crate::library::{Handles, Libraries};
 
 /// Sets of sizes whose arguments stay laid out.
@@ -24,6 +24,7 @@ pub(super) struct Context {
     /// Most recently used last.
     bound: Vec<Bound>,
     pub lanes: Table<LaneId, Stream>,
+    priority: Priority,
     /// For each step that another lane waits for.
     pub events: Table<StepId, Option<Event>>,
     /// The end of each lane but the first.
@@ -41,6 +42,15 @@ pub(super) struct Context {
     workspaces: Table<LaneId, Option<DeviceMemory>>,
     /// Its part of what all contexts of the program hold.
     held: Held,
+    gpu: Arc<Gpu>,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.gpu.is_lost() {
+            self.handles.abandon();
+        }
+    }
 }
 
 /// Bytes of the device that a context holds or is about to, counted in the sum of all contexts.
@@ -98,6 +108,7 @@ impl Context {
                 .keys()
                 .map(|_| gpu.stream(priority))
                 .collect::<Result<_, _>>()?,
+            priority,
             events,
             ends: plan
                 .lanes
@@ -113,7 +124,15 @@ impl Context {
             staging: None,
             workspaces: plan.lanes.keys().map(|_| None).collect(),
             held,
+            gpu: gpu.clone(),
         })
+    }
+
+    /// Puts new streams in the place of all; nothing may be under way.
+    pub fn renew_lanes(&mut self, gpu: &Arc<Gpu>) -> Result<(), RuntimeError> {
+        let lanes = self.lanes.keys().map(|_| gpu.stream(self.priority));
+        self.lanes = lanes.collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// Counts an arena of so many bytes before it is allocated.
@@ -122,24 +141,37 @@ impl Context {
     }
 
     /// Makes the memory large enough; what there is is kept where it suffices.
-    pub fn fit(&mut self, gpu: &Arc<Gpu>, facts: &PlanFacts, prepared: &Prepared) -> Result<(), RuntimeError> {
-        let fitted = self.make_fit(gpu, facts, prepared);
+    pub fn fit(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        facts: &PlanFacts,
+        prepared: &Prepared,
+        weights: usize,
+    ) -> Result<(), RuntimeError> {
+        let fitted = self.make_fit(gpu, facts, prepared, weights);
         self.held.set(self.device_bytes());
         fitted
     }
 
-    fn make_fit(&mut self, gpu: &Arc<Gpu>, facts: &PlanFacts, prepared: &Prepared) -> Result<(), RuntimeError> {
+    fn make_fit(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        facts: &PlanFacts,
+        prepared: &Prepared,
+        weights: usize,
+    ) -> Result<(), RuntimeError> {
         let (peak, staging) = (prepared.placed.placement.total, prepared.placed.staging);
+        let planned = Some(Planned { peak, weights });
         if peak > 0 && self.arena.as_ref().is_none_or(|arena| arena.bytes < peak) {
             // What was laid out is for the old one, which goes first: both together may not fit.
             self.bound.clear();
             self.arena = None;
-            self.arena = Some(gpu.allocate(peak, "the arena of a run", peak)?);
+            self.arena = Some(gpu.allocate(peak, "the arena of a run", planned)?);
         }
         if staging > 0 && self.staging.as_ref().is_none_or(|memory| memory.bytes < staging) {
             self.bound.clear();
             self.staging = None;
-            self.staging = Some(gpu.allocate_pinned(staging, "inputs and outputs on the host", peak)?);
+            self.staging = Some(gpu.allocate_pinned(staging, "inputs and outputs on the host")?);
         }
         for (index, step) in prepared.steps.iter().enumerate() {
             let Enqueue::Call { call, .. } = step else { continue };
@@ -151,7 +183,7 @@ impl Context {
             if bytes > 0 && workspace.as_ref().is_none_or(|memory| memory.bytes < bytes) {
                 self.bound.clear();
                 *workspace = None;
-                *workspace = Some(gpu.allocate(bytes, &format!("the workspace of {at}"), peak)?);
+                *workspace = Some(gpu.allocate(bytes, &format!("the workspace of {at}"), planned)?);
             }
         }
         Ok(())
@@ -210,11 +242,15 @@ impl Context {
         }
     }
 
-    /// Waits for whatever is under way, in whatever state the device is.
-    pub fn quiesce(&self) {
-        for lane in self.lanes.values() {
+    /// Waits for whatever is under way, unless the device is lost.
+    pub fn quiesce(&self, gpu: &Gpu) {
+        let ends = std::iter::once(&*self.done).chain(&self.ends);
+        for (lane, end) in self.lanes.values().zip(ends) {
+            if gpu.is_lost() {
+                return;
+            }
             // Who calls this has an error to report already.
-            let _ = lane.synchronize();
+            let _ = gpu.wait_for_stream(lane, end, || "a run that failed".to_owned());
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 
 use ir::HostTensor;
 use ir::Storage;
@@ -34,6 +35,7 @@ pub(super) struct Flight {
     loaded: Arc<LoadedGpu>,
     state: Mutex<State>,
     done: Arc<super::handles::Event>,
+    begun: Instant,
 }
 
 enum State {
@@ -47,6 +49,7 @@ impl Flight {
         Flight {
             loaded,
             done: live.context.done.clone(),
+            begun: Instant::now(),
             state: Mutex::new(State::UnderWay(Box::new(live))),
         }
     }
@@ -72,7 +75,11 @@ impl Running for Flight {
         match &*self.state() {
             // What is wrong is said by whoever waits.
             State::UnderWay(_) => {
-                self.loaded.gpu().enter("looking after a run").is_err() || self.done.query() != Ok(false)
+                let gpu = self.loaded.gpu();
+                // Who waits for one that takes too long finds that out.
+                gpu.is_overdue(self.begun)
+                    || gpu.enter("looking after a run").is_err()
+                    || self.done.query() != Ok(false)
             }
             State::Done(_) | State::Taken => true,
         }
@@ -103,9 +110,11 @@ impl Running for Flight {
     }
 
     fn wake(self: Arc<Self>, waker: Waker) {
-        let watch = self.loaded.clone();
-        watch.watch().add(Box::new(move || {
-            let done = self.is_done();
+        // Nothing of the run is held when its task is woken: whoever drops the program last is not the thread that watches. A run
+        // that is dropped was waited for.
+        let flight = Arc::downgrade(&self);
+        self.loaded.watch().add(Box::new(move || {
+            let done = flight.upgrade().is_none_or(|flight| flight.is_done());
             if done {
                 waker.wake_by_ref();
             }

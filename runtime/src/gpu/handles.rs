@@ -4,13 +4,20 @@
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use super::driver::{
     Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec, RawModule,
     RawStream, Status,
 };
-use crate::error::RuntimeError;
+use crate::error::{OutOfDeviceMemory, Planned, RuntimeError};
+
+/// For so long a thread that waits with a timeout asks again and again; then it sleeps between two questions, at most as long as
+/// [`SLEEP`] and an eighth of what it waited.
+const SPIN: Duration = Duration::from_micros(50);
+const SLEEP: Duration = Duration::from_millis(1);
 
 /// One device of a driver.
 pub(crate) struct Gpu {
@@ -20,6 +27,10 @@ pub(crate) struct Gpu {
     pub name: String,
     /// What went wrong for good. Nothing is asked of the device after that.
     lost: OnceLock<String>,
+    /// How long the host waits for the device before it gives it up, in nanoseconds; 0 for ever.
+    timeout: AtomicU64,
+    /// The ends of runs that may be under way, where there is a timeout.
+    ends: Mutex<Vec<Weak<Event>>>,
 }
 
 impl Gpu {
@@ -29,6 +40,114 @@ impl Gpu {
             driver,
             ordinal,
             lost: OnceLock::new(),
+            timeout: AtomicU64::new(0),
+            ends: Mutex::default(),
+        }
+    }
+
+    /// Lets nothing wait for the device longer than that; None for ever.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        let nanoseconds = timeout.map_or(0, |timeout| {
+            u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).max(1)
+        });
+        self.timeout.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let nanoseconds = self.timeout.load(Ordering::Relaxed);
+        (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds))
+    }
+
+    /// Whether what began then is under way for longer than the host would wait.
+    pub fn is_overdue(&self, since: Instant) -> bool {
+        self.timeout().is_some_and(|timeout| since.elapsed() > timeout)
+    }
+
+    /// Whether nothing is asked of the device any more.
+    pub fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Waits for an event. With a timeout it is asked for again and again, and the device is given up when the time is over.
+    pub fn wait(&self, event: &Event, at: impl Fn() -> String) -> Result<(), RuntimeError> {
+        let Some(timeout) = self.timeout() else {
+            return self.at_with(at, event.synchronize());
+        };
+        let start = Instant::now();
+        loop {
+            if let Some(reason) = self.lost.get() {
+                return Err(self.lost_because(reason));
+            }
+            if self.at_with(&at, event.query())? {
+                return Ok(());
+            }
+            let waited = start.elapsed();
+            if waited >= timeout {
+                let at = at();
+                let _ = self
+                    .lost
+                    .set(format!("{at} was not done after {} s", timeout.as_secs_f64()));
+                return Err(RuntimeError::TimedOut {
+                    device: self.name.clone(),
+                    at,
+                    after: timeout,
+                });
+            }
+            match waited < SPIN {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep((waited / 8).min(SLEEP).min(timeout - waited)),
+            }
+        }
+    }
+
+    /// Waits for everything in a stream, as [`Gpu::wait`] does; `end` is an event that nobody else uses now.
+    pub fn wait_for_stream(&self, stream: &Stream, end: &Event, at: impl Fn() -> String) -> Result<(), RuntimeError> {
+        if self.timeout().is_none() {
+            return self.at_with(at, stream.synchronize());
+        }
+        self.at_with(&at, stream.record(end))?;
+        self.wait(end, at)
+    }
+
+    /// Writes down the end of a run that is under way.
+    pub fn begun(&self, end: &Arc<Event>) {
+        if self.timeout().is_none() {
+            return;
+        }
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.retain(|known| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(end)));
+        ends.push(Arc::downgrade(end));
+    }
+
+    /// Waits for all runs under way, where there is a timeout: what comes next waits for them without one.
+    pub fn settle(&self, at: &str) -> Result<(), RuntimeError> {
+        if self.timeout().is_none() {
+            return Ok(());
+        }
+        let ends = std::mem::take(&mut *self.ends.lock().unwrap_or_else(PoisonError::into_inner));
+        let ends = ends.iter().filter_map(Weak::upgrade);
+        ends.into_iter().try_for_each(|end| self.wait(&end, || at.to_owned()))
+    }
+
+    /// Whether the device does not come back from an error. Waits for it, but where there is a timeout.
+    fn is_broken(&self) -> bool {
+        if self.timeout().is_none() {
+            return self.driver.synchronize().is_err();
+        }
+        match self.driver.create_event(false) {
+            // SAFETY: it was made just now, and nobody else has it.
+            Ok(event) => unsafe { self.driver.destroy_event(event) }.is_err(),
+            Err(error) => error.kind != FailureKind::OutOfMemory,
+        }
+    }
+
+    /// Finds out whether the device is lost, after an error that is not its driver's: one of a library.
+    pub fn examine(&self, error: &RuntimeError) {
+        if let RuntimeError::Device { .. } = error
+            && !self.is_lost()
+            && self.is_broken()
+        {
+            let _ = self.lost.set(error.to_string());
         }
     }
 
@@ -55,7 +174,7 @@ impl Gpu {
             return self.lost_because(reason);
         }
         // A device that cannot even be waited for any more stays so.
-        if error.kind == FailureKind::Other && self.driver.synchronize().is_err() {
+        if error.kind == FailureKind::Other && self.is_broken() {
             let _ = self.lost.set(reason());
         }
         RuntimeError::Device {
@@ -70,7 +189,7 @@ impl Gpu {
     /// A device works behind the host's back: a fault of one step may be told by the call of a later one. Makes the place of
     /// an error say so, unless the steps before were waited for.
     pub fn or_earlier(&self, mut error: RuntimeError) -> RuntimeError {
-        if let RuntimeError::Device { at, .. } = &mut error
+        if let RuntimeError::Device { at, .. } | RuntimeError::TimedOut { at, .. } = &mut error
             && self.lost.get().is_some()
         {
             at.push_str(" or an earlier step (with GRAPHC_SYNCHRONOUS=1 each is waited for, and errors name theirs)");
@@ -88,28 +207,29 @@ impl Gpu {
         status.map_err(|error| self.error(error, &at()))
     }
 
-    fn out_of_memory(&self, error: DriverError, asked: usize, what: &str, planned_peak: usize) -> RuntimeError {
+    fn out_of_memory(&self, error: DriverError, asked: usize, what: &str, planned: Option<Planned>) -> RuntimeError {
         if error.kind != FailureKind::OutOfMemory {
             return self.error(error, what);
         }
-        RuntimeError::OutOfDeviceMemory {
+        RuntimeError::from(Box::new(OutOfDeviceMemory {
             device: self.name.clone(),
             what: what.to_owned(),
             asked,
-            free: self.driver.memory().map_or(0, |(free, _)| free),
-            planned_peak,
-        }
+            free: self.driver.memory().ok().map(|(free, _)| free),
+            planned,
+            least: None,
+        }))
     }
 
-    /// Allocates device memory for `what`; the plan's peak is for the error.
+    /// Allocates device memory for `what`; what the program takes is for the error.
     pub fn allocate(
         self: &Arc<Gpu>,
         bytes: usize,
         what: &str,
-        planned_peak: usize,
+        planned: Option<Planned>,
     ) -> Result<DeviceMemory, RuntimeError> {
         let address = self.driver.allocate(bytes.max(1));
-        let address = address.map_err(|error| self.out_of_memory(error, bytes, what, planned_peak))?;
+        let address = address.map_err(|error| self.out_of_memory(error, bytes, what, planned))?;
         Ok(DeviceMemory {
             gpu: self.clone(),
             address,
@@ -118,14 +238,18 @@ impl Gpu {
     }
 
     /// Allocates pinned host memory for `what`.
-    pub fn allocate_pinned(
-        self: &Arc<Gpu>,
-        bytes: usize,
-        what: &str,
-        planned_peak: usize,
-    ) -> Result<PinnedMemory, RuntimeError> {
+    pub fn allocate_pinned(self: &Arc<Gpu>, bytes: usize, what: &str) -> Result<PinnedMemory, RuntimeError> {
         let pointer = self.driver.allocate_pinned(bytes.max(1));
-        let pointer = pointer.map_err(|error| self.out_of_memory(error, bytes, what, planned_peak))?;
+        let pointer = pointer.map_err(|error| match error.kind {
+            FailureKind::OutOfMemory => RuntimeError::OutOfPinnedMemory {
+                device: self.name.clone(),
+                what: what.to_owned(),
+                asked: bytes,
+                call: error.call.to_owned(),
+                code: error.code,
+            },
+            _ => self.error(error, what),
+        })?;
         Ok(PinnedMemory {
             gpu: self.clone(),
             pointer,
@@ -146,8 +270,16 @@ impl Gpu {
     /// Loads a code object; `what` names its kernel.
     pub fn module(self: &Arc<Gpu>, image: &[u8], what: &str) -> Result<Module, RuntimeError> {
         let raw = self.driver.load_module(image);
-        let raw = raw.map_err(|error| self.out_of_memory(error, image.len(), what, 0))?;
+        let raw = raw.map_err(|error| self.out_of_memory(error, image.len(), what, None))?;
         Ok(Module { gpu: self.clone(), raw })
+    }
+
+    /// Ends something as [`Gpu::end`] does, by a call that waits for all work on the device.
+    fn end_after_all(&self, what: &'static str, f: impl FnOnce(&dyn Driver) -> Status<()>) {
+        if let Err(error) = self.settle(what) {
+            tracing::warn!("{}: {what}: {error}", self.name);
+        }
+        self.end(what, f);
     }
 
     /// Ends something: the thread is sent to the device first, and a failure changes nothing that anybody still uses.
@@ -346,7 +478,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: the memory is this value's own, and this is its end.
         self.gpu
-            .end("device memory", |driver| unsafe { driver.free(self.address) });
+            .end_after_all("device memory", |driver| unsafe { driver.free(self.address) });
     }
 }
 
@@ -398,7 +530,7 @@ impl Drop for PinnedMemory {
     fn drop(&mut self) {
         // SAFETY: the memory is this value's own, and this is its end.
         self.gpu
-            .end("pinned memory", |driver| unsafe { driver.free_pinned(self.pointer) });
+            .end_after_all("pinned memory", |driver| unsafe { driver.free_pinned(self.pointer) });
     }
 }
 
@@ -426,6 +558,6 @@ impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: the module is this value's own, and this is its end.
         self.gpu
-            .end("a module", |driver| unsafe { driver.unload_module(self.raw) });
+            .end_after_all("a module", |driver| unsafe { driver.unload_module(self.raw) });
     }
 }

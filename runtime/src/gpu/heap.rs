@@ -93,9 +93,9 @@ impl Heap {
             None => {
                 kept.statistics.allocations += 1;
                 drop(kept);
-                let memory = match self.gpu.allocate(size, what, 0) {
-                    Err(RuntimeError::OutOfDeviceMemory { .. }) if self.trim() > 0 => {
-                        self.gpu.allocate(size, what, 0)?
+                let memory = match self.gpu.allocate(size, what, None) {
+                    Err(RuntimeError::OutOfDeviceMemory(_)) if self.trim() > 0 => {
+                        self.gpu.allocate(size, what, None)?
                     }
                     other => other?,
                 };
@@ -172,7 +172,7 @@ impl Heap {
         };
         let copied = copy(&mut ready);
         // Also after an error: the chunks must not be used again while a copy is under way.
-        let finished = self.gpu.at(what, ready.stream.synchronize());
+        let finished = self.gpu.wait_for_stream(&ready.stream, &ready.end, || what.to_owned());
         copied.and(finished)?;
         *transfer = Some(ready);
         Ok(())
@@ -183,17 +183,19 @@ impl Heap {
 struct Transfer {
     stream: Stream,
     chunks: [(PinnedMemory, Event); 2],
+    end: Event,
 }
 
 impl Transfer {
     fn new(gpu: &Arc<Gpu>) -> Result<Transfer, RuntimeError> {
         let chunk = || -> Result<_, RuntimeError> {
-            let memory = gpu.allocate_pinned(CHUNK, "copying tensors", 0)?;
+            let memory = gpu.allocate_pinned(CHUNK, "copying tensors")?;
             Ok((memory, gpu.event(false)?))
         };
         let stream = gpu.stream(Priority::Normal)?;
         Ok(Transfer {
             chunks: [chunk()?, chunk()?],
+            end: gpu.event(false)?,
             stream,
         })
     }
@@ -204,7 +206,7 @@ impl Transfer {
         for (index, part) in bytes.chunks(CHUNK).enumerate() {
             let (chunk, done) = &mut self.chunks[index % 2];
             if index >= 2 {
-                gpu.at(what, done.synchronize())?;
+                gpu.wait(done, || what.to_owned())?;
             }
             chunk.write(0, part);
             let at = to + (index * CHUNK) as u64;
@@ -237,7 +239,7 @@ impl Transfer {
             }
             if let Some(before) = index.checked_sub(1) {
                 let (chunk, done) = &self.chunks[before % 2];
-                gpu.at(what, done.synchronize())?;
+                gpu.wait(done, || what.to_owned())?;
                 let at = before * CHUNK;
                 bytes[at..at + lengths[before]].copy_from_slice(chunk.bytes(0, lengths[before]));
             }

@@ -313,8 +313,8 @@ impl LoadedGpu {
         };
         let fitted = made.and_then(|mut context| {
             loop {
-                match context.fit(&self.gpu, &self.facts, prepared) {
-                    Err(RuntimeError::OutOfDeviceMemory { .. }) if self.make_room() => {}
+                match context.fit(&self.gpu, &self.facts, prepared, self.constants.bytes()) {
+                    Err(RuntimeError::OutOfDeviceMemory(_)) if self.make_room() => {}
                     other => break other.map(|()| context),
                 }
             }
@@ -430,7 +430,8 @@ impl LoadedGpu {
                 wanted: wanted.into(),
             }),
             Err(error) => {
-                context.quiesce();
+                context.quiesce(&self.gpu);
+                self.gpu.examine(&error);
                 drop(context);
                 self.give_back(None);
                 Err(self.told(error))
@@ -506,13 +507,14 @@ impl LoadedGpu {
         );
         if let Err(error) = ran {
             // What it would have written must not be given to anybody while it may be under way.
-            context.quiesce();
+            context.quiesce(&self.gpu);
             return Err(error);
         }
         context.keep(bound);
         for (block, writes) in &used {
             block.used(*writes, &context.done);
         }
+        self.gpu.begun(&context.done);
         Counters::add(&self.counters.runs);
         let streamed = prepared.streamed_bytes() as u64;
         self.counters.streamed_bytes.fetch_add(streamed, Ordering::Relaxed);
@@ -536,11 +538,11 @@ impl LoadedGpu {
     fn end(&self, live: &mut Live) -> Result<(), RuntimeError> {
         let steps = live.prepared.steps.len();
         let waited = self.gpu.enter("the end of a run").and_then(|()| {
-            let done = live.context.done.synchronize();
-            self.gpu.at_with(|| format!("the end of a run of {steps} steps"), done)
+            self.gpu
+                .wait(&live.context.done, || format!("the end of a run of {steps} steps"))
         });
         if waited.is_err() {
-            live.context.quiesce();
+            live.context.quiesce(&self.gpu);
         }
         for block in &live.blocks {
             block.unused(&live.context.done);

@@ -40,6 +40,7 @@ mod stats;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dylib::{NotFound, Search};
 use ir::target::Platform;
@@ -314,12 +315,22 @@ impl GpuDevice {
         DeviceTensor::new(dtype, shape, Memory::Gpu(block))
     }
 
+    /// Gives the device up, instead of waiting for ever, once the host waited that long for it: for the end of a run, a tensor, a
+    /// copy. That is a [`RuntimeError::TimedOut`]; from then on the device is lost. None waits for ever, as at first.
+    ///
+    /// With a timeout the host asks for the end of what it waits for, at first without a pause, later every millisecond. It is for
+    /// work that graphc queued: a call that waits for an app's own kernels on the same device does so without it.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.gpu.set_timeout(timeout);
+    }
+
     /// Waits for everything on the device: also for what others queued there.
     ///
     /// # Errors
     /// What went wrong on it.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         self.gpu.enter("waiting for the device")?;
+        self.gpu.settle("waiting for the device")?;
         self.gpu.at("waiting for the device", self.gpu.driver.synchronize())
     }
 }
@@ -331,6 +342,10 @@ impl Device for GpuDevice {
 
     fn product(&self) -> &str {
         &self.description.product
+    }
+
+    fn set_timeout(&self, timeout: Option<Duration>) {
+        GpuDevice::set_timeout(self, timeout);
     }
 
     fn runs(&self, target: &Target) -> bool {

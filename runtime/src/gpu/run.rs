@@ -57,7 +57,7 @@ impl Run<'_> {
         if profile {
             context.with_times(self.gpu, self.prepared.steps.len())?;
         }
-        let graph = (!profile).then(|| self.graph(context, bound)).flatten();
+        let graph = if profile { None } else { self.graph(context, bound)? };
         let lanes = &context.lanes;
         let alone = graph.is_some();
         let waited = before(&mut |event| {
@@ -110,43 +110,55 @@ impl Run<'_> {
     }
 
     /// The graph of these addresses, captured now if they came often enough. None where the steps are better enqueued.
-    fn graph(&self, context: &mut Context, bound: &mut Bound) -> Option<GraphExec> {
+    fn graph(&self, context: &mut Context, bound: &mut Bound) -> Result<Option<GraphExec>, RuntimeError> {
         if self.synchronous || self.no_capture.load(Ordering::Relaxed) || self.facts.launches < LAUNCHES {
-            return None;
+            return Ok(None);
         }
-        let variant = bound.variant()?;
+        let Some(variant) = bound.variant() else {
+            return Ok(None);
+        };
         if let Some(graph) = variant.graph.take() {
-            return Some(graph);
+            return Ok(Some(graph));
         }
         if variant.runs < RUNS || self.prepared.staged_bytes() > COPIED {
-            return None;
+            return Ok(None);
         }
-        match self.capture(context, bound) {
-            Ok(graph) => {
-                Counters::add(&self.counters.captured);
-                Some(graph)
-            }
-            Err(()) => {
-                self.refuse();
-                None
-            }
+        let graph = self.capture(context, bound)?;
+        match graph {
+            Some(_) => Counters::add(&self.counters.captured),
+            None => self.refuse(),
         }
+        Ok(graph)
     }
 
-    /// Captures the steps. Nothing runs by it, so after a failure they can be enqueued as ever.
-    fn capture(&self, context: &mut Context, bound: &mut Bound) -> Result<GraphExec, ()> {
-        let first = ir::plan::LaneId::new(0);
-        context.lanes.get(first).ok_or(())?.begin_capture().map_err(drop)?;
+    /// Captures the steps; None where that is refused. Nothing runs by it, so they can be enqueued as ever then.
+    fn capture(&self, context: &mut Context, bound: &mut Bound) -> Result<Option<GraphExec>, RuntimeError> {
+        let Some(first) = context.lanes.values().next() else {
+            return Ok(None);
+        };
+        if first.begin_capture().is_err() {
+            return Ok(None);
+        }
         let captured = self.captured(context, bound);
         // Also after a failure: the stream must take work again.
-        let graph = context.lanes[first].end_capture();
-        let graph = captured.and(graph.map_err(drop))?;
+        let ended = match context.lanes.values().next() {
+            Some(first) => first.end_capture(),
+            None => return Ok(None),
+        };
+        let Ok(graph) = ended else {
+            // Whether the capture goes on is not known. Streams that are new take work for certain.
+            context.renew_lanes(self.gpu)?;
+            return Ok(None);
+        };
+        if captured.is_err() {
+            return Ok(None);
+        }
         if let Some(mut spare) = bound.spare()
             && spare.update(&graph) == Ok(true)
         {
-            return Ok(spare);
+            return Ok(Some(spare));
         }
-        graph.instantiate().map_err(drop)
+        Ok(graph.instantiate().ok())
     }
 
     fn captured(&self, context: &mut Context, bound: &mut Bound) -> Result<(), ()> {
@@ -245,7 +257,7 @@ impl Run<'_> {
                 lane.record(event).map_err(failed)?;
             }
             if self.synchronous {
-                lane.synchronize().map_err(failed)?;
+                self.gpu.wait_for_stream(lane, &context.done, || facts.describe(id))?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! Opening comes with loading, and only for the libraries that the plan calls; a GPU must have been found before, since some of
 //! them end the process where there is none. A call is prepared once for each set of sizes; a run enqueues it.
 
+mod hipblaslt;
 mod miopen;
 mod rocblas;
 
@@ -70,6 +71,7 @@ impl<T> Opened<T> {
 #[derive(Default)]
 pub(crate) struct Libraries {
     rocblas: Option<Arc<rocblas::Rocblas>>,
+    hipblaslt: Option<Arc<hipblaslt::Hipblaslt>>,
     miopen: Option<Arc<miopen::Miopen>>,
 }
 
@@ -77,6 +79,7 @@ pub(crate) struct Libraries {
 #[derive(Default)]
 pub(crate) struct Handles {
     rocblas: Option<rocblas::Handle>,
+    hipblaslt: Option<hipblaslt::Handle>,
     miopen: Option<miopen::Handle>,
 }
 
@@ -84,6 +87,7 @@ pub(crate) struct Handles {
 #[derive(Debug)]
 pub(crate) enum Call {
     Gemm(rocblas::Gemm),
+    Matmul(hipblaslt::Matmul),
     Conv(miopen::Conv),
 }
 
@@ -106,6 +110,11 @@ impl Libraries {
                         libraries.rocblas = Some(Arc::new(rocblas::Rocblas::open(search, &at, device)?));
                     }
                 }
+                (Library::HipBlasLt, LibraryOp::Gemm { .. }) => {
+                    if libraries.hipblaslt.is_none() {
+                        libraries.hipblaslt = Some(Arc::new(hipblaslt::Hipblaslt::open(search, &at, device)?));
+                    }
+                }
                 (Library::MiOpen, LibraryOp::Conv(_)) => {
                     if libraries.miopen.is_none() {
                         libraries.miopen = Some(Arc::new(miopen::Miopen::open(search, &at, device)?));
@@ -121,6 +130,7 @@ impl Libraries {
     pub fn handles(&self) -> Result<Handles, RuntimeError> {
         Ok(Handles {
             rocblas: self.rocblas.as_ref().map(rocblas::Handle::new).transpose()?,
+            hipblaslt: self.hipblaslt.as_ref().map(hipblaslt::Handle::new).transpose()?,
             miopen: self.miopen.as_ref().map(miopen::Handle::new).transpose()?,
         })
     }
@@ -135,8 +145,15 @@ impl Libraries {
         at: &str,
     ) -> Result<Option<Call>, RuntimeError> {
         match (&call.op, operands, results) {
-            (LibraryOp::Gemm { contract, .. }, [lhs, rhs], [result]) => {
-                Ok(rocblas::Gemm::new(contract, lhs, rhs, result, bindings, at)?.map(Call::Gemm))
+            (LibraryOp::Gemm { contract, epilogue }, [lhs, rhs, ..], [result]) => {
+                let gemm = rocblas::Gemm::new(call, contract, [lhs, rhs, result], bindings, at)?;
+                Ok(gemm.map(|gemm| match call.library {
+                    Library::HipBlasLt => Call::Matmul(hipblaslt::Matmul {
+                        gemm,
+                        epilogue: *epilogue,
+                    }),
+                    _ => Call::Gemm(gemm),
+                }))
             }
             (LibraryOp::Conv(conv), [input, filter], [result]) => {
                 Ok(miopen::Conv::new(conv, input, filter, result, bindings, at)?.map(Call::Conv))
@@ -147,10 +164,16 @@ impl Libraries {
 }
 
 impl Handles {
+    /// Lets go of handles whose device is lost, without ending them: rocBLAS ends the process where it cannot free what they hold.
+    pub fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(self));
+    }
+
     /// Does what a call needs done once on these handles; returns the bytes of workspace that it takes.
     pub fn ready(&mut self, call: &Call, stream: RawStream, at: &str) -> Result<usize, RuntimeError> {
-        match (call, &mut self.miopen) {
-            (Call::Conv(conv), Some(handle)) => handle.ready(conv, stream, at),
+        match (call, &mut self.miopen, &mut self.hipblaslt) {
+            (Call::Conv(conv), Some(handle), _) => handle.ready(conv, stream, at),
+            (Call::Matmul(matmul), _, Some(handle)) => handle.ready(matmul, at),
             // rocBLAS has memory of its own for each handle.
             _ => Ok(0),
         }
@@ -170,6 +193,11 @@ impl Handles {
             (Call::Gemm(gemm), &[lhs, rhs, result, ..]) => {
                 if let Some(handle) = &self.rocblas {
                     return handle.gemm(gemm, lhs, rhs, result, stream, at);
+                }
+            }
+            (Call::Matmul(matmul), buffers) => {
+                if let Some(handle) = &self.hipblaslt {
+                    return handle.matmul(matmul, buffers, workspace, stream, &at());
                 }
             }
             (Call::Conv(conv), &[input, filter, result, ..]) => {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use dylib::Search;
 use ir::dim::Bindings;
+use ir::library::{Library, LibraryCall};
 use ir::op::Contract;
 use ir::{DType, TensorType};
 use rocblas_sys::{
@@ -164,18 +165,18 @@ fn datatype(dtype: DType) -> rocblas_datatype {
 
 /// A product of row-major operands: `batch` times `[m, k] · [k, n]`, either operand possibly stored transposed. Strides are in
 /// elements; 0 repeats one matrix.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Gemm {
-    m: i32,
-    n: i32,
-    k: i32,
-    batch: i32,
-    lhs_stride: i64,
-    rhs_stride: i64,
-    result_stride: i64,
-    lhs_transposed: bool,
-    rhs_transposed: bool,
-    dtype: DType,
+    pub m: i32,
+    pub n: i32,
+    pub k: i32,
+    pub batch: i32,
+    pub lhs_stride: i64,
+    pub rhs_stride: i64,
+    pub result_stride: i64,
+    pub lhs_transposed: bool,
+    pub rhs_transposed: bool,
+    pub dtype: DType,
     compute: DType,
 }
 
@@ -183,22 +184,21 @@ impl Gemm {
     /// Restates a contraction at some sizes; None where the result has no elements.
     ///
     /// # Errors
-    /// Types that rocBLAS is not asked for here, a batch that broadcasts along some axes only, sizes beyond 32 bits.
+    /// Types that the call's library is not asked for here, a batch that broadcasts along some axes only, sizes beyond 32 bits.
     pub fn new(
+        call: &LibraryCall,
         contract: &Contract,
-        lhs: &TensorType,
-        rhs: &TensorType,
-        result: &TensorType,
+        [lhs, rhs, result]: [&TensorType; 3],
         bindings: &Bindings,
         at: &str,
     ) -> Result<Option<Gemm>, RuntimeError> {
         let refuse = |what: String| RuntimeError::Unsupported {
-            what: format!("rocblas_gemm of {what}"),
+            what: format!("{} of {what}", call.name()),
             at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
         };
         let compute = match lhs.dtype {
             DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-            DType::F64 => DType::F64,
+            DType::F64 if call.library == Library::RocBlas => DType::F64,
             other => return Err(refuse(format!("{other}"))),
         };
         if rhs.dtype != lhs.dtype || result.dtype != lhs.dtype {
@@ -251,6 +251,8 @@ fn split(shape: &[i64]) -> Option<(&[i64], &[i64; 2])> {
 
 #[cfg(test)]
 mod tests {
+    use ir::library::{GemmEpilogue, LibraryOp};
+
     use super::*;
 
     fn gemm(lhs: &[i64], rhs: &[i64], transpose_lhs: bool, transpose_rhs: bool) -> Result<Option<Gemm>, RuntimeError> {
@@ -264,7 +266,20 @@ mod tests {
         let (m, n) = (a.1[usize::from(transpose_lhs)], b.1[usize::from(!transpose_rhs)]);
         let batch = if a.0.len() >= b.0.len() { a.0 } else { b.0 };
         let result = [batch, &[m, n]].concat();
-        Gemm::new(&contract, &ty(lhs), &ty(rhs), &ty(&result), &Bindings::default(), "s0")
+        let call = LibraryCall {
+            library: Library::RocBlas,
+            op: LibraryOp::Gemm {
+                contract,
+                epilogue: GemmEpilogue::None,
+            },
+        };
+        Gemm::new(
+            &call,
+            &contract,
+            [&ty(lhs), &ty(rhs), &ty(&result)],
+            &Bindings::default(),
+            "s0",
+        )
     }
 
     fn facts(g: &Gemm) -> ([i32; 4], [i64; 3]) {

@@ -354,7 +354,7 @@ pub(super) fn allocate(runtime: &mut Runtime, device: usize, pointer: *mut *mut 
     if size == 0 {
         return put(pointer, std::ptr::null_mut());
     }
-    if runtime.faults.hit(FaultKind::Malloc) {
+    if runtime.faults.hit(&FaultKind::Malloc) {
         report(&format!("out of memory on request: {size} bytes"));
         return Err(hipError_t::hipErrorOutOfMemory);
     }
@@ -377,7 +377,7 @@ fn allocate_pinned(
     if size == 0 {
         return put(pointer, std::ptr::null_mut());
     }
-    if runtime.faults.hit(FaultKind::HostMalloc) {
+    if runtime.faults.hit(&FaultKind::HostMalloc) {
         return Err(hipError_t::hipErrorOutOfMemory);
     }
     let layout = Layout::from_size_align(size, 4096).map_err(|_| hipError_t::hipErrorOutOfMemory)?;

@@ -1,6 +1,7 @@
 //! The C functions, one file a family.
 #![expect(non_snake_case, non_camel_case_types, reason = "HIP's names")]
 
+mod control;
 mod copy;
 mod device;
 mod error;
@@ -16,6 +17,7 @@ mod properties;
 mod register;
 mod stream;
 
+pub use control::*;
 pub use copy::*;
 pub use device::*;
 pub use error::*;

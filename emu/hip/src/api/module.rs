@@ -182,7 +182,7 @@ fn load(
         return Err(INVALID);
     }
     let device = this_device(runtime)?;
-    if runtime.faults.hit(FaultKind::Module) {
+    if runtime.faults.hit(&FaultKind::Module) {
         return Err(hipError_t::hipErrorOutOfMemory);
     }
     let id = runtime.load_module(device, &bytes()?)?;

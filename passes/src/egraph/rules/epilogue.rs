@@ -3,6 +3,7 @@
 //! ```text
 //! gelu(add(contract(x, w), b))       equals      one kernel: contract add gelu (x, w, b)
 //! contract(x, w)                     equals      rocblas_gemm(x, w)
+//! gelu(add(contract(x, w), b))       equals      hipblaslt_matmul(x, w, b): see library_epilogue
 //! conv(x, w)                         equals      miopen_conv(x, w)
 //! ```
 //!
@@ -33,6 +34,7 @@ pub const LIBRARIES: &[Recognizer] = &[
         name: "rocblas",
         find: |r, class| library(r, class, rocblas::call),
     },
+    super::library_epilogue::HIPBLASLT,
     Recognizer {
         name: "miopen",
         find: |r, class| library(r, class, miopen::call),

@@ -9,6 +9,7 @@ pub mod activations;
 pub mod algebra;
 pub mod attention;
 pub mod epilogue;
+mod library_epilogue;
 pub mod merge;
 pub mod norms;
 pub mod softmax;
@@ -20,6 +21,9 @@ use super::term::{Found, Reader, Term};
 
 /// The rule that swaps operands, which is no news to anybody.
 pub const COMMUTE: &str = "commute";
+
+/// The rule whose calls are hipBLASLt's.
+pub const HIPBLASLT: &str = library_epilogue::HIPBLASLT.name;
 
 /// A rule as data.
 #[derive(Clone, Debug)]

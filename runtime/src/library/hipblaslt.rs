@@ -1,0 +1,387 @@
+//! hipBLASLt: matrix products with a bias and an activation (`hipblasLtMatmul`).
+//!
+//! Column-major as rocBLAS is (see [`super::rocblas`]): the result's columns are the library's rows, and so a bias of a number for
+//! each column is what it adds. The algorithm is the one that its heuristic ranks first, asked for when a context is first fitted to
+//! the sizes; nothing is timed. Its workspace is one of the lane's.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use dylib::Search;
+use hipblaslt_sys::{
+    HipblasltLibrary, hipDataType, hipblasComputeType_t, hipblasLtEpilogue_t as Epilogue, hipblasLtHandle_t,
+    hipblasLtMatmulAlgo_t, hipblasLtMatmulDesc_t, hipblasLtMatmulDescAttributes_t as Attribute,
+    hipblasLtMatmulHeuristicResult_t, hipblasLtMatmulPreference_t,
+    hipblasLtMatmulPreferenceAttributes_t as PreferenceAttribute, hipblasLtMatrixLayout_t,
+    hipblasLtMatrixLayoutAttribute_t as LayoutAttribute, hipblasOperation_t as Operation, hipblasStatus_t as Status,
+};
+use ir::DType;
+use ir::library::GemmEpilogue;
+
+use super::Opened;
+use super::rocblas::Gemm;
+use crate::error::RuntimeError;
+use crate::gpu::driver::RawStream;
+
+/// Algorithms may take this many bytes of workspace: more is no faster for most products.
+static MOST_WORKSPACE: u64 = 32 << 20;
+
+/// The library.
+pub(crate) struct Hipblaslt(Opened<HipblasltLibrary>);
+
+impl Hipblaslt {
+    /// Opens hipBLASLt. A GPU must have been found.
+    pub fn open(search: &Search, at: &str, device: &str) -> Result<Hipblaslt, RuntimeError> {
+        let opened = Opened::new(hipblaslt_sys::load(search), "hipBLASLt", "products", at, device);
+        opened.map(Hipblaslt).map_err(|mut error| {
+            if let RuntimeError::NotAvailable { reason, .. } = &mut error {
+                reason.push_str("; with --disable hipblaslt they are rocBLAS's, and what follows them is kernels");
+            }
+            error
+        })
+    }
+
+    fn api(&self) -> &HipblasltLibrary {
+        &self.0.api
+    }
+
+    fn check(&self, call: &str, status: Status, at: &str) -> Result<(), RuntimeError> {
+        // The library has no texts for its statuses.
+        let text = match status {
+            Status::HIPBLAS_STATUS_SUCCESS => return Ok(()),
+            Status::HIPBLAS_STATUS_NOT_INITIALIZED => c"HIPBLAS_STATUS_NOT_INITIALIZED",
+            Status::HIPBLAS_STATUS_ALLOC_FAILED => c"HIPBLAS_STATUS_ALLOC_FAILED",
+            Status::HIPBLAS_STATUS_INVALID_VALUE => c"HIPBLAS_STATUS_INVALID_VALUE",
+            Status::HIPBLAS_STATUS_MAPPING_ERROR => c"HIPBLAS_STATUS_MAPPING_ERROR",
+            Status::HIPBLAS_STATUS_EXECUTION_FAILED => c"HIPBLAS_STATUS_EXECUTION_FAILED",
+            Status::HIPBLAS_STATUS_INTERNAL_ERROR => c"HIPBLAS_STATUS_INTERNAL_ERROR",
+            Status::HIPBLAS_STATUS_NOT_SUPPORTED => c"HIPBLAS_STATUS_NOT_SUPPORTED",
+            Status::HIPBLAS_STATUS_ARCH_MISMATCH => c"HIPBLAS_STATUS_ARCH_MISMATCH",
+            _ => c"",
+        };
+        let text = if text.is_empty() {
+            std::ptr::null()
+        } else {
+            text.as_ptr()
+        };
+        Err(self.0.failed(call, status.0, text, at.to_owned()))
+    }
+}
+
+/// A product with what is done to it, at some sizes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Matmul {
+    pub gemm: Gemm,
+    pub epilogue: GemmEpilogue,
+}
+
+impl Matmul {
+    fn has_bias(&self) -> bool {
+        matches!(
+            self.epilogue,
+            GemmEpilogue::Bias | GemmEpilogue::BiasRelu | GemmEpilogue::BiasGeluTanh
+        )
+    }
+}
+
+/// A handle, which serves one run at a time, and the products that were made ready on it.
+pub(crate) struct Handle {
+    ready: HashMap<Matmul, Ready>,
+    library: Arc<Hipblaslt>,
+    raw: hipblasLtHandle_t,
+}
+
+// SAFETY: a handle may be used by any thread, one at a time; whoever runs has its context to itself.
+unsafe impl Send for Handle {}
+
+/// A product with its algorithm chosen.
+struct Ready {
+    descriptors: Descriptors,
+    algorithm: hipblasLtMatmulAlgo_t,
+    workspace: usize,
+}
+
+impl Handle {
+    /// Makes a handle for the device that the thread has entered.
+    pub fn new(library: &Arc<Hipblaslt>) -> Result<Handle, RuntimeError> {
+        let mut raw = null_mut();
+        // SAFETY: a place for the result; there is a device.
+        let status = unsafe { library.api().hipblasLtCreate(&mut raw) };
+        library.check("hipblasLtCreate", status, "loading the program")?;
+        Ok(Handle {
+            ready: HashMap::new(),
+            library: library.clone(),
+            raw,
+        })
+    }
+
+    /// Asks for an algorithm, unless that was done; returns the bytes of workspace that it takes.
+    pub fn ready(&mut self, matmul: &Matmul, at: &str) -> Result<usize, RuntimeError> {
+        if let Some(ready) = self.ready.get(matmul) {
+            return Ok(ready.workspace);
+        }
+        let library = self.library.clone();
+        let descriptors = Descriptors::new(&library, matmul, at)?;
+        if matmul.has_bias() {
+            // What is chosen depends on there being a bias. It is not read until a run has set its own.
+            descriptors.set_bias(NonNull::<u128>::dangling().as_ptr() as u64, at)?;
+        }
+        let mut found = hipblasLtMatmulHeuristicResult_t {
+            algo: hipblasLtMatmulAlgo_t::default(),
+            workspaceSize: 0,
+            state: Status::HIPBLAS_STATUS_NOT_SUPPORTED,
+            wavesCount: 0.0,
+            reserved: [0; 4],
+        };
+        let mut count = 0;
+        let [a, b, d] = descriptors.layouts;
+        // SAFETY: handle and descriptors are alive, and there is room for the one result that is asked for.
+        let status = unsafe {
+            library.api().hipblasLtMatmulAlgoGetHeuristic(
+                self.raw,
+                descriptors.product,
+                a,
+                b,
+                d,
+                d,
+                descriptors.preference,
+                1,
+                &mut found,
+                &mut count,
+            )
+        };
+        let none = status == Status::HIPBLAS_STATUS_NOT_SUPPORTED
+            || status == Status::HIPBLAS_STATUS_SUCCESS && (count < 1 || found.state != Status::HIPBLAS_STATUS_SUCCESS);
+        if none {
+            return Err(RuntimeError::Unsupported {
+                what: format!(
+                    "hipblaslt_matmul: hipBLASLt has no algorithm for this product with epilogue {}",
+                    matmul.epilogue.name()
+                ),
+                at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
+            });
+        }
+        library.check("hipblasLtMatmulAlgoGetHeuristic", status, at)?;
+        let workspace = found.workspaceSize;
+        self.ready.insert(
+            matmul.clone(),
+            Ready {
+                descriptors,
+                algorithm: found.algo,
+                workspace,
+            },
+        );
+        Ok(workspace)
+    }
+
+    /// Enqueues a product that was made ready. `buffers` are the operands, a bias among them where there is one, and the result; the
+    /// workspace has at least the bytes that it takes.
+    pub fn matmul(
+        &self,
+        matmul: &Matmul,
+        buffers: &[u64],
+        workspace: u64,
+        stream: RawStream,
+        at: &str,
+    ) -> Result<(), RuntimeError> {
+        let (Some(ready), &[lhs, rhs, .., result]) = (self.ready.get(matmul), buffers) else {
+            return Err(RuntimeError::Program(format!(
+                "{at}: a product that was not made ready"
+            )));
+        };
+        if matmul.has_bias() {
+            let &[_, _, bias, _] = buffers else {
+                return Err(RuntimeError::Program(format!("{at}: a product without its bias")));
+            };
+            ready.descriptors.set_bias(bias, at)?;
+        }
+        let (one, zero) = (1.0f32, 0.0f32);
+        let [a, b, d] = ready.descriptors.layouts;
+        // SAFETY: handle, descriptors and stream are alive; the operands lie in memory that holds what the layouts say, until the
+        // run was waited for; the scalars are read by the call.
+        let status = unsafe {
+            self.library.api().hipblasLtMatmul(
+                self.raw,
+                ready.descriptors.product,
+                (&raw const one).cast(),
+                rhs as *const c_void,
+                a,
+                lhs as *const c_void,
+                b,
+                (&raw const zero).cast(),
+                result as *const c_void,
+                d,
+                result as *mut c_void,
+                d,
+                &ready.algorithm,
+                if ready.workspace == 0 {
+                    null_mut()
+                } else {
+                    workspace as *mut c_void
+                },
+                ready.workspace,
+                stream.0.cast(),
+            )
+        };
+        self.library.check("hipblasLtMatmul", status, at)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.ready.clear();
+        // SAFETY: the handle is this value's own, and this is its end. A failure leaves nothing to do.
+        let _ = unsafe { self.library.api().hipblasLtDestroy(self.raw) };
+    }
+}
+
+/// hipBLASLt's descriptions of one product; null where not made yet.
+struct Descriptors {
+    library: Arc<Hipblaslt>,
+    product: hipblasLtMatmulDesc_t,
+    /// Of its A (the right operand), its B (the left one), and the result.
+    layouts: [hipblasLtMatrixLayout_t; 3],
+    preference: hipblasLtMatmulPreference_t,
+}
+
+fn datatype(dtype: DType) -> hipDataType {
+    match dtype {
+        DType::F16 => hipDataType::HIP_R_16F,
+        DType::BF16 => hipDataType::HIP_R_16BF,
+        _ => hipDataType::HIP_R_32F,
+    }
+}
+
+impl Descriptors {
+    fn new(library: &Arc<Hipblaslt>, matmul: &Matmul, at: &str) -> Result<Descriptors, RuntimeError> {
+        let mut made = Descriptors {
+            library: library.clone(),
+            product: null_mut(),
+            layouts: [null_mut(); 3],
+            preference: null_mut(),
+        };
+        let api = library.api();
+        let gemm = &matmul.gemm;
+        let dtype = datatype(gemm.dtype);
+        let compute = hipblasComputeType_t::HIPBLAS_COMPUTE_32F;
+        // SAFETY: a place for the result.
+        let status = unsafe { api.hipblasLtMatmulDescCreate(&mut made.product, compute, hipDataType::HIP_R_32F) };
+        library.check("hipblasLtMatmulDescCreate", status, at)?;
+        let operation = |transposed: bool| {
+            if transposed {
+                Operation::HIPBLAS_OP_T
+            } else {
+                Operation::HIPBLAS_OP_N
+            }
+        };
+        made.set(
+            Attribute::HIPBLASLT_MATMUL_DESC_TRANSA,
+            operation(gemm.rhs_transposed).0,
+            at,
+        )?;
+        made.set(
+            Attribute::HIPBLASLT_MATMUL_DESC_TRANSB,
+            operation(gemm.lhs_transposed).0,
+            at,
+        )?;
+        let epilogue = match matmul.epilogue {
+            GemmEpilogue::None => Epilogue::HIPBLASLT_EPILOGUE_DEFAULT,
+            GemmEpilogue::Bias => Epilogue::HIPBLASLT_EPILOGUE_BIAS,
+            GemmEpilogue::Relu => Epilogue::HIPBLASLT_EPILOGUE_RELU,
+            GemmEpilogue::BiasRelu => Epilogue::HIPBLASLT_EPILOGUE_RELU_BIAS,
+            GemmEpilogue::GeluTanh => Epilogue::HIPBLASLT_EPILOGUE_GELU,
+            GemmEpilogue::BiasGeluTanh => Epilogue::HIPBLASLT_EPILOGUE_GELU_BIAS,
+        };
+        made.set(Attribute::HIPBLASLT_MATMUL_DESC_EPILOGUE, epilogue.0, at)?;
+        if matmul.has_bias() {
+            made.set(Attribute::HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, dtype.0, at)?;
+        }
+        // Rows and columns as they are stored, column-major.
+        let stored =
+            |transposed: bool, rows: i32, columns: i32| if transposed { (columns, rows) } else { (rows, columns) };
+        let shapes = [
+            (stored(gemm.rhs_transposed, gemm.n, gemm.k), gemm.rhs_stride),
+            (stored(gemm.lhs_transposed, gemm.k, gemm.m), gemm.lhs_stride),
+            ((gemm.n, gemm.m), gemm.result_stride),
+        ];
+        for (layout, ((rows, columns), stride)) in made.layouts.iter_mut().zip(shapes) {
+            let (rows, columns) = (rows as u64, columns as u64);
+            // SAFETY: a place for the result.
+            let status = unsafe { api.hipblasLtMatrixLayoutCreate(layout, dtype, rows, columns, rows.max(1) as i64) };
+            library.check("hipblasLtMatrixLayoutCreate", status, at)?;
+            if gemm.batch > 1 {
+                let count = LayoutAttribute::HIPBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+                let offset = LayoutAttribute::HIPBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+                // SAFETY: a layout that was made, and values of the attributes' own types.
+                let set = unsafe {
+                    [
+                        api.hipblasLtMatrixLayoutSetAttribute(
+                            *layout,
+                            count,
+                            (&raw const gemm.batch).cast(),
+                            size_of::<i32>(),
+                        ),
+                        api.hipblasLtMatrixLayoutSetAttribute(
+                            *layout,
+                            offset,
+                            (&raw const stride).cast(),
+                            size_of::<i64>(),
+                        ),
+                    ]
+                };
+                for status in set {
+                    library.check("hipblasLtMatrixLayoutSetAttribute", status, at)?;
+                }
+            }
+        }
+        // SAFETY: a place for the result.
+        let status = unsafe { api.hipblasLtMatmulPreferenceCreate(&mut made.preference) };
+        library.check("hipblasLtMatmulPreferenceCreate", status, at)?;
+        let most = PreferenceAttribute::HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        // SAFETY: a preference that was made, and a number of the attribute's own type.
+        let status = unsafe {
+            api.hipblasLtMatmulPreferenceSetAttribute(
+                made.preference,
+                most,
+                (&raw const MOST_WORKSPACE).cast(),
+                size_of::<u64>(),
+            )
+        };
+        library.check("hipblasLtMatmulPreferenceSetAttribute", status, at)?;
+        Ok(made)
+    }
+
+    /// Sets an attribute of the product whose type is `T`.
+    fn set<T: Copy>(&self, attribute: Attribute, value: T, at: &str) -> Result<(), RuntimeError> {
+        let api = self.library.api();
+        // SAFETY: a description that was made, and a value of the attribute's own type, which the call copies.
+        let status = unsafe {
+            api.hipblasLtMatmulDescSetAttribute(self.product, attribute, (&raw const value).cast(), size_of::<T>())
+        };
+        self.library.check("hipblasLtMatmulDescSetAttribute", status, at)
+    }
+
+    fn set_bias(&self, address: u64, at: &str) -> Result<(), RuntimeError> {
+        self.set(Attribute::HIPBLASLT_MATMUL_DESC_BIAS_POINTER, address, at)
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        let api = self.library.api();
+        // SAFETY: these are this value's own, and this is their end. A failure leaves nothing to do.
+        unsafe {
+            for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
+                let _ = api.hipblasLtMatrixLayoutDestroy(layout);
+            }
+            if !self.preference.is_null() {
+                let _ = api.hipblasLtMatmulPreferenceDestroy(self.preference);
+            }
+            if !self.product.is_null() {
+                let _ = api.hipblasLtMatmulDescDestroy(self.product);
+            }
+        }
+    }
+}
