@@ -13,26 +13,26 @@ const CASES: [(&str, DType, &str, bool); 9] = [
     (
         "a product with an epilogue that reads more",
         DType::F16,
-        "x = input \"x\" : f16[48, 4096]\n w = input \"w\" : f16[4096, 72]\n b = input \"b\" : f16[72]\n r = input \"r\" : f16[48, 72]\n \
+        "x = input \"x\" : f16[48, 8192]\n w = input \"w\" : f16[8192, 72]\n b = input \"b\" : f16[72]\n r = input \"r\" : f16[48, 72]\n \
          p = contract x, w\n q = add p, b\n s = gelu q\n y = add s, r",
         true,
     ),
     (
         "odd sizes",
         DType::BF16,
-        "x = input \"x\" : bf16[33, 4096]\n w = input \"w\" : bf16[4096, 47]\n y = contract x, w",
+        "x = input \"x\" : bf16[33, 8192]\n w = input \"w\" : bf16[8192, 47]\n y = contract x, w",
         true,
     ),
     (
         "both transposed, in f32",
         DType::F32,
-        "x = input \"x\" : f32[4096, 40]\n w = input \"w\" : f32[64, 4096]\n p = contract x, w {transpose_lhs, transpose_rhs}\n y = relu p",
+        "x = input \"x\" : f32[8192, 40]\n w = input \"w\" : f32[64, 8192]\n p = contract x, w {transpose_lhs, transpose_rhs}\n y = relu p",
         true,
     ),
     (
         "batches and a view behind",
         DType::F16,
-        "x = input \"x\" : f16[2, 24, 4096]\n w = input \"w\" : f16[2, 4096, 32]\n p = contract x, w\n t = transpose p {perm=[1, 0, 2]}\n \
+        "x = input \"x\" : f16[2, 24, 8192]\n w = input \"w\" : f16[2, 8192, 32]\n p = contract x, w\n t = transpose p {perm=[1, 0, 2]}\n \
          y = reshape t {shape=[24, 64]}",
         true,
     ),
@@ -52,7 +52,7 @@ const CASES: [(&str, DType, &str, bool); 9] = [
     (
         "groups",
         DType::F16,
-        "x = input \"x\" : f16[1, 5, 6, 2048]\n w = input \"w\" : f16[48, 3, 3, 1024]\n \
+        "x = input \"x\" : f16[1, 5, 6, 4096]\n w = input \"w\" : f16[48, 3, 3, 2048]\n \
          y = conv x, w {channels_last, groups=2, pad_low=[1, 1], pad_high=[1, 1]}",
         true,
     ),
@@ -65,7 +65,7 @@ const CASES: [(&str, DType, &str, bool); 9] = [
     (
         "a depth that no part divides",
         DType::F16,
-        "x = input \"x\" : f16[48, 4095]\n w = input \"w\" : f16[4095, 72]\n y = contract x, w",
+        "x = input \"x\" : f16[48, 8191]\n w = input \"w\" : f16[8191, 72]\n y = contract x, w",
         false,
     ),
 ];
