@@ -1,6 +1,8 @@
 //! Deep contractions with few tiles, and attention of few queries to many keys: two launches share them by way of scratch memory, on
 //! emulated GPUs, and what comes out is compared with the reference evaluator of the graph.
 
+use graphc::driver::{self, BuildOptions};
+use graphc::passes::OptLevel;
 use graphc_tests::emulator::{Tally, toolchain};
 use graphc_tests::reference::{assert_matches, random_inputs};
 use ir::graph::eval::evaluate;
@@ -98,6 +100,28 @@ fn check(arch: &str) {
         assert_matches(&outcome.outputs, &want, dtype, &context);
     }
     tally.finish(arch, CASES.len());
+}
+
+/// What has no elements is one launch, which does nothing.
+#[test]
+fn nothing_is_not_cut() {
+    for body in [
+        "x = input \"x\" : f16[0, 8192]\n w = input \"w\" : f16[8192, 72]\n y = contract x, w",
+        "x = input \"x\" : f16[48, 8192]\n w = input \"w\" : f16[8192, 0]\n y = contract x, w",
+        "q = input \"q\" : f16[0, 4, 1, 64]\n k = input \"k\" : f16[0, 4, 8192, 64]\n v = input \"v\" : f16[0, 4, 8192, 64]\n \
+         y = attention q, k, v {scale=0.125}",
+    ] {
+        let graph = parse(&format!(
+            "graph @nothing stage=import {{\n {body}\n return y as \"y\"\n}}\n"
+        ))
+        .unwrap_or_else(|e| panic!("{body}: {e}"));
+        let target = "gfx90a".parse().expect("a target of the table");
+        let mut options = BuildOptions::new(vec![target], OptLevel::O2);
+        options.optimize.libraries = false;
+        let built = driver::build(&graph, &options).unwrap_or_else(|e| panic!("{body}: {e}"));
+        let plan = &built.program.variants[0].plan;
+        assert!(plan.launches().0 <= 1, "{plan}");
+    }
 }
 
 /// Name, the graph, sizes of its symbols, and whether it comes in parts.

@@ -36,12 +36,7 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
     if target.platform == Platform::Cpu {
         return Mapping::Host;
     }
-    let mapper = Mapper {
-        kernel,
-        symbols,
-        target,
-        rows: None,
-    };
+    let mapper = Mapper::at_hints(kernel, symbols, target);
     match &kernel.body {
         Body::Loops(loops) => mapper.loops(loops),
         Body::Row(row) => mapper.row(row),
@@ -72,12 +67,11 @@ pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Ma
 /// Returns into how many parts the depth of a contraction or the keys of an attention are cut, each summed by workgroups of its own,
 /// where that is predicted to take less time than the kernel takes with its mapping.
 pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<i64> {
-    let mapper = Mapper {
-        kernel,
-        symbols,
-        target,
-        rows: None,
-    };
+    // Nothing to share.
+    if kernel.axes.values().any(|axis| axis.extent.is(0)) {
+        return None;
+    }
+    let mapper = Mapper::at_hints(kernel, symbols, target);
     match (&kernel.body, &kernel.mapping) {
         (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => mapper.parts_of_depth(body),
         (Body::Attention(body), Mapping::FlashMatrix(tiling)) => mapper.parts_of_keys(body, tiling),
@@ -91,12 +85,7 @@ fn with_candidates<T>(
     target: &Target,
     give: impl FnOnce(&Mapper<'_>, &ir::kernel::ContractBody) -> T,
 ) -> Option<T> {
-    let mapper = Mapper {
-        kernel,
-        symbols,
-        target,
-        rows: None,
-    };
+    let mapper = Mapper::at_hints(kernel, symbols, target);
     match (&kernel.body, &kernel.mapping) {
         (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) if target.is_gpu() => Some(give(&mapper, body)),
         _ => None,
@@ -126,12 +115,7 @@ pub fn by_rows(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<(D
         return None;
     }
     // Tiles of multiply-adds are mapped for the hints: a kernel a range pays where matrix units would idle.
-    let at_hints = Mapper {
-        kernel,
-        symbols,
-        target,
-        rows: None,
-    };
+    let at_hints = Mapper::at_hints(kernel, symbols, target);
     if !target.matrix.iter().any(|i| i.input == body.lhs.element(&kernel.exprs))
         || !matches!(at_hints.contract(body), Mapping::Matrix(_) | Mapping::Gemv(_))
     {
@@ -168,6 +152,18 @@ struct Mapper<'a> {
     target: &'a Target,
     /// The rows of a contraction, where it is mapped for other than the hints.
     rows: Option<i64>,
+}
+
+impl<'a> Mapper<'a> {
+    /// Maps for the symbols' hints.
+    fn at_hints(kernel: &'a Kernel, symbols: &'a Symbols, target: &'a Target) -> Mapper<'a> {
+        Mapper {
+            kernel,
+            symbols,
+            target,
+            rows: None,
+        }
+    }
 }
 
 impl Mapper<'_> {

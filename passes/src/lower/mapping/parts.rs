@@ -12,7 +12,8 @@ const PARTS: [i64; 7] = [2, 3, 4, 6, 8, 12, 16];
 const LEAST_DEPTH: i64 = 32;
 /// The share of the whole's time that the two launches may take together at most: what is predicted to win by less may lose.
 const WORTH: f64 = 0.9;
-/// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing model has for the slower of the GPUs.
+/// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing model has for
+/// the slower of the GPUs.
 const SECOND_LAUNCH: f64 = 0.75;
 
 /// Keys of a cache whose length the model leaves open.
