@@ -3,11 +3,13 @@
 
 Run it in the repository's root on a machine with a GPU, PyTorch, ONNX and NVRTC:
 
-    python3 benches/h200/models.py [--tune N] GRAPHC [CASE...]          GRAPHC is the command line's binary
+    python3 benches/h200/models.py [--tune N] [--also SCHEME]... GRAPHC [CASE...]          GRAPHC is the command line's binary
 
 Weights are random. Each model is exported in f16, its outputs are compared with those of PyTorch in f32 on the same weights, and
 then it is timed: `kernels` is the sum of the device's time of each kernel, `run` a whole run with inputs and outputs on the device, waited
-for. With `--tune` the model is timed again with the best of N candidates of each of its products (`graphc tune`).
+for. With `--tune` the model is timed again with the best of N candidates of each of its products (`graphc tune`). With `--also` it is
+timed again with its products quantised: a word of `--dtype` (`f16+int4`), or a scheme of `graphc quantize` (`static-int8`), which is
+calibrated with the inputs that are timed.
 PyTorch is timed by events (`device`) and with a wait after each run (`run`), eagerly and by `torch.compile`. Medians, milliseconds.
 """
 
@@ -194,7 +196,7 @@ def timed(step):
     return {"device": statistics.median(device), "run": statistics.median(runs)}
 
 
-def by_graphc(graphc, path, folder, inputs, wanted, candidates=0):
+def by_graphc(graphc, path, folder, inputs, wanted, candidates=0, scheme="f16"):
     call = lambda *words: subprocess.run([graphc, *map(str, words)], capture_output=True, text=True, timeout=240)
     tuning, found = [], None
     if candidates:
@@ -207,13 +209,19 @@ def by_graphc(graphc, path, folder, inputs, wanted, candidates=0):
         better = [p["predicted"]["us"] / p["best"]["us"] for p in tuned["products"] if p["best"] and p["predicted"]["us"]]
         found = {"measured": tuned["measured"], "seconds": time.perf_counter() - start, "faster": [round(b, 2) for b in better]}
         tuning = ["--tuning", database]
-    # One file is compiled, all others read it.
-    artifact = folder / "model.graphc"
-    made = call("compile", "-q", path, "--target", "sm_90", "--dtype", "f16", "-o", artifact, *tuning)
-    if made.returncode != 0:
-        raise RuntimeError(made.stderr[-2000:])
     arrays = folder / "in.npz"
     numpy.savez(arrays, **{name: tensor.cpu().numpy() for name, tensor in inputs.items()})
+    if "-" in scheme:
+        quantised = folder / "quantised.onnx"
+        made = call("quantize", "-q", path, "--scheme", scheme, "--calibrate", arrays, "-o", quantised)
+        if made.returncode != 0:
+            raise RuntimeError(made.stderr[-2000:])
+        path, scheme = quantised, "f16"
+    # One file is compiled, all others read it.
+    artifact = folder / "model.graphc"
+    made = call("compile", "-q", path, "--target", "sm_90", "--dtype", scheme, "-o", artifact, *tuning)
+    if made.returncode != 0:
+        raise RuntimeError(made.stderr[-2000:])
     ran = call("run", "-q", artifact, "--inputs", arrays, "--device", "cuda", "-o", folder / "out.npz")
     if ran.returncode != 0:
         raise RuntimeError(ran.stderr[-2000:])
@@ -237,7 +245,7 @@ def by_graphc(graphc, path, folder, inputs, wanted, candidates=0):
     }
 
 
-def case(name, graphc, make, inputs, candidates):
+def case(name, graphc, make, inputs, candidates, schemes):
     model = make().eval().cuda()
     inputs = {n: t.cuda() for n, t in inputs.items()}
     for module in model.modules():
@@ -265,6 +273,11 @@ def case(name, graphc, make, inputs, candidates):
                 line["tuned"] = by_graphc(graphc, path, folder, given, wanted, candidates)
         except Exception as error:
             line["tuned" if "graphc" in line else "graphc"] = {"failed": str(error)[-1500:]}
+        for scheme in schemes:
+            try:
+                line[scheme] = by_graphc(graphc, path, folder, given, wanted, scheme=scheme)
+            except Exception as error:
+                line[scheme] = {"failed": str(error)[-1500:]}
     with torch.inference_mode():
         line["eager"] = timed(lambda: model(*given.values()))
         try:
@@ -277,15 +290,21 @@ def case(name, graphc, make, inputs, candidates):
 
 
 def main():
-    words, candidates = sys.argv[1:], 0
-    if words[0] == "--tune":
-        candidates, words = int(words[1]), words[2:]
+    words, candidates, schemes = sys.argv[1:], 0, []
+    while words[0].startswith("--"):
+        if words[0] == "--tune":
+            candidates = int(words[1])
+        elif words[0] == "--also":
+            schemes.append(words[1])
+        else:
+            sys.exit(f"{words[0]}: not known; --tune N, --also SCHEME")
+        words = words[2:]
     graphc, wanted = words[0], words[1:]
     for name, (make, inputs) in cases().items():
         if wanted and name not in wanted:
             continue
         try:
-            line = case(name, graphc, make, inputs, candidates)
+            line = case(name, graphc, make, inputs, candidates, schemes)
         except Exception:
             line = {"case": name, "failed": traceback.format_exc()[-1500:]}
         print(json.dumps(line), flush=True)

@@ -279,10 +279,11 @@ struct Fetcher {
     }
 
     /// Writes what was read to LDS.
-    GRAPHC_DEVICE void write(u8* lds) const {
+    GRAPHC_DEVICE void write(u8* lds) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             if (takes(i)) {
+                if constexpr (!ALONG_K && Group::COUNT > 1) keep_together(held[i]);
                 const Place at = place(i);
                 const int address = Rows::address(at.row, at.k / CHUNK) + at.k % CHUNK * SIZE;
                 if constexpr (ALONG_K) {
@@ -306,6 +307,20 @@ struct Fetcher {
     }
 
 private:
+    /// Has groups in registers as they were loaded until here. Turning words is renaming or permuting registers; the compiler would do it
+    /// as soon as they are loaded, and wait for the memory there.
+    static GRAPHC_DEVICE void keep_together(Group (&groups)[READS]) {
+#if defined(GRAPHC_AMD)
+#pragma unroll
+        for (int j = 0; j < READS; ++j) {
+            using Whole = Vector<u32, Group::COUNT>;
+            Whole whole = bits_as<Whole>(groups[j]);
+            asm volatile("" : "+v"(whole));
+            groups[j] = bits_as<Group>(whole);
+        }
+#endif
+    }
+
     /// Groups along k as one chunk.
     static GRAPHC_DEVICE Chunk joined(const Group (&groups)[READS]) {
         Chunk chunk{0, 0, 0, 0};

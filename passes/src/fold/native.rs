@@ -96,23 +96,42 @@ fn permute_elements<const W: usize>(bytes: &[u8], shape: &[usize], strides: &[us
 /// Joins along an axis; `None` for 4-bit types or parts that do not fit.
 pub fn concat(parts: &[&HostTensor], axis: usize) -> Option<HostTensor> {
     let first = parts.first()?;
-    let width = first.dtype.bits() as usize / 8;
-    if width == 0
-        || parts
-            .iter()
-            .any(|p| p.dtype != first.dtype || p.shape.len() != first.shape.len())
+    let bits = first.dtype.bits() as usize;
+    if parts
+        .iter()
+        .any(|p| p.dtype != first.dtype || p.shape.len() != first.shape.len())
     {
         return None;
     }
     let mut shape = first.shape.clone();
     shape[axis] = parts.iter().map(|p| p.shape[axis]).sum();
     let outer: usize = shape[..axis].iter().product();
-    let inner: usize = shape[axis + 1..].iter().product::<usize>() * width;
-    let mut bytes = Vec::with_capacity(outer * shape[axis] * inner);
-    for row in 0..outer {
-        for part in parts {
-            let run = part.shape[axis] * inner;
-            bytes.extend_from_slice(&part.bytes[row * run..(row + 1) * run]);
+    let inner: usize = shape[axis + 1..].iter().product::<usize>() * bits;
+    let runs: Vec<usize> = parts.iter().map(|p| p.shape[axis] * inner).collect();
+    let mut bytes = Vec::with_capacity((outer * shape[axis] * inner).div_ceil(8));
+    if runs.iter().all(|run| run.is_multiple_of(8)) {
+        for row in 0..outer {
+            for (part, run) in parts.iter().zip(&runs) {
+                bytes.extend_from_slice(&part.bytes[row * run / 8..(row + 1) * run / 8]);
+            }
+        }
+    } else {
+        // Runs that begin within a byte; the first element is in its low bits.
+        let mask = (1u8 << bits) - 1;
+        let mut at = 0;
+        for row in 0..outer {
+            for (part, run) in parts.iter().zip(&runs) {
+                for from in (row * run..(row + 1) * run).step_by(bits) {
+                    let element = part.bytes[from / 8] >> (from % 8) & mask;
+                    if at % 8 == 0 {
+                        bytes.push(0);
+                    }
+                    if let Some(last) = bytes.last_mut() {
+                        *last |= element << (at % 8);
+                    }
+                    at += bits;
+                }
+            }
         }
     }
     tensor(first.dtype, shape, bytes)

@@ -75,7 +75,7 @@ impl Fuser<'_> {
         let unpacks = is_unpacking(op) && self.feeds_products(id);
         // Values made from nothing have no strides to keep, but a contraction cannot be fed by arithmetic.
         if !mine.is_empty() {
-            let converts = matches!(op, Op::Elementwise(Elementwise::Cast(_))) && self.target.operand_prologue;
+            let converts = self.target.operand_prologue && self.widens(id);
             if !is_free(op) && !converts && !unpacks {
                 return Err(Barrier::OperandReuse);
             }
@@ -118,6 +118,16 @@ impl Fuser<'_> {
         }
         paths[id.index()] = mine;
         Ok(regions)
+    }
+
+    /// Says whether the map is a cast to a type that is no narrower. What is narrowed is stored: whoever makes the value does so for
+    /// nothing, and a product reads the fewer bytes in wide accesses.
+    fn widens(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        match node.op {
+            Op::Elementwise(Elementwise::Cast(to)) => to.bits() >= self.graph.ty(node.operands[0]).dtype.bits(),
+            _ => false,
+        }
     }
 
     /// Says whether all readers are products that have the value on their right, views in between or not.

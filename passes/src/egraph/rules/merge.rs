@@ -5,13 +5,15 @@
 //!                                                                     q = m[…, :nq];  k = m[…, nq:]
 //! ```
 //!
+//! Quantised weights are joined with their scales and zero points, in four bits too.
+//!
 //! One launch reads `x` once and fills the machine better; the slices are strided loads of whoever reads them. Each slice
 //! alone costs the whole product, so extraction takes all of a group or none (see [`super::super::extract`]).
 
 use egg::{Applier, Id, Language, PatternAst, Rewrite, SearchMatches, Searcher, Subst, Symbol, Var};
 use indexmap::IndexMap;
 use ir::entity::Entity;
-use ir::op::{BinaryOp, Contract, Elementwise, View};
+use ir::op::{BinaryOp, Composite, Contract, Elementwise, View};
 use ir::{DType, Dim, HostTensor, Op, Value};
 
 use crate::egraph::language::{Enode, Graph, Group, Made, Payload, Region};
@@ -32,9 +34,48 @@ pub fn rewrite<'a>() -> Result<Rewrite<Enode, Region<'a>>, String> {
 struct Member {
     class: Id,
     node: Enode,
-    weight: Value,
+    weight: Weight,
     /// The sum with a constant `[n]` that is the contraction's only reader.
     bias: Option<Bias>,
+}
+
+/// A right operand that is known: a constant, or what `dequantize` makes of several.
+struct Weight {
+    value: Value,
+    dequantize: Option<Composite>,
+    /// The constant, or the integers, their scales and their zero points; all have a product's columns on the same axis.
+    parts: Vec<Value>,
+}
+
+impl Weight {
+    /// The known right operand `[k, n]` in a class, or `[n, k]`: its columns are on `axis`.
+    fn of(egraph: &Graph<'_>, class: Id, axis: usize) -> Option<Weight> {
+        let graph = egraph.analysis.graph;
+        let value = egraph[class].data.value?;
+        let node = graph.node(value.node);
+        let (dequantize, parts) = match &node.op {
+            Op::Composite(made @ Composite::Dequantize { .. }) => (Some(made.clone()), node.operands.to_vec()),
+            _ => (None, vec![value]),
+        };
+        let columns = graph.ty(value).shape.0.get(axis)?.clone();
+        let joins = |part: &Value| {
+            let constant = graph.as_constant(*part);
+            constant.is_some_and(|c| c.shape.len() == 2 && columns.is(c.shape[axis] as i64))
+        };
+        // Folding keeps constants of less than a byte only where something makes numbers of them.
+        let stored = dequantize.is_some() || graph.ty(value).dtype.bits() >= 8;
+        (stored && parts.iter().all(joins)).then_some(Weight {
+            value,
+            dequantize,
+            parts,
+        })
+    }
+
+    /// What weights must agree in to be joined.
+    fn kind(&self, graph: &ir::Graph) -> (Option<Composite>, Vec<DType>) {
+        let types = self.parts.iter().map(|p| graph.ty(*p).dtype);
+        (self.dequantize.clone(), types.collect())
+    }
 }
 
 struct Bias {
@@ -53,7 +94,8 @@ fn constant<'a>(egraph: &Graph<'a>, class: Id) -> Option<(Value, &'a HostTensor)
 fn groups(egraph: &Graph<'_>) -> Vec<Vec<Member>> {
     let mut classes: Vec<Id> = egraph.classes().map(|c| c.id).collect();
     classes.sort_unstable();
-    let mut found: IndexMap<(Id, Payload, DType), Vec<Member>> = IndexMap::new();
+    let graph = egraph.analysis.graph;
+    let mut found: IndexMap<_, Vec<Member>> = IndexMap::new();
     for class in classes {
         // What stands before the region has its value already.
         let own = |v: &Value| v.node.index() >= egraph.analysis.start;
@@ -65,16 +107,17 @@ fn groups(egraph: &Graph<'_>) -> Vec<Vec<Member>> {
             // product's kernel, and each part would be read and written once more.
             Payload::Matmul(false, _, DType::I32) => None,
             Payload::Matmul(false, transpose_rhs, _) => {
-                let (weight, w) = constant(egraph, node.children[1])?;
-                (w.shape.len() == 2 && w.dtype.bits() >= 8).then_some((node, weight, w, transpose_rhs))
+                let axis = usize::from(!transpose_rhs);
+                let weight = Weight::of(egraph, node.children[1], axis)?;
+                let n = graph.as_constant(weight.parts[0])?.shape[axis];
+                Some((node, weight, n))
             }
             _ => None,
         });
-        let Some((node, weight, w, transpose_rhs)) = product else {
+        let Some((node, weight, n)) = product else {
             continue;
         };
         let only_one = egraph.analysis.uses[value.node.index()] == 1;
-        let n = w.shape[usize::from(!transpose_rhs)];
         let member = Member {
             class,
             node: node.clone(),
@@ -82,16 +125,13 @@ fn groups(egraph: &Graph<'_>) -> Vec<Vec<Member>> {
             bias: only_one.then(|| bias(egraph, class, n)).flatten(),
         };
         found
-            .entry((egraph.find(node.children[0]), node.payload, w.dtype))
+            .entry((egraph.find(node.children[0]), node.payload, member.weight.kind(graph)))
             .or_default()
             .push(member);
     }
     let elements = |m: &Member| {
-        egraph
-            .analysis
-            .graph
-            .as_constant(m.weight)
-            .map_or(0, HostTensor::elements)
+        let stored = graph.as_constant(m.weight.parts[0]);
+        stored.map_or(0, HostTensor::elements)
     };
     found
         .into_values()
@@ -129,12 +169,23 @@ fn merged(egraph: &Graph<'_>, members: &[Member]) -> Vec<(Vec<(Id, Term)>, Vec<T
         transpose_rhs,
         out,
     });
-    let weights = Made::Joined {
-        parts: members.iter().map(|m| m.weight).collect(),
-        axis,
+    let weight = &members[0].weight;
+    let mut joined = (0..weight.parts.len()).map(|part| {
+        Term::Made(Made::Joined {
+            parts: members.iter().map(|m| m.weight.parts[part]).collect(),
+            axis,
+        })
+    });
+    let weights = match &weight.dequantize {
+        Some(dequantize) => Some(Term::Op(Op::Composite(dequantize.clone()), joined.collect())),
+        None => joined.next(),
     };
-    let product = Term::Op(contract, vec![Term::Class(first.children[0]), Term::Made(weights)]);
-    let sizes: Vec<Dim> = members.iter().map(|m| g.ty(m.weight).shape[axis].clone()).collect();
+    let Some(weights) = weights else { return Vec::new() };
+    let product = Term::Op(contract, vec![Term::Class(first.children[0]), weights]);
+    let sizes: Vec<Dim> = members
+        .iter()
+        .map(|m| g.ty(m.weight.value).shape[axis].clone())
+        .collect();
     let slices = |whole: &Term| -> Option<Vec<Term>> {
         let shape = &egraph[members[0].class].data.ty.as_ref()?.shape;
         let last = shape.rank() - 1;

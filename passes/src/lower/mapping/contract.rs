@@ -182,7 +182,8 @@ impl Mapper<'_> {
             let clocks = self.cycles(&t, &sizes);
             (Mapping::Matrix(t), clocks)
         });
-        let rows = self.gemv(body, &sizes).map(|(t, clocks)| (Mapping::Gemv(t), clocks));
+        let rows = self.gemv_tilings(body, &sizes).into_iter();
+        let rows = rows.map(|(t, clocks)| (Mapping::Gemv(t), clocks));
         tilings.chain(rows).collect()
     }
 

@@ -25,17 +25,23 @@ const LEAST_BYTES: u32 = 8;
 const LEAST_PACKED_BITS: u32 = 32;
 
 impl Mapper<'_> {
-    /// The best tiling row by row with its clocks, where there are few rows and both operands come in wide accesses.
+    /// The best tiling row by row with its clocks, where there is one.
     pub(super) fn gemv(&self, body: &ContractBody, sizes: &Sizes) -> Option<(GemvTiling, f64)> {
+        let tilings = self.gemv_tilings(body, sizes).into_iter();
+        tilings.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// The tilings row by row with their clocks, where there are few rows and both operands come in wide accesses.
+    pub(super) fn gemv_tilings(&self, body: &ContractBody, sizes: &Sizes) -> Vec<(GemvTiling, f64)> {
         let exprs = &self.kernel.exprs;
         let element = body.rhs.element(exprs);
         let bytes = element.bits() / 8;
         if sizes.m > MOST_ROWS || body.lhs.element(exprs) != element || bytes == 0 || bytes > 4 {
-            return None;
+            return Vec::new();
         }
         // Of rows that the model leaves open a hint says too little: those who ask for a range of them say so.
         if self.rows.is_none() && self.most_rows(body) > MOST_ROWS {
-            return None;
+            return Vec::new();
         }
         let mut lhs = self.wide_fetch(&body.lhs, &body.m, &body.k);
         let mut rhs = self.wide_fetch(&body.rhs, &body.n, &body.k);
@@ -43,10 +49,10 @@ impl Mapper<'_> {
         let stored = body.rhs.stored_bits(self.kernel);
         let least = if unpacked { LEAST_PACKED_BITS } else { LEAST_BYTES * 8 };
         if !lhs.along_k || lhs.width * bytes < LEAST_BYTES || rhs.width * stored < least {
-            return None;
+            return Vec::new();
         }
         if unpacked && !rhs.along_k {
-            return None;
+            return Vec::new();
         }
         if rhs.along_k && unpacked {
             lhs.width = lhs.width.min(rhs.width);
@@ -91,7 +97,7 @@ impl Mapper<'_> {
                 let clocks = self.gemv_cycles(body, &t, sizes);
                 (t, clocks)
             })
-            .min_by(|a, b| a.1.total_cmp(&b.1))
+            .collect()
     }
 
     /// Predicts the clocks of a contraction row by row: how fast a compute unit's requests bring the weights.
