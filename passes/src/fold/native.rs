@@ -262,6 +262,23 @@ mod tests {
     }
 
     #[test]
+    fn joins_elements_of_four_bits_within_bytes() {
+        let u4 = |shape: [usize; 2], values: &[f64]| HostTensor::from_f64(DType::U4, shape, values).unwrap();
+        // Rows of three and of two: the second part of the first row begins in the middle of a byte.
+        let a = u4([2, 3], &[1., 2., 3., 4., 5., 6.]);
+        let b = u4([2, 2], &[7., 8., 9., 10.]);
+        let along_columns = concat(&[&a, &b], 1).unwrap();
+        assert_eq!(along_columns.shape, [2, 5]);
+        assert_eq!(along_columns.to_f64(), [1., 2., 3., 7., 8., 4., 5., 6., 9., 10.]);
+        let c = u4([1, 3], &[11., 12., 13.]);
+        let along_rows = concat(&[&c, &a, &c], 0).unwrap();
+        assert_eq!(along_rows.shape, [4, 3]);
+        let values = [11., 12., 13., 1., 2., 3., 4., 5., 6., 11., 12., 13.];
+        assert_eq!(along_rows.to_f64(), values);
+        assert_eq!(concat(&[&u4([0, 3], &[]), &a], 0).unwrap().to_f64(), a.to_f64());
+    }
+
+    #[test]
     fn permutes_as_numpy_does() {
         let x = t(&[2, 3, 2], &(0..12).map(|v| v as f32).collect::<Vec<_>>());
         let y = permute(&x, &[2, 0, 1]).unwrap();
