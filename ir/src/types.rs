@@ -121,6 +121,24 @@ impl DType {
         }
     }
 
+    /// Says whether the type is a float of 8 bits.
+    pub const fn is_f8(self) -> bool {
+        matches!(
+            self,
+            DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ
+        )
+    }
+
+    /// Returns the largest finite number of an 8-bit float; `None` for other types.
+    pub const fn f8_largest(self) -> Option<f64> {
+        match self {
+            DType::F8E4M3FN => Some(448.0),
+            DType::F8E4M3FNUZ => Some(240.0),
+            DType::F8E5M2 | DType::F8E5M2FNUZ => Some(57344.0),
+            _ => None,
+        }
+    }
+
     /// Returns the smallest and the largest number of an integer type; `None` for other types.
     pub const fn int_range(self) -> Option<(i64, i64)> {
         match self {

@@ -35,6 +35,7 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             check_indices::PASS,
             // Products of quantised tensors, before anything spells them out.
             quantize::integers::PASS,
+            quantize::float8::PASS,
             fold_batch_norm::WEIGHTS,
             fold_batch_norm::PASS,
             // Weights are what they will be: those that are asked for in fewer bits are stored so.

@@ -4,6 +4,7 @@ use ir::kernel::{AttentionBody, AxisId, ExprId, Fetch, FlashTiling, Mapping, Ope
 use ir::target::MatrixFamily;
 use ir::{DType, Entity};
 
+use super::matrix::conversion;
 use super::parenthesised;
 use crate::emit::EmitError;
 use crate::expr::Printer;
@@ -180,11 +181,14 @@ impl Printer<'_> {
             let parameters = format!("{} {row}, {} {k}", p.axis_type(rows), p.axis_type(depth));
             let access =
                 OperandAccess::of(&p.kernel.exprs, value).filter(|a| a.guard.is_none() && a.unpacking.is_none());
+            let mut end = ");";
             match access {
                 Some(access) => {
+                    let (wrapped, closing) = conversion(element, p.kernel.params[access.param].dtype);
+                    end = closing;
                     let walk = if fetch.along_k { "along_k" } else { "along_rows" };
                     p.out
-                        .open(format!("const auto {name} = {walk}<{}>([&]({parameters})", fetch.width));
+                        .open(format!("const auto {name} = {wrapped}{walk}<{}>([&]({parameters})", fetch.width));
                     let index = p.value(access.index);
                     let base = p.params[access.param.index()].clone();
                     p.out.line(format!("return {base} + {};", parenthesised(&index)));
@@ -199,7 +203,7 @@ impl Printer<'_> {
                     p.out.line(format!("return {spelled};"));
                 }
             }
-            p.out.close(");");
+            p.out.close(end);
         });
     }
 

@@ -74,7 +74,8 @@ impl Printer<'_> {
     fn fetched(&mut self, name: &str, row_name: &str, rows: &[AxisId], k: &[AxisId], operand: &Operand, fetch: Fetch) {
         let element = operand.element(&self.kernel.exprs);
         let plain = |a: &OperandAccess| {
-            a.unpacking.is_none() && self.kernel.params[a.param].dtype == element && element.bits() >= 8
+            let stored = self.kernel.params[a.param].dtype;
+            a.unpacking.is_none() && element.bits() >= 8 && (stored == element || stored.is_f8())
         };
         if let Some((access, unpacking)) = operand.access.and_then(|a| Some((a, a.unpacking?)))
             && fetch.along_k
@@ -99,14 +100,15 @@ impl Printer<'_> {
             0 => String::new(),
             fill => format!(", {fill}"),
         };
-        let opening = format!("const auto {name} = {walk}<{}{fill}>(", fetch.width);
-        let closing = if access.guard.is_some() { "," } else { ");" };
+        let (wrapped, end) = conversion(element, self.kernel.params[access.param].dtype);
+        let opening = format!("const auto {name} = {wrapped}{walk}<{}{fill}>(", fetch.width);
+        let closing = if access.guard.is_some() { "," } else { end };
         self.point_lambda(&opening, row_name, rows, k, closing, |p| {
             let index = p.value(access.index);
             format!("return {base} + {};", super::parenthesised(&index))
         });
         if let Some(guard) = access.guard {
-            self.point_lambda("    ", row_name, rows, k, ");", |p| {
+            self.point_lambda("    ", row_name, rows, k, end, |p| {
                 let guard = p.value(guard);
                 format!("return {guard};")
             });
@@ -210,6 +212,14 @@ impl Printer<'_> {
             }
             p.out.close(";");
         });
+    }
+}
+
+/// What stands before and after an operand in memory whose elements go into the product in a type of their own.
+pub(super) fn conversion(element: DType, stored: DType) -> (String, &'static str) {
+    match stored == element {
+        true => (String::new(), ");"),
+        false => (format!("converted<{}>(", spelling(element)), "));"),
     }
 }
 

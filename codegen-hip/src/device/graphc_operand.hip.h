@@ -4,6 +4,7 @@
 //   along_k<W [, F]>(address [, guard])      W neighbours along k at an address aligned to all of them
 //   along_rows<W [, F]>(address [, guard])   W neighbours along the operand's rows; W divides the number of rows
 //   values<T, ALONG_K, 1>(value)       computed elements, converted to T
+//   converted<T>(operand)              elements of another operand in memory, in the type T
 // Where a guard is false the elements are F (a number of elements of one byte, else zero) and the address is not read; a guard is the
 // same for all of a group of W.
 #pragma once
@@ -134,6 +135,30 @@ struct Computed {
     GRAPHC_DEVICE Group read_before(int row, int k, int depth) const { return k < depth ? read(row, k) : Group{}; }
 };
 
+/// Elements of an operand in memory in a wider type. What is not read there is zero in both.
+template <typename T, typename Inner>
+struct Converted {
+    using Element = T;
+    using Stored = typename Inner::Element;
+    static constexpr bool ALONG_K = Inner::ALONG_K;
+    static constexpr int WIDTH = Inner::WIDTH;
+    static_assert(WIDTH * (int)sizeof(T) <= 16, "a converted group is one access at most");
+    Inner inner;
+
+    using Group = Words<WIDTH * (int)sizeof(T)>;
+
+    static GRAPHC_DEVICE Group of(const typename Inner::Group& group) {
+        Pack<Stored, WIDTH> stored;
+        copy_bytes<WIDTH * (int)sizeof(Stored)>(&stored, group.words);
+        Vec<T, WIDTH> elements;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) elements[i] = cast<T>(stored[i]);
+        return words_of(elements);
+    }
+    GRAPHC_DEVICE Group read(int row, int k) const { return of(inner.read(row, k)); }
+    GRAPHC_DEVICE Group read_before(int row, int k, int depth) const { return of(inner.read_before(row, k, depth)); }
+};
+
 template <typename T> struct Pointee;
 template <typename T> struct Pointee<const T*> { using type = T; };
 template <typename T> struct Pointee<T*> { using type = T; };
@@ -150,6 +175,12 @@ GRAPHC_DEVICE InMemory<element_at<const Address>, true, WIDTH, Address, Guard, F
 template <int WIDTH, int FILL = 0, typename Address, typename Guard = Always>
 GRAPHC_DEVICE InMemory<element_at<const Address>, false, WIDTH, Address, Guard, FILL> along_rows(const Address& address, const Guard& guard = Guard()) {
     return {address, guard};
+}
+
+/// An operand's elements in the type T.
+template <typename T, typename Inner>
+GRAPHC_DEVICE Converted<T, Inner> converted(const Inner& inner) {
+    return {inner};
 }
 
 /// Elements that a function computes; with a width above one it gives a `Pack`, and the width divides the depth or the rows.

@@ -1,4 +1,5 @@
-// Right operands of products that are stored in four or eight bits an element: read as they lie, made numbers in registers.
+// Right operands of products that are stored in four or eight bits an element, integers or floats: read as they lie, made numbers in
+// registers.
 //
 //   quantised<T, Stored, W>(address, scale [, zero])   W neighbours along k of the type `Stored`, which share a scale and a zero
 //                                                      point; the product takes `(x - zero) * scale` in the type T
@@ -12,12 +13,18 @@ namespace graphc {
 template <typename A, typename B> struct IsSame { static constexpr bool value = false; };
 template <typename A> struct IsSame<A, A> { static constexpr bool value = true; };
 
-/// How integers lie in words. `FLIP` makes signed ones unsigned, `BIAS` is what they are larger by then.
+/// How elements lie in words. `FLIP` makes signed integers unsigned, `BIAS` is what they are larger by then; floats are what they are.
+template <int BITS_, int BIAS_, u32 FLIP_, bool FLOAT_ = false>
+struct Packed { static constexpr int BITS = BITS_, BIAS = BIAS_; static constexpr u32 FLIP = FLIP_; static constexpr bool FLOAT = FLOAT_; };
 template <typename Stored> struct Packing;
-template <> struct Packing<i4> { static constexpr int BITS = 4, BIAS = 8; static constexpr u32 FLIP = 0x88888888u; };
-template <> struct Packing<u4> { static constexpr int BITS = 4, BIAS = 0; static constexpr u32 FLIP = 0; };
-template <> struct Packing<i8> { static constexpr int BITS = 8, BIAS = 128; static constexpr u32 FLIP = 0x80808080u; };
-template <> struct Packing<u8> { static constexpr int BITS = 8, BIAS = 0; static constexpr u32 FLIP = 0; };
+template <> struct Packing<i4> : Packed<4, 8, 0x88888888u> {};
+template <> struct Packing<u4> : Packed<4, 0, 0> {};
+template <> struct Packing<i8> : Packed<8, 128, 0x80808080u> {};
+template <> struct Packing<u8> : Packed<8, 0, 0> {};
+template <> struct Packing<f8e4m3fn> : Packed<8, 0, 0, true> {};
+template <> struct Packing<f8e4m3fnuz> : Packed<8, 0, 0, true> {};
+template <> struct Packing<f8e5m2> : Packed<8, 0, 0, true> {};
+template <> struct Packing<f8e5m2fnuz> : Packed<8, 0, 0, true> {};
 
 /// Integer number `i` of a word that is unsigned, as a float: one conversion, for the hardware converts bytes.
 template <int BITS>
@@ -28,6 +35,13 @@ GRAPHC_DEVICE float unsigned_number(u32 word, int i) {
         const u32 halves = (i % 2 == 0 ? word : word >> 4) & 0x0f0f0f0fu;
         return (float)(halves >> (i / 2 * 8) & 0xffu);
     }
+}
+
+/// Element number `i` of a word whose integers are unsigned, as a float.
+template <typename Stored>
+GRAPHC_DEVICE float number_of(u32 word, int i) {
+    if constexpr (Packing<Stored>::FLOAT) return widen(Stored{(u8)(word >> (8 * i))});
+    else return unsigned_number<Packing<Stored>::BITS>(word, i);
 }
 
 /// The number at `at` of a word as part of a pair in the order in which `pairs` has them.
@@ -73,7 +87,7 @@ struct Quantised {
     static_assert(BYTES >= 1 && BYTES <= 16, "neighbours come in one access");
     /// Whether integers are multiplied as halves, and what each has too much then or otherwise.
 #if defined(GRAPHC_AMD)
-    static constexpr bool HALVES = IsSame<T, f16>::value && WIDTH % EACH_WORD == 0;
+    static constexpr bool HALVES = IsSame<T, f16>::value && WIDTH % EACH_WORD == 0 && !Packing<Stored>::FLOAT;
     static constexpr int OFFSET = Packing<Stored>::BIAS + (HALVES ? HALF_BASE<Stored> : 0);
 #else
     static constexpr bool HALVES = false;
@@ -104,7 +118,7 @@ struct Quantised {
 #pragma unroll
         for (int w = 0; w < Words<BYTES>::COUNT; ++w) {
 #if defined(GRAPHC_AMD)
-            if constexpr (IsSame<T, f16>::value) {
+            if constexpr (IsSame<T, f16>::value && !Packing<Stored>::FLOAT) {
                 HalfPair halves[16 / BITS];
                 pairs<Stored>(group.stored.words[w], halves);
                 constexpr int BASE = HALF_BASE<Stored> + Packing<Stored>::BIAS;
@@ -121,7 +135,7 @@ struct Quantised {
             const u32 word = group.stored.words[w] ^ Packing<Stored>::FLIP;
 #pragma unroll
             for (int i = 0; i < IN_WORD; ++i) {
-                const float integer = unsigned_number<BITS>(word, i) - (float)Packing<Stored>::BIAS;
+                const float integer = number_of<Stored>(word, i) - (float)Packing<Stored>::BIAS;
                 out[w * EACH_WORD + i] = cast<T>(math::multiply_add(integer, group.scale, offset));
             }
         }
@@ -267,7 +281,7 @@ GRAPHC_DEVICE float scaled_dot(const Factors<Operand>& factors, const typename O
 #pragma unroll
         for (int i = 0; i < Operand::IN_WORD; ++i) {
             const float factor = bits_as<float>(factors.words[w * Operand::EACH_WORD + i]);
-            integers = math::multiply_add(factor, unsigned_number<Operand::BITS>(word, i), integers);
+            integers = math::multiply_add(factor, number_of<Stored>(word, i), integers);
         }
     }
     if constexpr (Operand::ZERO || Operand::OFFSET != 0) {

@@ -186,8 +186,9 @@ fn flash(
 pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis: AxisId) -> u32 {
     let Some(access) = operand.access else { return 1 };
     let dtype = kernel.params[access.param].dtype;
-    // Elements of four bits share a byte; a converted element has another width than the stored one.
-    if access.unpacking.is_none() && (dtype.bits() < 8 || dtype != operand.element(&kernel.exprs)) {
+    let element = operand.element(&kernel.exprs);
+    // Elements of four bits share a byte; a converted element has another width than the stored one, unless it is an 8-bit float.
+    if access.unpacking.is_none() && (dtype.bits() < 8 || dtype != element && !dtype.is_f8()) {
         return 1;
     }
     let shared: Vec<ExprId> = access
@@ -196,7 +197,11 @@ pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis:
         .flat_map(|u| [Some(u.scale), u.zero])
         .flatten()
         .collect();
-    let mut width = ACCESS_BYTES * 8 / dtype.bits();
+    let mut width = match access.unpacking {
+        Some(_) => ACCESS_BYTES * 8 / dtype.bits(),
+        // As many as are an access once they are converted.
+        None => ACCESS_BYTES * 8 / dtype.bits().max(element.bits()),
+    };
     while width > 1 {
         let mut motions = Motions::new(kernel, symbols, axis, i64::from(width));
         let divides = kernel.axes[axis].extent.known_divisor() % i64::from(width) == 0;

@@ -27,11 +27,11 @@ pub struct OperandAccess {
     pub guard: Option<ExprId>,
     /// What is not read: 0, or another integer of 8 bits.
     pub fill: i64,
-    /// What makes the element of what is stored; `None` where it goes into the product as it is stored.
+    /// What makes the element of what is stored; `None` where that is the number itself, which an 8-bit float is in every wider type.
     pub unpacking: Option<Unpacking>,
 }
 
-/// Numbers from stored integers of at most 8 bits: `(x − zero) · scale` in f32, then rounded to the operand's element type.
+/// Numbers from stored integers or floats of at most 8 bits: `(x − zero) · scale` in f32, then rounded to the operand's element type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Unpacking {
     /// In f32. Neighbours share it where no load in it moves ([`limits::widest_fetch`](super::limits::widest_fetch) asks that).
@@ -60,6 +60,12 @@ impl Operand {
         stored.unwrap_or(self.element(&kernel.exprs)).bits()
     }
 
+    /// Says whether the elements are of another type than the stored ones, which are the same numbers.
+    pub fn is_converted(&self, kernel: &Kernel) -> bool {
+        let access = self.access.filter(|a| a.unpacking.is_none());
+        access.is_some_and(|a| kernel.params[a.param].dtype != self.element(&kernel.exprs))
+    }
+
     /// What unpacks the elements, if something does.
     pub fn unpacking(&self) -> Option<Unpacking> {
         self.access?.unpacking
@@ -82,9 +88,12 @@ impl Operand {
 }
 
 impl OperandAccess {
-    /// Reads the access off a load, off a load that a condition guards with 0, or off what [`Unpacking`] makes of a load; `None` for
-    /// what is computed otherwise.
+    /// Reads the access off a load, off a load that a condition guards with 0, off the conversion of an 8-bit float, or off what
+    /// [`Unpacking`] makes of a load; `None` for what is computed otherwise.
     pub fn of(exprs: &Exprs, value: ExprId) -> Option<OperandAccess> {
+        if let Some(load) = converted(exprs, value) {
+            return OperandAccess::of(exprs, load);
+        }
         match exprs[value] {
             Expr::Load { param, index } => Some(OperandAccess {
                 param,
@@ -94,6 +103,7 @@ impl OperandAccess {
                 unpacking: None,
             }),
             Expr::Select(guard, then, other) => {
+                let then = converted(exprs, then).unwrap_or(then);
                 let Expr::Load { param, index } = exprs[then] else {
                     return None;
                 };
@@ -146,7 +156,8 @@ impl OperandAccess {
         let Expr::Load { param, index } = exprs[stored] else {
             return None;
         };
-        let packed = matches!(exprs.dtype(stored), DType::I4 | DType::U4 | DType::I8 | DType::U8);
+        let stored = exprs.dtype(stored);
+        let packed = matches!(stored, DType::I4 | DType::U4 | DType::I8 | DType::U8) || stored.is_f8();
         packed.then_some(OperandAccess {
             param,
             index,
@@ -155,6 +166,18 @@ impl OperandAccess {
             unpacking: Some(Unpacking { scale, zero }),
         })
     }
+}
+
+/// The load of an 8-bit float that a value is in another type: every wider float has all of their numbers.
+fn converted(exprs: &Exprs, value: ExprId) -> Option<ExprId> {
+    let Expr::Cast(DType::F16 | DType::BF16 | DType::F32, mut inner) = exprs[value] else {
+        return None;
+    };
+    if let Expr::Cast(DType::F32, stored) = exprs[inner] {
+        inner = stored;
+    }
+    let is_load = matches!(exprs[inner], Expr::Load { .. });
+    (is_load && exprs.dtype(inner).is_f8()).then_some(inner)
 }
 
 impl Exprs {

@@ -184,6 +184,9 @@ pub const MMA_SYNC: &[MatrixInstruction] = &[
     mma_sync(16, F16, F32, 6),
     mma_sync(16, BF16, F32, 6),
     mma_sync(32, I8, I32, 6),
+    // The unit of this family multiplies f16: 8-bit floats are converted by its compiler, so they have that type's rate.
+    mma_sync(32, F8E4M3FN, F32, 12),
+    mma_sync(32, F8E5M2, F32, 12),
 ];
 
 #[cfg(test)]

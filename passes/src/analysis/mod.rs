@@ -71,6 +71,8 @@ pub fn cast_is_exact(from: DType, to: DType) -> bool {
                 | I4
                 | U4
         ),
+        // Their subnormal numbers too: f16 has steps of 2^-24, bf16 the exponents of f32.
+        F16 | BF16 => from.is_f8(),
         I64 => matches!(from, I32 | I16 | I8 | U8 | I4 | U4),
         I32 => matches!(from, I16 | I8 | U8 | I4 | U4),
         I16 => matches!(from, I8 | U8 | I4 | U4),

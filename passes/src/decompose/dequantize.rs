@@ -62,6 +62,9 @@ pub(super) fn quantize(b: &mut Builder<'_>, x: &[Value], out: DType) -> Result<V
     if b.as_scalar(scale).is_none_or(|s| s.as_f64() != 1.0) {
         value = binary(b, BinaryOp::Div, value, scale)?;
     }
+    if let Some(largest) = out.f8_largest() {
+        return saturated(b, value, largest, out);
+    }
     value = unary(b, UnaryOp::Round, value)?;
     if let Some(zero) = x.get(2)
         && b.as_scalar(*zero).is_none_or(|z| z.as_f64() != 0.0)
@@ -72,6 +75,17 @@ pub(super) fn quantize(b: &mut Builder<'_>, x: &[Value], out: DType) -> Result<V
     let (low, high) = out.int_range().unwrap_or_default();
     value = with_scalar(b, BinaryOp::Max, value, low as f64)?;
     value = with_scalar(b, BinaryOp::Min, value, high as f64)?;
+    cast(b, value, out)
+}
+
+/// Rounds to an 8-bit float; what is beyond `largest` becomes that.
+pub(crate) fn saturated(b: &mut Builder<'_>, value: Value, largest: f64, out: DType) -> Result<Value, PassFault> {
+    let mut value = value;
+    // The cast to this type saturates there itself.
+    if out != DType::F8E4M3FN || largest != 448.0 {
+        value = with_scalar(b, BinaryOp::Max, value, -largest)?;
+        value = with_scalar(b, BinaryOp::Min, value, largest)?;
+    }
     cast(b, value, out)
 }
 

@@ -131,7 +131,7 @@ pub fn dequantised(graph: &Graph, generated: &[bool]) -> Vec<bool> {
         made[id.index()] = match node.op {
             Op::Elementwise(Elementwise::Cast(to)) => {
                 let from = graph.ty(node.operands[0]).dtype;
-                to.is_float() && from.is_int() && from.bits() == 8
+                to.is_float() && from != ir::DType::Bool && from.bits() == 8
             }
             Op::Elementwise(Elementwise::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul)) => {
                 made[node.operands[0].node.index()] && one(&node.operands[1])

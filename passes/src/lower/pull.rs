@@ -99,7 +99,11 @@ impl Builder<'_> {
         if let Some(zero) = numbers.get(2) {
             value = self.binary(BinaryOp::Sub, value, *zero);
         }
-        let value = self.binary(BinaryOp::Mul, value, numbers[1]);
+        // What is stored may be the number already.
+        let is_one = self.graph.as_scalar(operands[1]).is_some_and(|scale| scale.as_f64() == 1.0);
+        if !is_one {
+            value = self.binary(BinaryOp::Mul, value, numbers[1]);
+        }
         let rounded = self.cast(out, value);
         Ok(self.widen(rounded))
     }

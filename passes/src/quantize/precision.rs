@@ -37,6 +37,12 @@ pub const PASS: Pass = Pass {
                 }
                 continue;
             }
+            // Products of 8-bit floats have their scales behind them: the sums alone may be beyond a half type.
+            let multiplies = matches!(node.op, Op::Contract(_) | Op::Conv(_));
+            if multiplies && node.results[0].dtype == DType::F32 && graph.ty(node.operands[0]).dtype.bits() < 32 {
+                b.copy(id)?;
+                continue;
+            }
             let float = node.results.iter().any(|t| t.dtype == DType::F32);
             let reads_activation = node.operands.iter().any(|v| lowered[v.node.index()]);
             let heavy = matches!(

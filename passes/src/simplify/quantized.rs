@@ -43,7 +43,7 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// A dequantisation of stored integers that all have one scale and one zero point.
+/// A dequantisation of stored integers (or 8-bit floats) that all have one scale and one zero point.
 struct Uniform {
     stored: Value,
     scale: Value,
@@ -71,6 +71,9 @@ impl Uniform {
             Some(zero) => b.as_scalar(zero)?.as_f64(),
             None => 0.0,
         };
+        if b.ty(self.stored).dtype.is_f8() {
+            return Some(0);
+        }
         let (low, high) = b.ty(self.stored).dtype.int_range()?;
         let inside = zero.fract() == 0.0 && zero >= low as f64 && zero <= high as f64;
         inside.then_some(zero as i64)
@@ -127,7 +130,10 @@ fn view_of_dequantize(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Optio
             Some(zero) if fill.as_f64() == 0.0 => View::Pad {
                 low: low.clone(),
                 high: high.clone(),
-                mode: PadMode::Constant(Scalar::Int(zero)),
+                mode: PadMode::Constant(match b.ty(uniform.stored).dtype.is_int() {
+                    true => Scalar::Int(zero),
+                    false => Scalar::Float(0.0),
+                }),
             },
             _ => return Ok(None),
         },
@@ -219,7 +225,10 @@ fn quantize_of_dequantize(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<O
     let normal = b
         .as_scalar(uniform.scale)
         .is_some_and(|s| (1e-30..1e30).contains(&s.as_f64().abs()));
+    // An infinity of the stored type would saturate.
+    let finite = !matches!(out, DType::F8E5M2);
     let same = b.ty(uniform.stored).dtype == *out
+        && finite
         && uniform.out == DType::F32
         && normal
         && uniform.known_zero(b).is_some()

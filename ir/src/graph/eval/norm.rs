@@ -114,6 +114,9 @@ fn place(x: &Array, groups: Option<&Groups>, other: &Array, mut at: usize) -> us
 
 fn quantize(out: DType, operands: &[&Array]) -> Array {
     let x = operands[0];
+    if let Some(largest) = out.f8_largest() {
+        return quantize_to_float(out, largest, operands);
+    }
     let (numbers, scales) = (x.to_f64(), operands[1].to_f64());
     let zeros = operands.get(2).map(|zero| (*zero, zero.to_f64()));
     let (low, high) = out.int_range().unwrap_or((0, 0));
@@ -129,6 +132,17 @@ fn quantize(out: DType, operands: &[&Array]) -> Array {
         x.shape.clone(),
         numbers.into_iter().enumerate().map(value).collect(),
     )
+}
+
+/// `saturate(x / scale)`; the array rounds to the type.
+fn quantize_to_float(out: DType, largest: f64, operands: &[&Array]) -> Array {
+    let (x, scales) = (operands[0], operands[1].to_f64());
+    let value = |(at, number): (usize, f64)| {
+        let quotient = crate::convert::round_to(x.dtype, number / scales[place(x, None, operands[1], at)]);
+        quotient.clamp(-largest, largest)
+    };
+    let numbers = x.to_f64().into_iter().enumerate().map(value).collect();
+    Array::float(out, x.shape.clone(), numbers)
 }
 
 fn dequantize(groups: Option<&Groups>, out: DType, operands: &[&Array]) -> Array {

@@ -105,13 +105,14 @@ fn attention(mask: bool, dtype: DType, cx: &Cx<'_>) -> Inferred {
 }
 
 fn dequantize(groups: Option<&Groups>, out: DType, cx: &Cx<'_>) -> Inferred {
-    let stored = cx.class(0, Class::Int)?;
+    let stored = cx.class(0, Class::Number)?;
     if stored.bits() > 8 {
         return attribute(
             "x",
             format!("quantised numbers have at most 8 bits; {stored} has {}", stored.bits()),
         );
     }
+    no_zero(stored, cx)?;
     if !matches!(out, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
         return attribute("out", format!("numbers are f16, bf16, f32 or f64, not {out}"));
     }
@@ -140,11 +141,23 @@ fn dequantize(groups: Option<&Groups>, out: DType, cx: &Cx<'_>) -> Inferred {
     Ok(one(out, shape.clone()))
 }
 
+/// Refuses a zero point of 8-bit floats, which have their own 0.
+fn no_zero(stored: DType, cx: &Cx<'_>) -> Result<(), super::Reason> {
+    if stored.is_f8() && cx.operands.len() > 2 {
+        return attribute("zero", format!("{stored} has no zero point; leave the operand out")).map(|_: ()| ());
+    }
+    Ok(())
+}
+
 fn quantize(out: DType, cx: &Cx<'_>) -> Inferred {
     cx.class(0, Class::Float)?;
-    if !matches!(out, DType::I8 | DType::U8) {
-        return attribute("out", format!("numbers are quantised to i8 or u8, not {out}"));
+    if !matches!(out, DType::I8 | DType::U8) && !out.is_f8() {
+        return attribute(
+            "out",
+            format!("numbers are quantised to i8, u8 or an 8-bit float, not {out}"),
+        );
     }
+    no_zero(out, cx)?;
     let shape = &cx.operands[0].shape;
     for operand in 1..cx.operands.len() {
         cx.class(operand, if operand == 1 { Class::Float } else { Class::Number })?;
