@@ -1,6 +1,6 @@
 //! How the products of a model are quantised: plain data, which passes apply to graphs and front ends to files.
 //!
-//! A layer is a product or a convolution by a constant. Its weight becomes integers with scales; its other operand may be quantised
+//! A layer is a product or a convolution by a constant. Its weight becomes integers or 8-bit floats with scales; its other operand may be quantised
 //! as well, with a scale that calibration found or with one of each run's own.
 
 use serde::{Deserialize, Serialize};
@@ -39,16 +39,25 @@ pub struct Kept {
 pub enum Activation {
     /// Numbers as they are.
     Float,
-    /// Integers of one scale that holds for all runs.
+    /// Integers, or 8-bit floats whose zero is 0, of one scale that holds for all runs.
     Static { dtype: DType, scale: f32, zero: i32 },
     /// `u8`, with the scale and zero point of each run's own range, which holds 0.
     Dynamic,
+    /// 8-bit floats, with the scale that makes the largest magnitude of each run the type's largest number.
+    DynamicFloat { dtype: DType },
+}
+
+/// Returns the magnitude that the largest one of a run is taken for at least, by [`Activation::DynamicFloat`]: the scale is then a normal
+/// number of the operand's type, and tensors of zeros have one.
+pub fn least_magnitude(stored: DType, of: DType) -> f64 {
+    let least_scale = if of == DType::F16 { 2f64.powi(-14) } else { 2f64.powi(-100) };
+    stored.f8_largest().unwrap_or(1.0) * least_scale
 }
 
 /// A weight's integers: `(integer − zero) · scale`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Weight {
-    /// `i8`, `u8`, `i4` or `u4`.
+    /// `i8`, `u8`, `i4`, `u4` or an 8-bit float, which has no zero points.
     pub dtype: DType,
     /// The axis whose indices have scales of their own; `None` where all have one.
     pub axis: Option<usize>,
@@ -89,7 +98,7 @@ pub enum WeightError {
     },
 }
 
-/// A quantised weight as tensors, all of the weight's rank.
+/// A quantised weight as tensors, all of the weight's rank. Of 8-bit floats `integers` are those.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Stored {
     pub integers: HostTensor,
@@ -110,20 +119,30 @@ impl Activation {
     /// # Errors
     /// What there is not.
     pub fn check(&self) -> Result<(), WeightError> {
-        let Activation::Static { dtype, scale, zero } = self else {
-            return Ok(());
-        };
         let wrong = |what, found, expected| Err(WeightError::Value { what, found, expected });
-        let range = dtype.int_range().filter(|_| matches!(dtype, DType::I8 | DType::U8));
+        let (dtype, scale, zero) = match self {
+            Activation::Float | Activation::Dynamic => return Ok(()),
+            Activation::DynamicFloat { dtype } => {
+                return match dtype.is_f8() {
+                    true => Ok(()),
+                    false => wrong("operands of type", dtype.to_string(), "an 8-bit float"),
+                };
+            }
+            Activation::Static { dtype, scale, zero } => (dtype, scale, zero),
+        };
+        let range = match dtype {
+            DType::I8 | DType::U8 => dtype.int_range(),
+            dtype => dtype.is_f8().then_some((0, 0)),
+        };
         match range {
-            None => wrong("operands of type", dtype.to_string(), "i8 or u8"),
+            None => wrong("operands of type", dtype.to_string(), "i8, u8 or an 8-bit float"),
             Some(_) if !scale.is_finite() || *scale <= 0.0 => {
                 wrong("an operand's scale of", scale.to_string(), "a finite number above 0")
             }
             Some((low, high)) if !(low..=high).contains(&i64::from(*zero)) => wrong(
                 "an operand's zero point of",
                 zero.to_string(),
-                "one of the integers' type",
+                "one of the integers' type; 8-bit floats have 0",
             ),
             Some(_) => Ok(()),
         }
@@ -168,11 +187,16 @@ impl Weight {
         if !matches!(weight.dtype, DType::F32 | DType::F16 | DType::BF16) {
             return Err(WeightError::Type { found: weight.dtype });
         }
-        let Some((low, high)) = self.dtype.int_range().filter(|_| self.dtype.bits() <= 8) else {
+        let range = match self.dtype.is_f8() {
+            // Zero points are 0.
+            true => Some((0, 0)),
+            false => self.dtype.int_range().filter(|_| self.dtype.bits() <= 8),
+        };
+        let Some((low, high)) = range else {
             return Err(WeightError::Value {
-                what: "integers of type",
+                what: "a weight of type",
                 found: self.dtype.to_string(),
-                expected: "i8, u8, i4 or u4",
+                expected: "i8, u8, i4, u4 or an 8-bit float",
             });
         };
         let shape = &weight.shape;
@@ -222,6 +246,32 @@ impl Weight {
                 expected: "one of the integers' type",
             });
         }
+        let wide: Vec<f64> = self.scales.iter().map(|s| f64::from(*s)).collect();
+        if let Some(largest) = self.dtype.f8_largest() {
+            if self.integers.is_some() || self.zeros.is_some() {
+                return Err(WeightError::Value {
+                    what: "integers or zero points for",
+                    found: self.dtype.to_string(),
+                    expected: "scales alone",
+                });
+            }
+            let (numbers, positions) = (finite(weight)?, self.scale_positions(shape));
+            let quotients = numbers.iter().zip(&positions).map(|(number, at)| {
+                // As `quantize` divides: in the type of the weight.
+                let quotient = crate::convert::round_to(weight.dtype, f64::from(*number) / wide[*at]);
+                quotient.clamp(-largest, largest)
+            });
+            let tensor = |dtype, shape: &[usize], values: &[f64]| HostTensor {
+                dtype,
+                shape: shape.to_vec(),
+                bytes: Storage::new(crate::convert::encode_f64(dtype, values)),
+            };
+            return Ok(Stored {
+                integers: tensor(self.dtype, shape, &quotients.collect::<Vec<f64>>()),
+                scale: tensor(weight.dtype, &scale_shape, &wide),
+                zero: None,
+            });
+        }
         let integers: Vec<i64> = match &self.integers {
             Some(own) => {
                 count("integers", own.len(), weight.elements())?;
@@ -246,7 +296,6 @@ impl Weight {
             expected: weight.elements(),
             shape: shape.clone(),
         };
-        let wide: Vec<f64> = self.scales.iter().map(|s| f64::from(*s)).collect();
         Ok(Stored {
             integers: HostTensor::from_i64(self.dtype, shape.clone(), &integers).map_err(wrong)?,
             scale: HostTensor::from_f64(weight.dtype, scale_shape.clone(), &wide).map_err(wrong)?,
@@ -367,6 +416,28 @@ mod tests {
     }
 
     #[test]
+    fn floats_round_to_even_and_saturate() {
+        let recipe = Weight {
+            dtype: DType::F8E4M3FN,
+            axis: None,
+            groups: None,
+            scales: vec![0.5],
+            zeros: None,
+            integers: None,
+        };
+        // Quotients of 17 and 19 are ties between 16, 18 and 20.
+        let stored = recipe.store(&weight(&[8.5, 9.5, -1e6, 0.25], &[4])).expect("fits");
+        assert_eq!(stored.integers.to_f64(), [16.0, 20.0, -448.0, 0.5]);
+        assert_eq!((stored.bytes(), stored.zero), (4 + 4, None));
+        let zeros = Weight {
+            zeros: Some(vec![0]),
+            ..recipe
+        };
+        let text = zeros.store(&weight(&[1.0], &[1])).expect_err("wrong").to_string();
+        assert!(text.contains("scales alone"), "{text}");
+    }
+
+    #[test]
     fn what_does_not_fit_is_said() {
         let fine = Weight {
             dtype: DType::I8,
@@ -395,6 +466,8 @@ mod tests {
         assert_eq!(operand(DType::I8, 0.5, -128), Ok(()));
         for (wrong, says) in [
             (operand(DType::F32, 0.5, 0), "operands of type f32"),
+            (operand(DType::F8E4M3FN, 0.5, 3), "zero point of 3"),
+            (operand(DType::F8E4M3FN, 0.0, 0), "scale of 0"),
             (operand(DType::U8, f32::NAN, 0), "scale of NaN"),
             (operand(DType::U8, 0.5, -1), "zero point of -1"),
         ] {

@@ -3,6 +3,7 @@
 pub mod emulated_hip;
 pub mod emulator;
 pub mod filetest;
+pub mod float8;
 pub mod integers;
 pub mod nvrtc;
 pub mod quantised;

@@ -136,7 +136,7 @@ impl BuildArgs {
     }
 }
 
-/// Reads `f16`, `int4` or `f16+int4`: what is computed in, and how weights are stored.
+/// Reads `f16`, `int4` or `f16+fp8`: what is computed in, and how weights are stored.
 fn types(text: &str) -> std::result::Result<(Option<DType>, Option<WeightType>), String> {
     let computed = |text: &str| {
         text.parse()
@@ -146,6 +146,7 @@ fn types(text: &str) -> std::result::Result<(Option<DType>, Option<WeightType>),
     let stored = |text: &str| match text {
         "int8" => Some(WeightType::Int8),
         "int4" => Some(WeightType::Int4),
+        "fp8" => Some(WeightType::Fp8),
         _ => None,
     };
     let found = match text.split_once('+') {
@@ -156,7 +157,7 @@ fn types(text: &str) -> std::result::Result<(Option<DType>, Option<WeightType>),
         },
     };
     found.ok_or_else(|| {
-        "models are computed in f32, f16 or bf16, and their weights stored as int8 or int4: f16, int4 or f16+int4"
+        "models are computed in f32, f16 or bf16, and their weights stored as int8, int4 or fp8: f16, int4 or f16+fp8"
             .to_owned()
     })
 }

@@ -86,6 +86,12 @@ enum SchemeName {
     StaticInt8,
     /// Weights to i8, activations to u8 by each run's own range.
     DynamicInt8,
+    /// Weights to f8e4m3fn.
+    WeightsFp8,
+    /// Weights and activations to f8e4m3fn, by the ranges of calibration data.
+    StaticFp8,
+    /// Weights to f8e4m3fn, activations too by each run's own largest magnitude.
+    DynamicFp8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -124,12 +130,15 @@ impl Args {
             Some(SchemeName::WeightsInt4) => Scheme::WeightsInt4,
             Some(SchemeName::StaticInt8) => Scheme::StaticInt8,
             Some(SchemeName::DynamicInt8) => Scheme::DynamicInt8,
+            Some(SchemeName::WeightsFp8) => Scheme::WeightsFp8,
+            Some(SchemeName::StaticFp8) => Scheme::StaticFp8,
+            Some(SchemeName::DynamicFp8) => Scheme::DynamicFp8,
         };
-        let integers = matches!(scheme, Scheme::StaticInt8 | Scheme::DynamicInt8);
         let wrong = |text: &str| Err(Error::Config(text.to_owned()));
-        if self.group.is_some() && integers {
+        if self.group.is_some() && !scheme.is_weight_only() {
             return wrong(
-                "--group: products of integers have one scale a column; groups are for weights-int8 and weights-int4",
+                "--group: products of quantised operands have one scale a column; groups are for weights-int8, weights-int4 and \
+                 weights-fp8",
             );
         }
         if self.per_tensor && (self.group.is_some() || scheme == Scheme::WeightsInt4) {
@@ -140,8 +149,17 @@ impl Args {
         if self.percentile.is_some() && self.method != MethodName::Percentile {
             return wrong("--percentile is of --method percentile");
         }
-        if self.method != MethodName::MinMax && scheme != Scheme::StaticInt8 {
-            return wrong("--method chooses ranges of activations, which --scheme static-int8 alone has");
+        if self.method != MethodName::MinMax && !scheme.needs_ranges() {
+            return wrong("--method chooses ranges of activations, which --scheme static-int8 and static-fp8 alone have");
+        }
+        let for_integers = matches!(self.method, MethodName::Entropy | MethodName::Mse);
+        if for_integers && scheme.is_float() {
+            return wrong(
+                "--method entropy and mse weigh the steps of integers; 8-bit floats take --method min-max or percentile",
+            );
+        }
+        if self.rounding == RoundingName::Gptq && scheme.is_float() {
+            return wrong("--rounding gptq chooses integers; 8-bit floats are rounded to the nearest");
         }
         Ok(Options {
             decision: Decision {

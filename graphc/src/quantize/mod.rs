@@ -42,7 +42,7 @@ pub enum Rounding {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub decision: Decision,
-    /// How the ranges of operands are chosen, of [`Scheme::StaticInt8`].
+    /// How the ranges of operands are chosen, where [`Scheme::needs_ranges`].
     pub method: Method,
     pub rounding: Rounding,
     /// Leave out layers, the worst first, until no output's error is above this: the root of the mean square of what changes over that of
@@ -101,7 +101,7 @@ pub fn quantize(
     refuses: &dyn Fn(&FoundLayer) -> Option<String>,
     progress: &dyn Progress,
 ) -> Result<Quantized> {
-    let needed = options.decision.scheme == Scheme::StaticInt8
+    let needed = options.decision.scheme.needs_ranges()
         || options.rounding == Rounding::Gptq
         || options.max_error.is_some();
     if needed && samples.is_empty() {
@@ -116,10 +116,11 @@ pub fn quantize(
         progress,
     };
     let ranges = match options.decision.scheme {
-        Scheme::StaticInt8 => {
+        scheme if scheme.needs_ranges() => {
             // What is excluded needs no range, but a name that is none is an error before the work.
             decide(&found, &weights_only(&options.decision), &IndexMap::new())?;
-            calibration.ranges(&found, options.method, options.decision.symmetric)?
+            let symmetric = options.decision.symmetric || scheme.is_float();
+            calibration.ranges(&found, options.method, symmetric)?
         }
         _ => IndexMap::new(),
     };

@@ -241,6 +241,7 @@ fn layer_reports(graph: &Graph, recipe: &Recipe, decibels: &[Option<f64>]) -> Ve
             activation: match layer.activation {
                 Activation::Float => "as it is".to_owned(),
                 Activation::Static { dtype, .. } => format!("{dtype}, one range"),
+                Activation::DynamicFloat { dtype } => format!("{dtype}, each run's range"),
                 Activation::Dynamic => "u8, each run's range".to_owned(),
             },
             bytes_before: weight.map_or(0, |w| w.bytes.len()),

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use ir::convert::decode_f8;
 use ir::dim::Symbols;
 use ir::entity::Entity;
 use ir::graph::eval::scalar;
@@ -17,7 +18,7 @@ use ir::types::{DType, Scalar};
 
 use super::affine::reachable;
 use super::exec::Prepare;
-use super::kernels::gemm::{Integers, QuantisedB};
+use super::kernels::gemm::{Float8, Integers, QuantisedB};
 
 /// Where the integers of an operand are, in elements of its parameter.
 pub(crate) struct Strides {
@@ -38,13 +39,23 @@ pub(crate) fn pack(
     let access = body.rhs.access?;
     let unpacking = access.unpacking?;
     let (_, tensor) = cx.constant(access.param.index())?;
-    let (bits, signed) = match tensor.dtype {
-        DType::I4 => (4, true),
-        DType::U4 => (4, false),
-        DType::I8 => (8, true),
-        DType::U8 => (8, false),
+    let float = |mantissa, bias| (8, false, Some(Float8 { mantissa, bias }));
+    let (bits, signed, float) = match tensor.dtype {
+        DType::I4 => (4, true, None),
+        DType::U4 => (4, false, None),
+        DType::I8 => (8, true, None),
+        DType::U8 => (8, false, None),
+        DType::F8E4M3FN => float(3, 7),
+        DType::F8E4M3FNUZ => float(3, 8),
+        DType::F8E5M2 => float(2, 15),
+        DType::F8E5M2FNUZ => float(2, 16),
         _ => return None,
     };
+    // Infinities and NaN have no place in a panel.
+    let finite = |byte: &u8| decode_f8(tensor.dtype, *byte).is_none_or(f64::is_finite);
+    if float.is_some() && !tensor.bytes.iter().all(finite) {
+        return None;
+    }
     if tensor.dtype != kernel.params[access.param].dtype {
         return None;
     }
@@ -69,6 +80,7 @@ pub(crate) fn pack(
             bytes: &tensor.bytes,
             bits,
             signed,
+            float,
             base: strides.base,
             row: strides.row,
             col: strides.col,

@@ -12,12 +12,32 @@ use crate::onnx::error::{NodeProblem, Step};
 use crate::onnx::node::{Node, dtype_of};
 
 pub(super) const ROWS: &[Row] = &[
-    op("DequantizeLinear", 10, dequantize),
+    op("DequantizeLinear", 10, |node| {
+        check_version(node, 0)?;
+        dequantize(node)
+    }),
     op("DynamicQuantizeLinear", 11, dynamic_quantize),
     op("QLinearConv", 10, quantised_conv),
     op("QLinearMatMul", 10, quantised_product),
-    op("QuantizeLinear", 10, quantize),
+    op("QuantizeLinear", 10, |node| {
+        check_version(node, 2)?;
+        quantize(node)
+    }),
 ];
+
+/// Refuses 8-bit floats, as which input `index` is stored, in models of operator sets that do not have them.
+fn check_version(node: &Node<'_>, index: usize) -> Step<()> {
+    const FIRST: i64 = 19;
+    match node.optional(index).map(|v| node.dtype(v)) {
+        Some(dtype) if dtype.is_f8() && node.opset < FIRST => Err(NodeProblem::Value {
+            what: "element type",
+            found: format!("{dtype} in opset {}", node.opset),
+            expected: format!("opset {FIRST} or later, which has 8-bit floats; export the model for it"),
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
 
 /// Gives a scale or zero point the rank of the data: one number, one an index of `axis`, or one a block along it.
 fn spread(node: &mut Node<'_>, x: Val, value: Val) -> Step<Val> {
@@ -95,8 +115,10 @@ pub(super) fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let out = float_attribute(node, "output_dtype")?.unwrap_or(node.dtype(scale));
     // Tensors of the run are kept whole in eight bits, which products take.
     let kept = node.build.constant(x).is_some() || node.dtype(x).bits() == 8;
+    let zero = zero_point(node, node.dtype(x))?;
+    let kept = kept && (zero.is_none() || !node.dtype(x).is_f8());
     if kept && is_weight(node.dtype(x)) && out.bits() <= 32 {
-        return Ok(vec![dequantized_whole(node, x, scale, out)?]);
+        return Ok(vec![dequantized_whole(node, x, scale, zero, out)?]);
     }
     let dtype = match node.dtype(scale) {
         scale if scale.bits() >= out.bits() => scale,
@@ -104,7 +126,7 @@ pub(super) fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     };
     let scale = node.cast(scale, dtype)?;
     let mut value = node.cast(x, dtype)?;
-    if let Some(zero) = node.optional(2) {
+    if let Some(zero) = zero {
         let zero = spread(node, x, zero)?;
         let zero = node.cast(zero, dtype)?;
         value = node.binary(BinaryOp::Sub, value, zero)?;
@@ -116,12 +138,33 @@ pub(super) fn dequantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
 
 /// Says whether constants of the type stay quantised up to the kernels that read them.
 pub(super) fn is_weight(dtype: DType) -> bool {
-    matches!(dtype, DType::I8 | DType::U8 | DType::I4 | DType::U4)
+    matches!(dtype, DType::I8 | DType::U8 | DType::I4 | DType::U4) || dtype.is_f8()
+}
+
+/// The zero point of a tensor of type `of`; none where that is an 8-bit float, whose zero point is 0. A zero point that only a run gives is
+/// kept in both.
+fn zero_point(node: &Node<'_>, of: DType) -> Step<Option<Val>> {
+    let Some(zero) = node.optional(2) else { return Ok(None) };
+    if !of.is_f8() {
+        return Ok(Some(zero));
+    }
+    let Some(numbers) = node.build.constant(zero).map(|zero| zero.to_f64()) else {
+        return Ok(Some(zero));
+    };
+    match numbers.into_iter().find(|v| *v != 0.0) {
+        None => Ok(None),
+        Some(number) => Err(NodeProblem::Value {
+            what: "zero point",
+            found: format!("{number} of {of}"),
+            expected: "0, which 8-bit floats have as their own; quantise the model again, symmetrically".to_owned(),
+        }
+        .into()),
+    }
 }
 
 /// A dequantisation as one op, which products keep.
-fn dequantized_whole(node: &mut Node<'_>, x: Val, scale: Val, out: DType) -> Step<Val> {
-    let (shape, zero) = (node.shape(x), node.optional(2));
+fn dequantized_whole(node: &mut Node<'_>, x: Val, scale: Val, zero: Option<Val>, out: DType) -> Step<Val> {
+    let shape = node.shape(x);
     let block = node.int_or("block_size", 0)?;
     let axis = node.int_or("axis", 1)?;
     let blocked = block > 0 && !node.ty(scale).elements().is(1);
@@ -206,28 +249,30 @@ pub(super) fn quantize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     };
     let dtype = float_attribute(node, "precision")?.unwrap_or(node.dtype(scale));
     let (x, scale) = (node.cast(x, dtype)?, node.cast(scale, dtype)?);
-    if matches!(to, DType::I8 | DType::U8) && node.int_or("block_size", 0)? == 0 {
+    let zero = zero_point(node, to)?;
+    // Numbers of an 8-bit float that do not saturate, or are shifted by a run's zero point, are spelled out.
+    let whole = match to.is_f8() {
+        true => zero.is_none() && node.int_or("saturate", 1)? != 0,
+        false => matches!(to, DType::I8 | DType::U8),
+    };
+    if whole && node.int_or("block_size", 0)? == 0 {
         let mut operands = vec![x, along(node, x, scale)?];
-        if let Some(zero) = node.optional(2) {
+        if let Some(zero) = zero {
             operands.push(along(node, x, zero)?);
         }
         return Ok(vec![node.composite(Composite::Quantize { out: to }, &operands)?]);
     }
     let scale = spread(node, x, scale)?;
     let mut value = node.binary(BinaryOp::Div, x, scale)?;
-    // FP8 has a zero point of 0 as a rule.
-    let mut zero_is_zero = false;
-    let zero = match node.optional(2) {
+    let zero = match zero {
         Some(zero) => {
-            let constant = node.build.constant(zero);
-            zero_is_zero = constant.is_some_and(|zero| zero.to_f64().iter().all(|v| *v == 0.0));
             let zero = spread(node, x, zero)?;
             Some(node.cast(zero, dtype)?)
         }
         None => None,
     };
     if to.is_float() {
-        if let Some(zero) = zero.filter(|_| !zero_is_zero) {
+        if let Some(zero) = zero {
             value = node.binary(BinaryOp::Add, value, zero)?;
         }
         return Ok(vec![cast_to(node, value, to)?]);

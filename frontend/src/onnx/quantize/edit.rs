@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ir::recipe::{Activation, Layer, Stored};
+use ir::recipe::{Activation, Layer, Stored, least_magnitude};
 use ir::{DType, HostTensor};
 
 use super::EditError;
@@ -25,12 +25,15 @@ pub(super) fn needed_opset(layers: &[(&Layer, Stored)]) -> i64 {
         let weight = match (layer.weight.groups, layer.weight.dtype.bits(), stored.scale.dtype) {
             (Some(_), ..) | (_, 4, _) => 21,
             (_, _, DType::F16 | DType::BF16) => 19,
+            _ if layer.weight.dtype.is_f8() => 19,
             _ if layer.weight.axis.is_some() => 13,
             _ => 10,
         };
         match layer.activation {
             Activation::Dynamic => weight.max(11),
-            _ => weight,
+            Activation::DynamicFloat { .. } => weight.max(19),
+            Activation::Static { dtype, .. } if dtype.is_f8() => weight.max(19),
+            Activation::Float | Activation::Static { .. } => weight,
         }
     };
     layers.iter().map(of).max().unwrap_or(0)
@@ -213,6 +216,7 @@ impl Edit {
         }
         let inputs = match how {
             Activation::Float => return name.to_owned(),
+            Activation::DynamicFloat { dtype } => self.dynamic_float(name, dtype, of),
             Activation::Static { dtype, scale, zero } => {
                 let scalar = |dtype, value: f64| Stored::single(dtype, 0, value);
                 let scale = self.initializer(format!("{name}_scale"), &scalar(of, scale.into()), Vec::new());
@@ -235,6 +239,26 @@ impl Edit {
     }
 }
 
+impl Edit {
+    /// The 8-bit floats of an operand, their scale (the largest magnitude over the type's largest number) and their zero point.
+    fn dynamic_float(&mut self, name: &str, dtype: DType, of: DType) -> Vec<String> {
+        let scalar = |dtype, value: f64| Stored::single(dtype, 0, value);
+        let (least, largest) = (least_magnitude(dtype, of), dtype.f8_largest().unwrap_or(1.0));
+        let least = self.initializer(format!("{name}_least"), &scalar(of, least), Vec::new());
+        let largest = self.initializer(format!("{name}_largest"), &scalar(of, largest), Vec::new());
+        let zero = self.initializer(format!("{name}_zero_point"), &scalar(dtype, 0.0), Vec::new());
+        let [magnitudes, most, bounded, scale, quantized] =
+            ["magnitudes", "most", "bounded", "scale", "quantized"].map(|part| self.name(format!("{name}_{part}")));
+        self.node("Abs", vec![name.to_owned()], vec![magnitudes.clone()], &[]);
+        self.node("ReduceMax", vec![magnitudes], vec![most.clone()], &[("keepdims", 0)]);
+        self.node("Max", vec![most, least], vec![bounded.clone()], &[]);
+        self.node("Div", vec![bounded, largest], vec![scale.clone()], &[]);
+        let inputs = vec![name.to_owned(), scale.clone(), zero.clone()];
+        self.node("QuantizeLinear", inputs, vec![quantized.clone()], &[]);
+        vec![quantized, scale, zero]
+    }
+}
+
 /// ONNX's code of the types that quantised layers have.
 fn code(dtype: DType) -> DataType {
     match dtype {
@@ -244,6 +268,10 @@ fn code(dtype: DType) -> DataType {
         DType::U4 => DataType::Uint4,
         DType::F16 => DataType::Float16,
         DType::BF16 => DataType::Bfloat16,
+        DType::F8E4M3FN => DataType::Float8e4m3fn,
+        DType::F8E4M3FNUZ => DataType::Float8e4m3fnuz,
+        DType::F8E5M2 => DataType::Float8e5m2,
+        DType::F8E5M2FNUZ => DataType::Float8e5m2fnuz,
         _ => DataType::Float,
     }
 }

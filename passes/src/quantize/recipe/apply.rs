@@ -5,7 +5,7 @@
 //! names mean is what is made here, so that a file and a graph of one recipe are one model.
 
 use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp, View};
-use ir::recipe::{Activation, Layer, Recipe, Stored};
+use ir::recipe::{Activation, Layer, Recipe, Stored, least_magnitude};
 use ir::{DType, Dim, Graph, NodeId, Op, Value};
 
 use super::error::QuantizeError;
@@ -170,17 +170,49 @@ fn weight(b: &mut Builder<'_>, found: &FoundLayer, layer: &Layer) -> Result<Valu
 fn activation(b: &mut Builder<'_>, x: Value, how: Activation) -> Result<Value, PassFault> {
     let (out, rank) = (b.ty(x).dtype, b.ty(x).rank());
     let (stored, scale, zero) = match how {
+        Activation::DynamicFloat { dtype } => {
+            let (stored, scale) = dynamic_float(b, x, dtype)?;
+            (stored, scale, None)
+        }
+        Activation::Static { dtype, scale, .. } if dtype.is_f8() => {
+            let scale = b.constant(Stored::single(out, rank, f64::from(scale)));
+            let quantize = Op::Composite(Composite::Quantize { out: dtype });
+            (b.plain(&quantize, &[x, scale])?.into(), scale, None)
+        }
         Activation::Float => return Ok(x),
         Activation::Static { dtype, scale, zero } => {
             let scale = b.constant(Stored::single(out, rank, f64::from(scale)));
             let zero = b.constant(Stored::single(dtype, rank, f64::from(zero)));
             let quantize = Op::Composite(Composite::Quantize { out: dtype });
-            (b.plain(&quantize, &[x, scale, zero])?.into(), scale, zero)
+            (b.plain(&quantize, &[x, scale, zero])?.into(), scale, Some(zero))
         }
-        Activation::Dynamic => dynamic(b, x)?,
+        Activation::Dynamic => {
+            let (stored, scale, zero) = dynamic(b, x)?;
+            (stored, scale, Some(zero))
+        }
     };
     let dequantize = Op::Composite(Composite::Dequantize { groups: None, out });
-    Ok(b.plain(&dequantize, &[stored, scale, zero])?.into())
+    let operands: Vec<Value> = [Some(stored), Some(scale), zero].into_iter().flatten().collect();
+    Ok(b.plain(&dequantize, &operands)?.into())
+}
+
+/// The 8-bit floats and their scale: the largest magnitude over the type's largest number.
+fn dynamic_float(b: &mut Builder<'_>, x: Value, out: DType) -> Result<(Value, Value), PassFault> {
+    let (dtype, rank) = (b.ty(x).dtype, b.ty(x).rank());
+    let [least, largest] = [least_magnitude(out, dtype), out.f8_largest().unwrap_or(1.0)].map(|v| b.scalar(dtype, v));
+    let mut emit = |op: Op, operands: &[Value]| b.plain(&op, operands).map(Value::from);
+    let magnitudes = emit(Op::unary(UnaryOp::Abs), &[x])?;
+    let fold = Op::Reduce {
+        op: ReduceOp::Max,
+        axes: (0..rank).collect(),
+        keep_dims: false,
+    };
+    let most = emit(fold, &[magnitudes])?;
+    let most = emit(Op::binary(BinaryOp::Max), &[most, least])?;
+    let scale = emit(Op::binary(BinaryOp::Div), &[most, largest])?;
+    let scale = emit(Op::View(View::Reshape(vec![Dim::Const(1); rank].into())), &[scale])?;
+    let quantize = Op::Composite(Composite::Quantize { out });
+    Ok((emit(quantize, &[x, scale])?, scale))
 }
 
 /// The integers, scale and zero point of ONNX's `DynamicQuantizeLinear`.

@@ -26,12 +26,37 @@ pub enum Scheme {
     StaticInt8,
     /// Weights to 8 bits, activations to 8 bits by the range that each run finds.
     DynamicInt8,
+    /// Weights to 8-bit floats.
+    WeightsFp8,
+    /// Weights and activations to 8-bit floats, by ranges that calibration found.
+    StaticFp8,
+    /// Weights to 8-bit floats, activations to 8-bit floats by the largest magnitude that each run finds.
+    DynamicFp8,
+}
+
+impl Scheme {
+    /// Says whether operands are quantised by ranges that calibration finds.
+    pub fn needs_ranges(self) -> bool {
+        matches!(self, Scheme::StaticInt8 | Scheme::StaticFp8)
+    }
+
+    /// Says whether 8-bit floats are stored, not integers.
+    pub fn is_float(self) -> bool {
+        matches!(self, Scheme::WeightsFp8 | Scheme::StaticFp8 | Scheme::DynamicFp8)
+    }
+
+    /// Says whether weights alone are quantised.
+    pub fn is_weight_only(self) -> bool {
+        matches!(self, Scheme::WeightsInt8 | Scheme::WeightsInt4 | Scheme::WeightsFp8)
+    }
 }
 
 /// How [`decide`] decides.
 #[derive(Clone, Debug)]
 pub struct Decision {
     pub scheme: Scheme,
+    /// The 8-bit float of the schemes that have one: files have OCP's.
+    pub float: DType,
     /// Neighbours along the depth that share a scale; of int4 weights by default the largest divisor of the depth up to 128.
     pub group: Option<i64>,
     /// No zero points. Weights of 8 bits have none anyway.
@@ -49,10 +74,11 @@ impl Decision {
     pub fn new(scheme: Scheme) -> Decision {
         Decision {
             scheme,
+            float: DType::F8E4M3FN,
             group: None,
             symmetric: false,
             per_tensor: false,
-            skip_small: matches!(scheme, Scheme::WeightsInt8 | Scheme::WeightsInt4),
+            skip_small: scheme.is_weight_only(),
             exclude: Vec::new(),
         }
     }
@@ -65,7 +91,7 @@ pub struct Range {
     pub high: f64,
 }
 
-/// Decides for each layer of a graph. `ranges` has those of the layers' operands, which [`Scheme::StaticInt8`] needs.
+/// Decides for each layer of a graph. `ranges` has those of the layers' operands where [`Scheme::needs_ranges`].
 ///
 /// # Errors
 /// A weight that is not finite, a group that does not divide a depth, a name in `exclude` that no layer has, or no range for a layer.
@@ -105,17 +131,22 @@ pub fn decide(layers: &Layers, options: &Decision, ranges: &IndexMap<String, Ran
         };
         let weight = nearest(shape, &found.weight).map_err(error)?;
         let activation = match options.scheme {
-            Scheme::WeightsInt8 | Scheme::WeightsInt4 => Activation::Float,
+            Scheme::WeightsInt8 | Scheme::WeightsInt4 | Scheme::WeightsFp8 => Activation::Float,
+            Scheme::DynamicFp8 => Activation::DynamicFloat { dtype: options.float },
             // What stands for 0 is then known only when it runs, and padding is a number of the kernel's.
             Scheme::DynamicInt8 if found.padded => Activation::Float,
             // ONNX's op for it takes f32 alone.
             Scheme::DynamicInt8 if found.weight.dtype != DType::F32 => Activation::Float,
             Scheme::DynamicInt8 => Activation::Dynamic,
-            Scheme::StaticInt8 => {
+            Scheme::StaticInt8 | Scheme::StaticFp8 => {
                 let range = ranges.get(&found.name).ok_or_else(|| QuantizeError::NoRange {
                     layer: found.name.clone(),
                 })?;
-                static_activation(*range, options.symmetric, found.weight.dtype).ok_or_else(|| {
+                let activation = match options.scheme.is_float() {
+                    true => static_float(*range, options.float, found.weight.dtype),
+                    false => static_activation(*range, options.symmetric, found.weight.dtype),
+                };
+                activation.ok_or_else(|| {
                     QuantizeError::Range {
                         layer: found.name.clone(),
                         low: range.low,
@@ -171,7 +202,7 @@ fn check_names(layers: &Layers, names: &[String]) -> Result<(), QuantizeError> {
 fn shape(layer: &FoundLayer, options: &Decision) -> Result<Weight, usize> {
     let depth = layer.summed();
     let mut weight = Weight {
-        dtype: DType::I8,
+        dtype: if options.scheme.is_float() { options.float } else { DType::I8 },
         axis: (!options.per_tensor).then_some(layer.columns),
         groups: None,
         scales: Vec::new(),
@@ -231,6 +262,9 @@ fn nearest(mut weight: Weight, tensor: &HostTensor) -> Result<Weight, ir::recipe
 /// The scale and zero point for numbers of a range that holds 0, the scale a number of type `of`.
 pub(super) fn scale_of(dtype: DType, (low, high): (f32, f32), of: DType) -> (f32, i32) {
     let (low, high) = (f64::from(low), f64::from(high));
+    if let Some(largest) = dtype.f8_largest() {
+        return (rounded(high.max(-low) / largest, of), 0);
+    }
     match dtype {
         DType::U4 => {
             let scale = rounded((high - low) / 15.0, of);
@@ -279,6 +313,17 @@ pub fn static_activation(range: Range, symmetric: bool, of: DType) -> Option<Act
     })
 }
 
+/// The scale of an operand that ranges from `low` to `high`, in an 8-bit float; `None` for a range that is none.
+fn static_float(range: Range, dtype: DType, of: DType) -> Option<Activation> {
+    let finite = range.low.is_finite() && range.high.is_finite() && range.low <= range.high;
+    let largest = dtype.f8_largest().filter(|_| finite)?;
+    Some(Activation::Static {
+        dtype,
+        scale: rounded(range.high.max(-range.low).max(0.0) / largest, of),
+        zero: 0,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,6 +331,7 @@ mod tests {
     #[test]
     fn scales_are_those_of_the_formulas() {
         assert_eq!(scale_of(DType::I8, (-2.54, 1.0), DType::F32), (0.02, 0));
+        assert_eq!(scale_of(DType::F8E4M3FN, (-896.0, 3.0), DType::F32), (2.0, 0));
         assert_eq!(scale_of(DType::I4, (-8.0, 3.0), DType::F32), (1.0, 0));
         assert_eq!(scale_of(DType::I4, (-7.0, 7.0), DType::F32), (1.0, 0));
         assert_eq!(scale_of(DType::U4, (-1.0, 2.0), DType::F32), (0.2, 5));

@@ -98,9 +98,9 @@ pub fn layers(graph: &Graph) -> Layers {
             }
             continue;
         };
-        if !weight.dtype.is_float() {
-            found.already += usize::from(weight.dtype.is_int());
-            keep(&mut found, name, "it multiplies integers");
+        if !weight.dtype.is_float() || weight.dtype.is_f8() {
+            found.already += usize::from(weight.dtype.is_int() || weight.dtype.is_f8());
+            keep(&mut found, name, "it multiplies integers or 8-bit floats");
             continue;
         }
         if weight.elements() == 0 {

@@ -1,4 +1,4 @@
-//! Stores the weights of products in 8 or 4 bits: what `--dtype int8` and `--dtype int4` ask for.
+//! Stores the weights of products in 8 or 4 bits: what `--dtype int8`, `fp8` and `int4` ask for.
 //!
 //! ```text
 //! contract x, w     becomes     contract x, (dequantize w', scales, zeros)
@@ -8,7 +8,9 @@
 //! are, and why, is in the report. Rounding is to the nearest; `graphc quantize` has the ways that look at data.
 
 use indexmap::IndexMap;
+use ir::DType;
 use ir::recipe::{Kept, Layer, Recipe};
+use ir::target::F8Family;
 
 use super::apply::applied;
 use super::decide::{Decision, Scheme, decide};
@@ -30,6 +32,8 @@ pub enum WeightType {
     Int8,
     /// `u4` in groups along the depth, with zero points; weights that cannot be grouped as [`WeightType::Int8`].
     Int4,
+    /// 8-bit floats with four exponent bits, of the family that the target converts, a scale for each column.
+    Fp8,
 }
 
 /// The pass.
@@ -40,6 +44,11 @@ pub const PASS: Pass = Pass {
             None => return Ok(graph.clone()),
             Some(WeightType::Int8) => Scheme::WeightsInt8,
             Some(WeightType::Int4) => Scheme::WeightsInt4,
+            Some(WeightType::Fp8) => Scheme::WeightsFp8,
+        };
+        let float = match context.target.f8 {
+            Some(F8Family::Fnuz) => DType::F8E4M3FNUZ,
+            Some(F8Family::Ocp) | None => DType::F8E4M3FN,
         };
         let fault = |error| match error {
             QuantizeError::Rewrite(fault) => fault,
@@ -59,7 +68,11 @@ pub const PASS: Pass = Pass {
             !stays
         });
         found.others = others;
-        let recipe = decide(&found, &Decision::new(scheme), &IndexMap::new()).map_err(fault)?;
+        let decision = Decision {
+            float,
+            ..Decision::new(scheme)
+        };
+        let recipe = decide(&found, &decision, &IndexMap::new()).map_err(fault)?;
         let note = |b: &mut crate::rewrite::Builder<'_>, layer: &Layer| {
             let origins = vec![b.origin.clone()];
             b.note(QUANTIZED, origins, None, Some(described(layer)));

@@ -16,7 +16,7 @@ pub(crate) use driver::{Dest, Place, Problem, RowMap, run, scratch_bytes as conv
 pub(crate) use micro::tile_fns;
 pub use pack::PackedB;
 pub(crate) use pack::{gather, pack_panel, packed_len, panel_offset, panel_width};
-pub use quantised::{Integers, QuantisedB};
+pub use quantised::{Float8, Integers, QuantisedB};
 
 use super::workspace::{SyncPtr, Workspace};
 

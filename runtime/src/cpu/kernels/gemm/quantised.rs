@@ -1,4 +1,4 @@
-//! B of four or eight bits an element, in panels as [`super::PackedB`]'s: `[panel][k]`, each row as many bytes as it takes.
+//! B of four or eight bits an element, integers or floats, in panels as [`super::PackedB`]'s: `[panel][k]`, each row as many bytes as it takes.
 //!
 //! A panel is made floats a block of rows at a time, in scratch that stays in the first-level cache, and multiplied there: no more of a
 //! weight than that is ever there in f32. Of a few rows each integer goes to its products at once.
@@ -21,9 +21,26 @@ pub struct Integers<'a> {
     /// 4, two to a byte with the first in the low bits, or 8.
     pub bits: u32,
     pub signed: bool,
+    /// Set where the elements are floats of 8 bits, all of them finite.
+    pub float: Option<Float8>,
     pub base: i64,
     pub row: i64,
     pub col: i64,
+}
+
+/// A float of 8 bits: a sign, an exponent, a mantissa of 3 or 2 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Float8 {
+    pub mantissa: u32,
+    /// Of the exponent.
+    pub bias: u32,
+}
+
+impl Float8 {
+    /// What a number is to be multiplied by whose exponent is read with the bias of f32.
+    fn factor(self) -> f32 {
+        2f32.powi(127 - self.bias as i32)
+    }
 }
 
 impl Integers<'_> {
@@ -52,6 +69,7 @@ pub struct QuantisedB {
     k: usize,
     n: usize,
     bits: u32,
+    float: Option<Float8>,
     group: usize,
     /// Unsigned integers. Of four bits the low half of a byte is a column of the panel's first vector, the high half of its second.
     data: AlignedBuf,
@@ -80,6 +98,7 @@ impl QuantisedB {
             k,
             n,
             bits: integers.bits,
+            float: integers.float,
             group,
             data: AlignedBuf::new(0),
             scales: AlignedBuf::floats(panels * groups * 2 * wide),
@@ -157,6 +176,8 @@ impl QuantisedB {
             let part = self.part(panel, k0, rows);
             if self.bits == 4 {
                 expand_nibbles(self.isa, dst, part);
+            } else if self.float.is_some() {
+                expand_floats(self.isa, dst, part);
             } else {
                 expand_bytes(self.isa, dst, part);
             }
@@ -182,6 +203,8 @@ impl QuantisedB {
             let part = self.part(panel, 0, self.k);
             if self.bits == 4 {
                 multiply_nibbles(self.isa, to, part);
+            } else if self.float.is_some() {
+                multiply_floats(self.isa, to, part);
             } else {
                 multiply_bytes(self.isa, to, part);
             }
@@ -212,6 +235,8 @@ impl QuantisedB {
             scales_step: 2 * wide,
             width: panel_width(self.isa, self.n, panel),
             group: self.group,
+            narrow: self.float.is_some_and(|f| f.mantissa == 2),
+            factor: self.float.map_or(1.0, Float8::factor),
             k0,
             rows,
         }
@@ -237,6 +262,9 @@ struct Part {
     scales_step: usize,
     width: usize,
     group: usize,
+    /// Of floats: whether their mantissa has 2 bits, and what makes their exponent's bias that of f32.
+    narrow: bool,
+    factor: f32,
     k0: usize,
     rows: usize,
 }
@@ -250,13 +278,57 @@ simd_dispatch! {
     unsafe fn expand_bytes(dst: *mut f32, part: Part) = expand_bytes_body
 }
 
+simd_dispatch! {
+    /// Floats of eight-bit floats.
+    unsafe fn expand_floats(dst: *mut f32, part: Part) = expand_floats_body
+}
+
+/// Two vectors of integers as numbers.
+#[inline(always)]
+unsafe fn numbers<S: Simd>(integers: [S::I; 2]) -> [S::V; 2] {
+    // SAFETY: the level's instructions, by the contract of the callers.
+    unsafe { integers.map(|i| S::to_float(i)) }
+}
+
+/// The eight-bit floats at `from` and `second` behind it: their exponent and mantissa are put where f32 has them, and the product with
+/// the factor makes the exponent right, of subnormal numbers too.
+#[inline(always)]
+unsafe fn floats<S: Simd>(part: &Part, from: *const u8, second: usize) -> [S::V; 2] {
+    // SAFETY: the caller's contract: the bytes are there.
+    unsafe {
+        [S::load_u8(from), S::load_u8(from.add(second))].map(|bytes| {
+            let magnitude = S::iand(bytes, S::isplat(0x7f));
+            let magnitude = match part.narrow {
+                true => S::shl::<21>(magnitude),
+                false => S::shl::<20>(magnitude),
+            };
+            let sign = S::shl::<24>(S::iand(bytes, S::isplat(0x80)));
+            S::mul(S::from_bits(S::ior(magnitude, sign)), S::splat(part.factor))
+        })
+    }
+}
+
+#[inline(always)]
+unsafe fn expand_floats_body<S: Simd>(dst: *mut f32, part: Part) {
+    let second = if part.width > S::LANES { S::LANES } else { 0 };
+    // SAFETY: as for `expand_bytes_body`.
+    unsafe { expand_body::<S>(dst, part, |from| floats::<S>(&part, from, second)) }
+}
+
+#[inline(always)]
+unsafe fn multiply_floats_body<S: Simd>(to: Sums, part: Part) {
+    let second = if part.width > S::LANES { S::LANES } else { 0 };
+    // SAFETY: as for `expand_bytes_body`.
+    unsafe { multiply_body::<S>(to, part, |from| floats::<S>(&part, from, second)) }
+}
+
 #[inline(always)]
 unsafe fn expand_nibbles_body<S: Simd>(dst: *mut f32, part: Part) {
     // SAFETY: the caller's contract: the rows' bytes are there, and the floats' places.
     unsafe {
         expand_body::<S>(dst, part, |from| {
             let both = S::load_u8(from);
-            [S::iand(both, S::isplat(15)), S::sar::<4>(both)]
+            numbers::<S>([S::iand(both, S::isplat(15)), S::sar::<4>(both)])
         })
     }
 }
@@ -265,11 +337,11 @@ unsafe fn expand_nibbles_body<S: Simd>(dst: *mut f32, part: Part) {
 unsafe fn expand_bytes_body<S: Simd>(dst: *mut f32, part: Part) {
     let second = if part.width > S::LANES { S::LANES } else { 0 };
     // SAFETY: as above; a narrow panel's second vector is its first again, and is not stored.
-    unsafe { expand_body::<S>(dst, part, |from| [S::load_u8(from), S::load_u8(from.add(second))]) }
+    unsafe { expand_body::<S>(dst, part, |from| numbers::<S>([S::load_u8(from), S::load_u8(from.add(second))])) }
 }
 
 #[inline(always)]
-unsafe fn expand_body<S: Simd>(dst: *mut f32, part: Part, integers: impl Fn(*const u8) -> [S::I; 2]) {
+unsafe fn expand_body<S: Simd>(dst: *mut f32, part: Part, numbers: impl Fn(*const u8) -> [S::V; 2]) {
     let (width, two, end) = (part.width, part.width > S::LANES, part.k0 + part.rows);
     let mut row = part.k0;
     while row < end {
@@ -282,11 +354,11 @@ unsafe fn expand_body<S: Simd>(dst: *mut f32, part: Part, integers: impl Fn(*con
             let second = if two { S::LANES } else { 0 };
             let (scale2, offset2) = (S::load(scales.add(second)), S::load(scales.add(width + second)));
             while row < stop {
-                let [a, b] = integers(part.src.add(row * part.row_bytes));
+                let [a, b] = numbers(part.src.add(row * part.row_bytes));
                 let to = dst.add((row - part.k0) * width);
-                S::store(to, S::fma(S::to_float(a), scale, offset));
+                S::store(to, S::fma(a, scale, offset));
                 if two {
-                    S::store(to.add(S::LANES), S::fma(S::to_float(b), scale2, offset2));
+                    S::store(to.add(S::LANES), S::fma(b, scale2, offset2));
                 }
                 row += 1;
             }
@@ -302,6 +374,10 @@ simd_dispatch! {
     /// Products by eight-bit integers.
     unsafe fn multiply_bytes(to: Sums, part: Part) = multiply_bytes_body
 }
+simd_dispatch! {
+    /// Products by eight-bit floats.
+    unsafe fn multiply_floats(to: Sums, part: Part) = multiply_floats_body
+}
 
 #[inline(always)]
 unsafe fn multiply_nibbles_body<S: Simd>(to: Sums, part: Part) {
@@ -309,7 +385,7 @@ unsafe fn multiply_nibbles_body<S: Simd>(to: Sums, part: Part) {
     unsafe {
         multiply_body::<S>(to, part, |from| {
             let both = S::load_u8(from);
-            [S::iand(both, S::isplat(15)), S::sar::<4>(both)]
+            numbers::<S>([S::iand(both, S::isplat(15)), S::sar::<4>(both)])
         })
     }
 }
@@ -318,26 +394,26 @@ unsafe fn multiply_nibbles_body<S: Simd>(to: Sums, part: Part) {
 unsafe fn multiply_bytes_body<S: Simd>(to: Sums, part: Part) {
     let second = if part.width > S::LANES { S::LANES } else { 0 };
     // SAFETY: as for `expand_bytes_body`.
-    unsafe { multiply_body::<S>(to, part, |from| [S::load_u8(from), S::load_u8(from.add(second))]) }
+    unsafe { multiply_body::<S>(to, part, |from| numbers::<S>([S::load_u8(from), S::load_u8(from.add(second))])) }
 }
 
 #[inline(always)]
-unsafe fn multiply_body<S: Simd>(to: Sums, part: Part, integers: impl Fn(*const u8) -> [S::I; 2]) {
+unsafe fn multiply_body<S: Simd>(to: Sums, part: Part, numbers: impl Fn(*const u8) -> [S::V; 2]) {
     // SAFETY: the caller's contract.
     unsafe {
         match to.count {
             0 => {}
-            1 => multiply_rows::<S, 1>(to, part, integers),
-            2 => multiply_rows::<S, 2>(to, part, integers),
-            3 => multiply_rows::<S, 3>(to, part, integers),
-            _ => multiply_rows::<S, 4>(to, part, integers),
+            1 => multiply_rows::<S, 1>(to, part, numbers),
+            2 => multiply_rows::<S, 2>(to, part, numbers),
+            3 => multiply_rows::<S, 3>(to, part, numbers),
+            _ => multiply_rows::<S, 4>(to, part, numbers),
         }
     }
 }
 
 /// `Σ a·(i·scale + offset)` as `scale·Σ a·i + offset·Σ a` of each group.
 #[inline(always)]
-unsafe fn multiply_rows<S: Simd, const M: usize>(to: Sums, part: Part, integers: impl Fn(*const u8) -> [S::I; 2]) {
+unsafe fn multiply_rows<S: Simd, const M: usize>(to: Sums, part: Part, numbers: impl Fn(*const u8) -> [S::V; 2]) {
     let (width, two) = (part.width, part.width > S::LANES);
     let second = if two { S::LANES } else { 0 };
     // SAFETY: the caller's contract: a group has `2 · width` numbers, a row its bytes, rows of A a float for each row here.
@@ -352,8 +428,7 @@ unsafe fn multiply_rows<S: Simd, const M: usize>(to: Sums, part: Part, integers:
             while row < stop {
                 let count = (stop - row).min(2);
                 for (u, products) in products.iter_mut().enumerate().take(count) {
-                    let [a, b] = integers(part.src.add((row + u) * part.row_bytes));
-                    let (a, b) = (S::to_float(a), S::to_float(b));
+                    let [a, b] = numbers(part.src.add((row + u) * part.row_bytes));
                     for (i, products) in products.iter_mut().enumerate() {
                         let factor = *to.rows[i].add(row + u);
                         factors[i] += factor;

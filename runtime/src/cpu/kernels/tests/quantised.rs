@@ -4,6 +4,8 @@ use super::{Rng, assert_close, workspaces};
 use crate::cpu::kernels::Workspace;
 use crate::cpu::kernels::convert::half_to_f32;
 use crate::cpu::kernels::gemm::*;
+use ir::DType;
+use ir::convert::decode_f8;
 
 struct Case {
     m: usize,
@@ -16,6 +18,8 @@ struct Case {
     along_k: bool,
     /// The result is f16.
     narrow: bool,
+    /// The type of floats, and what it is to a panel.
+    float: Option<(DType, Float8)>,
 }
 
 fn check(ws: &mut Workspace, rng: &mut Rng, case: &Case) {
@@ -28,9 +32,18 @@ fn check(ws: &mut Workspace, rng: &mut Rng, case: &Case) {
         signed,
         along_k,
         narrow,
+        float,
     } = case;
     let low = if signed { -(1i64 << (bits - 1)) } else { 0 };
-    let numbers: Vec<i64> = (0..n * k).map(|_| low + rng.below(1 << bits) as i64).collect();
+    let mut numbers: Vec<i64> = (0..n * k).map(|_| low + rng.below(1 << bits) as i64).collect();
+    let decoded = |byte: i64| float.and_then(|(dtype, _)| decode_f8(dtype, byte as u8));
+    if float.is_some() {
+        for number in &mut numbers {
+            while !decoded(*number).is_some_and(f64::is_finite) {
+                *number = rng.below(256) as i64;
+            }
+        }
+    }
     // Behind 3 elements that are others'.
     let (base, mut bytes) = (3usize, vec![0u8; (n * k + 3).div_ceil(8 / bits as usize)]);
     let mask = (1u32 << bits) - 1;
@@ -46,7 +59,10 @@ fn check(ws: &mut Workspace, rng: &mut Rng, case: &Case) {
         .map(|_| {
             (
                 0.01 + rng.float().abs() / 16.0,
-                (low + rng.below(1 << bits) as i64) as f32,
+                match float {
+                    Some(_) => 0.0,
+                    None => (low + rng.below(1 << bits) as i64) as f32,
+                },
             )
         })
         .collect();
@@ -54,6 +70,7 @@ fn check(ws: &mut Workspace, rng: &mut Rng, case: &Case) {
         bytes: &bytes,
         bits,
         signed,
+        float: float.map(|(_, how)| how),
         base: base as i64,
         row: if along_k { 1 } else { n as i64 },
         col: if along_k { k as i64 } else { 1 },
@@ -87,7 +104,8 @@ fn check(ws: &mut Workspace, rng: &mut Rng, case: &Case) {
         for j in 0..n {
             let term = |x: usize| {
                 let (scale, zero) = scales[j * groups + x / group];
-                f64::from(a[i * k + x]) * (numbers[j * k + x] as f64 - f64::from(zero)) * f64::from(scale)
+                let number = decoded(numbers[j * k + x]).unwrap_or(numbers[j * k + x] as f64);
+                f64::from(a[i * k + x]) * (number - f64::from(zero)) * f64::from(scale)
             };
             let (want, size) = (
                 (0..k).map(term).sum::<f64>(),
@@ -121,16 +139,26 @@ fn quantised_panels_multiply_as_their_numbers_do() {
             (1, 40, 1700, 512),
             (3, 5, 0, 32),
         ] {
-            for way in 0..16 {
+            for way in 0..24 {
+                let float = (way >= 16).then(|| {
+                    let (dtype, mantissa, bias) = [
+                        (DType::F8E4M3FN, 3, 7),
+                        (DType::F8E5M2, 2, 15),
+                        (DType::F8E4M3FNUZ, 3, 8),
+                        (DType::F8E5M2FNUZ, 2, 16),
+                    ][way & 3];
+                    (dtype, Float8 { mantissa, bias })
+                });
                 let case = Case {
                     m,
                     n,
                     k,
                     group,
-                    bits: if way & 1 > 0 { 4 } else { 8 },
-                    signed: way & 2 > 0,
+                    bits: if way & 1 > 0 && float.is_none() { 4 } else { 8 },
+                    signed: way & 2 > 0 && float.is_none(),
                     along_k: way & 4 > 0,
-                    narrow: way & 8 > 0,
+                    narrow: way & 8 > 0 && float.is_none(),
+                    float,
                 };
                 check(&mut ws, &mut rng, &case);
             }
@@ -148,6 +176,7 @@ fn panels_take_the_bytes_of_their_integers() {
             bytes: &bytes,
             bits,
             signed: true,
+            float: None,
             base: 0,
             row: 1,
             col: k as i64,

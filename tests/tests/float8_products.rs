@@ -1,0 +1,122 @@
+//! Random products and convolutions of 8-bit floats through the whole compiler: both kinds of exponents, OCP's and FNUZ, every
+//! transposition, scales a tensor, a row and a column, odd sizes. Results equal exact arithmetic but for the order of the sum.
+//! `GRAPHC_ALL_MODELS=1` runs more.
+
+use graphc_tests::emulator::{Tally, toolchain};
+use graphc_tests::float8::{Case, Shape};
+use graphc_tests::quantised::Random;
+use graphc_tests::reference::compile_cpu;
+use ir::kernel::{Body, Mapping};
+use ir::{DType, Plan};
+use passes::OptLevel;
+
+const ALL: [DType; 4] = [
+    DType::F8E4M3FN,
+    DType::F8E5M2,
+    DType::F8E4M3FNUZ,
+    DType::F8E5M2FNUZ,
+];
+
+/// How many products of a plan have operands of each type, and how many of them are by matrix instructions.
+fn products_of(plan: &Plan) -> Vec<(DType, bool)> {
+    let bodies = plan.kernels.values().filter_map(|kernel| match &kernel.body {
+        Body::Contract(body) => {
+            let of = |operand: &ir::kernel::Operand| operand.element(&kernel.exprs);
+            assert_eq!(of(&body.lhs), of(&body.rhs), "{}", kernel.name);
+            Some((of(&body.lhs), matches!(kernel.mapping, Mapping::Matrix(_))))
+        }
+        _ => None,
+    });
+    bodies.collect()
+}
+
+#[test]
+fn the_reference_is_exact_arithmetic() {
+    let mut random = Random(43);
+    for _ in 0..40 {
+        let case = Case::new(Shape::random(&mut random, &ALL), &mut random);
+        let got = ir::graph::eval::evaluate(&case.graph, &case.inputs).expect("it evaluates");
+        assert_eq!(case.wrong(&got["y"]), None, "{:?}", case.shape);
+    }
+}
+
+#[test]
+fn products_on_the_cpu() {
+    let mut random = Random(79);
+    for _ in 0..if graphc_tests::everything() { 400 } else { 40 } {
+        let case = Case::new(Shape::random(&mut random, &ALL), &mut random);
+        let executable = compile_cpu(&case.graph, OptLevel::O2, None);
+        let got = executable.run(&case.inputs).expect("it runs");
+        assert_eq!(case.wrong(&got["y"]), None, "{:?}", case.shape);
+    }
+}
+
+/// What a target makes of factors that are stored in a type.
+fn factors(arch: &str, shape: &Shape) -> DType {
+    let four = |dtype: DType| matches!(dtype, DType::F8E4M3FN | DType::F8E4M3FNUZ);
+    let wide = if four(shape.x) && four(shape.w) { DType::F16 } else { DType::BF16 };
+    match (arch, shape.x) {
+        _ if shape.x != shape.w => wide,
+        ("gfx942", DType::F8E4M3FNUZ | DType::F8E4M3FN) => DType::F8E4M3FNUZ,
+        ("gfx942", DType::F8E5M2FNUZ) => DType::F8E5M2FNUZ,
+        // Infinities that the other family lacks could be among what is given.
+        ("gfx942", _) if shape.left == graphc_tests::float8::Left::Stored || shape.batched_rhs => wide,
+        ("gfx942", _) => DType::F8E5M2FNUZ,
+        ("gfx950" | "gfx1201", DType::F8E4M3FN | DType::F8E5M2) => shape.x,
+        _ => wide,
+    }
+}
+
+fn products(arch: &str, turn: u64) {
+    let Some(tools) = toolchain() else { return };
+    let count = if graphc_tests::everything() { 100 } else { 8 };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 + turn);
+    let mut tally = Tally::default();
+    let (mut by_matrix, mut all, mut narrow) = (0, 0, 0);
+    for i in 0..count {
+        // One family for most, as models have it.
+        let types = if i % 4 == 3 { &ALL[..] } else { &ALL[..2] };
+        let case = Case::new(Shape::random(&mut random, types), &mut random);
+        let built = tools.build(&case.graph, arch, None);
+        for (dtype, matrix) in products_of(&built.program.variants[0].plan) {
+            assert_eq!(dtype, factors(arch, &case.shape), "{arch} {:?}", case.shape);
+            all += 1;
+            by_matrix += usize::from(matrix);
+            narrow += usize::from(dtype.is_f8());
+        }
+        let outcome = tools.run(&built, &case.inputs, 1 << 26);
+        tally.add(&format!("{arch} {:?}", case.shape), &outcome);
+        assert_eq!(case.wrong(&outcome.outputs["y"]), None, "{arch} {:?}", case.shape);
+        tally.error("exact", case.exact.len(), 0.0);
+    }
+    println!("{arch}: of {all} products {by_matrix} by matrix instructions, {narrow} of 8-bit floats");
+    tally.finish(arch, count);
+    assert!(by_matrix * 2 >= all, "{arch}: {by_matrix} of {all} by matrix instructions");
+    let has_some = !matches!(arch, "gfx90a" | "gfx1100");
+    assert_eq!(narrow > 0, has_some, "{arch}: {narrow} of 8-bit floats");
+}
+
+#[test]
+fn products_on_gfx90a() {
+    products("gfx90a", 1);
+}
+
+#[test]
+fn products_on_gfx942() {
+    products("gfx942", 2);
+}
+
+#[test]
+fn products_on_gfx950() {
+    products("gfx950", 3);
+}
+
+#[test]
+fn products_on_gfx1100() {
+    products("gfx1100", 4);
+}
+
+#[test]
+fn products_on_gfx1201() {
+    products("gfx1201", 5);
+}
