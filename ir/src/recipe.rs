@@ -50,7 +50,11 @@ pub enum Activation {
 /// Returns the magnitude that the largest one of a run is taken for at least, by [`Activation::DynamicFloat`]: the scale is then a normal
 /// number of the operand's type, and tensors of zeros have one.
 pub fn least_magnitude(stored: DType, of: DType) -> f64 {
-    let least_scale = if of == DType::F16 { 2f64.powi(-14) } else { 2f64.powi(-100) };
+    let least_scale = if of == DType::F16 {
+        2f64.powi(-14)
+    } else {
+        2f64.powi(-100)
+    };
     stored.f8_largest().unwrap_or(1.0) * least_scale
 }
 

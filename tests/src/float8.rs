@@ -234,7 +234,8 @@ impl Case {
                 sum += term;
                 size += term.abs();
             }
-            let factor = x_scales[if shape.per_row { row } else { 0 }] * w_scales[if shape.per_column { col } else { 0 }];
+            let factor =
+                x_scales[if shape.per_row { row } else { 0 }] * w_scales[if shape.per_column { col } else { 0 }];
             let (mut y, mut size) = (sum * factor, size * factor);
             if shape.bias {
                 y += bias[col];
@@ -295,7 +296,10 @@ impl Case {
                 let lead: &[usize] = if shape.batched_rhs { leading } else { &[] };
                 (
                     swapped(&[lead, &[shape.n, shape.k]].concat(), !shape.transpose_rhs),
-                    swapped(&[&vec![1; lead.len()][..], &[columns, 1]].concat(), !shape.transpose_rhs),
+                    swapped(
+                        &[&vec![1; lead.len()][..], &[columns, 1]].concat(),
+                        !shape.transpose_rhs,
+                    ),
                 )
             }
         };
@@ -332,7 +336,11 @@ impl Case {
         };
         let mut result = add(&mut graph, op, &[lhs, rhs]);
         if shape.bias {
-            let along: &[usize] = if shape.conv.is_some() { &[shape.n, 1, 1] } else { &[shape.n] };
+            let along: &[usize] = if shape.conv.is_some() {
+                &[shape.n, 1, 1]
+            } else {
+                &[shape.n]
+            };
             let bias = constant(&mut graph, floats(along, &bias));
             result = add(&mut graph, Op::binary(BinaryOp::Add), &[result, bias]);
         }

@@ -1,5 +1,6 @@
 //! Products by quantised weights: random cases, and what they must give.
 
+use graphc::ir::convert::decode_f8;
 use graphc::ir::op::{BinaryOp, Composite, Contract, Groups, UnaryOp};
 use graphc::ir::{DType, Graph, HostTensor, Op, Origin, TensorType, Value};
 
@@ -82,6 +83,11 @@ impl Shape {
 
     /// A shape at random; few rows half of the time, sizes that divide nothing among them.
     pub fn random(random: &mut Random) -> Shape {
+        Shape::random_of(random, &[DType::I4, DType::U4, DType::I8, DType::U8])
+    }
+
+    /// A shape at random of weights that are stored in one of some types.
+    pub fn random_of(random: &mut Random, stored: &[DType]) -> Shape {
         let dtype = random.of(&[DType::F16, DType::F16, DType::BF16, DType::F32]);
         let m = match random.below(2) {
             0 => random.of(&[1, 1, 2, 3, 5, 8, 13]),
@@ -94,19 +100,36 @@ impl Shape {
             1 => Share::Column,
             _ => Share::Group(random.of(&[16, 32, 32, 48, 64, 128, 128])),
         };
+        let batch = random.of(&[0, 0, 0, 2]);
+        let stored = random.of(stored);
+        let (scales, zero) = (
+            random.of(&[DType::F32, dtype]),
+            random.of(&[Zero::None, Zero::Stored, Zero::Float]),
+        );
         Shape {
-            batch: random.of(&[0, 0, 0, 2]),
+            batch,
             m,
             n,
             k,
-            stored: random.of(&[DType::I4, DType::U4, DType::I8, DType::U8]),
+            stored,
             dtype,
-            scales: random.of(&[DType::F32, dtype]),
+            scales,
             share,
-            zero: random.of(&[Zero::None, Zero::Stored, Zero::Float]),
+            // Floats have their own 0.
+            zero: if stored.is_f8() { Zero::None } else { zero },
             along_k: random.below(2) == 0,
             bias: random.below(2) == 0,
             relu: random.below(4) == 0,
+        }
+    }
+}
+
+/// A finite number of an 8-bit float, each byte as likely as another.
+fn float8(random: &mut Random, dtype: DType) -> f64 {
+    loop {
+        let number = decode_f8(dtype, random.below(256) as u8).unwrap_or_default();
+        if number.is_finite() {
+            return number;
         }
     }
 }
@@ -143,8 +166,14 @@ impl Case {
         };
         let columns = if shape.share == Share::All { 1 } else { n };
         // `[n, k]` here; what the model has is turned where it says so.
-        let weight: Vec<i64> = (0..n * k).map(|_| integer(random)).collect();
-        let step = 1.0 / f64::from(high as i32 - low as i32);
+        let weights: Vec<f64> = match shape.stored.f8_largest() {
+            Some(_) => (0..n * k).map(|_| float8(random, shape.stored)).collect(),
+            None => (0..n * k).map(|_| integer(random) as f64).collect(),
+        };
+        let step = match shape.stored.f8_largest() {
+            Some(largest) => 0.5 / largest,
+            None => 1.0 / f64::from(high as i32 - low as i32),
+        };
         let scales: Vec<f64> = (0..columns * depths)
             .map(|_| step * (0.5 + random.below(1000) as f64 / 500.0))
             .collect();
@@ -176,7 +205,6 @@ impl Case {
             };
             HostTensor::from_f64(dtype, dims, &turned(values, across)).expect("as many numbers as elements")
         };
-        let weights: Vec<f64> = weight.iter().map(|v| *v as f64).collect();
         let stored = tensor(shape.stored, n, k, &weights);
         let scale = tensor(shape.scales, columns, depths, &scales);
         let zero_type = if shape.zero == Zero::Stored {

@@ -2,20 +2,16 @@
 //! transposition, scales a tensor, a row and a column, odd sizes. Results equal exact arithmetic but for the order of the sum.
 //! `GRAPHC_ALL_MODELS=1` runs more.
 
+use graphc::emu::CodeObject;
 use graphc_tests::emulator::{Tally, toolchain};
 use graphc_tests::float8::{Case, Shape};
 use graphc_tests::quantised::Random;
-use graphc_tests::reference::compile_cpu;
+use graphc_tests::reference::{Tensors, compile_cpu};
 use ir::kernel::{Body, Mapping};
-use ir::{DType, Plan};
+use ir::{DType, HostTensor, Plan, Storage};
 use passes::OptLevel;
 
-const ALL: [DType; 4] = [
-    DType::F8E4M3FN,
-    DType::F8E5M2,
-    DType::F8E4M3FNUZ,
-    DType::F8E5M2FNUZ,
-];
+const ALL: [DType; 4] = [DType::F8E4M3FN, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ];
 
 /// How many products of a plan have operands of each type, and how many of them are by matrix instructions.
 fn products_of(plan: &Plan) -> Vec<(DType, bool)> {
@@ -54,7 +50,11 @@ fn products_on_the_cpu() {
 /// What a target makes of factors that are stored in a type.
 fn factors(arch: &str, shape: &Shape) -> DType {
     let four = |dtype: DType| matches!(dtype, DType::F8E4M3FN | DType::F8E4M3FNUZ);
-    let wide = if four(shape.x) && four(shape.w) { DType::F16 } else { DType::BF16 };
+    let wide = if four(shape.x) && four(shape.w) {
+        DType::F16
+    } else {
+        DType::BF16
+    };
     match (arch, shape.x) {
         _ if shape.x != shape.w => wide,
         ("gfx942", DType::F8E4M3FNUZ | DType::F8E4M3FN) => DType::F8E4M3FNUZ,
@@ -67,9 +67,73 @@ fn factors(arch: &str, shape: &Shape) -> DType {
     }
 }
 
+/// The product of stored floats by a constant has its multiply-adds in instructions of its own type: no other multiplies in the code,
+/// and what a run of it counts is the whole product.
+#[test]
+fn the_code_multiplies_8_bit_floats() {
+    let Some(tools) = toolchain() else { return };
+    for (arch, stored, names) in [
+        (
+            "gfx942",
+            DType::F8E4M3FN,
+            &["v_mfma_f32_32x32x16_fp8_fp8", "v_mfma_f32_16x16x32_fp8_fp8"][..],
+        ),
+        (
+            "gfx942",
+            DType::F8E5M2FNUZ,
+            &["v_mfma_f32_32x32x16_bf8_bf8", "v_mfma_f32_16x16x32_bf8_bf8"],
+        ),
+        (
+            "gfx950",
+            DType::F8E4M3FN,
+            &["v_mfma_f32_32x32x64_f8f6f4", "v_mfma_f32_16x16x128_f8f6f4"],
+        ),
+        (
+            "gfx950",
+            DType::F8E5M2,
+            &["v_mfma_f32_32x32x64_f8f6f4", "v_mfma_f32_16x16x128_f8f6f4"],
+        ),
+        ("gfx1201", DType::F8E4M3FN, &["v_wmma_f32_16x16x16_fp8_fp8"]),
+        ("gfx1201", DType::F8E5M2, &["v_wmma_f32_16x16x16_bf8_bf8"]),
+    ] {
+        let text = format!(
+            "graph @p stage=import {{\n  x = input \"x\" : {stored}[128, 512]\n  w = input \"w\" : {stored}[128, 512]\n  \
+             s = constant 0.5 : f32[1, 1]\n  a = dequantize x, s {{out=f32}}\n  b = dequantize w, s {{out=f32}}\n  \
+             y = contract a, b {{transpose_rhs}}\n  return y as \"y\"\n}}\n"
+        );
+        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}"));
+        let built = tools.build(&graph, arch, None);
+        let mut lines = Vec::new();
+        for code in built.program.variants[0].code.values().flatten() {
+            let object = CodeObject::load(code).expect("a code object");
+            let (at, size) = object.text();
+            let bytes = &object.image()[at as usize..(at + size) as usize];
+            let listing = tools
+                .disassembler
+                .disassemble(object.target(), at, bytes)
+                .expect("code");
+            lines.extend(listing.into_iter().map(|line| line.text));
+        }
+        let multiplies: Vec<&String> = lines
+            .iter()
+            .filter(|l| l.contains("mfma") || l.contains("wmma"))
+            .collect();
+        assert!(!multiplies.is_empty(), "{arch} {stored}");
+        for line in &multiplies {
+            assert!(names.iter().any(|name| line.contains(name)), "{arch} {stored}: {line}");
+        }
+        let bytes = HostTensor::new(stored, [128, 512], Storage::new(vec![0x30u8; 128 * 512])).expect("as many");
+        let inputs = Tensors::from([("x".to_owned(), bytes.clone()), ("w".to_owned(), bytes)]);
+        let outcome = tools.run(&built, &inputs, 0);
+        let counted: u64 = outcome.launches.iter().map(|l| l.counters.matrix_macs).sum();
+        assert!(counted >= 128 * 128 * 512, "{arch} {stored}: {counted}");
+        println!("{arch} {stored}: {} instructions, {}", multiplies.len(), multiplies[0]);
+    }
+}
+
 fn products(arch: &str, turn: u64) {
     let Some(tools) = toolchain() else { return };
-    let count = if graphc_tests::everything() { 100 } else { 8 };
+    let count = if graphc_tests::everything() { 100 } else { 6 };
     let mut random = Random(0x9e37_79b9_7f4a_7c15 + turn);
     let mut tally = Tally::default();
     let (mut by_matrix, mut all, mut narrow) = (0, 0, 0);
@@ -91,7 +155,10 @@ fn products(arch: &str, turn: u64) {
     }
     println!("{arch}: of {all} products {by_matrix} by matrix instructions, {narrow} of 8-bit floats");
     tally.finish(arch, count);
-    assert!(by_matrix * 2 >= all, "{arch}: {by_matrix} of {all} by matrix instructions");
+    assert!(
+        by_matrix * 2 >= all,
+        "{arch}: {by_matrix} of {all} by matrix instructions"
+    );
     let has_some = !matches!(arch, "gfx90a" | "gfx1100");
     assert_eq!(narrow > 0, has_some, "{arch}: {narrow} of 8-bit floats");
 }

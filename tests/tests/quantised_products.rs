@@ -58,15 +58,24 @@ fn products_on_the_cpu() {
         let error = case.error(&got["y"]);
         assert!(error <= tolerance(case.shape.dtype), "{:?}: {error}", case.shape);
     }
+    for _ in 0..if graphc_tests::everything() { 400 } else { 20 } {
+        let case = Case::new(Shape::random_of(&mut random, &FLOATS), &mut random);
+        let executable = compile_cpu(&case.graph, OptLevel::O2, None);
+        let got = executable.run(&case.inputs).expect("it runs");
+        let error = case.error(&got["y"]);
+        assert!(error <= tolerance(case.shape.dtype), "{:?}: {error}", case.shape);
+    }
     for (stored, share) in [
         (DType::I4, 0.13),
         (DType::U4, 0.13),
         (DType::I8, 0.26),
         (DType::U8, 0.26),
+        (DType::F8E4M3FN, 0.26),
     ] {
         for along_k in [false, true] {
             let mut shape = Shape::plain(stored, DType::F32, [4, 512, 1024], 128);
-            (shape.along_k, shape.zero) = (along_k, Zero::Stored);
+            let zero = if stored.is_f8() { Zero::None } else { Zero::Stored };
+            (shape.along_k, shape.zero) = (along_k, zero);
             let case = Case::new(shape, &mut random);
             let executable = compile_cpu(&case.graph, OptLevel::O2, None);
             let got = executable.run(&case.inputs).expect("it runs");
@@ -138,14 +147,26 @@ fn one_row_by_four_bits_is_as_fast_as_memory() {
     }
 }
 
+const INTEGERS: [DType; 4] = [DType::I4, DType::U4, DType::I8, DType::U8];
+const FLOATS: [DType; 4] = [DType::F8E4M3FN, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ];
+
+/// By 8-bit floats: each target converts those of its own family in hardware.
+fn products_of_floats(arch: &str, turn: u64) {
+    products_of(arch, turn, &FLOATS, 4);
+}
+
 fn products(arch: &str, turn: u64) {
+    products_of(arch, turn, &INTEGERS, 8);
+}
+
+fn products_of(arch: &str, turn: u64, stored: &[DType], few: usize) {
     let Some(tools) = toolchain() else { return };
-    let count = if graphc_tests::everything() { 100 } else { 8 };
+    let count = if graphc_tests::everything() { 100 } else { few };
     let mut random = Random(0x9e37_79b9_7f4a_7c15 + turn);
     let mut tally = Tally::default();
     let (mut row_by_row, mut by_matrix) = (0, 0);
     for _ in 0..count {
-        let case = Case::new(Shape::random(&mut random), &mut random);
+        let case = Case::new(Shape::random_of(&mut random, stored), &mut random);
         let built = tools.build(&case.graph, arch, None);
         match only_mapping(&built.program.variants[0].plan) {
             Mapping::Gemv(_) => row_by_row += 1,
@@ -171,11 +192,37 @@ fn products(arch: &str, turn: u64) {
     }
     println!("{arch}: of {count} {row_by_row} row by row, {by_matrix} by matrix instructions");
     tally.finish(arch, count);
-    assert!(row_by_row > 0, "{arch}: only {row_by_row} row by row");
+    let enough = count >= 8;
+    assert!(row_by_row > 0 || !enough, "{arch}: only {row_by_row} row by row");
     assert!(
-        by_matrix >= count / 5,
+        by_matrix >= count / 5 && 2 * (row_by_row + by_matrix) >= count,
         "{arch}: only {by_matrix} by matrix instructions"
     );
+}
+
+#[test]
+fn products_of_floats_on_gfx90a() {
+    products_of_floats("gfx90a", 1);
+}
+
+#[test]
+fn products_of_floats_on_gfx942() {
+    products_of_floats("gfx942", 2);
+}
+
+#[test]
+fn products_of_floats_on_gfx950() {
+    products_of_floats("gfx950", 9);
+}
+
+#[test]
+fn products_of_floats_on_gfx1100() {
+    products_of_floats("gfx1100", 3);
+}
+
+#[test]
+fn products_of_floats_on_gfx1201() {
+    products_of_floats("gfx1201", 4);
 }
 
 #[test]

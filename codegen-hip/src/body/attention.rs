@@ -187,8 +187,10 @@ impl Printer<'_> {
                     let (wrapped, closing) = conversion(element, p.kernel.params[access.param].dtype);
                     end = closing;
                     let walk = if fetch.along_k { "along_k" } else { "along_rows" };
-                    p.out
-                        .open(format!("const auto {name} = {wrapped}{walk}<{}>([&]({parameters})", fetch.width));
+                    p.out.open(format!(
+                        "const auto {name} = {wrapped}{walk}<{}>([&]({parameters})",
+                        fetch.width
+                    ));
                     let index = p.value(access.index);
                     let base = p.params[access.param.index()].clone();
                     p.out.line(format!("return {base} + {};", parenthesised(&index)));

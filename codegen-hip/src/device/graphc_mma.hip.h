@@ -225,6 +225,23 @@ GRAPHC_MFMA(32, 32, i8, i32, i32x4, __builtin_amdgcn_mfma_i32_32x32x32_i8)
 GRAPHC_MFMA(16, 64, i8, i32, i32x4, __builtin_amdgcn_mfma_i32_16x16x64_i8)
 #undef GRAPHC_MFMA
 
+// gfx950's instructions for floats of at most 8 bits: `KIND` names the type of both operands, and no blocks are scaled.
+#define GRAPHC_MFMA_F8(M, K, IN, KIND, BUILTIN)                                                                    \
+    template <>                                                                                                    \
+    struct Mfma<M, M, K, IN, f32> : MfmaLayout<M, K, IN, f32> {                                                    \
+        template <int PART, typename Sums, typename Operand>                                                       \
+        static GRAPHC_DEVICE void multiply(Sums& sums, const Operand& lhs, const Operand& rhs) {                   \
+            using Lane = Vector<i32, 8>;                                                                           \
+            const Lane a = rhs.template part<Lane, PART>(), b = lhs.template part<Lane, PART>();                   \
+            sums = BUILTIN(a, b, sums, KIND, KIND, 0, 0, 0, 0);                                                    \
+        }                                                                                                          \
+    };
+GRAPHC_MFMA_F8(32, 64, f8e4m3fn, 0, __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4)
+GRAPHC_MFMA_F8(16, 128, f8e4m3fn, 0, __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4)
+GRAPHC_MFMA_F8(32, 64, f8e5m2, 1, __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4)
+GRAPHC_MFMA_F8(16, 128, f8e5m2, 1, __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4)
+#undef GRAPHC_MFMA_F8
+
 // ---- WMMA: gfx11 and gfx12, waves of 32
 
 #if defined(__GFX12__)

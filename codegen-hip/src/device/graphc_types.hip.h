@@ -74,6 +74,13 @@ GRAPHC_DEVICE u16 float_to_bf16(float f) {
 
 // ---- fp8
 
+// Targets convert the family that they multiply.
+#if defined(__gfx942__)
+#define GRAPHC_CONVERTS_FNUZ
+#elif defined(__gfx950__) || defined(__GFX12__)
+#define GRAPHC_CONVERTS_OCP
+#endif
+
 /// Decodes `EXPONENT` exponent bits and `MANTISSA` mantissa bits; NaN and infinity are the callers' business.
 template <int EXPONENT, int MANTISSA, int BIAS>
 GRAPHC_DEVICE float decode_f8(u8 bits) {
@@ -104,23 +111,36 @@ GRAPHC_DEVICE u8 sign_of(float f) { return (u8)(bits_as<u32>(f) >> 24 & 0x80); }
 
 /// OCP e4m3: no infinity; out of range saturates at 448.
 GRAPHC_DEVICE u8 float_to_e4m3fn(float f) {
+#if defined(GRAPHC_CONVERTS_OCP)
+    const float inside = f != f ? f : __builtin_amdgcn_fmed3f(f, -448.0f, 448.0f);
+    return (u8)__builtin_amdgcn_cvt_pk_fp8_f32(inside, 0.0f, 0, false);
+#endif
     if (is_nan_bits(f)) return 0x7f;
     const float magnitude = magnitude_of(f);
     const u32 code = magnitude >= 464.0f ? 0x7e : encode_f8<4, 3, 7>(magnitude);
     return (u8)(sign_of(f) | (code > 0x7e ? 0x7e : code));
 }
 GRAPHC_DEVICE float e4m3fn_to_float(u8 b) {
+#if defined(GRAPHC_CONVERTS_OCP)
+    return __builtin_amdgcn_cvt_f32_fp8((int)b, 0);
+#endif
     return (b & 0x7f) == 0x7f ? not_a_number<float>() : decode_f8<4, 3, 7>(b);
 }
 
 /// OCP e5m2: as IEEE's formats; out of range gives infinity.
 GRAPHC_DEVICE u8 float_to_e5m2(float f) {
+#if defined(GRAPHC_CONVERTS_OCP)
+    return (u8)__builtin_amdgcn_cvt_pk_bf8_f32(f, 0.0f, 0, false);
+#endif
     if (is_nan_bits(f)) return (u8)(sign_of(f) | 0x7e);
     const float magnitude = magnitude_of(f);
     const u32 code = magnitude >= 61440.0f ? 0x7c : encode_f8<5, 2, 15>(magnitude);
     return (u8)(sign_of(f) | code);
 }
 GRAPHC_DEVICE float e5m2_to_float(u8 b) {
+#if defined(GRAPHC_CONVERTS_OCP)
+    return __builtin_amdgcn_cvt_f32_bf8((int)b, 0);
+#endif
     if ((b & 0x7f) > 0x7c) return not_a_number<float>();
     if ((b & 0x7f) == 0x7c) return b & 0x80 ? -infinity<float>() : infinity<float>();
     return decode_f8<5, 2, 15>(b);
@@ -129,6 +149,10 @@ GRAPHC_DEVICE float e5m2_to_float(u8 b) {
 /// FNUZ: no infinity, no negative zero, one NaN (0x80), which is also what out of range gives.
 template <int EXPONENT, int MANTISSA, int BIAS>
 GRAPHC_DEVICE u8 float_to_fnuz(float f) {
+#if defined(GRAPHC_CONVERTS_FNUZ)
+    if constexpr (EXPONENT == 4) return (u8)__builtin_amdgcn_cvt_pk_fp8_f32(f, 0.0f, 0, false);
+    else return (u8)__builtin_amdgcn_cvt_pk_bf8_f32(f, 0.0f, 0, false);
+#endif
     const float magnitude = magnitude_of(f);
     if (!(magnitude < 65536.0f)) return 0x80;
     const u32 code = encode_f8<EXPONENT, MANTISSA, BIAS>(magnitude);
@@ -137,6 +161,10 @@ GRAPHC_DEVICE u8 float_to_fnuz(float f) {
 }
 template <int EXPONENT, int MANTISSA, int BIAS>
 GRAPHC_DEVICE float fnuz_to_float(u8 b) {
+#if defined(GRAPHC_CONVERTS_FNUZ)
+    if constexpr (EXPONENT == 4) return __builtin_amdgcn_cvt_f32_fp8((int)b, 0);
+    else return __builtin_amdgcn_cvt_f32_bf8((int)b, 0);
+#endif
     return b == 0x80 ? not_a_number<float>() : decode_f8<EXPONENT, MANTISSA, BIAS>(b);
 }
 

@@ -150,7 +150,9 @@ impl Args {
             return wrong("--percentile is of --method percentile");
         }
         if self.method != MethodName::MinMax && !scheme.needs_ranges() {
-            return wrong("--method chooses ranges of activations, which --scheme static-int8 and static-fp8 alone have");
+            return wrong(
+                "--method chooses ranges of activations, which --scheme static-int8 and static-fp8 alone have",
+            );
         }
         let for_integers = matches!(self.method, MethodName::Entropy | MethodName::Mse);
         if for_integers && scheme.is_float() {

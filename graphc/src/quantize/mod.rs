@@ -101,9 +101,8 @@ pub fn quantize(
     refuses: &dyn Fn(&FoundLayer) -> Option<String>,
     progress: &dyn Progress,
 ) -> Result<Quantized> {
-    let needed = options.decision.scheme.needs_ranges()
-        || options.rounding == Rounding::Gptq
-        || options.max_error.is_some();
+    let needed =
+        options.decision.scheme.needs_ranges() || options.rounding == Rounding::Gptq || options.max_error.is_some();
     if needed && samples.is_empty() {
         return Err(QuantizeError::NoSamples.into());
     }

@@ -37,7 +37,13 @@ fn sample(seed: usize) -> HostTensor {
 fn a_quantised_file_runs_and_is_the_same_from_two_processes() {
     let p = Place::new();
     let (images, labels) = (digits_file("test.npz"), digits_file("labels.npz"));
-    for (scheme, least) in [("static-int8", 353), ("weights-int4", 353), ("dynamic-int8", 353)] {
+    for (scheme, least) in [
+        ("static-int8", 353),
+        ("weights-int4", 353),
+        ("dynamic-int8", 353),
+        ("static-fp8", 350),
+        ("dynamic-fp8", 350),
+    ] {
         let made = |name: &str, threads: &str| {
             let said = p.ok(&[
                 "quantize",
@@ -171,6 +177,8 @@ fn one_flag_stores_weights_in_fewer_bits() {
         ("int8", "i8, a scale a column", "0.05"),
         ("int4", "u4 in groups of 64", "0.5"),
         ("f16+int4", "u4 in groups of 64", "0.5"),
+        ("fp8", "f8e4m3fn, a scale a column", "0.1"),
+        ("f16+fp8", "f8e4m3fn, a scale a column", "0.1"),
     ] {
         let said = p.ok(&["explain", text(&path), "--dtype", dtype]);
         assert!(said.contains(&format!("quantized_weight: {note}")), "{dtype}: {said}");
@@ -201,7 +209,11 @@ fn one_flag_stores_weights_in_fewer_bits() {
         ]);
         let facts = p.ok(&["inspect", "a.graphc"]);
         assert!(
-            facts.contains(if dtype == "int8" { "i8" } else { "u4" }),
+            facts.contains(match dtype {
+                "int8" => "i8",
+                "fp8" | "f16+fp8" => "f8e4m3fn",
+                _ => "u4",
+            }),
             "{dtype}: {facts}"
         );
     }
@@ -234,7 +246,7 @@ pub fn mistakes(rows: &mut Rows) {
         ("product.gir --scheme weights-int4 --group x", &["--group"]),
         (
             "product.gir --scheme static-int8 --group 32",
-            &["--group", "weights-int8 and weights-int4"],
+            &["--group", "weights-int8, weights-int4 and weights-fp8"],
         ),
         ("product.gir --scheme weights-int4 --per-tensor", &["--per-tensor"]),
         (
@@ -244,6 +256,22 @@ pub fn mistakes(rows: &mut Rows) {
         (
             "product.gir --scheme weights-int8 --method mse",
             &["--method", "static-int8"],
+        ),
+        (
+            "product.gir --scheme static-fp8 --calibrate random --method mse",
+            &["--method", "min-max or percentile"],
+        ),
+        (
+            "product.gir --scheme weights-fp8 --rounding gptq --calibrate random",
+            &["--rounding gptq", "to the nearest"],
+        ),
+        (
+            "product.gir --scheme dynamic-fp8 --group 32",
+            &["--group", "weights-fp8"],
+        ),
+        (
+            "product.gir --scheme static-fp8",
+            &["--calibrate FILE.npz", "dynamic-fp8"],
         ),
         (
             "product.gir --scheme static-int8 --method best",

@@ -165,6 +165,11 @@ pub const MFMA4: &[MatrixInstruction] = &[
     mfma([16, 16, 32], F8E4M3FN, F32, 16),
     mfma([32, 32, 16], F8E5M2, F32, 32),
     mfma([16, 16, 32], F8E5M2, F32, 16),
+    // Twice the rate where the depth is large enough.
+    mfma([32, 32, 64], F8E4M3FN, F32, 64),
+    mfma([16, 16, 128], F8E4M3FN, F32, 32),
+    mfma([32, 32, 64], F8E5M2, F32, 64),
+    mfma([16, 16, 128], F8E5M2, F32, 32),
 ];
 
 /// gfx11.

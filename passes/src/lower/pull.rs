@@ -100,7 +100,10 @@ impl Builder<'_> {
             value = self.binary(BinaryOp::Sub, value, *zero);
         }
         // What is stored may be the number already.
-        let is_one = self.graph.as_scalar(operands[1]).is_some_and(|scale| scale.as_f64() == 1.0);
+        let is_one = self
+            .graph
+            .as_scalar(operands[1])
+            .is_some_and(|scale| scale.as_f64() == 1.0);
         if !is_one {
             value = self.binary(BinaryOp::Mul, value, numbers[1]);
         }

@@ -48,7 +48,9 @@ pub const PASS: Pass = Pass {
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
             let (made, rule) = match &node.op {
-                Op::Contract(c) if options.enabled(PRODUCT) => (product(&mut b, context.target, graph, id, c)?, PRODUCT),
+                Op::Contract(c) if options.enabled(PRODUCT) => {
+                    (product(&mut b, context.target, graph, id, c)?, PRODUCT)
+                }
                 Op::Conv(c) if options.enabled(CONV) => (convolution(&mut b, context.target, graph, id, c)?, CONV),
                 _ => (None, NAME),
             };
@@ -232,12 +234,7 @@ fn halved(b: &mut Builder<'_>, stored: Value, half: DType) -> Result<Value, Pass
 }
 
 /// Multiplies a sum by what is hoisted out of it.
-fn scaled(
-    b: &mut Builder<'_>,
-    sum: Value,
-    factors: Factors,
-    scales: [(Value, Shape); 2],
-) -> Result<Value, PassFault> {
+fn scaled(b: &mut Builder<'_>, sum: Value, factors: Factors, scales: [(Value, Shape); 2]) -> Result<Value, PassFault> {
     let known = |b: &Builder<'_>, (value, shape): &(Value, Shape)| {
         let tensor = b.as_constant(*value)?;
         Some((tensor.to_f64(), shape.clone()))
@@ -246,7 +243,11 @@ fn scaled(
     if let (Some(left), Some(right)) = (known(b, &scales[0]), known(b, &scales[1]))
         && (left.0.len() == 1 || right.0.len() == 1)
     {
-        let (one, (many, shape)) = if left.0.len() == 1 { (left.0[0], right) } else { (right.0[0], left) };
+        let (one, (many, shape)) = if left.0.len() == 1 {
+            (left.0[0], right)
+        } else {
+            (right.0[0], left)
+        };
         let all: Vec<f64> = many.iter().map(|s| s * one * factors.factor()).collect();
         let normal = |s: &f64| *s == 0.0 || (f64::from(f32::MIN_POSITIVE)..f64::from(f32::MAX)).contains(&s.abs());
         let dims: Option<Vec<usize>> = shape.iter().map(|d| d.as_const().map(|d| d.max(0) as usize)).collect();

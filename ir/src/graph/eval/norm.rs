@@ -134,12 +134,12 @@ fn quantize(out: DType, operands: &[&Array]) -> Array {
     )
 }
 
-/// `saturate(x / scale)`; the array rounds to the type.
+/// `saturate(x / scale)`, rounded to the type.
 fn quantize_to_float(out: DType, largest: f64, operands: &[&Array]) -> Array {
     let (x, scales) = (operands[0], operands[1].to_f64());
     let value = |(at, number): (usize, f64)| {
         let quotient = crate::convert::round_to(x.dtype, number / scales[place(x, None, operands[1], at)]);
-        quotient.clamp(-largest, largest)
+        crate::convert::round_to(out, quotient.clamp(-largest, largest))
     };
     let numbers = x.to_f64().into_iter().enumerate().map(value).collect();
     Array::float(out, x.shape.clone(), numbers)

@@ -146,12 +146,10 @@ pub fn decide(layers: &Layers, options: &Decision, ranges: &IndexMap<String, Ran
                     true => static_float(*range, options.float, found.weight.dtype),
                     false => static_activation(*range, options.symmetric, found.weight.dtype),
                 };
-                activation.ok_or_else(|| {
-                    QuantizeError::Range {
-                        layer: found.name.clone(),
-                        low: range.low,
-                        high: range.high,
-                    }
+                activation.ok_or_else(|| QuantizeError::Range {
+                    layer: found.name.clone(),
+                    low: range.low,
+                    high: range.high,
                 })?
             }
         };
@@ -202,7 +200,11 @@ fn check_names(layers: &Layers, names: &[String]) -> Result<(), QuantizeError> {
 fn shape(layer: &FoundLayer, options: &Decision) -> Result<Weight, usize> {
     let depth = layer.summed();
     let mut weight = Weight {
-        dtype: if options.scheme.is_float() { options.float } else { DType::I8 },
+        dtype: if options.scheme.is_float() {
+            options.float
+        } else {
+            DType::I8
+        },
         axis: (!options.per_tensor).then_some(layer.columns),
         groups: None,
         scales: Vec::new(),

@@ -337,7 +337,11 @@ unsafe fn expand_nibbles_body<S: Simd>(dst: *mut f32, part: Part) {
 unsafe fn expand_bytes_body<S: Simd>(dst: *mut f32, part: Part) {
     let second = if part.width > S::LANES { S::LANES } else { 0 };
     // SAFETY: as above; a narrow panel's second vector is its first again, and is not stored.
-    unsafe { expand_body::<S>(dst, part, |from| numbers::<S>([S::load_u8(from), S::load_u8(from.add(second))])) }
+    unsafe {
+        expand_body::<S>(dst, part, |from| {
+            numbers::<S>([S::load_u8(from), S::load_u8(from.add(second))])
+        })
+    }
 }
 
 #[inline(always)]
@@ -394,7 +398,11 @@ unsafe fn multiply_nibbles_body<S: Simd>(to: Sums, part: Part) {
 unsafe fn multiply_bytes_body<S: Simd>(to: Sums, part: Part) {
     let second = if part.width > S::LANES { S::LANES } else { 0 };
     // SAFETY: as for `expand_bytes_body`.
-    unsafe { multiply_body::<S>(to, part, |from| numbers::<S>([S::load_u8(from), S::load_u8(from.add(second))])) }
+    unsafe {
+        multiply_body::<S>(to, part, |from| {
+            numbers::<S>([S::load_u8(from), S::load_u8(from.add(second))])
+        })
+    }
 }
 
 #[inline(always)]
