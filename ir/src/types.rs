@@ -129,6 +129,11 @@ impl DType {
         )
     }
 
+    /// Says whether the type is a number of 8 bits, integer or float: f16, bf16 and f32 have all of them.
+    pub const fn is_byte_number(self) -> bool {
+        self.is_f8() || matches!(self, DType::I8 | DType::U8)
+    }
+
     /// Returns the largest finite number of an 8-bit float; `None` for other types.
     pub const fn f8_largest(self) -> Option<f64> {
         match self {

@@ -47,6 +47,8 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
                 egraph::PASS
             },
             quantize::PASS,
+            // Attention is recognised: its keys and values may stay in 8 bits.
+            quantize::cache::PASS,
             decompose::PASS,
             simplify::PASS,
             fold::PASS,

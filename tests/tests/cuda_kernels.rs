@@ -9,6 +9,7 @@ use std::process::Command;
 use std::collections::BTreeSet;
 
 use codegen_hip::{device, emit_kernel};
+use graphc_tests::float8;
 use graphc_tests::integers;
 use graphc_tests::nvrtc::compiler;
 use graphc_tests::quantised::{Case, Random, Shape};
@@ -225,6 +226,45 @@ fn kernels_of_integer_products_compile() {
     assert!(
         by_matrix >= 10 && filled > 0,
         "{by_matrix} by mma.sync, {filled} fill wide copies"
+    );
+}
+
+/// Products and convolutions of 8-bit floats by `mma.sync`, those that are converted on the way, and products by weights of them.
+#[test]
+fn kernels_of_8_bit_floats_compile() {
+    let Some(compiler) = compiler() else { return };
+    let all = [DType::F8E4M3FN, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ];
+    let mut random = Random(29);
+    let (mut requests, mut by_matrix, mut converted, mut unpacking) = (Vec::new(), 0, 0, 0);
+    for number in 0..if graphc_tests::everything() { 48 } else { 12 } {
+        let mut shape = float8::Shape::random(&mut random, &all);
+        shape.x = all[number % 4];
+        (shape.w, shape.k) = (shape.x, if shape.conv.is_some() { shape.k } else { 128 });
+        let mut weights = Shape::random_of(&mut random, &all);
+        (weights.m, weights.k) = ([1, 64][number % 2], 256);
+        let graphs = [
+            float8::Case::new(shape, &mut random).graph,
+            Case::new(weights, &mut random).graph,
+        ];
+        for graph in graphs {
+            let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+            let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+            let sources = graphc::driver::requests(&built.program);
+            let count = |part: &str| sources.iter().filter(|r| r.source.contains(part)).count();
+            by_matrix += count("MmaSync<16, 8, 32, f8e4m3fn, f32>") + count("MmaSync<16, 8, 32, f8e5m2, f32>");
+            converted += count("= converted<");
+            unpacking += count("= quantised<");
+            requests.extend(sources);
+        }
+    }
+    check(&compiler, &requests);
+    println!(
+        "{} kernels compiled, {by_matrix} by mma.sync, {converted} convert, {unpacking} unpack",
+        requests.len()
+    );
+    assert!(
+        by_matrix >= 4 && converted >= 2 && unpacking >= 4,
+        "{by_matrix}, {converted}, {unpacking}"
     );
 }
 

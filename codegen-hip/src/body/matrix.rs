@@ -75,7 +75,9 @@ impl Printer<'_> {
         let element = operand.element(&self.kernel.exprs);
         let plain = |a: &OperandAccess| {
             let stored = self.kernel.params[a.param].dtype;
-            a.unpacking.is_none() && element.bits() >= 8 && (stored == element || stored.is_f8())
+            a.unpacking.is_none()
+                && element.bits() >= 8
+                && (stored == element || element.is_float() && stored.is_byte_number())
         };
         if let Some((access, unpacking)) = operand.access.and_then(|a| Some((a, a.unpacking?)))
             && fetch.along_k

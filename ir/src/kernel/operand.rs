@@ -27,7 +27,7 @@ pub struct OperandAccess {
     pub guard: Option<ExprId>,
     /// What is not read: 0, or another integer of 8 bits.
     pub fill: i64,
-    /// What makes the element of what is stored; `None` where that is the number itself, which an 8-bit float is in every wider type.
+    /// What makes the element of what is stored; `None` where that is the number itself, which one of 8 bits is in every wider float.
     pub unpacking: Option<Unpacking>,
 }
 
@@ -88,7 +88,7 @@ impl Operand {
 }
 
 impl OperandAccess {
-    /// Reads the access off a load, off a load that a condition guards with 0, off the conversion of an 8-bit float, or off what
+    /// Reads the access off a load, off a load that a condition guards with 0, off the conversion of 8 bits, or off what
     /// [`Unpacking`] makes of a load; `None` for what is computed otherwise.
     pub fn of(exprs: &Exprs, value: ExprId) -> Option<OperandAccess> {
         if let Some(load) = converted(exprs, value) {
@@ -168,7 +168,7 @@ impl OperandAccess {
     }
 }
 
-/// The load of an 8-bit float that a value is in another type: every wider float has all of their numbers.
+/// The load of 8 bits that a value is in another type: every wider float has all of their numbers.
 fn converted(exprs: &Exprs, value: ExprId) -> Option<ExprId> {
     let Expr::Cast(DType::F16 | DType::BF16 | DType::F32, mut inner) = exprs[value] else {
         return None;
@@ -177,7 +177,7 @@ fn converted(exprs: &Exprs, value: ExprId) -> Option<ExprId> {
         inner = stored;
     }
     let is_load = matches!(exprs[inner], Expr::Load { .. });
-    (is_load && exprs.dtype(inner).is_f8()).then_some(inner)
+    (is_load && exprs.dtype(inner).is_byte_number()).then_some(inner)
 }
 
 impl Exprs {

@@ -5,7 +5,7 @@ use ir::op::{BinaryOp, UnaryOp};
 use ir::{DType, Dim, Target, Value};
 
 use super::builder::{Builder, Share, arithmetic};
-use super::contract::narrow;
+use super::contract::element;
 use super::index::{Atom, Linear};
 use super::views::broadcast;
 use super::{LowerError, parts};
@@ -97,7 +97,14 @@ pub fn attention(
             outer[0].clone()
         };
         let e = b.pull(v, &[batch, head.clone(), row.clone(), col.clone()])?;
-        Ok::<_, LowerError>(narrow(b, e))
+        let e = element(b, e, v);
+        // Bytes go into the product in the type that the graph gives them.
+        let dtype = b.graph.ty(v).dtype;
+        Ok::<_, LowerError>(if b.exprs.dtype(e).bits() < dtype.bits().min(16) {
+            b.cast(dtype, e)
+        } else {
+            e
+        })
     };
     let query = operand(b, operands[0], &head, &q_at, &d_at)?;
     let key = operand(b, operands[1], &kv_head, &read_at, &d_at)?;

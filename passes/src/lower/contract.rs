@@ -95,7 +95,7 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
 
 /// The element of an operand in the type that goes into the product: as it is stored, and of a value that is computed on the way in
 /// the type that the graph gives it, where that is a float narrower than the arithmetic.
-fn element(b: &mut Builder<'_>, e: ExprId, of: Value) -> ExprId {
+pub(super) fn element(b: &mut Builder<'_>, e: ExprId, of: Value) -> ExprId {
     let e = narrow(b, e);
     let dtype = b.graph.ty(of).dtype;
     // What was rounded to the type already is that.
@@ -113,7 +113,7 @@ fn element(b: &mut Builder<'_>, e: ExprId, of: Value) -> ExprId {
 
 /// Undoes the widening of an operand that is a plain load: matrix engines take the narrow type. A cast that changes numbers,
 /// or makes floats of integers, is the model's own and stays.
-pub(super) fn narrow(b: &Builder<'_>, e: ExprId) -> ExprId {
+fn narrow(b: &Builder<'_>, e: ExprId) -> ExprId {
     let widens = |to: DType, inner: ExprId| {
         let from = b.exprs.dtype(inner);
         from != DType::Bool && from.is_float() == to.is_float() && cast_is_exact(from, to)

@@ -1,5 +1,6 @@
 //! Chooses the element types that a model is computed in, and how quantised weights lie.
 
+pub mod cache;
 pub mod float8;
 pub mod integers;
 pub mod precision;
