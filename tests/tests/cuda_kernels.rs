@@ -251,7 +251,7 @@ fn kernels_of_8_bit_floats_compile() {
             let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
             let sources = graphc::driver::requests(&built.program);
             let count = |part: &str| sources.iter().filter(|r| r.source.contains(part)).count();
-            by_matrix += count("MmaSync<16, 8, 32, f8e4m3fn, f32>") + count("MmaSync<16, 8, 32, f8e5m2, f32>");
+            by_matrix += count("MmaSync<16, 8, 32, f8e4m3fn, float>") + count("MmaSync<16, 8, 32, f8e5m2, float>");
             converted += count("= converted<");
             unpacking += count("= quantised<");
             requests.extend(sources);

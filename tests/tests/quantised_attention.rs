@@ -44,7 +44,7 @@ fn case(random: &mut Random, stored: DType, computed: DType, sizes: Sizes, given
                 _ => return (byte as i8 / 4) as u8,
             }
         };
-        let bytes = (0..key_heads * keys * size).map(|_| byte(random)).collect();
+        let bytes: Vec<u8> = (0..key_heads * keys * size).map(|_| byte(random)).collect();
         HostTensor::new(stored, vec![1, key_heads, keys, size], Storage::new(bytes)).expect("as many")
     };
     let q: Vec<f64> = (0..heads * queries * size)
@@ -72,7 +72,7 @@ fn cases() -> Vec<Case> {
         [2, 2, 33, 70, 64],
         [4, 1, 1, 129, 64],
         [2, 1, 16, 64, 32],
-        [1, 1, 5, 200, 128],
+        [1, 1, 5, 100, 128],
     ];
     let mut cases = Vec::new();
     for (i, stored) in [DType::F8E4M3FN, DType::I8, DType::F8E5M2, DType::F8E4M3FNUZ]
@@ -124,10 +124,12 @@ fn attention_on_the_cpu() {
     }
 }
 
-fn attention(arch: &str) {
+/// Every other case, from a first one on.
+fn attention(arch: &str, first: usize) {
     let Some(tools) = toolchain() else { return };
     let mut tally = Tally::default();
-    let (mut by_matrix, mut wide, cases) = (0, 0, cases());
+    let cases: Vec<Case> = cases().into_iter().skip(first).step_by(2).collect();
+    let (mut by_matrix, mut wide) = (0, 0);
     for case in &cases {
         let built = tools.build(&case.graph, arch, None);
         let plan = &built.program.variants[0].plan;
@@ -171,20 +173,15 @@ fn attention(arch: &str) {
 
 #[test]
 fn attention_on_gfx90a() {
-    attention("gfx90a");
+    attention("gfx90a", 0);
 }
 
 #[test]
 fn attention_on_gfx942() {
-    attention("gfx942");
+    attention("gfx942", 1);
 }
 
 #[test]
 fn attention_on_gfx1100() {
-    attention("gfx1100");
-}
-
-#[test]
-fn attention_on_gfx1201() {
-    attention("gfx1201");
+    attention("gfx1100", 1);
 }

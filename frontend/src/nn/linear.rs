@@ -1,5 +1,7 @@
 //! Linear layers and lookup tables.
 
+use ir::DType;
+
 use super::{Init, Module, NnError, Params};
 use crate::tensor::Tensor;
 
@@ -9,10 +11,13 @@ pub struct Linear {
     pub weight: Tensor,
     pub bias: Option<Tensor>,
     path: String,
+    /// The 8-bit float that inputs are quantised to, and their one scale.
+    input: Option<(DType, Tensor)>,
 }
 
 impl Linear {
-    /// Loads `weight` and `bias`.
+    /// Loads `weight` and `bias`. A weight in 8-bit floats with `weight_scale` stays so ([`Params::stored`]); with `input_scale`, one number,
+    /// inputs are quantised to the same type, and the product is one of 8-bit floats where the target has that.
     ///
     /// # Errors
     /// A missing or misshapen weight.
@@ -29,11 +34,18 @@ impl Linear {
     /// A missing or misshapen weight.
     #[track_caller]
     pub fn load_no_bias(params: &Params, inputs: usize, outputs: usize) -> Result<Linear, NnError> {
-        let weight = params.tensor("weight", &[outputs, inputs], Init::Fan)?;
+        let weight = params.stored("weight", &[outputs, inputs], Init::Fan)?;
+        let input = match params.stored_type("weight")? {
+            Some(dtype) if params.contains("input_scale") && params.contains("weight_scale") => {
+                Some((dtype, params.scale("input_scale", 1, 1)?))
+            }
+            _ => None,
+        };
         Ok(Linear {
             weight,
             bias: None,
             path: params.path().to_owned(),
+            input,
         })
     }
 }
@@ -41,7 +53,14 @@ impl Linear {
 impl Module for Linear {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.linear(&self.weight, self.bias.as_ref()).in_module(&self.path, &[x])
+        let quantised = self.input.as_ref().map(|(dtype, scale)| {
+            let scale = scale.reshape(vec![1i64; x.rank()]);
+            x.quantize(&scale, *dtype).dequantize(&scale, x.dtype())
+        });
+        let given = quantised.as_ref().unwrap_or(x);
+        given
+            .linear(&self.weight, self.bias.as_ref())
+            .in_module(&self.path, &[x])
     }
 }
 

@@ -134,6 +134,72 @@ impl Params {
         Ok(Tensor::parameter(&full, host).cast(self.dtype))
     }
 
+    /// Returns the weight of that name, and keeps it as it is stored where the file has 8-bit floats with a scale beside them, `{name}_scale`
+    /// of one number or one for each row, as compressed-tensors writes them: products then read one byte an element.
+    ///
+    /// # Errors
+    /// As [`Params::tensor`], and a scale that is no finite number above 0 or has another shape.
+    #[track_caller]
+    pub fn stored(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor, NnError> {
+        let (full, scale_name) = (self.name(name), format!("{name}_scale"));
+        let Source::Weights(weights) = &self.source else {
+            return self.tensor(name, shape, init);
+        };
+        let host = weights.get(&full)?.to_host()?;
+        if !host.dtype.is_f8() || !self.contains(&scale_name) || host.shape != shape {
+            return self.tensor(name, shape, init);
+        }
+        let scale = self.scale(&scale_name, shape[0], shape.len())?;
+        Ok(Tensor::parameter(&full, host).dequantize(&scale, self.dtype))
+    }
+
+    /// Returns the type of a weight of a file where that is an 8-bit float.
+    pub(super) fn stored_type(&self, name: &str) -> Result<Option<DType>, NnError> {
+        match &self.source {
+            Source::Weights(weights) => {
+                let dtype = weights.get(&self.name(name))?.to_host()?.dtype;
+                Ok(dtype.is_f8().then_some(dtype))
+            }
+            Source::Random(_) => Ok(None),
+        }
+    }
+
+    /// Returns scales of one number, or of one for each of so many rows, as a constant of a rank whose first axis has them.
+    ///
+    /// # Errors
+    /// When there are none, or they have another shape or are no finite numbers above 0.
+    #[track_caller]
+    pub(super) fn scale(&self, name: &str, rows: usize, rank: usize) -> Result<Tensor, NnError> {
+        let full = self.name(name);
+        let Source::Weights(weights) = &self.source else {
+            return Err(self.config_error(format!("{full:?} is a scale, which random weights have none of")));
+        };
+        let host = weights.get(&full)?.to_host()?;
+        let count = host.elements();
+        if (count != 1 && count != rows) || host.shape.iter().skip(1).any(|d| *d != 1) {
+            return Err(NnError::Shape {
+                name: full,
+                wanted: vec![rows, 1],
+                found: host.shape,
+            });
+        }
+        if !host.dtype.is_float() || host.dtype.is_f8() {
+            let found = host.dtype;
+            return Err(NnError::DType { name: full, found });
+        }
+        if let Some(wrong) = host.to_f64().into_iter().find(|s| !s.is_finite() || *s <= 0.0) {
+            return Err(self.config_error(format!(
+                "{full:?} has a scale of {wrong}, which is no finite number above 0; quantise the model again"
+            )));
+        }
+        let mut dims = vec![1usize; rank];
+        if let Some(first) = dims.first_mut() {
+            *first = count;
+        }
+        let scale = HostTensor { shape: dims, ..host };
+        Ok(Tensor::parameter(&full, scale))
+    }
+
     /// Returns the weight of that name, or `None` when the file has none (random weights always exist).
     ///
     /// # Errors

@@ -46,6 +46,70 @@ fn file(tensors: &[(&str, Vec<usize>)]) -> Weights {
     Weights::from_bytes("test.safetensors", all.into()).unwrap()
 }
 
+/// A weight of three rows in 8-bit floats as compressed-tensors writes it; `scales` and `input` are what is beside it.
+fn in_8_bits(scales: &[f32], input: Option<f32>) -> Weights {
+    use safetensors::Dtype::{F8_E4M3, F32};
+    let bytes: Vec<u8> = (0..12u8).map(|i| 0x30 + i * 3 + (i % 2) * 0x80).collect();
+    let floats = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let mut tensors = vec![
+        ("weight", F8_E4M3, vec![3, 4], bytes),
+        ("weight_scale", F32, vec![scales.len(), 1], floats(scales)),
+    ];
+    tensors.extend(input.map(|scale| ("input_scale", F32, vec![1], floats(&[scale]))));
+    let views = tensors.iter().map(|(name, dtype, dims, bytes)| {
+        let view = safetensors::tensor::TensorView::new(*dtype, dims.clone(), bytes).unwrap();
+        (*name, view)
+    });
+    Weights::from_bytes("test.safetensors", safetensors::serialize(views, None).unwrap().into()).unwrap()
+}
+
+#[test]
+fn linear_keeps_8_bit_floats_as_they_are_stored() {
+    let x = noise(&[2, 4]);
+    for (scales, input) in [
+        (&[0.5f32, 2.0, 0.25][..], None),
+        (&[0.5], Some(0.01)),
+        (&[0.5, 2.0, 0.25], Some(0.01)),
+    ] {
+        let weights = in_8_bits(scales, input);
+        let numbers = weights.get("weight").unwrap().to_host().unwrap().to_f64();
+        let linear = Linear::load_no_bias(&Params::new(weights), 4, 3).unwrap();
+        let y = linear.forward(&x);
+        let constants = y.graph().unwrap();
+        let stored = constants
+            .constants()
+            .values()
+            .find(|c| c.tensor.dtype == DType::F8E4M3FN);
+        assert_eq!(stored.map(|c| c.tensor.bytes.len()), Some(12));
+        let given: Vec<f64> = values(&x)
+            .iter()
+            .map(|v| match input {
+                Some(scale) => ir::convert::round_to(DType::F8E4M3FN, v / f64::from(scale)) * f64::from(scale),
+                None => *v,
+            })
+            .collect();
+        for (i, got) in values(&y).iter().enumerate() {
+            let (row, col) = (i / 3, i % 3);
+            let scale = f64::from(scales[if scales.len() == 1 { 0 } else { col }]);
+            let want: f64 = (0..4).map(|k| given[row * 4 + k] * numbers[col * 4 + k] * scale).sum();
+            assert!((got - want).abs() < 1e-5, "{got} is not {want}");
+        }
+    }
+    for (scales, says) in [
+        (&[0.5f32, 0.0, 1.0][..], "a scale of 0, which"),
+        (&[f32::NAN], "a scale of NaN"),
+        (&[1.0, 1.0], "asks for [3, 1]"),
+    ] {
+        let error = Linear::load_no_bias(&Params::new(in_8_bits(scales, None)), 4, 3).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    let error = Linear::load_no_bias(&Params::new(in_8_bits(&[1.0], Some(-1.0))), 4, 3).unwrap_err();
+    assert!(
+        error.to_string().contains("\"input_scale\" has a scale of -1"),
+        "{error}"
+    );
+}
+
 #[test]
 fn linear_loads_by_name_and_names_its_constants() {
     let weights = file(&[("head.weight", vec![3, 4]), ("head.bias", vec![3])]);

@@ -52,6 +52,7 @@ mod node;
 mod norm;
 mod operand;
 mod operators;
+mod quantize;
 mod reduce;
 mod remote;
 mod slice;
