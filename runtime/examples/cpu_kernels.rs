@@ -118,6 +118,7 @@ fn gemms(ws: &mut Workspace) {
                 bytes: &bytes,
                 bits,
                 signed: true,
+                float: None,
                 base: 0,
                 row: 1,
                 col: k as i64,

@@ -15,6 +15,9 @@ namespace graphc {
 
 // ---- operands
 
+template <typename A, typename B> struct IsSame { static constexpr bool value = false; };
+template <typename A> struct IsSame<A, A> { static constexpr bool value = true; };
+
 /// Neighbouring elements as words, which is how they travel: elements of their own types would be taken apart and put together
 /// again on the way. The rest of a narrower group is zero.
 template <int BYTES>
@@ -135,6 +138,31 @@ struct Computed {
     GRAPHC_DEVICE Group read_before(int row, int k, int depth) const { return k < depth ? read(row, k) : Group{}; }
 };
 
+#if defined(GRAPHC_AMD)
+/// Whether the elements of a word are converted two at once, by arithmetic of halves. Targets convert their own family in hardware.
+template <typename T, typename Stored> constexpr bool CONVERTED_IN_PAIRS = false;
+#if !defined(GRAPHC_CONVERTS_OCP)
+template <> constexpr bool CONVERTED_IN_PAIRS<f16, f8e4m3fn> = true;
+#endif
+#if !defined(GRAPHC_CONVERTS_FNUZ)
+template <> constexpr bool CONVERTED_IN_PAIRS<f16, f8e4m3fnuz> = true;
+#endif
+
+/// Two elements of a word (0 and 1, or 2 and 3) as halves: the bits are put where a half has them, and a product makes the exponent right.
+template <typename Stored, bool UPPER>
+GRAPHC_DEVICE u32 pair_of_halves(u32 word) {
+    constexpr bool OCP = sizeof(Stored) == 1 && IsSame<Stored, f8e4m3fn>::value;
+    const u32 bytes = __builtin_amdgcn_perm(0u, word, UPPER ? 0x0c030c02u : 0x0c010c00u);
+    const u32 magnitude = (bytes & 0x007f007fu) << 7;
+    // 0x4000 of each half where the byte is NaN: all ones (OCP), or a negative zero (FNUZ).
+    const u32 nan = OCP ? (magnitude + 0x00800080u) & 0x40004000u
+                        : (bytes & ~((bytes & 0x007f007fu) + 0x007f007fu) & 0x00800080u) << 7;
+    const u32 bits = (bytes & 0x00800080u) << 8 | magnitude | ((nan << 1) - (nan >> 5));
+    const _Float16 factor = (_Float16)(OCP ? 256.0f : 128.0f);
+    return bits_as<u32>(bits_as<Vector<_Float16, 2>>(bits) * Vector<_Float16, 2>{factor, factor});
+}
+#endif
+
 /// Elements of an operand in memory in a wider type. What is not read there is zero in both.
 template <typename T, typename Inner>
 struct Converted {
@@ -148,12 +176,28 @@ struct Converted {
     using Group = Words<WIDTH * (int)sizeof(T)>;
 
     static GRAPHC_DEVICE Group of(const typename Inner::Group& group) {
+#if defined(GRAPHC_AMD)
+        if constexpr (CONVERTED_IN_PAIRS<T, Stored> && WIDTH % 4 == 0) {
+            Group halves;
+#pragma unroll
+            for (int w = 0; w < WIDTH / 4; ++w) {
+                halves.words[2 * w] = pair_of_halves<Stored, false>(group.words[w]);
+                halves.words[2 * w + 1] = pair_of_halves<Stored, true>(group.words[w]);
+            }
+            return halves;
+        }
+#endif
         Pack<Stored, WIDTH> stored;
         copy_bytes<WIDTH * (int)sizeof(Stored)>(&stored, group.words);
         Vec<T, WIDTH> elements;
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) elements[i] = cast<T>(stored[i]);
+        for (int i = 0; i < WIDTH; ++i) elements[i] = exactly(stored[i]);
         return words_of(elements);
+    }
+    /// An element in the type, which has all of its numbers: of a bf16 the lower half of the float is zero.
+    static GRAPHC_DEVICE T exactly(const Stored& element) {
+        if constexpr (IsSame<T, bf16>::value) return bf16{(u16)(bits_as<u32>((float)widen(element)) >> 16)};
+        else return cast<T>(element);
     }
     GRAPHC_DEVICE Group read(int row, int k) const { return of(inner.read(row, k)); }
     GRAPHC_DEVICE Group read_before(int row, int k, int depth) const { return of(inner.read_before(row, k, depth)); }

@@ -10,9 +10,6 @@
 
 namespace graphc {
 
-template <typename A, typename B> struct IsSame { static constexpr bool value = false; };
-template <typename A> struct IsSame<A, A> { static constexpr bool value = true; };
-
 /// How elements lie in words. `FLIP` makes signed integers unsigned, `BIAS` is what they are larger by then; floats are what they are.
 template <int BITS_, int BIAS_, u32 FLIP_, bool FLOAT_ = false>
 struct Packed { static constexpr int BITS = BITS_, BIAS = BIAS_; static constexpr u32 FLIP = FLIP_; static constexpr bool FLOAT = FLOAT_; };
@@ -54,15 +51,20 @@ constexpr GRAPHC_DEVICE int half_of(int at) { return BITS == 4 ? at / 4 : at % 2
 using HalfPair = Vector<_Float16, 2>;
 
 /// Halves that integers are put into the mantissa of: the integer adds to this. For four bits it is as small as lets one of the pairs
-/// stay where it is in the word.
+/// stay where it is in the word. Floats are halves of their own.
 template <typename Stored>
-constexpr int HALF_BASE = Packing<Stored>::BITS == 4 ? 64 : 1024;
+constexpr int HALF_BASE = Packing<Stored>::FLOAT ? 0 : Packing<Stored>::BITS == 4 ? 64 : 1024;
 
 /// The integers of a word, each with `HALF_BASE` and its bias added, as exact halves: of four bits elements `p` and `p + 4` are pair
 /// `p`, of eight bits elements `2 p` and `2 p + 1`.
 template <typename Stored>
 GRAPHC_DEVICE void pairs(u32 word, HalfPair (&out)[16 / Packing<Stored>::BITS]) {
     using P = Packing<Stored>;
+    if constexpr (P::FLOAT) {
+        out[0] = bits_as<HalfPair>(pair_of_halves<Stored, false>(word));
+        out[1] = bits_as<HalfPair>(pair_of_halves<Stored, true>(word));
+        return;
+    }
     const u32 flipped = word ^ P::FLIP;
     // One instruction masks and adds, but it takes one literal at most.
     u32 mask = 0x00f000f0u, base = 0x54005400u;
@@ -87,7 +89,8 @@ struct Quantised {
     static_assert(BYTES >= 1 && BYTES <= 16, "neighbours come in one access");
     /// Whether integers are multiplied as halves, and what each has too much then or otherwise.
 #if defined(GRAPHC_AMD)
-    static constexpr bool HALVES = IsSame<T, f16>::value && WIDTH % EACH_WORD == 0 && !Packing<Stored>::FLOAT;
+    static constexpr bool IN_PAIRS = IsSame<T, f16>::value && (!Packing<Stored>::FLOAT || CONVERTED_IN_PAIRS<T, Stored>);
+    static constexpr bool HALVES = IN_PAIRS && WIDTH % EACH_WORD == 0;
     static constexpr int OFFSET = Packing<Stored>::BIAS + (HALVES ? HALF_BASE<Stored> : 0);
 #else
     static constexpr bool HALVES = false;
@@ -118,12 +121,12 @@ struct Quantised {
 #pragma unroll
         for (int w = 0; w < Words<BYTES>::COUNT; ++w) {
 #if defined(GRAPHC_AMD)
-            if constexpr (IsSame<T, f16>::value && !Packing<Stored>::FLOAT) {
+            if constexpr (IN_PAIRS) {
                 HalfPair halves[16 / BITS];
                 pairs<Stored>(group.stored.words[w], halves);
                 constexpr int BASE = HALF_BASE<Stored> + Packing<Stored>::BIAS;
 #pragma unroll
-                for (int p = 0; p < 16 / BITS; ++p) halves[p] = halves[p] - HalfPair{(_Float16)BASE, (_Float16)BASE};
+                for (int p = 0; p < 16 / BITS && BASE != 0; ++p) halves[p] = halves[p] - HalfPair{(_Float16)BASE, (_Float16)BASE};
 #pragma unroll
                 for (int i = 0; i < IN_WORD; ++i) {
                     const float integer = (float)halves[pair_of<BITS>(i)][half_of<BITS>(i)];

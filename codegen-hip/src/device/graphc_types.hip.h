@@ -81,16 +81,13 @@ GRAPHC_DEVICE u16 float_to_bf16(float f) {
 #define GRAPHC_CONVERTS_OCP
 #endif
 
-/// Decodes `EXPONENT` exponent bits and `MANTISSA` mantissa bits; NaN and infinity are the callers' business.
+/// Decodes `EXPONENT` exponent bits and `MANTISSA` mantissa bits; NaN and infinity are the callers' business. The bits are put where a
+/// float has them, and a product makes the exponent right, of subnormal numbers too.
 template <int EXPONENT, int MANTISSA, int BIAS>
 GRAPHC_DEVICE float decode_f8(u8 bits) {
-    const u32 sign = (u32)(bits & 0x80) << 24, magnitude = bits & 0x7f;
-    const u32 exponent = magnitude >> MANTISSA;
-    if (exponent == 0) {
-        const float scale = bits_as<float>((u32)(127 + 1 - BIAS - MANTISSA) << 23);
-        return bits_as<float>(bits_as<u32>((float)magnitude * scale) | sign);
-    }
-    return bits_as<float>(sign | ((magnitude << (23 - MANTISSA)) + ((u32)(127 - BIAS) << 23)));
+    const u32 sign = (u32)(bits & 0x80) << 24, magnitude = (u32)(bits & 0x7f) << (23 - MANTISSA);
+    const float scale = bits_as<float>((u32)(127 + 127 - BIAS) << 23);
+    return bits_as<float>(bits_as<u32>(bits_as<float>(magnitude) * scale) | sign);
 }
 
 /// Encodes a finite magnitude to nearest even, without its sign; too large gives a code above the format's largest.

@@ -12,7 +12,7 @@ use crate::types::{DType, Scalar};
 pub struct Operand {
     /// The element in the type that goes into the product: this is its meaning.
     pub value: ExprId,
-    /// Set where `value` is an element of one parameter, as it is stored or unpacked: neighbours can then be read as one wide
+    /// Set where `value` is an element of one parameter, as it is stored, converted or unpacked: neighbours can then be read as one wide
     /// access, in the type in which they are stored.
     pub access: Option<OperandAccess>,
 }
@@ -58,12 +58,6 @@ impl Operand {
     pub fn stored_bits(&self, kernel: &Kernel) -> u32 {
         let stored = self.access.map(|a| kernel.params[a.param].dtype);
         stored.unwrap_or(self.element(&kernel.exprs)).bits()
-    }
-
-    /// Says whether the elements are of another type than the stored ones, which are the same numbers.
-    pub fn is_converted(&self, kernel: &Kernel) -> bool {
-        let access = self.access.filter(|a| a.unpacking.is_none());
-        access.is_some_and(|a| kernel.params[a.param].dtype != self.element(&kernel.exprs))
     }
 
     /// What unpacks the elements, if something does.
