@@ -1,5 +1,5 @@
-//! ONNX files with 8-bit floats: random chains of products between `QuantizeLinear` and `DequantizeLinear` on the CPU against the
-//! evaluator, and what is said of files that cannot be right.
+//! ONNX files with 8-bit floats: random chains of products between `QuantizeLinear` and `DequantizeLinear` on the CPU
+//! against the evaluator, and what is said of files that cannot be right.
 
 use graphc::frontend::onnx::proto::attribute_proto::AttributeType;
 use graphc::frontend::onnx::proto::tensor_proto::DataType;
@@ -207,8 +207,8 @@ fn files_are_what_the_evaluator_says() {
         let sum = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
         let size = sum(&mut want.iter().copied()).max(1e-6);
         let error = sum(&mut got.iter().zip(&want).map(|(g, w)| g - w)) / size;
-        // Of one layer nothing is rounded but the sums. Behind it, a number next to a tie may be rounded the other way, which is a
-        // step of an eighth or a quarter for an element.
+        // Of one layer nothing is rounded but the sums. Behind it, a number next to a tie may be rounded the other way,
+        // which is a step of an eighth or a quarter for an element.
         let allowed = if layers == 1 { 1e-6 } else { 0.02 };
         assert!(error <= allowed, "{round}: {error} of {layers} layers\n{graph}");
         exact += usize::from(error <= 1e-6);

@@ -1,7 +1,7 @@
 //! How the products of a model are quantised: plain data, which passes apply to graphs and front ends to files.
 //!
-//! A layer is a product or a convolution by a constant. Its weight becomes integers or 8-bit floats with scales; its other operand may be quantised
-//! as well, with a scale that calibration found or with one of each run's own.
+//! A layer is a product or a convolution by a constant. Its weight becomes integers or 8-bit floats with scales; its
+//! other operand may be quantised as well, with a scale that calibration found or with one of each run's own.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,8 +47,8 @@ pub enum Activation {
     DynamicFloat { dtype: DType },
 }
 
-/// Returns the magnitude that the largest one of a run is taken for at least, by [`Activation::DynamicFloat`]: the scale is then a normal
-/// number of the operand's type, and tensors of zeros have one.
+/// Returns the magnitude that the largest one of a run is taken for at least, by [`Activation::DynamicFloat`]: the
+/// scale is then a normal number of the operand's type, and tensors of zeros have one.
 pub fn least_magnitude(stored: DType, of: DType) -> f64 {
     let least_scale = if of == DType::F16 {
         2f64.powi(-14)

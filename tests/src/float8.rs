@@ -26,7 +26,8 @@ pub struct Windows {
     pub groups: usize,
 }
 
-/// A product of `[batch.., m, k]` by `[k, n]` or `[batch, k, n]`; of a convolution `m` are images, `k` channels and `n` filters.
+/// A product of `[batch.., m, k]` by `[k, n]` or `[batch, k, n]`; of a convolution `m` are images, `k` channels and `n`
+/// filters.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub batch: usize,
@@ -378,8 +379,8 @@ impl Case {
         }
     }
 
-    /// Says what is wrong with a result: products are exact, so nothing differs but by the order of sums in f32 and what the result is
-    /// rounded to.
+    /// Says what is wrong with a result: products are exact, so nothing differs but by the order of sums in f32 and
+    /// what the result is rounded to.
     pub fn wrong(&self, got: &HostTensor) -> Option<String> {
         let got = got.to_f64();
         if got.len() != self.exact.len() {

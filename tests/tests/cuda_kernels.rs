@@ -229,7 +229,8 @@ fn kernels_of_integer_products_compile() {
     );
 }
 
-/// Products and convolutions of 8-bit floats by `mma.sync`, those that are converted on the way, and products by weights of them.
+/// Products and convolutions of 8-bit floats by `mma.sync`, those that are converted on the way, and products by
+/// weights of them.
 #[test]
 fn kernels_of_8_bit_floats_compile() {
     let Some(compiler) = compiler() else { return };

@@ -1,6 +1,6 @@
-//! Random products and convolutions of 8-bit floats through the whole compiler: both kinds of exponents, OCP's and FNUZ, every
-//! transposition, scales a tensor, a row and a column, odd sizes. Results equal exact arithmetic but for the order of the sum.
-//! `GRAPHC_ALL_MODELS=1` runs more.
+//! Random products and convolutions of 8-bit floats through the whole compiler: both kinds of exponents, OCP's and
+//! FNUZ, every transposition, scales a tensor, a row and a column, odd sizes. Results equal exact arithmetic but for
+//! the order of the sum. `GRAPHC_ALL_MODELS=1` runs more.
 
 use graphc::emu::CodeObject;
 use graphc_tests::emulator::{Tally, toolchain};
@@ -67,8 +67,8 @@ fn factors(arch: &str, shape: &Shape) -> DType {
     }
 }
 
-/// The product of stored floats by a constant has its multiply-adds in instructions of its own type: no other multiplies in the code,
-/// and what a run of it counts is the whole product.
+/// The product of stored floats by a constant has its multiply-adds in instructions of its own type: no other
+/// multiplies in the code, and what a run of it counts is the whole product.
 #[test]
 fn the_code_multiplies_8_bit_floats() {
     let Some(tools) = toolchain() else { return };

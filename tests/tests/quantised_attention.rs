@@ -1,4 +1,5 @@
-//! Attention over keys and values in 8 bits: caches are read as they are stored, by one kernel, and give what the evaluator gives.
+//! Attention over keys and values in 8 bits: caches are read as they are stored, by one kernel, and give what the
+//! evaluator gives.
 
 use graphc_tests::emulator::{Tally, toolchain};
 use graphc_tests::quantised::Random;

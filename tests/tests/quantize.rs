@@ -334,7 +334,8 @@ fn random_layers_are_what_the_formula_says_and_within_its_bound() {
     assert_eq!(kinds.iter().map(String::as_str).collect::<Vec<_>>(), wanted);
 }
 
-/// `--dtype int8`, `int4` and `fp8`: weights of products are stored so and stay exact to that; what stays as it is, is said.
+/// `--dtype int8`, `int4` and `fp8`: weights of products are stored so and stay exact to that; what stays as it is, is
+/// said.
 #[test]
 fn one_flag_stores_the_weights_of_products() {
     let text = "graph @p stage=import {\n  x = input \"x\" : f32[3, 96]\n  w = constant random(seed=3) : f32[96, 128]\n  \

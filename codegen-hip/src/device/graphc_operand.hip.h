@@ -139,7 +139,8 @@ struct Computed {
 };
 
 #if defined(GRAPHC_AMD)
-/// Whether the elements of a word are converted two at once, by arithmetic of halves. Targets convert their own family in hardware.
+/// Whether the elements of a word are converted two at once, by arithmetic of halves. Targets convert their own family
+/// in hardware.
 template <typename T, typename Stored> constexpr bool CONVERTED_IN_PAIRS = false;
 #if !defined(GRAPHC_CONVERTS_OCP)
 template <> constexpr bool CONVERTED_IN_PAIRS<f16, f8e4m3fn> = true;
@@ -148,7 +149,8 @@ template <> constexpr bool CONVERTED_IN_PAIRS<f16, f8e4m3fn> = true;
 template <> constexpr bool CONVERTED_IN_PAIRS<f16, f8e4m3fnuz> = true;
 #endif
 
-/// Two elements of a word (0 and 1, or 2 and 3) as halves: the bits are put where a half has them, and a product makes the exponent right.
+/// Two elements of a word (0 and 1, or 2 and 3) as halves: the bits are put where a half has them, and a product makes
+/// the exponent right.
 template <typename Stored, bool UPPER>
 GRAPHC_DEVICE u32 pair_of_halves(u32 word) {
     constexpr bool OCP = sizeof(Stored) == 1 && IsSame<Stored, f8e4m3fn>::value;

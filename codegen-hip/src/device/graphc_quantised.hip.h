@@ -1,5 +1,5 @@
-// Right operands of products that are stored in four or eight bits an element, integers or floats: read as they lie, made numbers in
-// registers.
+// Right operands of products that are stored in four or eight bits an element, integers or floats: read as they lie,
+// made numbers in registers.
 //
 //   quantised<T, Stored, W>(address, scale [, zero])   W neighbours along k of the type `Stored`, which share a scale and a zero
 //                                                      point; the product takes `(x - zero) * scale` in the type T
@@ -10,7 +10,8 @@
 
 namespace graphc {
 
-/// How elements lie in words. `FLIP` makes signed integers unsigned, `BIAS` is what they are larger by then; floats are what they are.
+/// How elements lie in words. `FLIP` makes signed integers unsigned, `BIAS` is what they are larger by then; floats are
+/// what they are.
 template <int BITS_, int BIAS_, u32 FLIP_, bool FLOAT_ = false>
 struct Packed { static constexpr int BITS = BITS_, BIAS = BIAS_; static constexpr u32 FLIP = FLIP_; static constexpr bool FLOAT = FLOAT_; };
 template <typename Stored> struct Packing;

@@ -81,8 +81,8 @@ GRAPHC_DEVICE u16 float_to_bf16(float f) {
 #define GRAPHC_CONVERTS_OCP
 #endif
 
-/// Decodes `EXPONENT` exponent bits and `MANTISSA` mantissa bits; NaN and infinity are the callers' business. The bits are put where a
-/// float has them, and a product makes the exponent right, of subnormal numbers too.
+/// Decodes `EXPONENT` exponent bits and `MANTISSA` mantissa bits; NaN and infinity are the callers' business. The bits
+/// are put where a float has them, and a product makes the exponent right, of subnormal numbers too.
 template <int EXPONENT, int MANTISSA, int BIAS>
 GRAPHC_DEVICE float decode_f8(u8 bits) {
     const u32 sign = (u32)(bits & 0x80) << 24, magnitude = (u32)(bits & 0x7f) << (23 - MANTISSA);

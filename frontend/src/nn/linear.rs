@@ -16,8 +16,9 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Loads `weight` and `bias`. A weight in 8-bit floats with `weight_scale` stays so ([`Params::stored`]); with `input_scale`, one number,
-    /// inputs are quantised to the same type, and the product is one of 8-bit floats where the target has that.
+    /// Loads `weight` and `bias`. A weight in 8-bit floats with `weight_scale` stays so ([`Params::stored`]); with
+    /// `input_scale`, one number, inputs are quantised to the same type, and the product is one of 8-bit floats where
+    /// the target has that.
     ///
     /// # Errors
     /// A missing or misshapen weight.

@@ -134,8 +134,9 @@ impl Params {
         Ok(Tensor::parameter(&full, host).cast(self.dtype))
     }
 
-    /// Returns the weight of that name, and keeps it as it is stored where the file has 8-bit floats with a scale beside them, `{name}_scale`
-    /// of one number or one for each row, as compressed-tensors writes them: products then read one byte an element.
+    /// Returns the weight of that name, and keeps it as it is stored where the file has 8-bit floats with a scale
+    /// beside them, `{name}_scale` of one number or one for each row, as compressed-tensors writes them: products then
+    /// read one byte an element.
     ///
     /// # Errors
     /// As [`Params::tensor`], and a scale that is no finite number above 0 or has another shape.
@@ -164,7 +165,8 @@ impl Params {
         }
     }
 
-    /// Returns scales of one number, or of one for each of so many rows, as a constant of a rank whose first axis has them.
+    /// Returns scales of one number, or of one for each of so many rows, as a constant of a rank whose first axis has
+    /// them.
     ///
     /// # Errors
     /// When there are none, or they have another shape or are no finite numbers above 0.

@@ -57,8 +57,8 @@ pub struct BuildArgs {
     /// Optimisation level: 0 to 3; by default 2.
     #[arg(short = 'O', value_name = "LEVEL")]
     pub level: Option<String>,
-    /// Compute in f32, f16 or bf16, store the weights of products as int8, fp8 or int4, or both: f16+int4. Inputs and outputs keep the
-    /// types that the model declares.
+    /// Compute in f32, f16 or bf16, store the weights of products as int8, fp8 or int4, or both: f16+int4. Inputs and
+    /// outputs keep the types that the model declares.
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
     /// Do not call vendor libraries: every kernel is generated.

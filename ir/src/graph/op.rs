@@ -488,16 +488,18 @@ pub enum Composite {
         causal: bool,
         mask: bool,
     },
-    /// Numbers from integers or floats of at most 8 bits: `(x − zero) · scale`, in the type `out`. Operands: x, scale and optionally
-    /// zero, which floats have none of, both of x's rank. Along each axis they have x's size or 1; along the axis of the groups they have one entry for each group or 1.
-    /// The arithmetic is exact to f32 at least, and is rounded to `out` once.
+    /// Numbers from integers or floats of at most 8 bits: `(x − zero) · scale`, in the type `out`. Operands: x, scale
+    /// and optionally zero, which floats have none of, both of x's rank. Along each axis they have x's size or 1; along
+    /// the axis of the groups they have one entry for each group or 1. The arithmetic is exact to f32 at least, and is
+    /// rounded to `out` once.
     Dequantize {
         groups: Option<Groups>,
         out: DType,
     },
-    /// Integers or floats of 8 bits from numbers: `saturate(round(x / scale) + zero)`, ties to even, in the type `out`. Operands: x, scale
-    /// and optionally zero, which floats have none of, both of x's rank, along each axis x's size or 1. The quotient is rounded to x's
-    /// type before it is rounded to `out`'s numbers, as ONNX has it. Floats saturate at their largest finite number; NaN stays NaN.
+    /// Integers or floats of 8 bits from numbers: `saturate(round(x / scale) + zero)`, ties to even, in the type `out`.
+    /// Operands: x, scale and optionally zero, which floats have none of, both of x's rank, along each axis x's size or
+    /// 1. The quotient is rounded to x's type before it is rounded to `out`'s numbers, as ONNX has it. Floats saturate
+    /// at their largest finite number; NaN stays NaN.
     Quantize {
         out: DType,
     },

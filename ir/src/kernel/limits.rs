@@ -187,7 +187,8 @@ pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis:
     let Some(access) = operand.access else { return 1 };
     let dtype = kernel.params[access.param].dtype;
     let element = operand.element(&kernel.exprs);
-    // Elements of four bits share a byte; a converted element has another width than the stored one, unless it has 8 bits.
+    // Elements of four bits share a byte; a converted element has another width than the stored one, unless it has 8
+    // bits.
     if access.unpacking.is_none() && (dtype.bits() < 8 || dtype != element && !dtype.is_byte_number()) {
         return 1;
     }

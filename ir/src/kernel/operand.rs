@@ -12,8 +12,8 @@ use crate::types::{DType, Scalar};
 pub struct Operand {
     /// The element in the type that goes into the product: this is its meaning.
     pub value: ExprId,
-    /// Set where `value` is an element of one parameter, as it is stored, converted or unpacked: neighbours can then be read as one wide
-    /// access, in the type in which they are stored.
+    /// Set where `value` is an element of one parameter, as it is stored, converted or unpacked: neighbours can then be
+    /// read as one wide access, in the type in which they are stored.
     pub access: Option<OperandAccess>,
 }
 
@@ -27,11 +27,13 @@ pub struct OperandAccess {
     pub guard: Option<ExprId>,
     /// What is not read: 0, or another integer of 8 bits.
     pub fill: i64,
-    /// What makes the element of what is stored; `None` where that is the number itself, which one of 8 bits is in every wider float.
+    /// What makes the element of what is stored; `None` where that is the number itself, which one of 8 bits is in
+    /// every wider float.
     pub unpacking: Option<Unpacking>,
 }
 
-/// Numbers from stored integers or floats of at most 8 bits: `(x − zero) · scale` in f32, then rounded to the operand's element type.
+/// Numbers from stored integers or floats of at most 8 bits: `(x − zero) · scale` in f32, then rounded to the operand's
+/// element type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Unpacking {
     /// In f32. Neighbours share it where no load in it moves ([`limits::widest_fetch`](super::limits::widest_fetch) asks that).
@@ -82,8 +84,8 @@ impl Operand {
 }
 
 impl OperandAccess {
-    /// Reads the access off a load, off a load that a condition guards with 0, off the conversion of 8 bits, or off what
-    /// [`Unpacking`] makes of a load; `None` for what is computed otherwise.
+    /// Reads the access off a load, off a load that a condition guards with 0, off the conversion of 8 bits, or off
+    /// what [`Unpacking`] makes of a load; `None` for what is computed otherwise.
     pub fn of(exprs: &Exprs, value: ExprId) -> Option<OperandAccess> {
         if let Some(load) = converted(exprs, value) {
             return OperandAccess::of(exprs, load);

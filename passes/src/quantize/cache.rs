@@ -4,11 +4,11 @@
 //! attention q, (dequantize k, s), (dequantize v, t)     becomes     mul (attention (mul q, s), (cast k), (cast v)), t
 //! ```
 //!
-//! One scale for all keys is one for all scores, one for all values is the result's: what is left is a conversion that loses nothing, which
-//! the kernel does on its way from memory. A known scale of the keys is part of attention's own.
+//! One scale for all keys is one for all scores, one for all values is the result's: what is left is a conversion that
+//! loses nothing, which the kernel does on its way from memory. A known scale of the keys is part of attention's own.
 //!
-//! Before: a cache is dequantised by a kernel of its own, which writes and reads numbers of twice or four times its bytes. After: where it has
-//! one scale and no zero point but 0, it is read in 8 bits.
+//! Before: a cache is dequantised by a kernel of its own, which writes and reads numbers of twice or four times its
+//! bytes. After: where it has one scale and no zero point but 0, it is read in 8 bits.
 
 use ir::op::{BinaryOp, Composite, View};
 use ir::{DType, Graph, NodeId, Op, Scalar, Shape, Value};

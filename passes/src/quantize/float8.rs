@@ -5,8 +5,9 @@
 //! conv (dequantize x, s), (dequantize w, t), bias    becomes      add (mul (conv x, w {out=f32}), s·t), bias
 //! ```
 //!
-//! A product of two such numbers is exact in f32, so nothing but the order of the sum differs. Scales stand for a tensor, a row of the left
-//! operand or a column of the right one; where they change along the depth, the product is left alone.
+//! A product of two such numbers is exact in f32, so nothing but the order of the sum differs. Scales stand for a
+//! tensor, a row of the left operand or a column of the right one; where they change along the depth, the product is
+//! left alone.
 //!
 //! | the target multiplies | what is multiplied |
 //! |---|---|
@@ -14,8 +15,9 @@
 //! | the FNUZ type of OCP's | the same bytes, which there are half the number, by twice the scale; a negative zero becomes 0 |
 //! | no 8-bit floats | f16 (bf16 where exponents have 5 bits), exact for all of them, converted as the kernel reads the bytes |
 //!
-//! Before: quantised tensors are `dequantize` of stored 8-bit floats. After: such products and convolutions multiply what the target has an
-//! instruction for. Where there is none at all, `dequantize` stays, and the kernel reads the bytes of a weight.
+//! Before: quantised tensors are `dequantize` of stored 8-bit floats. After: such products and convolutions multiply
+//! what the target has an instruction for, and constants lie along the depth. Where there is none at all, `dequantize` stays, and the kernel reads the
+//! bytes of a weight.
 
 use ir::op::{BinaryOp, Composite, Contract, Conv, Elementwise, Layout, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Shape, Storage, Target, Value};
@@ -314,8 +316,16 @@ fn product(
         along(b, rhs.scale, c.transpose_rhs),
     ];
     let left = factors.apply(b, lhs.stored, false)?;
-    let right = factors.apply(b, rhs.stored, true)?;
-    let sums = Contract { out: DType::F32, ..*c };
+    let mut right = factors.apply(b, rhs.stored, true)?;
+    let mut sums = Contract { out: DType::F32, ..*c };
+    // A weight lies along the depth, where an access brings 16 neighbours; its bytes are permuted at compile time.
+    if b.as_constant(right).is_some() && !c.transpose_rhs {
+        let mut perm: Vec<usize> = (0..b.ty(right).rank()).collect();
+        let rank = perm.len();
+        perm.swap(rank - 2, rank - 1);
+        right = b.emit(Op::View(View::Transpose(perm)), &[right])?;
+        sums.transpose_rhs = true;
+    }
     let sum = b.emit(Op::Contract(sums), &[left, right])?;
     let value = scaled(b, sum, factors, scales)?;
     Ok(Some((finished(b, value, c.out)?, how)))

@@ -141,8 +141,8 @@ pub(super) fn is_weight(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::U8 | DType::I4 | DType::U4) || dtype.is_f8()
 }
 
-/// The zero point of a tensor of type `of`; none where that is an 8-bit float, whose zero point is 0. A zero point that only a run gives is
-/// kept in both.
+/// The zero point of a tensor of type `of`; none where that is an 8-bit float, whose zero point is 0. A zero point that
+/// only a run gives is kept in both.
 fn zero_point(node: &Node<'_>, of: DType) -> Step<Option<Val>> {
     let Some(zero) = node.optional(2) else { return Ok(None) };
     if !of.is_f8() {

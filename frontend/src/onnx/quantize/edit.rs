@@ -240,7 +240,8 @@ impl Edit {
 }
 
 impl Edit {
-    /// The 8-bit floats of an operand, their scale (the largest magnitude over the type's largest number) and their zero point.
+    /// The 8-bit floats of an operand, their scale (the largest magnitude over the type's largest number) and their
+    /// zero point.
     fn dynamic_float(&mut self, name: &str, dtype: DType, of: DType) -> Vec<String> {
         let scalar = |dtype, value: f64| Stored::single(dtype, 0, value);
         let (least, largest) = (least_magnitude(dtype, of), dtype.f8_largest().unwrap_or(1.0));

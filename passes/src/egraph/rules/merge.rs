@@ -104,8 +104,9 @@ fn groups(egraph: &Graph<'_>) -> Vec<Vec<Member>> {
         };
         let is_narrow = |id: Id| egraph[id].data.value.is_some_and(|v| graph.ty(v).dtype.bits() < 32);
         let product = egraph[class].nodes.iter().find_map(|node| match node.payload {
-            // Sums of integers, and those of 8-bit floats, become numbers by scales of their own columns; a slice between the two would keep that out of the
-            // product's kernel, and each part would be read and written once more.
+            // Sums of integers, and those of 8-bit floats, become numbers by scales of their own columns; a slice
+            // between the two would keep that out of the product's kernel, and each part would be read and written once
+            // more.
             Payload::Matmul(false, _, DType::I32) => None,
             Payload::Matmul(false, _, DType::F32) if is_narrow(node.children[0]) => None,
             Payload::Matmul(false, transpose_rhs, _) => {

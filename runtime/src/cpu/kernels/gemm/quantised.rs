@@ -1,4 +1,5 @@
-//! B of four or eight bits an element, integers or floats, in panels as [`super::PackedB`]'s: `[panel][k]`, each row as many bytes as it takes.
+//! B of four or eight bits an element, integers or floats, in panels as [`super::PackedB`]'s: `[panel][k]`, each row as
+//! many bytes as it takes.
 //!
 //! A panel is made floats a block of rows at a time, in scratch that stays in the first-level cache, and multiplied there: no more of a
 //! weight than that is ever there in f32. Of a few rows each integer goes to its products at once.
@@ -290,8 +291,8 @@ unsafe fn numbers<S: Simd>(integers: [S::I; 2]) -> [S::V; 2] {
     unsafe { integers.map(|i| S::to_float(i)) }
 }
 
-/// The eight-bit floats at `from` and `second` behind it: their exponent and mantissa are put where f32 has them, and the product with
-/// the factor makes the exponent right, of subnormal numbers too.
+/// The eight-bit floats at `from` and `second` behind it: their exponent and mantissa are put where f32 has them, and
+/// the product with the factor makes the exponent right, of subnormal numbers too.
 #[inline(always)]
 unsafe fn floats<S: Simd>(part: &Part, from: *const u8, second: usize) -> [S::V; 2] {
     // SAFETY: the caller's contract: the bytes are there.
