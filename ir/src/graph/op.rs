@@ -497,9 +497,9 @@ pub enum Composite {
         out: DType,
     },
     /// Integers or floats of 8 bits from numbers: `saturate(round(x / scale) + zero)`, ties to even, in the type `out`.
-    /// Operands: x, scale and optionally zero, which floats have none of, both of x's rank, along each axis x's size or
-    /// 1. The quotient is rounded to x's type before it is rounded to `out`'s numbers, as ONNX has it. Floats saturate
-    /// at their largest finite number; NaN stays NaN.
+    /// Operands: x, scale and optionally zero, which floats have none of, both of x's rank, along each axis of x's size
+    /// or of size 1. The quotient is rounded to x's type before it is rounded to `out`'s numbers, as ONNX has it.
+    /// Floats saturate at their largest finite number; NaN stays NaN.
     Quantize {
         out: DType,
     },
