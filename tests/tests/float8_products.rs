@@ -148,7 +148,7 @@ fn product_of(stored: DType, size: usize, depth: usize) -> ir::Graph {
 
 fn products(arch: &str, turn: u64) {
     let Some(tools) = toolchain() else { return };
-    let count = if graphc_tests::everything() { 100 } else { 6 };
+    let count = if graphc_tests::everything() { 100 } else { 4 };
     let mut random = Random(0x9e37_79b9_7f4a_7c15 + turn);
     let mut tally = Tally::default();
     let (mut by_matrix, mut all, mut narrow) = (0, 0, 0);

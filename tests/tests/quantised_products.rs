@@ -152,7 +152,7 @@ const FLOATS: [DType; 4] = [DType::F8E4M3FN, DType::F8E5M2, DType::F8E4M3FNUZ, D
 
 /// By 8-bit floats: each target converts those of its own family in hardware.
 fn products_of_floats(arch: &str, turn: u64) {
-    products_of(arch, turn, &FLOATS, 4);
+    products_of(arch, turn, &FLOATS, 3);
 }
 
 fn products(arch: &str, turn: u64) {
