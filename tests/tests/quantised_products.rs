@@ -215,18 +215,8 @@ fn products_of_floats_on_gfx942() {
 }
 
 #[test]
-fn products_of_floats_on_gfx950() {
-    products_of_floats("gfx950", 9);
-}
-
-#[test]
 fn products_of_floats_on_gfx1100() {
     products_of_floats("gfx1100", 3);
-}
-
-#[test]
-fn products_of_floats_on_gfx1201() {
-    products_of_floats("gfx1201", 4);
 }
 
 #[test]
