@@ -10,6 +10,7 @@
 //! | `GRAPHC_HIP` | the HIP runtime's file or its folder, and no other is tried | `GRAPHC_ROCM`'s folder, `/opt/rocm`, the loader's path |
 //! | `GRAPHC_NVRTC` | NVRTC's file or folder, a CUDA toolkit's folder, or Python's `site-packages` | `/usr/local/cuda`, `/opt/graphc-nvrtc`, the loader's path |
 //! | `GRAPHC_CUDA` | the CUDA driver's file (`libcuda.so.1`) or its folder, and no other is tried | the loader's path |
+//! | `GRAPHC_RCCL` | RCCL's or NCCL's file (`librccl.so.1`, `libnccl.so.2`) or its folder, and no other is tried | ROCm's folders, the loader's path |
 //! | `GRAPHC_ROCM_LIBS` | a sysroot with rocBLAS and MIOpen, whose calls are timed on the emulated GPU | `/opt/graphc-rocm-libs`, the loader's path |
 //! | `GRAPHC_EMU_HIP` | the file of the stand-in HIP runtime that those calls run on | `libamdhip64_emu.so` beside graphc |
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which an emulated workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
@@ -43,6 +44,8 @@ pub struct Settings {
     pub hip: Option<PathBuf>,
     pub nvrtc: Option<PathBuf>,
     pub cuda: Option<PathBuf>,
+    /// RCCL or NCCL.
+    pub rccl: Option<PathBuf>,
     /// The sysroot of the vendor libraries, and the stand-in HIP runtime.
     pub libraries: Option<PathBuf>,
     pub stand_in: Option<PathBuf>,
@@ -71,6 +74,7 @@ const VARIABLES: &[&str] = &[
     "GRAPHC_HIP",
     "GRAPHC_NVRTC",
     "GRAPHC_CUDA",
+    "GRAPHC_RCCL",
     "GRAPHC_ROCM_LIBS",
     "GRAPHC_EMU_HIP",
     "GRAPHC_SYNCHRONOUS",
@@ -166,6 +170,10 @@ impl Settings {
                 explicit: self.hip.clone(),
                 ..search.clone()
             },
+            collectives: Search {
+                explicit: self.rccl.clone(),
+                ..search.clone()
+            },
             libraries: search,
             cuda: match &self.cuda {
                 Some(path) => Search::only(path),
@@ -213,6 +221,7 @@ impl Settings {
             hip: get("GRAPHC_HIP").map(PathBuf::from),
             nvrtc: get("GRAPHC_NVRTC").map(PathBuf::from),
             cuda: get("GRAPHC_CUDA").map(PathBuf::from),
+            rccl: get("GRAPHC_RCCL").map(PathBuf::from),
             libraries: get("GRAPHC_ROCM_LIBS").map(PathBuf::from),
             stand_in: get("GRAPHC_EMU_HIP").map(PathBuf::from),
             emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", emu::INSTRUCTION_LIMIT as usize)? as u64)

@@ -190,7 +190,10 @@ impl HostTensor {
     pub fn join(parts: &[HostTensor], axis: usize) -> Option<HostTensor> {
         let first = parts.first()?;
         let mut shape = first.shape.clone();
-        *shape.get_mut(axis)? = parts.iter().map(|part| part.shape.get(axis).copied().unwrap_or(0)).sum();
+        *shape.get_mut(axis)? = parts
+            .iter()
+            .map(|part| part.shape.get(axis).copied().unwrap_or(0))
+            .sum();
         let outer: usize = shape[..axis].iter().product();
         let beside = |part: &HostTensor| {
             let mut shape = part.shape.clone();

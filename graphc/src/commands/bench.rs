@@ -20,6 +20,7 @@ pub struct Args {
     #[command(flatten)]
     build: BuildArgs,
     /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
+    /// Several share the model: hip:0,1, cuda:0,1, or cpu,cpu to try that out.
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Predict the time on an emulated GPU of the target instead of measuring one: kernel by kernel, and of the whole plan.

@@ -12,8 +12,8 @@ use crate::graph::eval::{Array, OpError, eval_op};
 use crate::graph::op::Op;
 use crate::graph::{BindError, ConstId, Constant, bind_shapes};
 use crate::kernel::Access;
-use crate::library::LibraryCall;
 use crate::kernel::eval::{self as kernel_eval, KernelEvalError};
+use crate::library::LibraryCall;
 use crate::types::{DType, TensorType};
 
 /// Why a plan could not be evaluated.
@@ -41,7 +41,9 @@ pub enum PlanEvalError {
     },
     #[error("step {step} names {what}, which the plan does not have")]
     Unknown { step: StepId, what: String },
-    #[error("step {step} of rank 0 is a collective that another rank does not come to next: the plans are not of one model")]
+    #[error(
+        "step {step} of rank 0 is a collective that another rank does not come to next: the plans are not of one model"
+    )]
     Lockstep { step: StepId },
     #[error("step {step} reads buffer {buffer} before any step writes it")]
     Unwritten { step: StepId, buffer: BufferId },

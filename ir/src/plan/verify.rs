@@ -9,8 +9,8 @@ use crate::graph::op::Op;
 use crate::kernel::Access;
 use crate::kernel::bounds::{BoundsError, unproven};
 use crate::kernel::limits::{self, LimitError};
-use crate::library::Collective;
 use crate::kernel::verify::{InvalidKernel, verify as verify_kernel};
+use crate::library::Collective;
 use crate::types::{DType, TensorType};
 
 /// One way in which a plan is wrong.

@@ -12,6 +12,10 @@ use super::layout::{Layout, Way, ways};
 use super::{ShardOptions, State};
 use crate::cost::CostModel;
 
+/// A byte of a constant that a rank keeps counts as if it were read so often in a run: several devices are asked for so that weights are
+/// divided, also where a run reads few of them (a table that rows are taken of) or has other work to do meanwhile.
+const KEPT: f64 = 16.0;
+
 /// Single changes are tried so often for all nodes.
 const SWEEPS: usize = 8;
 
@@ -117,7 +121,12 @@ impl Chooser<'_> {
         let mut types: Vec<&TensorType> = operands.iter().collect();
         let mut op = &node.op;
         let product;
-        if let Op::Composite(Composite::Attention { mask: true, scale, causal }) = op {
+        if let Op::Composite(Composite::Attention {
+            mask: true,
+            scale,
+            causal,
+        }) = op
+        {
             // Its operations do not depend on the mask.
             product = Op::Composite(Composite::Attention {
                 mask: false,
@@ -135,9 +144,8 @@ impl Chooser<'_> {
         let bytes = self.model.bytes(ty);
         let part = |layout: Layout| self.model.bytes(&layout.part(ty, i64::from(self.options.ranks)));
         if is_given(self.graph, value) {
-            // What it reads of it, the op counts that reads it.
             return match super::emit::can_cut(ty, to, self.options.ranks) {
-                true => 0.0,
+                true => KEPT * self.model.transfer(part(to)),
                 false => f64::INFINITY,
             };
         }
@@ -156,7 +164,7 @@ impl Chooser<'_> {
         let ranks = f64::from(self.options.ranks);
         let sent = bytes * (ranks - 1.0) / ranks;
         let sent = if from == Layout::Partial { 2.0 * sent } else { sent };
-        sent / (self.options.bus_gbps * 1e3) + self.model.transfer(2.0 * bytes)
+        self.options.latency_us + sent / (self.options.bus_gbps * 1e3) + self.model.transfer(2.0 * bytes)
     }
 
     /// The layouts that a value's readers ask for, each once; with what becomes a state, if that is chosen already.
@@ -182,7 +190,9 @@ impl Chooser<'_> {
     fn given(&self, id: NodeId) -> f64 {
         let from = self.choice.way(id).result;
         let asked = self.asked(id, true);
-        let costs = asked.iter().map(|(index, to)| self.change(Value::new(id, *index), from, *to));
+        let costs = asked
+            .iter()
+            .map(|(index, to)| self.change(Value::new(id, *index), from, *to));
         costs.sum()
     }
 
@@ -211,7 +221,9 @@ impl Chooser<'_> {
             let asked = self.asked(id, false);
             let cost = |index: usize| {
                 let from = self.choice.ways[id][index].result;
-                let changes = asked.iter().map(|(result, to)| self.change(Value::new(id, *result), from, *to));
+                let changes = asked
+                    .iter()
+                    .map(|(result, to)| self.change(Value::new(id, *result), from, *to));
                 least[id][index] + changes.sum::<f64>()
             };
             self.choice.chosen[id] = best(self.choice.ways[id].len(), cost);

@@ -1,6 +1,7 @@
 //! One rank's graph of what was chosen: its parts of constants, ops of its sizes, and collectives where a layout changes.
 //!
-//! The graphs of all ranks have the same nodes; only the bytes of constants differ.
+//! The graphs of all ranks have the same nodes; only the bytes of constants differ: of weights, and of what says where a rank's part of
+//! a value begins that is whole.
 
 use std::collections::HashMap;
 
@@ -119,15 +120,20 @@ impl<'a> Emitter<'a> {
     /// This rank's part of a constant.
     fn constant(&mut self, value: Value, layout: Layout) -> Result<Value, ShardError> {
         let Op::Constant(id) = self.old.node(value.node).op else {
-            return Err(ShardError::Constant { what: value.to_string() });
+            return Err(ShardError::Constant {
+                what: value.to_string(),
+            });
         };
         let constant = &self.old.constants()[id];
         let tensor = match self.range(&constant.tensor.shape, layout) {
             None => constant.tensor.clone(),
             Some((axis, start, count)) => {
-                constant.tensor.part(axis, start, count).ok_or_else(|| ShardError::Constant {
-                    what: constant.name.clone().unwrap_or_else(|| id.to_string()),
-                })?
+                constant
+                    .tensor
+                    .part(axis, start, count)
+                    .ok_or_else(|| ShardError::Constant {
+                        what: constant.name.clone().unwrap_or_else(|| id.to_string()),
+                    })?
             }
         };
         let origin = self.old.node(value.node).origin.clone();
@@ -176,7 +182,7 @@ impl<'a> Emitter<'a> {
         self.emit(Op::View(View::Reshape(whole)), ordered)
     }
 
-    /// Takes this rank's part of a value that is whole. Where it begins is a constant, so that all ranks have one kernel.
+    /// Takes this rank's part of a value that is whole. Where it begins is a constant.
     fn part(&mut self, whole: Value, value: Value, layout: Layout) -> Result<Value, ShardError> {
         let shape: Vec<usize> = (self.old.ty(value).shape.iter())
             .map(|d| match d {
@@ -192,7 +198,8 @@ impl<'a> Emitter<'a> {
             what: value.to_string(),
         })?;
         let entries = self.graph.add_constant(None, entries, self.origin.clone());
-        self.add(Op::Gather(Gather::Take { axis }), &[whole, entries]).map(Value::from)
+        self.add(Op::Gather(Gather::Take { axis }), &[whole, entries])
+            .map(Value::from)
     }
 }
 

@@ -89,7 +89,10 @@ impl Ways<'_> {
     }
 
     fn splits(&self, operand: usize, axis: usize) -> bool {
-        self.operands[operand].shape.get(axis).is_some_and(|d| divides(d, self.ranks))
+        self.operands[operand]
+            .shape
+            .get(axis)
+            .is_some_and(|d| divides(d, self.ranks))
     }
 
     /// The axes of a shape that can be split.
@@ -217,8 +220,16 @@ impl Ways<'_> {
             self.operands[1].shape.rank(),
             result.shape.rank(),
         );
-        let (m, k_left) = if c.transpose_lhs { (l - 1, l - 2) } else { (l - 2, l - 1) };
-        let (k_right, n) = if c.transpose_rhs { (r - 1, r - 2) } else { (r - 2, r - 1) };
+        let (m, k_left) = if c.transpose_lhs {
+            (l - 1, l - 2)
+        } else {
+            (l - 2, l - 1)
+        };
+        let (k_right, n) = if c.transpose_rhs {
+            (r - 1, r - 2)
+        } else {
+            (r - 2, r - 1)
+        };
         if self.splits(1, n) {
             self.add([Layout::Whole, Layout::Split(n)], Layout::Split(rank - 1));
         }
@@ -309,7 +320,9 @@ impl Ways<'_> {
                 }
                 Scatter::Nd { .. } => {
                     // An index names the first axes; what follows them is moved whole.
-                    let Some(Dim::Const(depth)) = indices.last() else { continue };
+                    let Some(Dim::Const(depth)) = indices.last() else {
+                        continue;
+                    };
                     let Some(inside) = axis.checked_sub(usize::try_from(*depth).unwrap_or(usize::MAX)) else {
                         continue;
                     };
@@ -430,9 +443,17 @@ mod tests {
     fn reshapes_cut_only_what_is_outermost() {
         let pairs = |from: &[i64], to: &[i64], ranks| regrouped(&ty(from).shape, &ty(to).shape, ranks);
         assert_eq!(pairs(&[2, 5, 64], &[2, 5, 4, 16], 4), [(2, 2)]);
-        assert_eq!(pairs(&[3, 5, 4, 16], &[3, 5, 64], 4), [(2, 2)], "heads, and not what is inside of one");
+        assert_eq!(
+            pairs(&[3, 5, 4, 16], &[3, 5, 64], 4),
+            [(2, 2)],
+            "heads, and not what is inside of one"
+        );
         assert_eq!(pairs(&[3, 6], &[18], 3), [(0, 0)]);
-        assert_eq!(pairs(&[3, 2, 16], &[3, 32], 4), [], "two heads do not divide among four");
+        assert_eq!(
+            pairs(&[3, 2, 16], &[3, 32], 4),
+            [],
+            "two heads do not divide among four"
+        );
     }
 
     #[test]

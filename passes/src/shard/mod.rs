@@ -41,9 +41,10 @@ pub use report::{ShardReport, Shared};
 pub struct ShardOptions {
     /// How many devices: from 2 to [`Collective::MOST_RANKS`].
     pub ranks: u32,
-    /// What one device sends to another in a second, in GB/s, by which collectives are weighed against work that is shared. The time
-    /// until a collective begins is not counted.
+    /// What one device sends to another in a second, in GB/s, by which collectives are weighed against work that is shared.
     pub bus_gbps: f64,
+    /// Microseconds that a collective takes however little it moves.
+    pub latency_us: f64,
     /// Inputs that stay on the devices from run to run, each with the output that is its next value.
     pub states: Vec<(String, String)>,
 }
@@ -52,11 +53,15 @@ impl ShardOptions {
     /// 100 GB/s: more than one link of AMD's Infinity Fabric (50 to 64 GB/s a direction), less than NVLink 4 (450 GB/s).
     pub const BUS_GBPS: f64 = 100.0;
 
+    /// 10 µs: the order of what small messages take between the GPUs of one host. It decides only where a model is small.
+    pub const LATENCY_US: f64 = 10.0;
+
     /// Options for so many devices, without state.
     pub fn new(ranks: u32) -> ShardOptions {
         ShardOptions {
             ranks,
             bus_gbps: ShardOptions::BUS_GBPS,
+            latency_us: ShardOptions::LATENCY_US,
             states: Vec::new(),
         }
     }
@@ -79,11 +84,7 @@ pub enum ShardError {
     #[error("a rank's part of an op does not type: {0}")]
     Infer(Box<InferError>),
     #[error("{origin}: a value that is {from} was asked for as {to}")]
-    Layout {
-        origin: Origin,
-        from: String,
-        to: String,
-    },
+    Layout { origin: Origin, from: String, to: String },
     #[error("constant {what} cannot be cut")]
     Constant { what: String },
 }
@@ -111,11 +112,7 @@ pub struct Sharded {
 ///
 /// # Errors
 /// As [`crate::optimize`].
-pub fn prepare(
-    graph: Graph,
-    target: &Target,
-    options: &OptimizeOptions,
-) -> Result<(Graph, OptimizeReport), PassError> {
+pub fn prepare(graph: Graph, target: &Target, options: &OptimizeOptions) -> Result<(Graph, OptimizeReport), PassError> {
     let mut options = options.clone();
     // Merged products could be cut only in the middle of one of them; each rank merges its own.
     options.disable.insert(crate::egraph::rules::merge::NAME.to_owned());

@@ -72,10 +72,10 @@ pub(super) fn report(
         let is_state = states.iter().any(|state| state.input == id);
         let how = match &node.op {
             Op::Input { .. } if is_state => Some(state(graph, choice, id)),
-            Op::Contract(_) if from_constants(graph, node.operands[1].node) => Some(product(graph, choice, id, options)),
-            Op::Gather(Gather::Take { axis }) if is_given(graph, node.operands[0]) => {
-                Some(lookup(choice, id, *axis))
+            Op::Contract(_) if from_constants(graph, node.operands[1].node) => {
+                Some(product(graph, choice, id, options))
             }
+            Op::Gather(Gather::Take { axis }) if is_given(graph, node.operands[0]) => Some(lookup(choice, id, *axis)),
             Op::Composite(Composite::Attention { .. }) => Some(attention(graph, choice, id, options)),
             _ => None,
         };
@@ -143,8 +143,8 @@ fn product(graph: &Graph, choice: &Choice, id: NodeId, options: &ShardOptions) -
                 (false, false) => format!("neither {n_size} columns nor {k_size} rows divide by {ranks}"),
                 (false, true) => format!("{n_size} columns do not divide by {ranks}, and rows would cost more to add"),
                 _ => format!(
-                    "the bus (at {} GB/s) would take longer than what sharing {} by {} saves",
-                    options.bus_gbps, lhs, rhs
+                    "sharing {lhs} by {rhs} saves less than collectives take (at {} GB/s, {} us each)",
+                    options.bus_gbps, options.latency_us
                 ),
             };
             return (false, format!("whole on every rank: {why}"));
@@ -156,8 +156,14 @@ fn product(graph: &Graph, choice: &Choice, id: NodeId, options: &ShardOptions) -
 
 fn lookup(choice: &Choice, id: NodeId, taken: usize) -> (bool, String) {
     match choice.way(id).operands[0] {
-        Layout::Split(axis) => (true, format!("axis {axis} of the table: each rank has its part of each row")),
-        _ => (false, format!("whole on every rank: no axis of the table but {taken} divides, or sharing saves nothing")),
+        Layout::Split(axis) => (
+            true,
+            format!("axis {axis} of the table: each rank has its part of each row"),
+        ),
+        _ => (
+            false,
+            format!("whole on every rank: no axis of the table but {taken} divides, or sharing saves nothing"),
+        ),
     }
 }
 
@@ -170,16 +176,23 @@ fn attention(graph: &Graph, choice: &Choice, id: NodeId, options: &ShardOptions)
     );
     let ranks = options.ranks;
     match (way.operands[0], way.operands[1]) {
-        (Layout::Split(1), Layout::Split(1)) => (true, format!("heads: each rank has its part of {heads} and of {shared} keys")),
+        (Layout::Split(1), Layout::Split(1)) => (
+            true,
+            format!("heads: each rank has its part of {heads} and of {shared} keys"),
+        ),
         (Layout::Split(1), _) => (
             true,
             format!("heads: each rank has its part of {heads}; {shared} keys do not divide by {ranks} and are whole"),
         ),
         (Layout::Split(axis), _) => (true, format!("axis {axis}")),
-        _ if !divides(heads, i64::from(ranks)) => {
-            (false, format!("whole on every rank: {heads} heads do not divide by {ranks}"))
-        }
-        _ => (false, "whole on every rank: sharing saves less than it moves".to_owned()),
+        _ if !divides(heads, i64::from(ranks)) => (
+            false,
+            format!("whole on every rank: {heads} heads do not divide by {ranks}"),
+        ),
+        _ => (
+            false,
+            "whole on every rank: sharing saves less than it moves".to_owned(),
+        ),
     }
 }
 

@@ -113,14 +113,18 @@ impl Model {
     }
 
     fn heads(&mut self, x: Value, heads: i64, size: i64) -> Value {
-        let [batch, length, _] = self.shape(x)[..] else { panic!("three axes") };
+        let [batch, length, _] = self.shape(x)[..] else {
+            panic!("three axes")
+        };
         let x = self.reshape(x, &[batch, length, heads, size]);
         self.add(Op::View(View::Transpose(vec![0, 2, 1, 3])), &[x])
     }
 
     /// Attention of `heads` that share `shared` keys; with a cache, one position is written to it and read with the others.
     fn attention(&mut self, x: Value, heads: i64, shared: i64, size: i64, cache: Option<(Value, &str, i64)>) -> Value {
-        let [batch, length, width] = self.shape(x)[..] else { panic!("three axes") };
+        let [batch, length, width] = self.shape(x)[..] else {
+            panic!("three axes")
+        };
         let query = self.linear(x, heads * size, false);
         let query = self.heads(query, heads, size);
         let mut sides = Vec::new();
@@ -172,6 +176,7 @@ fn target() -> Target {
 fn options(ranks: u32, states: &[&str]) -> ShardOptions {
     ShardOptions {
         bus_gbps: 1e6,
+        latency_us: 0.02,
         states: states.iter().map(|s| ((*s).to_owned(), format!("{s}_next"))).collect(),
         ..ShardOptions::new(ranks)
     }
@@ -243,7 +248,7 @@ fn check(graph: &Graph, options: &ShardOptions) -> Sharded {
     let mut cores = Vec::new();
     for rank in &sharded.graphs {
         let (core, _) = crate::optimize(rank.clone(), &cpu, &passes).unwrap_or_else(|e| panic!("{e}\n{}", e.graph));
-        let schedule = crate::schedule(&core, &cpu, &ScheduleOptions::default()).unwrap();
+        let (schedule, _) = crate::schedule(&core, &cpu, &ScheduleOptions::default()).unwrap();
         let mut plan = crate::plan(&core, &schedule, &cpu, &PlanOptions::default()).unwrap();
         for buffer in plan.buffers.values_mut() {
             if let ir::plan::Place::Constant(id) = &mut buffer.place {
@@ -256,9 +261,13 @@ fn check(graph: &Graph, options: &ShardOptions) -> Sharded {
     let got = evaluate_ranks(&cores, &given).unwrap_or_else(|e| panic!("{e}\n{}", cores[0]));
     let apart = difference(&whole, &got, &sharded.outputs);
     assert!(apart < 1e-4, "{apart}\n{}", cores[0]);
-    let kernels = |plan: &Plan| plan.kernels.values().map(ToString::to_string).collect::<Vec<_>>();
-    for plan in &plans[1..] {
-        assert_eq!(kernels(plan), kernels(&plans[0]), "one set of kernels serves all ranks");
+    // Where no rank takes its part of a value that is whole, one set of kernels serves all.
+    let takes = |graph: &Graph| graph.nodes().values().filter(|n| matches!(n.op, Op::Gather(_))).count();
+    if takes(graph) == takes(&sharded.graphs[0]) {
+        let kernels = |plan: &Plan| plan.kernels.values().map(ToString::to_string).collect::<Vec<_>>();
+        for plan in &plans[1..] {
+            assert_eq!(kernels(plan), kernels(&plans[0]));
+        }
     }
     let plans: Vec<&Plan> = plans.iter().collect();
     let got = ir::plan::eval::evaluate_ranks(&plans, &constants, &given).unwrap();
@@ -288,7 +297,7 @@ fn an_mlp_is_columns_then_rows_and_one_sum() {
 #[test]
 fn what_does_not_divide_stays_whole_and_says_why() {
     let mut model = Model::new(2);
-    let x = model.input("x", DType::F32, &[4, 33]);
+    let x = model.input("x", DType::F32, &[3, 33]);
     let y = model.mlp(x, 55);
     model.graph.add_output("y", y);
     let report = check(&model.graph, &options(2, &[])).report;
@@ -348,7 +357,11 @@ fn a_decoder_has_two_sums_a_layer_and_its_caches_by_heads() {
     assert_eq!((cut("ids"), cut("position")), (None, None));
     // Norms are whole: five of them.
     let norms = 5 * 32 * 4;
-    assert_eq!(report.rank_bytes, [norms + (report.whole_bytes - norms) / 2; 2], "{report}");
+    assert_eq!(
+        report.rank_bytes,
+        [norms + (report.whole_bytes - norms) / 2; 2],
+        "{report}"
+    );
 }
 
 #[test]
@@ -441,7 +454,10 @@ fn without_its_sum_a_product_by_rows_is_wrong() {
     // And ranks that do not meet are told.
     let mixed = [sharded.graphs[0].clone(), without[1].clone()];
     let error = evaluate_ranks(&mixed, &given).unwrap_err().to_string();
-    assert!(error.contains("rank 1 is at the end, but rank 0 is at rccl_all_reduce"), "{error}");
+    assert!(
+        error.contains("rank 1 is at the end, but rank 0 is at rccl_all_reduce"),
+        "{error}"
+    );
     let alone = evaluate(&sharded.graphs[0], &given[0]).unwrap_err().to_string();
     assert!(alone.contains("all 2 ranks"), "{alone}");
 }

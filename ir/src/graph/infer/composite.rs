@@ -187,7 +187,10 @@ fn collective(c: Collective, cx: &Cx<'_>) -> Inferred {
     cx.count(1, 1)?;
     if !(2..=Collective::MOST_RANKS).contains(&c.ranks) {
         let most = Collective::MOST_RANKS;
-        return attribute("ranks", format!("a collective is of 2 to {most} ranks, not of {}", c.ranks));
+        return attribute(
+            "ranks",
+            format!("a collective is of 2 to {most} ranks, not of {}", c.ranks),
+        );
     }
     let part = cx.operands[0];
     if !c.takes(part.dtype) {

@@ -81,12 +81,31 @@ pub struct RcclLibrary {
     __library: ::libloading::Library,
     pub ncclGetVersion: unsafe extern "C" fn(version: *mut ::std::os::raw::c_int) -> ncclResult_t,
     pub ncclGetErrorString: unsafe extern "C" fn(result: ncclResult_t) -> *const ::std::os::raw::c_char,
-    pub ncclCommInitAll: unsafe extern "C" fn(comm: *mut ncclComm_t, ndev: ::std::os::raw::c_int, devlist: *const ::std::os::raw::c_int) -> ncclResult_t,
+    pub ncclCommInitAll: unsafe extern "C" fn(
+        comm: *mut ncclComm_t,
+        ndev: ::std::os::raw::c_int,
+        devlist: *const ::std::os::raw::c_int,
+    ) -> ncclResult_t,
     pub ncclCommDestroy: unsafe extern "C" fn(comm: ncclComm_t) -> ncclResult_t,
     pub ncclCommAbort: unsafe extern "C" fn(comm: ncclComm_t) -> ncclResult_t,
     pub ncclCommGetAsyncError: unsafe extern "C" fn(comm: ncclComm_t, asyncError: *mut ncclResult_t) -> ncclResult_t,
-    pub ncclAllReduce: unsafe extern "C" fn(sendbuff: *const ::std::os::raw::c_void, recvbuff: *mut ::std::os::raw::c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t, comm: ncclComm_t, stream: hipStream_t) -> ncclResult_t,
-    pub ncclAllGather: unsafe extern "C" fn(sendbuff: *const ::std::os::raw::c_void, recvbuff: *mut ::std::os::raw::c_void, sendcount: usize, datatype: ncclDataType_t, comm: ncclComm_t, stream: hipStream_t) -> ncclResult_t,
+    pub ncclAllReduce: unsafe extern "C" fn(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        op: ncclRedOp_t,
+        comm: ncclComm_t,
+        stream: hipStream_t,
+    ) -> ncclResult_t,
+    pub ncclAllGather: unsafe extern "C" fn(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        sendcount: usize,
+        datatype: ncclDataType_t,
+        comm: ncclComm_t,
+        stream: hipStream_t,
+    ) -> ncclResult_t,
 }
 impl RcclLibrary {
     pub unsafe fn from_library<L>(library: L) -> Result<Self, ::libloading::Error>
@@ -120,7 +139,12 @@ impl RcclLibrary {
     pub unsafe fn ncclGetErrorString(&self, result: ncclResult_t) -> *const ::std::os::raw::c_char {
         (self.ncclGetErrorString)(result)
     }
-    pub unsafe fn ncclCommInitAll(&self, comm: *mut ncclComm_t, ndev: ::std::os::raw::c_int, devlist: *const ::std::os::raw::c_int) -> ncclResult_t {
+    pub unsafe fn ncclCommInitAll(
+        &self,
+        comm: *mut ncclComm_t,
+        ndev: ::std::os::raw::c_int,
+        devlist: *const ::std::os::raw::c_int,
+    ) -> ncclResult_t {
         (self.ncclCommInitAll)(comm, ndev, devlist)
     }
     pub unsafe fn ncclCommDestroy(&self, comm: ncclComm_t) -> ncclResult_t {
@@ -132,10 +156,27 @@ impl RcclLibrary {
     pub unsafe fn ncclCommGetAsyncError(&self, comm: ncclComm_t, asyncError: *mut ncclResult_t) -> ncclResult_t {
         (self.ncclCommGetAsyncError)(comm, asyncError)
     }
-    pub unsafe fn ncclAllReduce(&self, sendbuff: *const ::std::os::raw::c_void, recvbuff: *mut ::std::os::raw::c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t, comm: ncclComm_t, stream: hipStream_t) -> ncclResult_t {
+    pub unsafe fn ncclAllReduce(
+        &self,
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        op: ncclRedOp_t,
+        comm: ncclComm_t,
+        stream: hipStream_t,
+    ) -> ncclResult_t {
         (self.ncclAllReduce)(sendbuff, recvbuff, count, datatype, op, comm, stream)
     }
-    pub unsafe fn ncclAllGather(&self, sendbuff: *const ::std::os::raw::c_void, recvbuff: *mut ::std::os::raw::c_void, sendcount: usize, datatype: ncclDataType_t, comm: ncclComm_t, stream: hipStream_t) -> ncclResult_t {
+    pub unsafe fn ncclAllGather(
+        &self,
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        sendcount: usize,
+        datatype: ncclDataType_t,
+        comm: ncclComm_t,
+        stream: hipStream_t,
+    ) -> ncclResult_t {
         (self.ncclAllGather)(sendbuff, recvbuff, sendcount, datatype, comm, stream)
     }
 }
