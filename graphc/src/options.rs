@@ -15,6 +15,7 @@
 //! | `GRAPHC_EMU_HIP` | the file of the stand-in HIP runtime that those calls run on | `libamdhip64_emu.so` beside graphc |
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which an emulated workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
 //! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
+//! | `GRAPHC_CAPTURE_COLLECTIVES` | 1: runs on several GPUs become graphs as those on one do | 0 |
 //! | `GRAPHC_TIMEOUT` | seconds (`0.5`) after which a GPU that is waited for is given up; 0 waits for ever | 0 |
 //! | `GRAPHC_WORKERS` | compiler processes, at most 1024; 0 compiles in process | one a core |
 //! | `GRAPHC_THREADS` | threads of the CPU device, 1 to 1024 | one a core |
@@ -52,6 +53,8 @@ pub struct Settings {
     /// `None`: emulated workgroups may run for ever.
     pub emulator_limit: Option<u64>,
     pub synchronous: bool,
+    /// Whether runs with collectives are captured.
+    pub capture_collectives: bool,
     /// How long a GPU is waited for; `None`: for ever.
     pub timeout: Option<Duration>,
     pub workers: usize,
@@ -78,6 +81,7 @@ const VARIABLES: &[&str] = &[
     "GRAPHC_ROCM_LIBS",
     "GRAPHC_EMU_HIP",
     "GRAPHC_SYNCHRONOUS",
+    "GRAPHC_CAPTURE_COLLECTIVES",
     "GRAPHC_TIMEOUT",
     "GRAPHC_WORKERS",
     "GRAPHC_THREADS",
@@ -227,6 +231,7 @@ impl Settings {
             emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", emu::INSTRUCTION_LIMIT as usize)? as u64)
                 .filter(|limit| *limit > 0),
             synchronous: number("GRAPHC_SYNCHRONOUS", 0)? != 0,
+            capture_collectives: number("GRAPHC_CAPTURE_COLLECTIVES", 0)? != 0,
             timeout: match get("GRAPHC_TIMEOUT") {
                 None => None,
                 Some(text) => seconds(&text.to_string_lossy()).map_err(|what| {

@@ -43,6 +43,9 @@ pub struct LoadOptions {
     /// Enqueues every run step by step. Otherwise runs of many launches that come again with the same addresses are captured as
     /// one graph, where the driver and the libraries allow it. (GPU)
     pub no_capture: bool,
+    /// Captures also runs with collectives, of several devices. Off by default: whether some ranks' runs may be graphs while others' are
+    /// enqueued is up to RCCL or NCCL. (GPU)
+    pub capture_collectives: bool,
 }
 
 /// A place where programs run.

@@ -78,6 +78,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         &LoadOptions {
             threads,
             synchronous: context.settings.synchronous,
+            capture_collectives: context.settings.capture_collectives,
             ..LoadOptions::default()
         },
     )?;

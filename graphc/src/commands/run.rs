@@ -112,6 +112,7 @@ fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
     let options = LoadOptions {
         threads: args.threads.unwrap_or(context.settings.threads),
         synchronous: context.settings.synchronous,
+        capture_collectives: context.settings.capture_collectives,
         ..LoadOptions::default()
     };
     let busy = output::spinner(context, "running");

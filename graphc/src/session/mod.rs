@@ -146,6 +146,7 @@ impl SessionOptions {
             load.threads = settings.threads;
         }
         load.synchronous |= settings.synchronous;
+        load.capture_collectives |= settings.capture_collectives;
         load
     }
 

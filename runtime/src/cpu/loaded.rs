@@ -19,12 +19,11 @@ use super::env::RunMemory;
 use super::exec::{Aligned, KernelExec, Packs, Prepare, aligned};
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
+use super::meeting::Seat;
 use super::submit::Queue;
-use crate::checks::{check, check_arguments, check_bounds, check_ports};
+use crate::checks::{check, check_arguments, check_bounds, check_ports, check_ranks};
 use crate::device::{LoadOptions, Loaded, MOST_THREADS, MemoryReport, RunStatistics, RunTimes, Running, StepTime};
 use crate::error::RuntimeError;
-use crate::ranks::check_ranks;
-use crate::ranks::meeting::Seat;
 use crate::tensor::{DeviceTensor, Given, HostBlock, Memory, Where};
 
 const PREPARED_SIZES: usize = 8;

@@ -25,6 +25,7 @@ mod integers;
 pub mod kernels;
 mod loaded;
 mod loops;
+pub(crate) mod meeting;
 mod ordered;
 mod pooling;
 mod quantised;

@@ -126,7 +126,8 @@ impl LoadedGpu {
         };
         let libraries = Libraries::open(plan, libraries, &gpu.name, seat)?;
         // A capture of some ranks' collectives and not of others' would be for their library to sort out.
-        let no_capture = options.no_capture || plan.collectives().next().is_some();
+        let meets = plan.collectives().next().is_some();
+        let no_capture = options.no_capture || meets && !options.capture_collectives;
         let loaded = LoadedGpu {
             slots: Mutex::default(),
             returned: Condvar::new(),

@@ -17,6 +17,7 @@ use ir::dim::Bindings;
 use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
 use ir::plan::{Plan, Work};
 
+use crate::checks::check_ranks;
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
 
@@ -135,7 +136,7 @@ impl Libraries {
                 }
                 (Library::Rccl, LibraryOp::Collective(of)) => {
                     let ranks = libraries.rccl.as_ref().map_or(1, rccl::Seat::ranks);
-                    crate::ranks::check_ranks(*of, ranks, &at)?;
+                    check_ranks(*of, ranks, &at)?;
                 }
                 _ => return Err(unsupported(call, &at)),
             }

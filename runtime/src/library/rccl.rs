@@ -17,7 +17,6 @@ use rccl_sys::{RcclLibrary, ncclComm, ncclDataType_t, ncclRedOp_t, ncclResult_t}
 
 use super::Opened;
 use crate::error::RuntimeError;
-use crate::gpu::Vendor;
 use crate::gpu::driver::RawStream;
 
 /// How long ending waits for calls that are being made; the library lets go of what is under way.
@@ -40,21 +39,18 @@ pub(crate) struct Seat {
 }
 
 impl Communicators {
-    /// Opens the vendor's library and makes a communicator on each device, given by its number. The vendor's runtime must have found
+    /// Opens a library by its names and makes a communicator on each device, given by its number. The vendor's runtime must have found
     /// them.
     ///
     /// # Errors
     /// `NotAvailable` without the library, with every place looked at; what it reports.
     pub fn open(
-        vendor: Vendor,
+        name: &str,
+        sonames: &[&str],
         search: &Search,
         ordinals: &[usize],
         devices: &str,
     ) -> Result<Arc<Communicators>, RuntimeError> {
-        let (name, sonames) = match vendor {
-            Vendor::Hip => ("RCCL", rccl_sys::RCCL_SONAMES),
-            Vendor::Cuda => ("NCCL", rccl_sys::NCCL_SONAMES),
-        };
         let api = rccl_sys::load(name, sonames, search).map_err(|error| RuntimeError::NotAvailable {
             what: format!("{name}, by which {devices} compute one model together,"),
             reason: format!("{error}\ninstall it, say where it is (GRAPHC_RCCL), or run on one device"),

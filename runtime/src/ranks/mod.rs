@@ -9,7 +9,6 @@
 //! Invariant: nobody waits for a rank that failed. The first error of a run that is not a refusal ends the communicators, which lets go of
 //! what waits for that rank; the ranks do not compute together again.
 
-pub(crate) mod meeting;
 mod run;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,13 +17,13 @@ use ir::library::Collective;
 use ir::plan::Plan;
 use ir::{HostTensor, Program, Target};
 
+use crate::cpu::meeting::Meeting;
 use crate::cpu::{CpuDevice, LoadedCpu};
 use crate::device::{Device, LoadOptions, Loaded, is_for, made_for};
 use crate::error::RuntimeError;
-use crate::gpu::GpuDevice;
+use crate::gpu::{GpuDevice, Vendor};
 use crate::library::rccl::Communicators;
 use crate::tensor::DeviceTensor;
-use meeting::Meeting;
 use run::RankedLoaded;
 
 /// Several devices that compute one model together, a rank each; see the [module](self).
@@ -45,17 +44,6 @@ enum Kind {
         /// Held while a run is enqueued on all ranks.
         order: Arc<Mutex<()>>,
     },
-}
-
-/// Refuses a collective where there are not as many ranks.
-pub(crate) fn check_ranks(of: Collective, ranks: usize, at: &str) -> Result<(), RuntimeError> {
-    if of.ranks as usize == ranks {
-        return Ok(());
-    }
-    Err(RuntimeError::Unsupported {
-        what: format!("{} of {} ranks on {ranks} device(s)", of.kind.name(), of.ranks),
-        at: format!("{at}; load the program on {} devices, as hip:0,1", of.ranks),
-    })
 }
 
 impl RankedDevice {
@@ -262,8 +250,12 @@ impl Device for RankedDevice {
                     Some(communicators) => communicators.clone(),
                     None => {
                         let ordinals: Vec<usize> = gpus.iter().map(|gpu| gpu.ordinal()).collect();
-                        let (vendor, search) = (gpus[0].vendor(), gpus[0].collectives());
-                        let made = Communicators::open(vendor, search, &ordinals, &self.name)?;
+                        let (name, sonames) = match gpus[0].vendor() {
+                            Vendor::Hip => ("RCCL", rccl_sys::RCCL_SONAMES),
+                            Vendor::Cuda => ("NCCL", rccl_sys::NCCL_SONAMES),
+                        };
+                        let search = gpus[0].collectives();
+                        let made = Communicators::open(name, sonames, search, &ordinals, &self.name)?;
                         opened.insert(made).clone()
                     }
                 };

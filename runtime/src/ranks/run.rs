@@ -10,9 +10,9 @@ use ir::plan::Plan;
 use ir::{HostTensor, Program, Storage};
 use smallvec::SmallVec;
 
-use super::meeting::Meeting;
 use super::of_rank;
 use crate::cpu::CpuDevice;
+use crate::cpu::meeting::Meeting;
 use crate::device::{Device, Loaded, MemoryReport, RunStatistics, RunTimes, Running};
 use crate::error::{InputError, RuntimeError};
 use crate::library::rccl::Communicators;
