@@ -63,7 +63,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     let start = Instant::now();
     let (program, variant) = run::program(&args.model, &args.build, &device, context)?;
     let compile = start.elapsed();
-    let plan = &program.variants[variant].plan;
+    let plan = &program.variants[variant].plan.with_whole_ports();
     let inputs = given.inputs(plan, Some(0))?;
     let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
     let declared: Vec<_> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();

@@ -108,7 +108,8 @@ pub fn program(
 fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
     let device = open(&args.device, context)?;
     let (program, variant) = program(&args.model, &args.build, &device, context)?;
-    let inputs = given.inputs(&program.variants[variant].plan, args.random.then_some(args.seed))?;
+    let plan = program.variants[variant].plan.with_whole_ports();
+    let inputs = given.inputs(&plan, args.random.then_some(args.seed))?;
     let options = LoadOptions {
         threads: args.threads.unwrap_or(context.settings.threads),
         synchronous: context.settings.synchronous,

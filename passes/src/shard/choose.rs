@@ -1,8 +1,8 @@
 //! Which way each op is shared in: the cheapest found, by the roofline of a rank's work and the bytes of collectives on a bus.
 //!
 //! Every value has one layout; what reads it in another pays for the change, once for each layout that is asked for. A first choice
-//! comes from a sweep forward (the least that each way of a node can cost) and one back (what its readers chose); then single nodes
-//! change as long as that makes the whole cheaper.
+//! comes from a sweep forward (the least that each way of a node can cost) and one back (what its readers chose); then nodes change, with
+//! what follows them, as long as that makes the whole cheaper.
 
 use ir::op::Composite;
 use ir::{Graph, NodeId, Op, Table, Target, TensorType, Value};
@@ -16,8 +16,10 @@ use crate::cost::CostModel;
 /// divided, also where a run reads few of them (a table that rows are taken of) or has other work to do meanwhile.
 const KEPT: f64 = 16.0;
 
-/// Single changes are tried so often for all nodes.
+/// Changes are tried so often for all nodes.
 const SWEEPS: usize = 8;
+/// So many nodes may go along with one that changes.
+const FOLLOWERS: usize = 8;
 
 /// What was chosen.
 pub(super) struct Choice {
@@ -46,6 +48,8 @@ struct Chooser<'a> {
     model: CostModel<'a>,
     options: &'a ShardOptions,
     choice: Choice,
+    /// Microseconds of each way of each node.
+    costs: Table<NodeId, Vec<f64>>,
     /// The readers of each node's value: node and operand.
     readers: Table<NodeId, SmallVec<[(NodeId, u32); 2]>>,
     /// The input that the layout of an output has to be, of states; `None` among them is an output of the model.
@@ -96,10 +100,14 @@ pub(super) fn choose(graph: &Graph, target: &Target, states: &[State], options: 
             chosen: graph.nodes().keys().map(|_| 0).collect(),
             ways: all,
         },
+        costs: Table::new(),
         readers: graph.users(),
         outputs,
         next,
     };
+    chooser.costs = (chooser.choice.ways.iter())
+        .map(|(id, ways)| ways.iter().map(|way| chooser.node(id, way)).collect())
+        .collect();
     chooser.first();
     for _ in 0..SWEEPS {
         if !chooser.improve() {
@@ -201,7 +209,7 @@ impl Chooser<'_> {
         let graph = self.graph;
         let mut least: Table<NodeId, Vec<f64>> = Table::with_capacity(graph.nodes().len());
         for (id, node) in graph.nodes().iter() {
-            let costs = self.choice.ways[id].iter().map(|way| {
+            let costs = self.choice.ways[id].iter().zip(&self.costs[id]).map(|(way, own)| {
                 let operands = node.operands.iter().zip(&way.operands).map(|(value, asked)| {
                     if is_given(graph, *value) {
                         return self.change(*value, Layout::Whole, *asked);
@@ -211,7 +219,7 @@ impl Chooser<'_> {
                     ways.map(|(way, cost)| cost / readers + self.change(*value, way.result, *asked))
                         .fold(f64::INFINITY, f64::min)
                 });
-                operands.sum::<f64>() + self.node(id, way)
+                operands.sum::<f64>() + own
             });
             let costs = costs.collect();
             least.push(costs);
@@ -230,36 +238,85 @@ impl Chooser<'_> {
         }
     }
 
-    /// Changes single nodes where that makes the whole cheaper; says whether it did.
+    /// Changes nodes where that makes the whole cheaper; says whether it did. What follows a changed node goes along: a chain of views
+    /// between two products is cut as a whole or not at all.
     fn improve(&mut self) -> bool {
         let graph = self.graph;
         let mut changed = false;
         for id in graph.nodes().keys() {
-            let count = self.choice.ways[id].len();
-            if count == 1 {
-                continue;
+            for index in 0..self.choice.ways[id].len() {
+                if index != self.choice.chosen[id] {
+                    changed |= self.change_to(id, index);
+                }
             }
-            let mut near: SmallVec<[NodeId; 4]> = SmallVec::from_slice(&[id]);
-            let operands = graph.node(id).operands.iter().map(|value| value.node);
-            for node in operands.chain(self.next[id].map(|value| value.node)) {
+        }
+        changed
+    }
+
+    /// Tries a way of a node, with the ways of what follows that suit it best; says whether that is cheaper, and stays.
+    fn change_to(&mut self, id: NodeId, index: usize) -> bool {
+        let followers = self.followers(id);
+        let moved: SmallVec<[NodeId; 16]> = std::iter::once(id).chain(followers.iter().copied()).collect();
+        let before: SmallVec<[usize; 16]> = moved.iter().map(|node| self.choice.chosen[*node]).collect();
+        let old = self.around(&moved);
+        self.choice.chosen[id] = index;
+        for node in followers {
+            let count = self.choice.ways[node].len();
+            let mut least = (self.choice.chosen[node], f64::INFINITY);
+            for way in 0..count {
+                self.choice.chosen[node] = way;
+                let cost = self.around(&[node]);
+                // Of equals what is shared: what comes later may make use of it.
+                if cost < least.1 * (1.0 - 1e-9) || (cost <= least.1 && way > 0) {
+                    least = (way, cost);
+                }
+            }
+            self.choice.chosen[node] = least.0;
+        }
+        // Rounding must not have it go on for ever.
+        if self.around(&moved) < old * (1.0 - 1e-9) {
+            return true;
+        }
+        for (node, way) in moved.iter().zip(before) {
+            self.choice.chosen[*node] = way;
+        }
+        false
+    }
+
+    /// The nodes that read a node's value, directly or by way of others, in order: the nearest few.
+    fn followers(&self, id: NodeId) -> SmallVec<[NodeId; 16]> {
+        let mut found: SmallVec<[NodeId; 16]> = SmallVec::new();
+        let mut at = 0;
+        let mut from = id;
+        loop {
+            for (reader, _) in &self.readers[from] {
+                if found.len() < FOLLOWERS && !found.contains(reader) && self.choice.ways[*reader].len() > 1 {
+                    found.push(*reader);
+                }
+            }
+            if at == found.len() {
+                break;
+            }
+            from = found[at];
+            at += 1;
+        }
+        found.sort();
+        found
+    }
+
+    /// What depends on the ways of some nodes: their own work, and the changes of their values and of what they read.
+    fn around(&self, nodes: &[NodeId]) -> f64 {
+        let mut near: SmallVec<[NodeId; 32]> = SmallVec::from_slice(nodes);
+        for id in nodes {
+            let operands = self.graph.node(*id).operands.iter().map(|value| value.node);
+            for node in operands.chain(self.next[*id].map(|value| value.node)) {
                 if !near.contains(&node) {
                     near.push(node);
                 }
             }
-            let before = self.choice.chosen[id];
-            let mut costs = Vec::with_capacity(count);
-            for index in 0..count {
-                self.choice.chosen[id] = index;
-                let given: f64 = near.iter().map(|node| self.given(*node)).sum();
-                costs.push(given + self.node(id, self.choice.way(id)));
-            }
-            let least = best(count, |index| costs[index]);
-            // Rounding must not have it go on for ever.
-            let better = costs[least] < costs[before] * (1.0 - 1e-9);
-            self.choice.chosen[id] = if better { least } else { before };
-            changed |= better;
         }
-        changed
+        let own = nodes.iter().map(|id| self.costs[*id][self.choice.chosen[*id]]);
+        own.sum::<f64>() + near.iter().map(|id| self.given(*id)).sum::<f64>()
     }
 }
 

@@ -376,7 +376,7 @@ fn keys_that_do_not_divide_are_whole_and_queries_are_not() {
 
 #[test]
 fn random_models_mean_the_same_on_ranks() {
-    for seed in 10..34 {
+    for seed in 10..26 {
         let mut model = Model::new(seed);
         let width = model.pick(&[12, 16, 24, 30]);
         let ids = model.input("ids", DType::I64, &[2, 3]);
