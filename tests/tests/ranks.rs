@@ -2,7 +2,7 @@
 //!
 //! Without ROCm to compile and disassemble with, the tests of GPUs print `skipped: …` and pass.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -419,12 +419,11 @@ fn streams_in_any_order_give_the_same_and_a_wait_that_is_missing_shows() {
 
 #[test]
 fn a_rank_that_fails_keeps_nobody_waiting() {
-    // Allocations, copies and launches of either device fail, and the other rank is let go.
-    for (fault, rank) in [("launch@7", None), ("copy@9", None), ("hipModuleLaunchKernel@6", None)] {
+    // Kernels, copies and calls fail on one device or the other, which is let go.
+    for fault in ["launch@7", "copy@9", "hipModuleLaunchKernel@6"] {
         let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_DEVICES", "2"), ("GRAPHC_EMU_FAULTS", fault)]) else {
             return;
         };
-        let _: Option<usize> = rank;
         let device = hip.open_ranks(2).expect("they are there");
         let session = Session::compile(mlp(), &shared(options_of(device))).expect("it compiles");
         let mut failed = None;
@@ -445,6 +444,97 @@ fn a_rank_that_fails_keeps_nobody_waiting() {
             "{fault}: {later}"
         );
         assert!(later.to_string().contains("hip:0,1"), "{later}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_refused_or_never_comes_is_said() {
+    let deadline = ("GRAPHC_EMU_RCCL_DEADLINE", "300");
+    for (fault, said) in [(3, "ncclAllReduce"), (4, "ncclAllReduce")] {
+        let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_DEVICES", "2")]) else {
+            return;
+        };
+        let device = hip.open_ranks(2).expect("they are there");
+        // SAFETY: the tests of this file that set it do so in processes of their own.
+        unsafe { std::env::set_var(deadline.0, deadline.1) };
+        let session = Session::compile(mlp(), &shared(options_of(device))).expect("it compiles");
+        session.run(&[("x", &x(3))]).expect("it runs");
+        plant(&hip, fault);
+        let error = session.run(&[("x", &x(3))]).expect_err("one rank is not there");
+        let graphc::Error::Runtime(RuntimeError::Rank { rank, error, .. }) = &error else {
+            panic!("{error}")
+        };
+        // Who is refused says so itself; of one that never comes the other tells.
+        assert_eq!(*rank, if fault == 3 { 1 } else { 0 });
+        assert!(
+            error.to_string().contains(said) && error.to_string().contains("system error"),
+            "{error}"
+        );
+        plant(&hip, 0);
+        let later = session.run(&[("x", &x(3))]).expect_err("they do not compute together");
+        assert!(later.to_string().contains("hip:0,1"), "{later}");
+    }
+}
+
+/// What C's functions give.
+type Status = c_int;
+
+#[test]
+fn ranks_that_ask_for_different_things_are_all_refused() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_DEVICES", "2")]) else {
+        return;
+    };
+    let _devices = hip.open_ranks(2).expect("they are there");
+    let rccl = stand_in(&hip);
+    // SAFETY: the library that the runtime has loaded from there already.
+    let runtime = unsafe { libloading::Library::new(hip.folder().join("libamdhip64.so.7")) }.expect("it is there");
+    // SAFETY: the functions have these types, and each is given memory of the device that its thread is on.
+    unsafe {
+        let init: libloading::Symbol<'_, unsafe extern "C" fn(*mut *mut c_void, c_int, *const c_int) -> Status> =
+            rccl.get(c"ncclCommInitAll").expect("it has it");
+        let mut comms = [std::ptr::null_mut(); 2];
+        assert_eq!(init(comms.as_mut_ptr(), 2, [0, 0].as_ptr()), 5, "one device twice");
+        assert_eq!(init(comms.as_mut_ptr(), 2, [0, 9].as_ptr()), 4, "no such device");
+        assert_eq!(init(comms.as_mut_ptr(), 2, std::ptr::null()), 0);
+        let comms = comms.map(|comm| comm as usize);
+        let both = |asked: [(usize, c_uint); 2]| -> Vec<Status> {
+            std::thread::scope(|scope| {
+                let ranks = [0, 1].map(|rank: usize| {
+                    let (rccl, runtime, comm) = (&rccl, &runtime, comms[rank]);
+                    let (count, dtype) = asked[rank];
+                    scope.spawn(move || one_rank(rccl, runtime, comm, rank as c_int, count, dtype))
+                });
+                ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+            })
+        };
+        assert_eq!(both([(4, 7), (4, 7)]), [0, 0]);
+        assert_eq!(both([(4, 7), (8, 7)]), [4, 4], "counts differ");
+        assert_eq!(both([(4, 7), (4, 2)]), [4, 4], "types differ");
+    }
+}
+
+/// One rank's sum of `count` numbers of a type, on its device.
+unsafe fn one_rank(
+    rccl: &libloading::Library,
+    runtime: &libloading::Library,
+    comm: usize,
+    rank: c_int,
+    count: usize,
+    dtype: c_uint,
+) -> Status {
+    type Sum =
+        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_uint, c_uint, *mut c_void, *mut c_void) -> Status;
+    // SAFETY: the caller's.
+    unsafe {
+        let enter: libloading::Symbol<'_, unsafe extern "C" fn(c_int) -> Status> =
+            runtime.get(c"hipSetDevice").expect("it has it");
+        let allocate: libloading::Symbol<'_, unsafe extern "C" fn(*mut *mut c_void, usize) -> Status> =
+            runtime.get(c"hipMalloc").expect("it has it");
+        let sum: libloading::Symbol<'_, Sum> = rccl.get(c"ncclAllReduce").expect("it has it");
+        let (mut part, mut result) = (std::ptr::null_mut(), std::ptr::null_mut());
+        assert_eq!(enter(rank), 0);
+        assert_eq!((allocate(&mut part, 256), allocate(&mut result, 256)), (0, 0));
+        sum(part, result, count, dtype, 0, comm as *mut c_void, std::ptr::null_mut())
     }
 }
 

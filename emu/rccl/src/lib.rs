@@ -205,6 +205,13 @@ unsafe fn collective(
         bytes: count * width,
         dtype,
     };
+    let planted = PLANTED.load(Ordering::Acquire);
+    if comm.rank == 1 && planted == Planted::Refused as u8 {
+        return SYSTEM_ERROR;
+    }
+    if comm.rank == 1 && planted == Planted::Missing as u8 {
+        return SUCCESS;
+    }
     match comm.world.meet(comm.rank, asked, part as u64, result as u64, stream) {
         Ok(()) => SUCCESS,
         Err(code) => code,
@@ -225,12 +232,15 @@ pub unsafe extern "C" fn graphc_rccl_counts(rank: usize, calls: *mut u64, bytes:
     }
 }
 
-/// Plants a fault in every later collective: 1, no stream waits for the result; 2, no stream is waited for; 0, none.
+/// Plants a fault in every later collective: 1, no stream waits for the result; 2, no stream is waited for; 3, rank 1 is refused; 4, rank 1
+/// does not come and is told that all is well; 0, none.
 #[unsafe(no_mangle)]
 pub extern "C" fn graphc_rccl_plant(fault: c_int) {
     let planted = match fault {
         1 => Planted::ResultNotAwaited,
         2 => Planted::PartNotAwaited,
+        3 => Planted::Refused,
+        4 => Planted::Missing,
         _ => Planted::Nothing,
     };
     PLANTED.store(planted as u8, Ordering::Release);

@@ -20,6 +20,8 @@ pub enum Planted {
     Nothing,
     ResultNotAwaited,
     PartNotAwaited,
+    Refused,
+    Missing,
 }
 
 /// What is planted now, as a number.

@@ -3,6 +3,7 @@
 //! Before: an op with its operands' types, and the number of ranks. After: every [`Way`] in which the ranks can compute it, each a
 //! layout of every operand and of the result. The first way is always the one in which every rank computes everything.
 
+use ir::library::{Collective, CollectiveKind};
 use ir::op::{BinaryOp, Composite, Contract, Elementwise, Gather, ReduceOp, Scatter, UnaryOp, View};
 use ir::{Dim, Op, Shape, TensorType};
 use smallvec::{SmallVec, smallvec};
@@ -67,6 +68,13 @@ pub fn ways(op: &Op, operands: &[&TensorType], results: &[TensorType], ranks: i6
     };
     if let [result] = results {
         ways.of(op, result);
+        // What cannot be made whole again is not shared.
+        let takes = |kind| Collective { kind, ranks: 2 }.takes(result.dtype);
+        ways.list.retain(|way| match way.result {
+            Layout::Whole | Layout::Cover { .. } => true,
+            Layout::Split(_) => takes(CollectiveKind::AllGather),
+            Layout::Partial => takes(CollectiveKind::AllReduce),
+        });
     }
     ways.list
 }
