@@ -1,8 +1,9 @@
 //! Which way each op is shared in: the cheapest found, by the roofline of a rank's work and the bytes of collectives on a bus.
 //!
-//! Every value has one layout; what reads it in another pays for the change, once for each layout that is asked for. A first choice
-//! comes from a sweep forward (the least that each way of a node can cost) and one back (what its readers chose); then nodes change, with
-//! what follows them, as long as that makes the whole cheaper.
+//! Every value has one layout; what reads it in another pays for the change, once for each layout that is asked for. There are two
+//! beginnings: a sweep forward (the least that each way of a node can cost) and one back (what its readers chose); and a single one forward
+//! (what suits a node's operands best). From either, nodes change, with what follows them, as long as that makes the whole cheaper, and the
+//! cheaper end is taken.
 
 use ir::op::Composite;
 use ir::{Graph, NodeId, Op, Table, Target, TensorType, Value};
@@ -109,10 +110,12 @@ pub(super) fn choose(graph: &Graph, target: &Target, states: &[State], options: 
         .map(|(id, ways)| ways.iter().map(|way| chooser.node(id, way)).collect())
         .collect();
     chooser.first();
-    for _ in 0..SWEEPS {
-        if !chooser.improve() {
-            break;
-        }
+    chooser.settle();
+    let (cost, chosen) = (chooser.total(), chooser.choice.chosen.clone());
+    chooser.forward();
+    chooser.settle();
+    if chooser.total() >= cost {
+        chooser.choice.chosen = chosen;
     }
     chooser.choice
 }
@@ -236,6 +239,40 @@ impl Chooser<'_> {
             };
             self.choice.chosen[id] = best(self.choice.ways[id].len(), cost);
         }
+    }
+
+    /// From the inputs on, the way of each node that is cheapest for what it is given as it is. States stay as they were chosen.
+    fn forward(&mut self) {
+        let graph = self.graph;
+        for (id, node) in graph.nodes().iter() {
+            if node.op.is_leaf() {
+                continue;
+            }
+            let cost = |index: usize| {
+                let way = &self.choice.ways[id][index];
+                let operands = node.operands.iter().zip(&way.operands);
+                let changes = operands.map(|(value, asked)| self.change(*value, self.choice.layout(*value), *asked));
+                changes.sum::<f64>() + self.costs[id][index]
+            };
+            self.choice.chosen[id] = best(self.choice.ways[id].len(), cost);
+        }
+    }
+
+    /// Improves what is chosen until nothing helps.
+    fn settle(&mut self) {
+        for _ in 0..SWEEPS {
+            if !self.improve() {
+                break;
+            }
+        }
+    }
+
+    /// Microseconds of everything.
+    fn total(&self) -> f64 {
+        let nodes = self.graph.nodes().keys();
+        nodes
+            .map(|id| self.costs[id][self.choice.chosen[id]] + self.given(id))
+            .sum()
     }
 
     /// Changes nodes where that makes the whole cheaper; says whether it did. What follows a changed node goes along: a chain of views

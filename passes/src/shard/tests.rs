@@ -234,7 +234,8 @@ fn check(graph: &Graph, options: &ShardOptions) -> Sharded {
     let inputs = testing::inputs(graph);
     let whole = evaluate(graph, &inputs).unwrap();
     let cpu = Target::cpu();
-    let sharded = share(graph, &cpu, options);
+    // What is worth it on a GPU means the same on the CPU.
+    let sharded = share(graph, &target(), options);
     for rank in &sharded.graphs {
         ir::graph::verify::verify(rank).unwrap_or_else(|e| panic!("{e}\n{rank}"));
     }
