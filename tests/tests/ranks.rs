@@ -389,7 +389,7 @@ fn streams_in_any_order_give_the_same_and_a_wait_that_is_missing_shows() {
         let session = Session::compile(mlp(), &SessionOptions::default()).expect("it compiles");
         session.run(&[("x", &x(5))]).expect("it runs")["y"].clone()
     };
-    for seed in ["1", "2", "3", "4"] {
+    for seed in ["1", "2", "3"] {
         let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_DEVICES", "2"), ("GRAPHC_EMU_SEED", seed)]) else {
             return;
         };
@@ -399,15 +399,16 @@ fn streams_in_any_order_give_the_same_and_a_wait_that_is_missing_shows() {
         assert_eq!(plan.collectives().count(), 1);
         for fault in [0, 1, 2] {
             plant(&hip, fault);
-            // Memory of an earlier run must not have the same result in its place.
-            let other = x(4);
-            session.run(&[("x", &other)]).expect("it runs");
-            let got = session.run(&[("x", &x(5))]).expect("it runs");
-            println!("{seed} {fault} {:?} {}", counted(&hip, 0), apart(&want, &got["y"]));
-            shown[fault as usize] += usize::from(apart(&want, &got["y"]) > 1e-4);
+            for round in 0..8 {
+                // Memory of an earlier run must not have the same result in its place.
+                session.run(&[("x", &x(4 + round))]).expect("it runs");
+                let got = session.run(&[("x", &x(5))]).expect("it runs");
+                shown[fault as usize] += usize::from(apart(&want, &got["y"]) > 1e-4);
+            }
         }
         plant(&hip, 0);
     }
+    println!("{shown:?}");
     assert_eq!(shown[0], 0);
     assert!(shown[1] > 0 && shown[2] > 0, "{shown:?}");
 }
