@@ -356,6 +356,14 @@ fn two_and_four_gpus_decode_as_one_does() {
             );
         }
         if ranks == 2 {
+            let sums = plan
+                .collectives()
+                .filter(|(of, ..)| of.kind == CollectiveKind::AllReduce);
+            assert_eq!(
+                sums.count(),
+                2 * LAYERS,
+                "one behind attention and one behind the gated unit"
+            );
             assert_eq!(
                 weights(&several) * 2,
                 weights(&one),
