@@ -3,7 +3,7 @@
 # the list of entry points below changes, then read the diff. A vendor whose headers are not there is left alone.
 #
 # usage: scripts/generate-bindings.sh [ROCM_INCLUDE [CUDA_INCLUDE]]
-#   ROCM_INCLUDE  folder with hip/ rocblas/ miopen/ amd_comgr/ of ROCm 7.2.
+#   ROCM_INCLUDE  folder with hip/ rocblas/ miopen/ rccl/ amd_comgr/ of ROCm 7.2.
 #                 Default: the sysroot that `HEADERS=1 scripts/rocm-sysroot.sh` makes.
 #   CUDA_INCLUDE  folder with cuda.h and nvrtc.h of CUDA 12.9. Default: /usr/local/cuda/include.
 # needs: bindgen (Debian: `apt-get install bindgen`; 0.60 made the files that are checked in), rustfmt.
@@ -61,6 +61,10 @@ generate hiprtc-sys HiprtcLibrary hip/hiprtc.h "
   hiprtcVersion hiprtcGetErrorString hiprtcCreateProgram hiprtcDestroyProgram hiprtcCompileProgram
   hiprtcGetProgramLogSize hiprtcGetProgramLog hiprtcGetCodeSize hiprtcGetCode
   hiprtcAddNameExpression hiprtcGetLoweredName" "hiprtcResult"
+
+generate rccl-sys RcclLibrary rccl/rccl.h "
+  ncclGetVersion ncclGetErrorString ncclCommInitAll ncclCommDestroy ncclCommAbort ncclCommGetAsyncError
+  ncclAllReduce ncclAllGather" "ncclResult_t ncclDataType_t ncclRedOp_t"
 
 generate rocblas-sys RocblasLibrary rocblas/rocblas.h "
   rocblas_create_handle rocblas_destroy_handle rocblas_set_stream rocblas_get_stream rocblas_set_pointer_mode

@@ -54,6 +54,9 @@ pub enum Error {
     /// A pass failed: a bug of graphc, unless the model asks for what is not supported.
     #[error(transparent)]
     Pass(#[from] passes::PassError),
+    /// A model cannot be shared among devices as asked.
+    #[error(transparent)]
+    Shard(#[from] passes::ShardError),
     /// The scheduler was given the wrong kind of graph: a bug of graphc.
     #[error(transparent)]
     Schedule(#[from] passes::ScheduleError),
@@ -124,9 +127,9 @@ impl Error {
     /// The exit code of the command line: 2 for what the user can mend (input, options, environment), 1 for our failures and
     /// for results that do not match.
     pub fn exit_code(&self) -> u8 {
-        use passes::PassFault;
         use passes::quantize::recipe::QuantizeError;
         use passes::stream::StreamError;
+        use passes::{PassFault, ShardError};
         use runtime::compile::CompileError;
         match self {
             Error::Io { .. }
@@ -143,6 +146,7 @@ impl Error {
             | Error::Tuning(_)
             | Error::Config(_)
             | Error::Edit { .. }
+            | Error::Shard(ShardError::Ranks { .. } | ShardError::Shared { .. } | ShardError::State { .. })
             | Error::Stream(StreamError::TooSmall { .. } | StreamError::Again { .. }) => 2,
             // What is wrong with a rewrite is ours, the rest is the model's or the options'.
             Error::Quantize(error) => 2 - u8::from(matches!(error, QuantizeError::Rewrite(_))),
@@ -166,6 +170,7 @@ impl Error {
             | Error::Stream(StreamError::Size(error))
             | Error::Runtime(runtime::RuntimeError::Size(error)) => crate::exit::of_size(error),
             Error::Pass(_)
+            | Error::Shard(_)
             | Error::Schedule(_)
             | Error::Stream(StreamError::Invalid(_))
             | Error::Lower(_)

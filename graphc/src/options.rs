@@ -10,10 +10,12 @@
 //! | `GRAPHC_HIP` | the HIP runtime's file or its folder, and no other is tried | `GRAPHC_ROCM`'s folder, `/opt/rocm`, the loader's path |
 //! | `GRAPHC_NVRTC` | NVRTC's file or folder, a CUDA toolkit's folder, or Python's `site-packages` | `/usr/local/cuda`, `/opt/graphc-nvrtc`, the loader's path |
 //! | `GRAPHC_CUDA` | the CUDA driver's file (`libcuda.so.1`) or its folder, and no other is tried | the loader's path |
+//! | `GRAPHC_RCCL` | RCCL's or NCCL's file (`librccl.so.1`, `libnccl.so.2`) or its folder, and no other is tried | ROCm's folders, the loader's path |
 //! | `GRAPHC_ROCM_LIBS` | a sysroot with rocBLAS and MIOpen, whose calls are timed on the emulated GPU | `/opt/graphc-rocm-libs`, the loader's path |
 //! | `GRAPHC_EMU_HIP` | the file of the stand-in HIP runtime that those calls run on | `libamdhip64_emu.so` beside graphc |
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which an emulated workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
 //! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
+//! | `GRAPHC_CAPTURE_COLLECTIVES` | 1: runs on several GPUs become graphs as those on one do | 0 |
 //! | `GRAPHC_TIMEOUT` | seconds (`0.5`) after which a GPU that is waited for is given up; 0 waits for ever | 0 |
 //! | `GRAPHC_WORKERS` | compiler processes, at most 1024; 0 compiles in process | one a core |
 //! | `GRAPHC_THREADS` | threads of the CPU device, 1 to 1024 | one a core |
@@ -43,12 +45,16 @@ pub struct Settings {
     pub hip: Option<PathBuf>,
     pub nvrtc: Option<PathBuf>,
     pub cuda: Option<PathBuf>,
+    /// RCCL or NCCL.
+    pub rccl: Option<PathBuf>,
     /// The sysroot of the vendor libraries, and the stand-in HIP runtime.
     pub libraries: Option<PathBuf>,
     pub stand_in: Option<PathBuf>,
     /// `None`: emulated workgroups may run for ever.
     pub emulator_limit: Option<u64>,
     pub synchronous: bool,
+    /// Whether runs with collectives are captured.
+    pub capture_collectives: bool,
     /// How long a GPU is waited for; `None`: for ever.
     pub timeout: Option<Duration>,
     pub workers: usize,
@@ -71,9 +77,11 @@ const VARIABLES: &[&str] = &[
     "GRAPHC_HIP",
     "GRAPHC_NVRTC",
     "GRAPHC_CUDA",
+    "GRAPHC_RCCL",
     "GRAPHC_ROCM_LIBS",
     "GRAPHC_EMU_HIP",
     "GRAPHC_SYNCHRONOUS",
+    "GRAPHC_CAPTURE_COLLECTIVES",
     "GRAPHC_TIMEOUT",
     "GRAPHC_WORKERS",
     "GRAPHC_THREADS",
@@ -166,6 +174,10 @@ impl Settings {
                 explicit: self.hip.clone(),
                 ..search.clone()
             },
+            collectives: Search {
+                explicit: self.rccl.clone(),
+                ..search.clone()
+            },
             libraries: search,
             cuda: match &self.cuda {
                 Some(path) => Search::only(path),
@@ -213,11 +225,13 @@ impl Settings {
             hip: get("GRAPHC_HIP").map(PathBuf::from),
             nvrtc: get("GRAPHC_NVRTC").map(PathBuf::from),
             cuda: get("GRAPHC_CUDA").map(PathBuf::from),
+            rccl: get("GRAPHC_RCCL").map(PathBuf::from),
             libraries: get("GRAPHC_ROCM_LIBS").map(PathBuf::from),
             stand_in: get("GRAPHC_EMU_HIP").map(PathBuf::from),
             emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", emu::INSTRUCTION_LIMIT as usize)? as u64)
                 .filter(|limit| *limit > 0),
             synchronous: number("GRAPHC_SYNCHRONOUS", 0)? != 0,
+            capture_collectives: number("GRAPHC_CAPTURE_COLLECTIVES", 0)? != 0,
             timeout: match get("GRAPHC_TIMEOUT") {
                 None => None,
                 Some(text) => seconds(&text.to_string_lossy()).map_err(|what| {

@@ -157,6 +157,62 @@ impl HostTensor {
         self.to_f64().into_iter().map(|v| v as f32).collect()
     }
 
+    /// Returns `count` entries of an axis from `start` on; None where they are not there, or do not begin and end with a byte. Of the
+    /// first axis nothing is copied.
+    pub fn part(&self, axis: usize, start: usize, count: usize) -> Option<HostTensor> {
+        let size = *self.shape.get(axis)?;
+        if start.checked_add(count)? > size {
+            return None;
+        }
+        let bits = self.shape[axis + 1..].iter().product::<usize>() * self.dtype.bits() as usize;
+        let outer: usize = self.shape[..axis].iter().product();
+        let (row, from, length) = (size * bits, start * bits, count * bits);
+        if !from.is_multiple_of(8) || !length.is_multiple_of(8) || (outer > 1 && !row.is_multiple_of(8)) {
+            return None;
+        }
+        let (row, from, length) = (row / 8, from / 8, length / 8);
+        let bytes = if outer == 1 {
+            self.bytes.slice(from, length)?
+        } else {
+            let mut bytes = Vec::with_capacity(outer * length);
+            for at in 0..outer {
+                let first = at * row + from;
+                bytes.extend_from_slice(self.bytes.get(first..first + length)?);
+            }
+            Storage::new(bytes)
+        };
+        let mut shape = self.shape.clone();
+        shape[axis] = count;
+        HostTensor::new(self.dtype, shape, bytes).ok()
+    }
+
+    /// Joins tensors along an axis: what [`HostTensor::part`] took apart. None where there are none, or they do not fit each other.
+    pub fn join(parts: &[HostTensor], axis: usize) -> Option<HostTensor> {
+        let first = parts.first()?;
+        let mut shape = first.shape.clone();
+        *shape.get_mut(axis)? = parts
+            .iter()
+            .map(|part| part.shape.get(axis).copied().unwrap_or(0))
+            .sum();
+        let outer: usize = shape[..axis].iter().product();
+        let beside = |part: &HostTensor| {
+            let mut shape = part.shape.clone();
+            *shape.get_mut(axis)? = 0;
+            Some((part.dtype, shape))
+        };
+        if parts.iter().any(|part| beside(part) != beside(first)) {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.bytes.len()).sum());
+        for at in 0..outer {
+            for part in parts {
+                let row = part.bytes.len() / outer;
+                bytes.extend_from_slice(&part.bytes[at * row..(at + 1) * row]);
+            }
+        }
+        HostTensor::new(first.dtype, shape, Storage::new(bytes)).ok()
+    }
+
     /// Returns the one value that every element has, if it is so and the tensor has fewer than 2^16 elements.
     pub fn splat(&self) -> Option<Scalar> {
         let n = self.elements();

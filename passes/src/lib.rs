@@ -32,6 +32,7 @@ pub mod rewrite;
 pub mod route;
 pub mod runner;
 pub mod schedule;
+pub mod shard;
 pub mod simplify;
 pub mod stream;
 #[cfg(test)]
@@ -49,6 +50,7 @@ pub use options::{Keep, OptLevel, OptimizeOptions, WeightType};
 pub use plan::{PlanOptions, plan};
 pub use report::{Fired, OptimizeReport, PassRun};
 pub use schedule::{ScheduleError, schedule};
+pub use shard::{ShardError, ShardOptions};
 pub use tuning::Tuning;
 
 use ir::{Graph, Target};

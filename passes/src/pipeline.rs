@@ -66,6 +66,40 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
     };
     list.to_vec()
 }
+
+/// Returns the passes before a graph is shared among devices, in order: they recognise wholes and decide types, and spell nothing out. Each
+/// rank's graph then has all the passes of its level.
+pub fn before_sharding(level: OptLevel) -> Vec<Pass> {
+    let list: &[Pass] = match level {
+        OptLevel::O0 | OptLevel::O1 => &[
+            simplify::PASS,
+            fold::PASS,
+            quantize::recipe::weight_only::PASS,
+            quantize::PASS,
+        ],
+        OptLevel::O2 | OptLevel::O3 => &[
+            simplify::PASS,
+            positions::PASS,
+            simplify::PASS,
+            fold::PASS,
+            quantize::integers::PASS,
+            fold_batch_norm::WEIGHTS,
+            fold_batch_norm::PASS,
+            quantize::recipe::weight_only::PASS,
+            if matches!(level, OptLevel::O3) {
+                egraph::PASS_LONG
+            } else {
+                egraph::PASS
+            },
+            quantize::PASS,
+            simplify::PASS,
+            fold::PASS,
+            dce::PASS,
+        ],
+    };
+    list.to_vec()
+}
+
 /// Returns the names of all passes of all levels, each once, in the order of the longest list.
 pub fn names() -> Vec<&'static str> {
     let mut names = Vec::new();

@@ -5,6 +5,7 @@ use ir::dim::Bindings;
 use ir::entity::Table;
 use ir::kernel::bounds::{BoundsError, unproven};
 use ir::kernel::{Access, Kernel};
+use ir::library::Collective;
 use ir::plan::{BufferId, Place, Plan, Work};
 
 use crate::error::{InputError, RuntimeError};
@@ -180,4 +181,15 @@ pub(crate) fn check_ports(
         }
     }
     Ok(())
+}
+
+/// Refuses a collective where there are not as many ranks.
+pub(crate) fn check_ranks(of: Collective, ranks: usize, at: &str) -> Result<(), RuntimeError> {
+    if of.ranks as usize == ranks {
+        return Ok(());
+    }
+    Err(RuntimeError::Unsupported {
+        what: format!("{} of {} ranks on {ranks} device(s)", of.kind.name(), of.ranks),
+        at: format!("{at}; load the program on {} devices, as hip:0,1", of.ranks),
+    })
 }

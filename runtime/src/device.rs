@@ -43,6 +43,9 @@ pub struct LoadOptions {
     /// Enqueues every run step by step. Otherwise runs of many launches that come again with the same addresses are captured as
     /// one graph, where the driver and the libraries allow it. (GPU)
     pub no_capture: bool,
+    /// Captures also runs with collectives, of several devices. Off by default: whether some ranks' runs may be graphs while others' are
+    /// enqueued is up to RCCL or NCCL. (GPU)
+    pub capture_collectives: bool,
 }
 
 /// A place where programs run.
@@ -58,6 +61,11 @@ pub trait Device: Send + Sync {
     /// Gives the device up once the host waited that long for it, instead of waiting for ever; None for ever. The CPU is always waited
     /// for. See [`crate::gpu::GpuDevice::set_timeout`].
     fn set_timeout(&self, _timeout: Option<Duration>) {}
+
+    /// How many devices this stands for, which compute a model together; 1 but for [`crate::RankedDevice`].
+    fn ranks(&self) -> u32 {
+        1
+    }
 
     /// Says whether the device runs plans for this target.
     fn runs(&self, target: &Target) -> bool;
@@ -82,6 +90,11 @@ pub trait Device: Send + Sync {
 
 /// A program on a device. Several threads may run it at once.
 pub trait Loaded: Send + Sync {
+    /// The program with the ports that its callers see, where those are not the plan's own.
+    fn face(&self) -> Option<Arc<Program>> {
+        None
+    }
+
     /// Runs once. Inputs and outputs are in the order of the plan's ports and have the ports' sizes at `bindings`.
     ///
     /// # Errors
@@ -205,7 +218,7 @@ pub struct StepTime {
 }
 
 /// Returns the variant of a program that suits a device best: of those that run on it, the one compiled for most of its
-/// features.
+/// features. A program for several devices has a variant for each; that of the first is given.
 ///
 /// # Errors
 /// `NotAvailable` with the targets that the program was compiled for.
@@ -214,16 +227,32 @@ pub fn variant_for(program: &Program, device: &dyn Device) -> Result<usize, Runt
         .variants
         .iter()
         .enumerate()
-        .filter(|(_, v)| device.runs(&v.plan.target));
+        .filter(|(_, v)| device.runs(&v.plan.target) && is_for(&v.plan, device.ranks()));
     // Of equals the first.
     let best = fitting.max_by_key(|(index, v)| (v.plan.target.specificity(), std::cmp::Reverse(*index)));
     best.map(|(index, _)| index).ok_or_else(|| {
-        let have: Vec<String> = program.variants.iter().map(|v| v.plan.target.to_string()).collect();
+        let have: Vec<String> = program.variants.iter().map(|v| made_for(&v.plan)).collect();
         RuntimeError::NotAvailable {
             what: format!("code for device {}", device.name()),
             reason: format!("the program was compiled for {}", have.join(", ")),
         }
     })
+}
+
+/// Says whether a plan is the first of so many ranks; of one, where the plan is of no part.
+pub fn is_for(plan: &Plan, ranks: u32) -> bool {
+    match &plan.share {
+        None => ranks == 1,
+        Some(share) => share.rank == 0 && share.ranks == ranks,
+    }
+}
+
+/// What a plan was made for, in words: `gfx90a`, or `gfx90a (rank 0 of 2)`.
+pub fn made_for(plan: &Plan) -> String {
+    match &plan.share {
+        None => plan.target.to_string(),
+        Some(share) => format!("{} (rank {} of {})", plan.target, share.rank, share.ranks),
+    }
 }
 
 /// Bytes of the constants that a plan reads.

@@ -45,6 +45,18 @@ pub enum RuntimeError {
         after: Duration,
     },
 
+    /// One of several devices that compute a model together failed; the others were let go.
+    #[error("rank {rank} on {device}: {error}")]
+    Rank {
+        rank: usize,
+        device: String,
+        error: Box<RuntimeError>,
+    },
+
+    /// Devices computed a model together until one of them failed.
+    #[error("{devices} do not compute together any more ({reason}); open the devices and load the program again")]
+    RanksEnded { devices: String, reason: String },
+
     /// The device has less memory free than is asked for.
     #[error(transparent)]
     OutOfDeviceMemory(#[from] Box<OutOfDeviceMemory>),
@@ -211,4 +223,29 @@ pub enum InputError {
     /// An output's memory is not what the run fills.
     #[error("output {name:?} needs {expected} bytes, but {got} were given")]
     Output { name: String, got: usize, expected: usize },
+}
+
+impl RuntimeError {
+    /// Whether the error is of what was asked for, before anything was begun: every rank says the same.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            RuntimeError::Input { .. }
+                | RuntimeError::Sizes(_)
+                | RuntimeError::Size(_)
+                | RuntimeError::TooSmall { .. }
+                | RuntimeError::TooLarge(_)
+                | RuntimeError::OutOfMemory { .. }
+                | RuntimeError::Unsupported { .. }
+        )
+    }
+
+    /// Whether a run that ended by it may have written a part of what it was given.
+    pub(crate) fn may_have_written(&self) -> bool {
+        match self {
+            RuntimeError::Rank { error, .. } => error.may_have_written(),
+            RuntimeError::Device { .. } | RuntimeError::DeviceLost { .. } | RuntimeError::RanksEnded { .. } => true,
+            _ => false,
+        }
+    }
 }

@@ -69,7 +69,7 @@ impl Executable {
         }
         let loaded = device.load(program.clone(), variant, options)?;
         Ok(Executable {
-            program,
+            program: loaded.face().unwrap_or(program),
             variant,
             loaded,
             bound: Mutex::default(),

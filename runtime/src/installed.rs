@@ -180,6 +180,7 @@ mod tests {
             hip: Search::only(dir.path()),
             cuda: Search::only("/graphc/no/cuda"),
             libraries: Search::only(dir.path()),
+            collectives: Search::only(dir.path()),
         };
         let all = survey(&compilers, &gpus);
         for (name, file, version) in [

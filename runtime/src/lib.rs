@@ -13,6 +13,7 @@ pub mod installed;
 mod library;
 pub mod pending;
 pub mod profile;
+pub mod ranks;
 pub mod state;
 pub mod tensor;
 
@@ -21,5 +22,6 @@ pub use error::{InputError, OutOfDeviceMemory, Planned, RuntimeError};
 pub use executable::{Executable, OutputBuffer};
 pub use pending::{Pending, Values};
 pub use profile::{Profile, ProfileOptions};
+pub use ranks::RankedDevice;
 pub use state::{Link, State};
 pub use tensor::{DeviceTensor, Given, Value, Wanted, Where};

@@ -182,7 +182,7 @@ impl State {
                 Ok(pending)
             }
             Err(error) => {
-                let may_have_written = matches!(error, RuntimeError::Device { .. } | RuntimeError::DeviceLost { .. });
+                let may_have_written = error.may_have_written();
                 for (kept, (dtype, shape, start, memory)) in slots.iter_mut().zip(backups) {
                     kept.slot = match may_have_written {
                         true => Slot::Lost(format!("a run failed: {error}")),

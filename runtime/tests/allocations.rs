@@ -149,6 +149,7 @@ fn program() -> Program {
         flops: Dim::Const(0),
         checks: 0,
         streaming: None,
+        share: None,
         requirements: Vec::new(),
     };
     Program {

@@ -23,11 +23,10 @@ pub struct EmulatedHip {
     variables: Vec<(String, String)>,
 }
 
-/// The library that cargo built beside the tests.
-fn built() -> Option<PathBuf> {
+/// A library that cargo built beside the tests.
+fn built(name: &str) -> Option<PathBuf> {
     let binary = graphc_binary();
     let profile = binary.parent()?;
-    let name = "libamdhip64_emu.so";
     [profile.join("deps").join(name), profile.join(name)]
         .into_iter()
         .find(|path| path.is_file())
@@ -48,7 +47,7 @@ impl EmulatedHip {
     /// When no folder can be made.
     pub fn new(variables: &[(&str, &str)]) -> Option<EmulatedHip> {
         let binary = graphc_binary();
-        let Some(library) = built().filter(|_| binary.is_file()) else {
+        let Some(library) = built("libamdhip64_emu.so").filter(|_| binary.is_file()) else {
             println!("skipped: {} or the emulated HIP library is not built", binary.display());
             return None;
         };
@@ -61,6 +60,10 @@ impl EmulatedHip {
         let folder = tempfile::tempdir().expect("a folder");
         let name = folder.path().join("libamdhip64.so.7");
         std::fs::copy(library, &name).expect("copied");
+        // Collectives between the emulated GPUs, where they were built.
+        if let Some(rccl) = built("librccl_emu.so") {
+            std::fs::copy(rccl, folder.path().join("librccl.so.1")).expect("copied");
+        }
         // hiprtc asks for it by this name when it is to find out what the device is.
         std::os::unix::fs::symlink(name, folder.path().join("libamdhip64.so")).expect("linked");
         let mut all: Vec<(String, String)> = variables.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
@@ -126,6 +129,15 @@ impl EmulatedHip {
         device
     }
 
+    /// Opens so many devices as one, which share a model.
+    ///
+    /// # Errors
+    /// As [`EmulatedHip::open`], and [`OpenDevice::of_gpus`].
+    pub fn open_ranks(&self, ranks: usize) -> Result<OpenDevice, graphc::Error> {
+        let gpus = (0..ranks).map(|number| Ok(Arc::new(self.open(number)?)));
+        OpenDevice::of_gpus(gpus.collect::<Result<Vec<_>, RuntimeError>>()?)
+    }
+
     /// How a session compiles for the first device and runs there.
     ///
     /// # Errors
@@ -139,7 +151,8 @@ impl EmulatedHip {
 
     /// Where the runtime finds the library.
     pub fn search(&self) -> GpuSearch {
-        let settings = Settings::read(|name| (name == "GRAPHC_HIP").then(|| self.folder().into()));
+        let is_here = |name: &str| ["GRAPHC_HIP", "GRAPHC_RCCL"].contains(&name);
+        let settings = Settings::read(|name| is_here(name).then(|| self.folder().into()));
         settings.expect("a folder is a valid setting").gpu_search()
     }
 
@@ -150,6 +163,7 @@ impl EmulatedHip {
     pub fn graphc(&self, words: &[&str]) -> Output {
         let mut command = Command::new(graphc_binary());
         command.args(words).env("GRAPHC_HIP", self.folder());
+        command.env("GRAPHC_RCCL", self.folder());
         for (name, value) in &self.variables {
             command.env(name, value);
         }
@@ -163,16 +177,24 @@ impl EmulatedHip {
 /// When the environment has a setting that is wrong.
 pub fn options_on(device: impl Into<Arc<GpuDevice>>) -> SessionOptions {
     let device = device.into();
+    let target = device.target().processor();
+    options_of(OpenDevice {
+        target,
+        device,
+        fallback: None,
+    })
+}
+
+/// As [`options_on`], on any device.
+///
+/// # Panics
+/// When the environment has a setting that is wrong.
+pub fn options_of(device: OpenDevice) -> SessionOptions {
     let mut settings = Settings::from_env().expect("valid settings");
     settings.worker = Some(graphc_binary().into());
-    let target = device.target().processor();
     SessionOptions {
-        target,
-        device: Some(OpenDevice {
-            target,
-            device,
-            fallback: None,
-        }),
+        target: device.target,
+        device: Some(device),
         settings: Some(Arc::new(settings)),
         ..SessionOptions::default()
     }

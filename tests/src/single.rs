@@ -24,6 +24,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         flops: Dim::from(0),
         checks: 0,
         streaming: None,
+        share: None,
         requirements: Vec::new(),
     };
     let lane = plan.lanes.push(Lane {

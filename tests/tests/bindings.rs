@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use graphc_tests::repository;
 
 /// A crate of bindings with its headers.
-const TABLES: [(&str, &[&str]); 6] = [
+const TABLES: [(&str, &[&str]); 7] = [
     ("hip-sys", &["hip/hip_runtime_api.h", "hip/driver_types.h"]),
     ("hiprtc-sys", &["hip/hiprtc.h"]),
     (
@@ -30,6 +30,7 @@ const TABLES: [(&str, &[&str]); 6] = [
         ],
     ),
     ("miopen-sys", &["miopen/miopen.h"]),
+    ("rccl-sys", &["rccl/rccl.h"]),
     ("comgr-sys", &["amd_comgr/amd_comgr.h"]),
 ];
 

@@ -25,6 +25,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "hiprtc-sys",
             "miopen-sys",
             "nvrtc-sys",
+            "rccl-sys",
             "rocblas-sys",
         ],
         &[],
@@ -37,12 +38,15 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("hiprtc-sys", &["graphc-dylib"], &[]),
     ("miopen-sys", &["graphc-dylib"], &[]),
     ("nvrtc-sys", &["graphc-dylib"], &[]),
+    ("rccl-sys", &["graphc-dylib"], &[]),
     ("rocblas-sys", &["graphc-dylib"], &[]),
     ("graphc-emu", &[], &[]),
     // The stand-in for the HIP runtime has its types; its tests load it as the runtime would.
     ("graphc-emu-hip", &["graphc-emu", "graphc-hip-sys"], &["graphc-dylib"]),
     // Between the runtime and ROCm's libraries, in tests.
     ("graphc-emu-libraries", &[], &[]),
+    // Beside the stand-in for the HIP runtime, which it finds in its own folder.
+    ("graphc-emu-rccl", &[], &[]),
     (
         "graphc",
         &[
@@ -62,6 +66,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "graphc-codegen-hip",
             "graphc-emu-hip",
             "graphc-emu-libraries",
+            "graphc-emu-rccl",
             "graphc-examples",
             "graphc-frontend",
             "graphc-ir",

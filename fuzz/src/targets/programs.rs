@@ -129,6 +129,7 @@ fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut R
         outputs: Vec::new(),
         checks: 0,
         streaming: None,
+        share: None,
         flops: Dim::Const(0),
         requirements: Vec::new(),
     };

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use frontend::onnx::ImportOptions;
 use ir::{DType, Target};
-use passes::{OptLevel, WeightType};
+use passes::{OptLevel, ShardOptions, WeightType};
 
 use crate::driver::BuildOptions;
 use crate::error::{Error, Result};
@@ -71,6 +71,20 @@ pub struct BuildArgs {
     /// host, and are copied ahead of their use.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub max_vram: Option<usize>,
+    /// Share the model among so many devices of a target, 2 to 16: the artifact has a part for each. Where --device names several, so
+    /// many.
+    #[arg(long, value_name = "N", value_parser = ranks)]
+    pub ranks: Option<u32>,
+    /// What one device sends to another in a second, in GB/s: what sharing costs is weighed by it.
+    #[arg(long, value_name = "GB/S", value_parser = bus)]
+    pub bus: Option<f64>,
+    /// Microseconds that a collective takes however little it moves: what sharing costs is weighed by it too.
+    #[arg(long, value_name = "US", value_parser = bus)]
+    pub bus_latency: Option<f64>,
+    /// With several devices, an input that stays on them from run to run, and the output that is its next value. May be given several
+    /// times.
+    #[arg(long, value_name = "INPUT=OUTPUT", value_parser = state)]
+    pub state: Vec<(String, String)>,
     /// Leave out a pass or a rewrite rule by its name. May be given several times.
     #[arg(long, value_name = "NAME")]
     pub disable: Vec<String>,
@@ -89,6 +103,9 @@ impl BuildArgs {
             ("--check-indices", self.check_indices),
             ("--disable", !self.disable.is_empty()),
             ("--tuning", self.tuning.is_some()),
+            ("--bus", self.bus.is_some()),
+            ("--bus-latency", self.bus_latency.is_some()),
+            ("--state", !self.state.is_empty()),
         ];
         let given: Vec<&str> = given.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
         if given.is_empty() {
@@ -126,6 +143,12 @@ impl BuildArgs {
         options.optimize.libraries = !self.no_libraries;
         options.check_indices = self.check_indices.then_some(true);
         options.max_vram = self.max_vram;
+        options.ranks = self.ranks.filter(|ranks| *ranks > 1).map(|ranks| ShardOptions {
+            bus_gbps: self.bus.unwrap_or(ShardOptions::BUS_GBPS),
+            latency_us: self.bus_latency.unwrap_or(ShardOptions::LATENCY_US),
+            states: self.state.clone(),
+            ..ShardOptions::new(ranks)
+        });
         self.refuse_vram(&options.targets)?;
         options.optimize.disable = self.disable.iter().cloned().collect();
         passes::names::check(&options.optimize.disable).map_err(|e| Error::Config(format!("--disable: {e}")))?;
@@ -219,6 +242,30 @@ pub fn bytes(text: &str) -> std::result::Result<usize, String> {
         return Err(wrong());
     }
     Ok(bytes as usize)
+}
+
+/// Reads a number of devices for one model.
+pub fn ranks(text: &str) -> std::result::Result<u32, String> {
+    let most = ir::library::Collective::MOST_RANKS as usize;
+    whole(text, 1..=most).map(|ranks| ranks as u32)
+}
+
+/// Reads a rate of the bus.
+pub fn bus(text: &str) -> std::result::Result<f64, String> {
+    let rate = text
+        .trim()
+        .parse::<f64>()
+        .ok()
+        .filter(|rate| rate.is_finite() && *rate > 0.0);
+    rate.ok_or_else(|| "it is a positive number: 450".to_owned())
+}
+
+/// Reads a state.
+pub fn state(text: &str) -> std::result::Result<(String, String), String> {
+    let pair = text
+        .split_once('=')
+        .map(|(input, output)| (input.to_owned(), output.to_owned()));
+    pair.ok_or_else(|| "a state is an input and its next value: keys=keys_next".to_owned())
 }
 
 /// Reads where `-o` goes; `-` is this process's standard output.

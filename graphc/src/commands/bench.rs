@@ -20,6 +20,7 @@ pub struct Args {
     #[command(flatten)]
     build: BuildArgs,
     /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
+    /// Several share the model: hip:0,1, cuda:0,1, or cpu,cpu to try that out.
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Predict the time on an emulated GPU of the target instead of measuring one: kernel by kernel, and of the whole plan.
@@ -62,7 +63,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     let start = Instant::now();
     let (program, variant) = run::program(&args.model, &args.build, &device, context)?;
     let compile = start.elapsed();
-    let plan = &program.variants[variant].plan;
+    let plan = &program.variants[variant].plan.with_whole_ports();
     let inputs = given.inputs(plan, Some(0))?;
     let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
     let declared: Vec<_> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
@@ -77,6 +78,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         &LoadOptions {
             threads,
             synchronous: context.settings.synchronous,
+            capture_collectives: context.settings.capture_collectives,
             ..LoadOptions::default()
         },
     )?;

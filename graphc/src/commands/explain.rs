@@ -40,6 +40,10 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
     let mut all = Vec::new();
     for (variant, report) in built.program.variants.iter().zip(&built.reports) {
         let target = variant.plan.target.to_string();
+        // All ranks are told alike.
+        if variant.plan.share.as_ref().is_some_and(|share| share.rank > 0) {
+            continue;
+        }
         match args.format {
             Format::Json => all.push(as_json(&target, report, args.proofs)),
             Format::Text => output::print(&text(&target, report, args.proofs))?,
@@ -77,7 +81,15 @@ impl Groups {
 }
 
 fn text(target: &str, r: &VariantReport, proofs: bool) -> String {
-    let mut text = format!("target {target}\n\nrewrites\n");
+    let mut text = format!("target {target}\n");
+    if let Some(sharding) = &r.sharding {
+        text += &format!("\nshared among {} devices\n", sharding.ranks);
+        sharding
+            .to_string()
+            .lines()
+            .for_each(|line| text += &format!("  {line}\n"));
+    }
+    text += "\nrewrites\n";
     let mut counts: IndexMap<(&str, &str), usize> = IndexMap::new();
     for f in &r.optimize.fired {
         *counts.entry((f.pass, f.rule)).or_insert(0) += 1;

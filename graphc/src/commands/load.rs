@@ -68,6 +68,16 @@ pub fn load_for(model: &ModelArgs, build: &BuildArgs, targets: &[Target], contex
         let wanted = targets.iter().map(|target| variant(&loaded.program, target));
         let mut variants: Vec<usize> = wanted.collect::<Result<_>>()?;
         // Two spellings of a target may be one variant.
+        // A part is of no use without the others.
+        let parts = variants.clone();
+        for (index, other) in loaded.program.variants.iter().enumerate() {
+            let is_part = |first: &usize| {
+                let plan = &loaded.program.variants[*first].plan;
+                let ranks = |plan: &ir::Plan| plan.share.as_ref().map(|share| share.ranks);
+                ranks(plan).is_some() && ranks(plan) == ranks(&other.plan) && plan.target == other.plan.target
+            };
+            variants.extend(parts.iter().any(is_part).then_some(index));
+        }
         let mut seen = Vec::new();
         variants.retain(|v| !seen.contains(v) && (seen.push(*v), true).1);
         loaded.program = loaded.program.select(&variants);

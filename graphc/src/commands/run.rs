@@ -45,6 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
     /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
+    /// Several share the model: hip:0,1, cuda:0,1, or cpu,cpu to try that out.
     #[arg(long, default_value = "cpu", conflicts_with = "emulate")]
     device: String,
     /// Run on an emulated GPU: the code compiled for --target, instruction by instruction. Slow.
@@ -72,6 +73,22 @@ pub fn open(name: &str, context: &Context) -> Result<OpenDevice> {
     Ok(opened)
 }
 
+/// How a model is built for a device: of several, a part for each.
+fn for_device(model: &ModelArgs, build: &BuildArgs, device: &OpenDevice) -> Result<BuildArgs> {
+    let ranks = device.ranks();
+    match build.ranks {
+        Some(asked) if asked != ranks => Err(Error::Config(format!(
+            "--ranks {asked}: --device {} is {ranks} device(s); {} is shared among as many as are named there",
+            device.device.name(),
+            model.model.display()
+        ))),
+        _ => Ok(BuildArgs {
+            ranks: (ranks > 1).then_some(ranks),
+            ..build.clone()
+        }),
+    }
+}
+
 /// Builds a model for a device, with the code of its kernels, and finds the variant that runs there.
 pub fn program(
     model: &ModelArgs,
@@ -79,7 +96,8 @@ pub fn program(
     device: &OpenDevice,
     context: &Context,
 ) -> Result<(Arc<Program>, usize)> {
-    let mut program = load::load(model, build, vec![device.target], context)?.program;
+    let build = for_device(model, build, device)?;
+    let mut program = load::load(model, &build, vec![device.target], context)?.program;
     let variant = device.variant(&program)?;
     if device.target.is_gpu() {
         load::compile_kernels(&mut program, context)?;
@@ -90,10 +108,12 @@ pub fn program(
 fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
     let device = open(&args.device, context)?;
     let (program, variant) = program(&args.model, &args.build, &device, context)?;
-    let inputs = given.inputs(&program.variants[variant].plan, args.random.then_some(args.seed))?;
+    let plan = program.variants[variant].plan.with_whole_ports();
+    let inputs = given.inputs(&plan, args.random.then_some(args.seed))?;
     let options = LoadOptions {
         threads: args.threads.unwrap_or(context.settings.threads),
         synchronous: context.settings.synchronous,
+        capture_collectives: context.settings.capture_collectives,
         ..LoadOptions::default()
     };
     let busy = output::spinner(context, "running");

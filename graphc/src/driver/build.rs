@@ -1,14 +1,16 @@
 //! From a graph to a program with plans and sources; no compiler is called.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 use ir::dim::DimError;
-use ir::plan::Place;
+use ir::plan::{Place, Share};
 use ir::program::Variant;
 use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
+use passes::shard::ShardReport;
 use passes::tuning::Tuned;
-use passes::{FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions};
+use passes::{FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions, ShardOptions};
 
 use crate::error::{Error, Result};
 
@@ -24,6 +26,8 @@ pub struct BuildOptions {
     /// Bytes of a GPU's memory that weights and the arena of one run may take together, at the sizes' hints; weights that have no
     /// room are streamed from the host.
     pub max_vram: Option<usize>,
+    /// Shares the model among several devices: the program has a variant for each rank of each target.
+    pub ranks: Option<ShardOptions>,
 }
 
 impl BuildOptions {
@@ -44,6 +48,7 @@ impl BuildOptions {
             },
             check_indices: None,
             max_vram: None,
+            ranks: None,
         }
     }
 
@@ -72,6 +77,8 @@ pub struct VariantReport {
     /// Kernels whose mapping was measured and not predicted.
     pub tuned: Vec<Tuned>,
     pub stages: Stages,
+    /// How the model lies on its devices, where it is on several.
+    pub sharding: Option<Arc<ShardReport>>,
 }
 
 /// Where the time went.
@@ -95,14 +102,73 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
     let mut merged = Constants::default();
     let (mut variants, mut reports) = (Vec::new(), Vec::new());
     for target in &options.targets {
-        let mut stages = Stages::default();
-        let (core, optimize) = timed(&mut stages.optimize, || {
-            let optimize = OptimizeOptions {
-                check_indices: options.check_indices.unwrap_or(!target.is_gpu()),
-                ..options.optimize.clone()
+        let mut optimize = OptimizeOptions {
+            check_indices: options.check_indices.unwrap_or(!target.is_gpu()),
+            ..options.optimize.clone()
+        };
+        let Some(ranks) = &options.ranks else {
+            let whole = Whole {
+                options,
+                optimize: &optimize,
+                target,
             };
-            passes::optimize(graph.clone(), target, &optimize)
+            let (variant, report) = whole.variant(graph.clone(), &mut merged, Stages::default())?;
+            variants.push(variant);
+            reports.push(report);
+            continue;
+        };
+        let mut stages = Stages::default();
+        let sharded = timed(&mut stages.optimize, || -> Result<_> {
+            let (prepared, _) = passes::shard::prepare(graph.clone(), target, &optimize)?;
+            Ok(passes::shard::shard(&prepared, target, ranks)?)
         })?;
+        optimize = passes::shard::after(&optimize);
+        let sharding = Arc::new(sharded.report);
+        let count = sharded.graphs.len() as u32;
+        for (rank, graph) in sharded.graphs.into_iter().enumerate() {
+            let whole = Whole {
+                options,
+                optimize: &optimize,
+                target,
+            };
+            let (mut variant, mut report) = whole.variant(graph, &mut merged, std::mem::take(&mut stages))?;
+            // Conditions, which the passes add, are whole.
+            let mut outputs = sharded.outputs.clone();
+            outputs.resize(variant.plan.outputs.len(), None);
+            variant.plan.share = Some(Share {
+                rank: rank as u32,
+                ranks: count,
+                inputs: sharded.inputs.clone(),
+                outputs,
+            });
+            report.sharding = Some(sharding.clone());
+            variants.push(variant);
+            reports.push(report);
+        }
+    }
+    let program = Program {
+        name: graph.name.clone(),
+        variants,
+        constants: merged.table,
+    };
+    Ok(Build { program, reports })
+}
+
+/// A graph that becomes one variant.
+struct Whole<'a> {
+    options: &'a BuildOptions,
+    optimize: &'a OptimizeOptions,
+    target: &'a Target,
+}
+
+impl Whole<'_> {
+    fn variant(&self, graph: Graph, merged: &mut Constants, mut stages: Stages) -> Result<(Variant, VariantReport)> {
+        let Whole {
+            options,
+            optimize,
+            target,
+        } = *self;
+        let (core, optimize) = timed(&mut stages.optimize, || passes::optimize(graph, target, optimize))?;
         let (schedule, fusion) = timed(&mut stages.schedule, || {
             passes::schedule(&core, target, &options.schedule)
         })?;
@@ -120,22 +186,17 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
             plan.kernels.keys().map(|_| ir::program::Source::default()).collect()
         };
         let code = plan.kernels.keys().map(|_| None).collect();
-        variants.push(Variant { plan, sources, code });
-        reports.push(VariantReport {
+        let report = VariantReport {
             core,
             schedule,
             optimize,
             fusion,
             tuned,
             stages,
-        });
+            sharding: None,
+        };
+        Ok((Variant { plan, sources, code }, report))
     }
-    let program = Program {
-        name: graph.name.clone(),
-        variants,
-        constants: merged.table,
-    };
-    Ok(Build { program, reports })
 }
 
 /// Costs and the planned peak are computed at the sizes' hints: there the bytes of every tensor must be a number, with room for

@@ -125,15 +125,28 @@ pub fn compile(
 ) -> Result<Compilation> {
     let mut wanted = slots(program);
     wanted.retain(|((variant, kernel), _)| program.variants[*variant].code[*kernel].is_none());
-    let (places, requests): (Vec<Slot>, Vec<CompileRequest>) = wanted.into_iter().unzip();
+    // Ranks have the same kernels.
+    let mut places: Vec<Vec<Slot>> = Vec::new();
+    let mut requests: Vec<CompileRequest> = Vec::new();
+    for (place, request) in wanted {
+        match requests.iter().position(|known| *known == request) {
+            Some(at) => places[at].push(place),
+            None => {
+                places.push(vec![place]);
+                requests.push(request);
+            }
+        }
+    }
     let objects = runtime::compile::compile_all(compiler, &requests, progress);
     let mut failures: Vec<CompileError> = Vec::new();
     let mut total = 0;
-    for ((variant, kernel), object) in places.into_iter().zip(objects) {
+    for (places, object) in places.into_iter().zip(objects) {
         match object {
             Ok(object) => {
-                program.variants[variant].code[kernel] = Some(object.bytes);
                 total += 1;
+                for (variant, kernel) in places {
+                    program.variants[variant].code[kernel] = Some(object.bytes.clone());
+                }
             }
             // Kernels with one text, and a compiler that is not there, fail alike.
             Err(error) if failures.contains(&error) => {}

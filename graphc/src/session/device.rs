@@ -7,15 +7,17 @@ use std::sync::Arc;
 use ir::plan::Plan;
 use ir::{Program, Target};
 use runtime::cpu::CpuDevice;
+use runtime::device::made_for;
 use runtime::device::{Device, variant_for};
 use runtime::gpu::{GpuDevice, Vendor};
-use runtime::{Executable, LoadOptions, RuntimeError};
+use runtime::{Executable, LoadOptions, RankedDevice, RuntimeError};
 
 use crate::error::{Error, Result};
 use crate::options::Settings;
 
-/// What was asked for: `cpu`, `hip` or `rocm` (the first GPU of AMD's), `hip:N` or `rocm:N`, `cuda` (the first of NVIDIA's), `cuda:N`, `auto`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// What was asked for: `cpu`, `hip` or `rocm` (the first GPU of AMD's), `hip:N` or `rocm:N`, `cuda` (the first of NVIDIA's), `cuda:N`, `auto`;
+/// several for one model are `hip:0,1`, `cuda:0,1` and `cpu,cpu`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum DeviceChoice {
     #[default]
     Cpu,
@@ -23,6 +25,12 @@ pub enum DeviceChoice {
     Hip(usize),
     /// A GPU that the CUDA driver sees, by its number.
     Cuda(usize),
+    /// Several GPUs that the HIP runtime sees, a rank each.
+    HipRanks(Vec<usize>),
+    /// Several GPUs that the CUDA driver sees, a rank each.
+    CudaRanks(Vec<usize>),
+    /// So many ranks on the CPU, to try out what is meant for GPUs.
+    CpuRanks(u32),
     /// The first GPU, AMD's before NVIDIA's, or else the CPU, which is said.
     Auto,
 }
@@ -31,14 +39,23 @@ impl FromStr for DeviceChoice {
     type Err = Error;
     fn from_str(text: &str) -> Result<DeviceChoice> {
         const KNOWN: &str = "known: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), auto (the first GPU, or \
-                             else the CPU)";
-        let gpu = |number: &str, choice: fn(usize) -> DeviceChoice| {
-            let number = number.parse().map(choice);
-            number.map_err(|_| Error::Config(format!("device {text:?}: no number after the colon; {KNOWN}")))
+                             else the CPU); several for one model: hip:0,1, cuda:0,1, cpu,cpu";
+        let gpu = |numbers: &str, one: fn(usize) -> DeviceChoice, several: fn(Vec<usize>) -> DeviceChoice| {
+            let numbers: std::result::Result<Vec<usize>, _> = numbers.split(',').map(str::parse).collect();
+            match numbers.as_deref() {
+                Ok([number]) => Ok(one(*number)),
+                Ok(list) => Ok(several(list.to_vec())),
+                Err(_) => Err(Error::Config(format!(
+                    "device {text:?}: no number after the colon; {KNOWN}"
+                ))),
+            }
         };
         match text.split_once(':').unwrap_or((text, "0")) {
-            ("hip" | "rocm", number) => gpu(number, DeviceChoice::Hip),
-            ("cuda", number) => gpu(number, DeviceChoice::Cuda),
+            ("hip" | "rocm", numbers) => gpu(numbers, DeviceChoice::Hip, DeviceChoice::HipRanks),
+            ("cuda", numbers) => gpu(numbers, DeviceChoice::Cuda, DeviceChoice::CudaRanks),
+            _ if text.contains(',') && text.split(',').all(|device| device == "cpu") => {
+                Ok(DeviceChoice::CpuRanks(text.split(',').count() as u32))
+            }
             _ if text == "cpu" => Ok(DeviceChoice::Cpu),
             _ if text == "auto" => Ok(DeviceChoice::Auto),
             _ if text.parse::<Target>().is_ok() => Err(Error::Config(format!(
@@ -56,9 +73,16 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Cpu => f.write_str("cpu"),
             DeviceChoice::Hip(number) => write!(f, "hip:{number}"),
             DeviceChoice::Cuda(number) => write!(f, "cuda:{number}"),
+            DeviceChoice::HipRanks(numbers) => write!(f, "hip:{}", list(numbers)),
+            DeviceChoice::CudaRanks(numbers) => write!(f, "cuda:{}", list(numbers)),
+            DeviceChoice::CpuRanks(ranks) => f.write_str(&vec!["cpu"; *ranks as usize].join(",")),
             DeviceChoice::Auto => f.write_str("auto"),
         }
     }
+}
+
+fn list(numbers: &[usize]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// A device that is there.
@@ -110,6 +134,12 @@ impl OpenDevice {
             DeviceChoice::Cpu => Ok(OpenDevice::cpu()),
             DeviceChoice::Hip(number) => gpu(Vendor::Hip, number),
             DeviceChoice::Cuda(number) => gpu(Vendor::Cuda, number),
+            DeviceChoice::HipRanks(numbers) => OpenDevice::ranks_of(Vendor::Hip, &numbers, settings),
+            DeviceChoice::CudaRanks(numbers) => OpenDevice::ranks_of(Vendor::Cuda, &numbers, settings),
+            DeviceChoice::CpuRanks(ranks) => Ok(OpenDevice {
+                device: Arc::new(RankedDevice::cpu(ranks)?),
+                ..OpenDevice::cpu()
+            }),
             DeviceChoice::Auto => {
                 let mut reasons = Vec::new();
                 for vendor in Vendor::ALL {
@@ -124,6 +154,45 @@ impl OpenDevice {
                 })
             }
         }
+    }
+
+    /// GPUs of one vendor that compute one model together, each given by its number.
+    fn ranks_of(vendor: Vendor, numbers: &[usize], settings: &Settings) -> Result<OpenDevice> {
+        // Before anything is opened twice.
+        if let Some(at) = (1..numbers.len()).find(|at| numbers[..*at].contains(&numbers[*at])) {
+            return Err(Error::Config(format!(
+                "device {}:{}: {}:{} is there twice; each rank needs a device of its own",
+                vendor.name(),
+                list(numbers),
+                vendor.name(),
+                numbers[at]
+            )));
+        }
+        let gpus = numbers.iter().map(|number| {
+            let gpu = GpuDevice::open(&settings.gpu_search(), vendor, *number);
+            let gpu = gpu.map_err(|error| with_note(error, settings.hidden_devices(vendor)))?;
+            gpu.set_timeout(settings.timeout);
+            Ok(Arc::new(gpu))
+        });
+        OpenDevice::of_gpus(gpus.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// GPUs that compute one model together; the first is rank 0.
+    ///
+    /// # Errors
+    /// As [`RankedDevice::gpus`].
+    pub fn of_gpus(gpus: Vec<Arc<GpuDevice>>) -> Result<OpenDevice> {
+        let ranked = RankedDevice::gpus(gpus)?;
+        Ok(OpenDevice {
+            target: ranked.devices()[0].target().processor(),
+            device: Arc::new(ranked),
+            fallback: None,
+        })
+    }
+
+    /// How many devices it is.
+    pub fn ranks(&self) -> u32 {
+        self.device.ranks()
     }
 
     /// Loads a variant of a program.
@@ -141,8 +210,11 @@ impl OpenDevice {
     /// `NoVariant` with the targets that it was compiled for.
     pub fn variant(&self, program: &Program) -> Result<usize> {
         variant_for(program, self.device.as_ref()).map_err(|_| Error::NoVariant {
-            wanted: format!("{} ({})", self.device.name(), self.target),
-            have: program.variants.iter().map(|v| v.plan.target.to_string()).collect(),
+            wanted: match self.ranks() {
+                1 => format!("{} ({})", self.device.name(), self.target),
+                ranks => format!("{} ({}, {ranks} ranks)", self.device.name(), self.target),
+            },
+            have: program.variants.iter().map(|v| made_for(&v.plan)).collect(),
         })
     }
 }
@@ -185,12 +257,30 @@ mod tests {
             ("cuda", DeviceChoice::Cuda(0)),
             ("cuda:1", DeviceChoice::Cuda(1)),
             ("auto", DeviceChoice::Auto),
+            ("hip:0,1", DeviceChoice::HipRanks(vec![0, 1])),
+            ("cuda:3,1,2", DeviceChoice::CudaRanks(vec![3, 1, 2])),
+            ("cpu,cpu", DeviceChoice::CpuRanks(2)),
         ] {
+            assert_eq!(text.replace("rocm", "hip").parse::<DeviceChoice>().unwrap(), choice);
             assert_eq!(text.parse::<DeviceChoice>().unwrap(), choice);
         }
         for text in [
-            "abacus", "hip:", "hip:x", "hip:-1", "rocm:", "rocm:x", "rocm3", "cuda:", "cuda:x", "cpu:1", "gfx90a",
-            "sm_90", "",
+            "abacus",
+            "hip:",
+            "hip:x",
+            "hip:-1",
+            "rocm:",
+            "rocm:x",
+            "rocm3",
+            "cuda:",
+            "cuda:x",
+            "cpu:1",
+            "gfx90a",
+            "sm_90",
+            "",
+            "hip:0,",
+            "cpu,hip",
+            "hip:0,hip:1",
         ] {
             let error = text.parse::<DeviceChoice>().unwrap_err().to_string();
             assert!(error.contains("known: cpu, hip"), "{text}: {error}");

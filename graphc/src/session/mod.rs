@@ -22,7 +22,7 @@ use std::time::Duration;
 use frontend::onnx::ImportOptions;
 use indexmap::IndexMap;
 use ir::{DType, Graph, HostTensor, Program, Target};
-use passes::{OptLevel, WeightType};
+use passes::{OptLevel, ShardOptions, WeightType};
 use runtime::gpu::GpuDevice;
 use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, Pending, State, Values, Wanted};
 
@@ -71,6 +71,9 @@ pub struct SessionOptions {
     /// Gives a GPU up once the host waited that long for it: such a run ends with [`RuntimeError::TimedOut`], and the device is lost. It
     /// is the device's, for all that runs there. `None` leaves the device as it is, which waits for ever at first.
     pub timeout: Option<Duration>,
+    /// How the model is shared, where the device is several; None weighs what that costs by the defaults. How many there are is the
+    /// device's, and what stays on them is [`state`](SessionOptions::state).
+    pub sharing: Option<ShardOptions>,
     pub load: LoadOptions,
     pub engine: Engine,
     /// Inputs whose next value is an output.
@@ -90,6 +93,7 @@ impl Default for SessionOptions {
             check_indices: None,
             max_vram: None,
             timeout: None,
+            sharing: None,
             load: LoadOptions::default(),
             engine: Engine::default(),
             state: Vec::new(),
@@ -124,6 +128,17 @@ impl SessionOptions {
         }
     }
 
+    /// How the model is shared, where the device is several.
+    fn ranks(&self) -> Option<ShardOptions> {
+        let ranks = self.device.as_ref().map_or(1, OpenDevice::ranks);
+        let states = self.state.iter().map(|link| (link.input.clone(), link.output.clone()));
+        (ranks > 1).then(|| ShardOptions {
+            ranks,
+            states: states.collect(),
+            ..self.sharing.clone().unwrap_or(ShardOptions::new(ranks))
+        })
+    }
+
     /// How a program is loaded: as the options say and, where they are silent, the settings.
     fn loading(&self, settings: &Settings) -> LoadOptions {
         let mut load = self.load.clone();
@@ -131,6 +146,7 @@ impl SessionOptions {
             load.threads = settings.threads;
         }
         load.synchronous |= settings.synchronous;
+        load.capture_collectives |= settings.capture_collectives;
         load
     }
 
@@ -211,6 +227,7 @@ impl Session {
         build.optimize.weights = options.weights;
         build.check_indices = options.check_indices;
         build.max_vram = options.max_vram;
+        build.ranks = options.ranks();
         let mut program = driver::build(&graph, &build)?.program;
         if options.target.is_gpu() {
             let settings = options.settings()?;
@@ -267,8 +284,13 @@ impl Session {
             && plan.target.is_gpu()
             && plan.streaming.is_none_or(|streaming| streaming.limit != limit)
         {
-            let plan = passes::stream::stream(plan, limit)?;
-            Arc::make_mut(&mut program).variants[variant].plan = plan;
+            let (target, ranks) = (plan.target, plan.share.as_ref().map(|share| share.ranks));
+            // Of all ranks.
+            for variant in &mut Arc::make_mut(&mut program).variants {
+                if variant.plan.target == target && variant.plan.share.as_ref().map(|share| share.ranks) == ranks {
+                    variant.plan = passes::stream::stream(&variant.plan, limit)?;
+                }
+            }
         }
         let settings = options.settings()?;
         let load = options.loading(&settings);

@@ -65,6 +65,14 @@ pub enum GraphError {
     Input { index: usize, name: String, node: NodeId },
     #[error("output {name:?} names {value}, which does not exist")]
     Output { name: String, value: Value },
+    #[error("{node} {op} ({origin}) is of {got} ranks, but another collective of the graph is of {before}")]
+    Ranks {
+        node: NodeId,
+        op: &'static str,
+        origin: Origin,
+        got: u32,
+        before: u32,
+    },
     #[error("the condition {message:?} is {ty}, but must be a bool scalar")]
     Check { message: String, ty: TensorType },
 }
@@ -85,7 +93,8 @@ fn lines(errors: &[GraphError]) -> String {
 /// Says whether an op belongs to a stage's vocabulary.
 pub fn in_vocabulary(op: &Op, stage: Stage) -> bool {
     match (op, stage) {
-        (Op::Call(_), Stage::Import) => false,
+        // Nothing but a library carries out a collective, so it is one from the beginning.
+        (Op::Call(call), Stage::Import) => call.as_collective().is_some(),
         (Op::Composite(c), Stage::Core) => matches!(
             c,
             Composite::Softmax { .. }
@@ -133,6 +142,7 @@ pub fn verify(graph: &Graph) -> Result<(), InvalidGraph> {
     for (id, node) in graph.nodes().iter() {
         check_node(graph, id, node, &mut errors);
     }
+    ranks(graph, &mut errors);
     ports(graph, &mut errors);
     if errors.is_empty() {
         Ok(())
@@ -271,6 +281,27 @@ fn symbols(graph: &Graph, errors: &mut Vec<GraphError>) {
         }
         if used.contains(symbol) && !bound.contains(symbol) {
             errors.push(GraphError::UnboundSymbol { symbol: symbol.clone() });
+        }
+    }
+}
+
+/// A graph is of one set of ranks.
+fn ranks(graph: &Graph, errors: &mut Vec<GraphError>) {
+    let mut before = None;
+    for (id, node) in graph.nodes().iter() {
+        let Op::Call(call) = &node.op else { continue };
+        let Some(collective) = call.as_collective() else {
+            continue;
+        };
+        let before = *before.get_or_insert(collective.ranks);
+        if collective.ranks != before {
+            errors.push(GraphError::Ranks {
+                node: id,
+                op: node.op.name(),
+                origin: node.origin.clone(),
+                got: collective.ranks,
+                before,
+            });
         }
     }
 }

@@ -6,12 +6,14 @@ use indexmap::IndexMap;
 use super::{BufferId, Place, Plan, SizesError, StepId, Work};
 use crate::data::{HostTensor, SizeMismatch, Storage};
 use crate::dim::{Bindings, DimError};
-use crate::entity::Table;
+use crate::entity::{Entity, Table};
+use crate::graph::eval::collective::collective;
 use crate::graph::eval::{Array, OpError, eval_op};
 use crate::graph::op::Op;
 use crate::graph::{BindError, ConstId, Constant, bind_shapes};
 use crate::kernel::Access;
 use crate::kernel::eval::{self as kernel_eval, KernelEvalError};
+use crate::library::LibraryCall;
 use crate::types::{DType, TensorType};
 
 /// Why a plan could not be evaluated.
@@ -39,6 +41,10 @@ pub enum PlanEvalError {
     },
     #[error("step {step} names {what}, which the plan does not have")]
     Unknown { step: StepId, what: String },
+    #[error(
+        "step {step} of rank 0 is a collective that another rank does not come to next: the plans are not of one model"
+    )]
+    Lockstep { step: StepId },
     #[error("step {step} reads buffer {buffer} before any step writes it")]
     Unwritten { step: StepId, buffer: BufferId },
 }
@@ -52,47 +58,62 @@ pub fn evaluate(
     constants: &Table<ConstId, Constant>,
     inputs: &IndexMap<String, HostTensor>,
 ) -> Result<IndexMap<String, HostTensor>, PlanEvalError> {
-    let shapes: IndexMap<&str, &[usize]> = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
-    let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
-    let bindings = bind_shapes(&plan.symbols, &declared, &shapes)?;
-    plan.check_sizes(&bindings)?;
-    let mut run = Run {
-        plan,
-        bindings,
-        buffers: plan.buffers.keys().map(|_| None).collect(),
-    };
-    for port in &plan.inputs {
-        let tensor = &inputs[&port.name];
-        if tensor.dtype != port.ty.dtype {
-            return Err(PlanEvalError::InputType {
-                input: port.name.clone(),
-                got: tensor.dtype,
-                declared: port.ty.dtype,
-            });
-        }
-        run.buffers[port.buffer] = Some(tensor.clone());
-    }
-    for (id, buffer) in plan.buffers.iter() {
-        if let Some(c) = buffer.place.constant() {
-            let constant = constants.get(c).ok_or(PlanEvalError::UnknownConstant {
-                buffer: id,
-                constant: c,
-            })?;
-            run.buffers[id] = Some(constant.tensor.clone());
-        }
-    }
+    let mut run = Run::new(plan, constants, inputs)?;
     for step in plan.steps.keys() {
         run.step(step)?;
     }
-    let last = plan.steps.keys().next_back().unwrap_or(plan.steps.next_key());
-    plan.results()
-        .iter()
-        .map(|port| {
-            let tensor = run.read(last, port.buffer)?;
-            let tensor = run.shaped(port.buffer, &port.ty, tensor.bytes)?;
-            Ok((port.name.clone(), tensor))
-        })
-        .collect()
+    run.outputs()
+}
+
+/// Runs the plans of all ranks in lockstep, each on inputs of its own: a collective takes place once every rank has come to it.
+///
+/// # Errors
+/// As [`evaluate`]; plans whose next collectives differ, or that are not as many as a collective is of.
+pub fn evaluate_ranks(
+    plans: &[&Plan],
+    constants: &Table<ConstId, Constant>,
+    inputs: &[IndexMap<String, HostTensor>],
+) -> Result<Vec<IndexMap<String, HostTensor>>, PlanEvalError> {
+    let pairs = plans.iter().zip(inputs);
+    let mut runs: Vec<Run<'_>> = pairs
+        .map(|(plan, inputs)| Run::new(plan, constants, inputs))
+        .collect::<Result<_, _>>()?;
+    let mut next: Vec<StepId> = runs.iter().map(|_| StepId::new(0)).collect();
+    loop {
+        let mut met: Vec<Option<(StepId, &LibraryCall)>> = Vec::with_capacity(runs.len());
+        for (run, next) in runs.iter_mut().zip(&mut next) {
+            met.push(run.advance(next)?);
+        }
+        let Some((at, call)) = met.first().copied().flatten() else {
+            return match met.iter().flatten().next() {
+                Some((step, _)) => Err(PlanEvalError::Lockstep { step: *step }),
+                None => runs.iter().map(Run::outputs).collect(),
+            };
+        };
+        if met.iter().any(|other| other.is_none_or(|(_, other)| other != call)) {
+            return Err(PlanEvalError::Lockstep { step: at });
+        }
+        let fail = |error| PlanEvalError::Call {
+            step: at,
+            call: call.name(),
+            error,
+        };
+        // A run stops at nothing else.
+        let of = call.as_collective().ok_or(PlanEvalError::Lockstep { step: at })?;
+        if of.ranks as usize != runs.len() {
+            return Err(fail(OpError::Alone { ranks: of.ranks }));
+        }
+        let mut parts = Vec::with_capacity(runs.len());
+        for (run, (step, _)) in runs.iter().zip(met.iter().flatten()) {
+            parts.push(run.operands(*step)?);
+        }
+        let parts: Vec<&Array> = parts.iter().flatten().collect();
+        let result = collective(of, &parts).map_err(fail)?;
+        for ((run, next), (step, _)) in runs.iter_mut().zip(&mut next).zip(met.iter().flatten()) {
+            run.results(*step, std::slice::from_ref(&result))?;
+            *next = StepId::new(step.index() + 1);
+        }
+    }
 }
 
 struct Run<'a> {
@@ -101,7 +122,95 @@ struct Run<'a> {
     buffers: Table<BufferId, Option<HostTensor>>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(
+        plan: &'a Plan,
+        constants: &Table<ConstId, Constant>,
+        inputs: &IndexMap<String, HostTensor>,
+    ) -> Result<Run<'a>, PlanEvalError> {
+        let shapes: IndexMap<&str, &[usize]> = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
+        let declared: Vec<(&str, &TensorType)> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
+        let bindings = bind_shapes(&plan.symbols, &declared, &shapes)?;
+        plan.check_sizes(&bindings)?;
+        let mut run = Run {
+            plan,
+            bindings,
+            buffers: plan.buffers.keys().map(|_| None).collect(),
+        };
+        for port in &plan.inputs {
+            let tensor = &inputs[&port.name];
+            if tensor.dtype != port.ty.dtype {
+                return Err(PlanEvalError::InputType {
+                    input: port.name.clone(),
+                    got: tensor.dtype,
+                    declared: port.ty.dtype,
+                });
+            }
+            run.buffers[port.buffer] = Some(tensor.clone());
+        }
+        for (id, buffer) in plan.buffers.iter() {
+            if let Some(c) = buffer.place.constant() {
+                let constant = constants.get(c).ok_or(PlanEvalError::UnknownConstant {
+                    buffer: id,
+                    constant: c,
+                })?;
+                run.buffers[id] = Some(constant.tensor.clone());
+            }
+        }
+        Ok(run)
+    }
+
+    /// Runs the steps up to the next collective or the end.
+    fn advance(&mut self, next: &mut StepId) -> Result<Option<(StepId, &'a LibraryCall)>, PlanEvalError> {
+        while *next < self.plan.steps.next_key() {
+            if let Work::Call { call, .. } = &self.plan.steps[*next].work
+                && call.as_collective().is_some()
+            {
+                return Ok(Some((*next, call)));
+            }
+            self.step(*next)?;
+            *next = StepId::new(next.index() + 1);
+        }
+        Ok(None)
+    }
+
+    fn outputs(&self) -> Result<IndexMap<String, HostTensor>, PlanEvalError> {
+        let steps = &self.plan.steps;
+        let last = steps.keys().next_back().unwrap_or(steps.next_key());
+        let ports = self.plan.results().iter();
+        ports
+            .map(|port| {
+                let tensor = self.read(last, port.buffer)?;
+                let tensor = self.shaped(port.buffer, &port.ty, tensor.bytes)?;
+                Ok((port.name.clone(), tensor))
+            })
+            .collect()
+    }
+
+    /// The operands of a call.
+    fn operands(&self, id: StepId) -> Result<Vec<Array>, PlanEvalError> {
+        let Work::Call { operands, .. } = &self.plan.steps[id].work else {
+            return Ok(Vec::new());
+        };
+        let read = |b: &BufferId| Ok(Array::from_tensor(&self.read(id, *b)?));
+        operands.iter().map(read).collect()
+    }
+
+    /// Sets the results of a call.
+    fn results(&mut self, id: StepId, arrays: &[Array]) -> Result<(), PlanEvalError> {
+        let Work::Call { results, .. } = &self.plan.steps[id].work else {
+            return Ok(());
+        };
+        for (array, buffer) in arrays.iter().zip(results) {
+            let tensor = array
+                .to_tensor()
+                .map_err(|error| PlanEvalError::Bytes { buffer: *buffer, error })?;
+            let ty = &self.plan.buffers[*buffer].ty;
+            self.buffers[*buffer] = Some(self.shaped(*buffer, ty, tensor.bytes)?);
+        }
+        Ok(())
+    }
+
     fn shaped(&self, buffer: BufferId, ty: &TensorType, bytes: Storage) -> Result<HostTensor, PlanEvalError> {
         let shape = ty
             .shape
@@ -178,16 +287,8 @@ impl Run<'_> {
                     }
                 }
             }
-            Work::Call {
-                call,
-                operands,
-                results,
-                ..
-            } => {
-                let operands: Vec<Array> = operands
-                    .iter()
-                    .map(|b| Ok(Array::from_tensor(&self.read(id, *b)?)))
-                    .collect::<Result<_, PlanEvalError>>()?;
+            Work::Call { call, .. } => {
+                let operands = self.operands(id)?;
                 let fail = |error| PlanEvalError::Call {
                     step: id,
                     call: call.name(),
@@ -195,13 +296,7 @@ impl Run<'_> {
                 };
                 let op = Op::Call(call.clone());
                 let arrays = eval_op(&op, &operands.iter().collect::<Vec<_>>(), &self.bindings).map_err(fail)?;
-                for (array, buffer) in arrays.iter().zip(results) {
-                    let tensor = array
-                        .to_tensor()
-                        .map_err(|error| PlanEvalError::Bytes { buffer: *buffer, error })?;
-                    let ty = &self.plan.buffers[*buffer].ty;
-                    self.buffers[*buffer] = Some(self.shaped(*buffer, ty, tensor.bytes)?);
-                }
+                self.results(id, &arrays)?;
             }
             Work::Copy { from, to } => {
                 let from = self.read(id, *from)?;

@@ -22,7 +22,7 @@ use crate::dim::{Bindings, Dim, DimError, Symbols};
 use crate::entity::{Table, entity};
 use crate::graph::ConstId;
 use crate::kernel::Kernel;
-use crate::library::LibraryCall;
+use crate::library::{Collective, LibraryCall};
 use crate::schedule::LaneKind;
 use crate::target::Target;
 use crate::types::TensorType;
@@ -62,6 +62,20 @@ pub struct Plan {
     pub requirements: Vec<Requirement>,
     /// Set where the plan was made to fit a device's memory.
     pub streaming: Option<Streaming>,
+    /// Set where the plan is one rank's part of a model on several devices.
+    pub share: Option<Share>,
+}
+
+/// Which part of a model a plan is: all ranks' plans have the same ports, of which some are cut along an axis, a part for each rank.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Share {
+    pub rank: u32,
+    /// How many there are.
+    pub ranks: u32,
+    /// The axis along which each input is cut; None for one that every rank is given whole.
+    pub inputs: Vec<Option<u32>>,
+    /// As of inputs; what is not cut is the same on all ranks.
+    pub outputs: Vec<Option<u32>>,
 }
 
 /// How a plan fits into less memory than its weights take: some of them stay on the host, and steps copy each to the device ahead of
@@ -229,6 +243,34 @@ impl Plan {
     /// The first requirement that does not hold, with its node and both sides.
     pub fn check_sizes(&self, bindings: &Bindings) -> Result<(), SizesError> {
         self.requirements.iter().try_for_each(|r| r.check(bindings))
+    }
+
+    /// The collectives of one run in order, each with the buffers of its part and its result.
+    pub fn collectives(&self) -> impl Iterator<Item = (Collective, BufferId, BufferId)> {
+        self.steps.values().filter_map(|step| match &step.work {
+            Work::Call {
+                call,
+                operands,
+                results,
+                ..
+            } => Some((call.as_collective()?, *operands.first()?, *results.first()?)),
+            Work::Launch { .. } | Work::Copy { .. } => None,
+        })
+    }
+
+    /// The plan with the ports that the whole model has: those that are cut have all ranks' parts. For checking what a run is given;
+    /// its buffers are still the rank's.
+    #[must_use]
+    pub fn with_whole_ports(&self) -> Plan {
+        let mut plan = self.clone();
+        let Some(share) = &self.share else { return plan };
+        let cut = share.inputs.iter().zip(&mut plan.inputs);
+        for (axis, port) in cut.chain(share.outputs.iter().zip(&mut plan.outputs)) {
+            if let Some(size) = axis.and_then(|axis| port.ty.shape.0.get_mut(axis as usize)) {
+                *size = size.clone() * i64::from(share.ranks);
+            }
+        }
+        plan
     }
 
     /// Returns the number of kernel launches and library calls of one run.

@@ -42,6 +42,19 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
     for requirement in &plan.requirements {
         let _ = writeln!(out, "  requires {requirement}");
     }
+    if let Some(share) = &plan.share {
+        let _ = writeln!(out, "  rank {} of {}", share.rank, share.ranks);
+        for (what, ports, cuts) in [
+            ("input", &plan.inputs, &share.inputs),
+            ("output", &plan.outputs, &share.outputs),
+        ] {
+            for (port, axis) in ports.iter().zip(cuts) {
+                if let Some(axis) = axis {
+                    let _ = writeln!(out, "  {what} {:?} is cut along axis {axis}", port.name);
+                }
+            }
+        }
+    }
     if let Some(Streaming { limit, distance, least }) = plan.streaming {
         let _ = writeln!(out, "  fits {limit} bytes, weights {distance} ahead, least {least}");
     }

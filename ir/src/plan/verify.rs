@@ -10,6 +10,7 @@ use crate::kernel::Access;
 use crate::kernel::bounds::{BoundsError, unproven};
 use crate::kernel::limits::{self, LimitError};
 use crate::kernel::verify::{InvalidKernel, verify as verify_kernel};
+use crate::library::Collective;
 use crate::types::{DType, TensorType};
 
 /// One way in which a plan is wrong.
@@ -87,6 +88,17 @@ pub enum PlanError {
         call: &'static str,
         problem: String,
     },
+    #[error("the plan is rank {rank} of {ranks}, with {inputs} inputs and {outputs} outputs said to be cut or not")]
+    Share {
+        rank: u32,
+        ranks: u32,
+        inputs: usize,
+        outputs: usize,
+    },
+    #[error("port {name:?} is cut along axis {axis}, but is {ty}")]
+    Cut { name: String, axis: u32, ty: TensorType },
+    #[error("step {step}: a collective of {got} ranks, in a plan of {expected}")]
+    Ranks { step: StepId, got: u32, expected: u32 },
     #[error(transparent)]
     Sizes(#[from] BoundsError),
     #[error("the arena cannot be placed at the symbols' hints: {0}")]
@@ -127,6 +139,7 @@ pub fn verify(plan: &Plan) -> Result<(), InvalidPlan> {
         overlap(plan, &uses, &clocks, &mut errors);
         ports(plan, &uses, &mut errors);
         calls(plan, &mut errors);
+        share(plan, &mut errors);
     }
     // Bounds are asked of kernels and plans that hold together.
     if errors.is_empty() {
@@ -442,6 +455,48 @@ fn calls(plan: &Plan, errors: &mut Vec<PlanError>) {
     }
 }
 
+/// Says of which part of a model the plan is, if it is of a part.
+fn share(plan: &Plan, errors: &mut Vec<PlanError>) {
+    // The planner leaves it to who knows of the other ranks.
+    let Some(share) = &plan.share else { return };
+    let counts = (share.inputs.len(), share.outputs.len());
+    if !(2..=Collective::MOST_RANKS).contains(&share.ranks)
+        || share.rank >= share.ranks
+        || counts != (plan.inputs.len(), plan.outputs.len())
+    {
+        errors.push(PlanError::Share {
+            rank: share.rank,
+            ranks: share.ranks,
+            inputs: counts.0,
+            outputs: counts.1,
+        });
+    }
+    let cut = share.inputs.iter().zip(&plan.inputs);
+    for (axis, port) in cut.chain(share.outputs.iter().zip(&plan.outputs)) {
+        if let Some(axis) = *axis
+            && port.ty.shape.get(axis as usize).is_none()
+        {
+            errors.push(PlanError::Cut {
+                name: port.name.clone(),
+                axis,
+                ty: port.ty.clone(),
+            });
+        }
+    }
+    for (step, s) in plan.steps.iter() {
+        if let Work::Call { call, .. } = &s.work
+            && let Some(collective) = call.as_collective()
+            && collective.ranks != share.ranks
+        {
+            errors.push(PlanError::Ranks {
+                step,
+                got: collective.ranks,
+                expected: share.ranks,
+            });
+        }
+    }
+}
+
 /// Checks at the sizes that are expected that each kernel's buffers can be, and that a convolution's facts are those of its
 /// operands. Accesses that are not proved are no error here: the CPU looks at them when it runs, and of a GPU kernel the code that
 /// an artifact holds decides, which no plan binds.
@@ -595,6 +650,7 @@ mod tests {
             flops: Dim::Const(0),
             checks: 0,
             streaming: None,
+            share: None,
             requirements: Vec::new(),
         }
     }

@@ -32,7 +32,7 @@ use crate::types::DType;
 /// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
 pub const MAGIC: [u8; 8] = *b"graphc\r\n";
 /// The version that this library writes and reads.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Sections begin at multiples of this.
 pub const ALIGNMENT: usize = 64;
 
@@ -525,6 +525,7 @@ mod tests {
             flops: Dim::symbol("n"),
             checks: 0,
             streaming: None,
+            share: None,
             requirements: Vec::new(),
         };
         let variant = |target, code| Variant {

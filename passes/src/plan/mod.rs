@@ -154,6 +154,7 @@ impl<'a> Planner<'a> {
             outputs: Vec::new(),
             checks: 0,
             streaming: None,
+            share: None,
             flops: ir::Dim::Const(0),
             requirements: ir::plan::requirement::of(graph),
         };

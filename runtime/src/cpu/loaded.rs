@@ -5,21 +5,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ir::Program;
 use ir::dim::{Bindings, hints};
 use ir::entity::{Entity, Table};
 use ir::graph::ConstId;
 use ir::kernel::Access;
+use ir::library::{Collective, CollectiveKind, LibraryCall, LibraryOp};
 use ir::plan::arena::{self, Placement};
 use ir::plan::{BufferId, Place, Plan, StepId, Work};
+use ir::{DType, Program};
 use smallvec::SmallVec;
 
 use super::env::RunMemory;
 use super::exec::{Aligned, KernelExec, Packs, Prepare, aligned};
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
+use super::meeting::Seat;
 use super::submit::Queue;
-use crate::checks::{check, check_arguments, check_bounds, check_ports};
+use crate::checks::{check, check_arguments, check_bounds, check_ports, check_ranks};
 use crate::device::{LoadOptions, Loaded, MOST_THREADS, MemoryReport, RunStatistics, RunTimes, Running, StepTime};
 use crate::error::RuntimeError;
 use crate::tensor::{DeviceTensor, Given, HostBlock, Memory, Where};
@@ -41,6 +43,8 @@ pub(crate) struct LoadedCpu {
     direct_convolutions: bool,
     contexts: Mutex<Vec<Context>>,
     queue: Queue,
+    /// Of a program that is one rank's part of a model.
+    seat: Option<Seat>,
     runs: AtomicU64,
     placed: AtomicU64,
 }
@@ -85,6 +89,13 @@ enum StepExec {
         to: BufferId,
         bytes: usize,
     },
+    Collective {
+        of: Collective,
+        dtype: DType,
+        part: (BufferId, usize),
+        result: (BufferId, usize),
+        at: String,
+    },
 }
 
 /// Memory of one run at a time.
@@ -103,7 +114,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LoadedCpu {
-    pub(crate) fn new(program: Arc<Program>, variant: usize, options: &LoadOptions) -> Result<LoadedCpu, RuntimeError> {
+    pub(crate) fn new(
+        program: Arc<Program>,
+        variant: usize,
+        options: &LoadOptions,
+        seat: Option<Seat>,
+    ) -> Result<LoadedCpu, RuntimeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if options.threads == 0 { cores } else { options.threads };
         let loaded = LoadedCpu {
@@ -118,6 +134,7 @@ impl LoadedCpu {
             direct_convolutions: options.direct_convolutions,
             contexts: Mutex::default(),
             queue: Queue::default(),
+            seat,
             runs: AtomicU64::new(0),
             placed: AtomicU64::new(0),
         };
@@ -215,6 +232,40 @@ impl LoadedCpu {
                         from: *from,
                         to: *to,
                         bytes,
+                    });
+                }
+                Work::Call {
+                    call:
+                        LibraryCall {
+                            op: LibraryOp::Collective(of),
+                            ..
+                        },
+                    operands,
+                    results,
+                    ..
+                } => {
+                    let ([part], [result]) = (operands.as_slice(), results.as_slice()) else {
+                        return Err(RuntimeError::Program("a collective of several operands".into()));
+                    };
+                    let at = format!("step {}", StepId::new(steps.len()));
+                    check_ranks(*of, self.seat.as_ref().map_or(1, Seat::ranks), &at)?;
+                    let (given, made) = (placement.sizes[*part], placement.sizes[*result]);
+                    let parts = match of.kind {
+                        CollectiveKind::AllReduce => 1,
+                        CollectiveKind::AllGather => of.ranks as usize,
+                    };
+                    if given.checked_mul(parts) != Some(made) {
+                        return Err(RuntimeError::Program(format!(
+                            "{at}: a collective makes {made} bytes of parts of {given}"
+                        )));
+                    }
+                    (raw[*part], raw[*result]) = (true, true);
+                    steps.push(StepExec::Collective {
+                        of: *of,
+                        dtype: plan.buffers[*part].ty.dtype,
+                        part: (*part, given),
+                        result: (*result, made),
+                        at,
                     });
                 }
                 Work::Call { call, .. } => {
@@ -409,11 +460,29 @@ impl LoadedCpu {
                 StepExec::Copy { from, to, .. } if at(*from) == at(*to) => {}
                 // SAFETY: both buffers have at least that many bytes.
                 StepExec::Copy { from, to, bytes } => unsafe { std::ptr::copy(at(*from), at(*to), *bytes) },
+                StepExec::Collective {
+                    of,
+                    dtype,
+                    part,
+                    result,
+                    at: place,
+                } => {
+                    let Some(seat) = &self.seat else { continue };
+                    // SAFETY: the buffers have so many bytes, and are apart: both are in use at this step.
+                    let (part, result) = unsafe {
+                        (
+                            std::slice::from_raw_parts(at(part.0), part.1),
+                            std::slice::from_raw_parts_mut(at(result.0), result.1),
+                        )
+                    };
+                    seat.collective(*of, *dtype, part, result, place)?;
+                }
             }
             if let (Some(times), Some(begin), Some(start)) = (times.as_deref_mut(), begin, start) {
                 let (name, engine) = match step {
                     StepExec::Kernel { exec, name, .. } => (name.clone(), exec.names().join("+")),
                     StepExec::Copy { .. } => ("copy".to_owned(), "copy".to_owned()),
+                    StepExec::Collective { of, .. } => (of.kind.name().to_owned(), "ranks".to_owned()),
                 };
                 times.steps.push(StepTime {
                     step: StepId::new(i),
@@ -483,7 +552,7 @@ impl LoadedCpu {
         let uses = |id: StepId, buffer: BufferId| match &plan.steps[id].work {
             Work::Launch { args, .. } => args.contains(&buffer),
             Work::Copy { from, to } => *from == buffer || *to == buffer,
-            Work::Call { .. } => true,
+            Work::Call { operands, results, .. } => operands.contains(&buffer) || results.contains(&buffer),
         };
         let first = plan.steps.keys().find(|id| uses(*id, to))?;
         let Work::Copy { from, .. } = plan.steps[first].work else {

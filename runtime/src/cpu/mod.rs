@@ -25,6 +25,7 @@ mod integers;
 pub mod kernels;
 mod loaded;
 mod loops;
+pub(crate) mod meeting;
 mod ordered;
 mod pooling;
 mod quantised;
@@ -45,6 +46,7 @@ use ir::{Program, Target};
 use crate::device::{Device, LoadOptions, Loaded};
 use crate::error::RuntimeError;
 use crate::tensor::{DeviceTensor, HostBlock, Memory};
+pub(crate) use loaded::LoadedCpu;
 
 /// The host's processor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,7 +67,7 @@ impl Device for CpuDevice {
         variant: usize,
         options: &LoadOptions,
     ) -> Result<Arc<dyn Loaded>, RuntimeError> {
-        Ok(Arc::new(loaded::LoadedCpu::new(program, variant, options)?))
+        Ok(Arc::new(LoadedCpu::new(program, variant, options, None)?))
     }
 
     fn upload(&self, tensor: &ir::HostTensor) -> Result<DeviceTensor, RuntimeError> {

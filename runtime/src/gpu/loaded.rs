@@ -32,7 +32,7 @@ use super::watch::Watch;
 use crate::checks::{check, check_ports};
 use crate::device::{LoadOptions, Loaded, MemoryReport, RunStatistics, RunTimes, Running};
 use crate::error::{InputError, RuntimeError};
-use crate::library::Libraries;
+use crate::library::{Libraries, rccl};
 use crate::tensor::{DeviceTensor, Given, Memory, Value, Where};
 
 const PREPARED_SIZES: usize = 8;
@@ -108,6 +108,7 @@ impl LoadedGpu {
         program: Arc<Program>,
         variant: usize,
         options: &LoadOptions,
+        seat: Option<rccl::Seat>,
     ) -> Result<LoadedGpu, RuntimeError> {
         let gpu = heap.gpu.clone();
         let plan = &program.variants[variant].plan;
@@ -123,7 +124,10 @@ impl LoadedGpu {
             true => Some(Ranges::open(program.variants[variant].plan.target.platform, libraries)?),
             false => None,
         };
-        let libraries = Libraries::open(plan, libraries, &gpu.name)?;
+        let libraries = Libraries::open(plan, libraries, &gpu.name, seat)?;
+        // A capture of some ranks' collectives and not of others' would be for their library to sort out.
+        let meets = plan.collectives().next().is_some();
+        let no_capture = options.no_capture || meets && !options.capture_collectives;
         let loaded = LoadedGpu {
             slots: Mutex::default(),
             returned: Condvar::new(),
@@ -143,7 +147,7 @@ impl LoadedGpu {
             held: Arc::default(),
             synchronous: options.synchronous,
             priority: options.priority,
-            no_capture: AtomicBool::new(options.no_capture),
+            no_capture: AtomicBool::new(no_capture),
             counters: Counters::default(),
             watch: Watch::default(),
             ranges,
@@ -473,7 +477,7 @@ impl LoadedGpu {
                 OutputFrom::Donated(input) => match &inputs[input as usize] {
                     InputRef::Device(tensor, _) => match tensor.memory() {
                         Memory::Gpu(block) => Some(block.clone()),
-                        Memory::Host(_) => None,
+                        Memory::Host(_) | Memory::Ranks(_) => None,
                     },
                     InputRef::Host(_) => None,
                 },

@@ -48,6 +48,7 @@ use ir::{Program, Target};
 
 use crate::device::{Device, LoadOptions, Loaded};
 use crate::error::RuntimeError;
+use crate::library::rccl;
 use crate::tensor::{DeviceTensor, Memory};
 use block::Block;
 use driver::Driver;
@@ -104,6 +105,8 @@ pub struct GpuSearch {
     pub cuda: Search,
     /// rocBLAS and its like; opened only where a plan calls them, after the HIP runtime has found a GPU.
     pub libraries: Search,
+    /// RCCL or NCCL, by which several GPUs compute a model together.
+    pub collectives: Search,
 }
 
 impl Default for GpuSearch {
@@ -112,6 +115,7 @@ impl Default for GpuSearch {
             hip: Search::default(),
             cuda: cuda_sys::default_search(),
             libraries: Search::default(),
+            collectives: Search::default(),
         }
     }
 }
@@ -133,6 +137,8 @@ pub struct GpuDevice {
     description: Description,
     target: Target,
     libraries: Search,
+    collectives: Search,
+    vendor: Vendor,
 }
 
 impl std::fmt::Debug for GpuDevice {
@@ -210,7 +216,7 @@ impl GpuDevice {
             });
         }
         let (gpu, found) = devices.swap_remove(ordinal);
-        GpuDevice::new(gpu, found, search)
+        GpuDevice::new(gpu, found, search, vendor)
     }
 
     /// Opens the first GPU that runs code for a target.
@@ -233,7 +239,7 @@ impl GpuDevice {
             .collect();
         let fits = |d: &FoundDevice| d.target.is_some_and(|has| target.runs_on(&has));
         match devices.into_iter().find(|(_, d)| fits(d)) {
-            Some((gpu, found)) => GpuDevice::new(gpu, found, search),
+            Some((gpu, found)) => GpuDevice::new(gpu, found, search, vendor),
             None => Err(RuntimeError::NotAvailable {
                 what: format!("a device for {target}"),
                 reason: match seen.is_empty() {
@@ -244,7 +250,7 @@ impl GpuDevice {
         }
     }
 
-    fn new(gpu: Gpu, found: FoundDevice, search: &GpuSearch) -> Result<GpuDevice, RuntimeError> {
+    fn new(gpu: Gpu, found: FoundDevice, search: &GpuSearch, vendor: Vendor) -> Result<GpuDevice, RuntimeError> {
         let Some(target) = found.target else {
             return Err(RuntimeError::NotAvailable {
                 what: format!("device {}", found.name),
@@ -263,7 +269,22 @@ impl GpuDevice {
             description: found.description,
             target,
             libraries: search.libraries.clone(),
+            collectives: search.collectives.clone(),
+            vendor,
         })
+    }
+
+    /// Loads one rank's part of a model.
+    pub(crate) fn load_rank(
+        &self,
+        program: Arc<Program>,
+        variant: usize,
+        options: &LoadOptions,
+        seat: rccl::Seat,
+    ) -> Result<Arc<dyn Loaded>, RuntimeError> {
+        let heap = self.heap.clone();
+        let loaded = loaded::LoadedGpu::new(heap, &self.libraries, program, variant, options, Some(seat))?;
+        Ok(Arc::new(loaded))
     }
 
     /// What to compile for: the device's processor. Code compiled without its features runs on it too.
@@ -274,6 +295,21 @@ impl GpuDevice {
     /// The device as its driver describes it.
     pub fn description(&self) -> &Description {
         &self.description
+    }
+
+    /// Whose it is.
+    pub fn vendor(&self) -> Vendor {
+        self.vendor
+    }
+
+    /// Its number among those that the vendor's runtime sees.
+    pub fn ordinal(&self) -> usize {
+        self.gpu.ordinal
+    }
+
+    /// Where RCCL or NCCL is looked for.
+    pub(crate) fn collectives(&self) -> &Search {
+        &self.collectives
     }
 
     /// Free and all memory of the device in bytes.
@@ -358,7 +394,7 @@ impl Device for GpuDevice {
         variant: usize,
         options: &LoadOptions,
     ) -> Result<Arc<dyn Loaded>, RuntimeError> {
-        let loaded = loaded::LoadedGpu::new(self.heap.clone(), &self.libraries, program, variant, options)?;
+        let loaded = loaded::LoadedGpu::new(self.heap.clone(), &self.libraries, program, variant, options, None)?;
         Ok(Arc::new(loaded))
     }
 

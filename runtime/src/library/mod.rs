@@ -5,6 +5,7 @@
 
 mod hipblaslt;
 mod miopen;
+pub(crate) mod rccl;
 mod rocblas;
 
 use std::ffi::{CStr, c_char};
@@ -16,6 +17,7 @@ use ir::dim::Bindings;
 use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
 use ir::plan::{Plan, Work};
 
+use crate::checks::check_ranks;
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
 
@@ -73,6 +75,8 @@ pub(crate) struct Libraries {
     rocblas: Option<Arc<rocblas::Rocblas>>,
     hipblaslt: Option<Arc<hipblaslt::Hipblaslt>>,
     miopen: Option<Arc<miopen::Miopen>>,
+    /// Of a program that is one rank's part of a model.
+    rccl: Option<rccl::Seat>,
 }
 
 /// What a run has to itself of them.
@@ -81,6 +85,7 @@ pub(crate) struct Handles {
     rocblas: Option<rocblas::Handle>,
     hipblaslt: Option<hipblaslt::Handle>,
     miopen: Option<miopen::Handle>,
+    rccl: Option<rccl::Seat>,
 }
 
 /// A call at one set of sizes.
@@ -89,12 +94,21 @@ pub(crate) enum Call {
     Gemm(rocblas::Gemm),
     Matmul(hipblaslt::Matmul),
     Conv(miopen::Conv),
+    Collective(rccl::Call),
 }
 
 impl Libraries {
-    /// Opens what a plan calls. The device must be there, and entered.
-    pub fn open(plan: &Plan, search: &Search, device: &str) -> Result<Libraries, RuntimeError> {
-        let mut libraries = Libraries::default();
+    /// Opens what a plan calls. The device must be there, and entered. `seat` is the rank's among the devices of a model.
+    pub fn open(
+        plan: &Plan,
+        search: &Search,
+        device: &str,
+        seat: Option<rccl::Seat>,
+    ) -> Result<Libraries, RuntimeError> {
+        let mut libraries = Libraries {
+            rccl: seat,
+            ..Libraries::default()
+        };
         for (id, step) in plan.steps.iter() {
             let Work::Call { call, .. } = &step.work else { continue };
             let at = format!("step {id}");
@@ -120,6 +134,10 @@ impl Libraries {
                         libraries.miopen = Some(Arc::new(miopen::Miopen::open(search, &at, device)?));
                     }
                 }
+                (Library::Rccl, LibraryOp::Collective(of)) => {
+                    let ranks = libraries.rccl.as_ref().map_or(1, rccl::Seat::ranks);
+                    check_ranks(*of, ranks, &at)?;
+                }
                 _ => return Err(unsupported(call, &at)),
             }
         }
@@ -132,6 +150,7 @@ impl Libraries {
             rocblas: self.rocblas.as_ref().map(rocblas::Handle::new).transpose()?,
             hipblaslt: self.hipblaslt.as_ref().map(hipblaslt::Handle::new).transpose()?,
             miopen: self.miopen.as_ref().map(miopen::Handle::new).transpose()?,
+            rccl: self.rccl.clone(),
         })
     }
 
@@ -158,6 +177,7 @@ impl Libraries {
             (LibraryOp::Conv(conv), [input, filter], [result]) => {
                 Ok(miopen::Conv::new(conv, input, filter, result, bindings, at)?.map(Call::Conv))
             }
+            (LibraryOp::Collective(of), [part], [_]) => Ok(rccl::Call::new(*of, part, bindings)?.map(Call::Collective)),
             _ => Err(unsupported(call, at)),
         }
     }
@@ -203,6 +223,11 @@ impl Handles {
             (Call::Conv(conv), &[input, filter, result, ..]) => {
                 if let Some(handle) = &self.miopen {
                     return handle.conv(conv, [input, filter, result], workspace, stream, &at());
+                }
+            }
+            (Call::Collective(call), &[part, result, ..]) => {
+                if let Some(seat) = &self.rccl {
+                    return seat.enqueue(call, part, result, stream, at);
                 }
             }
             _ => {}

@@ -39,6 +39,26 @@ pub(crate) enum Memory {
     /// The CPU device's: the host's own.
     Host(Arc<HostBlock>),
     Gpu(Arc<Block>),
+    /// Of several devices that compute a model together.
+    Ranks(Arc<Parts>),
+}
+
+/// A tensor on several devices.
+pub(crate) struct Parts {
+    /// `hip:0,1`.
+    pub device: String,
+    /// The axis along which it is cut; None where each device has all of it.
+    pub cut: Option<usize>,
+    /// The shape and the memory of each rank's part.
+    pub parts: Vec<(Vec<usize>, Memory)>,
+}
+
+impl Parts {
+    /// A handle of its own on each part, which counts as the only one.
+    pub fn tensors(&self, dtype: DType) -> impl Iterator<Item = DeviceTensor> {
+        let parts = self.parts.iter();
+        parts.map(move |(shape, memory)| DeviceTensor::new(dtype, shape.clone(), memory.clone()))
+    }
 }
 
 /// An input of a run.
@@ -204,15 +224,17 @@ impl DeviceTensor {
         match &self.owner.memory {
             Memory::Host(_) => "cpu",
             Memory::Gpu(block) => block.device(),
+            Memory::Ranks(parts) => &parts.device,
         }
     }
 
     /// The device's address of the first byte, for an app's own kernels. [`DeviceTensor::wait`] first: what makes the values may be
-    /// under way. The address is good for as long as a handle on the tensor is kept.
+    /// under way. The address is good for as long as a handle on the tensor is kept. A tensor on several devices has none: 0.
     pub fn address(&self) -> u64 {
         let base = match &self.owner.memory {
             Memory::Host(block) => block.address(),
             Memory::Gpu(block) => block.address(),
+            Memory::Ranks(_) => return 0,
         };
         base + self.start as u64
     }
@@ -225,6 +247,7 @@ impl DeviceTensor {
         match &self.owner.memory {
             Memory::Host(block) => block.wait(),
             Memory::Gpu(block) => block.wait(),
+            Memory::Ranks(parts) => parts.tensors(self.dtype).try_for_each(|part| part.wait()),
         }
     }
 
@@ -239,6 +262,20 @@ impl DeviceTensor {
                 ir::Storage::new(Kept(self.owner.clone())).slice(self.start, self.bytes())
             }
             Memory::Gpu(block) => Some(ir::Storage::new(block.read(self.start, self.bytes())?)),
+            Memory::Ranks(parts) => {
+                let mut tensors = parts.tensors(self.dtype);
+                match parts.cut {
+                    None => tensors
+                        .next()
+                        .map(|first| first.download())
+                        .transpose()?
+                        .map(|first| first.bytes),
+                    Some(axis) => {
+                        let hosts: Vec<HostTensor> = tensors.map(|part| part.download()).collect::<Result<_, _>>()?;
+                        HostTensor::join(&hosts, axis).map(|whole| whole.bytes)
+                    }
+                }
+            }
         };
         // Views stay inside their allocation.
         let bytes = bytes.ok_or_else(|| RuntimeError::Program("a tensor outside of its memory".into()))?;
@@ -249,19 +286,19 @@ impl DeviceTensor {
         })
     }
 
-    /// The same elements under another shape; nothing is copied. None where the numbers of elements differ.
+    /// The same elements under another shape; nothing is copied. None where the numbers of elements differ, and on several devices.
     pub fn reshape(&self, shape: impl Into<Vec<usize>>) -> Option<DeviceTensor> {
         let shape = shape.into();
         let same = shape.iter().try_fold(1usize, |a, b| a.checked_mul(*b)) == Some(self.shape.iter().product());
-        same.then(|| DeviceTensor { shape, ..self.clone() })
+        (same && !self.is_of_ranks()).then(|| DeviceTensor { shape, ..self.clone() })
     }
 
     /// Rows `start..start + rows` of the first axis; nothing is copied. None where they are not inside, or where the first of them
-    /// does not begin a byte.
+    /// does not begin a byte, and on several devices.
     pub fn rows(&self, start: usize, rows: usize) -> Option<DeviceTensor> {
         let (first, rest) = self.shape.split_first()?;
         let bits = rest.iter().product::<usize>() * self.dtype.bits() as usize;
-        if start.checked_add(rows)? > *first || !(start * bits).is_multiple_of(8) {
+        if self.is_of_ranks() || start.checked_add(rows)? > *first || !(start * bits).is_multiple_of(8) {
             return None;
         }
         let mut view = self.clone();
@@ -276,6 +313,10 @@ impl DeviceTensor {
             start,
             ..DeviceTensor::new(dtype, shape, memory)
         }
+    }
+
+    fn is_of_ranks(&self) -> bool {
+        matches!(self.owner.memory, Memory::Ranks(_))
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -306,7 +347,7 @@ impl AsRef<[u8]> for Kept {
     fn as_ref(&self) -> &[u8] {
         match &self.0.memory {
             Memory::Host(block) => block.bytes(),
-            Memory::Gpu(_) => &[],
+            Memory::Gpu(_) | Memory::Ranks(_) => &[],
         }
     }
 }

@@ -8,11 +8,13 @@
 //! Optimised, CPU, emulated and GPU results are checked against this.
 
 pub mod array;
+pub mod collective;
 mod contract;
 mod elementwise;
 mod index;
 mod norm;
 pub mod random;
+pub mod ranks;
 mod reduce;
 pub mod scalar;
 mod view;
@@ -25,7 +27,7 @@ use indexmap::IndexMap;
 
 use crate::data::{HostTensor, SizeMismatch};
 use crate::dim::{Bindings, Dim, DimError};
-use crate::entity::Table;
+use crate::entity::{Entity, Table};
 use crate::graph::op::Op;
 use crate::graph::{BindError, Graph, NodeId, Origin, Value};
 use crate::library::{LibraryCall, LibraryOp};
@@ -57,6 +59,12 @@ pub enum EvalError {
     },
     #[error("output {output:?}: {error}")]
     Output { output: String, error: SizeMismatch },
+    #[error("rank {rank}: {error}")]
+    Rank { rank: usize, error: Box<EvalError> },
+    #[error("rank {rank} is at {got}, but rank 0 is at {first}: the ranks are not of one model")]
+    Order { rank: usize, got: String, first: String },
+    #[error("a collective is of {expected} ranks, but {got} are evaluated")]
+    Ranks { got: usize, expected: u32 },
 }
 
 /// Why an op could not be evaluated on actual sizes.
@@ -85,6 +93,10 @@ pub enum OpError {
     OperandCount { got: usize },
     #[error("has a value of its own only in a graph")]
     Leaf,
+    #[error("has a value only where all {ranks} ranks are evaluated together")]
+    Alone { ranks: u32 },
+    #[error("rank {rank} gives {got}, but rank 0 gives {first}")]
+    Parts { rank: usize, got: String, first: String },
 }
 
 /// Evaluates a graph.
@@ -97,40 +109,109 @@ pub fn evaluate(
     graph: &Graph,
     inputs: &IndexMap<String, HostTensor>,
 ) -> Result<IndexMap<String, HostTensor>, EvalError> {
-    let bindings = bind(graph, inputs)?;
-    // How many readers each node has left; its values are dropped after the last.
-    let mut readers: Table<NodeId, usize> = graph.nodes().keys().map(|_| 0).collect();
-    for node in graph.nodes().values() {
-        node.operands.iter().for_each(|v| readers[v.node] += 1);
+    let mut run = Run::new(graph, inputs)?;
+    match run.advance()? {
+        None => run.outputs(),
+        Some((node, call)) => Err(at(
+            graph,
+            node,
+            OpError::Alone {
+                ranks: call.as_collective().map_or(0, |c| c.ranks),
+            },
+        )),
     }
-    graph.outputs().iter().for_each(|o| readers[o.value.node] += 1);
-    let needed = needed(graph);
-    let mut values: Table<NodeId, Vec<Array>> = graph.nodes().keys().map(|_| Vec::new()).collect();
-    for (id, node) in graph.nodes().iter() {
-        if !needed[id] {
-            continue;
+}
+
+/// A graph that is being evaluated, node by node.
+struct Run<'a> {
+    graph: &'a Graph,
+    inputs: &'a IndexMap<String, HostTensor>,
+    bindings: Bindings,
+    readers: Table<NodeId, usize>,
+    needed: Table<NodeId, bool>,
+    values: Table<NodeId, Vec<Array>>,
+    next: NodeId,
+}
+
+impl<'a> Run<'a> {
+    fn new(graph: &'a Graph, inputs: &'a IndexMap<String, HostTensor>) -> Result<Run<'a>, EvalError> {
+        // How many readers each node has left; its values are dropped after the last.
+        let mut readers: Table<NodeId, usize> = graph.nodes().keys().map(|_| 0).collect();
+        for node in graph.nodes().values() {
+            node.operands.iter().for_each(|v| readers[v.node] += 1);
         }
-        values[id] = eval_node(graph, id, &values, inputs, &bindings)?;
-        for operand in &node.operands {
-            readers[operand.node] -= 1;
-            if readers[operand.node] == 0 {
-                values[operand.node] = Vec::new();
+        graph.outputs().iter().for_each(|o| readers[o.value.node] += 1);
+        Ok(Run {
+            bindings: bind(graph, inputs)?,
+            readers,
+            needed: needed(graph),
+            values: graph.nodes().keys().map(|_| Vec::new()).collect(),
+            next: NodeId::new(0),
+            graph,
+            inputs,
+        })
+    }
+
+    /// Evaluates up to the next collective, whose result [`Run::set`] gives, or to the end.
+    fn advance(&mut self) -> Result<Option<(NodeId, &'a LibraryCall)>, EvalError> {
+        while self.next < self.graph.nodes().next_key() {
+            let id = self.next;
+            if !self.needed[id] {
+                self.next = NodeId::new(id.index() + 1);
+                continue;
+            }
+            if let Op::Call(call) = &self.graph.node(id).op
+                && call.as_collective().is_some()
+            {
+                return Ok(Some((id, call)));
+            }
+            let values = eval_node(self.graph, id, &self.values, self.inputs, &self.bindings)?;
+            self.set(id, values);
+        }
+        Ok(None)
+    }
+
+    /// Gives the node that comes next its values.
+    fn set(&mut self, id: NodeId, values: Vec<Array>) {
+        self.values[id] = values;
+        for operand in &self.graph.node(id).operands {
+            self.readers[operand.node] -= 1;
+            if self.readers[operand.node] == 0 {
+                self.values[operand.node] = Vec::new();
             }
         }
+        self.next = NodeId::new(id.index() + 1);
     }
-    graph
-        .outputs()
-        .iter()
-        .filter(|o| !o.check)
-        .map(|o| {
-            let array = &values[o.value.node][o.value.index as usize];
-            let tensor = array.to_tensor().map_err(|error| EvalError::Output {
-                output: o.name.clone(),
-                error,
-            })?;
-            Ok((o.name.clone(), tensor))
-        })
-        .collect()
+
+    fn operand(&self, id: NodeId) -> &Array {
+        let value = self.graph.node(id).operands[0];
+        &self.values[value.node][value.index as usize]
+    }
+
+    fn outputs(&self) -> Result<IndexMap<String, HostTensor>, EvalError> {
+        let results = self.graph.outputs().iter().filter(|o| !o.check);
+        results
+            .map(|o| {
+                let array = &self.values[o.value.node][o.value.index as usize];
+                let tensor = array.to_tensor().map_err(|error| EvalError::Output {
+                    output: o.name.clone(),
+                    error,
+                })?;
+                Ok((o.name.clone(), tensor))
+            })
+            .collect()
+    }
+}
+
+/// The error of a node.
+fn at(graph: &Graph, id: NodeId, error: OpError) -> EvalError {
+    let node = graph.node(id);
+    EvalError::Op {
+        node: id,
+        op: node.op.name(),
+        origin: node.origin.clone(),
+        error,
+    }
 }
 
 /// Evaluates a graph and returns the results of every node, needed or not, not rounded.
@@ -200,12 +281,7 @@ fn eval_node(
                 .iter()
                 .map(|v| &values[v.node][v.index as usize])
                 .collect();
-            eval_op(op, &operands, bindings).map_err(|error| EvalError::Op {
-                node: id,
-                op: op.name(),
-                origin: node.origin.clone(),
-                error,
-            })?
+            eval_op(op, &operands, bindings).map_err(|error| at(graph, id, error))?
         }
     };
     // A wrong rule would show here at its node instead of far below.
@@ -269,6 +345,7 @@ pub fn eval_op(op: &Op, operands: &[&Array], bindings: &Bindings) -> Result<Vec<
             }
             LibraryOp::Conv(c) => window::conv(c, operands)?,
             LibraryOp::Pool(p) => window::pool(p, operands[0])?,
+            LibraryOp::Collective(c) => return Err(OpError::Alone { ranks: c.ranks }),
         }],
     })
 }
@@ -285,7 +362,7 @@ fn least_operands(op: &Op) -> usize {
         Op::Composite(Composite::Attention { mask, .. }) => 3 + usize::from(*mask),
         Op::Call(call) => match call.op {
             LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => 2,
-            LibraryOp::Pool(_) => 1,
+            LibraryOp::Pool(_) | LibraryOp::Collective(_) => 1,
         },
         _ => 1,
     }

@@ -2,9 +2,9 @@
 
 use super::window::{LARGEST, contract_of, conv, pool};
 use super::{Class, Cx, Inferred, attribute, one};
-use crate::dim::Shape;
+use crate::dim::{Dim, Shape};
 use crate::graph::op::{Composite, Groups, Layout};
-use crate::library::{GemmEpilogue, LibraryCall, LibraryOp};
+use crate::library::{Collective, CollectiveKind, GemmEpilogue, LibraryCall, LibraryOp};
 use crate::types::DType;
 
 pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
@@ -192,5 +192,28 @@ pub(super) fn call(call: &LibraryCall, cx: &Cx<'_>) -> Inferred {
             conv(c, cx)
         }
         LibraryOp::Pool(p) => pool(p, cx),
+        LibraryOp::Collective(c) => collective(*c, cx),
     }
+}
+
+fn collective(c: Collective, cx: &Cx<'_>) -> Inferred {
+    cx.count(1, 1)?;
+    if !(2..=Collective::MOST_RANKS).contains(&c.ranks) {
+        let most = Collective::MOST_RANKS;
+        return attribute(
+            "ranks",
+            format!("a collective is of 2 to {most} ranks, not of {}", c.ranks),
+        );
+    }
+    let part = cx.operands[0];
+    if !c.takes(part.dtype) {
+        return attribute("ranks", format!("no library has {} of {}", c.kind.name(), part.dtype));
+    }
+    Ok(match c.kind {
+        CollectiveKind::AllReduce => one(part.dtype, part.shape.clone()),
+        CollectiveKind::AllGather => {
+            let ranks = std::iter::once(Dim::Const(i64::from(c.ranks)));
+            one(part.dtype, ranks.chain(part.shape.iter().cloned()).collect::<Shape>())
+        }
+    })
 }

@@ -8,7 +8,7 @@ use super::attributes::Attributes;
 use super::{Parsed, Parser, Problem};
 use crate::graph::Value;
 use crate::graph::op::*;
-use crate::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
+use crate::library::{Collective, CollectiveKind, GemmEpilogue, Library, LibraryCall, LibraryOp};
 use crate::types::{DType, Scalar, TensorType};
 
 impl Parser {
@@ -173,6 +173,7 @@ impl Parser {
                 Some(("rocblas", what)) => (Library::RocBlas, what),
                 Some(("hipblaslt", what)) if what != "gemm" => (Library::HipBlasLt, what),
                 Some(("miopen", what)) => (Library::MiOpen, what),
+                Some(("rccl", what @ ("all_reduce" | "all_gather"))) => (Library::Rccl, what),
                 _ => return Ok(None),
             },
         };
@@ -185,6 +186,14 @@ impl Parser {
             },
             "conv" => LibraryOp::Conv(self.conv(a, spatial, product)?),
             "pool" => LibraryOp::Pool(self.pool(a, spatial)?),
+            "all_reduce" | "all_gather" => LibraryOp::Collective(Collective {
+                kind: match what {
+                    "all_reduce" => CollectiveKind::AllReduce,
+                    _ => CollectiveKind::AllGather,
+                },
+                // What does not fit is refused with all other counts that are none.
+                ranks: u32::try_from(a.need(self, "ranks", Parser::integer::<i64>)?).unwrap_or(0),
+            }),
             _ => return Ok(None),
         };
         Ok(Some(Op::Call(LibraryCall { library, op })))

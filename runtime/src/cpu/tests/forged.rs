@@ -48,6 +48,7 @@ fn plan(mut kernel: Kernel, constants: &[usize]) -> (Plan, Table<ConstId, Consta
         outputs: Vec::new(),
         checks: 0,
         streaming: None,
+        share: None,
         flops: Dim::Const(0),
         requirements: Vec::new(),
     };

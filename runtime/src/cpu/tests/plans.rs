@@ -134,6 +134,7 @@ pub(super) fn program() -> Program {
         flops: Dim::Const(0),
         checks: 0,
         streaming: None,
+        share: None,
         requirements: Vec::new(),
     };
     Program {

@@ -1,0 +1,192 @@
+//! One graph for several devices: to a graph for each rank, which computes a part and meets the others in collectives.
+//!
+//! Before: a graph whose products, attention and lookups are still whole, and not merged ([`prepare`]). After: as many graphs of
+//! `Stage::Import`, with the same nodes and ports, which differ in the bytes of their constants alone; evaluated together
+//! (`ir::graph::eval::ranks`) they mean what the one graph did.
+//!
+//! ```text
+//! n3 = contract n0, W1[64, 256]                 n3 = contract n0, W1[64, 128]        columns
+//! n4 = gelu n3                        rank r    n4 = gelu n3
+//! n5 = contract n4, W2[256, 64]      ------->   n5 = contract n4, W2[128, 64]        rows
+//! n6 = add n5, bias                             n6 = rccl_all_reduce n5 {ranks=2}
+//!                                               n7 = add n6, bias
+//! ```
+//!
+//! No model is recognised. Every value has a [`Layout`]; each op lists the layouts in which it can be shared ([`layout`]), and the
+//! cheapest assignment is looked for ([`choose`]). That pairs products as Megatron-LM does (Shoeybi et al., 2019): columns, then rows, and
+//! one sum. Inputs and outputs are whole on every rank, but for state, which stays on the devices and may be cut. Sizes that the model
+//! leaves open are never cut.
+
+mod choose;
+mod emit;
+pub mod layout;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use ir::graph::infer::InferError;
+use ir::library::Collective;
+use ir::{Graph, NodeId, Op, Origin, Target};
+
+use crate::error::PassError;
+use crate::options::OptimizeOptions;
+use crate::report::OptimizeReport;
+use crate::{pipeline, runner};
+
+pub use layout::Layout;
+pub use report::{ShardReport, Shared};
+
+/// How a graph is shared among devices.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ShardOptions {
+    /// How many devices: from 2 to [`Collective::MOST_RANKS`].
+    pub ranks: u32,
+    /// What one device sends to another in a second, in GB/s, by which collectives are weighed against work that is shared.
+    pub bus_gbps: f64,
+    /// Microseconds that a collective takes however little it moves.
+    pub latency_us: f64,
+    /// Inputs that stay on the devices from run to run, each with the output that is its next value.
+    pub states: Vec<(String, String)>,
+}
+
+impl ShardOptions {
+    /// 100 GB/s: more than one link of AMD's Infinity Fabric (50 to 64 GB/s a direction), less than NVLink 4 (450 GB/s).
+    pub const BUS_GBPS: f64 = 100.0;
+
+    /// 10 µs: the order of what small messages take between the GPUs of one host. It decides only where a model is small.
+    pub const LATENCY_US: f64 = 10.0;
+
+    /// Options for so many devices, without state.
+    pub fn new(ranks: u32) -> ShardOptions {
+        ShardOptions {
+            ranks,
+            bus_gbps: ShardOptions::BUS_GBPS,
+            latency_us: ShardOptions::LATENCY_US,
+            states: Vec::new(),
+        }
+    }
+}
+
+/// A graph was not shared among devices.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ShardError {
+    #[error("a model is shared among 2 to {most} devices, not {ranks}", most = Collective::MOST_RANKS)]
+    Ranks { ranks: u32 },
+    #[error("{node} ({origin}) is a collective already: the graph is one rank's part of a model; share the whole one")]
+    Shared { node: NodeId, origin: Origin },
+    #[error("the state from output {output:?} to input {input:?}: {problem}")]
+    State {
+        input: String,
+        output: String,
+        problem: String,
+    },
+    /// What follows is a bug of the pass.
+    #[error("a rank's part of an op does not type: {0}")]
+    Infer(Box<InferError>),
+    #[error("{origin}: a value that is {from} was asked for as {to}")]
+    Layout { origin: Origin, from: String, to: String },
+    #[error("constant {what} cannot be cut")]
+    Constant { what: String },
+}
+
+/// An input that is kept, with the output that is its next value.
+#[derive(Clone, Debug)]
+struct State {
+    input: NodeId,
+    output: String,
+}
+
+/// The graphs of all ranks.
+#[derive(Clone, Debug)]
+pub struct Sharded {
+    /// In the order of the ranks.
+    pub graphs: Vec<Graph>,
+    /// Along which axis each input is cut; the model's order.
+    pub inputs: Vec<Option<u32>>,
+    /// As of inputs.
+    pub outputs: Vec<Option<u32>>,
+    pub report: ShardReport,
+}
+
+/// Recognises what can be shared, and decides types: the passes before [`shard`].
+///
+/// # Errors
+/// As [`crate::optimize`].
+pub fn prepare(graph: Graph, target: &Target, options: &OptimizeOptions) -> Result<(Graph, OptimizeReport), PassError> {
+    let mut options = options.clone();
+    // Merged products could be cut only in the middle of one of them; each rank merges its own.
+    options.disable.insert(crate::egraph::rules::merge::NAME.to_owned());
+    runner::run(graph, target, &options, &pipeline::before_sharding(options.level))
+}
+
+/// The options for the graphs of the ranks: what [`prepare`] decided is not decided again.
+pub fn after(options: &OptimizeOptions) -> OptimizeOptions {
+    OptimizeOptions {
+        dtype: None,
+        weights: None,
+        ..options.clone()
+    }
+}
+
+/// Shares a prepared graph among devices of one target.
+///
+/// # Errors
+/// A number of devices that none is, a graph that is shared already, a state whose ends are not there or differ.
+pub fn shard(graph: &Graph, target: &Target, options: &ShardOptions) -> Result<Sharded, ShardError> {
+    if !(2..=Collective::MOST_RANKS).contains(&options.ranks) {
+        return Err(ShardError::Ranks { ranks: options.ranks });
+    }
+    if let Some((node, shared)) = graph.nodes().iter().find(|(_, node)| matches!(node.op, Op::Call(_))) {
+        return Err(ShardError::Shared {
+            node,
+            origin: shared.origin.clone(),
+        });
+    }
+    let states = states(graph, options)?;
+    let choice = choose::choose(graph, target, &states, options);
+    let graphs: Vec<Graph> = (0..options.ranks)
+        .map(|rank| emit::Emitter::new(graph, &choice, options.ranks, rank).graph(&states))
+        .collect::<Result<_, _>>()?;
+    let axis = |node: NodeId| match choice.way(node).result {
+        Layout::Split(axis) => Some(axis as u32),
+        Layout::Whole | Layout::Partial | Layout::Cover { .. } => None,
+    };
+    let report = report::report(graph, &graphs, &choice, &states, options);
+    Ok(Sharded {
+        inputs: graph.inputs().iter().map(|input| axis(input.node)).collect(),
+        outputs: (graph.outputs().iter())
+            .map(|output| {
+                let state = states.iter().find(|state| state.output == output.name);
+                state.and_then(|state| axis(state.input))
+            })
+            .collect(),
+        graphs,
+        report,
+    })
+}
+
+fn states(graph: &Graph, options: &ShardOptions) -> Result<Vec<State>, ShardError> {
+    let state = |(input, output): &(String, String)| {
+        let wrong = |problem: String| ShardError::State {
+            input: input.clone(),
+            output: output.clone(),
+            problem,
+        };
+        let from = graph.inputs().iter().find(|i| i.name == *input);
+        let to = graph.outputs().iter().find(|o| o.name == *output && !o.check);
+        match (from, to) {
+            (None, _) => Err(wrong("the model has no such input".into())),
+            (_, None) => Err(wrong("the model has no such output".into())),
+            (Some(from), Some(to)) if graph.ty(from.node.into()) != graph.ty(to.value) => Err(wrong(format!(
+                "the input is {}, the output {}",
+                graph.ty(from.node.into()),
+                graph.ty(to.value)
+            ))),
+            (Some(from), Some(_)) => Ok(State {
+                input: from.node,
+                output: output.clone(),
+            }),
+        }
+    };
+    options.states.iter().map(state).collect()
+}
