@@ -56,6 +56,9 @@ pub fn survey(compilers: &CompilerSearch, gpus: &GpuSearch) -> Vec<Component> {
     const CUDA: &str = "install NVIDIA's driver, or name libcuda.so.1 (GRAPHC_CUDA)";
     const LIBRARIES: &str = "install it with ROCm; `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` gets it for \
                              the tests on the emulated GPU; --no-libraries does without";
+    const RCCL: &str = "install RCCL with ROCm, or name its file or folder (GRAPHC_RCCL); one GPU does without";
+    const NCCL: &str =
+        "install NVIDIA's NCCL (PyTorch brings one), or name its file or folder (GRAPHC_RCCL); one GPU does without";
     let part = |name, serves, state| Component { name, serves, state };
     vec![
         part("hiprtc", "compiling for AMD's GPUs", hiprtc),
@@ -80,11 +83,21 @@ pub fn survey(compilers: &CompilerSearch, gpus: &GpuSearch) -> Vec<Component> {
             "convolutions that a plan leaves to it",
             look(miopen_sys::SONAMES, &gpus.libraries, LIBRARIES),
         ),
+        part(
+            "RCCL",
+            "one model on several of AMD's GPUs",
+            look(rccl_sys::RCCL_SONAMES, &gpus.collectives, RCCL),
+        ),
         part("NVRTC", "compiling for NVIDIA's GPUs", nvrtc),
         part(
             "CUDA driver",
             "running on NVIDIA's GPUs",
             look(cuda_sys::SONAMES, &gpus.cuda, CUDA),
+        ),
+        part(
+            "NCCL",
+            "one model on several of NVIDIA's GPUs",
+            look(rccl_sys::NCCL_SONAMES, &gpus.collectives, NCCL),
         ),
     ]
 }

@@ -23,7 +23,7 @@ fn what_is_there_and_what_is_missing_are_said_with_the_way_to_get_it() {
     let p = Place::new();
     let lib = p.path("rocm/lib");
     std::fs::create_dir_all(&lib).expect("a folder");
-    for name in ["libhiprtc.so.7", "libamd_comgr.so.3", "librocblas.so.5"] {
+    for name in ["libhiprtc.so.7", "libamd_comgr.so.3", "librocblas.so.5", "librccl.so.1"] {
         std::fs::write(lib.join(name), "not opened").expect("written");
     }
     let rocm = p.path("rocm");
@@ -43,6 +43,7 @@ fn what_is_there_and_what_is_missing_are_said_with_the_way_to_get_it() {
         ("hiprtc", "libhiprtc.so.7"),
         ("comgr", "libamd_comgr.so.3"),
         ("rocBLAS", "librocblas.so.5"),
+        ("RCCL", "librccl.so.1"),
     ] {
         assert_eq!(library(&found, name)["path"], text(&lib.join(file)), "{found:#}");
         assert!(library(&found, name)["version"].is_string(), "{found:#}");

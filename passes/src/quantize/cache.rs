@@ -5,7 +5,8 @@
 //! ```
 //!
 //! One scale for all keys is one for all scores, one for all values is the result's: what is left is a conversion that
-//! loses nothing, which the kernel does on its way from memory. A known scale of the keys is part of attention's own.
+//! loses nothing, which the kernel does on its way from memory. A known scale of the keys is part of attention's own; one
+//! that a run gives is multiplied into the queries, in their type.
 //!
 //! Before: a cache is dequantised by a kernel of its own, which writes and reads numbers of twice or four times its
 //! bytes. After: where it has one scale and no zero point but 0, it is read in 8 bits.

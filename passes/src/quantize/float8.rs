@@ -16,8 +16,8 @@
 //! | no 8-bit floats | f16 (bf16 where exponents have 5 bits), exact for all of them, converted as the kernel reads the bytes |
 //!
 //! Before: quantised tensors are `dequantize` of stored 8-bit floats. After: such products and convolutions multiply
-//! what the target has an instruction for, and constants lie along the depth. Where there is none at all, `dequantize` stays, and the kernel reads the
-//! bytes of a weight.
+//! what the target has an instruction for, and constants lie along the depth. Where there is none at all, `dequantize`
+//! stays, and the kernel reads the bytes of a weight.
 
 use ir::op::{BinaryOp, Composite, Contract, Conv, Elementwise, Layout, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Shape, Storage, Target, Value};

@@ -53,8 +53,9 @@ impl ShardOptions {
     /// 100 GB/s: more than one link of AMD's Infinity Fabric (50 to 64 GB/s a direction), less than NVLink 4 (450 GB/s).
     pub const BUS_GBPS: f64 = 100.0;
 
-    /// 10 µs: the order of what small messages take between the GPUs of one host. It decides only where a model is small.
-    pub const LATENCY_US: f64 = 10.0;
+    /// 30 µs: what NCCL takes for a small message between two H200s, one rank's waiting for the other included, as measured
+    /// (`benches/h200/gpus.py`). It decides only where a model is small.
+    pub const LATENCY_US: f64 = 30.0;
 
     /// Options for so many devices, without state.
     pub fn new(ranks: u32) -> ShardOptions {
