@@ -26,46 +26,58 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
             dce::PASS,
         ],
         OptLevel::O2 | OptLevel::O3 => &[
-            // Clean up what the front end recorded, and see which index arithmetic is just positions.
-            simplify::PASS,
-            positions::PASS,
-            simplify::PASS,
-            fold::PASS,
+            &CLEAN_UP[..],
             // What is left gathers by data.
-            check_indices::PASS,
-            // Products of quantised tensors, before anything spells them out.
-            quantize::integers::PASS,
-            quantize::float8::PASS,
-            fold_batch_norm::WEIGHTS,
-            fold_batch_norm::PASS,
-            // Weights are what they will be: those that are asked for in fewer bits are stored so.
-            quantize::recipe::weight_only::PASS,
-            // Wholes, spellings and brackets: recognised and chosen by cost.
-            if matches!(level, OptLevel::O3) {
-                egraph::PASS_LONG
-            } else {
-                egraph::PASS
-            },
-            quantize::PASS,
-            // Attention is recognised: its keys and values may stay in 8 bits.
-            quantize::cache::PASS,
-            decompose::PASS,
-            simplify::PASS,
-            fold::PASS,
-            // Where channels go, then once more what that opened.
-            layout::PASS,
-            simplify::PASS,
-            fold::PASS,
-            cse::PASS,
-            // What is still quantised is a product's.
-            quantize::weights::PASS,
-            // One kernel with its epilogue, or a library's.
-            egraph::ROUTE,
-            dce::PASS,
-        ],
+            &[check_indices::PASS],
+            &recognise(level),
+            &SPELL_OUT,
+        ]
+        .concat(),
     };
     list.to_vec()
 }
+
+/// Cleans up what the front end recorded, and sees which index arithmetic is just positions.
+const CLEAN_UP: [Pass; 4] = [simplify::PASS, positions::PASS, simplify::PASS, fold::PASS];
+
+/// What recognises wholes and decides types.
+const fn recognise(level: OptLevel) -> [Pass; 7] {
+    [
+        // Products of quantised tensors, before anything spells them out.
+        quantize::integers::PASS,
+        quantize::float8::PASS,
+        fold_batch_norm::WEIGHTS,
+        fold_batch_norm::PASS,
+        // Weights are what they will be: those that are asked for in fewer bits are stored so.
+        quantize::recipe::weight_only::PASS,
+        // Wholes, spellings and brackets: recognised and chosen by cost.
+        if matches!(level, OptLevel::O3) {
+            egraph::PASS_LONG
+        } else {
+            egraph::PASS
+        },
+        quantize::PASS,
+    ]
+}
+
+/// What makes primitive ops of wholes that no kernel takes, and lays out what is left.
+const SPELL_OUT: [Pass; 11] = [
+    // Attention is recognised: its keys and values may stay in 8 bits.
+    quantize::cache::PASS,
+    decompose::PASS,
+    simplify::PASS,
+    fold::PASS,
+    // Where channels go, then once more what that opened.
+    layout::PASS,
+    simplify::PASS,
+    fold::PASS,
+    cse::PASS,
+    // What is still quantised is a product's.
+    quantize::weights::PASS,
+    // One kernel with its epilogue, or a library's.
+    egraph::ROUTE,
+    dce::PASS,
+];
 
 /// Returns the passes before a graph is shared among devices, in order: they recognise wholes and decide types, and spell nothing out. Each
 /// rank's graph then has all the passes of its level.
@@ -78,24 +90,11 @@ pub fn before_sharding(level: OptLevel) -> Vec<Pass> {
             quantize::PASS,
         ],
         OptLevel::O2 | OptLevel::O3 => &[
-            simplify::PASS,
-            positions::PASS,
-            simplify::PASS,
-            fold::PASS,
-            quantize::integers::PASS,
-            fold_batch_norm::WEIGHTS,
-            fold_batch_norm::PASS,
-            quantize::recipe::weight_only::PASS,
-            if matches!(level, OptLevel::O3) {
-                egraph::PASS_LONG
-            } else {
-                egraph::PASS
-            },
-            quantize::PASS,
-            simplify::PASS,
-            fold::PASS,
-            dce::PASS,
-        ],
+            &CLEAN_UP[..],
+            &recognise(level),
+            &[simplify::PASS, fold::PASS, dce::PASS],
+        ]
+        .concat(),
     };
     list.to_vec()
 }

@@ -53,6 +53,12 @@ pub struct OptimizeReport {
 }
 
 impl OptimizeReport {
+    /// Puts what earlier passes did before what these did.
+    pub fn follow(&mut self, before: &OptimizeReport) {
+        self.passes.splice(0..0, before.passes.iter().cloned());
+        self.fired.splice(0..0, before.fired.iter().cloned());
+    }
+
     /// Returns how often a rule fired, alone or as a step of a proof.
     pub fn count(&self, rule: &str) -> usize {
         self.fired.iter().filter(|f| f.used(rule)).count()

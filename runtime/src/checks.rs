@@ -164,10 +164,7 @@ pub(crate) fn check_ports(
             plan.outputs.len()
         )));
     }
-    let wrong = |error| RuntimeError::Input {
-        error,
-        inputs: plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
-    };
+    let wrong = |error| RuntimeError::input(error, &plan.inputs);
     for ((port, got), &expected) in plan.inputs.iter().zip(inputs).zip(sizes.0) {
         if got != expected {
             let name = port.name.clone();

@@ -226,6 +226,14 @@ pub enum InputError {
 }
 
 impl RuntimeError {
+    /// What is wrong with an input of a model with these ports.
+    pub(crate) fn input(error: InputError, inputs: &[ir::plan::Port]) -> RuntimeError {
+        RuntimeError::Input {
+            error,
+            inputs: inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect(),
+        }
+    }
+
     /// Whether the error is of what was asked for, before anything was begun: every rank says the same.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(

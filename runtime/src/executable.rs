@@ -189,13 +189,7 @@ impl Executable {
     }
 
     pub(crate) fn wrong(&self, error: InputError) -> RuntimeError {
-        let inputs = self
-            .plan()
-            .inputs
-            .iter()
-            .map(|p| format!("{}: {}", p.name, p.ty))
-            .collect();
-        RuntimeError::Input { error, inputs }
+        RuntimeError::input(error, &self.plan().inputs)
     }
 
     fn check_input(

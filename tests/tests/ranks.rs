@@ -624,6 +624,9 @@ fn the_command_line_runs_a_model_on_several_devices() {
         said.contains("shared among 2 devices") && said.contains("1 all-reduces and 0 all-gathers"),
         "{said}"
     );
+    // What was decided before the graph was shared is said with the rest.
+    let said = ok(&[&explain[..], &fixed, &few, &["--dtype", "int8"]].concat());
+    assert!(said.contains("2x weight_kept (weight_only)"), "{said}");
     // By default such a small model is not worth it, and that is said too.
     let said = ok(&[&explain[..], &fixed].concat());
     assert!(said.contains("saves less than collectives take"), "{said}");

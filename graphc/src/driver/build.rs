@@ -118,9 +118,9 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
             continue;
         };
         let mut stages = Stages::default();
-        let sharded = timed(&mut stages.optimize, || -> Result<_> {
-            let (prepared, _) = passes::shard::prepare(graph.clone(), target, &optimize)?;
-            Ok(passes::shard::shard(&prepared, target, ranks)?)
+        let (sharded, prepared) = timed(&mut stages.optimize, || -> Result<_> {
+            let (prepared, report) = passes::shard::prepare(graph.clone(), target, &optimize)?;
+            Ok((passes::shard::shard(&prepared, target, ranks)?, report))
         })?;
         optimize = passes::shard::after(&optimize);
         let sharding = Arc::new(sharded.report);
@@ -141,6 +141,7 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
                 inputs: sharded.inputs.clone(),
                 outputs,
             });
+            report.optimize.follow(&prepared);
             report.sharding = Some(sharding.clone());
             variants.push(variant);
             reports.push(report);

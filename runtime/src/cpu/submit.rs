@@ -117,14 +117,7 @@ pub(super) fn submit(
     wanted: &[Where],
 ) -> Result<Arc<dyn Running>, RuntimeError> {
     let prepared = loaded.checked(bindings, inputs.iter().map(Given::bytes), None)?;
-    let wrong = |error| RuntimeError::Input {
-        error,
-        inputs: loaded
-            .inputs()
-            .iter()
-            .map(|p| format!("{}: {}", p.name, p.ty))
-            .collect(),
-    };
+    let wrong = |error| RuntimeError::input(error, loaded.inputs());
     let mut given = Vec::with_capacity(inputs.len());
     for (port, input) in loaded.inputs().iter().zip(inputs) {
         let is_donated = matches!(input, Given::Donated(_));

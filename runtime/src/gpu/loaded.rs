@@ -585,15 +585,7 @@ impl LoadedGpu {
             Given::Device(tensor) => (tensor, false),
             Given::Donated(tensor) => (tensor, true),
         };
-        let wrong = |error: InputError| RuntimeError::Input {
-            error,
-            inputs: self
-                .plan()
-                .inputs
-                .iter()
-                .map(|p| format!("{}: {}", p.name, p.ty))
-                .collect(),
-        };
+        let wrong = |error| RuntimeError::input(error, &self.plan().inputs);
         let name = || self.plan().inputs[port].name.clone();
         let block = match tensor.memory() {
             Memory::Gpu(block) if self.is_here(block) => block,

@@ -173,15 +173,7 @@ impl RankedLoaded {
             Given::Device(tensor) => (tensor, false),
             Given::Donated(tensor) => (tensor, true),
         };
-        let wrong = |error: InputError| RuntimeError::Input {
-            error,
-            inputs: self
-                .plan()
-                .inputs
-                .iter()
-                .map(|p| format!("{}: {}", p.name, p.ty))
-                .collect(),
-        };
+        let wrong = |error| RuntimeError::input(error, &self.plan().inputs);
         let name = || self.plan().inputs[port].name.clone();
         if donated && !tensor.is_only_handle() {
             return Err(wrong(InputError::Shared(name())));
