@@ -23,6 +23,7 @@ pub mod lower;
 pub mod names;
 pub mod options;
 pub mod order;
+pub mod pairs;
 pub mod pipeline;
 pub mod plan;
 pub mod positions;

@@ -2,7 +2,9 @@
 
 use crate::options::OptLevel;
 use crate::runner::Pass;
-use crate::{check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, layout, positions, quantize, simplify};
+use crate::{
+    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, layout, pairs, positions, quantize, simplify,
+};
 
 /// Returns the passes of a level, in order.
 pub fn passes(level: OptLevel) -> Vec<Pass> {
@@ -61,7 +63,7 @@ const fn recognise(level: OptLevel) -> [Pass; 7] {
 }
 
 /// What makes primitive ops of wholes that no kernel takes, and lays out what is left.
-const SPELL_OUT: [Pass; 11] = [
+const SPELL_OUT: [Pass; 12] = [
     // Attention is recognised: its keys and values may stay in 8 bits.
     quantize::cache::PASS,
     decompose::PASS,
@@ -76,6 +78,8 @@ const SPELL_OUT: [Pass; 11] = [
     quantize::weights::PASS,
     // One kernel with its epilogue, or a library's.
     egraph::ROUTE,
+    // What is a product of ours still: gates beside what they are applied to.
+    pairs::PASS,
     dce::PASS,
 ];
 

@@ -77,6 +77,7 @@ fn program() -> Program {
         lhs,
         rhs,
         acc,
+        pair: None,
         epilogue: vec![store],
         conv: None,
     });

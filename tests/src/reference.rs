@@ -117,3 +117,52 @@ pub fn check_all_levels(graph: &Graph, inputs: &Tensors, context: &str) {
         assert_matches(&got, &want, DType::F32, &format!("{context} at {level:?}"));
     }
 }
+
+/// Makes constants of a graph's inputs of these names, with the tensors given for them.
+///
+/// # Panics
+/// When an input has no tensor, or the operands no longer type.
+pub fn with_constants(graph: &Graph, tensors: &Tensors, names: &[&str]) -> Graph {
+    let mut made = Graph::new(graph.name.clone());
+    made.stage = graph.stage;
+    made.set_symbols(graph.symbols().clone());
+    let mut values: IndexMap<graphc::ir::NodeId, Vec<graphc::ir::Value>> = IndexMap::new();
+    let of = |values: &IndexMap<graphc::ir::NodeId, Vec<graphc::ir::Value>>, v: &graphc::ir::Value| {
+        values[&v.node][v.index as usize]
+    };
+    for input in graph.inputs() {
+        let node = graph.node(input.node);
+        let value = match names.contains(&input.name.as_str()) {
+            true => made.add_constant(
+                Some(input.name.clone()),
+                tensors[&input.name].clone(),
+                node.origin.clone(),
+            ),
+            false => made.add_input(input.name.clone(), node.results[0].clone(), node.origin.clone()),
+        };
+        values.insert(input.node, vec![value]);
+    }
+    for (id, node) in graph.nodes().iter() {
+        if values.contains_key(&id) {
+            continue;
+        }
+        let results = match &node.op {
+            graphc::ir::Op::Constant(c) => {
+                let constant = &graph.constants()[*c];
+                vec![made.add_constant(constant.name.clone(), constant.tensor.clone(), node.origin.clone())]
+            }
+            op => {
+                let operands: Vec<graphc::ir::Value> = node.operands.iter().map(|v| of(&values, v)).collect();
+                let new = made.push(op.clone(), &operands, node.results.iter().cloned(), node.origin.clone());
+                (0..node.results.len())
+                    .map(|i| graphc::ir::Value::new(new, i as u32))
+                    .collect()
+            }
+        };
+        values.insert(id, results);
+    }
+    for output in graph.outputs() {
+        made.add_output(output.name.clone(), of(&values, &output.value));
+    }
+    made
+}

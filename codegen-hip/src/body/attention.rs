@@ -135,7 +135,8 @@ impl Printer<'_> {
                 p.out.open(format!(
                     "const auto epilogue = [&]({q_type} {q}, int {start}, const Pack<float, {store}>& {mixed}, {sum})"
                 ));
-                p.one_group(&body.epilogue, body.dv, &dv, &start, store, Some((body.out, &mixed)));
+                let given = [(body.out, format!("{mixed}[{{j}}]"))];
+                p.one_group(&body.epilogue, body.dv, &dv, &start, store, &given);
             }
             p.out.close(";");
         });

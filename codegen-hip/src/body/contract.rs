@@ -42,21 +42,29 @@ impl Printer<'_> {
             let (row, col) = (p.lambda_position(&body.m, "row"), p.lambda_position(&body.n, "col"));
             let acc = p.fresh("acc");
             p.bind_var(body.acc, &acc);
+            let mut sums = format!("{acc_type} {acc}");
+            if let Some(pair) = body.pair {
+                let second = p.fresh("second");
+                p.bind_var(pair.second, &second);
+                sums += &format!(", {acc_type} {second}");
+            }
             p.out.open(format!(
-                "const auto epilogue = [&]({counts} {row}, {counts} {col}, {acc_type} {acc})"
+                "const auto epilogue = [&]({counts} {row}, {counts} {col}, {sums})"
             ));
             p.split(&row, counts, &body.m);
-            p.split(&col, counts, &body.n);
+            let col = p.cell_column(body, col);
+            p.split(&col, counts, &body.columns());
             p.straight(&body.epilogue);
             p.out.close(";");
         });
         let [lhs_walk, rhs_walk] = [lhs, rhs].map(|f| format!("Walk<{}, {}>", f.along_k, f.width));
         let [m, n, k] = sizes.map(|(n, _)| self.size(&n));
+        let pairs = if body.pair.is_some() { ", true" } else { "" };
         self.out.line(format!(
             "using Tiles = Tile<{block_m}, {block_n}, {block_k}, {thread_m}, {thread_n}>;"
         ));
         self.out.line(format!(
-            "contract_tile<Tiles, {acc_type}, {lhs_walk}, {rhs_walk}, {counts}>({m}, {n}, {k}, lhs, rhs, epilogue);"
+            "contract_tile<Tiles, {acc_type}, {lhs_walk}, {rhs_walk}, {counts}{pairs}>({m}, {n}, {k}, lhs, rhs, epilogue);"
         ));
         if looped {
             self.out.close("");

@@ -183,6 +183,15 @@ impl Printer<'_> {
         });
     }
 
+    /// The flat number of the column that an epilogue stores: of pairs, that of the pair.
+    pub(super) fn cell_column(&mut self, body: &ContractBody, col: String) -> String {
+        let Some(pair) = body.pair else { return col };
+        let name = self.fresh(&self.axis(pair.axis).to_owned());
+        let kind = self.axis_type(pair.axis);
+        self.out.line(format!("const {kind} {name} = {col} / 2;"));
+        name
+    }
+
     /// Declares the epilogue of `width` neighbours along the columns.
     fn grouped_epilogue(&mut self, body: &ContractBody, width: u32) {
         let acc_type = spelling(self.kernel.vars[body.acc]);
@@ -193,22 +202,34 @@ impl Printer<'_> {
                 "const auto epilogue = [&](int {row}, int {col}, const Pack<{acc_type}, {width}>& {acc})"
             ));
             p.split(&row, "int", &body.m);
-            match body.n.split_last() {
-                Some((&inner, _)) if width > 1 => {
+            let (columns, group) = (body.columns(), width / body.sums());
+            let col = p.cell_column(body, col);
+            match columns.split_last() {
+                Some((&inner, _)) if group > 1 => {
                     // The group's first column; the axis itself moves inside the group.
                     let name = p.fresh(&format!("{}_at", p.axis(inner).to_owned()));
-                    let start = if body.n.len() == 1 {
+                    let start = if columns.len() == 1 {
                         col.clone()
                     } else {
-                        p.split(&col, "int", &body.n);
+                        p.split(&col, "int", &columns);
                         p.axis(inner).to_owned()
                     };
                     p.bind_axis(inner, &name);
-                    p.one_group(&body.epilogue, inner, &name, &start, width, Some((body.acc, &acc)));
+                    let given = match body.pair {
+                        None => vec![(body.acc, format!("{acc}[{{j}}]"))],
+                        Some(pair) => vec![
+                            (body.acc, format!("{acc}[2 * {{j}}]")),
+                            (pair.second, format!("{acc}[2 * {{j}} + 1]")),
+                        ],
+                    };
+                    p.one_group(&body.epilogue, inner, &name, &start, group, &given);
                 }
                 _ => {
-                    p.split(&col, "int", &body.n);
+                    p.split(&col, "int", &columns);
                     p.bind_var(body.acc, &format!("{acc}[0]"));
+                    if let Some(pair) = body.pair {
+                        p.bind_var(pair.second, &format!("{acc}[1]"));
+                    }
                     p.straight(&body.epilogue);
                 }
             }

@@ -146,7 +146,7 @@ impl Printer<'_> {
                 .map(|(e, name, ..)| (*e, format!("{name}[{turn}][{{j}}]")))
                 .collect();
             let name = p.axis(groups.last).to_owned();
-            p.loaded_group(&body.stmts, groups.last, &name, &start, vector, None, &loaded);
+            p.loaded_group(&body.stmts, groups.last, &name, &start, vector, &[], &loaded);
             p.out.close("");
         });
     }
@@ -192,12 +192,12 @@ impl Printer<'_> {
         let (last, vector) = (groups.last, groups.vector);
         let (axis, axis_kind) = (self.axis(last).to_owned(), self.axis_type(last));
         if groups.whole {
-            self.scope(|p| p.one_group(&body.stmts, last, &axis, start, vector, None));
+            self.scope(|p| p.one_group(&body.stmts, last, &axis, start, vector, &[]));
             return;
         }
         let end = self.size(&self.kernel.axes[last].extent);
         self.out.open(format!("if ({start} + {vector} <= {end})"));
-        self.scope(|p| p.one_group(&body.stmts, last, &axis, start, vector, None));
+        self.scope(|p| p.one_group(&body.stmts, last, &axis, start, vector, &[]));
         self.out.close_open("else");
         self.scope(|p| {
             p.out
@@ -208,8 +208,8 @@ impl Printer<'_> {
         self.out.close("");
     }
 
-    /// A whole group of neighbours: wide loads, a loop over the neighbours, wide stores. `given` is a variable that comes as an
-    /// array of the group's values.
+    /// A whole group of neighbours: wide loads, a loop over the neighbours, wide stores. `given` are variables that come as
+    /// arrays of the group's values: each with its spelling for the neighbour that `{j}` stands for.
     pub(super) fn one_group(
         &mut self,
         stmts: &[Stmt],
@@ -217,7 +217,7 @@ impl Printer<'_> {
         name: &str,
         start: &str,
         vector: u32,
-        given: Option<(VarId, &str)>,
+        given: &[(VarId, String)],
     ) {
         self.loaded_group(stmts, axis, name, start, vector, given, &[]);
     }
@@ -230,7 +230,7 @@ impl Printer<'_> {
         name: &str,
         start: &str,
         vector: u32,
-        given: Option<(VarId, &str)>,
+        given: &[(VarId, String)],
         loaded: &[(ExprId, String)],
     ) {
         let kind = self.axis_type(axis);
@@ -267,8 +267,8 @@ impl Printer<'_> {
         self.scope(|p| {
             p.out.line(format!("const {kind} {name} = {start} + {lane};"));
             wide.iter().for_each(|(e, text)| p.bind_expr(*e, text));
-            if let Some((var, array)) = given {
-                p.bind_var(var, &format!("{array}[{lane}]"));
+            for (var, of_neighbour) in given {
+                p.bind_var(*var, &of_neighbour.replace("{j}", &lane));
             }
             for (s, wide_store) in stmts.iter().zip(&stores) {
                 match (s, wide_store) {

@@ -168,7 +168,7 @@ impl Printer<'_> {
                 read.iter().for_each(|(e, from)| p.bind_expr(*e, from));
                 p.straight(&body.stmts);
             } else {
-                p.loaded_group(&body.stmts, last, &last_name, &start, store, None, &read);
+                p.loaded_group(&body.stmts, last, &last_name, &start, store, &[], &read);
             }
             p.out.close("");
             p.out.close("");

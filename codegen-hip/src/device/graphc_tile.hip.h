@@ -82,8 +82,9 @@ struct Fetch {
 };
 
 /// Computes this workgroup's tile of `acc[m, n] = Σ_k lhs(m, k) · rhs(n, k)` and hands each element to
-/// `epilogue(m, n, acc)`. Workgroups are numbered along `n` first. `lhs` and `rhs` are called in range only.
-template <typename T, typename Acc, typename LhsWalk, typename RhsWalk, typename I, typename Lhs, typename Rhs, typename Epilogue>
+/// `epilogue(m, n, acc)`; with `PAIRS`, each two neighbours along `n` to `epilogue(m, n, acc, second)`, of which there are whole pairs.
+/// Workgroups are numbered along `n` first. `lhs` and `rhs` are called in range only.
+template <typename T, typename Acc, typename LhsWalk, typename RhsWalk, typename I, bool PAIRS = false, typename Lhs, typename Rhs, typename Epilogue>
 GRAPHC_DEVICE void contract_tile(I rows, I cols, I depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
     // One element of padding spreads the transposing writes over the banks; quads stay aligned where they are read whole.
     constexpr int PAD = sizeof(Acc) == 4 ? 4 : 2;
@@ -132,9 +133,14 @@ GRAPHC_DEVICE void contract_tile(I rows, I cols, I depth, const Lhs& lhs, const 
         const I row = row0 + spread<T::THREAD_M, T::THREADS_M>(thread_m, i);
         if (row < rows) {
 #pragma unroll
-            for (int j = 0; j < T::THREAD_N; ++j) {
+            for (int j = 0; j < T::THREAD_N; j += PAIRS ? 2 : 1) {
                 const I col = col0 + spread<T::THREAD_N, T::THREADS_N>(thread_n, j);
-                if (col < cols) epilogue(row, col, acc[i][j]);
+                if constexpr (PAIRS) {
+                    static_assert(T::THREAD_N % 2 == 0, "a thread's columns are whole pairs");
+                    if (col < cols) epilogue(row, col, acc[i][j], acc[i][j + 1]);
+                } else {
+                    if (col < cols) epilogue(row, col, acc[i][j]);
+                }
             }
         }
     }

@@ -99,6 +99,7 @@ pub fn contract(name: &str, dtype: DType, out: DType, p: Product, mapping: Mappi
         lhs,
         rhs,
         acc,
+        pair: None,
         epilogue: vec![store],
         conv: None,
     }))
@@ -186,6 +187,7 @@ pub fn conv(
         lhs,
         rhs,
         acc,
+        pair: None,
         epilogue: vec![store],
         conv: None,
     }))

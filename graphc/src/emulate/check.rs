@@ -381,7 +381,7 @@ fn enough_written(
 fn stores(kernel: &Kernel, bindings: &Bindings) -> Result<Vec<(ParamId, u64)>, DimError> {
     let (axes, stmts): (Vec<AxisId>, &[Stmt]) = match &kernel.body {
         Body::Loops(l) | Body::Row(RowBody { loops: l, .. }) => (l.parallel.clone(), &l.stmts),
-        Body::Contract(c) => ([&c.batch[..], &c.m, &c.n].concat(), &c.epilogue),
+        Body::Contract(c) => (c.cells(), &c.epilogue),
         Body::Attention(a) => ([&a.batch[..], &[a.q, a.dv]].concat(), &a.epilogue),
         Body::Scan(s) => ([&s.parallel[..], &[s.axis]].concat(), &s.stores),
         Body::Sort(s) => ([&s.parallel[..], &[s.rank]].concat(), &s.stores),

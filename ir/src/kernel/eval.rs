@@ -381,10 +381,16 @@ impl Run<'_> {
             run.each(&c.m, &mut |run| {
                 let lhs = run.values(&c.k, c.lhs.value)?;
                 let mut column = 0;
-                run.each(&c.n, &mut |run| {
+                let mut next = || {
                     let sum = dot(acc, &lhs, &rhs[column..column + lhs.len()]);
                     column += lhs.len();
-                    run.set_var(c.acc, sum);
+                    sum
+                };
+                run.each(&c.columns(), &mut |run| {
+                    run.set_var(c.acc, next());
+                    if let Some(pair) = c.pair {
+                        run.set_var(pair.second, next());
+                    }
                     run.stmts(&c.epilogue)
                 })
             })
@@ -399,7 +405,7 @@ impl Run<'_> {
             run.each(&c.m, &mut |run| {
                 let mut lhs: Option<Vec<Scalar>> = None;
                 let mut column = 0;
-                run.each(&c.n, &mut |run| {
+                run.each(&c.columns(), &mut |run| {
                     let at = column;
                     column += 1;
                     if !run.asked(&c.epilogue)? {
@@ -408,16 +414,33 @@ impl Run<'_> {
                     if lhs.is_none() {
                         lhs = Some(run.values(&c.k, c.lhs.value)?);
                     }
+                    let lhs = lhs.as_deref().unwrap_or_default();
                     let rhs = match columns.entry(at) {
                         Entry::Occupied(known) => known.into_mut(),
-                        Entry::Vacant(new) => new.insert(run.values(&c.k, c.rhs.value)?),
+                        Entry::Vacant(new) => new.insert(run.columns(c)?),
                     };
-                    let sum = dot(acc, lhs.as_deref().unwrap_or_default(), rhs);
-                    run.set_var(c.acc, sum);
+                    run.set_var(c.acc, dot(acc, lhs, &rhs[..lhs.len()]));
+                    if let Some(pair) = c.pair {
+                        run.set_var(pair.second, dot(acc, lhs, &rhs[lhs.len()..]));
+                    }
                     run.stmts(&c.epilogue)
                 })
             })
         })
+    }
+
+    /// The right operand's column at hand, or those of the pair at hand one after the other.
+    fn columns(&mut self, c: &ContractBody) -> Evaluated<Vec<Scalar>> {
+        let (Some(pair), Some(last)) = (c.pair, c.n.last()) else {
+            return self.values(&c.k, c.rhs.value);
+        };
+        let mut both = Vec::new();
+        for second in 0..2 {
+            let column = self.axes[pair.axis] * 2 + second;
+            self.set_axis(*last, column);
+            both.extend(self.values(&c.k, c.rhs.value)?);
+        }
+        Ok(both)
     }
 
     fn attention(&mut self, a: &AttentionBody) -> Evaluated<()> {

@@ -216,11 +216,13 @@ pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis:
     width
 }
 
-/// Returns how many neighbours along the columns an epilogue can store at once: at most 16 bytes of every stored type.
+/// Returns how many neighbouring sums an epilogue can take to store its results at once: at most 16 bytes of every stored type.
 pub fn widest_store(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> u32 {
-    body.n
+    let stored = body
+        .columns()
         .last()
-        .map_or(1, |axis| widest_group(kernel, symbols, &body.epilogue, *axis))
+        .map_or(1, |axis| widest_group(kernel, symbols, &body.epilogue, *axis));
+    stored * body.sums()
 }
 
 /// The same for an epilogue along one axis.

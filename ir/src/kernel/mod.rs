@@ -316,10 +316,46 @@ pub struct ContractBody {
     pub rhs: Operand,
     /// The sum, in its own type.
     pub acc: VarId,
-    /// Lets and stores over `batch`, `m`, `n`.
+    /// Set where the epilogue has the sums of two neighbouring columns at a time: a gate and what it is applied to.
+    pub pair: Option<Pair>,
+    /// Lets and stores over `batch`, `m`, `n`; of a pair, over [`ContractBody::cells`].
     pub epilogue: Vec<Stmt>,
     /// Set when this is a convolution: the same facts as `lhs` and `rhs`, for engines with a direct form.
     pub conv: Option<ConvFacts>,
+}
+
+/// Columns that an epilogue takes two at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Pair {
+    /// The number of the pair, half as many as the innermost axis of `n` has points: it stands for that axis in the epilogue.
+    pub axis: AxisId,
+    /// The sum of the pair's second column; [`ContractBody::acc`] is the first's.
+    pub second: VarId,
+}
+
+impl ContractBody {
+    /// Returns the axes that the epilogue is over, the innermost last.
+    pub fn cells(&self) -> Vec<AxisId> {
+        let mut axes = [&self.batch[..], &self.m, &self.n].concat();
+        if let (Some(pair), Some(last)) = (self.pair, axes.last_mut()) {
+            *last = pair.axis;
+        }
+        axes
+    }
+
+    /// Returns the axes of the epilogue's columns: those of `n`, or with the pairs in place of the innermost.
+    pub fn columns(&self) -> Vec<AxisId> {
+        let mut axes = self.n.clone();
+        if let (Some(pair), Some(last)) = (self.pair, axes.last_mut()) {
+            *last = pair.axis;
+        }
+        axes
+    }
+
+    /// Returns how many sums the epilogue has at a time: 1 or 2.
+    pub fn sums(&self) -> u32 {
+        if self.pair.is_some() { 2 } else { 1 }
+    }
 }
 
 /// A convolution that is not transposed, as plain facts.

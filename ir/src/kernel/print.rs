@@ -204,7 +204,14 @@ impl Printer<'_> {
                 p.nest("for m", &c.m, |p| {
                     p.nest("for n", &c.n, |p| {
                         let k = p.axes(&c.k);
-                        p.line(&format!("{} = sum over {k} of lhs * rhs", c.acc));
+                        let sum = match c.pair {
+                            None => c.acc.to_string(),
+                            Some(pair) => {
+                                let pair_axis = p.axes(&[pair.axis]);
+                                format!("{}, {} for pairs {pair_axis}", c.acc, pair.second)
+                            }
+                        };
+                        p.line(&format!("{sum} = sum over {k} of lhs * rhs"));
                         p.line(&format!("  lhs = {}", e(c.lhs.value)));
                         p.line(&format!("  rhs = {}", e(c.rhs.value)));
                         if let Some(f) = &c.conv {

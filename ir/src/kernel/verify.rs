@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use super::print::expr as text;
 use super::{
-    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Kernel, Operand, OperandAccess, ParamId, Stmt, VarId,
+    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Kernel, Operand, OperandAccess, Pair, ParamId, Stmt,
+    VarId,
 };
 use crate::dim::{Dim, Symbol};
 use crate::entity::Entity;
@@ -66,6 +67,8 @@ pub enum KernelError {
         "a row has a statement that does not walk it: folds and stores go over the axes of the row, updates not at all"
     )]
     Row,
+    #[error("the pairs of columns {problem}")]
+    Pair { problem: &'static str },
     #[error("nothing is stored")]
     NoStore,
 }
@@ -310,6 +313,9 @@ impl Verifier<'_> {
                 }
                 self.unbind(&c.k);
                 self.vars.insert(c.acc);
+                if let Some(pair) = &c.pair {
+                    self.pair(c, pair);
+                }
                 self.stmts("the epilogue", &c.epilogue);
             }
             Body::Attention(a) => {
@@ -362,6 +368,26 @@ impl Verifier<'_> {
         axes.iter().for_each(|a| {
             self.axes.remove(a);
         });
+    }
+
+    /// Binds what an epilogue has of pairs in place of the innermost axis of the columns.
+    fn pair(&mut self, c: &ContractBody, pair: &Pair) {
+        let extent = |axis: AxisId| &self.kernel.axes[axis].extent;
+        let problem = match c.n.last() {
+            None => Some("need columns"),
+            Some(last) if *extent(*last) != extent(pair.axis).clone() * 2 => {
+                Some("are half as many as the innermost axis of the columns has points")
+            }
+            _ if self.kernel.vars[pair.second] != self.kernel.vars[c.acc] => Some("have sums of one type"),
+            _ if pair.second == c.acc => Some("have two sums"),
+            _ if c.conv.is_some() => Some("are a product's, not a convolution's"),
+            _ => None,
+        };
+        self.errors.extend(problem.map(|problem| KernelError::Pair { problem }));
+        let last: Vec<AxisId> = c.n.last().copied().into_iter().collect();
+        self.unbind(&last);
+        self.bind("the contraction", &[pair.axis]);
+        self.vars.insert(pair.second);
     }
 
     /// What an operand says of where its elements are is what its value says.
@@ -575,6 +601,10 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
                 }
             }
             vars.push(c.acc);
+            if let Some(pair) = &c.pair {
+                axes.push(pair.axis);
+                vars.push(pair.second);
+            }
             params.extend(c.conv.iter().flat_map(|f| [f.input, f.filter]));
             &c.epilogue
         }

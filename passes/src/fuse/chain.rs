@@ -1,6 +1,7 @@
 //! Epilogues: an anchor grows over what follows it.
 //!
-//! Before: `n5 = contract n1, n2; n6 = add n5, n3; n7 = relu n6`. After: one region `{n5, n6, n7}` anchored at `n5`.
+//! Before: `n5 = contract n1, n2; n6 = add n5, n3; n7 = relu n6`. After: one region `{n5, n6, n7}` anchored at `n5`. The two halves of a
+//! product whose columns are in turns are in its region too, and what they meet in.
 
 use ir::{Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
@@ -8,6 +9,7 @@ use smallvec::SmallVec;
 use super::classify::{OperandNeed, Role, is_free, is_invertible_view, operand_need, takes_epilogue};
 use super::{Barrier, Fuser, Home};
 use crate::lower::views::is_strided;
+use crate::pairs;
 
 /// The most nodes of one epilogue.
 const CHAIN_LIMIT: usize = 48;
@@ -38,18 +40,34 @@ impl Fuser<'_> {
     /// Takes what follows the anchor into its draft, node by node.
     fn grow(&mut self, draft: usize, anchor: NodeId) {
         let mut current = anchor;
+        if let Some(halves) = self.interleaved_halves(anchor) {
+            self.take(draft, &halves);
+            current = halves[1];
+        }
         while self.drafts[draft].chain.len() < CHAIN_LIMIT {
             let Some(next) = self.next_in_chain(draft, current) else {
                 break;
             };
-            for node in &next {
-                self.home[node.index()] = Home::Draft(draft);
-                self.regions[node.index()] = SmallVec::from_slice(&[draft as u32]);
-                self.drafts[draft].chain.push(*node);
-                self.drafts[draft].size += 1;
-            }
+            self.take(draft, &next);
             current = *next.last().unwrap_or(&current);
         }
+    }
+
+    /// Takes nodes into a draft.
+    fn take(&mut self, draft: usize, nodes: &[NodeId]) {
+        for node in nodes {
+            self.home[node.index()] = Home::Draft(draft);
+            self.regions[node.index()] = SmallVec::from_slice(&[draft as u32]);
+            self.drafts[draft].chain.push(*node);
+            self.drafts[draft].size += 1;
+        }
+    }
+
+    /// The halves of a product whose columns are in turns: one epilogue has the sums of both.
+    fn interleaved_halves(&self, anchor: NodeId) -> Option<[NodeId; 2]> {
+        matches!(self.op(anchor), Op::Contract(_))
+            .then(|| pairs::interleaved_halves(self.graph, &self.users[anchor], anchor))
+            .flatten()
     }
 
     /// Finds a user of `current` that can be applied to its elements one by one; before it, the nodes between the region
@@ -139,7 +157,7 @@ impl Fuser<'_> {
             .iter()
             .rev()
             .take_while(|n| **n != id)
-            .any(|n| matches!(self.op(*n), Op::View(_)))
+            .any(|n| matches!(self.op(*n), Op::View(_)) && pairs::interleaved_half(self.graph, *n).is_none())
     }
 
     /// Says whether storing through the view is better than reading through it: some reader behind it needs the dense

@@ -1,14 +1,15 @@
 //! Contractions and convolutions.
 
-use ir::kernel::{Body, ContractBody, ConvFacts, ExprId, Loops, Operand};
+use ir::kernel::{Body, ContractBody, ConvFacts, ExprId, Loops, Operand, Pair};
 use ir::op::{BinaryOp, Contract, Conv, Layout};
-use ir::{DType, Dim, Scalar, Value};
+use ir::{DType, Dim, NodeId, Scalar, Value};
 
 use super::builder::{Builder, Share, arithmetic};
 use super::index::Linear;
 use super::views::broadcast;
 use super::{LowerError, parts};
 use crate::analysis::cast_is_exact;
+use crate::pairs;
 
 /// A matrix product. Batch dims that only the left operand has are rows.
 pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
@@ -31,27 +32,61 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
         (vec![], out[..batch_rank].to_vec())
     };
     row_dims.push(m);
+    let halves = match b.share {
+        Share::Partials(_) => None,
+        _ => interleaved_halves(b),
+    };
     let (part, part_at) = parts::axis(b);
     let (batch, batch_at) = b.iterate(&["batch"], &batch_dims);
     let (rows, rows_at) = b.iterate(&["row"], &row_dims);
-    let (cols, cols_at) = b.iterate(&["col"], std::slice::from_ref(&n));
-    let dims = [&batch_dims[..], &row_dims, &[n]].concat();
-    let cell = [&batch_at[..], &rows_at, &cols_at].concat();
-    let points = [&batch[..], &rows, &cols].concat();
+    // The columns that are stored: of two halves in turns, half of those of the product.
+    let stored = match halves {
+        Some([even, _]) => b.shape(even)[batch_rank + 1].clone(),
+        None => n.clone(),
+    };
+    let (cells, cells_at) = b.iterate(&[if halves.is_some() { "pair" } else { "col" }], &[stored]);
+    let dims = [&batch_dims[..], &row_dims, std::slice::from_ref(&n)].concat();
     let acc_type = b.graph.ty(lhs).dtype.product_accumulator(b.graph.ty(rhs).dtype);
+    // What an epilogue has at hand, in the type of arithmetic on the result.
+    let at_hand = |b: &mut Builder<'_>, sums: &[ExprId]| -> Vec<(Value, ExprId, Vec<Linear>)> {
+        let at = [&batch_at[..], &rows_at, &cells_at].concat();
+        let results: Vec<Value> = halves.map_or(vec![anchor], Vec::from);
+        let values = results.into_iter().zip(sums);
+        values
+            .map(|(v, sum)| (v, b.cast(arithmetic(c.out), *sum), at.clone()))
+            .collect()
+    };
     if let Share::Total(parts) = b.share {
-        let sum = parts::total(b, acc_type, parts, &dims, &cell);
-        let e = b.cast(arithmetic(c.out), sum);
-        let result = [&batch_at[..], &rows_at, &cols_at].concat();
-        let stmts = b.epilogue(anchor, e, result, &[])?;
+        let columns = match halves {
+            Some(_) => (0..2)
+                .map(|second| cells_at[0].scale(&Dim::Const(2)).offset(&Dim::Const(second)))
+                .collect(),
+            None => cells_at.clone(),
+        };
+        let sums: Vec<ExprId> = columns
+            .into_iter()
+            .map(|column| {
+                let cell = [&batch_at[..], &rows_at, &[column]].concat();
+                parts::total(b, acc_type, parts, &dims, &cell)
+            })
+            .collect();
+        let values = at_hand(b, &sums);
+        let stmts = b.epilogue_of(values, &[])?;
         return Ok(Body::Loops(Loops {
-            parallel: points,
+            parallel: [batch, rows, cells].concat(),
             stmts,
         }));
     }
+    let (cols, cols_at, pair) = match (halves, cells.last()) {
+        (Some(_), Some(axis)) => {
+            let (cols, cols_at) = b.iterate(&["col"], std::slice::from_ref(&n));
+            let second = b.var(acc_type);
+            (cols, cols_at, Some(Pair { axis: *axis, second }))
+        }
+        _ => (cells.clone(), cells_at.clone(), None),
+    };
     let (depth, depth_at) = parts::depth(b, &["k"], &[k], &part_at);
-    let mut at: Vec<Linear> = batch_at;
-    at.extend(rows_at);
+    let at = [&batch_at[..], &rows_at].concat();
     let (outer, row, col, k) = (
         at[..batch_rank].to_vec(),
         at[batch_rank].clone(),
@@ -73,12 +108,15 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let acc = b.var(acc_type);
     let e = b.read(acc);
     let epilogue = if let Share::Partials(parts) = b.share {
+        let cell = [&batch_at[..], &rows_at, &cells_at].concat();
         vec![parts::store(b, e, parts, &dims, &part_at, &cell)]
     } else {
-        let e = b.cast(arithmetic(c.out), e);
-        let mut result = outer;
-        result.extend([row, col]);
-        b.epilogue(anchor, e, result, &[])?
+        let mut sums = vec![e];
+        if let Some(pair) = pair {
+            sums.push(b.read(pair.second));
+        }
+        let values = at_hand(b, &sums);
+        b.epilogue_of(values, &[])?
     };
     Ok(Body::Contract(ContractBody {
         batch: [part, batch].concat(),
@@ -88,9 +126,20 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
         lhs: Operand::new(&b.exprs, l),
         rhs: Operand::new(&b.exprs, r),
         acc,
+        pair,
         epilogue,
         conv: None,
     }))
+}
+
+/// The halves of the anchor's columns, which are in turns, where the region has both.
+fn interleaved_halves(b: &Builder<'_>) -> Option<[Value; 2]> {
+    let anchor = b.region.anchor;
+    let halves: Vec<(NodeId, u32)> = (b.region.nodes.iter())
+        .filter(|id| pairs::interleaved_half(b.graph, **id).is_some_and(|(of, _)| of.node == anchor))
+        .map(|id| (*id, 0))
+        .collect();
+    pairs::interleaved_halves(b.graph, &halves, anchor).map(|halves| halves.map(Value::from))
 }
 
 /// The element of an operand in the type that goes into the product: as it is stored, and of a value that is computed on the way in
@@ -295,6 +344,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         lhs: Operand::new(&b.exprs, x),
         rhs: Operand::new(&b.exprs, f),
         acc,
+        pair: None,
         epilogue,
         conv: facts,
     }))

@@ -18,10 +18,25 @@ impl Builder<'_> {
         coords: Vec<Linear>,
         axes: &[AxisId],
     ) -> Result<Vec<Stmt>, LowerError> {
+        self.epilogue_of(vec![(result, e, coords)], axes)
+    }
+
+    /// As [`Self::epilogue`], of several values at hand.
+    pub fn epilogue_of(
+        &mut self,
+        results: Vec<(Value, ExprId, Vec<Linear>)>,
+        axes: &[AxisId],
+    ) -> Result<Vec<Stmt>, LowerError> {
         let mut stores = Vec::new();
-        self.keep(result, e, coords, axes, &mut stores);
-        let after: Vec<NodeId> = self.region.nodes.iter().copied().filter(|n| *n > result.node).collect();
+        let anchor = self.region.anchor;
+        let after: Vec<NodeId> = self.region.nodes.iter().copied().filter(|n| *n > anchor).collect();
+        for (result, e, coords) in results {
+            self.keep(result, e, coords, axes, &mut stores);
+        }
         for id in after {
+            if self.computed.contains_key(&Value::from(id)) {
+                continue;
+            }
             let node = self.graph.node(id);
             if !node.operands.iter().any(|v| self.computed.contains_key(v)) {
                 continue;

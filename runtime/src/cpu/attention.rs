@@ -359,6 +359,7 @@ fn composed(
         lhs: Operand::new(&rewritten.kernel.exprs, body.query),
         rhs: Operand::new(&rewritten.kernel.exprs, body.key),
         acc: body.acc,
+        pair: None,
         epilogue: vec![store(param, index, body.score)],
         conv: None,
     };
@@ -403,6 +404,7 @@ fn composed(
         lhs: Operand::new(&rewritten.kernel.exprs, x),
         rhs: Operand::new(&rewritten.kernel.exprs, body.value),
         acc: body.out,
+        pair: None,
         epilogue: body.epilogue.clone(),
         conv: None,
     };

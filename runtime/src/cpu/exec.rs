@@ -313,6 +313,13 @@ impl KernelExec {
                     }
                 }
             }
+            // Only plans for GPUs have them.
+            Body::Contract(body) if body.pair.is_some() => {
+                return Err(RuntimeError::Unsupported {
+                    what: "a product whose epilogue has two columns at a time".to_owned(),
+                    at: format!("kernel {}; compile for cpu", kernel.name),
+                });
+            }
             Body::Contract(body) => {
                 contract::prepare(&mut rewritten, body, cx, &mut pieces)?;
                 let packed = pieces.iter().find_map(|p| match p {

@@ -33,7 +33,7 @@ pub(super) fn roots(kernel: &Kernel) -> Vec<Root> {
         Body::Contract(c) => {
             value(&mut out, c.lhs.value, &[&c.batch, &c.m, &c.n, &c.k]);
             value(&mut out, c.rhs.value, &[&c.batch, &c.m, &c.n, &c.k]);
-            stmts(&mut out, &c.epilogue, &[&c.batch, &c.m, &c.n]);
+            stmts(&mut out, &c.epilogue, &[&c.cells()]);
         }
         Body::Attention(a) => {
             let (q, k) = ([a.q], [a.k]);

@@ -315,6 +315,7 @@ fn convolution() -> Kernel {
         lhs,
         rhs,
         acc,
+        pair: None,
         epilogue: vec![Stmt::Store {
             param: out,
             index: to,

@@ -193,6 +193,7 @@ fn contractions_run_their_epilogue() {
         lhs: Operand::new(&b.0.exprs, lhs),
         rhs: Operand::new(&b.0.exprs, rhs),
         acc,
+        pair: None,
         epilogue: vec![Build::store(2, mn, y, &[])],
         conv: None,
     });

@@ -54,6 +54,9 @@ impl Verifier<'_> {
         if !self.comes_whole(lhs, &c.m, &c.k) || !self.comes_whole(rhs, &c.n, &c.k) {
             return Some("the width of a fetch must be a power of two that divides the axis it goes along");
         }
+        if !store.is_multiple_of(c.sums()) {
+            return Some("the width of the stores must be whole pairs");
+        }
         if store != 1 && !self.is_divided(c.n.last(), store) {
             return Some("the width of the stores must divide the columns");
         }
@@ -167,6 +170,9 @@ impl Verifier<'_> {
                 if !self.comes_whole(*lhs, &c.m, &c.k) || !self.comes_whole(*rhs, &c.n, &c.k) =>
             {
                 Some("the width of a fetch must be a power of two that divides the axis it goes along")
+            }
+            (Mapping::Tile { thread_n, .. }, Body::Contract(c)) if !thread_n.is_multiple_of(c.sums()) => {
+                Some("a thread's columns must be whole pairs")
             }
             (Mapping::Matrix(tiling), Body::Contract(c)) => self.matrix(tiling, c),
             (Mapping::Matrix(_), _) => Some("matrix instructions are for contractions"),

@@ -239,6 +239,9 @@ impl Mapper<'_> {
             }
             !matches!(exprs[e], Expr::Load { .. })
         });
+        if body.pair.is_some() {
+            text += " in pairs";
+        }
         if !ops.is_empty() {
             text += &format!(" then {}", ops.join(" "));
         }
@@ -277,7 +280,7 @@ impl Mapper<'_> {
                 numbers.filter_map(tiling)
             })
         })
-        .filter(|t| t.accumulators() <= most)
+        .filter(|t| t.accumulators() <= most && t.store.is_multiple_of(body.sums()))
         .collect()
     }
 
@@ -492,7 +495,7 @@ impl Mapper<'_> {
         let cost = |t: &[u32; 5]| self.tile_cost(t, sizes);
         let best = TILES
             .iter()
-            .filter(|t| !wide || t[3] * t[4] <= 16)
+            .filter(|t| (!wide || t[3] * t[4] <= 16) && t[4].is_multiple_of(body.sums()))
             .min_by(|a, b| cost(a).total_cmp(&cost(b)))
             .unwrap_or(&TILES[TILES.len() - 1]);
         let [block_m, block_n, block_k, thread_m, thread_n] = *best;

@@ -91,6 +91,7 @@ impl Mapper<'_> {
         let acc = self.kernel.vars[body.acc];
         candidates
             .into_iter()
+            .filter(|t| t.store.is_multiple_of(body.sums()))
             .filter(|t| t.misfit().is_none() && t.lds_bytes(acc) <= self.target.lds_bytes)
             .filter(|t| held(t, bytes, stored) <= MOST_REGISTERS)
             .map(|t| {

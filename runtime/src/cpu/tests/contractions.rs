@@ -86,6 +86,7 @@ fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: bool, after:
         lhs: lhs_operand,
         rhs: rhs_operand,
         acc,
+        pair: None,
         epilogue,
         conv: None,
     });
@@ -161,6 +162,7 @@ fn merged_projections_store_by_head() {
         lhs: lhs_operand,
         rhs: rhs_operand,
         acc,
+        pair: None,
         epilogue: vec![store],
         conv: None,
     });
@@ -252,6 +254,7 @@ pub(super) fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i
         lhs: lhs_operand,
         rhs: rhs_operand,
         acc,
+        pair: None,
         epilogue: vec![store],
         conv: Some(ConvFacts {
             input: x,

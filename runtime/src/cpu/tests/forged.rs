@@ -314,6 +314,7 @@ fn product_reading_at(rows: i64, depth: i64, far: i64) -> Kernel {
         lhs,
         rhs,
         acc,
+        pair: None,
         epilogue: vec![store],
         conv: None,
     });

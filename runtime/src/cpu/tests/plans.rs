@@ -45,6 +45,7 @@ fn dense() -> Kernel {
         lhs: lhs_operand,
         rhs: rhs_operand,
         acc,
+        pair: None,
         epilogue: vec![store],
         conv: None,
     });
