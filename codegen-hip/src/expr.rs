@@ -282,6 +282,63 @@ impl<'a> Printer<'a> {
             .collect()
     }
 
+    /// Returns the loads that are not named yet and happen on one set of conditions alone, with these: each with whether it holds. Loads
+    /// that happen in any case have none. Neither conditions nor positions of a conditional load are read from memory.
+    pub fn loads_by_conditions(&self, roots: &[ExprId]) -> Vec<(ExprId, Vec<(ExprId, bool)>)> {
+        #[derive(Clone, PartialEq)]
+        enum When {
+            Never,
+            On(Vec<(ExprId, bool)>),
+            Several,
+        }
+        let n = self.kernel.exprs.len();
+        let mut when = vec![When::Never; n];
+        let meet = |there: &mut When, here: When| match there {
+            When::Never => *there = here,
+            // What happens in any case happens on every condition.
+            When::On(conditions) if conditions.is_empty() => {}
+            _ if here == When::On(Vec::new()) => *there = here,
+            there if *there == here => {}
+            _ => *there = When::Several,
+        };
+        for root in roots {
+            meet(&mut when[root.index()], When::On(Vec::new()));
+        }
+        // Operands precede their users: one sweep from the end sees every user before its operands.
+        let mut found = Vec::new();
+        for i in (0..n).rev() {
+            let id = ExprId::new(i);
+            if when[i] == When::Never || self.view.exprs[i].is_some() {
+                continue;
+            }
+            let here = when[i].clone();
+            match &self.kernel.exprs[id] {
+                Expr::Select(condition, yes, no) => {
+                    let branch = |holds: bool| match &here {
+                        When::On(conditions) => When::On([&conditions[..], &[(*condition, holds)]].concat()),
+                        other => other.clone(),
+                    };
+                    let (then, otherwise) = (branch(true), branch(false));
+                    meet(&mut when[condition.index()], here);
+                    meet(&mut when[yes.index()], then);
+                    meet(&mut when[no.index()], otherwise);
+                }
+                e => {
+                    if let (Expr::Load { index, .. }, When::On(conditions)) = (e, &here) {
+                        let reads = |e: ExprId| self.facts.loads[e.index()];
+                        let computed = !reads(*index) && !conditions.iter().any(|(c, _)| reads(*c));
+                        if conditions.is_empty() || computed {
+                            found.push((id, conditions.clone()));
+                        }
+                    }
+                    e.for_each_operand(|o| meet(&mut when[o.index()], here.clone()));
+                }
+            }
+        }
+        found.reverse();
+        found
+    }
+
     /// Says whether an expression that is not named yet is computed whenever the roots are.
     pub fn is_always(&self, roots: &[ExprId], e: ExprId) -> bool {
         self.cone(roots).always[e.index()]

@@ -2,87 +2,78 @@
 //! against the reference evaluator of the graph; what no pair can be made of is as right, with a kernel more.
 
 use graphc_tests::emulator::{Tally, toolchain};
-use graphc_tests::reference::{Tensors, assert_matches, compile_cpu, random_inputs, with_constants};
+use graphc_tests::reference::{Tensors, assert_matches, compile_cpu, random_inputs};
 use ir::graph::eval::evaluate;
 use ir::graph::parse::parse;
 use ir::kernel::{Body, Kernel, Mapping};
 use ir::{Bindings, DType, Graph};
 use passes::OptLevel;
 
-/// What each case shows, the type that is computed in, its graph, which inputs are constants, and whether a kernel has pairs of columns.
-const CASES: [(&str, DType, &str, &[&str], bool); 12] = [
+/// What each case shows, the type that is computed in, its graph, and whether a kernel has pairs of columns.
+const CASES: [(&str, DType, &str, bool); 12] = [
     (
         "a gate and its operand by two weights, tiles",
         DType::F16,
-        "x = input \"x\" : f16[150, 96]\n a = input \"a\" : f16[96, 136]\n b = input \"b\" : f16[96, 136]\n \
+        "x = input \"x\" : f16[150, 96]\n a = constant random(seed=1) : f16[96, 136]\n b = constant random(seed=2) : f16[96, 136]\n \
          g = contract x, a\n u = contract x, b\n s = silu g\n y = mul s, u",
-        &["a", "b"],
         true,
     ),
     (
         "one row, weights that lie along the depth",
         DType::F16,
-        "x = input \"x\" : f16[1, 512]\n a = input \"a\" : f16[200, 512]\n b = input \"b\" : f16[200, 512]\n \
+        "x = input \"x\" : f16[1, 512]\n a = constant random(seed=1) : f16[200, 512]\n b = constant random(seed=2) : f16[200, 512]\n \
          g = contract x, a {transpose_rhs}\n u = contract x, b {transpose_rhs}\n s = silu g\n y = mul s, u",
-        &["a", "b"],
         true,
     ),
     (
         "five rows, weights that lie along the columns",
         DType::BF16,
-        "x = input \"x\" : bf16[5, 256]\n a = input \"a\" : bf16[256, 64]\n b = input \"b\" : bf16[256, 64]\n \
+        "x = input \"x\" : bf16[5, 256]\n a = constant random(seed=1) : bf16[256, 64]\n b = constant random(seed=2) : bf16[256, 64]\n \
          g = contract x, a\n u = contract x, b\n s = gelu g\n y = mul u, s",
-        &["a", "b"],
         true,
     ),
     (
         "an odd number of columns, with biases and what follows",
         DType::F16,
-        "x = input \"x\" : f16[2, 33, 80]\n a = input \"a\" : f16[80, 45]\n b = input \"b\" : f16[80, 45]\n c = input \"c\" : f16[45]\n \
-         d = input \"d\" : f16[45]\n r = input \"r\" : f16[2, 33, 45]\n g = contract x, a\n h = add g, c\n u = contract x, b\n \
+        "x = input \"x\" : f16[2, 33, 80]\n a = constant random(seed=1) : f16[80, 45]\n b = constant random(seed=2) : f16[80, 45]\n c = constant random(seed=3) : f16[45]\n \
+         d = constant random(seed=4) : f16[45]\n r = input \"r\" : f16[2, 33, 45]\n g = contract x, a\n h = add g, c\n u = contract x, b\n \
          v = add u, d\n s = sigmoid h\n m = mul s, v\n y = add m, r",
-        &["a", "b", "c", "d"],
         true,
     ),
     (
         "one product that the model itself halves, in f32",
         DType::F32,
-        "x = input \"x\" : f32[40, 64]\n w = input \"w\" : f32[64, 100]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[40, 50]}\n \
+        "x = input \"x\" : f32[40, 64]\n w = constant random(seed=1) : f32[64, 100]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[40, 50]}\n \
          u = slice p {starts=[0, 50], sizes=[40, 50]}\n s = relu g\n y = mul s, u",
-        &["w"],
         true,
     ),
     (
         "halved in the other order, behind a bias",
         DType::F32,
-        "x = input \"x\" : f32[3, 128]\n w = input \"w\" : f32[128, 48]\n c = input \"c\" : f32[48]\n p = contract x, w\n q = add p, c\n \
+        "x = input \"x\" : f32[3, 128]\n w = constant random(seed=1) : f32[128, 48]\n c = constant random(seed=2) : f32[48]\n p = contract x, w\n q = add p, c\n \
          g = slice q {starts=[0, 24], sizes=[3, 24]}\n u = slice q {starts=[0, 0], sizes=[3, 24]}\n s = tanh g\n y = sub s, u",
-        &["w", "c"],
         true,
     ),
     (
         "deep, in parts",
         DType::F16,
-        "x = input \"x\" : f16[48, 8192]\n w = input \"w\" : f16[8192, 64]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[48, 32]}\n \
+        "x = input \"x\" : f16[48, 8192]\n w = constant random(seed=1) : f16[8192, 64]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[48, 32]}\n \
          u = slice p {starts=[0, 32], sizes=[48, 32]}\n s = silu g\n y = mul s, u",
-        &["w"],
         true,
     ),
     (
         "a half that is read twice",
         DType::F16,
-        "x = input \"x\" : f16[70, 64]\n w = input \"w\" : f16[64, 96]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[70, 48]}\n \
+        "x = input \"x\" : f16[70, 64]\n w = constant random(seed=1) : f16[64, 96]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[70, 48]}\n \
          u = slice p {starts=[0, 48], sizes=[70, 48]}\n s = silu g\n m = mul s, u\n t = transpose g {perm=[1, 0]}\n z = exp t\n v = transpose z {perm=[1, 0]}\n \
          w2 = slice v {starts=[0, 0], sizes=[35, 48]}\n m2 = slice m {starts=[35, 0], sizes=[35, 48]}\n y = add m2, w2",
-        &["w"],
         true,
     ),
     (
         "weights of four bits in groups",
         DType::F16,
-        "x = input \"x\" : f16[1, 256]\n w = input \"w\" : i4[96, 256]\n k = input \"k\" : f16[96, 8]\n q = dequantize w, k {axis=1, group=32, out=f16}\n \
+        "x = input \"x\" : f16[1, 256]\n w = constant random(seed=1) : i4[96, 256]\n k = constant random(seed=2) : f16[96, 8]\n q = dequantize w, k {axis=1, group=32, out=f16}\n \
          p = contract x, q {transpose_rhs}\n g = slice p {starts=[0, 0], sizes=[1, 48]}\n u = slice p {starts=[0, 48], sizes=[1, 48]}\n s = silu g\n y = mul s, u",
-        &["w", "k"],
         true,
     ),
     (
@@ -90,33 +81,28 @@ const CASES: [(&str, DType, &str, &[&str], bool); 12] = [
         DType::F16,
         "x = input \"x\" : f16[33, 64]\n w = input \"w\" : f16[64, 96]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[33, 48]}\n \
          u = slice p {starts=[0, 48], sizes=[33, 48]}\n s = silu g\n y = mul s, u",
-        &[],
         false,
     ),
     (
         "halves that do not meet",
         DType::F16,
-        "x = input \"x\" : f16[33, 64]\n w = input \"w\" : f16[64, 96]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[33, 48]}\n \
+        "x = input \"x\" : f16[33, 64]\n w = constant random(seed=1) : f16[64, 96]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[33, 48]}\n \
          u = slice p {starts=[0, 48], sizes=[33, 48]}\n s = silu g\n t = transpose u {perm=[1, 0]}\n y = contract s, t",
-        &["w"],
         false,
     ),
     (
         "a third reader of the product",
         DType::F16,
-        "x = input \"x\" : f16[33, 64]\n w = input \"w\" : f16[64, 96]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[33, 48]}\n \
+        "x = input \"x\" : f16[33, 64]\n w = constant random(seed=1) : f16[64, 96]\n p = contract x, w\n g = slice p {starts=[0, 0], sizes=[33, 48]}\n \
          u = slice p {starts=[0, 48], sizes=[33, 48]}\n o = slice p {starts=[0, 24], sizes=[33, 48]}\n s = silu g\n m = mul s, u\n y = add m, o",
-        &["w"],
         false,
     ),
 ];
 
-fn case(what: &str, body: &str, constants: &[&str]) -> (Graph, Tensors) {
+fn case(what: &str, body: &str) -> (Graph, Tensors) {
     let text = format!("graph @gated stage=import {{\n {body}\n return y as \"y\"\n}}\n");
     let graph = parse(&text).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let mut inputs = random_inputs(&graph, &Bindings::new(), 5);
-    let graph = with_constants(&graph, &inputs, constants);
-    inputs.retain(|name, _| !constants.contains(&name.as_str()));
+    let inputs = random_inputs(&graph, &Bindings::new(), 5);
     (graph, inputs)
 }
 
@@ -127,9 +113,9 @@ fn has_pairs(kernel: &Kernel) -> bool {
 fn check(arch: &str) {
     let Some(tools) = toolchain() else { return };
     let mut tally = Tally::default();
-    for (what, dtype, body, constants, in_pairs) in CASES {
+    for (what, dtype, body, in_pairs) in CASES {
         let context = format!("{arch}: {what}");
-        let (graph, inputs) = case(what, body, constants);
+        let (graph, inputs) = case(what, body);
         let built = tools.build(&graph, arch, None);
         let plan = &built.program.variants[0].plan;
         let kernels: Vec<&str> = plan.kernels.values().map(|k| k.name.as_str()).collect();
@@ -178,8 +164,8 @@ fn gated_products_on_gfx1201() {
 #[test]
 fn gated_products_on_gfx1030() {
     let Some(tools) = toolchain() else { return };
-    let (what, dtype, body, constants, _) = CASES[4];
-    let (graph, inputs) = case(what, body, constants);
+    let (what, dtype, body, _) = CASES[4];
+    let (graph, inputs) = case(what, body);
     let built = tools.build(&graph, "gfx1030", None);
     let plan = &built.program.variants[0].plan;
     let tiled = |k: &Kernel| has_pairs(k) && matches!(k.mapping, Mapping::Tile { .. });
@@ -192,8 +178,8 @@ fn gated_products_on_gfx1030() {
 /// The CPU keeps the halves where they are, and computes the same.
 #[test]
 fn gated_products_on_the_cpu() {
-    for (what, dtype, body, constants, _) in CASES {
-        let (graph, inputs) = case(what, body, constants);
+    for (what, dtype, body, _) in CASES {
+        let (graph, inputs) = case(what, body);
         let got = compile_cpu(&graph, OptLevel::O2, None)
             .run(&inputs)
             .unwrap_or_else(|e| panic!("{what}: {e}"));

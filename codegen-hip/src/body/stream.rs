@@ -1,7 +1,7 @@
 //! Pointwise kernels whose threads take neighbours: wide loads, a loop over the neighbours, wide stores.
 
-use ir::kernel::access::along;
-use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, Stmt, VarId};
+use ir::kernel::access::{Motions, along};
+use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, ParamId, Stmt, VarId};
 use ir::{Dim, Entity};
 
 use super::parenthesised;
@@ -24,6 +24,15 @@ struct Groups<'b> {
     kind: &'static str,
     /// No group is cut short.
     whole: bool,
+}
+
+/// A load whose group is one access.
+struct Wide {
+    load: ExprId,
+    param: ParamId,
+    index: ExprId,
+    /// What holds, or does not, where it is read.
+    conditions: Vec<(ExprId, bool)>,
 }
 
 impl Printer<'_> {
@@ -102,17 +111,12 @@ impl Printer<'_> {
         let vector = groups.vector;
         let roots: Vec<ExprId> = body.stmts.iter().flat_map(roots).collect();
         let mut loaded = Vec::new();
-        for e in self.unconditional_loads(&roots) {
-            let Expr::Load { param, index } = self.kernel.exprs[e] else {
-                continue;
-            };
-            let dtype = self.kernel.params[param].dtype;
-            if self.is_wide(dtype, index, groups.last, vector) {
-                let name = self.fresh(&format!("{}_wide", self.params[param.index()]));
-                self.out
-                    .line(format!("Vec<{}, {vector}> {name}[{unroll}];", spelling(dtype)));
-                loaded.push((e, name, param, index));
-            }
+        for wide in self.wide_candidates(&roots, groups.last, vector) {
+            let name = self.fresh(&format!("{}_wide", self.params[wide.param.index()]));
+            let dtype = self.kernel.params[wide.param].dtype;
+            self.out
+                .line(format!("Vec<{}, {vector}> {name}[{unroll}];", spelling(dtype)));
+            loaded.push((wide, name));
         }
         let open = |p: &mut Self| {
             let (turn, group) = (p.fresh("turn"), p.fresh("group"));
@@ -129,10 +133,12 @@ impl Printer<'_> {
             self.scope(|p| {
                 let (turn, start) = open(p);
                 p.bind_axis(groups.last, &start);
-                for (_, name, param, index) in &loaded {
-                    let (at, from) = (p.value(*index), p.params[param.index()].clone());
+                for (wide, name) in &loaded {
+                    let condition = p.condition(&wide.conditions);
+                    let (at, from) = (p.value(wide.index), p.params[wide.param.index()].clone());
                     p.out.line(format!(
-                        "{name}[{turn}] = load_vector<{vector}>({from} + {});",
+                        "{condition}{name}[{turn}] = {}<{vector}>({from} + {});",
+                        load_function(&condition),
                         parenthesised(&at)
                     ));
                 }
@@ -143,7 +149,7 @@ impl Printer<'_> {
             let (turn, start) = open(p);
             let loaded: Vec<(ExprId, String)> = loaded
                 .iter()
-                .map(|(e, name, ..)| (*e, format!("{name}[{turn}][{{j}}]")))
+                .map(|(wide, name)| (wide.load, format!("{name}[{turn}][{{j}}]")))
                 .collect();
             let name = p.axis(groups.last).to_owned();
             p.loaded_group(&body.stmts, groups.last, &name, &start, vector, &[], &loaded);
@@ -301,7 +307,48 @@ impl Printer<'_> {
                 .is_some_and(|m| m.is_wide(i64::from(vector)))
     }
 
-    /// Reads what is contiguous and always read as whole vectors; returns the spelling of each load for a `lane`.
+    /// The loads whose groups are one access each: of neighbours in memory, and on conditions that hold for a whole group or not at all.
+    fn wide_candidates(&self, roots: &[ExprId], axis: AxisId, vector: u32) -> Vec<Wide> {
+        let width = i64::from(vector);
+        let mut motions = Motions::new(self.kernel, self.symbols, axis, width);
+        let mut found = Vec::new();
+        for (load, conditions) in self.loads_by_conditions(roots) {
+            let Expr::Load { param, index } = self.kernel.exprs[load] else {
+                continue;
+            };
+            let uniform = conditions.iter().all(|(c, _)| motions.is_uniform(*c));
+            if uniform && self.is_wide(self.kernel.params[param].dtype, index, axis, vector) {
+                found.push(Wide {
+                    load,
+                    param,
+                    index,
+                    conditions,
+                });
+            }
+        }
+        found
+    }
+
+    /// The beginning of a statement that happens on some conditions.
+    fn condition(&mut self, conditions: &[(ExprId, bool)]) -> String {
+        let all: Vec<String> = conditions
+            .iter()
+            .map(|(c, holds)| {
+                let spelled = self.value(*c);
+                match holds {
+                    true if conditions.len() == 1 => spelled,
+                    true => parenthesised(&spelled),
+                    false => format!("!({spelled})"),
+                }
+            })
+            .collect();
+        match all.is_empty() {
+            true => String::new(),
+            false => format!("if ({}) ", all.join(" && ")),
+        }
+    }
+
+    /// Reads what is contiguous as whole vectors; returns the spelling of each load for a `lane`.
     pub(super) fn wide_loads(
         &mut self,
         roots: &[ExprId],
@@ -315,29 +362,36 @@ impl Printer<'_> {
         if vector == 1 {
             return wide;
         }
-        for e in self.unconditional_loads(roots) {
-            let Expr::Load { param, index } = self.kernel.exprs[e] else {
-                continue;
-            };
-            let dtype = self.kernel.params[param].dtype;
-            if !self.is_wide(dtype, index, axis, vector) {
-                continue;
-            }
+        for candidate in self.wide_candidates(roots, axis, vector) {
             self.bind_axis(axis, start);
-            let at = self.value(index);
-            let from = self.params[param.index()].clone();
+            let condition = self.condition(&candidate.conditions);
+            let at = self.value(candidate.index);
+            let from = self.params[candidate.param.index()].clone();
             let local = self.fresh(&format!("{from}_wide"));
-            let t = spelling(dtype);
-            self.out.line(format!(
-                "const Vec<{t}, {vector}> {local} = load_vector<{vector}>({from} + {});",
-                parenthesised(&at)
-            ));
+            let t = spelling(self.kernel.params[candidate.param].dtype);
+            let load = load_function(&condition);
+            let read = format!("{load}<{vector}>({from} + {})", parenthesised(&at));
+            match condition.is_empty() {
+                true => self.out.line(format!("const Vec<{t}, {vector}> {local} = {read};")),
+                false => {
+                    self.out.line(format!("Vec<{t}, {vector}> {local};"));
+                    self.out.line(format!("{condition}{local} = {read};"));
+                }
+            }
             self.bind_axis(axis, name);
-            wide.push((e, format!("{local}[{lane}]")));
+            wide.push((candidate.load, format!("{local}[{lane}]")));
         }
         // What the indices named holds at the group's start only.
         self.forget_locals_along(axis);
         wide
+    }
+}
+
+/// The device library's function for a wide load that happens on a condition, or always.
+fn load_function(condition: &str) -> &'static str {
+    match condition.is_empty() {
+        true => "load_vector",
+        false => "load_whole",
     }
 }
 

@@ -17,6 +17,7 @@
 // along the columns of one row, and leave in wide stores.
 #pragma once
 #include "graphc_math.hip.h"
+#include "graphc_vector.hip.h"
 
 namespace graphc {
 
@@ -30,19 +31,6 @@ struct Pack {
     GRAPHC_DEVICE T& operator[](int i) { return lanes[i]; }
     GRAPHC_DEVICE const T& operator[](int i) const { return lanes[i]; }
 };
-
-#if defined(GRAPHC_AMD)
-/// `N` values in neighbouring registers.
-template <typename T, int N>
-using Vector = T __attribute__((ext_vector_type(N)));
-#else
-template <typename T, int N>
-struct alignas(sizeof(T) * N <= 16 ? sizeof(T) * N : 16) Vector {
-    T lanes[N];
-    GRAPHC_DEVICE T& operator[](int i) { return lanes[i]; }
-    GRAPHC_DEVICE const T& operator[](int i) const { return lanes[i]; }
-};
-#endif
 
 /// 16 bytes: what a lane moves at once.
 using Chunk = Vector<u32, 4>;

@@ -4,6 +4,19 @@
 
 namespace graphc {
 
+#if defined(GRAPHC_AMD)
+/// `N` values in neighbouring registers.
+template <typename T, int N>
+using Vector = T __attribute__((ext_vector_type(N)));
+#else
+template <typename T, int N>
+struct alignas(sizeof(T) * N <= 16 ? sizeof(T) * N : 16) Vector {
+    T lanes[N];
+    GRAPHC_DEVICE T& operator[](int i) { return lanes[i]; }
+    GRAPHC_DEVICE const T& operator[](int i) const { return lanes[i]; }
+};
+#endif
+
 /// `N` neighbours that are read or written by one access, by several of 16 bytes where they are more.
 template <typename T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
@@ -16,6 +29,25 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
 template <int N, typename T>
 GRAPHC_DEVICE Vec<T, N> load_vector(const T* from) {
     return *(const Vec<T, N>*)from;
+}
+
+/// As `load_vector`, in whole words that compilers do not take apart: of reads on a condition, one place or another, they would make
+/// reads of single elements from either.
+template <int N, typename T>
+GRAPHC_DEVICE Vec<T, N> load_whole(const T* from) {
+    constexpr int BYTES = N * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
+    static_assert(BYTES % PIECE == 0, "whole accesses");
+    if constexpr (PIECE < 8) {
+        return load_vector<N>(from);
+    } else {
+        Vec<T, N> result;
+#pragma unroll
+        for (int at = 0; at < BYTES; at += PIECE) {
+            const auto piece = *(const Vector<u32, PIECE / 4>*)((const u8*)from + at);
+            copy_bytes<PIECE>((u8*)&result + at, &piece);
+        }
+        return result;
+    }
 }
 
 /// Writes `N` neighbours; `to` is aligned to all of them, or to 16 bytes.

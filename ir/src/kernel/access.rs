@@ -79,6 +79,25 @@ impl<'a> Motions<'a> {
         self.known[e.index()].as_ref().is_some_and(|k| k.fixed)
     }
 
+    /// Says whether a condition is the same for the whole of each group: it is fixed, or compares positions with what no group
+    /// straddles.
+    pub fn is_uniform(&mut self, condition: ExprId) -> bool {
+        if self.is_fixed(condition) {
+            return true;
+        }
+        let width = self.width;
+        match self.kernel.exprs[condition] {
+            Expr::Binary(BinaryOp::And | BinaryOp::Or, a, b) => self.is_uniform(a) && self.is_uniform(b),
+            // `x < bound` and `x ≥ bound`, in either spelling.
+            Expr::Binary(BinaryOp::Lt | BinaryOp::Ge, x, bound)
+            | Expr::Binary(BinaryOp::Gt | BinaryOp::Le, bound, x) => {
+                self.of(x).is_some_and(|m| m.is_wide(width))
+                    && self.of(bound).is_some_and(|m| m.is_fixed() && m.divisor % width == 0)
+            }
+            _ => false,
+        }
+    }
+
     /// Says whether an expression of any type is the same for the whole of each group: it reads nothing but elements at fixed
     /// positions.
     pub fn is_shared(&mut self, e: ExprId) -> bool {
@@ -233,4 +252,69 @@ fn number(kernel: &Kernel, e: ExprId) -> Option<Dim> {
 
 fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entity::Table;
+    use crate::kernel::{Axis, Body, Exprs, Kernel, Loops, Mapping};
+    use crate::types::{DType, Scalar};
+
+    /// Which groups a comparison splits, and which it does not.
+    #[test]
+    fn comparisons_of_whole_groups() {
+        let mut exprs = Exprs::default();
+        let mut axes = Table::new();
+        let axis = axes.push(Axis {
+            name: "i".to_owned(),
+            extent: Dim::Const(64),
+        });
+        let i = exprs.add(Expr::Axis(axis), DType::I64);
+        let mut number = |v| exprs.add(Expr::Const(DType::I64, Scalar::Int(v)), DType::I64);
+        let (eight, twelve, two) = (number(8), number(12), number(2));
+        let mut binary = |op, a, b, dtype| exprs.add(Expr::Binary(op, a, b), dtype);
+        let doubled = binary(BinaryOp::Mul, i, two, DType::I64);
+        let mut compare = |op, a, b| binary(op, a, b, DType::Bool);
+        let alike = [
+            compare(BinaryOp::Lt, i, eight),
+            compare(BinaryOp::Ge, i, eight),
+            compare(BinaryOp::Gt, eight, i),
+            compare(BinaryOp::Le, eight, i),
+            compare(BinaryOp::Lt, two, eight),
+        ];
+        let split = [
+            // 8 is in the second group, whose others are above it.
+            compare(BinaryOp::Le, i, eight),
+            compare(BinaryOp::Gt, i, eight),
+            compare(BinaryOp::Eq, i, eight),
+            // No group begins at 12.
+            compare(BinaryOp::Lt, i, twelve),
+            compare(BinaryOp::Lt, doubled, eight),
+        ];
+        let both = compare(BinaryOp::And, alike[0], alike[1]);
+        let mixed = compare(BinaryOp::And, alike[0], split[0]);
+        let kernel = Kernel {
+            name: "compare".to_owned(),
+            params: Table::new(),
+            symbols: Vec::new(),
+            axes,
+            exprs,
+            vars: Table::new(),
+            body: Body::Loops(Loops {
+                parallel: vec![axis],
+                stmts: Vec::new(),
+            }),
+            mapping: Mapping::Host,
+            origins: Vec::new(),
+        };
+        let symbols = Symbols::default();
+        let mut motions = Motions::new(&kernel, &symbols, axis, 8);
+        for (e, expected) in (alike.iter().map(|e| (*e, true)))
+            .chain(split.iter().map(|e| (*e, false)))
+            .chain([(both, true), (mixed, false)])
+        {
+            assert_eq!(motions.is_uniform(e), expected, "{:?}", kernel.exprs[e]);
+        }
+    }
 }

@@ -207,7 +207,7 @@ pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis:
         let mut motions = Motions::new(kernel, symbols, axis, i64::from(width));
         let divides = kernel.axes[axis].extent.known_divisor() % i64::from(width) == 0;
         let wide = motions.of(access.index).is_some_and(|m| m.is_wide(i64::from(width)));
-        let alike = access.guard.is_none_or(|g| motions.is_fixed(g)) && shared.iter().all(|e| motions.is_shared(*e));
+        let alike = access.guard.is_none_or(|g| motions.is_uniform(g)) && shared.iter().all(|e| motions.is_shared(*e));
         if divides && wide && alike {
             break;
         }

@@ -3,7 +3,7 @@
 //! Before: `n4 = exp n1; n5 = transpose n4; n6 = reduce n5`. After: one region `{n4, n5, n6}` that reads `n1` through the
 //! transposed index.
 
-use ir::op::Elementwise;
+use ir::op::{Elementwise, View};
 use ir::schedule::RegionKind;
 use ir::{Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
@@ -28,6 +28,7 @@ impl Fuser<'_> {
             match self.may_inline(id, &mut paths) {
                 Ok(regions) => {
                     self.home[id.index()] = Home::Readers;
+                    self.evaluations[id.index()] = self.evaluations_of(id);
                     if self.computes(id) {
                         regions.iter().for_each(|r| self.drafts[*r as usize].size += 1);
                     }
@@ -111,7 +112,7 @@ impl Fuser<'_> {
                 if draft.size >= self.options.region_limit {
                     return Err(Barrier::RegionFull);
                 }
-                if self.repeats(id, *r as usize) {
+                if self.repeats(id) {
                     return Err(Barrier::RepeatedWork);
                 }
             }
@@ -138,16 +139,53 @@ impl Fuser<'_> {
         })
     }
 
-    /// Says whether costly work of the map would be done many times over in the region.
-    fn repeats(&self, id: NodeId, draft: usize) -> bool {
+    /// Says whether costly work of the map would be done many times over by its readers.
+    fn repeats(&self, id: NodeId) -> bool {
         if !is_costly(self.op(id)) {
             return false;
         }
+        self.evaluations_of(id) >= REPEAT_LIMIT * self.elements(id).max(1)
+    }
+
+    /// How often elements of a node are computed by its readers.
+    fn evaluations_of(&self, id: NodeId) -> i64 {
+        let readers = self.users[id].iter();
+        readers
+            .map(|(user, position)| self.evaluations_by(*user, *position as usize))
+            .fold(0, i64::saturating_add)
+    }
+
+    /// A node's number of elements, symbols at their hints.
+    fn elements(&self, id: NodeId) -> i64 {
+        self.graph.ty(Value::from(id)).elements().hint(self.graph.symbols())
+    }
+
+    /// How often a node computes an element of its operand at `position`.
+    fn evaluations_by(&self, user: NodeId, position: usize) -> i64 {
+        let own = match self.home[user.index()] {
+            Home::Draft(d) if self.drafts[d].chain[0] == user => self.evaluations_by_anchor(d),
+            Home::Draft(_) => self.elements(user),
+            // It is asked for as often as its own readers ask for it.
+            _ => self.evaluations[user.index()],
+        };
+        match self.op(user) {
+            // Each element of a concat is computed from one part alone.
+            Op::View(View::Concat { .. }) => {
+                let part = self.elements(self.graph.node(user).operands[position].node);
+                let share = i128::from(own) * i128::from(part) / i128::from(self.elements(user).max(1));
+                i64::try_from(share).unwrap_or(i64::MAX)
+            }
+            _ => own,
+        }
+    }
+
+    /// How often the anchor of a draft computes an element of its operands.
+    fn evaluations_by_anchor(&self, draft: usize) -> i64 {
         let symbols = self.graph.symbols();
-        let elements = |n: NodeId| self.graph.ty(Value::from(n)).elements().hint(symbols);
+        let elements = |n: NodeId| self.elements(n);
         let draft = &self.drafts[draft];
         let anchor = draft.chain[0];
-        let reads = match draft.kind {
+        match draft.kind {
             // A row kernel evaluates its operand once for each fold and once for the store.
             RegionKind::Reduction | RegionKind::Scan | RegionKind::Sort => {
                 let operand = self.graph.node(anchor).operands[0];
@@ -164,7 +202,6 @@ impl Fuser<'_> {
                 read.max(elements(anchor)) * passes * window
             }
             _ => elements(anchor),
-        };
-        reads >= REPEAT_LIMIT * elements(id).max(1)
+        }
     }
 }

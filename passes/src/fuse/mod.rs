@@ -80,6 +80,8 @@ struct Fuser<'a> {
     /// The first and last node of the drafts that overlap by their ids, one with the next, up to the draft that was made last.
     /// All drafts before it end before it begins, so nothing before it can read what is in it or after it.
     stretch: Option<(NodeId, NodeId)>,
+    /// How often elements of a node that is computed where it is read are computed, symbols at their hints.
+    evaluations: Vec<i64>,
     /// The concat that a node's value is stored as a part of, and which operand of that it is.
     placed: Vec<Option<(NodeId, usize)>>,
     /// Why a node's value is stored.
@@ -103,6 +105,7 @@ pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Sched
         regions: vec![SmallVec::new(); n],
         drafts: Vec::new(),
         stretch: None,
+        evaluations: vec![0; n],
         placed: vec![None; n],
         barrier: vec![None; n],
     };
