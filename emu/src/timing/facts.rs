@@ -43,6 +43,8 @@ pub(crate) enum Unit {
     Free,
     /// Holds the wave for this many cycles.
     Nop(u32),
+    /// Waves of a higher level issue before the others of their SIMD (`s_setprio`), 0 to 3.
+    Priority(u8),
     End,
 }
 
@@ -220,6 +222,7 @@ fn control(facts: &mut InstructionFacts, text: &Text, name: &str, arch: &Arch) {
         "s_barrier" => Unit::Barrier,
         "s_barrier_signal" | "s_barrier_signal_isfirst" => Unit::Signal,
         "s_barrier_wait" => Unit::BarrierWait,
+        "s_setprio" => Unit::Priority(immediate as u8 & 3),
         "s_nop" => Unit::Nop((immediate as u32 + 1) * slot),
         // Units of 64 cycles.
         "s_sleep" => Unit::Nop((immediate as u32 & 127) * 64),
