@@ -69,6 +69,8 @@ pub(crate) struct InstructionFacts {
     pub counters: Box<[Counter]>,
     /// Bytes a lane, of memory and LDS instructions.
     pub bytes: u32,
+    /// Vector memory: what is loaded goes to LDS, past the registers.
+    pub to_lds: bool,
     pub address: u64,
 }
 
@@ -95,6 +97,7 @@ fn read(inst: &Inst, arch: &Arch, lanes: usize) -> InstructionFacts {
         waits: Box::default(),
         counters: inst.issues.clone().into_boxed_slice(),
         bytes: 0,
+        to_lds: false,
         address: inst.address,
     };
     match inst.class {
@@ -127,6 +130,7 @@ fn read(inst: &Inst, arch: &Arch, lanes: usize) -> InstructionFacts {
                 Unit::Vmem { store }
             };
             facts.bytes = bytes(&name);
+            facts.to_lds = first.flag("lds") || name.contains("_load_lds");
         }
         Class::Lds => {
             let write = inst.loads == Default::default() && name != "ds_nop";

@@ -47,9 +47,9 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
     let survey = trace_all(launch, &shape.survey(), shape.survey_limit(), None)?;
     let row = shape.row(&survey);
     let regions = launch.memory.regions();
-    let (surveyed, by_region) = shares(&facts, &survey, machine, &regions);
+    let surveyed = shares(&facts, &survey, machine, &regions);
     let shares = match row.is_empty() {
-        true => surveyed,
+        true => surveyed.shares.clone(),
         false => {
             let row = trace_all(launch, &row, shape.survey_limit(), None)?;
             reuse::shares(&facts, &row, shape.together() as usize, machine)
@@ -69,10 +69,11 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
         traces = trace_all(launch, &groups, options.budget.max(1), None)?;
     }
     let touched = touched(&regions, &facts, survey.iter().chain(&traces));
-    let mut placements = memory::place(machine, touched);
+    let round = surveyed.round(shape.together() as f64 / survey.len().max(1) as f64 * longer(&survey, &one));
+    let mut placements = memory::place(machine, touched, round);
     for placement in &mut placements {
         if let Ok(at) = regions.binary_search_by_key(&placement.base, |(base, _)| *base) {
-            placement.share = by_region[at];
+            placement.share = surveyed.by_region[at];
         }
     }
     let work = Work {
@@ -252,12 +253,7 @@ fn trace_all(
 ///
 /// Of all pieces that the surveyed workgroups touch, those that several of a die touch come once from behind its L2, and those
 /// that several dies touch once from behind all of them (a memory-side cache, or DRAM's open requests).
-fn shares(
-    facts: &[InstructionFacts],
-    survey: &[Recorder],
-    machine: &Machine,
-    regions: &[(u64, u64)],
-) -> (Vec<Share>, Vec<Share>) {
+fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine, regions: &[(u64, u64)]) -> Surveyed {
     let dies = u64::from(machine.dies);
     // Piece, die, instruction: one entry for each workgroup that touches it.
     let mut touches: Vec<(u64, u32, u32)> = Vec::new();
@@ -281,9 +277,12 @@ fn shares(
     touches.sort_unstable();
     let mut sums = vec![(0u64, 0.0f64, 0.0f64); facts.len()];
     let mut regional = vec![(0u64, 0.0f64, 0.0f64); regions.len()];
+    let (mut pieces, mut pieces_of_dies) = (0u64, 0u64);
     for same in touches.chunk_by(|a, b| a.0 == b.0) {
         let region = region_of(regions, same[0].0);
+        pieces += 1;
         for on_die in same.chunk_by(|a, b| a.1 == b.1) {
+            pieces_of_dies += 1;
             let add = |sum: &mut (u64, f64, f64)| {
                 sum.0 += 1;
                 sum.1 += 1.0 / on_die.len() as f64;
@@ -301,7 +300,43 @@ fn shares(
         let shares = sums.into_iter().map(|(count, die, all)| Share::of(count, die, all));
         shares.collect()
     };
-    (shares(sums), shares(regional))
+    Surveyed {
+        shares: shares(sums),
+        by_region: shares(regional),
+        bytes: (pieces * PIECE) as f64,
+        die_bytes: (pieces_of_dies * PIECE) as f64 / dies as f64,
+    }
+}
+
+/// What a survey saw.
+struct Surveyed {
+    /// By instruction and by allocation.
+    shares: Vec<Share>,
+    by_region: Vec<Share>,
+    /// Different bytes that the surveyed workgroups loaded, all of them and those of one die.
+    bytes: f64,
+    die_bytes: f64,
+}
+
+impl Surveyed {
+    /// Different bytes that one die's L2 and all dies together bring in while the workgroups of one round run: so many times what was
+    /// surveyed.
+    fn round(&self, times: f64) -> (f64, f64) {
+        (self.die_bytes * times, self.bytes * times)
+    }
+}
+
+/// How many times as long a workgroup is as what the survey executed of it.
+fn longer(survey: &[Recorder], one: &[Recorder]) -> f64 {
+    let recorded = |recorders: &[Recorder]| -> u64 {
+        let waves = recorders.iter().flat_map(|recorder| &recorder.waves);
+        let of = |wave: &super::trace::Wave| {
+            wave.events.len() as u64 + wave.skips.iter().map(|skip| skip.instructions).sum::<u64>()
+        };
+        waves.map(of).sum()
+    };
+    let each = recorded(survey) as f64 / survey.len().max(1) as f64;
+    (recorded(one) as f64 / one.len().max(1) as f64 / each.max(1.0)).max(1.0)
 }
 
 /// The allocation that a piece lies in, of those in order of address. Arguments and scratch lie behind them, in none.

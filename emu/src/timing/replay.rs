@@ -177,6 +177,8 @@ struct Model<'a> {
     banks_free: Vec<u64>,
     pipes_free: Vec<u64>,
     lds_waiting: Vec<VecDeque<u64>>,
+    /// What memory sends straight to each set of banks: when it comes and the cycles that it takes, in order.
+    lds_coming: Vec<VecDeque<(u64, u64)>>,
     waves: Vec<Wave<'a>>,
     groups: Vec<Group>,
     /// Waves by the time at which they can issue, their rank and age.
@@ -192,6 +194,8 @@ const SIMDS: usize = 4;
 const LOWEST: u8 = 3;
 /// LDS instructions that a pipe takes in ahead.
 const LDS_QUEUE: usize = 16;
+/// Bytes a cycle that LDS takes of what memory sends to it: 32 banks of four.
+const LDS_WRITE: u32 = 128;
 
 fn raise(at: &mut u64, cause: &mut Stall, to: u64, because: Stall) {
     if to > *at {
@@ -210,6 +214,7 @@ impl<'a> Model<'a> {
             banks_free: vec![0; input.machine.lds_arrays as usize],
             pipes_free: vec![0; pipes],
             lds_waiting: vec![VecDeque::new(); pipes],
+            lds_coming: vec![VecDeque::new(); input.machine.lds_arrays as usize],
             waves: Vec::new(),
             groups: Vec::new(),
             heap: BinaryHeap::new(),
@@ -504,7 +509,17 @@ impl<'a> Model<'a> {
                             self.memory.load(unit, at, &load)
                         }
                     };
-                    done = Some((there, Stall::VectorMemory));
+                    // It is written at the rate of the banks' whole width.
+                    let written = match facts.to_lds {
+                        true => u64::from(access.bytes.div_ceil(LDS_WRITE)),
+                        false => 0,
+                    };
+                    if written > 0 {
+                        let array = wave.simd * self.banks_free.len() / SIMDS;
+                        self.lds_coming[array].push_back((there, written));
+                        self.out.lds_busy += written;
+                    }
+                    done = Some((there + written, Stall::VectorMemory));
                 } else {
                     done = Some((at + slot, Stall::VectorMemory));
                 }
@@ -517,6 +532,10 @@ impl<'a> Model<'a> {
                 // A write brings its addresses by the path on which its data comes.
                 let path = bytes.div_ceil(u64::from(machine.lds_pipe_bytes)).max(1) + if write { slot } else { 0 };
                 let array = wave.simd * self.banks_free.len() / SIMDS;
+                let coming = &mut self.lds_coming[array];
+                while let Some((there, cycles)) = coming.pop_front_if(|(there, _)| *there <= at) {
+                    self.banks_free[array] = self.banks_free[array].max(there) + cycles;
+                }
                 let start = self.banks_free[array].max(at);
                 self.banks_free[array] = start + banks;
                 let ends = self.pipes_free[pipe].max(at) + path;
