@@ -69,8 +69,7 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
         traces = trace_all(launch, &groups, options.budget.max(1), None)?;
     }
     let touched = touched(&regions, &facts, survey.iter().chain(&traces));
-    let round = surveyed.round(shape.together() as f64 / survey.len().max(1) as f64 * longer(&survey, &one));
-    let mut placements = memory::place(machine, touched, round);
+    let mut placements = memory::place(machine, touched);
     for placement in &mut placements {
         if let Ok(at) = regions.binary_search_by_key(&placement.base, |(base, _)| *base) {
             placement.share = surveyed.by_region[at];
@@ -277,12 +276,9 @@ fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine, re
     touches.sort_unstable();
     let mut sums = vec![(0u64, 0.0f64, 0.0f64); facts.len()];
     let mut regional = vec![(0u64, 0.0f64, 0.0f64); regions.len()];
-    let (mut pieces, mut pieces_of_dies) = (0u64, 0u64);
     for same in touches.chunk_by(|a, b| a.0 == b.0) {
         let region = region_of(regions, same[0].0);
-        pieces += 1;
         for on_die in same.chunk_by(|a, b| a.1 == b.1) {
-            pieces_of_dies += 1;
             let add = |sum: &mut (u64, f64, f64)| {
                 sum.0 += 1;
                 sum.1 += 1.0 / on_die.len() as f64;
@@ -303,8 +299,6 @@ fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine, re
     Surveyed {
         shares: shares(sums),
         by_region: shares(regional),
-        bytes: (pieces * PIECE) as f64,
-        die_bytes: (pieces_of_dies * PIECE) as f64 / dies as f64,
     }
 }
 
@@ -313,30 +307,6 @@ struct Surveyed {
     /// By instruction and by allocation.
     shares: Vec<Share>,
     by_region: Vec<Share>,
-    /// Different bytes that the surveyed workgroups loaded, all of them and those of one die.
-    bytes: f64,
-    die_bytes: f64,
-}
-
-impl Surveyed {
-    /// Different bytes that one die's L2 and all dies together bring in while the workgroups of one round run: so many times what was
-    /// surveyed.
-    fn round(&self, times: f64) -> (f64, f64) {
-        (self.die_bytes * times, self.bytes * times)
-    }
-}
-
-/// How many times as long a workgroup is as what the survey executed of it.
-fn longer(survey: &[Recorder], one: &[Recorder]) -> f64 {
-    let recorded = |recorders: &[Recorder]| -> u64 {
-        let waves = recorders.iter().flat_map(|recorder| &recorder.waves);
-        let of = |wave: &super::trace::Wave| {
-            wave.events.len() as u64 + wave.skips.iter().map(|skip| skip.instructions).sum::<u64>()
-        };
-        waves.map(of).sum()
-    };
-    let each = recorded(survey) as f64 / survey.len().max(1) as f64;
-    (recorded(one) as f64 / one.len().max(1) as f64 / each.max(1.0)).max(1.0)
 }
 
 /// The allocation that a piece lies in, of those in order of address. Arguments and scratch lie behind them, in none.

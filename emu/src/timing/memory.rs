@@ -19,8 +19,8 @@ pub(crate) struct Placement {
     /// The parts that L2 and the memory-side cache hold; the rest is in DRAM.
     pub l2: f64,
     pub side: f64,
-    /// The parts that are not in L2, or in neither, where workgroups that began together come to them at any time of their run: a cache
-    /// holds as much of what one round brings in as it has room for.
+    /// The parts that are not in L2, or in neither, where accesses to all of it come in any order: a cache holds as much as it has
+    /// room for.
     pub beyond_l2: f64,
     pub beyond: f64,
     /// What the survey saw of its sharing, for loads that the survey did not come to.
@@ -497,10 +497,7 @@ pub(crate) fn held(sum: u64, capacity: u64, (full, none): (f64, f64)) -> f64 {
 ///
 /// A level that has room for all bytes up to an allocation holds it; one that they exceed holds the less of it the more they do
 /// (`Machine::l2_edge`, from the chase). Buffers are taken to have been used before: a benchmark's second run, or a model's next step.
-///
-/// `round` is what one die and all of them bring in while the workgroups run that run together: those that have drifted apart are at
-/// most as far apart as that.
-pub(crate) fn place(machine: &Machine, mut regions: Vec<(u64, u64)>, round: (f64, f64)) -> Vec<Placement> {
+pub(crate) fn place(machine: &Machine, mut regions: Vec<(u64, u64)>) -> Vec<Placement> {
     regions.sort_unstable_by_key(|(base, size)| (*size, *base));
     let mut sum = 0u64;
     let mut placements = Vec::with_capacity(regions.len());
@@ -511,14 +508,14 @@ pub(crate) fn place(machine: &Machine, mut regions: Vec<(u64, u64)>, round: (f64
             0 => 0.0,
             bytes => held(sum, bytes, (1.0, 1.08)),
         };
-        let beyond = |bytes: u64, round: f64| (1.0 - bytes as f64 / round.min(sum as f64).max(1.0)).max(0.0);
+        let beyond = |bytes: u64| (1.0 - bytes as f64 / sum.max(1) as f64).max(0.0);
         placements.extend(alike.iter().map(|(base, size)| Placement {
             base: *base,
             end: base + size,
             l2,
             side: side.max(l2) - l2,
-            beyond_l2: beyond(machine.l2_bytes, round.0),
-            beyond: beyond(machine.l2_bytes.max(machine.side_bytes), round.1),
+            beyond_l2: beyond(machine.l2_bytes),
+            beyond: beyond(machine.l2_bytes.max(machine.side_bytes)),
             share: Share::of(0, 1.0, 1.0),
         }));
     }
