@@ -83,7 +83,7 @@ fn rankings() -> Vec<Ranking> {
             variants: vec![
                 Variant {
                     misses: Some(
-                        "waits for all of its loads twice a step, and for longer than the model says (`emu/TIMING.md`)",
+                        "waits for all of its loads in every step, and for longer than the model says (`emu/TIMING.md`)",
                     ),
                     ..ping("8 waves, 32x32x16", "256_256_64_32_with32x16.cpp", 1291.0)
                 },
