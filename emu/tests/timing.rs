@@ -81,6 +81,40 @@ extern "C" __global__ void ahead(float* out, const float* in, int n, int step) {
   }
   out[threadIdx.x] = a + next;
 }
+// All workgroups load the same, in code without a loop that is longer than what a survey executes.
+extern "C" __global__ void unrolled(float* out, const float* in, float x) {
+  float a = x;
+  #pragma unroll
+  for (int i = 0; i < 1024; ++i) {
+    float now = in[i * 16384 + threadIdx.x];
+    #pragma unroll
+    for (int k = 0; k < 8; ++k) a = __builtin_fmaf(a, x, now);
+  }
+  out[blockIdx.x * 256 + threadIdx.x] = a;
+}
+// The later half of the waves may ask for precedence.
+extern "C" __global__ void turns(float* out, float x, int level) {
+  float a = threadIdx.x, b = x;
+  if (level != 0 && __builtin_amdgcn_readfirstlane(threadIdx.x) >= 256) __builtin_amdgcn_s_setprio(3);
+  #pragma unroll
+  for (int k = 0; k < 256; ++k) { a = __builtin_fmaf(a, x, 0.5f); b = __builtin_fmaf(b, x, 0.25f); }
+  out[threadIdx.x] = a + b;
+}
+"#;
+
+/// From memory to LDS, past the registers: 16 KB a step and workgroup.
+const STRAIGHT: &str = r#"
+extern "C" __global__ __launch_bounds__(256) void straight(const float* in, int n) {
+  __shared__ float s[4096];
+  #pragma unroll 1
+  for (int i = 0; i < n; ++i) {
+    #pragma unroll
+    for (int k = 0; k < 4; ++k)
+      __builtin_amdgcn_global_load_lds((const __attribute__((address_space(1))) void*)(in + 4 * threadIdx.x + 1024 * k),
+          (__attribute__((address_space(3))) void*)(s + 1024 * k + 256 * (threadIdx.x / 64)), 16, 0, 0);
+    __builtin_amdgcn_s_waitcnt(0);
+  }
+}
 "#;
 
 fn device(arch: &str) -> Option<Device> {
@@ -250,6 +284,74 @@ fn the_same_input_gives_the_same_cycles() {
     let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a pool");
     assert_eq!(one.install(run), first);
     assert_eq!(run(), first);
+}
+
+/// A unit's part of L2 is so many bytes a cycle: at half the clock it gives half as much a second.
+#[test]
+fn l2_has_the_shader_s_clock() {
+    let at = |ghz| micro::shared_sum("gfx90a", 11, ghz);
+    let (Some(fast), Some(slow)) = (at(1.7), at(0.85)) else {
+        return;
+    };
+    assert!((fast / slow - 2.0).abs() < 0.02, "{fast} {slow}");
+}
+
+/// Loads that come after all that a survey executes are shared as the others of their allocation are.
+#[test]
+fn loads_beyond_the_survey_are_shared() {
+    let Some(device) = device("gfx90a") else { return };
+    let (out, input) = (device.alloc(1 << 20), device.alloc(64 << 20));
+    let report = time(
+        &device,
+        "unrolled",
+        104,
+        &[Arg::Ptr(out), Arg::Ptr(input), Arg::F32(0.5)],
+    );
+    assert!(report.instructions > 104.0 * 4.0 * 9000.0, "{}", report.instructions);
+    // 1024 lines of 1 KB, read by all 104 and fetched once, but for those of the fiftieth that is taken to have drifted apart.
+    let bytes = 1024.0 * 1024.0;
+    assert!(
+        report.dram_bytes > 0.9 * bytes && report.dram_bytes < 4.0 * bytes,
+        "{}",
+        report.dram_bytes
+    );
+}
+
+/// Of waves of one SIMD that could issue, the one of the higher priority does; without priorities the oldest.
+#[test]
+fn priorities_come_before_age() {
+    let Some(device) = device("gfx942") else { return };
+    let out = device.alloc(2048);
+    let last = |level| {
+        let timing = TimingOptions {
+            issues: 1 << 16,
+            ..TimingOptions::default()
+        };
+        let args = [Arg::Ptr(out), Arg::F32(0.5), Arg::I32(level)];
+        let report = device.time("turns", 1, 512, 0, &args, &timing);
+        let of = |later: bool| {
+            let issues = report.issues.iter().filter(|issue| (issue.wave >= 4) == later);
+            issues.map(|issue| issue.at).max().expect("waves")
+        };
+        (of(false), of(true))
+    };
+    let (older, younger) = last(0);
+    assert!(older < younger, "{older} {younger}");
+    let (older, younger) = last(1);
+    assert!(younger < older, "{older} {younger}");
+}
+
+/// What memory sends straight to LDS takes its banks 128 bytes a cycle.
+#[test]
+fn loads_to_lds_take_its_banks() {
+    let Ok(device) = Device::try_new(STRAIGHT, "gfx950", &[]) else {
+        return;
+    };
+    let input = device.alloc(16 << 10);
+    let report = time(&device, "straight", 256, &[Arg::Ptr(input), Arg::I32(200)]);
+    let busy = share(&report.busy, "LDS") * report.cycles as f64;
+    let expected = 200.0 * 16384.0 / 128.0;
+    assert!((busy / expected - 1.0).abs() < 0.02, "{busy} {expected}");
 }
 
 /// Loops of arithmetic, memory and LDS, also with a barrier and with several rounds: as long by their samples as whole, to a percent

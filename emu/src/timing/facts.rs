@@ -43,6 +43,8 @@ pub(crate) enum Unit {
     Free,
     /// Holds the wave for this many cycles.
     Nop(u32),
+    /// Waves of a higher level issue before the others of their SIMD (`s_setprio`), 0 to 3.
+    Priority(u8),
     End,
 }
 
@@ -67,6 +69,8 @@ pub(crate) struct InstructionFacts {
     pub counters: Box<[Counter]>,
     /// Bytes a lane, of memory and LDS instructions.
     pub bytes: u32,
+    /// Vector memory: what is loaded goes to LDS, past the registers.
+    pub to_lds: bool,
     pub address: u64,
 }
 
@@ -93,6 +97,7 @@ fn read(inst: &Inst, arch: &Arch, lanes: usize) -> InstructionFacts {
         waits: Box::default(),
         counters: inst.issues.clone().into_boxed_slice(),
         bytes: 0,
+        to_lds: false,
         address: inst.address,
     };
     match inst.class {
@@ -125,6 +130,7 @@ fn read(inst: &Inst, arch: &Arch, lanes: usize) -> InstructionFacts {
                 Unit::Vmem { store }
             };
             facts.bytes = bytes(&name);
+            facts.to_lds = first.flag("lds") || name.contains("_load_lds");
         }
         Class::Lds => {
             let write = inst.loads == Default::default() && name != "ds_nop";
@@ -220,6 +226,7 @@ fn control(facts: &mut InstructionFacts, text: &Text, name: &str, arch: &Arch) {
         "s_barrier" => Unit::Barrier,
         "s_barrier_signal" | "s_barrier_signal_isfirst" => Unit::Signal,
         "s_barrier_wait" => Unit::BarrierWait,
+        "s_setprio" => Unit::Priority(immediate as u8 & 3),
         "s_nop" => Unit::Nop((immediate as u32 + 1) * slot),
         // Units of 64 cycles.
         "s_sleep" => Unit::Nop((immediate as u32 & 127) * 64),

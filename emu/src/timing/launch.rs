@@ -46,8 +46,10 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
     let shape = Shape::of(launch, machine, total, lanes as u64);
     let survey = trace_all(launch, &shape.survey(), shape.survey_limit(), None)?;
     let row = shape.row(&survey);
+    let regions = launch.memory.regions();
+    let surveyed = shares(&facts, &survey, machine, &regions);
     let shares = match row.is_empty() {
-        true => shares(&facts, &survey, machine),
+        true => surveyed.shares.clone(),
         false => {
             let row = trace_all(launch, &row, shape.survey_limit(), None)?;
             reuse::shares(&facts, &row, shape.together() as usize, machine)
@@ -66,7 +68,13 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
     if !traces.iter().all(Recorder::even) {
         traces = trace_all(launch, &groups, options.budget.max(1), None)?;
     }
-    let placements = memory::place(machine, touched(launch, &facts, survey.iter().chain(&traces)));
+    let touched = touched(&regions, &facts, survey.iter().chain(&traces));
+    let mut placements = memory::place(machine, touched);
+    for placement in &mut placements {
+        if let Ok(at) = regions.binary_search_by_key(&placement.base, |(base, _)| *base) {
+            placement.share = surveyed.by_region[at];
+        }
+    }
     let work = Work {
         launch,
         machine,
@@ -239,11 +247,12 @@ fn trace_all(
         .collect()
 }
 
-/// By instruction: how many units fetch what it loads together, as the survey saw it.
+/// By instruction: how many units fetch what it loads together, as the survey saw it; and the same by allocation, which stands for the
+/// instructions that the survey did not come to.
 ///
 /// Of all pieces that the surveyed workgroups touch, those that several of a die touch come once from behind its L2, and those
 /// that several dies touch once from behind all of them (a memory-side cache, or DRAM's open requests).
-fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine) -> Vec<Share> {
+fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine, regions: &[(u64, u64)]) -> Surveyed {
     let dies = u64::from(machine.dies);
     // Piece, die, instruction: one entry for each workgroup that touches it.
     let mut touches: Vec<(u64, u32, u32)> = Vec::new();
@@ -266,28 +275,54 @@ fn shares(facts: &[InstructionFacts], survey: &[Recorder], machine: &Machine) ->
     }
     touches.sort_unstable();
     let mut sums = vec![(0u64, 0.0f64, 0.0f64); facts.len()];
+    let mut regional = vec![(0u64, 0.0f64, 0.0f64); regions.len()];
     for same in touches.chunk_by(|a, b| a.0 == b.0) {
+        let region = region_of(regions, same[0].0);
         for on_die in same.chunk_by(|a, b| a.1 == b.1) {
-            for (_, _, inst) in on_die {
-                let sum = &mut sums[*inst as usize];
+            let add = |sum: &mut (u64, f64, f64)| {
                 sum.0 += 1;
                 sum.1 += 1.0 / on_die.len() as f64;
                 sum.2 += 1.0 / same.len() as f64;
+            };
+            for (_, _, inst) in on_die {
+                add(&mut sums[*inst as usize]);
+                if let Some(region) = region {
+                    add(&mut regional[region]);
+                }
             }
         }
     }
-    sums.into_iter()
-        .map(|(count, die, all)| Share::of(count, die, all))
-        .collect()
+    let shares = |sums: Vec<(u64, f64, f64)>| {
+        let shares = sums.into_iter().map(|(count, die, all)| Share::of(count, die, all));
+        shares.collect()
+    };
+    Surveyed {
+        shares: shares(sums),
+        by_region: shares(regional),
+    }
+}
+
+/// What a survey saw.
+struct Surveyed {
+    /// By instruction and by allocation.
+    shares: Vec<Share>,
+    by_region: Vec<Share>,
+}
+
+/// The allocation that a piece lies in, of those in order of address. Arguments and scratch lie behind them, in none.
+fn region_of(regions: &[(u64, u64)], piece: u64) -> Option<usize> {
+    let address = piece * PIECE + PIECE - 1;
+    let at = regions.partition_point(|(base, _)| *base <= address).checked_sub(1)?;
+    let (base, size) = regions[at];
+    (address < base + size.next_multiple_of(PIECE)).then_some(at)
 }
 
 /// The allocations that traces touch, each once: base and size.
 fn touched<'a>(
-    launch: &Launch<'_>,
+    regions: &[(u64, u64)],
     facts: &[InstructionFacts],
     traces: impl Iterator<Item = &'a Recorder>,
 ) -> Vec<(u64, u64)> {
-    let regions = launch.memory.regions();
     let mut seen = vec![false; regions.len()];
     for wave in traces.flat_map(|recorder| &recorder.waves) {
         for event in &wave.events {
@@ -295,18 +330,14 @@ fn touched<'a>(
                 continue;
             }
             for run in wave.access(event).map_or(&[][..], |(_, runs)| runs) {
-                let address = run.piece * PIECE + PIECE - 1;
-                // Arguments and scratch lie behind the allocations, in none of them.
-                if let Some(at) = regions.partition_point(|(base, _)| *base <= address).checked_sub(1)
-                    && address < regions[at].0 + regions[at].1.next_multiple_of(PIECE)
-                {
+                if let Some(at) = region_of(regions, run.piece) {
                     seen[at] = true;
                 }
             }
         }
     }
-    let pairs = regions.into_iter().zip(seen);
-    pairs.filter_map(|(region, seen)| seen.then_some(region)).collect()
+    let pairs = regions.iter().zip(seen);
+    pairs.filter_map(|(region, seen)| seen.then_some(*region)).collect()
 }
 
 /// Everything that replays and the report are made from.
@@ -380,7 +411,8 @@ impl Work<'_> {
         let of = |rate: f64, part: f64| Machine::bytes_a_cycle(rate, ghz) * part;
         let rounds = self.shape.mine as f64 / self.shape.resident as f64;
         let l2_peak = machine.l2_unit_bytes * f64::from(machine.units_per_group);
-        let l2 = |rate: f64| of(rate, part).min(l2_peak);
+        // L2 has the shader's clock.
+        let l2 = |rate: f64| (Machine::bytes_a_cycle(rate, machine.boost_ghz) * part).min(l2_peak);
         let active = (self.shape.total as f64 / self.shape.units as f64).min(1.0);
         let mean = Share::mean(self.shares);
         let units = self.shape.units as f64 / self.shape.dies as f64 * active;

@@ -1,7 +1,8 @@
 //! The shape, clocks, latencies and achieved bandwidths of one GPU of each arch: a row of facts each, with their sources.
 //!
 //! Latencies are in cycles of the shader clock. Bandwidths are of the whole GPU in TB/s, as achieved by published
-//! micro-benchmarks, never the data sheet's: reads and writes of DRAM by streams, of caches by kernels that stay in them.
+//! micro-benchmarks, never the data sheet's: reads and writes of DRAM by streams, of caches by kernels that stay in them. L2's are at the
+//! boost clock, and less at a lower one; what is behind L2 has a clock of its own.
 //! `emu/TIMING.md` lists the sources by name and says what is measured, documented or assumed.
 
 use crate::arch::Arch;
@@ -235,7 +236,8 @@ const GFX950: Machine = Machine {
     lds_bytes: 163_840,
     lds_pipe_bytes: 128,
     lds_latency: 52,
-    l2_read: 17.0,
+    // As gfx942's, by units and clock: AMD's Origami has one figure for both (17), and gfx942 was measured at 27.
+    l2_read: 26.0,
     l2_write: 8.5,
     side_read: 8.5,
     side_write: 8.0,

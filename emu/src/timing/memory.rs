@@ -23,6 +23,8 @@ pub(crate) struct Placement {
     /// room for.
     pub beyond_l2: f64,
     pub beyond: f64,
+    /// What the survey saw of its sharing, for loads that the survey did not come to.
+    pub share: Share,
 }
 
 impl Share {
@@ -272,6 +274,7 @@ impl<'a> Memory<'a> {
                 side: 0.0,
                 beyond_l2: 0.0,
                 beyond: 0.0,
+                share: Share::of(0, 1.0, 1.0),
             },
         }
     }
@@ -346,6 +349,7 @@ impl<'a> Memory<'a> {
             return ((arrival + queued + self.machine.l2_latency) as u64).max(*there);
         }
         let place = self.placement(piece);
+        let share = if share.pieces == 0 { place.share } else { share };
         let share = share.apart(&place, self.rates.drift);
         let missing = 1.0 - place.l2;
         let mut at = here;
@@ -512,6 +516,7 @@ pub(crate) fn place(machine: &Machine, mut regions: Vec<(u64, u64)>) -> Vec<Plac
             side: side.max(l2) - l2,
             beyond_l2: beyond(machine.l2_bytes),
             beyond: beyond(machine.l2_bytes.max(machine.side_bytes)),
+            share: Share::of(0, 1.0, 1.0),
         }));
     }
     placements.sort_unstable_by_key(|placement| placement.base);

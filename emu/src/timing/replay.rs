@@ -1,7 +1,7 @@
 //! One compute unit (or pair) over time: traces of workgroups go in, cycles and their causes come out.
 //!
-//! Event by event: of all waves the one that can issue earliest does (the oldest where several can), at most one instruction a
-//! slot from a wave, and one of each class a slot from a SIMD. What holds a wave is kept with it, and the time in which a SIMD
+//! Event by event: of all waves the one that can issue earliest does (of several the one of the highest priority, then the oldest), at
+//! most one instruction a slot from a wave, and one of each class a slot from a SIMD. What holds a wave is kept with it, and the time in which a SIMD
 //! issues nothing is put down to what held the wave that issues next.
 
 use super::facts::{InstructionFacts, REGISTERS, Unit};
@@ -132,6 +132,8 @@ struct Wave<'a> {
     pending: [VecDeque<(u64, Stall)>; 4],
     last_done: [u64; 4],
     age: u32,
+    /// 3 less the level that the wave has set.
+    rank: u8,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -175,9 +177,12 @@ struct Model<'a> {
     banks_free: Vec<u64>,
     pipes_free: Vec<u64>,
     lds_waiting: Vec<VecDeque<u64>>,
+    /// What memory sends straight to each set of banks: when it comes and the cycles that it takes, in order.
+    lds_coming: Vec<VecDeque<(u64, u64)>>,
     waves: Vec<Wave<'a>>,
     groups: Vec<Group>,
-    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Waves by the time at which they can issue, their rank and age.
+    heap: BinaryHeap<Reverse<(u64, u8, u32)>>,
     next_group: usize,
     next_dispatch: f64,
     out: Outcome,
@@ -185,8 +190,12 @@ struct Model<'a> {
 }
 
 const SIMDS: usize = 4;
+/// The rank of a wave that has set no priority.
+const LOWEST: u8 = 3;
 /// LDS instructions that a pipe takes in ahead.
 const LDS_QUEUE: usize = 16;
+/// Bytes a cycle that LDS takes of what memory sends to it: 32 banks of four.
+const LDS_WRITE: u32 = 128;
 
 fn raise(at: &mut u64, cause: &mut Stall, to: u64, because: Stall) {
     if to > *at {
@@ -205,6 +214,7 @@ impl<'a> Model<'a> {
             banks_free: vec![0; input.machine.lds_arrays as usize],
             pipes_free: vec![0; pipes],
             lds_waiting: vec![VecDeque::new(); pipes],
+            lds_coming: vec![VecDeque::new(); input.machine.lds_arrays as usize],
             waves: Vec::new(),
             groups: Vec::new(),
             heap: BinaryHeap::new(),
@@ -222,7 +232,7 @@ impl<'a> Model<'a> {
         for _ in 0..self.input.resident {
             self.start_group(0);
         }
-        while let Some(Reverse((key, index))) = self.heap.pop() {
+        while let Some(Reverse((key, rank, index))) = self.heap.pop() {
             let wave = index as usize;
             let Some(event) = self.waves[wave].trace.events.get(self.waves[wave].at) else {
                 // A trace that was cut: the wave ends here.
@@ -232,7 +242,7 @@ impl<'a> Model<'a> {
             let facts = &self.input.facts[event.inst as usize];
             let (at, cause) = self.earliest(wave, facts);
             if at > key {
-                self.heap.push(Reverse((at, index)));
+                self.heap.push(Reverse((at, rank, index)));
                 continue;
             }
             self.issue(wave, facts, at, cause);
@@ -294,8 +304,9 @@ impl<'a> Model<'a> {
                 pending: Default::default(),
                 last_done: [0; 4],
                 age: index as u32,
+                rank: LOWEST,
             });
-            self.heap.push(Reverse((start, index as u32)));
+            self.heap.push(Reverse((start, LOWEST, index as u32)));
         }
         if count == 0 {
             self.start_group(start);
@@ -498,7 +509,17 @@ impl<'a> Model<'a> {
                             self.memory.load(unit, at, &load)
                         }
                     };
-                    done = Some((there, Stall::VectorMemory));
+                    // It is written at the rate of the banks' whole width.
+                    let written = match facts.to_lds {
+                        true => u64::from(access.bytes.div_ceil(LDS_WRITE)),
+                        false => 0,
+                    };
+                    if written > 0 {
+                        let array = wave.simd * self.banks_free.len() / SIMDS;
+                        self.lds_coming[array].push_back((there, written));
+                        self.out.lds_busy += written;
+                    }
+                    done = Some((there + written, Stall::VectorMemory));
                 } else {
                     done = Some((at + slot, Stall::VectorMemory));
                 }
@@ -511,6 +532,10 @@ impl<'a> Model<'a> {
                 // A write brings its addresses by the path on which its data comes.
                 let path = bytes.div_ceil(u64::from(machine.lds_pipe_bytes)).max(1) + if write { slot } else { 0 };
                 let array = wave.simd * self.banks_free.len() / SIMDS;
+                let coming = &mut self.lds_coming[array];
+                while let Some((there, cycles)) = coming.pop_front_if(|(there, _)| *there <= at) {
+                    self.banks_free[array] = self.banks_free[array].max(there) + cycles;
+                }
                 let start = self.banks_free[array].max(at);
                 self.banks_free[array] = start + banks;
                 let ends = self.pipes_free[pipe].max(at) + path;
@@ -537,6 +562,7 @@ impl<'a> Model<'a> {
                 wave.ready = at + u64::from(cost.max(machine.slot));
                 wave.cause = Stall::Branch;
             }
+            Unit::Priority(level) => wave.rank = LOWEST - level.min(LOWEST),
             Unit::Nop(cycles) => {
                 wave.ready = at + u64::from(cycles).max(slot);
                 wave.cause = Stall::Nop;
@@ -574,7 +600,7 @@ impl<'a> Model<'a> {
             _ => {}
         }
         let wave = &self.waves[index];
-        self.heap.push(Reverse((wave.ready, wave.age)));
+        self.heap.push(Reverse((wave.ready, wave.rank, wave.age)));
     }
 
     /// A wave comes to the barrier; returns whether it has been taken from those that run (and put back, if it opened).
@@ -597,7 +623,7 @@ impl<'a> Model<'a> {
             let wave = &mut self.waves[index];
             wave.ready = at + u64::from(self.input.machine.barrier);
             wave.cause = Stall::Barrier;
-            self.heap.push(Reverse((wave.ready, wave.age)));
+            self.heap.push(Reverse((wave.ready, wave.rank, wave.age)));
         }
     }
 
@@ -624,7 +650,7 @@ impl<'a> Model<'a> {
             if waited[wave.number as usize] <= opened {
                 wave.ready = wave.ready.max(opens);
                 wave.cause = Stall::Barrier;
-                self.heap.push(Reverse((wave.ready, wave.age)));
+                self.heap.push(Reverse((wave.ready, wave.rank, wave.age)));
             } else {
                 left.push(index);
             }

@@ -1,0 +1,1 @@
+// hiprtc has it built in.
