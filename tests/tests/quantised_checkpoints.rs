@@ -127,7 +127,11 @@ fn case(layout: Layout, rows: usize, inputs: usize, outputs: usize) -> Case {
     let params = Params::new(weights).dtype(DType::F16);
     let linear = Linear::load_no_bias(&params, inputs, outputs).unwrap_or_else(|e| panic!("{e}"));
     let graph = linear
-        .forward(&Tensor::input("x", DType::F16, frontend::shape![rows as i64, inputs as i64]))
+        .forward(&Tensor::input(
+            "x",
+            DType::F16,
+            frontend::shape![rows as i64, inputs as i64],
+        ))
         .graph()
         .expect("a graph");
     let x = HostTensor::from_f64(DType::F16, [rows, inputs], &x).expect("as many");

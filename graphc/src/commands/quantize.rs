@@ -112,6 +112,8 @@ enum RoundingName {
     Nearest,
     /// Rows make up for the errors of those before (GPTQ), by calibration data.
     Gptq,
+    /// To the nearest, after inputs that carry much in calibration data were scaled down and their weights up (AWQ).
+    Awq,
 }
 
 fn group(text: &str) -> std::result::Result<i64, String> {
@@ -163,6 +165,11 @@ impl Args {
         if self.rounding == RoundingName::Gptq && scheme.is_float() {
             return wrong("--rounding gptq chooses integers; 8-bit floats are rounded to the nearest");
         }
+        if self.rounding == RoundingName::Awq && !matches!(scheme, Scheme::WeightsInt4 | Scheme::WeightsInt8) {
+            return wrong(
+                "--rounding awq scales inputs for integer weights alone: it is for --scheme weights-int4 and weights-int8",
+            );
+        }
         Ok(Options {
             decision: Decision {
                 group: self.group,
@@ -180,6 +187,7 @@ impl Args {
             rounding: match self.rounding {
                 RoundingName::Nearest => Rounding::Nearest,
                 RoundingName::Gptq => Rounding::Gptq,
+                RoundingName::Awq => Rounding::Awq,
             },
             max_error: self.max_error,
             threads: self.threads.unwrap_or(context.settings.threads),
@@ -388,14 +396,25 @@ fn text(report: &Report) -> String {
     text += match report.samples {
         0 => "\nlayers (errors are measured where --calibrate gives data)\n".to_owned(),
         n => {
-            format!("\nlayers, each one's signal over noise when it alone is quantised, the worst first, by {n} runs\n")
+            let nearest = match layers.iter().any(|l| l.nearest.is_some()) {
+                true => " (more than with integers to the nearest)",
+                false => "",
+            };
+            format!(
+                "\nlayers, each one's signal over noise{nearest} when it alone is quantised, the worst first, by {n} runs\n"
+            )
         }
     }
     .as_str();
     for layer in layers.iter().take(SHOWN) {
         let db = layer.decibels.map_or(String::new(), |db| format!("{db:.1} dB"));
+        let gain = match (layer.decibels, layer.nearest) {
+            (Some(db), Some(nearest)) => format!(" ({:+.1})", db - nearest),
+            _ => String::new(),
+        };
+        let scaled = if layer.scaled_inputs { ", scaled" } else { "" };
         text += &format!(
-            "  {db:>9}  {}: {}, operand {}\n",
+            "  {db:>9}{gain}  {}: {}, operand {}{scaled}\n",
             layer.name, layer.weight, layer.activation
         );
     }
