@@ -9,6 +9,7 @@
 
 mod calibrate;
 pub mod histogram;
+pub mod predict;
 mod report;
 pub mod samples;
 
@@ -22,6 +23,7 @@ use passes::quantize::recipe::{
 use crate::error::{Error, Result};
 use calibrate::Calibration;
 pub use histogram::Method;
+pub use predict::{Predicted, predict};
 pub use report::{LayerReport, OutputReport, Report};
 
 /// The inputs of one run, by name.

@@ -7,7 +7,7 @@ use passes::quantize::recipe::{apply, measured};
 use serde::Serialize;
 
 use super::calibrate::{Calibration, PREFIX};
-use super::{Inputs, Quantized};
+use super::{Inputs, Predicted, Quantized};
 use crate::error::Result;
 
 /// What quantising a model has cost.
@@ -22,6 +22,8 @@ pub struct Report {
     /// Bytes of the model's constants.
     pub bytes_before: usize,
     pub bytes_after: usize,
+    /// Where targets were named: [`super::predict()`].
+    pub predicted: Vec<Predicted>,
 }
 
 /// A quantised layer.
@@ -132,6 +134,7 @@ pub(super) fn measure(
         outputs,
         bytes_before: bytes(graph),
         bytes_after: bytes(&quantized),
+        predicted: Vec::new(),
     };
     Ok(Quantized {
         graph: quantized,

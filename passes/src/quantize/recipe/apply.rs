@@ -150,9 +150,10 @@ fn quantised<'r>(
     let node = old.node(id);
     b.origin = node.origin.clone();
     let mut operands: Vec<Value> = node.operands.iter().map(|v| b.value(*v)).collect();
+    // First what checks the recipe against the weight.
+    operands[1] = weight(b, found, layer)?;
     operands[0] = scaled(b, operands[0], layer, &found.weight)?;
     operands[0] = activation(b, operands[0], layer.activation)?;
-    operands[1] = weight(b, found, layer)?;
     b.origin = node.origin.clone();
     Ok(Some((layer, b.plain(&node.op, &operands)?.into())))
 }
