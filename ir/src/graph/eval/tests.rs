@@ -338,6 +338,7 @@ fn attention_is_softmax_between_two_products() {
             scale: Scalar::Float(0.3),
             causal,
             mask: false,
+            scales: false,
         })
     };
     let whole = run(attention(false), &[&q, &k, &v]);
