@@ -24,6 +24,9 @@ const NAME: &str = "fold_channels";
 /// The name of what the pass does.
 pub const RULE: &str = "factors_into_constants";
 
+/// Factors up to here and down to its inverse are folded: constants may be rounded to a half type later, whose numbers end early.
+const LARGEST: f64 = 16.0;
+
 /// How many ops the factors go through at most.
 const DEPTH: usize = 8;
 
@@ -60,13 +63,15 @@ pub const PASS: Pass = Pass {
     required: false,
 };
 
-/// Returns the constant `f` as a vector, where it has one finite number above 0 for each element of the last axis of `x` and more than one.
+/// Returns the constant `f` as a vector, where it has one number above 0 and of moderate size for each element of the last axis of `x`, and
+/// more than one.
 fn factors(b: &Builder<'_>, x: Value, f: Value) -> Option<HostTensor> {
     let tensor = b.as_constant(b.value(f))?;
     let (columns, last) = (*tensor.shape.last()?, b.old.ty(x).shape.last()?.as_const()?);
     let is_row = tensor.elements() == columns && usize::try_from(last) == Ok(columns) && columns > 1;
     let fits = is_row && matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16);
-    if !fits || tensor.to_f64().iter().any(|v| !v.is_finite() || *v <= 0.0) {
+    let moderate = |v: &f64| (1.0 / LARGEST..=LARGEST).contains(v);
+    if !fits || !tensor.to_f64().iter().all(moderate) {
         return None;
     }
     Some(HostTensor {
@@ -256,6 +261,10 @@ mod tests {
             false,
         );
         check("s = sigmoid x\ny = mul s, f", false);
+        check(
+            "p = contract x, w\ng = constant [0.5, 0.000001, 3.0] : f32[3]\ny = mul p, g",
+            false,
+        );
         check(
             "p = contract x, w\nr = relu p\ng = constant [0.5, -2.0, 3.0] : f32[3]\ny = mul r, g",
             false,

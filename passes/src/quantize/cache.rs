@@ -160,3 +160,47 @@ fn of_heads(b: &mut Builder<'_>, scales: Value, heads: &Dim) -> Result<Value, Pa
     let wide = b.emit(Op::View(View::Broadcast(Shape(wide))), &[split])?;
     b.emit(Op::View(View::Reshape(Shape(joined))), &[wide])
 }
+
+#[cfg(test)]
+mod tests {
+    use ir::Op;
+    use ir::op::Composite;
+
+    use crate::OptimizeOptions;
+    use crate::testing::{graph, optimized};
+
+    /// Whether keys and values are read as they are stored, and whether scores are scaled; the numbers are compared.
+    #[track_caller]
+    fn check(scales: [&str; 2], given: bool, reads: bool, scaled: bool) {
+        let scale = |name: &str, shape: &str| match given {
+            true => format!("{name} = input \"{name}\" : f32{shape}\n"),
+            false => format!("{name} = constant random(seed=5) : f32{shape}\n"),
+        };
+        let text = format!(
+            "q = input \"q\" : f32[1, 4, 3, 8]\nk = input \"k\" : i8[1, 2, 5, 8]\nv = input \"v\" : i8[1, 2, 5, 8]\n{}{}\
+             a = dequantize k, s {{out=f32}}\nb = dequantize v, t {{out=f32}}\n\
+             m = input \"m\" : f32[3, 5]\ny = attention q, a, b, m {{scale=0.25, mask}}\nreturn y as \"y\"",
+            scale("s", scales[0]),
+            scale("t", scales[1])
+        );
+        let (after, report) = optimized(&graph(&text), "gfx90a", OptimizeOptions::default());
+        assert_eq!(report.fired.iter().any(|f| f.rule == super::RULE), reads, "{text}");
+        let has = |op: &Op| matches!(op, Op::Composite(Composite::Attention { scales: true, .. }));
+        assert_eq!(after.nodes().values().any(|n| has(&n.op)), scaled, "{text}");
+    }
+
+    #[test]
+    fn scales_of_heads_and_positions_leave_the_bytes_as_they_are() {
+        let (one, head) = ("[1, 1, 1, 1]", "[1, 2, 1, 1]");
+        check([one, one], false, true, false);
+        check([one, one], true, true, true);
+        for given in [false, true] {
+            check([head, head], given, true, true);
+            check(["[1, 2, 5, 1]", "[1, 2, 1, 8]"], given, true, true);
+            check(["[1, 1, 5, 1]", one], given, true, true);
+            // Features of keys, positions of values: each needs the other's place.
+            check(["[1, 2, 1, 8]", "[1, 2, 5, 1]"], given, false, false);
+            check(["[1, 2, 1, 8]", head], given, true, false);
+        }
+    }
+}
