@@ -279,12 +279,12 @@ mod tests {
         };
         assert_eq!(
             scaled_inputs(&[product], moments(&nothing, &none)).expect("fits"),
-            [plain.clone()]
+            std::slice::from_ref(&plain)
         );
         // All inputs are alike: whatever the power, the factors are 1.
         let one: Vec<f64> = (0..32 * 32).map(|i| f64::from(u8::from(i % 33 == 0))).collect();
         let made = scaled_inputs(&[product], moments(&one, &[1.0; 32])).expect("fits");
-        assert_eq!(made, [plain.clone()]);
+        assert_eq!(made, std::slice::from_ref(&plain));
         assert!(scaled_inputs(&[product], moments(&none, &none)).is_err());
     }
 }
