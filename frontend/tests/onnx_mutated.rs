@@ -186,6 +186,7 @@ fn quantized(bytes: Vec<u8>) -> Result<(), TestCaseError> {
             name,
             weight,
             activation,
+            inputs: None,
         };
         let mut changed = file.clone();
         if changed.quantize(&[(&layer, stored)]).is_ok() {

@@ -25,6 +25,10 @@ pub struct Layer {
     pub name: String,
     pub weight: Weight,
     pub activation: Activation,
+    /// Of a product, what each input along the depth is multiplied by before, and the weight's entries are divided by before they are
+    /// rounded; numbers above 0 of the weight's type. `None` where all are 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Vec<f32>>,
 }
 
 /// A layer that is not quantised.
@@ -149,6 +153,71 @@ impl Activation {
                 "one of the integers' type; 8-bit floats have 0",
             ),
             Some(_) => Ok(()),
+        }
+    }
+}
+
+impl Layer {
+    /// Returns the weight that is rounded: divided by the factors of the inputs, which lie along the axis `depth`.
+    ///
+    /// # Errors
+    /// Factors of a weight without such an axis, of another count, or that are no finite numbers above 0.
+    pub fn divided(&self, weight: &HostTensor, depth: Option<usize>) -> Result<HostTensor, WeightError> {
+        let Some(factors) = &self.inputs else {
+            return Ok(weight.clone());
+        };
+        let Some(axis) = depth.filter(|axis| *axis < weight.shape.len()) else {
+            return Err(WeightError::Value {
+                what: "factors of inputs for",
+                found: "a convolution".to_owned(),
+                expected: "a product of matrices",
+            });
+        };
+        if factors.len() != weight.shape[axis] {
+            return Err(WeightError::Count {
+                what: "factors of inputs",
+                found: factors.len(),
+                expected: weight.shape[axis],
+                shape: weight.shape.clone(),
+            });
+        }
+        if let Some(wrong) = factors.iter().find(|f| !f.is_finite() || **f <= 0.0) {
+            return Err(WeightError::Value {
+                what: "a factor of an input of",
+                found: wrong.to_string(),
+                expected: "a finite number above 0",
+            });
+        }
+        let behind: usize = weight.shape[axis + 1..].iter().product();
+        let numbers = weight.to_f64().into_iter().enumerate();
+        let divided = numbers.map(|(i, v)| v / f64::from(factors[i / behind.max(1) % factors.len()]));
+        let divided: Vec<f64> = divided.collect();
+        Ok(HostTensor {
+            dtype: weight.dtype,
+            shape: weight.shape.clone(),
+            bytes: Storage::new(crate::convert::encode_f64(weight.dtype, &divided)),
+        })
+    }
+
+    /// Returns the factors of the inputs as a tensor of one axis, where there are any.
+    pub fn factors(&self, dtype: DType) -> Option<HostTensor> {
+        let factors = self.inputs.as_ref()?;
+        let wide: Vec<f64> = factors.iter().map(|f| f64::from(*f)).collect();
+        Some(HostTensor {
+            dtype,
+            shape: vec![wide.len()],
+            bytes: Storage::new(crate::convert::encode_f64(dtype, &wide)),
+        })
+    }
+
+    /// Returns what is stored of the layer's weight; `depth` is the axis along which a product is summed.
+    ///
+    /// # Errors
+    /// As [`Layer::divided`] and [`Weight::store`].
+    pub fn store(&self, weight: &HostTensor, depth: Option<usize>) -> Result<Stored, WeightError> {
+        match self.inputs {
+            Some(_) => self.weight.store(&self.divided(weight, depth)?),
+            None => self.weight.store(weight),
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod error;
 pub mod flops;
 pub mod fold;
 pub mod fold_batch_norm;
+pub mod fold_channels;
 pub mod fuse;
 pub mod layout;
 pub mod lower;

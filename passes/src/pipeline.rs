@@ -3,7 +3,8 @@
 use crate::options::OptLevel;
 use crate::runner::Pass;
 use crate::{
-    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, layout, pairs, positions, quantize, simplify,
+    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, fold_channels, layout, pairs, positions,
+    quantize, simplify,
 };
 
 /// Returns the passes of a level, in order.
@@ -43,13 +44,14 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
 const CLEAN_UP: [Pass; 4] = [simplify::PASS, positions::PASS, simplify::PASS, fold::PASS];
 
 /// What recognises wholes and decides types.
-const fn recognise(level: OptLevel) -> [Pass; 7] {
+const fn recognise(level: OptLevel) -> [Pass; 8] {
     [
         // Products of quantised tensors, before anything spells them out.
         quantize::integers::PASS,
         quantize::float8::PASS,
         fold_batch_norm::WEIGHTS,
         fold_batch_norm::PASS,
+        fold_channels::PASS,
         // Weights are what they will be: those that are asked for in fewer bits are stored so.
         quantize::recipe::weight_only::PASS,
         // Wholes, spellings and brackets: recognised and chosen by cost.

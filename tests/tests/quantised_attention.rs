@@ -18,20 +18,73 @@ struct Case {
     context: String,
 }
 
+/// What scales a cache has.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Scales {
+    /// One, which the model knows.
+    Known,
+    /// One, which a run gives.
+    Given,
+    /// One so small that queries times it would have few bits left in f16; scores are of the usual size all the same.
+    Tiny,
+    /// One a head of keys, known, or given by a run in f16.
+    KnownHeads,
+    Heads,
+    /// Of keys one a head and position, of values one a head and feature.
+    Positions,
+}
+
+impl Scales {
+    /// The scales' shapes, type, and whether a run gives them.
+    fn shapes(self, [_, heads, _, keys, size]: Sizes) -> ([[usize; 4]; 2], &'static str, bool) {
+        match self {
+            Scales::Known => ([[1; 4]; 2], "f32", false),
+            Scales::Given | Scales::Tiny => ([[1; 4]; 2], "f32", true),
+            Scales::KnownHeads => ([[1, heads, 1, 1]; 2], "f32", false),
+            Scales::Heads => ([[1, heads, 1, 1]; 2], "f16", true),
+            Scales::Positions => ([[1, heads, keys, 1], [1, heads, 1, size]], "f32", true),
+        }
+    }
+
+    /// Scale number `i` of the keys (0) or values (1).
+    fn number(self, which: usize, i: usize) -> f64 {
+        match (self, which) {
+            (Scales::Known, _) => 0.0625,
+            (Scales::Tiny, 0) => 2f64.powi(-20),
+            (Scales::Given | Scales::Tiny, _) => [0.0625, 0.03125][which],
+            _ => [0.0625, 0.03125][which] * (1.0 + (i * 7 % 5) as f64 / 4.0),
+        }
+    }
+}
+
 /// An attention with caches of a type and scales of the model's or of the run's own.
-fn case(random: &mut Random, stored: DType, computed: DType, sizes: Sizes, given: bool, causal: bool) -> Case {
+fn case(random: &mut Random, stored: DType, computed: DType, sizes: Sizes, scales: Scales, causal: bool) -> Case {
     let [heads, key_heads, queries, keys, size] = sizes;
-    let scale = |name: &str| match given {
-        true => format!("{name} = input \"{name}\" : f32[1, 1, 1, 1]"),
-        false => format!("{name} = constant [0.0625] : f32[1, 1, 1, 1]"),
+    let (shapes, scale_type, given) = scales.shapes(sizes);
+    let scale = |which: usize| {
+        let (name, shape) = (["s", "t"][which], shapes[which]);
+        let count: usize = shape.iter().product();
+        match (given, count) {
+            (true, _) => format!("{name} = input \"{name}\" : {scale_type}{shape:?}"),
+            (false, _) => {
+                let numbers: Vec<f64> = (0..count).map(|i| scales.number(which, i)).collect();
+                format!("{name} = constant {numbers:?} : {scale_type}{shape:?}")
+            }
+        }
+    };
+    let factor = if scales == Scales::Tiny {
+        0.125 * 2f64.powi(16)
+    } else {
+        0.125
     };
     let text = format!(
         "graph @a stage=import {{\n  q = input \"q\" : {computed}[1, {heads}, {queries}, {size}]\n  \
          k = input \"k\" : {stored}[1, {key_heads}, {keys}, {size}]\n  v = input \"v\" : {stored}[1, {key_heads}, {keys}, {size}]\n  \
-         {}\n  {}\n  a = dequantize k, s {{out={computed}}}\n  b = dequantize v, t {{out={computed}}}\n  \
-         y = attention q, a, b {{scale=0.125{}}}\n  return y as \"y\"\n}}\n",
-        scale("s"),
-        scale("t"),
+         {}\n  {}\n  a = dequantize k, s {{out={}}}\n  b = dequantize v, t {{out={computed}}}\n  \
+         y = attention q, a, b {{scale={factor:?}{}}}\n  return y as \"y\"\n}}\n",
+        scale(0),
+        scale(1),
+        computed,
         if causal { ", causal" } else { "" }
     );
     let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
@@ -58,12 +111,14 @@ fn case(random: &mut Random, stored: DType, computed: DType, sizes: Sizes, given
         ("v".to_owned(), cache(random)),
     ]);
     if given {
-        for (name, value) in [("s", 0.0625), ("t", 0.03125)] {
-            let scale = HostTensor::from_f64(DType::F32, vec![1; 4], &[value]).expect("one");
-            inputs.insert(name.to_owned(), scale);
+        for (which, shape) in shapes.into_iter().enumerate() {
+            let numbers: Vec<f64> = (0..shape.iter().product()).map(|i| scales.number(which, i)).collect();
+            let dtype = if scale_type == "f16" { DType::F16 } else { DType::F32 };
+            let scale = HostTensor::from_f64(dtype, shape, &numbers).expect("as many");
+            inputs.insert(["s", "t"][which].to_owned(), scale);
         }
     }
-    let context = format!("{stored} in {computed}: {sizes:?} given {given} causal {causal}");
+    let context = format!("{stored} in {computed}: {sizes:?} {scales:?} causal {causal}");
     Case { graph, inputs, context }
 }
 
@@ -81,15 +136,40 @@ fn cases() -> Vec<Case> {
         .enumerate()
     {
         let computed = [DType::F16, DType::BF16, DType::F16, DType::F32][i];
-        cases.push(case(&mut random, stored, computed, sizes[i], i % 2 == 1, i == 0));
+        let scales = |given: bool| if given { Scales::Given } else { Scales::Known };
+        cases.push(case(
+            &mut random,
+            stored,
+            computed,
+            sizes[i],
+            scales(i % 2 == 1),
+            i == 0,
+        ));
         cases.push(case(
             &mut random,
             stored,
             DType::F16,
             sizes[(i + 1) % 4],
-            i % 2 == 0,
+            scales(i % 2 == 0),
             false,
         ));
+    }
+    cases
+}
+
+/// Caches with more than one scale, and one that a half type cannot hold.
+fn cases_of_scales() -> Vec<Case> {
+    let mut random = Random(23);
+    let (many, one): (Sizes, Sizes) = ([4, 2, 20, 70, 64], [4, 1, 1, 129, 64]);
+    let mut cases = Vec::new();
+    for (stored, computed, sizes, scales, causal) in [
+        (DType::I8, DType::F16, many, Scales::Heads, true),
+        (DType::F8E4M3FN, DType::F16, one, Scales::Positions, false),
+        (DType::I8, DType::BF16, many, Scales::Positions, true),
+        (DType::F8E5M2, DType::F16, [4, 2, 1, 100, 32], Scales::KnownHeads, false),
+        (DType::I8, DType::F16, many, Scales::Tiny, false),
+    ] {
+        cases.push(case(&mut random, stored, computed, sizes, scales, causal));
     }
     cases
 }
@@ -115,7 +195,7 @@ fn tolerance(dtype: DType) -> f64 {
 
 #[test]
 fn attention_on_the_cpu() {
-    for case in cases() {
+    for case in cases().into_iter().chain(cases_of_scales()) {
         let want = ir::graph::eval::evaluate(&case.graph, &case.inputs).expect("it evaluates");
         let got = compile_cpu(&case.graph, OptLevel::O2, None)
             .run(&case.inputs)
@@ -125,11 +205,14 @@ fn attention_on_the_cpu() {
     }
 }
 
-/// Every third case, from a first one on.
-fn attention(arch: &str, first: usize) {
+/// Every third case, from a first one on, or those of scales.
+fn attention(arch: &str, first: Option<usize>) {
     let Some(tools) = toolchain() else { return };
     let mut tally = Tally::default();
-    let cases: Vec<Case> = cases().into_iter().skip(first).step_by(3).collect();
+    let cases: Vec<Case> = match first {
+        Some(first) => cases().into_iter().skip(first).step_by(3).collect(),
+        None => cases_of_scales(),
+    };
     let (mut by_matrix, mut wide) = (0, 0);
     for case in &cases {
         let built = tools.build(&case.graph, arch, None);
@@ -174,15 +257,25 @@ fn attention(arch: &str, first: usize) {
 
 #[test]
 fn attention_on_gfx90a() {
-    attention("gfx90a", 0);
+    attention("gfx90a", Some(0));
 }
 
 #[test]
 fn attention_on_gfx942() {
-    attention("gfx942", 1);
+    attention("gfx942", Some(1));
 }
 
 #[test]
 fn attention_on_gfx1100() {
-    attention("gfx1100", 2);
+    attention("gfx1100", Some(2));
+}
+
+#[test]
+fn attention_with_scales_on_gfx90a() {
+    attention("gfx90a", None);
+}
+
+#[test]
+fn attention_with_scales_on_gfx1201() {
+    attention("gfx1201", None);
 }

@@ -1,5 +1,6 @@
 //! Convolution and pooling layers.
 
+use super::input::QuantizedInput;
 use super::{Init, Module, NnError, Params};
 use crate::tensor::{ConvOptions, PoolOptions, Tensor};
 
@@ -49,10 +50,12 @@ pub struct Conv2d {
     pub bias: Option<Tensor>,
     pub options: ConvOptions,
     path: String,
+    input: Option<QuantizedInput>,
 }
 
 impl Conv2d {
-    /// Loads `weight` and, if asked for, `bias`.
+    /// Loads `weight` and, if asked for, `bias`. Filters in `i8` or 8-bit floats with `weight_scale` stay so, and with
+    /// `input_scale` inputs are quantised, as [`super::Linear::load`] has it.
     ///
     /// # Errors
     /// A missing or misshapen weight; groups that do not divide the inputs.
@@ -69,7 +72,7 @@ impl Conv2d {
             return Err(params.config_error(message));
         };
         let [height, width] = config.kernel;
-        let weight = params.tensor(
+        let weight = params.stored(
             "weight",
             &[config.outputs, config.inputs / groups, height, width],
             Init::Fan,
@@ -83,6 +86,7 @@ impl Conv2d {
             bias,
             options: config.options.clone(),
             path: params.path().to_owned(),
+            input: QuantizedInput::load(params)?,
         })
     }
 }
@@ -90,7 +94,10 @@ impl Conv2d {
 impl Module for Conv2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.conv2d(&self.weight, self.bias.as_ref(), &self.options)
+        let quantised = self.input.as_ref().map(|input| input.apply(x));
+        let given = quantised.as_ref().unwrap_or(x);
+        given
+            .conv2d(&self.weight, self.bias.as_ref(), &self.options)
             .in_module(&self.path, &[x])
     }
 }

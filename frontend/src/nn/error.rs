@@ -21,6 +21,16 @@ pub enum NnError {
     /// A tensor's elements are no floats.
     #[error("weight {name:?} has the element type {found}; a float type is needed")]
     DType { name: String, found: ir::DType },
+    /// A tensor of a quantised layer is not what its layout asks for.
+    #[error("{layout} weight {name:?} is {found}; expected: {expected}")]
+    Packed {
+        /// Whose layout.
+        layout: &'static str,
+        name: String,
+        found: String,
+        /// What would fit, or how to come by it.
+        expected: String,
+    },
     /// A tensor's element type does not exist here.
     #[error(transparent)]
     View(#[from] ViewError),
@@ -33,4 +43,20 @@ pub enum NnError {
     /// Recording failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+}
+
+impl NnError {
+    pub(super) fn packed(
+        layout: &'static str,
+        name: &str,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> NnError {
+        NnError::Packed {
+            layout,
+            name: name.to_owned(),
+            found: found.into(),
+            expected: expected.into(),
+        }
+    }
 }

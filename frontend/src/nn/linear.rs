@@ -1,27 +1,34 @@
 //! Linear layers and lookup tables.
 
-use ir::DType;
-
+use super::input::QuantizedInput;
+use super::packed::{self, PackedWeight};
 use super::{Init, Module, NnError, Params};
 use crate::tensor::Tensor;
 
 /// `x · weightᵀ + bias`, with the weight `[outputs, inputs]`.
 #[derive(Clone, Debug)]
 pub struct Linear {
+    /// With [`Linear::order`], its columns are in that order.
     pub weight: Tensor,
     pub bias: Option<Tensor>,
+    /// Which inputs to gather before the product, where a quantised weight does not take them in their order.
+    pub order: Option<Tensor>,
     path: String,
-    /// The 8-bit float that inputs are quantised to, and their one scale.
-    input: Option<(DType, Tensor)>,
+    input: Option<QuantizedInput>,
 }
 
 impl Linear {
-    /// Loads `weight` and `bias`. A weight in 8-bit floats with `weight_scale` stays so ([`Params::stored`]); with
-    /// `input_scale`, one number, inputs are quantised to the same type, and the product is one of 8-bit floats where
-    /// the target has that.
+    /// Loads `weight` and `bias`. What a quantiser left stays as it is stored:
+    ///
+    /// - 4 and 8 bits of GPTQ (`qweight`, `qzeros`, `scales`, `g_idx`; see [`crate::weights::QuantizationConfig`] for
+    ///   its two formats), where inputs that are grouped out of order are gathered once;
+    /// - 4 bits of AWQ's `gemm` layout (`qweight`, `qzeros`, `scales`);
+    /// - of compressed-tensors 4 and 8 bits of `pack-quantized` (`weight_packed`, ...), and `i8` and 8-bit floats with
+    ///   `weight_scale` ([`Params::stored`]). With `input_scale`, one number, inputs are quantised to the weight's
+    ///   type, and the product is one of that type where the target has that.
     ///
     /// # Errors
-    /// A missing or misshapen weight.
+    /// A missing or misshapen weight; a quantised one that is not as its layout has it.
     #[track_caller]
     pub fn load(params: &Params, inputs: usize, outputs: usize) -> Result<Linear, NnError> {
         let mut linear = Linear::load_no_bias(params, inputs, outputs)?;
@@ -32,21 +39,25 @@ impl Linear {
     /// Loads `weight`.
     ///
     /// # Errors
-    /// A missing or misshapen weight.
+    /// As [`Linear::load`].
     #[track_caller]
     pub fn load_no_bias(params: &Params, inputs: usize, outputs: usize) -> Result<Linear, NnError> {
-        let weight = params.stored("weight", &[outputs, inputs], Init::Fan)?;
-        let input = match params.stored_type("weight")? {
-            Some(dtype) if params.contains("input_scale") && params.contains("weight_scale") => {
-                Some((dtype, params.scale("input_scale", 1, 1)?))
-            }
-            _ => None,
-        };
+        let path = params.path().to_owned();
+        if let Some(PackedWeight { weight, order }) = packed::load(params, inputs, outputs)? {
+            return Ok(Linear {
+                weight,
+                bias: None,
+                order,
+                path,
+                input: None,
+            });
+        }
         Ok(Linear {
-            weight,
+            weight: params.stored("weight", &[outputs, inputs], Init::Fan)?,
             bias: None,
-            path: params.path().to_owned(),
-            input,
+            order: None,
+            path,
+            input: QuantizedInput::load(params)?,
         })
     }
 }
@@ -54,11 +65,9 @@ impl Linear {
 impl Module for Linear {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let quantised = self.input.as_ref().map(|(dtype, scale)| {
-            let scale = scale.reshape(vec![1i64; x.rank()]);
-            x.quantize(&scale, *dtype).dequantize(&scale, x.dtype())
-        });
-        let given = quantised.as_ref().unwrap_or(x);
+        let gathered = self.order.as_ref().map(|order| x.index_select(-1, order));
+        let quantised = self.input.as_ref().map(|input| input.apply(x));
+        let given = gathered.as_ref().or(quantised.as_ref()).unwrap_or(x);
         given
             .linear(&self.weight, self.bias.as_ref())
             .in_module(&self.path, &[x])

@@ -22,8 +22,10 @@ mod activation;
 mod attention;
 mod conv;
 mod error;
+mod input;
 mod linear;
 mod norm;
+mod packed;
 mod params;
 mod sequential;
 #[cfg(test)]

@@ -3,12 +3,13 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use ir::op::Groups;
 use ir::{DType, HostTensor};
 
 use super::NnError;
 use crate::onnx::randomize;
 use crate::tensor::Tensor;
-use crate::weights::Weights;
+use crate::weights::{QuantizationConfig, TensorView, Weights};
 
 /// A place in a tree of weights; cheap to clone.
 ///
@@ -25,6 +26,7 @@ pub struct Params {
     source: Source,
     prefix: String,
     dtype: DType,
+    quantization: Option<QuantizationConfig>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +54,7 @@ impl Params {
             source: Source::Weights(Arc::new(weights)),
             prefix: String::new(),
             dtype: DType::F32,
+            quantization: None,
         }
     }
 
@@ -61,6 +64,7 @@ impl Params {
             source: Source::Random(seed),
             prefix: String::new(),
             dtype: DType::F32,
+            quantization: None,
         }
     }
 
@@ -68,6 +72,14 @@ impl Params {
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Params {
         self.dtype = dtype;
+        self
+    }
+
+    /// Says how the weights were quantised, in place of what `config.json` beside them says
+    /// ([`Weights::quantization`]).
+    #[must_use]
+    pub fn quantized_as(mut self, config: QuantizationConfig) -> Params {
+        self.quantization = Some(config);
         self
     }
 
@@ -134,56 +146,85 @@ impl Params {
         Ok(Tensor::parameter(&full, host).cast(self.dtype))
     }
 
-    /// Returns the weight of that name, and keeps it as it is stored where the file has 8-bit floats with a scale
-    /// beside them, `{name}_scale` of one number or one for each row, as compressed-tensors writes them: products then
-    /// read one byte an element.
+    /// Returns the weight of that name, and keeps it as it is stored where the file has `i8` or 8-bit floats with a scale
+    /// beside them, as compressed-tensors writes them: products then read one byte an element. `{name}_scale` has one
+    /// number, one for each row, or of a matrix one for each group of a row; `{name}_zero_point` as many.
     ///
     /// # Errors
     /// As [`Params::tensor`], and a scale that is no finite number above 0 or has another shape.
     #[track_caller]
     pub fn stored(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor, NnError> {
-        let (full, scale_name) = (self.name(name), format!("{name}_scale"));
+        let full = self.name(name);
+        let dtype = self.stored_type(name)?;
         let Source::Weights(weights) = &self.source else {
             return self.tensor(name, shape, init);
         };
-        let host = weights.get(&full)?.to_host()?;
-        if !host.dtype.is_f8() || !self.contains(&scale_name) || host.shape != shape {
+        let scale_name = format!("{name}_scale");
+        let Some(dtype) = dtype.filter(|_| self.contains(&scale_name)) else {
             return self.tensor(name, shape, init);
+        };
+        let host = weights.get(&full)?.to_host()?;
+        if host.shape != shape {
+            return Err(NnError::Shape {
+                name: full,
+                wanted: shape.to_vec(),
+                found: host.shape,
+            });
         }
-        let scale = self.scale(&scale_name, shape[0], shape.len())?;
-        Ok(Tensor::parameter(&full, host).dequantize(&scale, self.dtype))
+        let (scale, groups) = self.scale(&scale_name, shape)?;
+        let zero = match dtype.is_f8() {
+            true => None,
+            false => {
+                let dims = scale.shape().iter().filter_map(|d| d.as_const()).map(|d| d as usize);
+                let dims: Vec<usize> = dims.collect();
+                self.zero_point(&format!("{name}_zero_point"), dtype, dims.iter().product(), dims)?
+            }
+        };
+        Ok(Tensor::parameter(&full, host).dequantize_groups(&scale, zero.as_ref(), groups, self.dtype))
     }
 
-    /// Returns the type of a weight of a file where that is an 8-bit float.
+    /// Returns the type of a weight of a file where that is `i8` or an 8-bit float.
     pub(super) fn stored_type(&self, name: &str) -> Result<Option<DType>, NnError> {
         match &self.source {
             Source::Weights(weights) => {
-                let dtype = weights.get(&self.name(name))?.to_host()?.dtype;
-                Ok(dtype.is_f8().then_some(dtype))
+                let dtype = weights.get(&self.name(name))?.element.dtype();
+                Ok(dtype.filter(|dtype| dtype.is_f8() || *dtype == DType::I8))
             }
             Source::Random(_) => Ok(None),
         }
     }
 
-    /// Returns scales of one number, or of one for each of so many rows, as a constant of a rank whose first axis has
-    /// them.
+    /// Returns scales of a weight: one number, one for each row, or of a matrix one for each group of a row; as a
+    /// constant of the weight's rank.
     ///
     /// # Errors
     /// When there are none, or they have another shape or are no finite numbers above 0.
     #[track_caller]
-    pub(super) fn scale(&self, name: &str, rows: usize, rank: usize) -> Result<Tensor, NnError> {
+    pub(super) fn scale(&self, name: &str, shape: &[usize]) -> Result<(Tensor, Option<Groups>), NnError> {
         let full = self.name(name);
-        let Source::Weights(weights) = &self.source else {
-            return Err(self.config_error(format!("{full:?} is a scale, which random weights have none of")));
-        };
-        let host = weights.get(&full)?.to_host()?;
-        let count = host.elements();
-        if (count != 1 && count != rows) || host.shape.iter().skip(1).any(|d| *d != 1) {
-            return Err(NnError::Shape {
-                name: full,
-                wanted: vec![rows, 1],
-                found: host.shape,
-            });
+        let host = self.view(name)?.to_host()?;
+        let (count, rows) = (host.elements(), shape.first().copied().unwrap_or(1));
+        let is_column = host.shape.iter().skip(1).all(|d| *d == 1);
+        let mut dims = vec![1usize; shape.len()];
+        let mut groups = None;
+        match (shape, &host.shape[..]) {
+            _ if is_column && (count == 1 || count == rows) => {
+                if let Some(first) = dims.first_mut() {
+                    *first = count;
+                }
+            }
+            ([_, depth], [r, g]) if *r == rows && *g > 0 && depth.is_multiple_of(*g) => {
+                dims = vec![rows, *g];
+                let size = (depth / g) as i64;
+                groups = Some(Groups { axis: 1, size });
+            }
+            _ => {
+                return Err(NnError::Shape {
+                    name: full,
+                    wanted: vec![rows, 1],
+                    found: host.shape,
+                });
+            }
         }
         if !host.dtype.is_float() || host.dtype.is_f8() {
             let found = host.dtype;
@@ -194,12 +235,66 @@ impl Params {
                 "{full:?} has a scale of {wrong}, which is no finite number above 0; quantise the model again"
             )));
         }
-        let mut dims = vec![1usize; rank];
-        if let Some(first) = dims.first_mut() {
-            *first = count;
-        }
         let scale = HostTensor { shape: dims, ..host };
-        Ok(Tensor::parameter(&full, scale))
+        Ok((Tensor::parameter(&full, scale), groups))
+    }
+
+    /// Returns so many zero points as a constant of the given shape; `None` where the file has none, or 0 alone.
+    ///
+    /// # Errors
+    /// When they are of another type or count.
+    #[track_caller]
+    pub(super) fn zero_point(
+        &self,
+        name: &str,
+        dtype: DType,
+        count: usize,
+        shape: Vec<usize>,
+    ) -> Result<Option<Tensor>, NnError> {
+        if !self.contains(name) {
+            return Ok(None);
+        }
+        let host = self.view(name)?.to_host()?;
+        if host.dtype != dtype || host.elements() != count {
+            let found = format!("{}{:?}", host.dtype, host.shape);
+            let expected = format!("{dtype}{shape:?}, one zero point a scale");
+            return Err(NnError::packed("compressed-tensors", &self.name(name), found, expected));
+        }
+        if host.bytes.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        Ok(Some(Tensor::parameter(&self.name(name), HostTensor { shape, ..host })))
+    }
+
+    /// Returns the tensor of that name as the file has it.
+    ///
+    /// # Errors
+    /// When there is none, as random weights have none.
+    pub(super) fn view(&self, name: &str) -> Result<&TensorView, NnError> {
+        match &self.source {
+            Source::Weights(weights) => Ok(weights.get(&self.name(name))?),
+            Source::Random(_) => Err(self.config_error(format!(
+                "{:?} is a file's, which random weights are not of",
+                self.name(name)
+            ))),
+        }
+    }
+
+    /// Returns what is known of how the weights were quantised.
+    ///
+    /// # Errors
+    /// A configuration beside the weights that cannot be read.
+    pub(super) fn quantization(&self) -> Result<QuantizationConfig, NnError> {
+        match (&self.quantization, &self.source) {
+            (Some(known), _) => Ok(*known),
+            (None, Source::Weights(weights)) => Ok(weights.quantization()?),
+            (None, Source::Random(_)) => Ok(QuantizationConfig::default()),
+        }
+    }
+
+    /// Returns the type that weights are converted to.
+    pub(super) fn element_type(&self) -> DType {
+        self.dtype
     }
 
     /// Returns the weight of that name, or `None` when the file has none (random weights always exist).

@@ -34,6 +34,7 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
         scale: Scalar::Float(scale),
         causal: options.causal,
         mask,
+        scales: false,
     });
     match &options.mask {
         Some(mask) => Tensor::op(op, &[q, k, v, mask]),

@@ -5,11 +5,13 @@
 //! mapped file; [`TensorView::to_host`] turns it into the `ir`'s tensor. A mapped file must not be changed or truncated
 //! while its views live: the operating system would show the change, or end the process with SIGBUS.
 
+mod config;
 mod element;
 mod mapped;
 mod safetensors;
 mod tensor;
 
+pub use config::QuantizationConfig;
 pub use element::ElementType;
 pub(crate) use mapped::map_file;
 pub use safetensors::{Weights, WeightsError};

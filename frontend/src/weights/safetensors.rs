@@ -11,12 +11,14 @@ use indexmap::IndexMap;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
 
-use super::{ElementType, TensorView, map_file};
+use super::{ElementType, QuantizationConfig, TensorView, map_file};
 
 /// The tensors of a safetensors file, or of all shards of a sharded one, memory-mapped.
 #[derive(Clone, Debug)]
 pub struct Weights {
     path: PathBuf,
+    /// Where the checkpoint's other files are; none for one in memory.
+    folder: Option<PathBuf>,
     tensors: IndexMap<String, TensorView>,
 }
 
@@ -35,6 +37,8 @@ pub enum WeightsError {
     },
     #[error("{} is not a safetensors index: {reason}", path.display())]
     Index { path: PathBuf, reason: String },
+    #[error("{} is not JSON: {reason}; it says how the weights beside it were quantised", path.display())]
+    Config { path: PathBuf, reason: String },
     #[error("{}: tensor {tensor:?} is in shard {shard:?}, which is not a plain file name inside the index's folder", path.display())]
     ShardPath {
         path: PathBuf,
@@ -79,6 +83,7 @@ impl Weights {
         };
         Ok(Weights {
             path: path.to_path_buf(),
+            folder: path.parent().map(Path::to_path_buf),
             tensors,
         })
     }
@@ -90,7 +95,22 @@ impl Weights {
     pub fn from_bytes(path: impl Into<PathBuf>, bytes: Bytes) -> Result<Weights, WeightsError> {
         let path = path.into();
         let tensors = read_bytes(&path, &bytes)?;
-        Ok(Weights { path, tensors })
+        Ok(Weights {
+            path,
+            folder: None,
+            tensors,
+        })
+    }
+
+    /// Reads what `config.json` or `quantize_config.json` beside the file says of its quantisation; nothing where there is neither.
+    ///
+    /// # Errors
+    /// When such a file exists and cannot be read, or is not JSON.
+    pub fn quantization(&self) -> Result<QuantizationConfig, WeightsError> {
+        match &self.folder {
+            Some(folder) => QuantizationConfig::read(folder),
+            None => Ok(QuantizationConfig::default()),
+        }
     }
 
     /// Returns the tensor of that name.

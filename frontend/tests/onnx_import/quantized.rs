@@ -118,6 +118,7 @@ fn plain(name: &str, axis: usize, columns: usize) -> Layer {
             integers: None,
         },
         activation: Activation::Float,
+        inputs: None,
     }
 }
 

@@ -11,10 +11,14 @@ use serde_json::json;
 
 use super::args::{self, Format, ModelArgs};
 use super::compile::graph_text;
+use super::given::Given;
+use super::times::{self, Prediction};
 use super::{Context, load, output};
 use crate::driver::{self, BuildOptions, Model};
 use crate::error::{Error, Result};
-use crate::quantize::{Inputs, Method, Options, Progress, Quantized, Report, Rounding, follow, quantize, samples};
+use crate::quantize::{
+    Inputs, Method, Options, Predicted, Progress, Quantized, Report, Rounding, follow, predict, quantize, samples,
+};
 
 /// How many layers the text shows, the worst first; JSON has all.
 const SHOWN: usize = 12;
@@ -66,9 +70,12 @@ pub struct Args {
     /// Write what was decided as JSON.
     #[arg(long, value_name = "FILE", value_parser = args::output())]
     save_recipe: Option<PathBuf>,
-    /// Targets of a .graphc file, separated by commas.
+    /// Targets, separated by commas, of a .graphc file, and for which times before and after are predicted: by the roofline of each step.
     #[arg(long)]
     target: Option<String>,
+    /// Predict the times on emulated GPUs of the targets.
+    #[arg(long, requires = "target")]
+    emulate: bool,
     /// Threads of the calibration runs, 1 to 1024; by default one a core.
     #[arg(long, value_parser = args::threads)]
     threads: Option<usize>,
@@ -112,6 +119,8 @@ enum RoundingName {
     Nearest,
     /// Rows make up for the errors of those before (GPTQ), by calibration data.
     Gptq,
+    /// To the nearest, after inputs that carry much in calibration data were scaled down and their weights up (AWQ).
+    Awq,
 }
 
 fn group(text: &str) -> std::result::Result<i64, String> {
@@ -163,6 +172,11 @@ impl Args {
         if self.rounding == RoundingName::Gptq && scheme.is_float() {
             return wrong("--rounding gptq chooses integers; 8-bit floats are rounded to the nearest");
         }
+        if self.rounding == RoundingName::Awq && !matches!(scheme, Scheme::WeightsInt4 | Scheme::WeightsInt8) {
+            return wrong(
+                "--rounding awq scales inputs for integer weights alone: it is for --scheme weights-int4 and weights-int8",
+            );
+        }
         Ok(Options {
             decision: Decision {
                 group: self.group,
@@ -180,6 +194,7 @@ impl Args {
             rounding: match self.rounding {
                 RoundingName::Nearest => Rounding::Nearest,
                 RoundingName::Gptq => Rounding::Gptq,
+                RoundingName::Awq => Rounding::Awq,
             },
             max_error: self.max_error,
             threads: self.threads.unwrap_or(context.settings.threads),
@@ -250,10 +265,16 @@ impl Progress for Bars<'_> {
 pub fn run(args: &Args, context: &Context) -> Result<()> {
     let options = args.options(context)?;
     let kind = args.kind()?;
-    if args.target.is_some() && !matches!(kind, Some(Kind::Artifact(_))) {
-        return Err(Error::Config(
-            "--target is of a .graphc file; name one with -o".to_owned(),
-        ));
+    let targets = args
+        .target
+        .as_deref()
+        .map(args::targets)
+        .transpose()?
+        .unwrap_or_default();
+    if let Some(target) = targets.iter().find(|target| args.emulate && !target.is_gpu()) {
+        return Err(Error::Config(format!(
+            "--emulate: {target} is no GPU; leave it out of --target, or leave --emulate out"
+        )));
     }
     let read = args.recipe.iter().chain(args.calibrate.iter().filter(|p| p.is_file()));
     for path in args.output.iter().chain(&args.save_recipe) {
@@ -272,13 +293,17 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         let file = file.as_ref()?;
         file.refuses(&layer.name, &layer.weight.shape)
     };
-    let made = match recipe {
+    let mut made = match recipe {
         Some(recipe) => follow(&graph, recipe, &samples, options.threads, &bars)?,
         None => quantize(&graph, &samples, &options, &refuses, &bars)?,
     };
     if let Some((_, bar)) = bars.bar.take() {
         bar.finish_and_clear();
     }
+    made.report.predicted = match args.emulate {
+        true => emulated(&graph, &made.graph, &targets, samples.first(), context)?,
+        false => predict(&graph, &made.graph, &targets, samples.first())?,
+    };
     let written = match (&args.output, kind) {
         (Some(path), Some(kind)) => Some((path, write(path, kind, &graph, file.as_mut(), &made, args, context)?)),
         _ => None,
@@ -315,6 +340,49 @@ fn model(args: &Args, as_file: bool) -> Result<(Graph, Option<ModelFile>)> {
         }
         Model::Graph(graph) => Ok((*graph, None)),
     }
+}
+
+/// Predicts times on emulated GPUs, with a sample's inputs or made-up ones.
+fn emulated(
+    before: &Graph,
+    after: &Graph,
+    targets: &[ir::Target],
+    sample: Option<&Inputs>,
+    context: &Context,
+) -> Result<Vec<Predicted>> {
+    let one = |graph: &Graph, target: ir::Target| -> Result<(f64, usize)> {
+        let mut program = predict::program(graph, target)?;
+        load::compile_kernels(&mut program, context)?;
+        let plan = &program.variants[0].plan;
+        let inputs = match sample {
+            Some(sample) => sample.clone(),
+            None => Given::read(&[])?.inputs(plan, Some(0))?,
+        };
+        let prediction = Prediction {
+            clock: None,
+            trace: None,
+        };
+        let predicted = times::predict(&program, 0, &inputs, &prediction, context)?;
+        if let Some(call) = predicted.untimed.first() {
+            output::note(
+                context,
+                &format!("{target}: {} has no time: {}", call.step, call.reason),
+            );
+        }
+        Ok((predicted.micros, predict::launches(plan)))
+    };
+    let times = targets.iter().map(|target| {
+        let ((before_us, launches_before), (after_us, launches_after)) = (one(before, *target)?, one(after, *target)?);
+        Ok(Predicted {
+            target: target.to_string(),
+            by: "emulated",
+            before_us,
+            after_us,
+            launches_before,
+            launches_after,
+        })
+    });
+    times.collect()
 }
 
 fn samples(args: &Args, graph: &Graph, context: &Context) -> Result<Vec<Inputs>> {
@@ -388,14 +456,25 @@ fn text(report: &Report) -> String {
     text += match report.samples {
         0 => "\nlayers (errors are measured where --calibrate gives data)\n".to_owned(),
         n => {
-            format!("\nlayers, each one's signal over noise when it alone is quantised, the worst first, by {n} runs\n")
+            let nearest = match layers.iter().any(|l| l.nearest.is_some()) {
+                true => " (more than with integers to the nearest)",
+                false => "",
+            };
+            format!(
+                "\nlayers, each one's signal over noise{nearest} when it alone is quantised, the worst first, by {n} runs\n"
+            )
         }
     }
     .as_str();
     for layer in layers.iter().take(SHOWN) {
         let db = layer.decibels.map_or(String::new(), |db| format!("{db:.1} dB"));
+        let gain = match (layer.decibels, layer.nearest) {
+            (Some(db), Some(nearest)) => format!(" ({:+.1})", db - nearest),
+            _ => String::new(),
+        };
+        let scaled = if layer.scaled_inputs { ", scaled" } else { "" };
         text += &format!(
-            "  {db:>9}  {}: {}, operand {}\n",
+            "  {db:>9}{gain}  {}: {}, operand {}{scaled}\n",
             layer.name, layer.weight, layer.activation
         );
     }
@@ -410,6 +489,21 @@ fn text(report: &Report) -> String {
         if report.kept.len() > SHOWN {
             text += &format!("  and {} more; --format json has all\n", report.kept.len() - SHOWN);
         }
+    }
+    if !report.predicted.is_empty() {
+        text += "\npredicted times of a run\n";
+    }
+    for p in &report.predicted {
+        text += &format!(
+            "  {}: {:.1} us -> {:.1} us ({:.2}), {} -> {} launches, {}\n",
+            p.target,
+            p.before_us,
+            p.after_us,
+            p.after_us / p.before_us,
+            p.launches_before,
+            p.launches_after,
+            p.by
+        );
     }
     if !report.outputs.is_empty() {
         text += "\noutputs, with all these layers quantised\n";

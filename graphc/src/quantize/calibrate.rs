@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use ir::op::{Contract, ReduceOp, View};
+use ir::op::{Contract, ReduceOp, UnaryOp, View};
 use ir::{DType, Dim, Graph, HostTensor, Op, Origin, Value};
 use passes::OptLevel;
 use passes::quantize::recipe::{Layers, Moments, Range};
@@ -131,8 +131,9 @@ impl Calibration<'_> {
         Ok(())
     }
 
-    /// Calls `each` with `Σ xᵀx` of each product's operand, a matrix of the depth squared, layer by layer.
-    pub fn moments(&self, layers: &Layers, mut each: impl FnMut(&str, Moments<'_>) -> Result<()>) -> Result<()> {
+    /// Calls `each` with `Σ xᵀx` of each operand of products, a matrix of the depth squared, and `Σ |x|`; and with the names of the
+    /// products that share the operand.
+    pub fn moments(&self, layers: &Layers, mut each: impl FnMut(&[&str], Moments<'_>) -> Result<()>) -> Result<()> {
         let products: Vec<(&str, Value, usize)> = layers
             .found
             .iter()
@@ -159,26 +160,38 @@ impl Calibration<'_> {
                 });
                 let product = add(&mut graph, product, &[rows, rows])?;
                 graph.add_output(format!("{PREFIX}{index}"), product);
+                let magnitudes = add(&mut graph, Op::unary(UnaryOp::Abs), &[rows])?;
+                let fold = Op::Reduce {
+                    op: ReduceOp::Sum,
+                    axes: vec![0],
+                    keep_dims: false,
+                };
+                let magnitudes = add(&mut graph, fold, &[magnitudes])?;
+                graph.add_output(format!("{PREFIX}{index}.magnitudes"), magnitudes);
             }
-            let mut sums: HashMap<usize, Vec<f64>> = HashMap::new();
+            let mut sums: HashMap<(usize, &str), Vec<f64>> = HashMap::new();
             self.run("products of operands", &graph, |outputs| {
-                for index in &chunk {
-                    let Some(tensor) = outputs.get(&format!("{PREFIX}{index}")) else {
+                for (index, what) in chunk.iter().flat_map(|i| [(*i, ""), (*i, ".magnitudes")]) {
+                    let Some(tensor) = outputs.get(&format!("{PREFIX}{index}{what}")) else {
                         continue;
                     };
-                    let sum = sums.entry(*index).or_insert_with(|| vec![0.0; tensor.elements()]);
+                    let sum = sums
+                        .entry((index, what))
+                        .or_insert_with(|| vec![0.0; tensor.elements()]);
                     sum.iter_mut()
                         .zip(tensor.to_f32())
                         .for_each(|(s, v)| *s += f64::from(v));
                 }
                 Ok(())
             })?;
-            for (name, value, _) in &products {
-                let index = values.iter().position(|v| v == value);
-                if let Some(sum) = index.filter(|i| chunk.contains(i)).and_then(|i| sums.get(&i)) {
-                    let sums = sum.as_slice();
-                    let rows = self.elements(*value)? / depths[value].max(1);
-                    each(name, Moments { sums, rows })?;
+            for index in &chunk {
+                let value = values[*index];
+                let own = products.iter().filter(|(_, other, _)| *other == value);
+                let names: Vec<&str> = own.map(|(name, ..)| *name).collect();
+                if let (Some(sums), Some(magnitudes)) = (sums.get(&(*index, "")), sums.get(&(*index, ".magnitudes"))) {
+                    let rows = self.elements(value)? / depths[&value].max(1);
+                    let moments = Moments { sums, magnitudes, rows };
+                    each(&names, moments)?;
                 }
             }
         }

@@ -9,19 +9,21 @@
 
 mod calibrate;
 pub mod histogram;
+pub mod predict;
 mod report;
 pub mod samples;
 
 use indexmap::IndexMap;
-use ir::recipe::{Kept, Recipe};
+use ir::recipe::{Activation, Kept, Recipe};
 use ir::{Graph, HostTensor};
 use passes::quantize::recipe::{
-    Decision, FoundLayer, Layers, QuantizeError, Scheme, apply, column_feedback, decide, layers,
+    Decision, FoundLayer, Layers, Product, QuantizeError, Scheme, apply, column_feedback, decide, layers, scaled_inputs,
 };
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use calibrate::Calibration;
 pub use histogram::Method;
+pub use predict::{Predicted, predict};
 pub use report::{LayerReport, OutputReport, Report};
 
 /// The inputs of one run, by name.
@@ -36,6 +38,9 @@ pub enum Rounding {
     /// So that rows along the depth make up for the errors of those before, by what calibration data multiply them with; of
     /// convolutions to the nearest.
     Gptq,
+    /// To the nearest, after inputs of products were scaled so that those that carry much in calibration data are rounded more finely;
+    /// for schemes that leave activations as they are.
+    Awq,
 }
 
 /// How [`quantize`] goes about it.
@@ -102,7 +107,7 @@ pub fn quantize(
     progress: &dyn Progress,
 ) -> Result<Quantized> {
     let needed =
-        options.decision.scheme.needs_ranges() || options.rounding == Rounding::Gptq || options.max_error.is_some();
+        options.decision.scheme.needs_ranges() || options.rounding != Rounding::Nearest || options.max_error.is_some();
     if needed && samples.is_empty() {
         return Err(QuantizeError::NoSamples.into());
     }
@@ -131,10 +136,13 @@ pub fn quantize(
         }
         .into());
     }
-    if options.rounding == Rounding::Gptq {
-        feed_back(&calibration, &found, &mut recipe)?;
+    let nearest = (options.rounding != Rounding::Nearest).then(|| recipe.clone());
+    match options.rounding {
+        Rounding::Nearest => {}
+        Rounding::Gptq => feed_back(&calibration, &found, &mut recipe)?,
+        Rounding::Awq => scale_inputs(&calibration, &found, &mut recipe)?,
     }
-    report::measure(&calibration, recipe, options.max_error)
+    report::measure(&calibration, recipe, nearest.as_ref(), options.max_error)
 }
 
 /// Applies a recipe that was made before, and measures it where there are samples.
@@ -156,7 +164,7 @@ pub fn follow(
         memory: 0,
         progress,
     };
-    report::measure(&calibration, recipe, None)
+    report::measure(&calibration, recipe, None, None)
 }
 
 /// The layers of a graph without those that are refused.
@@ -192,25 +200,70 @@ fn weights_only(decision: &Decision) -> Decision {
     }
 }
 
-/// Chooses the integers of products by column feedback.
-fn feed_back(calibration: &Calibration<'_>, found: &Layers, recipe: &mut Recipe) -> Result<()> {
+/// The layers of a recipe.
+fn wanted(found: &Layers, recipe: &Recipe) -> Layers {
     let wanted = |layer: &&FoundLayer| recipe.layer(&layer.name).is_some();
-    let layers = Layers {
+    Layers {
         found: found.found.iter().filter(wanted).cloned().collect(),
         ..Layers::default()
-    };
-    calibration.moments(&layers, |name, moments| {
-        let found = layers.found.iter().find(|l| l.name == name);
-        let layer = recipe.layers.iter_mut().find(|l| l.name == name);
-        if let (Some(found), Some(layer)) = (found, layer)
-            && let Some(depth) = found.depth
-        {
-            let made = column_feedback(&layer.weight, &found.weight, depth, moments);
-            layer.weight = made.map_err(|error| QuantizeError::Weight {
-                layer: name.to_owned(),
-                error,
-            })?;
+    }
+}
+
+/// Chooses the integers of products by column feedback.
+fn feed_back(calibration: &Calibration<'_>, found: &Layers, recipe: &mut Recipe) -> Result<()> {
+    let layers = wanted(found, recipe);
+    calibration.moments(&layers, |names, moments| {
+        for name in names {
+            let found = layers.found.iter().find(|l| l.name == *name);
+            let layer = recipe.layers.iter_mut().find(|l| l.name == *name);
+            if let (Some(found), Some(layer)) = (found, layer)
+                && let Some(depth) = found.depth
+            {
+                let made = column_feedback(&layer.weight, &found.weight, depth, moments);
+                layer.weight = made.map_err(|error| QuantizeError::Weight {
+                    layer: (*name).to_owned(),
+                    error,
+                })?;
+            }
         }
         Ok(())
     })
+}
+
+/// Chooses factors of the inputs of products.
+fn scale_inputs(calibration: &Calibration<'_>, found: &Layers, recipe: &mut Recipe) -> Result<()> {
+    if !recipe.layers.iter().all(|l| l.activation == Activation::Float) || found_floats(recipe) {
+        return Err(Error::Config(
+            "--rounding awq scales inputs for integer weights alone: it is for --scheme weights-int4 and weights-int8"
+                .to_owned(),
+        ));
+    }
+    let layers = wanted(found, recipe);
+    calibration.moments(&layers, |names, moments| {
+        let own = |name: &&str| {
+            let found = layers.found.iter().find(|l| l.name == *name)?;
+            let product = Product {
+                layer: recipe.layer(name)?,
+                tensor: &found.weight,
+                depth: found.depth?,
+            };
+            Some(product)
+        };
+        let products: Vec<Product<'_>> = names.iter().filter_map(own).collect();
+        let made = scaled_inputs(&products, moments).map_err(|(at, error)| QuantizeError::Weight {
+            layer: products[at].layer.name.clone(),
+            error,
+        })?;
+        for layer in made {
+            if let Some(own) = recipe.layers.iter_mut().find(|l| l.name == layer.name) {
+                *own = layer;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Says whether a recipe stores 8-bit floats.
+fn found_floats(recipe: &Recipe) -> bool {
+    recipe.layers.iter().any(|layer| layer.weight.dtype.is_f8())
 }

@@ -7,7 +7,7 @@ use passes::quantize::recipe::{apply, measured};
 use serde::Serialize;
 
 use super::calibrate::{Calibration, PREFIX};
-use super::{Inputs, Quantized};
+use super::{Inputs, Predicted, Quantized};
 use crate::error::Result;
 
 /// What quantising a model has cost.
@@ -22,6 +22,8 @@ pub struct Report {
     /// Bytes of the model's constants.
     pub bytes_before: usize,
     pub bytes_after: usize,
+    /// Where targets were named: [`super::predict()`].
+    pub predicted: Vec<Predicted>,
 }
 
 /// A quantised layer.
@@ -37,6 +39,10 @@ pub struct LayerReport {
     /// Ten times the decimal logarithm of the squares of the layer's results over those of what changes when this layer alone is
     /// quantised; None where there are no samples or no error.
     pub decibels: Option<f64>,
+    /// The same with integers to the nearest, where `--rounding` chose others; None where it did not, too.
+    pub nearest: Option<f64>,
+    /// Whether inputs are multiplied by factors before the product.
+    pub scaled_inputs: bool,
 }
 
 /// An output of the model, as it was and as it is with all layers quantised.
@@ -53,11 +59,21 @@ pub struct OutputReport {
 }
 
 /// Measures a recipe, leaves out what a limit asks for, and applies the rest.
-pub(super) fn measure(calibration: &Calibration<'_>, mut recipe: Recipe, limit: Option<f64>) -> Result<Quantized> {
+pub(super) fn measure(
+    calibration: &Calibration<'_>,
+    mut recipe: Recipe,
+    nearest: Option<&Recipe>,
+    limit: Option<f64>,
+) -> Result<Quantized> {
     let graph = calibration.graph;
     let mut decibels: Vec<Option<f64>> = vec![None; recipe.layers.len()];
+    let mut plain: IndexMap<String, Option<f64>> = IndexMap::new();
     let mut outputs = Vec::new();
     if !calibration.samples.is_empty() {
+        if let Some(nearest) = nearest {
+            let errors = layer_errors(calibration, nearest)?;
+            plain = nearest.layers.iter().map(|l| l.name.clone()).zip(errors).collect();
+        }
         decibels = layer_errors(calibration, &recipe)?;
         let mut wanted = Vec::new();
         calibration.run("outputs as they were", graph, |outputs| {
@@ -113,11 +129,12 @@ pub(super) fn measure(calibration: &Calibration<'_>, mut recipe: Recipe, limit: 
     let quantized = apply(graph, &recipe)?;
     let report = Report {
         samples: calibration.samples.len(),
-        layers: layer_reports(graph, &recipe, &decibels),
+        layers: layer_reports(graph, &recipe, &decibels, &plain),
         kept: recipe.kept.clone(),
         outputs,
         bytes_before: bytes(graph),
         bytes_after: bytes(&quantized),
+        predicted: Vec::new(),
     };
     Ok(Quantized {
         graph: quantized,
@@ -226,11 +243,17 @@ fn worst(outputs: &[OutputReport]) -> f64 {
         })
 }
 
-fn layer_reports(graph: &Graph, recipe: &Recipe, decibels: &[Option<f64>]) -> Vec<LayerReport> {
+fn layer_reports(
+    graph: &Graph,
+    recipe: &Recipe,
+    decibels: &[Option<f64>],
+    nearest: &IndexMap<String, Option<f64>>,
+) -> Vec<LayerReport> {
     let found = passes::quantize::recipe::layers(graph);
     let reports = recipe.layers.iter().zip(decibels).map(|(layer, decibels)| {
-        let weight = found.found.iter().find(|l| l.name == layer.name).map(|l| &l.weight);
-        let stored = weight.and_then(|w| layer.weight.store(w).ok());
+        let own = found.found.iter().find(|l| l.name == layer.name);
+        let weight = own.map(|l| &l.weight);
+        let stored = own.and_then(|l| layer.store(&l.weight, l.depth).ok());
         LayerReport {
             name: layer.name.clone(),
             weight: match (layer.weight.groups, layer.weight.axis) {
@@ -247,6 +270,8 @@ fn layer_reports(graph: &Graph, recipe: &Recipe, decibels: &[Option<f64>]) -> Ve
             bytes_before: weight.map_or(0, |w| w.bytes.len()),
             bytes_after: stored.map_or(0, |s| s.bytes()),
             decibels: *decibels,
+            nearest: nearest.get(&layer.name).copied().flatten(),
+            scaled_inputs: layer.inputs.is_some(),
         }
     });
     reports.collect()

@@ -132,6 +132,27 @@ fn graphs_and_artifacts_are_written_too() {
     assert_eq!(outputs[0], outputs[1]);
     let said = p.ok(&["explain", "q.gir"]);
     assert!(said.contains("1x integer_product"), "{said}");
+    // Times before and after, by target.
+    let args = [
+        "quantize",
+        "product.gir",
+        "--scheme",
+        "weights-int8",
+        "--target",
+        "gfx90a,gfx1100,cpu",
+    ];
+    let report = p.json(&[&args[..], &["--format", "json"]].concat());
+    let predicted = report["predicted"].as_array().expect("a list");
+    let targets: Vec<&Value> = predicted.iter().map(|p| &p["target"]).collect();
+    assert_eq!(targets, ["gfx90a", "gfx1100", "cpu"]);
+    for p in predicted {
+        let [before, after] = ["before_us", "after_us"].map(|at| p[at].as_f64().expect("a number"));
+        assert!(after > 0.0 && after < before, "a quarter of the weight's bytes: {p}");
+        assert_eq!(p["by"], "roofline");
+        assert_eq!(p["launches_before"], p["launches_after"]);
+    }
+    let said = p.ok(&args);
+    assert!(said.contains("predicted times of a run\n  gfx90a: "), "{said}");
     // Made-up data are said to be made up.
     let args = [
         "quantize",
@@ -266,6 +287,15 @@ pub fn mistakes(rows: &mut Rows) {
             &["--rounding gptq", "to the nearest"],
         ),
         (
+            "product.gir --scheme static-int8 --rounding awq --calibrate random",
+            &["--rounding awq", "weights-int4 and weights-int8"],
+        ),
+        ("product.gir --scheme weights-int8 --emulate", &["--target"]),
+        (
+            "product.gir --scheme weights-int8 --emulate --target cpu",
+            &["cpu is no GPU", "--emulate"],
+        ),
+        (
             "product.gir --scheme dynamic-fp8 --group 32",
             &["--group", "weights-fp8"],
         ),
@@ -343,7 +373,6 @@ pub fn mistakes(rows: &mut Rows) {
         ("out.txt", &["out.txt", ".onnx, .gir or .graphc"]),
         ("out.graphc", &["--target"]),
         ("out.graphc --target gfx999", &["gfx999"]),
-        ("out.gir --target gfx90a", &["--target", ".graphc"]),
         ("nowhere/out.gir", &["nowhere/out.gir"]),
         ("folder", &["folder"]),
         ("out.gir --save-recipe nowhere/r.json", &["nowhere/r.json"]),

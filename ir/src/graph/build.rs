@@ -235,6 +235,7 @@ mod tests {
             scale: crate::types::Scalar::Float(0.125),
             causal: false,
             mask: true,
+            scales: false,
         });
         let n = g.add(op.clone(), &[q, k, v, m], Origin::Unknown).unwrap();
         assert_eq!(g.ty(n.into()).to_string(), "f32[b, 8, s, 32]");

@@ -481,12 +481,14 @@ pub enum Composite {
         epsilon: Number,
     },
     /// Scaled dot-product attention. Operands: q `[B, H, S, D]`, k `[B, Hkv, T, D]`, v `[B, Hkv, T, Dv]` and, with
-    /// `mask`, one broadcastable to `[B, H, S, T]`: float is added to the scores, bool keeps where true. `Hkv` divides
-    /// `H`. Result `[B, H, S, Dv]`.
+    /// `mask`, one broadcastable to `[B, H, S, T]`: float is added to the scores, bool keeps where true. With `scales`, the
+    /// last is broadcastable to the same, of f32 or f64: scores are multiplied by it before a mask is added, as keys that
+    /// are stored with scales of their own ask for. `Hkv` divides `H`. Result `[B, H, S, Dv]`.
     Attention {
         scale: Number,
         causal: bool,
         mask: bool,
+        scales: bool,
     },
     /// Numbers from integers or floats of at most 8 bits: `(x − zero) · scale`, in the type `out`. Operands: x, scale
     /// and optionally zero, which floats have none of, both of x's rank. Along each axis they have x's size or 1; along

@@ -449,10 +449,16 @@ fn composite(a: &mut Vec<String>, c: &Composite) {
             a.push(format!("groups={groups}"));
             a.push(format!("epsilon={epsilon}"));
         }
-        Composite::Attention { scale, causal, mask } => {
+        Composite::Attention {
+            scale,
+            causal,
+            mask,
+            scales,
+        } => {
             a.push(format!("scale={scale}"));
             flag(a, "causal", *causal);
             flag(a, "mask", *mask);
+            flag(a, "scales", *scales);
         }
         Composite::Dequantize { groups, out } => {
             if let Some(groups) = groups {

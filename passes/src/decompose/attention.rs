@@ -12,9 +12,9 @@ use crate::rewrite::Builder;
 pub(super) fn attention(
     b: &mut Builder<'_>,
     x: &[Value],
+    scales: Option<Value>,
     scale: f64,
     causal: bool,
-    mask: bool,
     keep: Keep,
 ) -> Result<Value, PassFault> {
     let (q, k, v) = (x[0], x[1], x[2]);
@@ -55,12 +55,15 @@ pub(super) fn attention(
     let full = Shape(vec![batch.clone(), heads.clone(), s.clone(), t.clone()]);
     let mut scores = as_shape(b, scores, &full)?;
     scores = with_scalar(b, BinaryOp::Mul, scores, scale)?;
+    if let Some(scales) = scales {
+        scores = binary(b, BinaryOp::Mul, scores, scales)?;
+    }
     let lowest = b.scalar(w, f64::NEG_INFINITY);
-    if mask {
-        scores = if b.ty(x[3]).dtype == DType::Bool {
-            b.emit(Op::Elementwise(Elementwise::Select), &[x[3], scores, lowest])?
+    if let Some(mask) = x.get(3).copied() {
+        scores = if b.ty(mask).dtype == DType::Bool {
+            b.emit(Op::Elementwise(Elementwise::Select), &[mask, scores, lowest])?
         } else {
-            let mask = cast(b, x[3], w)?;
+            let mask = cast(b, mask, w)?;
             binary(b, BinaryOp::Add, scores, mask)?
         };
     }

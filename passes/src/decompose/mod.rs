@@ -114,8 +114,14 @@ pub fn expand(b: &mut Builder<'_>, composite: &Composite, x: &[Value], keep: Kee
             beta,
             bias,
         } => norms::local_response_norm(b, x[0], *size, alpha.as_f64(), beta.as_f64(), bias.as_f64()),
-        Composite::Attention { scale, causal, mask } => {
-            attention::attention(b, x, scale.as_f64(), *causal, *mask, keep)
+        Composite::Attention {
+            scale,
+            causal,
+            mask,
+            scales,
+        } => {
+            let scales = x.last().copied().filter(|_| *scales);
+            attention::attention(b, &x[..3 + usize::from(*mask)], scales, scale.as_f64(), *causal, keep)
         }
         Composite::Dequantize { groups, out } => dequantize::dequantize(b, x, groups.as_ref(), *out),
         Composite::Quantize { out } => dequantize::quantize(b, x, *out),

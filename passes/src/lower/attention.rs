@@ -19,6 +19,7 @@ pub fn attention(
     scale: f64,
     causal: bool,
     mask: bool,
+    scales: bool,
 ) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
@@ -113,6 +114,15 @@ pub fn attention(
     let dot = b.read(acc);
     let factor = b.number(DType::F32, scale);
     let mut score = b.binary(BinaryOp::Mul, dot, factor);
+    if let Some(v) = operands.last().copied().filter(|_| scales) {
+        let at = broadcast(
+            &[outer[0].clone(), head.clone(), q_at.clone(), read_at.clone()],
+            b.shape(v),
+        );
+        let scale = b.pull(v, &at)?;
+        let scale = b.cast(DType::F32, scale);
+        score = b.binary(BinaryOp::Mul, score, scale);
+    }
     let low = b.number(DType::F32, f64::NEG_INFINITY);
     if mask {
         let v = operands[3];

@@ -72,9 +72,12 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
         Op::Contract(c) => contract::contract(b, c),
         Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
         Op::Conv(c) => contract::conv(b, c),
-        Op::Composite(Composite::Attention { scale, causal, mask }) => {
-            attention::attention(b, target, scale.as_f64(), *causal, *mask)
-        }
+        Op::Composite(Composite::Attention {
+            scale,
+            causal,
+            mask,
+            scales,
+        }) => attention::attention(b, target, scale.as_f64(), *causal, *mask, *scales),
         Op::Composite(
             c @ (Composite::Softmax { .. }
             | Composite::LogSoftmax { .. }

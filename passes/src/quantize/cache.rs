@@ -1,18 +1,19 @@
 //! Attention reads keys and values that are stored in 8 bits as they are stored.
 //!
 //! ```text
-//! attention q, (dequantize k, s), (dequantize v, t)     becomes     mul (attention (mul q, s), (cast k), (cast v)), t
+//! attention q, (dequantize k, s), (dequantize v, t)     becomes     mul (attention q, (cast k), (cast v), s {scales}), t
 //! ```
 //!
-//! One scale for all keys is one for all scores, one for all values is the result's: what is left is a conversion that
-//! loses nothing, which the kernel does on its way from memory. A known scale of the keys is part of attention's own; one
-//! that a run gives is multiplied into the queries, in their type.
+//! A scale of a key, be it one for all keys, for a head or for a position, is one of its scores: the kernel multiplies scores by it,
+//! in f32. A scale of the values that holds along the keys, one for all, for a head or for a feature, is the result's. What is left
+//! is a conversion that loses nothing, which the kernel does on its way from memory. One known number for all keys is part of
+//! attention's own scale.
 //!
 //! Before: a cache is dequantised by a kernel of its own, which writes and reads numbers of twice or four times its
-//! bytes. After: where it has one scale and no zero point but 0, it is read in 8 bits.
+//! bytes. After: where it has such scales and no zero point but 0, it is read in 8 bits.
 
 use ir::op::{BinaryOp, Composite, View};
-use ir::{DType, Graph, NodeId, Op, Scalar, Shape, Value};
+use ir::{DType, Dim, Graph, NodeId, Op, Scalar, Shape, Value};
 
 use crate::error::PassFault;
 use crate::fold::with_simplify;
@@ -41,9 +42,12 @@ pub const PASS: Pass = Pass {
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
             let made = match node.op {
-                Op::Composite(Composite::Attention { scale, causal, mask }) => {
-                    attention(&mut b, graph, id, scale.as_f64(), causal, mask)?
-                }
+                Op::Composite(Composite::Attention {
+                    scale,
+                    causal,
+                    mask,
+                    scales: false,
+                }) => attention(&mut b, graph, id, scale.as_f64(), causal, mask)?,
                 _ => None,
             };
             match made {
@@ -66,8 +70,8 @@ fn is_dequantized(graph: &Graph, value: Value) -> bool {
     )
 }
 
-/// The stored bytes of a dequantisation by one number, and that.
-fn stored(b: &Builder<'_>, value: Value) -> Option<[Value; 2]> {
+/// The stored bytes of a dequantisation, and its scales, which have size 1 along an axis.
+fn stored(b: &Builder<'_>, value: Value, single: usize) -> Option<[Value; 2]> {
     let (Op::Composite(Composite::Dequantize { groups: None, .. }), operands) = b.def(value) else {
         return None;
     };
@@ -76,7 +80,7 @@ fn stored(b: &Builder<'_>, value: Value) -> Option<[Value; 2]> {
         .get(2)
         .is_none_or(|z| b.as_scalar(*z).is_some_and(|z| z.as_f64() == 0.0));
     let fits = (dtype.is_f8() || matches!(dtype, DType::I8 | DType::U8)) && no_zero;
-    (fits && b.ty(operands[1]).elements().is(1)).then(|| [operands[0], operands[1]])
+    (fits && b.ty(operands[1]).shape[single].is(1)).then(|| [operands[0], operands[1]])
 }
 
 fn attention(
@@ -89,20 +93,26 @@ fn attention(
 ) -> Result<Option<(Value, String)>, PassFault> {
     let mut operands: Vec<Value> = graph.node(id).operands.iter().map(|v| b.value(*v)).collect();
     let computed = b.ty(operands[0]).dtype;
-    let (keys, values) = (stored(b, operands[1]), stored(b, operands[2]));
+    // Scales of features would be the queries', those of positions the weights'.
+    let (keys, values) = (stored(b, operands[1], 3), stored(b, operands[2], 2));
     if !matches!(computed, DType::F32 | DType::F16 | DType::BF16) || (keys.is_none() && values.is_none()) {
         return Ok(None);
     }
+    let heads = b.ty(operands[0]).shape[1].clone();
     let mut note = Vec::new();
-    let mut scale = scale;
+    let (mut scale, mut scales) = (scale, false);
     if let Some([stored, factor]) = keys {
         note.push(format!("keys in {}", b.ty(stored).dtype));
         operands[1] = b.emit(Op::cast(computed), &[stored])?;
-        match b.as_scalar(factor) {
+        match b.as_scalar(factor).filter(|_| b.ty(factor).elements().is(1)) {
             Some(known) => scale *= known.as_f64(),
             None => {
-                let factor = single(b, factor, computed)?;
-                operands[0] = b.emit(Op::binary(BinaryOp::Mul), &[operands[0], factor])?;
+                // `[B, Hkv, T, 1]` lies as `[B, Hkv, 1, T]` does.
+                let mut shape = b.ty(factor).shape.clone();
+                shape.0.swap(2, 3);
+                let factor = b.emit(Op::View(View::Reshape(shape)), &[factor])?;
+                operands.push(of_heads(b, factor, &heads)?);
+                scales = true;
             }
         }
     }
@@ -114,10 +124,11 @@ fn attention(
         scale: Scalar::Float(scale),
         causal,
         mask,
+        scales,
     };
     let mut result = b.emit(Op::Composite(op), &operands)?;
     if let Some([_, factor]) = values {
-        let factor = single(b, factor, DType::F32)?;
+        let factor = of_heads(b, factor, &heads)?;
         if computed != DType::F32 {
             result = b.emit(Op::cast(DType::F32), &[result])?;
         }
@@ -129,11 +140,67 @@ fn attention(
     Ok(Some((result, note.join(", "))))
 }
 
-/// A number of one element, as a scalar of a type.
-fn single(b: &mut Builder<'_>, value: Value, dtype: DType) -> Result<Value, PassFault> {
-    let value = b.emit(Op::View(View::Reshape(Shape::SCALAR)), &[value])?;
-    match b.ty(value).dtype == dtype {
-        true => Ok(value),
-        false => b.emit(Op::cast(dtype), &[value]),
+/// Scales `[B, Hkv or 1, x, y]` in f32, with those of a head of keys repeated for each head of queries that shares it.
+fn of_heads(b: &mut Builder<'_>, scales: Value, heads: &Dim) -> Result<Value, PassFault> {
+    let scales = match b.ty(scales).dtype {
+        DType::F32 => scales,
+        _ => b.emit(Op::cast(DType::F32), &[scales])?,
+    };
+    let shape = b.ty(scales).shape.clone();
+    if shape[1].is(1) || shape[1] == *heads {
+        return Ok(scales);
+    }
+    let mut split = shape.0.clone();
+    split.insert(2, Dim::Const(1));
+    let mut wide = split.clone();
+    wide[2] = heads.floor_div(&shape[1]);
+    let mut joined = shape.0;
+    joined[1] = heads.clone();
+    let split = b.emit(Op::View(View::Reshape(Shape(split))), &[scales])?;
+    let wide = b.emit(Op::View(View::Broadcast(Shape(wide))), &[split])?;
+    b.emit(Op::View(View::Reshape(Shape(joined))), &[wide])
+}
+
+#[cfg(test)]
+mod tests {
+    use ir::Op;
+    use ir::op::Composite;
+
+    use crate::OptimizeOptions;
+    use crate::testing::{graph, optimized};
+
+    /// Whether keys and values are read as they are stored, and whether scores are scaled; the numbers are compared.
+    #[track_caller]
+    fn check(scales: [&str; 2], given: bool, reads: bool, scaled: bool) {
+        let scale = |name: &str, shape: &str| match given {
+            true => format!("{name} = input \"{name}\" : f32{shape}\n"),
+            false => format!("{name} = constant random(seed=5) : f32{shape}\n"),
+        };
+        let text = format!(
+            "q = input \"q\" : f32[1, 4, 3, 8]\nk = input \"k\" : i8[1, 2, 5, 8]\nv = input \"v\" : i8[1, 2, 5, 8]\n{}{}\
+             a = dequantize k, s {{out=f32}}\nb = dequantize v, t {{out=f32}}\n\
+             m = input \"m\" : f32[3, 5]\ny = attention q, a, b, m {{scale=0.25, mask}}\nreturn y as \"y\"",
+            scale("s", scales[0]),
+            scale("t", scales[1])
+        );
+        let (after, report) = optimized(&graph(&text), "gfx90a", OptimizeOptions::default());
+        assert_eq!(report.fired.iter().any(|f| f.rule == super::RULE), reads, "{text}");
+        let has = |op: &Op| matches!(op, Op::Composite(Composite::Attention { scales: true, .. }));
+        assert_eq!(after.nodes().values().any(|n| has(&n.op)), scaled, "{text}");
+    }
+
+    #[test]
+    fn scales_of_heads_and_positions_leave_the_bytes_as_they_are() {
+        let (one, head) = ("[1, 1, 1, 1]", "[1, 2, 1, 1]");
+        check([one, one], false, true, false);
+        check([one, one], true, true, true);
+        for given in [false, true] {
+            check([head, head], given, true, true);
+            check(["[1, 2, 5, 1]", "[1, 2, 1, 8]"], given, true, true);
+            check(["[1, 1, 5, 1]", one], given, true, true);
+            // Features of keys, positions of values: each needs the other's place.
+            check(["[1, 2, 1, 8]", "[1, 2, 5, 1]"], given, false, false);
+            check(["[1, 2, 1, 8]", head], given, true, false);
+        }
     }
 }

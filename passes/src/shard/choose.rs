@@ -132,15 +132,13 @@ impl Chooser<'_> {
         let mut types: Vec<&TensorType> = operands.iter().collect();
         let mut op = &node.op;
         let product;
-        if let Op::Composite(Composite::Attention {
-            mask: true,
-            scale,
-            causal,
-        }) = op
+        if let Op::Composite(Composite::Attention { scale, causal, .. }) = op
+            && types.len() > 3
         {
-            // Its operations do not depend on the mask.
+            // Its operations do not depend on a mask or scales.
             product = Op::Composite(Composite::Attention {
                 mask: false,
+                scales: false,
                 scale: *scale,
                 causal: *causal,
             });

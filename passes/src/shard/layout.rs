@@ -392,29 +392,28 @@ impl Ways<'_> {
 
     fn attention(&mut self) {
         let (query, key) = (self.operands[0].shape.clone(), self.operands[1].shape.clone());
-        let mask = |axis: usize| self.operands.get(3).map(|_| self.broadcast(3, &query, axis));
-        let push = |mut operands: SmallVec<[Layout; 4]>, mask: Option<Option<Layout>>| match mask {
-            None => Some(operands),
-            Some(layout) => {
-                operands.push(layout?);
-                Some(operands)
+        let push = |mut operands: SmallVec<[Layout; 4]>, axis: usize| {
+            // A mask, scales.
+            for at in 3..self.operands.len() {
+                operands.push(self.broadcast(at, &query, axis)?);
             }
+            Some(operands)
         };
         let mut found = Vec::new();
         if self.splits(0, 0) && self.splits(1, 0) && self.splits(2, 0) {
-            found.push((push(smallvec![Layout::Split(0); 3], mask(0)), 0));
+            found.push((push(smallvec![Layout::Split(0); 3], 0), 0));
         }
         if let (Dim::Const(heads), Dim::Const(shared)) = (&query[1], &key[1])
             && heads % self.ranks == 0
         {
             let (local, group) = (heads / self.ranks, heads / shared.max(&1));
             if shared % self.ranks == 0 {
-                found.push((push(smallvec![Layout::Split(1); 3], mask(1)), 1));
+                found.push((push(smallvec![Layout::Split(1); 3], 1), 1));
             } else if group % local == 0 || local % group == 0 {
                 // Keys that do not divide stay whole; each rank reads those that its queries share.
                 let count = (local / group).max(1);
                 let cover = Layout::Cover { axis: 1, count };
-                found.push((push(smallvec![Layout::Split(1), cover, cover], mask(1)), 1));
+                found.push((push(smallvec![Layout::Split(1), cover, cover], 1), 1));
             }
         }
         for (operands, axis) in found {
@@ -471,6 +470,7 @@ mod tests {
                 scale: ir::types::Scalar::Float(1.0),
                 causal: false,
                 mask: false,
+                scales: false,
             });
             let (query, key) = (ty(&[1, heads, 3, 8]), ty(&[1, shared, 7, 8]));
             let ways = ways(&op, &[&query, &key, &key], std::slice::from_ref(&query), ranks);

@@ -149,6 +149,7 @@ impl Model {
             scale: Scalar::Float(0.5),
             causal: false,
             mask: false,
+            scales: false,
         };
         let seen = self.add(Op::Composite(composite), &[query, sides[0], sides[1]]);
         let seen = self.add(Op::View(View::Transpose(vec![0, 2, 1, 3])), &[seen]);

@@ -320,6 +320,7 @@ impl Generator {
             scale: Scalar::Float(0.25),
             causal,
             mask,
+            scales: false,
         };
         let value = self.add(Op::Composite(op), &operands)?;
         self.note(value, false, 4.0)

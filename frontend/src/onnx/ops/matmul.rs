@@ -240,6 +240,7 @@ fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
             scale: Scalar::Float(scale),
             causal,
             mask,
+            scales: false,
         },
         &operands,
     )?;

@@ -319,6 +319,7 @@ fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
         scale: Scalar::Float(scale),
         causal,
         mask: mask.is_some(),
+        scales: false,
     };
     let operands: Vec<Val> = [q, k, v].into_iter().chain(mask).collect();
     let result = node.composite(composite, &operands)?;

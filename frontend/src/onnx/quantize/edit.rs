@@ -99,11 +99,13 @@ pub(super) fn quantize(model: &mut ModelProto, layers: &[(&Layer, Stored)]) -> R
         initializers: Vec::new(),
         nodes: Vec::with_capacity(graph.node.len()),
         weights: HashMap::new(),
+        scaled: HashMap::new(),
         activations: HashMap::new(),
     };
     let mut dropped = Vec::new();
     for (at, mut node) in std::mem::take(&mut graph.node).into_iter().enumerate() {
         if let Some((layer, stored)) = places.get(&at) {
+            node.input[0] = edit.scaled(&node.input[0], layer, stored.scale.dtype);
             node.input[0] = edit.activation(&node.input[0], layer.activation, stored.scale.dtype);
             let weight = edit.weight(&node.input[1], layer, stored);
             dropped.push(std::mem::replace(&mut node.input[1], weight));
@@ -123,6 +125,8 @@ struct Edit {
     nodes: Vec<NodeProto>,
     /// By the weight's name, its integers and its scales.
     weights: HashMap<(String, String, Vec<u8>, Vec<u8>), String>,
+    /// By the operand's name and the factors of its last axis.
+    scaled: HashMap<(String, Vec<u8>), String>,
     /// By the operand's name and how it is quantised.
     activations: HashMap<(String, String), String>,
 }
@@ -205,6 +209,23 @@ impl Edit {
         let output = self.name(format!("{name}_dequantized"));
         self.node("DequantizeLinear", inputs, vec![output.clone()], &attributes);
         self.weights.insert(key, output.clone());
+        output
+    }
+
+    /// The name of an operand's numbers times the factors that its layer asks for.
+    fn scaled(&mut self, name: &str, layer: &Layer, of: DType) -> String {
+        let Some(factors) = layer.factors(of) else {
+            return name.to_owned();
+        };
+        let key = (name.to_owned(), factors.bytes.to_vec());
+        if let Some(made) = self.scaled.get(&key) {
+            return made.clone();
+        }
+        let dims = vec![factors.elements() as i64];
+        let factors = self.initializer(format!("{name}_factors"), &factors, dims);
+        let output = self.name(format!("{name}_scaled"));
+        self.node("Mul", vec![name.to_owned(), factors], vec![output.clone()], &[]);
+        self.scaled.insert(key, output.clone());
         output
     }
 

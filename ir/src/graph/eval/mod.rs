@@ -359,7 +359,7 @@ fn least_operands(op: &Op) -> usize {
         Op::Composite(Composite::Dequantize { .. } | Composite::Quantize { .. }) => 2,
         Op::Composite(Composite::BatchNorm { .. }) => 5,
         Op::Composite(Composite::GroupNorm { .. }) => 3,
-        Op::Composite(Composite::Attention { mask, .. }) => 3 + usize::from(*mask),
+        Op::Composite(Composite::Attention { mask, scales, .. }) => 3 + usize::from(*mask) + usize::from(*scales),
         Op::Call(call) => match call.op {
             LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => 2,
             LibraryOp::Pool(_) | LibraryOp::Collective(_) => 1,

@@ -66,9 +66,16 @@ pub(super) fn composite(c: &Composite, operands: &[&Array]) -> Result<Array, OpE
             }
             like(out)
         }
-        Composite::Attention { scale, causal, mask } => {
+        Composite::Attention {
+            scale,
+            causal,
+            mask,
+            scales,
+        } => {
             let mask = mask.then(|| operands[3]);
-            attention(operands[0], operands[1], operands[2], mask, scale.as_f64(), *causal)?
+            let scales = scales.then(|| operands[operands.len() - 1]);
+            let [q, k, v] = [operands[0], operands[1], operands[2]];
+            attention(q, k, v, mask, scales, scale.as_f64(), *causal)?
         }
         Composite::Dequantize { groups, out } => dequantize(groups.as_ref(), *out, operands),
         Composite::Quantize { out } => quantize(*out, operands),
@@ -196,6 +203,7 @@ fn attention(
     k: &Array,
     v: &Array,
     mask: Option<&Array>,
+    scales: Option<&Array>,
     scale: f64,
     causal: bool,
 ) -> Result<Array, OpError> {
@@ -206,16 +214,23 @@ fn attention(
         return Err(rank(v));
     };
     let scores_shape = [batch, heads, queries, keys];
+    let wide = |array: &Array, numbers: &[f64]| {
+        let mut out = Vec::with_capacity(scores_shape.iter().product());
+        walk(
+            &scores_shape,
+            0,
+            &broadcast_strides(&array.shape, &scores_shape),
+            |at| out.push(numbers[at]),
+        );
+        out
+    };
+    let factors: Option<Vec<f64>> = scales.map(|s| wide(s, &floats(s)));
     let masked: Option<Vec<f64>> = mask.map(|m| {
         let add: Vec<f64> = match &m.data {
             Data::Bool(keep) => keep.iter().map(|k| if *k { 0.0 } else { f64::NEG_INFINITY }).collect(),
             _ => floats(m).into_owned(),
         };
-        let mut out = Vec::with_capacity(scores_shape.iter().product());
-        walk(&scores_shape, 0, &broadcast_strides(&m.shape, &scores_shape), |at| {
-            out.push(add[at])
-        });
-        out
+        wide(m, &add)
     });
     let (qs, ks, vs) = (floats(q), floats(k), floats(v));
     let mut out = vec![0.0; batch * heads * queries * width];
@@ -230,7 +245,8 @@ fn attention(
                 for (j, score) in row.iter_mut().enumerate() {
                     let key = &ks[(kv * keys + j) * depth..][..depth];
                     let dot: f64 = query.iter().zip(key).map(|(a, b)| a * b).sum();
-                    *score = dot * scale + masked.as_ref().map_or(0.0, |m| m[at * keys + j]);
+                    let factor = factors.as_ref().map_or(1.0, |f| f[at * keys + j]);
+                    *score = dot * scale * factor + masked.as_ref().map_or(0.0, |m| m[at * keys + j]);
                     // The last query sees the last key.
                     if causal && j + queries > i + keys {
                         *score = f64::NEG_INFINITY;

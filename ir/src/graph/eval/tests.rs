@@ -338,6 +338,7 @@ fn attention_is_softmax_between_two_products() {
             scale: Scalar::Float(0.3),
             causal,
             mask: false,
+            scales: false,
         })
     };
     let whole = run(attention(false), &[&q, &k, &v]);
@@ -367,6 +368,32 @@ fn attention_is_softmax_between_two_products() {
     let causal = run(attention(true), &[&q, &k, &v]);
     let first = run(attention(false), &[&cut(&q, 2, 1), &cut(&k, 2, 3), &cut(&v, 2, 3)]);
     close(&cut(&causal, 2, 1), &first);
+    // Scales of scores, before a mask is added: those of positions are the keys' own.
+    let scaled = |mask| {
+        Op::Composite(Composite::Attention {
+            scale: Scalar::Float(0.3),
+            causal: false,
+            mask,
+            scales: true,
+        })
+    };
+    let (of_keys, mask) = (filled(&[1, 1, 5, 1], 4), filled(&[3, 5], 5));
+    let of_scores = run(Op::View(View::Reshape(vec![1, 1, 1, 5].into())), &[&of_keys]);
+    let own = run(Op::binary(BinaryOp::Mul), &[&k, &of_keys]);
+    close(
+        &run(scaled(false), &[&q, &k, &v, &of_scores]),
+        &run(attention(false), &[&q, &own, &v]),
+    );
+    let masked = Op::Composite(Composite::Attention {
+        scale: Scalar::Float(0.3),
+        causal: false,
+        mask: true,
+        scales: false,
+    });
+    close(
+        &run(scaled(true), &[&q, &k, &v, &mask, &of_scores]),
+        &run(masked, &[&q, &own, &v, &mask]),
+    );
 }
 
 #[test]

@@ -14,7 +14,10 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
         Composite::RmsNorm { .. } => (1, 2),
         Composite::BatchNorm { .. } => (5, 5),
         Composite::GroupNorm { .. } => (3, 3),
-        Composite::Attention { mask, .. } => (3 + usize::from(*mask), 3 + usize::from(*mask)),
+        Composite::Attention { mask, scales, .. } => {
+            let operands = 3 + usize::from(*mask) + usize::from(*scales);
+            (operands, operands)
+        }
         Composite::Dequantize { .. } | Composite::Quantize { .. } => (2, 3),
     };
     cx.count(min, max)?;
@@ -54,7 +57,7 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
             }
             per_channel(cx, Layout::ChannelsFirst.channel_axis(rank))?;
         }
-        Composite::Attention { mask, .. } => return attention(*mask, dtype, cx),
+        Composite::Attention { mask, scales, .. } => return attention(*mask, *scales, dtype, cx),
         Composite::Dequantize { .. } | Composite::Quantize { .. } => {}
         Composite::LocalResponseNorm { size, .. } => {
             cx.rank_at_least(0, 2)?;
@@ -78,7 +81,7 @@ fn per_channel(cx: &Cx<'_>, axis: usize) -> Result<(), super::Reason> {
     Ok(())
 }
 
-fn attention(mask: bool, dtype: DType, cx: &Cx<'_>) -> Inferred {
+fn attention(mask: bool, scales: bool, dtype: DType, cx: &Cx<'_>) -> Inferred {
     for operand in 0..3 {
         cx.rank_is(operand, 4)?;
         cx.same_dtype(0, operand)?;
@@ -92,8 +95,20 @@ fn attention(mask: bool, dtype: DType, cx: &Cx<'_>) -> Inferred {
     if q[1].exact_div(&k[1]).is_none() {
         return attribute("k", format!("its {} heads do not divide the {} heads of q", k[1], q[1]));
     }
+    let scores = Shape(vec![q[0].clone(), q[1].clone(), q[2].clone(), k[2].clone()]);
+    if scales {
+        let (at, wanted) = (
+            cx.operands.len() - 1,
+            if dtype == DType::F64 { DType::F64 } else { DType::F32 },
+        );
+        let got = cx.operands[at].dtype;
+        if got != wanted {
+            return attribute("scales", format!("they are {got}, and multiply scores of {wanted}"));
+        }
+        let wide = cx.broadcast_two(at, &scores, &cx.operands[at].shape)?;
+        cx.equal_shapes("the scales broadcast to the scores", &scores, &wide)?;
+    }
     if mask {
-        let scores = Shape(vec![q[0].clone(), q[1].clone(), q[2].clone(), k[2].clone()]);
         let got = cx.operands[3].dtype;
         if got != DType::Bool && got != dtype {
             cx.same_dtype(0, 3)?;

@@ -133,6 +133,7 @@ impl Parser {
                 scale: a.number(self, "scale")?,
                 causal: a.flag(self, "causal")?,
                 mask: a.flag(self, "mask")?,
+                scales: a.flag(self, "scales")?,
             },
             "dequantize" => Composite::Dequantize {
                 groups: match a.get(self, "group", Parser::integer)? {

@@ -297,6 +297,7 @@ fn whole(r: Reader<'_, '_>, class: Id, outer: Two, full: &Shape, scores: &Scores
         scale: Scalar::Float(scale),
         causal,
         mask: mask.is_some(),
+        scales: false,
     };
     operands.extend(mask.map(|(term, _)| term));
     Some(Found {

@@ -6,7 +6,7 @@
 
 use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp, View};
 use ir::recipe::{Activation, Layer, Recipe, Stored, least_magnitude};
-use ir::{DType, Dim, Graph, NodeId, Op, Value};
+use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Value};
 
 use super::error::QuantizeError;
 use super::layers::{FoundLayer, Layers, layers};
@@ -41,7 +41,7 @@ pub fn stored<'r>(graph: &Graph, recipe: &'r Recipe) -> Result<Vec<(&'r Layer, S
 }
 
 fn store(found: &FoundLayer, layer: &Layer) -> Result<Stored, QuantizeError> {
-    let stored = layer.weight.store(&found.weight);
+    let stored = layer.store(&found.weight, found.depth);
     stored.map_err(|error| QuantizeError::Weight {
         layer: layer.name.clone(),
         error,
@@ -150,8 +150,10 @@ fn quantised<'r>(
     let node = old.node(id);
     b.origin = node.origin.clone();
     let mut operands: Vec<Value> = node.operands.iter().map(|v| b.value(*v)).collect();
-    operands[0] = activation(b, operands[0], layer.activation)?;
+    // First what checks the recipe against the weight.
     operands[1] = weight(b, found, layer)?;
+    operands[0] = scaled(b, operands[0], layer, &found.weight)?;
+    operands[0] = activation(b, operands[0], layer.activation)?;
     b.origin = node.origin.clone();
     Ok(Some((layer, b.plain(&node.op, &operands)?.into())))
 }
@@ -165,6 +167,16 @@ fn weight(b: &mut Builder<'_>, found: &FoundLayer, layer: &Layer) -> Result<Valu
         out: found.weight.dtype,
     };
     Ok(b.plain(&Op::Composite(op), &operands)?.into())
+}
+
+/// Multiplies an operand by the factors of its last axis.
+fn scaled(b: &mut Builder<'_>, x: Value, layer: &Layer, weight: &HostTensor) -> Result<Value, PassFault> {
+    let Some(factors) = layer.factors(weight.dtype) else {
+        return Ok(x);
+    };
+    // Equal ops are emitted once: products that share an operand share what it is multiplied by.
+    let factors = b.constant(factors);
+    Ok(b.plain(&Op::binary(BinaryOp::Mul), &[x, factors])?.into())
 }
 
 fn activation(b: &mut Builder<'_>, x: Value, how: Activation) -> Result<Value, PassFault> {

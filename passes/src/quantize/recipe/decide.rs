@@ -157,6 +157,7 @@ pub fn decide(layers: &Layers, options: &Decision, ranges: &IndexMap<String, Ran
             name: found.name.clone(),
             weight,
             activation,
+            inputs: None,
         });
     }
     match options.group {
@@ -243,7 +244,7 @@ fn common_divisor(a: usize, b: usize) -> usize {
 }
 
 /// Gives a weight the scales that its own range asks for.
-fn nearest(mut weight: Weight, tensor: &HostTensor) -> Result<Weight, ir::recipe::WeightError> {
+pub(super) fn nearest(mut weight: Weight, tensor: &HostTensor) -> Result<Weight, ir::recipe::WeightError> {
     let numbers = finite(tensor)?;
     let positions = weight.scale_positions(&tensor.shape);
     let count = weight.scale_shape(&tensor.shape).iter().product();

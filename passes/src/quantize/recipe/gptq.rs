@@ -22,6 +22,8 @@ const DOUBT: f64 = 0.5;
 pub struct Moments<'a> {
     /// `Σ xᵀx`, row-major, of the depth squared.
     pub sums: &'a [f64],
+    /// `Σ |x|` of each entry along the depth.
+    pub magnitudes: &'a [f64],
     /// How many rows `x` there were.
     pub rows: usize,
 }
@@ -125,7 +127,8 @@ fn rounded(mut column: Vec<f32>, weight: &Weight, of: DType, factor: &[f64]) -> 
 /// The upper triangular `U` with `UᵀU = (H + λ)⁻¹`; `None` where `H` is not of the size or not finite.
 ///
 /// `H = R Rᵀ` with an upper triangular `R` is the usual factorisation begun at the end, and `U = R⁻¹`.
-fn inverse_factor(Moments { sums: moments, rows }: Moments<'_>, n: usize) -> Option<Vec<f64>> {
+fn inverse_factor(moments: Moments<'_>, n: usize) -> Option<Vec<f64>> {
+    let (moments, rows) = (moments.sums, moments.rows);
     if moments.len() != n.checked_mul(n)? || moments.iter().any(|v| !v.is_finite()) {
         return None;
     }
@@ -238,7 +241,11 @@ mod tests {
         let n = 6;
         let h = moments(&correlated(40, n), n);
         let mean = (0..n).map(|i| h[i * n + i]).sum::<f64>() / n as f64;
-        let moments = |sums| Moments { sums, rows: 40 };
+        let moments = |sums| Moments {
+            sums,
+            magnitudes: &[],
+            rows: 40,
+        };
         let u = inverse_factor(moments(&h), n).expect("finite");
         // (H + λ) · UᵀU = 1.
         for i in 0..n {
@@ -271,7 +278,11 @@ mod tests {
         let fresh = correlated(260, depth).split_off(200);
         let sums = moments(&samples, depth);
         let none = vec![0.0; depth * depth];
-        let seen = |sums| Moments { sums, rows: 200 };
+        let seen = |sums| Moments {
+            sums,
+            magnitudes: &[],
+            rows: 200,
+        };
         let values: Vec<f32> = numbers(11, depth * columns).iter().map(|v| *v as f32).collect();
         for (dtype, group, axis) in [
             (DType::U4, Some(32), 0),
@@ -331,7 +342,16 @@ mod tests {
             integers: None,
         };
         let chosen = |sums: &[f64]| {
-            let weight = column_feedback(&blank, &tensor, 0, Moments { sums, rows });
+            let weight = column_feedback(
+                &blank,
+                &tensor,
+                0,
+                Moments {
+                    sums,
+                    magnitudes: &[],
+                    rows,
+                },
+            );
             error(&fresh, &tensor, &weight.expect("finite"), 0)
         };
         let (plain, fed) = (chosen(&vec![0.0; depth * depth]), chosen(&sums));

@@ -4,10 +4,12 @@
 //! contract x, w     becomes     contract (dequantize (quantize x)), (dequantize w')
 //! ```
 //!
-//! `layers` finds the products by constants and names them; `gptq` chooses integers by what calibration saw; `weight_only` is the pass
+//! `layers` finds the products by constants and names them; `gptq` chooses integers by what calibration saw, `awq`
+//! factors of inputs; `weight_only` is the pass
 //! behind `--dtype int8` and `int4`.
 
 mod apply;
+mod awq;
 mod decide;
 mod error;
 mod gptq;
@@ -15,6 +17,7 @@ mod layers;
 pub mod weight_only;
 
 pub use apply::{apply, measured, stored};
+pub use awq::{Product, scaled_inputs};
 pub use decide::{Decision, Range, Scheme, decide, static_activation};
 pub use error::QuantizeError;
 pub use gptq::{Moments, column_feedback};
