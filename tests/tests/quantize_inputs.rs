@@ -123,7 +123,7 @@ fn inputs_that_others_read_are_multiplied() {
 #[test]
 fn files_and_graphs_with_factors_are_one_model() {
     let name = "bert.ts";
-    let file = ModelFile::read(&data(&format!("exports/{name}.onnx"))).expect("readable");
+    let file = ModelFile::read(data(&format!("exports/{name}.onnx"))).expect("readable");
     let graph = file.import(&ImportOptions::default()).expect("imports");
     let model = name.split('.').next().expect("a name");
     let inputs = graphc::arrays::read(&data(&format!("exports/{model}.in.npz"))).expect("readable");

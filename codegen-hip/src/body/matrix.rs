@@ -186,7 +186,8 @@ impl Printer<'_> {
     /// The flat number of the column that an epilogue stores: of pairs, that of the pair.
     pub(super) fn cell_column(&mut self, body: &ContractBody, col: String) -> String {
         let Some(pair) = body.pair else { return col };
-        let name = self.fresh(&self.axis(pair.axis).to_owned());
+        let name = self.axis(pair.axis).to_owned();
+        let name = self.fresh(&name);
         let kind = self.axis_type(pair.axis);
         self.out.line(format!("const {kind} {name} = {col} / 2;"));
         name
