@@ -17,7 +17,8 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The rows that graphc ships, one a line: the product, ` => `, the mapping. They were found by `graphc tune run --emulate`.
+    /// The rows that graphc ships, one a line: the product, ` => `, the mapping. They were found by `graphc tune run`:
+    /// `--emulate` for AMD's GPUs, on an H100 for `sm_90`.
     pub fn shipped() -> Tuning {
         SHIPPED.lines().filter_map(|line| line.split_once(" => ")).collect()
     }
