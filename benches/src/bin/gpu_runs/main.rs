@@ -1,19 +1,19 @@
 //! What runs on a GPU take besides the device's work: the host's time for a run of many launches, with and without a graph, a small
-//! model on tensors that stay on the device, and a decoder that keeps its cache as state. PyTorch in turns, where a Python has it.
+//! model on tensors that stay on the device, a decoder that keeps its cache as state, and what crosses the bus.
 //!
 //! ```text
 //! cargo build --release -p graphc-benches --bin gpu_runs
-//! target/release/gpu_runs --device cuda --python python3 --script scripts/py/bench_gpu_runs.py
+//! target/release/gpu_runs --device cuda
 //! ```
 //!
-//! One line of JSON a case; times are medians in microseconds. The binary needs nothing beside it but the GPU's driver and NVRTC or
+//! One line of JSON a case; times are medians, in the unit of their names. `benches/h200/runtime.py` runs it beside PyTorch. The binary needs nothing beside it but the GPU's driver and NVRTC or
 //! hiprtc, which it opens when it runs.
 
-use std::path::PathBuf;
-use std::process::Command;
+mod traffic;
+
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use examples::models::decoder::{Decoder, numbers};
 use graphc::ir::Graph;
 use graphc::prelude::*;
@@ -34,11 +34,23 @@ struct Args {
     /// The decoder's layers.
     #[arg(long, default_value_t = 12)]
     layers: usize,
-    /// A Python with PyTorch, for the same cases.
-    #[arg(long)]
-    python: Option<PathBuf>,
-    #[arg(long, default_value = "scripts/py/bench_gpu_runs.py")]
-    script: PathBuf,
+    /// Images that are sent through ResNet-50.
+    #[arg(long, default_value_t = 200)]
+    images: usize,
+    /// The cases to run: all unless some are named.
+    #[arg(value_enum)]
+    cases: Vec<Case>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Case {
+    Launches,
+    Mlp,
+    Decode,
+    Uploads,
+    Images,
+    Streamed,
+    FirstResult,
 }
 
 fn main() -> graphc::Result<()> {
@@ -51,25 +63,20 @@ fn main() -> graphc::Result<()> {
             json!({"device": device.device.name(), "target": device.target.to_string(), "fallback": fallback})
         );
     }
-    launches(&args, &options)?;
-    mlp(&args, &options)?;
-    decode(&args, &options)?;
-    if let Some(python) = &args.python {
-        let text = |n: usize| n.to_string();
-        let output = Command::new(python)
-            .arg(&args.script)
-            .args([
-                "--runs",
-                &text(args.runs),
-                "--tokens",
-                &text(args.tokens),
-                "--layers",
-                &text(args.layers),
-            ])
-            .output()
-            .map_err(graphc::Error::io("start", python))?;
-        print!("{}", String::from_utf8_lossy(&output.stdout));
-        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    let cases = match args.cases.as_slice() {
+        [] => Case::value_variants(),
+        named => named,
+    };
+    for case in cases {
+        match case {
+            Case::Launches => launches(&args, &options)?,
+            Case::Mlp => mlp(&args, &options)?,
+            Case::Decode => decode(&args, &options)?,
+            Case::Uploads => traffic::uploads(&options)?,
+            Case::Images => traffic::images(&args, &options)?,
+            Case::Streamed => traffic::streamed(&options)?,
+            Case::FirstResult => traffic::first_result(&options)?,
+        }
     }
     Ok(())
 }
