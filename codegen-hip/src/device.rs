@@ -23,6 +23,10 @@ const HEADERS: &[(&str, &str)] = &[
     ("graphc_quantised.hip.h", include_str!("device/graphc_quantised.hip.h")),
     ("graphc_gemm.hip.h", include_str!("device/graphc_gemm.hip.h")),
     ("graphc_flash.hip.h", include_str!("device/graphc_flash.hip.h")),
+    (
+        "graphc_flash_lanes.hip.h",
+        include_str!("device/graphc_flash_lanes.hip.h"),
+    ),
     ("graphc_gemv.hip.h", include_str!("device/graphc_gemv.hip.h")),
     ("graphc_attention.hip.h", include_str!("device/graphc_attention.hip.h")),
     ("graphc_scan.hip.h", include_str!("device/graphc_scan.hip.h")),

@@ -64,6 +64,7 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased:
         Mapping::Matrix(tiling) => tiling.threads(),
         Mapping::Gemv(tiling) => tiling.threads(),
         Mapping::FlashMatrix(tiling) => tiling.threads(),
+        Mapping::FlashLanes(tiling) => tiling.threads(),
     };
     updates_are_possible(kernel)?;
     let mut printer = Printer::new(kernel, symbols, target);

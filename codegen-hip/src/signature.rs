@@ -68,6 +68,9 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
         Body::Attention(_) if matches!(kernel.mapping, Mapping::FlashMatrix(_)) => {
             headers.push("graphc_flash.hip.h");
         }
+        Body::Attention(_) if matches!(kernel.mapping, Mapping::FlashLanes(_)) => {
+            headers.push("graphc_flash_lanes.hip.h");
+        }
         Body::Attention(_) => headers.push("graphc_attention.hip.h"),
         Body::Scan(_) => headers.push("graphc_scan.hip.h"),
         Body::Sort(_) => headers.push("graphc_sort.hip.h"),

@@ -1,4 +1,4 @@
-//! Attention on matrix instructions: really lowered kernels of many shapes on emulated GPUs, against the reference evaluator.
+//! Attention on matrix instructions, and by multiply-adds of lanes where a type has none: really lowered kernels of many shapes on emulated GPUs, against the reference evaluator.
 
 use graphc_tests::emulator::toolchain;
 use ir::kernel::{Body, Mapping};
@@ -42,6 +42,9 @@ const CASES: &[Case] = &[
     case([1, 1], [20, 100], [80, 80], false, false),
     case([2, 2], [1, 77], [64, 64], false, false),
     case([1, 1], [9, 33], [48, 40], true, false),
+    // A width that is no whole chunk, heads that are wider than a lane's registers would like.
+    case([1, 1], [17, 41], [25, 7], false, false),
+    case([1, 1], [6, 50], [256, 256], true, false),
     // Few queries: waves share them.
     case([4, 2], [1, 300], [64, 64], false, false),
     case([2, 1], [3, 520], [128, 128], true, false),
@@ -77,8 +80,10 @@ fn text(case: &Case, dtype: &str) -> String {
     )
 }
 
-fn check(arch: &str, dtype: &str) {
-    let Some(tools) = toolchain() else { return };
+/// Runs all cases; returns how many kernels were mapped onto matrix instructions, and how many onto lanes.
+fn check(arch: &str, dtype: &str) -> [usize; 2] {
+    let mut mapped = [0, 0];
+    let Some(tools) = toolchain() else { return mapped };
     for case in CASES {
         let ran = tools.each_kernel(arch, &text(case, dtype));
         // A launch that brings parts together may follow.
@@ -86,38 +91,92 @@ fn check(arch: &str, dtype: &str) {
             panic!("{arch}: {} kernels", ran.len())
         };
         assert!(matches!(kernel.body, Body::Attention(_)), "{}", kernel.name);
-        assert!(
-            matches!(kernel.mapping, Mapping::FlashMatrix(_)),
-            "{arch} {dtype}: {}",
+        let by_matrix = match &kernel.mapping {
+            Mapping::FlashMatrix(_) => true,
+            Mapping::FlashLanes(_) => false,
+            other => panic!("{arch} {dtype}: {other}"),
+        };
+        assert_eq!(
+            checked.counters.matrix_macs > 0,
+            by_matrix,
+            "{arch}: {}",
             kernel.mapping
         );
-        assert!(checked.counters.matrix_macs > 0, "{arch}: no matrix instruction ran");
+        mapped[usize::from(!by_matrix)] += 1;
     }
+    mapped
+}
+
+/// Every kernel is on matrix instructions.
+fn check_on_matrix_units(arch: &str, dtype: &str) {
+    let [_, by_lanes] = check(arch, dtype);
+    assert_eq!(by_lanes, 0, "{arch} {dtype}");
+}
+
+/// Every kernel is by lanes: the target has no instruction for the type.
+fn check_by_lanes(arch: &str, dtype: &str) {
+    let [by_matrix, _] = check(arch, dtype);
+    assert_eq!(by_matrix, 0, "{arch} {dtype}");
 }
 
 #[test]
 fn attention_on_gfx90a() {
-    check("gfx90a", "f16");
-    check("gfx90a", "bf16");
+    check_on_matrix_units("gfx90a", "f16");
+    check_on_matrix_units("gfx90a", "bf16");
 }
 
 #[test]
 fn attention_on_gfx942() {
-    check("gfx942", "f16");
+    check_on_matrix_units("gfx942", "f16");
 }
 
 #[test]
 fn attention_on_gfx950() {
-    check("gfx950", "bf16");
+    check_on_matrix_units("gfx950", "bf16");
 }
 
 #[test]
 fn attention_on_gfx1100() {
-    check("gfx1100", "f16");
+    check_on_matrix_units("gfx1100", "f16");
 }
 
 #[test]
 fn attention_on_gfx1201() {
-    check("gfx1201", "f16");
-    check("gfx1201", "bf16");
+    check_on_matrix_units("gfx1201", "f16");
+    check_on_matrix_units("gfx1201", "bf16");
+}
+
+/// Long rows of queries are worth the matrix unit's twice the rate, few are not.
+#[test]
+fn attention_of_f32_on_gfx90a() {
+    let [by_matrix, by_lanes] = check("gfx90a", "f32");
+    assert!(
+        toolchain().is_none() || by_matrix > 0 && by_lanes > 0,
+        "{by_matrix}, {by_lanes}"
+    );
+}
+
+#[test]
+fn attention_of_f32_on_gfx942() {
+    check("gfx942", "f32");
+}
+
+#[test]
+fn attention_by_lanes_on_gfx1100() {
+    check_by_lanes("gfx1100", "f32");
+}
+
+#[test]
+fn attention_by_lanes_on_gfx1201() {
+    check_by_lanes("gfx1201", "f32");
+}
+
+#[test]
+fn attention_by_lanes_on_gfx1030() {
+    check_by_lanes("gfx1030", "f16");
+}
+
+#[test]
+fn attention_by_lanes_on_gfx906() {
+    check_by_lanes("gfx906", "bf16");
 }

@@ -1,6 +1,6 @@
 //! Attention: lambdas for the operands, the score and the epilogue around the one-pass core.
 
-use ir::kernel::{AttentionBody, AxisId, ExprId, Fetch, FlashTiling, Mapping, OperandAccess};
+use ir::kernel::{AttentionBody, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, OperandAccess};
 use ir::target::MatrixFamily;
 use ir::{DType, Entity};
 
@@ -10,10 +10,70 @@ use crate::emit::EmitError;
 use crate::expr::Printer;
 use crate::types::spelling;
 
+/// What the two ways to have whole rows of scores in registers differ in.
+struct Flash<'a> {
+    /// The device library's function.
+    function: &'static str,
+    /// Its sizes, for widths of keys and of values.
+    tiles: Box<dyn Fn(i64, i64) -> String + 'a>,
+    query: Fetch,
+    key: Fetch,
+    value: Fetch,
+    /// Whether the rows of the operand of values are the keys.
+    keys_are_rows: bool,
+    store: u32,
+}
+
+impl Flash<'_> {
+    fn of_matrix(t: &FlashTiling) -> Flash<'_> {
+        let i = &t.instruction;
+        let family = match i.family {
+            // With the weights' rows apart, as the scores leave them.
+            MatrixFamily::MmaSync => "FlashMmaSync",
+            other => other.name(),
+        };
+        let (input, sums) = (spelling(i.input), spelling(i.acc));
+        let instruction = format!("{family}<{}, {}, {}, {input}, {sums}>", i.m, i.n, i.k);
+        Flash {
+            function: "flash",
+            tiles: Box::new(move |d, dv| {
+                let (waves, keys, split) = (t.waves, t.keys, t.split);
+                format!("FlashTile<{instruction}, {waves}, {keys}, {d}, {dv}, {split}>")
+            }),
+            query: along_width(t.query),
+            key: t.key,
+            value: t.value,
+            keys_are_rows: false,
+            store: t.store,
+        }
+    }
+
+    fn of_lanes(t: &FlashLanes) -> Flash<'_> {
+        Flash {
+            function: "flash_by_lanes",
+            tiles: Box::new(|d, dv| {
+                let (waves, lanes, group, rows, keys, split) = (t.waves, t.lanes, t.group, t.rows, t.keys, t.split);
+                format!("LaneTile<{waves}, {lanes}, {group}, {rows}, {keys}, {d}, {dv}, {split}>")
+            }),
+            query: along_width(t.query),
+            key: t.key,
+            value: t.value,
+            keys_are_rows: true,
+            store: t.store,
+        }
+    }
+}
+
+fn along_width(width: u32) -> Fetch {
+    Fetch { along_k: true, width }
+}
+
 impl Printer<'_> {
     pub(super) fn attention(&mut self, body: &AttentionBody) -> Result<(), EmitError> {
-        if let Mapping::FlashMatrix(tiling) = &self.kernel.mapping {
-            return self.flash(body, tiling);
+        match &self.kernel.mapping {
+            Mapping::FlashMatrix(tiling) => return self.flash(body, &Flash::of_matrix(tiling)),
+            Mapping::FlashLanes(tiling) => return self.flash(body, &Flash::of_lanes(tiling)),
+            _ => {}
         }
         let Mapping::Flash {
             block_q,
@@ -86,20 +146,20 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// By matrix instructions: operands as addresses, the epilogue by groups of neighbours.
-    fn flash(&mut self, body: &AttentionBody, tiling: &FlashTiling) -> Result<(), EmitError> {
+    /// In one pass with the weights in registers: operands as addresses, the epilogue by groups of neighbours.
+    fn flash(&mut self, body: &AttentionBody, tiling: &Flash<'_>) -> Result<(), EmitError> {
         let width = |axis: AxisId| self.kernel.axes[axis].extent.as_const();
         let (Some(d), Some(dv)) = (width(body.d), width(body.dv)) else {
             return Err(self.mismatch());
         };
         let looped = self.open_batch(&body.batch);
-        let query = Fetch {
-            along_k: true,
-            width: tiling.query,
+        let value = match tiling.keys_are_rows {
+            true => [body.k, body.dv],
+            false => [body.dv, body.k],
         };
-        self.flash_operand("query", [body.q, body.d], body.query, query);
+        self.flash_operand("query", [body.q, body.d], body.query, tiling.query);
         self.flash_operand("key", [body.k, body.d], body.key, tiling.key);
-        self.flash_operand("value", [body.dv, body.k], body.value, tiling.value);
+        self.flash_operand("value", value, body.value, tiling.value);
         self.scope(|p| {
             let dot = p.fresh("dot");
             p.bind_var(body.acc, &dot);
@@ -146,26 +206,10 @@ impl Printer<'_> {
             let text = self.size(&n);
             if kind == "int" { text } else { format!("int({text})") }
         });
-        let i = &tiling.instruction;
+        self.out.line(format!("using Tiles = {};", (tiling.tiles)(d, dv)));
         self.out.line(format!(
-            "using Tiles = FlashTile<{}<{}, {}, {}, {}, {}>, {}, {}, {d}, {dv}, {}>;",
-            match i.family {
-                // With the weights' rows apart, as the scores leave them.
-                MatrixFamily::MmaSync => "FlashMmaSync",
-                other => other.name(),
-            },
-            i.m,
-            i.n,
-            i.k,
-            spelling(i.input),
-            spelling(i.acc),
-            tiling.waves,
-            tiling.keys,
-            tiling.split
-        ));
-        self.out.line(format!(
-            "flash<Tiles, {store}, {}>({queries}, {keys}, query, key, value, score, epilogue);",
-            body.causal
+            "{}<Tiles, {store}, {}>({queries}, {keys}, query, key, value, score, epilogue);",
+            tiling.function, body.causal
         ));
         if looped {
             self.out.close("");

@@ -17,6 +17,9 @@ constexpr GRAPHC_DEVICE int power_of_two_from(int n) {
     return power;
 }
 
+/// Floats of a lane that a wave hands over to the one that it shares queries with: outputs, a maximum and a sum of each row.
+constexpr GRAPHC_DEVICE int floats_handed_over(int rows, int outputs) { return rows * (outputs + 2); }
+
 /// The sizes of an attention kernel: the instruction, waves of a workgroup, keys of a wave's tile, widths of keys and of
 /// values. `SPLIT` neighbouring waves have the same queries and share out the keys: few queries then keep all waves busy.
 template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1>
@@ -26,28 +29,28 @@ struct FlashTile {
     using Element = typename I::Element;
     static constexpr int WAVES = WAVES_, KEYS = KEYS_, D = D_, DV = DV_;
     static constexpr int SPLIT = SPLIT_, TILE = KEYS * SPLIT;
-    static constexpr int LANES = I::LANES, THREADS = WAVES * LANES, QUERIES = WAVES / SPLIT * I::ROWS;
-    static constexpr int SIZE = (int)sizeof(Element);
+    static constexpr int LANES = I::LANES, THREADS = WAVES * LANES, ROWS = I::ROWS, QUERIES = WAVES / SPLIT * ROWS;
+    /// Bytes of an element, and elements of a chunk of LDS.
+    static constexpr int SIZE = (int)sizeof(Element), CHUNK = 16 / SIZE;
     /// Rows of LDS are powers of two: elements along the width of keys, steps of which are multiplied.
     static constexpr int DEPTH = power_of_two_from(D < I::STEP ? I::STEP : D), STEPS = (D + I::STEP - 1) / I::STEP;
     /// Columns of values, whole fragments of them.
     static constexpr int COLS = (DV + I::COLS - 1) / I::COLS * I::COLS;
     static constexpr int OUTS = COLS / I::COLS, SCORES = KEYS / I::COLS, KEY_STEPS = KEYS / I::STEP;
     static constexpr int KEY_BYTES = TILE * DEPTH * SIZE, VALUE_BYTES = COLS * TILE * SIZE;
-    /// What waves that share queries hand over at the end: outputs, maxima and sums.
-    static constexpr int LANE_FLOATS = OUTS * I::SUM_ROWS * I::SUM_COLS + 2 * I::SUM_ROWS;
-    static constexpr int MERGE_BYTES = (WAVES - WAVES / SPLIT) * LANES * LANE_FLOATS * 4;
+    static constexpr int MERGE_BYTES = (WAVES - WAVES / SPLIT) * LANES * floats_handed_over(I::SUM_ROWS, OUTS * I::SUM_COLS) * 4;
     static constexpr int LDS_BYTES = KEY_BYTES + VALUE_BYTES > MERGE_BYTES ? KEY_BYTES + VALUE_BYTES : MERGE_BYTES;
-    static_assert(SIZE == 2, "a chunk of LDS is eight elements");
+    static_assert(SIZE == 2 || SIZE == 4, "elements have two bytes or four");
     static_assert(KEYS % I::COLS == 0 && KEYS % I::STEP == 0, "a tile is whole fragments of keys");
     static_assert(WAVES % SPLIT == 0 && (SPLIT & (SPLIT - 1)) == 0, "the waves are whole groups that share queries");
-    static_assert(8 % (I::SUM_COLS < 8 ? I::SUM_COLS : 8) == 0, "a lane has eight keys of a row in a row");
+    static_assert(CHUNK % (I::SUM_COLS < CHUNK ? I::SUM_COLS : CHUNK) == 0, "a lane has a chunk's keys of a row in a row");
 };
 
-/// The key, in a tile, of a lane's score number `at`: runs of eight neighbours, which are one chunk of the left operand.
+/// The key, in a tile, of a lane's score number `at`: runs of neighbours that are one chunk of the left operand.
 template <typename I>
 GRAPHC_DEVICE constexpr int key_of_score(int group, int at) {
-    return at / 8 * (8 * I::COL_GROUPS) + group * 8 + at % 8;
+    constexpr int CHUNK = 16 / (int)sizeof(typename I::Element);
+    return at / CHUNK * (CHUNK * I::COL_GROUPS) + group * CHUNK + at % CHUNK;
 }
 
 /// The column of the values that a lane's output number `at` of a run is; runs are `FUSED` fragments, and `WIDTH` neighbours a
@@ -129,12 +132,125 @@ GRAPHC_DEVICE bool any_lane(bool condition) {
 
 struct Larger { static GRAPHC_DEVICE float combine(float a, float b) { return larger(a, b); } };
 
-/// Eight weights as a chunk of the element type.
-template <typename Element>
-GRAPHC_DEVICE Chunk chunk_of(const float (&weights)[8]) {
-    Element elements[8];
+// What follows is written once for both ways to hold rows of queries in a wave ([`FlashRows`], `LaneRows`): a lane has `ROWS` rows, of
+// each `OUTPUTS` outputs and some scores.
+
+/// Turns the scores of one of this lane's rows, query `q`, into weights, and what is summed so far to the new maximum. The wave's keys
+/// begin at `k0`.
+template <bool PART, typename Rows, int EACH, typename Score>
+GRAPHC_DEVICE void weigh(Rows& rows, int r, int q, int k0, int keys, float (&scores)[EACH], const Score& score) {
+    constexpr float LOG2_E = 1.4426950408889634f;
+    float most = -infinity<float>();
 #pragma unroll
-    for (int i = 0; i < 8; ++i) elements[i] = cast<Element>(weights[i]);
+    for (int i = 0; i < EACH; ++i) {
+        const int k = k0 + Rows::key_of(i);
+        const bool inside = !PART || k < keys;
+        scores[i] = inside ? score(q, k, scores[i]) : -infinity<float>();
+        most = larger(most, scores[i]);
+    }
+    most = Rows::template fold<Larger>(most) * LOG2_E;
+    // The reference moves only when weights would grow beyond 2^8, which a narrow type holds as exactly as 1.
+    most = most > rows.largest[r] + 8.0f ? most : rows.largest[r];
+    // Nothing seen yet: any finite reference gives weights of zero.
+    const float reference = most == -infinity<float>() ? 0.0f : most;
+    const float scale = math::hardware_exp2(rows.largest[r] - reference);
+    rows.largest[r] = most;
+    float added = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        scores[i] = math::hardware_exp2(math::multiply_add(scores[i], LOG2_E, -reference));
+        added += scores[i];
+    }
+    rows.sum[r] = rows.sum[r] * scale + added;
+    if (any_lane(scale != 1.0f)) {
+#pragma unroll
+        for (int i = 0; i < Rows::OUTPUTS; ++i) rows.set_output(r, i, rows.output(r, i) * scale);
+    }
+}
+
+/// Brings the parts of waves that share queries together in the first of them: fixed order, so that the sum is the same in every run.
+template <typename Rows>
+GRAPHC_DEVICE void merge_waves(Rows& rows) {
+    using F = typename Rows::Tile;
+    constexpr int ROWS = Rows::ROWS, OUTPUTS = Rows::OUTPUTS, FLOATS = floats_handed_over(ROWS, OUTPUTS);
+    float* all = (float*)rows.lds;
+    __syncthreads();  // the last tile has been read
+    // The first wave of a group has no place; neighbouring lanes' numbers are neighbours.
+    const auto at = [&](int wave, int number) {
+        return ((wave - wave / F::SPLIT - 1) * FLOATS + number) * F::LANES + Rows::lane();
+    };
+    const int wave = wave_number<F::LANES>();
+    if (Rows::slice() > 0) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            all[at(wave, r)] = rows.largest[r];
+            all[at(wave, ROWS + r)] = rows.sum[r];
+#pragma unroll
+            for (int i = 0; i < OUTPUTS; ++i) all[at(wave, 2 * ROWS + r * OUTPUTS + i)] = rows.output(r, i);
+        }
+    }
+    __syncthreads();
+    if (Rows::slice() > 0) return;
+    for (int other = wave + 1; other < wave + F::SPLIT; ++other) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const float theirs = all[at(other, r)], most = larger(rows.largest[r], theirs);
+            const float reference = most == -infinity<float>() ? 0.0f : most;
+            const float own = math::hardware_exp2(rows.largest[r] - reference), scale = math::hardware_exp2(theirs - reference);
+            rows.largest[r] = most;
+            rows.sum[r] = rows.sum[r] * own + all[at(other, ROWS + r)] * scale;
+#pragma unroll
+            for (int i = 0; i < OUTPUTS; ++i) {
+                rows.set_output(r, i, rows.output(r, i) * own + all[at(other, 2 * ROWS + r * OUTPUTS + i)] * scale);
+            }
+        }
+    }
+}
+
+/// Computes a workgroup's queries, in tiles of keys that go through LDS.
+///
+/// With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity. The blocks of queries come last first, since they
+/// have the most keys.
+template <bool CAUSAL, typename Rows, typename Query, typename Score, typename Epilogue>
+GRAPHC_DEVICE void attend_rows(Rows& rows, int queries, int keys, const Query& query, const Score& score, const Epilogue& epilogue) {
+    using F = typename Rows::Tile;
+    const int block = CAUSAL ? (int)(gridDim.x - 1 - blockIdx.x) : (int)blockIdx.x;
+    const int first = block * F::QUERIES, row0 = first + wave_number<F::LANES>() / F::SPLIT * F::ROWS;
+    rows.start(query, row0, queries);
+    int end = keys;
+    if constexpr (CAUSAL) {
+        const int seen = first + F::QUERIES + keys - queries;
+        end = seen < keys ? (seen > 0 ? seen : 0) : keys;
+    }
+    if (end > 0) {
+        rows.fetch(0, keys);
+        __syncthreads();  // a batch before this one has been read
+        int k0 = 0;
+        // Each turn has the next tile on its way from memory. Turns whose number is known are not unrolled: that many tiles on
+        // their way leave no registers.
+#pragma unroll 1
+        for (; k0 + F::TILE < end; k0 += F::TILE) {
+            rows.write();
+            lds_barrier();
+            rows.fetch(k0 + F::TILE, keys);
+            rows.template tile<false>(row0, queries, k0, keys, score);
+            lds_barrier();
+        }
+        rows.write();
+        lds_barrier();
+        rows.template tile<true>(row0, queries, k0, keys, score);
+    }
+    if constexpr (F::SPLIT > 1) merge_waves(rows);
+    if (Rows::slice() == 0) rows.finish(row0, queries, keys, epilogue);
+}
+
+/// Weights as a chunk of the element type.
+template <typename Element, int N>
+GRAPHC_DEVICE Chunk chunk_of(const float (&weights)[N]) {
+    static_assert(N * (int)sizeof(Element) == 16, "a chunk has 16 bytes");
+    Element elements[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) elements[i] = cast<Element>(weights[i]);
     Chunk chunk;
     copy_bytes<16>(&chunk, elements);
     return chunk;
@@ -170,7 +286,8 @@ struct FlashRows {
     using Out = OutColumns<I, WIDTH>;
     using KeyRows = LdsRows<F::DEPTH * F::SIZE>;
     using ValueRows = LdsRows<F::TILE * F::SIZE>;
-    static constexpr int ROWS = I::SUM_ROWS, SUMS = I::SUM_COLS, EACH = F::SCORES * SUMS;
+    using Tile = F;
+    static constexpr int ROWS = I::SUM_ROWS, SUMS = I::SUM_COLS, EACH = F::SCORES * SUMS, OUTPUTS = F::OUTS * SUMS;
     static_assert(F::OUTS % Out::FUSED == 0, "the width of the stores needs more columns");
 
     const Key& key;
@@ -200,10 +317,10 @@ struct FlashRows {
             for (int step = 0; step < F::STEPS; ++step) {
 #pragma unroll
                 for (int c = 0; c < I::CHUNKS; ++c) {
-                    const int k = (step * I::CHUNKS + c) * I::K_GROUPS * 8 + I::k_group(lane()) * 8;
-                    typename F::Element elements[8];
+                    const int k = ((step * I::CHUNKS + c) * I::K_GROUPS + I::k_group(lane())) * F::CHUNK;
+                    typename F::Element elements[F::CHUNK];
 #pragma unroll
-                    for (int j = 0; j < 8; j += Query::WIDTH) {
+                    for (int j = 0; j < F::CHUNK; j += Query::WIDTH) {
                         const auto read = from.read_before(last, k + j, F::D);
                         copy_bytes<Query::WIDTH * F::SIZE>(elements + j, &read);
                     }
@@ -227,14 +344,13 @@ struct FlashRows {
 #pragma unroll
         for (int f = 0; f < Out::FUSED; ++f) {
             const int at = Out::column(f, I::group_of(column), I::place_of(column));
-            values_at[f] = F::KEY_BYTES + ValueRows::address(at, slice() * (F::KEYS / 8) + group);
+            values_at[f] = F::KEY_BYTES + ValueRows::address(at, slice() * (F::KEYS / F::CHUNK) + group);
         }
     }
 
-    template <bool PART>
     GRAPHC_DEVICE void fetch(int k0, int keys) {
         keys_fetch.template read<(F::D != F::DEPTH)>(key, k0, keys, 0, F::D);
-        values_fetch.template read<PART>(value, 0, F::DV, k0, keys);
+        values_fetch.template read<true>(value, 0, F::DV, k0, keys);
     }
 
     GRAPHC_DEVICE void write() {
@@ -270,17 +386,17 @@ struct FlashRows {
         for (int r = 0; r < ROWS; ++r) {
             // Rows past the last are computed as the last: what the score reads is there.
             const int q = row0 + I::sum_row(lane(), r);
-            weigh<PART>(r, q < queries ? q : queries - 1, k0, keys, scores[r], score);
+            weigh<PART>(*this, r, q < queries ? q : queries - 1, k0 + slice() * F::KEYS, keys, scores[r], score);
         }
 #pragma unroll
         for (int step = 0; step < F::KEY_STEPS; ++step) {
-            // A lane's scores of a step are eight a row: a chunk.
+            // A lane's scores of a step are a chunk a row.
             Operand left[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                float weights[8];
+                float weights[F::CHUNK];
 #pragma unroll
-                for (int i = 0; i < 8; ++i) weights[i] = scores[r][step * 8 + i];
+                for (int i = 0; i < F::CHUNK; ++i) weights[i] = scores[r][step * F::CHUNK + i];
                 left[r] = weights_operand<I>(chunk_of<typename F::Element>(weights));
             }
 #pragma unroll
@@ -297,85 +413,13 @@ struct FlashRows {
         }
     }
 
-    /// Turns the scores of one of this lane's rows, query `q`, into weights, and what is summed so far to the new maximum.
-    template <bool PART, typename Score>
-    GRAPHC_DEVICE void weigh(int r, int q, int k0, int keys, float (&scores)[EACH], const Score& score) {
-        constexpr float LOG2_E = 1.4426950408889634f;
-        const int group = I::col_group(lane());
-        float most = -infinity<float>();
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const int k = k0 + slice() * F::KEYS + key_of_score<I>(group, i);
-            const bool inside = !PART || k < keys;
-            scores[i] = inside ? score(q, k, scores[i]) : -infinity<float>();
-            most = larger(most, scores[i]);
-        }
-        most = reduce_row<Larger, I>(most) * LOG2_E;
-        // The reference moves only when weights would grow beyond 2^8, which a narrow type holds as exactly as 1.
-        most = most > largest[r] + 8.0f ? most : largest[r];
-        // Nothing seen yet: any finite reference gives weights of zero.
-        const float reference = most == -infinity<float>() ? 0.0f : most;
-        const float scale = math::hardware_exp2(largest[r] - reference);
-        largest[r] = most;
-        float added = 0.0f;
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            scores[i] = math::hardware_exp2(math::multiply_add(scores[i], LOG2_E, -reference));
-            added += scores[i];
-        }
-        sum[r] = sum[r] * scale + added;
-        if (any_lane(scale != 1.0f)) {
-#pragma unroll
-            for (int i = 0; i < F::OUTS; ++i) {
-#pragma unroll
-                for (int v = 0; v < SUMS; ++v) out[i][r * SUMS + v] *= scale;
-            }
-        }
-    }
-
-    /// Brings the parts of waves that share queries together in the first of them: fixed order, so that the sum is the same
-    /// in every run.
-    GRAPHC_DEVICE void merge() {
-        float* all = (float*)lds;
-        __syncthreads();  // the last tile has been read
-        // The first wave of a group has no place; neighbouring lanes' numbers are neighbours.
-        const auto at = [&](int wave, int number) {
-            return ((wave - wave / F::SPLIT - 1) * F::LANE_FLOATS + number) * I::LANES + lane();
-        };
-        const int wave = wave_number<I::LANES>();
-        if (slice() > 0) {
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                all[at(wave, r)] = largest[r];
-                all[at(wave, ROWS + r)] = sum[r];
-            }
-#pragma unroll
-            for (int i = 0; i < F::OUTS; ++i) {
-#pragma unroll
-                for (int v = 0; v < ROWS * SUMS; ++v) all[at(wave, 2 * ROWS + i * ROWS * SUMS + v)] = out[i][v];
-            }
-        }
-        __syncthreads();
-        if (slice() > 0) return;
-        for (int other = wave + 1; other < wave + F::SPLIT; ++other) {
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                const float theirs = all[at(other, r)], most = larger(largest[r], theirs);
-                const float reference = most == -infinity<float>() ? 0.0f : most;
-                const float own = math::hardware_exp2(largest[r] - reference), scale = math::hardware_exp2(theirs - reference);
-                largest[r] = most;
-                sum[r] = sum[r] * own + all[at(other, ROWS + r)] * scale;
-#pragma unroll
-                for (int i = 0; i < F::OUTS; ++i) {
-#pragma unroll
-                    for (int v = 0; v < SUMS; ++v) {
-                        const float value = all[at(other, 2 * ROWS + i * ROWS * SUMS + r * SUMS + v)];
-                        out[i][r * SUMS + v] = out[i][r * SUMS + v] * own + value * scale;
-                    }
-                }
-            }
-        }
-    }
+    /// Output number `i` of one of this lane's rows.
+    GRAPHC_DEVICE float output(int r, int i) const { return out[i / SUMS][r * SUMS + i % SUMS]; }
+    GRAPHC_DEVICE void set_output(int r, int i, float value) { out[i / SUMS][r * SUMS + i % SUMS] = value; }
+    /// The key, in this wave's part of a tile, of this lane's score number `i`.
+    static GRAPHC_DEVICE int key_of(int i) { return key_of_score<I>(I::col_group(lane()), i); }
+    template <typename Op>
+    static GRAPHC_DEVICE float fold(float value) { return reduce_row<Op, I>(value); }
 
     /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue, with the logarithm of the sum of all weights.
     template <typename Epilogue>
@@ -409,44 +453,13 @@ struct FlashRows {
 /// Computes this workgroup's queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
 /// · value(e, k)`, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is
 /// `ln Σ_k exp(score)`; `WIDTH` divides the width of values.
-///
-/// With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity. The blocks of queries come last first,
-/// since they have the most keys.
+/// With `CAUSAL` as [`attend_rows`].
 template <typename F, int WIDTH, bool CAUSAL, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
 GRAPHC_DEVICE void flash(int queries, int keys, const Query& query, const Key& key, const Value& value, const Score& score,
                          const Epilogue& epilogue) {
-    using I = typename F::Instruction;
     alignas(128) __shared__ u8 lds[F::LDS_BYTES];
-    const int block = CAUSAL ? (int)(gridDim.x - 1 - blockIdx.x) : (int)blockIdx.x;
-    const int first = block * F::QUERIES, row0 = first + wave_number<I::LANES>() / F::SPLIT * I::ROWS;
-    using RowsType = FlashRows<F, WIDTH, Query, Key, Value>;
-    RowsType rows(key, value, lds);
-    rows.start(query, row0, queries);
-    int end = keys;
-    if constexpr (CAUSAL) {
-        const int seen = first + F::QUERIES + keys - queries;
-        end = seen < keys ? (seen > 0 ? seen : 0) : keys;
-    }
-    if (end > 0) {
-        rows.template fetch<true>(0, keys);
-        __syncthreads();  // a batch before this one has been read
-        int k0 = 0;
-        // Each turn has the next tile on its way from memory. Turns whose number is known are not unrolled: that many tiles on
-        // their way leave no registers.
-#pragma unroll 1
-        for (; k0 + F::TILE < end; k0 += F::TILE) {
-            rows.write();
-            lds_barrier();
-            rows.template fetch<true>(k0 + F::TILE, keys);
-            rows.template tile<false>(row0, queries, k0, keys, score);
-            lds_barrier();
-        }
-        rows.write();
-        lds_barrier();
-        rows.template tile<true>(row0, queries, k0, keys, score);
-    }
-    if constexpr (F::SPLIT > 1) rows.merge();
-    if (RowsType::slice() == 0) rows.finish(row0, queries, keys, epilogue);
+    FlashRows<F, WIDTH, Query, Key, Value> rows(key, value, lds);
+    attend_rows<CAUSAL>(rows, queries, keys, query, score, epilogue);
 }
 
 }  // namespace graphc

@@ -2,7 +2,8 @@
 
 use super::access::Motions;
 use super::{
-    AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashTiling, Kernel, Mapping, Operand, Stmt, Tiling,
+    AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashLanes, FlashTiling, Kernel, Mapping, Operand, Stmt,
+    Tiling,
 };
 use crate::dim::Symbols;
 use crate::target::Target;
@@ -27,6 +28,13 @@ pub enum LimitError {
         bytes: u32,
         limit: u32,
     },
+    #[error("kernel {kernel}: its waves have {lanes} lanes, and those of {target} {wave}")]
+    Lanes {
+        kernel: String,
+        target: String,
+        lanes: u32,
+        wave: u32,
+    },
     #[error("kernel {kernel}: {operand} is not known to lie in memory so that it can be fetched {fetch}")]
     Fetch {
         kernel: String,
@@ -44,6 +52,9 @@ pub enum LimitError {
 pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitError> {
     if let (Mapping::FlashMatrix(tiling), Body::Attention(body)) = (&kernel.mapping, &kernel.body) {
         return flash(kernel, symbols, target, tiling, body);
+    }
+    if let (Mapping::FlashLanes(tiling), Body::Attention(body)) = (&kernel.mapping, &kernel.body) {
+        return flash_by_lanes(kernel, symbols, target, tiling, body);
     }
     let name = || kernel.name.clone();
     if let (Mapping::Gemv(t), Body::Contract(body)) = (&kernel.mapping, &kernel.body) {
@@ -142,15 +153,7 @@ fn flash(
         });
     }
     let [d, dv] = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
-    let bytes = u32::try_from(tiling.lds_bytes(d, dv)).unwrap_or(u32::MAX);
-    if bytes > target.lds_bytes {
-        errors.push(LimitError::Lds {
-            kernel: name(),
-            target: target.to_string(),
-            bytes,
-            limit: target.lds_bytes,
-        });
-    }
+    errors.extend(lds(kernel, target, tiling.lds_bytes(d, dv)));
     let query = Fetch {
         along_k: true,
         width: tiling.query,
@@ -160,6 +163,64 @@ fn flash(
         ("the key", body.key, tiling.key, [body.k, body.d]),
         ("the value", body.value, tiling.value, [body.dv, body.k]),
     ];
+    errors.extend(flash_accesses(kernel, symbols, body, operands, tiling.store));
+    errors
+}
+
+/// The limits of an attention by the lanes.
+fn flash_by_lanes(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    target: &Target,
+    tiling: &FlashLanes,
+    body: &AttentionBody,
+) -> Vec<LimitError> {
+    let mut errors = Vec::new();
+    if tiling.lanes != target.wave_size {
+        errors.push(LimitError::Lanes {
+            kernel: kernel.name.clone(),
+            target: target.to_string(),
+            lanes: tiling.lanes,
+            wave: target.wave_size,
+        });
+    }
+    let widths = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
+    let bits = [body.key, body.value].map(|e| kernel.exprs.dtype(e).bits());
+    errors.extend(lds(kernel, target, tiling.lds_bytes(widths, bits)));
+    let query = Fetch {
+        along_k: true,
+        width: tiling.query,
+    };
+    let operands = [
+        ("the query", body.query, query, [body.q, body.d]),
+        ("the key", body.key, tiling.key, [body.k, body.d]),
+        ("the value", body.value, tiling.value, [body.k, body.dv]),
+    ];
+    errors.extend(flash_accesses(kernel, symbols, body, operands, tiling.store));
+    errors
+}
+
+/// More LDS than the target has.
+fn lds(kernel: &Kernel, target: &Target, bytes: i64) -> Option<LimitError> {
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    (bytes > target.lds_bytes).then(|| LimitError::Lds {
+        kernel: kernel.name.clone(),
+        target: target.to_string(),
+        bytes,
+        limit: target.lds_bytes,
+    })
+}
+
+/// The wide accesses of an attention that are not proved: of operands with their rows and depths, and of the results.
+fn flash_accesses(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    body: &AttentionBody,
+    operands: [(&'static str, ExprId, Fetch, [AxisId; 2]); 3],
+    store: u32,
+) -> Vec<LimitError> {
+    let mut errors = Vec::new();
+    let name = || kernel.name.clone();
     for (operand, value, fetch, [rows, k]) in operands {
         let axis = if fetch.along_k { k } else { rows };
         let widest = widest_fetch(kernel, symbols, &Operand::new(&kernel.exprs, value), axis);
@@ -171,10 +232,10 @@ fn flash(
             });
         }
     }
-    if tiling.store != 1 && !widest_group(kernel, symbols, &body.epilogue, body.dv).is_multiple_of(tiling.store) {
+    if store != 1 && !widest_group(kernel, symbols, &body.epilogue, body.dv).is_multiple_of(store) {
         errors.push(LimitError::Store {
             kernel: name(),
-            width: tiling.store,
+            width: store,
         });
     }
     errors

@@ -23,7 +23,7 @@ pub mod traffic;
 pub mod verify;
 
 pub use operand::{Operand, OperandAccess, Unpacking};
-pub use tiling::{FlashTiling, GemvTiling, Tiling};
+pub use tiling::{FlashLanes, FlashTiling, GemvTiling, Tiling};
 
 use std::fmt;
 
@@ -523,7 +523,10 @@ pub enum Mapping {
     /// Waves compute attention with matrix instructions, each a few queries; the weights stay in registers.
     /// Grid: x = ceil(q / queries), z = batch.
     FlashMatrix(FlashTiling),
-    /// Workgroups of `block` threads take `block_q` queries, keys in tiles of `block_k`. Grid: x = ceil(q / block_q), z = batch.
+    /// Waves compute attention by multiply-adds of their lanes. Grid: x = ceil(q / queries), z = batch.
+    FlashLanes(FlashLanes),
+    /// Workgroups of `block` threads take `block_q` queries, keys in tiles of `block_k`, for heads of any width.
+    /// Grid: x = ceil(q / block_q), z = batch.
     Flash {
         block_q: u32,
         block_k: u32,
@@ -662,16 +665,22 @@ impl Kernel {
             (Mapping::Flash { block_q, block, .. }, Body::Attention(a)) => {
                 (ceil(extent(&[a.q])?, i64::from(*block_q)), extent(&a.batch)?, *block)
             }
-            (Mapping::FlashMatrix(tiling), Body::Attention(a)) => (
-                ceil(extent(&[a.q])?, i64::from(tiling.queries())),
+            (Mapping::FlashMatrix(t), Body::Attention(a)) => (
+                ceil(extent(&[a.q])?, t.queries().into()),
                 extent(&a.batch)?,
-                tiling.threads(),
+                t.threads(),
+            ),
+            (Mapping::FlashLanes(t), Body::Attention(a)) => (
+                ceil(extent(&[a.q])?, t.queries().into()),
+                extent(&a.batch)?,
+                t.threads(),
             ),
             (
                 Mapping::Tile { .. }
                 | Mapping::Matrix(_)
                 | Mapping::Gemv(_)
                 | Mapping::Flash { .. }
+                | Mapping::FlashLanes(_)
                 | Mapping::FlashMatrix(_),
                 _,
             ) => (0, 0, 0),
@@ -683,6 +692,7 @@ impl Kernel {
                 | Mapping::Matrix(_)
                 | Mapping::Gemv(_)
                 | Mapping::Flash { .. }
+                | Mapping::FlashLanes(_)
                 | Mapping::FlashMatrix(_)
         );
         let most = (MAX_THREADS / i64::from(block.max(1))).min(i64::from(i32::MAX));

@@ -116,6 +116,20 @@ impl fmt::Display for Mapping {
                 t.value,
                 t.store
             ),
+            Mapping::FlashLanes(t) => write!(
+                f,
+                "flash by lanes({} lanes a row, {} rows, {} waves by {}, {} queries, {} keys, query by {}, key {}, value {}, store {})",
+                t.group,
+                t.rows,
+                t.waves,
+                t.split,
+                t.queries(),
+                t.keys,
+                t.query,
+                t.key,
+                t.value,
+                t.store
+            ),
             Mapping::Flash {
                 block_q,
                 block_k,

@@ -9,7 +9,7 @@
 //! | rows, contiguous | `Rows`, held in registers where they fit |
 //! | other folds (windows, columns) | `Threads`; `Block` when points are too few to fill the device |
 //! | contraction | `Gemv` for few rows; `Matrix` where the target multiplies its types in hardware, else `Tile`; see [`contract`] |
-//! | attention | `FlashMatrix` where the target multiplies its type in hardware, else `Flash`; see [`attention`] |
+//! | attention | `FlashMatrix` where the target multiplies its type in hardware, else `FlashLanes`; `Flash` for very wide heads; see [`attention`] |
 //! | scan | `Threads` a row, or `Block` for few long rows |
 //! | sort | `Threads` a row when short, `Block` otherwise; see [`Mapping`] |
 
@@ -21,13 +21,15 @@ mod points;
 
 use ir::kernel::access::Motions;
 use ir::kernel::{AxisId, Body, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody};
-use ir::target::Platform;
+use ir::target::{MatrixFamily, Platform};
 use ir::{DType, Dim, Entity, Symbols, Target};
 
 /// Threads of an ordinary workgroup.
 const BLOCK: u32 = 256;
 /// Bytes of the widest memory access of a lane.
 const ACCESS_BYTES: i64 = 16;
+/// Widths of heads from which on WMMA has no registers left for parts.
+const WIDE: i64 = 96;
 /// Candidates that a top-k keeps in LDS at most: 8 to 12 bytes each.
 const SORT_CANDIDATES: i64 = 4096;
 
@@ -74,7 +76,13 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<i64>
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match (&kernel.body, &kernel.mapping) {
         (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => mapper.parts_of_depth(body),
-        (Body::Attention(body), Mapping::FlashMatrix(tiling)) => mapper.parts_of_keys(body, tiling),
+        (Body::Attention(body), Mapping::FlashMatrix(t)) => {
+            // What parts add to the registers of wide heads makes them spill on gfx11 (as compiled).
+            let fits = t.instruction.family != MatrixFamily::Wmma
+                || mapper.points(&[body.d]).max(mapper.points(&[body.dv])) <= WIDE;
+            fits.then(|| mapper.parts_of_keys(body, t.queries(), t.keys * t.split))?
+        }
+        (Body::Attention(body), Mapping::FlashLanes(t)) => mapper.parts_of_keys(body, t.queries(), t.keys * t.split),
         _ => None,
     }
 }

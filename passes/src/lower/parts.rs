@@ -33,8 +33,9 @@ pub fn in_parts(graph: &Graph, region: &Region, target: &Target, whole: &Kernel)
         return Ok(None);
     };
     let partials = share_of(graph, region, target, Share::Partials(parts))?;
-    // Only matrix instructions give the sums of an attention's weights.
-    if matches!(partials.body, Body::Attention(_)) && !matches!(partials.mapping, Mapping::FlashMatrix(_)) {
+    // Only what keeps the weights in registers gives their sums.
+    let sums = matches!(partials.mapping, Mapping::FlashMatrix(_) | Mapping::FlashLanes(_));
+    if matches!(partials.body, Body::Attention(_)) && !sums {
         return Ok(None);
     }
     let total = share_of(graph, region, target, Share::Total(parts))?;

@@ -2,7 +2,7 @@
 
 use super::{KernelError, Verifier};
 use crate::kernel::{
-    AttentionBody, AxisId, Body, ContractBody, Fetch, FlashTiling, GemvTiling, Loops, Mapping, Stmt, Tiling,
+    AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping, Stmt, Tiling,
 };
 use crate::types::DType;
 
@@ -91,6 +91,31 @@ impl Verifier<'_> {
         None
     }
 
+    fn flash_by_lanes(&self, tiling: &FlashLanes, a: &AttentionBody) -> Option<&'static str> {
+        let k = self.kernel;
+        let width = |axis: AxisId| k.axes[axis].extent.as_const();
+        let (Some(d), Some(dv)) = (width(a.d), width(a.dv)) else {
+            return Some("the widths of keys and values must be constants");
+        };
+        if tiling.misfit().is_some() {
+            return tiling.misfit();
+        }
+        let bits = [a.query, a.key, a.value].map(|e| k.exprs.dtype(e).bits());
+        if d.max(dv) > FlashLanes::WIDEST || bits.iter().any(|b| *b < 8 || *b > 64) {
+            return Some("heads are too wide, or of elements that are no bytes");
+        }
+        let key = self.comes_whole(tiling.key, &[a.k], &[a.d]);
+        let value = self.comes_whole(tiling.value, &[a.k], &[a.dv]);
+        let query = d % i64::from(tiling.query) == 0 && (128 / bits[1]).is_multiple_of(tiling.query);
+        if !key || !value || !query {
+            return Some("the width of a fetch must be a power of two that divides the axis it goes along");
+        }
+        if dv % i64::from(tiling.store) != 0 || !(128 / bits[2]).is_multiple_of(tiling.store) {
+            return Some("the width of the stores must divide what a lane has");
+        }
+        None
+    }
+
     /// Says whether a width divides an axis's extent at every size.
     fn is_divided(&self, axis: Option<&AxisId>, width: u32) -> bool {
         axis.map_or(width == 1, |a| {
@@ -105,7 +130,9 @@ impl Verifier<'_> {
             }
             (Mapping::Tile { .. }, b) if !matches!(b, Body::Contract(_)) => Some("tiles are for contractions"),
             (Mapping::Flash { .. }, b) if !matches!(b, Body::Attention(_)) => Some("it is for attention"),
-            (mapping, Body::Attention(a)) if a.log_sum.is_some() && !matches!(mapping, Mapping::FlashMatrix(_)) => {
+            (mapping, Body::Attention(a))
+                if a.log_sum.is_some() && !matches!(mapping, Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) =>
+            {
                 Some("it does not give the sum of an attention's weights")
             }
             (Mapping::Rows { .. }, b) if !matches!(b, Body::Row(_)) => Some("it is for rows"),
@@ -179,7 +206,8 @@ impl Verifier<'_> {
             (Mapping::Gemv(tiling), Body::Contract(c)) => self.gemv(tiling, c),
             (Mapping::Gemv(_), _) => Some("it is for contractions"),
             (Mapping::FlashMatrix(tiling), Body::Attention(a)) => self.flash(tiling, a),
-            (Mapping::FlashMatrix(_), _) => Some("it is for attention"),
+            (Mapping::FlashLanes(tiling), Body::Attention(a)) => self.flash_by_lanes(tiling, a),
+            (Mapping::FlashMatrix(_) | Mapping::FlashLanes(_), _) => Some("it is for attention"),
             (Mapping::Threads { block, vector } | Mapping::Block { block, vector }, _)
                 if *block == 0 || *vector == 0 =>
             {
@@ -222,6 +250,7 @@ fn threads(mapping: &Mapping) -> Option<u64> {
         }
         Mapping::Gemv(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.lanes))),
         Mapping::FlashMatrix(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.instruction.family.lanes()))),
+        Mapping::FlashLanes(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.lanes))),
         Mapping::Host => None,
         Mapping::Threads { block, .. }
         | Mapping::Lanes { block, .. }

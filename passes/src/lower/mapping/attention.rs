@@ -2,7 +2,7 @@
 
 use ir::DType;
 use ir::kernel::limits::{widest_fetch, widest_group};
-use ir::kernel::{AttentionBody, AxisId, ExprId, Fetch, FlashTiling, Mapping, Operand};
+use ir::kernel::{AttentionBody, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand};
 use ir::target::{MatrixFamily, MatrixInstruction, Platform};
 
 use super::{BLOCK, Mapper};
@@ -14,12 +14,31 @@ const SPLIT_FLASH_REGISTERS: i64 = 128;
 /// The same where a lane has 512, sums in the other half.
 const WIDE_FLASH_REGISTERS: i64 = 280;
 
+/// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`].
+const LANES_REGISTERS: i64 = 144;
+/// What a read of a chunk of LDS costs a wave, in instructions.
+const LDS_CLOCKS: f64 = 4.0;
+/// Instructions that bring a sum over lanes together, for each lane's part.
+const SUM_INSTRUCTIONS: f64 = 3.0;
+/// Instructions from a dot product to a weight.
+const SCORE_INSTRUCTIONS: f64 = 12.0;
+/// What a tile costs beside its keys: barriers, and what is waited for.
+const TURN_CLOCKS: f64 = 200.0;
+/// Waves of a SIMD that hide what each of them waits for.
+const LATENCY: f64 = 2.0;
+
 impl Mapper<'_> {
     pub(super) fn attention(&self, body: &AttentionBody) -> Mapping {
         let (d, dv) = (self.points(&[body.d]), self.points(&[body.dv]));
         let queries = self.points(&[body.q]);
-        if let Some(tiling) = self.flash(body) {
-            return Mapping::FlashMatrix(tiling);
+        match (self.flash(body), self.flash_by_lanes(body)) {
+            // Twice the rate of the lanes' multiply-adds pays where its rows are not empty.
+            (Some((clocks, t)), Some((by_lanes, _))) if t.instruction.input.bits() <= 16 || clocks <= by_lanes => {
+                return Mapping::FlashMatrix(t);
+            }
+            (_, Some((_, tiling))) => return Mapping::FlashLanes(tiling),
+            (Some((_, tiling)), None) => return Mapping::FlashMatrix(tiling),
+            (None, None) => {}
         }
         // Two workgroups should fit a compute unit's LDS.
         let budget = i64::from(self.target.lds_bytes.min(64 << 10)) / 2;
@@ -48,8 +67,144 @@ impl Mapper<'_> {
         }
     }
 
+    /// The tiling for multiply-adds of the lanes that is predicted to take least time, if the tiles fit.
+    fn flash_by_lanes(&self, body: &AttentionBody) -> Option<(f64, FlashLanes)> {
+        let k = self.kernel;
+        let width = |axis: AxisId| {
+            k.axes[axis]
+                .extent
+                .as_const()
+                .filter(|n| (1..=FlashLanes::WIDEST).contains(n))
+        };
+        let widths = [width(body.d)?, width(body.dv)?];
+        let bits = [body.key, body.value].map(|e| k.exprs.dtype(e).bits());
+        if bits.iter().any(|b| *b < 8) {
+            return None;
+        }
+        let query = widest_fetch(k, self.symbols, &Operand::new(&k.exprs, body.query), body.d);
+        let store = widest_group(k, self.symbols, &body.epilogue, body.dv);
+        let lanes = self.target.wave_size;
+        let base = FlashLanes {
+            waves: BLOCK / lanes,
+            lanes,
+            group: 1,
+            rows: 1,
+            split: 1,
+            keys: 1,
+            query: query.min(128 / bits[0]),
+            key: self.fetch_of(body.key, body.d, body.k),
+            value: self.fetch_of(body.value, body.dv, body.k),
+            store: store.min(128 / bits[1]),
+        };
+        let lds = i64::from(self.declared_lds());
+        let fits = |t: &FlashLanes| {
+            t.misfit().is_none() && t.lds_bytes(widths, bits) <= lds && t.registers(widths, bits) <= LANES_REGISTERS
+        };
+        let mut best: Option<(f64, FlashLanes)> = None;
+        for group in [16, 8, 4, 2] {
+            for rows in [4, 2, 1] {
+                for keys in [32, 16, 8] {
+                    for split in [8, 4, 2, 1] {
+                        let t = FlashLanes {
+                            group,
+                            rows,
+                            keys,
+                            split,
+                            ..base.clone()
+                        };
+                        if !fits(&t) {
+                            continue;
+                        }
+                        let clocks = self.clocks_by_lanes(body, &t, widths, bits);
+                        if best.as_ref().is_none_or(|(least, _)| clocks < *least) {
+                            best = Some((clocks, t));
+                        }
+                    }
+                }
+            }
+        }
+        best
+    }
+
+    /// Predicted clocks of an attention by the lanes, at usual sizes.
+    fn clocks_by_lanes(&self, body: &AttentionBody, t: &FlashLanes, widths: [i64; 2], bits: [u32; 2]) -> f64 {
+        let shares: i64 = (0..2).map(|i| t.share(widths[i], bits[i])).sum();
+        let (rows, group) = (f64::from(t.rows), f64::from(t.group));
+        // Instructions of a wave for a key: multiply-adds, reads of LDS and their widening, a share of the sums over the lanes, of the
+        // exponentials, and of what has the weight brought back.
+        let chunk = f64::from(128 / bits[0]);
+        let widening = if bits[0] < 32 { 1.0 } else { 0.0 };
+        let read = shares as f64 * (LDS_CLOCKS / chunk + widening);
+        let exchange = if t.group > 4 { LDS_CLOCKS } else { 1.0 };
+        let key = rows
+            * (shares as f64 + SUM_INSTRUCTIONS * (group - 1.0) / group + SCORE_INSTRUCTIONS / group + exchange)
+            + read;
+        self.clocks_of_waves(
+            body,
+            f64::from(t.keys) * key * self.issue_clocks(),
+            [t.waves, t.split, t.keys, t.queries()],
+        )
+    }
+
+    /// Predicted clocks of an attention by matrix instructions, at usual sizes.
+    fn clocks_by_matrix(&self, body: &AttentionBody, t: &FlashTiling, [d, dv]: [i64; 2]) -> f64 {
+        let i = &t.instruction;
+        let scores = f64::from(i.m * t.keys);
+        let weights = scores / f64::from(i.family.lanes()) * SCORE_INSTRUCTIONS * self.issue_clocks();
+        let tile = scores * (d + dv) as f64 / i.rate() + weights;
+        self.clocks_of_waves(body, tile, [t.waves, t.split, t.keys, t.queries()])
+    }
+
+    /// Clocks of all waves, of which each takes so many for the keys of its tile.
+    fn clocks_of_waves(&self, body: &AttentionBody, tile: f64, [waves, split, keys, block]: [u32; 4]) -> f64 {
+        let (queries, length) = (self.usual(body.q, 128) as f64, self.usual(body.k, 1024) as f64);
+        let turns = (length / f64::from(keys * split)).ceil();
+        let wave = turns * (tile + TURN_CLOCKS);
+        let blocks = self.points(&body.batch) as f64 * (queries / f64::from(block)).ceil();
+        // Four SIMDs a compute unit, two where waves have 32 lanes on AMD.
+        let simds = match (self.target.platform, self.target.wave_size) {
+            (Platform::Hip, 32) => 2.0,
+            _ => 4.0,
+        };
+        let each = blocks * f64::from(waves) / (simds * f64::from(self.target.compute_units));
+        // A wave alone waits for what it issues.
+        wave * each.ceil().max(LATENCY)
+    }
+
+    /// Clocks for which an instruction of a wave holds its SIMD: those of 16 lanes take four for a wave of 64.
+    fn issue_clocks(&self) -> f64 {
+        if self.target.wave_size == 64 { 4.0 } else { 1.0 }
+    }
+
+    /// The LDS that a kernel may declare: NVIDIA's take less than the hardware has.
+    fn declared_lds(&self) -> u32 {
+        let declared = match self.target.platform {
+            Platform::Cuda => 48 << 10,
+            Platform::Hip | Platform::Cpu => 64 << 10,
+        };
+        self.target.lds_bytes.min(declared)
+    }
+
+    /// An axis's extent; what the model leaves open is rarely as short as a hint: sequences of queries, caches of keys.
+    fn usual(&self, axis: AxisId, usual: i64) -> i64 {
+        match self.kernel.axes[axis].extent.as_const() {
+            Some(length) => length,
+            None => self.points(&[axis]).max(usual),
+        }
+    }
+
+    /// How an operand's tiles are read: wide along the axis where its elements are neighbours.
+    fn fetch_of(&self, value: ExprId, along_k: AxisId, rows: AxisId) -> Fetch {
+        let operand = Operand::new(&self.kernel.exprs, value);
+        let [k_wide, rows_wide] = [along_k, rows].map(|axis| widest_fetch(self.kernel, self.symbols, &operand, axis));
+        Fetch {
+            along_k: k_wide >= rows_wide,
+            width: k_wide.max(rows_wide),
+        }
+    }
+
     /// The tiling for matrix instructions, if the target has one for these types and the tiles fit.
-    fn flash(&self, body: &AttentionBody) -> Option<FlashTiling> {
+    fn flash(&self, body: &AttentionBody) -> Option<(f64, FlashTiling)> {
         let k = self.kernel;
         let width = |axis: AxisId| k.axes[axis].extent.as_const().filter(|n| *n > 0);
         let (d, dv) = (width(body.d)?, width(body.dv)?);
@@ -57,20 +212,11 @@ impl Mapper<'_> {
         if [body.key, body.value].iter().any(|e| k.exprs.dtype(*e) != input) {
             return None;
         }
-        let operand = |e: ExprId| Operand::new(&k.exprs, e);
-        let fetch = |e: ExprId, along_k: AxisId, rows: AxisId| {
-            let operand = operand(e);
-            let (k_wide, rows_wide) = (
-                widest_fetch(k, self.symbols, &operand, along_k),
-                widest_fetch(k, self.symbols, &operand, rows),
-            );
-            Fetch {
-                along_k: k_wide >= rows_wide,
-                width: k_wide.max(rows_wide),
-            }
-        };
-        let (key, value) = (fetch(body.key, body.d, body.k), fetch(body.value, body.k, body.dv));
-        let query = widest_fetch(k, self.symbols, &operand(body.query), body.d);
+        let (key, value) = (
+            self.fetch_of(body.key, body.d, body.k),
+            self.fetch_of(body.value, body.k, body.dv),
+        );
+        let query = widest_fetch(k, self.symbols, &Operand::new(&k.exprs, body.query), body.d);
         let store = widest_group(k, self.symbols, &body.epilogue, body.dv).min(8);
         let tiling = |instruction: &MatrixInstruction, split: u32, keys: u32| {
             let mut tiling = FlashTiling {
@@ -89,17 +235,7 @@ impl Mapper<'_> {
             }
             tiling
         };
-        // What the model leaves open is rarely as short as a hint: sequences of queries, caches of keys.
-        let usual = |axis: AxisId, usual: i64| match k.axes[axis].extent.as_const() {
-            Some(length) => length,
-            None => self.points(&[axis]).max(usual),
-        };
-        let (queries, length) = (usual(body.q, 128), usual(body.k, 1024));
-        // What the kernel declares is static: NVIDIA's takes less than the hardware has.
-        let lds = match self.target.platform {
-            Platform::Cuda => 48 << 10,
-            Platform::Hip | Platform::Cpu => 64 << 10,
-        };
+        let (queries, length) = (self.usual(body.q, 128), self.usual(body.k, 1024));
         let fits = |t: &FlashTiling| {
             let most = match t.instruction.family {
                 MatrixFamily::Mfma => WIDE_FLASH_REGISTERS,
@@ -108,7 +244,7 @@ impl Mapper<'_> {
             };
             t.misfit().is_none()
                 && t.stores_fit(dv)
-                && t.lds_bytes(d, dv) <= i64::from(self.target.lds_bytes.min(lds))
+                && t.lds_bytes(d, dv) <= i64::from(self.declared_lds())
                 // Waves share queries where there are too few for all, and keys for each.
                 && (t.split == 1
                     || (i64::from(t.queries()) >= queries && i64::from((t.split - 1) * t.keys) < length))
@@ -128,6 +264,14 @@ impl Mapper<'_> {
                 .flat_map(move |s| keys.iter().map(move |k| (s, *k)));
             splits.map(move |(split, keys)| tiling(i, split, keys))
         });
-        candidates.into_iter().find(fits)
+        let mut fitting = candidates
+            .into_iter()
+            .filter(fits)
+            .map(|t| (self.clocks_by_matrix(body, &t, [d, dv]), t));
+        // The order of the candidates is good for the short turns of 16 bits.
+        match input.bits() {
+            32 => fitting.min_by(|a, b| a.0.total_cmp(&b.0)),
+            _ => fitting.next(),
+        }
     }
 }

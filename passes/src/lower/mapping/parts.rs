@@ -1,7 +1,6 @@
 //! How many workgroups share the depth of a contraction, or the keys of an attention.
 
-use ir::kernel::{AttentionBody, AxisId, ContractBody, FlashTiling};
-use ir::target::MatrixFamily;
+use ir::kernel::{AttentionBody, AxisId, ContractBody};
 
 use super::Mapper;
 use super::contract::Sizes;
@@ -18,8 +17,6 @@ const SECOND_LAUNCH: f64 = 0.75;
 
 /// Keys of a cache whose length the model leaves open.
 const USUAL_KEYS: i64 = 1024;
-/// Widths of heads from which on WMMA has no registers left.
-const WIDE: i64 = 96;
 /// Parts of an attention at most: the second launch has an expression for each.
 const MOST_PARTS: i64 = 24;
 /// What an attention's workgroup takes before its first and after its last turn of the loop over keys, in such turns.
@@ -68,17 +65,13 @@ impl Mapper<'_> {
         Some(partials + 2.0 * self.target.memory_us(bytes) + SECOND_LAUNCH * self.target.launch_us)
     }
 
-    /// Returns the parts of an attention's keys: as many as keep the GPU busy where a few queries see many keys.
-    pub(super) fn parts_of_keys(&self, body: &AttentionBody, tiling: &FlashTiling) -> Option<i64> {
+    /// Returns the parts of an attention's keys: as many as keep the GPU busy where a few queries see many keys. Workgroups have `block`
+    /// queries, and `tile` keys at once.
+    pub(super) fn parts_of_keys(&self, body: &AttentionBody, block: u32, tile: u32) -> Option<i64> {
         let extent = |axis: AxisId| &self.kernel.axes[axis].extent;
         // Scratch memory grows with the queries: one block of them, at all sizes. No key at all is the whole kernel's.
         let queries = extent(body.q).bounds(self.symbols).1?;
-        if queries > i64::from(tiling.queries()) || !extent(body.k).at_least(1, self.symbols) {
-            return None;
-        }
-        // What parts add to the registers of wide heads makes them spill on gfx11 (as compiled).
-        if tiling.instruction.family == MatrixFamily::Wmma && self.points(&[body.d]).max(self.points(&[body.dv])) > WIDE
-        {
+        if queries > i64::from(block) || !extent(body.k).at_least(1, self.symbols) {
             return None;
         }
         let keys = match extent(body.k).as_const() {
@@ -86,7 +79,7 @@ impl Mapper<'_> {
             // A cache is rarely as short as a hint.
             None => self.points(&[body.k]).max(USUAL_KEYS),
         };
-        let tile = i64::from(tiling.keys * tiling.split);
+        let tile = i64::from(tile);
         let batch = self.points(&body.batch);
         let units = i64::from(self.target.compute_units);
         // In turns of the loop over keys: workgroups that go over the compute units in rounds, each with its start and end.
