@@ -75,6 +75,16 @@ GRAPHC_DEVICE float of_group(float value) {
 #endif
 }
 
+/// Ends a run of reads of LDS after key number `key`, of which a lane has so many numbers: the compiler would read all of a tile before
+/// it multiplies, which is more than a lane's registers.
+template <int NUMBERS>
+GRAPHC_DEVICE void end_of_reads(int key) {
+    constexpr int KEYS = NUMBERS >= 32 ? 1 : 32 / NUMBERS;
+#if defined(GRAPHC_AMD)
+    if ((key + 1) % KEYS == 0) __builtin_amdgcn_sched_barrier(0);
+#endif
+}
+
 /// Sums over the lanes of a group: each lane has a part of `GROUP` sums, and ends with the sum of its own number in the first place.
 template <int GROUP>
 GRAPHC_DEVICE void scattered_sums(float (&parts)[GROUP], int number) {
@@ -194,6 +204,7 @@ struct LaneRows {
                         }
                     }
                 }
+                end_of_reads<Keys::EACH>(i);
             }
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
@@ -231,6 +242,7 @@ struct LaneRows {
                 }
             }
         }
+        end_of_reads<Values::EACH>(I);
         if constexpr (I + 1 < F::KEYS) mix<PART, I + 1>(first, keys, weights);
     }
 

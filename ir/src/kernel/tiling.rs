@@ -434,8 +434,9 @@ impl FlashLanes {
     /// Registers of a lane for queries, outputs, parts of scores, scores and what is on its way from memory.
     pub fn registers(&self, [d, dv]: [i64; 2], bits: [u32; 2]) -> i64 {
         let fetched = i64::from(self.keys * self.split) * (d * i64::from(bits[0]) + dv * i64::from(bits[1])) / 32;
-        let row =
-            self.share(d, bits[0]) + self.share(dv, bits[1]) + i64::from(self.group + self.keys / self.group.max(1));
+        // Parts of sums are there twice while they are brought together.
+        let scores = i64::from(2 * self.group + self.keys / self.group.max(1));
+        let row = self.share(d, bits[0]) + self.share(dv, bits[1]) + scores;
         i64::from(self.rows) * row + fetched / i64::from(self.threads().max(1))
     }
 

@@ -14,8 +14,9 @@ const SPLIT_FLASH_REGISTERS: i64 = 128;
 /// The same where a lane has 512, sums in the other half.
 const WIDE_FLASH_REGISTERS: i64 = 280;
 
-/// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`].
-const LANES_REGISTERS: i64 = 144;
+/// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`]: more of them spill, and so do longer tiles than
+/// 16 keys (as compiled).
+const LANES_REGISTERS: i64 = 128;
 /// What a read of a chunk of LDS costs a wave, in instructions.
 const LDS_CLOCKS: f64 = 4.0;
 /// Instructions that bring a sum over lanes together, for each lane's part.
@@ -103,7 +104,7 @@ impl Mapper<'_> {
         let mut best: Option<(f64, FlashLanes)> = None;
         for group in [16, 8, 4, 2] {
             for rows in [4, 2, 1] {
-                for keys in [32, 16, 8] {
+                for keys in [16, 8] {
                     for split in [8, 4, 2, 1] {
                         let t = FlashLanes {
                             group,
