@@ -32,7 +32,9 @@ use crate::types::DType;
 /// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
 pub const MAGIC: [u8; 8] = *b"graphc\r\n";
 /// The version that this library writes and reads.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
+/// A section of fewer bytes is hashed by one core: others would come too late.
+const HASHED_BY_ONE: usize = 128 << 10;
 /// Sections begin at multiples of this.
 pub const ALIGNMENT: usize = 64;
 
@@ -121,6 +123,14 @@ struct VariantEntry {
     code: Vec<Option<u32>>,
 }
 
+/// The checksum of a section; of a large one, by all cores.
+fn checksum(bytes: &[u8]) -> [u8; 32] {
+    match bytes.len() < HASHED_BY_ONE {
+        true => *blake3::hash(bytes).as_bytes(),
+        false => *blake3::Hasher::new().update_rayon(bytes).finalize().as_bytes(),
+    }
+}
+
 /// Sections in the order they are written, equal ones once.
 #[derive(Default)]
 struct Sections<'a> {
@@ -129,7 +139,7 @@ struct Sections<'a> {
 
 impl<'a> Sections<'a> {
     fn add(&mut self, bytes: &'a [u8]) -> u32 {
-        let key = (*blake3::hash(bytes).as_bytes(), bytes.len());
+        let key = (checksum(bytes), bytes.len());
         self.found.insert_full(key, bytes).0 as u32
     }
 }
@@ -374,7 +384,7 @@ fn sections(bytes: &Storage, mut at: usize, header: &Header, check: Check) -> Re
                 what: "the bytes before it are not zeros".to_owned(),
             });
         }
-        if (check == Check::All || !weights) && blake3::hash(&part).as_bytes() != &section.checksum {
+        if (check == Check::All || !weights) && checksum(&part) != section.checksum {
             return Err(ArtifactError::Checksum { section: label });
         }
         at = start + part.len();

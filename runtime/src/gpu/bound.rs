@@ -10,8 +10,8 @@ use super::form::PortRef;
 use super::handles::GraphExec;
 use super::prepare::{Base, Prepared, Spot};
 
-/// Sets of addresses whose graphs are kept: outputs that come and go alternate between a few.
-const VARIANTS: usize = 4;
+/// Sets of addresses whose graphs are kept: inputs and outputs that come and go alternate between a few.
+const VARIANTS: usize = 16;
 
 /// Where the tensors of the ports are that are on the device; 0 for the others.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -40,6 +40,8 @@ pub(super) struct Bound {
     ports: Ports,
     /// Most recently used last.
     variants: Vec<Variant>,
+    /// The graph of a set of addresses that was given up.
+    spare: Option<GraphExec>,
 }
 
 // SAFETY: the pointers are into the value's own words, on the heap, and are used through `&mut` only.
@@ -71,6 +73,7 @@ impl Bound {
             staging,
             ports: Ports::default(),
             variants: Vec::new(),
+            spare: None,
         }
     }
 
@@ -94,7 +97,7 @@ impl Bound {
             Some(at) => self.variants.remove(at),
             None => {
                 if self.variants.len() >= VARIANTS {
-                    self.variants.remove(0);
+                    self.spare = self.variants.remove(0).graph.or(self.spare.take());
                 }
                 Variant {
                     ports: self.ports.clone(),
@@ -114,12 +117,10 @@ impl Bound {
         self.variants.last_mut()
     }
 
-    /// A graph of another set of addresses, to be given these: making one anew takes longer.
+    /// A graph of a set of addresses that was given up, to be given these: making one anew takes longer. One whose addresses may come
+    /// again is better kept.
     pub fn spare(&mut self) -> Option<GraphExec> {
-        // One that is used too is better kept.
-        let full = self.variants.len() >= VARIANTS;
-        let oldest = self.variants.first_mut().filter(|_| full)?;
-        oldest.graph.take()
+        self.spare.take()
     }
 
     /// The addresses of a launch's arguments.

@@ -10,7 +10,7 @@ use ir::plan::{LaneId, Plan, StepId};
 use super::bound::Bound;
 use super::driver::Priority;
 use super::facts::PlanFacts;
-use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream};
+use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream, copy_by_all_cores};
 use super::prepare::{Enqueue, Prepared};
 use crate::error::{Planned, RuntimeError};
 use crate::library::{Handles, Libraries};
@@ -238,7 +238,7 @@ impl Context {
     /// Reads an output; the run must be done.
     pub fn read(&self, at: usize, to: &mut [u8]) {
         if let Some(staging) = &self.staging {
-            to.copy_from_slice(staging.bytes(at, to.len()));
+            copy_by_all_cores(to, staging.bytes(at, to.len()));
         }
     }
 

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
+
 use super::driver::{
     Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec, RawModule,
     RawStream, Status,
@@ -521,8 +523,21 @@ impl PinnedMemory {
             at <= self.bytes && bytes.len() <= self.bytes - at,
             "a range inside the allocation"
         );
-        // SAFETY: the range is inside, and what is borrowed elsewhere does not overlap memory of this value's own.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer.as_ptr().add(at), bytes.len()) };
+        // SAFETY: the range is inside, and this value is borrowed for writing, so that nobody else has it.
+        let to = unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr().add(at), bytes.len()) };
+        copy_by_all_cores(to, bytes);
+    }
+}
+
+/// Copies as many bytes, of many by all cores: one alone has a fifth of the bus's rate.
+pub(super) fn copy_by_all_cores(to: &mut [u8], from: &[u8]) {
+    const PIECE: usize = 256 << 10;
+    match to.len() < 4 * PIECE {
+        true => to.copy_from_slice(from),
+        false => to
+            .par_chunks_mut(PIECE)
+            .zip(from.par_chunks(PIECE))
+            .for_each(|(to, from)| to.copy_from_slice(from)),
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Direction, Priority};
-use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream};
+use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream, copy_by_all_cores};
 use crate::error::RuntimeError;
 
 /// Sizes are multiples of this many bytes.
@@ -241,7 +241,7 @@ impl Transfer {
                 let (chunk, done) = &self.chunks[before % 2];
                 gpu.wait(done, || what.to_owned())?;
                 let at = before * CHUNK;
-                bytes[at..at + lengths[before]].copy_from_slice(chunk.bytes(0, lengths[before]));
+                copy_by_all_cores(&mut bytes[at..at + lengths[before]], chunk.bytes(0, lengths[before]));
             }
         }
         Ok(())

@@ -20,8 +20,8 @@ use crate::error::RuntimeError;
 
 /// An input is copied into pinned memory in parts of this many bytes, each on the bus while the next is copied.
 const PART: usize = 4 << 20;
-/// Runs with fewer launches gain nothing by a graph.
-const LAUNCHES: usize = 8;
+/// Runs with fewer launches gain nothing by a graph: what a driver takes for one is what it takes for two launches (H100).
+const LAUNCHES: usize = 2;
 /// Nor do runs that copy more than this many bytes: their parts overlap, and launches are not what takes time.
 const COPIED: usize = 4 << 20;
 /// A set of addresses is captured when it ran this often.
