@@ -8,6 +8,7 @@ use ir::dim::DimError;
 use ir::plan::{Place, Share};
 use ir::program::Variant;
 use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
+use passes::route::sized::Routes;
 use passes::shard::ShardReport;
 use passes::tuning::Tuned;
 use passes::{FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions, ShardOptions};
@@ -169,12 +170,16 @@ impl Whole<'_> {
             optimize,
             target,
         } = *self;
+        let plan_options = PlanOptions {
+            routes: Routes::of(optimize, target),
+            ..options.plan.clone()
+        };
         let (core, optimize) = timed(&mut stages.optimize, || passes::optimize(graph, target, optimize))?;
         let (schedule, fusion) = timed(&mut stages.schedule, || {
             passes::schedule(&core, target, &options.schedule)
         })?;
         let mut plan = timed(&mut stages.plan, || {
-            passes::plan(&core, &schedule, target, &options.plan)
+            passes::plan(&core, &schedule, target, &plan_options)
         })?;
         let tuned = passes::tuning::tuned(&plan, &options.plan.tuning);
         merged.adopt(&mut plan, &core);

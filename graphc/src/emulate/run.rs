@@ -108,8 +108,10 @@ impl<'a> Emulator<'a> {
             known: emu::arch::ARCHES.iter().map(|arch| arch.name).collect(),
         })?;
         for (step, s) in plan.steps.iter() {
+            // One that is chosen at some sizes only is refused where it is.
             if let Work::Call { call, .. } = &s.work
                 && options.time.is_none()
+                && s.choices.is_empty()
             {
                 return Err(EmulateError::LibraryCall {
                     step,
@@ -221,11 +223,8 @@ impl Run<'_> {
             None => IndexMap::new(),
         };
         for (step, s) in plan.steps.iter() {
-            match &s.work {
-                Work::Launch { kernel, args, .. } => {
-                    let chosen = s.work.kernel(&self.bindings)?.unwrap_or(*kernel);
-                    self.launch(step, chosen, args)?;
-                }
+            match s.at(&self.bindings)? {
+                Work::Launch { kernel, args } => self.launch(step, *kernel, args)?,
                 Work::Copy { from, to } => {
                     let bytes = self.bytes(*to)?.min(self.bytes(*from)?);
                     let copied = self
@@ -278,7 +277,7 @@ impl Run<'_> {
         let mut distinct: Vec<SizedCall> = Vec::new();
         let mut of: Vec<(StepId, usize)> = Vec::new();
         for (step, s) in plan.steps.iter() {
-            let Work::Call { call, operands, .. } = &s.work else {
+            let Work::Call { call, operands, .. } = s.at(&self.bindings)? else {
                 continue;
             };
             let mut types = Vec::new();
@@ -341,7 +340,7 @@ impl Run<'_> {
         // Buffers that are written by words are made of words.
         let mut words: Vec<BufferId> = Vec::new();
         for step in plan.steps.values() {
-            if let Work::Launch { kernel, args, .. } = &step.work {
+            if let Work::Launch { kernel, args } = step.at(&self.bindings)? {
                 let params = plan.kernels[*kernel].params.values();
                 words.extend(
                     params

@@ -9,7 +9,7 @@ pub mod database;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use ir::plan::{KernelId, Plan, Work};
+use ir::plan::{KernelId, Plan};
 use ir::{Graph, Program, Target};
 use passes::{Tuning, tuning};
 use runtime::compile::CompileError;
@@ -238,11 +238,8 @@ fn is_of_a_kernel(error: &Error) -> bool {
 
 /// The kernels of launches that have a mapping for each range of sizes.
 fn open_kernels(plan: &Plan) -> BTreeSet<KernelId> {
-    let launches = plan.steps.values().filter(|step| match &step.work {
-        Work::Launch { choices, .. } => !choices.is_empty(),
-        _ => false,
-    });
-    launches.flat_map(|step| step.work.kernels()).collect()
+    let open = plan.steps.values().filter(|step| !step.choices.is_empty());
+    open.flat_map(ir::plan::Step::kernels).collect()
 }
 
 /// The products that a plan's kernels compute, those of open sizes left out.

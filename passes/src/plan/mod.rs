@@ -13,7 +13,9 @@ use ir::schedule::{LaneKind, RegionKind};
 use ir::{Entity, Graph, Kernel, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
 use crate::lower::{LowerError, in_parts, lower};
+use crate::route::{self, sized::Routes};
 use crate::tuning::{self, Tuning};
+use sizes::{Other, OtherWork};
 
 /// How a plan is made.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub struct PlanOptions {
     pub tuning: Tuning,
     /// Let several workgroups share the depth of a product that has few tiles, by way of scratch memory.
     pub parts: bool,
+    /// Libraries that steps may call at some sizes and not at others.
+    pub routes: Routes,
 }
 
 impl Default for PlanOptions {
@@ -32,6 +36,7 @@ impl Default for PlanOptions {
             in_place: true,
             tuning: Tuning::shipped(),
             parts: true,
+            routes: Routes::default(),
         }
     }
 }
@@ -60,7 +65,7 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
             })
             .collect();
         if region.kind == RegionKind::Library {
-            p.call(region.anchor, &reads, region, &writes);
+            p.call(region, &reads, &writes, options.routes)?;
             continue;
         }
         if is_scatter {
@@ -78,7 +83,15 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
             false => None,
         };
         let Some(parts) = parts else {
-            p.launch(kernel, [&reads[..], &writes].concat(), flops);
+            let step = p.launch(kernel, [&reads[..], &writes].concat(), flops);
+            if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes) {
+                let operands = operands.into_iter().map(|v| p.buffer(v)).collect();
+                let work = OtherWork::Call {
+                    operands,
+                    results: writes,
+                };
+                p.others.insert(step, Other { product, work });
+            }
             continue;
         };
         let added = parts.scratch.elements();
@@ -93,7 +106,8 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
     }
     dedupe::number(&mut p.plan.kernels);
     tuning::apply(&mut p.plan, &options.tuning);
-    sizes::choices(&mut p.plan);
+    sizes::choices(&mut p.plan, &p.others);
+    dedupe::number(&mut p.plan.kernels);
     p.plan.flops = crate::flops::count(graph);
     ir::plan::verify::verify(&p.plan)?;
     Ok(p.plan)
@@ -139,6 +153,8 @@ struct Planner<'a> {
     lanes: IndexMap<LaneKind, LaneId>,
     /// The step that last wrote each buffer.
     writer: IndexMap<BufferId, StepId>,
+    /// What steps may be at other sizes.
+    others: IndexMap<StepId, Other>,
 }
 
 impl<'a> Planner<'a> {
@@ -165,6 +181,7 @@ impl<'a> Planner<'a> {
             kernels: dedupe::Kernels::default(),
             lanes: IndexMap::new(),
             writer: IndexMap::new(),
+            others: IndexMap::new(),
         };
         p.lane(LaneKind::Compute);
         p
@@ -274,38 +291,55 @@ impl<'a> Planner<'a> {
             .collect();
         waits.sort();
         waits.dedup();
-        let id = self.plan.steps.push(Step {
-            lane,
-            waits,
-            work,
-            flops,
-        });
+        let id = self.plan.steps.push(Step::new(lane, waits, work, flops));
         for b in writes {
             self.writer.insert(b, id);
         }
         id
     }
 
-    fn launch(&mut self, mut kernel: Kernel, mut args: Vec<BufferId>, flops: ir::Dim) {
+    fn launch(&mut self, mut kernel: Kernel, mut args: Vec<BufferId>, flops: ir::Dim) -> StepId {
         drop_unused_params(&mut kernel, &mut args);
         let kernel: KernelId = self.kernels.add(&mut self.plan.kernels, kernel);
-        self.step(LaneKind::Compute, Work::launch(kernel, args), flops);
+        self.step(LaneKind::Compute, Work::launch(kernel, args), flops)
     }
 
-    fn call(&mut self, node: ir::NodeId, reads: &[BufferId], region: &ir::schedule::Region, writes: &[BufferId]) {
+    fn call(
+        &mut self,
+        region: &ir::schedule::Region,
+        reads: &[BufferId],
+        writes: &[BufferId],
+        routes: Routes,
+    ) -> Result<(), LowerError> {
+        let node = region.anchor;
         let Op::Call(call) = &self.graph.node(node).op else {
-            return;
+            return Ok(());
         };
         let at = |v: &Value| region.inputs.iter().position(|i| i == v).map(|i| reads[i]);
-        let operands = self.graph.node(node).operands.iter().filter_map(at).collect();
+        let operands: Vec<BufferId> = self.graph.node(node).operands.iter().filter_map(at).collect();
+        let workspace = call
+            .workspace()
+            .map(|bytes| self.arena(format!("{}_workspace", Value::from(node)), sizes::workspace_type(bytes)));
         let work = Work::Call {
             call: call.clone(),
-            operands,
+            operands: operands.clone(),
             results: writes.to_vec(),
-            workspace: None,
+            workspace,
         };
         let flops = crate::flops::of_nodes(self.graph, region.nodes.iter().copied());
-        self.step(LaneKind::Compute, work, flops);
+        let step = self.step(LaneKind::Compute, work, flops);
+        let target = self.plan.target;
+        if let Some((product, mut kernel, inputs)) = route::sized::kernel_of(self.graph, node, routes, &target)? {
+            let mut args: Vec<BufferId> = inputs.into_iter().filter_map(|i| operands.get(i).copied()).collect();
+            args.extend(writes);
+            drop_unused_params(&mut kernel, &mut args);
+            let work = OtherWork::Kernel {
+                kernel: Box::new(kernel),
+                args,
+            };
+            self.others.insert(step, Other { product, work });
+        }
+        Ok(())
     }
 
     fn outputs(&mut self) {

@@ -201,7 +201,7 @@ impl LoadedGpu {
         }
         let known: Vec<Arc<Placed>> = kept.placed.iter().filter(|p| p.form == *form).cloned().collect();
         drop(kept);
-        let sizes = self.facts.sizes(bindings)?;
+        let sizes = self.facts.sizes(self.plan(), bindings)?;
         let placed = match known.iter().rev().find(|placed| placed.fits(&sizes)) {
             Some(placed) => placed.clone(),
             None => {

@@ -15,7 +15,7 @@ use dylib::{Loaded, NotFound, Search};
 use ir::TensorType;
 use ir::dim::Bindings;
 use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
-use ir::plan::{Plan, Work};
+use ir::plan::Plan;
 
 use crate::checks::check_ranks;
 use crate::error::RuntimeError;
@@ -109,8 +109,11 @@ impl Libraries {
             rccl: seat,
             ..Libraries::default()
         };
-        for (id, step) in plan.steps.iter() {
-            let Work::Call { call, .. } = &step.work else { continue };
+        let calls = plan
+            .steps
+            .iter()
+            .flat_map(|(id, step)| step.calls().map(move |call| (id, call)));
+        for (id, call) in calls {
             let at = format!("step {id}");
             match (call.library, &call.op) {
                 (
@@ -154,12 +157,13 @@ impl Libraries {
         })
     }
 
-    /// Prepares a call; None where there is nothing to compute. Its buffers are the operands, then the results.
+    /// Prepares a call; None where there is nothing to compute. Its buffers are the operands, then the results; `workspace` is how many
+    /// bytes the plan has for it.
     pub fn prepare(
         &self,
         call: &LibraryCall,
-        operands: &[&TensorType],
-        results: &[&TensorType],
+        (operands, results): (&[&TensorType], &[&TensorType]),
+        workspace: usize,
         bindings: &Bindings,
         at: &str,
     ) -> Result<Option<Call>, RuntimeError> {
@@ -170,6 +174,7 @@ impl Libraries {
                     Library::HipBlasLt => Call::Matmul(hipblaslt::Matmul {
                         gemm,
                         epilogue: *epilogue,
+                        most_workspace: workspace as u64,
                     }),
                     _ => Call::Gemm(gemm),
                 }))
