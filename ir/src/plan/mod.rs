@@ -18,7 +18,7 @@ pub mod work;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dim::{Bindings, Dim, DimError, Symbols};
+use crate::dim::{Bindings, Dim, DimError, Symbols, hints};
 use crate::entity::{Table, entity};
 use crate::graph::ConstId;
 use crate::kernel::Kernel;
@@ -336,14 +336,15 @@ impl Plan {
         Ok(idle)
     }
 
-    /// Returns the number of kernel launches and library calls of one run, at the sizes for which no choice is taken.
+    /// Returns the number of kernel launches and library calls of one run at the symbols' hints.
     pub fn launches(&self) -> (usize, usize) {
-        self.steps
-            .values()
-            .fold((0, 0), |(launches, calls), step| match step.work {
+        let hints = hints(&self.symbols);
+        self.steps.values().fold((0, 0), |(launches, calls), step| {
+            match step.at(&hints).unwrap_or(&step.work) {
                 Work::Launch { .. } => (launches + 1, calls),
                 Work::Call { .. } => (launches, calls + 1),
                 Work::Copy { .. } => (launches, calls),
-            })
+            }
+        })
     }
 }

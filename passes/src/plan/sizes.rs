@@ -212,3 +212,112 @@ fn drop_unused(plan: &mut Plan) {
     }
     plan.kernels = kept;
 }
+
+#[cfg(test)]
+mod tests {
+    use ir::{Bindings, Symbol, Target};
+
+    use super::*;
+    use crate::route::sized::Routes;
+    use crate::{OptimizeOptions, PlanOptions, ScheduleOptions, testing};
+
+    /// A product of `[n, 2048]` by `[2048, 2048]` with what follows it, planned for gfx90a.
+    fn planned(hint: i64, after: &str, change: impl FnOnce(&mut OptimizeOptions)) -> Plan {
+        let text = format!(
+            "symbol n: 1..8192 hint {hint}\n x = input \"x\" : f16[n, 2048]\n w = input \"w\" : f16[2048, 2048]\n \
+             b = input \"b\" : f16[2048]\n s = input \"s\" : f16[n, 2048]\n y = contract x, w\n {after}\n return z as \"z\""
+        );
+        let target: Target = "gfx90a".parse().expect("known");
+        let mut options = OptimizeOptions::default();
+        change(&mut options);
+        let (graph, _) = crate::optimize(testing::graph(&text), &target, &options).expect("optimises");
+        let (schedule, _) = crate::schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
+        let options = PlanOptions {
+            routes: Routes::of(&options, &target),
+            ..PlanOptions::default()
+        };
+        crate::plan(&graph, &schedule, &target, &options).expect("plans")
+    }
+
+    fn at(n: i64) -> Bindings {
+        [(Symbol::new("n"), n)].into_iter().collect()
+    }
+
+    /// The names of what runs at a number of rows, without copies.
+    fn runs(plan: &Plan, n: i64) -> Vec<String> {
+        let name = |work: &Work| match work {
+            Work::Launch { kernel, .. } => Some(
+                plan.kernels[*kernel]
+                    .name
+                    .split("_from_")
+                    .next()
+                    .unwrap_or("")
+                    .to_owned(),
+            ),
+            Work::Call { call, .. } => Some(call.name().to_owned()),
+            Work::Copy { .. } => None,
+        };
+        let works = plan.steps.values().map(|step| step.at(&at(n)).expect("bound"));
+        works.filter_map(name).collect()
+    }
+
+    #[test]
+    fn the_same_step_is_a_kernel_and_a_call_whatever_the_hint_chose() {
+        for (after, kernel, call) in [
+            ("z = reshape y {shape=[n, 2048]}", "contract", "rocblas_gemm"),
+            ("z = relu y", "contract_relu", "hipblaslt_matmul"),
+            ("z = add y, b", "contract_add", "hipblaslt_matmul"),
+            (
+                "a = add y, b\n z = gelu_tanh a",
+                "contract_add_gelu_tanh",
+                "hipblaslt_matmul",
+            ),
+        ] {
+            for hint in [2, 4096] {
+                let plan = planned(hint, after, |_| ());
+                assert_eq!(runs(&plan, 1), [kernel], "{after}, hint {hint}: {plan}");
+                assert_eq!(runs(&plan, 8192), [call], "{after}, hint {hint}: {plan}");
+                // Every kernel is launched at some size.
+                let launched: Vec<KernelId> = plan.steps.values().flat_map(ir::plan::Step::kernels).collect();
+                assert!(plan.kernels.keys().all(|id| launched.contains(&id)), "{plan}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_library_does_or_may_do_is_a_kernel_at_all_sizes() {
+        let at_most = |plan: &Plan| runs(plan, 8192);
+        let free = planned(2, "z = relu y", |_| ());
+        assert_eq!(at_most(&free), ["hipblaslt_matmul"]);
+        type Change = fn(&mut OptimizeOptions);
+        let closed: [(&str, Change); 5] = [
+            ("z = add y, s", |_| ()),
+            ("z = tanh y", |_| ()),
+            ("z = relu y", |options| options.libraries = false),
+            ("z = relu y", |options| {
+                options.disable = ["hipblaslt".to_owned()].into()
+            }),
+            ("z = relu y", |options| options.disable = ["route".to_owned()].into()),
+        ];
+        for (after, change) in closed {
+            let plan = planned(2, after, change);
+            assert!(
+                plan.steps.values().all(|step| step.calls().count() == 0),
+                "{after}: {plan}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_workspace_has_room_only_where_its_call_is_made() {
+        let plan = planned(2, "z = relu y", |_| ());
+        let bytes = |n: i64| ir::plan::arena::place(&plan, &at(n)).expect("places").total;
+        let workspaces: Vec<BufferId> = plan.idle_workspaces(&at(1)).expect("bound");
+        assert_eq!(workspaces.len(), 1, "{plan}");
+        assert_eq!(plan.idle_workspaces(&at(8192)).expect("bound"), []);
+        // x, w, s, b, and the result; a workspace besides only where the call is made.
+        let tensors = |n: i64| 2048 * 2 * (2048 + 1 + 3 * n) as usize;
+        assert!(bytes(1) <= tensors(1) + 8 * 256, "{}", bytes(1));
+        assert!(bytes(8192) >= 32 << 20 && bytes(8192) <= tensors(8192) + (32 << 20) + 8 * 256);
+    }
+}
