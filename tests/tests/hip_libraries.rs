@@ -435,11 +435,13 @@ fn a_product_is_a_kernel_at_few_rows_and_a_call_at_many() {
     assert_eq!(step.calls().count(), 1, "{plan}");
     assert!(step.kernels().count() >= 2, "{plan}");
     let device = hip.open(0).expect("a device");
-    let executable = Executable::load_on(&device, Arc::new(program), 0, &LoadOptions::default()).expect("loads");
+    let program = Arc::new(program);
+    let executable = Executable::load_on(&device, program.clone(), 0, &LoadOptions::default()).expect("loads");
     let w = tensor(DType::F16, &[4096, 128], 1);
     let few = tensor(DType::F16, &[4, 4096], 2);
     let mut rows: Option<Vec<f64>> = None;
     let mut engines = Vec::new();
+    let mut last = Tensors::new();
     for n in [4usize, 130] {
         let repeated: Vec<u8> = few.bytes.iter().copied().cycle().take(n * 4096 * 2).collect();
         let x = HostTensor::new(DType::F16, vec![n, 4096], Storage::new(repeated)).expect("fits");
@@ -465,7 +467,17 @@ fn a_product_is_a_kernel_at_few_rows_and_a_call_at_many() {
         for _ in 0..3 {
             assert_eq!(executable.run(&inputs).expect("runs"), got, "{n} rows");
         }
+        last = inputs;
     }
+    // Without rocBLAS the kernels serve at all sizes.
+    let mut search = hip.search();
+    search.libraries.explicit = Some("/graphc/no/such/folder".into());
+    let device = hip.open_with(&search, 0).expect("a device");
+    let alone = Executable::load_on(&device, program, 0, &LoadOptions::default()).expect("loads without rocBLAS");
+    let mut profile = RunTimes::default();
+    let got = alone.run_profiled(&last, Some(&mut profile)).expect("runs");
+    assert_eq!(got, executable.run(&last).expect("runs"));
+    assert!(profile.steps.iter().all(|s| s.engine != "rocblas"), "{profile:?}");
     let (kernel, call) = (("kernel".to_owned(), true), ("rocblas".to_owned(), false));
     assert_eq!(engines, [kernel, call]);
     let statistics = executable.statistics();

@@ -22,7 +22,7 @@ use crate::dim::{Bindings, Dim, DimError, Symbols, hints};
 use crate::entity::{Table, entity};
 use crate::graph::ConstId;
 use crate::kernel::Kernel;
-use crate::library::{Collective, LibraryCall};
+use crate::library::{Collective, Library, LibraryCall};
 use crate::schedule::LaneKind;
 use crate::target::Target;
 use crate::types::TensorType;
@@ -236,6 +236,21 @@ impl Step {
     /// As [`Step::works`].
     pub fn works_mut(&mut self) -> impl Iterator<Item = &mut Work> {
         std::iter::once(&mut self.work).chain(self.choices.iter_mut().map(|choice| &mut choice.work))
+    }
+
+    /// Leaves out a library's calls where kernels do the same at other sizes: those then do at all. Says whether that is so of every
+    /// call of the library.
+    pub fn without_calls(&mut self, library: Library) -> bool {
+        let is_of = |work: &Work| work.library_call().is_some_and(|call| call.library == library);
+        if self.works().all(is_of) {
+            return false;
+        }
+        self.choices.retain(|choice| !is_of(&choice.work));
+        if is_of(&self.work) {
+            // There is one: not all works are the library's.
+            self.work = self.choices.remove(0).work;
+        }
+        true
     }
 
     /// Returns every kernel that the step may launch.

@@ -12,10 +12,10 @@ use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
 use dylib::{Loaded, NotFound, Search};
-use ir::TensorType;
 use ir::dim::Bindings;
 use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
 use ir::plan::Plan;
+use ir::{Program, TensorType};
 
 use crate::checks::check_ranks;
 use crate::error::RuntimeError;
@@ -98,17 +98,49 @@ pub(crate) enum Call {
 }
 
 impl Libraries {
-    /// Opens what a plan calls. The device must be there, and entered. `seat` is the rank's among the devices of a model.
+    /// Opens what a variant's plan calls. The device must be there, and entered. `seat` is the rank's among the devices of a model.
+    ///
+    /// Where a library is not there, and kernels do what its calls do at other sizes, the program that is returned has them in their
+    /// place.
     pub fn open(
-        plan: &Plan,
+        program: Arc<Program>,
+        variant: usize,
         search: &Search,
         device: &str,
         seat: Option<rccl::Seat>,
-    ) -> Result<Libraries, RuntimeError> {
+    ) -> Result<(Libraries, Arc<Program>), RuntimeError> {
         let mut libraries = Libraries {
             rccl: seat,
             ..Libraries::default()
         };
+        let opened = libraries.open_all(&program.variants[variant].plan, search, device);
+        let Err(error @ RuntimeError::NotAvailable { .. }) = opened else {
+            return opened.map(|()| (libraries, program));
+        };
+        let mut without = Program::clone(&program);
+        for library in [Library::RocBlas, Library::HipBlasLt] {
+            let is_open = match library {
+                Library::RocBlas => libraries.rocblas.is_some(),
+                _ => libraries.hipblaslt.is_some(),
+            };
+            let steps = without.variants[variant].plan.steps.values_mut();
+            let mut calling = steps.filter(|step| step.calls().any(|call| call.library == library));
+            if !is_open && !calling.all(|step| step.without_calls(library)) {
+                return Err(error);
+            }
+            // Of two, the other may be there.
+            if libraries
+                .open_all(&without.variants[variant].plan, search, device)
+                .is_ok()
+            {
+                return Ok((libraries, Arc::new(without)));
+            }
+        }
+        Err(error)
+    }
+
+    fn open_all(&mut self, plan: &Plan, search: &Search, device: &str) -> Result<(), RuntimeError> {
+        let libraries = self;
         let calls = plan
             .steps
             .iter()
@@ -144,7 +176,7 @@ impl Libraries {
                 _ => return Err(unsupported(call, &at)),
             }
         }
-        Ok(libraries)
+        Ok(())
     }
 
     /// Makes the handles of one run context.
