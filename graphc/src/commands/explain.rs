@@ -168,6 +168,20 @@ fn text(target: &str, plan: &Plan, r: &VariantReport, proofs: bool) -> String {
             }
         }
     }
+    if !r.decided.is_empty() {
+        text += "\nproducts whose kernel and call were both measured\n";
+        for decided in &r.decided {
+            let other = if decided.changed {
+                ", where the estimate takes the other"
+            } else {
+                ""
+            };
+            text += &format!(
+                "  {}: {}\n    {}{other}\n",
+                decided.step, decided.product, decided.engine
+            );
+        }
+    }
     let mut edges: IndexMap<Barrier, Groups> = IndexMap::new();
     for e in &r.fusion.unfused {
         let from = kind(&r.core, &r.schedule.regions[e.producer]);

@@ -11,7 +11,9 @@ use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
 use passes::route::sized::Routes;
 use passes::shard::ShardReport;
 use passes::tuning::Tuned;
-use passes::{FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions, ShardOptions};
+use passes::{
+    Decided, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions, ShardOptions,
+};
 
 use crate::error::{Error, Result};
 
@@ -77,6 +79,8 @@ pub struct VariantReport {
     pub fusion: FusionReport,
     /// Kernels whose mapping was measured and not predicted.
     pub tuned: Vec<Tuned>,
+    /// Steps of which it was measured whether a kernel or a call is faster.
+    pub decided: Vec<Decided>,
     pub stages: Stages,
     /// How the model lies on its devices, where it is on several.
     pub sharding: Option<Arc<ShardReport>>,
@@ -178,8 +182,8 @@ impl Whole<'_> {
         let (schedule, fusion) = timed(&mut stages.schedule, || {
             passes::schedule(&core, target, &options.schedule)
         })?;
-        let mut plan = timed(&mut stages.plan, || {
-            passes::plan(&core, &schedule, target, &plan_options)
+        let (mut plan, decided) = timed(&mut stages.plan, || {
+            passes::plan_and_decided(&core, &schedule, target, &plan_options)
         })?;
         let tuned = passes::tuning::tuned(&plan, &options.plan.tuning);
         merged.adopt(&mut plan, &core);
@@ -198,6 +202,7 @@ impl Whole<'_> {
             optimize,
             fusion,
             tuned,
+            decided,
             stages,
             sharding: None,
         };

@@ -13,6 +13,7 @@ use ir::library::LibraryCall;
 use ir::plan::{Buffer, BufferId, Choice, KernelId, Place, StepId, Work};
 use ir::{DType, Dim, Entity, Plan, Table, TensorType};
 
+use super::engines::Prefer;
 use crate::lower::mapping;
 use crate::route::sized::Product;
 
@@ -44,7 +45,7 @@ struct Variants {
 }
 
 /// Adds the choices of every step.
-pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>) {
+pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>, prefer: Prefer) {
     let mut variants = Variants::default();
     let steps: Vec<StepId> = plan.steps.keys().collect();
     for id in steps {
@@ -54,12 +55,14 @@ pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>) {
                 if operands.iter().chain(results).all(|b| args.contains(b)) =>
             {
                 let call = other.map(|other| (&other.product, &operands[..], &results[..]));
-                of_step(plan, &mut variants, id, (Base::Known(kernel), args), call);
+                of_step(plan, &mut variants, id, (Base::Known(kernel), args), call, prefer);
             }
-            (Work::Launch { kernel, args }, _) => of_step(plan, &mut variants, id, (Base::Known(kernel), args), None),
+            (Work::Launch { kernel, args }, _) => {
+                of_step(plan, &mut variants, id, (Base::Known(kernel), args), None, prefer);
+            }
             (Work::Call { operands, results, .. }, Some(OtherWork::Kernel { kernel, args })) => {
                 let call = other.map(|other| (&other.product, &operands[..], &results[..]));
-                of_step(plan, &mut variants, id, (Base::New(kernel), args.clone()), call);
+                of_step(plan, &mut variants, id, (Base::New(kernel), args.clone()), call, prefer);
             }
             _ => {}
         }
@@ -79,6 +82,7 @@ fn of_step(
     id: StepId,
     (base, args): (Base<'_>, Vec<BufferId>),
     call: Option<(&Product, &[BufferId], &[BufferId])>,
+    prefer: Prefer,
 ) {
     let is_call = plan.steps[id].work.library_call().is_some();
     let ranges = {
@@ -88,6 +92,7 @@ fn of_step(
         };
         let hint = |size: &Dim| size.hint(&plan.symbols);
         let calls = |size: &Dim, rows: i64| match call {
+            Some((product, ..)) if product.rows() == *size && prefer != Prefer::Fastest => prefer == Prefer::Calls,
             Some((product, ..)) if product.rows() == *size => {
                 // The e-graph has seen what is around the product too.
                 let at_hint = (rows..rows.saturating_mul(2)).contains(&hint(size));
@@ -103,7 +108,7 @@ fn of_step(
     };
     let Some((size, ranges)) = ranges else { return };
     // The call at all sizes is what there is.
-    if is_call && ranges.len() == 1 {
+    if is_call && matches!(ranges[..], [(_, None)]) {
         return;
     }
     let base = match base {
@@ -113,12 +118,6 @@ fn of_step(
             .entry(kernel.clone())
             .or_insert_with(|| plan.kernels.push(kernel.clone())),
     };
-    let room = match call {
-        Some((product, ..)) if ranges.iter().any(|(_, mapping)| mapping.is_none()) => {
-            workspace(plan, id, &product.call)
-        }
-        _ => None,
-    };
     let mut works = Vec::with_capacity(ranges.len());
     for (from, mapping) in ranges {
         let work = match (mapping, call) {
@@ -127,7 +126,7 @@ fn of_step(
                 call: product.call.clone(),
                 operands: operands.to_vec(),
                 results: results.to_vec(),
-                workspace: room,
+                workspace: None,
             },
             (None, None) => continue,
         };
@@ -164,29 +163,32 @@ impl Variants {
     }
 }
 
-/// The workspace of a step's calls, which share one.
-fn workspace(plan: &mut Plan, id: StepId, call: &LibraryCall) -> Option<BufferId> {
-    let bytes = call.workspace()?;
-    let known = plan.steps[id].works().find_map(|work| match work {
-        Work::Call { workspace, .. } => *workspace,
-        Work::Launch { .. } | Work::Copy { .. } => None,
-    });
-    Some(known.unwrap_or_else(|| {
-        plan.buffers.push(Buffer {
+/// Gives the calls that take one their workspace; those of one step share it.
+pub fn workspaces(plan: &mut Plan) {
+    let steps: Vec<StepId> = plan.steps.keys().collect();
+    for id in steps {
+        let step = &mut plan.steps[id];
+        let Some(bytes) = step.calls().filter_map(LibraryCall::workspace).max() else {
+            continue;
+        };
+        let elements = Dim::Const(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let room = plan.buffers.push(Buffer {
             name: format!("{id}_workspace"),
-            ty: workspace_type(bytes),
+            ty: TensorType::new(DType::U8, vec![elements]),
             place: Place::Arena {
                 first: id,
                 last: id,
                 in_place_of: None,
             },
-        })
-    }))
-}
-
-/// The type of a workspace.
-pub fn workspace_type(bytes: usize) -> TensorType {
-    TensorType::new(DType::U8, vec![Dim::Const(i64::try_from(bytes).unwrap_or(i64::MAX))])
+        });
+        for work in step.works_mut() {
+            if let Work::Call { call, workspace, .. } = work
+                && call.workspace().is_some()
+            {
+                *workspace = Some(room);
+            }
+        }
+    }
 }
 
 /// Removes kernels that no step launches any more: at all sizes a call takes their place.

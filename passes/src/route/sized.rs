@@ -190,8 +190,7 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, V
     let types = wanted.iter().map(|v| g.ty(*v).clone()).collect();
     let product = Product::new(call, types, g.ty(anchor.into()).clone())?;
     debug_assert_eq!(product.contract, contract);
-    let open = product.rows().as_const().is_none();
-    (same && open && g.ty(output).dtype == product.result.dtype).then_some((product, stored))
+    (same && g.ty(output).dtype == product.result.dtype).then_some((product, stored))
 }
 
 /// Returns the value that a value is another shape of.
@@ -202,7 +201,7 @@ fn root(g: &Graph, value: Value) -> Value {
     }
 }
 
-/// Returns the generated kernel of a product that the e-graph made a call of, where its rows are open. Its parameters are the call's
+/// Returns the generated kernel of a product that the e-graph made a call of, where its rows are open or also where they are known. Its parameters are the call's
 /// operands by their numbers, then the result.
 ///
 /// # Errors
@@ -210,14 +209,14 @@ fn root(g: &Graph, value: Value) -> Value {
 pub fn kernel_of(
     g: &Graph,
     id: NodeId,
-    routes: Routes,
+    (routes, known): (Routes, bool),
     target: &Target,
 ) -> Result<Option<(Product, Kernel, Vec<usize>)>, LowerError> {
     let node = g.node(id);
     let Op::Call(call) = &node.op else { return Ok(None) };
     let types: Vec<TensorType> = node.operands.iter().map(|v| g.ty(*v).clone()).collect();
     let product = Product::new(call.clone(), types, node.results[0].clone());
-    let open = |p: &Product| p.rows().as_const().is_none() && routes.has(p.call.library);
+    let open = |p: &Product| (known || p.rows().as_const().is_none()) && routes.has(p.call.library);
     let Some(product) = product.filter(open) else {
         return Ok(None);
     };
