@@ -243,6 +243,7 @@ fn as_json(found: &Tuned, on: &str) -> serde_json::Value {
             json!({
                 "product": p.product, "kernels": p.kernels,
                 "predicted": { "mapping": p.predicted.0, "us": p.predicted.1 },
+                "calls": p.calls.iter().map(|(call, us)| json!({ "call": call, "us": us })).collect::<Vec<_>>(),
                 "best": best.map(|(mapping, us)| json!({ "mapping": mapping, "us": us })),
             })
         })
@@ -265,6 +266,9 @@ fn text(found: &Tuned, on: &str) -> String {
             Some((mapping, _)) if *mapping == p.predicted.0 => text += "  nothing was faster\n",
             Some((mapping, time)) => text += &format!("  fastest:              {}, {mapping}\n", us(Some(*time))),
             None => {}
+        }
+        for (call, time) in &p.calls {
+            text += &format!("  as a {call}: {}\n", us(Some(*time)));
         }
     }
     if found.products.is_empty() {

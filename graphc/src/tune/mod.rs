@@ -53,6 +53,8 @@ pub struct Product {
     pub predicted: (String, Option<f64>),
     /// The fastest of all.
     pub best: Option<(String, f64)>,
+    /// The library's calls that compute it, and their times.
+    pub calls: Vec<(String, f64)>,
 }
 
 /// What tells measurements apart: see [`Row`].
@@ -131,6 +133,7 @@ pub fn tune(
             kernels: Vec::new(),
             predicted,
             best: None,
+            calls: Vec::new(),
         });
         entry.kernels.push(kernel.name.clone());
         search.candidates.insert(product, all);
@@ -173,6 +176,8 @@ pub fn tune(
         let timed = search.candidates[&product.product]
             .iter()
             .filter_map(|m| Some((m.clone(), time(m)?)));
+        let is_call = |(text, _): &(String, f64)| Engine::of_row(text) != Engine::Kernel;
+        product.calls = timed.clone().filter(is_call).collect();
         product.best = timed.min_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     }
     Ok(Tuned {
