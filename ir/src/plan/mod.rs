@@ -239,11 +239,19 @@ impl Step {
     }
 
     /// Leaves out a library's calls where kernels do the same at other sizes: those then do at all. Says whether that is so of every
-    /// call of the library.
-    pub fn without_calls(&mut self, library: Library) -> bool {
+    /// call of the library. A workspace that nothing uses any more has no room.
+    pub fn without_calls(&mut self, library: Library, buffers: &mut Table<BufferId, Buffer>) -> bool {
         let is_of = |work: &Work| work.library_call().is_some_and(|call| call.library == library);
         if self.works().all(is_of) {
             return false;
+        }
+        for work in self.works().filter(|work| is_of(work)) {
+            if let Work::Call {
+                workspace: Some(room), ..
+            } = work
+            {
+                buffers[*room].ty.shape = vec![Dim::Const(0)].into();
+            }
         }
         self.choices.retain(|choice| !is_of(&choice.work));
         if is_of(&self.work) {

@@ -123,9 +123,10 @@ impl Libraries {
                 Library::RocBlas => libraries.rocblas.is_some(),
                 _ => libraries.hipblaslt.is_some(),
             };
-            let steps = without.variants[variant].plan.steps.values_mut();
+            let Plan { steps, buffers, .. } = &mut without.variants[variant].plan;
+            let steps = steps.values_mut();
             let mut calling = steps.filter(|step| step.calls().any(|call| call.library == library));
-            if !is_open && !calling.all(|step| step.without_calls(library)) {
+            if !is_open && !calling.all(|step| step.without_calls(library, buffers)) {
                 return Err(error);
             }
             // Of two, the other may be there.
