@@ -1,7 +1,7 @@
 //! Plans to sources.
 
 use ir::kernel::{Body, Kernel, Mapping, Stmt};
-use ir::plan::{BufferId, KernelId, Place, Plan, Work};
+use ir::plan::{BufferId, KernelId, Place, Plan, Step, Work};
 use ir::program::Source;
 use ir::target::Platform;
 use ir::{Entity, Symbols, Table, Target};
@@ -124,8 +124,8 @@ fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
         }
     }
     let mut aliased: Table<KernelId, Vec<bool>> = plan.kernels.values().map(|k| vec![false; k.params.len()]).collect();
-    for step in plan.steps.values() {
-        let Work::Launch { args, .. } = &step.work else {
+    for work in plan.steps.values().flat_map(Step::works) {
+        let Work::Launch { kernel, args } = work else {
             continue;
         };
         for (i, a) in args.iter().enumerate() {
@@ -133,10 +133,8 @@ fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
                 .iter()
                 .enumerate()
                 .any(|(j, b)| i != j && find(&root, *a) == find(&root, *b));
-            for kernel in step.work.kernels() {
-                if let Some(flag) = aliased[kernel].get_mut(i) {
-                    *flag |= shared;
-                }
+            if let Some(flag) = aliased[*kernel].get_mut(i) {
+                *flag |= shared;
             }
         }
     }

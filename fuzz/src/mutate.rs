@@ -472,8 +472,10 @@ pub fn plan(p: &mut Plan, random: &mut Random) {
         }
         4 | 5 if steps > 0 => {
             let step = &mut p.steps[StepId::new(random.below(steps))];
-            match &mut step.work {
-                Work::Launch { kernel, args, .. } => {
+            let at = random.below(1 + step.choices.len());
+            let Some(work) = step.works_mut().nth(at) else { return };
+            match work {
+                Work::Launch { kernel, args } => {
                     if args.is_empty() || random.once_in(3) {
                         *kernel = pick(kernels, random);
                     } else {

@@ -47,6 +47,15 @@ impl LibraryCall {
         }
     }
 
+    /// Returns the bytes of workspace that a plan has for the call: hipBLASLt chooses among the algorithms that take no more, and more
+    /// is no faster for most products. `None` where the library has memory of its own, or says what it needs only on the device.
+    pub const fn workspace(&self) -> Option<usize> {
+        match (self.library, &self.op) {
+            (Library::HipBlasLt, LibraryOp::Gemm { .. }) => Some(32 << 20),
+            _ => None,
+        }
+    }
+
     /// Makes a collective.
     pub const fn collective(collective: Collective) -> LibraryCall {
         LibraryCall {

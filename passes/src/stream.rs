@@ -150,7 +150,7 @@ impl<'a> Streamer<'a> {
         for step in plan.steps.values() {
             let computes = plan.lanes[step.lane].kind == LaneKind::Compute;
             if matches!(step.work, Work::Copy { .. }) || !computes {
-                fixed.extend(reads(&step.work).filter_map(|buffer| constant(plan, buffer)));
+                fixed.extend(reads(step).filter_map(|buffer| constant(plan, buffer)));
             }
         }
         let may = |id: ConstId| {
@@ -163,7 +163,7 @@ impl<'a> Streamer<'a> {
         let mut candidates: Vec<(ConstId, usize)> = Vec::new();
         let mut visits: Vec<Visit> = Vec::new();
         for (id, step) in plan.steps.iter() {
-            for buffer in reads(&step.work) {
+            for buffer in reads(step) {
                 let Some(read) = constant(plan, buffer) else { continue };
                 let Some(size) = may(read) else { continue };
                 if !candidates.iter().any(|(known, _)| *known == read) {
@@ -277,12 +277,8 @@ impl<'a> Streamer<'a> {
                         in_place_of: None,
                     },
                 });
-                let copy = steps.push(Step {
-                    lane: upload,
-                    waits: computed.into_iter().collect(),
-                    work: Work::Copy { from, to },
-                    flops: Dim::Const(0),
-                });
+                let waits = computed.into_iter().collect();
+                let copy = steps.push(Step::new(upload, waits, Work::Copy { from, to }, Dim::Const(0)));
                 copies.push(Copied { copy, to });
             }
             let mut step = step.clone();
@@ -290,10 +286,7 @@ impl<'a> Streamer<'a> {
                 *wait = renumbered[*wait];
             }
             for (visit, copied) in visits.iter().zip(&copies) {
-                if visit.first <= id
-                    && id <= visit.last
-                    && replace(&self.plan.buffers, &mut step.work, visit, copied.to)
-                {
+                if visit.first <= id && id <= visit.last && replace(&self.plan.buffers, &mut step, visit, copied.to) {
                     step.waits.push(copied.copy);
                 }
             }
@@ -335,17 +328,19 @@ struct Copied {
 }
 
 /// Lets a step read the copy of a weight; false where it does not read the weight.
-fn replace(buffers: &Table<BufferId, Buffer>, work: &mut Work, visit: &Visit, to: BufferId) -> bool {
-    let read = match work {
-        Work::Launch { args, .. } => args,
-        Work::Call { operands, .. } => operands,
-        Work::Copy { .. } => return false,
-    };
+fn replace(buffers: &Table<BufferId, Buffer>, step: &mut Step, visit: &Visit, to: BufferId) -> bool {
     let mut found = false;
-    for buffer in read {
-        if buffers.get(*buffer).and_then(|b| b.place.constant()) == Some(visit.constant) {
-            *buffer = to;
-            found = true;
+    for work in step.works_mut() {
+        let read = match work {
+            Work::Launch { args, .. } => args,
+            Work::Call { operands, .. } => operands,
+            Work::Copy { .. } => continue,
+        };
+        for buffer in read {
+            if buffers.get(*buffer).and_then(|b| b.place.constant()) == Some(visit.constant) {
+                *buffer = to;
+                found = true;
+            }
         }
     }
     found
@@ -371,11 +366,20 @@ fn constant(plan: &Plan, buffer: BufferId) -> Option<ConstId> {
     plan.buffers.get(buffer)?.place.constant()
 }
 
-fn reads(work: &Work) -> impl Iterator<Item = BufferId> {
-    let read: &[BufferId] = match work {
-        Work::Launch { args, .. } => args,
-        Work::Call { operands, .. } => operands,
-        Work::Copy { from, .. } => std::slice::from_ref(from),
+fn reads(step: &Step) -> impl Iterator<Item = BufferId> {
+    let of_work = |work: &'_ Work| -> Vec<BufferId> {
+        match work {
+            Work::Launch { args, .. } => args.clone(),
+            Work::Call { operands, .. } => operands.clone(),
+            Work::Copy { from, .. } => vec![*from],
+        }
     };
-    read.iter().copied()
+    let mut all: Vec<BufferId> = Vec::new();
+    for buffer in step.works().flat_map(of_work) {
+        // Choices read what the step's own work does, once in a run.
+        if step.choices.is_empty() || !all.contains(&buffer) {
+            all.push(buffer);
+        }
+    }
+    all.into_iter()
 }

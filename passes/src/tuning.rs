@@ -4,6 +4,7 @@
 //! today: a row of another version of graphc, whose candidates were others, says nothing. Same rows, same plan.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use ir::kernel::Mapping;
 use ir::{Kernel, Plan, Symbols, Target};
@@ -14,6 +15,39 @@ pub use crate::lower::mapping::{candidates, product};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tuning {
     rows: BTreeMap<String, String>,
+    /// Of products of which a library's call was measured too.
+    engines: BTreeMap<String, Engine>,
+}
+
+/// What computes a product.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Engine {
+    /// A generated one, with the mapping of the product's row.
+    Kernel,
+    /// A library's call of this name.
+    Call(String),
+}
+
+/// The first word of a row that names a call.
+const CALL: &str = "call ";
+
+impl Engine {
+    /// Reads what a row of measurements names: a mapping, or a call.
+    pub fn of_row(text: &str) -> Engine {
+        match text.strip_prefix(CALL) {
+            Some(name) => Engine::Call(name.to_owned()),
+            None => Engine::Kernel,
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Engine::Kernel => f.write_str("kernel"),
+            Engine::Call(name) => write!(f, "{CALL}{name}"),
+        }
+    }
 }
 
 impl Tuning {
@@ -36,6 +70,27 @@ impl Tuning {
     /// Adds rows, in place of what was known of their products.
     pub fn extend(&mut self, other: Tuning) {
         self.rows.extend(other.rows);
+        self.engines.extend(other.engines);
+    }
+
+    /// Returns what computes a product, where a call was measured beside its kernels.
+    pub fn engine(&self, product: &str) -> Option<&Engine> {
+        self.engines.get(product)
+    }
+
+    /// Says what computes a product.
+    pub fn decide(&mut self, product: impl Into<String>, engine: Engine) {
+        self.engines.insert(product.into(), engine);
+    }
+
+    /// Whether any product's engine was measured.
+    pub fn has_engines(&self) -> bool {
+        !self.engines.is_empty()
+    }
+
+    /// Returns what computes each product of which a call was measured, in the order of their lines.
+    pub fn engines(&self) -> impl Iterator<Item = (&str, &Engine)> {
+        self.engines.iter().map(|(product, engine)| (product.as_str(), engine))
     }
 
     /// Returns the rows in the order of their products' lines.
@@ -50,6 +105,7 @@ impl<P: Into<String>, M: Into<String>> FromIterator<(P, M)> for Tuning {
     fn from_iter<T: IntoIterator<Item = (P, M)>>(rows: T) -> Tuning {
         Tuning {
             rows: rows.into_iter().map(|(p, m)| (p.into(), m.into())).collect(),
+            engines: BTreeMap::new(),
         }
     }
 }
@@ -74,9 +130,14 @@ pub(crate) fn apply(plan: &mut Plan, tuning: &Tuning) {
     }
     let (symbols, target) = (&plan.symbols, &plan.target);
     for kernel in plan.kernels.values_mut() {
-        if let Some(mapping) = row(kernel, symbols, target, tuning) {
-            kernel.mapping = mapping;
-        }
+        apply_to(kernel, symbols, target, tuning);
+    }
+}
+
+/// Gives a kernel the mapping of its row, where it has one.
+pub(crate) fn apply_to(kernel: &mut Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) {
+    if let Some(mapping) = row(kernel, symbols, target, tuning) {
+        kernel.mapping = mapping;
     }
 }
 

@@ -43,13 +43,13 @@ pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> 
         Place::Constant(_) | Place::Streamed(_) | Place::Arena { .. } => true,
     };
     for (id, step) in plan.steps.iter() {
-        if let Some(b) = buffers_of(&step.work).find(|b| known(b) && !named(*b)) {
+        if let Some(b) = step.works().flat_map(buffers_of).find(|b| known(b) && !named(*b)) {
             return damaged(format!("step {id} uses {b}, an input or output that no port names"));
         }
-        match &step.work {
-            Work::Launch { args, .. } => {
-                for kernel in step.work.kernels() {
-                    let Some(kernel) = plan.kernels.get(kernel) else {
+        for work in step.works() {
+            match work {
+                Work::Launch { kernel, args } => {
+                    let Some(kernel) = plan.kernels.get(*kernel) else {
                         return damaged(format!("step {id} launches {kernel}, which is not there"));
                     };
                     if kernel.params.len() != args.len() || !args.iter().all(known) {
@@ -62,23 +62,23 @@ pub(crate) fn check(plan: &Plan, program: &Program) -> Result<(), RuntimeError> 
                         }
                     }
                 }
-            }
-            Work::Copy { from, to } => {
-                if !known(from) || !known(to) || plan.buffers[*to].place.is_given() {
-                    return damaged(format!("step {id} copies {from} to {to}"));
+                Work::Copy { from, to } => {
+                    if !known(from) || !known(to) || plan.buffers[*to].place.is_given() {
+                        return damaged(format!("step {id} copies {from} to {to}"));
+                    }
                 }
-            }
-            Work::Call {
-                operands,
-                results,
-                workspace,
-                ..
-            } => {
-                let mut written = results.iter().chain(workspace);
-                if !operands.iter().chain(results).chain(workspace).all(known)
-                    || written.any(|b| plan.buffers[*b].place.is_given())
-                {
-                    return damaged(format!("step {id} gives its call the wrong buffers"));
+                Work::Call {
+                    operands,
+                    results,
+                    workspace,
+                    ..
+                } => {
+                    let mut written = results.iter().chain(workspace);
+                    if !operands.iter().chain(results).chain(workspace).all(known)
+                        || written.any(|b| plan.buffers[*b].place.is_given())
+                    {
+                        return damaged(format!("step {id} gives its call the wrong buffers"));
+                    }
                 }
             }
         }

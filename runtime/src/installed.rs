@@ -102,6 +102,20 @@ pub fn survey(compilers: &CompilerSearch, gpus: &GpuSearch) -> Vec<Component> {
     ]
 }
 
+/// Says which versions of the libraries that compute products are found, and of the HIP runtime: what their times depend on. One line.
+pub fn libraries(gpus: &GpuSearch) -> String {
+    let version = |name: &str, sonames, search: &Search| {
+        let version = dylib::find(sonames, search).ok().and_then(|path| version(&path));
+        format!("{name} {}", version.as_deref().unwrap_or("unknown"))
+    };
+    [
+        version("rocBLAS", rocblas_sys::SONAMES, &gpus.libraries),
+        version("hipBLASLt", hipblaslt_sys::SONAMES, &gpus.libraries),
+        version("HIP", hip_sys::SONAMES, &gpus.hip),
+    ]
+    .join(", ")
+}
+
 fn look(sonames: Sonames<'_>, search: &Search, get: &str) -> State {
     match dylib::find(sonames, search) {
         Ok(path) => State::Found(Found::at(path, None)),

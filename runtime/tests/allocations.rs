@@ -125,12 +125,7 @@ fn program() -> Program {
     let y = buffers.push(buffer("y", rows(), Place::Output));
     let mut kernels = Table::new();
     let (k0, k1) = (kernels.push(dense), kernels.push(softmax));
-    let step = |kernel, args| Step {
-        lane: LaneId::new(0),
-        waits: vec![],
-        work: Work::launch(kernel, args),
-        flops: Dim::Const(0),
-    };
+    let step = |kernel, args| Step::new(LaneId::new(0), vec![], Work::launch(kernel, args), Dim::Const(0));
     let port = |name: &str, buffer| Port {
         name: name.into(),
         ty: rows(),

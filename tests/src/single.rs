@@ -88,12 +88,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
 }
 
 fn step(lane: LaneId, work: Work) -> Step {
-    Step {
-        lane,
-        waits: Vec::new(),
-        work,
-        flops: Dim::from(0),
-    }
+    Step::new(lane, Vec::new(), work, Dim::from(0))
 }
 
 /// Runs such a program on the contents of its buffers; gives what the kernel left in those that it writes.

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use graphc::driver::{BuildOptions, build};
 use graphc::ir::graph::{eval, parse};
 use graphc::ir::program::Variant;
-use graphc::ir::{DType, Graph, HostTensor, Program, Target};
+use graphc::ir::program::artifact::Check;
+use graphc::ir::{DType, Graph, HostTensor, Program, Storage, Target};
 use graphc::passes::{OptLevel, PlanOptions, ScheduleOptions};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, compile_here};
@@ -390,6 +391,98 @@ fn a_routed_model_runs_end_to_end() {
             });
         }
     });
+}
+
+/// One artifact whose product is a generated kernel at few rows and rocBLAS's at many, as the cost model has it: both give the same bits,
+/// also as captured graphs.
+#[test]
+fn a_product_is_a_kernel_at_few_rows_and_a_call_at_many() {
+    let test = "a_product_is_a_kernel_at_few_rows_and_a_call_at_many";
+    let Some(hip) = inside(test, &[("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "5")]) else {
+        return;
+    };
+    let reductions = ["sum", "mean", "max", "min"];
+    let each = |axis: usize| {
+        let line = move |op: &str| format!("        {op}{axis} = reduce y {{op={op}, axes=[{axis}]}}\n");
+        reductions.map(line).concat()
+    };
+    let returned = |axis: usize| reductions.map(|op| format!(", {op}{axis} as \"{op}{axis}\"")).concat();
+    let text = format!(
+        "graph @sized stage=import {{
+        symbol n: 1..8192 hint 1024
+        x = input \"x\" : f16[n, 4096]
+        w = input \"w\" : f16[4096, 128]
+        y = contract x, w\n{}{}        return y as \"y\"{}{}
+    }}",
+        each(0),
+        each(1),
+        returned(0),
+        returned(1)
+    );
+    let graph = parse::parse(&text).expect("parses");
+    let target: Target = "gfx90a".parse().expect("a target");
+    let mut program = build(&graph, &BuildOptions::new(vec![target], OptLevel::O2))
+        .expect("builds")
+        .program;
+    compile_here(&mut program);
+    // What a file holds is all that runs: code objects, and no compiler beside them.
+    let mut file = Vec::new();
+    program.write(&mut file).expect("is written");
+    let program = Program::read(&Storage::new(file), Check::All).expect("is read");
+    let plan = &program.variants[0].plan;
+    let step = plan.steps.values().find(|step| step.calls().count() > 0);
+    let step = step.expect("a step that may be a call");
+    assert_eq!(step.calls().count(), 1, "{plan}");
+    assert!(step.kernels().count() >= 2, "{plan}");
+    let device = hip.open(0).expect("a device");
+    let program = Arc::new(program);
+    let executable = Executable::load_on(&device, program.clone(), 0, &LoadOptions::default()).expect("loads");
+    let w = tensor(DType::F16, &[4096, 128], 1);
+    let few = tensor(DType::F16, &[4, 4096], 2);
+    let mut rows: Option<Vec<f64>> = None;
+    let mut engines = Vec::new();
+    let mut last = Tensors::new();
+    for n in [4usize, 130] {
+        let repeated: Vec<u8> = few.bytes.iter().copied().cycle().take(n * 4096 * 2).collect();
+        let x = HostTensor::new(DType::F16, vec![n, 4096], Storage::new(repeated)).expect("fits");
+        let inputs = Tensors::from([("x".to_owned(), x), ("w".to_owned(), w.clone())]);
+        let mut profile = RunTimes::default();
+        let got = executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
+        let y = got["y"].to_f64();
+        let first = rows.get_or_insert_with(|| {
+            let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+            assert_eq!(y, want["y"].to_f64(), "the sums are exact in f32, and rounded once");
+            y.clone()
+        });
+        for (index, row) in y.chunks(128).enumerate() {
+            assert_eq!(row, &first[index % 4 * 128..][..128], "row {index} of {n}");
+        }
+        let product = profile
+            .steps
+            .iter()
+            .find(|s| s.engine == "rocblas" || s.name.starts_with("contract"));
+        let product = product.expect("the product's step");
+        engines.push((product.engine.clone(), product.name.starts_with("contract")));
+        // Step by step once more, then captured, then again by what was captured.
+        for _ in 0..3 {
+            assert_eq!(executable.run(&inputs).expect("runs"), got, "{n} rows");
+        }
+        last = inputs;
+    }
+    // Without rocBLAS the kernels serve at all sizes.
+    let mut search = hip.search();
+    search.libraries.explicit = Some("/graphc/no/such/folder".into());
+    let device = hip.open_with(&search, 0).expect("a device");
+    let alone = Executable::load_on(&device, program, 0, &LoadOptions::default()).expect("loads without rocBLAS");
+    let mut profile = RunTimes::default();
+    let got = alone.run_profiled(&last, Some(&mut profile)).expect("runs");
+    assert_eq!(got, executable.run(&last).expect("runs"));
+    assert!(profile.steps.iter().all(|s| s.engine != "rocblas"), "{profile:?}");
+    let (kernel, call) = (("kernel".to_owned(), true), ("rocblas".to_owned(), false));
+    assert_eq!(engines, [kernel, call]);
+    let statistics = executable.statistics();
+    assert_eq!((statistics.captured, statistics.refused), (2, 0), "{statistics:?}");
+    assert!(statistics.replayed >= 2, "{statistics:?}");
 }
 
 /// A model whose product, bias and activation are one call, between generated kernels.

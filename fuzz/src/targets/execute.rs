@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use graphc::ir::dim::hints;
-use graphc::ir::plan::{Plan, Port, Work};
+use graphc::ir::plan::{Plan, Port, Step};
 use graphc::ir::{Bindings, DType, Program, Storage};
 use graphc::runtime::LoadOptions;
 use graphc::runtime::cpu::CpuDevice;
@@ -78,10 +78,7 @@ fn sizes(plan: &Plan, random: &mut Random) -> Bindings {
 
 fn is_small(plan: &Plan, sizes: &Bindings) -> bool {
     let mut points = 0i64;
-    for step in plan.steps.values() {
-        let Work::Launch { kernel, .. } = step.work else {
-            continue;
-        };
+    for kernel in plan.steps.values().flat_map(Step::kernels) {
         let Some(kernel) = plan.kernels.get(kernel) else {
             continue;
         };

@@ -138,12 +138,7 @@ fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut R
     });
     let mut table: Table<ConstId, Constant> = Table::new();
     let mut args: Vec<BufferId> = Vec::new();
-    let step = |work| Step {
-        lane,
-        waits: Vec::new(),
-        work,
-        flops: Dim::Const(0),
-    };
+    let step = |work| Step::new(lane, Vec::new(), work, Dim::Const(0));
     for (at, param) in kernel.params.values().enumerate() {
         let ty = TensorType::new(param.dtype, [param.elements.clone()]);
         let port = |buffer: BufferId, name: String| Port {

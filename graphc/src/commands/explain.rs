@@ -1,10 +1,14 @@
 //! `graphc explain`: which rule did what, which nodes run together, and why the others do not.
 
+use std::fmt;
+
 use indexmap::IndexMap;
 use ir::op::Composite;
+use ir::plan::Work;
 use ir::schedule::Region;
-use ir::{Graph, NodeId, Op};
+use ir::{Graph, NodeId, Op, Plan};
 use passes::fuse::Barrier;
+use serde::Serialize;
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
@@ -45,8 +49,14 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
             continue;
         }
         match args.format {
-            Format::Json => all.push(as_json(&target, report, args.proofs)),
-            Format::Text => output::print(&text(&target, report, args.proofs))?,
+            Format::Json => {
+                let mut value = as_json(&target, report, args.proofs);
+                if let Some(fields) = value.as_object_mut() {
+                    fields.insert("by_size".to_owned(), json!(by_size(&variant.plan)));
+                }
+                all.push(value);
+            }
+            Format::Text => output::print(&text(&target, &variant.plan, report, args.proofs))?,
         }
     }
     match (args.format, all.len()) {
@@ -80,7 +90,7 @@ impl Groups {
     }
 }
 
-fn text(target: &str, r: &VariantReport, proofs: bool) -> String {
+fn text(target: &str, plan: &Plan, r: &VariantReport, proofs: bool) -> String {
     let mut text = format!("target {target}\n");
     if let Some(sharding) = &r.sharding {
         text += &format!("\nshared among {} devices\n", sharding.ranks);
@@ -135,6 +145,19 @@ fn text(target: &str, r: &VariantReport, proofs: bool) -> String {
         "\nkernels and calls, each with what is fused into it\n{}",
         regions.text()
     );
+    let mut sized = Groups::default();
+    for step in by_size(plan) {
+        let ranges: Vec<String> = step.ranges.iter().map(Range::to_string).collect();
+        sized.add(format!("as {} grows: {}", step.size, ranges.join(", ")), || {
+            step.step.clone()
+        });
+    }
+    if !sized.0.is_empty() {
+        text += &format!(
+            "\nsteps whose work depends on a size, chosen when sizes are bound\n{}",
+            sized.text()
+        );
+    }
     if !r.tuned.is_empty() {
         text += "\nproducts whose tiling was measured, not predicted\n";
         for tuned in &r.tuned {
@@ -143,6 +166,20 @@ fn text(target: &str, r: &VariantReport, proofs: bool) -> String {
             if tuned.mapping != tuned.predicted {
                 text += &format!("    and not {}\n", tuned.predicted);
             }
+        }
+    }
+    if !r.decided.is_empty() {
+        text += "\nproducts whose kernel and call were both measured\n";
+        for decided in &r.decided {
+            let other = if decided.changed {
+                ", where the estimate takes the other"
+            } else {
+                ""
+            };
+            text += &format!(
+                "  {}: {}\n    {}{other}\n",
+                decided.step, decided.product, decided.engine
+            );
         }
     }
     let mut edges: IndexMap<Barrier, Groups> = IndexMap::new();
@@ -162,6 +199,60 @@ fn text(target: &str, r: &VariantReport, proofs: bool) -> String {
         text += &groups.text();
     }
     text
+}
+
+/// A step that does one thing at some sizes and another at others.
+#[derive(Serialize)]
+struct BySize {
+    step: String,
+    /// What is compared.
+    size: String,
+    ranges: Vec<Range>,
+}
+
+/// What a step does from a size on.
+#[derive(Serialize)]
+struct Range {
+    /// None: below the next range.
+    from: Option<i64>,
+    /// What runs it: `kernel`, or a library's name.
+    engine: &'static str,
+    name: String,
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(from) = self.from {
+            write!(f, "from {from} on ")?;
+        }
+        write!(
+            f,
+            "{} {}",
+            if self.engine == "kernel" { "kernel" } else { "call" },
+            self.name
+        )
+    }
+}
+
+fn by_size(plan: &Plan) -> Vec<BySize> {
+    let range = |from: Option<i64>, work: &Work| {
+        let (engine, name) = match work {
+            Work::Launch { kernel, .. } => ("kernel", plan.kernels[*kernel].name.clone()),
+            Work::Call { call, .. } => (call.library.name(), call.name().to_owned()),
+            Work::Copy { .. } => ("copy", "copy".to_owned()),
+        };
+        Range { from, engine, name }
+    };
+    let sized = plan.steps.iter().filter_map(|(id, step)| {
+        let first = step.choices.first()?;
+        let rest = step.choices.iter().map(|choice| range(Some(choice.from), &choice.work));
+        Some(BySize {
+            step: id.to_string(),
+            size: first.size.to_string(),
+            ranges: std::iter::once(range(None, &step.work)).chain(rest).collect(),
+        })
+    });
+    sized.collect()
 }
 
 /// A region in a word: what it is built around.

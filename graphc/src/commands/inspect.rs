@@ -259,7 +259,7 @@ pub fn facts(program: &ir::Program, variant: usize) -> Result<VariantFacts> {
     }
     let mut times: ir::Table<ir::plan::KernelId, usize> = v.plan.kernels.keys().map(|_| 0).collect();
     for step in v.plan.steps.values() {
-        if let Some(kernel) = step.work.kernel(&bindings)? {
+        if let Some(kernel) = step.at(&bindings)?.kernel() {
             times[kernel] += 1;
         }
     }

@@ -126,8 +126,8 @@ fn file_names(variant: &Variant, extension: &str) -> Table<KernelId, String> {
 fn launches(plan: &Plan, files: &Table<KernelId, String>, variant: &Variant) -> Result<Value> {
     let examples = examples(&plan.symbols);
     let mut steps = Vec::new();
-    for (id, step) in plan.steps.iter() {
-        let mut value = match &step.work {
+    let describe = |work: &Work| -> Value {
+        match work {
             Work::Launch { kernel, args, .. } => {
                 let k = &plan.kernels[*kernel];
                 let mut sizes = Vec::new();
@@ -156,12 +156,24 @@ fn launches(plan: &Plan, files: &Table<KernelId, String>, variant: &Variant) -> 
                 "results": results.iter().map(|b| buffer(plan, *b)).collect::<Vec<_>>(),
             }),
             Work::Copy { from, to } => json!({ "copy": buffer(plan, *from), "to": buffer(plan, *to) }),
-        };
+        }
+    };
+    for (id, step) in plan.steps.iter() {
+        let mut value = describe(&step.work);
         if let Some(fields) = value.as_object_mut() {
             fields.insert("step".to_owned(), json!(id.to_string()));
             let waits: Vec<String> = step.waits.iter().map(ToString::to_string).collect();
             fields.insert("waits".to_owned(), json!(waits));
             fields.insert("lane".to_owned(), json!(step.lane.to_string()));
+            let choices = step.choices.iter().map(|choice| {
+                let mut work = describe(&choice.work);
+                if let Some(fields) = work.as_object_mut() {
+                    fields.insert("size".to_owned(), json!(choice.size.to_string()));
+                    fields.insert("from".to_owned(), json!(choice.from));
+                }
+                work
+            });
+            fields.insert("choices".to_owned(), choices.collect());
         }
         steps.push(value);
     }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ir::Entity;
 use ir::Program;
-use ir::plan::{StepId, Work};
+use ir::plan::StepId;
 use runtime::compile::Compiler;
 use runtime::{LoadOptions, ProfileOptions};
 use serde_json::json;
@@ -16,10 +17,11 @@ use super::given::Given;
 use super::times::{self, Prediction};
 use super::{Context, load, output, run};
 use crate::driver::{self, Model};
+use crate::emulate::CallTimer;
 use crate::error::{Error, Result};
 use crate::tune::{Database, PREDICTED, Place, TuneOptions, Tuned, tune};
 
-/// Find the fastest mapping of a model's products by measuring, for `--tuning` of the other verbs.
+/// Find by measuring the fastest mapping of a model's products, or the library's call that is faster, for `--tuning` of the other verbs.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -113,7 +115,10 @@ fn show(file: &std::path::Path, format: Format) -> Result<()> {
             let lines = tuning
                 .rows()
                 .map(|(product, mapping)| format!("{product} => {mapping}\n"));
-            output::print(&lines.collect::<String>())
+            let engines = tuning
+                .engines()
+                .map(|(product, engine)| format!("{product} is faster as {engine}\n"));
+            output::print(&lines.chain(engines).collect::<String>())
         }
     }
 }
@@ -149,9 +154,16 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
         Some(device) => device.device.product().to_owned(),
         None => format!("{PREDICTED} {target}"),
     };
+    let mut search = context.settings.gpu_search();
+    if let (None, Some(folder)) = (&device, CallTimer::libraries(&context.settings)) {
+        // Those that a process of their own loads.
+        search.libraries.explicit = Some(folder);
+    }
+    let libraries = runtime::installed::libraries(&search);
     let place = Place {
         on: &on,
         compiler: &identity,
+        libraries: &libraries,
     };
     let options = TuneOptions {
         candidates: usize::from(args.candidates),
@@ -161,7 +173,7 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
         settings: context.settings.clone(),
         quiet: true,
     };
-    let mut measure = |mut program: Program| -> Result<BTreeMap<String, f64>> {
+    let mut measure = |mut program: Program| -> Result<BTreeMap<StepId, f64>> {
         driver::compile(&mut program, &compiler, &|_| {})?;
         match &device {
             Some(device) => profiled(program, device, args.runs, context),
@@ -189,25 +201,26 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
     }
 }
 
-/// Microseconds of a launch of each kernel by the timing model.
-fn predicted(program: &Program, context: &Context) -> Result<BTreeMap<String, f64>> {
+/// Microseconds of each step by the timing model; none of calls that cannot be timed.
+fn predicted(program: &Program, context: &Context) -> Result<BTreeMap<StepId, f64>> {
     let inputs = Given::read(&[])?.inputs(&program.variants[0].plan, Some(0))?;
     let prediction = Prediction {
         clock: None,
         trace: None,
     };
     let predicted = times::predict(program, 0, &inputs, &prediction, context)?;
-    let kernels = predicted.kernels.into_iter().filter(|k| k.call.is_none());
-    Ok(kernels.map(|k| (k.name, k.report.micros)).collect())
+    let is_timed = |step: &StepId| !predicted.untimed.iter().any(|call| call.step == step.to_string());
+    let spans = predicted.timeline.iter().filter(|span| is_timed(&span.step));
+    Ok(spans.map(|span| (span.step, span.micros)).collect())
 }
 
-/// The median of a launch of each kernel over some runs on a device; of kernels that are launched several times, the fastest's.
+/// The median of each step over some runs on a device.
 fn profiled(
     program: Program,
     device: &crate::session::OpenDevice,
     runs: usize,
     context: &Context,
-) -> Result<BTreeMap<String, f64>> {
+) -> Result<BTreeMap<StepId, f64>> {
     let program = Arc::new(program);
     let plan = &program.variants[0].plan;
     let inputs = Given::read(&[])?.inputs(plan, Some(0))?;
@@ -217,15 +230,8 @@ fn profiled(
     };
     let executable = device.load(program.clone(), 0, &options)?;
     let profile = executable.profile(&inputs, &ProfileOptions { runs, warm_up: 3 })?;
-    let mut times: BTreeMap<String, f64> = BTreeMap::new();
-    for step in &profile.steps {
-        let Work::Launch { kernel, .. } = plan.steps[<StepId as ir::Entity>::new(step.step)].work else {
-            continue;
-        };
-        let time = times.entry(plan.kernels[kernel].name.clone()).or_insert(f64::MAX);
-        *time = time.min(step.median_us);
-    }
-    Ok(times)
+    let steps = profile.steps.iter();
+    Ok(steps.map(|step| (StepId::new(step.step), step.median_us)).collect())
 }
 
 fn as_json(found: &Tuned, on: &str) -> serde_json::Value {
@@ -237,11 +243,12 @@ fn as_json(found: &Tuned, on: &str) -> serde_json::Value {
             json!({
                 "product": p.product, "kernels": p.kernels,
                 "predicted": { "mapping": p.predicted.0, "us": p.predicted.1 },
+                "calls": p.calls.iter().map(|(call, us)| json!({ "call": call, "us": us })).collect::<Vec<_>>(),
                 "best": best.map(|(mapping, us)| json!({ "mapping": mapping, "us": us })),
             })
         })
         .collect();
-    json!({ "on": on, "products": products, "open": found.open, "measured": found.measured, "left": found.left })
+    json!({ "on": on, "products": products, "open": found.open, "measured": found.measured, "left": found.left, "untimed": found.untimed })
 }
 
 fn text(found: &Tuned, on: &str) -> String {
@@ -260,9 +267,15 @@ fn text(found: &Tuned, on: &str) -> String {
             Some((mapping, time)) => text += &format!("  fastest:              {}, {mapping}\n", us(Some(*time))),
             None => {}
         }
+        for (call, time) in &p.calls {
+            text += &format!("  as a {call}: {}\n", us(Some(*time)));
+        }
     }
     if found.products.is_empty() {
-        text += "\nthe model's kernels hold no product with a choice of tilings; products that libraries compute join with --no-libraries\n";
+        text += "\nthe model's kernels hold no product with a choice of tilings\n";
+    }
+    for (call, reason) in &found.untimed {
+        text += &format!("\n{call} was not measured: {reason}\n");
     }
     for kernel in &found.open {
         text += &format!("\n{kernel} is mapped for ranges of sizes: fix them with --size to tune it\n");

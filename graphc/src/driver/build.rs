@@ -8,9 +8,12 @@ use ir::dim::DimError;
 use ir::plan::{Place, Share};
 use ir::program::Variant;
 use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
+use passes::route::sized::Routes;
 use passes::shard::ShardReport;
 use passes::tuning::Tuned;
-use passes::{FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions, ShardOptions};
+use passes::{
+    Decided, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions, ShardOptions,
+};
 
 use crate::error::{Error, Result};
 
@@ -76,6 +79,8 @@ pub struct VariantReport {
     pub fusion: FusionReport,
     /// Kernels whose mapping was measured and not predicted.
     pub tuned: Vec<Tuned>,
+    /// Steps of which it was measured whether a kernel or a call is faster.
+    pub decided: Vec<Decided>,
     pub stages: Stages,
     /// How the model lies on its devices, where it is on several.
     pub sharding: Option<Arc<ShardReport>>,
@@ -169,12 +174,16 @@ impl Whole<'_> {
             optimize,
             target,
         } = *self;
+        let plan_options = PlanOptions {
+            routes: Routes::of(optimize, target),
+            ..options.plan.clone()
+        };
         let (core, optimize) = timed(&mut stages.optimize, || passes::optimize(graph, target, optimize))?;
         let (schedule, fusion) = timed(&mut stages.schedule, || {
             passes::schedule(&core, target, &options.schedule)
         })?;
-        let mut plan = timed(&mut stages.plan, || {
-            passes::plan(&core, &schedule, target, &options.plan)
+        let (mut plan, decided) = timed(&mut stages.plan, || {
+            passes::plan_and_decided(&core, &schedule, target, &plan_options)
         })?;
         let tuned = passes::tuning::tuned(&plan, &options.plan.tuning);
         merged.adopt(&mut plan, &core);
@@ -193,6 +202,7 @@ impl Whole<'_> {
             optimize,
             fusion,
             tuned,
+            decided,
             stages,
             sharding: None,
         };

@@ -49,6 +49,9 @@ pub struct CallTimer {
 /// Names the file that the stand-in writes its reports to.
 const REPORTS: &str = "GRAPHC_EMU_TIME";
 
+/// Where the sysroot is that `scripts/rocm-sysroot.sh` makes, unless another is named.
+const SYSROOT: &str = "/opt/graphc-rocm-libs";
+
 /// Whether MIOpen considers its kernels in assembly.
 const ASSEMBLY: &str = "MIOPEN_DEBUG_GCN_ASM_KERNELS";
 
@@ -86,10 +89,7 @@ impl CallTimer {
             ));
         };
         let root = settings.libraries.clone();
-        let wrapper = root
-            .clone()
-            .unwrap_or_else(|| "/opt/graphc-rocm-libs".into())
-            .join("rocm-run");
+        let wrapper = root.clone().unwrap_or_else(|| SYSROOT.into()).join("rocm-run");
         if root.is_some() && !wrapper.is_file() {
             return Err(format!("GRAPHC_ROCM_LIBS: there is no {}", wrapper.display()));
         }
@@ -99,6 +99,12 @@ impl CallTimer {
             stand_in: std::path::absolute(stand_in).map_err(|error| format!("{}: {error}", stand_in.display()))?,
             kept: settings.cache_dir.as_ref().map(|folder| folder.join("miopen")),
         })
+    }
+
+    /// Where the libraries are that the process of their own loads, if that is a sysroot.
+    pub fn libraries(settings: &Settings) -> Option<PathBuf> {
+        let root = settings.libraries.clone().unwrap_or_else(|| SYSROOT.into());
+        Some(root.join("usr/lib/x86_64-linux-gnu")).filter(|folder| folder.is_dir())
     }
 
     /// Times calls on a target: one answer for each, in their order. `memory` is what the emulated GPU has, in bytes; `ghz` is the shader

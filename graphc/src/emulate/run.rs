@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use ir::dim::Bindings;
 use ir::graph::{Constant, bind_shapes};
 use ir::kernel::Access;
-use ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
+use ir::plan::{BufferId, KernelId, Place, Plan, Step, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
 
 use super::EmulateError;
@@ -108,8 +108,10 @@ impl<'a> Emulator<'a> {
             known: emu::arch::ARCHES.iter().map(|arch| arch.name).collect(),
         })?;
         for (step, s) in plan.steps.iter() {
+            // Where a kernel does the same at other sizes, it runs here at all.
             if let Work::Call { call, .. } = &s.work
                 && options.time.is_none()
+                && s.kernels().next().is_none()
             {
                 return Err(EmulateError::LibraryCall {
                     step,
@@ -221,11 +223,8 @@ impl Run<'_> {
             None => IndexMap::new(),
         };
         for (step, s) in plan.steps.iter() {
-            match &s.work {
-                Work::Launch { kernel, args, .. } => {
-                    let chosen = s.work.kernel(&self.bindings)?.unwrap_or(*kernel);
-                    self.launch(step, chosen, args)?;
-                }
+            match self.work(s)? {
+                Work::Launch { kernel, args } => self.launch(step, *kernel, args)?,
                 Work::Copy { from, to } => {
                     let bytes = self.bytes(*to)?.min(self.bytes(*from)?);
                     let copied = self
@@ -272,13 +271,27 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// What a step does at the run's sizes. Where that is a call and none is timed, it is the kernel that does the same at the sizes
+    /// next to these: no library runs here.
+    fn work<'s>(&self, step: &'s Step) -> Result<&'s Work> {
+        let chosen = step.chosen(&self.bindings)?;
+        let works: Vec<&Work> = step.works().collect();
+        let work = works.get(chosen).copied().unwrap_or(&step.work);
+        if work.library_call().is_none() || self.emulator.options.time.is_some() {
+            return Ok(work);
+        }
+        let (before, after) = works.split_at(chosen.min(works.len()));
+        let mut near = before.iter().rev().chain(after);
+        Ok(near.find(|other| other.kernel().is_some()).copied().unwrap_or(work))
+    }
+
     /// Times the plan's library calls, each set of sizes once.
     fn calls(&self, timing: &TimingOptions) -> Result<IndexMap<StepId, CallTimes>> {
         let (plan, options) = (self.emulator.plan, &self.emulator.options);
         let mut distinct: Vec<SizedCall> = Vec::new();
         let mut of: Vec<(StepId, usize)> = Vec::new();
         for (step, s) in plan.steps.iter() {
-            let Work::Call { call, operands, .. } = &s.work else {
+            let Work::Call { call, operands, .. } = s.at(&self.bindings)? else {
                 continue;
             };
             let mut types = Vec::new();
@@ -341,7 +354,7 @@ impl Run<'_> {
         // Buffers that are written by words are made of words.
         let mut words: Vec<BufferId> = Vec::new();
         for step in plan.steps.values() {
-            if let Work::Launch { kernel, args, .. } = &step.work {
+            if let Work::Launch { kernel, args } = self.work(step)? {
                 let params = plan.kernels[*kernel].params.values();
                 words.extend(
                     params

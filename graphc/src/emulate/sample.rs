@@ -7,7 +7,7 @@ use emu::{Disassembler, LaunchOptions};
 use ir::dim::Bindings;
 use ir::graph::Constant;
 use ir::kernel::Kernel;
-use ir::plan::{KernelId, Plan, Work};
+use ir::plan::{KernelId, Plan, Step, Work};
 use ir::{ConstId, HostTensor, Program, Shape, Table, TensorType};
 
 use super::EmulateError;
@@ -66,8 +66,8 @@ fn operands(
     bindings: &Bindings,
     seed: u64,
 ) -> Result<Vec<HostTensor>> {
-    let args = plan.steps.values().find_map(|step| match &step.work {
-        Work::Launch { args, .. } if step.work.kernels().any(|k| k == id) => Some(args.as_slice()),
+    let args = plan.steps.values().flat_map(Step::works).find_map(|work| match work {
+        Work::Launch { kernel, args } if *kernel == id => Some(args.as_slice()),
         _ => None,
     });
     let mut tensors = Vec::new();

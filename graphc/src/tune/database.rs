@@ -4,19 +4,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use passes::Tuning;
+use passes::tuning::Engine;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::Serialize;
 
-/// One measurement: a mapping of a product, by one way of measuring.
+/// One measurement: a mapping of a product or a library's call for it, by one way of measuring.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
     /// What the product is: [`passes::tuning::product`].
     pub product: String,
-    /// The mapping, as kernels print it.
+    /// The mapping, as kernels print it; or `call` and the name of a library's call.
     pub mapping: String,
     /// What measured it: a device's name, or `predicted` and the part whose time was predicted.
     pub on: String,
-    /// Which compiler made the code.
+    /// Which compiler made the code; of a call, which version of its library and of the driver.
     pub compiler: String,
     /// Microseconds of one launch; `None` where the mapping could not be measured.
     pub micros: Option<f64>,
@@ -175,8 +176,8 @@ impl Database {
         merge().map_err(|e| self.failed(e))
     }
 
-    /// Chooses the fastest mapping of each product. What a device measured goes before what was predicted, and of equal times the
-    /// mapping whose text is the first.
+    /// Chooses the fastest mapping of each product, and of products of which a call was measured the faster of the two. What a device
+    /// measured goes before what was predicted, and of equal times the row whose text is the first.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -190,7 +191,19 @@ impl Database {
             let by_time = slow.total_cmp(&fast).then_with(|| b.mapping.cmp(&a.mapping));
             predicted(b).cmp(&predicted(a)).then(by_time)
         });
-        Ok(rows.into_iter().map(|row| (row.product, row.mapping)).collect())
+        let is_call = |row: &Row| Engine::of_row(&row.mapping) != Engine::Kernel;
+        let (calls, kernels): (Vec<Row>, Vec<Row>) = rows.iter().cloned().partition(is_call);
+        let mut tuning: Tuning = kernels.into_iter().map(|row| (row.product, row.mapping)).collect();
+        for call in calls {
+            let of_call = |row: &&Row| row.product == call.product;
+            // One with a kernel to compare with: what is not measured is not slower.
+            let kernel = |row: &Row| row.product == call.product && !is_call(row) && predicted(row) == predicted(&call);
+            let best = rows.iter().rfind(of_call);
+            if let Some(best) = best.filter(|_| rows.iter().any(kernel)) {
+                tuning.decide(call.product.clone(), Engine::of_row(&best.mapping));
+            }
+        }
+        Ok(tuning)
     }
 }
 

@@ -9,9 +9,10 @@ pub mod database;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use ir::plan::{KernelId, Plan, Work};
+use ir::plan::{KernelId, Plan, Step, StepId};
 use ir::{Graph, Program, Target};
-use passes::{Tuning, tuning};
+use passes::tuning::Engine;
+use passes::{Prefer, Tuning, tuning};
 use runtime::compile::CompileError;
 
 pub use database::{Database, DatabaseError, PREDICTED, Row};
@@ -38,6 +39,8 @@ pub struct Tuned {
     pub measured: usize,
     /// Measurements that are left, since the time was over.
     pub left: usize,
+    /// Calls of libraries that could not be measured, and why.
+    pub untimed: BTreeMap<String, String>,
 }
 
 /// A product of the model.
@@ -50,6 +53,8 @@ pub struct Product {
     pub predicted: (String, Option<f64>),
     /// The fastest of all.
     pub best: Option<(String, f64)>,
+    /// The library's calls that compute it, and their times.
+    pub calls: Vec<(String, f64)>,
 }
 
 /// What tells measurements apart: see [`Row`].
@@ -57,10 +62,12 @@ pub struct Product {
 pub struct Place<'a> {
     pub on: &'a str,
     pub compiler: &'a str,
+    /// The versions of the libraries and of the driver, for rows of calls.
+    pub libraries: &'a str,
 }
 
-/// Takes a compiled program of one target to the microseconds of one launch of each of its kernels, by name.
-pub type Measure<'a> = dyn FnMut(Program) -> Result<BTreeMap<String, f64>> + 'a;
+/// Takes a program of one target to the microseconds of its steps; steps that could not be timed are left out.
+pub type Measure<'a> = dyn FnMut(Program) -> Result<BTreeMap<StepId, f64>> + 'a;
 
 /// The products of a model, each with its candidates and what is known of them.
 struct Search<'a> {
@@ -73,6 +80,10 @@ struct Search<'a> {
     /// What was measured of each; `None` where it could not be.
     known: BTreeMap<(String, String), Option<f64>>,
     measured: usize,
+    /// A program in which every product that a library takes is its call, until that was measured; and the steps of the calls.
+    calls: Option<(Program, Vec<(StepId, String, String)>)>,
+    /// Calls that were not measured, and why.
+    untimed: BTreeMap<String, String>,
 }
 
 /// Measures the candidates of each product of a graph and keeps what they take.
@@ -94,6 +105,8 @@ pub fn tune(
     let mut base = build.clone();
     base.targets = vec![target];
     base.plan.tuning = Tuning::default();
+    // Calls are candidates too, one program of them all.
+    base.plan.prefer = Prefer::Kernels;
     let program = driver::build(graph, &base)?.program;
     let plan = &program.variants[0].plan;
     let open = open_kernels(plan);
@@ -106,6 +119,8 @@ pub fn tune(
         candidates: BTreeMap::new(),
         known: BTreeMap::new(),
         measured: 0,
+        calls: None,
+        untimed: BTreeMap::new(),
     };
     for (product, id) in of_plan(plan, &open) {
         let kernel = &plan.kernels[id];
@@ -118,6 +133,7 @@ pub fn tune(
             kernels: Vec::new(),
             predicted,
             best: None,
+            calls: Vec::new(),
         });
         entry.kernels.push(kernel.name.clone());
         search.candidates.insert(product, all);
@@ -127,12 +143,23 @@ pub fn tune(
             search.known.insert((row.product, row.mapping), row.micros);
         }
     }
+    let of_kernel: BTreeMap<KernelId, String> = of_plan(plan, &open).map(|(product, id)| (id, product)).collect();
+    search.find_calls(plan, &of_kernel)?;
+    for row in database.rows()? {
+        if row.on == place.on && row.compiler == place.libraries {
+            search.known.insert((row.product, row.mapping), row.micros);
+        }
+    }
     let all = search.left().len();
     loop {
         let left = search.left();
         progress(all - left.len(), all);
         if left.is_empty() || options.budget.is_some_and(|budget| start.elapsed() >= budget) {
             break;
+        }
+        if search.calls.is_some() {
+            search.measure_calls(measure)?;
+            continue;
         }
         // One candidate of each product that has some left.
         let mut round: Vec<(String, String)> = Vec::new();
@@ -149,6 +176,8 @@ pub fn tune(
         let timed = search.candidates[&product.product]
             .iter()
             .filter_map(|m| Some((m.clone(), time(m)?)));
+        let is_call = |(text, _): &(String, f64)| Engine::of_row(text) != Engine::Kernel;
+        product.calls = timed.clone().filter(is_call).collect();
         product.best = timed.min_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     }
     Ok(Tuned {
@@ -156,10 +185,63 @@ pub fn tune(
         open: open.iter().map(|id| plan.kernels[*id].name.clone()).collect(),
         measured: search.measured,
         left: search.left().len(),
+        untimed: search.untimed,
     })
 }
 
 impl Search<'_> {
+    /// Makes calls candidates of the products that libraries take.
+    fn find_calls(&mut self, kernels: &Plan, products: &BTreeMap<KernelId, String>) -> Result<()> {
+        let mut options = self.options.clone();
+        options.plan.prefer = Prefer::Calls;
+        let program = driver::build(self.graph, &options)?.program;
+        // The plans are step by step the same, but for what does the step.
+        let pairs = kernels.steps.iter().zip(program.variants[0].plan.steps.values());
+        let of_pair = |((id, kernel), call): ((StepId, &Step), &Step)| {
+            let product = products.get(&kernel.work.kernel()?)?;
+            let name = call.work.library_call()?.name();
+            Some((id, product.clone(), Engine::Call(name.to_owned()).to_string()))
+        };
+        let found: Vec<(StepId, String, String)> = pairs.filter_map(of_pair).collect();
+        for (_, product, call) in &found {
+            let all = self.candidates.entry(product.clone()).or_default();
+            if !all.contains(call) {
+                all.push(call.clone());
+            }
+        }
+        self.calls = (!found.is_empty()).then_some((program, found));
+        Ok(())
+    }
+
+    /// Measures the calls of all products at once, unless all of them are known.
+    fn measure_calls(&mut self, measure: &mut Measure<'_>) -> Result<()> {
+        let Some((program, found)) = self.calls.take() else {
+            return Ok(());
+        };
+        let is_known =
+            |(_, product, call): &(StepId, String, String)| self.known.contains_key(&(product.clone(), call.clone()));
+        if found.iter().all(is_known) {
+            return Ok(());
+        }
+        let times = measure(program);
+        let reason = times.as_ref().err().map(ToString::to_string);
+        let times = times.unwrap_or_default();
+        for (_, product, call) in &found {
+            let same = found.iter().filter(|(_, p, c)| p == product && c == call);
+            match same.filter_map(|(step, ..)| times.get(step).copied()).reduce(f64::min) {
+                Some(time) => self.keep(product, call, Some(time))?,
+                // A library that is not there today may be tomorrow: nothing is kept.
+                None => {
+                    let all = self.candidates.entry(product.clone()).or_default();
+                    all.retain(|candidate| candidate != call);
+                    let reason = reason.clone().unwrap_or_else(|| "it could not be timed".to_owned());
+                    self.untimed.insert(call.clone(), reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Lists what is not measured yet, by product.
     fn left(&self) -> Vec<(String, String)> {
         let of_product = |(product, all): (&String, &Vec<String>)| -> Vec<(String, String)> {
@@ -176,15 +258,18 @@ impl Search<'_> {
         self.options.plan.tuning = tuning;
         let program = driver::build(self.graph, &self.options)?.program;
         let plan = &program.variants[0].plan;
-        let names: Vec<(String, String)> = of_plan(plan, &open_kernels(plan))
-            .map(|(product, id)| (product, plan.kernels[id].name.clone()))
+        let of_kernel: BTreeMap<KernelId, String> = of_plan(plan, &open_kernels(plan))
+            .map(|(product, id)| (id, product))
+            .collect();
+        let steps: Vec<(StepId, String)> = (plan.steps.iter())
+            .filter_map(|(id, step)| Some((id, of_kernel.get(&step.work.kernel()?)?.clone())))
             .collect();
         match measure(program) {
             Ok(times) => {
                 for (product, mapping) in pairs {
-                    let kernels = names.iter().filter(|(p, _)| p == product);
-                    let time = kernels
-                        .filter_map(|(_, name)| times.get(name).copied())
+                    let launches = steps.iter().filter(|(_, p)| p == product);
+                    let time = launches
+                        .filter_map(|(step, _)| times.get(step).copied())
                         .reduce(f64::min);
                     self.keep(product, mapping, time)?;
                 }
@@ -214,7 +299,10 @@ impl Search<'_> {
             product: product.into(),
             mapping: mapping.into(),
             on: self.place.on.into(),
-            compiler: self.place.compiler.into(),
+            compiler: match Engine::of_row(mapping) {
+                Engine::Kernel => self.place.compiler.into(),
+                Engine::Call(_) => self.place.libraries.into(),
+            },
             micros,
         })?;
         Ok(())
@@ -238,11 +326,8 @@ fn is_of_a_kernel(error: &Error) -> bool {
 
 /// The kernels of launches that have a mapping for each range of sizes.
 fn open_kernels(plan: &Plan) -> BTreeSet<KernelId> {
-    let launches = plan.steps.values().filter(|step| match &step.work {
-        Work::Launch { choices, .. } => !choices.is_empty(),
-        _ => false,
-    });
-    launches.flat_map(|step| step.work.kernels()).collect()
+    let open = plan.steps.values().filter(|step| !step.choices.is_empty());
+    open.flat_map(Step::kernels).collect()
 }
 
 /// The products that a plan's kernels compute, those of open sizes left out.
@@ -270,6 +355,7 @@ mod tests {
     const PLACE: Place<'_> = Place {
         on: "a test",
         compiler: "none",
+        libraries: "none",
     };
 
     /// Tunes with three candidates a product.
@@ -286,11 +372,96 @@ mod tests {
     }
 
     /// Times by a kernel's text: any number, the same for the same kernel.
-    fn times(program: &Program) -> BTreeMap<String, f64> {
-        let kernels = program.variants[0].plan.kernels.values();
-        kernels
-            .map(|k| (k.name.clone(), 1.0 + (k.mapping.to_string().len() % 7) as f64))
-            .collect()
+    fn times(program: &Program) -> BTreeMap<StepId, f64> {
+        let plan = &program.variants[0].plan;
+        let micros = |step: &Step| match step.work.kernel() {
+            Some(kernel) => 1.0 + (plan.kernels[kernel].mapping.to_string().len() % 7) as f64,
+            None => CALL_MICROS,
+        };
+        plan.steps.iter().map(|(id, step)| (id, micros(step))).collect()
+    }
+
+    /// What the test's clock says of a call, unless told otherwise: faster than every kernel.
+    const CALL_MICROS: f64 = 0.5;
+
+    #[test]
+    fn calls_are_measured_beside_tilings_and_decide_what_a_plan_has() {
+        let graph = ir::graph::parse::parse(PRODUCTS).expect("parses");
+        let target: Target = "gfx90a".parse().expect("known");
+        let build = BuildOptions::new(vec![target], OptLevel::O2);
+        let options = TuneOptions {
+            candidates: 3,
+            budget: None,
+        };
+        let calls = |build: &BuildOptions| {
+            let built = driver::build(&graph, build).expect("builds");
+            let names = built.program.variants[0].plan.steps.values().flat_map(Step::calls);
+            (
+                names.map(ir::library::LibraryCall::name).count(),
+                built.reports[0].decided.len(),
+            )
+        };
+        assert_eq!(calls(&build), (0, 0), "such small products are kernels by the roofline");
+        // A call that is faster than every kernel, then one that is slower than all.
+        for (micros, expected) in [(CALL_MICROS, 2), (100.0, 0)] {
+            let (_folder, database) = database();
+            let mut clock = |program: Program| {
+                let mut all = times(&program);
+                let plan = &program.variants[0].plan;
+                let of_calls = plan.steps.iter().filter(|(_, step)| step.calls().count() > 0);
+                of_calls.for_each(|(id, _)| {
+                    all.insert(id, micros);
+                });
+                Ok(all)
+            };
+            let mut tune = || {
+                let place = (PLACE, &database);
+                tune(&graph, target, &build, place, &options, &mut clock, &|_, _| ()).expect("tunes")
+            };
+            let found = tune();
+            assert_eq!(
+                (found.measured, found.left),
+                (8, 0),
+                "three tilings and a call of each product"
+            );
+            assert_eq!(tune().measured, 0, "the file has all of it");
+            let rows = database.rows().expect("reads");
+            assert_eq!(rows.iter().filter(|row| row.mapping == "call rocblas_gemm").count(), 2);
+            let mut tuned = build.clone();
+            tuned.plan.tuning.extend(database.tuning().expect("reads"));
+            assert_eq!(calls(&tuned), (expected, 2));
+            let again = driver::build(&graph, &tuned).expect("builds").program;
+            assert_eq!(again, driver::build(&graph, &tuned).expect("builds").program);
+            // What measuring has found holds for those who may call libraries.
+            tuned.optimize.libraries = false;
+            assert_eq!(calls(&tuned), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_call_that_cannot_be_measured_is_said_and_nothing_is_kept_of_it() {
+        let graph = ir::graph::parse::parse(PRODUCTS).expect("parses");
+        let target: Target = "gfx90a".parse().expect("known");
+        let build = BuildOptions::new(vec![target], OptLevel::O2);
+        let options = TuneOptions {
+            candidates: 2,
+            budget: None,
+        };
+        let (_folder, database) = database();
+        let mut clock = |program: Program| {
+            let plan = &program.variants[0].plan;
+            match plan.steps.values().any(|step| step.calls().count() > 0) {
+                true => Err(Error::Config("no rocBLAS here".into())),
+                false => Ok(times(&program)),
+            }
+        };
+        let place = (PLACE, &database);
+        let found = tune(&graph, target, &build, place, &options, &mut clock, &|_, _| ()).expect("tunes");
+        assert_eq!((found.measured, found.left), (4, 0));
+        assert_eq!(found.untimed["call rocblas_gemm"], "no rocBLAS here");
+        let rows = database.rows().expect("reads");
+        assert!(rows.iter().all(|row| !row.mapping.starts_with("call")), "{rows:?}");
+        assert!(!database.tuning().expect("reads").has_engines());
     }
 
     fn rejected() -> Error {

@@ -1,5 +1,6 @@
 //! `graphc tune`, and `--tuning` of the verbs that compile.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -118,42 +119,71 @@ fn tuning_measures_each_candidate_once_and_the_best_is_taken() {
     assert_eq!(p.ok(&["tune", "show", text(&merged)]), p.ok(&["tune", "show", file]));
 }
 
-/// A search that is killed at any point keeps every measurement that it made, and goes on from there.
+/// A search that is killed at any point keeps every measurement that it made, and goes on from there: at 10 random points, with
+/// `GRAPHC_ALL_KILLS=1` at 200.
 #[test]
 fn a_killed_search_goes_on_where_it_was() {
     let p = Place::new();
     if !compiler(&p) {
         return;
     }
-    let (model, file) = (p.write("products.gir", PRODUCTS), p.path("tuned.db"));
-    let args = tuning(text(&model), text(&file), &["--candidates", "4"]);
-    let kept = || match file.exists() {
-        // Another process may be about to make the file.
-        true => Database::open(&file).expect("opens").rows().expect("reads").len(),
-        false => 0,
+    let model = p.write("products.gir", PRODUCTS);
+    let whole = p.path("whole.db");
+    let args = |file: &Path| -> Vec<String> {
+        let words = tuning(text(&model), text(file), &["--candidates", "4"]);
+        words.into_iter().map(str::to_owned).collect()
     };
-    let mut had = 0;
-    for round in 0..3u64 {
-        let mut command = p.command(&args);
+    fn words(args: &[String]) -> Vec<&str> {
+        args.iter().map(String::as_str).collect()
+    }
+    let rows = |file: &Path| match file.exists() {
+        // A process that was killed may not have come to make the file, or its table.
+        true => Database::open(file).expect("opens").rows().expect("reads"),
+        false => Vec::new(),
+    };
+    let undisturbed = p.json(&words(&args(&whole)));
+    assert_eq!(undisturbed["measured"].as_u64(), Some(12));
+    let want = rows(&whole);
+    let points = if std::env::var_os("GRAPHC_ALL_KILLS").is_some() {
+        200
+    } else {
+        10
+    };
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut below = |end: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % end
+    };
+    let (mut searches, mut file, mut had) = (0, p.path("0.db"), 0);
+    for point in 0..points {
+        if had == want.len() {
+            searches += 1;
+            (file, had) = (p.path(&format!("{searches}.db")), 0);
+        }
+        let mut command = p.command(&words(&args(&file)));
         let mut child = command
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("starts");
-        // Until it has measured something new, and a while into the next.
-        while kept() <= had && child.try_wait().expect("is there").is_none() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        std::thread::sleep(Duration::from_millis(3 + 11 * round));
+        std::thread::sleep(Duration::from_millis(below(1500)));
         child.kill().expect("is killed or has ended");
         child.wait().expect("ends");
-        let now = kept();
-        assert!(now > had && now <= 12, "{now} measurements after {had}");
-        had = now;
+        let now = rows(&file);
+        assert!(
+            now.len() >= had,
+            "point {point}: {} measurements after {had}",
+            now.len()
+        );
+        assert!(now.iter().all(|row| want.contains(row)), "point {point}: {now:?}");
+        had = now.len();
     }
-    let rest = p.json(&args);
+    let rest = p.json(&words(&args(&file)));
     assert_eq!(rest["measured"].as_u64(), Some(12 - had as u64), "{rest:#}");
-    assert_eq!(kept(), 12);
+    assert_eq!(rows(&file), want);
+    println!("{points} points in {} searches", searches + 1);
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub fn place_except(
     bindings: &Bindings,
     outside: impl Fn(BufferId) -> bool,
 ) -> Result<Placement, DimError> {
-    let sizes: Table<BufferId, usize> = plan
+    let mut sizes: Table<BufferId, usize> = plan
         .buffers
         .values()
         .map(|b| {
@@ -65,6 +65,9 @@ pub fn place_except(
             Ok(size)
         })
         .collect::<Result<_, DimError>>()?;
+    for workspace in plan.idle_workspaces(bindings)? {
+        sizes[workspace] = 0;
+    }
     // Offsets are sums of sizes.
     if sizes
         .values()

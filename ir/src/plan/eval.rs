@@ -27,6 +27,8 @@ pub enum PlanEvalError {
     InputType { input: String, got: DType, declared: DType },
     #[error("buffer {buffer}: {error}")]
     Size { buffer: BufferId, error: DimError },
+    #[error("step {step}: {error}")]
+    Choice { step: StepId, error: DimError },
     #[error("buffer {buffer}: {error}")]
     Bytes { buffer: BufferId, error: SizeMismatch },
     #[error("buffer {buffer} is constant {constant}, which is not in the table")]
@@ -163,7 +165,7 @@ impl<'a> Run<'a> {
     /// Runs the steps up to the next collective or the end.
     fn advance(&mut self, next: &mut StepId) -> Result<Option<(StepId, &'a LibraryCall)>, PlanEvalError> {
         while *next < self.plan.steps.next_key() {
-            if let Work::Call { call, .. } = &self.plan.steps[*next].work
+            if let Work::Call { call, .. } = self.work(*next)?
                 && call.as_collective().is_some()
             {
                 return Ok(Some((*next, call)));
@@ -172,6 +174,13 @@ impl<'a> Run<'a> {
             *next = StepId::new(next.index() + 1);
         }
         Ok(None)
+    }
+
+    /// What a step does at the run's sizes.
+    fn work(&self, id: StepId) -> Result<&'a Work, PlanEvalError> {
+        let step = &self.plan.steps[id];
+        step.at(&self.bindings)
+            .map_err(|error| PlanEvalError::Choice { step: id, error })
     }
 
     fn outputs(&self) -> Result<IndexMap<String, HostTensor>, PlanEvalError> {
@@ -189,7 +198,7 @@ impl<'a> Run<'a> {
 
     /// The operands of a call.
     fn operands(&self, id: StepId) -> Result<Vec<Array>, PlanEvalError> {
-        let Work::Call { operands, .. } = &self.plan.steps[id].work else {
+        let Work::Call { operands, .. } = self.work(id)? else {
             return Ok(Vec::new());
         };
         let read = |b: &BufferId| Ok(Array::from_tensor(&self.read(id, *b)?));
@@ -198,7 +207,7 @@ impl<'a> Run<'a> {
 
     /// Sets the results of a call.
     fn results(&mut self, id: StepId, arrays: &[Array]) -> Result<(), PlanEvalError> {
-        let Work::Call { results, .. } = &self.plan.steps[id].work else {
+        let Work::Call { results, .. } = self.work(id)? else {
             return Ok(());
         };
         for (array, buffer) in arrays.iter().zip(results) {
@@ -262,8 +271,8 @@ impl<'a> Run<'a> {
     }
 
     fn step(&mut self, id: StepId) -> Result<(), PlanEvalError> {
-        match &self.plan.steps[id].work {
-            Work::Launch { kernel, args, .. } => {
+        match self.work(id)? {
+            Work::Launch { kernel, args } => {
                 let unknown = || PlanEvalError::Unknown {
                     step: id,
                     what: kernel.to_string(),

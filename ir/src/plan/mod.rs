@@ -18,11 +18,11 @@ pub mod work;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dim::{Bindings, Dim, DimError, Symbols};
+use crate::dim::{Bindings, Dim, DimError, Symbols, hints};
 use crate::entity::{Table, entity};
 use crate::graph::ConstId;
 use crate::kernel::Kernel;
-use crate::library::{Collective, LibraryCall};
+use crate::library::{Collective, Library, LibraryCall};
 use crate::schedule::LaneKind;
 use crate::target::Target;
 use crate::types::TensorType;
@@ -153,7 +153,10 @@ pub struct Step {
     pub lane: LaneId,
     /// Steps of other lanes that must have finished.
     pub waits: Vec<StepId>,
+    /// What it does at the sizes for which no choice is taken.
     pub work: Work,
+    /// What takes the place of `work` from a size on: each computes the same, and is better there.
+    pub choices: Vec<Choice>,
     /// Floating-point operations (a multiply-add is two). What several steps compute for themselves counts in each of them, so all
     /// together may be more than [`Plan::flops`].
     pub flops: Dim,
@@ -162,13 +165,10 @@ pub struct Step {
 /// What a step does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Work {
-    /// Arguments in the order of the kernel's parameters. `choices` compute the same, each better from a size on.
-    Launch {
-        kernel: KernelId,
-        args: Vec<BufferId>,
-        choices: Vec<Choice>,
-    },
-    /// Operands of the call, then its results. The workspace is an arena buffer of bytes.
+    /// Arguments in the order of the kernel's parameters.
+    Launch { kernel: KernelId, args: Vec<BufferId> },
+    /// Operands of the call, then its results. The workspace is an arena buffer of bytes, of which the library takes what it needs;
+    /// it has no room at sizes at which the call is not chosen.
     Call {
         call: LibraryCall,
         operands: Vec<BufferId>,
@@ -179,50 +179,119 @@ pub enum Work {
     Copy { from: BufferId, to: BufferId },
 }
 
-/// A kernel that takes the place of a launch's own from a size on: it computes the same, mapped for larger sizes.
+/// A launch or a call that takes the place of a step's own work from a size on: it computes the same.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Choice {
     /// What is compared: the rows of a product.
     pub size: Dim,
-    /// The least size for which it is taken; ascending in a launch.
+    /// The least size for which it is taken; ascending in a step.
     pub from: i64,
-    pub kernel: KernelId,
+    /// Writes what the step's own work writes. Never a copy.
+    pub work: Work,
 }
 
-impl Work {
-    /// Makes a launch of one kernel at every size.
-    pub fn launch(kernel: KernelId, args: Vec<BufferId>) -> Work {
-        Work::Launch {
-            kernel,
-            args,
+impl Step {
+    /// Makes a step that does the same at every size.
+    pub fn new(lane: LaneId, waits: Vec<StepId>, work: Work, flops: Dim) -> Step {
+        Step {
+            lane,
+            waits,
+            work,
             choices: Vec::new(),
+            flops,
         }
     }
 
-    /// Returns the kernel that a launch runs at the given sizes; `None` for other work.
+    /// Returns which of [`Step::works`] is done at the given sizes.
     ///
     /// # Errors
     /// A size that is not bound.
-    pub fn kernel(&self, bindings: &Bindings) -> Result<Option<KernelId>, DimError> {
-        let Work::Launch { kernel, choices, .. } = self else {
-            return Ok(None);
-        };
-        let mut chosen = *kernel;
-        for choice in choices {
+    pub fn chosen(&self, bindings: &Bindings) -> Result<usize, DimError> {
+        let mut chosen = 0;
+        for (index, choice) in self.choices.iter().enumerate() {
             if choice.size.eval(bindings)? >= choice.from {
-                chosen = choice.kernel;
+                chosen = index + 1;
             }
         }
-        Ok(Some(chosen))
+        Ok(chosen)
     }
 
-    /// Returns every kernel that a launch may run.
+    /// Returns what is done at the given sizes.
+    ///
+    /// # Errors
+    /// A size that is not bound.
+    pub fn at(&self, bindings: &Bindings) -> Result<&Work, DimError> {
+        let chosen = self.chosen(bindings)?;
+        Ok(match chosen.checked_sub(1).and_then(|index| self.choices.get(index)) {
+            Some(choice) => &choice.work,
+            None => &self.work,
+        })
+    }
+
+    /// Returns all that the step may do: its own work, then the choices.
+    pub fn works(&self) -> impl Iterator<Item = &Work> {
+        std::iter::once(&self.work).chain(self.choices.iter().map(|choice| &choice.work))
+    }
+
+    /// As [`Step::works`].
+    pub fn works_mut(&mut self) -> impl Iterator<Item = &mut Work> {
+        std::iter::once(&mut self.work).chain(self.choices.iter_mut().map(|choice| &mut choice.work))
+    }
+
+    /// Leaves out a library's calls where kernels do the same at other sizes: those then do at all. Says whether that is so of every
+    /// call of the library. A workspace that nothing uses any more has no room.
+    pub fn without_calls(&mut self, library: Library, buffers: &mut Table<BufferId, Buffer>) -> bool {
+        let is_of = |work: &Work| work.library_call().is_some_and(|call| call.library == library);
+        if self.works().all(is_of) {
+            return false;
+        }
+        for work in self.works().filter(|work| is_of(work)) {
+            if let Work::Call {
+                workspace: Some(room), ..
+            } = work
+            {
+                buffers[*room].ty.shape = vec![Dim::Const(0)].into();
+            }
+        }
+        self.choices.retain(|choice| !is_of(&choice.work));
+        if is_of(&self.work) {
+            // There is one: not all works are the library's.
+            self.work = self.choices.remove(0).work;
+        }
+        true
+    }
+
+    /// Returns every kernel that the step may launch.
     pub fn kernels(&self) -> impl Iterator<Item = KernelId> {
-        let (own, choices) = match self {
-            Work::Launch { kernel, choices, .. } => (Some(*kernel), choices.as_slice()),
-            _ => (None, [].as_slice()),
-        };
-        own.into_iter().chain(choices.iter().map(|c| c.kernel))
+        self.works().filter_map(Work::kernel)
+    }
+
+    /// Returns every library's call that the step may make.
+    pub fn calls(&self) -> impl Iterator<Item = &LibraryCall> {
+        self.works().filter_map(Work::library_call)
+    }
+}
+
+impl Work {
+    /// Makes a launch.
+    pub const fn launch(kernel: KernelId, args: Vec<BufferId>) -> Work {
+        Work::Launch { kernel, args }
+    }
+
+    /// Returns the kernel of a launch.
+    pub const fn kernel(&self) -> Option<KernelId> {
+        match self {
+            Work::Launch { kernel, .. } => Some(*kernel),
+            Work::Call { .. } | Work::Copy { .. } => None,
+        }
+    }
+
+    /// Returns the call that is made.
+    pub const fn library_call(&self) -> Option<&LibraryCall> {
+        match self {
+            Work::Call { call, .. } => Some(call),
+            Work::Launch { .. } | Work::Copy { .. } => None,
+        }
     }
 }
 
@@ -273,14 +342,32 @@ impl Plan {
         plan
     }
 
-    /// Returns the number of kernel launches and library calls of one run.
+    /// Returns the workspaces of calls that are not made at the given sizes, which have no room there.
+    ///
+    /// # Errors
+    /// A size that is not bound.
+    pub fn idle_workspaces(&self, bindings: &Bindings) -> Result<Vec<BufferId>, DimError> {
+        let workspace = |work: &Work| match work {
+            Work::Call { workspace, .. } => *workspace,
+            Work::Launch { .. } | Work::Copy { .. } => None,
+        };
+        let mut idle = Vec::new();
+        for step in self.steps.values().filter(|step| !step.choices.is_empty()) {
+            let used = workspace(step.at(bindings)?);
+            idle.extend(step.works().filter_map(workspace).filter(|b| Some(*b) != used));
+        }
+        Ok(idle)
+    }
+
+    /// Returns the number of kernel launches and library calls of one run at the symbols' hints.
     pub fn launches(&self) -> (usize, usize) {
-        self.steps
-            .values()
-            .fold((0, 0), |(launches, calls), step| match step.work {
+        let hints = hints(&self.symbols);
+        self.steps.values().fold((0, 0), |(launches, calls), step| {
+            match step.at(&hints).unwrap_or(&step.work) {
                 Work::Launch { .. } => (launches + 1, calls),
                 Work::Call { .. } => (launches, calls + 1),
                 Work::Copy { .. } => (launches, calls),
-            })
+            }
+        })
     }
 }

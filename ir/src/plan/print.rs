@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{BufferId, Choice, KernelId, Place, Plan, Port, Streaming, Work};
+use super::{BufferId, Choice, Place, Plan, Port, Streaming, Work};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,15 +63,10 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
     }
     let list = |ids: &[BufferId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     for (id, step) in plan.steps.iter() {
-        let work = match &step.work {
-            Work::Launch { kernel, args, choices } => {
-                let name = |k: &KernelId| plan.kernels.get(*k).map_or("?", |k| k.name.as_str());
-                let mut text = format!("launch {kernel} {}({})", name(kernel), list(args));
-                for choice in choices {
-                    let Choice { size, from, kernel } = choice;
-                    let _ = write!(text, ", from {size} = {from} on {kernel} {}", name(kernel));
-                }
-                text
+        let text = |work: &Work| match work {
+            Work::Launch { kernel, args } => {
+                let name = plan.kernels.get(*kernel).map_or("?", |k| k.name.as_str());
+                format!("launch {kernel} {name}({})", list(args))
             }
             Work::Call {
                 call,
@@ -89,6 +84,23 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
             }
             Work::Copy { from, to } => format!("copy {from} -> {to}"),
         };
+        let mut work = text(&step.work);
+        for Choice {
+            size,
+            from,
+            work: other,
+        } in &step.choices
+        {
+            let other = match (&step.work, other) {
+                // The same with another kernel, which is all there is to say.
+                (Work::Launch { args, .. }, Work::Launch { kernel, args: same }) if args == same => {
+                    let name = plan.kernels.get(*kernel).map_or("?", |k| k.name.as_str());
+                    format!("{kernel} {name}")
+                }
+                _ => text(other),
+            };
+            let _ = write!(work, ", from {size} = {from} on {other}");
+        }
         let waits: Vec<String> = step.waits.iter().map(ToString::to_string).collect();
         let waits = if waits.is_empty() {
             String::new()

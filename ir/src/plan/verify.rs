@@ -1,7 +1,9 @@
 //! Checks a plan against its invariants and collects every error.
 
+use std::collections::BTreeSet;
+
 use super::arena::place;
-use super::{BufferId, Place, Plan, StepId, Work};
+use super::{BufferId, Place, Plan, Step, StepId, Work};
 use crate::dim::{Shape, hints};
 use crate::entity::{Entity, Table};
 use crate::graph::infer::infer;
@@ -10,7 +12,7 @@ use crate::kernel::Access;
 use crate::kernel::bounds::{BoundsError, unproven};
 use crate::kernel::limits::{self, LimitError};
 use crate::kernel::verify::{InvalidKernel, verify as verify_kernel};
-use crate::library::Collective;
+use crate::library::{Collective, LibraryCall};
 use crate::types::{DType, TensorType};
 
 /// One way in which a plan is wrong.
@@ -26,6 +28,12 @@ pub enum PlanError {
     Arguments { step: StepId, got: usize, expected: usize },
     #[error("step {step}: the sizes from which its choices hold do not ascend")]
     Choices { step: StepId },
+    #[error("step {step}: from {from} on it {problem}")]
+    Choice {
+        step: StepId,
+        from: i64,
+        problem: &'static str,
+    },
     #[error("step {step}: argument {buffer} is {got}, but {param} is {expected}")]
     Argument {
         step: StepId,
@@ -163,7 +171,7 @@ struct Use {
 fn step_uses(plan: &Plan, work: &Work) -> Vec<Use> {
     let make = |buffer: BufferId, reads, writes| Use { buffer, reads, writes };
     match work {
-        Work::Launch { kernel, args, .. } => {
+        Work::Launch { kernel, args } => {
             let params = plan.kernels.get(*kernel).into_iter().flat_map(|k| k.params.values());
             args.iter()
                 .zip(params)
@@ -186,7 +194,56 @@ fn step_uses(plan: &Plan, work: &Work) -> Vec<Use> {
 }
 
 fn uses(plan: &Plan) -> Table<StepId, Vec<Use>> {
-    plan.steps.values().map(|s| step_uses(plan, &s.work)).collect()
+    let of_step = |step: &Step| {
+        let mut all: Vec<Use> = Vec::new();
+        for one in step.works().flat_map(|work| step_uses(plan, work)) {
+            match all.iter_mut().find(|known| known.buffer == one.buffer) {
+                // A launch may take one buffer as several arguments; each is a use of its own.
+                Some(known) if !step.choices.is_empty() => {
+                    known.reads |= one.reads;
+                    known.writes |= one.writes;
+                }
+                _ => all.push(one),
+            }
+        }
+        all
+    };
+    plan.steps.values().map(of_step).collect()
+}
+
+/// Choices compute what the step's own work does: they write the same buffers, and are ordered by one size.
+fn choices(plan: &Plan, id: StepId, step: &Step, errors: &mut Vec<PlanError>) {
+    if step
+        .choices
+        .windows(2)
+        .any(|pair| pair[0].from >= pair[1].from || pair[0].size != pair[1].size)
+    {
+        errors.push(PlanError::Choices { step: id });
+    }
+    let written = |work: &Work| -> BTreeSet<BufferId> {
+        let workspace = match work {
+            Work::Call { workspace, .. } => *workspace,
+            Work::Launch { .. } | Work::Copy { .. } => None,
+        };
+        let writes = step_uses(plan, work).into_iter().filter(|u| u.writes);
+        writes.map(|u| u.buffer).filter(|b| Some(*b) != workspace).collect()
+    };
+    let copies = |work: &Work| matches!(work, Work::Copy { .. });
+    for choice in &step.choices {
+        let problem = match &choice.work {
+            work if copies(work) || copies(&step.work) => "is chosen among works of which one is a copy",
+            work if written(work) != written(&step.work) => "writes other buffers than its own work",
+            work if work.library_call().and_then(LibraryCall::as_collective).is_some() => {
+                "is a collective, which all ranks must make"
+            }
+            _ => continue,
+        };
+        errors.push(PlanError::Choice {
+            step: id,
+            from: choice.from,
+            problem,
+        });
+    }
 }
 
 fn references(plan: &Plan, errors: &mut Vec<PlanError>) {
@@ -208,23 +265,27 @@ fn references(plan: &Plan, errors: &mut Vec<PlanError>) {
         }
     }
     for (id, step) in plan.steps.iter() {
-        let named: Vec<BufferId> = match &step.work {
-            Work::Launch { args, .. } => args.clone(),
-            Work::Call {
-                operands,
-                results,
-                workspace,
-                ..
-            } => operands.iter().chain(results).chain(workspace).copied().collect(),
-            Work::Copy { from, to } => vec![*from, *to],
+        let of_work = |work: &Work| -> Vec<BufferId> {
+            match work {
+                Work::Launch { args, .. } => args.clone(),
+                Work::Call {
+                    operands,
+                    results,
+                    workspace,
+                    ..
+                } => operands.iter().chain(results).chain(workspace).copied().collect(),
+                Work::Copy { from, to } => vec![*from, *to],
+            }
         };
-        named.into_iter().for_each(|b| buffer(format!("step {id}"), b));
+        step.works()
+            .flat_map(of_work)
+            .for_each(|b| buffer(format!("step {id}"), b));
     }
     for (id, step) in plan.steps.iter() {
         if plan.lanes.get(step.lane).is_none() {
             found.push((format!("step {id}"), step.lane.to_string()));
         }
-        let unknown = step.work.kernels().filter(|k| plan.kernels.get(*k).is_none());
+        let unknown = step.kernels().filter(|k| plan.kernels.get(*k).is_none());
         found.extend(unknown.map(|k| (format!("step {id}"), k.to_string())));
     }
     for (id, b) in plan.buffers.iter() {
@@ -273,18 +334,10 @@ fn order(
 ) {
     let mut writers: Table<BufferId, Option<StepId>> = plan.buffers.keys().map(|_| None).collect();
     for (id, step) in plan.steps.iter() {
-        let (args, choices) = match &step.work {
-            Work::Launch { args, choices, .. } => (args.as_slice(), choices.as_slice()),
-            _ => Default::default(),
-        };
-        if choices
-            .windows(2)
-            .any(|pair| pair[0].from >= pair[1].from || pair[0].size != pair[1].size)
-        {
-            errors.push(PlanError::Choices { step: id });
-        }
-        for kernel in step.work.kernels() {
-            let kernel = &plan.kernels[kernel];
+        choices(plan, id, step, errors);
+        for work in step.works() {
+            let Work::Launch { kernel, args } = work else { continue };
+            let kernel = &plan.kernels[*kernel];
             if kernel.params.len() != args.len() {
                 errors.push(PlanError::Arguments {
                     step: id,
@@ -419,13 +472,17 @@ fn ports(plan: &Plan, uses: &Table<StepId, Vec<Use>>, errors: &mut Vec<PlanError
 
 /// Libraries take sizes from the op: its operands and results must be the buffers' own.
 fn calls(plan: &Plan, errors: &mut Vec<PlanError>) {
-    for (step, s) in plan.steps.iter() {
+    let works = plan
+        .steps
+        .iter()
+        .flat_map(|(id, step)| step.works().map(move |work| (id, work)));
+    for (step, work) in works {
         let Work::Call {
             call,
             operands,
             results,
             ..
-        } = &s.work
+        } = work
         else {
             continue;
         };
@@ -611,11 +668,9 @@ mod tests {
             ty: ty(),
             place,
         };
-        let step = |lane, waits, args: [usize; 2]| Step {
-            lane: LaneId::new(lane),
-            waits,
-            work: Work::launch(KernelId::new(0), args.map(BufferId::new).to_vec()),
-            flops: Dim::Const(0),
+        let step = |lane, waits, args: [usize; 2]| {
+            let work = Work::launch(KernelId::new(0), args.map(BufferId::new).to_vec());
+            Step::new(LaneId::new(lane), waits, work, Dim::Const(0))
         };
         let port = |name: &str, b| Port {
             name: name.into(),

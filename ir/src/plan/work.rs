@@ -111,7 +111,7 @@ impl Plan {
             product: None,
             over_bus: false,
         };
-        match &step.work {
+        match step.at(bindings)? {
             Work::Copy { from, to } => {
                 let moved = bytes(from)?.min(bytes(to)?);
                 (work.read_bytes, work.written_bytes) = (moved, moved);
@@ -124,7 +124,7 @@ impl Plan {
                 work.product = operands.first().map(|b| self.buffers[*b].ty.dtype);
             }
             Work::Launch { kernel, .. } => {
-                let kernel = &self.kernels[step.work.kernel(bindings)?.unwrap_or(*kernel)];
+                let kernel = &self.kernels[*kernel];
                 for traffic in kernel.traffic(bindings)?.values() {
                     work.read_bytes = work.read_bytes.saturating_add(traffic.read);
                     work.written_bytes = work.written_bytes.saturating_add(traffic.written);

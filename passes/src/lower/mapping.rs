@@ -100,8 +100,8 @@ fn with_candidates<T>(
     }
 }
 
-/// A mapping and the least number of rows from which on it is the best.
-pub type Range = (i64, Mapping);
+/// The least number of rows from which on a mapping is the best; `None` for a library's call.
+pub type Range = (i64, Option<Mapping>);
 
 /// Rows for which a kernel is mapped where the model leaves them open and unbounded.
 const MOST_ROWS: i64 = 1 << 16;
@@ -110,8 +110,14 @@ const MOST_ROWS: i64 = 1 << 16;
 const NEARLY: f64 = 1.2;
 
 /// Maps a contraction for each range of rows that its open sizes allow: the number of rows as a size, and the mappings in
-/// ascending order, the first from 0. `None` where the rows are known or one mapping serves all.
-pub fn by_rows(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<(Dim, Vec<Range>)> {
+/// ascending order, the first from 0. `None` where the rows are known or one mapping serves all. `calls` says at which numbers of rows
+/// a library's call takes the kernel's place.
+pub fn by_rows(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    target: &Target,
+    calls: &dyn Fn(&Dim, i64) -> bool,
+) -> Option<(Dim, Vec<Range>)> {
     let Body::Contract(body) = &kernel.body else {
         return None;
     };
@@ -123,19 +129,25 @@ pub fn by_rows(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<(D
         return None;
     }
     // Tiles of multiply-adds are mapped for the hints: a kernel a range pays where matrix units would idle.
-    let at_hints = Mapper::at_hints(kernel, symbols, target);
-    if !target.matrix.iter().any(|i| i.input == body.lhs.element(&kernel.exprs))
-        || !matches!(at_hints.contract(body), Mapping::Matrix(_) | Mapping::Gemv(_))
-    {
-        return None;
-    }
+    let at_hints = Mapper::at_hints(kernel, symbols, target).contract(body);
+    let varies = target.matrix.iter().any(|i| i.input == body.lhs.element(&kernel.exprs))
+        && matches!(at_hints, Mapping::Matrix(_) | Mapping::Gemv(_));
     let (low, high) = size.bounds(symbols);
     let (low, high) = (low.unwrap_or(1).max(1), high.unwrap_or(MOST_ROWS).min(MOST_ROWS));
     let mut ranges: Vec<Range> = Vec::new();
     // Powers of two, each standing for the rows from it to the next.
     let mut rows = 1i64;
     while rows <= high {
-        if rows * 2 > low {
+        let from = if ranges.is_empty() { 0 } else { rows };
+        if rows * 2 > low && calls(&size, rows) {
+            if !matches!(ranges.last(), Some((_, None))) {
+                ranges.push((from, None));
+            }
+        } else if rows * 2 > low && !varies {
+            if !matches!(ranges.last(), Some((_, Some(_)))) {
+                ranges.push((from, Some(at_hints.clone())));
+            }
+        } else if rows * 2 > low {
             let mapper = Mapper {
                 kernel,
                 symbols,
@@ -145,13 +157,14 @@ pub fn by_rows(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<(D
             // Every kernel is compiled: one that is nearly as good serves on.
             let mapping = mapper.contract(body);
             let enough = |last: &Mapping| mapper.clocks(body, last) <= NEARLY * mapper.clocks(body, &mapping);
-            if !ranges.last().is_some_and(|(_, last)| enough(last)) {
-                ranges.push((if ranges.is_empty() { 0 } else { rows }, mapping));
+            if !matches!(ranges.last(), Some((_, Some(last))) if enough(last)) {
+                ranges.push((from, Some(mapping)));
             }
         }
         rows *= 2;
     }
-    (ranges.len() > 1).then_some((size, ranges))
+    let changes = ranges.len() > 1 || matches!(ranges[..], [(_, None)]);
+    changes.then_some((size, ranges))
 }
 
 struct Mapper<'a> {

@@ -10,7 +10,7 @@ use crate::lower::reads_only_where_it_stores;
 /// Returns the buffers a piece of work reads and writes.
 pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
     match work {
-        Work::Launch { kernel, args, .. } => {
+        Work::Launch { kernel, args } => {
             let (mut reads, mut writes) = (Vec::new(), Vec::new());
             for (param, buffer) in plan.kernels[*kernel].params.values().zip(args) {
                 if param.access != Access::Write {
@@ -45,7 +45,7 @@ pub fn reuse(plan: &mut Plan) {
         if let Work::Copy { from, to } = plan.steps[id].work {
             stay(plan, id, from, to);
         }
-        let Work::Launch { kernel, args, .. } = plan.steps[id].work.clone() else {
+        let Work::Launch { kernel, args } = plan.steps[id].work.clone() else {
             continue;
         };
         let mut args = args;

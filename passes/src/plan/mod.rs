@@ -4,6 +4,7 @@
 //! dies there. The parts of a concat that their makers store go to one buffer. GPU targets get a copy in for each input and a copy out for each output, in lanes of their own.
 
 mod dedupe;
+mod engines;
 mod in_place;
 mod sizes;
 
@@ -13,7 +14,10 @@ use ir::schedule::{LaneKind, RegionKind};
 use ir::{Entity, Graph, Kernel, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
 use crate::lower::{LowerError, in_parts, lower};
+use crate::route::{self, sized::Routes};
 use crate::tuning::{self, Tuning};
+pub use engines::{Decided, Prefer};
+use sizes::{Other, OtherWork};
 
 /// How a plan is made.
 #[derive(Clone, Debug)]
@@ -24,6 +28,9 @@ pub struct PlanOptions {
     pub tuning: Tuning,
     /// Let several workgroups share the depth of a product that has few tiles, by way of scratch memory.
     pub parts: bool,
+    /// Libraries that steps may call where the e-graph chose a kernel, and the other way round: by size, as measured, as preferred.
+    pub routes: Routes,
+    pub prefer: Prefer,
 }
 
 impl Default for PlanOptions {
@@ -32,6 +39,8 @@ impl Default for PlanOptions {
             in_place: true,
             tuning: Tuning::shipped(),
             parts: true,
+            routes: Routes::default(),
+            prefer: Prefer::default(),
         }
     }
 }
@@ -41,7 +50,22 @@ impl Default for PlanOptions {
 /// # Errors
 /// A region that no kernel can be made of; a plan that does not verify.
 pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanOptions) -> Result<Plan, LowerError> {
+    plan_and_decided(graph, schedule, target, options).map(|(plan, _)| plan)
+}
+
+/// Makes the plan of a scheduled graph, and says what computes the products of which measuring has decided that.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_and_decided(
+    graph: &Graph,
+    schedule: &Schedule,
+    target: &Target,
+    options: &PlanOptions,
+) -> Result<(Plan, Vec<Decided>), LowerError> {
     let mut p = Planner::new(graph, target);
+    // Only where somebody asks for them: a kernel that is lowered for each call takes its time.
+    let known = options.prefer != Prefer::Fastest || options.tuning.has_engines();
     p.inputs(schedule);
     for region in schedule.regions.values() {
         if let Some((value, same)) = renamed(graph, region) {
@@ -60,7 +84,7 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
             })
             .collect();
         if region.kind == RegionKind::Library {
-            p.call(region.anchor, &reads, region, &writes);
+            p.call(region, &reads, &writes, (options.routes, known))?;
             continue;
         }
         if is_scatter {
@@ -78,7 +102,17 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
             false => None,
         };
         let Some(parts) = parts else {
-            p.launch(kernel, [&reads[..], &writes].concat(), flops);
+            let step = p.launch(kernel, [&reads[..], &writes].concat(), flops);
+            if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes)
+                && (known || !engines::is_known(&product.rows()))
+            {
+                let operands = operands.into_iter().map(|v| p.buffer(v)).collect();
+                let work = OtherWork::Call {
+                    operands,
+                    results: writes,
+                };
+                p.others.insert(step, Other { product, work });
+            }
             continue;
         };
         let added = parts.scratch.elements();
@@ -93,10 +127,13 @@ pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanO
     }
     dedupe::number(&mut p.plan.kernels);
     tuning::apply(&mut p.plan, &options.tuning);
-    sizes::choices(&mut p.plan);
+    let decided = engines::choose(&mut p.plan, &p.others, options);
+    sizes::choices(&mut p.plan, &p.others, options.prefer);
+    sizes::workspaces(&mut p.plan);
+    dedupe::number(&mut p.plan.kernels);
     p.plan.flops = crate::flops::count(graph);
     ir::plan::verify::verify(&p.plan)?;
-    Ok(p.plan)
+    Ok((p.plan, decided))
 }
 
 /// Returns the result and the input of a region that only gives a stored tensor another shape: they share a buffer, and no
@@ -139,6 +176,8 @@ struct Planner<'a> {
     lanes: IndexMap<LaneKind, LaneId>,
     /// The step that last wrote each buffer.
     writer: IndexMap<BufferId, StepId>,
+    /// What steps may be at other sizes.
+    others: IndexMap<StepId, Other>,
 }
 
 impl<'a> Planner<'a> {
@@ -165,6 +204,7 @@ impl<'a> Planner<'a> {
             kernels: dedupe::Kernels::default(),
             lanes: IndexMap::new(),
             writer: IndexMap::new(),
+            others: IndexMap::new(),
         };
         p.lane(LaneKind::Compute);
         p
@@ -274,38 +314,54 @@ impl<'a> Planner<'a> {
             .collect();
         waits.sort();
         waits.dedup();
-        let id = self.plan.steps.push(Step {
-            lane,
-            waits,
-            work,
-            flops,
-        });
+        let id = self.plan.steps.push(Step::new(lane, waits, work, flops));
         for b in writes {
             self.writer.insert(b, id);
         }
         id
     }
 
-    fn launch(&mut self, mut kernel: Kernel, mut args: Vec<BufferId>, flops: ir::Dim) {
+    fn launch(&mut self, mut kernel: Kernel, mut args: Vec<BufferId>, flops: ir::Dim) -> StepId {
         drop_unused_params(&mut kernel, &mut args);
         let kernel: KernelId = self.kernels.add(&mut self.plan.kernels, kernel);
-        self.step(LaneKind::Compute, Work::launch(kernel, args), flops);
+        self.step(LaneKind::Compute, Work::launch(kernel, args), flops)
     }
 
-    fn call(&mut self, node: ir::NodeId, reads: &[BufferId], region: &ir::schedule::Region, writes: &[BufferId]) {
+    fn call(
+        &mut self,
+        region: &ir::schedule::Region,
+        reads: &[BufferId],
+        writes: &[BufferId],
+        (routes, known): (Routes, bool),
+    ) -> Result<(), LowerError> {
+        let node = region.anchor;
         let Op::Call(call) = &self.graph.node(node).op else {
-            return;
+            return Ok(());
         };
         let at = |v: &Value| region.inputs.iter().position(|i| i == v).map(|i| reads[i]);
-        let operands = self.graph.node(node).operands.iter().filter_map(at).collect();
+        let operands: Vec<BufferId> = self.graph.node(node).operands.iter().filter_map(at).collect();
         let work = Work::Call {
             call: call.clone(),
-            operands,
+            operands: operands.clone(),
             results: writes.to_vec(),
             workspace: None,
         };
         let flops = crate::flops::of_nodes(self.graph, region.nodes.iter().copied());
-        self.step(LaneKind::Compute, work, flops);
+        let step = self.step(LaneKind::Compute, work, flops);
+        let target = self.plan.target;
+        if let Some((product, mut kernel, inputs)) =
+            route::sized::kernel_of(self.graph, node, (routes, known), &target)?
+        {
+            let mut args: Vec<BufferId> = inputs.into_iter().filter_map(|i| operands.get(i).copied()).collect();
+            args.extend(writes);
+            drop_unused_params(&mut kernel, &mut args);
+            let work = OtherWork::Kernel {
+                kernel: Box::new(kernel),
+                args,
+            };
+            self.others.insert(step, Other { product, work });
+        }
+        Ok(())
     }
 
     fn outputs(&mut self) {

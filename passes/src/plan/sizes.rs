@@ -1,50 +1,325 @@
-//! Launches with choices by size: a kernel whose rows the model leaves open is mapped for several numbers of rows.
+//! Steps with choices by size: a product whose rows the model leaves open is mapped for several numbers of rows, and may be a library's
+//! call at some of them.
 //!
-//! Before: one kernel a launch, mapped for the symbols' hints. After: a launch whose best mapping changes with its rows has a
-//! kernel for each range, all of them compiled ahead; who binds sizes picks one.
+//! Before: one kernel or call a step, chosen at the symbols' hints. After: a step whose best kernel changes with its rows, or for which
+//! the cost model puts a call before a kernel at some numbers of rows and not at others, has a work for each range, all kernels of them
+//! compiled ahead; who binds sizes picks one. At the hints it is what the e-graph chose.
 
 use std::collections::HashMap;
 
-use ir::Plan;
-use ir::plan::{Choice, KernelId, StepId, Work};
+use indexmap::IndexMap;
+use ir::kernel::{Kernel, Mapping};
+use ir::library::LibraryCall;
+use ir::plan::{Buffer, BufferId, Choice, KernelId, Place, StepId, Work};
+use ir::{DType, Dim, Entity, Plan, Table, TensorType};
 
+use super::engines::Prefer;
 use crate::lower::mapping;
+use crate::route::sized::Product;
 
-/// Adds the choices of every launch.
-pub fn choices(plan: &mut Plan) {
-    let mut made: HashMap<KernelId, Vec<Choice>> = HashMap::new();
+/// What may take a step's place at other sizes than the hints.
+pub struct Other {
+    pub product: Product,
+    pub work: OtherWork,
+}
+
+/// See [`Other`].
+pub enum OtherWork {
+    /// Of a launch.
+    Call {
+        operands: Vec<BufferId>,
+        results: Vec<BufferId>,
+    },
+    /// Of a call.
+    Kernel { kernel: Box<Kernel>, args: Vec<BufferId> },
+}
+
+/// Kernels of one body that differ in their mapping.
+#[derive(Default)]
+struct Variants {
+    /// Kernels whose own mapping a step has taken.
+    settled: Vec<KernelId>,
+    made: HashMap<(KernelId, Mapping), KernelId>,
+    /// Kernels of calls, which are not in the plan before one is chosen.
+    of_calls: HashMap<Kernel, KernelId>,
+}
+
+/// Adds the choices of every step.
+pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>, prefer: Prefer) {
+    let mut variants = Variants::default();
     let steps: Vec<StepId> = plan.steps.keys().collect();
     for id in steps {
-        let Work::Launch { kernel, .. } = plan.steps[id].work else {
+        let other = others.get(&id);
+        match (plan.steps[id].work.clone(), other.map(|other| &other.work)) {
+            (Work::Launch { kernel, args }, Some(OtherWork::Call { operands, results }))
+                if operands.iter().chain(results).all(|b| args.contains(b)) =>
+            {
+                let call = other.map(|other| (&other.product, &operands[..], &results[..]));
+                of_step(plan, &mut variants, id, (Base::Known(kernel), args), call, prefer);
+            }
+            (Work::Launch { kernel, args }, _) => {
+                of_step(plan, &mut variants, id, (Base::Known(kernel), args), None, prefer);
+            }
+            (Work::Call { operands, results, .. }, Some(OtherWork::Kernel { kernel, args })) => {
+                let call = other.map(|other| (&other.product, &operands[..], &results[..]));
+                of_step(plan, &mut variants, id, (Base::New(kernel), args.clone()), call, prefer);
+            }
+            _ => {}
+        }
+    }
+    drop_unused(plan);
+}
+
+/// The kernel of a step.
+enum Base<'a> {
+    Known(KernelId),
+    New(&'a Kernel),
+}
+
+fn of_step(
+    plan: &mut Plan,
+    variants: &mut Variants,
+    id: StepId,
+    (base, args): (Base<'_>, Vec<BufferId>),
+    call: Option<(&Product, &[BufferId], &[BufferId])>,
+    prefer: Prefer,
+) {
+    let is_call = plan.steps[id].work.library_call().is_some();
+    let ranges = {
+        let kernel = match base {
+            Base::Known(id) => &plan.kernels[id],
+            Base::New(kernel) => kernel,
+        };
+        let hint = |size: &Dim| size.hint(&plan.symbols);
+        let calls = |size: &Dim, rows: i64| match call {
+            Some((product, ..)) if product.rows() == *size && prefer != Prefer::Fastest => prefer == Prefer::Calls,
+            Some((product, ..)) if product.rows() == *size => {
+                // The e-graph has seen what is around the product too.
+                let at_hint = (rows..rows.saturating_mul(2)).contains(&hint(size));
+                if at_hint {
+                    is_call
+                } else {
+                    product.call_wins(rows, &plan.symbols, &plan.target)
+                }
+            }
+            _ => false,
+        };
+        mapping::by_rows(kernel, &plan.symbols, &plan.target, &calls)
+    };
+    let Some((size, ranges)) = ranges else { return };
+    // The call at all sizes is what there is.
+    if is_call && matches!(ranges[..], [(_, None)]) {
+        return;
+    }
+    let base = match base {
+        Base::Known(id) => id,
+        Base::New(kernel) => *variants
+            .of_calls
+            .entry(kernel.clone())
+            .or_insert_with(|| plan.kernels.push(kernel.clone())),
+    };
+    let mut works = Vec::with_capacity(ranges.len());
+    for (from, mapping) in ranges {
+        let work = match (mapping, call) {
+            (Some(mapping), _) => Work::launch(variants.mapped(plan, base, from, mapping), args.clone()),
+            (None, Some((product, operands, results))) => Work::Call {
+                call: product.call.clone(),
+                operands: operands.to_vec(),
+                results: results.to_vec(),
+                workspace: None,
+            },
+            (None, None) => continue,
+        };
+        works.push(Choice {
+            size: size.clone(),
+            from,
+            work,
+        });
+    }
+    let step = &mut plan.steps[id];
+    let mut works = works.into_iter();
+    if let Some(first) = works.next() {
+        (step.work, step.choices) = (first.work, works.collect());
+    }
+}
+
+impl Variants {
+    /// The kernel of a body with a mapping; the body's own where no other step has given it another.
+    fn mapped(&mut self, plan: &mut Plan, base: KernelId, from: i64, mapping: Mapping) -> KernelId {
+        if !self.settled.contains(&base) {
+            self.settled.push(base);
+            plan.kernels[base].mapping = mapping;
+            return base;
+        }
+        if plan.kernels[base].mapping == mapping {
+            return base;
+        }
+        *self.made.entry((base, mapping.clone())).or_insert_with(|| {
+            let mut kernel = plan.kernels[base].clone();
+            kernel.name = format!("{}_from_{from}", kernel.name);
+            kernel.mapping = mapping;
+            plan.kernels.push(kernel)
+        })
+    }
+}
+
+/// Gives the calls that take one their workspace; those of one step share it.
+pub fn workspaces(plan: &mut Plan) {
+    let steps: Vec<StepId> = plan.steps.keys().collect();
+    for id in steps {
+        let step = &mut plan.steps[id];
+        let Some(bytes) = step.calls().filter_map(LibraryCall::workspace).max() else {
             continue;
         };
-        made.entry(kernel).or_insert_with(|| for_kernel(plan, kernel));
-        if let Work::Launch { choices, .. } = &mut plan.steps[id].work {
-            choices.clone_from(&made[&kernel]);
+        let elements = Dim::Const(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let room = plan.buffers.push(Buffer {
+            name: format!("{id}_workspace"),
+            ty: TensorType::new(DType::U8, vec![elements]),
+            place: Place::Arena {
+                first: id,
+                last: id,
+                in_place_of: None,
+            },
+        });
+        for work in step.works_mut() {
+            if let Work::Call { call, workspace, .. } = work
+                && call.workspace().is_some()
+            {
+                *workspace = Some(room);
+            }
         }
     }
 }
 
-/// Maps a kernel for the least of its rows, and returns the choices for more.
-fn for_kernel(plan: &mut Plan, id: KernelId) -> Vec<Choice> {
-    let Some((size, ranges)) = mapping::by_rows(&plan.kernels[id], &plan.symbols, &plan.target) else {
-        return Vec::new();
-    };
-    let mut choices = Vec::new();
-    for (i, (from, mapping)) in ranges.into_iter().enumerate() {
-        if i == 0 {
-            plan.kernels[id].mapping = mapping;
-            continue;
-        }
-        let mut kernel = plan.kernels[id].clone();
-        kernel.name = format!("{}_from_{from}", kernel.name);
-        kernel.mapping = mapping;
-        let kernel = plan.kernels.push(kernel);
-        choices.push(Choice {
-            size: size.clone(),
-            from,
-            kernel,
-        });
+/// Removes kernels that no step launches any more: at all sizes a call takes their place.
+fn drop_unused(plan: &mut Plan) {
+    let mut used: Table<KernelId, bool> = plan.kernels.keys().map(|_| false).collect();
+    for kernel in plan.steps.values().flat_map(ir::plan::Step::kernels) {
+        used[kernel] = true;
     }
-    choices
+    if used.values().all(|used| *used) {
+        return;
+    }
+    let mut kept = Table::new();
+    let renumbered: Table<KernelId, KernelId> = (plan.kernels.iter())
+        .map(|(id, kernel)| match used[id] {
+            true => kept.push(kernel.clone()),
+            false => KernelId::new(0),
+        })
+        .collect();
+    for work in plan.steps.values_mut().flat_map(ir::plan::Step::works_mut) {
+        if let Work::Launch { kernel, .. } = work {
+            *kernel = renumbered[*kernel];
+        }
+    }
+    plan.kernels = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use ir::{Bindings, Symbol, Target};
+
+    use super::*;
+    use crate::route::sized::Routes;
+    use crate::{OptimizeOptions, PlanOptions, ScheduleOptions, testing};
+
+    /// A product of `[n, 2048]` by `[2048, 2048]` with what follows it, planned for gfx90a.
+    fn planned(hint: i64, after: &str, change: impl FnOnce(&mut OptimizeOptions)) -> Plan {
+        let text = format!(
+            "symbol n: 1..8192 hint {hint}\n x = input \"x\" : f16[n, 2048]\n w = input \"w\" : f16[2048, 2048]\n \
+             b = input \"b\" : f16[2048]\n s = input \"s\" : f16[n, 2048]\n y = contract x, w\n {after}\n return z as \"z\""
+        );
+        let target: Target = "gfx90a".parse().expect("known");
+        let mut options = OptimizeOptions::default();
+        change(&mut options);
+        let (graph, _) = crate::optimize(testing::graph(&text), &target, &options).expect("optimises");
+        let (schedule, _) = crate::schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
+        let options = PlanOptions {
+            routes: Routes::of(&options, &target),
+            ..PlanOptions::default()
+        };
+        crate::plan(&graph, &schedule, &target, &options).expect("plans")
+    }
+
+    fn at(n: i64) -> Bindings {
+        [(Symbol::new("n"), n)].into_iter().collect()
+    }
+
+    /// The names of what runs at a number of rows, without copies.
+    fn runs(plan: &Plan, n: i64) -> Vec<String> {
+        let name = |work: &Work| match work {
+            Work::Launch { kernel, .. } => Some(
+                plan.kernels[*kernel]
+                    .name
+                    .split("_from_")
+                    .next()
+                    .unwrap_or("")
+                    .to_owned(),
+            ),
+            Work::Call { call, .. } => Some(call.name().to_owned()),
+            Work::Copy { .. } => None,
+        };
+        let works = plan.steps.values().map(|step| step.at(&at(n)).expect("bound"));
+        works.filter_map(name).collect()
+    }
+
+    #[test]
+    fn the_same_step_is_a_kernel_and_a_call_whatever_the_hint_chose() {
+        for (after, kernel, call) in [
+            ("z = reshape y {shape=[n, 2048]}", "contract", "rocblas_gemm"),
+            ("z = relu y", "contract_relu", "hipblaslt_matmul"),
+            ("z = add y, b", "contract_add", "hipblaslt_matmul"),
+            (
+                "a = add y, b\n z = gelu_tanh a",
+                "contract_add_gelu_tanh",
+                "hipblaslt_matmul",
+            ),
+        ] {
+            for hint in [2, 4096] {
+                let plan = planned(hint, after, |_| ());
+                assert_eq!(runs(&plan, 1), [kernel], "{after}, hint {hint}: {plan}");
+                assert_eq!(runs(&plan, 8192), [call], "{after}, hint {hint}: {plan}");
+                // Every kernel is launched at some size.
+                let launched: Vec<KernelId> = plan.steps.values().flat_map(ir::plan::Step::kernels).collect();
+                assert!(plan.kernels.keys().all(|id| launched.contains(&id)), "{plan}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_library_does_or_may_do_is_a_kernel_at_all_sizes() {
+        let at_most = |plan: &Plan| runs(plan, 8192);
+        let free = planned(2, "z = relu y", |_| ());
+        assert_eq!(at_most(&free), ["hipblaslt_matmul"]);
+        type Change = fn(&mut OptimizeOptions);
+        let closed: [(&str, Change); 5] = [
+            ("z = add y, s", |_| ()),
+            ("z = tanh y", |_| ()),
+            ("z = relu y", |options| options.libraries = false),
+            ("z = relu y", |options| {
+                options.disable = ["hipblaslt".to_owned()].into()
+            }),
+            ("z = relu y", |options| options.disable = ["route".to_owned()].into()),
+        ];
+        for (after, change) in closed {
+            let plan = planned(2, after, change);
+            assert!(
+                plan.steps.values().all(|step| step.calls().count() == 0),
+                "{after}: {plan}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_workspace_has_room_only_where_its_call_is_made() {
+        let plan = planned(2, "z = relu y", |_| ());
+        let bytes = |n: i64| ir::plan::arena::place(&plan, &at(n)).expect("places").total;
+        let workspaces: Vec<BufferId> = plan.idle_workspaces(&at(1)).expect("bound");
+        assert_eq!(workspaces.len(), 1, "{plan}");
+        assert_eq!(plan.idle_workspaces(&at(8192)).expect("bound"), []);
+        // x, w, s, b, and the result; a workspace besides only where the call is made.
+        let tensors = |n: i64| 2048 * 2 * (2048 + 1 + 3 * n) as usize;
+        assert!(bytes(1) <= tensors(1) + 8 * 256, "{}", bytes(1));
+        assert!(bytes(8192) >= 32 << 20 && bytes(8192) <= tensors(8192) + (32 << 20) + 8 * 256);
+    }
 }

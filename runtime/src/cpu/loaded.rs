@@ -192,8 +192,8 @@ impl LoadedCpu {
         let mut raw: Table<BufferId, bool> = plan.buffers.keys().map(|_| false).collect();
         let (mut scratch, mut temporary) = (0, 0);
         for step in plan.steps.values() {
-            match &step.work {
-                Work::Launch { kernel, args, .. } => {
+            match step.at(bindings)? {
+                Work::Launch { kernel, args } => {
                     let kernel = &plan.kernels[*kernel];
                     check_arguments(plan, kernel, args, &placement.sizes, bindings)?;
                     let constants = args
@@ -549,11 +549,12 @@ impl LoadedCpu {
     pub(super) fn in_place(&self, output: usize) -> Option<usize> {
         let plan = self.plan();
         let to = plan.outputs[output].buffer;
-        let uses = |id: StepId, buffer: BufferId| match &plan.steps[id].work {
+        let used = |work: &Work, buffer: BufferId| match work {
             Work::Launch { args, .. } => args.contains(&buffer),
             Work::Copy { from, to } => *from == buffer || *to == buffer,
             Work::Call { operands, results, .. } => operands.contains(&buffer) || results.contains(&buffer),
         };
+        let uses = |id: StepId, buffer: BufferId| plan.steps[id].works().any(|work| used(work, buffer));
         let first = plan.steps.keys().find(|id| uses(*id, to))?;
         let Work::Copy { from, .. } = plan.steps[first].work else {
             return None;

@@ -174,13 +174,16 @@ impl Context {
             self.staging = Some(gpu.allocate_pinned(staging, "inputs and outputs on the host")?);
         }
         for (index, step) in prepared.steps.iter().enumerate() {
-            let Enqueue::Call { call, .. } = step else { continue };
+            let Enqueue::Call { call, workspace, .. } = step else {
+                continue;
+            };
             let id = StepId::new(index);
             let lane = facts.steps[id].lane;
-            let at = facts.steps[id].describe(id);
+            let at = prepared.named(facts, id).describe(id);
+            let planned_for = workspace.is_some();
             let bytes = self.handles.ready(call, self.lanes[lane].raw(), &at)?;
             let workspace = &mut self.workspaces[lane];
-            if bytes > 0 && workspace.as_ref().is_none_or(|memory| memory.bytes < bytes) {
+            if !planned_for && bytes > 0 && workspace.as_ref().is_none_or(|memory| memory.bytes < bytes) {
                 self.bound.clear();
                 *workspace = None;
                 *workspace = Some(gpu.allocate(bytes, &format!("the workspace of {at}"), planned)?);

@@ -21,8 +21,8 @@ pub(super) struct PlanFacts {
     pub uploads: Vec<Option<(StepId, BufferId)>>,
     /// The download of each output port.
     pub downloads: Vec<Option<(StepId, BufferId)>>,
-    /// Launches whose buffers are not certain to be as large as the kernel takes them to be.
-    pub uncertain: Vec<StepId>,
+    /// Launches whose buffers are not certain to be as large as the kernel takes them to be: which work of which step.
+    pub uncertain: Vec<(StepId, usize)>,
     /// Kernels whose accesses depend on the sizes of a run.
     pub sized: Vec<KernelId>,
     /// Launches and calls.
@@ -39,13 +39,19 @@ pub(super) struct Step {
     pub waits: Vec<StepId>,
     /// Whether a step of another lane waits for it.
     pub awaited: bool,
+    /// Of each work that it may do.
+    pub works: Vec<Named>,
+}
+
+/// What is said of a step's work.
+pub(super) struct Named {
     /// The kernel's or call's name.
     pub name: String,
     /// What runs it, for profiles.
     pub engine: &'static str,
 }
 
-impl Step {
+impl Named {
     /// Names it for errors.
     pub fn describe(&self, id: StepId) -> String {
         match self.engine {
@@ -75,18 +81,20 @@ impl PlanFacts {
             }
         }
         let steps = plan.steps.iter().map(|(id, step)| {
-            let (name, engine) = match &step.work {
-                Work::Launch { kernel, .. } => (plan.kernels[*kernel].name.clone(), "kernel"),
-                Work::Copy { from, to } => (copy_name(plan, *from, *to).to_owned(), "copy"),
-                Work::Call { call, .. } => (call.name().to_owned(), call.library.name()),
+            let named = |work: &Work| {
+                let (name, engine) = match work {
+                    Work::Launch { kernel, .. } => (plan.kernels[*kernel].name.clone(), "kernel"),
+                    Work::Copy { from, to } => (copy_name(plan, *from, *to).to_owned(), "copy"),
+                    Work::Call { call, .. } => (call.name().to_owned(), call.library.name()),
+                };
+                Named { name, engine }
             };
             let other = |wait: &StepId| plan.steps[*wait].lane != step.lane;
             Step {
                 lane: step.lane,
                 waits: step.waits.iter().copied().filter(other).collect(),
                 awaited: awaited[id],
-                name,
-                engine,
+                works: step.works().map(named).collect(),
             }
         });
         let steps = steps.collect();
@@ -148,39 +156,44 @@ impl PlanFacts {
     fn uses(&mut self, plan: &Plan) {
         for (id, step) in plan.steps.iter() {
             let mut writes = |buffer: BufferId| self.written[self.root[buffer]] = true;
-            match &step.work {
-                Work::Launch { kernel, args, .. } => {
-                    self.launches += 1;
-                    let mut certain = true;
-                    for (param, arg) in plan.kernels[*kernel].params.values().zip(args) {
-                        if param.access != Access::Read {
-                            writes(*arg);
+            self.launches += usize::from(!matches!(step.work, Work::Copy { .. }));
+            for (index, work) in step.works().enumerate() {
+                match work {
+                    Work::Launch { kernel, args } => {
+                        let mut certain = true;
+                        for (param, arg) in plan.kernels[*kernel].params.values().zip(args) {
+                            if param.access != Access::Read {
+                                writes(*arg);
+                            }
+                            let ty = &plan.buffers[*arg].ty;
+                            certain &= ty.dtype == param.dtype && ty.elements() == param.elements;
                         }
-                        let ty = &plan.buffers[*arg].ty;
-                        certain &= ty.dtype == param.dtype && ty.elements() == param.elements;
+                        if !certain {
+                            self.uncertain.push((id, index));
+                        }
                     }
-                    if !certain {
-                        self.uncertain.push(id);
+                    Work::Call { results, workspace, .. } => {
+                        results.iter().chain(workspace).copied().for_each(&mut writes);
                     }
+                    Work::Copy { .. } if self.uploads.iter().flatten().any(|(upload, _)| *upload == id) => {}
+                    Work::Copy { to, .. } => writes(*to),
                 }
-                Work::Call { results, workspace, .. } => {
-                    self.launches += 1;
-                    results.iter().chain(workspace).copied().for_each(writes);
-                }
-                Work::Copy { .. } if self.uploads.iter().flatten().any(|(upload, _)| *upload == id) => {}
-                Work::Copy { to, .. } => writes(*to),
             }
         }
     }
 
-    /// The size of every buffer in bytes.
-    pub fn sizes(&self, bindings: &Bindings) -> Result<Table<BufferId, usize>, DimError> {
+    /// The size of every buffer in bytes; nothing of a workspace that is not used at these sizes.
+    pub fn sizes(&self, plan: &Plan, bindings: &Bindings) -> Result<Table<BufferId, usize>, DimError> {
         let values: Vec<usize> = self
             .dims
             .iter()
             .map(|dim| Ok(usize::try_from(dim.eval(bindings)?).unwrap_or(0)))
             .collect::<Result<_, DimError>>()?;
-        Ok(self.dim_of.values().map(|dim| values[*dim]).collect())
+        let mut sizes: Table<BufferId, usize> = self.dim_of.values().map(|dim| values[*dim]).collect();
+        for workspace in plan.idle_workspaces(bindings)? {
+            sizes[workspace] = 0;
+        }
+        Ok(sizes)
     }
 
     /// Whether two buffers have one size whatever the symbols are.

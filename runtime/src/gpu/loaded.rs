@@ -111,9 +111,10 @@ impl LoadedGpu {
         seat: Option<rccl::Seat>,
     ) -> Result<LoadedGpu, RuntimeError> {
         let gpu = heap.gpu.clone();
-        let plan = &program.variants[variant].plan;
-        check(plan, &program)?;
+        check(&program.variants[variant].plan, &program)?;
         gpu.enter("loading the program")?;
+        let (opened, program) = Libraries::open(program, variant, libraries, &gpu.name, seat)?;
+        let plan = &program.variants[variant].plan;
         let expected = hints(&plan.symbols);
         // Hints are estimates: a size that does not work out there may where it is run.
         let peak = place(plan, &expected).map_or(0, |placement| placement.total);
@@ -124,7 +125,6 @@ impl LoadedGpu {
             true => Some(Ranges::open(program.variants[variant].plan.target.platform, libraries)?),
             false => None,
         };
-        let libraries = Libraries::open(plan, libraries, &gpu.name, seat)?;
         // A capture of some ranks' collectives and not of others' would be for their library to sort out.
         let meets = plan.collectives().next().is_some();
         let no_capture = options.no_capture || meets && !options.capture_collectives;
@@ -135,7 +135,7 @@ impl LoadedGpu {
             functions,
             _modules: modules,
             constants,
-            libraries,
+            libraries: opened,
             facts,
             heap,
             gpu,
@@ -201,7 +201,7 @@ impl LoadedGpu {
         }
         let known: Vec<Arc<Placed>> = kept.placed.iter().filter(|p| p.form == *form).cloned().collect();
         drop(kept);
-        let sizes = self.facts.sizes(bindings)?;
+        let sizes = self.facts.sizes(self.plan(), bindings)?;
         let placed = match known.iter().rev().find(|placed| placed.fits(&sizes)) {
             Some(placed) => placed.clone(),
             None => {

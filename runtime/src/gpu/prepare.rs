@@ -16,7 +16,7 @@ use ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
 
 use super::constants::Constants;
 use super::driver::{Direction, RawFunction};
-use super::facts::PlanFacts;
+use super::facts::{Named, PlanFacts};
 use super::form::{Form, InputForm, Outside, PortRef, host_port};
 use crate::checks::{check_arguments, check_proved};
 use crate::error::RuntimeError;
@@ -66,6 +66,8 @@ pub(super) struct Prepared {
     pub placed: Arc<Placed>,
     pub bindings: Arc<Bindings>,
     pub steps: Vec<Enqueue>,
+    /// Which of its works each step does.
+    chosen: Table<StepId, usize>,
     /// The arguments of all launches, one after the other, and what is added to some of them.
     pub words: Vec<u64>,
     pub bases: Vec<(u32, Base)>,
@@ -112,6 +114,8 @@ pub(super) enum Enqueue {
     Call {
         call: Call,
         buffers: Vec<Spot>,
+        /// Where the plan has room for it; else what the call takes is the lane's.
+        workspace: Option<Spot>,
     },
 }
 
@@ -255,11 +259,9 @@ impl Prepared {
     ) -> Result<Prepared, RuntimeError> {
         let Loaded { plan, facts, .. } = *loaded;
         plan.check_sizes(&bindings)?;
-        for id in &facts.uncertain {
-            if let Work::Launch { args, .. } = &plan.steps[*id].work {
-                for kernel in plan.steps[*id].work.kernels() {
-                    check_arguments(plan, &plan.kernels[kernel], args, sizes, &bindings)?;
-                }
+        for (id, index) in &facts.uncertain {
+            if let Some(Work::Launch { kernel, args }) = plan.steps[*id].works().nth(*index) {
+                check_arguments(plan, &plan.kernels[*kernel], args, sizes, &bindings)?;
             }
         }
         for kernel in &facts.sized {
@@ -268,10 +270,12 @@ impl Prepared {
         let mut launches: Table<KernelId, Option<LaunchSize>> = plan.kernels.keys().map(|_| None).collect();
         let (mut words, mut bases) = (Vec::new(), Vec::new());
         let mut steps = Vec::with_capacity(plan.steps.len());
+        let mut chosen = Table::new();
         for (id, step) in plan.steps.iter() {
-            steps.push(match &step.work {
-                Work::Launch { kernel: own, args, .. } => {
-                    let k = step.work.kernel(&bindings)?.unwrap_or(*own);
+            chosen.push(step.chosen(&bindings)?);
+            steps.push(match step.at(&bindings)? {
+                Work::Launch { kernel: k, args } => {
+                    let k = *k;
                     let kernel = &plan.kernels[k];
                     let size = match launches[k] {
                         Some(size) => size,
@@ -347,17 +351,23 @@ impl Prepared {
                     let buffers: Vec<Spot> = operands
                         .iter()
                         .chain(results)
-                        .chain(workspace)
                         .map(|b| placed.on_device(loaded, *b, id))
                         .collect::<Result<_, _>>()?;
                     let types = |list: &[BufferId]| -> Vec<&ir::TensorType> {
                         list.iter().map(|b| &plan.buffers[*b].ty).collect()
                     };
                     let at = format!("step {id}");
-                    let call = loaded
-                        .libraries
-                        .prepare(call, &types(operands), &types(results), &bindings, &at)?;
-                    call.map_or(Enqueue::Nothing, |call| Enqueue::Call { call, buffers })
+                    let planned =
+                        workspace.map(|b| Ok::<_, RuntimeError>((placed.on_device(loaded, b, id)?, sizes[b])));
+                    let workspace = planned.transpose()?;
+                    let room = workspace.map_or(0, |(_, bytes)| bytes);
+                    let types = (&types(operands)[..], &types(results)[..]);
+                    let call = loaded.libraries.prepare(call, types, room, &bindings, &at)?;
+                    call.map_or(Enqueue::Nothing, |call| Enqueue::Call {
+                        call,
+                        buffers,
+                        workspace: workspace.map(|(spot, _)| spot),
+                    })
                 }
             });
         }
@@ -373,9 +383,15 @@ impl Prepared {
             placed,
             bindings,
             steps,
+            chosen,
             words,
             bases,
         })
+    }
+
+    /// What is said of a step's work at these sizes.
+    pub fn named<'f>(&self, facts: &'f PlanFacts, step: StepId) -> &'f Named {
+        &facts.steps[step].works[self.chosen[step]]
     }
 
     /// Bytes of weights that a run copies to the device.

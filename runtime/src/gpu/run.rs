@@ -10,7 +10,7 @@ use ir::plan::StepId;
 use super::bound::Bound;
 use super::context::Context;
 use super::driver::{Direction, DriverError, Status};
-use super::facts::PlanFacts;
+use super::facts::{Named, PlanFacts};
 use super::handles::{Event, Gpu, GraphExec, Stream};
 use super::prepare::{Enqueue, Prepared};
 use super::ranges::Ranges;
@@ -87,11 +87,15 @@ impl Run<'_> {
         }
         let fail = |index: usize, error: DriverError| {
             let id = StepId::new(index);
-            self.gpu.error(error, &self.facts.steps[id].describe(id))
+            self.gpu.error(error, &self.named(id).describe(id))
         };
         self.steps(context, bound, Some(self.hosts), profile, &fail)?;
         let joined = self.join(context, profile);
         self.gpu.at("the end of a run", joined)
+    }
+
+    fn named(&self, step: StepId) -> &Named {
+        self.prepared.named(self.facts, step)
     }
 
     fn refuse(&self) {
@@ -186,7 +190,8 @@ impl Run<'_> {
             let id = StepId::new(index);
             let facts = &self.facts.steps[id];
             let failed = |error| fail(index, error);
-            let _range = self.ranges.map(|ranges| ranges.enter(&facts.name));
+            let named = self.named(id);
+            let _range = self.ranges.map(|ranges| ranges.enter(&named.name));
             for wait in &facts.waits {
                 if let Some(event) = &context.events[*wait] {
                     context.lanes[facts.lane].wait(event).map_err(failed)?;
@@ -241,11 +246,16 @@ impl Run<'_> {
                     let (to, from) = (bound.address(*to), bound.address(*from));
                     copy(&context.lanes[facts.lane], to, from, *bytes, *direction).map_err(failed)?;
                 }
-                Enqueue::Call { call, buffers } => {
+                Enqueue::Call {
+                    call,
+                    buffers,
+                    workspace,
+                } => {
                     let addresses: smallvec::SmallVec<[u64; 8]> =
                         buffers.iter().map(|spot| bound.address(*spot)).collect();
-                    let (workspace, stream) = (context.workspace(facts.lane), context.lanes[facts.lane].raw());
-                    let at = || facts.describe(id);
+                    let workspace = workspace.map_or_else(|| context.workspace(facts.lane), |spot| bound.address(spot));
+                    let stream = context.lanes[facts.lane].raw();
+                    let at = || named.describe(id);
                     context.handles.enqueue(call, &addresses, workspace, stream, at)?;
                 }
             }
@@ -257,7 +267,7 @@ impl Run<'_> {
                 lane.record(event).map_err(failed)?;
             }
             if self.synchronous {
-                self.gpu.wait_for_stream(lane, &context.done, || facts.describe(id))?;
+                self.gpu.wait_for_stream(lane, &context.done, || named.describe(id))?;
             }
         }
         Ok(())
@@ -296,7 +306,8 @@ impl Run<'_> {
             Ok(Duration::from_secs_f64(milliseconds / 1e3))
         };
         times.device = self.gpu.at("the end of a run", since(begin, end))?;
-        for ((id, step), (start, stop)) in self.facts.steps.iter().zip(&context.times) {
+        for (id, (start, stop)) in self.facts.steps.keys().zip(&context.times) {
+            let step = self.named(id);
             let at = || step.describe(id);
             times.steps.push(StepTime {
                 step: id,

@@ -2,7 +2,7 @@
 //!
 //! Column-major as rocBLAS is (see [`super::rocblas`]): the result's columns are the library's rows, and so a bias of a number for
 //! each column is what it adds. The algorithm is the one that its heuristic ranks first, asked for when a context is first fitted to
-//! the sizes; nothing is timed. Its workspace is one of the lane's.
+//! the sizes; nothing is timed. Its workspace is the plan's, and bounds what the heuristic may choose.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -24,9 +24,6 @@ use super::Opened;
 use super::rocblas::Gemm;
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
-
-/// Algorithms may take this many bytes of workspace: more is no faster for most products.
-static MOST_WORKSPACE: u64 = 32 << 20;
 
 /// The library.
 pub(crate) struct Hipblaslt(Opened<HipblasltLibrary>);
@@ -75,6 +72,8 @@ impl Hipblaslt {
 pub(crate) struct Matmul {
     pub gemm: Gemm,
     pub epilogue: GemmEpilogue,
+    /// Bytes of workspace that the plan has for it: algorithms that take more are not asked for.
+    pub most_workspace: u64,
 }
 
 impl Matmul {
@@ -345,7 +344,7 @@ impl Descriptors {
             api.hipblasLtMatmulPreferenceSetAttribute(
                 made.preference,
                 most,
-                (&raw const MOST_WORKSPACE).cast(),
+                (&raw const matmul.most_workspace).cast(),
                 size_of::<u64>(),
             )
         };

@@ -12,10 +12,10 @@ use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
 use dylib::{Loaded, NotFound, Search};
-use ir::TensorType;
 use ir::dim::Bindings;
 use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
-use ir::plan::{Plan, Work};
+use ir::plan::Plan;
+use ir::{Program, TensorType};
 
 use crate::checks::check_ranks;
 use crate::error::RuntimeError;
@@ -98,19 +98,55 @@ pub(crate) enum Call {
 }
 
 impl Libraries {
-    /// Opens what a plan calls. The device must be there, and entered. `seat` is the rank's among the devices of a model.
+    /// Opens what a variant's plan calls. The device must be there, and entered. `seat` is the rank's among the devices of a model.
+    ///
+    /// Where a library is not there, and kernels do what its calls do at other sizes, the program that is returned has them in their
+    /// place.
     pub fn open(
-        plan: &Plan,
+        program: Arc<Program>,
+        variant: usize,
         search: &Search,
         device: &str,
         seat: Option<rccl::Seat>,
-    ) -> Result<Libraries, RuntimeError> {
+    ) -> Result<(Libraries, Arc<Program>), RuntimeError> {
         let mut libraries = Libraries {
             rccl: seat,
             ..Libraries::default()
         };
-        for (id, step) in plan.steps.iter() {
-            let Work::Call { call, .. } = &step.work else { continue };
+        let opened = libraries.open_all(&program.variants[variant].plan, search, device);
+        let Err(error @ RuntimeError::NotAvailable { .. }) = opened else {
+            return opened.map(|()| (libraries, program));
+        };
+        let mut without = Program::clone(&program);
+        for library in [Library::RocBlas, Library::HipBlasLt] {
+            let is_open = match library {
+                Library::RocBlas => libraries.rocblas.is_some(),
+                _ => libraries.hipblaslt.is_some(),
+            };
+            let Plan { steps, buffers, .. } = &mut without.variants[variant].plan;
+            let steps = steps.values_mut();
+            let mut calling = steps.filter(|step| step.calls().any(|call| call.library == library));
+            if !is_open && !calling.all(|step| step.without_calls(library, buffers)) {
+                return Err(error);
+            }
+            // Of two, the other may be there.
+            if libraries
+                .open_all(&without.variants[variant].plan, search, device)
+                .is_ok()
+            {
+                return Ok((libraries, Arc::new(without)));
+            }
+        }
+        Err(error)
+    }
+
+    fn open_all(&mut self, plan: &Plan, search: &Search, device: &str) -> Result<(), RuntimeError> {
+        let libraries = self;
+        let calls = plan
+            .steps
+            .iter()
+            .flat_map(|(id, step)| step.calls().map(move |call| (id, call)));
+        for (id, call) in calls {
             let at = format!("step {id}");
             match (call.library, &call.op) {
                 (
@@ -141,7 +177,7 @@ impl Libraries {
                 _ => return Err(unsupported(call, &at)),
             }
         }
-        Ok(libraries)
+        Ok(())
     }
 
     /// Makes the handles of one run context.
@@ -154,12 +190,13 @@ impl Libraries {
         })
     }
 
-    /// Prepares a call; None where there is nothing to compute. Its buffers are the operands, then the results.
+    /// Prepares a call; None where there is nothing to compute. Its buffers are the operands, then the results; `workspace` is how many
+    /// bytes the plan has for it.
     pub fn prepare(
         &self,
         call: &LibraryCall,
-        operands: &[&TensorType],
-        results: &[&TensorType],
+        (operands, results): (&[&TensorType], &[&TensorType]),
+        workspace: usize,
         bindings: &Bindings,
         at: &str,
     ) -> Result<Option<Call>, RuntimeError> {
@@ -170,6 +207,7 @@ impl Libraries {
                     Library::HipBlasLt => Call::Matmul(hipblaslt::Matmul {
                         gemm,
                         epilogue: *epilogue,
+                        most_workspace: workspace as u64,
                     }),
                     _ => Call::Gemm(gemm),
                 }))

@@ -179,11 +179,8 @@ fn steps(plan: &Plan) -> Result<Vec<Step>> {
     let works = plan.works(&bindings)?;
     let mut steps = Vec::with_capacity(plan.steps.len());
     for (id, step) in plan.steps.iter() {
-        let (name, engine) = match &step.work {
-            Work::Launch { kernel, .. } => {
-                let kernel = step.work.kernel(&bindings)?.unwrap_or(*kernel);
-                (plan.kernels[kernel].name.clone(), "kernel")
-            }
+        let (name, engine) = match step.at(&bindings)? {
+            Work::Launch { kernel, .. } => (plan.kernels[*kernel].name.clone(), "kernel"),
             Work::Call { call, .. } => (call.name().to_owned(), call.library.name()),
             Work::Copy { from, to } => {
                 let on_host = |place: &Place| matches!(place, Place::Input | Place::Output | Place::Streamed(_));

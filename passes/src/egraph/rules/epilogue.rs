@@ -31,7 +31,7 @@ pub const EPILOGUE: Recognizer = Recognizer {
 /// The libraries' calls.
 pub const LIBRARIES: &[Recognizer] = &[
     Recognizer {
-        name: "rocblas",
+        name: super::ROCBLAS,
         find: |r, class| library(r, class, rocblas::call),
     },
     super::library_epilogue::HIPBLASLT,

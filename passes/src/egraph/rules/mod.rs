@@ -24,6 +24,8 @@ pub const COMMUTE: &str = "commute";
 
 /// The rule whose calls are hipBLASLt's.
 pub const HIPBLASLT: &str = library_epilogue::HIPBLASLT.name;
+/// The rule of the library that has products alone.
+pub const ROCBLAS: &str = "rocblas";
 
 /// A rule as data.
 #[derive(Clone, Debug)]

@@ -86,12 +86,9 @@ fn plan(mut kernel: Kernel, constants: &[usize]) -> (Plan, Table<ConstId, Consta
         args.push(buffer);
     }
     let kernel = plan.kernels.push(kernel);
-    plan.steps.push(Step {
-        lane: LaneId::new(0),
-        waits: Vec::new(),
-        work: Work::launch(kernel, args),
-        flops: Dim::Const(0),
-    });
+    let work = Work::launch(kernel, args);
+    plan.steps
+        .push(Step::new(LaneId::new(0), Vec::new(), work, Dim::Const(0)));
     (plan, table)
 }
 
@@ -228,12 +225,8 @@ fn filters_of_two_shapes_are_packed_for_each() {
         unreachable!("one launch")
     };
     let lane = LaneId::new(0);
-    plan.steps.push(Step {
-        lane,
-        waits: Vec::new(),
-        work: Work::launch(kernel, args),
-        flops: Dim::Const(0),
-    });
+    plan.steps
+        .push(Step::new(lane, Vec::new(), Work::launch(kernel, args), Dim::Const(0)));
     let outputs = run(plan, table, &Bindings::new()).expect("both are convolutions");
     assert_eq!(outputs.len(), 1);
 }

@@ -98,12 +98,8 @@ pub(super) fn program() -> Program {
     let y = buffer("y", ty(), Place::Output);
     let mut kernels = Table::new();
     let (k0, k1) = (kernels.push(dense()), kernels.push(add()));
-    let launch = |kernel, args: Vec<BufferId>| Step {
-        lane: LaneId::new(0),
-        waits: vec![],
-        work: Work::launch(kernel, args),
-        flops: Dim::Const(0),
-    };
+    let launch =
+        |kernel, args: Vec<BufferId>| Step::new(LaneId::new(0), vec![], Work::launch(kernel, args), Dim::Const(0));
     let steps = [
         launch(k0, vec![x, w, h]),
         launch(k1, vec![h, x, g]),

@@ -1,0 +1,267 @@
+//! A product as a generated kernel and as a library's call, for steps that choose between them by size.
+//!
+//! Before: a scheduled region, which is a product with what follows it, or a call that the e-graph chose at the sizes' hints. After: the
+//! other of the two, and what the cost model says of both at a number of rows. There is a call only where it does all that the region
+//! does: nothing, a bias and an activation that hipBLASLt has. What else follows a product is its kernel's alone.
+
+use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
+use ir::op::{BinaryOp, Contract, Elementwise, UnaryOp, View};
+use ir::schedule::{Region, RegionKind};
+use ir::{Dim, Graph, Kernel, NodeId, Op, Stage, Symbols, Target, TensorType, Value};
+
+use super::{hipblaslt, rocblas};
+use crate::cost::CostModel;
+use crate::egraph::rules;
+use crate::fuse::ScheduleOptions;
+use crate::lower::{LowerError, lower};
+use crate::options::{OptLevel, OptimizeOptions};
+
+/// The libraries whose calls a plan may choose by size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Routes {
+    pub rocblas: bool,
+    pub hipblaslt: bool,
+}
+
+impl Routes {
+    /// The libraries that the e-graph may route to under these options: a step chooses among no others.
+    pub fn of(options: &OptimizeOptions, target: &Target) -> Routes {
+        let routes = options.level >= OptLevel::O2
+            && options.libraries
+            && target.libraries
+            && options.enabled(crate::egraph::ROUTE.name);
+        Routes {
+            rocblas: routes && options.enabled(rules::ROCBLAS),
+            hipblaslt: routes && options.enabled(rules::HIPBLASLT) && target.hipblaslt,
+        }
+    }
+
+    const fn has(self, library: Library) -> bool {
+        match library {
+            Library::RocBlas => self.rocblas,
+            Library::HipBlasLt => self.hipblaslt,
+            Library::MiOpen | Library::Rccl => false,
+        }
+    }
+}
+
+/// A product that a library may compute, and its types.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Product {
+    pub call: LibraryCall,
+    contract: Contract,
+    epilogue: GemmEpilogue,
+    /// Of lhs, rhs, and the bias where there is one.
+    operands: Vec<TensorType>,
+    result: TensorType,
+}
+
+impl Product {
+    fn new(call: LibraryCall, operands: Vec<TensorType>, result: TensorType) -> Option<Product> {
+        let LibraryOp::Gemm { contract, epilogue } = call.op else {
+            return None;
+        };
+        (operands.len() >= 2).then_some(Product {
+            call,
+            contract,
+            epilogue,
+            operands,
+            result,
+        })
+    }
+
+    /// Whether the batch of the left operand is more rows of one product.
+    fn folds(&self) -> bool {
+        self.operands[1].rank() == 2 && !self.contract.transpose_lhs
+    }
+
+    /// The rows of the product, which the model may leave open.
+    pub fn rows(&self) -> Dim {
+        let lhs = &self.operands[0].shape;
+        let at = lhs.rank() - if self.contract.transpose_lhs { 1 } else { 2 };
+        match self.folds() {
+            true => lhs[..=at].iter().cloned().product(),
+            false => lhs[at].clone(),
+        }
+    }
+
+    /// Whether the call takes less time than one generated kernel at a number of rows, by the roofline that the e-graph decides by.
+    pub fn call_wins(&self, rows: i64, symbols: &Symbols, target: &Target) -> bool {
+        let model = CostModel {
+            target,
+            symbols,
+            computed_in: None,
+        };
+        let at_rows = |ty: &TensorType, from_last: usize| {
+            let mut shape = ty.shape.0.clone();
+            let at = shape.len() - from_last;
+            shape[at] = Dim::Const(rows);
+            let first = if self.folds() { at } else { 0 };
+            TensorType::new(ty.dtype, shape[first..].to_vec())
+        };
+        let lhs = at_rows(&self.operands[0], if self.contract.transpose_lhs { 1 } else { 2 });
+        let result = [at_rows(&self.result, 2)];
+        let mut operands = vec![&lhs];
+        operands.extend(&self.operands[1..]);
+        let call = model.op(&Op::Call(self.call.clone()), &operands, &result);
+        let mut kernel = model.op(&Op::Contract(self.contract), &operands[..2], &result);
+        for step in self.steps() {
+            let others = if matches!(step, Elementwise::Binary(_)) {
+                &operands[2..]
+            } else {
+                &[]
+            };
+            kernel += model.as_epilogue(&Op::Elementwise(step), others, &result[0]);
+        }
+        call < kernel
+    }
+
+    /// What follows the product, in order.
+    fn steps(&self) -> impl Iterator<Item = Elementwise> + use<> {
+        let add = Elementwise::Binary(BinaryOp::Add);
+        let (bias, activation) = match self.epilogue {
+            GemmEpilogue::None => (false, None),
+            GemmEpilogue::Bias => (true, None),
+            GemmEpilogue::Relu => (false, Some(UnaryOp::Relu)),
+            GemmEpilogue::BiasRelu => (true, Some(UnaryOp::Relu)),
+            GemmEpilogue::GeluTanh => (false, Some(UnaryOp::GeluTanh)),
+            GemmEpilogue::BiasGeluTanh => (true, Some(UnaryOp::GeluTanh)),
+        };
+        bias.then_some(add)
+            .into_iter()
+            .chain(activation.map(Elementwise::Unary))
+    }
+}
+
+/// Returns the call that does all that a product's region does, with the stored values that are its operands.
+pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, Vec<Value>)> {
+    let [output] = region.outputs[..] else { return None };
+    if region.kind != RegionKind::Contract || region.part(output).is_some() {
+        return None;
+    }
+    let anchor = region.anchor;
+    let LibraryOp::Gemm { contract, .. } = rocblas::call(g, anchor)?.op else {
+        return None;
+    };
+    // Down the one way from the product to the result.
+    let (mut epilogue, mut bias, mut at) = (GemmEpilogue::None, None, Value::from(anchor));
+    let mut seen = vec![anchor];
+    while at != output {
+        let readers = region.nodes.iter().filter(|id| g.node(**id).operands.contains(&at));
+        let [next] = readers.copied().collect::<Vec<NodeId>>()[..] else {
+            return None;
+        };
+        let node = g.node(next);
+        match &node.op {
+            Op::View(View::Reshape(_)) => {}
+            Op::Elementwise(Elementwise::Binary(BinaryOp::Add)) if epilogue == GemmEpilogue::None => {
+                let [a, b] = node.operands[..] else { return None };
+                let other = if a == at { b } else { a };
+                let columns = g.ty(at).shape.iter().last();
+                let fits = hipblaslt::is_bias(g.ty(other), &node.results[0])
+                    && g.ty(anchor.into()).shape.iter().last() == columns;
+                if a == b || !fits || g.ty(at).shape != node.results[0].shape {
+                    return None;
+                }
+                (epilogue, bias) = (GemmEpilogue::Bias, Some(other));
+            }
+            Op::Elementwise(Elementwise::Unary(kind)) => epilogue = hipblaslt::activated(epilogue, *kind)?,
+            _ => return None,
+        }
+        seen.push(next);
+        at = next.into();
+    }
+    // What is left of the region may only give operands other shapes.
+    let is_shape = |id: &NodeId| matches!(g.node(*id).op, Op::View(View::Reshape(_)));
+    if !region.nodes.iter().all(|id| seen.contains(id) || is_shape(id)) {
+        return None;
+    }
+    let call = match epilogue {
+        GemmEpilogue::None => rocblas::call(g, anchor)?,
+        _ => hipblaslt::call(hipblaslt::product(g, anchor)?, epilogue),
+    };
+    let wanted: Vec<Value> = g.node(anchor).operands.iter().copied().chain(bias).collect();
+    let stored: Vec<Value> = wanted.iter().map(|v| root(g, *v)).collect();
+    if !routes.has(call.library) || !stored.iter().all(|v| region.inputs.contains(v)) {
+        return None;
+    }
+    // The library takes sizes from the buffers' types, so a buffer must have the shape that the product sees.
+    let same = wanted.iter().zip(&stored).all(|(v, stored)| g.ty(*v) == g.ty(*stored));
+    let types = wanted.iter().map(|v| g.ty(*v).clone()).collect();
+    let product = Product::new(call, types, g.ty(anchor.into()).clone())?;
+    debug_assert_eq!(product.contract, contract);
+    (same && g.ty(output).dtype == product.result.dtype).then_some((product, stored))
+}
+
+/// Returns the value that a value is another shape of.
+fn root(g: &Graph, value: Value) -> Value {
+    match &g.node(value.node).op {
+        Op::View(View::Reshape(_)) => root(g, g.node(value.node).operands[0]),
+        _ => value,
+    }
+}
+
+/// Returns the generated kernel of a product that the e-graph made a call of, where its rows are open or also where they are known. Its parameters are the call's
+/// operands by their numbers, then the result.
+///
+/// # Errors
+/// A product that cannot be lowered.
+pub fn kernel_of(
+    g: &Graph,
+    id: NodeId,
+    (routes, known): (Routes, bool),
+    target: &Target,
+) -> Result<Option<(Product, Kernel, Vec<usize>)>, LowerError> {
+    let node = g.node(id);
+    let Op::Call(call) = &node.op else { return Ok(None) };
+    let types: Vec<TensorType> = node.operands.iter().map(|v| g.ty(*v).clone()).collect();
+    let product = Product::new(call.clone(), types, node.results[0].clone());
+    let open = |p: &Product| (known || p.rows().as_const().is_none()) && routes.has(p.call.library);
+    let Some(product) = product.filter(open) else {
+        return Ok(None);
+    };
+    let Some(graph) = spelled(g, id, &product) else {
+        return Ok(None);
+    };
+    let (schedule, _) = crate::fuse::fuse(&graph, target, &ScheduleOptions::default());
+    let regions: Vec<&Region> = schedule.regions.values().collect();
+    let [region] = regions[..] else { return Ok(None) };
+    let input = |value: &Value| {
+        graph
+            .inputs()
+            .iter()
+            .position(|input| Value::from(input.node) == *value)
+    };
+    let Some(inputs) = region.inputs.iter().map(input).collect::<Option<Vec<usize>>>() else {
+        return Ok(None);
+    };
+    if region.outputs.len() != 1 || region.kind != RegionKind::Contract {
+        return Ok(None);
+    }
+    let kernel = lower(&graph, region, target)?;
+    Ok(Some((product, kernel, inputs)))
+}
+
+/// A call's product and what follows it, alone.
+fn spelled(g: &Graph, id: NodeId, product: &Product) -> Option<Graph> {
+    let origin = || g.node(id).origin.clone();
+    let mut graph = Graph::new(product.call.name());
+    graph.stage = Stage::Core;
+    graph.set_symbols(g.symbols().clone());
+    let operands: Vec<Value> = (product.operands.iter().enumerate())
+        .map(|(index, ty)| graph.add_input(format!("x{index}"), ty.clone(), origin()))
+        .collect();
+    let mut at: Value = graph
+        .add(Op::Contract(product.contract), &operands[..2], origin())
+        .ok()?
+        .into();
+    for step in product.steps() {
+        let mut all = vec![at];
+        if matches!(step, Elementwise::Binary(_)) {
+            all.extend(&operands[2..]);
+        }
+        at = graph.add(Op::Elementwise(step), &all, origin()).ok()?.into();
+    }
+    graph.add_output("y", at);
+    Some(graph)
+}
