@@ -32,7 +32,7 @@ use crate::types::DType;
 /// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
 pub const MAGIC: [u8; 8] = *b"graphc\r\n";
 /// The version that this library writes and reads.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Sections begin at multiples of this.
 pub const ALIGNMENT: usize = 64;
 
