@@ -103,7 +103,8 @@ generate cuda-sys CudaLibrary cuda.h "
   cuInit cuDriverGetVersion cuGetErrorName cuGetErrorString
   cuDeviceGet cuDeviceGetCount cuDeviceGetName cuDeviceGetAttribute cuDeviceTotalMem_v2
   cuDevicePrimaryCtxRetain cuCtxSetCurrent cuCtxSynchronize
-  cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemcpyAsync
+  cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemcpyAsync cuMemcpyPeerAsync
+  cuDeviceCanAccessPeer cuCtxEnablePeerAccess
   cuCtxGetStreamPriorityRange cuStreamCreateWithPriority
   cuStreamCreate cuStreamDestroy_v2 cuStreamSynchronize cuStreamWaitEvent
   cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventSynchronize cuEventQuery cuEventElapsedTime

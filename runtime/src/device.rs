@@ -193,6 +193,21 @@ pub struct MemoryReport {
     pub scratch: usize,
 }
 
+impl MemoryReport {
+    /// The larger of each.
+    #[must_use]
+    pub fn max_with(&self, other: &MemoryReport) -> MemoryReport {
+        MemoryReport {
+            arena: self.arena.max(other.arena),
+            live_peak: self.live_peak.max(other.live_peak),
+            packed_weights: self.packed_weights.max(other.packed_weights),
+            streamed_weights: self.streamed_weights.max(other.streamed_weights),
+            device: self.device.max(other.device),
+            scratch: self.scratch.max(other.scratch),
+        }
+    }
+}
+
 /// Where the time of one run went.
 #[derive(Clone, Debug, Default)]
 pub struct RunTimes {
@@ -239,6 +254,29 @@ pub fn variant_for(program: &Program, device: &dyn Device) -> Result<usize, Runt
     })
 }
 
+/// The plan of the whole model that a variant is, or is the first part of: with whole ports where they are cut, and with the steps of all
+/// stages where it is one of several. For checking what a run is given, and for the works of its steps.
+///
+/// # Errors
+/// `Program` where the other stages are not there or do not fit.
+pub fn whole_plan(program: &Program, variant: usize) -> Result<Plan, RuntimeError> {
+    let Some(plan) = program.variants.get(variant).map(|variant| &variant.plan) else {
+        return Err(RuntimeError::Program(format!("there is no variant {variant}")));
+    };
+    let Some(share) = plan.share.as_ref().filter(|share| share.stage.is_some()) else {
+        return Ok(plan.with_whole_ports());
+    };
+    let stage = |rank: u32| {
+        let mut all = program.variants.iter().map(|variant| &variant.plan);
+        let is = |of: &ir::plan::Share| of.stage.is_some() && (of.rank, of.ranks) == (rank, share.ranks);
+        let found = all.find(|other| other.target == plan.target && other.share.as_ref().is_some_and(is));
+        found.ok_or_else(|| RuntimeError::Program(format!("stage {rank} of {} is not there", share.ranks)))
+    };
+    let plans: Vec<&Plan> = (0..share.ranks).map(stage).collect::<Result<_, _>>()?;
+    let (whole, _) = ir::plan::stages::whole(&plans).map_err(|error| RuntimeError::Program(error.to_string()))?;
+    Ok(whole)
+}
+
 /// Says whether a plan is the first of so many ranks; of one, where the plan is of no part.
 pub fn is_for(plan: &Plan, ranks: u32) -> bool {
     match &plan.share {
@@ -251,7 +289,10 @@ pub fn is_for(plan: &Plan, ranks: u32) -> bool {
 pub fn made_for(plan: &Plan) -> String {
     match &plan.share {
         None => plan.target.to_string(),
-        Some(share) => format!("{} (rank {} of {})", plan.target, share.rank, share.ranks),
+        Some(share) => {
+            let what = if share.stage.is_some() { "stage" } else { "rank" };
+            format!("{} ({what} {} of {})", plan.target, share.rank, share.ranks)
+        }
     }
 }
 

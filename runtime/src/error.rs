@@ -53,6 +53,16 @@ pub enum RuntimeError {
         error: Box<RuntimeError>,
     },
 
+    /// One of several devices that compute a model's layers one after the other failed.
+    #[error("stage {stage} on {device}: {error}")]
+    Stage {
+        stage: usize,
+        device: String,
+        /// Whether stages of the run were begun, which may have written what they were given.
+        begun: bool,
+        error: Box<RuntimeError>,
+    },
+
     /// Devices computed a model together until one of them failed.
     #[error("{devices} do not compute together any more ({reason}); open the devices and load the program again")]
     RanksEnded { devices: String, reason: String },
@@ -252,6 +262,7 @@ impl RuntimeError {
     pub(crate) fn may_have_written(&self) -> bool {
         match self {
             RuntimeError::Rank { error, .. } => error.may_have_written(),
+            RuntimeError::Stage { error, begun, .. } => *begun || error.may_have_written(),
             RuntimeError::Device { .. } | RuntimeError::DeviceLost { .. } | RuntimeError::RanksEnded { .. } => true,
             _ => false,
         }

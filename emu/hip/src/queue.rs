@@ -118,6 +118,8 @@ pub struct Stream {
     pub done: u64,
     /// Whether its work never ends.
     pub stuck: bool,
+    /// Whether it carried copies between devices.
+    pub carries: bool,
     weight: u64,
 }
 
@@ -145,6 +147,7 @@ impl Stream {
             enqueued: 0,
             done: 0,
             stuck: false,
+            carries: false,
             weight,
         }
     }

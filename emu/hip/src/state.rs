@@ -6,7 +6,7 @@ use crate::fault::Faults;
 use crate::graph::{Capture, Exec, Graph};
 use crate::memory::Pinned;
 use crate::pool::Pool;
-use crate::queue::{Event, Stream};
+use crate::queue::{Event, Position, Stream};
 use crate::status::{Status, describe, of_load};
 use graphc_emu::memory::{ALIGNMENT, DEVICE_BASE, DEVICE_END};
 use graphc_emu::{CodeObject, Comgr, Disassembler, Gpu, Kernel, KernelInfo, LoadError, Memory, Module, Worker};
@@ -74,6 +74,16 @@ pub enum Handle {
     Pool,
 }
 
+/// Waits that a faulty program would lack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forgotten {
+    Nothing,
+    /// Of a stream for an event of another device.
+    OtherDevices,
+    /// For an event that was recorded behind a copy between devices.
+    Copies,
+}
+
 /// Everything.
 pub struct Runtime {
     pub config: Config,
@@ -95,6 +105,8 @@ pub struct Runtime {
     pub faults: Faults,
     pub random: Option<Random>,
     pub lost: bool,
+    /// Which waits are forgotten, as tests plant it.
+    pub forgotten: Forgotten,
     /// How often somebody waited for what is never done.
     pub blocked: u64,
     pub start: Instant,
@@ -253,6 +265,7 @@ impl Runtime {
             faults: Faults::new(config.faults.clone()),
             random: config.seed.map(Random::new),
             lost: false,
+            forgotten: Forgotten::Nothing,
             blocked: 0,
             start: Instant::now(),
             sequence: 0,
@@ -276,6 +289,19 @@ impl Runtime {
         let old = std::mem::replace(self, fresh);
         for (address, pinned) in old.pinned {
             pinned.release(address);
+        }
+    }
+
+    /// Whether a stream's wait for a position is one that is forgotten.
+    pub fn forgets(&self, stream: u64, position: Position) -> bool {
+        let ends = (self.streams.get(&stream), self.streams.get(&position.0));
+        let (Some(waits), Some(awaited)) = ends else {
+            return false;
+        };
+        match self.forgotten {
+            Forgotten::Nothing => false,
+            Forgotten::OtherDevices => waits.device != awaited.device,
+            Forgotten::Copies => awaited.carries,
         }
     }
 

@@ -6,12 +6,13 @@
 //! sees what a real device may show it. Ranks whose calls differ in kind, count or type are refused, all of them.
 //!
 //! Like `emu/hip` this library reads the environment and writes reports to standard error: its callers are programs that know nothing of
-//! it. Tests read [`graphc_rccl_counts`] and plant a fault by [`graphc_rccl_plant`].
+//! it. Tests read [`graphc_rccl_counts`], plant a fault by [`graphc_rccl_plant`], and fail single calls by [`fail::graphc_rccl_fail`].
 //!
 //! | variable | what it sets | default |
 //! |---|---|---|
 //! | `GRAPHC_EMU_RCCL_DEADLINE` | milliseconds for which a rank waits for the others | 20000 |
 
+mod fail;
 mod hip;
 mod sum;
 mod world;
@@ -77,6 +78,9 @@ pub unsafe extern "C" fn ncclCommInitAll(comms: *mut *mut Comm, count: c_int, de
     let Some(count) = usize::try_from(count).ok().filter(|n| *n > 0 && !comms.is_null()) else {
         return INVALID_ARGUMENT;
     };
+    if let Some(code) = fail::hit(c"ncclCommInitAll", 0) {
+        return code;
+    }
     let devices: Vec<c_int> = match devices.is_null() {
         true => (0..count as c_int).collect(),
         // SAFETY: the caller's.
@@ -89,6 +93,7 @@ pub unsafe extern "C" fn ncclCommInitAll(comms: *mut *mut Comm, count: c_int, de
     for rank in 0..count {
         // SAFETY: there is room for each.
         unsafe { comms.add(rank).write(Box::into_raw(Box::new(Comm::new(&world, rank)))) };
+        fail::made();
     }
     SUCCESS
 }
@@ -103,8 +108,10 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: *mut Comm) -> Code {
         return INVALID_ARGUMENT;
     }
     // SAFETY: the caller's.
-    drop(unsafe { Box::from_raw(comm) });
-    SUCCESS
+    let comm = unsafe { Box::from_raw(comm) };
+    fail::ended();
+    // One that fails to be ended is none any more either.
+    fail::hit(c"ncclCommDestroy", comm.rank).unwrap_or(SUCCESS)
 }
 
 /// Ends a communicator and lets go of every rank that waits.
@@ -117,8 +124,10 @@ pub unsafe extern "C" fn ncclCommAbort(comm: *mut Comm) -> Code {
         return INVALID_ARGUMENT;
     }
     // SAFETY: the caller's. It is not freed, since a call may still be looking at it.
-    unsafe { &*comm }.world.end();
-    SUCCESS
+    let comm = unsafe { &*comm };
+    comm.world.leave();
+    fail::ended();
+    fail::hit(c"ncclCommAbort", comm.rank).unwrap_or(SUCCESS)
 }
 
 /// Gives what went wrong after a call had returned.
@@ -205,6 +214,13 @@ unsafe fn collective(
         bytes: count * width,
         dtype,
     };
+    let name = match kind {
+        Kind::AllReduce => c"ncclAllReduce",
+        Kind::AllGather => c"ncclAllGather",
+    };
+    if let Some(code) = fail::hit(name, comm.rank) {
+        return code;
+    }
     let planted = PLANTED.load(Ordering::Acquire);
     if comm.rank == 1 && planted == Planted::Refused as u8 {
         return SYSTEM_ERROR;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -74,6 +74,8 @@ pub struct World {
     deadline: Duration,
     state: Mutex<State>,
     changed: Condvar,
+    /// How many ranks left by being aborted.
+    left: AtomicUsize,
 }
 
 struct State {
@@ -179,6 +181,7 @@ impl World {
                 jobs: Vec::new(),
             }),
             changed: Condvar::new(),
+            left: AtomicUsize::new(0),
             devices,
         }))
     }
@@ -191,6 +194,14 @@ impl World {
     pub fn end(&self) {
         self.state().ended = true;
         self.changed.notify_all();
+    }
+
+    /// One rank leaves, and ends what all do together. The last one gives back what the ranks had.
+    pub fn leave(&self) {
+        self.end();
+        if self.left.fetch_add(1, Ordering::AcqRel) + 1 == self.devices.len() {
+            self.state().release(self.hip);
+        }
     }
 
     pub fn has_ended(&self) -> bool {
@@ -352,15 +363,30 @@ impl World {
     }
 }
 
-impl Drop for World {
-    fn drop(&mut self) {
-        let hip = self.hip;
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for job in &state.jobs {
+impl State {
+    /// Gives everything of HIP's back. Nobody comes any more.
+    fn release(&mut self, hip: &Hip) {
+        for job in self.jobs.drain(..) {
             let _ = call!(hip, event_synchronize(job.done));
             let _ = call!(hip, event_destroy(job.done));
             let _ = call!(hip, host_free(job.work.memory.cast()));
         }
-        let _ = call!(hip, stream_destroy(state.stream));
+        // Of ranks that came, and whose others did not.
+        for arrival in self.arrived.iter_mut().filter_map(Option::take) {
+            let _ = call!(hip, event_destroy(arrival.ready));
+        }
+        let stream = std::mem::replace(&mut self.stream, null_mut());
+        if !stream.is_null() {
+            let _ = call!(hip, stream_destroy(stream));
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .release(self.hip);
     }
 }

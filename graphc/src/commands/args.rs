@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use frontend::onnx::ImportOptions;
 use ir::{DType, Target};
+use passes::shard::Split;
 use passes::{OptLevel, ShardOptions, WeightType};
 
 use crate::driver::BuildOptions;
@@ -75,6 +76,10 @@ pub struct BuildArgs {
     /// many.
     #[arg(long, value_name = "N", value_parser = ranks)]
     pub ranks: Option<u32>,
+    /// What each of several devices has: a part of each layer (tensors, the default), some of the layers (layers), or what is predicted
+    /// to take one run less time (auto). By layers little crosses from device to device, and several runs at once are in several stages.
+    #[arg(long, value_name = "HOW", value_parser = split)]
+    pub split: Option<Split>,
     /// What one device sends to another in a second, in GB/s: what sharing costs is weighed by it.
     #[arg(long, value_name = "GB/S", value_parser = bus)]
     pub bus: Option<f64>,
@@ -103,6 +108,7 @@ impl BuildArgs {
             ("--check-indices", self.check_indices),
             ("--disable", !self.disable.is_empty()),
             ("--tuning", self.tuning.is_some()),
+            ("--split", self.split.is_some()),
             ("--bus", self.bus.is_some()),
             ("--bus-latency", self.bus_latency.is_some()),
             ("--state", !self.state.is_empty()),
@@ -147,6 +153,7 @@ impl BuildArgs {
             bus_gbps: self.bus.unwrap_or(ShardOptions::BUS_GBPS),
             latency_us: self.bus_latency.unwrap_or(ShardOptions::LATENCY_US),
             states: self.state.clone(),
+            split: self.split.unwrap_or_default(),
             ..ShardOptions::new(ranks)
         });
         self.refuse_vram(&options.targets)?;
@@ -248,6 +255,11 @@ pub fn bytes(text: &str) -> std::result::Result<usize, String> {
 pub fn ranks(text: &str) -> std::result::Result<u32, String> {
     let most = ir::library::Collective::MOST_RANKS as usize;
     whole(text, 1..=most).map(|ranks| ranks as u32)
+}
+
+/// Reads how a model is split.
+pub fn split(text: &str) -> std::result::Result<Split, String> {
+    text.trim().parse()
 }
 
 /// Reads a rate of the bus.

@@ -1,8 +1,8 @@
 //! `graphc bench`: how long a model takes.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
-use ir::plan::arena;
 use runtime::{DeviceTensor, Given, LoadOptions, ProfileOptions, Wanted};
 use serde_json::json;
 
@@ -50,8 +50,17 @@ pub struct Args {
     /// Keep inputs and outputs on the device, so that no copy is timed.
     #[arg(long, conflicts_with = "emulate")]
     resident: bool,
+    /// Begin so many runs before the first is waited for; what is timed then is from the end of one run to that of the next. Several devices
+    /// with layers each are busy at once that way.
+    #[arg(long, default_value_t = 1, value_parser = overlap, conflicts_with = "emulate")]
+    overlap: usize,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+}
+
+/// Reads a number of runs at once.
+fn overlap(text: &str) -> std::result::Result<usize, String> {
+    args::whole(text, 1..=64)
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<()> {
@@ -63,13 +72,12 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     let start = Instant::now();
     let (program, variant) = run::program(&args.model, &args.build, &device, context)?;
     let compile = start.elapsed();
-    let plan = &program.variants[variant].plan.with_whole_ports();
+    let plan = &runtime::device::whole_plan(&program, variant)?;
     let inputs = given.inputs(plan, Some(0))?;
     let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
     let declared: Vec<_> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
     let bindings =
         ir::graph::bind_shapes(&plan.symbols, &declared, &shapes).map_err(|e| Error::Config(e.to_string()))?;
-    let peak = arena::place(plan, &bindings)?.total;
     let threads = args.threads.unwrap_or(context.settings.threads);
     let start = Instant::now();
     let executable = device.load(
@@ -83,6 +91,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         },
     )?;
     let loading = start.elapsed();
+    let peak = executable.memory(&bindings)?.arena;
     let uploaded: Vec<(&str, DeviceTensor)> = match args.resident {
         true => inputs
             .iter()
@@ -90,10 +99,24 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
             .collect::<Result<_>>()?,
         false => Vec::new(),
     };
+    let wanted = if args.resident {
+        Wanted::device()
+    } else {
+        Wanted::host()
+    };
+    let begin = || match args.resident {
+        true => executable.submit(
+            uploaded.iter().map(|(name, tensor)| (*name, Given::from(tensor))),
+            &wanted,
+        ),
+        false => executable.submit(
+            inputs.iter().map(|(name, tensor)| (name.as_str(), Given::from(tensor))),
+            &wanted,
+        ),
+    };
     let once = || -> Result<()> {
         if args.resident {
-            let given = uploaded.iter().map(|(name, tensor)| (*name, Given::from(tensor)));
-            executable.submit(given, &Wanted::device())?.wait()?;
+            begin()?.wait()?;
         } else {
             executable.run(&inputs)?;
         }
@@ -104,7 +127,24 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         once()?;
     }
     let mut times: Vec<f64> = Vec::with_capacity(args.runs);
-    for _ in 0..args.runs {
+    if args.overlap > 1 {
+        let mut begun = VecDeque::with_capacity(args.overlap);
+        for _ in 0..args.overlap {
+            begun.push_back(begin()?);
+        }
+        let mut last = None;
+        while let Some(run) = begun.pop_front() {
+            run.wait()?;
+            let now = Instant::now();
+            let before = last.replace(now);
+            times.extend(before.map(|before: Instant| (now - before).as_secs_f64() * 1e3));
+            progress.inc(1);
+            if times.len() + begun.len() < args.runs {
+                begun.push_back(begin()?);
+            }
+        }
+    }
+    while times.len() < args.runs && args.overlap == 1 {
         let start = Instant::now();
         once()?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -145,7 +185,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     match args.format {
         Format::Json => output::print_json(&json!({
             "median_ms": median, "min_ms": times[0], "compile_ms": compile.as_secs_f64() * 1e3,
-            "load_ms": loading.as_secs_f64() * 1e3, "planned_peak_bytes": peak, "threads": threads, "runs": times.len(), "device": device.device.name(), "resident": args.resident,
+            "load_ms": loading.as_secs_f64() * 1e3, "planned_peak_bytes": peak, "threads": threads, "runs": times.len(), "device": device.device.name(), "resident": args.resident, "overlap": args.overlap,
             "gflops": flops / times[0] / 1e6, "steps": steps,
         })),
         Format::Text => {

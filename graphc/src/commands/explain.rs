@@ -44,8 +44,9 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
     let mut all = Vec::new();
     for (variant, report) in built.program.variants.iter().zip(&built.reports) {
         let target = variant.plan.target.to_string();
-        // All ranks are told alike.
-        if variant.plan.share.as_ref().is_some_and(|share| share.rank > 0) {
+        // Ranks with a part of each layer are told alike; stages differ.
+        let alike = |share: &ir::plan::Share| share.rank > 0 && share.stage.is_none();
+        if variant.plan.share.as_ref().is_some_and(alike) {
             continue;
         }
         match args.format {
@@ -56,7 +57,13 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
                 }
                 all.push(value);
             }
-            Format::Text => output::print(&text(&target, &variant.plan, report, args.proofs))?,
+            Format::Text => {
+                let stage = variant.plan.share.as_ref().filter(|share| share.stage.is_some());
+                // Where the model was cut is said once.
+                let first = stage.is_none_or(|share| share.rank == 0);
+                let target = stage.map_or(target.clone(), |_| runtime::device::made_for(&variant.plan));
+                output::print(&text(&target, &variant.plan, report, args.proofs, first))?;
+            }
         }
     }
     match (args.format, all.len()) {
@@ -90,11 +97,18 @@ impl Groups {
     }
 }
 
-fn text(target: &str, plan: &Plan, r: &VariantReport, proofs: bool) -> String {
+fn text(target: &str, plan: &Plan, r: &VariantReport, proofs: bool, first: bool) -> String {
     let mut text = format!("target {target}\n");
     if let Some(sharding) = &r.sharding {
         text += &format!("\nshared among {} devices\n", sharding.ranks);
         sharding
+            .to_string()
+            .lines()
+            .for_each(|line| text += &format!("  {line}\n"));
+    }
+    if let Some(staging) = r.staging.as_ref().filter(|_| first) {
+        text += &format!("\nby layers on {} devices\n", staging.stages.len());
+        staging
             .to_string()
             .lines()
             .for_each(|line| text += &format!("  {line}\n"));
@@ -343,5 +357,18 @@ pub fn as_json(target: &str, r: &VariantReport, proofs: bool) -> serde_json::Val
         .iter()
         .map(|t| json!({ "kernel": t.kernel, "product": t.product, "mapping": t.mapping, "predicted": t.predicted }))
         .collect();
-    json!({ "target": target, "rules": rules, "regions": regions, "fused": fused, "unfused": unfused, "tuned": tuned })
+    let mut all = json!({
+        "target": target, "rules": rules, "regions": regions, "fused": fused, "unfused": unfused, "tuned": tuned,
+    });
+    if let Some(staging) = &r.staging {
+        let stages = staging.stages.iter().map(|stage| {
+            json!({
+                "first": stage.first.to_string(), "last": stage.last.to_string(), "nodes": stage.nodes,
+                "weight_bytes": stage.weight_bytes, "state_bytes": stage.state_bytes, "predicted_us": stage.us,
+                "received": stage.received, "received_bytes": stage.received_bytes,
+            })
+        });
+        all["stages"] = stages.collect();
+    }
+    all
 }

@@ -100,7 +100,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
 pub fn measure(measuring: &Measuring<'_>, given: Given, context: &Context) -> Result<Measured> {
     let device = run::open(measuring.device, context)?;
     let (program, variant) = run::program(measuring.model, measuring.build, &device, context)?;
-    let inputs = given.inputs(&program.variants[variant].plan.with_whole_ports(), Some(0))?;
+    let inputs = given.inputs(&runtime::device::whole_plan(&program, variant)?, Some(0))?;
     let options = LoadOptions {
         threads: measuring.threads.unwrap_or(context.settings.threads),
         ranges: measuring.ranges,

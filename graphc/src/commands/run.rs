@@ -108,7 +108,7 @@ pub fn program(
 fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
     let device = open(&args.device, context)?;
     let (program, variant) = program(&args.model, &args.build, &device, context)?;
-    let plan = program.variants[variant].plan.with_whole_ports();
+    let plan = runtime::device::whole_plan(&program, variant)?;
     let inputs = given.inputs(&plan, args.random.then_some(args.seed))?;
     let options = LoadOptions {
         threads: args.threads.unwrap_or(context.settings.threads),

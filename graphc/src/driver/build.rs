@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 use ir::dim::DimError;
-use ir::plan::{Place, Share};
+use ir::plan::{Place, Share, Stage};
 use ir::program::Variant;
 use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
 use passes::route::sized::Routes;
-use passes::shard::ShardReport;
+use passes::shard::{ShardError, ShardReport, Sharded, Split, StageReport, Staged};
 use passes::tuning::Tuned;
 use passes::{
     Decided, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions, ShardOptions,
@@ -84,6 +84,8 @@ pub struct VariantReport {
     pub stages: Stages,
     /// How the model lies on its devices, where it is on several.
     pub sharding: Option<Arc<ShardReport>>,
+    /// Where the model was cut, where its devices have layers each.
+    pub staging: Option<Arc<StageReport>>,
 }
 
 /// Where the time went.
@@ -111,7 +113,11 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
             check_indices: options.check_indices.unwrap_or(!target.is_gpu()),
             ..options.optimize.clone()
         };
-        let Some(ranks) = &options.ranks else {
+        let ranks = options.ranks.clone().map(|ranks| ShardOptions {
+            memory: ranks.memory.or(options.max_vram.filter(|_| target.is_gpu())),
+            ..ranks
+        });
+        let Some(ranks) = &ranks else {
             let whole = Whole {
                 options,
                 optimize: &optimize,
@@ -123,14 +129,13 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
             continue;
         };
         let mut stages = Stages::default();
-        let (sharded, prepared) = timed(&mut stages.optimize, || -> Result<_> {
+        let (parts, prepared) = timed(&mut stages.optimize, || -> Result<_> {
             let (prepared, report) = passes::shard::prepare(graph.clone(), target, &optimize)?;
-            Ok((passes::shard::shard(&prepared, target, ranks)?, report))
+            Ok((Parts::new(&prepared, target, ranks)?, report))
         })?;
         optimize = passes::shard::after(&optimize);
-        let sharding = Arc::new(sharded.report);
-        let count = sharded.graphs.len() as u32;
-        for (rank, graph) in sharded.graphs.into_iter().enumerate() {
+        let count = parts.graphs.len() as u32;
+        for (rank, (graph, mut share)) in parts.graphs.into_iter().zip(parts.shares).enumerate() {
             let whole = Whole {
                 options,
                 optimize: &optimize,
@@ -138,16 +143,12 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
             };
             let (mut variant, mut report) = whole.variant(graph, &mut merged, std::mem::take(&mut stages))?;
             // Conditions, which the passes add, are whole.
-            let mut outputs = sharded.outputs.clone();
-            outputs.resize(variant.plan.outputs.len(), None);
-            variant.plan.share = Some(Share {
-                rank: rank as u32,
-                ranks: count,
-                inputs: sharded.inputs.clone(),
-                outputs,
-            });
+            share.outputs.resize(variant.plan.outputs.len(), None);
+            (share.rank, share.ranks) = (rank as u32, count);
+            variant.plan.share = Some(share);
             report.optimize.follow(&prepared);
-            report.sharding = Some(sharding.clone());
+            report.sharding = parts.sharding.clone();
+            report.staging = parts.staging.clone();
             variants.push(variant);
             reports.push(report);
         }
@@ -158,6 +159,73 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
         constants: merged.table,
     };
     Ok(Build { program, reports })
+}
+
+/// The graphs of all ranks of a target.
+struct Parts {
+    graphs: Vec<Graph>,
+    /// Of each, but for its rank and for conditions.
+    shares: Vec<Share>,
+    sharding: Option<Arc<ShardReport>>,
+    staging: Option<Arc<StageReport>>,
+}
+
+impl Parts {
+    /// Splits a prepared graph as the options say.
+    fn new(graph: &Graph, target: &Target, options: &ShardOptions) -> Result<Parts> {
+        let tensors = || passes::shard::shard(graph, target, options);
+        let layers = || passes::shard::stages::stages(graph, target, options);
+        Ok(match options.split {
+            Split::Tensors => Parts::of_tensors(tensors()?),
+            Split::Layers => Parts::of_layers(layers()?),
+            Split::Auto => {
+                let tensors = tensors()?;
+                let fits = |bytes: &usize| options.memory.is_none_or(|limit| *bytes <= limit);
+                match layers() {
+                    Ok(layers)
+                        if !tensors.report.rank_bytes.iter().all(fits) || layers.report.us < tensors.report.us =>
+                    {
+                        Parts::of_layers(layers)
+                    }
+                    // A model with too few layers has tensors.
+                    Ok(_) | Err(ShardError::Layers { .. }) => Parts::of_tensors(tensors),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        })
+    }
+
+    fn of_tensors(sharded: Sharded) -> Parts {
+        let share = |_: &Graph| Share {
+            rank: 0,
+            ranks: 0,
+            inputs: sharded.inputs.clone(),
+            outputs: sharded.outputs.clone(),
+            stage: None,
+        };
+        Parts {
+            shares: sharded.graphs.iter().map(share).collect(),
+            graphs: sharded.graphs,
+            sharding: Some(Arc::new(sharded.report)),
+            staging: None,
+        }
+    }
+
+    fn of_layers(staged: Staged) -> Parts {
+        let share = |(graph, stage): (&Graph, Stage)| Share {
+            rank: 0,
+            ranks: 0,
+            inputs: vec![None; graph.inputs().len()],
+            outputs: Vec::new(),
+            stage: Some(stage),
+        };
+        Parts {
+            shares: staged.graphs.iter().zip(staged.stages).map(share).collect(),
+            graphs: staged.graphs,
+            sharding: None,
+            staging: Some(Arc::new(staged.report)),
+        }
+    }
 }
 
 /// A graph that becomes one variant.
@@ -205,6 +273,7 @@ impl Whole<'_> {
             decided,
             stages,
             sharding: None,
+            staging: None,
         };
         Ok((Variant { plan, sources, code }, report))
     }

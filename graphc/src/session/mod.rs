@@ -22,6 +22,7 @@ use std::time::Duration;
 use frontend::onnx::ImportOptions;
 use indexmap::IndexMap;
 use ir::{DType, Graph, HostTensor, Program, Target};
+use passes::shard::Split;
 use passes::{OptLevel, ShardOptions, WeightType};
 use runtime::gpu::GpuDevice;
 use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, Pending, State, Values, Wanted};
@@ -72,8 +73,11 @@ pub struct SessionOptions {
     /// is the device's, for all that runs there. `None` leaves the device as it is, which waits for ever at first.
     pub timeout: Option<Duration>,
     /// How the model is shared, where the device is several; None weighs what that costs by the defaults. How many there are is the
-    /// device's, and what stays on them is [`state`](SessionOptions::state).
+    /// device's, what each has is [`split`](SessionOptions::split), and what stays on them is [`state`](SessionOptions::state).
     pub sharing: Option<ShardOptions>,
+    /// What of the model each of several devices has: a part of each layer ([`Split::Tensors`], the default), some of the layers, or
+    /// what is predicted to take one run less time. None is what [`sharing`](SessionOptions::sharing) says.
+    pub split: Option<Split>,
     pub load: LoadOptions,
     pub engine: Engine,
     /// Inputs whose next value is an output.
@@ -94,6 +98,7 @@ impl Default for SessionOptions {
             max_vram: None,
             timeout: None,
             sharing: None,
+            split: None,
             load: LoadOptions::default(),
             engine: Engine::default(),
             state: Vec::new(),
@@ -132,10 +137,12 @@ impl SessionOptions {
     fn ranks(&self) -> Option<ShardOptions> {
         let ranks = self.device.as_ref().map_or(1, OpenDevice::ranks);
         let states = self.state.iter().map(|link| (link.input.clone(), link.output.clone()));
+        let sharing = self.sharing.clone().unwrap_or(ShardOptions::new(ranks));
         (ranks > 1).then(|| ShardOptions {
             ranks,
             states: states.collect(),
-            ..self.sharing.clone().unwrap_or(ShardOptions::new(ranks))
+            split: self.split.unwrap_or(sharing.split),
+            ..sharing
         })
     }
 
@@ -148,6 +155,13 @@ impl SessionOptions {
         load.synchronous |= settings.synchronous;
         load.capture_collectives |= settings.capture_collectives;
         load
+    }
+
+    /// Sets what of the model each of several devices has.
+    #[must_use]
+    pub fn split(mut self, split: Split) -> SessionOptions {
+        self.split = Some(split);
+        self
     }
 
     /// Sets the optimisation level.

@@ -13,6 +13,7 @@ pub mod arena;
 pub mod eval;
 pub mod print;
 pub mod requirement;
+pub mod stages;
 pub mod verify;
 pub mod work;
 
@@ -28,6 +29,7 @@ use crate::target::Target;
 use crate::types::TensorType;
 
 pub use requirement::{Requirement, SizesError};
+pub use stages::{Source, Stage};
 
 entity! {
     /// A kernel of a plan.
@@ -66,7 +68,8 @@ pub struct Plan {
     pub share: Option<Share>,
 }
 
-/// Which part of a model a plan is: all ranks' plans have the same ports, of which some are cut along an axis, a part for each rank.
+/// Which part of a model a plan is: all ranks' plans have the same ports, of which some are cut along an axis, a part for each rank; or
+/// each is one of several [stages], which follow each other.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Share {
     pub rank: u32,
@@ -76,6 +79,8 @@ pub struct Share {
     pub inputs: Vec<Option<u32>>,
     /// As of inputs; what is not cut is the same on all ranks.
     pub outputs: Vec<Option<u32>>,
+    /// Set where the ranks are stages, which follow each other: each has ports of its own, and none of them is cut.
+    pub stage: Option<Stage>,
 }
 
 /// How a plan fits into less memory than its weights take: some of them stay on the host, and steps copy each to the device ahead of

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{BufferId, Choice, Place, Plan, Port, Streaming, Work};
+use super::{BufferId, Choice, Place, Plan, Port, Source, Streaming, Work};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,7 +43,15 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
         let _ = writeln!(out, "  requires {requirement}");
     }
     if let Some(share) = &plan.share {
-        let _ = writeln!(out, "  rank {} of {}", share.rank, share.ranks);
+        let what = if share.stage.is_some() { "stage" } else { "rank" };
+        let _ = writeln!(out, "  {what} {} of {}", share.rank, share.ranks);
+        if let Some(stage) = &share.stage {
+            for (port, source) in plan.inputs.iter().zip(&stage.inputs) {
+                if let Source::Stage { stage, result } = source {
+                    let _ = writeln!(out, "  input {:?} is result {result} of stage {stage}", port.name);
+                }
+            }
+        }
         for (what, ports, cuts) in [
             ("input", &plan.inputs, &share.inputs),
             ("output", &plan.outputs, &share.outputs),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::arena::place;
-use super::{BufferId, Place, Plan, Step, StepId, Work};
+use super::{BufferId, Place, Plan, Source, Step, StepId, Work};
 use crate::dim::{Shape, hints};
 use crate::entity::{Entity, Table};
 use crate::graph::infer::infer;
@@ -103,6 +103,11 @@ pub enum PlanError {
         inputs: usize,
         outputs: usize,
     },
+    #[error(
+        "the plan is stage {stage}, which says of {inputs} inputs and {results} results where they belong: that must be all \
+         of them, each from an earlier stage or the model, and none cut"
+    )]
+    Stage { stage: u32, inputs: usize, results: usize },
     #[error("port {name:?} is cut along axis {axis}, but is {ty}")]
     Cut { name: String, axis: u32, ty: TensorType },
     #[error("step {step}: a collective of {got} ranks, in a plan of {expected}")]
@@ -127,6 +132,19 @@ pub struct InvalidPlan {
 /// # Errors
 /// Every error found. Where references dangle, what follows them is not looked at.
 pub fn verify(plan: &Plan) -> Result<(), InvalidPlan> {
+    check(plan, true)
+}
+
+/// As [`verify`], of a plan whose steps are not all on one device, so that its arena buffers lie in several arenas: which bytes they share
+/// is checked in the plan of each.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_order(plan: &Plan) -> Result<(), InvalidPlan> {
+    check(plan, false)
+}
+
+fn check(plan: &Plan, one_arena: bool) -> Result<(), InvalidPlan> {
     let mut errors: Vec<PlanError> = Vec::new();
     for kernel in plan.kernels.values() {
         match verify_kernel(kernel) {
@@ -144,7 +162,9 @@ pub fn verify(plan: &Plan) -> Result<(), InvalidPlan> {
         let clocks = clocks(plan, &mut errors);
         order(plan, &uses, &clocks, &mut errors);
         in_place(plan, &uses, &mut errors);
-        overlap(plan, &uses, &clocks, &mut errors);
+        if one_arena {
+            overlap(plan, &uses, &clocks, &mut errors);
+        }
         ports(plan, &uses, &mut errors);
         calls(plan, &mut errors);
         share(plan, &mut errors);
@@ -527,6 +547,21 @@ fn share(plan: &Plan, errors: &mut Vec<PlanError>) {
             inputs: counts.0,
             outputs: counts.1,
         });
+    }
+    if let Some(stage) = &share.stage {
+        let later = |source: &Source| matches!(source, Source::Stage { stage, .. } if *stage >= share.rank);
+        let cut = share.inputs.iter().chain(&share.outputs).any(Option::is_some);
+        if stage.inputs.len() != plan.inputs.len()
+            || stage.results.len() != plan.results().len()
+            || stage.inputs.iter().any(later)
+            || cut
+        {
+            errors.push(PlanError::Stage {
+                stage: share.rank,
+                inputs: stage.inputs.len(),
+                results: stage.results.len(),
+            });
+        }
     }
     let cut = share.inputs.iter().zip(&plan.inputs);
     for (axis, port) in cut.chain(share.outputs.iter().zip(&plan.outputs)) {

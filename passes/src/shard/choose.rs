@@ -26,6 +26,8 @@ const FOLLOWERS: usize = 8;
 pub(super) struct Choice {
     pub ways: Table<NodeId, Vec<Way>>,
     pub chosen: Table<NodeId, usize>,
+    /// Microseconds of a rank's work and all collectives.
+    pub us: f64,
 }
 
 impl Choice {
@@ -100,6 +102,7 @@ pub(super) fn choose(graph: &Graph, target: &Target, states: &[State], options: 
         choice: Choice {
             chosen: graph.nodes().keys().map(|_| 0).collect(),
             ways: all,
+            us: 0.0,
         },
         costs: Table::new(),
         readers: graph.users(),
@@ -117,6 +120,7 @@ pub(super) fn choose(graph: &Graph, target: &Target, states: &[State], options: 
     if chooser.total() >= cost {
         chooser.choice.chosen = chosen;
     }
+    chooser.choice.us = chooser.time();
     chooser.choice
 }
 
@@ -271,6 +275,16 @@ impl Chooser<'_> {
         nodes
             .map(|id| self.costs[id][self.choice.chosen[id]] + self.given(id))
             .sum()
+    }
+
+    /// Microseconds of everything that takes time: what weights that are kept count for does not.
+    fn time(&self) -> f64 {
+        let nodes = self.graph.nodes().keys();
+        let time = |id: NodeId| {
+            let kept = matches!(self.graph.node(id).op, Op::Constant(_));
+            self.costs[id][self.choice.chosen[id]] + if kept { 0.0 } else { self.given(id) }
+        };
+        nodes.map(time).sum()
     }
 
     /// Changes nodes where that makes the whole cheaper; says whether it did. What follows a changed node goes along: a chain of views

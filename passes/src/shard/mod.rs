@@ -21,6 +21,7 @@ mod choose;
 mod emit;
 pub mod layout;
 mod report;
+pub mod stages;
 #[cfg(test)]
 mod tests;
 
@@ -35,12 +36,41 @@ use crate::{pipeline, runner};
 
 pub use layout::Layout;
 pub use report::{ShardReport, Shared};
+pub use stages::{StageFacts, StageReport, Staged};
+
+/// What of a model each of several devices has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Split {
+    /// A part of each layer ([`shard`]): a run takes the least time, where the bus is fast enough for two sums a layer.
+    #[default]
+    Tensors,
+    /// Some of the layers ([`stages`](stages::stages)): little crosses, and as many runs as there are devices are computed at once.
+    Layers,
+    /// Whichever takes one run less time, by the roofline; layers, where a part of each layer is more than a device's memory.
+    Auto,
+}
+
+impl std::str::FromStr for Split {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Split, String> {
+        match text {
+            "tensors" => Ok(Split::Tensors),
+            "layers" => Ok(Split::Layers),
+            "auto" => Ok(Split::Auto),
+            _ => Err("a model is split by tensors, layers or auto".to_owned()),
+        }
+    }
+}
 
 /// How a graph is shared among devices.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ShardOptions {
     /// How many devices: from 2 to [`Collective::MOST_RANKS`].
     pub ranks: u32,
+    /// What each of them has.
+    pub split: Split,
+    /// Bytes of one device that weights and states may take, where that is known. Stages keep within it if they can.
+    pub memory: Option<usize>,
     /// What one device sends to another in a second, in GB/s, by which collectives are weighed against work that is shared.
     pub bus_gbps: f64,
     /// Microseconds that a collective takes however little it moves.
@@ -61,6 +91,8 @@ impl ShardOptions {
     pub fn new(ranks: u32) -> ShardOptions {
         ShardOptions {
             ranks,
+            split: Split::default(),
+            memory: None,
             bus_gbps: ShardOptions::BUS_GBPS,
             latency_us: ShardOptions::LATENCY_US,
             states: Vec::new(),
@@ -81,6 +113,11 @@ pub enum ShardError {
         output: String,
         problem: String,
     },
+    #[error(
+        "the model cannot be cut into {ranks} stages by layers: it has room for {layers}, since a state stays on one device with all that \
+         reads it; take fewer devices, or share each layer (--split tensors)"
+    )]
+    Layers { ranks: u32, layers: usize },
     /// What follows is a bug of the pass.
     #[error("a rank's part of an op does not type: {0}")]
     Infer(Box<InferError>),
@@ -88,6 +125,8 @@ pub enum ShardError {
     Layout { origin: Origin, from: String, to: String },
     #[error("constant {what} cannot be cut")]
     Constant { what: String },
+    #[error("stage {stage} reads {value}, which it was not given")]
+    Stage { stage: usize, value: String },
 }
 
 /// An input that is kept, with the output that is its next value.
@@ -134,15 +173,7 @@ pub fn after(options: &OptimizeOptions) -> OptimizeOptions {
 /// # Errors
 /// A number of devices that none is, a graph that is shared already, a state whose ends are not there or differ.
 pub fn shard(graph: &Graph, target: &Target, options: &ShardOptions) -> Result<Sharded, ShardError> {
-    if !(2..=Collective::MOST_RANKS).contains(&options.ranks) {
-        return Err(ShardError::Ranks { ranks: options.ranks });
-    }
-    if let Some((node, shared)) = graph.nodes().iter().find(|(_, node)| matches!(node.op, Op::Call(_))) {
-        return Err(ShardError::Shared {
-            node,
-            origin: shared.origin.clone(),
-        });
-    }
+    check(graph, options)?;
     let states = states(graph, options)?;
     let choice = choose::choose(graph, target, &states, options);
     let graphs: Vec<Graph> = (0..options.ranks)
@@ -152,7 +183,8 @@ pub fn shard(graph: &Graph, target: &Target, options: &ShardOptions) -> Result<S
         Layout::Split(axis) => Some(axis as u32),
         Layout::Whole | Layout::Partial | Layout::Cover { .. } => None,
     };
-    let report = report::report(graph, &graphs, &choice, &states, options);
+    let mut report = report::report(graph, &graphs, &choice, &states, options);
+    report.us = choice.us;
     Ok(Sharded {
         inputs: graph.inputs().iter().map(|input| axis(input.node)).collect(),
         outputs: (graph.outputs().iter())
@@ -164,6 +196,20 @@ pub fn shard(graph: &Graph, target: &Target, options: &ShardOptions) -> Result<S
         graphs,
         report,
     })
+}
+
+/// Says whether a graph is one that can be shared among so many devices.
+fn check(graph: &Graph, options: &ShardOptions) -> Result<(), ShardError> {
+    if !(2..=Collective::MOST_RANKS).contains(&options.ranks) {
+        return Err(ShardError::Ranks { ranks: options.ranks });
+    }
+    match graph.nodes().iter().find(|(_, node)| matches!(node.op, Op::Call(_))) {
+        None => Ok(()),
+        Some((node, shared)) => Err(ShardError::Shared {
+            node,
+            origin: shared.origin.clone(),
+        }),
+    }
 }
 
 fn states(graph: &Graph, options: &ShardOptions) -> Result<Vec<State>, ShardError> {

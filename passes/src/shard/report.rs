@@ -24,6 +24,8 @@ pub struct ShardReport {
     /// Bytes of the constants of the whole model, and of each rank.
     pub whole_bytes: usize,
     pub rank_bytes: Vec<usize>,
+    /// Microseconds of one run by the roofline: a rank's work and all collectives.
+    pub us: f64,
 }
 
 /// One node.

@@ -11,36 +11,36 @@ use crate::testing;
 use crate::{OptLevel, PlanOptions, ScheduleOptions};
 
 /// A graph in the making, of f32 and known sizes.
-struct Model {
-    graph: Graph,
+pub(super) struct Model {
+    pub graph: Graph,
     state: u64,
 }
 
 impl Model {
-    fn new(seed: u64) -> Model {
+    pub fn new(seed: u64) -> Model {
         Model {
             graph: Graph::new("model"),
             state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
         }
     }
 
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
         self.state >> 20
     }
 
-    fn pick<T: Copy>(&mut self, list: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.next() as usize % list.len()]
     }
 
-    fn input(&mut self, name: &str, dtype: DType, shape: &[i64]) -> Value {
+    pub fn input(&mut self, name: &str, dtype: DType, shape: &[i64]) -> Value {
         let ty = TensorType::new(dtype, Shape::from(shape));
         self.graph.add_input(name, ty, Origin::Unknown)
     }
 
-    fn weight(&mut self, shape: &[i64]) -> Value {
+    pub fn weight(&mut self, shape: &[i64]) -> Value {
         let count: i64 = shape.iter().product();
         let scale = 1.0 / (shape[0] as f64).sqrt();
         let values: Vec<f64> = (0..count)
@@ -52,15 +52,15 @@ impl Model {
         self.graph.add_constant(None, tensor, Origin::Unknown)
     }
 
-    fn add(&mut self, op: Op, operands: &[Value]) -> Value {
+    pub fn add(&mut self, op: Op, operands: &[Value]) -> Value {
         self.graph.add(op, operands, Origin::Unknown).unwrap().into()
     }
 
-    fn binary(&mut self, op: BinaryOp, a: Value, b: Value) -> Value {
+    pub fn binary(&mut self, op: BinaryOp, a: Value, b: Value) -> Value {
         self.add(Op::binary(op), &[a, b])
     }
 
-    fn shape(&self, value: Value) -> Vec<i64> {
+    pub fn shape(&self, value: Value) -> Vec<i64> {
         self.graph.ty(value).shape.as_consts().unwrap()
     }
 
@@ -68,7 +68,7 @@ impl Model {
         self.add(Op::View(View::Reshape(Shape::from(shape))), &[value])
     }
 
-    fn linear(&mut self, x: Value, out: i64, bias: bool) -> Value {
+    pub fn linear(&mut self, x: Value, out: i64, bias: bool) -> Value {
         let width = *self.shape(x).last().unwrap();
         let transposed = self.pick(&[false, true]);
         let weight = match transposed {
@@ -88,7 +88,7 @@ impl Model {
         self.binary(BinaryOp::Add, y, bias)
     }
 
-    fn mlp(&mut self, x: Value, hidden: i64) -> Value {
+    pub fn mlp(&mut self, x: Value, hidden: i64) -> Value {
         let width = *self.shape(x).last().unwrap();
         let up = self.linear(x, hidden, true);
         let up = self.add(Op::unary(UnaryOp::Gelu), &[up]);
@@ -96,7 +96,7 @@ impl Model {
     }
 
     /// `silu(gate) · up`, and back.
-    fn gated(&mut self, x: Value, hidden: i64) -> Value {
+    pub fn gated(&mut self, x: Value, hidden: i64) -> Value {
         let width = *self.shape(x).last().unwrap();
         let gate = self.linear(x, hidden, false);
         let gate = self.add(Op::unary(UnaryOp::Silu), &[gate]);
@@ -105,7 +105,7 @@ impl Model {
         self.linear(both, width, false)
     }
 
-    fn norm(&mut self, x: Value) -> Value {
+    pub fn norm(&mut self, x: Value) -> Value {
         let axis = self.shape(x).len() - 1;
         let scale = self.weight(&[*self.shape(x).last().unwrap()]);
         let epsilon = Scalar::Float(1e-5);
@@ -121,7 +121,14 @@ impl Model {
     }
 
     /// Attention of `heads` that share `shared` keys; with a cache, one position is written to it and read with the others.
-    fn attention(&mut self, x: Value, heads: i64, shared: i64, size: i64, cache: Option<(Value, &str, i64)>) -> Value {
+    pub fn attention(
+        &mut self,
+        x: Value,
+        heads: i64,
+        shared: i64,
+        size: i64,
+        cache: Option<(Value, &str, i64)>,
+    ) -> Value {
         let [batch, length, width] = self.shape(x)[..] else {
             panic!("three axes")
         };
@@ -157,24 +164,24 @@ impl Model {
         self.linear(seen, width, false)
     }
 
-    fn embedding(&mut self, ids: Value, vocabulary: i64, width: i64) -> Value {
+    pub fn embedding(&mut self, ids: Value, vocabulary: i64, width: i64) -> Value {
         let table = self.weight(&[vocabulary, width]);
         self.add(Op::Gather(Gather::Take { axis: 0 }), &[table, ids])
     }
 
-    fn plus(&mut self, x: Value, f: impl FnOnce(&mut Model, Value) -> Value) -> Value {
+    pub fn plus(&mut self, x: Value, f: impl FnOnce(&mut Model, Value) -> Value) -> Value {
         let normed = self.norm(x);
         let y = f(self, normed);
         self.binary(BinaryOp::Add, x, y)
     }
 }
 
-fn target() -> Target {
+pub(super) fn target() -> Target {
     "gfx90a".parse().unwrap()
 }
 
 /// A bus on which everything that divides is worth sharing.
-fn options(ranks: u32, states: &[&str]) -> ShardOptions {
+pub(super) fn options(ranks: u32, states: &[&str]) -> ShardOptions {
     ShardOptions {
         bus_gbps: 1e6,
         latency_us: 0.02,
@@ -192,7 +199,7 @@ fn share(graph: &Graph, target: &Target, options: &ShardOptions) -> Sharded {
     shard(&prepared, target, options).unwrap_or_else(|e| panic!("{e}\n{prepared}"))
 }
 
-type Arrays = IndexMap<String, HostTensor>;
+pub(super) type Arrays = IndexMap<String, HostTensor>;
 
 /// What each rank is given of the whole's inputs.
 fn parts(graph: &Graph, cuts: &[Option<u32>], ranks: u32, inputs: &Arrays) -> Vec<Arrays> {
@@ -325,7 +332,7 @@ fn a_slow_bus_shares_nothing() {
 }
 
 /// Two layers with caches: heads that share keys, and a vocabulary.
-fn decoder(heads: i64, shared: i64) -> Graph {
+pub(super) fn decoder(heads: i64, shared: i64) -> Graph {
     let mut model = Model::new(4);
     let (size, width, capacity) = (8, 32, 12);
     let ids = model.input("ids", DType::I64, &[2, 1]);
@@ -342,7 +349,7 @@ fn decoder(heads: i64, shared: i64) -> Graph {
     model.graph
 }
 
-const STATES: [&str; 4] = ["keys0", "values0", "keys1", "values1"];
+pub(super) const STATES: [&str; 4] = ["keys0", "values0", "keys1", "values1"];
 
 #[test]
 fn a_decoder_has_two_sums_a_layer_and_its_caches_by_heads() {

@@ -97,6 +97,23 @@ macro_rules! cuda {
     }};
 }
 
+impl Cuda {
+    /// The context of a device, which the driver's own runtime has too.
+    fn context(&self, number: usize) -> Status<*mut CUctx_st> {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        if contexts.len() <= number {
+            contexts.resize(number + 1, Context(null_mut()));
+        }
+        if contexts[number].0.is_null() {
+            let device = self.device(number)?;
+            let mut context: *mut CUctx_st = null_mut();
+            cuda!(self.cuDevicePrimaryCtxRetain(&mut context, device))?;
+            contexts[number] = Context(context);
+        }
+        Ok(contexts[number].0)
+    }
+}
+
 impl Driver for Cuda {
     fn name(&self) -> &'static str {
         "cuda"
@@ -139,17 +156,7 @@ impl Driver for Cuda {
     }
 
     fn enter(&self, number: usize) -> Status<()> {
-        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        if contexts.len() <= number {
-            contexts.resize(number + 1, Context(null_mut()));
-        }
-        if contexts[number].0.is_null() {
-            let device = self.device(number)?;
-            let mut context: *mut CUctx_st = null_mut();
-            cuda!(self.cuDevicePrimaryCtxRetain(&mut context, device))?;
-            contexts[number] = Context(context);
-        }
-        cuda!(self.cuCtxSetCurrent(contexts[number].0))
+        cuda!(self.cuCtxSetCurrent(self.context(number)?))
     }
 
     fn memory(&self) -> Status<(usize, usize)> {
@@ -189,6 +196,30 @@ impl Driver for Cuda {
 
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize, _direction: Direction, stream: RawStream) -> Status<()> {
         cuda!(self.cuMemcpyAsync(to, from, bytes, stream.0.cast()))
+    }
+
+    fn allow_peer(&self, device: usize, peer: usize) -> Status<bool> {
+        let mut can = 0;
+        let (own, other) = (self.device(device)?, self.device(peer)?);
+        cuda!(self.cuDeviceCanAccessPeer(&mut can, own, other))?;
+        if can == 0 {
+            return Ok(false);
+        }
+        match cuda!(self.cuCtxEnablePeerAccess(self.context(peer)?, 0)) {
+            Err(error) if error.code == "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED" => Ok(true),
+            other => other.map(|()| true),
+        }
+    }
+
+    unsafe fn copy_between(
+        &self,
+        (to_device, to): (usize, u64),
+        (from_device, from): (usize, u64),
+        bytes: usize,
+        stream: RawStream,
+    ) -> Status<()> {
+        let (into, out_of) = (self.context(to_device)?, self.context(from_device)?);
+        cuda!(self.cuMemcpyPeerAsync(to, into, from, out_of, bytes, stream.0.cast()))
     }
 
     fn create_stream(&self, priority: Priority) -> Status<RawStream> {

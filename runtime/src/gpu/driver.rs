@@ -132,6 +132,13 @@ pub trait Driver: Send + Sync {
     /// Queues a copy.
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize, direction: Direction, stream: RawStream) -> Status<()>;
 
+    /// Lets the device that the thread has entered read another's memory, where the two can; without it copies between them are by way
+    /// of the host. `false` where they cannot.
+    fn allow_peer(&self, device: usize, peer: usize) -> Status<bool>;
+
+    /// Queues a copy from one device's memory to another's, on a stream of the device that is entered. Both were entered before.
+    unsafe fn copy_between(&self, to: (usize, u64), from: (usize, u64), bytes: usize, stream: RawStream) -> Status<()>;
+
     /// Makes a stream that keeps no order with any other. A device without priorities ignores that one.
     fn create_stream(&self, priority: Priority) -> Status<RawStream>;
     unsafe fn destroy_stream(&self, stream: RawStream) -> Status<()>;

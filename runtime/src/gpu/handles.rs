@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,10 @@ pub(crate) struct Gpu {
     timeout: AtomicU64,
     /// The ends of runs that may be under way, where there is a timeout.
     ends: Mutex<Vec<Weak<Event>>>,
+    /// Whether the device was given up while something was under way there.
+    hangs: AtomicBool,
+    /// The devices that compute models together with this one.
+    beside: OnceLock<Vec<Weak<Gpu>>>,
 }
 
 impl Gpu {
@@ -44,7 +48,14 @@ impl Gpu {
             lost: OnceLock::new(),
             timeout: AtomicU64::new(0),
             ends: Mutex::default(),
+            hangs: AtomicBool::new(false),
+            beside: OnceLock::new(),
         }
+    }
+
+    /// Says which devices compute models together with this one. The first word stands.
+    pub fn is_beside(&self, others: Vec<Weak<Gpu>>) {
+        let _ = self.beside.set(others);
     }
 
     /// Lets nothing wait for the device longer than that; None for ever.
@@ -89,6 +100,7 @@ impl Gpu {
                 let _ = self
                     .lost
                     .set(format!("{at} was not done after {} s", timeout.as_secs_f64()));
+                self.hangs.store(true, Ordering::Relaxed);
                 return Err(RuntimeError::TimedOut {
                     device: self.name.clone(),
                     at,
@@ -318,7 +330,7 @@ impl Stream {
 
     /// Lets what is queued later wait for an event.
     pub fn wait(&self, event: &Event) -> Status<()> {
-        // SAFETY: both are alive and of one device.
+        // SAFETY: both are alive, and of one runtime: the event may be another device's.
         unsafe { self.gpu.driver.wait_event(self.raw, event.raw) }
     }
 
@@ -335,6 +347,20 @@ impl Stream {
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize, direction: Direction) -> Status<()> {
         // SAFETY: the caller's.
         unsafe { self.gpu.driver.copy(to, from, bytes, direction, self.raw) }
+    }
+
+    /// Queues a copy from the memory of another device of the same runtime.
+    ///
+    /// # Safety
+    /// Both ranges are in memory of those devices, and stay so until the work is done.
+    pub unsafe fn copy_from(&self, to: u64, from: (&Gpu, u64), bytes: usize) -> Status<()> {
+        let (own, other) = (self.gpu.ordinal, from.0.ordinal);
+        // SAFETY: the caller's.
+        unsafe {
+            self.gpu
+                .driver
+                .copy_between((own, to), (other, from.1), bytes, self.raw)
+        }
     }
 
     /// Queues a launch.
@@ -543,6 +569,16 @@ pub(super) fn copy_by_all_cores(to: &mut [u8], from: &[u8]) {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
+        // All devices see it, so a runtime may wait for all of them: of one that hangs that would be for ever.
+        for other in self.gpu.beside.get().into_iter().flatten().filter_map(Weak::upgrade) {
+            let settled = other.settle("pinned memory");
+            if other.hangs.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Err(error) = settled {
+                tracing::warn!("{}: pinned memory: {error}", other.name);
+            }
+        }
         // SAFETY: the memory is this value's own, and this is its end.
         self.gpu
             .end_after_all("pinned memory", |driver| unsafe { driver.free_pinned(self.pointer) });

@@ -161,6 +161,36 @@ impl Driver for Hip {
         hip!(self.hipMemcpyAsync(to as *mut c_void, from as *const c_void, bytes, kind, stream.0.cast()))
     }
 
+    fn allow_peer(&self, device: usize, peer: usize) -> Status<bool> {
+        let mut can = 0;
+        hip!(self.hipDeviceCanAccessPeer(&mut can, device as c_int, peer as c_int))?;
+        if can == 0 {
+            return Ok(false);
+        }
+        match hip!(self.hipDeviceEnablePeerAccess(peer as c_int, 0)) {
+            Err(error) if error.code == "hipErrorPeerAccessAlreadyEnabled" => Ok(true),
+            other => other.map(|()| true),
+        }
+    }
+
+    unsafe fn copy_between(
+        &self,
+        (to_device, to): (usize, u64),
+        (from_device, from): (usize, u64),
+        bytes: usize,
+        stream: RawStream,
+    ) -> Status<()> {
+        let (to, from) = (to as *mut c_void, from as *const c_void);
+        hip!(self.hipMemcpyPeerAsync(
+            to,
+            to_device as c_int,
+            from,
+            from_device as c_int,
+            bytes,
+            stream.0.cast()
+        ))
+    }
+
     fn create_stream(&self, priority: Priority) -> Status<RawStream> {
         let mut stream = null_mut();
         let flags = hip_sys::hipStreamNonBlocking;

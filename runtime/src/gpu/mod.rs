@@ -33,6 +33,7 @@ mod handles;
 pub(crate) mod heap;
 mod hip;
 mod loaded;
+pub(crate) mod peer;
 mod prepare;
 mod ranges;
 mod run;
@@ -305,6 +306,13 @@ impl GpuDevice {
     /// Its number among those that the vendor's runtime sees.
     pub fn ordinal(&self) -> usize {
         self.gpu.ordinal
+    }
+
+    /// Says which devices compute models together with this one.
+    pub(crate) fn is_beside(&self, all: &[Arc<GpuDevice>]) {
+        let others = all.iter().filter(|other| other.ordinal() != self.ordinal());
+        self.gpu
+            .is_beside(others.map(|other| Arc::downgrade(&other.gpu)).collect());
     }
 
     /// Where RCCL or NCCL is looked for.

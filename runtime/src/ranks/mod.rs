@@ -4,27 +4,33 @@
 //! outputs are the whole model's. Each run enqueues every rank from a thread of its own, since a collective may wait on the host for the
 //! other ranks; what ports are cut, is cut and joined here.
 //!
+//! Ranks may also be [stages], which have layers each and follow each other.
+//!
 //! Invariant: all ranks see the runs in one order: a run is enqueued on all of them before the next is begun.
 //!
 //! Invariant: nobody waits for a rank that failed. The first error of a run that is not a refusal ends the communicators, which lets go of
 //! what waits for that rank; the ranks do not compute together again.
 
 mod run;
+mod stages;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ir::library::Collective;
-use ir::plan::Plan;
+use ir::plan::{Plan, Share};
 use ir::{HostTensor, Program, Target};
 
+use crate::checks::check;
 use crate::cpu::meeting::Meeting;
 use crate::cpu::{CpuDevice, LoadedCpu};
 use crate::device::{Device, LoadOptions, Loaded, is_for, made_for};
 use crate::error::RuntimeError;
+use crate::gpu::peer::Entrance;
 use crate::gpu::{GpuDevice, Vendor};
 use crate::library::rccl::Communicators;
 use crate::tensor::DeviceTensor;
 use run::RankedLoaded;
+use stages::{OneStage, StagedLoaded};
 
 /// Several devices that compute one model together, a rank each; see the [module](self).
 pub struct RankedDevice {
@@ -92,6 +98,7 @@ impl RankedDevice {
                 ));
             }
         }
+        gpus.iter().for_each(|gpu| gpu.is_beside(&gpus));
         Ok(RankedDevice {
             product: format!("{} x {}", gpus.len(), gpus[0].product()),
             name,
@@ -137,14 +144,106 @@ impl RankedDevice {
         for rank in 1..self.count() {
             let is_rank = |other: &Plan| {
                 let share = other.share.as_ref().filter(|share| share.ranks == self.count());
-                other.target == plan.target && share.is_some_and(|share| share.rank == rank)
+                let fits = |share: &Share| share.rank == rank && share.stage.is_some() == is_staged(plan);
+                other.target == plan.target && share.is_some_and(fits)
             };
             let found = program.variants.iter().position(|variant| is_rank(&variant.plan));
             let found = found.ok_or_else(|| not(format!("the program has no rank {rank} for {}", plan.target)))?;
-            check_alike(plan, &program.variants[found].plan, rank)?;
+            if !is_staged(plan) {
+                check_alike(plan, &program.variants[found].plan, rank)?;
+            }
             variants.push(found);
         }
         Ok(variants)
+    }
+}
+
+/// Whether a plan is a stage.
+fn is_staged(plan: &Plan) -> bool {
+    plan.share.as_ref().is_some_and(|share| share.stage.is_some())
+}
+
+impl RankedDevice {
+    /// Loads the stages of a model, each on its device.
+    fn load_stages(
+        &self,
+        program: &Arc<Program>,
+        variants: &[usize],
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn Loaded>, RuntimeError> {
+        for variant in variants {
+            check(&program.variants[*variant].plan, program)?;
+        }
+        // What does not fit each other is said before anything goes up.
+        stages::face(program, variants)?;
+        let of_cpu = self.cpu_options(options);
+        let load = |stage: usize| -> Result<OneStage, RuntimeError> {
+            let (loaded, name, entrance) = match &self.kind {
+                Kind::Cpu(_) => (
+                    CpuDevice.load(program.clone(), variants[stage], &of_cpu)?,
+                    "cpu".to_owned(),
+                    None,
+                ),
+                Kind::Gpus { gpus, .. } => {
+                    let gpu = &gpus[stage];
+                    let loaded = gpu.load(program.clone(), variants[stage], options)?;
+                    (loaded, gpu.name().to_owned(), Some(Entrance::new(gpu, gpus)?))
+                }
+            };
+            let plan = &program.variants[variants[stage]].plan;
+            Ok(OneStage {
+                loaded,
+                name,
+                entrance,
+                ports: plan
+                    .share
+                    .as_ref()
+                    .and_then(|share| share.stage.clone())
+                    .unwrap_or_default(),
+                checks: plan.checks,
+            })
+        };
+        // Weights go to all devices at once.
+        let stages: Vec<Result<OneStage, RuntimeError>> = std::thread::scope(|scope| {
+            let load = &load;
+            let threads: Vec<_> = (0..variants.len())
+                .map(|stage| scope.spawn(move || load(stage)))
+                .collect();
+            threads.into_iter().map(run::joined).collect()
+        });
+        let numbered = stages.into_iter().enumerate();
+        let stages =
+            numbered.map(|(stage, loaded)| loaded.map_err(|error| of_loading(stage, self.one_name(stage), error)));
+        let stages: Vec<OneStage> = stages.collect::<Result<_, _>>()?;
+        Ok(Arc::new(StagedLoaded::new(program, variants, &self.name, stages)?))
+    }
+
+    /// The device of one rank.
+    fn one_name(&self, rank: usize) -> String {
+        self.devices().get(rank).map_or("cpu", |gpu| gpu.name()).to_owned()
+    }
+
+    /// How each rank on the CPU is loaded: all run at once, and share the cores.
+    fn cpu_options(&self, options: &LoadOptions) -> LoadOptions {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if options.threads == 0 { cores } else { options.threads };
+        LoadOptions {
+            threads: (threads / self.count() as usize).max(1),
+            ..options.clone()
+        }
+    }
+}
+
+/// The error of loading a stage; memory that is not there names its device, and who can plan adds what would do.
+fn of_loading(stage: usize, device: String, error: RuntimeError) -> RuntimeError {
+    match error {
+        error if error.is_refusal() || matches!(error, RuntimeError::OutOfDeviceMemory(_)) => error,
+        error => RuntimeError::Stage {
+            stage,
+            device,
+            begun: false,
+            error: Box::new(error),
+        },
     }
 }
 
@@ -211,18 +310,15 @@ impl Device for RankedDevice {
         options: &LoadOptions,
     ) -> Result<Arc<dyn Loaded>, RuntimeError> {
         let variants = self.variants(&program, variant)?;
+        if is_staged(&program.variants[variant].plan) {
+            return self.load_stages(&program, &variants, options);
+        }
         let mut face = (*program).clone();
         face.variants[variant].plan = program.variants[variant].plan.with_whole_ports();
         let parts = RankedLoaded::parts(&program, &variants, &self.name, face);
         match &self.kind {
             Kind::Cpu(ranks) => {
-                let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                let threads = if options.threads == 0 { cores } else { options.threads };
-                // All ranks run at once, and share the cores.
-                let options = LoadOptions {
-                    threads: (threads / *ranks as usize).max(1),
-                    ..options.clone()
-                };
+                let options = self.cpu_options(options);
                 let (meeting, seats) = Meeting::seats(*ranks as usize);
                 let pairs = variants.iter().zip(seats).enumerate();
                 let loaded = pairs.map(|(rank, (variant, seat))| {

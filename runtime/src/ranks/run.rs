@@ -441,13 +441,7 @@ impl Loaded for RankedLoaded {
     fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {
         let mut most = MemoryReport::default();
         for rank in &self.ranks {
-            let of = rank.memory(bindings)?;
-            most.arena = most.arena.max(of.arena);
-            most.live_peak = most.live_peak.max(of.live_peak);
-            most.packed_weights = most.packed_weights.max(of.packed_weights);
-            most.streamed_weights = most.streamed_weights.max(of.streamed_weights);
-            most.device = most.device.max(of.device);
-            most.scratch = most.scratch.max(of.scratch);
+            most = most.max_with(&rank.memory(bindings)?);
         }
         Ok(most)
     }
@@ -528,9 +522,9 @@ impl Running for RankedRun {
 }
 
 /// Wakes a task once every rank is done.
-struct Countdown {
-    left: AtomicUsize,
-    waker: Waker,
+pub(super) struct Countdown {
+    pub left: AtomicUsize,
+    pub waker: Waker,
 }
 
 impl Wake for Countdown {

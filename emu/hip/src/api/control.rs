@@ -5,7 +5,7 @@ use super::{INVALID, export};
 use crate::config::faults;
 use crate::fault::Faults;
 use crate::pointer::{put_text, text};
-use crate::state::{control, report};
+use crate::state::{Forgotten, control, report};
 use crate::status::Status;
 use hip_sys::hipError_t;
 use std::ffi::{c_char, c_int};
@@ -98,7 +98,22 @@ pub unsafe extern "C" fn graphcEmuRestart() -> hipError_t {
     })
 }
 
+/// Forgets waits from now on: 1, those of a stream for an event of another device; 2, those for an event that was recorded behind a copy
+/// between devices; 0, none.
+pub extern "C" fn graphcEmuForget(waits: c_int) -> hipError_t {
+    control(|runtime| {
+        runtime.forgotten = match waits {
+            0 => Forgotten::Nothing,
+            1 => Forgotten::OtherDevices,
+            2 => Forgotten::Copies,
+            _ => return Err(INVALID),
+        };
+        Ok(())
+    })
+}
+
 export!(graphcEmuSetFaults);
 export!(graphcEmuCalls);
 export!(graphcEmuLive);
 export!(graphcEmuRestart);
+export!(graphcEmuForget);

@@ -213,6 +213,7 @@ hip! {
             }
         }
         let stream = stream_of(runtime, stream)?;
+        runtime.stream_mut(stream)?.carries = true;
         runtime.copy(to as u64, from as u64, size as u64, 3, stream, false)
     }
 

@@ -98,6 +98,7 @@ hip! {
             (Recorded::In { .. }, _) => Err(hipError_t::hipErrorStreamCaptureMerge),
             (Recorded::Never, _) => Ok(()),
             (Recorded::At(_), Some(_)) => Err(hipError_t::hipErrorStreamCaptureIsolation),
+            (Recorded::At(position), None) if runtime.forgets(stream, position) => Ok(()),
             (Recorded::At(position), None) => runtime.submit(stream, Action::Nothing, vec![position]),
         }
     }

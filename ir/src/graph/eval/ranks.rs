@@ -7,6 +7,7 @@ use super::{EvalError, Run, at};
 use crate::data::HostTensor;
 use crate::graph::{Graph, NodeId};
 use crate::library::LibraryCall;
+use crate::plan::{Source, Stage};
 
 /// Evaluates one graph for each rank, each on inputs of its own, and returns their outputs in the order of the ranks.
 ///
@@ -68,4 +69,39 @@ pub fn evaluate_ranks(
             run.set(id, vec![result.clone()]);
         }
     }
+}
+
+/// Evaluates the graphs of stages one after the other, and returns the model's outputs. `inputs` are the model's.
+///
+/// # Errors
+/// As [`super::evaluate`], with the stage; ports that do not belong to the model or to an earlier stage.
+pub fn evaluate_stages(
+    graphs: &[Graph],
+    stages: &[Stage],
+    inputs: &IndexMap<String, HostTensor>,
+) -> Result<IndexMap<String, HostTensor>, EvalError> {
+    let mut results: Vec<Vec<HostTensor>> = Vec::with_capacity(graphs.len());
+    let mut outputs: Vec<(u32, String, HostTensor)> = Vec::new();
+    for (rank, (graph, stage)) in graphs.iter().zip(stages).enumerate() {
+        let mut given = IndexMap::new();
+        for (input, source) in graph.inputs().iter().zip(&stage.inputs) {
+            let tensor = match *source {
+                Source::Model(_) => inputs.get(&input.name),
+                Source::Stage { stage, result } => results.get(stage as usize).and_then(|of| of.get(result as usize)),
+            };
+            if let Some(tensor) = tensor {
+                given.insert(input.name.clone(), tensor.clone());
+            }
+        }
+        let made = super::evaluate(graph, &given).map_err(|error| EvalError::Rank {
+            rank,
+            error: Box::new(error),
+        })?;
+        for ((name, tensor), number) in made.iter().zip(&stage.results) {
+            outputs.extend(number.map(|number| (number, name.clone(), tensor.clone())));
+        }
+        results.push(made.into_values().collect());
+    }
+    outputs.sort_by_key(|(number, ..)| *number);
+    Ok(outputs.into_iter().map(|(_, name, tensor)| (name, tensor)).collect())
 }

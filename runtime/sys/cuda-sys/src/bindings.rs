@@ -1035,6 +1035,14 @@ pub struct CudaLibrary {
     ) -> CUresult,
     pub cuMemcpyAsync:
         unsafe extern "C" fn(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize, hStream: CUstream) -> CUresult,
+    pub cuMemcpyPeerAsync: unsafe extern "C" fn(
+        dstDevice: CUdeviceptr,
+        dstContext: CUcontext,
+        srcDevice: CUdeviceptr,
+        srcContext: CUcontext,
+        ByteCount: usize,
+        hStream: CUstream,
+    ) -> CUresult,
     pub cuStreamCreate: unsafe extern "C" fn(phStream: *mut CUstream, Flags: ::std::os::raw::c_uint) -> CUresult,
     pub cuStreamCreateWithPriority: unsafe extern "C" fn(
         phStream: *mut CUstream,
@@ -1081,6 +1089,9 @@ pub struct CudaLibrary {
         hGraph: CUgraph,
         resultInfo: *mut CUgraphExecUpdateResultInfo,
     ) -> CUresult,
+    pub cuDeviceCanAccessPeer:
+        unsafe extern "C" fn(canAccessPeer: *mut ::std::os::raw::c_int, dev: CUdevice, peerDev: CUdevice) -> CUresult,
+    pub cuCtxEnablePeerAccess: unsafe extern "C" fn(peerContext: CUcontext, Flags: ::std::os::raw::c_uint) -> CUresult,
 }
 impl CudaLibrary {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -1117,6 +1128,7 @@ impl CudaLibrary {
         let cuMemFreeHost = __library.get(c"cuMemFreeHost").map(|sym| *sym)?;
         let cuMemHostAlloc = __library.get(c"cuMemHostAlloc").map(|sym| *sym)?;
         let cuMemcpyAsync = __library.get(c"cuMemcpyAsync").map(|sym| *sym)?;
+        let cuMemcpyPeerAsync = __library.get(c"cuMemcpyPeerAsync").map(|sym| *sym)?;
         let cuStreamCreate = __library.get(c"cuStreamCreate").map(|sym| *sym)?;
         let cuStreamCreateWithPriority = __library.get(c"cuStreamCreateWithPriority").map(|sym| *sym)?;
         let cuStreamWaitEvent = __library.get(c"cuStreamWaitEvent").map(|sym| *sym)?;
@@ -1137,6 +1149,8 @@ impl CudaLibrary {
         let cuGraphExecDestroy = __library.get(c"cuGraphExecDestroy").map(|sym| *sym)?;
         let cuGraphDestroy = __library.get(c"cuGraphDestroy").map(|sym| *sym)?;
         let cuGraphExecUpdate_v2 = __library.get(c"cuGraphExecUpdate_v2").map(|sym| *sym)?;
+        let cuDeviceCanAccessPeer = __library.get(c"cuDeviceCanAccessPeer").map(|sym| *sym)?;
+        let cuCtxEnablePeerAccess = __library.get(c"cuCtxEnablePeerAccess").map(|sym| *sym)?;
         Ok(CudaLibrary {
             __library,
             cuGetErrorString,
@@ -1161,6 +1175,7 @@ impl CudaLibrary {
             cuMemFreeHost,
             cuMemHostAlloc,
             cuMemcpyAsync,
+            cuMemcpyPeerAsync,
             cuStreamCreate,
             cuStreamCreateWithPriority,
             cuStreamWaitEvent,
@@ -1181,6 +1196,8 @@ impl CudaLibrary {
             cuGraphExecDestroy,
             cuGraphDestroy,
             cuGraphExecUpdate_v2,
+            cuDeviceCanAccessPeer,
+            cuCtxEnablePeerAccess,
         })
     }
     pub unsafe fn cuGetErrorString(&self, error: CUresult, pStr: *mut *const ::std::os::raw::c_char) -> CUresult {
@@ -1278,6 +1295,17 @@ impl CudaLibrary {
         hStream: CUstream,
     ) -> CUresult {
         (self.cuMemcpyAsync)(dst, src, ByteCount, hStream)
+    }
+    pub unsafe fn cuMemcpyPeerAsync(
+        &self,
+        dstDevice: CUdeviceptr,
+        dstContext: CUcontext,
+        srcDevice: CUdeviceptr,
+        srcContext: CUcontext,
+        ByteCount: usize,
+        hStream: CUstream,
+    ) -> CUresult {
+        (self.cuMemcpyPeerAsync)(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream)
     }
     pub unsafe fn cuStreamCreate(&self, phStream: *mut CUstream, Flags: ::std::os::raw::c_uint) -> CUresult {
         (self.cuStreamCreate)(phStream, Flags)
@@ -1388,5 +1416,16 @@ impl CudaLibrary {
         resultInfo: *mut CUgraphExecUpdateResultInfo,
     ) -> CUresult {
         (self.cuGraphExecUpdate_v2)(hGraphExec, hGraph, resultInfo)
+    }
+    pub unsafe fn cuDeviceCanAccessPeer(
+        &self,
+        canAccessPeer: *mut ::std::os::raw::c_int,
+        dev: CUdevice,
+        peerDev: CUdevice,
+    ) -> CUresult {
+        (self.cuDeviceCanAccessPeer)(canAccessPeer, dev, peerDev)
+    }
+    pub unsafe fn cuCtxEnablePeerAccess(&self, peerContext: CUcontext, Flags: ::std::os::raw::c_uint) -> CUresult {
+        (self.cuCtxEnablePeerAccess)(peerContext, Flags)
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Without ROCm to compile and disassemble with, the tests of GPUs print `skipped: …` and pass.
 
+mod stages;
+
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
