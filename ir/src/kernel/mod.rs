@@ -584,6 +584,9 @@ impl Kernel {
             })
         };
         let ceil = |a: i64, b: i64| a / b + i64::from(a % b > 0);
+        let attention = |a: &AttentionBody, queries: u32, threads: u32| -> Result<_, LaunchError> {
+            Ok((ceil(extent(&[a.q])?, queries.into()), extent(&a.batch)?, threads))
+        };
         let (x, z, block) = match (&self.mapping, &self.body) {
             (Mapping::Host, _) => (0, 1, 0),
             (Mapping::Threads { block, vector }, _) => {
@@ -662,19 +665,9 @@ impl Kernel {
                 let tiles = ceil(n, i64::from(tiling.columns())).saturating_mul(groups);
                 (tiles, extent(&c.batch)?, tiling.threads())
             }
-            (Mapping::Flash { block_q, block, .. }, Body::Attention(a)) => {
-                (ceil(extent(&[a.q])?, i64::from(*block_q)), extent(&a.batch)?, *block)
-            }
-            (Mapping::FlashMatrix(t), Body::Attention(a)) => (
-                ceil(extent(&[a.q])?, t.queries().into()),
-                extent(&a.batch)?,
-                t.threads(),
-            ),
-            (Mapping::FlashLanes(t), Body::Attention(a)) => (
-                ceil(extent(&[a.q])?, t.queries().into()),
-                extent(&a.batch)?,
-                t.threads(),
-            ),
+            (Mapping::Flash { block_q, block, .. }, Body::Attention(a)) => attention(a, *block_q, *block)?,
+            (Mapping::FlashMatrix(t), Body::Attention(a)) => attention(a, t.queries(), t.threads())?,
+            (Mapping::FlashLanes(t), Body::Attention(a)) => attention(a, t.queries(), t.threads())?,
             (
                 Mapping::Tile { .. }
                 | Mapping::Matrix(_)

@@ -1,10 +1,10 @@
 //! Between which nodes of the row one stage ends and the next begins.
 //!
 //! A stage costs its share of the model's time, by the roofline, and its share of the model's bytes (weights and states), in equal parts.
-//! What crosses into it is copied while it computes other runs, and counts where that takes longer than its own work. The cuts are those with the least cost of the most expensive stage, found
-//! exactly among [`CANDIDATES`] places where least crosses; and of all that come within [`SLACK`] of it, those where the fewest bytes
-//! cross. Both are one dynamic programme over the places. A stage with more bytes than a device has is taken only where there is no other
-//! way.
+//! What crosses into it is copied while it computes other runs, and counts where that takes longer than its own work. The cuts are those
+//! with the least cost of the most expensive stage, found exactly among [`CANDIDATES`] places where least crosses; and of all that come
+//! within [`SLACK`] of it, those where the fewest bytes cross. Both are one dynamic programme over the places. A stage with more bytes
+//! than a device has is taken only where there is no other way.
 
 use std::collections::BTreeMap;
 
