@@ -16,9 +16,9 @@ milliseconds. `error` is the largest difference from PyTorch in f32, over the la
 `captured` is `run` with collectives in captured graphs (GRAPHC_CAPTURE_COLLECTIVES=1), which is off by default.
 
 By layers what crosses is copied from GPU to GPU, and no NCCL takes part. One run alone takes what it takes on one GPU, and the copies:
-`run` of `several` is not expected to be shorter. `overlapped` is the time from the end of one run to that of the next where 8 are begun before
-the first is waited for, which is what stages are for: at best that of one GPU divided by how many there are. `device` is the sum of the stages,
-run one after the other. `sharing` says where the model was cut, the bytes of each stage, and how many cross.
+`run` of `several` is not expected to be shorter. `overlapped` is the time of a run where 8 are begun before the first is waited for, as its
+share of the time of all, which is what stages are for: at best that of one GPU divided by how many there are. `device` is the sum of the
+stages, run one after the other. `sharing` says where the model was cut, the bytes of each stage, and how many cross.
 """
 
 import copy

@@ -8,6 +8,7 @@ use ir::graph::{BindError, bind_shapes};
 use ir::plan::Plan;
 use ir::target::Platform;
 use ir::{HostTensor, Program, Storage, TensorType};
+use smallvec::SmallVec;
 
 use crate::cpu::CpuDevice;
 use crate::cpu::kernels::workspace::AlignedBuf;
@@ -123,17 +124,42 @@ impl Executable {
         inputs: impl IntoIterator<Item = (&'a str, Given)>,
         wanted: &Wanted,
     ) -> Result<Pending, RuntimeError> {
-        let plan = self.plan();
-        if let Some(unknown) = wanted.named().find(|n| !plan.results().iter().any(|p| p.name == *n)) {
-            return Err(self.wrong(InputError::NoOutput(unknown.to_owned())));
-        }
-        let mut given: smallvec::SmallVec<[Option<Given>; 8]> = plan.inputs.iter().map(|_| None).collect();
+        let places = self.places(wanted)?;
+        self.submit_ports(self.by_port(inputs)?, places)
+    }
+
+    /// Inputs in the order of the ports; None for those that are not given.
+    pub(crate) fn by_port<'a>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, Given)>,
+    ) -> Result<SmallVec<[Option<Given>; 8]>, RuntimeError> {
+        let ports = &self.plan().inputs;
+        let mut given: SmallVec<[Option<Given>; 8]> = ports.iter().map(|_| None).collect();
         for (name, value) in inputs {
-            match plan.inputs.iter().position(|port| port.name == name) {
+            match ports.iter().position(|port| port.name == name) {
                 Some(port) => given[port] = Some(value),
                 None => return Err(self.wrong(InputError::Unknown(name.to_owned()))),
             }
         }
+        Ok(given)
+    }
+
+    /// Where each result is wanted, in the order of the ports.
+    pub(crate) fn places(&self, wanted: &Wanted) -> Result<SmallVec<[Where; 8]>, RuntimeError> {
+        let results = self.plan().results();
+        if let Some(unknown) = wanted.named().find(|n| !results.iter().any(|p| p.name == *n)) {
+            return Err(self.wrong(InputError::NoOutput(unknown.to_owned())));
+        }
+        Ok(results.iter().map(|port| wanted.of(&port.name)).collect())
+    }
+
+    /// As [`Executable::submit`], with inputs and the places of results in the order of the ports.
+    pub(crate) fn submit_ports(
+        &self,
+        given: SmallVec<[Option<Given>; 8]>,
+        mut places: SmallVec<[Where; 8]>,
+    ) -> Result<Pending, RuntimeError> {
+        let plan = self.plan();
         let mut inputs = Vec::with_capacity(given.len());
         for (port, value) in plan.inputs.iter().zip(given) {
             match value {
@@ -143,9 +169,8 @@ impl Executable {
         }
         let bindings = self.bind_ports(&inputs)?;
         // Conditions are read when the run is done, so they come to the host.
-        let results = plan.results().iter().map(|port| wanted.of(&port.name));
-        let wanted: smallvec::SmallVec<[_; 8]> = results.chain(plan.conditions().iter().map(|_| Where::Host)).collect();
-        let running = self.loaded.clone().submit(&bindings, inputs, &wanted)?;
+        places.extend(plan.conditions().iter().map(|_| Where::Host));
+        let running = self.loaded.clone().submit(&bindings, inputs, &places)?;
         Ok(Pending::new(self.program.clone(), self.variant, running))
     }
 
@@ -285,14 +310,14 @@ impl Executable {
         times: Option<&mut RunTimes>,
     ) -> Result<(), RuntimeError> {
         let plan = self.plan();
-        let mut given: smallvec::SmallVec<[&[u8]; 8]> = smallvec::SmallVec::new();
+        let mut given: SmallVec<[&[u8]; 8]> = SmallVec::new();
         for port in &plan.inputs {
             let Some(tensor) = inputs.get(&port.name) else {
                 return Err(self.wrong(InputError::Missing(port.name.clone())));
             };
             given.push(&tensor.bytes);
         }
-        let mut room: smallvec::SmallVec<[&mut [u8]; 8]> = smallvec::SmallVec::new();
+        let mut room: SmallVec<[&mut [u8]; 8]> = SmallVec::new();
         for output in outputs.iter_mut() {
             room.push(output.as_mut());
         }

@@ -59,6 +59,11 @@ impl Pending {
     pub fn take(&mut self, output: &str) -> Option<DeviceTensor> {
         let ports = self.program.variants[self.variant].plan.results();
         let port = ports.iter().position(|port| port.name == output)?;
+        self.take_port(port)
+    }
+
+    /// The same by the number of the result.
+    pub(crate) fn take_port(&mut self, port: usize) -> Option<DeviceTensor> {
         self.running.take(port)
     }
 

@@ -20,6 +20,8 @@ use crate::tensor::{DeviceTensor, Given, Wanted, Where};
 #[derive(Debug)]
 pub struct State {
     links: Arc<[Link]>,
+    /// The ports of each link among the inputs and the results.
+    ports: Arc<[(usize, usize)]>,
     values: Arc<Mutex<Vec<Kept>>>,
 }
 
@@ -66,6 +68,7 @@ impl State {
     pub fn new(executable: &Executable, links: impl Into<Arc<[Link]>>) -> Result<State, RuntimeError> {
         let links = links.into();
         let plan = executable.plan();
+        let mut ports = Vec::with_capacity(links.len());
         for (index, link) in links.iter().enumerate() {
             let wrong = |problem: String| {
                 executable.wrong(InputError::State {
@@ -74,12 +77,13 @@ impl State {
                     problem,
                 })
             };
-            let Some(input) = plan.inputs.iter().find(|port| port.name == link.input) else {
+            let Some(from) = plan.inputs.iter().position(|port| port.name == link.input) else {
                 return Err(wrong("the model has no such input".into()));
             };
-            let Some(output) = plan.results().iter().find(|port| port.name == link.output) else {
+            let Some(to) = plan.results().iter().position(|port| port.name == link.output) else {
                 return Err(wrong("the model has no such output".into()));
             };
+            let (input, output) = (&plan.inputs[from], &plan.results()[to]);
             if input.ty != output.ty {
                 return Err(wrong(format!("the input is {}, the output {}", input.ty, output.ty)));
             }
@@ -90,14 +94,15 @@ impl State {
             {
                 return Err(wrong("one of them is in another state too".into()));
             }
+            ports.push((from, to));
         }
         let values = links.iter().map(|_| Kept::new(Slot::Zero)).collect();
-        Ok(State::with(links, values))
+        Ok(State::with(links, ports.into(), values))
     }
 
-    fn with(links: Arc<[Link]>, values: Vec<Kept>) -> State {
+    fn with(links: Arc<[Link]>, ports: Arc<[(usize, usize)]>, values: Vec<Kept>) -> State {
         let values = Arc::new(Mutex::new(values));
-        State { links, values }
+        State { links, ports, values }
     }
 
     /// What is kept, and of what.
@@ -121,17 +126,14 @@ impl State {
         wanted: &Wanted,
     ) -> Result<Pending, RuntimeError> {
         let mut slots = self.slots();
-        let mut wanted = wanted.clone();
+        let mut places = executable.places(wanted)?;
         // Memory does not count as a handle, so what is given away can come back.
         let mut backups = Vec::with_capacity(slots.len());
         let set: Vec<u64> = slots.iter().map(|kept| kept.set).collect();
-        let mut all: Vec<(&str, Given)> = inputs.into_iter().collect();
-        if let Some((name, _)) = all
-            .iter()
-            .find(|(name, _)| self.links.iter().any(|link| link.input == *name))
-        {
+        let mut all = executable.by_port(inputs)?;
+        if let Some(kept) = self.ports.iter().position(|(input, _)| all[*input].is_some()) {
             return Err(executable.wrong(InputError::State {
-                input: (*name).to_owned(),
+                input: self.links[kept].input.clone(),
                 output: String::new(),
                 problem: "it is kept from run to run; set it before the run".into(),
             }));
@@ -148,7 +150,7 @@ impl State {
                 }
             }
         }
-        for (kept, link) in slots.iter_mut().zip(self.links.iter()) {
+        for (kept, (input, output)) in slots.iter_mut().zip(self.ports.iter()) {
             let Slot::Value(tensor) = std::mem::replace(&mut kept.slot, Slot::Zero) else {
                 continue;
             };
@@ -163,14 +165,14 @@ impl State {
             } else {
                 Given::Device(tensor)
             };
-            all.push((link.input.as_str(), given));
-            wanted = wanted.but(link.output.clone(), Where::Device);
+            all[*input] = Some(given);
+            places[*output] = Where::Device;
         }
-        match executable.submit(all, &wanted) {
+        match executable.submit_ports(all, places) {
             Ok(mut pending) => {
                 drop(backups);
-                for (kept, link) in slots.iter_mut().zip(self.links.iter()) {
-                    kept.slot = match pending.take(&link.output) {
+                for (kept, (_, output)) in slots.iter_mut().zip(self.ports.iter()) {
+                    kept.slot = match pending.take_port(*output) {
                         Some(tensor) => Slot::Value(tensor),
                         None => Slot::Lost("the run gave no new one".into()),
                     };
@@ -258,7 +260,7 @@ impl State {
 
     /// Another state that begins with these values.
     pub fn fork(&self) -> State {
-        State::with(self.links.clone(), self.slots().clone())
+        State::with(self.links.clone(), self.ports.clone(), self.slots().clone())
     }
 }
 

@@ -50,7 +50,7 @@ pub struct Args {
     /// Keep inputs and outputs on the device, so that no copy is timed.
     #[arg(long, conflicts_with = "emulate")]
     resident: bool,
-    /// Begin so many runs before the first is waited for; what is timed then is from the end of one run to that of the next. Several devices
+    /// Begin so many runs before the first is waited for, and time all of them together: the time of each is their share. Several devices
     /// with layers each are busy at once that way.
     #[arg(long, default_value_t = 1, value_parser = overlap, conflicts_with = "emulate")]
     overlap: usize,
@@ -132,14 +132,19 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         for _ in 0..args.overlap {
             begun.push_back(begin()?);
         }
-        let mut last = None;
+        let mut first = None;
+        let mut ended = 0u32;
         while let Some(run) = begun.pop_front() {
             run.wait()?;
-            let now = Instant::now();
-            let before = last.replace(now);
-            times.extend(before.map(|before: Instant| (now - before).as_secs_f64() * 1e3));
+            // From the end of the first, when as many are under way as ever. Runs at once end at about the same time, so that what lies
+            // between two of them says nothing.
+            let first = *first.get_or_insert_with(Instant::now);
+            if ended > 0 {
+                times = vec![first.elapsed().as_secs_f64() * 1e3 / f64::from(ended)];
+            }
+            ended += 1;
             progress.inc(1);
-            if times.len() + begun.len() < args.runs {
+            if ended as usize + begun.len() <= args.runs {
                 begun.push_back(begin()?);
             }
         }
@@ -185,7 +190,8 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     match args.format {
         Format::Json => output::print_json(&json!({
             "median_ms": median, "min_ms": times[0], "compile_ms": compile.as_secs_f64() * 1e3,
-            "load_ms": loading.as_secs_f64() * 1e3, "planned_peak_bytes": peak, "threads": threads, "runs": times.len(), "device": device.device.name(), "resident": args.resident, "overlap": args.overlap,
+            "load_ms": loading.as_secs_f64() * 1e3, "planned_peak_bytes": peak, "threads": threads, "runs": args.runs,
+            "device": device.device.name(), "resident": args.resident, "overlap": args.overlap,
             "gflops": flops / times[0] / 1e6, "steps": steps,
         })),
         Format::Text => {
@@ -193,12 +199,19 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
                 true => device.device.name().to_owned(),
                 false => format!("{threads} threads"),
             };
+            let (best, gflops) = (times[0], flops / times[0] / 1e6);
+            let timed = match args.overlap {
+                1 => format!(
+                    "median {median:.3} ms, best {best:.3} ms of {} runs on {place} ({gflops:.1} GFLOP/s at best)",
+                    args.runs
+                ),
+                at_once => format!(
+                    "{best:.3} ms a run, of {} with {at_once} at once on {place} ({gflops:.1} GFLOP/s)",
+                    args.runs
+                ),
+            };
             let mut text = format!(
-                "median {median:.3} ms, best {:.3} ms of {} runs on {place} ({:.1} GFLOP/s at best)\n\
-                 compiled in {:.1} ms, loaded in {:.1} ms, planned peak {}\n",
-                times[0],
-                times.len(),
-                flops / times[0] / 1e6,
+                "{timed}\ncompiled in {:.1} ms, loaded in {:.1} ms, planned peak {}\n",
                 compile.as_secs_f64() * 1e3,
                 loading.as_secs_f64() * 1e3,
                 output::bytes(peak as u64)

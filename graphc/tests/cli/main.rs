@@ -189,6 +189,15 @@ fn json_has_the_fields_that_scripts_read() {
         assert!(bench[field].as_f64().is_some_and(|v| v > 0.0), "{field}: {bench}");
     }
     assert!(bench["planned_peak_bytes"].is_u64(), "{bench}");
+    // Runs at once have one time: their share of the whole.
+    let at_once = p.json(&["bench", text(&m), "--runs", "5", "--overlap", "3", "--format", "json"]);
+    assert!(at_once["median_ms"].as_f64().is_some_and(|v| v > 0.0), "{at_once}");
+    assert_eq!(at_once["median_ms"], at_once["min_ms"]);
+    assert_eq!(
+        (&at_once["runs"], &at_once["overlap"]),
+        (&5.into(), &3.into()),
+        "{at_once}"
+    );
     let targets = p.json(&["targets", "--format", "json"]);
     let names: Vec<&str> = targets
         .as_array()

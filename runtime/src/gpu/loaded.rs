@@ -22,7 +22,7 @@ use super::driver::{Priority, RawFunction};
 use super::facts::PlanFacts;
 use super::flight::{Collect, Flight, Live};
 use super::form::{Form, InputForm};
-use super::handles::{Gpu, Module};
+use super::handles::{Event, Gpu, Module};
 use super::heap::Heap;
 use super::prepare::{self, OutputFrom, Placed, Prepared};
 use super::ranges::Ranges;
@@ -504,8 +504,17 @@ impl LoadedGpu {
             context,
             &mut bound,
             |wait| {
+                // All that a run made has one end.
+                let mut ends: SmallVec<[*const Event; 4]> = SmallVec::new();
+                let mut once = |end: &Event| {
+                    if ends.contains(&std::ptr::from_ref(end)) {
+                        return Ok(());
+                    }
+                    ends.push(end);
+                    wait(end)
+                };
                 used.iter()
-                    .try_for_each(|(block, writes)| block.before(*writes, &mut *wait))
+                    .try_for_each(|(block, writes)| block.before(*writes, &mut once))
             },
             profile,
         );
