@@ -154,16 +154,15 @@ fn flash(
     }
     let [d, dv] = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
     errors.extend(lds(kernel, target, tiling.lds_bytes(d, dv)));
-    let query = Fetch {
-        along_k: true,
-        width: tiling.query,
-    };
-    let operands = [
-        ("the query", body.query, query, [body.q, body.d]),
-        ("the key", body.key, tiling.key, [body.k, body.d]),
-        ("the value", body.value, tiling.value, [body.dv, body.k]),
-    ];
-    errors.extend(flash_accesses(kernel, symbols, body, operands, tiling.store));
+    let fetches = (tiling.query, tiling.key, tiling.value);
+    errors.extend(flash_accesses(
+        kernel,
+        symbols,
+        body,
+        fetches,
+        [body.dv, body.k],
+        tiling.store,
+    ));
     errors
 }
 
@@ -187,16 +186,15 @@ fn flash_by_lanes(
     let widths = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
     let bits = [body.key, body.value].map(|e| kernel.exprs.dtype(e).bits());
     errors.extend(lds(kernel, target, tiling.lds_bytes(widths, bits)));
-    let query = Fetch {
-        along_k: true,
-        width: tiling.query,
-    };
-    let operands = [
-        ("the query", body.query, query, [body.q, body.d]),
-        ("the key", body.key, tiling.key, [body.k, body.d]),
-        ("the value", body.value, tiling.value, [body.k, body.dv]),
-    ];
-    errors.extend(flash_accesses(kernel, symbols, body, operands, tiling.store));
+    let fetches = (tiling.query, tiling.key, tiling.value);
+    errors.extend(flash_accesses(
+        kernel,
+        symbols,
+        body,
+        fetches,
+        [body.k, body.dv],
+        tiling.store,
+    ));
     errors
 }
 
@@ -211,16 +209,24 @@ fn lds(kernel: &Kernel, target: &Target, bytes: i64) -> Option<LimitError> {
     })
 }
 
-/// The wide accesses of an attention that are not proved: of operands with their rows and depths, and of the results.
+/// The wide accesses of an attention that are not proved: of queries, keys and values, whose rows and depth are `value`, and of the
+/// results.
 fn flash_accesses(
     kernel: &Kernel,
     symbols: &Symbols,
     body: &AttentionBody,
-    operands: [(&'static str, ExprId, Fetch, [AxisId; 2]); 3],
+    (query, key, of_value): (u32, Fetch, Fetch),
+    value: [AxisId; 2],
     store: u32,
 ) -> Vec<LimitError> {
     let mut errors = Vec::new();
     let name = || kernel.name.clone();
+    let along_k = |width| Fetch { along_k: true, width };
+    let operands = [
+        ("the query", body.query, along_k(query), [body.q, body.d]),
+        ("the key", body.key, key, [body.k, body.d]),
+        ("the value", body.value, of_value, value),
+    ];
     for (operand, value, fetch, [rows, k]) in operands {
         let axis = if fetch.along_k { k } else { rows };
         let widest = widest_fetch(kernel, symbols, &Operand::new(&kernel.exprs, value), axis);
