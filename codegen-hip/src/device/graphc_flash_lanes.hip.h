@@ -47,10 +47,8 @@ GRAPHC_DEVICE float across(float value) {
         static_assert(MASK == 8, "lanes of a row are within 16");
         return bits_as<float>(__builtin_amdgcn_update_dpp(0, v, 0x128, 0xF, 0xF, true));  // row_ror:8
     }
-#elif defined(GRAPHC_CUDA)
-    return bits_as<float>(shuffle_xor_word<32>(bits_as<u32>(value), MASK));
 #else
-    return value;
+    return bits_as<float>(shuffle_xor_word<32>(bits_as<u32>(value), MASK));
 #endif
 }
 
@@ -71,7 +69,7 @@ GRAPHC_DEVICE float of_group(float value) {
 #elif defined(GRAPHC_CUDA)
     return bits_as<float>(__shfl_sync(~0u, bits_as<u32>(value), FROM, GROUP));
 #else
-    return value;
+    return bits_as<float>(shuffle_xor_word<32>(bits_as<u32>(value), ((int)threadIdx.x % GROUP) ^ FROM));
 #endif
 }
 
@@ -82,6 +80,8 @@ GRAPHC_DEVICE void end_of_reads(int key) {
     constexpr int KEYS = NUMBERS >= 32 ? 1 : 32 / NUMBERS;
 #if defined(GRAPHC_AMD)
     if ((key + 1) % KEYS == 0) __builtin_amdgcn_sched_barrier(0);
+#elif defined(GRAPHC_CUDA)
+    if ((key + 1) % KEYS == 0) asm volatile("" ::: "memory");
 #endif
 }
 
@@ -94,8 +94,9 @@ GRAPHC_DEVICE void scattered_sums(float (&parts)[GROUP], int number) {
         float half[HALF];
 #pragma unroll
         for (int i = 0; i < HALF; ++i) {
-            const float own = upper ? parts[i + HALF] : parts[i], given = upper ? parts[i] : parts[i + HALF];
-            half[i] = own + across<HALF>(given);
+            // Both are read: a choice of the place is an array in memory to NVRTC.
+            const float low = parts[i], high = parts[i + HALF];
+            half[i] = (upper ? high : low) + across<HALF>(upper ? low : high);
         }
         scattered_sums<HALF>(half, number);
         parts[0] = half[0];
@@ -224,11 +225,11 @@ struct LaneRows {
     /// Adds the values of keys from number `I` of the tile on, times their weights.
     template <bool PART, int I>
     GRAPHC_DEVICE void mix(int first, int keys, const float (&weights)[ROWS][SCORES]) {
+        float weight[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) weight[r] = of_group<F::GROUP, I % F::GROUP>(weights[r][I / F::GROUP]);
         // Past the last key a value is what was read in its place, and infinity times 0 is not 0.
         if (!PART || first + I < keys) {
-            float weight[ROWS];
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) weight[r] = of_group<F::GROUP, I % F::GROUP>(weights[r][I / F::GROUP]);
 #pragma unroll
             for (int step = 0; step < Values::STEPS; ++step) {
                 const auto elements = chunk<Values, typename Value::Element>(values_at, I, step);

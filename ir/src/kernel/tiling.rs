@@ -417,14 +417,15 @@ impl FlashLanes {
         (chunks + group - 1) / group * chunk
     }
 
+    /// Bytes of a row of LDS: a power of two, of two chunks at least.
+    fn row_bytes(&self, width: i64, bits: u32) -> i64 {
+        let elements = self.share(width, bits) * i64::from(self.group);
+        ((elements * i64::from(bits) / 8).max(32) as u64).next_power_of_two() as i64
+    }
+
     /// Bytes of LDS for keys of width `d` and values of width `dv`, with the bits of their elements.
     pub fn lds_bytes(&self, [d, dv]: [i64; 2], bits: [u32; 2]) -> i64 {
-        let row = |width: i64, bits: u32| {
-            let elements = self.share(width, bits) * i64::from(self.group);
-            // Rows are powers of two, of two chunks at least.
-            ((elements * i64::from(bits) / 8).max(32) as u64).next_power_of_two() as i64
-        };
-        let tiles = i64::from(self.keys * self.split) * (row(d, bits[0]) + row(dv, bits[1]));
+        let tiles = i64::from(self.keys * self.split) * (self.row_bytes(d, bits[0]) + self.row_bytes(dv, bits[1]));
         // What waves that share queries hand over at the end: outputs, a maximum and a sum of each row.
         let handing = i64::from(self.waves - self.waves / self.split.max(1)) * i64::from(self.lanes);
         let handed = handing * i64::from(self.rows) * (self.share(dv, bits[1]) + 2) * 4;
@@ -433,7 +434,8 @@ impl FlashLanes {
 
     /// Registers of a lane for queries, outputs, parts of scores, scores and what is on its way from memory.
     pub fn registers(&self, [d, dv]: [i64; 2], bits: [u32; 2]) -> i64 {
-        let fetched = i64::from(self.keys * self.split) * (d * i64::from(bits[0]) + dv * i64::from(bits[1])) / 32;
+        let fetched =
+            i64::from(self.keys * self.split) * (self.row_bytes(d, bits[0]) + self.row_bytes(dv, bits[1])) / 4;
         // Parts of sums are there twice while they are brought together.
         let scores = i64::from(2 * self.group + self.keys / self.group.max(1));
         let row = self.share(d, bits[0]) + self.share(dv, bits[1]) + scores;

@@ -11,7 +11,7 @@ use super::handles::GraphExec;
 use super::prepare::{Base, Prepared, Spot};
 
 /// Sets of addresses whose graphs are kept: inputs and outputs that come and go alternate between a few.
-const VARIANTS: usize = 16;
+const VARIANTS: usize = 8;
 
 /// Where the tensors of the ports are that are on the device; 0 for the others.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

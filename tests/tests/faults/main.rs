@@ -150,7 +150,7 @@ fn captured<'a>(program: &'a Arc<Program>, x: &'a HostTensor) -> Box<Scenario<'a
             }
         }
         let mut tensors = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..9 {
             tensors.extend(attempts.go("an upload", || executable.upload(x)));
         }
         for tensor in &tensors {

@@ -17,6 +17,8 @@ const WIDE_FLASH_REGISTERS: i64 = 280;
 /// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`]: more of them spill, and so do longer tiles than
 /// 16 keys (as compiled).
 const LANES_REGISTERS: i64 = 128;
+/// The same on NVIDIA's GPUs, whose compiler is not kept from reading a tile ahead.
+const CUDA_LANES_REGISTERS: i64 = 80;
 /// What a read of a chunk of LDS costs a wave, in instructions.
 const LDS_CLOCKS: f64 = 4.0;
 /// Instructions that bring a sum over lanes together, for each lane's part.
@@ -98,8 +100,12 @@ impl Mapper<'_> {
             store: store.min(128 / bits[1]),
         };
         let lds = i64::from(self.declared_lds());
+        let registers = match self.target.platform {
+            Platform::Cuda => CUDA_LANES_REGISTERS,
+            Platform::Hip | Platform::Cpu => LANES_REGISTERS,
+        };
         let fits = |t: &FlashLanes| {
-            t.misfit().is_none() && t.lds_bytes(widths, bits) <= lds && t.registers(widths, bits) <= LANES_REGISTERS
+            t.misfit().is_none() && t.lds_bytes(widths, bits) <= lds && t.registers(widths, bits) <= registers
         };
         let mut best: Option<(f64, FlashLanes)> = None;
         for group in [16, 8, 4, 2] {
