@@ -45,9 +45,9 @@ fn check(compiler: &dyn Compiler, requests: &[CompileRequest]) {
                     wrong.push(format!("{name}: the cubin is {object:?}"));
                 }
                 // Of attention's loops and of transposes ptxas keeps up to four words in local memory, with registers to spare (it may
-                // take 255, and stops at 128 so that two workgroups fit): its choice.
+                // take 255, and stops where another workgroup fits): its choice.
                 let loops = name.starts_with("attention") || name.starts_with("transpose");
-                let chosen = loops && k.scratch_bytes <= 16 && k.vgpr <= 128;
+                let chosen = loops && k.scratch_bytes <= 16 && k.vgpr < 255;
                 let told = |line: &str| line.trim().is_empty() || (chosen && line.contains("Registers are spilled"));
                 if !log.lines().all(told) {
                     wrong.push(format!("{name}: {log}"));

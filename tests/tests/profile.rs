@@ -79,7 +79,7 @@ fn each_step_is_the_plans_with_its_bytes_and_operations() {
     let bytes = |b| plan.buffers[b].ty.bytes().eval(&bindings).expect("bound") as u64;
     for (step, (_, planned)) in profile.steps.iter().zip(plan.steps.iter()) {
         assert!(step.least_us <= step.median_us && step.lane == plan.lanes[planned.lane].kind);
-        match &planned.work {
+        match planned.at(&bindings).expect("bound") {
             Work::Copy { from, .. } => {
                 assert_eq!(
                     (step.work.read_bytes, step.work.written_bytes),

@@ -80,8 +80,6 @@ GRAPHC_DEVICE void end_of_reads(int key) {
     constexpr int KEYS = NUMBERS >= 32 ? 1 : 32 / NUMBERS;
 #if defined(GRAPHC_AMD)
     if ((key + 1) % KEYS == 0) __builtin_amdgcn_sched_barrier(0);
-#elif defined(GRAPHC_CUDA)
-    if ((key + 1) % KEYS == 0) asm volatile("" ::: "memory");
 #endif
 }
 
@@ -225,11 +223,11 @@ struct LaneRows {
     /// Adds the values of keys from number `I` of the tile on, times their weights.
     template <bool PART, int I>
     GRAPHC_DEVICE void mix(int first, int keys, const float (&weights)[ROWS][SCORES]) {
-        float weight[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) weight[r] = of_group<F::GROUP, I % F::GROUP>(weights[r][I / F::GROUP]);
         // Past the last key a value is what was read in its place, and infinity times 0 is not 0.
         if (!PART || first + I < keys) {
+            float weight[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) weight[r] = of_group<F::GROUP, I % F::GROUP>(weights[r][I / F::GROUP]);
 #pragma unroll
             for (int step = 0; step < Values::STEPS; ++step) {
                 const auto elements = chunk<Values, typename Value::Element>(values_at, I, step);

@@ -50,13 +50,7 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
             continue;
         }
         match args.format {
-            Format::Json => {
-                let mut value = as_json(&target, report, args.proofs);
-                if let Some(fields) = value.as_object_mut() {
-                    fields.insert("by_size".to_owned(), json!(by_size(&variant.plan)));
-                }
-                all.push(value);
-            }
+            Format::Json => all.push(as_json(&target, &variant.plan, report, args.proofs)),
             Format::Text => {
                 let stage = variant.plan.share.as_ref().filter(|share| share.stage.is_some());
                 // Where the model was cut is said once.
@@ -299,7 +293,7 @@ fn describe(graph: &Graph, region: &Region) -> String {
 }
 
 /// The decisions for one target as one value.
-pub fn as_json(target: &str, r: &VariantReport, proofs: bool) -> serde_json::Value {
+pub fn as_json(target: &str, plan: &Plan, r: &VariantReport, proofs: bool) -> serde_json::Value {
     let rules: Vec<_> = r
         .optimize
         .fired
@@ -359,6 +353,7 @@ pub fn as_json(target: &str, r: &VariantReport, proofs: bool) -> serde_json::Val
         .collect();
     let mut all = json!({
         "target": target, "rules": rules, "regions": regions, "fused": fused, "unfused": unfused, "tuned": tuned,
+        "by_size": by_size(plan),
     });
     if let Some(staging) = &r.staging {
         let stages = staging.stages.iter().map(|stage| {

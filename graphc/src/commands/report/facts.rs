@@ -122,7 +122,7 @@ pub fn variant(loaded: &Loaded, variant: usize, facts: &VariantFacts, timeline: 
     Ok(json!({
         "facts": facts,
         "peaks": peaks(&plan.target),
-        "explain": report.map(|report| explain::as_json(&facts.target, report, false)),
+        "explain": report.map(|report| explain::as_json(&facts.target, plan, report, false)),
         "after": report.map(|report| nodes(&report.core, Some(&report.schedule))),
         "steps": steps(plan)?,
         "buffers": buffers(plan)?,

@@ -16,9 +16,7 @@ const WIDE_FLASH_REGISTERS: i64 = 280;
 
 /// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`]: more of them spill, and so do longer tiles than
 /// 16 keys (as compiled).
-const LANES_REGISTERS: i64 = 128;
-/// The same on NVIDIA's GPUs, whose compiler is not kept from reading a tile ahead.
-const CUDA_LANES_REGISTERS: i64 = 80;
+const LANES_REGISTERS: i64 = 72;
 /// What a read of a chunk of LDS costs a wave, in instructions.
 const LDS_CLOCKS: f64 = 4.0;
 /// Instructions that bring a sum over lanes together, for each lane's part.
@@ -100,16 +98,17 @@ impl Mapper<'_> {
             store: store.min(128 / bits[1]),
         };
         let lds = i64::from(self.declared_lds());
-        let registers = match self.target.platform {
-            Platform::Cuda => CUDA_LANES_REGISTERS,
-            Platform::Hip | Platform::Cpu => LANES_REGISTERS,
-        };
         let fits = |t: &FlashLanes| {
-            t.misfit().is_none() && t.lds_bytes(widths, bits) <= lds && t.registers(widths, bits) <= registers
+            t.misfit().is_none() && t.lds_bytes(widths, bits) <= lds && t.registers(widths, bits) <= LANES_REGISTERS
+        };
+        // NVIDIA's compiler reads ahead until registers spill.
+        let rows: &[u32] = match self.target.platform {
+            Platform::Cuda => &[1],
+            Platform::Hip | Platform::Cpu => &[4, 2, 1],
         };
         let mut best: Option<(f64, FlashLanes)> = None;
         for group in [16, 8, 4, 2] {
-            for rows in [4, 2, 1] {
+            for &rows in rows {
                 for keys in [16, 8] {
                     for split in [8, 4, 2, 1] {
                         let t = FlashLanes {
