@@ -14,9 +14,10 @@ const SPLIT_FLASH_REGISTERS: i64 = 128;
 /// The same where a lane has 512, sums in the other half.
 const WIDE_FLASH_REGISTERS: i64 = 280;
 
-/// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`]: more of them spill, and so do longer tiles than
-/// 16 keys (as compiled).
+/// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`], and keys of its tiles where the lanes that share
+/// a row are no more: what is larger spills (as compiled).
 const LANES_REGISTERS: i64 = 72;
+const LANES_KEYS: u32 = 8;
 /// What a read of a chunk of LDS costs a wave, in instructions.
 const LDS_CLOCKS: f64 = 4.0;
 /// Instructions that bring a sum over lanes together, for each lane's part.
@@ -109,7 +110,7 @@ impl Mapper<'_> {
         let mut best: Option<(f64, FlashLanes)> = None;
         for group in [16, 8, 4, 2] {
             for &rows in rows {
-                for keys in [16, 8] {
+                for keys in [group.max(LANES_KEYS)] {
                     for split in [8, 4, 2, 1] {
                         let t = FlashLanes {
                             group,
