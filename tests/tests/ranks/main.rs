@@ -586,24 +586,42 @@ fn devices_that_cannot_compute_together_are_refused() {
     }
 }
 
+/// The command line on an emulated GPU, and a folder with a model in it.
+struct CommandLine<'a> {
+    hip: &'a EmulatedHip,
+    folder: tempfile::TempDir,
+}
+
+impl CommandLine<'_> {
+    fn new(hip: &EmulatedHip) -> CommandLine<'_> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let line = CommandLine { hip, folder };
+        let text = ir::graph::print::print(&mlp(), ir::graph::print::PrintOptions::default());
+        std::fs::write(line.at("mlp.gir"), text).expect("written");
+        line
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// What a command that ends well prints.
+    fn ok(&self, words: &[&str]) -> String {
+        let output = self.hip.graphc(words);
+        let printed = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        let printed = printed.concat();
+        assert!(output.status.success(), "{words:?}\n{printed}");
+        printed
+    }
+}
+
 #[test]
 fn the_command_line_runs_a_model_on_several_devices() {
     let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_DEVICES", "2")]) else {
         return;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join(name).display().to_string();
-    let text = ir::graph::print::print(&mlp(), ir::graph::print::PrintOptions::default());
-    std::fs::write(at("mlp.gir"), text).expect("written");
-    let ok = |words: &[&str]| {
-        let output = hip.graphc(words);
-        let (out, err) = (
-            String::from_utf8_lossy(&output.stdout).into_owned(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        );
-        assert!(output.status.success(), "{words:?}\n{out}{err}");
-        out + &err
-    };
+    let line = CommandLine::new(&hip);
+    let (at, ok) = (|name: &str| line.at(name), |words: &[&str]| line.ok(words));
     let (model, want) = (at("mlp.gir"), at("want.npz"));
     ok(&["run", &model, "--random", "--size", "n=3", "-o", &want]);
     let few = ["--bus", "1e6", "--bus-latency", "0.02"];

@@ -479,16 +479,8 @@ fn the_command_line_splits_by_layers() {
     let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_DEVICES", "2")]) else {
         return;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join(name).display().to_string();
-    let text = ir::graph::print::print(&mlp(), ir::graph::print::PrintOptions::default());
-    std::fs::write(at("mlp.gir"), text).expect("written");
-    let ok = |words: &[&str]| {
-        let output = hip.graphc(words);
-        let out = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{words:?}\n{out}");
-        out
-    };
+    let line = CommandLine::new(&hip);
+    let (at, ok) = (|name: &str| line.at(name), |words: &[&str]| line.ok(words));
     let (model, want, artifact) = (at("mlp.gir"), at("want.npz"), at("mlp.graphc"));
     let fixed = ["--size", "n=3"];
     ok(&["run", &model, "--random", "--size", "n=3", "-o", &want]);

@@ -109,24 +109,20 @@ impl Mapper<'_> {
         };
         let mut best: Option<(f64, FlashLanes)> = None;
         for group in [16, 8, 4, 2] {
-            for &rows in rows {
-                for keys in [group.max(LANES_KEYS)] {
-                    for split in [8, 4, 2, 1] {
-                        let t = FlashLanes {
-                            group,
-                            rows,
-                            keys,
-                            split,
-                            ..base.clone()
-                        };
-                        if !fits(&t) {
-                            continue;
-                        }
-                        let clocks = self.clocks_by_lanes(body, &t, widths, bits);
-                        if best.as_ref().is_none_or(|(least, _)| clocks < *least) {
-                            best = Some((clocks, t));
-                        }
-                    }
+            for (rows, split) in rows.iter().flat_map(|rows| [8, 4, 2, 1].map(|split| (*rows, split))) {
+                let t = FlashLanes {
+                    group,
+                    rows,
+                    keys: group.max(LANES_KEYS),
+                    split,
+                    ..base.clone()
+                };
+                if !fits(&t) {
+                    continue;
+                }
+                let clocks = self.clocks_by_lanes(body, &t, widths, bits);
+                if best.as_ref().is_none_or(|(least, _)| clocks < *least) {
+                    best = Some((clocks, t));
                 }
             }
         }
