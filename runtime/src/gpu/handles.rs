@@ -555,7 +555,7 @@ impl PinnedMemory {
     }
 }
 
-/// Copies as many bytes, of many by all cores: one alone has a fifth of the bus's rate.
+/// Copies as many bytes, of many by all cores: one alone has a sixth of the bus's rate.
 pub(super) fn copy_by_all_cores(to: &mut [u8], from: &[u8]) {
     const PIECE: usize = 256 << 10;
     match to.len() < 4 * PIECE {
