@@ -77,6 +77,7 @@ generate miopen-sys MiopenLibrary miopen/miopen.h "
   miopenCreate miopenCreateWithStream miopenDestroy miopenSetStream miopenGetErrorString miopenGetVersion
   miopenCreateTensorDescriptor miopenDestroyTensorDescriptor miopenSetTensorDescriptor
   miopenCreateConvolutionDescriptor miopenDestroyConvolutionDescriptor miopenInitConvolutionNdDescriptor
+  miopenSoftmaxForward_V2
   miopenSetConvolutionGroupCount miopenSetConvolutionAttribute miopenGetConvolutionNdForwardOutputDim
   miopenConvolutionForwardGetSolutionCount miopenConvolutionForwardGetSolution
   miopenConvolutionForwardGetSolutionWorkspaceSize miopenConvolutionForwardCompileSolution miopenConvolutionForwardImmediate
@@ -88,7 +89,8 @@ generate miopen-sys MiopenLibrary miopen/miopen.h "
   miopenCreateActivationDescriptor miopenDestroyActivationDescriptor miopenSetActivationDescriptor miopenActivationForward
   miopenDeriveBNTensorDescriptor miopenBatchNormalizationForwardInference" "
   miopenStatus_t miopenDataType_t miopenConvolutionMode_t miopenPoolingMode_t miopenActivationMode_t miopenBatchNormMode_t
-  miopenConvFwdAlgorithm_t miopenConvolutionAttrib_t miopenConvSolution_t miopenConvAlgoPerf_t"
+  miopenConvFwdAlgorithm_t miopenConvolutionAttrib_t miopenConvSolution_t miopenConvAlgoPerf_t
+  miopenSoftmaxAlgorithm_t miopenSoftmaxMode_t"
 
 generate comgr-sys ComgrLibrary amd_comgr/amd_comgr.h "
   amd_comgr_get_version amd_comgr_status_string

@@ -48,6 +48,7 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased:
             });
         }
         Mapping::Threads { block, .. }
+        | Mapping::Windows { block, .. }
         | Mapping::Lanes { block, .. }
         | Mapping::Block { block, .. }
         | Mapping::Rows { block, .. }

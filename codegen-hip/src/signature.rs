@@ -1,6 +1,6 @@
 //! The head of a kernel: what it computes, headers, and the `extern "C"` signature.
 
-use ir::kernel::{Access, Body, Kernel, Mapping, Stmt};
+use ir::kernel::{Access, Body, CopyBody, Kernel, Mapping, Stmt};
 
 use crate::expr::Printer;
 use crate::types::in_memory;
@@ -44,7 +44,7 @@ impl Printer<'_> {
 fn headers(kernel: &Kernel) -> Vec<&'static str> {
     let mut headers = vec!["graphc_vector.hip.h", "graphc_math.hip.h"];
     match &kernel.body {
-        Body::Loops(l) => {
+        Body::Loops(l) | Body::Copy(CopyBody { loops: l, .. }) => {
             let reduces = l
                 .stmts
                 .iter()
@@ -56,7 +56,7 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
                 headers.push("graphc_transpose.hip.h");
             }
         }
-        Body::Row(_) => headers.push("graphc_reduce.hip.h"),
+        Body::Row(_) | Body::Window(_) => headers.push("graphc_reduce.hip.h"),
         Body::Contract(c) if matches!(kernel.mapping, Mapping::Matrix(_)) => {
             headers.push("graphc_gemm.hip.h");
             if c.rhs.unpacking().is_some() {

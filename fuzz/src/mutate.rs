@@ -1,9 +1,9 @@
 //! Changes to valid things: bytes, and the fields of kernels and plans.
 
 use graphc::ir::kernel::{
-    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Exprs, Kernel, ParamId, Stmt, VarId,
+    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Exprs, Kernel, ParamId, Stmt, VarId, WindowBody,
 };
-use graphc::ir::op::{BinaryOp, Layout, ReduceOp};
+use graphc::ir::op::{BinaryOp, Layout, PoolKind, ReduceOp};
 use graphc::ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
 use graphc::ir::{ConstId, DType, Dim, Entity, Scalar, TensorType};
 
@@ -161,6 +161,11 @@ fn each_expr(body: &mut Body, f: &mut dyn FnMut(&mut ExprId)) {
             }
             &mut r.loops.stmts
         }
+        Body::Copy(c) => &mut c.loops.stmts,
+        Body::Window(w) => {
+            f(&mut w.element);
+            &mut w.loops.stmts
+        }
         Body::Contract(c) => {
             c.lhs.map_exprs(&mut *f);
             c.rhs.map_exprs(&mut *f);
@@ -292,6 +297,37 @@ fn body(k: &mut Kernel, random: &mut Random) {
             }
             &mut r.loops.stmts
         }
+        Body::Copy(c) => {
+            let step = c.steps.len().checked_sub(1 + random.below(3));
+            match random.below(8) {
+                0 => return list(&mut c.loops.parallel, random),
+                1 => return c.source = pick(copy.params.len(), random),
+                2 => return c.target = pick(copy.params.len(), random),
+                3 => return c.from = size(&copy, random),
+                4 => return c.to = size(&copy, random),
+                5 | 6 => {
+                    if let Some(at) = step {
+                        let both = &mut c.steps[at];
+                        *(if random.once_in(2) {
+                            &mut both.source
+                        } else {
+                            &mut both.target
+                        }) = size(&copy, random);
+                    }
+                    return;
+                }
+                _ => {}
+            }
+            &mut c.loops.stmts
+        }
+        Body::Window(w) => {
+            match random.below(3) {
+                0 => return list(&mut w.loops.parallel, random),
+                1 => return window(w, &copy, random),
+                _ => {}
+            }
+            &mut w.loops.stmts
+        }
         Body::Contract(c) => match random.below(3) {
             0 => return contract(c, &copy, random),
             1 => {
@@ -377,6 +413,61 @@ fn body(k: &mut Kernel, random: &mut Random) {
                 }
             }
         },
+    }
+}
+
+/// Changes one fact of a window.
+fn window(w: &mut WindowBody, k: &Kernel, random: &mut Random) {
+    let number = |random: &mut Random| match random.once_in(3) {
+        true => random.odd(),
+        false => random.below(6) as i64,
+    };
+    let axis = |random: &mut Random| (!random.once_in(3)).then(|| pick(k.axes.len(), random));
+    let at = random.below(w.along.len().max(1));
+    let which = random.below(18);
+    if let (10.., Some(images)) = (which, &mut w.images) {
+        let access = match random.once_in(2) {
+            true => &mut images.from,
+            false => &mut images.to,
+        };
+        match which {
+            10 => images.source = pick(k.params.len(), random),
+            11 => images.target = pick(k.params.len(), random),
+            12 => images.image = axis(random),
+            13 => images.channel = axis(random),
+            14 => access.base = size(k, random),
+            15 => access.image = size(k, random),
+            16 => access.channel = size(k, random),
+            _ => match access.along.get_mut(at) {
+                Some(step) => *step = size(k, random),
+                None => access.along.push(size(k, random)),
+            },
+        }
+        return;
+    }
+    let Some(along) = w.along.get_mut(at) else { return };
+    match which {
+        0 => along.taps = axis(random),
+        1 => along.outputs = axis(random),
+        2 => along.stride = number(random),
+        3 => along.dilation = number(random),
+        4 => along.pad_low = number(random),
+        5 => along.pad_high = number(random),
+        6 => along.size = size(k, random),
+        7 => along.guarded[random.below(2)] ^= true,
+        8 => along.beyond ^= true,
+        9 => w.counts ^= true,
+        10 => w.images = None,
+        11 => {
+            w.along.pop();
+        }
+        _ => {
+            let count_padding = random.once_in(2);
+            w.kind = match w.kind {
+                PoolKind::Max => PoolKind::Average { count_padding },
+                PoolKind::Average { .. } => PoolKind::Max,
+            };
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl LibraryCall {
         match &self.op {
             LibraryOp::Gemm { contract, .. } => Some(Op::Contract(*contract)),
             LibraryOp::Conv(conv) => Some(Op::Conv(conv.clone())),
-            LibraryOp::Pool(_) | LibraryOp::Collective(_) => None,
+            LibraryOp::Pool(_) | LibraryOp::Softmax { .. } | LibraryOp::Collective(_) => None,
         }
     }
 
@@ -68,7 +68,7 @@ impl LibraryCall {
     pub const fn as_collective(&self) -> Option<Collective> {
         match &self.op {
             LibraryOp::Collective(collective) => Some(*collective),
-            LibraryOp::Gemm { .. } | LibraryOp::Conv(_) | LibraryOp::Pool(_) => None,
+            LibraryOp::Gemm { .. } | LibraryOp::Conv(_) | LibraryOp::Pool(_) | LibraryOp::Softmax { .. } => None,
         }
     }
 }
@@ -84,6 +84,8 @@ pub enum LibraryOp {
     Pool(Pool),
     /// Operand: this rank's part.
     Collective(Collective),
+    /// Operand: input.
+    Softmax { axis: usize },
 }
 
 /// What all ranks of a model compute together: each gives a tensor of one type, and each is given the same result.
@@ -173,6 +175,10 @@ impl LibraryCall {
             (Library::RocBlas, LibraryOp::Pool(_)) => "rocblas_pool",
             (Library::HipBlasLt, LibraryOp::Pool(_)) => "hipblaslt_pool",
             (Library::MiOpen, LibraryOp::Pool(_)) => "miopen_pool",
+            (Library::RocBlas, LibraryOp::Softmax { .. }) => "rocblas_softmax",
+            (Library::HipBlasLt, LibraryOp::Softmax { .. }) => "hipblaslt_softmax",
+            (Library::MiOpen, LibraryOp::Softmax { .. }) => "miopen_softmax",
+            (Library::Rccl, LibraryOp::Softmax { .. }) => "rccl_softmax",
             (Library::Rccl, LibraryOp::Gemm { .. }) => "rccl_gemm",
             (Library::Rccl, LibraryOp::Conv(_)) => "rccl_conv",
             (Library::Rccl, LibraryOp::Pool(_)) => "rccl_pool",

@@ -64,7 +64,7 @@ pub struct Architecture {
     pub line_bytes: u32,
     /// Last-level cache in bytes.
     pub cache_bytes: u64,
-    /// Vector registers of a lane at lowest occupancy.
+    /// Vector registers that a SIMD has for each lane, which the waves on it share out.
     pub vector_registers: u32,
     /// Its matrix instructions; empty where it has none.
     pub matrix: &'static [MatrixInstruction],
@@ -78,6 +78,9 @@ pub struct Architecture {
     pub channels_last: bool,
     /// Whether vendor libraries (rocBLAS, MIOpen) ship kernels for it.
     pub libraries: bool,
+    /// The share of peak that a product of the vendor's libraries is rated at. RDNA's are rated no higher than generated kernels: the emulator's
+    /// timing model predicts them to take as long (`benches/rocblas.txt`), and epilogues then take launches of their own.
+    pub library_efficiency: f64,
     /// Whether hipBLASLt is among them.
     pub hipblaslt: bool,
     /// Whether a contraction's operand may be computed on the way in (else only strided loads are taken in).
@@ -162,6 +165,7 @@ const HIP: Architecture = Architecture {
     launch_us: 4.0,
     channels_last: true,
     libraries: true,
+    library_efficiency: 0.7,
     hipblaslt: true,
     operand_prologue: true,
     depthwise_kernel: false,
@@ -199,6 +203,7 @@ pub static TARGETS: &[Architecture] = &[
         memory_tbps: 1.02,
         cache_bytes: 4 * MIB,
         hipblaslt: false,
+        matrix: matrix::DOT64,
         ..HIP
     },
     Architecture {
@@ -280,6 +285,8 @@ pub static TARGETS: &[Architecture] = &[
         cache_bytes: 128 * MIB,
         libraries: false,
         hipblaslt: false,
+        vector_registers: 1024,
+        matrix: matrix::DOT32,
         ..HIP
     },
     Architecture {
@@ -295,6 +302,8 @@ pub static TARGETS: &[Architecture] = &[
         matrix_i8_tops: 123.0,
         memory_tbps: 0.96,
         cache_bytes: 96 * MIB,
+        vector_registers: 1536,
+        library_efficiency: 0.5,
         matrix: matrix::WMMA1,
         ..HIP
     },
@@ -311,6 +320,8 @@ pub static TARGETS: &[Architecture] = &[
         matrix_i8_tops: 59.4,
         memory_tbps: 0.256,
         cache_bytes: 32 * MIB,
+        vector_registers: 1536,
+        library_efficiency: 0.5,
         matrix: matrix::WMMA1,
         ..HIP
     },
@@ -328,6 +339,8 @@ pub static TARGETS: &[Architecture] = &[
         matrix_f8_tflops: 389.0,
         memory_tbps: 0.64,
         cache_bytes: 64 * MIB,
+        vector_registers: 1536,
+        library_efficiency: 0.5,
         matrix: matrix::WMMA2,
         f8: Some(F8Family::Ocp),
         ..HIP

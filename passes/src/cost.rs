@@ -12,8 +12,6 @@ use ir::{DType, Graph, NodeId, Op, Target, TensorType};
 const POINTWISE_SHARE: f64 = 0.15;
 /// The share of peak that a generated contraction reaches.
 pub const GENERATED_EFFICIENCY: f64 = 0.5;
-/// The share of peak that a tuned library reaches.
-pub const LIBRARY_EFFICIENCY: f64 = 0.7;
 
 /// An elementwise op of more vector operations than this is worth computing once rather than wherever it is read.
 pub const FEW: u32 = 2;
@@ -104,9 +102,12 @@ impl CostModel<'_> {
             }
             Op::Call(call) => match call.product() {
                 Some(product) => {
-                    let work = self.contraction(&product, operands, results, LIBRARY_EFFICIENCY) * LIBRARY_MARGIN;
+                    let work =
+                        self.contraction(&product, operands, results, self.target.library_efficiency) * LIBRARY_MARGIN;
                     launch * (1.0 + library_launches(call)) + work
                 }
+                // MIOpen reads a row for its maximum, its sum and its quotients.
+                None if matches!(call.op, LibraryOp::Softmax { .. }) => launch + self.transfer(3.0 * read + written),
                 None => launch + self.transfer(read + written),
             },
             Op::Random { .. } => POINTWISE_SHARE * launch + self.transfer(written),

@@ -57,6 +57,7 @@ fn of_node(graph: &Graph, id: NodeId) -> Dim {
         Op::Pool(p) => out() * p.size.iter().product::<i64>(),
         Op::Call(call) => match &call.op {
             LibraryOp::Pool(p) => out() * p.size.iter().product::<i64>(),
+            LibraryOp::Softmax { .. } => out() * 5,
             LibraryOp::Gemm { .. } | LibraryOp::Conv(_) | LibraryOp::Collective(_) => Dim::Const(0),
         },
         Op::Composite(Composite::Dequantize { .. } | Composite::Quantize { .. }) => out() * 2,

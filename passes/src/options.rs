@@ -87,6 +87,8 @@ pub struct OptimizeOptions {
     pub weights: Option<WeightType>,
     /// Whether vendor libraries may be called, where the target has them.
     pub libraries: bool,
+    /// Whether every call that a route finds is taken, also where the cost model puts a kernel before it.
+    pub prefer_calls: bool,
     pub keep: Keep,
     /// Whether the graph checks the indices of its gathers and scatters when it runs.
     pub check_indices: bool,
@@ -106,6 +108,7 @@ impl Default for OptimizeOptions {
             dtype: None,
             weights: None,
             libraries: true,
+            prefer_calls: false,
             keep: Keep::ALL,
             check_indices: false,
             disable: BTreeSet::new(),
@@ -138,6 +141,7 @@ impl fmt::Debug for OptimizeOptions {
             .field("dtype", &self.dtype)
             .field("weights", &self.weights)
             .field("libraries", &self.libraries)
+            .field("prefer_calls", &self.prefer_calls)
             .field("keep", &self.keep)
             .field("disable", &self.disable)
             .field("verify", &self.verify)

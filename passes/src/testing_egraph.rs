@@ -185,6 +185,129 @@ fn epilogues_stand_against_libraries() {
     assert_eq!(run(8192, true).count("hipblaslt"), 0);
 }
 
+/// Products of bytes: rocBLAS's where its share of peak pays for a requantising kernel of its own, or where calls are asked for.
+#[test]
+fn products_of_bytes_go_to_rocblas_where_that_pays_or_is_asked_for() {
+    let run = |n: usize, out: &str, prefer_calls: bool| {
+        let text = format!(
+            "x = input \"x\" : i8[{n}, {n}]\nw = input \"w\" : i8[{n}, {n}]\nc = contract x, w {{out={out}}}\n\
+             f = cast c {{to=f32}}\ns = constant [0.5] : f32[]\ny = mul f, s\nreturn y as \"y\""
+        );
+        let options = OptimizeOptions {
+            prefer_calls,
+            ..OptimizeOptions::default()
+        };
+        let (graph, report) = crate::optimize(graph(&text), &"gfx90a".parse().unwrap(), &options).unwrap();
+        let calls = graph.nodes().values().filter(|n| matches!(n.op, Op::Call(_))).count();
+        let found = fired(&report, "rocblas")
+            .first()
+            .map(|fired| (fired.cost.unwrap(), fired.note.clone()));
+        (calls, found)
+    };
+    let (calls, found) = run(8192, "i32", false);
+    let ((before, after), note) = found.expect("a call");
+    assert_eq!((calls, note), (1, None));
+    assert!(after < before, "{before} -> {after}");
+    assert_eq!(run(64, "i32", false).0, 0);
+    let (calls, found) = run(64, "i32", true);
+    let ((before, after), note) = found.expect("a call");
+    assert_eq!(calls, 1);
+    assert!(
+        after > before && note.is_some_and(|note| note.contains("asked for")),
+        "{before} -> {after}"
+    );
+    // Sums of other types are no product of rocBLAS's.
+    assert_eq!(run(64, "i8", true).0, 0);
+}
+
+/// A call has its sizes from the buffer's type: another shape of an input is no operand of it.
+#[test]
+fn calls_take_no_other_shape_of_a_stored_tensor() {
+    for (x, calls) in [("[4096, 4096]", 1), ("[4096, 32, 128]", 0), ("[8192, 2048]", 0)] {
+        let text = format!(
+            "x = input \"x\" : f16{x}\nw = input \"w\" : f16[4096, 4096]\nr = reshape x {{shape=[4096, 4096]}}\n\
+             y = contract r, w\nreturn y as \"y\""
+        );
+        let (core, _) = crate::optimize(graph(&text), &"gfx90a".parse().unwrap(), &OptimizeOptions::default()).unwrap();
+        let found = core.nodes().values().filter(|n| matches!(n.op, Op::Call(_))).count();
+        assert_eq!(found, calls, "{x}");
+    }
+}
+
+/// What MIOpen computes on request alone, and what it is never asked for: other meanings, types, axes and windows.
+#[test]
+fn what_no_roofline_would_choose_is_called_on_request() {
+    let calls = |body: &str, prefer_calls: bool| {
+        let options = OptimizeOptions {
+            prefer_calls,
+            disable: ["layout".to_owned()].into(),
+            ..OptimizeOptions::default()
+        };
+        let (graph, _) = crate::optimize(graph(body), &"gfx90a".parse().unwrap(), &options).unwrap();
+        let calls = graph.nodes().values().filter_map(|n| match &n.op {
+            Op::Call(call) => Some(call.name()),
+            _ => None,
+        });
+        calls.collect::<Vec<_>>()
+    };
+    let of =
+        |dtype: &str, shape: &str, op: &str| format!("x = input \"x\" : {dtype}{shape}\ny = {op}\nreturn y as \"y\"");
+    let image = "[2, 4, 9, 9]";
+    let bytes = |attributes: &str| {
+        format!(
+            "w = input \"w\" : i8[8, 4, 3, 3]\n{}",
+            of("i8", image, &format!("conv x, w {{{attributes}}}"))
+        )
+    };
+    for (body, name) in [
+        (of("f32", image, "pool x {kind=average, size=[2, 2]}"), "miopen_pool"),
+        (
+            of("f16", image, "pool x {kind=average, size=[2, 2], strides=[2, 2], ceil}"),
+            "miopen_pool",
+        ),
+        (
+            of(
+                "f32",
+                image,
+                "pool x {kind=average_padded, size=[3, 3], pad_low=[1, 1], pad_high=[1, 1]}",
+            ),
+            "miopen_pool",
+        ),
+        (of("f32", image, "softmax x {axis=2}"), "miopen_softmax"),
+        (bytes("out=i32"), "miopen_conv"),
+    ] {
+        assert_eq!(calls(&body, true), [name], "{body}");
+        assert_eq!(calls(&body, false), Vec::<&str>::new(), "{body}");
+    }
+    for body in [
+        of("f32", image, "pool x {kind=max, size=[2, 2]}"),
+        of("f32", image, "pool x {kind=average, size=[2, 2], dilations=[2, 2]}"),
+        of(
+            "f32",
+            image,
+            "pool x {kind=average_padded, size=[2, 2], strides=[2, 2], ceil}",
+        ),
+        of(
+            "f32",
+            image,
+            "pool x {kind=average_padded, size=[2, 2], pad_high=[1, 1]}",
+        ),
+        of("bf16", image, "pool x {kind=average, size=[2, 2]}"),
+        of(
+            "f32",
+            "[1, 5, 5, 5, 2]",
+            "pool x {kind=average, size=[2, 2, 2], channels_last}",
+        ),
+        of("f32", image, "log_softmax x {axis=2}"),
+        of("f16", image, "softmax x {axis=2}"),
+        bytes("out=i32, pad_value=3"),
+        bytes("out=i32, pad_low=[1, 0]"),
+        bytes("out=i8"),
+    ] {
+        assert_eq!(calls(&body, true), Vec::<&str>::new(), "{body}");
+    }
+}
+
 /// Which products hipBLASLt is asked for, and with which epilogue: as the text of the graph has it.
 #[test]
 fn what_follows_a_product_is_a_library_s_epilogue() {

@@ -5,6 +5,7 @@ pub mod emulator;
 pub mod filetest;
 pub mod float8;
 pub mod integers;
+pub mod libraries;
 pub mod nvrtc;
 pub mod quantised;
 pub mod random_graph;

@@ -118,7 +118,7 @@ fn each_kernel_matches_the_evaluator() {
             .map(|r| r["difference"]["elements"].as_u64().expect("a count"))
             .sum()
     };
-    let words = [&words[..], &["gfx1100", "--sample", "2", &model]].concat();
+    let words = [&words[..], &["gfx1100", "--size", "batch=2", "--sample", "2", &model]].concat();
     let Some(output) = graphc(&words) else { return };
     let sampled = json(&output);
     assert_eq!(

@@ -6,66 +6,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
 use graphc::driver::{BuildOptions, build};
 use graphc::ir::graph::{eval, parse};
-use graphc::ir::program::Variant;
 use graphc::ir::program::artifact::Check;
-use graphc::ir::{DType, Graph, HostTensor, Program, Storage, Target};
-use graphc::passes::{OptLevel, PlanOptions, ScheduleOptions};
+use graphc::ir::{DType, HostTensor, Program, Storage, Target};
+use graphc::passes::OptLevel;
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, compile_here};
+use graphc_tests::libraries::{self, calls, tensor};
 use graphc_tests::reference::{Tensors, assert_matches};
 use libloading::Library;
 
-/// The folder of the HIP library, in the process that runs inside the sysroot.
-const INSIDE: &str = "GRAPHC_TEST_INSIDE";
-
-/// Where MIOpen keeps what it compiled.
-const TMP: &str = env!("CARGO_TARGET_TMPDIR");
-
-/// Runs a test inside the sysroot, as a process of its own; there it gives the HIP library with these variables.
+/// As [`libraries::inside`].
 fn inside(test: &str, variables: &[(&str, &str)]) -> Option<EmulatedHip> {
-    if let Some(folder) = std::env::var_os(INSIDE) {
-        return Some(EmulatedHip::at(folder.into(), variables));
-    }
-    let named = std::env::var_os("GRAPHC_ROCM_LIBS").map(PathBuf::from);
-    let root = named.unwrap_or_else(|| PathBuf::from("/opt/graphc-rocm-libs"));
-    let libraries = root.join("usr/lib/x86_64-linux-gnu");
-    let run = root.join("rocm-run");
-    if !run.is_file() || !libraries.join("librocblas.so").exists() || !libraries.join("libMIOpen.so").exists() {
-        println!(
-            "skipped: no rocBLAS and MIOpen in {root}; LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh {root} sets them up",
-            root = root.display()
-        );
-        return None;
-    }
-    let hip = EmulatedHip::new(&[])?;
-    let folder = hip.folder().display().to_string();
-    let output = Command::new(run)
-        .arg("env")
-        .args([format!("{INSIDE}={folder}"), format!("LD_LIBRARY_PATH={folder}")])
-        .args(["MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"].map(|name| format!("{name}={TMP}/miopen")))
-        .arg(std::env::current_exe().expect("a test knows its own path"))
-        .args(["--exact", test, "--nocapture"])
-        .output()
-        .expect("the wrapper starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", output.status);
-    assert!(said.contains("1 passed") && !said.contains("skipped:"), "{said}");
-    None
-}
-
-/// Numbers that are small multiples of a quarter: products and sums of them are exact in f32.
-fn tensor(dtype: DType, shape: &[usize], seed: usize) -> HostTensor {
-    let count = shape.iter().product();
-    let values: Vec<f64> = (0..count)
-        .map(|i| ((i * 7 + seed * 5 + i / 3) % 9) as f64 / 4.0 - 1.0)
-        .collect();
-    HostTensor::from_f64(dtype, shape.to_vec(), &values).expect("fits")
+    libraries::inside(test, env!("CARGO_TARGET_TMPDIR"), variables)
 }
 
 /// A product of two operands as a call; shapes as they are stored.
@@ -145,23 +101,6 @@ const CASES: &[Case] = &[
 
 fn text(dtype: DType, shape: &[usize]) -> String {
     format!("{dtype}{shape:?}")
-}
-
-/// A program of library calls alone.
-fn calls(graph: &Graph) -> Program {
-    let target: Target = "gfx90a".parse().expect("a target");
-    let (schedule, _) = passes::schedule(graph, &target, &ScheduleOptions::default()).expect("schedules");
-    let plan = passes::plan(graph, &schedule, &target, &PlanOptions::default()).expect("plans");
-    assert_eq!(plan.launches().0, 0, "{plan}");
-    Program {
-        name: graph.name.clone(),
-        variants: vec![Variant {
-            plan,
-            sources: Default::default(),
-            code: Default::default(),
-        }],
-        constants: Default::default(),
-    }
 }
 
 #[test]
@@ -650,7 +589,9 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
         b = input \"b\" : f32[32]
         q = hipblaslt_matmul p, x, b {epilogue=bias_relu}
         c = miopen_conv i, f {pad_low=[1, 1], pad_high=[1, 1]}
-        return q as \"q\", c as \"c\"
+        a = miopen_pool i {kind=average, size=[2, 2]}
+        s = miopen_softmax x {axis=1}
+        return q as \"q\", c as \"c\", a as \"a\", s as \"s\"
     }";
     let graph = parse::parse(text).expect("parses");
     let shapes: [(&str, &[usize]); 5] = [
@@ -695,7 +636,7 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     let mut free = device.memory().expect("there").0;
     let called = |prefix: &str| made.keys().filter(|name| name.starts_with(prefix)).count();
     assert!(
-        called("rocblas") >= 5 && called("hipblasLt") >= 12 && called("miopen") >= 12,
+        called("rocblas") >= 5 && called("hipblasLt") >= 12 && called("miopen") >= 17,
         "{made:?}"
     );
     let ends = [
@@ -706,6 +647,7 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
         ("hipblasLtMatmulPreferenceCreate", "hipblasLtMatmulPreferenceDestroy"),
         ("miopenCreate", "miopenDestroy"),
         ("miopenCreateTensorDescriptor", "miopenDestroyTensorDescriptor"),
+        ("miopenCreatePoolingDescriptor", "miopenDestroyPoolingDescriptor"),
         (
             "miopenCreateConvolutionDescriptor",
             "miopenDestroyConvolutionDescriptor",

@@ -1,8 +1,8 @@
-//! Random products and convolutions through the whole compiler, on emulated GPUs: every shape of operands, odd sizes, batches, every
-//! transpose, biases, activations and residuals, in the types that matrix instructions take.
+//! Random products through the whole compiler, on emulated GPUs: every shape of operands, odd sizes, batches, every
+//! transpose, biases, activations and residuals, in the types that matrix instructions take, or the lanes in their place.
 //!
 //! Each kernel is compared with the interpreter of kernels, which the evaluator of graphs checks elsewhere.
-//! `GRAPHC_ALL_MODELS=1` runs 400 products and 100 convolutions; else a part runs.
+//! `GRAPHC_ALL_MODELS=1` runs 80 products on each; else a part runs.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use graphc_tests::reference::Tensors;
 use ir::kernel::{Body, Mapping};
 use ir::{DType, HostTensor};
 
-const ARCHS: [&str; 5] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"];
+const ARCHS: [&str; 7] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx906", "gfx1030"];
 
 /// Numbers that are the same every run.
 struct Random(u64);
@@ -180,4 +180,14 @@ fn products_on_gfx1100() {
 #[test]
 fn products_on_gfx1201() {
     products("gfx1201");
+}
+
+#[test]
+fn products_on_gfx906() {
+    products("gfx906");
+}
+
+#[test]
+fn products_on_gfx1030() {
+    products("gfx1030");
 }

@@ -1,7 +1,7 @@
 //! Contractions by matrix instructions or row by row: operands as addresses, the epilogue by groups of neighbours.
 
 use ir::kernel::{AxisId, ContractBody, ExprId, Fetch, GemvTiling, Operand, OperandAccess, Tiling, Unpacking};
-use ir::target::MatrixInstruction;
+use ir::target::{MatrixFamily, MatrixInstruction};
 use ir::{DType, Dim, Entity};
 
 use crate::expr::Printer;
@@ -249,13 +249,11 @@ pub(super) fn conversion(element: DType, stored: DType) -> (String, &'static str
 
 /// The instruction as the device library spells it.
 fn instruction(i: &MatrixInstruction) -> String {
-    format!(
-        "{}<{}, {}, {}, {}, {}>",
-        i.family.name(),
-        i.m,
-        i.n,
-        i.k,
-        spelling(i.input),
-        spelling(i.acc)
-    )
+    let (input, acc) = (spelling(i.input), spelling(i.acc));
+    match (i.family, i.input) {
+        (MatrixFamily::Lanes, DType::F32) => return format!("Fma<{input}, {acc}, {}>", i.lanes()),
+        (MatrixFamily::Lanes, _) => return format!("Dot<{}, {input}, {acc}, {}>", i.k, i.lanes()),
+        _ => {}
+    }
+    format!("{}<{}, {}, {}, {}, {}>", i.family.name(), i.m, i.n, i.k, input, acc)
 }

@@ -10,6 +10,7 @@ mod sort;
 mod stream;
 mod team;
 mod transpose;
+mod window;
 
 use ir::kernel::{AxisId, Body};
 
@@ -22,6 +23,9 @@ impl Printer<'_> {
         match &self.kernel.body {
             Body::Loops(b) => self.loops(b),
             Body::Row(b) => self.row(b),
+            // Where elements are, its loops' indices say too.
+            Body::Copy(b) => self.loops(&b.loops),
+            Body::Window(b) => self.window(b),
             Body::Contract(b) => self.contract(b),
             Body::Attention(b) => self.attention(b),
             Body::Scan(b) => self.scan(b),

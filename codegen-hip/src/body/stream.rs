@@ -13,7 +13,7 @@ use crate::types::{is_nibble, spelling};
 const WIDEST: u32 = 64;
 
 /// The groups of neighbours of a pointwise body.
-struct Groups<'b> {
+pub(super) struct Groups<'b> {
     last: AxisId,
     outer: &'b [AxisId],
     vector: u32,
@@ -23,7 +23,7 @@ struct Groups<'b> {
     /// The type that counts points, and so groups.
     kind: &'static str,
     /// No group is cut short.
-    whole: bool,
+    pub whole: bool,
 }
 
 /// A load whose group is one access.
@@ -42,7 +42,15 @@ impl Printer<'_> {
             Stmt::Store { axes, .. } => axes.is_empty(),
             _ => false,
         });
-        let (Some((&last, outer)), true) = (body.parallel.split_last(), only_straight) else {
+        if !only_straight {
+            return Err(self.mismatch());
+        }
+        self.groups_along(&body.parallel, vector)
+    }
+
+    /// The groups of neighbours of a body over some axes.
+    pub(super) fn groups_along<'b>(&self, parallel: &'b [AxisId], vector: u32) -> Result<Groups<'b>, EmitError> {
+        let Some((&last, outer)) = parallel.split_last() else {
             return Err(self.mismatch());
         };
         let width = i64::from(vector);
@@ -55,7 +63,7 @@ impl Printer<'_> {
             vector,
             count: rows * &per_row,
             per_row,
-            kind: self.points(&body.parallel).1,
+            kind: self.points(parallel).1,
             whole: extent.known_divisor() % width == 0,
         })
     }
@@ -160,7 +168,16 @@ impl Printer<'_> {
     /// Each thread takes `vector` neighbours along the last axis.
     pub(super) fn vectors(&mut self, body: &Loops, vector: u32) -> Result<(), EmitError> {
         let groups = self.groups(body, vector)?;
-        let kind = groups.kind;
+        let start = self.open_groups(&groups);
+        self.any_group(body, &groups, &start);
+        self.out.close("");
+        Ok(())
+    }
+
+    /// Opens the loop of a thread over its groups, and declares the outer axes; returns the name of a group's first position along the
+    /// last one.
+    pub(super) fn open_groups(&mut self, groups: &Groups<'_>) -> String {
+        let (kind, vector) = (groups.kind, groups.vector);
         let (group, n) = (self.fresh("group"), self.size(&groups.count));
         self.out.line(format!(
             "// {vector} neighbours a thread along {}",
@@ -169,10 +186,7 @@ impl Printer<'_> {
         self.out.open(format!(
             "for ({kind} {group} = global_thread<{kind}>(); {group} < {n}; {group} += grid_threads<{kind}>())"
         ));
-        let start = self.place_group(&groups, &group);
-        self.any_group(body, &groups, &start);
-        self.out.close("");
-        Ok(())
+        self.place_group(groups, &group)
     }
 
     /// Declares the outer axes of a group; returns the name of its first position along the last one.

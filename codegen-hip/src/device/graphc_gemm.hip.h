@@ -19,6 +19,8 @@ struct Product {
     using Place = Columns<Tiles, WIDTH>;
     using Rows = LdsRows<Tiles::ROW_BYTES>;
     static constexpr int LHS = Tiles::LHS, RHS = Tiles::RHS, STEPS = Tiles::STEPS;
+    /// Whether lanes multiply, each for a sum of its own.
+    static constexpr bool BY_LANES = I::SUM_ROWS * I::SUM_COLS == 1;
     static constexpr int LHS_BYTES = Tiles::BLOCK_M * Tiles::ROW_BYTES;
     static constexpr int STAGE_BYTES = (Tiles::BLOCK_M + Tiles::BLOCK_N) * Tiles::ROW_BYTES;
 
@@ -101,10 +103,17 @@ struct Product {
 
     template <int PART>
     GRAPHC_DEVICE void multiply_part(int step) {
+        // gfx11 and gfx12 issue two multiply-adds at once whose operands are in different banks of registers: neighbours take different
+        // parts of their chunks, and what they leave is the next part's.
+        constexpr int OTHER = BY_LANES && I::PARTS % 2 == 0 ? PART ^ 1 : PART;
 #pragma unroll
         for (int i = 0; i < LHS; ++i) {
 #pragma unroll
-            for (int j = 0; j < RHS; ++j) I::template multiply<PART>(sums[i][j], left[step % BUFFERS][i], right[step % BUFFERS][j]);
+            for (int j = 0; j < RHS; ++j) {
+                const Operand &l = left[step % BUFFERS][i], &r = right[step % BUFFERS][j];
+                if (j % 2 == 0) I::template multiply<PART>(sums[i][j], l, r);
+                else I::template multiply<OTHER>(sums[i][j], l, r);
+            }
         }
     }
 
@@ -127,6 +136,8 @@ struct Product {
             if (!Tiles::AHEAD) load(stage, step);
             else if (step + 1 < STEPS) load(stage, step + 1);
             if (!Tiles::AHEAD || step + 1 < STEPS) multiply(step);
+            // The compiler would move all of a tile's multiply-adds behind its reads, whose fragments then spill.
+            if (BY_LANES) settle();
             if (!Tiles::AHEAD) keep_order();
         }
         if constexpr (Tiles::STAGES == 1) {
@@ -140,7 +151,7 @@ struct Product {
             if (next) load(other, 0);
             if (STEPS % 2 == 0) multiply(STEPS - 1);
         }
-        if constexpr (!PART && Tiles::AHEAD) spread_accesses();
+        if constexpr (!PART && Tiles::AHEAD && !BY_LANES) spread_accesses();
     }
 
     /// Asks the compiler to spread a tile's memory accesses over its matrix instructions: reads of the next step's fragments,
@@ -202,7 +213,7 @@ struct Product {
         if (Tiles::AHEAD) load(0, 0);
         int t = 0;
         // Stages take turns: as many tiles a turn make their addresses constants. (Lanes' own products fill the loop as it is.)
-        constexpr int TURN = I::SUM_ROWS * I::SUM_COLS > 1 ? Tiles::STAGES : 1;
+        constexpr int TURN = BY_LANES ? 1 : Tiles::STAGES;
         for (; t + TURN + 1 < whole; t += TURN) {
 #pragma unroll
             for (int i = 0; i < TURN; ++i) tile<false>(t + i, TURN == Tiles::STAGES ? i : t & 1, true, true);
@@ -219,7 +230,7 @@ struct Product {
         for (int i = 0; i < LHS; ++i) {
 #pragma unroll
             for (int j = 0; j < RHS; ++j) {
-                if constexpr (I::SUM_ROWS * I::SUM_COLS > 1) {
+                if constexpr (!BY_LANES) {
                     asm volatile("" : "+v"(sums[i][j]));
                 } else {
                     typename I::Sum sum = sums[i][j][0];

@@ -78,8 +78,8 @@ constexpr int WAVE_LANES = 64;
 constexpr int WAVE_LANES = 32;
 #endif
 
-template <typename In, typename Acc, int K_EACH>
-struct LaneProduct : Instruction<In, Acc, WAVE_LANES, 8, WAVE_LANES / 8, 1, K_EACH, 1, 1> {
+template <typename In, typename Acc, int K_EACH, int LANES = WAVE_LANES>
+struct LaneProduct : Instruction<In, Acc, LANES, 8, LANES / 8, 1, K_EACH, 1, 1> {
     static constexpr GRAPHC_DEVICE int lhs_row(int lane) { return lane % 8; }
     static constexpr GRAPHC_DEVICE int rhs_col(int lane) { return lane / 8; }
     static constexpr GRAPHC_DEVICE int k_group(int) { return 0; }
@@ -90,8 +90,8 @@ struct LaneProduct : Instruction<In, Acc, WAVE_LANES, 8, WAVE_LANES / 8, 1, K_EA
 };
 
 /// Multiply-accumulates in the sums' type, for every element type that converts to it.
-template <typename In, typename Acc = In>
-struct Fma : LaneProduct<In, Acc, (sizeof(In) < 4 ? 4 / (int)sizeof(In) : 1)> {
+template <typename In, typename Acc = In, int LANES = WAVE_LANES>
+struct Fma : LaneProduct<In, Acc, (sizeof(In) < 4 ? 4 / (int)sizeof(In) : 1), LANES> {
     template <int PART, typename Sums, typename Operand>
     static GRAPHC_DEVICE void multiply(Sums& sums, const Operand& lhs, const Operand& rhs) {
         constexpr int EACH = Fma::K_EACH;
@@ -101,14 +101,22 @@ struct Fma : LaneProduct<In, Acc, (sizeof(In) < 4 ? 4 / (int)sizeof(In) : 1)> {
     }
 };
 
+#if !defined(GRAPHC_AMD)
+
+/// Dot products of `K` elements that share a register, where no instruction has them.
+template <int K, typename In, typename Acc, int LANES = WAVE_LANES>
+struct Dot : Fma<In, Acc, LANES> {
+    static_assert(Fma<In, Acc, LANES>::K_EACH == K, "the elements of a register");
+};
+
+#else
+
 /// Dot products of `K` elements that share a register.
-template <int K, typename In, typename Acc>
+template <int K, typename In, typename Acc, int LANES = WAVE_LANES>
 struct Dot;
 
-#if defined(GRAPHC_AMD)
-
 template <>
-struct Dot<2, f16, f32> : LaneProduct<f16, f32, 2> {
+struct Dot<2, f16, f32, WAVE_LANES> : LaneProduct<f16, f32, 2> {
     template <int PART, typename Sums, typename Operand>
     static GRAPHC_DEVICE void multiply(Sums& sums, const Operand& lhs, const Operand& rhs) {
         using Two = Vector<_Float16, 2>;
@@ -118,7 +126,7 @@ struct Dot<2, f16, f32> : LaneProduct<f16, f32, 2> {
 
 /// gfx950, gfx11 and gfx12 have it.
 template <>
-struct Dot<2, bf16, f32> : LaneProduct<bf16, f32, 2> {
+struct Dot<2, bf16, f32, WAVE_LANES> : LaneProduct<bf16, f32, 2> {
     template <int PART, typename Sums, typename Operand>
     static GRAPHC_DEVICE void multiply(Sums& sums, const Operand& lhs, const Operand& rhs) {
         using Two = Vector<__bf16, 2>;
@@ -128,7 +136,7 @@ struct Dot<2, bf16, f32> : LaneProduct<bf16, f32, 2> {
 };
 
 template <>
-struct Dot<4, i8, i32> : LaneProduct<i8, i32, 4> {
+struct Dot<4, i8, i32, WAVE_LANES> : LaneProduct<i8, i32, 4> {
     template <int PART, typename Sums, typename Operand>
     static GRAPHC_DEVICE void multiply(Sums& sums, const Operand& lhs, const Operand& rhs) {
         const int a = lhs.template part<int, PART>(), b = rhs.template part<int, PART>();

@@ -1,7 +1,7 @@
 //! Kernels that fold: softmax, norms, every reduction, pooling.
 
-use ir::kernel::{AxisId, Body, ExprId, Kernel, Loops, Mapping, RowBody, Stmt};
-use ir::op::{BinaryOp, ReduceOp, UnaryOp};
+use ir::kernel::{AxisId, Body, ExprId, Kernel, Loops, Mapping, RowBody, Stmt, WindowAxis, WindowBody};
+use ir::op::{BinaryOp, PoolKind, ReduceOp, UnaryOp};
 use ir::{DType, Dim};
 
 use super::{Build, F32, block, lanes};
@@ -164,9 +164,14 @@ pub fn folds(name: &str, dtype: DType, ops: &[ReduceOp], rows: i64, length: i64,
     b.done(rows_or_loops(&mapping, Loops { parallel, stmts }, &[r], &[x]))
 }
 
-/// Average pooling, channels last, padded: two folds over a guarded window.
-pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64) -> Kernel {
-    let mut b = Build::new(name, Mapping::Threads { block: 64, vector: 1 });
+/// Average pooling, channels last, padded: two folds over a guarded window, whose facts bound its taps.
+pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64, vector: u32) -> Kernel {
+    let mapping = Mapping::Windows {
+        block: 64,
+        vector,
+        unroll: stride > 1,
+    };
+    let mut b = Build::new(name, mapping);
     let pad = window / 2;
     let out_size = (size + 2 * pad - window) / stride + 1;
     let (x, out) = (
@@ -195,9 +200,9 @@ pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64) -> K
         (where_[1], channels.into()),
         (at[2], 1.into()),
     ]);
-    let x = b.load(x, index);
+    let element = b.load(x, index);
     let (zero, one) = (b.float(0.0), b.float(1.0));
-    let x = b.select(guard, x, zero);
+    let x = b.select(guard, element, zero);
     let hit = b.select(guard, one, zero);
     let (sum, count) = (b.var(F32), b.var(F32));
     let (s, c) = (b.value(sum), b.value(count));
@@ -217,12 +222,32 @@ pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64) -> K
         Stmt::Fold {
             var: count,
             op: ReduceOp::Sum,
-            axes: taps,
+            axes: taps.clone(),
             value: hit,
         },
         b.store(out, index, mean, &[]),
     ];
-    b.done(Body::Loops(Loops { parallel, stmts }))
+    let along = (0..2)
+        .map(|s| WindowAxis {
+            taps: Some(taps[s]),
+            outputs: Some(parallel[s]),
+            stride,
+            dilation: 1,
+            pad_low: pad,
+            pad_high: pad,
+            size: size.into(),
+            guarded: [true; 2],
+            beyond: false,
+        })
+        .collect();
+    b.done(Body::Window(WindowBody {
+        loops: Loops { parallel, stmts },
+        kind: PoolKind::Average { count_padding: false },
+        along,
+        element,
+        counts: true,
+        images: None,
+    }))
 }
 
 /// Rows that a thread, some lanes or a block fold.
@@ -310,7 +335,8 @@ pub fn all() -> Vec<Kernel> {
     }
     let truth_ops = [ReduceOp::All, ReduceOp::Any];
     kernels.push(folds("folds_bool", DType::Bool, &truth_ops, 5, 11, lanes(8, 1)));
-    kernels.push(pool("pool", 7, 5, 3, 2));
+    kernels.push(pool("pool", 7, 5, 3, 2, 1));
+    kernels.push(pool("pool_of_neighbours", 6, 8, 3, 1, 4));
     kernels.extend(held());
     kernels
 }

@@ -207,6 +207,7 @@ mod functions {
         miopenCreatePoolingDescriptor miopenSetPoolingIndexType miopenSetPoolingWorkSpaceIndexMode
         miopenSetNdPoolingDescriptor miopenGetPoolingNdForwardOutputDim miopenPoolingGetWorkSpaceSizeV2
         miopenPoolingForward miopenDestroyPoolingDescriptor miopenDeriveBNTensorDescriptor
+        miopenSoftmaxForward_V2
         miopenBatchNormalizationForwardInference miopenCreateActivationDescriptor miopenSetActivationDescriptor
         miopenActivationForward miopenDestroyActivationDescriptor
         hipblasLtCreate hipblasLtDestroy hipblasLtMatrixLayoutCreate hipblasLtMatrixLayoutDestroy

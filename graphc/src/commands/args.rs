@@ -8,7 +8,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use frontend::onnx::ImportOptions;
 use ir::{DType, Target};
 use passes::shard::Split;
-use passes::{OptLevel, ShardOptions, WeightType};
+use passes::{OptLevel, Prefer, ShardOptions, WeightType};
 
 use crate::driver::BuildOptions;
 use crate::error::{Error, Result};
@@ -62,8 +62,12 @@ pub struct BuildArgs {
     /// outputs keep the types that the model declares.
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
-    /// Do not call vendor libraries: every kernel is generated.
-    #[arg(long)]
+    /// When vendor libraries are called: where the cost model puts a call before a generated kernel (fastest, the default), wherever a
+    /// library has what is asked for (always), or never.
+    #[arg(long, value_name = "WHEN", value_parser = ["fastest", "always", "never"])]
+    pub libraries: Option<String>,
+    /// Do not call vendor libraries: every kernel is generated. The same as `--libraries never`.
+    #[arg(long, conflicts_with = "libraries")]
     pub no_libraries: bool,
     /// Fail on an index outside its axis on GPUs too, as on the CPU; without this it is clamped there.
     #[arg(long)]
@@ -105,6 +109,7 @@ impl BuildArgs {
             ("-O", self.level.is_some()),
             ("--dtype", self.dtype.is_some()),
             ("--no-libraries", self.no_libraries),
+            ("--libraries", self.libraries.is_some()),
             ("--check-indices", self.check_indices),
             ("--disable", !self.disable.is_empty()),
             ("--tuning", self.tuning.is_some()),
@@ -146,7 +151,12 @@ impl BuildArgs {
         };
         let mut options = BuildOptions::new(targets, level).dtype(dtype);
         options.optimize.weights = weights;
-        options.optimize.libraries = !self.no_libraries;
+        let libraries = self.libraries.as_deref();
+        options.optimize.libraries = !self.no_libraries && libraries != Some("never");
+        if libraries == Some("always") {
+            options.optimize.prefer_calls = true;
+            options.plan.prefer = Prefer::Calls;
+        }
         options.check_indices = self.check_indices.then_some(true);
         options.max_vram = self.max_vram;
         options.ranks = self.ranks.filter(|ranks| *ranks > 1).map(|ranks| ShardOptions {

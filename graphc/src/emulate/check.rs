@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, LaunchOptions};
 use ir::dim::{Bindings, DimError};
 use ir::entity::Entity;
-use ir::kernel::{Access, AxisId, Body, Kernel, Mapping, Param, ParamId, RowBody, Stmt};
+use ir::kernel::{Access, AxisId, Body, CopyBody, Kernel, Mapping, Param, ParamId, RowBody, Stmt, WindowBody};
 use ir::plan::StepId;
 use ir::program::Source;
 use ir::{DType, HostTensor};
@@ -380,7 +380,10 @@ fn enough_written(
 /// The parameters that a kernel stores to, and how many elements of each.
 fn stores(kernel: &Kernel, bindings: &Bindings) -> Result<Vec<(ParamId, u64)>, DimError> {
     let (axes, stmts): (Vec<AxisId>, &[Stmt]) = match &kernel.body {
-        Body::Loops(l) | Body::Row(RowBody { loops: l, .. }) => (l.parallel.clone(), &l.stmts),
+        Body::Loops(l)
+        | Body::Row(RowBody { loops: l, .. })
+        | Body::Window(WindowBody { loops: l, .. })
+        | Body::Copy(CopyBody { loops: l, .. }) => (l.parallel.clone(), &l.stmts),
         Body::Contract(c) => (c.cells(), &c.epilogue),
         Body::Attention(a) => ([&a.batch[..], &[a.q, a.dv]].concat(), &a.epilogue),
         Body::Scan(s) => ([&s.parallel[..], &[s.axis]].concat(), &s.stores),
@@ -417,7 +420,10 @@ pub(super) fn points(kernel: &Kernel, bindings: &Bindings) -> Result<u64, DimErr
         })
     };
     Ok(match &kernel.body {
-        Body::Loops(l) | Body::Row(RowBody { loops: l, .. }) => extent(&l.parallel)?.saturating_mul(inner(&l.stmts)?),
+        Body::Loops(l)
+        | Body::Row(RowBody { loops: l, .. })
+        | Body::Window(WindowBody { loops: l, .. })
+        | Body::Copy(CopyBody { loops: l, .. }) => extent(&l.parallel)?.saturating_mul(inner(&l.stmts)?),
         Body::Contract(c) => {
             let outer = extent(&c.batch)?
                 .saturating_mul(extent(&c.m)?)

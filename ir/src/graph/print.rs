@@ -337,6 +337,7 @@ fn attributes(graph: &Graph, id: NodeId, node: &Node) -> Vec<String> {
             }
             LibraryOp::Conv(c) => conv(&mut a, c, spatial, is_dtype(c.out)),
             LibraryOp::Pool(p) => pool(&mut a, p, spatial),
+            LibraryOp::Softmax { axis } => a.push(format!("axis={axis}")),
             LibraryOp::Collective(c) => a.push(format!("ranks={}", c.ranks)),
         },
     }

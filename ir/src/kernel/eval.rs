@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::{
-    Access, AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, ParamId, RowBody, ScanBody, SortBody,
-    Stmt, VarId,
+    Access, AttentionBody, AxisId, Body, ContractBody, CopyBody, Expr, ExprId, Kernel, ParamId, RowBody, ScanBody,
+    SortBody, Stmt, VarId, WindowBody,
 };
 use crate::data::HostTensor;
 use crate::dim::{Bindings, DimError};
@@ -154,12 +154,13 @@ struct Run<'a> {
 impl Run<'_> {
     fn body(&mut self) -> Evaluated<()> {
         match &self.kernel.body {
-            Body::Loops(l) | Body::Row(RowBody { loops: l, .. }) => {
-                self.each(&l.parallel, &mut |run| match run.asked(&l.stmts)? {
-                    true => run.stmts(&l.stmts),
-                    false => Ok(()),
-                })
-            }
+            Body::Loops(l)
+            | Body::Row(RowBody { loops: l, .. })
+            | Body::Window(WindowBody { loops: l, .. })
+            | Body::Copy(CopyBody { loops: l, .. }) => self.each(&l.parallel, &mut |run| match run.asked(&l.stmts)? {
+                true => run.stmts(&l.stmts),
+                false => Ok(()),
+            }),
             Body::Contract(c) => self.contract(c),
             Body::Attention(a) => self.attention(a),
             Body::Scan(s) => self.scan(s),

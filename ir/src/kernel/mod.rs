@@ -14,16 +14,22 @@
 
 pub mod access;
 pub mod bounds;
+mod copy;
 pub mod eval;
 pub mod limits;
 mod operand;
 pub mod print;
+mod row;
 mod tiling;
 pub mod traffic;
 pub mod verify;
+mod window;
 
+pub use copy::{CopyBody, CopyStep};
 pub use operand::{Operand, OperandAccess, Unpacking};
+pub use row::{RowBody, RowComposite, RowKind};
 pub use tiling::{FlashLanes, FlashTiling, GemvTiling, Tiling};
+pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
 
 use std::fmt;
 
@@ -249,6 +255,8 @@ pub enum Stmt {
 pub enum Body {
     Loops(Loops),
     Row(RowBody),
+    Window(WindowBody),
+    Copy(CopyBody),
     Contract(ContractBody),
     Attention(AttentionBody),
     Scan(ScanBody),
@@ -257,48 +265,11 @@ pub enum Body {
 
 /// For each point of `parallel` (independent of each other, row-major): the statements in order.
 ///
-/// Pointwise kernels have stores only; reductions, norms and softmax fold over a row and then store over it; pooling folds
-/// over its window.
+/// Pointwise kernels have stores only; a [`RowBody`] folds over a row and may then store over it, a [`WindowBody`] folds over a window.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Loops {
     pub parallel: Vec<AxisId>,
     pub stmts: Vec<Stmt>,
-}
-
-/// Loops that fold along rows: softmax, norms, reductions.
-///
-/// It computes what its loops compute. What it adds is that every fold and every store with axes of its own walks the same
-/// row, so that a device may keep the row at hand instead of reading it for each of them.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct RowBody {
-    pub loops: Loops,
-    /// The axes of the row: of each fold and of each store that has axes.
-    pub row: Vec<AxisId>,
-    /// Expressions over `parallel` and `row` that are worth keeping for each element once they have been computed, among them
-    /// the loads that several statements share or that need not wait for a fold.
-    pub held: Vec<ExprId>,
-    /// Set when this is a composite and nothing else: the same as the statements, for engines with a direct form.
-    pub composite: Option<RowComposite>,
-}
-
-/// A softmax or norm over a row, as plain facts.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct RowComposite {
-    pub kind: RowKind,
-    /// The row's element in `f32`, over `parallel` and `row`.
-    pub x: ExprId,
-    /// The factor and the addend of a norm, over `row`.
-    pub scale: Option<ExprId>,
-    pub bias: Option<ExprId>,
-}
-
-/// Which composite a row is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum RowKind {
-    Softmax,
-    LogSoftmax,
-    LayerNorm { epsilon: Scalar },
-    RmsNorm { epsilon: Scalar },
 }
 
 /// For each point of `batch`, `m` and `n`: `acc = Σ_k lhs · rhs`, then the epilogue.
@@ -447,13 +418,22 @@ pub struct SortBody {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Mapping {
     Host,
-    /// Each thread takes `vector` neighbours along the last parallel axis (`vector` is 1 where a body folds, updates, scans or
-    /// sorts); `block` threads a workgroup. Without outer axes the last thread's group may be cut short; with them, groups end
+    /// Each thread takes `vector` neighbours along the last parallel axis (`vector` is 1 where a body updates, scans, sorts or
+    /// folds); `block` threads a workgroup. Without outer axes the last thread's group may be cut short; with them, groups end
     /// with their row.
     /// Grid: x = ceil(Π outer · ceil(last / vector) / block).
     Threads {
         block: u32,
         vector: u32,
+    },
+    /// Each thread takes the windows of `vector` neighbours along the last parallel axis of a [`WindowBody`], along which windows do
+    /// not move and whose extent `vector` divides; `block` threads a workgroup. The taps that are inside are bounded once; with
+    /// `unroll`, a window that is inside as a whole has all its taps read at once, and the others' are walked one by one. Grid: as
+    /// for `Threads`.
+    Windows {
+        block: u32,
+        vector: u32,
+        unroll: bool,
     },
     /// Each group of `lanes` threads (a power of two, at most a wave) takes one point and shares its folds; `block`
     /// threads a workgroup, a multiple of `lanes`. The folded axes are walked `vector` at a time, which divides the innermost
@@ -589,7 +569,7 @@ impl Kernel {
         };
         let (x, z, block) = match (&self.mapping, &self.body) {
             (Mapping::Host, _) => (0, 1, 0),
-            (Mapping::Threads { block, vector }, _) => {
+            (Mapping::Threads { block, vector } | Mapping::Windows { block, vector, .. }, _) => {
                 let (last, outer) = match self.parallel_axes().split_last() {
                     Some((last, outer)) => (extent(&[*last])?, extent(outer)?),
                     None => (1, 1),
@@ -744,6 +724,8 @@ impl Kernel {
         match &self.body {
             Body::Loops(l) => &l.parallel,
             Body::Row(r) => &r.loops.parallel,
+            Body::Window(w) => &w.loops.parallel,
+            Body::Copy(c) => &c.loops.parallel,
             Body::Scan(s) => &s.parallel,
             Body::Sort(s) => &s.parallel,
             Body::Contract(c) => &c.m,
@@ -753,11 +735,13 @@ impl Kernel {
 }
 
 impl Body {
-    /// Returns the loops of a body that is loops, a row's too.
+    /// Returns the loops of a body that is loops, also of one that knows more about them.
     pub fn loops(&self) -> Option<&Loops> {
         match self {
             Body::Loops(loops) => Some(loops),
             Body::Row(row) => Some(&row.loops),
+            Body::Window(window) => Some(&window.loops),
+            Body::Copy(copy) => Some(&copy.loops),
             Body::Contract(_) | Body::Attention(_) | Body::Scan(_) | Body::Sort(_) => None,
         }
     }

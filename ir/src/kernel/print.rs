@@ -57,6 +57,10 @@ impl fmt::Display for Mapping {
         match self {
             Mapping::Host => f.write_str("host"),
             Mapping::Threads { block, vector } => write!(f, "threads(block {block}, vector {vector})"),
+            Mapping::Windows { block, vector, unroll } => {
+                let unrolled = if *unroll { ", unrolled" } else { "" };
+                write!(f, "windows(block {block}, vector {vector}{unrolled})")
+            }
             Mapping::Lanes { lanes, block, vector } => write!(f, "lanes({lanes}, block {block}, vector {vector})"),
             Mapping::Rows {
                 lanes,
@@ -214,6 +218,36 @@ impl Printer<'_> {
                 }
                 p.stmts(&r.loops.stmts);
             }),
+            Body::Window(w) => self.nest("for", &w.loops.parallel, |p| {
+                w.along.iter().for_each(|a| p.window_axis(a));
+                if let Some(images) = &w.images {
+                    let name = |a: Option<AxisId>| a.map_or("1".to_owned(), |a| p.axis_name(a));
+                    let text = format!(
+                        "window of images {} of {} channels {}",
+                        name(images.image),
+                        param(kernel, images.source),
+                        name(images.channel)
+                    );
+                    p.line(&text);
+                }
+                p.stmts(&w.loops.stmts);
+            }),
+            Body::Copy(c) => self.nest("for", &c.loops.parallel, |p| {
+                let steps = |of: fn(&super::CopyStep) -> &crate::dim::Dim| {
+                    let steps: Vec<String> = c.steps.iter().map(|s| of(s).to_string()).collect();
+                    steps.join(", ")
+                };
+                p.line(&format!(
+                    "copy {} from {} by [{}] to {} from {} by [{}]",
+                    param(kernel, c.source),
+                    c.from,
+                    steps(|s| &s.source),
+                    param(kernel, c.target),
+                    c.to,
+                    steps(|s| &s.target)
+                ));
+                p.stmts(&c.loops.stmts);
+            }),
             Body::Contract(c) => self.nest("for batch", &c.batch, |p| {
                 p.nest("for m", &c.m, |p| {
                     p.nest("for n", &c.n, |p| {
@@ -283,6 +317,39 @@ impl Printer<'_> {
                 p.stmts(&s.stores);
             }),
         }
+    }
+
+    /// Prints what is known of a window's positions, as `window y * 2 + dy - 1 in 0..112`; a bound that is not asked for is left out.
+    fn window_axis(&mut self, a: &super::WindowAxis) {
+        let term = |axis: Option<AxisId>, by: i64| match by {
+            1 => axis.map(|axis| self.axis_name(axis)),
+            _ => axis.map(|axis| format!("{} * {by}", self.axis_name(axis))),
+        };
+        let mut sum: Vec<String> = [term(a.outputs, a.stride), term(a.taps, a.dilation)]
+            .into_iter()
+            .flatten()
+            .collect();
+        if a.pad_low != 0 || sum.is_empty() {
+            sum.push((-i128::from(a.pad_low)).to_string());
+        }
+        let [low, high] = a.guarded;
+        let (low, high) = (
+            if low { "0" } else { "" },
+            if high { a.size.to_string() } else { String::new() },
+        );
+        let beyond = match a.beyond {
+            true => format!(", counted below {} + {}", a.size, a.pad_high),
+            false => String::new(),
+        };
+        let line = format!("window {} in {low}..{high}{beyond}", sum.join(" + "));
+        self.line(&line);
+    }
+
+    fn axis_name(&self, id: AxisId) -> String {
+        self.kernel
+            .axes
+            .get(id)
+            .map_or_else(|| id.to_string(), |a| a.name.clone())
     }
 
     fn stmts(&mut self, stmts: &[Stmt]) {

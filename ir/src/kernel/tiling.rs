@@ -8,6 +8,8 @@ use crate::types::DType;
 
 /// Registers of a lane for addresses, counters and what the epilogue holds at a time, as compiled kernels have them.
 const ADDRESSES: u32 = 48;
+/// The same where lanes multiply, beside those of what is fetched.
+const LANES_ADDRESSES: u32 = 36;
 /// The same where tiles are copied past the registers.
 const COPY_ADDRESSES: u32 = 40;
 
@@ -51,7 +53,7 @@ impl Tiling {
 
     /// Threads that multiply one tile.
     pub fn threads_of_part(&self) -> u32 {
-        self.waves[0] * self.waves[1] * self.instruction.family.lanes()
+        self.waves[0] * self.waves[1] * self.instruction.lanes()
     }
 
     /// Bytes of LDS that the operands' tiles take, or the parts' sums afterwards.
@@ -103,7 +105,12 @@ impl Tiling {
             return self.accumulators() + steps * (4 * lhs + 2 * rhs) + COPY_ADDRESSES;
         }
         let fetched = self.tile_bytes() / 4 / self.threads_of_part();
-        self.accumulators() + steps * fragment * (lhs + rhs) + fetched + ADDRESSES
+        let held = self.accumulators() + steps * fragment * (lhs + rhs);
+        match i.family {
+            // The compilers keep addresses of what lanes fetch beside it (as compiled for gfx906, gfx1030 and gfx1100).
+            MatrixFamily::Lanes => held + fetched * 5 / 2 + LANES_ADDRESSES,
+            _ => held + fetched + ADDRESSES,
+        }
     }
 
     /// Says why the numbers do not fit each other, if they do not.
@@ -145,7 +152,7 @@ impl Tiling {
         if self.parts > 1 && (self.waves != [1, 1] || i.family == MatrixFamily::MmaSync) {
             return Some("waves share out k where a tile is one wave's, which mma.sync does not do");
         }
-        if !self.block[2].is_multiple_of(i.k) {
+        if !self.block[2].is_multiple_of(i.step()) {
             return Some("the instruction's depth does not divide the tile's");
         }
         // What copies fill is read by pairs of fragments and of steps, and while one buffer is read another one is filled.
@@ -283,7 +290,7 @@ pub struct FlashTiling {
 impl FlashTiling {
     /// Threads of a workgroup.
     pub fn threads(&self) -> u32 {
-        self.waves * self.instruction.family.lanes()
+        self.waves * self.instruction.lanes()
     }
 
     /// Queries of a workgroup.
@@ -298,9 +305,11 @@ impl FlashTiling {
         match i.family {
             // Both halves of the wave give all of k.
             MatrixFamily::Wmma => i.k,
-            MatrixFamily::Mfma => i.k * chunk / (i.m * i.k / i.family.lanes()).clamp(1, chunk),
+            MatrixFamily::Mfma => i.k * chunk / (i.m * i.k / i.lanes()).clamp(1, chunk),
             // Four lanes share a row's k.
             MatrixFamily::MmaSync => 4 * chunk,
+            // Not asked for: lanes have a tiling of their own.
+            MatrixFamily::Lanes => chunk,
         }
     }
 
@@ -321,7 +330,7 @@ impl FlashTiling {
     /// Registers of a lane for queries, scores, outputs and what is on its way from memory.
     pub fn registers(&self, d: i64, dv: i64) -> i64 {
         let i = &self.instruction;
-        let (lanes, rows, keys) = (i64::from(i.family.lanes()), i64::from(i.m), i64::from(self.keys));
+        let (lanes, rows, keys) = (i64::from(i.lanes()), i64::from(i.m), i64::from(self.keys));
         let bits = i64::from(i.input.bits());
         // gfx11 has the queries in both halves of the wave.
         let copies = if i.family == MatrixFamily::Wmma { 2 } else { 1 };
@@ -334,6 +343,9 @@ impl FlashTiling {
     /// Says why the numbers do not fit each other, if they do not.
     pub fn misfit(&self) -> Option<&'static str> {
         let i = &self.instruction;
+        if !i.has_unit() {
+            return Some("attention by the lanes has a tiling of its own");
+        }
         if [
             self.waves,
             self.keys,

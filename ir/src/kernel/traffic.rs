@@ -88,6 +88,8 @@ impl Kernel {
         let stmts = match &self.body {
             Body::Loops(loops) => &loops.stmts,
             Body::Row(row) => &row.loops.stmts,
+            Body::Window(window) => &window.loops.stmts,
+            Body::Copy(copy) => &copy.loops.stmts,
             Body::Contract(contract) => &contract.epilogue,
             Body::Attention(attention) => &attention.epilogue,
             Body::Scan(scan) => &scan.stores,

@@ -1,6 +1,9 @@
 //! Checks a kernel against its invariants and collects every error.
 
+mod copy;
+mod form;
 mod mapping;
+mod window;
 
 use std::collections::BTreeSet;
 
@@ -67,6 +70,10 @@ pub enum KernelError {
         "a row has a statement that does not walk it: folds and stores go over the axes of the row, updates not at all"
     )]
     Row,
+    #[error("the facts of the window {problem}")]
+    Window { problem: String },
+    #[error("the facts of the copy {problem}")]
+    Copy { problem: &'static str },
     #[error("the pairs of columns {problem}")]
     Pair { problem: &'static str },
     #[error("nothing is stored")]
@@ -147,7 +154,12 @@ impl Verifier<'_> {
             Expr::Size(d) => Some(d),
             _ => None,
         });
-        let dims: Vec<&Dim> = sizes.chain(k.axes.values().map(|a| &a.extent)).collect();
+        let facts = match &k.body {
+            Body::Window(w) => w.sizes(),
+            Body::Copy(c) => c.sizes(),
+            _ => Vec::new(),
+        };
+        let dims: Vec<&Dim> = sizes.chain(k.axes.values().map(|a| &a.extent)).chain(facts).collect();
         dims.iter().for_each(|d| d.collect_symbols(&mut used));
         for symbol in used.into_iter().filter(|s| !k.symbols.contains(s)) {
             self.errors.push(KernelError::Symbol { symbol });
@@ -298,6 +310,18 @@ impl Verifier<'_> {
                 if !r.loops.stmts.iter().all(walks) {
                     self.errors.push(KernelError::Row);
                 }
+            }
+            Body::Window(w) => {
+                self.bind("the windows", &w.loops.parallel);
+                self.stmts("the windows", &w.loops.stmts);
+                self.errors
+                    .extend(window::problem(self.kernel, w).map(|problem| KernelError::Window { problem }));
+            }
+            Body::Copy(c) => {
+                self.bind("the copy", &c.loops.parallel);
+                self.stmts("the copy", &c.loops.stmts);
+                self.errors
+                    .extend(copy::problem(self.kernel, c).map(|problem| KernelError::Copy { problem }));
             }
             Body::Contract(c) => {
                 let all = [&c.batch, &c.m, &c.n, &c.k];
@@ -588,6 +612,21 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             exprs.extend(&r.held);
             exprs.extend(r.composite.iter().flat_map(|c| [Some(c.x), c.scale, c.bias]).flatten());
             &r.loops.stmts
+        }
+        Body::Window(w) => {
+            axes.extend(&w.loops.parallel);
+            axes.extend(w.along.iter().flat_map(|a| [a.taps, a.outputs]).flatten());
+            exprs.push(w.element);
+            if let Some(images) = &w.images {
+                params.extend([images.source, images.target]);
+                axes.extend(images.image.iter().chain(&images.channel));
+            }
+            &w.loops.stmts
+        }
+        Body::Copy(c) => {
+            axes.extend(&c.loops.parallel);
+            params.extend([c.source, c.target]);
+            &c.loops.stmts
         }
         Body::Contract(c) => {
             axes.extend([&c.batch, &c.m, &c.n, &c.k].into_iter().flatten());

@@ -1,4 +1,5 @@
-//! Matrix instructions: one row for each shape and pair of types that a target multiplies in hardware.
+//! Matrix instructions: one row for each shape and pair of types that a target multiplies in hardware, by a matrix unit or by the
+//! lanes of a wave.
 //!
 //! Shapes, types and cycles are those of AMD's matrix instruction calculator and of LLVM's scheduling models; `sm_90`'s are those
 //! of the PTX manual (`mma.sync`), with cycles from the peak rate. The device library (`graphc_mma.hip.h`) has the lane maps and
@@ -20,6 +21,9 @@ pub enum MatrixFamily {
     Wmma,
     /// NVIDIA's `mma.sync`, by a warp of 32.
     MmaSync,
+    /// No matrix unit: a multiply-add or a dot product of each lane of a wave, whose lanes are a grid of 8 rows
+    /// (`v_fma_f32`, `v_dot2_f32_f16`, `v_dot4_i32_i8`).
+    Lanes,
 }
 
 impl MatrixFamily {
@@ -29,14 +33,7 @@ impl MatrixFamily {
             MatrixFamily::Mfma => "Mfma",
             MatrixFamily::Wmma => "Wmma",
             MatrixFamily::MmaSync => "MmaSync",
-        }
-    }
-
-    /// Lanes that execute one instruction together.
-    pub fn lanes(self) -> u32 {
-        match self {
-            MatrixFamily::Mfma => 64,
-            MatrixFamily::Wmma | MatrixFamily::MmaSync => 32,
+            MatrixFamily::Lanes => "Lanes",
         }
     }
 }
@@ -57,11 +54,34 @@ pub struct MatrixInstruction {
 }
 
 impl MatrixInstruction {
+    /// Lanes that execute one instruction together.
+    pub fn lanes(&self) -> u32 {
+        match self.family {
+            MatrixFamily::Mfma => 64,
+            MatrixFamily::Wmma | MatrixFamily::MmaSync => 32,
+            // Each lane has one sum.
+            MatrixFamily::Lanes => self.m.saturating_mul(self.n),
+        }
+    }
+
+    /// Says whether a matrix unit multiplies, and not the lanes.
+    pub fn has_unit(&self) -> bool {
+        self.family != MatrixFamily::Lanes
+    }
+
+    /// Elements along k that a lane reads from LDS at once and the instructions then share, where lanes multiply; else those of one instruction.
+    pub fn step(&self) -> u32 {
+        match self.family {
+            MatrixFamily::Lanes => (128 / self.input.bits().max(1)).max(self.k),
+            _ => self.k,
+        }
+    }
     /// Neighbouring columns of a row whose sums one lane has, as the device library lays them out.
     pub fn sum_cols(&self) -> u32 {
         match self.family {
-            MatrixFamily::Mfma | MatrixFamily::Wmma => self.m * self.n / self.family.lanes(),
+            MatrixFamily::Mfma | MatrixFamily::Wmma => self.m * self.n / self.lanes(),
             MatrixFamily::MmaSync => 2,
+            MatrixFamily::Lanes => 1,
         }
     }
 
@@ -106,7 +126,25 @@ const fn mma_sync(k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstru
     row(MatrixFamily::MmaSync, [16, 8, k], input, acc, cycles)
 }
 
+const fn lanes(n: u32, k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
+    row(MatrixFamily::Lanes, [8, n, k], input, acc, cycles)
+}
+
 use DType::{BF16, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32};
+
+/// gfx906, whose SIMDs of 16 lanes take four clocks for a wave of 64.
+pub const DOT64: &[MatrixInstruction] = &[
+    lanes(8, 1, F32, F32, 4),
+    lanes(8, 2, F16, F32, 4),
+    lanes(8, 4, I8, I32, 4),
+];
+
+/// gfx1030.
+pub const DOT32: &[MatrixInstruction] = &[
+    lanes(4, 1, F32, F32, 1),
+    lanes(4, 2, F16, F32, 1),
+    lanes(4, 4, I8, I32, 1),
+];
 
 /// gfx908.
 pub const MFMA1: &[MatrixInstruction] = &[
@@ -173,7 +211,13 @@ pub const MFMA4: &[MatrixInstruction] = &[
 ];
 
 /// gfx11.
-pub const WMMA1: &[MatrixInstruction] = &[wmma(16, F16, F32, 32), wmma(16, BF16, F32, 32), wmma(16, I8, I32, 32)];
+pub const WMMA1: &[MatrixInstruction] = &[
+    wmma(16, F16, F32, 32),
+    wmma(16, BF16, F32, 32),
+    wmma(16, I8, I32, 32),
+    // Two multiply-adds at once.
+    lanes(4, 2, F32, F32, 1),
+];
 
 /// gfx12.
 pub const WMMA2: &[MatrixInstruction] = &[
@@ -182,6 +226,8 @@ pub const WMMA2: &[MatrixInstruction] = &[
     wmma(16, I8, I32, 8),
     wmma(16, F8E4M3FN, F32, 8),
     wmma(16, F8E5M2, F32, 8),
+    // Two multiply-adds at once.
+    lanes(4, 2, F32, F32, 1),
 ];
 
 /// `sm_90` by `mma.sync`: about six tenths of what its warp-group instructions reach.
@@ -202,10 +248,9 @@ mod tests {
     fn rows_are_of_the_targets_wave_and_reach_its_peak() {
         for target in TARGETS {
             for (i, row) in target.matrix.iter().enumerate() {
-                assert_eq!(row.family.lanes(), target.wave_size, "{}: {row:?}", target.name);
+                assert_eq!(row.lanes(), target.wave_size, "{}: {row:?}", target.name);
                 assert!(!target.matrix[..i].contains(row), "{}: {row:?} twice", target.name);
-                // Four SIMDs a compute unit where waves have 64 lanes or the vendor is NVIDIA, two on RDNA.
-                let simds = if row.family.name() == "Wmma" { 2.0 } else { 4.0 };
+                let simds = f64::from(target.simds);
                 let tops = row.rate() * 2.0 * simds * f64::from(target.compute_units) * target.clock_ghz / 1e3;
                 let peak = target.contract_tops(row.input);
                 let matrix_only = row.input.bits() <= 16;

@@ -28,6 +28,7 @@ use crate::cost::CostModel;
 use crate::error::PassFault;
 use crate::report::Fired;
 use crate::rewrite::Builder;
+use crate::route::miopen;
 use crate::runner::{Context, Pass};
 use emit::Emitter;
 use extract::{Choices, Cost};
@@ -107,7 +108,12 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
     let options = context.options;
     let ships = |name: &str| name != rules::HIPBLASLT || context.target.hipblaslt;
     let enabled = |name: &str| options.enabled(name) && ships(name);
-    let triggered: Vec<bool> = graph.nodes().keys().map(|id| (stage.trigger)(graph, id)).collect();
+    let asks = |id: NodeId| options.prefer_calls && !stage.recognizes && miopen::may_be_asked(&graph.node(id).op);
+    let triggered: Vec<bool> = graph
+        .nodes()
+        .keys()
+        .map(|id| (stage.trigger)(graph, id) || asks(id))
+        .collect();
     let masked = stage.recognizes && graph.nodes().values().any(|n| matches!(n.op, Op::Contract(_)));
     let positions = masked.then(|| index::KnownElements::of(graph));
     let uses = use_counts(graph);
@@ -117,9 +123,10 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
         builder = builder.with_rules(crate::simplify::enabled(options), options);
     }
     let chooser = Chooser {
+        prefer_calls: options.prefer_calls && !stage.recognizes,
         rules: match stage.recognizes {
             true => rules::compile(enabled),
-            false => rules::compile_routes(enabled, libraries),
+            false => rules::compile_routes(enabled, libraries, options.prefer_calls),
         },
         limits,
         pass: stage.name,
@@ -182,6 +189,8 @@ struct Chooser<'a> {
     rules: Vec<rules::Rule<'a>>,
     limits: Limits,
     pass: &'static str,
+    /// Whether calls are taken whatever they cost.
+    prefer_calls: bool,
     model: CostModel<'a>,
     reads: Vec<usize>,
     whole: Whole<'a>,
@@ -230,7 +239,8 @@ impl<'a> Chooser<'a> {
             .filter(|id| self.reads[id.index()] >= span.nodes.end || reads_leaf(g, *id, span))
             .collect();
         let classes: Vec<Id> = roots.iter().filter_map(|r| loaded.class((*r).into())).collect();
-        let cost = Roofline::new(&loaded.egraph, &self.model);
+        let mut cost = Roofline::new(&loaded.egraph, &self.model);
+        cost.prefer_calls = self.prefer_calls;
         let (best, groups) = extract::extract(&loaded.egraph, &classes, &cost);
         let mut emitter = Emitter::new(&loaded, &best);
         for (root, class) in roots.iter().zip(&classes) {
@@ -314,6 +324,10 @@ impl<'a> Chooser<'a> {
                 stack.extend(g.node(id).operands.iter().map(|v| v.node));
             }
         }
+        let no_faster = self.prefer_calls && after >= before;
+        let note = note.or_else(|| {
+            no_faster.then(|| "a library's call was asked for; by the roofline it is no faster".to_owned())
+        });
         Some(Report {
             root,
             class: *classes.iter().find(|c| emitter.origins.get(c) == Some(&root))?,
@@ -408,10 +422,15 @@ fn reads_leaf(g: &Graph, id: NodeId, span: &Span) -> bool {
     })
 }
 
+/// The microseconds that a call is worth where calls go before all else: more than any kernel takes.
+const PREFERRED: f64 = 1e7;
+
 /// The roofline of an e-node's op.
 struct Roofline<'e, 'a> {
     egraph: &'e language::Graph<'a>,
     model: &'e CostModel<'a>,
+    /// Whether a call goes before whatever else there is.
+    prefer_calls: bool,
     /// Costs found so far; extraction asks for each many times. The flag says that nothing before the op takes it in.
     known: RefCell<HashMap<(Enode, bool), f64>>,
 }
@@ -421,6 +440,7 @@ impl<'e, 'a> Roofline<'e, 'a> {
         Roofline {
             egraph,
             model,
+            prefer_calls: false,
             known: RefCell::default(),
         }
     }
@@ -472,6 +492,10 @@ impl Roofline<'_, '_> {
         }
         let op = self.egraph.analysis.op(enode.payload)?;
         let results = std::slice::from_ref(data(class)?);
+        if let (true, Op::Call(_)) = (self.prefer_calls, &op) {
+            // Of several calls the cheapest is taken still.
+            return Some(self.model.op(&op, &types, results) - PREFERRED);
+        }
         Some(match alone {
             true => self.model.alone(&op, &types, results),
             false => self.model.op(&op, &types, results),

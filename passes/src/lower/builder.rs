@@ -1,6 +1,6 @@
 //! The kernel under construction: axes, parameters, expressions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use indexmap::IndexMap;
 use ir::graph::eval::scalar::identity;
@@ -16,11 +16,22 @@ use super::views::part_to_whole;
 /// For each call of [`Builder::iterate`], which neighbouring dims share one axis: `joins[call][i]` joins dims `i` and `i + 1`.
 pub type Joins = Vec<Vec<bool>>;
 
+/// Axes that are made as several: of the `i`-th axis that a builder makes otherwise, the extents, outermost first.
+pub type Splits = BTreeMap<usize, Vec<i64>>;
+
 /// What one call of [`Builder::iterate`] made, for [`super::collapse`].
 pub struct Iterated {
     /// The axis of each dim; `None` for dims of size 1.
     pub axes: Vec<Option<AxisId>>,
     pub dims: Vec<Dim>,
+}
+
+/// The positions along an axis of a pointwise region's result that a kernel stores.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Range {
+    pub axis: usize,
+    pub from: Dim,
+    pub to: Dim,
 }
 
 /// A kernel under construction.
@@ -39,12 +50,19 @@ pub struct Builder<'a> {
     joins: &'a Joins,
     pub iterated: Vec<Iterated>,
     pub indices: Vec<Linear>,
+    /// What each index expression was made of.
+    pub linear: HashMap<ExprId, Linear>,
     /// Parameters whose positions are clamped to their buffers: some are inside for reasons that intervals do not show.
     pub clamped: Vec<ParamId>,
     /// What of its region the kernel does.
     pub share: Share,
     /// The buffer of partial sums, where launches share a contraction.
     pub partials: Option<ParamId>,
+    /// The part of a pointwise region's result that the kernel stores; `None` for all of it.
+    pub range: Option<&'a Range>,
+    pub splits: Splits,
+    /// Which axis each was made for, counted as [`Splits`] counts.
+    pub made_for: Table<AxisId, usize>,
 }
 
 /// What a kernel does of its region: all, or one of the two launches that share a contraction whose depth, or an attention whose keys,
@@ -105,9 +123,13 @@ impl<'a> Builder<'a> {
             joins,
             iterated: Vec::new(),
             indices: Vec::new(),
+            linear: HashMap::new(),
             clamped: Vec::new(),
             share,
             partials: None,
+            range: None,
+            splits: Splits::new(),
+            made_for: Table::new(),
         };
         for (i, value) in region.inputs.iter().enumerate() {
             b.add_param(format!("in{i}"), *value, Access::Read);
@@ -189,18 +211,25 @@ impl<'a> Builder<'a> {
                 coords.extend(run.iter().map(|_| Linear::constant(0)));
             } else {
                 let name = names.get(start).or(names.last()).copied().unwrap_or("i");
-                let name = self.unique_axis(name);
-                let axis = self.axes.push(Axis {
-                    name,
-                    extent: extent.clone(),
-                });
-                self.extents.push(extent);
-                axes.push(axis);
-                if run.len() == 1 {
-                    record.axes[start] = Some(axis);
-                    coords.push(Linear::axis(axis));
-                } else {
-                    coords.extend(super::index::delinearize(&Linear::axis(axis), run, self.space()));
+                let number = self.made_for.values().next_back().map_or(0, |last| last + 1);
+                let parts = self.splits.get(&number).cloned();
+                let parts: Vec<Dim> = parts.map_or_else(|| vec![extent], |p| p.into_iter().map(Dim::Const).collect());
+                let mut flat = Linear::constant(0);
+                for part in parts {
+                    let name = self.unique_axis(name);
+                    let axis = self.axes.push(Axis {
+                        name,
+                        extent: part.clone(),
+                    });
+                    self.made_for.push(number);
+                    flat = flat.scale(&part).plus(&Linear::axis(axis));
+                    self.extents.push(part);
+                    axes.push(axis);
+                    record.axes[start] = (run.len() == 1).then_some(axis);
+                }
+                match run {
+                    [_] => coords.push(flat),
+                    run => coords.extend(super::index::delinearize(&flat, run, self.space())),
                 }
             }
             start = end;
@@ -358,7 +387,9 @@ impl<'a> Builder<'a> {
     /// Turns an index into an expression.
     pub fn index(&mut self, linear: &Linear) -> ExprId {
         self.indices.push(linear.clone());
-        self.index_expr(linear)
+        let index = self.index_expr(linear);
+        self.linear.entry(index).or_insert_with(|| linear.clone());
+        index
     }
 
     fn index_expr(&mut self, linear: &Linear) -> ExprId {

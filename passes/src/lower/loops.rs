@@ -1,12 +1,11 @@
-//! Pointwise regions, pooling, depthwise convolution and scatter: bodies that are loops.
+//! Pointwise regions, depthwise convolution and scatter: bodies that are loops.
 
-use ir::graph::eval::scalar::identity;
-use ir::kernel::{Body, Expr, Loops, Stmt};
-use ir::op::{BinaryOp, Conv, Layout, Pool, PoolKind, ReduceOp, Scatter};
+use ir::kernel::{Body, Loops, Stmt};
+use ir::op::{BinaryOp, Conv, Layout, ReduceOp, Scatter};
 use ir::{DType, Dim, Op, Value};
 
 use super::LowerError;
-use super::builder::{Builder, arithmetic};
+use super::builder::Builder;
 use super::contract::biased;
 use super::index::Linear;
 use super::rows::fold;
@@ -17,8 +16,14 @@ pub(super) const AXES: [&str; 8] = ["i", "j", "k", "l", "m", "n", "o", "p"];
 /// For each point of the result: its expression, stored.
 pub fn pointwise(b: &mut Builder<'_>) -> Result<Body, LowerError> {
     let root = Value::from(b.region.anchor);
-    let shape = b.shape(root).clone();
-    let (parallel, coords) = b.iterate(&AXES, &shape);
+    let mut shape = b.shape(root).0.clone();
+    if let Some(range) = b.range {
+        shape[range.axis] = range.to.clone() - &range.from;
+    }
+    let (parallel, mut coords) = b.iterate(&AXES, &shape);
+    if let Some(range) = b.range {
+        coords[range.axis] = coords[range.axis].clone().offset(&range.from);
+    }
     // The root is not among the inputs, so this computes it.
     let e = b.pull(root, &coords)?;
     let stmts = b.store(root, e, &coords, &[]).into_iter().collect();
@@ -32,91 +37,6 @@ pub(super) fn total_type(dtype: DType, count: &Dim) -> DType {
         Some(n) if n <= terms && dtype != DType::I64 => DType::I32,
         _ => DType::I64,
     }
-}
-
-/// `Pool`: folds over a window with guarded reads.
-pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
-    let anchor = Value::from(b.region.anchor);
-    let operand = b.graph.node(b.region.anchor).operands[0];
-    let (in_shape, out_shape) = (b.shape(operand).clone(), b.shape(anchor).clone());
-    let first = pool.layout.spatial_axis();
-    let spatial = pool.size.len();
-    let (parallel, coords) = b.iterate(&["n", "y", "x", "c"], &out_shape);
-    let sizes: Vec<Dim> = pool.size.iter().map(|s| Dim::Const(*s)).collect();
-    let (window, taps) = b.iterate(&["dy", "dx"], &sizes);
-    let w = &pool.window;
-    let mut at = coords.clone();
-    for s in 0..spatial {
-        at[first + s] = coords[first + s]
-            .scale(&Dim::Const(w.strides[s]))
-            .plus(&taps[s].scale(&Dim::Const(w.dilations[s])))
-            .offset(&Dim::Const(-w.pad_low[s]));
-    }
-    let guard = b.in_range(&at[first..first + spatial], &in_shape[first..first + spatial]);
-    let element = b.pull(operand, &at)?;
-    let dtype = b.exprs.dtype(element);
-    let mut stmts = Vec::new();
-    let e = match pool.kind {
-        PoolKind::Max => {
-            let lowest = identity(ReduceOp::Max, b.graph.ty(operand).dtype);
-            let lowest = b.exprs.add(Expr::Const(dtype, lowest), dtype);
-            let x = guard.map_or(element, |g| b.select(g, element, lowest));
-            fold(b, &mut stmts, ReduceOp::Max, &window, x)
-        }
-        PoolKind::Average { count_padding } => {
-            let taps = pool.size.iter().product::<i64>();
-            let dtype = match dtype.is_int() {
-                true => total_type(dtype, &Dim::Const(taps)),
-                false => dtype,
-            };
-            let zero = b.number(dtype, 0.0);
-            let element = b.cast(dtype, element);
-            let x = guard.map_or(element, |g| b.select(g, element, zero));
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &window, x);
-            // What the divisor counts: elements in range, or with padding, elements in the padded input.
-            let counted = if count_padding {
-                let padded: Vec<Linear> = (0..spatial)
-                    .map(|s| at[first + s].clone().offset(&Dim::Const(w.pad_low[s])))
-                    .collect();
-                let sizes: Vec<Dim> = (0..spatial)
-                    .map(|s| in_shape[first + s].clone() + w.pad_low[s] + w.pad_high[s])
-                    .collect();
-                b.in_range(&padded, &sizes)
-            } else {
-                guard
-            };
-            match counted {
-                None if dtype.is_int() => {
-                    let count = b.number(dtype, taps as f64);
-                    b.binary(BinaryOp::Div, sum, count)
-                }
-                None => {
-                    let scale = b.number(dtype, 1.0 / taps as f64);
-                    b.binary(BinaryOp::Mul, sum, scale)
-                }
-                Some(inside) => {
-                    let one = b.number(dtype, 1.0);
-                    let hit = b.select(inside, one, zero);
-                    let count = fold(b, &mut stmts, ReduceOp::Sum, &window, hit);
-                    // A window that lies in padding alone has the average 0, not 0/0.
-                    let reaches = (0..spatial).all(|i| {
-                        w.dilations[i] == 1
-                            && w.pad_low[i].max(w.pad_high[i]) < pool.size[i]
-                            && in_shape[first + i].at_least(1, b.graph.symbols())
-                    });
-                    let count = if reaches {
-                        count
-                    } else {
-                        b.binary(BinaryOp::Max, count, one)
-                    };
-                    b.binary(BinaryOp::Div, sum, count)
-                }
-            }
-        }
-    };
-    let e = b.cast(arithmetic(b.graph.ty(anchor).dtype), e);
-    stmts.extend(b.epilogue(anchor, e, coords, &[])?);
-    Ok(Body::Loops(Loops { parallel, stmts }))
 }
 
 /// A convolution with one input and one output channel a group: a fold over the window for each channel.

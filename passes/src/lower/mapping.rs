@@ -7,7 +7,8 @@
 //! |---|---|
 //! | loops without folds | `Stream` or `Threads`, 16 bytes a thread where they lie so; `Transpose` where another axis is read; see [`points`] |
 //! | rows, contiguous | `Rows`, held in registers where they fit |
-//! | other folds (windows, columns) | `Threads`; `Block` when points are too few to fill the device |
+//! | windows | `Windows`, 16 bytes a thread where channels lie so; as rows where points are too few to fill the device |
+//! | other folds (columns) | `Threads`; `Block` when points are too few to fill the device |
 //! | contraction | `Gemv` for few rows; `Matrix` where the target multiplies its types in hardware, else `Tile`; see [`contract`] |
 //! | attention | `FlashMatrix` where the target multiplies its type in hardware, else `FlashLanes`; `Flash` for very wide heads; see [`attention`] |
 //! | scan | `Threads` a row, or `Block` for few long rows |
@@ -21,15 +22,13 @@ mod points;
 
 use ir::kernel::access::Motions;
 use ir::kernel::{AxisId, Body, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody};
-use ir::target::{MatrixFamily, Platform};
+use ir::target::Platform;
 use ir::{DType, Dim, Entity, Symbols, Target};
 
 /// Threads of an ordinary workgroup.
 const BLOCK: u32 = 256;
 /// Bytes of the widest memory access of a lane.
 const ACCESS_BYTES: i64 = 16;
-/// Widths of heads from which on WMMA has no registers left for parts.
-const WIDE: i64 = 96;
 /// Candidates that a top-k keeps in LDS at most: 8 to 12 bytes each.
 const SORT_CANDIDATES: i64 = 4096;
 
@@ -42,6 +41,8 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
     match &kernel.body {
         Body::Loops(loops) => mapper.loops(loops),
         Body::Row(row) => mapper.row(row),
+        Body::Window(window) => mapper.window(window),
+        Body::Copy(copy) => mapper.loops(&copy.loops),
         Body::Contract(body) => mapper.contract(body),
         Body::Attention(body) => mapper.attention(body),
         Body::Scan(body) => mapper.scan(body),
@@ -77,10 +78,8 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<i64>
     match (&kernel.body, &kernel.mapping) {
         (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => mapper.parts_of_depth(body),
         (Body::Attention(body), Mapping::FlashMatrix(t)) => {
-            // What parts add to the registers of wide heads makes them spill on gfx11 (as compiled).
-            let fits = t.instruction.family != MatrixFamily::Wmma
-                || mapper.points(&[body.d]).max(mapper.points(&[body.dv])) <= WIDE;
-            fits.then(|| mapper.parts_of_keys(body, t.queries(), t.keys * t.split))?
+            let parts = || mapper.parts_of_keys(body, t.queries(), t.keys * t.split);
+            mapper.shares_keys(body, t).then(parts)?
         }
         (Body::Attention(body), Mapping::FlashLanes(t)) => mapper.parts_of_keys(body, t.queries(), t.keys * t.split),
         _ => None,

@@ -10,6 +10,7 @@ mod attention;
 pub mod builder;
 mod collapse;
 mod contract;
+mod copies;
 mod epilogue;
 mod error;
 pub mod index;
@@ -19,17 +20,20 @@ mod ordered;
 mod parts;
 mod prove;
 mod pull;
+mod ranges;
 mod rows;
 pub mod views;
+mod window;
 
-use ir::kernel::{Access, Body, Expr, Kernel, Loops, Mapping, Stmt};
+use ir::kernel::{Access, AxisId, Body, CopyBody, Expr, Kernel, Loops, Mapping, Stmt};
 use ir::op::Composite;
 use ir::schedule::{Region, RegionKind};
-use ir::{DType, Graph, Op, Symbol, Target};
+use ir::{DType, Entity, Graph, Op, Symbol, Target};
 
-use builder::{Builder, Joins, Share};
+use builder::{Builder, Joins, Range, Share, Splits};
 pub use error::LowerError;
 pub use parts::{Parts, in_parts};
+pub use ranges::in_ranges;
 
 /// Lowers one region.
 ///
@@ -41,20 +45,57 @@ pub fn lower(graph: &Graph, region: &Region, target: &Target) -> Result<Kernel, 
 
 /// Lowers one region, or one launch's share of it.
 fn share_of(graph: &Graph, region: &Region, target: &Target, share: Share) -> Result<Kernel, LowerError> {
+    restricted(graph, region, target, share, None)
+}
+
+/// Lowers one region or a launch's share of it, or a range of its result.
+fn restricted(
+    graph: &Graph,
+    region: &Region,
+    target: &Target,
+    share: Share,
+    range: Option<&Range>,
+) -> Result<Kernel, LowerError> {
     let none = Joins::new();
     let mut builder = Builder::new(graph, region, &none, share);
+    builder.range = range;
     let mut body = body(&mut builder, region, target)?;
     let joins = collapse::joins(&builder).unwrap_or_default();
     if !joins.is_empty() {
         builder = Builder::new(graph, region, &joins, share);
+        builder.range = range;
         body = self::body(&mut builder, region, target)?;
+    }
+    if !target.is_gpu() && region.kind == RegionKind::Pointwise {
+        let mut splits = Splits::new();
+        // Each split takes a divisor apart; a copy with more of them than this stays loops.
+        for _ in 0..16 {
+            let Body::Loops(loops) = &body else { break };
+            if let Some(copy) = copies::copy(&builder, loops) {
+                body = Body::Copy(copy);
+                break;
+            }
+            let Some((axis, inner)) = copies::split(&builder, loops) else {
+                break;
+            };
+            split_axis(&mut splits, &builder, axis, inner);
+            builder = Builder::new(graph, region, &joins, share);
+            (builder.range, builder.splits) = (range, splits.clone());
+            body = self::body(&mut builder, region, target)?;
+        }
+        // What is no copy after all keeps its axes.
+        if !splits.is_empty() && matches!(body, Body::Loops(_)) {
+            builder = Builder::new(graph, region, &joins, share);
+            builder.range = range;
+            body = self::body(&mut builder, region, target)?;
+        }
     }
     let mut kernel = finish(builder, body, graph, region);
     if target.is_gpu() {
         let open = prove::open_params(&kernel, graph);
         if !open.is_empty() {
             let mut builder = Builder::new(graph, region, &joins, share);
-            builder.clamped = open;
+            (builder.clamped, builder.range) = (open, range);
             let body = self::body(&mut builder, region, target)?;
             kernel = finish(builder, body, graph, region);
         }
@@ -63,12 +104,27 @@ fn share_of(graph: &Graph, region: &Region, target: &Target, share: Share) -> Re
     Ok(kernel)
 }
 
+/// Notes that an axis is made as two, the inner one of `inner` points.
+fn split_axis(splits: &mut Splits, b: &Builder<'_>, axis: AxisId, inner: i64) {
+    let number = b.made_for[axis];
+    let first = b
+        .made_for
+        .iter()
+        .find(|(_, n)| **n == number)
+        .map_or(axis, |(id, _)| id);
+    let extent = b.extents[axis].as_const().unwrap_or(inner);
+    let parts = splits.entry(number).or_insert_with(|| vec![extent]);
+    let at = axis.index() - first.index();
+    parts[at] = extent / inner;
+    parts.insert(at + 1, inner);
+}
+
 fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, LowerError> {
     let op = &b.graph.node(region.anchor).op;
     match op {
         _ if region.kind == RegionKind::Pointwise => loops::pointwise(b),
         Op::Reduce { op, axes, keep_dims } => rows::reduce(b, *op, axes, *keep_dims),
-        Op::Pool(p) => loops::pool(b, p),
+        Op::Pool(p) => window::pool(b, p),
         Op::Contract(c) => contract::contract(b, c),
         Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
         Op::Conv(c) => contract::conv(b, c),
@@ -143,6 +199,12 @@ fn symbols(kernel: &Kernel, graph: &Graph) -> Vec<Symbol> {
             dim.collect_symbols(&mut found);
         }
     }
+    let sizes = match &kernel.body {
+        Body::Window(window) => window.sizes(),
+        Body::Copy(copy) => copy.sizes(),
+        _ => Vec::new(),
+    };
+    sizes.iter().for_each(|size| size.collect_symbols(&mut found));
     graph.symbols().keys().filter(|s| found.contains(s)).cloned().collect()
 }
 
@@ -186,9 +248,12 @@ fn name(graph: &Graph, region: &Region, share: Share) -> String {
 pub fn reads_only_where_it_stores(kernel: &Kernel, param: ir::kernel::ParamId) -> bool {
     let (stores, contract) = match &kernel.body {
         Body::Loops(Loops { stmts, .. })
-            if stmts
-                .iter()
-                .all(|s| matches!(s, Stmt::Store { axes, .. } if axes.is_empty())) =>
+        | Body::Copy(CopyBody {
+            loops: Loops { stmts, .. },
+            ..
+        }) if stmts
+            .iter()
+            .all(|s| matches!(s, Stmt::Store { axes, .. } if axes.is_empty())) =>
         {
             (stmts, None)
         }

@@ -192,7 +192,11 @@ impl Builder<'_> {
         }
         let mut chosen: Option<ExprId> = None;
         for (v, start) in operands.iter().zip(&starts).rev() {
-            if self.shape(*v)[axis].is(0) {
+            let stop = start.clone() + &self.shape(*v)[axis];
+            // A part that the position is never in is not read.
+            let before = coords[axis].is_below(start, self.space());
+            let behind = coords[axis].clone().offset(&-stop.clone()).is_nonnegative(self.space());
+            if self.shape(*v)[axis].is(0) || before || behind {
                 continue;
             }
             let mut at = coords.to_vec();
@@ -201,7 +205,6 @@ impl Builder<'_> {
             chosen = Some(match chosen {
                 None => element,
                 Some(rest) => {
-                    let stop = start.clone() + &self.shape(*v)[axis];
                     let (c, stop) = (self.index(&coords[axis]), self.size(&stop));
                     let before = self.binary(BinaryOp::Lt, c, stop);
                     self.select(before, element, rest)
@@ -210,7 +213,7 @@ impl Builder<'_> {
         }
         match chosen {
             Some(e) => Ok(e),
-            // All parts are empty: nothing is ever read.
+            // All parts are empty, or all positions elsewhere: nothing is ever read.
             None => {
                 let dtype = arithmetic(self.graph.ty(operands[0]).dtype);
                 Ok(self.number(dtype, 0.0))

@@ -111,6 +111,18 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
             }
             stmts(&mut r.loops.stmts);
         }
+        Body::Copy(c) => {
+            (c.source, c.target) = (to(c.source), to(c.target));
+            stmts(&mut c.loops.stmts);
+        }
+        Body::Window(w) => {
+            e(&mut w.element);
+            if let Some(images) = &mut w.images {
+                images.source = to(images.source);
+                images.target = to(images.target);
+            }
+            stmts(&mut w.loops.stmts);
+        }
         Body::Contract(c) => {
             for operand in [&mut c.lhs, &mut c.rhs] {
                 operand.map_exprs(e);

@@ -13,7 +13,7 @@ use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, Step
 use ir::schedule::{LaneKind, RegionKind};
 use ir::{Entity, Graph, Kernel, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
-use crate::lower::{LowerError, in_parts, lower};
+use crate::lower::{LowerError, in_parts, in_ranges, lower};
 use crate::route::{self, sized::Routes};
 use crate::tuning::{self, Tuning};
 pub use engines::{Decided, Prefer};
@@ -95,8 +95,18 @@ pub fn plan_and_decided(
                 p.copy(LaneKind::Compute, from, *to);
             }
         }
-        let kernel = lower(graph, region, target)?;
         let flops = crate::flops::of_nodes(graph, region.nodes.iter().copied());
+        let ranges = in_ranges(graph, region, target)?;
+        if !ranges.is_empty() {
+            let whole = graph.ty(Value::from(region.anchor)).shape.clone();
+            for (kernel, range) in ranges {
+                let share = flops.clone() * (range.to - range.from);
+                let flops = share.floor_div(&whole[range.axis].larger(&ir::Dim::Const(1)));
+                p.launch(kernel, [&reads[..], &writes].concat(), flops);
+            }
+            continue;
+        }
+        let kernel = lower(graph, region, target)?;
         let parts = match options.parts {
             true => in_parts(graph, region, target, &kernel)?,
             false => None,

@@ -1,6 +1,11 @@
-//! MIOpen: convolutions.
+//! MIOpen: convolutions; on request also those of signed bytes, pooling by averages, and softmax.
+//!
+//! What is only taken on request ([`asked`]) no roofline would choose: its kernels read at least what a generated one does, and nothing
+//! is fused with them. What MIOpen has and is no route, since it means something else: its largest of a window drops NaNs and turns -∞ into
+//! the lowest number, its logarithm of a softmax lets rows with a NaN have numbers, and its softmax of f16 rounds more than once.
 
 use ir::library::{Library, LibraryCall, LibraryOp};
+use ir::op::{Composite, Conv, Layout, Pool, PoolKind};
 use ir::{DType, Graph, NodeId, Op};
 
 use super::Routed;
@@ -8,16 +13,67 @@ use super::rocblas::is_dense;
 
 /// Returns the call for a two-dimensional convolution with equal padding on both sides.
 pub fn call(g: &Graph, id: NodeId) -> Routed {
-    let node = g.node(id);
-    let Op::Conv(conv) = &node.op else { return None };
-    let input = g.ty(node.operands[0]);
+    let Op::Conv(conv) = &g.node(id).op else { return None };
+    let input = g.ty(g.node(id).operands[0]);
     let typed = matches!(input.dtype, DType::F32 | DType::F16 | DType::BF16) && conv.out == input.dtype;
+    if typed { convolution(g, id, conv) } else { None }
+}
+
+/// Returns the call for what is only called on request: convolutions of signed bytes with sums of 32 bits, averages of windows, softmax.
+///
+/// On gfx90a MIOpen has no more than a direct kernel for bytes with channels last, and one that lays out patches for a product with channels
+/// first.
+pub fn asked(g: &Graph, id: NodeId) -> Routed {
+    let node = g.node(id);
+    let operand = *node.operands.first()?;
+    let input = g.ty(operand);
+    let halves = matches!(input.dtype, DType::F32 | DType::F16);
+    let op = match &node.op {
+        Op::Conv(conv) if input.dtype == DType::I8 && conv.out == DType::I32 && conv.pad_value == 0 => {
+            let filter = g.ty(*node.operands.get(1)?);
+            return if filter.dtype == DType::I8 {
+                convolution(g, id, conv)
+            } else {
+                None
+            };
+        }
+        Op::Pool(pool) if halves && averages(pool, input.rank()) => LibraryOp::Pool(pool.clone()),
+        Op::Composite(Composite::Softmax { axis }) if input.dtype == DType::F32 => LibraryOp::Softmax { axis: *axis },
+        _ => return None,
+    };
+    is_dense(g, operand).then_some(LibraryCall {
+        library: Library::MiOpen,
+        op,
+    })
+}
+
+/// Says whether the op is one that [`asked`] looks at.
+pub fn may_be_asked(op: &Op) -> bool {
+    matches!(op, Op::Conv(_) | Op::Pool(_) | Op::Composite(Composite::Softmax { .. }))
+}
+
+fn convolution(g: &Graph, id: NodeId, conv: &Conv) -> Routed {
+    let node = g.node(id);
     let even = conv.window.pad_low == conv.window.pad_high;
-    if !typed || !even || input.rank() != 4 || conv.transposed.is_some() || !is_dense(g, node.operands[0]) {
+    let plain = node.operands.len() == 2 && conv.transposed.is_none();
+    if !even || !plain || g.ty(node.operands[0]).rank() != 4 || !is_dense(g, node.operands[0]) {
         return None;
     }
     Some(LibraryCall {
         library: Library::MiOpen,
         op: LibraryOp::Conv(conv.clone()),
     })
+}
+
+/// Says whether MIOpen's averages are a pooling's: it has no dilations, counts what lies beyond the padding where padding counts, and
+/// has channels last of at most two axes (which are axes of windows of one to it).
+fn averages(pool: &Pool, rank: usize) -> bool {
+    let PoolKind::Average { count_padding } = pool.kind else {
+        return false;
+    };
+    let window = &pool.window;
+    let padded = !count_padding || !pool.ceil && window.pad_low == window.pad_high;
+    let spatial = rank - 2;
+    let axes = spatial + usize::from(pool.layout == Layout::ChannelsLast);
+    axes <= 3 && padded && window.dilations.iter().all(|d| *d == 1) && window.pad_low.iter().all(|pad| *pad >= 0)
 }

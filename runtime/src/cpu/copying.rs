@@ -1,14 +1,14 @@
 //! Strided copies: concatenations, slices and transposes that are one load and one store, moved without registers between.
 //!
-//! Recognised in a kernel of loops whose indices are both affine. Runs of neighbours go as memory moves; where source and
+//! A copy's body says where its elements are; here its sizes are bound. Runs of neighbours go as memory moves; where source and
 //! destination are dense along different dims, tiles of both keep cache lines whole.
 
+use ir::dim::Dim;
 use ir::entity::Entity;
-use ir::kernel::{Expr, Kernel, Loops, Stmt};
+use ir::kernel::{CopyBody, Kernel};
 
 use super::env::Env;
 use super::exec::Prepare;
-use super::loops::analyse;
 use crate::error::RuntimeError;
 
 /// Bytes that are worth a task of their own (a few microseconds).
@@ -44,84 +44,97 @@ enum Inner {
     Tile(Step, Step),
 }
 
+/// The most that sizes and strides of a copy may be: their products fit 64 bits.
+const SMALL: u64 = 1 << 40;
+
 impl CopyExec {
-    /// Recognises a copy.
+    /// Takes a copy's body whose elements lie in runs or tiles at these sizes; `None` where blocks of lanes are faster.
     ///
     /// # Errors
     /// A size that does not evaluate.
-    pub(crate) fn match_kernel(
-        kernel: &Kernel,
-        loops: &Loops,
-        cx: &Prepare<'_>,
-    ) -> Result<Option<CopyExec>, RuntimeError> {
-        let [
-            Stmt::Store {
-                param: to,
-                index: to_index,
-                value,
-                ref axes,
-            },
-        ] = loops.stmts[..]
-        else {
-            return Ok(None);
-        };
-        let Expr::Load { param: from, index } = kernel.exprs[value] else {
-            return Ok(None);
-        };
-        let bits = kernel.params[to].dtype.bits();
-        if !axes.is_empty() || cx.aliased || from == to || bits < 8 || kernel.params[from].dtype.bits() != bits {
+    pub(crate) fn new(kernel: &Kernel, body: &CopyBody, cx: &Prepare<'_>) -> Result<Option<CopyExec>, RuntimeError> {
+        let (source, target) = (&kernel.params[body.source], &kernel.params[body.target]);
+        let bits = target.dtype.bits();
+        if cx.aliased || body.source == body.target || bits < 8 || source.dtype.bits() != bits {
             return Ok(None);
         }
-        let a = analyse(kernel, &loops.parallel, &loops.stmts, cx.bindings)?;
-        let (Some(read), Some(write)) = (a.roots.get(&index), a.roots.get(&to_index)) else {
-            return Ok(None);
+        let size = |size: &Dim| size.eval(cx.bindings);
+        // Extent, source and destination strides; outermost first.
+        let mut dims: Vec<[i64; 3]> = Vec::new();
+        for (axis, step) in body.loops.parallel.iter().zip(&body.steps) {
+            let inner = [
+                size(&kernel.axes[*axis].extent)?,
+                size(&step.source)?,
+                size(&step.target)?,
+            ];
+            if inner[0] < 1 || inner.iter().any(|v| v.unsigned_abs() > SMALL) {
+                return Ok(None);
+            }
+            match dims.last_mut() {
+                _ if inner[0] == 1 => {}
+                // Neighbours that step through both as one.
+                Some(outer)
+                    if [1, 2]
+                        .iter()
+                        .all(|i| i128::from(outer[*i]) == i128::from(inner[*i]) * i128::from(inner[0])) =>
+                {
+                    *outer = [outer[0].saturating_mul(inner[0]), inner[1], inner[2]];
+                }
+                _ => dims.push(inner),
+            }
+        }
+        // Everything that is read and written must be in its buffer.
+        let inside = |base: i64, of: usize, elements: i64| {
+            let (mut low, mut high) = (i128::from(base), i128::from(base));
+            for dim in &dims {
+                let span = i128::from(dim[of]) * i128::from(dim[0] - 1);
+                if span < 0 { low += span } else { high += span }
+            }
+            low >= 0 && high < i128::from(elements)
         };
-        let inside = |form: &super::affine::Affine, param| -> Result<bool, RuntimeError> {
-            let (lo, hi) = form.range(&a.extents);
-            let elements = kernel.params[param].count(cx.bindings)?;
-            Ok(lo >= 0 && hi < elements)
-        };
-        let dims: Vec<usize> = a.parallel.iter().copied().filter(|d| a.extents[*d] != 1).collect();
+        let (from, to) = (size(&body.from)?, size(&body.to)?);
+        let fits = inside(from, 1, source.count(cx.bindings)?) && inside(to, 2, target.count(cx.bindings)?);
         // Every point has an element of its own, so that tasks may take any of them: strides cover all below them.
-        let mut by_stride = dims.clone();
-        by_stride.sort_by_key(|d| write.get(*d));
-        let mut covered = 0i64;
-        let apart = by_stride.iter().all(|d| {
-            let stride = write.get(*d);
-            let fits = stride > covered;
-            covered = covered.saturating_add(stride.saturating_mul(a.extents[*d] - 1));
-            fits
+        dims.sort_by_key(|dim| dim[2]);
+        let mut covered = 0i128;
+        let apart = dims.iter().all(|dim| {
+            let stride = i128::from(dim[2]);
+            let is_apart = stride > covered;
+            covered += stride * i128::from(dim[0] - 1);
+            is_apart
         });
-        if a.extents.contains(&0) || !apart || !inside(read, from)? || !inside(write, to)? {
+        if !fits || !apart || dims.first().is_none_or(|row| row[2] != 1) {
             return Ok(None);
         }
-        let step = |d: usize| Step {
-            extent: a.extents[d] as usize,
-            src: read.get(d) as isize,
-            dst: write.get(d) as isize,
+        // None is negative, or beyond its buffer, as was just seen.
+        let step = |dim: [i64; 3]| Step {
+            extent: dim[0] as usize,
+            src: dim[1] as isize,
+            dst: dim[2] as isize,
         };
-        let Some(row) = by_stride.first().copied().filter(|d| write.get(*d) == 1) else {
-            return Ok(None);
-        };
-        let column = dims.iter().copied().find(|d| *d != row && read.get(*d) == 1);
-        let (inner, taken) = match (read.get(row), column) {
-            (1, _) => (Inner::Run(a.extents[row] as usize), vec![row]),
+        let row = dims.remove(0);
+        let column = dims.iter().position(|dim| dim[1] == 1);
+        let inner = match (row[1], column) {
+            (1, _) => Inner::Run(row[0] as usize),
             // Blocks of lanes are faster over short rows (an image's three channels).
-            (_, Some(column)) if a.extents[row] >= 8 => (Inner::Tile(step(row), step(column)), vec![row, column]),
+            (_, Some(column)) if row[0] >= 8 => Inner::Tile(step(row), step(dims.remove(column))),
             _ => return Ok(None),
         };
-        by_stride.retain(|d| !taken.contains(d));
-        let outer: Vec<Step> = by_stride.iter().rev().map(|d| step(*d)).collect();
         // Short runs cost more a byte than blocks of lanes do.
         let unit = bits as usize / 8;
         if matches!(inner, Inner::Run(n) if n * unit < 32) {
             return Ok(None);
         }
-        let points: usize = dims.iter().map(|d| a.extents[*d] as usize).product();
+        let outer: Vec<Step> = dims.into_iter().rev().map(step).collect();
+        let points = outer.iter().map(|s| s.extent).product::<usize>()
+            * match inner {
+                Inner::Run(n) => n,
+                Inner::Tile(row, column) => row.extent * column.extent,
+            };
         let tasks = (points * unit / TASK_BYTES).clamp(1, cx.threads * 4);
         Ok(Some(CopyExec {
-            src: (from.index(), read.base),
-            dst: (to.index(), write.base),
+            src: (body.source.index(), from),
+            dst: (body.target.index(), to),
             unit,
             outer,
             inner,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ir::dim::Bindings;
 use ir::entity::Entity;
 use ir::graph::ConstId;
-use ir::kernel::{Body, Expr, Kernel, Loops, RowBody};
+use ir::kernel::{Body, CopyBody, Expr, Kernel, RowBody, WindowBody};
 use ir::op::Layout;
 use ir::{HostTensor, op};
 
@@ -25,7 +25,6 @@ use super::kernels::{Isa, Pool};
 use super::loops::LoopsExec;
 use super::ordered::{ScanExec, SortExec};
 use super::pooling::PoolExec;
-use super::ranges;
 use super::rewrite::Rewritten;
 use super::rows::RowsExec;
 use crate::error::RuntimeError;
@@ -260,18 +259,6 @@ impl Piece {
     }
 }
 
-/// The fastest form that takes a kernel of loops.
-fn piece(kernel: &Kernel, loops: &Loops, cx: &Prepare<'_>) -> Result<Piece, RuntimeError> {
-    if let Some(pool) = PoolExec::match_kernel(kernel, loops, cx)? {
-        return Ok(Piece::Pool(Box::new(pool)));
-    }
-    if let Some(copy) = CopyExec::match_kernel(kernel, loops, cx)? {
-        return Ok(Piece::Copy(Box::new(copy)));
-    }
-    let exec = LoopsExec::new(kernel, loops, cx.bindings, cx.threads, cx.aliased)?;
-    Ok(Piece::Loops(Box::new(exec)))
-}
-
 /// A prepared kernel.
 #[derive(Debug)]
 pub(crate) struct KernelExec {
@@ -293,25 +280,26 @@ impl KernelExec {
         let mut pieces = Vec::new();
         let mut raw = vec![true; kernel.params.len()];
         match &kernel.body {
-            Body::Loops(loops) | Body::Row(RowBody { loops, .. }) => {
-                let rows = match &kernel.body {
-                    Body::Row(body) => RowsExec::new(kernel, body, cx)?,
+            Body::Loops(loops)
+            | Body::Row(RowBody { loops, .. })
+            | Body::Window(WindowBody { loops, .. })
+            | Body::Copy(CopyBody { loops, .. }) => {
+                let direct = match &kernel.body {
+                    Body::Row(body) => RowsExec::new(kernel, body, cx)?.map(|r| Piece::Rows(Box::new(r))),
+                    Body::Window(body) => PoolExec::new(kernel, body, cx)?.map(|p| Piece::Pool(Box::new(p))),
+                    Body::Copy(body) => CopyExec::new(kernel, body, cx)?.map(|c| Piece::Copy(Box::new(c))),
                     _ => None,
                 };
-                let parts = match rows {
-                    None => ranges::split(kernel, loops, cx)?,
-                    Some(_) => vec![],
-                };
-                if let Some(rows) = rows {
-                    pieces.push(Piece::Rows(Box::new(rows)));
-                } else if parts.is_empty() {
-                    pieces.push(piece(kernel, loops, cx)?);
-                }
-                for part in &parts {
-                    if let Body::Loops(loops) = &part.body {
-                        pieces.push(piece(part, loops, cx)?);
-                    }
-                }
+                pieces.push(match direct {
+                    Some(direct) => direct,
+                    None => Piece::Loops(Box::new(LoopsExec::new(
+                        kernel,
+                        loops,
+                        cx.bindings,
+                        cx.threads,
+                        cx.aliased,
+                    )?)),
+                });
             }
             // Only plans for GPUs have them.
             Body::Contract(body) if body.pair.is_some() => {

@@ -29,7 +29,6 @@ pub(crate) mod meeting;
 mod ordered;
 mod pooling;
 mod quantised;
-mod ranges;
 mod rewrite;
 mod rows;
 mod stages;

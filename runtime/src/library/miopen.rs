@@ -25,17 +25,28 @@ use crate::gpu::driver::RawStream;
 /// The library.
 pub(crate) struct Miopen(Opened<MiopenLibrary>);
 
+/// The type of elements as MIOpen has it.
+pub(super) const fn datatype(dtype: DType) -> miopenDataType_t {
+    match dtype {
+        DType::F16 => miopenDataType_t::miopenHalf,
+        DType::BF16 => miopenDataType_t::miopenBFloat16,
+        DType::I8 => miopenDataType_t::miopenInt8,
+        DType::I32 => miopenDataType_t::miopenInt32,
+        _ => miopenDataType_t::miopenFloat,
+    }
+}
+
 impl Miopen {
     /// Opens MIOpen. A GPU must have been found.
     pub fn open(search: &Search, at: &str, device: &str) -> Result<Miopen, RuntimeError> {
         Opened::new(miopen_sys::load(search), "MIOpen", "convolutions", at, device).map(Miopen)
     }
 
-    fn api(&self) -> &MiopenLibrary {
+    pub(super) fn api(&self) -> &MiopenLibrary {
         &self.0.api
     }
 
-    fn check(&self, call: &str, status: miopenStatus_t, at: &str) -> Result<(), RuntimeError> {
+    pub(super) fn check(&self, call: &str, status: miopenStatus_t, at: &str) -> Result<(), RuntimeError> {
         if status == miopenStatus_t::miopenStatusSuccess {
             return Ok(());
         }
@@ -56,6 +67,8 @@ struct Tensor {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Conv {
     dtype: DType,
+    /// Of the result.
+    out: DType,
     input: Tensor,
     filter: Tensor,
     result: Tensor,
@@ -82,8 +95,12 @@ impl Conv {
             what: format!("miopen_conv of {what}"),
             at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
         };
-        let typed = matches!(input.dtype, DType::F32 | DType::F16 | DType::BF16);
-        if !typed || filter.dtype != input.dtype || result.dtype != input.dtype {
+        let out = match input.dtype {
+            DType::F32 | DType::F16 | DType::BF16 => Some(input.dtype),
+            DType::I8 => Some(DType::I32),
+            _ => None,
+        };
+        if filter.dtype != input.dtype || Some(result.dtype) != out || conv.pad_value != 0 {
             return Err(refuse(format!("{input} and {filter} to {result}")));
         }
         let window = &conv.window;
@@ -117,6 +134,7 @@ impl Conv {
         };
         let made = Conv {
             dtype: input.dtype,
+            out: result.dtype,
             input: tensor(input)?,
             filter: tensor(filter)?,
             result: tensor(result)?,
@@ -158,6 +176,11 @@ impl Handle {
             library: library.clone(),
             raw,
         })
+    }
+
+    /// The handle and its library.
+    pub(super) fn raw(&self) -> (&Arc<Miopen>, miopenHandle_t) {
+        (&self.library, self.raw)
     }
 
     /// Chooses and compiles a solution, unless that was done; returns the bytes of workspace that it takes.
@@ -229,7 +252,7 @@ impl Handle {
         }))
     }
 
-    fn set_stream(&self, stream: RawStream, at: &str) -> Result<(), RuntimeError> {
+    pub(super) fn set_stream(&self, stream: RawStream, at: &str) -> Result<(), RuntimeError> {
         // SAFETY: the handle and the stream are alive and of one device.
         let status = unsafe { self.library.api().miopenSetStream(self.raw, stream.0.cast()) };
         self.library.check("miopenSetStream", status, at)
@@ -300,12 +323,9 @@ impl Descriptors {
             convolution: null_mut(),
         };
         let api = library.api();
-        let dtype = match conv.dtype {
-            DType::F16 => miopenDataType_t::miopenHalf,
-            DType::BF16 => miopenDataType_t::miopenBFloat16,
-            _ => miopenDataType_t::miopenFloat,
-        };
-        for (descriptor, tensor) in made.tensors.iter_mut().zip([&conv.input, &conv.filter, &conv.result]) {
+        let (operand, result) = (datatype(conv.dtype), datatype(conv.out));
+        let tensors = [(&conv.input, operand), (&conv.filter, operand), (&conv.result, result)];
+        for (descriptor, (tensor, dtype)) in made.tensors.iter_mut().zip(tensors) {
             // SAFETY: a place for the result.
             let status = unsafe { api.miopenCreateTensorDescriptor(descriptor) };
             library.check("miopenCreateTensorDescriptor", status, at)?;

@@ -5,6 +5,7 @@
 
 mod hipblaslt;
 mod miopen;
+mod miopen_plain;
 pub(crate) mod rccl;
 mod rocblas;
 
@@ -85,6 +86,8 @@ pub(crate) struct Handles {
     rocblas: Option<rocblas::Handle>,
     hipblaslt: Option<hipblaslt::Handle>,
     miopen: Option<miopen::Handle>,
+    /// What is described for MIOpen's handle.
+    described: miopen_plain::Described,
     rccl: Option<rccl::Seat>,
 }
 
@@ -94,6 +97,7 @@ pub(crate) enum Call {
     Gemm(rocblas::Gemm),
     Matmul(hipblaslt::Matmul),
     Conv(miopen::Conv),
+    Plain(miopen_plain::Plain),
     Collective(rccl::Call),
 }
 
@@ -165,7 +169,7 @@ impl Libraries {
                         libraries.hipblaslt = Some(Arc::new(hipblaslt::Hipblaslt::open(search, &at, device)?));
                     }
                 }
-                (Library::MiOpen, LibraryOp::Conv(_)) => {
+                (Library::MiOpen, LibraryOp::Conv(_) | LibraryOp::Pool(_) | LibraryOp::Softmax { .. }) => {
                     if libraries.miopen.is_none() {
                         libraries.miopen = Some(Arc::new(miopen::Miopen::open(search, &at, device)?));
                     }
@@ -186,6 +190,7 @@ impl Libraries {
             rocblas: self.rocblas.as_ref().map(rocblas::Handle::new).transpose()?,
             hipblaslt: self.hipblaslt.as_ref().map(hipblaslt::Handle::new).transpose()?,
             miopen: self.miopen.as_ref().map(miopen::Handle::new).transpose()?,
+            described: miopen_plain::Described::default(),
             rccl: self.rccl.clone(),
         })
     }
@@ -215,6 +220,12 @@ impl Libraries {
             (LibraryOp::Conv(conv), [input, filter], [result]) => {
                 Ok(miopen::Conv::new(conv, input, filter, result, bindings, at)?.map(Call::Conv))
             }
+            (LibraryOp::Pool(pool), [input], [result]) => {
+                Ok(miopen_plain::Plain::pool(pool, input, result, bindings, at)?.map(Call::Plain))
+            }
+            (LibraryOp::Softmax { axis }, [input], [_]) => {
+                Ok(miopen_plain::Plain::softmax(*axis, input, bindings, at)?.map(Call::Plain))
+            }
             (LibraryOp::Collective(of), [part], [_]) => Ok(rccl::Call::new(*of, part, bindings)?.map(Call::Collective)),
             _ => Err(unsupported(call, at)),
         }
@@ -231,6 +242,7 @@ impl Handles {
     pub fn ready(&mut self, call: &Call, stream: RawStream, at: &str) -> Result<usize, RuntimeError> {
         match (call, &mut self.miopen, &mut self.hipblaslt) {
             (Call::Conv(conv), Some(handle), _) => handle.ready(conv, stream, at),
+            (Call::Plain(plain), Some(handle), _) => self.described.ready(handle, plain, at).map(|()| 0),
             (Call::Matmul(matmul), _, Some(handle)) => handle.ready(matmul, at),
             // rocBLAS has memory of its own for each handle.
             _ => Ok(0),
@@ -261,6 +273,11 @@ impl Handles {
             (Call::Conv(conv), &[input, filter, result, ..]) => {
                 if let Some(handle) = &self.miopen {
                     return handle.conv(conv, [input, filter, result], workspace, stream, &at());
+                }
+            }
+            (Call::Plain(plain), &[input, result]) => {
+                if let Some(handle) = &self.miopen {
+                    return self.described.enqueue(handle, plain, [input, result], stream, &at());
                 }
             }
             (Call::Collective(call), &[part, result, ..]) => {

@@ -1,4 +1,4 @@
-//! rocBLAS: plain and batched matrix products (`rocblas_gemm_strided_batched_ex`).
+//! rocBLAS: plain and batched matrix products (`rocblas_gemm_strided_batched_ex`), also of signed bytes with sums of 32 bits.
 //!
 //! rocBLAS is column-major. A row-major `[m, n]` is the column-major `n × m` of the same bytes, so `C = A · B` is asked for as
 //! `Cᵀ = Bᵀ · Aᵀ`: the right operand goes first, and nothing is copied.
@@ -92,9 +92,10 @@ impl Handle {
                 (&raw const ONE_F64).cast::<c_void>(),
                 (&raw const ZERO_F64).cast::<c_void>(),
             ),
+            DType::I32 => ((&raw const ONE_I32).cast(), (&raw const ZERO_I32).cast()),
             _ => ((&raw const ONE_F32).cast(), (&raw const ZERO_F32).cast()),
         };
-        let (kind, compute) = (datatype(gemm.dtype), datatype(gemm.compute));
+        let (kind, stored, compute) = (datatype(gemm.dtype), datatype(gemm.out), datatype(gemm.compute));
         // SAFETY: the operands lie in memory that holds the sizes, strides and batch that they were prepared with, until the run
         // was waited for; D is C.
         let status = unsafe {
@@ -116,11 +117,11 @@ impl Handle {
                 gemm.lhs_stride,
                 zero,
                 result as *const c_void,
-                kind,
+                stored,
                 gemm.n,
                 gemm.result_stride,
                 result as *mut c_void,
-                kind,
+                stored,
                 gemm.n,
                 gemm.result_stride,
                 gemm.batch,
@@ -138,6 +139,8 @@ static ONE_F32: f32 = 1.0;
 static ZERO_F32: f32 = 0.0;
 static ONE_F64: f64 = 1.0;
 static ZERO_F64: f64 = 0.0;
+static ONE_I32: i32 = 1;
+static ZERO_I32: i32 = 0;
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -159,6 +162,8 @@ fn datatype(dtype: DType) -> rocblas_datatype {
         DType::F16 => rocblas_datatype::rocblas_datatype_f16_r,
         DType::BF16 => rocblas_datatype::rocblas_datatype_bf16_r,
         DType::F64 => rocblas_datatype::rocblas_datatype_f64_r,
+        DType::I8 => rocblas_datatype::rocblas_datatype_i8_r,
+        DType::I32 => rocblas_datatype::rocblas_datatype_i32_r,
         _ => rocblas_datatype::rocblas_datatype_f32_r,
     }
 }
@@ -176,7 +181,10 @@ pub(crate) struct Gemm {
     pub result_stride: i64,
     pub lhs_transposed: bool,
     pub rhs_transposed: bool,
+    /// Of the operands.
     pub dtype: DType,
+    /// Of the result.
+    out: DType,
     compute: DType,
 }
 
@@ -199,9 +207,11 @@ impl Gemm {
         let compute = match lhs.dtype {
             DType::F32 | DType::F16 | DType::BF16 => DType::F32,
             DType::F64 if call.library == Library::RocBlas => DType::F64,
+            DType::I8 if call.library == Library::RocBlas => DType::I32,
             other => return Err(refuse(format!("{other}"))),
         };
-        if rhs.dtype != lhs.dtype || result.dtype != lhs.dtype {
+        let out = if compute == DType::I32 { compute } else { lhs.dtype };
+        if rhs.dtype != lhs.dtype || result.dtype != out {
             return Err(refuse(format!("{lhs} and {rhs} to {result}")));
         }
         let (l, r) = (lhs.shape.eval(bindings)?, rhs.shape.eval(bindings)?);
@@ -240,6 +250,7 @@ impl Gemm {
             lhs_transposed: contract.transpose_lhs,
             rhs_transposed: contract.transpose_rhs,
             dtype: lhs.dtype,
+            out,
             compute,
         }))
     }
@@ -308,6 +319,34 @@ mod tests {
             facts(&gemm(&[5, 0], &[0, 3], false, false).unwrap().unwrap()).0,
             [5, 3, 0, 1]
         );
+    }
+
+    #[test]
+    fn bytes_are_summed_in_32_bits() {
+        let bytes = TensorType::new(DType::I8, vec![5, 5]);
+        let gemm = |library: Library, out: DType| {
+            let contract = Contract {
+                transpose_lhs: false,
+                transpose_rhs: false,
+                out,
+            };
+            let op = LibraryOp::Gemm {
+                contract,
+                epilogue: GemmEpilogue::None,
+            };
+            let result = TensorType::new(out, vec![5, 5]);
+            let call = LibraryCall { library, op };
+            Gemm::new(&call, &contract, [&bytes, &bytes, &result], &Bindings::default(), "s0")
+        };
+        let made = gemm(Library::RocBlas, DType::I32).unwrap().unwrap();
+        assert_eq!(
+            (made.dtype, made.out, made.compute),
+            (DType::I8, DType::I32, DType::I32)
+        );
+        for (library, out) in [(Library::RocBlas, DType::I8), (Library::HipBlasLt, DType::I32)] {
+            let error = gemm(library, out).unwrap_err().to_string();
+            assert!(error.contains("i8") && error.contains("--no-libraries"), "{error}");
+        }
     }
 
     #[test]

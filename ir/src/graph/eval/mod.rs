@@ -345,6 +345,7 @@ pub fn eval_op(op: &Op, operands: &[&Array], bindings: &Bindings) -> Result<Vec<
             }
             LibraryOp::Conv(c) => window::conv(c, operands)?,
             LibraryOp::Pool(p) => window::pool(p, operands[0])?,
+            LibraryOp::Softmax { axis } => norm::composite(&crate::op::Composite::Softmax { axis: *axis }, operands)?,
             LibraryOp::Collective(c) => return Err(OpError::Alone { ranks: c.ranks }),
         }],
     })
@@ -362,7 +363,7 @@ fn least_operands(op: &Op) -> usize {
         Op::Composite(Composite::Attention { mask, scales, .. }) => 3 + usize::from(*mask) + usize::from(*scales),
         Op::Call(call) => match call.op {
             LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => 2,
-            LibraryOp::Pool(_) | LibraryOp::Collective(_) => 1,
+            LibraryOp::Pool(_) | LibraryOp::Softmax { .. } | LibraryOp::Collective(_) => 1,
         },
         _ => 1,
     }

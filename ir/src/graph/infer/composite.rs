@@ -207,6 +207,7 @@ pub(super) fn call(call: &LibraryCall, cx: &Cx<'_>) -> Inferred {
             conv(c, cx)
         }
         LibraryOp::Pool(p) => pool(p, cx),
+        LibraryOp::Softmax { axis } => composite(&Composite::Softmax { axis: *axis }, cx),
         LibraryOp::Collective(c) => collective(*c, cx),
     }
 }

@@ -187,6 +187,7 @@ impl Parser {
             },
             "conv" => LibraryOp::Conv(self.conv(a, spatial, product)?),
             "pool" => LibraryOp::Pool(self.pool(a, spatial)?),
+            "softmax" => LibraryOp::Softmax { axis: a.axis(self)? },
             "all_reduce" | "all_gather" => LibraryOp::Collective(Collective {
                 kind: match what {
                     "all_reduce" => CollectiveKind::AllReduce,

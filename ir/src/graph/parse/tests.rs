@@ -55,6 +55,7 @@ fn windows_and_composites_survive() {
   n10 = reduce n0 {op=mean, axes=[2, 3], keep_dims} : f32[2, 16, 1, 1]
   n11 = scan n0 {op=sum, axis=1, exclusive, reverse} : f32[2, 16, 9, 9]
   n12 = local_response_norm n0 {size=5, alpha=0.0001, beta=0.75, bias=1.0} : f32[2, 16, 9, 9]
+  n13 = miopen_softmax n0 {axis=2} : f32[2, 16, 9, 9]
   return n2 as "y"
 }
 "#,

@@ -6,7 +6,7 @@ use super::below;
 use crate::dim::{Bindings, DimError};
 use crate::entity::Table;
 use crate::graph::op::{BinaryOp, ReduceOp, UnaryOp};
-use crate::kernel::{AxisId, Body, Expr, ExprId, Kernel, RowBody, Stmt, VarId};
+use crate::kernel::{AxisId, Body, CopyBody, Expr, ExprId, Kernel, RowBody, Stmt, VarId, WindowBody};
 use crate::types::{DType, Scalar};
 
 /// `base + Σ coefficient · atom`, in the atoms' order; an atom is an expression that is not itself such a sum.
@@ -426,7 +426,10 @@ fn type_range(dtype: DType) -> (i128, i128) {
 fn variables(kernel: &Kernel, extents: &Table<AxisId, i64>) -> (HashMap<VarId, Variable>, Vec<ExprId>) {
     let (mut out, mut lets) = (HashMap::new(), Vec::new());
     let stmts: &[Stmt] = match &kernel.body {
-        Body::Loops(l) | Body::Row(RowBody { loops: l, .. }) => &l.stmts,
+        Body::Loops(l)
+        | Body::Row(RowBody { loops: l, .. })
+        | Body::Window(WindowBody { loops: l, .. })
+        | Body::Copy(CopyBody { loops: l, .. }) => &l.stmts,
         Body::Contract(c) => &c.epilogue,
         Body::Attention(a) => &a.epilogue,
         Body::Scan(s) => &s.stores,

@@ -30,6 +30,9 @@ pub(super) fn roots(kernel: &Kernel) -> Vec<Root> {
             }
             stmts(&mut out, &r.loops.stmts, &[&r.loops.parallel]);
         }
+        Body::Copy(c) => stmts(&mut out, &c.loops.stmts, &[&c.loops.parallel]),
+        // The fold's value has the element, on the conditions on which it is read.
+        Body::Window(w) => stmts(&mut out, &w.loops.stmts, &[&w.loops.parallel]),
         Body::Contract(c) => {
             value(&mut out, c.lhs.value, &[&c.batch, &c.m, &c.n, &c.k]);
             value(&mut out, c.rhs.value, &[&c.batch, &c.m, &c.n, &c.k]);

@@ -1,10 +1,15 @@
 //! Whether a mapping suits its body.
 
 use super::{KernelError, Verifier};
+use crate::dim::Dim;
 use crate::kernel::{
-    AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping, Stmt, Tiling,
+    AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping, Stmt,
+    Tiling, WindowBody,
 };
 use crate::types::DType;
+
+/// Taps of a window that a mapping may unroll.
+const MOST_UNROLLED: i64 = 64;
 
 impl Verifier<'_> {
     /// Says whether an operand can be fetched that way: no group is cut short.
@@ -116,6 +121,16 @@ impl Verifier<'_> {
         None
     }
 
+    /// Says whether a window has a known number of taps that are not too many to be unrolled.
+    fn has_few_taps(&self, window: &WindowBody) -> bool {
+        let taps: Dim = window
+            .taps()
+            .iter()
+            .map(|a| self.kernel.axes[*a].extent.clone())
+            .product();
+        taps.as_const().is_some_and(|taps| taps <= MOST_UNROLLED)
+    }
+
     /// Says whether a width divides an axis's extent at every size.
     fn is_divided(&self, axis: Option<&AxisId>, width: u32) -> bool {
         axis.map_or(width == 1, |a| {
@@ -136,6 +151,18 @@ impl Verifier<'_> {
                 Some("it does not give the sum of an attention's weights")
             }
             (Mapping::Rows { .. }, b) if !matches!(b, Body::Row(_)) => Some("it is for rows"),
+            (Mapping::Windows { .. }, b) if !matches!(b, Body::Window(_)) => Some("it is for windows"),
+            (Mapping::Windows { block: 0, .. } | Mapping::Windows { vector: 0, .. }, _) => Some("a size is 0"),
+            (Mapping::Windows { unroll: true, .. }, Body::Window(w)) if !self.has_few_taps(w) => {
+                Some("only windows of a known number of taps are unrolled, 64 at most")
+            }
+            (Mapping::Windows { vector, .. }, Body::Window(w))
+                if *vector > 1
+                    && (!self.is_divided(w.loops.parallel.last(), *vector)
+                        || w.along.iter().any(|a| a.outputs.as_ref() == w.loops.parallel.last())) =>
+            {
+                Some("the vector must divide the innermost axis, along which windows do not move")
+            }
             (Mapping::Stream { .. } | Mapping::Transpose { .. }, b) if !is_pointwise(b) => {
                 Some("it is for pointwise bodies")
             }
@@ -246,13 +273,14 @@ fn threads(mapping: &Mapping) -> Option<u64> {
         Mapping::Matrix(ref t) => {
             let waves = u64::from(t.waves[0]).saturating_mul(u64::from(t.waves[1]));
             let waves = waves.saturating_mul(u64::from(t.parts));
-            Some(waves.saturating_mul(u64::from(t.instruction.family.lanes())))
+            Some(waves.saturating_mul(u64::from(t.instruction.lanes())))
         }
         Mapping::Gemv(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.lanes))),
-        Mapping::FlashMatrix(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.instruction.family.lanes()))),
+        Mapping::FlashMatrix(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.instruction.lanes()))),
         Mapping::FlashLanes(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.lanes))),
         Mapping::Host => None,
         Mapping::Threads { block, .. }
+        | Mapping::Windows { block, .. }
         | Mapping::Lanes { block, .. }
         | Mapping::Block { block, .. }
         | Mapping::Rows { block, .. }

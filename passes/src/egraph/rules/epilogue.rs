@@ -5,6 +5,7 @@
 //! contract(x, w)                     equals      rocblas_gemm(x, w)
 //! gelu(add(contract(x, w), b))       equals      hipblaslt_matmul(x, w, b): see library_epilogue
 //! conv(x, w)                         equals      miopen_conv(x, w)
+//! softmax(x)                         equals      miopen_softmax(x), on request
 //! ```
 //!
 //! A library reaches a larger share of peak; a generated kernel takes its neighbours in, so that no bias or activation is
@@ -40,6 +41,12 @@ pub const LIBRARIES: &[Recognizer] = &[
         find: |r, class| library(r, class, miopen::call),
     },
 ];
+
+/// The calls that are only looked for where calls are asked for.
+pub const ASKED: &[Recognizer] = &[Recognizer {
+    name: "miopen_asked",
+    find: |r, class| library(r, class, miopen::asked),
+}];
 
 /// Steps that one kernel takes in are at most this many; more are a kernel of their own anyway.
 const MAX_STEPS: usize = 8;

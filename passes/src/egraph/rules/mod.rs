@@ -66,15 +66,20 @@ pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&'static str> = recognizers().map(|r| r.name).collect();
     names.extend(specs().iter().map(|s| s.name));
     names.push(merge::NAME);
-    names.extend(epilogue::LIBRARIES.iter().chain([&epilogue::EPILOGUE]).map(|r| r.name));
+    let routes = epilogue::LIBRARIES.iter().chain(epilogue::ASKED);
+    names.extend(routes.chain([&epilogue::EPILOGUE]).map(|r| r.name));
     names.dedup();
     names
 }
 
-/// Compiles the rules of products and their epilogues that are enabled.
-pub fn compile_routes<'a>(enabled: impl Fn(&str) -> bool, libraries: bool) -> Vec<Rule<'a>> {
+/// Compiles the rules of products and their epilogues that are enabled; `asked` adds the calls that no roofline would choose.
+pub fn compile_routes<'a>(enabled: impl Fn(&str) -> bool, libraries: bool, asked: bool) -> Vec<Rule<'a>> {
     let calls = epilogue::LIBRARIES.iter().filter(|_| libraries);
-    let all = calls.chain([&epilogue::EPILOGUE]).filter(|r| enabled(r.name));
+    let asked = epilogue::ASKED.iter().filter(|_| libraries && asked);
+    let all = calls
+        .chain(asked)
+        .chain([&epilogue::EPILOGUE])
+        .filter(|r| enabled(r.name));
     all.filter_map(|r| whole(*r).ok()).collect()
 }
 

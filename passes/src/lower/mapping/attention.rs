@@ -14,6 +14,9 @@ const SPLIT_FLASH_REGISTERS: i64 = 128;
 /// The same where a lane has 512, sums in the other half.
 const WIDE_FLASH_REGISTERS: i64 = 280;
 
+/// Widest heads of which WMMA shares out the keys among workgroups.
+const WIDE: i64 = 96;
+
 /// Registers of a lane that an attention by the lanes may take by [`FlashLanes::registers`], and keys of its tiles where the lanes that share
 /// a row are no more: what is larger spills (as compiled).
 const LANES_REGISTERS: i64 = 72;
@@ -67,6 +70,12 @@ impl Mapper<'_> {
             block_k: block_k as u32,
             block: if block_q >= 16 { BLOCK } else { 128 },
         }
+    }
+
+    /// Says whether the keys of an attention by matrix instructions can be shared out among workgroups: what parts add to the registers of
+    /// wide heads makes them spill on gfx11 (as compiled).
+    pub(super) fn shares_keys(&self, body: &AttentionBody, t: &FlashTiling) -> bool {
+        t.instruction.family != MatrixFamily::Wmma || self.points(&[body.d]).max(self.points(&[body.dv])) <= WIDE
     }
 
     /// The tiling for multiply-adds of the lanes that is predicted to take least time, if the tiles fit.
@@ -153,7 +162,7 @@ impl Mapper<'_> {
     fn clocks_by_matrix(&self, body: &AttentionBody, t: &FlashTiling, [d, dv]: [i64; 2]) -> f64 {
         let i = &t.instruction;
         let scores = f64::from(i.m * t.keys);
-        let weights = scores / f64::from(i.family.lanes()) * SCORE_INSTRUCTIONS * self.issue_clocks();
+        let weights = scores / f64::from(i.lanes()) * SCORE_INSTRUCTIONS * self.issue_clocks();
         let tile = scores * (d + dv) as f64 / i.rate() + weights;
         self.clocks_of_waves(body, tile, [t.waves, t.split, t.keys, t.queries()])
     }
@@ -225,7 +234,7 @@ impl Mapper<'_> {
             let mut tiling = FlashTiling {
                 instruction: *instruction,
                 // 256 threads bring the tiles.
-                waves: BLOCK / instruction.family.lanes(),
+                waves: BLOCK / instruction.lanes(),
                 split,
                 keys,
                 query,
@@ -243,7 +252,7 @@ impl Mapper<'_> {
             let most = match t.instruction.family {
                 MatrixFamily::Mfma => WIDE_FLASH_REGISTERS,
                 MatrixFamily::Wmma | MatrixFamily::MmaSync if t.split > 1 => SPLIT_FLASH_REGISTERS,
-                MatrixFamily::Wmma | MatrixFamily::MmaSync => FLASH_REGISTERS,
+                MatrixFamily::Wmma | MatrixFamily::MmaSync | MatrixFamily::Lanes => FLASH_REGISTERS,
             };
             t.misfit().is_none()
                 && t.stores_fit(dv)
@@ -258,8 +267,9 @@ impl Mapper<'_> {
         // Few queries leave rows of a large instruction empty; long tiles of wide heads leave too few registers.
         let keys: &[u32] = if d.max(dv) <= 64 { &[64, 32, 16] } else { &[32, 16] };
         let rows = self.target.matrix.iter();
-        let mut instructions: Vec<&MatrixInstruction> =
-            rows.filter(|i| i.input == input && i.acc == DType::F32).collect();
+        let mut instructions: Vec<&MatrixInstruction> = rows
+            .filter(|i| i.has_unit() && i.input == input && i.acc == DType::F32)
+            .collect();
         instructions.sort_by_key(|i| (i64::from(i.m) * 4 > queries.max(64), std::cmp::Reverse(i.m)));
         let candidates = instructions.iter().flat_map(|i| {
             let splits = [8, 4, 2, 1]

@@ -74,6 +74,8 @@ const BLOCKS: &[Block] = &[
 const MOST_ACCUMULATORS: u32 = 128;
 /// Registers that a lane may take by estimate.
 const MOST_REGISTERS: u32 = 232;
+/// The same where lanes multiply: up to where fragments are read ahead, and in all.
+const LANES_REGISTERS: [u32; 2] = [160, 224];
 /// Clocks before a tile's first product and after its last: latency of memory and of the stores.
 pub(super) const TILE_LATENCY: f64 = 1600.0;
 /// Clocks of a step of the main loop that nothing hides: barriers, waits, addresses.
@@ -266,9 +268,11 @@ impl Mapper<'_> {
         let rows = self.target.matrix.iter().filter(|i| i.input == input && i.acc == acc);
         let asynchronous = |i: &MatrixInstruction| i.family == MatrixFamily::MmaSync;
         rows.flat_map(|instruction| {
-            let stages = match asynchronous(instruction) {
-                true => &ASYNC_STAGES[..],
-                false => &STAGES[..],
+            let stages = match instruction.family {
+                MatrixFamily::MmaSync => &ASYNC_STAGES[..],
+                // A second buffer's addresses take registers that lanes need.
+                MatrixFamily::Lanes => &STAGES[..1],
+                MatrixFamily::Mfma | MatrixFamily::Wmma => &STAGES[..],
             };
             BLOCKS.iter().flat_map(move |block| {
                 let parts = match block.waves == [1, 1] && !asynchronous(instruction) {
@@ -344,8 +348,15 @@ impl Mapper<'_> {
             return None;
         }
         // The compilers spill beyond 256 registers a lane, however many the hardware has.
-        tiling.ahead = tiling.registers() <= MOST_REGISTERS;
-        if tiling.registers() > MOST_REGISTERS {
+        let [ahead, most] = match instruction.has_unit() {
+            true => [MOST_REGISTERS; 2],
+            false => LANES_REGISTERS,
+        };
+        // A workgroup's waves share out the registers of its SIMDs.
+        let waves = tiling.threads() / instruction.lanes().max(1);
+        let most = most.min(self.target.vector_registers / waves.div_ceil(self.target.simds).max(1));
+        tiling.ahead = tiling.registers() <= ahead.min(most);
+        if tiling.registers() > most {
             return None;
         }
         Some(tiling)
@@ -376,7 +387,14 @@ impl Mapper<'_> {
             .min(by_registers.floor())
             .clamp(1.0, 8.0);
         let tile_bytes = parts * (block_m + block_n) * block_k * bytes;
-        let fragments = waves * (block_m / f64::from(t.waves[0]) + block_n / f64::from(t.waves[1])) * block_k * bytes;
+        // Lanes that multiply read what they need each for itself.
+        let i = &t.instruction;
+        let [by_rows, by_cols] = match i.has_unit() {
+            true => [1.0, 1.0],
+            false => [i.n, i.m].map(f64::from),
+        };
+        let [per_m, per_n] = [block_m / f64::from(t.waves[0]), block_n / f64::from(t.waves[1])];
+        let fragments = waves * (per_m * by_rows + per_n * by_cols) * block_k * bytes;
         // Narrow fetches take as many accesses as elements.
         let narrow = |f: Fetch| (4.0 / (f64::from(f.width) * bytes)).max(1.0);
         // What is unpacked on its way to LDS has more elements in an access.
@@ -443,9 +461,13 @@ impl Mapper<'_> {
             groups(rows, fetch) * (FETCH_INSTRUCTIONS + f64::from(turned))
         };
         let fragments = [t.block[0] / (t.waves[0] * i.m), t.block[1] / (t.waves[1] * i.n)];
-        let products = f64::from(fragments[0] * fragments[1] * (t.block[2] / i.k));
+        // Lanes' products do not wait for each other: the rate of the instruction says what they take.
+        let products = match i.has_unit() {
+            true => f64::from(fragments[0] * fragments[1] * (t.block[2] / i.k)),
+            false => 0.0,
+        };
         // A read of LDS brings 16 bytes a lane, which is two instructions' worth of most operands.
-        let reads = f64::from((fragments[0] + fragments[1]) * (t.block[2] / i.k));
+        let reads = f64::from((fragments[0] + fragments[1]) * (t.block[2] / i.step()));
         let unpacked = if sizes.rhs_bits < f64::from(i.input.bits()) {
             UNPACK_INSTRUCTIONS * f64::from(t.block[1] * t.block[2]) / f64::from(t.threads_of_part())
         } else {

@@ -2,6 +2,7 @@
 
 use ir::kernel::limits::widest_store;
 use ir::kernel::{AxisId, ContractBody, GemvTiling};
+use ir::target::Platform;
 
 use super::Mapper;
 use super::contract::{Sizes, TILE_LATENCY};
@@ -118,7 +119,7 @@ impl Mapper<'_> {
         let threads = f64::from(t.threads());
         let registers = f64::from(held(t, element / 8, stored) + ADDRESSES);
         let lanes =
-            f64::from(t.lanes) * f64::from(target.simds) * (f64::from(target.vector_registers) / registers).floor();
+            f64::from(t.lanes) * f64::from(target.simds) * (f64::from(self.waiting_registers()) / registers).floor();
         let shared = (workgroups / units)
             .ceil()
             .min((lanes / threads).floor())
@@ -156,6 +157,15 @@ impl Mapper<'_> {
         let compute = rounds * (TILE_LATENCY + steps * step);
         let memory = sizes.batch.saturating_mul(sizes.n).saturating_mul(sizes.k) as f64 * bytes * wasted;
         compute.max(memory / (target.memory_tbps * 1e3 / target.clock_ghz))
+    }
+
+    /// Registers of a lane's share of a SIMD that count for waves which wait for memory: more of them on RDNA ask the second-level cache for the
+    /// same weights at once, which takes longer (as predicted).
+    fn waiting_registers(&self) -> u32 {
+        match self.target.wave_size {
+            32 if self.target.platform == Platform::Hip => self.target.vector_registers.min(256),
+            _ => self.target.vector_registers,
+        }
     }
 
     /// The most rows that a contraction can have.

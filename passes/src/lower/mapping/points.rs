@@ -1,7 +1,7 @@
 //! Pointwise bodies, rows and windows onto threads.
 
 use ir::kernel::access::Motions;
-use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, RowBody, Stmt};
+use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, RowBody, Stmt, WindowBody};
 use ir::{DType, Dim, Entity};
 
 use super::{ACCESS_BYTES, BLOCK, Mapper};
@@ -10,6 +10,9 @@ use super::{ACCESS_BYTES, BLOCK, Mapper};
 const MOST_HELD: i64 = 96;
 /// Elements of a row that a thread of an ordinary workgroup has, at most; longer rows have larger workgroups.
 const ELEMENTS: i64 = 32;
+
+/// Taps of a window that are read at once, at most.
+const UNROLLED_TAPS: i64 = 16;
 
 impl Mapper<'_> {
     pub(super) fn loops(&self, loops: &Loops) -> Mapping {
@@ -51,6 +54,46 @@ impl Mapper<'_> {
             };
         }
         Mapping::Block { block: BLOCK, vector }
+    }
+
+    /// A window a thread, of as many neighbouring channels as an access holds, while that leaves threads enough.
+    pub(super) fn window(&self, body: &WindowBody) -> Mapping {
+        let loops = &body.loops;
+        let points = self.points(&loops.parallel);
+        let device = i64::from(self.target.compute_units) * i64::from(BLOCK);
+        if points < device / 4 {
+            return match self.loops(loops) {
+                Mapping::Threads { vector: 1, .. } => self.windows(body, points, 1),
+                shared => shared,
+            };
+        }
+        let Some(&last) = loops.parallel.last() else {
+            return self.windows(body, points, 1);
+        };
+        // Neighbours share their windows' bounds.
+        let moves = body.along.iter().any(|a| a.outputs == Some(last));
+        let vector = [16, 8, 4, 2].into_iter().find(|w| {
+            !moves
+                && self.kernel.axes[last].extent.known_divisor() % w == 0
+                && self.stores_allow(&loops.stmts, last, *w)
+                && self.widest(&loops.stmts, last) * w <= ACCESS_BYTES
+                && points / w >= device / 2
+        });
+        self.windows(body, points, vector.unwrap_or(1) as u32)
+    }
+
+    /// A thread for the windows of `vector` neighbours.
+    fn windows(&self, body: &WindowBody, points: i64, vector: u32) -> Mapping {
+        let taps: Dim = body
+            .taps()
+            .iter()
+            .map(|a| self.kernel.axes[*a].extent.clone())
+            .product();
+        Mapping::Windows {
+            block: self.block(points / i64::from(vector)),
+            vector,
+            unroll: taps.as_const().is_some_and(|taps| taps <= UNROLLED_TAPS),
+        }
     }
 
     /// Folds whose elements are apart in memory: neighbouring points are what is contiguous.
@@ -145,14 +188,19 @@ impl Mapper<'_> {
 
     /// A thread a point.
     fn threads(&self, points: i64, vector: u32) -> Mapping {
-        let threads = points / i64::from(vector);
-        // Small kernels use small workgroups, so that more compute units take part.
-        let block = if threads < i64::from(self.target.compute_units) * i64::from(BLOCK) {
+        Mapping::Threads {
+            block: self.block(points / i64::from(vector)),
+            vector,
+        }
+    }
+
+    /// Threads of a workgroup: small kernels use small workgroups, so that more compute units take part.
+    fn block(&self, threads: i64) -> u32 {
+        if threads < i64::from(self.target.compute_units) * i64::from(BLOCK) {
             128
         } else {
             BLOCK
-        };
-        Mapping::Threads { block, vector }
+        }
     }
 
     fn pointwise(&self, loops: &Loops) -> Mapping {

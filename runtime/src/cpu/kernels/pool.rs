@@ -84,7 +84,8 @@ pub unsafe fn pool2d(
                     cols: x.end - x.first,
                     row_stride: src_strides.h * s.dilation[0] as isize,
                     col_stride: src_strides.w * s.dilation[1] as isize,
-                    count: count_of as f32,
+                    // A window in padding alone has the average 0.
+                    count: count_of.max(1) as f32,
                 };
                 // SAFETY: only taps inside the image are read (an empty window reads nothing), one output pixel written.
                 unsafe {

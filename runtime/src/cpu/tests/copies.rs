@@ -1,8 +1,9 @@
-//! Copies and choices by position: concatenations, transposes and pools over both.
+//! Copies, and choices by position as kernels have them that the lowering left whole.
 
-use ir::DType;
-use ir::kernel::{AxisId, ExprId, Kernel, ParamId};
+use ir::entity::Entity;
+use ir::kernel::{AxisId, Body, CopyBody, CopyStep, ExprId, Kernel, ParamId};
 use ir::op::{BinaryOp, ReduceOp};
+use ir::{DType, Dim, Symbol};
 
 use super::build::{Build, c, sym};
 use super::{check, sizes};
@@ -66,34 +67,46 @@ fn concat(dtype: DType, op: BinaryOp, window: bool, first: i64, second: i64) -> 
 }
 
 #[test]
-fn concatenations_are_copies_of_their_parts() {
+fn concatenations_choose_in_place() {
     for dtype in [DType::F32, DType::F16, DType::I64] {
         for op in [BinaryOp::Lt, BinaryOp::Le, BinaryOp::Gt, BinaryOp::Ge] {
             let kernel = concat(dtype, op, false, 16, 48);
-            assert_eq!(check(&kernel, &sizes(&[("h", 20)]), &[], 0.0), ["copy", "copy"]);
+            assert_eq!(check(&kernel, &sizes(&[("h", 20)]), &[], 0.0), ["loops"]);
             check(&kernel, &sizes(&[("h", 0)]), &[], 0.0);
         }
     }
 }
 
 #[test]
-fn small_concatenations_choose_in_place() {
-    let kernel = concat(DType::F32, BinaryOp::Lt, false, 3, 5);
-    assert_eq!(check(&kernel, &sizes(&[("h", 3)]), &[], 0.0), ["loops"]);
-}
-
-#[test]
-fn short_runs_stay_with_the_loops() {
-    let kernel = concat(DType::F32, BinaryOp::Lt, false, 5, 3);
-    assert_eq!(check(&kernel, &sizes(&[("h", 40)]), &[], 0.0), ["loops", "loops"]);
-}
-
-#[test]
-fn pools_over_concatenations_are_pools() {
+fn windows_over_concatenations_choose_at_each_tap() {
     for op in [BinaryOp::Lt, BinaryOp::Ge] {
         let kernel = concat(DType::F32, op, true, 24, 40);
-        assert_eq!(check(&kernel, &sizes(&[("h", 18)]), &[], 0.0), ["pool", "pool"]);
+        assert_eq!(check(&kernel, &sizes(&[("h", 18)]), &[], 0.0), ["loops"]);
     }
+}
+
+/// A kernel of loops as a copy by these strides of its source and its target.
+fn copy(mut kernel: Kernel, steps: &[[Dim; 2]]) -> Kernel {
+    let Body::Loops(loops) = kernel.body.clone() else {
+        unreachable!("it was built as loops")
+    };
+    kernel.symbols = vec![Symbol::new("n")];
+    kernel.body = Body::Copy(CopyBody {
+        loops,
+        source: ParamId::new(0),
+        target: ParamId::new(1),
+        from: c(0),
+        to: c(0),
+        steps: steps
+            .iter()
+            .map(|[source, target]| CopyStep {
+                source: source.clone(),
+                target: target.clone(),
+            })
+            .collect(),
+    });
+    assert_eq!(ir::kernel::verify::verify(&kernel), Ok(()));
+    kernel
 }
 
 #[test]
@@ -105,10 +118,12 @@ fn transposes_of_long_rows_are_copies_in_every_size() {
         let out = b.write("out", dtype, n.clone() * inner * 2);
         let (i, j, l) = (b.axis("i", 2), b.axis("j", n.clone()), b.axis("l", inner));
         let from = b.index(0, &[(i, n.clone() * inner), (j, c(1)), (l, n.clone())]);
-        let to = b.index(0, &[(i, n * inner), (j, c(inner)), (l, c(1))]);
+        let to = b.index(0, &[(i, n.clone() * inner), (j, c(inner)), (l, c(1))]);
         let value = b.load(x, from);
         let store = b.store(out, to, value, &[]);
-        let kernel = b.loops(&[i, j, l], vec![store]);
+        let image = n.clone() * inner;
+        let steps = [[image.clone(), image], [c(1), c(inner)], [n, c(1)]];
+        let kernel = copy(b.loops(&[i, j, l], vec![store]), &steps);
         for size in [2, 15, 16, 100, 5000] {
             assert_eq!(
                 check(&kernel, &sizes(&[("n", size)]), &[], 0.0),
@@ -133,6 +148,6 @@ fn overlapping_destinations_are_not_copies() {
     let to = b.index(0, &[(i, c(8)), (j, c(1))]);
     let value = b.load(x, from);
     let store = b.store(out, to, value, &[]);
-    let kernel = b.loops(&[i, j], vec![store]);
+    let kernel = copy(b.loops(&[i, j], vec![store]), &[[c(8), c(8)], [c(1), c(1)]]);
     assert!(!check(&kernel, &sizes(&[]), &[], 0.0).contains(&"copy"));
 }

@@ -327,7 +327,7 @@ fn a_product_of_nothing_reads_nothing() {
 #[test]
 fn positions_at_the_ends_of_the_integers_are_looked_at() {
     for far in [i64::MIN, i64::MIN + 1, i64::MAX] {
-        // A choice between two loads, which is cut into ranges where it changes.
+        // A choice between two loads.
         let mut b = Build::new("choice");
         let (x, y) = (b.read("x", DType::F32, 4096), b.read("y", DType::F32, 4096));
         let out = b.write("out", DType::F32, 4096);

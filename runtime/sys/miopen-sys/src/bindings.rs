@@ -200,6 +200,27 @@ impl miopenActivationMode_t {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct miopenActivationMode_t(pub ::std::os::raw::c_uint);
+impl miopenSoftmaxAlgorithm_t {
+    pub const MIOPEN_SOFTMAX_FAST: miopenSoftmaxAlgorithm_t = miopenSoftmaxAlgorithm_t(0);
+}
+impl miopenSoftmaxAlgorithm_t {
+    pub const MIOPEN_SOFTMAX_ACCURATE: miopenSoftmaxAlgorithm_t = miopenSoftmaxAlgorithm_t(1);
+}
+impl miopenSoftmaxAlgorithm_t {
+    pub const MIOPEN_SOFTMAX_LOG: miopenSoftmaxAlgorithm_t = miopenSoftmaxAlgorithm_t(2);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct miopenSoftmaxAlgorithm_t(pub ::std::os::raw::c_uint);
+impl miopenSoftmaxMode_t {
+    pub const MIOPEN_SOFTMAX_MODE_INSTANCE: miopenSoftmaxMode_t = miopenSoftmaxMode_t(0);
+}
+impl miopenSoftmaxMode_t {
+    pub const MIOPEN_SOFTMAX_MODE_CHANNEL: miopenSoftmaxMode_t = miopenSoftmaxMode_t(1);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct miopenSoftmaxMode_t(pub ::std::os::raw::c_uint);
 impl miopenConvolutionAttrib_t {
     pub const MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL: miopenConvolutionAttrib_t = miopenConvolutionAttrib_t(0);
 }
@@ -533,6 +554,17 @@ pub struct MiopenLibrary {
     ) -> miopenStatus_t,
     pub miopenDestroyActivationDescriptor:
         unsafe extern "C" fn(activDesc: miopenActivationDescriptor_t) -> miopenStatus_t,
+    pub miopenSoftmaxForward_V2: unsafe extern "C" fn(
+        handle: miopenHandle_t,
+        alpha: *const ::std::os::raw::c_void,
+        xDesc: miopenTensorDescriptor_t,
+        x: *const ::std::os::raw::c_void,
+        beta: *const ::std::os::raw::c_void,
+        yDesc: miopenTensorDescriptor_t,
+        y: *mut ::std::os::raw::c_void,
+        algorithm: miopenSoftmaxAlgorithm_t,
+        mode: miopenSoftmaxMode_t,
+    ) -> miopenStatus_t,
 }
 impl MiopenLibrary {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -603,6 +635,7 @@ impl MiopenLibrary {
         let miopenSetActivationDescriptor = __library.get(c"miopenSetActivationDescriptor").map(|sym| *sym)?;
         let miopenActivationForward = __library.get(c"miopenActivationForward").map(|sym| *sym)?;
         let miopenDestroyActivationDescriptor = __library.get(c"miopenDestroyActivationDescriptor").map(|sym| *sym)?;
+        let miopenSoftmaxForward_V2 = __library.get(c"miopenSoftmaxForward_V2").map(|sym| *sym)?;
         Ok(MiopenLibrary {
             __library,
             miopenGetErrorString,
@@ -643,6 +676,7 @@ impl MiopenLibrary {
             miopenSetActivationDescriptor,
             miopenActivationForward,
             miopenDestroyActivationDescriptor,
+            miopenSoftmaxForward_V2,
         })
     }
     pub unsafe fn miopenGetErrorString(&self, error: miopenStatus_t) -> *const ::std::os::raw::c_char {
@@ -1058,5 +1092,19 @@ impl MiopenLibrary {
     }
     pub unsafe fn miopenDestroyActivationDescriptor(&self, activDesc: miopenActivationDescriptor_t) -> miopenStatus_t {
         (self.miopenDestroyActivationDescriptor)(activDesc)
+    }
+    pub unsafe fn miopenSoftmaxForward_V2(
+        &self,
+        handle: miopenHandle_t,
+        alpha: *const ::std::os::raw::c_void,
+        xDesc: miopenTensorDescriptor_t,
+        x: *const ::std::os::raw::c_void,
+        beta: *const ::std::os::raw::c_void,
+        yDesc: miopenTensorDescriptor_t,
+        y: *mut ::std::os::raw::c_void,
+        algorithm: miopenSoftmaxAlgorithm_t,
+        mode: miopenSoftmaxMode_t,
+    ) -> miopenStatus_t {
+        (self.miopenSoftmaxForward_V2)(handle, alpha, xDesc, x, beta, yDesc, y, algorithm, mode)
     }
 }

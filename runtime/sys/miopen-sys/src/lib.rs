@@ -1,4 +1,4 @@
-//! MIOpen's C interface: convolution (immediate and find mode), pooling, activation, batch norm.
+//! MIOpen's C interface: convolution (immediate and find mode), pooling, softmax, activation, batch norm.
 //!
 //! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
 //! checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that was loaded

@@ -75,8 +75,8 @@ fn random_shapes() {
                             }
                             let want = match kind {
                                 PoolKind::Max => max,
-                                PoolKind::Average { include_pad: false } => sum / f64::from(real),
-                                PoolKind::Average { include_pad: true } => sum / f64::from(padded),
+                                PoolKind::Average { include_pad: false } => sum / f64::from(real.max(1)),
+                                PoolKind::Average { include_pad: true } => sum / f64::from(padded.max(1)),
                             };
                             let what = (ws.isa(), kind, &s, nchw, n, oy, ox, ch);
                             assert_close(dst[at(ys, n, oy, ox, ch)], want, 1e-6, 1e-6, &what);

@@ -1,0 +1,93 @@
+//! Windows: loops that fold over what a window of an image has inside it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AxisId, ExprId, Loops, ParamId};
+use crate::dim::Dim;
+use crate::graph::op::PoolKind;
+
+/// Loops that fold over a window: pooling.
+///
+/// It computes what its loops compute. The first statement folds `element` over the taps that are inside, as a guarded value:
+/// `select(inside, element, fill)`, where the fill changes no result. What this body adds is the guard taken apart, so that a device may
+/// bound the taps once for a window instead of asking at each.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct WindowBody {
+    /// The fold; where `counts`, a fold of how many taps count; then what is made of both.
+    pub loops: Loops,
+    /// What the fold is: the largest, or a sum.
+    pub kind: PoolKind,
+    /// How the window moves, along each axis of the image that has several taps or is guarded; outermost first.
+    pub along: Vec<WindowAxis>,
+    /// What the fold takes in, without the guard: over `parallel` and the taps.
+    pub element: ExprId,
+    /// Says that the second statement counts taps: those inside of the input, or with [`PoolKind::Average::count_padding`] of the padded
+    /// input. Without it, all taps count.
+    pub counts: bool,
+    /// Set when this pools images and does nothing else: the same as the statements, for engines with a direct form.
+    pub images: Option<WindowImages>,
+}
+
+/// How a window moves along an axis: tap `t` of output `o` is at the position `o · stride + t · dilation − pad_low`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct WindowAxis {
+    /// The axis of the taps; `None` for one tap.
+    pub taps: Option<AxisId>,
+    /// The axis of the outputs; `None` for one output.
+    pub outputs: Option<AxisId>,
+    /// At least 1.
+    pub stride: i64,
+    /// At least 1.
+    pub dilation: i64,
+    pub pad_low: i64,
+    pub pad_high: i64,
+    /// Positions that the input has: those from 0 on are inside.
+    pub size: Dim,
+    /// Says that the fold is guarded against positions below 0, and against those from `size` on. Where it is not, there are none.
+    pub guarded: [bool; 2],
+    /// Says that the count is guarded against positions from `size + pad_high` on, which rounding the number of outputs up may reach. Only
+    /// where padding counts.
+    pub beyond: bool,
+}
+
+/// A window's images, where its elements are loaded as they are from one buffer and its results are stored as they are to another.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct WindowImages {
+    pub source: ParamId,
+    pub target: ParamId,
+    /// The axes of images and of channels; `None` for one.
+    pub image: Option<AxisId>,
+    pub channel: Option<AxisId>,
+    /// Where positions of the input are in `source`.
+    pub from: ImageAccess,
+    /// Where outputs are in `target`.
+    pub to: ImageAccess,
+}
+
+/// Where the elements of images are: the first one, and how many elements it is from each to the next.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct ImageAccess {
+    /// The element of the first image and channel at position 0 of every axis.
+    pub base: Dim,
+    pub image: Dim,
+    pub channel: Dim,
+    /// Along each [`WindowBody::along`].
+    pub along: Vec<Dim>,
+}
+
+impl WindowBody {
+    /// Returns the axes of the taps, outermost first.
+    pub fn taps(&self) -> Vec<AxisId> {
+        self.along.iter().filter_map(|a| a.taps).collect()
+    }
+
+    /// Returns the sizes that its facts name.
+    pub fn sizes(&self) -> Vec<&Dim> {
+        let mut sizes: Vec<&Dim> = self.along.iter().map(|a| &a.size).collect();
+        for access in self.images.iter().flat_map(|i| [&i.from, &i.to]) {
+            sizes.extend([&access.base, &access.image, &access.channel]);
+            sizes.extend(&access.along);
+        }
+        sizes
+    }
+}
