@@ -6,6 +6,7 @@ use graphc_tests::reference::{Tensors, assert_matches, compile_cpu, random_input
 use ir::graph::eval::evaluate;
 use ir::graph::parse::parse;
 use ir::kernel::{Body, Kernel, Mapping};
+use ir::target::MatrixFamily;
 use ir::{Bindings, DType, Graph};
 use passes::OptLevel;
 
@@ -160,19 +161,24 @@ fn gated_products_on_gfx1201() {
     check("gfx1201");
 }
 
-/// A target without matrix instructions has pairs in tiles of multiply-adds.
+/// A target without matrix instructions has pairs in the same tilings by multiply-adds of its lanes; in f64 in plain tiles.
 #[test]
 fn gated_products_on_gfx1030() {
     let Some(tools) = toolchain() else { return };
-    let (what, dtype, body, _) = CASES[4];
-    let (graph, inputs) = case(what, body);
-    let built = tools.build(&graph, "gfx1030", None);
-    let plan = &built.program.variants[0].plan;
-    let tiled = |k: &Kernel| has_pairs(k) && matches!(k.mapping, Mapping::Tile { .. });
-    assert!(plan.kernels.values().any(tiled), "{plan}");
-    let outcome = tools.run(&built, &inputs, 1 << 28);
-    let want = evaluate(&graph, &inputs).unwrap_or_else(|e| panic!("{what}: {e}"));
-    assert_matches(&outcome.outputs, &want, dtype, what);
+    let (what, _, body, _) = CASES[4];
+    let by_lanes = |m: &Mapping| matches!(m, Mapping::Matrix(m) if m.instruction.family == MatrixFamily::Lanes);
+    let plain = |m: &Mapping| matches!(m, Mapping::Tile { .. });
+    let mapped: [(DType, &dyn Fn(&Mapping) -> bool); 2] = [(DType::F32, &by_lanes), (DType::F64, &plain)];
+    for (dtype, is_mapped) in mapped {
+        let (graph, inputs) = case(what, &body.replace("f32", &dtype.to_string()));
+        let built = tools.build(&graph, "gfx1030", None);
+        let plan = &built.program.variants[0].plan;
+        let found = plan.kernels.values().any(|k| has_pairs(k) && is_mapped(&k.mapping));
+        assert!(found, "{dtype}: {plan}");
+        let outcome = tools.run(&built, &inputs, 1 << 28);
+        let want = evaluate(&graph, &inputs).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_matches(&outcome.outputs, &want, dtype, what);
+    }
 }
 
 /// The CPU keeps the halves where they are, and computes the same.

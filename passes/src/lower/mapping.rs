@@ -77,11 +77,10 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<i64>
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match (&kernel.body, &kernel.mapping) {
         (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => mapper.parts_of_depth(body),
-        (Body::Attention(body), Mapping::FlashMatrix(t)) => {
-            let parts = || mapper.parts_of_keys(body, t.queries(), t.keys * t.split);
-            mapper.shares_keys(body, t).then(parts)?
+        (Body::Attention(body), whole) => {
+            let (queries, keys) = mapper.part(body, whole)?;
+            mapper.parts_of_keys(body, queries, keys)
         }
-        (Body::Attention(body), Mapping::FlashLanes(t)) => mapper.parts_of_keys(body, t.queries(), t.keys * t.split),
         _ => None,
     }
 }

@@ -3,6 +3,8 @@
 //! Before: `for l in 0..64 { store out[l] = select(l < 24, a[l], b[l - 24]) }`. After: a kernel over `0..24` that reads `a`, and one over
 //! `24..64` that reads `b`: copies of neighbours. For the CPU alone: a GPU's threads choose at once, and its launches cost more.
 
+use std::collections::HashSet;
+
 use ir::kernel::Kernel;
 use ir::op::View;
 use ir::schedule::{Region, RegionKind};
@@ -26,11 +28,11 @@ pub fn in_ranges(graph: &Graph, region: &Region, target: &Target) -> Result<Vec<
         return Ok(Vec::new());
     }
     let mut found: Option<(usize, Vec<Dim>)> = None;
-    cuts(graph, region, region.anchor.into(), &mut |axis, ends| {
+    for (axis, ends) in cuts(graph, region) {
         if found.as_ref().is_none_or(|(_, most)| ends.len() > most.len()) {
             found = Some((axis, ends));
         }
-    });
+    }
     let Some((axis, ends)) = found else {
         return Ok(Vec::new());
     };
@@ -54,34 +56,46 @@ pub fn in_ranges(graph: &Graph, region: &Region, target: &Target) -> Result<Vec<
     Ok(kernels)
 }
 
-/// Calls `f` with each concat below a value whose axis is one of the value's: the axis, and where its parts end.
-fn cuts(graph: &Graph, region: &Region, value: Value, f: &mut dyn FnMut(usize, Vec<Dim>)) {
-    if !region.nodes.contains(&value.node) {
-        return;
+/// Returns each concat of a region whose axis is one of the anchor's: the anchor's axis, and where the parts end. A value that is read
+/// many times is looked at once.
+fn cuts(graph: &Graph, region: &Region) -> Vec<(usize, Vec<Dim>)> {
+    let anchor = Value::from(region.anchor);
+    let mut found = Vec::new();
+    let mut seen = HashSet::from([anchor]);
+    // Values, and which of the anchor's axes theirs are.
+    let mut open = vec![(anchor, (0..graph.ty(anchor).shape.len()).collect::<Vec<usize>>())];
+    while let Some((value, axes)) = open.pop() {
+        if !region.nodes.contains(&value.node) {
+            continue;
+        }
+        let node = graph.node(value.node);
+        let shape = &graph.ty(value).shape;
+        let mut below = Vec::new();
+        match &node.op {
+            Op::Elementwise(_) => {
+                let same = node.operands.iter().filter(|v| graph.ty(**v).shape == *shape);
+                below.extend(same.map(|v| (*v, axes.clone())));
+            }
+            Op::View(View::Transpose(order)) => {
+                let mut from = axes.clone();
+                order.iter().zip(&axes).for_each(|(of, axis)| from[*of] = *axis);
+                below.push((node.operands[0], from));
+            }
+            Op::View(View::Concat { axis }) => {
+                let mut end = Dim::Const(0);
+                let sizes = node.operands.iter().map(|v| &graph.ty(*v).shape[*axis]);
+                let ends = sizes.filter(|size| !size.is(0)).map(|size| {
+                    end = end.clone() + size;
+                    end.clone()
+                });
+                found.push((axes[*axis], ends.collect()));
+            }
+            _ => {}
+        }
+        // The first operand is looked at first.
+        open.extend(below.into_iter().rev().filter(|(value, _)| seen.insert(*value)));
     }
-    let node = graph.node(value.node);
-    let shape = &graph.ty(value).shape;
-    match &node.op {
-        Op::Elementwise(_) => {
-            let same = node.operands.iter().filter(|v| graph.ty(**v).shape == *shape);
-            same.for_each(|v| cuts(graph, region, *v, f));
-        }
-        Op::View(View::Transpose(order)) => {
-            cuts(graph, region, node.operands[0], &mut |axis, ends| {
-                f(order.iter().position(|from| *from == axis).unwrap_or(axis), ends);
-            });
-        }
-        Op::View(View::Concat { axis }) => {
-            let mut end = Dim::Const(0);
-            let sizes = node.operands.iter().map(|v| &graph.ty(*v).shape[*axis]);
-            let ends = sizes.filter(|size| !size.is(0)).map(|size| {
-                end = end.clone() + size;
-                end.clone()
-            });
-            f(*axis, ends.collect());
-        }
-        _ => {}
-    }
+    found
 }
 
 #[cfg(test)]

@@ -37,6 +37,10 @@ impl Mapper<'_> {
         let (d, dv) = (self.points(&[body.d]), self.points(&[body.dv]));
         let queries = self.points(&[body.q]);
         match (self.flash(body), self.flash_by_lanes(body)) {
+            // A part whose matrix tiles would spill is the lanes'.
+            (Some((_, t)), Some((_, by_lanes))) if body.log_sum.is_some() && !self.shares_keys(body, &t) => {
+                return Mapping::FlashLanes(by_lanes);
+            }
             // Twice the rate of the lanes' multiply-adds pays where its rows are not empty.
             (Some((clocks, t)), Some((by_lanes, _))) if t.instruction.input.bits() <= 16 || clocks <= by_lanes => {
                 return Mapping::FlashMatrix(t);
@@ -72,9 +76,19 @@ impl Mapper<'_> {
         }
     }
 
+    /// Returns the queries of a workgroup that has a part of an attention's keys, and the keys of its tiles, where the whole's mapping is this.
+    pub(super) fn part(&self, body: &AttentionBody, whole: &Mapping) -> Option<(u32, u32)> {
+        match whole {
+            Mapping::FlashMatrix(t) if self.shares_keys(body, t) => Some((t.queries(), t.keys * t.split)),
+            Mapping::FlashMatrix(_) => self.flash_by_lanes(body).map(|(_, t)| (t.queries(), t.keys * t.split)),
+            Mapping::FlashLanes(t) => Some((t.queries(), t.keys * t.split)),
+            _ => None,
+        }
+    }
+
     /// Says whether the keys of an attention by matrix instructions can be shared out among workgroups: what parts add to the registers of
     /// wide heads makes them spill on gfx11 (as compiled).
-    pub(super) fn shares_keys(&self, body: &AttentionBody, t: &FlashTiling) -> bool {
+    fn shares_keys(&self, body: &AttentionBody, t: &FlashTiling) -> bool {
         t.instruction.family != MatrixFamily::Wmma || self.points(&[body.d]).max(self.points(&[body.dv])) <= WIDE
     }
 

@@ -32,10 +32,16 @@ const fn block(rows: u32, cols: u32, depth_bytes: u32, waves: [u32; 2]) -> Block
 /// Tiles to choose from, the larger first. They are those that win in the published tables of hipBLASLt, AITER and CUTLASS.
 const BLOCKS: &[Block] = &[
     block(256, 256, 64, [2, 4]),
+    block(256, 192, 64, [4, 2]),
+    block(192, 256, 64, [2, 4]),
     block(256, 128, 64, [2, 2]),
     block(128, 256, 64, [2, 2]),
     block(256, 128, 64, [4, 2]),
     block(128, 256, 64, [2, 4]),
+    block(192, 128, 64, [2, 2]),
+    block(128, 192, 64, [2, 2]),
+    block(192, 128, 64, [4, 2]),
+    block(128, 192, 64, [2, 4]),
     block(128, 128, 128, [2, 2]),
     block(128, 128, 64, [2, 2]),
     block(128, 128, 64, [4, 2]),
