@@ -92,7 +92,9 @@ fn check<'a>(arch: &str, dtype: &str, cases: impl IntoIterator<Item = &'a Case>)
         let (Some((kernel, checked)), true) = (ran.first(), ran.len() <= 2) else {
             panic!("{arch}: {} kernels", ran.len())
         };
-        assert!(matches!(kernel.body, Body::Attention(_)), "{}", kernel.name);
+        let Body::Attention(body) = &kernel.body else {
+            panic!("{}", kernel.name)
+        };
         let by_matrix = match &kernel.mapping {
             Mapping::FlashMatrix(_) => true,
             Mapping::FlashLanes(_) => false,
@@ -104,6 +106,11 @@ fn check<'a>(arch: &str, dtype: &str, cases: impl IntoIterator<Item = &'a Case>)
             "{arch}: {}",
             kernel.mapping
         );
+        // By WMMA, parts of wide heads would have too few registers.
+        if body.log_sum.is_some() && case.d.max(case.dv) > 96 && arch.starts_with("gfx1") {
+            assert!(!by_matrix, "{arch}: {}", kernel.mapping);
+            continue;
+        }
         mapped[usize::from(!by_matrix)] += 1;
     }
     mapped

@@ -1,6 +1,6 @@
 //! How a contraction is cut: for matrix instructions where the target has one for its types, for fused multiply-adds else.
 //!
-//! Every candidate is a row of [`BLOCKS`] with an instruction of the target. What the target cannot hold (LDS, registers) is left
+//! Every candidate is a row of [`BLOCKS`] or [`FAMILY_BLOCKS`] with an instruction of the target. What the target cannot hold (LDS, registers) is left
 //! out; of the rest the one with the fewest predicted cycles is taken. The prediction follows AMD's Origami model ("Origami: analytic
 //! GEMM selection", rocm-libraries): a step of the main loop takes as long as the slowest of matrix units, LDS and cache; tiles go over
 //! the compute units in rounds; nothing is faster than memory brings the operands.
@@ -32,16 +32,10 @@ const fn block(rows: u32, cols: u32, depth_bytes: u32, waves: [u32; 2]) -> Block
 /// Tiles to choose from, the larger first. They are those that win in the published tables of hipBLASLt, AITER and CUTLASS.
 const BLOCKS: &[Block] = &[
     block(256, 256, 64, [2, 4]),
-    block(256, 192, 64, [4, 2]),
-    block(192, 256, 64, [2, 4]),
     block(256, 128, 64, [2, 2]),
     block(128, 256, 64, [2, 2]),
     block(256, 128, 64, [4, 2]),
     block(128, 256, 64, [2, 4]),
-    block(192, 128, 64, [2, 2]),
-    block(128, 192, 64, [2, 2]),
-    block(192, 128, 64, [4, 2]),
-    block(128, 192, 64, [2, 4]),
     block(128, 128, 128, [2, 2]),
     block(128, 128, 64, [2, 2]),
     block(128, 128, 64, [4, 2]),
@@ -74,6 +68,14 @@ const BLOCKS: &[Block] = &[
     block(32, 16, 64, [1, 1]),
     block(16, 16, 128, [1, 1]),
     block(16, 16, 64, [1, 1]),
+];
+
+/// Tiles of one family's instructions, for sizes whose last round of larger tiles leaves compute units idle. The others' spill (as compiled).
+const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
+    (MatrixFamily::Mfma, block(192, 128, 64, [2, 2])),
+    (MatrixFamily::Mfma, block(128, 192, 64, [2, 2])),
+    (MatrixFamily::MmaSync, block(192, 128, 64, [4, 2])),
+    (MatrixFamily::MmaSync, block(128, 192, 64, [2, 4])),
 ];
 
 /// Sums that a lane may hold: half of the registers that hiprtc and NVRTC give a thread of such a workgroup.
@@ -280,7 +282,8 @@ impl Mapper<'_> {
                 MatrixFamily::Lanes => &STAGES[..1],
                 MatrixFamily::Mfma | MatrixFamily::Wmma => &STAGES[..],
             };
-            BLOCKS.iter().flat_map(move |block| {
+            let own = FAMILY_BLOCKS.iter().filter(|(family, _)| *family == instruction.family);
+            BLOCKS.iter().chain(own.map(|(_, block)| block)).flat_map(move |block| {
                 let parts = match block.waves == [1, 1] && !asynchronous(instruction) {
                     true => &PARTS[..],
                     false => &PARTS[..1],
