@@ -278,17 +278,29 @@ impl Mapper<'_> {
                 // gfx11 holds wide queries twice, which leaves room for few scores (as compiled).
                 && (t.instruction.family != MatrixFamily::Wmma || d <= 96 || t.keys <= 16)
         };
-        // Few queries leave rows of a large instruction empty; long tiles of wide heads leave too few registers.
-        let keys: &[u32] = if d.max(dv) <= 64 { &[64, 32, 16] } else { &[32, 16] };
+        // Long tiles of wide heads leave too few registers but where an instruction has few rows.
+        let keys = |i: &MatrixInstruction| -> &[u32] {
+            match d.max(dv) <= 64 || (i.family == MatrixFamily::Mfma && i.m <= 16) {
+                true => &[64, 32, 16],
+                false => &[32, 16],
+            }
+        };
         let rows = self.target.matrix.iter();
         let mut instructions: Vec<&MatrixInstruction> = rows
             .filter(|i| i.has_unit() && i.input == input && i.acc == DType::F32)
             .collect();
-        instructions.sort_by_key(|i| (i64::from(i.m) * 4 > queries.max(64), std::cmp::Reverse(i.m)));
+        // Few queries leave rows of a large instruction empty, and few workgroups leave compute units idle.
+        let blocks = |i: &MatrixInstruction| {
+            let block = i64::from(BLOCK / i.lanes() * i.m);
+            self.points(&body.batch) * ((queries + block - 1) / block)
+        };
+        let units = i64::from(self.target.compute_units);
+        let is_large = |i: &MatrixInstruction| i64::from(i.m) * 4 > queries.max(64) || blocks(i) < units;
+        instructions.sort_by_key(|i| (is_large(i), if is_large(i) { i.m } else { u32::MAX - i.m }));
         let candidates = instructions.iter().flat_map(|i| {
             let splits = [8, 4, 2, 1]
                 .into_iter()
-                .flat_map(move |s| keys.iter().map(move |k| (s, *k)));
+                .flat_map(move |s| keys(i).iter().map(move |k| (s, *k)));
             splits.map(move |(split, keys)| tiling(i, split, keys))
         });
         let mut fitting = candidates
