@@ -226,6 +226,7 @@ fn profiled(
     let inputs = Given::read(&[])?.inputs(plan, Some(0))?;
     let options = LoadOptions {
         synchronous: context.settings.synchronous,
+        miopen: context.settings.miopen.clone(),
         ..LoadOptions::default()
     };
     let executable = device.load(program.clone(), 0, &options)?;

@@ -474,6 +474,15 @@ fn numbers_and_words(rows: &mut Rows) {
         "--threads",
         &["0", "-1", "1025", "100000", "99999999999999999999", "many", "1.5", ""],
     );
+    each(
+        rows,
+        &models,
+        "--miopen-find",
+        &["slow", "Normal", "dynamic_hybrid", "3", ""],
+    );
+    for mode in ["immediate", "normal", "fast", "hybrid", "dynamic-hybrid"] {
+        rows.add("run small.gir --random --miopen-find=slow", 2, &["--miopen-find", mode]);
+    }
     let expect = ["run small.gir --inputs x.npz --expect y.npz"];
     for option in ["--rtol", "--atol"] {
         each(
@@ -655,6 +664,7 @@ fn environment(rows: &mut Rows) {
         "GRAPHC_CACHE_MIB=x",
         "GRAPHC_CACHE_MIB=-1",
         "GRAPHC_SYNCHRONOUS=yes",
+        "GRAPHC_MIOPEN_FIND=slow",
     ] {
         rows.add(format!("{setting} run small.gir --random"), 2, &[setting]);
         rows.add(format!("{setting} targets"), 2, &[setting]);

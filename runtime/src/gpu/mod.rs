@@ -29,7 +29,7 @@ pub(crate) mod driver;
 mod facts;
 mod flight;
 mod form;
-mod handles;
+pub(crate) mod handles;
 pub(crate) mod heap;
 mod hip;
 mod loaded;
