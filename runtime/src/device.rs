@@ -61,6 +61,17 @@ pub trait Device: Send + Sync {
         self.name()
     }
 
+    /// Returns the processor with its feature flags (`gfx90a:sramecc+:xnack-`), by which, beside the product, measured times differ; empty
+    /// on the CPU.
+    fn arch(&self) -> &str {
+        ""
+    }
+
+    /// Returns the driver's version, by which measured times differ too; empty on the CPU.
+    fn driver(&self) -> &str {
+        ""
+    }
+
     /// Gives the device up once the host waited that long for it, instead of waiting for ever; None for ever. The CPU is always waited
     /// for. See [`crate::gpu::GpuDevice::set_timeout`].
     fn set_timeout(&self, _timeout: Option<Duration>) {}

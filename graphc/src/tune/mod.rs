@@ -61,9 +61,18 @@ pub struct Product {
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub on: &'a str,
+    pub arch: &'a str,
+    pub driver: &'a str,
     pub compiler: &'a str,
     /// The versions of the libraries and of the driver, for rows of calls.
     pub libraries: &'a str,
+}
+
+impl Place<'_> {
+    /// Whether a row was measured there, by code of that compiler.
+    fn has(&self, row: &Row, compiler: &str) -> bool {
+        row.on == self.on && row.arch == self.arch && row.driver == self.driver && row.compiler == compiler
+    }
 }
 
 /// Takes a program of one target to the microseconds of its steps; steps that could not be timed are left out.
@@ -139,14 +148,14 @@ pub fn tune(
         search.candidates.insert(product, all);
     }
     for row in database.rows()? {
-        if row.on == place.on && row.compiler == place.compiler {
+        if place.has(&row, place.compiler) {
             search.known.insert((row.product, row.mapping), row.micros);
         }
     }
     let of_kernel: BTreeMap<KernelId, String> = of_plan(plan, &open).map(|(product, id)| (id, product)).collect();
     search.find_calls(plan, &of_kernel)?;
     for row in database.rows()? {
-        if row.on == place.on && row.compiler == place.libraries {
+        if place.has(&row, place.libraries) {
             search.known.insert((row.product, row.mapping), row.micros);
         }
     }
@@ -299,6 +308,8 @@ impl Search<'_> {
             product: product.into(),
             mapping: mapping.into(),
             on: self.place.on.into(),
+            arch: self.place.arch.into(),
+            driver: self.place.driver.into(),
             compiler: match Engine::of_row(mapping) {
                 Engine::Kernel => self.place.compiler.into(),
                 Engine::Call(_) => self.place.libraries.into(),
@@ -354,6 +365,8 @@ mod tests {
 ";
     const PLACE: Place<'_> = Place {
         on: "a test",
+        arch: "gfx90a:xnack-",
+        driver: "HIP 7.2.0",
         compiler: "none",
         libraries: "none",
     };

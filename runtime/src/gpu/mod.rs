@@ -388,6 +388,14 @@ impl Device for GpuDevice {
         &self.description.product
     }
 
+    fn arch(&self) -> &str {
+        &self.description.arch
+    }
+
+    fn driver(&self) -> &str {
+        &self.description.driver
+    }
+
     fn set_timeout(&self, timeout: Option<Duration>) {
         GpuDevice::set_timeout(self, timeout);
     }
