@@ -30,6 +30,7 @@ use graphc::passes::stream::{least, streamed_bytes};
 use graphc::prelude::*;
 use graphc::runtime::gpu::{GpuDevice, Priority, Vendor, discover};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
+use graphc::tune::Database;
 use graphc_tests::emulated_hip::{EmulatedHip, compile, options_on};
 use graphc_tests::reference::Tensors;
 use graphc_tests::repository;
@@ -621,6 +622,10 @@ fn tuning_that_meets_a_fault() {
             found["products"][0]["best"]["us"].as_f64() > Some(0.0),
             "{fault}: {found:#}"
         );
+        for row in Database::read(database.as_ref()).expect("opens").rows().expect("reads") {
+            let is_known = row.arch.starts_with("gfx90a") && row.driver.starts_with("HIP 7.");
+            assert!(is_known, "{row:?}");
+        }
         kept.insert(3 - measured);
     }
     // Some faults came after a measurement, which was kept.
