@@ -514,9 +514,9 @@ fn a_library_that_is_not_there_is_said() {
     }
 }
 
-/// Each call of rocBLAS, of hipBLASLt and of MIOpen (its find stage too) failed once while a program is loaded, run twice and dropped: a typed
-/// error that names the call and what the library says of the status, every handle and descriptor ended, the next run right. The first and
-/// the last call of each function fail, with `GRAPHC_ALL_FAULTS=1` all of them.
+/// Each call of rocBLAS, of hipBLASLt and of MIOpen (its find stage too) failed once while a program is loaded, run twice and
+/// dropped: a typed error that names the call and what the library says of the status, every handle and descriptor ended, the next
+/// run right. The first and the last call of each function fail, with `GRAPHC_ALL_FAULTS=1` all of them.
 #[test]
 fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     let test = "each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind";

@@ -2,8 +2,8 @@
 //! behind, and the next run is right; or the device is said lost, and everything afterwards says so.
 //!
 //! On the emulated GPU behind HIP's interface, which fails calls on request and counts what was not given back. Without a ROCm to
-//! compile with the tests print `skipped: …` and pass. `GRAPHC_ALL_FAULTS=1` fails every call, launch and copy, not a sample of those that
-//! come again and again.
+//! compile with the tests print `skipped: …` and pass. `GRAPHC_ALL_FAULTS=1` fails every call, launch and copy, not a sample of
+//! those that come again and again.
 
 mod attempts;
 mod control;
