@@ -19,10 +19,13 @@ cuda=${2:-/usr/local/cuda/include}
   { echo "generate-bindings: no hip/hip_runtime_api.h under $rocm and no cuda.h under $cuda" >&2; exit 2; }
 command -v bindgen >/dev/null || { echo "generate-bindings: bindgen is not installed" >&2; exit 2; }
 
-# generate CRATE LIBRARY_STRUCT HEADER ALLOWED_FUNCTIONS ALLOWED_TYPES [further bindgen flags...]
+# generate CRATE[/FILE] LIBRARY_STRUCT HEADER ALLOWED_FUNCTIONS ALLOWED_TYPES [further bindgen flags...]
+# FILE is bindings, or that of a table of its own: entry points that came later, whose absence is no error of the others.
 generate() {
-  local crate=$1 library=$2 header=$3 functions=$4 types=$5; shift 5
-  local out=runtime/sys/$crate/src/bindings.rs flags=() language='-x c -std=c11'
+  local crate=${1%%/*} file=bindings library=$2 header=$3 functions=$4 types=$5
+  case $1 in */*) file=${1#*/} ;; esac
+  shift 5
+  local out=runtime/sys/$crate/src/$file.rs flags=() language='-x c -std=c11'
   [ "$crate" = miopen-sys ] && language='-x c++ -std=c++17'   # miopen.h 3.5 names a struct without its tag: not C
   local f; for f in $functions; do flags+=(--allowlist-function "$f"); done
   local t; for t in $types; do flags+=(--allowlist-type "$t"); done
@@ -91,6 +94,10 @@ generate miopen-sys MiopenLibrary miopen/miopen.h "
   miopenStatus_t miopenDataType_t miopenConvolutionMode_t miopenPoolingMode_t miopenActivationMode_t miopenBatchNormMode_t
   miopenConvFwdAlgorithm_t miopenConvolutionAttrib_t miopenConvSolution_t miopenConvAlgoPerf_t
   miopenSoftmaxAlgorithm_t miopenSoftmaxMode_t"
+
+generate miopen-sys/find_bindings MiopenFindLibrary miopen/miopen.h "
+  miopenSetConvolutionFindMode miopenGetConvolutionFindMode" "miopenConvolutionFindMode_t" \
+  --blocklist-type 'miopenStatus_t|miopenConvolutionDescriptor.*' --raw-line 'use super::bindings::*;'
 
 generate comgr-sys ComgrLibrary amd_comgr/amd_comgr.h "
   amd_comgr_get_version amd_comgr_status_string

@@ -161,6 +161,7 @@ impl Error {
                 | runtime::RuntimeError::OutOfMemory { .. }
                 | runtime::RuntimeError::OutOfDeviceMemory(_)
                 | runtime::RuntimeError::OutOfPinnedMemory { .. }
+                | runtime::RuntimeError::MiopenDatabase { .. }
                 | runtime::RuntimeError::NoMemory { .. }
                 | runtime::RuntimeError::Sizes(_)
                 | runtime::RuntimeError::TooSmall { .. }

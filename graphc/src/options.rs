@@ -14,6 +14,8 @@
 //! | `GRAPHC_ROCM_LIBS` | a sysroot with rocBLAS and MIOpen, whose calls are timed on the emulated GPU | `/opt/graphc-rocm-libs`, the loader's path |
 //! | `GRAPHC_EMU_HIP` | the file of the stand-in HIP runtime that those calls run on | `libamdhip64_emu.so` beside graphc |
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which an emulated workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
+//! | `GRAPHC_MIOPEN_FIND` | how MIOpen chooses a convolution's algorithm: `immediate`, `normal`, `fast`, `hybrid`, `dynamic-hybrid` | `immediate` |
+//! | `GRAPHC_MIOPEN_USER_DB` | the folder of MIOpen's user databases | MIOpen's own (`MIOPEN_USER_DB_PATH`, or under the user's home) |
 //! | `GRAPHC_SYNCHRONOUS` | 1: a GPU finishes each step before the next, so that errors name their step | 0 |
 //! | `GRAPHC_CAPTURE_COLLECTIVES` | 1: runs on several GPUs become graphs as those on one do | 0 |
 //! | `GRAPHC_TIMEOUT` | seconds (`0.5`) after which a GPU that is waited for is given up; 0 waits for ever | 0 |
@@ -29,9 +31,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use runtime::MOST_THREADS;
 use runtime::compile::{CompilerSearch, HiprtcSearch as Search, RocmSearch};
 use runtime::gpu::{GpuSearch, Vendor};
+use runtime::{MOST_THREADS, MiopenOptions};
 
 /// Settings of the process, from its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub struct Settings {
     pub stand_in: Option<PathBuf>,
     /// `None`: emulated workgroups may run for ever.
     pub emulator_limit: Option<u64>,
+    /// How MIOpen chooses algorithms, and where it keeps what it measured.
+    pub miopen: MiopenOptions,
     pub synchronous: bool,
     /// Whether runs with collectives are captured.
     pub capture_collectives: bool,
@@ -80,6 +84,8 @@ const VARIABLES: &[&str] = &[
     "GRAPHC_RCCL",
     "GRAPHC_ROCM_LIBS",
     "GRAPHC_EMU_HIP",
+    "GRAPHC_MIOPEN_FIND",
+    "GRAPHC_MIOPEN_USER_DB",
     "GRAPHC_SYNCHRONOUS",
     "GRAPHC_CAPTURE_COLLECTIVES",
     "GRAPHC_TIMEOUT",
@@ -230,6 +236,19 @@ impl Settings {
             stand_in: get("GRAPHC_EMU_HIP").map(PathBuf::from),
             emulator_limit: Some(number("GRAPHC_EMU_INSTRUCTION_LIMIT", emu::INSTRUCTION_LIMIT as usize)? as u64)
                 .filter(|limit| *limit > 0),
+            miopen: MiopenOptions {
+                find: match get("GRAPHC_MIOPEN_FIND") {
+                    None => Default::default(),
+                    Some(text) => {
+                        let text = text.to_string_lossy();
+                        text.parse()
+                            .map_err(|error| crate::Error::Config(format!("GRAPHC_MIOPEN_FIND={text}: {error}")))?
+                    }
+                },
+                user_database: get("GRAPHC_MIOPEN_USER_DB")
+                    .filter(|p| !p.is_empty())
+                    .map(PathBuf::from),
+            },
             synchronous: number("GRAPHC_SYNCHRONOUS", 0)? != 0,
             capture_collectives: number("GRAPHC_CAPTURE_COLLECTIVES", 0)? != 0,
             timeout: match get("GRAPHC_TIMEOUT") {
@@ -252,6 +271,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use runtime::MiopenFind;
+
     use super::*;
 
     #[test]
@@ -271,6 +292,16 @@ mod tests {
         for wrong in ["-1", "soon", "inf", "1e300"] {
             let error = waits(wrong).expect_err("no time").to_string();
             assert!(error.contains("GRAPHC_TIMEOUT") && error.contains(wrong), "{error}");
+        }
+        let finds = |text: &'static str| Settings::read(|name| (name == "GRAPHC_MIOPEN_FIND").then(|| text.into()));
+        assert_eq!(finds("hybrid").expect("valid").miopen.find, MiopenFind::Hybrid);
+        let error = finds("slow").expect_err("no mode").to_string();
+        for part in [
+            "GRAPHC_MIOPEN_FIND",
+            "\"slow\"",
+            "immediate, normal, fast, hybrid, dynamic-hybrid",
+        ] {
+            assert!(error.contains(part), "{error}");
         }
         let error = Settings::read(|name| (name == "GRAPHC_WORKERS").then(|| "many".into())).expect_err("not a number");
         assert!(error.to_string().contains("GRAPHC_WORKERS=many"), "{error}");

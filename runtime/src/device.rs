@@ -13,6 +13,7 @@ use ir::{HostTensor, Program, Target};
 
 use crate::error::RuntimeError;
 use crate::gpu::Priority;
+use crate::miopen::MiopenOptions;
 use crate::tensor::{DeviceTensor, Given, Value, Where};
 
 /// Most threads that one run uses: the system ends a process that starts many more than it has memory maps for.
@@ -46,6 +47,8 @@ pub struct LoadOptions {
     /// Captures also runs with collectives, of several devices. Off by default: whether some ranks' runs may be graphs while others' are
     /// enqueued is up to RCCL or NCCL. (GPU)
     pub capture_collectives: bool,
+    /// How MIOpen chooses algorithms, and where it keeps what it measured. (AMD GPUs)
+    pub miopen: MiopenOptions,
 }
 
 /// A place where programs run.
@@ -56,6 +59,17 @@ pub trait Device: Send + Sync {
     /// Returns what the device is, whichever number it has here: the product's name.
     fn product(&self) -> &str {
         self.name()
+    }
+
+    /// Returns the processor with its feature flags (`gfx90a:sramecc+:xnack-`), by which, beside the product, measured times differ; empty
+    /// on the CPU.
+    fn arch(&self) -> &str {
+        ""
+    }
+
+    /// Returns the driver's version, by which measured times differ too; empty on the CPU.
+    fn driver(&self) -> &str {
+        ""
     }
 
     /// Gives the device up once the host waited that long for it, instead of waiting for ever; None for ever. The CPU is always waited

@@ -1,6 +1,7 @@
 //! What can go wrong between a program and its outputs; each error names the place, the values and the way out.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ir::dim::DimError;
@@ -83,6 +84,10 @@ pub enum RuntimeError {
         call: String,
         code: String,
     },
+
+    /// MIOpen cannot keep its user databases in the folder that was asked for.
+    #[error("MIOpen's user databases cannot be in {}: {reason}", folder.display())]
+    MiopenDatabase { folder: PathBuf, reason: String },
 
     /// A kernel was not compiled.
     #[error(transparent)]

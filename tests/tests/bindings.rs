@@ -294,7 +294,12 @@ fn split(words: &[String]) -> Vec<&[String]> {
 
 /// The table of a crate of bindings: each function's signature.
 fn table(of: &str) -> BTreeMap<String, Result<Signature, String>> {
-    let text = std::fs::read_to_string(repository(&format!("runtime/sys/{of}/src/bindings.rs"))).expect("bindings");
+    let mut text = std::fs::read_to_string(repository(&format!("runtime/sys/{of}/src/bindings.rs"))).expect("bindings");
+    // What came later has a table of its own.
+    let later = repository(&format!("runtime/sys/{of}/src/find_bindings.rs"));
+    if later.is_file() {
+        text += &std::fs::read_to_string(later).expect("bindings");
+    }
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut functions = BTreeMap::new();
     for part in flat

@@ -4,8 +4,8 @@
 //! They are looked for in the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
 //! that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print `skipped: …` and pass.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::collections::BTreeSet;
+use std::ffi::{CString, c_char, c_int};
 use std::sync::Arc;
 
 use graphc::driver::{BuildOptions, build};
@@ -13,9 +13,9 @@ use graphc::ir::graph::{eval, parse};
 use graphc::ir::program::artifact::Check;
 use graphc::ir::{DType, HostTensor, Program, Storage, Target};
 use graphc::passes::OptLevel;
-use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
+use graphc::runtime::{Executable, LoadOptions, MiopenFind, MiopenOptions, RunTimes, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, compile_here};
-use graphc_tests::libraries::{self, calls, tensor};
+use graphc_tests::libraries::{self, Failing, calls, tensor};
 use graphc_tests::reference::{Tensors, assert_matches};
 use libloading::Library;
 
@@ -514,62 +514,9 @@ fn a_library_that_is_not_there_is_said() {
     }
 }
 
-/// The library that stands between the runtime and the real ones, under both their names, and what steers it.
-struct Failing {
-    folder: tempfile::TempDir,
-    library: Library,
-}
-
-impl Failing {
-    fn new() -> Failing {
-        let test = std::env::current_exe().expect("a test knows its own path");
-        let built = test.with_file_name("libgraphc_emu_libraries.so");
-        let folder = tempfile::tempdir().expect("a folder");
-        let link = |name: &str| folder.path().join(name);
-        for name in ["librocblas.so", "libhipblaslt.so", "libMIOpen.so"] {
-            std::os::unix::fs::symlink(&built, link(name)).expect("linked");
-        }
-        // SAFETY: it has no initialiser.
-        let library = unsafe { Library::new(link("librocblas.so")) }.expect("cargo builds it with the tests");
-        Failing { folder, library }
-    }
-
-    /// Lets the `number`-th call of a function from now on give a status; an empty name lets none.
-    fn fail(&self, name: &str, number: u64, status: i32) {
-        type Fail = unsafe extern "C" fn(*const c_char, u64, c_int);
-        let text = CString::new(name).expect("no zero");
-        let name = if name.is_empty() {
-            std::ptr::null()
-        } else {
-            text.as_ptr()
-        };
-        // SAFETY: the function's own signature, and null or a C string.
-        unsafe { self.library.get::<Fail>(b"graphc_fail\0").expect("is there")(name, number, status) };
-    }
-
-    /// How often each function was called since.
-    fn calls(&self) -> BTreeMap<String, u64> {
-        type Calls = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
-        let mut text = vec![0u8; 1 << 14];
-        // SAFETY: the function's own signature, and room as is said.
-        let code = unsafe {
-            self.library.get::<Calls>(b"graphc_fail_calls\0").expect("is there")(text.as_mut_ptr().cast(), text.len())
-        };
-        assert_eq!(code, 0);
-        let text = CStr::from_bytes_until_nul(&text)
-            .expect("a zero")
-            .to_str()
-            .expect("names");
-        let line = |line: &str| {
-            let (name, count) = line.split_once(' ').expect("a name and a count");
-            (name.to_owned(), count.parse().expect("a count"))
-        };
-        text.lines().map(line).collect()
-    }
-}
-
-/// Each call of rocBLAS, of hipBLASLt and of MIOpen failed once while a program is loaded, run twice and dropped: a typed error that names the call
-/// and what the library says of the status, every handle and descriptor ended, the next run right.
+/// Each call of rocBLAS, of hipBLASLt and of MIOpen (its find stage too) failed once while a program is loaded, run twice and
+/// dropped: a typed error that names the call and what the library says of the status, every handle and descriptor ended, the next
+/// run right. The first and the last call of each function fail, with `GRAPHC_ALL_FAULTS=1` all of them.
 #[test]
 fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     let test = "each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind";
@@ -578,7 +525,7 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     };
     let failing = Failing::new();
     let mut search = hip.search();
-    search.libraries.explicit = Some(failing.folder.path().into());
+    search.libraries.explicit = Some(failing.folder().into());
     let device = hip.open_with(&search, 0).expect("a device");
     let text = "graph @calls stage=core {
         x = input \"x\" : f32[16, 32]
@@ -606,10 +553,18 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     let inputs: Tensors = shapes.iter().enumerate().map(input).collect();
     let want = eval::evaluate(&graph, &inputs).expect("evaluates");
     let program = Arc::new(calls(&graph));
+    let databases = tempfile::tempdir().expect("a folder");
+    let options = LoadOptions {
+        miopen: MiopenOptions {
+            find: MiopenFind::DynamicHybrid,
+            user_database: Some(databases.path().into()),
+        },
+        ..LoadOptions::default()
+    };
     // Each thing is done again where it fails; what failed is returned.
     let attempt = || -> Vec<RuntimeError> {
         let mut errors = Vec::new();
-        let load = || Executable::load_on(&device, program.clone(), 0, &LoadOptions::default());
+        let load = || Executable::load_on(&device, program.clone(), 0, &options);
         let executable = load().unwrap_or_else(|error| {
             errors.push(error);
             load().expect("loads the next time")
@@ -636,7 +591,7 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
     let mut free = device.memory().expect("there").0;
     let called = |prefix: &str| made.keys().filter(|name| name.starts_with(prefix)).count();
     assert!(
-        called("rocblas") >= 5 && called("hipblasLt") >= 12 && called("miopen") >= 17,
+        called("rocblas") >= 5 && called("hipblasLt") >= 12 && called("miopen") >= 21,
         "{made:?}"
     );
     let ends = [
@@ -654,6 +609,7 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
         ),
     ];
     let (mut faults, mut told) = (0, 0);
+    let all = std::env::var_os("GRAPHC_ALL_FAULTS").is_some();
     for (name, count) in &made {
         let statuses = match name {
             name if name.starts_with("rocblas") => {
@@ -664,10 +620,18 @@ fn each_call_of_a_library_that_fails_is_said_and_leaves_nothing_behind() {
             }
             _ => [(4, "miopenStatusAllocFailed"), (5, "miopenStatusInternalError")],
         };
-        // The first and the last of its calls, with a status each.
-        let numbers: BTreeSet<u64> = [1, *count].into();
+        // The first and the last of its calls, with a status each; or all of them.
+        let numbers: BTreeSet<u64> = match all {
+            true => (1..=*count).collect(),
+            false => [1, *count].into(),
+        };
         for (at, number) in numbers.into_iter().enumerate() {
-            for (status, code) in [statuses[(at + name.len()) % 2]] {
+            let chosen = (at + name.len()) % 2;
+            for (status, code) in statuses
+                .into_iter()
+                .skip(if all { 0 } else { chosen })
+                .take(1 + usize::from(all))
+            {
                 let fault = format!("{name}@{number}={code}");
                 failing.fail(name, number, status);
                 let errors = attempt();

@@ -207,7 +207,7 @@ mod functions {
         miopenCreatePoolingDescriptor miopenSetPoolingIndexType miopenSetPoolingWorkSpaceIndexMode
         miopenSetNdPoolingDescriptor miopenGetPoolingNdForwardOutputDim miopenPoolingGetWorkSpaceSizeV2
         miopenPoolingForward miopenDestroyPoolingDescriptor miopenDeriveBNTensorDescriptor
-        miopenSoftmaxForward_V2
+        miopenSoftmaxForward_V2 miopenSetConvolutionFindMode miopenGetConvolutionFindMode
         miopenBatchNormalizationForwardInference miopenCreateActivationDescriptor miopenSetActivationDescriptor
         miopenActivationForward miopenDestroyActivationDescriptor
         hipblasLtCreate hipblasLtDestroy hipblasLtMatrixLayoutCreate hipblasLtMatrixLayoutDestroy

@@ -9,6 +9,7 @@ use frontend::onnx::ImportOptions;
 use ir::{DType, Target};
 use passes::shard::Split;
 use passes::{OptLevel, Prefer, ShardOptions, WeightType};
+use runtime::{MiopenFind, UnknownFind};
 
 use crate::driver::BuildOptions;
 use crate::error::{Error, Result};
@@ -21,6 +22,11 @@ pub struct Timeout(pub Option<Duration>);
 /// Reads `--timeout`.
 pub fn timeout(text: &str) -> std::result::Result<Timeout, String> {
     crate::options::seconds(text).map(Timeout)
+}
+
+/// Reads `--miopen-find`.
+pub fn miopen_find(text: &str) -> std::result::Result<MiopenFind, UnknownFind> {
+    text.parse()
 }
 
 /// The model and its sizes.

@@ -86,6 +86,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         &LoadOptions {
             threads,
             synchronous: context.settings.synchronous,
+            miopen: context.settings.miopen.clone(),
             capture_collectives: context.settings.capture_collectives,
             ..LoadOptions::default()
         },

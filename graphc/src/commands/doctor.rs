@@ -141,8 +141,8 @@ fn device(d: &FoundDevice) -> String {
     let note = if d.target.is_none() { ", not a target" } else { "" };
     let memory = output::bytes(d.description.memory as u64);
     format!(
-        "{}  {}  {}, {memory}{note}",
-        d.name, d.description.arch, d.description.product
+        "{}  {}  {}, {memory}, {}{note}",
+        d.name, d.description.arch, d.description.product, d.description.driver
     )
 }
 
@@ -170,7 +170,8 @@ fn as_json(f: &Findings) -> Value {
     devices.extend(found.map(|d| {
         json!({
             "name": d.name, "target": d.target.map(|t| t.name), "arch": d.description.arch,
-            "product": d.description.product, "memory_bytes": d.description.memory,
+            "product": d.description.product, "driver": d.description.driver,
+            "memory_bytes": d.description.memory,
         })
     }));
     let problems: Vec<String> = f

@@ -24,9 +24,11 @@ mod times;
 mod tune;
 mod verify;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use runtime::MiopenFind;
 
 use self::args::Timeout;
 use crate::error::Result;
@@ -44,6 +46,13 @@ struct Cli {
     /// Give a GPU up after waiting that many seconds for it (2, 0.5), instead of waiting for ever for what does not end.
     #[arg(long, global = true, value_name = "SECONDS", value_parser = args::timeout)]
     timeout: Option<Timeout>,
+    /// How MIOpen chooses the algorithm of a convolution: without timing anything (immediate, the default), or by its find stage in one of
+    /// the modes normal, fast, hybrid and dynamic-hybrid.
+    #[arg(long, global = true, value_name = "MODE", value_parser = args::miopen_find)]
+    miopen_find: Option<MiopenFind>,
+    /// Keep MIOpen's user databases, with what its find stage measured, in this folder.
+    #[arg(long, global = true, value_name = "FOLDER")]
+    miopen_user_db: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -107,6 +116,8 @@ fn dispatch(cli: Cli) -> Result<()> {
     if let Some(Timeout(timeout)) = cli.timeout {
         settings.timeout = timeout;
     }
+    settings.miopen.find = cli.miopen_find.unwrap_or(settings.miopen.find);
+    settings.miopen.user_database = cli.miopen_user_db.or(settings.miopen.user_database);
     let context = Context {
         settings,
         quiet: cli.quiet,

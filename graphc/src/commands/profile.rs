@@ -105,6 +105,7 @@ pub fn measure(measuring: &Measuring<'_>, given: Given, context: &Context) -> Re
         threads: measuring.threads.unwrap_or(context.settings.threads),
         ranges: measuring.ranges,
         synchronous: context.settings.synchronous,
+        miopen: context.settings.miopen.clone(),
         ..LoadOptions::default()
     };
     let busy = output::spinner(context, "running");

@@ -113,6 +113,7 @@ fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
     let options = LoadOptions {
         threads: args.threads.unwrap_or(context.settings.threads),
         synchronous: context.settings.synchronous,
+        miopen: context.settings.miopen.clone(),
         capture_collectives: context.settings.capture_collectives,
         ..LoadOptions::default()
     };

@@ -162,6 +162,9 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
     let libraries = runtime::installed::libraries(&search);
     let place = Place {
         on: &on,
+        // A prediction names its target, and depends on no driver.
+        arch: device.as_ref().map_or("", |device| device.device.arch()),
+        driver: device.as_ref().map_or("", |device| device.device.driver()),
         compiler: &identity,
         libraries: &libraries,
     };
@@ -226,6 +229,7 @@ fn profiled(
     let inputs = Given::read(&[])?.inputs(plan, Some(0))?;
     let options = LoadOptions {
         synchronous: context.settings.synchronous,
+        miopen: context.settings.miopen.clone(),
         ..LoadOptions::default()
     };
     let executable = device.load(program.clone(), 0, &options)?;

@@ -44,6 +44,8 @@ pub struct CallTimer {
     stand_in: PathBuf,
     /// Where MIOpen keeps what it compiled.
     kept: Option<PathBuf>,
+    /// Where its user databases are, if not there.
+    user_database: Option<PathBuf>,
 }
 
 /// Names the file that the stand-in writes its reports to.
@@ -98,6 +100,7 @@ impl CallTimer {
             wrapper: Some(wrapper).filter(|file| file.is_file()),
             stand_in: std::path::absolute(stand_in).map_err(|error| format!("{}: {error}", stand_in.display()))?,
             kept: settings.cache_dir.as_ref().map(|folder| folder.join("miopen")),
+            user_database: settings.miopen.user_database.clone(),
         })
     }
 
@@ -245,9 +248,8 @@ impl CallTimer {
             command.env(ASSEMBLY, "0");
         }
         let kept = self.kept.as_deref().unwrap_or(folder);
-        for name in ["MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"] {
-            command.env(name, kept);
-        }
+        command.env("MIOPEN_USER_DB_PATH", self.user_database.as_deref().unwrap_or(kept));
+        command.env("MIOPEN_CUSTOM_CACHE_DIR", kept);
         command
     }
 }

@@ -25,7 +25,7 @@ use ir::{DType, Graph, HostTensor, Program, Target};
 use passes::shard::Split;
 use passes::{OptLevel, ShardOptions, WeightType};
 use runtime::gpu::GpuDevice;
-use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, Pending, State, Values, Wanted};
+use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, MiopenFind, Pending, State, Values, Wanted};
 
 use crate::driver::{self, BuildOptions, Model};
 use crate::error::{Error, Result};
@@ -154,6 +154,12 @@ impl SessionOptions {
         }
         load.synchronous |= settings.synchronous;
         load.capture_collectives |= settings.capture_collectives;
+        if load.miopen.find == MiopenFind::default() {
+            load.miopen.find = settings.miopen.find;
+        }
+        if load.miopen.user_database.is_none() {
+            load.miopen.user_database = settings.miopen.user_database.clone();
+        }
         load
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use passes::Tuning;
 use passes::tuning::Engine;
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use serde::Serialize;
 
 /// One measurement: a mapping of a product or a library's call for it, by one way of measuring.
@@ -17,6 +17,10 @@ pub struct Row {
     pub mapping: String,
     /// What measured it: a device's name, or `predicted` and the part whose time was predicted.
     pub on: String,
+    /// The device's processor with its feature flags, as its driver has them. Empty of a prediction, and where it is not known.
+    pub arch: String,
+    /// The version of the device's driver. Empty of a prediction, and where it is not known.
+    pub driver: String,
     /// Which compiler made the code; of a call, which version of its library and of the driver.
     pub compiler: String,
     /// Microseconds of one launch; `None` where the mapping could not be measured.
@@ -38,7 +42,19 @@ pub enum DatabaseError {
 pub const PREDICTED: &str = "predicted";
 
 /// The format of the file.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
+
+/// The format without processors and drivers. Such a file is read as it is, and becomes one of today's where it is written. Its rows, whose
+/// processor and driver are not known, are chosen from like all others; a search measures what they have again, and each such measurement
+/// takes the place of the row without.
+const WITHOUT_DRIVERS: i64 = 1;
+
+/// The table of [`FORMAT`].
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS measurements (
+    product TEXT NOT NULL, mapping TEXT NOT NULL, measured_on TEXT NOT NULL, arch TEXT NOT NULL, driver TEXT NOT NULL,
+    compiler TEXT NOT NULL, micros REAL,
+    PRIMARY KEY (product, mapping, measured_on, arch, driver, compiler)
+) WITHOUT ROWID;";
 
 /// How long a process waits for another one that writes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -47,6 +63,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Database {
     connection: Connection,
     path: PathBuf,
+    format: i64,
 }
 
 impl Database {
@@ -76,22 +93,32 @@ impl Database {
         };
         let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
         connection.busy_timeout(PATIENCE).map_err(failed)?;
-        let found: i64 = connection
-            .query_row("PRAGMA user_version", [], |row| row.get(0))
-            .map_err(failed)?;
-        if found == 0 && !flags.contains(OpenFlags::SQLITE_OPEN_READ_ONLY) {
-            let made = connection.execute_batch(&format!(
-                "BEGIN IMMEDIATE;
-                 CREATE TABLE IF NOT EXISTS measurements (
-                     product TEXT NOT NULL, mapping TEXT NOT NULL, measured_on TEXT NOT NULL, compiler TEXT NOT NULL,
-                     micros REAL,
-                     PRIMARY KEY (product, mapping, measured_on, compiler)
-                 ) WITHOUT ROWID;
-                 PRAGMA user_version = {FORMAT};
-                 COMMIT;"
-            ));
-            made.map_err(failed)?;
-        } else if found != FORMAT {
+        let format =
+            |connection: &Connection| connection.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0));
+        let mut found = format(&connection).map_err(failed)?;
+        if (found == 0 || found == WITHOUT_DRIVERS) && !flags.contains(OpenFlags::SQLITE_OPEN_READ_ONLY) {
+            let make = || -> Result<(), rusqlite::Error> {
+                let transaction = Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
+                // Another process may have done it since.
+                match format(&transaction)? {
+                    0 => transaction.execute_batch(TABLE)?,
+                    WITHOUT_DRIVERS => {
+                        transaction.execute_batch("ALTER TABLE measurements RENAME TO old;")?;
+                        transaction.execute_batch(TABLE)?;
+                        transaction.execute_batch(
+                            "INSERT INTO measurements SELECT product, mapping, measured_on, '', '', compiler, micros FROM old;
+                             DROP TABLE old;",
+                        )?;
+                    }
+                    _ => return Ok(()),
+                }
+                transaction.pragma_update(None, "user_version", FORMAT)?;
+                transaction.commit()
+            };
+            make().map_err(failed)?;
+            found = format(&connection).map_err(failed)?;
+        }
+        if found != FORMAT && found != WITHOUT_DRIVERS {
             return Err(DatabaseError::Format {
                 path: path.into(),
                 found,
@@ -100,6 +127,7 @@ impl Database {
         Ok(Database {
             connection,
             path: path.into(),
+            format: found,
         })
     }
 
@@ -110,23 +138,35 @@ impl Database {
         }
     }
 
-    /// Keeps a measurement, in place of an earlier one of the same. It is in the file when this returns.
+    /// Begins to write: from here on no other process does, so that what is read on the way stays so.
+    fn begin(&self) -> Result<Transaction<'_>, rusqlite::Error> {
+        Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)
+    }
+
+    /// Keeps a measurement, in place of an earlier one of the same, or of one whose processor and driver are not known. It is in the file
+    /// when this returns.
     ///
     /// # Errors
     /// A file that cannot be written.
     pub fn keep(&self, row: &Row) -> Result<(), DatabaseError> {
-        let Row {
-            product,
-            mapping,
-            on,
-            compiler,
-            micros,
-        } = row;
-        let kept = self.connection.execute(
-            "INSERT OR REPLACE INTO measurements VALUES (?1, ?2, ?3, ?4, ?5)",
-            params![product, mapping, on, compiler, micros],
-        );
-        kept.map(|_| ()).map_err(|e| self.failed(e))
+        let keep = || -> Result<(), rusqlite::Error> {
+            let transaction = self.begin()?;
+            replace_unknown(&transaction, row)?;
+            transaction.execute(
+                "INSERT OR REPLACE INTO measurements VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![
+                    row.product,
+                    row.mapping,
+                    row.on,
+                    row.arch,
+                    row.driver,
+                    row.compiler,
+                    row.micros
+                ],
+            )?;
+            transaction.commit()
+        };
+        keep().map_err(|e| self.failed(e))
     }
 
     /// Lists all measurements, in the order of their keys.
@@ -135,17 +175,23 @@ impl Database {
     /// A file that cannot be read.
     pub fn rows(&self) -> Result<Vec<Row>, DatabaseError> {
         let read = || -> Result<Vec<Row>, rusqlite::Error> {
-            let mut statement = self.connection.prepare(
-                "SELECT product, mapping, measured_on, compiler, micros FROM measurements
-                 ORDER BY product, mapping, measured_on, compiler",
-            )?;
+            let known = match self.format {
+                WITHOUT_DRIVERS => "'' AS arch, '' AS driver",
+                _ => "arch, driver",
+            };
+            let mut statement = self.connection.prepare(&format!(
+                "SELECT product, mapping, measured_on, {known}, compiler, micros FROM measurements
+                 ORDER BY product, mapping, measured_on, arch, driver, compiler",
+            ))?;
             let rows = statement.query_map([], |row| {
                 Ok(Row {
                     product: row.get(0)?,
                     mapping: row.get(1)?,
                     on: row.get(2)?,
-                    compiler: row.get(3)?,
-                    micros: row.get(4)?,
+                    arch: row.get(3)?,
+                    driver: row.get(4)?,
+                    compiler: row.get(5)?,
+                    micros: row.get(6)?,
                 })
             })?;
             rows.collect()
@@ -153,21 +199,34 @@ impl Database {
         read().map_err(|e| self.failed(e))
     }
 
-    /// Takes the measurements of another file; of the same measurement, the faster is kept.
+    /// Takes the measurements of another file; of the same measurement, the faster is kept. One whose processor and driver are not known is
+    /// left out where there is one that says them.
     ///
     /// # Errors
     /// A file that cannot be read or written.
     pub fn merge(&self, other: &Database) -> Result<usize, DatabaseError> {
         let rows = other.rows()?;
         let merge = || -> Result<usize, rusqlite::Error> {
-            let transaction = self.connection.unchecked_transaction()?;
+            let transaction = self.begin()?;
             let mut taken = 0;
             for row in &rows {
+                replace_unknown(&transaction, row)?;
+                if is_known(&transaction, row)? {
+                    continue;
+                }
                 taken += transaction.execute(
-                    "INSERT INTO measurements VALUES (?1, ?2, ?3, ?4, ?5)
+                    "INSERT INTO measurements VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
                      ON CONFLICT DO UPDATE SET micros = excluded.micros
                      WHERE excluded.micros IS NOT NULL AND (micros IS NULL OR excluded.micros < micros)",
-                    params![row.product, row.mapping, row.on, row.compiler, row.micros],
+                    params![
+                        row.product,
+                        row.mapping,
+                        row.on,
+                        row.arch,
+                        row.driver,
+                        row.compiler,
+                        row.micros
+                    ],
                 )?;
             }
             transaction.commit()?;
@@ -207,6 +266,38 @@ impl Database {
     }
 }
 
+impl Row {
+    /// Whether the row does not say by which processor and driver it was measured, though a device did.
+    fn is_unknown(&self) -> bool {
+        self.arch.is_empty() && self.driver.is_empty() && !self.on.starts_with(PREDICTED)
+    }
+}
+
+/// Removes the measurement whose processor and driver are not known, where `row` is the same and says them.
+fn replace_unknown(connection: &Connection, row: &Row) -> Result<(), rusqlite::Error> {
+    if !row.is_unknown() && !row.on.starts_with(PREDICTED) {
+        connection.execute(
+            "DELETE FROM measurements WHERE product = ?1 AND mapping = ?2 AND measured_on = ?3 AND compiler = ?4
+             AND arch = '' AND driver = ''",
+            params![row.product, row.mapping, row.on, row.compiler],
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether `row` does not say its processor and driver, and the same measurement is there with them.
+fn is_known(connection: &Connection, row: &Row) -> Result<bool, rusqlite::Error> {
+    if !row.is_unknown() {
+        return Ok(false);
+    }
+    connection.query_row(
+        "SELECT EXISTS (SELECT 1 FROM measurements WHERE product = ?1 AND mapping = ?2 AND measured_on = ?3 AND compiler = ?4
+         AND (arch <> '' OR driver <> ''))",
+        params![row.product, row.mapping, row.on, row.compiler],
+        |row| row.get(0),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,6 +307,8 @@ mod tests {
             product: product.into(),
             mapping: mapping.into(),
             on: on.into(),
+            arch: String::new(),
+            driver: String::new(),
             compiler: "c".into(),
             micros: micros.into(),
         }
@@ -268,6 +361,107 @@ mod tests {
         );
         // Again nothing is new.
         assert_eq!(a.merge(&b).expect("merges"), 0);
+    }
+
+    fn by(row: Row, arch: &str, driver: &str) -> Row {
+        Row {
+            arch: arch.into(),
+            driver: driver.into(),
+            ..row
+        }
+    }
+
+    #[test]
+    fn processors_and_drivers_have_rows_of_their_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::open(&folder.path().join("a.db")).expect("opens");
+        let rows = [
+            by(row("p", "m", "MI210", 3.0), "gfx90a:xnack+", "HIP 7.1.0"),
+            by(row("p", "m", "MI210", 2.0), "gfx90a:xnack-", "HIP 7.1.0"),
+            by(row("p", "m", "MI210", 1.0), "gfx90a:xnack-", "HIP 7.2.0"),
+        ];
+        for row in rows.iter().chain(&rows) {
+            database.keep(row).expect("keeps");
+        }
+        assert_eq!(database.rows().expect("reads"), rows);
+    }
+
+    /// A file as it was before processors and drivers stood in it.
+    fn old(path: &Path) {
+        let made = Connection::open(path).expect("opens").execute_batch(
+            "CREATE TABLE measurements (
+                 product TEXT NOT NULL, mapping TEXT NOT NULL, measured_on TEXT NOT NULL, compiler TEXT NOT NULL, micros REAL,
+                 PRIMARY KEY (product, mapping, measured_on, compiler)
+             ) WITHOUT ROWID;
+             INSERT INTO measurements VALUES
+                 ('p', 'fast', 'MI210', 'c', 1.0), ('p', 'slow', 'MI210', 'c', 2.0), ('p', 'm', 'predicted gfx90a', 'c', 3.0);
+             PRAGMA user_version = 1;",
+        );
+        made.expect("is made");
+    }
+
+    #[test]
+    fn files_without_drivers_are_read_and_become_files_with_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        old(&at("old.db"));
+        let had = [
+            row("p", "fast", "MI210", 1.0),
+            row("p", "m", "predicted gfx90a", 3.0),
+            row("p", "slow", "MI210", 2.0),
+        ];
+        // Read as it is, and left so.
+        let before = std::fs::read(at("old.db")).expect("reads");
+        let reader = Database::read(&at("old.db")).expect("opens");
+        assert_eq!(reader.rows().expect("reads"), had);
+        let tuning = reader.tuning().expect("reads");
+        assert_eq!(tuning.get("p"), Some("fast"));
+        assert_eq!(std::fs::read(at("old.db")).expect("reads"), before);
+        drop(reader);
+        // Written, it is of today's format, with all that it had.
+        let database = Database::open(&at("old.db")).expect("opens");
+        assert_eq!(database.rows().expect("reads"), had);
+        let known = by(row("p", "fast", "MI210", 4.0), "gfx90a:xnack-", "HIP 7.2.0");
+        database.keep(&known).expect("keeps");
+        let now = [known.clone(), had[1].clone(), had[2].clone()];
+        assert_eq!(
+            database.rows().expect("reads"),
+            now,
+            "what is known takes the place of what was not"
+        );
+        assert_eq!(database.tuning().expect("reads").get("p"), Some("slow"));
+        drop(database);
+        assert_eq!(
+            Database::read(&at("old.db")).expect("opens").rows().expect("reads"),
+            now
+        );
+        // An old file merged into one that knows, and the other way round.
+        old(&at("other.db"));
+        let both = Database::open(&at("both.db")).expect("opens");
+        both.keep(&known).expect("keeps");
+        let other = Database::read(&at("other.db")).expect("opens");
+        assert_eq!(both.merge(&other).expect("merges"), 2);
+        assert_eq!(both.rows().expect("reads"), now);
+        drop(other);
+        let other = Database::open(&at("other.db")).expect("opens");
+        assert_eq!(other.merge(&both).expect("merges"), 1);
+        assert_eq!(other.rows().expect("reads"), now);
+    }
+
+    /// Several that open an old file at once: one of them makes it a file of today, and nothing is lost.
+    #[test]
+    fn an_old_file_is_opened_by_many() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("old.db");
+        old(&path);
+        std::thread::scope(|scope| {
+            let opened: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| Database::open(&path).expect("opens").rows().expect("reads")))
+                .collect();
+            for rows in opened {
+                assert_eq!(rows.join().expect("ends").len(), 3);
+            }
+        });
     }
 
     #[test]

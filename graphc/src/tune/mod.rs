@@ -61,9 +61,27 @@ pub struct Product {
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub on: &'a str,
+    pub arch: &'a str,
+    pub driver: &'a str,
     pub compiler: &'a str,
     /// The versions of the libraries and of the driver, for rows of calls.
     pub libraries: &'a str,
+}
+
+impl Place<'_> {
+    /// What makes the code of a row: a mapping's compiler, or a call's libraries.
+    fn compiler(&self, mapping: &str) -> &str {
+        match Engine::of_row(mapping) {
+            Engine::Kernel => self.compiler,
+            Engine::Call(_) => self.libraries,
+        }
+    }
+
+    /// Whether a row was measured there, with the same code.
+    fn has(&self, row: &Row) -> bool {
+        let compiler = self.compiler(&row.mapping);
+        row.on == self.on && row.arch == self.arch && row.driver == self.driver && row.compiler == compiler
+    }
 }
 
 /// Takes a program of one target to the microseconds of its steps; steps that could not be timed are left out.
@@ -139,17 +157,12 @@ pub fn tune(
         search.candidates.insert(product, all);
     }
     for row in database.rows()? {
-        if row.on == place.on && row.compiler == place.compiler {
+        if place.has(&row) {
             search.known.insert((row.product, row.mapping), row.micros);
         }
     }
     let of_kernel: BTreeMap<KernelId, String> = of_plan(plan, &open).map(|(product, id)| (id, product)).collect();
     search.find_calls(plan, &of_kernel)?;
-    for row in database.rows()? {
-        if row.on == place.on && row.compiler == place.libraries {
-            search.known.insert((row.product, row.mapping), row.micros);
-        }
-    }
     let all = search.left().len();
     loop {
         let left = search.left();
@@ -299,10 +312,9 @@ impl Search<'_> {
             product: product.into(),
             mapping: mapping.into(),
             on: self.place.on.into(),
-            compiler: match Engine::of_row(mapping) {
-                Engine::Kernel => self.place.compiler.into(),
-                Engine::Call(_) => self.place.libraries.into(),
-            },
+            arch: self.place.arch.into(),
+            driver: self.place.driver.into(),
+            compiler: self.place.compiler(mapping).into(),
             micros,
         })?;
         Ok(())
@@ -354,12 +366,18 @@ mod tests {
 ";
     const PLACE: Place<'_> = Place {
         on: "a test",
+        arch: "gfx90a:xnack-",
+        driver: "HIP 7.2.0",
         compiler: "none",
         libraries: "none",
     };
 
     /// Tunes with three candidates a product.
     fn tuned(database: &Database, measure: &mut Measure<'_>) -> Result<Tuned> {
+        tuned_at(PLACE, database, measure)
+    }
+
+    fn tuned_at(place: Place<'_>, database: &Database, measure: &mut Measure<'_>) -> Result<Tuned> {
         let graph = ir::graph::parse::parse(PRODUCTS).expect("parses");
         let target: Target = "gfx90a".parse().expect("known");
         let mut build = BuildOptions::new(vec![target], OptLevel::O2);
@@ -368,7 +386,7 @@ mod tests {
             candidates: 3,
             budget: None,
         };
-        tune(&graph, target, &build, (PLACE, database), &options, measure, &|_, _| ())
+        tune(&graph, target, &build, (place, database), &options, measure, &|_, _| ())
     }
 
     /// Times by a kernel's text: any number, the same for the same kernel.
@@ -383,6 +401,35 @@ mod tests {
 
     /// What the test's clock says of a call, unless told otherwise: faster than every kernel.
     const CALL_MICROS: f64 = 0.5;
+
+    /// What measured times depend on is what rows are found by: another driver, feature flag or compiler is another measurement.
+    #[test]
+    fn another_driver_or_feature_flag_is_measured_again() {
+        let (_folder, database) = database();
+        let mut clock = |program: Program| Ok(times(&program));
+        for (round, place) in [
+            PLACE,
+            Place {
+                driver: "HIP 7.3.0",
+                ..PLACE
+            },
+            Place {
+                arch: "gfx90a:xnack+",
+                ..PLACE
+            },
+            Place {
+                compiler: "another",
+                ..PLACE
+            },
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(tuned_at(place, &database, &mut clock).expect("tunes").measured, 6);
+            assert_eq!(tuned_at(place, &database, &mut clock).expect("tunes").measured, 0);
+            assert_eq!(database.rows().expect("reads").len(), 6 * (round + 1));
+        }
+    }
 
     #[test]
     fn calls_are_measured_beside_tilings_and_decide_what_a_plan_has() {

@@ -474,6 +474,14 @@ fn numbers_and_words(rows: &mut Rows) {
         "--threads",
         &["0", "-1", "1025", "100000", "99999999999999999999", "many", "1.5", ""],
     );
+    each(
+        rows,
+        &models,
+        "--miopen-find",
+        &["slow", "Normal", "dynamic_hybrid", "3", ""],
+    );
+    let modes = ["immediate", "normal", "fast", "hybrid", "dynamic-hybrid"];
+    rows.add("compile small.gir -o out.graphc --miopen-find=slow", 2, &modes);
     let expect = ["run small.gir --inputs x.npz --expect y.npz"];
     for option in ["--rtol", "--atol"] {
         each(
@@ -655,6 +663,7 @@ fn environment(rows: &mut Rows) {
         "GRAPHC_CACHE_MIB=x",
         "GRAPHC_CACHE_MIB=-1",
         "GRAPHC_SYNCHRONOUS=yes",
+        "GRAPHC_MIOPEN_FIND=slow",
     ] {
         rows.add(format!("{setting} run small.gir --random"), 2, &[setting]);
         rows.add(format!("{setting} targets"), 2, &[setting]);

@@ -15,7 +15,26 @@ use crate::error::{Planned, RuntimeError};
 
 /// Bytes of one pinned chunk: large enough that copies run at the bus's speed.
 const CHUNK: usize = 8 << 20;
-const AT: &str = "copying the weights";
+
+/// Allocates device memory and fills it with zeros, which are there when this returns.
+pub(super) fn zeroed(
+    gpu: &Arc<Gpu>,
+    bytes: usize,
+    what: &str,
+    planned: Option<Planned>,
+) -> Result<DeviceMemory, RuntimeError> {
+    let memory = gpu.allocate(bytes, what, planned)?;
+    if bytes > 0 {
+        let zeros = vec![0; CHUNK.min(bytes)];
+        let mut uploader = Uploader::new(gpu, zeros.len(), "filling memory with zeros")?;
+        let copied = (0..bytes)
+            .step_by(zeros.len())
+            .try_for_each(|at| uploader.copy(&zeros[..zeros.len().min(bytes - at)], memory.address + at as u64));
+        let finished = uploader.wait();
+        copied.and(finished)?;
+    }
+    Ok(memory)
+}
 
 /// See the module.
 pub(super) struct Constants {
@@ -80,7 +99,7 @@ impl Constants {
             return Ok(constants);
         }
         let memory = gpu.allocate(total, "the weights", Some(Planned { peak, weights: total }))?;
-        let mut uploader = Uploader::new(gpu, CHUNK.min(total))?;
+        let mut uploader = Uploader::new(gpu, CHUNK.min(total), "copying the weights")?;
         let copied = parts
             .iter()
             .try_for_each(|(bytes, at)| uploader.copy(bytes, memory.address + *at as u64));
@@ -120,13 +139,15 @@ struct Uploader {
     stream: Stream,
     chunks: [(PinnedMemory, Event, bool); 2],
     next: usize,
+    /// What errors say is done.
+    at: &'static str,
 }
 
 impl Uploader {
-    fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Uploader, RuntimeError> {
+    fn new(gpu: &Arc<Gpu>, bytes: usize, at: &'static str) -> Result<Uploader, RuntimeError> {
         let stream = gpu.stream(Priority::Normal)?;
         let chunk = || -> Result<_, RuntimeError> {
-            let memory = gpu.allocate_pinned(bytes, "copying the weights")?;
+            let memory = gpu.allocate_pinned(bytes, at)?;
             Ok((memory, gpu.event(false)?, false))
         };
         Ok(Uploader {
@@ -134,6 +155,7 @@ impl Uploader {
             chunks: [chunk()?, chunk()?],
             stream,
             next: 0,
+            at,
         })
     }
 
@@ -141,22 +163,22 @@ impl Uploader {
     fn wait(&self) -> Result<(), RuntimeError> {
         // A chunk's event says nothing that this does not.
         self.gpu
-            .wait_for_stream(&self.stream, &self.chunks[0].1, || AT.to_owned())
+            .wait_for_stream(&self.stream, &self.chunks[0].1, || self.at.to_owned())
     }
 
     fn copy(&mut self, bytes: &[u8], to: u64) -> Result<(), RuntimeError> {
         for (index, part) in bytes.chunks(self.chunks[0].0.bytes.max(1)).enumerate() {
             let (chunk, done, used) = &mut self.chunks[self.next];
             if *used {
-                self.gpu.wait(done, || AT.to_owned())?;
+                self.gpu.wait(done, || self.at.to_owned())?;
             }
             chunk.write(0, part);
             let at = to + (index * chunk.bytes) as u64;
-            // SAFETY: the part is inside the chunk and its place inside the weights' memory; both live until the stream was
+            // SAFETY: the part is inside the chunk and its place inside the memory; both live until the stream was
             // waited for.
             let copied = unsafe { self.stream.copy(at, chunk.address(0), part.len(), Direction::ToDevice) };
-            self.gpu.at(AT, copied)?;
-            self.gpu.at(AT, self.stream.record(done))?;
+            self.gpu.at(self.at, copied)?;
+            self.gpu.at(self.at, self.stream.record(done))?;
             *used = true;
             self.next = 1 - self.next;
         }

@@ -8,12 +8,13 @@ use ir::entity::{Entity, Table};
 use ir::plan::{LaneId, Plan, StepId};
 
 use super::bound::Bound;
+use super::constants::zeroed;
 use super::driver::Priority;
 use super::facts::PlanFacts;
 use super::handles::{DeviceMemory, Event, Gpu, PinnedMemory, Stream, copy_by_all_cores};
 use super::prepare::{Enqueue, Prepared};
 use crate::error::{Planned, RuntimeError};
-use crate::library::{Handles, Libraries};
+use crate::library::{Content, Handles, Libraries};
 
 /// Sets of sizes whose arguments stay laid out.
 const BOUND: usize = 4;
@@ -181,7 +182,12 @@ impl Context {
             let lane = facts.steps[id].lane;
             let at = prepared.named(facts, id).describe(id);
             let planned_for = workspace.is_some();
-            let bytes = self.handles.ready(call, self.lanes[lane].raw(), &at)?;
+            let what = || format!("the search for an algorithm of {at}");
+            let mut allocate = |bytes: usize, content: Content| match content {
+                Content::Zeros => zeroed(gpu, bytes, &what(), planned),
+                Content::Any => gpu.allocate(bytes, &what(), planned),
+            };
+            let bytes = self.handles.ready(call, self.lanes[lane].raw(), &mut allocate, &at)?;
             let workspace = &mut self.workspaces[lane];
             if !planned_for && bytes > 0 && workspace.as_ref().is_none_or(|memory| memory.bytes < bytes) {
                 self.bound.clear();

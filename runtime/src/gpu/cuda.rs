@@ -18,7 +18,7 @@ use dylib::{NotFound, Search};
 
 use super::driver::{
     Description, Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec,
-    RawModule, RawStream, Status,
+    RawModule, RawStream, Status, driver_version,
 };
 
 /// The CUDA driver.
@@ -148,10 +148,14 @@ impl Driver for Cuda {
         for (attribute, value) in capability {
             cuda!(self.cuDeviceGetAttribute(value, attribute, device))?;
         }
+        let mut version = 0;
+        cuda!(self.cuDriverGetVersion(&mut version))?;
+        let library = format!("CUDA {}.{}", version / 1000, version / 10 % 100);
         Ok(Description {
             arch: format!("sm_{major}{minor}"),
             product,
             memory,
+            driver: driver_version(&library, "nvidia"),
         })
     }
 

@@ -93,6 +93,17 @@ pub struct Description {
     pub product: String,
     /// Bytes of memory.
     pub memory: usize,
+    /// The version of the driver, and that of its part in the kernel where the system says it: `HIP 7.2.53211, amdgpu 6.14.14`.
+    pub driver: String,
+}
+
+/// What a driver's version is called: what its library says, and its module of the kernel.
+pub(super) fn driver_version(of_library: &str, module: &str) -> String {
+    match std::fs::read_to_string(format!("/sys/module/{module}/version")) {
+        Ok(version) => format!("{of_library}, {module} {}", version.trim()),
+        // Not every kernel's own module has a version.
+        Err(_) => of_library.to_owned(),
+    }
 }
 
 /// The functions. All but the first four act on the device that the thread has entered.

@@ -11,7 +11,7 @@ use hip_sys::{
 
 use super::driver::{
     Description, Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec,
-    RawModule, RawStream, Status,
+    RawModule, RawStream, Status, driver_version,
 };
 
 /// The HIP runtime.
@@ -109,7 +109,15 @@ impl Driver for Hip {
                 });
             }
         };
-        Ok(Description { arch, product, memory })
+        let mut version = 0;
+        hip!(self.hipDriverGetVersion(&mut version))?;
+        let (major, minor, patch) = (version / 10_000_000, version / 100_000 % 100, version % 100_000);
+        Ok(Description {
+            arch,
+            product,
+            memory,
+            driver: driver_version(&format!("HIP {major}.{minor}.{patch}"), "amdgpu"),
+        })
     }
 
     fn enter(&self, device: usize) -> Status<()> {

@@ -113,7 +113,7 @@ impl LoadedGpu {
         let gpu = heap.gpu.clone();
         check(&program.variants[variant].plan, &program)?;
         gpu.enter("loading the program")?;
-        let (opened, program) = Libraries::open(program, variant, libraries, &gpu.name, seat)?;
+        let (opened, program) = Libraries::open(program, variant, (libraries, &options.miopen), &gpu.name, seat)?;
         let plan = &program.variants[variant].plan;
         let expected = hints(&plan.symbols);
         // Hints are estimates: a size that does not work out there may where it is run.

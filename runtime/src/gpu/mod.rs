@@ -29,7 +29,7 @@ pub(crate) mod driver;
 mod facts;
 mod flight;
 mod form;
-mod handles;
+pub(crate) mod handles;
 pub(crate) mod heap;
 mod hip;
 mod loaded;
@@ -386,6 +386,14 @@ impl Device for GpuDevice {
 
     fn product(&self) -> &str {
         &self.description.product
+    }
+
+    fn arch(&self) -> &str {
+        &self.description.arch
+    }
+
+    fn driver(&self) -> &str {
+        &self.description.driver
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {

@@ -1,29 +1,56 @@
-//! MIOpen: convolutions in immediate mode (`miopenConvolutionForwardImmediate`).
+//! MIOpen: convolutions by a solution that was chosen (`miopenConvolutionForwardImmediate`).
 //!
-//! Immediate mode takes what MIOpen's shipped databases and heuristics rank first, without timing anything: nothing is measured
-//! behind the caller's back, and the same sizes get the same solution. Its kernels are compiled when a context is first fitted
-//! to the sizes, and kept by MIOpen where its own settings say.
+//! By default that is the one which MIOpen's databases and heuristics rank first, without timing anything: nothing is measured
+//! behind the caller's back, and the same sizes get the same solution. On request MIOpen's find stage is asked first, in one of its
+//! modes; what it finds is in the databases then, whose first is of the algorithm that it names. Kernels are compiled when a context
+//! is first fitted to the sizes, and kept by MIOpen where its own settings say.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dylib::Search;
 use ir::dim::Bindings;
 use ir::op::{Conv as ConvOp, Layout};
 use ir::{DType, TensorType};
 use miopen_sys::{
-    MiopenLibrary, miopenConvSolution_t, miopenConvolutionDescriptor_t, miopenConvolutionMode_t, miopenDataType_t,
-    miopenHandle_t, miopenStatus_t, miopenTensorDescriptor_t,
+    LoadError, MiopenFindLibrary, MiopenLibrary, miopenConvAlgoPerf_t, miopenConvAlgoPerf_t__bindgen_ty_1,
+    miopenConvFwdAlgorithm_t, miopenConvSolution_t, miopenConvolutionDescriptor_t,
+    miopenConvolutionFindMode_t as FindMode, miopenConvolutionMode_t, miopenDataType_t, miopenHandle_t, miopenStatus_t,
+    miopenTensorDescriptor_t,
 };
 
-use super::Opened;
+use super::{Allocate, Content, Opened};
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
+use crate::miopen::{MiopenFind, MiopenOptions};
 
-/// The library.
-pub(crate) struct Miopen(Opened<MiopenLibrary>);
+/// The library, as one program has it.
+pub(crate) struct Miopen {
+    opened: Opened<MiopenLibrary>,
+    /// None where nothing is searched for.
+    find: Option<Find>,
+}
+
+/// MIOpen's find stage in one mode.
+struct Find {
+    api: MiopenFindLibrary,
+    mode: FindMode,
+    /// What was found, for all handles: a search may end otherwise the next time.
+    solutions: Mutex<HashMap<Conv, u64>>,
+}
+
+/// A mode's number in MIOpen's header; None where nothing is searched for.
+const fn find_mode(find: MiopenFind) -> Option<FindMode> {
+    match find {
+        MiopenFind::Immediate => None,
+        MiopenFind::Normal => Some(FindMode::miopenConvolutionFindModeNormal),
+        MiopenFind::Fast => Some(FindMode::miopenConvolutionFindModeFast),
+        MiopenFind::Hybrid => Some(FindMode::miopenConvolutionFindModeHybrid),
+        MiopenFind::DynamicHybrid => Some(FindMode::miopenConvolutionFindModeDynamicHybrid),
+    }
+}
 
 /// The type of elements as MIOpen has it.
 pub(super) const fn datatype(dtype: DType) -> miopenDataType_t {
@@ -38,12 +65,48 @@ pub(super) const fn datatype(dtype: DType) -> miopenDataType_t {
 
 impl Miopen {
     /// Opens MIOpen. A GPU must have been found.
-    pub fn open(search: &Search, at: &str, device: &str) -> Result<Miopen, RuntimeError> {
-        Opened::new(miopen_sys::load(search), "MIOpen", "convolutions", at, device).map(Miopen)
+    pub fn open(search: &Search, options: &MiopenOptions, at: &str, device: &str) -> Result<Miopen, RuntimeError> {
+        let refuse = |reason: String| RuntimeError::MiopenDatabase {
+            folder: options.user_database.clone().unwrap_or_default(),
+            reason,
+        };
+        let folder = options.user_database.as_ref().map(|folder| {
+            // MIOpen says only in its log that it cannot write there.
+            std::fs::create_dir_all(folder).and_then(|()| std::fs::canonicalize(folder))
+        });
+        let folder = folder.transpose().map_err(|error| refuse(error.to_string()))?;
+        let loaded = match miopen_sys::load_with(search, folder.as_deref()) {
+            Ok(loaded) => Ok(loaded),
+            Err(LoadError::NotFound(error)) => Err(error),
+            Err(error @ LoadError::LoadedWith(_)) => {
+                return Err(refuse(format!(
+                    "{error}, and reads it once in a process; give the folder with the first program that calls MIOpen"
+                )));
+            }
+        };
+        let opened = Opened::new(loaded, "MIOpen", "convolutions", at, device)?;
+        let find = find_mode(options.find).map(|mode| match miopen_sys::load_find(&opened.api.path) {
+            Ok(api) => Ok(Find {
+                api,
+                mode,
+                solutions: Mutex::default(),
+            }),
+            Err(error) => Err(RuntimeError::Unsupported {
+                what: format!(
+                    "MIOpen's find mode {}, of which this MIOpen knows nothing ({error}),",
+                    options.find
+                ),
+                at: format!("{at}; without a mode it chooses as ever"),
+            }),
+        });
+        Ok(Miopen {
+            find: find.transpose()?,
+            opened,
+        })
     }
 
     pub(super) fn api(&self) -> &MiopenLibrary {
-        &self.0.api
+        &self.opened.api
     }
 
     pub(super) fn check(&self, call: &str, status: miopenStatus_t, at: &str) -> Result<(), RuntimeError> {
@@ -52,7 +115,7 @@ impl Miopen {
         }
         // SAFETY: the function gives a static string for every number.
         let text = unsafe { self.api().miopenGetErrorString(status) };
-        Err(self.0.failed(call, status.0, text, at.to_owned()))
+        Err(self.opened.failed(call, status.0, text, at.to_owned()))
     }
 }
 
@@ -61,6 +124,13 @@ impl Miopen {
 struct Tensor {
     sizes: [c_int; 4],
     strides: [c_int; 4],
+}
+
+impl Tensor {
+    fn bytes(&self, dtype: DType) -> usize {
+        let elements = self.sizes.iter().map(|size| *size as usize).product();
+        dtype.bytes_for(elements)
+    }
 }
 
 /// A convolution at some sizes.
@@ -184,7 +254,13 @@ impl Handle {
     }
 
     /// Chooses and compiles a solution, unless that was done; returns the bytes of workspace that it takes.
-    pub fn ready(&mut self, conv: &Conv, stream: RawStream, at: &str) -> Result<usize, RuntimeError> {
+    pub fn ready(
+        &mut self,
+        conv: &Conv,
+        stream: RawStream,
+        allocate: &mut Allocate<'_>,
+        at: &str,
+    ) -> Result<usize, RuntimeError> {
         if let Some(ready) = self.ready.get(conv) {
             return Ok(ready.workspace);
         }
@@ -194,6 +270,15 @@ impl Handle {
         let descriptors = Descriptors::new(&library, conv, at)?;
         let [x, w, y] = descriptors.tensors;
         let c = descriptors.convolution;
+        // Others that would search for the same wait for what is found.
+        let mut found = library.find.as_ref().map(Find::solutions);
+        let first = match (&library.find, &found) {
+            (Some(find), Some(found)) => match found.get(conv) {
+                Some(id) => Some(First::Solution(*id)),
+                None => Some(First::Algorithm(self.search(find, conv, &descriptors, allocate, at)?)),
+            },
+            _ => None,
+        };
         let mut count = 0;
         // SAFETY: handle and descriptors are alive; a place for the result.
         let status = unsafe { api.miopenConvolutionForwardGetSolutionCount(self.raw, w, x, c, y, &mut count) };
@@ -221,7 +306,11 @@ impl Handle {
         };
         library.check("miopenConvolutionForwardGetSolution", status, at)?;
         solutions.truncate(filled);
-        // They come ranked. One whose kernel does not compile here makes room for the next.
+        // They come ranked, those of what was found before all others.
+        if let Some(first) = first {
+            solutions.sort_by_key(|solution| !first.is(solution));
+        }
+        // One whose kernel does not compile here makes room for the next.
         let mut refused = None;
         for solution in solutions {
             let id = solution.solution_id;
@@ -240,6 +329,9 @@ impl Handle {
                         solution: id,
                         workspace,
                     };
+                    if let Some(found) = &mut found {
+                        found.insert(conv.clone(), id);
+                    }
                     self.ready.insert(conv.clone(), ready);
                     return Ok(workspace);
                 }
@@ -250,6 +342,86 @@ impl Handle {
             what: "miopen_conv: MIOpen has no solution for this convolution".into(),
             at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
         }))
+    }
+
+    /// Asks MIOpen's find stage for the algorithm of a convolution.
+    fn search(
+        &self,
+        find: &Find,
+        conv: &Conv,
+        descriptors: &Descriptors,
+        allocate: &mut Allocate<'_>,
+        at: &str,
+    ) -> Result<miopenConvFwdAlgorithm_t, RuntimeError> {
+        let (library, api) = (&self.library, self.library.api());
+        let [x, w, y] = descriptors.tensors;
+        let c = descriptors.convolution;
+        // SAFETY: a descriptor that was made.
+        let status = unsafe { find.api.miopenSetConvolutionFindMode(c, find.mode) };
+        library.check("miopenSetConvolutionFindMode", status, at)?;
+        let mut mode = FindMode(0);
+        // SAFETY: as above; a place for the result.
+        let status = unsafe { find.api.miopenGetConvolutionFindMode(c, &mut mode) };
+        library.check("miopenGetConvolutionFindMode", status, at)?;
+        if mode != find.mode {
+            return Err(RuntimeError::Unsupported {
+                what: format!(
+                    "find mode {} of this MIOpen, which goes on in mode {},",
+                    find.mode.0, mode.0
+                ),
+                at: at.to_owned(),
+            });
+        }
+        let mut bytes = 0;
+        // SAFETY: handle and descriptors are alive; a place for the result.
+        let status = unsafe { api.miopenConvolutionForwardGetWorkSpaceSize(self.raw, w, x, c, y, &mut bytes) };
+        library.check("miopenConvolutionForwardGetWorkSpaceSize", status, at)?;
+        // Defined numbers, so that no kernel does anything odd with others. Results and workspaces are written before they are read.
+        let input = allocate(conv.input.bytes(conv.dtype), Content::Zeros)?;
+        let filter = allocate(conv.filter.bytes(conv.dtype), Content::Zeros)?;
+        let result = allocate(conv.result.bytes(conv.out), Content::Any)?;
+        let workspace = (bytes > 0).then(|| allocate(bytes, Content::Any)).transpose()?;
+        let (mut count, mut found) = (
+            0,
+            miopenConvAlgoPerf_t {
+                __bindgen_anon_1: miopenConvAlgoPerf_t__bindgen_ty_1 {
+                    fwd_algo: miopenConvFwdAlgorithm_t(0),
+                },
+                time: 0.0,
+                memory: 0,
+            },
+        );
+        // SAFETY: handle and descriptors are alive; the operands lie in memory that holds what the descriptors say, and the workspace
+        // in what was asked for, until the call is back, which waits for what it timed; there is room for the one result.
+        let status = unsafe {
+            api.miopenFindConvolutionForwardAlgorithm(
+                self.raw,
+                x,
+                input.address as *const c_void,
+                w,
+                filter.address as *const c_void,
+                c,
+                y,
+                result.address as *mut c_void,
+                1,
+                &mut count,
+                &mut found,
+                workspace
+                    .as_ref()
+                    .map_or(null_mut(), |memory| memory.address as *mut c_void),
+                bytes,
+                false,
+            )
+        };
+        library.check("miopenFindConvolutionForwardAlgorithm", status, at)?;
+        if count < 1 {
+            return Err(RuntimeError::Unsupported {
+                what: "miopen_conv: MIOpen found no algorithm for this convolution".into(),
+                at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
+            });
+        }
+        // SAFETY: every member of the union is a number of the same size.
+        Ok(unsafe { found.__bindgen_anon_1.fwd_algo })
     }
 
     pub(super) fn set_stream(&self, stream: RawStream, at: &str) -> Result<(), RuntimeError> {
@@ -304,6 +476,30 @@ impl Drop for Handle {
         self.ready.clear();
         // SAFETY: the handle is this value's own, and this is its end. A failure leaves nothing to do.
         let _ = unsafe { self.library.api().miopenDestroy(self.raw) };
+    }
+}
+
+impl Find {
+    fn solutions(&self) -> MutexGuard<'_, HashMap<Conv, u64>> {
+        self.solutions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which solutions go before all others.
+#[derive(Clone, Copy)]
+enum First {
+    Solution(u64),
+    /// Those of an algorithm, as they are ranked.
+    Algorithm(miopenConvFwdAlgorithm_t),
+}
+
+impl First {
+    fn is(self, solution: &miopenConvSolution_t) -> bool {
+        match self {
+            First::Solution(id) => solution.solution_id == id,
+            // Of one algorithm both enums have the same number.
+            First::Algorithm(algorithm) => solution.algorithm.0 == algorithm.0,
+        }
     }
 }
 

@@ -21,6 +21,18 @@ use ir::{Program, TensorType};
 use crate::checks::check_ranks;
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
+use crate::gpu::handles::DeviceMemory;
+use crate::miopen::MiopenOptions;
+
+/// Takes memory of the device, so many bytes, for as long as the value is there.
+pub(crate) type Allocate<'a> = dyn FnMut(usize, Content) -> Result<DeviceMemory, RuntimeError> + 'a;
+
+/// What memory holds at first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Content {
+    Any,
+    Zeros,
+}
 
 /// A vendor's library that was opened for a device.
 struct Opened<T> {
@@ -109,7 +121,7 @@ impl Libraries {
     pub fn open(
         program: Arc<Program>,
         variant: usize,
-        search: &Search,
+        (search, miopen): (&Search, &MiopenOptions),
         device: &str,
         seat: Option<rccl::Seat>,
     ) -> Result<(Libraries, Arc<Program>), RuntimeError> {
@@ -117,7 +129,7 @@ impl Libraries {
             rccl: seat,
             ..Libraries::default()
         };
-        let opened = libraries.open_all(&program.variants[variant].plan, search, device);
+        let opened = libraries.open_all(&program.variants[variant].plan, (search, miopen), device);
         let Err(error @ RuntimeError::NotAvailable { .. }) = opened else {
             return opened.map(|()| (libraries, program));
         };
@@ -135,7 +147,7 @@ impl Libraries {
             }
             // Of two, the other may be there.
             if libraries
-                .open_all(&without.variants[variant].plan, search, device)
+                .open_all(&without.variants[variant].plan, (search, miopen), device)
                 .is_ok()
             {
                 return Ok((libraries, Arc::new(without)));
@@ -144,7 +156,12 @@ impl Libraries {
         Err(error)
     }
 
-    fn open_all(&mut self, plan: &Plan, search: &Search, device: &str) -> Result<(), RuntimeError> {
+    fn open_all(
+        &mut self,
+        plan: &Plan,
+        (search, miopen): (&Search, &MiopenOptions),
+        device: &str,
+    ) -> Result<(), RuntimeError> {
         let libraries = self;
         let calls = plan
             .steps
@@ -171,7 +188,7 @@ impl Libraries {
                 }
                 (Library::MiOpen, LibraryOp::Conv(_) | LibraryOp::Pool(_) | LibraryOp::Softmax { .. }) => {
                     if libraries.miopen.is_none() {
-                        libraries.miopen = Some(Arc::new(miopen::Miopen::open(search, &at, device)?));
+                        libraries.miopen = Some(Arc::new(miopen::Miopen::open(search, miopen, &at, device)?));
                     }
                 }
                 (Library::Rccl, LibraryOp::Collective(of)) => {
@@ -238,10 +255,17 @@ impl Handles {
         std::mem::forget(std::mem::take(self));
     }
 
-    /// Does what a call needs done once on these handles; returns the bytes of workspace that it takes.
-    pub fn ready(&mut self, call: &Call, stream: RawStream, at: &str) -> Result<usize, RuntimeError> {
+    /// Does what a call needs done once on these handles, with memory for as long as that takes; returns the bytes of workspace that the
+    /// call takes.
+    pub fn ready(
+        &mut self,
+        call: &Call,
+        stream: RawStream,
+        allocate: &mut Allocate<'_>,
+        at: &str,
+    ) -> Result<usize, RuntimeError> {
         match (call, &mut self.miopen, &mut self.hipblaslt) {
-            (Call::Conv(conv), Some(handle), _) => handle.ready(conv, stream, at),
+            (Call::Conv(conv), Some(handle), _) => handle.ready(conv, stream, allocate, at),
             (Call::Plain(plain), Some(handle), _) => self.described.ready(handle, plain, at).map(|()| 0),
             (Call::Matmul(matmul), _, Some(handle)) => handle.ready(matmul, at),
             // rocBLAS has memory of its own for each handle.

@@ -288,6 +288,14 @@ impl Device for RankedDevice {
         &self.product
     }
 
+    fn arch(&self) -> &str {
+        self.devices().first().map_or("", |gpu| gpu.arch())
+    }
+
+    fn driver(&self) -> &str {
+        self.devices().first().map_or("", |gpu| gpu.driver())
+    }
+
     fn ranks(&self) -> u32 {
         self.count()
     }

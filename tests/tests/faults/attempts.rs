@@ -239,7 +239,7 @@ pub fn sweep_within(control: &Control, name: &str, scenario: &Scenario<'_>, time
             }
         }
     }
-    // What runs on the device and fails there; the numbers are Fibonacci's, as far as there are launches and copies.
+    // What runs on the device and fails there: all of it, or Fibonacci's numbers as far as there are launches and copies.
     for kind in ["launch", "copy"] {
         let mut numbers = (1, 2);
         loop {
@@ -254,7 +254,10 @@ pub fn sweep_within(control: &Control, name: &str, scenario: &Scenario<'_>, time
                 Err(_) => wrong.push(fault.text()),
             }
             faults += 1;
-            numbers = (numbers.1, numbers.0 + numbers.1);
+            numbers = match all {
+                true => (numbers.1, numbers.1 + 1),
+                false => (numbers.1, numbers.0 + numbers.1),
+            };
         }
         assert!(numbers.0 > 2, "{name}: no {kind}");
     }

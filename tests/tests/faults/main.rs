@@ -2,8 +2,8 @@
 //! behind, and the next run is right; or the device is said lost, and everything afterwards says so.
 //!
 //! On the emulated GPU behind HIP's interface, which fails calls on request and counts what was not given back. Without a ROCm to
-//! compile with the tests print `skipped: …` and pass. `GRAPHC_ALL_FAULTS=1` fails every call, not a sample of those that
-//! come again and again.
+//! compile with the tests print `skipped: …` and pass. `GRAPHC_ALL_FAULTS=1` fails every call, launch and copy, not a sample of
+//! those that come again and again.
 
 mod attempts;
 mod control;
@@ -30,6 +30,7 @@ use graphc::passes::stream::{least, streamed_bytes};
 use graphc::prelude::*;
 use graphc::runtime::gpu::{GpuDevice, Priority, Vendor, discover};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
+use graphc::tune::Database;
 use graphc_tests::emulated_hip::{EmulatedHip, compile, options_on};
 use graphc_tests::reference::Tensors;
 use graphc_tests::repository;
@@ -621,6 +622,10 @@ fn tuning_that_meets_a_fault() {
             found["products"][0]["best"]["us"].as_f64() > Some(0.0),
             "{fault}: {found:#}"
         );
+        for row in Database::read(database.as_ref()).expect("opens").rows().expect("reads") {
+            let is_known = row.arch.starts_with("gfx90a") && row.driver.starts_with("HIP 7.");
+            assert!(is_known, "{row:?}");
+        }
         kept.insert(3 - measured);
     }
     // Some faults came after a measurement, which was kept.

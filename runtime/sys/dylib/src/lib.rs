@@ -140,6 +140,18 @@ pub fn open<T>(
     })
 }
 
+/// Says whether this process has loaded a library of one of these names, by whomever.
+#[cfg(unix)]
+pub fn is_loaded(sonames: Sonames<'_>) -> bool {
+    use libloading::os::unix::{Library, RTLD_LAZY};
+    /// `RTLD_NOLOAD`: gives what is loaded, and loads nothing.
+    const NO_LOAD: std::ffi::c_int = 4;
+    sonames.iter().any(|name| {
+        // SAFETY: nothing is loaded, so no initialiser runs.
+        unsafe { Library::open(Some(*name), RTLD_LAZY | NO_LOAD) }.is_ok()
+    })
+}
+
 /// Finds the file that [`open`] would open first, without opening it; None where only the loader could say.
 ///
 /// The loader's path is approximated by its standard folders.
@@ -308,6 +320,12 @@ mod tests {
             std::fs::write(&path, b"not an ELF file").unwrap();
             assert_eq!(locate(sonames, &search), Some(path), "the first of the three");
         }
+    }
+
+    #[test]
+    fn what_is_loaded_is_known() {
+        assert!(is_loaded(&["libgraphc-no-such.so", "libc.so.6"]));
+        assert!(!is_loaded(&["libgraphc-no-such.so"]));
     }
 
     #[test]
