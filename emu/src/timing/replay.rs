@@ -4,6 +4,7 @@
 //! most one instruction a slot from a wave, and one of each class a slot from a SIMD. What holds a wave is kept with it, and the time in which a SIMD
 //! issues nothing is put down to what held the wave that issues next.
 
+use super::clock::MatrixShare;
 use super::facts::{InstructionFacts, REGISTERS, Unit};
 use super::machine::Machine;
 use super::memory::{Load, Memory, Moved, Placement, Rates, Share};
@@ -67,6 +68,8 @@ pub(crate) struct Outcome {
     /// Cycles that the units were taken, summed over SIMDs or pipes.
     pub valu_busy: u64,
     pub matrix_busy: u64,
+    /// Of that, with f64.
+    pub double_busy: u64,
     pub lds_busy: u64,
     pub addresser_busy: u64,
     pub moved: Moved,
@@ -74,6 +77,15 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// Matrix work without a pause, of the types that this has.
+    pub fn densest(&self) -> MatrixShare {
+        let double = self.double_busy as f64 / self.matrix_busy.max(1) as f64;
+        MatrixShare {
+            other: 1.0 - double,
+            double,
+        }
+    }
+
     /// What more iterations give: `ratio` times as many as tell this replay from `shorter`.
     pub fn with_more(&self, shorter: &Outcome, ratio: f64) -> Outcome {
         let more = |long: u64, short: u64| long + ((long as f64 - short as f64) * ratio).round().max(0.0) as u64;
@@ -88,6 +100,7 @@ impl Outcome {
             instructions: more(self.instructions, shorter.instructions),
             valu_busy: more(self.valu_busy, shorter.valu_busy),
             matrix_busy: more(self.matrix_busy, shorter.matrix_busy),
+            double_busy: more(self.double_busy, shorter.double_busy),
             lds_busy: more(self.lds_busy, shorter.lds_busy),
             addresser_busy: more(self.addresser_busy, shorter.addresser_busy),
             moved: Moved {
@@ -479,6 +492,9 @@ impl<'a> Model<'a> {
                 simd.matrix_wave = index;
                 simd.valu_free = at + if facts.exclusive { cycles } else { slot };
                 self.out.matrix_busy += cycles;
+                if facts.double {
+                    self.out.double_busy += cycles;
+                }
                 result = (at + cycles + MATRIX_RESULT, Kind::Matrix);
             }
             Unit::Salu => result = (at + slot + u64::from(machine.salu_latency), Kind::Other),
