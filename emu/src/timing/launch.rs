@@ -22,7 +22,7 @@ const SURVEY_INSTRUCTIONS: u64 = 3_000_000;
 
 /// Workgroups of a row whose reuse of L2 is looked at, and wave instructions of all of them.
 const ROW_GROUPS: u64 = 8192;
-const ROW_INSTRUCTIONS: u64 = 1_000_000;
+const ROW_INSTRUCTIONS: u64 = 2_500_000;
 
 /// Rounds of workgroups that a unit replays at most.
 const MOST_ROUNDS: u64 = 24;
@@ -169,12 +169,15 @@ impl Shape {
             lengths.collect::<Result<Vec<(u64, u64)>, Box<Fault>>>()
         };
         let mut known = of(0, lengths::PROBES)?;
-        if lengths::alike(known.iter().map(|(_, length)| *length)) {
+        if lengths::alike(&known) {
             return Ok(None);
         }
         let each = known.iter().map(|(_, length)| *length).sum::<u64>() / known.len() as u64;
         let count = (budget / (2 * each.max(1))).clamp(lengths::PROBES, lengths::SAMPLES);
         known.extend(of(lengths::PROBES, count)?);
+        if lengths::alike(&known) {
+            return Ok(None);
+        }
         Ok(Some(Lengths::new(known, launch.grid)))
     }
 

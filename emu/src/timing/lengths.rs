@@ -15,8 +15,11 @@ pub(super) const PROBES: u64 = 5;
 /// Workgroups whose length is known at most, where they differ.
 pub(super) const SAMPLES: u64 = 64;
 
-/// Lengths that differ by less than this part of the longest are alike.
-const ALIKE: f64 = 0.15;
+/// Lengths are alike where their mean is nearer to the longest than this part of it: few that are short change nothing.
+const ALIKE: f64 = 0.1;
+
+/// The part of a length by which the sample may tell another on average, or else nothing is known of what lies between.
+const TOLD: f64 = 0.1;
 
 /// Workgroups that are dealt out one by one at most; of a longer launch its last ones decide, and each unit has its part of the others.
 const DEALT: u64 = 1 << 18;
@@ -25,14 +28,16 @@ const DEALT: u64 = 1 << 18;
 /// there (multiples of the golden ratio).
 pub(super) fn place(index: u64, total: u64) -> u64 {
     const GOLDEN: f64 = 0.618_033_988_749_894_9;
-    let part = (0.5 + index as f64 * GOLDEN).fract();
+    // The begin is no simple part of the grid: edges lie there.
+    let part = (0.37 + index as f64 * GOLDEN).fract();
     ((part * total as f64) as u64).min(total.saturating_sub(1))
 }
 
-/// Whether so many instructions are alike, as far as the model is concerned.
-pub(super) fn alike(lengths: impl Iterator<Item = u64> + Clone) -> bool {
-    let (least, most) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
-    (most - least) as f64 <= ALIKE * most as f64
+/// Whether workgroups of so many instructions end together, as far as the model is concerned.
+pub(super) fn alike(known: &[(u64, u64)]) -> bool {
+    let longest = known.iter().map(|(_, length)| *length).max().unwrap_or(0);
+    let all: u64 = known.iter().map(|(_, length)| *length).sum();
+    all as f64 >= (1.0 - ALIKE) * longest as f64 * known.len() as f64
 }
 
 /// What of a workgroup's number tells its length.
@@ -59,12 +64,14 @@ pub(super) struct Lengths {
     /// Workgroup and length, in order of the workgroups.
     known: Vec<(u64, u64)>,
     key: Key,
+    /// Whether the key tells the lengths of workgroups that are not known.
+    told: bool,
 }
 
 /// What the unit that ends last gets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Deal {
-    /// Its workgroups in the order in which they come, each by the one of the sample that it stands for.
+    /// Its workgroups in the order in which they come; where their lengths are not told, those of the sample that they are taken for.
     pub groups: Vec<u64>,
     /// Their part of the launch's work.
     pub part: f64,
@@ -88,11 +95,17 @@ impl Lengths {
                 .filter_map(|(group, length)| Some(nearest(*group)?.1.abs_diff(*length)));
             misses.sum()
         };
-        let key = keys.min_by_key(miss).unwrap_or(Key {
-            divisor: 1,
-            modulus: u64::MAX,
-        });
-        Lengths { known, key }
+        let best = keys.map(|key| (miss(&key), key)).min_by_key(|(miss, _)| *miss);
+        let (missed, key) = best.unwrap_or((
+            0,
+            Key {
+                divisor: 1,
+                modulus: u64::MAX,
+            },
+        ));
+        let all: u64 = known.iter().map(|(_, length)| *length).sum();
+        let told = missed as f64 <= TOLD * all as f64;
+        Lengths { known, key, told }
     }
 
     /// The workgroup of the sample that this one stands for, and its length.
@@ -143,7 +156,10 @@ impl Lengths {
         let own = earlier + late.iter().map(|group| self.of(*group)).sum::<u64>();
         let all = work as f64 + (earlier * units) as f64;
         Deal {
-            groups: early.chain(late).map(|group| self.nearest(group).0).collect(),
+            groups: early
+                .chain(late)
+                .map(|group| if self.told { group } else { self.nearest(group).0 })
+                .collect(),
             part: own as f64 / all.max(1.0),
         }
     }
@@ -182,6 +198,31 @@ mod tests {
         let long = Lengths::new(vec![(0, 7)], [3 << 20, 1, 1]).deal(3 << 20, 104, 2);
         assert!((long.part * 104.0 - 1.0).abs() < 1e-3, "{}", long.part);
         assert_eq!(long.groups.len() as u64, (3u64 << 20).div_ceil(104));
+    }
+
+    #[test]
+    fn few_short_workgroups_change_nothing() {
+        let mut known = vec![(0, 4)];
+        known.extend((1..30).map(|group| (group, 1000)));
+        assert!(alike(&known));
+        known.extend((30..60).map(|group| (group, 500)));
+        assert!(!alike(&known));
+    }
+
+    #[test]
+    fn lengths_that_nothing_tells_are_those_of_the_sample() {
+        // Bits of a product: no coordinate and no period says them.
+        let length = |group: u64| 10 + (group.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57);
+        let known = (0..SAMPLES)
+            .map(|index| place(index, 5000))
+            .map(|group| (group, length(group)));
+        let lengths = Lengths::new(known.clone().collect(), [5000, 1, 1]);
+        let deal = lengths.deal(5000, 104, 1);
+        assert!(
+            deal.groups
+                .iter()
+                .all(|group| known.clone().any(|(known, _)| known == *group))
+        );
     }
 
     #[test]
