@@ -167,3 +167,70 @@ fn workgroups_of_different_lengths_end_with_the_last() {
         assert!((uneven - expected).abs() < 0.06, "{arch}: {uneven} {expected}");
     }
 }
+
+/// Workgroups of some hundred steps: a tile by way of LDS, matrix instructions, a barrier.
+const STAGES: &str = r#"
+typedef _Float16 h16 __attribute__((ext_vector_type(16)));
+typedef float f8 __attribute__((ext_vector_type(8)));
+extern "C" __global__ __launch_bounds__(128) void stages(float* out, const float4* in, int n) {
+  __shared__ float4 s[2][512];
+  const float4* at = in + blockIdx.x % 64 * 512 + threadIdx.x;
+  f8 sum[4] = {};
+  float4 next[4];
+  for (int k = 0; k < 4; ++k) next[k] = at[128 * k];
+  #pragma unroll 1
+  for (int i = 0; i < n; ++i) {
+    for (int k = 0; k < 4; ++k) s[i & 1][threadIdx.x + 128 * k] = next[k];
+    __syncthreads();
+    at += 32768;
+    for (int k = 0; k < 4; ++k) next[k] = at[128 * k];
+    const h16* tile = (const h16*)s[i & 1];
+    for (int k = 0; k < 4; ++k)
+      sum[k] = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(tile[threadIdx.x % 16 + 16 * k], tile[64 + threadIdx.x % 16 + 16 * k], sum[k]);
+  }
+  f8 all = sum[0] + sum[1] + sum[2] + sum[3];
+  for (int k = 0; k < 8; ++k) out[blockIdx.x * 1024 + threadIdx.x * 8 + k] = all[k] + next[k % 4].x;
+}
+"#;
+
+/// Few rounds of long workgroups tell a launch of many: as long as many rounds do, and a little more of the clock changes little, also
+/// where the waves of a SIMD run apart (RDNA serves the oldest first).
+#[test]
+fn few_rounds_tell_what_many_take() {
+    let Some(device) = Device::new(STAGES, "gfx1100") else {
+        return;
+    };
+    let steps = 96;
+    let groups = 48 * 40;
+    let (out, input) = (
+        device.alloc(4 * 1024 * groups as usize),
+        device.alloc(32768 * 16 * (steps + 2)),
+    );
+    let time = |ghz: f64, budget: u64| {
+        let timing = TimingOptions {
+            ghz: Some(ghz),
+            budget,
+            sample_loops: false,
+            ..TimingOptions::default()
+        };
+        let args = [Arg::Ptr(out), Arg::Ptr(input), Arg::I32(steps as i32)];
+        device.time("stages", groups, 128, 0, &args, &timing)
+    };
+    let many = time(2.4, 8_000_000);
+    let mut before = None;
+    for step in 0..5 {
+        let ghz = 2.4 + 0.01 * f64::from(step);
+        let few = time(ghz, 300_000);
+        assert!(
+            few.extrapolated && few.sampled < many.sampled,
+            "{} {}",
+            few.sampled,
+            many.sampled
+        );
+        let ratio = few.cycles as f64 / many.cycles as f64;
+        let change = few.cycles as f64 / before.replace(few.cycles as f64).unwrap_or(few.cycles as f64);
+        println!("{ghz} GHz: {ratio:.3} of many rounds, {change:.3} of the clock before");
+        assert!((ratio - 1.0).abs() < 0.05, "{ghz}: {ratio}");
+        assert!((change - 1.0).abs() < 0.02, "{ghz}: {change}");
+    }
+}

@@ -24,8 +24,12 @@ const SURVEY_INSTRUCTIONS: u64 = 3_000_000;
 const ROW_GROUPS: u64 = 8192;
 const ROW_INSTRUCTIONS: u64 = 2_500_000;
 
-/// Rounds of workgroups that a unit replays at most.
+/// Rounds of workgroups that a unit replays at most, and from how many on two replays tell what a round takes.
 const MOST_ROUNDS: u64 = 24;
+const MANY_ROUNDS: u64 = 8;
+
+/// Rounds that are replayed where fewer can be traced: their workgroups' traces serve more than once.
+const FEW_ROUNDS: u64 = 4;
 
 /// Rounds after which half of the workgroups that began together have drifted apart (assumed).
 const DRIFT_ROUNDS: f64 = 50.0;
@@ -263,39 +267,52 @@ impl Shape {
             .collect()
     }
 
-    /// How many workgroups are replayed, given how many the budget allows to trace: all, or the first rounds and the last one, and
-    /// as many rounds more, which tell what one round in the middle takes.
+    /// How many workgroups are replayed, given how many the budget allows to trace.
     fn plan(&self, affordable: u64) -> Plan {
         let (mine, resident) = (self.mine, self.resident);
-        // Few rounds tell enough where each is long.
-        let rounds = (affordable / (4 * resident)).clamp(2, MOST_ROUNDS);
-        if mine <= (rounds + 1) * resident {
-            return Plan {
-                traces: mine.min(affordable.max(1)),
-                short: mine,
-                long: None,
-            };
-        }
+        let rounds = (affordable / (4 * resident)).min(MOST_ROUNDS);
         // The last round holds as many workgroups as in the whole launch.
-        let short = rounds / 2 * resident + mine % resident;
-        let more = rounds - rounds / 2;
-        let long = short + more * resident;
+        let last = mine % resident;
+        let replay = match rounds {
+            rounds if mine <= (rounds.max(FEW_ROUNDS) + 1) * resident => Replay::All,
+            rounds if rounds < MANY_ROUNDS => Replay::Paced(FEW_ROUNDS * resident + last),
+            rounds => {
+                let short = rounds / 2 * resident + last;
+                let more = rounds - rounds / 2;
+                Replay::Rounds {
+                    short,
+                    long: short + more * resident,
+                    times: ((mine - short) / resident) as f64 / more as f64,
+                }
+            }
+        };
+        let groups = match replay {
+            Replay::All => mine,
+            Replay::Paced(groups) | Replay::Rounds { long: groups, .. } => groups,
+        };
         Plan {
-            traces: long.min(affordable.max(1)),
-            short,
-            long: Some((((mine - short) / resident) as f64 / more as f64, long)),
+            traces: groups.min(affordable.max(1)),
+            replay,
         }
     }
 }
 
-/// What is replayed.
+/// What is traced and replayed.
 struct Plan {
     /// Workgroups with a trace of their own.
     traces: u64,
-    /// Workgroups of the replay whose time is taken whole.
-    short: u64,
-    /// How often the rounds more are added, and the workgroups of the replay with them.
-    long: Option<(f64, u64)>,
+    replay: Replay,
+}
+
+/// How the time of a unit's workgroups is found.
+enum Replay {
+    /// All of them are replayed.
+    All,
+    /// So many are, and the others follow at the pace at which those followed each other. Two replays of few rounds differ by how
+    /// their last workgroups happen to meet, too.
+    Paced(u64),
+    /// Those of `short` are taken whole; what `long` has more, in rounds, is added so many times.
+    Rounds { short: u64, long: u64, times: f64 },
 }
 
 /// Where the workgroup of a number lies in the grid.
@@ -562,25 +579,29 @@ impl Work<'_> {
     }
 
     fn at(&self, ghz: f64) -> Timed {
-        let outcome = self.replayed(self.plan.short, ghz);
-        let cycles = outcome.cycles as f64;
-        match self.plan.long {
-            None => Timed {
-                ghz,
-                cycles,
-                outcome,
-                replayed: self.plan.short,
-            },
-            Some((more, groups)) => {
-                let longer = self.replayed(groups, ghz);
-                let rounds = (longer.cycles as f64 - cycles).max(1.0);
-                Timed {
-                    ghz,
-                    cycles: cycles + more * rounds,
-                    outcome: longer,
-                    replayed: groups,
-                }
+        let mine = self.shape.mine;
+        let (replayed, cycles, outcome) = match self.plan.replay {
+            Replay::All => {
+                let outcome = self.replayed(mine, ghz);
+                (mine, outcome.cycles as f64, outcome)
             }
+            Replay::Paced(groups) => {
+                let outcome = self.replayed(groups, ghz);
+                let cycles = outcome.cycles as f64;
+                let pace = outcome.pace.unwrap_or(cycles / groups as f64);
+                (groups, cycles + (mine - groups) as f64 * pace, outcome)
+            }
+            Replay::Rounds { short, long, times } => {
+                let (shorter, longer) = (self.replayed(short, ghz), self.replayed(long, ghz));
+                let more = (longer.cycles as f64 - shorter.cycles as f64).max(1.0);
+                (long, shorter.cycles as f64 + times * more, longer)
+            }
+        };
+        Timed {
+            ghz,
+            cycles,
+            outcome,
+            replayed,
         }
     }
 
@@ -644,7 +665,7 @@ impl Work<'_> {
             waves_per_simd: (shape.resident * shape.waves) as f64 / 4.0,
             rounds: shape.mine as f64 / shape.resident as f64,
             sampled: self.traces.len() as u32,
-            extrapolated: self.plan.long.is_some() || (self.traces.len() as u64) < shape.mine,
+            extrapolated: !matches!(self.plan.replay, Replay::All) || (self.traces.len() as u64) < shape.mine,
             loops_left_out: self.left_out(),
             issue,
             stalls,

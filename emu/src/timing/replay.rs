@@ -73,6 +73,8 @@ pub(crate) struct Outcome {
     pub lds_busy: u64,
     pub addresser_busy: u64,
     pub moved: Moved,
+    /// Cycles of one workgroup more, as it went while all places were taken; none where that was for less than a round.
+    pub pace: Option<f64>,
     pub issues: Vec<Issue>,
 }
 
@@ -111,6 +113,7 @@ impl Outcome {
                 lookups: more(self.moved.lookups, shorter.moved.lookups),
                 hits: more(self.moved.hits, shorter.moved.hits),
             },
+            pace: (self.pace.zip(shorter.pace)).map(|(long, short)| bytes(long, short)),
             issues: self.issues.clone(),
         }
     }
@@ -198,6 +201,8 @@ struct Model<'a> {
     heap: BinaryHeap<Reverse<(u64, u8, u32)>>,
     next_group: usize,
     next_dispatch: f64,
+    /// When each workgroup came to a place that another had left, and the instructions that were issued before.
+    followed: Vec<(u64, u64)>,
     out: Outcome,
     end: u64,
 }
@@ -233,6 +238,7 @@ impl<'a> Model<'a> {
             heap: BinaryHeap::new(),
             next_group: 0,
             next_dispatch: 0.0,
+            followed: Vec::new(),
             out: Outcome {
                 lost: vec![[0; Stall::COUNT]; input.facts.len()],
                 ..Outcome::default()
@@ -268,6 +274,9 @@ impl<'a> Model<'a> {
             return;
         };
         let recorder = &self.input.traces[*trace];
+        if self.next_group >= self.input.resident {
+            self.followed.push((now, self.out.instructions));
+        }
         // The dispatcher serves the units in turn; a place that is free gets its workgroup at once where it has kept up.
         let own = recorder.waves.len() as f64 * self.input.machine.dispatch;
         self.next_dispatch = (self.next_dispatch + self.input.dispatch).max(now as f64 + own);
@@ -718,6 +727,16 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// Between the first and the last workgroup that followed another all places are taken: the launch's steady state, in which the
+    /// instructions of one workgroup take a workgroup's part of the time, whatever the phases of those that run together.
+    fn pace(&self) -> Option<f64> {
+        let (first, last) = (self.followed.first()?, self.followed.last()?);
+        let (cycles, instructions) = (last.0.checked_sub(first.0)?, last.1.checked_sub(first.1)?);
+        let enough = self.followed.len() > self.input.resident && instructions > 0;
+        let each = self.out.instructions as f64 / self.next_group as f64;
+        enough.then(|| cycles as f64 * each / instructions as f64)
+    }
+
     fn finish(mut self) -> Outcome {
         let end = self.end.max(self.memory.drained());
         for simd in &self.simds {
@@ -728,6 +747,7 @@ impl<'a> Model<'a> {
             self.out.stalls[cause as usize] += gap - idle;
         }
         self.out.cycles = end;
+        self.out.pace = self.pace();
         self.out.addresser_busy = self.memory.addresser_busy;
         self.out.moved = self.memory.moved;
         self.out
