@@ -193,8 +193,8 @@ extern "C" __global__ __launch_bounds__(128) void stages(float* out, const float
 }
 "#;
 
-/// Few rounds of long workgroups tell a launch of many: as long as many rounds do, and a little more of the clock changes little, also
-/// where the waves of a SIMD run apart (RDNA serves the oldest first).
+/// Few rounds of long workgroups tell a launch of many: as long as many rounds do, and a little more of the clock
+/// changes little, also where the waves of a SIMD run apart (RDNA serves the oldest first).
 #[test]
 fn few_rounds_tell_what_many_take() {
     let Some(device) = Device::new(STAGES, "gfx1100") else {

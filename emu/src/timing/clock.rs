@@ -1,9 +1,11 @@
-//! The clock that a launch runs at where none is asked for: between the boost clock and what dense matrix work settles at.
+//! The clock that a launch runs at where none is asked for: between the boost clock and what dense matrix work settles
+//! at.
 //!
-//! At the limit of power, energy a cycle times the clock is constant. Energy a cycle is taken as linear in the part of the cycles that
-//! the matrix units of the whole GPU work, at one voltage (assumed). Two published clocks then say all: boost where they rest, and the
-//! sustained clock where they never do. A cycle with matrix work so takes longer than one without, by the same time at every share:
-//! of two kernels with the same matrix work the one of fewer cycles is the faster one.
+//! At the limit of power, energy a cycle times the clock is constant. Energy a cycle is taken as linear in the part of
+//! the cycles that the matrix units of the whole GPU work, at one voltage (assumed). Two published clocks then say all:
+//! boost where they rest, and the sustained clock where they never do. A cycle with matrix work so takes longer than
+//! one without, by the same time at every share: of two kernels with the same matrix work the one of fewer cycles is
+//! the faster one.
 
 use super::machine::Machine;
 
@@ -31,10 +33,11 @@ pub(super) fn ghz(machine: &Machine, share: MatrixShare) -> f64 {
     1.0 / (1.0 / boost + other / all * longer(machine.matrix_ghz) + double / all * longer(machine.double_matrix_ghz))
 }
 
-/// The launch at the clock that it runs at, and that clock: `run` times it at a clock, `share` says what its matrix units do then.
+/// The launch at the clock that it runs at, and that clock: `run` times it at a clock, `share` says what its matrix
+/// units do then.
 ///
-/// A lower clock leaves memory fewer cycles, so that the share grows and the clock falls further: from the boost clock it goes down to
-/// where both agree.
+/// A lower clock leaves memory fewer cycles, so that the share grows and the clock falls further: from the boost clock
+/// it goes down to where both agree.
 pub(super) fn settle<T>(machine: &Machine, run: impl Fn(f64) -> T, share: impl Fn(&T) -> MatrixShare) -> (f64, T) {
     let mut clock = machine.boost_ghz;
     let mut timed = run(clock);

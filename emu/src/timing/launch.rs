@@ -116,7 +116,8 @@ struct Shape {
     /// Workgroups of the busiest unit.
     mine: u64,
     dispatch: f64,
-    /// Where workgroups differ in length: how long they are, and what the unit gets that ends last, which then is the busiest.
+    /// Where workgroups differ in length: how long they are, and what the unit gets that ends last, which then is the
+    /// busiest.
     uneven: Option<(Lengths, Deal)>,
 }
 
@@ -308,8 +309,8 @@ struct Plan {
 enum Replay {
     /// All of them are replayed.
     All,
-    /// So many are, and the others follow at the pace at which those followed each other. Two replays of few rounds differ by how
-    /// their last workgroups happen to meet, too.
+    /// So many are, and the others follow at the pace at which those followed each other. Two replays of few rounds
+    /// differ by how their last workgroups happen to meet, too.
     Paced(u64),
     /// Those of `short` are taken whole; what `long` has more, in rounds, is added so many times.
     Rounds { short: u64, long: u64, times: f64 },
@@ -471,7 +472,8 @@ impl Work<'_> {
         self.describe(reason, timed)
     }
 
-    /// What the matrix units of the whole GPU do, of which units with fewer workgroups than the busiest are idle for a part.
+    /// What the matrix units of the whole GPU do, of which units with fewer workgroups than the busiest are idle for a
+    /// part.
     fn matrix_share(&self, outcome: &Outcome) -> MatrixShare {
         let share = |busy: u64| self.used() * busy as f64 / (4 * outcome.cycles.max(1)) as f64;
         MatrixShare {

@@ -1,10 +1,12 @@
-//! Workgroups of one launch that differ much in length (causal attention): which of them one unit gets, and how much that is.
+//! Workgroups of one launch that differ much in length (causal attention): which of them one unit gets, and how much
+//! that is.
 //!
-//! The dispatcher gives workgroups out in order, each to the first place that is free. Where all take about as long, every unit gets
-//! every so-manieth, and nothing here is needed. Where they do not, the unit that ends last decides: it may hold the longest
-//! workgroup, or one that was given out late. Lengths are counted in wave instructions, of a sample of workgroups that no regularity
-//! of the grid meets. Each of the others stands for the nearest of the sample, by whatever tells lengths best in the sample itself: the
-//! number, a coordinate of the grid, or the number in a period.
+//! The dispatcher gives workgroups out in order, each to the first place that is free. Where all take about as long,
+//! every unit gets every so-manieth, and nothing here is needed. Where they do not, the unit that ends last decides: it
+//! may hold the longest workgroup, or one that was given out late. Lengths are counted in wave instructions, of a
+//! sample of workgroups that no regularity of the grid meets. Each of the others stands for the nearest of the sample,
+//! by whatever tells lengths best in the sample itself: the number, a coordinate of the grid, or the number in a
+//! period.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,11 +23,12 @@ const ALIKE: f64 = 0.1;
 /// The part of a length by which the sample may tell another on average, or else nothing is known of what lies between.
 const TOLD: f64 = 0.1;
 
-/// Workgroups that are dealt out one by one at most; of a longer launch its last ones decide, and each unit has its part of the others.
+/// Workgroups that are dealt out one by one at most; of a longer launch its last ones decide, and each unit has its
+/// part of the others.
 const DEALT: u64 = 1 << 18;
 
-/// The `index`-th of the workgroups that are looked at: a sequence that comes evenly through the grid, whatever the period of what lies
-/// there (multiples of the golden ratio).
+/// The `index`-th of the workgroups that are looked at: a sequence that comes evenly through the grid, whatever the
+/// period of what lies there (multiples of the golden ratio).
 pub(super) fn place(index: u64, total: u64) -> u64 {
     const GOLDEN: f64 = 0.618_033_988_749_894_9;
     // The begin is no simple part of the grid: edges lie there.
@@ -71,7 +74,8 @@ pub(super) struct Lengths {
 /// What the unit that ends last gets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Deal {
-    /// Its workgroups in the order in which they come; where their lengths are not told, those of the sample that they are taken for.
+    /// Its workgroups in the order in which they come; where their lengths are not told, those of the sample that they
+    /// are taken for.
     pub groups: Vec<u64>,
     /// Their part of the launch's work.
     pub part: f64,

@@ -85,7 +85,8 @@ impl Achieved {
 /// How a launch is timed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimingOptions {
-    /// The shader clock; by default between the boost clock and the one that dense matrix work settles at, by the share of matrix work.
+    /// The shader clock; by default between the boost clock and the one that dense matrix work settles at, by the share
+    /// of matrix work.
     pub ghz: Option<f64>,
     /// The product, one of [`parts`]; by default the arch's first.
     pub part: Option<String>,

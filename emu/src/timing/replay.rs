@@ -727,8 +727,9 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Between the first and the last workgroup that followed another all places are taken: the launch's steady state, in which the
-    /// instructions of one workgroup take a workgroup's part of the time, whatever the phases of those that run together.
+    /// Between the first and the last workgroup that followed another all places are taken: the launch's steady state,
+    /// in which the instructions of one workgroup take a workgroup's part of the time, whatever the phases of those
+    /// that run together.
     fn pace(&self) -> Option<f64> {
         let (first, last) = (self.followed.first()?, self.followed.last()?);
         let (cycles, instructions) = (last.0.checked_sub(first.0)?, last.1.checked_sub(first.1)?);
