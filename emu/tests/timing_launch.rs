@@ -185,8 +185,8 @@ extern "C" __global__ __launch_bounds__(128) void stages(float* out, const float
     at += 32768;
     for (int k = 0; k < 4; ++k) next[k] = at[128 * k];
     const h16* tile = (const h16*)s[i & 1];
-    for (int k = 0; k < 4; ++k)
-      sum[k] = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(tile[threadIdx.x % 16 + 16 * k], tile[64 + threadIdx.x % 16 + 16 * k], sum[k]);
+    for (int k = 0; k < 16; ++k)
+      sum[k % 4] = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(tile[threadIdx.x % 16 + 16 * k], tile[threadIdx.x % 16 + 240 - 16 * k], sum[k % 4]);
   }
   f8 all = sum[0] + sum[1] + sum[2] + sum[3];
   for (int k = 0; k < 8; ++k) out[blockIdx.x * 1024 + threadIdx.x * 8 + k] = all[k] + next[k % 4].x;
@@ -201,7 +201,7 @@ fn few_rounds_tell_what_many_take() {
         return;
     };
     let steps = 96;
-    let groups = 48 * 40;
+    let groups = 48 * 61;
     let (out, input) = (
         device.alloc(4 * 1024 * groups as usize),
         device.alloc(32768 * 16 * (steps + 2)),
@@ -230,7 +230,7 @@ fn few_rounds_tell_what_many_take() {
         let ratio = few.cycles as f64 / many.cycles as f64;
         let change = few.cycles as f64 / before.replace(few.cycles as f64).unwrap_or(few.cycles as f64);
         println!("{ghz} GHz: {ratio:.3} of many rounds, {change:.3} of the clock before");
-        assert!((ratio - 1.0).abs() < 0.05, "{ghz}: {ratio}");
-        assert!((change - 1.0).abs() < 0.02, "{ghz}: {change}");
+        assert!((ratio - 1.0).abs() < 0.02, "{ghz}: {ratio}");
+        assert!((change - 1.0).abs() < 0.01, "{ghz}: {change}");
     }
 }
