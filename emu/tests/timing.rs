@@ -363,13 +363,19 @@ fn sampled_loops_take_as_long_as_whole_ones() {
         let Some(device) = device(arch) else { return };
         let units = device.gpu.arch().compute_units;
         let (out, input) = (device.alloc(4 << 20), device.alloc(256 << 20));
+        // Of RDNA's loops more is recorded.
+        let longer = if arch == "gfx1100" { 3 } else { 1 };
         let cases: [(&str, u32, Vec<Arg>); 5] = [
-            ("conflicts", units, vec![Arg::Ptr(out), Arg::I32(2), Arg::I32(5000)]),
+            (
+                "conflicts",
+                units,
+                vec![Arg::Ptr(out), Arg::I32(2), Arg::I32(5000 * longer)],
+            ),
             ("chain", 4 * units, vec![Arg::Ptr(out), Arg::F32(0.5), Arg::I32(60_000)]),
             (
                 "fill_unit",
                 3 * units,
-                vec![Arg::Ptr(out), Arg::F32(0.5), Arg::I32(40_000)],
+                vec![Arg::Ptr(out), Arg::F32(0.5), Arg::I32(40_000 * longer)],
             ),
             (
                 "ahead",
@@ -495,14 +501,20 @@ fn published_micro_benchmarks_are_met() {
     assert!(middle < 0.05, "half of the rows miss by {middle}");
 }
 
-/// Nothing of the model was fitted to a stencil over planes: it stands on what L2 keeps of the plane before.
+/// Nothing of the model was fitted to stencils over planes: they stand on what L2 keeps of the plane before, with one point a lane and
+/// with several.
 #[test]
-fn a_published_stencil_is_met() {
-    let stencil = micro::not_fitted().into_iter().find(|row| row.number == "21");
-    let stencil = stencil.expect("the row");
-    let Some(predicted) = (stencil.predict)() else { return };
-    let ratio = predicted / stencil.published;
-    assert!((0.8..1.2).contains(&ratio), "{ratio}");
+fn published_stencils_are_met() {
+    let stencils = micro::not_fitted().into_iter().filter(|row| row.number == "21");
+    let mut misses = Vec::new();
+    for row in stencils {
+        let Some(predicted) = (row.predict)() else { return };
+        let ratio = predicted / row.published;
+        if !(0.7..1.2).contains(&ratio) {
+            misses.push(format!("{}: {ratio:.2}", row.what));
+        }
+    }
+    assert!(misses.is_empty(), "{misses:#?}");
 }
 
 /// Workgroups read the rows that those of the row before read: as far as L2 has room for what was read since, DRAM gives them once.

@@ -1,7 +1,9 @@
 //! From one launch to its report: which workgroups are sampled, how long one unit takes for its share, and what that means.
 
 use super::TimingOptions;
+use super::clock::{self, MatrixShare};
 use super::facts::{self, InstructionFacts, Unit};
+use super::lengths::{self, Deal, Lengths};
 use super::machine::Machine;
 use super::memory::{self, Placement, Rates, Share};
 use super::replay::{Input, Outcome, replay};
@@ -20,10 +22,14 @@ const SURVEY_INSTRUCTIONS: u64 = 3_000_000;
 
 /// Workgroups of a row whose reuse of L2 is looked at, and wave instructions of all of them.
 const ROW_GROUPS: u64 = 8192;
-const ROW_INSTRUCTIONS: u64 = 1_000_000;
+const ROW_INSTRUCTIONS: u64 = 2_500_000;
 
-/// Rounds of workgroups that a unit replays at most.
+/// Rounds of workgroups that a unit replays at most, and from how many on two replays tell what a round takes.
 const MOST_ROUNDS: u64 = 24;
+const MANY_ROUNDS: u64 = 8;
+
+/// Rounds that are replayed where fewer can be traced: their workgroups' traces serve more than once.
+const FEW_ROUNDS: u64 = 4;
 
 /// Rounds after which half of the workgroups that began together have drifted apart (assumed).
 const DRIFT_ROUNDS: f64 = 50.0;
@@ -43,7 +49,7 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
     })?;
     let lanes = if launch.info.descriptor.wave32 { 32 } else { 64 };
     let facts: Arc<[InstructionFacts]> = facts::of(launch.code, arch, lanes).into();
-    let shape = Shape::of(launch, machine, total, lanes as u64);
+    let mut shape = Shape::of(launch, machine, total, lanes as u64);
     let survey = trace_all(launch, &shape.survey(), shape.survey_limit(), None)?;
     let row = shape.row(&survey);
     let regions = launch.memory.regions();
@@ -58,10 +64,20 @@ pub(crate) fn time(launch: &Launch<'_>, total: u64, options: &TimingOptions) -> 
     let first = shape.chosen(shape.mine, 1);
     // A quarter of the budget for the loops of the waves that run at one time.
     let enough = options.budget / (4 * shape.waves * shape.resident).max(1);
-    let enough = enough.clamp(10_000, 30_000) as usize;
+    // Where a SIMD serves its oldest wave first, waves run apart for longer than a short sample lasts.
+    let most = if machine.slot > 1 { 30_000 } else { 100_000 };
+    let enough = enough.clamp(10_000, most) as usize;
     let sampled = options.sample_loops.then_some((&facts, enough));
     let one = trace_all(launch, &first, options.budget.max(1), sampled)?;
-    let each = one.first().map_or(1, Recorder::executed).max(1);
+    let mut each = one.first().map_or(1, Recorder::executed).max(1);
+    if let Some(lengths) = shape.lengths(launch, &facts, options.budget)? {
+        let first = lengths.of(first[0]);
+        let deal = lengths.deal(total, shape.units, shape.resident);
+        shape.uneven = Some((lengths, deal));
+        shape.mine = shape.list().map_or(shape.mine, |list| list.len() as u64).max(1);
+        shape.resident = shape.resident.min(shape.mine);
+        each = (each as f64 * shape.mean() / first as f64).ceil() as u64;
+    }
     let plan = shape.plan(options.budget / each);
     let groups = shape.chosen(shape.mine, plan.traces);
     let mut traces = trace_all(launch, &groups, options.budget.max(1), sampled)?;
@@ -102,6 +118,9 @@ struct Shape {
     /// Workgroups of the busiest unit.
     mine: u64,
     dispatch: f64,
+    /// Where workgroups differ in length: how long they are, and what the unit gets that ends last, which then is the
+    /// busiest.
+    uneven: Option<(Lengths, Deal)>,
 }
 
 impl Shape {
@@ -134,7 +153,65 @@ impl Shape {
             resident: resident.min(mine),
             mine,
             dispatch: at_once * waves as f64 * machine.dispatch,
+            uneven: None,
         }
+    }
+
+    /// How long workgroups are, where they differ; a few are looked at, and more if those do.
+    fn lengths(
+        &self,
+        launch: &Launch<'_>,
+        facts: &Arc<[InstructionFacts]>,
+        budget: u64,
+    ) -> Result<Option<Lengths>, Box<Fault>> {
+        let limit = (budget / (8 * self.waves)).max(1);
+        let of = |from: u64, to: u64| {
+            let places = (from..to.min(self.total)).into_par_iter();
+            let lengths = places.map(|index| {
+                let group = lengths::place(index, self.total);
+                let recorder = Recorder::new(launch.arch, group, limit).sampling(Arc::clone(facts), 0);
+                let (counters, _) = run_traced(launch, position(launch, group), recorder)?;
+                Ok((group, counters.instructions))
+            });
+            lengths.collect::<Result<Vec<(u64, u64)>, Box<Fault>>>()
+        };
+        let mut known = of(0, lengths::PROBES)?;
+        if lengths::alike(&known) {
+            return Ok(None);
+        }
+        let each = known.iter().map(|(_, length)| *length).sum::<u64>() / known.len() as u64;
+        let count = (budget / (2 * each.max(1))).clamp(lengths::PROBES, lengths::SAMPLES);
+        known.extend(of(lengths::PROBES, count)?);
+        if lengths::alike(&known) {
+            return Ok(None);
+        }
+        Ok(Some(Lengths::new(known, launch.grid)))
+    }
+
+    /// The workgroups of the unit that ends last, where they are not every so-manieth.
+    fn list(&self) -> Option<&[u64]> {
+        self.uneven.as_ref().map(|(_, deal)| deal.groups.as_slice())
+    }
+
+    /// The busiest unit's part of the launch's work.
+    fn part(&self) -> f64 {
+        match &self.uneven {
+            Some((_, deal)) => deal.part,
+            None => self.mine as f64 / self.total as f64,
+        }
+    }
+
+    /// The work of a workgroup: its length where they differ.
+    fn work(&self, group: u64) -> f64 {
+        self.uneven
+            .as_ref()
+            .map_or(1.0, |(lengths, _)| lengths.of(group) as f64)
+    }
+
+    /// The mean work of the busiest unit's workgroups.
+    fn mean(&self) -> f64 {
+        let own = |list: &[u64]| list.iter().map(|group| self.work(*group)).sum::<f64>() / self.mine as f64;
+        self.list().map_or(1.0, own)
     }
 
     /// How many workgroups run at the same time, of all dies.
@@ -181,6 +258,10 @@ impl Shape {
     /// `count` workgroups of the `mine` that one unit gets, evenly spread. Workgroups go to units in turn, and this unit lies in the
     /// middle of those that have the most.
     fn chosen(&self, mine: u64, count: u64) -> Vec<u64> {
+        if let Some(list) = self.list() {
+            let count = count.clamp(1, mine);
+            return (0..count).map(|index| list[(index * mine / count) as usize]).collect();
+        }
         let most = self.total - (mine - 1) * self.units;
         let offset = most.min(self.units) / 2;
         let count = count.clamp(1, mine);
@@ -189,39 +270,58 @@ impl Shape {
             .collect()
     }
 
-    /// How many workgroups are replayed, given how many the budget allows to trace: all, or the first rounds and the last one, and
-    /// as many rounds more, which tell what one round in the middle takes.
+    /// How many workgroups are replayed, given how many the budget allows to trace.
     fn plan(&self, affordable: u64) -> Plan {
         let (mine, resident) = (self.mine, self.resident);
-        // Few rounds tell enough where each is long.
-        let rounds = (affordable / (4 * resident)).clamp(2, MOST_ROUNDS);
-        if mine <= (rounds + 1) * resident {
-            return Plan {
-                traces: mine.min(affordable.max(1)),
-                short: mine,
-                long: None,
-            };
-        }
+        let rounds = (affordable / (4 * resident)).min(MOST_ROUNDS);
         // The last round holds as many workgroups as in the whole launch.
-        let short = rounds / 2 * resident + mine % resident;
-        let more = rounds - rounds / 2;
-        let long = short + more * resident;
+        let last = mine % resident;
+        let replay = match rounds {
+            rounds if mine <= (rounds.max(FEW_ROUNDS) + 1) * resident => Replay::All,
+            rounds if rounds < MANY_ROUNDS => Replay::Paced(FEW_ROUNDS * resident + last),
+            rounds => {
+                let short = rounds / 2 * resident + last;
+                let more = rounds - rounds / 2;
+                Replay::Rounds {
+                    short,
+                    long: short + more * resident,
+                    times: ((mine - short) / resident) as f64 / more as f64,
+                }
+            }
+        };
+        let groups = match replay {
+            Replay::All => mine,
+            Replay::Paced(groups) | Replay::Rounds { long: groups, .. } => groups,
+        };
         Plan {
-            traces: long.min(affordable.max(1)),
-            short,
-            long: Some((((mine - short) / resident) as f64 / more as f64, long)),
+            traces: groups.min(affordable.max(1)),
+            replay,
         }
     }
 }
 
-/// What is replayed.
+/// What is traced and replayed.
 struct Plan {
     /// Workgroups with a trace of their own.
     traces: u64,
-    /// Workgroups of the replay whose time is taken whole.
-    short: u64,
-    /// How often the rounds more are added, and the workgroups of the replay with them.
-    long: Option<(f64, u64)>,
+    replay: Replay,
+}
+
+/// How the time of a unit's workgroups is found.
+enum Replay {
+    /// All of them are replayed.
+    All,
+    /// So many are, and the others follow at the pace at which those followed each other. Two replays of few rounds
+    /// differ by how their last workgroups happen to meet, too.
+    Paced(u64),
+    /// Those of `short` are taken whole; what `long` has more, in rounds, is added so many times.
+    Rounds { short: u64, long: u64, times: f64 },
+}
+
+/// Where the workgroup of a number lies in the grid.
+fn position(launch: &Launch<'_>, group: u64) -> [u32; 3] {
+    let [x, y, _] = launch.grid.map(u64::from);
+    [(group % x) as u32, (group / x % y) as u32, (group / (x * y)) as u32]
 }
 
 /// Traces workgroups, in order; of long loops only as many iterations as have so many instructions, where `sampling` says so.
@@ -231,10 +331,6 @@ fn trace_all(
     limit: u64,
     sampling: Option<(&Arc<[InstructionFacts]>, usize)>,
 ) -> Result<Vec<Recorder>, Box<Fault>> {
-    let position = |index: u64| {
-        let [x, y, _] = launch.grid.map(u64::from);
-        [(index % x) as u32, (index / x % y) as u32, (index / (x * y)) as u32]
-    };
     groups
         .par_iter()
         .map(|group| {
@@ -242,7 +338,7 @@ fn trace_all(
             if let Some((facts, enough)) = sampling {
                 recorder = recorder.sampling(Arc::clone(facts), enough);
             }
-            run_traced(launch, position(*group), recorder).map(|(_, recorder)| recorder)
+            run_traced(launch, position(launch, *group), recorder).map(|(_, recorder)| recorder)
         })
         .collect()
 }
@@ -368,45 +464,54 @@ struct Timed {
 impl Work<'_> {
     fn report(&self) -> Report {
         let machine = self.machine;
-        let (clock, timed) = match self.options.ghz {
+        let (reason, timed) = match self.options.ghz {
             Some(ghz) => ("as asked", self.at(ghz)),
-            None => {
-                let boost = self.at(machine.boost_ghz);
-                let dense = boost.outcome.matrix_busy as f64 / (4.0 * boost.outcome.cycles.max(1) as f64);
-                if dense > 0.4 && self.double() {
-                    let clock = "sustained with dense f64 matrix work";
-                    (clock, self.at(machine.double_matrix_ghz))
-                } else if dense > 0.4 {
-                    ("sustained with dense matrix work", self.at(machine.matrix_ghz))
-                } else {
-                    ("boost", boost)
-                }
-            }
+            None => match clock::settle(machine, |ghz| self.at(ghz), |timed| self.matrix_share(&timed.outcome)) {
+                (ghz, timed) if ghz < machine.boost_ghz => ("lowered by matrix work", timed),
+                (_, timed) => ("boost", timed),
+            },
         };
-        self.describe(clock, timed)
+        self.describe(reason, timed)
     }
 
-    /// Whether the matrix instructions of the first workgroup are of f64, most of them.
-    fn double(&self) -> bool {
-        let events = self
-            .traces
-            .iter()
-            .take(1)
-            .flat_map(|trace| &trace.waves)
-            .flat_map(|wave| &wave.events);
-        let matrix = events
-            .map(|event| &self.facts[event.inst as usize])
-            .filter(|facts| facts.unit == Unit::Matrix);
-        let (double, all) = matrix.fold((0u64, 0u64), |(double, all), facts| {
-            (double + u64::from(facts.double), all + 1)
-        });
-        2 * double > all
+    /// What the matrix units of the whole GPU do, of which units with fewer workgroups than the busiest are idle for a
+    /// part.
+    fn matrix_share(&self, outcome: &Outcome) -> MatrixShare {
+        let share = |busy: u64| self.used() * busy as f64 / (4 * outcome.cycles.max(1)) as f64;
+        MatrixShare {
+            other: share(outcome.matrix_busy.saturating_sub(outcome.double_busy)),
+            double: share(outcome.double_busy),
+        }
+    }
+
+    /// The work of all units over what they would have if each had as much as the busiest.
+    fn used(&self) -> f64 {
+        (1.0 / (self.shape.part() * self.shape.units as f64)).min(1.0)
+    }
+
+    /// The trace of each of so many workgroups that are replayed; those without a trace of their own replay another's.
+    fn order(&self, groups: u64) -> Vec<usize> {
+        let traces = self.traces.len() as u64;
+        (0..groups)
+            .map(|index| match groups <= traces {
+                true => (index * traces / groups) as usize,
+                false => (index % traces) as usize,
+            })
+            .collect()
+    }
+
+    /// How many times the work of so many replayed workgroups the launch's is.
+    fn whole(&self, groups: u64) -> f64 {
+        let shape = self.shape;
+        let work = |trace: usize| shape.work(self.traces[trace].group);
+        let replayed: f64 = self.order(groups).into_iter().map(work).sum();
+        shape.mean() * shape.mine as f64 / shape.part() / replayed.max(1.0)
     }
 
     fn rates(&self, ghz: f64) -> Rates {
         let machine = self.machine;
         // This unit's part of the launch is its part of what the launch moves.
-        let part = self.shape.mine as f64 / self.shape.total as f64;
+        let part = self.shape.part();
         let most = machine.unit_share * f64::from(machine.units_per_group);
         let of = |rate: f64, part: f64| Machine::bytes_a_cycle(rate, ghz) * part;
         let rounds = self.shape.mine as f64 / self.shape.resident as f64;
@@ -438,14 +543,7 @@ impl Work<'_> {
     }
 
     fn replayed(&self, groups: u64, ghz: f64) -> Outcome {
-        // Workgroups without a trace of their own replay another's.
-        let traces = self.traces.len() as u64;
-        let order: Vec<usize> = (0..groups)
-            .map(|index| match groups <= traces {
-                true => (index * traces / groups) as usize,
-                false => (index % traces) as usize,
-            })
-            .collect();
+        let order = self.order(groups);
         let run = |shorter: bool| {
             replay(&Input {
                 machine: self.machine,
@@ -485,36 +583,40 @@ impl Work<'_> {
     }
 
     fn at(&self, ghz: f64) -> Timed {
-        let outcome = self.replayed(self.plan.short, ghz);
-        let cycles = outcome.cycles as f64;
-        match self.plan.long {
-            None => Timed {
-                ghz,
-                cycles,
-                outcome,
-                replayed: self.plan.short,
-            },
-            Some((more, groups)) => {
-                let longer = self.replayed(groups, ghz);
-                let rounds = (longer.cycles as f64 - cycles).max(1.0);
-                Timed {
-                    ghz,
-                    cycles: cycles + more * rounds,
-                    outcome: longer,
-                    replayed: groups,
-                }
+        let mine = self.shape.mine;
+        let (replayed, cycles, outcome) = match self.plan.replay {
+            Replay::All => {
+                let outcome = self.replayed(mine, ghz);
+                (mine, outcome.cycles as f64, outcome)
             }
+            Replay::Paced(groups) => {
+                let outcome = self.replayed(groups, ghz);
+                let cycles = outcome.cycles as f64;
+                let pace = outcome.pace.unwrap_or(cycles / groups as f64);
+                (groups, cycles + (mine - groups) as f64 * pace, outcome)
+            }
+            Replay::Rounds { short, long, times } => {
+                let (shorter, longer) = (self.replayed(short, ghz), self.replayed(long, ghz));
+                let more = (longer.cycles as f64 - shorter.cycles as f64).max(1.0);
+                (long, shorter.cycles as f64 + times * more, longer)
+            }
+        };
+        Timed {
+            ghz,
+            cycles,
+            outcome,
+            replayed,
         }
     }
 
-    fn describe(&self, clock: &'static str, timed: Timed) -> Report {
+    fn describe(&self, reason: &'static str, timed: Timed) -> Report {
         let (machine, shape) = (self.machine, self.shape);
         let out = &timed.outcome;
         let simd_cycles = (4 * out.cycles).max(1) as f64;
         // What the replay moved and did stands for a part of the launch.
-        let whole = shape.total as f64 / timed.replayed as f64;
+        let whole = self.whole(timed.replayed);
         // Units that got fewer workgroups than the busiest one wait for it.
-        let used = shape.total as f64 / (shape.mine * shape.units) as f64;
+        let used = self.used();
         let per_cycle = |count: u64, width: f64| used * count as f64 / width / out.cycles.max(1) as f64;
         let rates = self.rates(timed.ghz);
         let dram_fraction = (out.moved.dram / rates.dram_read / out.cycles.max(1) as f64).min(1.0);
@@ -549,15 +651,17 @@ impl Work<'_> {
         };
         let seconds = timed.cycles / timed.ghz / 1e9;
         let dram_bytes = out.moved.dram * whole;
-        let least = (dram_bytes / (machine.dram_read * 1e12))
-            .max(out.matrix_busy as f64 * whole / (4.0 * f64::from(machine.groups())) / timed.ghz / 1e9);
+        // Matrix work at the clock that nothing but matrix work would have, or the one that is asked for.
+        let densest = self.options.ghz.unwrap_or_else(|| clock::ghz(machine, out.densest()));
+        let matrix_cycles = out.matrix_busy as f64 * whole / (4.0 * f64::from(machine.groups()));
+        let least = (dram_bytes / (machine.dram_read * 1e12)).max(matrix_cycles / densest / 1e9);
         Report {
             kernel: self.launch.info.name.clone(),
             arch: machine.arch.into(),
             part: machine.part.into(),
             cycles: timed.cycles.round() as u64,
             ghz: timed.ghz,
-            clock: clock.into(),
+            clock: reason.into(),
             micros: seconds * 1e6 + machine.launch_us,
             launch_micros: machine.launch_us,
             workgroups: shape.total,
@@ -565,7 +669,7 @@ impl Work<'_> {
             waves_per_simd: (shape.resident * shape.waves) as f64 / 4.0,
             rounds: shape.mine as f64 / shape.resident as f64,
             sampled: self.traces.len() as u32,
-            extrapolated: self.plan.long.is_some() || (self.traces.len() as u64) < shape.mine,
+            extrapolated: !matches!(self.plan.replay, Replay::All) || (self.traces.len() as u64) < shape.mine,
             loops_left_out: self.left_out(),
             issue,
             stalls,

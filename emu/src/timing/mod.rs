@@ -12,9 +12,11 @@
 //! number of threads. `emu/TIMING.md` has the sources, the validation and where not to trust it.
 
 pub(crate) mod banks;
+mod clock;
 pub(crate) mod cost;
 mod facts;
 mod launch;
+mod lengths;
 mod loops;
 mod machine;
 mod memory;
@@ -83,7 +85,8 @@ impl Achieved {
 /// How a launch is timed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimingOptions {
-    /// The shader clock; by default the boost clock, or the clock that dense matrix work settles at where the launch is that.
+    /// The shader clock; by default between the boost clock and the one that dense matrix work settles at, by the share
+    /// of matrix work.
     pub ghz: Option<f64>,
     /// The product, one of [`parts`]; by default the arch's first.
     pub part: Option<String>,

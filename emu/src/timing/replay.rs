@@ -4,6 +4,7 @@
 //! most one instruction a slot from a wave, and one of each class a slot from a SIMD. What holds a wave is kept with it, and the time in which a SIMD
 //! issues nothing is put down to what held the wave that issues next.
 
+use super::clock::MatrixShare;
 use super::facts::{InstructionFacts, REGISTERS, Unit};
 use super::machine::Machine;
 use super::memory::{Load, Memory, Moved, Placement, Rates, Share};
@@ -67,13 +68,26 @@ pub(crate) struct Outcome {
     /// Cycles that the units were taken, summed over SIMDs or pipes.
     pub valu_busy: u64,
     pub matrix_busy: u64,
+    /// Of that, with f64.
+    pub double_busy: u64,
     pub lds_busy: u64,
     pub addresser_busy: u64,
     pub moved: Moved,
+    /// Cycles of one workgroup more, as it went while all places were taken; none where that was for less than a round.
+    pub pace: Option<f64>,
     pub issues: Vec<Issue>,
 }
 
 impl Outcome {
+    /// Matrix work without a pause, of the types that this has.
+    pub fn densest(&self) -> MatrixShare {
+        let double = self.double_busy as f64 / self.matrix_busy.max(1) as f64;
+        MatrixShare {
+            other: 1.0 - double,
+            double,
+        }
+    }
+
     /// What more iterations give: `ratio` times as many as tell this replay from `shorter`.
     pub fn with_more(&self, shorter: &Outcome, ratio: f64) -> Outcome {
         let more = |long: u64, short: u64| long + ((long as f64 - short as f64) * ratio).round().max(0.0) as u64;
@@ -88,6 +102,7 @@ impl Outcome {
             instructions: more(self.instructions, shorter.instructions),
             valu_busy: more(self.valu_busy, shorter.valu_busy),
             matrix_busy: more(self.matrix_busy, shorter.matrix_busy),
+            double_busy: more(self.double_busy, shorter.double_busy),
             lds_busy: more(self.lds_busy, shorter.lds_busy),
             addresser_busy: more(self.addresser_busy, shorter.addresser_busy),
             moved: Moved {
@@ -98,6 +113,7 @@ impl Outcome {
                 lookups: more(self.moved.lookups, shorter.moved.lookups),
                 hits: more(self.moved.hits, shorter.moved.hits),
             },
+            pace: (self.pace.zip(shorter.pace)).map(|(long, short)| bytes(long, short)),
             issues: self.issues.clone(),
         }
     }
@@ -185,6 +201,8 @@ struct Model<'a> {
     heap: BinaryHeap<Reverse<(u64, u8, u32)>>,
     next_group: usize,
     next_dispatch: f64,
+    /// When each workgroup came to a place that another had left, and the instructions that were issued before.
+    followed: Vec<(u64, u64)>,
     out: Outcome,
     end: u64,
 }
@@ -220,6 +238,7 @@ impl<'a> Model<'a> {
             heap: BinaryHeap::new(),
             next_group: 0,
             next_dispatch: 0.0,
+            followed: Vec::new(),
             out: Outcome {
                 lost: vec![[0; Stall::COUNT]; input.facts.len()],
                 ..Outcome::default()
@@ -255,6 +274,9 @@ impl<'a> Model<'a> {
             return;
         };
         let recorder = &self.input.traces[*trace];
+        if self.next_group >= self.input.resident {
+            self.followed.push((now, self.out.instructions));
+        }
         // The dispatcher serves the units in turn; a place that is free gets its workgroup at once where it has kept up.
         let own = recorder.waves.len() as f64 * self.input.machine.dispatch;
         self.next_dispatch = (self.next_dispatch + self.input.dispatch).max(now as f64 + own);
@@ -479,6 +501,9 @@ impl<'a> Model<'a> {
                 simd.matrix_wave = index;
                 simd.valu_free = at + if facts.exclusive { cycles } else { slot };
                 self.out.matrix_busy += cycles;
+                if facts.double {
+                    self.out.double_busy += cycles;
+                }
                 result = (at + cycles + MATRIX_RESULT, Kind::Matrix);
             }
             Unit::Salu => result = (at + slot + u64::from(machine.salu_latency), Kind::Other),
@@ -702,6 +727,17 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// Between the first and the last workgroup that followed another all places are taken: the launch's steady state,
+    /// in which the instructions of one workgroup take a workgroup's part of the time, whatever the phases of those
+    /// that run together.
+    fn pace(&self) -> Option<f64> {
+        let (first, last) = (self.followed.first()?, self.followed.last()?);
+        let (cycles, instructions) = (last.0.checked_sub(first.0)?, last.1.checked_sub(first.1)?);
+        let enough = self.followed.len() > self.input.resident && instructions > 0;
+        let each = self.out.instructions as f64 / self.next_group as f64;
+        enough.then(|| cycles as f64 * each / instructions as f64)
+    }
+
     fn finish(mut self) -> Outcome {
         let end = self.end.max(self.memory.drained());
         for simd in &self.simds {
@@ -712,6 +748,7 @@ impl<'a> Model<'a> {
             self.out.stalls[cause as usize] += gap - idle;
         }
         self.out.cycles = end;
+        self.out.pace = self.pace();
         self.out.addresser_busy = self.memory.addresser_busy;
         self.out.moved = self.memory.moved;
         self.out

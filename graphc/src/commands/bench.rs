@@ -29,7 +29,7 @@ pub struct Args {
     /// The GPU whose time is predicted, for instance gfx942.
     #[arg(long, requires = "emulate")]
     target: Option<String>,
-    /// The shader clock that times are predicted at, in GHz; by default the boost clock, or what dense matrix work settles at.
+    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix work settles at.
     #[arg(long, value_name = "GHZ", requires = "emulate")]
     clock: Option<f64>,
     /// Write the first issues of the longest launch's waves to a file for ui.perfetto.dev.

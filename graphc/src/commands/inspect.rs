@@ -33,7 +33,7 @@ pub struct Args {
     /// Predict each kernel's time instead, from a sample of its workgroups: cycles, where they go, and what bounds it.
     #[arg(long, requires = "emulate")]
     time: bool,
-    /// The shader clock that times are predicted at, in GHz; by default the boost clock, or what dense matrix work settles at.
+    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix work settles at.
     #[arg(long, value_name = "GHZ", requires = "time")]
     clock: Option<f64>,
     /// Write the first issues of the longest kernel's waves to a file for ui.perfetto.dev.

@@ -37,7 +37,7 @@ pub struct Args {
     /// Predict the timeline of each target on an emulated GPU.
     #[arg(long, requires = "target")]
     emulate: bool,
-    /// The shader clock that times are predicted at, in GHz; by default the boost clock, or what dense matrix work settles at.
+    /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix work settles at.
     #[arg(long, value_name = "GHZ", requires = "emulate")]
     clock: Option<f64>,
     /// Measure the timeline of the device's target there: cpu, hip or hip:N, cuda or cuda:N, or auto.
