@@ -7,9 +7,9 @@ Run it in the repository's root on a machine with a GPU, PyTorch, ONNX and NVRTC
 
 Weights are random. Each model is exported in f16, its outputs are compared with those of PyTorch in f32 on the same weights, and
 then it is timed: `kernels` is the sum of the device's time of each kernel, `run` a whole run with inputs and outputs on the device, waited
-for. With `--tune` the model is timed again with the best of N candidates of each of its products (`graphc tune`). With `--also` it is
-timed again with its products quantised: a word of `--dtype` (`f16+int4`), or a scheme of `graphc quantize` (`static-int8`), which is
-calibrated with the inputs that are timed.
+for. With `--also` it is timed again with its products quantised: a word of `--dtype` (`f16+int4`), or a scheme of `graphc quantize`
+(`static-int8`), which is calibrated with the inputs that are timed. With `--tune` each of these is timed again with the best of N
+candidates of each of its products (`graphc tune`).
 PyTorch is timed by events (`device`) and with a wait after each run (`run`), eagerly and by `torch.compile`. Medians, milliseconds.
 """
 
@@ -198,17 +198,6 @@ def timed(step):
 
 def by_graphc(graphc, path, folder, inputs, wanted, candidates=0, scheme="f16"):
     call = lambda *words: subprocess.run([graphc, *map(str, words)], capture_output=True, text=True, timeout=240)
-    tuning, found = [], None
-    if candidates:
-        database = folder / "tuned.db"
-        start = time.perf_counter()
-        tuned = call("tune", "run", "-q", path, "--device", "cuda", "--dtype", "f16", "--no-libraries", "--database", database, "--candidates", candidates, "--format", "json")
-        if tuned.returncode != 0:
-            raise RuntimeError(tuned.stderr[-2000:])
-        tuned = json.loads(tuned.stdout)
-        better = [p["predicted"]["us"] / p["best"]["us"] for p in tuned["products"] if p["best"] and p["predicted"]["us"]]
-        found = {"measured": tuned["measured"], "seconds": time.perf_counter() - start, "faster": [round(b, 2) for b in better]}
-        tuning = ["--tuning", database]
     arrays = folder / "in.npz"
     numpy.savez(arrays, **{name: tensor.cpu().numpy() for name, tensor in inputs.items()})
     if "-" in scheme:
@@ -217,6 +206,17 @@ def by_graphc(graphc, path, folder, inputs, wanted, candidates=0, scheme="f16"):
         if made.returncode != 0:
             raise RuntimeError(made.stderr[-2000:])
         path, scheme = quantised, "f16"
+    tuning, found = [], None
+    if candidates:
+        database = folder / f"{scheme}.tuned.db"
+        start = time.perf_counter()
+        tuned = call("tune", "run", "-q", path, "--device", "cuda", "--dtype", scheme, "--no-libraries", "--database", database, "--candidates", candidates, "--format", "json")
+        if tuned.returncode != 0:
+            raise RuntimeError(tuned.stderr[-2000:])
+        tuned = json.loads(tuned.stdout)
+        better = [p["predicted"]["us"] / p["best"]["us"] for p in tuned["products"] if p["best"] and p["predicted"]["us"]]
+        found = {"measured": tuned["measured"], "seconds": time.perf_counter() - start, "faster": [round(b, 2) for b in better]}
+        tuning = ["--tuning", database]
     # One file is compiled, all others read it.
     artifact = folder / "model.graphc"
     made = call("compile", "-q", path, "--target", "sm_90", "--dtype", scheme, "-o", artifact, *tuning)
@@ -276,6 +276,8 @@ def case(name, graphc, make, inputs, candidates, schemes):
         for scheme in schemes:
             try:
                 line[scheme] = by_graphc(graphc, path, folder, given, wanted, scheme=scheme)
+                if candidates:
+                    line[f"{scheme} tuned"] = by_graphc(graphc, path, folder, given, wanted, candidates, scheme)
             except Exception as error:
                 line[scheme] = {"failed": str(error)[-1500:]}
     with torch.inference_mode():
