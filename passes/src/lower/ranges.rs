@@ -165,6 +165,24 @@ mod tests {
     }
 
     #[test]
+    fn a_transposed_concat_is_cut_along_the_axis_that_its_own_became() {
+        let text = r#"
+            x = input "x" : f32[40, 30, 24]
+            z = input "z" : f32[40, 30, 40]
+            y = concat x, z {axis=2}
+            t = transpose y {perm=[1, 2, 0]}
+            a = add t, t
+            return a as "y""#;
+        assert_eq!(
+            stored(text, "cpu"),
+            [[
+                "store out[i * 2560 + j * 40 + k] = in0[i * 24 + j + k * 720] + in0[i * 24 + j + k * 720]",
+                "store out[i * 2560 + j * 40 + k + 960] = in1[i * 40 + j + k * 1200] + in1[i * 40 + j + k * 1200]"
+            ]]
+        );
+    }
+
+    #[test]
     fn few_points_choose() {
         let text = CONCAT.replace("[40, n,", "[1, n,").replace("hint 64", "hint 16");
         assert_eq!(stored(&text, "cpu"), [[""; 0]]);
