@@ -61,6 +61,25 @@ fn run(hip: &EmulatedHip, program: Program, inputs: &Tensors, engine: &str) -> (
     (got, profile.steps.iter().filter(|s| s.engine == engine).count())
 }
 
+/// A graph of one call a case, whose operands are signed bytes and whose results have 32 bits, and its inputs: the shapes of both operands, and
+/// further attributes.
+fn calls_with_bytes(call: &str, cases: &[(&[usize], &[usize], &str)]) -> (Graph, Tensors) {
+    let (mut body, mut returns, mut inputs) = (String::new(), Vec::new(), Tensors::new());
+    for (index, (lhs, rhs, attributes)) in cases.iter().enumerate() {
+        for (name, shape) in [("x", lhs), ("w", rhs)] {
+            body += &format!("  {name}{index} = input \"{name}{index}\" : i8{shape:?}\n");
+            inputs.insert(format!("{name}{index}"), bytes(shape, index + usize::from(name == "w")));
+        }
+        body += &format!("  y{index} = {call} x{index}, w{index} {{out=i32{attributes}}}\n");
+        returns.push(format!("y{index} as \"y{index}\""));
+    }
+    let text = format!(
+        "graph @bytes stage=core {{\n{body}  return {}\n}}\n",
+        returns.join(", ")
+    );
+    (parse::parse(&text).expect("parses"), inputs)
+}
+
 /// Products of signed bytes, their sums in 32 bits: every transpose, batches, odd sizes, one element, the largest products there are.
 #[test]
 fn products_of_bytes_by_rocblas_are_exact() {
@@ -78,20 +97,7 @@ fn products_of_bytes_by_rocblas_are_exact() {
         (&[1, 129], &[129, 1], ""),
         (&[33, 1], &[1, 5], ""),
     ];
-    let (mut body, mut returns, mut inputs) = (String::new(), Vec::new(), Tensors::new());
-    for (index, (lhs, rhs, flags)) in cases.iter().enumerate() {
-        for (name, shape) in [("x", lhs), ("w", rhs)] {
-            body += &format!("  {name}{index} = input \"{name}{index}\" : i8{shape:?}\n");
-            inputs.insert(format!("{name}{index}"), bytes(shape, index + usize::from(name == "w")));
-        }
-        body += &format!("  y{index} = rocblas_gemm x{index}, w{index} {{out=i32{flags}}}\n");
-        returns.push(format!("y{index} as \"y{index}\""));
-    }
-    let text = format!(
-        "graph @bytes stage=core {{\n{body}  return {}\n}}\n",
-        returns.join(", ")
-    );
-    let graph = parse::parse(&text).expect("parses");
+    let (graph, inputs) = calls_with_bytes("rocblas_gemm", &cases);
     let want = eval::evaluate(&graph, &inputs).expect("evaluates");
     let (got, called) = run(&hip, calls(&graph), &inputs, "rocblas");
     assert_eq!(called, cases.len());
@@ -286,20 +292,7 @@ fn convolutions_of_bytes_by_miopen_are_exact() {
         ),
         (&[1, 1, 1, 1], &[1, 1, 1, 1], ""),
     ];
-    let (mut body, mut returns, mut inputs) = (String::new(), Vec::new(), Tensors::new());
-    for (index, (input, filter, attributes)) in cases.iter().enumerate() {
-        for (name, shape) in [("x", input), ("w", filter)] {
-            body += &format!("  {name}{index} = input \"{name}{index}\" : i8{shape:?}\n");
-            inputs.insert(format!("{name}{index}"), bytes(shape, index + usize::from(name == "w")));
-        }
-        body += &format!("  y{index} = miopen_conv x{index}, w{index} {{out=i32{attributes}}}\n");
-        returns.push(format!("y{index} as \"y{index}\""));
-    }
-    let text = format!(
-        "graph @bytes stage=core {{\n{body}  return {}\n}}\n",
-        returns.join(", ")
-    );
-    let graph = parse::parse(&text).expect("parses");
+    let (graph, inputs) = calls_with_bytes("miopen_conv", &cases);
     let want = eval::evaluate(&graph, &inputs).expect("evaluates");
     let (got, called) = run(&hip, calls(&graph), &inputs, "miopen");
     assert_eq!(called, cases.len());

@@ -152,18 +152,7 @@ impl Database {
         let keep = || -> Result<(), rusqlite::Error> {
             let transaction = self.begin()?;
             replace_unknown(&transaction, row)?;
-            transaction.execute(
-                "INSERT OR REPLACE INTO measurements VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![
-                    row.product,
-                    row.mapping,
-                    row.on,
-                    row.arch,
-                    row.driver,
-                    row.compiler,
-                    row.micros
-                ],
-            )?;
+            insert(&transaction, row, "")?;
             transaction.commit()
         };
         keep().map_err(|e| self.failed(e))
@@ -214,19 +203,10 @@ impl Database {
                 if is_known(&transaction, row)? {
                     continue;
                 }
-                taken += transaction.execute(
-                    "INSERT INTO measurements VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-                     ON CONFLICT DO UPDATE SET micros = excluded.micros
-                     WHERE excluded.micros IS NOT NULL AND (micros IS NULL OR excluded.micros < micros)",
-                    params![
-                        row.product,
-                        row.mapping,
-                        row.on,
-                        row.arch,
-                        row.driver,
-                        row.compiler,
-                        row.micros
-                    ],
+                taken += insert(
+                    &transaction,
+                    row,
+                    "WHERE excluded.micros IS NOT NULL AND (micros IS NULL OR excluded.micros < micros)",
                 )?;
             }
             transaction.commit()?;
@@ -271,6 +251,25 @@ impl Row {
     fn is_unknown(&self) -> bool {
         self.arch.is_empty() && self.driver.is_empty() && !self.on.starts_with(PREDICTED)
     }
+}
+
+/// Adds a measurement, or puts its time in place of that of the same one where the condition holds; returns how many rows changed.
+fn insert(connection: &Connection, row: &Row, condition: &str) -> Result<usize, rusqlite::Error> {
+    connection.execute(
+        &format!(
+            "INSERT INTO measurements VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+             ON CONFLICT DO UPDATE SET micros = excluded.micros {condition}"
+        ),
+        params![
+            row.product,
+            row.mapping,
+            row.on,
+            row.arch,
+            row.driver,
+            row.compiler,
+            row.micros
+        ],
+    )
 }
 
 /// Removes the measurement whose processor and driver are not known, where `row` is the same and says them.
