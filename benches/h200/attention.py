@@ -41,8 +41,8 @@ using Tiles = FlashTile<MmaSync<16, 8, 16, f16, f32>, {waves}, {keys}, {width}, 
 extern "C" __constant__ int facts[3] = {{Tiles::THREADS, Tiles::LDS_BYTES, Tiles::DYNAMIC_LDS}};
 extern "C" __global__ __launch_bounds__(Tiles::THREADS, {least})
 void product(const f16* q, const f16* k, const f16* v, f16* out, int batch, int heads, int groups, int queries, int keys) {{
-    const int width = {width}, blocks = (queries + Tiles::QUERIES - 1) / Tiles::QUERIES;
-    const QueryBlock at = query_block<{together}, {causal}>(batch * heads, blocks);
+    const int width = {width};
+    const QueryBlock at = query_block<Tiles, {together}, {causal}>(batch * heads, queries);
     const int b = at.batch / heads, h = at.batch % heads, g = h / (heads / groups);
     const auto query = along_k<8>([&](int i, int d) {{ return q + ((b * queries + i) * heads + h) * width + d; }});
     const auto key = along_k<8>([&](int i, int d) {{ return k + ((b * keys + i) * groups + g) * width + d; }});

@@ -9,6 +9,7 @@ namespace graphc {
 template <int BLOCK_Q_, int BLOCK_K_, int D_, int DV_, int BLOCK_, int WAVE_>
 struct Flash {
     static constexpr int BLOCK_Q = BLOCK_Q_, BLOCK_K = BLOCK_K_, D = D_, DV = DV_, BLOCK = BLOCK_, WAVE = WAVE_;
+    static constexpr int QUERIES = BLOCK_Q;
     static constexpr int SCORES = (BLOCK_Q * BLOCK_K + BLOCK - 1) / BLOCK;
     static constexpr int OUTPUTS = (BLOCK_Q * DV + BLOCK - 1) / BLOCK;
     /// Lanes that share a row of scores.

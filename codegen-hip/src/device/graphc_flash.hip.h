@@ -39,8 +39,8 @@ struct FlashTile {
     static constexpr int SIZE = (int)sizeof(Element), CHUNK = 16 / SIZE;
     /// Rows of LDS are powers of two: elements along the width of keys, steps of which are multiplied.
     static constexpr int DEPTH = power_of_two_from(D < I::STEP ? I::STEP : D), STEPS = (D + I::STEP - 1) / I::STEP;
-    /// Columns of values, whole fragments of them.
-    static constexpr int COLS = (DV + I::COLS - 1) / I::COLS * I::COLS;
+    /// Columns of values, whole fragments of them, which `ldmatrix` reads in pairs.
+    static constexpr int WHOLE = I::SYNC ? 2 * I::COLS : I::COLS, COLS = (DV + WHOLE - 1) / WHOLE * WHOLE;
     static constexpr int OUTS = COLS / I::COLS, SCORES = KEYS / I::COLS, KEY_STEPS = KEYS / I::STEP;
     /// Columns of values that are in LDS: rows that `ldmatrix` turns are powers of two, of 128 bytes at least.
     static constexpr int VALUE_COLS = I::SYNC ? power_of_two_from(COLS < 64 ? 64 : COLS) : COLS;

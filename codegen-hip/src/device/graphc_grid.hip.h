@@ -35,11 +35,12 @@ struct QueryBlock {
     int batch, block;
 };
 
-/// The block of this workgroup, of `blocks` of each of `batches`. Of `TOGETHER` neighbours in the batch, workgroups in a row have the
+/// The block of this workgroup, of `Tiles::QUERIES` of the queries of each of `batches`. Of `TOGETHER` neighbours in the batch, workgroups in a row have the
 /// same block: so many share the keys that L2 holds. With `CAUSAL` the last blocks come first, since they have the most keys: what is
 /// left for the end is short.
-template <int TOGETHER, bool CAUSAL>
-GRAPHC_DEVICE QueryBlock query_block(int batches, int blocks) {
+template <typename Tiles, int TOGETHER, bool CAUSAL>
+GRAPHC_DEVICE QueryBlock query_block(int batches, int queries) {
+    const int blocks = (queries + Tiles::QUERIES - 1) / Tiles::QUERIES;
     const TilePlace at = tile_of<TOGETHER, 1>((int)blockIdx.x, batches, blocks);
     return QueryBlock{at.m, CAUSAL ? blocks - 1 - at.n : at.n};
 }
