@@ -161,6 +161,16 @@ impl Params {
             return self.tensor(name, shape, init);
         };
         let scale_name = format!("{name}_scale");
+        let blocks = format!("{name}_scale_inv");
+        if dtype.is_some() && self.contains(&blocks) {
+            let expected = "a scale for all or for each row; quantise the model again with one of these";
+            return Err(NnError::packed(
+                "FP8",
+                &full,
+                format!("scaled by blocks ({blocks})"),
+                expected,
+            ));
+        }
         let Some(dtype) = dtype.filter(|_| self.contains(&scale_name)) else {
             return self.tensor(name, shape, init);
         };

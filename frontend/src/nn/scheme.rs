@@ -1,5 +1,8 @@
 //! The scheme by which a layer of a checkpoint was quantised, held against what is stored.
 
+#[cfg(test)]
+mod tests;
+
 use ir::DType;
 
 use super::{NnError, Params};
@@ -40,7 +43,13 @@ impl Scheme {
     }
 
     /// An error about what is stored, in the file that holds it.
-    pub fn wrong(&self, params: &Params, field: &str, found: impl Into<String>, expected: impl Into<String>) -> NnError {
+    pub fn wrong(
+        &self,
+        params: &Params,
+        field: &str,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> NnError {
         NnError::Scheme(Box::new(SchemeError {
             path: params.file(),
             tensor: self.tensor.clone(),
@@ -68,8 +77,14 @@ impl Scheme {
             if stored != needed || needed.is_none() {
                 let found = params.view("weight")?.element;
                 let expected = match needed {
-                    Some(dtype) => format!("{}: {dtype} is expected, as `save_compressed=True` writes it", self.said()),
-                    None => format!("{}: `weight_packed` is expected, as `save_compressed=True` writes it", self.said()),
+                    Some(dtype) => format!(
+                        "{}: {dtype} is expected, as `save_compressed=True` writes it",
+                        self.said()
+                    ),
+                    None => format!(
+                        "{}: `weight_packed` is expected, as `save_compressed=True` writes it",
+                        self.said()
+                    ),
                 };
                 return Err(self.wrong(params, "the stored type", found.to_string(), expected));
             }
@@ -86,7 +101,8 @@ impl Scheme {
             return Ok(());
         };
         if !depth.is_multiple_of(size) {
-            let expected = format!("which does not divide its {depth} inputs; quantise the model again in groups that do");
+            let expected =
+                format!("which does not divide its {depth} inputs; quantise the model again in groups that do");
             return Err(self.wrong(params, "the group", format!("{size} inputs"), expected));
         }
         let scales = params.view("weight_scale")?;

@@ -168,7 +168,8 @@ impl<'a> At<'a> {
             if let Some(pattern) = text.strip_prefix("re:") {
                 let pattern = Regex::new(&format!("^(?:{pattern})"));
                 let known = |error| {
-                    let reason = String::from("a regular expression without look-around or back-references is expected: ");
+                    let reason =
+                        String::from("a regular expression without look-around or back-references is expected: ");
                     self.wrong(target, reason + &last_line(&error))
                 };
                 return Ok(pattern.map_err(known)?.is_match(layer).then_some(Match::Pattern));
@@ -202,7 +203,8 @@ impl<'a> At<'a> {
                 return Err(self.within("group_size").wrong(found, "a number above 0 is expected"));
             }
             _ => {
-                let expected = "\"tensor\", \"channel\" or \"group\" is expected; quantise the model again with one of these";
+                let expected =
+                    "\"tensor\", \"channel\" or \"group\" is expected; quantise the model again with one of these";
                 return Err(self.within("strategy").wrong(&said["strategy"], expected));
             }
         };
@@ -251,7 +253,11 @@ impl<'a> At<'a> {
             let expected = "\"int\" or \"float\" is expected";
             return Err(self.within("type").wrong(&said["type"], expected));
         }
-        let known_bits: Vec<u64> = known.iter().filter(|(_, k)| Some(*k) == kind).map(|(b, _)| *b).collect();
+        let known_bits: Vec<u64> = known
+            .iter()
+            .filter(|(_, k)| Some(*k) == kind)
+            .map(|(b, _)| *b)
+            .collect();
         let kind = kind.unwrap_or_default();
         match bits.filter(|bits| known_bits.contains(bits)) {
             Some(4) => Ok(DType::I4),

@@ -19,6 +19,8 @@ use super::{Fuser, Home};
 
 /// The most nodes that follow in one region.
 const TAIL_LIMIT: usize = 48;
+/// Rows of more elements are quantised by all of the device, unless there is one for each compute unit.
+const LONGEST: i64 = 1 << 15;
 
 /// The row that an anchor folds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,6 +89,12 @@ impl Fuser<'_> {
         let Some(row) = Row::of(self.graph, anchor) else {
             return false;
         };
+        let symbols = self.graph.symbols();
+        let rows = row.folded.elements().hint(symbols);
+        let length = row.shape.elements().hint(symbols) / rows.max(1);
+        if length > LONGEST && rows < i64::from(self.target.compute_units) {
+            return false;
+        }
         let mut taken: Vec<NodeId> = Vec::new();
         // In the order of ids, so that what a node reads is taken before it.
         let mut seen: BTreeSet<NodeId> = BTreeSet::new();
@@ -177,12 +185,30 @@ impl Fuser<'_> {
             let ty = &self.graph.node(*id).results[0];
             ty.shape == row.shape && ty.dtype.bits() == 8 && ty.dtype != DType::Bool
         };
-        let mut needed: BTreeSet<NodeId> = BTreeSet::new();
-        let mut stack: Vec<NodeId> = taken.iter().copied().filter(is_bytes).collect();
-        while let Some(id) = stack.pop() {
-            if needed.insert(id) {
-                let operands = self.graph.node(id).operands.iter().map(|v| v.node);
-                stack.extend(operands.filter(|n| taken.contains(n)));
+        let with_operands = |roots: Vec<NodeId>| {
+            let (mut needed, mut stack) = (BTreeSet::new(), roots);
+            while let Some(id) = stack.pop() {
+                if needed.insert(id) {
+                    let operands = self.graph.node(id).operands.iter().map(|v| v.node);
+                    stack.extend(operands.filter(|n| taken.contains(n)));
+                }
+            }
+            needed
+        };
+        let mut needed = with_operands(taken.iter().copied().filter(is_bytes).collect());
+        // What else is made of the row's numbers, one a row, costs nothing beside them.
+        let mut before = 0;
+        while needed.len() > std::mem::replace(&mut before, needed.len()) {
+            let follows = |id: &&NodeId| {
+                let node = self.graph.node(**id);
+                let operands = node.operands.iter().map(|v| v.node);
+                node.results[0].shape == row.folded
+                    && matches!(node.op, Op::Elementwise(_))
+                    && operands.filter(|n| taken.contains(n)).all(|n| needed.contains(&n))
+            };
+            let more: Vec<NodeId> = taken.iter().filter(follows).copied().collect();
+            if !needed.is_empty() {
+                needed.extend(more);
             }
         }
         let folds = row.is_fold(self.graph, anchor) || needed.iter().any(|id| row.is_fold(self.graph, *id));

@@ -118,7 +118,13 @@ fn along_row(
     axes: &[AxisId],
 ) -> Result<(), LowerError> {
     let once = broadcast(coords, &row.folded);
-    let after: Vec<NodeId> = b.region.nodes.iter().copied().filter(|n| *n > b.region.anchor).collect();
+    let after: Vec<NodeId> = b
+        .region
+        .nodes
+        .iter()
+        .copied()
+        .filter(|n| *n > b.region.anchor)
+        .collect();
     for id in after {
         let node = b.graph.node(id);
         let result = Value::from(id);
