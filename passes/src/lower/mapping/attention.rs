@@ -287,7 +287,7 @@ impl Mapper<'_> {
         };
         let rows = self.target.matrix.iter();
         let mut instructions: Vec<&MatrixInstruction> = rows
-            .filter(|i| i.has_unit() && i.input == input && i.acc == DType::F32)
+            .filter(|i| i.has_unit() && i.takes(input, input) && i.acc == DType::F32)
             .collect();
         // Few queries leave rows of a large instruction empty, and few workgroups leave compute units idle.
         let blocks = |i: &MatrixInstruction| {
