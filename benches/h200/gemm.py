@@ -11,6 +11,7 @@ the median of 30 launches: microseconds, TFLOP/s, ratio to cuBLAS, registers, by
 
 import ctypes
 import glob
+import pathlib
 import statistics
 import sys
 
@@ -72,6 +73,7 @@ def library(*patterns):
 
 NVRTC = library(
     "/opt/graphc-nvrtc/lib/libnvrtc.so*",
+    str(pathlib.Path(torch.__file__).parents[1] / "nvidia/*/lib/libnvrtc.so.1*"),
     "/usr/local/cuda/lib64/libnvrtc.so",
     "/usr/local/lib/python3*/*-packages/nvidia/*/lib/libnvrtc.so.1*",
 )
@@ -121,8 +123,8 @@ class Kernel:
         CUDA.cuFuncGetAttribute(ctypes.byref(value), number, self.function)
         return value.value
 
-    def launch(self, grid, a, b, out, sizes):
-        values = [ctypes.c_uint64(t.data_ptr()) for t in (a, b, out)] + [ctypes.c_int(s) for s in sizes]
+    def launch(self, grid, tensors, sizes):
+        values = [ctypes.c_uint64(t.data_ptr()) for t in tensors] + [ctypes.c_int(s) for s in sizes]
         words = (ctypes.c_void_p * len(values))(*[ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values])
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         ok(CUDA.cuLaunchKernel(self.function, grid, 1, 1, self.threads, 1, 1, self.lds, stream, words, None), "cuLaunchKernel")
@@ -180,14 +182,14 @@ def main():
                         continue
                     (x, xm, xp), (y, ym, yp) = matrix(rows, depth, lhs_along, dtype), matrix(cols, depth, rhs_along, dtype)
                     out = torch.full((rows, cols), float("nan"), dtype=dtype, device="cuda")
-                    kernel.launch(-(-rows // m) * -(-cols // n), x, y, out, (rows, cols, depth, xp, yp))
+                    kernel.launch(-(-rows // m) * -(-cols // n), (x, y, out), (rows, cols, depth, xp, yp))
                     want = (xm.float() @ ym.float().t()).to(dtype)
                     if not torch.equal(out, want):
                         bad = (out != want).nonzero()
                         sys.exit(f"{element} {name} {tiling}: {rows}x{cols}x{depth} is wrong at {bad[:4].tolist()} ({len(bad)})")
                 out = torch.empty(size, size, dtype=dtype, device="cuda")
                 grid = -(-size // m) * -(-size // n)
-                time = median_time(lambda: kernel.launch(grid, a, b, out, (size, size, size, size, size)))
+                time = median_time(lambda: kernel.launch(grid, (a, b, out), (size, size, size, size, size)))
                 print(
                     f"{element} {name} {tiling}: {time:.1f} us, {flops / time / 1e6:.0f} TFLOP/s, {blas / time:.2f} of cuBLAS, "
                     f"{kernel.registers} registers, {kernel.local} local",

@@ -10,6 +10,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("graphc_types.hip.h", include_str!("device/graphc_types.hip.h")),
     ("graphc_vector.hip.h", include_str!("device/graphc_vector.hip.h")),
     ("graphc_math.hip.h", include_str!("device/graphc_math.hip.h")),
+    ("graphc_grid.hip.h", include_str!("device/graphc_grid.hip.h")),
     ("graphc_reduce.hip.h", include_str!("device/graphc_reduce.hip.h")),
     ("graphc_transpose.hip.h", include_str!("device/graphc_transpose.hip.h")),
     ("graphc_tile.hip.h", include_str!("device/graphc_tile.hip.h")),

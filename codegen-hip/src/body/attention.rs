@@ -1,7 +1,8 @@
 //! Attention: lambdas for the operands, the score and the epilogue around the one-pass core.
 
-use ir::kernel::{AttentionBody, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, OperandAccess};
-use ir::target::MatrixFamily;
+use ir::kernel::{
+    AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, OperandAccess,
+};
 use ir::{DType, Entity};
 
 use super::matrix::conversion;
@@ -22,29 +23,32 @@ struct Flash<'a> {
     /// Whether the rows of the operand of values are the keys.
     keys_are_rows: bool,
     store: u32,
+    together: AttentionOrder,
 }
 
 impl Flash<'_> {
     fn of_matrix(t: &FlashTiling) -> Flash<'_> {
         let i = &t.instruction;
-        let family = match i.family {
-            // With the weights' rows apart, as the scores leave them.
-            MatrixFamily::MmaSync => "FlashMmaSync",
-            other => other.name(),
-        };
-        let (input, sums) = (spelling(i.input), spelling(i.acc));
+        let (family, input, sums) = (i.family.name(), spelling(i.input), spelling(i.acc));
         let instruction = format!("{family}<{}, {}, {}, {input}, {sums}>", i.m, i.n, i.k);
         Flash {
             function: "flash",
             tiles: Box::new(move |d, dv| {
                 let (waves, keys, split) = (t.waves, t.keys, t.split);
-                format!("FlashTile<{instruction}, {waves}, {keys}, {d}, {dv}, {split}>")
+                // What a kernel does not use is not printed.
+                let fragments = match (t.fragments, t.queries_stay) {
+                    (1, false) => String::new(),
+                    (fragments, false) => format!(", {fragments}"),
+                    (fragments, true) => format!(", {fragments}, true"),
+                };
+                format!("FlashTile<{instruction}, {waves}, {keys}, {d}, {dv}, {split}{fragments}>")
             }),
             query: along_width(t.query),
             key: t.key,
             value: t.value,
             keys_are_rows: false,
             store: t.store,
+            together: t.together,
         }
     }
 
@@ -60,6 +64,7 @@ impl Flash<'_> {
             value: t.value,
             keys_are_rows: true,
             store: t.store,
+            together: t.together,
         }
     }
 }
@@ -79,6 +84,7 @@ impl Printer<'_> {
             block_q,
             block_k,
             block,
+            together,
         } = self.kernel.mapping
         else {
             return Err(self.mismatch());
@@ -101,7 +107,11 @@ impl Printer<'_> {
         };
         let (d, dv) = (width(body.d, "head size")?, width(body.dv, "value size")?);
         let wave = self.target.wave_size;
-        let looped = self.open_batch(&body.batch);
+        let block = self.query_block(
+            body,
+            &format!("Flash<{block_q}, {block_k}, {d}, {dv}, {block}, {wave}>"),
+            together,
+        );
         let sizes = [body.q, body.k].map(|a| self.points(&[a]));
         let counts = if sizes.iter().all(|(_, kind)| *kind == "int") {
             "int"
@@ -135,15 +145,34 @@ impl Printer<'_> {
         let [queries, keys] = sizes.map(|(n, _)| self.size(&n));
         let causal = body.causal;
         self.out.line(format!(
-            "using Tiles = Flash<{block_q}, {block_k}, {d}, {dv}, {block}, {wave}>;"
+            "attend<Tiles, {causal}, {counts}>({block}, {queries}, {keys}, query, key, value, score, epilogue);"
         ));
-        self.out.line(format!(
-            "attend<Tiles, {causal}, {counts}>({queries}, {keys}, query, key, value, score, epilogue);"
-        ));
-        if looped {
-            self.out.close("");
-        }
         Ok(())
+    }
+
+    /// Declares the tiles, and which block of whose queries the workgroup has; returns the block.
+    fn query_block(&mut self, body: &AttentionBody, tiles: &str, together: AttentionOrder) -> String {
+        self.out.line(format!("using Tiles = {tiles};"));
+        let [batches, queries] = [&body.batch[..], &[body.q]].map(|axes| self.counted(axes));
+        let (causal, place) = (body.causal, self.fresh("mine"));
+        let order = together.0;
+        self.out.line(format!(
+            "const QueryBlock {place} = query_block<Tiles, {order}, {causal}>({batches}, {queries});"
+        ));
+        if !body.batch.is_empty() {
+            let (_, kind) = self.points(&body.batch);
+            let name = self.flat_name(&body.batch, "batch_point");
+            self.out.line(format!("const {kind} {name} = {place}.batch;"));
+            self.split(&name, kind, &body.batch);
+        }
+        format!("{place}.block")
+    }
+
+    /// The number of points of axes as an `int`, which a launch sees to that it is.
+    fn counted(&mut self, axes: &[AxisId]) -> String {
+        let (n, kind) = self.points(axes);
+        let text = self.size(&n);
+        if kind == "int" { text } else { format!("int({text})") }
     }
 
     /// In one pass with the weights in registers: operands as addresses, the epilogue by groups of neighbours.
@@ -152,7 +181,7 @@ impl Printer<'_> {
         let (Some(d), Some(dv)) = (width(body.d), width(body.dv)) else {
             return Err(self.mismatch());
         };
-        let looped = self.open_batch(&body.batch);
+        let block = self.query_block(body, &(tiling.tiles)(d, dv), tiling.together);
         let value = match tiling.keys_are_rows {
             true => [body.k, body.dv],
             false => [body.dv, body.k],
@@ -200,20 +229,11 @@ impl Printer<'_> {
             }
             p.out.close(";");
         });
-        // The launch refuses sizes that an `int` does not count.
-        let [queries, keys] = [body.q, body.k].map(|a| {
-            let (n, kind) = self.points(&[a]);
-            let text = self.size(&n);
-            if kind == "int" { text } else { format!("int({text})") }
-        });
-        self.out.line(format!("using Tiles = {};", (tiling.tiles)(d, dv)));
+        let [queries, keys] = [body.q, body.k].map(|a| self.counted(&[a]));
         self.out.line(format!(
-            "{}<Tiles, {store}, {}>({queries}, {keys}, query, key, value, score, epilogue);",
+            "{}<Tiles, {store}, {}>({block}, {queries}, {keys}, query, key, value, score, epilogue);",
             tiling.function, body.causal
         ));
-        if looped {
-            self.out.close("");
-        }
         Ok(())
     }
 

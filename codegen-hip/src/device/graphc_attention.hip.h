@@ -1,5 +1,6 @@
 // Attention in one pass over the keys: online softmax (Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022).
 #pragma once
+#include "graphc_grid.hip.h"
 #include "graphc_reduce.hip.h"
 
 namespace graphc {
@@ -8,6 +9,7 @@ namespace graphc {
 template <int BLOCK_Q_, int BLOCK_K_, int D_, int DV_, int BLOCK_, int WAVE_>
 struct Flash {
     static constexpr int BLOCK_Q = BLOCK_Q_, BLOCK_K = BLOCK_K_, D = D_, DV = DV_, BLOCK = BLOCK_, WAVE = WAVE_;
+    static constexpr int QUERIES = BLOCK_Q;
     static constexpr int SCORES = (BLOCK_Q * BLOCK_K + BLOCK - 1) / BLOCK;
     static constexpr int OUTPUTS = (BLOCK_Q * DV + BLOCK - 1) / BLOCK;
     /// Lanes that share a row of scores.
@@ -19,11 +21,11 @@ struct Flash {
     static constexpr int LANES = lanes();
 };
 
-/// Computes a tile of queries: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d))) · value(k, e)`, each
+/// Computes a block of queries: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d))) · value(k, e)`, each
 /// element handed to `epilogue(q, e, out)`. With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity.
 /// A row whose scores are all minus infinity gives NaN, as softmax does; no keys at all give 0, as an empty sum does.
 template <typename F, bool CAUSAL, typename I, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
-GRAPHC_DEVICE void attend(I queries, I keys, const Query& query, const Key& key, const Value& value, const Score& score,
+GRAPHC_DEVICE void attend(I block, I queries, I keys, const Query& query, const Key& key, const Value& value, const Score& score,
                           const Epilogue& epilogue) {
     __shared__ float query_tile[F::BLOCK_Q][F::D + 1];
     __shared__ float key_tile[F::BLOCK_K][F::D + 1];
@@ -31,9 +33,8 @@ GRAPHC_DEVICE void attend(I queries, I keys, const Query& query, const Key& key,
     __shared__ float weights[F::BLOCK_Q][F::BLOCK_K + 1];
     __shared__ float row_max[F::BLOCK_Q], row_sum[F::BLOCK_Q], row_scale[F::BLOCK_Q];
     const int thread = (int)threadIdx.x;
-    const I q0 = (I)blockIdx.x * F::BLOCK_Q;
+    const I q0 = block * F::BLOCK_Q;
 
-    __syncthreads();  // a batch before this one has been read
     for (int e = thread; e < F::BLOCK_Q * F::D; e += F::BLOCK) {
         const int q = e / F::D, d = e % F::D;
         query_tile[q][d] = q0 + q < queries ? query(q0 + q, (I)d) : 0.0f;

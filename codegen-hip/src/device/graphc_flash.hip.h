@@ -21,34 +21,56 @@ constexpr GRAPHC_DEVICE int power_of_two_from(int n) {
 constexpr GRAPHC_DEVICE int floats_handed_over(int rows, int outputs) { return rows * (outputs + 2); }
 
 /// The sizes of an attention kernel: the instruction, waves of a workgroup, keys of a wave's tile, widths of keys and of
-/// values. `SPLIT` neighbouring waves have the same queries and share out the keys: few queries then keep all waves busy.
-template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1>
+/// values. `SPLIT` neighbouring waves have the same queries and share out the keys: few queries then keep all waves busy. A wave has
+/// `FRAGMENTS` times as many queries as the instruction has rows, which read a key and a value from LDS together.
+///
+/// With `mma.sync` tiles are copied past the registers, into two buffers: one is filled while the other is multiplied. Queries are read
+/// from LDS for every tile where they would take too many registers.
+template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1, int FRAGMENTS_ = 1, bool QUERIES_STAY_ = false>
 struct FlashTile {
     using Instruction = Instruction_;
     using I = Instruction_;
     using Element = typename I::Element;
     static constexpr int WAVES = WAVES_, KEYS = KEYS_, D = D_, DV = DV_;
     static constexpr int SPLIT = SPLIT_, TILE = KEYS * SPLIT;
-    static constexpr int LANES = I::LANES, THREADS = WAVES * LANES, ROWS = I::ROWS, QUERIES = WAVES / SPLIT * ROWS;
+    static constexpr int FRAGMENTS = FRAGMENTS_, LANES = I::LANES, THREADS = WAVES * LANES;
+    static constexpr int ROWS = I::ROWS * FRAGMENTS, QUERIES = WAVES / SPLIT * ROWS;
     /// Bytes of an element, and elements of a chunk of LDS.
     static constexpr int SIZE = (int)sizeof(Element), CHUNK = 16 / SIZE;
     /// Rows of LDS are powers of two: elements along the width of keys, steps of which are multiplied.
     static constexpr int DEPTH = power_of_two_from(D < I::STEP ? I::STEP : D), STEPS = (D + I::STEP - 1) / I::STEP;
-    /// Columns of values, whole fragments of them.
-    static constexpr int COLS = (DV + I::COLS - 1) / I::COLS * I::COLS;
+    /// Columns of values, whole fragments of them, which `ldmatrix` reads in pairs.
+    static constexpr int WHOLE = I::SYNC ? 2 * I::COLS : I::COLS, COLS = (DV + WHOLE - 1) / WHOLE * WHOLE;
     static constexpr int OUTS = COLS / I::COLS, SCORES = KEYS / I::COLS, KEY_STEPS = KEYS / I::STEP;
-    static constexpr int KEY_BYTES = TILE * DEPTH * SIZE, VALUE_BYTES = COLS * TILE * SIZE;
-    static constexpr int MERGE_BYTES = (WAVES - WAVES / SPLIT) * LANES * floats_handed_over(I::SUM_ROWS, OUTS * I::SUM_COLS) * 4;
-    static constexpr int LDS_BYTES = KEY_BYTES + VALUE_BYTES > MERGE_BYTES ? KEY_BYTES + VALUE_BYTES : MERGE_BYTES;
+    /// Columns of values that are in LDS: rows that `ldmatrix` turns are powers of two, of 128 bytes at least.
+    static constexpr int VALUE_COLS = I::SYNC ? power_of_two_from(COLS < 64 ? 64 : COLS) : COLS;
+    static constexpr int KEY_BYTES = TILE * DEPTH * SIZE, VALUE_BYTES = VALUE_COLS * TILE * SIZE;
+    static constexpr int STAGES = I::SYNC ? 2 : 1, STAGE_BYTES = KEY_BYTES + VALUE_BYTES;
+    /// Queries go through LDS with `mma.sync`: first where the second tile will be, or for good behind both.
+    static constexpr int QUERY_BYTES = I::SYNC ? QUERIES * DEPTH * SIZE : 0;
+    static constexpr bool QUERIES_STAY = QUERIES_STAY_;
+    static constexpr int QUERIES_AT = QUERIES_STAY ? STAGES * STAGE_BYTES : STAGE_BYTES;
+    static constexpr int MERGE_BYTES =
+        (WAVES - WAVES / SPLIT) * LANES * floats_handed_over(FRAGMENTS * I::SUM_ROWS, OUTS * I::SUM_COLS) * 4;
+    static constexpr int TILE_BYTES = QUERIES_AT + QUERY_BYTES > STAGES * STAGE_BYTES ? QUERIES_AT + QUERY_BYTES : STAGES * STAGE_BYTES;
+    static constexpr int LDS_BYTES = TILE_BYTES > MERGE_BYTES ? TILE_BYTES : MERGE_BYTES;
+#if defined(GRAPHC_CUDA)
+    static constexpr bool DYNAMIC_LDS = LDS_BYTES > 48 * 1024;
+#else
+    static constexpr bool DYNAMIC_LDS = false;
+#endif
     static_assert(SIZE == 2 || SIZE == 4, "elements have two bytes or four");
     static_assert(KEYS % I::COLS == 0 && KEYS % I::STEP == 0, "a tile is whole fragments of keys");
+    static_assert(!I::SYNC || (KEYS & (KEYS - 1)) == 0, "a tile's keys are a power of two for mma.sync");
     static_assert(WAVES % SPLIT == 0 && (SPLIT & (SPLIT - 1)) == 0, "the waves are whole groups that share queries");
     static_assert(CHUNK % (I::SUM_COLS < CHUNK ? I::SUM_COLS : CHUNK) == 0, "a lane has a chunk's keys of a row in a row");
 };
 
-/// The key, in a tile, of a lane's score number `at`: runs of neighbours that are one chunk of the left operand.
+/// The key, in a tile, of a lane's score number `at`: runs of neighbours that are one chunk of the left operand; for `mma.sync`, whose
+/// operand has the keys as the scores have them, in order.
 template <typename I>
 GRAPHC_DEVICE constexpr int key_of_score(int group, int at) {
+    if constexpr (I::SYNC) return at / I::SUM_COLS * I::COLS + group * I::SUM_COLS + at % I::SUM_COLS;
     constexpr int CHUNK = 16 / (int)sizeof(typename I::Element);
     return at / CHUNK * (CHUNK * I::COL_GROUPS) + group * CHUNK + at % CHUNK;
 }
@@ -57,37 +79,16 @@ GRAPHC_DEVICE constexpr int key_of_score(int group, int at) {
 /// lane's own.
 template <typename I, int WIDTH>
 struct OutColumns {
-    static constexpr int FUSED = WIDTH <= I::SUM_COLS ? 1 : WIDTH / I::SUM_COLS;
-    static constexpr int RUN = FUSED * I::COLS, PACKS = FUSED * I::SUM_COLS / WIDTH;
+    static constexpr int FUSED = WIDTH <= I::SUM_COLS ? 1 : WIDTH / I::SUM_COLS, RUN = FUSED * I::COLS;
     static GRAPHC_DEVICE constexpr int column(int fused, int group, int place) {
         const int at = fused * I::SUM_COLS + place;
         return at / WIDTH * (I::COL_GROUPS * WIDTH) + group * WIDTH + at % WIDTH;
     }
 };
 
-#if defined(GRAPHC_CUDA)
-/// `mma.sync` with a lane's two rows of the left operand apart, and both operands in chunks along k: scores then lie in the
-/// lanes as the next product wants them.
-template <int M, int N, int K, typename In, typename Acc>
-struct FlashMmaSync : MmaSync<M, N, K, In, Acc> {
-    using Base = MmaSync<M, N, K, In, Acc>;
-    static constexpr int STEP = Base::K_GROUPS * 16 / (int)sizeof(In);
-    static constexpr GRAPHC_DEVICE int k_group(int lane) { return lane % 4; }
-    static constexpr GRAPHC_DEVICE int rhs_col(int lane) { return lane / 4; }
-    template <int PART, typename Sums, typename Operand>
-    static GRAPHC_DEVICE void multiply(Sums& sums, const Operand (&lhs)[2], const Operand& rhs) {
-        using Two = Pack<u32, 2>;
-        const Two upper = lhs[0].template part<Two, PART>(), lower = lhs[1].template part<Two, PART>();
-        const Two right = rhs.template part<Two, PART>();
-        const u32 left[4] = {upper[0], lower[0], upper[1], lower[1]}, words[2] = {right[0], right[1]};
-        Base::multiply(sums, left, words);
-    }
-};
-#endif
-
 /// Multiplies all parts of a step: the left operand is a fragment for each of the lane's rows.
 template <typename I, int PART = 0, typename Sums>
-GRAPHC_DEVICE void multiply_step(Sums& sums, const typename I::Operand (&left)[I::SUM_ROWS], const typename I::Operand& right) {
+GRAPHC_DEVICE void multiply_step(Sums& sums, const typename I::Operand* left, const typename I::Operand& right) {
     if constexpr (I::SUM_ROWS == 1) {
         I::template multiply<PART>(sums, left[0], right);
     } else {
@@ -207,24 +208,21 @@ GRAPHC_DEVICE void merge_waves(Rows& rows) {
     }
 }
 
-/// Computes a workgroup's queries, in tiles of keys that go through LDS.
+/// Computes a block of queries, in tiles of keys that go through LDS.
 ///
-/// With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity. The blocks of queries come last first, since they
-/// have the most keys.
+/// With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity.
 template <bool CAUSAL, typename Rows, typename Query, typename Score, typename Epilogue>
-GRAPHC_DEVICE void attend_rows(Rows& rows, int queries, int keys, const Query& query, const Score& score, const Epilogue& epilogue) {
+GRAPHC_DEVICE void attend_rows(Rows& rows, int block, int queries, int keys, const Query& query, const Score& score, const Epilogue& epilogue) {
     using F = typename Rows::Tile;
-    const int block = CAUSAL ? (int)(gridDim.x - 1 - blockIdx.x) : (int)blockIdx.x;
     const int first = block * F::QUERIES, row0 = first + wave_number<F::LANES>() / F::SPLIT * F::ROWS;
-    rows.start(query, row0, queries);
     int end = keys;
     if constexpr (CAUSAL) {
         const int seen = first + F::QUERIES + keys - queries;
         end = seen < keys ? (seen > 0 ? seen : 0) : keys;
     }
+    if (end > 0) rows.fetch(0, keys);
+    rows.start(query, row0, queries);
     if (end > 0) {
-        rows.fetch(0, keys);
-        __syncthreads();  // a batch before this one has been read
         int k0 = 0;
         // Each turn has the next tile on its way from memory. Turns whose number is known are not unrolled: that many tiles on
         // their way leave no registers.
@@ -234,7 +232,7 @@ GRAPHC_DEVICE void attend_rows(Rows& rows, int queries, int keys, const Query& q
             lds_barrier();
             rows.fetch(k0 + F::TILE, keys);
             rows.template tile<false>(row0, queries, k0, keys, score);
-            lds_barrier();
+            if (!Rows::TURNS) lds_barrier();
         }
         rows.write();
         lds_barrier();
@@ -278,46 +276,132 @@ GRAPHC_DEVICE typename I::Operand weights_operand(Chunk own) {
     return operand;
 }
 
-/// A workgroup's queries.
+/// What a wave has of its queries: weights and outputs. `WIDTH` neighbouring outputs leave at once.
+template <typename F, int WIDTH>
+struct MatrixRows {
+    using I = typename F::Instruction;
+    /// Neighbours that a lane has: pairs at least with `mma.sync`, whose fragments may have their columns in order.
+    static constexpr int PLACED = I::SYNC && WIDTH < 2 ? 2 : WIDTH;
+    using Out = OutColumns<I, PLACED>;
+    using Tile = F;
+    static constexpr int ROWS = F::FRAGMENTS * I::SUM_ROWS, SUMS = I::SUM_COLS, EACH = F::SCORES * SUMS, OUTPUTS = F::OUTS * SUMS;
+    static_assert(F::OUTS % Out::FUSED == 0, "the width of the stores needs more columns");
+
+    typename I::Sums out[F::FRAGMENTS][F::OUTS];
+    /// Of each of this lane's rows: what weights are relative to, about the largest score so far (of all its lanes, as a power
+    /// of two), and the sum of this lane's weights.
+    float largest[ROWS], sum[ROWS];
+
+    static GRAPHC_DEVICE int lane() { return (int)threadIdx.x % I::LANES; }
+    /// This wave's part of a tile of keys.
+    static GRAPHC_DEVICE int slice() { return F::SPLIT == 1 ? 0 : wave_number<I::LANES>() % F::SPLIT; }
+    /// The query, from the wave's first, of one of this lane's rows.
+    static GRAPHC_DEVICE int query_of(int r) { return r / I::SUM_ROWS * I::ROWS + I::sum_row(lane(), r % I::SUM_ROWS); }
+
+    /// Starts with nothing seen.
+    GRAPHC_DEVICE void clear() {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            largest[r] = -infinity<float>();
+            sum[r] = 0.0f;
+        }
+#pragma unroll
+        for (int f = 0; f < F::FRAGMENTS; ++f) {
+#pragma unroll
+            for (int i = 0; i < F::OUTS; ++i) set_zero(out[f][i]);
+        }
+    }
+    static GRAPHC_DEVICE void set_zero(typename I::Sums& sums) {
+#pragma unroll
+        for (int v = 0; v < I::SUM_ROWS * SUMS; ++v) sums[v] = 0;
+    }
+
+    /// The scores of one of this lane's rows in fragments of sums.
+    static GRAPHC_DEVICE void take(float (&scores)[ROWS][EACH], int f, int t, const typename I::Sums& dots) {
+#pragma unroll
+        for (int v = 0; v < I::SUM_ROWS * SUMS; ++v) scores[f * I::SUM_ROWS + v / SUMS][t * SUMS + v % SUMS] = dots[v];
+    }
+
+    /// Turns scores into weights. `PART`: the last keys of the tile are beyond the end.
+    template <bool PART, typename Score>
+    GRAPHC_DEVICE void weigh_all(float (&scores)[ROWS][EACH], int row0, int queries, int k0, int keys, const Score& score) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            // Rows past the last are computed as the last: what the score reads is there.
+            const int q = row0 + query_of(r);
+            weigh<PART>(*this, r, q < queries ? q : queries - 1, k0 + slice() * F::KEYS, keys, scores[r], score);
+        }
+    }
+
+    /// Output number `i` of one of this lane's rows.
+    GRAPHC_DEVICE float output(int r, int i) const { return out[r / I::SUM_ROWS][i / SUMS][r % I::SUM_ROWS * SUMS + i % SUMS]; }
+    GRAPHC_DEVICE void set_output(int r, int i, float value) {
+        out[r / I::SUM_ROWS][i / SUMS][r % I::SUM_ROWS * SUMS + i % SUMS] = value;
+    }
+    /// The key, in this wave's part of a tile, of this lane's score number `i`.
+    static GRAPHC_DEVICE int key_of(int i) { return key_of_score<I>(I::col_group(lane()), i); }
+    template <typename Op>
+    static GRAPHC_DEVICE float fold(float value) { return reduce_row<Op, I>(value); }
+
+    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue, with the logarithm of the sum of all weights.
+    template <typename Epilogue>
+    GRAPHC_DEVICE void finish(int row0, int queries, int keys, const Epilogue& epilogue) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const int q = row0 + query_of(r);
+            const float total = reduce_row<Sum, I>(sum[r]);
+            const float scale = keys > 0 ? 1.0f / total : 0.0f;
+            const float log_sum = (largest[r] + math::log2(total)) * 0.6931471805599453f;
+            if (q < queries) {
+#pragma unroll
+                for (int run = 0; run < F::OUTS / Out::FUSED; ++run) {
+#pragma unroll
+                    for (int at = 0; at < Out::FUSED * SUMS; at += WIDTH) {
+                        const int place = at / PLACED * (I::COL_GROUPS * PLACED) + I::col_group(lane()) * PLACED + at % PLACED;
+                        const int col = run * Out::RUN + place;
+                        Pack<float, WIDTH> pack;
+#pragma unroll
+                        for (int w = 0; w < WIDTH; ++w) pack[w] = output(r, run * Out::FUSED * SUMS + at + w) * scale;
+                        if (col + WIDTH <= F::DV) epilogue(q, col, pack, log_sum);
+                    }
+                }
+            }
+        }
+    }
+};
+
+/// A wave's queries, with tiles that go through registers to LDS.
 template <typename F, int WIDTH, typename Query, typename Key, typename Value>
-struct FlashRows {
+struct FlashRows : MatrixRows<F, WIDTH> {
+    using Base = MatrixRows<F, WIDTH>;
     using I = typename F::Instruction;
     using Operand = typename I::Operand;
-    using Out = OutColumns<I, WIDTH>;
+    using Out = typename Base::Out;
     using KeyRows = LdsRows<F::DEPTH * F::SIZE>;
     using ValueRows = LdsRows<F::TILE * F::SIZE>;
-    using Tile = F;
-    static constexpr int ROWS = I::SUM_ROWS, SUMS = I::SUM_COLS, EACH = F::SCORES * SUMS, OUTPUTS = F::OUTS * SUMS;
-    static_assert(F::OUTS % Out::FUSED == 0, "the width of the stores needs more columns");
+    /// Tiles are written over the last.
+    static constexpr bool TURNS = false;
 
     const Key& key;
     const Value& value;
     u8* lds;
     Fetcher<Key, F::TILE, F::DEPTH, F::THREADS> keys_fetch;
     Fetcher<Value, F::COLS, F::TILE, F::THREADS> values_fetch;
-    Operand query[F::STEPS][ROWS];
-    typename I::Sums out[F::OUTS];
-    /// Of each of this lane's rows: what weights are relative to, about the largest score so far (of all its lanes, as a power
-    /// of two), and the sum of this lane's weights.
-    float largest[ROWS], sum[ROWS];
-    int keys_at, values_at[Out::FUSED], tile_at[F::SCORES];
+    Operand query[F::STEPS][Base::ROWS];
+    int keys_at[F::SCORES], values_at[Out::FUSED];
 
     GRAPHC_DEVICE FlashRows(const Key& key, const Value& value, u8* lds) : key(key), value(value), lds(lds) {}
-
-    static GRAPHC_DEVICE int lane() { return (int)threadIdx.x % I::LANES; }
-    /// This wave's part of a tile of keys.
-    static GRAPHC_DEVICE int slice() { return F::SPLIT == 1 ? 0 : wave_number<I::LANES>() % F::SPLIT; }
 
     /// Starts with the queries from `row0`.
     GRAPHC_DEVICE void start(const Query& from, int row0, int rows) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const int row = row0 + I::sum_row(lane(), r), last = row < rows ? row : rows - 1;
+        for (int r = 0; r < Base::ROWS; ++r) {
+            const int row = row0 + Base::query_of(r), last = row < rows ? row : rows - 1;
 #pragma unroll
             for (int step = 0; step < F::STEPS; ++step) {
 #pragma unroll
                 for (int c = 0; c < I::CHUNKS; ++c) {
-                    const int k = ((step * I::CHUNKS + c) * I::K_GROUPS + I::k_group(lane())) * F::CHUNK;
+                    const int k = ((step * I::CHUNKS + c) * I::K_GROUPS + I::k_group(Base::lane())) * F::CHUNK;
                     typename F::Element elements[F::CHUNK];
 #pragma unroll
                     for (int j = 0; j < F::CHUNK; j += Query::WIDTH) {
@@ -327,24 +411,18 @@ struct FlashRows {
                     copy_bytes<16>(&query[step][r].chunks[c], elements);
                 }
             }
-            largest[r] = -infinity<float>();
-            sum[r] = 0.0f;
         }
-#pragma unroll
-        for (int i = 0; i < F::OUTS; ++i) {
-#pragma unroll
-            for (int v = 0; v < ROWS * SUMS; ++v) out[i][v] = 0;
-        }
-        const int column = I::rhs_col(lane()), group = I::k_group(lane());
+        this->clear();
+        const int column = I::rhs_col(Base::lane()), group = I::k_group(Base::lane());
 #pragma unroll
         for (int t = 0; t < F::SCORES; ++t) {
-            const int at = slice() * F::KEYS + key_of_score<I>(I::group_of(column), t * SUMS + I::place_of(column));
-            tile_at[t] = KeyRows::address(at, group);
+            const int at = key_of_score<I>(I::group_of(column), t * Base::SUMS + I::place_of(column));
+            keys_at[t] = KeyRows::address(Base::slice() * F::KEYS + at, group);
         }
 #pragma unroll
         for (int f = 0; f < Out::FUSED; ++f) {
             const int at = Out::column(f, I::group_of(column), I::place_of(column));
-            values_at[f] = F::KEY_BYTES + ValueRows::address(at, slice() * (F::KEYS / F::CHUNK) + group);
+            values_at[f] = F::KEY_BYTES + ValueRows::address(at, Base::slice() * (F::KEYS / F::CHUNK) + group);
         }
     }
 
@@ -361,39 +439,32 @@ struct FlashRows {
     /// One tile of keys, which is in LDS. `PART`: the last keys of the tile are beyond the end.
     template <bool PART, typename Score>
     GRAPHC_DEVICE void tile(int row0, int queries, int k0, int keys, const Score& score) {
-        float scores[ROWS][EACH];
+        float scores[Base::ROWS][Base::EACH];
 #pragma unroll
         for (int t = 0; t < F::SCORES; ++t) {
-            typename I::Sums dots;
+            typename I::Sums dots[F::FRAGMENTS];
 #pragma unroll
-            for (int v = 0; v < ROWS * SUMS; ++v) dots[v] = 0;
+            for (int f = 0; f < F::FRAGMENTS; ++f) Base::set_zero(dots[f]);
 #pragma unroll
             for (int step = 0; step < F::STEPS; ++step) {
                 Operand right;
 #pragma unroll
                 for (int c = 0; c < I::CHUNKS; ++c) {
-                    right.chunks[c] = *(const Chunk*)(lds + KeyRows::moved(tile_at[t], 0, (step * I::CHUNKS + c) * I::K_GROUPS));
+                    right.chunks[c] = *(const Chunk*)(lds + KeyRows::moved(keys_at[t], 0, (step * I::CHUNKS + c) * I::K_GROUPS));
                 }
-                multiply_step<I>(dots, query[step], right);
+#pragma unroll
+                for (int f = 0; f < F::FRAGMENTS; ++f) multiply_step<I>(dots[f], &query[step][f * I::SUM_ROWS], right);
             }
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-#pragma unroll
-                for (int v = 0; v < SUMS; ++v) scores[r][t * SUMS + v] = dots[r * SUMS + v];
-            }
+            for (int f = 0; f < F::FRAGMENTS; ++f) Base::take(scores, f, t, dots[f]);
         }
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            // Rows past the last are computed as the last: what the score reads is there.
-            const int q = row0 + I::sum_row(lane(), r);
-            weigh<PART>(*this, r, q < queries ? q : queries - 1, k0 + slice() * F::KEYS, keys, scores[r], score);
-        }
+        this->template weigh_all<PART>(scores, row0, queries, k0, keys, score);
 #pragma unroll
         for (int step = 0; step < F::KEY_STEPS; ++step) {
             // A lane's scores of a step are a chunk a row.
-            Operand left[ROWS];
+            Operand left[Base::ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
+            for (int r = 0; r < Base::ROWS; ++r) {
                 float weights[F::CHUNK];
 #pragma unroll
                 for (int i = 0; i < F::CHUNK; ++i) weights[i] = scores[r][step * F::CHUNK + i];
@@ -408,58 +479,203 @@ struct FlashRows {
                     const int chunk = (step * I::CHUNKS + c) * I::K_GROUPS;
                     right.chunks[c] = *(const Chunk*)(lds + ValueRows::moved(values_at[o % Out::FUSED], row, chunk));
                 }
-                multiply_step<I>(out[o], left, right);
-            }
-        }
-    }
-
-    /// Output number `i` of one of this lane's rows.
-    GRAPHC_DEVICE float output(int r, int i) const { return out[i / SUMS][r * SUMS + i % SUMS]; }
-    GRAPHC_DEVICE void set_output(int r, int i, float value) { out[i / SUMS][r * SUMS + i % SUMS] = value; }
-    /// The key, in this wave's part of a tile, of this lane's score number `i`.
-    static GRAPHC_DEVICE int key_of(int i) { return key_of_score<I>(I::col_group(lane()), i); }
-    template <typename Op>
-    static GRAPHC_DEVICE float fold(float value) { return reduce_row<Op, I>(value); }
-
-    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue, with the logarithm of the sum of all weights.
-    template <typename Epilogue>
-    GRAPHC_DEVICE void finish(int row0, int queries, int keys, const Epilogue& epilogue) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const int q = row0 + I::sum_row(lane(), r);
-            const float total = reduce_row<Sum, I>(sum[r]);
-            const float scale = keys > 0 ? 1.0f / total : 0.0f;
-            const float log_sum = (largest[r] + math::log2(total)) * 0.6931471805599453f;
-            if (q < queries) {
-#pragma unroll
-                for (int run = 0; run < F::OUTS / Out::FUSED; ++run) {
-#pragma unroll
-                    for (int p = 0; p < Out::PACKS; ++p) {
-                        const int col = run * Out::RUN + p * (I::COL_GROUPS * WIDTH) + I::col_group(lane()) * WIDTH;
-                        Pack<float, WIDTH> pack;
-#pragma unroll
-                        for (int w = 0; w < WIDTH; ++w) {
-                            const int at = p * WIDTH + w;
-                            pack[w] = out[run * Out::FUSED + at / SUMS][r * SUMS + at % SUMS] * scale;
-                        }
-                        if (col + WIDTH <= F::DV) epilogue(q, col, pack, log_sum);
-                    }
-                }
+                for (int f = 0; f < F::FRAGMENTS; ++f) multiply_step<I>(this->out[f][o], &left[f * I::SUM_ROWS], right);
             }
         }
     }
 };
 
-/// Computes this workgroup's queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
+#if defined(GRAPHC_CUDA)
+/// A wave's queries, with tiles that are copied to LDS past the registers, and `ldmatrix` to read them. Values stay as they lie in memory
+/// and are turned on the way out of LDS; what cannot be copied goes through registers.
+template <typename F, int WIDTH, typename Query, typename Key, typename Value>
+struct AsyncFlashRows : MatrixRows<F, WIDTH> {
+    using Base = MatrixRows<F, WIDTH>;
+    using I = typename F::Instruction;
+    using Out = typename Base::Out;
+    using QueryFetch = AsyncFetcher<Query, F::QUERIES, F::DEPTH, F::THREADS, false>;
+    using KeyFetch = AsyncFetcher<Key, F::TILE, F::DEPTH, F::THREADS, false>;
+    using ValueFetch = AsyncFetcher<Value, F::VALUE_COLS, F::TILE, F::THREADS>;
+    using KeyRows = LdsRows<F::DEPTH * F::SIZE>;
+    using ValueRows = typename ValueFetch::Rows;
+    /// Tiles are written in turns to two buffers.
+    static constexpr bool TURNS = true;
+    /// Pairs of fragments of a run; a pair of runs of one fragment each is a run for this purpose.
+    static constexpr int PAIRS = Out::FUSED > 2 ? Out::FUSED / 2 : 1;
+    static_assert(F::OUTS % 2 == 0 && F::SCORES % 2 == 0, "fragments of the right operands come in pairs");
+
+    const Key& key;
+    const Value& value;
+    u8* lds;
+    u32 shared;
+    KeyFetch keys_fetch;
+    ValueFetch values_fetch;
+    /// The queries' fragments, unless they stay in LDS.
+    static constexpr int HELD = F::QUERIES_STAY ? 1 : F::STEPS;
+    u32 query[HELD][F::FRAGMENTS][4];
+    /// Where this lane's first matrices are, in the queries and in a tile.
+    int query_at, keys_at, values_at[PAIRS];
+    /// Where the tile is that is multiplied, and the one that is filled.
+    int at_hand = 0, filled = 0;
+
+    GRAPHC_DEVICE AsyncFlashRows(const Key& key, const Value& value, u8* lds) : key(key), value(value), lds(lds), shared(shared_address(lds)) {
+        const int lane = Base::lane(), eight = lane % 8, second = lane / 8 % 2, third = lane / 16, first = Base::slice() * F::KEYS;
+        query_at = KeyRows::address(wave_number<I::LANES>() / F::SPLIT * F::ROWS + second * 8 + eight, third);
+        keys_at = KeyRows::address(first + third * 8 + eight, second);
+#pragma unroll
+        for (int p = 0; p < PAIRS; ++p) {
+            const int fragment = p * 2 + third;
+            if constexpr (ValueFetch::TURNED) {
+                values_at[p] = F::KEY_BYTES + ValueRows::address(first + second * 8 + eight, fragment);
+            } else {
+                const int fused = fragment % Out::FUSED, run = fragment / Out::FUSED;
+                const int column = run * Out::RUN + Out::column(fused, I::group_of(eight), I::place_of(eight));
+                values_at[p] = F::KEY_BYTES + ValueRows::address(column, first / F::CHUNK + second);
+            }
+        }
+    }
+
+    /// Starts with the queries from `row0`, after the first tile was asked for.
+    GRAPHC_DEVICE void start(const Query& from, int row0, int rows) {
+        this->clear();
+        QueryFetch fetch;
+        const int first = row0 - wave_number<I::LANES>() / F::SPLIT * F::ROWS;
+        if constexpr (QueryFetch::COPIED) {
+            fetch.template copy<(F::D != F::DEPTH), 1>(0, from, first, rows, 0, F::D, shared + F::QUERIES_AT);
+        } else {
+            fetch.registers.template read<(F::D != F::DEPTH)>(from, first, rows, 0, F::D);
+            fetch.registers.write(lds + F::QUERIES_AT);
+        }
+        end_copy_group();
+        if constexpr (!F::QUERIES_STAY) {
+            wait_copy_groups<0>();
+            __syncthreads();
+#pragma unroll
+            for (int step = 0; step < F::STEPS; ++step) load_queries(step, query[step]);
+        }
+    }
+    GRAPHC_DEVICE void load_queries(int step, u32 (&to)[F::FRAGMENTS][4]) {
+#pragma unroll
+        for (int f = 0; f < F::FRAGMENTS; ++f) {
+            const int at = F::QUERIES_AT + KeyRows::moved(query_at, f * I::ROWS, step * 2);
+            load_matrices<false>(shared + at, to[f][0], to[f][1], to[f][2], to[f][3]);
+        }
+    }
+
+    /// Starts to bring the tile from `k0` to the buffer that is free.
+    GRAPHC_DEVICE void fetch(int k0, int keys) {
+        const u32 to = shared + filled;
+        if constexpr (KeyFetch::COPIED) keys_fetch.template copy<(F::D != F::DEPTH), 1>(0, key, k0, keys, 0, F::D, to);
+        else keys_fetch.registers.template read<(F::D != F::DEPTH)>(key, k0, keys, 0, F::D);
+        if constexpr (ValueFetch::COPIED) values_fetch.template copy<true, 1>(0, value, 0, F::DV, k0, keys, to + F::KEY_BYTES);
+        else values_fetch.registers.template read<true>(value, 0, F::DV, k0, keys);
+        end_copy_group();
+    }
+
+    /// Waits for the tile that was fetched, which is then the one at hand.
+    GRAPHC_DEVICE void write() {
+        if constexpr (!KeyFetch::COPIED) keys_fetch.registers.write(lds + filled);
+        if constexpr (!ValueFetch::COPIED) values_fetch.registers.write(lds + filled + F::KEY_BYTES);
+        wait_copy_groups<0>();
+        at_hand = filled;
+        filled = F::STAGE_BYTES - filled;
+    }
+
+    /// One tile of keys, which is in LDS. `PART`: the last keys of the tile are beyond the end.
+    template <bool PART, typename Score>
+    GRAPHC_DEVICE void tile(int row0, int queries, int k0, int keys, const Score& score) {
+        const u32 from = shared + at_hand;
+        typename I::Sums dots[F::FRAGMENTS][F::SCORES];
+#pragma unroll
+        for (int f = 0; f < F::FRAGMENTS; ++f) {
+#pragma unroll
+            for (int t = 0; t < F::SCORES; ++t) Base::set_zero(dots[f][t]);
+        }
+#pragma unroll
+        for (int step = 0; step < F::STEPS; ++step) {
+            u32(&left)[F::FRAGMENTS][4] = query[step % HELD];
+            if constexpr (F::QUERIES_STAY) load_queries(step, left);
+#pragma unroll
+            for (int t = 0; t < F::SCORES; t += 2) {
+                u32 right[2][2];
+                load_matrices<false>(from + KeyRows::moved(keys_at, t * I::COLS, step * 2), right[0][0], right[0][1], right[1][0], right[1][1]);
+#pragma unroll
+                for (int f = 0; f < F::FRAGMENTS; ++f) {
+                    I::multiply(dots[f][t], left[f], right[0]);
+                    I::multiply(dots[f][t + 1], left[f], right[1]);
+                }
+            }
+        }
+        float scores[Base::ROWS][Base::EACH];
+#pragma unroll
+        for (int f = 0; f < F::FRAGMENTS; ++f) {
+#pragma unroll
+            for (int t = 0; t < F::SCORES; ++t) Base::take(scores, f, t, dots[f][t]);
+        }
+        this->template weigh_all<PART>(scores, row0, queries, k0, keys, score);
+#pragma unroll
+        for (int step = 0; step < F::KEY_STEPS; ++step) {
+            // Of each row the scores of two fragments of keys, in pairs.
+            u32 left[F::FRAGMENTS][4];
+#pragma unroll
+            for (int f = 0; f < F::FRAGMENTS; ++f) {
+#pragma unroll
+                for (int w = 0; w < 4; ++w) {
+                    const float* pair = &scores[f * 2 + w % 2][(step * 2 + w / 2) * 2];
+                    const typename F::Element both[2] = {cast<typename F::Element>(pair[0]), cast<typename F::Element>(pair[1])};
+                    copy_bytes<4>(&left[f][w], both);
+                }
+            }
+#pragma unroll
+            for (int o = 0; o < F::OUTS; o += 2) {
+                constexpr int TOGETHER = PAIRS * 2;
+                const int first = values_at[o % TOGETHER / 2], column = o / TOGETHER * TOGETHER * I::COLS;
+                const int at = ValueFetch::TURNED ? ValueRows::moved(first, step * 16, column / 8) : ValueRows::moved(first, column, step * 2);
+                u32 right[2][2];
+                load_matrices<ValueFetch::TURNED>(from + at, right[0][0], right[0][1], right[1][0], right[1][1]);
+#pragma unroll
+                for (int f = 0; f < F::FRAGMENTS; ++f) {
+                    I::multiply(this->out[f][o], left[f], right[0]);
+                    I::multiply(this->out[f][o + 1], left[f], right[1]);
+                }
+            }
+        }
+    }
+
+    template <typename Epilogue>
+    GRAPHC_DEVICE void finish(int row0, int queries, int keys, const Epilogue& epilogue) {
+        if constexpr (ValueFetch::TURNED && Out::FUSED > 1) {
+#pragma unroll
+            for (int f = 0; f < F::FRAGMENTS; ++f) {
+#pragma unroll
+                for (int run = 0; run < F::OUTS; run += Out::FUSED) gather_columns<Out::FUSED>(&this->out[f][run]);
+            }
+        }
+        Base::finish(row0, queries, keys, epilogue);
+    }
+};
+#endif
+
+/// Computes a block of queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
 /// · value(e, k)`, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is
 /// `ln Σ_k exp(score)`; `WIDTH` divides the width of values.
 /// With `CAUSAL` as [`attend_rows`].
 template <typename F, int WIDTH, bool CAUSAL, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
-GRAPHC_DEVICE void flash(int queries, int keys, const Query& query, const Key& key, const Value& value, const Score& score,
+GRAPHC_DEVICE void flash(int block, int queries, int keys, const Query& query, const Key& key, const Value& value, const Score& score,
                          const Epilogue& epilogue) {
-    alignas(128) __shared__ u8 lds[F::LDS_BYTES];
-    FlashRows<F, WIDTH, Query, Key, Value> rows(key, value, lds);
-    attend_rows<CAUSAL>(rows, queries, keys, query, score, epilogue);
+#if defined(GRAPHC_CUDA)
+    if constexpr (F::Instruction::SYNC) {
+        AsyncFlashRows<F, WIDTH, Query, Key, Value> rows(key, value, lds_of<F>());
+        attend_rows<CAUSAL>(rows, block, queries, keys, query, score, epilogue);
+        return;
+    }
+#endif
+    if constexpr (!F::Instruction::SYNC) {
+        alignas(128) __shared__ u8 lds[F::LDS_BYTES];
+        FlashRows<F, WIDTH, Query, Key, Value> rows(key, value, lds);
+        attend_rows<CAUSAL>(rows, block, queries, keys, query, score, epilogue);
+    }
 }
 
 }  // namespace graphc

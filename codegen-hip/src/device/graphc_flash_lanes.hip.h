@@ -111,6 +111,8 @@ struct LaneRows {
     static constexpr int KEY_BYTES = F::TILE * Keys::DEPTH * Keys::SIZE, VALUE_BYTES = F::TILE * Values::DEPTH * Values::SIZE;
     static constexpr int MERGE_BYTES = (F::WAVES - F::WAVES / F::SPLIT) * F::LANES * floats_handed_over(ROWS, OUTPUTS) * 4;
     static constexpr int LDS_BYTES = KEY_BYTES + VALUE_BYTES > MERGE_BYTES ? KEY_BYTES + VALUE_BYTES : MERGE_BYTES;
+    /// Tiles are written over the last.
+    static constexpr bool TURNS = false;
     static_assert(Values::CHUNK % WIDTH == 0 && F::DV % WIDTH == 0, "stores are whole within a lane's chunk");
 
     const Key& key;
@@ -275,14 +277,14 @@ struct LaneRows {
     }
 };
 
-/// Computes this workgroup's queries as [`flash`] does; the operand of values has the keys as rows.
+/// Computes a block of queries as [`flash`] does; the operand of values has the keys as rows.
 template <typename F, int WIDTH, bool CAUSAL, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
-GRAPHC_DEVICE void flash_by_lanes(int queries, int keys, const Query& query, const Key& key, const Value& value, const Score& score,
+GRAPHC_DEVICE void flash_by_lanes(int block, int queries, int keys, const Query& query, const Key& key, const Value& value, const Score& score,
                                   const Epilogue& epilogue) {
     using Rows = LaneRows<F, WIDTH, Query, Key, Value>;
     alignas(128) __shared__ u8 lds[Rows::LDS_BYTES];
     Rows rows(key, value, lds);
-    attend_rows<CAUSAL>(rows, queries, keys, query, score, epilogue);
+    attend_rows<CAUSAL>(rows, block, queries, keys, query, score, epilogue);
 }
 
 }  // namespace graphc

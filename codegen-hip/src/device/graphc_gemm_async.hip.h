@@ -61,13 +61,13 @@ template <typename T, bool ALONG_K, int WIDTH, typename Address, typename Guard,
 struct IsInMemory<InMemory<T, ALONG_K, WIDTH, Address, Guard, FILL>> { static constexpr bool value = true; };
 
 /// One operand's way to LDS: copied as it lies where that can be, else through registers. Elements of 2 bytes that lie along the
-/// rows stay so in LDS (`TURNED`), and `ldmatrix` turns them.
-template <typename Operand, int BLOCK, int BLOCK_K, int THREADS>
+/// rows stay so in LDS (`TURNED`), and `ldmatrix` turns them, unless what reads them does not (`MAY_TURN`).
+template <typename Operand, int BLOCK, int BLOCK_K, int THREADS, bool MAY_TURN = true>
 struct AsyncFetcher {
     using Element = typename Operand::Element;
     static constexpr int SIZE = (int)sizeof(Element), COPY = Operand::WIDTH * SIZE;
     static constexpr bool POWER = (BLOCK & (BLOCK - 1)) == 0 && BLOCK * SIZE >= 128;
-    static constexpr bool COPIED = IsInMemory<Operand>::value && COPY >= 4 && (Operand::ALONG_K || (SIZE == 2 && POWER));
+    static constexpr bool COPIED = IsInMemory<Operand>::value && COPY >= 4 && (Operand::ALONG_K || (MAY_TURN && SIZE == 2 && POWER));
     static constexpr bool TURNED = COPIED && !Operand::ALONG_K;
     static constexpr int LINE = (TURNED ? BLOCK : BLOCK_K) * SIZE, BYTES = BLOCK * BLOCK_K * SIZE;
     using Rows = LdsRows<LINE>;
@@ -106,6 +106,34 @@ struct AsyncFetcher {
         }
     }
 };
+
+/// Swaps the lane number's bit `BIT` with the number of the value.
+template <int BIT, typename T>
+GRAPHC_DEVICE void exchange(T& zero, T& one) {
+    const bool upper = (threadIdx.x & BIT) != 0;
+    const T other = from_other_lane<BIT>(upper ? zero : one);
+    zero = upper ? other : zero;
+    one = upper ? one : other;
+}
+
+/// Four lanes have pairs of columns of every fragment of a run of `FUSED`: afterwards each has neighbouring pairs.
+template <int FUSED, typename Sums>
+GRAPHC_DEVICE void gather_columns(Sums* run) {
+    constexpr int LAST = FUSED - 1;
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+        if constexpr (FUSED == 4) {
+            exchange<2>(run[0][v], run[2][v]);
+            exchange<2>(run[1][v], run[LAST][v]);
+            exchange<1>(run[0][v], run[1][v]);
+            exchange<1>(run[2][v], run[LAST][v]);
+        } else {
+            static_assert(FUSED == 2 || FUSED == 4, "at most eight columns at once");
+            exchange<2>(run[0][v], run[1][v]);
+            exchange<1>(run[0][v], run[1][v]);
+        }
+    }
+}
 
 /// A workgroup's product by `mma.sync`.
 template <typename Tiles, int WIDTH, typename Lhs, typename Rhs>
@@ -279,36 +307,10 @@ struct AsyncProduct {
 #pragma unroll
             for (int i = 0; i < LHS; ++i) {
 #pragma unroll
-                for (int run = 0; run < RHS; run += Place::FUSED) gather(&sums[i][run]);
+                for (int run = 0; run < RHS; run += Place::FUSED) gather_columns<Place::FUSED>(&sums[i][run]);
             }
         }
         hand_over<Tiles, PLACED, WIDTH>(sums, rows, cols, row0, col0, epilogue);
-    }
-
-    /// Four lanes have pairs of columns of every fragment of a run: afterwards each has neighbouring pairs.
-    static GRAPHC_DEVICE void gather(typename I::Sums* run) {
-        constexpr int LAST = Place::FUSED - 1;
-#pragma unroll
-        for (int v = 0; v < 4; ++v) {
-            if constexpr (Place::FUSED == 4) {
-                exchange<2>(run[0][v], run[2][v]);
-                exchange<2>(run[1][v], run[LAST][v]);
-                exchange<1>(run[0][v], run[1][v]);
-                exchange<1>(run[2][v], run[LAST][v]);
-            } else {
-                static_assert(Place::FUSED == 2 || Place::FUSED == 4, "at most eight columns at once");
-                exchange<2>(run[0][v], run[1][v]);
-                exchange<1>(run[0][v], run[1][v]);
-            }
-        }
-    }
-    /// Swaps the lane number's bit `BIT` with the number of the value.
-    template <int BIT, typename T>
-    static GRAPHC_DEVICE void exchange(T& zero, T& one) {
-        const bool upper = (threadIdx.x & BIT) != 0;
-        const T other = from_other_lane<BIT>(upper ? zero : one);
-        zero = upper ? other : zero;
-        one = upper ? one : other;
     }
 };
 

@@ -1,5 +1,6 @@
 // The tilings of matrix products: sizes, the order of workgroups, who has which columns, and the way out of the registers.
 #pragma once
+#include "graphc_grid.hip.h"
 #include "graphc_mma.hip.h"
 
 namespace graphc {
@@ -37,32 +38,6 @@ struct MatrixTile {
     static_assert(STEPS * Instruction::STEP == BLOCK_K, "a tile is whole steps along k");
     static_assert(Instruction::SYNC ? STAGES >= 2 : STAGES == 1 || STAGES == 2, "one buffer or two, or more for mma.sync");
 };
-
-/// A tile's place.
-struct TilePlace {
-    int m, n;
-};
-
-/// The tile of workgroup number `group`, of `tiles_m * tiles_n`: each tile is some workgroup's, and of one only.
-template <int GROUP, int XCDS>
-GRAPHC_DEVICE TilePlace tile_of(int group, int tiles_m, int tiles_n) {
-    if constexpr (XCDS > 1) {
-        // Neighbours in the order are CHUNK workgroups of one die; what is left over keeps its number.
-        constexpr int CHUNK = GROUP * GROUP;
-        const int whole = tiles_m * tiles_n / (XCDS * CHUNK) * (XCDS * CHUNK);
-        if (group < whole) {
-            const int die = group % XCDS, turn = group / XCDS;
-            group = turn / CHUNK * (XCDS * CHUNK) + die * CHUNK + turn % CHUNK;
-        }
-    }
-    if constexpr (GROUP == 1) {
-        return TilePlace{group / tiles_n, group % tiles_n};
-    } else {
-        const int band = group / (GROUP * tiles_n), left = tiles_m - band * GROUP;
-        const int height = left < GROUP ? left : GROUP, within = group - band * GROUP * tiles_n;
-        return TilePlace{band * GROUP + within % height, within / height};
-    }
-}
 
 /// Orders LDS between the waves of a workgroup and waits for all of them. Loads from memory stay under way.
 GRAPHC_DEVICE void lds_barrier() {

@@ -172,6 +172,7 @@ pub fn all() -> Vec<Kernel> {
             block_q,
             block_k,
             block,
+            together: ir::kernel::AttentionOrder([1, 2, 3, 1, 64, 2][i]),
         };
         kernels.push(attention(
             &format!("attention_{i}"),

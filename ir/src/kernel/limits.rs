@@ -153,7 +153,12 @@ fn flash(
         });
     }
     let [d, dv] = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
-    errors.extend(lds(kernel, target, tiling.lds_bytes(d, dv)));
+    let limit = if tiling.launch_lds(d, dv) > 0 {
+        target.most_lds_bytes()
+    } else {
+        target.lds_bytes
+    };
+    errors.extend(lds(kernel, target, tiling.lds_bytes(d, dv), limit));
     let fetches = (tiling.query, tiling.key, tiling.value);
     errors.extend(flash_accesses(
         kernel,
@@ -185,7 +190,7 @@ fn flash_by_lanes(
     }
     let widths = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
     let bits = [body.key, body.value].map(|e| kernel.exprs.dtype(e).bits());
-    errors.extend(lds(kernel, target, tiling.lds_bytes(widths, bits)));
+    errors.extend(lds(kernel, target, tiling.lds_bytes(widths, bits), target.lds_bytes));
     let fetches = (tiling.query, tiling.key, tiling.value);
     errors.extend(flash_accesses(
         kernel,
@@ -198,14 +203,14 @@ fn flash_by_lanes(
     errors
 }
 
-/// More LDS than the target has.
-fn lds(kernel: &Kernel, target: &Target, bytes: i64) -> Option<LimitError> {
+/// More LDS than the limit.
+fn lds(kernel: &Kernel, target: &Target, bytes: i64, limit: u32) -> Option<LimitError> {
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-    (bytes > target.lds_bytes).then(|| LimitError::Lds {
+    (bytes > limit).then(|| LimitError::Lds {
         kernel: kernel.name.clone(),
         target: target.to_string(),
         bytes,
-        limit: target.lds_bytes,
+        limit,
     })
 }
 

@@ -28,7 +28,7 @@ mod window;
 pub use copy::{CopyBody, CopyStep};
 pub use operand::{Operand, OperandAccess, Unpacking};
 pub use row::{RowBody, RowComposite, RowKind};
-pub use tiling::{FlashLanes, FlashTiling, GemvTiling, Tiling};
+pub use tiling::{AttentionOrder, FlashLanes, FlashTiling, GemvTiling, Tiling};
 pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
 
 use std::fmt;
@@ -501,16 +501,17 @@ pub enum Mapping {
     /// Grid: x = ceil(n / columns) · ceil(m / rows), z = batch.
     Gemv(GemvTiling),
     /// Waves compute attention with matrix instructions, each a few queries; the weights stay in registers.
-    /// Grid: x = ceil(q / queries), z = batch.
+    /// Grid: x = ceil(q / queries) · batch.
     FlashMatrix(FlashTiling),
-    /// Waves compute attention by multiply-adds of their lanes. Grid: x = ceil(q / queries), z = batch.
+    /// Waves compute attention by multiply-adds of their lanes. Grid: x = ceil(q / queries) · batch.
     FlashLanes(FlashLanes),
     /// Workgroups of `block` threads take `block_q` queries, keys in tiles of `block_k`, for heads of any width.
-    /// Grid: x = ceil(q / block_q), z = batch.
+    /// Grid: x = ceil(q / block_q) · batch.
     Flash {
         block_q: u32,
         block_k: u32,
         block: u32,
+        together: AttentionOrder,
     },
 }
 
@@ -564,9 +565,13 @@ impl Kernel {
             })
         };
         let ceil = |a: i64, b: i64| a / b + i64::from(a % b > 0);
-        let attention = |a: &AttentionBody, queries: u32, threads: u32| -> Result<_, LaunchError> {
-            Ok((ceil(extent(&[a.q])?, queries.into()), extent(&a.batch)?, threads))
-        };
+        let attention =
+            |a: &AttentionBody, queries: u32, order: AttentionOrder, threads: u32| -> Result<_, LaunchError> {
+                let (rows, keys, batch) = (extent(&[a.q])?, extent(&[a.k])?, extent(&a.batch)?);
+                let blocks = ceil(rows, queries.into());
+                self.counted(&[rows, keys, batch, blocks.saturating_mul(order.0.into())])?;
+                Ok((blocks.saturating_mul(batch), 1, threads))
+            };
         let (x, z, block) = match (&self.mapping, &self.body) {
             (Mapping::Host, _) => (0, 1, 0),
             (Mapping::Threads { block, vector } | Mapping::Windows { block, vector, .. }, _) => {
@@ -645,9 +650,17 @@ impl Kernel {
                 let tiles = ceil(n, i64::from(tiling.columns())).saturating_mul(groups);
                 (tiles, extent(&c.batch)?, tiling.threads())
             }
-            (Mapping::Flash { block_q, block, .. }, Body::Attention(a)) => attention(a, *block_q, *block)?,
-            (Mapping::FlashMatrix(t), Body::Attention(a)) => attention(a, t.queries(), t.threads())?,
-            (Mapping::FlashLanes(t), Body::Attention(a)) => attention(a, t.queries(), t.threads())?,
+            (
+                Mapping::Flash {
+                    block_q,
+                    block,
+                    together,
+                    ..
+                },
+                Body::Attention(a),
+            ) => attention(a, *block_q, *together, *block)?,
+            (Mapping::FlashMatrix(t), Body::Attention(a)) => attention(a, t.queries(), t.together, t.threads())?,
+            (Mapping::FlashLanes(t), Body::Attention(a)) => attention(a, t.queries(), t.together, t.threads())?,
             (
                 Mapping::Tile { .. }
                 | Mapping::Matrix(_)
@@ -696,8 +709,13 @@ impl Kernel {
 
     /// Bytes of LDS that every launch must give a workgroup: tiles that are too large to be declared.
     pub fn launch_lds(&self) -> u32 {
-        match &self.mapping {
-            Mapping::Matrix(tiling) => tiling.launch_lds(),
+        match (&self.mapping, &self.body) {
+            (Mapping::Matrix(tiling), _) => tiling.launch_lds(),
+            (Mapping::FlashMatrix(tiling), Body::Attention(a)) => {
+                let width = |axis: AxisId| self.axes[axis].extent.as_const();
+                let (d, dv) = (width(a.d), width(a.dv));
+                d.zip(dv).map_or(0, |(d, dv)| tiling.launch_lds(d, dv))
+            }
             _ => 0,
         }
     }

@@ -52,6 +52,12 @@ impl fmt::Display for Tiling {
     }
 }
 
+impl fmt::Display for super::AttentionOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} together", self.0)
+    }
+}
+
 impl fmt::Display for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -109,20 +115,22 @@ impl fmt::Display for Mapping {
             ),
             Mapping::FlashMatrix(t) => write!(
                 f,
-                "flash({}, {} waves by {}, {} queries, {} keys, query by {}, key {}, value {}, store {})",
+                "flash({}, {} waves by {}, {} queries{}, {} keys, query by {}, key {}, value {}, store {}, {})",
                 t.instruction,
                 t.waves,
                 t.split,
                 t.queries(),
+                if t.queries_stay { " in lds" } else { "" },
                 t.keys,
                 t.query,
                 t.key,
                 t.value,
-                t.store
+                t.store,
+                t.together
             ),
             Mapping::FlashLanes(t) => write!(
                 f,
-                "flash by lanes({} lanes a row, {} rows, {} waves by {}, {} queries, {} keys, query by {}, key {}, value {}, store {})",
+                "flash by lanes({} lanes a row, {} rows, {} waves by {}, {} queries, {} keys, query by {}, key {}, value {}, store {}, {})",
                 t.group,
                 t.rows,
                 t.waves,
@@ -132,13 +140,15 @@ impl fmt::Display for Mapping {
                 t.query,
                 t.key,
                 t.value,
-                t.store
+                t.store,
+                t.together
             ),
             Mapping::Flash {
                 block_q,
                 block_k,
                 block,
-            } => write!(f, "flash({block_q}x{block_k}, block {block})"),
+                together,
+            } => write!(f, "flash({block_q}x{block_k}, block {block}, {together})"),
         }
     }
 }

@@ -265,9 +265,28 @@ impl GemvTiling {
     }
 }
 
+/// The order in which workgroups take an attention's blocks of queries: so many neighbours in the batch (heads) take the same block in
+/// turn, then their next one, and after their last the next neighbours follow. With a causal mask, blocks come last first.
+///
+/// What takes longest then begins first, and short blocks fill what is left at the end; neighbours that are as many as a GPU has dies keep
+/// the keys of a head on one die.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct AttentionOrder(pub u32);
+
+impl AttentionOrder {
+    /// Neighbours at most.
+    pub const MOST: u32 = 64;
+
+    /// Says why the number does not fit, if it does not.
+    pub fn misfit(self) -> Option<&'static str> {
+        (self.0 == 0 || self.0 > Self::MOST).then_some("from 1 to 64 neighbours in the batch take blocks in turn")
+    }
+}
+
 /// How workgroups compute attention with matrix instructions.
 ///
-/// Each wave has as many queries as the instruction has rows; tiles of keys and values go through LDS in their own type.
+/// Each wave has `fragments` times as many queries as the instruction has rows; tiles of keys and values go through LDS in their own
+/// type: with `mma.sync` past the registers, into two buffers in turns, and so do the queries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct FlashTiling {
     pub instruction: MatrixInstruction,
@@ -275,6 +294,10 @@ pub struct FlashTiling {
     pub waves: u32,
     /// Waves that have the same queries and share out the keys: a power of two that divides them.
     pub split: u32,
+    /// Fragments of queries of a wave, which read keys and values from LDS together.
+    pub fragments: u32,
+    /// Whether queries are read from LDS for every tile, where `mma.sync` brings them, or else kept in registers.
+    pub queries_stay: bool,
     /// Keys of a wave that are in LDS at once.
     pub keys: u32,
     /// Neighbours of a query along its width that are read at once.
@@ -285,6 +308,8 @@ pub struct FlashTiling {
     pub value: Fetch,
     /// Neighbours along the width of values that the epilogue takes at once; divides it.
     pub store: u32,
+    /// Neighbours in the batch whose blocks of queries are taken in turn; see [`AttentionOrder`].
+    pub together: AttentionOrder,
 }
 
 impl FlashTiling {
@@ -295,10 +320,10 @@ impl FlashTiling {
 
     /// Queries of a workgroup.
     pub fn queries(&self) -> u32 {
-        self.waves / self.split.max(1) * self.instruction.m
+        (self.waves / self.split.max(1) * self.instruction.m).saturating_mul(self.fragments)
     }
 
-    /// Keys that lanes give to two instructions of a step, or to one: 16 bytes a lane.
+    /// Keys that lanes give to the instructions of a step: 16 bytes a lane, or what one `mma.sync` takes.
     fn step(&self) -> u32 {
         let i = &self.instruction;
         let chunk = 128 / i.input.bits().max(1);
@@ -306,8 +331,7 @@ impl FlashTiling {
             // Both halves of the wave give all of k.
             MatrixFamily::Wmma => i.k,
             MatrixFamily::Mfma => i.k * chunk / (i.m * i.k / i.lanes()).clamp(1, chunk),
-            // Four lanes share a row's k.
-            MatrixFamily::MmaSync => 4 * chunk,
+            MatrixFamily::MmaSync => i.k,
             // Not asked for: lanes have a tiling of their own.
             MatrixFamily::Lanes => chunk,
         }
@@ -315,26 +339,58 @@ impl FlashTiling {
 
     /// Bytes of LDS for keys of width `d` and values of width `dv`: rows of keys are powers of two.
     pub fn lds_bytes(&self, d: i64, dv: i64) -> i64 {
-        let (step, cols) = (i64::from(self.step()), i64::from(self.instruction.n));
-        let depth = (d.max(step) as u64).next_power_of_two() as i64;
-        let padded = (dv + cols - 1) / cols * cols;
-        let tiles = i64::from(self.keys * self.split * self.instruction.input.bits() / 8) * (depth + padded);
+        let depth = (d.max(i64::from(self.step())) as u64).next_power_of_two() as i64;
+        let padded = self.columns(dv);
+        let size = i64::from(self.instruction.input.bits() / 8);
+        let keys = i64::from(self.keys * self.split);
+        let tiles = match self.instruction.family {
+            MatrixFamily::MmaSync => {
+                let tile = keys * size * (depth + (padded.max(64) as u64).next_power_of_two() as i64);
+                // Queries lie behind both tiles, or first where the second will be.
+                let queries = i64::from(self.queries()) * depth * size;
+                if self.queries_stay {
+                    2 * tile + queries
+                } else {
+                    tile + tile.max(queries)
+                }
+            }
+            _ => keys * size * (depth + padded),
+        };
         // What waves that share queries hand over at the end: outputs, and of each lane's rows a maximum and a sum.
         let i = &self.instruction;
         let rows = i64::from(i.m * i.n / i.sum_cols().max(1));
         let handing = i64::from(self.waves - self.waves / self.split.max(1));
-        let handed = handing * (i64::from(i.m) * padded + 2 * rows) * 4;
+        let handed = handing * i64::from(self.fragments) * (i64::from(i.m) * padded + 2 * rows) * 4;
         tiles.max(handed)
+    }
+
+    /// Bytes of LDS that every launch must give a workgroup: all, where they are more than a CUDA kernel may declare.
+    pub fn launch_lds(&self, d: i64, dv: i64) -> u32 {
+        let bytes = self.lds_bytes(d, dv);
+        if self.instruction.family == MatrixFamily::MmaSync && bytes > i64::from(CUDA_DECLARED_LDS) {
+            u32::try_from(bytes).unwrap_or(u32::MAX)
+        } else {
+            0
+        }
     }
 
     /// Registers of a lane for queries, scores, outputs and what is on its way from memory.
     pub fn registers(&self, d: i64, dv: i64) -> i64 {
         let i = &self.instruction;
-        let (lanes, rows, keys) = (i64::from(i.lanes()), i64::from(i.m), i64::from(self.keys));
+        let rows = i64::from(i.m) * i64::from(self.fragments);
+        let (lanes, keys) = (i64::from(i.lanes()), i64::from(self.keys));
         let bits = i64::from(i.input.bits());
         // gfx11 has the queries in both halves of the wave.
         let copies = if i.family == MatrixFamily::Wmma { 2 } else { 1 };
-        let queries = rows * d * bits * copies / 32 / lanes;
+        let queries = if self.queries_stay {
+            0
+        } else {
+            rows * d * bits * copies / 32 / lanes
+        };
+        if i.family == MatrixFamily::MmaSync {
+            // Nothing is on its way in registers, and scores are there once as products or as weights.
+            return queries + rows * (dv + keys) / lanes;
+        }
         let fetched = keys * i64::from(self.split) * (d + dv) * bits / 32 / i64::from(self.threads());
         // Scores are there as products, as weights and as the next product's operand.
         queries + rows * (dv + 3 * keys) / lanes + fetched
@@ -348,6 +404,7 @@ impl FlashTiling {
         }
         if [
             self.waves,
+            self.fragments,
             self.keys,
             self.query,
             self.key.width,
@@ -357,6 +414,19 @@ impl FlashTiling {
         .contains(&0)
         {
             return Some("a tiling of nothing");
+        }
+        if self.fragments > 4 {
+            return Some("more than a lane's registers hold");
+        }
+        let sync = i.family == MatrixFamily::MmaSync;
+        if self.queries_stay && !sync {
+            return Some("queries stay in LDS where they are copied to it, for mma.sync");
+        }
+        if sync && !self.keys.is_power_of_two() {
+            return Some("a tile's keys are a power of two for mma.sync");
+        }
+        if self.together.misfit().is_some() {
+            return self.together.misfit();
         }
         if ![16, 32].contains(&i.input.bits()) {
             return Some("the weights have two bytes or four");
@@ -373,8 +443,18 @@ impl FlashTiling {
     /// Says whether a lane's columns of values of width `dv` come in groups of the stores' width.
     pub fn stores_fit(&self, dv: i64) -> bool {
         let run = i64::from(self.instruction.n * (self.store / self.instruction.sum_cols()).max(1));
-        let fragments = (dv + i64::from(self.instruction.n) - 1) / i64::from(self.instruction.n);
-        dv % i64::from(self.store) == 0 && fragments * i64::from(self.instruction.n) % run == 0
+        dv % i64::from(self.store) == 0 && self.columns(dv) % run == 0
+    }
+
+    /// Columns of values of width `dv` in whole fragments, which `ldmatrix` reads in pairs.
+    fn columns(&self, dv: i64) -> i64 {
+        let pair = if self.instruction.family == MatrixFamily::MmaSync {
+            2
+        } else {
+            1
+        };
+        let cols = i64::from(self.instruction.n * pair);
+        (dv + cols - 1) / cols * cols
     }
 }
 
@@ -403,6 +483,8 @@ pub struct FlashLanes {
     pub value: Fetch,
     /// Neighbours along the width of values that the epilogue takes at once; divides it and a chunk of 16 bytes.
     pub store: u32,
+    /// Neighbours in the batch whose blocks of queries are taken in turn; see [`AttentionOrder`].
+    pub together: AttentionOrder,
 }
 
 impl FlashLanes {
@@ -467,6 +549,9 @@ impl FlashLanes {
         ];
         if numbers.contains(&0) {
             return Some("a tiling of nothing");
+        }
+        if self.together.misfit().is_some() {
+            return self.together.misfit();
         }
         if ![32, 64].contains(&self.lanes) || !self.group.is_power_of_two() || self.group > Self::MOST_GROUP {
             return Some("a power of two of at most 16 of a wave's lanes share a row");

@@ -252,9 +252,11 @@ impl Verifier<'_> {
                     block_q,
                     block_k,
                     block,
+                    ..
                 },
                 _,
             ) if *block_q == 0 || *block_k == 0 || *block == 0 => Some("a size is 0"),
+            (Mapping::Flash { together, .. }, _) => together.misfit(),
             _ => None,
         };
         if let Some(problem) = problem {

@@ -2,7 +2,7 @@
 
 use ir::DType;
 use ir::kernel::limits::{widest_fetch, widest_group};
-use ir::kernel::{AttentionBody, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand};
+use ir::kernel::{AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand};
 use ir::target::{MatrixFamily, MatrixInstruction, Platform};
 
 use super::{BLOCK, Mapper};
@@ -13,6 +13,9 @@ const FLASH_REGISTERS: i64 = 160;
 const SPLIT_FLASH_REGISTERS: i64 = 128;
 /// The same where a lane has 512, sums in the other half.
 const WIDE_FLASH_REGISTERS: i64 = 280;
+
+/// Workgroups of 128 queries that a compute unit should have by `mma.sync` before waves take two fragments.
+const SYNC_ROUNDS: i64 = 4;
 
 /// Widest heads of which WMMA shares out the keys among workgroups.
 const WIDE: i64 = 96;
@@ -73,7 +76,27 @@ impl Mapper<'_> {
             block_q: block_q as u32,
             block_k: block_k as u32,
             block: if block_q >= 16 { BLOCK } else { 128 },
+            together: self.order(body),
         }
+    }
+
+    /// The order of an attention's blocks of queries.
+    ///
+    /// With a causal mask as many heads go together as have their keys and values in half of the last-level cache, at usual sizes: the
+    /// longest blocks of all of them come first. Else as many as there are dies, each of which then has the keys of its own heads.
+    fn order(&self, body: &AttentionBody) -> AttentionOrder {
+        let dies = u64::from(self.target.dies.max(1));
+        let together = if body.causal {
+            let bits = [(body.key, body.d), (body.value, body.dv)]
+                .map(|(e, width)| self.points(&[width]) as u64 * u64::from(self.kernel.exprs.dtype(e).bits()));
+            let head = self.usual(body.k, 1024) as u64 * (bits[0] + bits[1]).div_ceil(8);
+            let fitting = self.target.cache_bytes / 2 / head.max(1);
+            (fitting / dies * dies).max(dies)
+        } else {
+            dies
+        };
+        let heads = self.points(&body.batch).max(1) as u64;
+        AttentionOrder(together.min(heads).min(AttentionOrder::MOST.into()) as u32)
     }
 
     /// Returns the queries of a workgroup that has a part of an attention's keys, and the keys of its tiles, where the whole's mapping is this.
@@ -120,6 +143,7 @@ impl Mapper<'_> {
             key: self.fetch_of(body.key, body.d, body.k),
             value: self.fetch_of(body.value, body.dv, body.k),
             store: store.min(128 / bits[1]),
+            together: self.order(body),
         };
         let lds = i64::from(self.declared_lds());
         let fits = |t: &FlashLanes| {
@@ -247,17 +271,19 @@ impl Mapper<'_> {
         );
         let query = widest_fetch(k, self.symbols, &Operand::new(&k.exprs, body.query), body.d);
         let store = widest_group(k, self.symbols, &body.epilogue, body.dv).min(8);
-        let tiling = |instruction: &MatrixInstruction, split: u32, keys: u32| {
+        let tiling = |instruction: &MatrixInstruction, shape: FlashShape| {
             let mut tiling = FlashTiling {
                 instruction: *instruction,
-                // 256 threads bring the tiles.
-                waves: BLOCK / instruction.lanes(),
-                split,
-                keys,
+                waves: shape.waves,
+                split: shape.split,
+                fragments: shape.fragments,
+                queries_stay: shape.queries_stay,
+                keys: shape.keys,
                 query,
                 key,
                 value,
                 store,
+                together: self.order(body),
             };
             while tiling.store > 1 && !tiling.stores_fit(dv) {
                 tiling.store /= 2;
@@ -265,6 +291,11 @@ impl Mapper<'_> {
             tiling
         };
         let (queries, length) = (self.usual(body.q, 128), self.usual(body.k, 1024));
+        // What is copied past the registers may have what a launch gives.
+        let lds = |t: &FlashTiling| match t.instruction.family {
+            MatrixFamily::MmaSync => self.target.most_lds_bytes(),
+            _ => self.declared_lds(),
+        };
         let fits = |t: &FlashTiling| {
             let most = match t.instruction.family {
                 MatrixFamily::Mfma => WIDE_FLASH_REGISTERS,
@@ -273,7 +304,7 @@ impl Mapper<'_> {
             };
             t.misfit().is_none()
                 && t.stores_fit(dv)
-                && t.lds_bytes(d, dv) <= i64::from(self.declared_lds())
+                && t.lds_bytes(d, dv) <= i64::from(lds(t))
                 // Waves share queries where there are too few for all, and keys for each.
                 && (t.split == 1
                     || (i64::from(t.queries()) >= queries && i64::from((t.split - 1) * t.keys) < length))
@@ -301,10 +332,18 @@ impl Mapper<'_> {
         let is_large = |i: &MatrixInstruction| i64::from(i.m) * 4 > queries.max(64) || blocks(i) < units;
         instructions.sort_by_key(|i| (is_large(i), if is_large(i) { i.m } else { u32::MAX - i.m }));
         let candidates = instructions.iter().flat_map(|i| {
-            let splits = [8, 4, 2, 1]
-                .into_iter()
-                .flat_map(move |s| keys(i).iter().map(move |k| (s, *k)));
-            splits.map(move |(split, keys)| tiling(i, split, keys))
+            let shapes = match i.family {
+                MatrixFamily::MmaSync => sync_shapes(d.max(dv), blocks(i) >= SYNC_ROUNDS * units),
+                _ => {
+                    // 256 threads bring the tiles.
+                    let waves = BLOCK / i.lanes();
+                    let splits = [8, 4, 2, 1].into_iter();
+                    splits
+                        .flat_map(|s| keys(i).iter().map(move |k| FlashShape::of(waves, s, *k)))
+                        .collect()
+                }
+            };
+            shapes.into_iter().map(move |shape| tiling(i, shape))
         });
         let mut fitting = candidates
             .into_iter()
@@ -316,4 +355,56 @@ impl Mapper<'_> {
             _ => fitting.next(),
         }
     }
+}
+
+/// How waves share out queries and keys.
+#[derive(Clone, Copy)]
+struct FlashShape {
+    waves: u32,
+    split: u32,
+    fragments: u32,
+    queries_stay: bool,
+    keys: u32,
+}
+
+impl FlashShape {
+    /// A fragment of queries a wave, kept in registers.
+    fn of(waves: u32, split: u32, keys: u32) -> FlashShape {
+        FlashShape {
+            waves,
+            split,
+            fragments: 1,
+            queries_stay: false,
+            keys,
+        }
+    }
+}
+
+/// The shapes for `mma.sync`, the better first, for heads of a width; `many` says that workgroups of 128 queries fill the GPU several times.
+/// The order is that of measurements (`benches/h200/attention.py`).
+fn sync_shapes(width: i64, many: bool) -> Vec<FlashShape> {
+    let keys: &[u32] = if width <= 64 { &[32, 16] } else { &[64, 32, 16] };
+    let mut shapes = Vec::new();
+    for split in [8, 4, 2] {
+        shapes.extend(keys.iter().map(|k| FlashShape::of(8, split, *k)));
+    }
+    if many {
+        // Two fragments halve what is read from LDS, and leave fewer workgroups.
+        let keys = if width <= 64 { 64 } else { 32 };
+        shapes.push(FlashShape {
+            fragments: 2,
+            queries_stay: true,
+            ..FlashShape::of(4, 1, keys)
+        });
+    }
+    shapes.extend(keys.iter().map(|k| FlashShape::of(4, 1, *k)));
+    let staying: Vec<FlashShape> = shapes
+        .iter()
+        .map(|s| FlashShape {
+            queries_stay: true,
+            ..*s
+        })
+        .collect();
+    shapes.extend(staying);
+    shapes
 }

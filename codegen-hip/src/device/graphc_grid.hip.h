@@ -1,0 +1,48 @@
+// Which workgroup computes what: the order of tiles and of blocks of queries.
+#pragma once
+#include "graphc_platform.hip.h"
+
+namespace graphc {
+
+/// A tile's place.
+struct TilePlace {
+    int m, n;
+};
+
+/// The tile of workgroup number `group`, of `tiles_m * tiles_n`: each tile is some workgroup's, and of one only.
+template <int GROUP, int XCDS>
+GRAPHC_DEVICE TilePlace tile_of(int group, int tiles_m, int tiles_n) {
+    if constexpr (XCDS > 1) {
+        // Neighbours in the order are CHUNK workgroups of one die; what is left over keeps its number.
+        constexpr int CHUNK = GROUP * GROUP;
+        const int whole = tiles_m * tiles_n / (XCDS * CHUNK) * (XCDS * CHUNK);
+        if (group < whole) {
+            const int die = group % XCDS, turn = group / XCDS;
+            group = turn / CHUNK * (XCDS * CHUNK) + die * CHUNK + turn % CHUNK;
+        }
+    }
+    if constexpr (GROUP == 1) {
+        return TilePlace{group / tiles_n, group % tiles_n};
+    } else {
+        const int band = group / (GROUP * tiles_n), left = tiles_m - band * GROUP;
+        const int height = left < GROUP ? left : GROUP, within = group - band * GROUP * tiles_n;
+        return TilePlace{band * GROUP + within % height, within / height};
+    }
+}
+
+/// A block of queries of one of a batch's attentions.
+struct QueryBlock {
+    int batch, block;
+};
+
+/// The block of this workgroup, of `Tiles::QUERIES` of the queries of each of `batches`. Of `TOGETHER` neighbours in the batch, workgroups in a row have the
+/// same block: so many share the keys that L2 holds. With `CAUSAL` the last blocks come first, since they have the most keys: what is
+/// left for the end is short.
+template <typename Tiles, int TOGETHER, bool CAUSAL>
+GRAPHC_DEVICE QueryBlock query_block(int batches, int queries) {
+    const int blocks = (queries + Tiles::QUERIES - 1) / Tiles::QUERIES;
+    const TilePlace at = tile_of<TOGETHER, 1>((int)blockIdx.x, batches, blocks);
+    return QueryBlock{at.m, CAUSAL ? blocks - 1 - at.n : at.n};
+}
+
+}  // namespace graphc
