@@ -262,6 +262,23 @@ fn kernels_of_8_bit_floats_compile() {
             requests.extend(sources);
         }
     }
+    // Caches with a scale a position.
+    let (mut scaled, before) = (0, requests.len());
+    for (stored, computed, queries) in [("i8", "f16", 64), ("f8e4m3fn", "bf16", 1), ("i8", "f32", 5)] {
+        let text = format!(
+            "graph @a stage=import {{\n  q = input \"q\" : {computed}[1, 4, {queries}, 64]\n  \
+             k = input \"k\" : {stored}[1, 2, 300, 64]\n  v = input \"v\" : {stored}[1, 2, 300, 64]\n  \
+             s = input \"s\" : f32[1, 2, 300, 1]\n  a = dequantize k, s {{out={computed}}}\n  \
+             b = dequantize v, s {{out={computed}}}\n  y = attention q, a, b {{scale=0.125}}\n  return y as \"y\"\n}}\n"
+        );
+        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let sources = graphc::driver::requests(&built.program);
+        scaled += sources.iter().filter(|r| r.source.contains("= scaled<")).count();
+        requests.extend(sources);
+    }
+    assert!(scaled >= 3, "{scaled} of {} scale values", requests.len() - before);
     check(&compiler, &requests);
     println!(
         "{} kernels compiled, {by_matrix} by mma.sync and {mixed} of both kinds, {converted} convert, {unpacking} unpack",
