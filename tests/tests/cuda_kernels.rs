@@ -241,7 +241,7 @@ fn kernels_of_8_bit_floats_compile() {
         let mut shape = float8::Shape::random(&mut random, &all);
         shape.x = all[number % 4];
         // The other kind of the same family on the right, every second time.
-        shape.w = if number % 8 < 4 { shape.x } else { all[number % 4 ^ 1] };
+        shape.w = if number % 8 < 4 { shape.x } else { all[(number % 4) ^ 1] };
         shape.k = if shape.conv.is_some() { shape.k } else { 128 };
         let mut weights = Shape::random_of(&mut random, &all);
         (weights.m, weights.k) = ([1, 64][number % 2], 256);
