@@ -112,10 +112,21 @@ impl Fuser<'_> {
             }
             taken = along;
         }
-        match self.quantising(&row, anchor, &taken) {
-            Some(needed) => self.take(draft, &needed),
-            None => return false,
+        let Some(needed) = self.quantising(&row, anchor, &taken) else {
+            return false;
+        };
+        // A fold that was brought along may be what an operand of another node waits for.
+        let is_free = |v: &Value| {
+            let inside = needed.contains(&v.node) || self.draft_of(v.node) == Some(draft);
+            inside || !self.row_depends(*v, draft, &needed)
+        };
+        if !needed
+            .iter()
+            .all(|id| self.graph.node(*id).operands.iter().all(is_free))
+        {
+            return false;
         }
+        self.take(draft, &needed);
         true
     }
 
@@ -158,7 +169,6 @@ impl Fuser<'_> {
 
     /// Says whether a value is computed from the draft or from what is about to be in it.
     fn row_depends(&self, value: Value, draft: usize, along: &[NodeId]) -> bool {
-        // What follows the draft is computed from it, but for folds that were brought along: nothing but the draft reads those.
         self.depends_on(value, draft) || self.reaches(value, along)
     }
 
