@@ -42,7 +42,8 @@ extern "C" __constant__ int facts[3] = {{Tiles::THREADS, Tiles::LDS_BYTES, Tiles
 extern "C" __global__ __launch_bounds__(Tiles::THREADS, {least})
 void product(const f16* q, const f16* k, const f16* v, f16* out, int batch, int heads, int groups, int queries, int keys) {{
     const int width = {width};
-    const QueryBlock at = query_block<Tiles, {together}, {causal}>(batch * heads, queries);
+    for (int n = blockIdx.x; n < query_blocks<Tiles>(batch * heads, queries); n += gridDim.x) {{
+    const QueryBlock at = query_block<Tiles, {together}, {causal}>(n, batch * heads, queries);
     const int b = at.batch / heads, h = at.batch % heads, g = h / (heads / groups);
     const auto query = along_k<8>([&](int i, int d) {{ return q + ((b * queries + i) * heads + h) * width + d; }});
     const auto key = along_k<8>([&](int i, int d) {{ return k + ((b * keys + i) * groups + g) * width + d; }});
@@ -51,12 +52,13 @@ void product(const f16* q, const f16* k, const f16* v, f16* out, int batch, int 
         const float scaled = dot * {scale}f;
         return {mask};
     }};
-    flash<Tiles, 8, {causal}>(at.block, queries, keys, query, key, value, score, [&](int i, int d, const Pack<float, 8>& mixed, float) {{
+    flash<Tiles, 8, {causal}>(at.number, queries, keys, query, key, value, score, [&](int i, int d, const Pack<float, 8>& mixed, float) {{
         Vec<f16, 8> values;
 #pragma unroll
         for (int n = 0; n < 8; ++n) values[n] = cast<f16>(mixed[n]);
         store_vector<8>(out + (((i64)b * queries + i) * heads + h) * width + d, values);
     }});
+    }}
 }}
 """
 

@@ -107,7 +107,7 @@ impl Printer<'_> {
         };
         let (d, dv) = (width(body.d, "head size")?, width(body.dv, "value size")?);
         let wave = self.target.wave_size;
-        let block = self.query_block(
+        let block = self.open_query_blocks(
             body,
             &format!("Flash<{block_q}, {block_k}, {d}, {dv}, {block}, {wave}>"),
             together,
@@ -147,17 +147,21 @@ impl Printer<'_> {
         self.out.line(format!(
             "attend<Tiles, {causal}, {counts}>({block}, {queries}, {keys}, query, key, value, score, epilogue);"
         ));
+        self.out.close("");
         Ok(())
     }
 
-    /// Declares the tiles, and which block of whose queries the workgroup has; returns the block.
-    fn query_block(&mut self, body: &AttentionBody, tiles: &str, together: AttentionOrder) -> String {
+    /// Declares the tiles and opens the loop of a workgroup over its blocks of queries; returns the block's number among those of its head.
+    fn open_query_blocks(&mut self, body: &AttentionBody, tiles: &str, together: AttentionOrder) -> String {
         self.out.line(format!("using Tiles = {tiles};"));
         let [batches, queries] = [&body.batch[..], &[body.q]].map(|axes| self.counted(axes));
-        let (causal, place) = (body.causal, self.fresh("mine"));
+        let (causal, number, place) = (body.causal, self.fresh("number"), self.fresh("block"));
+        self.out.open(format!(
+            "for (int {number} = blockIdx.x; {number} < query_blocks<Tiles>({batches}, {queries}); {number} += gridDim.x)"
+        ));
         let order = together.0;
         self.out.line(format!(
-            "const QueryBlock {place} = query_block<Tiles, {order}, {causal}>({batches}, {queries});"
+            "const QueryBlock {place} = query_block<Tiles, {order}, {causal}>({number}, {batches}, {queries});"
         ));
         if !body.batch.is_empty() {
             let (_, kind) = self.points(&body.batch);
@@ -165,7 +169,7 @@ impl Printer<'_> {
             self.out.line(format!("const {kind} {name} = {place}.batch;"));
             self.split(&name, kind, &body.batch);
         }
-        format!("{place}.block")
+        format!("{place}.number")
     }
 
     /// The number of points of axes as an `int`, which a launch sees to that it is.
@@ -181,7 +185,7 @@ impl Printer<'_> {
         let (Some(d), Some(dv)) = (width(body.d), width(body.dv)) else {
             return Err(self.mismatch());
         };
-        let block = self.query_block(body, &(tiling.tiles)(d, dv), tiling.together);
+        let block = self.open_query_blocks(body, &(tiling.tiles)(d, dv), tiling.together);
         let value = match tiling.keys_are_rows {
             true => [body.k, body.dv],
             false => [body.dv, body.k],
@@ -234,6 +238,7 @@ impl Printer<'_> {
             "{}<Tiles, {store}, {}>({block}, {queries}, {keys}, query, key, value, score, epilogue);",
             tiling.function, body.causal
         ));
+        self.out.close("");
         Ok(())
     }
 

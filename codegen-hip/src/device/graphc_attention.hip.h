@@ -35,6 +35,7 @@ GRAPHC_DEVICE void attend(I block, I queries, I keys, const Query& query, const 
     const int thread = (int)threadIdx.x;
     const I q0 = block * F::BLOCK_Q;
 
+    __syncthreads();  // a block before this one has been read
     for (int e = thread; e < F::BLOCK_Q * F::D; e += F::BLOCK) {
         const int q = e / F::D, d = e % F::D;
         query_tile[q][d] = q0 + q < queries ? query(q0 + q, (I)d) : 0.0f;

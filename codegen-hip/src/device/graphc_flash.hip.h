@@ -220,9 +220,17 @@ GRAPHC_DEVICE void attend_rows(Rows& rows, int block, int queries, int keys, con
         const int seen = first + F::QUERIES + keys - queries;
         end = seen < keys ? (seen > 0 ? seen : 0) : keys;
     }
-    if (end > 0) rows.fetch(0, keys);
+    if constexpr (Rows::TURNS) {
+        // What is copied past the registers is under way while the queries come.
+        __syncthreads();  // a block before this one has been read
+        if (end > 0) rows.fetch(0, keys);
+    }
     rows.start(query, row0, queries);
     if (end > 0) {
+        if constexpr (!Rows::TURNS) {
+            rows.fetch(0, keys);
+            __syncthreads();  // a block before this one has been read
+        }
         int k0 = 0;
         // Each turn has the next tile on its way from memory. Turns whose number is known are not unrolled: that many tiles on
         // their way leave no registers.

@@ -32,16 +32,22 @@ GRAPHC_DEVICE TilePlace tile_of(int group, int tiles_m, int tiles_n) {
 
 /// A block of queries of one of a batch's attentions.
 struct QueryBlock {
-    int batch, block;
+    int batch, number;
 };
 
-/// The block of this workgroup, of `Tiles::QUERIES` of the queries of each of `batches`. Of `TOGETHER` neighbours in the batch, workgroups in a row have the
-/// same block: so many share the keys that L2 holds. With `CAUSAL` the last blocks come first, since they have the most keys: what is
+/// The blocks of `Tiles::QUERIES` queries each, of all of a batch.
+template <typename Tiles>
+GRAPHC_DEVICE int query_blocks(int batches, int queries) {
+    return batches * ((queries + Tiles::QUERIES - 1) / Tiles::QUERIES);
+}
+
+/// Block number `number` of [`query_blocks`], in the order in which they are computed. Of `TOGETHER` neighbours in the batch, as many blocks in a row
+/// have the same number: their keys are what L2 holds. With `CAUSAL` the last blocks come first, since they have the most keys: what is
 /// left for the end is short.
 template <typename Tiles, int TOGETHER, bool CAUSAL>
-GRAPHC_DEVICE QueryBlock query_block(int batches, int queries) {
+GRAPHC_DEVICE QueryBlock query_block(int number, int batches, int queries) {
     const int blocks = (queries + Tiles::QUERIES - 1) / Tiles::QUERIES;
-    const TilePlace at = tile_of<TOGETHER, 1>((int)blockIdx.x, batches, blocks);
+    const TilePlace at = tile_of<TOGETHER, 1>(number, batches, blocks);
     return QueryBlock{at.m, CAUSAL ? blocks - 1 - at.n : at.n};
 }
 

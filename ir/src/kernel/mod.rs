@@ -671,15 +671,10 @@ impl Kernel {
                 _,
             ) => (0, 0, 0),
         };
-        // Loops over points and batches stride over the grid; tiles do not.
+        // Loops over points, batches and blocks of queries stride over the grid; tiles do not.
         let strides = !matches!(
             self.mapping,
-            Mapping::Tile { .. }
-                | Mapping::Matrix(_)
-                | Mapping::Gemv(_)
-                | Mapping::Flash { .. }
-                | Mapping::FlashLanes(_)
-                | Mapping::FlashMatrix(_)
+            Mapping::Tile { .. } | Mapping::Matrix(_) | Mapping::Gemv(_)
         );
         let most = (MAX_THREADS / i64::from(block.max(1))).min(i64::from(i32::MAX));
         if x > most && !strides {

@@ -388,13 +388,12 @@ fn sync_shapes(width: i64, many: bool) -> Vec<FlashShape> {
     for split in [8, 4, 2] {
         shapes.extend(keys.iter().map(|k| FlashShape::of(8, split, *k)));
     }
-    if many {
-        // Two fragments halve what is read from LDS, and leave fewer workgroups.
-        let keys = if width <= 64 { 64 } else { 32 };
+    // Two fragments halve what is read from LDS, and leave fewer workgroups; those of wider heads spill (as compiled).
+    if many && width <= 64 {
         shapes.push(FlashShape {
             fragments: 2,
             queries_stay: true,
-            ..FlashShape::of(4, 1, keys)
+            ..FlashShape::of(4, 1, 64)
         });
     }
     shapes.extend(keys.iter().map(|k| FlashShape::of(4, 1, *k)));
