@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use ir::dim::Symbols;
 use ir::entity::Entity;
 use ir::graph::{Constant, Node};
-use ir::op::{Elementwise, UnaryOp};
+use ir::op::{Composite, Elementwise, UnaryOp};
 use ir::types::Scalar;
 use ir::{ConstId, DType, Graph, HostTensor, NodeId, Op, Origin, TensorType, Value};
 use smallvec::SmallVec;
@@ -453,6 +453,7 @@ fn rounded(graph: &Graph) -> Vec<bool> {
             Op::Elementwise(Elementwise::Cast(to)) => {
                 graph.ty(node.operands[0]).dtype.is_float() && (to.is_int() || to.is_float() && to.bits() == 8)
             }
+            Op::Composite(Composite::Quantize { .. }) => true,
             _ => false,
         };
         let passes_on = match node.op {

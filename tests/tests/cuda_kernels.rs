@@ -236,11 +236,13 @@ fn kernels_of_8_bit_floats_compile() {
     let Some(compiler) = compiler() else { return };
     let all = [DType::F8E4M3FN, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ];
     let mut random = Random(29);
-    let (mut requests, mut by_matrix, mut converted, mut unpacking) = (Vec::new(), 0, 0, 0);
+    let (mut requests, mut by_matrix, mut mixed, mut converted, mut unpacking) = (Vec::new(), 0, 0, 0, 0);
     for number in 0..if graphc_tests::everything() { 48 } else { 8 } {
         let mut shape = float8::Shape::random(&mut random, &all);
         shape.x = all[number % 4];
-        (shape.w, shape.k) = (shape.x, if shape.conv.is_some() { shape.k } else { 128 });
+        // The other kind of the same family on the right, every second time.
+        shape.w = if number % 8 < 4 { shape.x } else { all[(number % 4) ^ 1] };
+        shape.k = if shape.conv.is_some() { shape.k } else { 128 };
         let mut weights = Shape::random_of(&mut random, &all);
         (weights.m, weights.k) = ([1, 64][number % 2], 256);
         let graphs = [
@@ -253,19 +255,38 @@ fn kernels_of_8_bit_floats_compile() {
             let sources = graphc::driver::requests(&built.program);
             let count = |part: &str| sources.iter().filter(|r| r.source.contains(part)).count();
             by_matrix += count("MmaSync<16, 8, 32, f8e4m3fn, float>") + count("MmaSync<16, 8, 32, f8e5m2, float>");
+            mixed += count("MmaSync<16, 8, 32, f8e4m3fn, float, f8e5m2>");
+            mixed += count("MmaSync<16, 8, 32, f8e5m2, float, f8e4m3fn>");
             converted += count("= converted<");
             unpacking += count("= quantised<");
             requests.extend(sources);
         }
     }
+    // Caches with a scale a position.
+    let (mut scaled, before) = (0, requests.len());
+    for (stored, computed, queries) in [("i8", "f16", 64), ("f8e4m3fn", "bf16", 1), ("i8", "f32", 5)] {
+        let text = format!(
+            "graph @a stage=import {{\n  q = input \"q\" : {computed}[1, 4, {queries}, 64]\n  \
+             k = input \"k\" : {stored}[1, 2, 300, 64]\n  v = input \"v\" : {stored}[1, 2, 300, 64]\n  \
+             s = input \"s\" : f32[1, 2, 300, 1]\n  a = dequantize k, s {{out={computed}}}\n  \
+             b = dequantize v, s {{out={computed}}}\n  y = attention q, a, b {{scale=0.125}}\n  return y as \"y\"\n}}\n"
+        );
+        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let sources = graphc::driver::requests(&built.program);
+        scaled += sources.iter().filter(|r| r.source.contains("= scaled<")).count();
+        requests.extend(sources);
+    }
+    assert!(scaled >= 3, "{scaled} of {} scale values", requests.len() - before);
     check(&compiler, &requests);
     println!(
-        "{} kernels compiled, {by_matrix} by mma.sync, {converted} convert, {unpacking} unpack",
+        "{} kernels compiled, {by_matrix} by mma.sync and {mixed} of both kinds, {converted} convert, {unpacking} unpack",
         requests.len()
     );
     assert!(
-        by_matrix >= 2 && converted >= 2 && unpacking >= 4,
-        "{by_matrix}, {converted}, {unpacking}"
+        by_matrix >= 2 && mixed >= 2 && converted >= 2 && unpacking >= 4,
+        "{by_matrix}, {mixed}, {converted}, {unpacking}"
     );
 }
 

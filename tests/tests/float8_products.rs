@@ -13,13 +13,13 @@ use passes::OptLevel;
 
 const ALL: [DType; 4] = [DType::F8E4M3FN, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ];
 
-/// How many products of a plan have operands of each type, and how many of them are by matrix instructions.
-fn products_of(plan: &Plan) -> Vec<(DType, bool)> {
+/// The types of the operands of a plan's products, and whether they are by matrix instructions.
+fn products_of(plan: &Plan) -> Vec<([DType; 2], bool)> {
     let bodies = plan.kernels.values().filter_map(|kernel| match &kernel.body {
         Body::Contract(body) => {
             let of = |operand: &ir::kernel::Operand| operand.element(&kernel.exprs);
-            assert_eq!(of(&body.lhs), of(&body.rhs), "{}", kernel.name);
-            Some((of(&body.lhs), matches!(kernel.mapping, Mapping::Matrix(_))))
+            let types = [of(&body.lhs), of(&body.rhs)];
+            Some((types, matches!(kernel.mapping, Mapping::Matrix(_))))
         }
         _ => None,
     });
@@ -47,22 +47,24 @@ fn products_on_the_cpu() {
     }
 }
 
-/// What a target makes of factors that are stored in a type.
-fn factors(arch: &str, shape: &Shape) -> DType {
-    let four = |dtype: DType| matches!(dtype, DType::F8E4M3FN | DType::F8E4M3FNUZ);
-    let wide = if four(shape.x) && four(shape.w) {
-        DType::F16
-    } else {
-        DType::BF16
+/// What a target makes of factors that are stored in some types.
+fn factors(arch: &str, shape: &Shape) -> [DType; 2] {
+    let is_four = |dtype: &DType| matches!(dtype, DType::F8E4M3FN | DType::F8E4M3FNUZ);
+    let is_ocp = |dtype: &DType| matches!(dtype, DType::F8E4M3FN | DType::F8E5M2);
+    let types = [shape.x, shape.w];
+    let wide = match types.iter().all(is_four) {
+        true => [DType::F16; 2],
+        false => [DType::BF16; 2],
     };
-    match (arch, shape.x) {
-        _ if shape.x != shape.w => wide,
-        ("gfx942", DType::F8E4M3FNUZ | DType::F8E4M3FN) => DType::F8E4M3FNUZ,
-        ("gfx942", DType::F8E5M2FNUZ) => DType::F8E5M2FNUZ,
-        // Infinities that the other family lacks could be among what is given.
-        ("gfx942", _) if shape.left == graphc_tests::float8::Left::Stored || shape.batched_rhs => wide,
-        ("gfx942", _) => DType::F8E5M2FNUZ,
-        ("gfx950" | "gfx1201", DType::F8E4M3FN | DType::F8E5M2) => shape.x,
+    // Infinities that the other family lacks could be among what is given.
+    let given = [shape.left == graphc_tests::float8::Left::Stored, shape.batched_rhs];
+    let has_infinities = |i: usize| types[i] == DType::F8E5M2 && given[i];
+    match (arch, types.map(|t| is_ocp(&t))) {
+        ("gfx950" | "gfx1201", [true, true]) | ("gfx942", [false, false]) => types,
+        ("gfx942", [true, true]) if !has_infinities(0) && !has_infinities(1) => types.map(|t| match is_four(&t) {
+            true => DType::F8E4M3FNUZ,
+            false => DType::F8E5M2FNUZ,
+        }),
         _ => wide,
     }
 }
@@ -72,23 +74,41 @@ fn factors(arch: &str, shape: &Shape) -> DType {
 #[test]
 fn the_code_multiplies_8_bit_floats() {
     let Some(tools) = toolchain() else { return };
+    let (four, five) = (DType::F8E4M3FN, DType::F8E5M2);
     for (arch, stored, names) in [
         (
             "gfx942",
-            DType::F8E4M3FN,
+            [four; 2],
             &["v_mfma_f32_32x32x16_fp8_fp8", "v_mfma_f32_16x16x32_fp8_fp8"][..],
         ),
         (
             "gfx942",
-            DType::F8E5M2FNUZ,
+            [DType::F8E5M2FNUZ; 2],
             &["v_mfma_f32_32x32x16_bf8_bf8", "v_mfma_f32_16x16x32_bf8_bf8"],
         ),
-        ("gfx950", DType::F8E4M3FN, &["_fp8_fp8", "_f8f6f4"]),
-        ("gfx950", DType::F8E5M2, &["_bf8_bf8", "_f8f6f4"]),
-        ("gfx1201", DType::F8E4M3FN, &["v_wmma_f32_16x16x16_fp8_fp8"]),
-        ("gfx1201", DType::F8E5M2, &["v_wmma_f32_16x16x16_bf8_bf8"]),
+        ("gfx950", [four; 2], &["_fp8_fp8", "_f8f6f4"]),
+        ("gfx950", [five; 2], &["_bf8_bf8", "_f8f6f4"]),
+        ("gfx1201", [four; 2], &["v_wmma_f32_16x16x16_fp8_fp8"]),
+        ("gfx1201", [five; 2], &["v_wmma_f32_16x16x16_bf8_bf8"]),
+        // The instructions have the right operand first.
+        (
+            "gfx942",
+            [DType::F8E4M3FNUZ, DType::F8E5M2FNUZ],
+            &["v_mfma_f32_32x32x16_bf8_fp8", "v_mfma_f32_16x16x32_bf8_fp8"],
+        ),
+        (
+            "gfx942",
+            [DType::F8E5M2FNUZ, DType::F8E4M3FNUZ],
+            &["v_mfma_f32_32x32x16_fp8_bf8", "v_mfma_f32_16x16x32_fp8_bf8"],
+        ),
+        ("gfx950", [four, five], &["_bf8_fp8", "_f8f6f4"]),
+        ("gfx950", [five, four], &["_fp8_bf8", "_f8f6f4"]),
+        ("gfx1201", [four, five], &["v_wmma_f32_16x16x16_bf8_fp8"]),
+        ("gfx1201", [five, four], &["v_wmma_f32_16x16x16_fp8_bf8"]),
     ] {
         let graph = product_of(stored, 128, 512);
+        let [x, w] = stored;
+        let stored = format!("{x} by {w}");
         let built = tools.build(&graph, arch, None);
         let mut lines = Vec::new();
         for code in built.program.variants[0].code.values().flatten() {
@@ -109,8 +129,8 @@ fn the_code_multiplies_8_bit_floats() {
         for line in &multiplies {
             assert!(names.iter().any(|name| line.contains(name)), "{arch} {stored}: {line}");
         }
-        let bytes = HostTensor::new(stored, [128, 512], Storage::new(vec![0x30u8; 128 * 512])).expect("as many");
-        let inputs = Tensors::from([("x".to_owned(), bytes.clone()), ("w".to_owned(), bytes)]);
+        let bytes = |dtype| HostTensor::new(dtype, [128, 512], Storage::new(vec![0x30u8; 128 * 512])).expect("as many");
+        let inputs = Tensors::from([("x".to_owned(), bytes(x)), ("w".to_owned(), bytes(w))]);
         let outcome = tools.run(&built, &inputs, 0);
         let counted: u64 = outcome.launches.iter().map(|l| l.counters.matrix_macs).sum();
         assert!(counted >= 128 * 128 * 512, "{arch} {stored}: {counted}");
@@ -121,8 +141,10 @@ fn the_code_multiplies_8_bit_floats() {
 /// Large products on gfx950 are by the instruction of twice the rate.
 #[test]
 fn large_products_take_the_fast_instruction() {
-    for stored in [DType::F8E4M3FN, DType::F8E5M2] {
+    let (four, five) = (DType::F8E4M3FN, DType::F8E5M2);
+    for stored in [[four, four], [five, five], [four, five], [five, four]] {
         let graph = product_of(stored, 4096, 4096);
+        let stored = format!("{} by {}", stored[0], stored[1]);
         let options = graphc::driver::BuildOptions::new(vec!["gfx950".parse().expect("a target")], OptLevel::O2);
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{e}"));
         let kernel = built.program.variants[0].plan.kernels.values().next().expect("one");
@@ -137,9 +159,9 @@ fn large_products_take_the_fast_instruction() {
     }
 }
 
-fn product_of(stored: DType, size: usize, depth: usize) -> ir::Graph {
+fn product_of([stored, weight]: [DType; 2], size: usize, depth: usize) -> ir::Graph {
     let text = format!(
-        "graph @p stage=import {{\n  x = input \"x\" : {stored}[{size}, {depth}]\n  w = input \"w\" : {stored}[{size}, {depth}]\n  \
+        "graph @p stage=import {{\n  x = input \"x\" : {stored}[{size}, {depth}]\n  w = input \"w\" : {weight}[{size}, {depth}]\n  \
          s = constant [0.5] : f32[1, 1]\n  a = dequantize x, s {{out=f32}}\n  b = dequantize w, s {{out=f32}}\n  \
          y = contract a, b {{transpose_rhs}}\n  return y as \"y\"\n}}\n"
     );
@@ -153,15 +175,21 @@ fn products(arch: &str, turn: u64) {
     let mut tally = Tally::default();
     let (mut by_matrix, mut all, mut narrow) = (0, 0, 0);
     for i in 0..count {
-        // One family for most, as models have it.
+        // One family for most, as models have it, and one type for half of those.
         let types = if i % 4 == 3 { &ALL[..] } else { &ALL[..2] };
-        let case = Case::new(Shape::random(&mut random, types), &mut random);
+        let mut shape = Shape::random(&mut random, types);
+        if i % 2 == 1 && shape.x == shape.w {
+            shape.w = random.of(types);
+        } else if i % 4 == 2 && shape.x == shape.w {
+            shape.w = types[usize::from(shape.x == types[0])];
+        }
+        let case = Case::new(shape, &mut random);
         let built = tools.build(&case.graph, arch, None);
-        for (dtype, matrix) in products_of(&built.program.variants[0].plan) {
-            assert_eq!(dtype, factors(arch, &case.shape), "{arch} {:?}", case.shape);
+        for (types, matrix) in products_of(&built.program.variants[0].plan) {
+            assert_eq!(types, factors(arch, &case.shape), "{arch} {:?}", case.shape);
             all += 1;
             by_matrix += usize::from(matrix);
-            narrow += usize::from(dtype.is_f8());
+            narrow += usize::from(types[0].is_f8());
         }
         let outcome = tools.run(&built, &case.inputs, 1 << 26);
         tally.add(&format!("{arch} {:?}", case.shape), &outcome);

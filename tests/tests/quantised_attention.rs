@@ -32,6 +32,8 @@ enum Scales {
     Heads,
     /// Of keys one a head and position, of values one a head and feature.
     Positions,
+    /// Of keys and values one a head and position; of f16.
+    Tokens,
 }
 
 impl Scales {
@@ -43,6 +45,7 @@ impl Scales {
             Scales::KnownHeads => ([[1, heads, 1, 1]; 2], "f32", false),
             Scales::Heads => ([[1, heads, 1, 1]; 2], "f16", true),
             Scales::Positions => ([[1, heads, keys, 1], [1, heads, 1, size]], "f32", true),
+            Scales::Tokens => ([[1, heads, keys, 1]; 2], "f16", true),
         }
     }
 
@@ -168,6 +171,9 @@ fn cases_of_scales() -> Vec<Case> {
         (DType::I8, DType::BF16, many, Scales::Positions, true),
         (DType::F8E5M2, DType::F16, [4, 2, 1, 100, 32], Scales::KnownHeads, false),
         (DType::I8, DType::F16, many, Scales::Tiny, false),
+        (DType::I8, DType::F16, many, Scales::Tokens, true),
+        (DType::F8E4M3FN, DType::BF16, one, Scales::Tokens, false),
+        (DType::F8E5M2, DType::F32, [2, 1, 7, 67, 128], Scales::Tokens, false),
     ] {
         cases.push(case(&mut random, stored, computed, sizes, scales, causal));
     }

@@ -249,8 +249,32 @@ impl Printer<'_> {
             let element = p.kernel.exprs.dtype(value);
             // Wide where the axis is: the index is a sum of them.
             let parameters = format!("{} {row}, {} {k}", p.axis_type(rows), p.axis_type(depth));
-            let access =
-                OperandAccess::of(&p.kernel.exprs, value).filter(|a| a.guard.is_none() && a.unpacking.is_none());
+            let access = OperandAccess::of(&p.kernel.exprs, value).filter(|a| a.guard.is_none());
+            // The lambda of what is multiplied is in a scope of its own.
+            if let Some((access, unpacking)) = access.and_then(|a| Some((a, a.unpacking?)))
+                && unpacking.zero.is_none()
+            {
+                let walk = if fetch.along_k { "along_k" } else { "along_rows" };
+                p.scope(|p| {
+                    p.out.open(format!(
+                        "const auto {name} = scaled<{}>({walk}<{}>([&]({parameters})",
+                        spelling(element),
+                        fetch.width
+                    ));
+                    let index = p.value(access.index);
+                    let base = p.params[access.param.index()].clone();
+                    p.out.line(format!("return {base} + {};", parenthesised(&index)));
+                    p.out.close("),");
+                });
+                p.scope(|p| {
+                    p.out.open(format!("    [&]({parameters})"));
+                    let factor = p.value(unpacking.scale);
+                    p.out.line(format!("return {factor};"));
+                    p.out.close(");");
+                });
+                return;
+            }
+            let access = access.filter(|a| a.unpacking.is_none());
             let mut end = ");";
             match access {
                 Some(access) => {

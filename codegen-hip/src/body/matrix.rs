@@ -39,7 +39,11 @@ impl Printer<'_> {
             waves,
             ..
         } = tiling;
-        let tiles = format!("using Tiles = Gemv<{element}, {acc}, {rows}, {cols}, {unroll}, {waves}>;");
+        let left = match spelling(body.lhs.element(&self.kernel.exprs)) {
+            left if left == element => String::new(),
+            left => format!(", {left}"),
+        };
+        let tiles = format!("using Tiles = Gemv<{element}, {acc}, {rows}, {cols}, {unroll}, {waves}{left}>;");
         self.product(body, [tiling.lhs, tiling.rhs], &tiles, "gemv<Tiles", tiling.store);
     }
 
@@ -255,5 +259,9 @@ fn instruction(i: &MatrixInstruction) -> String {
         (MatrixFamily::Lanes, _) => return format!("Dot<{}, {input}, {acc}, {}>", i.k, i.lanes()),
         _ => {}
     }
-    format!("{}<{}, {}, {}, {}, {}>", i.family.name(), i.m, i.n, i.k, input, acc)
+    let rhs = match i.rhs == i.input {
+        true => String::new(),
+        false => format!(", {}", spelling(i.rhs)),
+    };
+    format!("{}<{}, {}, {}, {input}, {acc}{rhs}>", i.family.name(), i.m, i.n, i.k)
 }

@@ -10,17 +10,18 @@ namespace graphc {
 
 /// The sizes of a product by few rows: a workgroup of `WAVES` waves takes `ROWS` rows. Where the weights lie along k, a wave takes
 /// `COLS` columns, its lanes share out k, and `UNROLL` groups of each column are under way at once. Where they lie along the columns,
-/// the workgroup takes `COLS` columns and all its threads share out k.
-template <typename Element_, typename Sum_, int ROWS_, int COLS_, int UNROLL_, int WAVES_>
+/// the workgroup takes `COLS` columns and all its threads share out k. `Left` is the rows' type, where that is another 8-bit float.
+template <typename Element_, typename Sum_, int ROWS_, int COLS_, int UNROLL_, int WAVES_, typename Left_ = Element_>
 struct Gemv {
     using Element = Element_;
+    using Left = Left_;
     using Sum = Sum_;
     static constexpr int ROWS = ROWS_, COLS = COLS_, UNROLL = UNROLL_, WAVES = WAVES_;
     static constexpr int LANES = WAVE_LANES, THREADS = WAVES * LANES;
 };
 
 /// `sum + Σ a·b` over the elements of two groups of words.
-template <typename T, typename Sum, int COUNT>
+template <typename T, typename Sum, int COUNT, typename Left = T>
 GRAPHC_DEVICE Sum dot(const u32* a, const u32* b, Sum sum) {
 #if defined(GRAPHC_AMD)
     constexpr int WORD = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1;
@@ -42,7 +43,8 @@ GRAPHC_DEVICE Sum dot(const u32* a, const u32* b, Sum sum) {
         return sum;
     }
 #endif
-    Pack<T, COUNT> left, right;
+    Pack<Left, COUNT> left;
+    Pack<T, COUNT> right;
     copy_bytes<COUNT * (int)sizeof(T)>(&left, a);
     copy_bytes<COUNT * (int)sizeof(T)>(&right, b);
 #pragma unroll
@@ -64,7 +66,8 @@ GRAPHC_DEVICE void add_products(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::
             static_assert(SHARE == 1, "both operands come in the same groups");
 #pragma unroll
             for (int c = 0; c < Sizes::COLS; ++c) {
-                sums[r][c] = dot<typename Sizes::Element, typename Sizes::Sum, Rhs::WIDTH>(left[r][0].words, right[c].words, sums[r][c]);
+                sums[r][c] = dot<typename Sizes::Element, typename Sizes::Sum, Rhs::WIDTH, typename Sizes::Left>(
+                    left[r][0].words, right[c].words, sums[r][c]);
             }
         }
     }
@@ -215,7 +218,7 @@ GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int 
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) left[r] = lhs.read_before(row0 + r < rows ? row0 + r : rows - 1, k, depth);
         }
-        Pack<T, DEEP> factors[ROWS];
+        Pack<typename Sizes::Left, DEEP> factors[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) copy_bytes<DEEP * (int)sizeof(T)>(&factors[r], &left[r]);
 #pragma unroll

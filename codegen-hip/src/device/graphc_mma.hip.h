@@ -164,13 +164,15 @@ struct MfmaLayout : Instruction<In, Acc, 64, M, M, 64 / M, K * M / 64, 1, M * M 
     }
 };
 
-template <int M, int N, int K, typename In, typename Acc>
+/// `Rhs` is the right operand's type, where that is another 8-bit float.
+template <int M, int N, int K, typename In, typename Acc, typename Rhs = In>
 struct Mfma;
 
 // One row an instruction: which archs have it is a fact of the target; naming it elsewhere is what must not happen.
-#define GRAPHC_MFMA(M, K, IN, ACC, OPERAND, BUILTIN)                                                            \
+#define GRAPHC_MFMA(M, K, IN, ACC, OPERAND, BUILTIN) GRAPHC_MFMA_BY(M, K, IN, IN, ACC, OPERAND, BUILTIN)
+#define GRAPHC_MFMA_BY(M, K, IN, RHS, ACC, OPERAND, BUILTIN)                                                    \
     template <>                                                                                                 \
-    struct Mfma<M, M, K, IN, ACC> : MfmaLayout<M, K, IN, ACC> {                                                 \
+    struct Mfma<M, M, K, IN, ACC, RHS> : MfmaLayout<M, K, IN, ACC> {                                            \
         template <int PART, typename Sums, typename Operand>                                                    \
         static GRAPHC_DEVICE void multiply(Sums& sums, const Operand& lhs, const Operand& rhs) {                \
             using Lane = OPERAND;                                                                               \
@@ -212,6 +214,15 @@ GRAPHC_MFMA(32, 16, f8e5m2fnuz, f32, long, __builtin_amdgcn_mfma_f32_32x32x16_bf
 GRAPHC_MFMA(16, 32, f8e5m2fnuz, f32, long, __builtin_amdgcn_mfma_f32_16x16x32_bf8_bf8)
 GRAPHC_MFMA(32, 16, f8e5m2, f32, long, __builtin_amdgcn_mfma_f32_32x32x16_bf8_bf8)
 GRAPHC_MFMA(16, 32, f8e5m2, f32, long, __builtin_amdgcn_mfma_f32_16x16x32_bf8_bf8)
+// The builtins have the right operand first.
+GRAPHC_MFMA_BY(32, 16, f8e4m3fnuz, f8e5m2fnuz, f32, long, __builtin_amdgcn_mfma_f32_32x32x16_bf8_fp8)
+GRAPHC_MFMA_BY(16, 32, f8e4m3fnuz, f8e5m2fnuz, f32, long, __builtin_amdgcn_mfma_f32_16x16x32_bf8_fp8)
+GRAPHC_MFMA_BY(32, 16, f8e5m2fnuz, f8e4m3fnuz, f32, long, __builtin_amdgcn_mfma_f32_32x32x16_fp8_bf8)
+GRAPHC_MFMA_BY(16, 32, f8e5m2fnuz, f8e4m3fnuz, f32, long, __builtin_amdgcn_mfma_f32_16x16x32_fp8_bf8)
+GRAPHC_MFMA_BY(32, 16, f8e4m3fn, f8e5m2, f32, long, __builtin_amdgcn_mfma_f32_32x32x16_bf8_fp8)
+GRAPHC_MFMA_BY(16, 32, f8e4m3fn, f8e5m2, f32, long, __builtin_amdgcn_mfma_f32_16x16x32_bf8_fp8)
+GRAPHC_MFMA_BY(32, 16, f8e5m2, f8e4m3fn, f32, long, __builtin_amdgcn_mfma_f32_32x32x16_fp8_bf8)
+GRAPHC_MFMA_BY(16, 32, f8e5m2, f8e4m3fn, f32, long, __builtin_amdgcn_mfma_f32_16x16x32_fp8_bf8)
 // gfx950
 GRAPHC_MFMA(32, 16, f16, f32, f16x8, __builtin_amdgcn_mfma_f32_32x32x16_f16)
 GRAPHC_MFMA(16, 32, f16, f32, f16x8, __builtin_amdgcn_mfma_f32_16x16x32_f16)
@@ -220,22 +231,27 @@ GRAPHC_MFMA(16, 32, bf16, f32, bf16x8, __builtin_amdgcn_mfma_f32_16x16x32_bf16)
 GRAPHC_MFMA(32, 32, i8, i32, i32x4, __builtin_amdgcn_mfma_i32_32x32x32_i8)
 GRAPHC_MFMA(16, 64, i8, i32, i32x4, __builtin_amdgcn_mfma_i32_16x16x64_i8)
 #undef GRAPHC_MFMA
+#undef GRAPHC_MFMA_BY
 
-// gfx950's instructions for floats of at most 8 bits: `KIND` names the type of both operands, and no blocks are scaled.
-#define GRAPHC_MFMA_F8(M, K, IN, KIND, BUILTIN)                                                                    \
+// gfx950's instructions for floats of at most 8 bits: `KIND` and `RHS_KIND` name the operands' types, and no blocks are scaled.
+#define GRAPHC_MFMA_F8(M, K, IN, KIND, RHS, RHS_KIND, BUILTIN)                                                     \
     template <>                                                                                                    \
-    struct Mfma<M, M, K, IN, f32> : MfmaLayout<M, K, IN, f32> {                                                    \
+    struct Mfma<M, M, K, IN, f32, RHS> : MfmaLayout<M, K, IN, f32> {                                               \
         template <int PART, typename Sums, typename Operand>                                                       \
         static GRAPHC_DEVICE void multiply(Sums& sums, const Operand& lhs, const Operand& rhs) {                   \
             using Lane = Vector<i32, 8>;                                                                           \
             const Lane a = rhs.template part<Lane, PART>(), b = lhs.template part<Lane, PART>();                   \
-            sums = BUILTIN(a, b, sums, KIND, KIND, 0, 0, 0, 0);                                                    \
+            sums = BUILTIN(a, b, sums, RHS_KIND, KIND, 0, 0, 0, 0);                                                \
         }                                                                                                          \
     };
-GRAPHC_MFMA_F8(32, 64, f8e4m3fn, 0, __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4)
-GRAPHC_MFMA_F8(16, 128, f8e4m3fn, 0, __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4)
-GRAPHC_MFMA_F8(32, 64, f8e5m2, 1, __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4)
-GRAPHC_MFMA_F8(16, 128, f8e5m2, 1, __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4)
+GRAPHC_MFMA_F8(32, 64, f8e4m3fn, 0, f8e4m3fn, 0, __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4)
+GRAPHC_MFMA_F8(16, 128, f8e4m3fn, 0, f8e4m3fn, 0, __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4)
+GRAPHC_MFMA_F8(32, 64, f8e4m3fn, 0, f8e5m2, 1, __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4)
+GRAPHC_MFMA_F8(16, 128, f8e4m3fn, 0, f8e5m2, 1, __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4)
+GRAPHC_MFMA_F8(32, 64, f8e5m2, 1, f8e4m3fn, 0, __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4)
+GRAPHC_MFMA_F8(16, 128, f8e5m2, 1, f8e4m3fn, 0, __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4)
+GRAPHC_MFMA_F8(32, 64, f8e5m2, 1, f8e5m2, 1, __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4)
+GRAPHC_MFMA_F8(16, 128, f8e5m2, 1, f8e5m2, 1, __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4)
 #undef GRAPHC_MFMA_F8
 
 // ---- WMMA: gfx11 and gfx12, waves of 32
@@ -266,12 +282,13 @@ struct WmmaLayout : Instruction<In, Acc, 32, 16, 16, 1, 16, 1, 8> {
 };
 #endif
 
-template <int M, int N, int K, typename In, typename Acc>
+template <int M, int N, int K, typename In, typename Acc, typename Rhs = In>
 struct Wmma;
 
-#define GRAPHC_WMMA(IN, OPERAND, BUILTIN)                                                                   \
+#define GRAPHC_WMMA(IN, OPERAND, BUILTIN) GRAPHC_WMMA_BY(IN, IN, OPERAND, BUILTIN)
+#define GRAPHC_WMMA_BY(IN, RHS, OPERAND, BUILTIN)                                                           \
     template <>                                                                                             \
-    struct Wmma<16, 16, 16, IN, f32> : WmmaLayout<IN, f32> {                                                \
+    struct Wmma<16, 16, 16, IN, f32, RHS> : WmmaLayout<IN, f32> {                                           \
         template <int PART, typename Sums, typename Operand>                                                \
         static GRAPHC_DEVICE void multiply(Sums& sums, const Operand& lhs, const Operand& rhs) {            \
             using Lane = OPERAND;                                                                           \
@@ -283,11 +300,14 @@ GRAPHC_WMMA(f16, f16x8, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)
 GRAPHC_WMMA(bf16, bf16x8, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12)
 GRAPHC_WMMA(f8e4m3fn, i32x2, __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12)
 GRAPHC_WMMA(f8e5m2, i32x2, __builtin_amdgcn_wmma_f32_16x16x16_bf8_bf8_w32_gfx12)
+GRAPHC_WMMA_BY(f8e4m3fn, f8e5m2, i32x2, __builtin_amdgcn_wmma_f32_16x16x16_bf8_fp8_w32_gfx12)
+GRAPHC_WMMA_BY(f8e5m2, f8e4m3fn, i32x2, __builtin_amdgcn_wmma_f32_16x16x16_fp8_bf8_w32_gfx12)
 #else
 GRAPHC_WMMA(f16, f16x16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
 GRAPHC_WMMA(bf16, i16x16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32)
 #endif
 #undef GRAPHC_WMMA
+#undef GRAPHC_WMMA_BY
 
 template <>
 struct Wmma<16, 16, 16, i8, i32> : WmmaLayout<i8, i32> {
@@ -320,12 +340,13 @@ struct MmaSyncLayout : Instruction<In, Acc, 32, 16, 8, 4, K / 4, 2, 2> {
     static constexpr GRAPHC_DEVICE int place_of(int col) { return col % 2; }
 };
 
-template <int M, int N, int K, typename In, typename Acc>
+template <int M, int N, int K, typename In, typename Acc, typename Rhs = In>
 struct MmaSync;
 
-#define GRAPHC_MMA_SYNC(K, IN, ACC, CONSTRAINT, NAME)                                                                  \
+#define GRAPHC_MMA_SYNC(K, IN, ACC, CONSTRAINT, NAME) GRAPHC_MMA_SYNC_BY(K, IN, IN, ACC, CONSTRAINT, NAME)
+#define GRAPHC_MMA_SYNC_BY(K, IN, RHS, ACC, CONSTRAINT, NAME)                                                          \
     template <>                                                                                                        \
-    struct MmaSync<16, 8, K, IN, ACC> : MmaSyncLayout<K, IN, ACC> {                                                    \
+    struct MmaSync<16, 8, K, IN, ACC, RHS> : MmaSyncLayout<K, IN, ACC> {                                               \
         static GRAPHC_DEVICE void multiply(Vector<ACC, 4>& sums, const u32 (&lhs)[4], const u32 (&rhs)[2]) {           \
             asm("mma.sync.aligned." NAME " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"            \
                          : CONSTRAINT(sums[0]), CONSTRAINT(sums[1]), CONSTRAINT(sums[2]), CONSTRAINT(sums[3])          \
@@ -337,7 +358,10 @@ GRAPHC_MMA_SYNC(16, bf16, f32, "+f", "m16n8k16.row.col.f32.bf16.bf16.f32")
 GRAPHC_MMA_SYNC(32, i8, i32, "+r", "m16n8k32.row.col.s32.s8.s8.s32")
 GRAPHC_MMA_SYNC(32, f8e4m3fn, f32, "+f", "m16n8k32.row.col.f32.e4m3.e4m3.f32")
 GRAPHC_MMA_SYNC(32, f8e5m2, f32, "+f", "m16n8k32.row.col.f32.e5m2.e5m2.f32")
+GRAPHC_MMA_SYNC_BY(32, f8e4m3fn, f8e5m2, f32, "+f", "m16n8k32.row.col.f32.e4m3.e5m2.f32")
+GRAPHC_MMA_SYNC_BY(32, f8e5m2, f8e4m3fn, f32, "+f", "m16n8k32.row.col.f32.e5m2.e4m3.f32")
 #undef GRAPHC_MMA_SYNC
+#undef GRAPHC_MMA_SYNC_BY
 
 #endif  // GRAPHC_CUDA
 

@@ -205,6 +205,33 @@ struct Converted {
     GRAPHC_DEVICE Group read_before(int row, int k, int depth) const { return of(inner.read_before(row, k, depth)); }
 };
 
+/// Elements of an operand in memory times a factor, in the type T. Neighbours that are read at once share the factor.
+template <typename T, typename Inner, typename Factor>
+struct Scaled {
+    using Element = T;
+    using Stored = typename Inner::Element;
+    static constexpr bool ALONG_K = Inner::ALONG_K;
+    static constexpr int WIDTH = Inner::WIDTH;
+    static_assert(WIDTH * (int)sizeof(T) <= 16, "a scaled group is one access at most");
+    Inner inner;
+    Factor factor;
+
+    using Group = Words<WIDTH * (int)sizeof(T)>;
+
+    static GRAPHC_DEVICE Group of(const typename Inner::Group& group, float factor) {
+        Pack<Stored, WIDTH> stored;
+        copy_bytes<WIDTH * (int)sizeof(Stored)>(&stored, group.words);
+        Vec<T, WIDTH> elements;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) elements[i] = cast<T>((float)widen(stored[i]) * factor);
+        return words_of(elements);
+    }
+    GRAPHC_DEVICE Group read(int row, int k) const { return of(inner.read(row, k), factor(row, k)); }
+    GRAPHC_DEVICE Group read_before(int row, int k, int depth) const {
+        return k < depth ? of(inner.read_before(row, k, depth), factor(row, k)) : Group{};
+    }
+};
+
 template <typename T> struct Pointee;
 template <typename T> struct Pointee<const T*> { using type = T; };
 template <typename T> struct Pointee<T*> { using type = T; };
@@ -227,6 +254,12 @@ GRAPHC_DEVICE InMemory<element_at<const Address>, false, WIDTH, Address, Guard, 
 template <typename T, typename Inner>
 GRAPHC_DEVICE Converted<T, Inner> converted(const Inner& inner) {
     return {inner};
+}
+
+/// An operand's elements times a function's, in the type T.
+template <typename T, typename Inner, typename Factor>
+GRAPHC_DEVICE Scaled<T, Inner, Factor> scaled(const Inner& inner, const Factor& factor) {
+    return {inner, factor};
 }
 
 /// Elements that a function computes; with a width above one it gives a `Pack`, and the width divides the depth or the rows.

@@ -1,6 +1,7 @@
 //! Convolution and pooling layers.
 
 use super::input::QuantizedInput;
+use super::scheme::Scheme;
 use super::{Init, Module, NnError, Params};
 use crate::tensor::{ConvOptions, PoolOptions, Tensor};
 
@@ -58,7 +59,7 @@ impl Conv2d {
     /// `input_scale` inputs are quantised, as [`super::Linear::load`] has it.
     ///
     /// # Errors
-    /// A missing or misshapen weight; groups that do not divide the inputs.
+    /// A missing or misshapen weight, or one that is not as its scheme has it; groups that do not divide the inputs.
     #[track_caller]
     pub fn load(params: &Params, config: &Conv2dConfig) -> Result<Conv2d, NnError> {
         let groups = usize::try_from(config.options.groups)
@@ -72,6 +73,9 @@ impl Conv2d {
             return Err(params.config_error(message));
         };
         let [height, width] = config.kernel;
+        let scheme = Scheme::of(params, "Conv2d")?;
+        scheme.check_weight(params, config.inputs / groups * height * width)?;
+        scheme.check_convolution()?;
         let weight = params.stored(
             "weight",
             &[config.outputs, config.inputs / groups, height, width],
@@ -86,7 +90,7 @@ impl Conv2d {
             bias,
             options: config.options.clone(),
             path: params.path().to_owned(),
-            input: QuantizedInput::load(params)?,
+            input: QuantizedInput::load(params, &scheme)?,
         })
     }
 }

@@ -3,7 +3,7 @@
 use ir::data::SizeMismatch;
 
 use crate::tensor::TensorError;
-use crate::weights::{ViewError, WeightsError};
+use crate::weights::{SchemeError, ViewError, WeightsError};
 
 /// Weights that do not make the module asked for.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +31,9 @@ pub enum NnError {
         /// What would fit, or how to come by it.
         expected: String,
     },
+    /// How a layer was quantised is not known here, or not what is stored.
+    #[error(transparent)]
+    Scheme(#[from] Box<SchemeError>),
     /// A tensor's element type does not exist here.
     #[error(transparent)]
     View(#[from] ViewError),

@@ -2,6 +2,7 @@
 
 use super::input::QuantizedInput;
 use super::packed::{self, PackedWeight};
+use super::scheme::Scheme;
 use super::{Init, Module, NnError, Params};
 use crate::tensor::Tensor;
 
@@ -24,11 +25,12 @@ impl Linear {
     ///   its two formats), where inputs that are grouped out of order are gathered once;
     /// - 4 bits of AWQ's `gemm` layout (`qweight`, `qzeros`, `scales`);
     /// - of compressed-tensors 4 and 8 bits of `pack-quantized` (`weight_packed`, ...), and `i8` and 8-bit floats with
-    ///   `weight_scale` ([`Params::stored`]). With `input_scale`, one number, inputs are quantised to the weight's
-    ///   type, and the product is one of that type where the target has that.
+    ///   `weight_scale` ([`Params::stored`]). Inputs are quantised as the scheme of the layer has it
+    ///   ([`crate::weights::CompressedTensors`]): by `input_scale`, one number, or by the largest magnitudes of each run, of all
+    ///   inputs or of each row. The product is then one of that type where the target has that.
     ///
     /// # Errors
-    /// A missing or misshapen weight; a quantised one that is not as its layout has it.
+    /// A missing or misshapen weight; a quantised one that is not as its layout or its scheme has it.
     #[track_caller]
     pub fn load(params: &Params, inputs: usize, outputs: usize) -> Result<Linear, NnError> {
         let mut linear = Linear::load_no_bias(params, inputs, outputs)?;
@@ -43,13 +45,16 @@ impl Linear {
     #[track_caller]
     pub fn load_no_bias(params: &Params, inputs: usize, outputs: usize) -> Result<Linear, NnError> {
         let path = params.path().to_owned();
+        let scheme = Scheme::of(params, "Linear")?;
+        scheme.check_weight(params, inputs)?;
+        let input = QuantizedInput::load(params, &scheme)?;
         if let Some(PackedWeight { weight, order }) = packed::load(params, inputs, outputs)? {
             return Ok(Linear {
                 weight,
                 bias: None,
                 order,
                 path,
-                input: None,
+                input,
             });
         }
         Ok(Linear {
@@ -57,7 +62,7 @@ impl Linear {
             bias: None,
             order: None,
             path,
-            input: QuantizedInput::load(params)?,
+            input,
         })
     }
 }
@@ -66,8 +71,9 @@ impl Module for Linear {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let gathered = self.order.as_ref().map(|order| x.index_select(-1, order));
-        let quantised = self.input.as_ref().map(|input| input.apply(x));
-        let given = gathered.as_ref().or(quantised.as_ref()).unwrap_or(x);
+        let given = gathered.as_ref().unwrap_or(x);
+        let quantised = self.input.as_ref().map(|input| input.apply(given));
+        let given = quantised.as_ref().unwrap_or(given);
         given
             .linear(&self.weight, self.bias.as_ref())
             .in_module(&self.path, &[x])

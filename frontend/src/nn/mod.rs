@@ -27,6 +27,7 @@ mod linear;
 mod norm;
 mod packed;
 mod params;
+mod scheme;
 mod sequential;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Where modules get their weights: a tree of names over a weight file, or reproducible random numbers.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ir::op::Groups;
@@ -160,6 +161,16 @@ impl Params {
             return self.tensor(name, shape, init);
         };
         let scale_name = format!("{name}_scale");
+        let blocks = format!("{name}_scale_inv");
+        if dtype.is_some() && self.contains(&blocks) {
+            let expected = "a scale for all or for each row; quantise the model again with one of these";
+            return Err(NnError::packed(
+                "FP8",
+                &full,
+                format!("scaled by blocks ({blocks})"),
+                expected,
+            ));
+        }
         let Some(dtype) = dtype.filter(|_| self.contains(&scale_name)) else {
             return self.tensor(name, shape, init);
         };
@@ -286,9 +297,17 @@ impl Params {
     /// A configuration beside the weights that cannot be read.
     pub(super) fn quantization(&self) -> Result<QuantizationConfig, NnError> {
         match (&self.quantization, &self.source) {
-            (Some(known), _) => Ok(*known),
+            (Some(known), _) => Ok(known.clone()),
             (None, Source::Weights(weights)) => Ok(weights.quantization()?),
             (None, Source::Random(_)) => Ok(QuantizationConfig::default()),
+        }
+    }
+
+    /// Returns the file that the weights are from.
+    pub(super) fn file(&self) -> PathBuf {
+        match &self.source {
+            Source::Weights(weights) => weights.path().to_owned(),
+            Source::Random(_) => PathBuf::new(),
         }
     }
 

@@ -5,12 +5,14 @@
 //! mapped file; [`TensorView::to_host`] turns it into the `ir`'s tensor. A mapped file must not be changed or truncated
 //! while its views live: the operating system would show the change, or end the process with SIGBUS.
 
+mod compressed;
 mod config;
 mod element;
 mod mapped;
 mod safetensors;
 mod tensor;
 
+pub use compressed::{CompressedTensors, LayerScheme, Numbers, SchemeError, Strategy};
 pub use config::QuantizationConfig;
 pub use element::ElementType;
 pub(crate) use mapped::map_file;

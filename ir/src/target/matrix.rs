@@ -45,8 +45,9 @@ pub struct MatrixInstruction {
     pub m: u32,
     pub n: u32,
     pub k: u32,
-    /// The element type of both operands.
+    /// The element type of the left operand, and of the right one where that is no other 8-bit float.
     pub input: DType,
+    pub rhs: DType,
     /// The type of the sums.
     pub acc: DType,
     /// Clock cycles for which one instruction occupies its SIMD's matrix unit.
@@ -62,6 +63,11 @@ impl MatrixInstruction {
             // Each lane has one sum.
             MatrixFamily::Lanes => self.m.saturating_mul(self.n),
         }
+    }
+
+    /// Says whether it multiplies elements of these types, in this order.
+    pub fn takes(&self, lhs: DType, rhs: DType) -> bool {
+        (self.input, self.rhs) == (lhs, rhs)
     }
 
     /// Says whether a matrix unit multiplies, and not the lanes.
@@ -94,11 +100,11 @@ impl MatrixInstruction {
 impl fmt::Display for MatrixInstruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.family.name().to_lowercase();
-        write!(
-            f,
-            "{name} {}x{}x{} {} to {}",
-            self.m, self.n, self.k, self.input, self.acc
-        )
+        write!(f, "{name} {}x{}x{} {}", self.m, self.n, self.k, self.input)?;
+        if self.rhs != self.input {
+            write!(f, " by {}", self.rhs)?;
+        }
+        write!(f, " to {}", self.acc)
     }
 }
 
@@ -109,9 +115,15 @@ const fn row(family: MatrixFamily, [m, n, k]: [u32; 3], input: DType, acc: DType
         n,
         k,
         input,
+        rhs: input,
         acc,
         cycles,
     }
+}
+
+/// The row with another type on the right.
+const fn by(rhs: DType, row: MatrixInstruction) -> MatrixInstruction {
+    MatrixInstruction { rhs, ..row }
 }
 
 const fn mfma(shape: [u32; 3], input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
@@ -186,6 +198,10 @@ pub const MFMA3: &[MatrixInstruction] = &[
     mfma([16, 16, 32], F8E4M3FNUZ, F32, 16),
     mfma([32, 32, 16], F8E5M2FNUZ, F32, 32),
     mfma([16, 16, 32], F8E5M2FNUZ, F32, 16),
+    by(F8E5M2FNUZ, mfma([32, 32, 16], F8E4M3FNUZ, F32, 32)),
+    by(F8E5M2FNUZ, mfma([16, 16, 32], F8E4M3FNUZ, F32, 16)),
+    by(F8E4M3FNUZ, mfma([32, 32, 16], F8E5M2FNUZ, F32, 32)),
+    by(F8E4M3FNUZ, mfma([16, 16, 32], F8E5M2FNUZ, F32, 16)),
 ];
 
 /// gfx950.
@@ -203,11 +219,19 @@ pub const MFMA4: &[MatrixInstruction] = &[
     mfma([16, 16, 32], F8E4M3FN, F32, 16),
     mfma([32, 32, 16], F8E5M2, F32, 32),
     mfma([16, 16, 32], F8E5M2, F32, 16),
+    by(F8E5M2, mfma([32, 32, 16], F8E4M3FN, F32, 32)),
+    by(F8E5M2, mfma([16, 16, 32], F8E4M3FN, F32, 16)),
+    by(F8E4M3FN, mfma([32, 32, 16], F8E5M2, F32, 32)),
+    by(F8E4M3FN, mfma([16, 16, 32], F8E5M2, F32, 16)),
     // Twice the rate where the depth is large enough.
     mfma([32, 32, 64], F8E4M3FN, F32, 64),
     mfma([16, 16, 128], F8E4M3FN, F32, 32),
     mfma([32, 32, 64], F8E5M2, F32, 64),
     mfma([16, 16, 128], F8E5M2, F32, 32),
+    by(F8E5M2, mfma([32, 32, 64], F8E4M3FN, F32, 64)),
+    by(F8E5M2, mfma([16, 16, 128], F8E4M3FN, F32, 32)),
+    by(F8E4M3FN, mfma([32, 32, 64], F8E5M2, F32, 64)),
+    by(F8E4M3FN, mfma([16, 16, 128], F8E5M2, F32, 32)),
 ];
 
 /// gfx11.
@@ -226,6 +250,8 @@ pub const WMMA2: &[MatrixInstruction] = &[
     wmma(16, I8, I32, 8),
     wmma(16, F8E4M3FN, F32, 8),
     wmma(16, F8E5M2, F32, 8),
+    by(F8E5M2, wmma(16, F8E4M3FN, F32, 8)),
+    by(F8E4M3FN, wmma(16, F8E5M2, F32, 8)),
     // Two multiply-adds at once.
     lanes(4, 2, F32, F32, 1),
 ];
@@ -238,6 +264,8 @@ pub const MMA_SYNC: &[MatrixInstruction] = &[
     // As measured on an H100, where a product of 4096 takes 1.76 times as long as in f16.
     mma_sync(32, F8E4M3FN, F32, 21),
     mma_sync(32, F8E5M2, F32, 21),
+    by(F8E5M2, mma_sync(32, F8E4M3FN, F32, 21)),
+    by(F8E4M3FN, mma_sync(32, F8E5M2, F32, 21)),
 ];
 
 #[cfg(test)]

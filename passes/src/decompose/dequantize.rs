@@ -8,17 +8,20 @@
 use std::collections::BTreeSet;
 
 use ir::op::{BinaryOp, Composite, Groups, UnaryOp, View};
-use ir::{DType, Dim, Graph, NodeId, Op, Shape, Value};
+use ir::{DType, Dim, Graph, NodeId, Op, Shape, Target, Value};
 
 use super::{binary, cast, unary, wide, with_scalar};
 use crate::error::PassFault;
 use crate::fuse::classify::is_free;
+use crate::quantize::cache::unpacked_values;
 use crate::rewrite::Builder;
 
-/// Finds the dequantisations that a product reads as its right operand, views in between or not: its kernel takes them in.
-pub fn multiplied(graph: &Graph) -> BTreeSet<NodeId> {
+/// Finds the dequantisations that a product reads as its right operand, views in between or not, and on GPUs those that attention reads
+/// as its values: its kernel takes them in.
+pub fn multiplied(graph: &Graph, target: &Target) -> BTreeSet<NodeId> {
     let mut found = BTreeSet::new();
-    for node in graph.nodes().values() {
+    for (id, node) in graph.nodes().iter() {
+        found.extend(target.is_gpu().then(|| unpacked_values(graph, id)).flatten());
         let (Op::Contract(_), Some(rhs)) = (&node.op, node.operands.get(1)) else {
             continue;
         };

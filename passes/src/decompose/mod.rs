@@ -22,7 +22,7 @@ pub const PASS: Pass = Pass {
     name: "decompose",
     run: |graph, context| {
         let keep = context.options.keep;
-        let multiplied = dequantize::multiplied(graph);
+        let multiplied = dequantize::multiplied(graph, context.target);
         let mut builder = Builder::new(graph, "decompose");
         for (id, node) in graph.nodes().iter() {
             let Op::Composite(composite) = &node.op else {

@@ -21,7 +21,8 @@ impl Fuser<'_> {
     pub(super) fn grow_chains(&mut self) {
         for id in self.graph.nodes().keys() {
             let Role::Anchor(kind) = self.role(id) else { continue };
-            if !self.live[id.index()] {
+            // A fold may be in the region of another one.
+            if !self.live[id.index()] || self.home[id.index()] != Home::Nowhere {
                 continue;
             }
             let draft = self.new_draft(kind, id);
@@ -29,7 +30,9 @@ impl Fuser<'_> {
                 continue;
             }
             if takes_epilogue(kind) {
-                self.grow(draft, id);
+                if !self.grow_along_row(draft, id) {
+                    self.grow(draft, id);
+                }
             } else {
                 self.barrier[id.index()] = Some(Barrier::NoEpilogue);
             }
@@ -54,7 +57,7 @@ impl Fuser<'_> {
     }
 
     /// Takes nodes into a draft.
-    fn take(&mut self, draft: usize, nodes: &[NodeId]) {
+    pub(super) fn take(&mut self, draft: usize, nodes: &[NodeId]) {
         for node in nodes {
             self.home[node.index()] = Home::Draft(draft);
             self.regions[node.index()] = SmallVec::from_slice(&[draft as u32]);

@@ -3,7 +3,7 @@
 //! Before: `n4 = exp n1; n5 = transpose n4; n6 = reduce n5`. After: one region `{n4, n5, n6}` that reads `n1` through the
 //! transposed index.
 
-use ir::op::{Elementwise, View};
+use ir::op::{Composite, Elementwise, View};
 use ir::schedule::RegionKind;
 use ir::{Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::classify::{OperandNeed, Role, is_costly, is_free, is_unpacking, operand_need};
 use super::{Barrier, Fuser, Home};
 use crate::lower::views::is_strided;
+use crate::quantize::cache::unpacked_values;
 
 /// A consumer this much larger repeats a producer's costly work too often.
 const REPEAT_LIMIT: i64 = 4;
@@ -131,10 +132,14 @@ impl Fuser<'_> {
         }
     }
 
-    /// Says whether all readers are products that have the value on their right, views in between or not.
+    /// Says whether all readers are products that have the value on their right, views in between or not, or attentions that have
+    /// these as their values.
     fn feeds_products(&self, id: NodeId) -> bool {
         self.users[id].iter().all(|(user, position)| match self.op(*user) {
             Op::Contract(_) => *position == 1,
+            Op::Composite(Composite::Attention { .. }) => {
+                *position == 2 && self.target.is_gpu() && unpacked_values(self.graph, *user) == Some(id)
+            }
             op => is_free(op) && self.feeds_products(*user),
         })
     }

@@ -2,6 +2,7 @@
 //!
 //! 1. **Epilogues** ([`chain`]). Each anchor (contraction, convolution, reduction, …) grows forward over the elementwise ops
 //!    and invertible views that follow it, as long as the region would not come to wait for itself.
+//!    What folds rows takes in what quantises them ([`rows`]).
 //! 2. **Prologues and index maps** ([`inline`]). Against the flow, each remaining map is taken into the region that reads it;
 //!    views and values made from nothing are taken into every reader. What nobody can take becomes a pointwise region.
 //! 3. **Parts in place** ([`place`]). A concat that would only copy needs no region when the makers of its parts can store them
@@ -16,6 +17,7 @@ mod inline;
 mod legality;
 mod place;
 pub mod report;
+pub mod rows;
 
 use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};

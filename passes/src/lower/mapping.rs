@@ -128,8 +128,9 @@ pub fn by_rows(
     }
     // Tiles of multiply-adds are mapped for the hints: a kernel a range pays where matrix units would idle.
     let at_hints = Mapper::at_hints(kernel, symbols, target).contract(body);
-    let varies = target.matrix.iter().any(|i| i.input == body.lhs.element(&kernel.exprs))
-        && matches!(at_hints, Mapping::Matrix(_) | Mapping::Gemv(_));
+    let (left, right) = (body.lhs.element(&kernel.exprs), body.rhs.element(&kernel.exprs));
+    let varies =
+        target.matrix.iter().any(|i| i.takes(left, right)) && matches!(at_hints, Mapping::Matrix(_) | Mapping::Gemv(_));
     let (low, high) = size.bounds(symbols);
     let (low, high) = (low.unwrap_or(1).max(1), high.unwrap_or(MOST_ROWS).min(MOST_ROWS));
     let mut ranges: Vec<Range> = Vec::new();

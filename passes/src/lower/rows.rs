@@ -15,12 +15,14 @@
 use ir::entity::Entity;
 use ir::kernel::{AxisId, Body, Expr, ExprId, Exprs, Loops, RowBody, RowComposite, RowKind, Stmt};
 use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp};
-use ir::{DType, Dim, Scalar, Value};
+use ir::{DType, Dim, NodeId, Op, Scalar, Value};
 
 use super::LowerError;
 use super::builder::{Builder, arithmetic};
 use super::index::Linear;
 use super::loops::{AXES, total_type};
+use super::views::broadcast;
+use crate::fuse::rows::Row;
 
 /// `Reduce`: loops over what stays, folds over `axes`.
 pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool) -> Result<Body, LowerError> {
@@ -34,39 +36,18 @@ pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool
     let mut coords = vec![Linear::constant(0); shape.rank()];
     kept.iter().zip(&outer).for_each(|(i, c)| coords[*i] = c.clone());
     axes.iter().zip(&inner).for_each(|(i, c)| coords[*i] = c.clone());
-    let mut x = b.pull(operand, &coords)?;
-    let out_type = arithmetic(b.graph.ty(anchor).dtype);
+    let x = b.pull(operand, &coords)?;
     let mut stmts = Vec::new();
-    let e = match op {
-        ReduceOp::Mean if b.exprs.dtype(x).is_int() => {
-            let count: Dim = dims(axes).into_iter().product();
-            let total = total_type(b.exprs.dtype(x), &count);
-            x = b.cast(total, x);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &folded, x);
-            let size = b.size(&count);
-            let count = b.cast(total, size);
-            // Rounds towards zero; of nothing it gives 0.
-            b.binary(BinaryOp::Div, sum, count)
-        }
-        ReduceOp::Mean => {
-            let float = if out_type.is_float() { out_type } else { DType::F32 };
-            x = b.cast(float, x);
-            let sum = fold(b, &mut stmts, ReduceOp::Sum, &folded, x);
-            let scale = reciprocal(b, &dims(axes), float);
-            b.binary(BinaryOp::Mul, sum, scale)
-        }
-        ReduceOp::Sum | ReduceOp::Prod => {
-            // Integers narrower than the accumulator wrap only at the end.
-            let acc = b.exprs.dtype(x).accumulator();
-            x = b.cast(acc, x);
-            fold(b, &mut stmts, op, &folded, x)
-        }
-        _ => {
-            let e = fold(b, &mut stmts, op, &folded, x);
-            b.within_range(op, b.graph.ty(operand).dtype, e)
-        }
-    };
-    let e = b.cast(out_type, e);
+    let e = folded_to(b, &mut stmts, op, anchor, &dims(axes), &folded, x)?;
+    if let Some(row) = Row::of_region(b.graph, b.region) {
+        let costly = if is_read(&b.exprs, x) { vec![] } else { vec![x] };
+        let at = broadcast(&coords, &row.folded);
+        b.computed.insert(anchor, (e, at.clone()));
+        stmts.extend(b.store(anchor, e, &at, &[]));
+        along_row(b, &mut stmts, &row, &coords, &folded)?;
+        let held = held(&b.exprs, &stmts, &folded, costly);
+        return Ok(self::row(Loops { parallel, stmts }, folded, held, None));
+    }
     let result = if keep_dims {
         (0..shape.rank())
             .map(|i| {
@@ -82,6 +63,105 @@ pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool
     };
     stmts.extend(b.epilogue(anchor, e, result, &[])?);
     Ok(row(Loops { parallel, stmts }, folded, Vec::new(), None))
+}
+
+/// Folds `x` along `axes` to the result of a `Reduce` of those dims, in the type that arithmetic on it is done in.
+fn folded_to(
+    b: &mut Builder<'_>,
+    stmts: &mut Vec<Stmt>,
+    op: ReduceOp,
+    result: Value,
+    dims: &[Dim],
+    axes: &[AxisId],
+    mut x: ExprId,
+) -> Result<ExprId, LowerError> {
+    let operand = b.graph.node(result.node).operands[0];
+    let out_type = arithmetic(b.graph.ty(result).dtype);
+    let e = match op {
+        ReduceOp::Mean if b.exprs.dtype(x).is_int() => {
+            let count: Dim = dims.iter().cloned().product();
+            let total = total_type(b.exprs.dtype(x), &count);
+            x = b.cast(total, x);
+            let sum = fold(b, stmts, ReduceOp::Sum, axes, x);
+            let size = b.size(&count);
+            let count = b.cast(total, size);
+            // Rounds towards zero; of nothing it gives 0.
+            b.binary(BinaryOp::Div, sum, count)
+        }
+        ReduceOp::Mean => {
+            let float = if out_type.is_float() { out_type } else { DType::F32 };
+            x = b.cast(float, x);
+            let sum = fold(b, stmts, ReduceOp::Sum, axes, x);
+            let scale = reciprocal(b, dims, float);
+            b.binary(BinaryOp::Mul, sum, scale)
+        }
+        ReduceOp::Sum | ReduceOp::Prod => {
+            // Integers narrower than the accumulator wrap only at the end.
+            let acc = b.exprs.dtype(x).accumulator();
+            x = b.cast(acc, x);
+            fold(b, stmts, op, axes, x)
+        }
+        _ => {
+            let e = fold(b, stmts, op, axes, x);
+            b.within_range(op, b.graph.ty(operand).dtype, e)
+        }
+    };
+    Ok(b.cast(out_type, e))
+}
+
+/// Computes what follows the anchor along its row: folds, one number a row (named once), and elements; stores what is asked for.
+fn along_row(
+    b: &mut Builder<'_>,
+    stmts: &mut Vec<Stmt>,
+    row: &Row,
+    coords: &[Linear],
+    axes: &[AxisId],
+) -> Result<(), LowerError> {
+    let once = broadcast(coords, &row.folded);
+    let after: Vec<NodeId> = b
+        .region
+        .nodes
+        .iter()
+        .copied()
+        .filter(|n| *n > b.region.anchor)
+        .collect();
+    for id in after {
+        let node = b.graph.node(id);
+        let result = Value::from(id);
+        let (e, at) = match &node.op {
+            Op::Reduce { op, .. } => {
+                let x = b.pull(node.operands[0], coords)?;
+                let dims: Vec<Dim> = row.axes.iter().map(|axis| row.shape[*axis].clone()).collect();
+                (folded_to(b, stmts, *op, result, &dims, axes, x)?, &once[..])
+            }
+            Op::Elementwise(op) if node.operands.iter().any(|v| b.computed.contains_key(v)) => {
+                let is_number = node.results[0].shape == row.folded;
+                let at = if is_number { &once[..] } else { coords };
+                let mut operands = Vec::with_capacity(node.operands.len());
+                for v in &node.operands {
+                    let there = broadcast(at, b.shape(*v));
+                    operands.push(b.pull(*v, &there)?);
+                }
+                let e = b.elementwise(*op, node.results[0].dtype, &operands);
+                (if is_number { name(b, stmts, e) } else { e }, at)
+            }
+            // A map of what is read, pulled where it is wanted.
+            _ => continue,
+        };
+        b.computed.insert(result, (e, at.to_vec()));
+        let walked: &[AxisId] = if b.shape(result) == &row.shape { axes } else { &[] };
+        stmts.extend(b.store(result, e, at, walked));
+    }
+    Ok(())
+}
+
+/// Says whether an expression is a load, or a load that is converted.
+fn is_read(exprs: &Exprs, x: ExprId) -> bool {
+    match exprs[x] {
+        Expr::Load { .. } => true,
+        Expr::Cast(_, from) => matches!(exprs[from], Expr::Load { .. }),
+        _ => false,
+    }
 }
 
 /// Softmax, log-softmax, layer norm and RMS norm: folds over a row, then stores over it.
@@ -105,11 +185,7 @@ pub fn row_composite(b: &mut Builder<'_>, composite: &Composite) -> Result<Body,
     let dtype = b.exprs.dtype(x);
     let mut stmts = Vec::new();
     // What is worth more than a load is computed once an element.
-    let mut costly = match b.exprs[x] {
-        Expr::Load { .. } => vec![],
-        Expr::Cast(_, from) if matches!(b.exprs[from], Expr::Load { .. }) => vec![],
-        _ => vec![x],
-    };
+    let mut costly = if is_read(&b.exprs, x) { vec![] } else { vec![x] };
     let (mut scale, mut bias) = (None, None);
     let (kind, e) = match composite {
         Composite::Softmax { .. } => {
@@ -168,6 +244,13 @@ pub fn row_composite(b: &mut Builder<'_>, composite: &Composite) -> Result<Body,
         }
         _ => return Err(b.not_in_region(anchor)),
     };
+    if let Some(row) = Row::of_region(b.graph, b.region) {
+        stmts.extend(b.store(anchor, e, &coords, &along));
+        b.computed.insert(anchor, (e, coords.clone()));
+        along_row(b, &mut stmts, &row, &coords, &along)?;
+        let held = held(&b.exprs, &stmts, &along, costly);
+        return Ok(self::row(Loops { parallel, stmts }, along, held, None));
+    }
     let stores = b.epilogue(anchor, e, coords, &along)?;
     let alone = matches!(stores.as_slice(), [Stmt::Store { value, .. }] if *value == e) && dtype == DType::F32;
     stmts.extend(stores);

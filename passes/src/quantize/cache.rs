@@ -7,7 +7,8 @@
 //! A scale of a key, be it one for all keys, for a head or for a position, is one of its scores: the kernel multiplies scores by it,
 //! in f32. A scale of the values that holds along the keys, one for all, for a head or for a feature, is the result's. What is left
 //! is a conversion that loses nothing, which the kernel does on its way from memory. One known number for all keys is part of
-//! attention's own scale.
+//! attention's own scale. Values with a scale for each position stay `dequantize`: a GPU's kernel multiplies each by its own on the way
+//! from memory, which gives the numbers that the graph means.
 //!
 //! Before: a cache is dequantised by a kernel of its own, which writes and reads numbers of twice or four times its
 //! bytes. After: where it has such scales and no zero point but 0, it is read in 8 bits.
@@ -47,7 +48,10 @@ pub const PASS: Pass = Pass {
                     causal,
                     mask,
                     scales: false,
-                }) => attention(&mut b, graph, id, scale.as_f64(), causal, mask)?,
+                }) => {
+                    let on_the_way = context.target.is_gpu() && unpacked_values(graph, id).is_some();
+                    attention(&mut b, graph, id, (scale.as_f64(), causal, mask), on_the_way)?
+                }
                 _ => None,
             };
             match made {
@@ -70,6 +74,19 @@ fn is_dequantized(graph: &Graph, value: Value) -> bool {
     )
 }
 
+/// The dequantisation of an attention's values that its kernel does: of bytes, by a scale for each position, without a zero point.
+pub fn unpacked_values(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    let node = graph.node(id);
+    let Op::Composite(Composite::Attention { .. }) = node.op else {
+        return None;
+    };
+    let value = node.operands.get(2)?.node;
+    let (made, operands) = (graph.node(value), &graph.node(value).operands);
+    let plain = matches!(made.op, Op::Composite(Composite::Dequantize { groups: None, .. })) && operands.len() == 2;
+    let by_position = |scale: &Value| graph.ty(*scale).shape.get(3).is_some_and(|d| d.is(1));
+    (plain && by_position(operands.get(1)?) && graph.ty(operands[0]).dtype.bits() == 8).then_some(value)
+}
+
 /// The stored bytes of a dequantisation, and its scales, which have size 1 along an axis.
 fn stored(b: &Builder<'_>, value: Value, single: usize) -> Option<[Value; 2]> {
     let (Op::Composite(Composite::Dequantize { groups: None, .. }), operands) = b.def(value) else {
@@ -87,15 +104,15 @@ fn attention(
     b: &mut Builder<'_>,
     graph: &Graph,
     id: NodeId,
-    scale: f64,
-    causal: bool,
-    mask: bool,
+    (scale, causal, mask): (f64, bool, bool),
+    on_the_way: bool,
 ) -> Result<Option<(Value, String)>, PassFault> {
     let mut operands: Vec<Value> = graph.node(id).operands.iter().map(|v| b.value(*v)).collect();
     let computed = b.ty(operands[0]).dtype;
     // Scales of features would be the queries', those of positions the weights'.
     let (keys, values) = (stored(b, operands[1], 3), stored(b, operands[2], 2));
-    if !matches!(computed, DType::F32 | DType::F16 | DType::BF16) || (keys.is_none() && values.is_none()) {
+    if !matches!(computed, DType::F32 | DType::F16 | DType::BF16) || (keys.is_none() && values.is_none() && !on_the_way)
+    {
         return Ok(None);
     }
     let heads = b.ty(operands[0]).shape[1].clone();
@@ -119,6 +136,9 @@ fn attention(
     if let Some([stored, _]) = values {
         note.push(format!("values in {}", b.ty(stored).dtype));
         operands[2] = b.emit(Op::cast(computed), &[stored])?;
+    } else if on_the_way {
+        let (_, given) = b.def(operands[2]);
+        note.push(format!("values in {}, a scale a position", b.ty(given[0]).dtype));
     }
     let op = Composite::Attention {
         scale: Scalar::Float(scale),
@@ -198,8 +218,11 @@ mod tests {
             check([head, head], given, true, true);
             check(["[1, 2, 5, 1]", "[1, 2, 1, 8]"], given, true, true);
             check(["[1, 1, 5, 1]", one], given, true, true);
-            // Features of keys, positions of values: each needs the other's place.
-            check(["[1, 2, 1, 8]", "[1, 2, 5, 1]"], given, false, false);
+            // Features of keys need the queries' place.
+            check(["[1, 2, 1, 8]", "[1, 2, 5, 8]"], given, false, false);
+            // Values by position stay dequantised by the kernel.
+            check(["[1, 2, 1, 8]", "[1, 2, 5, 1]"], given, true, false);
+            check(["[1, 2, 5, 1]", "[1, 1, 5, 1]"], given, true, true);
             check(["[1, 2, 1, 8]", head], given, true, false);
         }
     }

@@ -11,8 +11,8 @@
 //!
 //! | the target multiplies | what is multiplied |
 //! |---|---|
-//! | the type itself | the bytes as they are |
-//! | the FNUZ type of OCP's | the same bytes, which there are half the number, by twice the scale; a negative zero becomes 0 |
+//! | the types themselves, which may be one on the left and another on the right | the bytes as they are |
+//! | the FNUZ types of OCP's | the same bytes, which there are half the number, by twice the scale; a negative zero becomes 0 |
 //! | no 8-bit floats | f16 (bf16 where exponents have 5 bits), exact for all of them, converted as the kernel reads the bytes |
 //!
 //! Before: quantised tensors are `dequantize` of stored 8-bit floats. After: such products and convolutions multiply
@@ -105,8 +105,8 @@ impl Operand {
 enum Factors {
     /// As they are stored.
     Stored,
-    /// The FNUZ type whose bytes are half of the number.
-    Halved(DType),
+    /// The FNUZ types whose bytes are half of the number.
+    Halved,
     /// A type of 16 bits that holds all of their numbers.
     Widened(DType),
 }
@@ -114,16 +114,15 @@ enum Factors {
 impl Factors {
     fn choose(b: &Builder<'_>, target: &Target, lhs: &Operand, rhs: &Operand) -> Option<Factors> {
         let (l, r) = (lhs.dtype(b), rhs.dtype(b));
-        let multiplies = |dtype: DType| target.matrix.iter().any(|i| i.input == dtype);
-        if l == r && multiplies(l) {
+        let multiplies = |l: DType, r: DType| target.matrix.iter().any(|i| i.takes(l, r));
+        if multiplies(l, r) {
             return Some(Factors::Stored);
         }
-        if l == r
-            && let Some(half) = fnuz_of(l)
-            && multiplies(half)
+        if let (Some(left), Some(right)) = (fnuz_of(l), fnuz_of(r))
+            && multiplies(left, right)
             && [lhs, rhs].into_iter().all(|o| is_halvable(b, o.stored))
         {
-            return Some(Factors::Halved(half));
+            return Some(Factors::Halved);
         }
         let few_exponents = |dtype: DType| matches!(dtype, DType::F8E4M3FN | DType::F8E4M3FNUZ);
         // The smallest numbers of five exponent bits are subnormal in f16, which some matrix units take for 0.
@@ -131,13 +130,13 @@ impl Factors {
             true => DType::F16,
             false => DType::BF16,
         };
-        (target.is_gpu() && multiplies(wide)).then_some(Factors::Widened(wide))
+        (target.is_gpu() && multiplies(wide, wide)).then_some(Factors::Widened(wide))
     }
 
     /// What the sum must be multiplied by beside the scales.
     fn factor(self) -> f64 {
         match self {
-            Factors::Halved(_) => 4.0,
+            Factors::Halved => 4.0,
             Factors::Stored | Factors::Widened(_) => 1.0,
         }
     }
@@ -145,7 +144,10 @@ impl Factors {
     fn apply(self, b: &mut Builder<'_>, stored: Value, keeps_bytes: bool) -> Result<Value, PassFault> {
         match self {
             Factors::Stored => Ok(stored),
-            Factors::Halved(half) => halved(b, stored, half),
+            Factors::Halved => match fnuz_of(b.ty(stored).dtype) {
+                Some(half) => halved(b, stored, half),
+                None => Ok(stored),
+            },
             Factors::Widened(wide) if keeps_bytes && b.as_constant(stored).is_some() => {
                 let ones = vec![1usize; b.ty(stored).rank()];
                 let Ok(one) = HostTensor::from_f64(DType::F32, ones, &[1.0]) else {
@@ -163,13 +165,18 @@ impl Factors {
     }
 
     fn described(self, b: &Builder<'_>, target: &Target, lhs: &Operand, rhs: &Operand) -> String {
-        let stored = match (lhs.dtype(b), rhs.dtype(b)) {
-            (l, r) if l == r => l.to_string(),
-            (l, r) => format!("{l} by {r}"),
+        let named = |l: DType, r: DType| match l == r {
+            true => l.to_string(),
+            false => format!("{l} by {r}"),
         };
+        let (l, r) = (lhs.dtype(b), rhs.dtype(b));
+        let stored = named(l, r);
         match self {
             Factors::Stored => format!("multiplied as {stored}"),
-            Factors::Halved(half) => format!("{stored} multiplied as {half}: the bytes are half the number there"),
+            Factors::Halved => {
+                let half = named(fnuz_of(l).unwrap_or(l), fnuz_of(r).unwrap_or(r));
+                format!("{stored} multiplied as {half}: the bytes are half the number there")
+            }
             Factors::Widened(wide) => format!("{stored} multiplied in {wide}: {target} has no instruction for it"),
         }
     }

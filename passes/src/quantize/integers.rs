@@ -10,12 +10,13 @@
 //! point that the run gives). All of it is exact: sums that could leave 32 bits are left alone. Numbers are made of the sum by one
 //! scale a column; what quantised, multiplied and quantised again is then one product with an epilogue.
 //!
-//! Before: quantised weights are constants with a scale for all or for each column; activations have one scale. After: such products
+//! Before: quantised weights are constants with a scale for all or for each column; activations have one scale, or one a row (with a
+//! zero point each, where they have some). After: such products
 //! and convolutions multiply `i8` (unsigned tensors are signed ones, see [`super::signed`]), products have their weights along the depth,
 //! and the padding of a convolution is the number that stands for 0.
 
 use ir::op::{BinaryOp, Composite, Contract, Conv, Elementwise, Layout, View};
-use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Storage, Value};
+use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Shape, Storage, Value};
 
 use super::signed::{SHIFT, Signed, ones};
 use crate::error::PassFault;
@@ -75,7 +76,7 @@ pub const PASS: Pass = Pass {
 #[derive(Clone, Copy)]
 enum Zero {
     Known(i64),
-    /// One number that the run gives, of any integer type, less this many.
+    /// What the run gives, one number or one a row, of any integer type, less this many.
     Given(Value, i64),
 }
 
@@ -103,7 +104,7 @@ struct Activations {
     /// What is done to the stored integers, the last first: reshapes that have moved behind arithmetic.
     views: Vec<Op>,
     zero: Zero,
-    /// One number; `None` where the product is one of integers.
+    /// One number, or one a row; `None` where the product is one of integers.
     scale: Option<Value>,
 }
 
@@ -164,21 +165,23 @@ impl Weights {
     }
 }
 
-/// Looks through a dequantisation of one scale, or through differences of widened integers.
-fn activations(b: &Builder<'_>, value: Value) -> Option<Activations> {
+/// Looks through a dequantisation of one scale, or of one that is shared along the axis `depth`, or through differences of widened
+/// integers.
+fn activations(b: &Builder<'_>, value: Value, depth: Option<usize>) -> Option<Activations> {
     let narrow = |v: Value| matches!(b.ty(v).dtype, DType::I8 | DType::U8);
     let single = |v: Value| b.ty(v).elements().is(1);
+    let shared = |v: Value| single(v) || depth.is_some_and(|axis| b.ty(v).shape.get(axis).is_some_and(|d| d.is(1)));
     let zero_of = |v: Value| -> Option<Zero> {
         if let Some(known) = b.as_scalar(v) {
             let known = known.as_f64();
             return (known.fract() == 0.0 && known.abs() < 1e6).then_some(Zero::Known(known as i64));
         }
-        (single(v) && b.ty(v).dtype.is_int()).then_some(Zero::Given(v, 0))
+        b.ty(v).dtype.is_int().then_some(Zero::Given(v, 0))
     };
     let (op, operands) = b.def(value);
     if let Op::Composite(Composite::Dequantize { groups: None, .. }) = op {
         let zero = match operands.get(2) {
-            Some(zero) if single(*zero) => match zero_of(*zero)? {
+            Some(zero) if shared(*zero) => match zero_of(*zero)? {
                 // Its distance from a byte is then known.
                 Zero::Given(zero, _) if b.ty(zero).dtype.bits() > 8 => return None,
                 zero => zero,
@@ -192,7 +195,7 @@ fn activations(b: &Builder<'_>, value: Value) -> Option<Activations> {
             zero,
             scale: Some(operands[1]),
         };
-        return (narrow(operands[0]) && single(operands[1])).then_some(found);
+        return (narrow(operands[0]) && shared(operands[1])).then_some(found);
     }
     let (mut at, mut zero, mut views) = (value, Zero::Known(0), Vec::new());
     for _ in 0..6 {
@@ -348,9 +351,23 @@ struct Columns {
     count: usize,
     /// The shape of one number a column, which broadcasts to the sums.
     shape: Vec<usize>,
+    /// Numbers of rows lie along the last axis of the left operand, and along the last but one of the sums.
+    turned: bool,
 }
 
 impl Columns {
+    /// One number, or one a row, in a shape that broadcasts to the sums.
+    fn of_rows(&self, b: &mut Builder<'_>, value: Value) -> Result<Value, PassFault> {
+        let mut shape = b.ty(value).shape.clone();
+        if shape.elements().is(1) {
+            shape = Shape::SCALAR;
+        } else if self.turned {
+            let rank = shape.rank();
+            shape.0.swap(rank - 2, rank - 1);
+        }
+        b.emit(Op::View(View::Reshape(shape)), &[value])
+    }
+
     fn constant(&self, b: &mut Builder<'_>, dtype: DType, values: &[f64]) -> Option<Value> {
         let shape = if values.len() == 1 {
             Vec::new()
@@ -389,7 +406,7 @@ impl Columns {
             }
             Zero::Given(zero, less) => {
                 let values: Vec<f64> = packed.sums.iter().map(|s| wrapped(-s)).collect();
-                let mut zero = b.emit(Op::View(View::Reshape(ir::Shape::SCALAR)), &[zero])?;
+                let mut zero = self.of_rows(b, zero)?;
                 if b.ty(zero).dtype != DType::I32 {
                     zero = b.emit(Op::cast(DType::I32), &[zero])?;
                 }
@@ -422,9 +439,16 @@ impl Columns {
                 self.constant(b, DType::F32, &all)
             }
             None => {
-                let mut scale = b.emit(Op::View(View::Reshape(ir::Shape::SCALAR)), &[scale])?;
+                let mut scale = self.of_rows(b, scale)?;
                 if b.ty(scale).dtype != DType::F32 {
                     scale = b.emit(Op::cast(DType::F32), &[scale])?;
+                }
+                if b.ty(scale).rank() > 0 {
+                    let value = b.emit(Op::binary(BinaryOp::Mul), &[value, scale])?;
+                    let Some(scales) = self.constant(b, DType::F32, scales) else {
+                        return Ok(None);
+                    };
+                    return b.emit(Op::binary(BinaryOp::Mul), &[value, scales]).map(Some);
                 }
                 match self.constant(b, DType::F32, scales) {
                     Some(scales) => Some(b.emit(Op::binary(BinaryOp::Mul), &[scales, scale])?),
@@ -441,9 +465,15 @@ impl Columns {
 type Scales = (Value, Vec<f64>);
 
 /// Returns both operands where they are quantised, with their scales where both have some; one scale without the other is nothing
-/// that is known. `axis` is that of the weight's columns.
-fn quantised(b: &Builder<'_>, lhs: Value, rhs: Value, axis: usize) -> Option<(Activations, Weights, Option<Scales>)> {
-    let (x, w) = (activations(b, lhs)?, weights(b, rhs, axis)?);
+/// that is known. `axis` is that of the weight's columns, `depth` the left operand's that is summed along, where rows may have scales
+/// of their own.
+fn quantised(
+    b: &Builder<'_>,
+    [lhs, rhs]: [Value; 2],
+    axis: usize,
+    depth: Option<usize>,
+) -> Option<(Activations, Weights, Option<Scales>)> {
+    let (x, w) = (activations(b, lhs, depth)?, weights(b, rhs, axis)?);
     let scales = match (x.scale, &w.scales) {
         (Some(x), Some(w)) => Some((x, w.clone())),
         (None, None) => None,
@@ -486,7 +516,8 @@ fn product(
         return Ok(None);
     }
     let axis = usize::from(!c.transpose_rhs);
-    let Some((x, w, scales)) = quantised(b, lhs, rhs, axis) else {
+    let depth = (b.ty(lhs).rank()).checked_sub(if c.transpose_lhs { 2 } else { 1 });
+    let Some((x, w, scales)) = quantised(b, [lhs, rhs], axis, depth) else {
         return Ok(None);
     };
     let zero = signed_zero(b, &x);
@@ -507,6 +538,7 @@ fn product(
     let columns = Columns {
         count: w.columns,
         shape: vec![w.columns],
+        turned: c.transpose_lhs,
     };
     let corrected = columns.corrected(b, sum, zero, &packed, |b| {
         let Ok(row) = HostTensor::new(DType::I8, [1, w.depth], Storage::new(vec![1u8; w.depth])) else {
@@ -537,7 +569,7 @@ fn convolution(
     if c.transposed.is_some() || c.pad_value != 0 {
         return Ok(None);
     }
-    let Some((x, w, scales)) = quantised(b, operands[0], operands[1], 0) else {
+    let Some((x, w, scales)) = quantised(b, [operands[0], operands[1]], 0, None) else {
         return Ok(None);
     };
     let padded = c.window.pad_low.iter().chain(&c.window.pad_high).any(|p| *p != 0);
@@ -579,6 +611,7 @@ fn convolution(
     let columns = Columns {
         count: w.columns,
         shape: per_column,
+        turned: false,
     };
     let corrected = columns.corrected(b, sum, zero, &packed, |b| {
         // One filter of ones serves all columns of a convolution without groups.

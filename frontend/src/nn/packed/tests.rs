@@ -217,12 +217,12 @@ fn check(layer: &Layer, params: &Params, gathers: bool) {
 fn gptq_is_read_in_both_formats_and_widths() {
     let v2 = QuantizationConfig {
         gptq_v2: true,
-        group: None,
+        ..QuantizationConfig::default()
     };
     for (bits, outputs, inputs, size) in [(4, 24, 64, 16), (4, 8, 32, 32), (8, 12, 64, 32), (4, 40, 48, 32)] {
         let layer = Layer::new(bits, outputs, inputs, size);
         check(&layer, &layer.gptq(1).params(), false);
-        check(&layer, &layer.gptq(0).params().quantized_as(v2), false);
+        check(&layer, &layer.gptq(0).params().quantized_as(v2.clone()), false);
         if inputs % size == 0 && inputs > size {
             let layer = layer.shuffled();
             check(&layer, &layer.gptq(1).params(), true);

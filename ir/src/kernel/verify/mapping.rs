@@ -27,7 +27,7 @@ impl Verifier<'_> {
         if tiling.misfit().is_some() {
             return tiling.misfit();
         }
-        if c.lhs.element(exprs) != instruction.input || c.rhs.element(exprs) != instruction.input {
+        if !instruction.takes(c.lhs.element(exprs), c.rhs.element(exprs)) {
             return Some("the instruction takes other operands");
         }
         if self.kernel.vars[c.acc] != instruction.acc {
@@ -42,8 +42,9 @@ impl Verifier<'_> {
         if tiling.misfit().is_some() {
             return tiling.misfit();
         }
-        if c.lhs.element(exprs) != c.rhs.element(exprs) {
-            return Some("both operands have one type");
+        let (left, right) = (c.lhs.element(exprs), c.rhs.element(exprs));
+        if left != right && !(left.is_f8() && right.is_f8()) {
+            return Some("both operands have one type, or are 8-bit floats");
         }
         if tiling.rhs.along_k && tiling.lhs.width != tiling.rhs.width && c.rhs.unpacking().is_none() {
             return Some("both operands come in the same groups, unless the weights are unpacked");
@@ -79,7 +80,8 @@ impl Verifier<'_> {
             return tiling.misfit();
         }
         let input = tiling.instruction.input;
-        if [a.query, a.key, a.value].iter().any(|e| k.exprs.dtype(*e) != input) {
+        let others = [a.query, a.key, a.value].iter().any(|e| k.exprs.dtype(*e) != input);
+        if others || tiling.instruction.rhs != input {
             return Some("the instruction takes other operands");
         }
         if tiling.instruction.acc != DType::F32 {

@@ -247,9 +247,12 @@ impl Mapper<'_> {
     fn fetch_of(&self, value: ExprId, along_k: AxisId, rows: AxisId) -> Fetch {
         let operand = Operand::new(&self.kernel.exprs, value);
         let [k_wide, rows_wide] = [along_k, rows].map(|axis| widest_fetch(self.kernel, self.symbols, &operand, axis));
+        // What is multiplied on its way is one access at most once it is.
+        let element = operand.element(&self.kernel.exprs).bits().max(1);
+        let most = operand.unpacking().map_or(u32::MAX, |_| 128 / element);
         Fetch {
             along_k: k_wide >= rows_wide,
-            width: k_wide.max(rows_wide),
+            width: k_wide.max(rows_wide).min(most),
         }
     }
 
@@ -318,7 +321,7 @@ impl Mapper<'_> {
         };
         let rows = self.target.matrix.iter();
         let mut instructions: Vec<&MatrixInstruction> = rows
-            .filter(|i| i.has_unit() && i.input == input && i.acc == DType::F32)
+            .filter(|i| i.has_unit() && i.takes(input, input) && i.acc == DType::F32)
             .collect();
         // Few queries leave rows of a large instruction empty, and few workgroups leave compute units idle.
         let blocks = |i: &MatrixInstruction| {

@@ -261,9 +261,6 @@ impl Mapper<'_> {
     pub(super) fn tilings(&self, body: &ContractBody) -> Vec<Tiling> {
         let exprs = &self.kernel.exprs;
         let (input, acc) = (body.lhs.element(exprs), self.kernel.vars[body.acc]);
-        if body.rhs.element(exprs) != input {
-            return Vec::new();
-        }
         let lhs = self.wide_fetch(&body.lhs, &body.m, &body.k);
         let rhs = self.wide_fetch(&body.rhs, &body.n, &body.k);
         let store = widest_store(self.kernel, self.symbols, body).min(8);
@@ -272,7 +269,12 @@ impl Mapper<'_> {
         } else {
             MOST_ACCUMULATORS
         };
-        let rows = self.target.matrix.iter().filter(|i| i.input == input && i.acc == acc);
+        let other = body.rhs.element(exprs);
+        let rows = self
+            .target
+            .matrix
+            .iter()
+            .filter(|i| i.takes(input, other) && i.acc == acc);
         let asynchronous = |i: &MatrixInstruction| i.family == MatrixFamily::MmaSync;
         rows.flat_map(|instruction| {
             let stages = match instruction.family {

@@ -37,7 +37,9 @@ impl Mapper<'_> {
         let exprs = &self.kernel.exprs;
         let element = body.rhs.element(exprs);
         let bytes = element.bits() / 8;
-        if sizes.m > MOST_ROWS || body.lhs.element(exprs) != element || bytes == 0 || bytes > 4 {
+        let left = body.lhs.element(exprs);
+        let multiplies = left == element || left.is_f8() && element.is_f8();
+        if sizes.m > MOST_ROWS || !multiplies || bytes == 0 || bytes > 4 {
             return Vec::new();
         }
         // Of rows that the model leaves open a hint says too little: those who ask for a range of them say so.
