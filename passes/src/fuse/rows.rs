@@ -104,7 +104,7 @@ impl Fuser<'_> {
                 continue;
             }
             let mut along = taken.clone();
-            if self.row_takes(draft, &row, id, &mut along).is_err() || along.len() > TAIL_LIMIT {
+            if self.row_takes(draft, &row, id, &mut along, 0).is_err() || along.len() > TAIL_LIMIT {
                 continue;
             }
             for new in &along[taken.len()..] {
@@ -130,12 +130,13 @@ impl Fuser<'_> {
         true
     }
 
-    /// Adds a node to what follows, and before it what it needs that folds the row too.
-    fn row_takes(&self, draft: usize, row: &Row, id: NodeId, along: &mut Vec<NodeId>) -> Result<(), ()> {
+    /// Adds a node to what follows, and before it what it needs that folds the row too: `depth` nodes after it wait for it.
+    fn row_takes(&self, draft: usize, row: &Row, id: NodeId, along: &mut Vec<NodeId>, depth: usize) -> Result<(), ()> {
         if along.contains(&id) {
             return Ok(());
         }
-        if self.home[id.index()] != Home::Nowhere || !self.live[id.index()] || along.len() > TAIL_LIMIT {
+        let too_many = along.len().max(depth) > TAIL_LIMIT;
+        if self.home[id.index()] != Home::Nowhere || !self.live[id.index()] || too_many {
             return Err(());
         }
         let node = self.graph.node(id);
@@ -155,7 +156,7 @@ impl Fuser<'_> {
                 continue;
             }
             let before = along.len();
-            let taken = self.row_takes(draft, row, operand.node, along);
+            let taken = self.row_takes(draft, row, operand.node, along, depth + 1);
             if taken.is_err() {
                 along.truncate(before);
                 if depends {
