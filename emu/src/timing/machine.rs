@@ -37,6 +37,10 @@ pub(crate) struct Machine {
     pub lds_word_latency: u32,
     pub vector_cache: Cache,
     pub scalar_cache: Cache,
+    /// What a compute unit and its neighbour, or a pair, fetch instructions from, with the latency of a fetch.
+    pub code_cache: Cache,
+    /// Bytes of a fetch into a wave's buffer.
+    pub fetch_bytes: u64,
     /// Bytes a cycle between a compute unit and its vector cache, as achieved.
     pub vector_cache_bytes: f64,
     pub l2_bytes: u64,
@@ -130,6 +134,14 @@ const GFX90A: Machine = Machine {
         ways: 4,
         latency: 48,
     },
+    // White papers of CDNA; lines and fetches as LLVM has them for gfx9 (pull request 183064).
+    code_cache: Cache {
+        bytes: 32 << 10,
+        line: 64,
+        ways: 4,
+        latency: 20,
+    },
+    fetch_bytes: 32,
     vector_cache_bytes: 59.5,
     l2_bytes: 8 << 20,
     l2_unit_bytes: 64.0,
@@ -178,6 +190,13 @@ const GFX942: Machine = Machine {
         line: 128,
         ways: 64,
         latency: 117,
+    },
+    // White papers of CDNA 3 and 4.
+    code_cache: Cache {
+        bytes: 64 << 10,
+        line: 64,
+        ways: 8,
+        latency: 20,
     },
     vector_cache_bytes: 61.0,
     l2_bytes: 4 << 20,
@@ -283,6 +302,14 @@ const GFX1100: Machine = Machine {
         ways: 4,
         latency: 32,
     },
+    // AMD's specification of the GPU; ways as the white paper of RDNA has them, lines as LLVM.
+    code_cache: Cache {
+        bytes: 32 << 10,
+        line: 128,
+        ways: 4,
+        latency: 0,
+    },
+    fetch_bytes: 128,
     vector_cache_bytes: 128.0,
     l2_bytes: 6 << 20,
     l2_unit_bytes: 64.0,
@@ -389,6 +416,11 @@ mod tests {
             assert!(machine.l2_latency < machine.dram_latency, "{}", arch.name);
             let cache = &machine.vector_cache;
             assert!((cache.bytes / cache.line).is_multiple_of(cache.ways as u64));
+            assert!(
+                machine.code_cache.line.is_multiple_of(machine.fetch_bytes),
+                "{}",
+                machine.part
+            );
         }
     }
 }

@@ -116,13 +116,13 @@ const PAGE: u64 = 2 << 20;
 const QUEUE: usize = 16;
 
 /// A set-associative cache with the time at which each line is there.
-struct Tags {
+pub(super) struct Tags {
     sets: Vec<VecDeque<(u64, u64)>>,
     ways: usize,
 }
 
 impl Tags {
-    fn new(cache: &Cache) -> Tags {
+    pub fn new(cache: &Cache) -> Tags {
         let sets = (cache.bytes / cache.line / cache.ways as u64).max(1);
         Tags {
             sets: vec![VecDeque::with_capacity(cache.ways); sets as usize],
@@ -131,7 +131,7 @@ impl Tags {
     }
 
     /// When the line is there, if it is or is on its way; it counts as used now.
-    fn find(&mut self, line: u64) -> Option<u64> {
+    pub fn find(&mut self, line: u64) -> Option<u64> {
         let count = self.sets.len() as u64;
         let set = &mut self.sets[(line % count) as usize];
         let at = set.iter().position(|(tag, _)| *tag == line)?;
@@ -140,7 +140,7 @@ impl Tags {
         Some(entry.1)
     }
 
-    fn insert(&mut self, line: u64, there: u64) {
+    pub fn insert(&mut self, line: u64, there: u64) {
         let count = self.sets.len() as u64;
         let set = &mut self.sets[(line % count) as usize];
         if set.len() >= self.ways {

@@ -220,12 +220,13 @@ pub fn lds_reads(arch: &str, stride: u32, ghz: f64) -> Option<f64> {
     Some(timed(&device, "lds_reads", 1, 1024, 0, &args, ghz).cycles as f64 / ghz / 1e3)
 }
 
-/// Row 20: cycles of `body`, which is assembly, in a loop of 1000 of them; the loop's own instructions are a part of it, as published.
-pub fn loop_body(arch: &str, body: &str, waves: u32) -> Option<f64> {
+/// Row 20: cycles of `body`, which is assembly, in a loop of 1000 of them, which begin behind `before` at the begin of a fetch; the loop's own
+/// instructions are a part of it, as published.
+pub fn loop_body(arch: &str, before: &str, body: &str, waves: u32) -> Option<f64> {
     let source = format!(
         "typedef float f4 __attribute__((ext_vector_type(4)));\n\
          extern \"C\" __global__ __launch_bounds__(1024) void body(int n) {{\n  #pragma unroll 1\n\
-         for (int i = 0; i < n; ++i) {{ asm volatile(\".rept 1000\\n{body}.endr\\n\" ::: \"v32\", \"v33\", \"v34\", \"v35\", \"v36\", \"v37\", \"v38\", \"v39\", \"v40\", \"v41\", \"v42\", \"v43\", \"v44\", \"v45\", \"v46\", \"v47\"); }} }}"
+         for (int i = 0; i < n; ++i) {{ asm volatile(\".p2align 3\\n{before}.rept 1000\\n{body}.endr\\n\" ::: \"v32\", \"v33\", \"v34\", \"v35\", \"v36\", \"v37\", \"v38\", \"v39\", \"v40\", \"v41\", \"v42\", \"v43\", \"v44\", \"v45\", \"v46\", \"v47\"); }} }}"
     );
     let device = Device::new(&source, arch)?;
     let run = |n: i32| timed(&device, "body", 1, 64 * waves, 0, &[Arg::I32(n)], 2.1).cycles as f64;
@@ -235,6 +236,8 @@ pub fn loop_body(arch: &str, body: &str, waves: u32) -> Option<f64> {
 const MFMA: &str = "v_mfma_f32_16x16x16_f16 v[32:35], v[36:37], v[38:39], v[32:35]\\n";
 const FMA: &str = "v_fma_f32 v40, v41, v42, v43\\n";
 const PK: &str = "v_pk_fma_f32 v[40:41], v[42:43], v[44:45], v[46:47]\\n";
+const PK_MUL: &str = "v_pk_mul_f32 v[40:41], v[42:43], v[44:45]\\n";
+const ADD: &str = "v_add_f32_e32 v40, v41, v42\\n";
 const EXP: &str = "v_exp_f32 v40, v41\\n";
 
 /// Every row.
@@ -384,16 +387,8 @@ pub fn rows() -> Vec<Row> {
             Box::new(predict),
         );
     }
-    for (what, body, clocks) in [
-        ("v_fma_f32", FMA.to_string(), 4.01),
-        ("v_pk_fma_f32", PK.to_string(), 4.0),
-        ("v_exp_f32", EXP.to_string(), 16.0),
-        ("MFMA 16x16x16 chain", MFMA.to_string(), 16.03),
-        ("MFMA + 3 v_fma", format!("{MFMA}{FMA}{FMA}{FMA}"), 16.0),
-        ("MFMA + v_pk_fma", format!("{MFMA}{PK}"), 28.0),
-        ("MFMA + v_exp", format!("{MFMA}{EXP}"), 20.0),
-    ] {
-        let predict = move || loop_body("gfx942", &body, 1);
+    let mut body = |what: &str, before: &'static str, body: String, clocks: f64| {
+        let predict = move || loop_body("gfx942", before, &body, 1);
         row(
             "20",
             "MI308X",
@@ -402,7 +397,28 @@ pub fn rows() -> Vec<Row> {
             clocks,
             Box::new(predict),
         );
+    };
+    for (what, text, clocks) in [
+        ("v_fma_f32", FMA.to_string(), 4.01),
+        ("v_pk_fma_f32", PK.to_string(), 4.0),
+        ("v_exp_f32", EXP.to_string(), 16.0),
+        ("MFMA 16x16x16 chain", MFMA.to_string(), 16.03),
+        ("MFMA + 3 v_fma", format!("{MFMA}{FMA}{FMA}{FMA}"), 16.0),
+        ("MFMA + v_pk_fma", format!("{MFMA}{PK}"), 28.0),
+        ("MFMA + v_exp", format!("{MFMA}{EXP}"), 20.0),
+    ] {
+        body(what, "", text, clocks);
     }
+    // Four bytes later, each fourth instruction of eight bytes lies in two fetches.
+    for (what, text, clocks) in [("v_fma_f32", FMA, 5.012), ("v_pk_mul_f32", PK_MUL, 5.004)] {
+        body(
+            &format!("{what} across fetches"),
+            "s_nop 0\\n",
+            text.to_string(),
+            clocks,
+        );
+    }
+    body("v_add_f32 of four bytes", "s_nop 0\\n", ADD.to_string(), 4.012);
     rows
 }
 
