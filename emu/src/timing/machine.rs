@@ -57,7 +57,7 @@ pub(crate) struct Machine {
     pub dram_write: f64,
     /// What is left of both rates where reads and writes come one among the other (a copy's rate).
     pub dram_mixed: f64,
-    /// Cycles that a read would wait for if DRAM did nothing but write: it writes in batches, and reads come between them.
+    /// Half of the cycles of a batch of writes: DRAM writes in batches, and reads come between them.
     pub write_batch: f64,
     /// The share of DRAM's achieved bandwidth that one compute unit reaches alone.
     pub unit_share: f64,
