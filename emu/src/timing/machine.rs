@@ -53,6 +53,9 @@ pub(crate) struct Machine {
     pub side_bytes: u64,
     pub side_read: f64,
     pub side_write: f64,
+    /// What is left of both rates where reads and writes come one among the other: a copy's rate over what they give one after the
+    /// other. More than one where reads and writes have paths of their own.
+    pub side_mixed: f64,
     pub dram_read: f64,
     pub dram_write: f64,
     /// What is left of both rates where reads and writes come one among the other (a copy's rate).
@@ -150,6 +153,7 @@ const GFX90A: Machine = Machine {
     side_bytes: 0,
     side_read: 0.0,
     side_write: 0.0,
+    side_mixed: 1.0,
     dram_read: 1.40,
     dram_write: 1.53,
     dram_mixed: 0.94,
@@ -203,8 +207,9 @@ const GFX942: Machine = Machine {
     l2_read: 27.0,
     l2_write: 8.8,
     side_bytes: 256 << 20,
-    side_read: 5.8,
-    side_write: 5.5,
+    side_read: 5.38,
+    side_write: 4.9,
+    side_mixed: 0.79,
     dram_read: 4.20,
     dram_write: 4.80,
     dram_mixed: 0.90,
@@ -227,8 +232,8 @@ const MI250X: Machine = Machine {
     ..GFX90A
 };
 
-/// Six of MI300X's eight compute dies with all of its memory. Latencies and rates of DRAM are RRZE's of MI300A; L2 is MI300X's, by the
-/// number of dies.
+/// Six of MI300X's eight compute dies with all of its memory. Latencies and rates behind L2 are RRZE's of MI300A; L2 is MI300X's, by
+/// the number of dies.
 const MI300A: Machine = Machine {
     part: "MI300A",
     units: 228,
@@ -236,6 +241,9 @@ const MI300A: Machine = Machine {
     shader_engines: 24,
     l2_read: 20.2,
     l2_write: 6.6,
+    side_read: 4.25,
+    side_write: 3.03,
+    side_mixed: 1.12,
     dram_read: 2.68,
     dram_write: 3.07,
     // A copy is as fast as reads and writes by themselves.
@@ -260,6 +268,7 @@ const GFX950: Machine = Machine {
     l2_write: 8.5,
     side_read: 8.5,
     side_write: 8.0,
+    side_mixed: 1.0,
     dram_read: 6.0,
     dram_write: 6.0,
     // AMD's one figure for both ways is a copy's.
@@ -318,6 +327,7 @@ const GFX1100: Machine = Machine {
     side_bytes: 96 << 20,
     side_read: 4.24,
     side_write: 2.12,
+    side_mixed: 1.0,
     dram_read: 0.732,
     dram_write: 0.732,
     write_batch: 765.0,

@@ -178,6 +178,31 @@ struct Known {
     order: VecDeque<u64>,
 }
 
+/// What a level has read and written so far.
+struct Mix {
+    read: f64,
+    written: f64,
+    /// What is left of both rates where they come one among the other.
+    mixed: f64,
+}
+
+impl Mix {
+    fn new(mixed: f64) -> Mix {
+        Mix {
+            read: 0.0,
+            written: 0.0,
+            mixed,
+        }
+    }
+
+    /// What reads and writes take longer for coming one among the other: fully where a quarter of the bytes goes the other way.
+    fn turns(&self) -> f64 {
+        let less = self.read.min(self.written);
+        let part = (4.0 * less / (self.read + self.written).max(1.0)).min(1.0);
+        1.0 + (1.0 / self.mixed - 1.0) * part
+    }
+}
+
 /// The memory side of one simulated compute unit or pair.
 pub(crate) struct Memory<'a> {
     machine: &'a Machine,
@@ -193,9 +218,9 @@ pub(crate) struct Memory<'a> {
     l2: Queue,
     side: Queue,
     dram: Queue,
-    /// Bytes that DRAM has read and written so far.
-    dram_read: f64,
-    dram_written: f64,
+    /// Bytes that the memory-side cache and DRAM have read and written so far.
+    side_mix: Mix,
+    dram_mix: Mix,
     pub moved: Moved,
     /// Cycles that the addressers were taken.
     pub addresser_busy: u64,
@@ -222,8 +247,8 @@ impl<'a> Memory<'a> {
                 rates.dram_peak,
                 behind(machine.write_batch),
             ),
-            dram_read: 0.0,
-            dram_written: 0.0,
+            side_mix: Mix::new(machine.side_mixed),
+            dram_mix: Mix::new(machine.dram_mixed),
             machine,
             rates,
             placements,
@@ -242,13 +267,6 @@ impl<'a> Memory<'a> {
     pub fn drained(&self) -> u64 {
         let behind = self.side.owed().max(self.dram.owed()) as u64;
         self.acknowledged.max(if self.acknowledged > 0 { behind } else { 0 })
-    }
-
-    /// What reads and writes of DRAM take longer for coming one among the other: fully where a quarter of the bytes goes the other way.
-    fn turns(&self) -> f64 {
-        let less = self.dram_read.min(self.dram_written);
-        let part = (4.0 * less / (self.dram_read + self.dram_written).max(1.0)).min(1.0);
-        1.0 + (1.0 / self.machine.dram_mixed - 1.0) * part
     }
 
     /// When unit `unit` can take in another vector memory instruction.
@@ -356,14 +374,16 @@ impl<'a> Memory<'a> {
         if missing > 0.0 {
             let line = LINE as f64 * missing;
             if self.machine.side_bytes > 0 {
-                at = self.side.read(at, line * share.die, self.rates.side_read);
+                let rate = self.rates.side_read / self.side_mix.turns();
+                at = self.side.read(at, line * share.die, rate);
+                self.side_mix.read += line * share.die;
                 self.moved.side += line * share.die;
             }
             let rest = LINE as f64 * (missing - place.side).max(0.0);
             if rest > 0.0 {
-                let rate = self.rates.dram_read / self.turns();
+                let rate = self.rates.dram_read / self.dram_mix.turns();
                 at = self.dram.read(at, rest * share.all, rate);
-                self.dram_read += rest * share.all;
+                self.dram_mix.read += rest * share.all;
                 self.moved.dram += rest * share.all;
             }
         }
@@ -442,14 +462,16 @@ impl<'a> Memory<'a> {
                     let place = self.placement(piece);
                     let missing = 1.0 - place.l2;
                     if missing > 0.0 && self.machine.side_bytes > 0 {
-                        at = at.max(self.side.write(at, bytes * missing, self.rates.side_write));
+                        let rate = self.rates.side_write / self.side_mix.turns();
+                        at = at.max(self.side.write(at, bytes * missing, rate));
+                        self.side_mix.written += bytes * missing;
                         self.moved.side += bytes * missing;
                     }
                     let rest = (missing - place.side).max(0.0);
                     if rest > 0.0 {
-                        let rate = self.rates.dram_write / self.turns();
+                        let rate = self.rates.dram_write / self.dram_mix.turns();
                         at = at.max(self.dram.write(at, bytes * rest, rate));
-                        self.dram_written += bytes * rest;
+                        self.dram_mix.written += bytes * rest;
                         self.moved.dram += bytes * rest;
                     }
                     self.remember(key, at as u64);

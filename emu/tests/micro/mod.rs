@@ -59,13 +59,18 @@ extern "C" __global__ __launch_bounds__(1024) void strided(float* out, const flo
   }
   if (sum == 1.2345f) out[threadIdx.x] = sum;
 }
-#define PART int i = (threadIdx.x + blockIdx.x * blockDim.x) % 32704;
+#ifndef LENGTH
+#define LENGTH 32704
+#endif
+#define PART int i = (threadIdx.x + blockIdx.x * blockDim.x) % LENGTH;
 extern "C" __global__ __launch_bounds__(1024) void part_read(double* o, const double* __restrict__ a, const double* __restrict__ b,
     const double* __restrict__ c, unsigned long n) { PART if (i >= n) return; double t = a[i]; if (t == 123.0) o[i] = t; }
 extern "C" __global__ __launch_bounds__(1024) void part_scale(double* o, const double* __restrict__ a, const double* __restrict__ b,
     const double* __restrict__ c, unsigned long n) { PART if (i >= n) return; o[i] = a[i] * 1.2; }
 extern "C" __global__ __launch_bounds__(1024) void part_triad(double* o, const double* __restrict__ a, const double* __restrict__ b,
     const double* __restrict__ c, unsigned long n) { PART if (i >= n) return; o[i] = a[i] * b[i] + c[i]; }
+extern "C" __global__ __launch_bounds__(1024) void part_write(double* o, const double* __restrict__ a, const double* __restrict__ b,
+    const double* __restrict__ c, unsigned long n) { PART if (i >= n) return; o[i] = 0.23; }
 #define GUARD int i = threadIdx.x + blockIdx.x * blockDim.x; if (i >= n) return;
 extern "C" __global__ __launch_bounds__(1024) void init(double* o, const double* __restrict__ a, const double* __restrict__ b,
     const double* __restrict__ c, unsigned long n) { GUARD o[i] = 0.23; }
@@ -176,15 +181,20 @@ pub fn strided(arch: &str, stride: i32) -> Option<f64> {
     Some(1024.0 * 4.0 * 8.0 * 48.0 / (run(64) - run(16)))
 }
 
-/// Row 15: streams over vectors of 32704 elements, again and again, so that L2 has them; TB/s as published.
-pub fn cached_stream(arch: &str, name: &str, ghz: f64) -> Option<f64> {
-    let device = device(arch)?;
+/// Row 15: streams over vectors of so many elements, again and again, so that L2 or the memory-side cache has them; TB/s as published.
+pub fn cached_stream(arch: &str, part: Option<&str>, name: &str, length: usize, ghz: f64) -> Option<f64> {
+    let device = Device::try_new(SOURCE, arch, &[&format!("-DLENGTH={length}")]).ok()?;
     let n: u64 = 1 << 30;
-    let mut args: Vec<Arg> = (0..4).map(|_| Arg::Ptr(device.alloc(256 << 10))).collect();
+    let mut args: Vec<Arg> = (0..4).map(|_| Arg::Ptr(device.alloc(8 * length))).collect();
     args.push(Arg::I64(n as i64));
-    let report = timed(&device, name, (n / 1024) as u32, 1024, 32768, &args, ghz);
+    let timing = TimingOptions {
+        ghz: Some(ghz),
+        part: part.map(str::to_owned),
+        ..TimingOptions::default()
+    };
+    let report = device.time(name, (n / 1024) as u32, 1024, 32768, &args, &timing);
     let streams = match name {
-        "part_read" => 1.0,
+        "part_read" | "part_write" => 1.0,
         "part_triad" => 4.0,
         _ => 2.0,
     };
@@ -341,7 +351,17 @@ pub fn rows() -> Vec<Row> {
     ] {
         for (name, rate) in ["read", "scale", "triad"].into_iter().zip(rates) {
             let what = format!("f64 {name} of L2, two blocks of 1024 a unit");
-            let predict = move || cached_stream(arch, &format!("part_{name}"), ghz);
+            let predict = move || cached_stream(arch, None, &format!("part_{name}"), 32704, ghz);
+            row("15", gpu, what, "TB/s", rate, Box::new(predict));
+        }
+    }
+    for (gpu, rates) in [
+        ("MI300X", [5.366, 4.062, 4.009, 4.946]),
+        ("MI300A", [4.254, 3.961, 4.027, 3.035]),
+    ] {
+        for (name, rate) in ["read", "scale", "triad", "write"].into_iter().zip(rates) {
+            let what = format!("f64 {name} of vectors of 61 MB, two blocks of 1024 a unit");
+            let predict = move || cached_stream("gfx942", Some(gpu), &format!("part_{name}"), 7_651_297, 2.1);
             row("15", gpu, what, "TB/s", rate, Box::new(predict));
         }
     }
