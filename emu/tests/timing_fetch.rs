@@ -104,7 +104,7 @@ fn a_cold_start_pays_for_its_lines() {
         assert!((more(2048, 8) - many).abs() < 2.0, "{arch}");
         let lines = f64::from((2048 - 256) * 4 / line);
         let each = (many - few) / lines;
-        // RDNA has two under way at a time.
+        // RDNA has two under way at a time; of two lines of CDNA the second is in L2 then.
         assert!(each > 60.0 && each < 800.0, "{arch}: {each}");
     }
 }
@@ -137,7 +137,7 @@ fn instructions_across_fetches_cost_a_slot() {
             (run(10) - run(4)) / 6.0 / slot
         };
         let (one, other) = (each(&within, 64), each(&across, 64));
-        assert!((one / 800.0 - 1.0).abs() < 0.02, "{arch}: {one}");
+        assert!((one / 800.0 - 1.0).abs() < 0.03, "{arch}: {one}");
         assert!((other / alone - 1.0).abs() < 0.03, "{arch}: {other}");
         // Of two waves of a SIMD the younger has the slots that the older leaves.
         let pair = each(&across, 512);

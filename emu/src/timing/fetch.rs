@@ -20,7 +20,7 @@
 
 use super::facts::InstructionFacts;
 use super::machine::Machine;
-use super::memory::Tags;
+use super::memory::{LINE, Tags};
 use super::trace::Recorder;
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ use std::collections::HashSet;
 pub(super) struct CodeCache {
     /// None where the cache holds all of the kernel from the start.
     tags: Option<Tags>,
-    /// Lines that have come from memory so far, where L2 does not have the code from the start either.
+    /// Lines of L2 that have come from memory so far, where L2 does not have the code from the start either.
     fresh: Option<HashSet<u64>>,
     window: u64,
     line: u64,
@@ -97,7 +97,10 @@ impl CodeCache {
         let Some(tags) = &mut self.tags else { return hit };
         let line = window * self.window / self.line;
         let there = tags.find(line).unwrap_or_else(|| {
-            let first = self.fresh.as_mut().is_some_and(|fresh| fresh.insert(line));
+            let first = self
+                .fresh
+                .as_mut()
+                .is_some_and(|fresh| fresh.insert(line * self.line / LINE));
             let there = now + if first { self.from_memory } else { self.from_l2 };
             tags.insert(line, there);
             there

@@ -109,7 +109,7 @@ pub(crate) struct Moved {
 }
 
 /// Bytes of an L2 line.
-const LINE: u64 = 128;
+pub(super) const LINE: u64 = 128;
 /// Bytes of what one translation covers.
 const PAGE: u64 = 2 << 20;
 /// Vector memory instructions that a unit takes in before it has looked up their first line.
