@@ -218,7 +218,8 @@ pub(crate) struct Memory<'a> {
     l2: Queue,
     side: Queue,
     dram: Queue,
-    /// Bytes that the memory-side cache and DRAM have read and written so far.
+    /// Bytes that the levels have read and written so far.
+    l2_mix: Mix,
     side_mix: Mix,
     dram_mix: Mix,
     pub moved: Moved,
@@ -247,6 +248,7 @@ impl<'a> Memory<'a> {
                 rates.dram_peak,
                 behind(machine.write_batch),
             ),
+            l2_mix: Mix::new(machine.l2_mixed),
             side_mix: Mix::new(machine.side_mixed),
             dram_mix: Mix::new(machine.dram_mixed),
             machine,
@@ -334,6 +336,10 @@ impl<'a> Memory<'a> {
                 last = line;
                 self.moved.lookups += 1;
                 let there = match self.units[unit].tags.find(line ^ salt) {
+                    Some(there) if there > addressed && self.machine.asks_again => {
+                        let served = self.ask_l2(addressed as f64, self.machine.vector_cache.line as f64);
+                        there.max((served + self.machine.l2_latency) as u64)
+                    }
                     Some(there) => {
                         self.moved.hits += 1;
                         there
@@ -359,8 +365,7 @@ impl<'a> Memory<'a> {
     /// A line from L2 or behind it: when it is there.
     fn fetch(&mut self, now: u64, piece: u64, bytes: u64, share: Share, salt: u64) -> u64 {
         let arrival = now as f64;
-        let here = self.l2.read(arrival, bytes as f64, self.rates.l2_read);
-        self.moved.l2 += bytes as f64;
+        let here = self.ask_l2(arrival, bytes as f64);
         let queued = here - arrival;
         let key = (piece * PIECE / LINE) ^ salt;
         if let Some(there) = self.known.there.get(&key) {
@@ -390,6 +395,14 @@ impl<'a> Memory<'a> {
         let there = (at + self.latency(&place) + self.translate(piece)) as u64;
         self.remember(key, there);
         there
+    }
+
+    /// When L2 has served `bytes` that are asked for at `now`.
+    fn ask_l2(&mut self, now: f64, bytes: f64) -> f64 {
+        let rate = self.rates.l2_read / self.l2_mix.turns();
+        self.l2_mix.read += bytes;
+        self.moved.l2 += bytes;
+        self.l2.read(now, bytes, rate)
     }
 
     /// Cycles of a load from where an allocation's lines are, without waiting.
@@ -455,7 +468,9 @@ impl<'a> Memory<'a> {
         for run in runs {
             for piece in run.piece..run.piece + u64::from(run.count) {
                 let bytes = PIECE as f64;
-                let mut at = self.l2.read(from, bytes, self.rates.l2_write);
+                let rate = self.rates.l2_write / self.l2_mix.turns();
+                let mut at = self.l2.read(from, bytes, rate);
+                self.l2_mix.written += bytes;
                 self.moved.l2 += bytes;
                 let key = piece ^ salt ^ 1 << 62;
                 if !self.known.there.contains_key(&key) {
