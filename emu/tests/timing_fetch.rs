@@ -53,6 +53,7 @@ fn a_loop_beyond_the_cache_waits_for_instructions() {
         assert!((held / cycles - 1.0).abs() < 0.02, "{arch}: {held}");
         // Two fetches are under way at a time.
         let waits = (missing - held) * f64::from(line / 4);
+        println!("{arch}: {waits:.0} cycles a line");
         assert!(waits > 50.0 && waits < 250.0, "{arch}: {waits}");
         let report = time(&device, &format!("body_{above}"), 64, 10, false);
         assert!(
