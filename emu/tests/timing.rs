@@ -200,7 +200,8 @@ fn scattered_loads_are_named() {
             &[Arg::Ptr(out), Arg::Ptr(input), Arg::I32(stride), Arg::I32(256)],
         )
     };
-    let (dense, scattered) = (run(1), run(32));
+    // Four words apart, so that the vector cache has them: further apart L2 is asked for most lines, and binds.
+    let (dense, scattered) = (run(1), run(4));
     assert_eq!(scattered.bound, "addresser", "{scattered:?}");
     assert!(
         scattered.cycles > 3 * dense.cycles,
