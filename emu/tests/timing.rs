@@ -47,6 +47,15 @@ extern "C" __global__ void again(float4* out, const float4* in, int back) {
   a.x += b.x; a.y += b.y; a.z += b.z; a.w += b.w;
   out[blockIdx.x * 256 + threadIdx.x] = a;
 }
+// The same lines by one load or by three, before any of them is there.
+extern "C" __global__ void loads(float* out, const float* in, int three) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float a, b = 0, c = 0;
+  if (three) asm volatile("global_load_dword %0, %3, off\nglobal_load_dword %1, %3, off\nglobal_load_dword %2, %3, off\ns_waitcnt vmcnt(0)"
+                          : "=&v"(a), "=&v"(b), "=&v"(c) : "v"(in + i));
+  else asm volatile("global_load_dword %0, %1, off\ns_waitcnt vmcnt(0)" : "=&v"(a) : "v"(in + i));
+  out[i] = a + b + c;
+}
 extern "C" __global__ void until_zero(int* out, const volatile int* in) {
   int i = 0;
   #pragma unroll 1
@@ -191,7 +200,8 @@ fn scattered_loads_are_named() {
             &[Arg::Ptr(out), Arg::Ptr(input), Arg::I32(stride), Arg::I32(256)],
         )
     };
-    let (dense, scattered) = (run(1), run(32));
+    // Four words apart, so that the vector cache has them: further apart L2 is asked for most lines, and binds.
+    let (dense, scattered) = (run(1), run(4));
     assert_eq!(scattered.bound, "addresser", "{scattered:?}");
     assert!(
         scattered.cycles > 3 * dense.cycles,
@@ -510,11 +520,29 @@ fn published_stencils_are_met() {
     for row in stencils {
         let Some(predicted) = (row.predict)() else { return };
         let ratio = predicted / row.published;
-        if !(0.7..1.2).contains(&ratio) {
+        if !(0.85..1.2).contains(&ratio) {
             misses.push(format!("{}: {ratio:.2}", row.what));
         }
     }
     assert!(misses.is_empty(), "{misses:#?}");
+}
+
+/// gfx90a asks L2 again for lines that are on their way, and DRAM once.
+#[test]
+fn loads_of_lines_under_way_ask_l2_again() {
+    for (arch, more) in [("gfx90a", 2.0), ("gfx942", 1.0)] {
+        let Some(device) = device(arch) else { return };
+        let (out, input) = (device.alloc(64 << 20), device.alloc(64 << 20));
+        let run = |three| {
+            let args = [Arg::Ptr(out), Arg::Ptr(input), Arg::I32(three)];
+            let report = time(&device, "loads", 65_536, &args);
+            (share(&report.busy, "L2") * report.cycles as f64, report.dram_bytes)
+        };
+        let (one, three) = (run(0), run(1));
+        // Three reads and a write, over one and one.
+        assert!((three.0 / one.0 / more - 1.0).abs() < 0.05, "{arch}: {one:?} {three:?}");
+        assert!((three.1 - one.1).abs() <= 0.02 * one.1, "{arch}: {one:?} {three:?}");
+    }
 }
 
 /// Workgroups read the rows that those of the row before read: as far as L2 has room for what was read since, DRAM gives them once.

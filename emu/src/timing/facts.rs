@@ -72,6 +72,8 @@ pub(crate) struct InstructionFacts {
     /// Vector memory: what is loaded goes to LDS, past the registers.
     pub to_lds: bool,
     pub address: u64,
+    /// Bytes of its encoding.
+    pub size: u32,
 }
 
 /// The facts of each instruction of a kernel, for waves of `lanes`.
@@ -99,6 +101,7 @@ fn read(inst: &Inst, arch: &Arch, lanes: usize) -> InstructionFacts {
         bytes: 0,
         to_lds: false,
         address: inst.address,
+        size: inst.size,
     };
     match inst.class {
         Class::Salu => facts.unit = Unit::Salu,

@@ -555,6 +555,7 @@ impl Work<'_> {
                 placements: self.placements,
                 shares: self.shares,
                 dispatch: self.shape.dispatch,
+                cold_code: self.options.cold_code,
                 keep: self.options.issues,
                 shorter,
             })

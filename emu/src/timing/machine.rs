@@ -37,23 +37,33 @@ pub(crate) struct Machine {
     pub lds_word_latency: u32,
     pub vector_cache: Cache,
     pub scalar_cache: Cache,
+    /// What a compute unit and its neighbour, or a pair, fetch instructions from, with the latency of a fetch.
+    pub code_cache: Cache,
+    /// Bytes of a fetch into a wave's buffer.
+    pub fetch_bytes: u64,
+    /// Whether a load of a line that is on its way asks L2 for it again (AMD's counters of stencils on MI250X).
+    pub asks_again: bool,
     /// Bytes a cycle between a compute unit and its vector cache, as achieved.
     pub vector_cache_bytes: f64,
     pub l2_bytes: u64,
     /// Bytes a cycle that one compute unit takes from L2 at most.
     pub l2_unit_bytes: f64,
-    /// Writes: what streams within L2 leave for them beside their reads.
     pub l2_read: f64,
     pub l2_write: f64,
+    /// As `dram_mixed`, of L2: both and the writes' rate from streams within it that read one vector, and three.
+    pub l2_mixed: f64,
     /// 0: there is no memory-side cache.
     pub side_bytes: u64,
     pub side_read: f64,
     pub side_write: f64,
+    /// What is left of both rates where reads and writes come one among the other: a copy's rate over what they give one after the
+    /// other. More than one where reads and writes have paths of their own.
+    pub side_mixed: f64,
     pub dram_read: f64,
     pub dram_write: f64,
     /// What is left of both rates where reads and writes come one among the other (a copy's rate).
     pub dram_mixed: f64,
-    /// Cycles that a read would wait for if DRAM did nothing but write: it writes in batches, and reads come between them.
+    /// Half of the cycles of a batch of writes: DRAM writes in batches, and reads come between them.
     pub write_batch: f64,
     /// The share of DRAM's achieved bandwidth that one compute unit reaches alone.
     pub unit_share: f64,
@@ -130,14 +140,25 @@ const GFX90A: Machine = Machine {
         ways: 4,
         latency: 48,
     },
+    // White papers of CDNA; lines and fetches as LLVM has them for gfx9 (pull request 183064).
+    code_cache: Cache {
+        bytes: 32 << 10,
+        line: 64,
+        ways: 4,
+        latency: 20,
+    },
+    fetch_bytes: 32,
+    asks_again: true,
     vector_cache_bytes: 59.5,
     l2_bytes: 8 << 20,
     l2_unit_bytes: 64.0,
     l2_read: 4.95,
-    l2_write: 1.9,
+    l2_write: 3.62,
+    l2_mixed: 0.67,
     side_bytes: 0,
     side_read: 0.0,
     side_write: 0.0,
+    side_mixed: 1.0,
     dram_read: 1.40,
     dram_write: 1.53,
     dram_mixed: 0.94,
@@ -179,13 +200,24 @@ const GFX942: Machine = Machine {
         ways: 64,
         latency: 117,
     },
+    // White papers of CDNA 3 and 4.
+    code_cache: Cache {
+        bytes: 64 << 10,
+        line: 64,
+        ways: 8,
+        latency: 20,
+    },
+    asks_again: false,
     vector_cache_bytes: 61.0,
     l2_bytes: 4 << 20,
     l2_read: 27.0,
     l2_write: 8.8,
+    // Its streams within L2 are bound by dispatch: mixing is not told apart.
+    l2_mixed: 1.0,
     side_bytes: 256 << 20,
-    side_read: 5.8,
-    side_write: 5.5,
+    side_read: 5.38,
+    side_write: 4.9,
+    side_mixed: 0.79,
     dram_read: 4.20,
     dram_write: 4.80,
     dram_mixed: 0.90,
@@ -208,8 +240,8 @@ const MI250X: Machine = Machine {
     ..GFX90A
 };
 
-/// Six of MI300X's eight compute dies with all of its memory. Latencies and rates of DRAM are RRZE's of MI300A; L2 is MI300X's, by the
-/// number of dies.
+/// Six of MI300X's eight compute dies with all of its memory. Latencies and rates behind L2 are RRZE's of MI300A; L2 is MI300X's, by
+/// the number of dies.
 const MI300A: Machine = Machine {
     part: "MI300A",
     units: 228,
@@ -217,6 +249,9 @@ const MI300A: Machine = Machine {
     shader_engines: 24,
     l2_read: 20.2,
     l2_write: 6.6,
+    side_read: 4.25,
+    side_write: 3.03,
+    side_mixed: 1.12,
     dram_read: 2.68,
     dram_write: 3.07,
     // A copy is as fast as reads and writes by themselves.
@@ -241,6 +276,7 @@ const GFX950: Machine = Machine {
     l2_write: 8.5,
     side_read: 8.5,
     side_write: 8.0,
+    side_mixed: 1.0,
     dram_read: 6.0,
     dram_write: 6.0,
     // AMD's one figure for both ways is a copy's.
@@ -283,14 +319,25 @@ const GFX1100: Machine = Machine {
         ways: 4,
         latency: 32,
     },
+    // AMD's specification of the GPU; ways as the white paper of RDNA has them, lines as LLVM.
+    code_cache: Cache {
+        bytes: 32 << 10,
+        line: 128,
+        ways: 4,
+        latency: 0,
+    },
+    fetch_bytes: 128,
+    asks_again: false,
     vector_cache_bytes: 128.0,
     l2_bytes: 6 << 20,
     l2_unit_bytes: 64.0,
     l2_read: 7.12,
     l2_write: 3.56,
+    l2_mixed: 1.0,
     side_bytes: 96 << 20,
     side_read: 4.24,
     side_write: 2.12,
+    side_mixed: 1.0,
     dram_read: 0.732,
     dram_write: 0.732,
     write_batch: 765.0,
@@ -389,6 +436,11 @@ mod tests {
             assert!(machine.l2_latency < machine.dram_latency, "{}", arch.name);
             let cache = &machine.vector_cache;
             assert!((cache.bytes / cache.line).is_multiple_of(cache.ways as u64));
+            assert!(
+                machine.code_cache.line.is_multiple_of(machine.fetch_bytes),
+                "{}",
+                machine.part
+            );
         }
     }
 }

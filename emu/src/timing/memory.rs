@@ -109,20 +109,20 @@ pub(crate) struct Moved {
 }
 
 /// Bytes of an L2 line.
-const LINE: u64 = 128;
+pub(super) const LINE: u64 = 128;
 /// Bytes of what one translation covers.
 const PAGE: u64 = 2 << 20;
 /// Vector memory instructions that a unit takes in before it has looked up their first line.
 const QUEUE: usize = 16;
 
 /// A set-associative cache with the time at which each line is there.
-struct Tags {
+pub(super) struct Tags {
     sets: Vec<VecDeque<(u64, u64)>>,
     ways: usize,
 }
 
 impl Tags {
-    fn new(cache: &Cache) -> Tags {
+    pub fn new(cache: &Cache) -> Tags {
         let sets = (cache.bytes / cache.line / cache.ways as u64).max(1);
         Tags {
             sets: vec![VecDeque::with_capacity(cache.ways); sets as usize],
@@ -131,7 +131,7 @@ impl Tags {
     }
 
     /// When the line is there, if it is or is on its way; it counts as used now.
-    fn find(&mut self, line: u64) -> Option<u64> {
+    pub fn find(&mut self, line: u64) -> Option<u64> {
         let count = self.sets.len() as u64;
         let set = &mut self.sets[(line % count) as usize];
         let at = set.iter().position(|(tag, _)| *tag == line)?;
@@ -140,7 +140,7 @@ impl Tags {
         Some(entry.1)
     }
 
-    fn insert(&mut self, line: u64, there: u64) {
+    pub fn insert(&mut self, line: u64, there: u64) {
         let count = self.sets.len() as u64;
         let set = &mut self.sets[(line % count) as usize];
         if set.len() >= self.ways {
@@ -178,6 +178,31 @@ struct Known {
     order: VecDeque<u64>,
 }
 
+/// What a level has read and written so far.
+struct Mix {
+    read: f64,
+    written: f64,
+    /// What is left of both rates where they come one among the other.
+    mixed: f64,
+}
+
+impl Mix {
+    fn new(mixed: f64) -> Mix {
+        Mix {
+            read: 0.0,
+            written: 0.0,
+            mixed,
+        }
+    }
+
+    /// What reads and writes take longer for coming one among the other: fully where a quarter of the bytes goes the other way.
+    fn turns(&self) -> f64 {
+        let less = self.read.min(self.written);
+        let part = (4.0 * less / (self.read + self.written).max(1.0)).min(1.0);
+        1.0 + (1.0 / self.mixed - 1.0) * part
+    }
+}
+
 /// The memory side of one simulated compute unit or pair.
 pub(crate) struct Memory<'a> {
     machine: &'a Machine,
@@ -193,9 +218,10 @@ pub(crate) struct Memory<'a> {
     l2: Queue,
     side: Queue,
     dram: Queue,
-    /// Bytes that DRAM has read and written so far.
-    dram_read: f64,
-    dram_written: f64,
+    /// Bytes that the levels have read and written so far.
+    l2_mix: Mix,
+    side_mix: Mix,
+    dram_mix: Mix,
     pub moved: Moved,
     /// Cycles that the addressers were taken.
     pub addresser_busy: u64,
@@ -222,8 +248,9 @@ impl<'a> Memory<'a> {
                 rates.dram_peak,
                 behind(machine.write_batch),
             ),
-            dram_read: 0.0,
-            dram_written: 0.0,
+            l2_mix: Mix::new(machine.l2_mixed),
+            side_mix: Mix::new(machine.side_mixed),
+            dram_mix: Mix::new(machine.dram_mixed),
             machine,
             rates,
             placements,
@@ -242,13 +269,6 @@ impl<'a> Memory<'a> {
     pub fn drained(&self) -> u64 {
         let behind = self.side.owed().max(self.dram.owed()) as u64;
         self.acknowledged.max(if self.acknowledged > 0 { behind } else { 0 })
-    }
-
-    /// What reads and writes of DRAM take longer for coming one among the other: fully where a quarter of the bytes goes the other way.
-    fn turns(&self) -> f64 {
-        let less = self.dram_read.min(self.dram_written);
-        let part = (4.0 * less / (self.dram_read + self.dram_written).max(1.0)).min(1.0);
-        1.0 + (1.0 / self.machine.dram_mixed - 1.0) * part
     }
 
     /// When unit `unit` can take in another vector memory instruction.
@@ -316,6 +336,10 @@ impl<'a> Memory<'a> {
                 last = line;
                 self.moved.lookups += 1;
                 let there = match self.units[unit].tags.find(line ^ salt) {
+                    Some(there) if there > addressed && self.machine.asks_again => {
+                        let served = self.ask_l2(addressed as f64, self.machine.vector_cache.line as f64);
+                        there.max((served + self.machine.l2_latency) as u64)
+                    }
                     Some(there) => {
                         self.moved.hits += 1;
                         there
@@ -341,8 +365,7 @@ impl<'a> Memory<'a> {
     /// A line from L2 or behind it: when it is there.
     fn fetch(&mut self, now: u64, piece: u64, bytes: u64, share: Share, salt: u64) -> u64 {
         let arrival = now as f64;
-        let here = self.l2.read(arrival, bytes as f64, self.rates.l2_read);
-        self.moved.l2 += bytes as f64;
+        let here = self.ask_l2(arrival, bytes as f64);
         let queued = here - arrival;
         let key = (piece * PIECE / LINE) ^ salt;
         if let Some(there) = self.known.there.get(&key) {
@@ -356,20 +379,30 @@ impl<'a> Memory<'a> {
         if missing > 0.0 {
             let line = LINE as f64 * missing;
             if self.machine.side_bytes > 0 {
-                at = self.side.read(at, line * share.die, self.rates.side_read);
+                let rate = self.rates.side_read / self.side_mix.turns();
+                at = self.side.read(at, line * share.die, rate);
+                self.side_mix.read += line * share.die;
                 self.moved.side += line * share.die;
             }
             let rest = LINE as f64 * (missing - place.side).max(0.0);
             if rest > 0.0 {
-                let rate = self.rates.dram_read / self.turns();
+                let rate = self.rates.dram_read / self.dram_mix.turns();
                 at = self.dram.read(at, rest * share.all, rate);
-                self.dram_read += rest * share.all;
+                self.dram_mix.read += rest * share.all;
                 self.moved.dram += rest * share.all;
             }
         }
         let there = (at + self.latency(&place) + self.translate(piece)) as u64;
         self.remember(key, there);
         there
+    }
+
+    /// When L2 has served `bytes` that are asked for at `now`.
+    fn ask_l2(&mut self, now: f64, bytes: f64) -> f64 {
+        let rate = self.rates.l2_read / self.l2_mix.turns();
+        self.l2_mix.read += bytes;
+        self.moved.l2 += bytes;
+        self.l2.read(now, bytes, rate)
     }
 
     /// Cycles of a load from where an allocation's lines are, without waiting.
@@ -435,21 +468,25 @@ impl<'a> Memory<'a> {
         for run in runs {
             for piece in run.piece..run.piece + u64::from(run.count) {
                 let bytes = PIECE as f64;
-                let mut at = self.l2.read(from, bytes, self.rates.l2_write);
+                let rate = self.rates.l2_write / self.l2_mix.turns();
+                let mut at = self.l2.read(from, bytes, rate);
+                self.l2_mix.written += bytes;
                 self.moved.l2 += bytes;
                 let key = piece ^ salt ^ 1 << 62;
                 if !self.known.there.contains_key(&key) {
                     let place = self.placement(piece);
                     let missing = 1.0 - place.l2;
                     if missing > 0.0 && self.machine.side_bytes > 0 {
-                        at = at.max(self.side.write(at, bytes * missing, self.rates.side_write));
+                        let rate = self.rates.side_write / self.side_mix.turns();
+                        at = at.max(self.side.write(at, bytes * missing, rate));
+                        self.side_mix.written += bytes * missing;
                         self.moved.side += bytes * missing;
                     }
                     let rest = (missing - place.side).max(0.0);
                     if rest > 0.0 {
-                        let rate = self.rates.dram_write / self.turns();
+                        let rate = self.rates.dram_write / self.dram_mix.turns();
                         at = at.max(self.dram.write(at, bytes * rest, rate));
-                        self.dram_written += bytes * rest;
+                        self.dram_mix.written += bytes * rest;
                         self.moved.dram += bytes * rest;
                     }
                     self.remember(key, at as u64);

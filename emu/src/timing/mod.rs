@@ -15,6 +15,7 @@ pub(crate) mod banks;
 mod clock;
 pub(crate) mod cost;
 mod facts;
+mod fetch;
 mod launch;
 mod lengths;
 mod loops;
@@ -94,6 +95,9 @@ pub struct TimingOptions {
     pub budget: u64,
     /// Whether of long loops only some iterations are traced and replayed.
     pub sample_loops: bool,
+    /// Whether the kernel's code lies in memory at first, as for a launch after many others; otherwise in caches, as far as
+    /// they hold it, as where a launch follows another of its kernel.
+    pub cold_code: bool,
     /// Issues that the report keeps for a picture.
     pub issues: usize,
     /// Instructions that the report lists.
@@ -107,6 +111,7 @@ impl Default for TimingOptions {
             part: None,
             budget: 6_000_000,
             sample_loops: true,
+            cold_code: false,
             issues: 0,
             hot: 5,
         }

@@ -18,10 +18,11 @@ pub(super) struct Queue {
     window: f64,
     /// Bytes a cycle of the unit's own path.
     peak: f64,
-    /// Cycles that a read waits where writes take all of the time.
+    /// Half of the cycles that a batch of writes takes.
     batch: f64,
-    /// The part of the time that writes have lately taken, at the latest time that something was asked for.
+    /// The parts of the time that writes and reads have lately taken, at the latest time that something was asked for.
     writing: f64,
+    reading: f64,
     noted: f64,
     used: bool,
 }
@@ -39,6 +40,7 @@ impl Queue {
             peak,
             batch,
             writing: 0.0,
+            reading: 0.0,
             noted: 0.0,
             used: false,
         }
@@ -55,7 +57,9 @@ impl Queue {
         self.debt -= idle;
         self.free = (self.free + idle).max(at - self.window);
         if at > self.noted {
-            self.writing *= (-(at - self.noted) / LATELY).exp();
+            let left = (-(at - self.noted) / LATELY).exp();
+            self.writing *= left;
+            self.reading *= left;
             self.noted = at;
         }
     }
@@ -65,7 +69,17 @@ impl Queue {
         self.pass(at);
         self.free += bytes / rate;
         self.path = self.path.max(at) + bytes / self.peak;
-        self.free.max(self.path) + self.writing.min(1.0) * self.batch
+        self.reading += bytes / rate / LATELY;
+        self.free.max(self.path) + self.batch_wait()
+    }
+
+    /// Cycles that a read waits for a batch of writes, on average.
+    ///
+    /// Batches of B cycles take the part w of the time, and reads the part r of it. A read that comes while one is
+    /// written waits for its end, and behind the reads that wait already; one that comes later waits while those are
+    /// served. In all that is w B / 2 / (1 - r), and B / 2 where nothing is left of the time.
+    fn batch_wait(&self) -> f64 {
+        self.batch * self.writing / (1.0 - self.reading).max(self.writing).max(1e-9)
     }
 
     /// When `bytes` that come at `at` are taken, to be written later: at once, unless more than a window is owed.
@@ -124,14 +138,21 @@ mod tests {
 
     #[test]
     fn reads_wait_for_a_part_of_a_batch_of_writes() {
-        let mut queue = Queue::new(500.0, 1e9, 800.0);
-        // Writes take a quarter of the time.
-        for step in 0..400 {
-            queue.write(f64::from(step) * 100.0, 200.0, 8.0);
-        }
-        let wait = queue.read(40_000.0, 8.0, 8.0) - 40_000.0;
-        assert!((wait - 200.0).abs() < 10.0, "{wait}");
-        let later = queue.read(80_000.0, 8.0, 8.0) - 80_000.0;
-        assert!(later < 1.0, "{later}");
+        let wait = |between: f64| {
+            let mut queue = Queue::new(500.0, 1e9, 800.0);
+            // Writes take a quarter of the time, reads what is asked for in between.
+            for step in 0..400 {
+                queue.write(f64::from(step) * 100.0, 200.0, 8.0);
+                queue.read(f64::from(step) * 100.0, between, 8.0);
+            }
+            let wait = queue.read(40_000.0, 0.0, 8.0) - 40_000.0;
+            let later = queue.read(80_000.0, 0.0, 8.0) - 80_000.0;
+            assert!(later < 1.0, "{later}");
+            wait
+        };
+        // Alone a read waits for the rest of a batch.
+        assert!((wait(0.0) - 200.0).abs() < 10.0, "{}", wait(0.0));
+        // Where reads take half of the time, for those of before as well.
+        assert!((wait(400.0) - 400.0).abs() < 25.0, "{}", wait(400.0));
     }
 }

@@ -6,6 +6,7 @@
 
 use super::clock::MatrixShare;
 use super::facts::{InstructionFacts, REGISTERS, Unit};
+use super::fetch::{Buffer, CodeCache};
 use super::machine::Machine;
 use super::memory::{Load, Memory, Moved, Placement, Rates, Share};
 use super::report::Stall;
@@ -29,6 +30,8 @@ pub(crate) struct Input<'a> {
     pub shares: &'a [Share],
     /// Cycles between two workgroups that the dispatcher gives to this unit.
     pub dispatch: f64,
+    /// Whether caches have none of the code at first.
+    pub cold_code: bool,
     /// Issues that are kept for a picture.
     pub keep: usize,
     /// Leaves out the later half of the recorded iterations of loops that were not recorded whole.
@@ -143,6 +146,7 @@ struct Wave<'a> {
     slot: u32,
     ready: u64,
     cause: Stall,
+    code: Buffer,
     registers: Vec<Register>,
     /// When the operations of each counter are done, oldest first.
     pending: [VecDeque<(u64, Stall)>; 4],
@@ -188,6 +192,7 @@ pub(crate) fn replay(input: &Input<'_>) -> Outcome {
 struct Model<'a> {
     input: &'a Input<'a>,
     memory: Memory<'a>,
+    code: CodeCache,
     simds: Vec<Simd>,
     /// The LDS: its banks, and the paths of its pipes.
     banks_free: Vec<u64>,
@@ -228,6 +233,13 @@ impl<'a> Model<'a> {
         Model {
             input,
             memory: Memory::new(input.machine, input.rates, input.placements),
+            code: CodeCache::new(
+                input.machine,
+                input.facts,
+                input.traces,
+                input.cold_code,
+                input.rates.clock,
+            ),
             simds: vec![Simd::default(); SIMDS],
             banks_free: vec![0; input.machine.lds_arrays as usize],
             pipes_free: vec![0; pipes],
@@ -306,6 +318,10 @@ impl<'a> Model<'a> {
             let used = self.simds[simd].waves;
             self.simds[simd].waves += 1;
             let index = self.waves.len();
+            let first = trace
+                .events
+                .first()
+                .map_or(0, |event| self.input.facts[event.inst as usize].address);
             self.waves.push(Wave {
                 trace,
                 at: 0,
@@ -316,6 +332,7 @@ impl<'a> Model<'a> {
                 slot: used,
                 ready: start,
                 cause: Stall::NoWave,
+                code: Buffer::at(&mut self.code, first, start, start),
                 registers: vec![
                     Register {
                         ready: 0,
@@ -350,6 +367,8 @@ impl<'a> Model<'a> {
         let wave = &self.waves[index];
         let simd = &self.simds[wave.simd];
         let (mut at, mut cause) = (wave.ready, wave.cause);
+        let fetched = wave.code.ready(&self.code, facts.address, facts.size);
+        raise(&mut at, &mut cause, fetched, Stall::Fetch);
         let chained = facts
             .chain
             .map(|(addend, _)| (addend, addend + facts.writes.len() as u16));
@@ -607,6 +626,14 @@ impl<'a> Model<'a> {
                 let last = &mut wave.last_done[*counter as usize];
                 *last = (*last).max(there);
                 wave.pending[*counter as usize].push_back((*last, because));
+            }
+        }
+        if let Some(next) = next_inst {
+            let address = input.facts[next as usize].address;
+            if address == facts.address + u64::from(facts.size) {
+                wave.code.pass(&mut self.code, address, at);
+            } else {
+                wave.code = Buffer::at(&mut self.code, address, at, wave.ready);
             }
         }
         self.end = self.end.max(at + slot);

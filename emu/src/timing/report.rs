@@ -33,6 +33,8 @@ pub enum Stall {
     Barrier,
     /// The instructions behind a branch.
     Branch,
+    /// An instruction that is not fetched yet.
+    Fetch,
     /// `s_nop` and `s_sleep`.
     Nop,
     /// No wave was there: launch, dispatch, imbalance, and the end of the launch.
@@ -43,7 +45,7 @@ pub enum Stall {
 
 impl Stall {
     /// How many there are.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 16;
     /// All of them, in order.
     pub const ALL: [Stall; Stall::COUNT] = [
         Stall::Slot,
@@ -58,6 +60,7 @@ impl Stall {
         Stall::ScalarMemory,
         Stall::Barrier,
         Stall::Branch,
+        Stall::Fetch,
         Stall::Nop,
         Stall::NoWave,
         Stall::Drain,
@@ -78,6 +81,7 @@ impl Stall {
             Stall::ScalarMemory => "scalar memory",
             Stall::Barrier => "barrier",
             Stall::Branch => "branch",
+            Stall::Fetch => "instruction fetch",
             Stall::Nop => "s_nop",
             Stall::NoWave => "no wave",
             Stall::Drain => "stores draining",

@@ -59,13 +59,18 @@ extern "C" __global__ __launch_bounds__(1024) void strided(float* out, const flo
   }
   if (sum == 1.2345f) out[threadIdx.x] = sum;
 }
-#define PART int i = (threadIdx.x + blockIdx.x * blockDim.x) % 32704;
+#ifndef LENGTH
+#define LENGTH 32704
+#endif
+#define PART int i = (threadIdx.x + blockIdx.x * blockDim.x) % LENGTH;
 extern "C" __global__ __launch_bounds__(1024) void part_read(double* o, const double* __restrict__ a, const double* __restrict__ b,
     const double* __restrict__ c, unsigned long n) { PART if (i >= n) return; double t = a[i]; if (t == 123.0) o[i] = t; }
 extern "C" __global__ __launch_bounds__(1024) void part_scale(double* o, const double* __restrict__ a, const double* __restrict__ b,
     const double* __restrict__ c, unsigned long n) { PART if (i >= n) return; o[i] = a[i] * 1.2; }
 extern "C" __global__ __launch_bounds__(1024) void part_triad(double* o, const double* __restrict__ a, const double* __restrict__ b,
     const double* __restrict__ c, unsigned long n) { PART if (i >= n) return; o[i] = a[i] * b[i] + c[i]; }
+extern "C" __global__ __launch_bounds__(1024) void part_write(double* o, const double* __restrict__ a, const double* __restrict__ b,
+    const double* __restrict__ c, unsigned long n) { PART if (i >= n) return; o[i] = 0.23; }
 #define GUARD int i = threadIdx.x + blockIdx.x * blockDim.x; if (i >= n) return;
 extern "C" __global__ __launch_bounds__(1024) void init(double* o, const double* __restrict__ a, const double* __restrict__ b,
     const double* __restrict__ c, unsigned long n) { GUARD o[i] = 0.23; }
@@ -176,15 +181,20 @@ pub fn strided(arch: &str, stride: i32) -> Option<f64> {
     Some(1024.0 * 4.0 * 8.0 * 48.0 / (run(64) - run(16)))
 }
 
-/// Row 15: streams over vectors of 32704 elements, again and again, so that L2 has them; TB/s as published.
-pub fn cached_stream(arch: &str, name: &str, ghz: f64) -> Option<f64> {
-    let device = device(arch)?;
+/// Row 15: streams over vectors of so many elements, again and again, so that L2 or the memory-side cache has them; TB/s as published.
+pub fn cached_stream(arch: &str, part: Option<&str>, name: &str, length: usize, ghz: f64) -> Option<f64> {
+    let device = Device::try_new(SOURCE, arch, &[&format!("-DLENGTH={length}")]).ok()?;
     let n: u64 = 1 << 30;
-    let mut args: Vec<Arg> = (0..4).map(|_| Arg::Ptr(device.alloc(256 << 10))).collect();
+    let mut args: Vec<Arg> = (0..4).map(|_| Arg::Ptr(device.alloc(8 * length))).collect();
     args.push(Arg::I64(n as i64));
-    let report = timed(&device, name, (n / 1024) as u32, 1024, 32768, &args, ghz);
+    let timing = TimingOptions {
+        ghz: Some(ghz),
+        part: part.map(str::to_owned),
+        ..TimingOptions::default()
+    };
+    let report = device.time(name, (n / 1024) as u32, 1024, 32768, &args, &timing);
     let streams = match name {
-        "part_read" => 1.0,
+        "part_read" | "part_write" => 1.0,
         "part_triad" => 4.0,
         _ => 2.0,
     };
@@ -220,12 +230,13 @@ pub fn lds_reads(arch: &str, stride: u32, ghz: f64) -> Option<f64> {
     Some(timed(&device, "lds_reads", 1, 1024, 0, &args, ghz).cycles as f64 / ghz / 1e3)
 }
 
-/// Row 20: cycles of `body`, which is assembly, in a loop of 1000 of them; the loop's own instructions are a part of it, as published.
-pub fn loop_body(arch: &str, body: &str, waves: u32) -> Option<f64> {
+/// Row 20: cycles of `body`, which is assembly, in a loop of 1000 of them, which begin behind `before` at the begin of a fetch; the loop's own
+/// instructions are a part of it, as published.
+pub fn loop_body(arch: &str, before: &str, body: &str, waves: u32) -> Option<f64> {
     let source = format!(
         "typedef float f4 __attribute__((ext_vector_type(4)));\n\
          extern \"C\" __global__ __launch_bounds__(1024) void body(int n) {{\n  #pragma unroll 1\n\
-         for (int i = 0; i < n; ++i) {{ asm volatile(\".rept 1000\\n{body}.endr\\n\" ::: \"v32\", \"v33\", \"v34\", \"v35\", \"v36\", \"v37\", \"v38\", \"v39\", \"v40\", \"v41\", \"v42\", \"v43\", \"v44\", \"v45\", \"v46\", \"v47\"); }} }}"
+         for (int i = 0; i < n; ++i) {{ asm volatile(\".p2align 3\\n{before}.rept 1000\\n{body}.endr\\n\" ::: \"v32\", \"v33\", \"v34\", \"v35\", \"v36\", \"v37\", \"v38\", \"v39\", \"v40\", \"v41\", \"v42\", \"v43\", \"v44\", \"v45\", \"v46\", \"v47\"); }} }}"
     );
     let device = Device::new(&source, arch)?;
     let run = |n: i32| timed(&device, "body", 1, 64 * waves, 0, &[Arg::I32(n)], 2.1).cycles as f64;
@@ -235,6 +246,8 @@ pub fn loop_body(arch: &str, body: &str, waves: u32) -> Option<f64> {
 const MFMA: &str = "v_mfma_f32_16x16x16_f16 v[32:35], v[36:37], v[38:39], v[32:35]\\n";
 const FMA: &str = "v_fma_f32 v40, v41, v42, v43\\n";
 const PK: &str = "v_pk_fma_f32 v[40:41], v[42:43], v[44:45], v[46:47]\\n";
+const PK_MUL: &str = "v_pk_mul_f32 v[40:41], v[42:43], v[44:45]\\n";
+const ADD: &str = "v_add_f32_e32 v40, v41, v42\\n";
 const EXP: &str = "v_exp_f32 v40, v41\\n";
 
 /// Every row.
@@ -338,7 +351,17 @@ pub fn rows() -> Vec<Row> {
     ] {
         for (name, rate) in ["read", "scale", "triad"].into_iter().zip(rates) {
             let what = format!("f64 {name} of L2, two blocks of 1024 a unit");
-            let predict = move || cached_stream(arch, &format!("part_{name}"), ghz);
+            let predict = move || cached_stream(arch, None, &format!("part_{name}"), 32704, ghz);
+            row("15", gpu, what, "TB/s", rate, Box::new(predict));
+        }
+    }
+    for (gpu, rates) in [
+        ("MI300X", [5.366, 4.062, 4.009, 4.946]),
+        ("MI300A", [4.254, 3.961, 4.027, 3.035]),
+    ] {
+        for (name, rate) in ["read", "scale", "triad", "write"].into_iter().zip(rates) {
+            let what = format!("f64 {name} of vectors of 61 MB, two blocks of 1024 a unit");
+            let predict = move || cached_stream("gfx942", Some(gpu), &format!("part_{name}"), 7_651_297, 2.1);
             row("15", gpu, what, "TB/s", rate, Box::new(predict));
         }
     }
@@ -384,16 +407,8 @@ pub fn rows() -> Vec<Row> {
             Box::new(predict),
         );
     }
-    for (what, body, clocks) in [
-        ("v_fma_f32", FMA.to_string(), 4.01),
-        ("v_pk_fma_f32", PK.to_string(), 4.0),
-        ("v_exp_f32", EXP.to_string(), 16.0),
-        ("MFMA 16x16x16 chain", MFMA.to_string(), 16.03),
-        ("MFMA + 3 v_fma", format!("{MFMA}{FMA}{FMA}{FMA}"), 16.0),
-        ("MFMA + v_pk_fma", format!("{MFMA}{PK}"), 28.0),
-        ("MFMA + v_exp", format!("{MFMA}{EXP}"), 20.0),
-    ] {
-        let predict = move || loop_body("gfx942", &body, 1);
+    let mut body = |what: &str, before: &'static str, body: String, clocks: f64| {
+        let predict = move || loop_body("gfx942", before, &body, 1);
         row(
             "20",
             "MI308X",
@@ -402,7 +417,28 @@ pub fn rows() -> Vec<Row> {
             clocks,
             Box::new(predict),
         );
+    };
+    for (what, text, clocks) in [
+        ("v_fma_f32", FMA.to_string(), 4.01),
+        ("v_pk_fma_f32", PK.to_string(), 4.0),
+        ("v_exp_f32", EXP.to_string(), 16.0),
+        ("MFMA 16x16x16 chain", MFMA.to_string(), 16.03),
+        ("MFMA + 3 v_fma", format!("{MFMA}{FMA}{FMA}{FMA}"), 16.0),
+        ("MFMA + v_pk_fma", format!("{MFMA}{PK}"), 28.0),
+        ("MFMA + v_exp", format!("{MFMA}{EXP}"), 20.0),
+    ] {
+        body(what, "", text, clocks);
     }
+    // Four bytes later, each fourth instruction of eight bytes lies in two fetches.
+    for (what, text, clocks) in [("v_fma_f32", FMA, 5.012), ("v_pk_mul_f32", PK_MUL, 5.004)] {
+        body(
+            &format!("{what} across fetches"),
+            "s_nop 0\\n",
+            text.to_string(),
+            clocks,
+        );
+    }
+    body("v_add_f32 of four bytes", "s_nop 0\\n", ADD.to_string(), 4.012);
     rows
 }
 

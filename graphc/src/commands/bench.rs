@@ -32,6 +32,9 @@ pub struct Args {
     /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix work settles at.
     #[arg(long, value_name = "GHZ", requires = "emulate")]
     clock: Option<f64>,
+    /// Predict launches whose code no cache holds, as after many other kernels; by default each follows another of its kernel.
+    #[arg(long, requires = "emulate")]
+    cold_code: bool,
     /// Write the first issues of the longest launch's waves to a file for ui.perfetto.dev.
     #[arg(long, value_name = "FILE", requires = "emulate")]
     trace: Option<std::path::PathBuf>,
@@ -237,6 +240,7 @@ fn predict(args: &Args, target: &str, given: given::Given, context: &Context) ->
     let inputs = given.inputs(&loaded.program.variants[variant].plan, Some(0))?;
     let prediction = Prediction {
         clock: args.clock,
+        cold_code: args.cold_code,
         trace: args.trace.as_deref(),
     };
     let predicted = times::predict(&loaded.program, variant, &inputs, &prediction, context)?;

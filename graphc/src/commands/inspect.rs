@@ -36,6 +36,9 @@ pub struct Args {
     /// The shader clock that times are predicted at, in GHz; by default between the boost clock and what dense matrix work settles at.
     #[arg(long, value_name = "GHZ", requires = "time")]
     clock: Option<f64>,
+    /// Predict launches whose code no cache holds, as after many other kernels; by default each follows another of its kernel.
+    #[arg(long, requires = "time")]
+    cold_code: bool,
     /// Write the first issues of the longest kernel's waves to a file for ui.perfetto.dev.
     #[arg(long, value_name = "FILE", requires = "time")]
     trace: Option<PathBuf>,
@@ -186,6 +189,7 @@ fn count(
     if args.time {
         let prediction = Prediction {
             clock: args.clock,
+            cold_code: args.cold_code,
             trace: args.trace.as_deref(),
         };
         let predicted = times::predict(program, variant, &inputs, &prediction, context)?;

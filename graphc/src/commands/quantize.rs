@@ -360,6 +360,7 @@ fn emulated(
         };
         let prediction = Prediction {
             clock: None,
+            cold_code: false,
             trace: None,
         };
         let predicted = times::predict(&program, 0, &inputs, &prediction, context)?;

@@ -117,6 +117,8 @@ pub struct Predicted {
 pub struct Prediction<'a> {
     /// The shader clock in GHz, where it is given.
     pub clock: Option<f64>,
+    /// Whether each kernel's code has to come from memory first.
+    pub cold_code: bool,
     /// Where the picture of the longest launch goes.
     pub trace: Option<&'a Path>,
 }
@@ -137,6 +139,7 @@ pub fn predict(
     let options = emulate::Options {
         time: Some(TimingOptions {
             ghz: prediction.clock,
+            cold_code: prediction.cold_code,
             issues: if prediction.trace.is_some() { ISSUES } else { 0 },
             ..TimingOptions::default()
         }),

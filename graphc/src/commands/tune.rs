@@ -209,6 +209,7 @@ fn predicted(program: &Program, context: &Context) -> Result<BTreeMap<StepId, f6
     let inputs = Given::read(&[])?.inputs(&program.variants[0].plan, Some(0))?;
     let prediction = Prediction {
         clock: None,
+        cold_code: false,
         trace: None,
     };
     let predicted = times::predict(program, 0, &inputs, &prediction, context)?;

@@ -90,6 +90,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
             let inputs = given.clone().inputs(&loaded.program.variants[variant].plan, Some(0))?;
             let prediction = Prediction {
                 clock: args.clock,
+                cold_code: false,
                 trace: None,
             };
             let predicted = times::predict(&loaded.program, variant, &inputs, &prediction, context)?;
