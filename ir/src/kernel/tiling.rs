@@ -315,12 +315,13 @@ pub struct FlashTiling {
 impl FlashTiling {
     /// Threads of a workgroup.
     pub fn threads(&self) -> u32 {
-        self.waves * self.instruction.lanes()
+        self.waves.saturating_mul(self.instruction.lanes())
     }
 
     /// Queries of a workgroup.
     pub fn queries(&self) -> u32 {
-        (self.waves / self.split.max(1) * self.instruction.m).saturating_mul(self.fragments)
+        let waves = self.waves / self.split.max(1);
+        waves.saturating_mul(self.instruction.m).saturating_mul(self.fragments)
     }
 
     /// Keys that lanes give to the instructions of a step: 16 bytes a lane, or what one `mma.sync` takes.
@@ -415,6 +416,9 @@ impl FlashTiling {
         {
             return Some("a tiling of nothing");
         }
+        if !self.split.is_power_of_two() || !self.waves.is_multiple_of(self.split) {
+            return Some("the waves are whole groups that share queries");
+        }
         if self.fragments > 4 {
             return Some("more than a lane's registers hold");
         }
@@ -500,7 +504,8 @@ impl FlashLanes {
 
     /// Queries of a workgroup.
     pub fn queries(&self) -> u32 {
-        (self.waves / self.split.max(1) * (self.lanes / self.group.max(1))).saturating_mul(self.rows)
+        let rows = (self.lanes / self.group.max(1)).saturating_mul(self.rows);
+        (self.waves / self.split.max(1)).saturating_mul(rows)
     }
 
     /// Elements of a width that a lane has: whole chunks of 16 bytes.

@@ -6,6 +6,7 @@ use crate::kernel::{
     AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping, Stmt,
     Tiling, WindowBody,
 };
+use crate::target::{MatrixInstruction, TARGETS};
 use crate::types::DType;
 
 /// Taps of a window that a mapping may unroll.
@@ -142,6 +143,13 @@ impl Verifier<'_> {
 
     pub(super) fn mapping(&mut self) {
         let problem = match (&self.kernel.mapping, &self.kernel.body) {
+            // First, so that what is computed from the numbers below fits its type.
+            (mapping, _) if numbers(mapping).iter().any(|n| *n > MOST) => {
+                Some("a number is larger than any workgroup's")
+            }
+            (mapping, _) if instruction(mapping).is_some_and(|i| !TARGETS.iter().any(|t| t.matrix.contains(i))) => {
+                Some("no target has its instruction")
+            }
             (mapping, _) if threads(mapping).is_some_and(|n| n > MOST_THREADS) => {
                 Some("a workgroup has at most 1024 threads")
             }
@@ -265,6 +273,84 @@ impl Verifier<'_> {
                 problem,
             });
         }
+    }
+}
+
+/// The largest number that a mapping has a use for.
+const MOST: u32 = 4096;
+
+/// All numbers of a mapping, but for those of its instruction.
+fn numbers(mapping: &Mapping) -> Vec<u32> {
+    match *mapping {
+        Mapping::Host => Vec::new(),
+        Mapping::Threads { block, vector }
+        | Mapping::Windows { block, vector, .. }
+        | Mapping::Block { block, vector } => {
+            vec![block, vector]
+        }
+        Mapping::Lanes { lanes, block, vector } => vec![lanes, block, vector],
+        Mapping::Rows {
+            lanes,
+            block,
+            vector,
+            steps,
+        } => vec![lanes, block, vector, steps],
+        Mapping::Stream { block, vector, unroll } => vec![block, vector, unroll],
+        Mapping::Transpose {
+            axis: _,
+            block,
+            along,
+            across,
+            load,
+            store,
+        } => vec![block, along, across, load, store],
+        Mapping::Tile {
+            block_m,
+            block_n,
+            block_k,
+            thread_m,
+            thread_n,
+            lhs,
+            rhs,
+        } => vec![block_m, block_n, block_k, thread_m, thread_n, lhs.width, rhs.width],
+        Mapping::Matrix(ref t) => {
+            let sizes = [t.parts, t.stages, t.store, t.group, t.dies, t.lhs.width, t.rhs.width];
+            [&t.block[..], &t.waves[..], &sizes[..]].concat()
+        }
+        Mapping::Gemv(ref t) => {
+            let sizes = [t.rows, t.cols, t.unroll, t.waves, t.lanes];
+            [&sizes[..], &[t.lhs.width, t.rhs.width, t.store]].concat()
+        }
+        Mapping::FlashMatrix(ref t) => {
+            let sizes = [
+                t.waves,
+                t.split,
+                t.fragments,
+                t.keys,
+                t.query,
+                t.key.width,
+                t.value.width,
+            ];
+            [&sizes[..], &[t.store, t.together.0]].concat()
+        }
+        Mapping::FlashLanes(ref t) => {
+            let sizes = [t.waves, t.lanes, t.group, t.rows, t.split, t.keys, t.query];
+            [&sizes[..], &[t.key.width, t.value.width, t.store, t.together.0]].concat()
+        }
+        Mapping::Flash {
+            block_q,
+            block_k,
+            block,
+            together,
+        } => vec![block_q, block_k, block, together.0],
+    }
+}
+
+fn instruction(mapping: &Mapping) -> Option<&MatrixInstruction> {
+    match mapping {
+        Mapping::Matrix(t) => Some(&t.instruction),
+        Mapping::FlashMatrix(t) => Some(&t.instruction),
+        _ => None,
     }
 }
 

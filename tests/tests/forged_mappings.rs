@@ -1,0 +1,113 @@
+//! Mappings with wrong numbers, as a damaged file could have them: each is refused by name, or everything that asks a kernel for its
+//! sizes answers. Nothing panics, overflows or divides by zero.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use graphc::driver::{BuildOptions, build};
+use graphc::passes::OptLevel;
+use ir::dim::Bindings;
+use ir::graph::parse::parse;
+use ir::kernel::{Kernel, Mapping, limits, verify};
+use ir::{Symbols, Target};
+use serde_json::Value;
+
+/// A graph for each kind of mapping; what kind, a target's facts say.
+const GRAPHS: &[&str] = &[
+    "x = input \"x\" : f16[256, 512]\n w = input \"w\" : f16[512, 384]\n y = contract x, w",
+    "x = input \"x\" : f16[2, 512]\n w = input \"w\" : f16[512, 384]\n y = contract x, w",
+    "x = input \"x\" : f64[40, 48]\n w = input \"w\" : f64[48, 56]\n y = contract x, w",
+    "q = input \"q\" : f16[2, 4, 128, 64]\n k = input \"k\" : f16[2, 4, 128, 64]\n v = input \"v\" : f16[2, 4, 128, 64]\n \
+     y = attention q, k, v {scale=0.125, causal}",
+    "q = input \"q\" : f32[2, 4, 128, 64]\n k = input \"k\" : f32[2, 4, 128, 64]\n v = input \"v\" : f32[2, 4, 128, 64]\n \
+     y = attention q, k, v {scale=0.125}",
+    "q = input \"q\" : f64[1, 2, 9, 600]\n k = input \"k\" : f64[1, 2, 9, 600]\n v = input \"v\" : f64[1, 2, 9, 600]\n \
+     y = attention q, k, v {scale=0.125}",
+    "x = input \"x\" : f32[64, 1000]\n y = softmax x {axis=1}",
+    "x = input \"x\" : f32[64, 1000]\n y = exp x",
+    "x = input \"x\" : f32[4096, 4096]\n y = exp x",
+    "x = input \"x\" : f32[8, 64, 56, 56]\n y = pool x {kind=max, size=[2, 2], strides=[2, 2]}",
+    "x = input \"x\" : f32[8, 1000]\n y = top_k x {axis=1, k=3}",
+    "x = input \"x\" : f32[300, 24, 500]\n y = reduce x {op=sum, axes=[1]}",
+    "x = input \"x\" : f32[96, 64]\n t = transpose x {perm=[1, 0]}\n y = add t, t",
+    "x = input \"x\" : f32[1, 8, 20, 20]\n y = reduce x {op=sum, axes=[0, 1, 2, 3]}",
+];
+const TARGETS: &[&str] = &["gfx90a", "gfx1100", "sm_90"];
+/// What stands in a number's place.
+const NUMBERS: &[u64] = &[0, 1, 3, 7, 64, 1000, 1 << 16, 1 << 31, u32::MAX as u64];
+
+/// The places of all numbers and flags of a value, as JSON pointers.
+fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(key, v)| leaves(v, &format!("{at}/{key}"), found)),
+        Value::Array(items) => (items.iter().enumerate()).for_each(|(i, v)| leaves(v, &format!("{at}/{i}"), found)),
+        Value::Number(_) | Value::Bool(_) => found.push(at.to_owned()),
+        Value::Null | Value::String(_) => {}
+    }
+}
+
+/// Asks everything that reads a mapping; says whether the kernel passed the checks.
+fn ask(kernel: &Kernel, symbols: &Symbols, target: &Target) -> bool {
+    let _ = kernel.mapping.to_string();
+    if verify::verify(kernel).is_err() {
+        return false;
+    }
+    let fits = limits::check(kernel, symbols, target).is_empty();
+    let launched = kernel.launch_size(&Bindings::new());
+    let emitted = graphc::codegen_hip::emit_kernel(kernel, symbols, target, &vec![false; kernel.params.len()]);
+    fits && launched.is_ok() && emitted.is_ok()
+}
+
+#[test]
+fn wrong_numbers_of_mappings_do_not_panic() {
+    let (mut asked, mut refused, mut kinds) = (0, 0, std::collections::BTreeSet::new());
+    let mut panicked = Vec::new();
+    for (text, name) in GRAPHS
+        .iter()
+        .flat_map(|text| TARGETS.iter().map(move |name| (text, *name)))
+    {
+        let graph = parse(&format!("graph @g stage=import {{\n {text}\n return y as \"y\"\n}}\n")).expect("parses");
+        let target: Target = name.parse().expect("known");
+        let options = BuildOptions::new(vec![target.clone()], OptLevel::O2);
+        let program = build(&graph, &options).expect("builds").program;
+        let plan = &program.variants[0].plan;
+        for kernel in plan.kernels.values() {
+            assert!(ask(kernel, &plan.symbols, &target), "{name}: {kernel}");
+            let honest = serde_json::to_value(&kernel.mapping).expect("serialises");
+            kinds.insert(honest.as_object().and_then(|m| m.keys().next().cloned()));
+            let mut places = Vec::new();
+            leaves(&honest, "", &mut places);
+            for (place, number) in places.iter().flat_map(|p| NUMBERS.iter().map(move |n| (p, *n))) {
+                let mut forged = honest.clone();
+                let leaf = forged.pointer_mut(place).expect("it was found");
+                *leaf = match leaf {
+                    Value::Bool(was) => Value::Bool(!*was),
+                    _ => number.into(),
+                };
+                // A number that the type does not hold is refused where the file is read.
+                let Ok(mapping) = serde_json::from_value::<Mapping>(forged) else {
+                    continue;
+                };
+                let wrong = Kernel {
+                    mapping,
+                    ..kernel.clone()
+                };
+                asked += 1;
+                match catch_unwind(AssertUnwindSafe(|| ask(&wrong, &plan.symbols, &target))) {
+                    Ok(passed) => refused += usize::from(!passed),
+                    Err(_) => panicked.push(format!("{name} {}: {place} = {number}", honest)),
+                }
+            }
+        }
+    }
+    println!("{asked} mappings of {} kinds, {refused} refused", kinds.len());
+    assert!(
+        panicked.is_empty(),
+        "{} panicked:\n{}",
+        panicked.len(),
+        panicked.join("\n")
+    );
+    assert!(kinds.len() >= 11, "{kinds:?}");
+    assert!(refused * 2 > asked, "{refused} of {asked} refused");
+}
