@@ -58,6 +58,8 @@ fn long_sequences_take_two_fragments_a_wave_on_nvidia() {
     let (wide, launch) = attention("sm_90", 64, [4096, 4096, 128], false);
     assert_eq!((wide.fragments, wide.keys), (1, 64));
     assert_eq!(launch.lds, 2 * 64 * 2 * (128 + 128));
+    let (wider, _) = attention("sm_90", 8, [512, 512, 192], true);
+    assert_eq!((wider.queries_stay, wider.keys), (true, 32));
     let (other, launch) = attention("gfx90a", 64, [4096, 4096, 128], false);
     assert_eq!((other.fragments, launch.lds), (1, 0));
 }

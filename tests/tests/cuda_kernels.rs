@@ -290,6 +290,35 @@ fn kernels_of_8_bit_floats_compile() {
     );
 }
 
+/// Heads of many widths, with few queries and many: what goes through registers, through LDS, and what waves share.
+#[test]
+fn attention_of_all_widths_compiles_without_spills() {
+    let Some(compiler) = compiler() else { return };
+    let (mut requests, mut by_matrix) = (Vec::new(), 0);
+    for (number, width) in [7, 40, 64, 80, 96, 128, 160, 192, 224, 256].into_iter().enumerate() {
+        for (queries, keys) in [(1, 300), (20, 300), (70, 300), (2048, 2048)] {
+            let causal = if (number + queries) % 2 == 0 { ", causal" } else { "" };
+            let text = format!(
+                "graph @a stage=import {{\n  q = input \"q\" : f16[1, 32, {queries}, {width}]\n  \
+                 k = input \"k\" : f16[1, 8, {keys}, {width}]\n  v = input \"v\" : f16[1, 8, {keys}, {width}]\n  \
+                 y = attention q, k, v {{scale=0.125{causal}}}\n  return y as \"y\"\n}}\n"
+            );
+            let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+            let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let sources = graphc::driver::requests(&built.program);
+            by_matrix += sources
+                .iter()
+                .filter(|r| r.source.contains("FlashTile<MmaSync"))
+                .count();
+            requests.extend(sources);
+        }
+    }
+    check(&compiler, &requests);
+    println!("{} kernels compiled, {by_matrix} by mma.sync", requests.len());
+    assert!(by_matrix >= 20, "{by_matrix} of {}", requests.len());
+}
+
 /// What lowering makes of random graphs; the same that `cuda_device.rs` runs where there is a GPU.
 #[test]
 fn kernels_of_random_graphs_compile() {

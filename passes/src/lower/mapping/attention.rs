@@ -9,8 +9,10 @@ use super::{BLOCK, Mapper};
 
 /// Registers of a lane that an attention's tiles may take: what is left of 256 is for addresses, scores and the compiler.
 const FLASH_REGISTERS: i64 = 160;
-/// The same where waves share queries, and bring what they have together.
+/// The same where waves share queries, and bring what they have together; by `mma.sync` where queries stay in LDS, too.
 const SPLIT_FLASH_REGISTERS: i64 = 128;
+/// The same by `mma.sync` where a wave has queries of its own in registers: more spill with wide heads and a causal mask (as compiled).
+const SYNC_FLASH_REGISTERS: i64 = 144;
 /// The same where a lane has 512, sums in the other half.
 const WIDE_FLASH_REGISTERS: i64 = 280;
 
@@ -299,8 +301,9 @@ impl Mapper<'_> {
         let fits = |t: &FlashTiling| {
             let most = match t.instruction.family {
                 MatrixFamily::Mfma => WIDE_FLASH_REGISTERS,
-                MatrixFamily::Wmma | MatrixFamily::MmaSync if t.split > 1 => SPLIT_FLASH_REGISTERS,
-                MatrixFamily::Wmma | MatrixFamily::MmaSync | MatrixFamily::Lanes => FLASH_REGISTERS,
+                MatrixFamily::Wmma | MatrixFamily::MmaSync if t.split > 1 || t.queries_stay => SPLIT_FLASH_REGISTERS,
+                MatrixFamily::MmaSync => SYNC_FLASH_REGISTERS,
+                MatrixFamily::Wmma | MatrixFamily::Lanes => FLASH_REGISTERS,
             };
             t.misfit().is_none()
                 && t.stores_fit(dv)
@@ -397,13 +400,10 @@ fn sync_shapes(width: i64, many: bool) -> Vec<FlashShape> {
         });
     }
     shapes.extend(keys.iter().map(|k| FlashShape::of(4, 1, *k)));
-    let staying: Vec<FlashShape> = shapes
-        .iter()
-        .map(|s| FlashShape {
-            queries_stay: true,
-            ..*s
-        })
-        .collect();
-    shapes.extend(staying);
+    // Wider heads leave queries no registers.
+    shapes.extend([32, 16].map(|k| FlashShape {
+        queries_stay: true,
+        ..FlashShape::of(4, 1, k)
+    }));
     shapes
 }
