@@ -55,7 +55,7 @@ fn ask(kernel: &Kernel, symbols: &Symbols, target: &Target) -> bool {
     }
     let fits = limits::check(kernel, symbols, target).is_empty();
     let launched = kernel.launch_size(&Bindings::new());
-    let emitted = graphc::codegen_hip::emit_kernel(kernel, symbols, target, &vec![false; kernel.params.len()]);
+    let emitted = codegen_hip::emit_kernel(kernel, symbols, target, &vec![false; kernel.params.len()]);
     fits && launched.is_ok() && emitted.is_ok()
 }
 
@@ -69,7 +69,7 @@ fn wrong_numbers_of_mappings_do_not_panic() {
     {
         let graph = parse(&format!("graph @g stage=import {{\n {text}\n return y as \"y\"\n}}\n")).expect("parses");
         let target: Target = name.parse().expect("known");
-        let options = BuildOptions::new(vec![target.clone()], OptLevel::O2);
+        let options = BuildOptions::new(vec![target], OptLevel::O2);
         let program = build(&graph, &options).expect("builds").program;
         let plan = &program.variants[0].plan;
         for kernel in plan.kernels.values() {
