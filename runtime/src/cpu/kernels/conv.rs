@@ -556,6 +556,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         scale: conv.builtin.scale,
         activation: conv.builtin.activation,
         ld_residual: residual.map_or(0, |r| r.row_stride),
+        in_place: residual.is_some_and(|r| r.ptr.cast() == conv.output.cast_const()),
         epilogue: conv.epilogue,
     };
     // SAFETY: the closures hand out pointers inside the operands, per the caller's contract.

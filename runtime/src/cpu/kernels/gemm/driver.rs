@@ -94,7 +94,16 @@ pub(crate) struct Problem<'a> {
     pub scale: f32,
     pub activation: Activation,
     pub ld_residual: usize,
+    /// The residual is where C is: C must hold it until the last product of a tile has been added up.
+    pub in_place: bool,
     pub epilogue: Option<&'a dyn Epilogue>,
+}
+
+impl Problem<'_> {
+    /// Row stride of C where unfinished sums may lie in it.
+    fn sums_in_place(&self) -> Option<usize> {
+        if self.in_place { None } else { self.dest.direct() }
+    }
 }
 
 /// How many ranges of rows and of panels one batch entry is split into.
@@ -169,11 +178,11 @@ pub(crate) fn scratch_bytes(
     group_rows(isa) * 2 * isa.lanes() * 4 + rows * segs * 8
 }
 
-/// Rows of a quantised panel that are floats at once: all, where the product cannot be summed up in place.
-pub(crate) fn expanded_rows(k: usize, dest: &Dest) -> usize {
+/// Rows of a quantised panel that are floats at once: all, where unfinished sums may not lie in C.
+pub(crate) fn expanded_rows(k: usize, dest: &Dest, in_place: bool) -> usize {
     match dest.direct() {
-        Some(_) => k.min(EXPANDED_ROWS),
-        None => k,
+        Some(_) if !in_place => k.min(EXPANDED_ROWS),
+        _ => k,
     }
 }
 
@@ -223,19 +232,25 @@ impl Task {
             // SAFETY: as above.
             (p.fill)(entry, r0, r1 - r0, unsafe { table.add((r0 - first) * p.segs) });
         }
-        let direct = p.dest.direct();
+        // A few rows by quantised panels are summed up outside the tile, which only finishes them.
+        let few = p.quantised.filter(|_| p.segs == 1 && p.m <= FEW_ROWS);
+        let direct = match few {
+            Some(_) => p.sums_in_place(),
+            None => p.dest.direct(),
+        };
         let k = p.segs * p.seg_len;
         // Long rows of a plain product go in blocks of k, so that A stays in L2 across panels.
-        let blocks = if p.segs == 1 && direct.is_some() && k >= 1024 && self.panels.len() > 2 {
+        let blocks = if p.segs == 1 && p.sums_in_place().is_some() && k >= 1024 && self.panels.len() > 2 {
             ((end - first) * k * 4).div_ceil(K_BLOCK_BYTES).min(k / 512)
         } else {
             1
         };
         // Quantised panels become floats block by block.
-        let few = p.quantised.filter(|_| p.segs == 1 && p.m <= FEW_ROWS);
         let blocks = match p.quantised {
             Some(_) if few.is_some() => 1,
-            Some(_) if p.segs == 1 => blocks.max(k.div_ceil(expanded_rows(k, &p.dest).max(1))).max(1),
+            Some(_) if p.segs == 1 => blocks
+                .max(k.div_ceil(expanded_rows(k, &p.dest, p.in_place).max(1)))
+                .max(1),
             _ => blocks,
         };
         for block in 0..blocks {

@@ -275,7 +275,8 @@ pub(crate) const LINE: usize = 16;
 ///
 /// # Safety
 /// Every element that the shapes and strides of `a`, `b` and `residual` reach must be readable, every element of `c`
-/// writable, exclusively and disjoint from `a` and `b`, for the call.
+/// writable, exclusively and disjoint from `a` and `b`, for the call. The residual may be where `c` is, each element in the place of the
+/// one that it is added to.
 ///
 /// # Panics
 /// When a [`PackedB`] or a [`QuantisedB`] has another K or N than the product or another instruction level than `ws`, or when a bias is
@@ -340,12 +341,13 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         rows: RowMap::Linear(g.c.row_stride),
         col_stride: g.c.col_stride,
     };
+    let in_place = g.builtin.residual.is_some_and(|r| r.ptr.cast() == g.c.ptr.cast_const());
     let mut per_thread = driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch);
     let quantised = match g.b {
         Rhs::Quantised(b) => {
             // Behind the group of tiles and the table of rows.
             let at = per_thread.next_multiple_of(64);
-            let rows = driver::expanded_rows(k, &dest);
+            let rows = driver::expanded_rows(k, &dest, in_place);
             per_thread = at + rows * panel * 4;
             Some((b, at))
         }
@@ -458,6 +460,7 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         scale: g.builtin.scale,
         activation: g.builtin.activation,
         ld_residual: g.builtin.residual.map_or(0, |r| r.row_stride),
+        in_place,
         epilogue: g.epilogue,
     };
     // SAFETY: the closures hand out pointers inside the operands, per the caller's contract.

@@ -3,6 +3,7 @@
 mod attention;
 mod conv;
 mod gemm;
+mod in_place;
 mod integers;
 mod math;
 mod pool;

@@ -1,0 +1,161 @@
+//! A residual in the result's own memory: it is read before anything is stored over it, however long the sums are.
+
+use super::{Rng, workspaces};
+use crate::cpu::kernels::conv::*;
+use crate::cpu::kernels::gemm::*;
+
+/// What a product by `b` gives with the residual elsewhere, and in the result's place.
+fn both(ws: &mut super::Workspace, [m, n, k]: [usize; 3], a: &[f32], b: Rhs<'_>, residual: &[f32]) -> [Vec<f32>; 2] {
+    let bias: Vec<f32> = (0..n).map(|j| j as f32 / 8.0).collect();
+    [false, true].map(|in_place| {
+        let mut c = if in_place {
+            residual.to_vec()
+        } else {
+            vec![f32::NAN; m * n]
+        };
+        let from = if in_place { c.as_ptr() } else { residual.as_ptr() };
+        let product = Gemm {
+            batch: 1,
+            m,
+            n,
+            k,
+            a: MatRef::dense(a, k),
+            b: b.clone(),
+            c: MatMut {
+                ptr: c.as_mut_ptr().cast(),
+                elem: Elem::F32,
+                row_stride: n as isize,
+                col_stride: 1,
+                batch: Batch::Stride(0),
+            },
+            builtin: Builtin {
+                scale: 0.5,
+                bias: Some(&bias),
+                residual: Some(Residual {
+                    ptr: from,
+                    row_stride: n,
+                    batch: Batch::Stride(0),
+                }),
+                activation: Activation::Clip(-1e4, 1e4),
+            },
+            epilogue: None,
+        };
+        // SAFETY: the operands are vectors of these sizes.
+        unsafe { gemm(ws, &product) };
+        c
+    })
+}
+
+/// Sums of `k` products of numbers below 1 may be added up in another order.
+fn assert_same([elsewhere, in_place]: &[Vec<f32>; 2], k: usize, case: &dyn std::fmt::Debug) {
+    for (i, (want, got)) in elsewhere.iter().zip(in_place).enumerate() {
+        let bound = 2e-6 * (k as f32 + 4.0);
+        assert!(
+            (want - got).abs() <= bound,
+            "{case:?}: element {i} is {got}, not {want}"
+        );
+    }
+}
+
+#[test]
+fn of_products() {
+    let mut rng = Rng(11);
+    for mut ws in workspaces() {
+        // A few rows, more, and rows so long that a product is added up in parts.
+        for (m, n, k) in [
+            (1, 70, 900),
+            (4, 40, 300),
+            (9, 100, 1030),
+            (40, 70, 2100),
+            (12, 130, 32768),
+        ] {
+            let (a, b, residual) = (rng.floats(m * k), rng.floats(k * n), rng.floats(m * n));
+            let dense = MatRef::dense(&b, n);
+            let case = (ws.isa(), m, n, k);
+            assert_same(&both(&mut ws, [m, n, k], &a, Rhs::Strided(dense), &residual), k, &case);
+            // SAFETY: the slice holds the matrix.
+            let panels = unsafe { PackedB::new(ws.isa(), 1, k, n, &dense) };
+            assert_same(&both(&mut ws, [m, n, k], &a, Rhs::Packed(&panels), &residual), k, &case);
+            for bits in [4, 8] {
+                let bytes: Vec<u8> = (0..n * k * bits / 8).map(|_| rng.below(256) as u8).collect();
+                let integers = Integers {
+                    bytes: &bytes,
+                    bits: bits as u32,
+                    signed: true,
+                    float: None,
+                    base: 0,
+                    row: 1,
+                    col: k as i64,
+                };
+                let one = 1.0 / (1 << (bits - 1)) as f32;
+                let packed = QuantisedB::new(None, ws.isa(), [k, n, 32], &integers, |_, _| (one, 0.0));
+                let results = both(&mut ws, [m, n, k], &a, Rhs::Quantised(&packed), &residual);
+                assert_same(&results, k, &(case, bits));
+            }
+        }
+    }
+}
+
+#[test]
+fn of_convolutions() {
+    let mut rng = Rng(12);
+    for mut ws in workspaces() {
+        for (h, w, c, o, kernel) in [(3, 4, 24576, 100, 1), (9, 7, 20, 33, 3), (8, 8, 16, 16, 3)] {
+            let pad = kernel / 2;
+            let shape = ConvShape {
+                n: 2,
+                h,
+                w,
+                c,
+                o,
+                kh: kernel,
+                kw: kernel,
+                stride: [1, 1],
+                pad: [pad; 4],
+                dilation: [1, 1],
+                groups: 1,
+                out_h: h,
+                out_w: w,
+            };
+            let (x, filters) = (rng.floats(2 * h * w * c), rng.floats(o * c * kernel * kernel));
+            let residual = rng.floats(2 * h * w * o);
+            let mut packs = vec![PackedConv::new(ws.isa(), &filters, o, c, [kernel, kernel], 1)];
+            if kernel == 3 {
+                packs.push(PackedConv::winograd(ws.isa(), &filters, o, c));
+            }
+            for weights in &packs {
+                let results = [false, true].map(|in_place| {
+                    let mut y = if in_place {
+                        residual.clone()
+                    } else {
+                        vec![f32::NAN; residual.len()]
+                    };
+                    let from = if in_place { y.as_ptr() } else { residual.as_ptr() };
+                    let conv = Conv {
+                        shape,
+                        input: x.as_ptr().cast(),
+                        input_elem: Elem::F32,
+                        input_strides: ImageStrides::nhwc(h, w, c),
+                        weights,
+                        output: y.as_mut_ptr().cast(),
+                        output_elem: Elem::F32,
+                        output_strides: ImageStrides::nhwc(h, w, o),
+                        builtin: Builtin {
+                            residual: Some(Residual {
+                                ptr: from,
+                                row_stride: o,
+                                batch: Batch::Stride((h * w * o) as isize),
+                            }),
+                            ..Builtin::default()
+                        },
+                        epilogue: None,
+                    };
+                    // SAFETY: the operands are vectors of these sizes.
+                    unsafe { conv2d(&mut ws, &conv) };
+                    y
+                });
+                assert_same(&results, c * kernel * kernel, &(ws.isa(), h, w, c, o, kernel));
+            }
+        }
+    }
+}
