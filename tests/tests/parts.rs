@@ -212,6 +212,110 @@ fn check_attention(arch: &str) {
     tally.finish(arch, ATTENTIONS.len());
 }
 
+/// Name, the type that is computed in, the graph, and how many launches there are.
+const ROWS: [(&str, DType, &str, usize); 8] = [
+    (
+        "a bias, a residual and a layer norm",
+        DType::F16,
+        "x = input \"x\" : f16[48, 8192]\n w = input \"w\" : f16[8192, 72]\n b = input \"b\" : f16[72]\n r = input \"r\" : f16[48, 72]\n \
+         g = input \"g\" : f16[72]\n h = input \"h\" : f16[72]\n p = contract x, w\n q = add p, b\n s = add q, r\n \
+         y = layer_norm s, g, h {axis=1, epsilon=1e-5}\n return y as \"y\"",
+        2,
+    ),
+    (
+        "an RMS norm and what follows it, in batches",
+        DType::BF16,
+        "x = input \"x\" : bf16[2, 20, 8192]\n w = input \"w\" : bf16[8192, 96]\n g = input \"g\" : bf16[96]\n p = contract x, w\n \
+         n = rms_norm p, g {axis=2, epsilon=1e-5}\n y = silu n\n return y as \"y\"",
+        2,
+    ),
+    (
+        "odd columns, and a softmax behind a scale",
+        DType::F16,
+        "x = input \"x\" : f16[33, 8192]\n w = input \"w\" : f16[8192, 47]\n c = constant 0.01 : f16[]\n p = contract x, w\n \
+         s = mul p, c\n y = softmax s {axis=1}\n return y as \"y\"",
+        2,
+    ),
+    (
+        "one product a batch, transposed",
+        DType::F32,
+        "x = input \"x\" : f32[2, 8192, 24]\n w = input \"w\" : f32[2, 40, 8192]\n p = contract x, w {transpose_lhs, transpose_rhs}\n \
+         y = softmax p {axis=2}\n return y as \"y\"",
+        2,
+    ),
+    (
+        "sums of rows",
+        DType::F16,
+        "x = input \"x\" : f16[48, 8192]\n w = input \"w\" : f16[8192, 72]\n p = contract x, w\n s = mul p, p\n \
+         y = reduce s {op=sum, axes=[1]}\n return y as \"y\"",
+        2,
+    ),
+    (
+        "a norm along the rows of another shape",
+        DType::F16,
+        "x = input \"x\" : f16[48, 8192]\n w = input \"w\" : f16[8192, 64]\n p = contract x, w\n s = reshape p {shape=[48, 2, 32]}\n \
+         y = softmax s {axis=2}\n return y as \"y\"",
+        2,
+    ),
+    (
+        "what the norm reads is an output too",
+        DType::F16,
+        "x = input \"x\" : f16[48, 8192]\n w = input \"w\" : f16[8192, 72]\n r = input \"r\" : f16[48, 72]\n p = contract x, w\n \
+         s = add p, r\n y = softmax s {axis=1}\n return y as \"y\", s as \"s\"",
+        3,
+    ),
+    (
+        "rows that one compute unit takes long to add up",
+        DType::F16,
+        "x = input \"x\" : f16[2, 16384]\n w = input \"w\" : f16[16384, 16384]\n p = contract x, w\n \
+         y = softmax p {axis=1}\n return y as \"y\"",
+        0,
+    ),
+];
+
+/// Folds of rows behind a product in parts add the parts up as they read them.
+fn check_rows(arch: &str) {
+    let Some(tools) = toolchain() else { return };
+    let mut tally = Tally::default();
+    for (what, dtype, body, launches) in ROWS {
+        let context = format!("{arch}: {what}");
+        let graph =
+            parse(&format!("graph @rows stage=import {{\n {body}\n}}\n")).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let built = tools.build(&graph, arch, None);
+        let plan = &built.program.variants[0].plan;
+        let kernels: Vec<&str> = plan.kernels.values().map(|k| k.name.as_str()).collect();
+        let sums = |k: &Kernel| matches!(k.body, Body::Row(_)) && k.name.contains("_sum");
+        let in_parts = plan.target.matrix.iter().any(|i| i.input == dtype) && launches > 0;
+        assert_eq!(
+            plan.kernels.values().any(sums),
+            in_parts && launches == 2,
+            "{context}: {kernels:?}"
+        );
+        if launches == 0 {
+            continue;
+        }
+        if in_parts {
+            assert_eq!(plan.launches().0, launches, "{context}: {kernels:?}");
+        }
+        let inputs = random_inputs(&graph, &Bindings::new(), 13);
+        let outcome = tools.run(&built, &inputs, 1 << 28);
+        tally.add(&context, &outcome);
+        let want = evaluate(&graph, &inputs).unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert_matches(&outcome.outputs, &want, dtype, &context);
+    }
+    tally.finish(arch, ROWS.iter().filter(|case| case.3 > 0).count());
+}
+
+#[test]
+fn rows_on_gfx90a() {
+    check_rows("gfx90a");
+}
+
+#[test]
+fn rows_on_gfx1201() {
+    check_rows("gfx1201");
+}
+
 #[test]
 fn on_gfx90a() {
     check("gfx90a");

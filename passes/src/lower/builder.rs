@@ -7,7 +7,7 @@ use ir::graph::eval::scalar::identity;
 use ir::kernel::{Access, Axis, AxisId, Expr, ExprId, Exprs, Param, ParamId, Stmt, VarId};
 use ir::op::{BinaryOp, Elementwise, ReduceOp, UnaryOp};
 use ir::schedule::Region;
-use ir::{DType, Dim, Graph, Scalar, Shape, Table, Value};
+use ir::{DType, Dim, Graph, NodeId, Scalar, Shape, Table, Value};
 
 use super::LowerError;
 use super::index::{Atom, Linear, Space, linearize};
@@ -65,7 +65,7 @@ pub struct Builder<'a> {
     pub made_for: Table<AxisId, usize>,
 }
 
-/// What a kernel does of its region: all, or one of the two launches that share a contraction whose depth, or an attention whose keys,
+/// What a kernel does of its region: all, or one of the launches that share a contraction whose depth, or an attention whose keys,
 /// are cut into so many parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
@@ -74,6 +74,11 @@ pub enum Share {
     Partials(i64),
     /// Adds the parts' sums; computes what follows, and stores it.
     Total(i64),
+    /// Folds rows of what follows the contraction, and adds the parts' sums where it reads them.
+    Rows {
+        parts: i64,
+        of: NodeId,
+    },
 }
 
 /// The type in which arithmetic on `dtype` is done.
@@ -141,7 +146,7 @@ impl<'a> Builder<'a> {
                 dtype: DType::F32,
                 elements: Dim::Const(0),
                 access: match share {
-                    Share::Total(_) => Access::Read,
+                    Share::Total(_) | Share::Rows { .. } => Access::Read,
                     _ => Access::Write,
                 },
             }));

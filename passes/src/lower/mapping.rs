@@ -20,6 +20,8 @@ mod gemv;
 mod parts;
 mod points;
 
+pub use parts::Second;
+
 use ir::kernel::access::Motions;
 use ir::kernel::{AxisId, Body, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody};
 use ir::target::Platform;
@@ -69,20 +71,27 @@ pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Ma
 
 /// Returns into how many parts the depth of a contraction or the keys of an attention are cut, each summed by workgroups of its own,
 /// where that is predicted to take less time than the kernel takes with its mapping.
-pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<i64> {
+pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second) -> Option<i64> {
     // Nothing to share.
     if kernel.axes.values().any(|axis| axis.extent.is(0)) {
         return None;
     }
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match (&kernel.body, &kernel.mapping) {
-        (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => mapper.parts_of_depth(body),
+        (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => mapper.parts_of_depth(body, second),
         (Body::Attention(body), whole) => {
             let (queries, keys) = mapper.part(body, whole)?;
             mapper.parts_of_keys(body, queries, keys)
         }
         _ => None,
     }
+}
+
+/// Says whether rows that add up so many parts of a product as they are read take about as little time as rows of a stored result and
+/// the launch that would store it.
+pub fn rows_pay(kernel: &Kernel, parts: i64, symbols: &Symbols, target: &Target) -> bool {
+    let mapper = Mapper::at_hints(kernel, symbols, target);
+    matches!(&kernel.body, Body::Row(row) if mapper.rows_of_parts_pay(row, parts))
 }
 
 fn with_candidates<T>(

@@ -32,7 +32,7 @@ use ir::{DType, Entity, Graph, Op, Symbol, Target};
 
 use builder::{Builder, Joins, Range, Share, Splits};
 pub use error::LowerError;
-pub use parts::{Parts, in_parts};
+pub use parts::{Parts, Total, in_parts};
 pub use ranges::in_ranges;
 
 /// Lowers one region.
@@ -218,14 +218,15 @@ fn name(graph: &Graph, region: &Region, share: Share) -> String {
     match share {
         Share::Whole => {}
         Share::Partials(_) => words.push("parts"),
-        Share::Total(_) => words.push("sum"),
+        Share::Total(_) | Share::Rows { .. } => words.push("sum"),
     }
     if matches!(share, Share::Partials(_)) {
         return words.join("_");
     }
     for id in &region.nodes {
         let op = &graph.node(*id).op;
-        if anchored && *id == region.anchor {
+        let summed = matches!(share, Share::Rows { of, .. } if of == *id);
+        if anchored && (*id == region.anchor || summed) {
             continue;
         }
         let is_view = matches!(op, Op::View(_)) && (anchored || region.nodes.len() > 1);

@@ -1,16 +1,18 @@
 //! A contraction or attention in two launches: partial sums over parts of its depth or keys, then their total with what follows.
+//! Where a norm or another fold of rows is what follows, the second launch is that one's.
 //!
 //! Before: a product or convolution with few tiles and much depth, or few queries that see many keys, which would leave most of the GPU
 //! idle. After: a kernel with a tile for each part, whose sums go to scratch memory of the plan, and a kernel that adds them. The parts
 //! are added in their order, so results do not depend on which is done first. Parts of attention come with the logarithm of the sum of
 //! their weights (FlashDecoding; Dao et al., 2023).
 
+use indexmap::IndexSet;
 use ir::kernel::{AxisId, Body, Expr, ExprId, Kernel, Mapping, ParamId, Stmt};
 use ir::op::BinaryOp;
-use ir::schedule::Region;
-use ir::{DType, Dim, Entity, Graph, Shape, Target, TensorType};
+use ir::schedule::{Region, RegionKind};
+use ir::{DType, Dim, Entity, Graph, NodeId, Op, Shape, Target, TensorType, Value};
 
-use super::builder::{Builder, Share};
+use super::builder::{Builder, Share, arithmetic};
 use super::index::{Linear, linearize};
 use super::{LowerError, mapping, share_of};
 
@@ -18,18 +20,37 @@ use super::{LowerError, mapping, share_of};
 pub struct Parts {
     /// Reads the region's inputs; writes the scratch.
     pub partials: Kernel,
-    /// Reads the region's inputs and the scratch; writes the region's outputs.
-    pub total: Kernel,
+    pub total: Total,
     /// What the parts have of each cell, in the accumulator's type.
     pub scratch: TensorType,
 }
 
-/// Lowers a region to two launches, where its kernel is predicted to take less time in parts.
+/// The second launch.
+pub enum Total {
+    /// Reads the region's inputs and the scratch; writes the region's outputs.
+    Own(Kernel),
+    /// Reads `inputs` and the scratch; writes the outputs of the region that folds rows of the result.
+    OfRows { kernel: Kernel, inputs: Vec<Value> },
+}
+
+/// Lowers a region to two launches, where its kernel is predicted to take less time in parts. `reader` is the one region that reads its
+/// one output, where there is such.
 ///
 /// # Errors
 /// As [`super::lower`].
-pub fn in_parts(graph: &Graph, region: &Region, target: &Target, whole: &Kernel) -> Result<Option<Parts>, LowerError> {
-    let Some(parts) = mapping::parts(whole, graph.symbols(), target) else {
+pub fn in_parts(
+    graph: &Graph,
+    region: &Region,
+    reader: Option<&Region>,
+    target: &Target,
+    whole: &Kernel,
+) -> Result<Option<Parts>, LowerError> {
+    if let Some(reader) = reader
+        && let Some(parts) = into_rows(graph, region, reader, target, whole)?
+    {
+        return Ok(Some(parts));
+    }
+    let Some(parts) = mapping::parts(whole, graph.symbols(), target, mapping::Second::Own) else {
         return Ok(None);
     };
     let partials = share_of(graph, region, target, Share::Partials(parts))?;
@@ -38,16 +59,104 @@ pub fn in_parts(graph: &Graph, region: &Region, target: &Target, whole: &Kernel)
     if matches!(partials.body, Body::Attention(_)) && !sums {
         return Ok(None);
     }
-    let total = share_of(graph, region, target, Share::Total(parts))?;
-    let Some(scratch) = partials.params.values().last() else {
+    let total = Total::Own(share_of(graph, region, target, Share::Total(parts))?);
+    Ok(between(&partials).map(|scratch| Parts {
+        partials,
+        total,
+        scratch,
+    }))
+}
+
+/// The scratch that a kernel writes its parts to.
+fn between(partials: &Kernel) -> Option<TensorType> {
+    let scratch = partials.params.values().last()?;
+    Some(TensorType::new(scratch.dtype, Shape(vec![scratch.elements.clone()])))
+}
+
+/// Lowers a product and the norm or other fold of rows behind it: the parts of the product, and rows that add them up as they are read.
+fn into_rows(
+    graph: &Graph,
+    region: &Region,
+    reader: &Region,
+    target: &Target,
+    whole: &Kernel,
+) -> Result<Option<Parts>, LowerError> {
+    let [result] = region.outputs[..] else {
         return Ok(None);
     };
-    let scratch = TensorType::new(scratch.dtype, Shape(vec![scratch.elements.clone()]));
+    let is_product = matches!(graph.node(region.anchor).op, Op::Contract(_)) && region.kind == RegionKind::Contract;
+    if !is_product || reader.kind != RegionKind::Reduction {
+        return Ok(None);
+    }
+    let Some(parts) = mapping::parts(whole, graph.symbols(), target, mapping::Second::Known) else {
+        return Ok(None);
+    };
+    let alone = super::lower(graph, reader, target)?;
+    let read_as = reader.inputs.iter().position(|v| *v == result).map(ParamId::new);
+    if !read_as.is_some_and(|param| is_read_once(&alone, param)) {
+        return Ok(None);
+    }
+    let mut both = reader.clone();
+    both.nodes = region.nodes.iter().chain(&reader.nodes).copied().collect();
+    both.nodes.sort_unstable();
+    both.nodes.dedup();
+    both.inputs = region.inputs.clone();
+    let others = reader.inputs.iter().filter(|v| **v != result);
+    both.inputs.extend(others);
+    let mut seen = IndexSet::new();
+    both.inputs.retain(|v| seen.insert(*v));
+    let of = region.anchor;
+    let kernel = share_of(graph, &both, target, Share::Rows { parts, of })?;
+    let partials = share_of(graph, region, target, Share::Partials(parts))?;
+    let Some(scratch) = between(&partials) else {
+        return Ok(None);
+    };
+    if !mapping::rows_pay(&kernel, parts, graph.symbols(), target) {
+        return Ok(None);
+    }
+    let total = Total::OfRows {
+        kernel,
+        inputs: both.inputs,
+    };
     Ok(Some(Parts {
         partials,
         total,
         scratch,
     }))
+}
+
+/// Says whether a kernel folds rows and reads each element of a parameter once: to hold it, or for the one fold that there is.
+fn is_read_once(kernel: &Kernel, param: ParamId) -> bool {
+    let Body::Row(row) = &kernel.body else {
+        return false;
+    };
+    let mut loads = kernel
+        .exprs
+        .iter()
+        .filter(|(_, e)| matches!(e, Expr::Load { param: p, .. } if *p == param));
+    let (first, second) = (loads.next(), loads.next());
+    let stmts = &row.loops.stmts;
+    let folds = stmts.iter().filter(|s| matches!(s, Stmt::Fold { .. })).count();
+    let stores_along = stmts
+        .iter()
+        .any(|s| matches!(s, Stmt::Store { axes, .. } if !axes.is_empty()));
+    let once = |id| match row.held.is_empty() {
+        true => folds == 1 && !stores_along,
+        false => is_within(kernel, &row.held, id),
+    };
+    first.is_some_and(|(id, _)| once(id)) && second.is_none()
+}
+
+/// Says whether an expression is one of some, or in one of them.
+fn is_within(kernel: &Kernel, held: &[ExprId], wanted: ExprId) -> bool {
+    let mut open = held.to_vec();
+    while let Some(e) = open.pop() {
+        if e == wanted {
+            return true;
+        }
+        kernel.exprs[e].for_each_operand(|o| open.push(o));
+    }
+    false
 }
 
 /// Makes the axis of the parts, where a kernel has one.
@@ -103,6 +212,15 @@ pub(super) fn load(
     let position = linearize(&[&[Linear::constant(plane)], cell].concat(), &shape);
     let index = b.index(&position);
     b.exprs.add(Expr::Load { param, index }, dtype)
+}
+
+/// Adds the parts' sums of one element of a product, and gives it the type that arithmetic on it is done in.
+pub(super) fn sum(b: &mut Builder<'_>, of: NodeId, parts: i64, at: &[Linear]) -> ExprId {
+    let graph = b.graph;
+    let [lhs, rhs] = [0, 1].map(|i| graph.ty(graph.node(of).operands[i]).dtype);
+    let dims = b.shape(Value::from(of)).to_vec();
+    let sum = total(b, lhs.product_accumulator(rhs), parts, &dims, at);
+    b.cast(arithmetic(graph.ty(Value::from(of)).dtype), sum)
 }
 
 /// Adds the parts' sums of one cell.

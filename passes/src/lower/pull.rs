@@ -4,10 +4,10 @@ use ir::kernel::{Expr, ExprId};
 use ir::op::{BinaryOp, Composite, Gather, Groups, PadMode, RandomKind, UnaryOp, View};
 use ir::{DType, Dim, Op, Scalar, Value};
 
-use super::LowerError;
-use super::builder::{Builder, arithmetic};
+use super::builder::{Builder, Share, arithmetic};
 use super::index::{Atom, Linear, linearize};
 use super::views::{broadcast, to_operand};
+use super::{LowerError, parts};
 
 impl Builder<'_> {
     /// Returns the element of `value` at `coords`, in the type arithmetic is done in.
@@ -52,6 +52,10 @@ impl Builder<'_> {
                     .collect::<Result<Vec<_>, _>>()?;
                 Ok(self.elementwise(*op, ty.dtype, &operands))
             }
+            Op::Contract(_) => match self.share {
+                Share::Rows { parts, of } if of == value.node => Ok(parts::sum(self, of, parts, coords)),
+                _ => Err(self.not_in_region(value)),
+            },
             Op::Composite(Composite::Dequantize { groups, out }) => {
                 self.pull_dequantized(&node.operands, groups.as_ref(), *out, coords)
             }

@@ -10,10 +10,10 @@ mod sizes;
 
 use indexmap::IndexMap;
 use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, StepId, Work};
-use ir::schedule::{LaneKind, RegionKind};
-use ir::{Entity, Graph, Kernel, Op, Plan, Schedule, Table, Target, TensorType, Value};
+use ir::schedule::{LaneKind, Region, RegionKind};
+use ir::{Entity, Graph, Kernel, NodeId, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
-use crate::lower::{LowerError, in_parts, in_ranges, lower};
+use crate::lower::{LowerError, Parts, Total, in_parts, in_ranges, lower};
 use crate::route::{self, sized::Routes};
 use crate::tuning::{self, Tuning};
 pub use engines::{Decided, Prefer};
@@ -67,37 +67,35 @@ pub fn plan_and_decided(
     // Only where somebody asks for them: a kernel that is lowered for each call takes its time.
     let known = options.prefer != Prefer::Fastest || options.tuning.has_engines();
     p.inputs(schedule);
+    // Kernels of regions that add up the parts of the product before them, by the anchors of the regions.
+    let mut rows: IndexMap<NodeId, Rows> = IndexMap::new();
     for region in schedule.regions.values() {
         if let Some((value, same)) = renamed(graph, region) {
             let buffer = p.buffer(same);
             p.buffer_of.insert(value, buffer);
             continue;
         }
+        let flops = crate::flops::of_nodes(graph, region.nodes.iter().copied());
+        if let Some(Rows {
+            kernel,
+            inputs,
+            scratch,
+        }) = rows.swap_remove(&region.anchor)
+        {
+            let reads: Vec<BufferId> = inputs.iter().map(|v| p.buffer(*v)).collect();
+            let writes = p.results(region);
+            p.launch(kernel, [&reads[..], &[scratch], &writes].concat(), flops);
+            continue;
+        }
         let reads: Vec<BufferId> = region.inputs.iter().map(|v| p.buffer(*v)).collect();
-        let is_scatter = region.kind == RegionKind::Scatter;
-        let writes: Vec<BufferId> = region
-            .outputs
-            .iter()
-            .map(|v| match region.part(*v) {
-                Some(part) => p.whole(part.whole),
-                None => p.result(*v),
-            })
-            .collect();
         if region.kind == RegionKind::Library {
+            let writes = p.results(region);
             p.call(region, &reads, &writes, (options.routes, known))?;
             continue;
         }
-        if is_scatter {
-            // The updates land on a copy of the data.
-            let data = graph.node(region.anchor).operands[0];
-            let from = p.buffer(data);
-            for to in &writes {
-                p.copy(LaneKind::Compute, from, *to);
-            }
-        }
-        let flops = crate::flops::of_nodes(graph, region.nodes.iter().copied());
         let ranges = in_ranges(graph, region, target)?;
         if !ranges.is_empty() {
+            let writes = p.results(region);
             let whole = graph.ty(Value::from(region.anchor)).shape.clone();
             for (kernel, range) in ranges {
                 let share = flops.clone() * (range.to - range.from);
@@ -107,10 +105,42 @@ pub fn plan_and_decided(
             continue;
         }
         let kernel = lower(graph, region, target)?;
+        // One product's parts a kernel.
+        let reader = reader(graph, schedule, region).filter(|reader| !rows.contains_key(&reader.anchor));
         let parts = match options.parts {
-            true => in_parts(graph, region, target, &kernel)?,
+            true => in_parts(graph, region, reader, target, &kernel)?,
             false => None,
         };
+        let (parts, writes) = match (parts, reader) {
+            (
+                Some(Parts {
+                    partials,
+                    total: Total::OfRows { kernel, inputs },
+                    scratch,
+                }),
+                Some(reader),
+            ) => {
+                // The product's own result is stored nowhere.
+                let scratch = p.scratch(region, scratch);
+                p.launch(partials, [&reads[..], &[scratch]].concat(), flops);
+                let sums = Rows {
+                    kernel,
+                    inputs,
+                    scratch,
+                };
+                rows.insert(reader.anchor, sums);
+                continue;
+            }
+            (parts, _) => (parts, p.results(region)),
+        };
+        if region.kind == RegionKind::Scatter {
+            // The updates land on a copy of the data.
+            let data = graph.node(region.anchor).operands[0];
+            let from = p.buffer(data);
+            for to in &writes {
+                p.copy(LaneKind::Compute, from, *to);
+            }
+        }
         let Some(parts) = parts else {
             let step = p.launch(kernel, [&reads[..], &writes].concat(), flops);
             if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes)
@@ -125,10 +155,12 @@ pub fn plan_and_decided(
             }
             continue;
         };
-        let added = parts.scratch.elements();
-        let scratch = p.arena(format!("{}_partials", Value::from(region.anchor)), parts.scratch);
-        p.launch(parts.partials, [&reads[..], &[scratch]].concat(), flops);
-        p.launch(parts.total, [&reads[..], &[scratch], &writes].concat(), added);
+        if let Total::Own(total) = parts.total {
+            let added = parts.scratch.elements();
+            let scratch = p.scratch(region, parts.scratch);
+            p.launch(parts.partials, [&reads[..], &[scratch]].concat(), flops);
+            p.launch(total, [&reads[..], &[scratch], &writes].concat(), added);
+        }
     }
     p.outputs();
     p.lifetimes();
@@ -146,9 +178,28 @@ pub fn plan_and_decided(
     Ok((p.plan, decided))
 }
 
+/// A kernel that folds rows of a product's result, which it adds up from parts.
+struct Rows {
+    kernel: Kernel,
+    /// What it reads besides the parts.
+    inputs: Vec<Value>,
+    scratch: BufferId,
+}
+
+/// Returns the region that reads a region's one output, where it is the only reader.
+fn reader<'s>(graph: &Graph, schedule: &'s Schedule, region: &Region) -> Option<&'s Region> {
+    let [output] = region.outputs[..] else { return None };
+    let is_stored = graph.outputs().iter().any(|o| o.value == output) || region.part(output).is_some();
+    let mut readers = schedule.regions.values().filter(|r| r.inputs.contains(&output));
+    match (readers.next(), readers.next()) {
+        (Some(reader), None) if !is_stored => Some(reader),
+        _ => None,
+    }
+}
+
 /// Returns the result and the input of a region that only gives a stored tensor another shape: they share a buffer, and no
 /// kernel is launched. (A model's output is the caller's memory, so it is copied.)
-fn renamed(graph: &Graph, region: &ir::schedule::Region) -> Option<(Value, Value)> {
+fn renamed(graph: &Graph, region: &Region) -> Option<(Value, Value)> {
     let ([input], [output]) = (region.inputs.as_slice(), region.outputs.as_slice()) else {
         return None;
     };
@@ -300,6 +351,20 @@ impl<'a> Planner<'a> {
         b
     }
 
+    /// The buffers of what a region stores.
+    fn results(&mut self, region: &Region) -> Vec<BufferId> {
+        let result = |v: &Value| match region.part(*v) {
+            Some(part) => self.whole(part.whole),
+            None => self.result(*v),
+        };
+        region.outputs.iter().map(result).collect()
+    }
+
+    /// Memory for the parts of what a region's anchor computes.
+    fn scratch(&mut self, region: &Region, ty: TensorType) -> BufferId {
+        self.arena(format!("{}_partials", Value::from(region.anchor)), ty)
+    }
+
     /// The buffer of a value that is stored part by part: a new one for the first.
     fn whole(&mut self, value: Value) -> BufferId {
         match self.buffer_of.get(&value) {
@@ -339,7 +404,7 @@ impl<'a> Planner<'a> {
 
     fn call(
         &mut self,
-        region: &ir::schedule::Region,
+        region: &Region,
         reads: &[BufferId],
         writes: &[BufferId],
         (routes, known): (Routes, bool),

@@ -1,6 +1,6 @@
 //! How many workgroups share the depth of a contraction, or the keys of an attention.
 
-use ir::kernel::{AttentionBody, AxisId, ContractBody};
+use ir::kernel::{AttentionBody, AxisId, ContractBody, Mapping, RowBody};
 
 use super::Mapper;
 use super::contract::Sizes;
@@ -15,6 +15,11 @@ const WORTH: f64 = 0.9;
 /// the slower of the GPUs.
 const SECOND_LAUNCH: f64 = 0.75;
 
+/// Bytes of a part's sum.
+const PART_BYTES: f64 = 4.0;
+/// Bytes that one compute unit has from its first-level cache in a clock: the least of the GPUs.
+const UNIT_BYTES: f64 = 64.0;
+
 /// Keys of a cache whose length the model leaves open.
 const USUAL_KEYS: i64 = 1024;
 /// Parts of an attention at most: the second launch has an expression for each.
@@ -24,9 +29,18 @@ const START_TURNS: i64 = 1;
 /// What the second launch of an attention takes, in turns of the loop over keys.
 const SECOND_TURNS: i64 = 3;
 
+/// The launch that adds up parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Second {
+    /// One more than there is without parts.
+    Own,
+    /// One that is there anyway.
+    Known,
+}
+
 impl Mapper<'_> {
     /// Returns the parts that are predicted to take least time, where that is less than the whole takes.
-    pub(super) fn parts_of_depth(&self, body: &ContractBody) -> Option<i64> {
+    pub(super) fn parts_of_depth(&self, body: &ContractBody, second: Second) -> Option<i64> {
         let kernel = self.kernel;
         // A number of parts is right for the sizes that it was found for.
         if !kernel.symbols.is_empty() {
@@ -34,18 +48,22 @@ impl Mapper<'_> {
         }
         let last = kernel.axes[*body.k.last()?].extent.as_const()?;
         let whole = self.clocks(body, &kernel.mapping) / (self.target.clock_ghz * 1e3);
-        if whole * WORTH <= SECOND_LAUNCH * self.target.launch_us {
+        let second = match second {
+            Second::Own => SECOND_LAUNCH * self.target.launch_us,
+            Second::Known => 0.0,
+        };
+        if whole * WORTH <= second {
             return None;
         }
         let sizes = self.sizes(body);
         let possible = PARTS.into_iter().filter(|parts| last % (parts * LEAST_DEPTH) == 0);
         let (time, parts) = possible
-            .filter_map(|parts| Some((self.parts_us(body, &sizes, parts)?, parts)))
+            .filter_map(|parts| Some((self.parts_us(body, &sizes, parts)? + second, parts)))
             .min_by(|a, b| a.0.total_cmp(&b.0))?;
         (time < whole * WORTH).then_some(parts)
     }
 
-    /// Predicts the microseconds of both launches.
+    /// Predicts the microseconds of both launches, without what a second launch costs by itself.
     fn parts_us(&self, body: &ContractBody, sizes: &Sizes, parts: i64) -> Option<f64> {
         let part = Sizes {
             batch: sizes.batch * parts,
@@ -62,7 +80,19 @@ impl Mapper<'_> {
         let partials = best? / (self.target.clock_ghz * 1e3);
         // The partial sums go to memory and come back; caches hold what is written last, which is not what is read first.
         let bytes = f64::from(self.kernel.vars[body.acc].bits()) / 8.0 * (part.batch * part.m * part.n) as f64;
-        Some(partials + 2.0 * self.target.memory_us(bytes) + SECOND_LAUNCH * self.target.launch_us)
+        Some(partials + 2.0 * self.target.memory_us(bytes))
+    }
+
+    /// Says whether rows that read each element in so many parts are done in what a launch would take that stores their sum first. Each
+    /// row's reads are a compute unit's own, where a kernel of sums shares them among all.
+    pub(super) fn rows_of_parts_pay(&self, body: &RowBody, parts: i64) -> bool {
+        // A row that should be held and is not is read by each fold.
+        let is_held = body.held.is_empty() || matches!(self.kernel.mapping, Mapping::Rows { steps: 1.., .. });
+        let (rows, length) = (self.points(&body.loops.parallel), self.points(&body.row));
+        let units = i64::from(self.target.compute_units);
+        let rounds = (rows + units - 1) / units;
+        let clocks = (rounds * length * parts) as f64 * PART_BYTES / UNIT_BYTES;
+        is_held && clocks / (self.target.clock_ghz * 1e3) <= SECOND_LAUNCH * self.target.launch_us / 2.0
     }
 
     /// Returns the parts of an attention's keys: as many as keep the GPU busy where a few queries see many keys. Workgroups have `block`
