@@ -75,7 +75,6 @@ const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
     (MatrixFamily::Mfma, block(192, 128, 64, [2, 2])),
     (MatrixFamily::Mfma, block(128, 192, 64, [2, 2])),
     (MatrixFamily::MmaSync, block(192, 128, 64, [4, 2])),
-    (MatrixFamily::MmaSync, block(128, 192, 64, [2, 4])),
 ];
 
 /// Sums that a lane may hold: half of the registers that hiprtc and NVRTC give a thread of such a workgroup.
