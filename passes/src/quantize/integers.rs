@@ -13,11 +13,13 @@
 //! Before: quantised weights are constants with a scale for all or for each column; activations have one scale, or one a row (with a
 //! zero point each, where they have some). After: such products
 //! and convolutions multiply `i8` (unsigned tensors are signed ones, see [`super::signed`]), products have their weights along the depth,
-//! and the padding of a convolution is the number that stands for 0.
+//! and the padding of a convolution is the number that stands for 0. Where the run gives that number, the image is padded by 0 before
+//! it is quantised ([`super::padded`]).
 
 use ir::op::{BinaryOp, Composite, Contract, Conv, Elementwise, Layout, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Shape, Storage, Value};
 
+use super::padded;
 use super::signed::{SHIFT, Signed, ones};
 use crate::error::PassFault;
 use crate::fold::with_simplify;
@@ -74,7 +76,7 @@ pub const PASS: Pass = Pass {
 
 /// The integer that stands for 0.
 #[derive(Clone, Copy)]
-enum Zero {
+pub(super) enum Zero {
     Known(i64),
     /// What the run gives, one number or one a row, of any integer type, less this many.
     Given(Value, i64),
@@ -98,12 +100,12 @@ impl Zero {
 }
 
 /// The left operand: `(stored − zero) · scale`.
-struct Activations {
+pub(super) struct Activations {
     /// In `i8` or `u8`.
-    stored: Value,
+    pub stored: Value,
     /// What is done to the stored integers, the last first: reshapes that have moved behind arithmetic.
-    views: Vec<Op>,
-    zero: Zero,
+    pub views: Vec<Op>,
+    pub zero: Zero,
     /// One number, or one a row; `None` where the product is one of integers.
     scale: Option<Value>,
 }
@@ -569,14 +571,24 @@ fn convolution(
     if c.transposed.is_some() || c.pad_value != 0 {
         return Ok(None);
     }
-    let Some((x, w, scales)) = quantised(b, [operands[0], operands[1]], 0, None) else {
+    let Some((mut x, w, scales)) = quantised(b, [operands[0], operands[1]], 0, None) else {
         return Ok(None);
     };
-    let padded = c.window.pad_low.iter().chain(&c.window.pad_high).any(|p| *p != 0);
+    let mut window = c.window.clone();
+    let padded = window.pad_low.iter().chain(&window.pad_high).any(|p| *p != 0);
     let pad_value = match signed_zero(b, &x) {
         Zero::Known(zero) if padded && !(-128..=127).contains(&zero) => return Ok(None),
         Zero::Known(zero) if padded => zero,
-        Zero::Given(..) if padded => return Ok(None),
+        Zero::Given(..) if padded => {
+            let first = c.layout.spatial_axis();
+            let Some(stored) = padded::before_quantising(b, &x, &window, first)? else {
+                return Ok(None);
+            };
+            (x.stored, x.zero) = (stored, signed_zero(b, &x));
+            window.pad_low.fill(0);
+            window.pad_high.fill(0);
+            0
+        }
         _ => 0,
     };
     let Some(packed) = w.pack(signed_zero(b, &x).reach()) else {
@@ -600,6 +612,7 @@ fn convolution(
     let integers = Conv {
         out: DType::I32,
         pad_value,
+        window,
         ..c.clone()
     };
     let sum = b.emit(Op::Conv(integers.clone()), &[stored, weight])?;

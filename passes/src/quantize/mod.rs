@@ -5,6 +5,7 @@ pub mod float8;
 pub mod integers;
 pub mod precision;
 pub mod recipe;
+mod padded;
 mod signed;
 pub mod weights;
 

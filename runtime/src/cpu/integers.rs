@@ -10,6 +10,7 @@ use ir::graph::ConstId;
 use ir::kernel::{ContractBody, ConvFacts, Expr, ExprId, Kernel, Stmt};
 use ir::op::Layout;
 use ir::types::DType;
+use smallvec::SmallVec;
 
 use super::affine::{Affine, Space, collapse};
 use super::block::compile::Source;
@@ -17,16 +18,17 @@ use super::block::{Frame, Val};
 use super::conv;
 use super::env::RunMemory;
 use super::exec::{Piece, Prepare};
+use super::hoist::hoist;
 use super::kernels::Isa;
 use super::kernels::conv::{ConvShape, ImageStrides};
 use super::kernels::integers::{
-    DepthwiseIntegers, Dots, IntegerProduct, PackedIntegers, RowOut, Stage, StageOut, SumTile, Sums, depthwise, floats,
-    multiply, stage, store as store_tile,
+    DepthwiseIntegers, Dots, IntegerProduct, PackedIntegers, RowOut, SumTile, depthwise, multiply,
 };
+use super::kernels::stages::{Outer, Stage, StageOut, Stored, Sums, finish, store_sums};
 use super::kernels::workspace::SyncPtr;
 use super::loops::LoopsExec;
 use super::rewrite::{Rewritten, store};
-use super::stages::{Finish, LANES, Place, Step, epilogue_exprs, take};
+use super::stages::{Added, Finish, LANES, Place, Step, epilogue_exprs, take};
 use super::tile::TileDims;
 use crate::error::RuntimeError;
 
@@ -77,9 +79,11 @@ pub(crate) struct IntegerExec {
     weights: Arc<Vec<PackedIntegers>>,
     /// Columns of one right operand: an entry's columns begin at as many times its number, where there are several.
     columns: usize,
-    addend: Option<Place>,
+    added: Added,
     finish: Finish,
     dims: TileDims,
+    /// Dims of the columns with their extents, the innermost last.
+    across: Vec<(usize, usize)>,
     space: usize,
     /// Positions on every dim, for each entry.
     positions: Vec<i64>,
@@ -100,11 +104,20 @@ pub(crate) fn prepare(
     if kernel.vars[body.acc] != DType::I32 || !narrow(body.lhs.value) || !narrow(body.rhs.value) {
         return Ok(false);
     }
-    if let Some(exec) = product(kernel, body, &body.epilogue, cx)? {
+    let (mark, before) = (rewritten.clone(), pieces.len());
+    let columns: Vec<_> = match body.conv {
+        // Groups have filters of their own.
+        Some(_) => body.batch.iter().chain(&body.n).copied().collect(),
+        None => body.n.clone(),
+    };
+    let hoisted = hoist(rewritten, &body.epilogue, &columns, cx, pieces)?;
+    let epilogue = hoisted.as_deref().unwrap_or(&body.epilogue);
+    if let Some(exec) = product(&rewritten.kernel, body, epilogue, cx)? {
         pieces.push(Piece::Integers(Box::new(exec)));
         return Ok(true);
     }
-    let mark = rewritten.clone();
+    rewritten.clone_from(&mark);
+    pieces.truncate(before);
     let axes: Vec<_> = [&body.m, &body.batch, &body.n].into_iter().flatten().copied().collect();
     let (param, index) = rewritten.temporary("sums", DType::I32, &axes, cx.bindings)?;
     let sum = rewritten.kernel.exprs.add(Expr::Var(body.acc), DType::I32);
@@ -176,14 +189,14 @@ fn image(
         &mut [&mut dims.image, &mut dims.pixel, &mut dims.filter],
         &mut roots,
     );
-    if dims.image.len() > 1 || dims.pixel.len() > 1 || dims.filter.len() > 1 {
+    if dims.image.len() > 1 || dims.pixel.len() > 1 {
         return Ok(None);
     }
     let (image, tile) = (
         dims.image.first().copied(),
         TileDims {
             row: dims.pixel.first().copied(),
-            col: dims.filter.first().copied(),
+            col: dims.filter.last().copied(),
             entries: shape.n > 1,
         },
     );
@@ -255,8 +268,9 @@ fn image(
             padding,
         },
     };
+    let across = |dims: &[usize]| dims.iter().map(|d| (*d, extents[*d].max(1) as usize)).collect();
     let source = Source::new(&space, &roots, &extents, cx.bindings)?;
-    let Some((addend, finish)) = take(&source, epilogue, body.acc, tile)? else {
+    let Some((added, finish)) = take(&source, epilogue, body.acc, tile, &dims.filter)? else {
         return Ok(None);
     };
     Ok(Some(IntegerExec {
@@ -268,9 +282,10 @@ fn image(
         filter: facts.filter.index(),
         weights,
         columns: og,
-        addend,
+        added,
         finish,
         dims: tile,
+        across: across(&dims.filter),
         space: total,
         positions,
     }))
@@ -308,10 +323,12 @@ fn matrix(
         return Ok(None);
     };
     let others: Vec<usize> = batch.iter().chain(m.iter().rev().skip(1).rev()).copied().collect();
-    if n.len() > 1 || k.len() > 1 || others.iter().chain(m.last()).any(|d| b.get(*d) != 0) {
+    // Columns of the right operand are one stride apart; where results go they need not be.
+    let nested = |w: &[usize]| b.get(w[0]) == b.get(w[1]).wrapping_mul(extents[w[1]]);
+    if !n.windows(2).all(nested) || k.len() > 1 || others.iter().chain(m.last()).any(|d| b.get(*d) != 0) {
         return Ok(None);
     }
-    let (row, col, depth) = (m.last().copied(), n.first().copied(), k.first().copied());
+    let (row, col, depth) = (m.last().copied(), n.last().copied(), k.first().copied());
     let extent = |d: Option<usize>| d.map_or(1, |d| extents[d].max(0) as usize);
     let counted = others
         .iter()
@@ -319,7 +336,9 @@ fn matrix(
     let Some(entries) = counted.filter(|n| *n <= MOST_ENTRIES) else {
         return Ok(None);
     };
-    let empty = entries == 0 || [row, col, depth].iter().any(|d| extent(*d) == 0);
+    let wide = n.iter().try_fold(1usize, |all, d| all.checked_mul(extent(Some(*d))));
+    let Some(nn) = wide else { return Ok(None) };
+    let empty = entries == 0 || nn == 0 || [row, depth].iter().any(|d| extent(*d) == 0);
     let inside = |form: &Affine, count: i64| {
         let (lo, hi) = form.range(&extents);
         lo >= 0 && hi < count
@@ -328,7 +347,7 @@ fn matrix(
     if empty || !inside(&a, kernel.params[left].count(cx.bindings)?) || !inside(&b, held) {
         return Ok(None);
     }
-    let (kk, nn) = (extent(depth), extent(col));
+    let kk = extent(depth);
     // A matrix whose rows lie on one another would take more than is there.
     if kk.checked_mul(nn).is_none_or(|all| all as i64 > held) {
         return Ok(None);
@@ -369,8 +388,9 @@ fn matrix(
         step: step(&a, depth),
         table,
     };
+    let across = |dims: &[usize]| dims.iter().map(|d| (*d, extents[*d].max(1) as usize)).collect();
     let source = Source::new(&space, &roots, &extents, cx.bindings)?;
-    let Some((addend, finish)) = take(&source, epilogue, body.acc, dims)? else {
+    let Some((added, finish)) = take(&source, epilogue, body.acc, dims, &n)? else {
         return Ok(None);
     };
     Ok(Some(IntegerExec {
@@ -382,9 +402,10 @@ fn matrix(
         filter: right.index(),
         weights,
         columns: nn,
-        addend,
+        added,
         finish,
         dims,
+        across: across(&n),
         space: total,
         positions,
     }))
@@ -557,88 +578,117 @@ impl Finisher<'_> {
             } else {
                 0
             };
-        let (rows, cols, stride) = (tile.rows.len(), tile.cols.len(), tile.stride);
+        let (rows, stride) = (tile.rows.len(), tile.stride);
         // SAFETY: the caller's contract: places were shown to be inside their parameters; the scratch has what `scratch` says.
         unsafe {
             let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), exec.space);
             idx.copy_from_slice(&exec.positions[tile.entry * exec.space..(tile.entry + 1) * exec.space]);
-            if let Some(d) = exec.dims.col {
-                idx[d] = first as i64;
-            }
-            if let Some(d) = exec.dims.row {
-                idx[d] = tile.rows.start as i64;
-            }
-            let at = |place: &Place, idx: &[i64]| {
-                let offset = place.form.at(idx) as isize * place.bytes as isize;
-                self.params[place.param].get().offset(offset)
-            };
-            let step = |place: &Place, d: Option<usize>| d.map_or(0, |d| place.form.get(d) as isize);
-            let addend = exec
-                .addend
-                .as_ref()
-                .map_or(std::ptr::null(), |a| at(a, idx).cast::<i32>().cast_const());
-            if let Finish::Sums(out) = &exec.finish {
-                let to = at(out, idx).cast::<i32>();
-                for row in 0..rows {
-                    for col in 0..cols {
-                        let more = if addend.is_null() { 0 } else { *addend.add(col) };
-                        let sum = (*tile.sums.add(row * stride + col)).wrapping_add(more);
-                        let place = row as isize * step(out, exec.dims.row) + col as isize * step(out, exec.dims.col);
-                        to.offset(place).write(sum);
-                    }
+            // Columns that are neighbours on every dim but the innermost, one run after another.
+            let (mut done, inner) = (0, exec.across.last().map_or(1, |(_, extent)| *extent));
+            while done < tile.cols.len() {
+                let mut rest = first + done;
+                let cols = (tile.cols.len() - done).min(inner - rest % inner);
+                for (d, extent) in exec.across.iter().rev() {
+                    idx[*d] = (rest % extent) as i64;
+                    rest /= extent;
                 }
-                return;
+                if let Some(d) = exec.dims.row {
+                    idx[d] = tile.rows.start as i64;
+                }
+                let sums = Sums {
+                    from: tile.sums.add(done),
+                    stride,
+                    rows,
+                    cols,
+                    excess: match tile.excess.is_null() {
+                        true => tile.excess,
+                        false => tile.excess.add(done),
+                    },
+                    addend: match &exec.added.columns {
+                        Some(place) => self.at(place, idx).cast(),
+                        None => std::ptr::null(),
+                    },
+                    outer: exec.added.outer.as_ref().map(|(down, across)| Outer {
+                        rows: self.at(down, idx).cast(),
+                        step: self.row_step(down),
+                        cols: self.at(across, idx).cast(),
+                    }),
+                };
+                self.run(tile, &sums, tile.floats.add(done), idx, scratch.add(head));
+                done += cols;
             }
-            let sums = Sums {
-                from: tile.sums,
-                stride,
-                rows,
-                cols,
-                addend,
+        }
+    }
+
+    /// Where a place is for a tile whose first row and column are at `idx`.
+    ///
+    /// # Safety
+    /// It is inside its parameter.
+    unsafe fn at(&self, place: &Place, idx: &[i64]) -> *mut u8 {
+        let offset = place.form.at(idx) as isize * place.bytes as isize;
+        // SAFETY: the caller's contract.
+        unsafe { self.params[place.param].get().offset(offset) }
+    }
+
+    fn row_step(&self, place: &Place) -> isize {
+        self.exec.dims.row.map_or(0, |d| place.form.get(d) as isize)
+    }
+
+    /// Does what follows to sums of neighbouring columns.
+    ///
+    /// # Safety
+    /// As for [`Finisher::finish`]; `floats` and `scratch` have room for the tile and the program.
+    unsafe fn run(&self, tile: &SumTile, sums: &Sums, floats: *mut f32, idx: &mut [i64], scratch: *mut u8) {
+        let exec = self.exec;
+        let (rows, cols, stride) = (sums.rows, sums.cols, sums.stride);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let out = |place: &Place, stored: Stored| StageOut {
+                to: self.at(place, idx),
+                stored,
+                row: self.row_step(place),
+                col: exec.dims.col.map_or(1, |d| place.form.get(d) as isize),
             };
-            floats(self.isa, sums, tile.floats);
             match &exec.finish {
-                Finish::Sums(_) => {}
-                Finish::Stages(stages) => {
-                    for s in stages {
-                        let s = match s {
-                            Step::Store(out, stored) => {
-                                let to = StageOut {
-                                    to: at(out, idx),
-                                    stored: *stored,
-                                    row: step(out, exec.dims.row),
-                                    col: exec.dims.col.map_or(1, |d| out.form.get(d) as isize),
-                                };
-                                store_tile(self.isa, tile.floats, rows, cols, stride, to);
-                                continue;
-                            }
-                            Step::Number(op, v) => Stage::Number(*op, *v),
-                            Step::Columns(op, place) => Stage::Columns(*op, at(place, idx).cast::<f32>().cast_const()),
-                            Step::Round => Stage::Round,
-                            Step::Residual {
-                                from,
-                                stored,
-                                zero,
-                                scale,
-                            } => Stage::Residual {
-                                from: at(from, idx).cast_const(),
-                                stored: *stored,
-                                step: step(from, exec.dims.row),
-                                zero: *zero,
-                                scale: *scale,
-                            },
-                        };
-                        stage(self.isa, s, tile.floats, rows, cols, stride);
-                    }
+                Finish::Sums(place) => store_sums(self.isa, sums, out(place, Stored::I32)),
+                Finish::Stages(steps) => {
+                    let stage = |step: &Step| match step {
+                        Step::Store(place, stored) => Stage::Store(out(place, *stored)),
+                        Step::Number(op, v) => Stage::Number(*op, *v),
+                        Step::Columns(op, place) => Stage::Columns(*op, self.at(place, idx).cast()),
+                        Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
+                        Step::Round => Stage::Round,
+                        Step::Residual {
+                            from,
+                            stored,
+                            zero,
+                            scale,
+                        } => Stage::Residual {
+                            from: self.at(from, idx),
+                            stored: *stored,
+                            step: self.row_step(from),
+                            zero: *zero,
+                            scale: *scale,
+                        },
+                    };
+                    let stages: SmallVec<[Stage; 16]> = steps.iter().map(stage).collect();
+                    finish(self.isa, sums, &stages);
                 }
                 Finish::Program(program) => {
-                    let dense = scratch.add(head + program.scratch).cast::<f32>();
+                    let dense = StageOut {
+                        to: floats.cast(),
+                        stored: Stored::F32,
+                        row: stride as isize,
+                        col: 1,
+                    };
+                    finish(self.isa, sums, &[Stage::Store(dense)]);
+                    let dense = scratch.add(program.scratch).cast::<f32>();
                     let height = (LANES / cols).max(1);
                     let params: Vec<*mut u8> = self.params.iter().map(|p| p.get()).collect();
                     for row in (0..rows).step_by(height) {
                         let n = height.min(rows - row);
                         for r in 0..n {
-                            let from = tile.floats.add((row + r) * stride);
+                            let from = floats.add((row + r) * stride);
                             std::ptr::copy_nonoverlapping(from, dense.add(r * cols), cols);
                         }
                         if let Some(d) = exec.dims.row {
@@ -650,7 +700,7 @@ impl Finisher<'_> {
                             rows: n,
                             cols,
                             params: &params,
-                            scratch: scratch.add(head),
+                            scratch,
                         };
                         let given = [Val {
                             ptr: dense.cast(),

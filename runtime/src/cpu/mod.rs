@@ -21,6 +21,7 @@ mod conv;
 mod copying;
 mod env;
 mod exec;
+mod hoist;
 mod integers;
 pub mod kernels;
 mod loaded;

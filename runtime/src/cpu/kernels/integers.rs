@@ -196,6 +196,8 @@ pub struct SumTile {
     /// The thread that it is on.
     pub thread: usize,
     pub sums: *const i32,
+    /// What each column's sums have too much, or null.
+    pub excess: *const i32,
     pub stride: usize,
     /// Room for as many floats, `stride` apart.
     pub floats: *mut f32,
@@ -268,20 +270,16 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
                     at += height;
                 }
                 let cols = panel * columns..((panel + 1) * columns).min(n);
-                if dots.takes_bytes() {
-                    for i in 0..rows.len() {
-                        for (j, excess) in weights.excess[cols.clone()].iter().enumerate() {
-                            let sum = sums.add(i * columns + j);
-                            *sum = (*sum).wrapping_sub(*excess);
-                        }
-                    }
-                }
                 (p.finish)(&SumTile {
                     entry,
                     rows: rows.clone(),
                     cols,
                     thread,
                     sums,
+                    excess: match dots.takes_bytes() {
+                        true => weights.excess[panel * columns..].as_ptr(),
+                        false => std::ptr::null(),
+                    },
                     stride: columns,
                     floats,
                 });
@@ -347,6 +345,7 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
                 cols,
                 thread,
                 sums,
+                excess: std::ptr::null(),
                 stride: CHANNELS,
                 floats: scratch.add(tile).cast(),
             });
@@ -555,223 +554,5 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub(super) unsafe fn tile_512(rows: usize, a: *const u8, row_bytes: usize, b: *const u8, c: *mut i32, ldc: usize) {
         by_rows!(rows, WideBytes, (a, row_bytes, b, c, ldc), 1 2 3 4 5 6 7 8 9 10 11 12)
-    }
-}
-
-/// Arithmetic of a [`Stage`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageOp {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Max,
-    Min,
-}
-
-/// How numbers that a stage reads are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    F32,
-    I32,
-    I8,
-    U8,
-}
-
-/// One step of what is done to sums that have become floats, each value by itself.
-#[derive(Clone, Copy, Debug)]
-pub enum Stage {
-    /// With one number.
-    Number(StageOp, f32),
-    /// With one number a column, from the tile's first column on.
-    Columns(StageOp, *const f32),
-    /// Adds `(x − zero) · scale` of numbers in the tile's shape, from its first on, `step` elements from row to row.
-    Residual {
-        from: *const u8,
-        stored: Stored,
-        step: isize,
-        zero: f32,
-        scale: f32,
-    },
-    /// To whole numbers, ties to even.
-    Round,
-}
-
-/// Where a tile's values go: rows `row` elements apart, columns `col` apart.
-#[derive(Clone, Copy, Debug)]
-pub struct StageOut {
-    pub to: *mut u8,
-    pub stored: Stored,
-    pub row: isize,
-    pub col: isize,
-}
-
-/// Sums as floats, each with its column's addend.
-#[derive(Clone, Copy, Debug)]
-pub struct Sums {
-    pub from: *const i32,
-    pub stride: usize,
-    pub rows: usize,
-    pub cols: usize,
-    /// One number a column, or null.
-    pub addend: *const i32,
-}
-
-simd_dispatch! {
-    /// Makes floats of sums, `stride` apart as those are.
-    ///
-    /// # Safety
-    /// What the arguments name is there.
-    pub unsafe fn floats(sums: Sums, to: *mut f32) = floats_body
-}
-simd_dispatch! {
-    /// Does one stage to `rows` rows of `cols` values, `stride` apart.
-    ///
-    /// # Safety
-    /// What the arguments name is there.
-    pub unsafe fn stage(stage: Stage, values: *mut f32, rows: usize, cols: usize, stride: usize) = stage_body
-}
-simd_dispatch! {
-    /// Stores values; integers are whole already and inside their type.
-    ///
-    /// # Safety
-    /// What the arguments name is there.
-    pub unsafe fn store(values: *const f32, rows: usize, cols: usize, stride: usize, out: StageOut) = store_body
-}
-
-#[inline(always)]
-unsafe fn floats_body<S: Simd>(sums: Sums, to: *mut f32) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        for row in 0..sums.rows {
-            let (from, to) = (sums.from.add(row * sums.stride), to.add(row * sums.stride));
-            if sums.addend.is_null() {
-                (0..sums.cols).for_each(|i| to.add(i).write(*from.add(i) as f32));
-            } else {
-                (0..sums.cols).for_each(|i| to.add(i).write((*from.add(i)).wrapping_add(*sums.addend.add(i)) as f32));
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn apply(op: StageOp) -> impl Fn(f32, f32) -> f32 + Copy {
-    move |x: f32, y: f32| match op {
-        StageOp::Add => x + y,
-        StageOp::Sub => x - y,
-        StageOp::Mul => x * y,
-        StageOp::Div => x / y,
-        // NaN stays.
-        StageOp::Max => {
-            if x < y {
-                y
-            } else {
-                x
-            }
-        }
-        StageOp::Min => {
-            if x > y {
-                y
-            } else {
-                x
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn each(values: *mut f32, rows: usize, cols: usize, stride: usize, f: impl Fn(usize, usize, f32) -> f32) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        for row in 0..rows {
-            let at = values.add(row * stride);
-            for col in 0..cols {
-                let value = at.add(col);
-                *value = f(row, col, *value);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn stage_body<S: Simd>(stage: Stage, values: *mut f32, rows: usize, cols: usize, stride: usize) {
-    // One loop an operation, so that none is chosen inside.
-    macro_rules! by_op {
-        ($op:expr, $f:expr) => {
-            match $op {
-                StageOp::Add => each(values, rows, cols, stride, $f(apply(StageOp::Add))),
-                StageOp::Sub => each(values, rows, cols, stride, $f(apply(StageOp::Sub))),
-                StageOp::Mul => each(values, rows, cols, stride, $f(apply(StageOp::Mul))),
-                StageOp::Div => each(values, rows, cols, stride, $f(apply(StageOp::Div))),
-                StageOp::Max => each(values, rows, cols, stride, $f(apply(StageOp::Max))),
-                StageOp::Min => each(values, rows, cols, stride, $f(apply(StageOp::Min))),
-            }
-        };
-    }
-    #[inline(always)]
-    fn with_number(y: f32, op: impl Fn(f32, f32) -> f32) -> impl Fn(usize, usize, f32) -> f32 {
-        move |_, _, x| op(x, y)
-    }
-    #[inline(always)]
-    unsafe fn with_columns(y: *const f32, op: impl Fn(f32, f32) -> f32) -> impl Fn(usize, usize, f32) -> f32 {
-        // SAFETY: the caller's contract: a number a column.
-        move |_, col, x| op(x, unsafe { *y.add(col) })
-    }
-    // SAFETY: the caller's contract.
-    unsafe {
-        match stage {
-            Stage::Number(op, y) => by_op!(op, |op| with_number(y, op)),
-            Stage::Columns(op, y) => by_op!(op, |op| with_columns(y, op)),
-            Stage::Round => each(values, rows, cols, stride, |_, _, x| x.round_ties_even()),
-            Stage::Residual {
-                from,
-                stored,
-                step,
-                zero,
-                scale,
-            } => {
-                let at = |row: usize, col: usize| row as isize * step + col as isize;
-                match stored {
-                    Stored::F32 => each(values, rows, cols, stride, |row, col, x| {
-                        x + (*from.cast::<f32>().offset(at(row, col)) - zero) * scale
-                    }),
-                    Stored::I32 => each(values, rows, cols, stride, |row, col, x| {
-                        x + (*from.cast::<i32>().offset(at(row, col)) as f32 - zero) * scale
-                    }),
-                    Stored::I8 => each(values, rows, cols, stride, |row, col, x| {
-                        x + (f32::from(*from.cast::<i8>().offset(at(row, col))) - zero) * scale
-                    }),
-                    Stored::U8 => each(values, rows, cols, stride, |row, col, x| {
-                        x + (f32::from(*from.offset(at(row, col))) - zero) * scale
-                    }),
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn store_body<S: Simd>(values: *const f32, rows: usize, cols: usize, stride: usize, out: StageOut) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        for row in 0..rows {
-            let from = values.add(row * stride);
-            let to = |col: usize| row as isize * out.row + col as isize * out.col;
-            match (out.stored, out.col) {
-                (Stored::I8 | Stored::U8, 1) => {
-                    let to = out.to.offset(to(0));
-                    (0..cols).for_each(|i| to.add(i).write(*from.add(i) as i32 as u8));
-                }
-                (Stored::I8 | Stored::U8, _) => {
-                    (0..cols).for_each(|i| out.to.offset(to(i)).write(*from.add(i) as i32 as u8));
-                }
-                (Stored::I32, _) => {
-                    (0..cols).for_each(|i| out.to.cast::<i32>().offset(to(i)).write(*from.add(i) as i32));
-                }
-                (Stored::F32, _) => {
-                    (0..cols).for_each(|i| out.to.cast::<f32>().offset(to(i)).write(*from.add(i)));
-                }
-            }
-        }
     }
 }
