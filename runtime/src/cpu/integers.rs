@@ -611,7 +611,10 @@ impl Finisher<'_> {
                     outer: exec.added.outer.as_ref().map(|(down, across)| Outer {
                         rows: self.at(down, idx).cast(),
                         step: self.row_step(down),
-                        cols: self.at(across, idx).cast(),
+                        cols: match across {
+                            Some(across) => self.at(across, idx).cast(),
+                            None => std::ptr::null(),
+                        },
                     }),
                 };
                 self.run(tile, &sums, tile.floats.add(done), idx, scratch.add(head));

@@ -41,8 +41,8 @@ pub(crate) struct Place {
 pub(crate) struct Added {
     /// A number a column.
     pub columns: Option<Place>,
-    /// A number a row times a number a column.
-    pub outer: Option<(Place, Place)>,
+    /// A number a row, perhaps times a number a column.
+    pub outer: Option<(Place, Option<Place>)>,
 }
 
 /// A [`Stage`](super::kernels::stages::Stage) before its memory is known.
@@ -236,12 +236,8 @@ impl<'a> Chain<'a> {
     /// A load of one number a column.
     fn column(&self, e: ExprId, dtype: DType) -> Option<Place> {
         let (place, of) = self.load(e)?;
-        let fixed = place
-            .form
-            .coef
-            .iter()
-            .enumerate()
-            .all(|(d, c)| *c == 0 || self.columns.contains(&d));
+        // Entries may have columns of their own.
+        let fixed = self.dims.row.is_none_or(|d| place.form.get(d) == 0);
         (of == dtype && fixed).then_some(place)
     }
 
@@ -252,12 +248,15 @@ impl<'a> Chain<'a> {
         (of == dtype && fixed).then_some(place)
     }
 
-    /// A number a row times a number a column.
-    fn outer(&self, e: ExprId) -> Option<(Place, Place)> {
+    /// A number a row, perhaps times a number a column.
+    fn outer(&self, e: ExprId) -> Option<(Place, Option<Place>)> {
+        if let Some(row) = self.row(e, DType::I32) {
+            return Some((row, None));
+        }
         let Expr::Binary(BinaryOp::Mul, a, b) = self.source.kernel.exprs[e] else {
             return None;
         };
-        let places = |row, col| Some((self.row(row, DType::I32)?, self.column(col, DType::I32)?));
+        let places = |row, col| Some((self.row(row, DType::I32)?, Some(self.column(col, DType::I32)?)));
         places(a, b).or_else(|| places(b, a))
     }
 

@@ -57,7 +57,7 @@ pub struct StageOut {
     pub col: isize,
 }
 
-/// A number a row, `step` elements apart, times a number a column.
+/// A number a row, `step` elements apart, times a number a column; times 1 where `cols` is null.
 #[derive(Clone, Copy, Debug)]
 pub struct Outer {
     pub rows: *const i32,
@@ -202,7 +202,10 @@ unsafe fn sums_of<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &
                 row[v] = S::iadd(integers_of::<S, WHOLE>(from, n), more);
             }
             if let Some(outer) = sums.outer {
-                let across = integers_of::<S, WHOLE>(outer.cols.add(col), n);
+                let across = match outer.cols.is_null() {
+                    true => S::isplat(1),
+                    false => integers_of::<S, WHOLE>(outer.cols.add(col), n),
+                };
                 for (r, row) in values.iter_mut().enumerate() {
                     let down = S::isplat(*outer.rows.offset((at.row + r) as isize * outer.step));
                     row[v] = S::iadd(row[v], S::imul(down, across));
@@ -276,27 +279,73 @@ unsafe fn apply<S: Simd>(op: StageOp, x: S::V, y: S::V) -> S::V {
     }
 }
 
+/// What a residual adds to one vector.
+#[inline(always)]
+unsafe fn residual_of<S: Simd, const WHOLE: bool>(from: *const u8, stored: Stored, place: isize, n: usize) -> S::V {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match stored {
+            Stored::F32 => floats_of::<S, WHOLE>(from.cast::<f32>().offset(place), n),
+            Stored::I32 => S::to_float(integers_of::<S, WHOLE>(from.cast::<i32>().offset(place), n)),
+            Stored::I8 => S::to_float(bytes_of::<S, WHOLE>(from.offset(place), true, n)),
+            Stored::U8 => S::to_float(bytes_of::<S, WHOLE>(from.offset(place), false, n)),
+        }
+    }
+}
+
+/// Stores one vector.
+#[inline(always)]
+unsafe fn store_of<S: Simd, const WHOLE: bool>(value: S::V, out: &StageOut, place: isize, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let wide = out.to.cast::<i32>();
+        match out.stored {
+            Stored::F32 => store_integers::<S, WHOLE>(wide.offset(place), out.col, S::bits(value), n),
+            Stored::I32 => store_integers::<S, WHOLE>(wide.offset(place), out.col, S::to_int(value), n),
+            Stored::I8 | Stored::U8 => {
+                let n = if WHOLE { S::LANES } else { n };
+                store_bytes::<S>(out.to.offset(place), out.col, S::to_int(value), n);
+            }
+        }
+    }
+}
+
+/// Does the body for each row and vector of a block, spelled out: what is indexed by them stays in registers.
+macro_rules! for_each_vector {
+    ($rows:expr, |$r:ident, $v:ident| $body:expr) => {
+        for_each_vector!(@one $r, $v, 0, $body);
+        if $rows > 1 {
+            for_each_vector!(@one $r, $v, 1, $body);
+            for_each_vector!(@one $r, $v, 2, $body);
+            for_each_vector!(@one $r, $v, 3, $body);
+        }
+    };
+    (@one $r:ident, $v:ident, $row:literal, $body:expr) => {
+        let ($r, $v) = ($row, 0);
+        $body;
+        let ($r, $v) = ($row, 1);
+        $body;
+    };
+}
+
 #[inline(always)]
 unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums, stages: &[Stage]) {
+    const { assert!(R == 1 || R == ROWS && ROWS == 4) };
     // One loop an operation, so that none is chosen inside.
     macro_rules! by_op {
-        ($op:expr, $values:ident, $y:expr) => {
+        ($op:expr, $values:ident, |$r:ident, $v:ident| $y:expr) => {
             match $op {
-                StageOp::Add => by_op!(@all StageOp::Add, $values, $y),
-                StageOp::Sub => by_op!(@all StageOp::Sub, $values, $y),
-                StageOp::Mul => by_op!(@all StageOp::Mul, $values, $y),
-                StageOp::Div => by_op!(@all StageOp::Div, $values, $y),
-                StageOp::Max => by_op!(@all StageOp::Max, $values, $y),
-                StageOp::Min => by_op!(@all StageOp::Min, $values, $y),
+                StageOp::Add => by_op!(@all StageOp::Add, $values, |$r, $v| $y),
+                StageOp::Sub => by_op!(@all StageOp::Sub, $values, |$r, $v| $y),
+                StageOp::Mul => by_op!(@all StageOp::Mul, $values, |$r, $v| $y),
+                StageOp::Div => by_op!(@all StageOp::Div, $values, |$r, $v| $y),
+                StageOp::Max => by_op!(@all StageOp::Max, $values, |$r, $v| $y),
+                StageOp::Min => by_op!(@all StageOp::Min, $values, |$r, $v| $y),
             }
         };
-        (@all $op:expr, $values:ident, $y:expr) => {
-            for (r, row) in $values.iter_mut().enumerate() {
-                for (v, value) in row.iter_mut().enumerate() {
-                    *value = apply::<S>($op, *value, $y(r, v));
-                }
-            }
-        };
+        (@all $op:expr, $values:ident, |$r:ident, $v:ident| $y:expr) => {{
+            for_each_vector!(R, |$r, $v| $values[$r][$v] = apply::<S>($op, $values[$r][$v], $y));
+        }};
     }
     // SAFETY: the caller's contract: the block is inside the tile.
     unsafe {
@@ -307,14 +356,13 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
             (at.row + r) as isize * row + (at.col + if v > 0 { second } else { 0 }) as isize * col
         };
         let mut values = [[S::zero(); 2]; R];
-        for (row, ints) in values.iter_mut().zip(sums_of::<S, R, WHOLE>(at, sums)) {
-            *row = [S::to_float(ints[0]), S::to_float(ints[1])];
-        }
+        let whole_sums = sums_of::<S, R, WHOLE>(at, sums);
+        for_each_vector!(R, |r, v| values[r][v] = S::to_float(whole_sums[r][v]));
         for stage in stages {
             match *stage {
                 Stage::Number(op, y) => {
                     let y = S::splat(y);
-                    by_op!(op, values, |_, _| y);
+                    by_op!(op, values, |_r, _v| y);
                 }
                 Stage::Columns(op, from) => {
                     let from = from.add(at.col);
@@ -322,14 +370,11 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
                         floats_of::<S, WHOLE>(from, left),
                         floats_of::<S, WHOLE>(from.add(second), right),
                     ];
-                    by_op!(op, values, |_, v: usize| y[v]);
+                    by_op!(op, values, |_r, v| y[v]);
                 }
                 Stage::Rows(op, from, step) => {
-                    let mut y = [S::zero(); R];
-                    for (r, y) in y.iter_mut().enumerate() {
-                        *y = S::splat(*from.offset((at.row + r) as isize * step));
-                    }
-                    by_op!(op, values, |r: usize, _| y[r]);
+                    let from = from.offset(at.row as isize * step);
+                    by_op!(op, values, |r, _v| S::splat(*from.offset(r as isize * step)));
                 }
                 Stage::Residual {
                     from,
@@ -339,46 +384,26 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
                     scale,
                 } => {
                     let (zero, scale) = (S::splat(zero), S::splat(scale));
-                    for (r, row) in values.iter_mut().enumerate() {
-                        for (v, value) in row.iter_mut().enumerate() {
-                            let (place, n) = (place(r, v, step, 1), at.lanes[v]);
-                            let x = match stored {
-                                Stored::F32 => floats_of::<S, WHOLE>(from.cast::<f32>().offset(place), n),
-                                Stored::I32 => {
-                                    S::to_float(integers_of::<S, WHOLE>(from.cast::<i32>().offset(place), n))
-                                }
-                                Stored::I8 => S::to_float(bytes_of::<S, WHOLE>(from.offset(place), true, n)),
-                                Stored::U8 => S::to_float(bytes_of::<S, WHOLE>(from.offset(place), false, n)),
-                            };
-                            *value = S::add(*value, S::mul(S::sub(x, zero), scale));
+                    let mut more = [[S::zero(); 2]; R];
+                    for (r, row) in more.iter_mut().enumerate() {
+                        for (v, more) in row.iter_mut().enumerate() {
+                            *more = residual_of::<S, WHOLE>(from, stored, place(r, v, step, 1), at.lanes[v]);
                         }
                     }
+                    for_each_vector!(R, |r, v| {
+                        let more = S::mul(S::sub(more[r][v], zero), scale);
+                        values[r][v] = S::add(values[r][v], more);
+                    });
                 }
                 Stage::Round => {
-                    for value in values.iter_mut().flatten() {
-                        *value = S::round(*value);
-                    }
+                    for_each_vector!(R, |r, v| values[r][v] = S::round(values[r][v]));
                 }
                 Stage::Store(out) => {
-                    for (r, row) in values.iter().enumerate() {
+                    // A copy, so that the values themselves need no memory.
+                    let stored = values;
+                    for (r, row) in stored.iter().enumerate() {
                         for (v, value) in row.iter().enumerate() {
-                            let (place, n) = (place(r, v, out.row, out.col), at.lanes[v]);
-                            match out.stored {
-                                Stored::F32 => {
-                                    let to = out.to.cast::<i32>().offset(place);
-                                    store_integers::<S, WHOLE>(to, out.col, S::bits(*value), n);
-                                }
-                                Stored::I32 => {
-                                    let to = out.to.cast::<i32>().offset(place);
-                                    store_integers::<S, WHOLE>(to, out.col, S::to_int(*value), n);
-                                }
-                                Stored::I8 | Stored::U8 if WHOLE => {
-                                    store_bytes::<S>(out.to.offset(place), out.col, S::to_int(*value), S::LANES);
-                                }
-                                Stored::I8 | Stored::U8 => {
-                                    store_bytes::<S>(out.to.offset(place), out.col, S::to_int(*value), n);
-                                }
-                            }
+                            store_of::<S, WHOLE>(*value, &out, place(r, v, out.row, out.col), at.lanes[v]);
                         }
                     }
                 }
