@@ -10,6 +10,8 @@
 //! point that the run gives). All of it is exact: sums that could leave 32 bits are left alone. Numbers are made of the sum by one
 //! scale a column; what quantised, multiplied and quantised again is then one product with an epilogue.
 //!
+//! A right operand that is no constant is the case of [`super::operands`].
+//!
 //! Before: quantised weights are constants with a scale for all or for each column; activations have one scale, or one a row (with a
 //! zero point each, where they have some). After: such products
 //! and convolutions multiply `i8` (unsigned tensors are signed ones, see [`super::signed`]), products have their weights along the depth,
@@ -19,7 +21,7 @@
 use ir::op::{BinaryOp, Composite, Contract, Conv, Elementwise, Layout, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Shape, Storage, Value};
 
-use super::padded;
+use super::{operands, padded};
 use super::signed::{SHIFT, Signed, ones};
 use crate::error::PassFault;
 use crate::fold::with_simplify;
@@ -91,7 +93,7 @@ impl Zero {
     }
 
     /// The largest distance of a signed integer of 8 bits from it.
-    fn reach(self) -> i64 {
+    pub fn reach(self) -> i64 {
         match self {
             Zero::Known(zero) => (zero + 128).abs().max((127 - zero).abs()),
             Zero::Given(..) => 255,
@@ -107,7 +109,7 @@ pub(super) struct Activations {
     pub views: Vec<Op>,
     pub zero: Zero,
     /// One number, or one a row; `None` where the product is one of integers.
-    scale: Option<Value>,
+    pub scale: Option<Value>,
 }
 
 /// The right operand as rows of one column's integers each, `numbers · scale`.
@@ -169,7 +171,7 @@ impl Weights {
 
 /// Looks through a dequantisation of one scale, or of one that is shared along the axis `depth`, or through differences of widened
 /// integers.
-fn activations(b: &Builder<'_>, value: Value, depth: Option<usize>) -> Option<Activations> {
+pub(super) fn activations(b: &Builder<'_>, value: Value, depth: Option<usize>) -> Option<Activations> {
     let narrow = |v: Value| matches!(b.ty(v).dtype, DType::I8 | DType::U8);
     let single = |v: Value| b.ty(v).elements().is(1);
     let shared = |v: Value| single(v) || depth.is_some_and(|axis| b.ty(v).shape.get(axis).is_some_and(|d| d.is(1)));
@@ -485,7 +487,7 @@ fn quantised(
 }
 
 /// The left operand in `i8`, with its zero point.
-fn signed_operand(b: &mut Builder<'_>, signed: &mut Signed, x: &Activations) -> Result<(Value, Zero), PassFault> {
+pub(super) fn signed_operand(b: &mut Builder<'_>, signed: &mut Signed, x: &Activations) -> Result<(Value, Zero), PassFault> {
     let mut stored = x.stored;
     let mut zero = x.zero;
     if b.ty(stored).dtype != DType::I8 {
@@ -498,7 +500,7 @@ fn signed_operand(b: &mut Builder<'_>, signed: &mut Signed, x: &Activations) -> 
 }
 
 /// The zero point that the left operand will have once it is signed.
-fn signed_zero(b: &Builder<'_>, x: &Activations) -> Zero {
+pub(super) fn signed_zero(b: &Builder<'_>, x: &Activations) -> Zero {
     match b.ty(x.stored).dtype {
         DType::I8 => x.zero,
         _ => x.zero.less(SHIFT),
@@ -515,12 +517,12 @@ fn product(
     let node = graph.node(id);
     let (lhs, rhs) = (b.value(node.operands[0]), b.value(node.operands[1]));
     if b.ty(rhs).rank() != 2 {
-        return Ok(None);
+        return operands::product(b, signed, [lhs, rhs], c);
     }
     let axis = usize::from(!c.transpose_rhs);
     let depth = (b.ty(lhs).rank()).checked_sub(if c.transpose_lhs { 2 } else { 1 });
     let Some((x, w, scales)) = quantised(b, [lhs, rhs], axis, depth) else {
-        return Ok(None);
+        return operands::product(b, signed, [lhs, rhs], c);
     };
     let zero = signed_zero(b, &x);
     let Some(packed) = w.pack(zero.reach()) else {
@@ -660,7 +662,7 @@ fn convolution(
 }
 
 /// The result in the type that the product has.
-fn finished(b: &mut Builder<'_>, value: Value, out: DType) -> Result<Value, PassFault> {
+pub(super) fn finished(b: &mut Builder<'_>, value: Value, out: DType) -> Result<Value, PassFault> {
     if b.ty(value).dtype == out {
         return Ok(value);
     }

@@ -3,9 +3,10 @@
 pub mod cache;
 pub mod float8;
 pub mod integers;
+mod operands;
+mod padded;
 pub mod precision;
 pub mod recipe;
-mod padded;
 mod signed;
 pub mod weights;
 

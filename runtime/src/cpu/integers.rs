@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use indexmap::IndexSet;
 use ir::entity::Entity;
 use ir::graph::ConstId;
 use ir::kernel::{ContractBody, ConvFacts, Expr, ExprId, Kernel, Stmt};
@@ -22,7 +23,8 @@ use super::hoist::hoist;
 use super::kernels::Isa;
 use super::kernels::conv::{ConvShape, ImageStrides};
 use super::kernels::integers::{
-    DepthwiseIntegers, Dots, IntegerProduct, PackedIntegers, RowOut, SumTile, depthwise, multiply,
+    DepthwiseIntegers, Dots, GivenIntegers, IntegerProduct, PackedIntegers, Panels, RowOut, SumTile, depthwise, multiply,
+    pack_given,
 };
 use super::kernels::stages::{Outer, Stage, StageOut, Stored, Sums, finish, store_sums};
 use super::kernels::workspace::SyncPtr;
@@ -34,6 +36,9 @@ use crate::error::RuntimeError;
 
 /// The most entries of one launch: each has its positions in a table.
 const MOST_ENTRIES: usize = 1 << 20;
+
+/// The most bytes that a run packs.
+const MOST_PACKED: usize = 1 << 40;
 
 /// What weights are packed by: a constant may be those of several shapes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -67,6 +72,24 @@ enum Left {
     },
 }
 
+/// The right operand.
+#[derive(Debug)]
+enum Right {
+    /// Constants, packed when the kernel was prepared: entry `i` has that of number `i % len`.
+    Packed(Arc<Vec<PackedIntegers>>),
+    /// What a run gives, packed in each.
+    Given {
+        dots: Dots,
+        matrix: GivenIntegers,
+        /// Where each matrix begins, in elements of the parameter.
+        starts: Vec<i64>,
+        /// The number of each entry's matrix.
+        of: Vec<usize>,
+        /// The temporary of what is packed.
+        to: usize,
+    },
+}
+
 /// A product of integers at one set of sizes.
 #[derive(Debug)]
 pub(crate) struct IntegerExec {
@@ -76,9 +99,10 @@ pub(crate) struct IntegerExec {
     left: Left,
     input: usize,
     filter: usize,
-    weights: Arc<Vec<PackedIntegers>>,
-    /// Columns of one right operand: an entry's columns begin at as many times its number, where there are several.
+    right: Right,
+    /// Columns of one right operand, and how many of them share the columns of the result: those of groups.
     columns: usize,
+    groups: usize,
     added: Added,
     finish: Finish,
     dims: TileDims,
@@ -112,7 +136,7 @@ pub(crate) fn prepare(
     };
     let hoisted = hoist(rewritten, &body.epilogue, &columns, cx, pieces)?;
     let epilogue = hoisted.as_deref().unwrap_or(&body.epilogue);
-    if let Some(exec) = product(&rewritten.kernel, body, epilogue, cx)? {
+    if let Some(exec) = product(rewritten, body, epilogue, cx)? {
         pieces.push(Piece::Integers(Box::new(exec)));
         return Ok(true);
     }
@@ -122,7 +146,7 @@ pub(crate) fn prepare(
     let (param, index) = rewritten.temporary("sums", DType::I32, &axes, cx.bindings)?;
     let sum = rewritten.kernel.exprs.add(Expr::Var(body.acc), DType::I32);
     let stmts = [store(param, index, sum)];
-    let Some(exec) = product(&rewritten.kernel, body, &stmts, cx)? else {
+    let Some(exec) = product(rewritten, body, &stmts, cx)? else {
         *rewritten = mark;
         return Ok(false);
     };
@@ -136,14 +160,22 @@ pub(crate) fn prepare(
 }
 
 fn product(
-    kernel: &Kernel,
+    rewritten: &mut Rewritten,
     body: &ContractBody,
     epilogue: &[Stmt],
     cx: &Prepare<'_>,
 ) -> Result<Option<IntegerExec>, RuntimeError> {
     match &body.conv {
-        Some(facts) => image(kernel, body, facts, epilogue, cx),
-        None => matrix(kernel, body, epilogue, cx),
+        Some(facts) => image(&rewritten.kernel, body, facts, epilogue, cx),
+        None => {
+            let Some((mut exec, bytes)) = matrix(&rewritten.kernel, body, epilogue, cx)? else {
+                return Ok(None);
+            };
+            if let Right::Given { to, .. } = &mut exec.right {
+                *to = rewritten.memory("packed", bytes).index();
+            }
+            Ok(Some(exec))
+        }
     }
 }
 
@@ -280,8 +312,9 @@ fn image(
         left,
         input: facts.input.index(),
         filter: facts.filter.index(),
-        weights,
+        right: Right::Packed(weights),
         columns: og,
+        groups,
         added,
         finish,
         dims: tile,
@@ -291,21 +324,18 @@ fn image(
     }))
 }
 
-/// A product of matrices, of which all entries share the right one.
+/// A product of matrices, and the bytes of what a run packs.
 fn matrix(
     kernel: &Kernel,
     body: &ContractBody,
     epilogue: &[Stmt],
     cx: &Prepare<'_>,
-) -> Result<Option<IntegerExec>, RuntimeError> {
+) -> Result<Option<(IntegerExec, usize)>, RuntimeError> {
     let load = |e: ExprId| match kernel.exprs[e] {
         Expr::Load { param, index } => Some((param, index)),
         _ => None,
     };
     let (Some((left, left_index)), Some((right, right_index))) = (load(body.lhs.value), load(body.rhs.value)) else {
-        return Ok(None);
-    };
-    let Some((id, tensor)) = cx.constant(right.index()) else {
         return Ok(None);
     };
     let mut exprs = epilogue_exprs(epilogue);
@@ -325,7 +355,7 @@ fn matrix(
     let others: Vec<usize> = batch.iter().chain(m.iter().rev().skip(1).rev()).copied().collect();
     // Columns of the right operand are one stride apart; where results go they need not be.
     let nested = |w: &[usize]| b.get(w[0]) == b.get(w[1]).wrapping_mul(extents[w[1]]);
-    if !n.windows(2).all(nested) || k.len() > 1 || others.iter().chain(m.last()).any(|d| b.get(*d) != 0) {
+    if !n.windows(2).all(nested) || k.len() > 1 || m.iter().any(|d| b.get(*d) != 0) {
         return Ok(None);
     }
     let (row, col, depth) = (m.last().copied(), n.last().copied(), k.first().copied());
@@ -343,7 +373,7 @@ fn matrix(
         let (lo, hi) = form.range(&extents);
         lo >= 0 && hi < count
     };
-    let held = tensor.bytes.len() as i64;
+    let held = kernel.params[right].count(cx.bindings)?;
     if empty || !inside(&a, kernel.params[left].count(cx.bindings)?) || !inside(&b, held) {
         return Ok(None);
     }
@@ -354,15 +384,6 @@ fn matrix(
     }
     let step = |form: &Affine, d: Option<usize>| d.map_or(0, |d| form.get(d));
     let (down, across) = (step(&b, depth), step(&b, col));
-    let key = IntegersKey {
-        id,
-        order: [0, b.base, down, across, kk as i64, nn as i64, 0, 0],
-    };
-    let bytes: &[u8] = &tensor.bytes;
-    let weights = cx.pack_integers(key, || {
-        let at = |row: usize, col: usize| bytes[(b.base + row as i64 * down + col as i64 * across) as usize] as i8;
-        vec![PackedIntegers::new(Dots::of(cx.isa), kk, nn, at)]
-    });
     let total = extents.len();
     let mut positions = vec![0i64; entries * total];
     for entry in 0..entries {
@@ -381,6 +402,31 @@ fn matrix(
         0 => vec![0],
         _ => positions.chunks_exact(total).map(|idx| a.at(idx) - a.base).collect(),
     };
+    let shared = batch.iter().all(|d| b.get(*d) == 0);
+    let (right_operand, bytes) = match cx.constant(right.index()).filter(|(_, t)| shared && t.bytes.len() as i64 == held) {
+        Some((id, tensor)) => {
+            let key = IntegersKey {
+                id,
+                order: [0, b.base, down, across, kk as i64, nn as i64, 0, 0],
+            };
+            let bytes: &[u8] = &tensor.bytes;
+            let weights = cx.pack_integers(key, || {
+                let at = |row: usize, col: usize| bytes[(b.base + row as i64 * down + col as i64 * across) as usize] as i8;
+                vec![PackedIntegers::new(Dots::of(cx.isa), kk, nn, at)]
+            });
+            (Right::Packed(weights), 0)
+        }
+        None => {
+            let starts: Vec<i64> = match total {
+                0 => vec![b.base],
+                _ => positions.chunks_exact(total).map(|idx| b.at(idx)).collect(),
+            };
+            given(cx, [kk, nn], [down, across], starts)
+        }
+    };
+    if bytes > MOST_PACKED {
+        return Ok(None);
+    }
     let m = extent(row);
     let left_rows = Left::Matrix {
         base: a.base,
@@ -393,22 +439,51 @@ fn matrix(
     let Some((added, finish)) = take(&source, epilogue, body.acc, dims, &n)? else {
         return Ok(None);
     };
-    Ok(Some(IntegerExec {
+    let exec = IntegerExec {
         entries,
         m,
         k: kk,
         left: left_rows,
         input: left.index(),
         filter: right.index(),
-        weights,
+        right: right_operand,
         columns: nn,
+        groups: 1,
         added,
         finish,
         dims,
         across: across(&n),
         space: total,
         positions,
-    }))
+    };
+    Ok(Some((exec, bytes)))
+}
+
+/// A right operand that the run gives, and the bytes that it is packed in; `starts` are those of the entries.
+fn given(
+    cx: &Prepare<'_>,
+    [k, n]: [usize; 2],
+    [down, across]: [i64; 2],
+    starts: Vec<i64>,
+) -> (Right, usize) {
+    let matrix = GivenIntegers {
+        k,
+        n,
+        down: down as isize,
+        across: across as isize,
+    };
+    let dots = Dots::of(cx.isa);
+    let mut known = IndexSet::new();
+    let of: Vec<usize> = starts.into_iter().map(|start| known.insert_full(start).0).collect();
+    let bytes = known.len().saturating_mul(matrix.bytes(dots)[1]);
+    let right = Right::Given {
+        dots,
+        matrix,
+        starts: known.into_iter().collect(),
+        of,
+        to: 0,
+    };
+    (right, bytes)
 }
 
 /// What a tile's end needs of a run.
@@ -427,13 +502,14 @@ impl IntegerExec {
         }
     }
 
-    pub(crate) fn packed_param(&self) -> usize {
-        self.filter
+    /// The parameter that is read only as packed panels.
+    pub(crate) fn packed_param(&self) -> Option<usize> {
+        matches!(self.right, Right::Packed(_)).then_some(self.filter)
     }
 
     /// Says whether the parameter is read as it lies.
     pub(crate) fn reads(&self, param: usize) -> bool {
-        self.input == param
+        self.input == param || self.filter == param && matches!(self.right, Right::Given { .. })
     }
 
     /// # Safety
@@ -486,10 +562,31 @@ impl IntegerExec {
             // SAFETY: rows were shown to be inside the operand.
             unsafe { self.row(from, entry, row, to) }
         };
+        let weights: SmallVec<[Panels; 16]> = match &self.right {
+            Right::Packed(packed) => packed.iter().map(PackedIntegers::panels).collect(),
+            Right::Given {
+                dots,
+                matrix,
+                starts,
+                of,
+                to,
+            } => {
+                let from = SyncPtr(params[self.filter].cast::<i8>());
+                let from: Vec<_> = starts
+                    .iter()
+                    .map(|start| SyncPtr(from.get().wrapping_offset(*start as isize)))
+                    .collect();
+                let (to, bytes) = (SyncPtr(params[*to]), matrix.bytes(*dots)[1]);
+                // SAFETY: every element was shown to be inside the parameter; the temporary has room for all matrices.
+                unsafe { pack_given(workspace, *dots, matrix, &from, to) };
+                let panels = |number: &usize| matrix.panels(*dots, to.get().wrapping_add(number * bytes));
+                of.iter().map(panels).collect()
+            }
+        };
         let product = IntegerProduct {
             entries: self.entries,
             m: self.m,
-            weights: &self.weights,
+            weights: &weights,
             row: &row,
             finish: &finish,
         };
@@ -571,13 +668,7 @@ impl Finisher<'_> {
         let exec = self.exec;
         let scratch = self.scratch[tile.thread].get();
         let head = (exec.space * 8).next_multiple_of(64);
-        let several = exec.weights.len();
-        let first = tile.cols.start
-            + if several > 1 {
-                tile.entry % several * exec.columns
-            } else {
-                0
-            };
+        let first = tile.cols.start + tile.entry % exec.groups * exec.columns;
         let (rows, stride) = (tile.rows.len(), tile.stride);
         // SAFETY: the caller's contract: places were shown to be inside their parameters; the scratch has what `scratch` says.
         unsafe {

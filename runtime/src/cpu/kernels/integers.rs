@@ -100,7 +100,7 @@ impl PackedIntegers {
         let (each, columns) = (dots.each(), dots.columns());
         let (groups, panels) = (k.div_ceil(each), n.div_ceil(columns));
         let data = AlignedBuf::new(panels * groups * columns * 4);
-        let mut excess = vec![0i32; n];
+        let mut excess = vec![0i32; panels * columns];
         for panel in 0..panels {
             for j in 0..columns.min(n - panel * columns) {
                 let col = panel * columns + j;
@@ -131,6 +131,17 @@ impl PackedIntegers {
         }
     }
 
+    /// The operand as it is multiplied.
+    pub fn panels(&self) -> Panels {
+        Panels {
+            dots: self.dots,
+            k: self.k,
+            n: self.n,
+            data: SyncPtr(self.data.as_ptr()),
+            excess: SyncPtr(self.excess.as_ptr().cast_mut()),
+        }
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.data.len() + self.excess.len() * 4
@@ -141,6 +152,103 @@ impl PackedIntegers {
     pub fn n(&self) -> usize {
         self.n
     }
+}
+
+/// A packed right operand in memory of whoever made it.
+#[derive(Clone, Copy, Debug)]
+pub struct Panels {
+    dots: Dots,
+    k: usize,
+    n: usize,
+    data: SyncPtr<u8>,
+    /// One number a column.
+    excess: SyncPtr<i32>,
+}
+
+/// A right operand that is packed when it is known: `k` rows `down` bytes apart, `n` columns `across` bytes apart.
+#[derive(Clone, Copy, Debug)]
+pub struct GivenIntegers {
+    pub k: usize,
+    pub n: usize,
+    pub down: isize,
+    pub across: isize,
+}
+
+impl GivenIntegers {
+    /// Bytes of the panels, and those of all that is packed.
+    pub fn bytes(&self, dots: Dots) -> [usize; 2] {
+        let panels = self.n.div_ceil(dots.columns());
+        let data = panels * dots.columns() * dots.row_bytes(self.k);
+        [data, (data + panels * dots.columns() * 4).next_multiple_of(64)]
+    }
+
+    /// The operand that [`pack_given`] puts at `to`.
+    pub fn panels(&self, dots: Dots, to: *mut u8) -> Panels {
+        Panels {
+            dots,
+            k: self.k,
+            n: self.n,
+            data: SyncPtr(to),
+            excess: SyncPtr(to.wrapping_add(self.bytes(dots)[0]).cast()),
+        }
+    }
+}
+
+/// Packs right operands: that of number `i` from `from[i]` to `to + i · bytes`.
+///
+/// # Safety
+/// The operands are readable, `to` has room for all of them, and the processor has the instructions.
+pub(crate) unsafe fn pack_given(ws: &mut Workspace, dots: Dots, g: &GivenIntegers, from: &[SyncPtr<i8>], to: SyncPtr<u8>) {
+    let (columns, row_bytes, each) = (dots.columns(), dots.row_bytes(g.k), dots.each());
+    let (panels, [data, all]) = (g.n.div_ceil(columns), g.bytes(dots));
+    ws.reserve(row_bytes.next_multiple_of(64) + columns * 4, 0);
+    ws.parallel_for(from.len() * panels, &|task, _, scratch| {
+        let (number, panel) = (task / panels, task % panels);
+        let first = panel * columns;
+        let wide = columns.min(g.n - first);
+        // SAFETY: the caller's contract; a panel has `row_bytes` for each of its columns.
+        unsafe {
+            let from = from[number].get().offset(first as isize * g.across).cast_const();
+            let base = to.get().add(number * all);
+            let to = base.add(panel * columns * row_bytes);
+            to.write_bytes(0, columns * row_bytes);
+            let at = |row: usize, col: usize| from.offset(row as isize * g.down + col as isize * g.across);
+            for group in 0..g.k.div_ceil(each) {
+                let (row, to) = (group * each, to.add(group * columns * 4));
+                let rows = each.min(g.k - row);
+                match (dots.takes_bytes(), rows) {
+                    (true, 4) if g.down == 1 => {
+                        (0..wide).for_each(|j| to.cast::<u32>().add(j).write_unaligned(at(row, j).cast::<u32>().read_unaligned()));
+                    }
+                    (true, 4) if g.across == 1 => {
+                        let lines = [at(row, 0), at(row + 1, 0), at(row + 2, 0), at(row + 3, 0)];
+                        for j in 0..wide {
+                            let bytes = lines.map(|line| *line.add(j) as u8);
+                            to.cast::<[u8; 4]>().add(j).write(bytes);
+                        }
+                    }
+                    (true, _) => {
+                        for j in 0..wide {
+                            (0..rows).for_each(|i| to.add(j * 4 + i).cast::<i8>().write(*at(row + i, j)));
+                        }
+                    }
+                    (false, _) => {
+                        for j in 0..wide {
+                            (0..rows).for_each(|i| to.cast::<i16>().add(j * 2 + i).write(i16::from(*at(row + i, j))));
+                        }
+                    }
+                }
+            }
+            if dots.takes_bytes() {
+                // Sums of columns: those of their products by a row of ones.
+                scratch.write_bytes(1, row_bytes);
+                let sums = scratch.add(row_bytes.next_multiple_of(64)).cast::<i32>();
+                dot_tile(dots, 1, scratch, row_bytes, to, sums, columns);
+                let excess = base.add(data).cast::<i32>().add(first);
+                (0..columns).for_each(|j| excess.add(j).write((*sums.add(j)).wrapping_mul(128)));
+            }
+        }
+    });
 }
 
 /// A row of A that is being written in the form in which it is multiplied.
@@ -208,7 +316,7 @@ pub struct IntegerProduct<'a> {
     pub entries: usize,
     pub m: usize,
     /// Entry `i` has right operand `i % weights.len()`; all are of one size.
-    pub weights: &'a [PackedIntegers],
+    pub weights: &'a [Panels],
     /// `row(entry, row, to)` writes a row of A.
     pub row: &'a (dyn Fn(usize, usize, &mut RowOut) + Sync),
     pub finish: &'a (dyn Fn(&SumTile) + Sync),
@@ -241,13 +349,12 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     let a_bytes = (block * row_bytes).next_multiple_of(64);
     let tile = block * columns * 4;
     ws.reserve(a_bytes + 2 * tile, 0);
-    let data: Vec<SyncPtr<u8>> = p.weights.iter().map(|w| SyncPtr(w.data.as_ptr())).collect();
     ws.parallel_for(p.entries * blocks * splits, &|task, thread, scratch| {
         let (entry, rest) = (task / (blocks * splits), task % (blocks * splits));
         let (number, split) = (rest / splits, rest % splits);
         let rows = number * block..((number + 1) * block).min(p.m);
         let weights = &p.weights[entry % p.weights.len()];
-        let b = data[entry % p.weights.len()].get().cast_const();
+        let b = weights.data.get().cast_const();
         // SAFETY: the scratch has room for the rows and two tiles; the weights are as large as their sizes say.
         unsafe {
             for (i, row) in rows.clone().enumerate() {
@@ -277,7 +384,7 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
                     thread,
                     sums,
                     excess: match dots.takes_bytes() {
-                        true => weights.excess[panel * columns..].as_ptr(),
+                        true => weights.excess.get().add(panel * columns),
                         false => std::ptr::null(),
                     },
                     stride: columns,

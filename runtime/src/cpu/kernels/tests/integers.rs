@@ -66,7 +66,7 @@ fn sums_are_exact_on_every_instruction() {
                     let product = IntegerProduct {
                         entries,
                         m,
-                        weights: &packed,
+                        weights: &packed.each_ref().map(PackedIntegers::panels),
                         row: &row,
                         finish: &finish,
                     };
