@@ -21,8 +21,8 @@
 use ir::op::{BinaryOp, Composite, Contract, Conv, Elementwise, Layout, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Shape, Storage, Value};
 
-use super::{operands, padded};
 use super::signed::{SHIFT, Signed, ones};
+use super::{operands, padded};
 use crate::error::PassFault;
 use crate::fold::with_simplify;
 use crate::rewrite::Builder;
@@ -487,7 +487,11 @@ fn quantised(
 }
 
 /// The left operand in `i8`, with its zero point.
-pub(super) fn signed_operand(b: &mut Builder<'_>, signed: &mut Signed, x: &Activations) -> Result<(Value, Zero), PassFault> {
+pub(super) fn signed_operand(
+    b: &mut Builder<'_>,
+    signed: &mut Signed,
+    x: &Activations,
+) -> Result<(Value, Zero), PassFault> {
     let mut stored = x.stored;
     let mut zero = x.zero;
     if b.ty(stored).dtype != DType::I8 {

@@ -6,7 +6,7 @@
 use ir::op::{BinaryOp, Contract, ReduceOp, View};
 use ir::{DType, Op, Value};
 
-use super::integers::{Activations, Zero, activations, signed_operand, signed_zero};
+use super::integers::{Zero, activations, signed_operand, signed_zero};
 use super::signed::Signed;
 use crate::error::PassFault;
 use crate::rewrite::Builder;
@@ -46,12 +46,12 @@ pub(super) fn product(
     }
     let (xs, _) = signed_operand(b, signed, &x)?;
     let (ys, _) = signed_operand(b, signed, &y)?;
-    let integers = Contract {
-        out: DType::I32,
-        ..c.clone()
-    };
+    let integers = Contract { out: DType::I32, ..*c };
     let mut sum = b.emit(Op::Contract(integers), &[xs, ys])?;
-    let sides = [(xs, x_axis, c.transpose_lhs, right), (ys, y_axis, c.transpose_rhs, left)];
+    let sides = [
+        (xs, x_axis, c.transpose_lhs, right),
+        (ys, y_axis, c.transpose_rhs, left),
+    ];
     let mut rest = depth * left * right;
     for (operand, axis, turned, other) in sides {
         if other == 0 {

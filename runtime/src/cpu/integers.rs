@@ -15,22 +15,20 @@ use smallvec::SmallVec;
 
 use super::affine::{Affine, Space, collapse};
 use super::block::compile::Source;
-use super::block::{Frame, Val};
 use super::conv;
 use super::env::RunMemory;
 use super::exec::{Piece, Prepare};
+use super::finisher::Finisher;
 use super::hoist::hoist;
-use super::kernels::Isa;
 use super::kernels::conv::{ConvShape, ImageStrides};
 use super::kernels::integers::{
-    DepthwiseIntegers, Dots, GivenIntegers, IntegerProduct, PackedIntegers, Panels, RowOut, SumTile, depthwise, multiply,
-    pack_given,
+    DepthwiseIntegers, Dots, GivenIntegers, IntegerProduct, PackedIntegers, Panels, RowOut, SumTile, depthwise,
+    multiply, pack_given,
 };
-use super::kernels::stages::{Outer, Stage, StageOut, Stored, Sums, finish, store_sums};
 use super::kernels::workspace::SyncPtr;
 use super::loops::LoopsExec;
 use super::rewrite::{Rewritten, store};
-use super::stages::{Added, Finish, LANES, Place, Step, epilogue_exprs, take};
+use super::stages::{Added, Finish, LANES, epilogue_exprs, take};
 use super::tile::TileDims;
 use crate::error::RuntimeError;
 
@@ -101,16 +99,16 @@ pub(crate) struct IntegerExec {
     filter: usize,
     right: Right,
     /// Columns of one right operand, and how many of them share the columns of the result: those of groups.
-    columns: usize,
-    groups: usize,
-    added: Added,
-    finish: Finish,
-    dims: TileDims,
+    pub(super) columns: usize,
+    pub(super) groups: usize,
+    pub(super) added: Added,
+    pub(super) finish: Finish,
+    pub(super) dims: TileDims,
     /// Dims of the columns with their extents, the innermost last.
-    across: Vec<(usize, usize)>,
-    space: usize,
+    pub(super) across: Vec<(usize, usize)>,
+    pub(super) space: usize,
     /// Positions on every dim, for each entry.
-    positions: Vec<i64>,
+    pub(super) positions: Vec<i64>,
 }
 
 /// Prepares a product of integers; says no where the kernels do not take it.
@@ -403,7 +401,10 @@ fn matrix(
         _ => positions.chunks_exact(total).map(|idx| a.at(idx) - a.base).collect(),
     };
     let shared = batch.iter().all(|d| b.get(*d) == 0);
-    let (right_operand, bytes) = match cx.constant(right.index()).filter(|(_, t)| shared && t.bytes.len() as i64 == held) {
+    let (right_operand, bytes) = match cx
+        .constant(right.index())
+        .filter(|(_, t)| shared && t.bytes.len() as i64 == held)
+    {
         Some((id, tensor)) => {
             let key = IntegersKey {
                 id,
@@ -411,7 +412,8 @@ fn matrix(
             };
             let bytes: &[u8] = &tensor.bytes;
             let weights = cx.pack_integers(key, || {
-                let at = |row: usize, col: usize| bytes[(b.base + row as i64 * down + col as i64 * across) as usize] as i8;
+                let at =
+                    |row: usize, col: usize| bytes[(b.base + row as i64 * down + col as i64 * across) as usize] as i8;
                 vec![PackedIntegers::new(Dots::of(cx.isa), kk, nn, at)]
             });
             (Right::Packed(weights), 0)
@@ -460,12 +462,7 @@ fn matrix(
 }
 
 /// A right operand that the run gives, and the bytes that it is packed in; `starts` are those of the entries.
-fn given(
-    cx: &Prepare<'_>,
-    [k, n]: [usize; 2],
-    [down, across]: [i64; 2],
-    starts: Vec<i64>,
-) -> (Right, usize) {
+fn given(cx: &Prepare<'_>, [k, n]: [usize; 2], [down, across]: [i64; 2], starts: Vec<i64>) -> (Right, usize) {
     let matrix = GivenIntegers {
         k,
         n,
@@ -486,19 +483,13 @@ fn given(
     (right, bytes)
 }
 
-/// What a tile's end needs of a run.
-struct Finisher<'a> {
-    exec: &'a IntegerExec,
-    isa: Isa,
-    params: Vec<SyncPtr<u8>>,
-    scratch: Vec<SyncPtr<u8>>,
-}
-
 impl IntegerExec {
     pub(crate) fn scratch(&self) -> usize {
+        // Also where there are no dims, whose positions are at an address all the same.
+        let positions = (self.space * 8).next_multiple_of(64).max(64);
         match &self.finish {
-            Finish::Program(program) => (self.space * 8).next_multiple_of(64) + program.scratch + LANES * 4,
-            Finish::Sums(_) | Finish::Stages(_) => (self.space * 8).next_multiple_of(64),
+            Finish::Program(program) => positions + program.scratch + LANES * 4,
+            Finish::Sums(_) | Finish::Stages(_) => positions,
         }
     }
 
@@ -654,153 +645,6 @@ impl IntegerExec {
                                 to.copy(first + kx * cg, line.offset(x * strides.w), cg, strides.c);
                             }
                         }
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Finisher<'_> {
-    /// # Safety
-    /// The tile is one of the product's, and the buffers are those that it was prepared for.
-    unsafe fn finish(&self, tile: &SumTile) {
-        let exec = self.exec;
-        let scratch = self.scratch[tile.thread].get();
-        let head = (exec.space * 8).next_multiple_of(64);
-        let first = tile.cols.start + tile.entry % exec.groups * exec.columns;
-        let (rows, stride) = (tile.rows.len(), tile.stride);
-        // SAFETY: the caller's contract: places were shown to be inside their parameters; the scratch has what `scratch` says.
-        unsafe {
-            let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), exec.space);
-            idx.copy_from_slice(&exec.positions[tile.entry * exec.space..(tile.entry + 1) * exec.space]);
-            // Columns that are neighbours on every dim but the innermost, one run after another.
-            let (mut done, inner) = (0, exec.across.last().map_or(1, |(_, extent)| *extent));
-            while done < tile.cols.len() {
-                let mut rest = first + done;
-                let cols = (tile.cols.len() - done).min(inner - rest % inner);
-                for (d, extent) in exec.across.iter().rev() {
-                    idx[*d] = (rest % extent) as i64;
-                    rest /= extent;
-                }
-                if let Some(d) = exec.dims.row {
-                    idx[d] = tile.rows.start as i64;
-                }
-                let sums = Sums {
-                    from: tile.sums.add(done),
-                    stride,
-                    rows,
-                    cols,
-                    excess: match tile.excess.is_null() {
-                        true => tile.excess,
-                        false => tile.excess.add(done),
-                    },
-                    addend: match &exec.added.columns {
-                        Some(place) => self.at(place, idx).cast(),
-                        None => std::ptr::null(),
-                    },
-                    outer: exec.added.outer.as_ref().map(|(down, across)| Outer {
-                        rows: self.at(down, idx).cast(),
-                        step: self.row_step(down),
-                        cols: match across {
-                            Some(across) => self.at(across, idx).cast(),
-                            None => std::ptr::null(),
-                        },
-                    }),
-                };
-                self.run(tile, &sums, tile.floats.add(done), idx, scratch.add(head));
-                done += cols;
-            }
-        }
-    }
-
-    /// Where a place is for a tile whose first row and column are at `idx`.
-    ///
-    /// # Safety
-    /// It is inside its parameter.
-    unsafe fn at(&self, place: &Place, idx: &[i64]) -> *mut u8 {
-        let offset = place.form.at(idx) as isize * place.bytes as isize;
-        // SAFETY: the caller's contract.
-        unsafe { self.params[place.param].get().offset(offset) }
-    }
-
-    fn row_step(&self, place: &Place) -> isize {
-        self.exec.dims.row.map_or(0, |d| place.form.get(d) as isize)
-    }
-
-    /// Does what follows to sums of neighbouring columns.
-    ///
-    /// # Safety
-    /// As for [`Finisher::finish`]; `floats` and `scratch` have room for the tile and the program.
-    unsafe fn run(&self, tile: &SumTile, sums: &Sums, floats: *mut f32, idx: &mut [i64], scratch: *mut u8) {
-        let exec = self.exec;
-        let (rows, cols, stride) = (sums.rows, sums.cols, sums.stride);
-        // SAFETY: the caller's contract.
-        unsafe {
-            let out = |place: &Place, stored: Stored| StageOut {
-                to: self.at(place, idx),
-                stored,
-                row: self.row_step(place),
-                col: exec.dims.col.map_or(1, |d| place.form.get(d) as isize),
-            };
-            match &exec.finish {
-                Finish::Sums(place) => store_sums(self.isa, sums, out(place, Stored::I32)),
-                Finish::Stages(steps) => {
-                    let stage = |step: &Step| match step {
-                        Step::Store(place, stored) => Stage::Store(out(place, *stored)),
-                        Step::Number(op, v) => Stage::Number(*op, *v),
-                        Step::Columns(op, place) => Stage::Columns(*op, self.at(place, idx).cast()),
-                        Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
-                        Step::Round => Stage::Round,
-                        Step::Residual {
-                            from,
-                            stored,
-                            zero,
-                            scale,
-                        } => Stage::Residual {
-                            from: self.at(from, idx),
-                            stored: *stored,
-                            step: self.row_step(from),
-                            zero: *zero,
-                            scale: *scale,
-                        },
-                    };
-                    let stages: SmallVec<[Stage; 16]> = steps.iter().map(stage).collect();
-                    finish(self.isa, sums, &stages);
-                }
-                Finish::Program(program) => {
-                    let dense = StageOut {
-                        to: floats.cast(),
-                        stored: Stored::F32,
-                        row: stride as isize,
-                        col: 1,
-                    };
-                    finish(self.isa, sums, &[Stage::Store(dense)]);
-                    let dense = scratch.add(program.scratch).cast::<f32>();
-                    let height = (LANES / cols).max(1);
-                    let params: Vec<*mut u8> = self.params.iter().map(|p| p.get()).collect();
-                    for row in (0..rows).step_by(height) {
-                        let n = height.min(rows - row);
-                        for r in 0..n {
-                            let from = floats.add((row + r) * stride);
-                            std::ptr::copy_nonoverlapping(from, dense.add(r * cols), cols);
-                        }
-                        if let Some(d) = exec.dims.row {
-                            idx[d] = (tile.rows.start + row) as i64;
-                        }
-                        let frame = Frame {
-                            isa: self.isa,
-                            idx,
-                            rows: n,
-                            cols,
-                            params: &params,
-                            scratch,
-                        };
-                        let given = [Val {
-                            ptr: dense.cast(),
-                            bits: 0,
-                        }];
-                        program.run(&frame, &given, &mut []);
                     }
                 }
             }

@@ -309,7 +309,9 @@ pub(crate) unsafe fn cast(isa: Isa, from: DType, to: DType, dst: *mut u8, a: *co
         (Class::F32, DType::I8) => whole(isa, dst, a, l0, l1, [i8::MIN.into(), i8::MAX.into()]),
         (Class::F32, DType::U8) => whole(isa, dst, a, l0, l1, [0, u8::MAX.into()]),
         (Class::F32, DType::Bool) => lanes!(f32 => u8, |x| u8::from(x != 0.0)),
-        (Class::I64, DType::F32) => integers_to_floats(isa, a.cast::<i64>().add(l0), dst.cast::<f32>().add(l0), l1 - l0),
+        (Class::I64, DType::F32) => {
+            integers_to_floats(isa, a.cast::<i64>().add(l0), dst.cast::<f32>().add(l0), l1 - l0)
+        }
         (Class::I64, DType::I64) => super::memory::copy(Class::I64, dst, a, l0, l1),
         (Class::I64, to) if to.is_int() => lanes!(i64 => i64, |x| wrap(to, x)),
         (Class::I64, DType::Bool) => lanes!(i64 => u8, |x| u8::from(x != 0)),

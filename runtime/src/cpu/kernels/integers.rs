@@ -198,7 +198,13 @@ impl GivenIntegers {
 ///
 /// # Safety
 /// The operands are readable, `to` has room for all of them, and the processor has the instructions.
-pub(crate) unsafe fn pack_given(ws: &mut Workspace, dots: Dots, g: &GivenIntegers, from: &[SyncPtr<i8>], to: SyncPtr<u8>) {
+pub(crate) unsafe fn pack_given(
+    ws: &mut Workspace,
+    dots: Dots,
+    g: &GivenIntegers,
+    from: &[SyncPtr<i8>],
+    to: SyncPtr<u8>,
+) {
     let (columns, row_bytes, each) = (dots.columns(), dots.row_bytes(g.k), dots.each());
     let (panels, [data, all]) = (g.n.div_ceil(columns), g.bytes(dots));
     ws.reserve(row_bytes.next_multiple_of(64) + columns * 4, 0);
@@ -218,7 +224,11 @@ pub(crate) unsafe fn pack_given(ws: &mut Workspace, dots: Dots, g: &GivenInteger
                 let rows = each.min(g.k - row);
                 match (dots.takes_bytes(), rows) {
                     (true, 4) if g.down == 1 => {
-                        (0..wide).for_each(|j| to.cast::<u32>().add(j).write_unaligned(at(row, j).cast::<u32>().read_unaligned()));
+                        (0..wide).for_each(|j| {
+                            to.cast::<u32>()
+                                .add(j)
+                                .write_unaligned(at(row, j).cast::<u32>().read_unaligned())
+                        });
                     }
                     (true, 4) if g.across == 1 => {
                         let lines = [at(row, 0), at(row + 1, 0), at(row + 2, 0), at(row + 3, 0)];

@@ -224,7 +224,8 @@ unsafe fn store_sums_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block
         for (r, row) in values.iter().enumerate() {
             for (v, value) in row.iter().enumerate() {
                 let (col, n) = (at.col + v * S::LANES, at.lanes[v]);
-                let to = (out.to.cast::<i32>()).wrapping_offset((at.row + r) as isize * out.row + col as isize * out.col);
+                let to =
+                    (out.to.cast::<i32>()).wrapping_offset((at.row + r) as isize * out.row + col as isize * out.col);
                 store_integers::<S, WHOLE>(to, out.col, *value, n);
             }
         }

@@ -68,8 +68,8 @@ impl Simd for Avx2 {
     unsafe fn store_bytes(p: *mut u8, v: __m256i, n: usize) {
         // The lowest byte of each lane in the lowest four of its half.
         let first = _mm256_setr_epi8(
-            0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-            -1, -1, -1,
+            0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1,
+            -1, -1, -1, -1,
         );
         let each = _mm256_shuffle_epi8(v, first);
         let low = _mm256_castsi256_si128(each);

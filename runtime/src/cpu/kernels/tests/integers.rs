@@ -2,9 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::cpu::kernels::integers::{
-    Dots, IntegerProduct, PackedIntegers, RowOut, SumTile, multiply,
-};
+use crate::cpu::kernels::integers::{Dots, IntegerProduct, PackedIntegers, RowOut, SumTile, multiply};
 use crate::cpu::kernels::stages::{Outer, Stage, StageOp, StageOut, Stored, Sums, finish, store_sums};
 use crate::cpu::kernels::{Isa, Pool, Workspace};
 use std::sync::Arc;
@@ -89,7 +87,15 @@ fn sums_are_exact_on_every_instruction() {
 /// Stages over tiles of widths that do and do not fill vectors, stored side by side and apart, as bytes and as floats.
 #[test]
 fn stages_are_their_arithmetic() {
-    for (rows, cols, apart) in [(5, 19, 1), (4, 32, 1), (9, 64, 1), (3, 40, 2), (1, 1, 3), (6, 33, 3), (12, 16, 1)] {
+    for (rows, cols, apart) in [
+        (5, 19, 1),
+        (4, 32, 1),
+        (9, 64, 1),
+        (3, 40, 2),
+        (1, 1, 3),
+        (6, 33, 3),
+        (12, 16, 1),
+    ] {
         let stride = cols + 5;
         let sums: Vec<i32> = (0..rows * stride).map(|i| i as i32 * 37 - 2000).collect();
         let excess: Vec<i32> = (0..cols).map(|i| 70 - i as i32 * 3).collect();
@@ -112,9 +118,8 @@ fn stages_are_their_arithmetic() {
                 cols: across.as_ptr(),
             }),
         };
-        let sum = |row: usize, col: usize| {
-            sums[row * stride + col] - excess[col] + addend[col] + down[2 * row] * across[col]
-        };
+        let sum =
+            |row: usize, col: usize| sums[row * stride + col] - excess[col] + addend[col] + down[2 * row] * across[col];
         let line = 3 * 64 + 7;
         let place = |row: usize, col: usize| row * line + col * apart;
         for isa in Isa::all() {
