@@ -10,15 +10,19 @@
 //! point that the run gives). All of it is exact: sums that could leave 32 bits are left alone. Numbers are made of the sum by one
 //! scale a column; what quantised, multiplied and quantised again is then one product with an epilogue.
 //!
+//! A right operand that is no constant is the case of [`super::operands`].
+//!
 //! Before: quantised weights are constants with a scale for all or for each column; activations have one scale, or one a row (with a
 //! zero point each, where they have some). After: such products
 //! and convolutions multiply `i8` (unsigned tensors are signed ones, see [`super::signed`]), products have their weights along the depth,
-//! and the padding of a convolution is the number that stands for 0.
+//! and the padding of a convolution is the number that stands for 0. Where the run gives that number, the image is padded by 0 before
+//! it is quantised ([`super::padded`]).
 
 use ir::op::{BinaryOp, Composite, Contract, Conv, Elementwise, Layout, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Op, Shape, Storage, Value};
 
 use super::signed::{SHIFT, Signed, ones};
+use super::{operands, padded};
 use crate::error::PassFault;
 use crate::fold::with_simplify;
 use crate::rewrite::Builder;
@@ -74,7 +78,7 @@ pub const PASS: Pass = Pass {
 
 /// The integer that stands for 0.
 #[derive(Clone, Copy)]
-enum Zero {
+pub(super) enum Zero {
     Known(i64),
     /// What the run gives, one number or one a row, of any integer type, less this many.
     Given(Value, i64),
@@ -89,7 +93,7 @@ impl Zero {
     }
 
     /// The largest distance of a signed integer of 8 bits from it.
-    fn reach(self) -> i64 {
+    pub fn reach(self) -> i64 {
         match self {
             Zero::Known(zero) => (zero + 128).abs().max((127 - zero).abs()),
             Zero::Given(..) => 255,
@@ -98,14 +102,14 @@ impl Zero {
 }
 
 /// The left operand: `(stored − zero) · scale`.
-struct Activations {
+pub(super) struct Activations {
     /// In `i8` or `u8`.
-    stored: Value,
+    pub stored: Value,
     /// What is done to the stored integers, the last first: reshapes that have moved behind arithmetic.
-    views: Vec<Op>,
-    zero: Zero,
+    pub views: Vec<Op>,
+    pub zero: Zero,
     /// One number, or one a row; `None` where the product is one of integers.
-    scale: Option<Value>,
+    pub scale: Option<Value>,
 }
 
 /// The right operand as rows of one column's integers each, `numbers · scale`.
@@ -167,7 +171,7 @@ impl Weights {
 
 /// Looks through a dequantisation of one scale, or of one that is shared along the axis `depth`, or through differences of widened
 /// integers.
-fn activations(b: &Builder<'_>, value: Value, depth: Option<usize>) -> Option<Activations> {
+pub(super) fn activations(b: &Builder<'_>, value: Value, depth: Option<usize>) -> Option<Activations> {
     let narrow = |v: Value| matches!(b.ty(v).dtype, DType::I8 | DType::U8);
     let single = |v: Value| b.ty(v).elements().is(1);
     let shared = |v: Value| single(v) || depth.is_some_and(|axis| b.ty(v).shape.get(axis).is_some_and(|d| d.is(1)));
@@ -483,7 +487,11 @@ fn quantised(
 }
 
 /// The left operand in `i8`, with its zero point.
-fn signed_operand(b: &mut Builder<'_>, signed: &mut Signed, x: &Activations) -> Result<(Value, Zero), PassFault> {
+pub(super) fn signed_operand(
+    b: &mut Builder<'_>,
+    signed: &mut Signed,
+    x: &Activations,
+) -> Result<(Value, Zero), PassFault> {
     let mut stored = x.stored;
     let mut zero = x.zero;
     if b.ty(stored).dtype != DType::I8 {
@@ -496,7 +504,7 @@ fn signed_operand(b: &mut Builder<'_>, signed: &mut Signed, x: &Activations) -> 
 }
 
 /// The zero point that the left operand will have once it is signed.
-fn signed_zero(b: &Builder<'_>, x: &Activations) -> Zero {
+pub(super) fn signed_zero(b: &Builder<'_>, x: &Activations) -> Zero {
     match b.ty(x.stored).dtype {
         DType::I8 => x.zero,
         _ => x.zero.less(SHIFT),
@@ -513,12 +521,12 @@ fn product(
     let node = graph.node(id);
     let (lhs, rhs) = (b.value(node.operands[0]), b.value(node.operands[1]));
     if b.ty(rhs).rank() != 2 {
-        return Ok(None);
+        return operands::product(b, signed, [lhs, rhs], c);
     }
     let axis = usize::from(!c.transpose_rhs);
     let depth = (b.ty(lhs).rank()).checked_sub(if c.transpose_lhs { 2 } else { 1 });
     let Some((x, w, scales)) = quantised(b, [lhs, rhs], axis, depth) else {
-        return Ok(None);
+        return operands::product(b, signed, [lhs, rhs], c);
     };
     let zero = signed_zero(b, &x);
     let Some(packed) = w.pack(zero.reach()) else {
@@ -569,14 +577,24 @@ fn convolution(
     if c.transposed.is_some() || c.pad_value != 0 {
         return Ok(None);
     }
-    let Some((x, w, scales)) = quantised(b, [operands[0], operands[1]], 0, None) else {
+    let Some((mut x, w, scales)) = quantised(b, [operands[0], operands[1]], 0, None) else {
         return Ok(None);
     };
-    let padded = c.window.pad_low.iter().chain(&c.window.pad_high).any(|p| *p != 0);
+    let mut window = c.window.clone();
+    let padded = window.pad_low.iter().chain(&window.pad_high).any(|p| *p != 0);
     let pad_value = match signed_zero(b, &x) {
         Zero::Known(zero) if padded && !(-128..=127).contains(&zero) => return Ok(None),
         Zero::Known(zero) if padded => zero,
-        Zero::Given(..) if padded => return Ok(None),
+        Zero::Given(..) if padded => {
+            let first = c.layout.spatial_axis();
+            let Some(stored) = padded::before_quantising(b, &x, &window, first)? else {
+                return Ok(None);
+            };
+            (x.stored, x.zero) = (stored, signed_zero(b, &x));
+            window.pad_low.fill(0);
+            window.pad_high.fill(0);
+            0
+        }
         _ => 0,
     };
     let Some(packed) = w.pack(signed_zero(b, &x).reach()) else {
@@ -600,6 +618,7 @@ fn convolution(
     let integers = Conv {
         out: DType::I32,
         pad_value,
+        window,
         ..c.clone()
     };
     let sum = b.emit(Op::Conv(integers.clone()), &[stored, weight])?;
@@ -647,7 +666,7 @@ fn convolution(
 }
 
 /// The result in the type that the product has.
-fn finished(b: &mut Builder<'_>, value: Value, out: DType) -> Result<Value, PassFault> {
+pub(super) fn finished(b: &mut Builder<'_>, value: Value, out: DType) -> Result<Value, PassFault> {
     if b.ty(value).dtype == out {
         return Ok(value);
     }

@@ -3,6 +3,8 @@
 pub mod cache;
 pub mod float8;
 pub mod integers;
+mod operands;
+mod padded;
 pub mod precision;
 pub mod recipe;
 mod signed;

@@ -116,7 +116,7 @@ impl Signed {
 }
 
 /// A zero point, or its absence, less the shift, in the rank of `like`.
-fn shifted_zero(b: &mut Builder<'_>, like: Value, zero: Option<Value>) -> Result<Value, PassFault> {
+pub(super) fn shifted_zero(b: &mut Builder<'_>, like: Value, zero: Option<Value>) -> Result<Value, PassFault> {
     let Some(zero) = zero else {
         let ones = vec![1usize; b.ty(like).rank()];
         let bytes = vec![(-SHIFT) as i8 as u8];

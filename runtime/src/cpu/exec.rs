@@ -313,7 +313,7 @@ impl KernelExec {
                 let packed = pieces.iter().find_map(|p| match p {
                     Piece::Gemm(g) => g.packed_param(),
                     Piece::Conv(c) => Some(c.packed_param()),
-                    Piece::Integers(p) => Some(p.packed_param()),
+                    Piece::Integers(p) => p.packed_param(),
                     _ => None,
                 });
                 if let Some(param) = packed

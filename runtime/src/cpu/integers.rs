@@ -5,33 +5,38 @@
 
 use std::sync::Arc;
 
+use indexmap::IndexSet;
 use ir::entity::Entity;
 use ir::graph::ConstId;
 use ir::kernel::{ContractBody, ConvFacts, Expr, ExprId, Kernel, Stmt};
 use ir::op::Layout;
 use ir::types::DType;
+use smallvec::SmallVec;
 
 use super::affine::{Affine, Space, collapse};
 use super::block::compile::Source;
-use super::block::{Frame, Val};
 use super::conv;
 use super::env::RunMemory;
 use super::exec::{Piece, Prepare};
-use super::kernels::Isa;
+use super::finisher::Finisher;
+use super::hoist::hoist;
 use super::kernels::conv::{ConvShape, ImageStrides};
 use super::kernels::integers::{
-    DepthwiseIntegers, Dots, IntegerProduct, PackedIntegers, RowOut, Stage, StageOut, SumTile, Sums, depthwise, floats,
-    multiply, stage, store as store_tile,
+    DepthwiseIntegers, Dots, GivenIntegers, IntegerProduct, PackedIntegers, Panels, RowOut, SumTile, depthwise,
+    multiply, pack_given,
 };
 use super::kernels::workspace::SyncPtr;
 use super::loops::LoopsExec;
 use super::rewrite::{Rewritten, store};
-use super::stages::{Finish, LANES, Place, Step, epilogue_exprs, take};
+use super::stages::{Added, Finish, LANES, epilogue_exprs, take};
 use super::tile::TileDims;
 use crate::error::RuntimeError;
 
 /// The most entries of one launch: each has its positions in a table.
 const MOST_ENTRIES: usize = 1 << 20;
+
+/// The most bytes that a run packs.
+const MOST_PACKED: usize = 1 << 40;
 
 /// What weights are packed by: a constant may be those of several shapes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -65,6 +70,24 @@ enum Left {
     },
 }
 
+/// The right operand.
+#[derive(Debug)]
+enum Right {
+    /// Constants, packed when the kernel was prepared: entry `i` has that of number `i % len`.
+    Packed(Arc<Vec<PackedIntegers>>),
+    /// What a run gives, packed in each.
+    Given {
+        dots: Dots,
+        matrix: GivenIntegers,
+        /// Where each matrix begins, in elements of the parameter.
+        starts: Vec<i64>,
+        /// The number of each entry's matrix.
+        of: Vec<usize>,
+        /// The temporary of what is packed.
+        to: usize,
+    },
+}
+
 /// A product of integers at one set of sizes.
 #[derive(Debug)]
 pub(crate) struct IntegerExec {
@@ -74,15 +97,18 @@ pub(crate) struct IntegerExec {
     left: Left,
     input: usize,
     filter: usize,
-    weights: Arc<Vec<PackedIntegers>>,
-    /// Columns of one right operand: an entry's columns begin at as many times its number, where there are several.
-    columns: usize,
-    addend: Option<Place>,
-    finish: Finish,
-    dims: TileDims,
-    space: usize,
+    right: Right,
+    /// Columns of one right operand, and how many of them share the columns of the result: those of groups.
+    pub(super) columns: usize,
+    pub(super) groups: usize,
+    pub(super) added: Added,
+    pub(super) finish: Finish,
+    pub(super) dims: TileDims,
+    /// Dims of the columns with their extents, the innermost last.
+    pub(super) across: Vec<(usize, usize)>,
+    pub(super) space: usize,
     /// Positions on every dim, for each entry.
-    positions: Vec<i64>,
+    pub(super) positions: Vec<i64>,
 }
 
 /// Prepares a product of integers; says no where the kernels do not take it.
@@ -100,16 +126,25 @@ pub(crate) fn prepare(
     if kernel.vars[body.acc] != DType::I32 || !narrow(body.lhs.value) || !narrow(body.rhs.value) {
         return Ok(false);
     }
-    if let Some(exec) = product(kernel, body, &body.epilogue, cx)? {
+    let (mark, before) = (rewritten.clone(), pieces.len());
+    let columns: Vec<_> = match body.conv {
+        // Groups have filters of their own.
+        Some(_) => body.batch.iter().chain(&body.n).copied().collect(),
+        None => body.n.clone(),
+    };
+    let hoisted = hoist(rewritten, &body.epilogue, &columns, cx, pieces)?;
+    let epilogue = hoisted.as_deref().unwrap_or(&body.epilogue);
+    if let Some(exec) = product(rewritten, body, epilogue, cx)? {
         pieces.push(Piece::Integers(Box::new(exec)));
         return Ok(true);
     }
-    let mark = rewritten.clone();
+    rewritten.clone_from(&mark);
+    pieces.truncate(before);
     let axes: Vec<_> = [&body.m, &body.batch, &body.n].into_iter().flatten().copied().collect();
     let (param, index) = rewritten.temporary("sums", DType::I32, &axes, cx.bindings)?;
     let sum = rewritten.kernel.exprs.add(Expr::Var(body.acc), DType::I32);
     let stmts = [store(param, index, sum)];
-    let Some(exec) = product(&rewritten.kernel, body, &stmts, cx)? else {
+    let Some(exec) = product(rewritten, body, &stmts, cx)? else {
         *rewritten = mark;
         return Ok(false);
     };
@@ -123,14 +158,22 @@ pub(crate) fn prepare(
 }
 
 fn product(
-    kernel: &Kernel,
+    rewritten: &mut Rewritten,
     body: &ContractBody,
     epilogue: &[Stmt],
     cx: &Prepare<'_>,
 ) -> Result<Option<IntegerExec>, RuntimeError> {
     match &body.conv {
-        Some(facts) => image(kernel, body, facts, epilogue, cx),
-        None => matrix(kernel, body, epilogue, cx),
+        Some(facts) => image(&rewritten.kernel, body, facts, epilogue, cx),
+        None => {
+            let Some((mut exec, bytes)) = matrix(&rewritten.kernel, body, epilogue, cx)? else {
+                return Ok(None);
+            };
+            if let Right::Given { to, .. } = &mut exec.right {
+                *to = rewritten.memory("packed", bytes).index();
+            }
+            Ok(Some(exec))
+        }
     }
 }
 
@@ -176,14 +219,14 @@ fn image(
         &mut [&mut dims.image, &mut dims.pixel, &mut dims.filter],
         &mut roots,
     );
-    if dims.image.len() > 1 || dims.pixel.len() > 1 || dims.filter.len() > 1 {
+    if dims.image.len() > 1 || dims.pixel.len() > 1 {
         return Ok(None);
     }
     let (image, tile) = (
         dims.image.first().copied(),
         TileDims {
             row: dims.pixel.first().copied(),
-            col: dims.filter.first().copied(),
+            col: dims.filter.last().copied(),
             entries: shape.n > 1,
         },
     );
@@ -255,8 +298,9 @@ fn image(
             padding,
         },
     };
+    let across = |dims: &[usize]| dims.iter().map(|d| (*d, extents[*d].max(1) as usize)).collect();
     let source = Source::new(&space, &roots, &extents, cx.bindings)?;
-    let Some((addend, finish)) = take(&source, epilogue, body.acc, tile)? else {
+    let Some((added, finish)) = take(&source, epilogue, body.acc, tile, &dims.filter)? else {
         return Ok(None);
     };
     Ok(Some(IntegerExec {
@@ -266,31 +310,30 @@ fn image(
         left,
         input: facts.input.index(),
         filter: facts.filter.index(),
-        weights,
+        right: Right::Packed(weights),
         columns: og,
-        addend,
+        groups,
+        added,
         finish,
         dims: tile,
+        across: across(&dims.filter),
         space: total,
         positions,
     }))
 }
 
-/// A product of matrices, of which all entries share the right one.
+/// A product of matrices, and the bytes of what a run packs.
 fn matrix(
     kernel: &Kernel,
     body: &ContractBody,
     epilogue: &[Stmt],
     cx: &Prepare<'_>,
-) -> Result<Option<IntegerExec>, RuntimeError> {
+) -> Result<Option<(IntegerExec, usize)>, RuntimeError> {
     let load = |e: ExprId| match kernel.exprs[e] {
         Expr::Load { param, index } => Some((param, index)),
         _ => None,
     };
     let (Some((left, left_index)), Some((right, right_index))) = (load(body.lhs.value), load(body.rhs.value)) else {
-        return Ok(None);
-    };
-    let Some((id, tensor)) = cx.constant(right.index()) else {
         return Ok(None);
     };
     let mut exprs = epilogue_exprs(epilogue);
@@ -308,10 +351,12 @@ fn matrix(
         return Ok(None);
     };
     let others: Vec<usize> = batch.iter().chain(m.iter().rev().skip(1).rev()).copied().collect();
-    if n.len() > 1 || k.len() > 1 || others.iter().chain(m.last()).any(|d| b.get(*d) != 0) {
+    // Columns of the right operand are one stride apart; where results go they need not be.
+    let nested = |w: &[usize]| b.get(w[0]) == b.get(w[1]).wrapping_mul(extents[w[1]]);
+    if !n.windows(2).all(nested) || k.len() > 1 || m.iter().any(|d| b.get(*d) != 0) {
         return Ok(None);
     }
-    let (row, col, depth) = (m.last().copied(), n.first().copied(), k.first().copied());
+    let (row, col, depth) = (m.last().copied(), n.last().copied(), k.first().copied());
     let extent = |d: Option<usize>| d.map_or(1, |d| extents[d].max(0) as usize);
     let counted = others
         .iter()
@@ -319,31 +364,24 @@ fn matrix(
     let Some(entries) = counted.filter(|n| *n <= MOST_ENTRIES) else {
         return Ok(None);
     };
-    let empty = entries == 0 || [row, col, depth].iter().any(|d| extent(*d) == 0);
+    let wide = n.iter().try_fold(1usize, |all, d| all.checked_mul(extent(Some(*d))));
+    let Some(nn) = wide else { return Ok(None) };
+    let empty = entries == 0 || nn == 0 || [row, depth].iter().any(|d| extent(*d) == 0);
     let inside = |form: &Affine, count: i64| {
         let (lo, hi) = form.range(&extents);
         lo >= 0 && hi < count
     };
-    let held = tensor.bytes.len() as i64;
+    let held = kernel.params[right].count(cx.bindings)?;
     if empty || !inside(&a, kernel.params[left].count(cx.bindings)?) || !inside(&b, held) {
         return Ok(None);
     }
-    let (kk, nn) = (extent(depth), extent(col));
+    let kk = extent(depth);
     // A matrix whose rows lie on one another would take more than is there.
     if kk.checked_mul(nn).is_none_or(|all| all as i64 > held) {
         return Ok(None);
     }
     let step = |form: &Affine, d: Option<usize>| d.map_or(0, |d| form.get(d));
     let (down, across) = (step(&b, depth), step(&b, col));
-    let key = IntegersKey {
-        id,
-        order: [0, b.base, down, across, kk as i64, nn as i64, 0, 0],
-    };
-    let bytes: &[u8] = &tensor.bytes;
-    let weights = cx.pack_integers(key, || {
-        let at = |row: usize, col: usize| bytes[(b.base + row as i64 * down + col as i64 * across) as usize] as i8;
-        vec![PackedIntegers::new(Dots::of(cx.isa), kk, nn, at)]
-    });
     let total = extents.len();
     let mut positions = vec![0i64; entries * total];
     for entry in 0..entries {
@@ -362,6 +400,35 @@ fn matrix(
         0 => vec![0],
         _ => positions.chunks_exact(total).map(|idx| a.at(idx) - a.base).collect(),
     };
+    let shared = batch.iter().all(|d| b.get(*d) == 0);
+    let (right_operand, bytes) = match cx
+        .constant(right.index())
+        .filter(|(_, t)| shared && t.bytes.len() as i64 == held)
+    {
+        Some((id, tensor)) => {
+            let key = IntegersKey {
+                id,
+                order: [0, b.base, down, across, kk as i64, nn as i64, 0, 0],
+            };
+            let bytes: &[u8] = &tensor.bytes;
+            let weights = cx.pack_integers(key, || {
+                let at =
+                    |row: usize, col: usize| bytes[(b.base + row as i64 * down + col as i64 * across) as usize] as i8;
+                vec![PackedIntegers::new(Dots::of(cx.isa), kk, nn, at)]
+            });
+            (Right::Packed(weights), 0)
+        }
+        None => {
+            let starts: Vec<i64> = match total {
+                0 => vec![b.base],
+                _ => positions.chunks_exact(total).map(|idx| b.at(idx)).collect(),
+            };
+            given(cx, [kk, nn], [down, across], starts)
+        }
+    };
+    if bytes > MOST_PACKED {
+        return Ok(None);
+    }
     let m = extent(row);
     let left_rows = Left::Matrix {
         base: a.base,
@@ -369,50 +436,71 @@ fn matrix(
         step: step(&a, depth),
         table,
     };
+    let across = |dims: &[usize]| dims.iter().map(|d| (*d, extents[*d].max(1) as usize)).collect();
     let source = Source::new(&space, &roots, &extents, cx.bindings)?;
-    let Some((addend, finish)) = take(&source, epilogue, body.acc, dims)? else {
+    let Some((added, finish)) = take(&source, epilogue, body.acc, dims, &n)? else {
         return Ok(None);
     };
-    Ok(Some(IntegerExec {
+    let exec = IntegerExec {
         entries,
         m,
         k: kk,
         left: left_rows,
         input: left.index(),
         filter: right.index(),
-        weights,
+        right: right_operand,
         columns: nn,
-        addend,
+        groups: 1,
+        added,
         finish,
         dims,
+        across: across(&n),
         space: total,
         positions,
-    }))
+    };
+    Ok(Some((exec, bytes)))
 }
 
-/// What a tile's end needs of a run.
-struct Finisher<'a> {
-    exec: &'a IntegerExec,
-    isa: Isa,
-    params: Vec<SyncPtr<u8>>,
-    scratch: Vec<SyncPtr<u8>>,
+/// A right operand that the run gives, and the bytes that it is packed in; `starts` are those of the entries.
+fn given(cx: &Prepare<'_>, [k, n]: [usize; 2], [down, across]: [i64; 2], starts: Vec<i64>) -> (Right, usize) {
+    let matrix = GivenIntegers {
+        k,
+        n,
+        down: down as isize,
+        across: across as isize,
+    };
+    let dots = Dots::of(cx.isa);
+    let mut known = IndexSet::new();
+    let of: Vec<usize> = starts.into_iter().map(|start| known.insert_full(start).0).collect();
+    let bytes = known.len().saturating_mul(matrix.bytes(dots)[1]);
+    let right = Right::Given {
+        dots,
+        matrix,
+        starts: known.into_iter().collect(),
+        of,
+        to: 0,
+    };
+    (right, bytes)
 }
 
 impl IntegerExec {
     pub(crate) fn scratch(&self) -> usize {
+        // Also where there are no dims, whose positions are at an address all the same.
+        let positions = (self.space * 8).next_multiple_of(64).max(64);
         match &self.finish {
-            Finish::Program(program) => (self.space * 8).next_multiple_of(64) + program.scratch + LANES * 4,
-            Finish::Sums(_) | Finish::Stages(_) => (self.space * 8).next_multiple_of(64),
+            Finish::Program(program) => positions + program.scratch + LANES * 4,
+            Finish::Sums(_) | Finish::Stages(_) => positions,
         }
     }
 
-    pub(crate) fn packed_param(&self) -> usize {
-        self.filter
+    /// The parameter that is read only as packed panels.
+    pub(crate) fn packed_param(&self) -> Option<usize> {
+        matches!(self.right, Right::Packed(_)).then_some(self.filter)
     }
 
     /// Says whether the parameter is read as it lies.
     pub(crate) fn reads(&self, param: usize) -> bool {
-        self.input == param
+        self.input == param || self.filter == param && matches!(self.right, Right::Given { .. })
     }
 
     /// # Safety
@@ -465,10 +553,31 @@ impl IntegerExec {
             // SAFETY: rows were shown to be inside the operand.
             unsafe { self.row(from, entry, row, to) }
         };
+        let weights: SmallVec<[Panels; 16]> = match &self.right {
+            Right::Packed(packed) => packed.iter().map(PackedIntegers::panels).collect(),
+            Right::Given {
+                dots,
+                matrix,
+                starts,
+                of,
+                to,
+            } => {
+                let from = SyncPtr(params[self.filter].cast::<i8>());
+                let from: Vec<_> = starts
+                    .iter()
+                    .map(|start| SyncPtr(from.get().wrapping_offset(*start as isize)))
+                    .collect();
+                let (to, bytes) = (SyncPtr(params[*to]), matrix.bytes(*dots)[1]);
+                // SAFETY: every element was shown to be inside the parameter; the temporary has room for all matrices.
+                unsafe { pack_given(workspace, *dots, matrix, &from, to) };
+                let panels = |number: &usize| matrix.panels(*dots, to.get().wrapping_add(number * bytes));
+                of.iter().map(panels).collect()
+            }
+        };
         let product = IntegerProduct {
             entries: self.entries,
             m: self.m,
-            weights: &self.weights,
+            weights: &weights,
             row: &row,
             finish: &finish,
         };
@@ -536,127 +645,6 @@ impl IntegerExec {
                                 to.copy(first + kx * cg, line.offset(x * strides.w), cg, strides.c);
                             }
                         }
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Finisher<'_> {
-    /// # Safety
-    /// The tile is one of the product's, and the buffers are those that it was prepared for.
-    unsafe fn finish(&self, tile: &SumTile) {
-        let exec = self.exec;
-        let scratch = self.scratch[tile.thread].get();
-        let head = (exec.space * 8).next_multiple_of(64);
-        let several = exec.weights.len();
-        let first = tile.cols.start
-            + if several > 1 {
-                tile.entry % several * exec.columns
-            } else {
-                0
-            };
-        let (rows, cols, stride) = (tile.rows.len(), tile.cols.len(), tile.stride);
-        // SAFETY: the caller's contract: places were shown to be inside their parameters; the scratch has what `scratch` says.
-        unsafe {
-            let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), exec.space);
-            idx.copy_from_slice(&exec.positions[tile.entry * exec.space..(tile.entry + 1) * exec.space]);
-            if let Some(d) = exec.dims.col {
-                idx[d] = first as i64;
-            }
-            if let Some(d) = exec.dims.row {
-                idx[d] = tile.rows.start as i64;
-            }
-            let at = |place: &Place, idx: &[i64]| {
-                let offset = place.form.at(idx) as isize * place.bytes as isize;
-                self.params[place.param].get().offset(offset)
-            };
-            let step = |place: &Place, d: Option<usize>| d.map_or(0, |d| place.form.get(d) as isize);
-            let addend = exec
-                .addend
-                .as_ref()
-                .map_or(std::ptr::null(), |a| at(a, idx).cast::<i32>().cast_const());
-            if let Finish::Sums(out) = &exec.finish {
-                let to = at(out, idx).cast::<i32>();
-                for row in 0..rows {
-                    for col in 0..cols {
-                        let more = if addend.is_null() { 0 } else { *addend.add(col) };
-                        let sum = (*tile.sums.add(row * stride + col)).wrapping_add(more);
-                        let place = row as isize * step(out, exec.dims.row) + col as isize * step(out, exec.dims.col);
-                        to.offset(place).write(sum);
-                    }
-                }
-                return;
-            }
-            let sums = Sums {
-                from: tile.sums,
-                stride,
-                rows,
-                cols,
-                addend,
-            };
-            floats(self.isa, sums, tile.floats);
-            match &exec.finish {
-                Finish::Sums(_) => {}
-                Finish::Stages(stages) => {
-                    for s in stages {
-                        let s = match s {
-                            Step::Store(out, stored) => {
-                                let to = StageOut {
-                                    to: at(out, idx),
-                                    stored: *stored,
-                                    row: step(out, exec.dims.row),
-                                    col: exec.dims.col.map_or(1, |d| out.form.get(d) as isize),
-                                };
-                                store_tile(self.isa, tile.floats, rows, cols, stride, to);
-                                continue;
-                            }
-                            Step::Number(op, v) => Stage::Number(*op, *v),
-                            Step::Columns(op, place) => Stage::Columns(*op, at(place, idx).cast::<f32>().cast_const()),
-                            Step::Round => Stage::Round,
-                            Step::Residual {
-                                from,
-                                stored,
-                                zero,
-                                scale,
-                            } => Stage::Residual {
-                                from: at(from, idx).cast_const(),
-                                stored: *stored,
-                                step: step(from, exec.dims.row),
-                                zero: *zero,
-                                scale: *scale,
-                            },
-                        };
-                        stage(self.isa, s, tile.floats, rows, cols, stride);
-                    }
-                }
-                Finish::Program(program) => {
-                    let dense = scratch.add(head + program.scratch).cast::<f32>();
-                    let height = (LANES / cols).max(1);
-                    let params: Vec<*mut u8> = self.params.iter().map(|p| p.get()).collect();
-                    for row in (0..rows).step_by(height) {
-                        let n = height.min(rows - row);
-                        for r in 0..n {
-                            let from = tile.floats.add((row + r) * stride);
-                            std::ptr::copy_nonoverlapping(from, dense.add(r * cols), cols);
-                        }
-                        if let Some(d) = exec.dims.row {
-                            idx[d] = (tile.rows.start + row) as i64;
-                        }
-                        let frame = Frame {
-                            isa: self.isa,
-                            idx,
-                            rows: n,
-                            cols,
-                            params: &params,
-                            scratch: scratch.add(head),
-                        };
-                        let given = [Val {
-                            ptr: dense.cast(),
-                            bits: 0,
-                        }];
-                        program.run(&frame, &given, &mut []);
                     }
                 }
             }

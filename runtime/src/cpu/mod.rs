@@ -21,6 +21,8 @@ mod conv;
 mod copying;
 mod env;
 mod exec;
+mod finisher;
+mod hoist;
 mod integers;
 pub mod kernels;
 mod loaded;

@@ -52,6 +52,17 @@ impl Rewritten {
         Ok((param, index))
     }
 
+    /// Adds a temporary of so many bytes, which no expression reads.
+    pub(crate) fn memory(&mut self, name: &str, bytes: usize) -> ParamId {
+        self.temps.push(bytes);
+        self.kernel.params.push(Param {
+            name: name.to_owned(),
+            dtype: DType::U8,
+            elements: Dim::Const(bytes as i64),
+            access: Access::ReadWrite,
+        })
+    }
+
     fn index(&mut self, axes: &[AxisId]) -> ExprId {
         let exprs = &mut self.kernel.exprs;
         let mut index = exprs.add(Expr::Size(Dim::Const(0)), DType::I64);

@@ -1,5 +1,5 @@
-//! What follows a product of integers: a number a column is added to the sums, they become floats, and a list of stages works on each
-//! finished tile.
+//! What follows a product of integers: numbers of columns and rows are added to the sums, they become floats, and a list of stages
+//! works on each finished tile.
 //!
 //! Before: the statements of an epilogue, whose indices are affine. After: [`Finish`], every place of which was shown to be inside its
 //! parameter; an epilogue that is no list of stages is a block program, and one that floats do not serve is nothing.
@@ -12,7 +12,7 @@ use ir::types::{DType, Scalar};
 use super::affine::{Affine, Roots, reachable};
 use super::block::Program;
 use super::block::compile::{Source, Spec, SpecStep, compile};
-use super::kernels::integers::{StageOp, Stored};
+use super::kernels::stages::{StageOp, Stored};
 use super::tile::TileDims;
 use crate::error::RuntimeError;
 
@@ -36,11 +36,21 @@ pub(crate) struct Place {
     pub form: Affine,
 }
 
-/// A [`Stage`] before its memory is known.
+/// What is added to sums as they are, in 32 bits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Added {
+    /// A number a column.
+    pub columns: Option<Place>,
+    /// A number a row, perhaps times a number a column.
+    pub outer: Option<(Place, Option<Place>)>,
+}
+
+/// A [`Stage`](super::kernels::stages::Stage) before its memory is known.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Number(StageOp, f32),
     Columns(StageOp, Place),
+    Rows(StageOp, Place),
     Residual {
         from: Place,
         stored: Stored,
@@ -62,13 +72,14 @@ pub(crate) fn epilogue_exprs(epilogue: &[Stmt]) -> Vec<ExprId> {
         .collect()
 }
 
-/// Takes an epilogue apart; `None` where floats do not serve it.
+/// Takes an epilogue apart; `None` where floats do not serve it. `columns` are all dims of the columns, of which a tile has the last.
 pub(crate) fn take(
     source: &Source<'_>,
     stmts: &[Stmt],
     acc: VarId,
     dims: TileDims,
-) -> Result<Option<(Option<Place>, Finish)>, RuntimeError> {
+    columns: &[usize],
+) -> Result<Option<(Added, Finish)>, RuntimeError> {
     let simple = |s: &Stmt| matches!(s, Stmt::Let { .. }) || matches!(s, Stmt::Store { axes, .. } if axes.is_empty());
     let bytes = |s: &Stmt| match s {
         Stmt::Store { param, .. } => source.kernel.params[*param].dtype.bits() >= 8,
@@ -77,7 +88,7 @@ pub(crate) fn take(
     if !stmts.iter().all(|s| simple(s) && bytes(s)) {
         return Ok(None);
     }
-    let chain = Chain::new(source, stmts, dims);
+    let chain = Chain::new(source, stmts, dims, columns);
     let Some(mut at) = chain
         .live
         .iter()
@@ -86,14 +97,23 @@ pub(crate) fn take(
     else {
         return Ok(None);
     };
-    let mut addend = None;
-    if let Some((user, BinaryOp::Add, other)) = chain.binary_user(at)
-        && let Some(place) = chain.column(other, DType::I32)
-    {
-        (addend, at) = (Some(place), user);
+    let mut added = Added::default();
+    while let Some((user, BinaryOp::Add, other)) = chain.binary_user(at) {
+        if added.columns.is_none()
+            && let Some(place) = chain.column(other, DType::I32)
+        {
+            added.columns = Some(place);
+        } else if added.outer.is_none()
+            && let Some(places) = chain.outer(other)
+        {
+            added.outer = Some(places);
+        } else {
+            break;
+        }
+        at = user;
     }
     if let Some(out) = chain.stored_sums(at) {
-        return Ok(Some((addend, Finish::Sums(out))));
+        return Ok(Some((added, Finish::Sums(out))));
     }
     let Some(number) = chain
         .only_user(at)
@@ -102,7 +122,7 @@ pub(crate) fn take(
         return Ok(None);
     };
     if let Some(finish) = chain.stages(number) {
-        return Ok(Some((addend, finish)));
+        return Ok(Some((added, finish)));
     }
     let mut spec = Spec {
         exprs: vec![number],
@@ -119,7 +139,7 @@ pub(crate) fn take(
     }
     let mut program = compile(source, dims.row, dims.col, &spec, LANES)?;
     program.copy_loads = spec.steps.len() > 1;
-    Ok(Some((addend, Finish::Program(program))))
+    Ok(Some((added, Finish::Program(program))))
 }
 
 fn is_commutative(op: BinaryOp) -> bool {
@@ -131,6 +151,7 @@ struct Chain<'a> {
     source: &'a Source<'a>,
     stmts: &'a [Stmt],
     dims: TileDims,
+    columns: &'a [usize],
     live: Vec<ExprId>,
     roots: &'a Roots,
     /// What statements name themselves.
@@ -138,12 +159,13 @@ struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    fn new(source: &'a Source<'a>, stmts: &'a [Stmt], dims: TileDims) -> Chain<'a> {
+    fn new(source: &'a Source<'a>, stmts: &'a [Stmt], dims: TileDims, columns: &'a [usize]) -> Chain<'a> {
         let named = epilogue_exprs(stmts);
         Chain {
             source,
             stmts,
             dims,
+            columns,
             live: reachable(source.kernel, &named),
             roots: source.roots,
             named,
@@ -190,31 +212,52 @@ impl<'a> Chain<'a> {
 
     /// Where a load is, if it is inside its parameter and its columns are neighbours.
     fn load(&self, e: ExprId) -> Option<(Place, DType)> {
+        let (place, dtype) = self.place(e)?;
+        let neighbours = self.dims.col.is_none_or(|d| place.form.get(d) == 1);
+        neighbours.then_some((place, dtype))
+    }
+
+    /// Where a load is, if it is inside its parameter.
+    fn place(&self, e: ExprId) -> Option<(Place, DType)> {
         let Expr::Load { param, index } = self.source.kernel.exprs[e] else {
             return None;
         };
         let dtype = self.source.kernel.params[param].dtype;
         let form = self.roots.get(&index)?;
         let (lo, hi) = form.range(self.source.extents);
-        let neighbours = self.dims.col.is_none_or(|d| form.get(d) == 1);
         let place = Place {
             param: param.index(),
             bytes: dtype.bits() as usize / 8,
             form: form.clone(),
         };
-        (lo >= 0 && hi < self.source.elements[param.index()] && neighbours).then_some((place, dtype))
+        (lo >= 0 && hi < self.source.elements[param.index()]).then_some((place, dtype))
     }
 
     /// A load of one number a column.
     fn column(&self, e: ExprId, dtype: DType) -> Option<Place> {
         let (place, of) = self.load(e)?;
-        let fixed = place
-            .form
-            .coef
-            .iter()
-            .enumerate()
-            .all(|(d, c)| *c == 0 || Some(d) == self.dims.col);
+        // Entries may have columns of their own.
+        let fixed = self.dims.row.is_none_or(|d| place.form.get(d) == 0);
         (of == dtype && fixed).then_some(place)
+    }
+
+    /// A load of one number a row.
+    fn row(&self, e: ExprId, dtype: DType) -> Option<Place> {
+        let (place, of) = self.place(e)?;
+        let fixed = self.columns.iter().all(|d| place.form.get(*d) == 0);
+        (of == dtype && fixed).then_some(place)
+    }
+
+    /// A number a row, perhaps times a number a column.
+    fn outer(&self, e: ExprId) -> Option<(Place, Option<Place>)> {
+        if let Some(row) = self.row(e, DType::I32) {
+            return Some((row, None));
+        }
+        let Expr::Binary(BinaryOp::Mul, a, b) = self.source.kernel.exprs[e] else {
+            return None;
+        };
+        let places = |row, col| Some((self.row(row, DType::I32)?, Some(self.column(col, DType::I32)?)));
+        places(a, b).or_else(|| places(b, a))
     }
 
     /// Where sums are stored, if that is the only statement.
@@ -320,10 +363,11 @@ impl<'a> Chain<'a> {
                     }
                     stages.push(match number {
                         Some(v) => Step::Number(op, v as f32),
-                        None => match self.column(other, DType::F32) {
-                            Some(place) => Step::Columns(op, place),
-                            None if op == StageOp::Add => self.residual(other)?,
-                            None => return None,
+                        None => match (self.column(other, DType::F32), self.row(other, DType::F32)) {
+                            (Some(place), _) => Step::Columns(op, place),
+                            (None, Some(place)) => Step::Rows(op, place),
+                            (None, None) if op == StageOp::Add => self.residual(other)?,
+                            (None, None) => return None,
                         },
                     });
                 }

@@ -11,6 +11,7 @@ use ir::types::DType;
 use super::memory::{get_lane, set_lane};
 use super::{Class, Val};
 use crate::cpu::kernels::Isa;
+use crate::cpu::kernels::convert::{floats_to_integers, integers_to_floats};
 use crate::cpu::kernels::math::{Binary, Input, Unary, binary_ptr, unary_ptr};
 
 /// The f32 kernel of an operation; `None` for those whose result is not f32.
@@ -290,7 +291,7 @@ pub(crate) unsafe fn binary(
 ///
 /// # Safety
 /// As for [`unary`].
-pub(crate) unsafe fn cast(from: DType, to: DType, dst: *mut u8, a: *const u8, l0: usize, l1: usize) {
+pub(crate) unsafe fn cast(isa: Isa, from: DType, to: DType, dst: *mut u8, a: *const u8, l0: usize, l1: usize) {
     macro_rules! lanes {
         ($t:ty => $out:ty, |$x:ident| $value:expr) => {
             (l0..l1).for_each(|l| {
@@ -304,12 +305,13 @@ pub(crate) unsafe fn cast(from: DType, to: DType, dst: *mut u8, a: *const u8, l0
         (Class::F32, DType::F16) => lanes!(f32 => f32, |x| half::f16::from_f32(x).to_f32()),
         (Class::F32, DType::BF16) => lanes!(f32 => f32, |x| half::bf16::from_f32(x).to_f32()),
         (Class::F32, DType::I64) => lanes!(f32 => i64, |x| x as i64),
-        // `as` saturates, and makes 0 of NaN.
-        (Class::F32, DType::I32) => lanes!(f32 => i64, |x| i64::from(x as i32)),
-        (Class::F32, DType::I8) => lanes!(f32 => i64, |x| i64::from(x as i8)),
-        (Class::F32, DType::U8) => lanes!(f32 => i64, |x| i64::from(x as u8)),
+        (Class::F32, DType::I32) => whole(isa, dst, a, l0, l1, [i32::MIN, i32::MAX]),
+        (Class::F32, DType::I8) => whole(isa, dst, a, l0, l1, [i8::MIN.into(), i8::MAX.into()]),
+        (Class::F32, DType::U8) => whole(isa, dst, a, l0, l1, [0, u8::MAX.into()]),
         (Class::F32, DType::Bool) => lanes!(f32 => u8, |x| u8::from(x != 0.0)),
-        (Class::I64, DType::F32) => lanes!(i64 => f32, |x| x as f32),
+        (Class::I64, DType::F32) => {
+            integers_to_floats(isa, a.cast::<i64>().add(l0), dst.cast::<f32>().add(l0), l1 - l0)
+        }
         (Class::I64, DType::I64) => super::memory::copy(Class::I64, dst, a, l0, l1),
         (Class::I64, to) if to.is_int() => lanes!(i64 => i64, |x| wrap(to, x)),
         (Class::I64, DType::Bool) => lanes!(i64 => u8, |x| u8::from(x != 0)),
@@ -321,6 +323,11 @@ pub(crate) unsafe fn cast(from: DType, to: DType, dst: *mut u8, a: *const u8, l0
             }
         }
     }
+}
+
+/// Integers inside a range of at most 32 bits.
+unsafe fn whole(isa: Isa, dst: *mut u8, a: *const u8, l0: usize, l1: usize, range: [i32; 2]) {
+    floats_to_integers(isa, a.cast::<f32>().add(l0), dst.cast::<i64>().add(l0), l1 - l0, range);
 }
 
 /// Takes `a` where `cond` holds, else `b`, on lanes `l0..l1`.

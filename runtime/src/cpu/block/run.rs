@@ -162,7 +162,7 @@ impl Machine<'_> {
                     if uniform {
                         self.set_bits(*dst, ops::cast_scalar(*from, *to, value.bits));
                     } else {
-                        ops::cast(*from, *to, self.dst(*dst), value.ptr, l0, l1);
+                        ops::cast(isa, *from, *to, self.dst(*dst), value.ptr, l0, l1);
                     }
                 }
                 Inst::Blend { dst, cond, a, b } => {

@@ -181,3 +181,34 @@ unsafe fn store_half_body<S: Simd, H: Half>(dst: *mut u16, src: *const f32, n: u
         std::ptr::copy_nonoverlapping(part.as_ptr(), dst.add(i), n - i);
     }
 }
+
+simd_dispatch! {
+    /// Cuts floats to integers of a range, ends included, and makes 0 of NaN.
+    ///
+    /// # Safety
+    /// `from` and `to` have `n` elements, and do not overlap.
+    pub unsafe fn floats_to_integers(from: *const f32, to: *mut i64, n: usize, range: [i32; 2]) = floats_to_integers_body
+}
+simd_dispatch! {
+    /// Makes floats of integers.
+    ///
+    /// # Safety
+    /// As for [`floats_to_integers`].
+    pub unsafe fn integers_to_floats(from: *const i64, to: *mut f32, n: usize) = integers_to_floats_body
+}
+
+#[inline(always)]
+unsafe fn floats_to_integers_body<S: Simd>(from: *const f32, to: *mut i64, n: usize, [low, high]: [i32; 2]) {
+    for i in 0..n {
+        // SAFETY: the caller's contract. `as` saturates.
+        unsafe { to.add(i).write(i64::from((*from.add(i) as i32).clamp(low, high))) }
+    }
+}
+
+#[inline(always)]
+unsafe fn integers_to_floats_body<S: Simd>(from: *const i64, to: *mut f32, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's contract.
+        unsafe { to.add(i).write(*from.add(i) as f32) }
+    }
+}

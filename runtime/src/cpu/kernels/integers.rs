@@ -100,7 +100,7 @@ impl PackedIntegers {
         let (each, columns) = (dots.each(), dots.columns());
         let (groups, panels) = (k.div_ceil(each), n.div_ceil(columns));
         let data = AlignedBuf::new(panels * groups * columns * 4);
-        let mut excess = vec![0i32; n];
+        let mut excess = vec![0i32; panels * columns];
         for panel in 0..panels {
             for j in 0..columns.min(n - panel * columns) {
                 let col = panel * columns + j;
@@ -131,6 +131,17 @@ impl PackedIntegers {
         }
     }
 
+    /// The operand as it is multiplied.
+    pub fn panels(&self) -> Panels {
+        Panels {
+            dots: self.dots,
+            k: self.k,
+            n: self.n,
+            data: SyncPtr(self.data.as_ptr()),
+            excess: SyncPtr(self.excess.as_ptr().cast_mut()),
+        }
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.data.len() + self.excess.len() * 4
@@ -141,6 +152,113 @@ impl PackedIntegers {
     pub fn n(&self) -> usize {
         self.n
     }
+}
+
+/// A packed right operand in memory of whoever made it.
+#[derive(Clone, Copy, Debug)]
+pub struct Panels {
+    dots: Dots,
+    k: usize,
+    n: usize,
+    data: SyncPtr<u8>,
+    /// One number a column.
+    excess: SyncPtr<i32>,
+}
+
+/// A right operand that is packed when it is known: `k` rows `down` bytes apart, `n` columns `across` bytes apart.
+#[derive(Clone, Copy, Debug)]
+pub struct GivenIntegers {
+    pub k: usize,
+    pub n: usize,
+    pub down: isize,
+    pub across: isize,
+}
+
+impl GivenIntegers {
+    /// Bytes of the panels, and those of all that is packed.
+    pub fn bytes(&self, dots: Dots) -> [usize; 2] {
+        let panels = self.n.div_ceil(dots.columns());
+        let data = panels * dots.columns() * dots.row_bytes(self.k);
+        [data, (data + panels * dots.columns() * 4).next_multiple_of(64)]
+    }
+
+    /// The operand that [`pack_given`] puts at `to`.
+    pub fn panels(&self, dots: Dots, to: *mut u8) -> Panels {
+        Panels {
+            dots,
+            k: self.k,
+            n: self.n,
+            data: SyncPtr(to),
+            excess: SyncPtr(to.wrapping_add(self.bytes(dots)[0]).cast()),
+        }
+    }
+}
+
+/// Packs right operands: that of number `i` from `from[i]` to `to + i · bytes`.
+///
+/// # Safety
+/// The operands are readable, `to` has room for all of them, and the processor has the instructions.
+pub(crate) unsafe fn pack_given(
+    ws: &mut Workspace,
+    dots: Dots,
+    g: &GivenIntegers,
+    from: &[SyncPtr<i8>],
+    to: SyncPtr<u8>,
+) {
+    let (columns, row_bytes, each) = (dots.columns(), dots.row_bytes(g.k), dots.each());
+    let (panels, [data, all]) = (g.n.div_ceil(columns), g.bytes(dots));
+    ws.reserve(row_bytes.next_multiple_of(64) + columns * 4, 0);
+    ws.parallel_for(from.len() * panels, &|task, _, scratch| {
+        let (number, panel) = (task / panels, task % panels);
+        let first = panel * columns;
+        let wide = columns.min(g.n - first);
+        // SAFETY: the caller's contract; a panel has `row_bytes` for each of its columns.
+        unsafe {
+            let from = from[number].get().offset(first as isize * g.across).cast_const();
+            let base = to.get().add(number * all);
+            let to = base.add(panel * columns * row_bytes);
+            to.write_bytes(0, columns * row_bytes);
+            let at = |row: usize, col: usize| from.offset(row as isize * g.down + col as isize * g.across);
+            for group in 0..g.k.div_ceil(each) {
+                let (row, to) = (group * each, to.add(group * columns * 4));
+                let rows = each.min(g.k - row);
+                match (dots.takes_bytes(), rows) {
+                    (true, 4) if g.down == 1 => {
+                        (0..wide).for_each(|j| {
+                            to.cast::<u32>()
+                                .add(j)
+                                .write_unaligned(at(row, j).cast::<u32>().read_unaligned())
+                        });
+                    }
+                    (true, 4) if g.across == 1 => {
+                        let lines = [at(row, 0), at(row + 1, 0), at(row + 2, 0), at(row + 3, 0)];
+                        for j in 0..wide {
+                            let bytes = lines.map(|line| *line.add(j) as u8);
+                            to.cast::<[u8; 4]>().add(j).write(bytes);
+                        }
+                    }
+                    (true, _) => {
+                        for j in 0..wide {
+                            (0..rows).for_each(|i| to.add(j * 4 + i).cast::<i8>().write(*at(row + i, j)));
+                        }
+                    }
+                    (false, _) => {
+                        for j in 0..wide {
+                            (0..rows).for_each(|i| to.cast::<i16>().add(j * 2 + i).write(i16::from(*at(row + i, j))));
+                        }
+                    }
+                }
+            }
+            if dots.takes_bytes() {
+                // Sums of columns: those of their products by a row of ones.
+                scratch.write_bytes(1, row_bytes);
+                let sums = scratch.add(row_bytes.next_multiple_of(64)).cast::<i32>();
+                dot_tile(dots, 1, scratch, row_bytes, to, sums, columns);
+                let excess = base.add(data).cast::<i32>().add(first);
+                (0..columns).for_each(|j| excess.add(j).write((*sums.add(j)).wrapping_mul(128)));
+            }
+        }
+    });
 }
 
 /// A row of A that is being written in the form in which it is multiplied.
@@ -196,6 +314,8 @@ pub struct SumTile {
     /// The thread that it is on.
     pub thread: usize,
     pub sums: *const i32,
+    /// What each column's sums have too much, or null.
+    pub excess: *const i32,
     pub stride: usize,
     /// Room for as many floats, `stride` apart.
     pub floats: *mut f32,
@@ -206,7 +326,7 @@ pub struct IntegerProduct<'a> {
     pub entries: usize,
     pub m: usize,
     /// Entry `i` has right operand `i % weights.len()`; all are of one size.
-    pub weights: &'a [PackedIntegers],
+    pub weights: &'a [Panels],
     /// `row(entry, row, to)` writes a row of A.
     pub row: &'a (dyn Fn(usize, usize, &mut RowOut) + Sync),
     pub finish: &'a (dyn Fn(&SumTile) + Sync),
@@ -239,13 +359,12 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     let a_bytes = (block * row_bytes).next_multiple_of(64);
     let tile = block * columns * 4;
     ws.reserve(a_bytes + 2 * tile, 0);
-    let data: Vec<SyncPtr<u8>> = p.weights.iter().map(|w| SyncPtr(w.data.as_ptr())).collect();
     ws.parallel_for(p.entries * blocks * splits, &|task, thread, scratch| {
         let (entry, rest) = (task / (blocks * splits), task % (blocks * splits));
         let (number, split) = (rest / splits, rest % splits);
         let rows = number * block..((number + 1) * block).min(p.m);
         let weights = &p.weights[entry % p.weights.len()];
-        let b = data[entry % p.weights.len()].get().cast_const();
+        let b = weights.data.get().cast_const();
         // SAFETY: the scratch has room for the rows and two tiles; the weights are as large as their sizes say.
         unsafe {
             for (i, row) in rows.clone().enumerate() {
@@ -268,20 +387,16 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
                     at += height;
                 }
                 let cols = panel * columns..((panel + 1) * columns).min(n);
-                if dots.takes_bytes() {
-                    for i in 0..rows.len() {
-                        for (j, excess) in weights.excess[cols.clone()].iter().enumerate() {
-                            let sum = sums.add(i * columns + j);
-                            *sum = (*sum).wrapping_sub(*excess);
-                        }
-                    }
-                }
                 (p.finish)(&SumTile {
                     entry,
                     rows: rows.clone(),
                     cols,
                     thread,
                     sums,
+                    excess: match dots.takes_bytes() {
+                        true => weights.excess.get().add(panel * columns),
+                        false => std::ptr::null(),
+                    },
                     stride: columns,
                     floats,
                 });
@@ -347,6 +462,7 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
                 cols,
                 thread,
                 sums,
+                excess: std::ptr::null(),
                 stride: CHANNELS,
                 floats: scratch.add(tile).cast(),
             });
@@ -555,223 +671,5 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub(super) unsafe fn tile_512(rows: usize, a: *const u8, row_bytes: usize, b: *const u8, c: *mut i32, ldc: usize) {
         by_rows!(rows, WideBytes, (a, row_bytes, b, c, ldc), 1 2 3 4 5 6 7 8 9 10 11 12)
-    }
-}
-
-/// Arithmetic of a [`Stage`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageOp {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Max,
-    Min,
-}
-
-/// How numbers that a stage reads are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    F32,
-    I32,
-    I8,
-    U8,
-}
-
-/// One step of what is done to sums that have become floats, each value by itself.
-#[derive(Clone, Copy, Debug)]
-pub enum Stage {
-    /// With one number.
-    Number(StageOp, f32),
-    /// With one number a column, from the tile's first column on.
-    Columns(StageOp, *const f32),
-    /// Adds `(x − zero) · scale` of numbers in the tile's shape, from its first on, `step` elements from row to row.
-    Residual {
-        from: *const u8,
-        stored: Stored,
-        step: isize,
-        zero: f32,
-        scale: f32,
-    },
-    /// To whole numbers, ties to even.
-    Round,
-}
-
-/// Where a tile's values go: rows `row` elements apart, columns `col` apart.
-#[derive(Clone, Copy, Debug)]
-pub struct StageOut {
-    pub to: *mut u8,
-    pub stored: Stored,
-    pub row: isize,
-    pub col: isize,
-}
-
-/// Sums as floats, each with its column's addend.
-#[derive(Clone, Copy, Debug)]
-pub struct Sums {
-    pub from: *const i32,
-    pub stride: usize,
-    pub rows: usize,
-    pub cols: usize,
-    /// One number a column, or null.
-    pub addend: *const i32,
-}
-
-simd_dispatch! {
-    /// Makes floats of sums, `stride` apart as those are.
-    ///
-    /// # Safety
-    /// What the arguments name is there.
-    pub unsafe fn floats(sums: Sums, to: *mut f32) = floats_body
-}
-simd_dispatch! {
-    /// Does one stage to `rows` rows of `cols` values, `stride` apart.
-    ///
-    /// # Safety
-    /// What the arguments name is there.
-    pub unsafe fn stage(stage: Stage, values: *mut f32, rows: usize, cols: usize, stride: usize) = stage_body
-}
-simd_dispatch! {
-    /// Stores values; integers are whole already and inside their type.
-    ///
-    /// # Safety
-    /// What the arguments name is there.
-    pub unsafe fn store(values: *const f32, rows: usize, cols: usize, stride: usize, out: StageOut) = store_body
-}
-
-#[inline(always)]
-unsafe fn floats_body<S: Simd>(sums: Sums, to: *mut f32) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        for row in 0..sums.rows {
-            let (from, to) = (sums.from.add(row * sums.stride), to.add(row * sums.stride));
-            if sums.addend.is_null() {
-                (0..sums.cols).for_each(|i| to.add(i).write(*from.add(i) as f32));
-            } else {
-                (0..sums.cols).for_each(|i| to.add(i).write((*from.add(i)).wrapping_add(*sums.addend.add(i)) as f32));
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn apply(op: StageOp) -> impl Fn(f32, f32) -> f32 + Copy {
-    move |x: f32, y: f32| match op {
-        StageOp::Add => x + y,
-        StageOp::Sub => x - y,
-        StageOp::Mul => x * y,
-        StageOp::Div => x / y,
-        // NaN stays.
-        StageOp::Max => {
-            if x < y {
-                y
-            } else {
-                x
-            }
-        }
-        StageOp::Min => {
-            if x > y {
-                y
-            } else {
-                x
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn each(values: *mut f32, rows: usize, cols: usize, stride: usize, f: impl Fn(usize, usize, f32) -> f32) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        for row in 0..rows {
-            let at = values.add(row * stride);
-            for col in 0..cols {
-                let value = at.add(col);
-                *value = f(row, col, *value);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn stage_body<S: Simd>(stage: Stage, values: *mut f32, rows: usize, cols: usize, stride: usize) {
-    // One loop an operation, so that none is chosen inside.
-    macro_rules! by_op {
-        ($op:expr, $f:expr) => {
-            match $op {
-                StageOp::Add => each(values, rows, cols, stride, $f(apply(StageOp::Add))),
-                StageOp::Sub => each(values, rows, cols, stride, $f(apply(StageOp::Sub))),
-                StageOp::Mul => each(values, rows, cols, stride, $f(apply(StageOp::Mul))),
-                StageOp::Div => each(values, rows, cols, stride, $f(apply(StageOp::Div))),
-                StageOp::Max => each(values, rows, cols, stride, $f(apply(StageOp::Max))),
-                StageOp::Min => each(values, rows, cols, stride, $f(apply(StageOp::Min))),
-            }
-        };
-    }
-    #[inline(always)]
-    fn with_number(y: f32, op: impl Fn(f32, f32) -> f32) -> impl Fn(usize, usize, f32) -> f32 {
-        move |_, _, x| op(x, y)
-    }
-    #[inline(always)]
-    unsafe fn with_columns(y: *const f32, op: impl Fn(f32, f32) -> f32) -> impl Fn(usize, usize, f32) -> f32 {
-        // SAFETY: the caller's contract: a number a column.
-        move |_, col, x| op(x, unsafe { *y.add(col) })
-    }
-    // SAFETY: the caller's contract.
-    unsafe {
-        match stage {
-            Stage::Number(op, y) => by_op!(op, |op| with_number(y, op)),
-            Stage::Columns(op, y) => by_op!(op, |op| with_columns(y, op)),
-            Stage::Round => each(values, rows, cols, stride, |_, _, x| x.round_ties_even()),
-            Stage::Residual {
-                from,
-                stored,
-                step,
-                zero,
-                scale,
-            } => {
-                let at = |row: usize, col: usize| row as isize * step + col as isize;
-                match stored {
-                    Stored::F32 => each(values, rows, cols, stride, |row, col, x| {
-                        x + (*from.cast::<f32>().offset(at(row, col)) - zero) * scale
-                    }),
-                    Stored::I32 => each(values, rows, cols, stride, |row, col, x| {
-                        x + (*from.cast::<i32>().offset(at(row, col)) as f32 - zero) * scale
-                    }),
-                    Stored::I8 => each(values, rows, cols, stride, |row, col, x| {
-                        x + (f32::from(*from.cast::<i8>().offset(at(row, col))) - zero) * scale
-                    }),
-                    Stored::U8 => each(values, rows, cols, stride, |row, col, x| {
-                        x + (f32::from(*from.offset(at(row, col))) - zero) * scale
-                    }),
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn store_body<S: Simd>(values: *const f32, rows: usize, cols: usize, stride: usize, out: StageOut) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        for row in 0..rows {
-            let from = values.add(row * stride);
-            let to = |col: usize| row as isize * out.row + col as isize * out.col;
-            match (out.stored, out.col) {
-                (Stored::I8 | Stored::U8, 1) => {
-                    let to = out.to.offset(to(0));
-                    (0..cols).for_each(|i| to.add(i).write(*from.add(i) as i32 as u8));
-                }
-                (Stored::I8 | Stored::U8, _) => {
-                    (0..cols).for_each(|i| out.to.offset(to(i)).write(*from.add(i) as i32 as u8));
-                }
-                (Stored::I32, _) => {
-                    (0..cols).for_each(|i| out.to.cast::<i32>().offset(to(i)).write(*from.add(i) as i32));
-                }
-                (Stored::F32, _) => {
-                    (0..cols).for_each(|i| out.to.cast::<f32>().offset(to(i)).write(*from.add(i)));
-                }
-            }
-        }
     }
 }

@@ -182,7 +182,7 @@ impl std::fmt::Debug for Workspace {
 }
 
 /// A raw pointer that tasks of one parallel loop may share; each task touches its own part.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct SyncPtr<T>(pub *mut T);
 
 // SAFETY: only an address; the kernels give disjoint parts of what it points to, to each task.

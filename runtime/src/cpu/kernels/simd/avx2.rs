@@ -61,6 +61,29 @@ impl Simd for Avx2 {
         _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()))
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m256i {
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, v: __m256i, n: usize) {
+        // The lowest byte of each lane in the lowest four of its half.
+        let first = _mm256_setr_epi8(
+            0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1,
+            -1, -1, -1, -1,
+        );
+        let each = _mm256_shuffle_epi8(v, first);
+        let low = _mm256_castsi256_si128(each);
+        let all = _mm_unpacklo_epi32(low, _mm256_extracti128_si256::<1>(each));
+        let mut bytes = [0u8; 8];
+        match n {
+            8 => _mm_storel_epi64(p.cast(), all),
+            _ => {
+                _mm_storel_epi64(bytes.as_mut_ptr().cast(), all);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), p, n);
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m256) {
         let bits = _mm256_castps_si256(v);
         let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -147,6 +170,10 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn isub(a: __m256i, b: __m256i) -> __m256i {
         _mm256_sub_epi32(a, b)
+    }
+    #[inline(always)]
+    unsafe fn imul(a: __m256i, b: __m256i) -> __m256i {
+        _mm256_mullo_epi32(a, b)
     }
     #[inline(always)]
     unsafe fn iand(a: __m256i, b: __m256i) -> __m256i {

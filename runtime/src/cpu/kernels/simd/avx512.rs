@@ -58,6 +58,17 @@ impl Simd for Avx512 {
         _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512i {
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, v: __m512i, n: usize) {
+        match n {
+            16 => _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(v)),
+            _ => _mm512_mask_cvtepi32_storeu_epi8(p.cast(), tail(n), v),
+        }
+    }
+    #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
         let bits = _mm512_castps_si512(v);
         let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
@@ -142,6 +153,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn isub(a: __m512i, b: __m512i) -> __m512i {
         _mm512_sub_epi32(a, b)
+    }
+    #[inline(always)]
+    unsafe fn imul(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_mullo_epi32(a, b)
     }
     #[inline(always)]
     unsafe fn iand(a: __m512i, b: __m512i) -> __m512i {

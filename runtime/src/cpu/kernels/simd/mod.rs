@@ -40,6 +40,10 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
     /// Loads `LANES` bytes, each as a number of 0 to 255.
     unsafe fn load_u8(p: *const u8) -> Self::I;
+    /// Loads `LANES` signed bytes.
+    unsafe fn load_i8(p: *const i8) -> Self::I;
+    /// Stores the lowest byte of the first `n` lanes (`n <= LANES`).
+    unsafe fn store_bytes(p: *mut u8, v: Self::I, n: usize);
 
     /// Asks for the cache line at `p` in the second-level cache; any address is allowed.
     #[inline(always)]
@@ -67,6 +71,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn isplat(x: i32) -> Self::I;
     unsafe fn iadd(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn isub(a: Self::I, b: Self::I) -> Self::I;
+    /// The low 32 bits of the product.
+    unsafe fn imul(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn iand(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn ior(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn ixor(a: Self::I, b: Self::I) -> Self::I;

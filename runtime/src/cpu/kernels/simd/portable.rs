@@ -77,6 +77,18 @@ impl Simd for Portable {
         I(unsafe { p.cast::<[u8; N]>().read_unaligned() }.map(i32::from))
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> I {
+        // SAFETY: the contract of the trait.
+        I(unsafe { p.cast::<[i8; N]>().read_unaligned() }.map(i32::from))
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, v: I, n: usize) {
+        for (i, x) in v.0.iter().enumerate().take(n) {
+            // SAFETY: the contract of the trait.
+            unsafe { p.add(i).write(*x as u8) }
+        }
+    }
+    #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: V) {
         // SAFETY: the contract of the trait.
         unsafe {
@@ -199,6 +211,10 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn isub(a: I, b: I) -> I {
         I(std::array::from_fn(|i| a.0[i].wrapping_sub(b.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn imul(a: I, b: I) -> I {
+        I(std::array::from_fn(|i| a.0[i].wrapping_mul(b.0[i])))
     }
     #[inline(always)]
     unsafe fn iand(a: I, b: I) -> I {

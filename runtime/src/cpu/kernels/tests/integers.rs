@@ -2,10 +2,8 @@
 
 use std::sync::Mutex;
 
-use crate::cpu::kernels::integers::{
-    Dots, IntegerProduct, PackedIntegers, RowOut, Stage, StageOp, StageOut, Stored, SumTile, Sums, floats, multiply,
-    stage, store,
-};
+use crate::cpu::kernels::integers::{Dots, IntegerProduct, PackedIntegers, RowOut, SumTile, multiply};
+use crate::cpu::kernels::stages::{Outer, Stage, StageOp, StageOut, Stored, Sums, finish, store_sums};
 use crate::cpu::kernels::{Isa, Pool, Workspace};
 use std::sync::Arc;
 
@@ -55,14 +53,18 @@ fn sums_are_exact_on_every_instruction() {
                         for (i, row) in tile.rows.clone().enumerate() {
                             for (j, col) in tile.cols.clone().enumerate() {
                                 // SAFETY: inside the tile.
-                                got[(tile.entry * m + row) * n + col] = unsafe { *tile.sums.add(i * tile.stride + j) };
+                                let (sum, excess) = unsafe {
+                                    let sum = *tile.sums.add(i * tile.stride + j);
+                                    (sum, if tile.excess.is_null() { 0 } else { *tile.excess.add(j) })
+                                };
+                                got[(tile.entry * m + row) * n + col] = sum.wrapping_sub(excess);
                             }
                         }
                     };
                     let product = IntegerProduct {
                         entries,
                         m,
-                        weights: &packed,
+                        weights: &packed.each_ref().map(PackedIntegers::panels),
                         row: &row,
                         finish: &finish,
                     };
@@ -82,59 +84,95 @@ fn sums_are_exact_on_every_instruction() {
     }
 }
 
+/// Stages over tiles of widths that do and do not fill vectors, stored side by side and apart, as bytes and as floats.
 #[test]
 fn stages_are_their_arithmetic() {
-    let (rows, cols, stride) = (5, 19, 24);
-    let sums: Vec<i32> = (0..rows * stride).map(|i| i as i32 * 37 - 2000).collect();
-    let addend: Vec<i32> = (0..cols).map(|i| i as i32 * 11 - 90).collect();
-    let scales: Vec<f32> = (0..cols).map(|i| 0.01 + i as f32 / 256.0).collect();
-    let residual = bytes(rows * 30, 9);
-    for isa in Isa::all() {
-        let mut values = vec![0f32; rows * stride];
-        let mut out = vec![0i8; rows * 40];
-        let all = [
-            Stage::Columns(StageOp::Mul, scales.as_ptr()),
-            Stage::Residual {
-                from: residual.as_ptr().cast(),
-                stored: Stored::I8,
-                step: 30,
-                zero: 4.0,
-                scale: 0.125,
-            },
-            Stage::Number(StageOp::Max, 0.0),
-            Stage::Number(StageOp::Div, 0.25),
-            Stage::Round,
-            Stage::Number(StageOp::Sub, 60.0),
-            Stage::Number(StageOp::Max, -128.0),
-            Stage::Number(StageOp::Min, 127.0),
-        ];
+    for (rows, cols, apart) in [
+        (5, 19, 1),
+        (4, 32, 1),
+        (9, 64, 1),
+        (3, 40, 2),
+        (1, 1, 3),
+        (6, 33, 3),
+        (12, 16, 1),
+    ] {
+        let stride = cols + 5;
+        let sums: Vec<i32> = (0..rows * stride).map(|i| i as i32 * 37 - 2000).collect();
+        let excess: Vec<i32> = (0..cols).map(|i| 70 - i as i32 * 3).collect();
+        let addend: Vec<i32> = (0..cols).map(|i| i as i32 * 11 - 90).collect();
+        let down: Vec<i32> = (0..2 * rows).map(|i| 5 - i as i32).collect();
+        let across: Vec<i32> = (0..cols).map(|i| i as i32 % 7 - 3).collect();
+        let scales: Vec<f32> = (0..cols).map(|i| 0.01 + i as f32 / 256.0).collect();
+        let heights: Vec<f32> = (0..rows).map(|i| 0.5 + i as f32 / 8.0).collect();
+        let residual = bytes(rows * 80, 9);
         let from = Sums {
             from: sums.as_ptr(),
             stride,
             rows,
             cols,
+            excess: excess.as_ptr(),
             addend: addend.as_ptr(),
+            outer: Some(Outer {
+                rows: down.as_ptr(),
+                step: 2,
+                cols: across.as_ptr(),
+            }),
         };
-        let to = StageOut {
-            to: out.as_mut_ptr().cast(),
-            stored: Stored::I8,
-            row: 40,
-            col: 2,
-        };
-        // SAFETY: everything is as large as the sizes say.
-        unsafe {
-            floats(isa, from, values.as_mut_ptr());
-            for s in all {
-                stage(isa, s, values.as_mut_ptr(), rows, cols, stride);
-            }
-            store(isa, values.as_ptr(), rows, cols, stride, to);
-        }
-        for row in 0..rows {
-            for col in 0..cols {
-                let sum = (sums[row * stride + col] + addend[col]) as f32;
-                let number = sum * scales[col] + (f32::from(residual[row * 30 + col]) - 4.0) * 0.125;
-                let expected = ((number.max(0.0) / 0.25).round_ties_even() - 60.0).clamp(-128.0, 127.0);
-                assert_eq!(f32::from(out[row * 40 + col * 2]), expected, "{isa:?} at {row}, {col}");
+        let sum =
+            |row: usize, col: usize| sums[row * stride + col] - excess[col] + addend[col] + down[2 * row] * across[col];
+        let line = 3 * 64 + 7;
+        let place = |row: usize, col: usize| row * line + col * apart;
+        for isa in Isa::all() {
+            for signed in [true, false] {
+                let (mut out, mut floats) = (vec![0i8; rows * line], vec![0f32; rows * line]);
+                let mut whole = vec![0i32; rows * line];
+                let to = |to: *mut u8, stored: Stored| StageOut {
+                    to,
+                    stored,
+                    row: line as isize,
+                    col: apart as isize,
+                };
+                let all = [
+                    Stage::Columns(StageOp::Mul, scales.as_ptr()),
+                    Stage::Residual {
+                        from: residual.as_ptr().cast(),
+                        stored: if signed { Stored::I8 } else { Stored::U8 },
+                        step: 80,
+                        zero: 4.0,
+                        scale: 0.125,
+                    },
+                    Stage::Rows(StageOp::Mul, heights.as_ptr(), 1),
+                    Stage::Number(StageOp::Max, 0.0),
+                    Stage::Number(StageOp::Div, 0.25),
+                    Stage::Store(to(floats.as_mut_ptr().cast(), Stored::F32)),
+                    Stage::Round,
+                    Stage::Number(StageOp::Sub, 60.0),
+                    Stage::Number(StageOp::Max, -128.0),
+                    Stage::Number(StageOp::Min, 127.0),
+                    Stage::Store(to(out.as_mut_ptr().cast(), Stored::I8)),
+                ];
+                // SAFETY: everything is as large as the sizes say.
+                unsafe {
+                    finish(isa, &from, &all);
+                    store_sums(isa, &from, to(whole.as_mut_ptr().cast(), Stored::I32));
+                }
+                let mut written = 0;
+                for row in 0..rows {
+                    for col in 0..cols {
+                        let more = residual[row * 80 + col];
+                        let more = if signed { f32::from(more) } else { f32::from(more as u8) };
+                        let number = (sum(row, col) as f32 * scales[col] + (more - 4.0) * 0.125) * heights[row];
+                        let number = number.max(0.0) / 0.25;
+                        let at = place(row, col);
+                        assert_eq!(floats[at], number, "{isa:?} {rows}x{cols} at {row}, {col}");
+                        let expected = (number.round_ties_even() - 60.0).clamp(-128.0, 127.0);
+                        assert_eq!(f32::from(out[at]), expected, "{isa:?} {rows}x{cols} at {row}, {col}");
+                        assert_eq!(whole[at], sum(row, col), "{isa:?} {rows}x{cols} at {row}, {col}");
+                        written += usize::from(expected != 0.0);
+                    }
+                }
+                let kept = out.iter().filter(|v| **v != 0).count();
+                assert_eq!(kept, written, "{isa:?} {rows}x{cols}: nothing else is written");
             }
         }
     }

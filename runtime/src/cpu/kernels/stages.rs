@@ -1,0 +1,414 @@
+//! What follows a product of integers: sums become floats, and a list of stages works on them in registers.
+//!
+//! A block of a few rows by two vectors is loaded once, goes through all stages and is stored; no stage reads or writes memory but
+//! what it names.
+
+use super::simd::{Simd, simd_dispatch};
+
+/// Arithmetic of a [`Stage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageOp {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Max,
+    Min,
+}
+
+/// How numbers that a stage reads or writes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    F32,
+    I32,
+    I8,
+    U8,
+}
+
+/// One step of what is done to sums that have become floats, each value by itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Stage {
+    /// With one number.
+    Number(StageOp, f32),
+    /// With one number a column, from the tile's first column on.
+    Columns(StageOp, *const f32),
+    /// With one number a row, from the tile's first row on, this many elements apart.
+    Rows(StageOp, *const f32, isize),
+    /// Adds `(x − zero) · scale` of numbers in the tile's shape, from its first on, `step` elements from row to row.
+    Residual {
+        from: *const u8,
+        stored: Stored,
+        step: isize,
+        zero: f32,
+        scale: f32,
+    },
+    /// To whole numbers, ties to even.
+    Round,
+    /// Stores the values as they are now; integers are whole already and inside their type.
+    Store(StageOut),
+}
+
+/// Where a tile's values go: rows `row` elements apart, columns `col` apart.
+#[derive(Clone, Copy, Debug)]
+pub struct StageOut {
+    pub to: *mut u8,
+    pub stored: Stored,
+    pub row: isize,
+    pub col: isize,
+}
+
+/// A number a row, `step` elements apart, times a number a column; times 1 where `cols` is null.
+#[derive(Clone, Copy, Debug)]
+pub struct Outer {
+    pub rows: *const i32,
+    pub step: isize,
+    pub cols: *const i32,
+}
+
+/// Sums and what is added to them, in 32 bits that wrap.
+#[derive(Clone, Copy, Debug)]
+pub struct Sums {
+    pub from: *const i32,
+    /// Elements from row to row.
+    pub stride: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// One number a column that is subtracted, or null.
+    pub excess: *const i32,
+    /// One number a column that is added, or null.
+    pub addend: *const i32,
+    /// Products that are added.
+    pub outer: Option<Outer>,
+}
+
+simd_dispatch! {
+    /// Makes floats of sums and does the stages to each.
+    ///
+    /// # Safety
+    /// What the arguments name is there, and no stage reads what another one stores.
+    pub unsafe fn finish(sums: &Sums, stages: &[Stage]) = finish_body
+}
+simd_dispatch! {
+    /// Stores sums in 32 bits.
+    ///
+    /// # Safety
+    /// What the arguments name is there.
+    pub unsafe fn store_sums(sums: &Sums, out: StageOut) = store_sums_body
+}
+
+/// Rows of a block.
+const ROWS: usize = 4;
+
+/// A block of a tile: its first row and column, and the lanes of its two vectors that are columns of the tile.
+#[derive(Clone, Copy)]
+struct Block {
+    row: usize,
+    col: usize,
+    lanes: [usize; 2],
+}
+
+/// Calls `$body::<S, rows, whether all lanes are columns>` for each block.
+macro_rules! by_blocks {
+    ($sums:expr, $body:ident, $args:tt) => {{
+        let sums = $sums;
+        for col in (0..sums.cols).step_by(2 * S::LANES) {
+            let left = sums.cols - col;
+            let lanes = [left.min(S::LANES), left.saturating_sub(S::LANES).min(S::LANES)];
+            let whole = lanes[1] == S::LANES;
+            let mut row = 0;
+            while row < sums.rows {
+                let at = Block { row, col, lanes };
+                row += match (sums.rows - row >= ROWS, whole) {
+                    (true, true) => by_blocks!(@call $body, ROWS, true, at, $args),
+                    (true, false) => by_blocks!(@call $body, ROWS, false, at, $args),
+                    (false, true) => by_blocks!(@call $body, 1, true, at, $args),
+                    (false, false) => by_blocks!(@call $body, 1, false, at, $args),
+                };
+            }
+        }
+    }};
+    (@call $body:ident, $rows:expr, $whole:literal, $at:ident, ($($arg:expr),*)) => {{
+        $body::<S, { $rows }, $whole>($at, $($arg),*);
+        $rows
+    }};
+}
+
+#[inline(always)]
+unsafe fn finish_body<S: Simd>(sums: &Sums, stages: &[Stage]) {
+    // SAFETY: the caller's contract.
+    unsafe { by_blocks!(sums, finish_block, (sums, stages)) }
+}
+
+#[inline(always)]
+unsafe fn store_sums_body<S: Simd>(sums: &Sums, out: StageOut) {
+    // SAFETY: the caller's contract.
+    unsafe { by_blocks!(sums, store_sums_block, (sums, out)) }
+}
+
+#[inline(always)]
+unsafe fn floats_of<S: Simd, const WHOLE: bool>(p: *const f32, n: usize) -> S::V {
+    // SAFETY: the caller's contract: `n` floats, which are all lanes of a whole block.
+    unsafe {
+        match WHOLE {
+            true => S::load(p),
+            false => S::load_part(p, n),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn integers_of<S: Simd, const WHOLE: bool>(p: *const i32, n: usize) -> S::I {
+    // SAFETY: as above; the bits are not looked at as a float.
+    unsafe { S::bits(floats_of::<S, WHOLE>(p.cast(), n)) }
+}
+
+/// `n` bytes, which are all lanes of a whole block, as integers.
+#[inline(always)]
+unsafe fn bytes_of<S: Simd, const WHOLE: bool>(p: *const u8, signed: bool, n: usize) -> S::I {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut part = [0u8; 16];
+        let mut p = p;
+        if !WHOLE {
+            std::ptr::copy_nonoverlapping(p, part.as_mut_ptr(), n);
+            p = part.as_ptr();
+        }
+        match signed {
+            true => S::load_i8(p.cast()),
+            false => S::load_u8(p),
+        }
+    }
+}
+
+/// The sums of a block with what is added to them.
+#[inline(always)]
+unsafe fn sums_of<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums) -> [[S::I; 2]; R] {
+    // SAFETY: the caller's contract: the block is inside the tile.
+    unsafe {
+        let mut values = [[S::isplat(0); 2]; R];
+        for v in 0..2 {
+            // Past the last column nothing is read: the first one stands in.
+            let col = at.col + if at.lanes[v] > 0 { v * S::LANES } else { 0 };
+            let n = at.lanes[v];
+            let mut more = S::isplat(0);
+            if !sums.excess.is_null() {
+                more = S::isub(more, integers_of::<S, WHOLE>(sums.excess.add(col), n));
+            }
+            if !sums.addend.is_null() {
+                more = S::iadd(more, integers_of::<S, WHOLE>(sums.addend.add(col), n));
+            }
+            for (r, row) in values.iter_mut().enumerate() {
+                let from = sums.from.add((at.row + r) * sums.stride + col);
+                row[v] = S::iadd(integers_of::<S, WHOLE>(from, n), more);
+            }
+            if let Some(outer) = sums.outer {
+                let across = match outer.cols.is_null() {
+                    true => S::isplat(1),
+                    false => integers_of::<S, WHOLE>(outer.cols.add(col), n),
+                };
+                for (r, row) in values.iter_mut().enumerate() {
+                    let down = S::isplat(*outer.rows.offset((at.row + r) as isize * outer.step));
+                    row[v] = S::iadd(row[v], S::imul(down, across));
+                }
+            }
+        }
+        values
+    }
+}
+
+#[inline(always)]
+unsafe fn store_sums_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums, out: StageOut) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let values = sums_of::<S, R, WHOLE>(at, sums);
+        for (r, row) in values.iter().enumerate() {
+            for (v, value) in row.iter().enumerate() {
+                let (col, n) = (at.col + v * S::LANES, at.lanes[v]);
+                let to =
+                    (out.to.cast::<i32>()).wrapping_offset((at.row + r) as isize * out.row + col as isize * out.col);
+                store_integers::<S, WHOLE>(to, out.col, *value, n);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store_integers<S: Simd, const WHOLE: bool>(to: *mut i32, step: isize, value: S::I, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match (step, WHOLE) {
+            (1, true) => S::store(to.cast(), S::from_bits(value)),
+            (1, false) => S::store_part(to.cast(), S::from_bits(value), n),
+            _ => {
+                let mut lanes = [0i32; 16];
+                S::store(lanes.as_mut_ptr().cast(), S::from_bits(value));
+                (0..n).for_each(|i| to.offset(i as isize * step).write(lanes[i]));
+            }
+        }
+    }
+}
+
+/// Stores bytes `step` apart.
+#[inline(always)]
+unsafe fn store_bytes<S: Simd>(to: *mut u8, step: isize, value: S::I, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if step == 1 {
+            S::store_bytes(to, value, n);
+        } else {
+            let mut lanes = [0u8; 16];
+            S::store_bytes(lanes.as_mut_ptr(), value, S::LANES);
+            (0..n).for_each(|i| to.offset(i as isize * step).write(lanes[i]));
+        }
+    }
+}
+
+/// One operation; of NaN the left one stays.
+#[inline(always)]
+unsafe fn apply<S: Simd>(op: StageOp, x: S::V, y: S::V) -> S::V {
+    // SAFETY: the level's instructions are there.
+    unsafe {
+        match op {
+            StageOp::Add => S::add(x, y),
+            StageOp::Sub => S::sub(x, y),
+            StageOp::Mul => S::mul(x, y),
+            StageOp::Div => S::div(x, y),
+            // The second operand is the result if either is NaN.
+            StageOp::Max => S::max(y, x),
+            StageOp::Min => S::min(y, x),
+        }
+    }
+}
+
+/// What a residual adds to one vector.
+#[inline(always)]
+unsafe fn residual_of<S: Simd, const WHOLE: bool>(from: *const u8, stored: Stored, place: isize, n: usize) -> S::V {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match stored {
+            Stored::F32 => floats_of::<S, WHOLE>(from.cast::<f32>().offset(place), n),
+            Stored::I32 => S::to_float(integers_of::<S, WHOLE>(from.cast::<i32>().offset(place), n)),
+            Stored::I8 => S::to_float(bytes_of::<S, WHOLE>(from.offset(place), true, n)),
+            Stored::U8 => S::to_float(bytes_of::<S, WHOLE>(from.offset(place), false, n)),
+        }
+    }
+}
+
+/// Stores one vector.
+#[inline(always)]
+unsafe fn store_of<S: Simd, const WHOLE: bool>(value: S::V, out: &StageOut, place: isize, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let wide = out.to.cast::<i32>();
+        match out.stored {
+            Stored::F32 => store_integers::<S, WHOLE>(wide.offset(place), out.col, S::bits(value), n),
+            Stored::I32 => store_integers::<S, WHOLE>(wide.offset(place), out.col, S::to_int(value), n),
+            Stored::I8 | Stored::U8 => {
+                let n = if WHOLE { S::LANES } else { n };
+                store_bytes::<S>(out.to.offset(place), out.col, S::to_int(value), n);
+            }
+        }
+    }
+}
+
+/// Does the body for each row and vector of a block, spelled out: what is indexed by them stays in registers.
+macro_rules! for_each_vector {
+    ($rows:expr, |$r:ident, $v:ident| $body:expr) => {
+        for_each_vector!(@one $r, $v, 0, $body);
+        if $rows > 1 {
+            for_each_vector!(@one $r, $v, 1, $body);
+            for_each_vector!(@one $r, $v, 2, $body);
+            for_each_vector!(@one $r, $v, 3, $body);
+        }
+    };
+    (@one $r:ident, $v:ident, $row:literal, $body:expr) => {
+        let ($r, $v) = ($row, 0);
+        $body;
+        let ($r, $v) = ($row, 1);
+        $body;
+    };
+}
+
+#[inline(always)]
+unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums, stages: &[Stage]) {
+    const { assert!(R == 1 || R == ROWS && ROWS == 4) };
+    // One loop an operation, so that none is chosen inside.
+    macro_rules! by_op {
+        ($op:expr, $values:ident, |$r:ident, $v:ident| $y:expr) => {
+            match $op {
+                StageOp::Add => by_op!(@all StageOp::Add, $values, |$r, $v| $y),
+                StageOp::Sub => by_op!(@all StageOp::Sub, $values, |$r, $v| $y),
+                StageOp::Mul => by_op!(@all StageOp::Mul, $values, |$r, $v| $y),
+                StageOp::Div => by_op!(@all StageOp::Div, $values, |$r, $v| $y),
+                StageOp::Max => by_op!(@all StageOp::Max, $values, |$r, $v| $y),
+                StageOp::Min => by_op!(@all StageOp::Min, $values, |$r, $v| $y),
+            }
+        };
+        (@all $op:expr, $values:ident, |$r:ident, $v:ident| $y:expr) => {{
+            for_each_vector!(R, |$r, $v| $values[$r][$v] = apply::<S>($op, $values[$r][$v], $y));
+        }};
+    }
+    // SAFETY: the caller's contract: the block is inside the tile.
+    unsafe {
+        let [left, right] = at.lanes;
+        // Past the last column nothing is read: the first one stands in.
+        let second = if right > 0 { S::LANES } else { 0 };
+        let place = |r: usize, v: usize, row: isize, col: isize| {
+            (at.row + r) as isize * row + (at.col + if v > 0 { second } else { 0 }) as isize * col
+        };
+        let mut values = [[S::zero(); 2]; R];
+        let whole_sums = sums_of::<S, R, WHOLE>(at, sums);
+        for_each_vector!(R, |r, v| values[r][v] = S::to_float(whole_sums[r][v]));
+        for stage in stages {
+            match *stage {
+                Stage::Number(op, y) => {
+                    let y = S::splat(y);
+                    by_op!(op, values, |_r, _v| y);
+                }
+                Stage::Columns(op, from) => {
+                    let from = from.add(at.col);
+                    let y = [
+                        floats_of::<S, WHOLE>(from, left),
+                        floats_of::<S, WHOLE>(from.add(second), right),
+                    ];
+                    by_op!(op, values, |_r, v| y[v]);
+                }
+                Stage::Rows(op, from, step) => {
+                    let from = from.offset(at.row as isize * step);
+                    by_op!(op, values, |r, _v| S::splat(*from.offset(r as isize * step)));
+                }
+                Stage::Residual {
+                    from,
+                    stored,
+                    step,
+                    zero,
+                    scale,
+                } => {
+                    let (zero, scale) = (S::splat(zero), S::splat(scale));
+                    let mut more = [[S::zero(); 2]; R];
+                    for (r, row) in more.iter_mut().enumerate() {
+                        for (v, more) in row.iter_mut().enumerate() {
+                            *more = residual_of::<S, WHOLE>(from, stored, place(r, v, step, 1), at.lanes[v]);
+                        }
+                    }
+                    for_each_vector!(R, |r, v| {
+                        let more = S::mul(S::sub(more[r][v], zero), scale);
+                        values[r][v] = S::add(values[r][v], more);
+                    });
+                }
+                Stage::Round => {
+                    for_each_vector!(R, |r, v| values[r][v] = S::round(values[r][v]));
+                }
+                Stage::Store(out) => {
+                    // A copy, so that the values themselves need no memory.
+                    let stored = values;
+                    for (r, row) in stored.iter().enumerate() {
+                        for (v, value) in row.iter().enumerate() {
+                            store_of::<S, WHOLE>(*value, &out, place(r, v, out.row, out.col), at.lanes[v]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
