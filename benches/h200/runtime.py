@@ -117,6 +117,9 @@ def judged(found):
     for f in ours("launches"):
         how, limit = ("captured", 15) if f["capture"] else ("plain", 60)
         yield f"host time of {f['launches']} launches, us, {how}", f["submit_us"], limit, False
+        if not f["capture"] and f["bare_us"] is not None:
+            yield "the same launches in a bare loop, us", f["bare_us"], None, False
+            yield "graphc's own part of the run, us", f["submit_us"] - f["bare_us"], None, False
     for f in ours("mlp"):
         if other := torchs("mlp", "run_us"):
             yield "MLP b32 over torch.compile", f["run_us"] / other, 0.15, False

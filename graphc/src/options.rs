@@ -4,8 +4,8 @@
 //!
 //! | variable | what it sets | default |
 //! |---|---|---|
-//! | `GRAPHC_CACHE` | folder of compiled code objects; `off` keeps none | the user's cache folder |
-//! | `GRAPHC_CACHE_MIB` | most MiB kept there | 1024 |
+//! | `GRAPHC_CACHE` | folder of compiled code objects, and of programs for GPUs; `off` keeps none | the user's cache folder |
+//! | `GRAPHC_CACHE_MIB` | most MiB kept there of each; of programs none larger than half | 1024 |
 //! | `GRAPHC_ROCM` | ROCm's folder (or its `lib`), a sysroot's folder, or the file of hiprtc | `/opt/rocm`, the loader's path, `/opt/graphc-rocm` |
 //! | `GRAPHC_HIP` | the HIP runtime's file or its folder, and no other is tried | `GRAPHC_ROCM`'s folder, `/opt/rocm`, the loader's path |
 //! | `GRAPHC_NVRTC` | NVRTC's file or folder, a CUDA toolkit's folder, or Python's `site-packages` | `/usr/local/cuda`, `/opt/graphc-nvrtc`, the loader's path |

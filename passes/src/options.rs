@@ -143,6 +143,7 @@ impl fmt::Debug for OptimizeOptions {
             .field("libraries", &self.libraries)
             .field("prefer_calls", &self.prefer_calls)
             .field("keep", &self.keep)
+            .field("check_indices", &self.check_indices)
             .field("disable", &self.disable)
             .field("verify", &self.verify)
             .field("stop_after", &self.stop_after)

@@ -139,6 +139,15 @@ pub trait Loaded: Send + Sync {
     /// Memory that is not there, or what the device reports.
     fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor, RuntimeError>;
 
+    /// The host's time of a run's launches alone, in a loop of nothing else: what is left when all that is not the driver's is
+    /// taken away. The median of `turns`, each waited for. None where there are no launches: on the CPU, on several devices.
+    ///
+    /// # Errors
+    /// As [`Loaded::run`].
+    fn bare_launches(&self, _bindings: &Bindings, _turns: usize) -> Result<Option<Duration>, RuntimeError> {
+        Ok(None)
+    }
+
     /// Memory at the given sizes.
     ///
     /// # Errors

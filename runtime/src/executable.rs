@@ -1,6 +1,7 @@
 //! A loaded program that checks what it is given: names, element types, shapes and sizes.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use indexmap::IndexMap;
 use ir::dim::{Bindings, hints};
@@ -333,6 +334,15 @@ impl Executable {
     /// Gives memory back that no run and no tensor needs now, and says how many bytes of the device that was.
     pub fn trim(&self) -> usize {
         self.loaded.trim()
+    }
+
+    /// The host's time of a run's launches at the symbols' hints in a loop of nothing else: the driver's part of a run without a
+    /// graph. The median of `turns`; None where there are no launches.
+    ///
+    /// # Errors
+    /// As [`Executable::run`].
+    pub fn bare_launches(&self, turns: usize) -> Result<Option<Duration>, RuntimeError> {
+        self.loaded.bare_launches(&hints(&self.plan().symbols), turns)
     }
 
     /// Memory at the given sizes.

@@ -94,12 +94,24 @@ impl Toolchain {
         let graph = parse(text).unwrap_or_else(|e| panic!("{e}"));
         let built = self.build(&graph, arch, None);
         let variant = &built.program.variants[0];
-        let each = variant.plan.kernels.iter().map(|(id, kernel)| {
+        for (id, kernel) in variant.plan.kernels.iter() {
             let code = variant.code[id].as_ref().expect("it was compiled");
             for resources in &code_object::read(code).expect("a code object").kernels {
                 let spilled = (resources.vgpr_spills, resources.scratch_bytes);
                 assert_eq!(spilled, (0, 0), "{arch} {}: spills, scratch", kernel.name);
             }
+        }
+        self.each_of(arch, &built)
+    }
+
+    /// Checks each kernel of what was built of a graph of known sizes as [`Toolchain::each_kernel`] does, but for spills.
+    ///
+    /// # Panics
+    /// When a kernel faults or is wrong.
+    pub fn each_of(&self, arch: &str, built: &Build) -> Vec<(Kernel, CheckedKernel)> {
+        let variant = &built.program.variants[0];
+        let each = variant.plan.kernels.iter().map(|(id, kernel)| {
+            let code = variant.code[id].as_ref().expect("it was compiled");
             let bindings = Bindings::new();
             let buffers: Vec<HostTensor> = kernel
                 .params

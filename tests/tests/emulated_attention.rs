@@ -1,5 +1,7 @@
 //! Attention on matrix instructions, and by multiply-adds of lanes where a type has none: really lowered kernels of many shapes on emulated GPUs, against the reference evaluator.
 
+use graphc::driver::{self, BuildOptions};
+use graphc::passes::{OptLevel, tuning};
 use graphc_tests::emulator::toolchain;
 use ir::kernel::{Body, Mapping};
 
@@ -188,4 +190,43 @@ fn attention_by_lanes_on_gfx1030() {
 #[test]
 fn attention_by_lanes_on_gfx906() {
     check_by_lanes("gfx906", "bf16");
+}
+
+/// Every mapping that tuning may choose computes the same.
+fn check_candidates(arch: &str, dtype: &str) {
+    let Some(tools) = toolchain() else { return };
+    let case = case([2, 1], [70, 97], [64, 64], true, false);
+    let graph = ir::graph::parse::parse(&text(&case, dtype)).expect("parses");
+    let built = tools.build(&graph, arch, None);
+    let plan = &built.program.variants[0].plan;
+    let kernel = plan.kernels.values().next().expect("a kernel");
+    let line = tuning::product(kernel, &plan.symbols, &plan.target).expect("it is tuned");
+    let all = tuning::candidates(kernel, &plan.symbols, &plan.target);
+    assert!(all.len() > 5 && all[0] == kernel.mapping, "{arch}: {}", all.len());
+    // The last ones are those that nobody predicts to be good.
+    let some = all.iter().step_by(all.len() / 5).chain(all.last());
+    for mapping in some {
+        let mut options = BuildOptions::new(vec![plan.target], OptLevel::O2);
+        options.optimize.libraries = false;
+        options.plan.tuning = [(line.clone(), mapping.to_string())].into_iter().collect();
+        let mut built = driver::build(&graph, &options).expect("builds");
+        driver::compile(&mut built.program, &tools.compiler, &|_| ()).unwrap_or_else(|e| panic!("{mapping}: {e}"));
+        let checked = tools.each_of(arch, &built);
+        assert!(
+            checked.len() == 1 && checked[0].0.mapping == *mapping,
+            "{arch}: {mapping}"
+        );
+    }
+}
+
+#[test]
+fn candidates_of_attention_on_gfx90a() {
+    check_candidates("gfx90a", "f16");
+    check_candidates("gfx90a", "f32");
+}
+
+#[test]
+fn candidates_of_attention_on_gfx1100() {
+    check_candidates("gfx1100", "f16");
+    check_candidates("gfx1100", "f32");
 }

@@ -30,6 +30,10 @@ pub fn load(model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>, context:
     let busy = spinner(context, "reading the model");
     let loaded = driver::load(&model.model, &model.import()?)?;
     busy.set_message("compiling the graph");
+    of_model(loaded, model, build, targets)
+}
+
+fn of_model(loaded: Model, model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>) -> Result<Loaded> {
     match loaded {
         Model::Graph(graph) => {
             let Build { program, reports } = driver::build(&graph, &build.options(targets)?)?;
@@ -54,6 +58,33 @@ pub fn load(model: &ModelArgs, build: &BuildArgs, targets: Vec<Target>, context:
                 graph: None,
             })
         }
+    }
+}
+
+/// As [`load`]; what is built for a GPU has the code of its kernels, and is the program that was made of the model before, where that
+/// is kept.
+///
+/// # Errors
+/// As [`load`] and [`compile_kernels`].
+pub fn load_ready(model: &ModelArgs, build: &BuildArgs, target: Target, context: &Context) -> Result<Program> {
+    let busy = spinner(context, "reading the model");
+    let loaded = driver::load(&model.model, &model.import()?)?;
+    busy.set_message("compiling the graph");
+    match loaded {
+        Model::Graph(graph) if target.is_gpu() => {
+            let compiler = driver::compiler(&context.settings, worker().as_deref(), [target.platform])?;
+            let options = build.options(vec![target])?;
+            let kernels = |p: runtime::compile::Progress<'_>| {
+                busy.set_message(format!("compiling kernels: {} of {}", p.done, p.total));
+            };
+            let program = driver::program(&graph, &options, &compiler, &context.settings, &kernels)?.program;
+            busy.finish_and_clear();
+            if let Some(text) = compiler.cache().note() {
+                note(context, text);
+            }
+            Ok(program)
+        }
+        loaded => Ok(of_model(loaded, model, build, vec![target])?.program),
     }
 }
 

@@ -97,9 +97,10 @@ pub fn program(
     context: &Context,
 ) -> Result<(Arc<Program>, usize)> {
     let build = for_device(model, build, device)?;
-    let mut program = load::load(model, &build, vec![device.target], context)?.program;
+    let mut program = load::load_ready(model, &build, device.target, context)?;
     let variant = device.variant(&program)?;
     if device.target.is_gpu() {
+        // Of an artifact that has none.
         load::compile_kernels(&mut program, context)?;
     }
     Ok((Arc::new(program), variant))

@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! model::load -> Graph -> build (optimize, schedule, plan, emit; per target) -> Program -> compile (code objects) -> Executable
+//! model::load -> Graph -> program (both, or what they made before)            -> Program with its code       -> Executable
 //! ```
 
 mod build;
 mod compile;
 pub mod model;
+mod programs;
 
 pub use build::{Build, BuildOptions, Stages, VariantReport, build};
 pub use compile::{Compilation, compile, compiler, platforms, requests};
 pub use model::{Model, load};
+pub use programs::{Made, program};

@@ -248,16 +248,18 @@ impl Session {
         build.check_indices = options.check_indices;
         build.max_vram = options.max_vram;
         build.ranks = options.ranks();
-        let mut program = driver::build(&graph, &build)?.program;
-        if options.target.is_gpu() {
-            let settings = options.settings()?;
-            let compiler = driver::compiler(
-                &settings,
-                settings.worker_command().as_deref(),
-                [options.target.platform],
-            )?;
-            driver::compile(&mut program, &compiler, &|_| {})?;
-        }
+        let program = match options.target.is_gpu() {
+            true => {
+                let settings = options.settings()?;
+                let compiler = driver::compiler(
+                    &settings,
+                    settings.worker_command().as_deref(),
+                    [options.target.platform],
+                )?;
+                driver::program(&graph, &build, &compiler, &settings, &|_| {})?.program
+            }
+            false => driver::build(&graph, &build)?.program,
+        };
         Session::load(Arc::new(program), 0, options)
     }
 

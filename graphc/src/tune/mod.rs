@@ -511,6 +511,61 @@ mod tests {
         assert!(!database.tuning().expect("reads").has_engines());
     }
 
+    /// Attention is measured like a product: by matrix instructions and by lanes.
+    #[test]
+    fn attention_takes_the_tiling_that_was_fastest() {
+        let text = "graph @attention stage=import {
+  q = input \"q\" : f16[2, 4, 512, 64]
+  k = input \"k\" : f16[2, 4, 512, 64]
+  v = input \"v\" : f16[2, 4, 512, 64]
+  a = attention q, k, v {scale=0.125, causal}
+  return a as \"a\"
+}
+";
+        let graph = ir::graph::parse::parse(text).expect("parses");
+        for target in ["gfx90a", "gfx1100", "sm_90"] {
+            let target: Target = target.parse().expect("known");
+            let build = BuildOptions::new(vec![target], OptLevel::O2);
+            let options = TuneOptions {
+                candidates: 6,
+                budget: None,
+            };
+            let mapping = |build: &BuildOptions| {
+                let program = driver::build(&graph, build).expect("builds").program;
+                let plan = &program.variants[0].plan;
+                let kernel = plan
+                    .kernels
+                    .values()
+                    .find(|k| matches!(k.body, ir::kernel::Body::Attention(_)));
+                kernel.expect("an attention").mapping.to_string()
+            };
+            let predicted = mapping(&build);
+            let (_folder, database) = database();
+            // Each candidate is faster than the ones before.
+            let (mut seen, mut micros) = (Vec::new(), 100.0);
+            let mut clock = |program: Program| {
+                let plan = &program.variants[0].plan;
+                micros -= 1.0;
+                seen.extend(plan.kernels.values().map(|k| k.mapping.to_string()));
+                Ok(plan.steps.keys().map(|id| (id, micros)).collect())
+            };
+            let place = (PLACE, &database);
+            let found = tune(&graph, target, &build, place, &options, &mut clock, &|_, _| ()).expect("tunes");
+            assert_eq!((found.products.len(), found.left), (1, 0));
+            assert_eq!(found.measured, seen.len());
+            assert!(seen.len() > 2 && seen[0] == predicted, "{target}: {seen:?}");
+            let best = seen.last().expect("some");
+            assert!(
+                seen.iter().filter(|mapping| *mapping == best).count() == 1,
+                "each is another: {seen:?}"
+            );
+            let mut tuned = build.clone();
+            tuned.plan.tuning.extend(database.tuning().expect("reads"));
+            assert_eq!(mapping(&tuned), *best, "{target}");
+            assert_eq!(mapping(&build), predicted);
+        }
+    }
+
     fn rejected() -> Error {
         CompileError::Rejected(Box::new(Failure {
             kernel: "k".into(),

@@ -23,7 +23,7 @@ mod points;
 pub use parts::Second;
 
 use ir::kernel::access::Motions;
-use ir::kernel::{AxisId, Body, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody};
+use ir::kernel::{AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody};
 use ir::target::Platform;
 use ir::{DType, Dim, Entity, Symbols, Target};
 
@@ -52,21 +52,30 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
     }
 }
 
-/// Returns what the choice among a contraction's mappings depends on, as a line of text: equal lines are served by equal mappings. `None`
-/// where there is nothing to choose: other bodies, and contractions that neither matrix units nor rows at a time take.
+/// Returns what the choice among the mappings of a contraction or an attention depends on, as a line of text: equal lines are served by
+/// equal mappings. `None` where there is nothing to choose: other bodies, contractions that neither matrix units nor rows at a time take,
+/// attentions whose sums do not stay in registers, and parts of attentions.
 pub fn product(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<String> {
-    with_candidates(kernel, symbols, target, |mapper, body| mapper.product(body))
+    let mapper = Mapper::at_hints(kernel, symbols, target);
+    match Tunable::of(kernel, target)? {
+        Tunable::Product(body) => Some(mapper.product(body)),
+        Tunable::Attention(body) => Some(mapper.attention_line(body)),
+    }
 }
 
-/// Returns the mappings of a contraction that its target can hold, the one with the fewest predicted clocks first, which is the one that
-/// [`choose`] takes. Symbols are at their hints.
+/// Returns the mappings of a contraction or an attention that its target can hold, the one that [`choose`] takes first, the others by their
+/// predicted clocks. Symbols are at their hints.
 pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapping> {
-    let all = with_candidates(kernel, symbols, target, |mapper, body| {
-        let mut all = mapper.candidates(body);
-        all.sort_by(|a, b| a.1.total_cmp(&b.1));
-        all.into_iter().map(|(mapping, _)| mapping).collect()
-    });
-    all.unwrap_or_default()
+    let mapper = Mapper::at_hints(kernel, symbols, target);
+    match Tunable::of(kernel, target) {
+        None => Vec::new(),
+        Some(Tunable::Product(body)) => {
+            let mut all = mapper.candidates(body);
+            all.sort_by(|a, b| a.1.total_cmp(&b.1));
+            all.into_iter().map(|(mapping, _)| mapping).collect()
+        }
+        Some(Tunable::Attention(body)) => mapper.attention_candidates(body),
+    }
 }
 
 /// Returns into how many parts the depth of a contraction or the keys of an attention are cut, each summed by workgroups of its own,
@@ -78,7 +87,9 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second
     }
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match (&kernel.body, &kernel.mapping) {
-        (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => mapper.parts_of_depth(body, second),
+        (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_) | Mapping::Tile { .. }) => {
+            mapper.parts_of_depth(body, second)
+        }
         (Body::Attention(body), whole) => {
             let (queries, keys) = mapper.part(body, whole)?;
             mapper.parts_of_keys(body, queries, keys)
@@ -94,16 +105,23 @@ pub fn rows_pay(kernel: &Kernel, parts: i64, symbols: &Symbols, target: &Target)
     matches!(&kernel.body, Body::Row(row) if mapper.rows_of_parts_pay(row, parts))
 }
 
-fn with_candidates<T>(
-    kernel: &Kernel,
-    symbols: &Symbols,
-    target: &Target,
-    give: impl FnOnce(&Mapper<'_>, &ir::kernel::ContractBody) -> T,
-) -> Option<T> {
-    let mapper = Mapper::at_hints(kernel, symbols, target);
-    match (&kernel.body, &kernel.mapping) {
-        (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) if target.is_gpu() => Some(give(&mapper, body)),
-        _ => None,
+/// A kernel whose mapping may be chosen by measuring.
+enum Tunable<'k> {
+    Product(&'k ContractBody),
+    Attention(&'k AttentionBody),
+}
+
+impl<'k> Tunable<'k> {
+    fn of(kernel: &'k Kernel, target: &Target) -> Option<Tunable<'k>> {
+        match (&kernel.body, &kernel.mapping) {
+            _ if !target.is_gpu() => None,
+            (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => Some(Tunable::Product(body)),
+            // How many parts there are was found with the mapping that they have.
+            (Body::Attention(body), Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) if body.log_sum.is_none() => {
+                Some(Tunable::Attention(body))
+            }
+            _ => None,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Code objects on disk, so that a kernel is compiled once per machine and not once per start.
+//! Code objects on disk, so that a kernel is compiled once per machine and not once per start; and finished [programs].
 //!
 //! ```text
 //! Cache::open(dir, max_bytes)                       never fails: a folder that cannot be used is noted, and nothing is cached
@@ -13,6 +13,7 @@ mod cached;
 mod entry;
 mod evict;
 mod lock;
+mod programs;
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -20,7 +21,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,7 @@ use crate::compile::{CompileRequest, CompiledObject};
 use lock::Lock;
 
 pub use cached::CachedCompiler;
+pub use programs::{ProgramCache, ProgramKey};
 
 /// The name of one entry: a hash of all that decides the compiled bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -188,12 +189,7 @@ impl Cache {
             Some((Err(error), _)) if error.kind() == ErrorKind::NotFound => Found::Nothing,
             Some((Ok(bytes), path)) => match entry::decode(&bytes, key.0.as_bytes()) {
                 Some(object) => {
-                    // The date is the order of eviction. In a read-only folder it stays; nothing is evicted there.
-                    let now = SystemTime::now();
-                    let _ = fs::File::options()
-                        .append(true)
-                        .open(&path)
-                        .and_then(|file| file.set_modified(now));
+                    evict::mark_used(&path);
                     Found::Entry(object)
                 }
                 None => {
@@ -232,10 +228,13 @@ impl Cache {
         }
         let mut known = self.known_bytes.lock().unwrap_or_else(PoisonError::into_inner);
         // The first write looks at what is there, this entry included.
-        let total = known.map_or_else(|| evict::total_bytes(dir), |total| total + bytes.len() as u64);
+        let total = known.map_or_else(
+            || evict::total_bytes(dir, entry::EXTENSION),
+            |total| total + bytes.len() as u64,
+        );
         *known = Some(total);
         if total > self.max_bytes {
-            let (left, removed) = evict::shrink(dir, self.max_bytes - self.max_bytes / 10);
+            let (left, removed) = evict::shrink(dir, entry::EXTENSION, self.max_bytes - self.max_bytes / 10);
             *known = Some(left);
             self.evicted.fetch_add(removed, Ordering::Relaxed);
         }
@@ -274,6 +273,10 @@ impl Found {
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_whole_with(path, |file| file.write_all(bytes))
+}
+
+fn write_whole_with(path: &Path, fill: impl FnOnce(&mut fs::File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     // As the umask has it, so that other users can read a cache that they are let into.
@@ -281,7 +284,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .prefix(evict::TEMPORARY)
         .permissions(fs::Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
-    file.write_all(bytes)?;
+    fill(file.as_file_mut())?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
 }

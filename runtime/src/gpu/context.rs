@@ -26,7 +26,7 @@ pub(super) struct Context {
     bound: Vec<Bound>,
     pub lanes: Table<LaneId, Stream>,
     priority: Priority,
-    /// For each step that another lane waits for.
+    /// For each step that another lane waited for in some run.
     pub events: Table<StepId, Option<Event>>,
     /// The end of each lane but the first.
     pub ends: Vec<Event>,
@@ -85,7 +85,7 @@ impl Drop for Held {
 }
 
 impl Context {
-    /// Makes streams and events; memory comes with [`Context::fit`].
+    /// Makes streams and the events of whole runs; memory and the events of steps come with [`Context::fit`].
     pub fn new(
         gpu: &Arc<Gpu>,
         plan: &Plan,
@@ -93,14 +93,6 @@ impl Context {
         priority: Priority,
         held: Held,
     ) -> Result<Context, RuntimeError> {
-        let mut events: Table<StepId, Option<Event>> = plan.steps.keys().map(|_| None).collect();
-        for step in plan.steps.values() {
-            for wait in &step.waits {
-                if events.get(*wait).is_some_and(Option::is_none) && plan.steps[*wait].lane != step.lane {
-                    events[*wait] = Some(gpu.event(false)?);
-                }
-            }
-        }
         Ok(Context {
             handles: libraries.handles()?,
             bound: Vec::new(),
@@ -110,7 +102,7 @@ impl Context {
                 .map(|_| gpu.stream(priority))
                 .collect::<Result<_, _>>()?,
             priority,
-            events,
+            events: plan.steps.keys().map(|_| None).collect(),
             ends: plan
                 .lanes
                 .keys()
@@ -141,7 +133,7 @@ impl Context {
         self.held.set(self.device_bytes().max(arena));
     }
 
-    /// Makes the memory large enough; what there is is kept where it suffices.
+    /// Makes the memory large enough, and the events that are missing; what there is is kept where it suffices.
     pub fn fit(
         &mut self,
         gpu: &Arc<Gpu>,
@@ -173,6 +165,11 @@ impl Context {
             self.bound.clear();
             self.staging = None;
             self.staging = Some(gpu.allocate_pinned(staging, "inputs and outputs on the host")?);
+        }
+        for (id, awaited) in prepared.order.awaited.iter() {
+            if *awaited && self.events[id].is_none() {
+                self.events[id] = Some(gpu.event(false)?);
+            }
         }
         for (index, step) in prepared.steps.iter().enumerate() {
             let Enqueue::Call { call, workspace, .. } = step else {

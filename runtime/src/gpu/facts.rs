@@ -37,8 +37,6 @@ pub(super) struct Step {
     pub lane: LaneId,
     /// Steps of other lanes that it waits for.
     pub waits: Vec<StepId>,
-    /// Whether a step of another lane waits for it.
-    pub awaited: bool,
     /// Of each work that it may do.
     pub works: Vec<Named>,
 }
@@ -68,7 +66,6 @@ fn damaged(what: String) -> RuntimeError {
 impl PlanFacts {
     /// Reads a plan that was [checked](crate::checks::check).
     pub fn new(plan: &Plan) -> Result<PlanFacts, RuntimeError> {
-        let mut awaited: Table<StepId, bool> = plan.steps.keys().map(|_| false).collect();
         for (id, step) in plan.steps.iter() {
             if plan.lanes.get(step.lane).is_none() || step.waits.iter().any(|wait| *wait >= id) {
                 return Err(damaged(format!(
@@ -76,11 +73,8 @@ impl PlanFacts {
                     step.lane
                 )));
             }
-            for wait in &step.waits {
-                awaited[*wait] |= plan.steps[*wait].lane != step.lane;
-            }
         }
-        let steps = plan.steps.iter().map(|(id, step)| {
+        let steps = plan.steps.values().map(|step| {
             let named = |work: &Work| {
                 let (name, engine) = match work {
                     Work::Launch { kernel, .. } => (plan.kernels[*kernel].name.clone(), "kernel"),
@@ -93,7 +87,6 @@ impl PlanFacts {
             Step {
                 lane: step.lane,
                 waits: step.waits.iter().copied().filter(other).collect(),
-                awaited: awaited[id],
                 works: step.works().map(named).collect(),
             }
         });

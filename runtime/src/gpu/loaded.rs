@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dylib::Search;
 use ir::Program;
@@ -737,6 +737,20 @@ impl Loaded for LoadedGpu {
         slots.flights.retain(|flight| flight.strong_count() > 0);
         slots.flights.push_back(Arc::downgrade(&flight));
         Ok(flight)
+    }
+
+    fn bare_launches(&self, bindings: &Bindings, turns: usize) -> Result<Option<Duration>, RuntimeError> {
+        let prepared = self.prepared(bindings, &Form::host(self.plan()))?;
+        self.gpu.enter("launching")?;
+        let mut context = self.context(&prepared)?;
+        let mut bound = context.bind(&prepared);
+        let times = self.run_of(&prepared, &[]).bare(&context, &mut bound, turns);
+        if times.is_err() {
+            context.quiesce(&self.gpu);
+        }
+        context.keep(bound);
+        self.give_back(times.is_ok().then_some(context));
+        times
     }
 
     fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {

@@ -12,6 +12,7 @@
 //! | `heap` `block` | memory of tensors: allocated, kept, copied; who uses it |
 //! | `facts` | what holds of a plan at all sizes |
 //! | `form` `prepare` | where everything is when some ports are on the device; what each step enqueues |
+//! | `order` | which events a run records and waits for |
 //! | `context` `bound` | what one run has to itself; its arguments laid out |
 //! | `run` | enqueues, step by step or as a captured graph |
 //! | `ranges` | names of runs and steps for a profiler that watches |
@@ -33,6 +34,7 @@ pub(crate) mod handles;
 pub(crate) mod heap;
 mod hip;
 mod loaded;
+mod order;
 pub(crate) mod peer;
 mod prepare;
 mod ranges;

@@ -18,6 +18,7 @@ use super::constants::Constants;
 use super::driver::{Direction, RawFunction};
 use super::facts::{Named, PlanFacts};
 use super::form::{Form, InputForm, Outside, PortRef, host_port};
+use super::order::{Order, Ordered};
 use crate::checks::{check_arguments, check_proved};
 use crate::error::RuntimeError;
 use crate::library::{Call, Libraries};
@@ -66,6 +67,8 @@ pub(super) struct Prepared {
     pub placed: Arc<Placed>,
     pub bindings: Arc<Bindings>,
     pub steps: Vec<Enqueue>,
+    /// What the steps wait for.
+    pub order: Order,
     /// Which of its works each step does.
     chosen: Table<StepId, usize>,
     /// The arguments of all launches, one after the other, and what is added to some of them.
@@ -371,6 +374,12 @@ impl Prepared {
                 }
             });
         }
+        let ordered = facts.steps.values().zip(&steps).map(|(facts, step)| Ordered {
+            lane: facts.lane,
+            waits: &facts.waits,
+            idle: matches!(step, Enqueue::Nothing),
+        });
+        let order = Order::new(ordered, plan.lanes.len());
         let bytes = |ports: &[ir::plan::Port]| ports.iter().map(|port| sizes[port.buffer]).collect();
         let shape = |port: &ir::plan::Port| -> Result<Vec<usize>, DimError> {
             let dims = port.ty.shape.eval(&bindings)?;
@@ -383,6 +392,7 @@ impl Prepared {
             placed,
             bindings,
             steps,
+            order,
             chosen,
             words,
             bases,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ir::entity::Entity;
-use ir::plan::StepId;
+use ir::plan::{LaneId, StepId};
 
 use super::bound::Bound;
 use super::context::Context;
@@ -61,16 +61,17 @@ impl Run<'_> {
         let lanes = &context.lanes;
         let alone = graph.is_some();
         let waited = before(&mut |event| {
-            // A graph begins on the first lane and ends there.
-            let mut waiting = lanes.values().take(if alone { 1 } else { usize::MAX });
-            waiting.try_for_each(|lane| lane.wait(event))
+            // A run ends on the first lane, and a graph begins there too. Lanes that do nothing wait for nothing.
+            let waits = |lane: LaneId| lane.index() == 0 || !alone && self.prepared.order.used[lane];
+            let mut waiting = lanes.iter().filter(|(id, _)| waits(*id));
+            waiting.try_for_each(|(_, lane)| lane.wait(event))
         });
         self.gpu.at(AT, waited)?;
         let begun = if profile { begin(context) } else { Ok(()) };
         self.gpu.at("the beginning of a run", begun)?;
         if let Some(graph) = graph {
             self.stage(context);
-            if let Some(first) = context.lanes.get(ir::plan::LaneId::new(0)) {
+            if let Some(first) = context.lanes.get(LaneId::new(0)) {
                 // SAFETY: it was captured with this context's memory and these addresses; what they are of lives until the run
                 // was waited for.
                 let launched = unsafe { first.launch_graph(&graph) };
@@ -166,15 +167,17 @@ impl Run<'_> {
     }
 
     fn captured(&self, context: &mut Context, bound: &mut Bound) -> Result<(), ()> {
-        let first = ir::plan::LaneId::new(0);
+        let first = LaneId::new(0);
         context.lanes[first].record(&context.begin).map_err(drop)?;
-        for lane in context.lanes.values().skip(1) {
+        let used = |id: LaneId| self.prepared.order.used[id];
+        for (_, lane) in context.lanes.iter().skip(1).filter(|(id, _)| used(*id)) {
             lane.wait(&context.begin).map_err(drop)?;
         }
         // Not by `Gpu::error`, which waits for the device: that is not allowed in a capture.
         let fail = |_: usize, error: DriverError| RuntimeError::Program(error.to_string());
         self.steps(context, bound, None, false, &fail).map_err(drop)?;
-        self.join_lanes(context).map_err(drop)
+        // All that were waited for by way of others too: a capture ends where each stream of it does.
+        self.join_lanes(context, used).map_err(drop)
     }
 
     /// Enqueues every step. Without `hosts` the inputs are in staging memory, or will be.
@@ -192,7 +195,7 @@ impl Run<'_> {
             let failed = |error| fail(index, error);
             let named = self.named(id);
             let _range = self.ranges.map(|ranges| ranges.enter(&named.name));
-            for wait in &facts.waits {
+            for wait in &self.prepared.order.waits[id] {
                 if let Some(event) = &context.events[*wait] {
                     context.lanes[facts.lane].wait(event).map_err(failed)?;
                 }
@@ -263,7 +266,8 @@ impl Run<'_> {
             if profile {
                 lane.record(&context.times[index].1).map_err(failed)?;
             }
-            if let Some(event) = context.events[id].as_ref().filter(|_| facts.awaited) {
+            let awaited = self.prepared.order.awaited[id];
+            if let Some(event) = context.events[id].as_ref().filter(|_| awaited) {
                 lane.record(event).map_err(failed)?;
             }
             if self.synchronous {
@@ -273,20 +277,21 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Lets the first lane wait for all others.
-    fn join_lanes(&self, context: &Context) -> Status<()> {
-        let mut lanes = context.lanes.values();
-        let Some(first) = lanes.next() else { return Ok(()) };
-        for (lane, end) in lanes.zip(&context.ends) {
+    /// Lets the first lane wait for others.
+    fn join_lanes(&self, context: &Context, others: impl Fn(LaneId) -> bool) -> Status<()> {
+        let mut lanes = context.lanes.iter();
+        let Some((_, first)) = lanes.next() else { return Ok(()) };
+        for ((_, lane), end) in lanes.zip(&context.ends).filter(|((id, _), _)| others(*id)) {
             lane.record(end)?;
             first.wait(end)?;
         }
         Ok(())
     }
 
-    /// As [`Run::join_lanes`], and marks the end of the run.
+    /// Lets the first lane wait for those that it has not waited for, and marks the end of the run.
     fn join(&self, context: &Context, profile: bool) -> Status<()> {
-        self.join_lanes(context)?;
+        // Events of a profile are also on lanes that do nothing.
+        self.join_lanes(context, |id| profile || self.prepared.order.open[id])?;
         let Some(first) = context.lanes.values().next() else {
             return Ok(());
         };
@@ -294,6 +299,38 @@ impl Run<'_> {
             first.record(end)?;
         }
         first.record(&context.done)
+    }
+
+    /// The host's time of the launches alone, all on the first lane. Their operands are whatever the arena has; nothing reads the results.
+    pub fn bare(&self, context: &Context, bound: &mut Bound, turns: usize) -> Result<Option<Duration>, RuntimeError> {
+        const AT: &str = "launching";
+        let Some(first) = context.lanes.values().next() else {
+            return Ok(None);
+        };
+        let mut times = Vec::with_capacity(turns);
+        for _ in 0..turns {
+            let start = Instant::now();
+            for step in &self.prepared.steps {
+                if let Enqueue::Launch {
+                    function,
+                    grid,
+                    block,
+                    lds,
+                    first: at,
+                    count,
+                } = step
+                {
+                    let arguments = bound.arguments(*at, *count);
+                    // SAFETY: as in a run, whose ports are all on the host: every buffer is in the arena or a constant.
+                    let launched = unsafe { first.launch(*function, *grid, *block, *lds, arguments) };
+                    self.gpu.at(AT, launched)?;
+                }
+            }
+            times.push(start.elapsed());
+            self.gpu.wait_for_stream(first, &context.done, || AT.to_owned())?;
+        }
+        times.sort_unstable();
+        Ok(times.get(turns / 2).copied().filter(|_| self.facts.launches > 0))
     }
 
     /// The times of a run that is done.

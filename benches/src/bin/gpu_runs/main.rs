@@ -17,7 +17,8 @@ use clap::{Parser, ValueEnum};
 use examples::models::decoder::{Decoder, numbers};
 use graphc::ir::Graph;
 use graphc::prelude::*;
-use graphc::runtime::RunStatistics;
+use graphc::runtime::{ProfileOptions, RunStatistics};
+
 use graphc_benches::median;
 use serde_json::json;
 
@@ -135,16 +136,36 @@ fn launches(args: &Args, options: &SessionOptions) -> graphc::Result<()> {
         let session = Session::compile(chain(30)?, &options)?;
         let x = session.upload(&host(&[64, 64], 5)?)?;
         let (submit, whole) = time(&session, args.runs, &x)?;
-        let (launches, _) = session
-            .executable()
-            .map_or((0, 0), |executable| executable.plan().launches());
+        let (mut launches, mut bare) = (0, None);
+        if let Some(executable) = session.executable() {
+            launches = executable.plan().launches().0;
+            bare = executable
+                .bare_launches(args.runs)?
+                .map(|time| time.as_secs_f64() * 1e6);
+        }
         println!(
             "{}",
             json!({"case": "launches", "capture": !no_capture, "launches": launches, "submit_us": submit, "run_us": whole,
-                   "statistics": statistics(&session)})
+                   "bare_us": bare, "statistics": statistics(&session)})
         );
     }
     Ok(())
+}
+
+/// The time of each step on the device, by name, in the order of the plan.
+fn steps(session: &Session, inputs: &[(&str, &HostTensor)]) -> graphc::Result<serde_json::Value> {
+    let Some(executable) = session.executable() else {
+        return Ok(json!(null));
+    };
+    let inputs = inputs
+        .iter()
+        .map(|(name, tensor)| ((*name).to_owned(), (*tensor).clone()));
+    let profile = executable.profile(&inputs.collect(), &ProfileOptions::default())?;
+    Ok(profile
+        .steps
+        .iter()
+        .map(|step| json!([step.name, step.median_us]))
+        .collect())
 }
 
 /// The sizes of the MLP, and of its batch.
@@ -191,7 +212,8 @@ fn mlp(args: &Args, options: &SessionOptions) -> graphc::Result<()> {
     println!(
         "{}",
         json!({"case": "mlp", "batch": BATCH, "submit_us": submit, "run_us": whole, "in_a_row_us": in_a_row,
-               "from_host_us": median(&mut from_host), "statistics": statistics(&session)})
+               "from_host_us": median(&mut from_host), "steps_us": steps(&session, &[("x", &tensor)])?,
+               "statistics": statistics(&session)})
     );
     Ok(())
 }

@@ -2,7 +2,9 @@
 
 use ir::DType;
 use ir::kernel::limits::{widest_fetch, widest_group};
-use ir::kernel::{AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand};
+use ir::kernel::{
+    AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand, Stmt,
+};
 use ir::target::{MatrixFamily, MatrixInstruction, Platform};
 
 use super::{BLOCK, Mapper};
@@ -82,6 +84,72 @@ impl Mapper<'_> {
         }
     }
 
+    /// Every mapping of an attention whose sums stay in registers, the one that [`Mapper::attention`] takes first, the others by their
+    /// predicted clocks. None where its tiles are in LDS.
+    pub(super) fn attention_candidates(&self, body: &AttentionBody) -> Vec<Mapping> {
+        let matrix = self.flash_tilings(body, true).into_iter();
+        let lanes = self.lanes_tilings(body).into_iter();
+        let mut others: Vec<(f64, Mapping)> = matrix
+            .map(|(clocks, t)| (clocks, Mapping::FlashMatrix(t)))
+            .chain(lanes.map(|(clocks, t)| (clocks, Mapping::FlashLanes(t))))
+            .collect();
+        if others.is_empty() {
+            return Vec::new();
+        }
+        others.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut all = vec![self.attention(body)];
+        for (_, mapping) in others {
+            if !all.contains(&mapping) {
+                all.push(mapping);
+            }
+        }
+        all
+    }
+
+    /// What the choice among an attention's mappings depends on, as [`Mapper::product`] has it of a product.
+    pub(super) fn attention_line(&self, body: &AttentionBody) -> String {
+        let exprs = &self.kernel.exprs;
+        let element = |e: ExprId| Operand::new(exprs, e).element(exprs);
+        // What is open is mapped for usual sizes.
+        let size = |axis: AxisId| match self.kernel.axes[axis].extent.as_const() {
+            Some(size) => size.to_string(),
+            None => format!("~{}", self.points(&[axis])),
+        };
+        let sizes = [body.q, body.k, body.d, body.dv].map(size);
+        let query = widest_fetch(self.kernel, self.symbols, &Operand::new(exprs, body.query), body.d);
+        let (key, value) = (
+            self.fetch_of(body.key, body.d, body.k),
+            self.fetch_of(body.value, body.dv, body.k),
+        );
+        let store = widest_group(self.kernel, self.symbols, &body.epilogue, body.dv).min(8);
+        let mut text = format!(
+            "{} attention {} x {} x {} -> {} [{}, {}] query {query} key {key} value {value} store {store}",
+            self.target,
+            exprs.dtype(body.query),
+            element(body.key),
+            element(body.value),
+            self.kernel.vars[body.out],
+            self.points(&body.batch),
+            sizes.join(", "),
+        );
+        if body.causal {
+            text += " causal";
+        }
+        let scored = self.ops(vec![body.score]);
+        if !scored.is_empty() {
+            text += &format!(" by {}", scored.join(" "));
+        }
+        let values = body.epilogue.iter().filter_map(|stmt| match stmt {
+            Stmt::Store { value, .. } | Stmt::Let { value, .. } => Some(*value),
+            _ => None,
+        });
+        let then = self.ops(values.collect());
+        if !then.is_empty() {
+            text += &format!(" then {}", then.join(" "));
+        }
+        text
+    }
+
     /// The order of an attention's blocks of queries.
     ///
     /// With a causal mask as many heads go together as have their keys and values in half of the last-level cache, at usual sizes: the
@@ -119,6 +187,12 @@ impl Mapper<'_> {
 
     /// The tiling for multiply-adds of the lanes that is predicted to take least time, if the tiles fit.
     fn flash_by_lanes(&self, body: &AttentionBody) -> Option<(f64, FlashLanes)> {
+        let all = self.lanes_tilings(body).into_iter();
+        all.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
+    /// The tilings for multiply-adds of the lanes whose tiles fit, with their predicted clocks.
+    fn lanes_tilings(&self, body: &AttentionBody) -> Vec<(f64, FlashLanes)> {
         let k = self.kernel;
         let width = |axis: AxisId| {
             k.axes[axis]
@@ -126,10 +200,13 @@ impl Mapper<'_> {
                 .as_const()
                 .filter(|n| (1..=FlashLanes::WIDEST).contains(n))
         };
-        let widths = [width(body.d)?, width(body.dv)?];
+        let (Some(d), Some(dv)) = (width(body.d), width(body.dv)) else {
+            return Vec::new();
+        };
+        let widths = [d, dv];
         let bits = [body.key, body.value].map(|e| k.exprs.dtype(e).bits());
         if bits.iter().any(|b| *b < 8) {
-            return None;
+            return Vec::new();
         }
         let query = widest_fetch(k, self.symbols, &Operand::new(&k.exprs, body.query), body.d);
         let store = widest_group(k, self.symbols, &body.epilogue, body.dv);
@@ -156,7 +233,7 @@ impl Mapper<'_> {
             Platform::Cuda => &[1],
             Platform::Hip | Platform::Cpu => &[4, 2, 1],
         };
-        let mut best: Option<(f64, FlashLanes)> = None;
+        let mut all = Vec::new();
         for group in [16, 8, 4, 2] {
             for (rows, split) in rows.iter().flat_map(|rows| [8, 4, 2, 1].map(|split| (*rows, split))) {
                 let t = FlashLanes {
@@ -166,16 +243,12 @@ impl Mapper<'_> {
                     split,
                     ..base.clone()
                 };
-                if !fits(&t) {
-                    continue;
-                }
-                let clocks = self.clocks_by_lanes(body, &t, widths, bits);
-                if best.as_ref().is_none_or(|(least, _)| clocks < *least) {
-                    best = Some((clocks, t));
+                if fits(&t) {
+                    all.push((self.clocks_by_lanes(body, &t, widths, bits), t));
                 }
             }
         }
-        best
+        all
     }
 
     /// Predicted clocks of an attention by the lanes, at usual sizes.
@@ -260,12 +333,25 @@ impl Mapper<'_> {
 
     /// The tiling for matrix instructions, if the target has one for these types and the tiles fit.
     fn flash(&self, body: &AttentionBody) -> Option<(f64, FlashTiling)> {
+        let mut fitting = self.flash_tilings(body, false).into_iter();
+        // The order of the candidates is good for the short turns of 16 bits.
+        match self.kernel.exprs.dtype(body.query).bits() {
+            32 => fitting.min_by(|a, b| a.0.total_cmp(&b.0)),
+            _ => fitting.next(),
+        }
+    }
+
+    /// The tilings for matrix instructions that fit, the better first for usual sizes, with their predicted clocks; `all` includes those
+    /// that only many queries should have.
+    fn flash_tilings(&self, body: &AttentionBody, all: bool) -> Vec<(f64, FlashTiling)> {
         let k = self.kernel;
         let width = |axis: AxisId| k.axes[axis].extent.as_const().filter(|n| *n > 0);
-        let (d, dv) = (width(body.d)?, width(body.dv)?);
+        let (Some(d), Some(dv)) = (width(body.d), width(body.dv)) else {
+            return Vec::new();
+        };
         let input = k.exprs.dtype(body.query);
         if [body.key, body.value].iter().any(|e| k.exprs.dtype(*e) != input) {
-            return None;
+            return Vec::new();
         }
         let (key, value) = (
             self.fetch_of(body.key, body.d, body.k),
@@ -336,7 +422,7 @@ impl Mapper<'_> {
         instructions.sort_by_key(|i| (is_large(i), if is_large(i) { i.m } else { u32::MAX - i.m }));
         let candidates = instructions.iter().flat_map(|i| {
             let shapes = match i.family {
-                MatrixFamily::MmaSync => sync_shapes(d.max(dv), blocks(i) >= SYNC_ROUNDS * units),
+                MatrixFamily::MmaSync => sync_shapes(d.max(dv), all || blocks(i) >= SYNC_ROUNDS * units),
                 _ => {
                     // 256 threads bring the tiles.
                     let waves = BLOCK / i.lanes();
@@ -348,15 +434,8 @@ impl Mapper<'_> {
             };
             shapes.into_iter().map(move |shape| tiling(i, shape))
         });
-        let mut fitting = candidates
-            .into_iter()
-            .filter(fits)
-            .map(|t| (self.clocks_by_matrix(body, &t, [d, dv]), t));
-        // The order of the candidates is good for the short turns of 16 bits.
-        match input.bits() {
-            32 => fitting.min_by(|a, b| a.0.total_cmp(&b.0)),
-            _ => fitting.next(),
-        }
+        let fitting = candidates.into_iter().filter(fits);
+        fitting.map(|t| (self.clocks_by_matrix(body, &t, [d, dv]), t)).collect()
     }
 }
 

@@ -6,7 +6,7 @@
 //! the compute units in rounds; nothing is faster than memory brings the operands.
 
 use ir::kernel::limits::{lds_limit, widest_fetch, widest_store};
-use ir::kernel::{AxisId, ContractBody, Expr, Fetch, Mapping, Operand, Stmt, Tiling};
+use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Fetch, Mapping, Operand, Stmt, Tiling};
 use ir::target::{MatrixFamily, MatrixInstruction};
 use ir::{DType, Dim};
 
@@ -236,8 +236,21 @@ impl Mapper<'_> {
             Stmt::Store { value, .. } | Stmt::Let { value, .. } => Some(*value),
             _ => None,
         });
+        let ops = self.ops(values.collect());
+        if body.pair.is_some() {
+            text += " in pairs";
+        }
+        if !ops.is_empty() {
+            text += &format!(" then {}", ops.join(" "));
+        }
+        text
+    }
+
+    /// Names what some values are computed by, up to what is loaded.
+    pub(super) fn ops(&self, values: Vec<ExprId>) -> Vec<String> {
+        let exprs = &self.kernel.exprs;
         let mut ops = Vec::new();
-        self.walk(values.collect(), |e| {
+        self.walk(values, |e| {
             match exprs[e] {
                 Expr::Load { .. } => ops.push("load".to_owned()),
                 Expr::Unary(op, _) => ops.push(op.name().to_owned()),
@@ -248,13 +261,7 @@ impl Mapper<'_> {
             }
             !matches!(exprs[e], Expr::Load { .. })
         });
-        if body.pair.is_some() {
-            text += " in pairs";
-        }
-        if !ops.is_empty() {
-            text += &format!(" then {}", ops.join(" "));
-        }
-        text
+        ops
     }
 
     /// The tilings for matrix instructions that fit the target, none where it has no instruction for these types.
@@ -521,16 +528,34 @@ impl Mapper<'_> {
         rounds * work * (f64::from(BLOCK) / threads).max(1.0).sqrt()
     }
 
-    /// The best tiling for fused multiply-adds.
-    fn multiply_add(&self, body: &ContractBody, sizes: &Sizes) -> Mapping {
+    /// The tile of fused multiply-adds that costs least.
+    fn tile(&self, body: &ContractBody, sizes: &Sizes) -> &'static [u32; 5] {
         let wide = matches!(self.kernel.vars[body.acc], DType::F64 | DType::I64);
         let cost = |t: &[u32; 5]| self.tile_cost(t, sizes);
-        let best = TILES
+        TILES
             .iter()
             .filter(|t| (!wide || t[3] * t[4] <= 16) && t[4].is_multiple_of(body.sums()))
             .min_by(|a, b| cost(a).total_cmp(&cost(b)))
-            .unwrap_or(&TILES[TILES.len() - 1]);
-        let [block_m, block_n, block_k, thread_m, thread_n] = *best;
+            .unwrap_or(&TILES[TILES.len() - 1])
+    }
+
+    /// Predicts the microseconds of a contraction by fused multiply-adds. Its tiles do not travel ahead: each step waits for its own.
+    pub(super) fn multiply_add_us(&self, body: &ContractBody, sizes: &Sizes) -> f64 {
+        let [bm, bn, bk, tm, tn] = self.tile(body, sizes).map(f64::from);
+        let units = f64::from(self.target.compute_units);
+        let tiles = (sizes.m as f64 / bm).ceil() * (sizes.n as f64 / bn).ceil() * sizes.batch as f64;
+        // A unit's multiply-adds a clock, and those of a step, with what fetching their operands from LDS takes.
+        let rate = self.target.contract_tops(self.kernel.vars[body.acc]) * 1e3 / (2.0 * units * self.target.clock_ghz);
+        let work = bm * bn * bk * (1.0 + 0.75 * (1.0 / tm + 1.0 / tn));
+        let shared = (tiles / units).clamp(1.0, 2.0);
+        let step = TILE_LATENCY + shared * work / rate.max(1.0);
+        let rounds = (tiles / (2.0 * units)).ceil();
+        rounds * (sizes.k as f64 / bk).ceil() * step / (self.target.clock_ghz * 1e3)
+    }
+
+    /// The best tiling for fused multiply-adds.
+    fn multiply_add(&self, body: &ContractBody, sizes: &Sizes) -> Mapping {
+        let [block_m, block_n, block_k, thread_m, thread_n] = *self.tile(body, sizes);
         let threads = i64::from((block_m / thread_m) * (block_n / thread_n));
         let held = |block: u32| i64::from(block) * i64::from(block_k) / threads;
         Mapping::Tile {

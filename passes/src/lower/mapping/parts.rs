@@ -11,6 +11,8 @@ const PARTS: [i64; 7] = [2, 3, 4, 6, 8, 12, 16];
 const LEAST_DEPTH: i64 = 32;
 /// The share of the whole's time that the two launches may take together at most: what is predicted to win by less may lose.
 const WORTH: f64 = 0.9;
+/// The same of tiles of multiply-adds, of which less is known.
+const WORTH_OF_TILES: f64 = 0.7;
 /// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing model has for
 /// the slower of the GPUs.
 const SECOND_LAUNCH: f64 = 0.75;
@@ -47,24 +49,36 @@ impl Mapper<'_> {
             return None;
         }
         let last = kernel.axes[*body.k.last()?].extent.as_const()?;
-        let whole = self.clocks(body, &kernel.mapping) / (self.target.clock_ghz * 1e3);
+        let sizes = self.sizes(body);
+        let tiles = matches!(kernel.mapping, Mapping::Tile { .. });
+        let (whole, worth) = match tiles {
+            true => (self.multiply_add_us(body, &sizes), WORTH_OF_TILES),
+            false => (
+                self.clocks(body, &kernel.mapping) / (self.target.clock_ghz * 1e3),
+                WORTH,
+            ),
+        };
         let second = match second {
             Second::Own => SECOND_LAUNCH * self.target.launch_us,
             Second::Known => 0.0,
         };
-        if whole * WORTH <= second {
+        if whole * worth <= second {
             return None;
         }
-        let sizes = self.sizes(body);
-        let possible = PARTS.into_iter().filter(|parts| last % (parts * LEAST_DEPTH) == 0);
+        // What a thread multiplies by itself is fetched as widely at any depth.
+        let divides = |parts: &i64| match tiles {
+            true => last % parts == 0 && last / parts >= LEAST_DEPTH,
+            false => last % (parts * LEAST_DEPTH) == 0,
+        };
+        let possible = PARTS.into_iter().filter(divides);
         let (time, parts) = possible
-            .filter_map(|parts| Some((self.parts_us(body, &sizes, parts)? + second, parts)))
+            .filter_map(|parts| Some((self.parts_us(body, &sizes, parts, tiles)? + second, parts)))
             .min_by(|a, b| a.0.total_cmp(&b.0))?;
-        (time < whole * WORTH).then_some(parts)
+        (time < whole * worth).then_some(parts)
     }
 
     /// Predicts the microseconds of both launches, without what a second launch costs by itself.
-    fn parts_us(&self, body: &ContractBody, sizes: &Sizes, parts: i64) -> Option<f64> {
+    fn parts_us(&self, body: &ContractBody, sizes: &Sizes, parts: i64, tiles: bool) -> Option<f64> {
         let part = Sizes {
             batch: sizes.batch * parts,
             m: sizes.m,
@@ -72,12 +86,13 @@ impl Mapper<'_> {
             k: sizes.k / parts,
             rhs_bits: sizes.rhs_bits,
         };
-        let best = self
-            .tilings(body)
-            .iter()
-            .map(|t| self.cycles(t, &part))
-            .min_by(f64::total_cmp);
-        let partials = best? / (self.target.clock_ghz * 1e3);
+        let partials = match tiles {
+            true => self.multiply_add_us(body, &part),
+            false => {
+                let clocks = self.tilings(body).into_iter().map(|t| self.cycles(&t, &part));
+                clocks.min_by(f64::total_cmp)? / (self.target.clock_ghz * 1e3)
+            }
+        };
         // The partial sums go to memory and come back; caches hold what is written last, which is not what is read first.
         let bytes = f64::from(self.kernel.vars[body.acc].bits()) / 8.0 * (part.batch * part.m * part.n) as f64;
         Some(partials + 2.0 * self.target.memory_us(bytes))
