@@ -20,7 +20,7 @@ fn both(ws: &mut super::Workspace, [m, n, k]: [usize; 3], a: &[f32], b: Rhs<'_>,
             n,
             k,
             a: MatRef::dense(a, k),
-            b: b.clone(),
+            b,
             c: MatMut {
                 ptr: c.as_mut_ptr().cast(),
                 elem: Elem::F32,
