@@ -51,6 +51,10 @@ impl Mapper<'_> {
         let last = kernel.axes[*body.k.last()?].extent.as_const()?;
         let sizes = self.sizes(body);
         let tiles = matches!(kernel.mapping, Mapping::Tile { .. });
+        // The addresses of a convolution's taps and the parts' together are more than the tiles have registers for.
+        if tiles && body.conv.is_some() {
+            return None;
+        }
         let (whole, worth) = match tiles {
             true => (self.multiply_add_us(body, &sizes), WORTH_OF_TILES),
             false => (
