@@ -3,8 +3,8 @@
 //! `Σ (x − z)(y − v) = Σ x·y − v·Σ x − z·Σ y + K·z·v`: a product of `i8`, a number a row and a number a column. Both zero points are
 //! constants, and so is the depth `K`; sums that could leave 32 bits are left alone.
 
-use ir::op::{BinaryOp, Contract, ReduceOp, View};
-use ir::{DType, Op, Value};
+use ir::op::{BinaryOp, Contract, View};
+use ir::{DType, HostTensor, Op, Storage, Value};
 
 use super::integers::{Zero, activations, signed_operand, signed_zero};
 use super::signed::Signed;
@@ -33,7 +33,7 @@ pub(super) fn product(
         return Ok(None);
     };
     let depth_axis = |v: Value, first: bool| b.ty(v).rank().checked_sub(if first { 2 } else { 1 });
-    let (Some(x_axis), Some(y_axis)) = (depth_axis(lhs, c.transpose_lhs), depth_axis(rhs, !c.transpose_rhs)) else {
+    let Some(x_axis) = depth_axis(lhs, c.transpose_lhs) else {
         return Ok(None);
     };
     let Some(depth) = b.ty(lhs).shape[x_axis].as_const() else {
@@ -48,23 +48,25 @@ pub(super) fn product(
     let (ys, _) = signed_operand(b, signed, &y)?;
     let integers = Contract { out: DType::I32, ..*c };
     let mut sum = b.emit(Op::Contract(integers), &[xs, ys])?;
-    let sides = [
-        (xs, x_axis, c.transpose_lhs, right),
-        (ys, y_axis, c.transpose_rhs, left),
-    ];
+    // Sums along the depth are products by a column of ones, as those for the zero points of weights are.
+    let of_ones = |count| HostTensor::new(DType::I8, [1, count], Storage::new(vec![1u8; count])).ok();
+    let Some(ones) = usize::try_from(depth).ok().and_then(of_ones) else {
+        return Ok(None);
+    };
+    let ones = b.constant(ones);
+    let sides = [(xs, c.transpose_lhs, right), (ys, !c.transpose_rhs, left)];
     let mut rest = depth * left * right;
-    for (operand, axis, turned, other) in sides {
+    for (side, (operand, transpose_lhs, other)) in sides.into_iter().enumerate() {
         if other == 0 {
             continue;
         }
-        let wide = b.emit(Op::cast(DType::I32), &[operand])?;
-        let reduce = Op::Reduce {
-            op: ReduceOp::Sum,
-            axes: vec![axis],
-            keep_dims: true,
+        let along = Contract {
+            transpose_lhs,
+            transpose_rhs: true,
+            out: DType::I32,
         };
-        let mut sums = b.emit(reduce, &[wide])?;
-        if turned {
+        let mut sums = b.emit(Op::Contract(along), &[operand, ones])?;
+        if side == 1 {
             let rank = b.ty(sums).rank();
             let mut order: Vec<usize> = (0..rank).collect();
             order.swap(rank - 2, rank - 1);
