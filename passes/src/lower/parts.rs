@@ -29,12 +29,16 @@ pub struct Parts {
 pub enum Total {
     /// Reads the region's inputs and the scratch; writes the region's outputs.
     Own(Kernel),
-    /// Reads `inputs` and the scratch; writes the outputs of the region that folds rows of the result.
-    OfRows { kernel: Kernel, inputs: Vec<Value> },
+    /// Reads `inputs` and the scratch; writes the outputs of the region at `anchor`, which folds rows of the result.
+    OfRows {
+        anchor: NodeId,
+        kernel: Kernel,
+        inputs: Vec<Value>,
+    },
 }
 
 /// Lowers a region to two launches, where its kernel is predicted to take less time in parts. `reader` is the one region that reads its
-/// one output, where there is such.
+/// first output, where there is such.
 ///
 /// # Errors
 /// As [`super::lower`].
@@ -115,6 +119,7 @@ fn into_rows(
         return Ok(None);
     }
     let total = Total::OfRows {
+        anchor: reader.anchor,
         kernel,
         inputs: both.inputs,
     };

@@ -8,6 +8,8 @@ mod engines;
 mod in_place;
 mod sizes;
 
+use std::collections::HashMap;
+
 use indexmap::IndexMap;
 use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, StepId, Work};
 use ir::schedule::{LaneKind, Region, RegionKind};
@@ -69,6 +71,7 @@ pub fn plan_and_decided(
     p.inputs(schedule);
     // Kernels of regions that add up the parts of the product before them, by the anchors of the regions.
     let mut rows: IndexMap<NodeId, Rows> = IndexMap::new();
+    let readers = readers(graph, schedule);
     for region in schedule.regions.values() {
         if let Some((value, same)) = renamed(graph, region) {
             let buffer = p.buffer(same);
@@ -105,21 +108,36 @@ pub fn plan_and_decided(
             continue;
         }
         let kernel = lower(graph, region, target)?;
-        // One product's parts a kernel.
-        let reader = reader(graph, schedule, region).filter(|reader| !rows.contains_key(&reader.anchor));
         let parts = match options.parts {
-            true => in_parts(graph, region, reader, target, &kernel)?,
+            true => {
+                let reader = region
+                    .outputs
+                    .first()
+                    .and_then(|value| readers.get(value).copied().flatten());
+                // One product's parts a kernel.
+                let reader = reader.filter(|reader| !rows.contains_key(&reader.anchor));
+                in_parts(graph, region, reader, target, &kernel)?
+            }
             false => None,
         };
-        let (parts, writes) = match (parts, reader) {
-            (
-                Some(Parts {
-                    partials,
-                    total: Total::OfRows { kernel, inputs },
-                    scratch,
-                }),
-                Some(reader),
-            ) => {
+        match parts {
+            Some(Parts {
+                partials,
+                total: Total::Own(total),
+                scratch,
+            }) => {
+                let writes = p.results(region);
+                let added = scratch.elements();
+                let scratch = p.scratch(region, scratch);
+                p.launch(partials, [&reads[..], &[scratch]].concat(), flops);
+                p.launch(total, [&reads[..], &[scratch], &writes].concat(), added);
+                continue;
+            }
+            Some(Parts {
+                partials,
+                total: Total::OfRows { anchor, kernel, inputs },
+                scratch,
+            }) => {
                 // The product's own result is stored nowhere.
                 let scratch = p.scratch(region, scratch);
                 p.launch(partials, [&reads[..], &[scratch]].concat(), flops);
@@ -128,11 +146,12 @@ pub fn plan_and_decided(
                     inputs,
                     scratch,
                 };
-                rows.insert(reader.anchor, sums);
+                rows.insert(anchor, sums);
                 continue;
             }
-            (parts, _) => (parts, p.results(region)),
-        };
+            None => {}
+        }
+        let writes = p.results(region);
         if region.kind == RegionKind::Scatter {
             // The updates land on a copy of the data.
             let data = graph.node(region.anchor).operands[0];
@@ -141,25 +160,16 @@ pub fn plan_and_decided(
                 p.copy(LaneKind::Compute, from, *to);
             }
         }
-        let Some(parts) = parts else {
-            let step = p.launch(kernel, [&reads[..], &writes].concat(), flops);
-            if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes)
-                && (known || !engines::is_known(&product.rows()))
-            {
-                let operands = operands.into_iter().map(|v| p.buffer(v)).collect();
-                let work = OtherWork::Call {
-                    operands,
-                    results: writes,
-                };
-                p.others.insert(step, Other { product, work });
-            }
-            continue;
-        };
-        if let Total::Own(total) = parts.total {
-            let added = parts.scratch.elements();
-            let scratch = p.scratch(region, parts.scratch);
-            p.launch(parts.partials, [&reads[..], &[scratch]].concat(), flops);
-            p.launch(total, [&reads[..], &[scratch], &writes].concat(), added);
+        let step = p.launch(kernel, [&reads[..], &writes].concat(), flops);
+        if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes)
+            && (known || !engines::is_known(&product.rows()))
+        {
+            let operands = operands.into_iter().map(|v| p.buffer(v)).collect();
+            let work = OtherWork::Call {
+                operands,
+                results: writes,
+            };
+            p.others.insert(step, Other { product, work });
         }
     }
     p.outputs();
@@ -186,15 +196,27 @@ struct Rows {
     scratch: BufferId,
 }
 
-/// Returns the region that reads a region's one output, where it is the only reader.
-fn reader<'s>(graph: &Graph, schedule: &'s Schedule, region: &Region) -> Option<&'s Region> {
-    let [output] = region.outputs[..] else { return None };
-    let is_stored = graph.outputs().iter().any(|o| o.value == output) || region.part(output).is_some();
-    let mut readers = schedule.regions.values().filter(|r| r.inputs.contains(&output));
-    match (readers.next(), readers.next()) {
-        (Some(reader), None) if !is_stored => Some(reader),
-        _ => None,
+/// Returns, for each value that regions read, the region that reads it; `None` where there are several, or where it is stored besides: as
+/// an output of the model or a part of a larger value.
+fn readers<'s>(graph: &Graph, schedule: &'s Schedule) -> HashMap<Value, Option<&'s Region>> {
+    let mut readers: HashMap<Value, Option<&Region>> = HashMap::new();
+    for region in schedule.regions.values() {
+        for value in &region.inputs {
+            readers
+                .entry(*value)
+                .and_modify(|one| *one = None)
+                .or_insert(Some(region));
+        }
     }
+    let parts = schedule
+        .regions
+        .values()
+        .flat_map(|region| &region.parts)
+        .map(|part| part.value);
+    for stored in graph.outputs().iter().map(|output| output.value).chain(parts) {
+        readers.insert(stored, None);
+    }
+    readers
 }
 
 /// Returns the result and the input of a region that only gives a stored tensor another shape: they share a buffer, and no
