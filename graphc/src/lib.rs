@@ -28,6 +28,6 @@ pub mod session;
 pub mod tune;
 
 pub use error::{Error, Result};
-pub use session::{Session, SessionOptions, jit};
+pub use session::{Session, SessionOptions, cpu_device, jit};
 
-pub use {codegen_hip, emu, frontend, ir, passes, runtime};
+pub use {codegen_cpu, codegen_hip, emu, frontend, ir, passes, runtime};

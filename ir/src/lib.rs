@@ -10,6 +10,7 @@ pub mod dim;
 pub mod entity;
 pub mod file;
 pub mod graph;
+pub mod host;
 pub mod kernel;
 pub mod library;
 pub mod plan;

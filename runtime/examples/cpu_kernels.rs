@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use graphc_runtime::cpu::kernels::attention::{Attention, HeadView, HeadViewMut, attention};
-use graphc_runtime::cpu::kernels::conv::{Conv, ConvShape, ImageStrides, PackedConv, conv2d};
+use graphc_runtime::cpu::kernels::conv::{Conv, ConvShape, ImageStrides, PackedConv, conv2d, winograd_pays};
 use graphc_runtime::cpu::kernels::gemm::{
     Activation, Batch, Builtin, Elem, Gemm, Integers, MatMut, MatRef, PackedB, QuantisedB, Rhs, gemm,
 };
@@ -164,7 +164,7 @@ fn convs(ws: &mut Workspace, model: &str, rows: &[ConvRow]) {
         let (x, w, bias) = (noise(h * h * c), noise(o * c / groups * k * k), noise(o));
         let mut y = vec![0.0f32; shape.out_h * shape.out_w * o];
         let direct = PackedConv::new(ws.isa(), &w, o, c / groups, [k, k], groups);
-        let winograd = shape.winograd_pays().then(|| PackedConv::winograd(ws.isa(), &w, o, c));
+        let winograd = winograd_pays(&shape).then(|| PackedConv::winograd(ws.isa(), &w, o, c));
         let conv = Conv {
             shape,
             input: x.as_ptr().cast(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ir::dim::DimError;
 use ir::graph::BindError;
+use ir::host::LowerError;
 use ir::plan::SizesError;
 use ir::types::DType;
 
@@ -270,6 +271,17 @@ impl RuntimeError {
             RuntimeError::Stage { error, begun, .. } => *begun || error.may_have_written(),
             RuntimeError::Device { .. } | RuntimeError::DeviceLost { .. } | RuntimeError::RanksEnded { .. } => true,
             _ => false,
+        }
+    }
+}
+
+impl From<LowerError> for RuntimeError {
+    fn from(error: LowerError) -> RuntimeError {
+        match error {
+            LowerError::Size(error) => RuntimeError::Size(error),
+            LowerError::Unsupported { what, at } => RuntimeError::Unsupported { what, at },
+            LowerError::TooSmall { what, at } => RuntimeError::TooSmall { what, at },
+            LowerError::NoMemory { asked } => RuntimeError::NoMemory { asked },
         }
     }
 }

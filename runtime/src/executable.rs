@@ -7,15 +7,12 @@ use indexmap::IndexMap;
 use ir::dim::{Bindings, hints};
 use ir::graph::{BindError, bind_shapes};
 use ir::plan::Plan;
-use ir::target::Platform;
 use ir::{HostTensor, Program, Storage, TensorType};
 use smallvec::SmallVec;
 
-use crate::cpu::CpuDevice;
 use crate::cpu::kernels::workspace::AlignedBuf;
 use crate::device::{Device, LoadOptions, Loaded, MemoryReport, RunStatistics, RunTimes};
 use crate::error::{InputError, RuntimeError};
-use crate::gpu::{GpuDevice, GpuSearch};
 use crate::pending::Pending;
 use crate::tensor::{DeviceTensor, Given, Wanted, Where};
 
@@ -31,27 +28,7 @@ pub struct Executable {
     bound: Mutex<Vec<(Vec<Vec<usize>>, Arc<Bindings>)>>,
 }
 
-/// Returns a device that runs a plan: the CPU, or the first GPU of the plan's kind that its vendor's runtime on this machine sees.
-///
-/// # Errors
-/// `NotAvailable` with what was looked for and where.
-pub fn device_for(plan: &Plan) -> Result<Box<dyn Device>, RuntimeError> {
-    match plan.target.platform {
-        Platform::Cpu => Ok(Box::new(CpuDevice)),
-        Platform::Hip | Platform::Cuda => Ok(Box::new(GpuDevice::for_target(&GpuSearch::default(), &plan.target)?)),
-    }
-}
-
 impl Executable {
-    /// Loads a variant of a program on the device of its target.
-    ///
-    /// # Errors
-    /// No such variant, no device for its target, or what [`Device::load`] reports.
-    pub fn load(program: Arc<Program>, variant: usize, options: &LoadOptions) -> Result<Executable, RuntimeError> {
-        let device = device_for(&variant_of(&program, variant)?.plan)?;
-        Executable::load_on(device.as_ref(), program, variant, options)
-    }
-
     /// Loads a variant of a program on a device.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use graphc_runtime::cpu::CpuDevice;
 use graphc_runtime::{Executable, LoadOptions};
 use indexmap::IndexMap;
 use ir::dim::{Symbol, SymbolInfo, Symbols};
@@ -165,7 +166,7 @@ fn a_run_allocates_nothing_after_the_first_at_its_size() {
         threads: 2,
         ..LoadOptions::default()
     };
-    let exe = Executable::load(Arc::new(program()), 0, &options).unwrap();
+    let exe = Executable::load_on(&CpuDevice::new(codegen_cpu::lowering), Arc::new(program()), 0, &options).unwrap();
     let runs: Vec<_> = [3usize, 200]
         .into_iter()
         .map(|s| {

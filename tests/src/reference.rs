@@ -93,7 +93,8 @@ pub fn compile_cpu(graph: &Graph, level: OptLevel, dtype: Option<DType>) -> Exec
     // The evaluator clamps indices outside their axes, and so do kernels.
     options.check_indices = Some(false);
     let built = build(graph, &options).unwrap_or_else(|e| panic!("the graph compiles at {level:?}: {e}"));
-    Executable::load(
+    Executable::load_on(
+        &graphc::cpu_device(),
         Arc::new(built.program),
         0,
         &LoadOptions {

@@ -380,7 +380,8 @@ fn one_flag_stores_the_weights_of_products() {
             let stored = 96 * 128 / if weights == WeightType::Int4 { 2 } else { 1 };
             assert!(bytes >= stored && bytes <= stored + 128, "{weights:?}: {bytes}");
             let program = std::sync::Arc::new(built.program);
-            let executable = runtime::Executable::load(program, 0, &Default::default()).expect("loads");
+            let executable =
+                runtime::Executable::load_on(&graphc::cpu_device(), program, 0, &Default::default()).expect("loads");
             let got = executable.run(&inputs).expect("runs");
             assert_matches(
                 &got,

@@ -115,8 +115,8 @@ fn check(case: &Case, thorough: bool) -> Result<(), String> {
                 threads,
                 ..LoadOptions::default()
             };
-            let exe =
-                Executable::load(Arc::new(built.program), 0, &load).map_err(|e| format!("{}: {e}", context("load")))?;
+            let exe = Executable::load_on(&graphc::cpu_device(), Arc::new(built.program), 0, &load)
+                .map_err(|e| format!("{}: {e}", context("load")))?;
             for run in ["first run", "second run"] {
                 let got = exe.run(&case.inputs).map_err(|e| format!("{}: {e}", context(run)))?;
                 compare(case, &got, &want, scale, &context(run))?;

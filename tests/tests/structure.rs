@@ -13,6 +13,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("graphc-frontend", &["graphc-ir"], &[]),
     ("graphc-passes", &["graphc-ir"], &[]),
     ("graphc-codegen-hip", &["graphc-ir"], &[]),
+    ("graphc-codegen-cpu", &["graphc-ir"], &[]),
     (
         "graphc-runtime",
         &[
@@ -28,7 +29,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "rccl-sys",
             "rocblas-sys",
         ],
-        &[],
+        // Kernels by hand are lowered, and run.
+        &["graphc-codegen-cpu"],
     ),
     ("graphc-dylib", &[], &[]),
     ("comgr-sys", &["graphc-dylib"], &[]),
@@ -50,6 +52,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     (
         "graphc",
         &[
+            "graphc-codegen-cpu",
             "graphc-codegen-hip",
             "graphc-emu",
             "graphc-frontend",

@@ -78,7 +78,7 @@ fn main() -> graphc::Result<()> {
             threads: args.threads,
             ..LoadOptions::default()
         };
-        let exe = Executable::load(Arc::new(built.program), 0, &options)?;
+        let exe = Executable::load_on(&graphc::cpu_device(), Arc::new(built.program), 0, &options)?;
         let inputs = arrays::read(&path.with_extension("in.npz"))?;
         let outputs = exe.run(&inputs)?;
         let expected = path.with_extension("out.npz");

@@ -6,7 +6,6 @@ use graphc::ir::dim::hints;
 use graphc::ir::plan::{Plan, Port, Step};
 use graphc::ir::{Bindings, DType, Program, Storage};
 use graphc::runtime::LoadOptions;
-use graphc::runtime::cpu::CpuDevice;
 use graphc::runtime::device::Device;
 
 use crate::Outcome;
@@ -38,7 +37,7 @@ pub(super) fn run(mut program: Program, random: &mut Random) -> Outcome {
         memory_limit: Some(1 << 28),
         ..LoadOptions::default()
     };
-    let Ok(loaded) = CpuDevice.load(Arc::new(program), 0, &options) else {
+    let Ok(loaded) = graphc::cpu_device().load(Arc::new(program), 0, &options) else {
         return Outcome::Refused;
     };
     let buffer = |port: &Port| -> Option<Guarded> {

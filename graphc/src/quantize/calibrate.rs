@@ -14,6 +14,7 @@ use super::histogram::{Histogram, Method};
 use super::{Inputs, Progress};
 use crate::driver::{self, BuildOptions};
 use crate::error::{Error, Result};
+use crate::session::cpu_device;
 
 /// Names of outputs that are added; no model's own begins so.
 pub(super) const PREFIX: &str = "\u{1}quantize.";
@@ -36,7 +37,7 @@ pub(super) fn executable(graph: &Graph, threads: usize) -> Result<Executable> {
         threads,
         ..LoadOptions::default()
     };
-    Ok(Executable::load(Arc::new(program), 0, &load)?)
+    Ok(Executable::load_on(&cpu_device(), Arc::new(program), 0, &load)?)
 }
 
 impl Calibration<'_> {

@@ -85,6 +85,11 @@ fn list(numbers: &[usize]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
+/// Returns the host's processor, as a device that lowers kernels for itself.
+pub fn cpu_device() -> CpuDevice {
+    CpuDevice::new(codegen_cpu::lowering)
+}
+
 /// A device that is there.
 #[derive(Clone)]
 pub struct OpenDevice {
@@ -108,7 +113,7 @@ impl OpenDevice {
     /// The host's processor.
     pub fn cpu() -> OpenDevice {
         OpenDevice {
-            device: Arc::new(CpuDevice),
+            device: Arc::new(cpu_device()),
             target: Target::cpu(),
             fallback: None,
         }
@@ -137,7 +142,7 @@ impl OpenDevice {
             DeviceChoice::HipRanks(numbers) => OpenDevice::ranks_of(Vendor::Hip, &numbers, settings),
             DeviceChoice::CudaRanks(numbers) => OpenDevice::ranks_of(Vendor::Cuda, &numbers, settings),
             DeviceChoice::CpuRanks(ranks) => Ok(OpenDevice {
-                device: Arc::new(RankedDevice::cpu(ranks)?),
+                device: Arc::new(RankedDevice::cpu(ranks, cpu_device())?),
                 ..OpenDevice::cpu()
             }),
             DeviceChoice::Auto => {

@@ -33,7 +33,7 @@ use crate::options::Settings;
 
 pub use cache::{CacheStats, SessionCache};
 pub(crate) use device::with_least;
-pub use device::{DeviceChoice, OpenDevice};
+pub use device::{DeviceChoice, OpenDevice, cpu_device};
 pub use jit::{Jit, JitOutput, JitStats, jit};
 pub use key::GraphKey;
 
@@ -333,7 +333,7 @@ impl Session {
                 };
                 device.load(program, variant, &load)?
             }
-            None => Executable::load(program, variant, &load)?,
+            None => OpenDevice::cpu().load(program, variant, &load)?,
         };
         let state = match options.state.is_empty() {
             true => None,

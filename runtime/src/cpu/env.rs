@@ -55,6 +55,10 @@ pub(crate) struct Env<'a> {
 }
 
 impl Env<'_> {
+    pub(crate) fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
     /// Runs `run(task, scratch)` for every task, `scratch` being the thread's own.
     pub(crate) fn parallel_for(&self, tasks: usize, run: &(dyn Fn(usize, *mut u8) + Sync)) {
         self.pool

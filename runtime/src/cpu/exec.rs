@@ -1,32 +1,25 @@
-//! One kernel at one set of sizes: what was decided when it was prepared, as pieces that run one after another.
+//! One kernel at one set of sizes: a lowered kernel with its constants packed, as pieces that run one after another.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ir::dim::Bindings;
-use ir::entity::Entity;
+use ir::HostTensor;
 use ir::graph::ConstId;
-use ir::kernel::{Body, CopyBody, Expr, Kernel, RowBody, WindowBody};
+use ir::host::product::{Matrix, QuantisedMatrix};
+use ir::host::{self, HostKernel, Temporary, ordered as lines, shapes};
 use ir::op::Layout;
-use ir::{HostTensor, op};
 
-use super::affine::reachable;
-use super::attention::AttentionExec;
-use super::contract::{self, GemmExec};
 use super::conv::ConvExec;
-use super::copying::CopyExec;
 use super::env::RunMemory;
+use super::gemm::GemmExec;
 use super::integers::{IntegerExec, IntegersKey};
 use super::kernels::conv::PackedConv;
-use super::kernels::gemm::{Batch, Elem, MatRef, PackedB, QuantisedB};
-use super::kernels::integers::PackedIntegers;
+use super::kernels::gemm::{Batch, Integers, MatRef, PackedB, QuantisedB};
+use super::kernels::integers::{Dots, PackedIntegers, given_bytes};
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
 use super::loops::LoopsExec;
-use super::ordered::{ScanExec, SortExec};
-use super::pooling::PoolExec;
-use super::rewrite::Rewritten;
-use super::rows::RowsExec;
+use super::{attention, copying, ordered, pooling, rows};
 use crate::error::RuntimeError;
 
 /// Weights in the form that kernels read them, made once each.
@@ -51,8 +44,8 @@ pub(crate) struct FilterKey {
 
 type MatrixKey = (ConstId, [i64; 3], Vec<isize>, usize, usize);
 
-/// A kernel of the plan, the constants behind its parameters, rows and columns.
-type QuantisedKey = (String, Vec<Option<ConstId>>, [usize; 2]);
+/// A kernel of the plan, the constants behind its parameters, rows and columns, where the integers are.
+type QuantisedKey = (String, Vec<Option<ConstId>>, [usize; 2], [i64; 3]);
 
 impl Packs {
     /// Bytes held.
@@ -72,50 +65,57 @@ impl Packs {
     }
 }
 
-/// What a kernel is prepared with.
+/// What a lowered kernel is prepared with.
 pub(crate) struct Prepare<'a> {
-    pub bindings: &'a Bindings,
+    /// The kernel's name.
+    pub name: &'a str,
     pub threads: usize,
     /// Packs large weights, where there is one.
     pub pool: Option<&'a Pool>,
     pub isa: Isa,
     /// The constant behind each parameter of the kernel.
-    pub constants: Vec<Option<(ConstId, &'a HostTensor)>>,
+    pub constants: &'a [Option<(ConstId, &'a HostTensor)>],
     pub packs: &'a Packs,
     /// Convolutions sum products directly, never by Winograd's transform.
     pub direct_convolutions: bool,
-    /// A buffer that the kernel writes is one that it reads.
-    pub aliased: bool,
 }
 
-impl Prepare<'_> {
-    /// The constant behind a parameter; temporaries have none.
-    pub(crate) fn constant(&self, param: usize) -> Option<(ConstId, &HostTensor)> {
-        self.constants.get(param).copied().flatten()
+impl<'a> Prepare<'a> {
+    /// Returns the constant behind a parameter that the lowering says to be one.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn given(&self, param: usize) -> Result<(ConstId, &'a HostTensor), RuntimeError> {
+        let constant = self.constants.get(param).copied().flatten();
+        constant.ok_or_else(|| {
+            RuntimeError::Program(format!(
+                "kernel {}: parameter {param} is packed and no constant",
+                self.name
+            ))
+        })
     }
 
-    /// Packs `table.len()` matrices of a constant; strides are `[base, row, column]`.
+    /// Packs a constant's matrices of `k` rows and `n` columns, which begin where `table` says.
     pub(crate) fn pack(
         &self,
-        id: ConstId,
-        tensor: &HostTensor,
-        elem: Elem,
-        [base, row, col]: [i64; 3],
-        table: Vec<isize>,
-        k: usize,
-        n: usize,
+        matrix: &Matrix,
+        table: &[isize],
+        [k, n]: [usize; 2],
     ) -> Result<Arc<PackedB>, RuntimeError> {
-        let key = (id, [base, row, col], table, k, n);
+        let (id, tensor) = self.given(matrix.param)?;
+        let key = (id, [matrix.base, matrix.row, matrix.col], table.to_vec(), k, n);
         let mut packs = self.packs.matrices.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = packs.get(&key) {
             return Ok(found.clone());
         }
         let aligned = aligned(tensor);
         let src = MatRef {
-            ptr: aligned.ptr().wrapping_offset(base as isize * elem.size() as isize),
-            elem,
-            row_stride: row as isize,
-            col_stride: col as isize,
+            ptr: aligned
+                .ptr()
+                .wrapping_offset(matrix.base as isize * matrix.elem.size() as isize),
+            elem: matrix.elem,
+            row_stride: matrix.row as isize,
+            col_stride: matrix.col as isize,
             batch: Batch::Table(&key.2),
         };
         // SAFETY: the index was proven to stay inside the parameter, which has the constant's elements.
@@ -124,22 +124,38 @@ impl Prepare<'_> {
         Ok(packed)
     }
 
-    /// Packs the quantised right operand of a kernel's product, once for its constants; `None` where `pack` gives none.
+    /// Packs the quantised right operand of the kernel's product, once for its constants.
     pub(crate) fn pack_quantised(
         &self,
-        kernel: &Kernel,
-        sizes: [usize; 2],
-        pack: impl FnOnce() -> Option<QuantisedB>,
-    ) -> Option<Arc<QuantisedB>> {
-        let constants = self.constants.iter().map(|c| c.map(|(id, _)| id)).collect();
-        let key = (kernel.name.clone(), constants, sizes);
+        param: usize,
+        matrix: &QuantisedMatrix,
+        [k, n]: [usize; 2],
+    ) -> Result<Arc<QuantisedB>, RuntimeError> {
+        let (_, tensor) = self.given(param)?;
+        let ids = self.constants.iter().map(|c| c.map(|(id, _)| id)).collect();
+        let key = (self.name.to_owned(), ids, [k, n], [matrix.base, matrix.row, matrix.col]);
         let mut packs = self.packs.quantised.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = packs.get(&key) {
-            return Some(found.clone());
-        }
-        let packed = Arc::new(pack()?);
-        packs.insert(key, packed.clone());
-        Some(packed)
+        let packed = packs.entry(key).or_insert_with(|| {
+            let integers = Integers {
+                bytes: &tensor.bytes,
+                bits: matrix.bits,
+                signed: matrix.signed,
+                float: matrix.float,
+                base: matrix.base,
+                row: matrix.row,
+                col: matrix.col,
+            };
+            let groups = k.div_ceil(matrix.group.max(1));
+            let scale = |col: usize, group: usize| matrix.scales[col * groups + group];
+            Arc::new(QuantisedB::new(
+                self.pool,
+                self.isa,
+                [k, n, matrix.group],
+                &integers,
+                scale,
+            ))
+        });
+        Ok(packed.clone())
     }
 
     /// Packs weights of products of integers, once for what the key says of them.
@@ -188,22 +204,37 @@ pub(crate) fn aligned(tensor: &HostTensor) -> Aligned<'_> {
 
 /// A part of a kernel's work.
 #[derive(Debug)]
-pub(crate) enum Piece {
-    Loops(Box<LoopsExec>),
-    Rows(Box<RowsExec>),
-    Pool(Box<PoolExec>),
-    Copy(Box<CopyExec>),
+enum Piece {
+    Loops(LoopsExec),
+    Rows(Box<shapes::RowComposite>),
+    Pool(Box<shapes::Pool>),
+    Copy(Box<shapes::Copy>),
     Gemm(Box<GemmExec>),
     Conv(Box<ConvExec>),
     Integers(Box<IntegerExec>),
-    Attention(Box<AttentionExec>),
-    Scan(Box<ScanExec>),
-    Sort(Box<SortExec>),
+    Attention(Box<shapes::Attention>),
+    Scan(Box<lines::Scan>),
+    Sort(Box<lines::Sort>),
 }
 
 impl Piece {
+    fn new(piece: host::Piece, cx: &Prepare<'_>) -> Result<Piece, RuntimeError> {
+        Ok(match piece {
+            host::Piece::Loops(form) => Piece::Loops(LoopsExec::new(*form, cx.threads)),
+            host::Piece::Rows(form) => Piece::Rows(form),
+            host::Piece::Pool(form) => Piece::Pool(form),
+            host::Piece::Copy(form) => Piece::Copy(form),
+            host::Piece::Gemm(form) => Piece::Gemm(Box::new(GemmExec::new(*form, cx)?)),
+            host::Piece::Conv(form) => Piece::Conv(Box::new(ConvExec::new(*form, cx)?)),
+            host::Piece::Integers(form) => Piece::Integers(Box::new(IntegerExec::new(*form, cx)?)),
+            host::Piece::Attention(form) => Piece::Attention(form),
+            host::Piece::Scan(form) => Piece::Scan(form),
+            host::Piece::Sort(form) => Piece::Sort(form),
+        })
+    }
+
     /// What runs, for profiles.
-    pub(crate) fn name(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         match self {
             Piece::Loops(_) => "loops",
             Piece::Rows(_) => "rows",
@@ -218,16 +249,7 @@ impl Piece {
         }
     }
 
-    /// Says whether a product or convolution reads the parameter as it lies, besides as packed panels.
-    fn reads(&self, param: usize) -> bool {
-        match self {
-            Piece::Gemm(p) => p.reads(param),
-            Piece::Conv(p) => p.reads(param),
-            Piece::Integers(p) => p.reads(param),
-            _ => true,
-        }
-    }
-
+    /// Bytes of scratch a thread.
     fn scratch(&self) -> usize {
         match self {
             Piece::Loops(p) => p.scratch(),
@@ -235,8 +257,8 @@ impl Piece {
             Piece::Gemm(p) => p.scratch(),
             Piece::Conv(p) => p.scratch(),
             Piece::Integers(p) => p.scratch(),
-            Piece::Scan(p) => p.scratch(),
-            Piece::Sort(p) => p.scratch(),
+            Piece::Scan(p) => ordered::scan_scratch(p),
+            Piece::Sort(p) => ordered::sort_scratch(p),
         }
     }
 
@@ -245,15 +267,15 @@ impl Piece {
         unsafe {
             match self {
                 Piece::Loops(p) => p.run(&memory.env(), params),
-                Piece::Rows(p) => p.run(memory, params),
-                Piece::Pool(p) => p.run(memory, params),
-                Piece::Copy(p) => p.run(&memory.env(), params),
+                Piece::Rows(p) => rows::run(p, memory, params),
+                Piece::Pool(p) => pooling::run(p, memory, params),
+                Piece::Copy(p) => copying::run(p, &memory.env(), params),
                 Piece::Gemm(p) => p.run(memory, params),
                 Piece::Conv(p) => p.run(memory, params),
                 Piece::Integers(p) => p.run(memory, params),
-                Piece::Attention(p) => p.run(memory, params),
-                Piece::Scan(p) => p.run(&memory.env(), params),
-                Piece::Sort(p) => p.run(&memory.env(), params),
+                Piece::Attention(p) => attention::run(p, memory, params),
+                Piece::Scan(p) => ordered::scan(p, &memory.env(), params),
+                Piece::Sort(p) => ordered::sort(p, &memory.env(), params),
             }
         }
     }
@@ -271,85 +293,30 @@ pub(crate) struct KernelExec {
 }
 
 impl KernelExec {
-    /// Decides how a kernel runs at these sizes.
+    /// Packs what a lowered kernel says to be packed, and lays out its temporaries.
     ///
     /// # Errors
-    /// A size that does not evaluate, an access that is certain to leave its buffer, or a body that is not verified.
-    pub(crate) fn new(kernel: &Kernel, cx: &Prepare<'_>) -> Result<KernelExec, RuntimeError> {
-        let mut rewritten = Rewritten::new(kernel);
-        let mut pieces = Vec::new();
-        let mut raw = vec![true; kernel.params.len()];
-        match &kernel.body {
-            Body::Loops(loops)
-            | Body::Row(RowBody { loops, .. })
-            | Body::Window(WindowBody { loops, .. })
-            | Body::Copy(CopyBody { loops, .. }) => {
-                let direct = match &kernel.body {
-                    Body::Row(body) => RowsExec::new(kernel, body, cx)?.map(|r| Piece::Rows(Box::new(r))),
-                    Body::Window(body) => PoolExec::new(kernel, body, cx)?.map(|p| Piece::Pool(Box::new(p))),
-                    Body::Copy(body) => CopyExec::new(kernel, body, cx)?.map(|c| Piece::Copy(Box::new(c))),
-                    _ => None,
-                };
-                pieces.push(match direct {
-                    Some(direct) => direct,
-                    None => Piece::Loops(Box::new(LoopsExec::new(
-                        kernel,
-                        loops,
-                        cx.bindings,
-                        cx.threads,
-                        cx.aliased,
-                    )?)),
-                });
-            }
-            // Only plans for GPUs have them.
-            Body::Contract(body) if body.pair.is_some() => {
-                return Err(RuntimeError::Unsupported {
-                    what: "a product whose epilogue has two columns at a time".to_owned(),
-                    at: format!("kernel {}; compile for cpu", kernel.name),
-                });
-            }
-            Body::Contract(body) => {
-                contract::prepare(&mut rewritten, body, cx, &mut pieces)?;
-                let packed = pieces.iter().find_map(|p| match p {
-                    Piece::Gemm(g) => g.packed_param(),
-                    Piece::Conv(c) => Some(c.packed_param()),
-                    Piece::Integers(p) => p.packed_param(),
-                    _ => None,
-                });
-                if let Some(param) = packed
-                    && let [piece] = pieces.as_slice()
-                {
-                    raw[param] = piece.reads(param) || epilogue_reads(kernel, param);
-                }
-                // The scales and zero points of what is packed quantised are in the panels.
-                if let [piece @ Piece::Gemm(product)] = pieces.as_slice()
-                    && product.is_quantised()
-                {
-                    for (param, raw) in raw.iter_mut().enumerate() {
-                        let constant = cx.constant(param).is_some();
-                        *raw = !constant || piece.reads(param) || epilogue_reads(kernel, param);
-                    }
-                }
-            }
-            Body::Attention(body) => super::attention::prepare(&mut rewritten, body, cx, &mut pieces)?,
-            Body::Scan(body) => pieces.push(Piece::Scan(Box::new(ScanExec::new(kernel, body, cx)?))),
-            Body::Sort(body) => pieces.push(Piece::Sort(Box::new(SortExec::new(kernel, body, cx)?))),
+    /// A constant that is not there.
+    pub(crate) fn new(kernel: HostKernel, cx: &Prepare<'_>) -> Result<KernelExec, RuntimeError> {
+        let mut temporary: usize = 0;
+        let mut temps = Vec::with_capacity(kernel.temporaries.len());
+        for temp in &kernel.temporaries {
+            let bytes = match temp {
+                Temporary::Bytes(bytes) => *bytes,
+                Temporary::Packed(matrix, count) => given_bytes(matrix, Dots::of(cx.isa))[1].saturating_mul(*count),
+            };
+            temps.push(temporary);
+            let end = bytes
+                .checked_next_multiple_of(64)
+                .and_then(|bytes| temporary.checked_add(bytes));
+            temporary = end.ok_or(RuntimeError::NoMemory { asked: usize::MAX })?;
         }
-        let mut temporary = 0;
-        let temps = rewritten
-            .temps
-            .iter()
-            .map(|bytes| {
-                let at = temporary;
-                temporary += bytes.next_multiple_of(64);
-                at
-            })
-            .collect();
+        let pieces = kernel.pieces.into_iter().map(|piece| Piece::new(piece, cx));
         Ok(KernelExec {
-            pieces,
+            pieces: pieces.collect::<Result<_, _>>()?,
             temps,
             temporary,
-            raw,
+            raw: kernel.raw,
         })
     }
 
@@ -386,46 +353,4 @@ impl KernelExec {
             unsafe { piece.run(memory, params) }
         }
     }
-}
-
-/// Says whether a contraction's epilogue reads the parameter too.
-fn epilogue_reads(kernel: &Kernel, param: usize) -> bool {
-    let Some(body) = contract::body(kernel) else {
-        return true;
-    };
-    let exprs: Vec<_> = body
-        .epilogue
-        .iter()
-        .flat_map(|s| match *s {
-            ir::kernel::Stmt::Let { value, .. } | ir::kernel::Stmt::Fold { value, .. } => vec![value],
-            ir::kernel::Stmt::Store { index, value, .. } | ir::kernel::Stmt::Update { index, value, .. } => {
-                vec![index, value]
-            }
-        })
-        .chain([body.lhs.value])
-        .collect();
-    reachable(kernel, &exprs)
-        .into_iter()
-        .any(|e| matches!(kernel.exprs[e], Expr::Load { param: p, .. } if p.index() == param))
-}
-
-/// A window's size that fits a kernel's sizes.
-pub(crate) fn count(v: i64) -> Option<usize> {
-    usize::try_from(v).ok()
-}
-
-/// Two entries of a window, the first of which is 1 (or 0) for one spatial dim.
-pub(crate) fn pair(values: &[i64], fill: i64) -> Option<[usize; 2]> {
-    match *values {
-        [x] => Some([count(fill)?, count(x)?]),
-        [y, x] => Some([count(y)?, count(x)?]),
-        _ => None,
-    }
-}
-
-/// Says whether a window is one that the image kernels take: one or two dims, nothing negative.
-pub(crate) fn window_pads(window: &op::Window) -> Option<[usize; 4]> {
-    let low = pair(&window.pad_low, 0)?;
-    let high = pair(&window.pad_high, 0)?;
-    Some([low[0], low[1], high[0], high[1]])
 }

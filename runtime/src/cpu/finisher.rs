@@ -1,18 +1,17 @@
 //! The end of a tile of integer sums: where its rows and columns are in what follows, and what follows done to them.
 
+use ir::host::product::{Finish, Integers, Place, SUM_LANES, Step};
 use smallvec::SmallVec;
 
-use super::block::{Frame, Val};
-use super::integers::IntegerExec;
+use super::block::{Frame, RunBlock, Val};
 use super::kernels::Isa;
 use super::kernels::integers::SumTile;
 use super::kernels::stages::{Outer, Stage, StageOut, Stored, Sums, finish, store_sums};
 use super::kernels::workspace::SyncPtr;
-use super::stages::{Finish, LANES, Place, Step};
 
 /// What a tile's end needs of a run.
 pub(super) struct Finisher<'a> {
-    pub exec: &'a IntegerExec,
+    pub form: &'a Integers,
     pub isa: Isa,
     pub params: Vec<SyncPtr<u8>>,
     pub scratch: Vec<SyncPtr<u8>>,
@@ -22,25 +21,27 @@ impl Finisher<'_> {
     /// # Safety
     /// The tile is one of the product's, and the buffers are those that it was prepared for.
     pub unsafe fn finish(&self, tile: &SumTile) {
-        let exec = self.exec;
+        let form = self.form;
         let scratch = self.scratch[tile.thread].get();
-        let head = (exec.space * 8).next_multiple_of(64);
-        let first = tile.cols.start + tile.entry % exec.groups * exec.columns;
+        let head = (form.tiles.space * 8).next_multiple_of(64);
+        let first = tile.cols.start + tile.entry % form.groups * form.columns;
         let (rows, stride) = (tile.rows.len(), tile.stride);
         // SAFETY: the caller's contract: places were shown to be inside their parameters; the scratch has what `scratch` says.
         unsafe {
-            let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), exec.space);
-            idx.copy_from_slice(&exec.positions[tile.entry * exec.space..(tile.entry + 1) * exec.space]);
+            let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), form.tiles.space);
+            idx.copy_from_slice(
+                &form.tiles.positions[tile.entry * form.tiles.space..(tile.entry + 1) * form.tiles.space],
+            );
             // Columns that are neighbours on every dim but the innermost, one run after another.
-            let (mut done, inner) = (0, exec.across.last().map_or(1, |(_, extent)| *extent));
+            let (mut done, inner) = (0, form.across.last().map_or(1, |(_, extent)| *extent));
             while done < tile.cols.len() {
                 let mut rest = first + done;
                 let cols = (tile.cols.len() - done).min(inner - rest % inner);
-                for (d, extent) in exec.across.iter().rev() {
+                for (d, extent) in form.across.iter().rev() {
                     idx[*d] = (rest % extent) as i64;
                     rest /= extent;
                 }
-                if let Some(d) = exec.dims.row {
+                if let Some(d) = form.tiles.dims.row {
                     idx[d] = tile.rows.start as i64;
                 }
                 let sums = Sums {
@@ -52,11 +53,11 @@ impl Finisher<'_> {
                         true => tile.excess,
                         false => tile.excess.add(done),
                     },
-                    addend: match &exec.added.columns {
+                    addend: match &form.added.columns {
                         Some(place) => self.at(place, idx).cast(),
                         None => std::ptr::null(),
                     },
-                    outer: exec.added.outer.as_ref().map(|(down, across)| Outer {
+                    outer: form.added.outer.as_ref().map(|(down, across)| Outer {
                         rows: self.at(down, idx).cast(),
                         step: self.row_step(down),
                         cols: match across {
@@ -82,7 +83,7 @@ impl Finisher<'_> {
     }
 
     fn row_step(&self, place: &Place) -> isize {
-        self.exec.dims.row.map_or(0, |d| place.form.get(d) as isize)
+        self.form.tiles.dims.row.map_or(0, |d| place.form.get(d) as isize)
     }
 
     /// Does what follows to sums of neighbouring columns.
@@ -90,7 +91,7 @@ impl Finisher<'_> {
     /// # Safety
     /// As for [`Finisher::finish`]; `floats` and `scratch` have room for the tile and the program.
     unsafe fn run(&self, tile: &SumTile, sums: &Sums, floats: *mut f32, idx: &mut [i64], scratch: *mut u8) {
-        let exec = self.exec;
+        let form = self.form;
         let (rows, cols, stride) = (sums.rows, sums.cols, sums.stride);
         // SAFETY: the caller's contract.
         unsafe {
@@ -98,9 +99,9 @@ impl Finisher<'_> {
                 to: self.at(place, idx),
                 stored,
                 row: self.row_step(place),
-                col: exec.dims.col.map_or(1, |d| place.form.get(d) as isize),
+                col: form.tiles.dims.col.map_or(1, |d| place.form.get(d) as isize),
             };
-            match &exec.finish {
+            match &form.finish {
                 Finish::Sums(place) => store_sums(self.isa, sums, out(place, Stored::I32)),
                 Finish::Stages(steps) => {
                     let stage = |step: &Step| match step {
@@ -134,7 +135,7 @@ impl Finisher<'_> {
                     };
                     finish(self.isa, sums, &[Stage::Store(dense)]);
                     let dense = scratch.add(program.scratch).cast::<f32>();
-                    let height = (LANES / cols).max(1);
+                    let height = (SUM_LANES / cols).max(1);
                     let params: Vec<*mut u8> = self.params.iter().map(|p| p.get()).collect();
                     for row in (0..rows).step_by(height) {
                         let n = height.min(rows - row);
@@ -142,7 +143,7 @@ impl Finisher<'_> {
                             let from = floats.add((row + r) * stride);
                             std::ptr::copy_nonoverlapping(from, dense.add(r * cols), cols);
                         }
-                        if let Some(d) = exec.dims.row {
+                        if let Some(d) = form.tiles.dims.row {
                             idx[d] = (tile.rows.start + row) as i64;
                         }
                         let frame = Frame {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use ir::dim::{Bindings, hints};
 use ir::entity::{Entity, Table};
 use ir::graph::ConstId;
+use ir::host::{Lowering, Setting};
 use ir::kernel::Access;
 use ir::library::{Collective, CollectiveKind, LibraryCall, LibraryOp};
 use ir::plan::arena::{self, Placement};
@@ -33,6 +34,7 @@ pub(crate) struct LoadedCpu {
     program: Arc<Program>,
     variant: usize,
     pool: Arc<Pool>,
+    lowering: Box<dyn Lowering>,
     packs: Packs,
     /// Constants whose bytes in the program are at an address that does not suit their type.
     copies: Mutex<HashMap<ConstId, Arc<AlignedBuf>>>,
@@ -118,6 +120,7 @@ impl LoadedCpu {
         program: Arc<Program>,
         variant: usize,
         options: &LoadOptions,
+        lowering: Box<dyn Lowering>,
         seat: Option<Seat>,
     ) -> Result<LoadedCpu, RuntimeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -126,6 +129,7 @@ impl LoadedCpu {
             program,
             variant,
             pool: Arc::new(Pool::new(threads.min(MOST_THREADS))),
+            lowering,
             packs: Packs::default(),
             copies: Mutex::default(),
             prepared: Mutex::default(),
@@ -196,24 +200,28 @@ impl LoadedCpu {
                 Work::Launch { kernel, args } => {
                     let kernel = &plan.kernels[*kernel];
                     check_arguments(plan, kernel, args, &placement.sizes, bindings)?;
-                    let constants = args
+                    let constants: Vec<_> = args
                         .iter()
                         .map(|b| match plan.buffers[*b].place {
                             Place::Constant(id) | Place::Streamed(id) => Some((id, &self.program.constants[id].tensor)),
                             _ => None,
                         })
                         .collect();
-                    let cx = Prepare {
+                    let setting = Setting {
                         bindings,
+                        constants: &constants,
+                        aliased: aliased(&placement, kernel, args),
+                    };
+                    let cx = Prepare {
+                        name: &kernel.name,
                         threads,
                         pool: Some(&self.pool),
                         isa,
-                        constants,
+                        constants: &constants,
                         packs: &self.packs,
                         direct_convolutions: self.direct_convolutions,
-                        aliased: aliased(&placement, kernel, args),
                     };
-                    let exec = KernelExec::new(kernel, &cx)?;
+                    let exec = KernelExec::new(self.lowering.lower(kernel, &setting)?, &cx)?;
                     let (s, t) = exec.memory();
                     (scratch, temporary) = (scratch.max(s), temporary.max(t));
                     for (arg, used) in args.iter().zip(&exec.raw) {

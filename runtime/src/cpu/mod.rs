@@ -1,28 +1,27 @@
 //! The CPU device: the embedded default.
 //!
 //! ```text
-//! Plan + sizes --prepare--> per step: pieces (gemm, conv, attention, loops, …) with strides, packed weights and programs
-//!                           arena placement, scratch sizes
+//! Plan + sizes --lower, pack, place--> per step: pieces (gemm, conv, attention, loops, ...) with strides, packed weights and programs
+//!                                      arena placement, scratch sizes
 //! run: pointers into inputs, outputs, constants and one arena; steps in order; nothing is decided or allocated
 //! ```
 //!
-//! [`loaded`] keeps what is prepared for each set of sizes and the memory of each concurrent run; [`exec`] picks the
-//! pieces of a kernel; [`affine`] and [`block`] turn expressions into loops over blocks; [`kernels`] are the numeric
-//! kernels, which know nothing of plans.
+//! What a kernel is on the CPU, its lowering says ([`ir::host`]), which the device is made with; nothing here reads expressions.
+//! [`loaded`] keeps what is prepared for each set of sizes and the memory of each concurrent run; [`exec`] packs the constants of a
+//! lowered kernel; [`block`] and [`loops`] run programs over blocks of points; [`kernels`] are the numeric kernels, which know nothing of
+//! plans.
 //!
 //! Invariant: raw pointers into buffers are formed in this folder only, from placements that were checked against the
 //! parameters' sizes when a step was prepared.
 
-mod affine;
 mod attention;
 mod block;
-mod contract;
 mod conv;
 mod copying;
 mod env;
 mod exec;
 mod finisher;
-mod hoist;
+mod gemm;
 mod integers;
 pub mod kernels;
 mod loaded;
@@ -30,10 +29,7 @@ mod loops;
 pub(crate) mod meeting;
 mod ordered;
 mod pooling;
-mod quantised;
-mod rewrite;
 mod rows;
-mod stages;
 mod submit;
 #[cfg(test)]
 mod tests;
@@ -41,17 +37,55 @@ mod tile;
 
 use std::sync::Arc;
 
+use ir::host::NewLowering;
 use ir::target::Platform;
 use ir::{Program, Target};
 
 use crate::device::{Device, LoadOptions, Loaded};
 use crate::error::RuntimeError;
 use crate::tensor::{DeviceTensor, HostBlock, Memory};
+use meeting::Seat;
+
 pub(crate) use loaded::LoadedCpu;
 
-/// The host's processor.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuDevice;
+/// The host's processor, with what lowers kernels for it.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuDevice {
+    lowering: NewLowering,
+}
+
+impl CpuDevice {
+    /// Returns the host's processor; `lowering` makes the lowering of each program.
+    pub fn new(lowering: NewLowering) -> CpuDevice {
+        CpuDevice { lowering }
+    }
+
+    /// Loads a program, which may be one rank's part of a model.
+    ///
+    /// # Errors
+    /// As [`Device::load`].
+    pub(crate) fn load_seat(
+        &self,
+        program: Arc<Program>,
+        variant: usize,
+        options: &LoadOptions,
+        seat: Option<Seat>,
+    ) -> Result<LoadedCpu, RuntimeError> {
+        LoadedCpu::new(program, variant, options, (self.lowering)(), seat)
+    }
+}
+
+/// Returns a tensor of the host that shares the bytes of another.
+pub(crate) fn share(tensor: &ir::HostTensor) -> DeviceTensor {
+    let block = HostBlock::shared(tensor.bytes.clone());
+    let memory = Memory::Host(Arc::new(block));
+    DeviceTensor::new(tensor.dtype, tensor.shape.clone(), memory)
+}
+
+/// Says whether the CPU runs plans for a target.
+pub(crate) fn runs(target: &Target) -> bool {
+    target.platform == Platform::Cpu
+}
 
 impl Device for CpuDevice {
     fn name(&self) -> &str {
@@ -59,7 +93,7 @@ impl Device for CpuDevice {
     }
 
     fn runs(&self, target: &Target) -> bool {
-        target.platform == Platform::Cpu
+        runs(target)
     }
 
     fn load(
@@ -68,12 +102,10 @@ impl Device for CpuDevice {
         variant: usize,
         options: &LoadOptions,
     ) -> Result<Arc<dyn Loaded>, RuntimeError> {
-        Ok(Arc::new(LoadedCpu::new(program, variant, options, None)?))
+        Ok(Arc::new(self.load_seat(program, variant, options, None)?))
     }
 
     fn upload(&self, tensor: &ir::HostTensor) -> Result<DeviceTensor, RuntimeError> {
-        let block = HostBlock::shared(tensor.bytes.clone());
-        let memory = Memory::Host(Arc::new(block));
-        Ok(DeviceTensor::new(tensor.dtype, tensor.shape.clone(), memory))
+        Ok(share(tensor))
     }
 }

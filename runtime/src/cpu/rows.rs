@@ -1,119 +1,36 @@
-//! Softmax, log-softmax, layer norm and RMS norm over contiguous f32 rows: a row's body that says it is one.
-//!
-//! Rows with something fused in, narrow or apart in memory stay with the loops, which make the same passes over a row in cache but
-//! one operation at a time.
+//! Softmax, log-softmax, layer norm and RMS norm over contiguous f32 rows.
 
-use ir::entity::Entity;
-use ir::kernel::{Expr, ExprId, Kernel, RowBody, RowKind, Stmt};
-use ir::types::DType;
+use ir::host::shapes::RowComposite;
+use ir::kernel::RowKind;
 
 use super::env::RunMemory;
-use super::exec::Prepare;
-use super::kernels::rows::{Rows, layer_norm, log_softmax, rms_norm, softmax};
-use super::loops::analyse;
-use crate::error::RuntimeError;
+use super::kernels::rows::{layer_norm, log_softmax, rms_norm, softmax};
 
-/// A row composite at one set of sizes.
-#[derive(Debug)]
-pub(crate) struct RowsExec {
-    kind: RowKind,
-    shape: Rows,
-    src: (usize, i64),
-    dst: (usize, i64),
-    gamma: Option<(usize, i64)>,
-    beta: Option<(usize, i64)>,
-}
-
-impl RowsExec {
-    /// Takes a composite whose rows lie as the kernels want them; `None` if they do not.
-    ///
-    /// # Errors
-    /// A size that does not evaluate.
-    pub(crate) fn new(kernel: &Kernel, body: &RowBody, cx: &Prepare<'_>) -> Result<Option<RowsExec>, RuntimeError> {
-        let loops = &body.loops;
-        let (Some(Stmt::Store { param, index, .. }), Some(found)) = (loops.stmts.last(), &body.composite) else {
-            return Ok(None);
-        };
-        let a = analyse(kernel, &loops.parallel, &loops.stmts, cx.bindings)?;
-        let Some(own) = a.own.last() else { return Ok(None) };
-        let (Some(&[r]), true) = (own.first_chunk::<1>(), own.len() == 1 && a.parallel.len() <= 1) else {
-            return Ok(None);
-        };
-        let same = a.own.iter().all(|o| o.is_empty() || o == own);
-        let row = a.parallel.first().copied();
-        let load = |e: ExprId| {
-            let Expr::Load { param, index } = kernel.exprs[e] else {
-                return None;
-            };
-            let form = a.roots.get(&index)?;
-            (kernel.params[param].dtype == DType::F32 && form.get(r) == 1).then(|| (param.index(), form.clone()))
-        };
-        let (Some((src, from)), Some(to)) = (load(found.x), a.roots.get(index)) else {
-            return Ok(None);
-        };
-        let elements = |p: usize| kernel.params[ir::kernel::ParamId::new(p)].count(cx.bindings);
-        let inside = |p: usize, f: &super::affine::Affine| -> Result<bool, RuntimeError> {
-            let (lo, hi) = f.range(&a.extents);
-            Ok(lo >= 0 && hi < elements(p)?)
-        };
-        let stride = |f: &super::affine::Affine| row.map_or(0, |d| f.get(d));
-        let dense = to.get(r) == 1
-            && kernel.params[*param].dtype == DType::F32
-            && stride(&from) >= 0
-            && stride(to) >= 0
-            && !a.extents.contains(&0);
-        if !same || !dense || !inside(src, &from)? || !inside(param.index(), to)? {
-            return Ok(None);
-        }
-        let column = |e: Option<ExprId>| -> Result<Option<Option<(usize, i64)>>, RuntimeError> {
-            let Some(e) = e else { return Ok(Some(None)) };
-            let Some((p, f)) = load(e) else { return Ok(None) };
-            Ok((stride(&f) == 0 && inside(p, &f)?).then_some(Some((p, f.base))))
-        };
-        let (Some(gamma), Some(beta)) = (column(found.scale)?, column(found.bias)?) else {
-            return Ok(None);
-        };
-        Ok(Some(RowsExec {
-            kind: found.kind,
-            shape: Rows {
-                rows: row.map_or(1, |d| a.extents[d]) as usize,
-                cols: a.extents[r] as usize,
-                src_stride: stride(&from) as usize,
-                dst_stride: stride(to) as usize,
-            },
-            src: (src, from.base),
-            dst: (param.index(), to.base),
-            gamma,
-            beta,
-        }))
-    }
-
-    /// # Safety
-    /// `params` are the kernel's buffers at the sizes it was prepared for.
-    pub(crate) unsafe fn run(&self, memory: &RunMemory, params: &[*mut u8]) {
-        let ws = &memory.workspace;
-        let at = |(param, base): (usize, i64)| params[param].cast::<f32>().wrapping_offset(base as isize);
-        // SAFETY: all rows and columns were proven to be inside their buffers; in place, rows are the same.
-        unsafe {
-            let column = |c: Option<(usize, i64)>| c.map(|c| std::slice::from_raw_parts(at(c), self.shape.cols));
-            let (dst, src) = (at(self.dst), at(self.src).cast_const());
-            match self.kind {
-                RowKind::Softmax => softmax(ws, dst, src, self.shape),
-                RowKind::LogSoftmax => log_softmax(ws, dst, src, self.shape),
-                RowKind::LayerNorm { epsilon } => {
-                    layer_norm(
-                        ws,
-                        dst,
-                        src,
-                        self.shape,
-                        column(self.gamma),
-                        column(self.beta),
-                        epsilon.as_f64() as f32,
-                    );
-                }
-                RowKind::RmsNorm { epsilon } => {
-                    rms_norm(ws, dst, src, self.shape, column(self.gamma), epsilon.as_f64() as f32);
-                }
+/// # Safety
+/// `params` are the kernel's buffers at the sizes it was prepared for.
+pub(crate) unsafe fn run(form: &RowComposite, memory: &RunMemory, params: &[*mut u8]) {
+    let ws = &memory.workspace;
+    let at = |(param, base): (usize, i64)| params[param].cast::<f32>().wrapping_offset(base as isize);
+    // SAFETY: all rows and columns were proven to be inside their buffers; in place, rows are the same.
+    unsafe {
+        let column = |c: Option<(usize, i64)>| c.map(|c| std::slice::from_raw_parts(at(c), form.shape.cols));
+        let (dst, src) = (at(form.dst), at(form.src).cast_const());
+        match form.kind {
+            RowKind::Softmax => softmax(ws, dst, src, form.shape),
+            RowKind::LogSoftmax => log_softmax(ws, dst, src, form.shape),
+            RowKind::LayerNorm { epsilon } => {
+                layer_norm(
+                    ws,
+                    dst,
+                    src,
+                    form.shape,
+                    column(form.gamma),
+                    column(form.beta),
+                    epsilon.as_f64() as f32,
+                );
+            }
+            RowKind::RmsNorm { epsilon } => {
+                rms_norm(ws, dst, src, form.shape, column(form.gamma), epsilon.as_f64() as f32);
             }
         }
     }

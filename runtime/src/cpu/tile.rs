@@ -1,296 +1,17 @@
-//! Epilogues of contractions and convolutions: what the product kernel does in registers, and a block program for the rest.
-//!
-//! From the accumulator outwards, a constant factor, a bias per column, a residual in the result's own layout and a ReLU
-//! or clip become the kernel's built-in epilogue. What is left runs as a block program on each finished tile, in cache.
+//! Block programs behind products and convolutions of floats: they run on each finished tile, in cache.
 
-use ir::entity::Entity;
-use ir::kernel::{Expr, ExprId, Kernel, ParamId, Stmt, VarId};
-use ir::op::{BinaryOp, UnaryOp};
-use ir::types::{DType, Scalar};
+use ir::host::block::Program;
+use ir::host::product::{TILE_LANES, Tiles};
 
-use super::affine::{Affine, Roots, reachable};
-use super::block::compile::{Source, Spec, SpecStep, compile};
-use super::block::{Class, Frame, Program, Val};
+use super::block::{Frame, RunBlock, Val};
 use super::kernels::Isa;
-use super::kernels::gemm::{Activation, Elem, Epilogue, Tile, TileAt};
+use super::kernels::gemm::{Epilogue, Tile, TileAt};
 use super::kernels::workspace::AlignedBuf;
-use crate::error::RuntimeError;
-
-/// Lanes that a tile program takes at once.
-const TILE_LANES: usize = 2048;
-
-/// The storage type that product kernels take, if they do.
-pub(crate) fn elem(dtype: DType) -> Option<Elem> {
-    match dtype {
-        DType::F32 => Some(Elem::F32),
-        DType::F16 => Some(Elem::F16),
-        DType::BF16 => Some(Elem::BF16),
-        _ => None,
-    }
-}
-
-/// A strided operand of the epilogue: bias or residual.
-#[derive(Clone, Debug)]
-pub(crate) struct Addend {
-    pub param: usize,
-    pub form: Affine,
-}
-
-/// The result that the product kernel writes itself.
-#[derive(Clone, Debug)]
-pub(crate) struct Output {
-    pub param: usize,
-    pub elem: Elem,
-    pub form: Affine,
-}
-
-/// An epilogue, taken apart.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub scale: f32,
-    pub bias: Option<Addend>,
-    pub residual: Option<Addend>,
-    pub activation: Activation,
-    pub result: Output,
-    pub program: Option<Program>,
-}
-
-/// Dims of a tile: its rows and columns, if they have more than one position.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TileDims {
-    pub row: Option<usize>,
-    pub col: Option<usize>,
-    /// A bias may differ between batch entries only as a residual.
-    pub entries: bool,
-}
-
-impl TileDims {
-    fn row_of(&self, form: &Affine) -> i64 {
-        self.row.map_or(0, |d| form.get(d))
-    }
-    fn col_of(&self, form: &Affine) -> i64 {
-        self.col.map_or(0, |d| form.get(d))
-    }
-    /// Says whether the form depends on nothing but rows and columns.
-    fn only_tile(&self, form: &Affine) -> bool {
-        form.coef
-            .iter()
-            .enumerate()
-            .all(|(d, c)| *c == 0 || Some(d) == self.row || Some(d) == self.col)
-    }
-}
-
-/// Takes the epilogue apart; `None` when no store can be the product's own (then the product goes to a temporary).
-///
-/// # Errors
-/// As compiling a program.
-pub(crate) fn take(
-    source: &Source<'_>,
-    stmts: &[Stmt],
-    acc: VarId,
-    roots: &Roots,
-    dims: TileDims,
-) -> Result<Option<Taken>, RuntimeError> {
-    let kernel = source.kernel;
-    if stmts.iter().any(|s| {
-        matches!(s, Stmt::Fold { .. } | Stmt::Update { .. })
-            || matches!(s, Stmt::Store { axes, .. } if !axes.is_empty())
-    }) {
-        return Ok(None);
-    }
-    // The last float store with columns in steps of one, else the last float store.
-    let candidate = |unit: bool| {
-        stmts.iter().rposition(|s| match s {
-            Stmt::Store { param, index, .. } => {
-                elem(kernel.params[*param].dtype).is_some()
-                    && roots
-                        .get(index)
-                        .is_some_and(|f| !unit || dims.col.is_none() || dims.col_of(f) == 1)
-            }
-            _ => false,
-        })
-    };
-    let Some(chosen) = candidate(true).or_else(|| candidate(false)) else {
-        return Ok(None);
-    };
-    let Stmt::Store {
-        param, index, value, ..
-    } = stmts[chosen]
-    else {
-        return Ok(None);
-    };
-    let out = kernel.params[param].dtype;
-    let (Some(out_elem), Some(form)) = (elem(out), roots.get(&index)) else {
-        return Ok(None);
-    };
-    let result = Output {
-        param: param.index(),
-        elem: out_elem,
-        form: form.clone(),
-    };
-    let all: Vec<ExprId> = stmts
-        .iter()
-        .flat_map(|s| match *s {
-            Stmt::Store { index, value, .. } => vec![index, value],
-            Stmt::Let { value, .. } => vec![value],
-            _ => Vec::new(),
-        })
-        .collect();
-    let lets = stmts.iter().any(|s| matches!(s, Stmt::Let { .. }));
-    let live = reachable(kernel, &all);
-    let Some(mut at) = live.iter().copied().find(|e| kernel.exprs[*e] == Expr::Var(acc)) else {
-        return Ok(None);
-    };
-    let mut taken = Taken {
-        scale: 1.0,
-        bias: None,
-        residual: None,
-        activation: Activation::None,
-        result,
-        program: None,
-    };
-    let uses = |e: ExprId| -> Vec<ExprId> {
-        let mut users = Vec::new();
-        for u in &live {
-            kernel.exprs[*u].for_each_operand(|o| {
-                if o == e {
-                    users.push(*u);
-                }
-            });
-        }
-        users
-    };
-    let stored = |e: ExprId| all.contains(&e);
-    // A row of another operand in f32, and where it is.
-    let addend = |e: ExprId| match kernel.exprs[e] {
-        Expr::Load { param, index } if kernel.params[param].dtype == DType::F32 => {
-            let form = roots.get(&index)?;
-            let (lo, hi) = form.range(source.extents);
-            if lo < 0 || hi >= source.elements[param.index()] {
-                return None;
-            }
-            (dims.col.is_none() || dims.col_of(form) == 1).then(|| Addend {
-                param: param.index(),
-                form: form.clone(),
-            })
-        }
-        _ => None,
-    };
-    let number = |e: ExprId| match kernel.exprs[e] {
-        Expr::Const(DType::F32, v) => Some(v.as_f64() as f32),
-        _ => None,
-    };
-    let mut first = true;
-    // One use each: what another expression needs too must stay visible.
-    while !stored(at) && !lets {
-        let [user] = uses(at)[..] else { break };
-        let other = |a: ExprId, b: ExprId| if a == at { b } else { a };
-        match kernel.exprs[user] {
-            Expr::Binary(BinaryOp::Mul, a, b) if first && number(other(a, b)).is_some() => {
-                taken.scale = number(other(a, b)).unwrap_or(1.0);
-            }
-            Expr::Binary(BinaryOp::Add, a, b) if taken.activation == Activation::None => {
-                let Some(found) = addend(other(a, b)) else { break };
-                let per_column = dims.row_of(&found.form) == 0;
-                if per_column && taken.bias.is_none() && (!dims.entries || dims.only_tile(&found.form)) {
-                    taken.bias = Some(found);
-                } else if taken.residual.is_none() && dims.row_of(&found.form) >= 0 {
-                    taken.residual = Some(found);
-                } else {
-                    break;
-                }
-            }
-            Expr::Unary(UnaryOp::Relu, _) if taken.activation == Activation::None => {
-                taken.activation = Activation::Relu
-            }
-            Expr::Binary(op @ (BinaryOp::Max | BinaryOp::Min), a, b) => {
-                let Some(v) = number(other(a, b)) else { break };
-                taken.activation = match (op, taken.activation) {
-                    (BinaryOp::Max, Activation::None) => Activation::Clip(v, f32::INFINITY),
-                    (BinaryOp::Min, Activation::None) => Activation::Clip(f32::NEG_INFINITY, v),
-                    (BinaryOp::Min, Activation::Relu) => Activation::Clip(0.0, v),
-                    (BinaryOp::Min, Activation::Clip(lo, f32::INFINITY)) if lo <= v => Activation::Clip(lo, v),
-                    _ => break,
-                };
-            }
-            _ => break,
-        }
-        first = false;
-        at = user;
-    }
-    // A rounding to the stored type is the store's own.
-    let plain = value == at || matches!(kernel.exprs[value], Expr::Cast(to, inner) if inner == at && to == out);
-    let stores = stmts.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
-    if plain && stores == 1 && !lets {
-        return Ok(Some(taken));
-    }
-    // In f32 the unfinished product lies in the result's own memory, where a result in place of an operand still has that
-    // operand: what the program reads there would be gone. (A residual that the kernel adds itself is read in time.)
-    if out == DType::F32 && reads(kernel, &all, at, param) {
-        return Ok(None);
-    }
-    let mut spec = Spec {
-        exprs: vec![at],
-        results: vec![value],
-        ..Spec::default()
-    };
-    for (i, stmt) in stmts.iter().enumerate() {
-        match *stmt {
-            Stmt::Let { var, value } => spec.steps.push(SpecStep::Let(var, value)),
-            Stmt::Store {
-                param, index, value, ..
-            } if i != chosen => spec.steps.push(SpecStep::Store(param, index, value)),
-            _ => {}
-        }
-    }
-    // Stores to 4-bit types of neighbouring tiles would race.
-    if stmts
-        .iter()
-        .any(|s| matches!(s, Stmt::Store { param, .. } if kernel.params[*param].dtype.bits() < 8))
-    {
-        return Ok(None);
-    }
-    let mut program = compile(source, dims.row, dims.col, &spec, TILE_LANES)?;
-    if program.class(0) != Class::F32 {
-        return Ok(None);
-    }
-    program.copy_loads = stores > 1;
-    taken.program = Some(program);
-    Ok(Some(taken))
-}
-
-/// Says whether computing `roots` from `at` loads from `param`.
-fn reads(kernel: &Kernel, roots: &[ExprId], at: ExprId, param: ParamId) -> bool {
-    let mut seen = vec![false; kernel.exprs.len()];
-    let mut stack = roots.to_vec();
-    while let Some(e) = stack.pop() {
-        if e == at || std::mem::replace(&mut seen[e.index()], true) {
-            continue;
-        }
-        if matches!(kernel.exprs[e], Expr::Load { param: p, .. } if p == param) {
-            return true;
-        }
-        kernel.exprs[e].for_each_operand(|o| stack.push(o));
-    }
-    false
-}
-
-/// A float constant, for patterns.
-pub(crate) fn float_constant(kernel: &Kernel, e: ExprId) -> Option<f64> {
-    match kernel.exprs[e] {
-        Expr::Const(_, Scalar::Float(v)) => Some(v),
-        _ => None,
-    }
-}
 
 /// A tile program with the memory of one launch.
 pub(crate) struct TileRun<'a> {
     pub program: &'a Program,
-    pub dims: TileDims,
-    /// Dims in all.
-    pub space: usize,
-    /// Positions on every dim, for each batch entry.
-    pub entries: &'a [i64],
+    pub tiles: &'a Tiles,
     pub params: &'a [*mut u8],
     pub scratch: &'a [AlignedBuf],
     pub isa: Isa,
@@ -300,35 +21,36 @@ pub(crate) struct TileRun<'a> {
 unsafe impl Sync for TileRun<'_> {}
 
 /// Bytes of scratch that a tile program needs on each thread.
-pub(crate) fn tile_scratch(program: &Program, space: usize) -> usize {
-    (space * 8).next_multiple_of(64) + program.scratch + TILE_LANES * 4
+pub(crate) fn tile_scratch(program: &Program, tiles: &Tiles) -> usize {
+    (tiles.space * 8).next_multiple_of(64) + program.scratch + TILE_LANES * 4
 }
 
 impl Epilogue for TileRun<'_> {
     fn apply(&self, at: &TileAt, tile: &mut Tile<'_>) {
+        let space = self.tiles.space;
         let scratch = self.scratch[at.thread].as_ptr();
-        let head = (self.space * 8).next_multiple_of(64);
+        let head = (space * 8).next_multiple_of(64);
         let (rows, cols, stride) = (tile.rows(), tile.cols(), tile.stride());
         if cols == 0 || rows == 0 {
             return;
         }
         // SAFETY: the scratch has `tile_scratch` bytes and is this thread's own while the tile is.
         let (idx, dense) = unsafe {
-            let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), self.space);
+            let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), space);
             (idx, scratch.add(head + self.program.scratch).cast::<f32>())
         };
-        idx.copy_from_slice(&self.entries[at.batch * self.space..(at.batch + 1) * self.space]);
+        idx.copy_from_slice(&self.tiles.positions[at.batch * space..(at.batch + 1) * space]);
         // A depthwise convolution's tile is as wide as the image has channels.
         let width = cols.min(TILE_LANES);
         for col in (0..cols).step_by(width) {
             let cols = width.min(cols - col);
-            if let Some(d) = self.dims.col {
+            if let Some(d) = self.tiles.dims.col {
                 idx[d] = (at.cols.start + col) as i64;
             }
             let step = TILE_LANES / cols;
             for row in (0..rows).step_by(step) {
                 let n = step.min(rows - row);
-                if let Some(d) = self.dims.row {
+                if let Some(d) = self.tiles.dims.row {
                     idx[d] = (at.rows.start + row) as i64;
                 }
                 // SAFETY: rows `row..row + n` and columns `col..col + cols` of the tile, no more than `TILE_LANES` elements.

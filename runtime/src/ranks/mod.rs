@@ -22,7 +22,7 @@ use ir::{HostTensor, Program, Target};
 
 use crate::checks::check;
 use crate::cpu::meeting::Meeting;
-use crate::cpu::{CpuDevice, LoadedCpu};
+use crate::cpu::{self, CpuDevice};
 use crate::device::{Device, LoadOptions, Loaded, is_for, made_for};
 use crate::error::RuntimeError;
 use crate::gpu::peer::Entrance;
@@ -41,7 +41,7 @@ pub struct RankedDevice {
 
 enum Kind {
     /// So many programs on the host's processor, which share its threads: for trying out what is meant for GPUs.
-    Cpu(u32),
+    Cpu(u32, CpuDevice),
     Gpus {
         gpus: Vec<Arc<GpuDevice>>,
         communicators: Mutex<Option<Arc<Communicators>>>,
@@ -57,12 +57,12 @@ impl RankedDevice {
     ///
     /// # Errors
     /// `NotAvailable` for fewer than 2 or more than [`Collective::MOST_RANKS`].
-    pub fn cpu(ranks: u32) -> Result<RankedDevice, RuntimeError> {
+    pub fn cpu(ranks: u32, cpu: CpuDevice) -> Result<RankedDevice, RuntimeError> {
         check_count(ranks as usize)?;
         Ok(RankedDevice {
             name: vec!["cpu"; ranks as usize].join(","),
             product: "cpu".into(),
-            kind: Kind::Cpu(ranks),
+            kind: Kind::Cpu(ranks, cpu),
         })
     }
 
@@ -114,14 +114,14 @@ impl RankedDevice {
     /// The GPUs, by rank; none of them on the CPU.
     pub fn devices(&self) -> &[Arc<GpuDevice>] {
         match &self.kind {
-            Kind::Cpu(_) => &[],
+            Kind::Cpu(..) => &[],
             Kind::Gpus { gpus, .. } => gpus,
         }
     }
 
     fn count(&self) -> u32 {
         match &self.kind {
-            Kind::Cpu(ranks) => *ranks,
+            Kind::Cpu(ranks, _) => *ranks,
             Kind::Gpus { gpus, .. } => gpus.len() as u32,
         }
     }
@@ -179,8 +179,8 @@ impl RankedDevice {
         let of_cpu = self.cpu_options(options);
         let load = |stage: usize| -> Result<OneStage, RuntimeError> {
             let (loaded, name, entrance) = match &self.kind {
-                Kind::Cpu(_) => (
-                    CpuDevice.load(program.clone(), variants[stage], &of_cpu)?,
+                Kind::Cpu(_, cpu) => (
+                    cpu.load(program.clone(), variants[stage], &of_cpu)?,
                     "cpu".to_owned(),
                     None,
                 ),
@@ -306,7 +306,7 @@ impl Device for RankedDevice {
 
     fn runs(&self, target: &Target) -> bool {
         match &self.kind {
-            Kind::Cpu(_) => CpuDevice.runs(target),
+            Kind::Cpu(..) => cpu::runs(target),
             Kind::Gpus { gpus, .. } => gpus.iter().all(|gpu| gpu.runs(target)),
         }
     }
@@ -325,12 +325,12 @@ impl Device for RankedDevice {
         face.variants[variant].plan = program.variants[variant].plan.with_whole_ports();
         let parts = RankedLoaded::parts(&program, &variants, &self.name, face);
         match &self.kind {
-            Kind::Cpu(ranks) => {
+            Kind::Cpu(ranks, cpu) => {
                 let options = self.cpu_options(options);
                 let (meeting, seats) = Meeting::seats(*ranks as usize);
                 let pairs = variants.iter().zip(seats).enumerate();
                 let loaded = pairs.map(|(rank, (variant, seat))| {
-                    let loaded = LoadedCpu::new(program.clone(), *variant, &options, Some(seat));
+                    let loaded = cpu.load_seat(program.clone(), *variant, &options, Some(seat));
                     let loaded: Arc<dyn Loaded> = Arc::new(loaded.map_err(|error| of_rank(rank, "cpu", error))?);
                     Ok(loaded)
                 });
@@ -390,7 +390,7 @@ impl Device for RankedDevice {
 
     /// The tensor stays on the host until a run cuts it, or gives it to all ranks.
     fn upload(&self, tensor: &HostTensor) -> Result<DeviceTensor, RuntimeError> {
-        CpuDevice.upload(tensor)
+        Ok(cpu::share(tensor))
     }
 }
 

@@ -11,9 +11,8 @@ use ir::{HostTensor, Program, Storage};
 use smallvec::SmallVec;
 
 use super::of_rank;
-use crate::cpu::CpuDevice;
 use crate::cpu::meeting::Meeting;
-use crate::device::{Device, Loaded, MemoryReport, RunStatistics, RunTimes, Running};
+use crate::device::{Loaded, MemoryReport, RunStatistics, RunTimes, Running};
 use crate::error::{InputError, RuntimeError};
 use crate::library::rccl::Communicators;
 use crate::tensor::{DeviceTensor, Given, Memory, Parts, Value, Where};
@@ -430,7 +429,7 @@ impl Loaded for RankedLoaded {
         let ports = self.plan().inputs.iter().zip(&self.inputs);
         let is_cut = |ty: &ir::TensorType| ty.dtype == tensor.dtype && ty.rank() == tensor.shape.len();
         if ports.into_iter().any(|(port, axis)| axis.is_some() && is_cut(&port.ty)) {
-            return CpuDevice.upload(tensor);
+            return Ok(crate::cpu::share(tensor));
         }
         let parts = self.ranks.iter().map(|rank| rank.upload(tensor));
         let parts: Vec<DeviceTensor> = parts.collect::<Result<_, _>>()?;

@@ -19,8 +19,8 @@ use ir::{HostTensor, Program, Storage};
 use smallvec::SmallVec;
 
 use super::run::Countdown;
-use crate::cpu::CpuDevice;
-use crate::device::{Device, Loaded, MemoryReport, RunStatistics, RunTimes, Running, StepTime};
+use crate::cpu;
+use crate::device::{Loaded, MemoryReport, RunStatistics, RunTimes, Running, StepTime};
 use crate::error::{InputError, RuntimeError};
 use crate::gpu::peer::{Entrance, Sent};
 use crate::tensor::{DeviceTensor, Given, Memory, Value, Where};
@@ -447,7 +447,7 @@ impl Loaded for StagedLoaded {
                 return stage.loaded.upload(tensor);
             }
         }
-        CpuDevice.upload(tensor)
+        Ok(cpu::share(tensor))
     }
 
     /// Of the stage that takes most.

@@ -184,7 +184,13 @@ fn check(case: &Case, wrong: &mut Vec<String>) -> Vec<Launch> {
                 found.extend(launches(case, &graph, plan, &built.program));
                 continue;
             }
-            let exe = Executable::load(Arc::new(built.program), 0, &LoadOptions::default()).expect("loads");
+            let exe = Executable::load_on(
+                &graphc::cpu_device(),
+                Arc::new(built.program),
+                0,
+                &LoadOptions::default(),
+            )
+            .expect("loads");
             let ran = exe.run(&case.inputs).unwrap_or_else(|e| panic!("{}: {e}", case.name));
             judge(&context("CPU"), &ran);
         }

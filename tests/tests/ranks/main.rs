@@ -284,7 +284,7 @@ fn an_artifact_is_for_as_many_ranks_as_it_was_made_for() {
     );
     assert!(alone.contains("cpu (rank 0 of 2)"), "{alone}");
     // One rank's plan alone says what it lacks.
-    let loaded = Executable::load(Arc::new(read), 0, &LoadOptions::default());
+    let loaded = Executable::load_on(&graphc::cpu_device(), Arc::new(read), 0, &LoadOptions::default());
     let error = loaded.expect_err("it is one of two").to_string();
     assert!(
         error.contains("of 2 ranks on 1 device") && error.contains("load the program on 2 devices"),

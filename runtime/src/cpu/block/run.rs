@@ -6,7 +6,7 @@
 
 use super::memory::{copy, fill, get_lane, load_run, natural, read, set_lane, store_run, write};
 use super::{Addr, Branch, Class, Frame, Guard, Inst, Program, Reg, Store, Val, ops};
-use crate::cpu::affine::Affine;
+use ir::host::Affine;
 
 /// Where some rows and columns on from `base` is; index arithmetic wraps, as it does everywhere.
 #[inline(always)]
@@ -22,14 +22,19 @@ struct Machine<'a> {
     direct: *mut u8,
 }
 
-impl Program {
+/// Block programs that run.
+pub(crate) trait RunBlock {
     /// Runs the block and its stores, and leaves the results' values in `results`.
     ///
     /// # Safety
-    /// `frame.scratch` has `self.scratch` bytes, aligned to 64; `rows * cols` is at most `self.lanes`; parameters are valid
+    /// `frame.scratch` has the program's scratch bytes, aligned to 64; `rows * cols` is at most its lanes; parameters are valid
     /// for the elements the program was compiled for, those that it stores to for writing, and no other thread
     /// touches what it stores; externals with lanes are valid for the block's.
-    pub(crate) unsafe fn run(&self, frame: &Frame<'_>, externals: &[Val], results: &mut [Val]) {
+    unsafe fn run(&self, frame: &Frame<'_>, externals: &[Val], results: &mut [Val]);
+}
+
+impl RunBlock for Program {
+    unsafe fn run(&self, frame: &Frame<'_>, externals: &[Val], results: &mut [Val]) {
         let lanes = frame.rows * frame.cols;
         assert!(lanes <= self.lanes && externals.len() == self.externals.len());
         let vals = frame.scratch.cast::<Val>();
@@ -61,15 +66,6 @@ impl Program {
         for (reg, out) in self.results.iter().zip(results) {
             *out = machine.val(*reg);
         }
-    }
-
-    /// Says whether a result has one value for the whole block.
-    pub(crate) fn is_uniform(&self, result: usize) -> bool {
-        self.regs[usize::from(self.results[result].0)].uniform
-    }
-
-    pub(crate) fn class(&self, result: usize) -> Class {
-        self.regs[usize::from(self.results[result].0)].class
     }
 }
 

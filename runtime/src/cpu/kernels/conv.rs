@@ -9,133 +9,26 @@ use super::gemm::{Batch, Builtin, Dest, Elem, Epilogue, MatRef, PackedB, Place, 
 use super::isa::Isa;
 use super::workspace::{SyncPtr, Workspace};
 use super::{convert, gemm};
+pub use ir::host::product::{ConvShape, ImageStrides};
 
-/// Sizes of a convolution, as ONNX has them. Channel counts `c` and `o` are totals over groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConvShape {
-    pub n: usize,
-    pub h: usize,
-    pub w: usize,
-    pub c: usize,
-    pub o: usize,
-    pub kh: usize,
-    pub kw: usize,
-    pub stride: [usize; 2],
-    /// Top, left, bottom, right.
-    pub pad: [usize; 4],
-    pub dilation: [usize; 2],
-    pub groups: usize,
-    pub out_h: usize,
-    pub out_w: usize,
+/// Whether [`PackedConv::winograd`] can serve this shape, and is expected to be faster than [`PackedConv::new`]: measured
+/// on AVX-512. Not where few patches share transformed weights that the second-level cache does not hold.
+pub fn winograd_pays(shape: &ConvShape) -> bool {
+    let patches = shape.n * shape.out_h.div_ceil(4) * shape.out_w.div_ceil(4);
+    let weights = 36 * 4 * shape.c * shape.o;
+    winograd_serves(shape)
+        && shape.c >= 16
+        && shape.o >= 32
+        && shape.n * shape.out_h * shape.out_w >= 169
+        && (patches >= 48 || weights <= 5 << 19)
 }
 
-impl ConvShape {
-    /// The shape with output sizes by ONNX's formula; zero where the kernel does not fit.
-    pub fn new(
-        [n, h, w, c]: [usize; 4],
-        o: usize,
-        [kh, kw]: [usize; 2],
-        stride: [usize; 2],
-        pad: [usize; 4],
-        dilation: [usize; 2],
-        groups: usize,
-    ) -> ConvShape {
-        let out = |size: usize, k: usize, s: usize, d: usize, p: usize| {
-            (size + p)
-                .checked_sub(d * (k.max(1) - 1) + 1)
-                .map_or(0, |room| room / s.max(1) + 1)
-        };
-        ConvShape {
-            n,
-            h,
-            w,
-            c,
-            o,
-            kh,
-            kw,
-            stride,
-            pad,
-            dilation,
-            groups,
-            out_h: out(h, kh, stride[0], dilation[0], pad[0] + pad[2]),
-            out_w: out(w, kw, stride[1], dilation[1], pad[1] + pad[3]),
-        }
-    }
-    /// The transposed shape: output sizes by ONNX's ConvTranspose formula.
-    pub fn transposed(
-        [n, h, w, c]: [usize; 4],
-        o: usize,
-        [kh, kw]: [usize; 2],
-        stride: [usize; 2],
-        pad: [usize; 4],
-        dilation: [usize; 2],
-        output_padding: [usize; 2],
-        groups: usize,
-    ) -> ConvShape {
-        let out = |size: usize, k: usize, s: usize, d: usize, p: usize, extra: usize| {
-            (s * size.saturating_sub(1) + extra + d * (k.max(1) - 1) + 1).saturating_sub(p)
-        };
-        ConvShape {
-            n,
-            h,
-            w,
-            c,
-            o,
-            kh,
-            kw,
-            stride,
-            pad,
-            dilation,
-            groups,
-            out_h: out(h, kh, stride[0], dilation[0], pad[0] + pad[2], output_padding[0]),
-            out_w: out(w, kw, stride[1], dilation[1], pad[1] + pad[3], output_padding[1]),
-        }
-    }
-    /// Whether [`PackedConv::winograd`] can serve this shape, and is expected to be faster than [`PackedConv::new`]: measured
-    /// on AVX-512. Not where few patches share transformed weights that the second-level cache does not hold.
-    pub fn winograd_pays(&self) -> bool {
-        let patches = self.n * self.out_h.div_ceil(4) * self.out_w.div_ceil(4);
-        let weights = 36 * 4 * self.c * self.o;
-        self.winograd_serves()
-            && self.c >= 16
-            && self.o >= 32
-            && self.n * self.out_h * self.out_w >= 169
-            && (patches >= 48 || weights <= 5 << 19)
-    }
-    fn winograd_serves(&self) -> bool {
-        [self.kh, self.kw] == [3, 3] && self.stride == [1, 1] && self.dilation == [1, 1] && self.groups == 1
-    }
-    fn taps(&self) -> usize {
-        self.kh * self.kw
-    }
+fn winograd_serves(shape: &ConvShape) -> bool {
+    [shape.kh, shape.kw] == [3, 3] && shape.stride == [1, 1] && shape.dilation == [1, 1] && shape.groups == 1
 }
 
-/// Element strides of an image by axis, whatever the memory order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageStrides {
-    pub n: isize,
-    pub h: isize,
-    pub w: isize,
-    pub c: isize,
-}
-
-impl ImageStrides {
-    pub fn nhwc(h: usize, w: usize, c: usize) -> ImageStrides {
-        ImageStrides {
-            n: (h * w * c) as isize,
-            h: (w * c) as isize,
-            w: c as isize,
-            c: 1,
-        }
-    }
-    pub fn nchw(h: usize, w: usize, c: usize) -> ImageStrides {
-        ImageStrides {
-            n: (h * w * c) as isize,
-            h: w as isize,
-            w: 1,
-            c: (h * w) as isize,
-        }
-    }
+fn taps(shape: &ConvShape) -> usize {
+    shape.kh * shape.kw
 }
 
 /// Weights packed for [`conv2d`] or [`conv_transpose2d`].
@@ -211,7 +104,7 @@ impl PackedConv {
 
     /// Packs dense weights `[o, c, 3, 3]` for [`conv2d`] by Winograd's F(4x4, 3x3): strides and dilations of 1, one group.
     ///
-    /// About twice as fast where [`ConvShape::winograd_pays`]; the error in f32 is about ten times that of direct summation
+    /// About twice as fast where [`winograd_pays`]; the error in f32 is about ten times that of direct summation
     /// (2e-5 of the sum of the products' magnitudes), and one NaN or infinity spreads over its 4x4 block of outputs.
     ///
     /// # Panics
@@ -342,7 +235,7 @@ pub fn conv_scratch(isa: Isa, threads: usize, conv: &Conv<'_>, transposed: bool)
         Weights::Panels(_) => {
             gemm::conv_scratch_bytes(isa, pixels, og, segs, seg_len, a_row_bytes(s), threads, entries.max(1))
         }
-        Weights::Depthwise(_) => super::depthwise::scratch_bytes(s.taps(), s.o),
+        Weights::Depthwise(_) => super::depthwise::scratch_bytes(taps(s), s.o),
         Weights::Winograd(_) => 4 * super::winograd::scratch_floats(isa, s.n, s.c, s.out_h, s.out_w).0,
     };
     let transformed = match &conv.weights.weights {
@@ -363,7 +256,7 @@ fn zero_floats(s: &ConvShape) -> usize {
 /// Contiguous runs of one row of A, and their length.
 fn segments(s: &ConvShape, plan: &Plan) -> (usize, usize) {
     let cg = s.c / s.groups;
-    if plan.padded { (s.kh, s.kw * cg) } else { (s.taps(), cg) }
+    if plan.padded { (s.kh, s.kw * cg) } else { (taps(s), cg) }
 }
 
 /// About what one more output pixel touches of the image.
@@ -430,7 +323,7 @@ fn plan(conv: &Conv<'_>, transposed: bool) -> Plan {
 
 unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
     let s = conv.shape;
-    let (pixels, taps, groups) = (s.out_h * s.out_w, s.taps(), s.groups);
+    let (pixels, taps, groups) = (s.out_h * s.out_w, taps(&s), s.groups);
     if s.n == 0 || pixels == 0 || s.o == 0 {
         return;
     }
@@ -491,7 +384,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         }
         Weights::Winograd(u) => {
             assert!(
-                u.isa() == isa && !transposed && s.winograd_serves(),
+                u.isa() == isa && !transposed && winograd_serves(&s),
                 "Winograd weights for {:?} do not fit {s:?}",
                 u.isa()
             );

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::isa::{Isa, Level};
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{AlignedBuf, SyncPtr, Workspace};
+use ir::host::product::GivenMatrix;
 
 /// Which instructions multiply: one that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -165,32 +166,21 @@ pub struct Panels {
     excess: SyncPtr<i32>,
 }
 
-/// A right operand that is packed when it is known: `k` rows `down` bytes apart, `n` columns `across` bytes apart.
-#[derive(Clone, Copy, Debug)]
-pub struct GivenIntegers {
-    pub k: usize,
-    pub n: usize,
-    pub down: isize,
-    pub across: isize,
+/// Returns the bytes of a packed right operand's panels, and those of all that is packed.
+pub fn given_bytes(given: &GivenMatrix, dots: Dots) -> [usize; 2] {
+    let panels = given.n.div_ceil(dots.columns());
+    let data = panels * dots.columns() * dots.row_bytes(given.k);
+    [data, (data + panels * dots.columns() * 4).next_multiple_of(64)]
 }
 
-impl GivenIntegers {
-    /// Bytes of the panels, and those of all that is packed.
-    pub fn bytes(&self, dots: Dots) -> [usize; 2] {
-        let panels = self.n.div_ceil(dots.columns());
-        let data = panels * dots.columns() * dots.row_bytes(self.k);
-        [data, (data + panels * dots.columns() * 4).next_multiple_of(64)]
-    }
-
-    /// The operand that [`pack_given`] puts at `to`.
-    pub fn panels(&self, dots: Dots, to: *mut u8) -> Panels {
-        Panels {
-            dots,
-            k: self.k,
-            n: self.n,
-            data: SyncPtr(to),
-            excess: SyncPtr(to.wrapping_add(self.bytes(dots)[0]).cast()),
-        }
+/// Returns the operand that [`pack_given`] puts at `to`.
+pub fn given_panels(given: &GivenMatrix, dots: Dots, to: *mut u8) -> Panels {
+    Panels {
+        dots,
+        k: given.k,
+        n: given.n,
+        data: SyncPtr(to),
+        excess: SyncPtr(to.wrapping_add(given_bytes(given, dots)[0]).cast()),
     }
 }
 
@@ -201,12 +191,12 @@ impl GivenIntegers {
 pub(crate) unsafe fn pack_given(
     ws: &mut Workspace,
     dots: Dots,
-    g: &GivenIntegers,
+    g: &GivenMatrix,
     from: &[SyncPtr<i8>],
     to: SyncPtr<u8>,
 ) {
     let (columns, row_bytes, each) = (dots.columns(), dots.row_bytes(g.k), dots.each());
-    let (panels, [data, all]) = (g.n.div_ceil(columns), g.bytes(dots));
+    let (panels, [data, all]) = (g.n.div_ceil(columns), given_bytes(g, dots));
     ws.reserve(row_bytes.next_multiple_of(64) + columns * 4, 0);
     ws.parallel_for(from.len() * panels, &|task, _, scratch| {
         let (number, panel) = (task / panels, task % panels);

@@ -7,33 +7,7 @@
 use super::conv::ImageStrides;
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{SyncPtr, Workspace};
-
-/// Which pooling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PoolKind {
-    /// A window that lies in padding only gives -inf.
-    Max,
-    /// Divides by the number of elements in the window; `include_pad` counts those in padding (not those that rounding up
-    /// adds past the padding) too.
-    Average { include_pad: bool },
-}
-
-/// Sizes of a pooling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PoolShape {
-    pub n: usize,
-    pub h: usize,
-    pub w: usize,
-    pub c: usize,
-    pub kh: usize,
-    pub kw: usize,
-    pub stride: [usize; 2],
-    /// Top, left, bottom, right.
-    pub pad: [usize; 4],
-    pub dilation: [usize; 2],
-    pub out_h: usize,
-    pub out_w: usize,
-}
+pub use ir::host::shapes::{PoolKind, PoolShape};
 
 /// The taps of one axis that meet the image, and how many are inside image and padding.
 #[derive(Clone, Copy)]

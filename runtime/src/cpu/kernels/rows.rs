@@ -15,30 +15,10 @@ use super::isa::Isa;
 use super::math::funcs;
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{SyncPtr, Workspace};
+pub use ir::host::shapes::Rows;
 
 /// Values that are worth a task of their own.
 const GRAIN: usize = 8192;
-
-/// Rows of `cols` values, each `stride` after the one before, in source and destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rows {
-    pub rows: usize,
-    pub cols: usize,
-    pub src_stride: usize,
-    pub dst_stride: usize,
-}
-
-impl Rows {
-    /// Dense rows.
-    pub fn dense(rows: usize, cols: usize) -> Rows {
-        Rows {
-            rows,
-            cols,
-            src_stride: cols,
-            dst_stride: cols,
-        }
-    }
-}
 
 /// Softmax over each row. A row of -inf alone gives NaN, as `exp(x - max)` does; large negative values alone are
 /// weighed as any others.

@@ -4,26 +4,7 @@
 //! what it names.
 
 use super::simd::{Simd, simd_dispatch};
-
-/// Arithmetic of a [`Stage`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageOp {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Max,
-    Min,
-}
-
-/// How numbers that a stage reads or writes are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    F32,
-    I32,
-    I8,
-    U8,
-}
+pub use ir::host::product::{StageOp, Stored};
 
 /// One step of what is done to sums that have become floats, each value by itself.
 #[derive(Clone, Copy, Debug)]

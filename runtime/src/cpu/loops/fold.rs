@@ -1,10 +1,10 @@
 //! What a fold combines with, begins with and prefers.
 
 use ir::graph::eval::scalar::identity;
+use ir::host::block::scalar_bits;
 use ir::op::{BinaryOp, ReduceOp};
 use ir::types::DType;
 
-use crate::cpu::block::compile::scalar_bits;
 use crate::cpu::block::{Class, ops};
 use crate::cpu::env::Env;
 

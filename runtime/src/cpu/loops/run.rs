@@ -1,17 +1,41 @@
 //! Runs one stage on one block: programs, folds and updates.
 
 use ir::entity::Entity;
+use ir::host::loops::{Action, Stage};
 use ir::op::ReduceOp;
 
 use super::fold::{better, binary_of, combine, neutral};
-use super::{Action, Stage};
 use crate::cpu::block::memory::{fill, get_lane, read, set_lane, write};
-use crate::cpu::block::{Class, Frame, Val, ops};
+use crate::cpu::block::{Class, Frame, RunBlock, Val, ops};
 use crate::cpu::env::Env;
 use crate::cpu::kernels::rows::{Reduce, reduce_row};
 
-impl Stage {
-    pub(super) unsafe fn run(
+/// Stages that run.
+pub(super) trait RunStage {
+    /// Runs a stage on the block of `rows` and `cols` from `idx` on; its results become variables.
+    ///
+    /// # Safety
+    /// As for `LoopsExec::run`; `externals` are what the stage reads, and offsets of `scratch` those that were laid out.
+    unsafe fn run(
+        &self,
+        env: &Env<'_>,
+        params: &[*mut u8],
+        idx: &mut [i64],
+        block: (usize, usize),
+        externals: &[Val],
+        vars: *mut Val,
+        scratch: *mut u8,
+    );
+
+    /// Folds one block of values in.
+    ///
+    /// # Safety
+    /// As for [`RunStage::run`].
+    unsafe fn accumulate(&self, env: &Env<'_>, value: Val, lanes: usize, block: usize, idx: &[i64], scratch: *mut u8);
+}
+
+impl RunStage for Stage {
+    unsafe fn run(
         &self,
         env: &Env<'_>,
         params: &[*mut u8],
@@ -124,7 +148,6 @@ impl Stage {
         }
     }
 
-    /// Folds one block of values in.
     unsafe fn accumulate(&self, env: &Env<'_>, value: Val, lanes: usize, block: usize, idx: &[i64], scratch: *mut u8) {
         let Action::Fold {
             op,

@@ -16,7 +16,7 @@ use ir::{DType, Dim, HostTensor, Program, Storage, Target, TensorType};
 use super::build::{Build, c, sym};
 use super::contractions::{attend, conv};
 use super::sizes;
-use crate::cpu::CpuDevice;
+
 use crate::device::{Device, LoadOptions};
 
 /// A plan of one launch: parameters of the list are constants, what is written is an output, the rest are inputs.
@@ -110,7 +110,7 @@ fn run(plan: Plan, constants: Table<ConstId, Constant>, sizes: &Bindings) -> Res
         threads: 1,
         ..LoadOptions::default()
     };
-    let loaded = CpuDevice
+    let loaded = super::cpu()
         .load(Arc::new(program), 0, &options)
         .map_err(|e| e.to_string())?;
     let bytes = |port: &Port| vec![0u8; port.ty.bytes().eval(sizes).expect("sizes are bound").max(0) as usize];

@@ -11,18 +11,52 @@ use indexmap::IndexMap;
 use ir::dim::{Bindings, Symbol};
 use ir::entity::Entity;
 use ir::graph::ConstId;
+use ir::host::Setting;
 use ir::kernel::{Access, Kernel, ParamId};
 use ir::{DType, HostTensor, Storage};
 
+use super::CpuDevice;
 use super::env::RunMemory;
 use super::exec::{KernelExec, Packs, Prepare};
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
+use crate::error::RuntimeError;
 use build::Random;
 
 /// Sizes by name.
 pub(super) fn sizes(list: &[(&str, i64)]) -> Bindings {
     list.iter().map(|(n, v)| (Symbol::new(n), *v)).collect()
+}
+
+/// The host's processor.
+pub(super) fn cpu() -> CpuDevice {
+    CpuDevice::new(codegen_cpu::lowering)
+}
+
+/// Lowers and prepares a kernel.
+pub(super) fn prepare(
+    kernel: &Kernel,
+    bindings: &Bindings,
+    threads: usize,
+    constants: &[Option<(ConstId, &HostTensor)>],
+    packs: &Packs,
+) -> Result<KernelExec, RuntimeError> {
+    let setting = Setting {
+        bindings,
+        constants,
+        aliased: kernel.params.values().any(|p| p.access == Access::ReadWrite),
+    };
+    let lowered = codegen_cpu::lowering().lower(kernel, &setting)?;
+    let cx = Prepare {
+        name: &kernel.name,
+        threads,
+        pool: None,
+        isa: Isa::detect(),
+        constants,
+        packs,
+        direct_convolutions: false,
+    };
+    KernelExec::new(lowered, &cx)
 }
 
 /// Buffers for a kernel: random where it reads, a pattern where it writes.
@@ -65,21 +99,12 @@ pub(super) fn check_with(
     let mut names = Vec::new();
     for threads in [1, 3] {
         let packs = Packs::default();
-        let cx = Prepare {
-            bindings,
-            threads,
-            pool: None,
-            isa: Isa::detect(),
-            constants: given
-                .iter()
-                .enumerate()
-                .map(|(i, t)| constants.contains(&i).then(|| (ConstId::new(i), t)))
-                .collect(),
-            packs: &packs,
-            direct_convolutions: false,
-            aliased: kernel.params.values().any(|p| p.access == Access::ReadWrite),
-        };
-        let exec = KernelExec::new(kernel, &cx).unwrap();
+        let constants: Vec<_> = given
+            .iter()
+            .enumerate()
+            .map(|(i, t)| constants.contains(&i).then(|| (ConstId::new(i), t)))
+            .collect();
+        let exec = prepare(kernel, bindings, threads, &constants, &packs).unwrap();
         let mut memory = RunMemory::new(std::sync::Arc::new(Pool::new(threads)));
         let (scratch, temporary) = exec.memory();
         memory.reserve(scratch, temporary).expect("there is memory");

@@ -14,6 +14,7 @@ use ir::{DType, Dim, HostTensor, Program, Target, TensorType};
 
 use super::build::{Build, Random, c, sym};
 use super::{compare, named};
+use crate::cpu::tests::cpu;
 use crate::device::LoadOptions;
 use crate::error::{InputError, RuntimeError};
 use crate::executable::Executable;
@@ -160,7 +161,7 @@ fn runs_at_every_size_and_from_many_threads() {
         prepared_sizes: Some(2),
         ..LoadOptions::default()
     };
-    let exe = Executable::load(program.clone(), 0, &options).unwrap();
+    let exe = Executable::load_on(&cpu(), program.clone(), 0, &options).unwrap();
     std::thread::scope(|scope| {
         for t in 0..4u64 {
             let (exe, program) = (&exe, &program);
@@ -181,7 +182,7 @@ fn runs_at_every_size_and_from_many_threads() {
 
 #[test]
 fn says_what_does_not_fit() {
-    let exe = Executable::load(Arc::new(program()), 0, &LoadOptions::default()).unwrap();
+    let exe = Executable::load_on(&cpu(), Arc::new(program()), 0, &LoadOptions::default()).unwrap();
     let fails = |list: Vec<(&str, HostTensor)>| match exe.run(&named(list)) {
         Err(RuntimeError::Input { error, inputs }) => {
             assert_eq!(inputs, ["x: f32[s, 24]"]);
@@ -207,7 +208,7 @@ fn a_memory_limit_and_a_missing_device_are_errors() {
         memory_limit: Some(1000),
         ..LoadOptions::default()
     };
-    let exe = Executable::load(Arc::new(program()), 0, &options).unwrap();
+    let exe = Executable::load_on(&cpu(), Arc::new(program()), 0, &options).unwrap();
     let error = exe.run(&named(vec![("x", input(100, 0))])).unwrap_err();
     assert!(
         matches!(error, RuntimeError::OutOfMemory { limit: 1000, .. }),
@@ -215,17 +216,17 @@ fn a_memory_limit_and_a_missing_device_are_errors() {
     );
     let mut other = program();
     other.variants[0].plan.target = "gfx90a".parse().unwrap();
-    let error = Executable::load(Arc::new(other), 0, &LoadOptions::default()).unwrap_err();
+    let error = Executable::load_on(&cpu(), Arc::new(other), 0, &LoadOptions::default()).unwrap_err();
     assert!(matches!(error, RuntimeError::NotAvailable { .. }), "{error}");
     assert!(matches!(
-        Executable::load(Arc::new(program()), 3, &LoadOptions::default()),
+        Executable::load_on(&cpu(), Arc::new(program()), 3, &LoadOptions::default()),
         Err(RuntimeError::Program(_))
     ));
 }
 
 #[test]
 fn inputs_at_any_address_are_taken() {
-    let exe = Executable::load(Arc::new(program()), 0, &LoadOptions::default()).unwrap();
+    let exe = Executable::load_on(&cpu(), Arc::new(program()), 0, &LoadOptions::default()).unwrap();
     let x = input(5, 1);
     let mut shifted = vec![0u8];
     shifted.extend_from_slice(&x.bytes);
@@ -253,7 +254,7 @@ fn damaged_plans_are_errors() {
     for (i, damage) in damage.iter().enumerate() {
         let mut program = program();
         damage(&mut program);
-        let got = Executable::load(Arc::new(program), 0, &LoadOptions::default());
+        let got = Executable::load_on(&cpu(), Arc::new(program), 0, &LoadOptions::default());
         assert!(matches!(got, Err(RuntimeError::Program(_))), "{i}: {got:?}");
     }
 }

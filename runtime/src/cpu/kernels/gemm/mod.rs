@@ -19,24 +19,7 @@ pub(crate) use pack::{gather, pack_panel, packed_len, panel_offset, panel_width}
 pub use quantised::{Float8, Integers, QuantisedB};
 
 use super::workspace::{SyncPtr, Workspace};
-
-/// The storage type of a floating operand; arithmetic is f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Elem {
-    F32,
-    F16,
-    BF16,
-}
-
-impl Elem {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            Elem::F32 => 4,
-            Elem::F16 | Elem::BF16 => 2,
-        }
-    }
-}
+pub use ir::host::product::{Activation, Elem};
 
 /// Where each batch entry of an operand starts, in elements from its pointer.
 #[derive(Clone, Copy, Debug)]
@@ -108,17 +91,6 @@ pub enum Rhs<'a> {
     Quantised(&'a QuantisedB),
     /// Packed at every call, into scratch.
     Strided(MatRef<'a>),
-}
-
-/// The activation of the built-in epilogue.
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
-pub enum Activation {
-    #[default]
-    None,
-    /// `max(x, 0)`, NaN stays.
-    Relu,
-    /// `min(max(x, lo), hi)`, NaN stays.
-    Clip(f32, f32),
 }
 
 /// The epilogue that runs in registers: `activation(acc * scale + bias + residual)`. An [`Epilogue`] runs after it.

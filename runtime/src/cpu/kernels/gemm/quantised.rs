@@ -9,6 +9,7 @@ use crate::cpu::kernels::isa::Isa;
 use crate::cpu::kernels::simd::{Simd, simd_dispatch};
 use crate::cpu::kernels::threads::Pool;
 use crate::cpu::kernels::workspace::{AlignedBuf, SyncPtr};
+pub use ir::host::product::Float8;
 
 /// Rows of a panel that are floats at once: 32 KiB at most.
 pub(crate) const EXPANDED_ROWS: usize = 256;
@@ -29,19 +30,9 @@ pub struct Integers<'a> {
     pub col: i64,
 }
 
-/// A float of 8 bits: a sign, an exponent, a mantissa of 3 or 2 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Float8 {
-    pub mantissa: u32,
-    /// Of the exponent.
-    pub bias: u32,
-}
-
-impl Float8 {
-    /// What a number is to be multiplied by whose exponent is read with the bias of f32.
-    fn factor(self) -> f32 {
-        2f32.powi(127 - self.bias as i32)
-    }
+/// Returns what a number is to be multiplied by whose exponent is read with the bias of f32.
+fn factor(float: Float8) -> f32 {
+    2f32.powi(127 - float.bias as i32)
 }
 
 impl Integers<'_> {
@@ -237,7 +228,7 @@ impl QuantisedB {
             width: panel_width(self.isa, self.n, panel),
             group: self.group,
             narrow: self.float.is_some_and(|f| f.mantissa == 2),
-            factor: self.float.map_or(1.0, Float8::factor),
+            factor: self.float.map_or(1.0, factor),
             k0,
             rows,
         }

@@ -5,61 +5,14 @@
 //! parameter; an epilogue that is no list of stages is a block program, and one that floats do not serve is nothing.
 
 use ir::entity::Entity;
+use ir::host::LowerError;
+use ir::host::product::{Added, Finish, Place, SUM_LANES, StageOp, Step, Stored, TileDims};
 use ir::kernel::{Expr, ExprId, ParamId, Stmt, VarId};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::{DType, Scalar};
 
-use super::affine::{Affine, Roots, reachable};
-use super::block::Program;
-use super::block::compile::{Source, Spec, SpecStep, compile};
-use super::kernels::stages::{StageOp, Stored};
-use super::tile::TileDims;
-use crate::error::RuntimeError;
-
-/// Lanes that an epilogue's program takes at once.
-pub(crate) const LANES: usize = 1024;
-/// What is done to sums.
-#[derive(Debug)]
-pub(crate) enum Finish {
-    /// They are stored.
-    Sums(Place),
-    Stages(Vec<Step>),
-    Program(Program),
-}
-
-/// A parameter at an affine place, which was shown to be inside it.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub param: usize,
-    /// Of an element.
-    pub bytes: usize,
-    pub form: Affine,
-}
-
-/// What is added to sums as they are, in 32 bits.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Added {
-    /// A number a column.
-    pub columns: Option<Place>,
-    /// A number a row, perhaps times a number a column.
-    pub outer: Option<(Place, Option<Place>)>,
-}
-
-/// A [`Stage`](super::kernels::stages::Stage) before its memory is known.
-#[derive(Clone, Debug)]
-pub(crate) enum Step {
-    Number(StageOp, f32),
-    Columns(StageOp, Place),
-    Rows(StageOp, Place),
-    Residual {
-        from: Place,
-        stored: Stored,
-        zero: f32,
-        scale: f32,
-    },
-    Round,
-    Store(Place, Stored),
-}
+use crate::affine::{Roots, reachable};
+use crate::block::compile::{Source, Spec, SpecStep, compile};
 
 /// The expressions of an epilogue.
 pub(crate) fn epilogue_exprs(epilogue: &[Stmt]) -> Vec<ExprId> {
@@ -79,7 +32,7 @@ pub(crate) fn take(
     acc: VarId,
     dims: TileDims,
     columns: &[usize],
-) -> Result<Option<(Added, Finish)>, RuntimeError> {
+) -> Result<Option<(Added, Finish)>, LowerError> {
     let simple = |s: &Stmt| matches!(s, Stmt::Let { .. }) || matches!(s, Stmt::Store { axes, .. } if axes.is_empty());
     let bytes = |s: &Stmt| match s {
         Stmt::Store { param, .. } => source.kernel.params[*param].dtype.bits() >= 8,
@@ -137,7 +90,7 @@ pub(crate) fn take(
             Stmt::Fold { .. } | Stmt::Update { .. } => {}
         }
     }
-    let mut program = compile(source, dims.row, dims.col, &spec, LANES)?;
+    let mut program = compile(source, dims.row, dims.col, &spec, SUM_LANES)?;
     program.copy_loads = spec.steps.len() > 1;
     Ok(Some((added, Finish::Program(program))))
 }

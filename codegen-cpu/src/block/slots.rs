@@ -1,6 +1,6 @@
 //! Where registers live: a scratch slot each from its definition to its last use.
 
-use super::{Inst, Reg, RegInfo};
+use ir::host::block::{Inst, Reg, RegInfo};
 
 fn dst_of(inst: &Inst) -> Reg {
     match inst {

@@ -4,12 +4,13 @@ use ir::entity::Entity;
 use ir::kernel::{Expr, ExprId, Kernel, Stmt, VarId};
 use ir::op::ReduceOp;
 
-use super::nest::{Nest, Strip, shape};
-use super::{Accesses, Action, Analysis, Stage};
-use crate::cpu::affine::reachable;
-use crate::cpu::block::compile::{Source, Spec, SpecStep, compile};
-use crate::cpu::block::{Class, Program};
-use crate::error::RuntimeError;
+use super::nest::shape;
+use super::{Accesses, Analysis};
+use crate::affine::reachable;
+use crate::block::compile::{Source, Spec, SpecStep, compile};
+use ir::host::LowerError;
+use ir::host::block::{Class, Program};
+use ir::host::loops::{Action, Nest, Stage, Strip};
 
 /// Builds the stages of a kernel.
 pub(super) struct Stages<'a, 'k> {
@@ -28,7 +29,7 @@ pub(super) struct Stages<'a, 'k> {
 }
 
 impl Stages<'_, '_> {
-    pub(super) fn build(mut self, stmts: &[Stmt]) -> Result<(Vec<Stage>, usize), RuntimeError> {
+    pub(super) fn build(mut self, stmts: &[Stmt]) -> Result<(Vec<Stage>, usize), LowerError> {
         let mut group: Vec<&Stmt> = Vec::new();
         for (stmt, own) in stmts.iter().zip(&self.a.own) {
             match stmt {
@@ -67,7 +68,7 @@ impl Stages<'_, '_> {
     }
 
     /// Lets and plain stores in one program.
-    fn flush(&mut self, group: &mut Vec<&Stmt>) -> Result<(), RuntimeError> {
+    fn flush(&mut self, group: &mut Vec<&Stmt>) -> Result<(), LowerError> {
         if group.is_empty() {
             return Ok(());
         }
@@ -120,7 +121,7 @@ impl Stages<'_, '_> {
     }
 
     /// A fold, an update, or a store with axes of its own.
-    fn single(&mut self, stmt: &Stmt, own: &[usize]) -> Result<(), RuntimeError> {
+    fn single(&mut self, stmt: &Stmt, own: &[usize]) -> Result<(), LowerError> {
         let (exprs, spec): (Vec<ExprId>, Spec) = match *stmt {
             Stmt::Fold { value, .. } => (
                 vec![value],

@@ -1,60 +1,10 @@
 //! The shape of blocks: which dims they take pieces of, and the order in which points are walked.
 
+use ir::host::loops::{Nest, Strip};
 use ir::kernel::{Expr, Kernel, Stmt};
 
 use super::{Accesses, Analysis};
-use crate::cpu::affine::reachable;
-
-/// Loops over some dims and blocks over two more.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Nest {
-    /// `(dim, extent)`, outermost first.
-    pub outer: Vec<(usize, i64)>,
-    pub row: Option<Strip>,
-    pub col: Option<Strip>,
-}
-
-/// A dim that blocks take a piece of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Strip {
-    pub dim: usize,
-    pub extent: i64,
-    pub block: i64,
-}
-
-impl Strip {
-    fn blocks(&self) -> i64 {
-        (self.extent + self.block - 1) / self.block.max(1)
-    }
-}
-impl Nest {
-    /// How many blocks there are; 0 when any extent is.
-    pub(crate) fn blocks(&self) -> usize {
-        let outer: i64 = self.outer.iter().map(|(_, e)| *e).product();
-        (outer * self.row.map_or(1, |s| s.blocks()) * self.col.map_or(1, |s| s.blocks())).max(0) as usize
-    }
-
-    /// Sets `idx` to the origin of a block and returns its rows and columns.
-    pub(crate) fn seek(&self, block: usize, idx: &mut [i64]) -> (usize, usize) {
-        let mut rest = block as i64;
-        let mut strip = |s: Option<Strip>| match s {
-            None => 1,
-            Some(s) => {
-                let at = rest % s.blocks() * s.block;
-                rest /= s.blocks();
-                idx[s.dim] = at;
-                s.block.min(s.extent - at) as usize
-            }
-        };
-        let cols = strip(self.col);
-        let rows = strip(self.row);
-        for (dim, extent) in self.outer.iter().rev() {
-            idx[*dim] = rest % extent;
-            rest /= extent;
-        }
-        (rows, cols)
-    }
-}
+use crate::affine::reachable;
 
 /// Chooses the way through: by rows when the folded axis is the contiguous one and long enough.
 pub(super) fn by_rows(a: &Analysis<'_>, stmts: &[Stmt], accesses: &Accesses, kernel: &Kernel) -> bool {
@@ -160,8 +110,8 @@ pub(super) fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, la
 
 #[cfg(test)]
 mod tests {
-    use super::super::Affine;
     use super::*;
+    use ir::host::Affine;
 
     #[test]
     fn a_stride_may_have_no_opposite() {

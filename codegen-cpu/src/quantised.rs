@@ -1,24 +1,49 @@
-//! Right operands of products that are quantised constants: packed as they are stored.
+//! Right operands of products that are quantised constants: read as they are stored.
 //!
-//! Before: a contraction's operand with an unpacking, at one set of sizes. After: panels of integers with a scale and an offset for each
-//! column and group, if the operand is a matrix along whose depth groups of one size share their scale. Anything else is a temporary's
-//! case.
+//! Before: a contraction's operand with an unpacking, at one set of sizes. After: where its integers are, with a scale and an offset for
+//! each column and group, if the operand is a matrix along whose depth groups of one size share their scale. Anything else is a
+//! temporary's case.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ir::convert::decode_f8;
 use ir::dim::Symbols;
 use ir::entity::Entity;
+use ir::graph::ConstId;
 use ir::graph::eval::scalar;
+use ir::host::Setting;
+use ir::host::product::{Float8, QuantisedMatrix};
 use ir::kernel::access::Motions;
 use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Kernel, ParamId, Unpacking};
 use ir::types::{DType, Scalar};
 
-use super::affine::reachable;
-use super::exec::Prepare;
-use super::kernels::gemm::{Float8, Integers, QuantisedB};
+use crate::affine::reachable;
+
+/// Scales of a program's quantised weights, which are read once: by kernel, the constants behind its parameters, rows and columns.
+#[derive(Default)]
+pub(crate) struct Scales(Mutex<HashMap<Key, Option<Known>>>);
+
+type Key = (String, Vec<Option<ConstId>>, [usize; 2]);
+
+/// Rows that share a scale, and the scales and zero points of each column's groups.
+type Known = (usize, Arc<Vec<(f32, f32)>>);
+
+impl Scales {
+    fn of(
+        &self,
+        kernel: &Kernel,
+        cx: &Setting<'_>,
+        sizes: [usize; 2],
+        read: impl FnOnce() -> Option<Known>,
+    ) -> Option<Known> {
+        let constants = cx.constants.iter().map(|c| c.map(|(id, _)| id)).collect();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (kernel.name.clone(), constants, sizes);
+        known.entry(key).or_insert_with(read).clone()
+    }
+}
 
 /// Where the integers of an operand are, in elements of its parameter.
 pub(crate) struct Strides {
@@ -28,14 +53,15 @@ pub(crate) struct Strides {
     pub col: i64,
 }
 
-/// Packs a product's right operand of `k` rows and `n` columns; `None` where it is no such matrix.
-pub(crate) fn pack(
+/// Describes a product's right operand of `k` rows and `n` columns; `None` where it is no such matrix.
+pub(crate) fn matrix(
     kernel: &Kernel,
     body: &ContractBody,
     strides: &Strides,
     [k, n]: [usize; 2],
-    cx: &Prepare<'_>,
-) -> Option<Arc<QuantisedB>> {
+    cx: &Setting<'_>,
+    known: &Scales,
+) -> Option<Arc<QuantisedMatrix>> {
     let access = body.rhs.access?;
     let unpacking = access.unpacking?;
     let (_, tensor) = cx.constant(access.param.index())?;
@@ -59,7 +85,7 @@ pub(crate) fn pack(
     if tensor.dtype != kernel.params[access.param].dtype {
         return None;
     }
-    cx.pack_quantised(kernel, [k, n], || {
+    let (group, scales) = known.of(kernel, cx, [k, n], || {
         let mut numbers = Numbers::new(kernel, cx);
         let group = group(kernel, body, &unpacking, k, &mut numbers)?;
         let groups = k.div_ceil(group);
@@ -76,18 +102,18 @@ pub(crate) fn pack(
                 scales.push((scale, zero));
             }
         }
-        let integers = Integers {
-            bytes: &tensor.bytes,
-            bits,
-            signed,
-            float,
-            base: strides.base,
-            row: strides.row,
-            col: strides.col,
-        };
-        let scale = |col: usize, g: usize| scales[col * groups + g];
-        Some(QuantisedB::new(cx.pool, cx.isa, [k, n, group], &integers, scale))
-    })
+        Some((group, Arc::new(scales)))
+    })?;
+    Some(Arc::new(QuantisedMatrix {
+        bits,
+        signed,
+        float,
+        base: strides.base,
+        row: strides.row,
+        col: strides.col,
+        group,
+        scales,
+    }))
 }
 
 /// How many neighbours along the depth share a scale and a zero point: all, or as many as the first do, if that is shown to hold for
@@ -128,7 +154,7 @@ fn group(
 /// The values of expressions of constants.
 struct Numbers<'a> {
     kernel: &'a Kernel,
-    cx: &'a Prepare<'a>,
+    cx: &'a Setting<'a>,
     axes: Vec<i64>,
     tensors: HashMap<ParamId, Vec<f64>>,
     /// What is below an expression and it itself, operands first.
@@ -137,7 +163,7 @@ struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    fn new(kernel: &'a Kernel, cx: &'a Prepare<'a>) -> Numbers<'a> {
+    fn new(kernel: &'a Kernel, cx: &'a Setting<'a>) -> Numbers<'a> {
         Numbers {
             kernel,
             cx,

@@ -8,93 +8,33 @@
 use std::sync::Arc;
 
 use ir::entity::Entity;
+use ir::host::product::{Elem, Epilogue, Gemm, Matrix, QuantisedMatrix, Right, TileDims, Tiles};
+use ir::host::{Affine, LowerError, Piece, Setting};
 use ir::kernel::{AxisId, Body, ContractBody, Expr, ExprId, Kernel, Operand, Stmt};
 use ir::op::{BinaryOp, ReduceOp};
 use ir::types::DType;
 
-use super::affine::{Affine, Roots, Space, collapse};
-use super::block::compile::Source;
-use super::env::RunMemory;
-use super::exec::{Piece, Prepare};
-use super::kernels::gemm::{
-    Activation, Batch, Builtin, Elem, Gemm, MatMut, MatRef, PackedB, QuantisedB, Residual, Rhs, gemm,
-};
-use super::loops::LoopsExec;
-use super::quantised::{self, Strides};
-use super::rewrite::{Rewritten, store};
-use super::tile::{self, Addend, Output, Taken, TileDims, TileRun, elem, tile_scratch};
-use crate::error::RuntimeError;
+use crate::affine::{Roots, Space, collapse};
+use crate::block::compile::Source;
+use crate::quantised::{Scales, Strides, matrix};
+use crate::rewrite::{Rewritten, store};
+use crate::tile::{self, Addend, Output, Taken};
+use crate::{conv, integers, loops};
 
-/// A matrix product at one set of sizes.
-#[derive(Debug)]
-pub(crate) struct GemmExec {
-    entries: usize,
-    m: usize,
-    n: usize,
-    k: usize,
-    a: GemmOperand,
-    b: GemmOperand,
-    packed: Option<Arc<PackedB>>,
-    quantised: Option<Arc<QuantisedB>>,
-    c: GemmOperand,
-    scale: f32,
-    bias: Option<(usize, i64)>,
-    residual: Option<GemmOperand>,
-    activation: Activation,
-    program: Option<super::block::Program>,
-    dims: TileDims,
-    space: usize,
-    positions: Vec<i64>,
-}
-
-#[derive(Clone, Debug)]
-struct GemmOperand {
-    param: usize,
-    elem: Elem,
-    base: i64,
-    row: i64,
-    col: i64,
-    /// By batch entry; empty where all entries are the same.
-    table: Vec<isize>,
-}
-
-impl GemmOperand {
-    fn batch(&self) -> Batch<'_> {
-        if self.table.is_empty() {
-            Batch::Stride(0)
-        } else {
-            Batch::Table(&self.table)
-        }
-    }
-
-    fn start(&self, params: &[*mut u8]) -> *mut u8 {
-        params[self.param].wrapping_offset(self.base as isize * self.elem.size() as isize)
-    }
-
-    fn read(&self, params: &[*mut u8]) -> MatRef<'_> {
-        MatRef {
-            ptr: self.start(params),
-            elem: self.elem,
-            row_stride: self.row as isize,
-            col_stride: self.col as isize,
-            batch: self.batch(),
-        }
-    }
-}
-
-/// Prepares a contraction as pieces that run one after another.
+/// Lowers a contraction to pieces that run one after another.
 ///
 /// # Errors
 /// As for kernels of loops.
-pub(crate) fn prepare(
+pub(crate) fn lower(
     rewritten: &mut Rewritten,
     body: &ContractBody,
-    cx: &Prepare<'_>,
+    cx: &Setting<'_>,
+    scales: &Scales,
     pieces: &mut Vec<Piece>,
-) -> Result<(), RuntimeError> {
+) -> Result<(), LowerError> {
     let acc = rewritten.kernel.vars[body.acc];
-    let float = |k: &Kernel, e: ExprId| elem(k.exprs.dtype(e)).is_some();
-    if super::integers::prepare(rewritten, body, cx, pieces)? {
+    let float = |k: &Kernel, e: ExprId| Elem::of(k.exprs.dtype(e)).is_some();
+    if integers::lower(rewritten, body, cx, pieces)? {
         return Ok(());
     }
     if acc != DType::F32 || !float(&rewritten.kernel, body.lhs.value) || !float(&rewritten.kernel, body.rhs.value) {
@@ -103,7 +43,7 @@ pub(crate) fn prepare(
     let mut body = body.clone();
     if let Some(facts) = body.conv.clone()
         && !is_product(&rewritten.kernel, &body, cx)?
-        && super::conv::prepare(rewritten, &body, &facts, cx, pieces)?
+        && conv::lower(rewritten, &body, &facts, cx, pieces)?
     {
         return Ok(());
     }
@@ -116,7 +56,7 @@ pub(crate) fn prepare(
             body.lhs = Operand::new(&rewritten.kernel.exprs, value);
             continue;
         }
-        let quantised = a.quantised(&rewritten.kernel, &body, cx);
+        let quantised = a.quantised(&rewritten.kernel, &body, cx, scales);
         if quantised.is_none() && !a.depth_is_one(&rewritten.kernel, body.rhs.value) {
             let value = materialise(rewritten, "rhs", body.rhs.value, &rhs_axes, cx, pieces)?;
             body.rhs = Operand::new(&rewritten.kernel.exprs, value);
@@ -133,7 +73,7 @@ pub(crate) fn prepare(
         let sum = rewritten.kernel.exprs.add(Expr::Var(body.acc), DType::F32);
         body.epilogue = vec![store(param, index, sum)];
         let a = Analysis::new(&rewritten.kernel, &body, cx)?;
-        let quantised = a.quantised(&rewritten.kernel, &body, cx);
+        let quantised = a.quantised(&rewritten.kernel, &body, cx, scales);
         let Some(exec) = product(&rewritten.kernel, &a, &body, quantised, cx)? else {
             break;
         };
@@ -141,15 +81,14 @@ pub(crate) fn prepare(
         let value = rewritten.load(param, index);
         let mut stmts = vec![Stmt::Let { var: body.acc, value }];
         stmts.extend(epilogue);
-        let loops = LoopsExec::from_parts(&rewritten.kernel, &axes, &stmts, cx.bindings, cx.threads, true)?;
-        pieces.push(Piece::Loops(Box::new(loops)));
+        pieces.push(loops::piece(&rewritten.kernel, &axes, &stmts, cx.bindings, true)?);
         return Ok(());
     }
     folded(rewritten, &body, cx, pieces)
 }
 
 /// Says whether a convolution is a plain product of its operands as they lie (1x1, stride 1, no padding).
-fn is_product(kernel: &Kernel, body: &ContractBody, cx: &Prepare<'_>) -> Result<bool, RuntimeError> {
+fn is_product(kernel: &Kernel, body: &ContractBody, cx: &Setting<'_>) -> Result<bool, LowerError> {
     let a = Analysis::new(kernel, body, cx)?;
     Ok(a.depth_is_one(kernel, body.lhs.value)
         && a.depth_is_one(kernel, body.rhs.value)
@@ -164,14 +103,13 @@ fn materialise(
     name: &str,
     value: ExprId,
     axes: &[AxisId],
-    cx: &Prepare<'_>,
+    cx: &Setting<'_>,
     pieces: &mut Vec<Piece>,
-) -> Result<ExprId, RuntimeError> {
+) -> Result<ExprId, LowerError> {
     let (param, index) = rewritten.temporary(name, DType::F32, axes, cx.bindings)?;
     let wide = rewritten.cast(DType::F32, value);
     let stmts = [store(param, index, wide)];
-    let loops = LoopsExec::from_parts(&rewritten.kernel, axes, &stmts, cx.bindings, cx.threads, false)?;
-    pieces.push(Piece::Loops(Box::new(loops)));
+    pieces.push(loops::piece(&rewritten.kernel, axes, &stmts, cx.bindings, false)?);
     Ok(rewritten.load(param, index))
 }
 
@@ -179,9 +117,9 @@ fn materialise(
 fn folded(
     rewritten: &mut Rewritten,
     body: &ContractBody,
-    cx: &Prepare<'_>,
+    cx: &Setting<'_>,
     pieces: &mut Vec<Piece>,
-) -> Result<(), RuntimeError> {
+) -> Result<(), LowerError> {
     let acc = rewritten.kernel.vars[body.acc];
     let lhs = rewritten.cast(acc, body.lhs.value);
     let rhs = rewritten.cast(acc, body.rhs.value);
@@ -194,8 +132,7 @@ fn folded(
     }];
     stmts.extend(body.epilogue.iter().cloned());
     let axes: Vec<AxisId> = body.batch.iter().chain(&body.m).chain(&body.n).copied().collect();
-    let loops = LoopsExec::from_parts(&rewritten.kernel, &axes, &stmts, cx.bindings, cx.threads, false)?;
-    pieces.push(Piece::Loops(Box::new(loops)));
+    pieces.push(loops::piece(&rewritten.kernel, &axes, &stmts, cx.bindings, false)?);
     Ok(())
 }
 
@@ -203,7 +140,7 @@ fn folded(
 struct Quantised {
     param: usize,
     form: Affine,
-    packed: Arc<QuantisedB>,
+    matrix: Arc<QuantisedMatrix>,
 }
 
 struct Analysis<'k> {
@@ -218,7 +155,7 @@ struct Analysis<'k> {
 }
 
 impl<'k> Analysis<'k> {
-    fn new(kernel: &'k Kernel, body: &ContractBody, cx: &Prepare<'_>) -> Result<Analysis<'k>, RuntimeError> {
+    fn new(kernel: &'k Kernel, body: &ContractBody, cx: &Setting<'_>) -> Result<Analysis<'k>, LowerError> {
         let mut space = Space::new(kernel, cx.bindings)?;
         let mut exprs = vec![body.lhs.value, body.rhs.value];
         for stmt in &body.epilogue {
@@ -257,12 +194,12 @@ impl<'k> Analysis<'k> {
         let Expr::Load { param, index } = kernel.exprs[e] else {
             return None;
         };
-        let elem = elem(kernel.params[param].dtype)?;
+        let elem = Elem::of(kernel.params[param].dtype)?;
         Some((param.index(), elem, self.roots.get(&index)?.clone()))
     }
 
     /// The right operand as it is stored, if it is a matrix of quantised constants that all entries share.
-    fn quantised(&self, kernel: &Kernel, body: &ContractBody, cx: &Prepare<'_>) -> Option<Quantised> {
+    fn quantised(&self, kernel: &Kernel, body: &ContractBody, cx: &Setting<'_>, scales: &Scales) -> Option<Quantised> {
         let access = body.rhs.access.filter(|a| a.unpacking.is_some())?;
         let form = self.roots.get(&access.index)?.clone();
         let param = access.param.index();
@@ -287,8 +224,8 @@ impl<'k> Analysis<'k> {
         if i64::try_from(sizes[0].checked_mul(sizes[1])?).ok()? > self.elements[param] {
             return None;
         }
-        let packed = quantised::pack(kernel, body, &strides, sizes, cx)?;
-        Some(Quantised { param, form, packed })
+        let matrix = matrix(kernel, body, &strides, sizes, cx, scales)?;
+        Some(Quantised { param, form, matrix })
     }
 
     /// Says whether no point of the product reads its operands: where they would be read is then not known to be inside.
@@ -320,8 +257,8 @@ fn product(
     a: &Analysis<'_>,
     body: &ContractBody,
     quantised: Option<Quantised>,
-    cx: &Prepare<'_>,
-) -> Result<Option<GemmExec>, RuntimeError> {
+    cx: &Setting<'_>,
+) -> Result<Option<Gemm>, LowerError> {
     let rhs = match &quantised {
         // What it is stored in is the panels' affair.
         Some(q) => Some((q.param, Elem::F32, q.form.clone())),
@@ -391,7 +328,7 @@ fn product(
             rest /= a.extents[*d];
         }
     }
-    let operand = |param: usize, elem: Elem, form: &Affine, row: Option<usize>, col: Option<usize>| GemmOperand {
+    let operand = |param: usize, elem: Elem, form: &Affine, row: Option<usize>, col: Option<usize>| Matrix {
         param,
         elem,
         base: form.base,
@@ -421,125 +358,45 @@ fn product(
     if m > 0 && n > 0 && !inside(&c_form, &a.extents, source.elements[c_param]) {
         return Ok(None);
     }
-    let packed = match cx.constant(right.param) {
-        Some((id, tensor)) if reads && quantised.is_none() => {
+    let how = match (quantised, cx.constant(right.param)) {
+        (Some(q), _) => Right::Quantised(q.matrix),
+        (None, Some(_)) if reads => {
             let one: usize = inner.iter().map(|d| a.extents[*d].max(0) as usize).product();
-            let table: Vec<isize> = if right.table.is_empty() {
-                vec![0]
-            } else {
-                right.table[..one].to_vec()
-            };
-            Some(cx.pack(id, tensor, right.elem, [right.base, right.row, right.col], table, k, n)?)
+            Right::Packed(match right.table.is_empty() {
+                true => vec![0],
+                false => right.table[..one].to_vec(),
+            })
         }
-        _ => None,
+        _ => Right::Plain,
     };
     let residual = residual.map(|Addend { param, form }| {
         let mut r = operand(param, Elem::F32, &form, m_dim, n_dim);
         r.col = 1;
         r
     });
-    Ok(Some(GemmExec {
+    Ok(Some(Gemm {
         entries,
         m,
         n,
         k,
         a: left,
         b: right,
-        packed,
-        quantised: quantised.map(|q| q.packed),
+        right: how,
         c,
-        scale,
-        bias: bias.map(|b| (b.param, b.form.base)),
-        residual,
-        activation,
-        program,
-        dims,
-        space,
-        positions,
+        epilogue: Epilogue {
+            scale,
+            bias: bias.map(|b| (b.param, b.form.base)),
+            residual,
+            activation,
+            program,
+        },
+        tiles: Tiles { dims, space, positions },
     }))
 }
 
 fn inside(form: &Affine, extents: &[i64], elements: i64) -> bool {
     let (lo, hi) = form.range(extents);
     lo >= 0 && hi < elements
-}
-
-impl GemmExec {
-    /// The parameter that is read only as packed panels.
-    pub(crate) fn packed_param(&self) -> Option<usize> {
-        (self.packed.is_some() || self.is_quantised()).then_some(self.b.param)
-    }
-
-    /// Says whether the right operand is packed as the integers that are stored.
-    pub(crate) fn is_quantised(&self) -> bool {
-        self.quantised.is_some()
-    }
-
-    /// Says whether the parameter is read as it lies.
-    pub(crate) fn reads(&self, param: usize) -> bool {
-        self.a.param == param
-            || (self.packed.is_none() && self.quantised.is_none() && self.b.param == param)
-            || self.bias.is_some_and(|b| b.0 == param)
-            || self.residual.as_ref().is_some_and(|r| r.param == param)
-    }
-
-    pub(crate) fn scratch(&self) -> usize {
-        self.program.as_ref().map_or(0, |p| tile_scratch(p, self.space))
-    }
-
-    /// # Safety
-    /// `params` are the kernel's buffers, temporaries included, at the sizes it was prepared for.
-    pub(crate) unsafe fn run(&self, memory: &mut RunMemory, params: &[*mut u8]) {
-        let isa = memory.workspace.isa();
-        let RunMemory { workspace, threads, .. } = memory;
-        let run = self.program.as_ref().map(|program| TileRun {
-            program,
-            dims: self.dims,
-            space: self.space,
-            entries: &self.positions,
-            params,
-            scratch: threads,
-            isa,
-        });
-        let bias = self.bias.map(|(param, base)| {
-            // SAFETY: the bias was proven to be inside its buffer for every column.
-            unsafe { std::slice::from_raw_parts(params[param].cast::<f32>().offset(base as isize), self.n) }
-        });
-        let residual = self.residual.as_ref().map(|r| Residual {
-            ptr: r.start(params).cast::<f32>().cast_const(),
-            row_stride: r.row as usize,
-            batch: r.batch(),
-        });
-        let c = MatMut {
-            ptr: self.c.start(params),
-            elem: self.c.elem,
-            row_stride: self.c.row as isize,
-            col_stride: self.c.col as isize,
-            batch: self.c.batch(),
-        };
-        let product = Gemm {
-            batch: self.entries,
-            m: self.m,
-            n: self.n,
-            k: self.k,
-            a: self.a.read(params),
-            b: match (&self.packed, &self.quantised) {
-                (_, Some(quantised)) => Rhs::Quantised(quantised),
-                (Some(packed), None) => Rhs::Packed(packed),
-                (None, None) => Rhs::Strided(self.b.read(params)),
-            },
-            c,
-            builtin: Builtin {
-                scale: self.scale,
-                bias,
-                residual,
-                activation: self.activation,
-            },
-            epilogue: run.as_ref().map(|r| r as &dyn super::kernels::gemm::Epilogue),
-        };
-        // SAFETY: operands were proven to be inside their buffers; the plan keeps the result apart from the operands.
-        unsafe { gemm(workspace, &product) }
-    }
 }
 
 /// The body of a contraction kernel.

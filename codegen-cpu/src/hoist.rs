@@ -5,14 +5,13 @@
 
 use std::collections::HashMap;
 
+use ir::host::{LowerError, Piece, Setting};
 use ir::kernel::{Access, AxisId, Expr, ExprId, Stmt};
 use ir::types::DType;
 
-use super::exec::{Piece, Prepare};
-use super::loops::LoopsExec;
-use super::rewrite::{Rewritten, store};
-use super::stages::epilogue_exprs;
-use crate::error::RuntimeError;
+use crate::loops;
+use crate::rewrite::{Rewritten, store};
+use crate::stages::epilogue_exprs;
 
 /// Returns the epilogue with what `columns` alone decide in temporaries, which `pieces` fill; `None` where there is no such thing.
 ///
@@ -22,9 +21,9 @@ pub(crate) fn hoist(
     rewritten: &mut Rewritten,
     epilogue: &[Stmt],
     columns: &[AxisId],
-    cx: &Prepare<'_>,
+    cx: &Setting<'_>,
     pieces: &mut Vec<Piece>,
-) -> Result<Option<Vec<Stmt>>, RuntimeError> {
+) -> Result<Option<Vec<Stmt>>, LowerError> {
     let mut found = Columns {
         columns,
         known: HashMap::new(),
@@ -43,8 +42,7 @@ pub(crate) fn hoist(
         let dtype = rewritten.kernel.exprs.dtype(top);
         let (param, index) = rewritten.temporary("columns", dtype, columns, cx.bindings)?;
         let stmts = [store(param, index, top)];
-        let loops = LoopsExec::from_parts(&rewritten.kernel, columns, &stmts, cx.bindings, cx.threads, false)?;
-        pieces.push(Piece::Loops(Box::new(loops)));
+        pieces.push(loops::piece(&rewritten.kernel, columns, &stmts, cx.bindings, false)?);
         let load = rewritten.load(param, index);
         instead.insert(top, load);
     }

@@ -4,11 +4,11 @@
 //! ordinary kernels again and need no code of their own.
 
 use ir::dim::{Bindings, Dim};
+use ir::host::product::GivenMatrix;
+use ir::host::{LowerError, Temporary};
 use ir::kernel::{Access, AxisId, Expr, ExprId, Kernel, Param, ParamId, Stmt};
 use ir::op::BinaryOp;
 use ir::types::DType;
-
-use crate::error::RuntimeError;
 
 /// The most bytes of a temporary: sums of several fit.
 const MOST_BYTES: usize = 1 << 58;
@@ -17,8 +17,7 @@ const MOST_BYTES: usize = 1 << 58;
 #[derive(Clone, Debug)]
 pub(crate) struct Rewritten {
     pub kernel: Kernel,
-    /// Bytes of each temporary.
-    pub temps: Vec<usize>,
+    pub temps: Vec<Temporary>,
 }
 
 impl Rewritten {
@@ -36,12 +35,12 @@ impl Rewritten {
         dtype: DType,
         axes: &[AxisId],
         bindings: &Bindings,
-    ) -> Result<(ParamId, ExprId), RuntimeError> {
+    ) -> Result<(ParamId, ExprId), LowerError> {
         let elements: Dim = axes.iter().map(|a| self.kernel.axes[*a].extent.clone()).product();
         let count = usize::try_from(elements.eval(bindings)?).unwrap_or(0);
         let bytes = dtype.checked_bytes_for(count).filter(|bytes| *bytes <= MOST_BYTES);
-        self.temps
-            .push(bytes.ok_or(RuntimeError::NoMemory { asked: usize::MAX })?);
+        let bytes = bytes.ok_or(LowerError::NoMemory { asked: usize::MAX })?;
+        self.temps.push(Temporary::Bytes(bytes));
         let param = self.kernel.params.push(Param {
             name: name.to_owned(),
             dtype,
@@ -52,13 +51,13 @@ impl Rewritten {
         Ok((param, index))
     }
 
-    /// Adds a temporary of so many bytes, which no expression reads.
-    pub(crate) fn memory(&mut self, name: &str, bytes: usize) -> ParamId {
-        self.temps.push(bytes);
+    /// Adds a temporary for packed matrices, which no expression reads.
+    pub(crate) fn packed(&mut self, matrix: GivenMatrix, matrices: usize) -> ParamId {
+        self.temps.push(Temporary::Packed(matrix, matrices));
         self.kernel.params.push(Param {
-            name: name.to_owned(),
+            name: "packed".to_owned(),
             dtype: DType::U8,
-            elements: Dim::Const(bytes as i64),
+            elements: Dim::Const(0),
             access: Access::ReadWrite,
         })
     }

@@ -9,12 +9,15 @@ use ir::dim::Bindings;
 use ir::entity::Entity;
 use ir::kernel::{Expr, ExprId, Kernel, ParamId, VarId};
 use ir::op::{BinaryOp, UnaryOp};
-use ir::types::{DType, Scalar};
+use ir::types::DType;
 
 use super::slots::{Life, Slots};
-use super::{Addr, Branch, Class, Guard, Inst, MAX_LANES, Program, Reg, RegInfo, Store};
-use crate::cpu::affine::{Affine, Roots, Space, reachable};
-use crate::error::RuntimeError;
+use crate::affine::{Roots, Space, reachable};
+use ir::host::Affine;
+use ir::host::LowerError;
+use ir::host::block::{
+    Addr, Branch, Class, Guard, Inst, MAX_LANES, Program, Reg, RegInfo, Store, VALUE_BYTES, scalar_bits,
+};
 
 /// More instructions than this are compiled again with eager selects, which never repeat an expression.
 const MOST_INSTRUCTIONS: usize = 4096;
@@ -37,7 +40,7 @@ impl<'a> Source<'a> {
         roots: &'a Roots,
         extents: &'a [i64],
         bindings: &Bindings,
-    ) -> Result<Source<'a>, RuntimeError> {
+    ) -> Result<Source<'a>, LowerError> {
         let kernel = space.kernel;
         let elements = kernel
             .params
@@ -78,7 +81,7 @@ pub(crate) struct Builder<'a> {
     vars: HashMap<VarId, Reg>,
     safe: HashMap<ExprId, bool>,
     total: usize,
-    error: Option<RuntimeError>,
+    error: Option<LowerError>,
 }
 
 /// What a program is to do, so that it can be compiled twice.
@@ -112,8 +115,8 @@ pub(crate) fn compile(
     col: Option<usize>,
     spec: &Spec,
     lanes: usize,
-) -> Result<Program, RuntimeError> {
-    let build = |eager: bool| -> Result<Builder<'_>, RuntimeError> {
+) -> Result<Program, LowerError> {
+    let build = |eager: bool| -> Result<Builder<'_>, LowerError> {
         let mut b = Builder {
             source,
             row,
@@ -159,7 +162,7 @@ pub(crate) fn compile(
         b = build(true)?;
     }
     if b.program.regs.len() > usize::from(u16::MAX) {
-        return Err(RuntimeError::Unsupported {
+        return Err(LowerError::Unsupported {
             what: "an expression of more than 65535 values".into(),
             at: format!("kernel {}", source.kernel.name),
         });
@@ -320,7 +323,7 @@ impl Builder<'_> {
     }
 
     fn fail(&mut self, what: String) {
-        self.error.get_or_insert(RuntimeError::Unsupported {
+        self.error.get_or_insert(LowerError::Unsupported {
             what,
             at: format!("kernel {}", self.source.kernel.name),
         });
@@ -622,7 +625,7 @@ impl Builder<'_> {
             life.last[usize::from(reg.0)] = end;
         }
         life.alias(&program.insts);
-        let values = program.regs.len() * size_of::<super::Val>();
+        let values = program.regs.len() * VALUE_BYTES;
         let mut slots = Slots {
             free: [Vec::new(), Vec::new(), Vec::new(), Vec::new()],
             top: values.next_multiple_of(64),
@@ -633,41 +636,24 @@ impl Builder<'_> {
         };
         slots.list(&program.insts, &mut program.regs);
         program.scratch = slots.top;
-        program.direct = program.direct_store();
+        program.direct = direct_store(&program);
         program.cost = life.at.max(1) + program.stores.len();
         program
     }
 }
 
-impl Program {
-    /// The register whose lanes may be computed right where the only store puts them.
-    fn direct_store(&self) -> Option<Reg> {
-        let [store] = self.stores.as_slice() else { return None };
-        let natural = matches!(store.dtype, DType::F32 | DType::F64 | DType::I64);
-        let defined = self.insts.iter().any(|i| match i {
-            Inst::Unary { dst, .. } | Inst::Binary { dst, .. } | Inst::Cast { dst, .. } | Inst::Blend { dst, .. } => {
-                *dst == store.value
-            }
-            _ => false,
-        });
-        let plain = natural && store.addr.dynamic.is_none() && !store.addr.check && self.results.is_empty();
-        (plain && defined && !self.regs[usize::from(store.value.0)].uniform).then_some(store.value)
-    }
-}
-
-/// The bits of a scalar as a register of its class holds it.
-pub(crate) fn scalar_bits(dtype: DType, value: Scalar) -> u64 {
-    match Class::of(dtype) {
-        Class::F32 => {
-            let rounded = if dtype == DType::F32 {
-                value.as_f64()
-            } else {
-                ir::convert::round_to(dtype, value.as_f64())
-            };
-            u64::from((rounded as f32).to_bits())
+/// The register whose lanes may be computed right where the only store puts them.
+fn direct_store(program: &Program) -> Option<Reg> {
+    let [store] = program.stores.as_slice() else {
+        return None;
+    };
+    let natural = matches!(store.dtype, DType::F32 | DType::F64 | DType::I64);
+    let defined = program.insts.iter().any(|i| match i {
+        Inst::Unary { dst, .. } | Inst::Binary { dst, .. } | Inst::Cast { dst, .. } | Inst::Blend { dst, .. } => {
+            *dst == store.value
         }
-        Class::F64 => value.as_f64().to_bits(),
-        Class::I64 => value.as_i64() as u64,
-        Class::Bool => u64::from(value.as_bool()),
-    }
+        _ => false,
+    });
+    let plain = natural && store.addr.dynamic.is_none() && !store.addr.check && program.results.is_empty();
+    (plain && defined && !program.regs[usize::from(store.value.0)].uniform).then_some(store.value)
 }
