@@ -173,7 +173,7 @@ fn image(
     };
     let across = |dims: &[usize]| dims.iter().map(|d| (*d, extents[*d].max(1) as usize)).collect();
     let source = Source::new(&space, &roots, &extents, cx.bindings)?;
-    let Some((added, finish)) = take(&source, epilogue, body.acc, tile, &dims.filter)? else {
+    let Some((added, finish)) = take(&source, epilogue, body.acc, tile)? else {
         return Ok(None);
     };
     Ok(Some(Integers {
@@ -304,7 +304,7 @@ fn matrix(
     };
     let across = |dims: &[usize]| dims.iter().map(|d| (*d, extents[*d].max(1) as usize)).collect();
     let source = Source::new(&space, &roots, &extents, cx.bindings)?;
-    let Some((added, finish)) = take(&source, epilogue, body.acc, dims, &n)? else {
+    let Some((added, finish)) = take(&source, epilogue, body.acc, dims)? else {
         return Ok(None);
     };
     Ok(Some(Integers {

@@ -25,13 +25,12 @@ pub(crate) fn epilogue_exprs(epilogue: &[Stmt]) -> Vec<ExprId> {
         .collect()
 }
 
-/// Takes an epilogue apart; `None` where floats do not serve it. `columns` are all dims of the columns, of which a tile has the last.
+/// Takes an epilogue apart; `None` where floats do not serve it. Of several dims of columns a tile has the last.
 pub(crate) fn take(
     source: &Source<'_>,
     stmts: &[Stmt],
     acc: VarId,
     dims: TileDims,
-    columns: &[usize],
 ) -> Result<Option<(Added, Finish)>, LowerError> {
     let simple = |s: &Stmt| matches!(s, Stmt::Let { .. }) || matches!(s, Stmt::Store { axes, .. } if axes.is_empty());
     let bytes = |s: &Stmt| match s {
@@ -41,7 +40,7 @@ pub(crate) fn take(
     if !stmts.iter().all(|s| simple(s) && bytes(s)) {
         return Ok(None);
     }
-    let chain = Chain::new(source, stmts, dims, columns);
+    let chain = Chain::new(source, stmts, dims);
     let Some(mut at) = chain
         .live
         .iter()
@@ -51,6 +50,12 @@ pub(crate) fn take(
         return Ok(None);
     };
     let mut added = Added::default();
+    if let Some((user, BinaryOp::Mul, other)) = chain.binary_user(at)
+        && let Some(place) = chain.column(other, DType::I32)
+    {
+        added.factor = Some(place);
+        at = user;
+    }
     while let Some((user, BinaryOp::Add, other)) = chain.binary_user(at) {
         if added.columns.is_none()
             && let Some(place) = chain.column(other, DType::I32)
@@ -60,6 +65,10 @@ pub(crate) fn take(
             && let Some(places) = chain.outer(other)
         {
             added.outer = Some(places);
+        } else if added.each.is_none()
+            && let Some((place, DType::I32)) = chain.load(other)
+        {
+            added.each = Some(place);
         } else {
             break;
         }
@@ -104,7 +113,6 @@ struct Chain<'a> {
     source: &'a Source<'a>,
     stmts: &'a [Stmt],
     dims: TileDims,
-    columns: &'a [usize],
     live: Vec<ExprId>,
     roots: &'a Roots,
     /// What statements name themselves.
@@ -112,13 +120,12 @@ struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    fn new(source: &'a Source<'a>, stmts: &'a [Stmt], dims: TileDims, columns: &'a [usize]) -> Chain<'a> {
+    fn new(source: &'a Source<'a>, stmts: &'a [Stmt], dims: TileDims) -> Chain<'a> {
         let named = epilogue_exprs(stmts);
         Chain {
             source,
             stmts,
             dims,
-            columns,
             live: reachable(source.kernel, &named),
             roots: source.roots,
             named,
@@ -194,10 +201,10 @@ impl<'a> Chain<'a> {
         (of == dtype && fixed).then_some(place)
     }
 
-    /// A load of one number a row.
+    /// A load of one number a row: runs of columns, those of the innermost dim, may have rows of their own.
     fn row(&self, e: ExprId, dtype: DType) -> Option<Place> {
         let (place, of) = self.place(e)?;
-        let fixed = self.columns.iter().all(|d| place.form.get(*d) == 0);
+        let fixed = self.dims.col.is_none_or(|d| place.form.get(d) == 0);
         (of == dtype && fixed).then_some(place)
     }
 
@@ -273,7 +280,14 @@ impl<'a> Chain<'a> {
                     high = high.max(0.0);
                 }
                 Expr::Unary(UnaryOp::Round, _) => {
-                    stages.push(Step::Round);
+                    match stages.last() {
+                        Some(Step::Number(StageOp::Div, by)) => {
+                            let by = *by;
+                            stages.pop();
+                            stages.push(Step::RoundQuotient(by));
+                        }
+                        _ => stages.push(Step::Round),
+                    }
                     whole = true;
                     (low, high) = (low.round_ties_even(), high.round_ties_even());
                 }

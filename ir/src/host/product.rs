@@ -384,9 +384,13 @@ pub struct Place {
     pub form: Affine,
 }
 
-/// What is added to sums as they are, in 32 bits.
+/// What is done to sums as they are, in 32 bits: they are multiplied, then the rest is added.
 #[derive(Clone, Debug, Default)]
 pub struct Added {
+    /// A number a column that sums are multiplied by.
+    pub factor: Option<Place>,
+    /// A number an element.
+    pub each: Option<Place>,
     /// A number a column.
     pub columns: Option<Place>,
     /// A number a row, perhaps times a number a column.
@@ -410,6 +414,8 @@ pub enum Step {
     },
     /// To whole numbers, ties to even.
     Round,
+    /// The quotient by a number, to whole numbers.
+    RoundQuotient(f32),
     /// Stores the values as they are now; integers are whole already and inside their type.
     Store(Place, Stored),
 }

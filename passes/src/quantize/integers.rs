@@ -633,17 +633,20 @@ fn convolution(
         turned: false,
     };
     let corrected = columns.corrected(b, sum, zero, &packed, |b| {
-        // One filter of ones serves all columns of a convolution without groups.
+        // One filter of ones serves all columns of a group.
         let mut ones = shape.clone();
-        if c.groups == 1 {
-            ones[0] = 1;
-        }
+        ones[0] = c.groups as usize;
         let count = ones.iter().product();
         let Ok(filter) = HostTensor::new(DType::I8, ones, Storage::new(vec![1u8; count])) else {
             return Ok(None);
         };
         let filter = b.constant(filter);
-        b.emit(Op::Conv(integers.clone()), &[stored, filter]).map(Some)
+        let sums = b.emit(Op::Conv(integers.clone()), &[stored, filter])?;
+        match c.groups as usize {
+            1 => Ok(Some(sums)),
+            groups if groups == columns.count => Ok(Some(sums)),
+            groups => each_of_group(b, sums, c.layout.channel_axis(shape.len()), columns.count / groups.max(1)).map(Some),
+        }
     })?;
     let Some(mut value) = corrected else { return Ok(None) };
     if let Some((scale, scales)) = scales {
@@ -663,6 +666,21 @@ fn convolution(
         value = b.emit(Op::binary(BinaryOp::Add), &[value, bias])?;
     }
     finished(b, value, c.out).map(Some)
+}
+
+/// Repeats each entry of an axis, one a group, for the columns of the group.
+fn each_of_group(b: &mut Builder<'_>, sums: Value, axis: usize, columns: usize) -> Result<Value, PassFault> {
+    let whole = b.ty(sums).shape.clone();
+    let dims = |repeated: usize| {
+        let mut dims: Vec<Dim> = whole.iter().cloned().collect();
+        dims.insert(axis + 1, Dim::from(repeated));
+        dims
+    };
+    let apart = b.emit(Op::View(View::Reshape(dims(1).into())), &[sums])?;
+    let repeated = b.emit(Op::View(View::Broadcast(dims(columns).into())), &[apart])?;
+    let mut joined: Vec<Dim> = whole.iter().cloned().collect();
+    joined[axis] = &joined[axis] * &Dim::from(columns);
+    b.emit(Op::View(View::Reshape(joined.into())), &[repeated])
 }
 
 /// The result in the type that the product has.

@@ -53,6 +53,14 @@ impl Finisher<'_> {
                         true => tile.excess,
                         false => tile.excess.add(done),
                     },
+                    factor: match &form.added.factor {
+                        Some(place) => self.at(place, idx).cast(),
+                        None => std::ptr::null(),
+                    },
+                    each: match &form.added.each {
+                        Some(place) => (self.at(place, idx).cast(), self.row_step(place)),
+                        None => (std::ptr::null(), 0),
+                    },
                     addend: match &form.added.columns {
                         Some(place) => self.at(place, idx).cast(),
                         None => std::ptr::null(),
@@ -110,6 +118,7 @@ impl Finisher<'_> {
                         Step::Columns(op, place) => Stage::Columns(*op, self.at(place, idx).cast()),
                         Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
                         Step::Round => Stage::Round,
+                        Step::RoundQuotient(by) => Stage::RoundQuotient(*by),
                         Step::Residual {
                             from,
                             stored,

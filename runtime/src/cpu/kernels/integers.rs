@@ -268,7 +268,7 @@ impl RowOut {
             if self.dots.takes_bytes() {
                 let to = self.to.add(at);
                 if step == 1 {
-                    (0..len).for_each(|i| to.add(i).write(*from.add(i) as u8 ^ 0x80));
+                    flip(to, from.cast(), len);
                 } else {
                     (0..len).for_each(|i| to.add(i).write(*from.offset(i as isize * step) as u8 ^ 0x80));
                 }
@@ -287,11 +287,44 @@ impl RowOut {
         // SAFETY: the caller's contract.
         unsafe {
             if self.dots.takes_bytes() {
-                self.to.add(at).write_bytes(value as u8 ^ 0x80, len);
+                if len > 0 {
+                    self.to.add(at).write_bytes(value as u8 ^ 0x80, len);
+                }
             } else {
                 let to = self.to.cast::<i16>().add(at);
                 (0..len).for_each(|i| to.add(i).write(i16::from(value)));
             }
+        }
+    }
+}
+
+/// Copies bytes with their signs turned: in wide pieces, of which the last may overlap the one before.
+///
+/// # Safety
+/// `len` bytes are readable and writable, and do not overlap.
+#[inline(always)]
+unsafe fn flip(to: *mut u8, from: *const u8, len: usize) {
+    /// Copies pieces of one size.
+    macro_rules! pieces {
+        ($word:ty) => {{
+            const SIGNS: $word = <$word>::from_ne_bytes([0x80; size_of::<$word>()]);
+            let one = |at: usize| {
+                let word = from.add(at).cast::<$word>().read_unaligned();
+                to.add(at).cast::<$word>().write_unaligned(word ^ SIGNS);
+            };
+            let size = size_of::<$word>();
+            let last = len - size;
+            (0..last).step_by(size).for_each(one);
+            one(last);
+        }};
+    }
+    // SAFETY: the caller's contract: pieces are inside.
+    unsafe {
+        match len {
+            16.. => pieces!(u128),
+            8..16 => pieces!(u64),
+            4..8 => pieces!(u32),
+            _ => (0..len).for_each(|i| to.add(i).write(*from.add(i) ^ 0x80)),
         }
     }
 }

@@ -25,6 +25,8 @@ pub enum Stage {
     },
     /// To whole numbers, ties to even.
     Round,
+    /// The quotient by this number, to whole numbers: a product where that is as good as a division.
+    RoundQuotient(f32),
     /// Stores the values as they are now; integers are whole already and inside their type.
     Store(StageOut),
 }
@@ -56,8 +58,12 @@ pub struct Sums {
     pub cols: usize,
     /// One number a column that is subtracted, or null.
     pub excess: *const i32,
+    /// One number a column that the difference is multiplied by, or null.
+    pub factor: *const i32,
     /// One number a column that is added, or null.
     pub addend: *const i32,
+    /// One number an element that is added, from row to row so many elements apart, or null.
+    pub each: (*const i32, isize),
     /// Products that are added.
     pub outer: Option<Outer>,
 }
@@ -175,12 +181,26 @@ unsafe fn sums_of<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &
             if !sums.excess.is_null() {
                 more = S::isub(more, integers_of::<S, WHOLE>(sums.excess.add(col), n));
             }
+            let factor = (!sums.factor.is_null()).then(|| integers_of::<S, WHOLE>(sums.factor.add(col), n));
+            if let Some(factor) = factor {
+                more = S::imul(more, factor);
+            }
             if !sums.addend.is_null() {
                 more = S::iadd(more, integers_of::<S, WHOLE>(sums.addend.add(col), n));
             }
             for (r, row) in values.iter_mut().enumerate() {
                 let from = sums.from.add((at.row + r) * sums.stride + col);
-                row[v] = S::iadd(integers_of::<S, WHOLE>(from, n), more);
+                let mut sum = integers_of::<S, WHOLE>(from, n);
+                if let Some(factor) = factor {
+                    sum = S::imul(sum, factor);
+                }
+                row[v] = S::iadd(sum, more);
+            }
+            if !sums.each.0.is_null() {
+                for (r, row) in values.iter_mut().enumerate() {
+                    let from = sums.each.0.offset((at.row + r) as isize * sums.each.1).add(col);
+                    row[v] = S::iadd(row[v], integers_of::<S, WHOLE>(from, n));
+                }
             }
             if let Some(outer) = sums.outer {
                 let across = match outer.cols.is_null() {
@@ -259,6 +279,14 @@ unsafe fn apply<S: Simd>(op: StageOp, x: S::V, y: S::V) -> S::V {
             StageOp::Min => S::min(y, x),
         }
     }
+}
+
+/// Less than 0.5 only where any number within 4 units in the last place of `quotient` rounds as it does, to `near`: as far as the
+/// product by an inverse is from the rounded quotient (two roundings each).
+#[inline(always)]
+unsafe fn distance_from_tie<S: Simd>(quotient: S::V, near: S::V) -> S::V {
+    // SAFETY: the level's instructions are there.
+    unsafe { S::fma(S::abs(quotient), S::splat(4.0 * f32::EPSILON), S::abs(S::sub(quotient, near))) }
 }
 
 /// What a residual adds to one vector.
@@ -379,6 +407,22 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
                 }
                 Stage::Round => {
                     for_each_vector!(R, |r, v| values[r][v] = S::round(values[r][v]));
+                }
+                Stage::RoundQuotient(by) => {
+                    let inverse = 1.0 / by;
+                    let (by, turned) = (S::splat(by), S::splat(inverse));
+                    let whole = |x: S::V| S::round(S::div(x, by));
+                    if inverse.is_normal() {
+                        for_each_vector!(R, |r, v| {
+                            let x = values[r][v];
+                            let quotient = S::mul(x, turned);
+                            let near = S::round(quotient);
+                            let far = S::lt(distance_from_tie::<S>(quotient, near), S::splat(0.5));
+                            values[r][v] = if S::all(far) { near } else { whole(x) };
+                        });
+                    } else {
+                        for_each_vector!(R, |r, v| values[r][v] = whole(values[r][v]));
+                    }
                 }
                 Stage::Store(out) => {
                     // A copy, so that the values themselves need no memory.

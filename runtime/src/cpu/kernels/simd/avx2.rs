@@ -228,6 +228,10 @@ impl Simd for Avx2 {
         _mm256_movemask_ps(m) != 0
     }
     #[inline(always)]
+    unsafe fn all(m: __m256) -> bool {
+        _mm256_movemask_ps(m) == 0xff
+    }
+    #[inline(always)]
     unsafe fn reduce_add(a: __m256) -> f32 {
         let s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
         let s = _mm_add_ps(s, _mm_movehl_ps(s, s));

@@ -211,6 +211,10 @@ impl Simd for Avx512 {
         m != 0
     }
     #[inline(always)]
+    unsafe fn all(m: __mmask16) -> bool {
+        m == 0xffff
+    }
+    #[inline(always)]
     unsafe fn reduce_add(a: __m512) -> f32 {
         _mm512_reduce_add_ps(a)
     }

@@ -90,6 +90,7 @@ pub(crate) trait Simd: Copy + 'static {
     /// `m ? a : b` per lane.
     unsafe fn select(m: Self::M, a: Self::V, b: Self::V) -> Self::V;
     unsafe fn any(m: Self::M) -> bool;
+    unsafe fn all(m: Self::M) -> bool;
 
     unsafe fn reduce_add(a: Self::V) -> f32;
 

@@ -157,6 +157,10 @@ impl Simd for Portable {
         m.0.iter().any(|x| *x)
     }
     #[inline(always)]
+    unsafe fn all(m: M) -> bool {
+        m.0.iter().all(|x| *x)
+    }
+    #[inline(always)]
     unsafe fn reduce_add(a: V) -> f32 {
         (a.0[0] + a.0[2]) + (a.0[1] + a.0[3])
     }

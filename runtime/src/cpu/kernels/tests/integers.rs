@@ -87,20 +87,23 @@ fn sums_are_exact_on_every_instruction() {
 /// Stages over tiles of widths that do and do not fill vectors, stored side by side and apart, as bytes and as floats.
 #[test]
 fn stages_are_their_arithmetic() {
-    for (rows, cols, apart) in [
-        (5, 19, 1),
-        (4, 32, 1),
-        (9, 64, 1),
-        (3, 40, 2),
-        (1, 1, 3),
-        (6, 33, 3),
-        (12, 16, 1),
+    for (rows, cols, apart, with_each) in [
+        (5, 19, 1, false),
+        (4, 32, 1, true),
+        (9, 64, 1, false),
+        (9, 64, 1, true),
+        (3, 40, 2, true),
+        (1, 1, 3, false),
+        (6, 33, 3, true),
+        (12, 16, 1, false),
     ] {
         let stride = cols + 5;
         let sums: Vec<i32> = (0..rows * stride).map(|i| i as i32 * 37 - 2000).collect();
         let excess: Vec<i32> = (0..cols).map(|i| 70 - i as i32 * 3).collect();
         let addend: Vec<i32> = (0..cols).map(|i| i as i32 * 11 - 90).collect();
         let down: Vec<i32> = (0..2 * rows).map(|i| 5 - i as i32).collect();
+        let factors: Vec<i32> = (0..cols).map(|i| i as i32 % 5 - 2).collect();
+        let each: Vec<i32> = (0..rows * 70).map(|i| i as i32 * 3 - 400).collect();
         let across: Vec<i32> = (0..cols).map(|i| i as i32 % 7 - 3).collect();
         let scales: Vec<f32> = (0..cols).map(|i| 0.01 + i as f32 / 256.0).collect();
         let heights: Vec<f32> = (0..rows).map(|i| 0.5 + i as f32 / 8.0).collect();
@@ -111,15 +114,25 @@ fn stages_are_their_arithmetic() {
             rows,
             cols,
             excess: excess.as_ptr(),
+            factor: if with_each { factors.as_ptr() } else { std::ptr::null() },
             addend: addend.as_ptr(),
+            each: match with_each {
+                true => (each.as_ptr(), 70),
+                false => (std::ptr::null(), 0),
+            },
             outer: Some(Outer {
                 rows: down.as_ptr(),
                 step: 2,
                 cols: across.as_ptr(),
             }),
         };
-        let sum =
-            |row: usize, col: usize| sums[row * stride + col] - excess[col] + addend[col] + down[2 * row] * across[col];
+        let sum = |row: usize, col: usize| {
+            let (factor, each) = match with_each {
+                true => (factors[col], each[row * 70 + col]),
+                false => (1, 0),
+            };
+            (sums[row * stride + col] - excess[col]) * factor + addend[col] + down[2 * row] * across[col] + each
+        };
         let line = 3 * 64 + 7;
         let place = |row: usize, col: usize| row * line + col * apart;
         for isa in Isa::all() {
@@ -173,6 +186,70 @@ fn stages_are_their_arithmetic() {
                 }
                 let kept = out.iter().filter(|v| **v != 0).count();
                 assert_eq!(kept, written, "{isa:?} {rows}x{cols}: nothing else is written");
+            }
+        }
+    }
+}
+
+/// Quotients that are rounded are those of a division: also at and beside ties, and where an inverse is no number.
+#[test]
+fn rounded_quotients_are_those_of_division() {
+    let by = [
+        0.25f32,
+        0.016_206_977,
+        3.0,
+        1.0 / 3.0,
+        7.5e-39,
+        1.0e38,
+        f32::MAX,
+        f32::MIN_POSITIVE,
+        -0.7,
+    ];
+    for by in by {
+        // Multiples of halves of the divisor are ties, or beside them.
+        let ties = (-300..300).map(|i| by * (i as f32 * 0.5));
+        let beside = ties.clone().flat_map(|x| [x.next_up(), x.next_down()]);
+        let odd = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::MAX, f32::MIN_POSITIVE, 1.0e-40, 8_388_607.5 * by];
+        let values: Vec<f32> = ties.clone().chain(beside).chain(odd).collect();
+        let rows = values.len().div_ceil(32);
+        let sums = vec![0i32; rows * 32];
+        let mut given = values.clone();
+        given.resize(rows * 32, 1.0);
+        for isa in Isa::all() {
+            let mut out = vec![0f32; rows * 32];
+            let from = Sums {
+                from: sums.as_ptr(),
+                stride: 32,
+                rows,
+                cols: 32,
+                excess: std::ptr::null(),
+                factor: std::ptr::null(),
+                addend: std::ptr::null(),
+                each: (std::ptr::null(), 0),
+                outer: None,
+            };
+            let stages = [
+                Stage::Residual {
+                    from: given.as_ptr().cast(),
+                    stored: Stored::F32,
+                    step: 32,
+                    zero: 0.0,
+                    scale: 1.0,
+                },
+                Stage::RoundQuotient(by),
+                Stage::Store(StageOut {
+                    to: out.as_mut_ptr().cast(),
+                    stored: Stored::F32,
+                    row: 32,
+                    col: 1,
+                }),
+            ];
+            // SAFETY: everything is as large as the sizes say.
+            unsafe { finish(isa, &from, &stages) };
+            for (x, got) in values.iter().zip(&out) {
+                let want = (x / by).round_ties_even();
+                let same = (want.is_nan() && got.is_nan()) || want == *got;
+                assert!(same, "{isa:?}: {x:e} / {by:e} is {got}, should be {want}");
             }
         }
     }
