@@ -3,7 +3,7 @@
 //! Only layout transposes do (`[0, r-1, 1, …]`, and what a channel shuffle makes of them): others are index maps that
 //! their readers take in.
 
-use ir::op::{Composite, View};
+use ir::op::{Composite, Layout, View};
 use ir::{Dim, Op, Shape, Value};
 
 use super::to_first;
@@ -27,6 +27,10 @@ pub const RULES: &[Rule] = &[
         apply: after_pad_or_slice,
     },
     Rule {
+        name: "transpose_after_broadcast",
+        apply: after_broadcast,
+    },
+    Rule {
         name: "transpose_after_reduce",
         apply: after_reduce,
     },
@@ -48,8 +52,21 @@ fn source(b: &Builder<'_>, v: Value) -> Option<(Value, Vec<usize>)> {
         {
             Some((x[0], perm.clone()))
         }
+        // The transpose of one channel is a reshape.
+        (Op::View(View::Reshape(to)), x) if is_one_channel(b, x[0]) => {
+            let perm = to_first(to.rank());
+            let from = &b.ty(x[0]).shape;
+            let moves = to.rank() == from.rank() && perm.iter().zip(to.iter()).all(|(p, dim)| from[*p] == *dim);
+            moves.then(|| (x[0], perm))
+        }
         _ => None,
     }
+}
+
+/// Says whether a value is what a channels-last convolution with one filter gives.
+fn is_one_channel(b: &Builder<'_>, v: Value) -> bool {
+    let one = b.ty(v).shape.iter().last().is_some_and(|channels| channels.is(1));
+    one && matches!(b.def(v).0, Op::Conv(conv) if conv.layout == Layout::ChannelsLast)
 }
 
 fn inverse(perm: &[usize]) -> Vec<usize> {
@@ -149,6 +166,22 @@ fn after_pad_or_slice(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
         View::Reshape(_) | View::Transpose(_) | View::Broadcast(_) | View::Concat { .. } => return Ok(None),
     };
     let y = b.emit(Op::View(moved), &[inner])?;
+    transposed(b, y, perm)
+}
+
+/// Axes of size 1 that are repeated.
+fn after_broadcast(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Answer {
+    let Op::View(View::Broadcast(to)) = op else {
+        return Ok(None);
+    };
+    let Some((inner, perm)) = source(b, x[0]) else {
+        return Ok(None);
+    };
+    if to.rank() != perm.len() {
+        return Ok(None);
+    }
+    let shape: Shape = inverse(&perm).iter().map(|i| to[*i].clone()).collect();
+    let y = b.emit(Op::View(View::Broadcast(shape)), &[inner])?;
     transposed(b, y, perm)
 }
 
@@ -265,6 +298,10 @@ fn groups(from: &Shape, to: &Shape) -> Option<Vec<(std::ops::Range<usize>, std::
             } else {
                 return None;
             }
+        }
+        // A new axis of size 1 lies with the one before it.
+        while j < to.rank() && to[j].is(1) && i < from.rank() && !from[i].is(1) {
+            j += 1;
         }
         out.push((start_i..i, start_j..j));
     }

@@ -679,7 +679,7 @@ fn each_of_group(b: &mut Builder<'_>, sums: Value, axis: usize, columns: usize) 
     let apart = b.emit(Op::View(View::Reshape(dims(1).into())), &[sums])?;
     let repeated = b.emit(Op::View(View::Broadcast(dims(columns).into())), &[apart])?;
     let mut joined: Vec<Dim> = whole.iter().cloned().collect();
-    joined[axis] = &joined[axis] * &Dim::from(columns);
+    joined[axis] = joined[axis].clone() * Dim::from(columns);
     b.emit(Op::View(View::Reshape(joined.into())), &[repeated])
 }
 
