@@ -360,6 +360,88 @@ mod tests {
         }
     }
 
+    /// A convolution over an open number of images, channels last, planned for a GPU.
+    fn convolution(
+        target: &str,
+        symbols: &str,
+        shape: &str,
+        after: &str,
+        change: impl FnOnce(&mut PlanOptions),
+    ) -> Plan {
+        let text = format!(
+            "{symbols}\n x = input \"x\" : f16[{shape}]\n w = input \"w\" : f16[64, 3, 3, 64]\n \
+             y = conv x, w {{channels_last, pad_low=[1, 1], pad_high=[1, 1]}}\n {after}\n return z as \"z\""
+        );
+        let target: Target = target.parse().expect("known");
+        let optimize = OptimizeOptions::default();
+        let (graph, _) = crate::optimize(testing::graph(&text), &target, &optimize).expect("optimises");
+        let (schedule, _) = crate::schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
+        let mut options = PlanOptions {
+            routes: Routes::of(&optimize, &target),
+            ..PlanOptions::default()
+        };
+        change(&mut options);
+        crate::plan(&graph, &schedule, &target, &options).expect("plans")
+    }
+
+    /// What runs a convolution at a number of images: `call`, or `kernel`.
+    fn engine(plan: &Plan, images: i64) -> Vec<&'static str> {
+        let works = plan.steps.values().map(|step| step.at(&at(images)).expect("bound"));
+        let engine = |work: &Work| match work {
+            Work::Call { call, .. } => {
+                assert_eq!(call.name(), "miopen_conv");
+                Some("call")
+            }
+            Work::Launch { kernel, .. } => match plan.kernels[*kernel].body {
+                ir::kernel::Body::Contract(_) => Some("kernel"),
+                _ => None,
+            },
+            Work::Copy { .. } => None,
+        };
+        works.filter_map(engine).collect()
+    }
+
+    #[test]
+    fn a_convolution_of_open_images_is_a_kernel_and_a_call_of_miopen() {
+        let as_it_is = "z = reshape y {shape=[n, 7, 7, 64]}";
+        for hint in [1, 4096] {
+            let symbols = format!("symbol n: 1..4096 hint {hint}");
+            let plan = convolution("gfx90a", &symbols, "n, 7, 7, 64", as_it_is, |_| ());
+            assert_eq!(engine(&plan, 1), ["kernel"], "hint {hint}: {plan}");
+            assert_eq!(engine(&plan, 4096), ["call"], "hint {hint}: {plan}");
+            let forced = |prefer| {
+                let plan = convolution("gfx90a", &symbols, "n, 7, 7, 64", as_it_is, |o| o.prefer = prefer);
+                [1, 64, 4096].map(|images| engine(&plan, images))
+            };
+            assert_eq!(forced(Prefer::Kernels), ["kernel"; 3].map(|engine| vec![engine]));
+            assert_eq!(forced(Prefer::Calls), ["call"; 3].map(|engine| vec![engine]));
+        }
+    }
+
+    #[test]
+    fn what_miopen_does_not_do_alone_is_a_kernel_for_all_images() {
+        let symbols = "symbol n: 1..4096 hint 1";
+        // What follows is the kernel's; points of an image that are open say too little of the images.
+        let followed = convolution("gfx90a", symbols, "n, 7, 7, 64", "z = relu y", |_| ());
+        let open = convolution(
+            "gfx90a",
+            "symbol n: 1..4096 hint 1\n symbol s: 4..64 hint 28",
+            "n, s, s, 64",
+            "z = relu y",
+            |_| (),
+        );
+        let other = convolution(
+            "sm_90",
+            symbols,
+            "n, 7, 7, 64",
+            "z = reshape y {shape=[n, 7, 7, 64]}",
+            |_| (),
+        );
+        for plan in [&followed, &open, &other] {
+            assert!(plan.steps.values().all(|step| step.calls().count() == 0), "{plan}");
+        }
+    }
+
     #[test]
     fn a_workspace_has_room_only_where_its_call_is_made() {
         let plan = planned(2, "z = relu y", |_| ());
