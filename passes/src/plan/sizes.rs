@@ -155,6 +155,10 @@ fn of_step(
         mapping::by_rows(kernel, symbols, target, &chosen)
     };
     let Some((size, ranges)) = ranges else { return };
+    // A call whose rows are not the kernel's was compared with it at no number of them: it stays.
+    if is_call && call.is_none_or(|(product, ..)| product.rows() != size) {
+        return;
+    }
     variants.decided.extend(decided.into_inner());
     // One mapping serves all sizes, or the call does: that is what there is.
     let is_call_at_all = matches!(ranges[..], [(_, None)]);
