@@ -2,6 +2,9 @@
 //!
 //! A row is a line that says what the product is ([`product`]) and the text of the mapping. The text must be that of a candidate of
 //! today: a row of another version of graphc, whose candidates were others, says nothing. Same rows, same plan.
+//!
+//! A product whose rows the model leaves open has a row for each range of them ([`product_in`]): `[1, 64..128, 512, 768]` is what 64 to
+//! 127 rows take.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +12,7 @@ use std::fmt;
 use ir::kernel::Mapping;
 use ir::{Kernel, Plan, Symbols, Target};
 
-pub use crate::lower::mapping::{candidates, product};
+pub use crate::lower::mapping::{candidates, candidates_in, open_rows, product, product_in};
 
 /// The rows, by product.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -149,12 +152,26 @@ fn row(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> 
         .find(|m| m.to_string() == text)
 }
 
-/// Lists the kernels of a plan whose mapping a row has chosen, and what the prediction would have.
+/// Finds the mapping that a row gives a product with at least `from` rows and less than twice as many.
+pub(crate) fn in_range(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    target: &Target,
+    from: i64,
+    tuning: &Tuning,
+) -> Option<Mapping> {
+    let text = tuning.get(&product_in(kernel, symbols, target, from)?)?;
+    let mut all = candidates_in(kernel, symbols, target, from).into_iter();
+    all.find(|m| m.to_string() == text)
+}
+
+/// Lists the kernels of a plan whose mapping a row has chosen, and what the prediction would have: first those that have one at all sizes,
+/// then those of ranges of rows.
 pub fn tuned(plan: &Plan, tuning: &Tuning) -> Vec<Tuned> {
-    let of_kernel = |kernel: &Kernel| {
-        let product = product(kernel, &plan.symbols, &plan.target)?;
+    let (symbols, target) = (&plan.symbols, &plan.target);
+    let row = |kernel: &Kernel, product: String, all: Vec<Mapping>| {
         let mapping = kernel.mapping.to_string();
-        let predicted = candidates(kernel, &plan.symbols, &plan.target).first()?.to_string();
+        let predicted = all.first()?.to_string();
         (tuning.get(&product)? == mapping).then(|| Tuned {
             kernel: kernel.name.clone(),
             product,
@@ -162,7 +179,28 @@ pub fn tuned(plan: &Plan, tuning: &Tuning) -> Vec<Tuned> {
             predicted,
         })
     };
-    plan.kernels.values().filter_map(of_kernel).collect()
+    let whole = plan.kernels.values().filter_map(|kernel| {
+        let product = product(kernel, symbols, target)?;
+        tuning.get(&product)?;
+        row(kernel, product, candidates(kernel, symbols, target))
+    });
+    let mut found: Vec<Tuned> = whole.collect();
+    for step in plan.steps.values() {
+        let kernels: Vec<&Kernel> = step.kernels().map(|id| &plan.kernels[id]).collect();
+        let Some((_, firsts)) = kernels.first().and_then(|kernel| open_rows(kernel, symbols, target)) else {
+            continue;
+        };
+        for from in firsts {
+            let Some(kernel) = step.in_range(from).kernel().map(|id| &plan.kernels[id]) else {
+                continue;
+            };
+            let of_range = product_in(kernel, symbols, target, from)
+                .filter(|line| tuning.get(line).is_some())
+                .and_then(|line| row(kernel, line, candidates_in(kernel, symbols, target, from)));
+            found.extend(of_range.filter(|tuned| !found.contains(tuned)));
+        }
+    }
+    found
 }
 
 #[cfg(test)]

@@ -494,6 +494,61 @@ fn a_routed_convolution_runs_end_to_end() {
     }
 }
 
+/// One artifact whose convolution is a generated kernel for few images and MIOpen's for more, as the cost model has it; without MIOpen it
+/// is a kernel for any number.
+#[test]
+fn a_convolution_is_a_kernel_for_few_images_and_a_call_for_many() {
+    let test = "a_convolution_is_a_kernel_for_few_images_and_a_call_for_many";
+    let Some(hip) = inside(test, &[("GRAPHC_EMU_ARCH", "gfx90a"), ("GRAPHC_EMU_SEED", "7")]) else {
+        return;
+    };
+    let text = "graph @sized stage=import {
+        symbol n: 1..4096 hint 1024
+        x = input \"x\" : f16[n, 7, 7, 64]
+        v = constant random(seed=3, scale=0.1) : f16[64, 3, 3, 64]
+        y = conv x, v {pad_low=[1, 1], pad_high=[1, 1], channels_last}
+        z = reduce y {op=mean, axes=[1, 2]}
+        return y as \"y\", z as \"z\"
+    }";
+    let graph = parse::parse(text).expect("parses");
+    let target: Target = "gfx90a".parse().expect("a target");
+    let mut program = build(&graph, &BuildOptions::new(vec![target], OptLevel::O2))
+        .expect("builds")
+        .program;
+    compile_here(&mut program);
+    let plan = &program.variants[0].plan;
+    let step = plan.steps.values().find(|step| step.calls().count() > 0);
+    let step = step.expect("a step that may be a call");
+    assert!(
+        step.kernels().count() >= 1 && step.in_range(49).library_call().is_none(),
+        "{plan}"
+    );
+    let program = Arc::new(program);
+    let mut without = hip.search();
+    without.libraries.explicit = Some("/graphc/no/such/folder".into());
+    let devices = [hip.open(0), hip.open_with(&without, 0)].map(|device| device.expect("a device"));
+    let mut engines = Vec::new();
+    for device in &devices {
+        let executable = Executable::load_on(device, program.clone(), 0, &LoadOptions::default()).expect("loads");
+        for n in [1usize, 3, 2] {
+            let inputs = Tensors::from([("x".to_owned(), tensor(DType::F16, &[n, 7, 7, 64], n))]);
+            let want = eval::evaluate(&graph, &inputs).expect("evaluates");
+            let mut profile = RunTimes::default();
+            let got = executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
+            assert_matches(&got, &want, DType::F16, &format!("{n} images"));
+            let is_conv = |engine: &str, name: &str| engine == "miopen" || name.starts_with("conv");
+            let conv = profile.steps.iter().find(|s| is_conv(&s.engine, &s.name));
+            engines.push(conv.expect("the convolution's step").engine.clone());
+            // As enqueued, and as captured.
+            for _ in 0..3 {
+                assert_eq!(executable.run(&inputs).expect("runs"), got, "{n} images");
+            }
+        }
+    }
+    let (kernel, call) = ("kernel", "miopen");
+    assert_eq!(engines, [kernel, call, kernel, kernel, kernel, kernel]);
+}
+
 /// Outside of the sysroot there is no rocBLAS: loading says so, with every place and the way out.
 #[test]
 fn a_library_that_is_not_there_is_said() {

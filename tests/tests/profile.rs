@@ -432,3 +432,72 @@ fn tune_measures_every_candidate_on_the_device() {
     };
     assert_eq!(run(&[]), run(&["--tuning", &database]));
 }
+
+/// A product whose rows are open is measured for each range of them at sizes within the range; a run at any size takes what was found
+/// there, and `explain` names the ranges.
+#[test]
+fn tune_measures_ranges_of_open_sizes_on_the_device() {
+    let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", "gfx90a")]) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (model, database) = (at("open.gir"), at("tuned.db"));
+    let text = "graph @open stage=import {
+  symbol n: 8..40 hint 16
+  x = input \"x\" : f16[n, 64]
+  w = input \"w\" : f16[64, 48]
+  y = contract x, w
+  return y as \"y\"
+}
+";
+    std::fs::write(&model, text).expect("writes");
+    let tuned = || {
+        let words = ["tune", "run", "-q", "--device", "hip", "--no-libraries", "--runs", "1"];
+        let more = ["--format", "json", "--candidates", "2", "--database", &database, &model];
+        json(&hip.graphc(&[&words[..], &more].concat()))
+    };
+    let found = tuned();
+    assert_eq!(
+        (&found["measured"], &found["left"]),
+        (&6.into(), &0.into()),
+        "{found:#}"
+    );
+    let sizes: Vec<String> = list(&found["products"])
+        .iter()
+        .map(|p| p["sizes"].to_string())
+        .collect();
+    let expected = [r#"["n=16","n=24"]"#, r#"["n=32"]"#, r#"["n=8","n=12"]"#];
+    assert_eq!(sizes, expected, "{found:#}");
+    assert_eq!(tuned()["measured"], 0);
+    let explained = hip.graphc(&[
+        "explain",
+        "--target",
+        "gfx90a",
+        "--no-libraries",
+        "--tuning",
+        &database,
+        &model,
+    ]);
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    for range in ["[1, 8..16, 48, 64]", "[1, 16..32, 48, 64]", "[1, 32..64, 48, 64]"] {
+        assert!(explained.contains(range), "{range}: {explained}");
+    }
+    // What measuring has chosen computes the same at every size.
+    for size in ["n=8", "n=15", "n=16", "n=31", "n=40"] {
+        let run = |more: &[&str]| {
+            let words = [
+                "run",
+                "-q",
+                "--device",
+                "hip",
+                "--no-libraries",
+                "--random",
+                "--size",
+                size,
+            ];
+            json(&hip.graphc(&[&words[..], &["--format", "json", &model], more].concat()))
+        };
+        assert_eq!(run(&[]), run(&["--tuning", &database]), "{size}");
+    }
+}

@@ -1,25 +1,24 @@
 //! `graphc tune`: measures the candidates of a model's products and keeps what was found.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ir::Entity;
-use ir::Program;
-use ir::plan::StepId;
+use indexmap::IndexMap;
+use ir::plan::{Port, StepId};
+use ir::{Bindings, Entity, HostTensor, Plan, Program};
 use runtime::compile::Compiler;
 use runtime::{LoadOptions, ProfileOptions};
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
-use super::given::Given;
 use super::times::{self, Prediction};
 use super::{Context, load, output, run};
 use crate::driver::{self, Model};
 use crate::emulate::CallTimer;
 use crate::error::{Error, Result};
-use crate::tune::{Database, PREDICTED, Place, TuneOptions, Tuned, tune};
+use crate::random;
+use crate::tune::{Database, PREDICTED, Place, Times, TuneOptions, Tuned, tune};
 
 /// Find by measuring the fastest mapping of a model's products, or the library's call that is faster, for `--tuning` of the other verbs.
 #[derive(clap::Args)]
@@ -48,6 +47,8 @@ enum Verb {
 }
 
 /// Measure the candidates of a model's products and keep the times.
+///
+/// A product whose rows the model leaves open is measured for each range of them, a power of two to the next, at sizes within the range.
 ///
 /// What the file has already is not measured again, so a search that was stopped goes on where it was.
 #[derive(clap::Args)]
@@ -176,11 +177,11 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
         settings: context.settings.clone(),
         quiet: true,
     };
-    let mut measure = |mut program: Program| -> Result<BTreeMap<StepId, f64>> {
+    let mut measure = |mut program: Program, sizes: &[Bindings]| -> Result<Vec<Times>> {
         driver::compile(&mut program, &compiler, &|_| {})?;
         match &device {
-            Some(device) => profiled(program, device, args.runs, context),
-            None => predicted(&program, &quiet),
+            Some(device) => profiled(program, device, (sizes, args.runs), context),
+            None => sizes.iter().map(|sizes| predicted(&program, sizes, &quiet)).collect(),
         }
     };
     let bar = output::bar(context, "measuring", usize::MAX);
@@ -205,8 +206,8 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
 }
 
 /// Microseconds of each step by the timing model; none of calls that cannot be timed.
-fn predicted(program: &Program, context: &Context) -> Result<BTreeMap<StepId, f64>> {
-    let inputs = Given::read(&[])?.inputs(&program.variants[0].plan, Some(0))?;
+fn predicted(program: &Program, sizes: &Bindings, context: &Context) -> Result<Times> {
+    let inputs = made_up(&program.variants[0].plan, sizes)?;
     let prediction = Prediction {
         clock: None,
         cold_code: false,
@@ -218,25 +219,32 @@ fn predicted(program: &Program, context: &Context) -> Result<BTreeMap<StepId, f6
     Ok(spans.map(|span| (span.step, span.micros)).collect())
 }
 
-/// The median of each step over some runs on a device.
+fn made_up(plan: &Plan, sizes: &Bindings) -> Result<IndexMap<String, HostTensor>> {
+    let tensor = |port: &Port| Ok((port.name.clone(), random::tensor(&port.name, &port.ty, sizes, 0)?));
+    plan.inputs.iter().map(tensor).collect()
+}
+
+/// The median of each step over some runs on a device, at each of some sizes.
 fn profiled(
     program: Program,
     device: &crate::session::OpenDevice,
-    runs: usize,
+    (sizes, runs): (&[Bindings], usize),
     context: &Context,
-) -> Result<BTreeMap<StepId, f64>> {
+) -> Result<Vec<Times>> {
     let program = Arc::new(program);
     let plan = &program.variants[0].plan;
-    let inputs = Given::read(&[])?.inputs(plan, Some(0))?;
     let options = LoadOptions {
         synchronous: context.settings.synchronous,
         miopen: context.settings.miopen.clone(),
         ..LoadOptions::default()
     };
     let executable = device.load(program.clone(), 0, &options)?;
-    let profile = executable.profile(&inputs, &ProfileOptions { runs, warm_up: 3 })?;
-    let steps = profile.steps.iter();
-    Ok(steps.map(|step| (StepId::new(step.step), step.median_us)).collect())
+    let at = |sizes: &Bindings| {
+        let profile = executable.profile(&made_up(plan, sizes)?, &ProfileOptions { runs, warm_up: 3 })?;
+        let steps = profile.steps.iter();
+        Ok(steps.map(|step| (StepId::new(step.step), step.median_us)).collect())
+    };
+    sizes.iter().map(at).collect()
 }
 
 fn as_json(found: &Tuned, on: &str) -> serde_json::Value {
@@ -246,14 +254,20 @@ fn as_json(found: &Tuned, on: &str) -> serde_json::Value {
         .map(|p| {
             let best = p.best.as_ref();
             json!({
-                "product": p.product, "kernels": p.kernels,
+                "product": p.product, "kernels": p.kernels, "sizes": p.sizes.iter().map(sizes_text).collect::<Vec<_>>(),
                 "predicted": { "mapping": p.predicted.0, "us": p.predicted.1 },
                 "calls": p.calls.iter().map(|(call, us)| json!({ "call": call, "us": us })).collect::<Vec<_>>(),
                 "best": best.map(|(mapping, us)| json!({ "mapping": mapping, "us": us })),
             })
         })
         .collect();
-    json!({ "on": on, "products": products, "open": found.open, "measured": found.measured, "left": found.left, "untimed": found.untimed })
+    json!({ "on": on, "products": products, "measured": found.measured, "left": found.left, "untimed": found.untimed })
+}
+
+/// Sizes as `n=3 m=4`; nothing where a model has none.
+fn sizes_text(sizes: &Bindings) -> String {
+    let each: Vec<String> = sizes.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
+    each.join(" ")
 }
 
 fn text(found: &Tuned, on: &str) -> String {
@@ -265,6 +279,15 @@ fn text(found: &Tuned, on: &str) -> String {
     );
     for p in &found.products {
         text += &format!("\n{} ({})\n", p.product, p.kernels.join(", "));
+        let sizes: Vec<String> = p
+            .sizes
+            .iter()
+            .map(sizes_text)
+            .filter(|sizes| !sizes.is_empty())
+            .collect();
+        if !sizes.is_empty() {
+            text += &format!("  measured at {}\n", sizes.join(", "));
+        }
         let us = |time: Option<f64>| time.map_or("not measured".to_owned(), |us| format!("{us:.1} us"));
         text += &format!("  chosen by prediction: {}, {}\n", us(p.predicted.1), p.predicted.0);
         match &p.best {
@@ -281,9 +304,6 @@ fn text(found: &Tuned, on: &str) -> String {
     }
     for (call, reason) in &found.untimed {
         text += &format!("\n{call} was not measured: {reason}\n");
-    }
-    for kernel in &found.open {
-        text += &format!("\n{kernel} is mapped for ranges of sizes: fix them with --size to tune it\n");
     }
     text
 }

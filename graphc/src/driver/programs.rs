@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use ir::{Graph, Program};
-use runtime::cache::{CachedCompiler, ProgramCache, ProgramKey};
+use runtime::cache::{CachedCompiler, ProgramCache};
 use runtime::compile::{Compiler, Progress};
 
 use super::build::{BuildOptions, build};
@@ -31,27 +31,29 @@ pub fn program(
     settings: &Settings,
     progress: &(dyn Fn(Progress<'_>) + Sync),
 ) -> Result<Made> {
-    let place = place(graph, options, compiler, settings);
-    if let Some((cache, key)) = &place
-        && let Some(program) = cache.get(*key)
-    {
-        return Ok(Made { program, kept: true });
+    let mut place = None;
+    if let Some((cache, makers)) = cache(options, compiler, settings) {
+        let makers: Vec<&str> = makers.iter().map(String::as_str).collect();
+        match cache.find(graph, &makers) {
+            Some((_, Some(program))) => return Ok(Made { program, kept: true }),
+            Some((key, None)) => place = Some((cache, key)),
+            None => {}
+        }
     }
     let mut program = build(graph, options)?.program;
     compile(&mut program, compiler, progress)?;
-    if let Some((cache, key)) = &place {
-        cache.put(*key, &program);
+    if let Some((cache, key)) = place {
+        cache.put(key, &program);
     }
     Ok(Made { program, kept: false })
 }
 
-/// Where the program is kept; None where it is not.
-fn place(
-    graph: &Graph,
+/// Where programs are kept, and what makes them beside the graph; None where none is kept.
+fn cache(
     options: &BuildOptions,
     compiler: &CachedCompiler,
     settings: &Settings,
-) -> Option<(ProgramCache, ProgramKey)> {
+) -> Option<(ProgramCache, Vec<String>)> {
     let folder = settings.cache_dir.as_ref()?.join("programs");
     // Who observes the passes wants them to run.
     if options.optimize.observer.is_some() {
@@ -61,10 +63,7 @@ fn place(
     for target in &options.targets {
         makers.push(compiler.identity(target.platform).ok()?);
     }
-    let makers: Vec<&str> = makers.iter().map(String::as_str).collect();
-    let cache = ProgramCache::open(folder, settings.cache_bytes);
-    let key = cache.key(graph, &makers)?;
-    Some((cache, key))
+    Some((ProgramCache::open(folder, settings.cache_bytes), makers))
 }
 
 /// The file that this code is in, as it is now: what is compiled from changed sources makes other programs, whatever its version says.

@@ -233,6 +233,12 @@ impl Step {
         })
     }
 
+    /// Returns what is done where the size that the choices compare is `size`.
+    pub fn in_range(&self, size: i64) -> &Work {
+        let choice = self.choices.iter().rfind(|choice| choice.from <= size);
+        choice.map_or(&self.work, |choice| &choice.work)
+    }
+
     /// Returns all that the step may do: its own work, then the choices.
     pub fn works(&self) -> impl Iterator<Item = &Work> {
         std::iter::once(&self.work).chain(self.choices.iter().map(|choice| &choice.work))

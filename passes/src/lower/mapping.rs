@@ -63,18 +63,30 @@ pub fn product(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<St
     }
 }
 
+/// As [`product`], of a contraction with at least `from` rows and less than twice as many. Other open sizes are at their hints.
+pub fn product_in(kernel: &Kernel, symbols: &Symbols, target: &Target, from: i64) -> Option<String> {
+    match Tunable::of(kernel, target)? {
+        Tunable::Product(body) => Some(Mapper::at_rows(kernel, symbols, target, from).product(body)),
+        Tunable::Attention(_) => None,
+    }
+}
+
 /// Returns the mappings of a contraction or an attention that its target can hold, the one that [`choose`] takes first, the others by their
 /// predicted clocks. Symbols are at their hints.
 pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapping> {
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match Tunable::of(kernel, target) {
         None => Vec::new(),
-        Some(Tunable::Product(body)) => {
-            let mut all = mapper.candidates(body);
-            all.sort_by(|a, b| a.1.total_cmp(&b.1));
-            all.into_iter().map(|(mapping, _)| mapping).collect()
-        }
+        Some(Tunable::Product(body)) => mapper.by_clocks(body),
         Some(Tunable::Attention(body)) => mapper.attention_candidates(body),
+    }
+}
+
+/// As [`candidates`], of a contraction with at least `from` rows and less than twice as many.
+pub fn candidates_in(kernel: &Kernel, symbols: &Symbols, target: &Target, from: i64) -> Vec<Mapping> {
+    match Tunable::of(kernel, target) {
+        Some(Tunable::Product(body)) => Mapper::at_rows(kernel, symbols, target, from).by_clocks(body),
+        _ => Vec::new(),
     }
 }
 
@@ -134,15 +146,10 @@ const MOST_ROWS: i64 = 1 << 16;
 /// How much slower than the best a mapping may be that serves more rows.
 const NEARLY: f64 = 1.2;
 
-/// Maps a contraction for each range of rows that its open sizes allow: the number of rows as a size, and the mappings in
-/// ascending order, the first from 0. `None` where the rows are known or one mapping serves all. `calls` says at which numbers of rows
-/// a library's call takes the kernel's place.
-pub fn by_rows(
-    kernel: &Kernel,
-    symbols: &Symbols,
-    target: &Target,
-    calls: &dyn Fn(&Dim, i64) -> bool,
-) -> Option<(Dim, Vec<Range>)> {
+/// Returns the number of rows of a contraction that the model leaves open, as a size, and the least number of each range of them that
+/// may have a mapping of its own: powers of two, each standing for the rows from it to the next, the last for all above it too. `None`
+/// where the rows are known, and on the CPU.
+pub fn open_rows(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<(Dim, Vec<i64>)> {
     let Body::Contract(body) = &kernel.body else {
         return None;
     };
@@ -153,44 +160,57 @@ pub fn by_rows(
     if size.as_const().is_some() {
         return None;
     }
+    let (low, high) = size.bounds(symbols);
+    let (low, high) = (low.unwrap_or(1).max(1), high.unwrap_or(MOST_ROWS).min(MOST_ROWS));
+    let powers = std::iter::successors(Some(1i64), |rows| rows.checked_mul(2));
+    let firsts = powers
+        .take_while(|rows| *rows <= high)
+        .filter(|rows| rows * 2 > low)
+        .collect();
+    Some((size, firsts))
+}
+
+/// What does a contraction's work at some numbers of rows, where that is not left to the prediction.
+pub struct Chosen<'a> {
+    /// Whether a library's call takes the kernel's place at a number of rows.
+    pub calls: &'a dyn Fn(&Dim, i64) -> bool,
+    /// The mapping that measuring has found for the range that begins with a number of rows.
+    pub tuned: &'a dyn Fn(i64) -> Option<Mapping>,
+}
+
+/// Maps a contraction for each range of rows that its open sizes allow: the number of rows as a size, and the mappings in
+/// ascending order, the first from 0. `None` where the rows are known.
+pub fn by_rows(kernel: &Kernel, symbols: &Symbols, target: &Target, chosen: &Chosen<'_>) -> Option<(Dim, Vec<Range>)> {
+    let (size, firsts) = open_rows(kernel, symbols, target)?;
+    let Body::Contract(body) = &kernel.body else {
+        return None;
+    };
     // Tiles of multiply-adds are mapped for the hints: a kernel a range pays where matrix units would idle.
     let at_hints = Mapper::at_hints(kernel, symbols, target).contract(body);
     let (left, right) = (body.lhs.element(&kernel.exprs), body.rhs.element(&kernel.exprs));
     let varies =
         target.matrix.iter().any(|i| i.takes(left, right)) && matches!(at_hints, Mapping::Matrix(_) | Mapping::Gemv(_));
-    let (low, high) = size.bounds(symbols);
-    let (low, high) = (low.unwrap_or(1).max(1), high.unwrap_or(MOST_ROWS).min(MOST_ROWS));
     let mut ranges: Vec<Range> = Vec::new();
-    // Powers of two, each standing for the rows from it to the next.
-    let mut rows = 1i64;
-    while rows <= high {
-        let from = if ranges.is_empty() { 0 } else { rows };
-        if rows * 2 > low && calls(&size, rows) {
-            if !matches!(ranges.last(), Some((_, None))) {
-                ranges.push((from, None));
-            }
-        } else if rows * 2 > low && !varies {
-            if !matches!(ranges.last(), Some((_, Some(_)))) {
-                ranges.push((from, Some(at_hints.clone())));
-            }
-        } else if rows * 2 > low {
-            let mapper = Mapper {
-                kernel,
-                symbols,
-                target,
-                rows: Some(rows),
-            };
+    for rows in firsts {
+        let last = ranges.last().map(|(_, work)| work.as_ref());
+        let work = if (chosen.calls)(&size, rows) {
+            None
+        } else if let Some(mapping) = (chosen.tuned)(rows) {
+            Some(mapping)
+        } else if varies {
             // Every kernel is compiled: one that is nearly as good serves on.
+            let mapper = Mapper::at_rows(kernel, symbols, target, rows);
             let mapping = mapper.contract(body);
-            let enough = |last: &Mapping| mapper.clocks(body, last) <= NEARLY * mapper.clocks(body, &mapping);
-            if !matches!(ranges.last(), Some((_, Some(last))) if enough(last)) {
-                ranges.push((from, Some(mapping)));
-            }
+            let enough = |last: &&Mapping| mapper.clocks(body, last) <= NEARLY * mapper.clocks(body, &mapping);
+            Some(last.flatten().filter(enough).cloned().unwrap_or(mapping))
+        } else {
+            Some(at_hints.clone())
+        };
+        if last != Some(work.as_ref()) {
+            ranges.push((if ranges.is_empty() { 0 } else { rows }, work));
         }
-        rows *= 2;
     }
-    let changes = ranges.len() > 1 || matches!(ranges[..], [(_, None)]);
-    changes.then_some((size, ranges))
+    Some((size, ranges))
 }
 
 struct Mapper<'a> {
@@ -209,6 +229,14 @@ impl<'a> Mapper<'a> {
             symbols,
             target,
             rows: None,
+        }
+    }
+
+    /// Maps a contraction for a number of rows.
+    fn at_rows(kernel: &'a Kernel, symbols: &'a Symbols, target: &'a Target, rows: i64) -> Mapper<'a> {
+        Mapper {
+            rows: Some(rows),
+            ..Mapper::at_hints(kernel, symbols, target)
         }
     }
 }

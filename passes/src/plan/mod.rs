@@ -179,8 +179,8 @@ pub fn plan_and_decided(
     }
     dedupe::number(&mut p.plan.kernels);
     tuning::apply(&mut p.plan, &options.tuning);
-    let decided = engines::choose(&mut p.plan, &p.others, options);
-    sizes::choices(&mut p.plan, &p.others, options.prefer);
+    let mut decided = engines::choose(&mut p.plan, &p.others, options);
+    decided.extend(sizes::choices(&mut p.plan, &p.others, options));
     sizes::workspaces(&mut p.plan);
     dedupe::number(&mut p.plan.kernels);
     p.plan.flops = crate::flops::count(graph);

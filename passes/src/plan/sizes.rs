@@ -3,8 +3,10 @@
 //!
 //! Before: one kernel or call a step, chosen at the symbols' hints. After: a step whose best kernel changes with its rows, or for which
 //! the cost model puts a call before a kernel at some numbers of rows and not at others, has a work for each range, all kernels of them
-//! compiled ahead; who binds sizes picks one. At the hints it is what the e-graph chose.
+//! compiled ahead; who binds sizes picks one. At the hints it is what the e-graph chose. Ranges of rows with a row of the
+//! [tuning](crate::tuning) have what was the fastest there.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use indexmap::IndexMap;
@@ -13,9 +15,11 @@ use ir::library::LibraryCall;
 use ir::plan::{Buffer, BufferId, Choice, KernelId, Place, StepId, Work};
 use ir::{DType, Dim, Entity, Plan, Table, TensorType};
 
-use super::engines::Prefer;
-use crate::lower::mapping;
+use super::PlanOptions;
+use super::engines::{Decided, Prefer};
+use crate::lower::mapping::{self, Chosen};
 use crate::route::sized::Product;
+use crate::tuning::{self, Engine};
 
 /// What may take a step's place at other sizes than the hints.
 pub struct Other {
@@ -42,10 +46,12 @@ struct Variants {
     made: HashMap<(KernelId, Mapping), KernelId>,
     /// Kernels of calls, which are not in the plan before one is chosen.
     of_calls: HashMap<Kernel, KernelId>,
+    /// Ranges whose engine measuring has decided.
+    decided: Vec<Decided>,
 }
 
-/// Adds the choices of every step.
-pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>, prefer: Prefer) {
+/// Adds the choices of every step; returns the ranges of rows for which measuring has decided between a kernel and a call.
+pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>, options: &PlanOptions) -> Vec<Decided> {
     let mut variants = Variants::default();
     let steps: Vec<StepId> = plan.steps.keys().collect();
     for id in steps {
@@ -55,19 +61,27 @@ pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>, prefer: Prefer
                 if operands.iter().chain(results).all(|b| args.contains(b)) =>
             {
                 let call = other.map(|other| (&other.product, &operands[..], &results[..]));
-                of_step(plan, &mut variants, id, (Base::Known(kernel), args), call, prefer);
+                of_step(plan, &mut variants, id, (Base::Known(kernel), args), call, options);
             }
             (Work::Launch { kernel, args }, _) => {
-                of_step(plan, &mut variants, id, (Base::Known(kernel), args), None, prefer);
+                of_step(plan, &mut variants, id, (Base::Known(kernel), args), None, options);
             }
             (Work::Call { operands, results, .. }, Some(OtherWork::Kernel { kernel, args })) => {
                 let call = other.map(|other| (&other.product, &operands[..], &results[..]));
-                of_step(plan, &mut variants, id, (Base::New(kernel), args.clone()), call, prefer);
+                of_step(
+                    plan,
+                    &mut variants,
+                    id,
+                    (Base::New(kernel), args.clone()),
+                    call,
+                    options,
+                );
             }
             _ => {}
         }
     }
     drop_unused(plan);
+    variants.decided
 }
 
 /// The kernel of a step.
@@ -82,33 +96,73 @@ fn of_step(
     id: StepId,
     (base, args): (Base<'_>, Vec<BufferId>),
     call: Option<(&Product, &[BufferId], &[BufferId])>,
-    prefer: Prefer,
+    options: &PlanOptions,
 ) {
     let is_call = plan.steps[id].work.library_call().is_some();
+    let decided = RefCell::new(Vec::new());
+    let is_tuned = Cell::new(false);
     let ranges = {
+        let (symbols, target) = (&plan.symbols, &plan.target);
         let kernel = match base {
             Base::Known(id) => &plan.kernels[id],
             Base::New(kernel) => kernel,
         };
-        let hint = |size: &Dim| size.hint(&plan.symbols);
-        let calls = |size: &Dim, rows: i64| match call {
-            Some((product, ..)) if product.rows() == *size && prefer != Prefer::Fastest => prefer == Prefer::Calls,
-            Some((product, ..)) if product.rows() == *size => {
-                // The e-graph has seen what is around the product too.
-                let at_hint = (rows..rows.saturating_mul(2)).contains(&hint(size));
-                if at_hint {
-                    is_call
-                } else {
-                    product.call_wins(rows, &plan.symbols, &plan.target)
-                }
+        let calls = |size: &Dim, rows: i64| {
+            let Some((product, ..)) = call.filter(|(product, ..)| product.rows() == *size) else {
+                return false;
+            };
+            match options.prefer {
+                Prefer::Kernels => return false,
+                Prefer::Calls => return true,
+                Prefer::Fastest => {}
             }
-            _ => false,
+            // The e-graph has seen what is around the product too.
+            let at_hint = (rows..rows.saturating_mul(2)).contains(&size.hint(symbols));
+            let predicted = match at_hint {
+                true => is_call,
+                false => product.call_wins(rows, symbols, target),
+            };
+            let line = (options.tuning.has_engines())
+                .then(|| tuning::product_in(kernel, symbols, target, rows))
+                .flatten();
+            let row = line.and_then(|line| Some((options.tuning.engine(&line)?.clone(), line)));
+            // A row of another version may name a call that is no choice today.
+            let is_choice = |engine: &Engine| match engine {
+                Engine::Kernel => true,
+                Engine::Call(name) => name == product.call.name(),
+            };
+            let Some((engine, line)) = row.filter(|(engine, _)| is_choice(engine)) else {
+                return predicted;
+            };
+            let wanted = engine != Engine::Kernel;
+            decided.borrow_mut().push(Decided {
+                step: id,
+                product: line,
+                engine: engine.to_string(),
+                changed: wanted != predicted,
+            });
+            wanted
         };
-        mapping::by_rows(kernel, &plan.symbols, &plan.target, &calls)
+        let tuned = |rows: i64| {
+            let found = tuning::in_range(kernel, symbols, target, rows, &options.tuning);
+            is_tuned.set(is_tuned.get() || found.is_some());
+            found
+        };
+        let chosen = Chosen {
+            calls: &calls,
+            tuned: &tuned,
+        };
+        mapping::by_rows(kernel, symbols, target, &chosen)
     };
     let Some((size, ranges)) = ranges else { return };
-    // The call at all sizes is what there is.
-    if is_call && matches!(ranges[..], [(_, None)]) {
+    // A call whose rows are not the kernel's was compared with it at no number of them: it stays.
+    if is_call && call.is_none_or(|(product, ..)| product.rows() != size) {
+        return;
+    }
+    variants.decided.extend(decided.into_inner());
+    // One mapping serves all sizes, or the call does: that is what there is.
+    let is_call_at_all = matches!(ranges[..], [(_, None)]);
+    if ranges.len() == 1 && !is_tuned.get() && is_call == is_call_at_all {
         return;
     }
     let base = match base {
@@ -307,6 +361,88 @@ mod tests {
                 plan.steps.values().all(|step| step.calls().count() == 0),
                 "{after}: {plan}"
             );
+        }
+    }
+
+    /// A convolution over an open number of images, channels last, planned for a GPU.
+    fn convolution(
+        target: &str,
+        symbols: &str,
+        shape: &str,
+        after: &str,
+        change: impl FnOnce(&mut PlanOptions),
+    ) -> Plan {
+        let text = format!(
+            "{symbols}\n x = input \"x\" : f16[{shape}]\n w = input \"w\" : f16[64, 3, 3, 64]\n \
+             y = conv x, w {{channels_last, pad_low=[1, 1], pad_high=[1, 1]}}\n {after}\n return z as \"z\""
+        );
+        let target: Target = target.parse().expect("known");
+        let optimize = OptimizeOptions::default();
+        let (graph, _) = crate::optimize(testing::graph(&text), &target, &optimize).expect("optimises");
+        let (schedule, _) = crate::schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
+        let mut options = PlanOptions {
+            routes: Routes::of(&optimize, &target),
+            ..PlanOptions::default()
+        };
+        change(&mut options);
+        crate::plan(&graph, &schedule, &target, &options).expect("plans")
+    }
+
+    /// What runs a convolution at a number of images: `call`, or `kernel`.
+    fn engine(plan: &Plan, images: i64) -> Vec<&'static str> {
+        let works = plan.steps.values().map(|step| step.at(&at(images)).expect("bound"));
+        let engine = |work: &Work| match work {
+            Work::Call { call, .. } => {
+                assert_eq!(call.name(), "miopen_conv");
+                Some("call")
+            }
+            Work::Launch { kernel, .. } => match plan.kernels[*kernel].body {
+                ir::kernel::Body::Contract(_) => Some("kernel"),
+                _ => None,
+            },
+            Work::Copy { .. } => None,
+        };
+        works.filter_map(engine).collect()
+    }
+
+    #[test]
+    fn a_convolution_of_open_images_is_a_kernel_and_a_call_of_miopen() {
+        let as_it_is = "z = reshape y {shape=[n, 7, 7, 64]}";
+        for hint in [1, 4096] {
+            let symbols = format!("symbol n: 1..4096 hint {hint}");
+            let plan = convolution("gfx90a", &symbols, "n, 7, 7, 64", as_it_is, |_| ());
+            assert_eq!(engine(&plan, 1), ["kernel"], "hint {hint}: {plan}");
+            assert_eq!(engine(&plan, 4096), ["call"], "hint {hint}: {plan}");
+            let forced = |prefer| {
+                let plan = convolution("gfx90a", &symbols, "n, 7, 7, 64", as_it_is, |o| o.prefer = prefer);
+                [1, 64, 4096].map(|images| engine(&plan, images))
+            };
+            assert_eq!(forced(Prefer::Kernels), ["kernel"; 3].map(|engine| vec![engine]));
+            assert_eq!(forced(Prefer::Calls), ["call"; 3].map(|engine| vec![engine]));
+        }
+    }
+
+    #[test]
+    fn what_miopen_does_not_do_alone_is_a_kernel_for_all_images() {
+        let symbols = "symbol n: 1..4096 hint 1";
+        // What follows is the kernel's; points of an image that are open say too little of the images.
+        let followed = convolution("gfx90a", symbols, "n, 7, 7, 64", "z = relu y", |_| ());
+        let open = convolution(
+            "gfx90a",
+            "symbol n: 1..4096 hint 1\n symbol s: 4..64 hint 28",
+            "n, s, s, 64",
+            "z = relu y",
+            |_| (),
+        );
+        let other = convolution(
+            "sm_90",
+            symbols,
+            "n, 7, 7, 64",
+            "z = reshape y {shape=[n, 7, 7, 64]}",
+            |_| (),
+        );
+        for plan in [&followed, &open, &other] {
+            assert!(plan.steps.values().all(|step| step.calls().count() == 0), "{plan}");
         }
     }
 

@@ -3,13 +3,15 @@
 //! Before: a scheduled region, which is a product with what follows it, or a call that the e-graph chose at the sizes' hints. After: the
 //! other of the two, and what the cost model says of both at a number of rows. There is a call only where it does all that the region
 //! does: nothing, a bias and an activation that hipBLASLt has. What else follows a product is its kernel's alone.
+//!
+//! A convolution is a product too, whose rows are the points of its result: those of one image, which must be known, for each image.
 
 use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
-use ir::op::{BinaryOp, Contract, Elementwise, UnaryOp, View};
+use ir::op::{BinaryOp, Elementwise, Layout, UnaryOp, View};
 use ir::schedule::{Region, RegionKind};
 use ir::{Dim, Graph, Kernel, NodeId, Op, Stage, Symbols, Target, TensorType, Value};
 
-use super::{hipblaslt, rocblas};
+use super::{hipblaslt, miopen, rocblas};
 use crate::cost::CostModel;
 use crate::egraph::rules;
 use crate::fuse::ScheduleOptions;
@@ -21,6 +23,7 @@ use crate::options::{OptLevel, OptimizeOptions};
 pub struct Routes {
     pub rocblas: bool,
     pub hipblaslt: bool,
+    pub miopen: bool,
 }
 
 impl Routes {
@@ -33,6 +36,7 @@ impl Routes {
         Routes {
             rocblas: routes && options.enabled(rules::ROCBLAS),
             hipblaslt: routes && options.enabled(rules::HIPBLASLT) && target.hipblaslt,
+            miopen: routes && options.enabled(rules::MIOPEN),
         }
     }
 
@@ -40,7 +44,8 @@ impl Routes {
         match library {
             Library::RocBlas => self.rocblas,
             Library::HipBlasLt => self.hipblaslt,
-            Library::MiOpen | Library::Rccl => false,
+            Library::MiOpen => self.miopen,
+            Library::Rccl => false,
         }
     }
 }
@@ -49,7 +54,8 @@ impl Routes {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Product {
     pub call: LibraryCall,
-    contract: Contract,
+    /// The contraction or the convolution alone.
+    op: Op,
     epilogue: GemmEpilogue,
     /// Of lhs, rhs, and the bias where there is one.
     operands: Vec<TensorType>,
@@ -58,31 +64,76 @@ pub struct Product {
 
 impl Product {
     fn new(call: LibraryCall, operands: Vec<TensorType>, result: TensorType) -> Option<Product> {
-        let LibraryOp::Gemm { contract, epilogue } = call.op else {
-            return None;
+        let epilogue = match &call.op {
+            LibraryOp::Gemm { epilogue, .. } => *epilogue,
+            LibraryOp::Conv(_) => GemmEpilogue::None,
+            LibraryOp::Pool(_) | LibraryOp::Softmax { .. } | LibraryOp::Collective(_) => return None,
         };
-        (operands.len() >= 2).then_some(Product {
+        let product = Product {
+            op: call.product()?,
             call,
-            contract,
             epilogue,
             operands,
             result,
-        })
+        };
+        let is_known = !matches!(product.op, Op::Conv(_)) || product.points().is_some();
+        (product.operands.len() >= 2 && is_known).then_some(product)
     }
 
-    /// Whether the batch of the left operand is more rows of one product.
-    fn folds(&self) -> bool {
-        self.operands[1].rank() == 2 && !self.contract.transpose_lhs
+    /// Points of the result of a convolution for each image, where they are known.
+    fn points(&self) -> Option<i64> {
+        let Op::Conv(conv) = &self.op else { return None };
+        let shape = &self.result.shape;
+        let spatial = match conv.layout {
+            Layout::ChannelsFirst => shape.get(2..)?,
+            Layout::ChannelsLast => shape.get(1..shape.rank().checked_sub(1)?)?,
+        };
+        let points: Dim = spatial.iter().cloned().product();
+        points.as_const().filter(|points| *points > 0)
+    }
+
+    /// Whether the left operand is transposed, and whether its batch is more rows of one product.
+    fn left(&self) -> (bool, bool) {
+        let transposed = matches!(&self.op, Op::Contract(contract) if contract.transpose_lhs);
+        (transposed, self.operands[1].rank() == 2 && !transposed)
     }
 
     /// The rows of the product, which the model may leave open.
     pub fn rows(&self) -> Dim {
         let lhs = &self.operands[0].shape;
-        let at = lhs.rank() - if self.contract.transpose_lhs { 1 } else { 2 };
-        match self.folds() {
+        if let Some(points) = self.points() {
+            return lhs[0].clone() * points;
+        }
+        let (transposed, folds) = self.left();
+        let at = lhs.rank() - if transposed { 1 } else { 2 };
+        match folds {
             true => lhs[..=at].iter().cloned().product(),
             false => lhs[at].clone(),
         }
+    }
+
+    /// The types of the left operand and of the result at a number of rows.
+    fn at_rows(&self, rows: i64) -> (TensorType, TensorType) {
+        if let Some(points) = self.points() {
+            let with_images = |ty: &TensorType| {
+                let mut shape = ty.shape.0.clone();
+                shape[0] = Dim::Const((rows / points).max(1));
+                TensorType::new(ty.dtype, shape)
+            };
+            return (with_images(&self.operands[0]), with_images(&self.result));
+        }
+        let (transposed, folds) = self.left();
+        let with_rows = |ty: &TensorType, from_last: usize| {
+            let mut shape = ty.shape.0.clone();
+            let at = shape.len() - from_last;
+            shape[at] = Dim::Const(rows);
+            let first = if folds { at } else { 0 };
+            TensorType::new(ty.dtype, shape[first..].to_vec())
+        };
+        (
+            with_rows(&self.operands[0], if transposed { 1 } else { 2 }),
+            with_rows(&self.result, 2),
+        )
     }
 
     /// Whether the call takes less time than one generated kernel at a number of rows, by the roofline that the e-graph decides by.
@@ -92,19 +143,12 @@ impl Product {
             symbols,
             computed_in: None,
         };
-        let at_rows = |ty: &TensorType, from_last: usize| {
-            let mut shape = ty.shape.0.clone();
-            let at = shape.len() - from_last;
-            shape[at] = Dim::Const(rows);
-            let first = if self.folds() { at } else { 0 };
-            TensorType::new(ty.dtype, shape[first..].to_vec())
-        };
-        let lhs = at_rows(&self.operands[0], if self.contract.transpose_lhs { 1 } else { 2 });
-        let result = [at_rows(&self.result, 2)];
+        let (lhs, result) = self.at_rows(rows);
+        let result = [result];
         let mut operands = vec![&lhs];
         operands.extend(&self.operands[1..]);
         let call = model.op(&Op::Call(self.call.clone()), &operands, &result);
-        let mut kernel = model.op(&Op::Contract(self.contract), &operands[..2], &result);
+        let mut kernel = model.op(&self.op, &operands[..2], &result);
         for step in self.steps() {
             let others = if matches!(step, Elementwise::Binary(_)) {
                 &operands[2..]
@@ -136,12 +180,15 @@ impl Product {
 /// Returns the call that does all that a product's region does, with the stored values that are its operands.
 pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, Vec<Value>)> {
     let [output] = region.outputs[..] else { return None };
-    if region.kind != RegionKind::Contract || region.part(output).is_some() {
+    if region.part(output).is_some() {
         return None;
     }
     let anchor = region.anchor;
-    let LibraryOp::Gemm { contract, .. } = rocblas::call(g, anchor)?.op else {
-        return None;
+    let plain = match region.kind {
+        RegionKind::Contract => rocblas::call(g, anchor)?,
+        // The library takes sizes from the result's buffer, whose axes are the convolution's.
+        RegionKind::Conv if output == Value::from(anchor) => miopen::call(g, anchor)?,
+        _ => return None,
     };
     // Down the one way from the product to the result.
     let (mut epilogue, mut bias, mut at) = (GemmEpilogue::None, None, Value::from(anchor));
@@ -177,7 +224,7 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, V
         return None;
     }
     let call = match epilogue {
-        GemmEpilogue::None => rocblas::call(g, anchor)?,
+        GemmEpilogue::None => plain,
         _ => hipblaslt::call(hipblaslt::product(g, anchor)?, epilogue),
     };
     let wanted: Vec<Value> = g.node(anchor).operands.iter().copied().chain(bias).collect();
@@ -189,7 +236,7 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, V
     let same = wanted.iter().zip(&stored).all(|(v, stored)| g.ty(*v) == g.ty(*stored));
     let types = wanted.iter().map(|v| g.ty(*v).clone()).collect();
     let product = Product::new(call, types, g.ty(anchor.into()).clone())?;
-    debug_assert_eq!(product.contract, contract);
+    debug_assert_eq!(product.op, g.node(anchor).op);
     (same && g.ty(output).dtype == product.result.dtype).then_some((product, stored))
 }
 
@@ -235,7 +282,7 @@ pub fn kernel_of(
     let Some(inputs) = region.inputs.iter().map(input).collect::<Option<Vec<usize>>>() else {
         return Ok(None);
     };
-    if region.outputs.len() != 1 || region.kind != RegionKind::Contract {
+    if region.outputs.len() != 1 || !matches!(region.kind, RegionKind::Contract | RegionKind::Conv) {
         return Ok(None);
     }
     let kernel = lower(&graph, region, target)?;
@@ -251,10 +298,7 @@ fn spelled(g: &Graph, id: NodeId, product: &Product) -> Option<Graph> {
     let operands: Vec<Value> = (product.operands.iter().enumerate())
         .map(|(index, ty)| graph.add_input(format!("x{index}"), ty.clone(), origin()))
         .collect();
-    let mut at: Value = graph
-        .add(Op::Contract(product.contract), &operands[..2], origin())
-        .ok()?
-        .into();
+    let mut at: Value = graph.add(product.op.clone(), &operands[..2], origin()).ok()?.into();
     for step in product.steps() {
         let mut all = vec![at];
         if matches!(step, Elementwise::Binary(_)) {

@@ -3,22 +3,31 @@
 //! An entry is an artifact, named by the hash of the graph, its weights, and all else that decides the program. It appears whole or not
 //! at all, is checked in full when it is read, and is mapped, so that its weights go from the file to the device. A damaged one is
 //! removed. What goes wrong is nobody's error: the program is made again.
+//!
+//! Hashing the weights and checking a file of them take about as long, so both are done at once: the name begins with a sketch, a hash of
+//! all but the weights' bytes and of the ends of each, and the entry of that sketch that was used last is read while the whole hash is
+//! made. It is the program if its name is that of the whole hash.
 
 use std::fs;
 use std::io::BufWriter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ir::graph::print::{PrintOptions, print};
 use ir::program::artifact::{ArtifactError, Check};
 use ir::{Graph, Program};
+use rayon::prelude::*;
 
 use super::{evict, write_whole_with};
 
 /// Part of every key: a new way to make keys never meets an old entry.
-const FORMAT: &str = "graphc program cache 1";
+const FORMAT: &str = "graphc program cache 2";
 const EXTENSION: &str = "gcp";
 /// Constants of this many bytes are hashed by all cores.
 const HASHED_BY_ONE: usize = 128 << 10;
+/// Bytes of each end of a constant that a sketch looks at.
+const ENDS: usize = 64;
+/// Digits of a sketch in a name.
+const SKETCH: usize = 32;
 
 /// A folder of programs. Shared between threads and between processes.
 #[derive(Debug)]
@@ -27,9 +36,12 @@ pub struct ProgramCache {
     max_bytes: u64,
 }
 
-/// The name of a program: a hash of all that decides it.
+/// The name of a program: hashes of all that decides it, without the middles of weights and with all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProgramKey(blake3::Hash);
+pub struct ProgramKey {
+    sketch: blake3::Hash,
+    whole: blake3::Hash,
+}
 
 impl ProgramCache {
     /// Uses a folder for at most `max_bytes`; the least recently used programs go first. The folder is made with the first program.
@@ -43,30 +55,50 @@ impl ProgramCache {
     /// The key of what is made of a graph by `makers`: the compilers, their options, their versions. None for a graph with weights of
     /// more than half the cache's bytes, which is not kept.
     pub fn key(&self, graph: &Graph, makers: &[&str]) -> Option<ProgramKey> {
-        let weights: usize = graph.constants().values().map(|c| c.tensor.bytes.len()).sum();
-        if weights as u64 > self.max_bytes / 2 {
-            return None;
-        }
-        let mut hasher = blake3::Hasher::new();
-        // Each field with its length, so that no two programs spell the same bytes.
-        let mut field = |bytes: &[u8]| {
-            hasher.update(&(bytes.len() as u64).to_le_bytes());
-            match bytes.len() < HASHED_BY_ONE {
-                true => hasher.update(bytes),
-                false => hasher.update_rayon(bytes),
-            };
+        let weights = self.weights(graph)?;
+        let sketch = sketch(graph, &weights, makers);
+        Some(ProgramKey {
+            sketch,
+            whole: whole(sketch, &weights),
+        })
+    }
+
+    /// The key of what is made of a graph by `makers`, as [`ProgramCache::key`], and the program where there is one.
+    pub fn find(&self, graph: &Graph, makers: &[&str]) -> Option<(ProgramKey, Option<Program>)> {
+        let weights = self.weights(graph)?;
+        let sketch = sketch(graph, &weights, makers);
+        let (whole, guess) = rayon::join(|| whole(sketch, &weights), || self.guess(sketch));
+        let key = ProgramKey { sketch, whole };
+        let program = match guess {
+            Some((path, program)) if path == self.path(key) => {
+                evict::mark_used(&path);
+                Some(program)
+            }
+            _ => self.get(key),
         };
-        field(FORMAT.as_bytes());
-        field(&(makers.len() as u64).to_le_bytes());
-        makers.iter().for_each(|maker| field(maker.as_bytes()));
-        let options = PrintOptions {
-            elide_above: Some(0),
-            hide_origins: false,
+        Some((key, program))
+    }
+
+    /// The bytes of a graph's constants; None where they are more than half the cache's.
+    fn weights<'g>(&self, graph: &'g Graph) -> Option<Vec<&'g [u8]>> {
+        let weights: Vec<&[u8]> = graph.constants().values().map(|c| &c.tensor.bytes[..]).collect();
+        let bytes: usize = weights.iter().map(|bytes| bytes.len()).sum();
+        (bytes as u64 <= self.max_bytes / 2).then_some(weights)
+    }
+
+    /// Reads the program of a sketch that was used last; None where it is not whole.
+    fn guess(&self, sketch: blake3::Hash) -> Option<(PathBuf, Program)> {
+        let prefix = sketch.to_hex();
+        let of_sketch = |path: &Path| {
+            let name = path.file_name().map(std::ffi::OsStr::to_string_lossy);
+            name.is_some_and(|name| name.starts_with(&prefix[..SKETCH]) && name.ends_with(EXTENSION))
         };
-        field(print(graph, options).as_bytes());
-        // Types and shapes are in the text, and so are the names.
-        graph.constants().values().for_each(|c| field(&c.tensor.bytes));
-        Some(ProgramKey(hasher.finalize()))
+        let files = fs::read_dir(self.dir.join(&prefix[..2])).ok()?.flatten();
+        let last = files
+            .filter(|file| of_sketch(&file.path()))
+            .max_by_key(|file| file.metadata().and_then(|meta| meta.modified()).ok())?;
+        let program = Program::load_with(last.path(), Check::All).ok()?;
+        Some((last.path(), program))
     }
 
     /// Reads a program; None where there is none, or none that is whole.
@@ -104,9 +136,57 @@ impl ProgramCache {
     }
 
     fn path(&self, key: ProgramKey) -> PathBuf {
-        let name = key.0.to_hex();
-        self.dir.join(&name[..2]).join(format!("{name}.{EXTENSION}"))
+        let (sketch, whole) = (key.sketch.to_hex(), key.whole.to_hex());
+        let name = format!("{}-{whole}.{EXTENSION}", &sketch[..SKETCH]);
+        self.dir.join(&sketch[..2]).join(name)
     }
+}
+
+/// Hashes fields, each with its length, so that no two programs spell the same bytes.
+#[derive(Default)]
+struct Fields(blake3::Hasher);
+
+impl Fields {
+    fn add(&mut self, bytes: &[u8]) {
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+}
+
+/// Hashes all that decides a program but its weights, of which the ends count.
+fn sketch(graph: &Graph, weights: &[&[u8]], makers: &[&str]) -> blake3::Hash {
+    let mut fields = Fields::default();
+    fields.add(FORMAT.as_bytes());
+    fields.add(&(makers.len() as u64).to_le_bytes());
+    makers.iter().for_each(|maker| fields.add(maker.as_bytes()));
+    let options = PrintOptions {
+        elide_above: Some(0),
+        hide_origins: false,
+    };
+    // Types and shapes are in the text, and so are the names.
+    fields.add(print(graph, options).as_bytes());
+    for bytes in weights {
+        fields.add(&bytes[..bytes.len().min(ENDS)]);
+        fields.add(&bytes[bytes.len().saturating_sub(ENDS)..]);
+    }
+    fields.0.finalize()
+}
+
+/// Hashes all that decides a program, its sketch and its weights.
+fn whole(sketch: blake3::Hash, weights: &[&[u8]]) -> blake3::Hash {
+    let digest = |bytes: &&[u8]| match bytes.len() < HASHED_BY_ONE {
+        true => blake3::hash(bytes),
+        false => blake3::Hasher::new().update_rayon(bytes).finalize(),
+    };
+    let bytes: usize = weights.iter().map(|bytes| bytes.len()).sum();
+    let digests: Vec<blake3::Hash> = match bytes < HASHED_BY_ONE {
+        true => weights.iter().map(digest).collect(),
+        false => weights.par_iter().map(digest).collect(),
+    };
+    let mut fields = Fields::default();
+    fields.add(sketch.as_bytes());
+    digests.iter().for_each(|digest| fields.add(digest.as_bytes()));
+    fields.0.finalize()
 }
 
 #[cfg(test)]
@@ -184,6 +264,42 @@ mod tests {
         assert!(!path.exists(), "it is removed");
         cache.put(key, &program(400));
         assert_eq!(cache.get(key), Some(program(400)));
+    }
+
+    /// Two graphs that differ in the middle of a weight have one sketch: what is read ahead may be the other's.
+    #[test]
+    fn what_is_read_ahead_is_used_if_it_is_the_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = ProgramCache::open(dir.path(), 10 << 20);
+        let weights = |middle: f32| {
+            let mut all = vec![1.0; 50_000];
+            all[25_000] = middle;
+            graph(&all, BinaryOp::Add)
+        };
+        let find = |middle: f32| cache.find(&weights(middle), &["a"]).unwrap();
+        for (middle, bytes) in [(2.0, 400), (3.0, 800)] {
+            let (key, none) = find(middle);
+            assert_eq!(none, None, "{middle}: nothing was kept of it");
+            cache.put(key, &program(bytes));
+        }
+        let (first, second) = (find(2.0).0, find(3.0).0);
+        assert!(first.sketch == second.sketch && first != second);
+        assert_eq!(first, cache.key(&weights(2.0), &["a"]).unwrap());
+        let then = std::time::SystemTime::now() - std::time::Duration::from_secs(1000);
+        for (old, newest) in [(first, second), (second, first)] {
+            let file = fs::File::options().append(true).open(cache.path(old)).unwrap();
+            file.set_modified(then).unwrap();
+            evict::mark_used(&cache.path(newest));
+            assert_eq!(cache.guess(first.sketch).unwrap().0, cache.path(newest));
+            assert_eq!((find(2.0).1, find(3.0).1), (Some(program(400)), Some(program(800))));
+        }
+        // A damaged one that is read ahead is removed once it is known to be the one.
+        fs::write(cache.path(first), "damaged").unwrap();
+        evict::mark_used(&cache.path(first));
+        assert_eq!(find(3.0).1, Some(program(800)));
+        assert!(cache.path(first).exists());
+        assert_eq!(find(2.0).1, None);
+        assert!(!cache.path(first).exists());
     }
 
     #[test]

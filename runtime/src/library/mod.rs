@@ -15,7 +15,7 @@ use std::sync::Arc;
 use dylib::{Loaded, NotFound, Search};
 use ir::dim::Bindings;
 use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
-use ir::plan::Plan;
+use ir::plan::{Plan, Step};
 use ir::{Program, TensorType};
 
 use crate::checks::check_ranks;
@@ -129,31 +129,38 @@ impl Libraries {
             rccl: seat,
             ..Libraries::default()
         };
-        let opened = libraries.open_all(&program.variants[variant].plan, (search, miopen), device);
-        let Err(error @ RuntimeError::NotAvailable { .. }) = opened else {
-            return opened.map(|()| (libraries, program));
-        };
-        let mut without = Program::clone(&program);
-        for library in [Library::RocBlas, Library::HipBlasLt] {
-            let is_open = match library {
-                Library::RocBlas => libraries.rocblas.is_some(),
-                _ => libraries.hipblaslt.is_some(),
+        let mut program = program;
+        loop {
+            let plan = &program.variants[variant].plan;
+            let opened = libraries.open_all(plan, (search, miopen), device);
+            let Err(error @ RuntimeError::NotAvailable { .. }) = opened else {
+                return opened.map(|()| (libraries, program));
             };
+            // They are opened in the order of the steps: the first that is not open is the one that is not there.
+            let missing = {
+                let mut called = plan.steps.values().flat_map(Step::calls).map(|call| call.library);
+                called.find(|library| !libraries.has(*library))
+            };
+            let Some(missing) = missing else { return Err(error) };
+            let mut without = Program::clone(&program);
             let Plan { steps, buffers, .. } = &mut without.variants[variant].plan;
             let steps = steps.values_mut();
-            let mut calling = steps.filter(|step| step.calls().any(|call| call.library == library));
-            if !is_open && !calling.all(|step| step.without_calls(library, buffers)) {
+            let mut calling = steps.filter(|step| step.calls().any(|call| call.library == missing));
+            if !calling.all(|step| step.without_calls(missing, buffers)) {
                 return Err(error);
             }
-            // Of two, the other may be there.
-            if libraries
-                .open_all(&without.variants[variant].plan, (search, miopen), device)
-                .is_ok()
-            {
-                return Ok((libraries, Arc::new(without)));
-            }
+            program = Arc::new(without);
         }
-        Err(error)
+    }
+
+    /// Whether a library is open, or is none that has to be.
+    fn has(&self, library: Library) -> bool {
+        match library {
+            Library::RocBlas => self.rocblas.is_some(),
+            Library::HipBlasLt => self.hipblaslt.is_some(),
+            Library::MiOpen => self.miopen.is_some(),
+            Library::Rccl => true,
+        }
     }
 
     fn open_all(

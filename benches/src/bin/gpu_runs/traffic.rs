@@ -227,6 +227,7 @@ pub fn first_result(options: &SessionOptions) -> graphc::Result<()> {
     let compiles = compiler.cache().stats().compiles;
     let weights = std::fs::metadata(file.path()).map_or(0, |m| m.len());
     let (mut opened, mut made) = (Vec::new(), Vec::new());
+    let (mut finding, mut reading) = (Vec::new(), Vec::new());
     let mut uploaded = Vec::new();
     for turn in 0..TURNS {
         let from_file = seconds(|| {
@@ -242,6 +243,15 @@ pub fn first_result(options: &SessionOptions) -> graphc::Result<()> {
             let session = Session::compile(graph.clone(), options)?;
             session.run(&[("image", &image)]).map(drop)
         })?;
+        // Of that, what the host does before the device is asked for anything.
+        let found = seconds(|| {
+            let build = BuildOptions::new(vec![options.target], options.level);
+            driver::program(&graph, &build, &compiler, &settings, &|_| {}).map(drop)
+        })?;
+        let read = seconds(|| {
+            let read = Program::load(file.path());
+            read.map(drop).map_err(|error| graphc::Error::Config(error.to_string()))
+        })?;
         // The weights' bytes alone, from memory that is not pinned.
         let session = Session::compile(products(1, 64)?, options)?;
         let bytes = host(&[weights as usize / 4], 3)?;
@@ -250,12 +260,15 @@ pub fn first_result(options: &SessionOptions) -> graphc::Result<()> {
             opened.push(from_file * 1e3);
             made.push(from_graph * 1e3);
             kept.push(again * 1e3);
+            finding.push(found * 1e3);
+            reading.push(read * 1e3);
             uploaded.push(upload * 1e3);
         }
     }
     println!(
         "{}",
         json!({"case": "first_result", "file_bytes": weights, "from_file_ms": median(&mut opened), "from_graph_ms": median(&mut kept), "by_passes_ms": median(&mut made),
+               "find_program_ms": median(&mut finding), "read_file_ms": median(&mut reading),
                "build_ms": median(&mut built), "kernels_ms": median(&mut kernels),
                "upload_ms": median(&mut uploaded), "kernels_compiled": compiler.cache().stats().compiles - compiles})
     );

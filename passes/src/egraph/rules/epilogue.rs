@@ -37,7 +37,7 @@ pub const LIBRARIES: &[Recognizer] = &[
     },
     super::library_epilogue::HIPBLASLT,
     Recognizer {
-        name: "miopen",
+        name: super::MIOPEN,
         find: |r, class| library(r, class, miopen::call),
     },
 ];

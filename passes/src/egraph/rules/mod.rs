@@ -26,6 +26,8 @@ pub const COMMUTE: &str = "commute";
 pub const HIPBLASLT: &str = library_epilogue::HIPBLASLT.name;
 /// The rule of the library that has products alone.
 pub const ROCBLAS: &str = "rocblas";
+/// The rule that puts a convolution of MIOpen beside a generated one.
+pub const MIOPEN: &str = "miopen";
 
 /// A rule as data.
 #[derive(Clone, Debug)]

@@ -196,6 +196,13 @@ impl Mapper<'_> {
         tilings.chain(rows).collect()
     }
 
+    /// The mappings of a contraction in the order of their predicted clocks.
+    pub(super) fn by_clocks(&self, body: &ContractBody) -> Vec<Mapping> {
+        let mut all = self.candidates(body);
+        all.sort_by(|a, b| a.1.total_cmp(&b.1));
+        all.into_iter().map(|(mapping, _)| mapping).collect()
+    }
+
     /// The best tiling for matrix instructions, if the target has one for these types.
     fn matrix(&self, body: &ContractBody, sizes: &Sizes) -> Option<Mapping> {
         self.tilings(body)
@@ -221,6 +228,11 @@ impl Mapper<'_> {
         );
         let store = widest_store(self.kernel, self.symbols, body).min(8);
         let kind = if body.conv.is_some() { "conv" } else { "product" };
+        // A range of rows is a product of its own.
+        let m = match self.rows {
+            Some(from) => format!("{from}..{}", from.saturating_mul(2)),
+            None => m.to_string(),
+        };
         let mut text = format!(
             "{} {kind} {} x {}{} -> {} [{batch}, {m}, {n}, {k}] lhs {lhs} rhs {rhs} store {store}",
             self.target,
