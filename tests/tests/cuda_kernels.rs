@@ -120,7 +120,7 @@ fn kernels_of_one_op_have_names_of_their_own() {
         .into_iter()
         .chain(others.map(str::to_owned))
         .map(|name| {
-            let kernel = ir::Kernel {
+            let kernel = Kernel {
                 name: name.clone(),
                 ..pointwise.clone()
             };
@@ -303,7 +303,7 @@ fn tilings_of_warp_groups_compile_without_spills() {
         "x = input \"x\" : f16[1024, 512]\n  g = constant random(seed=1) : f16[512, 384]\n  \
          u = constant random(seed=2) : f16[512, 384]\n  h = contract x, g\n  i = contract x, u\n  s = silu h\n  y = mul s, i",
         "x = input \"x\" : f16[8, 28, 28, 64]\n  w = constant random(seed=3) : f16[128, 3, 3, 64]\n  \
-         c = conv x, w {channels_last, pads=[1, 1, 1, 1]}\n  y = relu c",
+         c = conv x, w {channels_last, pad_low=[1, 1], pad_high=[1, 1]}\n  y = relu c",
     ];
     let mut requests = Vec::new();
     let mut widths = BTreeSet::new();

@@ -84,7 +84,6 @@ const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
     (MatrixFamily::Wgmma, block(128, 128, 128, [1, 1])),
     (MatrixFamily::Wgmma, block(64, 256, 128, [1, 1])),
     (MatrixFamily::Wgmma, block(64, 192, 128, [1, 1])),
-    (MatrixFamily::Wgmma, block(128, 64, 128, [2, 1])),
     (MatrixFamily::Wgmma, block(64, 128, 128, [1, 1])),
     (MatrixFamily::Wgmma, block(64, 64, 128, [1, 1])),
 ];
