@@ -36,13 +36,28 @@ TILINGS = [
     (32, 128, 64, 1, 4, "4"),
     (16, 128, 64, 1, 4, "6"),
 ]
+# The same by the instructions of warp groups, which sm_90 alone has.
+GROUP_TILINGS = [
+    (128, 256, 64, 2, 1, "4"),
+    (256, 128, 64, 2, 1, "4"),
+    (128, 192, 64, 2, 1, "5"),
+    (192, 128, 64, 3, 1, "4"),
+    (128, 128, 64, 2, 1, "4"),
+    (128, 128, 64, 2, 1, "3, false"),
+    (128, 128, 64, 1, 1, "3, false"),
+    (64, 256, 64, 1, 1, "4"),
+    (64, 192, 64, 1, 1, "3, false"),
+    (128, 64, 64, 2, 1, "4"),
+    (64, 128, 64, 1, 1, "4"),
+    (64, 64, 64, 1, 1, "4"),
+]
 LAYOUTS = {"kk": (True, True), "kr": (True, False), "rr": (False, False)}
 ELEMENTS = {"f16": torch.float16, "bf16": torch.bfloat16}
 
 SOURCE = """
 #include "graphc_gemm.hip.h"
 using namespace graphc;
-using Tiles = MatrixTile<MmaSync<16, 8, 16, {element}, f32>, {m}, {n}, {k}, {wm}, {wn}, {knobs}>;
+using Tiles = MatrixTile<{instruction}, {m}, {n}, {k}, {wm}, {wn}, {knobs}>;
 extern "C" __constant__ int facts[3] = {{Tiles::THREADS, Tiles::LDS_BYTES, Tiles::DYNAMIC_LDS}};
 extern "C" __global__ __launch_bounds__(Tiles::THREADS)
 void product(const {element}* in0, const {element}* in1, {element}* out, int m, int n, int depth, int lhs_pitch, int rhs_pitch) {{
@@ -168,15 +183,19 @@ def main():
             left, right = a if lhs_along else a.t(), b.t() if rhs_along else b
             blas = median_time(lambda: left @ right)
             print(f"{element} {name} cuBLAS: {blas:.1f} us, {flops / blas / 1e6:.0f} TFLOP/s")
-            for m, n, k, wm, wn, knobs in TILINGS:
+            tilings = [(tiling, f"MmaSync<16, 8, 16, {element}, f32>", arch) for tiling in TILINGS]
+            if arch == "sm_90":
+                groups = ((tiling, f"Wgmma<64, {tiling[1]}, 16, {element}, f32>") for tiling in GROUP_TILINGS)
+                tilings += [(tiling, instruction, "sm_90a") for tiling, instruction in groups]
+            for (m, n, k, wm, wn, knobs), instruction, of in tilings:
                 if element != "f16" and (name != "kr" or k != 64):
                     continue
                 source = SOURCE.format(
-                    element=element, m=m, n=n, k=k, wm=wm, wn=wn, knobs=knobs,
+                    instruction=instruction, element=element, m=m, n=n, k=k, wm=wm, wn=wn, knobs=knobs,
                     lhs=operand("in0", "lhs_pitch", lhs_along), rhs=operand("in1", "rhs_pitch", rhs_along),
                 )
-                kernel = Kernel(source, arch)
-                tiling = f"{m}x{n}x{k} {wm}x{wn} {knobs}"
+                kernel = Kernel(source, of)
+                tiling = f"{instruction.split('<')[0]} {m}x{n}x{k} {wm}x{wn} {knobs}"
                 for rows, cols, depth in [(m + 8, n + 8, 2 * k + 8), (8, 8, 8), (m - 8, 2 * n, 5 * k + 24), (24, 40, 3 * k + 3)]:
                     if depth % 8 and not (lhs_along and rhs_along):
                         continue

@@ -21,6 +21,10 @@ const HEADERS: &[(&str, &str)] = &[
         "graphc_gemm_async.hip.h",
         include_str!("device/graphc_gemm_async.hip.h"),
     ),
+    (
+        "graphc_gemm_group.hip.h",
+        include_str!("device/graphc_gemm_group.hip.h"),
+    ),
     ("graphc_quantised.hip.h", include_str!("device/graphc_quantised.hip.h")),
     ("graphc_gemm.hip.h", include_str!("device/graphc_gemm.hip.h")),
     ("graphc_flash.hip.h", include_str!("device/graphc_flash.hip.h")),

@@ -3,7 +3,7 @@
 use ir::kernel::{Body, Kernel, Mapping, Stmt};
 use ir::plan::{BufferId, KernelId, Place, Plan, Step, Work};
 use ir::program::Source;
-use ir::target::Platform;
+use ir::target::{MatrixFamily, Platform};
 use ir::{Entity, Symbols, Table, Target};
 
 use crate::expr::Printer;
@@ -75,19 +75,26 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased:
     Ok(Source {
         text: printer.out.finish(),
         entry: crate::name::entry(&kernel.name),
-        options: options(target.platform),
+        options: options(kernel, target),
     })
 }
 
 /// How a platform's compiler is asked for optimised C++17. NVRTC optimises unless it is told not to and has no `-O3`; unasked
 /// it warns of names that are not used (177), as an index of a row may be, of unsigned elements below zero (186), and of
-/// divisions by an extent of zero (39, 179) in kernels that are never launched.
-fn options(platform: Platform) -> Vec<String> {
-    let options: &[&str] = match platform {
+/// divisions by an extent of zero (39, 179) in kernels that are never launched. Instructions of warp groups are no part of what later
+/// architectures have too: NVRTC takes them for the architecture with an `a` behind its name alone.
+fn options(kernel: &Kernel, target: &Target) -> Vec<String> {
+    let options: &[&str] = match target.platform {
         Platform::Cuda => &["-std=c++17", "--diag-suppress=39,177,179,186"],
         Platform::Hip | Platform::Cpu => &["-O3", "-std=c++17"],
     };
-    options.iter().map(|option| (*option).to_owned()).collect()
+    let own = match &kernel.mapping {
+        Mapping::Matrix(tiling) if tiling.instruction.family == MatrixFamily::Wgmma => {
+            Some(format!("--gpu-architecture={}a", target.name))
+        }
+        _ => None,
+    };
+    options.iter().map(|option| (*option).to_owned()).chain(own).collect()
 }
 
 /// Atomic updates work on whole bytes.

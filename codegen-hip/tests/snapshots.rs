@@ -35,6 +35,43 @@ fn generated_text() {
     }
 }
 
+/// A product by the instructions of warp groups, for which its compiler is asked by the architecture's other name.
+#[test]
+fn text_of_warp_groups() {
+    let target: Target = "sm_90".parse().expect("a target of the table");
+    let mut kernel = kernels::all()
+        .into_iter()
+        .find(|k| k.name == "contract_5_f16")
+        .expect("a kernel of the list");
+    let wide = ir::kernel::Fetch {
+        along_k: true,
+        width: 8,
+    };
+    let instruction = target.matrix.iter().find(|i| i.waves() == 4 && i.n == 64);
+    kernel.mapping = ir::kernel::Mapping::Matrix(ir::kernel::Tiling {
+        instruction: *instruction.expect("it has warp groups"),
+        block: [128, 64, 64],
+        waves: [2, 1],
+        parts: 1,
+        stages: 4,
+        ahead: true,
+        lhs: wide,
+        rhs: wide,
+        store: 8,
+        group: 6,
+        dies: 1,
+    });
+    assert!(ir::kernel::verify::verify(&kernel).is_ok());
+    assert_eq!(ir::kernel::limits::check(&kernel, &Symbols::new(), &target), []);
+    let source = graphc_codegen_hip::emit_kernel(&kernel, &Symbols::new(), &target, &[]).expect("a kernel that prints");
+    let named = |option: &&String| option.starts_with("--gpu-architecture");
+    assert_eq!(
+        source.options.iter().find(named).map(String::as_str),
+        Some("--gpu-architecture=sm_90a")
+    );
+    insta::assert_snapshot!("warp_groups", source.text);
+}
+
 #[test]
 fn a_mapping_that_does_not_go_with_the_body_is_an_error() {
     let mut kernel = kernels::all()

@@ -39,7 +39,7 @@ pub struct Source {
     pub text: String,
     /// The name of the `extern "C" __global__` function.
     pub entry: String,
-    /// Options for the compiler besides the architecture.
+    /// Options for the compiler besides the architecture, which is the target's unless one of them names it.
     pub options: Vec<String>,
 }
 

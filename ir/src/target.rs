@@ -362,7 +362,7 @@ pub static TARGETS: &[Architecture] = &[
         lds_bytes: 48 << 10,
         launch_lds_bytes: 227 << 10,
         vector_registers: 512,
-        matrix: matrix::MMA_SYNC,
+        matrix: matrix::HOPPER,
         line_bytes: 64,
         launch_us: 3.0,
         libraries: false,

@@ -15,6 +15,7 @@ use graphc_tests::nvrtc::compiler;
 use graphc_tests::quantised::{Case, Random, Shape};
 use graphc_tests::random_graph::{Step, case};
 use graphc_tests::{data, graphc_binary, repository};
+use ir::kernel::{Kernel, Mapping};
 use ir::{DType, Symbol, SymbolInfo, Symbols, Target};
 use runtime::code_object;
 use runtime::compile::{CompileRequest, Compiler, compile_all};
@@ -119,7 +120,7 @@ fn kernels_of_one_op_have_names_of_their_own() {
         .into_iter()
         .chain(others.map(str::to_owned))
         .map(|name| {
-            let kernel = ir::Kernel {
+            let kernel = Kernel {
                 name: name.clone(),
                 ..pointwise.clone()
             };
@@ -288,6 +289,68 @@ fn kernels_of_8_bit_floats_compile() {
         by_matrix >= 2 && mixed >= 2 && converted >= 2 && unpacking >= 4,
         "{by_matrix}, {mixed}, {converted}, {unpacking}"
     );
+}
+
+/// Products and a convolution by every tiling of warp groups, with what models compute behind them.
+#[test]
+fn tilings_of_warp_groups_compile_without_spills() {
+    let Some(compiler) = compiler() else { return };
+    let graphs = [
+        "x = input \"x\" : f16[1024, 512]\n  w = input \"w\" : f16[512, 768]\n  b = input \"b\" : f16[768]\n  c = contract x, w\n  \
+         a = add c, b\n  y = gelu a",
+        "x = input \"x\" : bf16[1024, 512]\n  w = input \"w\" : bf16[768, 512]\n  r = input \"r\" : bf16[1024, 768]\n  \
+         t = transpose w {perm=[1, 0]}\n  c = contract x, t\n  y = add c, r",
+        "x = input \"x\" : f16[1024, 512]\n  g = constant random(seed=1) : f16[512, 384]\n  \
+         u = constant random(seed=2) : f16[512, 384]\n  h = contract x, g\n  i = contract x, u\n  s = silu h\n  y = mul s, i",
+        "x = input \"x\" : f16[8, 28, 28, 64]\n  w = constant random(seed=3) : f16[128, 3, 3, 64]\n  \
+         c = conv x, w {channels_last, pad_low=[1, 1], pad_high=[1, 1]}\n  y = relu c",
+    ];
+    let mut requests = Vec::new();
+    let mut widths = BTreeSet::new();
+    for text in graphs {
+        let text = format!("graph @g stage=import {{\n  {text}\n  return y as \"y\"\n}}\n");
+        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let plan = &built.program.variants[0].plan;
+        let kernels = plan
+            .kernels
+            .values()
+            .filter(|k| matches!(k.mapping, Mapping::Matrix(_)));
+        let before = requests.len();
+        for kernel in kernels {
+            for mapping in passes::tuning::candidates(kernel, &plan.symbols, &plan.target) {
+                let Mapping::Matrix(tiling) = &mapping else { continue };
+                if tiling.instruction.waves() == 1 {
+                    continue;
+                }
+                widths.insert(tiling.block[1]);
+                let kernel = Kernel {
+                    mapping,
+                    ..kernel.clone()
+                };
+                let source = emit_kernel(&kernel, &plan.symbols, &plan.target, &[]).unwrap_or_else(|e| panic!("{e}"));
+                assert!(source.text.contains("MatrixTile<Wgmma<64, "), "{}", source.text);
+                requests.push(CompileRequest {
+                    name: kernel.name.clone(),
+                    source: source.text,
+                    headers: headers(),
+                    arch: ARCH.to_owned(),
+                    options: source.options,
+                });
+            }
+        }
+        assert!(
+            requests.len() >= before + 10,
+            "{} tilings of {text}",
+            requests.len() - before
+        );
+    }
+    requests.sort_by(|a, b| a.source.cmp(&b.source));
+    requests.dedup_by(|a, b| a.source == b.source);
+    check(&compiler, &requests);
+    println!("{} kernels by warp groups compiled", requests.len());
+    assert_eq!(widths, BTreeSet::from([64, 128, 192, 256]));
 }
 
 /// Heads of many widths, with few queries and many: what goes through registers, through LDS, and what waves share.

@@ -2,6 +2,7 @@
 // type, waves read fragments and multiply.
 #pragma once
 #include "graphc_gemm_async.hip.h"
+#include "graphc_gemm_group.hip.h"
 #include "graphc_operand.hip.h"
 #include "graphc_tiling.hip.h"
 
@@ -252,7 +253,12 @@ GRAPHC_DEVICE void gemm_tile(int rows, int cols, int depth, const Lhs& lhs, cons
     const TilePlace at = tile_of<Tiles::GROUP, Tiles::XCDS>((int)blockIdx.x, tiles_m, tiles_n);
     const int row0 = at.m * Tiles::BLOCK_M, col0 = at.n * Tiles::BLOCK_N;
 #if defined(GRAPHC_CUDA)
-    if constexpr (Tiles::Instruction::SYNC) {
+    if constexpr (Tiles::Instruction::DESCRIBED) {
+        GroupProduct<Tiles, WIDTH, Lhs, Rhs> product(lhs, rhs, lds_of<Tiles>(), rows, cols, depth, row0, col0);
+        product.run();
+        product.finish(epilogue);
+        return;
+    } else if constexpr (Tiles::Instruction::SYNC) {
         AsyncProduct<Tiles, WIDTH, Lhs, Rhs> product(lhs, rhs, lds_of<Tiles>(), rows, cols, depth, row0, col0);
         product.run();
         product.finish(epilogue);

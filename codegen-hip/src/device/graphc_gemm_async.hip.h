@@ -10,10 +10,10 @@ namespace graphc {
 template <typename Tiles>
 GRAPHC_DEVICE u8* lds_of() {
     if constexpr (Tiles::DYNAMIC_LDS) {
-        extern __shared__ __align__(128) u8 dynamic_lds[];
+        extern __shared__ __align__(1024) u8 dynamic_lds[];
         return dynamic_lds;
     } else {
-        alignas(128) __shared__ u8 lds[Tiles::LDS_BYTES];
+        alignas(1024) __shared__ u8 lds[Tiles::LDS_BYTES];
         return lds;
     }
 }
@@ -60,21 +60,30 @@ template <typename Operand> struct IsInMemory { static constexpr bool value = fa
 template <typename T, bool ALONG_K, int WIDTH, typename Address, typename Guard, int FILL>
 struct IsInMemory<InMemory<T, ALONG_K, WIDTH, Address, Guard, FILL>> { static constexpr bool value = true; };
 
+/// Where a tile's elements are in LDS for instructions that read them by descriptors: panels of `LINES` lines of 128 bytes, whose chunks of
+/// 16 bytes are permuted by the line's number (PTX's 128-byte swizzling).
+template <int LINES>
+struct LdsPanels {
+    static constexpr GRAPHC_DEVICE int address(int line, int chunk) {
+        return (chunk >> 3) * (LINES * 128) + line * 128 + (((chunk ^ line) & 7) << 4);
+    }
+};
+
 /// One operand's way to LDS: copied as it lies where that can be, else through registers. Elements of 2 bytes that lie along the
-/// rows stay so in LDS (`TURNED`), and `ldmatrix` turns them, unless what reads them does not (`MAY_TURN`).
-template <typename Operand, int BLOCK, int BLOCK_K, int THREADS, bool MAY_TURN = true>
+/// rows stay so in LDS (`TURNED`), and `ldmatrix` or the descriptors turn them, unless what reads them does not (`MAY_TURN`).
+template <typename Operand, int BLOCK, int BLOCK_K, int THREADS, bool MAY_TURN = true, bool PANELS = false>
 struct AsyncFetcher {
     using Element = typename Operand::Element;
     static constexpr int SIZE = (int)sizeof(Element), COPY = Operand::WIDTH * SIZE;
-    static constexpr bool POWER = (BLOCK & (BLOCK - 1)) == 0 && BLOCK * SIZE >= 128;
-    static constexpr bool COPIED = IsInMemory<Operand>::value && COPY >= 4 && (Operand::ALONG_K || (MAY_TURN && SIZE == 2 && POWER));
+    static constexpr bool WHOLE = BLOCK * SIZE >= 128 && (PANELS ? BLOCK * SIZE % 128 == 0 : (BLOCK & (BLOCK - 1)) == 0);
+    static constexpr bool COPIED = IsInMemory<Operand>::value && COPY >= 4 && (Operand::ALONG_K || (MAY_TURN && SIZE == 2 && WHOLE));
     static constexpr bool TURNED = COPIED && !Operand::ALONG_K;
     static constexpr int LINE = (TURNED ? BLOCK : BLOCK_K) * SIZE, BYTES = BLOCK * BLOCK_K * SIZE;
-    using Rows = LdsRows<LINE>;
     static constexpr int COPIES = BYTES / COPY, EACH = (COPIES + THREADS - 1) / THREADS;
     struct Nothing {};
     template <bool YES, typename A, typename B> struct Choose { using type = A; };
     template <typename A, typename B> struct Choose<false, A, B> { using type = B; };
+    using Rows = typename Choose<PANELS, LdsPanels<BYTES / LINE>, LdsRows<LINE>>::type;
     typename Choose<COPIED, Nothing, Fetcher<Operand, BLOCK, BLOCK_K, THREADS>>::type registers;
 
     /// Starts to copy piece number `piece` of `PIECES` of a tile to LDS. `PART`: the tile may reach past the depth.

@@ -57,8 +57,9 @@ struct Instruction {
     static constexpr int LANES = LANES_, ROWS = ROWS_, COLS = COLS_;
     static constexpr int K_GROUPS = K_GROUPS_, K_EACH = K_EACH_, SUM_ROWS = SUM_ROWS_, SUM_COLS = SUM_COLS_;
     static constexpr int COL_GROUPS = COLS / SUM_COLS;
-    /// Whether operands come by `ldmatrix`, in words of its own order.
-    static constexpr bool SYNC = false;
+    /// Whether tiles are copied to LDS past the registers, from which operands come by `ldmatrix` in words of its own order; or the
+    /// instruction reads them there by descriptors.
+    static constexpr bool SYNC = false, DESCRIBED = false;
     /// Bytes that a lane gives to one instruction, chunks of a fragment, instructions that a fragment feeds.
     static constexpr int BYTES = K_EACH * (int)sizeof(Element);
     static constexpr int CHUNKS = BYTES > 16 ? BYTES / 16 : 1;

@@ -10,8 +10,9 @@ namespace graphc {
 /// The sizes of a product by matrix instructions, and the order of its tiles.
 ///
 /// `STAGES` buffers in LDS hold the tiles of both operands (`LDS_BYTES` in all); with two, one barrier a tile is enough. For
-/// `mma.sync` there are three or four, filled by asynchronous copies; above 48 KiB (`DYNAMIC_LDS`) the launch provides them.
-/// `AHEAD` reads fragments one step before they are multiplied, which takes their registers twice.
+/// `mma.sync` and `wgmma` there are more, filled by asynchronous copies; above 48 KiB (`DYNAMIC_LDS`) the launch provides them.
+/// `AHEAD` reads fragments one step before they are multiplied, which takes their registers twice. Of `wgmma`, by whose warp groups
+/// `WAVES_M` counts, it begins a tile's products before those of the last tile have ended.
 /// Tiles are taken in groups of `GROUP` rows, so that those at work share what L2 holds; with `XCDS` dies, to which the
 /// hardware deals workgroups in turn, each die takes runs of neighbours.
 template <typename Instruction_, int BLOCK_M_, int BLOCK_N_, int BLOCK_K_, int WAVES_M_, int WAVES_N_, int STAGES_ = 2,

@@ -62,6 +62,12 @@ impl Operand {
         stored.unwrap_or(self.element(&kernel.exprs)).bits()
     }
 
+    /// Says whether the elements go into the product as they lie in memory, with no conversion on the way.
+    pub fn is_as_stored(&self, kernel: &Kernel) -> bool {
+        self.access
+            .is_some_and(|a| a.unpacking.is_none() && kernel.params[a.param].dtype == self.element(&kernel.exprs))
+    }
+
     /// What unpacks the elements, if something does.
     pub fn unpacking(&self) -> Option<Unpacking> {
         self.access?.unpacking

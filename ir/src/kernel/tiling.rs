@@ -19,7 +19,7 @@ const CUDA_DECLARED_LDS: u32 = 48 << 10;
 
 /// How a workgroup computes its tile of a contraction with matrix instructions.
 ///
-/// The workgroup has `waves[0] · waves[1] · parts` waves; each takes `block / waves` of the tile in fragments of the instruction's shape. Tiles
+/// The workgroup has `waves[0] · waves[1] · parts` waves (warp groups, where those execute the instruction); each takes `block / waves` of the tile in fragments of the instruction's shape. Tiles
 /// of both operands go through LDS in their own element type, `block[2]` deep, `stages` of them at once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Tiling {
@@ -33,7 +33,8 @@ pub struct Tiling {
     pub parts: u32,
     /// Tiles of the operands that are in LDS at once, of each part.
     pub stages: u32,
-    /// Fragments are read from LDS one step before they are multiplied, which takes their registers twice.
+    /// Fragments are read from LDS one step before they are multiplied, which takes their registers twice. Of `wgmma`, which reads none: a
+    /// tile's products begin before those of the last tile have ended.
     pub ahead: bool,
     pub lhs: Fetch,
     pub rhs: Fetch,
@@ -74,7 +75,7 @@ impl Tiling {
     /// Bytes of LDS that a launch must give a workgroup: all of the tiles' where they are more than a CUDA kernel may declare.
     pub fn launch_lds(&self) -> u32 {
         let bytes = self.lds_bytes();
-        if self.instruction.family == MatrixFamily::MmaSync && bytes > CUDA_DECLARED_LDS {
+        if self.instruction.is_asynchronous() && bytes > CUDA_DECLARED_LDS {
             bytes
         } else {
             0
@@ -100,6 +101,9 @@ impl Tiling {
             self.block[1] / (self.waves[1] * i.n),
         );
         let steps = if self.ahead { 2 } else { 1 };
+        if i.family == MatrixFamily::Wgmma {
+            return self.accumulators() + COPY_ADDRESSES;
+        }
         if i.family == MatrixFamily::MmaSync {
             // Fragments of 16x16 and 16x8 elements of two bytes; copies pass the registers by.
             return self.accumulators() + steps * (4 * lhs + 2 * rhs) + COPY_ADDRESSES;
@@ -149,8 +153,8 @@ impl Tiling {
         if !self.block[0].is_multiple_of(self.waves[0] * i.m) || !self.block[1].is_multiple_of(self.waves[1] * i.n) {
             return Some("waves and instructions do not divide the tile");
         }
-        if self.parts > 1 && (self.waves != [1, 1] || i.family == MatrixFamily::MmaSync) {
-            return Some("waves share out k where a tile is one wave's, which mma.sync does not do");
+        if self.parts > 1 && (self.waves != [1, 1] || i.is_asynchronous()) {
+            return Some("waves share out k where a tile is one wave's, which mma.sync and wgmma do not do");
         }
         if !self.block[2].is_multiple_of(i.step()) {
             return Some("the instruction's depth does not divide the tile's");
@@ -159,6 +163,21 @@ impl Tiling {
         let pairs = fragments_of(self).is_multiple_of(2) && (self.block[2] / i.k).is_multiple_of(2);
         if i.family == MatrixFamily::MmaSync && !(pairs && self.stages >= 2) {
             return Some("mma.sync takes pairs of fragments and two stages or more");
+        }
+        if i.family == MatrixFamily::Wgmma {
+            if self.waves[1] != 1 || self.block[1] != i.n {
+                return Some("a warp group has all columns of the tile");
+            }
+            if !(self.block[2] * i.input.bits()).is_multiple_of(1024) {
+                return Some("descriptors take whole lines of 128 bytes along k");
+            }
+            if [self.lhs, self.rhs].iter().any(|f| f.width * i.input.bits() < 32) {
+                return Some("tiles are copied to LDS by four bytes at least");
+            }
+            // One stage is filled while one is read; products that go on read another.
+            if self.stages < if self.ahead { 3 } else { 2 } {
+                return Some("wgmma takes two stages, or three with the next tile's products begun ahead");
+            }
         }
         // A wider group of columns than a lane has is made of several fragments.
         let fragments = fragments_of(self);
@@ -172,8 +191,11 @@ impl Tiling {
     }
 }
 
-/// Fragments of a wave along the columns.
+/// Fragments of a wave along the columns; the sums of a warp group are in fragments of eight.
 fn fragments_of(tiling: &Tiling) -> u32 {
+    if tiling.instruction.family == MatrixFamily::Wgmma {
+        return tiling.block[1] / 8;
+    }
     tiling.block[1] / (tiling.waves[1] * tiling.instruction.n)
 }
 
@@ -332,7 +354,7 @@ impl FlashTiling {
             // Both halves of the wave give all of k.
             MatrixFamily::Wmma => i.k,
             MatrixFamily::Mfma => i.k * chunk / (i.m * i.k / i.lanes()).clamp(1, chunk),
-            MatrixFamily::MmaSync => i.k,
+            MatrixFamily::MmaSync | MatrixFamily::Wgmma => i.k,
             // Not asked for: lanes have a tiling of their own.
             MatrixFamily::Lanes => chunk,
         }
@@ -402,6 +424,9 @@ impl FlashTiling {
         let i = &self.instruction;
         if !i.has_unit() {
             return Some("attention by the lanes has a tiling of its own");
+        }
+        if i.family == MatrixFamily::Wgmma {
+            return Some("warp groups do not compute attention");
         }
         if [
             self.waves,

@@ -2,7 +2,7 @@
 //! lanes of a wave.
 //!
 //! Shapes, types and cycles are those of AMD's matrix instruction calculator and of LLVM's scheduling models; `sm_90`'s are those
-//! of the PTX manual (`mma.sync`), with cycles from the peak rate. The device library (`graphc_mma.hip.h`) has the lane maps and
+//! of the PTX manual (`mma.sync`, `wgmma`), with cycles from the peak rate. The device library (`graphc_mma.hip.h`) has the lane maps and
 //! the built-in of each row; a row that is not here is never asked for, because hiprtc aborts on some built-ins that a target
 //! lacks.
 
@@ -21,6 +21,8 @@ pub enum MatrixFamily {
     Wmma,
     /// NVIDIA's `mma.sync`, by a warp of 32.
     MmaSync,
+    /// NVIDIA's `wgmma`, by a group of four warps: both operands are read from LDS by descriptors.
+    Wgmma,
     /// No matrix unit: a multiply-add or a dot product of each lane of a wave, whose lanes are a grid of 8 rows
     /// (`v_fma_f32`, `v_dot2_f32_f16`, `v_dot4_i32_i8`).
     Lanes,
@@ -33,12 +35,13 @@ impl MatrixFamily {
             MatrixFamily::Mfma => "Mfma",
             MatrixFamily::Wmma => "Wmma",
             MatrixFamily::MmaSync => "MmaSync",
+            MatrixFamily::Wgmma => "Wgmma",
             MatrixFamily::Lanes => "Lanes",
         }
     }
 }
 
-/// One matrix instruction: `acc[m, n] += Σ_k a[m, k] · b[n, k]` by one wave.
+/// One matrix instruction: `acc[m, n] += Σ_k a[m, k] · b[n, k]` by one wave, or by a group of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct MatrixInstruction {
     pub family: MatrixFamily,
@@ -50,7 +53,7 @@ pub struct MatrixInstruction {
     pub rhs: DType,
     /// The type of the sums.
     pub acc: DType,
-    /// Clock cycles for which one instruction occupies its SIMD's matrix unit.
+    /// Clock cycles for which one instruction occupies its SIMD's matrix unit, or those of the group's SIMDs.
     pub cycles: u32,
 }
 
@@ -60,9 +63,23 @@ impl MatrixInstruction {
         match self.family {
             MatrixFamily::Mfma => 64,
             MatrixFamily::Wmma | MatrixFamily::MmaSync => 32,
+            MatrixFamily::Wgmma => 128,
             // Each lane has one sum.
             MatrixFamily::Lanes => self.m.saturating_mul(self.n),
         }
+    }
+
+    /// Waves that execute one instruction together, each on a SIMD of its own.
+    pub fn waves(&self) -> u32 {
+        match self.family {
+            MatrixFamily::Wgmma => 4,
+            _ => 1,
+        }
+    }
+
+    /// Says whether tiles are copied to LDS past the registers, by copies that nobody waits for.
+    pub fn is_asynchronous(&self) -> bool {
+        matches!(self.family, MatrixFamily::MmaSync | MatrixFamily::Wgmma)
     }
 
     /// Says whether it multiplies elements of these types, in this order.
@@ -86,14 +103,14 @@ impl MatrixInstruction {
     pub fn sum_cols(&self) -> u32 {
         match self.family {
             MatrixFamily::Mfma | MatrixFamily::Wmma => self.m * self.n / self.lanes(),
-            MatrixFamily::MmaSync => 2,
+            MatrixFamily::MmaSync | MatrixFamily::Wgmma => 2,
             MatrixFamily::Lanes => 1,
         }
     }
 
     /// Multiply-adds a clock of one SIMD.
     pub fn rate(&self) -> f64 {
-        f64::from(self.m * self.n * self.k) / f64::from(self.cycles)
+        f64::from(self.m * self.n * self.k) / f64::from(self.cycles * self.waves())
     }
 }
 
@@ -136,6 +153,11 @@ const fn wmma(k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstructio
 
 const fn mma_sync(k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
     row(MatrixFamily::MmaSync, [16, 8, k], input, acc, cycles)
+}
+
+/// Cycles are those of the peak rate.
+const fn wgmma(n: u32, input: DType, cycles: u32) -> MatrixInstruction {
+    row(MatrixFamily::Wgmma, [64, n, 16], input, F32, cycles)
 }
 
 const fn lanes(n: u32, k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
@@ -256,16 +278,25 @@ pub const WMMA2: &[MatrixInstruction] = &[
     lanes(4, 2, F32, F32, 1),
 ];
 
-/// `sm_90` by `mma.sync`: about six tenths of what its warp-group instructions reach.
-pub const MMA_SYNC: &[MatrixInstruction] = &[
-    mma_sync(16, F16, F32, 6),
-    mma_sync(16, BF16, F32, 6),
+/// `sm_90`: `mma.sync` reaches about six tenths of what its warp-group instructions do.
+pub const HOPPER: &[MatrixInstruction] = &[
+    // As measured on an H100, where a product of 4096 takes 1.6 times as long as by warp groups.
+    mma_sync(16, F16, F32, 11),
+    mma_sync(16, BF16, F32, 11),
     mma_sync(32, I8, I32, 6),
-    // As measured on an H100, where a product of 4096 takes 1.76 times as long as in f16.
-    mma_sync(32, F8E4M3FN, F32, 21),
-    mma_sync(32, F8E5M2, F32, 21),
-    by(F8E5M2, mma_sync(32, F8E4M3FN, F32, 21)),
-    by(F8E4M3FN, mma_sync(32, F8E5M2, F32, 21)),
+    // The same product takes 1.76 times as long as in f16.
+    mma_sync(32, F8E4M3FN, F32, 39),
+    mma_sync(32, F8E5M2, F32, 39),
+    by(F8E5M2, mma_sync(32, F8E4M3FN, F32, 39)),
+    by(F8E4M3FN, mma_sync(32, F8E5M2, F32, 39)),
+    wgmma(256, F16, 136),
+    wgmma(192, F16, 102),
+    wgmma(128, F16, 68),
+    wgmma(64, F16, 34),
+    wgmma(256, BF16, 136),
+    wgmma(192, BF16, 102),
+    wgmma(128, BF16, 68),
+    wgmma(64, BF16, 34),
 ];
 
 #[cfg(test)]
@@ -276,7 +307,7 @@ mod tests {
     fn rows_are_of_the_targets_wave_and_reach_its_peak() {
         for target in TARGETS {
             for (i, row) in target.matrix.iter().enumerate() {
-                assert_eq!(row.lanes(), target.wave_size, "{}: {row:?}", target.name);
+                assert_eq!(row.lanes(), target.wave_size * row.waves(), "{}: {row:?}", target.name);
                 assert!(!target.matrix[..i].contains(row), "{}: {row:?} twice", target.name);
                 let simds = f64::from(target.simds);
                 let tops = row.rate() * 2.0 * simds * f64::from(target.compute_units) * target.clock_ghz / 1e3;

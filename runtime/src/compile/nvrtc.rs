@@ -12,6 +12,9 @@ use nvrtc_sys::{NvrtcLibrary, nvrtcProgram, nvrtcResult};
 use super::texts::Texts;
 use super::{CompileError, CompileRequest, CompiledObject, Compiler, Failure, Listing, identity};
 
+/// The option that names the architecture.
+const ARCHITECTURE: &str = "--gpu-architecture=";
+
 /// The compiler, loaded into this process. Several threads may compile at once.
 #[derive(Debug)]
 pub struct Nvrtc {
@@ -36,11 +39,12 @@ impl Nvrtc {
 
     /// Compiles; the program keeps the results.
     fn run<'a>(&'a self, request: &'a CompileRequest) -> Result<(Program<'a>, String), CompileError> {
-        let fixed = [
-            format!("--gpu-architecture={}", request.arch),
-            // A spill is told in the log: the cubin has one number for spills and arrays together.
-            "--ptxas-options=--warn-on-spills".to_owned(),
-        ];
+        // A spill is told in the log: the cubin has one number for spills and arrays together.
+        let mut fixed = vec!["--ptxas-options=--warn-on-spills".to_owned()];
+        // A kernel may name an architecture with instructions that are its alone.
+        if !request.options.iter().any(|option| option.starts_with(ARCHITECTURE)) {
+            fixed.push(format!("{ARCHITECTURE}{}", request.arch));
+        }
         let texts = Texts::new(request, &fixed).map_err(|what| invalid(what, request))?;
         let program = Program::new(&self.api, request, &texts)?;
         let (count, options) = texts.options();

@@ -3,10 +3,10 @@
 use super::{KernelError, Verifier};
 use crate::dim::Dim;
 use crate::kernel::{
-    AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping, Stmt,
-    Tiling, WindowBody,
+    AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping, Operand,
+    Stmt, Tiling, WindowBody,
 };
-use crate::target::{MatrixInstruction, TARGETS};
+use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;
 
 /// Taps of a window that a mapping may unroll.
@@ -33,6 +33,10 @@ impl Verifier<'_> {
         }
         if self.kernel.vars[c.acc] != instruction.acc {
             return Some("the instruction has other sums");
+        }
+        let stored = |o: &Operand| o.is_as_stored(self.kernel);
+        if instruction.family == MatrixFamily::Wgmma && !(stored(&c.lhs) && stored(&c.rhs)) {
+            return Some("wgmma reads operands as they lie in memory");
         }
         self.wide_accesses(c, tiling.lhs, tiling.rhs, tiling.store)
     }

@@ -389,7 +389,7 @@ impl Mapper<'_> {
                 MatrixFamily::Mfma => WIDE_FLASH_REGISTERS,
                 MatrixFamily::Wmma | MatrixFamily::MmaSync if t.split > 1 || t.queries_stay => SPLIT_FLASH_REGISTERS,
                 MatrixFamily::MmaSync => SYNC_FLASH_REGISTERS,
-                MatrixFamily::Wmma | MatrixFamily::Lanes => FLASH_REGISTERS,
+                MatrixFamily::Wmma | MatrixFamily::Wgmma | MatrixFamily::Lanes => FLASH_REGISTERS,
             };
             t.misfit().is_none()
                 && t.stores_fit(dv)
@@ -410,7 +410,7 @@ impl Mapper<'_> {
         };
         let rows = self.target.matrix.iter();
         let mut instructions: Vec<&MatrixInstruction> = rows
-            .filter(|i| i.has_unit() && i.takes(input, input) && i.acc == DType::F32)
+            .filter(|i| i.has_unit() && i.waves() == 1 && i.takes(input, input) && i.acc == DType::F32)
             .collect();
         // Few queries leave rows of a large instruction empty, and few workgroups leave compute units idle.
         let blocks = |i: &MatrixInstruction| {

@@ -70,11 +70,22 @@ const BLOCKS: &[Block] = &[
     block(16, 16, 64, [1, 1]),
 ];
 
-/// Tiles of one family's instructions, for sizes whose last round of larger tiles leaves compute units idle. The others' spill (as compiled).
+/// Tiles of one family's instructions alone: for sizes whose last round of larger tiles leaves compute units idle (the others' spill, as
+/// compiled), and all of `wgmma`, whose waves are warp groups.
 const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
     (MatrixFamily::Mfma, block(192, 128, 64, [2, 2])),
     (MatrixFamily::Mfma, block(128, 192, 64, [2, 2])),
     (MatrixFamily::MmaSync, block(192, 128, 64, [4, 2])),
+    (MatrixFamily::Wgmma, block(128, 256, 128, [2, 1])),
+    (MatrixFamily::Wgmma, block(256, 128, 128, [2, 1])),
+    (MatrixFamily::Wgmma, block(128, 192, 128, [2, 1])),
+    (MatrixFamily::Wgmma, block(192, 128, 128, [3, 1])),
+    (MatrixFamily::Wgmma, block(128, 128, 128, [2, 1])),
+    (MatrixFamily::Wgmma, block(128, 128, 128, [1, 1])),
+    (MatrixFamily::Wgmma, block(64, 256, 128, [1, 1])),
+    (MatrixFamily::Wgmma, block(64, 192, 128, [1, 1])),
+    (MatrixFamily::Wgmma, block(64, 128, 128, [1, 1])),
+    (MatrixFamily::Wgmma, block(64, 64, 128, [1, 1])),
 ];
 
 /// Sums that a lane may hold: half of the registers that hiprtc and NVRTC give a thread of such a workgroup.
@@ -105,6 +116,11 @@ const STAGES: [u32; 2] = [1, 2];
 pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
+/// Stages from which on `wgmma` begins a tile's products before those of the last have ended; with fewer, another workgroup fills the gap.
+const STAGES_AHEAD: u32 = 4;
+/// Bytes a clock that copies write to LDS while `wgmma` does not read from it (as measured on an H100, where a step of 128 x 256 x 64 takes 205
+/// clocks more for each 16 KiB that it copies).
+const COPY_RATE: f64 = 80.0;
 
 /// The sizes of a contraction, symbols at their hints.
 pub(super) struct Sizes {
@@ -294,27 +310,33 @@ impl Mapper<'_> {
             .matrix
             .iter()
             .filter(|i| i.takes(input, other) && i.acc == acc);
-        let asynchronous = |i: &MatrixInstruction| i.family == MatrixFamily::MmaSync;
-        rows.flat_map(|instruction| {
-            let stages = match instruction.family {
-                MatrixFamily::MmaSync => &ASYNC_STAGES[..],
-                // A second buffer's addresses take registers that lanes need.
-                MatrixFamily::Lanes => &STAGES[..1],
-                MatrixFamily::Mfma | MatrixFamily::Wmma => &STAGES[..],
-            };
-            let own = FAMILY_BLOCKS.iter().filter(|(family, _)| *family == instruction.family);
-            BLOCKS.iter().chain(own.map(|(_, block)| block)).flat_map(move |block| {
-                let parts = match block.waves == [1, 1] && !asynchronous(instruction) {
-                    true => &PARTS[..],
-                    false => &PARTS[..1],
+        let stored = body.lhs.is_as_stored(self.kernel) && body.rhs.is_as_stored(self.kernel);
+        rows.filter(|i| stored || i.family != MatrixFamily::Wgmma)
+            .flat_map(|instruction| {
+                let stages = match instruction.family {
+                    MatrixFamily::MmaSync | MatrixFamily::Wgmma => &ASYNC_STAGES[..],
+                    // A second buffer's addresses take registers that lanes need.
+                    MatrixFamily::Lanes => &STAGES[..1],
+                    MatrixFamily::Mfma | MatrixFamily::Wmma => &STAGES[..],
                 };
-                let tiling = move |(parts, stages)| self.tiling(block, *instruction, parts, stages, [lhs, rhs], store);
-                let numbers = parts.iter().flat_map(move |p| stages.iter().map(move |s| (*p, *s)));
-                numbers.filter_map(tiling)
+                let own = FAMILY_BLOCKS.iter().filter(|(family, _)| *family == instruction.family);
+                let common = match instruction.family {
+                    MatrixFamily::Wgmma => &[],
+                    _ => BLOCKS,
+                };
+                common.iter().chain(own.map(|(_, block)| block)).flat_map(move |block| {
+                    let parts = match block.waves == [1, 1] && !instruction.is_asynchronous() {
+                        true => &PARTS[..],
+                        false => &PARTS[..1],
+                    };
+                    let tiling =
+                        move |(parts, stages)| self.tiling(block, *instruction, parts, stages, [lhs, rhs], store);
+                    let numbers = parts.iter().flat_map(move |p| stages.iter().map(move |s| (*p, *s)));
+                    numbers.filter_map(tiling)
+                })
             })
-        })
-        .filter(|t| t.accumulators() <= most && t.store.is_multiple_of(body.sums()))
-        .collect()
+            .filter(|t| t.accumulators() <= most && t.store.is_multiple_of(body.sums()))
+            .collect()
     }
 
     /// Says whether the epilogue computes with positions, which are 64 bits wide: the compilers then do so for many of its groups at
@@ -370,6 +392,9 @@ impl Mapper<'_> {
         while tiling.stages > 1 && tiling.lds_bytes() > lds_limit(&tiling, self.target) {
             tiling.stages -= 1;
         }
+        if instruction.family == MatrixFamily::Wgmma {
+            tiling.ahead = tiling.stages >= STAGES_AHEAD;
+        }
         while tiling.store > 1 && tiling.misfit().is_some() {
             tiling.store /= 2;
         }
@@ -382,9 +407,11 @@ impl Mapper<'_> {
             false => LANES_REGISTERS,
         };
         // A workgroup's waves share out the registers of its SIMDs.
-        let waves = tiling.threads() / instruction.lanes().max(1);
+        let waves = tiling.threads() / self.target.wave_size.max(1);
         let most = most.min(self.target.vector_registers / waves.div_ceil(self.target.simds).max(1));
-        tiling.ahead = tiling.registers() <= ahead.min(most);
+        if instruction.family != MatrixFamily::Wgmma {
+            tiling.ahead = tiling.registers() <= ahead.min(most);
+        }
         if tiling.registers() > most {
             return None;
         }
@@ -402,7 +429,8 @@ impl Mapper<'_> {
         // Parts take steps at once, each its own.
         let parts = f64::from(t.parts);
         let steps = ceil(sizes.k, t.block[2] * t.parts).max(1) as f64;
-        let waves = f64::from(t.waves[0] * t.waves[1]) * parts;
+        let groups = f64::from(t.waves[0] * t.waves[1]) * parts;
+        let waves = groups * f64::from(t.instruction.waves());
         let units = f64::from(target.compute_units);
         let bytes = f64::from(t.instruction.input.bits()) / 8.0;
 
@@ -416,14 +444,15 @@ impl Mapper<'_> {
             .min(by_registers.floor())
             .clamp(1.0, 8.0);
         let tile_bytes = parts * (block_m + block_n) * block_k * bytes;
-        // Lanes that multiply read what they need each for itself.
+        // Lanes that multiply read what they need each for itself, and each of a warp group's instructions all of its columns.
         let i = &t.instruction;
-        let [by_rows, by_cols] = match i.has_unit() {
-            true => [1.0, 1.0],
-            false => [i.n, i.m].map(f64::from),
-        };
         let [per_m, per_n] = [block_m / f64::from(t.waves[0]), block_n / f64::from(t.waves[1])];
-        let fragments = waves * (per_m * by_rows + per_n * by_cols) * block_k * bytes;
+        let [by_rows, by_cols] = match i.family {
+            MatrixFamily::Lanes => [i.n, i.m].map(f64::from),
+            MatrixFamily::Wgmma => [1.0, per_m / f64::from(i.m)],
+            _ => [1.0, 1.0],
+        };
+        let fragments = groups * (per_m * by_rows + per_n * by_cols) * block_k * bytes;
         // Narrow fetches take as many accesses as elements.
         let narrow = |f: Fetch| (4.0 / (f64::from(f.width) * bytes)).max(1.0);
         // What is unpacked on its way to LDS has more elements in an access.
@@ -432,13 +461,21 @@ impl Mapper<'_> {
         let fetched = parts * (block_m * narrow(t.lhs) * bytes + block_n * narrow_rhs * rhs_bytes) * block_k;
         let lds_rate = f64::from(target.lds_bytes_per_clock);
         let cache_rate = f64::from(target.cache_bytes_per_clock);
-        // Tiles that are on their way while one is multiplied.
-        let ahead = f64::from(t.stages.saturating_sub(1).max(1));
+        // Tiles that are on their way while one is multiplied, or two.
+        let read = match i.family == MatrixFamily::Wgmma && t.ahead {
+            true => 2,
+            false => 1,
+        };
+        let ahead = f64::from(t.stages.saturating_sub(read).max(1));
 
         // What `shared` workgroups of a unit take together.
         let round = |shared: f64| {
             let simds = f64::from(target.simds).min(shared * waves);
-            let matrix = shared * parts * block_m * block_n * block_k / (t.instruction.rate() * simds);
+            let copied = match i.family {
+                MatrixFamily::Wgmma => shared * tile_bytes / COPY_RATE,
+                _ => 0.0,
+            };
+            let matrix = copied + shared * parts * block_m * block_n * block_k / (i.rate() * simds);
             let lds = shared * (tile_bytes + fragments) / lds_rate;
             let cache = shared * fetched / cache_rate;
             let issue = self.issue_cycles(t, shared * waves / simds, sizes);
@@ -479,9 +516,11 @@ impl Mapper<'_> {
             |rows: u32, fetch: Fetch| f64::from(rows * t.block[2]) / f64::from(fetch.width * t.threads_of_part());
         let fetched = |rows: u32, fetch: Fetch| {
             // What lies along the rows goes to LDS an element at a time, unless it is copied as it lies.
-            let copied = i.family == MatrixFamily::MmaSync
+            let copied = i.is_asynchronous()
                 && fetch.width * i.input.bits() >= 32
-                && (fetch.along_k || (i.input.bits() == 16 && rows.is_power_of_two() && rows >= 64));
+                && (fetch.along_k
+                    || i.family == MatrixFamily::Wgmma
+                    || (i.input.bits() == 16 && rows.is_power_of_two() && rows >= 64));
             let turned = if fetch.along_k || copied {
                 0
             } else {
