@@ -6,7 +6,7 @@
 
 use ir::entity::Entity;
 use ir::host::LowerError;
-use ir::host::product::{Added, Finish, Place, SUM_LANES, StageOp, Step, Stored, TileDims};
+use ir::host::product::{Added, Factor, Finish, Place, SUM_LANES, StageOp, Step, Stored, TileDims};
 use ir::kernel::{Expr, ExprId, ParamId, Stmt, VarId};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::{DType, Scalar};
@@ -51,9 +51,9 @@ pub(crate) fn take(
     };
     let mut added = Added::default();
     if let Some((user, BinaryOp::Mul, other)) = chain.binary_user(at)
-        && let Some(place) = chain.column(other, DType::I32)
+        && let Some(factor) = chain.factor(other)
     {
-        added.factor = Some(place);
+        added.factor = Some(factor);
         at = user;
     }
     while let Some((user, BinaryOp::Add, other)) = chain.binary_user(at) {
@@ -208,15 +208,23 @@ impl<'a> Chain<'a> {
         (of == dtype && fixed).then_some(place)
     }
 
-    /// A number a row, perhaps times a number a column.
-    fn outer(&self, e: ExprId) -> Option<(Place, Option<Place>)> {
+    /// A number, or a load of one a column.
+    fn factor(&self, e: ExprId) -> Option<Factor> {
+        match self.source.kernel.exprs[e] {
+            Expr::Const(DType::I32, v) => i32::try_from(v.as_i64()).ok().map(Factor::Number),
+            _ => self.column(e, DType::I32).map(Factor::Columns),
+        }
+    }
+
+    /// A number a row, perhaps times others.
+    fn outer(&self, e: ExprId) -> Option<(Place, Option<Factor>)> {
         if let Some(row) = self.row(e, DType::I32) {
             return Some((row, None));
         }
         let Expr::Binary(BinaryOp::Mul, a, b) = self.source.kernel.exprs[e] else {
             return None;
         };
-        let places = |row, col| Some((self.row(row, DType::I32)?, Some(self.column(col, DType::I32)?)));
+        let places = |row, col| Some((self.row(row, DType::I32)?, Some(self.factor(col)?)));
         places(a, b).or_else(|| places(b, a))
     }
 

@@ -387,14 +387,21 @@ pub struct Place {
 /// What is done to sums as they are, in 32 bits: they are multiplied, then the rest is added.
 #[derive(Clone, Debug, Default)]
 pub struct Added {
-    /// A number a column that sums are multiplied by.
-    pub factor: Option<Place>,
+    pub factor: Option<Factor>,
     /// A number an element.
     pub each: Option<Place>,
     /// A number a column.
     pub columns: Option<Place>,
-    /// A number a row, perhaps times a number a column.
-    pub outer: Option<(Place, Option<Place>)>,
+    /// A number a row, perhaps times others.
+    pub outer: Option<(Place, Option<Factor>)>,
+}
+
+/// What integers are multiplied by.
+#[derive(Clone, Debug)]
+pub enum Factor {
+    Number(i32),
+    /// A number a column.
+    Columns(Place),
 }
 
 /// One step of what is done to sums that have become floats, each value by itself.

@@ -645,7 +645,13 @@ fn convolution(
         match c.groups as usize {
             1 => Ok(Some(sums)),
             groups if groups == columns.count => Ok(Some(sums)),
-            groups => each_of_group(b, sums, c.layout.channel_axis(shape.len()), columns.count / groups.max(1)).map(Some),
+            groups => each_of_group(
+                b,
+                sums,
+                c.layout.channel_axis(shape.len()),
+                columns.count / groups.max(1),
+            )
+            .map(Some),
         }
     })?;
     let Some(mut value) = corrected else { return Ok(None) };

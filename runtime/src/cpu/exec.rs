@@ -205,7 +205,7 @@ pub(crate) fn aligned(tensor: &HostTensor) -> Aligned<'_> {
 /// A part of a kernel's work.
 #[derive(Debug)]
 enum Piece {
-    Loops(LoopsExec),
+    Loops(Box<LoopsExec>),
     Rows(Box<shapes::RowComposite>),
     Pool(Box<shapes::Pool>),
     Copy(Box<shapes::Copy>),
@@ -220,7 +220,7 @@ enum Piece {
 impl Piece {
     fn new(piece: host::Piece, cx: &Prepare<'_>) -> Result<Piece, RuntimeError> {
         Ok(match piece {
-            host::Piece::Loops(form) => Piece::Loops(LoopsExec::new(*form, cx.threads)),
+            host::Piece::Loops(form) => Piece::Loops(Box::new(LoopsExec::new(*form, cx.threads))),
             host::Piece::Rows(form) => Piece::Rows(form),
             host::Piece::Pool(form) => Piece::Pool(form),
             host::Piece::Copy(form) => Piece::Copy(form),

@@ -1,12 +1,12 @@
 //! The end of a tile of integer sums: where its rows and columns are in what follows, and what follows done to them.
 
-use ir::host::product::{Finish, Integers, Place, SUM_LANES, Step};
+use ir::host::product::{Factor, Finish, Integers, Place, SUM_LANES, Step};
 use smallvec::SmallVec;
 
 use super::block::{Frame, RunBlock, Val};
 use super::kernels::Isa;
 use super::kernels::integers::SumTile;
-use super::kernels::stages::{Outer, Stage, StageOut, Stored, Sums, finish, store_sums};
+use super::kernels::stages::{Outer, Stage, StageOut, Stored, Sums, Times, finish, store_sums};
 use super::kernels::workspace::SyncPtr;
 
 /// What a tile's end needs of a run.
@@ -53,10 +53,7 @@ impl Finisher<'_> {
                         true => tile.excess,
                         false => tile.excess.add(done),
                     },
-                    factor: match &form.added.factor {
-                        Some(place) => self.at(place, idx).cast(),
-                        None => std::ptr::null(),
-                    },
+                    factor: form.added.factor.as_ref().map(|by| self.times(by, idx)),
                     each: match &form.added.each {
                         Some(place) => (self.at(place, idx).cast(), self.row_step(place)),
                         None => (std::ptr::null(), 0),
@@ -68,10 +65,7 @@ impl Finisher<'_> {
                     outer: form.added.outer.as_ref().map(|(down, across)| Outer {
                         rows: self.at(down, idx).cast(),
                         step: self.row_step(down),
-                        cols: match across {
-                            Some(across) => self.at(across, idx).cast(),
-                            None => std::ptr::null(),
-                        },
+                        cols: across.as_ref().map_or(Times::Number(1), |by| self.times(by, idx)),
                     }),
                 };
                 self.run(tile, &sums, tile.floats.add(done), idx, scratch.add(head));
@@ -88,6 +82,18 @@ impl Finisher<'_> {
         let offset = place.form.at(idx) as isize * place.bytes as isize;
         // SAFETY: the caller's contract.
         unsafe { self.params[place.param].get().offset(offset) }
+    }
+
+    /// What a factor is for a tile whose first row and column are at `idx`.
+    ///
+    /// # Safety
+    /// As for [`Finisher::at`].
+    unsafe fn times(&self, by: &Factor, idx: &[i64]) -> Times {
+        match by {
+            Factor::Number(number) => Times::Number(*number),
+            // SAFETY: the caller's contract.
+            Factor::Columns(place) => Times::Columns(unsafe { self.at(place, idx).cast() }),
+        }
     }
 
     fn row_step(&self, place: &Place) -> isize {

@@ -40,12 +40,19 @@ pub struct StageOut {
     pub col: isize,
 }
 
-/// A number a row, `step` elements apart, times a number a column; times 1 where `cols` is null.
+/// A number a row, `step` elements apart, times others.
 #[derive(Clone, Copy, Debug)]
 pub struct Outer {
     pub rows: *const i32,
     pub step: isize,
-    pub cols: *const i32,
+    pub cols: Times,
+}
+
+/// What integers are multiplied by: one number, or one a column.
+#[derive(Clone, Copy, Debug)]
+pub enum Times {
+    Number(i32),
+    Columns(*const i32),
 }
 
 /// Sums and what is added to them, in 32 bits that wrap.
@@ -58,8 +65,8 @@ pub struct Sums {
     pub cols: usize,
     /// One number a column that is subtracted, or null.
     pub excess: *const i32,
-    /// One number a column that the difference is multiplied by, or null.
-    pub factor: *const i32,
+    /// What the difference is multiplied by.
+    pub factor: Option<Times>,
     /// One number a column that is added, or null.
     pub addend: *const i32,
     /// One number an element that is added, from row to row so many elements apart, or null.
@@ -181,7 +188,11 @@ unsafe fn sums_of<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &
             if !sums.excess.is_null() {
                 more = S::isub(more, integers_of::<S, WHOLE>(sums.excess.add(col), n));
             }
-            let factor = (!sums.factor.is_null()).then(|| integers_of::<S, WHOLE>(sums.factor.add(col), n));
+            let times = |by: Times| match by {
+                Times::Number(number) => S::isplat(number),
+                Times::Columns(from) => integers_of::<S, WHOLE>(from.add(col), n),
+            };
+            let factor = sums.factor.map(times);
             if let Some(factor) = factor {
                 more = S::imul(more, factor);
             }
@@ -203,10 +214,7 @@ unsafe fn sums_of<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &
                 }
             }
             if let Some(outer) = sums.outer {
-                let across = match outer.cols.is_null() {
-                    true => S::isplat(1),
-                    false => integers_of::<S, WHOLE>(outer.cols.add(col), n),
-                };
+                let across = times(outer.cols);
                 for (r, row) in values.iter_mut().enumerate() {
                     let down = S::isplat(*outer.rows.offset((at.row + r) as isize * outer.step));
                     row[v] = S::iadd(row[v], S::imul(down, across));
@@ -286,7 +294,13 @@ unsafe fn apply<S: Simd>(op: StageOp, x: S::V, y: S::V) -> S::V {
 #[inline(always)]
 unsafe fn distance_from_tie<S: Simd>(quotient: S::V, near: S::V) -> S::V {
     // SAFETY: the level's instructions are there.
-    unsafe { S::fma(S::abs(quotient), S::splat(4.0 * f32::EPSILON), S::abs(S::sub(quotient, near))) }
+    unsafe {
+        S::fma(
+            S::abs(quotient),
+            S::splat(4.0 * f32::EPSILON),
+            S::abs(S::sub(quotient, near)),
+        )
+    }
 }
 
 /// What a residual adds to one vector.

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use crate::cpu::kernels::integers::{Dots, IntegerProduct, PackedIntegers, RowOut, SumTile, multiply};
-use crate::cpu::kernels::stages::{Outer, Stage, StageOp, StageOut, Stored, Sums, finish, store_sums};
+use crate::cpu::kernels::stages::{Outer, Stage, StageOp, StageOut, Stored, Sums, Times, finish, store_sums};
 use crate::cpu::kernels::{Isa, Pool, Workspace};
 use std::sync::Arc;
 
@@ -114,7 +114,11 @@ fn stages_are_their_arithmetic() {
             rows,
             cols,
             excess: excess.as_ptr(),
-            factor: if with_each { factors.as_ptr() } else { std::ptr::null() },
+            factor: match (with_each, cols % 2) {
+                (false, _) => None,
+                (true, 0) => Some(Times::Columns(factors.as_ptr())),
+                (true, _) => Some(Times::Number(-7)),
+            },
             addend: addend.as_ptr(),
             each: match with_each {
                 true => (each.as_ptr(), 70),
@@ -123,12 +127,13 @@ fn stages_are_their_arithmetic() {
             outer: Some(Outer {
                 rows: down.as_ptr(),
                 step: 2,
-                cols: across.as_ptr(),
+                cols: Times::Columns(across.as_ptr()),
             }),
         };
         let sum = |row: usize, col: usize| {
             let (factor, each) = match with_each {
-                true => (factors[col], each[row * 70 + col]),
+                true if cols % 2 == 0 => (factors[col], each[row * 70 + col]),
+                true => (-7, each[row * 70 + col]),
                 false => (1, 0),
             };
             (sums[row * stride + col] - excess[col]) * factor + addend[col] + down[2 * row] * across[col] + each
@@ -209,7 +214,16 @@ fn rounded_quotients_are_those_of_division() {
         // Multiples of halves of the divisor are ties, or beside them.
         let ties = (-300..300).map(|i| by * (i as f32 * 0.5));
         let beside = ties.clone().flat_map(|x| [x.next_up(), x.next_down()]);
-        let odd = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::MAX, f32::MIN_POSITIVE, 1.0e-40, 8_388_607.5 * by];
+        let odd = [
+            0.0,
+            -0.0,
+            f32::NAN,
+            f32::INFINITY,
+            f32::MAX,
+            f32::MIN_POSITIVE,
+            1.0e-40,
+            8_388_607.5 * by,
+        ];
         let values: Vec<f32> = ties.clone().chain(beside).chain(odd).collect();
         let rows = values.len().div_ceil(32);
         let sums = vec![0i32; rows * 32];
@@ -223,7 +237,7 @@ fn rounded_quotients_are_those_of_division() {
                 rows,
                 cols: 32,
                 excess: std::ptr::null(),
-                factor: std::ptr::null(),
+                factor: None,
                 addend: std::ptr::null(),
                 each: (std::ptr::null(), 0),
                 outer: None,
