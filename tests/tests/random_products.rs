@@ -1,8 +1,9 @@
-//! Random products through the whole compiler, on emulated GPUs: every shape of operands, odd sizes, batches, every
-//! transpose, biases, activations and residuals, in the types that matrix instructions take, or the lanes in their place.
+//! Random products and convolutions through the whole compiler, on emulated GPUs: every shape of operands, odd sizes, batches, every
+//! transpose, windows along one to three axes, groups, biases, activations and residuals, in the types that matrix instructions take, or
+//! the lanes in their place.
 //!
 //! Each kernel is compared with the interpreter of kernels, which the evaluator of graphs checks elsewhere.
-//! `GRAPHC_ALL_MODELS=1` runs 80 products on each; else a part runs.
+//! `GRAPHC_ALL_MODELS=1` runs 80 products and 20 convolutions on each; else a part runs.
 
 use std::fmt::Write as _;
 
@@ -126,6 +127,61 @@ fn product(random: &mut Random, number: usize) -> Case {
     Case { text, inputs }
 }
 
+fn convolution(random: &mut Random, number: usize) -> Case {
+    let dtype = random.of(&[DType::F16, DType::F16, DType::BF16, DType::F32]);
+    let axes = random.of(&[1, 2, 2, 2, 3]);
+    let batch = random.of(&[1, 1, 2, 3]);
+    let groups = random.of(&[1, 1, 1, 2, 5]);
+    // Of a depthwise convolution a group is a channel.
+    let each = random.of(&[1, 3, 8, 16, 20, 33]);
+    let filters = random.of(&[1, 2, 7, 16, 24, 40]);
+    let most = if axes == 3 { 5 } else { 14 };
+    let window: Vec<usize> = (0..axes).map(|_| random.of(&[1, 2, 3, 3, 5])).collect();
+    let strides: Vec<usize> = (0..axes).map(|_| random.of(&[1, 1, 2, 3])).collect();
+    let dilations: Vec<usize> = (0..axes).map(|_| random.of(&[1, 1, 1, 2])).collect();
+    let low: Vec<usize> = (0..axes).map(|_| random.below(3)).collect();
+    let high: Vec<usize> = (0..axes).map(|_| random.below(3)).collect();
+    let reach = |a: usize| (window[a] - 1) * dilations[a] + 1;
+    let image: Vec<usize> = (0..axes)
+        .map(|a| reach(a).saturating_sub(low[a] + high[a]).max(1) + random.below(most))
+        .collect();
+    let points = (0..axes).map(|a| (image[a] + low[a] + high[a] - reach(a)) / strides[a] + 1);
+    let shape = |first: [usize; 2], rest: &[usize]| [&first[..], rest].concat();
+    let out = shape([batch, filters * groups], &points.collect::<Vec<_>>());
+    let mut inputs = Tensors::new();
+    let mut body = String::new();
+    let mut input = |random: &mut Random, body: &mut String, name: &str, shape: &[usize]| {
+        let _ = writeln!(body, "  {name} = input \"{name}\" : {dtype}{shape:?}");
+        inputs.insert(name.to_owned(), random.tensor(dtype, shape));
+    };
+    input(random, &mut body, "x", &shape([batch, each * groups], &image));
+    input(random, &mut body, "w", &shape([filters * groups, each], &window));
+    let bias = random.below(2) == 1;
+    if bias {
+        input(random, &mut body, "b", &[filters * groups]);
+    }
+    let residual = random.below(2) == 1;
+    if residual {
+        input(random, &mut body, "r", &out);
+    }
+    let operands = if bias { "x, w, b" } else { "x, w" };
+    let _ = writeln!(
+        body,
+        "  c = conv {operands} {{groups={groups}, strides={strides:?}, dilations={dilations:?}, pad_low={low:?}, pad_high={high:?}}}"
+    );
+    let mut last = "c";
+    if residual {
+        let _ = writeln!(body, "  c1 = add {last}, r");
+        last = "c1";
+    }
+    if random.below(2) == 1 {
+        let _ = writeln!(body, "  c2 = relu {last}");
+        last = "c2";
+    }
+    let text = format!("graph @convolution_{number} stage=import {{\n{body}  return {last} as \"y\"\n}}\n");
+    Case { text, inputs }
+}
+
 /// Runs cases on an arch; says how many products went to matrix instructions.
 fn run(arch: &str, cases: &[Case], least_matrix: usize) {
     let Some(tools) = toolchain() else { return };
@@ -145,8 +201,41 @@ fn run(arch: &str, cases: &[Case], least_matrix: usize) {
     tally.finish(arch, cases.len());
     assert!(
         by_matrix >= least_matrix,
-        "{arch}: only {by_matrix} products use matrix instructions"
+        "{arch}: only {by_matrix} of the cases use matrix instructions"
     );
+}
+
+fn convolutions(arch: &str) {
+    let turn = ARCHS.iter().position(|a| *a == arch).expect("one of them");
+    let count = if graphc_tests::everything() { 20 } else { 8 };
+    let mut random = Random(0x6a09_e667_f3bc_c908 + turn as u64);
+    let cases: Vec<Case> = (0..count).map(|i| convolution(&mut random, i)).collect();
+    run(arch, &cases, count / 4);
+}
+
+#[test]
+fn convolutions_on_gfx90a() {
+    convolutions("gfx90a");
+}
+
+#[test]
+fn convolutions_on_gfx942() {
+    convolutions("gfx942");
+}
+
+#[test]
+fn convolutions_on_gfx950() {
+    convolutions("gfx950");
+}
+
+#[test]
+fn convolutions_on_gfx1100() {
+    convolutions("gfx1100");
+}
+
+#[test]
+fn convolutions_on_gfx1201() {
+    convolutions("gfx1201");
 }
 
 fn products(arch: &str) {

@@ -273,28 +273,4 @@ GRAPHC_DEVICE void gemv(int rows, int cols, int depth, const Lhs& lhs, const Rhs
     }
 }
 
-/// Adds the parts of a product whose depth was split, always in the same order: `part(split, row, col)` is the address of `WIDTH`
-/// neighbouring sums, aligned to all of them (16 bytes at most); the epilogue gets them as `gemm_tile`'s does. Threads of the grid
-/// in x take a pack each.
-template <int WIDTH, typename Part, typename Epilogue>
-GRAPHC_DEVICE void split_reduce(int rows, int cols, int splits, const Part& part, const Epilogue& epilogue) {
-    using Acc = typename Pointee<decltype(((const Part*)nullptr)->operator()(0, 0, 0))>::type;
-    constexpr int AT_ONCE = at_most_a_chunk<WIDTH, Acc>;
-    const int packs = cols / WIDTH;
-    const i64 at = global_thread<i64>();
-    if (at >= (i64)rows * packs) return;
-    const int row = (int)(at / packs), col = (int)(at % packs) * WIDTH;
-    Pack<Acc, WIDTH> total{};
-    for (int split = 0; split < splits; ++split) {
-        const Acc* from = part(split, row, col);
-#pragma unroll
-        for (int w = 0; w < WIDTH; w += AT_ONCE) {
-            const auto some = load_vector<AT_ONCE>(from + w);
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) total[w + i] = graphc::Sum::combine(total[w + i], some[i]);
-        }
-    }
-    epilogue(row, col, total);
-}
-
 }  // namespace graphc
