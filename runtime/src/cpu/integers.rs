@@ -131,15 +131,19 @@ impl IntegerExec {
                 strides,
                 padding,
             } = image;
-            let tap = |entry: usize, row: usize, tap: usize| {
-                let y = (row / s.out_w * s.stride[0] + tap / s.kw * s.dilation[0]).checked_sub(s.pad[0]);
-                let x = (row % s.out_w * s.stride[1] + tap % s.kw * s.dilation[1]).checked_sub(s.pad[1]);
-                match (y, x) {
-                    (Some(y), Some(x)) if y < s.h && x < s.w => {
-                        let at = entry as isize * strides.n + y as isize * strides.h + x as isize * strides.w;
-                        input.get().cast::<i8>().wrapping_offset(at).cast_const()
+            let tell = |entry: usize, row: usize, places: &mut [*const i8]| {
+                let from = input.get().cast::<i8>().cast_const();
+                let image = from.wrapping_offset(entry as isize * strides.n);
+                let (top, left) = (row / s.out_w * s.stride[0], row % s.out_w * s.stride[1]);
+                for (ky, line) in places.chunks_exact_mut(s.kw).enumerate() {
+                    let y = (top + ky * s.dilation[0]).wrapping_sub(s.pad[0]);
+                    for (kx, place) in line.iter_mut().enumerate() {
+                        let x = (left + kx * s.dilation[1]).wrapping_sub(s.pad[1]);
+                        *place = match y < s.h && x < s.w {
+                            true => image.wrapping_offset(y as isize * strides.h + x as isize * strides.w),
+                            false => std::ptr::null(),
+                        };
                     }
-                    _ => std::ptr::null(),
                 }
             };
             let convolution = DepthwiseIntegers {
@@ -148,7 +152,7 @@ impl IntegerExec {
                 channels: s.c,
                 weights: taps,
                 padding: *padding,
-                tap: &tap,
+                taps: &tell,
                 finish: &finish,
             };
             // SAFETY: taps are inside the image, which is as large as the shape says.

@@ -11,6 +11,7 @@ use super::isa::{Isa, Level};
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{AlignedBuf, SyncPtr, Workspace};
 use ir::host::product::GivenMatrix;
+use smallvec::{SmallVec, smallvec};
 
 /// Which instructions multiply: one that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -437,8 +438,8 @@ pub struct DepthwiseIntegers<'a> {
     pub weights: &'a [i8],
     /// What is read outside of the image.
     pub padding: i8,
-    /// `tap(entry, row, tap)` is where the channels of a row's tap are; null outside of the image.
-    pub tap: &'a (dyn Fn(usize, usize, usize) -> *const i8 + Sync),
+    /// `taps(entry, row, places)` says where the channels of each of a row's taps are; null outside of the image.
+    pub taps: &'a (dyn Fn(usize, usize, &mut [*const i8]) + Sync),
     pub finish: &'a (dyn Fn(&SumTile) + Sync),
 }
 
@@ -450,7 +451,7 @@ const PIXELS: usize = 32;
 /// Convolves each channel by itself.
 ///
 /// # Safety
-/// What `tap` gives is readable for all channels.
+/// What `taps` gives is readable for all channels.
 pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
     let Some(taps) = p.weights.len().checked_div(p.channels) else {
         return;
@@ -467,17 +468,17 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
         let sums = scratch.cast::<i32>();
         // SAFETY: the scratch has room for two tiles; taps and weights have the chunk's channels.
         unsafe {
-            sums.write_bytes(0, PIXELS * CHANNELS);
+            let mut places: SmallVec<[*const i8; 25]> = smallvec![std::ptr::null(); taps];
             for (i, row) in rows.clone().enumerate() {
-                for tap in 0..taps {
-                    let from = (p.tap)(entry, row, tap);
-                    let from = match from.is_null() {
+                (p.taps)(entry, row, &mut places);
+                for place in &mut places {
+                    *place = match place.is_null() {
                         true => outside.as_ptr(),
-                        false => from.add(first),
+                        false => place.add(first),
                     };
-                    let weights = p.weights.as_ptr().add(tap * p.channels + first);
-                    add_products(isa, sums.add(i * CHANNELS), from, weights, cols.len());
                 }
+                let weights = (p.weights.as_ptr().add(first), p.channels);
+                sum_of_taps(isa, sums.add(i * CHANNELS), &places, weights, cols.len());
             }
             (p.finish)(&SumTile {
                 entry,
@@ -494,17 +495,45 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
 }
 
 simd_dispatch! {
-    /// Adds the products of bytes to sums.
-    unsafe fn add_products(sums: *mut i32, a: *const i8, b: *const i8, count: usize) = add_products_body
+    /// Sums the products of bytes of several taps, channel by channel; weights of a tap are so many bytes behind those of the one before.
+    unsafe fn sum_of_taps(
+        sums: *mut i32, taps: &[*const i8], weights: (*const i8, usize), channels: usize,
+    ) = sum_of_taps_body
 }
 
 #[inline(always)]
-unsafe fn add_products_body<S: Simd>(sums: *mut i32, a: *const i8, b: *const i8, count: usize) {
-    // SAFETY: the caller's contract.
+unsafe fn sum_of_taps_body<S: Simd>(
+    sums: *mut i32,
+    taps: &[*const i8],
+    (weights, stride): (*const i8, usize),
+    channels: usize,
+) {
+    /// Channels that are summed at once, in registers.
+    macro_rules! at_once {
+        ($count:literal, $at:expr) => {{
+            let mut all = [0i32; $count];
+            for (tap, from) in taps.iter().enumerate() {
+                let a = from.add($at).cast::<[i8; $count]>().read_unaligned();
+                let b = weights.add(tap * stride + $at).cast::<[i8; $count]>().read_unaligned();
+                for i in 0..$count {
+                    all[i] = all[i].wrapping_add(i32::from(a[i]) * i32::from(b[i]));
+                }
+            }
+            sums.add($at).cast::<[i32; $count]>().write_unaligned(all);
+            $at += $count;
+        }};
+    }
+    let mut at = 0;
+    // SAFETY: the caller's contract: taps, weights and sums have so many channels.
     unsafe {
-        for i in 0..count {
-            let product = i32::from(*a.add(i)) * i32::from(*b.add(i));
-            *sums.add(i) = (*sums.add(i)).wrapping_add(product);
+        while at + 16 <= channels {
+            at_once!(16, at);
+        }
+        while at + 4 <= channels {
+            at_once!(4, at);
+        }
+        while at < channels {
+            at_once!(1, at);
         }
     }
 }

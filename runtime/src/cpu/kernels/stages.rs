@@ -438,6 +438,14 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
                         for_each_vector!(R, |r, v| values[r][v] = whole(values[r][v]));
                     }
                 }
+                Stage::Store(out) if out.col == 1 && matches!(out.stored, Stored::I8 | Stored::U8) => {
+                    let to = out.to.offset(place(0, 0, out.row, 1));
+                    for_each_vector!(R, |r, v| {
+                        let n = if WHOLE { S::LANES } else { at.lanes[v] };
+                        let to = to.offset(r as isize * out.row).add(v * second);
+                        S::store_bytes(to, S::to_int(values[r][v]), n);
+                    });
+                }
                 Stage::Store(out) => {
                     // A copy, so that the values themselves need no memory.
                     let stored = values;
