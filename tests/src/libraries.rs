@@ -15,12 +15,12 @@ use crate::emulated_hip::EmulatedHip;
 /// The folder of the HIP library, in the process that runs inside the sysroot.
 const INSIDE: &str = "GRAPHC_TEST_INSIDE";
 
-/// Runs a test inside the sysroot, as a process of its own; there it gives the HIP library with these variables (MIOpen's own are the
-/// process's). `temporary` is a folder in which MIOpen keeps what it compiled.
+/// Runs a test of `module` (a `module_path!()`) inside the sysroot, as a process of its own; there it gives the HIP library with these
+/// variables (MIOpen's own are the process's). `temporary` is a folder in which MIOpen keeps what it compiled.
 ///
 /// # Panics
 /// When the test fails there.
-pub fn inside(test: &str, temporary: &str, variables: &[(&str, &str)]) -> Option<EmulatedHip> {
+pub fn inside(module: &str, test: &str, temporary: &str, variables: &[(&str, &str)]) -> Option<EmulatedHip> {
     let (miopen, variables): (Vec<_>, Vec<_>) = variables.iter().partition(|(name, _)| name.starts_with("MIOPEN_"));
     if let Some(folder) = std::env::var_os(INSIDE) {
         return Some(EmulatedHip::at(folder.into(), &variables));
@@ -38,6 +38,8 @@ pub fn inside(test: &str, temporary: &str, variables: &[(&str, &str)]) -> Option
     }
     let hip = EmulatedHip::new(&[])?;
     let folder = hip.folder().display().to_string();
+    // A test is called by its path behind the name of the executable.
+    let name = module.split_once("::").map_or(test.to_owned(), |(_, within)| format!("{within}::{test}"));
     let output = Command::new(run)
         .arg("env")
         .args([format!("{INSIDE}={folder}"), format!("LD_LIBRARY_PATH={folder}")])
@@ -46,7 +48,7 @@ pub fn inside(test: &str, temporary: &str, variables: &[(&str, &str)]) -> Option
         .arg("MIOPEN_DEBUG_GCN_ASM_KERNELS=0")
         .args(miopen.iter().map(|(name, value)| format!("{name}={value}")))
         .arg(std::env::current_exe().expect("a test knows its own path"))
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &name, "--nocapture"])
         .output()
         .expect("the wrapper starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

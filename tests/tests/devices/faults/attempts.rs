@@ -8,7 +8,7 @@ use std::time::Duration;
 use graphc::runtime::RuntimeError;
 use graphc::runtime::gpu::GpuDevice;
 
-use crate::control::Control;
+use super::control::Control;
 
 /// Of calls that are made more often than twice as often as this, so many are failed from the first on, as many to the last, and as
 /// many between; `GRAPHC_ALL_FAULTS=1` takes all.

@@ -21,7 +21,7 @@ use libloading::Library;
 
 /// As [`libraries::inside`].
 fn inside(test: &str, variables: &[(&str, &str)]) -> Option<EmulatedHip> {
-    libraries::inside(test, env!("CARGO_TARGET_TMPDIR"), variables)
+    libraries::inside(module_path!(), test, env!("CARGO_TARGET_TMPDIR"), variables)
 }
 
 /// A product of two operands as a call; shapes as they are stored.

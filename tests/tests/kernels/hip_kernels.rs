@@ -1,9 +1,6 @@
 //! Every kind of generated kernel through the real hiprtc, for every GPU target: it compiles without a warning, spills
 //! nothing, uses no scratch, and gives the same bytes twice.
 
-#[path = "../../codegen-hip/tests/kernels/mod.rs"]
-mod kernels;
-
 use std::path::PathBuf;
 
 use codegen_hip::{device, emit_kernel};
@@ -97,7 +94,7 @@ fn every_kind_of_kernel_compiles_for_every_target_without_spills() {
         .into_iter()
         .collect();
     let headers = headers();
-    let all = kernels::all();
+    let all = crate::kernel_list::all();
     let mut requests = Vec::new();
     for arch in TARGETS {
         let target: Target = arch.parse().expect("a target of the table");

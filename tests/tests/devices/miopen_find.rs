@@ -15,7 +15,7 @@ use graphc_tests::reference::Tensors;
 fn inside(test: &str) -> Option<EmulatedHip> {
     // In its mode `normal` MIOpen gives up where a kernel does not compile: those of implicit products miss C++'s headers in the sysroot.
     let variables = [("GRAPHC_EMU_ARCH", "gfx90a"), ("MIOPEN_DEBUG_CONV_IMPLICIT_GEMM", "0")];
-    libraries::inside(test, env!("CARGO_TARGET_TMPDIR"), &variables)
+    libraries::inside(module_path!(), test, env!("CARGO_TARGET_TMPDIR"), &variables)
 }
 
 /// A convolution as a call, with inputs.

@@ -1,14 +1,9 @@
 //! Kernels that lowering makes of random graphs, printed as HIP and executed on the host, compute what the kernels' evaluator
 //! says. Each kernel runs by itself, on numbers that float arithmetic keeps exact for a while.
 
-extern crate codegen_hip as graphc_codegen_hip;
-
-#[path = "../../codegen-hip/tests/host_shim/mod.rs"]
-mod host_shim;
-
+use crate::host_shim::{self, Job};
 use graphc::driver::{BuildOptions, build};
 use graphc_tests::random_graph::{Step, case};
-use host_shim::Job;
 use ir::{Bindings, DType, HostTensor, Symbol, Target};
 use passes::OptLevel;
 

@@ -5,7 +5,7 @@ pub mod cases;
 
 use std::sync::Arc;
 
-use crate::emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions};
+use graphc::emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions};
 
 /// How an operand of a test lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

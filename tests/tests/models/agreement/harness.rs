@@ -13,7 +13,7 @@ use ir::program::{Program, Source};
 use ir::{Bindings, DType, Graph, HostTensor, Storage, Table, Target};
 use passes::OptLevel;
 
-use super::host_shim::{self, Job};
+use crate::host_shim::{self, Job};
 
 /// A graph's text and its inputs.
 pub struct Case {

@@ -4,17 +4,12 @@
 //! A kernel runs on one wave64 and one wave32 GPU, those of members and a fifth of the casts on one GPU;
 //! `GRAPHC_ALL_MODELS=1` runs all of them on all four.
 
-#[path = "../../codegen-hip/tests/judge/mod.rs"]
-mod judge;
-#[path = "../../codegen-hip/tests/kernels/mod.rs"]
-mod kernels;
-
+use crate::judge::{self, Random, differ, operands, symbols};
 use graphc::emu::LaunchOptions;
 use graphc::emulate::{Subject, check_kernel};
 use graphc_tests::emulator::{ARCHS, Tally, toolchain};
 use ir::kernel::{Access, Kernel};
 use ir::{Bindings, DType, Target};
-use judge::{Random, differ, operands, symbols};
 use runtime::compile::{CompileRequest, compile_all};
 
 /// Says whether kernel number `i` runs on an arch; `cast` is the number of the first cast.
@@ -42,7 +37,7 @@ fn check(arch: &str) {
     let bindings: Bindings = ir::dim::hints(&symbols);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut chosen, mut requests) = (Vec::new(), Vec::new());
-    let all = kernels::all();
+    let all = crate::kernel_list::all();
     let cast = all
         .iter()
         .position(|k| k.name.starts_with("cast_"))

@@ -3,11 +3,7 @@
 //!
 //! The reference evaluator = the optimised graph = the plan = the CPU device = the generated HIP, executed on the host.
 
-extern crate codegen_hip as graphc_codegen_hip;
-
 mod harness;
-#[path = "../../../codegen-hip/tests/host_shim/mod.rs"]
-mod host_shim;
 
 use std::fmt::Write as _;
 

@@ -12,8 +12,8 @@ use graphc::runtime::{Executable, LoadOptions, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, compile};
 use graphc_tests::reference::Tensors;
 
-use crate::control::Control;
-use crate::{ARCH, close, deep, host, load, program, want, x};
+use super::control::Control;
+use super::{ARCH, close, deep, host, load, program, want, x};
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -76,7 +76,7 @@ fn every_wait_for_what_does_not_end_is_over_in_time() {
         }),
         ("a future", |executable, x| {
             let run = executable.submit([("x", Given::from(x))], &Wanted::host())?;
-            crate::block_on(run).map(drop)
+            super::block_on(run).map(drop)
         }),
         ("too many runs", |executable, x| {
             let begin = |_| executable.submit([("x", Given::from(x))], &Wanted::host());

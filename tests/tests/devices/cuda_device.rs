@@ -3,14 +3,10 @@
 //! There is no emulated GPU of this kind: where there is no CUDA device, or no NVRTC, the tests print `skipped: …` and pass.
 //! `GRAPHC_REPOSITORY` names the repository to test programs that were built on another machine.
 
-#[path = "../../codegen-hip/tests/judge/mod.rs"]
-mod judge;
-#[path = "../../codegen-hip/tests/kernels/mod.rs"]
-mod kernels;
-
 use std::process::{Command, Output};
 use std::sync::Arc;
 
+use crate::judge::{self, Random, differ, operands, symbols};
 use graphc::driver::{self, BuildOptions, build};
 use graphc::frontend::onnx::randomize::{RandomFill, fill_random, uniform};
 use graphc::frontend::onnx::read::read_model;
@@ -31,7 +27,6 @@ use graphc_tests::reference::{self, Tensors};
 use graphc_tests::{data, graphc_binary, nvrtc, repository, single};
 use ir::Bindings;
 use ir::kernel::Access;
-use judge::{Random, differ, operands, symbols};
 
 /// The first GPU and the compiler for it.
 struct Cuda {
@@ -121,7 +116,7 @@ fn every_hand_written_kernel_computes_what_the_evaluator_says() {
     let symbols = symbols();
     let bindings: Bindings = ir::dim::hints(&symbols);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let all = kernels::all();
+    let all = crate::kernel_list::all();
     let (mut subjects, mut requests) = (Vec::new(), Vec::new());
     for kernel in &all {
         let buffers = operands(kernel, &bindings, &mut random);

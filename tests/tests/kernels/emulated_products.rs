@@ -1,12 +1,9 @@
 //! The device library's matrix kernels on emulated GPUs: every instruction of every arch, compiled by the real hiprtc, on sizes
 //! that cut tiles on every side and with NaN beyond the operands' ends. Products of small integers, so that they are exact.
 
-#[path = "products/mod.rs"]
-mod products;
-
-use graphc::emu::{self, Arch, CodeObject, Gpu, LaunchOptions};
+use crate::products::{OnGpu, Random, cases};
+use graphc::emu::{Arch, CodeObject, Gpu, LaunchOptions};
 use graphc_tests::emulator::toolchain;
-use products::{OnGpu, Random, cases};
 use runtime::code_object;
 use runtime::compile::{CompileRequest, compile_all};
 

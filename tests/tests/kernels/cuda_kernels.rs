@@ -1,9 +1,6 @@
 //! Every generated kernel through the real NVRTC for sm_90: the same sources as for AMD's GPUs compile without a word from the
 //! compiler (it warns of spills too), fit a workgroup's shared memory, and give the same bytes twice. No GPU is needed.
 
-#[path = "../../codegen-hip/tests/kernels/mod.rs"]
-mod kernels;
-
 use std::process::Command;
 
 use std::collections::BTreeSet;
@@ -83,7 +80,7 @@ fn every_hand_written_kernel_compiles() {
         .into_iter()
         .collect();
     let headers = headers();
-    let requests: Vec<CompileRequest> = kernels::all()
+    let requests: Vec<CompileRequest> = crate::kernel_list::all()
         .iter()
         .map(|kernel| {
             let source = emit_kernel(kernel, &symbols, &target(), &[]).unwrap_or_else(|e| panic!("{e}"));
@@ -104,7 +101,7 @@ fn every_hand_written_kernel_compiles() {
 #[test]
 fn kernels_of_one_op_have_names_of_their_own() {
     let Some(compiler) = compiler() else { return };
-    let pointwise = kernels::all()
+    let pointwise = crate::kernel_list::all()
         .into_iter()
         .find(|k| k.name == "pointwise_0")
         .expect("it is there");

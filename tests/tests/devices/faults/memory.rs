@@ -9,8 +9,8 @@ use graphc::prelude::*;
 use graphc::runtime::{Device, LoadOptions, OutOfDeviceMemory, Planned, RuntimeError};
 use graphc_tests::emulated_hip::{EmulatedHip, options_on};
 
-use crate::control::Control;
-use crate::{ARCH, close, host, layers, load, numbers, program, session, want};
+use super::control::Control;
+use super::{ARCH, close, host, layers, load, numbers, program, session, want};
 
 fn short(error: RuntimeError) -> OutOfDeviceMemory {
     match error {

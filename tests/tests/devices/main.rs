@@ -1,0 +1,20 @@
+//! What runs on devices: behind HIP's interface on the emulated GPU, several at once, and on a real NVIDIA GPU.
+
+#[path = "../../../codegen-hip/tests/judge/mod.rs"]
+mod judge;
+#[path = "../../../codegen-hip/tests/kernels/mod.rs"]
+mod kernel_list;
+
+mod cuda_device;
+mod device_values;
+mod faults;
+mod hip_device;
+mod hip_libraries;
+mod hip_library_routes;
+mod miopen_find;
+mod profile;
+mod ranks;
+mod report;
+mod samples;
+mod streaming;
+mod visible_devices;

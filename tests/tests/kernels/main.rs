@@ -1,0 +1,31 @@
+//! Kernels compiled for AMD and NVIDIA, and executed on the emulated AMD GPU.
+
+extern crate codegen_hip as graphc_codegen_hip;
+
+#[path = "../../../codegen-hip/tests/host_shim/mod.rs"]
+mod host_shim;
+#[path = "../../../codegen-hip/tests/judge/mod.rs"]
+mod judge;
+#[path = "../../../codegen-hip/tests/kernels/mod.rs"]
+mod kernel_list;
+
+mod cuda_kernels;
+mod empty;
+mod emulated;
+mod emulated_attention;
+mod emulated_calls;
+mod emulated_kernels;
+mod emulated_models;
+mod emulated_products;
+mod emulated_rows;
+mod emulated_windows;
+mod float8_products;
+mod hip_kernels;
+mod hip_random;
+mod integer_products;
+mod pairs;
+mod parts;
+mod products;
+mod quantised_attention;
+mod quantised_products;
+mod random_products;
