@@ -60,6 +60,7 @@ fn text_of_warp_groups() {
         store: 8,
         group: 6,
         dies: 1,
+        shares: None,
     });
     assert!(ir::kernel::verify::verify(&kernel).is_ok());
     assert_eq!(ir::kernel::limits::check(&kernel, &Symbols::new(), &target), []);

@@ -12,7 +12,8 @@ use std::fmt;
 use ir::kernel::Mapping;
 use ir::{Kernel, Plan, Symbols, Target};
 
-pub use crate::lower::mapping::{candidates, candidates_in, open_rows, product, product_in};
+use crate::lower::mapping;
+pub use crate::lower::mapping::{candidates, candidates_in, open_rows, product, product_in, sharings};
 
 /// The rows, by product.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -150,6 +151,17 @@ fn row(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> 
     candidates(kernel, symbols, target)
         .into_iter()
         .find(|m| m.to_string() == text)
+}
+
+/// Finds a mapping with shared tiles for a product: the one that its row names, or where it has no row, the one that is predicted to be
+/// fastest of all.
+pub(crate) fn sharing(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> Option<Mapping> {
+    match tuning.get(&product(kernel, symbols, target)?) {
+        Some(text) => sharings(kernel, symbols, target)
+            .into_iter()
+            .find(|m| m.to_string() == text),
+        None => mapping::best_sharing(kernel, symbols, target),
+    }
 }
 
 /// Finds the mapping that a row gives a product with at least `from` rows and less than twice as many.

@@ -452,7 +452,7 @@ impl Run<'_> {
         if let Some(expected) = expected {
             let mut got = Vec::new();
             for (param, buffer) in kernel.params.values().zip(args) {
-                if param.access != Access::Read {
+                if param.access.leaves() {
                     got.push(self.read(*buffer, &emulator.plan.buffers[*buffer].ty)?);
                 }
             }
@@ -535,7 +535,7 @@ impl Run<'_> {
             .params
             .values()
             .zip(tensors)
-            .filter(|(p, _)| p.access != Access::Read);
+            .filter(|(p, _)| p.access.leaves());
         Ok(Some(written.map(|(_, tensor)| tensor).collect()))
     }
 }

@@ -19,6 +19,7 @@ mod contract;
 mod gemv;
 mod parts;
 mod points;
+mod shares;
 
 pub use parts::Second;
 
@@ -110,6 +111,25 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second
     }
 }
 
+/// Returns the mappings of a contraction whose workgroups share out the depth of tiles, by their predicted clocks. None where sizes are open
+/// or there are batches. They need scratch memory, which [`super::shared`] adds.
+pub fn sharings(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapping> {
+    let Some(Tunable::Product(body)) = Tunable::of(kernel, target) else {
+        return Vec::new();
+    };
+    let mut all = Mapper::at_hints(kernel, symbols, target).sharings(body);
+    all.sort_by(|a, b| a.1.total_cmp(&b.1));
+    all.into_iter().map(|(mapping, _)| mapping).collect()
+}
+
+/// Returns the best of [`sharings`], where that is predicted to take less time than the kernel takes with its mapping.
+pub fn best_sharing(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<Mapping> {
+    match Tunable::of(kernel, target)? {
+        Tunable::Product(body) => Mapper::at_hints(kernel, symbols, target).best_sharing(body),
+        Tunable::Attention(_) => None,
+    }
+}
+
 /// Says whether rows that add up so many parts of a product as they are read take about as little time as rows of a stored result and
 /// the launch that would store it.
 pub fn rows_pay(kernel: &Kernel, parts: i64, symbols: &Symbols, target: &Target) -> bool {
@@ -127,6 +147,8 @@ impl<'k> Tunable<'k> {
     fn of(kernel: &'k Kernel, target: &Target) -> Option<Tunable<'k>> {
         match (&kernel.body, &kernel.mapping) {
             _ if !target.is_gpu() => None,
+            // Its scratch memory goes with its mapping.
+            (_, Mapping::Matrix(tiling)) if tiling.shares.is_some() => None,
             (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => Some(Tunable::Product(body)),
             // How many parts there are was found with the mapping that they have.
             (Body::Attention(body), Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) if body.log_sum.is_none() => {

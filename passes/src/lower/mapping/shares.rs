@@ -1,0 +1,95 @@
+//! Which workgroups share out the depth of tiles that do not go over the compute units in whole rounds.
+//!
+//! Candidates are the tilings of the contraction, each with the workgroups that the GPU holds of it, whole rounds of which compute a tile
+//! each. What is left, with one whole round more or without, is shared. A workgroup that has more than a tile leaves pieces of two
+//! tiles, which two add up; one that has less leaves small pieces, of which there are many to a tile.
+
+use ir::kernel::{ContractBody, Mapping, Shares, Tiling};
+
+use super::Mapper;
+use super::contract::{Pace, Sizes, tiles_and_steps};
+use super::parts::SECOND_LAUNCH;
+
+/// The share of the plain tiles' time that shared ones may take at most: what is predicted to win by less may lose.
+const WORTH: f64 = 0.93;
+/// Steps along k that a workgroup has of shared tiles at least: fewer do not fill the pipeline.
+const LEAST_STEPS: f64 = 6.0;
+/// Clocks from a workgroup's last sum to what it knows of the others: its stores and its ticket are on their way, one behind the other.
+const HAND_OVER: f64 = 2500.0;
+/// Bytes of scratch memory that sums of pieces may take.
+const MOST_SCRATCH: i64 = 128 << 20;
+
+impl Mapper<'_> {
+    /// Every mapping of a contraction whose tiles are shared, with its predicted clocks.
+    pub(super) fn sharings(&self, body: &ContractBody) -> Vec<(Mapping, f64)> {
+        // Shares are right for the sizes that they were found for, and a convolution's addresses take the registers already.
+        if !self.kernel.symbols.is_empty() || !body.batch.is_empty() || body.conv.is_some() {
+            return Vec::new();
+        }
+        let sizes = self.sizes(body);
+        let mut found = Vec::new();
+        for tiling in self.tilings(body) {
+            let (tiles, steps) = tiles_and_steps(&tiling, &sizes);
+            let together = self.together(&tiling).clamp(1.0, 8.0);
+            let mut of_unit = 1.0;
+            while of_unit <= together {
+                let groups = of_unit * f64::from(self.target.compute_units);
+                let left = tiles % groups;
+                for shared in [left, left + groups] {
+                    let shares = Shares {
+                        groups: groups as u32,
+                        tiles: shared as u32,
+                    };
+                    let fits = left > 0.0 && shared <= tiles && shared * steps / groups >= LEAST_STEPS;
+                    let shared = Tiling {
+                        shares: Some(shares),
+                        ..tiling.clone()
+                    };
+                    let acc = i64::from(tiling.instruction.acc.bits()) / 8;
+                    if fits && shared.misfit().is_none() && shares.scratch(tiling.block) * acc <= MOST_SCRATCH {
+                        let clocks = self.shared_cycles(&shared, shares, &sizes);
+                        found.push((Mapping::Matrix(shared), clocks));
+                    }
+                }
+                of_unit += 1.0;
+            }
+        }
+        found
+    }
+
+    /// Returns the mapping with shared tiles that is predicted to take least time, where that is less than the kernel takes with its own.
+    pub(super) fn best_sharing(&self, body: &ContractBody) -> Option<Mapping> {
+        let plain = self.clocks(body, &self.kernel.mapping);
+        if plain * WORTH <= self.tickets_clocks() {
+            return None;
+        }
+        let (mapping, clocks) = self.sharings(body).into_iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        (clocks < plain * WORTH).then_some(mapping)
+    }
+
+    /// The clocks of the launch that puts zeros into the tickets.
+    fn tickets_clocks(&self) -> f64 {
+        SECOND_LAUNCH * self.target.launch_us * self.target.clock_ghz * 1e3
+    }
+
+    /// Predicts the clocks of a contraction whose tiles are shared.
+    fn shared_cycles(&self, t: &Tiling, shares: Shares, sizes: &Sizes) -> f64 {
+        let target = self.target;
+        let (tiles, steps) = tiles_and_steps(t, sizes);
+        let (groups, shared) = (f64::from(shares.groups), f64::from(shares.tiles));
+        let of_unit = groups / f64::from(target.compute_units);
+        let Pace { step, ends } = self.pace(t, sizes, of_unit);
+        let rounds = ((tiles - shared) / groups).ceil();
+        // A workgroup's run, and the tiles that it has some of.
+        let run = (shared * steps / groups).ceil();
+        let begun = 1.0 + (run / steps).ceil();
+        // Sums of pieces are written by all and read by those that end a tile.
+        let block = f64::from(t.block[0]) * f64::from(t.block[1]) * f64::from(t.instruction.acc.bits()) / 8.0;
+        let pieces = (groups / shared).ceil() + 1.0;
+        let cache_rate = f64::from(target.cache_bytes_per_clock);
+        let moved = (2.0 * of_unit + pieces) * block / cache_rate;
+        let memory = 2.0 * (groups + shared) * block / (target.memory_tbps * 1e3 / target.clock_ghz);
+        let compute = rounds * (ends + steps * step) + run * step + begun * ends + HAND_OVER + moved.max(memory);
+        compute.max(self.memory_clocks(t, sizes)) + self.tickets_clocks()
+    }
+}
