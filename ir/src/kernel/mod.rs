@@ -613,7 +613,9 @@ impl Kernel {
                 self.counted(&[m, n, k])?;
                 let tiles = ceil(m, i64::from(tiling.block[0])).saturating_mul(ceil(n, i64::from(tiling.block[1])));
                 let groups = match tiling.shares {
-                    Some(shares) => tiles.saturating_sub(shares.tiles.into()).saturating_add(shares.groups.into()),
+                    Some(shares) => tiles
+                        .saturating_sub(shares.tiles.into())
+                        .saturating_add(shares.groups.into()),
                     None => tiles,
                 };
                 (groups, extent(&c.batch)?, tiling.threads())

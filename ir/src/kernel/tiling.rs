@@ -196,11 +196,16 @@ impl Tiling {
             return Some("the instruction's depth does not divide the tile's");
         }
         if let Some(shares) = self.shares {
-            if ![shares.groups, shares.tiles].iter().all(|n| (1..=Shares::MOST).contains(n)) {
+            if ![shares.groups, shares.tiles]
+                .iter()
+                .all(|n| (1..=Shares::MOST).contains(n))
+            {
                 return Some("from 1 to 4096 workgroups share as many tiles");
             }
             if self.parts > 1 || !matches!(i.family, MatrixFamily::Mfma | MatrixFamily::Wmma) {
-                return Some("tiles are shared by workgroups that multiply with MFMA or WMMA and have a tile's whole depth otherwise");
+                return Some(
+                    "tiles are shared by workgroups that multiply with MFMA or WMMA and have a tile's whole depth otherwise",
+                );
             }
         }
         // What copies fill is read by pairs of fragments and of steps, and while one buffer is read another one is filled.

@@ -22,6 +22,7 @@ mod points;
 mod shares;
 
 pub use parts::Second;
+pub use shares::may_share;
 
 use ir::kernel::access::Motions;
 use ir::kernel::{AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody};

@@ -4,6 +4,7 @@
 //! each. What is left, with one whole round more or without, is shared. A workgroup that has more than a tile leaves pieces of two
 //! tiles, which two add up; one that has less leaves small pieces, of which there are many to a tile.
 
+use ir::Target;
 use ir::kernel::{ContractBody, Mapping, Shares, Tiling};
 
 use super::Mapper;
@@ -16,8 +17,16 @@ const WORTH: f64 = 0.93;
 const LEAST_STEPS: f64 = 6.0;
 /// Clocks from a workgroup's last sum to what it knows of the others: its stores and its ticket are on their way, one behind the other.
 const HAND_OVER: f64 = 2500.0;
+/// Registers of a lane, by estimate, up to which a tiling's tiles are shared on RDNA: what the epilogue computes of the lanes' places stays
+/// in registers from tile to tile, and a lane has no more than 256 (as compiled for gfx1100: of 20 tilings four spill, from 144 on).
+const RDNA_REGISTERS: u32 = 140;
 /// Bytes of scratch memory that sums of pieces may take.
 const MOST_SCRATCH: i64 = 128 << 20;
+
+/// Says whether workgroups may share the tiles of a tiling without spilling registers.
+pub fn may_share(tiling: &Tiling, target: &Target) -> bool {
+    target.wave_size == 64 || tiling.registers() <= RDNA_REGISTERS
+}
 
 impl Mapper<'_> {
     /// Every mapping of a contraction whose tiles are shared, with its predicted clocks.
@@ -28,7 +37,7 @@ impl Mapper<'_> {
         }
         let sizes = self.sizes(body);
         let mut found = Vec::new();
-        for tiling in self.tilings(body) {
+        for tiling in self.tilings(body).into_iter().filter(|t| may_share(t, self.target)) {
             let (tiles, steps) = tiles_and_steps(&tiling, &sizes);
             let together = self.together(&tiling).clamp(1.0, 8.0);
             let mut of_unit = 1.0;
@@ -91,5 +100,75 @@ impl Mapper<'_> {
         let memory = 2.0 * (groups + shared) * block / (target.memory_tbps * 1e3 / target.clock_ghz);
         let compute = rounds * (ends + steps * step) + run * step + begun * ends + HAND_OVER + moved.max(memory);
         compute.max(self.memory_clocks(t, sizes)) + self.tickets_clocks()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ir::Plan;
+    use ir::kernel::{Access, Mapping, Shares};
+
+    use crate::{OptimizeOptions, PlanOptions, ScheduleOptions, Tuning, testing};
+
+    fn planned([m, n, k]: [i64; 3], target: &str) -> Plan {
+        let body = format!(
+            "x = input \"x\" : f16[{m}, {k}]\n w = input \"w\" : f16[{k}, {n}]\n y = contract x, w\n z = relu y\n return z as \"z\""
+        );
+        let target = target.parse().expect("known");
+        let options = OptimizeOptions {
+            libraries: false,
+            ..OptimizeOptions::default()
+        };
+        let (graph, _) = crate::optimize(testing::graph(&body), &target, &options).expect("optimises");
+        let (schedule, _) = crate::schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
+        let options = PlanOptions {
+            tuning: Tuning::default(),
+            ..PlanOptions::default()
+        };
+        crate::plan(&graph, &schedule, &target, &options).expect("plans")
+    }
+
+    fn shares(plan: &Plan) -> Option<Shares> {
+        plan.kernels.values().find_map(|k| match &k.mapping {
+            Mapping::Matrix(t) => t.shares,
+            _ => None,
+        })
+    }
+
+    /// 128 x 128 tiles of 2048 x 2048 are 256, which are two rounds and a bit of the 110 compute units.
+    #[test]
+    fn tiles_that_rounds_leave_over_are_shared() {
+        for (sizes, target) in [
+            ([2048, 2048, 4096], "gfx90a"),
+            ([4608, 4608, 4096], "gfx942"),
+            ([3072, 3072, 4096], "gfx950"),
+        ] {
+            let plan = planned(sizes, target);
+            let shares = shares(&plan).unwrap_or_else(|| panic!("{target}: {plan}"));
+            assert_eq!(shares.groups % plan.target.compute_units, 0, "{target}: {shares:?}");
+            // The launch of zeros, once, and the product.
+            assert_eq!(plan.launches().0, 2, "{plan}");
+            let own = |access| {
+                plan.kernels
+                    .values()
+                    .flat_map(|k| k.params.values())
+                    .any(|p| p.access == access)
+            };
+            assert!(own(Access::Scratch) && own(Access::Tickets), "{plan}");
+        }
+    }
+
+    #[test]
+    fn whole_rounds_and_short_products_are_not_shared() {
+        for (sizes, target) in [
+            ([4096, 4096, 1024], "gfx950"),
+            ([1024, 1024, 64], "gfx90a"),
+            ([64, 64, 64], "gfx942"),
+            ([2048, 2048, 4096], "sm_90"),
+        ] {
+            let plan = planned(sizes, target);
+            assert_eq!(shares(&plan), None, "{target}: {plan}");
+            assert!(plan.buffers.values().all(|b| b.name != "tickets"), "{plan}");
+        }
     }
 }
