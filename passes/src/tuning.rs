@@ -12,7 +12,6 @@ use std::fmt;
 use ir::kernel::Mapping;
 use ir::{Kernel, Plan, Symbols, Target};
 
-use crate::lower::mapping;
 pub use crate::lower::mapping::{candidates, candidates_in, open_rows, product, product_in, sharings};
 
 /// The rows, by product.
@@ -153,15 +152,12 @@ fn row(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> 
         .find(|m| m.to_string() == text)
 }
 
-/// Finds a mapping with shared tiles for a product: the one that its row names, or where it has no row, the one that is predicted to be
-/// fastest of all.
+/// Finds the mapping with shared tiles that a product's row names.
 pub(crate) fn sharing(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> Option<Mapping> {
-    match tuning.get(&product(kernel, symbols, target)?) {
-        Some(text) => sharings(kernel, symbols, target)
-            .into_iter()
-            .find(|m| m.to_string() == text),
-        None => mapping::best_sharing(kernel, symbols, target),
-    }
+    let text = tuning.get(&product(kernel, symbols, target)?)?;
+    sharings(kernel, symbols, target)
+        .into_iter()
+        .find(|m| m.to_string() == text)
 }
 
 /// Finds the mapping that a row gives a product with at least `from` rows and less than twice as many.

@@ -2,8 +2,8 @@
 //! evaluator, the same bytes whoever comes first, and faults that must not pass.
 
 use graphc::driver::{self, BuildOptions};
-use graphc::emu::{LaunchOptions, TimingOptions};
-use graphc::emulate::{self, CheckedKernel, EmulateError, Emulator, Subject, check_kernel};
+use graphc::emu::LaunchOptions;
+use graphc::emulate::{CheckedKernel, EmulateError, Subject, check_kernel};
 use graphc::passes::{OptLevel, lower, tuning};
 use graphc_tests::emulator::{Tally, Toolchain, toolchain};
 use graphc_tests::reference::{assert_matches, random_inputs};
@@ -352,58 +352,4 @@ fn a_plan_has_the_memory_of_shared_tiles() {
     let want = evaluate(&graph, &inputs).unwrap_or_else(|e| panic!("{e}"));
     assert_matches(&outcome.outputs, &want, DType::F16, arch);
     tally.finish(arch, 3);
-}
-
-#[test]
-fn survey() {
-    let Some(tools) = toolchain() else { return };
-    for (arch, [m, n, k]) in [
-        ("gfx90a", [2048, 2048, 4096]),
-        ("gfx942", [4608, 4608, 4096]),
-        ("gfx950", [3072, 3072, 4096]),
-    ] {
-        let text = format!(
-            "graph @large stage=import {{\n x = input \"x\" : f16[{m}, {k}]\n w = input \"w\" : f16[{k}, {n}]\n y = contract x, w\n return y as \"y\"\n}}\n"
-        );
-        let graph = parse(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
-        let target: Target = arch.parse().expect("a target of the table");
-        let (kernel, _) = product(&text, arch);
-        let line = tuning::product(&kernel, &Symbols::new(), &target).expect("a product");
-        let all = tuning::sharings(&kernel, &Symbols::new(), &target);
-        let plain = kernel.mapping.to_string();
-        let mut rows: Vec<Option<String>> = vec![None];
-        rows.extend(
-            all.iter()
-                .map(|m| Some(m.to_string()))
-                .filter(|m| m.as_ref().is_some_and(|m| m.starts_with(&plain[..plain.len() - 1])))
-                .take(3),
-        );
-        rows.push(Some(all[0].to_string()));
-        for row in rows {
-            let mut options = BuildOptions::new(vec![target], OptLevel::O2);
-            options.optimize.libraries = false;
-            options.plan.parts = row.is_some();
-            if let Some(row) = row {
-                options.plan.tuning.insert(line.clone(), row);
-            }
-            let mut built = driver::build(&graph, &options).unwrap_or_else(|e| panic!("{e}"));
-            driver::compile(&mut built.program, &tools.compiler, &|_| ()).unwrap_or_else(|e| panic!("{e}"));
-            let options = emulate::Options {
-                time: Some(TimingOptions::default()),
-                ..emulate::Options::default()
-            };
-            let inputs = random_inputs(&graph, &Bindings::new(), 3);
-            let outcome = Emulator::load(&built.program, 0, &tools.disassembler, options)
-                .and_then(|emulator| emulator.run(&inputs))
-                .unwrap_or_else(|e| panic!("{e}"));
-            let plan = &built.program.variants[0].plan;
-            for launch in outcome.timed.iter().filter_map(|step| step.launch()) {
-                let kernel = &plan.kernels[launch.kernel];
-                println!(
-                    "{arch} {m}x{n}x{k} {} {:.1} us: {}",
-                    kernel.name, launch.report.micros, kernel.mapping
-                );
-            }
-        }
-    }
 }

@@ -123,14 +123,6 @@ pub fn sharings(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapp
     all.into_iter().map(|(mapping, _)| mapping).collect()
 }
 
-/// Returns the best of [`sharings`], where that is predicted to take less time than the kernel takes with its mapping.
-pub fn best_sharing(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<Mapping> {
-    match Tunable::of(kernel, target)? {
-        Tunable::Product(body) => Mapper::at_hints(kernel, symbols, target).best_sharing(body),
-        Tunable::Attention(_) => None,
-    }
-}
-
 /// Says whether rows that add up so many parts of a product as they are read take about as little time as rows of a stored result and
 /// the launch that would store it.
 pub fn rows_pay(kernel: &Kernel, parts: i64, symbols: &Symbols, target: &Target) -> bool {
