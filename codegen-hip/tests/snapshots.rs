@@ -60,6 +60,7 @@ fn text_of_warp_groups() {
         store: 8,
         group: 6,
         dies: 1,
+        shares: None,
     });
     assert!(ir::kernel::verify::verify(&kernel).is_ok());
     assert_eq!(ir::kernel::limits::check(&kernel, &Symbols::new(), &target), []);
@@ -70,6 +71,61 @@ fn text_of_warp_groups() {
         Some("--gpu-architecture=sm_90a")
     );
     insta::assert_snapshot!("warp_groups", source.text);
+}
+
+/// A product whose tiles workgroups share: its own memory comes last.
+#[test]
+fn text_of_shared_tiles() {
+    let target: Target = "gfx942".parse().expect("a target of the table");
+    let mut kernel = kernels::all()
+        .into_iter()
+        .find(|k| k.name == "contract_5_f16")
+        .expect("a kernel of the list");
+    let instruction = target.matrix.iter().find(|i| (i.m, i.input) == (16, ir::DType::F16));
+    let wide = ir::kernel::Fetch {
+        along_k: true,
+        width: 8,
+    };
+    let tiling = ir::kernel::Tiling {
+        instruction: *instruction.expect("it has one"),
+        block: [32, 32, 32],
+        waves: [1, 1],
+        parts: 1,
+        stages: 2,
+        ahead: true,
+        lhs: wide,
+        rhs: wide,
+        store: 4,
+        group: 6,
+        dies: 8,
+        shares: Some(ir::kernel::Shares { groups: 3, tiles: 2 }),
+    };
+    kernel.mapping = ir::kernel::Mapping::Matrix(tiling.clone());
+    assert!(
+        ir::kernel::verify::verify(&kernel).is_err(),
+        "it has no memory of its own"
+    );
+    let own = [
+        ("sums", ir::DType::F32, 5 * 32 * 32, ir::kernel::Access::Scratch),
+        ("tickets", ir::DType::I32, 2, ir::kernel::Access::Tickets),
+    ];
+    for (name, dtype, elements, access) in own {
+        kernel.params.push(ir::kernel::Param {
+            name: name.to_owned(),
+            dtype,
+            elements: ir::Dim::Const(elements),
+            access,
+        });
+    }
+    assert_eq!(ir::kernel::verify::verify(&kernel), Ok(()));
+    let mut many = kernel.clone();
+    many.mapping = ir::kernel::Mapping::Matrix(ir::kernel::Tiling {
+        shares: Some(ir::kernel::Shares { groups: 3, tiles: 4000 }),
+        ..tiling
+    });
+    assert!(ir::kernel::verify::verify(&many).is_err(), "there are fewer tiles");
+    let source = graphc_codegen_hip::emit_kernel(&kernel, &Symbols::new(), &target, &[]).expect("a kernel that prints");
+    insta::assert_snapshot!("shared_tiles", source.text);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::fmt;
 use ir::kernel::Mapping;
 use ir::{Kernel, Plan, Symbols, Target};
 
-pub use crate::lower::mapping::{candidates, candidates_in, open_rows, product, product_in};
+pub use crate::lower::mapping::{candidates, candidates_in, open_rows, product, product_in, sharings};
 
 /// The rows, by product.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -148,6 +148,14 @@ pub(crate) fn apply_to(kernel: &mut Kernel, symbols: &Symbols, target: &Target, 
 fn row(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> Option<Mapping> {
     let text = tuning.get(&product(kernel, symbols, target)?)?;
     candidates(kernel, symbols, target)
+        .into_iter()
+        .find(|m| m.to_string() == text)
+}
+
+/// Finds the mapping with shared tiles that a product's row names.
+pub(crate) fn sharing(kernel: &Kernel, symbols: &Symbols, target: &Target, tuning: &Tuning) -> Option<Mapping> {
+    let text = tuning.get(&product(kernel, symbols, target)?)?;
+    sharings(kernel, symbols, target)
         .into_iter()
         .find(|m| m.to_string() == text)
 }

@@ -1,6 +1,6 @@
 //! Contractions by matrix instructions or row by row: operands as addresses, the epilogue by groups of neighbours.
 
-use ir::kernel::{AxisId, ContractBody, ExprId, Fetch, GemvTiling, Operand, OperandAccess, Tiling, Unpacking};
+use ir::kernel::{AxisId, ContractBody, ExprId, Fetch, GemvTiling, Operand, OperandAccess, Shares, Tiling, Unpacking};
 use ir::target::{MatrixFamily, MatrixInstruction};
 use ir::{DType, Dim, Entity};
 
@@ -22,9 +22,10 @@ impl Printer<'_> {
             tiling.ahead,
             tiling.group
         );
-        let template = match tiling.parts {
-            1 => "gemm_tile<Tiles".to_owned(),
-            parts => format!("gemm_wave_k<Tiles, {parts}"),
+        let template = match (tiling.shares, tiling.parts) {
+            (Some(Shares { groups, tiles }), _) => format!("gemm_shared<Tiles, {groups}, {tiles}"),
+            (None, 1) => "gemm_tile<Tiles".to_owned(),
+            (None, parts) => format!("gemm_wave_k<Tiles, {parts}"),
         };
         self.product(body, [tiling.lhs, tiling.rhs], &tiles, &template, tiling.store);
     }
@@ -56,9 +57,15 @@ impl Printer<'_> {
         self.fetched("rhs", "col", &body.n, &body.k, &body.rhs, rhs);
         self.grouped_epilogue(body, store);
         let [m, n, k] = sizes.map(|n| self.count(&n));
+        // The memory that the mapping has for itself.
+        let params = self.kernel.params.values().zip(&self.params);
+        let own: String = params
+            .filter(|(param, _)| !param.access.is_of_body())
+            .map(|(_, name)| format!(", {name}"))
+            .collect();
         self.out.line(tiles);
         self.out
-            .line(format!("{template}, {store}>({m}, {n}, {k}, lhs, rhs, epilogue);"));
+            .line(format!("{template}, {store}>({m}, {n}, {k}, lhs, rhs, epilogue{own});"));
         if looped {
             self.out.close("");
         }

@@ -11,7 +11,7 @@ namespace graphc {
 // ---- the product
 
 /// A workgroup's product, or with `PARTS_K` above one that of a wave, which takes every so many tiles along k for its own: fetch,
-/// write, multiply, in the order that `run` says.
+/// write, multiply, in the order that `run` says. It begins at tile number `first` along k and ends at `depth`.
 template <typename Tiles, int WIDTH, typename Lhs, typename Rhs, int PARTS_K = 1>
 struct Product {
     using I = typename Tiles::Instruction;
@@ -28,7 +28,7 @@ struct Product {
     const Lhs& lhs;
     const Rhs& rhs;
     u8* lds;
-    int rows, cols, depth, row0, col0, part;
+    int rows, cols, depth, row0, col0, part, first;
     Fetcher<Lhs, Tiles::BLOCK_M, Tiles::BLOCK_K, Tiles::THREADS> lhs_fetch;
     Fetcher<Rhs, Tiles::BLOCK_N, Tiles::BLOCK_K, Tiles::THREADS> rhs_fetch;
     typename I::Sums sums[LHS][RHS];
@@ -38,8 +38,9 @@ struct Product {
     /// Where this lane's first fragments are.
     int left_at, right_at[Place::FUSED];
 
-    GRAPHC_DEVICE Product(const Lhs& lhs, const Rhs& rhs, u8* lds, int rows, int cols, int depth, int row0, int col0, int part = 0)
-        : lhs(lhs), rhs(rhs), lds(lds), rows(rows), cols(cols), depth(depth), row0(row0), col0(col0), part(part) {
+    GRAPHC_DEVICE Product(const Lhs& lhs, const Rhs& rhs, u8* lds, int rows, int cols, int depth, int row0, int col0, int part = 0,
+                           int first = 0)
+        : lhs(lhs), rhs(rhs), lds(lds), rows(rows), cols(cols), depth(depth), row0(row0), col0(col0), part(part), first(first) {
         const int lane = (int)threadIdx.x % I::LANES, group = I::k_group(lane);
         left_at = Rows::address(wave_m() * I::ROWS + I::lhs_row(lane), group);
         const int column = I::rhs_col(lane);
@@ -70,7 +71,7 @@ struct Product {
     /// Starts to read tile number `tile` from memory; `PART`: the tile may reach past the depth.
     template <bool PART>
     GRAPHC_DEVICE void fetch(int tile) {
-        const int k0 = (tile * PARTS_K + part) * Tiles::BLOCK_K;
+        const int k0 = ((first + tile) * PARTS_K + part) * Tiles::BLOCK_K;
         lhs_fetch.template read<PART>(lhs, row0, rows, k0, depth);
         rhs_fetch.template read<PART>(rhs, col0, cols, k0, depth);
     }
@@ -203,8 +204,8 @@ struct Product {
     GRAPHC_DEVICE void run() {
         constexpr int BLOCK_K = Tiles::BLOCK_K;
         // Of all tiles those whose number is this part's, modulo the number of parts.
-        const int whole = (depth / BLOCK_K + PARTS_K - 1 - part) / PARTS_K;
-        const int tiles = ((depth + BLOCK_K - 1) / BLOCK_K + PARTS_K - 1 - part) / PARTS_K;
+        const int whole = (depth / BLOCK_K - first + PARTS_K - 1 - part) / PARTS_K;
+        const int tiles = ((depth + BLOCK_K - 1) / BLOCK_K - first + PARTS_K - 1 - part) / PARTS_K;
         if (PARTS_K > 1 && tiles == 0) return;
         if (whole > 0) fetch<false>(0);
         else fetch<true>(0);
@@ -322,6 +323,114 @@ GRAPHC_DEVICE void gemm_wave_k(int rows, int cols, int depth, const Lhs& lhs, co
                 hand_over_run<Tiles, WIDTH, WIDTH>(total, rows, cols, row0 + i * I::ROWS, col0 + run * Place::RUN, epilogue);
             }
         }
+    }
+}
+
+// ---- tiles that workgroups share
+
+/// The runs of steps along k into which those of `SHARED` tiles are cut, one tile behind the other: `GROUPS` of them, whose lengths
+/// differ by one step at most.
+template <int GROUPS, int SHARED>
+struct Runs {
+    i64 steps;  // of a tile
+
+    GRAPHC_DEVICE int start(int group) const { return (int)(group * (SHARED * steps) / GROUPS); }
+    /// The run that has a step.
+    GRAPHC_DEVICE int of(i64 step) const { return (int)(((step + 1) * GROUPS - 1) / (SHARED * steps)); }
+};
+
+/// Writes a workgroup's sums of a piece of a tile to scratch memory and draws a ticket. Of the workgroups that have pieces `first` to
+/// `last` of the tile, the one that draws the last ticket gets the sums of all of them, added in their order, and `true`; it puts the
+/// tickets back. `word` is a word of LDS that nobody needs.
+template <typename Tiles, typename Sums, typename Sum>
+GRAPHC_DEVICE bool add_pieces(Sums (&sums)[Tiles::LHS][Tiles::RHS], int first, int piece, int last, Sum* scratch, i32* ticket, i32* word) {
+    using I = typename Tiles::Instruction;
+    constexpr int EACH = I::SUM_ROWS * I::SUM_COLS, WIDE = 16 / (int)sizeof(Sum);
+    constexpr int BLOCK = Tiles::BLOCK_M * Tiles::BLOCK_N;
+    static_assert(EACH % WIDE == 0, "a lane's sums of a fragment are whole accesses");
+    // A lane's sums lie so that a wave's accesses are whole lines.
+    Sum* const mine = scratch + (int)threadIdx.x * WIDE;
+#pragma unroll
+    for (int i = 0; i < Tiles::LHS; ++i) {
+#pragma unroll
+        for (int j = 0; j < Tiles::RHS; ++j) {
+#pragma unroll
+            for (int v = 0; v < EACH; v += WIDE) {
+                Vector<Sum, WIDE> wide;
+#pragma unroll
+                for (int w = 0; w < WIDE; ++w) wide[w] = sums[i][j][v + w];
+                const int at = ((i * Tiles::RHS + j) * EACH + v) * Tiles::THREADS;
+                *(Vector<Sum, WIDE>*)(mine + (i64)piece * BLOCK + at) = wide;
+            }
+        }
+    }
+    device_release();
+    lds_barrier();
+    if (threadIdx.x == 0) *word = draw_ticket(ticket);
+    lds_barrier();
+    if (same_in_all(*word) != last - first) return false;
+    device_acquire();
+    if (threadIdx.x == 0) *ticket = 0;
+#pragma unroll
+    for (int i = 0; i < Tiles::LHS; ++i) {
+#pragma unroll
+        for (int j = 0; j < Tiles::RHS; ++j) {
+#pragma unroll
+            for (int v = 0; v < EACH; ++v) sums[i][j][v] = 0;
+        }
+    }
+    for (int p = first; p <= last; ++p) {
+#pragma unroll
+        for (int i = 0; i < Tiles::LHS; ++i) {
+#pragma unroll
+            for (int j = 0; j < Tiles::RHS; ++j) {
+#pragma unroll
+                for (int v = 0; v < EACH; v += WIDE) {
+                    const int at = ((i * Tiles::RHS + j) * EACH + v) * Tiles::THREADS;
+                    const auto wide = *(const Vector<Sum, WIDE>*)(mine + (i64)p * BLOCK + at);
+#pragma unroll
+                    for (int w = 0; w < WIDE; ++w) sums[i][j][v + w] += wide[w];
+                }
+            }
+        }
+    }
+    return true;
+}
+
+/// As `gemm_tile`, where tiles do not go over the compute units in whole rounds: the first `GROUPS` workgroups share out the steps
+/// along k of the first `SHARED` tiles, and every workgroup behind them has one of the others. `scratch` holds the sums of pieces of
+/// tiles, `GROUPS + SHARED` blocks; `tickets` are zeros before and after, one for each shared tile.
+template <typename Tiles, int GROUPS, int SHARED, int WIDTH, typename Lhs, typename Rhs, typename Epilogue, typename Sum>
+GRAPHC_DEVICE void gemm_shared(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue, Sum* scratch, i32* tickets) {
+    static_assert(!Tiles::Instruction::SYNC, "tiles travel through registers");
+    alignas(128) __shared__ u8 lds[Tiles::LDS_BYTES];
+    const int tiles_m = (rows + Tiles::BLOCK_M - 1) / Tiles::BLOCK_M, tiles_n = (cols + Tiles::BLOCK_N - 1) / Tiles::BLOCK_N;
+    const int steps = (depth + Tiles::BLOCK_K - 1) / Tiles::BLOCK_K, group = (int)blockIdx.x;
+    const Runs<GROUPS, SHARED> runs{steps};
+    int tile = SHARED + group - GROUPS, from = 0, left = steps;
+    if (group < GROUPS) {
+        const int start = runs.start(group);
+        tile = start / steps, from = start % steps, left = runs.start(group + 1) - start;
+    }
+    while (left > 0) {
+        const int to = from + left < steps ? from + left : steps;
+        const TilePlace at = tile_of<Tiles::GROUP, Tiles::XCDS>(tile, tiles_m, tiles_n);
+        const int row0 = at.m * Tiles::BLOCK_M, col0 = at.n * Tiles::BLOCK_N;
+        const int end = to == steps ? depth : to * Tiles::BLOCK_K;
+        Product<Tiles, WIDTH, Lhs, Rhs> product(lhs, rhs, lds, rows, cols, end, row0, col0, 0, from);
+        product.run();
+        bool complete = to - from == steps;
+        if (!complete) {
+            // Pieces are numbered by their workgroups and tiles together: where a workgroup has two, they are of two tiles.
+            const i64 line = (i64)tile * steps;
+            const int first = runs.of(line) + tile, last = runs.of(line + steps - 1) + tile;
+            complete = add_pieces<Tiles>(product.sums, first, group + tile, last, scratch, tickets + tile, (i32*)lds);
+        }
+        if (complete) hand_over<Tiles, WIDTH, WIDTH>(product.sums, rows, cols, row0, col0, epilogue);
+        left -= to - from;
+        from = 0;
+        ++tile;
+        if (left > 0) lds_barrier();
     }
 }
 

@@ -51,6 +51,43 @@ GRAPHC_DEVICE void lds_barrier() {
 #endif
 }
 
+/// Makes what this thread has stored visible to the workgroups of the device that learn of it afterwards.
+GRAPHC_DEVICE void device_release() {
+#if defined(GRAPHC_AMD)
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
+#else
+    __threadfence();
+#endif
+}
+
+/// Lets this thread see what workgroups released of which it has learned.
+GRAPHC_DEVICE void device_acquire() {
+#if defined(GRAPHC_AMD)
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
+#else
+    __threadfence();
+#endif
+}
+
+/// Counts up; returns the count before.
+GRAPHC_DEVICE i32 draw_ticket(i32* ticket) {
+#if defined(GRAPHC_AMD)
+    return __hip_atomic_fetch_add(ticket, 1, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+#else
+    __threadfence();
+    return atomicAdd(ticket, 1);
+#endif
+}
+
+/// A value that is the same in all lanes, known to be.
+GRAPHC_DEVICE i32 same_in_all(i32 value) {
+#if defined(GRAPHC_AMD)
+    return __builtin_amdgcn_readfirstlane(value);
+#else
+    return value;
+#endif
+}
+
 /// Orders LDS within a wave, whose lanes run together.
 GRAPHC_DEVICE void wave_barrier() {
 #if defined(GRAPHC_AMD)

@@ -89,7 +89,7 @@ pub(super) fn compare(step: StepId, kernel: &Kernel, got: &[HostTensor], want: &
 }
 
 fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor]) -> Verdict {
-    let written = kernel.params.values().filter(|p| p.access != Access::Read);
+    let written = kernel.params.values().filter(|p| p.access.leaves());
     let results = written
         .zip(got.iter().zip(want))
         .map(|(param, (got, want))| {
@@ -190,10 +190,16 @@ pub fn check_kernel(
         .map_err(failed)?;
     let size = kernel.launch_size(bindings)?;
     let total = size.grid.iter().map(|n| u64::from(*n)).product::<u64>() * u64::from(size.block.min(1));
-    let updates = kernel.params.values().any(|p| p.access == Access::ReadWrite);
+    let updates = (kernel.params.values()).any(|p| matches!(p.access, Access::ReadWrite | Access::Tickets));
     let chosen = sample.filter(|n| !updates && total > *n).map(|n| spread(size.grid, n));
     // Before a sampled launch results hold a mark: an element that keeps it was not written.
     let mut buffers = buffers.to_vec();
+    for (param, buffer) in kernel.params.values().zip(&mut buffers) {
+        if param.access == Access::Tickets {
+            let zeros = ir::data::Storage::new(vec![0; buffer.bytes.len()]);
+            *buffer = tensor(&param.name, buffer, zeros)?;
+        }
+    }
     if chosen.is_some() {
         for (param, buffer) in kernel.params.values().zip(&mut buffers) {
             if param.access == Access::Write {
@@ -217,7 +223,7 @@ pub fn check_kernel(
         if by_words(param) {
             gpu.memory().write(address, &vec![0; bytes as usize]).map_err(memory)?;
         }
-        if param.access != Access::Write || chosen.is_some() {
+        if param.access.reads() || param.access == Access::Write && chosen.is_some() {
             gpu.memory().write(address, &buffer.bytes).map_err(memory)?;
         }
         addresses.push(address);
@@ -227,7 +233,7 @@ pub fn check_kernel(
     }
     let ran = chosen.as_ref().map_or(total, |c| c.len() as u64);
     let options = LaunchOptions {
-        workgroups: chosen.clone(),
+        workgroups: chosen.clone().or_else(|| options.workgroups.clone()),
         ..options.clone()
     };
     let counters = if total == 0 {
@@ -238,7 +244,7 @@ pub fn check_kernel(
     };
     let mut got: Vec<Option<HostTensor>> = Vec::new();
     for ((param, address), buffer) in kernel.params.values().zip(&addresses).zip(&buffers) {
-        if param.access == Access::Read {
+        if !param.access.leaves() {
             got.push(None);
             continue;
         }
@@ -280,7 +286,7 @@ pub fn check_kernel(
 /// and types of four bits. Such a buffer is whole words, whose other bytes are read and written back as they are.
 pub(super) fn by_words(param: &Param) -> bool {
     match param.access {
-        Access::Read => false,
+        Access::Read | Access::Scratch | Access::Tickets => false,
         Access::Write => param.dtype.bits() < 8,
         Access::ReadWrite => param.dtype.bits() < 32,
     }

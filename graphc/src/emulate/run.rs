@@ -6,7 +6,6 @@ use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions, 
 use indexmap::IndexMap;
 use ir::dim::Bindings;
 use ir::graph::{Constant, bind_shapes};
-use ir::kernel::Access;
 use ir::plan::{BufferId, KernelId, Place, Plan, Step, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
 
@@ -452,7 +451,7 @@ impl Run<'_> {
         if let Some(expected) = expected {
             let mut got = Vec::new();
             for (param, buffer) in kernel.params.values().zip(args) {
-                if param.access != Access::Read {
+                if param.access.leaves() {
                     got.push(self.read(*buffer, &emulator.plan.buffers[*buffer].ty)?);
                 }
             }
@@ -531,11 +530,7 @@ impl Run<'_> {
         }
         ir::kernel::eval::evaluate(kernel, &mut tensors, &self.bindings)
             .map_err(|error| EmulateError::Evaluate { step, error })?;
-        let written = kernel
-            .params
-            .values()
-            .zip(tensors)
-            .filter(|(p, _)| p.access != Access::Read);
+        let written = kernel.params.values().zip(tensors).filter(|(p, _)| p.access.leaves());
         Ok(Some(written.map(|(_, tensor)| tensor).collect()))
     }
 }

@@ -18,6 +18,7 @@ mod copy;
 pub mod eval;
 pub mod limits;
 mod operand;
+mod param;
 pub mod print;
 mod row;
 mod tiling;
@@ -27,11 +28,10 @@ mod window;
 
 pub use copy::{CopyBody, CopyStep};
 pub use operand::{Operand, OperandAccess, Unpacking};
+pub use param::{Access, Param};
 pub use row::{RowBody, RowComposite, RowKind};
-pub use tiling::{AttentionOrder, FlashLanes, FlashTiling, GemvTiling, Tiling};
+pub use tiling::{AttentionOrder, FlashLanes, FlashTiling, GemvTiling, Shares, Tiling};
 pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
-
-use std::fmt;
 
 use indexmap::IndexSet;
 use serde::{Deserialize, Serialize};
@@ -70,36 +70,6 @@ pub struct Kernel {
     /// The graph nodes computed here, as text, for messages and comments (`n12 add "encoder.0"`); where launches share the
     /// kernel, those of the first.
     pub origins: Vec<String>,
-}
-
-/// A buffer that a kernel reads or writes.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Param {
-    /// An identifier.
-    pub name: String,
-    pub dtype: DType,
-    /// How many elements the buffer has.
-    pub elements: Dim,
-    pub access: Access,
-}
-
-impl Param {
-    /// How many elements there are at these sizes; none where the size is below 0.
-    ///
-    /// # Errors
-    /// As [`Dim::eval`].
-    pub fn count(&self, bindings: &Bindings) -> Result<i64, DimError> {
-        Ok(self.elements.eval(bindings)?.max(0))
-    }
-}
-
-/// What a kernel does with a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum Access {
-    Read,
-    Write,
-    /// Reads and writes the same buffer: scatter's destination, or a pointwise kernel working in place.
-    ReadWrite,
 }
 
 /// A loop axis: `0..extent`.
@@ -495,7 +465,8 @@ pub enum Mapping {
         rhs: Fetch,
     },
     /// Waves multiply fragments of a workgroup's tile with matrix instructions.
-    /// Grid: x = ceil(m / block\[0\]) · ceil(n / block\[1\]), z = batch.
+    /// Grid: x = ceil(m / block\[0\]) · ceil(n / block\[1\]), z = batch; where workgroups share tiles, those come first and take the
+    /// shared tiles' place, and the last two parameters are their scratch memory and their tickets.
     Matrix(Tiling),
     /// Waves read the weights of a contraction with few rows once.
     /// Grid: x = ceil(n / columns) · ceil(m / rows), z = batch.
@@ -641,7 +612,13 @@ impl Kernel {
                 let (m, n, k) = (extent(&c.m)?, extent(&c.n)?, extent(&c.k)?);
                 self.counted(&[m, n, k])?;
                 let tiles = ceil(m, i64::from(tiling.block[0])).saturating_mul(ceil(n, i64::from(tiling.block[1])));
-                (tiles, extent(&c.batch)?, tiling.threads())
+                let groups = match tiling.shares {
+                    Some(shares) => tiles
+                        .saturating_sub(shares.tiles.into())
+                        .saturating_add(shares.groups.into()),
+                    None => tiles,
+                };
+                (groups, extent(&c.batch)?, tiling.threads())
             }
             (Mapping::Gemv(tiling), Body::Contract(c)) => {
                 let (m, n, k) = (extent(&c.m)?, extent(&c.n)?, extent(&c.k)?);
@@ -757,16 +734,6 @@ impl Body {
             Body::Copy(copy) => Some(&copy.loops),
             Body::Contract(_) | Body::Attention(_) | Body::Scan(_) | Body::Sort(_) => None,
         }
-    }
-}
-
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Access::Read => "read",
-            Access::Write => "write",
-            Access::ReadWrite => "read_write",
-        })
     }
 }
 

@@ -38,9 +38,13 @@ impl fmt::Display for Tiling {
             1 => String::new(),
             parts => format!(", {parts} along k"),
         };
+        let shares = match self.shares {
+            None => String::new(),
+            Some(shares) => format!(", {} groups share {} tiles", shares.groups, shares.tiles),
+        };
         write!(
             f,
-            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}{parts}, stages {}{}, lhs {}, rhs {}, store {}, group {}{dies}",
+            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}{parts}, stages {}{}, lhs {}, rhs {}, store {}, group {}{dies}{shares}",
             self.instruction,
             self.stages,
             if self.ahead { " ahead" } else { "" },

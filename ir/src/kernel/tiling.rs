@@ -44,6 +44,42 @@ pub struct Tiling {
     pub group: u32,
     /// Dies with an L2 each, to which workgroups go in turn: each takes runs of neighbours.
     pub dies: u32,
+    /// Workgroups that share out the depth of some tiles; `None` where each tile is one workgroup's.
+    pub shares: Option<Shares>,
+}
+
+/// Workgroups that share out the steps along k of some of a contraction's tiles (stream-K; Osama et al., 2023), so that tiles which do not
+/// go over the compute units in whole rounds keep all of them busy to the end. Every other tile is one workgroup's.
+///
+/// The steps of the first `tiles` tiles, one tile behind the other, are cut into `groups` runs whose lengths differ by one step at most; a
+/// workgroup takes a run, which may end in the middle of a tile and begin in the middle of another. Of a tile with several workgroups each
+/// writes its sums to scratch memory and draws a ticket; the one that draws the last adds the sums in the order of their steps, whoever came
+/// first, and computes the epilogue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Shares {
+    pub groups: u32,
+    pub tiles: u32,
+}
+
+impl Shares {
+    /// Groups and tiles at most.
+    pub const MOST: u32 = 4096;
+
+    /// The workgroups that have steps of a shared tile, and where their runs begin in it: pieces of the tile, in the order of its steps.
+    /// Tiles have `steps` steps each.
+    pub fn pieces_of(self, tile: u32, steps: i64) -> std::ops::RangeInclusive<i64> {
+        let (groups, all) = (i64::from(self.groups), i64::from(self.tiles) * steps);
+        // The last group that begins at a step or before it.
+        let group_of = |step: i64| ((step + 1) * groups - 1) / all.max(1);
+        let first = i64::from(tile) * steps;
+        group_of(first)..=group_of(first + steps - 1)
+    }
+
+    /// Sums of scratch memory, for blocks of so many: at most one block more for each tile than there are groups.
+    pub fn scratch(self, block: [u32; 3]) -> i64 {
+        let blocks = i64::from(self.groups) + i64::from(self.tiles);
+        blocks * i64::from(block[0]) * i64::from(block[1])
+    }
 }
 
 impl Tiling {
@@ -158,6 +194,19 @@ impl Tiling {
         }
         if !self.block[2].is_multiple_of(i.step()) {
             return Some("the instruction's depth does not divide the tile's");
+        }
+        if let Some(shares) = self.shares {
+            if ![shares.groups, shares.tiles]
+                .iter()
+                .all(|n| (1..=Shares::MOST).contains(n))
+            {
+                return Some("from 1 to 4096 workgroups share as many tiles");
+            }
+            if self.parts > 1 || !matches!(i.family, MatrixFamily::Mfma | MatrixFamily::Wmma) {
+                return Some(
+                    "tiles are shared by workgroups that multiply with MFMA or WMMA and have a tile's whole depth otherwise",
+                );
+            }
         }
         // What copies fill is read by pairs of fragments and of steps, and while one buffer is read another one is filled.
         let pairs = fragments_of(self).is_multiple_of(2) && (self.block[2] / i.k).is_multiple_of(2);

@@ -451,11 +451,13 @@ impl Verifier<'_> {
                     var: *v,
                     expr: text(k, id),
                 }),
-                Expr::Load { param, .. } if k.params[*param].access == Access::Write => {
+                Expr::Load { param, .. }
+                    if k.params[*param].access == Access::Write || !k.params[*param].access.is_of_body() =>
+                {
                     self.errors.push(KernelError::Access {
                         place: "a load reads",
                         param: k.params[*param].name.clone(),
-                        access: Access::Write,
+                        access: k.params[*param].access,
                     });
                 }
                 _ => {}
@@ -519,7 +521,7 @@ impl Verifier<'_> {
                     self.unbind(axes);
                     let p = &k.params[*param];
                     let reads = matches!(stmt, Stmt::Update { op: Some(_), .. });
-                    if p.access == Access::Read || (reads && p.access == Access::Write) {
+                    if p.access == Access::Read || (reads && p.access == Access::Write) || !p.access.is_of_body() {
                         self.errors.push(KernelError::Access {
                             place: if reads {
                                 "an update combines into"

@@ -284,7 +284,9 @@ impl<'a> Run<'a> {
                     // A write-only buffer may have contents from before (several kernels fill it); else it is fresh.
                     tensors.push(match self.read(id, *arg) {
                         Ok(tensor) => tensor,
-                        Err(PlanEvalError::Unwritten { .. }) if access == Some(Access::Write) => self.fresh(*arg)?,
+                        Err(PlanEvalError::Unwritten { .. }) if access.is_some_and(|a| !a.reads()) => {
+                            self.fresh(*arg)?
+                        }
                         Err(error) => return Err(error),
                     });
                 }

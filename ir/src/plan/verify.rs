@@ -8,7 +8,6 @@ use crate::dim::{Shape, hints};
 use crate::entity::{Entity, Table};
 use crate::graph::infer::infer;
 use crate::graph::op::Op;
-use crate::kernel::Access;
 use crate::kernel::bounds::{BoundsError, unproven};
 use crate::kernel::limits::{self, LimitError};
 use crate::kernel::verify::{InvalidKernel, verify as verify_kernel};
@@ -195,7 +194,7 @@ fn step_uses(plan: &Plan, work: &Work) -> Vec<Use> {
             let params = plan.kernels.get(*kernel).into_iter().flat_map(|k| k.params.values());
             args.iter()
                 .zip(params)
-                .map(|(b, p)| make(*b, p.access != Access::Write, p.access != Access::Read))
+                .map(|(b, p)| make(*b, p.access.reads(), p.access.writes()))
                 .collect()
         }
         Work::Call {

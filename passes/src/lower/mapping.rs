@@ -19,8 +19,10 @@ mod contract;
 mod gemv;
 mod parts;
 mod points;
+mod shares;
 
 pub use parts::Second;
+pub use shares::may_share;
 
 use ir::kernel::access::Motions;
 use ir::kernel::{AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody};
@@ -110,6 +112,17 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second
     }
 }
 
+/// Returns the mappings of a contraction whose workgroups share out the depth of tiles, by their predicted clocks. None where sizes are open
+/// or there are batches. They need scratch memory, which [`super::shared`] adds.
+pub fn sharings(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Mapping> {
+    let Some(Tunable::Product(body)) = Tunable::of(kernel, target) else {
+        return Vec::new();
+    };
+    let mut all = Mapper::at_hints(kernel, symbols, target).sharings(body);
+    all.sort_by(|a, b| a.1.total_cmp(&b.1));
+    all.into_iter().map(|(mapping, _)| mapping).collect()
+}
+
 /// Says whether rows that add up so many parts of a product as they are read take about as little time as rows of a stored result and
 /// the launch that would store it.
 pub fn rows_pay(kernel: &Kernel, parts: i64, symbols: &Symbols, target: &Target) -> bool {
@@ -127,6 +140,8 @@ impl<'k> Tunable<'k> {
     fn of(kernel: &'k Kernel, target: &Target) -> Option<Tunable<'k>> {
         match (&kernel.body, &kernel.mapping) {
             _ if !target.is_gpu() => None,
+            // Its scratch memory goes with its mapping.
+            (_, Mapping::Matrix(tiling)) if tiling.shares.is_some() => None,
             (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => Some(Tunable::Product(body)),
             // How many parts there are was found with the mapping that they have.
             (Body::Attention(body), Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) if body.log_sum.is_none() => {

@@ -22,6 +22,7 @@ mod prove;
 mod pull;
 mod ranges;
 mod rows;
+mod shares;
 pub mod views;
 mod window;
 
@@ -34,6 +35,7 @@ use builder::{Builder, Joins, Range, Share, Splits};
 pub use error::LowerError;
 pub use parts::{Parts, Total, in_parts};
 pub use ranges::in_ranges;
+pub use shares::{Shared, shared, tickets, zero_tickets};
 
 /// Lowers one region.
 ///

@@ -13,10 +13,10 @@ pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
         Work::Launch { kernel, args } => {
             let (mut reads, mut writes) = (Vec::new(), Vec::new());
             for (param, buffer) in plan.kernels[*kernel].params.values().zip(args) {
-                if param.access != Access::Write {
+                if param.access.reads() {
                     reads.push(*buffer);
                 }
-                if param.access != Access::Read {
+                if param.access.writes() {
                     writes.push(*buffer);
                 }
             }

@@ -15,7 +15,7 @@ use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, Step
 use ir::schedule::{LaneKind, Region, RegionKind};
 use ir::{Entity, Graph, Kernel, NodeId, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
-use crate::lower::{LowerError, Parts, Total, in_parts, in_ranges, lower};
+use crate::lower::{self, LowerError, Parts, Total, in_parts, in_ranges, lower};
 use crate::route::{self, sized::Routes};
 use crate::tuning::{self, Tuning};
 pub use engines::{Decided, Prefer};
@@ -28,7 +28,8 @@ pub struct PlanOptions {
     pub in_place: bool,
     /// Mappings of products that measuring has shown to be fastest.
     pub tuning: Tuning,
-    /// Let several workgroups share the depth of a product that has few tiles, by way of scratch memory.
+    /// Let several workgroups share the depth of a product that has few tiles, or of tiles that are left over by whole rounds, by way of
+    /// scratch memory.
     pub parts: bool,
     /// Libraries that steps may call where the e-graph chose a kernel, and the other way round: by size, as measured, as preferred.
     pub routes: Routes,
@@ -160,7 +161,7 @@ pub fn plan_and_decided(
                 p.copy(LaneKind::Compute, from, *to);
             }
         }
-        let step = p.launch(kernel, [&reads[..], &writes].concat(), flops);
+        let step = p.launch_or_share(kernel, [&reads[..], &writes].concat(), flops, options);
         if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes)
             && (known || !engines::is_known(&product.rows()))
         {
@@ -261,6 +262,8 @@ struct Planner<'a> {
     writer: IndexMap<BufferId, StepId>,
     /// What steps may be at other sizes.
     others: IndexMap<StepId, Other>,
+    /// The tickets of products whose tiles are shared, which are zeros once a step has put them there.
+    tickets: Option<BufferId>,
 }
 
 impl<'a> Planner<'a> {
@@ -288,6 +291,7 @@ impl<'a> Planner<'a> {
             lanes: IndexMap::new(),
             writer: IndexMap::new(),
             others: IndexMap::new(),
+            tickets: None,
         };
         p.lane(LaneKind::Compute);
         p
@@ -422,6 +426,38 @@ impl<'a> Planner<'a> {
         drop_unused_params(&mut kernel, &mut args);
         let kernel: KernelId = self.kernels.add(&mut self.plan.kernels, kernel);
         self.step(LaneKind::Compute, Work::launch(kernel, args), flops)
+    }
+
+    /// Launches a kernel, with memory of its own where its workgroups share tiles.
+    fn launch_or_share(
+        &mut self,
+        mut kernel: Kernel,
+        mut args: Vec<BufferId>,
+        flops: ir::Dim,
+        options: &PlanOptions,
+    ) -> StepId {
+        let (symbols, target) = (self.graph.symbols(), self.plan.target);
+        let mapping = match options.parts {
+            true => tuning::sharing(&kernel, symbols, &target, &options.tuning),
+            false => None,
+        };
+        drop_unused_params(&mut kernel, &mut args);
+        let shared = mapping.and_then(|mapping| lower::shared(kernel.clone(), mapping));
+        let Some(shared) = shared else {
+            return self.launch(kernel, args, flops);
+        };
+        let tickets = match self.tickets {
+            Some(tickets) => tickets,
+            None => {
+                let tickets = self.arena("tickets".to_owned(), lower::tickets());
+                self.launch(lower::zero_tickets(&target), vec![tickets], ir::Dim::Const(0));
+                self.tickets = Some(tickets);
+                tickets
+            }
+        };
+        let sums = self.arena(format!("{}_sums", shared.kernel.name), shared.sums);
+        args.extend([sums, tickets]);
+        self.launch(shared.kernel, args, flops)
     }
 
     fn call(

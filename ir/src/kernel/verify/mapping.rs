@@ -3,8 +3,8 @@
 use super::{KernelError, Verifier};
 use crate::dim::Dim;
 use crate::kernel::{
-    AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping, Operand,
-    Stmt, Tiling, WindowBody,
+    Access, AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping,
+    Operand, Param, Shares, Stmt, Tiling, WindowBody,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;
@@ -38,7 +38,47 @@ impl Verifier<'_> {
         if instruction.family == MatrixFamily::Wgmma && !(stored(&c.lhs) && stored(&c.rhs)) {
             return Some("wgmma reads operands as they lie in memory");
         }
+        if let Some(shares) = tiling.shares
+            && let Some(problem) = self.shares(tiling, shares, c)
+        {
+            return Some(problem);
+        }
         self.wide_accesses(c, tiling.lhs, tiling.rhs, tiling.store)
+    }
+
+    /// Says why workgroups cannot share a contraction's tiles that way.
+    fn shares(&self, tiling: &Tiling, shares: Shares, c: &ContractBody) -> Option<&'static str> {
+        let k = self.kernel;
+        let extent = |axes: &[AxisId]| {
+            let extents = axes.iter().map(|a| k.axes[*a].extent.as_const());
+            extents.into_iter().try_fold(1i64, |n, extent| n.checked_mul(extent?))
+        };
+        let (Some(m), Some(n), Some(depth), true) = (extent(&c.m), extent(&c.n), extent(&c.k), c.batch.is_empty())
+        else {
+            return Some("tiles are shared of one product of known sizes");
+        };
+        let [block_m, block_n, block_k] = tiling.block.map(i64::from);
+        let ceil = |a: i64, b: i64| a / b + i64::from(a % b > 0);
+        let tiles = ceil(m, block_m).saturating_mul(ceil(n, block_n));
+        if i64::from(shares.tiles) > tiles {
+            return Some("more tiles are shared than there are");
+        }
+        if ceil(depth, block_k).saturating_mul(shares.tiles.into()) < i64::from(shares.groups) {
+            return Some("workgroups that share tiles have a step each at least");
+        }
+        let fits = |p: &Param, access: Access, dtype: DType, elements: i64| {
+            p.access == access && p.dtype == dtype && p.elements.as_const().is_some_and(|n| n >= elements)
+        };
+        let mut own = k.params.values().rev();
+        let (Some(tickets), Some(sums)) = (own.next(), own.next()) else {
+            return Some("workgroups that share tiles have scratch memory and tickets");
+        };
+        let own_fit = fits(tickets, Access::Tickets, DType::I32, shares.tiles.into())
+            && fits(sums, Access::Scratch, k.vars[c.acc], shares.scratch(tiling.block));
+        if !own_fit || own.any(|p| !p.access.is_of_body()) {
+            return Some("the last two parameters are the scratch memory of those that share tiles, and their tickets");
+        }
+        None
     }
 
     /// Says why a contraction cannot be computed row by row that way.
@@ -156,6 +196,9 @@ impl Verifier<'_> {
             }
             (mapping, _) if threads(mapping).is_some_and(|n| n > MOST_THREADS) => {
                 Some("a workgroup has at most 1024 threads")
+            }
+            (mapping, _) if !shares_tiles(mapping) && self.kernel.params.values().any(|p| !p.access.is_of_body()) => {
+                Some("only workgroups that share tiles have scratch memory")
             }
             (Mapping::Tile { .. }, b) if !matches!(b, Body::Contract(_)) => Some("tiles are for contractions"),
             (Mapping::Flash { .. }, b) if !matches!(b, Body::Attention(_)) => Some("it is for attention"),
@@ -319,7 +362,8 @@ fn numbers(mapping: &Mapping) -> Vec<u32> {
         } => vec![block_m, block_n, block_k, thread_m, thread_n, lhs.width, rhs.width],
         Mapping::Matrix(ref t) => {
             let sizes = [t.parts, t.stages, t.store, t.group, t.dies, t.lhs.width, t.rhs.width];
-            [&t.block[..], &t.waves[..], &sizes[..]].concat()
+            let shares = t.shares.map_or([0; 2], |s| [s.groups, s.tiles]);
+            [&t.block[..], &t.waves[..], &sizes[..], &shares[..]].concat()
         }
         Mapping::Gemv(ref t) => {
             let sizes = [t.rows, t.cols, t.unroll, t.waves, t.lanes];
@@ -360,6 +404,11 @@ fn instruction(mapping: &Mapping) -> Option<&MatrixInstruction> {
 
 /// Threads that a workgroup may have on any target.
 const MOST_THREADS: u64 = 1024;
+
+/// Says whether workgroups share tiles.
+fn shares_tiles(mapping: &Mapping) -> bool {
+    matches!(mapping, Mapping::Matrix(t) if t.shares.is_some())
+}
 
 /// The threads of a workgroup; `None` where the sizes make none.
 fn threads(mapping: &Mapping) -> Option<u64> {

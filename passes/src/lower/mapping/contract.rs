@@ -132,6 +132,21 @@ pub(super) struct Sizes {
     pub rhs_bits: f64,
 }
 
+/// The clocks that workgroups take together on a compute unit.
+pub(super) struct Pace {
+    /// Of a step along k.
+    pub step: f64,
+    /// Before a tile's first step and after its last.
+    pub ends: f64,
+}
+
+/// The tiles of a contraction, and the steps along k of each.
+pub(super) fn tiles_and_steps(t: &Tiling, sizes: &Sizes) -> (f64, f64) {
+    let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
+    let tiles = (ceil(sizes.m, t.block[0]) * ceil(sizes.n, t.block[1])).saturating_mul(sizes.batch);
+    (tiles.max(1) as f64, ceil(sizes.k, t.block[2] * t.parts).max(1) as f64)
+}
+
 impl Mapper<'_> {
     pub(super) fn contract(&self, body: &ContractBody) -> Mapping {
         let sizes = self.sizes(body);
@@ -381,6 +396,7 @@ impl Mapper<'_> {
             store,
             group: GROUP,
             dies: self.target.dies,
+            shares: None,
         };
         let fits = |t: &Tiling| t.misfit().is_none() && t.lds_bytes() <= lds_limit(t, self.target);
         // Narrower reads of what is unpacked, so that every thread has some to unpack.
@@ -420,29 +436,38 @@ impl Mapper<'_> {
 
     /// Predicts the clocks of a contraction.
     pub(super) fn cycles(&self, t: &Tiling, sizes: &Sizes) -> f64 {
-        let target = self.target;
-        let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
-        let [block_m, block_n, block_k] = t.block.map(f64::from);
-        let tiles = (ceil(sizes.m, t.block[0]) * ceil(sizes.n, t.block[1]))
-            .saturating_mul(sizes.batch)
-            .max(1) as f64;
-        // Parts take steps at once, each its own.
-        let parts = f64::from(t.parts);
-        let steps = ceil(sizes.k, t.block[2] * t.parts).max(1) as f64;
-        let groups = f64::from(t.waves[0] * t.waves[1]) * parts;
-        let waves = groups * f64::from(t.instruction.waves());
-        let units = f64::from(target.compute_units);
-        let bytes = f64::from(t.instruction.input.bits()) / 8.0;
+        let (tiles, steps) = tiles_and_steps(t, sizes);
+        let units = f64::from(self.target.compute_units);
+        let shared = (tiles / units).ceil().min(self.together(t)).clamp(1.0, 8.0);
+        let round = |shared: f64| {
+            let Pace { step, ends } = self.pace(t, sizes, shared);
+            ends + steps * step
+        };
+        let rounds = (tiles / (units * shared)).floor();
+        let left = ((tiles - rounds * units * shared) / units).ceil();
+        let compute = rounds * round(shared) + if left > 0.0 { round(left) } else { 0.0 };
+        compute.max(self.memory_clocks(t, sizes))
+    }
 
-        // Workgroups that share a compute unit: as many as there are, as LDS and registers hold.
+    /// Workgroups that a compute unit holds, as LDS and registers allow; less than one where they are estimated to take too much.
+    pub(super) fn together(&self, t: &Tiling) -> f64 {
+        let target = self.target;
+        let waves = f64::from(t.waves[0] * t.waves[1] * t.parts) * f64::from(t.instruction.waves());
         let by_lds = f64::from(target.most_lds_bytes() / t.lds_bytes().max(1));
         let registers = f64::from(t.registers());
         let by_registers = (f64::from(target.vector_registers) / registers).floor() * f64::from(target.simds) / waves;
-        let shared = (tiles / units)
-            .ceil()
-            .min(by_lds)
-            .min(by_registers.floor())
-            .clamp(1.0, 8.0);
+        by_lds.min(by_registers.floor())
+    }
+
+    /// Predicts what `shared` workgroups of a compute unit take together.
+    pub(super) fn pace(&self, t: &Tiling, sizes: &Sizes, shared: f64) -> Pace {
+        let target = self.target;
+        let [block_m, block_n, block_k] = t.block.map(f64::from);
+        // Parts take steps at once, each its own.
+        let parts = f64::from(t.parts);
+        let groups = f64::from(t.waves[0] * t.waves[1]) * parts;
+        let waves = groups * f64::from(t.instruction.waves());
+        let bytes = f64::from(t.instruction.input.bits()) / 8.0;
         let tile_bytes = parts * (block_m + block_n) * block_k * bytes;
         // Lanes that multiply read what they need each for itself, and each of a warp group's instructions all of its columns.
         let i = &t.instruction;
@@ -468,32 +493,37 @@ impl Mapper<'_> {
         };
         let ahead = f64::from(t.stages.saturating_sub(read).max(1));
 
-        // What `shared` workgroups of a unit take together.
-        let round = |shared: f64| {
-            let simds = f64::from(target.simds).min(shared * waves);
-            let copied = match i.family {
-                MatrixFamily::Wgmma => shared * tile_bytes / COPY_RATE,
-                _ => 0.0,
-            };
-            let matrix = copied + shared * parts * block_m * block_n * block_k / (i.rate() * simds);
-            let lds = shared * (tile_bytes + fragments) / lds_rate;
-            let cache = shared * fetched / cache_rate;
-            let issue = self.issue_cycles(t, shared * waves / simds, sizes);
-            // A step's last products are waited for.
-            let waits = STEP_LATENCY + f64::from(t.instruction.cycles);
-            let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + waits / shared;
-            let stores = shared * block_m * block_n * bytes / cache_rate;
-            // Parts write their sums to LDS and read those of all.
-            let added = match t.parts {
-                1 => 0.0,
-                _ => STEP_LATENCY + shared * parts * 2.0 * block_m * block_n * 4.0 / lds_rate,
-            };
-            TILE_LATENCY + steps * step + added + stores
+        let simds = f64::from(target.simds).min(shared * waves);
+        let copied = match i.family {
+            MatrixFamily::Wgmma => shared * tile_bytes / COPY_RATE,
+            _ => 0.0,
         };
-        let rounds = (tiles / (units * shared)).floor();
-        let left = ((tiles - rounds * units * shared) / units).ceil();
-        let compute = rounds * round(shared) + if left > 0.0 { round(left) } else { 0.0 };
+        let matrix = copied + shared * parts * block_m * block_n * block_k / (i.rate() * simds);
+        let lds = shared * (tile_bytes + fragments) / lds_rate;
+        let cache = shared * fetched / cache_rate;
+        let issue = self.issue_cycles(t, shared * waves / simds, sizes);
+        // A step's last products are waited for.
+        let waits = STEP_LATENCY + f64::from(t.instruction.cycles);
+        let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + waits / shared;
+        let stores = shared * block_m * block_n * bytes / cache_rate;
+        // Parts write their sums to LDS and read those of all.
+        let added = match t.parts {
+            1 => 0.0,
+            _ => STEP_LATENCY + shared * parts * 2.0 * block_m * block_n * 4.0 / lds_rate,
+        };
+        Pace {
+            step,
+            ends: TILE_LATENCY + added + stores,
+        }
+    }
 
+    /// Predicts the clocks in which memory brings the operands.
+    pub(super) fn memory_clocks(&self, t: &Tiling, sizes: &Sizes) -> f64 {
+        let target = self.target;
+        let [block_m, block_n, _] = t.block.map(f64::from);
+        let (tiles, _) = tiles_and_steps(t, sizes);
+        let bytes = f64::from(t.instruction.input.bits()) / 8.0;
+        let rhs_bytes = sizes.rhs_bits / 8.0;
         // Tiles narrower than a line waste the rest of it.
         let wasted = |f: Fetch, block: f64, bytes: f64| match f.along_k {
             true => bytes,
@@ -506,7 +536,7 @@ impl Mapper<'_> {
             true => operands.max(tiles * (block_m * bytes + block_n * rhs_bytes) * sizes.k as f64 / REUSE),
             false => operands,
         };
-        compute.max(read / (target.memory_tbps * 1e3 / target.clock_ghz))
+        read / (target.memory_tbps * 1e3 / target.clock_ghz)
     }
 
     /// Predicts the clocks in which `waves` waves of a SIMD issue a step's instructions.

@@ -15,7 +15,7 @@ const WORTH: f64 = 0.9;
 const WORTH_OF_TILES: f64 = 0.7;
 /// The share of a launch's cost that a short kernel adds right behind the one that it waits for, about what the timing model has for
 /// the slower of the GPUs.
-const SECOND_LAUNCH: f64 = 0.75;
+pub(super) const SECOND_LAUNCH: f64 = 0.75;
 
 /// Bytes of a part's sum.
 const PART_BYTES: f64 = 4.0;
