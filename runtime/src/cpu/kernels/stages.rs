@@ -27,6 +27,8 @@ pub enum Stage {
     Round,
     /// The quotient by this number, to whole numbers: a product where that is as good as a division.
     RoundQuotient(f32),
+    /// Of 256 numbers, the one that the low 8 bits of the value, a whole number, say.
+    Table(*const f32),
     /// Stores the values as they are now; integers are whole already and inside their type.
     Store(StageOut),
 }
@@ -437,6 +439,18 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
                     } else {
                         for_each_vector!(R, |r, v| values[r][v] = whole(values[r][v]));
                     }
+                }
+                Stage::Table(table) => {
+                    let mut lanes = [[[0f32; 16]; 2]; R];
+                    for_each_vector!(R, |r, v| {
+                        S::store(lanes[r][v].as_mut_ptr(), S::from_bits(S::to_int(values[r][v])));
+                    });
+                    for lanes in lanes.as_flattened_mut() {
+                        for lane in &mut lanes[..S::LANES] {
+                            *lane = *table.add(usize::from(lane.to_bits() as u8));
+                        }
+                    }
+                    for_each_vector!(R, |r, v| values[r][v] = S::load(lanes[r][v].as_ptr()));
                 }
                 Stage::Store(out) if out.col == 1 && matches!(out.stored, Stored::I8 | Stored::U8) => {
                     let to = out.to.offset(place(0, 0, out.row, 1));
