@@ -283,7 +283,10 @@ impl<'a> Chain<'a> {
                 whole = values().all(|v| v.fract() == 0.0);
                 (low, high) = match values().any(f64::is_nan) {
                     true => (f64::NEG_INFINITY, f64::INFINITY),
-                    false => (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max)),
+                    false => (
+                        values().fold(f64::INFINITY, f64::min),
+                        values().fold(f64::NEG_INFINITY, f64::max),
+                    ),
                 };
                 stages.push(Step::Table(function.values.into()));
                 continue;

@@ -126,5 +126,9 @@ fn value(kernel: &Kernel, known: &[Scalar], e: ExprId) -> Option<Scalar> {
         _ => return None,
     };
     let dtype = exprs.dtype(e);
-    Some(if dtype.is_float() { scalar::cast(dtype, made) } else { made })
+    Some(if dtype.is_float() {
+        scalar::cast(dtype, made)
+    } else {
+        made
+    })
 }

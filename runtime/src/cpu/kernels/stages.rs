@@ -85,6 +85,13 @@ simd_dispatch! {
     pub unsafe fn finish(sums: &Sums, stages: &[Stage]) = finish_body
 }
 simd_dispatch! {
+    /// Does stages that name no place to floats.
+    ///
+    /// # Safety
+    /// `from` and `to` have `n` floats; they are the same, or do not overlap.
+    pub unsafe fn stages_of_floats(from: *const f32, to: *mut f32, n: usize, stages: &[Stage]) = stages_of_floats_body
+}
+simd_dispatch! {
     /// Stores sums in 32 bits.
     ///
     /// # Safety
@@ -101,6 +108,17 @@ struct Block {
     row: usize,
     col: usize,
     lanes: [usize; 2],
+}
+
+impl Block {
+    /// The block of values that have no place.
+    fn first<S: Simd>() -> Block {
+        Block {
+            row: 0,
+            col: 0,
+            lanes: [S::LANES; 2],
+        }
+    }
 }
 
 /// Calls `$body::<S, rows, whether all lanes are columns>` for each block.
@@ -357,6 +375,59 @@ macro_rules! for_each_vector {
 #[inline(always)]
 unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums, stages: &[Stage]) {
     const { assert!(R == 1 || R == ROWS && ROWS == 4) };
+    // SAFETY: the caller's contract: the block is inside the tile.
+    unsafe {
+        let mut values = [[S::zero(); 2]; R];
+        let whole_sums = sums_of::<S, R, WHOLE>(at, sums);
+        for_each_vector!(R, |r, v| values[r][v] = S::to_float(whole_sums[r][v]));
+        do_stages::<S, R, WHOLE>(at, values, stages);
+    }
+}
+
+#[inline(always)]
+unsafe fn stages_of_floats_body<S: Simd>(from: *const f32, to: *mut f32, n: usize, stages: &[Stage]) {
+    let width = 2 * S::LANES;
+    let mut first = 0;
+    // SAFETY: the caller's contract: so many floats.
+    unsafe {
+        while first + ROWS * width <= n {
+            floats_block::<S, ROWS>(from.add(first), to.add(first), stages);
+            first += ROWS * width;
+        }
+        while first + width <= n {
+            floats_block::<S, 1>(from.add(first), to.add(first), stages);
+            first += width;
+        }
+        while first < n {
+            let some = S::LANES.min(n - first);
+            let values = [[S::load_part(from.add(first), some), S::zero()]];
+            let values = do_stages::<S, 1, true>(Block::first::<S>(), values, stages);
+            S::store_part(to.add(first), values[0][0], some);
+            first += some;
+        }
+    }
+}
+
+/// Does the stages to `R` times two vectors.
+#[inline(always)]
+unsafe fn floats_block<S: Simd, const R: usize>(from: *const f32, to: *mut f32, stages: &[Stage]) {
+    let place = |r: usize, v: usize| (2 * r + v) * S::LANES;
+    // SAFETY: the caller's contract: so many floats.
+    unsafe {
+        let mut values = [[S::zero(); 2]; R];
+        for_each_vector!(R, |r, v| values[r][v] = S::load(from.add(place(r, v))));
+        let values = do_stages::<S, R, true>(Block::first::<S>(), values, stages);
+        for_each_vector!(R, |r, v| S::store(to.add(place(r, v)), values[r][v]));
+    }
+}
+
+/// Does the stages to a block's values, and returns them.
+#[inline(always)]
+unsafe fn do_stages<S: Simd, const R: usize, const WHOLE: bool>(
+    at: Block,
+    mut values: [[S::V; 2]; R],
+    stages: &[Stage],
+) -> [[S::V; 2]; R] {
     // One loop an operation, so that none is chosen inside.
     macro_rules! by_op {
         ($op:expr, $values:ident, |$r:ident, $v:ident| $y:expr) => {
@@ -381,9 +452,6 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
         let place = |r: usize, v: usize, row: isize, col: isize| {
             (at.row + r) as isize * row + (at.col + if v > 0 { second } else { 0 }) as isize * col
         };
-        let mut values = [[S::zero(); 2]; R];
-        let whole_sums = sums_of::<S, R, WHOLE>(at, sums);
-        for_each_vector!(R, |r, v| values[r][v] = S::to_float(whole_sums[r][v]));
         for stage in stages {
             match *stage {
                 Stage::Number(op, y) => {
@@ -472,4 +540,5 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
             }
         }
     }
+    values
 }
