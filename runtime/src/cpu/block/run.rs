@@ -8,7 +8,7 @@ use super::memory::{
     copy, fill, get_lane, load_bytes, load_run, natural, read, set_lane, store_bytes, store_run, write,
 };
 use super::{Addr, Branch, Class, Frame, Guard, Inst, Link, Program, Reg, Store, Val, ops};
-use crate::cpu::kernels::stages::{Stage, stages_of_floats};
+use crate::cpu::kernels::stages::{Stage, StageOut, Stored, stages_of_floats};
 use ir::host::Affine;
 use smallvec::SmallVec;
 
@@ -172,10 +172,16 @@ impl Machine<'_> {
                         Link::Round => Stage::Round,
                         Link::RoundQuotient(by) => Stage::RoundQuotient(number(by)),
                     };
-                    let stages: SmallVec<[Stage; 8]> = chain.links.iter().map(stage).collect();
                     let from = self.val(chain.a).ptr.cast::<f32>().add(l0).cast_const();
-                    let to = self.dst(chain.dst).cast::<f32>().add(l0);
-                    stages_of_floats(isa, from, to, l1 - l0, &stages);
+                    let out = StageOut {
+                        to: self.dst(chain.dst).cast::<f32>().add(l0).cast(),
+                        stored: Stored::F32,
+                        row: 2 * isa.lanes() as isize,
+                        col: 1,
+                    };
+                    let stages = chain.links.iter().map(stage).chain([Stage::Store(out)]);
+                    let stages: SmallVec<[Stage; 8]> = stages.collect();
+                    stages_of_floats(isa, from, l1 - l0, &stages);
                 }
                 Inst::Blend { dst, cond, a, b } => {
                     let (cond, a, b) = (self.operand(*cond), self.operand(*a), self.operand(*b));

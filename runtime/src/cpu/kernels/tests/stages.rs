@@ -2,7 +2,7 @@
 
 use super::Rng;
 use crate::cpu::kernels::Isa;
-use crate::cpu::kernels::stages::{Stage, StageOp, stages_of_floats};
+use crate::cpu::kernels::stages::{Stage, StageOp, StageOut, Stored, stages_of_floats};
 
 #[test]
 fn floats_of_every_count_go_through_stages() {
@@ -22,8 +22,15 @@ fn floats_of_every_count_go_through_stages() {
         for n in (0..70).chain([127, 128, 129, 300, 1024]) {
             let from = rng.floats(n);
             let mut to = vec![f32::MAX; n + 1];
+            let out = Stage::Store(StageOut {
+                to: to.as_mut_ptr().cast(),
+                stored: Stored::F32,
+                row: 2 * isa.lanes() as isize,
+                col: 1,
+            });
+            let stages: Vec<Stage> = stages.iter().copied().chain([out]).collect();
             // SAFETY: both have so many floats, the table as many as a byte has values.
-            unsafe { stages_of_floats(isa, from.as_ptr(), to.as_mut_ptr(), n, &stages) };
+            unsafe { stages_of_floats(isa, from.as_ptr(), n, &stages) };
             assert_eq!(to[n], f32::MAX, "{isa:?}: nothing is written behind {n}");
             for (x, got) in from.iter().zip(&to) {
                 let whole = ((x * 300.0) / 1.7).round_ties_even() + 3.0;
