@@ -25,6 +25,7 @@ mod quantised;
 mod rewrite;
 mod rows;
 mod stages;
+mod tables;
 mod tile;
 
 use ir::entity::Entity;

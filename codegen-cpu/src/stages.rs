@@ -13,6 +13,7 @@ use ir::types::{DType, Scalar};
 
 use crate::affine::{Roots, reachable};
 use crate::block::compile::{Source, Spec, SpecStep, compile};
+use crate::tables;
 
 /// The expressions of an epilogue.
 pub(crate) fn epilogue_exprs(epilogue: &[Stmt]) -> Vec<ExprId> {
@@ -275,6 +276,20 @@ impl<'a> Chain<'a> {
                     stages.push(Step::Store(out, stored));
                     stores += 1;
                 }
+            }
+            if let Some(function) = tables::function(kernel, &self.live, &self.named, at) {
+                at = function.end;
+                let values = || function.values.iter().map(|v| f64::from(*v));
+                whole = values().all(|v| v.fract() == 0.0);
+                (low, high) = match values().any(f64::is_nan) {
+                    true => (f64::NEG_INFINITY, f64::INFINITY),
+                    false => (
+                        values().fold(f64::INFINITY, f64::min),
+                        values().fold(f64::NEG_INFINITY, f64::max),
+                    ),
+                };
+                stages.push(Step::Table(function.values.into()));
+                continue;
             }
             let user = match self.users(at)[..] {
                 [user] => user,

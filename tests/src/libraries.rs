@@ -39,7 +39,9 @@ pub fn inside(module: &str, test: &str, temporary: &str, variables: &[(&str, &st
     let hip = EmulatedHip::new(&[])?;
     let folder = hip.folder().display().to_string();
     // A test is called by its path behind the name of the executable.
-    let name = module.split_once("::").map_or(test.to_owned(), |(_, within)| format!("{within}::{test}"));
+    let name = module
+        .split_once("::")
+        .map_or(test.to_owned(), |(_, within)| format!("{within}::{test}"));
     let output = Command::new(run)
         .arg("env")
         .args([format!("{INSIDE}={folder}"), format!("LD_LIBRARY_PATH={folder}")])

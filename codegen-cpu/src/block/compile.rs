@@ -11,6 +11,7 @@ use ir::kernel::{Expr, ExprId, Kernel, ParamId, VarId};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::DType;
 
+use super::chains;
 use super::slots::{Life, Slots};
 use crate::affine::{Roots, Space, reachable};
 use ir::host::Affine;
@@ -609,6 +610,7 @@ impl Builder<'_> {
         let mut program = self.program;
         program.insts = insts;
         program.lanes = lanes;
+        chains::join(&mut program);
         let mut life = Life {
             at: 0,
             last: vec![0; program.regs.len()],
@@ -652,6 +654,7 @@ fn direct_store(program: &Program) -> Option<Reg> {
         Inst::Unary { dst, .. } | Inst::Binary { dst, .. } | Inst::Cast { dst, .. } | Inst::Blend { dst, .. } => {
             *dst == store.value
         }
+        Inst::Chain(chain) => chain.dst == store.value,
         _ => false,
     });
     let plain = natural && store.addr.dynamic.is_none() && !store.addr.check && program.results.is_empty();

@@ -1,4 +1,5 @@
 //! Expressions to block programs ([`ir::host::block`]).
 
+mod chains;
 pub(crate) mod compile;
 mod slots;

@@ -1,8 +1,9 @@
 //! Where registers live: a scratch slot each from its definition to its last use.
 
-use ir::host::block::{Inst, Reg, RegInfo};
+use ir::host::block::{Inst, Link, Reg, RegInfo};
 
-fn dst_of(inst: &Inst) -> Reg {
+/// The register that an instruction defines.
+pub(super) fn dst_of(inst: &Inst) -> Reg {
     match inst {
         Inst::Load { dst, .. }
         | Inst::Index { dst, .. }
@@ -11,8 +12,36 @@ fn dst_of(inst: &Inst) -> Reg {
         | Inst::Cast { dst, .. }
         | Inst::Blend { dst, .. }
         | Inst::Philox { dst, .. } => *dst,
+        Inst::Chain(c) => c.dst,
         Inst::Guard(g) => g.dst,
         Inst::Branch(b) => b.dst,
+    }
+}
+
+/// Calls `f` with every register that an instruction reads, those inside of branches included, as often as it does.
+pub(super) fn for_each_use(inst: &Inst, f: &mut impl FnMut(Reg)) {
+    match inst {
+        Inst::Load { addr, .. } => addr.dynamic.iter().for_each(|r| f(*r)),
+        Inst::Index { .. } => {}
+        Inst::Unary { a, .. } | Inst::Cast { a, .. } | Inst::Philox { counter: a, .. } => f(*a),
+        Inst::Binary { a, b, .. } => [a, b].into_iter().for_each(|r| f(*r)),
+        Inst::Blend { cond, a, b, .. } => [cond, a, b].into_iter().for_each(|r| f(*r)),
+        Inst::Chain(c) => {
+            f(c.a);
+            for link in &c.links {
+                if let Link::Op(_, r) | Link::RoundQuotient(r) = link {
+                    f(*r);
+                }
+            }
+        }
+        Inst::Guard(g) => {
+            g.then.iter().chain(&g.other).for_each(|i| for_each_use(i, f));
+            [g.a, g.b].into_iter().for_each(f);
+        }
+        Inst::Branch(b) => {
+            b.then.iter().chain(&b.other).for_each(|i| for_each_use(i, f));
+            [b.cond, b.a, b.b].into_iter().for_each(f);
+        }
     }
 }
 
@@ -33,26 +62,12 @@ impl Life {
         for inst in insts {
             self.at += 1;
             match inst {
-                Inst::Load { addr, .. } => {
-                    if let Some(r) = addr.dynamic {
-                        self.touch(r, self.at);
-                    }
-                }
-                Inst::Index { .. } => {}
-                Inst::Unary { a, .. } | Inst::Cast { a, .. } | Inst::Philox { counter: a, .. } => {
-                    self.touch(*a, self.at);
-                }
-                Inst::Binary { a, b, .. } => {
-                    self.touch(*a, self.at);
-                    self.touch(*b, self.at);
-                }
-                Inst::Blend { cond, a, b, .. } => {
-                    for r in [cond, a, b] {
-                        self.touch(*r, self.at);
-                    }
-                }
                 Inst::Guard(g) => self.nested(&[&g.then, &g.other], &[g.a, g.b]),
                 Inst::Branch(b) => self.nested(&[&b.then, &b.other], &[b.cond, b.a, b.b]),
+                plain => {
+                    let at = self.at;
+                    for_each_use(plain, &mut |r| self.touch(r, at));
+                }
             }
             let dst = dst_of(inst);
             self.touch(dst, self.at);

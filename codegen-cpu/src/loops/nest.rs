@@ -41,22 +41,33 @@ pub(super) fn by_rows(a: &Analysis<'_>, stmts: &[Stmt], accesses: &Accesses, ker
     }
 }
 
+/// Fewer columns than this are worth less than storing columns of a load that has [`WIDE`] of them.
+const NARROW: i64 = 8;
+const WIDE: i64 = 32;
+
 /// Chooses the block's dims and size.
 pub(super) fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, lanes: usize, ordered: bool) -> Nest {
     let Some(&last) = parallel.last() else {
         return Nest::default();
     };
     let unit_store = |d: usize| accesses.stores.iter().filter(|s| s.get(d) == 1).count();
+    let unit_load = |d: usize| accesses.loads.iter().any(|l| l.get(d) == 1);
     let col = if ordered {
         last
     } else {
-        parallel
+        let best = parallel
             .iter()
             .rev()
             .copied()
             .filter(|d| extents[*d] > 1)
             .max_by_key(|d| (unit_store(*d), usize::from(*d == last)))
-            .unwrap_or(last)
+            .unwrap_or(last);
+        // Few columns are no vector: those of a load are one.
+        let wide = |d: &usize| extents[*d] >= WIDE && unit_load(*d);
+        match extents[best] < NARROW {
+            true => parallel.iter().rev().copied().find(wide).unwrap_or(best),
+            false => best,
+        }
     };
     let others: Vec<usize> = parallel.iter().copied().filter(|d| *d != col).collect();
     // A load that is contiguous along another dim is read in tiles.

@@ -7,6 +7,7 @@
 //! lanes that take it; else both run with indices clamped to the buffer, and the lanes are blended.
 
 use super::affine::Affine;
+use super::product::StageOp;
 use crate::op::{BinaryOp, UnaryOp};
 use crate::types::{DType, Scalar};
 
@@ -47,7 +48,7 @@ impl Class {
 }
 
 /// A register of a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reg(pub u16);
 
 /// What is known of a register before the program runs.
@@ -77,6 +78,7 @@ pub struct Addr {
 /// An instruction.
 #[derive(Clone, Debug)]
 pub enum Inst {
+    /// Integers of 8 bits may be loaded as f32.
     Load {
         dst: Reg,
         param: usize,
@@ -109,6 +111,8 @@ pub enum Inst {
         to: DType,
         a: Reg,
     },
+    /// Arithmetic of f32 with one number after the other.
+    Chain(Box<Chain>),
     /// Both sides are there: lane by lane.
     Blend {
         dst: Reg,
@@ -126,6 +130,25 @@ pub enum Inst {
         lane: u8,
         counter: Reg,
     },
+}
+
+/// What is done to each lane of `a`, in order.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    pub dst: Reg,
+    pub a: Reg,
+    pub links: Vec<Link>,
+}
+
+/// One operation of a [`Chain`]; registers are uniform.
+#[derive(Clone, Copy, Debug)]
+pub enum Link {
+    /// The lane is the left operand. Of NaN, `Max` and `Min` keep it.
+    Op(StageOp, Reg),
+    /// To whole numbers, ties to even.
+    Round,
+    /// The quotient by a number, to whole numbers.
+    RoundQuotient(Reg),
 }
 
 #[derive(Clone, Debug)]
@@ -149,7 +172,7 @@ pub struct Branch {
     pub b: Reg,
 }
 
-/// A store at the end of a program.
+/// A store at the end of a program. Integers of 8 bits may be stored from f32: cut to what fits, 0 of NaN.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub param: usize,

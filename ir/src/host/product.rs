@@ -423,6 +423,8 @@ pub enum Step {
     Round,
     /// The quotient by a number, to whole numbers.
     RoundQuotient(f32),
+    /// What a table has for an integer of 8 bits, by its bits.
+    Table(Arc<[f32; 256]>),
     /// Stores the values as they are now; integers are whole already and inside their type.
     Store(Place, Stored),
 }

@@ -11,8 +11,10 @@ use super::{Barrier, Fuser, Home};
 use crate::lower::views::is_strided;
 use crate::pairs;
 
-/// The most nodes of one epilogue.
+/// The most nodes of one epilogue of a GPU's kernel, which has registers for so many.
 const CHAIN_LIMIT: usize = 48;
+/// The most nodes of one epilogue on the CPU, where a function of an integer of 8 bits is one lookup.
+const CPU_CHAIN_LIMIT: usize = 128;
 /// The most nodes of the arms of one diamond.
 const ARM_LIMIT: usize = 16;
 
@@ -47,7 +49,11 @@ impl Fuser<'_> {
             self.take(draft, &halves);
             current = halves[1];
         }
-        while self.drafts[draft].chain.len() < CHAIN_LIMIT {
+        let limit = match self.target.is_gpu() {
+            true => CHAIN_LIMIT,
+            false => CPU_CHAIN_LIMIT,
+        };
+        while self.drafts[draft].chain.len() < limit {
             let Some(next) = self.next_in_chain(draft, current) else {
                 break;
             };

@@ -125,6 +125,7 @@ impl Finisher<'_> {
                         Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
                         Step::Round => Stage::Round,
                         Step::RoundQuotient(by) => Stage::RoundQuotient(*by),
+                        Step::Table(values) => Stage::Table(values.as_ptr()),
                         Step::Residual {
                             from,
                             stored,

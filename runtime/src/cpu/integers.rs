@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ir::graph::ConstId;
-use ir::host::product::{Finish, Image, IntegerRows, IntegerWeights, Integers, SUM_LANES};
+use ir::host::product::{Finish, Image, IntegerRows, IntegerWeights, Integers, Place, SUM_LANES};
 use ir::op::Layout;
 use smallvec::SmallVec;
 
@@ -14,7 +14,8 @@ use super::kernels::integers::{
     DepthwiseIntegers, Dots, IntegerProduct, PackedIntegers, Panels, RowOut, SumTile, depthwise, given_bytes,
     given_panels, multiply, pack_given,
 };
-use super::kernels::workspace::SyncPtr;
+use super::kernels::window_sums::{RowSums, WindowSums, row_sums, window_sums};
+use super::kernels::workspace::{SyncPtr, Workspace};
 use crate::error::RuntimeError;
 
 /// What weights are packed by: a constant may be those of several shapes.
@@ -36,8 +37,10 @@ pub(crate) struct IntegerExec {
 enum Weights {
     /// Entry `i` has that of number `i % len`.
     Packed(Arc<Vec<PackedIntegers>>),
-    /// A number for each tap and channel.
-    Taps(Vec<i8>),
+    /// A number for each tap and channel; whether all of them are 1.
+    Taps(Vec<i8>, bool),
+    /// One column of ones, whose sums are stored as they are.
+    Ones,
     /// Packed in each run for these instructions.
     Given(Dots),
 }
@@ -54,6 +57,7 @@ impl IntegerExec {
             (IntegerWeights::Filters(layout), IntegerRows::Image(image) | IntegerRows::Depthwise(image)) => {
                 let (id, tensor) = cx.given(form.filter)?;
                 let (bytes, shape): (&[u8], _) = (&tensor.bytes, &image.shape);
+                let ones = bytes.iter().all(|b| *b == 1);
                 let (cg, og, taps) = (shape.c / shape.groups, shape.o / shape.groups, shape.kh * shape.kw);
                 if bytes.len() < shape.o * cg * taps {
                     return Err(fewer(cx, form.filter));
@@ -64,7 +68,13 @@ impl IntegerExec {
                     let taps = (0..taps * shape.o).map(tap).collect();
                     return Ok(IntegerExec {
                         form,
-                        right: Weights::Taps(taps),
+                        right: Weights::Taps(taps, ones),
+                    });
+                }
+                if ones && og == 1 && image.strides.c == 1 && stores_one_column(&form) {
+                    return Ok(IntegerExec {
+                        form,
+                        right: Weights::Ones,
                     });
                 }
                 let sizes = [shape.o, cg, shape.kh, shape.kw, shape.groups].map(|s| s as i64);
@@ -93,6 +103,17 @@ impl IntegerExec {
                     id,
                     order: [0, *base, *down, *across, form.k as i64, *n as i64, 0, 0],
                 };
+                let ones = bytes.iter().all(|b| *b == 1);
+                if let IntegerRows::Matrix { step: 1, .. } = form.left
+                    && ones
+                    && *n == 1
+                    && stores_one_column(&form)
+                {
+                    return Ok(IntegerExec {
+                        form,
+                        right: Weights::Ones,
+                    });
+                }
                 let at =
                     |row: usize, col: usize| bytes[(base + row as i64 * down + col as i64 * across) as usize] as i8;
                 Weights::Packed(cx.pack_integers(key, || vec![PackedIntegers::new(dots, form.k, *n, at)]))
@@ -125,7 +146,12 @@ impl IntegerExec {
         };
         // SAFETY: the caller's contract.
         let finish = |tile: &SumTile| unsafe { finisher.finish(tile) };
-        if let (IntegerRows::Depthwise(image), Weights::Taps(taps)) = (&self.form.left, &self.right) {
+        if let (Weights::Ones, Finish::Sums(place)) = (&self.right, &self.form.finish) {
+            // SAFETY: the caller's contract; the place was shown to be inside its parameter.
+            unsafe { self.sum(workspace, input, SyncPtr(params[place.param].cast()), place) };
+            return;
+        }
+        if let (IntegerRows::Depthwise(image), Weights::Taps(taps, ones)) = (&self.form.left, &self.right) {
             let Image {
                 shape: s,
                 strides,
@@ -151,6 +177,7 @@ impl IntegerExec {
                 m: self.form.m,
                 channels: s.c,
                 weights: taps,
+                ones: *ones,
                 padding: *padding,
                 taps: &tell,
                 finish: &finish,
@@ -189,6 +216,52 @@ impl IntegerExec {
         };
         // SAFETY: `row` writes `k` elements; the weights were packed for this processor.
         unsafe { multiply(workspace, &product) }
+    }
+
+    /// Sums what is under each window, or each row.
+    ///
+    /// # Safety
+    /// `input` and `to` are the parameters that the form names.
+    unsafe fn sum(&self, workspace: &mut Workspace, input: SyncPtr<u8>, to: SyncPtr<i32>, place: &Place) {
+        let (form, input) = (&self.form, SyncPtr(input.get().cast::<i8>()));
+        let (space, row) = (form.tiles.space, form.tiles.dims.row);
+        let out = |entry: usize| {
+            let mut idx: SmallVec<[i64; 8]> = form.tiles.positions[entry * space..(entry + 1) * space].into();
+            if let [(d, _)] = form.across[..] {
+                idx[d] = (entry % form.groups) as i64;
+            }
+            let step = row.map_or(0, |d| place.form.get(d) as isize);
+            (SyncPtr(to.get().wrapping_offset(place.form.at(&idx) as isize)), step)
+        };
+        // SAFETY: the caller's contract: the operand was shown to be as large as it is read.
+        unsafe {
+            match &form.left {
+                IntegerRows::Image(image) | IntegerRows::Depthwise(image) => {
+                    let sums = WindowSums {
+                        shape: &image.shape,
+                        strides: &image.strides,
+                        padding: image.padding,
+                        input,
+                        out: &out,
+                    };
+                    window_sums(workspace, &sums);
+                }
+                IntegerRows::Matrix { base, row, table, .. } => {
+                    let from = |entry: usize| {
+                        let first = (base + table[entry]) as isize;
+                        (SyncPtr(input.get().wrapping_offset(first)), *row as isize)
+                    };
+                    let sums = RowSums {
+                        entries: form.entries,
+                        m: form.m,
+                        k: form.k,
+                        from: &from,
+                        out: &out,
+                    };
+                    row_sums(workspace, &sums);
+                }
+            }
+        }
     }
 
     /// # Safety
@@ -256,6 +329,14 @@ impl IntegerExec {
             }
         }
     }
+}
+
+/// Says whether a product of one column a group stores its sums as they are.
+fn stores_one_column(form: &Integers) -> bool {
+    let added = &form.added;
+    let alone = added.factor.is_none() && added.each.is_none() && added.columns.is_none() && added.outer.is_none();
+    let sizes = form.across.iter().all(|(_, extent)| *extent == form.groups);
+    alone && matches!(form.finish, Finish::Sums(_)) && form.columns == 1 && form.across.len() <= 1 && sizes
 }
 
 fn fewer(cx: &Prepare<'_>, param: usize) -> RuntimeError {

@@ -14,7 +14,12 @@ use graphc_tests::reference::Tensors;
 
 /// As [`libraries::inside`].
 fn inside(test: &str) -> Option<EmulatedHip> {
-    libraries::inside(module_path!(), test, env!("CARGO_TARGET_TMPDIR"), &[("GRAPHC_EMU_ARCH", "gfx90a")])
+    libraries::inside(
+        module_path!(),
+        test,
+        env!("CARGO_TARGET_TMPDIR"),
+        &[("GRAPHC_EMU_ARCH", "gfx90a")],
+    )
 }
 
 /// Bytes that reach both ends of their type.

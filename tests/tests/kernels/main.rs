@@ -29,3 +29,4 @@ mod products;
 mod quantised_attention;
 mod quantised_products;
 mod random_products;
+mod shares;

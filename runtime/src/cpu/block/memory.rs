@@ -254,3 +254,48 @@ pub(crate) unsafe fn store_run(
         _ => (0..n).for_each(|i| write(dtype, base, index + i as i64 * stride, get_lane(class, src, at + i))),
     }
 }
+
+/// Loads `n` integers of 8 bits from `index`, `stride` apart, to lanes `at..at + n` of floats.
+///
+/// # Safety
+/// Elements and lanes are inside.
+pub(crate) unsafe fn load_bytes(
+    dtype: DType,
+    dst: *mut u8,
+    at: usize,
+    base: *const u8,
+    index: i64,
+    stride: i64,
+    n: usize,
+) {
+    let (from, to) = (base.offset(index as isize), dst.cast::<f32>().add(at));
+    let bytes = |i: usize| from.offset(i as isize * stride as isize);
+    match (dtype, stride) {
+        (DType::I8, 1) => (0..n).for_each(|i| to.add(i).write(f32::from(from.add(i).cast::<i8>().read()))),
+        (DType::I8, _) => (0..n).for_each(|i| to.add(i).write(f32::from(bytes(i).cast::<i8>().read()))),
+        (_, 1) => (0..n).for_each(|i| to.add(i).write(f32::from(from.add(i).read()))),
+        _ => (0..n).for_each(|i| to.add(i).write(f32::from(bytes(i).read()))),
+    }
+}
+
+/// Stores lanes `at..at + n` of floats to integers of 8 bits from `index`, `stride` apart: cut to what fits, 0 of NaN.
+///
+/// # Safety
+/// Elements and lanes are inside.
+pub(crate) unsafe fn store_bytes(
+    isa: Isa,
+    dtype: DType,
+    src: *const u8,
+    at: usize,
+    base: *mut u8,
+    index: i64,
+    stride: i64,
+    n: usize,
+) {
+    let range = match dtype {
+        DType::I8 => [i8::MIN.into(), i8::MAX.into()],
+        _ => [0, u8::MAX.into()],
+    };
+    let (from, to) = (src.cast::<f32>().add(at), base.offset(index as isize));
+    convert::floats_to_bytes(isa, from, to, n, range, stride as isize);
+}

@@ -4,7 +4,7 @@ pub(crate) mod memory;
 pub(crate) mod ops;
 pub(crate) mod run;
 
-pub(crate) use ir::host::block::{Addr, Branch, Class, Guard, Inst, Program, Reg, Store, VALUE_BYTES};
+pub(crate) use ir::host::block::{Addr, Branch, Class, Guard, Inst, Link, Program, Reg, Store, VALUE_BYTES};
 
 pub(crate) use run::RunBlock;
 

@@ -4,9 +4,13 @@
     reason = "the interpreter's steps share the contract of `Program::run`"
 )]
 
-use super::memory::{copy, fill, get_lane, load_run, natural, read, set_lane, store_run, write};
-use super::{Addr, Branch, Class, Frame, Guard, Inst, Program, Reg, Store, Val, ops};
+use super::memory::{
+    copy, fill, get_lane, load_bytes, load_run, natural, read, set_lane, store_bytes, store_run, write,
+};
+use super::{Addr, Branch, Class, Frame, Guard, Inst, Link, Program, Reg, Store, Val, ops};
+use crate::cpu::kernels::stages::{Stage, StageOut, Stored, stages_of_floats};
 use ir::host::Affine;
+use smallvec::SmallVec;
 
 /// Where some rows and columns on from `base` is; index arithmetic wraps, as it does everywhere.
 #[inline(always)]
@@ -161,6 +165,24 @@ impl Machine<'_> {
                         ops::cast(isa, *from, *to, self.dst(*dst), value.ptr, l0, l1);
                     }
                 }
+                Inst::Chain(chain) => {
+                    let number = |reg: &Reg| f32::from_bits(self.val(*reg).bits as u32);
+                    let stage = |link: &Link| match link {
+                        Link::Op(op, by) => Stage::Number(*op, number(by)),
+                        Link::Round => Stage::Round,
+                        Link::RoundQuotient(by) => Stage::RoundQuotient(number(by)),
+                    };
+                    let from = self.val(chain.a).ptr.cast::<f32>().add(l0).cast_const();
+                    let out = StageOut {
+                        to: self.dst(chain.dst).cast::<f32>().add(l0).cast(),
+                        stored: Stored::F32,
+                        row: 2 * isa.lanes() as isize,
+                        col: 1,
+                    };
+                    let stages = chain.links.iter().map(stage).chain([Stage::Store(out)]);
+                    let stages: SmallVec<[Stage; 8]> = stages.collect();
+                    stages_of_floats(isa, from, l1 - l0, &stages);
+                }
                 Inst::Blend { dst, cond, a, b } => {
                     let (cond, a, b) = (self.operand(*cond), self.operand(*a), self.operand(*b));
                     if self.uniform(*dst) {
@@ -275,7 +297,10 @@ impl Machine<'_> {
         }
         self.segments(l0, l1, |r, c, lane, n| {
             let start = place(base, (addr.row, r), (addr.col, c));
-            load_run(self.frame.isa, dtype, to, lane, buffer, start, addr.col, n);
+            match class == Class::F32 && matches!(dtype, ir::DType::I8 | ir::DType::U8) {
+                true => load_bytes(dtype, to, lane, buffer, start, addr.col, n),
+                false => load_run(self.frame.isa, dtype, to, lane, buffer, start, addr.col, n),
+            }
         });
     }
 
@@ -365,21 +390,34 @@ impl Machine<'_> {
                 }
             }
         };
-        let mut lane = l0;
-        while lane < l1 {
-            let (row, col) = (lane / cols, lane % cols);
-            let n = (cols - col).min(l1 - lane);
+        // Lanes of one kind that follow one another, over the ends of rows, are one piece.
+        let (mut open, mut then, mut lane) = (l0, false, l0);
+        let mut until = |end: usize, kind: bool| {
+            if lane < end && kind != then {
+                match then {
+                    true => piece(&guard.then, guard.a, open, lane),
+                    false => piece(&guard.other, guard.b, open, lane),
+                }
+                (open, then) = (lane, kind);
+            }
+            lane = lane.max(end);
+        };
+        let mut at = l0;
+        while at < l1 {
+            let (row, col) = (at / cols, at % cols);
+            let n = (cols - col).min(l1 - at);
             let (lo, hi) = range(row, col, col + n);
             let start = row * cols;
-            let (lo, hi) = (start + lo as usize, start + hi as usize);
             if lo < hi {
-                piece(&guard.other, guard.b, lane, lo);
-                piece(&guard.then, guard.a, lo, hi);
-                piece(&guard.other, guard.b, hi, lane + n);
-            } else {
-                piece(&guard.other, guard.b, lane, lane + n);
+                until(start + lo as usize, false);
+                until(start + hi as usize, true);
             }
-            lane += n;
+            until(at + n, false);
+            at += n;
+        }
+        match then {
+            true => piece(&guard.then, guard.a, open, l1),
+            false => piece(&guard.other, guard.b, open, l1),
         }
         self.set_ptr(guard.dst, own);
     }
@@ -481,21 +519,19 @@ impl Machine<'_> {
             }
             return;
         }
+        let isa = self.frame.isa;
+        let run = |at: usize, start: i64, step: i64, n: usize| match (class, store.dtype) {
+            (Class::F32, dtype @ (ir::DType::I8 | ir::DType::U8)) => {
+                store_bytes(isa, dtype, value.ptr, at, buffer, start, step, n);
+            }
+            (_, dtype) => store_run(isa, dtype, value.ptr, at, buffer, start, step, n),
+        };
         if self.dense(&store.addr) {
-            return store_run(self.frame.isa, store.dtype, value.ptr, 0, buffer, base, 1, rows * cols);
+            return run(0, base, 1, rows * cols);
         }
         for r in 0..rows {
             let start = place(base, (store.addr.row, r), (0, 0));
-            store_run(
-                self.frame.isa,
-                store.dtype,
-                value.ptr,
-                r * cols,
-                buffer,
-                start,
-                store.addr.col,
-                cols,
-            );
+            run(r * cols, start, store.addr.col, cols);
         }
     }
 }

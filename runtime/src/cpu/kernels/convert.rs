@@ -197,6 +197,36 @@ simd_dispatch! {
     pub unsafe fn integers_to_floats(from: *const i64, to: *mut f32, n: usize) = integers_to_floats_body
 }
 
+simd_dispatch! {
+    /// Cuts floats to bytes of a range, ends included, `step` bytes apart, and makes 0 of NaN.
+    ///
+    /// # Safety
+    /// As for [`floats_to_integers`].
+    pub unsafe fn floats_to_bytes(
+        from: *const f32, to: *mut u8, n: usize, range: [i32; 2], step: isize,
+    ) = floats_to_bytes_body
+}
+
+#[inline(always)]
+unsafe fn floats_to_bytes_body<S: Simd>(from: *const f32, to: *mut u8, n: usize, [low, high]: [i32; 2], step: isize) {
+    // SAFETY: the caller's contract. `as` saturates.
+    unsafe {
+        let byte = |i: usize| (*from.add(i) as i32).clamp(low, high) as u8;
+        match step {
+            1 => (0..n).for_each(|i| to.add(i).write(byte(i))),
+            _ => {
+                const SOME: usize = 64;
+                let mut bytes = [0u8; SOME];
+                for first in (0..n).step_by(SOME) {
+                    let some = SOME.min(n - first);
+                    (0..some).for_each(|i| bytes[i] = byte(first + i));
+                    (0..some).for_each(|i| to.offset((first + i) as isize * step).write(bytes[i]));
+                }
+            }
+        }
+    }
+}
+
 #[inline(always)]
 unsafe fn floats_to_integers_body<S: Simd>(from: *const f32, to: *mut i64, n: usize, [low, high]: [i32; 2]) {
     for i in 0..n {

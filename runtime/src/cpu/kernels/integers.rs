@@ -436,6 +436,8 @@ pub struct DepthwiseIntegers<'a> {
     pub channels: usize,
     /// A number for each tap and channel.
     pub weights: &'a [i8],
+    /// All of them are 1.
+    pub ones: bool,
     /// What is read outside of the image.
     pub padding: i8,
     /// `taps(entry, row, places)` says where the channels of each of a row's taps are; null outside of the image.
@@ -477,8 +479,11 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
                         false => place.add(first),
                     };
                 }
-                let weights = (p.weights.as_ptr().add(first), p.channels);
-                sum_of_taps(isa, sums.add(i * CHANNELS), &places, weights, cols.len());
+                let (to, weights) = (sums.add(i * CHANNELS), p.weights.as_ptr().add(first));
+                match p.ones && taps <= WORD_TAPS {
+                    true => sum_of_bytes(isa, to, &places, cols.len()),
+                    false => sum_of_taps(isa, to, &places, (weights, p.channels), cols.len()),
+                }
             }
             (p.finish)(&SumTile {
                 entry,
@@ -531,6 +536,47 @@ unsafe fn sum_of_taps_body<S: Simd>(
         }
         while at + 4 <= channels {
             at_once!(4, at);
+        }
+        while at < channels {
+            at_once!(1, at);
+        }
+    }
+}
+
+/// So many bytes have a sum of 16 bits.
+const WORD_TAPS: usize = 256;
+
+simd_dispatch! {
+    /// Sums bytes of at most [`WORD_TAPS`] taps, channel by channel.
+    unsafe fn sum_of_bytes(sums: *mut i32, taps: &[*const i8], channels: usize) = sum_of_bytes_body
+}
+
+#[inline(always)]
+unsafe fn sum_of_bytes_body<S: Simd>(sums: *mut i32, taps: &[*const i8], channels: usize) {
+    /// Channels that are summed at once, in registers.
+    macro_rules! at_once {
+        ($count:literal, $at:expr) => {{
+            let mut all = [0i16; $count];
+            for from in taps {
+                let bytes = from.add($at).cast::<[i8; $count]>().read_unaligned();
+                for i in 0..$count {
+                    all[i] = all[i].wrapping_add(i16::from(bytes[i]));
+                }
+            }
+            sums.add($at)
+                .cast::<[i32; $count]>()
+                .write_unaligned(all.map(i32::from));
+            $at += $count;
+        }};
+    }
+    let mut at = 0;
+    // SAFETY: the caller's contract: taps and sums have so many channels.
+    unsafe {
+        while at + 32 <= channels {
+            at_once!(32, at);
+        }
+        while at + 8 <= channels {
+            at_once!(8, at);
         }
         while at < channels {
             at_once!(1, at);

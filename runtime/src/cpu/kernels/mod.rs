@@ -22,6 +22,7 @@ pub mod rows;
 mod simd;
 pub mod stages;
 pub mod threads;
+pub mod window_sums;
 mod winograd;
 pub mod workspace;
 

@@ -27,6 +27,8 @@ pub enum Stage {
     Round,
     /// The quotient by this number, to whole numbers: a product where that is as good as a division.
     RoundQuotient(f32),
+    /// Of 256 numbers, the one that the low 8 bits of the value, a whole number, say.
+    Table(*const f32),
     /// Stores the values as they are now; integers are whole already and inside their type.
     Store(StageOut),
 }
@@ -83,6 +85,13 @@ simd_dispatch! {
     pub unsafe fn finish(sums: &Sums, stages: &[Stage]) = finish_body
 }
 simd_dispatch! {
+    /// Does stages to floats that lie one after another. A row of a store's place is two vectors.
+    ///
+    /// # Safety
+    /// There are `n` floats, and places for as many; these are the same, or do not overlap. No other stage names a place.
+    pub unsafe fn stages_of_floats(from: *const f32, n: usize, stages: &[Stage]) = stages_of_floats_body
+}
+simd_dispatch! {
     /// Stores sums in 32 bits.
     ///
     /// # Safety
@@ -130,7 +139,7 @@ macro_rules! by_blocks {
 #[inline(always)]
 unsafe fn finish_body<S: Simd>(sums: &Sums, stages: &[Stage]) {
     // SAFETY: the caller's contract.
-    unsafe { by_blocks!(sums, finish_block, (sums, stages)) }
+    unsafe { by_blocks!(sums, finish_sums, (sums, stages)) }
 }
 
 #[inline(always)]
@@ -353,7 +362,91 @@ macro_rules! for_each_vector {
 }
 
 #[inline(always)]
-unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums, stages: &[Stage]) {
+unsafe fn finish_sums<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums, stages: &[Stage]) {
+    // SAFETY: the caller's contract.
+    unsafe { finish_block::<S, R, WHOLE, Sums>(at, sums, stages) }
+}
+
+/// Where the values of a block come from.
+trait Values {
+    /// # Safety
+    /// The block is inside.
+    unsafe fn of<S: Simd, const R: usize, const WHOLE: bool>(&self, at: Block) -> [[S::V; 2]; R];
+}
+
+impl Values for Sums {
+    #[inline(always)]
+    unsafe fn of<S: Simd, const R: usize, const WHOLE: bool>(&self, at: Block) -> [[S::V; 2]; R] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut values = [[S::zero(); 2]; R];
+            let sums = sums_of::<S, R, WHOLE>(at, self);
+            for_each_vector!(R, |r, v| values[r][v] = S::to_float(sums[r][v]));
+            values
+        }
+    }
+}
+
+/// Floats one after another: rows are two vectors.
+struct Floats(*const f32);
+
+impl Values for Floats {
+    #[inline(always)]
+    unsafe fn of<S: Simd, const R: usize, const WHOLE: bool>(&self, at: Block) -> [[S::V; 2]; R] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut values = [[S::zero(); 2]; R];
+            let from = self.0.add(at.row * 2 * S::LANES);
+            for_each_vector!(R, |r, v| {
+                let second = if at.lanes[v] > 0 { v * S::LANES } else { 0 };
+                values[r][v] = floats_of::<S, WHOLE>(from.add(r * 2 * S::LANES + second), at.lanes[v]);
+            });
+            values
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn stages_of_floats_body<S: Simd>(from: *const f32, n: usize, stages: &[Stage]) {
+    let width = 2 * S::LANES;
+    let (rows, left, from) = (n / width, n % width, Floats(from));
+    let at = |row: usize, lanes: [usize; 2]| Block { row, col: 0, lanes };
+    let mut row = 0;
+    // SAFETY: the caller's contract: so many floats.
+    unsafe {
+        while row + ROWS <= rows {
+            finish_block::<S, ROWS, true, _>(at(row, [S::LANES; 2]), &from, stages);
+            row += ROWS;
+        }
+        while row < rows {
+            finish_block::<S, 1, true, _>(at(row, [S::LANES; 2]), &from, stages);
+            row += 1;
+        }
+        if left > 0 {
+            let lanes = [left.min(S::LANES), left.saturating_sub(S::LANES)];
+            finish_block::<S, 1, false, _>(at(row, lanes), &from, stages);
+        }
+    }
+}
+
+/// Has each number be what a table says for its lowest byte.
+///
+/// # Safety
+/// `lanes` has so many numbers, the table 256.
+#[inline(never)]
+unsafe fn look_up(lanes: *mut f32, count: usize, table: *const f32) {
+    for i in 0..count {
+        // SAFETY: the caller's contract.
+        unsafe {
+            lanes
+                .add(i)
+                .write(*table.add(usize::from((*lanes.add(i)).to_bits() as u8)))
+        };
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F: Values>(at: Block, from: &F, stages: &[Stage]) {
     const { assert!(R == 1 || R == ROWS && ROWS == 4) };
     // One loop an operation, so that none is chosen inside.
     macro_rules! by_op {
@@ -379,9 +472,7 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
         let place = |r: usize, v: usize, row: isize, col: isize| {
             (at.row + r) as isize * row + (at.col + if v > 0 { second } else { 0 }) as isize * col
         };
-        let mut values = [[S::zero(); 2]; R];
-        let whole_sums = sums_of::<S, R, WHOLE>(at, sums);
-        for_each_vector!(R, |r, v| values[r][v] = S::to_float(whole_sums[r][v]));
+        let mut values = from.of::<S, R, WHOLE>(at);
         for stage in stages {
             match *stage {
                 Stage::Number(op, y) => {
@@ -437,6 +528,14 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, su
                     } else {
                         for_each_vector!(R, |r, v| values[r][v] = whole(values[r][v]));
                     }
+                }
+                Stage::Table(table) => {
+                    let mut lanes = [[[0f32; 16]; 2]; R];
+                    for_each_vector!(R, |r, v| {
+                        S::store(lanes[r][v].as_mut_ptr(), S::from_bits(S::to_int(values[r][v])));
+                    });
+                    look_up(lanes.as_mut_ptr().cast(), R * 32, table);
+                    for_each_vector!(R, |r, v| values[r][v] = S::load(lanes[r][v].as_ptr()));
                 }
                 Stage::Store(out) if out.col == 1 && matches!(out.stored, Stored::I8 | Stored::U8) => {
                     let to = out.to.offset(place(0, 0, out.row, 1));

@@ -9,7 +9,7 @@ use super::{check, sizes};
 
 /// What follows the product.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum After {
+pub(super) enum After {
     Nothing,
     BiasGelu,
     BiasResidualRelu,
@@ -19,7 +19,7 @@ enum After {
     Positive,
 }
 
-fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: bool, after: After) -> ir::Kernel {
+pub(super) fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: bool, after: After) -> ir::Kernel {
     let mut b = Build::new(&format!("matmul_{dtype}_{transposed}_{batched}_{after:?}"));
     let (m, n, k) = (sym("m"), c(40), c(19));
     let batch = if batched { 3 } else { 1 };

@@ -6,6 +6,7 @@ mod copies;
 mod forged;
 mod loops;
 mod plans;
+mod quantised;
 
 use indexmap::IndexMap;
 use ir::dim::{Bindings, Symbol};

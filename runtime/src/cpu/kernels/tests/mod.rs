@@ -9,6 +9,8 @@ mod math;
 mod pool;
 mod quantised;
 mod rows;
+mod stages;
+mod window_sums;
 
 use std::sync::Arc;
 

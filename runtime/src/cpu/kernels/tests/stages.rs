@@ -1,0 +1,43 @@
+//! Stages of floats that lie one after another, and lookups.
+
+use super::Rng;
+use crate::cpu::kernels::Isa;
+use crate::cpu::kernels::stages::{Stage, StageOp, StageOut, Stored, stages_of_floats};
+
+#[test]
+fn floats_of_every_count_go_through_stages() {
+    let mut rng = Rng(21);
+    let table: Vec<f32> = (0..256).map(|i| i as f32 * 0.75 - 31.0).collect();
+    let stages = [
+        Stage::Number(StageOp::Mul, 300.0),
+        Stage::RoundQuotient(1.7),
+        Stage::Number(StageOp::Add, 3.0),
+        Stage::Number(StageOp::Max, -128.0),
+        Stage::Number(StageOp::Min, 127.0),
+        Stage::Table(table.as_ptr()),
+        Stage::Number(StageOp::Sub, 0.5),
+        Stage::Round,
+    ];
+    for isa in Isa::all() {
+        for n in (0..70).chain([127, 128, 129, 300, 1024]) {
+            let from = rng.floats(n);
+            let mut to = vec![f32::MAX; n + 1];
+            let out = Stage::Store(StageOut {
+                to: to.as_mut_ptr().cast(),
+                stored: Stored::F32,
+                row: 2 * isa.lanes() as isize,
+                col: 1,
+            });
+            let stages: Vec<Stage> = stages.iter().copied().chain([out]).collect();
+            // SAFETY: both have so many floats, the table as many as a byte has values.
+            unsafe { stages_of_floats(isa, from.as_ptr(), n, &stages) };
+            assert_eq!(to[n], f32::MAX, "{isa:?}: nothing is written behind {n}");
+            for (x, got) in from.iter().zip(&to) {
+                let whole = ((x * 300.0) / 1.7).round_ties_even() + 3.0;
+                let byte = whole.clamp(-128.0, 127.0) as i8 as u8;
+                let want = (table[usize::from(byte)] - 0.5).round_ties_even();
+                assert_eq!(*got, want, "{isa:?}: {x} of {n}");
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What quantises and dequantises, by hand: chains of arithmetic, bytes read and stored as floats, functions of a byte.
+
+use ir::DType;
+use ir::HostTensor;
+use ir::entity::Entity;
+use ir::kernel::{Body, Expr, ExprId, Kernel, ParamId, Stmt};
+use ir::op::{BinaryOp, UnaryOp};
+
+use super::build::{Build, c};
+use super::contractions::{After, matmul};
+use super::{buffers, check_with, sizes};
+
+/// To whole numbers of a scale that is a power of two, moved and cut to a byte: exact in any precision.
+fn quantise(b: &mut Build, x: ExprId, scale: ExprId, zero: f64) -> ExprId {
+    let quotient = b.bin(BinaryOp::Div, x, scale);
+    let whole = b.un(UnaryOp::Round, quotient);
+    let (zero, low, high) = (b.num(zero), b.num(-128.0), b.num(127.0));
+    let moved = b.add(whole, zero);
+    let above = b.bin(BinaryOp::Max, moved, low);
+    let cut = b.bin(BinaryOp::Min, above, high);
+    b.cast(DType::I8, cut)
+}
+
+/// An image with channels outermost, which is padded, quantised and stored with channels innermost. The scale is a constant or what the run gives.
+fn image([h, w, channels]: [i64; 3], given: bool) -> Kernel {
+    let mut b = Build::new("image");
+    let x = b.read("x", DType::F32, c(h * w * channels));
+    let scales = b.read("scales", DType::F32, c(1));
+    let (ph, pw) = (h + 2, w + 2);
+    let first = b.write("first", DType::I8, c(ph * pw * channels));
+    let (y, z, ch) = (b.axis("y", c(ph)), b.axis("z", c(pw)), b.axis("c", c(channels)));
+    let (ya, za) = (b.at(y), b.at(z));
+    let one = b.int(1);
+    let inside = |b: &mut Build, at: ExprId, size: i64| {
+        let end = b.int(size);
+        let low = b.bin(BinaryOp::Ge, at, one);
+        let high = b.bin(BinaryOp::Le, at, end);
+        b.bin(BinaryOp::And, low, high)
+    };
+    let (rows, columns) = (inside(&mut b, ya, h), inside(&mut b, za, w));
+    let both = b.bin(BinaryOp::And, rows, columns);
+    let from = b.index(-w - 1, &[(ch, c(h * w)), (y, c(w)), (z, c(1))]);
+    let (value, outside) = (b.load(x, from), b.num(0.0));
+    let padded = b.select(both, value, outside);
+    let scale = match given {
+        true => {
+            let at = b.int(0);
+            b.load(scales, at)
+        }
+        false => b.num(0.015_625),
+    };
+    let byte = quantise(&mut b, padded, scale, -3.0);
+    let to = b.index(0, &[(y, c(pw * channels)), (z, c(channels)), (ch, c(1))]);
+    let store = b.store(first, to, byte, &[]);
+    b.loops(&[y, z, ch], vec![store])
+}
+
+#[test]
+fn padded_images_are_quantised() {
+    for size in [[5, 70, 3], [3, 33, 1], [9, 9, 20], [1, 1, 3], [40, 40, 7]] {
+        for given in [false, true] {
+            let kernel = image(size, given);
+            let mut tensors = buffers(&kernel, &sizes(&[]), 5);
+            tensors[1] = HostTensor::from_f64(DType::F32, [1], &[0.03125]).unwrap();
+            assert_eq!(check_with(&kernel, &sizes(&[]), tensors, &[], 0.0), ["loops"]);
+        }
+    }
+}
+
+/// Bytes of either sign become floats, and bytes again: at steps of one and of more.
+#[test]
+fn bytes_are_quantised_again() {
+    for (dtype, step) in [(DType::I8, 1), (DType::U8, 1), (DType::I8, 3), (DType::U8, 3)] {
+        let mut b = Build::new("again");
+        let x = b.read("x", dtype, c(600 * step));
+        let out = b.write("out", DType::I8, c(600 * step));
+        let i = b.axis("i", c(600));
+        let at = b.index(0, &[(i, c(step))]);
+        let value = b.load(x, at);
+        let float = b.cast(DType::F32, value);
+        let (zero, scale, other) = (b.num(5.0), b.num(0.75), b.num(0.25));
+        let moved = b.bin(BinaryOp::Sub, float, zero);
+        let number = b.mul(moved, scale);
+        let byte = quantise(&mut b, number, other, -9.0);
+        let store = b.store(out, at, byte, &[]);
+        let kernel = b.loops(&[i], vec![store]);
+        let values: Vec<i64> = (0..600 * step)
+            .map(|i| i * 37 % 256 - if dtype == DType::I8 { 128 } else { 0 })
+            .collect();
+        let mut tensors = buffers(&kernel, &sizes(&[]), 5);
+        tensors[0] = HostTensor::from_i64(dtype, [600 * step as usize], &values).unwrap();
+        check_with(&kernel, &sizes(&[]), tensors, &[], 0.0);
+    }
+}
+
+/// A product of integers that is quantised, put through a function of several steps and quantised again: the byte between is read twice.
+fn product_with_a_function(keep: bool) -> Kernel {
+    let mut kernel = matmul(DType::I8, DType::I8, true, false, After::Nothing);
+    let mut b = Build::new("product_with_a_function");
+    std::mem::swap(&mut b.kernel, &mut kernel);
+    let Body::Contract(mut body) = b.kernel.body.clone() else {
+        unreachable!("made as a contraction")
+    };
+    let [Stmt::Store { value, index, .. }] = body.epilogue.as_mut_slice() else {
+        unreachable!("made with one store")
+    };
+    let sum = b.expr(Expr::Var(body.acc), DType::I32);
+    let float = b.cast(DType::F32, sum);
+    let (scale, small) = (b.num(0.5), b.num(0.0625));
+    let byte = quantise(&mut b, float, scale, 2.0);
+    let number = b.cast(DType::F32, byte);
+    let number = b.mul(number, small);
+    let (one, half) = (b.num(1.0), b.num(0.5));
+    let curve = b.un(UnaryOp::Abs, number);
+    let curve = b.un(UnaryOp::Sqrt, curve);
+    let curve = b.un(UnaryOp::Floor, curve);
+    let curve = b.add(curve, one);
+    let curve = b.mul(curve, number);
+    let curve = b.mul(curve, half);
+    *value = quantise(&mut b, curve, small, -1.0);
+    let at = *index;
+    if keep {
+        // What is between is a result too.
+        let elements = b.kernel.params[ParamId::new(4)].elements.clone();
+        let between = b.write("between", DType::I8, elements);
+        let store = b.store(between, at, byte, &[]);
+        body.epilogue.push(store);
+    }
+    b.kernel.body = Body::Contract(body);
+    b.kernel
+}
+
+#[test]
+fn functions_of_a_byte_follow_products() {
+    for keep in [false, true] {
+        let kernel = product_with_a_function(keep);
+        for m in [1, 9, 70] {
+            let bindings = sizes(&[("m", m)]);
+            let mut tensors = buffers(&kernel, &bindings, 3);
+            for (seed, tensor) in tensors.iter_mut().take(2).enumerate() {
+                let values: Vec<i64> = (0..tensor.elements() as i64)
+                    .map(|i| (i * 31 + seed as i64 * 7) % 23 - 11)
+                    .collect();
+                *tensor = HostTensor::from_i64(DType::I8, tensor.shape.clone(), &values).unwrap();
+            }
+            let names = check_with(&kernel, &bindings, tensors, &[1], 0.0);
+            assert_eq!(names, ["integers"], "keep {keep}, m {m}");
+        }
+    }
+}
