@@ -15,6 +15,9 @@ const OVER_HINT: i64 = 4;
 /// How many sizes are tried from one on until the plan works at one.
 const TRIES: i64 = 64;
 
+/// Of so many candidates one shares out the depth of tiles, while there are such.
+const SHARED_EVERY: usize = 4;
+
 /// A product that a step of a plan computes.
 #[derive(Clone, Debug)]
 pub struct OfStep {
@@ -22,7 +25,8 @@ pub struct OfStep {
     /// What rows of measurements know it by.
     pub line: String,
     pub kernel: String,
-    /// The mappings that it can have, the one predicted to be fastest first.
+    /// The mappings that it can have, the one predicted to be fastest first. Those that share out the depth of tiles
+    /// ([`tuning::sharings`]) are among the others: by prediction alone they would be first too often.
     pub candidates: Vec<String>,
     /// The sizes at which it is measured.
     pub sizes: Vec<Bindings>,
@@ -37,6 +41,13 @@ pub fn of_plan(plan: &Plan) -> Vec<OfStep> {
         let all: IndexSet<String> = all.iter().map(ToString::to_string).collect();
         all.into_iter().collect()
     };
+    let of_known = |kernel: &Kernel| -> Vec<String> {
+        let mut all = texts(tuning::candidates(kernel, symbols, target));
+        for (nth, shared) in texts(tuning::sharings(kernel, symbols, target)).into_iter().enumerate() {
+            all.insert(all.len().min((nth + 1) * SHARED_EVERY - 1), shared);
+        }
+        all
+    };
     for (step, work) in plan.steps.iter() {
         let Some(kernel) = work.kernels().next().map(|id| &plan.kernels[id]) else {
             continue;
@@ -47,7 +58,7 @@ pub fn of_plan(plan: &Plan) -> Vec<OfStep> {
                     step,
                     line,
                     kernel: kernel.name.clone(),
-                    candidates: texts(tuning::candidates(kernel, symbols, target)),
+                    candidates: of_known(kernel),
                     sizes: vec![ir::dim::hints(symbols)],
                 });
             }

@@ -82,6 +82,60 @@ fn another_driver_or_feature_flag_is_measured_again() {
     }
 }
 
+/// A product whose tiles leave compute units without work in their last round: mappings that share out tiles are measured beside the others,
+/// and the fastest is what the next plan has, its own memory and all.
+#[test]
+fn shared_tiles_are_measured_beside_plain_ones() {
+    let text = "graph @product stage=import {
+  x = input \"x\" : f16[2048, 4096]
+  w = input \"w\" : f16[4096, 2048]
+  y = contract x, w
+  return y as \"y\"
+}
+";
+    let graph = ir::graph::parse::parse(text).expect("parses");
+    let target: Target = "gfx90a".parse().expect("known");
+    let mut build = BuildOptions::new(vec![target], OptLevel::O2);
+    build.optimize.libraries = false;
+    let options = TuneOptions {
+        candidates: 8,
+        budget: None,
+    };
+    let is_shared = |plan: &Plan, step: &Step| {
+        let kernel = step.work.kernel().map(|id| &plan.kernels[id]);
+        kernel.is_some_and(|kernel| kernel.mapping.to_string().contains("groups share"))
+    };
+    let (_folder, database) = database();
+    let mut timed = 0;
+    let mut clock = |program: Program, _: &[Bindings]| {
+        let plan = &program.variants[0].plan;
+        let micros = |step: &Step| if is_shared(plan, step) { 10.0 } else { 20.0 };
+        timed += plan.steps.values().filter(|step| is_shared(plan, step)).count();
+        Ok(vec![plan.steps.iter().map(|(id, step)| (id, micros(step))).collect()])
+    };
+    let found = tune(
+        &graph,
+        target,
+        &build,
+        (PLACE, &database),
+        &options,
+        &mut clock,
+        &|_, _| (),
+    )
+    .expect("tunes");
+    assert_eq!((found.measured, timed), (8, 2));
+    let best = found.products[0].best.as_ref().expect("measured");
+    assert!(best.0.contains("groups share") && best.1 == 10.0, "{best:?}");
+    build.plan.tuning = database.tuning().expect("reads");
+    let plan = &driver::build(&graph, &build).expect("builds").program.variants[0].plan;
+    assert!(plan.steps.values().any(|step| is_shared(plan, step)), "{plan}");
+    let said = tuning::tuned(plan, &build.plan.tuning);
+    assert!(
+        said.len() == 1 && said[0].mapping == best.0 && said[0].predicted != best.0,
+        "{said:?}"
+    );
+}
+
 #[test]
 fn calls_are_measured_beside_tilings_and_decide_what_a_plan_has() {
     let graph = ir::graph::parse::parse(PRODUCTS).expect("parses");

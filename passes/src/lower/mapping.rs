@@ -140,8 +140,6 @@ impl<'k> Tunable<'k> {
     fn of(kernel: &'k Kernel, target: &Target) -> Option<Tunable<'k>> {
         match (&kernel.body, &kernel.mapping) {
             _ if !target.is_gpu() => None,
-            // Its scratch memory goes with its mapping.
-            (_, Mapping::Matrix(tiling)) if tiling.shares.is_some() => None,
             (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => Some(Tunable::Product(body)),
             // How many parts there are was found with the mapping that they have.
             (Body::Attention(body), Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) if body.log_sum.is_none() => {
