@@ -76,6 +76,14 @@ inline void __syncwarp() {
     host::meet(&host::Fiber::lane_rounds, first, host::threads - first < 64 ? host::threads - first : 64);
 }
 
+// Threads take turns on one thread of the host: what one stores the others see.
+inline void __threadfence() {}
+inline int atomicAdd(int* word, int more) {
+    const int before = *word;
+    *word = before + more;
+    return before;
+}
+
 namespace graphc {
 template <int LANES>
 inline unsigned shuffle_xor_word(unsigned value, int mask) {
