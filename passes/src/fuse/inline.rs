@@ -15,6 +15,8 @@ use crate::quantize::cache::unpacked_values;
 
 /// A consumer this much larger repeats a producer's costly work too often.
 const REPEAT_LIMIT: i64 = 4;
+/// Elements that several kernels compute again in less time than a GPU takes to launch one that stores them.
+const SLIGHT: i64 = 1 << 15;
 
 impl Fuser<'_> {
     /// Decides, against the flow, where each map is computed.
@@ -105,7 +107,7 @@ impl Fuser<'_> {
         // Unpacking again in each product costs less than numbers that are read from memory, as does what is made of bytes.
         let free = is_free(op) || self.generated[id.index()] || unpacks || self.dequantised[id.index()];
         if !free {
-            if regions.len() > 1 {
+            if regions.len() > 1 && !self.is_slight(id) {
                 return Err(Barrier::SeveralConsumers);
             }
             for r in &regions {
@@ -142,6 +144,18 @@ impl Fuser<'_> {
             }
             op => is_free(op) && self.feeds_products(*user),
         })
+    }
+
+    /// Says whether the map is a few instructions on what lies in memory anyway, for so few elements that a launch costs more than
+    /// computing them in each reader.
+    fn is_slight(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let there = |v: &Value| self.role(v.node) == Role::Leaf;
+        self.target.is_gpu()
+            && matches!(node.op, Op::Elementwise(_))
+            && !is_costly(&node.op)
+            && node.operands.iter().all(there)
+            && self.evaluations_of(id) <= SLIGHT
     }
 
     /// Says whether costly work of the map would be done many times over by its readers.

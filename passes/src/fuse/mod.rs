@@ -5,15 +5,17 @@
 //!    What folds rows takes in what quantises them ([`rows`]).
 //! 2. **Prologues and index maps** ([`inline`]). Against the flow, each remaining map is taken into the region that reads it;
 //!    views and values made from nothing are taken into every reader. What nobody can take becomes a pointwise region.
-//! 3. **Parts in place** ([`place`]). A concat that would only copy needs no region when the makers of its parts can store them
+//! 3. **Readers of elements** ([`join`]). What goes on with the elements that a pointwise region stores anyway is stored beside them.
+//! 4. **Parts in place** ([`place`]). A concat that would only copy needs no region when the makers of its parts can store them
 //!    where it would put them.
-//! 4. The regions are ordered ([`crate::order`]).
+//! 5. The regions are ordered ([`crate::order`]).
 //!
 //! Legality is in [`legality`]; every edge that stays unfused gets a [`Barrier`].
 
 mod chain;
 pub mod classify;
 mod inline;
+mod join;
 mod legality;
 mod place;
 pub mod report;
@@ -121,6 +123,7 @@ pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Sched
     fuser.live = live;
     fuser.grow_chains();
     fuser.inline_maps();
+    fuser.join_readers();
     fuser.place_parts();
     fuser.finish()
 }
@@ -200,11 +203,7 @@ impl Fuser<'_> {
             let mut outputs = std::mem::take(&mut stored[d]);
             outputs.sort();
             let Contents { nodes, inputs, .. } = std::mem::take(&mut contents[d]);
-            let anchor = if draft.kind == RegionKind::Pointwise {
-                *draft.chain.last().unwrap_or(&draft.chain[0])
-            } else {
-                draft.chain[0]
-            };
+            let anchor = draft.chain[0];
             let parts = outputs
                 .iter()
                 .filter_map(|value| {

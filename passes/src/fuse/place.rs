@@ -28,24 +28,7 @@ impl Fuser<'_> {
                 self.placed[value.node.index()] = Some((concat, operand));
             }
         }
-        if !gone.contains(&true) {
-            return;
-        }
-        let mut left = 0;
-        let renumbered: Vec<usize> = gone
-            .iter()
-            .map(|gone| {
-                left += usize::from(!gone);
-                left.saturating_sub(1)
-            })
-            .collect();
-        let mut gone = gone.into_iter();
-        self.drafts.retain(|_| !gone.next().unwrap_or(false));
-        for home in &mut self.home {
-            if let Home::Draft(draft) = home {
-                *draft = renumbered[*draft];
-            }
-        }
+        self.remove_drafts(&gone);
     }
 
     /// Says whether a node is a concat of results that are read by nothing else, each made by a region that can store anywhere.

@@ -13,7 +13,7 @@ use super::rows::fold;
 /// Names of the axes of a tensor, outermost first.
 pub(super) const AXES: [&str; 8] = ["i", "j", "k", "l", "m", "n", "o", "p"];
 
-/// For each point of the result: its expression, stored.
+/// For each point of the result: its expression, stored, and what goes on with it.
 pub fn pointwise(b: &mut Builder<'_>) -> Result<Body, LowerError> {
     let root = Value::from(b.region.anchor);
     let mut shape = b.shape(root).0.clone();
@@ -26,7 +26,7 @@ pub fn pointwise(b: &mut Builder<'_>) -> Result<Body, LowerError> {
     }
     // The root is not among the inputs, so this computes it.
     let e = b.pull(root, &coords)?;
-    let stmts = b.store(root, e, &coords, &[]).into_iter().collect();
+    let stmts = b.epilogue(root, e, coords, &[])?;
     Ok(Body::Loops(Loops { parallel, stmts }))
 }
 

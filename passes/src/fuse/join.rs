@@ -1,0 +1,99 @@
+//! Readers that join the pointwise region whose result they read, element for element.
+//!
+//! ```text
+//! n3 = concat n1, n2; n4 = cast n3; return n3, n4
+//! ```
+//!
+//! `n3` is stored, for somebody else reads it. A kernel for `n4` would read it again: instead `n4` is computed from the element at hand, and
+//! the region stores both. What else the reader reads is there before the region begins, so that regions stay acyclic. GPUs only: there a
+//! launch costs more than a second store, and the CPU has direct forms of what copies.
+
+use ir::schedule::RegionKind;
+use ir::{NodeId, Op, Value};
+
+use super::classify::Role;
+use super::{Draft, Fuser, Home};
+
+/// The most values that a pointwise region stores.
+const MOST_STORES: usize = 4;
+
+impl Fuser<'_> {
+    /// Lets each pointwise region take in the regions that only go on with its elements.
+    pub(super) fn join_readers(&mut self) {
+        if !self.options.fuse || !self.target.is_gpu() {
+            return;
+        }
+        let mut gone = vec![false; self.drafts.len()];
+        // In the order of the nodes, so that what has joined a region is not looked at as one of its own.
+        for id in self.graph.nodes().keys() {
+            let Some(draft) = self.pointwise_root(id) else { continue };
+            let mut next = 0;
+            while let Some(current) = self.drafts[draft].chain.get(next).copied() {
+                next += 1;
+                let users: Vec<NodeId> = self.users[current].iter().map(|(user, _)| *user).collect();
+                for user in users {
+                    if let Some(reader) = self.may_join(draft, user) {
+                        let size = self.drafts[reader].size;
+                        self.take(draft, &[user]);
+                        self.drafts[draft].size += size - 1;
+                        gone[reader] = true;
+                    }
+                }
+            }
+            self.drafts[draft].chain.sort_unstable();
+        }
+        self.remove_drafts(&gone);
+    }
+
+    /// Returns the pointwise region that has the node as its one root.
+    fn pointwise_root(&self, id: NodeId) -> Option<usize> {
+        let draft = self.draft_of(id)?;
+        let Draft { kind, chain, .. } = &self.drafts[draft];
+        (*kind == RegionKind::Pointwise && chain[..] == [id]).then_some(draft)
+    }
+
+    /// Returns the region of a reader that can be computed from the elements of a region: it is elementwise in the same shape, and
+    /// all else that it reads is an input, a constant or what the region reads too.
+    fn may_join(&self, draft: usize, user: NodeId) -> Option<usize> {
+        let reader = self.pointwise_root(user).filter(|reader| *reader != draft)?;
+        let chain = &self.drafts[draft].chain;
+        let node = self.graph.node(user);
+        let shape = &self.graph.ty(Value::from(chain[0])).shape;
+        let full = self.drafts[draft].size + self.drafts[reader].size > self.options.region_limit;
+        if !matches!(node.op, Op::Elementwise(_)) || node.results[0].shape != *shape || full {
+            return None;
+        }
+        if chain.len() >= MOST_STORES {
+            return None;
+        }
+        let (own, theirs) = (self.contents(draft), self.contents(reader));
+        let at_hand = |v: &Value| chain.contains(&v.node);
+        let is_there = |v: &Value| at_hand(v) || self.role(v.node) == Role::Leaf || own.inputs.contains(v);
+        // What it makes on the way in of the region's result would be other elements than the one at hand.
+        let moved = |id: &NodeId| *id != user && self.graph.node(*id).operands.iter().any(at_hand);
+        let joins = theirs.inputs.iter().all(is_there) && !theirs.nodes.iter().any(moved);
+        joins.then_some(reader)
+    }
+
+    /// Takes drafts that are empty away, and numbers the others anew.
+    pub(super) fn remove_drafts(&mut self, gone: &[bool]) {
+        if !gone.contains(&true) {
+            return;
+        }
+        let mut left = 0;
+        let renumbered: Vec<usize> = gone
+            .iter()
+            .map(|gone| {
+                left += usize::from(!gone);
+                left.saturating_sub(1)
+            })
+            .collect();
+        let mut kept = gone.iter().map(|gone| !gone);
+        self.drafts.retain(|_| kept.next().unwrap_or(true));
+        for home in &mut self.home {
+            if let Home::Draft(draft) = home {
+                *draft = renumbered[*draft];
+            }
+        }
+    }
+}
