@@ -70,7 +70,7 @@ impl SizedCall {
                     .iter()
                     .map(sized)
                     .collect::<std::result::Result<_, DimError>>()?,
-                algorithm: algorithm.clone(),
+                algorithm: algorithm.as_deref().cloned(),
             };
             let index = distinct.iter().position(|known| *known == call).unwrap_or_else(|| {
                 distinct.push(call);
@@ -374,7 +374,7 @@ fn alone(call: &SizedCall, target: &Target) -> std::result::Result<Variant, Stri
     .map_err(|error| error.to_string())?;
     for work in plan.steps.values_mut().flat_map(ir::plan::Step::works_mut) {
         if let Work::Call { algorithm, .. } = work {
-            algorithm.clone_from(&call.algorithm);
+            *algorithm = call.algorithm.clone().map(Box::new);
         }
     }
     Ok(Variant {

@@ -320,7 +320,7 @@ impl Search<'_> {
             };
             for work in variant.plan.steps[*step].works_mut() {
                 if let Work::Call { algorithm, .. } = work {
-                    algorithm.clone_from(&asked);
+                    *algorithm = asked.clone().map(Box::new);
                 }
             }
         }

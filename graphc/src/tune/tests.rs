@@ -271,7 +271,7 @@ fn the_fastest_algorithm_of_a_call_is_what_a_plan_names() {
         let built = driver::build(&graph, build).expect("builds");
         let plan = &built.program.variants[0].plan;
         let of_step = |step: &Step| match &step.work {
-            Work::Call { call, algorithm, .. } => Some((call.name(), algorithm.clone())),
+            Work::Call { call, algorithm, .. } => Some((call.name(), algorithm.as_deref().cloned())),
             _ => None,
         };
         let found: Vec<_> = plan.steps.values().filter_map(of_step).collect();
@@ -352,7 +352,7 @@ fn ranges_of_rows_have_algorithms_of_their_own() {
         let Work::Call { algorithm: asked, .. } = step.in_range(rows) else {
             panic!("{rows} rows: {plan}")
         };
-        assert_eq!(asked, &Some(algorithm(word)), "{rows} rows");
+        assert_eq!(asked.as_deref(), Some(&algorithm(word)), "{rows} rows");
     }
     assert_eq!(
         step.choices.len(),
@@ -555,10 +555,10 @@ fn open_rows_are_tuned_by_ranges() {
             let at = |sizes: &Bindings| {
                 let of_step = |(id, step): (StepId, &Step)| {
                     let time = match step.at(sizes).expect("bound") {
-                        ir::plan::Work::Launch { kernel, .. } => {
+                        Work::Launch { kernel, .. } => {
                             micros(&plan.kernels[*kernel].mapping.to_string(), rows_of(sizes))
                         }
-                        ir::plan::Work::Call { .. } if rows_of(sizes) < 128 => 100.0,
+                        Work::Call { .. } if rows_of(sizes) < 128 => 100.0,
                         _ => CALL_MICROS,
                     };
                     (id, time)
@@ -588,7 +588,7 @@ fn open_rows_are_tuned_by_ranges() {
         let step = plan
             .steps
             .values()
-            .find(|step| step.works().any(|w| !matches!(w, ir::plan::Work::Copy { .. })));
+            .find(|step| step.works().any(|w| !matches!(w, Work::Copy { .. })));
         let step = step.expect("a product");
         let has_calls = found.products.iter().any(|p| !p.calls.is_empty());
         assert_eq!(has_calls, target.libraries && target.hipblaslt, "{target}");
@@ -597,9 +597,9 @@ fn open_rows_are_tuned_by_ranges() {
             let product = found.products.iter().find(line).expect("its range");
             let (best, _) = product.best.as_ref().expect("measured");
             let takes = match step.in_range(rows) {
-                ir::plan::Work::Launch { kernel, .. } => plan.kernels[*kernel].mapping.to_string(),
-                ir::plan::Work::Call { call, .. } => format!("call {}", call.name()),
-                ir::plan::Work::Copy { .. } => panic!("a copy"),
+                Work::Launch { kernel, .. } => plan.kernels[*kernel].mapping.to_string(),
+                Work::Call { call, .. } => format!("call {}", call.name()),
+                Work::Copy { .. } => panic!("a copy"),
             };
             assert_eq!(takes, *best, "{target} at {rows} rows: {}", product.product);
             assert_eq!(takes.starts_with("call "), has_calls && rows >= 128);

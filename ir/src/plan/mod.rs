@@ -181,7 +181,7 @@ pub enum Work {
         workspace: Option<BufferId>,
         /// The algorithm that was the fastest where it was measured. The library chooses where there is none, and where this one is of
         /// another library, or not for these sizes.
-        algorithm: Option<Algorithm>,
+        algorithm: Option<Box<Algorithm>>,
     },
     /// Copies all bytes.
     Copy { from: BufferId, to: BufferId },

@@ -85,7 +85,7 @@ pub fn choose(plan: &mut Plan, others: &IndexMap<StepId, Other>, options: &PlanO
         }
         if wanted == is_call {
             if let Work::Call { algorithm: of_call, .. } = &mut plan.steps[*id].work {
-                *of_call = algorithm;
+                *of_call = algorithm.map(Box::new);
             }
             continue;
         }
@@ -95,7 +95,7 @@ pub fn choose(plan: &mut Plan, others: &IndexMap<StepId, Other>, options: &PlanO
                 operands: operands.clone(),
                 results: results.clone(),
                 workspace: None,
-                algorithm,
+                algorithm: algorithm.map(Box::new),
             },
             OtherWork::Kernel { kernel, args } => {
                 let mut kernel = Kernel::clone(kernel);

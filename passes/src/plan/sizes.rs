@@ -205,7 +205,7 @@ fn of_step(
                         operands: operands.to_vec(),
                         results: results.to_vec(),
                         workspace: None,
-                        algorithm: algorithm.clone(),
+                        algorithm: algorithm.clone().map(Box::new),
                     };
                     works.push((first, made));
                 }

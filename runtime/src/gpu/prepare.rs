@@ -366,7 +366,7 @@ impl Prepared {
                     let workspace = planned.transpose()?;
                     let room = workspace.map_or(0, |(_, bytes)| bytes);
                     let types = (&types(operands)[..], &types(results)[..]);
-                    let call = (call, algorithm.as_ref());
+                    let call = (call, algorithm.as_deref());
                     let call = loaded.libraries.prepare(call, types, room, &bindings, &at)?;
                     call.map_or(Enqueue::Nothing, |call| Enqueue::Call {
                         call,

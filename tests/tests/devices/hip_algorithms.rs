@@ -43,7 +43,7 @@ fn by(program: &Program, asked: Option<Algorithm>) -> Arc<Program> {
     let mut program = program.clone();
     for step in program.variants[0].plan.steps.values_mut() {
         if let Work::Call { algorithm, .. } = &mut step.work {
-            algorithm.clone_from(&asked);
+            *algorithm = asked.clone().map(Box::new);
         }
     }
     Arc::new(program)
