@@ -3,6 +3,9 @@
 //! A route (`passes::route`) turns an op into a [`LibraryCall`]; the runtime's `library` rooms carry it out. Operands and
 //! their types are the node's; the call adds only which library does what.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::graph::op::{Contract, Conv, Op, Pool};
@@ -56,6 +59,11 @@ impl LibraryCall {
         }
     }
 
+    /// Whether the library has several algorithms for the call, and can be asked for one of them.
+    pub const fn has_algorithms(&self) -> bool {
+        matches!((self.library, &self.op), (Library::HipBlasLt, LibraryOp::Gemm { .. }))
+    }
+
     /// Makes a collective.
     pub const fn collective(collective: Collective) -> LibraryCall {
         LibraryCall {
@@ -70,6 +78,50 @@ impl LibraryCall {
             LibraryOp::Collective(collective) => Some(*collective),
             LibraryOp::Gemm { .. } | LibraryOp::Conv(_) | LibraryOp::Pool(_) | LibraryOp::Softmax { .. } => None,
         }
+    }
+}
+
+/// One of the algorithms of a library for a call, as the library names it.
+///
+/// The name means something to one version of the library on one driver: everywhere else the library's own heuristic chooses.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Algorithm {
+    /// The library and the driver, each with its version, as the runtime says them.
+    pub of: String,
+    /// What the library keeps of it, which only the library understands.
+    pub words: Vec<u8>,
+}
+
+/// Prints `2a00… of hipBLASLt 100202 on HIP 7.2.0`: the words as hexadecimal digits.
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.words {
+            write!(f, "{byte:02x}")?;
+        }
+        write!(f, " of {}", self.of)
+    }
+}
+
+/// A text that names no algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("an algorithm is written as hexadecimal digits, ` of `, and the library with its driver")]
+pub struct NoAlgorithm;
+
+impl FromStr for Algorithm {
+    type Err = NoAlgorithm;
+
+    fn from_str(text: &str) -> Result<Algorithm, NoAlgorithm> {
+        let (digits, of) = text.split_once(" of ").ok_or(NoAlgorithm)?;
+        let is_name =
+            !digits.is_empty() && digits.len().is_multiple_of(2) && digits.bytes().all(|d| d.is_ascii_hexdigit());
+        if !is_name || of.is_empty() {
+            return Err(NoAlgorithm);
+        }
+        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| NoAlgorithm);
+        Ok(Algorithm {
+            of: of.to_owned(),
+            words: (0..digits.len()).step_by(2).map(byte).collect::<Result<_, _>>()?,
+        })
     }
 }
 
@@ -189,6 +241,27 @@ impl LibraryCall {
             (Library::RocBlas, LibraryOp::Collective(_)) => "rocblas_collective",
             (Library::HipBlasLt, LibraryOp::Collective(_)) => "hipblaslt_collective",
             (Library::MiOpen, LibraryOp::Collective(_)) => "miopen_collective",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_algorithm_is_read_as_it_is_printed() {
+        let algorithm = Algorithm {
+            of: "hipBLASLt 100202 on HIP 7.2.0".to_owned(),
+            words: vec![0x2a, 0, 0xff],
+        };
+        let text = algorithm.to_string();
+        assert_eq!(text, "2a00ff of hipBLASLt 100202 on HIP 7.2.0");
+        assert_eq!(text.parse(), Ok(algorithm));
+        for wrong in [
+            "", "2a00ff", " of x", "2a0 of x", "2a of ", "zz of x", "äa of x", "+a of x",
+        ] {
+            assert_eq!(wrong.parse::<Algorithm>(), Err(NoAlgorithm), "{wrong}");
         }
     }
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ir::kernel::Mapping;
+use ir::library::Algorithm;
 use ir::{Kernel, Plan, Symbols, Target};
 
 pub use crate::lower::mapping::{candidates, candidates_in, open_rows, product, product_in, sharings};
@@ -27,19 +28,32 @@ pub struct Tuning {
 pub enum Engine {
     /// A generated one, with the mapping of the product's row.
     Kernel,
-    /// A library's call of this name.
-    Call(String),
+    /// A library's call of this name, by one of its algorithms or as the library chooses.
+    Call { name: String, algorithm: Option<Algorithm> },
 }
 
-/// The first word of a row that names a call.
+/// The first word of a row that names a call, and what stands before its algorithm.
 const CALL: &str = "call ";
+const ALGORITHM: &str = " algorithm ";
 
 impl Engine {
     /// Reads what a row of measurements names: a mapping, or a call.
     pub fn of_row(text: &str) -> Engine {
         match text.strip_prefix(CALL) {
-            Some(name) => Engine::Call(name.to_owned()),
             None => Engine::Kernel,
+            Some(call) => match call.split_once(ALGORITHM).map(|(name, text)| (name, text.parse())) {
+                Some((name, Ok(algorithm))) => Engine::call(name, Some(algorithm)),
+                // A row that is damaged names no call that there is.
+                Some((_, Err(_))) | None => Engine::call(call, None),
+            },
+        }
+    }
+
+    /// Makes the engine of a call.
+    pub fn call(name: &str, algorithm: Option<Algorithm>) -> Engine {
+        Engine::Call {
+            name: name.to_owned(),
+            algorithm,
         }
     }
 }
@@ -48,7 +62,11 @@ impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Engine::Kernel => f.write_str("kernel"),
-            Engine::Call(name) => write!(f, "{CALL}{name}"),
+            Engine::Call { name, algorithm: None } => write!(f, "{CALL}{name}"),
+            Engine::Call {
+                name,
+                algorithm: Some(algorithm),
+            } => write!(f, "{CALL}{name}{ALGORITHM}{algorithm}"),
         }
     }
 }
@@ -258,6 +276,20 @@ mod tests {
         let stale: Tuning = [(product.as_str(), "matrix(of another version)")].into_iter().collect();
         assert_eq!(planned(stale.clone()), plan);
         assert_eq!(tuned(&plan, &stale), []);
+    }
+
+    #[test]
+    fn an_engine_is_read_as_it_is_printed() {
+        let algorithm: Algorithm = "2a00 of hipBLASLt 1 on HIP 7".parse().expect("an algorithm");
+        for engine in [
+            Engine::Kernel,
+            Engine::call("rocblas_gemm", None),
+            Engine::call("hipblaslt_matmul", Some(algorithm)),
+        ] {
+            assert_eq!(Engine::of_row(&engine.to_string()), engine);
+        }
+        let damaged = Engine::of_row("call hipblaslt_matmul algorithm 2a0");
+        assert_eq!(damaged, Engine::call("hipblaslt_matmul algorithm 2a0", None));
     }
 
     /// What tells products apart that one mapping may not serve.

@@ -8,6 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use ir::dim::Bindings;
+use ir::library::Algorithm;
 use ir::plan::{Plan, StepId};
 use ir::{HostTensor, Program, Target};
 
@@ -156,6 +157,15 @@ pub trait Loaded: Send + Sync {
 
     /// What the runs so far took besides running.
     fn statistics(&self) -> RunStatistics;
+
+    /// Lists the algorithms that libraries offer for the calls of a run, by step, the one that the library would choose first. Nothing
+    /// where no library has several: on the CPU, on several devices.
+    ///
+    /// # Errors
+    /// As [`Loaded::run`].
+    fn algorithms(&self, _bindings: &Bindings) -> Result<Vec<(StepId, Vec<Algorithm>)>, RuntimeError> {
+        Ok(Vec::new())
+    }
 
     /// Gives memory back that no run and no tensor needs now, and says how many bytes of the device that was.
     fn trim(&self) -> usize;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use ir::dim::{Bindings, hints};
 use ir::graph::{BindError, bind_shapes};
-use ir::plan::Plan;
+use ir::library::Algorithm;
+use ir::plan::{Plan, StepId};
 use ir::{HostTensor, Program, Storage, TensorType};
 use smallvec::SmallVec;
 
@@ -320,6 +321,15 @@ impl Executable {
     /// As [`Executable::run`].
     pub fn bare_launches(&self, turns: usize) -> Result<Option<Duration>, RuntimeError> {
         self.loaded.bare_launches(&hints(&self.plan().symbols), turns)
+    }
+
+    /// Lists the algorithms that libraries offer for the plan's calls at some sizes, by step, the one that the library would choose first.
+    /// A plan names one in its call ([`ir::plan::Work::Call`]).
+    ///
+    /// # Errors
+    /// As [`Executable::run`].
+    pub fn algorithms(&self, bindings: &Bindings) -> Result<Vec<(StepId, Vec<Algorithm>)>, RuntimeError> {
+        self.loaded.algorithms(bindings)
     }
 
     /// Memory at the given sizes.

@@ -210,7 +210,7 @@ mod functions {
         miopenSoftmaxForward_V2 miopenSetConvolutionFindMode miopenGetConvolutionFindMode
         miopenBatchNormalizationForwardInference miopenCreateActivationDescriptor miopenSetActivationDescriptor
         miopenActivationForward miopenDestroyActivationDescriptor
-        hipblasLtCreate hipblasLtDestroy hipblasLtMatrixLayoutCreate hipblasLtMatrixLayoutDestroy
+        hipblasLtCreate hipblasLtGetVersion hipblasLtDestroy hipblasLtMatrixLayoutCreate hipblasLtMatrixLayoutDestroy
         hipblasLtMatrixLayoutSetAttribute hipblasLtMatmulDescCreate hipblasLtMatmulDescDestroy
         hipblasLtMatmulDescSetAttribute hipblasLtMatmulPreferenceCreate hipblasLtMatmulPreferenceDestroy
         hipblasLtMatmulPreferenceSetAttribute hipblasLtMatmulAlgoGetHeuristic hipblasLtMatmul

@@ -123,6 +123,17 @@ pub struct Prediction<'a> {
     pub trace: Option<&'a Path>,
 }
 
+/// Finds what times library calls on the emulated GPU.
+///
+/// # Errors
+/// What is missing.
+pub fn call_timer(context: &Context) -> std::result::Result<CallTimer, String> {
+    match load::calls_worker() {
+        Some(worker) => CallTimer::find(&context.settings, &worker),
+        None => Err("graphc does not know its own file, which it starts to call libraries".to_owned()),
+    }
+}
+
 /// Predicts the times of a variant's steps on the emulated GPU.
 ///
 /// # Errors
@@ -143,10 +154,7 @@ pub fn predict(
             issues: if prediction.trace.is_some() { ISSUES } else { 0 },
             ..TimingOptions::default()
         }),
-        calls: match load::calls_worker() {
-            Some(worker) => CallTimer::find(&context.settings, &worker),
-            None => Err("graphc does not know its own file, which it starts to call libraries".to_owned()),
-        },
+        calls: call_timer(context),
         ..emulate::Options::default()
     };
     let emulator = Emulator::load(program, variant, &disassembler, options)?;

@@ -18,7 +18,8 @@ use crate::driver::{self, Model};
 use crate::emulate::CallTimer;
 use crate::error::{Error, Result};
 use crate::random;
-use crate::tune::{Database, PREDICTED, Place, Times, TuneOptions, Tuned, tune};
+use crate::session::OpenDevice;
+use crate::tune::{Algorithms, Database, Measure, PREDICTED, Place, Times, TuneOptions, Tuned, tune};
 
 /// Find by measuring the fastest mapping of a model's products, or the library's call that is faster, for `--tuning` of the other verbs.
 #[derive(clap::Args)]
@@ -177,12 +178,12 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
         settings: context.settings.clone(),
         quiet: true,
     };
-    let mut measure = |mut program: Program, sizes: &[Bindings]| -> Result<Vec<Times>> {
-        driver::compile(&mut program, &compiler, &|_| {})?;
-        match &device {
-            Some(device) => profiled(program, device, (sizes, args.runs), context),
-            None => sizes.iter().map(|sizes| predicted(&program, sizes, &quiet)).collect(),
-        }
+    let mut measure = Clock {
+        device: device.as_ref(),
+        compiler: &compiler,
+        runs: args.runs,
+        context,
+        quiet: &quiet,
     };
     let bar = output::bar(context, "measuring", usize::MAX);
     let progress = |done: usize, all: usize| {
@@ -202,6 +203,49 @@ fn search(args: &RunArgs, context: &Context) -> Result<()> {
     match args.format {
         Format::Json => output::print_json(&as_json(&found, &on)),
         Format::Text => output::print(&text(&found, &on)),
+    }
+}
+
+/// What the programs of a search are measured on: a device, or the timing model.
+struct Clock<'a> {
+    device: Option<&'a OpenDevice>,
+    compiler: &'a dyn Compiler,
+    runs: usize,
+    context: &'a Context,
+    quiet: &'a Context,
+}
+
+impl Measure for Clock<'_> {
+    fn times(&mut self, mut program: Program, sizes: &[Bindings]) -> Result<Vec<Times>> {
+        driver::compile(&mut program, self.compiler, &|_| {})?;
+        match self.device {
+            Some(device) => profiled(program, device, (sizes, self.runs), self.context),
+            None => sizes
+                .iter()
+                .map(|sizes| predicted(&program, sizes, self.quiet))
+                .collect(),
+        }
+    }
+
+    fn algorithms(&mut self, program: &Program, sizes: &[Bindings]) -> Result<Vec<Algorithms>> {
+        let Some(device) = self.device else {
+            let timer = times::call_timer(self.context).map_err(Error::Config)?;
+            let plan = &program.variants[0].plan;
+            return sizes.iter().map(|sizes| timer.algorithms(plan, sizes)).collect();
+        };
+        let mut program = program.clone();
+        driver::compile(&mut program, self.compiler, &|_| {})?;
+        let executable = device.load(Arc::new(program), 0, &load_options(self.context))?;
+        let at = |sizes: &Bindings| Ok(executable.algorithms(sizes)?.into_iter().collect());
+        sizes.iter().map(at).collect()
+    }
+}
+
+fn load_options(context: &Context) -> LoadOptions {
+    LoadOptions {
+        synchronous: context.settings.synchronous,
+        miopen: context.settings.miopen.clone(),
+        ..LoadOptions::default()
     }
 }
 
@@ -227,18 +271,13 @@ fn made_up(plan: &Plan, sizes: &Bindings) -> Result<IndexMap<String, HostTensor>
 /// The median of each step over some runs on a device, at each of some sizes.
 fn profiled(
     program: Program,
-    device: &crate::session::OpenDevice,
+    device: &OpenDevice,
     (sizes, runs): (&[Bindings], usize),
     context: &Context,
 ) -> Result<Vec<Times>> {
     let program = Arc::new(program);
     let plan = &program.variants[0].plan;
-    let options = LoadOptions {
-        synchronous: context.settings.synchronous,
-        miopen: context.settings.miopen.clone(),
-        ..LoadOptions::default()
-    };
-    let executable = device.load(program.clone(), 0, &options)?;
+    let executable = device.load(program.clone(), 0, &load_options(context))?;
     let at = |sizes: &Bindings| {
         let profile = executable.profile(&made_up(plan, sizes)?, &ProfileOptions { runs, warm_up: 3 })?;
         let steps = profile.steps.iter();

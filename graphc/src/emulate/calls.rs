@@ -4,6 +4,7 @@
 //! Before: calls with known sizes. After: for each the reports of its kernels in order, or why there are none. Each call is a program of
 //! one step; it runs twice, and what the second run launches is the call's (the first compiles and chooses).
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,11 +12,13 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use emu::timing::Report;
+use ir::dim::DimError;
 use ir::graph::Stage;
-use ir::library::LibraryCall;
+use ir::library::{Algorithm, LibraryCall};
+use ir::plan::{BufferId, StepId, Work};
 use ir::program::Variant;
 use ir::program::artifact::Check;
-use ir::{Graph, HostTensor, Op, Origin, Program, Storage, Target, TensorType};
+use ir::{Bindings, Graph, HostTensor, Op, Origin, Plan, Program, Storage, Target, TensorType};
 use passes::{PlanOptions, ScheduleOptions};
 use runtime::gpu::Vendor;
 use runtime::{Executable, LoadOptions};
@@ -32,6 +35,51 @@ pub type CallTimes = std::result::Result<Arc<[Arc<Report>]>, String>;
 pub struct SizedCall {
     pub call: LibraryCall,
     pub operands: Vec<TensorType>,
+    /// The algorithm that the plan asks for.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl SizedCall {
+    /// The calls of a plan at some sizes: each once, and which of them each step is.
+    ///
+    /// # Errors
+    /// A size that is not bound.
+    pub fn of_plan(
+        plan: &Plan,
+        bindings: &Bindings,
+    ) -> std::result::Result<(Vec<SizedCall>, Vec<(StepId, usize)>), DimError> {
+        let mut distinct: Vec<SizedCall> = Vec::new();
+        let mut of = Vec::new();
+        for (step, s) in plan.steps.iter() {
+            let Work::Call {
+                call,
+                operands,
+                algorithm,
+                ..
+            } = s.at(bindings)?
+            else {
+                continue;
+            };
+            let sized = |operand: &BufferId| {
+                let ty = &plan.buffers[*operand].ty;
+                Ok(TensorType::new(ty.dtype, ty.shape.eval(bindings)?))
+            };
+            let call = SizedCall {
+                call: call.clone(),
+                operands: operands
+                    .iter()
+                    .map(sized)
+                    .collect::<std::result::Result<_, DimError>>()?,
+                algorithm: algorithm.as_deref().cloned(),
+            };
+            let index = distinct.iter().position(|known| *known == call).unwrap_or_else(|| {
+                distinct.push(call);
+                distinct.len() - 1
+            });
+            of.push((step, index));
+        }
+        Ok((distinct, of))
+    }
 }
 
 /// Where calls are timed.
@@ -57,11 +105,21 @@ const SYSROOT: &str = "/opt/graphc-rocm-libs";
 /// Whether MIOpen considers its kernels in assembly.
 const ASSEMBLY: &str = "MIOPEN_DEBUG_GCN_ASM_KERNELS";
 
+/// What the worker is asked of each call: the first byte that it reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Question {
+    Times = b't',
+    Algorithms = b'a',
+}
+
 /// What the worker says of one call.
 #[derive(Serialize, Deserialize)]
 enum Answer {
     /// The stand-in's lines.
     Kernels(Vec<String>),
+    /// What the library offers, the one that it would choose first.
+    Algorithms(Vec<Algorithm>),
     Failed(String),
 }
 
@@ -113,40 +171,76 @@ impl CallTimer {
     /// Times calls on a target: one answer for each, in their order. `memory` is what the emulated GPU has, in bytes; `ghz` is the shader
     /// clock, where it is asked for.
     pub fn time(&self, target: &Target, calls: &[SizedCall], memory: u64, ghz: Option<f64>) -> Vec<CallTimes> {
+        let answers = self.answers(Question::Times, target, calls, (memory, ghz));
+        let of_answer = |answer| match answer? {
+            Answer::Kernels(lines) => lines.iter().map(|line| Report::from_json(line).map(Arc::new)).collect(),
+            Answer::Algorithms(_) => Err("the process that times calls answers another question".to_owned()),
+            Answer::Failed(reason) => Err(reason),
+        };
+        answers.into_iter().map(of_answer).collect()
+    }
+
+    /// Lists the algorithms that libraries offer for a plan's calls at some sizes, by step.
+    ///
+    /// # Errors
+    /// A size that is not bound; what a library says of a call.
+    pub fn algorithms(&self, plan: &Plan, sizes: &Bindings) -> Result<BTreeMap<StepId, Vec<Algorithm>>> {
+        let (mut calls, of) = SizedCall::of_plan(plan, sizes)?;
+        calls.iter_mut().for_each(|call| call.algorithm = None);
+        let memory = super::Options::default().memory;
+        let answers = self.answers(Question::Algorithms, &plan.target, &calls, (memory, None));
+        let mut found = BTreeMap::new();
+        for (step, index) in of {
+            match &answers[index] {
+                Ok(Answer::Algorithms(all)) if all.is_empty() => {}
+                Ok(Answer::Algorithms(all)) => {
+                    found.insert(step, all.clone());
+                }
+                Ok(Answer::Kernels(_)) => {}
+                Ok(Answer::Failed(reason)) | Err(reason) => return Err(Error::Config(reason.clone())),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The worker's answers, one for each call in their order; a reason where there is none.
+    fn answers(
+        &self,
+        question: Question,
+        target: &Target,
+        calls: &[SizedCall],
+        (memory, ghz): (u64, Option<f64>),
+    ) -> Vec<std::result::Result<Answer, String>> {
         let mut variants = Vec::new();
-        let mut times: Vec<Option<CallTimes>> = Vec::new();
+        let mut reasons: Vec<Option<String>> = Vec::new();
         for call in calls {
             match alone(call, target) {
                 Ok(variant) => {
                     variants.push(variant);
-                    times.push(None);
+                    reasons.push(None);
                 }
-                Err(reason) => times.push(Some(Err(reason))),
+                Err(reason) => reasons.push(Some(reason)),
             }
         }
-        let (answers, end) = match self.ask(target, variants, memory, ghz) {
+        let (answers, end) = match self.ask(question, target, variants, (memory, ghz)) {
             Ok((answers, end)) => (answers, end),
             Err(reason) => (Vec::new(), reason),
         };
         let mut answers = answers.into_iter();
-        let mut answered = || match answers.next() {
-            Some(Answer::Kernels(lines)) => lines.iter().map(|line| Report::from_json(line).map(Arc::new)).collect(),
-            Some(Answer::Failed(reason)) => Err(reason),
-            None => Err(end.clone()),
+        let of_call = |reason: Option<String>| match reason {
+            Some(reason) => Err(reason),
+            None => answers.next().ok_or_else(|| end.clone()),
         };
-        times
-            .into_iter()
-            .map(|known| known.unwrap_or_else(&mut answered))
-            .collect()
+        reasons.into_iter().map(of_call).collect()
     }
 
     /// Sends the calls to a process; returns its answers, and what is to be said of calls that it left unanswered.
     fn ask(
         &self,
+        question: Question,
         target: &Target,
         variants: Vec<Variant>,
-        memory: u64,
-        ghz: Option<f64>,
+        (memory, ghz): (u64, Option<f64>),
     ) -> std::result::Result<(Vec<Answer>, String), String> {
         if variants.is_empty() {
             return Ok((Vec::new(), String::new()));
@@ -156,7 +250,7 @@ impl CallTimer {
             variants,
             constants: Default::default(),
         };
-        let mut bytes = Vec::new();
+        let mut bytes = vec![question as u8];
         program.write(&mut bytes).map_err(|error| error.to_string())?;
         let folder = tempfile::tempdir().map_err(|error| format!("a folder for the stand-in: {error}"))?;
         // hiprtc asks the runtime for the current GPU and looks for it without a version.
@@ -268,7 +362,7 @@ fn alone(call: &SizedCall, target: &Target) -> std::result::Result<Variant, Stri
     graph.add_output("y", node.into());
     let (schedule, _) =
         passes::schedule(&graph, target, &ScheduleOptions::default()).map_err(|error| error.to_string())?;
-    let plan = passes::plan(
+    let mut plan = passes::plan(
         &graph,
         &schedule,
         target,
@@ -278,6 +372,11 @@ fn alone(call: &SizedCall, target: &Target) -> std::result::Result<Variant, Stri
         },
     )
     .map_err(|error| error.to_string())?;
+    for work in plan.steps.values_mut().flat_map(ir::plan::Step::works_mut) {
+        if let Work::Call { algorithm, .. } = work {
+            *algorithm = call.algorithm.clone().map(Box::new);
+        }
+    }
     Ok(Variant {
         plan,
         sources: Default::default(),
@@ -303,6 +402,8 @@ fn answer_all() -> Result<()> {
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().read_to_end(&mut bytes);
     read.map_err(Error::io("read", "the standard input"))?;
+    let asks_for_algorithms = bytes.first() == Some(&(Question::Algorithms as u8));
+    bytes.drain(..bytes.len().min(1));
     let program = Program::read(&Storage::new(bytes), Check::All);
     let program = Arc::new(program.map_err(|error| Error::Config(format!("the standard input: {error}")))?);
     let settings = Settings::from_env()?;
@@ -311,15 +412,23 @@ fn answer_all() -> Result<()> {
         return Err(Error::Config(format!("{REPORTS} is not set")));
     };
     for variant in 0..program.variants.len() {
-        let answer = match kernels(&device, &program, variant, &reports) {
-            Ok(lines) => Answer::Kernels(lines),
-            Err(error) => Answer::Failed(error.to_string()),
+        let answer = match asks_for_algorithms {
+            true => algorithms(&device, &program, variant).map(Answer::Algorithms),
+            false => kernels(&device, &program, variant, &reports).map(Answer::Kernels),
         };
+        let answer = answer.unwrap_or_else(|error| Answer::Failed(error.to_string()));
         // Texts: serialising cannot fail.
         let line = serde_json::to_string(&answer).unwrap_or_default();
         println!("\n{ANSWER}{line}");
     }
     Ok(())
+}
+
+/// The algorithms of a program's one call.
+fn algorithms(device: &runtime::gpu::GpuDevice, program: &Arc<Program>, variant: usize) -> Result<Vec<Algorithm>> {
+    let executable = Executable::load_on(device, program.clone(), variant, &LoadOptions::default())?;
+    let of_steps = executable.algorithms(&Bindings::new())?;
+    Ok(of_steps.into_iter().flat_map(|(_, all)| all).collect())
 }
 
 /// What the stand-in reports of the launches of a program's second run.
@@ -331,7 +440,7 @@ fn kernels(
 ) -> Result<Vec<String>> {
     let executable = Executable::load_on(device, program.clone(), variant, &LoadOptions::default())?;
     let plan = &program.variants[variant].plan;
-    let nothing = ir::Bindings::new();
+    let nothing = Bindings::new();
     let mut inputs = indexmap::IndexMap::new();
     for port in &plan.inputs {
         let shape: Vec<usize> = port

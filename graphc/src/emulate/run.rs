@@ -287,27 +287,7 @@ impl Run<'_> {
     /// Times the plan's library calls, each set of sizes once.
     fn calls(&self, timing: &TimingOptions) -> Result<IndexMap<StepId, CallTimes>> {
         let (plan, options) = (self.emulator.plan, &self.emulator.options);
-        let mut distinct: Vec<SizedCall> = Vec::new();
-        let mut of: Vec<(StepId, usize)> = Vec::new();
-        for (step, s) in plan.steps.iter() {
-            let Work::Call { call, operands, .. } = s.at(&self.bindings)? else {
-                continue;
-            };
-            let mut types = Vec::new();
-            for operand in operands {
-                let ty = &plan.buffers[*operand].ty;
-                types.push(TensorType::new(ty.dtype, ty.shape.eval(&self.bindings)?));
-            }
-            let call = SizedCall {
-                call: call.clone(),
-                operands: types,
-            };
-            let index = distinct.iter().position(|known| *known == call).unwrap_or_else(|| {
-                distinct.push(call);
-                distinct.len() - 1
-            });
-            of.push((step, index));
-        }
+        let (distinct, of) = SizedCall::of_plan(plan, &self.bindings)?;
         let times = match &options.calls {
             Ok(timer) => timer.time(&plan.target, &distinct, options.memory, timing.ghz),
             Err(reason) => vec![Err(reason.clone()); distinct.len()],

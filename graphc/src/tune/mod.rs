@@ -12,7 +12,8 @@ mod products;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ir::plan::{Plan, StepId};
+use ir::library::Algorithm;
+use ir::plan::{Plan, StepId, Work};
 use ir::{Bindings, Graph, Program, Target};
 use passes::tuning::Engine;
 use passes::{Prefer, Tuning};
@@ -77,7 +78,7 @@ impl Place<'_> {
     fn compiler(&self, mapping: &str) -> &str {
         match Engine::of_row(mapping) {
             Engine::Kernel => self.compiler,
-            Engine::Call(_) => self.libraries,
+            Engine::Call { .. } => self.libraries,
         }
     }
 
@@ -91,8 +92,34 @@ impl Place<'_> {
 /// Microseconds of steps; those that could not be timed are left out.
 pub type Times = BTreeMap<StepId, f64>;
 
-/// Takes a program of one target to the times of its steps at each of some sizes of the model.
-pub type Measure<'a> = dyn FnMut(Program, &[Bindings]) -> Result<Vec<Times>> + 'a;
+/// The algorithms that libraries offer for steps, the one first that the library would choose.
+pub type Algorithms = BTreeMap<StepId, Vec<Algorithm>>;
+
+/// What programs are measured on.
+pub trait Measure {
+    /// Takes a program of one target to the times of its steps at each of some sizes of the model.
+    ///
+    /// # Errors
+    /// What the compiler or the device reports.
+    fn times(&mut self, program: Program, sizes: &[Bindings]) -> Result<Vec<Times>>;
+
+    /// Lists the algorithms of a program's calls at each of some sizes of the model.
+    ///
+    /// # Errors
+    /// As [`Measure::times`].
+    fn algorithms(&mut self, program: &Program, sizes: &[Bindings]) -> Result<Vec<Algorithms>>;
+}
+
+/// A clock alone, whose libraries can be asked for no algorithm.
+impl<F: FnMut(Program, &[Bindings]) -> Result<Vec<Times>>> Measure for F {
+    fn times(&mut self, program: Program, sizes: &[Bindings]) -> Result<Vec<Times>> {
+        self(program, sizes)
+    }
+
+    fn algorithms(&mut self, _: &Program, sizes: &[Bindings]) -> Result<Vec<Algorithms>> {
+        Ok(vec![Algorithms::new(); sizes.len()])
+    }
+}
 
 /// A product that is searched.
 struct Line {
@@ -112,10 +139,20 @@ struct Search<'a> {
     /// What was measured of each; `None` where it could not be.
     known: BTreeMap<(String, String), Option<f64>>,
     measured: usize,
-    /// A program in which every product that a library takes is its call, until that was measured; and the steps of the calls.
-    calls: Option<(Program, Vec<(StepId, String, String)>)>,
+    /// The calls that compute products, until all of them were measured.
+    calls: Option<Calls>,
     /// Calls that were not measured, and why.
     untimed: BTreeMap<String, String>,
+}
+
+/// The libraries' calls that compute a model's products.
+struct Calls {
+    /// Every product that a library takes is its call.
+    program: Program,
+    /// The step, the product's line, and the call's name.
+    steps: Vec<(StepId, String, String)>,
+    /// Whether the libraries' own choices were measured, and their other algorithms are candidates.
+    asked: bool,
 }
 
 /// Measures the candidates of each product of a graph and keeps what they take.
@@ -130,7 +167,7 @@ pub fn tune(
     build: &BuildOptions,
     (place, database): (Place<'_>, &Database),
     options: &TuneOptions,
-    measure: &mut Measure<'_>,
+    measure: &mut dyn Measure,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Tuned> {
     let start = Instant::now();
@@ -181,16 +218,18 @@ pub fn tune(
         }
     }
     search.find_calls(&of_steps)?;
-    let all = search.left().len();
     loop {
         let left = search.left();
-        progress(all - left.len(), all);
-        if left.is_empty() || options.budget.is_some_and(|budget| start.elapsed() >= budget) {
+        progress(search.measured, search.measured + left.len());
+        if options.budget.is_some_and(|budget| start.elapsed() >= budget) {
             break;
         }
-        if search.calls.is_some() {
-            search.measure_calls(measure)?;
+        if let Some(calls) = search.calls.take() {
+            search.calls = search.round_of_calls(calls, options.candidates, measure)?;
             continue;
+        }
+        if left.is_empty() {
+            break;
         }
         // One candidate of each product that has some left, of those that are measured at the same sizes.
         let sizes = search.lines[&left[0].0].sizes.clone();
@@ -228,60 +267,162 @@ impl Search<'_> {
         let steps = &program.variants[0].plan.steps;
         let of_step = |found: &OfStep| {
             let name = steps.get(found.step)?.work.library_call()?.name();
-            Some((
-                found.step,
-                found.line.clone(),
-                Engine::Call(name.to_owned()).to_string(),
-            ))
+            Some((found.step, found.line.clone(), name.to_owned()))
         };
         let found: Vec<(StepId, String, String)> = of_steps.iter().filter_map(of_step).collect();
-        for (_, product, call) in &found {
-            let all = self.lines.get_mut(product).map(|line| &mut line.candidates);
-            if let Some(all) = all.filter(|all| !all.contains(call)) {
-                all.push(call.clone());
-            }
+        for (_, product, name) in &found {
+            self.add(product, &Engine::call(name, None));
         }
-        self.calls = (!found.is_empty()).then_some((program, found));
+        self.calls = (!found.is_empty()).then_some(Calls {
+            program,
+            steps: found,
+            asked: false,
+        });
         Ok(())
     }
 
-    /// Measures the calls of all products at once, unless all of them are known.
-    fn measure_calls(&mut self, measure: &mut Measure<'_>) -> Result<()> {
-        let Some((program, found)) = self.calls.take() else {
-            return Ok(());
+    /// Makes an engine a candidate of a product.
+    fn add(&mut self, product: &str, engine: &Engine) {
+        let row = engine.to_string();
+        let all = self.lines.get_mut(product).map(|line| &mut line.candidates);
+        if let Some(all) = all.filter(|all| !all.contains(&row)) {
+            all.push(row);
+        }
+    }
+
+    /// Measures the calls of all products at once and asks for other algorithms; later one algorithm of each product. Returns the calls
+    /// while there may be more.
+    fn round_of_calls(&mut self, calls: Calls, most: usize, measure: &mut dyn Measure) -> Result<Option<Calls>> {
+        if !calls.asked {
+            self.measure_calls(&calls, measure)?;
+            self.find_algorithms(&calls, most, measure);
+            return Ok(Some(Calls { asked: true, ..calls }));
+        }
+        let is_algorithm =
+            |row: &str| matches!(Engine::of_row(row), Engine::Call { algorithm, .. } if algorithm.is_some());
+        let mut left = self.left();
+        left.retain(|(_, row)| is_algorithm(row));
+        let Some(sizes) = left.first().map(|(product, _)| self.lines[product].sizes.clone()) else {
+            return Ok(None);
         };
-        let is_known =
-            |(_, product, call): &(StepId, String, String)| self.known.contains_key(&(product.clone(), call.clone()));
-        if found.iter().all(is_known) {
-            return Ok(());
+        let mut round: BTreeMap<String, String> = BTreeMap::new();
+        for (product, row) in left {
+            if self.lines[&product].sizes == sizes {
+                round.entry(product).or_insert(row);
+            }
         }
-        let mut sizes: Vec<Bindings> = Vec::new();
-        for (_, product, _) in &found {
-            let of_line = self.lines[product].sizes.iter();
-            sizes.extend(of_line.filter(|one| !sizes.contains(one)).cloned().collect::<Vec<_>>());
-        }
-        let times = measure(program, &sizes);
-        let reason = times.as_ref().err().map(ToString::to_string);
-        let times = times.unwrap_or_default();
-        for (_, product, call) in &found {
-            let of_call = |step: &StepId| found.iter().any(|(s, p, c)| (s, p, c) == (step, product, call));
-            let at = |one: &Bindings| {
-                let times = times.get(sizes.iter().position(|s| s == one)?)?;
-                fastest(times.iter().filter(|(step, _)| of_call(step)).map(|(_, time)| *time))
+        let mut program = calls.program.clone();
+        for (step, product, _) in &calls.steps {
+            let row = round.get(product).map(|row| Engine::of_row(row));
+            let (Some(Engine::Call { algorithm: asked, .. }), Some(variant)) = (row, program.variants.first_mut())
+            else {
+                continue;
             };
-            match mean(self.lines[product].sizes.iter().map(at)) {
-                Some(time) => self.keep(product, call, Some(time))?,
-                // A library that is not there today may be tomorrow: nothing is kept.
-                None => {
-                    if let Some(line) = self.lines.get_mut(product) {
-                        line.candidates.retain(|candidate| candidate != call);
-                    }
-                    let reason = reason.clone().unwrap_or_else(|| "it could not be timed".to_owned());
-                    self.untimed.insert(call.clone(), reason);
+            for work in variant.plan.steps[*step].works_mut() {
+                if let Work::Call { algorithm, .. } = work {
+                    *algorithm = asked.clone().map(Box::new);
                 }
             }
         }
+        let times = measure.times(program, &sizes);
+        for (product, row) in &round {
+            self.keep_call(&calls, (product, row), &sizes, &times)?;
+        }
+        Ok(Some(calls))
+    }
+
+    /// Measures the calls of all products at once, each by the algorithm that its library chooses, unless all of them are known.
+    fn measure_calls(&mut self, calls: &Calls, measure: &mut dyn Measure) -> Result<()> {
+        let found: Vec<(&String, String)> = (calls.steps.iter())
+            .map(|(_, product, name)| (product, Engine::call(name, None).to_string()))
+            .collect();
+        if found
+            .iter()
+            .all(|(product, row)| self.known.contains_key(&((*product).clone(), row.clone())))
+        {
+            return Ok(());
+        }
+        let sizes = self.sizes_of(calls);
+        let times = measure.times(calls.program.clone(), &sizes);
+        for (product, row) in found {
+            self.keep_call(calls, (product, &row), &sizes, &times)?;
+        }
         Ok(())
+    }
+
+    /// Keeps the time of a product's call, of the times of all steps at some sizes; where there is none, says why.
+    fn keep_call(
+        &mut self,
+        calls: &Calls,
+        (product, row): (&str, &str),
+        sizes: &[Bindings],
+        times: &Result<Vec<Times>>,
+    ) -> Result<()> {
+        let is_it = |step: &StepId| calls.steps.iter().any(|(s, p, _)| s == step && p == product);
+        let at = |one: &Bindings| {
+            let times = times.as_ref().ok()?.get(sizes.iter().position(|s| s == one)?)?;
+            fastest(times.iter().filter(|(step, _)| is_it(step)).map(|(_, time)| *time))
+        };
+        match mean(self.lines[product].sizes.iter().map(at)) {
+            Some(time) => self.keep(product, row, Some(time)),
+            // A library that is not there today may be tomorrow: nothing is kept.
+            None => {
+                if let Some(line) = self.lines.get_mut(product) {
+                    line.candidates.retain(|candidate| candidate != row);
+                }
+                let reason = times.as_ref().err().map(ToString::to_string);
+                let reason = reason.unwrap_or_else(|| "it could not be timed".to_owned());
+                self.untimed.insert(row.to_owned(), reason);
+                Ok(())
+            }
+        }
+    }
+
+    /// The sizes at which products with calls are measured.
+    fn sizes_of(&self, calls: &Calls) -> Vec<Bindings> {
+        let mut sizes: Vec<Bindings> = Vec::new();
+        for (_, product, _) in &calls.steps {
+            let of_line = self.lines[product].sizes.iter();
+            sizes.extend(of_line.filter(|one| !sizes.contains(one)).cloned().collect::<Vec<_>>());
+        }
+        sizes
+    }
+
+    /// Makes the algorithms candidates that a library offers at all sizes of a product beside the one that it chooses, at most so many of
+    /// each product.
+    fn find_algorithms(&mut self, calls: &Calls, most: usize, measure: &mut dyn Measure) {
+        let is_timed = |(_, product, name): &&(StepId, String, String)| {
+            let row = Engine::call(name, None).to_string();
+            matches!(self.known.get(&(product.clone(), row)), Some(Some(_)))
+        };
+        let timed: Vec<(StepId, String, String)> = calls.steps.iter().filter(is_timed).cloned().collect();
+        if timed.is_empty() {
+            return;
+        }
+        let sizes = self.sizes_of(calls);
+        let offered = match measure.algorithms(&calls.program, &sizes) {
+            Ok(offered) => offered,
+            Err(error) => {
+                for (_, _, name) in timed {
+                    let what = format!("{} by another algorithm", Engine::call(&name, None));
+                    self.untimed.insert(what, error.to_string());
+                }
+                return;
+            }
+        };
+        for (step, product, name) in timed {
+            let at = |one: &Bindings| offered.get(sizes.iter().position(|s| s == one)?)?.get(&step);
+            let lists: Option<Vec<&Vec<Algorithm>>> = self.lines[&product].sizes.iter().map(at).collect();
+            let Some([first, others @ ..]) = lists.as_deref() else {
+                continue;
+            };
+            let is_chosen = |one: &Algorithm| [first].into_iter().chain(others).all(|all| all.first() == Some(one));
+            let serves = |one: &&Algorithm| !is_chosen(one) && others.iter().all(|all| all.contains(one));
+            let found: Vec<Algorithm> = first.iter().filter(serves).take(most).cloned().collect();
+            for algorithm in found {
+                self.add(&product, &Engine::call(&name, Some(algorithm)));
+            }
+        }
     }
 
     /// Lists what is not measured yet, by product.
@@ -296,7 +437,7 @@ impl Search<'_> {
 
     /// Measures one candidate of each of some products at their sizes. Where that fails, halves are tried, until the candidate that is to
     /// blame stands alone: the compiler may not take it.
-    fn round(&mut self, pairs: &[(String, String)], sizes: &[Bindings], measure: &mut Measure<'_>) -> Result<()> {
+    fn round(&mut self, pairs: &[(String, String)], sizes: &[Bindings], measure: &mut dyn Measure) -> Result<()> {
         let tuning: Tuning = pairs.iter().cloned().collect();
         self.options.plan.tuning = tuning;
         let program = driver::build(self.graph, &self.options)?.program;
@@ -304,7 +445,7 @@ impl Search<'_> {
             .iter()
             .map(|one| of_plan_at(&program.variants[0].plan, one))
             .collect();
-        match measure(program, sizes) {
+        match measure.times(program, sizes) {
             Ok(times) => {
                 for (product, mapping) in pairs {
                     let at = |(times, steps): (&Times, &BTreeMap<StepId, (String, String)>)| {

@@ -25,11 +25,15 @@ const PLACE: Place<'_> = Place {
 };
 
 /// Tunes with three candidates a product.
-fn tuned(database: &Database, measure: &mut Measure<'_>) -> Result<Tuned> {
+fn tuned(database: &Database, measure: &mut impl FnMut(Program, &[Bindings]) -> Result<Vec<Times>>) -> Result<Tuned> {
     tuned_at(PLACE, database, measure)
 }
 
-fn tuned_at(place: Place<'_>, database: &Database, measure: &mut Measure<'_>) -> Result<Tuned> {
+fn tuned_at(
+    place: Place<'_>,
+    database: &Database,
+    measure: &mut impl FnMut(Program, &[Bindings]) -> Result<Vec<Times>>,
+) -> Result<Tuned> {
     let graph = ir::graph::parse::parse(PRODUCTS).expect("parses");
     let target: Target = "gfx90a".parse().expect("known");
     let mut build = BuildOptions::new(vec![target], OptLevel::O2);
@@ -189,6 +193,172 @@ fn calls_are_measured_beside_tilings_and_decide_what_a_plan_has() {
         tuned.optimize.libraries = false;
         assert_eq!(calls(&tuned), (0, 0));
     }
+}
+
+/// Calls of hipBLASLt whose library offers algorithms; one of them is the fastest.
+struct Offering {
+    /// By the algorithm's only word.
+    micros: fn(u8) -> f64,
+    /// Rounds whose program names algorithms.
+    rounds: usize,
+    asked: usize,
+}
+
+/// The algorithm of a word, as the library of the test names it.
+fn algorithm(word: u8) -> Algorithm {
+    Algorithm {
+        of: "a library on a driver".to_owned(),
+        words: vec![word],
+    }
+}
+
+impl Measure for Offering {
+    fn times(&mut self, program: Program, sizes: &[Bindings]) -> Result<Vec<Times>> {
+        let mut names_one = false;
+        let at = |sizes: &Bindings| {
+            let mut micros = |step: &Step| match step.at(sizes).expect("bound") {
+                Work::Call { algorithm: Some(a), .. } => {
+                    names_one = true;
+                    (self.micros)(a.words[0])
+                }
+                Work::Call { .. } => (self.micros)(0),
+                _ => 50.0,
+            };
+            program.variants[0]
+                .plan
+                .steps
+                .iter()
+                .map(|(id, step)| (id, micros(step)))
+                .collect()
+        };
+        let times = sizes.iter().map(at).collect::<Vec<Times>>();
+        self.rounds += usize::from(names_one);
+        Ok(times)
+    }
+
+    fn algorithms(&mut self, program: &Program, sizes: &[Bindings]) -> Result<Vec<Algorithms>> {
+        self.asked += 1;
+        // At an odd size the library has one fewer.
+        let of = |sizes: &Bindings| {
+            let most = if sizes.values().any(|size| size % 2 == 1) { 3 } else { 4 };
+            let steps = program.variants[0].plan.steps.iter();
+            let calls = steps.filter(|(_, step)| step.calls().count() > 0);
+            calls.map(|(id, _)| (id, (0..most).map(algorithm).collect())).collect()
+        };
+        Ok(sizes.iter().map(of).collect())
+    }
+}
+
+/// A product with a bias and an activation, which hipBLASLt takes.
+fn activated(rows: &str, symbols: &str) -> Graph {
+    let text = format!(
+        "graph @activated stage=import {{\n {symbols}\n x = input \"x\" : f16[{rows}, 96]\n w = input \"w\" : f16[96, 64]\n \
+         b = input \"b\" : f16[64]\n c = contract x, w\n d = add c, b\n y = relu d\n return y as \"y\"\n}}\n"
+    );
+    ir::graph::parse::parse(&text).expect("parses")
+}
+
+#[test]
+fn the_fastest_algorithm_of_a_call_is_what_a_plan_names() {
+    let graph = activated("48", "");
+    let target: Target = "gfx90a".parse().expect("known");
+    let build = BuildOptions::new(vec![target], OptLevel::O2);
+    let options = TuneOptions {
+        candidates: 3,
+        budget: None,
+    };
+    let named = |build: &BuildOptions| {
+        let built = driver::build(&graph, build).expect("builds");
+        let plan = &built.program.variants[0].plan;
+        let of_step = |step: &Step| match &step.work {
+            Work::Call { call, algorithm, .. } => Some((call.name(), algorithm.as_deref().cloned())),
+            _ => None,
+        };
+        let found: Vec<_> = plan.steps.values().filter_map(of_step).collect();
+        (found, built.reports[0].decided.clone())
+    };
+    // The third is the fastest; then what the library would choose itself is.
+    let clocks: [(fn(u8) -> f64, Option<Algorithm>); 2] = [
+        (|word| if word == 2 { 1.0 } else { 9.0 }, Some(algorithm(2))),
+        (|word| 1.0 + f64::from(word), None),
+    ];
+    for (micros, expected) in clocks {
+        let (_folder, database) = database();
+        let mut clock = Offering {
+            micros,
+            rounds: 0,
+            asked: 0,
+        };
+        let mut search = || {
+            let place = (PLACE, &database);
+            tune(&graph, target, &build, place, &options, &mut clock, &|_, _| ()).expect("tunes")
+        };
+        let found = search();
+        // Three tilings, the library's choice, and the three other algorithms.
+        assert_eq!((found.measured, found.left), (7, 0), "{found:#?}");
+        assert_eq!(found.products[0].calls.len(), 4);
+        assert_eq!(search().measured, 0, "the file has all of it");
+        assert_eq!((clock.rounds, clock.asked), (3, 2));
+        let mut tuned = build.clone();
+        tuned.plan.tuning = database.tuning().expect("reads");
+        let (calls, decided) = named(&tuned);
+        assert_eq!(calls, [("hipblaslt_matmul", expected.clone())]);
+        assert_eq!(
+            decided[0].engine,
+            Engine::call("hipblaslt_matmul", expected).to_string()
+        );
+        let text = driver::build(&graph, &tuned).expect("builds").program.variants[0]
+            .plan
+            .to_string();
+        assert_eq!(
+            text.contains(" algorithm 02 of a library on a driver"),
+            decided[0].engine.contains("algorithm")
+        );
+        // Whoever prefers calls without measuring has the library's choice.
+        tuned.plan.prefer = Prefer::Calls;
+        assert_eq!(named(&tuned).0, [("hipblaslt_matmul", None)]);
+    }
+}
+
+/// Ranges of rows have algorithms of their own, of those that the library offers at all of a range's sizes.
+#[test]
+fn ranges_of_rows_have_algorithms_of_their_own() {
+    let graph = activated("n", "symbol n: 1..16 hint 8");
+    let target: Target = "gfx90a".parse().expect("known");
+    let mut build = BuildOptions::new(vec![target], OptLevel::O2);
+    let options = TuneOptions {
+        candidates: 8,
+        budget: None,
+    };
+    let (_folder, database) = database();
+    // The last one is the fastest, where there is one.
+    let mut clock = Offering {
+        micros: |word| 10.0 - f64::from(word),
+        rounds: 0,
+        asked: 0,
+    };
+    let place = (PLACE, &database);
+    tune(&graph, target, &build, place, &options, &mut clock, &|_, _| ()).expect("tunes");
+    build.plan.tuning = database.tuning().expect("reads");
+    let program = driver::build(&graph, &build).expect("builds").program;
+    let plan = &program.variants[0].plan;
+    let step = plan
+        .steps
+        .values()
+        .find(|step| step.calls().count() > 0)
+        .expect("a call");
+    // One row and 2 to 3 are measured at an odd size; 4 to 7 at 4 and 6.
+    for (rows, word) in [(1, 2), (2, 2), (3, 2), (4, 3), (7, 3), (8, 3), (16, 3)] {
+        let Work::Call { algorithm: asked, .. } = step.in_range(rows) else {
+            panic!("{rows} rows: {plan}")
+        };
+        assert_eq!(asked.as_deref(), Some(&algorithm(word)), "{rows} rows");
+    }
+    assert_eq!(
+        step.choices.len(),
+        1,
+        "neighbours with one algorithm are one choice: {plan}"
+    );
 }
 
 #[test]
@@ -385,10 +555,10 @@ fn open_rows_are_tuned_by_ranges() {
             let at = |sizes: &Bindings| {
                 let of_step = |(id, step): (StepId, &Step)| {
                     let time = match step.at(sizes).expect("bound") {
-                        ir::plan::Work::Launch { kernel, .. } => {
+                        Work::Launch { kernel, .. } => {
                             micros(&plan.kernels[*kernel].mapping.to_string(), rows_of(sizes))
                         }
-                        ir::plan::Work::Call { .. } if rows_of(sizes) < 128 => 100.0,
+                        Work::Call { .. } if rows_of(sizes) < 128 => 100.0,
                         _ => CALL_MICROS,
                     };
                     (id, time)
@@ -418,7 +588,7 @@ fn open_rows_are_tuned_by_ranges() {
         let step = plan
             .steps
             .values()
-            .find(|step| step.works().any(|w| !matches!(w, ir::plan::Work::Copy { .. })));
+            .find(|step| step.works().any(|w| !matches!(w, Work::Copy { .. })));
         let step = step.expect("a product");
         let has_calls = found.products.iter().any(|p| !p.calls.is_empty());
         assert_eq!(has_calls, target.libraries && target.hipblaslt, "{target}");
@@ -427,9 +597,9 @@ fn open_rows_are_tuned_by_ranges() {
             let product = found.products.iter().find(line).expect("its range");
             let (best, _) = product.best.as_ref().expect("measured");
             let takes = match step.in_range(rows) {
-                ir::plan::Work::Launch { kernel, .. } => plan.kernels[*kernel].mapping.to_string(),
-                ir::plan::Work::Call { call, .. } => format!("call {}", call.name()),
-                ir::plan::Work::Copy { .. } => panic!("a copy"),
+                Work::Launch { kernel, .. } => plan.kernels[*kernel].mapping.to_string(),
+                Work::Call { call, .. } => format!("call {}", call.name()),
+                Work::Copy { .. } => panic!("a copy"),
             };
             assert_eq!(takes, *best, "{target} at {rows} rows: {}", product.product);
             assert_eq!(takes.starts_with("call "), has_calls && rows >= 128);

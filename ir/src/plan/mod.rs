@@ -23,7 +23,7 @@ use crate::dim::{Bindings, Dim, DimError, Symbols, hints};
 use crate::entity::{Table, entity};
 use crate::graph::ConstId;
 use crate::kernel::Kernel;
-use crate::library::{Collective, Library, LibraryCall};
+use crate::library::{Algorithm, Collective, Library, LibraryCall};
 use crate::schedule::LaneKind;
 use crate::target::Target;
 use crate::types::TensorType;
@@ -179,6 +179,9 @@ pub enum Work {
         operands: Vec<BufferId>,
         results: Vec<BufferId>,
         workspace: Option<BufferId>,
+        /// The algorithm that was the fastest where it was measured. The library chooses where there is none, and where this one is of
+        /// another library, or not for these sizes.
+        algorithm: Option<Box<Algorithm>>,
     },
     /// Copies all bytes.
     Copy { from: BufferId, to: BufferId },

@@ -81,10 +81,12 @@ pub fn print(plan: &Plan, kernels: bool) -> String {
                 operands,
                 results,
                 workspace,
+                algorithm,
             } => {
                 let workspace = workspace.map_or(String::new(), |w| format!(" workspace {w}"));
+                let algorithm = (algorithm.as_ref()).map_or(String::new(), |a| format!(" algorithm {a}"));
                 format!(
-                    "call {}({}) -> {}{workspace}",
+                    "call {}({}) -> {}{workspace}{algorithm}",
                     call.name(),
                     list(operands),
                     list(results)

@@ -222,11 +222,13 @@ impl Moved {
                 operands,
                 results,
                 workspace,
+                algorithm,
             } => Work::Call {
                 call: call.clone(),
                 operands: list(operands),
                 results: list(results),
                 workspace: workspace.map(|id| self.buffer(id)),
+                algorithm: algorithm.clone(),
             },
             Work::Copy { from, to } => Work::Copy {
                 from: self.buffer(*from),

@@ -284,20 +284,8 @@ fn references(plan: &Plan, errors: &mut Vec<PlanError>) {
         }
     }
     for (id, step) in plan.steps.iter() {
-        let of_work = |work: &Work| -> Vec<BufferId> {
-            match work {
-                Work::Launch { args, .. } => args.clone(),
-                Work::Call {
-                    operands,
-                    results,
-                    workspace,
-                    ..
-                } => operands.iter().chain(results).chain(workspace).copied().collect(),
-                Work::Copy { from, to } => vec![*from, *to],
-            }
-        };
         step.works()
-            .flat_map(of_work)
+            .flat_map(Work::buffers)
             .for_each(|b| buffer(format!("step {id}"), b));
     }
     for (id, step) in plan.steps.iter() {
@@ -500,6 +488,7 @@ fn calls(plan: &Plan, errors: &mut Vec<PlanError>) {
             call,
             operands,
             results,
+            algorithm,
             ..
         } = work
         else {
@@ -523,7 +512,9 @@ fn calls(plan: &Plan, errors: &mut Vec<PlanError>) {
                 })
             }
         };
-        errors.extend(problem.map(|problem| PlanError::Call {
+        let unasked = (algorithm.is_some() && !call.has_algorithms())
+            .then(|| "it names an algorithm, and its library is asked for none".to_owned());
+        errors.extend(problem.or(unasked).map(|problem| PlanError::Call {
             step,
             call: call.name(),
             problem,

@@ -57,27 +57,36 @@ pub fn choose(plan: &mut Plan, others: &IndexMap<StepId, Other>, options: &PlanO
         let call = &other.product.call;
         let row = line.as_deref().and_then(|line| options.tuning.engine(line));
         let by_row = row.and_then(|engine| match engine {
-            Engine::Kernel => Some(false),
+            Engine::Kernel => Some((false, None)),
             // A row of another version may name a call that is no choice today.
-            Engine::Call(name) => (name == call.name()).then_some(true),
+            Engine::Call { name, algorithm } => {
+                (name == call.name()).then(|| (true, algorithm.clone().filter(|_| call.has_algorithms())))
+            }
         });
         let wanted = match options.prefer {
             Prefer::Kernels => false,
             Prefer::Calls => true,
-            Prefer::Fastest => by_row.unwrap_or(is_call),
+            Prefer::Fastest => by_row.as_ref().map_or(is_call, |(wanted, _)| *wanted),
+        };
+        let algorithm = match options.prefer {
+            Prefer::Fastest => by_row.as_ref().and_then(|(_, algorithm)| algorithm.clone()),
+            Prefer::Kernels | Prefer::Calls => None,
         };
         if let (Prefer::Fastest, Some(_), Some(line)) = (options.prefer, by_row, line) {
             decided.push(Decided {
                 step: *id,
                 product: line,
                 engine: match wanted {
-                    true => Engine::Call(call.name().to_owned()).to_string(),
+                    true => Engine::call(call.name(), algorithm.clone()).to_string(),
                     false => Engine::Kernel.to_string(),
                 },
                 changed: wanted != is_call,
             });
         }
         if wanted == is_call {
+            if let Work::Call { algorithm: of_call, .. } = &mut plan.steps[*id].work {
+                *of_call = algorithm.map(Box::new);
+            }
             continue;
         }
         plan.steps[*id].work = match &other.work {
@@ -86,6 +95,7 @@ pub fn choose(plan: &mut Plan, others: &IndexMap<StepId, Other>, options: &PlanO
                 operands: operands.clone(),
                 results: results.clone(),
                 workspace: None,
+                algorithm: algorithm.map(Box::new),
             },
             OtherWork::Kernel { kernel, args } => {
                 let mut kernel = Kernel::clone(kernel);

@@ -478,6 +478,7 @@ impl<'a> Planner<'a> {
             operands: operands.clone(),
             results: writes.to_vec(),
             workspace: None,
+            algorithm: None,
         };
         let flops = crate::flops::of_nodes(self.graph, region.nodes.iter().copied());
         let step = self.step(LaneKind::Compute, work, flops);

@@ -7,11 +7,11 @@
 //! [tuning](crate::tuning) have what was the fastest there.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use indexmap::IndexMap;
 use ir::kernel::{Kernel, Mapping};
-use ir::library::LibraryCall;
+use ir::library::{Algorithm, LibraryCall};
 use ir::plan::{Buffer, BufferId, Choice, KernelId, Place, StepId, Work};
 use ir::{DType, Dim, Entity, Plan, Table, TensorType};
 
@@ -101,6 +101,8 @@ fn of_step(
     let is_call = plan.steps[id].work.library_call().is_some();
     let decided = RefCell::new(Vec::new());
     let is_tuned = Cell::new(false);
+    // Of the ranges in which the call is made.
+    let algorithms: RefCell<BTreeMap<i64, Option<Algorithm>>> = RefCell::default();
     let ranges = {
         let (symbols, target) = (&plan.symbols, &plan.target);
         let kernel = match base {
@@ -111,9 +113,14 @@ fn of_step(
             let Some((product, ..)) = call.filter(|(product, ..)| product.rows() == *size) else {
                 return false;
             };
+            let made = |algorithm: Option<Algorithm>| {
+                is_tuned.set(is_tuned.get() || algorithm.is_some());
+                algorithms.borrow_mut().insert(rows, algorithm);
+                true
+            };
             match options.prefer {
                 Prefer::Kernels => return false,
-                Prefer::Calls => return true,
+                Prefer::Calls => return made(None),
                 Prefer::Fastest => {}
             }
             // The e-graph has seen what is around the product too.
@@ -129,10 +136,10 @@ fn of_step(
             // A row of another version may name a call that is no choice today.
             let is_choice = |engine: &Engine| match engine {
                 Engine::Kernel => true,
-                Engine::Call(name) => name == product.call.name(),
+                Engine::Call { name, .. } => name == product.call.name(),
             };
             let Some((engine, line)) = row.filter(|(engine, _)| is_choice(engine)) else {
-                return predicted;
+                return predicted && made(None);
             };
             let wanted = engine != Engine::Kernel;
             decided.borrow_mut().push(Decided {
@@ -141,7 +148,10 @@ fn of_step(
                 engine: engine.to_string(),
                 changed: wanted != predicted,
             });
-            wanted
+            match engine {
+                Engine::Kernel => false,
+                Engine::Call { algorithm, .. } => made(algorithm.filter(|_| product.call.has_algorithms())),
+            }
         };
         let tuned = |rows: i64| {
             let found = tuning::in_range(kernel, symbols, target, rows, &options.tuning);
@@ -172,26 +182,44 @@ fn of_step(
             .entry(kernel.clone())
             .or_insert_with(|| plan.kernels.push(kernel.clone())),
     };
-    let mut works = Vec::with_capacity(ranges.len());
-    for (from, mapping) in ranges {
-        let work = match (mapping, call) {
-            (Some(mapping), _) => Work::launch(variants.mapped(plan, base, from, mapping), args.clone()),
-            (None, Some((product, operands, results))) => Work::Call {
-                call: product.call.clone(),
-                operands: operands.to_vec(),
-                results: results.to_vec(),
-                workspace: None,
-            },
-            (None, None) => continue,
-        };
-        works.push(Choice {
-            size: size.clone(),
-            from,
-            work,
-        });
+    let algorithms = algorithms.into_inner();
+    let ends: Vec<i64> = ranges.iter().skip(1).map(|(from, _)| *from).chain([i64::MAX]).collect();
+    let mut works: Vec<(i64, Work)> = Vec::with_capacity(ranges.len());
+    for ((from, mapping), end) in ranges.into_iter().zip(ends) {
+        match (mapping, call) {
+            (Some(mapping), _) => {
+                let kernel = variants.mapped(plan, base, from, mapping);
+                works.push((from, Work::launch(kernel, args.clone())));
+            }
+            // One call for neighbours with the same algorithm.
+            (None, Some((product, operands, results))) => {
+                let mut last = None;
+                for (rows, algorithm) in algorithms.range(from..end) {
+                    if last == Some(algorithm) {
+                        continue;
+                    }
+                    let first = if last.is_none() { from } else { *rows };
+                    last = Some(algorithm);
+                    let made = Work::Call {
+                        call: product.call.clone(),
+                        operands: operands.to_vec(),
+                        results: results.to_vec(),
+                        workspace: None,
+                        algorithm: algorithm.clone().map(Box::new),
+                    };
+                    works.push((first, made));
+                }
+            }
+            (None, None) => {}
+        }
     }
+    let works = works.into_iter().map(|(from, work)| Choice {
+        size: size.clone(),
+        from,
+        work,
+    });
     let step = &mut plan.steps[id];
-    let mut works = works.into_iter();
+    let mut works = works.collect::<Vec<_>>().into_iter();
     if let Some(first) = works.next() {
         (step.work, step.choices) = (first.work, works.collect());
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ir::entity::{Entity, Table};
+use ir::library::Algorithm;
 use ir::plan::{LaneId, Plan, StepId};
 
 use super::bound::Bound;
@@ -193,6 +194,24 @@ impl Context {
             }
         }
         Ok(())
+    }
+
+    /// Lists the algorithms of each step that is a call of a library with several.
+    pub fn algorithms(
+        &mut self,
+        facts: &PlanFacts,
+        prepared: &Prepared,
+    ) -> Result<Vec<(StepId, Vec<Algorithm>)>, RuntimeError> {
+        let mut found = Vec::new();
+        for (index, step) in prepared.steps.iter().enumerate() {
+            if let Enqueue::Call { call, .. } = step {
+                let id = StepId::new(index);
+                let at = prepared.named(facts, id).describe(id);
+                found.push((id, self.handles.algorithms(call, &at)?));
+            }
+        }
+        found.retain(|(_, all)| !all.is_empty());
+        Ok(found)
     }
 
     /// Takes the arguments laid out for a run, or lays them out; [`Context::keep`] gives them back.

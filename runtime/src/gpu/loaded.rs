@@ -10,8 +10,9 @@ use dylib::Search;
 use ir::Program;
 use ir::dim::{Bindings, hints};
 use ir::entity::Table;
+use ir::library::Algorithm;
 use ir::plan::arena::place;
-use ir::plan::{KernelId, Plan};
+use ir::plan::{KernelId, Plan, StepId};
 use smallvec::SmallVec;
 
 use super::block::Block;
@@ -113,7 +114,7 @@ impl LoadedGpu {
         let gpu = heap.gpu.clone();
         check(&program.variants[variant].plan, &program)?;
         gpu.enter("loading the program")?;
-        let (opened, program) = Libraries::open(program, variant, (libraries, &options.miopen), &gpu.name, seat)?;
+        let (opened, program) = Libraries::open(program, variant, (libraries, &options.miopen), &gpu, seat)?;
         let plan = &program.variants[variant].plan;
         let expected = hints(&plan.symbols);
         // Hints are estimates: a size that does not work out there may where it is run.
@@ -751,6 +752,15 @@ impl Loaded for LoadedGpu {
         context.keep(bound);
         self.give_back(times.is_ok().then_some(context));
         times
+    }
+
+    fn algorithms(&self, bindings: &Bindings) -> Result<Vec<(StepId, Vec<Algorithm>)>, RuntimeError> {
+        let prepared = self.prepared(bindings, &Form::host(self.plan()))?;
+        self.gpu.enter("asking for algorithms")?;
+        let mut context = self.context(&prepared)?;
+        let found = context.algorithms(&self.facts, &prepared);
+        self.give_back(Some(context));
+        found
     }
 
     fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {

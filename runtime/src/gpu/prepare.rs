@@ -350,6 +350,7 @@ impl Prepared {
                     operands,
                     results,
                     workspace,
+                    algorithm,
                 } => {
                     let buffers: Vec<Spot> = operands
                         .iter()
@@ -365,6 +366,7 @@ impl Prepared {
                     let workspace = planned.transpose()?;
                     let room = workspace.map_or(0, |(_, bytes)| bytes);
                     let types = (&types(operands)[..], &types(results)[..]);
+                    let call = (call, algorithm.as_deref());
                     let call = loaded.libraries.prepare(call, types, room, &bindings, &at)?;
                     call.map_or(Enqueue::Nothing, |call| Enqueue::Call {
                         call,

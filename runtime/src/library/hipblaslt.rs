@@ -2,7 +2,9 @@
 //!
 //! Column-major as rocBLAS is (see [`super::rocblas`]): the result's columns are the library's rows, and so a bias of a number for
 //! each column is what it adds. The algorithm is the one that its heuristic ranks first, asked for when a context is first fitted to
-//! the sizes; nothing is timed. Its workspace is the plan's, and bounds what the heuristic may choose.
+//! the sizes; nothing is timed here. Where the plan names an
+//! algorithm of this version of the library on this driver, and the heuristic offers it for these sizes, it is that one. Its workspace is
+//! the plan's, and bounds what the heuristic may choose.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -18,30 +20,40 @@ use hipblaslt_sys::{
     hipblasLtMatrixLayoutAttribute_t as LayoutAttribute, hipblasOperation_t as Operation, hipblasStatus_t as Status,
 };
 use ir::DType;
-use ir::library::GemmEpilogue;
+use ir::library::{Algorithm, GemmEpilogue};
 
 use super::Opened;
 use super::rocblas::Gemm;
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
+use crate::gpu::handles::Gpu;
+
+/// Algorithms that are looked at, as the heuristic ranks them, where one of them is asked for.
+const OFFERED: usize = 64;
 
 /// The library.
-pub(crate) struct Hipblaslt(Opened<HipblasltLibrary>);
+pub(crate) struct Hipblaslt {
+    opened: Opened<HipblasltLibrary>,
+    /// What the device's driver says of itself.
+    driver: String,
+}
 
 impl Hipblaslt {
     /// Opens hipBLASLt. A GPU must have been found.
-    pub fn open(search: &Search, at: &str, device: &str) -> Result<Hipblaslt, RuntimeError> {
-        let opened = Opened::new(hipblaslt_sys::load(search), "hipBLASLt", "products", at, device);
-        opened.map(Hipblaslt).map_err(|mut error| {
+    pub fn open(search: &Search, at: &str, gpu: &Gpu) -> Result<Hipblaslt, RuntimeError> {
+        let opened = Opened::new(hipblaslt_sys::load(search), "hipBLASLt", "products", at, &gpu.name);
+        let opened = opened.map_err(|mut error| {
             if let RuntimeError::NotAvailable { reason, .. } = &mut error {
                 reason.push_str("; with --disable hipblaslt they are rocBLAS's, and what follows them is kernels");
             }
             error
-        })
+        })?;
+        let driver = gpu.at(at, gpu.driver.describe(gpu.ordinal))?.driver;
+        Ok(Hipblaslt { opened, driver })
     }
 
     fn api(&self) -> &HipblasltLibrary {
-        &self.0.api
+        &self.opened.api
     }
 
     fn check(&self, call: &str, status: Status, at: &str) -> Result<(), RuntimeError> {
@@ -63,7 +75,7 @@ impl Hipblaslt {
         } else {
             text.as_ptr()
         };
-        Err(self.0.failed(call, status.0, text, at.to_owned()))
+        Err(self.opened.failed(call, status.0, text, at.to_owned()))
     }
 }
 
@@ -74,6 +86,8 @@ pub(crate) struct Matmul {
     pub epilogue: GemmEpilogue,
     /// Bytes of workspace that the plan has for it: algorithms that take more are not asked for.
     pub most_workspace: u64,
+    /// The algorithm that the plan asks for.
+    pub algorithm: Option<Algorithm>,
 }
 
 impl Matmul {
@@ -90,6 +104,8 @@ pub(crate) struct Handle {
     ready: HashMap<Matmul, Ready>,
     library: Arc<Hipblaslt>,
     raw: hipblasLtHandle_t,
+    /// Which library on which driver, as algorithms say it: once it was asked.
+    version: Option<String>,
 }
 
 // SAFETY: a handle may be used by any thread, one at a time; whoever runs has its context to itself.
@@ -113,7 +129,101 @@ impl Handle {
             ready: HashMap::new(),
             library: library.clone(),
             raw,
+            version: None,
         })
+    }
+
+    /// Says of which library and driver this handle's algorithms are.
+    fn version(&mut self, at: &str) -> Result<String, RuntimeError> {
+        if let Some(known) = &self.version {
+            return Ok(known.clone());
+        }
+        let mut number = 0;
+        // SAFETY: the handle is alive, and there is a place for the result.
+        let status = unsafe { self.library.api().hipblasLtGetVersion(self.raw, &mut number) };
+        self.library.check("hipblasLtGetVersion", status, at)?;
+        let version = format!("hipBLASLt {number} on {}", self.library.driver);
+        self.version = Some(version.clone());
+        Ok(version)
+    }
+
+    /// Asks the heuristic for at most so many algorithms, the one that it would choose first.
+    fn offered(
+        &self,
+        matmul: &Matmul,
+        descriptors: &Descriptors,
+        most: usize,
+        at: &str,
+    ) -> Result<Vec<hipblasLtMatmulHeuristicResult_t>, RuntimeError> {
+        if matmul.has_bias() {
+            // What is chosen depends on there being a bias. It is not read until a run has set its own.
+            descriptors.set_bias(NonNull::<u128>::dangling().as_ptr() as u64, at)?;
+        }
+        let none = hipblasLtMatmulHeuristicResult_t {
+            algo: hipblasLtMatmulAlgo_t::default(),
+            workspaceSize: 0,
+            state: Status::HIPBLAS_STATUS_NOT_SUPPORTED,
+            wavesCount: 0.0,
+            reserved: [0; 4],
+        };
+        let (mut found, mut count) = (vec![none; most], 0);
+        let [a, b, d] = descriptors.layouts;
+        // SAFETY: handle and descriptors are alive, and there is room for as many results as are asked for.
+        let status = unsafe {
+            self.library.api().hipblasLtMatmulAlgoGetHeuristic(
+                self.raw,
+                descriptors.product,
+                a,
+                b,
+                d,
+                d,
+                descriptors.preference,
+                i32::try_from(most).unwrap_or(1),
+                found.as_mut_ptr(),
+                &mut count,
+            )
+        };
+        if status == Status::HIPBLAS_STATUS_NOT_SUPPORTED {
+            return Ok(Vec::new());
+        }
+        self.library.check("hipblasLtMatmulAlgoGetHeuristic", status, at)?;
+        found.truncate(usize::try_from(count).unwrap_or(0));
+        found.retain(|result| {
+            result.state == Status::HIPBLAS_STATUS_SUCCESS && result.workspaceSize as u64 <= matmul.most_workspace
+        });
+        Ok(found)
+    }
+
+    /// Lists the algorithms that the heuristic offers for a product, the one that it would choose first.
+    pub fn algorithms(&mut self, matmul: &Matmul, at: &str) -> Result<Vec<Algorithm>, RuntimeError> {
+        let of = self.version(at)?;
+        let descriptors = Descriptors::new(&self.library, matmul, at)?;
+        let offered = self.offered(matmul, &descriptors, OFFERED, at)?;
+        let named = |result: hipblasLtMatmulHeuristicResult_t| Algorithm {
+            of: of.clone(),
+            words: result.algo.data.to_vec(),
+        };
+        Ok(offered.into_iter().map(named).collect())
+    }
+
+    /// Finds the algorithm that a product asks for, where it is one of this library's for its sizes.
+    fn asked(
+        &mut self,
+        matmul: &Matmul,
+        descriptors: &Descriptors,
+        at: &str,
+    ) -> Result<Option<hipblasLtMatmulHeuristicResult_t>, RuntimeError> {
+        let Some(algorithm) = &matmul.algorithm else {
+            return Ok(None);
+        };
+        if self.version(at)? != algorithm.of {
+            return Ok(None);
+        }
+        // The words of a file are not given to the library: they are looked for among its own.
+        let offered = self.offered(matmul, descriptors, OFFERED, at)?;
+        Ok(offered
+            .into_iter()
+            .find(|result| result.algo.data[..] == algorithm.words[..]))
     }
 
     /// Asks for an algorithm, unless that was done; returns the bytes of workspace that it takes.
@@ -123,37 +233,11 @@ impl Handle {
         }
         let library = self.library.clone();
         let descriptors = Descriptors::new(&library, matmul, at)?;
-        if matmul.has_bias() {
-            // What is chosen depends on there being a bias. It is not read until a run has set its own.
-            descriptors.set_bias(NonNull::<u128>::dangling().as_ptr() as u64, at)?;
+        let mut found = self.asked(matmul, &descriptors, at)?;
+        if found.is_none() {
+            found = self.offered(matmul, &descriptors, 1, at)?.into_iter().next();
         }
-        let mut found = hipblasLtMatmulHeuristicResult_t {
-            algo: hipblasLtMatmulAlgo_t::default(),
-            workspaceSize: 0,
-            state: Status::HIPBLAS_STATUS_NOT_SUPPORTED,
-            wavesCount: 0.0,
-            reserved: [0; 4],
-        };
-        let mut count = 0;
-        let [a, b, d] = descriptors.layouts;
-        // SAFETY: handle and descriptors are alive, and there is room for the one result that is asked for.
-        let status = unsafe {
-            library.api().hipblasLtMatmulAlgoGetHeuristic(
-                self.raw,
-                descriptors.product,
-                a,
-                b,
-                d,
-                d,
-                descriptors.preference,
-                1,
-                &mut found,
-                &mut count,
-            )
-        };
-        let none = status == Status::HIPBLAS_STATUS_NOT_SUPPORTED
-            || status == Status::HIPBLAS_STATUS_SUCCESS && (count < 1 || found.state != Status::HIPBLAS_STATUS_SUCCESS);
-        if none {
+        let Some(found) = found else {
             return Err(RuntimeError::Unsupported {
                 what: format!(
                     "hipblaslt_matmul: hipBLASLt has no algorithm for this product with epilogue {}",
@@ -161,8 +245,7 @@ impl Handle {
                 ),
                 at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
             });
-        }
-        library.check("hipblasLtMatmulAlgoGetHeuristic", status, at)?;
+        };
         let workspace = found.workspaceSize;
         self.ready.insert(
             matmul.clone(),

@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use dylib::{Loaded, NotFound, Search};
 use ir::dim::Bindings;
-use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
+use ir::library::{Algorithm, GemmEpilogue, Library, LibraryCall, LibraryOp};
 use ir::plan::{Plan, Step};
 use ir::{Program, TensorType};
 
 use crate::checks::check_ranks;
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
-use crate::gpu::handles::DeviceMemory;
+use crate::gpu::handles::{DeviceMemory, Gpu};
 use crate::miopen::MiopenOptions;
 
 /// Takes memory of the device, so many bytes, for as long as the value is there.
@@ -122,7 +122,7 @@ impl Libraries {
         program: Arc<Program>,
         variant: usize,
         (search, miopen): (&Search, &MiopenOptions),
-        device: &str,
+        gpu: &Gpu,
         seat: Option<rccl::Seat>,
     ) -> Result<(Libraries, Arc<Program>), RuntimeError> {
         let mut libraries = Libraries {
@@ -132,7 +132,7 @@ impl Libraries {
         let mut program = program;
         loop {
             let plan = &program.variants[variant].plan;
-            let opened = libraries.open_all(plan, (search, miopen), device);
+            let opened = libraries.open_all(plan, (search, miopen), gpu);
             let Err(error @ RuntimeError::NotAvailable { .. }) = opened else {
                 return opened.map(|()| (libraries, program));
             };
@@ -167,9 +167,9 @@ impl Libraries {
         &mut self,
         plan: &Plan,
         (search, miopen): (&Search, &MiopenOptions),
-        device: &str,
+        gpu: &Gpu,
     ) -> Result<(), RuntimeError> {
-        let libraries = self;
+        let (libraries, device) = (self, gpu.name.as_str());
         let calls = plan
             .steps
             .iter()
@@ -190,7 +190,7 @@ impl Libraries {
                 }
                 (Library::HipBlasLt, LibraryOp::Gemm { .. }) => {
                     if libraries.hipblaslt.is_none() {
-                        libraries.hipblaslt = Some(Arc::new(hipblaslt::Hipblaslt::open(search, &at, device)?));
+                        libraries.hipblaslt = Some(Arc::new(hipblaslt::Hipblaslt::open(search, &at, gpu)?));
                     }
                 }
                 (Library::MiOpen, LibraryOp::Conv(_) | LibraryOp::Pool(_) | LibraryOp::Softmax { .. }) => {
@@ -219,11 +219,11 @@ impl Libraries {
         })
     }
 
-    /// Prepares a call; None where there is nothing to compute. Its buffers are the operands, then the results; `workspace` is how many
+    /// Prepares a call, by an algorithm where the library has it; None where there is nothing to compute. Its buffers are the operands, then the results; `workspace` is how many
     /// bytes the plan has for it.
     pub fn prepare(
         &self,
-        call: &LibraryCall,
+        (call, algorithm): (&LibraryCall, Option<&Algorithm>),
         (operands, results): (&[&TensorType], &[&TensorType]),
         workspace: usize,
         bindings: &Bindings,
@@ -237,6 +237,7 @@ impl Libraries {
                         gemm,
                         epilogue: *epilogue,
                         most_workspace: workspace as u64,
+                        algorithm: algorithm.cloned(),
                     }),
                     _ => Call::Gemm(gemm),
                 }))
@@ -277,6 +278,14 @@ impl Handles {
             (Call::Matmul(matmul), _, Some(handle)) => handle.ready(matmul, at),
             // rocBLAS has memory of its own for each handle.
             _ => Ok(0),
+        }
+    }
+
+    /// Lists the algorithms that a library offers for a call, the one that it would choose first; none where it cannot be asked for one.
+    pub fn algorithms(&mut self, call: &Call, at: &str) -> Result<Vec<Algorithm>, RuntimeError> {
+        match (call, &mut self.hipblaslt) {
+            (Call::Matmul(matmul), Some(handle)) => handle.algorithms(matmul, at),
+            _ => Ok(Vec::new()),
         }
     }
 

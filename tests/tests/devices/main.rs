@@ -8,6 +8,7 @@ mod kernel_list;
 mod cuda_device;
 mod device_values;
 mod faults;
+mod hip_algorithms;
 mod hip_device;
 mod hip_libraries;
 mod hip_library_routes;

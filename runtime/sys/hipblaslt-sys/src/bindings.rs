@@ -121,6 +121,7 @@ pub struct hipblasLtMatmulHeuristicResult_t {
 pub struct HipblasltLibrary {
     __library: Library,
     pub hipblasLtCreate: unsafe extern "C" fn(handle: *mut hipblasLtHandle_t) -> hipblasStatus_t,
+    pub hipblasLtGetVersion: unsafe extern "C" fn(handle: hipblasLtHandle_t, version: *mut c_int) -> hipblasStatus_t,
     pub hipblasLtDestroy: unsafe extern "C" fn(handle: hipblasLtHandle_t) -> hipblasStatus_t,
     pub hipblasLtMatrixLayoutCreate: unsafe extern "C" fn(
         layout: *mut hipblasLtMatrixLayout_t,
@@ -203,6 +204,7 @@ impl HipblasltLibrary {
         unsafe {
             Ok(HipblasltLibrary {
                 hipblasLtCreate: *library.get(b"hipblasLtCreate\0")?,
+                hipblasLtGetVersion: *library.get(b"hipblasLtGetVersion\0")?,
                 hipblasLtDestroy: *library.get(b"hipblasLtDestroy\0")?,
                 hipblasLtMatrixLayoutCreate: *library.get(b"hipblasLtMatrixLayoutCreate\0")?,
                 hipblasLtMatrixLayoutDestroy: *library.get(b"hipblasLtMatrixLayoutDestroy\0")?,
@@ -225,6 +227,13 @@ impl HipblasltLibrary {
     pub unsafe fn hipblasLtCreate(&self, handle: *mut hipblasLtHandle_t) -> hipblasStatus_t {
         // SAFETY: the caller's.
         unsafe { (self.hipblasLtCreate)(handle) }
+    }
+
+    /// # Safety
+    /// As the library's own function of this name.
+    pub unsafe fn hipblasLtGetVersion(&self, handle: hipblasLtHandle_t, version: *mut c_int) -> hipblasStatus_t {
+        // SAFETY: the caller's.
+        unsafe { (self.hipblasLtGetVersion)(handle, version) }
     }
 
     /// # Safety
