@@ -147,10 +147,12 @@ fn image(
         Layout::ChannelsFirst => ImageStrides::nchw(shape.h, shape.w, shape.c),
     };
     let taps = shape.kh * shape.kw;
-    let k = taps * cg;
     let each = cg == 1 && og == 1 && strides.c == 1;
     let total = extents.len();
-    let groups = if each { 1 } else { shape.groups };
+    // Groups of pixels are one product, of which panels of the right operand leave out what other groups have.
+    let together = each || taps == 1 && og > 1;
+    let groups = if together { 1 } else { shape.groups };
+    let k = taps * shape.c / groups;
     let entries = shape.n * groups;
     if entries > MOST_ENTRIES {
         return Ok(None);
@@ -184,7 +186,7 @@ fn image(
         input: facts.input.index(),
         filter: facts.filter.index(),
         right: IntegerWeights::Filters(facts.layout),
-        columns: og,
+        columns: shape.o / groups,
         groups,
         added,
         finish,

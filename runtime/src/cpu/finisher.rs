@@ -1,4 +1,7 @@
 //! The end of a tile of integer sums: where its rows and columns are in what follows, and what follows done to them.
+//!
+//! Columns on several dims are taken in runs that are neighbours on the innermost one. Where only stores tell those dims from one dim
+//! (channels that are shuffled), all columns are one run, and a table says where each is stored.
 
 use ir::host::product::{Factor, Finish, Integers, Place, SUM_LANES, Step};
 use smallvec::SmallVec;
@@ -6,15 +9,87 @@ use smallvec::SmallVec;
 use super::block::{Frame, RunBlock, Val};
 use super::kernels::Isa;
 use super::kernels::integers::SumTile;
-use super::kernels::stages::{Outer, Stage, StageOut, Stored, Sums, Times, finish, store_sums};
+use super::kernels::stages::{Across, Outer, Stage, StageOut, Stored, Sums, Times, finish, store_sums};
 use super::kernels::workspace::SyncPtr;
+
+/// Where the columns of stores are, one table for each that has no step; empty where columns are taken in runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scattered(Vec<Option<Vec<isize>>>);
+
+impl Scattered {
+    /// Looks whether a product's columns can be taken as one run.
+    pub(super) fn new(form: &Integers) -> Scattered {
+        let none = Scattered::default();
+        if form.across.len() < 2 {
+            return none;
+        }
+        let (mut read, mut stored): (Vec<&Place>, Vec<&Place>) = (Vec::new(), Vec::new());
+        match &form.finish {
+            Finish::Sums(place) => stored.push(place),
+            Finish::Stages(steps) => {
+                for step in steps {
+                    match step {
+                        Step::Store(place, _) => stored.push(place),
+                        Step::Columns(_, place) | Step::Rows(_, place) | Step::Residual { from: place, .. } => {
+                            read.push(place);
+                        }
+                        Step::Number(..) | Step::Round | Step::RoundQuotient(_) | Step::Table(_) => {}
+                    }
+                }
+            }
+            Finish::Program(_) => return none,
+        }
+        let added = &form.added;
+        let factors = [
+            added.factor.as_ref(),
+            added.outer.as_ref().and_then(|(_, by)| by.as_ref()),
+        ];
+        read.extend(factors.into_iter().flatten().filter_map(|by| match by {
+            Factor::Columns(place) => Some(place),
+            Factor::Number(_) => None,
+        }));
+        read.extend(added.each.iter().chain(&added.columns));
+        read.extend(added.outer.iter().map(|(rows, _)| rows));
+        let one_dim = |place: &Place| {
+            let nested = |w: &[(usize, usize)]| place.form.get(w[0].0) == place.form.get(w[1].0) * w[1].1 as i64;
+            form.across.windows(2).all(nested)
+        };
+        if !read.into_iter().all(one_dim) {
+            return none;
+        }
+        let count: usize = form.across.iter().map(|(_, extent)| extent).product();
+        let table = |place: &&Place| {
+            if one_dim(place) {
+                return None;
+            }
+            let at = |col: usize| {
+                let (mut rest, mut at) = (col, 0);
+                for (d, extent) in form.across.iter().rev() {
+                    at += (rest % extent) as i64 * place.form.get(*d);
+                    rest /= extent;
+                }
+                at as isize
+            };
+            Some((0..count).map(at).collect())
+        };
+        Scattered(stored.iter().map(table).collect())
+    }
+}
 
 /// What a tile's end needs of a run.
 pub(super) struct Finisher<'a> {
     pub form: &'a Integers,
+    pub scattered: &'a Scattered,
     pub isa: Isa,
     pub params: Vec<SyncPtr<u8>>,
     pub scratch: Vec<SyncPtr<u8>>,
+}
+
+/// A run of columns: the first of the product's, and memory of the thread.
+struct Run {
+    start: usize,
+    floats: *mut f32,
+    scratch: *mut u8,
 }
 
 impl Finisher<'_> {
@@ -33,9 +108,14 @@ impl Finisher<'_> {
                 &form.tiles.positions[tile.entry * form.tiles.space..(tile.entry + 1) * form.tiles.space],
             );
             // Columns that are neighbours on every dim but the innermost, one run after another.
-            let (mut done, inner) = (0, form.across.last().map_or(1, |(_, extent)| *extent));
+            let inner = match self.scattered.0.is_empty() {
+                true => form.across.last().map_or(1, |(_, extent)| *extent),
+                false => form.columns * form.groups,
+            };
+            let mut done = 0;
             while done < tile.cols.len() {
-                let mut rest = first + done;
+                let start = first + done;
+                let mut rest = start;
                 let cols = (tile.cols.len() - done).min(inner - rest % inner);
                 for (d, extent) in form.across.iter().rev() {
                     idx[*d] = (rest % extent) as i64;
@@ -68,7 +148,12 @@ impl Finisher<'_> {
                         cols: across.as_ref().map_or(Times::Number(1), |by| self.times(by, idx)),
                     }),
                 };
-                self.run(tile, &sums, tile.floats.add(done), idx, scratch.add(head));
+                let at = Run {
+                    start,
+                    floats: tile.floats.add(done),
+                    scratch: scratch.add(head),
+                };
+                self.run(tile, &sums, &at, idx);
                 done += cols;
             }
         }
@@ -104,21 +189,29 @@ impl Finisher<'_> {
     ///
     /// # Safety
     /// As for [`Finisher::finish`]; `floats` and `scratch` have room for the tile and the program.
-    unsafe fn run(&self, tile: &SumTile, sums: &Sums, floats: *mut f32, idx: &mut [i64], scratch: *mut u8) {
-        let form = self.form;
+    unsafe fn run(&self, tile: &SumTile, sums: &Sums, at: &Run, idx: &mut [i64]) {
+        let (form, floats, scratch) = (self.form, at.floats, at.scratch);
         let (rows, cols, stride) = (sums.rows, sums.cols, sums.stride);
         // SAFETY: the caller's contract.
         unsafe {
-            let out = |place: &Place, stored: Stored| StageOut {
-                to: self.at(place, idx),
-                stored,
-                row: self.row_step(place),
-                col: form.tiles.dims.col.map_or(1, |d| place.form.get(d) as isize),
+            let mut tables = self.scattered.0.iter();
+            let mut out = |place: &Place, stored: Stored| {
+                let mut out = StageOut {
+                    to: self.at(place, idx),
+                    stored,
+                    row: self.row_step(place),
+                    cols: Across::Apart(form.tiles.dims.col.map_or(1, |d| place.form.get(d) as isize)),
+                };
+                if let Some(Some(table)) = tables.next() {
+                    out.to = out.to.wrapping_offset(-table[at.start] * place.bytes as isize);
+                    out.cols = Across::Places(table.as_ptr().add(at.start));
+                }
+                out
             };
             match &form.finish {
                 Finish::Sums(place) => store_sums(self.isa, sums, out(place, Stored::I32)),
                 Finish::Stages(steps) => {
-                    let stage = |step: &Step| match step {
+                    let mut stage = |step: &Step| match step {
                         Step::Store(place, stored) => Stage::Store(out(place, *stored)),
                         Step::Number(op, v) => Stage::Number(*op, *v),
                         Step::Columns(op, place) => Stage::Columns(*op, self.at(place, idx).cast()),
@@ -139,7 +232,7 @@ impl Finisher<'_> {
                             scale: *scale,
                         },
                     };
-                    let stages: SmallVec<[Stage; 16]> = steps.iter().map(stage).collect();
+                    let stages: SmallVec<[Stage; 16]> = steps.iter().map(&mut stage).collect();
                     finish(self.isa, sums, &stages);
                 }
                 Finish::Program(program) => {
@@ -147,7 +240,7 @@ impl Finisher<'_> {
                         to: floats.cast(),
                         stored: Stored::F32,
                         row: stride as isize,
-                        col: 1,
+                        cols: Across::Apart(1),
                     };
                     finish(self.isa, sums, &[Stage::Store(dense)]);
                     let dense = scratch.add(program.scratch).cast::<f32>();

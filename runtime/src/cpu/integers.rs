@@ -1,5 +1,6 @@
 //! Products and convolutions of 8-bit integers: rows of the left operand copied as they are multiplied, packed weights.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ir::graph::ConstId;
@@ -9,10 +10,11 @@ use smallvec::SmallVec;
 
 use super::env::RunMemory;
 use super::exec::Prepare;
-use super::finisher::Finisher;
+use super::finisher::{Finisher, Scattered};
+use super::kernels::dots::Dots;
 use super::kernels::integers::{
-    DepthwiseIntegers, Dots, IntegerProduct, PackedIntegers, Panels, RowOut, SumTile, depthwise, given_bytes,
-    given_panels, multiply, pack_given,
+    DepthwiseIntegers, IntegerProduct, PackedIntegers, Panels, RowsOut, SumTile, depthwise, given_bytes, given_panels,
+    multiply, pack_given,
 };
 use super::kernels::window_sums::{RowSums, WindowSums, row_sums, window_sums};
 use super::kernels::workspace::{SyncPtr, Workspace};
@@ -23,7 +25,7 @@ use crate::error::RuntimeError;
 pub(crate) struct IntegersKey {
     pub id: ConstId,
     /// What says where the elements of a row and column are.
-    pub order: [i64; 8],
+    pub order: [i64; 9],
 }
 
 /// A product of integers with its weights.
@@ -31,6 +33,7 @@ pub(crate) struct IntegersKey {
 pub(crate) struct IntegerExec {
     pub(super) form: Integers,
     right: Weights,
+    scattered: Scattered,
 }
 
 #[derive(Debug)]
@@ -51,76 +54,9 @@ impl IntegerExec {
     /// # Errors
     /// Weights that are said to be constant and are not, or are fewer than that.
     pub(crate) fn new(form: Integers, cx: &Prepare<'_>) -> Result<IntegerExec, RuntimeError> {
-        let dots = Dots::of(cx.isa);
-        let right = match (&form.right, &form.left) {
-            (IntegerWeights::Given { .. }, _) => Weights::Given(dots),
-            (IntegerWeights::Filters(layout), IntegerRows::Image(image) | IntegerRows::Depthwise(image)) => {
-                let (id, tensor) = cx.given(form.filter)?;
-                let (bytes, shape): (&[u8], _) = (&tensor.bytes, &image.shape);
-                let ones = bytes.iter().all(|b| *b == 1);
-                let (cg, og, taps) = (shape.c / shape.groups, shape.o / shape.groups, shape.kh * shape.kw);
-                if bytes.len() < shape.o * cg * taps {
-                    return Err(fewer(cx, form.filter));
-                }
-                if matches!(form.left, IntegerRows::Depthwise(_)) {
-                    // Of filters with one channel both layouts are one.
-                    let tap = |i| bytes[i % shape.o * taps + i / shape.o] as i8;
-                    let taps = (0..taps * shape.o).map(tap).collect();
-                    return Ok(IntegerExec {
-                        form,
-                        right: Weights::Taps(taps, ones),
-                    });
-                }
-                if ones && og == 1 && image.strides.c == 1 && stores_one_column(&form) {
-                    return Ok(IntegerExec {
-                        form,
-                        right: Weights::Ones,
-                    });
-                }
-                let sizes = [shape.o, cg, shape.kh, shape.kw, shape.groups].map(|s| s as i64);
-                let [o, c, kh, kw, groups] = sizes;
-                let kind = i64::from(*layout == Layout::ChannelsLast) + 1;
-                let key = IntegersKey {
-                    id,
-                    order: [kind, o, c, kh, kw, groups, 0, 0],
-                };
-                let group = |g: usize| {
-                    PackedIntegers::new(dots, taps * cg, og, |row, col| {
-                        let (tap, channel, filter) = (row / cg, row % cg, g * og + col);
-                        let at = match layout {
-                            Layout::ChannelsLast => (filter * taps + tap) * cg + channel,
-                            Layout::ChannelsFirst => (filter * cg + channel) * taps + tap,
-                        };
-                        bytes[at] as i8
-                    })
-                };
-                Weights::Packed(cx.pack_integers(key, || (0..shape.groups).map(group).collect()))
-            }
-            (IntegerWeights::Matrix { n, base, down, across }, _) => {
-                let (id, tensor) = cx.given(form.filter)?;
-                let bytes: &[u8] = &tensor.bytes;
-                let key = IntegersKey {
-                    id,
-                    order: [0, *base, *down, *across, form.k as i64, *n as i64, 0, 0],
-                };
-                let ones = bytes.iter().all(|b| *b == 1);
-                if let IntegerRows::Matrix { step: 1, .. } = form.left
-                    && ones
-                    && *n == 1
-                    && stores_one_column(&form)
-                {
-                    return Ok(IntegerExec {
-                        form,
-                        right: Weights::Ones,
-                    });
-                }
-                let at =
-                    |row: usize, col: usize| bytes[(base + row as i64 * down + col as i64 * across) as usize] as i8;
-                Weights::Packed(cx.pack_integers(key, || vec![PackedIntegers::new(dots, form.k, *n, at)]))
-            }
-            (IntegerWeights::Filters(_), IntegerRows::Matrix { .. }) => return Err(fewer(cx, form.filter)),
-        };
-        Ok(IntegerExec { form, right })
+        let right = weights(&form, cx)?;
+        let scattered = Scattered::new(&form);
+        Ok(IntegerExec { form, right, scattered })
     }
 
     pub(crate) fn scratch(&self) -> usize {
@@ -140,6 +76,7 @@ impl IntegerExec {
         let input = SyncPtr(params[self.form.input]);
         let finisher = Finisher {
             form: &self.form,
+            scattered: &self.scattered,
             isa,
             params: params.iter().map(|p| SyncPtr(*p)).collect(),
             scratch: threads.iter().map(|t| SyncPtr(t.as_ptr())).collect(),
@@ -186,12 +123,12 @@ impl IntegerExec {
             unsafe { depthwise(workspace, &convolution) };
             return;
         }
-        let row = |entry: usize, row: usize, to: &mut RowOut| {
+        let rows = |entry: usize, rows: Range<usize>, to: &mut RowsOut| {
             let from = input.get().cast::<i8>().cast_const();
             // SAFETY: rows were shown to be inside the operand.
-            unsafe { self.row(from, entry, row, to) }
+            unsafe { self.rows(from, entry, rows, to) }
         };
-        let weights: SmallVec<[Panels; 16]> = match (&self.right, &self.form.right) {
+        let weights: SmallVec<[Panels<'_>; 16]> = match (&self.right, &self.form.right) {
             (Weights::Packed(packed), _) => packed.iter().map(PackedIntegers::panels).collect(),
             (Weights::Given(dots), IntegerWeights::Given { matrix, starts, of, to }) => {
                 let from = SyncPtr(params[self.form.filter].cast::<i8>());
@@ -211,10 +148,10 @@ impl IntegerExec {
             entries: self.form.entries,
             m: self.form.m,
             weights: &weights,
-            row: &row,
+            rows: &rows,
             finish: &finish,
         };
-        // SAFETY: `row` writes `k` elements; the weights were packed for this processor.
+        // SAFETY: `rows` writes `k` elements of each; the weights were packed for this processor.
         unsafe { multiply(workspace, &product) }
     }
 
@@ -266,8 +203,8 @@ impl IntegerExec {
 
     /// # Safety
     /// `from` is the operand.
-    unsafe fn row(&self, from: *const i8, entry: usize, row: usize, to: &mut RowOut) {
-        // SAFETY: the caller's contract: every place was shown to be inside, or is looked at here.
+    unsafe fn rows(&self, from: *const i8, entry: usize, rows: Range<usize>, to: &mut RowsOut) {
+        // SAFETY: the caller's contract: every place was shown to be inside.
         unsafe {
             match &self.form.left {
                 // It has no rows.
@@ -278,52 +215,163 @@ impl IntegerExec {
                     step,
                     table,
                 } => {
-                    let at = base + table[entry] + row as i64 * down;
-                    to.copy(0, from.offset(at as isize), self.form.k, *step as isize);
+                    let first = from.offset((base + table[entry] + rows.start as i64 * down) as isize);
+                    let (down, step, k) = (*down as isize, *step as isize, self.form.k);
+                    if step == 1 {
+                        return to.copy_rows(rows.len(), first, k, down);
+                    }
+                    for number in 0..rows.len() {
+                        to.row(number).copy(0, first.offset(number as isize * down), k, step);
+                    }
                 }
-                IntegerRows::Image(Image {
-                    shape: s,
-                    strides,
-                    padding,
-                }) => {
-                    let (image, group) = (entry / s.groups, entry % s.groups);
-                    let cg = s.c / s.groups;
-                    let from = from.offset(image as isize * strides.n + (group * cg) as isize * strides.c);
-                    let (oy, ox) = (row / s.out_w, row % s.out_w);
-                    let (y0, x0) = (
-                        (oy * s.stride[0]) as isize - s.pad[0] as isize,
-                        (ox * s.stride[1]) as isize - s.pad[1] as isize,
+                IntegerRows::Image(image) => {
+                    let s = &image.shape;
+                    let (number, group) = (entry / self.form.groups, entry % self.form.groups);
+                    let channels = s.c / self.form.groups;
+                    let first = number as isize * image.strides.n + (group * channels) as isize * image.strides.c;
+                    windows(image, channels, from.offset(first), rows, to);
+                }
+            }
+        }
+    }
+}
+
+/// Packs a product's constants.
+fn weights(form: &Integers, cx: &Prepare<'_>) -> Result<Weights, RuntimeError> {
+    let dots = Dots::of(cx.isa);
+    Ok(match (&form.right, &form.left) {
+        (IntegerWeights::Given { .. }, _) => Weights::Given(dots),
+        (IntegerWeights::Filters(layout), IntegerRows::Image(image) | IntegerRows::Depthwise(image)) => {
+            let (id, tensor) = cx.given(form.filter)?;
+            let (bytes, shape): (&[u8], _) = (&tensor.bytes, &image.shape);
+            let ones = bytes.iter().all(|b| *b == 1);
+            let (cg, og, taps) = (shape.c / shape.groups, shape.o / shape.groups, shape.kh * shape.kw);
+            if bytes.len() < shape.o * cg * taps {
+                return Err(fewer(cx, form.filter));
+            }
+            if matches!(form.left, IntegerRows::Depthwise(_)) {
+                // Of filters with one channel both layouts are one.
+                let tap = |i| bytes[i % shape.o * taps + i / shape.o] as i8;
+                let taps = (0..taps * shape.o).map(tap).collect();
+                return Ok(Weights::Taps(taps, ones));
+            }
+            if ones && og == 1 && image.strides.c == 1 && stores_one_column(form) {
+                return Ok(Weights::Ones);
+            }
+            let sizes = [shape.o, cg, shape.kh, shape.kw, shape.groups].map(|s| s as i64);
+            let [o, c, kh, kw, groups] = sizes;
+            let kind = i64::from(*layout == Layout::ChannelsLast) + 1;
+            let key = IntegersKey {
+                id,
+                order: [kind, o, c, kh, kw, groups, form.groups as i64, 0, 0],
+            };
+            // Groups of one product have pixels of one tap: rows of the group before are channels.
+            let together = shape.groups / form.groups.max(1);
+            let group = |g: usize| {
+                PackedIntegers::blocks(dots, [taps * cg, og], together, |row, col| {
+                    let (row, filter) = (row % (taps * cg), g * og + col);
+                    let (tap, channel) = (row / cg, row % cg);
+                    let at = match layout {
+                        Layout::ChannelsLast => (filter * taps + tap) * cg + channel,
+                        Layout::ChannelsFirst => (filter * cg + channel) * taps + tap,
+                    };
+                    bytes[at] as i8
+                })
+            };
+            Weights::Packed(cx.pack_integers(key, || (0..form.groups).map(group).collect()))
+        }
+        (IntegerWeights::Matrix { n, base, down, across }, _) => {
+            let (id, tensor) = cx.given(form.filter)?;
+            let bytes: &[u8] = &tensor.bytes;
+            let key = IntegersKey {
+                id,
+                order: [0, *base, *down, *across, form.k as i64, *n as i64, 0, 0, 0],
+            };
+            let ones = bytes.iter().all(|b| *b == 1);
+            if let IntegerRows::Matrix { step: 1, .. } = form.left
+                && ones
+                && *n == 1
+                && stores_one_column(form)
+            {
+                return Ok(Weights::Ones);
+            }
+            let at = |row: usize, col: usize| bytes[(base + row as i64 * down + col as i64 * across) as usize] as i8;
+            Weights::Packed(cx.pack_integers(key, || vec![PackedIntegers::new(dots, form.k, *n, at)]))
+        }
+        (IntegerWeights::Filters(_), IntegerRows::Matrix { .. }) => return Err(fewer(cx, form.filter)),
+    })
+}
+
+/// Writes the windows of pixels `rows` of a result: so many channels of each tap, from the first channel of the first pixel on.
+///
+/// # Safety
+/// The image is as large as its shape says, and so are rows.
+unsafe fn windows(image: &Image, channels: usize, from: *const i8, rows: Range<usize>, to: &mut RowsOut) {
+    let Image {
+        shape: s,
+        strides,
+        padding,
+    } = image;
+    let plain = s.stride == [1, 1] && s.pad == [0; 4] && strides.h == s.w as isize * strides.w;
+    // SAFETY: the caller's contract; every tap is inside, or is looked at here.
+    unsafe {
+        if s.kh * s.kw == 1 && plain && strides.c == 1 {
+            let first = from.wrapping_offset(rows.start as isize * strides.w);
+            return to.copy_rows(rows.len(), first, channels, strides.w);
+        }
+        // Taps of a line are neighbours.
+        let dense = strides.c == 1 && strides.w == channels as isize && s.dilation[1] == 1;
+        let (line, reach) = (s.kw * channels, s.kh.saturating_sub(1) * s.dilation[0]);
+        let (mut oy, mut ox) = (rows.start / s.out_w, rows.start % s.out_w);
+        for number in 0..rows.len() {
+            let mut to = to.row(number);
+            let (y0, x0) = (
+                (oy * s.stride[0]) as isize - s.pad[0] as isize,
+                (ox * s.stride[1]) as isize - s.pad[1] as isize,
+            );
+            ox += 1;
+            if ox == s.out_w {
+                (oy, ox) = (oy + 1, 0);
+            }
+            let inside = x0 >= 0 && x0 as usize + s.kw <= s.w && y0 >= 0 && y0 as usize + reach < s.h;
+            if dense && inside {
+                let (first, down) = (
+                    from.offset(y0 * strides.h + x0 * strides.w),
+                    s.dilation[0] as isize * strides.h,
+                );
+                for ky in 0..s.kh {
+                    to.copy(ky * line, first.offset(ky as isize * down), line, 1);
+                }
+                continue;
+            }
+            for ky in 0..s.kh {
+                let (y, first) = (y0 + (ky * s.dilation[0]) as isize, ky * line);
+                if y < 0 || y >= s.h as isize {
+                    to.fill(first, *padding, line);
+                    continue;
+                }
+                let from = from.offset(y * strides.h);
+                if dense {
+                    // Those before the line, on it, after it.
+                    let before = (-x0).clamp(0, s.kw as isize) as usize;
+                    let end = (s.w as isize - x0).clamp(before as isize, s.kw as isize) as usize;
+                    to.fill(first, *padding, before * channels);
+                    to.copy(
+                        first + before * channels,
+                        from.wrapping_offset((x0 + before as isize) * strides.w),
+                        (end - before) * channels,
+                        1,
                     );
-                    let dense = strides.c == 1 && strides.w == cg as isize && s.dilation[1] == 1;
-                    for ky in 0..s.kh {
-                        let (y, first) = (y0 + (ky * s.dilation[0]) as isize, ky * s.kw * cg);
-                        if y < 0 || y >= s.h as isize {
-                            to.fill(first, *padding, s.kw * cg);
-                            continue;
-                        }
-                        let line = from.offset(y * strides.h);
-                        if dense {
-                            // Taps are neighbours: those before the line, on it, after it.
-                            let before = (-x0).clamp(0, s.kw as isize) as usize;
-                            let end = (s.w as isize - x0).clamp(before as isize, s.kw as isize) as usize;
-                            to.fill(first, *padding, before * cg);
-                            to.copy(
-                                first + before * cg,
-                                line.wrapping_offset((x0 + before as isize) * strides.w),
-                                (end - before) * cg,
-                                1,
-                            );
-                            to.fill(first + end * cg, *padding, (s.kw - end) * cg);
-                            continue;
-                        }
-                        for kx in 0..s.kw {
-                            let x = x0 + (kx * s.dilation[1]) as isize;
-                            if x < 0 || x >= s.w as isize {
-                                to.fill(first + kx * cg, *padding, cg);
-                            } else {
-                                to.copy(first + kx * cg, line.offset(x * strides.w), cg, strides.c);
-                            }
-                        }
+                    to.fill(first + end * channels, *padding, (s.kw - end) * channels);
+                    continue;
+                }
+                for kx in 0..s.kw {
+                    let x = x0 + (kx * s.dilation[1]) as isize;
+                    let at = first + kx * channels;
+                    if x < 0 || x >= s.w as isize {
+                        to.fill(at, *padding, channels);
+                    } else {
+                        to.copy(at, from.offset(x * strides.w), channels, strides.c);
                     }
                 }
             }

@@ -8,7 +8,7 @@ use super::memory::{
     copy, fill, get_lane, load_bytes, load_run, natural, read, set_lane, store_bytes, store_run, write,
 };
 use super::{Addr, Branch, Class, Frame, Guard, Inst, Link, Program, Reg, Store, Val, ops};
-use crate::cpu::kernels::stages::{Stage, StageOut, Stored, stages_of_floats};
+use crate::cpu::kernels::stages::{Across, Stage, StageOut, Stored, stages_of_floats};
 use ir::host::Affine;
 use smallvec::SmallVec;
 
@@ -177,7 +177,7 @@ impl Machine<'_> {
                         to: self.dst(chain.dst).cast::<f32>().add(l0).cast(),
                         stored: Stored::F32,
                         row: 2 * isa.lanes() as isize,
-                        col: 1,
+                        cols: Across::Apart(1),
                     };
                     let stages = chain.links.iter().map(stage).chain([Stage::Store(out)]);
                     let stages: SmallVec<[Stage; 8]> = stages.collect();

@@ -1,89 +1,17 @@
 //! Products of integers of 8 bits: `C[M, N] = Σ A[M, K] · B[K, N]` in 32 bits, given to what follows tile by tile.
 //!
-//! B is packed once, in panels of `[K / each][columns][each]`, where `each` neighbours along K are what one instruction takes: four
-//! bytes for VNNI's dot products, two words for `pmaddwd` and for plain Rust. Rows of A are copied into scratch for each task, bytes
-//! made unsigned for VNNI (`a + 128`, whose share of the sum is known beforehand) and words else. `pmaddubsw` is not used: its sums of
-//! two products saturate.
+//! B is packed once, in the panels of [`super::dots`]. A panel leaves out rows before and behind those that are not 0 in all of its
+//! columns: what groups of a convolution share columns have, each with rows of its own, are the blocks of one matrix. Rows of A are
+//! copied into scratch for each task, bytes made unsigned for VNNI (`a + 128`, whose share of the sum is known beforehand) and words
+//! else.
 
 use std::ops::Range;
 
-use super::isa::{Isa, Level};
+use super::dots::{Dots, Left, dot_tile};
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{AlignedBuf, SyncPtr, Workspace};
 use ir::host::product::GivenMatrix;
 use smallvec::{SmallVec, smallvec};
-
-/// Which instructions multiply: one that this processor has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Dots(Kind);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
-    Portable,
-    Avx2,
-    AvxVnni,
-    Avx512Vnni,
-}
-
-impl Dots {
-    /// Returns the best for a level and this processor.
-    pub fn of(isa: Isa) -> Dots {
-        Dots::all(isa).last().unwrap_or(Dots(Kind::Portable))
-    }
-
-    /// Returns all for a level and this processor, slowest first.
-    pub fn all(isa: Isa) -> impl Iterator<Item = Dots> {
-        let mut kinds = vec![Kind::Portable];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if isa.level() >= Level::Avx2 {
-                kinds.push(Kind::Avx2);
-            }
-            if isa.level() >= Level::Avx2 && is_x86_feature_detected!("avxvnni") {
-                kinds.push(Kind::AvxVnni);
-            }
-            if isa.level() >= Level::Avx512 && is_x86_feature_detected!("avx512vnni") {
-                kinds.push(Kind::Avx512Vnni);
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (isa, Level::Portable);
-        kinds.into_iter().map(Dots)
-    }
-
-    /// Whether A and B are bytes, four at a time; else words, two at a time.
-    fn takes_bytes(self) -> bool {
-        matches!(self.0, Kind::AvxVnni | Kind::Avx512Vnni)
-    }
-
-    /// Elements along K that one instruction takes of a row.
-    fn each(self) -> usize {
-        if self.takes_bytes() { 4 } else { 2 }
-    }
-
-    /// Columns of a panel.
-    pub fn columns(self) -> usize {
-        match self.0 {
-            Kind::Portable => 8,
-            Kind::Avx2 | Kind::AvxVnni => 16,
-            Kind::Avx512Vnni => 32,
-        }
-    }
-
-    /// Rows of a tile.
-    fn rows(self) -> usize {
-        match self.0 {
-            Kind::Portable => 4,
-            Kind::Avx2 | Kind::AvxVnni => 6,
-            Kind::Avx512Vnni => 12,
-        }
-    }
-
-    /// Bytes of a row of A of `k` elements as it is multiplied.
-    fn row_bytes(self, k: usize) -> usize {
-        k.div_ceil(self.each()) * 4
-    }
-}
 
 /// A right operand of signed bytes, packed.
 #[derive(Debug)]
@@ -91,31 +19,60 @@ pub struct PackedIntegers {
     dots: Dots,
     k: usize,
     n: usize,
+    panels: Vec<Panel>,
     data: AlignedBuf,
     /// What each column's sums have too much because A was made unsigned.
     excess: Vec<i32>,
 }
 
+/// Where a panel is, in bytes, and which rows it has, in what one instruction takes.
+#[derive(Clone, Copy, Debug)]
+struct Panel {
+    at: usize,
+    first: usize,
+    depth: usize,
+}
+
 impl PackedIntegers {
     /// Packs `k` rows and `n` columns; `at(row, column)` gives the elements.
     pub fn new(dots: Dots, k: usize, n: usize, at: impl Fn(usize, usize) -> i8) -> PackedIntegers {
-        let (each, columns) = (dots.each(), dots.columns());
-        let (groups, panels) = (k.div_ceil(each), n.div_ceil(columns));
-        let data = AlignedBuf::new(panels * groups * columns * 4);
-        let mut excess = vec![0i32; panels * columns];
-        for panel in 0..panels {
-            for j in 0..columns.min(n - panel * columns) {
-                let col = panel * columns + j;
+        PackedIntegers::blocks(dots, [k, n], 1, at)
+    }
+
+    /// Packs a matrix of `blocks` matrices of `k` rows and `n` columns along its diagonal, and zeros; `at(row, column)` of the whole
+    /// matrix gives the elements of blocks.
+    pub fn blocks(dots: Dots, [k, n]: [usize; 2], blocks: usize, at: impl Fn(usize, usize) -> i8) -> PackedIntegers {
+        let (each, columns, wide) = (dots.each(), dots.columns(), n * blocks);
+        let count = wide.div_ceil(columns);
+        let mut panels = Vec::with_capacity(count);
+        let mut bytes = 0;
+        for panel in 0..count {
+            let (left, right) = (panel * columns, ((panel + 1) * columns).min(wide) - 1);
+            let first = left / n * k / each;
+            let depth = ((right / n + 1) * k).div_ceil(each) - first;
+            panels.push(Panel {
+                at: bytes,
+                first,
+                depth,
+            });
+            bytes += depth * columns * 4;
+        }
+        let data = AlignedBuf::new(bytes);
+        let mut excess = vec![0i32; count * columns];
+        for (number, panel) in panels.iter().enumerate() {
+            for j in 0..columns.min(wide - number * columns) {
+                let col = number * columns + j;
                 let mut sum = 0i32;
-                for row in 0..k {
+                for row in col / n * k..(col / n + 1) * k {
                     let value = at(row, col);
                     sum = sum.wrapping_add(i32::from(value));
-                    let place = ((panel * groups + row / each) * columns + j) * each + row % each;
-                    // SAFETY: inside what was allocated: `each` elements of `4 / each` bytes a group and column.
+                    let place = ((row / each - panel.first) * columns + j) * each + row % each;
+                    // SAFETY: inside what was allocated: `each` elements of `4 / each` bytes for each of the panel's rows and columns.
                     unsafe {
+                        let to = data.as_ptr().add(panel.at);
                         match dots.takes_bytes() {
-                            true => data.as_ptr().cast::<i8>().add(place).write(value),
-                            false => data.as_ptr().cast::<i16>().add(place).write(i16::from(value)),
+                            true => to.cast::<i8>().add(place).write(value),
+                            false => to.cast::<i16>().add(place).write(i16::from(value)),
                         }
                     }
                 }
@@ -126,19 +83,21 @@ impl PackedIntegers {
         }
         PackedIntegers {
             dots,
-            k,
-            n,
+            k: k * blocks,
+            n: wide,
+            panels,
             data,
             excess,
         }
     }
 
     /// The operand as it is multiplied.
-    pub fn panels(&self) -> Panels {
+    pub fn panels(&self) -> Panels<'_> {
         Panels {
             dots: self.dots,
             k: self.k,
             n: self.n,
+            places: &self.panels,
             data: SyncPtr(self.data.as_ptr()),
             excess: SyncPtr(self.excess.as_ptr().cast_mut()),
         }
@@ -146,7 +105,7 @@ impl PackedIntegers {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.data.len() + self.excess.len() * 4
+        self.data.len() + self.excess.len() * 4 + self.panels.len() * size_of::<Panel>()
     }
     pub fn k(&self) -> usize {
         self.k
@@ -158,13 +117,26 @@ impl PackedIntegers {
 
 /// A packed right operand in memory of whoever made it.
 #[derive(Clone, Copy, Debug)]
-pub struct Panels {
+pub struct Panels<'a> {
     dots: Dots,
     k: usize,
     n: usize,
+    /// Where panels are; empty where each has all rows.
+    places: &'a [Panel],
     data: SyncPtr<u8>,
     /// One number a column.
     excess: SyncPtr<i32>,
+}
+
+impl Panels<'_> {
+    fn panel(&self, number: usize) -> Panel {
+        let depth = self.dots.row_bytes(self.k) / 4;
+        self.places.get(number).copied().unwrap_or(Panel {
+            at: number * self.dots.columns() * depth * 4,
+            first: 0,
+            depth,
+        })
+    }
 }
 
 /// Returns the bytes of a packed right operand's panels, and those of all that is packed.
@@ -175,11 +147,12 @@ pub fn given_bytes(given: &GivenMatrix, dots: Dots) -> [usize; 2] {
 }
 
 /// Returns the operand that [`pack_given`] puts at `to`.
-pub fn given_panels(given: &GivenMatrix, dots: Dots, to: *mut u8) -> Panels {
+pub fn given_panels(given: &GivenMatrix, dots: Dots, to: *mut u8) -> Panels<'static> {
     Panels {
         dots,
         k: given.k,
         n: given.n,
+        places: &[],
         data: SyncPtr(to),
         excess: SyncPtr(to.wrapping_add(given_bytes(given, dots)[0]).cast()),
     }
@@ -244,12 +217,61 @@ pub(crate) unsafe fn pack_given(
                 // Sums of columns: those of their products by a row of ones.
                 scratch.write_bytes(1, row_bytes);
                 let sums = scratch.add(row_bytes.next_multiple_of(64)).cast::<i32>();
-                dot_tile(dots, 1, scratch, row_bytes, to, sums, columns);
+                let one = Left {
+                    from: scratch,
+                    step: row_bytes,
+                    depth: row_bytes / 4,
+                };
+                dot_tile(dots, 1, one, to, sums, columns);
                 let excess = base.add(data).cast::<i32>().add(first);
                 (0..columns).for_each(|j| excess.add(j).write((*sums.add(j)).wrapping_mul(128)));
             }
         }
     });
+}
+
+/// Rows of A that are being written in the form in which they are multiplied.
+pub struct RowsOut {
+    dots: Dots,
+    to: *mut u8,
+    bytes: usize,
+}
+
+impl RowsOut {
+    /// The row of this number.
+    ///
+    /// # Safety
+    /// It is one of the rows.
+    #[inline(always)]
+    pub unsafe fn row(&mut self, number: usize) -> RowOut {
+        // SAFETY: the caller's contract; rows are multiples of four bytes.
+        unsafe {
+            let to = self.to.add(number * self.bytes);
+            // What is past the last element meets zeros of B.
+            if self.bytes > 0 {
+                to.add(self.bytes - 4).write_bytes(0, 4);
+            }
+            RowOut { dots: self.dots, to }
+        }
+    }
+
+    /// Writes the first `count` rows: `len` elements each, neighbours, which are `down` bytes apart from row to row.
+    ///
+    /// # Safety
+    /// The elements are readable, and all of so many rows.
+    pub unsafe fn copy_rows(&mut self, count: usize, from: *const i8, len: usize, down: isize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.dots.takes_bytes() && len == self.bytes && down == len as isize {
+                flip(self.to, from.cast(), count * len);
+                return;
+            }
+            for number in 0..count {
+                self.row(number)
+                    .copy(0, from.wrapping_offset(number as isize * down), len, 1);
+            }
+        }
+    }
 }
 
 /// A row of A that is being written in the form in which it is multiplied.
@@ -263,6 +285,7 @@ impl RowOut {
     ///
     /// # Safety
     /// The elements are readable, and some of the row.
+    #[inline(always)]
     pub unsafe fn copy(&mut self, at: usize, from: *const i8, len: usize, step: isize) {
         // SAFETY: the caller's contract.
         unsafe {
@@ -284,6 +307,7 @@ impl RowOut {
     ///
     /// # Safety
     /// They are some of the row.
+    #[inline(always)]
     pub unsafe fn fill(&mut self, at: usize, value: i8, len: usize) {
         // SAFETY: the caller's contract.
         unsafe {
@@ -350,9 +374,9 @@ pub struct IntegerProduct<'a> {
     pub entries: usize,
     pub m: usize,
     /// Entry `i` has right operand `i % weights.len()`; all are of one size.
-    pub weights: &'a [Panels],
-    /// `row(entry, row, to)` writes a row of A.
-    pub row: &'a (dyn Fn(usize, usize, &mut RowOut) + Sync),
+    pub weights: &'a [Panels<'a>],
+    /// `rows(entry, rows, to)` writes rows of A, the first of them as row 0.
+    pub rows: &'a (dyn Fn(usize, Range<usize>, &mut RowsOut) + Sync),
     pub finish: &'a (dyn Fn(&SumTile) + Sync),
 }
 
@@ -364,7 +388,7 @@ const MOST_ROWS: usize = 96;
 /// Multiplies.
 ///
 /// # Safety
-/// `row` writes all elements of a row; the processor has the instructions that the weights were packed for.
+/// `rows` writes all elements of its rows; the processor has the instructions that the weights were packed for.
 pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     let Some(first) = p.weights.first() else { return };
     let (dots, k, n) = (first.dots, first.k, first.n);
@@ -391,23 +415,26 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
         let b = weights.data.get().cast_const();
         // SAFETY: the scratch has room for the rows and two tiles; the weights are as large as their sizes say.
         unsafe {
-            for (i, row) in rows.clone().enumerate() {
-                let to = scratch.add(i * row_bytes);
-                // What is past the last element meets zeros of B.
-                if row_bytes > 0 {
-                    to.add(row_bytes - 4).write_bytes(0, 4);
-                }
-                (p.row)(entry, row, &mut RowOut { dots, to });
-            }
+            let mut out = RowsOut {
+                dots,
+                to: scratch,
+                bytes: row_bytes,
+            };
+            (p.rows)(entry, rows.clone(), &mut out);
             let sums = scratch.add(a_bytes).cast::<i32>();
             let floats = scratch.add(a_bytes + tile).cast::<f32>();
             for panel in panels * split / splits..panels * (split + 1) / splits {
-                let from = b.add(panel * (row_bytes / 4) * columns * 4);
+                let place = weights.panel(panel);
+                let from = b.add(place.at);
                 let mut at = 0;
                 while at < rows.len() {
                     let height = high.min(rows.len() - at);
-                    let a = scratch.add(at * row_bytes).cast_const();
-                    dot_tile(dots, height, a, row_bytes, from, sums.add(at * columns), columns);
+                    let a = Left {
+                        from: scratch.add(at * row_bytes + place.first * 4),
+                        step: row_bytes,
+                        depth: place.depth,
+                    };
+                    dot_tile(dots, height, a, from, sums.add(at * columns), columns);
                     at += height;
                 }
                 let cols = panel * columns..((panel + 1) * columns).min(n);
@@ -581,193 +608,5 @@ unsafe fn sum_of_bytes_body<S: Simd>(sums: *mut i32, taps: &[*const i8], channel
         while at < channels {
             at_once!(1, at);
         }
-    }
-}
-
-/// One kind of dot product: `LANES` sums at a time.
-trait Dot {
-    type V: Copy;
-    const LANES: usize;
-    unsafe fn zero() -> Self::V;
-    unsafe fn load(p: *const u8) -> Self::V;
-    /// Four bytes of A in every lane.
-    unsafe fn splat(p: *const u8) -> Self::V;
-    unsafe fn dot(sum: Self::V, a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn store(p: *mut i32, v: Self::V);
-}
-
-/// Sums of `R` rows by a panel of two vectors' columns.
-#[inline(always)]
-unsafe fn tile_body<D: Dot, const R: usize>(a: *const u8, row_bytes: usize, b: *const u8, c: *mut i32, ldc: usize) {
-    // SAFETY: the caller's contract: `R` rows of A, a panel as deep, `R` rows of C.
-    unsafe {
-        let mut sums = [[D::zero(); 2]; R];
-        let step = 8 * D::LANES;
-        for group in 0..row_bytes / 4 {
-            let from = b.add(group * step);
-            let columns = [D::load(from), D::load(from.add(4 * D::LANES))];
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let element = D::splat(a.add(row * row_bytes + group * 4));
-                sums[0] = D::dot(sums[0], element, columns[0]);
-                sums[1] = D::dot(sums[1], element, columns[1]);
-            }
-        }
-        for (row, sums) in sums.iter().enumerate() {
-            D::store(c.add(row * ldc), sums[0]);
-            D::store(c.add(row * ldc + D::LANES), sums[1]);
-        }
-    }
-}
-
-/// Calls `$body` with as many rows as there are.
-macro_rules! by_rows {
-    ($rows:expr, $dot:ty, $args:tt, $($count:literal)+) => {
-        match $rows {
-            $($count => tile_body::<$dot, $count> $args,)+
-            _ => {}
-        }
-    };
-}
-
-/// # Safety
-/// `rows` rows of A of `row_bytes`, a panel of B as deep, and `rows` rows of C, `ldc` apart; no more rows than the kind takes.
-unsafe fn dot_tile(dots: Dots, rows: usize, a: *const u8, row_bytes: usize, b: *const u8, c: *mut i32, ldc: usize) {
-    // SAFETY: the caller's contract; a kind is only made for a processor that has its instructions.
-    unsafe {
-        match dots.0 {
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni => x86::tile_512(rows, a, row_bytes, b, c, ldc),
-            #[cfg(target_arch = "x86_64")]
-            Kind::AvxVnni => x86::tile_vnni(rows, a, row_bytes, b, c, ldc),
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => x86::tile_256(rows, a, row_bytes, b, c, ldc),
-            _ => by_rows!(rows, Plain, (a, row_bytes, b, c, ldc), 1 2 3 4),
-        }
-    }
-}
-
-/// Pairs of words in plain Rust.
-struct Plain;
-
-impl Dot for Plain {
-    type V = [i32; 4];
-    const LANES: usize = 4;
-    #[inline(always)]
-    unsafe fn zero() -> [i32; 4] {
-        [0; 4]
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const u8) -> [i32; 4] {
-        // SAFETY: the caller's contract: 16 bytes.
-        unsafe { p.cast::<[i32; 4]>().read_unaligned() }
-    }
-    #[inline(always)]
-    unsafe fn splat(p: *const u8) -> [i32; 4] {
-        // SAFETY: the caller's contract: 4 bytes.
-        [unsafe { p.cast::<i32>().read_unaligned() }; 4]
-    }
-    #[inline(always)]
-    unsafe fn dot(sum: [i32; 4], a: [i32; 4], b: [i32; 4]) -> [i32; 4] {
-        let low = |v: i32| i32::from(v as i16);
-        let high = |v: i32| v >> 16;
-        std::array::from_fn(|i| {
-            sum[i]
-                .wrapping_add(low(a[i]).wrapping_mul(low(b[i])))
-                .wrapping_add(high(a[i]).wrapping_mul(high(b[i])))
-        })
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut i32, v: [i32; 4]) {
-        // SAFETY: the caller's contract: four sums.
-        unsafe { p.cast::<[i32; 4]>().write_unaligned(v) }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[expect(
-    unsafe_op_in_unsafe_fn,
-    reason = "each method is one intrinsic under the contract of the trait"
-)]
-mod x86 {
-    use std::arch::x86_64::*;
-
-    use super::{Dot, tile_body};
-
-    /// Pairs of words, 8 sums.
-    struct Words;
-    /// Quadruples of bytes, 8 sums.
-    struct Bytes;
-    /// Quadruples of bytes, 16 sums.
-    struct WideBytes;
-
-    macro_rules! in_256 {
-        ($name:ty, $sum:ident, $a:ident, $b:ident => $dot:expr) => {
-            impl Dot for $name {
-                type V = __m256i;
-                const LANES: usize = 8;
-                #[inline(always)]
-                unsafe fn zero() -> __m256i {
-                    _mm256_setzero_si256()
-                }
-                #[inline(always)]
-                unsafe fn load(p: *const u8) -> __m256i {
-                    _mm256_loadu_si256(p.cast())
-                }
-                #[inline(always)]
-                unsafe fn splat(p: *const u8) -> __m256i {
-                    _mm256_set1_epi32(p.cast::<i32>().read_unaligned())
-                }
-                #[inline(always)]
-                unsafe fn dot($sum: __m256i, $a: __m256i, $b: __m256i) -> __m256i {
-                    $dot
-                }
-                #[inline(always)]
-                unsafe fn store(p: *mut i32, v: __m256i) {
-                    _mm256_storeu_si256(p.cast(), v)
-                }
-            }
-        };
-    }
-    in_256!(Words, sum, a, b => _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)));
-    in_256!(Bytes, sum, a, b => _mm256_dpbusd_avx_epi32(sum, a, b));
-
-    impl Dot for WideBytes {
-        type V = __m512i;
-        const LANES: usize = 16;
-        #[inline(always)]
-        unsafe fn zero() -> __m512i {
-            _mm512_setzero_si512()
-        }
-        #[inline(always)]
-        unsafe fn load(p: *const u8) -> __m512i {
-            _mm512_loadu_si512(p.cast())
-        }
-        #[inline(always)]
-        unsafe fn splat(p: *const u8) -> __m512i {
-            _mm512_set1_epi32(p.cast::<i32>().read_unaligned())
-        }
-        #[inline(always)]
-        unsafe fn dot(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
-            _mm512_dpbusd_epi32(sum, a, b)
-        }
-        #[inline(always)]
-        unsafe fn store(p: *mut i32, v: __m512i) {
-            _mm512_storeu_si512(p.cast(), v)
-        }
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn tile_256(rows: usize, a: *const u8, row_bytes: usize, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!(rows, Words, (a, row_bytes, b, c, ldc), 1 2 3 4 5 6)
-    }
-
-    #[target_feature(enable = "avx2,avxvnni")]
-    pub(super) unsafe fn tile_vnni(rows: usize, a: *const u8, row_bytes: usize, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!(rows, Bytes, (a, row_bytes, b, c, ldc), 1 2 3 4 5 6)
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    pub(super) unsafe fn tile_512(rows: usize, a: *const u8, row_bytes: usize, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!(rows, WideBytes, (a, row_bytes, b, c, ldc), 1 2 3 4 5 6 7 8 9 10 11 12)
     }
 }

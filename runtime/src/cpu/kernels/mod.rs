@@ -3,7 +3,7 @@
 //! - [`isa`]: AVX-512, AVX2 or portable, decided at run time and forceable.
 //! - [`threads`], [`workspace`]: a spinning pool; scratch memory that is allocated once.
 //! - [`gemm`], [`conv`]: packed products with the epilogue applied in cache; implicit and depthwise convolution.
-//! - [`integers`]: products of 8-bit integers; [`stages`]: what follows them.
+//! - [`integers`]: products of 8-bit integers, by the instructions of [`dots`]; [`stages`]: what follows them.
 //! - [`attention`], [`rows`], [`pool`]: fused attention, row and column reductions and norms, pooling.
 //! - [`math`]: elementwise functions over blocks; [`convert`]: f16 and bf16 storage.
 //!
@@ -13,6 +13,7 @@ pub mod attention;
 pub mod conv;
 pub mod convert;
 mod depthwise;
+pub mod dots;
 pub mod gemm;
 pub mod integers;
 pub mod isa;

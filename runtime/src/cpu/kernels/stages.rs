@@ -33,13 +33,37 @@ pub enum Stage {
     Store(StageOut),
 }
 
-/// Where a tile's values go: rows `row` elements apart, columns `col` apart.
+/// Where a tile's values go: rows `row` elements apart.
 #[derive(Clone, Copy, Debug)]
 pub struct StageOut {
     pub to: *mut u8,
     pub stored: Stored,
     pub row: isize,
-    pub col: isize,
+    pub cols: Across,
+}
+
+/// Where columns are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Across {
+    /// So many elements apart.
+    Apart(isize),
+    /// Each at a place of its own, in elements.
+    Places(*const isize),
+}
+
+impl Across {
+    const NEIGHBOURS: Across = Across::Apart(1);
+
+    /// # Safety
+    /// Places are as many as there are columns.
+    #[inline(always)]
+    unsafe fn at(self, col: usize) -> isize {
+        match self {
+            Across::Apart(step) => col as isize * step,
+            // SAFETY: the caller's contract.
+            Across::Places(places) => unsafe { *places.add(col) },
+        }
+    }
 }
 
 /// A number a row, `step` elements apart, times others.
@@ -108,6 +132,24 @@ struct Block {
     row: usize,
     col: usize,
     lanes: [usize; 2],
+}
+
+/// Does the body for each row and vector of a block, spelled out: what is indexed by them stays in registers.
+macro_rules! for_each_vector {
+    ($rows:expr, |$r:ident, $v:ident| $body:expr) => {
+        for_each_vector!(@one $r, $v, 0, $body);
+        if $rows > 1 {
+            for_each_vector!(@one $r, $v, 1, $body);
+            for_each_vector!(@one $r, $v, 2, $body);
+            for_each_vector!(@one $r, $v, 3, $body);
+        }
+    };
+    (@one $r:ident, $v:ident, $row:literal, $body:expr) => {
+        let ($r, $v) = ($row, 0);
+        $body;
+        let ($r, $v) = ($row, 1);
+        $body;
+    };
 }
 
 /// Calls `$body::<S, rows, whether all lanes are columns>` for each block.
@@ -237,47 +279,95 @@ unsafe fn sums_of<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &
 #[inline(always)]
 unsafe fn store_sums_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums, out: StageOut) {
     // SAFETY: the caller's contract.
+    unsafe { store_words::<S, R, WHOLE>(at, &out, &sums_of::<S, R, WHOLE>(at, sums)) }
+}
+
+/// Stores a block of words.
+#[inline(always)]
+unsafe fn store_words<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out: &StageOut, values: &[[S::I; 2]; R]) {
+    // SAFETY: the caller's contract: the block's place is inside.
     unsafe {
-        let values = sums_of::<S, R, WHOLE>(at, sums);
-        for (r, row) in values.iter().enumerate() {
-            for (v, value) in row.iter().enumerate() {
-                let (col, n) = (at.col + v * S::LANES, at.lanes[v]);
-                let to =
-                    (out.to.cast::<i32>()).wrapping_offset((at.row + r) as isize * out.row + col as isize * out.col);
-                store_integers::<S, WHOLE>(to, out.col, *value, n);
+        let to = out.to.cast::<i32>().wrapping_offset(at.row as isize * out.row);
+        if out.cols != Across::NEIGHBOURS {
+            let mut lanes = [[0i32; 2 * MOST_LANES]; R];
+            for_each_vector!(R, |r, v| S::store(
+                lanes[r].as_mut_ptr().add(v * S::LANES).cast(),
+                S::from_bits(values[r][v])
+            ));
+            return scatter(
+                &lanes,
+                to,
+                (out.row, out.cols),
+                at.col..at.col + at.lanes[0] + at.lanes[1],
+            );
+        }
+        let to = to.add(at.col);
+        for_each_vector!(R, |r, v| {
+            // Past the last column nothing is written.
+            let second = if at.lanes[v] > 0 { v * S::LANES } else { 0 };
+            let (to, value) = (
+                to.offset(r as isize * out.row).add(second).cast(),
+                S::from_bits(values[r][v]),
+            );
+            match WHOLE {
+                true => S::store(to, value),
+                false => S::store_part(to, value, at.lanes[v]),
+            }
+        });
+    }
+}
+
+/// The most lanes of a vector.
+const MOST_LANES: usize = 16;
+
+/// Stores rows of values, columns `cols` of a place, one by one.
+///
+/// # Safety
+/// A row has so many values, and the place is there.
+#[inline(never)]
+unsafe fn scatter<T: Copy>(
+    rows: &[[T; 2 * MOST_LANES]],
+    to: *mut T,
+    (down, across): (isize, Across),
+    cols: std::ops::Range<usize>,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for (i, col) in cols.enumerate() {
+            let to = to.wrapping_offset(across.at(col));
+            for (r, row) in rows.iter().enumerate() {
+                to.wrapping_offset(r as isize * down).write(row[i]);
             }
         }
     }
 }
 
+/// Stores the lowest byte of a block of integers.
 #[inline(always)]
-unsafe fn store_integers<S: Simd, const WHOLE: bool>(to: *mut i32, step: isize, value: S::I, n: usize) {
-    // SAFETY: the caller's contract.
+unsafe fn store_bytes<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out: &StageOut, values: &[[S::I; 2]; R]) {
+    // SAFETY: the caller's contract: the block's place is inside.
     unsafe {
-        match (step, WHOLE) {
-            (1, true) => S::store(to.cast(), S::from_bits(value)),
-            (1, false) => S::store_part(to.cast(), S::from_bits(value), n),
-            _ => {
-                let mut lanes = [0i32; 16];
-                S::store(lanes.as_mut_ptr().cast(), S::from_bits(value));
-                (0..n).for_each(|i| to.offset(i as isize * step).write(lanes[i]));
-            }
+        let to = out.to.wrapping_offset(at.row as isize * out.row);
+        if out.cols != Across::NEIGHBOURS {
+            let mut lanes = [[0u8; 2 * MOST_LANES]; R];
+            for_each_vector!(R, |r, v| S::store_bytes(
+                lanes[r].as_mut_ptr().add(v * S::LANES),
+                values[r][v],
+                S::LANES
+            ));
+            return scatter(
+                &lanes,
+                to,
+                (out.row, out.cols),
+                at.col..at.col + at.lanes[0] + at.lanes[1],
+            );
         }
-    }
-}
-
-/// Stores bytes `step` apart.
-#[inline(always)]
-unsafe fn store_bytes<S: Simd>(to: *mut u8, step: isize, value: S::I, n: usize) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if step == 1 {
-            S::store_bytes(to, value, n);
-        } else {
-            let mut lanes = [0u8; 16];
-            S::store_bytes(lanes.as_mut_ptr(), value, S::LANES);
-            (0..n).for_each(|i| to.offset(i as isize * step).write(lanes[i]));
-        }
+        let to = to.add(at.col);
+        for_each_vector!(R, |r, v| {
+            let n = if WHOLE { S::LANES } else { at.lanes[v] };
+            let second = if at.lanes[v] > 0 { v * S::LANES } else { 0 };
+            S::store_bytes(to.offset(r as isize * out.row).add(second), values[r][v], n);
+        });
     }
 }
 
@@ -324,41 +414,6 @@ unsafe fn residual_of<S: Simd, const WHOLE: bool>(from: *const u8, stored: Store
             Stored::U8 => S::to_float(bytes_of::<S, WHOLE>(from.offset(place), false, n)),
         }
     }
-}
-
-/// Stores one vector.
-#[inline(always)]
-unsafe fn store_of<S: Simd, const WHOLE: bool>(value: S::V, out: &StageOut, place: isize, n: usize) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let wide = out.to.cast::<i32>();
-        match out.stored {
-            Stored::F32 => store_integers::<S, WHOLE>(wide.offset(place), out.col, S::bits(value), n),
-            Stored::I32 => store_integers::<S, WHOLE>(wide.offset(place), out.col, S::to_int(value), n),
-            Stored::I8 | Stored::U8 => {
-                let n = if WHOLE { S::LANES } else { n };
-                store_bytes::<S>(out.to.offset(place), out.col, S::to_int(value), n);
-            }
-        }
-    }
-}
-
-/// Does the body for each row and vector of a block, spelled out: what is indexed by them stays in registers.
-macro_rules! for_each_vector {
-    ($rows:expr, |$r:ident, $v:ident| $body:expr) => {
-        for_each_vector!(@one $r, $v, 0, $body);
-        if $rows > 1 {
-            for_each_vector!(@one $r, $v, 1, $body);
-            for_each_vector!(@one $r, $v, 2, $body);
-            for_each_vector!(@one $r, $v, 3, $body);
-        }
-    };
-    (@one $r:ident, $v:ident, $row:literal, $body:expr) => {
-        let ($r, $v) = ($row, 0);
-        $body;
-        let ($r, $v) = ($row, 1);
-        $body;
-    };
 }
 
 #[inline(always)]
@@ -469,9 +524,6 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F: Values>(at
         let [left, right] = at.lanes;
         // Past the last column nothing is read: the first one stands in.
         let second = if right > 0 { S::LANES } else { 0 };
-        let place = |r: usize, v: usize, row: isize, col: isize| {
-            (at.row + r) as isize * row + (at.col + if v > 0 { second } else { 0 }) as isize * col
-        };
         let mut values = from.of::<S, R, WHOLE>(at);
         for stage in stages {
             match *stage {
@@ -499,10 +551,12 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F: Values>(at
                     scale,
                 } => {
                     let (zero, scale) = (S::splat(zero), S::splat(scale));
+                    let first = at.row as isize * step + at.col as isize;
                     let mut more = [[S::zero(); 2]; R];
                     for (r, row) in more.iter_mut().enumerate() {
                         for (v, more) in row.iter_mut().enumerate() {
-                            *more = residual_of::<S, WHOLE>(from, stored, place(r, v, step, 1), at.lanes[v]);
+                            let place = first + r as isize * step + (v * second) as isize;
+                            *more = residual_of::<S, WHOLE>(from, stored, place, at.lanes[v]);
                         }
                     }
                     for_each_vector!(R, |r, v| {
@@ -518,13 +572,20 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F: Values>(at
                     let (by, turned) = (S::splat(by), S::splat(inverse));
                     let whole = |x: S::V| S::round(S::div(x, by));
                     if inverse.is_normal() {
+                        let mut near = [[S::zero(); 2]; R];
+                        let (half, one) = (S::splat(0.5), S::splat(1.0));
+                        let mut close = S::zero();
                         for_each_vector!(R, |r, v| {
-                            let x = values[r][v];
-                            let quotient = S::mul(x, turned);
-                            let near = S::round(quotient);
-                            let far = S::lt(distance_from_tie::<S>(quotient, near), S::splat(0.5));
-                            values[r][v] = if S::all(far) { near } else { whole(x) };
+                            let quotient = S::mul(values[r][v], turned);
+                            near[r][v] = S::round(quotient);
+                            let far = S::lt(distance_from_tie::<S>(quotient, near[r][v]), half);
+                            close = S::select(far, close, one);
                         });
+                        if S::all(S::lt(close, half)) {
+                            values = near;
+                        } else {
+                            for_each_vector!(R, |r, v| values[r][v] = whole(values[r][v]));
+                        }
                     } else {
                         for_each_vector!(R, |r, v| values[r][v] = whole(values[r][v]));
                     }
@@ -537,23 +598,23 @@ unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F: Values>(at
                     look_up(lanes.as_mut_ptr().cast(), R * 32, table);
                     for_each_vector!(R, |r, v| values[r][v] = S::load(lanes[r][v].as_ptr()));
                 }
-                Stage::Store(out) if out.col == 1 && matches!(out.stored, Stored::I8 | Stored::U8) => {
-                    let to = out.to.offset(place(0, 0, out.row, 1));
-                    for_each_vector!(R, |r, v| {
-                        let n = if WHOLE { S::LANES } else { at.lanes[v] };
-                        let to = to.offset(r as isize * out.row).add(v * second);
-                        S::store_bytes(to, S::to_int(values[r][v]), n);
-                    });
-                }
-                Stage::Store(out) => {
-                    // A copy, so that the values themselves need no memory.
-                    let stored = values;
-                    for (r, row) in stored.iter().enumerate() {
-                        for (v, value) in row.iter().enumerate() {
-                            store_of::<S, WHOLE>(*value, &out, place(r, v, out.row, out.col), at.lanes[v]);
-                        }
+                Stage::Store(out) => match out.stored {
+                    Stored::I8 | Stored::U8 => {
+                        let mut bytes = [[S::isplat(0); 2]; R];
+                        for_each_vector!(R, |r, v| bytes[r][v] = S::to_int(values[r][v]));
+                        store_bytes::<S, R, WHOLE>(at, &out, &bytes);
                     }
-                }
+                    Stored::I32 => {
+                        let mut words = [[S::isplat(0); 2]; R];
+                        for_each_vector!(R, |r, v| words[r][v] = S::to_int(values[r][v]));
+                        store_words::<S, R, WHOLE>(at, &out, &words);
+                    }
+                    Stored::F32 => {
+                        let mut words = [[S::isplat(0); 2]; R];
+                        for_each_vector!(R, |r, v| words[r][v] = S::bits(values[r][v]));
+                        store_words::<S, R, WHOLE>(at, &out, &words);
+                    }
+                },
             }
         }
     }

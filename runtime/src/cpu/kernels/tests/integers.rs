@@ -2,9 +2,11 @@
 
 use std::sync::Mutex;
 
-use crate::cpu::kernels::integers::{Dots, IntegerProduct, PackedIntegers, RowOut, SumTile, multiply};
-use crate::cpu::kernels::stages::{Outer, Stage, StageOp, StageOut, Stored, Sums, Times, finish, store_sums};
+use crate::cpu::kernels::dots::Dots;
+use crate::cpu::kernels::integers::{IntegerProduct, PackedIntegers, RowsOut, SumTile, multiply};
+use crate::cpu::kernels::stages::{Across, Outer, Stage, StageOp, StageOut, Stored, Sums, Times, finish, store_sums};
 use crate::cpu::kernels::{Isa, Pool, Workspace};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that are the same every run, the extremes among them.
@@ -38,14 +40,17 @@ fn sums_are_exact_on_every_instruction() {
                     let (a, b) = (bytes(entries * m * k, 3), bytes(k * n, 5));
                     let packed = [PackedIntegers::new(dots, k, n, |row, col| b[row * n + col])];
                     let got = Mutex::new(vec![0i32; entries * m * n]);
-                    let row = |entry: usize, row: usize, to: &mut RowOut| {
-                        let from = &a[(entry * m + row) * k..][..k];
-                        // The first half as it lies, then by steps.
-                        let half = k / 2;
-                        // SAFETY: all of the row's elements.
-                        unsafe {
-                            to.copy(0, from.as_ptr(), half, 1);
-                            (half..k).for_each(|i| to.copy(i, from[i..].as_ptr(), 1, 7));
+                    let rows = |entry: usize, rows: Range<usize>, to: &mut RowsOut| {
+                        for (number, row) in rows.enumerate() {
+                            let from = &a[(entry * m + row) * k..][..k];
+                            // The first half as it lies, then by steps.
+                            let half = k / 2;
+                            // SAFETY: all of the row's elements.
+                            unsafe {
+                                let mut to = to.row(number);
+                                to.copy(0, from.as_ptr(), half, 1);
+                                (half..k).for_each(|i| to.copy(i, from[i..].as_ptr(), 1, 7));
+                            }
                         }
                     };
                     let finish = |tile: &SumTile| {
@@ -65,7 +70,7 @@ fn sums_are_exact_on_every_instruction() {
                         entries,
                         m,
                         weights: &packed.each_ref().map(PackedIntegers::panels),
-                        row: &row,
+                        rows: &rows,
                         finish: &finish,
                     };
                     let mut ws = Workspace::with_isa(Arc::new(Pool::new(threads)), isa);
@@ -148,7 +153,7 @@ fn stages_are_their_arithmetic() {
                     to,
                     stored,
                     row: line as isize,
-                    col: apart as isize,
+                    cols: Across::Apart(apart as isize),
                 };
                 let all = [
                     Stage::Columns(StageOp::Mul, scales.as_ptr()),
@@ -255,7 +260,7 @@ fn rounded_quotients_are_those_of_division() {
                     to: out.as_mut_ptr().cast(),
                     stored: Stored::F32,
                     row: 32,
-                    col: 1,
+                    cols: Across::Apart(1),
                 }),
             ];
             // SAFETY: everything is as large as the sizes say.

@@ -2,7 +2,7 @@
 
 use super::Rng;
 use crate::cpu::kernels::Isa;
-use crate::cpu::kernels::stages::{Stage, StageOp, StageOut, Stored, stages_of_floats};
+use crate::cpu::kernels::stages::{Across, Stage, StageOp, StageOut, Stored, stages_of_floats};
 
 #[test]
 fn floats_of_every_count_go_through_stages() {
@@ -26,7 +26,7 @@ fn floats_of_every_count_go_through_stages() {
                 to: to.as_mut_ptr().cast(),
                 stored: Stored::F32,
                 row: 2 * isa.lanes() as isize,
-                col: 1,
+                cols: Across::Apart(1),
             });
             let stages: Vec<Stage> = stages.iter().copied().chain([out]).collect();
             // SAFETY: both have so many floats, the table as many as a byte has values.

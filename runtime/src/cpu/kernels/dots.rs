@@ -1,0 +1,274 @@
+//! Dot products of bytes in 32 bits, by each kind of instruction: tiles of a few rows by a panel of columns.
+//!
+//! A panel is `[depth][columns][each]`, where `each` neighbours along the depth are what one instruction takes: four bytes for VNNI's dot
+//! products, two words for `pmaddwd` and for plain Rust. `pmaddubsw` is not used: its sums of two products saturate.
+
+use super::isa::{Isa, Level};
+
+/// Which instructions multiply: one that this processor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dots(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Portable,
+    Avx2,
+    AvxVnni,
+    Avx512Vnni,
+}
+
+impl Dots {
+    /// Returns the best for a level and this processor.
+    pub fn of(isa: Isa) -> Dots {
+        Dots::all(isa).last().unwrap_or(Dots(Kind::Portable))
+    }
+
+    /// Returns all for a level and this processor, slowest first.
+    pub fn all(isa: Isa) -> impl Iterator<Item = Dots> {
+        let mut kinds = vec![Kind::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if isa.level() >= Level::Avx2 {
+                kinds.push(Kind::Avx2);
+            }
+            if isa.level() >= Level::Avx2 && is_x86_feature_detected!("avxvnni") {
+                kinds.push(Kind::AvxVnni);
+            }
+            if isa.level() >= Level::Avx512 && is_x86_feature_detected!("avx512vnni") {
+                kinds.push(Kind::Avx512Vnni);
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (isa, Level::Portable);
+        kinds.into_iter().map(Dots)
+    }
+
+    /// Whether A and B are bytes, four at a time; else words, two at a time.
+    pub(super) fn takes_bytes(self) -> bool {
+        matches!(self.0, Kind::AvxVnni | Kind::Avx512Vnni)
+    }
+
+    /// Elements along K that one instruction takes of a row.
+    pub(super) fn each(self) -> usize {
+        if self.takes_bytes() { 4 } else { 2 }
+    }
+
+    /// Columns of a panel.
+    pub(crate) fn columns(self) -> usize {
+        match self.0 {
+            Kind::Portable => 8,
+            Kind::Avx2 | Kind::AvxVnni => 16,
+            Kind::Avx512Vnni => 32,
+        }
+    }
+
+    /// Rows of a tile.
+    pub(super) fn rows(self) -> usize {
+        match self.0 {
+            Kind::Portable => 4,
+            Kind::Avx2 | Kind::AvxVnni => 6,
+            Kind::Avx512Vnni => 12,
+        }
+    }
+
+    /// Bytes of a row of A of `k` elements as it is multiplied.
+    pub(super) fn row_bytes(self, k: usize) -> usize {
+        k.div_ceil(self.each()) * 4
+    }
+}
+
+/// Rows of A as they are multiplied, `step` bytes apart: of each, `depth` times four bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Left {
+    pub from: *const u8,
+    pub step: usize,
+    pub depth: usize,
+}
+
+/// One kind of dot product: `LANES` sums at a time.
+trait Dot {
+    type V: Copy;
+    const LANES: usize;
+    unsafe fn zero() -> Self::V;
+    unsafe fn load(p: *const u8) -> Self::V;
+    /// Four bytes of A in every lane.
+    unsafe fn splat(p: *const u8) -> Self::V;
+    unsafe fn dot(sum: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn store(p: *mut i32, v: Self::V);
+}
+
+/// Sums of `R` rows by a panel of two vectors' columns.
+#[inline(always)]
+unsafe fn tile_body<D: Dot, const R: usize>(a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+    // SAFETY: the caller's contract: `R` rows of A, a panel as deep, `R` rows of C.
+    unsafe {
+        let mut sums = [[D::zero(); 2]; R];
+        let step = 8 * D::LANES;
+        for group in 0..a.depth {
+            let from = b.add(group * step);
+            let columns = [D::load(from), D::load(from.add(4 * D::LANES))];
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let element = D::splat(a.from.add(row * a.step + group * 4));
+                sums[0] = D::dot(sums[0], element, columns[0]);
+                sums[1] = D::dot(sums[1], element, columns[1]);
+            }
+        }
+        for (row, sums) in sums.iter().enumerate() {
+            D::store(c.add(row * ldc), sums[0]);
+            D::store(c.add(row * ldc + D::LANES), sums[1]);
+        }
+    }
+}
+
+/// Calls `$body` with as many rows as there are.
+macro_rules! by_rows {
+    ($rows:expr, $dot:ty, $args:tt, $($count:literal)+) => {
+        match $rows {
+            $($count => tile_body::<$dot, $count> $args,)+
+            _ => {}
+        }
+    };
+}
+
+/// # Safety
+/// `rows` rows of A, a panel of B as deep, and `rows` rows of C, `ldc` apart; no more rows than the kind takes.
+pub(super) unsafe fn dot_tile(dots: Dots, rows: usize, a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+    // SAFETY: the caller's contract; a kind is only made for a processor that has its instructions.
+    unsafe {
+        match dots.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni => x86::tile_512(rows, a, b, c, ldc),
+            #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => x86::tile_vnni(rows, a, b, c, ldc),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => x86::tile_256(rows, a, b, c, ldc),
+            _ => by_rows!(rows, Plain, (a, b, c, ldc), 1 2 3 4),
+        }
+    }
+}
+
+/// Pairs of words in plain Rust.
+struct Plain;
+
+impl Dot for Plain {
+    type V = [i32; 4];
+    const LANES: usize = 4;
+    #[inline(always)]
+    unsafe fn zero() -> [i32; 4] {
+        [0; 4]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> [i32; 4] {
+        // SAFETY: the caller's contract: 16 bytes.
+        unsafe { p.cast::<[i32; 4]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn splat(p: *const u8) -> [i32; 4] {
+        // SAFETY: the caller's contract: 4 bytes.
+        [unsafe { p.cast::<i32>().read_unaligned() }; 4]
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: [i32; 4], a: [i32; 4], b: [i32; 4]) -> [i32; 4] {
+        let low = |v: i32| i32::from(v as i16);
+        let high = |v: i32| v >> 16;
+        std::array::from_fn(|i| {
+            sum[i]
+                .wrapping_add(low(a[i]).wrapping_mul(low(b[i])))
+                .wrapping_add(high(a[i]).wrapping_mul(high(b[i])))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut i32, v: [i32; 4]) {
+        // SAFETY: the caller's contract: four sums.
+        unsafe { p.cast::<[i32; 4]>().write_unaligned(v) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "each method is one intrinsic under the contract of the trait"
+)]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Dot, Left, tile_body};
+
+    /// Pairs of words, 8 sums.
+    struct Words;
+    /// Quadruples of bytes, 8 sums.
+    struct Bytes;
+    /// Quadruples of bytes, 16 sums.
+    struct WideBytes;
+
+    macro_rules! in_256 {
+        ($name:ty, $sum:ident, $a:ident, $b:ident => $dot:expr) => {
+            impl Dot for $name {
+                type V = __m256i;
+                const LANES: usize = 8;
+                #[inline(always)]
+                unsafe fn zero() -> __m256i {
+                    _mm256_setzero_si256()
+                }
+                #[inline(always)]
+                unsafe fn load(p: *const u8) -> __m256i {
+                    _mm256_loadu_si256(p.cast())
+                }
+                #[inline(always)]
+                unsafe fn splat(p: *const u8) -> __m256i {
+                    _mm256_set1_epi32(p.cast::<i32>().read_unaligned())
+                }
+                #[inline(always)]
+                unsafe fn dot($sum: __m256i, $a: __m256i, $b: __m256i) -> __m256i {
+                    $dot
+                }
+                #[inline(always)]
+                unsafe fn store(p: *mut i32, v: __m256i) {
+                    _mm256_storeu_si256(p.cast(), v)
+                }
+            }
+        };
+    }
+    in_256!(Words, sum, a, b => _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)));
+    in_256!(Bytes, sum, a, b => _mm256_dpbusd_avx_epi32(sum, a, b));
+
+    impl Dot for WideBytes {
+        type V = __m512i;
+        const LANES: usize = 16;
+        #[inline(always)]
+        unsafe fn zero() -> __m512i {
+            _mm512_setzero_si512()
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const u8) -> __m512i {
+            _mm512_loadu_si512(p.cast())
+        }
+        #[inline(always)]
+        unsafe fn splat(p: *const u8) -> __m512i {
+            _mm512_set1_epi32(p.cast::<i32>().read_unaligned())
+        }
+        #[inline(always)]
+        unsafe fn dot(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_dpbusd_epi32(sum, a, b)
+        }
+        #[inline(always)]
+        unsafe fn store(p: *mut i32, v: __m512i) {
+            _mm512_storeu_si512(p.cast(), v)
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn tile_256(rows: usize, a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+        by_rows!(rows, Words, (a, b, c, ldc), 1 2 3 4 5 6)
+    }
+
+    #[target_feature(enable = "avx2,avxvnni")]
+    pub(super) unsafe fn tile_vnni(rows: usize, a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+        by_rows!(rows, Bytes, (a, b, c, ldc), 1 2 3 4 5 6)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    pub(super) unsafe fn tile_512(rows: usize, a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+        by_rows!(rows, WideBytes, (a, b, c, ldc), 1 2 3 4 5 6 7 8 9 10 11 12)
+    }
+}
