@@ -30,15 +30,22 @@ fn sums_are_exact_on_every_instruction() {
     for isa in Isa::all() {
         for dots in Dots::all(isa) {
             for threads in [1, 3] {
-                for (entries, m, k, n) in [
-                    (1, 1, 1, 1),
-                    (2, 13, 67, 33),
-                    (1, 25, 1200, 17),
-                    (3, 7, 4, 70),
-                    (1, 200, 9, 8),
+                for (entries, m, [deep, columns], blocks) in [
+                    (1, 1, [1, 1], 1),
+                    (2, 13, [67, 33], 1),
+                    (1, 25, [1200, 17], 1),
+                    (3, 7, [4, 70], 1),
+                    (1, 200, [9, 8], 1),
+                    // Panels of several blocks, blocks of several panels, blocks that share what one instruction takes.
+                    (2, 13, [6, 3], 15),
+                    (1, 9, [34, 34], 4),
+                    (1, 50, [3, 70], 3),
+                    (2, 5, [1, 32], 5),
                 ] {
-                    let (a, b) = (bytes(entries * m * k, 3), bytes(k * n, 5));
-                    let packed = [PackedIntegers::new(dots, k, n, |row, col| b[row * n + col])];
+                    let (k, n) = (deep * blocks, columns * blocks);
+                    let (a, b) = (bytes(entries * m * k, 3), bytes(deep * n, 5));
+                    let at = |row: usize, col: usize| b[row % deep * n + col];
+                    let packed = [PackedIntegers::blocks(dots, [deep, columns], blocks, at)];
                     let got = Mutex::new(vec![0i32; entries * m * n]);
                     let rows = |entry: usize, rows: Range<usize>, to: &mut RowsOut| {
                         for (number, row) in rows.enumerate() {
@@ -79,8 +86,9 @@ fn sums_are_exact_on_every_instruction() {
                     let got = got.into_inner().expect("no test thread panicked");
                     for (i, got) in got.iter().enumerate() {
                         let (row, col) = (i / n, i % n);
-                        let product = |p: usize| i32::from(a[row * k + p]) * i32::from(b[p * n + col]);
-                        let expected: i32 = (0..k).map(product).sum();
+                        let first = col / columns * deep;
+                        let product = |p: usize| i32::from(a[row * k + first + p]) * i32::from(b[p * n + col]);
+                        let expected: i32 = (0..deep).map(product).sum();
                         assert_eq!(*got, expected, "{dots:?} {entries}x{m}x{k}x{n} at {i}");
                     }
                 }
@@ -109,7 +117,7 @@ fn stages_are_their_arithmetic() {
         let down: Vec<i32> = (0..2 * rows).map(|i| 5 - i as i32).collect();
         let factors: Vec<i32> = (0..cols).map(|i| i as i32 % 5 - 2).collect();
         let each: Vec<i32> = (0..rows * 70).map(|i| i as i32 * 3 - 400).collect();
-        let across: Vec<i32> = (0..cols).map(|i| i as i32 % 7 - 3).collect();
+        let factors_across: Vec<i32> = (0..cols).map(|i| i as i32 % 7 - 3).collect();
         let scales: Vec<f32> = (0..cols).map(|i| 0.01 + i as f32 / 256.0).collect();
         let heights: Vec<f32> = (0..rows).map(|i| 0.5 + i as f32 / 8.0).collect();
         let residual = bytes(rows * 80, 9);
@@ -132,7 +140,7 @@ fn stages_are_their_arithmetic() {
             outer: Some(Outer {
                 rows: down.as_ptr(),
                 step: 2,
-                cols: Times::Columns(across.as_ptr()),
+                cols: Times::Columns(factors_across.as_ptr()),
             }),
         };
         let sum = |row: usize, col: usize| {
@@ -141,10 +149,19 @@ fn stages_are_their_arithmetic() {
                 true => (-7, each[row * 70 + col]),
                 false => (1, 0),
             };
-            (sums[row * stride + col] - excess[col]) * factor + addend[col] + down[2 * row] * across[col] + each
+            (sums[row * stride + col] - excess[col]) * factor + addend[col] + down[2 * row] * factors_across[col] + each
         };
         let line = 3 * 64 + 7;
-        let place = |row: usize, col: usize| row * line + col * apart;
+        // Three apart they lie in turned order, each at a place of its own.
+        let places: Vec<isize> = (0..cols as isize).map(|col| (cols as isize - 1 - col) * 3).collect();
+        let across = match apart {
+            3 => Across::Places(places.as_ptr()),
+            _ => Across::Apart(apart as isize),
+        };
+        let place = |row: usize, col: usize| match apart {
+            3 => row * line + places[col] as usize,
+            _ => row * line + col * apart,
+        };
         for isa in Isa::all() {
             for signed in [true, false] {
                 let (mut out, mut floats) = (vec![0i8; rows * line], vec![0f32; rows * line]);
@@ -153,7 +170,7 @@ fn stages_are_their_arithmetic() {
                     to,
                     stored,
                     row: line as isize,
-                    cols: Across::Apart(apart as isize),
+                    cols: across,
                 };
                 let all = [
                     Stage::Columns(StageOp::Mul, scales.as_ptr()),
