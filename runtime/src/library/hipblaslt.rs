@@ -2,9 +2,8 @@
 //!
 //! Column-major as rocBLAS is (see [`super::rocblas`]): the result's columns are the library's rows, and so a bias of a number for
 //! each column is what it adds. The algorithm is the one that its heuristic ranks first, asked for when a context is first fitted to
-//! the sizes; nothing is timed here. Where the plan names an
-//! algorithm of this version of the library on this driver, and the heuristic offers it for these sizes, it is that one. Its workspace is
-//! the plan's, and bounds what the heuristic may choose.
+//! the sizes; nothing is timed here. Where the plan names an algorithm of this version of the library on this driver, and the heuristic
+//! offers it for these sizes, it is that one. Its workspace is the plan's, and bounds what the heuristic may choose.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -28,7 +27,8 @@ use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
 use crate::gpu::handles::Gpu;
 
-/// Algorithms that are looked at, as the heuristic ranks them, where one of them is asked for.
+/// Algorithms that the heuristic is asked for, as it ranks them. It is always so many: what it lists behind the first depends on how many a
+/// process asked for before, and a plan's algorithm is to be found in every process.
 const OFFERED: usize = 64;
 
 /// The library.
@@ -147,12 +147,11 @@ impl Handle {
         Ok(version)
     }
 
-    /// Asks the heuristic for at most so many algorithms, the one that it would choose first.
+    /// Asks the heuristic for algorithms, the one that it would choose first.
     fn offered(
         &self,
         matmul: &Matmul,
         descriptors: &Descriptors,
-        most: usize,
         at: &str,
     ) -> Result<Vec<hipblasLtMatmulHeuristicResult_t>, RuntimeError> {
         if matmul.has_bias() {
@@ -166,7 +165,7 @@ impl Handle {
             wavesCount: 0.0,
             reserved: [0; 4],
         };
-        let (mut found, mut count) = (vec![none; most], 0);
+        let (mut found, mut count) = (vec![none; OFFERED], 0);
         let [a, b, d] = descriptors.layouts;
         // SAFETY: handle and descriptors are alive, and there is room for as many results as are asked for.
         let status = unsafe {
@@ -178,7 +177,7 @@ impl Handle {
                 d,
                 d,
                 descriptors.preference,
-                i32::try_from(most).unwrap_or(1),
+                OFFERED as i32,
                 found.as_mut_ptr(),
                 &mut count,
             )
@@ -198,7 +197,7 @@ impl Handle {
     pub fn algorithms(&mut self, matmul: &Matmul, at: &str) -> Result<Vec<Algorithm>, RuntimeError> {
         let of = self.version(at)?;
         let descriptors = Descriptors::new(&self.library, matmul, at)?;
-        let offered = self.offered(matmul, &descriptors, OFFERED, at)?;
+        let offered = self.offered(matmul, &descriptors, at)?;
         let named = |result: hipblasLtMatmulHeuristicResult_t| Algorithm {
             of: of.clone(),
             words: result.algo.data.to_vec(),
@@ -220,7 +219,7 @@ impl Handle {
             return Ok(None);
         }
         // The words of a file are not given to the library: they are looked for among its own.
-        let offered = self.offered(matmul, descriptors, OFFERED, at)?;
+        let offered = self.offered(matmul, descriptors, at)?;
         Ok(offered
             .into_iter()
             .find(|result| result.algo.data[..] == algorithm.words[..]))
@@ -235,7 +234,7 @@ impl Handle {
         let descriptors = Descriptors::new(&library, matmul, at)?;
         let mut found = self.asked(matmul, &descriptors, at)?;
         if found.is_none() {
-            found = self.offered(matmul, &descriptors, 1, at)?.into_iter().next();
+            found = self.offered(matmul, &descriptors, at)?.into_iter().next();
         }
         let Some(found) = found else {
             return Err(RuntimeError::Unsupported {

@@ -122,3 +122,58 @@ fn a_call_that_cannot_be_timed_says_why() {
         assert!(!run["kernels"].as_array().expect("a list").is_empty(), "{run:#}");
     }
 }
+
+/// A product that hipBLASLt does whole.
+const ACTIVATED: &str = "graph @activated stage=import {
+  x = input \"x\" : f16[256, 256]
+  w = constant random(seed=1, scale=0.05) : f16[256, 256]
+  b = constant random(seed=2, scale=0.05) : f16[256]
+  y = contract x, w
+  z = add y, b
+  r = relu z
+  return r as \"r\"
+}
+";
+
+#[test]
+fn the_algorithms_of_a_call_are_timed_each_by_its_own_kernels() {
+    let named = std::env::var_os("GRAPHC_ROCM_LIBS").map(PathBuf::from);
+    let root = named.unwrap_or_else(|| PathBuf::from("/opt/graphc-rocm-libs"));
+    if !root.join("usr/lib/x86_64-linux-gnu/libhipblaslt.so").exists() {
+        println!("skipped: no hipBLASLt in {}", root.display());
+        return;
+    }
+    if toolchain().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = folder.path().join("activated.gir");
+    std::fs::write(&model, ACTIVATED).expect("written");
+    let output = Command::new(graphc_binary())
+        .args([
+            "tune",
+            "run",
+            "--quiet",
+            "--emulate",
+            "--target",
+            "gfx90a",
+            "--format",
+            "json",
+        ])
+        .args(["--candidates", "4", "--database"])
+        .arg(folder.path().join("times.db"))
+        .arg(&model)
+        .output()
+        .expect("graphc starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let calls = found["products"][0]["calls"].as_array().expect("a list");
+    let of_algorithms = calls
+        .iter()
+        .filter(|call| call["call"].as_str().is_some_and(|name| name.contains(" algorithm ")));
+    let times: Vec<u64> = of_algorithms.map(|call| number(&call["us"]).to_bits()).collect();
+    assert_eq!(times.len(), 4, "{found:#}");
+    // The process that lists algorithms is another than the one that runs them. Were they not found there, all would be the library's choice.
+    let distinct: std::collections::BTreeSet<u64> = times.into_iter().collect();
+    assert!(distinct.len() > 1, "{found:#}");
+}

@@ -283,6 +283,9 @@ unsafe fn store_sums_block<S: Simd, const R: usize, const WHOLE: bool>(at: Block
 }
 
 /// Stores a block of words.
+///
+/// # Safety
+/// The block's place is inside what `out` says.
 #[inline(always)]
 unsafe fn store_words<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out: &StageOut, values: &[[S::I; 2]; R]) {
     // SAFETY: the caller's contract: the block's place is inside.
@@ -294,12 +297,7 @@ unsafe fn store_words<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out
                 lanes[r].as_mut_ptr().add(v * S::LANES).cast(),
                 S::from_bits(values[r][v])
             ));
-            return scatter(
-                &lanes,
-                to,
-                (out.row, out.cols),
-                at.col..at.col + at.lanes[0] + at.lanes[1],
-            );
+            return scatter(&lanes, to, at, out);
         }
         let to = to.add(at.col);
         for_each_vector!(R, |r, v| {
@@ -320,29 +318,27 @@ unsafe fn store_words<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out
 /// The most lanes of a vector.
 const MOST_LANES: usize = 16;
 
-/// Stores rows of values, columns `cols` of a place, one by one.
+/// Stores a block's rows of values one by one, `to` being the place of its first row's column 0.
 ///
 /// # Safety
-/// A row has so many values, and the place is there.
+/// As for [`store_words`].
 #[inline(never)]
-unsafe fn scatter<T: Copy>(
-    rows: &[[T; 2 * MOST_LANES]],
-    to: *mut T,
-    (down, across): (isize, Across),
-    cols: std::ops::Range<usize>,
-) {
+unsafe fn scatter<T: Copy>(rows: &[[T; 2 * MOST_LANES]], to: *mut T, at: Block, out: &StageOut) {
     // SAFETY: the caller's contract.
     unsafe {
-        for (i, col) in cols.enumerate() {
-            let to = to.wrapping_offset(across.at(col));
+        for i in 0..at.lanes[0] + at.lanes[1] {
+            let to = to.wrapping_offset(out.cols.at(at.col + i));
             for (r, row) in rows.iter().enumerate() {
-                to.wrapping_offset(r as isize * down).write(row[i]);
+                to.wrapping_offset(r as isize * out.row).write(row[i]);
             }
         }
     }
 }
 
 /// Stores the lowest byte of a block of integers.
+///
+/// # Safety
+/// As for [`store_words`].
 #[inline(always)]
 unsafe fn store_bytes<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out: &StageOut, values: &[[S::I; 2]; R]) {
     // SAFETY: the caller's contract: the block's place is inside.
@@ -355,12 +351,7 @@ unsafe fn store_bytes<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out
                 values[r][v],
                 S::LANES
             ));
-            return scatter(
-                &lanes,
-                to,
-                (out.row, out.cols),
-                at.col..at.col + at.lanes[0] + at.lanes[1],
-            );
+            return scatter(&lanes, to, at, out);
         }
         let to = to.add(at.col);
         for_each_vector!(R, |r, v| {
