@@ -24,6 +24,14 @@ const PLACE: Place<'_> = Place {
     libraries: "none",
 };
 
+/// A search with so many candidates a product, and all the time that it takes.
+fn candidates(candidates: usize) -> TuneOptions {
+    TuneOptions {
+        candidates,
+        budget: None,
+    }
+}
+
 /// Tunes with three candidates a product.
 fn tuned(database: &Database, measure: &mut impl FnMut(Program, &[Bindings]) -> Result<Vec<Times>>) -> Result<Tuned> {
     tuned_at(PLACE, database, measure)
@@ -38,10 +46,7 @@ fn tuned_at(
     let target: Target = "gfx90a".parse().expect("known");
     let mut build = BuildOptions::new(vec![target], OptLevel::O2);
     build.optimize.libraries = false;
-    let options = TuneOptions {
-        candidates: 3,
-        budget: None,
-    };
+    let options = candidates(3);
     tune(&graph, target, &build, (place, database), &options, measure, &|_, _| ())
 }
 
@@ -102,10 +107,7 @@ fn shared_tiles_are_measured_beside_plain_ones() {
     let target: Target = "gfx90a".parse().expect("known");
     let mut build = BuildOptions::new(vec![target], OptLevel::O2);
     build.optimize.libraries = false;
-    let options = TuneOptions {
-        candidates: 8,
-        budget: None,
-    };
+    let options = candidates(8);
     let is_shared = |plan: &Plan, step: &Step| {
         let kernel = step.work.kernel().map(|id| &plan.kernels[id]);
         kernel.is_some_and(|kernel| matches!(&kernel.mapping, Mapping::Matrix(tiling) if tiling.shares.is_some()))
@@ -146,10 +148,7 @@ fn calls_are_measured_beside_tilings_and_decide_what_a_plan_has() {
     let graph = ir::graph::parse::parse(PRODUCTS).expect("parses");
     let target: Target = "gfx90a".parse().expect("known");
     let build = BuildOptions::new(vec![target], OptLevel::O2);
-    let options = TuneOptions {
-        candidates: 3,
-        budget: None,
-    };
+    let options = candidates(3);
     let calls = |build: &BuildOptions| {
         let built = driver::build(&graph, build).expect("builds");
         let names = built.program.variants[0].plan.steps.values().flat_map(Step::calls);
@@ -263,10 +262,7 @@ fn the_fastest_algorithm_of_a_call_is_what_a_plan_names() {
     let graph = activated("48", "");
     let target: Target = "gfx90a".parse().expect("known");
     let build = BuildOptions::new(vec![target], OptLevel::O2);
-    let options = TuneOptions {
-        candidates: 3,
-        budget: None,
-    };
+    let options = candidates(3);
     let named = |build: &BuildOptions| {
         let built = driver::build(&graph, build).expect("builds");
         let plan = &built.program.variants[0].plan;
@@ -326,10 +322,7 @@ fn ranges_of_rows_have_algorithms_of_their_own() {
     let graph = activated("n", "symbol n: 1..16 hint 8");
     let target: Target = "gfx90a".parse().expect("known");
     let mut build = BuildOptions::new(vec![target], OptLevel::O2);
-    let options = TuneOptions {
-        candidates: 8,
-        budget: None,
-    };
+    let options = candidates(8);
     let (_folder, database) = database();
     // The last one is the fastest, where there is one.
     let mut clock = Offering {
@@ -366,10 +359,7 @@ fn a_call_that_cannot_be_measured_is_said_and_nothing_is_kept_of_it() {
     let graph = ir::graph::parse::parse(PRODUCTS).expect("parses");
     let target: Target = "gfx90a".parse().expect("known");
     let build = BuildOptions::new(vec![target], OptLevel::O2);
-    let options = TuneOptions {
-        candidates: 2,
-        budget: None,
-    };
+    let options = candidates(2);
     let (_folder, database) = database();
     let mut clock = |program: Program, _: &[Bindings]| {
         let plan = &program.variants[0].plan;
@@ -402,10 +392,7 @@ fn attention_takes_the_tiling_that_was_fastest() {
     for target in ["gfx90a", "gfx1100", "sm_90"] {
         let target: Target = target.parse().expect("known");
         let build = BuildOptions::new(vec![target], OptLevel::O2);
-        let options = TuneOptions {
-            candidates: 6,
-            budget: None,
-        };
+        let options = candidates(6);
         let mapping = |build: &BuildOptions| {
             let program = driver::build(&graph, build).expect("builds").program;
             let plan = &program.variants[0].plan;
@@ -539,10 +526,7 @@ fn open_rows_are_tuned_by_ranges() {
     for target in ["gfx90a", "gfx1100", "gfx1030", "sm_90"] {
         let target: Target = target.parse().expect("known");
         let build = BuildOptions::new(vec![target], OptLevel::O2);
-        let options = TuneOptions {
-            candidates: 3,
-            budget: None,
-        };
+        let options = candidates(3);
         let (_folder, database) = database();
         // In each range of rows another text is the fastest; the call wins from 128 rows on.
         let micros = |mapping: &str, rows: i64| {
@@ -625,10 +609,7 @@ fn a_search_of_open_rows_is_resumed() {
     let target: Target = "gfx90a".parse().expect("known");
     let mut build = BuildOptions::new(vec![target], OptLevel::O2);
     build.optimize.libraries = false;
-    let options = TuneOptions {
-        candidates: 2,
-        budget: None,
-    };
+    let options = candidates(2);
     let (_folder, database) = database();
     let (mut rounds, mut measured) = (0, 0);
     loop {
