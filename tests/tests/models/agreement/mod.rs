@@ -464,6 +464,27 @@ fn quantised_ties_are_those_of_the_quotient() {
     }
 }
 
+/// Groups of a quantised 1x1 convolution whose channels are then shuffled: groups as wide as tiles, and such that tiles have parts of
+/// several. Scales are powers of two, so that nothing rounds but the quantisation.
+#[test]
+fn shuffled_channels_of_quantised_convolutions() {
+    let mut cases = Vec::new();
+    for (groups, each, filters) in [(3, 32, 32), (3, 8, 20), (4, 6, 5), (2, 12, 70)] {
+        let (channels, all) = (groups * each, groups * filters);
+        let x = ints(U8, &[2, channels, 3, 5], wild(0, 255));
+        let body = format!(
+            "  s = constant [0.03125] : f32[1, 1, 1, 1]\n  z = constant [7] : u8[1, 1, 1, 1]\n  \
+             v = constant [0.015625] : f32[1, 1, 1, 1]\n  xd = dequantize x, s, z {{out=f32}}\n  \
+             w = constant random(seed=1) : i8[{all}, {each}, 1, 1]\n  wd = dequantize w, v {{out=f32}}\n  \
+             c = conv xd, wd {{groups={groups}}}\n  d = constant [4.0] : f32[1, 1, 1, 1]\n  q = quantize c, d, z {{out=u8}}\n  \
+             r = reshape q : u8[2, {groups}, {filters}, 3, 5]\n  t = transpose r {{perm=[0, 2, 1, 3, 4]}}\n  \
+             y = reshape t : u8[2, {all}, 3, 5]"
+        );
+        cases.push(case("shuffle", &[("x", x)], &body));
+    }
+    check_all(&cases);
+}
+
 /// A sort has NaN as the largest, wherever it runs: in short rows by one thread, in long ones by a workgroup.
 #[test]
 fn orders_of_floats_with_nan() {
