@@ -6,11 +6,11 @@
 use ir::entity::Entity;
 use ir::host::product::{Conv, ConvShape, Elem, Epilogue, ImageStrides, PixelRows, TileDims, Tiles};
 use ir::host::{Affine, LowerError, Piece, Setting};
-use ir::kernel::{ContractBody, ConvFacts, Expr, Stmt};
+use ir::kernel::{ContractBody, ConvFacts, Expr, ExprId, Kernel, Stmt};
 use ir::op::{Layout, Window};
 use ir::types::DType;
 
-use crate::affine::{Space, collapse};
+use crate::affine::{Roots, Space, collapse, reachable};
 use crate::block::compile::Source;
 use crate::loops;
 use crate::rewrite::{Rewritten, store};
@@ -93,8 +93,25 @@ fn direct(
     let mut roots = space.roots(&exprs);
     let mut extents = space.extents.clone();
     collapse(&mut extents, &mut [&mut image, &mut pixel, &mut filter], &mut roots);
-    if image.len() > 1 || pixel.len() > 1 || filter.len() > 1 {
+    if image.len() > 1 || pixel.len() > 1 {
         return Ok(None);
+    }
+    let apart = store_apart(kernel, epilogue, &shape, &extents, &filter, &mut roots);
+    if apart.is_some() {
+        collapse(&mut extents, &mut [&mut image, &mut pixel, &mut filter], &mut roots);
+    }
+    if filter.len() > 1 {
+        return Ok(None);
+    }
+    if let Some(apart) = &apart {
+        // The places of the first group's filters stand for all.
+        let mut first = apart.form.clone();
+        first.set(apart.group, 0);
+        if let Some(merged) = filter.first() {
+            first.set(apart.filter, 0);
+            first.set(*merged, apart.form.get(apart.filter));
+        }
+        roots.insert(apart.index, first);
     }
     let (image, dims) = (
         image.first().copied(),
@@ -109,7 +126,10 @@ fn direct(
         return Ok(None);
     };
     let form = &taken.result.form;
-    let (lo, hi) = form.range(&extents);
+    let (lo, hi) = match &apart {
+        Some(apart) => apart.range,
+        None => form.range(&extents),
+    };
     if !empty && (lo < 0 || hi >= source.elements[taken.result.param]) {
         return Ok(None);
     }
@@ -120,6 +140,10 @@ fn direct(
         h: pixel_step.wrapping_mul(shape.out_w as isize),
         w: pixel_step,
         c: dims.col.map_or(1, |d| form.get(d) as isize),
+    };
+    let output_group = match &apart {
+        Some(apart) => apart.form.get(apart.group) as isize,
+        None => output_strides.c.wrapping_mul((shape.o / shape.groups) as isize),
     };
     let residual = taken.residual.as_ref().map(|r| PixelRows {
         param: r.param,
@@ -149,6 +173,7 @@ fn direct(
         output_elem: taken.result.elem,
         output_base: form.base,
         output_strides,
+        output_group,
         epilogue: Epilogue {
             scale: taken.scale,
             bias: taken.bias.map(|b| (b.param, b.form.base)),
@@ -162,6 +187,48 @@ fn direct(
             positions,
         },
     }))
+}
+
+/// A store that alone tells groups from their filters: shuffled channels.
+struct Apart {
+    index: ExprId,
+    form: Affine,
+    /// The least and the largest place.
+    range: (i64, i64),
+    group: usize,
+    filter: usize,
+}
+
+/// Takes the place of the only store out of `roots` where it is all that keeps the dims of groups and of their filters from being one.
+fn store_apart(
+    kernel: &Kernel,
+    epilogue: &[Stmt],
+    shape: &ConvShape,
+    extents: &[i64],
+    filters: &[usize],
+    roots: &mut Roots,
+) -> Option<Apart> {
+    let [group, filter] = *filters else { return None };
+    let sizes = [shape.groups, shape.o / shape.groups];
+    if sizes.map(|size| size as i64) != [extents[group], extents[filter]] {
+        return None;
+    }
+    let [Stmt::Store { index, .. }] = *epilogue else { return None };
+    let mut is_read = false;
+    for e in reachable(kernel, &epilogue_exprs(epilogue)) {
+        kernel.exprs[e].for_each_operand(|o| is_read |= o == index);
+    }
+    if is_read {
+        return None;
+    }
+    let form = roots.shift_remove(&index)?;
+    Some(Apart {
+        index,
+        range: form.range(extents),
+        form,
+        group,
+        filter,
+    })
 }
 
 /// The dims of a convolution's body: images, pixels of one, filters of all groups.

@@ -179,6 +179,7 @@ fn convs(ws: &mut Workspace, model: &str, rows: &[ConvRow]) {
             output: y.as_mut_ptr().cast(),
             output_elem: Elem::F32,
             output_strides: ImageStrides::nhwc(shape.out_h, shape.out_w, o),
+            output_group: None,
             builtin: Builtin {
                 bias: Some(&bias),
                 activation: Activation::Relu,

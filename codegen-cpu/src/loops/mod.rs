@@ -13,7 +13,7 @@ use ir::host::block::{MAX_LANES, VALUE_BYTES};
 use ir::host::loops::{Action, Loops, Nest, Stage};
 use ir::host::{Affine, LowerError, Piece};
 use ir::kernel::{AxisId, Expr, ExprId, Kernel, Stmt};
-use ir::op::BinaryOp;
+use ir::op::{BinaryOp, ReduceOp};
 
 use self::nest::{by_rows, shape};
 use self::stages::Stages;
@@ -68,6 +68,9 @@ pub(crate) fn analyse<'k>(
         space.split(&exprs, &mut groups, &[]);
     }
     let mut roots = space.roots(&exprs);
+    for (stmt, dims) in stmts.iter().zip(&mut own) {
+        in_order_of_memory(kernel, stmt, dims, &roots);
+    }
     let mut extents = space.extents.clone();
     {
         let mut groups: Vec<&mut Vec<usize>> = std::iter::once(&mut parallel).chain(own.iter_mut()).collect();
@@ -80,6 +83,41 @@ pub(crate) fn analyse<'k>(
         parallel,
         own,
     })
+}
+
+/// Puts the dims of a fold whose order decides nothing in the order in which what it loads lies in memory: a fold of a permuted tensor
+/// walks through neighbours. Loads that lie differently leave the dims as they are.
+fn in_order_of_memory(kernel: &Kernel, stmt: &Stmt, dims: &mut [usize], roots: &Roots) {
+    let Stmt::Fold { value, op, .. } = *stmt else { return };
+    let orderless = match op {
+        ReduceOp::Max | ReduceOp::Min | ReduceOp::All | ReduceOp::Any => true,
+        // Integers wrap.
+        ReduceOp::Sum | ReduceOp::Prod => !kernel.exprs.dtype(value).is_float(),
+        ReduceOp::Mean | ReduceOp::ArgMax | ReduceOp::ArgMin => false,
+    };
+    if !orderless {
+        return;
+    }
+    let mut strides: Option<Vec<u64>> = None;
+    for id in reachable(kernel, &[value]) {
+        let Expr::Load { index, .. } = kernel.exprs[id] else {
+            continue;
+        };
+        let Some(form) = roots.get(&index) else { return };
+        let own: Vec<u64> = dims.iter().map(|d| form.get(*d).unsigned_abs()).collect();
+        // What is the same for all of the fold is read once.
+        if own.iter().all(|stride| *stride == 0) {
+            continue;
+        }
+        if strides.get_or_insert_with(|| own.clone()) != &own {
+            return;
+        }
+    }
+    let Some(strides) = strides else { return };
+    let mut order: Vec<usize> = (0..dims.len()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(strides[*i]));
+    let sorted: Vec<usize> = order.into_iter().map(|i| dims[i]).collect();
+    dims.copy_from_slice(&sorted);
 }
 
 /// Affine indices of loads (`true`) and stores in the statements: what decides the shape of blocks.

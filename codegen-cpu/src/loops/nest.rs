@@ -43,7 +43,7 @@ pub(super) fn by_rows(a: &Analysis<'_>, stmts: &[Stmt], accesses: &Accesses, ker
 
 /// Fewer columns than this are worth less than storing columns of a load that has [`WIDE`] of them.
 const NARROW: i64 = 8;
-const WIDE: i64 = 32;
+const WIDE: i64 = 16;
 
 /// Chooses the block's dims and size.
 pub(super) fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, lanes: usize, ordered: bool) -> Nest {

@@ -163,6 +163,8 @@ pub struct Conv {
     pub output_elem: Elem,
     pub output_base: i64,
     pub output_strides: ImageStrides,
+    /// Elements from a group's first filter to the next group's.
+    pub output_group: isize,
     pub epilogue: Epilogue<PixelRows>,
     pub tiles: Tiles,
 }

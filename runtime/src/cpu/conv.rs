@@ -105,6 +105,7 @@ impl ConvExec {
             output: params[self.form.output].wrapping_offset(self.form.output_base as isize * size),
             output_elem: self.form.output_elem,
             output_strides: self.form.output_strides,
+            output_group: Some(self.form.output_group),
             builtin: Builtin {
                 scale: epilogue.scale,
                 bias,

@@ -192,6 +192,8 @@ pub struct Conv<'a> {
     pub output: *mut u8,
     pub output_elem: Elem,
     pub output_strides: ImageStrides,
+    /// Elements from a group's first channel to the next group's; `None` where they follow one another. Not for depthwise ones.
+    pub output_group: Option<isize>,
     /// Bias by output channel; a residual's rows are output pixels of one image, its batch the image.
     pub builtin: Builtin<'a>,
     pub epilogue: Option<&'a dyn Epilogue>,
@@ -404,6 +406,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
     let one_b = packed_len(isa, taps * cg, og);
     let output = SyncPtr(conv.output);
     let (out_strides, out_size) = (conv.output_strides, conv.output_elem.size() as isize);
+    let out_group = conv.output_group.unwrap_or(og as isize * out_strides.c);
     let bias = SyncPtr(
         conv.builtin
             .bias
@@ -414,7 +417,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         let (n, g) = (entry / groups, entry % groups);
         // SAFETY: the first element of an image and group is inside each operand.
         unsafe {
-            let at = n as isize * out_strides.n + (g * og) as isize * out_strides.c;
+            let at = n as isize * out_strides.n + g as isize * out_group;
             Place {
                 b: b.get().add(g * one_b),
                 c: output.get().offset(at * out_size),

@@ -109,6 +109,7 @@ fn check_by(
         },
         output_elem: if half_out { Elem::F16 } else { Elem::F32 },
         output_strides: ys,
+        output_group: None,
         builtin: Builtin {
             scale: 1.0,
             bias: Some(&bias),
@@ -253,6 +254,7 @@ fn transposed_against_scatter() {
                 output: y.as_mut_ptr().cast(),
                 output_elem: Elem::F32,
                 output_strides: ys,
+                output_group: None,
                 builtin: Builtin::default(),
                 epilogue: None,
             };
@@ -355,6 +357,7 @@ fn output_into_a_view() {
                     output: unsafe { y.as_mut_ptr().add(first) }.cast(),
                     output_elem: Elem::F32,
                     output_strides: ys,
+                    output_group: None,
                     builtin: Builtin::default(),
                     epilogue: None,
                 };

@@ -140,6 +140,7 @@ fn of_convolutions() {
                         output: y.as_mut_ptr().cast(),
                         output_elem: Elem::F32,
                         output_strides: ImageStrides::nhwc(h, w, o),
+                        output_group: None,
                         builtin: Builtin {
                             residual: Some(Residual {
                                 ptr: from,
