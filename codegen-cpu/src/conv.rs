@@ -213,7 +213,9 @@ fn store_apart(
     if sizes.map(|size| size as i64) != [extents[group], extents[filter]] {
         return None;
     }
-    let [Stmt::Store { index, .. }] = *epilogue else { return None };
+    let [Stmt::Store { index, .. }] = *epilogue else {
+        return None;
+    };
     let mut is_read = false;
     for e in reachable(kernel, &epilogue_exprs(epilogue)) {
         kernel.exprs[e].for_each_operand(|o| is_read |= o == index);

@@ -173,6 +173,11 @@ fn merged_projections_store_by_head() {
 
 /// A convolution with bias, residual and ReLU, in channels-last.
 pub(super) fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i64, groups: i64) -> ir::Kernel {
+    grouped_conv([channels, filters, kernel, stride, pad, groups], false)
+}
+
+/// As [`conv`]; `shuffled` stores filter `o` of group `g` as channel `o · groups + g`.
+fn grouped_conv([channels, filters, kernel, stride, pad, groups]: [i64; 6], shuffled: bool) -> ir::Kernel {
     let mut b = Build::new(&format!("conv_{channels}_{filters}_{kernel}_{stride}_{pad}_{groups}"));
     let (n, h, w) = (sym("n"), sym("h"), sym("w"));
     let out_of = |d: &ir::Dim| (d.clone() + 2 * pad - kernel).floor_div(&c(stride)) + 1;
@@ -244,7 +249,20 @@ pub(super) fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i
     let x2 = b.load(residual, to);
     let e = b.add(e, x2);
     let e = b.un(UnaryOp::Relu, e);
-    let store = b.store(out, to, e, &[]);
+    let place = match shuffled {
+        true => b.index(
+            0,
+            &[
+                (i, oh.clone() * ow.clone() * filters),
+                (y, ow.clone() * filters),
+                (xx, c(filters)),
+                (o, c(groups)),
+                (g, c(1)),
+            ],
+        ),
+        false => to,
+    };
+    let store = b.store(out, place, e, &[]);
     let (lhs_operand, rhs_operand) = (Operand::new(&b.kernel.exprs, lhs), Operand::new(&b.kernel.exprs, rhs));
     b.kernel.body = Body::Contract(ContractBody {
         batch: vec![g],
@@ -304,6 +322,27 @@ fn convolutions_and_their_fallbacks() {
             assert!(names.contains(&"gemm"), "{}: {names:?}", k.name);
         }
     }
+}
+
+/// Groups are stored among one another by the convolution itself; a residual is read where it is.
+#[test]
+fn shuffled_channels_of_groups_are_stored_in_place() {
+    for sizes_of in [
+        [6, 4, 3, 1, 1, 2],
+        [8, 12, 1, 2, 0, 4],
+        [16, 112, 1, 1, 0, 4],
+        [6, 120, 3, 2, 1, 3],
+    ] {
+        let k = grouped_conv(sizes_of, true);
+        for (n, h, w) in [(1, 5, 7), (2, 9, 4), (1, 20, 21)] {
+            let at = sizes(&[("n", n), ("h", h), ("w", w)]);
+            assert_eq!(check(&k, &at, &[1], 1e-4), ["conv"], "{}", k.name);
+        }
+    }
+    // Channels of a depthwise convolution are one filter each: shuffled or not, they lie as they are.
+    let k = grouped_conv([5, 5, 3, 1, 1, 5], true);
+    let at = sizes(&[("n", 2), ("h", 6), ("w", 5)]);
+    assert_eq!(check(&k, &at, &[1], 1e-4), ["conv"]);
 }
 
 /// Attention over heads that lie inside each position, with the given score.

@@ -185,6 +185,52 @@ fn folds_of_every_kind_along_rows_and_columns() {
     }
 }
 
+/// A whole tensor is folded through a permutation of it, which may be walked in any order where that decides nothing; beside it a tensor
+/// that lies otherwise.
+#[test]
+fn folds_of_permuted_tensors() {
+    for (dtype, op) in [
+        (DType::F32, ReduceOp::Max),
+        (DType::F32, ReduceOp::Min),
+        (DType::F32, ReduceOp::Sum),
+        (DType::I32, ReduceOp::Sum),
+        (DType::Bool, ReduceOp::Any),
+    ] {
+        for both in [false, true] {
+            let mut b = Build::new(&format!("{op}_{dtype}_{both}"));
+            let n = sym("n");
+            let (x, z) = (b.read("x", dtype, n.clone() * 28), b.read("z", dtype, n.clone() * 28));
+            let out = b.write("out", dtype, 1);
+            let (r, s) = (b.axis("r", n.clone()), b.axis("s", 28));
+            let (at, four) = (b.at(s), b.int(4));
+            let (part, group) = (b.bin(BinaryOp::Div, at, four), b.bin(BinaryOp::Mod, at, four));
+            let seven = b.int(7);
+            let group = b.mul(group, seven);
+            let row = b.index(0, &[(r, c(28))]);
+            let from = b.add(row, part);
+            let from = b.add(from, group);
+            let mut v = b.load(x, from);
+            if both {
+                let other = b.index(0, &[(r, c(1)), (s, n)]);
+                let other = b.load(z, other);
+                let with = if dtype == DType::Bool {
+                    BinaryOp::And
+                } else {
+                    BinaryOp::Add
+                };
+                v = b.bin(with, v, other);
+            }
+            let (fold, value) = b.fold(op, &[r, s], v);
+            let to = b.int(0);
+            let store = b.store(out, to, value, &[]);
+            let kernel = b.loops(&[], vec![fold, store]);
+            for n in [1, 3, 50, 700] {
+                check(&kernel, &sizes(&[("n", n)]), &[], 1e-4);
+            }
+        }
+    }
+}
+
 #[test]
 fn folds_of_nothing_are_neutral() {
     let mut b = Build::new("empty");
