@@ -33,6 +33,10 @@ const HEADERS: &[(&str, &str)] = &[
         include_str!("device/graphc_flash_lanes.hip.h"),
     ),
     ("graphc_gemv.hip.h", include_str!("device/graphc_gemv.hip.h")),
+    (
+        "graphc_gemv_matrix.hip.h",
+        include_str!("device/graphc_gemv_matrix.hip.h"),
+    ),
     ("graphc_attention.hip.h", include_str!("device/graphc_attention.hip.h")),
     ("graphc_scan.hip.h", include_str!("device/graphc_scan.hip.h")),
     ("graphc_sort.hip.h", include_str!("device/graphc_sort.hip.h")),

@@ -63,7 +63,10 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
                 headers.push("graphc_quantised.hip.h");
             }
         }
-        Body::Contract(_) if matches!(kernel.mapping, Mapping::Gemv(_)) => headers.push("graphc_gemv.hip.h"),
+        Body::Contract(_) if let Mapping::Gemv(tiling) = &kernel.mapping => headers.push(match tiling.matrix {
+            Some(_) => "graphc_gemv_matrix.hip.h",
+            None => "graphc_gemv.hip.h",
+        }),
         Body::Contract(_) => headers.push("graphc_tile.hip.h"),
         Body::Attention(_) if matches!(kernel.mapping, Mapping::FlashMatrix(_)) => {
             headers.push("graphc_flash.hip.h");

@@ -40,6 +40,22 @@ impl Printer<'_> {
             waves,
             ..
         } = tiling;
+        if let Some(matrix) = &tiling.matrix {
+            let sizes = format!(
+                "{}, {cols}, {unroll}, {waves}, {}",
+                instruction(&matrix.instruction),
+                matrix.scaled_sums
+            );
+            let tiles = format!("using Tiles = GemvMatrix<{sizes}>;");
+            self.product(
+                body,
+                [tiling.lhs, tiling.rhs],
+                &tiles,
+                "gemv_matrix<Tiles",
+                tiling.store,
+            );
+            return;
+        }
         let left = match spelling(body.lhs.element(&self.kernel.exprs)) {
             left if left == element => String::new(),
             left => format!(", {left}"),

@@ -112,6 +112,14 @@ GRAPHC_DEVICE void read_row(typename Lhs::Group (&groups)[SHARE], const Lhs& lhs
     }
 }
 
+/// A group of the weights, which no other wave reads. What is gained by saying so was measured where they are unpacked, and nothing where
+/// they are floats.
+template <typename Rhs>
+GRAPHC_DEVICE typename Rhs::Group read_once(const Rhs& rhs, int col, int k) {
+    if constexpr (IsQuantised<Rhs>::value) return rhs.read_once(col, k);
+    else return rhs.read(col, k);
+}
+
 /// One step along k of a lane: `UNROLL` groups of every row and column, read before any is multiplied. `PART`: the step may reach
 /// past the depth.
 template <typename Sizes, bool PART, typename Lhs, typename Rhs>
@@ -127,7 +135,7 @@ GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COL
 #pragma unroll
         for (int c = 0; c < COLS; ++c) {
             const int col = col0 + c < cols ? col0 + c : cols - 1;
-            right[u][c] = PART ? rhs.read_before(col, at, depth) : rhs.read(col, at);
+            right[u][c] = PART ? rhs.read_before(col, at, depth) : read_once(rhs, col, at);
         }
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
@@ -189,6 +197,28 @@ GRAPHC_DEVICE T sum_of_slices(T sum) {
     }
 }
 
+/// Adds up what the waves of a workgroup have of a product, in their order, and hands it to the epilogue. Every wave has written its part
+/// when it comes here.
+template <typename Sizes, int WIDTH, typename Acc, int BLOCK, typename Epilogue>
+GRAPHC_DEVICE void add_waves(const Acc (&partial)[Sizes::WAVES][Sizes::ROWS][BLOCK], int row0, int col0, int rows, int cols,
+                             const Epilogue& epilogue) {
+    __syncthreads();
+    for (int at = (int)threadIdx.x * WIDTH; at < Sizes::ROWS * BLOCK; at += Sizes::THREADS * WIDTH) {
+        const int r = at / BLOCK, c = at % BLOCK;
+        if (row0 + r >= rows || col0 + c + WIDTH > cols) continue;
+        Pack<Acc, WIDTH> pack;
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w) {
+            pack[w] = partial[0][r][c + w];
+#pragma unroll
+            for (int other = 1; other < Sizes::WAVES; ++other) pack[w] = graphc::Sum::combine(pack[w], partial[other][r][c + w]);
+        }
+        epilogue(row0 + r, col0 + c, pack);
+    }
+    // A batch's next product writes here too.
+    __syncthreads();
+}
+
 /// Weights along the columns: some lanes of a wave go along them, its other lanes and the waves share out k.
 template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
 GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs,
@@ -241,20 +271,7 @@ GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int 
             if (lane < ALONG) partial[wave][r][lane * GROUP + c] = sums[r][c];
         }
     }
-    __syncthreads();
-    for (int at = (int)threadIdx.x * WIDTH; at < ROWS * BLOCK; at += Sizes::THREADS * WIDTH) {
-        const int r = at / BLOCK, c = at % BLOCK;
-        Pack<Acc, WIDTH> pack;
-#pragma unroll
-        for (int w = 0; w < WIDTH; ++w) {
-            pack[w] = partial[0][r][c + w];
-#pragma unroll
-            for (int other = 1; other < WAVES; ++other) pack[w] = graphc::Sum::combine(pack[w], partial[other][r][c + w]);
-        }
-        if (row0 + r < rows && col0 + c + WIDTH <= cols) epilogue(row0 + r, col0 + c, pack);
-    }
-    // A batch's next product writes here too.
-    __syncthreads();
+    add_waves<Sizes, WIDTH>(partial, row0, col0, rows, cols, epilogue);
 }
 
 /// Computes `acc[row, col] = Σ_k lhs(row, k) · rhs(col, k)` and hands each `WIDTH` neighbours along the columns to

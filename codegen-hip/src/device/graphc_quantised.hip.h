@@ -110,6 +110,9 @@ struct Quantised {
     GRAPHC_DEVICE Group read(int row, int k) const {
         return Group{load_words<BYTES>(address(row, k)), scale(row, k), zero(row, k)};
     }
+    GRAPHC_DEVICE Group read_once(int row, int k) const {
+        return Group{load_words_once<BYTES>(address(row, k)), scale(row, k), zero(row, k)};
+    }
     /// As `read`; past the depth the numbers are zero. The depth is a multiple of the width.
     GRAPHC_DEVICE Group read_before(int row, int k, int depth) const { return k < depth ? read(row, k) : Group{}; }
 

@@ -2,8 +2,8 @@
 
 use super::access::Motions;
 use super::{
-    AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashLanes, FlashTiling, Kernel, Mapping, Operand, Stmt,
-    Tiling,
+    AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashLanes, FlashTiling, GemvMatrix, Kernel, Mapping,
+    Operand, Stmt, Tiling,
 };
 use crate::dim::Symbols;
 use crate::target::Target;
@@ -43,6 +43,8 @@ pub enum LimitError {
     },
     #[error("kernel {kernel}: its stores are not known to be {width} neighbours")]
     Store { kernel: String, width: u32 },
+    #[error("kernel {kernel}: steps of {step} along k are not known to have one scale a column")]
+    Scale { kernel: String, step: u32 },
 }
 
 /// Checks a kernel that [`super::verify::verify`] passes against what the target has.
@@ -59,6 +61,19 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
     let name = || kernel.name.clone();
     if let (Mapping::Gemv(t), Body::Contract(body)) = (&kernel.mapping, &kernel.body) {
         let mut errors = accesses(kernel, symbols, body, [t.lhs, t.rhs], t.store);
+        if let Some(matrix) = &t.matrix {
+            if !target.matrix.contains(&matrix.instruction) {
+                errors.push(LimitError::Instruction {
+                    kernel: name(),
+                    target: target.to_string(),
+                    instruction: matrix.instruction.to_string(),
+                });
+            }
+            let step = GemvMatrix::step(t.rhs);
+            if matrix.scaled_sums && !shares_scale(kernel, symbols, &body.rhs, &body.k, step) {
+                errors.push(LimitError::Scale { kernel: name(), step });
+            }
+        }
         let bytes = t.lds_bytes(kernel.vars[body.acc]);
         if bytes > target.lds_bytes {
             errors.push(LimitError::Lds {
@@ -286,6 +301,17 @@ pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis:
         width /= 2;
     }
     width
+}
+
+/// Says whether the elements of each step of `width` along `k`, from the first on, have one scale: the axes are walked as one, of which the
+/// last moves fastest.
+pub fn shares_scale(kernel: &Kernel, symbols: &Symbols, operand: &Operand, k: &[AxisId], width: u32) -> bool {
+    let (Some(unpacking), Some(&axis)) = (operand.unpacking(), k.last()) else {
+        return false;
+    };
+    // Of several axes no step may begin in one row of the last and end in the next.
+    let divides = kernel.axes[axis].extent.known_divisor() % i64::from(width.max(1)) == 0;
+    (k.len() == 1 || divides) && Motions::new(kernel, symbols, axis, i64::from(width)).is_shared(unpacking.scale)
 }
 
 /// Returns how many neighbouring sums an epilogue can take to store its results at once: at most 16 bytes of every stored type.

@@ -42,6 +42,30 @@ pub struct Unpacking {
     pub zero: Option<ExprId>,
 }
 
+impl Unpacking {
+    /// Says whether the zero points are integers of four bits, or none.
+    pub fn has_nibble_zero(&self, exprs: &Exprs) -> bool {
+        let Some(mut zero) = self.zero else { return true };
+        while let Expr::Cast(_, inner) = exprs[zero] {
+            zero = inner;
+        }
+        match &exprs[zero] {
+            Expr::Load { .. } => exprs.dtype(zero).is_int() && exprs.dtype(zero).bits() == 4,
+            Expr::Const(_, Scalar::Int(number)) => (-8..=15).contains(number),
+            Expr::Const(_, Scalar::Float(number)) => number.fract() == 0.0 && (-8.0..=15.0).contains(number),
+            _ => false,
+        }
+    }
+
+    /// Says whether the scales are numbers of a type: converting them to it loses nothing.
+    pub fn has_scale_of(&self, exprs: &Exprs, dtype: DType) -> bool {
+        match exprs[self.scale] {
+            Expr::Cast(_, inner) => exprs.dtype(inner) == dtype,
+            _ => exprs.dtype(self.scale) == dtype,
+        }
+    }
+}
+
 impl Operand {
     /// Makes the operand whose element is `value`, a load or a computation.
     pub fn new(exprs: &Exprs, value: ExprId) -> Operand {

@@ -108,14 +108,19 @@ impl fmt::Display for Mapping {
             Mapping::Matrix(t) => write!(f, "matrix({t})"),
             Mapping::Gemv(t) => write!(
                 f,
-                "gemv({} rows, {} columns, unroll {}, {} waves, lhs {}, rhs {}, store {})",
+                "gemv({} rows, {} columns, unroll {}, {} waves, lhs {}, rhs {}, store {}{})",
                 t.rows,
                 t.columns(),
                 t.unroll,
                 t.waves,
                 t.lhs,
                 t.rhs,
-                t.store
+                t.store,
+                match &t.matrix {
+                    Some(matrix) if matrix.scaled_sums => format!(", {}, sums scaled", matrix.instruction),
+                    Some(matrix) => format!(", {}, weights scaled", matrix.instruction),
+                    None => String::new(),
+                }
             ),
             Mapping::FlashMatrix(t) => write!(
                 f,

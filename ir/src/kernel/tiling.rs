@@ -248,13 +248,12 @@ fn fragments_of(tiling: &Tiling) -> u32 {
     tiling.block[1] / (tiling.waves[1] * tiling.instruction.n)
 }
 
-/// How workgroups compute a contraction with few rows: weights go to registers once, at the memory's speed, and no matrix unit is
-/// asked for. The left operand lies along k.
+/// How workgroups compute a contraction with few rows: weights go to registers once, at the memory's speed. The left operand lies along k.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct GemvTiling {
     /// Rows of a workgroup.
     pub rows: u32,
-    /// Columns of a wave where the weights lie along k, whose lanes then share out k; else of a workgroup, whose threads do.
+    /// Columns of a wave where lanes multiply weights along k: its lanes then share out k. Otherwise of a workgroup, whose waves do.
     pub cols: u32,
     /// Groups of each column that a lane reads before it multiplies, where the weights lie along k.
     pub unroll: u32,
@@ -262,10 +261,32 @@ pub struct GemvTiling {
     pub waves: u32,
     /// Lanes of a wave.
     pub lanes: u32,
+    /// What multiplies, where it is not the lanes.
+    pub matrix: Option<GemvMatrix>,
     pub lhs: Fetch,
     pub rhs: Fetch,
     /// Neighbours along the columns that the epilogue takes and stores at once; divides the extent of the innermost column axis.
     pub store: u32,
+}
+
+/// Matrix instructions for a product with few rows by weights of four bits, whose conversion takes longer otherwise than memory takes to
+/// bring them. Columns of the product are the instruction's rows, and rows of the product its columns, of which most stay idle.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct GemvMatrix {
+    pub instruction: MatrixInstruction,
+    /// The weights of a column have one scale in each step along k, by which the step's sums are multiplied. Otherwise each weight is
+    /// multiplied by its own, and rounded to its type, of which the scales are then.
+    pub scaled_sums: bool,
+}
+
+impl GemvMatrix {
+    /// Lanes that have the same columns and share out a step along k.
+    const LANES_ALONG_K: u32 = 4;
+
+    /// Elements along k of a step: a group of the weights from each lane that shares it.
+    pub fn step(rhs: Fetch) -> u32 {
+        Self::LANES_ALONG_K.saturating_mul(rhs.width)
+    }
 }
 
 impl GemvTiling {
@@ -276,17 +297,22 @@ impl GemvTiling {
 
     /// Columns of a workgroup.
     pub fn columns(&self) -> u32 {
-        if self.rhs.along_k {
+        if self.has_own_columns() {
             self.cols.saturating_mul(self.waves)
         } else {
             self.cols
         }
     }
 
-    /// Bytes of LDS: a workgroup's sums, one set a wave, where the weights lie along the columns; else what lanes exchange of a row, of
-    /// which they take four or eight groups of 16 bytes for one of the weights.
+    /// Says whether each wave has columns of its own, and all of k; otherwise the waves of a workgroup share out k.
+    fn has_own_columns(&self) -> bool {
+        self.rhs.along_k && self.matrix.is_none()
+    }
+
+    /// Bytes of LDS: a workgroup's sums, one set a wave, where its waves share out k; else what lanes exchange of a row, of which they take
+    /// four or eight groups of 16 bytes for one of the weights.
     pub fn lds_bytes(&self, acc: DType) -> u32 {
-        if self.rhs.along_k {
+        if self.has_own_columns() {
             let groups = self.rhs.width / self.lhs.width.max(1);
             return match groups {
                 4 | 8 => self.threads().saturating_mul(16 * groups),
@@ -295,6 +321,24 @@ impl GemvTiling {
         }
         let sums = self.waves.saturating_mul(self.rows).saturating_mul(self.cols);
         sums.saturating_mul(acc.bits().div_ceil(8))
+    }
+
+    /// The same of the numbers of matrix instructions.
+    fn matrix_misfit(&self, i: &MatrixInstruction) -> Option<&'static str> {
+        if i.family != MatrixFamily::MmaSync || [i.m, i.n, i.k] != [16, 8, 16] {
+            return Some("few rows are multiplied by mma.sync of 16 x 8 x 16 or by lanes");
+        }
+        if self.lanes != i.lanes() || self.rows != i.n || !self.cols.is_multiple_of(i.m) {
+            return Some("rows and columns are not the instruction's");
+        }
+        if self.cols * self.unroll > 64 {
+            return Some("more than a lane's registers hold");
+        }
+        let words = self.rhs.along_k && self.rhs.width.is_multiple_of(8);
+        if !words || ![4, 8].contains(&self.lhs.width) {
+            return Some("weights come in whole words, and rows in the elements of one or in half of them");
+        }
+        None
     }
 
     /// Says why the numbers do not fit each other, if they do not.
@@ -318,6 +362,9 @@ impl GemvTiling {
         }
         if !self.cols.is_multiple_of(self.store) {
             return Some("the width of the stores must divide the columns of a workgroup");
+        }
+        if let Some(matrix) = &self.matrix {
+            return self.matrix_misfit(&matrix.instruction);
         }
         if self.rhs.along_k {
             if !self.rhs.width.is_multiple_of(self.lhs.width) {

@@ -22,11 +22,12 @@ use graphc::runtime::device::{Device, variant_for};
 use graphc::runtime::gpu::{GpuDevice, Vendor};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc_tests::emulator::Tally;
+use graphc_tests::quantised;
 use graphc_tests::random_graph::{Step, case};
 use graphc_tests::reference::{self, Tensors};
 use graphc_tests::{data, graphc_binary, nvrtc, repository, single};
 use ir::Bindings;
-use ir::kernel::Access;
+use ir::kernel::{Access, Body, Mapping};
 
 /// The first GPU and the compiler for it.
 struct Cuda {
@@ -324,6 +325,70 @@ fn random_graphs_compute_what_their_plans_mean() {
         }
     }
     println!("{cases} random graphs");
+}
+
+/// Random products by quantised weights, a part of them with few rows by weights of four bits: each by what is planned, and these by every
+/// way to multiply them with matrix instructions, against the exact product by the dequantised weight.
+#[test]
+fn quantised_products_are_exact_but_for_rounding() {
+    let Some(cuda) = cuda() else { return };
+    let mut random = quantised::Random(41);
+    let tolerance = |dtype| match dtype {
+        DType::F32 => 1e-5,
+        DType::F16 => 1.5e-3,
+        _ => 1.2e-2,
+    };
+    let (count, mut by_matrix) = (if graphc_tests::everything() { 200 } else { 60 }, 0);
+    for number in 0..count {
+        let mut shape = quantised::Shape::random(&mut random);
+        if number % 2 == 0 {
+            shape.m = random.of(&[1, 2, 7, 8, 9, 16]);
+            shape.n = random.of(&[1, 15, 16, 40, 258, 1000]);
+            shape.k = random.of(&[32, 64, 96, 160, 416, 1056, 4096]);
+            shape.share = random.of(&[
+                quantised::Share::Group(32),
+                quantised::Share::Group(128),
+                quantised::Share::Column,
+            ]);
+            shape.stored = random.of(&[DType::I4, DType::U4]);
+            shape.zero = random.of(&[quantised::Zero::None, quantised::Zero::Stored]);
+            shape.dtype = random.of(&[DType::F16, DType::BF16]);
+            shape.scales = random.of(&[shape.dtype, DType::F32]);
+            shape.along_k = true;
+        }
+        let case = quantised::Case::new(shape, &mut random);
+        let check = |program: Program, context: &str| {
+            let got = cuda.load(program).and_then(|e| e.run(&case.inputs));
+            let got = got.unwrap_or_else(|e| panic!("{shape:?} {context}: {e}"));
+            let error = case.error(&got["y"]);
+            assert!(error <= tolerance(shape.dtype), "{shape:?} {context}: {error}");
+        };
+        let program = cuda.program(&case.graph, None);
+        check(program.clone(), "as planned");
+        let plan = &program.variants[0].plan;
+        let Some((id, kernel)) = plan.kernels.iter().find(|(_, k)| matches!(k.body, Body::Contract(_))) else {
+            continue;
+        };
+        let ways = passes::tuning::candidates(kernel, &plan.symbols, &plan.target);
+        for mapping in ways {
+            let of_matrix = matches!(&mapping, Mapping::Gemv(tiling) if tiling.matrix.is_some());
+            // Some of them for each case: all sizes come by over the cases.
+            if !of_matrix || random.below(6) != 0 {
+                continue;
+            }
+            let context = mapping.to_string();
+            let mut program = build(&case.graph, &BuildOptions::new(vec![cuda.target()], OptLevel::O2))
+                .expect("builds")
+                .program;
+            program.variants[0].plan.kernels[id].mapping = mapping;
+            driver::compile(&mut program, &cuda.compiler, &|_| {})
+                .unwrap_or_else(|e| panic!("{shape:?} {context}: {e}"));
+            check(program, &context);
+            by_matrix += 1;
+        }
+    }
+    println!("{count} products, and {by_matrix} by matrix instructions");
+    assert!(by_matrix >= 20, "{by_matrix}");
 }
 
 #[test]

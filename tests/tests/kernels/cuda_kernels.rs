@@ -9,7 +9,7 @@ use codegen_hip::{device, emit_kernel};
 use graphc_tests::float8;
 use graphc_tests::integers;
 use graphc_tests::nvrtc::compiler;
-use graphc_tests::quantised::{Case, Random, Shape};
+use graphc_tests::quantised::{Case, Random, Shape, Zero};
 use graphc_tests::random_graph::{Step, case};
 use graphc_tests::{data, graphc_binary, repository};
 use ir::kernel::{Kernel, Mapping};
@@ -188,6 +188,75 @@ fn kernels_of_quantised_products_compile() {
         requests.len()
     );
     assert!(unpacking * 2 > requests.len(), "{unpacking}");
+}
+
+/// Few rows by weights of four bits: `mma.sync` multiplies where the target has it for the types and nothing says that lanes are faster.
+#[test]
+fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
+    let Some(compiler) = compiler() else { return };
+    let mut random = Random(17);
+    let mut requests = Vec::new();
+    let mut scaled = BTreeSet::new();
+    for (stored, dtype, rows, group, zero) in [
+        (DType::I4, DType::F16, 1, 128, Zero::None),
+        (DType::U4, DType::F16, 1, 32, Zero::Stored),
+        (DType::U4, DType::BF16, 5, 128, Zero::Stored),
+        (DType::I4, DType::BF16, 8, 64, Zero::None),
+    ] {
+        let mut shape = Shape::plain(stored, dtype, [rows, 8192, 1024], group);
+        (shape.zero, shape.bias) = (zero, true);
+        let graph = Case::new(shape, &mut random).graph;
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+        let kernels = &built.program.variants[0].plan.kernels;
+        let sums = kernels.values().find_map(|k| match &k.mapping {
+            Mapping::Gemv(tiling) => tiling.matrix.as_ref().map(|m| m.scaled_sums),
+            _ => None,
+        });
+        // A step is 128 elements along k.
+        assert_eq!(sums, Some(group >= 128), "{shape:?}");
+        scaled.extend(sums);
+        requests.extend(graphc::driver::requests(&built.program));
+    }
+    assert_eq!(scaled.len(), 2, "by sums and by weights");
+    // Every candidate of tuning compiles and spills nothing.
+    let graph = Case::new(Shape::plain(DType::I4, DType::F16, [3, 8192, 1024], 128), &mut random).graph;
+    let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+    let plan = graphc::driver::build(&graph, &options)
+        .expect("builds")
+        .program
+        .variants[0]
+        .plan
+        .clone();
+    let kernel = plan.kernels.values().next().expect("one kernel");
+    let mut candidates = 0;
+    for mapping in passes::tuning::candidates(kernel, &plan.symbols, &plan.target) {
+        if !matches!(&mapping, Mapping::Gemv(tiling) if tiling.matrix.is_some()) {
+            continue;
+        }
+        let name = format!("{}_{candidates}", kernel.name);
+        let kernel = Kernel {
+            name: name.clone(),
+            mapping,
+            ..kernel.clone()
+        };
+        let source = emit_kernel(&kernel, &plan.symbols, &plan.target, &[]).unwrap_or_else(|e| panic!("{e}"));
+        assert!(source.text.contains("gemv_matrix<Tiles, "), "{}", source.text);
+        candidates += 1;
+        requests.push(CompileRequest {
+            name,
+            source: source.text,
+            headers: headers(),
+            arch: ARCH.to_owned(),
+            options: source.options,
+        });
+    }
+    assert!(candidates >= 12, "{candidates}");
+    check(&compiler, &requests);
+    println!(
+        "{} kernels compiled, {candidates} of them candidates of one product",
+        requests.len()
+    );
 }
 
 /// Products and convolutions of bytes by `mma.sync`, those whose padding is no 0 among them.

@@ -3,8 +3,8 @@
 use super::{KernelError, Verifier};
 use crate::dim::Dim;
 use crate::kernel::{
-    Access, AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvTiling, Loops, Mapping,
-    Operand, Param, Shares, Stmt, Tiling, WindowBody,
+    Access, AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvTiling, Loops,
+    Mapping, Operand, Param, Shares, Stmt, Tiling, WindowBody,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;
@@ -97,7 +97,34 @@ impl Verifier<'_> {
         if !tiling.rhs.along_k && c.rhs.unpacking().is_some() {
             return Some("quantised weights lie along k");
         }
+        if let Some(matrix) = &tiling.matrix
+            && let Some(problem) = self.gemv_matrix(matrix, c)
+        {
+            return Some(problem);
+        }
         self.wide_accesses(c, tiling.lhs, tiling.rhs, tiling.store)
+    }
+
+    /// Says why matrix instructions cannot compute a contraction with few rows.
+    fn gemv_matrix(&self, matrix: &GemvMatrix, c: &ContractBody) -> Option<&'static str> {
+        let (k, exprs) = (self.kernel, &self.kernel.exprs);
+        let i = &matrix.instruction;
+        if !i.takes(c.lhs.element(exprs), c.rhs.element(exprs)) || k.vars[c.acc] != i.acc {
+            return Some("the instruction takes other operands, or has other sums");
+        }
+        let Some(unpacking) = c.rhs.unpacking() else {
+            return Some("weights that are not unpacked are multiplied by lanes");
+        };
+        if c.rhs.stored_bits(k) != 4 || c.rhs.access.is_none_or(|a| k.params[a.param].dtype.is_float()) {
+            return Some("weights are integers of four bits");
+        }
+        if !unpacking.has_nibble_zero(exprs) {
+            return Some("zero points are integers of four bits");
+        }
+        if !matrix.scaled_sums && !unpacking.has_scale_of(exprs, i.input) {
+            return Some("weights are scaled in their type, of which the scales must be");
+        }
+        None
     }
 
     /// Says why a contraction's operands and results do not come in groups of these widths.
@@ -398,6 +425,7 @@ fn instruction(mapping: &Mapping) -> Option<&MatrixInstruction> {
     match mapping {
         Mapping::Matrix(t) => Some(&t.instruction),
         Mapping::FlashMatrix(t) => Some(&t.instruction),
+        Mapping::Gemv(t) => t.matrix.as_ref().map(|m| &m.instruction),
         _ => None,
     }
 }

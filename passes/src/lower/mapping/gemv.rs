@@ -1,8 +1,8 @@
 //! Contractions with few rows: the weights are read once, and how fast is all that counts.
 
-use ir::kernel::limits::widest_store;
-use ir::kernel::{AxisId, ContractBody, GemvTiling};
-use ir::target::Platform;
+use ir::kernel::limits::{shares_scale, widest_store};
+use ir::kernel::{AxisId, ContractBody, Fetch, GemvMatrix, GemvTiling};
+use ir::target::{MatrixFamily, Platform};
 
 use super::Mapper;
 use super::contract::{Sizes, TILE_LATENCY};
@@ -18,6 +18,10 @@ const MOST_ROWS: i64 = 16;
 const THREADS: [u32; 3] = [128, 256, 512];
 /// Lanes that go along the columns, where the weights lie so.
 const ALONG: [u32; 4] = [4, 8, 16, 32];
+/// Waves of a workgroup to choose from, columns of one and steps that are under way at once, where matrix instructions multiply.
+const MATRIX_WAVES: [u32; 3] = [4, 8, 16];
+const MATRIX_COLS: [u32; 2] = [16, 32];
+const MATRIX_UNROLL: [u32; 3] = [1, 2, 4];
 /// Registers of a lane that may hold what was read and the sums.
 const MOST_REGISTERS: u32 = 128;
 /// Bytes that a lane reads at once at least, of both operands: with less, the accesses are what takes the time.
@@ -80,6 +84,7 @@ impl Mapper<'_> {
                         unroll,
                         waves,
                         lanes: self.target.wave_size,
+                        matrix: None,
                         lhs,
                         rhs,
                         store,
@@ -91,6 +96,7 @@ impl Mapper<'_> {
                 }
             }
         }
+        candidates.extend(self.gemv_matrix(body, lhs, rhs, store));
         let acc = self.kernel.vars[body.acc];
         candidates
             .into_iter()
@@ -104,6 +110,75 @@ impl Mapper<'_> {
             .collect()
     }
 
+    /// The tilings whose products matrix instructions compute: of weights of four bits, where the target has the instruction.
+    fn gemv_matrix(&self, body: &ContractBody, lhs: Fetch, rhs: Fetch, store: u32) -> Vec<GemvTiling> {
+        let (exprs, acc) = (&self.kernel.exprs, self.kernel.vars[body.acc]);
+        let stored = body.rhs.access.map(|access| self.kernel.params[access.param].dtype);
+        let (Some(unpacking), Some(stored)) = (body.rhs.unpacking(), stored) else {
+            return Vec::new();
+        };
+        if !stored.is_int() || stored.bits() != 4 || !unpacking.has_nibble_zero(exprs) {
+            return Vec::new();
+        }
+        let types = (body.lhs.element(exprs), body.rhs.element(exprs));
+        let mut all = self.target.matrix.iter();
+        let instruction = all.find(|i| i.family == MatrixFamily::MmaSync && i.takes(types.0, types.1) && i.acc == acc);
+        let scaled_sums = shares_scale(self.kernel, self.symbols, &body.rhs, &body.k, GemvMatrix::step(rhs));
+        let Some(instruction) = instruction else {
+            return Vec::new();
+        };
+        if !scaled_sums && !unpacking.has_scale_of(exprs, types.1) {
+            return Vec::new();
+        }
+        let mut tilings = Vec::new();
+        for cols in MATRIX_COLS {
+            for unroll in MATRIX_UNROLL {
+                tilings.extend(MATRIX_WAVES.map(|waves| GemvTiling {
+                    rows: instruction.n,
+                    cols,
+                    unroll,
+                    waves,
+                    lanes: instruction.lanes(),
+                    matrix: Some(GemvMatrix {
+                        instruction: *instruction,
+                        scaled_sums,
+                    }),
+                    lhs,
+                    rhs,
+                    store,
+                }));
+            }
+        }
+        tilings
+    }
+
+    /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its instructions or its share of
+    /// the memory's bytes take, whichever is longest (constants as measured on an H100, where of seven sizes of 1024 x 4096 to
+    /// 28672 x 4096 what this puts first takes 1.01 times as long as the fastest).
+    fn gemv_matrix_cycles(&self, t: &GemvTiling, sizes: &Sizes, bytes: f64) -> f64 {
+        let target = self.target;
+        let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
+        let workgroups = (ceil(sizes.n, t.cols) * ceil(sizes.m, t.rows))
+            .saturating_mul(sizes.batch)
+            .max(1) as f64;
+        let units = f64::from(target.compute_units);
+        let threads = f64::from(t.threads());
+        let registers = f64::from((held_by_matrix(t) + MATRIX_ADDRESSES).next_multiple_of(8));
+        let lanes = f64::from(t.lanes * target.simds) * (f64::from(target.vector_registers) / registers).floor();
+        let resident = (lanes.min(MOST_LANES) / threads).floor().max(1.0);
+        let shared = (workgroups / units).ceil().min(resident);
+        let steps = ceil(sizes.k, t.waves * t.unroll * GemvMatrix::step(t.rhs)) as f64;
+        let weights = shared * threads * f64::from(t.cols / 8 * t.unroll * t.rhs.width);
+        let share = MEMORY_REACHED * target.memory_tbps * 1e3 / target.clock_ghz / units;
+        let step = (weights * bytes / share)
+            .max(weights * MATRIX_UNPACKING / f64::from(t.lanes * target.simds))
+            .max(LATENCY);
+        // Later rounds begin as soon as a workgroup ends.
+        let rounds = workgroups / (units * shared);
+        let rounds = if rounds < 2.0 { rounds.ceil() } else { rounds + 0.5 };
+        rounds * (TILE_LATENCY + steps * step)
+    }
+
     /// Predicts the clocks of a contraction row by row: how fast a compute unit's requests bring the weights.
     pub(super) fn gemv_cycles(&self, body: &ContractBody, t: &GemvTiling, sizes: &Sizes) -> f64 {
         // It serves more rows, but nobody should ask it to.
@@ -114,6 +189,9 @@ impl Mapper<'_> {
         let element = body.rhs.element(&self.kernel.exprs).bits();
         let stored = body.rhs.stored_bits(self.kernel);
         let bytes = sizes.rhs_bits / 8.0;
+        if t.matrix.is_some() {
+            return self.gemv_matrix_cycles(t, sizes, bytes);
+        }
         let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
         let groups = ceil(sizes.m, t.rows);
         let workgroups = (ceil(sizes.n, t.columns()) * groups).saturating_mul(sizes.batch).max(1) as f64;
@@ -140,11 +218,13 @@ impl Mapper<'_> {
         } else {
             (f64::from(target.line_bytes) / line).max(1.0)
         };
-        // Each weight is widened first, for all rows; quantised ones are made numbers and multiplied in pairs.
+        // Each weight is widened first, for all rows. Quantised ones are made numbers and multiplied in pairs; NVIDIA's lanes do so one by
+        // one, and widen and add up a row's elements for the columns of a wave.
         let rows = f64::from(t.rows);
-        let operations = match body.rhs.unpacking() {
-            Some(_) => (rows + UNPACKING) / 2.0,
-            None => rows + 1.0,
+        let operations = match (body.rhs.unpacking(), target.platform) {
+            (Some(_), Platform::Cuda) => (rows * (1.0 + 2.0 / f64::from(t.cols)) + UNPACKING_APART) / 2.0,
+            (Some(_), _) => (rows + UNPACKING) / 2.0,
+            (None, _) => rows + 1.0,
         };
         let multiplied = shared * step_bytes / bytes * operations / self.multiply_adds();
         // Beside weights of a few bits the rows' elements count, which each wave reads for itself.
@@ -192,11 +272,29 @@ impl Mapper<'_> {
 /// Registers of a lane for addresses and counters.
 const ADDRESSES: u32 = 32;
 
+/// The same where matrix instructions multiply.
+const MATRIX_ADDRESSES: u32 = 16;
+
+/// Instructions of a lane that a weight takes then, with its share of what is beside it.
+const MATRIX_UNPACKING: f64 = 3.0;
+
+/// Lanes that a compute unit has at most.
+const MOST_LANES: f64 = 2048.0;
+
+/// What a stream reaches of the memory's rate.
+const MEMORY_REACHED: f64 = 0.8;
+
 /// Multiply-adds' time that it takes to make a number of a quantised weight.
 const UNPACKING: f64 = 1.0;
 
+/// Instructions that it takes where numbers are made one by one, its share of the accesses among them (as compiled for sm_90).
+const UNPACKING_APART: f64 = 4.0;
+
 /// Registers of a lane that hold operands and sums: elements of `bytes`, weights that are stored in `stored` bits each.
 fn held(t: &GemvTiling, bytes: u32, stored: u32) -> u32 {
+    if t.matrix.is_some() {
+        return held_by_matrix(t);
+    }
     let words = |width: u32| (width * bytes).div_ceil(4);
     if t.rhs.along_k {
         // A group of fewer bits has its scale and its zero point with it.
@@ -206,4 +304,11 @@ fn held(t: &GemvTiling, bytes: u32, stored: u32) -> u32 {
     } else {
         t.lhs.width * words(t.rhs.width) + t.rows * (words(t.lhs.width) + t.rhs.width)
     }
+}
+
+/// The same where matrix instructions multiply elements of two bytes by weights of four bits: a group of each eighth column with its scale
+/// and its zero point, a row's elements, the sums of a step and of all.
+fn held_by_matrix(t: &GemvTiling) -> u32 {
+    let group = t.rhs.width / 8 + 2;
+    t.unroll * (t.cols / 8 * group + t.rhs.width / 2) + t.cols / 2
 }

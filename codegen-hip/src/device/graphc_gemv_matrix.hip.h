@@ -1,0 +1,177 @@
+// Products of few rows by weights of four bits, with matrix instructions: a lane of the other way (graphc_gemv.hip.h) takes five
+// instructions and more for each weight, which is longer than memory takes to bring it. Here it is one or two, and the rows cost nothing.
+#pragma once
+#include "graphc_gemv.hip.h"
+
+#if defined(GRAPHC_CUDA)
+
+namespace graphc {
+
+/// The sizes of such a product. The instruction's rows are columns of the product and its columns are rows: a workgroup takes the
+/// instruction's `ROWS` rows and `COLS` columns, its waves share out k, and `UNROLL` steps of each are under way at once.
+///
+/// `SCALED_SUMS`: all weights of a column in a step share their scale, so that the step's sum is multiplied by it; otherwise each weight
+/// is, and rounded to its type, of which the scales are then.
+template <typename Instruction_, int COLS_, int UNROLL_, int WAVES_, bool SCALED_SUMS_>
+struct GemvMatrix {
+    using Instruction = Instruction_;
+    using Element = typename Instruction::Element;
+    using Sum = typename Instruction::Sum;
+    static constexpr int ROWS = Instruction::COLS, COLS = COLS_, UNROLL = UNROLL_, WAVES = WAVES_;
+    static constexpr bool SCALED_SUMS = SCALED_SUMS_;
+    static constexpr int LANES = Instruction::LANES, THREADS = WAVES * LANES;
+    /// Columns of an instruction, and how often a wave's columns have them.
+    static constexpr int BLOCK = Instruction::ROWS, BLOCKS = COLS / BLOCK;
+    static_assert(BLOCKS * BLOCK == COLS, "a wave's columns are whole instructions");
+};
+
+/// Two numbers in a word, and what makes them of integers of four bits: with `BASE` above it such an integer is the number `OFFSET` more.
+template <typename T>
+struct Halves;
+
+#define GRAPHC_HALVES(TYPE, NAME, BASE_, OFFSET_)                                                              \
+    template <>                                                                                                \
+    struct Halves<TYPE> {                                                                                      \
+        static constexpr u32 BASE = BASE_;                                                                     \
+        static constexpr int OFFSET = OFFSET_;                                                                 \
+        static GRAPHC_DEVICE u32 twice(float number) {                                                         \
+            u32 result;                                                                                        \
+            asm("cvt.rn." NAME ".f32 %0, %1, %1;" : "=r"(result) : "f"(number));                               \
+            return result;                                                                                     \
+        }                                                                                                      \
+        static GRAPHC_DEVICE u32 subtract(u32 a, u32 b) {                                                      \
+            u32 result;                                                                                        \
+            asm("sub.rn." NAME " %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));                                \
+            return result;                                                                                     \
+        }                                                                                                      \
+        static GRAPHC_DEVICE u32 multiply(u32 a, u32 b) {                                                      \
+            u32 result;                                                                                        \
+            asm("mul.rn." NAME " %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));                                \
+            return result;                                                                                     \
+        }                                                                                                      \
+    };
+GRAPHC_HALVES(f16, "f16x2", 0x64006400u, 1024)
+GRAPHC_HALVES(bf16, "bf16x2", 0x43004300u, 128)
+#undef GRAPHC_HALVES
+
+/// The numbers of a word of eight weights: elements `p` and `p + 4` are pair `p`. They are exact integers, or scaled ones.
+template <typename Operand, bool SCALED>
+GRAPHC_DEVICE void weight_pairs(u32 (&out)[4], u32 word, u32 offset, u32 scale) {
+    using Pair = Halves<typename Operand::Element>;
+    constexpr u32 MASK = 0x000f000fu, BASE = Pair::BASE ^ (Packing<typename Operand::Stored>::FLIP & MASK);
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+        // `(integers & MASK) ^ BASE` makes signed integers unsigned and adds the base; the compiler takes two instructions for it.
+        u32 integers;
+        asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(integers) : "r"(word >> (4 * p)), "r"(MASK), "r"(BASE));
+        out[p] = Pair::subtract(integers, offset);
+        if constexpr (SCALED) out[p] = Pair::multiply(out[p], scale);
+    }
+}
+
+/// The eight elements of a row that a word of weights is multiplied by, in the same pairs.
+template <typename Group, int GROUPS>
+GRAPHC_DEVICE void row_pairs(u32 (&out)[4], const Group (&groups)[GROUPS], int first) {
+    constexpr int EACH = 16 / (int)sizeof(groups[0].words);
+    u32 words[4];
+#pragma unroll
+    for (int g = 0; g < EACH; ++g) copy_bytes<16 / EACH>((u8*)words + g * (16 / EACH), groups[first * EACH + g].words);
+#pragma unroll
+    for (int p = 0; p < 4; ++p) out[p] = __byte_perm(words[p / 2], words[p / 2 + 2], p % 2 == 0 ? 0x5410 : 0x7632);
+}
+
+/// Some steps along k of a wave, read before any is multiplied. Lane `l` has a group of columns `l / 4` and `l / 4 + 8` of each
+/// instruction's sixteen, and the same elements of row `l / 4`; four lanes share out a step. `PART`: the steps may reach past the depth.
+template <typename Sizes, bool PART, typename Lhs, typename Rhs>
+GRAPHC_DEVICE void gemv_matrix_steps(Vector<float, 4> (&sums)[Sizes::BLOCKS], const Lhs& lhs, const Rhs& rhs, int row, int col0, int cols,
+                                     int k0, int depth) {
+    using Pair = Halves<typename Sizes::Element>;
+    constexpr int UNROLL = Sizes::UNROLL, BLOCKS = Sizes::BLOCKS, STEP = 4 * Rhs::WIDTH, WORDS = Rhs::WIDTH / 8;
+    constexpr int SHARE = Rhs::WIDTH / Lhs::WIDTH;
+    constexpr float OFFSET = (float)(Pair::OFFSET + Packing<typename Rhs::Stored>::BIAS);
+    const int lane = (int)threadIdx.x % Sizes::LANES;
+    typename Rhs::Group right[UNROLL][BLOCKS][2];
+    typename Lhs::Group left[UNROLL][SHARE];
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+        const int at = k0 + u * STEP + lane % 4 * Rhs::WIDTH;
+#pragma unroll
+        for (int b = 0; b < BLOCKS; ++b) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int place = col0 + b * Sizes::BLOCK + h * 8 + lane / 4, col = place < cols ? place : cols - 1;
+                right[u][b][h] = PART ? rhs.read_before(col, at, depth) : read_once(rhs, col, at);
+                // A lane past the depth scales what those before it bring.
+                if constexpr (PART && Sizes::SCALED_SUMS) {
+                    if (k0 + u * STEP < depth) right[u][b][h].scale = rhs.scale(col, k0 + u * STEP);
+                }
+            }
+        }
+#pragma unroll
+        for (int s = 0; s < SHARE; ++s) {
+            const int k = at + s * Lhs::WIDTH;
+            left[u][s] = PART ? lhs.read_before(row, k, depth) : lhs.read(row, k);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+        Vector<float, 4> step[BLOCKS] = {};
+#pragma unroll
+        for (int w = 0; w < WORDS; ++w) {
+            u32 factors[4];
+            row_pairs(factors, left[u], w);
+#pragma unroll
+            for (int b = 0; b < BLOCKS; ++b) {
+                u32 numbers[2][4];
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const typename Rhs::Group& group = right[u][b][h];
+                    weight_pairs<Rhs, !Sizes::SCALED_SUMS>(numbers[h], group.stored.words[w], Pair::twice(group.zero + OFFSET),
+                                                           Pair::twice(group.scale));
+                }
+#pragma unroll
+                for (int p = 0; p < 4; p += 2) {
+                    Sizes::Instruction::multiply(Sizes::SCALED_SUMS ? step[b] : sums[b],
+                                                 {numbers[0][p], numbers[1][p], numbers[0][p + 1], numbers[1][p + 1]},
+                                                 {factors[p], factors[p + 1]});
+                }
+            }
+        }
+        if constexpr (Sizes::SCALED_SUMS) {
+#pragma unroll
+            for (int b = 0; b < BLOCKS; ++b) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sums[b][i] = math::multiply_add(step[b][i], right[u][b][i / 2].scale, sums[b][i]);
+            }
+        }
+    }
+}
+
+/// As `gemv` with weights of four bits along k. The grid has, in x, a workgroup for each `Sizes::ROWS` rows of each `Sizes::COLS` columns.
+template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
+GRAPHC_DEVICE void gemv_matrix(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
+    static_assert(Lhs::ALONG_K && Rhs::BITS == 4, "weights of four bits, and rows along k");
+    static_assert(Rhs::WIDTH % 8 == 0, "a group of the weights is whole words");
+    static_assert(Lhs::WIDTH == 4 || Lhs::WIDTH == 8, "a group of a row is a word's elements, or half of them");
+    static_assert(Sizes::COLS % WIDTH == 0, "a workgroup's columns are whole packs");
+    constexpr int STEPS = 4 * Rhs::WIDTH * Sizes::UNROLL;
+    const int groups = (rows + Sizes::ROWS - 1) / Sizes::ROWS;
+    const int row0 = (int)blockIdx.x % groups * Sizes::ROWS, col0 = (int)blockIdx.x / groups * Sizes::COLS;
+    const int lane = (int)threadIdx.x % Sizes::LANES, wave = wave_number<Sizes::LANES>();
+    const int place = row0 + lane / 4, row = place < rows ? place : rows - 1;
+    Vector<float, 4> sums[Sizes::BLOCKS] = {};
+    int k = wave * STEPS;
+    for (; k + STEPS <= depth; k += Sizes::WAVES * STEPS) gemv_matrix_steps<Sizes, false>(sums, lhs, rhs, row, col0, cols, k, depth);
+    if (k < depth) gemv_matrix_steps<Sizes, true>(sums, lhs, rhs, row, col0, cols, k, depth);
+    __shared__ float partial[Sizes::WAVES][Sizes::ROWS][Sizes::COLS];
+#pragma unroll
+    for (int b = 0; b < Sizes::BLOCKS; ++b) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) partial[wave][lane % 4 * 2 + i % 2][b * Sizes::BLOCK + i / 2 * 8 + lane / 4] = sums[b][i];
+    }
+    add_waves<Sizes, WIDTH>(partial, row0, col0, rows, cols, epilogue);
+}
+
+}  // namespace graphc
+
+#endif  // GRAPHC_CUDA
