@@ -15,6 +15,8 @@ use serde_json::Value;
 const GRAPHS: &[&str] = &[
     "x = input \"x\" : f16[256, 512]\n w = input \"w\" : f16[512, 384]\n y = contract x, w",
     "x = input \"x\" : f16[2, 512]\n w = input \"w\" : f16[512, 384]\n y = contract x, w",
+    "x = input \"x\" : f16[1, 4096]\n w = input \"w\" : i4[8192, 4096]\n s = input \"s\" : f16[8192, 32]\n \
+     q = dequantize w, s {axis=1, group=128, out=f16}\n y = contract x, q {transpose_rhs}",
     "x = input \"x\" : f64[40, 48]\n w = input \"w\" : f64[48, 56]\n y = contract x, w",
     "q = input \"q\" : f16[2, 4, 128, 64]\n k = input \"k\" : f16[2, 4, 128, 64]\n v = input \"v\" : f16[2, 4, 128, 64]\n \
      y = attention q, k, v {scale=0.125, causal}",
@@ -110,4 +112,76 @@ fn wrong_numbers_of_mappings_do_not_panic() {
     );
     assert!(kinds.len() >= 11, "{kinds:?}");
     assert!(refused * 2 > asked, "{refused} of {asked} refused");
+}
+
+/// One row by weights of four bits, on sm_90: their scales' type, the elements that share one, and what else is dequantised from.
+fn quantised_row(scales: &str, group: usize, zero: &str) -> (Kernel, Symbols) {
+    let groups = 4096 / group;
+    let (declared, named) = match zero {
+        "" => (String::new(), ""),
+        zero => (format!(" z = input \"z\" : {zero}[8192, {groups}]\n"), ", z"),
+    };
+    let text = format!(
+        "graph @g stage=import {{\n x = input \"x\" : f16[1, 4096]\n w = input \"w\" : u4[8192, 4096]\n \
+         s = input \"s\" : {scales}[8192, {groups}]\n{declared} q = dequantize w, s{named} {{axis=1, group={group}, out=f16}}\n \
+         y = contract x, q {{transpose_rhs}}\n return y as \"y\"\n}}\n"
+    );
+    let graph = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let target: Target = "sm_90".parse().expect("known");
+    let program = build(&graph, &BuildOptions::new(vec![target], OptLevel::O2))
+        .expect("builds")
+        .program;
+    let plan = program.variants[0].plan.clone();
+    let kernel = plan.kernels.values().next().expect("one kernel").clone();
+    (kernel, plan.symbols)
+}
+
+/// Matrix instructions for few rows ask for facts about the weights; a kernel that lacks one is refused and says which.
+#[test]
+fn few_rows_by_matrix_instructions_need_their_facts() {
+    let tilings = |scales, group, zero| {
+        let (kernel, symbols) = quantised_row(scales, group, zero);
+        match &kernel.mapping {
+            Mapping::Gemv(tiling) => (tiling.clone(), kernel, symbols),
+            other => panic!("{other}"),
+        }
+    };
+    let sm_90: Target = "sm_90".parse().expect("known");
+    let (by_sums, honest, symbols) = tilings("f16", 128, "u4");
+    assert!(
+        by_sums.matrix.as_ref().is_some_and(|m| m.scaled_sums),
+        "{}",
+        honest.mapping
+    );
+    assert_eq!(limits::check(&honest, &symbols, &sm_90), []);
+    let (by_weights, ..) = tilings("f16", 32, "u4");
+    assert!(by_weights.matrix.as_ref().is_some_and(|m| !m.scaled_sums));
+    // Neither a scale that moves within a step and is of another type, nor a zero point that is no integer.
+    assert!(tilings("f32", 32, "u4").0.matrix.is_none());
+    assert!(tilings("f16", 128, "f32").0.matrix.is_none());
+
+    let other = "gfx90a".parse().expect("known");
+    let errors = limits::check(&honest, &symbols, &other);
+    assert!(
+        matches!(errors[..], [limits::LimitError::Instruction { .. }]),
+        "{errors:?}"
+    );
+    let with = |kernel: Kernel, tiling: &ir::kernel::GemvTiling| Kernel {
+        mapping: Mapping::Gemv(tiling.clone()),
+        ..kernel
+    };
+    let (kernel, symbols) = quantised_row("f16", 32, "u4");
+    let errors = limits::check(&with(kernel, &by_sums), &symbols, &sm_90);
+    assert!(
+        matches!(errors[..], [limits::LimitError::Scale { step: 128, .. }]),
+        "{errors:?}"
+    );
+    for (scales, group, zero, tiling, word) in [
+        ("f32", 32, "u4", &by_weights, "of which the scales must be"),
+        ("f16", 128, "f32", &by_sums, "zero points are integers of four bits"),
+    ] {
+        let (kernel, _) = quantised_row(scales, group, zero);
+        let said = verify::verify(&with(kernel, tiling)).expect_err("refused");
+        assert!(format!("{said:?}").contains(word), "{said:?}");
+    }
 }
