@@ -10,8 +10,8 @@ namespace graphc {
 /// The sizes of such a product. The instruction's rows are columns of the product and its columns are rows: a workgroup takes the
 /// instruction's `ROWS` rows and `COLS` columns, its waves share out k, and `UNROLL` steps of each are under way at once.
 ///
-/// `SCALED_SUMS`: all weights of a column in a step share their scale, so that the step's sum is multiplied by it; otherwise each weight
-/// is, and rounded to its type, of which the scales are then.
+/// `SCALED_SUMS`: all weights of a column in a step share their scale and their zero point, so that the step's sum is multiplied by it;
+/// otherwise each weight is, and rounded to its type, of which the scales are then.
 template <typename Instruction_, int COLS_, int UNROLL_, int WAVES_, bool SCALED_SUMS_>
 struct GemvMatrix {
     using Instruction = Instruction_;
@@ -80,44 +80,81 @@ GRAPHC_DEVICE void row_pairs(u32 (&out)[4], const Group (&groups)[GROUPS], int f
     for (int p = 0; p < 4; ++p) out[p] = __byte_perm(words[p / 2], words[p / 2 + 2], p % 2 == 0 ? 0x5410 : 0x7632);
 }
 
-/// Some steps along k of a wave, read before any is multiplied. Lane `l` has a group of columns `l / 4` and `l / 4 + 8` of each
-/// instruction's sixteen, and the same elements of row `l / 4`; four lanes share out a step. `PART`: the steps may reach past the depth.
+/// The weights of some steps along k of a wave, and what makes numbers of them, all read before any is multiplied. Lane `l` has a group of
+/// columns `8 g + l / 4`; four lanes share out a step. Past the depth the weights are zero, and have a scale of the same step.
+template <typename Sizes, typename Rhs>
+struct GemvWeights {
+    using Pair = Halves<typename Sizes::Element>;
+    static constexpr int GROUPS = 2 * Sizes::BLOCKS, UNROLL = Sizes::UNROLL, STEP = 4 * Rhs::WIDTH;
+    static constexpr float OFFSET = (float)(Pair::OFFSET + Packing<typename Rhs::Stored>::BIAS);
+    /// Of four lanes that have a scale in common each reads another step's: a request for the scales of eight columns takes as long as
+    /// one for their weights.
+    static constexpr bool EXCHANGED = Sizes::SCALED_SUMS && UNROLL > 1;
+    static constexpr int READ = EXCHANGED ? 1 : UNROLL;
+    Words<Rhs::BYTES> words[UNROLL][GROUPS];
+    float scales[READ][GROUPS], zeros[READ][GROUPS];
+
+    template <bool PART>
+    GRAPHC_DEVICE void read(const Rhs& rhs, int col0, int cols, int k0, int depth) {
+        const int lane = (int)threadIdx.x % Sizes::LANES;
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) {
+            const int place = col0 + g * 8 + lane / 4, col = place < cols ? place : cols - 1;
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                const int k = k0 + u * STEP + lane % 4 * Rhs::WIDTH;
+                if (!PART || k < depth) words[u][g] = load_words_once<Rhs::BYTES>(rhs.address(col, k));
+                else words[u][g] = Words<Rhs::BYTES>{};
+            }
+#pragma unroll
+            for (int r = 0; r < READ; ++r) {
+                const int step = k0 + (EXCHANGED ? lane % UNROLL : r) * STEP;
+                const int own = Sizes::SCALED_SUMS ? step : step + lane % 4 * Rhs::WIDTH, k = PART && own >= depth ? k0 : own;
+                scales[r][g] = rhs.scale(col, k);
+                zeros[r][g] = rhs.zero(col, k);
+            }
+        }
+    }
+
+    /// The factor of a step's sums.
+    GRAPHC_DEVICE float scale(int step, int g) const {
+        if constexpr (EXCHANGED) return __shfl_sync(~0u, scales[0][g], ((int)threadIdx.x & 28) | step);
+        else return scales[step][g];
+    }
+    /// What integers of a step have too much, twice.
+    GRAPHC_DEVICE u32 offset(int step, int g) const {
+        const u32 own = Pair::twice(zeros[EXCHANGED ? 0 : step][g] + OFFSET);
+        if constexpr (EXCHANGED) return __shfl_sync(~0u, own, ((int)threadIdx.x & 28) | step);
+        else return own;
+    }
+};
+
+/// Some steps along k of a wave. Lane `l` has elements of row `l / 4`. `PART`: the steps may reach past the depth.
 template <typename Sizes, bool PART, typename Lhs, typename Rhs>
 GRAPHC_DEVICE void gemv_matrix_steps(Vector<float, 4> (&sums)[Sizes::BLOCKS], const Lhs& lhs, const Rhs& rhs, int row, int col0, int cols,
                                      int k0, int depth) {
-    using Pair = Halves<typename Sizes::Element>;
-    constexpr int UNROLL = Sizes::UNROLL, BLOCKS = Sizes::BLOCKS, STEP = 4 * Rhs::WIDTH, WORDS = Rhs::WIDTH / 8;
-    constexpr int SHARE = Rhs::WIDTH / Lhs::WIDTH;
-    constexpr float OFFSET = (float)(Pair::OFFSET + Packing<typename Rhs::Stored>::BIAS);
-    const int lane = (int)threadIdx.x % Sizes::LANES;
-    typename Rhs::Group right[UNROLL][BLOCKS][2];
+    using Weights = GemvWeights<Sizes, Rhs>;
+    constexpr int UNROLL = Sizes::UNROLL, BLOCKS = Sizes::BLOCKS, SHARE = Rhs::WIDTH / Lhs::WIDTH;
+    Weights weights;
+    weights.template read<PART>(rhs, col0, cols, k0, depth);
     typename Lhs::Group left[UNROLL][SHARE];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
-        const int at = k0 + u * STEP + lane % 4 * Rhs::WIDTH;
-#pragma unroll
-        for (int b = 0; b < BLOCKS; ++b) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int place = col0 + b * Sizes::BLOCK + h * 8 + lane / 4, col = place < cols ? place : cols - 1;
-                right[u][b][h] = PART ? rhs.read_before(col, at, depth) : read_once(rhs, col, at);
-                // A lane past the depth scales what those before it bring.
-                if constexpr (PART && Sizes::SCALED_SUMS) {
-                    if (k0 + u * STEP < depth) right[u][b][h].scale = rhs.scale(col, k0 + u * STEP);
-                }
-            }
-        }
+        const int at = k0 + u * Weights::STEP + (int)threadIdx.x % 4 * Rhs::WIDTH;
 #pragma unroll
         for (int s = 0; s < SHARE; ++s) {
-            const int k = at + s * Lhs::WIDTH;
-            left[u][s] = PART ? lhs.read_before(row, k, depth) : lhs.read(row, k);
+            if (!PART || at < depth) left[u][s] = lhs.read(row, at + s * Lhs::WIDTH);
+            else left[u][s] = typename Lhs::Group{};
         }
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
         Vector<float, 4> step[BLOCKS] = {};
+        u32 offsets[Weights::GROUPS];
 #pragma unroll
-        for (int w = 0; w < WORDS; ++w) {
+        for (int g = 0; g < Weights::GROUPS; ++g) offsets[g] = weights.offset(u, g);
+#pragma unroll
+        for (int w = 0; w < Rhs::WIDTH / 8; ++w) {
             u32 factors[4];
             row_pairs(factors, left[u], w);
 #pragma unroll
@@ -125,9 +162,9 @@ GRAPHC_DEVICE void gemv_matrix_steps(Vector<float, 4> (&sums)[Sizes::BLOCKS], co
                 u32 numbers[2][4];
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    const typename Rhs::Group& group = right[u][b][h];
-                    weight_pairs<Rhs, !Sizes::SCALED_SUMS>(numbers[h], group.stored.words[w], Pair::twice(group.zero + OFFSET),
-                                                           Pair::twice(group.scale));
+                    const int g = 2 * b + h;
+                    const u32 scale = Sizes::SCALED_SUMS ? 0u : Halves<typename Sizes::Element>::twice(weights.scale(u, g));
+                    weight_pairs<Rhs, !Sizes::SCALED_SUMS>(numbers[h], weights.words[u][g].words[w], offsets[g], scale);
                 }
 #pragma unroll
                 for (int p = 0; p < 4; p += 2) {
@@ -140,8 +177,9 @@ GRAPHC_DEVICE void gemv_matrix_steps(Vector<float, 4> (&sums)[Sizes::BLOCKS], co
         if constexpr (Sizes::SCALED_SUMS) {
 #pragma unroll
             for (int b = 0; b < BLOCKS; ++b) {
+                const float scales[2] = {weights.scale(u, 2 * b), weights.scale(u, 2 * b + 1)};
 #pragma unroll
-                for (int i = 0; i < 4; ++i) sums[b][i] = math::multiply_add(step[b][i], right[u][b][i / 2].scale, sums[b][i]);
+                for (int i = 0; i < 4; ++i) sums[b][i] = math::multiply_add(step[b][i], scales[i / 2], sums[b][i]);
             }
         }
     }

@@ -136,7 +136,8 @@ fn launches(plan: &Plan, files: &Table<KernelId, String>, variant: &Variant) -> 
                     let Ok(size) = k.launch_size(bindings) else { continue };
                     let at: serde_json::Map<String, Value> =
                         bindings.iter().map(|(s, v)| (s.to_string(), json!(v))).collect();
-                    sizes.push(json!({ "sizes": at, "grid": size.grid, "block": [size.block, 1, 1] }));
+                    let block = [size.block, 1, 1];
+                    sizes.push(json!({ "sizes": at, "grid": size.grid, "block": block, "lds": size.lds }));
                 }
                 let sizes_last = k.symbols.iter().map(|s| json!({ "size": s.to_string() }));
                 let arguments: Vec<Value> = args.iter().map(|b| buffer(plan, *b)).chain(sizes_last).collect();
@@ -179,7 +180,8 @@ fn launches(plan: &Plan, files: &Table<KernelId, String>, variant: &Variant) -> 
     }
     Ok(json!({
         "target": plan.target.to_string(),
-        "note": "every argument is 8 bytes: a buffer's address, then each size as a 64-bit integer",
+        "note": "every argument is 8 bytes: a buffer's address, then each size as a 64-bit integer; `lds` is the bytes of shared \
+                 memory that the launch asks for beside what the kernel declares",
         "steps": steps,
     }))
 }

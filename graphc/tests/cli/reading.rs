@@ -74,7 +74,9 @@ fn emit_hip_writes_a_folder_that_a_compiler_takes() {
         assert!(line.contains("hipcc} --genco --offload-arch=gfx90a -O3"), "{line}");
         let sizes = step["launch_sizes"].as_array().expect("a list");
         assert!(
-            sizes[0]["grid"][0].as_u64() > Some(0) && sizes[0]["block"][0].as_u64() > Some(0),
+            sizes[0]["grid"][0].as_u64() > Some(0)
+                && sizes[0]["block"][0].as_u64() > Some(0)
+                && sizes[0]["lds"].is_u64(),
             "{step:#}"
         );
         assert!(!step["arguments"].as_array().expect("a list").is_empty());

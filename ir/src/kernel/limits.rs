@@ -43,7 +43,7 @@ pub enum LimitError {
     },
     #[error("kernel {kernel}: its stores are not known to be {width} neighbours")]
     Store { kernel: String, width: u32 },
-    #[error("kernel {kernel}: steps of {step} along k are not known to have one scale a column")]
+    #[error("kernel {kernel}: steps of {step} along k are not known to have one scale and one zero point a column")]
     Scale { kernel: String, step: u32 },
 }
 
@@ -70,7 +70,7 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
                 });
             }
             let step = GemvMatrix::step(t.rhs);
-            if matrix.scaled_sums && !shares_scale(kernel, symbols, &body.rhs, &body.k, step) {
+            if matrix.scaled_sums && !unpacks_alike(kernel, symbols, &body.rhs, &body.k, step) {
                 errors.push(LimitError::Scale { kernel: name(), step });
             }
         }
@@ -303,15 +303,17 @@ pub fn widest_fetch(kernel: &Kernel, symbols: &Symbols, operand: &Operand, axis:
     width
 }
 
-/// Says whether the elements of each step of `width` along `k`, from the first on, have one scale: the axes are walked as one, of which the
-/// last moves fastest.
-pub fn shares_scale(kernel: &Kernel, symbols: &Symbols, operand: &Operand, k: &[AxisId], width: u32) -> bool {
+/// Says whether the elements of each step of `width` along `k`, from the first on, are unpacked by one scale and one zero point: the axes
+/// are walked as one, of which the last moves fastest.
+pub fn unpacks_alike(kernel: &Kernel, symbols: &Symbols, operand: &Operand, k: &[AxisId], width: u32) -> bool {
     let (Some(unpacking), Some(&axis)) = (operand.unpacking(), k.last()) else {
         return false;
     };
     // Of several axes no step may begin in one row of the last and end in the next.
     let divides = kernel.axes[axis].extent.known_divisor() % i64::from(width.max(1)) == 0;
-    (k.len() == 1 || divides) && Motions::new(kernel, symbols, axis, i64::from(width)).is_shared(unpacking.scale)
+    let mut motions = Motions::new(kernel, symbols, axis, i64::from(width));
+    let shared = [Some(unpacking.scale), unpacking.zero];
+    (k.len() == 1 || divides) && shared.into_iter().flatten().all(|e| motions.is_shared(e))
 }
 
 /// Returns how many neighbouring sums an epilogue can take to store its results at once: at most 16 bytes of every stored type.

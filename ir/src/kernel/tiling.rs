@@ -274,8 +274,8 @@ pub struct GemvTiling {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct GemvMatrix {
     pub instruction: MatrixInstruction,
-    /// The weights of a column have one scale in each step along k, by which the step's sums are multiplied. Otherwise each weight is
-    /// multiplied by its own, and rounded to its type, of which the scales are then.
+    /// The weights of a column have one scale and one zero point in each step along k, and the step's sums are scaled. Otherwise each weight
+    /// is multiplied by its own scale, and rounded to its type, of which the scales are then.
     pub scaled_sums: bool,
 }
 
@@ -331,8 +331,8 @@ impl GemvTiling {
         if self.lanes != i.lanes() || self.rows != i.n || !self.cols.is_multiple_of(i.m) {
             return Some("rows and columns are not the instruction's");
         }
-        if self.cols * self.unroll > 64 {
-            return Some("more than a lane's registers hold");
+        if self.cols * self.unroll > 64 || !self.unroll.is_power_of_two() {
+            return Some("more than a lane's registers hold, or steps that lanes do not share out");
         }
         let words = self.rhs.along_k && self.rhs.width.is_multiple_of(8);
         if !words || ![4, 8].contains(&self.lhs.width) {

@@ -1,6 +1,6 @@
 //! Contractions with few rows: the weights are read once, and how fast is all that counts.
 
-use ir::kernel::limits::{shares_scale, widest_store};
+use ir::kernel::limits::{unpacks_alike, widest_store};
 use ir::kernel::{AxisId, ContractBody, Fetch, GemvMatrix, GemvTiling};
 use ir::target::{MatrixFamily, Platform};
 
@@ -123,7 +123,7 @@ impl Mapper<'_> {
         let types = (body.lhs.element(exprs), body.rhs.element(exprs));
         let mut all = self.target.matrix.iter();
         let instruction = all.find(|i| i.family == MatrixFamily::MmaSync && i.takes(types.0, types.1) && i.acc == acc);
-        let scaled_sums = shares_scale(self.kernel, self.symbols, &body.rhs, &body.k, GemvMatrix::step(rhs));
+        let scaled_sums = unpacks_alike(self.kernel, self.symbols, &body.rhs, &body.k, GemvMatrix::step(rhs));
         let Some(instruction) = instruction else {
             return Vec::new();
         };
@@ -153,8 +153,8 @@ impl Mapper<'_> {
     }
 
     /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its instructions or its share of
-    /// the memory's bytes take, whichever is longest (constants as measured on an H100, where of seven sizes of 1024 x 4096 to
-    /// 28672 x 4096 what this puts first takes 1.01 times as long as the fastest).
+    /// the memory's bytes take, whichever is longest (constants as measured on an H100 and an H200, where of sizes from 1024 x 4096 to
+    /// 28672 x 4096 what this puts first takes 1.03 times as long as the fastest in the mean).
     fn gemv_matrix_cycles(&self, t: &GemvTiling, sizes: &Sizes, bytes: f64) -> f64 {
         let target = self.target;
         let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
@@ -306,9 +306,9 @@ fn held(t: &GemvTiling, bytes: u32, stored: u32) -> u32 {
     }
 }
 
-/// The same where matrix instructions multiply elements of two bytes by weights of four bits: a group of each eighth column with its scale
-/// and its zero point, a row's elements, the sums of a step and of all.
+/// The same where matrix instructions multiply elements of two bytes by weights of four bits: groups of each eighth column, a scale and a
+/// zero point of each, a row's elements, the sums of a step and of all.
 fn held_by_matrix(t: &GemvTiling) -> u32 {
-    let group = t.rhs.width / 8 + 2;
-    t.unroll * (t.cols / 8 * group + t.rhs.width / 2) + t.cols / 2
+    let groups = t.cols / 8;
+    t.unroll * (groups * t.rhs.width / 8 + t.rhs.width / 2) + 2 * groups + t.cols / 2
 }
