@@ -51,7 +51,7 @@ struct FlashTile {
     static constexpr bool QUERIES_STAY = QUERIES_STAY_;
     static constexpr int QUERIES_AT = QUERIES_STAY ? STAGES * STAGE_BYTES : STAGE_BYTES;
     static constexpr int MERGE_BYTES =
-        (WAVES - WAVES / SPLIT) * LANES * floats_handed_over(FRAGMENTS * I::SUM_ROWS, OUTS * I::SUM_COLS) * 4;
+        (SPLIT > 1 ? WAVES / 2 : 0) * LANES * floats_handed_over(FRAGMENTS * I::SUM_ROWS, OUTS * I::SUM_COLS) * 4;
     static constexpr int TILE_BYTES = QUERIES_AT + QUERY_BYTES > STAGES * STAGE_BYTES ? QUERIES_AT + QUERY_BYTES : STAGES * STAGE_BYTES;
     static constexpr int LDS_BYTES = TILE_BYTES > MERGE_BYTES ? TILE_BYTES : MERGE_BYTES;
 #if defined(GRAPHC_CUDA)
@@ -169,40 +169,44 @@ GRAPHC_DEVICE void weigh(Rows& rows, int r, int q, int k0, int keys, float (&sco
     }
 }
 
-/// Brings the parts of waves that share queries together in the first of them: fixed order, so that the sum is the same in every run.
+/// Brings the parts of waves that share queries together in the first of them, by halves: in each turn the second half hands its parts over
+/// to the first. Who adds what is fixed, so that the sum is the same in every run.
 template <typename Rows>
 GRAPHC_DEVICE void merge_waves(Rows& rows) {
     using F = typename Rows::Tile;
     constexpr int ROWS = Rows::ROWS, OUTPUTS = Rows::OUTPUTS, FLOATS = floats_handed_over(ROWS, OUTPUTS);
     float* all = (float*)rows.lds;
-    __syncthreads();  // the last tile has been read
-    // The first wave of a group has no place; neighbouring lanes' numbers are neighbours.
-    const auto at = [&](int wave, int number) {
-        return ((wave - wave / F::SPLIT - 1) * FLOATS + number) * F::LANES + Rows::lane();
+    const int slice = Rows::slice(), group = wave_number<F::LANES>() / F::SPLIT;
+    // Neighbouring lanes' numbers are neighbours.
+    const auto at = [&](int place, int number) {
+        return ((group * (F::SPLIT / 2) + place) * FLOATS + number) * F::LANES + Rows::lane();
     };
-    const int wave = wave_number<F::LANES>();
-    if (Rows::slice() > 0) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            all[at(wave, r)] = rows.largest[r];
-            all[at(wave, ROWS + r)] = rows.sum[r];
+    for (int half = F::SPLIT / 2; half > 0; half /= 2) {
+        __syncthreads();  // the last tile has been read, or what was handed over before
+        if (slice >= half && slice < 2 * half) {
+            const int place = slice - half;
 #pragma unroll
-            for (int i = 0; i < OUTPUTS; ++i) all[at(wave, 2 * ROWS + r * OUTPUTS + i)] = rows.output(r, i);
+            for (int r = 0; r < ROWS; ++r) {
+                all[at(place, r)] = rows.largest[r];
+                all[at(place, ROWS + r)] = rows.sum[r];
+#pragma unroll
+                for (int i = 0; i < OUTPUTS; ++i) all[at(place, 2 * ROWS + r * OUTPUTS + i)] = rows.output(r, i);
+            }
         }
-    }
-    __syncthreads();
-    if (Rows::slice() > 0) return;
-    for (int other = wave + 1; other < wave + F::SPLIT; ++other) {
+        __syncthreads();
+        if (slice < half) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const float theirs = all[at(other, r)], most = larger(rows.largest[r], theirs);
-            const float reference = most == -infinity<float>() ? 0.0f : most;
-            const float own = math::hardware_exp2(rows.largest[r] - reference), scale = math::hardware_exp2(theirs - reference);
-            rows.largest[r] = most;
-            rows.sum[r] = rows.sum[r] * own + all[at(other, ROWS + r)] * scale;
+            for (int r = 0; r < ROWS; ++r) {
+                const float theirs = all[at(slice, r)], most = larger(rows.largest[r], theirs);
+                const float reference = most == -infinity<float>() ? 0.0f : most;
+                const float own = math::hardware_exp2(rows.largest[r] - reference), scale = math::hardware_exp2(theirs - reference);
+                rows.largest[r] = most;
+                rows.sum[r] = rows.sum[r] * own + all[at(slice, ROWS + r)] * scale;
 #pragma unroll
-            for (int i = 0; i < OUTPUTS; ++i) {
-                rows.set_output(r, i, rows.output(r, i) * own + all[at(other, 2 * ROWS + r * OUTPUTS + i)] * scale);
+                for (int i = 0; i < OUTPUTS; ++i) {
+                    rows.set_output(r, i, rows.output(r, i) * own + all[at(slice, 2 * ROWS + r * OUTPUTS + i)] * scale);
+                }
             }
         }
     }

@@ -109,7 +109,7 @@ struct LaneRows {
     using Values = LaneWidth<typename Value::Element, F::DV, F::GROUP>;
     static constexpr int ROWS = F::ROWS_EACH, OUTPUTS = Values::EACH, SCORES = F::KEYS / F::GROUP;
     static constexpr int KEY_BYTES = F::TILE * Keys::DEPTH * Keys::SIZE, VALUE_BYTES = F::TILE * Values::DEPTH * Values::SIZE;
-    static constexpr int MERGE_BYTES = (F::WAVES - F::WAVES / F::SPLIT) * F::LANES * floats_handed_over(ROWS, OUTPUTS) * 4;
+    static constexpr int MERGE_BYTES = (F::SPLIT > 1 ? F::WAVES / 2 : 0) * F::LANES * floats_handed_over(ROWS, OUTPUTS) * 4;
     static constexpr int LDS_BYTES = KEY_BYTES + VALUE_BYTES > MERGE_BYTES ? KEY_BYTES + VALUE_BYTES : MERGE_BYTES;
     /// Tiles are written over the last.
     static constexpr bool TURNS = false;

@@ -478,7 +478,7 @@ impl FlashTiling {
         // What waves that share queries hand over at the end: outputs, and of each lane's rows a maximum and a sum.
         let i = &self.instruction;
         let rows = i64::from(i.m * i.n / i.sum_cols().max(1));
-        let handing = i64::from(self.waves - self.waves / self.split.max(1));
+        let handing = i64::from(if self.split > 1 { self.waves / 2 } else { 0 });
         let handed = handing * i64::from(self.fragments) * (i64::from(i.m) * padded + 2 * rows) * 4;
         tiles.max(handed)
     }
@@ -647,7 +647,7 @@ impl FlashLanes {
     pub fn lds_bytes(&self, [d, dv]: [i64; 2], bits: [u32; 2]) -> i64 {
         let tiles = i64::from(self.keys * self.split) * (self.row_bytes(d, bits[0]) + self.row_bytes(dv, bits[1]));
         // What waves that share queries hand over at the end: outputs, a maximum and a sum of each row.
-        let handing = i64::from(self.waves - self.waves / self.split.max(1)) * i64::from(self.lanes);
+        let handing = i64::from(if self.split > 1 { self.waves / 2 } else { 0 }) * i64::from(self.lanes);
         let handed = handing * i64::from(self.rows) * (self.share(dv, bits[1]) + 2) * 4;
         tiles.max(handed)
     }
