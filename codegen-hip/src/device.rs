@@ -27,6 +27,10 @@ const HEADERS: &[(&str, &str)] = &[
     ),
     ("graphc_quantised.hip.h", include_str!("device/graphc_quantised.hip.h")),
     ("graphc_gemm.hip.h", include_str!("device/graphc_gemm.hip.h")),
+    (
+        "graphc_gemm_direct.hip.h",
+        include_str!("device/graphc_gemm_direct.hip.h"),
+    ),
     ("graphc_flash.hip.h", include_str!("device/graphc_flash.hip.h")),
     (
         "graphc_flash_lanes.hip.h",

@@ -57,8 +57,11 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
             }
         }
         Body::Row(_) | Body::Window(_) => headers.push("graphc_reduce.hip.h"),
-        Body::Contract(c) if matches!(kernel.mapping, Mapping::Matrix(_)) => {
-            headers.push("graphc_gemm.hip.h");
+        Body::Contract(c) if let Mapping::Matrix(tiling) = &kernel.mapping => {
+            headers.push(match tiling.loads_to_lds() {
+                true => "graphc_gemm_direct.hip.h",
+                false => "graphc_gemm.hip.h",
+            });
             if c.rhs.unpacking().is_some() {
                 headers.push("graphc_quantised.hip.h");
             }

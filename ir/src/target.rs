@@ -42,6 +42,10 @@ pub struct Architecture {
     pub simds: u32,
     /// Bytes that a compute unit reads from LDS in a clock.
     pub lds_bytes_per_clock: u32,
+    /// Bytes that a lane loads straight to LDS at once, past its registers; 0 where there are no such loads.
+    pub direct_bytes: u32,
+    /// Whether reads of LDS turn elements of two bytes that lie along an operand's rows (`ds_read_b64_tr_b16`, `ldmatrix.trans`).
+    pub turning_reads: bool,
     /// Bytes that a compute unit reads from its share of the second-level cache in a clock.
     pub cache_bytes_per_clock: u32,
     /// Peak of vector f32.
@@ -147,6 +151,8 @@ const HIP: Architecture = Architecture {
     clock_ghz: 0.0,
     simds: 4,
     lds_bytes_per_clock: 128,
+    direct_bytes: 0,
+    turning_reads: false,
     cache_bytes_per_clock: 64,
     vector_f32_tflops: 0.0,
     matrix_f16_tflops: 0.0,
@@ -211,6 +217,7 @@ pub static TARGETS: &[Architecture] = &[
         product: "Instinct MI100",
         compute_units: 120,
         clock_ghz: 1.50,
+        direct_bytes: 4,
         vector_f32_tflops: 46.1,
         matrix_f16_tflops: 184.6,
         matrix_bf16_tflops: 92.3,
@@ -224,6 +231,7 @@ pub static TARGETS: &[Architecture] = &[
         product: "Instinct MI210/MI250",
         compute_units: 110,
         clock_ghz: 1.70,
+        direct_bytes: 4,
         vector_f32_tflops: 47.9,
         matrix_f16_tflops: 191.5,
         matrix_bf16_tflops: 191.5,
@@ -239,6 +247,7 @@ pub static TARGETS: &[Architecture] = &[
         compute_units: 304,
         dies: 8,
         clock_ghz: 2.10,
+        direct_bytes: 4,
         vector_f32_tflops: 163.4,
         matrix_f16_tflops: 1307.0,
         matrix_bf16_tflops: 1307.0,
@@ -258,6 +267,8 @@ pub static TARGETS: &[Architecture] = &[
         dies: 8,
         clock_ghz: 2.4,
         lds_bytes_per_clock: 256,
+        direct_bytes: 16,
+        turning_reads: true,
         vector_f32_tflops: 157.3,
         matrix_f16_tflops: 2500.0,
         matrix_bf16_tflops: 2500.0,
@@ -352,6 +363,8 @@ pub static TARGETS: &[Architecture] = &[
         wave_size: 32,
         compute_units: 132,
         clock_ghz: 1.98,
+        direct_bytes: 16,
+        turning_reads: true,
         vector_f32_tflops: 67.0,
         matrix_f16_tflops: 989.0,
         matrix_bf16_tflops: 989.0,

@@ -24,6 +24,7 @@ impl Printer<'_> {
         );
         let template = match (tiling.shares, tiling.parts) {
             (Some(Shares { groups, tiles }), _) => format!("gemm_shared<Tiles, {groups}, {tiles}"),
+            (None, 1) if tiling.loads_to_lds() => "gemm_direct<Tiles".to_owned(),
             (None, 1) => "gemm_tile<Tiles".to_owned(),
             (None, parts) => format!("gemm_wave_k<Tiles, {parts}"),
         };

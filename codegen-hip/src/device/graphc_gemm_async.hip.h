@@ -56,10 +56,6 @@ GRAPHC_DEVICE void load_matrices(u32 from, u32& a, u32& b, u32& c, u32& d) {
     }
 }
 
-template <typename Operand> struct IsInMemory { static constexpr bool value = false; };
-template <typename T, bool ALONG_K, int WIDTH, typename Address, typename Guard, int FILL>
-struct IsInMemory<InMemory<T, ALONG_K, WIDTH, Address, Guard, FILL>> { static constexpr bool value = true; };
-
 /// Where a tile's elements are in LDS for instructions that read them by descriptors: panels of `LINES` lines of 128 bytes, whose chunks of
 /// 16 bytes are permuted by the line's number (PTX's 128-byte swizzling).
 template <int LINES>

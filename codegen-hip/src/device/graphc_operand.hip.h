@@ -130,6 +130,11 @@ struct InMemory {
     }
 };
 
+/// Whether an operand's elements are copied as they lie in memory.
+template <typename Operand> struct IsInMemory { static constexpr bool value = false; };
+template <typename T, bool ALONG_K, int WIDTH, typename Address, typename Guard, int FILL>
+struct IsInMemory<InMemory<T, ALONG_K, WIDTH, Address, Guard, FILL>> { static constexpr bool value = true; };
+
 /// `WIDTH` neighbours at once that a function computes.
 template <typename T, bool ALONG_K_, int WIDTH_, typename Value>
 struct Computed {
@@ -310,6 +315,22 @@ struct LdsRows {
     /// The byte address of a row's chunk.
     static constexpr GRAPHC_DEVICE int address(int row, int chunk) {
         return lines(row, chunk) + (((permutation(row) ^ chunk) & 7) << 4);
+    }
+    /// A row and a chunk of it.
+    struct Place {
+        int row, chunk;
+    };
+    /// What is in chunk number `at` of the tile's memory: the inverse of `address`.
+    static constexpr GRAPHC_DEVICE Place place(int at) {
+        constexpr int CHUNKS = ROW_BYTES / 16;
+        if constexpr (CHUNKS >= 8) {
+            const int row = at / CHUNKS;
+            return Place{row, at % CHUNKS ^ (permutation(row) & 7)};
+        } else {
+            // The rows of a line differ in the bits of a chunk's number that a row's own chunks do not have.
+            const int first = at / 8 * (8 / CHUNKS), mixed = at % 8 ^ (permutation(first) & 7);
+            return Place{first + mixed / CHUNKS, mixed % CHUNKS};
+        }
     }
     /// The address with `row` and `chunk` added, which have no bit in common with those of `address`.
     static constexpr GRAPHC_DEVICE int moved(int address, int row, int chunk) {

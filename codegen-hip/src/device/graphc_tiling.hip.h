@@ -37,7 +37,7 @@ struct MatrixTile {
     static_assert(LHS * WAVES_M * Instruction::ROWS == BLOCK_M && RHS * WAVES_N * Instruction::COLS == BLOCK_N,
                   "waves take whole pieces of the block");
     static_assert(STEPS * Instruction::STEP == BLOCK_K, "a tile is whole steps along k");
-    static_assert(Instruction::SYNC ? STAGES >= 2 : STAGES == 1 || STAGES == 2, "one buffer or two, or more for mma.sync");
+    static_assert(STAGES >= 1, "a tile is somewhere");
 };
 
 /// Orders LDS between the waves of a workgroup and waits for all of them. Loads from memory stay under way.

@@ -12,6 +12,9 @@ use crate::types::DType;
 /// Bytes of the widest memory access of a lane.
 const ACCESS_BYTES: u32 = 16;
 
+/// Loads of a wave that are waited for one by one: AMD's counter of them has six bits.
+const COUNTED_LOADS: u32 = 63;
+
 /// What a kernel asks of a target that the target does not have, or that is not proved of its accesses.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LimitError {
@@ -41,6 +44,15 @@ pub enum LimitError {
         operand: &'static str,
         fetch: String,
     },
+    #[error("kernel {kernel}: {operand}, fetched {fetch}, cannot go straight to LDS on {target}")]
+    Direct {
+        kernel: String,
+        target: String,
+        operand: &'static str,
+        fetch: String,
+    },
+    #[error("kernel {kernel}: {loads} loads of a wave would be under way, of which {most} are counted")]
+    Loads { kernel: String, loads: u32, most: u32 },
     #[error("kernel {kernel}: its stores are not known to be {width} neighbours")]
     Store { kernel: String, width: u32 },
     #[error("kernel {kernel}: steps of {step} along k are not known to have one scale and one zero point a column")]
@@ -106,6 +118,51 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
         });
     }
     errors.extend(accesses(kernel, symbols, body, [tiling.lhs, tiling.rhs], tiling.store));
+    if tiling.loads_to_lds() {
+        errors.extend(direct(kernel, target, tiling));
+    }
+    errors
+}
+
+/// Says whether the tiles of an operand can be loaded straight to LDS: whole accesses, which reads turn where they do not lie along k.
+pub fn goes_straight(tiling: &Tiling, fetch: Fetch, target: &Target) -> bool {
+    let bits = tiling.instruction.input.bits();
+    let whole = target.direct_bytes > 0 && (fetch.width * bits / 8).is_multiple_of(target.direct_bytes);
+    whole && (fetch.along_k || (bits == 16 && target.turning_reads))
+}
+
+/// Loads of a wave that stay under way while it waits for a tile.
+fn loads_under_way(tiling: &Tiling, target: &Target) -> u32 {
+    (tiling.stages - 2) * tiling.direct_loads(target.direct_bytes)
+}
+
+/// Says whether a target loads a tiling's tiles straight to LDS.
+pub fn has_direct(tiling: &Tiling, target: &Target) -> bool {
+    [tiling.lhs, tiling.rhs].iter().all(|f| goes_straight(tiling, *f, target))
+        && loads_under_way(tiling, target) <= COUNTED_LOADS
+}
+
+/// What the loads of tiles straight to LDS ask of a target that it does not have.
+fn direct(kernel: &Kernel, target: &Target, tiling: &Tiling) -> Vec<LimitError> {
+    let mut errors = Vec::new();
+    for (operand, fetch) in [("the lhs", tiling.lhs), ("the rhs", tiling.rhs)] {
+        if !goes_straight(tiling, fetch, target) {
+            errors.push(LimitError::Direct {
+                kernel: kernel.name.clone(),
+                target: target.to_string(),
+                operand,
+                fetch: fetch.to_string(),
+            });
+        }
+    }
+    let loads = loads_under_way(tiling, target);
+    if loads > COUNTED_LOADS {
+        errors.push(LimitError::Loads {
+            kernel: kernel.name.clone(),
+            loads,
+            most: COUNTED_LOADS,
+        });
+    }
     errors
 }
 

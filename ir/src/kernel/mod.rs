@@ -30,7 +30,7 @@ pub use copy::{CopyBody, CopyStep};
 pub use operand::{Operand, OperandAccess, Unpacking};
 pub use param::{Access, Param};
 pub use row::{RowBody, RowComposite, RowKind};
-pub use tiling::{AttentionOrder, FlashLanes, FlashTiling, GemvMatrix, GemvTiling, Shares, Tiling};
+pub use tiling::{AttentionOrder, FlashLanes, FlashTiling, GemvMatrix, GemvTiling, Shares, Tiling, Travel};
 pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
 
 use indexmap::IndexSet;

@@ -11,7 +11,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt, Tiling};
+use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt, Tiling, Travel};
 use crate::graph::op::BinaryOp;
 
 impl fmt::Display for Kernel {
@@ -42,9 +42,13 @@ impl fmt::Display for Tiling {
             None => String::new(),
             Some(shares) => format!(", {} groups share {} tiles", shares.groups, shares.tiles),
         };
+        let travel = match self.travel {
+            Travel::Registers => "",
+            Travel::Direct => " direct",
+        };
         write!(
             f,
-            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}{parts}, stages {}{}, lhs {}, rhs {}, store {}, group {}{dies}{shares}",
+            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}{parts}, stages {}{travel}{}, lhs {}, rhs {}, store {}, group {}{dies}{shares}",
             self.instruction,
             self.stages,
             if self.ahead { " ahead" } else { "" },

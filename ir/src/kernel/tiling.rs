@@ -12,10 +12,25 @@ const ADDRESSES: u32 = 48;
 const LANES_ADDRESSES: u32 = 36;
 /// The same where tiles are copied past the registers.
 const COPY_ADDRESSES: u32 = 40;
+/// The same where MFMA's tiles are: AMD's compiler keeps two registers of address for each load (as compiled for gfx950).
+const DIRECT_ADDRESSES: u32 = 52;
+/// Bytes of a lane in one access to LDS, and those in which all threads of a workgroup take part where tiles go past the registers.
+const CHUNK_BYTES: u32 = 16;
 
 /// Bytes of shared memory that a CUDA kernel may declare (CUDA C programming guide, compute capabilities); more comes with the
 /// launch.
 const CUDA_DECLARED_LDS: u32 = 48 << 10;
+
+/// How tiles of the operands travel from memory to LDS.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Travel {
+    /// Through registers, where elements can be computed, converted and turned on the way. The next tile is in registers while one is
+    /// multiplied.
+    Registers,
+    /// Past the registers, as the elements lie in memory: by `cp.async` on `sm_90`, by loads straight to LDS on CDNA. The next
+    /// `stages - 1` tiles are on their way while one is multiplied. What an operand of `mma.sync` computes goes through registers still.
+    Direct,
+}
 
 /// How a workgroup computes its tile of a contraction with matrix instructions.
 ///
@@ -33,6 +48,7 @@ pub struct Tiling {
     pub parts: u32,
     /// Tiles of the operands that are in LDS at once, of each part.
     pub stages: u32,
+    pub travel: Travel,
     /// Fragments are read from LDS one step before they are multiplied, which takes their registers twice. Of `wgmma`, which reads none: a
     /// tile's products begin before those of the last tile have ended.
     pub ahead: bool,
@@ -118,6 +134,44 @@ impl Tiling {
         }
     }
 
+    /// Says whether tiles go past the registers by loads straight to LDS. By `mma.sync` and `wgmma` they are copied, as they always are.
+    pub fn loads_to_lds(&self) -> bool {
+        self.travel == Travel::Direct && !self.instruction.is_asynchronous()
+    }
+
+    /// Loads of a lane for a tile of both operands, each of so many bytes, where they go straight to LDS.
+    pub fn direct_loads(&self, bytes: u32) -> u32 {
+        self.tile_bytes() / (self.threads_of_part() * bytes).max(1)
+    }
+
+    /// Says why the operands cannot go straight to LDS that way.
+    fn direct_misfit(&self) -> Option<&'static str> {
+        let i = &self.instruction;
+        if i.family != MatrixFamily::Mfma {
+            return Some("tiles of WMMA and of lanes travel through registers");
+        }
+        if self.stages < 2 || self.parts > 1 || self.shares.is_some() {
+            return Some("tiles that go straight to LDS are a workgroup's own, of which one is loaded while another is multiplied");
+        }
+        let round = self.threads_of_part() * CHUNK_BYTES;
+        for (rows, fetch) in [(self.block[0], self.lhs), (self.block[1], self.rhs)] {
+            let line = rows * i.input.bits() / 8;
+            if !(line * self.block[2]).is_multiple_of(round) {
+                return Some("all threads load as much of a tile that goes straight to LDS");
+            }
+            if fetch.along_k {
+                continue;
+            }
+            if i.input.bits() != 16 {
+                return Some("elements that lie along the rows are turned on their way out of LDS where they have two bytes");
+            }
+            if line != 64 && !line.is_multiple_of(128) {
+                return Some("elements that lie along the rows are in LDS in lines of 64 bytes, or of whole 128");
+            }
+        }
+        None
+    }
+
     /// Registers of a lane that hold sums.
     pub fn accumulators(&self) -> u32 {
         let words = self.instruction.acc.bits().div_ceil(32);
@@ -144,8 +198,11 @@ impl Tiling {
             // Fragments of 16x16 and 16x8 elements of two bytes; copies pass the registers by.
             return self.accumulators() + steps * (4 * lhs + 2 * rhs) + COPY_ADDRESSES;
         }
-        let fetched = self.tile_bytes() / 4 / self.threads_of_part();
         let held = self.accumulators() + steps * fragment * (lhs + rhs);
+        if self.travel == Travel::Direct {
+            return held + DIRECT_ADDRESSES;
+        }
+        let fetched = self.tile_bytes() / 4 / self.threads_of_part();
         match i.family {
             // The compilers keep addresses of what lanes fetch beside it (as compiled for gfx906, gfx1030 and gfx1100).
             MatrixFamily::Lanes => held + fetched * 5 / 2 + LANES_ADDRESSES,
@@ -194,6 +251,11 @@ impl Tiling {
         }
         if !self.block[2].is_multiple_of(i.step()) {
             return Some("the instruction's depth does not divide the tile's");
+        }
+        match (i.is_asynchronous(), self.travel) {
+            (true, Travel::Registers) => return Some("tiles of mma.sync and wgmma are copied past the registers"),
+            (false, Travel::Direct) if self.direct_misfit().is_some() => return self.direct_misfit(),
+            _ => {}
         }
         if let Some(shares) = self.shares {
             if ![shares.groups, shares.tiles]

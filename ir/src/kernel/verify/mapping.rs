@@ -4,7 +4,7 @@ use super::{KernelError, Verifier};
 use crate::dim::Dim;
 use crate::kernel::{
     Access, AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvTiling, Loops,
-    Mapping, Operand, Param, Shares, Stmt, Tiling, WindowBody,
+    Mapping, Operand, Param, Shares, Stmt, Tiling, Travel, WindowBody,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;
@@ -35,8 +35,10 @@ impl Verifier<'_> {
             return Some("the instruction has other sums");
         }
         let stored = |o: &Operand| o.is_as_stored(self.kernel);
-        if instruction.family == MatrixFamily::Wgmma && !(stored(&c.lhs) && stored(&c.rhs)) {
-            return Some("wgmma reads operands as they lie in memory");
+        // What mma.sync's copies do not take goes through registers.
+        let copied = tiling.travel == Travel::Direct && instruction.family != MatrixFamily::MmaSync;
+        if copied && !(stored(&c.lhs) && stored(&c.rhs)) {
+            return Some("tiles go past the registers of operands as they lie in memory");
         }
         if let Some(shares) = tiling.shares
             && let Some(problem) = self.shares(tiling, shares, c)

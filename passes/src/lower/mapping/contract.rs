@@ -5,8 +5,8 @@
 //! GEMM selection", rocm-libraries): a step of the main loop takes as long as the slowest of matrix units, LDS and cache; tiles go over
 //! the compute units in rounds; nothing is faster than memory brings the operands.
 
-use ir::kernel::limits::{lds_limit, widest_fetch, widest_store};
-use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Fetch, Mapping, Operand, Stmt, Tiling};
+use ir::kernel::limits::{has_direct, lds_limit, widest_fetch, widest_store};
+use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Fetch, Mapping, Operand, Stmt, Tiling, Travel};
 use ir::target::{MatrixFamily, MatrixInstruction};
 use ir::{DType, Dim};
 
@@ -88,6 +88,21 @@ const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
     (MatrixFamily::Wgmma, block(64, 64, 128, [1, 1])),
 ];
 
+/// Tiles of MFMA whose operands go straight to LDS: all waves load as much, and a step along k is deep enough for what a barrier costs.
+const DIRECT_BLOCKS: &[Block] = &[
+    block(256, 256, 128, [2, 4]),
+    block(256, 256, 64, [2, 4]),
+    block(256, 128, 128, [4, 2]),
+    block(128, 256, 128, [2, 4]),
+    block(256, 128, 128, [2, 2]),
+    block(128, 256, 128, [2, 2]),
+    block(128, 128, 128, [4, 2]),
+    block(128, 128, 128, [2, 2]),
+    block(128, 64, 128, [2, 2]),
+    block(64, 128, 128, [2, 2]),
+    block(64, 64, 128, [2, 2]),
+];
+
 /// Sums that a lane may hold: half of the registers that hiprtc and NVRTC give a thread of such a workgroup.
 const MOST_ACCUMULATORS: u32 = 128;
 /// Registers that a lane may take by estimate.
@@ -106,6 +121,8 @@ const REUSE: f64 = 2.0;
 const DEPENDENT: f64 = 5.0;
 /// Instructions that fetch one group of an operand: its address, its guard, the access, the way to LDS.
 const FETCH_INSTRUCTIONS: f64 = 10.0;
+/// Instructions of such a group that goes straight to LDS.
+const DIRECT_INSTRUCTIONS: f64 = 5.0;
 /// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in its bank.
 const TURN_INSTRUCTIONS: u32 = 8;
 /// Waves that share out k to choose from, where a tile is one wave's.
@@ -116,11 +133,23 @@ const STAGES: [u32; 2] = [1, 2];
 pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
+/// The same where loads go straight to LDS.
+const DIRECT_STAGES: [u32; 3] = [2, 3, 4];
+/// Bytes of a lane that loads straight to LDS have at least for that way to be a candidate.
+const LEAST_DIRECT_BYTES: u32 = 16;
 /// Stages from which on `wgmma` begins a tile's products before those of the last have ended; with fewer, another workgroup fills the gap.
 const STAGES_AHEAD: u32 = 4;
 /// Bytes a clock that copies write to LDS while `wgmma` does not read from it (as measured on an H100, where a step of 128 x 256 x 64 takes 205
 /// clocks more for each 16 KiB that it copies).
 const COPY_RATE: f64 = 80.0;
+
+/// How tiles come to LDS: waves that share out k, stages, and the way.
+#[derive(Clone, Copy)]
+struct Pipeline {
+    parts: u32,
+    stages: u32,
+    travel: Travel,
+}
 
 /// The sizes of a contraction, symbols at their hints.
 pub(super) struct Sizes {
@@ -328,26 +357,35 @@ impl Mapper<'_> {
         let stored = body.lhs.is_as_stored(self.kernel) && body.rhs.is_as_stored(self.kernel);
         rows.filter(|i| stored || i.family != MatrixFamily::Wgmma)
             .flat_map(|instruction| {
-                let stages = match instruction.family {
-                    MatrixFamily::MmaSync | MatrixFamily::Wgmma => &ASYNC_STAGES[..],
+                let (travel, stages) = match instruction.family {
+                    MatrixFamily::MmaSync | MatrixFamily::Wgmma => (Travel::Direct, &ASYNC_STAGES[..]),
                     // A second buffer's addresses take registers that lanes need.
-                    MatrixFamily::Lanes => &STAGES[..1],
-                    MatrixFamily::Mfma | MatrixFamily::Wmma => &STAGES[..],
+                    MatrixFamily::Lanes => (Travel::Registers, &STAGES[..1]),
+                    MatrixFamily::Mfma | MatrixFamily::Wmma => (Travel::Registers, &STAGES[..]),
                 };
                 let own = FAMILY_BLOCKS.iter().filter(|(family, _)| *family == instruction.family);
                 let common = match instruction.family {
                     MatrixFamily::Wgmma => &[],
                     _ => BLOCKS,
                 };
-                common.iter().chain(own.map(|(_, block)| block)).flat_map(move |block| {
-                    let parts = match block.waves == [1, 1] && !instruction.is_asynchronous() {
+                let straight = stored
+                    && instruction.family == MatrixFamily::Mfma
+                    && input.bits() <= 16
+                    && self.target.direct_bytes >= LEAST_DIRECT_BYTES;
+                let direct = if straight { DIRECT_BLOCKS } else { &[] };
+                let blocks = common.iter().chain(own.map(|(_, block)| block));
+                let ways = blocks.map(move |block| (block, travel, stages));
+                let direct = direct.iter().map(|block| (block, Travel::Direct, &DIRECT_STAGES[..]));
+                ways.chain(direct).flat_map(move |(block, travel, stages)| {
+                    let parts = match block.waves == [1, 1] && travel == Travel::Registers {
                         true => &PARTS[..],
                         false => &PARTS[..1],
                     };
-                    let tiling =
-                        move |(parts, stages)| self.tiling(block, *instruction, parts, stages, [lhs, rhs], store);
                     let numbers = parts.iter().flat_map(move |p| stages.iter().map(move |s| (*p, *s)));
-                    numbers.filter_map(tiling)
+                    numbers.filter_map(move |(parts, stages)| {
+                        let pipeline = Pipeline { parts, stages, travel };
+                        self.tiling(block, *instruction, pipeline, [lhs, rhs], store)
+                    })
                 })
             })
             .filter(|t| t.accumulators() <= most && t.store.is_multiple_of(body.sums()))
@@ -377,8 +415,7 @@ impl Mapper<'_> {
         &self,
         block: &Block,
         instruction: MatrixInstruction,
-        parts: u32,
-        stages: u32,
+        Pipeline { parts, stages, travel }: Pipeline,
         [lhs, rhs]: [Fetch; 2],
         store: u32,
     ) -> Option<Tiling> {
@@ -390,6 +427,7 @@ impl Mapper<'_> {
             waves: block.waves,
             parts,
             stages,
+            travel,
             ahead: true,
             lhs,
             rhs,
@@ -405,7 +443,7 @@ impl Mapper<'_> {
         while tiling.rhs.width > chunk && (tiling.rhs.width > share || !depth.is_multiple_of(tiling.rhs.width)) {
             tiling.rhs.width /= 2;
         }
-        while tiling.stages > 1 && tiling.lds_bytes() > lds_limit(&tiling, self.target) {
+        while !tiling.loads_to_lds() && tiling.stages > 1 && tiling.lds_bytes() > lds_limit(&tiling, self.target) {
             tiling.stages -= 1;
         }
         if instruction.family == MatrixFamily::Wgmma {
@@ -415,6 +453,9 @@ impl Mapper<'_> {
             tiling.store /= 2;
         }
         if !fits(&tiling) || tiling.accumulators() > MOST_ACCUMULATORS {
+            return None;
+        }
+        if tiling.loads_to_lds() && !has_direct(&tiling, self.target) {
             return None;
         }
         // The compilers spill beyond 256 registers a lane, however many the hardware has.
@@ -546,17 +587,18 @@ impl Mapper<'_> {
             |rows: u32, fetch: Fetch| f64::from(rows * t.block[2]) / f64::from(fetch.width * t.threads_of_part());
         let fetched = |rows: u32, fetch: Fetch| {
             // What lies along the rows goes to LDS an element at a time, unless it is copied as it lies.
-            let copied = i.is_asynchronous()
+            let copied = t.travel == Travel::Direct
                 && fetch.width * i.input.bits() >= 32
                 && (fetch.along_k
-                    || i.family == MatrixFamily::Wgmma
+                    || i.family != MatrixFamily::MmaSync
                     || (i.input.bits() == 16 && rows.is_power_of_two() && rows >= 64));
             let turned = if fetch.along_k || copied {
                 0
             } else {
                 TURN_INSTRUCTIONS * fetch.width
             };
-            groups(rows, fetch) * (FETCH_INSTRUCTIONS + f64::from(turned))
+            let way = if t.loads_to_lds() { DIRECT_INSTRUCTIONS } else { FETCH_INSTRUCTIONS };
+            groups(rows, fetch) * (way + f64::from(turned))
         };
         let fragments = [t.block[0] / (t.waves[0] * i.m), t.block[1] / (t.waves[1] * i.n)];
         // Lanes' products do not wait for each other: the rate of the instruction says what they take.

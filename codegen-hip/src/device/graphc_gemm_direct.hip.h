@@ -1,0 +1,278 @@
+// Products on AMD's GPUs whose tiles are loaded straight to LDS, past the registers: several stages, of which the later ones stay on
+// their way while one is multiplied. Fragments and products are those of `Product`.
+#pragma once
+#include "graphc_gemm.hip.h"
+
+#if defined(GRAPHC_AMD)
+namespace graphc {
+
+/// Bytes that a lane loads straight to LDS at once.
+#if defined(__gfx950__)
+constexpr int DIRECT_BYTES = 16;
+#else
+constexpr int DIRECT_BYTES = 4;
+#endif
+
+/// What lanes load whose elements are outside their operand.
+template <u32 WORD>
+__device__ const Vector<u32, 4> filling = {WORD, WORD, WORD, WORD};
+
+/// Starts to load `DIRECT_BYTES` of each lane to LDS, the lanes' pieces side by side from the byte address `to`, which all lanes have.
+///
+/// The compiler does not know of these loads. Its own would be waited for before every read of LDS that may be of the same memory, which
+/// is each of them: it does not tell stages apart.
+GRAPHC_DEVICE void load_to_lds(u32 to, const void* from) {
+#if defined(__gfx950__)
+    asm volatile("s_nop 0\n\tglobal_load_lds_dwordx4 %1, off" ::"{m0}"(to), "v"(from) : "memory");
+#else
+    asm volatile("s_nop 0\n\tglobal_load_lds_dword %1, off" ::"{m0}"(to), "v"(from) : "memory");
+#endif
+}
+
+/// Waits until at most `COUNT` of this wave's loads are under way. They end in the order of their starts.
+template <int COUNT>
+GRAPHC_DEVICE void wait_for_loads() {
+    static_assert(COUNT < 64, "the counter has six bits");
+    asm volatile("s_waitcnt vmcnt(%0)" ::"n"(COUNT) : "memory");
+}
+
+/// Where a tile's elements of two bytes are in LDS that lie along the operand's rows: lines of `LINE` bytes, one for each k. Chunks of
+/// 16 bytes are permuted by the line's number, so that reads which turn four lines in each of two groups of lanes meet in no bank. Those of a
+/// fragment read neighbours, or, with `ALTERNATE`, the lower and the upper halves of chunks by turns.
+template <int LINE, bool ALTERNATE>
+struct LdsLines {
+    static_assert(LINE % 64 == 0 && (LINE < 128 || LINE % 128 == 0), "lines are whole, or half of 128 bytes");
+    /// Chunks that are permuted among each other.
+    static constexpr int AMONG = LINE % 256 == 0 ? 16 : LINE % 128 == 0 ? 8 : 4;
+
+    static constexpr GRAPHC_DEVICE int permutation(int k) {
+        return ((k << 3 & 8) ^ (k << 1 & 4) ^ (ALTERNATE ? k >> 3 & 1 : k >> 2 & 2)) & (AMONG - 1);
+    }
+    static constexpr GRAPHC_DEVICE int address(int k, int chunk) { return k * LINE + ((chunk ^ permutation(k)) << 4); }
+    /// The address with `k` and `chunk` added, which have no bit in common with those of `address`.
+    static constexpr GRAPHC_DEVICE int moved(int address, int k, int chunk) {
+        return (address ^ (((chunk ^ permutation(k)) & (AMONG - 1)) << 4)) + k * LINE + (chunk / AMONG * AMONG << 4);
+    }
+    struct Place {
+        int k, chunk;
+    };
+    /// What is in chunk number `at` of the tile's memory: the inverse of `address`.
+    static constexpr GRAPHC_DEVICE Place place(int at) {
+        const int k = at / (LINE / 16);
+        return Place{k, at % (LINE / 16) ^ permutation(k)};
+    }
+};
+
+/// One operand's way to LDS. Elements of two bytes that lie along the rows stay so in LDS, and are turned when they are read.
+template <typename Operand, int BLOCK, int BLOCK_K, int THREADS, bool ALTERNATE>
+struct DirectFetcher {
+    using Element = typename Operand::Element;
+    static constexpr bool TURNED = !Operand::ALONG_K;
+    static constexpr int SIZE = (int)sizeof(Element), CHUNK = 16 / SIZE, BYTES = BLOCK * BLOCK_K * SIZE;
+    /// Loads of a thread for a tile.
+    static constexpr int LOADS = BYTES / (DIRECT_BYTES * THREADS);
+    static_assert(IsInMemory<Operand>::value && Operand::WIDTH * SIZE >= DIRECT_BYTES, "elements are loaded as they lie");
+    static_assert(!TURNED || SIZE == 2, "elements of two bytes are turned");
+    static_assert(LOADS * DIRECT_BYTES * THREADS == BYTES, "all waves load as much");
+    using Lines = LdsLines<BLOCK * SIZE, ALTERNATE>;
+    using Rows = LdsRows<BLOCK_K * SIZE>;
+
+    /// Starts the loads from `FIRST` to `LAST` of the tile at `row0`, `k0`; rows past the last are the last. `PART`: the tile may reach
+    /// past the depth, and is zero there.
+    template <bool PART, int FIRST = 0, int LAST = LOADS>
+    static GRAPHC_DEVICE void start(const Operand& operand, int row0, int rows, int k0, int depth, u32 lds) {
+#pragma unroll
+        for (int i = FIRST; i < LAST; ++i) {
+            constexpr int PIECES = 16 / DIRECT_BYTES;
+            const int unit = i * THREADS + (int)threadIdx.x, within = unit % PIECES * (DIRECT_BYTES / SIZE);
+            int row, k;
+            if constexpr (TURNED) {
+                const auto at = Lines::place(unit / PIECES);
+                row = row0 + at.chunk * CHUNK + within, k = k0 + at.k;
+            } else {
+                const auto at = Rows::place(unit / PIECES);
+                row = row0 + at.row, k = k0 + at.chunk * CHUNK + within;
+            }
+            const int last = rows - (TURNED ? DIRECT_BYTES / SIZE : 1);
+            row = row < last ? row : last;
+            const void* from;
+            if (PART && k >= depth) {
+                from = &filling<0>;
+            } else if (!operand.guard(row, k)) {
+                from = &filling<Operand::FILL>;
+            } else {
+                from = operand.address(row, k);
+            }
+            load_to_lds(lds + (i * THREADS + wave_number<WAVE_LANES>() * WAVE_LANES) * DIRECT_BYTES, from);
+        }
+    }
+};
+
+/// A workgroup's product whose tiles are loaded straight to LDS. `PLACED` is the number of neighbouring columns that a lane has.
+template <typename Tiles, int PLACED, typename Lhs, typename Rhs>
+struct DirectProduct : Product<Tiles, PLACED, Lhs, Rhs> {
+    using Base = Product<Tiles, PLACED, Lhs, Rhs>;
+    using I = typename Tiles::Instruction;
+    using Place = typename Base::Place;
+    static constexpr int LHS = Tiles::LHS, RHS = Tiles::RHS, STEPS = Tiles::STEPS, STAGES = Tiles::STAGES;
+    /// Lanes of odd groups have the columns of a pair of fragments the other way round.
+    static constexpr bool ALTERNATE = !Rhs::ALONG_K && Place::FUSED == 2;
+    using LhsFetch = DirectFetcher<Lhs, Tiles::BLOCK_M, Tiles::BLOCK_K, Tiles::THREADS, false>;
+    using RhsFetch = DirectFetcher<Rhs, Tiles::BLOCK_N, Tiles::BLOCK_K, Tiles::THREADS, ALTERNATE>;
+    static constexpr int LOADS = LhsFetch::LOADS + RhsFetch::LOADS;
+    static_assert(Place::FUSED <= 2, "eight columns of a lane at most");
+
+    u32 shared;
+
+    GRAPHC_DEVICE DirectProduct(const Lhs& lhs, const Rhs& rhs, u8* lds, int rows, int cols, int depth, int row0, int col0)
+        : Base(lhs, rhs, lds, rows, cols, depth, row0, col0), shared((u32)(unsigned long)(__attribute__((address_space(3))) u8*)lds) {
+        // Groups of 16 lanes turn four lines of 16 elements, and each lane names four elements of a line.
+        const int lane = (int)threadIdx.x % I::LANES, four = lane % 4 * 4, k = I::k_group(lane) * 8 + lane / 4 % 4;
+        if constexpr (LhsFetch::TURNED) {
+            const int row = Base::wave_m() * I::ROWS + I::lhs_row(lane) / 16 * 16 + four;
+            this->left_at = LhsFetch::Lines::address(k, row / 8) + row % 8 * 2;
+        }
+        if constexpr (RhsFetch::TURNED) {
+            const int column = I::rhs_col(lane) / 16 * 16 + four, group = I::group_of(column);
+#pragma unroll
+            for (int f = 0; f < Place::FUSED; ++f) {
+                const int fused = ALTERNATE ? f ^ (group & 1) : f;
+                const int row = Base::wave_n() * Place::RUN + Place::column(fused, group, I::place_of(column));
+                this->right_at[f] = Base::LHS_BYTES + RhsFetch::Lines::address(k, row / 8) + row % 8 * 2;
+            }
+        }
+    }
+
+    /// Starts to load a piece of tile number `tile` to a stage.
+    template <bool PART, int PIECE = 0, int PIECES = 1>
+    GRAPHC_DEVICE void start(int tile, int stage) {
+        const int k0 = tile * Tiles::BLOCK_K;
+        const u32 to = shared + stage * Base::STAGE_BYTES;
+        constexpr int FROM = LOADS * PIECE / PIECES, TO = LOADS * (PIECE + 1) / PIECES, LEFT = LhsFetch::LOADS;
+        LhsFetch::template start<PART, (FROM < LEFT ? FROM : LEFT), (TO < LEFT ? TO : LEFT)>(this->lhs, this->row0, this->rows, k0, this->depth, to);
+        RhsFetch::template start<PART, (FROM < LEFT ? 0 : FROM - LEFT), (TO < LEFT ? 0 : TO - LEFT)>(this->rhs, this->col0, this->cols, k0, this->depth,
+                                                                                                   to + Base::LHS_BYTES);
+    }
+
+    /// Reads the fragments of a step from a stage.
+    GRAPHC_DEVICE void load(int stage, int step) {
+        const u8* from = this->lds + stage * Base::STAGE_BYTES;
+        auto& l = this->left[step % Base::BUFFERS];
+        auto& r = this->right[step % Base::BUFFERS];
+#pragma unroll
+        for (int c = 0; c < I::CHUNKS; ++c) {
+            const int chunk = (step * I::CHUNKS + c) * I::K_GROUPS;
+#pragma unroll
+            for (int j = 0; j < RHS; ++j) {
+                const int row = j / Place::FUSED * (Tiles::WAVES_N * Place::RUN);
+                read<RhsFetch>(r[j].chunks[c], from, this->right_at[j % Place::FUSED], row, chunk);
+            }
+#pragma unroll
+            for (int i = 0; i < LHS; ++i) read<LhsFetch>(l[i].chunks[c], from, this->left_at, i * (Tiles::WAVES_M * I::ROWS), chunk);
+        }
+    }
+
+    /// Reads a chunk along k of rows that are `row` and chunks that are `chunk` beyond those of `at`.
+    template <typename Fetch>
+    static GRAPHC_DEVICE void read(Chunk& to, const u8* from, int at, int row, int chunk) {
+        if constexpr (!Fetch::TURNED) {
+            to = *(const Chunk*)(from + Fetch::Rows::moved(at, row, chunk));
+        } else {
+#if defined(__gfx950__)
+            using Four = Vector<i16, 4>;
+            using Address = __attribute__((address_space(3))) Four*;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int turned = Fetch::Lines::moved(at, chunk * 8 + half * 4, row / 8);
+                const auto words = bits_as<Vector<u32, 2>>((Four)__builtin_amdgcn_ds_read_tr16_b64_v4i16((Address)(from + turned)));
+                to[2 * half] = words[0], to[2 * half + 1] = words[1];
+            }
+#endif
+        }
+    }
+
+    /// One tile, which is in LDS (and the fragments of its first step in registers, if they are read ahead); `UNDER_WAY` loads of the tiles
+    /// behind the next one may stay on their way. `starts` says whether there is a tile to start, number `t + STAGES - 1`, and
+    /// `PART` whether it may reach past the depth; `next` says whether there is a next tile.
+    template <bool PART, int UNDER_WAY>
+    GRAPHC_DEVICE void tile(int t, int stage, bool starts, bool next) {
+        const int free = stage == 0 ? STAGES - 1 : stage - 1, other = stage + 1 == STAGES ? 0 : stage + 1;
+        if (starts) start<PART>(t + STAGES - 1, free);
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            if (!Tiles::AHEAD) this->load(stage, step);
+            else if (step + 1 < STEPS) this->load(stage, step + 1);
+            if (!Tiles::AHEAD || step + 1 < STEPS) this->multiply(step);
+            if (!Tiles::AHEAD) this->keep_order();
+        }
+        wait_for_loads<UNDER_WAY>();
+        this->barrier();
+        if constexpr (Tiles::AHEAD) {
+            // After an odd number of steps the next tile's first fragments take the registers of the last ones.
+            if (STEPS % 2 == 1) this->multiply(STEPS - 1);
+            if (next) this->load(other, 0);
+            if (STEPS % 2 == 0) this->multiply(STEPS - 1);
+        }
+    }
+
+    GRAPHC_DEVICE void run() {
+        const int whole = this->depth / Tiles::BLOCK_K, tiles = (this->depth + Tiles::BLOCK_K - 1) / Tiles::BLOCK_K;
+#pragma unroll
+        for (int stage = 0; stage < STAGES - 1; ++stage) {
+            if (stage < tiles) start<true>(stage, stage);
+        }
+        // With fewer tiles than stages there are fewer loads to leave.
+        if (tiles >= STAGES - 1) wait_for_loads<(STAGES - 2) * LOADS>();
+        else wait_for_loads<0>();
+        this->barrier();
+        if (Tiles::AHEAD) this->load(0, 0);
+        int t = 0;
+        // Stages take turns: as many tiles a turn make their addresses constants.
+        for (; t + 2 * STAGES - 1 <= whole; t += STAGES) {
+#pragma unroll
+            for (int i = 0; i < STAGES; ++i) tile<false, (STAGES - 2) * LOADS>(t + i, i, true, true);
+        }
+        int stage = 0;
+        for (; t < tiles; ++t) {
+            tile<true, 0>(t, stage, t + STAGES - 1 < tiles, t + 1 < tiles);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+        this->settle();
+    }
+
+    template <int WIDTH, typename Epilogue>
+    GRAPHC_DEVICE void finish(const Epilogue& epilogue) {
+        if constexpr (ALTERNATE) {
+            const bool odd = (I::col_group((int)threadIdx.x % I::LANES) & 1) != 0;
+#pragma unroll
+            for (int i = 0; i < LHS; ++i) {
+#pragma unroll
+                for (int j = 0; j < RHS; j += 2) {
+#pragma unroll
+                    for (int v = 0; v < I::SUM_ROWS * I::SUM_COLS; ++v) {
+                        const auto one = this->sums[i][j][v], two = this->sums[i][j + 1][v];
+                        this->sums[i][j][v] = odd ? two : one;
+                        this->sums[i][j + 1][v] = odd ? one : two;
+                    }
+                }
+            }
+        }
+        hand_over<Tiles, PLACED, WIDTH>(this->sums, this->rows, this->cols, this->row0, this->col0, epilogue);
+    }
+};
+
+/// As `gemm_tile`, with operands that lie in memory as they are multiplied and go straight to LDS.
+template <typename Tiles, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
+GRAPHC_DEVICE void gemm_direct(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
+    const int tiles_m = (rows + Tiles::BLOCK_M - 1) / Tiles::BLOCK_M, tiles_n = (cols + Tiles::BLOCK_N - 1) / Tiles::BLOCK_N;
+    const TilePlace at = tile_of<Tiles::GROUP, Tiles::XCDS>((int)blockIdx.x, tiles_m, tiles_n);
+    alignas(256) __shared__ u8 lds[Tiles::LDS_BYTES];
+    // What is turned on its way out of LDS has four neighbouring columns in a lane at least.
+    constexpr int PLACED = !Rhs::ALONG_K && WIDTH < 4 ? 4 : WIDTH;
+    DirectProduct<Tiles, PLACED, Lhs, Rhs> product(lhs, rhs, lds, rows, cols, depth, at.m * Tiles::BLOCK_M, at.n * Tiles::BLOCK_N);
+    product.run();
+    product.template finish<WIDTH>(epilogue);
+}
+
+}  // namespace graphc
+#endif
