@@ -191,20 +191,30 @@ struct DirectProduct : Product<Tiles, PLACED, Lhs, Rhs> {
         }
     }
 
+    /// Multiplies a tile but for what waits for the next one. With each step a piece is started of the tile that takes the predecessor's
+    /// place: of two stages all of it at once, because the next step along k waits for it.
+    template <bool PART, int STEP = 0>
+    GRAPHC_DEVICE void steps(int t, int stage, bool starts) {
+        constexpr int PIECES = STAGES == 2 ? 1 : STEPS;
+        if constexpr (STEP < STEPS) {
+            if (!Tiles::AHEAD) this->load(stage, STEP);
+            if constexpr (STEP < PIECES) {
+                if (starts) start<PART, STEP, PIECES>(t + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+            }
+            if (Tiles::AHEAD && STEP + 1 < STEPS) this->load(stage, STEP + 1);
+            if (!Tiles::AHEAD || STEP + 1 < STEPS) this->multiply(STEP);
+            if (!Tiles::AHEAD) this->keep_order();
+            steps<PART, STEP + 1>(t, stage, starts);
+        }
+    }
+
     /// One tile, which is in LDS (and the fragments of its first step in registers, if they are read ahead); `UNDER_WAY` loads of the tiles
     /// behind the next one may stay on their way. `starts` says whether there is a tile to start, number `t + STAGES - 1`, and
     /// `PART` whether it may reach past the depth; `next` says whether there is a next tile.
     template <bool PART, int UNDER_WAY>
     GRAPHC_DEVICE void tile(int t, int stage, bool starts, bool next) {
-        const int free = stage == 0 ? STAGES - 1 : stage - 1, other = stage + 1 == STAGES ? 0 : stage + 1;
-        if (starts) start<PART>(t + STAGES - 1, free);
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            if (!Tiles::AHEAD) this->load(stage, step);
-            else if (step + 1 < STEPS) this->load(stage, step + 1);
-            if (!Tiles::AHEAD || step + 1 < STEPS) this->multiply(step);
-            if (!Tiles::AHEAD) this->keep_order();
-        }
+        const int other = stage + 1 == STAGES ? 0 : stage + 1;
+        steps<PART>(t, stage, starts);
         wait_for_loads<UNDER_WAY>();
         this->barrier();
         if constexpr (Tiles::AHEAD) {
