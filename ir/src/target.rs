@@ -44,8 +44,8 @@ pub struct Architecture {
     pub lds_bytes_per_clock: u32,
     /// Bytes that a lane loads straight to LDS at once, past its registers; 0 where there are no such loads.
     pub direct_bytes: u32,
-    /// Whether reads of LDS turn elements of two bytes that lie along an operand's rows (`ds_read_b64_tr_b16`, `ldmatrix.trans`).
-    pub turning_reads: bool,
+    /// Bits of the elements that reads of LDS turn, where they lie along an operand's rows (`ds_read_b64_tr_b16`, `ldmatrix.trans`).
+    pub turned_bits: &'static [u32],
     /// Bytes that a compute unit reads from its share of the second-level cache in a clock.
     pub cache_bytes_per_clock: u32,
     /// Peak of vector f32.
@@ -152,7 +152,7 @@ const HIP: Architecture = Architecture {
     simds: 4,
     lds_bytes_per_clock: 128,
     direct_bytes: 0,
-    turning_reads: false,
+    turned_bits: &[],
     cache_bytes_per_clock: 64,
     vector_f32_tflops: 0.0,
     matrix_f16_tflops: 0.0,
@@ -268,7 +268,7 @@ pub static TARGETS: &[Architecture] = &[
         clock_ghz: 2.4,
         lds_bytes_per_clock: 256,
         direct_bytes: 16,
-        turning_reads: true,
+        turned_bits: &[8, 16],
         vector_f32_tflops: 157.3,
         matrix_f16_tflops: 2500.0,
         matrix_bf16_tflops: 2500.0,
@@ -364,7 +364,7 @@ pub static TARGETS: &[Architecture] = &[
         compute_units: 132,
         clock_ghz: 1.98,
         direct_bytes: 16,
-        turning_reads: true,
+        turned_bits: &[16],
         vector_f32_tflops: 67.0,
         matrix_f16_tflops: 989.0,
         matrix_bf16_tflops: 989.0,

@@ -36,17 +36,34 @@ GRAPHC_DEVICE void wait_for_loads() {
     asm volatile("s_waitcnt vmcnt(%0)" ::"n"(COUNT) : "memory");
 }
 
-/// Where a tile's elements of two bytes are in LDS that lie along the operand's rows: lines of `LINE` bytes, one for each k. Chunks of
-/// 16 bytes are permuted by the line's number, so that reads which turn four lines in each of two groups of lanes meet in no bank. Those of a
-/// fragment read neighbours, or, with `ALTERNATE`, the lower and the upper halves of chunks by turns.
-template <int LINE, bool ALTERNATE>
+#if defined(__gfx950__)
+/// Reads eight bytes of each lane and turns them among 16 lanes: lane number i gets the i-th element of each line.
+template <int SIZE>
+GRAPHC_DEVICE Vector<u32, 2> turned(const u8* from) {
+    if constexpr (SIZE == 2) {
+        using Address = __attribute__((address_space(3))) Vector<i16, 4>*;
+        return bits_as<Vector<u32, 2>>(__builtin_amdgcn_ds_read_tr16_b64_v4i16((Address)from));
+    } else {
+        using Address = __attribute__((address_space(3))) Vector<i32, 2>*;
+        return bits_as<Vector<u32, 2>>(__builtin_amdgcn_ds_read_tr8_b64_v2i32((Address)from));
+    }
+}
+#endif
+
+/// Where a tile's elements are in LDS that lie along the operand's rows: lines of `LINE` bytes, one for each k. Reads that turn them take
+/// eight bytes of a lane: `LANES` lanes have neighbours of a line, and 16 lanes have `16 / LANES` lines. Chunks of 16 bytes are permuted by
+/// the line's number, so that two such groups of lanes meet in no bank. Those of a fragment read neighbours, or, with `ALTERNATE`, the
+/// lower and the upper halves of chunks by turns.
+template <int LINE, int LANES, bool ALTERNATE>
 struct LdsLines {
-    static_assert(LINE % 64 == 0 && (LINE < 128 || LINE % 128 == 0), "lines are whole, or half of 128 bytes");
+    static_assert(LINE == 64 || LINE % 128 == 0, "lines are half of 128 bytes, or whole ones");
+    static_assert(LANES == 4 || (LANES == 2 && !ALTERNATE), "elements of two bytes, or of one");
     /// Chunks that are permuted among each other.
     static constexpr int AMONG = LINE % 256 == 0 ? 16 : LINE % 128 == 0 ? 8 : 4;
 
     static constexpr GRAPHC_DEVICE int permutation(int k) {
-        return ((k << 3 & 8) ^ (k << 1 & 4) ^ (ALTERNATE ? k >> 3 & 1 : k >> 2 & 2)) & (AMONG - 1);
+        const int groups = LANES == 2 ? (k >> 1 & 2) ^ (k >> 4 & 1) : ALTERNATE ? k >> 3 & 1 : k >> 2 & 2;
+        return ((k << 3 & 8) ^ (k << 1 & 4) ^ groups) & (AMONG - 1);
     }
     static constexpr GRAPHC_DEVICE int address(int k, int chunk) { return k * LINE + ((chunk ^ permutation(k)) << 4); }
     /// The address with `k` and `chunk` added, which have no bit in common with those of `address`.
@@ -63,7 +80,7 @@ struct LdsLines {
     }
 };
 
-/// One operand's way to LDS. Elements of two bytes that lie along the rows stay so in LDS, and are turned when they are read.
+/// One operand's way to LDS. Elements that lie along the rows stay so in LDS, and are turned when they are read.
 template <typename Operand, int BLOCK, int BLOCK_K, int THREADS, bool ALTERNATE>
 struct DirectFetcher {
     using Element = typename Operand::Element;
@@ -72,10 +89,17 @@ struct DirectFetcher {
     /// Loads of a thread for a tile.
     static constexpr int LOADS = BYTES / (DIRECT_BYTES * THREADS);
     static_assert(IsInMemory<Operand>::value && Operand::WIDTH * SIZE >= DIRECT_BYTES, "elements are loaded as they lie");
-    static_assert(!TURNED || SIZE == 2, "elements of two bytes are turned");
+    static_assert(!TURNED || SIZE <= 2, "elements of one byte or two are turned");
     static_assert(LOADS * DIRECT_BYTES * THREADS == BYTES, "all waves load as much");
-    using Lines = LdsLines<BLOCK * SIZE, ALTERNATE>;
+    /// Elements of a lane that a read turns at once, and the lanes that have a line's.
+    static constexpr int EACH = 8 / SIZE, LANES = 16 / EACH;
+    using Lines = LdsLines<TURNED ? BLOCK * SIZE : 128, TURNED ? LANES : 4, ALTERNATE>;
     using Rows = LdsRows<BLOCK_K * SIZE>;
+
+    /// Where a lane reads what is turned: from `row` on, of the group's first lines from `k` on its own.
+    static GRAPHC_DEVICE int turned_at(int row, int k, int lane) {
+        return Lines::address(k + lane % 16 / LANES, row / CHUNK) + row % CHUNK * SIZE;
+    }
 
     /// Starts the loads from `FIRST` to `LAST` of the tile at `row0`, `k0`; rows past the last are the last. `PART`: the tile may reach
     /// past the depth, and is zero there.
@@ -121,24 +145,26 @@ struct DirectProduct : Product<Tiles, PLACED, Lhs, Rhs> {
     using RhsFetch = DirectFetcher<Rhs, Tiles::BLOCK_N, Tiles::BLOCK_K, Tiles::THREADS, ALTERNATE>;
     static constexpr int LOADS = LhsFetch::LOADS + RhsFetch::LOADS;
     static_assert(Place::FUSED <= 2, "eight columns of a lane at most");
+    static_assert(Rhs::ALONG_K || PLACED == 4 || (PLACED == 8 && RhsFetch::SIZE == 2), "turned columns come in fours, or of two bytes in eights");
 
     u32 shared;
 
     GRAPHC_DEVICE DirectProduct(const Lhs& lhs, const Rhs& rhs, u8* lds, int rows, int cols, int depth, int row0, int col0)
         : Base(lhs, rhs, lds, rows, cols, depth, row0, col0), shared((u32)(unsigned long)(__attribute__((address_space(3))) u8*)lds) {
-        // Groups of 16 lanes turn four lines of 16 elements, and each lane names four elements of a line.
-        const int lane = (int)threadIdx.x % I::LANES, four = lane % 4 * 4, k = I::k_group(lane) * 8 + lane / 4 % 4;
+        // Groups of 16 lanes turn 16 elements of each of their lines.
+        const int lane = (int)threadIdx.x % I::LANES, k = I::k_group(lane) * LhsFetch::CHUNK;
         if constexpr (LhsFetch::TURNED) {
-            const int row = Base::wave_m() * I::ROWS + I::lhs_row(lane) / 16 * 16 + four;
-            this->left_at = LhsFetch::Lines::address(k, row / 8) + row % 8 * 2;
+            const int row = I::lhs_row(lane) / 16 * 16 + lane % LhsFetch::LANES * LhsFetch::EACH;
+            this->left_at = LhsFetch::turned_at(Base::wave_m() * I::ROWS + row, k, lane);
         }
         if constexpr (RhsFetch::TURNED) {
-            const int column = I::rhs_col(lane) / 16 * 16 + four, group = I::group_of(column);
+            // The columns of a lane's neighbours are neighbours too: its first one says where they are.
+            const int column = I::rhs_col(lane) / 16 * 16 + lane % RhsFetch::LANES * RhsFetch::EACH, group = I::group_of(column);
 #pragma unroll
             for (int f = 0; f < Place::FUSED; ++f) {
                 const int fused = ALTERNATE ? f ^ (group & 1) : f;
                 const int row = Base::wave_n() * Place::RUN + Place::column(fused, group, I::place_of(column));
-                this->right_at[f] = Base::LHS_BYTES + RhsFetch::Lines::address(k, row / 8) + row % 8 * 2;
+                this->right_at[f] = Base::LHS_BYTES + RhsFetch::turned_at(row, k, lane);
             }
         }
     }
@@ -179,12 +205,10 @@ struct DirectProduct : Product<Tiles, PLACED, Lhs, Rhs> {
             to = *(const Chunk*)(from + Fetch::Rows::moved(at, row, chunk));
         } else {
 #if defined(__gfx950__)
-            using Four = Vector<i16, 4>;
-            using Address = __attribute__((address_space(3))) Four*;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int turned = Fetch::Lines::moved(at, chunk * 8 + half * 4, row / 8);
-                const auto words = bits_as<Vector<u32, 2>>((Four)__builtin_amdgcn_ds_read_tr16_b64_v4i16((Address)(from + turned)));
+                const u8* lines = from + Fetch::Lines::moved(at, chunk * Fetch::CHUNK + half * Fetch::EACH, row / Fetch::CHUNK);
+                const auto words = turned<Fetch::SIZE>(lines);
                 to[2 * half] = words[0], to[2 * half + 1] = words[1];
             }
 #endif

@@ -128,7 +128,7 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
 pub fn goes_straight(tiling: &Tiling, fetch: Fetch, target: &Target) -> bool {
     let bits = tiling.instruction.input.bits();
     let whole = target.direct_bytes > 0 && (fetch.width * bits / 8).is_multiple_of(target.direct_bytes);
-    whole && (fetch.along_k || (bits == 16 && target.turning_reads))
+    whole && (fetch.along_k || target.turned_bits.contains(&bits))
 }
 
 /// Loads of a wave that stay under way while it waits for a tile.

@@ -162,12 +162,16 @@ impl Tiling {
             if fetch.along_k {
                 continue;
             }
-            if i.input.bits() != 16 {
-                return Some("elements that lie along the rows are turned on their way out of LDS where they have two bytes");
+            if ![8, 16].contains(&i.input.bits()) {
+                return Some("elements that lie along the rows are turned on their way out of LDS where they have one byte or two");
             }
             if line != 64 && !line.is_multiple_of(128) {
                 return Some("elements that lie along the rows are in LDS in lines of 64 bytes, or of whole 128");
             }
+        }
+        // Those of one byte are turned in groups of eight, of which a lane then has four.
+        if !self.rhs.along_k && i.input.bits() == 8 && self.store > 4 {
+            return Some("a lane has four neighbours of the columns that are turned by bytes");
         }
         None
     }
