@@ -1,32 +1,21 @@
-// Products on AMD's GPUs whose tiles are loaded straight to LDS, past the registers: several stages, of which the later ones stay on
-// their way while one is multiplied. Fragments and products are those of `Product`.
+// Products on gfx950 whose tiles are loaded straight to LDS, past the registers: several stages, of which the later ones stay on their
+// way while one is multiplied. Fragments and products are those of `Product`.
 #pragma once
 #include "graphc_gemm.hip.h"
 
-#if defined(GRAPHC_AMD)
-namespace graphc {
-
-/// Bytes that a lane loads straight to LDS at once.
 #if defined(__gfx950__)
-constexpr int DIRECT_BYTES = 16;
-#else
-constexpr int DIRECT_BYTES = 4;
-#endif
+namespace graphc {
 
 /// What lanes load whose elements are outside their operand.
 template <u32 WORD>
 __device__ const Vector<u32, 4> filling = {WORD, WORD, WORD, WORD};
 
-/// Starts to load `DIRECT_BYTES` of each lane to LDS, the lanes' pieces side by side from the byte address `to`, which all lanes have.
+/// Starts to load 16 bytes of each lane to LDS, the lanes' chunks side by side from the byte address `to`, which all lanes have.
 ///
-/// The compiler does not know of these loads. Its own would be waited for before every read of LDS that may be of the same memory, which
-/// is each of them: it does not tell stages apart.
+/// The compiler does not know of these loads. Before every read of LDS that may be of the same memory it would wait for its own, and it
+/// does not tell stages apart. Between the write of `m0` and the load is a wait state (LLVM: `hasReadM0LdsDmaHazard`).
 GRAPHC_DEVICE void load_to_lds(u32 to, const void* from) {
-#if defined(__gfx950__)
     asm volatile("s_nop 0\n\tglobal_load_lds_dwordx4 %1, off" ::"{m0}"(to), "v"(from) : "memory");
-#else
-    asm volatile("s_nop 0\n\tglobal_load_lds_dword %1, off" ::"{m0}"(to), "v"(from) : "memory");
-#endif
 }
 
 /// Waits until at most `COUNT` of this wave's loads are under way. They end in the order of their starts.
@@ -36,7 +25,6 @@ GRAPHC_DEVICE void wait_for_loads() {
     asm volatile("s_waitcnt vmcnt(%0)" ::"n"(COUNT) : "memory");
 }
 
-#if defined(__gfx950__)
 /// Reads eight bytes of each lane and turns them among 16 lanes: lane number i gets the i-th element of each line.
 template <int SIZE>
 GRAPHC_DEVICE Vector<u32, 2> turned(const u8* from) {
@@ -48,7 +36,6 @@ GRAPHC_DEVICE Vector<u32, 2> turned(const u8* from) {
         return bits_as<Vector<u32, 2>>(__builtin_amdgcn_ds_read_tr8_b64_v2i32((Address)from));
     }
 }
-#endif
 
 /// Where a tile's elements are in LDS that lie along the operand's rows: lines of `LINE` bytes, one for each k. Reads that turn them take
 /// eight bytes of a lane: `LANES` lanes have neighbours of a line, and 16 lanes have `16 / LANES` lines. Chunks of 16 bytes are permuted by
@@ -87,10 +74,10 @@ struct DirectFetcher {
     static constexpr bool TURNED = !Operand::ALONG_K;
     static constexpr int SIZE = (int)sizeof(Element), CHUNK = 16 / SIZE, BYTES = BLOCK * BLOCK_K * SIZE;
     /// Loads of a thread for a tile.
-    static constexpr int LOADS = BYTES / (DIRECT_BYTES * THREADS);
-    static_assert(IsInMemory<Operand>::value && Operand::WIDTH * SIZE >= DIRECT_BYTES, "elements are loaded as they lie");
+    static constexpr int LOADS = BYTES / (16 * THREADS);
+    static_assert(IsInMemory<Operand>::value && Operand::WIDTH * SIZE == 16, "elements are loaded as they lie");
     static_assert(!TURNED || SIZE <= 2, "elements of one byte or two are turned");
-    static_assert(LOADS * DIRECT_BYTES * THREADS == BYTES, "all waves load as much");
+    static_assert(LOADS * 16 * THREADS == BYTES, "all waves load as much");
     /// Elements of a lane that a read turns at once, and the lanes that have a line's.
     static constexpr int EACH = 8 / SIZE, LANES = 16 / EACH;
     using Lines = LdsLines<TURNED ? BLOCK * SIZE : 128, TURNED ? LANES : 4, ALTERNATE>;
@@ -107,17 +94,16 @@ struct DirectFetcher {
     static GRAPHC_DEVICE void start(const Operand& operand, int row0, int rows, int k0, int depth, u32 lds) {
 #pragma unroll
         for (int i = FIRST; i < LAST; ++i) {
-            constexpr int PIECES = 16 / DIRECT_BYTES;
-            const int unit = i * THREADS + (int)threadIdx.x, within = unit % PIECES * (DIRECT_BYTES / SIZE);
+            const int unit = i * THREADS + (int)threadIdx.x;
             int row, k;
             if constexpr (TURNED) {
-                const auto at = Lines::place(unit / PIECES);
-                row = row0 + at.chunk * CHUNK + within, k = k0 + at.k;
+                const auto at = Lines::place(unit);
+                row = row0 + at.chunk * CHUNK, k = k0 + at.k;
             } else {
-                const auto at = Rows::place(unit / PIECES);
-                row = row0 + at.row, k = k0 + at.chunk * CHUNK + within;
+                const auto at = Rows::place(unit);
+                row = row0 + at.row, k = k0 + at.chunk * CHUNK;
             }
-            const int last = rows - (TURNED ? DIRECT_BYTES / SIZE : 1);
+            const int last = rows - (TURNED ? CHUNK : 1);
             row = row < last ? row : last;
             const void* from;
             if (PART && k >= depth) {
@@ -127,7 +113,7 @@ struct DirectFetcher {
             } else {
                 from = operand.address(row, k);
             }
-            load_to_lds(lds + (i * THREADS + wave_number<WAVE_LANES>() * WAVE_LANES) * DIRECT_BYTES, from);
+            load_to_lds(lds + (i * THREADS + wave_number<WAVE_LANES>() * WAVE_LANES) * 16, from);
         }
     }
 };
@@ -204,14 +190,12 @@ struct DirectProduct : Product<Tiles, PLACED, Lhs, Rhs> {
         if constexpr (!Fetch::TURNED) {
             to = *(const Chunk*)(from + Fetch::Rows::moved(at, row, chunk));
         } else {
-#if defined(__gfx950__)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const u8* lines = from + Fetch::Lines::moved(at, chunk * Fetch::CHUNK + half * Fetch::EACH, row / Fetch::CHUNK);
                 const auto words = turned<Fetch::SIZE>(lines);
                 to[2 * half] = words[0], to[2 * half + 1] = words[1];
             }
-#endif
         }
     }
 

@@ -185,9 +185,11 @@ impl Tiling {
     /// Registers of a lane, by estimate: sums, fragments, what is on its way from memory, and addresses.
     pub fn registers(&self) -> u32 {
         let i = &self.instruction;
-        // A fragment is 16 bytes of a lane; gfx11 repeats its operands in both halves of a wave, which takes twice as much.
+        // A fragment is 16 bytes of a lane, or what one instruction takes; gfx11 repeats its operands in both halves of a wave, which takes
+        // twice as much.
         let fragment = match i.family {
             MatrixFamily::Wmma if i.input.bits() >= 16 => 8,
+            MatrixFamily::Mfma => (i.m * i.k * i.input.bits() / 32 / i.lanes()).max(4),
             _ => 4,
         };
         let (lhs, rhs) = (

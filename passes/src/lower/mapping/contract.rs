@@ -135,8 +135,6 @@ pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
 /// The same where loads go straight to LDS.
 const DIRECT_STAGES: [u32; 3] = [2, 3, 4];
-/// Bytes of a lane that loads straight to LDS have at least for that way to be a candidate.
-const LEAST_DIRECT_BYTES: u32 = 16;
 /// Stages from which on `wgmma` begins a tile's products before those of the last have ended; with fewer, another workgroup fills the gap.
 const STAGES_AHEAD: u32 = 4;
 /// Bytes a clock that copies write to LDS while `wgmma` does not read from it (as measured on an H100, where a step of 128 x 256 x 64 takes 205
@@ -371,7 +369,7 @@ impl Mapper<'_> {
                 let straight = stored
                     && instruction.family == MatrixFamily::Mfma
                     && input.bits() <= 16
-                    && self.target.direct_bytes >= LEAST_DIRECT_BYTES;
+                    && self.target.direct_bytes > 0;
                 let direct = if straight { DIRECT_BLOCKS } else { &[] };
                 let blocks = common.iter().chain(own.map(|(_, block)| block));
                 let ways = blocks.map(move |block| (block, travel, stages));
