@@ -138,7 +138,9 @@ fn loads_under_way(tiling: &Tiling, target: &Target) -> u32 {
 
 /// Says whether a target loads a tiling's tiles straight to LDS.
 pub fn has_direct(tiling: &Tiling, target: &Target) -> bool {
-    [tiling.lhs, tiling.rhs].iter().all(|f| goes_straight(tiling, *f, target))
+    [tiling.lhs, tiling.rhs]
+        .iter()
+        .all(|f| goes_straight(tiling, *f, target))
         && loads_under_way(tiling, target) <= COUNTED_LOADS
 }
 

@@ -10,7 +10,9 @@ use crate::types::DType;
 const ADDRESSES: u32 = 48;
 /// The same where lanes multiply, beside those of what is fetched.
 const LANES_ADDRESSES: u32 = 36;
-/// The same where tiles are copied past the registers.
+/// The same where tiles are copied past the registers, at least: NVRTC keeps about three registers for each copy of a lane, and two more
+/// for each that begins with the same step (as compiled for sm_90, where 16 copies beside 192 registers of sums and fragments spill,
+/// beside 160 where they begin together).
 const COPY_ADDRESSES: u32 = 40;
 /// The same where MFMA's tiles are: AMD's compiler keeps two registers of address for each load (as compiled for gfx950).
 const DIRECT_ADDRESSES: u32 = 52;
@@ -151,7 +153,9 @@ impl Tiling {
             return Some("tiles of WMMA and of lanes travel through registers");
         }
         if self.stages < 2 || self.parts > 1 || self.shares.is_some() {
-            return Some("tiles that go straight to LDS are a workgroup's own, of which one is loaded while another is multiplied");
+            return Some(
+                "tiles that go straight to LDS are a workgroup's own, of which one is loaded while another is multiplied",
+            );
         }
         let round = self.threads_of_part() * CHUNK_BYTES;
         for (rows, fetch) in [(self.block[0], self.lhs), (self.block[1], self.rhs)] {
@@ -163,7 +167,9 @@ impl Tiling {
                 continue;
             }
             if ![8, 16].contains(&i.input.bits()) {
-                return Some("elements that lie along the rows are turned on their way out of LDS where they have one byte or two");
+                return Some(
+                    "elements that lie along the rows are turned on their way out of LDS where they have one byte or two",
+                );
             }
             if line != 64 && !line.is_multiple_of(128) {
                 return Some("elements that lie along the rows are in LDS in lines of 64 bytes, or of whole 128");
@@ -201,8 +207,11 @@ impl Tiling {
             return self.accumulators() + COPY_ADDRESSES;
         }
         if i.family == MatrixFamily::MmaSync {
-            // Fragments of 16x16 and 16x8 elements of two bytes; copies pass the registers by.
-            return self.accumulators() + steps * (4 * lhs + 2 * rhs) + COPY_ADDRESSES;
+            // Fragments of 16x16 and 16x8 elements of two bytes; copies pass the registers by, but for their addresses.
+            let copies = self.direct_loads(CHUNK_BYTES);
+            let at_once = copies / (self.block[2] / i.k).saturating_sub(1).max(1);
+            let addresses = COPY_ADDRESSES.max(3 * copies + 2 * at_once);
+            return self.accumulators() + steps * (4 * lhs + 2 * rhs) + addresses;
         }
         let held = self.accumulators() + steps * fragment * (lhs + rhs);
         if self.travel == Travel::Direct {

@@ -16,6 +16,7 @@
 
 mod attention;
 mod contract;
+mod direct;
 mod gemv;
 mod parts;
 mod points;
@@ -70,6 +71,23 @@ pub fn product_in(kernel: &Kernel, symbols: &Symbols, target: &Target, from: i64
     match Tunable::of(kernel, target)? {
         Tunable::Product(body) => Some(Mapper::at_rows(kernel, symbols, target, from).product(body)),
         Tunable::Attention(_) => None,
+    }
+}
+
+/// A workgroup's tile: rows, columns, bytes of depth, waves along rows and columns.
+struct Block {
+    rows: u32,
+    cols: u32,
+    depth_bytes: u32,
+    waves: [u32; 2],
+}
+
+const fn block(rows: u32, cols: u32, depth_bytes: u32, waves: [u32; 2]) -> Block {
+    Block {
+        rows,
+        cols,
+        depth_bytes,
+        waves,
     }
 }
 

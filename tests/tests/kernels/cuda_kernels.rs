@@ -357,6 +357,52 @@ fn kernels_of_8_bit_floats_compile() {
     );
 }
 
+/// The tilings of mma.sync that a large product with a bias and a GELU may get. They differ in blocks, and those of a block in the number
+/// of stages, which costs no registers: one of each block is compiled, or all.
+#[test]
+fn tilings_of_mma_sync_compile_without_spills() {
+    let Some(compiler) = compiler() else { return };
+    let mut requests = Vec::new();
+    for (weights, flags) in [("w", ""), ("t", "  t = transpose w {perm=[1, 0]}\n")] {
+        let text = format!(
+            "graph @g stage=import {{\n  x = input \"x\" : f16[4096, 4096]\n  w = input \"w\" : f16[4096, 4096]\n  b = input \"b\" : f16[4096]\n\
+             {flags}  c = contract x, {weights}\n  a = add c, b\n  y = gelu a\n  return y as \"y\"\n}}\n"
+        );
+        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let plan = &built.program.variants[0].plan;
+        let kernel = plan.kernels.values().next().expect("a product");
+        let mut blocks = BTreeSet::new();
+        for mapping in passes::tuning::candidates(kernel, &plan.symbols, &plan.target) {
+            let Mapping::Matrix(tiling) = &mapping else { continue };
+            if tiling.instruction.waves() > 1 {
+                continue;
+            }
+            if !blocks.insert((tiling.block, tiling.waves)) && !graphc_tests::everything() {
+                continue;
+            }
+            let name = format!("{}_{}", kernel.name, requests.len());
+            let kernel = Kernel {
+                name: name.clone(),
+                mapping,
+                ..kernel.clone()
+            };
+            let source = emit_kernel(&kernel, &plan.symbols, &plan.target, &[]).unwrap_or_else(|e| panic!("{e}"));
+            requests.push(CompileRequest {
+                name,
+                source: source.text,
+                headers: headers(),
+                arch: ARCH.to_owned(),
+                options: source.options,
+            });
+        }
+    }
+    assert!(requests.len() >= 30, "{}", requests.len());
+    check(&compiler, &requests);
+    println!("{} kernels by mma.sync compiled", requests.len());
+}
+
 /// Products and a convolution by every tiling of warp groups, with what models compute behind them.
 #[test]
 fn tilings_of_warp_groups_compile_without_spills() {

@@ -10,6 +10,7 @@ mod judge;
 mod kernel_list;
 
 mod cuda_kernels;
+mod direct;
 mod empty;
 mod emulated;
 mod emulated_attention;

@@ -17,23 +17,23 @@ use runtime::code_object;
 use runtime::compile::{CompileRequest, compile_all};
 
 /// A small generator of random numbers, the same on each run.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
     }
 
-    fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+    pub(crate) fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
 }
 
 /// The text of a random product in a type.
-fn text(dtype: &str, random: &mut Random) -> String {
+pub(crate) fn text(dtype: &str, random: &mut Random) -> String {
     let align = *random.one(&[1, 8, 16]);
     let mut size = |least: usize, most: usize| (least + random.below(most - least)).div_ceil(align) * align;
     let (m, n, k) = (size(40, 330), size(40, 330), size(200, 900));
@@ -42,17 +42,22 @@ fn text(dtype: &str, random: &mut Random) -> String {
         if transpose_lhs { [k, m] } else { [m, k] },
         if transpose_rhs { [n, k] } else { [k, n] },
     );
+    let sums = match dtype {
+        "i8" => Some("out=i32"),
+        "f8e4m3fn" => Some("out=f32"),
+        _ => None,
+    };
     let flags: Vec<&str> = [(transpose_lhs, "transpose_lhs"), (transpose_rhs, "transpose_rhs")]
         .into_iter()
         .filter_map(|(is, flag)| is.then_some(flag))
-        .chain((dtype == "i8").then_some("out=i32"))
+        .chain(sums)
         .collect();
     let head = format!(
         " x = input \"x\" : {dtype}{lhs:?}\n w = input \"w\" : {dtype}{rhs:?}\n p = contract x, w {{{}}}\n",
         flags.join(", ")
     );
-    let follows = match (dtype, random.below(3)) {
-        ("i8", _) | (_, 0) => " y = relu p\n".to_owned(),
+    let follows = match (sums, random.below(3)) {
+        (Some(_), _) | (_, 0) => " y = relu p\n".to_owned(),
         (_, 1) => format!(" b = input \"b\" : {dtype}[{n}]\n q = add p, b\n y = gelu q\n"),
         _ => format!(
             " b = input \"b\" : {dtype}[{n}]\n r = input \"r\" : {dtype}[{m}, {n}]\n q = add p, b\n g = gelu q\n y = add g, r\n"
@@ -62,7 +67,7 @@ fn text(dtype: &str, random: &mut Random) -> String {
 }
 
 /// A product of a plan, not cut.
-fn product(text: &str, arch: &str) -> (Kernel, Target) {
+pub(crate) fn product(text: &str, arch: &str) -> (Kernel, Target) {
     let graph = parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     let target: Target = arch.parse().expect("a target of the table");
     let mut options = BuildOptions::new(vec![target], OptLevel::O2);
@@ -93,7 +98,7 @@ fn share(kernel: &Kernel, target: &Target, random: &mut Random) -> Option<Kernel
             Mapping::Matrix(t) if matches!(t.instruction.family, MatrixFamily::Mfma | MatrixFamily::Wmma) => Some(t),
             _ => None,
         })
-        .filter(|t| t.parts == 1 && tiles(t.block) >= 3 && lower::mapping::may_share(t, target))
+        .filter(|t| t.parts == 1 && !t.loads_to_lds() && tiles(t.block) >= 3 && lower::mapping::may_share(t, target))
         .collect();
     if tilings.is_empty() {
         return None;
@@ -110,7 +115,7 @@ fn share(kernel: &Kernel, target: &Target, random: &mut Random) -> Option<Kernel
     lower::shared(kernel.clone(), Mapping::Matrix(tiling)).map(|shared| shared.kernel)
 }
 
-fn emit(kernel: &Kernel, target: &Target) -> Source {
+pub(crate) fn emit(kernel: &Kernel, target: &Target) -> Source {
     verify::verify(kernel).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(limits::check(kernel, &Symbols::new(), target), []);
     let apart = vec![false; kernel.params.len()];
@@ -118,7 +123,12 @@ fn emit(kernel: &Kernel, target: &Target) -> Source {
 }
 
 /// Compiles kernels, with a device library in which `change` has changed a text.
-fn compile(tools: &Toolchain, sources: &[Source], arch: &str, change: impl Fn(&str) -> String) -> Vec<Vec<u8>> {
+pub(crate) fn compile(
+    tools: &Toolchain,
+    sources: &[Source],
+    arch: &str,
+    change: impl Fn(&str) -> String,
+) -> Vec<Vec<u8>> {
     let headers: Vec<(String, String)> = codegen_hip::device::headers()
         .iter()
         .map(|(name, text)| ((*name).to_owned(), change(text)))
@@ -141,7 +151,7 @@ fn compile(tools: &Toolchain, sources: &[Source], arch: &str, change: impl Fn(&s
         .collect()
 }
 
-fn run(
+pub(crate) fn run(
     tools: &Toolchain,
     arch: &str,
     (kernel, source, code): (&Kernel, &Source, &[u8]),

@@ -10,24 +10,8 @@ use ir::kernel::{AxisId, ContractBody, Expr, ExprId, Fetch, Mapping, Operand, St
 use ir::target::{MatrixFamily, MatrixInstruction};
 use ir::{DType, Dim};
 
-use super::{ACCESS_BYTES, BLOCK, Mapper};
-
-/// A workgroup's tile: rows, columns, bytes of depth, waves along rows and columns.
-struct Block {
-    rows: u32,
-    cols: u32,
-    depth_bytes: u32,
-    waves: [u32; 2],
-}
-
-const fn block(rows: u32, cols: u32, depth_bytes: u32, waves: [u32; 2]) -> Block {
-    Block {
-        rows,
-        cols,
-        depth_bytes,
-        waves,
-    }
-}
+use super::direct::{self, Arrival};
+use super::{ACCESS_BYTES, BLOCK, Block, Mapper, block};
 
 /// Tiles to choose from, the larger first. They are those that win in the published tables of hipBLASLt, AITER and CUTLASS.
 const BLOCKS: &[Block] = &[
@@ -88,21 +72,6 @@ const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
     (MatrixFamily::Wgmma, block(64, 64, 128, [1, 1])),
 ];
 
-/// Tiles of MFMA whose operands go straight to LDS: all waves load as much, and a step along k is deep enough for what a barrier costs.
-const DIRECT_BLOCKS: &[Block] = &[
-    block(256, 256, 128, [2, 4]),
-    block(256, 256, 64, [2, 4]),
-    block(256, 128, 128, [4, 2]),
-    block(128, 256, 128, [2, 4]),
-    block(256, 128, 128, [2, 2]),
-    block(128, 256, 128, [2, 2]),
-    block(128, 128, 128, [4, 2]),
-    block(128, 128, 128, [2, 2]),
-    block(128, 64, 128, [2, 2]),
-    block(64, 128, 128, [2, 2]),
-    block(64, 64, 128, [2, 2]),
-];
-
 /// Sums that a lane may hold: half of the registers that hiprtc and NVRTC give a thread of such a workgroup.
 const MOST_ACCUMULATORS: u32 = 128;
 /// Registers that a lane may take by estimate.
@@ -121,8 +90,6 @@ const REUSE: f64 = 2.0;
 const DEPENDENT: f64 = 5.0;
 /// Instructions that fetch one group of an operand: its address, its guard, the access, the way to LDS.
 const FETCH_INSTRUCTIONS: f64 = 10.0;
-/// Instructions of such a group that goes straight to LDS.
-const DIRECT_INSTRUCTIONS: f64 = 5.0;
 /// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in its bank.
 const TURN_INSTRUCTIONS: u32 = 8;
 /// Waves that share out k to choose from, where a tile is one wave's.
@@ -133,10 +100,6 @@ const STAGES: [u32; 2] = [1, 2];
 pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
-/// The same where loads go straight to LDS.
-const DIRECT_STAGES: [u32; 3] = [2, 3, 4];
-/// Stages from which on `wgmma` begins a tile's products before those of the last have ended; with fewer, another workgroup fills the gap.
-const STAGES_AHEAD: u32 = 4;
 /// Bytes a clock that copies write to LDS while `wgmma` does not read from it (as measured on an H100, where a step of 128 x 256 x 64 takes 205
 /// clocks more for each 16 KiB that it copies).
 const COPY_RATE: f64 = 80.0;
@@ -366,15 +329,17 @@ impl Mapper<'_> {
                     MatrixFamily::Wgmma => &[],
                     _ => BLOCKS,
                 };
-                let straight = stored
-                    && instruction.family == MatrixFamily::Mfma
-                    && input.bits() <= 16
-                    && self.target.direct_bytes > 0;
-                let direct = if straight { DIRECT_BLOCKS } else { &[] };
+                let straight = if stored {
+                    direct::blocks(instruction, self.target)
+                } else {
+                    &[]
+                };
                 let blocks = common.iter().chain(own.map(|(_, block)| block));
                 let ways = blocks.map(move |block| (block, travel, stages));
-                let direct = direct.iter().map(|block| (block, Travel::Direct, &DIRECT_STAGES[..]));
-                ways.chain(direct).flat_map(move |(block, travel, stages)| {
+                let straight = straight
+                    .iter()
+                    .map(|block| (block, Travel::Direct, &direct::STAGES[..]));
+                ways.chain(straight).flat_map(move |(block, travel, stages)| {
                     let parts = match block.waves == [1, 1] && travel == Travel::Registers {
                         true => &PARTS[..],
                         false => &PARTS[..1],
@@ -541,10 +506,24 @@ impl Mapper<'_> {
         let lds = shared * (tile_bytes + fragments) / lds_rate;
         let cache = shared * fetched / cache_rate;
         let issue = self.issue_cycles(t, shared * waves / simds, sizes);
-        // A step's last products are waited for.
-        let waits = STEP_LATENCY + f64::from(t.instruction.cycles);
-        let step = matrix.max(lds).max(cache).max(issue).max(LATENCY / ahead) + waits / shared;
         let stores = shared * block_m * block_n * bytes / cache_rate;
+        let Arrival {
+            cache,
+            latency,
+            exposed,
+            stores,
+        } = match t.loads_to_lds() {
+            true => self.arrival_in_lds(t, shared, fragments / lds_rate),
+            false => Arrival {
+                cache,
+                latency: LATENCY / ahead,
+                exposed: 0.0,
+                stores,
+            },
+        };
+        // A step's last products are waited for.
+        let waits = STEP_LATENCY + f64::from(t.instruction.cycles) + exposed;
+        let step = matrix.max(lds).max(cache).max(issue).max(latency) + waits / shared;
         // Parts write their sums to LDS and read those of all.
         let added = match t.parts {
             1 => 0.0,
@@ -595,7 +574,11 @@ impl Mapper<'_> {
             } else {
                 TURN_INSTRUCTIONS * fetch.width
             };
-            let way = if t.loads_to_lds() { DIRECT_INSTRUCTIONS } else { FETCH_INSTRUCTIONS };
+            let way = if t.loads_to_lds() {
+                direct::FETCH_INSTRUCTIONS
+            } else {
+                FETCH_INSTRUCTIONS
+            };
             groups(rows, fetch) * (way + f64::from(turned))
         };
         let fragments = [t.block[0] / (t.waves[0] * i.m), t.block[1] / (t.waves[1] * i.n)];
