@@ -6,7 +6,8 @@
 It compiles each tiling with the left operand along k and the right one along the columns, reads registers and spills from the
 code object, and the main loop from its disassembly. `share` is the part of a wave's time that its matrix instructions take when
 memory never stalls it: on CDNA other instructions run behind a matrix instruction (4 cycles each) and count where they do not
-fit, on RDNA each counts as a cycle. Cycles of the matrix instructions are AMD's (amd_matrix_instruction_calculator).
+fit, on RDNA each counts as a cycle. Tiles of `direct` go straight to LDS. Cycles of the matrix instructions are AMD's
+(amd_matrix_instruction_calculator).
 """
 
 import os
@@ -33,10 +34,13 @@ TILINGS = [
     ("gfx942", "Mfma<16, 16, 16, bf16, f32>", ["256, 128, 64, 2, 2, 1", "128, 128, 64, 2, 2, 2"]),
     ("gfx942", "Mfma<32, 32, 2, f32, f32>", ["128, 128, 16, 2, 2, 2"]),
     ("gfx942", "Mfma<16, 16, 32, i8, i32>", ["256, 128, 128, 2, 2, 1", "128, 128, 64, 2, 2, 2"]),
-    ("gfx950", "Mfma<16, 16, 32, f16, f32>", ["256, 128, 64, 2, 2, 2", "128, 128, 64, 2, 2, 2", "128, 128, 64, 2, 2, 1"]),
-    ("gfx950", "Mfma<32, 32, 16, f16, f32>", ["256, 128, 64, 2, 2, 2", "128, 128, 64, 2, 2, 2"]),
-    ("gfx1100 gfx1201", "Wmma<16, 16, 16, f16, f32>", ["128, 256, 32, 2, 4, 1, false", "128, 128, 32, 2, 2, 1, false", "128, 128, 32, 2, 4, 2, false", "128, 64, 32, 2, 2, 2, false", "64, 64, 32, 2, 2, 2, false"]),
-    ("gfx1100 gfx1201", "Wmma<16, 16, 16, bf16, f32>", ["128, 128, 32, 2, 2, 1, false", "128, 128, 32, 2, 4, 2, false"]),
+    ("gfx950", "Mfma<16, 16, 32, f16, f32>", ["256, 128, 32, 2, 2, 2", "128, 128, 64, 2, 2, 2", "128, 128, 64, 2, 2, 1"]),
+    ("gfx950", "Mfma<32, 32, 16, f16, f32>", ["256, 128, 32, 2, 2, 2", "128, 128, 64, 2, 2, 2"]),
+    ("gfx950", "Mfma<16, 16, 32, f16, f32>", ["256, 256, 64, 2, 4, 2, false, direct"]),
+    ("gfx950", "Mfma<32, 32, 16, f16, f32>", ["256, 256, 64, 2, 4, 2, true, direct", "256, 256, 32, 2, 4, 3, true, direct", "128, 128, 64, 4, 2, 3, true, direct"]),
+    ("gfx950", "Mfma<16, 16, 64, i8, i32>", ["256, 256, 128, 2, 4, 2, false, direct"]),
+    ("gfx1100 gfx1201", "Wmma<16, 16, 16, f16, f32>", ["128, 256, 32, 2, 4, 1, false", "128, 128, 32, 2, 4, 2, false", "128, 64, 32, 2, 2, 2, false", "64, 64, 32, 2, 2, 2, false"]),
+    ("gfx1100 gfx1201", "Wmma<16, 16, 16, bf16, f32>", ["128, 128, 32, 2, 4, 2, false"]),
     ("gfx1100 gfx1201", "Wmma<16, 16, 16, i8, i32>", ["128, 128, 64, 2, 4, 2, false", "128, 128, 64, 2, 4, 1, false"]),
     ("gfx90a gfx942", "Mfma<32, 32, 8, f16, f32>", ["192, 128, 32, 2, 2, 2", "128, 192, 32, 2, 2, 2"]),
     ("gfx942 gfx950", "Mfma<16, 16, 16, f16, f32>", ["192, 128, 32, 2, 2, 2", "128, 192, 32, 2, 2, 2"]),
@@ -46,13 +50,13 @@ TILINGS = [
     ("gfx1030 gfx1100 gfx1201", "Fma<f32>", ["128, 128, 16, 2, 4, 2, false", "64, 128, 16, 2, 4, 2, false"]),
 ]
 
-SOURCE = """#include "graphc_gemm.hip.h"
+SOURCE = """#include "graphc_{call}.hip.h"
 using namespace graphc;
 using Tiles = MatrixTile<{instruction}, {tile}>;
 extern "C" __global__ __launch_bounds__(Tiles::THREADS) void product(const {t}* in0, const {t}* in1, {out}* out) {{
     const auto lhs = along_k<{chunk}>([&](int row, int k) {{ return in0 + ((i64)row * 4096 + k); }});
     const auto rhs = along_rows<{chunk}>([&](int row, int k) {{ return in1 + ((i64)k * 4096 + row); }});
-    gemm_tile<Tiles, {w}>(4096, 4096, 4096, lhs, rhs, [&](int row, int col, const Pack<{sum}, {w}>& acc) {{
+    {function}<Tiles, {w}>(4096, 4096, 4096, lhs, rhs, [&](int row, int col, const Pack<{sum}, {w}>& acc) {{
         Vec<{out}, {w}> values;
 #pragma unroll
         for (int i = 0; i < {w}; ++i) values[i] = cast<{out}>(acc[i]);
@@ -114,8 +118,8 @@ def share(body, arch, instruction):
 
 def main():
     only = sys.argv[1] if len(sys.argv) > 1 else ""
-    print("# Made by benches/tilings.py with hiprtc; compiled, not run. MatrixTile<instruction, m, n, k, waves m, n, stages, ahead>")
-    print(f"# {'arch':8} {'instruction':28} {'tile':30} vgpr agpr spills lds_KiB share loop matrix read write load narrow")
+    print("# Made by benches/tilings.py with hiprtc; compiled, not run. MatrixTile<instruction, m, n, k, waves m, n, stages, ahead>, or gemm_direct")
+    print(f"# {'arch':8} {'instruction':28} {'tile':37} vgpr agpr spills lds_KiB share loop matrix read write load narrow")
     with tempfile.TemporaryDirectory() as folder:
         for archs, instruction, tiles in TILINGS:
             for arch in archs.split():
@@ -126,7 +130,10 @@ def main():
                     chunk, w = 16 // SIZES[t], 4 if out in ("f32", "i32") or instruction[0] in "DF" else 8
                     base = os.path.join(folder, "product")
                     with open(base + ".hip", "w") as file:
-                        file.write(SOURCE.format(instruction=instruction, tile=tile, t=t, sum=total, out=out, chunk=chunk, w=w))
+                        direct = tile.endswith(", direct")
+                        call, function = ("gemm_direct", "gemm_direct") if direct else ("gemm", "gemm_tile")
+                        sizes = tile.removesuffix(", direct")
+                        file.write(SOURCE.format(call=call, function=function, instruction=instruction, tile=sizes, t=t, sum=total, out=out, chunk=chunk, w=w))
                     words = [WORKER, base + ".hip", arch, base, "-O3", "-std=c++17", f"-I{ROOT}/codegen-hip/src/device"]
                     subprocess.run([p + "/rocm-run" for p in RUN] + words, check=True)
                     code, listing = open(base + ".co", "rb").read(), open(base + ".lst").read()
@@ -134,7 +141,7 @@ def main():
                     count = lambda k: sum(kind(text) == k for text in body)
                     moves = [text for text in body if kind(text) in ("read", "write", "load")]
                     narrow = sum(not re.search("b128|dwordx4", text.split()[0]) for text in moves)
-                    print(f"{arch:10} {instruction:28} {tile:30} {number(code, '.vgpr_count'):4} {number(code, '.agpr_count'):4} "
+                    print(f"{arch:10} {instruction:28} {tile:37} {number(code, '.vgpr_count'):4} {number(code, '.agpr_count'):4} "
                           f"{number(code, '.vgpr_spill_count'):6} {number(code, '.group_segment_fixed_size') // 1024:7} "
                           f"{share(body, arch, instruction):5.2f} {len(body):4} {count('matrix') + count('dot'):6} {count('read'):4} {count('write'):5} "
                           f"{count('load'):4} {narrow:6}", flush=True)
