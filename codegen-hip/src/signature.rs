@@ -34,8 +34,13 @@ impl Printer<'_> {
         }
         arguments.extend(self.size_names().map(|s| format!("const i64 {s}")));
         let name = crate::name::entry(&kernel.name);
+        let resident = match &kernel.mapping {
+            Mapping::Matrix(tiling) => tiling.resident.map(|n| format!(", {n}")),
+            _ => None,
+        };
+        let bounds = format!("{block}{}", resident.unwrap_or_default());
         self.out
-            .line(format!("extern \"C\" __global__ void __launch_bounds__({block})"));
+            .line(format!("extern \"C\" __global__ void __launch_bounds__({bounds})"));
         self.out.open(format!("{name}({})", arguments.join(", ")));
     }
 }

@@ -61,6 +61,7 @@ fn text_of_warp_groups() {
         store: 8,
         group: 6,
         dies: 1,
+        resident: None,
         shares: None,
     });
     assert!(ir::kernel::verify::verify(&kernel).is_ok());
@@ -100,6 +101,7 @@ fn text_of_shared_tiles() {
         store: 4,
         group: 6,
         dies: 8,
+        resident: None,
         shares: Some(ir::kernel::Shares { groups: 3, tiles: 2 }),
     };
     kernel.mapping = ir::kernel::Mapping::Matrix(tiling.clone());

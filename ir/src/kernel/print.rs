@@ -42,13 +42,17 @@ impl fmt::Display for Tiling {
             None => String::new(),
             Some(shares) => format!(", {} groups share {} tiles", shares.groups, shares.tiles),
         };
+        let resident = match self.resident {
+            None => String::new(),
+            Some(workgroups) => format!(", {workgroups} resident"),
+        };
         let travel = match self.travel {
             Travel::Registers => "",
             Travel::Direct => " direct",
         };
         write!(
             f,
-            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}{parts}, stages {}{travel}{}, lhs {}, rhs {}, store {}, group {}{dies}{shares}",
+            "{}, block {block_m}x{block_n}x{block_k}, waves {waves_m}x{waves_n}{parts}, stages {}{travel}{}, lhs {}, rhs {}, store {}, group {}{dies}{resident}{shares}",
             self.instruction,
             self.stages,
             if self.ahead { " ahead" } else { "" },

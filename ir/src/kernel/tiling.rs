@@ -62,6 +62,9 @@ pub struct Tiling {
     pub group: u32,
     /// Dies with an L2 each, to which workgroups go in turn: each takes runs of neighbours.
     pub dies: u32,
+    /// Workgroups of a compute unit that NVRTC must leave registers for; `None` where the compiler decides. Unasked, it makes room for one
+    /// more by spilling.
+    pub resident: Option<u32>,
     /// Workgroups that share out the depth of some tiles; `None` where each tile is one workgroup's.
     pub shares: Option<Shares>,
 }
@@ -271,6 +274,12 @@ impl Tiling {
             (true, Travel::Registers) => return Some("tiles of mma.sync and wgmma are copied past the registers"),
             (false, Travel::Direct) if self.direct_misfit().is_some() => return self.direct_misfit(),
             _ => {}
+        }
+        if self
+            .resident
+            .is_some_and(|n| i.family != MatrixFamily::MmaSync || !(1..=32).contains(&n))
+        {
+            return Some("from 1 to 32 workgroups are resident, and their number is asked for by mma.sync alone");
         }
         if let Some(shares) = self.shares {
             if ![shares.groups, shares.tiles]

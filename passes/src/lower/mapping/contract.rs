@@ -76,6 +76,10 @@ const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
 const MOST_ACCUMULATORS: u32 = 128;
 /// Registers that a lane may take by estimate.
 const MOST_REGISTERS: u32 = 232;
+/// Registers by which compiled kernels for sm_90 exceed the estimate.
+const BEYOND: u32 = 16;
+/// Warps of a workgroup from which on NVRTC is told how many workgroups are resident: of smaller ones it would have to spill.
+const LEAST_WARPS: u32 = 4;
 /// The same where lanes multiply: up to where fragments are read ahead, and in all.
 const LANES_REGISTERS: [u32; 2] = [160, 224];
 /// Clocks before a tile's first product and after its last: latency of memory and of the stores.
@@ -397,6 +401,7 @@ impl Mapper<'_> {
             store,
             group: GROUP,
             dies: self.target.dies,
+            resident: None,
             shares: None,
         };
         let fits = |t: &Tiling| t.misfit().is_none() && t.lds_bytes() <= lds_limit(t, self.target);
@@ -434,6 +439,11 @@ impl Mapper<'_> {
         }
         if tiling.registers() > most {
             return None;
+        }
+        if instruction.family == MatrixFamily::MmaSync && waves >= LEAST_WARPS {
+            let by_registers = self.target.vector_registers * self.target.simds / waves / (tiling.registers() + BEYOND);
+            let by_lds = self.target.most_lds_bytes() / tiling.lds_bytes().max(1);
+            tiling.resident = Some(by_registers.min(by_lds).clamp(1, 32));
         }
         Some(tiling)
     }
