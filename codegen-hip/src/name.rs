@@ -98,6 +98,7 @@ const RESERVED: &[&str] = &[
     "epilogue",
     "score",
     "inside",
+    "nothing",
     "first",
     "end",
     "range",

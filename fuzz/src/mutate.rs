@@ -176,7 +176,7 @@ fn each_expr(body: &mut Body, f: &mut dyn FnMut(&mut ExprId)) {
                 f(e);
             }
             if let Some(range) = &mut a.range {
-                let bounds = range.first.iter_mut().chain(&mut range.end);
+                let bounds = range.first.iter_mut().chain(&mut range.end).chain(&mut range.nothing);
                 bounds.chain([&mut range.inside]).for_each(&mut *f);
             }
             &mut a.epilogue

@@ -184,7 +184,12 @@ impl Printer<'_> {
         self.flash_operand("query", [body.q, body.d], body.query, tiling.query);
         self.flash_operand("key", [body.k, body.d], body.key, tiling.key);
         self.flash_operand("value", value, body.value, tiling.value);
-        self.score("score", body, body.score, [body.q, body.k].map(|axis| self.axis_type(axis)));
+        self.score(
+            "score",
+            body,
+            body.score,
+            [body.q, body.k].map(|axis| self.axis_type(axis)),
+        );
         let store = tiling.store;
         self.scope(|p| {
             let (q, dv, mixed) = (p.axis(body.q).to_owned(), p.axis(body.dv).to_owned(), p.fresh("mixed"));
@@ -321,11 +326,20 @@ impl Printer<'_> {
                 p.out.close(";");
             });
         }
+        match range.nothing {
+            Some(nothing) => self.scope(|p| {
+                let q = p.axis(body.q).to_owned();
+                p.out
+                    .open(format!("const auto nothing = [&]({} {q}) -> bool", types[0]));
+                let spelled = p.value(nothing);
+                p.out.line(format!("return {spelled};"));
+                p.out.close(";");
+            }),
+            None => self.out.line("const Never nothing;"),
+        }
         self.score("inside", body, range.inside, types);
-        self.out.line(format!(
-            "const auto range = key_range<{}>(first, end, inside);",
-            range.finite
-        ));
+        self.out
+            .line("const auto range = key_range(first, end, nothing, inside);");
     }
 
     fn attention_operand(&mut self, name: &str, row: AxisId, col: AxisId, value: ExprId, counts: &str) {

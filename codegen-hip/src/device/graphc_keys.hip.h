@@ -2,8 +2,8 @@
 //
 // A range is an object that a kernel makes for its scores:
 //   AllKeys                                 every key may be seen
-//   key_range<FINITE>(first, end, inside)   query q sees keys from first(q) to before end(q), which never fall as q grows;
-//                                           inside(q, k, dot) is the score of those. FINITE: other keys score a very negative number.
+//   key_range(first, end, nothing, inside)  query q sees keys from first(q) to before end(q), which never fall as q grows, but every key
+//                                           where nothing(q); inside(q, k, dot) is the score of those that are seen
 #pragma once
 #include "graphc_types.hip.h"
 
@@ -48,11 +48,20 @@ struct RangedScore {
     GRAPHC_DEVICE float operator()(I q, I k, float dot) const { return covered ? inside(q, k, dot) : any(q, k, dot); }
 };
 
+/// No query has nothing to see but what is hidden by a finite number.
+struct Never {
+    template <typename I>
+    GRAPHC_DEVICE bool operator()(I) const { return false; }
+};
+template <typename Nothing> struct IsNever { static constexpr bool value = false; };
+template <> struct IsNever<Never> { static constexpr bool value = true; };
+
 /// Keys between bounds.
-template <bool FINITE, typename First, typename End, typename Inside>
+template <typename First, typename End, typename Nothing, typename Inside>
 struct KeyRange {
     First first;
     End end;
+    Nothing nothing;
     Inside inside;
 
     template <typename I>
@@ -63,11 +72,11 @@ struct KeyRange {
     GRAPHC_DEVICE SeenKeys<I> of(I q, I queries, I keys) const {
         const I last = q + QUERIES < queries ? q + QUERIES - 1 : queries - 1;
         SeenKeys<I> seen{clamped(first(q), keys), clamped(end(last), keys), clamped(first(last), keys), clamped(end(q), keys)};
-        if constexpr (FINITE) {
+        if constexpr (!IsNever<Nothing>::value) {
             // A query that sees nothing weighs what is hidden.
-            bool empty = false;
-            for (I at = q + (int)threadIdx.x % LANES; at <= last; at += LANES) empty |= clamped(first(at), keys) >= clamped(end(at), keys);
-            if (any_lane(empty)) seen = SeenKeys<I>{(I)0, keys, keys, (I)0};
+            bool blind = false;
+            for (I at = q + (int)threadIdx.x % LANES; at <= last; at += LANES) blind |= nothing(at);
+            if (any_lane(blind)) seen = SeenKeys<I>{(I)0, keys, keys, (I)0};
         }
         return seen;
     }
@@ -76,9 +85,9 @@ struct KeyRange {
 };
 
 /// Keys between bounds.
-template <bool FINITE, typename First, typename End, typename Inside>
-GRAPHC_DEVICE KeyRange<FINITE, First, End, Inside> key_range(const First& first, const End& end, const Inside& inside) {
-    return {first, end, inside};
+template <typename First, typename End, typename Nothing, typename Inside>
+GRAPHC_DEVICE KeyRange<First, End, Nothing, Inside> key_range(const First& first, const End& end, const Nothing& nothing, const Inside& inside) {
+    return {first, end, nothing, inside};
 }
 
 }  // namespace graphc

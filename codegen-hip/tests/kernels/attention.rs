@@ -1,7 +1,7 @@
 //! Attention.
 
 use ir::DType;
-use ir::kernel::{AttentionBody, Body, KeyRange, Kernel, Mapping};
+use ir::kernel::{AttentionBody, Body, Kernel, KeyRange, Mapping};
 use ir::op::BinaryOp;
 
 use super::{Build, F32};
@@ -58,7 +58,7 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
             first: None,
             end: Some(end),
             inside: score,
-            finite: false,
+            nothing: None,
         });
         score = b.select(seen, score, low);
     }

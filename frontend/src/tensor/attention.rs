@@ -34,7 +34,7 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
         (None, Some(width)) => 1.0 / (width as f64).sqrt(),
         (None, None) => return q.refuse("attention", "the head size is symbolic, so the scale must be given"),
     };
-    let seen = match (q.shape().as_slice(), k.shape().as_slice()) {
+    let seen = match (&q.shape()[..], &k.shape()[..]) {
         ([_, _, queries, _], [_, _, keys, _]) => seen(options, queries, keys),
         // The op says what is wrong.
         _ => None,
@@ -65,12 +65,11 @@ fn seen(options: &AttentionOptions, queries: &Dim, keys: &Dim) -> Option<Tensor>
     }
     let key = Tensor::arange(DType::I64, keys.clone());
     let ends = match &options.lengths {
-        Some(lengths) => lengths.cast(DType::I64).reshape(Shape(vec![
-            Dim::Const(-1),
-            Dim::Const(1),
-            Dim::Const(1),
-            Dim::Const(1),
-        ])),
+        Some(lengths) => {
+            lengths
+                .cast(DType::I64)
+                .reshape(Shape(vec![Dim::Const(-1), Dim::Const(1), Dim::Const(1), Dim::Const(1)]))
+        }
         None => Tensor::dim_value(keys.clone()),
     };
     let query = Tensor::iota(DType::I64, Shape(vec![queries.clone(), Dim::Const(1)]), 0);
@@ -104,7 +103,7 @@ fn seen(options: &AttentionOptions, queries: &Dim, keys: &Dim) -> Option<Tensor>
 #[track_caller]
 pub fn paged_cache(pool: &Tensor, table: &Tensor) -> Tensor {
     let pages = pool.take(0, table);
-    let [batch, entries, page, heads, width] = pages.shape().as_slice() else {
+    let [batch, entries, page, heads, width] = &pages.shape()[..] else {
         return pages.refuse(
             "paged_cache",
             "the pool is [pages, page, heads, width] and the table [batch, entries]",

@@ -45,9 +45,9 @@ pub struct KeyRange {
     pub end: Option<ExprId>,
     /// The score of the keys in the range, over `batch`, `q`, `k`: without the conditions that hold for all of them.
     pub inside: ExprId,
-    /// Whether the other keys score a very negative finite number, not minus infinity. Their weights are 0 all the same unless the range
-    /// of a query is empty: then no key is skipped for it. In a range that is not empty, a query sees every key.
-    pub finite: bool,
+    /// Set where other keys score a very negative finite number, not minus infinity: whether a query, over `batch` and `q`, sees nothing
+    /// at all. It weighs the keys that are hidden, so none of them is skipped for it. Of a part of the keys, no key of any part is seen.
+    pub nothing: Option<ExprId>,
 }
 
 impl AttentionBody {

@@ -503,12 +503,16 @@ impl Run<'_> {
     /// The keys that are looked at for the query at hand.
     fn seen(&mut self, a: &AttentionBody, keys: i64) -> Evaluated<std::ops::Range<i64>> {
         let Some(range) = &a.range else { return Ok(0..keys) };
+        if let Some(nothing) = range.nothing
+            && self.eval(nothing)?.as_bool()
+        {
+            return Ok(0..keys);
+        }
         let mut bound = |e: Option<ExprId>, otherwise: i64| match e {
             Some(e) => Ok(self.eval(e)?.as_i64().clamp(0, keys)),
             None => Ok(otherwise),
         };
-        let seen = bound(range.first, 0)?..bound(range.end, keys)?;
-        Ok(if range.finite && seen.is_empty() { 0..keys } else { seen })
+        Ok(bound(range.first, 0)?..bound(range.end, keys)?)
     }
 
     fn scan(&mut self, s: &ScanBody) -> Evaluated<()> {

@@ -305,8 +305,10 @@ impl Printer<'_> {
                     p.line(&format!("weight = softmax over {k} of {}", e(a.score)));
                     if let Some(range) = &a.range {
                         let bound = |b: Option<ExprId>| b.map(e).unwrap_or_default();
-                        let hidden = if range.finite { ", if there are any" } else { "" };
-                        p.line(&format!("  seen = {}..{}{hidden}", bound(range.first), bound(range.end)));
+                        p.line(&format!("  seen = {}..{}", bound(range.first), bound(range.end)));
+                        if let Some(nothing) = range.nothing {
+                            p.line(&format!("  seen = all if {}", e(nothing)));
+                        }
                         p.line(&format!("  of those = {}", e(range.inside)));
                     }
                     if let Some(log_sum) = a.log_sum {

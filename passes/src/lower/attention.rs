@@ -135,18 +135,22 @@ pub fn attention(
     }
     if causal {
         // Key j is seen by query i when j ≤ i + (keys − queries).
-        let reach = q_at.clone().offset(&(keys - queries));
+        let reach = q_at.clone().offset(&(keys.clone() - queries));
         let (j, i) = (b.index(&k_at), b.index(&reach));
         let seen = b.binary(BinaryOp::Le, j, i);
         score = b.select(seen, score, low);
     }
-    let mut range = match target.is_gpu() {
-        true => seen::range(b, [q, k], last_at_most, score),
-        false => None,
+    let seen_of = |b: &mut Builder<'_>, score: ExprId| {
+        let part = part_at.first().cloned().unwrap_or(Linear::constant(0));
+        let start = part.scale(&(-length.clone()));
+        let all = [b.index(&start), b.index(&start.offset(&keys))];
+        seen::range(b, [q, k], last_at_most, all, score)
     };
+    // The CPU reads the score.
+    let mut range = if target.is_gpu() { seen_of(b, score) } else { None };
     if let Some(outside) = outside {
         score = b.select(outside, low, score);
-        range = range.and_then(|_| seen::range(b, [q, k], last_at_most, score));
+        range = range.and_then(|_| seen_of(b, score));
     }
     let out = b.var(DType::F32);
     let e = b.read(out);

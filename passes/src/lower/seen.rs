@@ -37,11 +37,13 @@ struct Sum {
     constant: i64,
 }
 
-/// Finds the range of the keys that a score does not hide by their position. `read_at` is another name of the key's position.
+/// Finds the range of the keys that a score does not hide by their position. `read_at` is another name of the key's position; `all` are the
+/// positions, along the axis of keys, of the first of all keys and behind the last, of which the axis may have a part.
 pub fn range(
     b: &mut Builder<'_>,
     [q, k]: [AxisId; 2],
     read_at: Option<ExprId>,
+    all: [ExprId; 2],
     score: ExprId,
 ) -> Option<KeyRange> {
     let mut seen = Seen {
@@ -67,11 +69,17 @@ pub fn range(
         return None;
     }
     let mut fold = |op, all: Vec<ExprId>| all.into_iter().reduce(|a, e| b.binary(op, a, e));
+    let (first, end) = (fold(BinaryOp::Max, first), fold(BinaryOp::Min, end));
+    let nothing = finite.then(|| {
+        let first = first.map_or(all[0], |e| b.binary(BinaryOp::Max, e, all[0]));
+        let end = end.map_or(all[1], |e| b.binary(BinaryOp::Min, e, all[1]));
+        b.binary(BinaryOp::Ge, first, end)
+    });
     Some(KeyRange {
-        first: fold(BinaryOp::Max, first),
-        end: fold(BinaryOp::Min, end),
+        first,
+        end,
         inside,
-        finite,
+        nothing,
     })
 }
 
@@ -239,9 +247,7 @@ impl Seen<'_, '_> {
                 let other = if op == BinaryOp::Add { sign } else { -sign };
                 self.stays(e, exprs.dtype(e)) && self.add(x, sign, sum) && self.add(y, other, sum)
             }
-            Expr::Cast(_, x) if is_position(exprs.dtype(x)) => {
-                self.stays(x, exprs.dtype(e)) && self.add(x, sign, sum)
-            }
+            Expr::Cast(_, x) if is_position(exprs.dtype(x)) => self.stays(x, exprs.dtype(e)) && self.add(x, sign, sum),
             _ => false,
         }
     }
@@ -269,7 +275,9 @@ impl Seen<'_, '_> {
             Expr::Binary(BinaryOp::Add, x, y) if self.stays(e, exprs.dtype(e)) => {
                 both(self.direction(x)?, self.direction(y)?)
             }
-            Expr::Binary(BinaryOp::Sub, x, y) if self.stays(e, exprs.dtype(e)) => both(self.direction(x)?, -self.direction(y)?),
+            Expr::Binary(BinaryOp::Sub, x, y) if self.stays(e, exprs.dtype(e)) => {
+                both(self.direction(x)?, -self.direction(y)?)
+            }
             Expr::Binary(BinaryOp::Min | BinaryOp::Max, x, y) => both(self.direction(x)?, self.direction(y)?),
             Expr::Cast(to, x) if is_position(to) && is_position(exprs.dtype(x)) && self.stays(x, to) => {
                 self.direction(x)
@@ -297,9 +305,102 @@ impl Seen<'_, '_> {
     fn is_zero(&self, e: ExprId) -> bool {
         self.number(e) == Some(0.0)
     }
-
 }
 
 fn is_position(dtype: DType) -> bool {
     matches!(dtype, DType::I32 | DType::I64)
+}
+
+#[cfg(test)]
+mod tests {
+    use ir::kernel::Body;
+
+    use crate::schedule::{ScheduleOptions, schedule};
+    use crate::testing;
+
+    /// The range of an attention with a mask `m` over 64 queries and keys, as a kernel's text has it; nothing where it has none.
+    fn range(mask: &str) -> String {
+        let text = format!(
+            r#"
+            q = input "q" : f32[2, 2, 64, 32]
+            k = input "k" : f32[2, 2, 64, 32]
+            n = input "n" : i64[2]
+            n32 = input "n32" : i32[2]
+            at = input "at" : i64[64]
+            other = input "other" : bool[2, 1, 64, 64]
+            l = reshape n : i64[2, 1, 1, 1]
+            l32 = reshape n32 : i32[2, 1, 1, 1]
+            given = reshape at : i64[64, 1]
+            i = iota {{axis=0}} : i64[64, 64]
+            j = iota {{axis=1}} : i64[64, 64]
+            i32 = iota {{axis=0}} : i32[64, 64]
+            j32 = iota {{axis=1}} : i32[64, 64]
+            ten = constant 10 : i64[]
+            zero = constant 0.0 : f32[]
+            infinite = constant -inf : f32[]
+            lowest = constant -3e38 : f32[]
+            {mask}
+            a = attention q, k, k, m {{scale=0.5, mask}}
+            return a as "y""#
+        );
+        let target: ir::Target = "gfx942".parse().expect("known");
+        let (graph, _) = testing::optimized(&testing::graph(&text), "gfx942", Default::default());
+        let (schedule, _) = schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
+        let kernels = schedule
+            .regions
+            .values()
+            .map(|region| super::super::lower(&graph, region, &target));
+        let kernels = kernels.map(|kernel| kernel.expect("lowers"));
+        let attention = kernels.into_iter().find(|k| matches!(k.body, Body::Attention(_)));
+        let text = attention.expect("an attention").to_string();
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("seen = "));
+        line.unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn comparisons_of_positions_bound_the_keys() {
+        for (mask, want) in [
+            ("m = le j, i", "..query + 1"),
+            ("m = gt i, j", "..query"),
+            ("d = sub i, j\n m = lt d, ten", "query + -9.."),
+            ("d = sub j, i\n m = gt d, ten", "query + 11.."),
+            ("p = gt j, i\n m = not p", "..query + 1"),
+            (
+                "p = gt j, i\n d = sub i, j\n o = ge d, ten\n x = or p, o\n m = not x",
+                "query + -9..query + 1",
+            ),
+            ("m = lt j, l", "..n[batch]"),
+            ("m = lt j32, l32", "..cast<i64>(n32[batch])"),
+            ("e = add i, l\n m = le j, e", "..query + n[batch] + 1"),
+            ("p = le j, i\n s = lt j, l\n m = and p, s", "..min(query + 1, n[batch])"),
+            // What else hides stays in the score.
+            ("p = le j, i\n m = and p, other", "..query + 1"),
+            ("p = le j, i\n m = select p, zero, infinite", "..query + 1"),
+            (
+                "d = sub i, j\n p = lt d, ten\n m = select p, zero, lowest",
+                "query + -9..",
+            ),
+        ] {
+            assert_eq!(range(mask), want, "{mask}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_guessed() {
+        for mask in [
+            // A query's own position, which the run gives: the next query's may be before it.
+            "m = le j, given",
+            // Keys beyond a bound that falls from query to query.
+            "s = add i, j\n m = lt s, ten",
+            "p = le j, i\n s = lt j, l\n m = or p, s",
+            "d = mul j, j\n m = lt d, l",
+            "m = eq j, i",
+            // A finite number beside what else may hide: what is hidden least has all weight.
+            "p = le j, i\n o = select other, zero, lowest\n s = select p, zero, lowest\n m = add o, s",
+            // May leave 32 bits.
+            "d = sub j32, l32\n c = constant 0 : i32[]\n m = lt d, c",
+        ] {
+            assert_eq!(range(mask), "", "{mask}");
+        }
+    }
 }

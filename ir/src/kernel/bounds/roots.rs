@@ -45,7 +45,7 @@ pub(super) fn roots(kernel: &Kernel) -> Vec<Root> {
             value(&mut out, a.score, &[&a.batch, &q, &k]);
             if let Some(range) = &a.range {
                 value(&mut out, range.inside, &[&a.batch, &q, &k]);
-                for bound in [range.first, range.end].into_iter().flatten() {
+                for bound in [range.first, range.end, range.nothing].into_iter().flatten() {
                     value(&mut out, bound, &[&a.batch, &q]);
                 }
             }

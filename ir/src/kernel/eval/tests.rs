@@ -310,7 +310,7 @@ fn attention_weighs_values() {
             first: None,
             end: Some(end),
             inside: score,
-            finite: false,
+            nothing: None,
         }),
     });
     let mut buffers = vec![
