@@ -86,8 +86,8 @@ fn seen(options: &AttentionOptions, queries: &Dim, keys: &Dim) -> Option<Tensor>
 /// Keys or values that lie in pages, as attention takes them: a pool `[pages, page, heads, width]` and the table `[B, entries]` of the
 /// pages that each sequence has, in order, give `[B, heads, entries · page, width]`.
 ///
-/// Nothing is copied: on a GPU, an attention that reads the result looks each page up. Sequences may share pages. Entries behind the last
-/// key of a sequence may be any number, as [`AttentionOptions::lengths`] hides what they name.
+/// Nothing is copied: on a GPU, an attention that reads the result looks each page up. Sequences may share pages. What entries behind the
+/// last key of a sequence name is hidden by [`AttentionOptions::lengths`]; where indices are checked (as on the CPU), they must name a page.
 ///
 /// ```
 /// # use graphc_frontend::{tensor::*, shape, DType};
