@@ -89,7 +89,9 @@ impl Fuser<'_> {
             if !self.options.fuse {
                 return Err(Barrier::Disabled);
             }
-            if !mine.iter().all(|path| is_strided(self.graph, path)) {
+            // A lookup is a dense tensor to who reads it.
+            let views = |path: &[Value]| path[..path.len() - usize::from(looked_up)].to_vec();
+            if !mine.iter().all(|path| is_strided(self.graph, &views(path))) {
                 return Err(Barrier::NotStrided);
             }
             // What stands below a strided path must be a buffer.
