@@ -89,9 +89,9 @@ impl Fuser<'_> {
             if !self.options.fuse {
                 return Err(Barrier::Disabled);
             }
-            // A lookup is a dense tensor to who reads it.
-            let views = |path: &[Value]| path[..path.len() - usize::from(looked_up)].to_vec();
-            if !mine.iter().all(|path| is_strided(self.graph, &views(path))) {
+            // Each page begins where the table says, so that rows of several pages have no common stride.
+            let paged = looked_up || self.is_view_of_pages(id);
+            if !paged && !mine.iter().all(|path| is_strided(self.graph, path)) {
                 return Err(Barrier::NotStrided);
             }
             // What stands below a strided path must be a buffer.
@@ -173,6 +173,21 @@ impl Fuser<'_> {
         };
         let data = self.graph.ty(self.graph.node(id).operands[0]).rank();
         self.target.is_gpu() && axis + 1 < data && self.feeds_keys(id)
+    }
+
+    /// Says whether the node is one of the views that lead from an attention to pages of a cache alone.
+    fn is_view_of_pages(&self, id: NodeId) -> bool {
+        let mut at = id;
+        while is_free(self.op(at)) {
+            at = self.graph.node(at).operands[0].node;
+            if self.users[at].len() != 1 {
+                return false;
+            }
+        }
+        let data = self.graph.node(at).operands.first().map(|v| self.graph.ty(*v).rank());
+        let looks_up =
+            matches!(self.op(at), Op::Gather(Gather::Take { axis }) if data.is_some_and(|rank| axis + 1 < rank));
+        at != id && looks_up && self.target.is_gpu() && self.feeds_keys(id)
     }
 
     /// Says whether all readers are attentions that have the value as their keys or values, views in between or not.
