@@ -350,8 +350,8 @@ mod tests {
             .regions
             .values()
             .map(|region| super::super::lower(&graph, region, &target));
-        let kernels = kernels.map(|kernel| kernel.expect("lowers"));
-        let attention = kernels.into_iter().find(|k| matches!(k.body, Body::Attention(_)));
+        let mut kernels = kernels.map(|kernel| kernel.expect("lowers"));
+        let attention = kernels.find(|k| matches!(k.body, Body::Attention(_)));
         let text = attention.expect("an attention").to_string();
         let line = text.lines().find_map(|line| line.trim().strip_prefix("seen = "));
         line.unwrap_or_default().to_owned()
