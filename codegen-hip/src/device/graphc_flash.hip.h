@@ -134,13 +134,19 @@ GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], co
         scores[i] = inside ? score(q, k, scores[i]) : -infinity<float>();
     }
 }
-template <bool PART, typename Rows, int EACH, typename Score, typename Inside>
-GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], const RangedScore<Score, Inside>& score) {
+template <bool PART, typename Rows, int EACH, bool FINITE, typename Score, typename Inside>
+GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], const RangedScore<FINITE, Score, Inside>& score) {
     // One branch for all keys; what is covered is before the last key.
     if (score.covered) {
         score_keys<false, Rows>(q, k0, keys, scores, score.inside);
-    } else {
-        score_keys<PART, Rows>(q, k0, keys, scores, score.any);
+        return;
+    }
+    score_keys<PART, Rows>(q, k0, keys, scores, score.any);
+    if constexpr (FINITE) {
+        // As a power of two, the lowest number would be minus infinity. This one's product with the logarithm is exact.
+        constexpr float LOWEST = -0x1p100f;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) scores[i] = scores[i] < LOWEST && scores[i] > -infinity<float>() ? LOWEST : scores[i];
     }
 }
 
