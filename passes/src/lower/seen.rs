@@ -372,7 +372,10 @@ mod tests {
             ("m = lt j, l", "..in2[batch]"),
             ("m = lt j32, l32", "..i64(in2[batch])"),
             ("e = add i, l\n m = le j, e", "..query + in2[batch] + 1"),
-            ("p = le j, i\n s = lt j, l\n m = and p, s", "..min(query + 1, in2[batch])"),
+            (
+                "p = le j, i\n s = lt j, l\n m = and p, s",
+                "..min(query + 1, in2[batch])",
+            ),
             ("p = le j, i\n m = select p, zero, infinite", "..query + 1"),
             (
                 "d = sub i, j\n p = lt d, ten\n m = select p, zero, lowest",
