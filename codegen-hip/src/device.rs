@@ -11,6 +11,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("graphc_vector.hip.h", include_str!("device/graphc_vector.hip.h")),
     ("graphc_math.hip.h", include_str!("device/graphc_math.hip.h")),
     ("graphc_grid.hip.h", include_str!("device/graphc_grid.hip.h")),
+    ("graphc_keys.hip.h", include_str!("device/graphc_keys.hip.h")),
     ("graphc_reduce.hip.h", include_str!("device/graphc_reduce.hip.h")),
     ("graphc_transpose.hip.h", include_str!("device/graphc_transpose.hip.h")),
     ("graphc_tile.hip.h", include_str!("device/graphc_tile.hip.h")),

@@ -175,6 +175,10 @@ fn each_expr(body: &mut Body, f: &mut dyn FnMut(&mut ExprId)) {
             for e in [&mut a.query, &mut a.key, &mut a.value, &mut a.score] {
                 f(e);
             }
+            if let Some(range) = &mut a.range {
+                let bounds = range.first.iter_mut().chain(&mut range.end).chain(&mut range.nothing);
+                bounds.chain([&mut range.inside]).for_each(&mut *f);
+            }
             &mut a.epilogue
         }
         Body::Scan(s) => {

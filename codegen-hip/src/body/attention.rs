@@ -121,17 +121,7 @@ impl Printer<'_> {
         self.attention_operand("query", body.q, body.d, body.query, counts);
         self.attention_operand("key", body.k, body.d, body.key, counts);
         self.attention_operand("value", body.k, body.dv, body.value, counts);
-        self.scope(|p| {
-            let acc = p.fresh("dot");
-            p.bind_var(body.acc, &acc);
-            let (q, k) = (p.axis(body.q).to_owned(), p.axis(body.k).to_owned());
-            p.out.open(format!(
-                "const auto score = [&]({counts} {q}, {counts} {k}, float {acc}) -> float"
-            ));
-            let spelled = p.value(body.score);
-            p.out.line(format!("return {spelled};"));
-            p.out.close(";");
-        });
+        self.score("score", body, body.score, [counts; 2]);
         self.scope(|p| {
             let (q, dv) = (p.axis(body.q).to_owned(), p.axis(body.dv).to_owned());
             let out = p.fresh("mixed");
@@ -142,10 +132,10 @@ impl Printer<'_> {
             p.straight(&body.epilogue);
             p.out.close(";");
         });
+        self.key_range(body, [counts; 2]);
         let [queries, keys] = sizes.map(|(n, _)| self.size(&n));
-        let causal = body.causal;
         self.out.line(format!(
-            "attend<Tiles, {causal}, {counts}>({block}, {queries}, {keys}, query, key, value, score, epilogue);"
+            "attend<Tiles, {counts}>({block}, {queries}, {keys}, range, query, key, value, score, epilogue);"
         ));
         self.out.close("");
         Ok(())
@@ -155,7 +145,8 @@ impl Printer<'_> {
     fn open_query_blocks(&mut self, body: &AttentionBody, tiles: &str, together: AttentionOrder) -> String {
         self.out.line(format!("using Tiles = {tiles};"));
         let [batches, queries] = [&body.batch[..], &[body.q]].map(|axes| self.counted(axes));
-        let (causal, number, place) = (body.causal, self.fresh("number"), self.fresh("block"));
+        let (number, place) = (self.fresh("number"), self.fresh("block"));
+        let causal = body.sees_more(&self.kernel.exprs);
         self.out.open(format!(
             "for (int {number} = blockIdx.x; {number} < query_blocks<Tiles>({batches}, {queries}); {number} += gridDim.x)"
         ));
@@ -193,18 +184,12 @@ impl Printer<'_> {
         self.flash_operand("query", [body.q, body.d], body.query, tiling.query);
         self.flash_operand("key", [body.k, body.d], body.key, tiling.key);
         self.flash_operand("value", value, body.value, tiling.value);
-        self.scope(|p| {
-            let dot = p.fresh("dot");
-            p.bind_var(body.acc, &dot);
-            let (q, k) = (p.axis(body.q).to_owned(), p.axis(body.k).to_owned());
-            let (q_type, k_type) = (p.axis_type(body.q), p.axis_type(body.k));
-            p.out.open(format!(
-                "const auto score = [&]({q_type} {q}, {k_type} {k}, float {dot}) -> float"
-            ));
-            let spelled = p.value(body.score);
-            p.out.line(format!("return {spelled};"));
-            p.out.close(";");
-        });
+        self.score(
+            "score",
+            body,
+            body.score,
+            [body.q, body.k].map(|axis| self.axis_type(axis)),
+        );
         let store = tiling.store;
         self.scope(|p| {
             let (q, dv, mixed) = (p.axis(body.q).to_owned(), p.axis(body.dv).to_owned(), p.fresh("mixed"));
@@ -233,10 +218,11 @@ impl Printer<'_> {
             }
             p.out.close(";");
         });
+        self.key_range(body, [body.q, body.k].map(|axis| self.axis_type(axis)));
         let [queries, keys] = [body.q, body.k].map(|a| self.counted(&[a]));
         self.out.line(format!(
-            "{}<Tiles, {store}, {}>({block}, {queries}, {keys}, query, key, value, score, epilogue);",
-            tiling.function, body.causal
+            "{}<Tiles, {store}>({block}, {queries}, {keys}, range, query, key, value, score, epilogue);",
+            tiling.function
         ));
         self.out.close("");
         Ok(())
@@ -301,6 +287,59 @@ impl Printer<'_> {
             }
             p.out.close(end);
         });
+    }
+
+    /// Declares a score of a product, for positions of such types.
+    fn score(&mut self, name: &str, body: &AttentionBody, score: ExprId, [q_type, k_type]: [&str; 2]) {
+        self.scope(|p| {
+            let dot = p.fresh("dot");
+            p.bind_var(body.acc, &dot);
+            let (q, k) = (p.axis(body.q).to_owned(), p.axis(body.k).to_owned());
+            p.out.open(format!(
+                "const auto {name} = [&]({q_type} {q}, {k_type} {k}, float {dot}) -> float"
+            ));
+            let spelled = p.value(score);
+            p.out.line(format!("return {spelled};"));
+            p.out.close(";");
+        });
+    }
+
+    /// Declares which keys queries see.
+    fn key_range(&mut self, body: &AttentionBody, types: [&str; 2]) {
+        let Some(range) = &body.range else {
+            self.out.line("const AllKeys range;");
+            return;
+        };
+        for (name, bound) in [("first", range.first), ("end", range.end)] {
+            self.scope(|p| {
+                let q = p.axis(body.q).to_owned();
+                p.out.open(format!("const auto {name} = [&]({} {q}) -> i64", types[0]));
+                let spelled = match bound {
+                    Some(bound) => p.value(bound),
+                    None if name == "first" => "0".to_owned(),
+                    None => {
+                        let (keys, _) = p.points(&[body.k]);
+                        p.size(&keys)
+                    }
+                };
+                p.out.line(format!("return {spelled};"));
+                p.out.close(";");
+            });
+        }
+        match range.nothing {
+            Some(nothing) => self.scope(|p| {
+                let q = p.axis(body.q).to_owned();
+                p.out
+                    .open(format!("const auto nothing = [&]({} {q}) -> bool", types[0]));
+                let spelled = p.value(nothing);
+                p.out.line(format!("return {spelled};"));
+                p.out.close(";");
+            }),
+            None => self.out.line("const Never nothing;"),
+        }
+        self.score("inside", body, range.inside, types);
+        self.out
+            .line("const auto range = key_range(first, end, nothing, inside);");
     }
 
     fn attention_operand(&mut self, name: &str, row: AxisId, col: AxisId, value: ExprId, counts: &str) {

@@ -1,6 +1,7 @@
 // Attention in one pass over the keys: online softmax (Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022).
 #pragma once
 #include "graphc_grid.hip.h"
+#include "graphc_keys.hip.h"
 #include "graphc_reduce.hip.h"
 
 namespace graphc {
@@ -22,11 +23,11 @@ struct Flash {
 };
 
 /// Computes a block of queries: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d))) · value(k, e)`, each
-/// element handed to `epilogue(q, e, out)`. With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity.
+/// element handed to `epilogue(q, e, out)`. Keys that the range leaves out are known to be hidden.
 /// A row whose scores are all minus infinity gives NaN, as softmax does; no keys at all give 0, as an empty sum does.
-template <typename F, bool CAUSAL, typename I, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
-GRAPHC_DEVICE void attend(I block, I queries, I keys, const Query& query, const Key& key, const Value& value, const Score& score,
-                          const Epilogue& epilogue) {
+template <typename F, typename I, typename Range, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
+GRAPHC_DEVICE void attend(I block, I queries, I keys, const Range& range, const Query& query, const Key& key, const Value& value,
+                          const Score& score, const Epilogue& epilogue) {
     __shared__ float query_tile[F::BLOCK_Q][F::D + 1];
     __shared__ float key_tile[F::BLOCK_K][F::D + 1];
     __shared__ float value_tile[F::BLOCK_K][F::DV];
@@ -48,12 +49,9 @@ GRAPHC_DEVICE void attend(I block, I queries, I keys, const Query& query, const 
 #pragma unroll
     for (int i = 0; i < F::OUTPUTS; ++i) acc[i] = 0.0f;
 
-    I end = keys;
-    if constexpr (CAUSAL) {
-        const I seen = q0 + F::BLOCK_Q + keys - queries;
-        end = seen < keys ? seen : keys;
-    }
-    for (I k0 = 0; k0 < end; k0 += F::BLOCK_K) {
+    const SeenKeys<I> seen = range.template of<F::BLOCK_Q, F::WAVE>(q0, queries, keys);
+    for (I k0 = seen.begin; k0 < seen.end; k0 += F::BLOCK_K) {
+        const auto& scored = range.scored(score, seen.covers(k0, F::BLOCK_K));
         __syncthreads();
         for (int e = thread; e < F::BLOCK_K * F::D; e += F::BLOCK) {
             const int k = e / F::D, d = e % F::D;
@@ -81,7 +79,7 @@ GRAPHC_DEVICE void attend(I block, I queries, I keys, const Query& query, const 
             const int e = i * F::BLOCK + thread, q = e / F::BLOCK_K, k = e % F::BLOCK_K;
             if (e < F::BLOCK_Q * F::BLOCK_K) {
                 const bool inside = q0 + q < queries && k0 + k < keys;
-                weights[q][k] = inside ? score(q0 + q, k0 + k, dot[i]) : -infinity<float>();
+                weights[q][k] = inside ? scored(q0 + q, k0 + k, dot[i]) : -infinity<float>();
             }
         }
         __syncthreads();

@@ -6,6 +6,7 @@
 // `weight · value` wants them, because a tile's keys meet the columns of the instruction in that order.
 #pragma once
 #include "graphc_gemm.hip.h"
+#include "graphc_keys.hip.h"
 #include "graphc_reduce.hip.h"
 
 namespace graphc {
@@ -118,37 +119,46 @@ GRAPHC_DEVICE float reduce_row(float value) {
     return value;
 }
 
-/// Says whether a condition holds in some lane of the wave.
-GRAPHC_DEVICE bool any_lane(bool condition) {
-#if defined(GRAPHC_AMD) && defined(__GFX9__)
-    return __builtin_amdgcn_ballot_w64(condition) != 0;
-#elif defined(GRAPHC_AMD)
-    return __builtin_amdgcn_ballot_w32(condition) != 0;
-#elif defined(GRAPHC_CUDA)
-    return __any_sync(~0u, condition);
-#else
-    return true;
-#endif
-}
-
 struct Larger { static GRAPHC_DEVICE float combine(float a, float b) { return larger(a, b); } };
 
 // What follows is written once for both ways to hold rows of queries in a wave ([`FlashRows`], `LaneRows`): a lane has `ROWS` rows, of
 // each `OUTPUTS` outputs and some scores.
+
+/// Makes the scores of the products of one of this lane's rows, query `q`, and the keys from `k0`. `PART`: some may be past the last key.
+template <bool PART, typename Rows, int EACH, typename Score>
+GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], const Score& score) {
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int k = k0 + Rows::key_of(i);
+        const bool inside = !PART || k < keys;
+        scores[i] = inside ? score(q, k, scores[i]) : -infinity<float>();
+    }
+}
+template <bool PART, typename Rows, int EACH, bool FINITE, typename Score, typename Inside>
+GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], const RangedScore<FINITE, Score, Inside>& score) {
+    // One branch for all keys; what is covered is before the last key.
+    if (score.covered) {
+        score_keys<false, Rows>(q, k0, keys, scores, score.inside);
+        return;
+    }
+    score_keys<PART, Rows>(q, k0, keys, scores, score.any);
+    if constexpr (FINITE) {
+        // As a power of two, the lowest number would be minus infinity. This one's product with the logarithm is exact.
+        constexpr float LOWEST = -0x1p100f;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) scores[i] = scores[i] < LOWEST && scores[i] > -infinity<float>() ? LOWEST : scores[i];
+    }
+}
 
 /// Turns the scores of one of this lane's rows, query `q`, into weights, and what is summed so far to the new maximum. The wave's keys
 /// begin at `k0`.
 template <bool PART, typename Rows, int EACH, typename Score>
 GRAPHC_DEVICE void weigh(Rows& rows, int r, int q, int k0, int keys, float (&scores)[EACH], const Score& score) {
     constexpr float LOG2_E = 1.4426950408889634f;
+    score_keys<PART, Rows>(q, k0, keys, scores, score);
     float most = -infinity<float>();
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        const int k = k0 + Rows::key_of(i);
-        const bool inside = !PART || k < keys;
-        scores[i] = inside ? score(q, k, scores[i]) : -infinity<float>();
-        most = larger(most, scores[i]);
-    }
+    for (int i = 0; i < EACH; ++i) most = larger(most, scores[i]);
     most = Rows::template fold<Larger>(most) * LOG2_E;
     // The reference moves only when weights would grow beyond 2^8, which a narrow type holds as exactly as 1.
     most = most > rows.largest[r] + 8.0f ? most : rows.largest[r];
@@ -212,30 +222,29 @@ GRAPHC_DEVICE void merge_waves(Rows& rows) {
     }
 }
 
-/// Computes a block of queries, in tiles of keys that go through LDS.
-///
-/// With `CAUSAL`, keys beyond `q + keys − queries` are known to score minus infinity.
-template <bool CAUSAL, typename Rows, typename Query, typename Score, typename Epilogue>
-GRAPHC_DEVICE void attend_rows(Rows& rows, int block, int queries, int keys, const Query& query, const Score& score, const Epilogue& epilogue) {
+/// Keys of which a tile's first is a multiple: what is read at once along the keys is aligned.
+constexpr int KEY_ALIGNMENT = 16;
+
+/// Computes a block of queries, in tiles of keys that go through LDS. Tiles that none of its queries sees are left out.
+template <typename Rows, typename Range, typename Query, typename Score, typename Epilogue>
+GRAPHC_DEVICE void attend_rows(Rows& rows, int block, int queries, int keys, const Range& range, const Query& query, const Score& score,
+                               const Epilogue& epilogue) {
     using F = typename Rows::Tile;
     const int first = block * F::QUERIES, row0 = first + wave_number<F::LANES>() / F::SPLIT * F::ROWS;
-    int end = keys;
-    if constexpr (CAUSAL) {
-        const int seen = first + F::QUERIES + keys - queries;
-        end = seen < keys ? (seen > 0 ? seen : 0) : keys;
-    }
+    const SeenKeys<int> seen = range.template of<F::QUERIES, F::LANES>(first, queries, keys);
+    const int end = seen.end;
+    int k0 = seen.begin / KEY_ALIGNMENT * KEY_ALIGNMENT;
     if constexpr (Rows::TURNS) {
         // What is copied past the registers is under way while the queries come.
         __syncthreads();  // a block before this one has been read
-        if (end > 0) rows.fetch(0, keys);
+        if (end > seen.begin) rows.fetch(k0, keys);
     }
     rows.start(query, row0, queries);
-    if (end > 0) {
+    if (end > seen.begin) {
         if constexpr (!Rows::TURNS) {
-            rows.fetch(0, keys);
+            rows.fetch(k0, keys);
             __syncthreads();  // a block before this one has been read
         }
-        int k0 = 0;
         // Each turn has the next tile on its way from memory. Turns whose number is known are not unrolled: that many tiles on
         // their way leave no registers.
 #pragma unroll 1
@@ -243,12 +252,12 @@ GRAPHC_DEVICE void attend_rows(Rows& rows, int block, int queries, int keys, con
             rows.write();
             lds_barrier();
             rows.fetch(k0 + F::TILE, keys);
-            rows.template tile<false>(row0, queries, k0, keys, score);
+            rows.template tile<false>(row0, queries, k0, keys, range.scored(score, seen.covers(k0, F::TILE)));
             if (!Rows::TURNS) lds_barrier();
         }
         rows.write();
         lds_barrier();
-        rows.template tile<true>(row0, queries, k0, keys, score);
+        rows.template tile<true>(row0, queries, k0, keys, range.scored(score, seen.covers(k0, F::TILE)));
     }
     if constexpr (F::SPLIT > 1) merge_waves(rows);
     if (Rows::slice() == 0) rows.finish(row0, queries, keys, epilogue);
@@ -672,21 +681,21 @@ struct AsyncFlashRows : MatrixRows<F, WIDTH> {
 /// Computes a block of queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
 /// · value(e, k)`, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is
 /// `ln Σ_k exp(score)`; `WIDTH` divides the width of values.
-/// With `CAUSAL` as [`attend_rows`].
-template <typename F, int WIDTH, bool CAUSAL, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
-GRAPHC_DEVICE void flash(int block, int queries, int keys, const Query& query, const Key& key, const Value& value, const Score& score,
-                         const Epilogue& epilogue) {
+/// Keys that the range leaves out are known to be hidden.
+template <typename F, int WIDTH, typename Range, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
+GRAPHC_DEVICE void flash(int block, int queries, int keys, const Range& range, const Query& query, const Key& key, const Value& value,
+                         const Score& score, const Epilogue& epilogue) {
 #if defined(GRAPHC_CUDA)
     if constexpr (F::Instruction::SYNC) {
         AsyncFlashRows<F, WIDTH, Query, Key, Value> rows(key, value, lds_of<F>());
-        attend_rows<CAUSAL>(rows, block, queries, keys, query, score, epilogue);
+        attend_rows(rows, block, queries, keys, range, query, score, epilogue);
         return;
     }
 #endif
     if constexpr (!F::Instruction::SYNC) {
         alignas(128) __shared__ u8 lds[F::LDS_BYTES];
         FlashRows<F, WIDTH, Query, Key, Value> rows(key, value, lds);
-        attend_rows<CAUSAL>(rows, block, queries, keys, query, score, epilogue);
+        attend_rows(rows, block, queries, keys, range, query, score, epilogue);
     }
 }
 

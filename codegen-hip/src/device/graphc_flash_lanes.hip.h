@@ -278,13 +278,13 @@ struct LaneRows {
 };
 
 /// Computes a block of queries as [`flash`] does; the operand of values has the keys as rows.
-template <typename F, int WIDTH, bool CAUSAL, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
-GRAPHC_DEVICE void flash_by_lanes(int block, int queries, int keys, const Query& query, const Key& key, const Value& value, const Score& score,
-                                  const Epilogue& epilogue) {
+template <typename F, int WIDTH, typename Range, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
+GRAPHC_DEVICE void flash_by_lanes(int block, int queries, int keys, const Range& range, const Query& query, const Key& key, const Value& value,
+                                  const Score& score, const Epilogue& epilogue) {
     using Rows = LaneRows<F, WIDTH, Query, Key, Value>;
     alignas(128) __shared__ u8 lds[Rows::LDS_BYTES];
     Rows rows(key, value, lds);
-    attend_rows<CAUSAL>(rows, block, queries, keys, query, score, epilogue);
+    attend_rows(rows, block, queries, keys, range, query, score, epilogue);
 }
 
 }  // namespace graphc

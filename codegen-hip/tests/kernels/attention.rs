@@ -1,7 +1,7 @@
 //! Attention.
 
 use ir::DType;
-use ir::kernel::{AttentionBody, Body, Kernel, Mapping};
+use ir::kernel::{AttentionBody, Body, Kernel, KeyRange, Mapping};
 use ir::op::BinaryOp;
 
 use super::{Build, F32};
@@ -42,6 +42,7 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
     let dot = b.value(acc);
     let scale = b.float(1.0 / (h.d as f64).sqrt());
     let mut score = b.bin(BinaryOp::Mul, dot, scale);
+    let mut range = None;
     if h.mask {
         let at = b.linear(&[(aq, h.keys.into()), (ak, 1.into())]);
         let m = b.load(mask, at);
@@ -51,7 +52,14 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
         let reach = b.int(h.keys - h.queries);
         let limit = b.bin(BinaryOp::Add, aq, reach);
         let seen = b.bin(BinaryOp::Le, ak, limit);
-        let low = b.float(f64::NEG_INFINITY);
+        let (low, one) = (b.float(f64::NEG_INFINITY), b.int(1));
+        let end = b.bin(BinaryOp::Add, limit, one);
+        range = Some(KeyRange {
+            first: None,
+            end: Some(end),
+            inside: score,
+            nothing: None,
+        });
         score = b.select(seen, score, low);
     }
     let out = b.var(F32);
@@ -72,7 +80,7 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
         out,
         epilogue: vec![store],
         log_sum: None,
-        causal: h.causal,
+        range,
     }))
 }
 

@@ -13,6 +13,8 @@ pub struct AttentionConfig {
     pub kv_heads: usize,
     pub head_width: usize,
     pub causal: bool,
+    /// Keys that a position sees at most, up to itself: a sliding window; see [`AttentionOptions::window`].
+    pub window: Option<i64>,
     /// Whether the projections have a bias.
     pub bias: bool,
 }
@@ -27,6 +29,7 @@ impl AttentionConfig {
             kv_heads: heads,
             head_width,
             causal: false,
+            window: None,
             bias: true,
         }
     }
@@ -35,6 +38,13 @@ impl AttentionConfig {
     #[must_use]
     pub fn causal(mut self) -> AttentionConfig {
         self.causal = true;
+        self
+    }
+
+    /// Each position sees only itself and those before that are fewer than `window` positions away.
+    #[must_use]
+    pub fn sliding_window(mut self, window: i64) -> AttentionConfig {
+        (self.causal, self.window) = (true, Some(window));
         self
     }
 
@@ -121,14 +131,34 @@ impl MultiHeadAttention {
     /// Attends from `x` `[B, S, width]` to `context` `[B, T, width]`.
     #[track_caller]
     pub fn attend_to(&self, x: &Tensor, context: &Tensor, mask: Option<&Tensor>) -> Tensor {
+        let options = AttentionOptions {
+            mask: mask.cloned(),
+            ..AttentionOptions::default()
+        };
+        self.attend_with(x, context, options)
+    }
+
+    /// As [`MultiHeadAttention::attend_to`], of sequences of different lengths in a padded batch: `lengths` are integers `[B]`, and what is
+    /// behind them in `context` is not seen.
+    #[track_caller]
+    pub fn attend_to_lengths(&self, x: &Tensor, context: &Tensor, lengths: &Tensor) -> Tensor {
+        let options = AttentionOptions {
+            lengths: Some(lengths.clone()),
+            ..AttentionOptions::default()
+        };
+        self.attend_with(x, context, options)
+    }
+
+    #[track_caller]
+    fn attend_with(&self, x: &Tensor, context: &Tensor, options: AttentionOptions) -> Tensor {
         let (heads, kv_heads) = (self.config.heads as i64, self.config.kv_heads as i64);
         let q = self.query.forward(x).split_heads(heads);
         let k = self.key.forward(context).split_heads(kv_heads);
         let v = self.value.forward(context).split_heads(kv_heads);
         let options = AttentionOptions {
-            mask: mask.cloned(),
             causal: self.config.causal,
-            scale: None,
+            window: self.config.window,
+            ..options
         };
         let y = scaled_dot_product_attention(&q, &k, &v, &options).merge_heads();
         self.output.forward(&y).in_module(&self.path, &[x, context])

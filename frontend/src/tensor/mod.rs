@@ -65,7 +65,7 @@ use std::sync::Arc;
 
 use ir::{DType, Dim, Origin, Scalar, Shape, TensorType};
 
-pub use attention::{AttentionOptions, apply_rotary, rotary_tables, scaled_dot_product_attention};
+pub use attention::{AttentionOptions, apply_rotary, paged_cache, rotary_tables, scaled_dot_product_attention};
 pub use create::{Element, InputSpec};
 pub use einsum::einsum;
 pub use error::TensorError;

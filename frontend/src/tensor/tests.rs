@@ -304,7 +304,58 @@ fn norms_and_attention_agree_with_their_definitions() {
         ..AttentionOptions::default()
     };
     same(&scaled_dot_product_attention(&q, &k, &v, &masked), &want);
+    // The second and third query have two keys.
+    let near = AttentionOptions {
+        causal: true,
+        window: Some(2),
+        ..AttentionOptions::default()
+    };
+    let visible = Tensor::ones(DType::F32, shape![3, 3]).tril(0).triu(-1).gt(0);
+    let scores = (q.matmul(&k.t()) / 2.0).masked_fill(&visible.logical_not(), -1e9);
+    let want = scores.softmax(-1).matmul(&v);
+    same(&scaled_dot_product_attention(&q, &k, &v, &near), &want);
     same(&q.merge_heads().split_heads(2), &q);
+}
+
+/// Each sequence gives what it gives alone, its padding cut off; its last query is at its last key.
+#[test]
+fn attention_of_sequences_of_different_lengths() {
+    let q = noise("q", &[2, 2, 2, 4]).1;
+    let [k, v] = ["k", "v"].map(|n| noise(n, &[2, 1, 5, 4]).1);
+    let lengths = Tensor::from_slice(&[3i64, 5], [2]);
+    for (causal, window) in [(false, None), (true, None), (true, Some(2)), (false, Some(1))] {
+        let options = AttentionOptions {
+            causal,
+            window,
+            ..AttentionOptions::default()
+        };
+        let alone: Vec<Tensor> = [3, 5]
+            .into_iter()
+            .enumerate()
+            .map(|(b, length)| {
+                let of = |x: &Tensor| x.narrow(0, b as i64, 1);
+                let [k, v] = [&k, &v].map(|x| of(x).narrow(2, 0, length));
+                scaled_dot_product_attention(&of(&q), &k, &v, &options)
+            })
+            .collect();
+        let want = cat(&alone.iter().collect::<Vec<_>>(), 0);
+        let options = AttentionOptions {
+            lengths: Some(lengths.clone()),
+            ..options
+        };
+        same(&scaled_dot_product_attention(&q, &k, &v, &options), &want);
+    }
+}
+
+#[test]
+fn a_paged_cache_has_its_pages_in_the_tables_order() {
+    let pool = noise("pool", &[3, 2, 1, 4]).1;
+    let table = Tensor::from_slice(&[2i32, 0, 1, 1], [2, 2]);
+    let page = |at: i64| pool.narrow(0, at, 1).reshape(shape![1, 2, 4]);
+    let sequence = |pages: [i64; 2]| cat(&[&page(pages[0]), &page(pages[1])], 1).unsqueeze(0);
+    let want = cat(&[&sequence([2, 0]), &sequence([1, 1])], 0);
+    same(&paged_cache(&pool, &table), &want);
+    assert!(paged_cache(&pool, &Tensor::from_slice(&[1i32], [1])).is_poisoned());
 }
 
 #[test]

@@ -445,14 +445,13 @@ impl Run<'_> {
     }
 
     fn attention(&mut self, a: &AttentionBody) -> Evaluated<()> {
-        let (queries, keys) = (self.extents[a.q], self.extents[a.k]);
+        let keys = self.extents[a.k];
         let (depth, width) = (self.extents[a.d] as usize, self.extents[a.dv] as usize);
         let acc = self.kernel.vars[a.acc];
         self.each(&a.batch, &mut |run| {
             let key = run.values(&[a.k, a.d], a.key)?;
             let value: Vec<f64> = run.values(&[a.k, a.dv], a.value)?.iter().map(|v| v.as_f64()).collect();
             run.each(&[a.q], &mut |run| {
-                let q = run.axes[a.q];
                 let mut asked = false;
                 run.each(&[a.dv], &mut |run| {
                     asked = asked || run.asked(&a.epilogue)?;
@@ -462,9 +461,10 @@ impl Run<'_> {
                     return Ok(());
                 }
                 let query = run.values(&[a.d], a.query)?;
+                let seen = run.seen(a, keys)?;
                 let mut scores = Vec::with_capacity(keys as usize);
                 for k in 0..keys {
-                    if a.causal && k > q + (keys - queries) {
+                    if !seen.contains(&k) {
                         scores.push(f64::NEG_INFINITY);
                         continue;
                     }
@@ -498,6 +498,21 @@ impl Run<'_> {
                 })
             })
         })
+    }
+
+    /// The keys that are looked at for the query at hand.
+    fn seen(&mut self, a: &AttentionBody, keys: i64) -> Evaluated<std::ops::Range<i64>> {
+        let Some(range) = &a.range else { return Ok(0..keys) };
+        if let Some(nothing) = range.nothing
+            && self.eval(nothing)?.as_bool()
+        {
+            return Ok(0..keys);
+        }
+        let mut bound = |e: Option<ExprId>, otherwise: i64| match e {
+            Some(e) => Ok(self.eval(e)?.as_i64().clamp(0, keys)),
+            None => Ok(otherwise),
+        };
+        Ok(bound(range.first, 0)?..bound(range.end, keys)?)
     }
 
     fn scan(&mut self, s: &ScanBody) -> Evaluated<()> {

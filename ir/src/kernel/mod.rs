@@ -13,6 +13,7 @@
 //! before the store. Only loads, stores, casts and selects carry the narrow types.
 
 pub mod access;
+mod attention;
 pub mod bounds;
 mod copy;
 pub mod eval;
@@ -26,6 +27,7 @@ pub mod traffic;
 pub mod verify;
 mod window;
 
+pub use attention::{AttentionBody, KeyRange};
 pub use copy::{CopyBody, CopyStep};
 pub use operand::{Operand, OperandAccess, Unpacking};
 pub use param::{Access, Param};
@@ -320,35 +322,6 @@ pub struct ConvFacts {
     pub output_size: Vec<Dim>,
     /// What is read outside of the input.
     pub pad_value: i64,
-}
-
-/// For each point of `batch` and `q`: scores over `k`, their softmax, and the weighted sum of `v`; then the epilogue.
-///
-/// `acc = Σ_d query · key`; `score` is an expression of `Var(acc)` over `batch`, `q`, `k` (scale, mask, causal select);
-/// weights are the softmax of the scores over `k`; `out = Σ_k weight · value`, over `batch`, `q`, `dv`.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct AttentionBody {
-    pub batch: Vec<AxisId>,
-    pub q: AxisId,
-    pub k: AxisId,
-    pub d: AxisId,
-    pub dv: AxisId,
-    /// Over `batch`, `q`, `d`.
-    pub query: ExprId,
-    /// Over `batch`, `k`, `d`.
-    pub key: ExprId,
-    /// Over `batch`, `k`, `dv`.
-    pub value: ExprId,
-    pub acc: VarId,
-    pub score: ExprId,
-    pub out: VarId,
-    /// `ln Σ_k exp(score)` of the row in `f32`, minus infinity where all keys are masked: what a kernel leaves to another that brings
-    /// outputs over parts of the keys together.
-    pub log_sum: Option<VarId>,
-    /// Lets and stores over `batch`, `q`, `dv`.
-    pub epilogue: Vec<Stmt>,
-    /// Says that scores with `k > q + (keys − queries)` are masked, so that those tiles can be skipped.
-    pub causal: bool,
 }
 
 /// A running fold of `value` along `axis` for each point of `parallel`; `store` gets each partial result as `Var(var)`.

@@ -307,11 +307,18 @@ impl Printer<'_> {
             Body::Attention(a) => self.nest("for batch", &a.batch, |p| {
                 p.nest("for", &[a.q], |p| {
                     let (k, d, dv) = (p.axes(&[a.k]), p.axes(&[a.d]), p.axes(&[a.dv]));
-                    let causal = if a.causal { " causal" } else { "" };
                     p.line(&format!("{} = sum over {d} of query * key", a.acc));
                     p.line(&format!("  query = {}", e(a.query)));
                     p.line(&format!("  key = {}", e(a.key)));
-                    p.line(&format!("weight = softmax{causal} over {k} of {}", e(a.score)));
+                    p.line(&format!("weight = softmax over {k} of {}", e(a.score)));
+                    if let Some(range) = &a.range {
+                        let bound = |b: Option<ExprId>| b.map(e).unwrap_or_default();
+                        p.line(&format!("  seen = {}..{}", bound(range.first), bound(range.end)));
+                        if let Some(nothing) = range.nothing {
+                            p.line(&format!("  seen = all if {}", e(nothing)));
+                        }
+                        p.line(&format!("  of those = {}", e(range.inside)));
+                    }
                     if let Some(log_sum) = a.log_sum {
                         p.line(&format!("{log_sum} = log of the sum over {k} of exp of the same"));
                     }

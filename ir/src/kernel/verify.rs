@@ -352,7 +352,13 @@ impl Verifier<'_> {
                 self.only("the value", a.value, &[&a.batch, &k, &dv]);
                 self.vars.insert(a.acc);
                 self.only("the score", a.score, &[&a.batch, &q, &k]);
+                if let Some(range) = &a.range {
+                    self.only("the score of a key that is seen", range.inside, &[&a.batch, &q, &k]);
+                }
                 self.vars.remove(&a.acc);
+                for bound in a.range.iter().flat_map(|r| [r.first, r.end, r.nothing]).flatten() {
+                    self.only("a bound of the keys", bound, &[&a.batch, &q]);
+                }
                 self.vars.insert(a.out);
                 self.vars.extend(a.log_sum);
                 self.unbind(&[a.k, a.d]);
@@ -653,6 +659,8 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             axes.extend(&a.batch);
             axes.extend([a.q, a.k, a.d, a.dv]);
             exprs.extend([a.query, a.key, a.value, a.score]);
+            let ranges = a.range.iter().flat_map(|r| [Some(r.inside), r.first, r.end, r.nothing]);
+            exprs.extend(ranges.flatten());
             vars.extend([a.acc, a.out]);
             vars.extend(a.log_sum);
             &a.epilogue

@@ -7,6 +7,9 @@ use ir::op::{Elementwise, View};
 use ir::types::Scalar;
 use ir::{DType, Graph, Op, Value};
 
+/// Numbers below this hide a position from a softmax, whatever its score.
+pub const HIDDEN: f64 = -1e30;
+
 /// Returns the number that every element of a value is: of a constant of equal elements, through broadcasts, reshapes,
 /// transposes, slices and casts.
 pub fn known_scalar(graph: &Graph, value: Value) -> Option<Scalar> {

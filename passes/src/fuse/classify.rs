@@ -70,6 +70,11 @@ pub fn operand_need(op: &Op, position: usize) -> OperandNeed {
     }
 }
 
+/// Says whether the node's operand at `position` is the mask of an attention.
+pub fn is_mask(op: &Op, position: usize) -> bool {
+    matches!(op, Op::Composite(Composite::Attention { mask: true, .. })) && position == 3
+}
+
 /// Says whether a map only renames positions, so that computing it twice costs nothing.
 pub fn is_free(op: &Op) -> bool {
     matches!(
@@ -118,6 +123,22 @@ pub fn generated(graph: &Graph) -> Vec<bool> {
         generated[id.index()] = made;
     }
     generated
+}
+
+/// Marks what is made by a few instructions of positions along the last axis and of numbers that are the same all along it, such as a
+/// comparison of keys' positions with the length of each sequence.
+pub fn positional(graph: &Graph, generated: &[bool]) -> Vec<bool> {
+    use ir::Entity;
+    let mut positional = vec![false; graph.nodes().len()];
+    for (id, node) in graph.nodes().iter() {
+        let few = matches!(node.op, Op::Elementwise(_)) && !is_costly(&node.op);
+        positional[id.index()] = (few || is_free(&node.op))
+            && node.operands.iter().all(|v| {
+                let at = v.node.index();
+                generated[at] || positional[at] || graph.ty(*v).shape.last().is_none_or(|size| size.is(1))
+            });
+    }
+    positional
 }
 
 /// Marks the numbers that are made of one stored integer of 8 bits each by a few instructions: what reads the integer makes them again

@@ -3,12 +3,12 @@
 //! Before: `n4 = exp n1; n5 = transpose n4; n6 = reduce n5`. After: one region `{n4, n5, n6}` that reads `n1` through the
 //! transposed index.
 
-use ir::op::{Composite, Elementwise, View};
+use ir::op::{Composite, Elementwise, Gather, View};
 use ir::schedule::RegionKind;
 use ir::{Entity, NodeId, Op, Value};
 use smallvec::SmallVec;
 
-use super::classify::{OperandNeed, Role, is_costly, is_free, is_unpacking, operand_need};
+use super::classify::{OperandNeed, Role, is_costly, is_free, is_mask, is_unpacking};
 use super::{Barrier, Fuser, Home};
 use crate::lower::views::is_strided;
 use crate::quantize::cache::unpacked_values;
@@ -61,11 +61,13 @@ impl Fuser<'_> {
                 }
             }
             let value = Value::from(id);
-            match operand_need(self.op(*user), *position as usize) {
+            match self.need(*user, *position as usize) {
                 OperandNeed::Dense => return Err(Barrier::DenseOperand),
                 OperandNeed::Strided => mine.push(vec![value]),
                 // Scales and zero points are read wherever a group begins.
                 OperandNeed::Any if is_unpacking(self.op(*user)) && *position > 0 => {}
+                // Indices are read wherever a lookup is made.
+                OperandNeed::Any if matches!(self.op(*user), Op::Gather(_)) && *position > 0 => {}
                 OperandNeed::Any if self.home[user.index()] == Home::Readers => {
                     for path in &paths[user.index()] {
                         let mut longer = path.clone();
@@ -77,16 +79,19 @@ impl Fuser<'_> {
             }
         }
         let unpacks = is_unpacking(op) && self.feeds_products(id);
+        let looked_up = !mine.is_empty() && self.is_paged(id);
         // Values made from nothing have no strides to keep, but a contraction cannot be fed by arithmetic.
         if !mine.is_empty() {
             let converts = self.target.operand_prologue && self.widens(id);
-            if !is_free(op) && !converts && !unpacks {
+            if !is_free(op) && !converts && !unpacks && !looked_up {
                 return Err(Barrier::OperandReuse);
             }
             if !self.options.fuse {
                 return Err(Barrier::Disabled);
             }
-            if !mine.iter().all(|path| is_strided(self.graph, path)) {
+            // Each page begins where the table says, so that rows of several pages have no common stride.
+            let paged = looked_up || self.is_view_of_pages(id);
+            if !paged && !mine.iter().all(|path| is_strided(self.graph, path)) {
                 return Err(Barrier::NotStrided);
             }
             // What stands below a strided path must be a buffer.
@@ -105,7 +110,8 @@ impl Fuser<'_> {
             return Err(Barrier::Disabled);
         }
         // Unpacking again in each product costs less than numbers that are read from memory, as does what is made of bytes.
-        let free = is_free(op) || self.generated[id.index()] || unpacks || self.dequantised[id.index()];
+        let made = self.generated[id.index()] || self.dequantised[id.index()] || self.masks_by_position(id);
+        let free = is_free(op) || made || unpacks || looked_up;
         if !free {
             if regions.len() > 1 && !self.is_slight(id) {
                 return Err(Barrier::SeveralConsumers);
@@ -120,7 +126,8 @@ impl Fuser<'_> {
                 }
             }
         }
-        paths[id.index()] = mine;
+        // Behind a lookup the way to the buffer begins anew.
+        paths[id.index()] = if looked_up { vec![Vec::new()] } else { mine };
         Ok(regions)
     }
 
@@ -143,6 +150,51 @@ impl Fuser<'_> {
                 *position == 2 && self.target.is_gpu() && unpacked_values(self.graph, *user) == Some(id)
             }
             op => is_free(op) && self.feeds_products(*user),
+        })
+    }
+
+    /// Says whether all readers mask attentions with the map, or fold it, and it is a few instructions on positions: kernels then see which
+    /// keys it hides, and read none of its elements from memory.
+    fn masks_by_position(&self, id: NodeId) -> bool {
+        self.target.is_gpu()
+            && self.positional[id.index()]
+            && self.users[id].iter().all(|(user, position)| {
+                let passed_on = self.home[user.index()] == Home::Readers && self.positional[user.index()];
+                let folded = matches!(self.op(*user), Op::Reduce { .. });
+                is_mask(self.op(*user), *position as usize) || folded || passed_on
+            })
+    }
+
+    /// Says whether the map looks up rows (pages of a cache) that attentions alone read, as their keys or values. A kernel looks a page up
+    /// where it reads it; what lies along the last axis stays together.
+    fn is_paged(&self, id: NodeId) -> bool {
+        let Op::Gather(Gather::Take { axis }) = self.op(id) else {
+            return false;
+        };
+        let data = self.graph.ty(self.graph.node(id).operands[0]).rank();
+        self.target.is_gpu() && axis + 1 < data && self.feeds_keys(id)
+    }
+
+    /// Says whether the node is one of the views that lead from an attention to pages of a cache alone.
+    fn is_view_of_pages(&self, id: NodeId) -> bool {
+        let mut at = id;
+        while is_free(self.op(at)) {
+            at = self.graph.node(at).operands[0].node;
+            if self.users[at].len() != 1 {
+                return false;
+            }
+        }
+        let data = self.graph.node(at).operands.first().map(|v| self.graph.ty(*v).rank());
+        let looks_up =
+            matches!(self.op(at), Op::Gather(Gather::Take { axis }) if data.is_some_and(|rank| axis + 1 < rank));
+        at != id && looks_up && self.target.is_gpu() && self.feeds_keys(id)
+    }
+
+    /// Says whether all readers are attentions that have the value as their keys or values, views in between or not.
+    fn feeds_keys(&self, id: NodeId) -> bool {
+        self.users[id].iter().all(|(user, position)| match self.op(*user) {
+            Op::Composite(Composite::Attention { .. }) => matches!(position, 1 | 2),
+            op => is_free(op) && self.home[user.index()] == Home::Readers && self.feeds_keys(*user),
         })
     }
 

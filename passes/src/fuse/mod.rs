@@ -25,7 +25,7 @@ use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
 
-use classify::{OperandNeed, Role, is_free, is_unpacking, operand_need, role};
+use classify::{OperandNeed, Role, is_free, is_mask, is_unpacking, operand_need, role};
 pub use report::{Barrier, FusedEdge, Fusion, FusionReport, UnfusedEdge};
 
 /// How regions are made.
@@ -77,6 +77,7 @@ struct Fuser<'a> {
     is_output: Vec<bool>,
     generated: Vec<bool>,
     dequantised: Vec<bool>,
+    positional: Vec<bool>,
     home: Vec<Home>,
     /// The drafts in which a node is computed or read in place.
     regions: Vec<SmallVec<[u32; 2]>>,
@@ -104,6 +105,7 @@ pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Sched
         live: live(graph),
         is_output: vec![false; n],
         dequantised: classify::dequantised(graph, &generated),
+        positional: classify::positional(graph, &generated),
         generated,
         home: vec![Home::Nowhere; n],
         regions: vec![SmallVec::new(); n],
@@ -148,6 +150,16 @@ impl Fuser<'_> {
 
     fn role(&self, id: NodeId) -> Role {
         role(self.op(id))
+    }
+
+    /// What a node asks of its operand at `position`. A GPU's attention computes a mask of positions where it reads it.
+    fn need(&self, id: NodeId, position: usize) -> OperandNeed {
+        let node = self.graph.node(id);
+        let positional = |v: Value| self.positional[v.node.index()];
+        match is_mask(&node.op, position) && self.target.is_gpu() && positional(node.operands[position]) {
+            true => OperandNeed::Any,
+            false => operand_need(&node.op, position),
+        }
     }
 
     fn draft_of(&self, id: NodeId) -> Option<usize> {
@@ -239,7 +251,7 @@ impl Fuser<'_> {
         let mut stack: Vec<(Value, bool)> = Vec::new();
         let operands = |id: NodeId, strict: bool| {
             let node = self.graph.node(id);
-            let need = move |i| strict || operand_need(&node.op, i) != OperandNeed::Any;
+            let need = move |i| strict || self.need(id, i) != OperandNeed::Any;
             node.operands.iter().enumerate().rev().map(move |(i, v)| (*v, need(i)))
         };
         for id in &self.drafts[draft].chain {

@@ -8,7 +8,7 @@ use super::builder::{Builder, Share, arithmetic};
 use super::contract::element;
 use super::index::{Atom, Linear};
 use super::views::broadcast;
-use super::{LowerError, parts};
+use super::{LowerError, parts, seen};
 
 /// Scaled dot-product attention; see `ir::op::Composite::Attention`.
 ///
@@ -81,13 +81,11 @@ pub fn attention(
         }
         _ => None,
     };
-    let read_at = match outside {
-        Some(_) => {
-            let (at, last) = (b.index(&k_at), b.size(&(keys.clone() - 1)));
-            Linear::atom(Atom::Expr(b.binary(BinaryOp::Min, at, last)))
-        }
-        None => k_at.clone(),
-    };
+    let last_at_most = outside.map(|_| {
+        let (at, last) = (b.index(&k_at), b.size(&(keys.clone() - 1)));
+        b.binary(BinaryOp::Min, at, last)
+    });
+    let read_at = last_at_most.map_or_else(|| k_at.clone(), |e| Linear::atom(Atom::Expr(e)));
     let (d, d_at) = axis(b, "d", &q_shape[3]);
     let (dv, dv_at) = axis(b, "dv", &v_shape[3]);
     let operand = |b: &mut Builder<'_>, v: Value, head: &Linear, row: &Linear, col: &Linear| {
@@ -137,13 +135,22 @@ pub fn attention(
     }
     if causal {
         // Key j is seen by query i when j ≤ i + (keys − queries).
-        let reach = q_at.clone().offset(&(keys - queries));
+        let reach = q_at.clone().offset(&(keys.clone() - queries));
         let (j, i) = (b.index(&k_at), b.index(&reach));
         let seen = b.binary(BinaryOp::Le, j, i);
         score = b.select(seen, score, low);
     }
+    let seen_of = |b: &mut Builder<'_>, score: ExprId| {
+        let part = part_at.first().cloned().unwrap_or(Linear::constant(0));
+        let start = part.scale(&(-length.clone()));
+        let all = [b.index(&start), b.index(&start.offset(&keys))];
+        seen::range(b, [q, k], last_at_most, all, score)
+    };
+    // The CPU reads the score.
+    let mut range = if target.is_gpu() { seen_of(b, score) } else { None };
     if let Some(outside) = outside {
         score = b.select(outside, low, score);
+        range = range.and_then(|_| seen_of(b, score));
     }
     let out = b.var(DType::F32);
     let e = b.read(out);
@@ -177,8 +184,7 @@ pub fn attention(
         out,
         log_sum,
         epilogue,
-        // Which keys of a part are masked depends on the part; one query sees all keys.
-        causal: causal && b.share == Share::Whole && !grouped,
+        range,
     }))
 }
 

@@ -22,6 +22,7 @@ mod prove;
 mod pull;
 mod ranges;
 mod rows;
+mod seen;
 mod shares;
 pub mod views;
 mod window;

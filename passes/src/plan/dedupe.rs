@@ -141,6 +141,10 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
             e(&mut a.key);
             e(&mut a.value);
             e(&mut a.score);
+            if let Some(range) = &mut a.range {
+                let bounds = range.first.iter_mut().chain(&mut range.end).chain(&mut range.nothing);
+                bounds.chain([&mut range.inside]).for_each(e);
+            }
             stmts(&mut a.epilogue);
         }
         Body::Scan(s) => {

@@ -9,6 +9,7 @@ mod judge;
 #[path = "../../../codegen-hip/tests/kernels/mod.rs"]
 mod kernel_list;
 
+mod attention_ranges;
 mod cuda_kernels;
 mod direct;
 mod empty;

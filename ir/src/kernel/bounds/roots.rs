@@ -43,6 +43,12 @@ pub(super) fn roots(kernel: &Kernel) -> Vec<Root> {
             value(&mut out, a.query, &[&a.batch, &q, &k, &[a.d]]);
             value(&mut out, a.key, &[&a.batch, &q, &k, &[a.d]]);
             value(&mut out, a.score, &[&a.batch, &q, &k]);
+            if let Some(range) = &a.range {
+                value(&mut out, range.inside, &[&a.batch, &q, &k]);
+                for bound in [range.first, range.end, range.nothing].into_iter().flatten() {
+                    value(&mut out, bound, &[&a.batch, &q]);
+                }
+            }
             value(&mut out, a.value, &[&a.batch, &q, &k, &[a.dv]]);
             stmts(&mut out, &a.epilogue, &[&a.batch, &q, &[a.dv]]);
         }

@@ -289,6 +289,8 @@ fn attention_weighs_values() {
     let (query, key, value) = (b.load(0, q), b.load(1, k), b.load(2, k));
     let (acc, score) = b.var(DType::F32);
     let (out, result) = b.var(DType::F32);
+    let one = b.int(1);
+    let end = b.0.exprs.add(Expr::Binary(BinaryOp::Add, q, one), DType::I64);
     let axis = AxisId::new;
     b.0.body = Body::Attention(AttentionBody {
         batch: vec![],
@@ -304,7 +306,12 @@ fn attention_weighs_values() {
         out,
         epilogue: vec![Build::store(3, q, result, &[])],
         log_sum: None,
-        causal: true,
+        range: Some(KeyRange {
+            first: None,
+            end: Some(end),
+            inside: score,
+            nothing: None,
+        }),
     });
     let mut buffers = vec![
         floats(&[1.0, 2.0]),

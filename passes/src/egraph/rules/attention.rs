@@ -19,12 +19,10 @@ use ir::{DType, Graph, Op, Shape, Value};
 
 use super::Recognizer;
 use crate::analysis::index::{Fact, KnownElements};
-use crate::analysis::known_scalar;
+use crate::analysis::{HIDDEN, known_scalar};
 use crate::egraph::language::{Enode, Made, Payload};
 use crate::egraph::term::{Found, Reader, Term, Two};
 
-/// Numbers below this hide a position whatever its score.
-const HIDDEN: f64 = -1e30;
 /// Scales and masks between the product and the softmax.
 const MAX_STEPS: u32 = 6;
 

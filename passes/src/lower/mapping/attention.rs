@@ -3,7 +3,7 @@
 use ir::DType;
 use ir::kernel::limits::{widest_fetch, widest_group};
 use ir::kernel::{
-    AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand, Stmt,
+    AttentionBody, AttentionOrder, AxisId, Expr, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand, Stmt,
 };
 use ir::target::{MatrixFamily, MatrixInstruction, Platform};
 
@@ -132,8 +132,18 @@ impl Mapper<'_> {
             self.points(&body.batch),
             sizes.join(", "),
         );
-        if body.causal {
+        if body.sees_more(exprs) {
             text += " causal";
+        }
+        if let Some(range) = &body.range {
+            // What the run gives counts for all that it may be.
+            let given = |e: ExprId| exprs.occurs(e, |e| matches!(e, Expr::Load { .. }));
+            let bounds = [("from", range.first), ("to", range.end)];
+            for (name, bound) in bounds.into_iter().filter_map(|(name, e)| Some((name, e?))) {
+                if name == "from" || given(bound) {
+                    text += &format!(" {name} {}", if given(bound) { "given" } else { "window" });
+                }
+            }
         }
         let scored = self.ops(vec![body.score]);
         if !scored.is_empty() {
@@ -156,7 +166,8 @@ impl Mapper<'_> {
     /// longest blocks of all of them come first. Else as many as there are dies, each of which then has the keys of its own heads.
     fn order(&self, body: &AttentionBody) -> AttentionOrder {
         let dies = u64::from(self.target.dies.max(1));
-        let together = if body.causal {
+        // Parts have one block of queries each.
+        let together = if body.sees_more(&self.kernel.exprs) && body.log_sum.is_none() {
             let bits = [(body.key, body.d), (body.value, body.dv)]
                 .map(|(e, width)| self.points(&[width]) as u64 * u64::from(self.kernel.exprs.dtype(e).bits()));
             let head = self.usual(body.k, 1024) as u64 * (bits[0] + bits[1]).div_ceil(8);

@@ -1,6 +1,7 @@
 //! How many workgroups share the depth of a contraction, or the keys of an attention.
 
-use ir::kernel::{AttentionBody, AxisId, ContractBody, Mapping, RowBody};
+use ir::kernel::{AttentionBody, AxisId, ContractBody, Expr, ExprId, KeyRange, Mapping, RowBody};
+use ir::op::BinaryOp;
 
 use super::Mapper;
 use super::contract::Sizes;
@@ -131,12 +132,58 @@ impl Mapper<'_> {
         let tile = i64::from(tile);
         let batch = self.points(&body.batch);
         let units = i64::from(self.target.compute_units);
-        // In turns of the loop over keys: workgroups that go over the compute units in rounds, each with its start and end.
+        let turns = |keys: i64| (keys + tile - 1) / tile;
+        let seen = body.range.as_ref().map(|range| self.keys_seen(body, range, keys));
+        // In turns of the loop over keys: workgroups that go over the compute units in rounds, each with its start and end. Where few keys
+        // are seen, they are of different lengths: all units work until all is done, or until the longest is.
         let cost = |parts: i64| {
-            let keys = (keys + parts - 1) / parts;
-            (batch * parts + units - 1) / units * ((keys + tile - 1) / tile + START_TURNS)
+            let each = turns((keys + parts - 1) / parts);
+            match seen {
+                Some((seen, longest)) if longest < keys || seen < keys => {
+                    let all = batch * (turns(seen) + parts * START_TURNS);
+                    ((all + units - 1) / units).max(each.min(turns(longest) + 1) + START_TURNS)
+                }
+                _ => (batch * parts + units - 1) / units * (each + START_TURNS),
+            }
         };
         let parts = (2..=MOST_PARTS).min_by_key(|parts| cost(*parts))?;
         (cost(parts) + SECOND_TURNS < cost(1)).then_some(parts)
+    }
+
+    /// Estimates how many of an attention's keys its last query sees: usually, and at most. What the run gives is taken for half of the keys,
+    /// and may be all of them.
+    fn keys_seen(&self, body: &AttentionBody, range: &KeyRange, keys: i64) -> (i64, i64) {
+        let at = |given: i64| {
+            let bound = |e: Option<ExprId>, otherwise: i64| {
+                let estimate = e.and_then(|e| self.estimate(e, body.q, given));
+                estimate.unwrap_or(otherwise).clamp(0, keys)
+            };
+            (bound(range.end, keys) - bound(range.first, 0)).max(0)
+        };
+        (at(keys / 2), at(keys))
+    }
+
+    /// Works a bound out for the last query, where loads give a number.
+    fn estimate(&self, e: ExprId, q: AxisId, given: i64) -> Option<i64> {
+        let again = |e: ExprId| self.estimate(e, q, given);
+        Some(match &self.kernel.exprs[e] {
+            Expr::Const(_, v) => v.as_i64(),
+            Expr::Size(dim) => dim.hint(self.symbols),
+            Expr::Axis(axis) if *axis == q => self.points(&[q]) - 1,
+            Expr::Load { .. } => given,
+            Expr::Cast(_, x) => again(*x)?,
+            Expr::Binary(op, x, y) => {
+                let (x, y) = (again(*x)?, again(*y)?);
+                match op {
+                    BinaryOp::Add => x.checked_add(y)?,
+                    BinaryOp::Sub => x.checked_sub(y)?,
+                    BinaryOp::Mul => x.checked_mul(y)?,
+                    BinaryOp::Min => x.min(y),
+                    BinaryOp::Max => x.max(y),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        })
     }
 }
