@@ -24,6 +24,9 @@ const SURVEY_INSTRUCTIONS: u64 = 3_000_000;
 const ROW_GROUPS: u64 = 8192;
 const ROW_INSTRUCTIONS: u64 = 2_500_000;
 
+/// Traced workgroups of a unit that follow each other.
+const ROW: u64 = 8;
+
 /// Rounds of workgroups that a unit replays at most, and from how many on two replays tell what a round takes.
 const MOST_ROUNDS: u64 = 24;
 const MANY_ROUNDS: u64 = 8;
@@ -152,7 +155,7 @@ impl Shape {
             waves,
             resident: resident.min(mine),
             mine,
-            dispatch: at_once * waves as f64 * machine.dispatch,
+            dispatch: at_once * machine.dispatch_cycles(waves),
             uneven: None,
         }
     }
@@ -255,8 +258,8 @@ impl Shape {
         (SURVEY_INSTRUCTIONS / waves.max(1)).clamp(300, 6000)
     }
 
-    /// `count` workgroups of the `mine` that one unit gets, evenly spread. Workgroups go to units in turn, and this unit lies in the
-    /// middle of those that have the most.
+    /// `count` workgroups of the `mine` that one unit gets, evenly spread; many are rows of such as follow each other. Workgroups go to
+    /// units in turn, and this unit lies in the middle of those that have the most.
     fn chosen(&self, mine: u64, count: u64) -> Vec<u64> {
         if let Some(list) = self.list() {
             let count = count.clamp(1, mine);
@@ -265,8 +268,14 @@ impl Shape {
         let most = self.total - (mine - 1) * self.units;
         let offset = most.min(self.units) / 2;
         let count = count.clamp(1, mine);
+        // Of many, some follow each other as they do on the unit: what one leaves in its caches is not what one far away would.
+        let rows = count.div_ceil(ROW);
+        let place = |index: u64| match count >= 2 * ROW && mine >= 2 * count {
+            true => index / ROW * mine / rows + index % ROW,
+            false => index * mine / count,
+        };
         (0..count)
-            .map(|index| (index * mine / count * self.units + offset).min(self.total - 1))
+            .map(|index| (place(index) * self.units + offset).min(self.total - 1))
             .collect()
     }
 

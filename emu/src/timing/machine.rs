@@ -93,6 +93,8 @@ pub(crate) struct Machine {
     pub wake: u32,
     /// Cycles for one wave of a workgroup at one shader engine's dispatcher.
     pub dispatch: f64,
+    /// Cycles between two workgroups there, however few waves they have.
+    pub dispatch_group: f64,
     /// From a workgroup's place being free, or the kernel's begin, to a wave's first instruction.
     pub start: u32,
     /// Microseconds between two kernels in a queue, from the end of one to the begin of the other: the measured floor of launches back
@@ -181,6 +183,7 @@ const GFX90A: Machine = Machine {
     barrier: 16,
     wake: 4,
     dispatch: 4.3,
+    dispatch_group: 16.5,
     start: 190,
     launch_us: 1.35,
 };
@@ -360,6 +363,7 @@ const GFX1100: Machine = Machine {
     barrier: 15,
     wake: 2,
     dispatch: 2.0,
+    dispatch_group: 2.0,
     start: 150,
     launch_us: 2.9,
 };
@@ -412,6 +416,11 @@ impl Machine {
     /// What one workgroup runs on: compute units, or pairs of them.
     pub fn groups(&self) -> u32 {
         self.units / self.units_per_group
+    }
+
+    /// Cycles between two workgroups of so many waves at one shader engine's dispatcher.
+    pub fn dispatch_cycles(&self, waves: u64) -> f64 {
+        (waves as f64 * self.dispatch).max(self.dispatch_group)
     }
 
     /// Bytes a cycle for a rate in TB/s.

@@ -112,6 +112,8 @@ pub(crate) struct Moved {
 pub(super) const LINE: u64 = 128;
 /// Bytes of what one translation covers.
 const PAGE: u64 = 2 << 20;
+/// Streams of DRAM beyond which their loss is not known to grow: the most that were published.
+const MOST_STREAMS: usize = 4;
 /// Vector memory instructions that a unit takes in before it has looked up their first line.
 const QUEUE: usize = 16;
 
@@ -184,6 +186,8 @@ struct Mix {
     written: f64,
     /// What is left of both rates where they come one among the other.
     mixed: f64,
+    /// How many streams do: two are a copy's.
+    streams: f64,
 }
 
 impl Mix {
@@ -192,6 +196,7 @@ impl Mix {
             read: 0.0,
             written: 0.0,
             mixed,
+            streams: 2.0,
         }
     }
 
@@ -199,7 +204,7 @@ impl Mix {
     fn turns(&self) -> f64 {
         let less = self.read.min(self.written);
         let part = (4.0 * less / (self.read + self.written).max(1.0)).min(1.0);
-        1.0 + (1.0 / self.mixed - 1.0) * part
+        1.0 + (1.0 / self.mixed - 1.0) * part * (self.streams / 2.0)
     }
 }
 
@@ -222,6 +227,8 @@ pub(crate) struct Memory<'a> {
     l2_mix: Mix,
     side_mix: Mix,
     dram_mix: Mix,
+    /// The allocations that DRAM reads or writes: each is a stream of its own rows.
+    streams: Vec<u64>,
     pub moved: Moved,
     /// Cycles that the addressers were taken.
     pub addresser_busy: u64,
@@ -251,6 +258,7 @@ impl<'a> Memory<'a> {
             l2_mix: Mix::new(machine.l2_mixed),
             side_mix: Mix::new(machine.side_mixed),
             dram_mix: Mix::new(machine.dram_mixed),
+            streams: Vec::new(),
             machine,
             rates,
             placements,
@@ -378,6 +386,7 @@ impl<'a> Memory<'a> {
         let mut at = here;
         if missing > 0.0 {
             let line = LINE as f64 * missing;
+            self.fill_l2(here, line * share.die);
             if self.machine.side_bytes > 0 {
                 let rate = self.rates.side_read / self.side_mix.turns();
                 at = self.side.read(at, line * share.die, rate);
@@ -386,6 +395,7 @@ impl<'a> Memory<'a> {
             }
             let rest = LINE as f64 * (missing - place.side).max(0.0);
             if rest > 0.0 {
+                self.note_stream(place.base);
                 let rate = self.rates.dram_read / self.dram_mix.turns();
                 at = self.dram.read(at, rest * share.all, rate);
                 self.dram_mix.read += rest * share.all;
@@ -397,12 +407,30 @@ impl<'a> Memory<'a> {
         there
     }
 
+    /// Counts the allocation at `base` among the streams of DRAM.
+    ///
+    /// After each turn between reads and writes every stream opens its rows again, so the loss of a copy, which has two, grows with
+    /// their number. A memory-side cache orders what it reads and writes itself.
+    fn note_stream(&mut self, base: u64) {
+        if self.machine.side_bytes > 0 || self.streams.len() >= MOST_STREAMS || self.streams.contains(&base) {
+            return;
+        }
+        self.streams.push(base);
+        self.dram_mix.streams = self.streams.len().max(2) as f64;
+    }
+
     /// When L2 has served `bytes` that are asked for at `now`.
     fn ask_l2(&mut self, now: f64, bytes: f64) -> f64 {
         let rate = self.rates.l2_read / self.l2_mix.turns();
         self.l2_mix.read += bytes;
         self.moved.l2 += bytes;
         self.l2.read(now, bytes, rate)
+    }
+
+    /// L2 takes in `bytes` that it lacked: they occupy its array as a read of them does, while it has no read to serve.
+    fn fill_l2(&mut self, now: f64, bytes: f64) {
+        self.moved.l2 += bytes;
+        self.l2.write(now, bytes, self.rates.l2_read);
     }
 
     /// Cycles of a load from where an allocation's lines are, without waiting.
@@ -484,6 +512,7 @@ impl<'a> Memory<'a> {
                     }
                     let rest = (missing - place.side).max(0.0);
                     if rest > 0.0 {
+                        self.note_stream(place.base);
                         let rate = self.rates.dram_write / self.dram_mix.turns();
                         at = at.max(self.dram.write(at, bytes * rest, rate));
                         self.dram_mix.written += bytes * rest;

@@ -151,6 +151,8 @@ struct Wave<'a> {
     /// When the operations of each counter are done, oldest first.
     pending: [VecDeque<(u64, Stall)>; 4],
     last_done: [u64; 4],
+    /// When its LDS instructions that are not served yet will be.
+    lds_waiting: VecDeque<u64>,
     age: u32,
     /// 3 less the level that the wave has set.
     rank: u8,
@@ -197,7 +199,8 @@ struct Model<'a> {
     /// The LDS: its banks, and the paths of its pipes.
     banks_free: Vec<u64>,
     pipes_free: Vec<u64>,
-    lds_waiting: Vec<VecDeque<u64>>,
+    /// LDS instructions of a wave that are taken in ahead.
+    lds_share: usize,
     /// What memory sends straight to each set of banks: when it comes and the cycles that it takes, in order.
     lds_coming: Vec<VecDeque<(u64, u64)>>,
     waves: Vec<Wave<'a>>,
@@ -215,10 +218,18 @@ struct Model<'a> {
 const SIMDS: usize = 4;
 /// The rank of a wave that has set no priority.
 const LOWEST: u8 = 3;
-/// LDS instructions that a pipe takes in ahead.
+/// LDS instructions that a compute unit takes in ahead.
 const LDS_QUEUE: usize = 16;
 /// Bytes a cycle that LDS takes of what memory sends to it: 32 banks of four.
 const LDS_WRITE: u32 = 128;
+
+/// LDS instructions that one wave may have waiting: the unit's queue is shared alike among the waves that it holds, so that an old wave
+/// does not keep young ones from LDS.
+fn lds_share(input: &Input<'_>) -> usize {
+    let waves = |trace: &usize| input.traces[*trace].waves.len();
+    let held = input.order.iter().map(waves).max().unwrap_or(1) * input.resident;
+    (LDS_QUEUE * input.machine.units_per_group as usize / held.max(1)).max(1)
+}
 
 fn raise(at: &mut u64, cause: &mut Stall, to: u64, because: Stall) {
     if to > *at {
@@ -243,7 +254,7 @@ impl<'a> Model<'a> {
             simds: vec![Simd::default(); SIMDS],
             banks_free: vec![0; input.machine.lds_arrays as usize],
             pipes_free: vec![0; pipes],
-            lds_waiting: vec![VecDeque::new(); pipes],
+            lds_share: lds_share(input),
             lds_coming: vec![VecDeque::new(); input.machine.lds_arrays as usize],
             waves: Vec::new(),
             groups: Vec::new(),
@@ -342,6 +353,7 @@ impl<'a> Model<'a> {
                 ],
                 pending: Default::default(),
                 last_done: [0; 4],
+                lds_waiting: VecDeque::new(),
                 age: index as u32,
                 rank: LOWEST,
             });
@@ -355,10 +367,6 @@ impl<'a> Model<'a> {
     /// The unit's part that a SIMD's memory instructions go to.
     fn memory_unit(&self, simd: usize) -> usize {
         simd * self.input.machine.units_per_group as usize / SIMDS
-    }
-
-    fn pipe(&self, simd: usize) -> usize {
-        simd * self.pipes_free.len() / SIMDS
     }
 
     /// When a wave's next instruction can issue, and what holds it last.
@@ -417,14 +425,9 @@ impl<'a> Model<'a> {
                 raise(&mut at, &mut cause, ready, Stall::AddresserBusy);
             }
             Unit::Lds { .. } => {
-                let waiting = &self.lds_waiting[self.pipe(wave.simd)];
-                if waiting.len() >= LDS_QUEUE {
-                    raise(
-                        &mut at,
-                        &mut cause,
-                        waiting.front().copied().unwrap_or(0),
-                        Stall::LdsBusy,
-                    );
+                if wave.lds_waiting.len() >= self.lds_share {
+                    let first = wave.lds_waiting.front().copied().unwrap_or(0);
+                    raise(&mut at, &mut cause, first, Stall::LdsBusy);
                 }
             }
             // A wave's place is given back when its stores are acknowledged.
@@ -584,12 +587,11 @@ impl<'a> Model<'a> {
                 self.banks_free[array] = start + banks;
                 let ends = self.pipes_free[pipe].max(at) + path;
                 self.pipes_free[pipe] = ends;
-                let waiting = &mut self.lds_waiting[pipe];
-                if waiting.len() >= LDS_QUEUE {
-                    waiting.pop_front();
+                if wave.lds_waiting.len() >= self.lds_share {
+                    wave.lds_waiting.pop_front();
                 }
                 let served = (start + banks).max(ends);
-                waiting.push_back(served);
+                wave.lds_waiting.push_back(served);
                 self.out.lds_busy += banks.max(path * u64::from(machine.lds_arrays) / u64::from(machine.lds_pipes));
                 let words = u64::from(facts.bytes.div_ceil(4)).max(1);
                 let latency = u64::from(machine.lds_latency) + (words - 1) * u64::from(machine.lds_word_latency);

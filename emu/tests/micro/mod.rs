@@ -377,6 +377,11 @@ pub fn rows() -> Vec<Row> {
         let predict = move || stream("gfx90a", "scale", bytes * 500, 256, 32, 1.7).map(|tb| 1e3 * tb);
         row("16", "MI210", what, "GB/s", rate, Box::new(predict));
     }
+    for (lanes, rate) in [(16, 212.0), (32, 423.0), (64, 839.0)] {
+        let what = format!("f64 scale over 281035 kB in all, blocks of {lanes}, launches back to back");
+        let predict = move || stream("gfx90a", "scale", 281_035 * 512, lanes, 32, 1.7).map(|tb| 1e3 * tb);
+        row("16", "MI210", what, "GB/s", rate, Box::new(predict));
+    }
     for (stride, rate) in [(1, 59.0), (2, 7.9), (3, 15.9), (4, 4.0)] {
         let what = format!("vector cache, f32 at stride {stride}");
         row(
