@@ -277,6 +277,7 @@ fn composed(
         rhs: Operand::new(&rewritten.kernel.exprs, body.key),
         acc: body.acc,
         pair: None,
+        statistic: None,
         epilogue: vec![store(param, index, body.score)],
         conv: None,
     };
@@ -318,6 +319,7 @@ fn composed(
         rhs: Operand::new(&rewritten.kernel.exprs, body.value),
         acc: body.out,
         pair: None,
+        statistic: None,
         epilogue: body.epilogue.clone(),
         conv: None,
     };

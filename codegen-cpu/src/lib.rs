@@ -78,6 +78,12 @@ impl Lowering for CpuLowering {
                     at: format!("kernel {}; compile for cpu", kernel.name),
                 });
             }
+            Body::Contract(body) if body.statistic.is_some() => {
+                return Err(LowerError::Unsupported {
+                    what: "a product that folds its rows beside their sums".to_owned(),
+                    at: format!("kernel {}; compile for cpu", kernel.name),
+                });
+            }
             Body::Contract(body) => {
                 contract::lower(&mut rewritten, body, cx, &self.scales, &mut pieces)?;
                 if let [piece] = pieces.as_slice() {

@@ -169,6 +169,7 @@ fn each_expr(body: &mut Body, f: &mut dyn FnMut(&mut ExprId)) {
         Body::Contract(c) => {
             c.lhs.map_exprs(&mut *f);
             c.rhs.map_exprs(&mut *f);
+            c.statistic.iter_mut().for_each(|statistic| f(&mut statistic.value));
             &mut c.epilogue
         }
         Body::Attention(a) => {

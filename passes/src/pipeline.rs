@@ -3,8 +3,8 @@
 use crate::options::OptLevel;
 use crate::runner::Pass;
 use crate::{
-    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, fold_channels, layout, pairs, positions,
-    quantize, simplify,
+    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, fold_channels, fold_gains, layout, pairs,
+    positions, quantize, simplify,
 };
 
 /// Returns the passes of a level, in order.
@@ -65,7 +65,7 @@ const fn recognise(level: OptLevel) -> [Pass; 8] {
 }
 
 /// What makes primitive ops of wholes that no kernel takes, and lays out what is left.
-const SPELL_OUT: [Pass; 12] = [
+const SPELL_OUT: [Pass; 13] = [
     // Attention is recognised: its keys and values may stay in 8 bits.
     quantize::cache::PASS,
     decompose::PASS,
@@ -82,6 +82,8 @@ const SPELL_OUT: [Pass; 12] = [
     egraph::ROUTE,
     // What is a product of ours still: gates beside what they are applied to.
     pairs::PASS,
+    // And rows that are multiplied before their norm's scale is known.
+    fold_gains::PASS,
     dce::PASS,
 ];
 

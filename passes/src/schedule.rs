@@ -28,7 +28,10 @@ pub fn schedule(
             name: graph.name.clone(),
         });
     }
-    let (schedule, report) = crate::fuse::fuse(graph, target, options);
+    let (mut schedule, mut report) = crate::fuse::fuse(graph, target, options);
+    if options.fuse {
+        crate::row_scales::take_in(graph, target, &mut schedule, &mut report);
+    }
     ir::schedule::verify::verify(graph, &schedule)?;
     Ok((schedule, report))
 }

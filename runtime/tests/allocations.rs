@@ -79,6 +79,7 @@ fn program() -> Program {
         rhs,
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![store],
         conv: None,
     });

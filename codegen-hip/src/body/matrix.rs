@@ -1,11 +1,14 @@
 //! Contractions by matrix instructions or row by row: operands as addresses, the epilogue by groups of neighbours.
 
-use ir::kernel::{AxisId, ContractBody, ExprId, Fetch, GemvTiling, Operand, OperandAccess, Shares, Tiling, Unpacking};
+use ir::graph::eval::scalar::identity;
+use ir::kernel::{
+    AxisId, ContractBody, ExprId, Fetch, GemvTiling, Operand, OperandAccess, RowStatistic, Shares, Tiling, Unpacking,
+};
 use ir::target::{MatrixFamily, MatrixInstruction};
 use ir::{DType, Dim, Entity};
 
 use crate::expr::Printer;
-use crate::types::{is_nibble, spelling};
+use crate::types::{is_nibble, literal, operation, spelling};
 
 impl Printer<'_> {
     pub(super) fn matrix(&mut self, body: &ContractBody, tiling: &Tiling) {
@@ -73,6 +76,10 @@ impl Printer<'_> {
         self.fetched("lhs", "row", &body.m, &body.k, &body.lhs, lhs);
         self.fetched("rhs", "col", &body.n, &body.k, &body.rhs, rhs);
         self.grouped_epilogue(body, store);
+        let statistic = match &body.statistic {
+            Some(statistic) => self.row_statistic(statistic),
+            None => "",
+        };
         let [m, n, k] = sizes.map(|n| self.count(&n));
         // The memory that the mapping has for itself.
         let params = self.kernel.params.values().zip(&self.params);
@@ -81,11 +88,30 @@ impl Printer<'_> {
             .map(|(_, name)| format!(", {name}"))
             .collect();
         self.out.line(tiles);
-        self.out
-            .line(format!("{template}, {store}>({m}, {n}, {k}, lhs, rhs, epilogue{own});"));
+        self.out.line(format!(
+            "{template}, {store}>({m}, {n}, {k}, lhs, rhs, epilogue{statistic}{own});"
+        ));
         if looped {
             self.out.close("");
         }
+    }
+
+    /// Declares what is folded of each row, and returns how it goes on in a call's arguments.
+    fn row_statistic(&mut self, statistic: &RowStatistic) -> &'static str {
+        let dtype = self.kernel.vars[statistic.var];
+        let (kind, start) = (spelling(dtype), literal(dtype, identity(statistic.op, dtype)));
+        self.scope(|p| {
+            let element = p.fresh("element");
+            p.bind_var(statistic.element, &element);
+            let fold = operation(statistic.op);
+            p.out.open(format!(
+                "const auto statistic = row_statistic<{fold}>({start}, [&]({kind} {element})"
+            ));
+            let value = p.value(statistic.value);
+            p.out.line(format!("return {value};"));
+            p.out.close(");");
+        });
+        ", statistic"
     }
 
     /// A number of points as an `int`.
@@ -227,8 +253,16 @@ impl Printer<'_> {
         self.scope(|p| {
             let (row, col) = (p.lambda_position(&body.m, "row"), p.lambda_position(&body.n, "col"));
             let acc = p.fresh("acc");
+            let of_row = match &body.statistic {
+                Some(statistic) => {
+                    let name = p.fresh("of_row");
+                    p.bind_var(statistic.var, &name);
+                    format!(", {acc_type} {name}")
+                }
+                None => String::new(),
+            };
             p.out.open(format!(
-                "const auto epilogue = [&](int {row}, int {col}, const Pack<{acc_type}, {width}>& {acc})"
+                "const auto epilogue = [&](int {row}, int {col}, const Pack<{acc_type}, {width}>& {acc}{of_row})"
             ));
             p.split(&row, "int", &body.m);
             let (columns, group) = (body.columns(), width / body.sums());

@@ -20,6 +20,104 @@ struct Gemv {
     static constexpr int LANES = WAVE_LANES, THREADS = WAVES * LANES;
 };
 
+/// Folds over the lanes whose numbers differ in the bits from `BIT` on.
+template <typename Op, int BIT, int LANES, typename T>
+GRAPHC_DEVICE T over_slices(T value) {
+    if constexpr (BIT < LANES) {
+        return over_slices<Op, BIT * 2, LANES>(Op::combine(value, from_other_lane<BIT>(value)));
+    } else {
+        return value;
+    }
+}
+
+/// Nothing is folded of the rows: an epilogue has the sums alone.
+struct NoStatistic {
+    static constexpr bool EXISTS = false;
+};
+
+/// A fold of each row over k, of what `value` makes of its elements in the sums' type, from `start` on by `Op`: an epilogue has it after the
+/// sums.
+template <typename Op_, typename Acc, typename Value>
+struct RowStatistic {
+    static constexpr bool EXISTS = true;
+    using Op = Op_;
+    Acc start;
+    Value value;
+};
+template <typename Op, typename Acc, typename Value>
+GRAPHC_DEVICE RowStatistic<Op, Acc, Value> row_statistic(Acc start, Value value) {
+    return {start, value};
+}
+
+/// What a thread has folded of its workgroup's rows.
+template <typename Sizes, typename Statistic>
+struct RowFolds {
+    using Acc = typename Sizes::Sum;
+    static constexpr int ROWS = Sizes::ROWS;
+    Acc folds[ROWS];
+    const Statistic& statistic;
+
+    GRAPHC_DEVICE explicit RowFolds(const Statistic& statistic) : statistic(statistic) {
+        if constexpr (Statistic::EXISTS) {
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) folds[r] = statistic.start;
+        }
+    }
+    /// Takes in a group of a row's elements, the first of which is element `k`; from `depth` on there are none.
+    template <bool PART, int WIDTH, typename Group>
+    GRAPHC_DEVICE void take(int r, const Group& group, int k, int depth) {
+        if constexpr (Statistic::EXISTS) {
+            Pack<typename Sizes::Left, WIDTH> elements;
+            copy_bytes<WIDTH * (int)sizeof(typename Sizes::Left)>(&elements, &group);
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) {
+                if (PART && k + i >= depth) continue;
+                folds[r] = Statistic::Op::combine(folds[r], statistic.value((Acc)widen(elements[i])));
+            }
+        }
+    }
+    /// Folds over the lanes of a wave, where each has elements of its own.
+    GRAPHC_DEVICE void over_lanes() {
+        if constexpr (Statistic::EXISTS) {
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) folds[r] = reduce_lanes<typename Statistic::Op, Sizes::LANES>(folds[r]);
+        }
+    }
+    /// Folds over a workgroup, of whose waves each group of `ALONG` lanes has the same elements.
+    template <int ALONG>
+    GRAPHC_DEVICE void over_waves() {
+        if constexpr (Statistic::EXISTS) {
+            __shared__ Acc of_waves[Sizes::WAVES][ROWS];
+            const int wave = wave_number<Sizes::LANES>();
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                folds[r] = over_slices<typename Statistic::Op, ALONG, Sizes::LANES>(folds[r]);
+                if ((int)threadIdx.x % Sizes::LANES == 0) of_waves[wave][r] = folds[r];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                folds[r] = of_waves[0][r];
+#pragma unroll
+                for (int other = 1; other < Sizes::WAVES; ++other) folds[r] = Statistic::Op::combine(folds[r], of_waves[other][r]);
+            }
+        }
+    }
+    /// Hands sums of the workgroup's row number `r` to the epilogue.
+    template <typename Epilogue, typename Sums>
+    GRAPHC_DEVICE void finish(const Epilogue& epilogue, int row0, int r, int col, const Sums& sums) const {
+        if constexpr (Statistic::EXISTS) {
+            // A register is not named by a number that is not known.
+            Acc fold = folds[0];
+#pragma unroll
+            for (int other = 1; other < ROWS; ++other) fold = r == other ? folds[other] : fold;
+            epilogue(row0 + r, col, sums, fold);
+        } else {
+            epilogue(row0 + r, col, sums);
+        }
+    }
+};
+
 /// `sum + Σ a·b` over the elements of two groups of words.
 template <typename T, typename Sum, int COUNT, typename Left = T>
 GRAPHC_DEVICE Sum dot(const u32* a, const u32* b, Sum sum) {
@@ -122,9 +220,9 @@ GRAPHC_DEVICE typename Rhs::Group read_once(const Rhs& rhs, int col, int k) {
 
 /// One step along k of a lane: `UNROLL` groups of every row and column, read before any is multiplied. `PART`: the step may reach
 /// past the depth.
-template <typename Sizes, bool PART, typename Lhs, typename Rhs>
-GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COLS], const Lhs& lhs, const Rhs& rhs, int row0, int rows,
-                             int col0, int cols, int k, int depth, Chunk* exchange) {
+template <typename Sizes, bool PART, typename Lhs, typename Rhs, typename Folds>
+GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COLS], Folds& folds, const Lhs& lhs, const Rhs& rhs, int row0,
+                             int rows, int col0, int cols, int k, int depth, Chunk* exchange) {
     constexpr int ROWS = Sizes::ROWS, COLS = Sizes::COLS, UNROLL = Sizes::UNROLL, STRIDE = Sizes::LANES * Rhs::WIDTH;
     constexpr int SHARE = Rhs::WIDTH / Lhs::WIDTH;
     typename Lhs::Group left[UNROLL][ROWS][SHARE];
@@ -144,12 +242,20 @@ GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COL
         }
     }
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u) add_products<Sizes, Rhs>(sums, left[u], right[u]);
+    for (int u = 0; u < UNROLL; ++u) {
+        add_products<Sizes, Rhs>(sums, left[u], right[u]);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+            for (int s = 0; s < SHARE; ++s) folds.template take<PART, Lhs::WIDTH>(r, left[u][r][s], k + u * STRIDE + s * Lhs::WIDTH, depth);
+        }
+    }
 }
 
 /// Weights along k: a wave's lanes read neighbouring groups of the same columns.
-template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
-GRAPHC_DEVICE void gemv_along_k(int row0, int block, int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
+template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue, typename Statistic>
+GRAPHC_DEVICE void gemv_along_k(int row0, int block, int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue,
+                                const Statistic& statistic) {
     using Acc = typename Sizes::Sum;
     constexpr int ROWS = Sizes::ROWS, COLS = Sizes::COLS, LANES = Sizes::LANES, GROUP = Rhs::WIDTH;
     static_assert(GROUP % Lhs::WIDTH == 0, "a group of the weights is whole groups of a row");
@@ -164,15 +270,19 @@ GRAPHC_DEVICE void gemv_along_k(int row0, int block, int rows, int cols, int dep
     }
     if (col0 >= cols) return;
     Acc sums[ROWS][COLS] = {};
+    RowFolds<Sizes, Statistic> folds(statistic);
     constexpr int STEP = Sizes::UNROLL * LANES * GROUP;
     int k = 0;
-    for (; k + STEP <= depth; k += STEP) gemv_step<Sizes, false>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth, exchange);
-    if (k < depth) gemv_step<Sizes, true>(sums, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth, exchange);
+    for (; k + STEP <= depth; k += STEP) {
+        gemv_step<Sizes, false>(sums, folds, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth, exchange);
+    }
+    if (k < depth) gemv_step<Sizes, true>(sums, folds, lhs, rhs, row0, rows, col0, cols, k + lane * GROUP, depth, exchange);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
         for (int c = 0; c < COLS; ++c) sums[r][c] = reduce_lanes<graphc::Sum, LANES>(sums[r][c]);
     }
+    folds.over_lanes();
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (lane == r && row0 + r < rows) {
@@ -181,27 +291,17 @@ GRAPHC_DEVICE void gemv_along_k(int row0, int block, int rows, int cols, int dep
                 Pack<Acc, WIDTH> pack;
 #pragma unroll
                 for (int w = 0; w < WIDTH; ++w) pack[w] = sums[r][c + w];
-                if (col0 + c + WIDTH <= cols) epilogue(row0 + r, col0 + c, pack);
+                if (col0 + c + WIDTH <= cols) folds.finish(epilogue, row0, r, col0 + c, pack);
             }
         }
     }
 }
 
-/// Adds up the sums of lanes whose numbers differ in the bits from `BIT` on.
-template <int BIT, int LANES, typename T>
-GRAPHC_DEVICE T sum_of_slices(T sum) {
-    if constexpr (BIT < LANES) {
-        return sum_of_slices<BIT * 2, LANES>(graphc::Sum::combine(sum, from_other_lane<BIT>(sum)));
-    } else {
-        return sum;
-    }
-}
-
 /// Adds up what the waves of a workgroup have of a product, in their order, and hands it to the epilogue. Every wave has written its part
-/// when it comes here.
-template <typename Sizes, int WIDTH, typename Acc, int BLOCK, typename Epilogue>
+/// when it comes here, and what is folded of the rows is folded over the workgroup.
+template <typename Sizes, int WIDTH, typename Acc, int BLOCK, typename Epilogue, typename Folds>
 GRAPHC_DEVICE void add_waves(const Acc (&partial)[Sizes::WAVES][Sizes::ROWS][BLOCK], int row0, int col0, int rows, int cols,
-                             const Epilogue& epilogue) {
+                             const Epilogue& epilogue, const Folds& folds) {
     __syncthreads();
     for (int at = (int)threadIdx.x * WIDTH; at < Sizes::ROWS * BLOCK; at += Sizes::THREADS * WIDTH) {
         const int r = at / BLOCK, c = at % BLOCK;
@@ -213,16 +313,16 @@ GRAPHC_DEVICE void add_waves(const Acc (&partial)[Sizes::WAVES][Sizes::ROWS][BLO
 #pragma unroll
             for (int other = 1; other < Sizes::WAVES; ++other) pack[w] = graphc::Sum::combine(pack[w], partial[other][r][c + w]);
         }
-        epilogue(row0 + r, col0 + c, pack);
+        folds.finish(epilogue, row0, r, col0 + c, pack);
     }
     // A batch's next product writes here too.
     __syncthreads();
 }
 
 /// Weights along the columns: some lanes of a wave go along them, its other lanes and the waves share out k.
-template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
+template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue, typename Statistic>
 GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs,
-                                   const Epilogue& epilogue) {
+                                   const Epilogue& epilogue, const Statistic& statistic) {
     using T = typename Sizes::Element;
     using Acc = typename Sizes::Sum;
     constexpr int ROWS = Sizes::ROWS, LANES = Sizes::LANES, WAVES = Sizes::WAVES;
@@ -234,6 +334,7 @@ GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int 
     const int col0 = block * BLOCK, mine = col0 + lane % ALONG * GROUP, slice = (int)threadIdx.x / ALONG;
     const int col = mine < cols - GROUP ? mine : cols - GROUP;
     Acc sums[ROWS][GROUP] = {};
+    RowFolds<Sizes, Statistic> folds(statistic);
     for (int k = slice * DEEP; k < depth; k += SLICES * DEEP) {
         typename Lhs::Group left[ROWS];
         typename Rhs::Group right[DEEP];
@@ -250,7 +351,10 @@ GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int 
         }
         Pack<typename Sizes::Left, DEEP> factors[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) copy_bytes<DEEP * (int)sizeof(T)>(&factors[r], &left[r]);
+        for (int r = 0; r < ROWS; ++r) {
+            copy_bytes<DEEP * (int)sizeof(T)>(&factors[r], &left[r]);
+            folds.template take<true, DEEP>(r, left[r], k, depth);
+        }
 #pragma unroll
         for (int j = 0; j < DEEP; ++j) {
             Pack<T, GROUP> weights;
@@ -267,26 +371,28 @@ GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int 
     for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
         for (int c = 0; c < GROUP; ++c) {
-            sums[r][c] = sum_of_slices<ALONG, LANES>(sums[r][c]);
+            sums[r][c] = over_slices<graphc::Sum, ALONG, LANES>(sums[r][c]);
             if (lane < ALONG) partial[wave][r][lane * GROUP + c] = sums[r][c];
         }
     }
-    add_waves<Sizes, WIDTH>(partial, row0, col0, rows, cols, epilogue);
+    folds.template over_waves<ALONG>();
+    add_waves<Sizes, WIDTH>(partial, row0, col0, rows, cols, epilogue, folds);
 }
 
 /// Computes `acc[row, col] = Σ_k lhs(row, k) · rhs(col, k)` and hands each `WIDTH` neighbours along the columns to
-/// `epilogue(row, col, Pack<Sum, WIDTH>)`; `WIDTH` divides `cols`. The left operand lies along k. The grid has, in x, a workgroup for
+/// `epilogue(row, col, Pack<Sum, WIDTH>)`, with the row's statistic last where there is one; `WIDTH` divides `cols`. The left operand lies along k. The grid has, in x, a workgroup for
 /// each `Sizes::ROWS` rows of each `Sizes::WAVES * Sizes::COLS` columns when the weights lie along k, of each `Sizes::COLS` otherwise;
 /// those of the same columns are neighbours, so that the weights come from memory once.
-template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
-GRAPHC_DEVICE void gemv(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
+template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue, typename Statistic = NoStatistic>
+GRAPHC_DEVICE void gemv(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue,
+                        const Statistic& statistic = {}) {
     static_assert(Lhs::ALONG_K, "the left operand lies along k");
     const int groups = (rows + Sizes::ROWS - 1) / Sizes::ROWS;
     const int row0 = (int)blockIdx.x % groups * Sizes::ROWS, block = (int)blockIdx.x / groups;
     if constexpr (Rhs::ALONG_K) {
-        gemv_along_k<Sizes, WIDTH>(row0, block, rows, cols, depth, lhs, rhs, epilogue);
+        gemv_along_k<Sizes, WIDTH>(row0, block, rows, cols, depth, lhs, rhs, epilogue, statistic);
     } else {
-        gemv_along_rows<Sizes, WIDTH>(row0, block, rows, cols, depth, lhs, rhs, epilogue);
+        gemv_along_rows<Sizes, WIDTH>(row0, block, rows, cols, depth, lhs, rhs, epilogue, statistic);
     }
 }
 

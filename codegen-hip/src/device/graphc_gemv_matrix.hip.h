@@ -207,7 +207,7 @@ GRAPHC_DEVICE void gemv_matrix(int rows, int cols, int depth, const Lhs& lhs, co
 #pragma unroll
         for (int i = 0; i < 4; ++i) partial[wave][lane % 4 * 2 + i % 2][b * Sizes::BLOCK + i / 2 * 8 + lane / 4] = sums[b][i];
     }
-    add_waves<Sizes, WIDTH>(partial, row0, col0, rows, cols, epilogue);
+    add_waves<Sizes, WIDTH>(partial, row0, col0, rows, cols, epilogue, RowFolds<Sizes, NoStatistic>(NoStatistic{}));
 }
 
 }  // namespace graphc

@@ -100,6 +100,7 @@ pub fn contract(name: &str, dtype: DType, out: DType, p: Product, mapping: Mappi
         rhs,
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![store],
         conv: None,
     }))
@@ -188,6 +189,7 @@ pub fn conv(
         rhs,
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![store],
         conv: None,
     }))

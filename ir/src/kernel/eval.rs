@@ -381,6 +381,7 @@ impl Run<'_> {
             let rhs = run.values(&axes, c.rhs.value)?;
             run.each(&c.m, &mut |run| {
                 let lhs = run.values(&c.k, c.lhs.value)?;
+                run.statistic(c, &lhs)?;
                 let mut column = 0;
                 let mut next = || {
                     let sum = dot(acc, &lhs, &rhs[column..column + lhs.len()]);
@@ -413,7 +414,9 @@ impl Run<'_> {
                         return Ok(());
                     }
                     if lhs.is_none() {
-                        lhs = Some(run.values(&c.k, c.lhs.value)?);
+                        let row = run.values(&c.k, c.lhs.value)?;
+                        run.statistic(c, &row)?;
+                        lhs = Some(row);
                     }
                     let lhs = lhs.as_deref().unwrap_or_default();
                     let rhs = match columns.entry(at) {
@@ -428,6 +431,19 @@ impl Run<'_> {
                 })
             })
         })
+    }
+
+    /// Folds what the epilogue has of a row of the left operand.
+    fn statistic(&mut self, c: &ContractBody, row: &[Scalar]) -> Evaluated<()> {
+        let Some(statistic) = &c.statistic else { return Ok(()) };
+        let dtype = self.kernel.vars[statistic.var];
+        let mut folded = scalar::identity(statistic.op, dtype);
+        for element in row {
+            self.set_var(statistic.element, *element);
+            folded = scalar::combine(statistic.op, dtype, folded, self.eval(statistic.value)?);
+        }
+        self.set_var(statistic.var, folded);
+        Ok(())
     }
 
     /// The right operand's column at hand, or those of the pair at hand one after the other.

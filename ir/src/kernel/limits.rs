@@ -86,7 +86,7 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
                 errors.push(LimitError::Scale { kernel: name(), step });
             }
         }
-        let bytes = t.lds_bytes(kernel.vars[body.acc]);
+        let bytes = t.lds_bytes(kernel.vars[body.acc], body.statistic.is_some());
         if bytes > target.lds_bytes {
             errors.push(LimitError::Lds {
                 kernel: name(),

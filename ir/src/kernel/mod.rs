@@ -22,6 +22,7 @@ mod operand;
 mod param;
 pub mod print;
 mod row;
+mod statistic;
 mod tiling;
 pub mod traffic;
 pub mod verify;
@@ -32,6 +33,7 @@ pub use copy::{CopyBody, CopyStep};
 pub use operand::{Operand, OperandAccess, Unpacking};
 pub use param::{Access, Param};
 pub use row::{RowBody, RowComposite, RowKind};
+pub use statistic::RowStatistic;
 pub use tiling::{AttentionOrder, FlashLanes, FlashTiling, GemvMatrix, GemvTiling, Shares, Tiling, Travel};
 pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
 
@@ -261,6 +263,8 @@ pub struct ContractBody {
     pub acc: VarId,
     /// Set where the epilogue has the sums of two neighbouring columns at a time: a gate and what it is applied to.
     pub pair: Option<Pair>,
+    /// Set where the epilogue has a number of each row that is folded from the left operand.
+    pub statistic: Option<RowStatistic>,
     /// Lets and stores over `batch`, `m`, `n`; of a pair, over [`ContractBody::cells`].
     pub epilogue: Vec<Stmt>,
     /// Set when this is a convolution: the same facts as `lhs` and `rhs`, for engines with a direct form.

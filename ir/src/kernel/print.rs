@@ -289,6 +289,13 @@ impl Printer<'_> {
                         p.line(&format!("{sum} = sum over {k} of lhs * rhs"));
                         p.line(&format!("  lhs = {}", e(c.lhs.value)));
                         p.line(&format!("  rhs = {}", e(c.rhs.value)));
+                        if let Some(s) = &c.statistic {
+                            let value = e(s.value);
+                            p.line(&format!(
+                                "{} = {} over {k} of {value}, {} being lhs",
+                                s.var, s.op, s.element
+                            ));
+                        }
                         if let Some(f) = &c.conv {
                             p.line(&format!(
                                 "  conv {:?} input {} filter {} kernel {:?} strides {:?} groups {}",

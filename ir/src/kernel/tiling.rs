@@ -396,8 +396,8 @@ impl GemvTiling {
     }
 
     /// Bytes of LDS: a workgroup's sums, one set a wave, where its waves share out k; else what lanes exchange of a row, of which they take
-    /// four or eight groups of 16 bytes for one of the weights.
-    pub fn lds_bytes(&self, acc: DType) -> u32 {
+    /// four or eight groups of 16 bytes for one of the weights. With a `statistic` of rows, each wave has its part of that beside its sums.
+    pub fn lds_bytes(&self, acc: DType, statistic: bool) -> u32 {
         if self.has_own_columns() {
             let groups = self.rhs.width / self.lhs.width.max(1);
             return match groups {
@@ -405,7 +405,8 @@ impl GemvTiling {
                 _ => 0,
             };
         }
-        let sums = self.waves.saturating_mul(self.rows).saturating_mul(self.cols);
+        let each = self.cols.saturating_add(u32::from(statistic));
+        let sums = self.waves.saturating_mul(self.rows).saturating_mul(each);
         sums.saturating_mul(acc.bits().div_ceil(8))
     }
 

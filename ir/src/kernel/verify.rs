@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 use super::print::expr as text;
 use super::{
-    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Kernel, Operand, OperandAccess, Pair, ParamId, Stmt,
-    VarId,
+    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Kernel, Operand, OperandAccess, Pair, ParamId,
+    RowStatistic, Stmt, VarId,
 };
 use crate::dim::{Dim, Symbol};
 use crate::entity::Entity;
@@ -76,6 +76,8 @@ pub enum KernelError {
     Copy { problem: &'static str },
     #[error("the pairs of columns {problem}")]
     Pair { problem: &'static str },
+    #[error("the statistic of rows {problem}")]
+    Statistic { problem: &'static str },
     #[error("nothing is stored")]
     NoStore,
 }
@@ -340,6 +342,9 @@ impl Verifier<'_> {
                 if let Some(pair) = &c.pair {
                     self.pair(c, pair);
                 }
+                if let Some(statistic) = &c.statistic {
+                    self.statistic(c, statistic);
+                }
                 self.stmts("the epilogue", &c.epilogue);
             }
             Body::Attention(a) => {
@@ -418,6 +423,39 @@ impl Verifier<'_> {
         self.unbind(&last);
         self.bind("the contraction", &[pair.axis]);
         self.vars.insert(pair.second);
+    }
+
+    /// Checks the fold of each row, and gives the epilogue its result.
+    fn statistic(&mut self, c: &ContractBody, statistic: &RowStatistic) {
+        let k = self.kernel;
+        let dtype = k.vars[c.acc];
+        let types = [
+            k.vars[statistic.element],
+            k.vars[statistic.var],
+            k.exprs.dtype(statistic.value),
+        ];
+        let folds = matches!(
+            statistic.op,
+            ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Max | ReduceOp::Min
+        );
+        let second = c.pair.map(|pair| pair.second);
+        let own = |var: VarId| var != c.acc && Some(var) != second;
+        let problem = if !dtype.is_float() || types.iter().any(|of| *of != dtype) {
+            Some("is of floats of the sums' type")
+        } else if !folds {
+            Some("is a sum, a product, a maximum or a minimum")
+        } else if !statistic.is_of_element(&k.exprs) {
+            Some("is of numbers and the row's element alone")
+        } else if !own(statistic.var) || !own(statistic.element) || statistic.var == statistic.element {
+            Some("has variables of its own")
+        } else if c.conv.is_some() {
+            Some("is a product's, not a convolution's")
+        } else {
+            None
+        };
+        self.errors
+            .extend(problem.map(|problem| KernelError::Statistic { problem }));
+        self.vars.insert(statistic.var);
     }
 
     /// What an operand says of where its elements are is what its value says.
@@ -651,6 +689,10 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             if let Some(pair) = &c.pair {
                 axes.push(pair.axis);
                 vars.push(pair.second);
+            }
+            if let Some(statistic) = &c.statistic {
+                vars.extend([statistic.element, statistic.var]);
+                exprs.push(statistic.value);
             }
             params.extend(c.conv.iter().flat_map(|f| [f.input, f.filter]));
             &c.epilogue

@@ -237,6 +237,72 @@ pub fn saturate_f32(t: &HostTensor, to: DType) -> Option<HostTensor> {
     }
 }
 
+/// Multiplies a matrix of floats by a factor for each position of an axis, in f32; `None` for other tensors.
+pub fn scaled(t: &HostTensor, axis: usize, factors: &[f32]) -> Option<HostTensor> {
+    let [_, columns] = t.shape[..] else { return None };
+    if t.shape.get(axis) != Some(&factors.len()) {
+        return None;
+    }
+    let factor = |i: usize| match axis {
+        0 => factors[i / columns],
+        _ => factors[i % columns],
+    };
+    let (size, times) = element_times(t.dtype)?;
+    let mut out = t.bytes.to_vec();
+    let lines = out.par_chunks_mut(PIECE * size).enumerate();
+    lines.for_each(|(piece, out)| {
+        for (i, element) in out.chunks_exact_mut(size).enumerate() {
+            times(element, factor(piece * PIECE + i));
+        }
+    });
+    tensor(t.dtype, t.shape.clone(), out)
+}
+
+/// Bytes of a float, and its product with a factor, in place.
+fn element_times(dtype: DType) -> Option<(usize, fn(&mut [u8], f32))> {
+    match dtype {
+        DType::F16 => Some((2, |to, by| {
+            let product = f16::from_le_bytes([to[0], to[1]]).to_f32() * by;
+            to.copy_from_slice(&f16::from_f32(product).to_le_bytes());
+        })),
+        DType::BF16 => Some((2, |to, by| {
+            let product = bf16::from_le_bytes([to[0], to[1]]).to_f32() * by;
+            to.copy_from_slice(&bf16::from_f32(product).to_le_bytes());
+        })),
+        DType::F32 => Some((4, |to, by| {
+            let product = f32::from_le_bytes([to[0], to[1], to[2], to[3]]) * by;
+            to.copy_from_slice(&product.to_le_bytes());
+        })),
+        _ => None,
+    }
+}
+
+/// Returns the largest magnitude along an axis of a matrix whose elements are multiplied by a factor for each position of that axis, for
+/// each position of the other, before any rounding; NaN where there is one.
+pub fn largest_scaled(t: &HostTensor, axis: usize, factors: &[f32]) -> Option<Vec<f32>> {
+    let [_, columns] = t.shape[..] else { return None };
+    if t.shape.get(axis) != Some(&factors.len()) {
+        return None;
+    }
+    let larger = |a: f32, b: f32| if a.is_nan() || a > b.abs() { a } else { b.abs() };
+    let numbers = t.to_f32();
+    let lines = numbers.par_chunks(columns.max(1));
+    Some(match axis {
+        0 => {
+            let join = |mut most: Vec<f32>, line: Vec<f32>| {
+                most.iter_mut().zip(line).for_each(|(most, v)| *most = larger(*most, v));
+                most
+            };
+            let none = || vec![0.0; columns];
+            let times = |(line, by): (&[f32], &f32)| line.iter().map(|v| v * by).collect::<Vec<f32>>();
+            lines.zip(factors).map(times).fold(none, join).reduce(none, join)
+        }
+        _ => lines
+            .map(|line| line.iter().zip(factors).fold(0.0, |most, (v, by)| larger(most, v * by)))
+            .collect(),
+    })
+}
+
 fn narrow(t: &HostTensor, to: DType, round: fn(f32) -> [u8; 2]) -> Option<HostTensor> {
     if t.dtype != DType::F32 {
         return None;

@@ -41,6 +41,8 @@ pub enum Fusion {
     Unpacking,
     /// The producer only moves elements: it became an index map.
     IndexMap,
+    /// The producer is a norm: its consumer multiplies the rows as they are, and scales their sums.
+    RowScale,
     /// The producer stores its result where the consumer, a concat, would put it.
     InPlace,
 }

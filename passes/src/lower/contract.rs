@@ -1,13 +1,13 @@
 //! Contractions and convolutions.
 
-use ir::kernel::{Body, ContractBody, ConvFacts, ExprId, Loops, Operand, Pair};
-use ir::op::{BinaryOp, Contract, Conv, Layout};
-use ir::{DType, Dim, NodeId, Scalar, Value};
+use ir::kernel::{Body, ContractBody, ConvFacts, ExprId, Loops, Operand, Pair, RowStatistic};
+use ir::op::{BinaryOp, Composite, Contract, Conv, Layout, ReduceOp, UnaryOp};
+use ir::{DType, Dim, NodeId, Op, Scalar, Value};
 
 use super::builder::{Builder, Share, arithmetic};
 use super::index::Linear;
 use super::views::broadcast;
-use super::{LowerError, parts};
+use super::{LowerError, parts, rows};
 use crate::analysis::cast_is_exact;
 use crate::pairs;
 
@@ -15,7 +15,9 @@ use crate::pairs;
 pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
-    let (lhs, rhs) = (operands[0], operands[1]);
+    let norm = norm_within(b, c, operands[0]);
+    // A norm within the region is a factor of its rows' sums: what is multiplied is what it reads.
+    let (lhs, rhs) = (norm.map_or(operands[0], |(x, _)| x), operands[1]);
     let (lhs_shape, rhs_shape, out) = (b.shape(lhs).clone(), b.shape(rhs).clone(), b.shape(anchor).clone());
     let batch_rank = out.rank() - 2;
     let rhs_is_batched = rhs_shape[..rhs_shape.rank() - 2].iter().any(|d| !d.is(1));
@@ -107,6 +109,7 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
     let (l, r) = (element(b, l, lhs), element(b, r, rhs));
     let acc = b.var(acc_type);
     let e = b.read(acc);
+    let scale = norm.map(|(_, epsilon)| row_scale(b, acc_type, &lhs_shape, epsilon));
     let epilogue = if let Share::Partials(parts) = b.share {
         let cell = [&batch_at[..], &rows_at, &cells_at].concat();
         vec![parts::store(b, e, parts, &dims, &part_at, &cell)]
@@ -114,6 +117,10 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
         let mut sums = vec![e];
         if let Some(pair) = pair {
             sums.push(b.read(pair.second));
+        }
+        if let Some((_, scale)) = &scale {
+            sums.iter_mut()
+                .for_each(|sum| *sum = b.binary(BinaryOp::Mul, *sum, *scale));
         }
         let values = at_hand(b, &sums);
         b.epilogue_of(values, &[])?
@@ -127,9 +134,39 @@ pub fn contract(b: &mut Builder<'_>, c: &Contract) -> Result<Body, LowerError> {
         rhs: Operand::new(&b.exprs, r),
         acc,
         pair,
+        statistic: scale.map(|(statistic, _)| statistic),
         epilogue,
         conv: None,
     }))
+}
+
+/// Returns what the left operand is the norm of, and its epsilon, where the region has the norm too ([`crate::row_scales`]).
+fn norm_within(b: &Builder<'_>, contract: &Contract, lhs: Value) -> Option<(Value, f64)> {
+    let node = b.graph.node(lhs.node);
+    let Op::Composite(Composite::RmsNorm { axis, epsilon }) = &node.op else {
+        return None;
+    };
+    let [x] = node.operands[..] else { return None };
+    let is_depth = *axis + 1 == b.shape(lhs).rank() && !contract.transpose_lhs;
+    let is_within = b.region.nodes.contains(&lhs.node);
+    (is_depth && is_within && b.share == Share::Whole).then(|| (x, epsilon.as_f64()))
+}
+
+/// The sum of the squares of a row, and `1 / √(mean + ε)` as an expression of it.
+fn row_scale(b: &mut Builder<'_>, dtype: DType, shape: &ir::Shape, epsilon: f64) -> (RowStatistic, ExprId) {
+    let [element, var] = [b.var(dtype), b.var(dtype)];
+    let (x, sum) = (b.read(element), b.read(var));
+    let statistic = RowStatistic {
+        element,
+        value: b.binary(BinaryOp::Mul, x, x),
+        op: ReduceOp::Sum,
+        var,
+    };
+    let per = rows::reciprocal(b, &shape[shape.rank() - 1..], dtype);
+    let mean = b.binary(BinaryOp::Mul, sum, per);
+    let epsilon = b.number(dtype, epsilon);
+    let shifted = b.binary(BinaryOp::Add, mean, epsilon);
+    (statistic, b.unary(UnaryOp::Rsqrt, shifted))
 }
 
 /// The halves of the anchor's columns, which are in turns, where the region has both.
@@ -345,6 +382,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
         rhs: Operand::new(&b.exprs, f),
         acc,
         pair: None,
+        statistic: None,
         epilogue,
         conv: facts,
     }))

@@ -120,7 +120,7 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match (&kernel.body, &kernel.mapping) {
         (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_) | Mapping::Tile { .. }) => {
-            mapper.parts_of_depth(body, second)
+            mapper.parts_of_depth(body, second).map(|(parts, _)| parts)
         }
         (Body::Attention(body), whole) => {
             let (queries, keys) = mapper.part(body, whole)?;
@@ -128,6 +128,29 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second
         }
         _ => None,
     }
+}
+
+/// Predicts the microseconds of a contraction with its mapping, to be compared with those of others for the same target; `None` for other
+/// bodies and for plain tiles, whose clocks are not compared with others'.
+pub fn product_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<f64> {
+    let (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) = (&kernel.body, &kernel.mapping) else {
+        return None;
+    };
+    let mapper = Mapper::at_hints(kernel, symbols, target);
+    Some(mapper.clocks(body, &kernel.mapping) / (target.clock_ghz * 1e3))
+}
+
+/// Predicts the microseconds that a contraction saves where its depth is cut into parts as [`parts`] says; 0 where it is not.
+pub fn saved_by_parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second) -> f64 {
+    let Body::Contract(body) = &kernel.body else { return 0.0 };
+    let cut = parts(kernel, symbols, target, second);
+    let saved = cut.and_then(|_| Mapper::at_hints(kernel, symbols, target).parts_of_depth(body, second));
+    saved.map_or(0.0, |(_, us)| us)
+}
+
+/// Microseconds that a short kernel adds right behind the one that it waits for.
+pub fn second_launch_us(target: &Target) -> f64 {
+    parts::SECOND_LAUNCH * target.launch_us
 }
 
 /// Returns the mappings of a contraction whose workgroups share out the depth of tiles, by their predicted clocks. None where sizes are open

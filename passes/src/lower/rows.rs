@@ -284,7 +284,7 @@ fn name(b: &mut Builder<'_>, stmts: &mut Vec<Stmt>, value: ExprId) -> ExprId {
 }
 
 /// `1 / Π dims` in `dtype`.
-fn reciprocal(b: &mut Builder<'_>, dims: &[Dim], dtype: DType) -> ExprId {
+pub(super) fn reciprocal(b: &mut Builder<'_>, dims: &[Dim], dtype: DType) -> ExprId {
     let count: Dim = dims.iter().cloned().product();
     match count.as_const() {
         Some(n) => b.number(dtype, 1.0 / n as f64),

@@ -130,6 +130,7 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
                     access.param = to(access.param);
                 }
             }
+            c.statistic.iter_mut().for_each(|statistic| e(&mut statistic.value));
             stmts(&mut c.epilogue);
             if let Some(f) = &mut c.conv {
                 f.input = to(f.input);

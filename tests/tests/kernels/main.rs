@@ -31,4 +31,5 @@ mod products;
 mod quantised_attention;
 mod quantised_products;
 mod random_products;
+mod row_scales;
 mod shares;

@@ -316,6 +316,7 @@ fn convolution() -> Kernel {
         rhs,
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![Stmt::Store {
             param: out,
             index: to,

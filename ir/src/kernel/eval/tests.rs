@@ -194,6 +194,7 @@ fn contractions_run_their_epilogue() {
         rhs: Operand::new(&b.0.exprs, rhs),
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![Build::store(2, mn, y, &[])],
         conv: None,
     });

@@ -236,6 +236,9 @@ impl Verifier<'_> {
             {
                 Some("it does not give the sum of an attention's weights")
             }
+            (mapping, Body::Contract(c)) if c.statistic.is_some() && !folds_rows(mapping) => {
+                Some("it folds nothing of the rows of a product")
+            }
             (Mapping::Rows { .. }, b) if !matches!(b, Body::Row(_)) => Some("it is for rows"),
             (Mapping::Windows { .. }, b) if !matches!(b, Body::Window(_)) => Some("it is for windows"),
             (Mapping::Windows { block: 0, .. } | Mapping::Windows { vector: 0, .. }, _) => Some("a size is 0"),
@@ -438,6 +441,14 @@ const MOST_THREADS: u64 = 1024;
 /// Says whether workgroups share tiles.
 fn shares_tiles(mapping: &Mapping) -> bool {
     matches!(mapping, Mapping::Matrix(t) if t.shares.is_some())
+}
+
+/// Says whether a mapping of a product folds a statistic of its rows. The CPU's lowering says itself that it does not.
+fn folds_rows(mapping: &Mapping) -> bool {
+    match mapping {
+        Mapping::Gemv(tiling) => tiling.matrix.is_none(),
+        mapping => *mapping == Mapping::Host,
+    }
 }
 
 /// The threads of a workgroup; `None` where the sizes make none.

@@ -277,6 +277,9 @@ impl Mapper<'_> {
         if body.pair.is_some() {
             text += " in pairs";
         }
+        if let Some(statistic) = &body.statistic {
+            text += &format!(" with the {} of rows", statistic.op);
+        }
         if !ops.is_empty() {
             text += &format!(" then {}", ops.join(" "));
         }
@@ -303,6 +306,10 @@ impl Mapper<'_> {
 
     /// The tilings for matrix instructions that fit the target, none where it has no instruction for these types.
     pub(super) fn tilings(&self, body: &ContractBody) -> Vec<Tiling> {
+        // Tiles fold nothing of their rows.
+        if body.statistic.is_some() {
+            return Vec::new();
+        }
         let exprs = &self.kernel.exprs;
         let (input, acc) = (body.lhs.element(exprs), self.kernel.vars[body.acc]);
         let lhs = self.wide_fetch(&body.lhs, &body.m, &body.k);

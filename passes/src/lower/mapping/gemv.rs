@@ -96,12 +96,14 @@ impl Mapper<'_> {
                 }
             }
         }
-        candidates.extend(self.gemv_matrix(body, lhs, rhs, store));
+        if body.statistic.is_none() {
+            candidates.extend(self.gemv_matrix(body, lhs, rhs, store));
+        }
         let acc = self.kernel.vars[body.acc];
         candidates
             .into_iter()
             .filter(|t| t.store.is_multiple_of(body.sums()))
-            .filter(|t| t.misfit().is_none() && t.lds_bytes(acc) <= self.target.lds_bytes)
+            .filter(|t| t.misfit().is_none() && t.lds_bytes(acc, body.statistic.is_some()) <= self.target.lds_bytes)
             .filter(|t| held(t, bytes, stored) <= MOST_REGISTERS)
             .map(|t| {
                 let clocks = self.gemv_cycles(body, &t, sizes);
@@ -226,6 +228,12 @@ impl Mapper<'_> {
             (Some(_), _) => (rows + UNPACKING) / 2.0,
             (None, _) => rows + 1.0,
         };
+        // What is folded of a row's element is folded beside the products of it with a lane's columns.
+        let columns = if t.rhs.along_k { t.cols } else { t.rhs.width };
+        let operations = match body.statistic {
+            Some(_) => operations + FOLDING * rows / f64::from(columns),
+            None => operations,
+        };
         let multiplied = shared * step_bytes / bytes * operations / self.multiply_adds();
         // Beside weights of a few bits the rows' elements count, which each wave reads for itself.
         let rows = match body.rhs.unpacking() {
@@ -286,6 +294,9 @@ const MEMORY_REACHED: f64 = 0.8;
 
 /// Multiply-adds' time that it takes to make a number of a quantised weight.
 const UNPACKING: f64 = 1.0;
+
+/// The same of an element that is widened, made what is folded, and folded.
+const FOLDING: f64 = 2.0;
 
 /// Instructions that it takes where numbers are made one by one, its share of the accesses among them (as compiled for sm_90).
 const UNPACKING_APART: f64 = 4.0;

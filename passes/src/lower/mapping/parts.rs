@@ -42,11 +42,11 @@ pub enum Second {
 }
 
 impl Mapper<'_> {
-    /// Returns the parts that are predicted to take least time, where that is less than the whole takes.
-    pub(super) fn parts_of_depth(&self, body: &ContractBody, second: Second) -> Option<i64> {
+    /// Returns the parts that are predicted to take least time, where that is less than the whole takes, and the microseconds between.
+    pub(super) fn parts_of_depth(&self, body: &ContractBody, second: Second) -> Option<(i64, f64)> {
         let kernel = self.kernel;
-        // A number of parts is right for the sizes that it was found for.
-        if !kernel.symbols.is_empty() {
+        // A number of parts is right for the sizes that it was found for; of a part of a row nothing is known of the row.
+        if !kernel.symbols.is_empty() || body.statistic.is_some() {
             return None;
         }
         let last = kernel.axes[*body.k.last()?].extent.as_const()?;
@@ -79,7 +79,7 @@ impl Mapper<'_> {
         let (time, parts) = possible
             .filter_map(|parts| Some((self.parts_us(body, &sizes, parts, tiles)? + second, parts)))
             .min_by(|a, b| a.0.total_cmp(&b.0))?;
-        (time < whole * worth).then_some(parts)
+        (time < whole * worth).then_some((parts, whole - time))
     }
 
     /// Predicts the microseconds of both launches, without what a second launch costs by itself.

@@ -87,6 +87,7 @@ pub(super) fn matmul(dtype: DType, out_type: DType, transposed: bool, batched: b
         rhs: rhs_operand,
         acc,
         pair: None,
+        statistic: None,
         epilogue,
         conv: None,
     });
@@ -163,6 +164,7 @@ fn merged_projections_store_by_head() {
         rhs: rhs_operand,
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![store],
         conv: None,
     });
@@ -273,6 +275,7 @@ fn grouped_conv([channels, filters, kernel, stride, pad, groups]: [i64; 6], shuf
         rhs: rhs_operand,
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![store],
         conv: Some(ConvFacts {
             input: x,

@@ -308,6 +308,7 @@ fn product_reading_at(rows: i64, depth: i64, far: i64) -> Kernel {
         rhs,
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![store],
         conv: None,
     });

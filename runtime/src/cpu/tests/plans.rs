@@ -47,6 +47,7 @@ fn dense() -> Kernel {
         rhs: rhs_operand,
         acc,
         pair: None,
+        statistic: None,
         epilogue: vec![store],
         conv: None,
     });
