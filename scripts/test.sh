@@ -7,7 +7,7 @@
 # scripts/rocm-sysroot.sh (Debian, root; 67 MB, once per machine). Where that cannot be, the tests that need it print
 # `skipped: ...` and pass, and the number is said at the end.
 # Tests of ROCm's own libraries on the emulated GPU are skipped unless they are set up, which is not done here (1 GB to fetch):
-#   LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs      (GRAPHC_ROCM_LIBS names another place)
+#   LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs      (GRAPHC_ROCM_LIBS names another place)
 # Those that run on an NVIDIA GPU are skipped where there is none.
 #   GRAPHC_REQUIRE_ROCM=1   a skipped test is a failure (CI), but for those that want an NVIDIA GPU
 #

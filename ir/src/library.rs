@@ -128,8 +128,13 @@ impl FromStr for Algorithm {
 /// What is asked for; operands are those of the op of the same name.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum LibraryOp {
-    /// Operands: lhs, rhs, and with an epilogue that has a bias, the bias `[n]`.
-    Gemm { contract: Contract, epilogue: GemmEpilogue },
+    /// Operands: lhs, rhs, what the sums are scaled by (f32) unless that is nothing, and the bias `[n]` where the epilogue has one. The
+    /// sums are scaled and have the epilogue in f32, and are rounded once, to the contraction's result type.
+    Gemm {
+        contract: Contract,
+        scale: GemmScale,
+        epilogue: GemmEpilogue,
+    },
     /// Operands: input, filter.
     Conv(Conv),
     /// Operand: input.
@@ -187,6 +192,28 @@ impl Collective {
     }
 }
 
+/// By what a GEMM of hipBLASLt multiplies the sums, before its epilogue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum GemmScale {
+    #[default]
+    None,
+    /// One number, `[]` or `[1]`: the library has that for operands in 8-bit floats alone.
+    Tensor,
+    /// A number for each column of the result, `[n]`.
+    Columns,
+}
+
+impl GemmScale {
+    /// Returns the name used in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            GemmScale::None => "none",
+            GemmScale::Tensor => "tensor",
+            GemmScale::Columns => "columns",
+        }
+    }
+}
+
 /// What a GEMM of hipBLASLt does to the product before storing it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum GemmEpilogue {
@@ -211,6 +238,14 @@ impl GemmEpilogue {
             GemmEpilogue::GeluTanh => "gelu_tanh",
             GemmEpilogue::BiasGeluTanh => "bias_gelu_tanh",
         }
+    }
+
+    /// Whether the epilogue adds a bias.
+    pub const fn has_bias(self) -> bool {
+        matches!(
+            self,
+            GemmEpilogue::Bias | GemmEpilogue::BiasRelu | GemmEpilogue::BiasGeluTanh
+        )
     }
 }
 

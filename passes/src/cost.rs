@@ -4,7 +4,7 @@
 //! work is mostly fused into what is beside it, so it is charged a share of its traffic and of a launch.
 
 use ir::dim::Symbols;
-use ir::library::{GemmEpilogue, LibraryCall, LibraryOp};
+use ir::library::{GemmEpilogue, GemmScale, LibraryCall, LibraryOp};
 use ir::op::{BinaryOp, Composite, Elementwise, UnaryOp};
 use ir::{DType, Graph, NodeId, Op, Target, TensorType};
 
@@ -23,7 +23,7 @@ const LIBRARY_MARGIN: f64 = 1.05;
 /// does the same, and what the library does on the host is not measured: it must win by as much as rocBLAS with a kernel behind it.
 fn library_launches(call: &LibraryCall) -> f64 {
     match call.op {
-        LibraryOp::Gemm { epilogue, .. } if epilogue != GemmEpilogue::None => 1.0,
+        LibraryOp::Gemm { scale, epilogue, .. } if (scale, epilogue) != (GemmScale::None, GemmEpilogue::None) => 1.0,
         _ => 0.0,
     }
 }

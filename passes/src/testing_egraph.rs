@@ -340,6 +340,88 @@ fn what_follows_a_product_is_a_library_s_epilogue() {
         };
         assert_eq!((*got, *count), (epilogue, operands), "{body}");
     }
+    // Sums in f32 may be scaled column by column; by one number for all only those of 8-bit floats.
+    let scaled = |of: &str, scale: &str, rest: &str, arch: &str| {
+        let text = format!(
+            "a = input \"a\" : {of}[8192, 8192]\nw = input \"w\" : {of}[8192, 8192]\ns = input \"s\" : f32{scale}\n\
+             b = input \"b\" : f32[8192]\nh = input \"h\" : f16[8192]\n\
+             c = contract a, w {{out=f32}}\nm = mul c, s\n{rest}\nreturn y as \"y\""
+        );
+        let options = OptimizeOptions {
+            prefer_calls: true,
+            ..OptimizeOptions::default()
+        };
+        let (graph, _) = crate::optimize(graph(&text), &arch.parse().unwrap(), &options).unwrap();
+        let calls = graph.nodes().values().filter_map(|n| match &n.op {
+            Op::Call(LibraryCall {
+                op:
+                    LibraryOp::Gemm {
+                        contract,
+                        scale,
+                        epilogue,
+                    },
+                ..
+            }) => Some((*scale, *epilogue, contract.out, n.operands.len())),
+            _ => None,
+        });
+        calls.collect::<Vec<_>>()
+    };
+    use ir::DType;
+    use ir::library::{GemmScale, LibraryCall};
+    let (columns, tensor) = (GemmScale::Columns, GemmScale::Tensor);
+    for (of, scale, rest, want) in [
+        (
+            "f32",
+            "[8192]",
+            "y = add m, b",
+            (columns, GemmEpilogue::Bias, DType::F32, 4),
+        ),
+        (
+            "f8e4m3fn",
+            "[8192]",
+            "y = relu m",
+            (columns, GemmEpilogue::Relu, DType::F32, 3),
+        ),
+        (
+            "f8e4m3fn",
+            "[]",
+            "d = add m, b\ny = relu d",
+            (tensor, GemmEpilogue::BiasRelu, DType::F32, 4),
+        ),
+        (
+            "f8e5m2",
+            "[]",
+            "y = cast m {to=f16}",
+            (tensor, GemmEpilogue::None, DType::F16, 3),
+        ),
+        (
+            "f8e4m3fn",
+            "[]",
+            "d = cast m {to=f16}\ne = add d, h\ny = relu e",
+            (tensor, GemmEpilogue::BiasRelu, DType::F16, 4),
+        ),
+        (
+            "f8e4m3fn",
+            "[]",
+            "e = add m, b\ny = cast e {to=bf16}",
+            (tensor, GemmEpilogue::Bias, DType::BF16, 4),
+        ),
+    ] {
+        assert_eq!(scaled(of, scale, rest, "gfx1201"), [want], "{of} {scale} {rest}");
+    }
+    // A number for each row, one for all of f32, types that the GPU does not multiply.
+    let none = |of: &str, scale: &str, arch: &str| {
+        let calls = scaled(of, scale, "y = relu m", arch);
+        assert!(
+            calls.iter().all(|call| call.0 == GemmScale::None),
+            "{of} {scale}: {calls:?}"
+        );
+        calls.len()
+    };
+    assert_eq!(none("f32", "[8192, 1]", "gfx1201"), 1);
+    assert_eq!(none("f32", "[]", "gfx1201"), 1);
+    assert_eq!(none("f8e4m3fnuz", "[]", "gfx1201"), 0);
+    assert_eq!(none("f8e4m3fn", "[]", "gfx90a"), 0);
     // A number for each row is no bias of hipBLASLt's, and it has no tanh.
     for body in ["y = add c, l", "y = tanh c"] {
         assert!(

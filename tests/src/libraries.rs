@@ -36,6 +36,21 @@ pub fn inside(module: &str, test: &str, temporary: &str, variables: &[(&str, &st
         );
         return None;
     }
+    let arch = variables
+        .iter()
+        .find(|(name, _)| *name == "GRAPHC_EMU_ARCH")
+        .map_or("gfx90a", |(_, arch)| *arch);
+    let kernels = std::fs::read_dir(libraries.join("hipblaslt/library"));
+    let named = |file: std::io::Result<std::fs::DirEntry>| {
+        file.is_ok_and(|file| file.file_name().to_string_lossy().contains(&format!("_{arch}.")))
+    };
+    if !kernels.is_ok_and(|mut files| files.any(named)) {
+        println!(
+            "skipped: no kernels of {arch} in {root}; LIBS=1 KEEP=\"gfx90a {arch}\" scripts/rocm-sysroot.sh {root} sets them up",
+            root = root.display()
+        );
+        return None;
+    }
     let hip = EmulatedHip::new(&[])?;
     let folder = hip.folder().display().to_string();
     // A test is called by its path behind the name of the executable.
@@ -147,7 +162,14 @@ impl Failing {
 /// # Panics
 /// When there is anything else in it.
 pub fn calls(graph: &Graph) -> Program {
-    let target: Target = "gfx90a".parse().expect("a target");
+    calls_for(graph, "gfx90a".parse().expect("a target"))
+}
+
+/// The same for any target.
+///
+/// # Panics
+/// When there is anything else in it.
+pub fn calls_for(graph: &Graph, target: Target) -> Program {
     let (schedule, _) = passes::schedule(graph, &target, &ScheduleOptions::default()).expect("schedules");
     let plan = passes::plan(graph, &schedule, &target, &PlanOptions::default()).expect("plans");
     assert_eq!(plan.launches().0, 0, "{plan}");

@@ -329,8 +329,15 @@ fn attributes(graph: &Graph, id: NodeId, node: &Node) -> Vec<String> {
         }
         Op::Composite(c) => composite(&mut a, c),
         Op::Call(call) => match &call.op {
-            LibraryOp::Gemm { contract: c, epilogue } => {
+            LibraryOp::Gemm {
+                contract: c,
+                scale,
+                epilogue,
+            } => {
                 contract(&mut a, c, is_dtype(c.out));
+                if *scale != crate::library::GemmScale::None {
+                    a.push(format!("scale={}", scale.name()));
+                }
                 if *epilogue != crate::library::GemmEpilogue::None {
                     a.push(format!("epilogue={}", epilogue.name()));
                 }

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use egg::{Analysis, DidMerge, EGraph, FromOp, Id, Language};
 use indexmap::IndexSet;
 use ir::op::{BinaryOp, Contract, Elementwise, UnaryOp};
-use ir::{DType, Dim, Op, Shape, TensorType, Value};
+use ir::{DType, Dim, Op, Shape, Target, TensorType, Value};
 use smallvec::SmallVec;
 
 use crate::analysis::index;
@@ -155,6 +155,7 @@ pub struct Group {
 /// The region: its ops, what it reads, and what rules did.
 pub struct Region<'a> {
     pub graph: &'a ir::Graph,
+    pub target: &'a Target,
     /// Integer tensors as functions of position, for masks.
     pub positions: Option<&'a index::KnownElements>,
     pub ops: IndexSet<Op>,
@@ -177,9 +178,10 @@ pub type Graph<'a> = EGraph<Enode, Region<'a>>;
 
 impl<'a> Region<'a> {
     /// A region of nothing, of the same graph.
-    pub fn of(graph: &'a ir::Graph, uses: &'a [u32]) -> Region<'a> {
+    pub fn of(graph: &'a ir::Graph, target: &'a Target, uses: &'a [u32]) -> Region<'a> {
         Region {
             graph,
+            target,
             positions: None,
             ops: IndexSet::new(),
             fused: IndexSet::new(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use egg::{EGraph, Id};
 use ir::entity::Entity;
-use ir::{Graph, NodeId, Value};
+use ir::{Graph, NodeId, Target, Value};
 use smallvec::SmallVec;
 
 use super::language::{self, ClassFacts, Enode, Payload, Region};
@@ -23,6 +23,7 @@ pub struct Loaded<'a> {
 /// What the regions of a graph have in common.
 pub struct Whole<'a> {
     pub graph: &'a Graph,
+    pub target: &'a Target,
     pub positions: Option<&'a index::KnownElements>,
     pub uses: &'a [u32],
 }
@@ -30,7 +31,7 @@ pub struct Whole<'a> {
 /// Loads a region, and before it the nodes that patterns may begin with.
 pub fn load<'a>(whole: &Whole<'a>, span: &Span) -> Loaded<'a> {
     let g = whole.graph;
-    let mut region = Region::of(g, whole.uses);
+    let mut region = Region::of(g, whole.target, whole.uses);
     region.positions = whole.positions;
     region.start = span.nodes.start;
     let mut loaded = Loaded {

@@ -139,6 +139,7 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
         reads: outside_reads(graph),
         whole: Whole {
             graph,
+            target: context.target,
             positions: positions.as_ref(),
             uses: &uses,
         },

@@ -162,7 +162,7 @@ pub fn plan_and_decided(
             }
         }
         let step = p.launch_or_share(kernel, [&reads[..], &writes].concat(), flops, options);
-        if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes)
+        if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes, target)
             && (known || !engines::is_known(&product.rows()))
         {
             let operands = operands.into_iter().map(|v| p.buffer(v)).collect();

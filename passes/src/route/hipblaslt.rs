@@ -1,20 +1,51 @@
-//! hipBLASLt: matrix products with a bias and an activation.
+//! hipBLASLt: matrix products with scales, a bias and an activation.
 
-use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
+use ir::library::{GemmEpilogue, GemmScale, Library, LibraryCall, LibraryOp};
 use ir::op::{Contract, UnaryOp};
-use ir::{DType, Dim, Graph, NodeId, Op, TensorType, Value};
+use ir::{DType, Dim, Graph, NodeId, Op, Target, TensorType, Value};
 
 use super::rocblas;
 
-/// Returns the contraction of a node that hipBLASLt takes: one that rocBLAS would, in a type that has epilogues, and with a batch
-/// that no operand repeats.
-pub fn product(g: &Graph, id: NodeId) -> Option<Contract> {
+/// Returns the contraction of a node that hipBLASLt takes: one that rocBLAS would, in a type that has epilogues, or one of 8-bit floats that
+/// the target multiplies, with sums in f32; with a batch that no operand repeats.
+pub fn product(g: &Graph, id: NodeId, target: &Target) -> Option<Contract> {
     let node = g.node(id);
     let Op::Contract(contract) = node.op else { return None };
     let (lhs, rhs) = (g.ty(node.operands[0]), g.ty(node.operands[1]));
-    let typed = matches!(lhs.dtype, DType::F32 | DType::F16 | DType::BF16);
     let folds = rhs.rank() == 2 && !contract.transpose_lhs;
-    (typed && (folds || lhs.rank() == rhs.rank()) && rocblas::call(g, id).is_some()).then_some(contract)
+    let fits = match is_float8(lhs) && is_float8(rhs) {
+        true => contract.out == DType::F32 && multiplies(target, lhs, rhs) && rocblas::is_strided(g, id, &contract),
+        false => matches!(lhs.dtype, DType::F32 | DType::F16 | DType::BF16) && rocblas::call(g, id).is_some(),
+    };
+    (fits && (folds || lhs.rank() == rhs.rank())).then_some(contract)
+}
+
+/// The library has kernels for the 8-bit floats that the GPU's instructions take.
+fn multiplies(target: &Target, lhs: &TensorType, rhs: &TensorType) -> bool {
+    target.hipblaslt && target.matrix.iter().any(|i| i.takes(lhs.dtype, rhs.dtype))
+}
+
+fn is_float8(ty: &TensorType) -> bool {
+    ty.dtype.is_f8()
+}
+
+/// How a factor in f32 scales the sums of a product of `operand`s, if the library can: `result` is what is scaled.
+pub fn scale(factor: &TensorType, operand: &TensorType, result: &TensorType) -> Option<GemmScale> {
+    let columns: Option<&Dim> = result.shape.iter().last();
+    if factor.dtype != DType::F32 || result.dtype != DType::F32 {
+        return None;
+    }
+    match &factor.shape[..] {
+        [size] if Some(size) == columns => Some(GemmScale::Columns),
+        [] if is_float8(operand) => Some(GemmScale::Tensor),
+        [size] if size.is(1) && is_float8(operand) => Some(GemmScale::Tensor),
+        _ => None,
+    }
+}
+
+/// Whether scaled sums are stored in a narrower type: of 8-bit floats alone.
+pub fn narrows(operand: &TensorType, to: DType) -> bool {
+    is_float8(operand) && matches!(to, DType::F16 | DType::BF16)
 }
 
 /// Whether a tensor can be the bias of a result: a number of the same type for each column.
@@ -40,9 +71,13 @@ pub fn activated(epilogue: GemmEpilogue, activation: UnaryOp) -> Option<GemmEpil
 }
 
 /// The call.
-pub fn call(contract: Contract, epilogue: GemmEpilogue) -> LibraryCall {
+pub fn call(contract: Contract, scale: GemmScale, epilogue: GemmEpilogue) -> LibraryCall {
     LibraryCall {
         library: Library::HipBlasLt,
-        op: LibraryOp::Gemm { contract, epilogue },
+        op: LibraryOp::Gemm {
+            contract,
+            scale,
+            epilogue,
+        },
     }
 }

@@ -1,6 +1,7 @@
 //! rocBLAS: plain and batched matrix products; of signed bytes with sums of 32 bits.
 
-use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
+use ir::library::{GemmEpilogue, GemmScale, Library, LibraryCall, LibraryOp};
+use ir::op::Contract;
 use ir::{DType, Graph, NodeId, Op, Value};
 
 use super::Routed;
@@ -12,19 +13,27 @@ pub fn call(g: &Graph, id: NodeId) -> Routed {
     let Op::Contract(contract) = node.op else { return None };
     let (lhs, rhs) = (g.ty(node.operands[0]), g.ty(node.operands[1]));
     let typed = lhs.dtype == rhs.dtype && sums(lhs.dtype) == Some(contract.out);
-    // One product, or a batch with the same dims on both sides; a shared right operand folds the batch into the rows.
-    let batched =
-        rhs.rank() == 2 && !contract.transpose_lhs || lhs.shape[..lhs.rank() - 2] == rhs.shape[..rhs.rank() - 2];
-    if !typed || !batched || !node.operands.iter().all(|v| is_dense(g, *v)) {
+    if !typed || !is_strided(g, id, &contract) {
         return None;
     }
     Some(LibraryCall {
         library: Library::RocBlas,
         op: LibraryOp::Gemm {
             contract,
+            scale: GemmScale::None,
             epilogue: GemmEpilogue::None,
         },
     })
+}
+
+/// Whether a contraction is one product of operands that lie in memory, or a batch with the same dims on both sides; a shared right operand
+/// folds the batch into the rows.
+pub(super) fn is_strided(g: &Graph, id: NodeId, contract: &Contract) -> bool {
+    let operands = &g.node(id).operands;
+    let (lhs, rhs) = (g.ty(operands[0]), g.ty(operands[1]));
+    let batched =
+        rhs.rank() == 2 && !contract.transpose_lhs || lhs.shape[..lhs.rank() - 2] == rhs.shape[..rhs.rank() - 2];
+    batched && operands.iter().all(|v| is_dense(g, *v))
 }
 
 /// The type in which rocBLAS stores products of a type: sums of bytes keep their 32 bits, and what requantises them is a kernel.

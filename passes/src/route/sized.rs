@@ -2,14 +2,14 @@
 //!
 //! Before: a scheduled region, which is a product with what follows it, or a call that the e-graph chose at the sizes' hints. After: the
 //! other of the two, and what the cost model says of both at a number of rows. There is a call only where it does all that the region
-//! does: nothing, a bias and an activation that hipBLASLt has. What else follows a product is its kernel's alone.
+//! does: nothing, or scales, a bias and an activation that hipBLASLt has. What else follows a product is its kernel's alone.
 //!
 //! A convolution is a product too, whose rows are the points of its result: those of one image, which must be known, for each image.
 
-use ir::library::{GemmEpilogue, Library, LibraryCall, LibraryOp};
-use ir::op::{BinaryOp, Elementwise, Layout, UnaryOp, View};
+use ir::library::{GemmEpilogue, GemmScale, Library, LibraryCall, LibraryOp};
+use ir::op::{BinaryOp, Contract, Elementwise, Layout, UnaryOp, View};
 use ir::schedule::{Region, RegionKind};
-use ir::{Dim, Graph, Kernel, NodeId, Op, Stage, Symbols, Target, TensorType, Value};
+use ir::{DType, Dim, Graph, Kernel, NodeId, Op, Stage, Symbols, Target, TensorType, Value};
 
 use super::{hipblaslt, miopen, rocblas};
 use crate::cost::CostModel;
@@ -56,22 +56,33 @@ pub struct Product {
     pub call: LibraryCall,
     /// The contraction or the convolution alone.
     op: Op,
+    scale: GemmScale,
     epilogue: GemmEpilogue,
-    /// Of lhs, rhs, and the bias where there is one.
+    /// Of lhs, rhs, and the scale and the bias where there are such.
     operands: Vec<TensorType>,
+    /// What the call stores.
     result: TensorType,
 }
 
 impl Product {
     fn new(call: LibraryCall, operands: Vec<TensorType>, result: TensorType) -> Option<Product> {
-        let epilogue = match &call.op {
-            LibraryOp::Gemm { epilogue, .. } => *epilogue,
-            LibraryOp::Conv(_) => GemmEpilogue::None,
+        let (scale, epilogue) = match &call.op {
+            LibraryOp::Gemm { scale, epilogue, .. } => (*scale, *epilogue),
+            LibraryOp::Conv(_) => (GemmScale::None, GemmEpilogue::None),
             LibraryOp::Pool(_) | LibraryOp::Softmax { .. } | LibraryOp::Collective(_) => return None,
         };
+        // What is scaled are sums in f32.
+        let op = match call.product()? {
+            Op::Contract(contract) if scale != GemmScale::None => Op::Contract(Contract {
+                out: DType::F32,
+                ..contract
+            }),
+            op => op,
+        };
         let product = Product {
-            op: call.product()?,
+            op,
             call,
+            scale,
             epilogue,
             operands,
             result,
@@ -149,49 +160,55 @@ impl Product {
         operands.extend(&self.operands[1..]);
         let call = model.op(&Op::Call(self.call.clone()), &operands, &result);
         let mut kernel = model.op(&self.op, &operands[..2], &result);
-        for step in self.steps() {
-            let others = if matches!(step, Elementwise::Binary(_)) {
-                &operands[2..]
-            } else {
-                &[]
-            };
-            kernel += model.as_epilogue(&Op::Elementwise(step), others, &result[0]);
+        for (step, other) in self.steps() {
+            let others: Vec<&TensorType> = other.map(|at| operands[at]).into_iter().collect();
+            kernel += model.as_epilogue(&Op::Elementwise(step), &others, &result[0]);
         }
         call < kernel
     }
 
-    /// What follows the product, in order.
-    fn steps(&self) -> impl Iterator<Item = Elementwise> + use<> {
-        let add = Elementwise::Binary(BinaryOp::Add);
-        let (bias, activation) = match self.epilogue {
-            GemmEpilogue::None => (false, None),
-            GemmEpilogue::Bias => (true, None),
-            GemmEpilogue::Relu => (false, Some(UnaryOp::Relu)),
-            GemmEpilogue::BiasRelu => (true, Some(UnaryOp::Relu)),
-            GemmEpilogue::GeluTanh => (false, Some(UnaryOp::GeluTanh)),
-            GemmEpilogue::BiasGeluTanh => (true, Some(UnaryOp::GeluTanh)),
+    /// What follows the product, in order, each with the number of the call's operand that is its other one.
+    fn steps(&self) -> Vec<(Elementwise, Option<usize>)> {
+        let mut steps = Vec::new();
+        if self.scale != GemmScale::None {
+            steps.push((Elementwise::Binary(BinaryOp::Mul), Some(2)));
+        }
+        let bias = self.epilogue.has_bias().then(|| self.operands.len() - 1);
+        let narrows = matches!(&self.op, Op::Contract(c) if c.out != self.result.dtype);
+        let cast = narrows.then_some((Elementwise::Cast(self.result.dtype), None));
+        // A bias has the type of what it is added to.
+        let is_late = bias.is_some_and(|at| self.operands[at].dtype != self.result.dtype);
+        steps.extend(cast.filter(|_| !is_late));
+        if bias.is_some() {
+            steps.push((Elementwise::Binary(BinaryOp::Add), bias));
+        }
+        let activation = match self.epilogue {
+            GemmEpilogue::None | GemmEpilogue::Bias => None,
+            GemmEpilogue::Relu | GemmEpilogue::BiasRelu => Some(UnaryOp::Relu),
+            GemmEpilogue::GeluTanh | GemmEpilogue::BiasGeluTanh => Some(UnaryOp::GeluTanh),
         };
-        bias.then_some(add)
-            .into_iter()
-            .chain(activation.map(Elementwise::Unary))
+        steps.extend(activation.map(|kind| (Elementwise::Unary(kind), None)));
+        steps.extend(cast.filter(|_| is_late));
+        steps
     }
 }
 
 /// Returns the call that does all that a product's region does, with the stored values that are its operands.
-pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, Vec<Value>)> {
+pub fn call_of(g: &Graph, region: &Region, routes: Routes, target: &Target) -> Option<(Product, Vec<Value>)> {
     let [output] = region.outputs[..] else { return None };
     if region.part(output).is_some() {
         return None;
     }
     let anchor = region.anchor;
     let plain = match region.kind {
-        RegionKind::Contract => rocblas::call(g, anchor)?,
+        RegionKind::Contract => rocblas::call(g, anchor),
         // The library takes sizes from the result's buffer, whose axes are the convolution's.
-        RegionKind::Conv if output == Value::from(anchor) => miopen::call(g, anchor)?,
+        RegionKind::Conv if output == Value::from(anchor) => Some(miopen::call(g, anchor)?),
         _ => return None,
     };
     // Down the one way from the product to the result.
-    let (mut epilogue, mut bias, mut at) = (GemmEpilogue::None, None, Value::from(anchor));
+    let (mut scale, mut epilogue, mut at) = (GemmScale::None, GemmEpilogue::None, Value::from(anchor));
+    let mut others = Vec::new();
     let mut seen = vec![anchor];
     while at != output {
         let readers = region.nodes.iter().filter(|id| g.node(**id).operands.contains(&at));
@@ -201,17 +218,31 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, V
         let node = g.node(next);
         match &node.op {
             Op::View(View::Reshape(_)) => {}
-            Op::Elementwise(Elementwise::Binary(BinaryOp::Add)) if epilogue == GemmEpilogue::None => {
+            Op::Elementwise(Elementwise::Binary(kind @ (BinaryOp::Mul | BinaryOp::Add)))
+                if epilogue == GemmEpilogue::None =>
+            {
                 let [a, b] = node.operands[..] else { return None };
                 let other = if a == at { b } else { a };
                 let columns = g.ty(at).shape.iter().last();
-                let fits = hipblaslt::is_bias(g.ty(other), &node.results[0])
-                    && g.ty(anchor.into()).shape.iter().last() == columns;
-                if a == b || !fits || g.ty(at).shape != node.results[0].shape {
-                    return None;
+                let fits = a != b
+                    && g.ty(anchor.into()).shape.iter().last() == columns
+                    && g.ty(at).shape == node.results[0].shape;
+                match kind {
+                    BinaryOp::Mul if fits && scale == GemmScale::None => {
+                        let operand = g.node(anchor).operands[0];
+                        scale = hipblaslt::scale(g.ty(other), g.ty(operand), &node.results[0])?;
+                    }
+                    BinaryOp::Add if fits && hipblaslt::is_bias(g.ty(other), &node.results[0]) => {
+                        epilogue = GemmEpilogue::Bias;
+                    }
+                    _ => return None,
                 }
-                (epilogue, bias) = (GemmEpilogue::Bias, Some(other));
+                others.push(other);
             }
+            Op::Elementwise(Elementwise::Cast(to))
+                if scale != GemmScale::None
+                    && g.ty(at).dtype == DType::F32
+                    && hipblaslt::narrows(g.ty(g.node(anchor).operands[0]), *to) => {}
             Op::Elementwise(Elementwise::Unary(kind)) => epilogue = hipblaslt::activated(epilogue, *kind)?,
             _ => return None,
         }
@@ -223,11 +254,18 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, V
     if !region.nodes.iter().all(|id| seen.contains(id) || is_shape(id)) {
         return None;
     }
-    let call = match epilogue {
-        GemmEpilogue::None => plain,
-        _ => hipblaslt::call(hipblaslt::product(g, anchor)?, epilogue),
+    let call = match (scale, epilogue) {
+        (GemmScale::None, GemmEpilogue::None) => plain?,
+        _ => {
+            let contract = hipblaslt::product(g, anchor, target)?;
+            let out = match scale {
+                GemmScale::None => contract.out,
+                _ => g.ty(output).dtype,
+            };
+            hipblaslt::call(Contract { out, ..contract }, scale, epilogue)
+        }
     };
-    let wanted: Vec<Value> = g.node(anchor).operands.iter().copied().chain(bias).collect();
+    let wanted: Vec<Value> = g.node(anchor).operands.iter().copied().chain(others).collect();
     let stored: Vec<Value> = wanted.iter().map(|v| root(g, *v)).collect();
     if !routes.has(call.library) || !stored.iter().all(|v| region.inputs.contains(v)) {
         return None;
@@ -235,9 +273,14 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes) -> Option<(Product, V
     // The library takes sizes from the buffers' types, so a buffer must have the shape that the product sees.
     let same = wanted.iter().zip(&stored).all(|(v, stored)| g.ty(*v) == g.ty(*stored));
     let types = wanted.iter().map(|v| g.ty(*v).clone()).collect();
-    let product = Product::new(call, types, g.ty(anchor.into()).clone())?;
+    let stores = match &call.op {
+        LibraryOp::Gemm { contract, .. } => contract.out,
+        _ => g.ty(anchor.into()).dtype,
+    };
+    let result = TensorType::new(stores, g.ty(anchor.into()).shape.clone());
+    let product = Product::new(call, types, result)?;
     debug_assert_eq!(product.op, g.node(anchor).op);
-    (same && g.ty(output).dtype == product.result.dtype).then_some((product, stored))
+    (same && g.ty(output).dtype == stores).then_some((product, stored))
 }
 
 /// Returns the value that a value is another shape of.
@@ -299,11 +342,8 @@ fn spelled(g: &Graph, id: NodeId, product: &Product) -> Option<Graph> {
         .map(|(index, ty)| graph.add_input(format!("x{index}"), ty.clone(), origin()))
         .collect();
     let mut at: Value = graph.add(product.op.clone(), &operands[..2], origin()).ok()?.into();
-    for step in product.steps() {
-        let mut all = vec![at];
-        if matches!(step, Elementwise::Binary(_)) {
-            all.extend(&operands[2..]);
-        }
+    for (step, other) in product.steps() {
+        let all: Vec<Value> = std::iter::once(at).chain(other.map(|at| operands[at])).collect();
         at = graph.add(Op::Elementwise(step), &all, origin()).ok()?.into();
     }
     graph.add_output("y", at);

@@ -1,7 +1,8 @@
-//! hipBLASLt: matrix products with a bias and an activation (`hipblasLtMatmul`).
+//! hipBLASLt: matrix products with scales, a bias and an activation (`hipblasLtMatmul`).
 //!
 //! Column-major as rocBLAS is (see [`super::rocblas`]): the result's columns are the library's rows, and so a bias of a number for
-//! each column is what it adds. The algorithm is the one that its heuristic ranks first, asked for when a context is first fitted to
+//! each column is what it adds, and a vector of `alpha` what scales each column. One scale for all is that of its A, which the library has for
+//! 8-bit floats. The algorithm is the one that its heuristic ranks first, asked for when a context is first fitted to
 //! the sizes; nothing is timed here. Where the plan names an algorithm of this version of the library on this driver, and the heuristic
 //! offers it for these sizes, it is that one. Its workspace is the plan's, and bounds what the heuristic may choose.
 
@@ -16,10 +17,11 @@ use hipblaslt_sys::{
     hipblasLtMatmulAlgo_t, hipblasLtMatmulDesc_t, hipblasLtMatmulDescAttributes_t as Attribute,
     hipblasLtMatmulHeuristicResult_t, hipblasLtMatmulPreference_t,
     hipblasLtMatmulPreferenceAttributes_t as PreferenceAttribute, hipblasLtMatrixLayout_t,
-    hipblasLtMatrixLayoutAttribute_t as LayoutAttribute, hipblasOperation_t as Operation, hipblasStatus_t as Status,
+    hipblasLtMatrixLayoutAttribute_t as LayoutAttribute, hipblasLtPointerMode_t as PointerMode,
+    hipblasOperation_t as Operation, hipblasStatus_t as Status,
 };
 use ir::DType;
-use ir::library::{Algorithm, GemmEpilogue};
+use ir::library::{Algorithm, GemmEpilogue, GemmScale};
 
 use super::Opened;
 use super::rocblas::Gemm;
@@ -83,20 +85,14 @@ impl Hipblaslt {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Matmul {
     pub gemm: Gemm,
+    pub scale: GemmScale,
     pub epilogue: GemmEpilogue,
+    /// The type of the bias that the epilogue has.
+    pub bias: Option<DType>,
     /// Bytes of workspace that the plan has for it: algorithms that take more are not asked for.
     pub most_workspace: u64,
     /// The algorithm that the plan asks for.
     pub algorithm: Option<Algorithm>,
-}
-
-impl Matmul {
-    fn has_bias(&self) -> bool {
-        matches!(
-            self.epilogue,
-            GemmEpilogue::Bias | GemmEpilogue::BiasRelu | GemmEpilogue::BiasGeluTanh
-        )
-    }
 }
 
 /// A handle, which serves one run at a time, and the products that were made ready on it.
@@ -154,9 +150,13 @@ impl Handle {
         descriptors: &Descriptors,
         at: &str,
     ) -> Result<Vec<hipblasLtMatmulHeuristicResult_t>, RuntimeError> {
-        if matmul.has_bias() {
-            // What is chosen depends on there being a bias. It is not read until a run has set its own.
-            descriptors.set_bias(NonNull::<u128>::dangling().as_ptr() as u64, at)?;
+        // What is chosen depends on there being a bias and a scale. They are not read until a run has set its own.
+        let unread = NonNull::<u128>::dangling().as_ptr() as u64;
+        if matmul.bias.is_some() {
+            descriptors.set_bias(unread, at)?;
+        }
+        if matmul.scale == GemmScale::Tensor {
+            descriptors.set_scale(unread, at)?;
         }
         let none = hipblasLtMatmulHeuristicResult_t {
             algo: hipblasLtMatmulAlgo_t::default(),
@@ -239,7 +239,11 @@ impl Handle {
         let Some(found) = found else {
             return Err(RuntimeError::Unsupported {
                 what: format!(
-                    "hipblaslt_matmul: hipBLASLt has no algorithm for this product with epilogue {}",
+                    "hipblaslt_matmul: hipBLASLt has no algorithm for this product of {} by {} to {} with scale {} and epilogue {}",
+                    matmul.gemm.dtype,
+                    matmul.gemm.rhs_dtype,
+                    matmul.gemm.out,
+                    matmul.scale.name(),
                     matmul.epilogue.name()
                 ),
                 at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
@@ -257,8 +261,8 @@ impl Handle {
         Ok(workspace)
     }
 
-    /// Enqueues a product that was made ready. `buffers` are the operands, a bias among them where there is one, and the result; the
-    /// workspace has at least the bytes that it takes.
+    /// Enqueues a product that was made ready. `buffers` are the operands, a scale and a bias among them where there are such, and the
+    /// result; the workspace has at least the bytes that it takes.
     pub fn matmul(
         &self,
         matmul: &Matmul,
@@ -267,26 +271,35 @@ impl Handle {
         stream: RawStream,
         at: &str,
     ) -> Result<(), RuntimeError> {
-        let (Some(ready), &[lhs, rhs, .., result]) = (self.ready.get(matmul), buffers) else {
+        let (Some(ready), &[lhs, rhs, ref others @ .., result]) = (self.ready.get(matmul), buffers) else {
             return Err(RuntimeError::Program(format!(
                 "{at}: a product that was not made ready"
             )));
         };
-        if matmul.has_bias() {
-            let &[_, _, bias, _] = buffers else {
-                return Err(RuntimeError::Program(format!("{at}: a product without its bias")));
-            };
-            ready.descriptors.set_bias(bias, at)?;
+        let missing = || RuntimeError::Program(format!("{at}: a product without its scale or bias"));
+        let (scale, bias) = match (matmul.scale, matmul.bias) {
+            (GemmScale::None, _) => (0, others.first()),
+            (_, _) => (*others.first().ok_or_else(missing)?, others.get(1)),
+        };
+        if matmul.bias.is_some() {
+            ready.descriptors.set_bias(*bias.ok_or_else(missing)?, at)?;
+        }
+        if matmul.scale == GemmScale::Tensor {
+            ready.descriptors.set_scale(scale, at)?;
         }
         let (one, zero) = (1.0f32, 0.0f32);
+        let alpha = match matmul.scale {
+            GemmScale::Columns => scale as *const c_void,
+            GemmScale::None | GemmScale::Tensor => (&raw const one).cast(),
+        };
         let [a, b, d] = ready.descriptors.layouts;
         // SAFETY: handle, descriptors and stream are alive; the operands lie in memory that holds what the layouts say, until the
-        // run was waited for; the scalars are read by the call.
+        // run was waited for, and so does a vector of alpha; scalars are read by the call.
         let status = unsafe {
             self.library.api().hipblasLtMatmul(
                 self.raw,
                 ready.descriptors.product,
-                (&raw const one).cast(),
+                alpha,
                 rhs as *const c_void,
                 a,
                 lhs as *const c_void,
@@ -331,6 +344,10 @@ fn datatype(dtype: DType) -> hipDataType {
     match dtype {
         DType::F16 => hipDataType::HIP_R_16F,
         DType::BF16 => hipDataType::HIP_R_16BF,
+        DType::F8E4M3FN => hipDataType::HIP_R_8F_E4M3,
+        DType::F8E5M2 => hipDataType::HIP_R_8F_E5M2,
+        DType::F8E4M3FNUZ => hipDataType::HIP_R_8F_E4M3_FNUZ,
+        DType::F8E5M2FNUZ => hipDataType::HIP_R_8F_E5M2_FNUZ,
         _ => hipDataType::HIP_R_32F,
     }
 }
@@ -345,7 +362,6 @@ impl Descriptors {
         };
         let api = library.api();
         let gemm = &matmul.gemm;
-        let dtype = datatype(gemm.dtype);
         let compute = hipblasComputeType_t::HIPBLAS_COMPUTE_32F;
         // SAFETY: a place for the result.
         let status = unsafe { api.hipblasLtMatmulDescCreate(&mut made.product, compute, hipDataType::HIP_R_32F) };
@@ -376,19 +392,27 @@ impl Descriptors {
             GemmEpilogue::BiasGeluTanh => Epilogue::HIPBLASLT_EPILOGUE_GELU_BIAS,
         };
         made.set(Attribute::HIPBLASLT_MATMUL_DESC_EPILOGUE, epilogue.0, at)?;
-        if matmul.has_bias() {
-            made.set(Attribute::HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, dtype.0, at)?;
+        if let Some(bias) = matmul.bias {
+            made.set(Attribute::HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, datatype(bias).0, at)?;
+        }
+        if matmul.scale == GemmScale::Columns {
+            let mode = PointerMode::HIPBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST;
+            made.set(Attribute::HIPBLASLT_MATMUL_DESC_POINTER_MODE, mode.0, at)?;
         }
         // Rows and columns as they are stored, column-major.
         let stored =
             |transposed: bool, rows: i32, columns: i32| if transposed { (columns, rows) } else { (rows, columns) };
-        let shapes = [
-            (stored(gemm.rhs_transposed, gemm.n, gemm.k), gemm.rhs_stride),
-            (stored(gemm.lhs_transposed, gemm.k, gemm.m), gemm.lhs_stride),
-            ((gemm.n, gemm.m), gemm.result_stride),
+        let matrices = [
+            (
+                gemm.rhs_dtype,
+                stored(gemm.rhs_transposed, gemm.n, gemm.k),
+                gemm.rhs_stride,
+            ),
+            (gemm.dtype, stored(gemm.lhs_transposed, gemm.k, gemm.m), gemm.lhs_stride),
+            (gemm.out, (gemm.n, gemm.m), gemm.result_stride),
         ];
-        for (layout, ((rows, columns), stride)) in made.layouts.iter_mut().zip(shapes) {
-            let (rows, columns) = (rows as u64, columns as u64);
+        for (layout, (dtype, (rows, columns), stride)) in made.layouts.iter_mut().zip(matrices) {
+            let (dtype, rows, columns) = (datatype(dtype), rows as u64, columns as u64);
             // SAFETY: a place for the result.
             let status = unsafe { api.hipblasLtMatrixLayoutCreate(layout, dtype, rows, columns, rows.max(1) as i64) };
             library.check("hipblasLtMatrixLayoutCreate", status, at)?;
@@ -446,6 +470,11 @@ impl Descriptors {
 
     fn set_bias(&self, address: u64, at: &str) -> Result<(), RuntimeError> {
         self.set(Attribute::HIPBLASLT_MATMUL_DESC_BIAS_POINTER, address, at)
+    }
+
+    /// Sets the one number that the sums are multiplied by.
+    fn set_scale(&self, address: u64, at: &str) -> Result<(), RuntimeError> {
+        self.set(Attribute::HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER, address, at)
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use dylib::{Loaded, NotFound, Search};
 use ir::dim::Bindings;
-use ir::library::{Algorithm, GemmEpilogue, Library, LibraryCall, LibraryOp};
+use ir::library::{Algorithm, GemmEpilogue, GemmScale, Library, LibraryCall, LibraryOp};
 use ir::plan::{Plan, Step};
 use ir::{Program, TensorType};
 
@@ -180,6 +180,7 @@ impl Libraries {
                 (
                     Library::RocBlas,
                     LibraryOp::Gemm {
+                        scale: GemmScale::None,
                         epilogue: GemmEpilogue::None,
                         ..
                     },
@@ -230,12 +231,22 @@ impl Libraries {
         at: &str,
     ) -> Result<Option<Call>, RuntimeError> {
         match (&call.op, operands, results) {
-            (LibraryOp::Gemm { contract, epilogue }, [lhs, rhs, ..], [result]) => {
+            (
+                LibraryOp::Gemm {
+                    contract,
+                    scale,
+                    epilogue,
+                },
+                [lhs, rhs, .., last],
+                [result],
+            ) => {
                 let gemm = rocblas::Gemm::new(call, contract, [lhs, rhs, result], bindings, at)?;
                 Ok(gemm.map(|gemm| match call.library {
                     Library::HipBlasLt => Call::Matmul(hipblaslt::Matmul {
                         gemm,
+                        scale: *scale,
                         epilogue: *epilogue,
+                        bias: epilogue.has_bias().then_some(last.dtype),
                         most_workspace: workspace as u64,
                         algorithm: algorithm.cloned(),
                     }),

@@ -181,10 +181,11 @@ pub(crate) struct Gemm {
     pub result_stride: i64,
     pub lhs_transposed: bool,
     pub rhs_transposed: bool,
-    /// Of the operands.
+    /// Of the left operand, and of the right one but for 8-bit floats.
     pub dtype: DType,
+    pub rhs_dtype: DType,
     /// Of the result.
-    out: DType,
+    pub out: DType,
     compute: DType,
 }
 
@@ -208,10 +209,16 @@ impl Gemm {
             DType::F32 | DType::F16 | DType::BF16 => DType::F32,
             DType::F64 if call.library == Library::RocBlas => DType::F64,
             DType::I8 if call.library == Library::RocBlas => DType::I32,
+            dtype if dtype.is_f8() && call.library == Library::HipBlasLt => DType::F32,
             other => return Err(refuse(format!("{other}"))),
         };
-        let out = if compute == DType::I32 { compute } else { lhs.dtype };
-        if rhs.dtype != lhs.dtype || result.dtype != out {
+        let takes = match lhs.dtype {
+            dtype if dtype.is_f8() => {
+                rhs.dtype.is_f8() && matches!(result.dtype, DType::F32 | DType::F16 | DType::BF16)
+            }
+            dtype => rhs.dtype == dtype && result.dtype == if compute == DType::I32 { compute } else { dtype },
+        };
+        if !takes {
             return Err(refuse(format!("{lhs} and {rhs} to {result}")));
         }
         let (l, r) = (lhs.shape.eval(bindings)?, rhs.shape.eval(bindings)?);
@@ -250,7 +257,8 @@ impl Gemm {
             lhs_transposed: contract.transpose_lhs,
             rhs_transposed: contract.transpose_rhs,
             dtype: lhs.dtype,
-            out,
+            rhs_dtype: rhs.dtype,
+            out: result.dtype,
             compute,
         }))
     }
@@ -262,7 +270,7 @@ fn split(shape: &[i64]) -> Option<(&[i64], &[i64; 2])> {
 
 #[cfg(test)]
 mod tests {
-    use ir::library::{GemmEpilogue, LibraryOp};
+    use ir::library::{GemmEpilogue, GemmScale, LibraryOp};
 
     use super::*;
 
@@ -281,6 +289,7 @@ mod tests {
             library: Library::RocBlas,
             op: LibraryOp::Gemm {
                 contract,
+                scale: GemmScale::None,
                 epilogue: GemmEpilogue::None,
             },
         };
@@ -332,6 +341,7 @@ mod tests {
             };
             let op = LibraryOp::Gemm {
                 contract,
+                scale: GemmScale::None,
                 epilogue: GemmEpilogue::None,
             };
             let result = TensorType::new(out, vec![5, 5]);

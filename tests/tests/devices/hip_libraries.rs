@@ -1,7 +1,7 @@
 //! Vendor libraries under the runtime: plans that call the real rocBLAS, hipBLASLt and MIOpen, whose own kernels run on the
 //! emulated gfx90a.
 //!
-//! They are looked for in the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
+//! They are looked for in the sysroot that `LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one
 //! that `GRAPHC_ROCM_LIBS` names); each test runs itself again inside of it. Without it they print `skipped: …` and pass.
 
 use std::collections::BTreeSet;

@@ -12,6 +12,7 @@ mod hip_algorithms;
 mod hip_device;
 mod hip_libraries;
 mod hip_library_routes;
+mod hip_scales;
 mod miopen_find;
 mod profile;
 mod ranks;

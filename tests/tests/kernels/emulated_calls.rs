@@ -1,7 +1,7 @@
 //! Library calls within a plan are timed on the emulated GPU, by the real rocBLAS in a process of its own; those that cannot be timed
 //! say why.
 //!
-//! The library is that of the sysroot that `LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one that
+//! The library is that of the sysroot that `LIBS=1 KEEP="gfx90a gfx1201" scripts/rocm-sysroot.sh /opt/graphc-rocm-libs` makes (or the one that
 //! `GRAPHC_ROCM_LIBS` names). Without it the first test prints `skipped: …` and passes.
 
 use std::path::{Path, PathBuf};

@@ -127,10 +127,11 @@ fn plain(a: &Array, transposed: bool) -> std::borrow::Cow<'_, Array> {
     std::borrow::Cow::Owned(a.transpose(&perm))
 }
 
-/// Adds a row vector to the last axis and applies an activation, as a GEMM's epilogue does.
+/// Multiplies by a number or by one for each column, adds a number for each column and applies an activation, as a GEMM's epilogue does.
 pub(super) fn epilogue(
     epilogue: crate::library::GemmEpilogue,
     product: Array,
+    scale: Option<&Array>,
     bias: Option<&Array>,
 ) -> Result<Array, OpError> {
     use crate::graph::op::UnaryOp;
@@ -141,6 +142,10 @@ pub(super) fn epilogue(
         G::GeluTanh | G::BiasGeluTanh => Some(UnaryOp::GeluTanh),
     };
     let mut out = product;
+    if let (Some(scale), Data::Float(v)) = (scale, &mut out.data) {
+        let (factors, width) = (scale.to_f64(), scale.len().max(1));
+        v.iter_mut().enumerate().for_each(|(i, v)| *v *= factors[i % width]);
+    }
     if let Some(bias) = bias {
         let width = bias.len().max(1);
         match &mut out.data {

@@ -30,7 +30,7 @@ use crate::dim::{Bindings, Dim, DimError};
 use crate::entity::{Entity, Table};
 use crate::graph::op::Op;
 use crate::graph::{BindError, Graph, NodeId, Origin, Value};
-use crate::library::{LibraryCall, LibraryOp};
+use crate::library::{GemmScale, LibraryCall, LibraryOp};
 use crate::types::DType;
 
 pub use array::{Array, Data};
@@ -339,9 +339,15 @@ pub fn eval_op(op: &Op, operands: &[&Array], bindings: &Bindings) -> Result<Vec<
         } => vec![random::random(*kind, sizes(shape, bindings)?, *seed, *dtype)],
         Op::Composite(c) => vec![norm::composite(c, operands)?],
         Op::Call(LibraryCall { op, .. }) => vec![match op {
-            LibraryOp::Gemm { contract: c, epilogue } => {
-                let product = contract::contract(c, operands[0], operands[1])?;
-                contract::epilogue(*epilogue, product, operands.get(2).copied())?
+            LibraryOp::Gemm {
+                contract: c,
+                scale,
+                epilogue,
+            } => {
+                let sums = contract::contract(c, operands[0], operands[1])?;
+                let scale = operands.get(2).filter(|_| *scale != GemmScale::None);
+                let bias = operands.last().filter(|_| epilogue.has_bias());
+                contract::epilogue(*epilogue, sums, scale.copied(), bias.copied())?
             }
             LibraryOp::Conv(c) => window::conv(c, operands)?,
             LibraryOp::Pool(p) => window::pool(p, operands[0])?,

@@ -4,7 +4,7 @@ use super::window::{LARGEST, contract_of, conv, pool};
 use super::{Class, Cx, Inferred, attribute, one};
 use crate::dim::{Dim, Shape};
 use crate::graph::op::{Composite, Groups, Layout};
-use crate::library::{Collective, CollectiveKind, GemmEpilogue, LibraryCall, LibraryOp};
+use crate::library::{Collective, CollectiveKind, GemmScale, LibraryCall, LibraryOp};
 use crate::types::DType;
 
 pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
@@ -188,17 +188,30 @@ fn quantize(out: DType, cx: &Cx<'_>) -> Inferred {
 
 pub(super) fn call(call: &LibraryCall, cx: &Cx<'_>) -> Inferred {
     match &call.op {
-        LibraryOp::Gemm { contract, epilogue } => {
-            let bias = matches!(
-                epilogue,
-                GemmEpilogue::Bias | GemmEpilogue::BiasRelu | GemmEpilogue::BiasGeluTanh
-            );
-            cx.count(2 + usize::from(bias), 2 + usize::from(bias))?;
+        LibraryOp::Gemm {
+            contract,
+            scale,
+            epilogue,
+        } => {
+            let scaled = *scale != GemmScale::None;
+            let count = 2 + usize::from(scaled) + usize::from(epilogue.has_bias());
+            cx.count(count, count)?;
             let types = contract_of(contract, cx)?;
-            if bias {
-                cx.class(2, Class::Number)?;
-                let n = &types[0].shape[types[0].rank() - 1];
-                cx.vector(2, "the bias and the columns", n)?;
+            let n = &types[0].shape[types[0].rank() - 1];
+            if scaled {
+                let factor = cx.operands[2];
+                if factor.dtype != DType::F32 {
+                    return attribute("scale", format!("sums are scaled by f32, not by {}", factor.dtype));
+                }
+                match scale {
+                    GemmScale::Columns => cx.vector(2, "the scales and the columns", n)?,
+                    _ if factor.shape.iter().all(|size| size.is(1)) => {}
+                    _ => return attribute("scale", format!("a tensor's scale is one number, not {}", factor.shape)),
+                }
+            }
+            if epilogue.has_bias() {
+                cx.class(count - 1, Class::Number)?;
+                cx.vector(count - 1, "the bias and the columns", n)?;
             }
             Ok(types)
         }

@@ -8,7 +8,7 @@ use super::attributes::Attributes;
 use super::{Parsed, Parser, Problem};
 use crate::graph::Value;
 use crate::graph::op::*;
-use crate::library::{Collective, CollectiveKind, GemmEpilogue, Library, LibraryCall, LibraryOp};
+use crate::library::{Collective, CollectiveKind, GemmEpilogue, GemmScale, Library, LibraryCall, LibraryOp};
 use crate::types::{DType, Scalar, TensorType};
 
 impl Parser {
@@ -181,6 +181,9 @@ impl Parser {
         let op = match what {
             "gemm" => LibraryOp::Gemm {
                 contract: self.contract(a, product)?,
+                scale: a
+                    .member(self, "scale", "what a GEMM is scaled by", scale)?
+                    .unwrap_or_default(),
                 epilogue: a
                     .member(self, "epilogue", "a GEMM epilogue", epilogue)?
                     .unwrap_or_default(),
@@ -306,6 +309,12 @@ impl Parser {
             }
         }
     }
+}
+
+fn scale(name: &str) -> Option<GemmScale> {
+    [GemmScale::None, GemmScale::Tensor, GemmScale::Columns]
+        .into_iter()
+        .find(|s| s.name() == name)
 }
 
 fn epilogue(name: &str) -> Option<GemmEpilogue> {

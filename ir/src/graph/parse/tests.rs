@@ -56,6 +56,8 @@ fn windows_and_composites_survive() {
   n11 = scan n0 {op=sum, axis=1, exclusive, reverse} : f32[2, 16, 9, 9]
   n12 = local_response_norm n0 {size=5, alpha=0.0001, beta=0.75, bias=1.0} : f32[2, 16, 9, 9]
   n13 = miopen_softmax n0 {axis=2} : f32[2, 16, 9, 9]
+  n14 = constant "s" [0.5] : f32[1]
+  n15 = hipblaslt_matmul n0, n0, n14, n14 {out=f16, scale=tensor, epilogue=bias_relu} : f32[2, 16, 9, 9]
   return n2 as "y"
 }
 "#,

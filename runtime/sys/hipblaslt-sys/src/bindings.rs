@@ -34,6 +34,10 @@ impl hipDataType {
     pub const HIP_R_32F: hipDataType = hipDataType(0);
     pub const HIP_R_16F: hipDataType = hipDataType(2);
     pub const HIP_R_16BF: hipDataType = hipDataType(14);
+    pub const HIP_R_8F_E4M3: hipDataType = hipDataType(28);
+    pub const HIP_R_8F_E5M2: hipDataType = hipDataType(29);
+    pub const HIP_R_8F_E4M3_FNUZ: hipDataType = hipDataType(1000);
+    pub const HIP_R_8F_E5M2_FNUZ: hipDataType = hipDataType(1001);
 }
 
 #[repr(transparent)]
@@ -88,6 +92,18 @@ impl hipblasLtMatmulDescAttributes_t {
     pub const HIPBLASLT_MATMUL_DESC_BIAS_POINTER: hipblasLtMatmulDescAttributes_t = hipblasLtMatmulDescAttributes_t(3);
     pub const HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: hipblasLtMatmulDescAttributes_t =
         hipblasLtMatmulDescAttributes_t(4);
+    pub const HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER: hipblasLtMatmulDescAttributes_t =
+        hipblasLtMatmulDescAttributes_t(5);
+    pub const HIPBLASLT_MATMUL_DESC_POINTER_MODE: hipblasLtMatmulDescAttributes_t = hipblasLtMatmulDescAttributes_t(13);
+}
+
+/// Where the number is that a product is multiplied by.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct hipblasLtPointerMode_t(pub c_uint);
+
+impl hipblasLtPointerMode_t {
+    pub const HIPBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST: hipblasLtPointerMode_t = hipblasLtPointerMode_t(4);
 }
 
 #[repr(transparent)]
