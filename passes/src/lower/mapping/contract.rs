@@ -104,6 +104,8 @@ const STAGES: [u32; 2] = [1, 2];
 pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 /// Stages to choose from where copies are asynchronous, the usual one first.
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
+/// Stages from which on `wgmma` begins a tile's products before those of the last have ended; with fewer, another workgroup fills the gap.
+const STAGES_AHEAD: u32 = 4;
 /// Bytes a clock that copies write to LDS while `wgmma` does not read from it (as measured on an H100, where a step of 128 x 256 x 64 takes 205
 /// clocks more for each 16 KiB that it copies).
 const COPY_RATE: f64 = 80.0;
