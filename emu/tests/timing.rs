@@ -501,7 +501,7 @@ fn published_micro_benchmarks_are_met() {
         let Some(predicted) = (row.predict)() else { return };
         let ratio = predicted / row.published;
         ratios.push((ratio - 1.0).abs());
-        if !(0.88..1.20).contains(&ratio) {
+        if !(0.90..1.13).contains(&ratio) {
             misses.push(format!("{} {} {}: {ratio:.2}", row.number, row.gpu, row.what));
         }
     }
@@ -530,7 +530,8 @@ fn published_stencils_are_met() {
 /// gfx90a asks L2 again for lines that are on their way, and DRAM once.
 #[test]
 fn loads_of_lines_under_way_ask_l2_again() {
-    for (arch, more) in [("gfx90a", 2.0), ("gfx942", 1.0)] {
+    // A write, a read or three, and the line that L2 takes in once.
+    for (arch, more) in [("gfx90a", 5.0 / 3.0), ("gfx942", 1.0)] {
         let Some(device) = device(arch) else { return };
         let (out, input) = (device.alloc(64 << 20), device.alloc(64 << 20));
         let run = |three| {
@@ -539,7 +540,6 @@ fn loads_of_lines_under_way_ask_l2_again() {
             (share(&report.busy, "L2") * report.cycles as f64, report.dram_bytes)
         };
         let (one, three) = (run(0), run(1));
-        // Three reads and a write, over one and one.
         assert!((three.0 / one.0 / more - 1.0).abs() < 0.05, "{arch}: {one:?} {three:?}");
         assert!((three.1 - one.1).abs() <= 0.02 * one.1, "{arch}: {one:?} {three:?}");
     }
