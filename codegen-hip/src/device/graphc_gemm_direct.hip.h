@@ -1,5 +1,5 @@
-// Products on gfx950 whose tiles are loaded straight to LDS, past the registers: several stages, of which the later ones stay on their
-// way while one is multiplied. Fragments and products are those of `Product`.
+// Products on gfx950 whose tiles are loaded straight to LDS, past the registers: several stages, of which the later
+// ones stay on their way while one is multiplied. Fragments and products are those of `Product`.
 #pragma once
 #include "graphc_gemm.hip.h"
 
@@ -10,10 +10,12 @@ namespace graphc {
 template <u32 WORD>
 __device__ const Vector<u32, 4> filling = {WORD, WORD, WORD, WORD};
 
-/// Starts to load 16 bytes of each lane to LDS, the lanes' chunks side by side from the byte address `to`, which all lanes have.
+/// Starts to load 16 bytes of each lane to LDS, the lanes' chunks side by side from the byte address `to`, which all
+/// lanes have.
 ///
-/// The compiler does not know of these loads. Before every read of LDS that may be of the same memory it would wait for its own, and it
-/// does not tell stages apart. Between the write of `m0` and the load is a wait state (LLVM: `hasReadM0LdsDmaHazard`).
+/// The compiler does not know of these loads. Before every read of LDS that may be of the same memory it would wait
+/// for its own, and it does not tell stages apart. Between the write of `m0` and the load is a wait state (LLVM:
+/// `hasReadM0LdsDmaHazard`).
 GRAPHC_DEVICE void load_to_lds(u32 to, const void* from) {
     asm volatile("s_nop 0\n\tglobal_load_lds_dwordx4 %1, off" ::"{m0}"(to), "v"(from) : "memory");
 }
@@ -37,10 +39,10 @@ GRAPHC_DEVICE Vector<u32, 2> turned(const u8* from) {
     }
 }
 
-/// Where a tile's elements are in LDS that lie along the operand's rows: lines of `LINE` bytes, one for each k. Reads that turn them take
-/// eight bytes of a lane: `LANES` lanes have neighbours of a line, and 16 lanes have `16 / LANES` lines. Chunks of 16 bytes are permuted by
-/// the line's number, so that two such groups of lanes meet in no bank. Those of a fragment read neighbours, or, with `ALTERNATE`, the
-/// lower and the upper halves of chunks by turns.
+/// Where a tile's elements are in LDS that lie along the operand's rows: lines of `LINE` bytes, one for each k. Reads
+/// that turn them take eight bytes of a lane: `LANES` lanes have neighbours of a line, and 16 lanes have `16 / LANES`
+/// lines. Chunks of 16 bytes are permuted by the line's number, so that two such groups of lanes meet in no bank.
+/// Those of a fragment read neighbours, or, with `ALTERNATE`, the lower and the upper halves of chunks by turns.
 template <int LINE, int LANES, bool ALTERNATE>
 struct LdsLines {
     static_assert(LINE == 64 || LINE % 128 == 0, "lines are half of 128 bytes, or whole ones");
@@ -88,8 +90,8 @@ struct DirectFetcher {
         return Lines::address(k + lane % 16 / LANES, row / CHUNK) + row % CHUNK * SIZE;
     }
 
-    /// Starts the loads from `FIRST` to `LAST` of the tile at `row0`, `k0`; rows past the last are the last. `PART`: the tile may reach
-    /// past the depth, and is zero there.
+    /// Starts the loads from `FIRST` to `LAST` of the tile at `row0`, `k0`; rows past the last are the last. `PART`:
+    /// the tile may reach past the depth, and is zero there.
     template <bool PART, int FIRST = 0, int LAST = LOADS>
     static GRAPHC_DEVICE void start(const Operand& operand, int row0, int rows, int k0, int depth, u32 lds) {
 #pragma unroll
@@ -118,7 +120,8 @@ struct DirectFetcher {
     }
 };
 
-/// A workgroup's product whose tiles are loaded straight to LDS. `PLACED` is the number of neighbouring columns that a lane has.
+/// A workgroup's product whose tiles are loaded straight to LDS. `PLACED` is the number of neighbouring columns that
+/// a lane has.
 template <typename Tiles, int PLACED, typename Lhs, typename Rhs>
 struct DirectProduct : Product<Tiles, PLACED, Lhs, Rhs> {
     using Base = Product<Tiles, PLACED, Lhs, Rhs>;
@@ -199,8 +202,8 @@ struct DirectProduct : Product<Tiles, PLACED, Lhs, Rhs> {
         }
     }
 
-    /// Multiplies a tile but for what waits for the next one. With each step a piece is started of the tile that takes the predecessor's
-    /// place: of two stages all of it at once, because the next step along k waits for it.
+    /// Multiplies a tile but for what waits for the next one. With each step a piece is started of the tile that
+    /// takes the predecessor's place: of two stages all of it at once, because the next step along k waits for it.
     template <bool PART, int STEP = 0>
     GRAPHC_DEVICE void steps(int t, int stage, bool starts) {
         constexpr int PIECES = STAGES == 2 ? 1 : STEPS;
@@ -216,9 +219,10 @@ struct DirectProduct : Product<Tiles, PLACED, Lhs, Rhs> {
         }
     }
 
-    /// One tile, which is in LDS (and the fragments of its first step in registers, if they are read ahead); `UNDER_WAY` loads of the tiles
-    /// behind the next one may stay on their way. `starts` says whether there is a tile to start, number `t + STAGES - 1`, and
-    /// `PART` whether it may reach past the depth; `next` says whether there is a next tile.
+    /// One tile, which is in LDS (and the fragments of its first step in registers, if they are read ahead);
+    /// `UNDER_WAY` loads of the tiles behind the next one may stay on their way. `starts` says whether there is a
+    /// tile to start, number `t + STAGES - 1`, and `PART` whether it may reach past the depth; `next` says whether
+    /// there is a next tile.
     template <bool PART, int UNDER_WAY>
     GRAPHC_DEVICE void tile(int t, int stage, bool starts, bool next) {
         const int other = stage + 1 == STAGES ? 0 : stage + 1;

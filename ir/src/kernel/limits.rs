@@ -133,7 +133,8 @@ pub fn goes_straight(tiling: &Tiling, fetch: Fetch, target: &Target) -> bool {
 
 /// Loads of a wave that stay under way while it waits for a tile.
 fn loads_under_way(tiling: &Tiling, target: &Target) -> u32 {
-    (tiling.stages - 2) * tiling.direct_loads(target.direct_bytes)
+    let loads = tiling.direct_loads(target.direct_bytes);
+    tiling.stages.saturating_sub(2).saturating_mul(loads)
 }
 
 /// Says whether a target loads a tiling's tiles straight to LDS.
@@ -158,7 +159,7 @@ fn direct(kernel: &Kernel, target: &Target, tiling: &Tiling) -> Vec<LimitError> 
         }
     }
     let loads = loads_under_way(tiling, target);
-    if loads > COUNTED_LOADS {
+    if errors.is_empty() && loads > COUNTED_LOADS {
         errors.push(LimitError::Loads {
             kernel: kernel.name.clone(),
             loads,

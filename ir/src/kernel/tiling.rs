@@ -146,7 +146,7 @@ impl Tiling {
 
     /// Loads of a lane for a tile of both operands, each of so many bytes, where they go straight to LDS.
     pub fn direct_loads(&self, bytes: u32) -> u32 {
-        self.tile_bytes() / (self.threads_of_part() * bytes).max(1)
+        self.tile_bytes() / self.threads_of_part().saturating_mul(bytes).max(1)
     }
 
     /// Says why the operands cannot go straight to LDS that way.
@@ -160,7 +160,7 @@ impl Tiling {
                 "tiles that go straight to LDS are a workgroup's own, of which one is loaded while another is multiplied",
             );
         }
-        let round = self.threads_of_part() * CHUNK_BYTES;
+        let round = self.threads_of_part().saturating_mul(CHUNK_BYTES);
         for (rows, fetch) in [(self.block[0], self.lhs), (self.block[1], self.rhs)] {
             let line = rows * i.input.bits() / 8;
             if !(line * self.block[2]).is_multiple_of(round) {

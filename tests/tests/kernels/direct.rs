@@ -1,5 +1,5 @@
-//! Products and convolutions whose tiles are loaded straight to LDS, on the emulated gfx950: random sizes, types, layouts and epilogues
-//! beside the evaluator, LDS without bank conflicts, and faults that must not pass.
+//! Products and convolutions whose tiles are loaded straight to LDS, on the emulated gfx950: random sizes, types,
+//! layouts and epilogues beside the evaluator, LDS without bank conflicts, and faults that must not pass.
 
 use graphc::emu::LaunchOptions;
 use graphc::passes::tuning;

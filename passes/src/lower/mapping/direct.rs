@@ -6,7 +6,8 @@ use ir::target::{MatrixFamily, MatrixInstruction};
 
 use super::{Block, Mapper, block};
 
-/// Tiles of MFMA whose operands go straight to LDS: all waves load as much, and a step along k is deep enough for what a barrier costs.
+/// Tiles of MFMA whose operands go straight to LDS: all waves load as much, and a step along k is deep enough for
+/// what a barrier costs.
 const BLOCKS: &[Block] = &[
     block(256, 256, 128, [2, 4]),
     block(256, 256, 64, [2, 4]),
@@ -25,8 +26,9 @@ const BLOCKS: &[Block] = &[
 pub(super) const STAGES: [u32; 3] = [2, 3, 4];
 /// Instructions that load one group of an operand: its address, the place in LDS, the access.
 pub(super) const FETCH_INSTRUCTIONS: f64 = 5.0;
-/// Of loads straight to LDS, as the emulator's timing model has them for gfx950 in products of 4096^3 and 8192^3: clocks from the request of
-/// a tile to its arrival while all compute units read, and the part of the cache's rate that they reach.
+/// Of loads straight to LDS, as the emulator's timing model has them for gfx950 in products of 4096^3 and 8192^3:
+/// clocks from the request of a tile to its arrival while all compute units read, and the part of the cache's rate
+/// that they reach.
 const LATENCY: f64 = 1350.0;
 const CACHE_SHARE: f64 = 0.7;
 /// Bytes that neighbouring lanes store whole. What is stored in pieces of half as many takes four times as long.
@@ -34,7 +36,8 @@ const PIECE_BYTES: f64 = 64.0;
 /// The part of the cache's rate at which whole pieces are stored.
 const STORE_RATE: f64 = 0.5;
 
-/// The tiles to choose from for an instruction; none where the target has no such loads, or multiplies slower than registers bring tiles.
+/// The tiles to choose from for an instruction; none where the target has no such loads, or multiplies slower than
+/// registers bring tiles.
 pub(super) fn blocks(instruction: &MatrixInstruction, target: &Target) -> &'static [Block] {
     let loads = target.direct_bytes > 0 && instruction.family == MatrixFamily::Mfma;
     if loads && instruction.input.bits() <= 16 {
@@ -56,7 +59,8 @@ pub(super) struct Arrival {
 }
 
 impl Mapper<'_> {
-    /// Predicts what waits for memory where tiles go straight to LDS, `reads` clocks after which the fragments of a step are in registers.
+    /// Predicts what waits for memory where tiles go straight to LDS, `reads` clocks after which the fragments of a
+    /// step are in registers.
     pub(super) fn arrival_in_lds(&self, t: &Tiling, shared: f64, reads: f64) -> Arrival {
         let target = self.target;
         let [block_m, block_n, block_k] = t.block.map(f64::from);
