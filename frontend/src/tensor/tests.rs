@@ -329,7 +329,7 @@ fn attention_of_sequences_of_different_lengths() {
             window,
             ..AttentionOptions::default()
         };
-        let alone: Vec<Tensor> = [3, 5]
+        let alone: Vec<Tensor> = [3i64, 5]
             .into_iter()
             .enumerate()
             .map(|(b, length)| {
