@@ -92,6 +92,8 @@ pub struct Architecture {
     pub operand_prologue: bool,
     /// Whether there is a kernel that takes depthwise convolutions with constant filters as convolutions (else they are loops).
     pub depthwise_kernel: bool,
+    /// Whether matrix and dot instructions take subnormal numbers of f16 and bf16 for 0 (CDNA 1 and 2).
+    pub flushes_subnormals: bool,
 }
 
 /// The FP8 encodings that hardware has.
@@ -176,6 +178,7 @@ const HIP: Architecture = Architecture {
     hipblaslt: true,
     operand_prologue: true,
     depthwise_kernel: false,
+    flushes_subnormals: false,
 };
 
 /// All targets. Sources: AMD's data sheets and the ISA manuals of each generation.
@@ -224,6 +227,7 @@ pub static TARGETS: &[Architecture] = &[
         matrix_i8_tops: 184.6,
         memory_tbps: 1.23,
         matrix: matrix::MFMA1,
+        flushes_subnormals: true,
         ..HIP
     },
     Architecture {
@@ -238,6 +242,7 @@ pub static TARGETS: &[Architecture] = &[
         memory_tbps: 1.6,
         vector_registers: 512,
         matrix: matrix::MFMA2,
+        flushes_subnormals: true,
         ..HIP
     },
     Architecture {

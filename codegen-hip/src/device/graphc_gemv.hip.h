@@ -54,6 +54,7 @@ template <typename Sizes, typename Statistic>
 struct RowFolds {
     using Acc = typename Sizes::Sum;
     static constexpr int ROWS = Sizes::ROWS;
+    static constexpr bool EXIST = Statistic::EXISTS;
     Acc folds[ROWS];
     const Statistic& statistic;
 
@@ -118,12 +119,19 @@ struct RowFolds {
     }
 };
 
-/// `sum + Σ a·b` over the elements of two groups of words.
-template <typename T, typename Sum, int COUNT, typename Left = T>
+#if defined(__gfx908__) || defined(__gfx90a__)
+/// Whether dot products take subnormal numbers for 0.
+constexpr bool DOTS_FLUSH = true;
+#else
+constexpr bool DOTS_FLUSH = false;
+#endif
+
+/// `sum + Σ a·b` over the elements of two groups of words. `SMALL`: subnormal numbers count.
+template <typename T, typename Sum, int COUNT, typename Left = T, bool SMALL = false>
 GRAPHC_DEVICE Sum dot(const u32* a, const u32* b, Sum sum) {
 #if defined(GRAPHC_AMD)
     constexpr int WORD = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1;
-    if constexpr (IsSame<T, f16>::value && COUNT % 2 == 0) {
+    if constexpr (IsSame<T, f16>::value && COUNT % 2 == 0 && !(SMALL && DOTS_FLUSH)) {
 #pragma unroll
         for (int w = 0; w < COUNT / WORD; ++w) {
             sum = __builtin_amdgcn_fdot2(bits_as<Vector<_Float16, 2>>(a[w]), bits_as<Vector<_Float16, 2>>(b[w]), sum, false);
@@ -150,8 +158,8 @@ GRAPHC_DEVICE Sum dot(const u32* a, const u32* b, Sum sum) {
     return sum;
 }
 
-/// Adds the products of some rows' groups with some columns'.
-template <typename Sizes, typename Rhs, typename Left, typename Right, int SHARE>
+/// Adds the products of some rows' groups with some columns'. `SMALL`: as for `dot`.
+template <typename Sizes, typename Rhs, bool SMALL, typename Left, typename Right, int SHARE>
 GRAPHC_DEVICE void add_products(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COLS], const Left (&left)[Sizes::ROWS][SHARE],
                                 const Right (&right)[Sizes::COLS]) {
 #pragma unroll
@@ -164,7 +172,7 @@ GRAPHC_DEVICE void add_products(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::
             static_assert(SHARE == 1, "both operands come in the same groups");
 #pragma unroll
             for (int c = 0; c < Sizes::COLS; ++c) {
-                sums[r][c] = dot<typename Sizes::Element, typename Sizes::Sum, Rhs::WIDTH, typename Sizes::Left>(
+                sums[r][c] = dot<typename Sizes::Element, typename Sizes::Sum, Rhs::WIDTH, typename Sizes::Left, SMALL>(
                     left[r][0].words, right[c].words, sums[r][c]);
             }
         }
@@ -243,7 +251,8 @@ GRAPHC_DEVICE void gemv_step(typename Sizes::Sum (&sums)[Sizes::ROWS][Sizes::COL
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
-        add_products<Sizes, Rhs>(sums, left[u], right[u]);
+        // Rows that something is folded of may be scaled up by it.
+        add_products<Sizes, Rhs, Folds::EXIST>(sums, left[u], right[u]);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
 #pragma unroll

@@ -17,6 +17,8 @@ use ir::{DType, Symbol, SymbolInfo, Symbols, Target};
 use runtime::code_object;
 use runtime::compile::{CompileRequest, Compiler, compile_all};
 
+use crate::row_scales;
+
 const ARCH: &str = "sm_90";
 
 fn target() -> Target {
@@ -257,6 +259,22 @@ fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
         "{} kernels compiled, {candidates} of them candidates of one product",
         requests.len()
     );
+}
+
+/// Products of few rows that fold the squares of their rows and scale their sums.
+#[test]
+fn products_that_scale_their_rows_compile() {
+    let Some(compiler) = compiler() else { return };
+    let mut requests = Vec::new();
+    for (what, _, body, folded, _) in row_scales::MOVED {
+        let graph = row_scales::graph(what, body);
+        let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let kernels = built.program.variants[0].plan.kernels.values();
+        assert_eq!(kernels.filter(|k| row_scales::folds_rows(k)).count(), folded, "{what}");
+        requests.extend(graphc::driver::requests(&built.program));
+    }
+    check(&compiler, &requests);
 }
 
 /// Products and convolutions of bytes by `mma.sync`, those whose padding is no 0 among them.

@@ -1,5 +1,6 @@
 //! Contractions with few rows: the weights are read once, and how fast is all that counts.
 
+use ir::DType;
 use ir::kernel::limits::{unpacks_alike, widest_store};
 use ir::kernel::{AxisId, ContractBody, Fetch, GemvMatrix, GemvTiling};
 use ir::target::{MatrixFamily, Platform};
@@ -59,6 +60,10 @@ impl Mapper<'_> {
             return Vec::new();
         }
         if unpacked && !rhs.along_k {
+            return Vec::new();
+        }
+        // Rows before their norm may be of small numbers, which the dot products of unpacked weights would lose.
+        if unpacked && body.statistic.is_some() && self.target.flushes_subnormals && element == DType::F16 {
             return Vec::new();
         }
         if rhs.along_k && unpacked {
