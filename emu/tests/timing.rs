@@ -41,6 +41,24 @@ extern "C" __global__ void fill_unit(float* out, float x, int n) {
 extern "C" __global__ void copy(float4* out, const float4* in) {
   int i = blockIdx.x * blockDim.x + threadIdx.x; out[i] = in[i];
 }
+extern "C" __global__ void sum_of_three(float4* out, const float4* x, const float4* y, const float4* z) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float4 a = x[i], b = y[i], c = z[i];
+  out[i] = float4{a.x + b.x + c.x, a.y + b.y + c.y, a.z + b.z + c.z, a.w + b.w + c.w};
+}
+// Each wave reads LDS at a stride of two words, which takes four cycles of the banks.
+extern "C" __global__ __launch_bounds__(1024) void lds_turns(int* out, int n) {
+  __shared__ int s[4096];
+  int at = threadIdx.x * 8 & 1023, sum = 0;
+  s[threadIdx.x] = n; __syncthreads();
+  #pragma unroll 1
+  for (int i = 0; i < n; ++i) {
+    #pragma unroll
+    for (int k = 0; k < 8; ++k) { int v; asm volatile("ds_read_b32 %0, %1\n" : "=v"(v) : "v"(at)); }
+    asm volatile("s_waitcnt lgkmcnt(0)");
+  }
+  if (sum == 12345) out[threadIdx.x] = sum;
+}
 extern "C" __global__ void again(float4* out, const float4* in, int back) {
   int group = blockIdx.x > back ? blockIdx.x - back : blockIdx.x;
   float4 a = in[blockIdx.x * 256 + threadIdx.x], b = in[group * 256 + threadIdx.x];
@@ -543,6 +561,51 @@ fn loads_of_lines_under_way_ask_l2_again() {
         assert!((three.0 / one.0 / more - 1.0).abs() < 0.05, "{arch}: {one:?} {three:?}");
         assert!((three.1 - one.1).abs() <= 0.02 * one.1, "{arch}: {one:?} {three:?}");
     }
+}
+
+/// DRAM opens the rows of every stream again after each turn between reads and writes: sums of vectors in allocations of their own take
+/// longer than the same bytes of one allocation. A memory-side cache orders that itself.
+#[test]
+fn streams_of_dram_lose_by_their_number() {
+    for (arch, loss) in [("gfx90a", 1.06), ("gfx942", 1.0)] {
+        let Some(device) = device(arch) else { return };
+        let bytes = 512 << 20;
+        let buffers: Vec<u64> = (0..4).map(|_| device.alloc(bytes)).collect();
+        let sums = |inputs: [u64; 3]| {
+            let args: Vec<Arg> = [buffers[0]].into_iter().chain(inputs).map(Arg::Ptr).collect();
+            time(&device, "sum_of_three", (bytes / 3 / 4096) as u32, &args).cycles as f64
+        };
+        let third = |part: u64| buffers[1] + part * (bytes as u64 / 3 / 4096 * 4096);
+        let (one, apart) = (sums([0, 1, 2].map(third)), sums([buffers[1], buffers[2], buffers[3]]));
+        assert!((apart / one / loss - 1.0).abs() < 0.02, "{arch}: {one} {apart}");
+    }
+}
+
+/// The waves of a unit share its queue of LDS instructions alike, so that they go on together: the youngest is not served last.
+#[test]
+fn waves_that_wait_for_lds_go_on_together() {
+    let Some(device) = device("gfx942") else { return };
+    let out = device.alloc(4096);
+    let timing = TimingOptions {
+        issues: 1 << 20,
+        ..TimingOptions::default()
+    };
+    let report = device.time("lds_turns", 1, 1024, 0, &[Arg::Ptr(out), Arg::I32(200)], &timing);
+    let end = |wave: u32| {
+        report
+            .issues
+            .iter()
+            .filter(|issue| issue.wave == wave)
+            .map(|issue| issue.at)
+            .max()
+    };
+    let ends: Vec<u64> = (0..16).filter_map(end).collect();
+    let (first, last) = (ends.iter().min(), ends.iter().max());
+    let (Some(first), Some(last)) = (first, last) else {
+        panic!("no issues")
+    };
+    assert_eq!(ends.len(), 16);
+    assert!(first * 100 > last * 90, "{ends:?}");
 }
 
 /// Workgroups read the rows that those of the row before read: as far as L2 has room for what was read since, DRAM gives them once.

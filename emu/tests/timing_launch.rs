@@ -234,3 +234,24 @@ fn few_rounds_tell_what_many_take() {
         assert!((change - 1.0).abs() < 0.01, "{ghz}: {change}");
     }
 }
+
+/// The dispatcher of a shader engine takes 16.5 cycles for a workgroup, or 4.3 for each of its waves where that is more.
+#[test]
+fn small_workgroups_wait_for_the_dispatcher() {
+    let Some(device) = Device::new(
+        "extern \"C\" __global__ __launch_bounds__(1024) void nothing() {}",
+        "gfx90a",
+    ) else {
+        return;
+    };
+    for (waves, each) in [(1, 16.5), (2, 16.5), (3, 16.5), (8, 8.0 * 4.3)] {
+        let time = |grid| {
+            device
+                .time("nothing", grid, 64 * waves, 0, &[], &TimingOptions::default())
+                .cycles as f64
+        };
+        let (few, many) = (104 * 64, 104 * 256);
+        let cycles = (time(many) - time(few)) * 8.0 / f64::from(many - few);
+        assert!((cycles / each - 1.0).abs() < 0.02, "{waves} waves: {cycles}");
+    }
+}
