@@ -83,9 +83,9 @@ pub fn attention(
     };
     let last_at_most = outside.map(|_| {
         let (at, last) = (b.index(&k_at), b.size(&(keys.clone() - 1)));
-        b.binary(BinaryOp::Min, at, last)
+        (b.binary(BinaryOp::Min, at, last), at)
     });
-    let read_at = last_at_most.map_or_else(|| k_at.clone(), |e| Linear::atom(Atom::Expr(e)));
+    let read_at = last_at_most.map_or_else(|| k_at.clone(), |(e, _)| Linear::atom(Atom::Expr(e)));
     let (d, d_at) = axis(b, "d", &q_shape[3]);
     let (dv, dv_at) = axis(b, "dv", &v_shape[3]);
     let operand = |b: &mut Builder<'_>, v: Value, head: &Linear, row: &Linear, col: &Linear| {

@@ -19,8 +19,8 @@ struct Seen<'b, 'a> {
     b: &'b mut Builder<'a>,
     q: AxisId,
     k: AxisId,
-    /// The position at which the key is read: the key's own wherever that is a key at all.
-    read_at: Option<ExprId>,
+    /// The position at which the key is read, and the key's own among all keys, which it is wherever there is such a key.
+    read_at: Option<(ExprId, ExprId)>,
     first: Vec<ExprId>,
     end: Vec<ExprId>,
     /// How many conditions are bounds.
@@ -37,12 +37,12 @@ struct Sum {
     constant: i64,
 }
 
-/// Finds the range of the keys that a score does not hide by their position. `read_at` is another name of the key's position; `all` are the
+/// Finds the range of the keys that a score does not hide by their position. `read_at` is another name of a position, and that; `all` are the
 /// positions, along the axis of keys, of the first of all keys and behind the last, of which the axis may have a part.
 pub fn range(
     b: &mut Builder<'_>,
     [q, k]: [AxisId; 2],
-    read_at: Option<ExprId>,
+    read_at: Option<(ExprId, ExprId)>,
     all: [ExprId; 2],
     score: ExprId,
 ) -> Option<KeyRange> {
@@ -222,9 +222,14 @@ impl Seen<'_, '_> {
     /// Adds `sign · e` to a sum. False where that is no sum, or may wrap.
     fn add(&self, e: ExprId, sign: i64, sum: &mut Sum) -> bool {
         let exprs = &self.b.exprs;
-        if self.read_at == Some(e) || exprs[e] == Expr::Axis(self.k) {
+        if exprs[e] == Expr::Axis(self.k) {
             sum.coefficient += sign;
             return true;
+        }
+        if let Some((read_at, own)) = self.read_at
+            && read_at == e
+        {
+            return self.add(own, sign, sum);
         }
         if !is_position(exprs.dtype(e)) {
             // What has nothing to do with the key may be of any type of integers.

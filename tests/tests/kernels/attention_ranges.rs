@@ -273,7 +273,6 @@ fn check(arch: &str, seed: u64, dtypes: &[DType], count: usize) {
         }
     }
     println!("{arch}: {by_matrix} by matrix instructions, {by_lanes} by lanes, {parts} in parts");
-    assert!(parts > 0, "{arch}: no keys are shared out");
     tally.finish(arch, count);
 }
 
