@@ -31,7 +31,7 @@ pub fn inside(module: &str, test: &str, temporary: &str, variables: &[(&str, &st
     let run = root.join("rocm-run");
     if !run.is_file() || !libraries.join("librocblas.so").exists() || !libraries.join("libMIOpen.so").exists() {
         println!(
-            "skipped: no rocBLAS and MIOpen in {root}; LIBS=1 KEEP=gfx90a scripts/rocm-sysroot.sh {root} sets them up",
+            "skipped: no rocBLAS and MIOpen in {root}; LIBS=1 KEEP=\"gfx90a gfx1201\" scripts/rocm-sysroot.sh {root} sets them up",
             root = root.display()
         );
         return None;

@@ -237,7 +237,7 @@ impl Libraries {
                     scale,
                     epilogue,
                 },
-                [lhs, rhs, .., last],
+                [lhs, rhs, ..],
                 [result],
             ) => {
                 let gemm = rocblas::Gemm::new(call, contract, [lhs, rhs, result], bindings, at)?;
@@ -246,7 +246,7 @@ impl Libraries {
                         gemm,
                         scale: *scale,
                         epilogue: *epilogue,
-                        bias: epilogue.has_bias().then_some(last.dtype),
+                        bias: operands.last().filter(|_| epilogue.has_bias()).map(|bias| bias.dtype),
                         most_workspace: workspace as u64,
                         algorithm: algorithm.cloned(),
                     }),

@@ -166,16 +166,16 @@ fn a_product_of_quantised_tensors_is_one_call() {
     let Some(hip) = inside("a_product_of_quantised_tensors_is_one_call", "gfx1201") else {
         return;
     };
-    for (scale, of) in [("tensor", "[]"), ("columns", "[1, 48]")] {
+    for (scale, of) in [("tensor", "[1, 1]"), ("columns", "[1, 48]")] {
         let text = format!(
             "graph @quantised stage=import {{
             x = input \"x\" : f32[40, 64]
-            s = constant [0.25] : f32[]
+            s = constant [0.25] : f32[1, 1]
             q = quantize x, s {{out=f8e4m3fn}}
-            d = dequantize q, s
+            d = dequantize q, s {{out=f32}}
             w = constant random(seed=3, scale=1.0) : f8e4m3fn[64, 48]
             t = constant random(seed=5, scale=0.5) : f32{of}
-            v = dequantize w, t
+            v = dequantize w, t {{out=f32}}
             b = constant random(seed=4, scale=1.0) : f32[48]
             c = contract d, v
             e = add c, b
