@@ -35,10 +35,12 @@ impl Printer<'_> {
         arguments.extend(self.size_names().map(|s| format!("const i64 {s}")));
         let name = crate::name::entry(&kernel.name);
         let resident = match &kernel.mapping {
-            Mapping::Matrix(tiling) => tiling.resident.map(|n| format!(", {n}")),
+            Mapping::Matrix(tiling) => tiling.resident,
+            Mapping::FlashLanes(tiling) => tiling.resident,
             _ => None,
         };
-        let bounds = format!("{block}{}", resident.unwrap_or_default());
+        let resident = resident.map_or_else(String::new, |workgroups| format!(", {workgroups}"));
+        let bounds = format!("{block}{resident}");
         self.out
             .line(format!("extern \"C\" __global__ void __launch_bounds__({bounds})"));
         self.out.open(format!("{name}({})", arguments.join(", ")));

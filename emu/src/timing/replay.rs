@@ -424,11 +424,9 @@ impl<'a> Model<'a> {
                 let ready = self.memory.ready(self.memory_unit(wave.simd));
                 raise(&mut at, &mut cause, ready, Stall::AddresserBusy);
             }
-            Unit::Lds { .. } => {
-                if wave.lds_waiting.len() >= self.lds_share {
-                    let first = wave.lds_waiting.front().copied().unwrap_or(0);
-                    raise(&mut at, &mut cause, first, Stall::LdsBusy);
-                }
+            Unit::Lds { .. } if wave.lds_waiting.len() >= self.lds_share => {
+                let first = wave.lds_waiting.front().copied().unwrap_or(0);
+                raise(&mut at, &mut cause, first, Stall::LdsBusy);
             }
             // A wave's place is given back when its stores are acknowledged.
             Unit::End => {

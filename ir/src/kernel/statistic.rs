@@ -159,10 +159,10 @@ mod tests {
     }
 
     fn change(k: &mut Kernel, by: impl FnOnce(&mut RowStatistic)) {
-        if let Body::Contract(c) = &mut k.body {
-            if let Some(statistic) = &mut c.statistic {
-                by(statistic);
-            }
+        if let Body::Contract(c) = &mut k.body
+            && let Some(statistic) = &mut c.statistic
+        {
+            by(statistic);
         }
     }
 }
