@@ -17,6 +17,7 @@ mod attention;
 pub mod bounds;
 mod copy;
 pub mod eval;
+mod flash_lanes;
 pub mod limits;
 mod operand;
 mod param;
@@ -30,11 +31,12 @@ mod window;
 
 pub use attention::{AttentionBody, KeyRange};
 pub use copy::{CopyBody, CopyStep};
+pub use flash_lanes::FlashLanes;
 pub use operand::{Operand, OperandAccess, Unpacking};
 pub use param::{Access, Param};
 pub use row::{RowBody, RowComposite, RowKind};
 pub use statistic::RowStatistic;
-pub use tiling::{AttentionOrder, FlashLanes, FlashTiling, GemvMatrix, GemvTiling, Shares, Tiling, Travel};
+pub use tiling::{AttentionOrder, FlashTiling, GemvMatrix, GemvTiling, Shares, Tiling, Travel};
 pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
 
 use indexmap::IndexSet;
