@@ -22,7 +22,8 @@ use crate::lower::{Total, in_parts, lower};
 
 /// Takes norms into the products that read them, where that saves time.
 pub fn take_in(graph: &Graph, target: &Target, schedule: &mut Schedule, report: &mut FusionReport) {
-    if !target.is_gpu() {
+    // What is scaled before it is normalised may be subnormal, and the scale would make the loss large.
+    if !target.is_gpu() || target.flushes_subnormals {
         return;
     }
     let mut taken: Vec<Norm> = Vec::new();

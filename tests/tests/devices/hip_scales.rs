@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use graphc::driver::{BuildOptions, build};
 use graphc::ir::graph::{eval, parse};
+use graphc::ir::library::{GemmEpilogue, LibraryOp};
 use graphc::ir::{DType, Target};
 use graphc::passes::{OptLevel, OptimizeOptions};
 use graphc::runtime::{Executable, LoadOptions, RunTimes};
@@ -191,9 +192,15 @@ fn a_product_of_quantised_tensors_is_one_call() {
             ..options.optimize
         };
         let mut program = build(&graph, &options).expect("builds").program;
-        let plan = program.variants[0].plan.to_string();
-        let call = format!("scale={scale}, epilogue=bias_relu");
-        assert!(plan.contains("hipblaslt_matmul") && plan.contains(&call), "{plan}");
+        let plan = &program.variants[0].plan;
+        let calls = plan.steps.values().flat_map(|step| step.calls());
+        let found: Vec<_> = calls
+            .filter_map(|call| match &call.op {
+                LibraryOp::Gemm { scale, epilogue, .. } => Some((scale.name(), *epilogue)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(found, [(scale, GemmEpilogue::BiasRelu)], "{plan}");
         compile_here(&mut program);
         let device = hip.open(0).expect("a device");
         let executable = Executable::load_on(&device, Arc::new(program), 0, &LoadOptions::default()).expect("loads");

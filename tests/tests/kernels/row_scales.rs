@@ -202,9 +202,15 @@ fn check(arch: &str) {
     tally.finish(arch, MOVED.len());
 }
 
+/// Its dot products take subnormal numbers for 0, and a norm makes such rows large: norms stay.
 #[test]
 fn row_scales_on_gfx90a() {
-    check("gfx90a");
+    let Some(tools) = toolchain() else { return };
+    for (what, _, body, ..) in MOVED {
+        let built = tools.build(&graph(what, body), "gfx90a", None);
+        let kernels = &built.program.variants[0].plan.kernels;
+        assert!(!kernels.values().any(folds_rows), "{what}");
+    }
 }
 
 #[test]
@@ -250,7 +256,7 @@ fn random_row_scales() {
     let mut random = Random(31);
     let (cases, mut folded) = (if graphc_tests::everything() { 120 } else { 24 }, 0);
     for number in 0..cases {
-        let arch = ["gfx90a", "gfx942", "gfx1100", "gfx1201"][number % 4];
+        let arch = ["gfx942", "gfx942", "gfx1100", "gfx1201"][number % 4];
         let (dtype, body) = random_case(&mut random);
         let context = format!("{arch}: {body}");
         let graph = graph(&context, &body);
