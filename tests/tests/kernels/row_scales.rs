@@ -206,10 +206,17 @@ fn check(arch: &str) {
 #[test]
 fn row_scales_on_gfx90a() {
     let Some(tools) = toolchain() else { return };
-    for (what, _, body, ..) in MOVED {
-        let built = tools.build(&graph(what, body), "gfx90a", None);
+    for (what, dtype, body, ..) in MOVED {
+        let graph = graph(what, body);
+        let built = tools.build(&graph, "gfx90a", None);
         let kernels = &built.program.variants[0].plan.kernels;
         assert!(!kernels.values().any(folds_rows), "{what}");
+        let plain = random_inputs(&graph, &Bindings::new(), 5);
+        for inputs in [plain.clone(), changed(&plain, 0.002, None)] {
+            let outcome = tools.run(&built, &inputs, 1 << 28);
+            let want = evaluate(&graph, &inputs).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_matches(&outcome.outputs, &want, dtype, what);
+        }
     }
 }
 
