@@ -21,7 +21,6 @@ use crate::analysis::{cast_is_exact, use_counts};
 use crate::error::PassFault;
 use crate::fold::native;
 use crate::rewrite::Builder;
-use crate::row_scales;
 use crate::runner::Pass;
 
 /// The pass's name, and that of what it does.
@@ -35,7 +34,7 @@ const REACH: usize = 4;
 pub const PASS: Pass = Pass {
     name: NAME,
     run: |graph, context| {
-        let found = match row_scales::are_for(context.target) {
+        let found = match context.target.is_gpu() {
             true => products(graph),
             false => Vec::new(),
         };

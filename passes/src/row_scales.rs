@@ -20,15 +20,9 @@ use crate::fuse::{Barrier, FusedEdge, Fusion, FusionReport, UnfusedEdge};
 use crate::lower::mapping::{Second, product_us, saved_by_parts, second_launch_us};
 use crate::lower::{Total, in_parts, lower};
 
-/// Says whether a target's products take norms in. Rows that are not normalised yet may be subnormal: where instructions take such numbers
-/// for 0, the norm's scale would make the loss large.
-pub fn are_for(target: &Target) -> bool {
-    target.is_gpu() && !target.flushes_subnormals
-}
-
 /// Takes norms into the products that read them, where that saves time.
 pub fn take_in(graph: &Graph, target: &Target, schedule: &mut Schedule, report: &mut FusionReport) {
-    if !are_for(target) {
+    if !target.is_gpu() {
         return;
     }
     let mut taken: Vec<Norm> = Vec::new();
