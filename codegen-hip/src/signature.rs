@@ -36,7 +36,6 @@ impl Printer<'_> {
         let name = crate::name::entry(&kernel.name);
         let resident = match &kernel.mapping {
             Mapping::Matrix(tiling) => tiling.resident,
-            Mapping::FlashLanes(tiling) => tiling.resident,
             _ => None,
         };
         let resident = resident.map_or_else(String::new, |workgroups| format!(", {workgroups}"));

@@ -257,7 +257,8 @@ GRAPHC_DEVICE void attend_rows(Rows& rows, int block, int queries, int keys, con
         }
         rows.write();
         lds_barrier();
-        rows.template tile<true>(row0, queries, k0, keys, range.scored(score, seen.covers(k0, F::TILE)));
+        // The last tile is where the range ends. Its scores are made in one way: two of them, of keys that may be past the last, spill.
+        rows.template tile<true>(row0, queries, k0, keys, range.scored(score, false));
     }
     if constexpr (F::SPLIT > 1) merge_waves(rows);
     if (Rows::slice() == 0) rows.finish(row0, queries, keys, epilogue);

@@ -31,8 +31,6 @@ pub struct FlashLanes {
     pub store: u32,
     /// Neighbours in the batch whose blocks of queries are taken in turn; see [`AttentionOrder`].
     pub together: AttentionOrder,
-    /// As [`Tiling::resident`](super::Tiling::resident); at most 32.
-    pub resident: Option<u32>,
 }
 
 impl FlashLanes {
@@ -98,9 +96,6 @@ impl FlashLanes {
         ];
         if numbers.contains(&0) {
             return Some("a tiling of nothing");
-        }
-        if self.resident.is_some_and(|workgroups| !(1..=32).contains(&workgroups)) {
-            return Some("from 1 to 32 workgroups are resident");
         }
         if self.together.misfit().is_some() {
             return self.together.misfit();

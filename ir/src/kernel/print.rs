@@ -147,7 +147,7 @@ impl fmt::Display for Mapping {
             ),
             Mapping::FlashLanes(t) => write!(
                 f,
-                "flash by lanes({} lanes a row, {} rows, {} waves by {}, {} queries, {} keys, query by {}, key {}, value {}, store {}, {}{})",
+                "flash by lanes({} lanes a row, {} rows, {} waves by {}, {} queries, {} keys, query by {}, key {}, value {}, store {}, {})",
                 t.group,
                 t.rows,
                 t.waves,
@@ -158,9 +158,7 @@ impl fmt::Display for Mapping {
                 t.key,
                 t.value,
                 t.store,
-                t.together,
-                t.resident
-                    .map_or_else(String::new, |workgroups| format!(", {workgroups} resident"))
+                t.together
             ),
             Mapping::Flash {
                 block_q,

@@ -28,9 +28,6 @@ const WIDE: i64 = 96;
 /// a row are no more: what is larger spills (as compiled).
 const LANES_REGISTERS: i64 = 72;
 const LANES_KEYS: u32 = 8;
-/// Registers that a lane of NVRTC's is left where scores are made in two ways, for keys that are all seen and for others: it takes fewer, unasked,
-/// and spills (as compiled).
-const RANGED_REGISTERS: u32 = 128;
 /// What a read of a chunk of LDS costs a wave, in instructions.
 const LDS_CLOCKS: f64 = 4.0;
 /// Instructions that bring a sum over lanes together, for each lane's part.
@@ -237,13 +234,6 @@ impl Mapper<'_> {
             value: self.fetch_of(body.value, body.dv, body.k),
             store: store.min(128 / bits[1]),
             together: self.order(body),
-            resident: match self.target.platform {
-                Platform::Cuda if body.range.is_some() => {
-                    let registers = self.target.vector_registers * self.target.simds;
-                    Some((registers * lanes / BLOCK / RANGED_REGISTERS).clamp(1, 32))
-                }
-                _ => None,
-            },
         };
         let lds = i64::from(self.declared_lds());
         let fits = |t: &FlashLanes| {
