@@ -190,7 +190,7 @@ fn check(arch: &str) {
         let infinite = Some(f64::INFINITY);
         let mut all = vec![plain.clone()];
         // gfx90a's dot products take subnormal numbers for 0. Products that fold their rows do not use them there.
-        if arch != "gfx90a" || folded == launches {
+        if arch != "gfx90a" || folded == launches as usize {
             all.push(changed(&plain, 0.002, None));
         }
         if folded == 1 {
