@@ -188,9 +188,13 @@ fn check(arch: &str) {
         assert_eq!(plan.launches().0, launches as usize, "{context}: {kernels:?}");
         let plain = random_inputs(&graph, &Bindings::new(), 5);
         let infinite = Some(f64::INFINITY);
-        let mut all = vec![plain.clone()];
         // gfx90a's dot products take subnormal numbers for 0. Products that fold their rows do not use them there.
-        if arch != "gfx90a" || folded == launches as usize {
+        let (flushes, tiny_gain) = (arch == "gfx90a", what == "a gain that f16 has no weights for");
+        let mut all = Vec::new();
+        if !(flushes && tiny_gain) {
+            all.push(plain.clone());
+        }
+        if !flushes || folded == launches as usize {
             all.push(changed(&plain, 0.002, None));
         }
         if folded == 1 {
