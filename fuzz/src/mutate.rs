@@ -1,7 +1,8 @@
 //! Changes to valid things: bytes, and the fields of kernels and plans.
 
 use graphc::ir::kernel::{
-    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Exprs, Kernel, ParamId, Stmt, VarId, WindowBody,
+    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Exprs, Kernel, ParamId, Stmt, VarId, Weights,
+    WindowBody,
 };
 use graphc::ir::op::{BinaryOp, Layout, PoolKind, ReduceOp};
 use graphc::ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
@@ -342,7 +343,7 @@ fn body(k: &mut Kernel, random: &mut Random) {
             }
             _ => &mut c.epilogue,
         },
-        Body::Attention(a) => match random.below(4) {
+        Body::Attention(a) => match random.below(5) {
             0 => {
                 let which = random.below(4);
                 let axes_of = [&mut a.q, &mut a.k, &mut a.d, &mut a.dv];
@@ -351,6 +352,13 @@ fn body(k: &mut Kernel, random: &mut Random) {
             }
             1 => return list(&mut a.batch, random),
             2 => {
+                a.weights = match a.weights {
+                    Weights::Softmax => Weights::Scores,
+                    Weights::Scores => Weights::Softmax,
+                };
+                return;
+            }
+            3 => {
                 let which = random.once_in(2);
                 *(if which { &mut a.acc } else { &mut a.out }) = pick(vars, random);
                 return;

@@ -92,6 +92,9 @@ pub struct Architecture {
     pub operand_prologue: bool,
     /// Whether there is a kernel that takes depthwise convolutions with constant filters as convolutions (else they are loops).
     pub depthwise_kernel: bool,
+    /// Whether two products may be one kernel, whose waves hold rows of both: where registers have room for them and what lies between, and
+    /// that was predicted to take less time.
+    pub chains_products: bool,
     /// Whether matrix and dot instructions take subnormal numbers of f16 and bf16 for 0 (CDNA 1 and 2).
     pub flushes_subnormals: bool,
 }
@@ -178,6 +181,7 @@ const HIP: Architecture = Architecture {
     hipblaslt: true,
     operand_prologue: true,
     depthwise_kernel: false,
+    chains_products: false,
     flushes_subnormals: false,
 };
 
@@ -243,6 +247,7 @@ pub static TARGETS: &[Architecture] = &[
         vector_registers: 512,
         matrix: matrix::MFMA2,
         flushes_subnormals: true,
+        chains_products: true,
         ..HIP
     },
     Architecture {
@@ -261,6 +266,7 @@ pub static TARGETS: &[Architecture] = &[
         vector_registers: 512,
         matrix: matrix::MFMA3,
         f8: Some(F8Family::Fnuz),
+        chains_products: true,
         ..HIP
     },
     Architecture {
@@ -283,6 +289,7 @@ pub static TARGETS: &[Architecture] = &[
         vector_registers: 512,
         matrix: matrix::MFMA4,
         f8: Some(F8Family::Ocp),
+        chains_products: true,
         ..HIP
     },
     Architecture {
@@ -357,6 +364,7 @@ pub static TARGETS: &[Architecture] = &[
         library_efficiency: 0.5,
         matrix: matrix::WMMA2,
         f8: Some(F8Family::Ocp),
+        chains_products: true,
         ..HIP
     },
     Architecture {

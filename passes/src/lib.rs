@@ -7,6 +7,7 @@
 //! [`optimize`] is the graph level: [`pipeline`] is THE order of its passes, [`runner`] runs them.
 
 pub mod analysis;
+pub mod chains;
 pub mod check_indices;
 pub mod cost;
 mod cse;

@@ -14,9 +14,9 @@
 use ir::kernel::{Body, Kernel, Mapping};
 use ir::op::Composite;
 use ir::schedule::{Region, RegionId, RegionKind, Schedule};
-use ir::{Entity, Graph, Op, Table, Target, Value};
+use ir::{Graph, Op, Target, Value};
 
-use crate::fuse::{Barrier, FusedEdge, Fusion, FusionReport, UnfusedEdge};
+use crate::fuse::{Absorbed, Fusion, FusionReport, absorb};
 use crate::lower::mapping::{Second, product_us, saved_by_parts, second_launch_us};
 use crate::lower::{Total, in_parts, lower};
 
@@ -25,19 +25,17 @@ pub fn take_in(graph: &Graph, target: &Target, schedule: &mut Schedule, report: 
     if !target.is_gpu() {
         return;
     }
-    let mut taken: Vec<Norm> = Vec::new();
+    let mut taken = Vec::new();
     for id in schedule.regions.keys() {
         let norm = norm(graph, schedule, id).and_then(|norm| worth(graph, target, schedule, norm));
-        taken.extend(norm);
+        taken.extend(norm.map(|norm| Absorbed {
+            region: norm.region,
+            value: norm.value,
+            readers: norm.readers,
+            how: Fusion::RowScale,
+        }));
     }
-    for norm in &taken {
-        for (reader, region) in &norm.readers {
-            schedule.regions[*reader] = region.clone();
-        }
-    }
-    if !taken.is_empty() {
-        remove(schedule, report, &taken);
-    }
+    absorb(schedule, report, &taken);
 }
 
 /// A norm and its readers.
@@ -130,57 +128,4 @@ fn worth(graph: &Graph, target: &Target, schedule: &Schedule, norm: Norm) -> Opt
         }
     }
     (cost < second_launch_us(target)).then_some(norm)
-}
-
-/// Removes the norms' own regions, and says in the report where they are.
-fn remove(schedule: &mut Schedule, report: &mut FusionReport, taken: &[Norm]) {
-    let mut regions: Table<RegionId, Region> = Table::new();
-    let mut moved: Vec<Option<RegionId>> = Vec::new();
-    for (id, region) in schedule.regions.iter() {
-        let stays = taken.iter().all(|norm| norm.region != id);
-        moved.push(stays.then(|| regions.push(region.clone())));
-    }
-    schedule.regions = regions;
-    let at = |id: RegionId| moved[id.index()];
-    let fused = std::mem::take(&mut report.fused).into_iter();
-    report.fused = fused
-        .filter_map(|edge| {
-            Some(FusedEdge {
-                region: at(edge.region)?,
-                ..edge
-            })
-        })
-        .collect();
-    let mut unfused = Vec::new();
-    for edge in std::mem::take(&mut report.unfused) {
-        // What made the norm's rows now makes those of its readers.
-        let read_by_norm = taken.iter().find(|norm| norm.region == edge.consumer);
-        if let (Some(norm), Some(producer)) = (read_by_norm, at(edge.producer)) {
-            let consumers = norm.readers.iter().filter_map(|(reader, _)| at(*reader));
-            unfused.extend(consumers.map(|consumer| UnfusedEdge {
-                producer,
-                consumer,
-                reason: Barrier::OperandReuse,
-                ..edge.clone()
-            }));
-        } else if let (Some(producer), Some(consumer)) = (at(edge.producer), at(edge.consumer)) {
-            unfused.push(UnfusedEdge {
-                producer,
-                consumer,
-                ..edge
-            });
-        }
-    }
-    report.unfused = unfused;
-    for norm in taken {
-        for (reader, _) in &norm.readers {
-            let Some(region) = at(*reader) else { continue };
-            report.fused.push(FusedEdge {
-                producer: norm.value.node,
-                consumer: schedule.regions[region].anchor,
-                region,
-                how: Fusion::RowScale,
-            });
-        }
-    }
 }

@@ -31,6 +31,7 @@ pub fn schedule(
     let (mut schedule, mut report) = crate::fuse::fuse(graph, target, options);
     if options.fuse {
         crate::row_scales::take_in(graph, target, &mut schedule, &mut report);
+        crate::chains::take_in(graph, target, options.chains, &mut schedule, &mut report);
     }
     ir::schedule::verify::verify(graph, &schedule)?;
     Ok((schedule, report))

@@ -1,7 +1,7 @@
 //! Attention: lambdas for the operands, the score and the epilogue around the one-pass core.
 
 use ir::kernel::{
-    AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, OperandAccess,
+    AttentionBody, AttentionOrder, AxisId, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, OperandAccess, Weights,
 };
 use ir::{DType, Entity};
 
@@ -27,7 +27,7 @@ struct Flash<'a> {
 }
 
 impl Flash<'_> {
-    fn of_matrix(t: &FlashTiling) -> Flash<'_> {
+    fn of_matrix(t: &FlashTiling, weights: Weights) -> Flash<'_> {
         let i = &t.instruction;
         let (family, input, sums) = (i.family.name(), spelling(i.input), spelling(i.acc));
         let instruction = format!("{family}<{}, {}, {}, {input}, {sums}>", i.m, i.n, i.k);
@@ -36,10 +36,11 @@ impl Flash<'_> {
             tiles: Box::new(move |d, dv| {
                 let (waves, keys, split) = (t.waves, t.keys, t.split);
                 // What a kernel does not use is not printed.
-                let fragments = match (t.fragments, t.queries_stay) {
-                    (1, false) => String::new(),
-                    (fragments, false) => format!(", {fragments}"),
-                    (fragments, true) => format!(", {fragments}, true"),
+                let fragments = match (t.fragments, t.queries_stay, weights) {
+                    (1, false, Weights::Softmax) => String::new(),
+                    (fragments, false, Weights::Softmax) => format!(", {fragments}"),
+                    (fragments, true, Weights::Softmax) => format!(", {fragments}, true"),
+                    (fragments, stay, Weights::Scores) => format!(", {fragments}, {stay}, true"),
                 };
                 format!("FlashTile<{instruction}, {waves}, {keys}, {d}, {dv}, {split}{fragments}>")
             }),
@@ -76,7 +77,7 @@ fn along_width(width: u32) -> Fetch {
 impl Printer<'_> {
     pub(super) fn attention(&mut self, body: &AttentionBody) -> Result<(), EmitError> {
         match &self.kernel.mapping {
-            Mapping::FlashMatrix(tiling) => return self.flash(body, &Flash::of_matrix(tiling)),
+            Mapping::FlashMatrix(tiling) => return self.flash(body, &Flash::of_matrix(tiling, body.weights)),
             Mapping::FlashLanes(tiling) => return self.flash(body, &Flash::of_lanes(tiling)),
             _ => {}
         }

@@ -27,12 +27,17 @@ constexpr GRAPHC_DEVICE int floats_handed_over(int rows, int outputs) { return r
 ///
 /// With `mma.sync` tiles are copied past the registers, into two buffers: one is filled while the other is multiplied. Queries are read
 /// from LDS for every tile where they would take too many registers.
-template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1, int FRAGMENTS_ = 1, bool QUERIES_STAY_ = false>
+///
+/// `CHAINED`: scores are weights as they are. Two products then are one kernel, `f(X · A) · B`: a query is a row of `X`, a key a column of `A`,
+/// a value a row of `B`.
+template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1, int FRAGMENTS_ = 1, bool QUERIES_STAY_ = false,
+          bool CHAINED_ = false>
 struct FlashTile {
     using Instruction = Instruction_;
     using I = Instruction_;
     using Element = typename I::Element;
     static constexpr int WAVES = WAVES_, KEYS = KEYS_, D = D_, DV = DV_;
+    static constexpr bool CHAINED = CHAINED_;
     static constexpr int SPLIT = SPLIT_, TILE = KEYS * SPLIT;
     static constexpr int FRAGMENTS = FRAGMENTS_, LANES = I::LANES, THREADS = WAVES * LANES;
     static constexpr int ROWS = I::ROWS * FRAGMENTS, QUERIES = WAVES / SPLIT * ROWS;
@@ -179,6 +184,16 @@ GRAPHC_DEVICE void weigh(Rows& rows, int r, int q, int k0, int keys, float (&sco
     }
 }
 
+/// Turns the products of one of this lane's rows and the keys from `k0` into weights that are their scores; past the last key they are 0.
+template <bool PART, typename Rows, int EACH, typename Score>
+GRAPHC_DEVICE void weigh_by_scores(int q, int k0, int keys, float (&scores)[EACH], const Score& score) {
+    score_keys<PART, Rows>(q, k0, keys, scores, score);
+    if constexpr (PART) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) scores[i] = k0 + Rows::key_of(i) < keys ? scores[i] : 0.25f;
+    }
+}
+
 /// Brings the parts of waves that share queries together in the first of them, by halves: in each turn the second half hands its parts over
 /// to the first. Who adds what is fixed, so that the sum is the same in every run.
 template <typename Rows>
@@ -198,8 +213,10 @@ GRAPHC_DEVICE void merge_waves(Rows& rows) {
             const int place = slice - half;
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                all[at(place, r)] = rows.largest[r];
-                all[at(place, ROWS + r)] = rows.sum[r];
+                if constexpr (!F::CHAINED) {
+                    all[at(place, r)] = rows.largest[r];
+                    all[at(place, ROWS + r)] = rows.sum[r];
+                }
 #pragma unroll
                 for (int i = 0; i < OUTPUTS; ++i) all[at(place, 2 * ROWS + r * OUTPUTS + i)] = rows.output(r, i);
             }
@@ -208,11 +225,14 @@ GRAPHC_DEVICE void merge_waves(Rows& rows) {
         if (slice < half) {
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                const float theirs = all[at(slice, r)], most = larger(rows.largest[r], theirs);
-                const float reference = most == -infinity<float>() ? 0.0f : most;
-                const float own = math::hardware_exp2(rows.largest[r] - reference), scale = math::hardware_exp2(theirs - reference);
-                rows.largest[r] = most;
-                rows.sum[r] = rows.sum[r] * own + all[at(slice, ROWS + r)] * scale;
+                float own = 1.0f, scale = 1.0f;
+                if constexpr (!F::CHAINED) {
+                    const float theirs = all[at(slice, r)], most = larger(rows.largest[r], theirs);
+                    const float reference = most == -infinity<float>() ? 0.0f : most;
+                    own = math::hardware_exp2(rows.largest[r] - reference), scale = math::hardware_exp2(theirs - reference);
+                    rows.largest[r] = most;
+                    rows.sum[r] = rows.sum[r] * own + all[at(slice, ROWS + r)] * scale;
+                }
 #pragma unroll
                 for (int i = 0; i < OUTPUTS; ++i) {
                     rows.set_output(r, i, rows.output(r, i) * own + all[at(slice, 2 * ROWS + r * OUTPUTS + i)] * scale);
@@ -310,7 +330,7 @@ struct MatrixRows {
     static_assert(F::OUTS % Out::FUSED == 0, "the width of the stores needs more columns");
 
     typename I::Sums out[F::FRAGMENTS][F::OUTS];
-    /// Of each of this lane's rows: what weights are relative to, about the largest score so far (of all its lanes, as a power
+    /// Of each of this lane's rows, unless products are chained: what weights are relative to, about the largest score so far (of all its lanes, as a power
     /// of two), and the sum of this lane's weights.
     float largest[ROWS], sum[ROWS];
 
@@ -350,8 +370,12 @@ struct MatrixRows {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             // Rows past the last are computed as the last: what the score reads is there.
-            const int q = row0 + query_of(r);
-            weigh<PART>(*this, r, q < queries ? q : queries - 1, k0 + slice() * F::KEYS, keys, scores[r], score);
+            const int q = row0 + query_of(r), row = q < queries ? q : queries - 1, first = k0 + slice() * F::KEYS;
+            if constexpr (F::CHAINED) {
+                weigh_by_scores<PART, MatrixRows>(row, first, keys, scores[r], score);
+            } else {
+                weigh<PART>(*this, r, row, first, keys, scores[r], score);
+            }
         }
     }
 
@@ -371,9 +395,12 @@ struct MatrixRows {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             const int q = row0 + query_of(r);
-            const float total = reduce_row<Sum, I>(sum[r]);
-            const float scale = keys > 0 ? 1.0f / total : 0.0f;
-            const float log_sum = (largest[r] + math::log2(total)) * 0.6931471805599453f;
+            float scale = 1.0f, log_sum = 0.0f;
+            if constexpr (!F::CHAINED) {
+                const float total = reduce_row<Sum, I>(sum[r]);
+                scale = keys > 0 ? 1.0f / total : 0.0f;
+                log_sum = (largest[r] + math::log2(total)) * 0.6931471805599453f;
+            }
             if (q < queries) {
 #pragma unroll
                 for (int run = 0; run < F::OUTS / Out::FUSED; ++run) {
@@ -680,7 +707,7 @@ struct AsyncFlashRows : MatrixRows<F, WIDTH> {
 #endif
 
 /// Computes a block of queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
-/// · value(e, k)`, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is
+/// · value(e, k)`, without the softmax where products are chained, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is
 /// `ln Σ_k exp(score)`; `WIDTH` divides the width of values.
 /// Keys that the range leaves out are known to be hidden.
 template <typename F, int WIDTH, typename Range, typename Query, typename Key, typename Value, typename Score, typename Epilogue>

@@ -14,6 +14,7 @@ template <int WAVES_, int LANES_, int GROUP_, int ROWS_EACH_, int KEYS_, int D_,
 struct LaneTile {
     static constexpr int WAVES = WAVES_, LANES = LANES_, GROUP = GROUP_, ROWS_EACH = ROWS_EACH_, KEYS = KEYS_, D = D_, DV = DV_;
     static constexpr int SPLIT = SPLIT_, TILE = KEYS * SPLIT, THREADS = WAVES * LANES;
+    static constexpr bool CHAINED = false;
     static constexpr int ROWS = LANES / GROUP * ROWS_EACH, QUERIES = WAVES / SPLIT * ROWS;
     static_assert((GROUP & (GROUP - 1)) == 0 && GROUP <= 16, "lanes of a row exchange what they have within 16");
     static_assert((KEYS & (KEYS - 1)) == 0 && KEYS % GROUP == 0, "each lane of a row has as many keys of a tile");

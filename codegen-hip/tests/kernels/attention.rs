@@ -1,7 +1,7 @@
 //! Attention.
 
 use ir::DType;
-use ir::kernel::{AttentionBody, Body, Kernel, KeyRange, Mapping};
+use ir::kernel::{AttentionBody, Body, Kernel, KeyRange, Mapping, Weights};
 use ir::op::BinaryOp;
 
 use super::{Build, F32};
@@ -77,6 +77,7 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
         value,
         acc,
         score,
+        weights: Weights::Softmax,
         out,
         epilogue: vec![store],
         log_sum: None,

@@ -1,13 +1,13 @@
-//! Attention as a body, and which keys a query can see.
+//! Attention as a body, which keys a query can see, and two chained products as a body of the same form.
 
 use serde::{Deserialize, Serialize};
 
 use super::{AxisId, Expr, ExprId, Exprs, Stmt, VarId};
 
-/// For each point of `batch` and `q`: scores over `k`, their softmax, and the weighted sum of `v`; then the epilogue.
+/// For each point of `batch` and `q`: scores over `k`, what they weigh, and the weighted sum of `v`; then the epilogue.
 ///
 /// `acc = Σ_d query · key`; `score` is an expression of `Var(acc)` over `batch`, `q`, `k` (scale, mask, causal select);
-/// weights are the softmax of the scores over `k`; `out = Σ_k weight · value`, over `batch`, `q`, `dv`.
+/// `weights` says what the scores weigh; `out = Σ_k weight · value`, over `batch`, `q`, `dv`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct AttentionBody {
     pub batch: Vec<AxisId>,
@@ -23,6 +23,7 @@ pub struct AttentionBody {
     pub value: ExprId,
     pub acc: VarId,
     pub score: ExprId,
+    pub weights: Weights,
     pub out: VarId,
     /// `ln Σ_k exp(score)` of the row in `f32`, minus infinity where all keys are masked: what a kernel leaves to another that brings
     /// outputs over parts of the keys together.
@@ -31,6 +32,16 @@ pub struct AttentionBody {
     pub epilogue: Vec<Stmt>,
     /// The keys that a query can see, where the score hides the others by their position: their tiles are skipped.
     pub range: Option<KeyRange>,
+}
+
+/// What the scores of a row weigh.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Weights {
+    /// Their softmax over `k`: attention.
+    Softmax,
+    /// Themselves: two products, `f(X · A) · B`, with the first's results in registers. Rows of `X` are the queries, `k` is the axis
+    /// between the products, and `f` the score. No range of it is left out, and its parts are sums alone.
+    Scores,
 }
 
 /// The keys that a query can see: `first ≤ k < end`. The score hides every other key; it may hide some of these too.

@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 
 use super::{
     Access, AttentionBody, AxisId, Body, ContractBody, CopyBody, Expr, ExprId, Kernel, ParamId, RowBody, ScanBody,
-    SortBody, Stmt, VarId, WindowBody,
+    SortBody, Stmt, VarId, Weights, WindowBody,
 };
 use crate::data::HostTensor;
 use crate::dim::{Bindings, DimError};
@@ -491,8 +491,13 @@ impl Run<'_> {
                 }
                 run.set_axis(a.k, 0);
                 let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                scores.iter_mut().for_each(|s| *s = (*s - top).exp());
-                let total: f64 = scores.iter().sum();
+                let total: f64 = match a.weights {
+                    Weights::Softmax => {
+                        scores.iter_mut().for_each(|s| *s = (*s - top).exp());
+                        scores.iter().sum()
+                    }
+                    Weights::Scores => 1.0,
+                };
                 if let Some(log_sum) = a.log_sum {
                     // Where all are masked, nothing is left to compare with.
                     let sum = if top == f64::NEG_INFINITY {

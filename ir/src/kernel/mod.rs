@@ -29,7 +29,7 @@ pub mod traffic;
 pub mod verify;
 mod window;
 
-pub use attention::{AttentionBody, KeyRange};
+pub use attention::{AttentionBody, KeyRange, Weights};
 pub use copy::{CopyBody, CopyStep};
 pub use flash_lanes::FlashLanes;
 pub use operand::{Operand, OperandAccess, Unpacking};

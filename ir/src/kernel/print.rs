@@ -11,7 +11,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt, Tiling, Travel};
+use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt, Tiling, Travel, Weights};
 use crate::graph::op::BinaryOp;
 
 impl fmt::Display for Kernel {
@@ -317,7 +317,10 @@ impl Printer<'_> {
                     p.line(&format!("{} = sum over {d} of query * key", a.acc));
                     p.line(&format!("  query = {}", e(a.query)));
                     p.line(&format!("  key = {}", e(a.key)));
-                    p.line(&format!("weight = softmax over {k} of {}", e(a.score)));
+                    match a.weights {
+                        Weights::Softmax => p.line(&format!("weight = softmax over {k} of {}", e(a.score))),
+                        Weights::Scores => p.line(&format!("weight = {}", e(a.score))),
+                    }
                     if let Some(range) = &a.range {
                         let bound = |b: Option<ExprId>| b.map(e).unwrap_or_default();
                         p.line(&format!("  seen = {}..{}", bound(range.first), bound(range.end)));

@@ -488,7 +488,7 @@ impl AttentionOrder {
     }
 }
 
-/// How workgroups compute attention with matrix instructions.
+/// How workgroups compute attention, or two chained products, with matrix instructions.
 ///
 /// Each wave has `fragments` times as many queries as the instruction has rows; tiles of keys and values go through LDS in their own
 /// type: with `mma.sync` past the registers, into two buffers in turns, and so do the queries.

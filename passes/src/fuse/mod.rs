@@ -12,6 +12,7 @@
 //!
 //! Legality is in [`legality`]; every edge that stays unfused gets a [`Barrier`].
 
+mod absorb;
 mod chain;
 pub mod classify;
 mod inline;
@@ -25,6 +26,8 @@ use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
 
+use crate::chains::Chains;
+pub use absorb::{Absorbed, absorb};
 use classify::{OperandNeed, Role, is_free, is_mask, is_unpacking, operand_need, role};
 pub use report::{Barrier, FusedEdge, Fusion, FusionReport, UnfusedEdge};
 
@@ -35,6 +38,8 @@ pub struct ScheduleOptions {
     pub fuse: bool,
     /// The most nodes that compute something in one region.
     pub region_limit: usize,
+    /// Which products are computed by those that read them.
+    pub chains: Chains,
 }
 
 impl Default for ScheduleOptions {
@@ -42,6 +47,7 @@ impl Default for ScheduleOptions {
         ScheduleOptions {
             fuse: true,
             region_limit: 96,
+            chains: Chains::default(),
         }
     }
 }

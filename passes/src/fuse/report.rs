@@ -43,6 +43,8 @@ pub enum Fusion {
     IndexMap,
     /// The producer is a norm: its consumer multiplies the rows as they are, and scales their sums.
     RowScale,
+    /// The producer is a product: its consumer, another, takes its results from registers.
+    Chain,
     /// The producer stores its result where the consumer, a concat, would put it.
     InPlace,
 }

@@ -1,6 +1,6 @@
 //! Attention in one launch, or in parts of its keys.
 
-use ir::kernel::{AttentionBody, Body, ExprId, Loops};
+use ir::kernel::{AttentionBody, Body, ExprId, Loops, Weights};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::{DType, Dim, Target, Value};
 
@@ -181,6 +181,7 @@ pub fn attention(
         value,
         acc,
         score,
+        weights: Weights::Softmax,
         out,
         log_sum,
         epilogue,

@@ -15,6 +15,7 @@
 //! | sort | `Threads` a row when short, `Block` otherwise; see [`Mapping`] |
 
 mod attention;
+mod chain;
 mod contract;
 mod direct;
 mod gemv;
@@ -26,7 +27,9 @@ pub use parts::Second;
 pub use shares::may_share;
 
 use ir::kernel::access::Motions;
-use ir::kernel::{AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody};
+use ir::kernel::{
+    AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody, Weights,
+};
 use ir::target::Platform;
 use ir::{DType, Dim, Entity, Symbols, Target};
 
@@ -122,7 +125,8 @@ pub fn parts(kernel: &Kernel, symbols: &Symbols, target: &Target, second: Second
         (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_) | Mapping::Tile { .. }) => {
             mapper.parts_of_depth(body, second).map(|(parts, _)| parts)
         }
-        (Body::Attention(body), whole) => {
+        // Chained products are whole.
+        (Body::Attention(body), whole) if body.weights == Weights::Softmax => {
             let (queries, keys) = mapper.part(body, whole)?;
             mapper.parts_of_keys(body, queries, keys)
         }
@@ -138,6 +142,17 @@ pub fn product_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option
     };
     let mapper = Mapper::at_hints(kernel, symbols, target);
     Some(mapper.clocks(body, &kernel.mapping) / (target.clock_ghz * 1e3))
+}
+
+/// As [`product_us`], of chained products by matrix instructions: the time of one kernel, and the part of it that lies between the products,
+/// which [`product_us`] has not in that of the first.
+pub fn chain_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<[f64; 2]> {
+    let (Body::Attention(body), Mapping::FlashMatrix(tiling)) = (&kernel.body, &kernel.mapping) else {
+        return None;
+    };
+    let mapper = Mapper::at_hints(kernel, symbols, target);
+    let clocks = [mapper.chain_clocks(body, tiling), mapper.between_clocks(body)];
+    (body.weights == Weights::Scores).then(|| clocks.map(|clocks| clocks / (target.clock_ghz * 1e3)))
 }
 
 /// Predicts the microseconds that a contraction saves where its depth is cut into parts as [`parts`] says; 0 where it is not.

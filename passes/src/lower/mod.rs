@@ -8,6 +8,7 @@
 
 mod attention;
 pub mod builder;
+mod chain;
 mod collapse;
 mod contract;
 mod copies;
@@ -128,7 +129,10 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
         _ if region.kind == RegionKind::Pointwise => loops::pointwise(b),
         Op::Reduce { op, axes, keep_dims } => rows::reduce(b, *op, axes, *keep_dims),
         Op::Pool(p) => window::pool(b, p),
-        Op::Contract(c) => contract::contract(b, c),
+        Op::Contract(c) => match chain::first_within(b) {
+            Some(first) => chain::chain(b, first, c),
+            None => contract::contract(b, c),
+        },
         Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
         Op::Conv(c) => contract::conv(b, c),
         Op::Composite(Composite::Attention {

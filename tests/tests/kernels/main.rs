@@ -10,6 +10,7 @@ mod judge;
 mod kernel_list;
 
 mod attention_ranges;
+mod chains;
 mod cuda_kernels;
 mod direct;
 mod empty;

@@ -304,6 +304,7 @@ fn attention_weighs_values() {
         value,
         acc,
         score,
+        weights: Weights::Softmax,
         out,
         epilogue: vec![Build::store(3, q, result, &[])],
         log_sum: None,

@@ -4,7 +4,7 @@ use super::{KernelError, Verifier};
 use crate::dim::Dim;
 use crate::kernel::{
     Access, AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvTiling, Loops,
-    Mapping, Operand, Param, Shares, Stmt, Tiling, Travel, WindowBody,
+    Mapping, Operand, Param, Shares, Stmt, Tiling, Travel, Weights, WindowBody,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;
@@ -235,6 +235,12 @@ impl Verifier<'_> {
                 if a.log_sum.is_some() && !matches!(mapping, Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) =>
             {
                 Some("it does not give the sum of an attention's weights")
+            }
+            (mapping, Body::Attention(a))
+                if a.weights == Weights::Scores
+                    && (!matches!(mapping, Mapping::FlashMatrix(_)) || a.log_sum.is_some() || a.range.is_some()) =>
+            {
+                Some("two products are chained on matrix units alone, whole")
             }
             (mapping, Body::Contract(c)) if c.statistic.is_some() && !folds_rows(mapping) => {
                 Some("it folds nothing of the rows of a product")

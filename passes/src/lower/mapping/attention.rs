@@ -4,6 +4,7 @@ use ir::DType;
 use ir::kernel::limits::{widest_fetch, widest_group};
 use ir::kernel::{
     AttentionBody, AttentionOrder, AxisId, Expr, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand, Stmt,
+    Weights,
 };
 use ir::target::{MatrixFamily, MatrixInstruction, Platform};
 
@@ -43,6 +44,11 @@ impl Mapper<'_> {
     pub(super) fn attention(&self, body: &AttentionBody) -> Mapping {
         let (d, dv) = (self.points(&[body.d]), self.points(&[body.dv]));
         let queries = self.points(&[body.q]);
+        if body.weights == Weights::Scores
+            && let Some(tiling) = self.chain(body)
+        {
+            return Mapping::FlashMatrix(tiling);
+        }
         match (self.flash(body), self.flash_by_lanes(body)) {
             // A part whose matrix tiles would spill is the lanes'.
             (Some((_, t)), Some((_, by_lanes))) if body.log_sum.is_some() && !self.shares_keys(body, &t) => {
@@ -87,8 +93,11 @@ impl Mapper<'_> {
     /// Every mapping of an attention whose sums stay in registers, the one that [`Mapper::attention`] takes first, the others by their
     /// predicted clocks. None where its tiles are in LDS.
     pub(super) fn attention_candidates(&self, body: &AttentionBody) -> Vec<Mapping> {
-        let matrix = self.flash_tilings(body, true).into_iter();
-        let lanes = self.lanes_tilings(body).into_iter();
+        let matrix = match body.weights {
+            Weights::Softmax => self.flash_tilings(body, true),
+            Weights::Scores => self.chain_tilings(body),
+        };
+        let (matrix, lanes) = (matrix.into_iter(), self.lanes_tilings(body).into_iter());
         let mut others: Vec<(f64, Mapping)> = matrix
             .map(|(clocks, t)| (clocks, Mapping::FlashMatrix(t)))
             .chain(lanes.map(|(clocks, t)| (clocks, Mapping::FlashLanes(t))))
@@ -123,8 +132,12 @@ impl Mapper<'_> {
         );
         let store = widest_group(self.kernel, self.symbols, &body.epilogue, body.dv).min(8);
         let mut text = format!(
-            "{} attention {} x {} x {} -> {} [{}, {}] query {query} key {key} value {value} store {store}",
+            "{} {} {} x {} x {} -> {} [{}, {}] query {query} key {key} value {value} store {store}",
             self.target,
+            match body.weights {
+                Weights::Softmax => "attention",
+                Weights::Scores => "chain",
+            },
             exprs.dtype(body.query),
             element(body.key),
             element(body.value),
@@ -211,7 +224,7 @@ impl Mapper<'_> {
                 .as_const()
                 .filter(|n| (1..=FlashLanes::WIDEST).contains(n))
         };
-        let (Some(d), Some(dv)) = (width(body.d), width(body.dv)) else {
+        let (Some(d), Some(dv), Weights::Softmax) = (width(body.d), width(body.dv), body.weights) else {
             return Vec::new();
         };
         let widths = [d, dv];
@@ -308,7 +321,7 @@ impl Mapper<'_> {
     }
 
     /// Clocks for which an instruction of a wave holds its SIMD: those of 16 lanes take four for a wave of 64.
-    fn issue_clocks(&self) -> f64 {
+    pub(super) fn issue_clocks(&self) -> f64 {
         if self.target.wave_size == 64 { 4.0 } else { 1.0 }
     }
 
@@ -354,7 +367,7 @@ impl Mapper<'_> {
 
     /// The tilings for matrix instructions that fit, the better first for usual sizes, with their predicted clocks; `all` includes those
     /// that only many queries should have.
-    fn flash_tilings(&self, body: &AttentionBody, all: bool) -> Vec<(f64, FlashTiling)> {
+    pub(super) fn flash_tilings(&self, body: &AttentionBody, all: bool) -> Vec<(f64, FlashTiling)> {
         let k = self.kernel;
         let width = |axis: AxisId| k.axes[axis].extent.as_const().filter(|n| *n > 0);
         let (Some(d), Some(dv)) = (width(body.d), width(body.dv)) else {

@@ -1,7 +1,7 @@
 //! Matrix products, convolutions and attention.
 
 use ir::DType;
-use ir::kernel::{Access, AttentionBody, Body, ContractBody, ConvFacts, Expr, Operand, Stmt};
+use ir::kernel::{Access, AttentionBody, Body, ContractBody, ConvFacts, Expr, Operand, Stmt, Weights};
 use ir::op::{BinaryOp, Layout, UnaryOp, Window};
 
 use super::build::{Build, c, sym};
@@ -418,6 +418,7 @@ pub(super) fn attend(mask: Option<DType>, causal: bool, odd: bool, share: i64) -
         value,
         acc,
         score,
+        weights: Weights::Softmax,
         out: result,
         epilogue: vec![store],
         log_sum: None,
