@@ -92,6 +92,8 @@ pub struct Architecture {
     pub operand_prologue: bool,
     /// Whether there is a kernel that takes depthwise convolutions with constant filters as convolutions (else they are loops).
     pub depthwise_kernel: bool,
+    /// Whether its WMMA takes each operand in both halves of a wave, twice as many registers.
+    pub repeats_operands: bool,
     /// Whether two products may be one kernel, whose waves hold rows of both: where registers have room for them and what lies between, and
     /// that was predicted to take less time.
     pub chains_products: bool,
@@ -181,6 +183,7 @@ const HIP: Architecture = Architecture {
     hipblaslt: true,
     operand_prologue: true,
     depthwise_kernel: false,
+    repeats_operands: false,
     chains_products: false,
     flushes_subnormals: false,
 };
@@ -326,6 +329,7 @@ pub static TARGETS: &[Architecture] = &[
         vector_registers: 1536,
         library_efficiency: 0.5,
         matrix: matrix::WMMA1,
+        repeats_operands: true,
         ..HIP
     },
     Architecture {
@@ -344,6 +348,7 @@ pub static TARGETS: &[Architecture] = &[
         vector_registers: 1536,
         library_efficiency: 0.5,
         matrix: matrix::WMMA1,
+        repeats_operands: true,
         ..HIP
     },
     Architecture {

@@ -190,7 +190,7 @@ GRAPHC_DEVICE void weigh_by_scores(int q, int k0, int keys, float (&scores)[EACH
     score_keys<PART, Rows>(q, k0, keys, scores, score);
     if constexpr (PART) {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) scores[i] = k0 + Rows::key_of(i) < keys ? scores[i] : 0.25f;
+        for (int i = 0; i < EACH; ++i) scores[i] = k0 + Rows::key_of(i) < keys ? scores[i] : 0.0f;
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use codegen_hip::{device, emit_kernel};
 use ir::kernel::bounds::unproven;
-use ir::{Symbol, SymbolInfo, Symbols, Target};
+use ir::{Kernel, Symbol, SymbolInfo, Symbols, Target};
 use runtime::code_object;
 use runtime::compile::{CompileRequest, RocmSearch, WorkerPool, compile_all, discover};
 
@@ -183,6 +183,66 @@ fn kernels_of_models_compile_without_spills() {
     println!("{total} kernels of models compiled");
 }
 
+/// The tilings that products of models may get, with a bias and a residual: matrices by rows and by columns, narrow and wide. The ones that are
+/// predicted to be the fastest are compiled, or all of them.
+#[test]
+fn tilings_of_products_compile_without_spills() {
+    let Some(compiler) = workers() else { return };
+    let (mut requests, mut names) = (Vec::new(), Vec::new());
+    for arch in ["gfx90a", "gfx942", "gfx1100", "gfx1201"] {
+        let target: Target = arch.parse().expect("a target of the table");
+        for ([rows, columns, depth], dtype) in [
+            ([6272, 96, 384], "f16"),
+            ([4096, 4096, 1024], "f16"),
+            ([1024, 768, 768], "bf16"),
+            ([784, 128, 512], "f32"),
+            ([3136, 64, 576], "f16"),
+        ] {
+            for (w, flags) in [
+                (format!("{depth}, {columns}"), ""),
+                (format!("{columns}, {depth}"), " {transpose_rhs}"),
+            ] {
+                let text = format!(
+                    "graph @g stage=import {{\n x = input \"x\" : {dtype}[{rows}, {depth}]\n w = input \"w\" : {dtype}[{w}]\n \
+                     b = input \"b\" : {dtype}[{columns}]\n r = input \"r\" : {dtype}[{rows}, {columns}]\n c = contract x, w{flags}\n \
+                     a = add c, b\n y = add a, r\n return y as \"y\"\n}}\n"
+                );
+                let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+                let mut options = graphc::driver::BuildOptions::new(vec![target], passes::OptLevel::O2);
+                options.optimize.libraries = false;
+                let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+                let plan = &built.program.variants[0].plan;
+                let kernel = plan.kernels.values().next().expect("a product");
+                let candidates = passes::tuning::candidates(kernel, &plan.symbols, &plan.target);
+                let most = if graphc_tests::everything() {
+                    candidates.len()
+                } else {
+                    3
+                };
+                for mapping in candidates.into_iter().take(most) {
+                    let name = format!("{rows}x{columns}x{depth} {dtype}{flags} by {mapping}");
+                    let kernel = Kernel {
+                        mapping,
+                        ..kernel.clone()
+                    };
+                    let source =
+                        emit_kernel(&kernel, &plan.symbols, &plan.target, &[]).unwrap_or_else(|e| panic!("{e}"));
+                    requests.push(CompileRequest {
+                        name: kernel.name.clone(),
+                        source: source.text,
+                        headers: headers(),
+                        arch: arch.to_owned(),
+                        options: source.options,
+                    });
+                    names.push(name);
+                }
+            }
+        }
+    }
+    check_as(&compiler, &requests, &names);
+    println!("{} kernels of products compiled", requests.len());
+}
+
 /// The same source gives the same code object, from other processes too.
 #[test]
 fn code_objects_are_identical_in_two_runs() {
@@ -200,9 +260,16 @@ fn code_objects_are_identical_in_two_runs() {
 }
 
 fn check(compiler: &WorkerPool, requests: &[CompileRequest]) {
+    let names: Vec<String> = requests.iter().map(|request| request.name.clone()).collect();
+    check_as(compiler, requests, &names);
+}
+
+/// Compiles requests, each of which a failure calls by such a name.
+fn check_as(compiler: &WorkerPool, requests: &[CompileRequest], names: &[String]) {
     let mut wrong = Vec::new();
-    for (request, result) in requests.iter().zip(compile_all(compiler, requests, &|_| ())) {
-        let at = format!("{} for {}", request.name, request.arch);
+    let results = compile_all(compiler, requests, &|_| ());
+    for ((request, name), result) in requests.iter().zip(names).zip(results) {
+        let at = format!("{name} for {}", request.arch);
         match result.map(|object| (code_object::read(&object.bytes), object.log)) {
             Err(error) => wrong.push(format!("{at}: {error}")),
             Ok((Err(error), _)) => wrong.push(format!("{at}: {error}")),

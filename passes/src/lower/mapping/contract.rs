@@ -106,6 +106,9 @@ pub(super) const UNPACK_INSTRUCTIONS: f64 = 3.0;
 const ASYNC_STAGES: [u32; 3] = [4, 3, 6];
 /// Stages from which on `wgmma` begins a tile's products before those of the last have ended; with fewer, another workgroup fills the gap.
 const STAGES_AHEAD: u32 = 4;
+/// Steps of a tile, and waves of a workgroup, up to which gfx11 reads fragments ahead.
+const STEPS_AHEAD: u32 = 2;
+const WAVES_AHEAD: u32 = 4;
 /// Bytes a clock that copies write to LDS while `wgmma` does not read from it (as measured on an H100, where a step of 128 x 256 x 64 takes 205
 /// clocks more for each 16 KiB that it copies).
 const COPY_RATE: f64 = 80.0;
@@ -445,6 +448,11 @@ impl Mapper<'_> {
         let most = most.min(self.target.vector_registers / waves.div_ceil(self.target.simds).max(1));
         if instruction.family != MatrixFamily::Wgmma {
             tiling.ahead = tiling.registers() <= ahead.min(most);
+        }
+        // Of a tile of more steps, and in a workgroup of many waves, the compiler reads ahead more than one step, and spills (as compiled).
+        let is_wide = instruction.family == MatrixFamily::Wmma && instruction.input.bits() >= 16;
+        if self.target.repeats_operands && is_wide && (depth / instruction.k > STEPS_AHEAD || waves > WAVES_AHEAD) {
+            tiling.ahead = false;
         }
         if tiling.registers() > most {
             return None;
