@@ -4,37 +4,16 @@
 //! slowest of matrix units with what lies between the products, LDS and cache, and nothing is faster than memory.
 
 use ir::kernel::{AttentionBody, AxisId, Expr, ExprId, FlashTiling};
-use ir::op::{BinaryOp, UnaryOp};
+use ir::op::Elementwise;
 
 use super::Mapper;
 use super::contract::TILE_LATENCY;
+use crate::cost::weight;
 
 /// Clocks of a turn that nothing hides: two barriers, what is waited for, addresses.
 const TURN_LATENCY: f64 = 180.0;
 /// Clocks from the request of a tile to its arrival.
 const LATENCY: f64 = 800.0;
-/// Instructions of an operation of one instruction, a division or square root, and a function that is a polynomial or more.
-const SHORT: f64 = 1.0;
-const LONG: f64 = 8.0;
-const FUNCTION: f64 = 24.0;
-
-/// Instructions of an operation, about.
-fn unary(op: UnaryOp) -> f64 {
-    match op {
-        UnaryOp::Neg
-        | UnaryOp::Abs
-        | UnaryOp::Sign
-        | UnaryOp::Floor
-        | UnaryOp::Ceil
-        | UnaryOp::Round
-        | UnaryOp::Trunc => SHORT,
-        UnaryOp::Relu | UnaryOp::Not | UnaryOp::IsNan | UnaryOp::IsInf => SHORT,
-        UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip | UnaryOp::Sigmoid | UnaryOp::Silu | UnaryOp::HardSwish => LONG,
-        UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Log | UnaryOp::Log2 => LONG,
-        _ => FUNCTION,
-    }
-}
-
 /// Instructions that make a weight an operand of the second product.
 const NARROWING: f64 = 2.0;
 
@@ -104,10 +83,10 @@ impl Mapper<'_> {
         let mut instructions = NARROWING;
         self.walk(vec![score], |e| {
             instructions += match exprs[e] {
-                Expr::Unary(op, _) => unary(op),
-                Expr::Binary(BinaryOp::Div | BinaryOp::Rem | BinaryOp::Mod, ..) => LONG,
-                Expr::Binary(BinaryOp::Pow, ..) => FUNCTION,
-                Expr::Binary(..) | Expr::Select(..) | Expr::Load { .. } | Expr::Cast(..) => SHORT,
+                Expr::Unary(op, _) => f64::from(weight(&Elementwise::Unary(op))),
+                Expr::Binary(op, ..) => f64::from(weight(&Elementwise::Binary(op))),
+                Expr::Select(..) => f64::from(weight(&Elementwise::Select)),
+                Expr::Load { .. } | Expr::Cast(..) => 1.0,
                 _ => 0.0,
             };
             !matches!(exprs[e], Expr::Load { .. })
