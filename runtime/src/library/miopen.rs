@@ -390,11 +390,7 @@ impl Handle {
         }
         let (mut major, mut minor, mut patch) = (0, 0, 0);
         // SAFETY: places for the results.
-        let status = unsafe {
-            self.library
-                .api()
-                .miopenGetVersion(&mut major, &mut minor, &mut patch)
-        };
+        let status = unsafe { self.library.api().miopenGetVersion(&mut major, &mut minor, &mut patch) };
         self.library.check("miopenGetVersion", status, at)?;
         let version = format!("MIOpen {major}.{minor}.{patch} on {}", self.library.driver);
         self.version = Some(version.clone());
@@ -407,7 +403,9 @@ impl Handle {
             return Ok(None);
         };
         let number: Option<[u8; 8]> = algorithm.words.as_slice().try_into().ok();
-        Ok((self.version(at)? == algorithm.of).then_some(number.map(u64::from_le_bytes)).flatten())
+        Ok((self.version(at)? == algorithm.of)
+            .then_some(number.map(u64::from_le_bytes))
+            .flatten())
     }
 
     /// Lists solutions of a convolution that compile here, the one first that serves it where it was made
@@ -424,9 +422,8 @@ impl Handle {
         let compiles = |solution: &miopenConvSolution_t| {
             let api = self.library.api();
             // SAFETY: handle and descriptors are alive.
-            let status = unsafe {
-                api.miopenConvolutionForwardCompileSolution(self.raw, w, x, c, y, solution.solution_id)
-            };
+            let status =
+                unsafe { api.miopenConvolutionForwardCompileSolution(self.raw, w, x, c, y, solution.solution_id) };
             status == miopenStatus_t::miopenStatusSuccess
         };
         let named = |solution: miopenConvSolution_t| Algorithm {
