@@ -86,7 +86,7 @@ fn contested(graph: &Graph, region: &Region, routes: Routes, target: &Target) ->
 }
 
 /// Whether each channel is convolved with a filter of its own, which is no product.
-fn is_depthwise(graph: &Graph, id: NodeId, conv: &Conv) -> bool {
+pub(super) fn is_depthwise(graph: &Graph, id: NodeId, conv: &Conv) -> bool {
     let node = graph.node(id);
     let channels = |value: Value| {
         let shape = &graph.ty(value).shape;
@@ -323,13 +323,15 @@ impl Planner<'_> {
         match engine {
             Engine::Kernel => self.kernel_of_convolution(region, kernel, (reads, flops), options)?,
             Engine::Call { algorithm, .. } => {
-                let writes = self.results(region);
                 let operands = rival.operands.iter().map(|v| self.buffer(*v)).collect();
                 let anchor = Value::from(region.anchor);
-                let results = match rival.rest {
-                    Rest::Nothing => writes.clone(),
-                    Rest::Kernel(..) => vec![self.arena(format!("{anchor}_sums"), self.graph.ty(anchor).clone())],
+                // The sums are made first: the result may take their place.
+                let sums = match rival.rest {
+                    Rest::Nothing => None,
+                    Rest::Kernel(..) => Some(self.arena(format!("{anchor}_sums"), self.graph.ty(anchor).clone())),
                 };
+                let writes = self.results(region);
+                let results = sums.map_or_else(|| writes.clone(), |sums| vec![sums]);
                 let work = Work::Call {
                     call: rival.call,
                     operands,
@@ -383,3 +385,6 @@ impl Planner<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

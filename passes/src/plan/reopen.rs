@@ -24,7 +24,15 @@ pub fn reopen(
     schedule: &ScheduleOptions,
     options: &PlanOptions,
 ) -> Result<(Graph, Vec<NodeId>), LowerError> {
-    let is_call = |id: &NodeId| matches!(&graph.node(*id).op, Op::Call(call) if matches!(call.op, LibraryOp::Conv(_)));
+    let is_call = |id: &NodeId| {
+        let Op::Call(call) = &graph.node(*id).op else {
+            return false;
+        };
+        let LibraryOp::Conv(conv) = &call.op else { return false };
+        // Where images are open, calls have kernels for ranges of them already.
+        let is_known = graph.ty((*id).into()).shape.iter().all(super::engines::is_known);
+        is_known || convolutions::is_depthwise(&graph, *id, conv)
+    };
     let mut called: Vec<NodeId> = match convolutions::are_decided(options) {
         true => graph.nodes().keys().filter(is_call).collect(),
         false => Vec::new(),

@@ -22,7 +22,7 @@ pub fn call(g: &Graph, id: NodeId) -> Routed {
     }
 }
 
-/// Returns the call for the sums of a convolution, of floats or of signed bytes, whose bias is added later.
+/// Returns the call for the sums of a convolution of stored operands, floats or signed bytes, whose bias is added later.
 pub fn sums(g: &Graph, id: NodeId) -> Routed {
     let Op::Conv(conv) = &g.node(id).op else { return None };
     if of_floats(g, id, conv) || of_bytes(g, id, conv) {
@@ -53,7 +53,9 @@ pub fn asked(g: &Graph, id: NodeId) -> Routed {
     let input = g.ty(operand);
     let halves = matches!(input.dtype, DType::F32 | DType::F16);
     let op = match &node.op {
-        Op::Conv(conv) if node.operands.len() == 2 && of_bytes(g, id, conv) => return convolution(g, id, conv),
+        Op::Conv(conv) if node.operands.len() == 2 && of_bytes(g, id, conv) && is_dense(g, operand) => {
+            return convolution(g, id, conv);
+        }
         Op::Pool(pool) if halves && averages(pool, input.rank()) => LibraryOp::Pool(pool.clone()),
         Op::Composite(Composite::Softmax { axis }) if input.dtype == DType::F32 => LibraryOp::Softmax { axis: *axis },
         _ => return None,
@@ -74,7 +76,7 @@ fn convolution(g: &Graph, id: NodeId, conv: &Conv) -> Routed {
     let even = conv.window.pad_low == conv.window.pad_high;
     let plain = conv.transposed.is_none() && conv.pad_value == 0;
     let typed = g.ty(node.operands[0]).dtype == g.ty(node.operands[1]).dtype;
-    if !even || !plain || !typed || g.ty(node.operands[0]).rank() != 4 || !is_dense(g, node.operands[0]) {
+    if !even || !plain || !typed || g.ty(node.operands[0]).rank() != 4 {
         return None;
     }
     Some(LibraryCall {

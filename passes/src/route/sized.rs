@@ -292,7 +292,9 @@ pub fn convolution_of(g: &Graph, region: &Region, routes: Routes, target: &Targe
     }
     let call = miopen::sums(g, region.anchor)?;
     let operands: Vec<Value> = g.node(region.anchor).operands.iter().take(2).copied().collect();
-    if !routes.has(call.library) || !operands.iter().all(|v| region.inputs.contains(v)) {
+    // The library takes sizes from the buffers' types, and other shapes of a tensor share its buffer.
+    let is_stored = |v: &Value| region.inputs.contains(v) && !matches!(g.node(v.node).op, Op::View(View::Reshape(_)));
+    if !routes.has(call.library) || !operands.iter().all(is_stored) {
         return None;
     }
     let types = operands.iter().map(|v| g.ty(*v).clone()).collect();
