@@ -1,14 +1,16 @@
-//! What computes a convolution where measuring or the caller may decide: its kernel, or MIOpen's call and a kernel for what follows.
+//! What computes a convolution where measuring or the caller may decide: its kernel, or MIOpen's call and a kernel for
+//! what follows.
 //!
 //! ```text
 //! relu(add(conv(x, w), b))    one kernel: conv add relu (x, w, b)
 //!                             or miopen_conv(x, w) -> sums; a kernel: add relu (sums, b)
 //! ```
 //!
-//! Before: the region of a convolution, lowered. After: the steps of the one or the other, and the line that rows of measurements know the
-//! convolution by ([`Convolution`]). MIOpen's call has no bias and no activation: what follows is a kernel of its own there, which the
-//! line names. The sizes that the model leaves open are at their hints, with one exception: a convolution of open images with nothing
-//! behind it is decided range by range, as products are ([`super::sizes`]).
+//! Before: the region of a convolution, lowered. After: the steps of the one or the other, and the line that rows of
+//! measurements know the convolution by ([`Convolution`]). MIOpen's call has no bias and no activation: what follows is
+//! a kernel of its own there, which the line names. The sizes that the model leaves open are at their hints, with one
+//! exception: a convolution of open images with nothing behind it is decided range by range, as products are
+//! ([`super::sizes`]).
 
 use std::collections::HashMap;
 

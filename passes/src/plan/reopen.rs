@@ -4,8 +4,9 @@
 //! a = miopen_conv(x, w); b = relu(a)    becomes    a = conv(x, w); b = relu(a)
 //! ```
 //!
-//! Before: a core graph with the e-graph's calls. After: each convolution whose steps the plan decides ([`super::Convolution`]) is an
-//! op again, so that its kernel takes in what follows it; nodes keep their ids. The others stay calls.
+//! Before: a core graph with the e-graph's calls. After: each convolution whose steps the plan decides
+//! ([`super::Convolution`]) is an op again, so that its kernel takes in what follows it; nodes keep their ids. The
+//! others stay calls.
 
 use ir::library::LibraryOp;
 use ir::{Graph, NodeId, Op, Target};

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Convolutions with what no call does: a bias and an activation; the second has a filter for each channel, and is no product.
+/// Convolutions with what no call does: a bias and an activation; the second has a filter for each channel, and is no
+/// product.
 const CONVOLUTIONS: &str = "graph @convolutions stage=import {
   x = input \"x\" : f16[2, 8, 8, 32]
   w = input \"w\" : f16[32, 3, 3, 32]
@@ -55,7 +56,8 @@ impl Measure for Convolving {
     }
 }
 
-/// A call of a convolution counts with the kernel that it leaves; what was faster is in the plan, with the solution by name.
+/// A call of a convolution counts with the kernel that it leaves; what was faster is in the plan, with the solution by
+/// name.
 #[test]
 fn convolutions_are_kernels_or_calls_as_measured() {
     let graph = ir::graph::parse::parse(CONVOLUTIONS).expect("parses");
