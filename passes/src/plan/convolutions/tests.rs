@@ -40,11 +40,7 @@ fn planned_from(body: &str, calls: bool, prefer: Prefer, tuning: &Tuning) -> Pla
     for (name, want) in &want {
         let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 2e-2 * (1.0 + b.abs());
         let (got, want) = (got[name].to_f64(), want.to_f64());
-        assert!(
-            got.iter().zip(&want).all(|pair| close(pair)),
-            "{body}\n{}",
-            planned.plan
-        );
+        assert!(got.iter().zip(&want).all(close), "{body}\n{}", planned.plan);
     }
     planned
 }
