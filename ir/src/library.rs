@@ -61,7 +61,10 @@ impl LibraryCall {
 
     /// Whether the library has several algorithms for the call, and can be asked for one of them.
     pub const fn has_algorithms(&self) -> bool {
-        matches!((self.library, &self.op), (Library::HipBlasLt, LibraryOp::Gemm { .. }))
+        matches!(
+            (self.library, &self.op),
+            (Library::HipBlasLt, LibraryOp::Gemm { .. }) | (Library::MiOpen, LibraryOp::Conv(_))
+        )
     }
 
     /// Makes a collective.

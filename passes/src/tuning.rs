@@ -13,6 +13,7 @@ use ir::kernel::Mapping;
 use ir::library::Algorithm;
 use ir::{Kernel, Plan, Symbols, Target};
 
+pub(crate) use crate::lower::mapping::window_text;
 pub use crate::lower::mapping::{candidates, candidates_in, open_rows, product, product_in, sharings};
 
 /// The rows, by product.

@@ -15,6 +15,17 @@ use crate::emulated_hip::EmulatedHip;
 /// The folder of the HIP library, in the process that runs inside the sysroot.
 const INSIDE: &str = "GRAPHC_TEST_INSIDE";
 
+/// Where the sysroot is, if it is there.
+fn root() -> PathBuf {
+    let named = std::env::var_os("GRAPHC_ROCM_LIBS").map(PathBuf::from);
+    named.unwrap_or_else(|| PathBuf::from("/opt/graphc-rocm-libs"))
+}
+
+/// Whether this is a test's first process, from which [`inside`] will start the second one.
+pub fn is_outside() -> bool {
+    std::env::var_os(INSIDE).is_none() && root().join("usr/lib/x86_64-linux-gnu/libMIOpen.so").exists()
+}
+
 /// Runs a test of `module` (a `module_path!()`) inside the sysroot, as a process of its own; there it gives the HIP library with these
 /// variables (MIOpen's own are the process's). `temporary` is a folder in which MIOpen keeps what it compiled.
 ///
@@ -25,8 +36,7 @@ pub fn inside(module: &str, test: &str, temporary: &str, variables: &[(&str, &st
     if let Some(folder) = std::env::var_os(INSIDE) {
         return Some(EmulatedHip::at(folder.into(), &variables));
     }
-    let named = std::env::var_os("GRAPHC_ROCM_LIBS").map(PathBuf::from);
-    let root = named.unwrap_or_else(|| PathBuf::from("/opt/graphc-rocm-libs"));
+    let root = root();
     let libraries = root.join("usr/lib/x86_64-linux-gnu");
     let run = root.join("rocm-run");
     if !run.is_file() || !libraries.join("librocblas.so").exists() || !libraries.join("libMIOpen.so").exists() {

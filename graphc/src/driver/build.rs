@@ -12,7 +12,8 @@ use passes::route::sized::Routes;
 use passes::shard::{ShardError, ShardReport, Sharded, Split, StageReport, Staged};
 use passes::tuning::Tuned;
 use passes::{
-    Decided, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions, ShardOptions,
+    Convolution, Decided, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions,
+    ShardOptions,
 };
 
 use crate::error::{Error, Result};
@@ -81,6 +82,8 @@ pub struct VariantReport {
     pub tuned: Vec<Tuned>,
     /// Steps of which it was measured whether a kernel or a call is faster.
     pub decided: Vec<Decided>,
+    /// Convolutions of which it was asked whether a kernel or a call computes them: see [`passes::Planned`].
+    pub convolutions: Vec<Convolution>,
     pub stages: Stages,
     /// How the model lies on its devices, where it is on several.
     pub sharding: Option<Arc<ShardReport>>,
@@ -242,15 +245,26 @@ impl Whole<'_> {
             optimize,
             target,
         } = *self;
-        let plan_options = PlanOptions {
+        let mut plan_options = PlanOptions {
             routes: Routes::of(optimize, target),
             ..options.plan.clone()
         };
-        let (core, optimize) = timed(&mut stages.optimize, || passes::optimize(graph, target, optimize))?;
+        let prefers_calls = optimize.prefer_calls;
+        let (mut core, optimize) = timed(&mut stages.optimize, || passes::optimize(graph, target, optimize))?;
+        // Calls that were asked for stay.
+        if !prefers_calls {
+            (core, plan_options.called) = timed(&mut stages.plan, || {
+                passes::reopen(core, target, &options.schedule, &plan_options)
+            })?;
+        }
         let (schedule, fusion) = timed(&mut stages.schedule, || {
             passes::schedule(&core, target, &options.schedule)
         })?;
-        let (mut plan, decided) = timed(&mut stages.plan, || {
+        let passes::Planned {
+            mut plan,
+            decided,
+            convolutions,
+        } = timed(&mut stages.plan, || {
             passes::plan_and_decided(&core, &schedule, target, &plan_options)
         })?;
         let tuned = passes::tuning::tuned(&plan, &options.plan.tuning);
@@ -271,6 +285,7 @@ impl Whole<'_> {
             fusion,
             tuned,
             decided,
+            convolutions,
             stages,
             sharding: None,
             staging: None,

@@ -16,13 +16,13 @@ use ir::library::Algorithm;
 use ir::plan::{Plan, StepId, Work};
 use ir::{Bindings, Graph, Program, Target};
 use passes::tuning::Engine;
-use passes::{Prefer, Tuning};
+use passes::{Convolution, Prefer, Tuning};
 use runtime::compile::CompileError;
 
 pub use database::{Database, DatabaseError, PREDICTED, Row};
-use products::OfStep;
+use products::{Computed, OfStep};
 
-use crate::driver::{self, BuildOptions};
+use crate::driver::{self, Build, BuildOptions};
 use crate::error::{Error, Result};
 
 /// How far tuning goes.
@@ -149,10 +149,19 @@ struct Search<'a> {
 struct Calls {
     /// Every product that a library takes is its call.
     program: Program,
-    /// The step, the product's line, and the call's name.
-    steps: Vec<(StepId, String, String)>,
+    found: Vec<Called>,
     /// Whether the libraries' own choices were measured, and their other algorithms are candidates.
     asked: bool,
+}
+
+/// A product that is a call.
+#[derive(Clone)]
+struct Called {
+    /// The call, and the kernel of what it leaves of a convolution.
+    steps: Vec<StepId>,
+    product: String,
+    /// The call's name.
+    name: String,
 }
 
 /// Measures the candidates of each product of a graph and keeps what they take.
@@ -176,9 +185,9 @@ pub fn tune(
     base.plan.tuning = Tuning::default();
     // Calls are candidates too, one program of them all.
     base.plan.prefer = Prefer::Kernels;
-    let program = driver::build(graph, &base)?.program;
-    let plan = &program.variants[0].plan;
-    let of_steps = products::of_plan(plan);
+    let built = driver::build(graph, &base)?;
+    let (plan, convolutions) = parts_of(&built);
+    let of_steps = products::of_plan(plan, convolutions);
     let mut products: BTreeMap<String, Product> = BTreeMap::new();
     let mut search = Search {
         graph,
@@ -217,7 +226,7 @@ pub fn tune(
             search.known.insert((row.product, row.mapping), row.micros);
         }
     }
-    search.find_calls(&of_steps)?;
+    search.find_calls((plan, convolutions), &of_steps)?;
     loop {
         let left = search.left();
         progress(search.measured, search.measured + left.len());
@@ -259,23 +268,38 @@ pub fn tune(
 
 impl Search<'_> {
     /// Makes calls candidates of the products that libraries take.
-    fn find_calls(&mut self, of_steps: &[OfStep]) -> Result<()> {
+    fn find_calls(&mut self, (plan, convolutions): (&Plan, &[Convolution]), of_steps: &[OfStep]) -> Result<()> {
         let mut options = self.options.clone();
         options.plan.prefer = Prefer::Calls;
-        let program = driver::build(self.graph, &options)?.program;
-        // The plans are step by step the same, but for what does the step.
-        let steps = &program.variants[0].plan.steps;
+        let built = driver::build(self.graph, &options)?;
+        let (calls, as_calls) = parts_of(&built);
+        // But for what does a step, and how many a convolution is, the plans are the same.
+        let same = products::aligned(plan.steps.len(), [convolutions, as_calls]);
         let of_step = |found: &OfStep| {
-            let name = steps.get(found.step)?.work.library_call()?.name();
-            Some((found.step, found.line.clone(), name.to_owned()))
+            let step = *same.get(&found.step)?;
+            let name = calls.steps.get(step)?.work.library_call()?.name();
+            Some(Called {
+                steps: vec![step],
+                product: found.line.clone(),
+                name: name.to_owned(),
+            })
         };
-        let found: Vec<(StepId, String, String)> = of_steps.iter().filter_map(of_step).collect();
-        for (_, product, name) in &found {
-            self.add(product, &Engine::call(name, None));
+        let of_convolution = |one: &Convolution| {
+            Some(Called {
+                steps: one.steps.clone(),
+                product: one.product.clone(),
+                name: one.call?.to_owned(),
+            })
+        };
+        let found = of_steps.iter().filter_map(of_step);
+        let mut found: Vec<Called> = found.chain(as_calls.iter().filter_map(of_convolution)).collect();
+        found.retain(|called| self.lines.contains_key(&called.product));
+        for called in &found {
+            self.add(&called.product, &Engine::call(&called.name, None));
         }
         self.calls = (!found.is_empty()).then_some(Calls {
-            program,
-            steps: found,
+            program: built.program,
+            found,
             asked: false,
         });
         Ok(())
@@ -312,15 +336,17 @@ impl Search<'_> {
             }
         }
         let mut program = calls.program.clone();
-        for (step, product, _) in &calls.steps {
-            let row = round.get(product).map(|row| Engine::of_row(row));
+        for called in &calls.found {
+            let row = round.get(&called.product).map(|row| Engine::of_row(row));
             let (Some(Engine::Call { algorithm: asked, .. }), Some(variant)) = (row, program.variants.first_mut())
             else {
                 continue;
             };
-            for work in variant.plan.steps[*step].works_mut() {
-                if let Work::Call { algorithm, .. } = work {
-                    *algorithm = asked.clone().map(Box::new);
+            for step in &called.steps {
+                for work in variant.plan.steps[*step].works_mut() {
+                    if let Work::Call { algorithm, .. } = work {
+                        *algorithm = asked.clone().map(Box::new);
+                    }
                 }
             }
         }
@@ -333,8 +359,8 @@ impl Search<'_> {
 
     /// Measures the calls of all products at once, each by the algorithm that its library chooses, unless all of them are known.
     fn measure_calls(&mut self, calls: &Calls, measure: &mut dyn Measure) -> Result<()> {
-        let found: Vec<(&String, String)> = (calls.steps.iter())
-            .map(|(_, product, name)| (product, Engine::call(name, None).to_string()))
+        let found: Vec<(&String, String)> = (calls.found.iter())
+            .map(|called| (&called.product, Engine::call(&called.name, None).to_string()))
             .collect();
         if found
             .iter()
@@ -358,10 +384,10 @@ impl Search<'_> {
         sizes: &[Bindings],
         times: &Result<Vec<Times>>,
     ) -> Result<()> {
-        let is_it = |step: &StepId| calls.steps.iter().any(|(s, p, _)| s == step && p == product);
         let at = |one: &Bindings| {
             let times = times.as_ref().ok()?.get(sizes.iter().position(|s| s == one)?)?;
-            fastest(times.iter().filter(|(step, _)| is_it(step)).map(|(_, time)| *time))
+            let of_product = calls.found.iter().filter(|called| called.product == product);
+            fastest(of_product.filter_map(|called| together(&called.steps, times)))
         };
         match mean(self.lines[product].sizes.iter().map(at)) {
             Some(time) => self.keep(product, row, Some(time)),
@@ -381,8 +407,8 @@ impl Search<'_> {
     /// The sizes at which products with calls are measured.
     fn sizes_of(&self, calls: &Calls) -> Vec<Bindings> {
         let mut sizes: Vec<Bindings> = Vec::new();
-        for (_, product, _) in &calls.steps {
-            let of_line = self.lines[product].sizes.iter();
+        for called in &calls.found {
+            let of_line = self.lines[&called.product].sizes.iter();
             sizes.extend(of_line.filter(|one| !sizes.contains(one)).cloned().collect::<Vec<_>>());
         }
         sizes
@@ -391,11 +417,11 @@ impl Search<'_> {
     /// Makes the algorithms candidates that a library offers at all sizes of a product beside the one that it chooses, at most so many of
     /// each product.
     fn find_algorithms(&mut self, calls: &Calls, most: usize, measure: &mut dyn Measure) {
-        let is_timed = |(_, product, name): &&(StepId, String, String)| {
-            let row = Engine::call(name, None).to_string();
-            matches!(self.known.get(&(product.clone(), row)), Some(Some(_)))
+        let is_timed = |called: &&Called| {
+            let row = Engine::call(&called.name, None).to_string();
+            matches!(self.known.get(&(called.product.clone(), row)), Some(Some(_)))
         };
-        let timed: Vec<(StepId, String, String)> = calls.steps.iter().filter(is_timed).cloned().collect();
+        let timed: Vec<Called> = calls.found.iter().filter(is_timed).cloned().collect();
         if timed.is_empty() {
             return;
         }
@@ -403,15 +429,18 @@ impl Search<'_> {
         let offered = match measure.algorithms(&calls.program, &sizes) {
             Ok(offered) => offered,
             Err(error) => {
-                for (_, _, name) in timed {
+                for Called { name, .. } in timed {
                     let what = format!("{} by another algorithm", Engine::call(&name, None));
                     self.untimed.insert(what, error.to_string());
                 }
                 return;
             }
         };
-        for (step, product, name) in timed {
-            let at = |one: &Bindings| offered.get(sizes.iter().position(|s| s == one)?)?.get(&step);
+        for Called { steps, product, name } in timed {
+            let at = |one: &Bindings| {
+                let offered = offered.get(sizes.iter().position(|s| s == one)?)?;
+                steps.iter().find_map(|step| offered.get(step))
+            };
             let lists: Option<Vec<&Vec<Algorithm>>> = self.lines[&product].sizes.iter().map(at).collect();
             let Some([first, others @ ..]) = lists.as_deref() else {
                 continue;
@@ -440,17 +469,17 @@ impl Search<'_> {
     fn round(&mut self, pairs: &[(String, String)], sizes: &[Bindings], measure: &mut dyn Measure) -> Result<()> {
         let tuning: Tuning = pairs.iter().cloned().collect();
         self.options.plan.tuning = tuning;
-        let program = driver::build(self.graph, &self.options)?.program;
-        let of_sizes: Vec<_> = sizes
-            .iter()
-            .map(|one| of_plan_at(&program.variants[0].plan, one))
-            .collect();
-        match measure.times(program, sizes) {
+        let built = driver::build(self.graph, &self.options)?;
+        let (plan, convolutions) = parts_of(&built);
+        let of_sizes = sizes.iter().map(|one| products::computed(plan, convolutions, one));
+        let of_sizes: Vec<Vec<Computed>> = of_sizes.collect();
+        match measure.times(built.program, sizes) {
             Ok(times) => {
                 for (product, mapping) in pairs {
-                    let at = |(times, steps): (&Times, &BTreeMap<StepId, (String, String)>)| {
-                        let is_it = |step: &StepId| steps.get(step).is_some_and(|(p, m)| p == product && m == mapping);
-                        fastest(times.iter().filter(|(step, _)| is_it(step)).map(|(_, time)| *time))
+                    let at = |(times, computed): (&Times, &Vec<Computed>)| {
+                        let is_it = |one: &&Computed| one.line == *product && one.mapping == *mapping;
+                        let all = computed.iter().filter(is_it);
+                        fastest(all.filter_map(|one| together(&one.steps, times)))
                     };
                     let time = mean(times.iter().zip(&of_sizes).map(at));
                     self.keep(product, mapping, time)?;
@@ -505,13 +534,14 @@ fn is_of_a_kernel(error: &Error) -> bool {
     }
 }
 
-/// The product and the mapping of each step that computes one at some sizes.
-fn of_plan_at(plan: &Plan, sizes: &Bindings) -> BTreeMap<StepId, (String, String)> {
-    let of_step = |(id, step)| {
-        let (kernel, line) = products::at(plan, step, sizes)?;
-        Some((id, (line, kernel.mapping.to_string())))
-    };
-    plan.steps.iter().filter_map(of_step).collect()
+/// The plan of a build for one target, and its convolutions.
+fn parts_of(built: &Build) -> (&Plan, &[Convolution]) {
+    (&built.program.variants[0].plan, &built.reports[0].convolutions)
+}
+
+/// The time of steps that run one after the other, where it is known of all.
+fn together(steps: &[StepId], times: &Times) -> Option<f64> {
+    steps.iter().map(|step| times.get(step).copied()).sum()
 }
 
 fn fastest(times: impl Iterator<Item = f64>) -> Option<f64> {

@@ -2,12 +2,16 @@
 //!
 //! A product whose rows are known is one line of [`tuning::product`], measured at the symbols' hints. One whose rows the model leaves open
 //! is a line for each range of rows ([`tuning::product_in`]), measured at sizes that give its first number of rows and that in the middle.
+//! A convolution that is no product (each channel with a filter of its own), or two launches, has a line and one candidate, beside which
+//! there may be calls.
+
+use std::collections::BTreeMap;
 
 use indexmap::IndexSet;
 use ir::kernel::Mapping;
 use ir::plan::{Step, StepId};
-use ir::{Bindings, Dim, Kernel, Plan};
-use passes::tuning;
+use ir::{Bindings, Dim, Entity, Kernel, Plan};
+use passes::{Convolution, tuning};
 
 /// How many times its hint a size is at most, where the model declares no largest one.
 const OVER_HINT: i64 = 4;
@@ -32,8 +36,8 @@ pub struct OfStep {
     pub sizes: Vec<Bindings>,
 }
 
-/// Lists the products of a plan by their steps. Ranges of rows that no sizes of the model give are left out.
-pub fn of_plan(plan: &Plan) -> Vec<OfStep> {
+/// Lists the products of a plan by their steps, and the convolutions. Ranges of rows that no sizes of the model give are left out.
+pub fn of_plan(plan: &Plan, convolutions: &[Convolution]) -> Vec<OfStep> {
     let mut found = Vec::new();
     let (symbols, target) = (&plan.symbols, &plan.target);
     // Two tilings of a target may print as one, since they are one for these operands.
@@ -76,7 +80,68 @@ pub fn of_plan(plan: &Plan) -> Vec<OfStep> {
             }));
         }
     }
+    for one in convolutions {
+        let step = one
+            .steps
+            .first()
+            .filter(|_| !found.iter().any(|of| of.line == one.product));
+        found.extend(step.map(|step| OfStep {
+            step: *step,
+            line: one.product.clone(),
+            kernel: one.kernel.clone(),
+            candidates: vec![one.mapping.clone()],
+            sizes: vec![ir::dim::hints(symbols)],
+        }));
+    }
     found
+}
+
+/// Steps that compute a product together, one after the other, by a mapping.
+pub struct Computed {
+    pub steps: Vec<StepId>,
+    pub line: String,
+    pub mapping: String,
+}
+
+/// Lists what computes the products of a plan at some sizes.
+pub fn computed(plan: &Plan, convolutions: &[Convolution], sizes: &Bindings) -> Vec<Computed> {
+    let of_step = |(id, step)| {
+        let (kernel, line) = at(plan, step, sizes)?;
+        Some(Computed {
+            steps: vec![id],
+            line,
+            mapping: kernel.mapping.to_string(),
+        })
+    };
+    let mut all: Vec<Computed> = plan.steps.iter().filter_map(of_step).collect();
+    for one in convolutions.iter().filter(|one| one.call.is_none()) {
+        if !all.iter().any(|known| known.line == one.product) {
+            all.push(Computed {
+                steps: one.steps.clone(),
+                line: one.product.clone(),
+                mapping: one.mapping.clone(),
+            });
+        }
+    }
+    all
+}
+
+/// Finds for the steps of a plan those of another one, of which only convolutions are made otherwise: a convolution may be more steps in the
+/// one than in the other. The steps of convolutions are left out.
+pub fn aligned(steps: usize, [ours, theirs]: [&[Convolution]; 2]) -> BTreeMap<StepId, StepId> {
+    let mut same = BTreeMap::new();
+    let mut convolutions = ours.iter().zip(theirs).peekable();
+    let (mut from, mut to) = (0, 0);
+    while from < steps {
+        let id = StepId::new(from);
+        if let Some((our, their)) = convolutions.next_if(|(our, _)| our.steps.first() == Some(&id)) {
+            (from, to) = (from + our.steps.len(), to + their.steps.len());
+            continue;
+        }
+        same.insert(id, StepId::new(to));
+        (from, to) = (from + 1, to + 1);
+    }
+    same
 }
 
 /// Returns the kernel that a step launches at some sizes and the line of its product there.
@@ -170,7 +235,7 @@ mod tests {
             let range = found.line.split(['[', ']']).nth(1).unwrap_or_default().to_owned();
             format!("{range}: {}", sizes.collect::<Vec<_>>().join(", "))
         };
-        of_plan(&plan(symbols, shape)).into_iter().map(of_step).collect()
+        of_plan(&plan(symbols, shape), &[]).into_iter().map(of_step).collect()
     }
 
     #[test]

@@ -7,6 +7,8 @@ use runtime::compile::Failure;
 
 use super::*;
 
+mod convolutions;
+
 const PRODUCTS: &str = "graph @products stage=import {
   x = input \"x\" : f16[48, 64]
   v = input \"v\" : f16[64, 96]

@@ -30,6 +30,7 @@ use ir::kernel::access::Motions;
 use ir::kernel::{
     AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Kernel, Mapping, ScanBody, SortBody, Weights,
 };
+use ir::op::{Layout, Window};
 use ir::target::Platform;
 use ir::{DType, Dim, Entity, Symbols, Target};
 
@@ -59,12 +60,12 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
 }
 
 /// Returns what the choice among the mappings of a contraction or an attention depends on, as a line of text: equal lines are served by
-/// equal mappings. `None` where there is nothing to choose: other bodies, contractions that neither matrix units nor rows at a time take,
-/// attentions whose sums do not stay in registers, and parts of attentions.
+/// equal mappings. A convolution always has one, since a call may be chosen before its kernel. `None` where there is nothing to choose: other
+/// bodies, products that neither matrix units nor rows at a time take, attentions whose sums do not stay in registers, and parts of attentions.
 pub fn product(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<String> {
     let mapper = Mapper::at_hints(kernel, symbols, target);
     match Tunable::of(kernel, target)? {
-        Tunable::Product(body) => Some(mapper.product(body)),
+        Tunable::Product(body) | Tunable::Alone(body) => Some(mapper.product(body)),
         Tunable::Attention(body) => Some(mapper.attention_line(body)),
     }
 }
@@ -72,9 +73,26 @@ pub fn product(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<St
 /// As [`product`], of a contraction with at least `from` rows and less than twice as many. Other open sizes are at their hints.
 pub fn product_in(kernel: &Kernel, symbols: &Symbols, target: &Target, from: i64) -> Option<String> {
     match Tunable::of(kernel, target)? {
-        Tunable::Product(body) => Some(Mapper::at_rows(kernel, symbols, target, from).product(body)),
+        Tunable::Product(body) | Tunable::Alone(body) => {
+            Some(Mapper::at_rows(kernel, symbols, target, from).product(body))
+        }
         Tunable::Attention(_) => None,
     }
+}
+
+/// Writes a window as lines of convolutions have it.
+pub(crate) fn window_text(window: &Window, groups: i64, layout: Layout) -> String {
+    format!(
+        "strides {:?} pads {:?} {:?} dilations {:?} groups {groups} channels {}",
+        window.strides,
+        window.pad_low,
+        window.pad_high,
+        window.dilations,
+        match layout {
+            Layout::ChannelsFirst => "first",
+            Layout::ChannelsLast => "last",
+        }
+    )
 }
 
 /// A workgroup's tile: rows, columns, bytes of depth, waves along rows and columns.
@@ -101,6 +119,7 @@ pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Ma
     match Tunable::of(kernel, target) {
         None => Vec::new(),
         Some(Tunable::Product(body)) => mapper.by_clocks(body),
+        Some(Tunable::Alone(_)) => vec![kernel.mapping.clone()],
         Some(Tunable::Attention(body)) => mapper.attention_candidates(body),
     }
 }
@@ -109,6 +128,7 @@ pub fn candidates(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Ma
 pub fn candidates_in(kernel: &Kernel, symbols: &Symbols, target: &Target, from: i64) -> Vec<Mapping> {
     match Tunable::of(kernel, target) {
         Some(Tunable::Product(body)) => Mapper::at_rows(kernel, symbols, target, from).by_clocks(body),
+        Some(Tunable::Alone(_)) => vec![kernel.mapping.clone()],
         _ => Vec::new(),
     }
 }
@@ -189,6 +209,8 @@ pub fn rows_pay(kernel: &Kernel, parts: i64, symbols: &Symbols, target: &Target)
 /// A kernel whose mapping may be chosen by measuring.
 enum Tunable<'k> {
     Product(&'k ContractBody),
+    /// A convolution with one mapping.
+    Alone(&'k ContractBody),
     Attention(&'k AttentionBody),
 }
 
@@ -197,6 +219,8 @@ impl<'k> Tunable<'k> {
         match (&kernel.body, &kernel.mapping) {
             _ if !target.is_gpu() => None,
             (Body::Contract(body), Mapping::Matrix(_) | Mapping::Gemv(_)) => Some(Tunable::Product(body)),
+            // It has no other mapping, but there may be a call.
+            (Body::Contract(body), _) if body.conv.is_some() => Some(Tunable::Alone(body)),
             // How many parts there are was found with the mapping that they have.
             (Body::Attention(body), Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) if body.log_sum.is_none() => {
                 Some(Tunable::Attention(body))

@@ -3,9 +3,11 @@
 //! Kernels that differ only in their buffers are one kernel. A pointwise result takes over the buffer of an operand that
 //! dies there. The parts of a concat that their makers store go to one buffer. GPU targets get a copy in for each input and a copy out for each output, in lanes of their own.
 
+mod convolutions;
 mod dedupe;
 mod engines;
 mod in_place;
+mod reopen;
 mod sizes;
 
 use std::collections::HashMap;
@@ -18,7 +20,9 @@ use ir::{Entity, Graph, Kernel, NodeId, Op, Plan, Schedule, Table, Target, Tenso
 use crate::lower::{self, LowerError, Parts, Total, in_parts, in_ranges, lower};
 use crate::route::{self, sized::Routes};
 use crate::tuning::{self, Tuning};
+pub use convolutions::Convolution;
 pub use engines::{Decided, Prefer};
+pub use reopen::reopen;
 use sizes::{Other, OtherWork};
 
 /// How a plan is made.
@@ -34,6 +38,8 @@ pub struct PlanOptions {
     /// Libraries that steps may call where the e-graph chose a kernel, and the other way round: by size, as measured, as preferred.
     pub routes: Routes,
     pub prefer: Prefer,
+    /// Convolutions of which the e-graph has made calls, where the graph has convolutions again: see [`reopen()`].
+    pub called: Vec<NodeId>,
 }
 
 impl Default for PlanOptions {
@@ -44,8 +50,20 @@ impl Default for PlanOptions {
             parts: true,
             routes: Routes::default(),
             prefer: Prefer::default(),
+            called: Vec::new(),
         }
     }
+}
+
+/// A plan with what was decided on the way.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    pub plan: Plan,
+    /// What computes the products of which measuring has decided that.
+    pub decided: Vec<Decided>,
+    /// The convolutions that a kernel or a call may compute, in the order of their steps. They are looked for only where rows of calls or
+    /// the caller's preference decide between the two.
+    pub convolutions: Vec<Convolution>,
 }
 
 /// Makes the plan of a scheduled graph.
@@ -53,7 +71,7 @@ impl Default for PlanOptions {
 /// # Errors
 /// A region that no kernel can be made of; a plan that does not verify.
 pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanOptions) -> Result<Plan, LowerError> {
-    plan_and_decided(graph, schedule, target, options).map(|(plan, _)| plan)
+    plan_and_decided(graph, schedule, target, options).map(|planned| planned.plan)
 }
 
 /// Makes the plan of a scheduled graph, and says what computes the products of which measuring has decided that.
@@ -65,10 +83,10 @@ pub fn plan_and_decided(
     schedule: &Schedule,
     target: &Target,
     options: &PlanOptions,
-) -> Result<(Plan, Vec<Decided>), LowerError> {
+) -> Result<Planned, LowerError> {
     let mut p = Planner::new(graph, target);
     // Only where somebody asks for them: a kernel that is lowered for each call takes its time.
-    let known = options.prefer != Prefer::Fastest || options.tuning.has_engines();
+    let known = convolutions::are_decided(options);
     p.inputs(schedule);
     // Kernels of regions that add up the parts of the product before them, by the anchors of the regions.
     let mut rows: IndexMap<NodeId, Rows> = IndexMap::new();
@@ -109,6 +127,10 @@ pub fn plan_and_decided(
             continue;
         }
         let kernel = lower(graph, region, target)?;
+        if known && let Some(rival) = convolutions::rival(graph, region, &kernel, options, target)? {
+            p.convolution(region, kernel, rival, (&reads, flops), options)?;
+            continue;
+        }
         let parts = match options.parts {
             true => {
                 let reader = region
@@ -127,11 +149,7 @@ pub fn plan_and_decided(
                 total: Total::Own(total),
                 scratch,
             }) => {
-                let writes = p.results(region);
-                let added = scratch.elements();
-                let scratch = p.scratch(region, scratch);
-                p.launch(partials, [&reads[..], &[scratch]].concat(), flops);
-                p.launch(total, [&reads[..], &[scratch], &writes].concat(), added);
+                p.launch_parts(region, (partials, total), scratch, (&reads, flops));
                 continue;
             }
             Some(Parts {
@@ -180,13 +198,18 @@ pub fn plan_and_decided(
     }
     dedupe::number(&mut p.plan.kernels);
     tuning::apply(&mut p.plan, &options.tuning);
-    let mut decided = engines::choose(&mut p.plan, &p.others, options);
+    let mut decided = std::mem::take(&mut p.decided);
+    decided.extend(engines::choose(&mut p.plan, &p.others, options));
     decided.extend(sizes::choices(&mut p.plan, &p.others, options));
     sizes::workspaces(&mut p.plan);
     dedupe::number(&mut p.plan.kernels);
     p.plan.flops = crate::flops::count(graph);
     ir::plan::verify::verify(&p.plan)?;
-    Ok((p.plan, decided))
+    Ok(Planned {
+        plan: p.plan,
+        decided,
+        convolutions: p.convolutions,
+    })
 }
 
 /// A kernel that folds rows of a product's result, which it adds up from parts.
@@ -262,6 +285,9 @@ struct Planner<'a> {
     writer: IndexMap<BufferId, StepId>,
     /// What steps may be at other sizes.
     others: IndexMap<StepId, Other>,
+    /// See [`Planned`].
+    decided: Vec<Decided>,
+    convolutions: Vec<Convolution>,
     /// The tickets of products whose tiles are shared, which are zeros once a step has put them there.
     tickets: Option<BufferId>,
 }
@@ -291,6 +317,8 @@ impl<'a> Planner<'a> {
             lanes: IndexMap::new(),
             writer: IndexMap::new(),
             others: IndexMap::new(),
+            decided: Vec::new(),
+            convolutions: Vec::new(),
             tickets: None,
         };
         p.lane(LaneKind::Compute);
@@ -426,6 +454,21 @@ impl<'a> Planner<'a> {
         drop_unused_params(&mut kernel, &mut args);
         let kernel: KernelId = self.kernels.add(&mut self.plan.kernels, kernel);
         self.step(LaneKind::Compute, Work::launch(kernel, args), flops)
+    }
+
+    /// Launches what sums the parts of a region's product, and what adds them up.
+    fn launch_parts(
+        &mut self,
+        region: &Region,
+        (partials, total): (Kernel, Kernel),
+        scratch: TensorType,
+        (reads, flops): (&[BufferId], ir::Dim),
+    ) {
+        let writes = self.results(region);
+        let added = scratch.elements();
+        let scratch = self.scratch(region, scratch);
+        self.launch(partials, [reads, &[scratch]].concat(), flops);
+        self.launch(total, [reads, &[scratch], &writes].concat(), added);
     }
 
     /// Launches a kernel, with memory of its own where its workgroups share tiles.

@@ -14,9 +14,33 @@ use super::rocblas::is_dense;
 /// Returns the call for a two-dimensional convolution with equal padding on both sides.
 pub fn call(g: &Graph, id: NodeId) -> Routed {
     let Op::Conv(conv) = &g.node(id).op else { return None };
+    let alone = g.node(id).operands.len() == 2;
+    if alone && of_floats(g, id, conv) {
+        convolution(g, id, conv)
+    } else {
+        None
+    }
+}
+
+/// Returns the call for the sums of a convolution of stored operands, floats or signed bytes, whose bias is added later.
+pub fn sums(g: &Graph, id: NodeId) -> Routed {
+    let Op::Conv(conv) = &g.node(id).op else { return None };
+    if of_floats(g, id, conv) || of_bytes(g, id, conv) {
+        convolution(g, id, conv)
+    } else {
+        None
+    }
+}
+
+fn of_floats(g: &Graph, id: NodeId, conv: &Conv) -> bool {
     let input = g.ty(g.node(id).operands[0]);
-    let typed = matches!(input.dtype, DType::F32 | DType::F16 | DType::BF16) && conv.out == input.dtype;
-    if typed { convolution(g, id, conv) } else { None }
+    matches!(input.dtype, DType::F32 | DType::F16 | DType::BF16) && conv.out == input.dtype
+}
+
+fn of_bytes(g: &Graph, id: NodeId, conv: &Conv) -> bool {
+    let are_bytes = |v: &ir::Value| g.ty(*v).dtype == DType::I8;
+    let operands = g.node(id).operands.get(..2);
+    operands.is_some_and(|both| both.iter().all(are_bytes)) && conv.out == DType::I32
 }
 
 /// Returns the call for what is only called on request: convolutions of signed bytes with sums of 32 bits, averages of windows, softmax.
@@ -29,13 +53,8 @@ pub fn asked(g: &Graph, id: NodeId) -> Routed {
     let input = g.ty(operand);
     let halves = matches!(input.dtype, DType::F32 | DType::F16);
     let op = match &node.op {
-        Op::Conv(conv) if input.dtype == DType::I8 && conv.out == DType::I32 && conv.pad_value == 0 => {
-            let filter = g.ty(*node.operands.get(1)?);
-            return if filter.dtype == DType::I8 {
-                convolution(g, id, conv)
-            } else {
-                None
-            };
+        Op::Conv(conv) if node.operands.len() == 2 && of_bytes(g, id, conv) && is_dense(g, operand) => {
+            return convolution(g, id, conv);
         }
         Op::Pool(pool) if halves && averages(pool, input.rank()) => LibraryOp::Pool(pool.clone()),
         Op::Composite(Composite::Softmax { axis }) if input.dtype == DType::F32 => LibraryOp::Softmax { axis: *axis },
@@ -55,8 +74,9 @@ pub fn may_be_asked(op: &Op) -> bool {
 fn convolution(g: &Graph, id: NodeId, conv: &Conv) -> Routed {
     let node = g.node(id);
     let even = conv.window.pad_low == conv.window.pad_high;
-    let plain = node.operands.len() == 2 && conv.transposed.is_none();
-    if !even || !plain || g.ty(node.operands[0]).rank() != 4 || !is_dense(g, node.operands[0]) {
+    let plain = conv.transposed.is_none() && conv.pad_value == 0;
+    let typed = g.ty(node.operands[0]).dtype == g.ty(node.operands[1]).dtype;
+    if !even || !plain || !typed || g.ty(node.operands[0]).rank() != 4 {
         return None;
     }
     Some(LibraryCall {

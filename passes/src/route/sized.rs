@@ -283,6 +283,25 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes, target: &Target) -> O
     (same && g.ty(output).dtype == stores).then_some((product, stored))
 }
 
+/// Returns the call that computes the sums of a region's convolution, with the stored values that are its operands. What follows the sums,
+/// a bias and all, is left.
+pub fn convolution_of(g: &Graph, region: &Region, routes: Routes, target: &Target) -> Option<(Product, Vec<Value>)> {
+    let [output] = region.outputs[..] else { return None };
+    if region.kind != RegionKind::Conv || region.part(output).is_some() || !target.libraries {
+        return None;
+    }
+    let call = miopen::sums(g, region.anchor)?;
+    let operands: Vec<Value> = g.node(region.anchor).operands.iter().take(2).copied().collect();
+    // The library takes sizes from the buffers' types, and other shapes of a tensor share its buffer.
+    let is_stored = |v: &Value| region.inputs.contains(v) && !matches!(g.node(v.node).op, Op::View(View::Reshape(_)));
+    if !routes.has(call.library) || !operands.iter().all(is_stored) {
+        return None;
+    }
+    let types = operands.iter().map(|v| g.ty(*v).clone()).collect();
+    let product = Product::new(call, types, g.ty(region.anchor.into()).clone())?;
+    Some((product, operands))
+}
+
 /// Returns the value that a value is another shape of.
 fn root(g: &Graph, value: Value) -> Value {
     match &g.node(value.node).op {

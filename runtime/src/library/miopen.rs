@@ -2,8 +2,9 @@
 //!
 //! By default that is the one which MIOpen's databases and heuristics rank first, without timing anything: nothing is measured
 //! behind the caller's back, and the same sizes get the same solution. On request MIOpen's find stage is asked first, in one of its
-//! modes; what it finds is in the databases then, whose first is of the algorithm that it names. Kernels are compiled when a context
-//! is first fitted to the sizes, and kept by MIOpen where its own settings say.
+//! modes; what it finds is in the databases then, whose first is of the algorithm that it names. A call may name a solution
+//! ([`Algorithm`]): where MIOpen has that for the sizes, it goes before all others, and nothing is searched for. Kernels are compiled
+//! when a context is first fitted to the sizes, and kept by MIOpen where its own settings say.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dylib::Search;
 use ir::dim::Bindings;
+use ir::library::Algorithm;
 use ir::op::{Conv as ConvOp, Layout};
 use ir::{DType, TensorType};
 use miopen_sys::{
@@ -24,11 +26,17 @@ use miopen_sys::{
 use super::{Allocate, Content, Opened};
 use crate::error::RuntimeError;
 use crate::gpu::driver::RawStream;
+use crate::gpu::handles::Gpu;
 use crate::miopen::{MiopenFind, MiopenOptions};
+
+/// Solutions of a convolution that are offered as algorithms. Each is compiled when it is offered.
+const OFFERED: usize = 8;
 
 /// The library, as one program has it.
 pub(crate) struct Miopen {
     opened: Opened<MiopenLibrary>,
+    /// What the device's driver says of itself.
+    driver: String,
     /// None where nothing is searched for.
     find: Option<Find>,
 }
@@ -65,7 +73,7 @@ pub(super) const fn datatype(dtype: DType) -> miopenDataType_t {
 
 impl Miopen {
     /// Opens MIOpen. A GPU must have been found.
-    pub fn open(search: &Search, options: &MiopenOptions, at: &str, device: &str) -> Result<Miopen, RuntimeError> {
+    pub fn open(search: &Search, options: &MiopenOptions, at: &str, gpu: &Gpu) -> Result<Miopen, RuntimeError> {
         let refuse = |reason: String| RuntimeError::MiopenDatabase {
             folder: options.user_database.clone().unwrap_or_default(),
             reason,
@@ -84,7 +92,7 @@ impl Miopen {
                 )));
             }
         };
-        let opened = Opened::new(loaded, "MIOpen", "convolutions", at, device)?;
+        let opened = Opened::new(loaded, "MIOpen", "convolutions", at, &gpu.name)?;
         let find = find_mode(options.find).map(|mode| match miopen_sys::load_find(&opened.api.path) {
             Ok(api) => Ok(Find {
                 api,
@@ -101,6 +109,7 @@ impl Miopen {
         });
         Ok(Miopen {
             find: find.transpose()?,
+            driver: gpu.at(at, gpu.driver.describe(gpu.ordinal))?.driver,
             opened,
         })
     }
@@ -146,10 +155,20 @@ pub(crate) struct Conv {
     strides: [c_int; 2],
     dilations: [c_int; 2],
     groups: c_int,
+    /// The solution that the plan asks for.
+    algorithm: Option<Algorithm>,
 }
 
 impl Conv {
-    /// Restates a convolution at some sizes; None where the result has no elements.
+    /// The convolution by this solution.
+    pub fn by(self, algorithm: Option<&Algorithm>) -> Conv {
+        Conv {
+            algorithm: algorithm.cloned(),
+            ..self
+        }
+    }
+
+    /// Restates a convolution at some sizes, by no solution in particular; None where the result has no elements.
     ///
     /// # Errors
     /// What MIOpen is not asked for here: other types, ranks, one-sided padding, transposed convolutions.
@@ -212,6 +231,7 @@ impl Conv {
             strides: pair(&window.strides)?,
             dilations: pair(&window.dilations)?,
             groups: small(conv.groups)?,
+            algorithm: None,
         };
         Ok((!made.result.sizes.contains(&0)).then_some(made))
     }
@@ -222,6 +242,8 @@ pub(crate) struct Handle {
     ready: HashMap<Conv, Ready>,
     library: Arc<Miopen>,
     raw: miopenHandle_t,
+    /// Which library on which driver, as algorithms say it: once it was asked.
+    version: Option<String>,
 }
 
 // SAFETY: a handle may be used by any thread, one at a time; whoever runs has its context to itself.
@@ -245,6 +267,7 @@ impl Handle {
             ready: HashMap::new(),
             library: library.clone(),
             raw,
+            version: None,
         })
     }
 
@@ -270,15 +293,66 @@ impl Handle {
         let descriptors = Descriptors::new(&library, conv, at)?;
         let [x, w, y] = descriptors.tensors;
         let c = descriptors.convolution;
+        let asked = match self.asked(conv, at)? {
+            Some(id) => (self.solutions(&descriptors, at)?.iter())
+                .any(|solution| solution.solution_id == id)
+                .then_some(First::Solution(id)),
+            None => None,
+        };
         // Others that would search for the same wait for what is found.
-        let mut found = library.find.as_ref().map(Find::solutions);
+        let mut found = library.find.as_ref().filter(|_| asked.is_none()).map(Find::solutions);
+        let alike = conv.clone().by(None);
         let first = match (&library.find, &found) {
-            (Some(find), Some(found)) => match found.get(conv) {
+            (Some(find), Some(found)) => match found.get(&alike) {
                 Some(id) => Some(First::Solution(*id)),
                 None => Some(First::Algorithm(self.search(find, conv, &descriptors, allocate, at)?)),
             },
-            _ => None,
+            _ => asked,
         };
+        let mut solutions = self.solutions(&descriptors, at)?;
+        // They come ranked, those of what was found before all others.
+        if let Some(first) = first {
+            solutions.sort_by_key(|solution| !first.is(solution));
+        }
+        // One whose kernel does not compile here makes room for the next.
+        let mut refused = None;
+        for solution in solutions {
+            let id = solution.solution_id;
+            // SAFETY: as above.
+            let status = unsafe { api.miopenConvolutionForwardCompileSolution(self.raw, w, x, c, y, id) };
+            match library.check("miopenConvolutionForwardCompileSolution", status, at) {
+                Ok(()) => {
+                    let mut workspace = 0;
+                    // SAFETY: as above; a place for the result.
+                    let status = unsafe {
+                        api.miopenConvolutionForwardGetSolutionWorkspaceSize(self.raw, w, x, c, y, id, &mut workspace)
+                    };
+                    library.check("miopenConvolutionForwardGetSolutionWorkspaceSize", status, at)?;
+                    let ready = Ready {
+                        descriptors,
+                        solution: id,
+                        workspace,
+                    };
+                    if let Some(found) = &mut found {
+                        found.insert(alike, id);
+                    }
+                    self.ready.insert(conv.clone(), ready);
+                    return Ok(workspace);
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| RuntimeError::Unsupported {
+            what: "miopen_conv: MIOpen has no solution for this convolution".into(),
+            at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
+        }))
+    }
+
+    /// Lists MIOpen's solutions of a convolution as they are ranked.
+    fn solutions(&self, descriptors: &Descriptors, at: &str) -> Result<Vec<miopenConvSolution_t>, RuntimeError> {
+        let (library, api) = (&self.library, self.library.api());
+        let [x, w, y] = descriptors.tensors;
+        let c = descriptors.convolution;
         let mut count = 0;
         // SAFETY: handle and descriptors are alive; a place for the result.
         let status = unsafe { api.miopenConvolutionForwardGetSolutionCount(self.raw, w, x, c, y, &mut count) };
@@ -306,42 +380,58 @@ impl Handle {
         };
         library.check("miopenConvolutionForwardGetSolution", status, at)?;
         solutions.truncate(filled);
-        // They come ranked, those of what was found before all others.
-        if let Some(first) = first {
-            solutions.sort_by_key(|solution| !first.is(solution));
+        Ok(solutions)
+    }
+
+    /// Says of which library and driver this handle's solutions are.
+    fn version(&mut self, at: &str) -> Result<String, RuntimeError> {
+        if let Some(known) = &self.version {
+            return Ok(known.clone());
         }
-        // One whose kernel does not compile here makes room for the next.
-        let mut refused = None;
-        for solution in solutions {
-            let id = solution.solution_id;
-            // SAFETY: as above.
-            let status = unsafe { api.miopenConvolutionForwardCompileSolution(self.raw, w, x, c, y, id) };
-            match library.check("miopenConvolutionForwardCompileSolution", status, at) {
-                Ok(()) => {
-                    let mut workspace = 0;
-                    // SAFETY: as above; a place for the result.
-                    let status = unsafe {
-                        api.miopenConvolutionForwardGetSolutionWorkspaceSize(self.raw, w, x, c, y, id, &mut workspace)
-                    };
-                    library.check("miopenConvolutionForwardGetSolutionWorkspaceSize", status, at)?;
-                    let ready = Ready {
-                        descriptors,
-                        solution: id,
-                        workspace,
-                    };
-                    if let Some(found) = &mut found {
-                        found.insert(conv.clone(), id);
-                    }
-                    self.ready.insert(conv.clone(), ready);
-                    return Ok(workspace);
-                }
-                Err(error) => refused = Some(error),
-            }
+        let (mut major, mut minor, mut patch) = (0, 0, 0);
+        // SAFETY: places for the results.
+        let status = unsafe { self.library.api().miopenGetVersion(&mut major, &mut minor, &mut patch) };
+        self.library.check("miopenGetVersion", status, at)?;
+        let version = format!("MIOpen {major}.{minor}.{patch} on {}", self.library.driver);
+        self.version = Some(version.clone());
+        Ok(version)
+    }
+
+    /// The number of the solution that a convolution asks for, where it is one of this version on this driver.
+    fn asked(&mut self, conv: &Conv, at: &str) -> Result<Option<u64>, RuntimeError> {
+        let Some(algorithm) = &conv.algorithm else {
+            return Ok(None);
+        };
+        let number: Option<[u8; 8]> = algorithm.words.as_slice().try_into().ok();
+        Ok((self.version(at)? == algorithm.of)
+            .then_some(number.map(u64::from_le_bytes))
+            .flatten())
+    }
+
+    /// Lists solutions of a convolution that compile here, the one first that serves it where it was made
+    /// [`ready`](Handle::ready), and is ranked first elsewhere.
+    pub fn algorithms(&mut self, conv: &Conv, at: &str) -> Result<Vec<Algorithm>, RuntimeError> {
+        let of = self.version(at)?;
+        let descriptors = Descriptors::new(&self.library, conv, at)?;
+        let mut solutions = self.solutions(&descriptors, at)?;
+        if let Some(ready) = self.ready.get(conv) {
+            solutions.sort_by_key(|solution| solution.solution_id != ready.solution);
         }
-        Err(refused.unwrap_or_else(|| RuntimeError::Unsupported {
-            what: "miopen_conv: MIOpen has no solution for this convolution".into(),
-            at: format!("{at}; compile with --no-libraries, and the kernel is generated instead"),
-        }))
+        let [x, w, y] = descriptors.tensors;
+        let c = descriptors.convolution;
+        let compiles = |solution: &miopenConvSolution_t| {
+            let api = self.library.api();
+            // SAFETY: handle and descriptors are alive.
+            let status =
+                unsafe { api.miopenConvolutionForwardCompileSolution(self.raw, w, x, c, y, solution.solution_id) };
+            status == miopenStatus_t::miopenStatusSuccess
+        };
+        let named = |solution: miopenConvSolution_t| Algorithm {
+            of: of.clone(),
+            words: solution.solution_id.to_le_bytes().to_vec(),
+        };
+        let offered = solutions.into_iter().filter(compiles).take(OFFERED);
+        Ok(offered.map(named).collect())
     }
 
     /// Asks MIOpen's find stage for the algorithm of a convolution.

@@ -196,7 +196,7 @@ impl Libraries {
                 }
                 (Library::MiOpen, LibraryOp::Conv(_) | LibraryOp::Pool(_) | LibraryOp::Softmax { .. }) => {
                     if libraries.miopen.is_none() {
-                        libraries.miopen = Some(Arc::new(miopen::Miopen::open(search, miopen, &at, device)?));
+                        libraries.miopen = Some(Arc::new(miopen::Miopen::open(search, miopen, &at, gpu)?));
                     }
                 }
                 (Library::Rccl, LibraryOp::Collective(of)) => {
@@ -254,7 +254,8 @@ impl Libraries {
                 }))
             }
             (LibraryOp::Conv(conv), [input, filter], [result]) => {
-                Ok(miopen::Conv::new(conv, input, filter, result, bindings, at)?.map(Call::Conv))
+                let conv = miopen::Conv::new(conv, input, filter, result, bindings, at)?;
+                Ok(conv.map(|conv| Call::Conv(conv.by(algorithm))))
             }
             (LibraryOp::Pool(pool), [input], [result]) => {
                 Ok(miopen_plain::Plain::pool(pool, input, result, bindings, at)?.map(Call::Plain))
@@ -294,8 +295,9 @@ impl Handles {
 
     /// Lists the algorithms that a library offers for a call, the one that it would choose first; none where it cannot be asked for one.
     pub fn algorithms(&mut self, call: &Call, at: &str) -> Result<Vec<Algorithm>, RuntimeError> {
-        match (call, &mut self.hipblaslt) {
-            (Call::Matmul(matmul), Some(handle)) => handle.algorithms(matmul, at),
+        match (call, &mut self.hipblaslt, &mut self.miopen) {
+            (Call::Matmul(matmul), Some(handle), _) => handle.algorithms(matmul, at),
+            (Call::Conv(conv), _, Some(handle)) => handle.algorithms(conv, at),
             _ => Ok(Vec::new()),
         }
     }

@@ -14,6 +14,7 @@ mod hip_libraries;
 mod hip_library_routes;
 mod hip_scales;
 mod miopen_find;
+mod miopen_tuned;
 mod profile;
 mod ranks;
 mod report;

@@ -11,7 +11,7 @@ use ir::target::{MatrixFamily, MatrixInstruction};
 use ir::{DType, Dim};
 
 use super::direct::{self, Arrival};
-use super::{ACCESS_BYTES, BLOCK, Block, Mapper, block};
+use super::{ACCESS_BYTES, BLOCK, Block, Mapper, block, window_text};
 
 /// Tiles to choose from, the larger first. They are those that win in the published tables of hipBLASLt, AITER and CUTLASS.
 const BLOCKS: &[Block] = &[
@@ -279,6 +279,12 @@ impl Mapper<'_> {
             _ => None,
         });
         let ops = self.ops(values.collect());
+        // Equal products of two convolutions may read other elements, and be other calls.
+        if let Some(facts) = &body.conv {
+            let sizes: Vec<i64> = facts.input_size.iter().map(|size| size.hint(self.symbols)).collect();
+            let window = window_text(&facts.window, facts.groups, facts.layout);
+            text += &format!(" over {sizes:?} by {:?} {window}", facts.kernel_size);
+        }
         if body.pair.is_some() {
             text += " in pairs";
         }
