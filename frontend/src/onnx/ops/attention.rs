@@ -247,10 +247,28 @@ pub(super) fn both(node: &mut Node<'_>, a: Option<Val>, b: Val) -> Step<Val> {
     }
 }
 
-/// Keys or values of a cache followed by new ones, along the axis of positions.
-pub(super) fn appended(node: &mut Node<'_>, past: Option<Val>, new: Val) -> Step<Val> {
+/// The past keys and values among the inputs, `[B, H, P, D]`, and `P`, which may be 0; both or neither are given.
+pub(super) fn given_cache(node: &mut Node<'_>, inputs: [usize; 2]) -> Step<(Option<[Val; 2]>, Dim)> {
+    match inputs.map(|index| node.optional(index)) {
+        [None, None] => Ok((None, Dim::Const(0))),
+        [Some(k), Some(v)] => {
+            let before = four(node, inputs[0], &node.shape(k))?[2].clone();
+            node.build.allow_empty(&before)?;
+            let values = four(node, inputs[1], &node.shape(v))?[2].clone();
+            node.build.require_equal(&before, &values)?;
+            Ok((Some([k, v]), before))
+        }
+        [k, _] => Err(NodeProblem::MissingInput {
+            index: inputs[usize::from(k.is_some())],
+        }
+        .into()),
+    }
+}
+
+/// Those of a cache, its keys (0) or values (1), followed by new ones, along the axis of positions.
+pub(super) fn appended(node: &mut Node<'_>, past: Option<[Val; 2]>, new: Val, which: usize) -> Step<Val> {
     match past {
-        Some(past) => node.concat(&[past, new], 2),
+        Some(past) => node.concat(&[past[which], new], 2),
         None => Ok(new),
     }
 }
@@ -293,14 +311,16 @@ fn zero_unless_seen(node: &mut Node<'_>, result: Val, mask: Val) -> Step<Val> {
     node.select(seen, result, zero)
 }
 
-/// The mask of ONNX's op, which may end before the last key.
-fn given_mask(node: &mut Node<'_>, keys: &Dim) -> Step<Option<Val>> {
+/// The mask of ONNX's op for scores `full`, of which it may leave the last keys out.
+fn given_mask(node: &mut Node<'_>, full: &Shape) -> Step<Option<Val>> {
     let Some(mask) = node.optional(3) else { return Ok(None) };
     let Some(last) = node.shape(mask).last().cloned() else {
         return node.rank_error(3, "1 to 4");
     };
-    let more = keys.clone() - last.clone();
+    let more = full[3].clone() - last.clone();
     if last.is(1) || !node.build.sizes.at_least(&more, 1) {
+        let shape = node.shape(mask);
+        node.build.broadcast(&shape, full)?;
         return Ok(Some(mask));
     }
     let hidden = match node.dtype(mask) {
@@ -348,18 +368,8 @@ fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
     }
     let ([q, k, v], flat) = operands(node)?;
     let (queries, size) = (node.shape(q)[2].clone(), node.shape(q)[3].clone());
-    let past = [node.optional(4), node.optional(5)];
-    if past[0].is_some() != past[1].is_some() {
-        return Err(NodeProblem::MissingInput {
-            index: if past[0].is_some() { 5 } else { 4 },
-        }
-        .into());
-    }
-    let before = match past[0] {
-        Some(past) => four(node, 4, &node.shape(past))?[2].clone(),
-        None => Dim::Const(0),
-    };
-    let (k, v) = (appended(node, past[0], k)?, appended(node, past[1], v)?);
+    let (past, before) = given_cache(node, [4, 5])?;
+    let (k, v) = (appended(node, past, k, 0)?, appended(node, past, v, 1)?);
     let keys = node.shape(k)[2].clone();
     let mut scoring = Scoring::new(scale_of(node, &size, None)?);
     scoring.softcap = node.float_or("softcap", 0.0)?;
@@ -368,7 +378,7 @@ fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
         None => None,
     };
     let lengths = match node.optional(6) {
-        Some(_) if past[0].is_some() => return node.unsupported("Attention with both past_key and nonpad_kv_seqlen"),
+        Some(_) if past.is_some() => return node.unsupported("Attention with both past_key and nonpad_kv_seqlen"),
         Some(lengths) => {
             let lengths = node.cast(lengths, DType::I64)?;
             let batch = node.shape(q)[0].clone();
@@ -378,7 +388,9 @@ fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
     };
     let causal = node.flag("is_causal")?;
     let (left, right) = (window(node, "left_window_size")?, window(node, "right_window_size")?);
-    let mask = given_mask(node, &keys)?;
+    let (batch, heads) = (node.shape(q)[0].clone(), node.shape(q)[1].clone());
+    let full = Shape(vec![batch, heads, queries.clone(), keys.clone()]);
+    let mask = given_mask(node, &full)?;
     // The kernel's own mask ends at the last key.
     let at_end = before.clone() + queries.clone() == keys && lengths.is_none() && mask.is_none();
     scoring.causal = causal && at_end && left.is_none() && right.is_none();

@@ -5,7 +5,9 @@
 use ir::op::BinaryOp;
 use ir::{DType, Dim, Shape};
 
-use super::attention::{Scoring, appended, attend, heads_first, join_heads, positions, scale_of, spelled, split_heads};
+use super::attention::{
+    Scoring, appended, attend, given_cache, heads_first, join_heads, positions, scale_of, spelled, split_heads,
+};
 use super::matmul::{integer_product, product};
 use super::quant_contrib::scaled;
 use super::{Row, microsoft};
@@ -69,8 +71,14 @@ fn scoring(node: &mut Node<'_>, [q, k]: [Val; 2], past: &Dim, mask: usize, bias:
             if node.rank(given) != 4 {
                 return node.rank_error(bias, "4");
             }
-            let last = node.shape(given)[3].clone();
-            node.build.require_equal(&last, &total)?;
+            let full = Shape(vec![
+                queries[0].clone(),
+                queries[1].clone(),
+                rows.clone(),
+                total.clone(),
+            ]);
+            let shape = node.shape(given);
+            node.build.broadcast(&shape, &full)?;
             Some(node.cast(given, dtype)?)
         }
         None => None,
@@ -100,6 +108,12 @@ fn added_mask(
         let part = node.slice_axis(mask, 0, from.clone(), batch.clone())?;
         node.reshape(part, [batch.clone(), one.clone(), one.clone(), one.clone()])
     };
+    // A count of its own name is that of lengths.
+    if let [count] = &shape[..]
+        && count.as_symbol().is_some()
+    {
+        node.build.require_equal(count, batch)?;
+    }
     let seen = match &shape[..] {
         [count] if count == batch || *count == batch.clone() * 3 + 2 || *count == batch.clone() * 2 => {
             let end = part(node, &Dim::Const(0))?;
@@ -130,7 +144,10 @@ fn added_mask(
         _ => {
             return node.rank_error(
                 index,
-                format!("1 with {batch}, 2 or 3 times as many + 2 elements, 2 ({batch}, {total}) or 3"),
+                format!(
+                    "1 with n, 2·n or 3·n + 2 elements of n = {batch} sequences (fix the batch where it varies), or 2 or 3 \
+                     with {total} last"
+                ),
             );
         }
     };
@@ -209,10 +226,11 @@ fn self_attention(
         dims.remove(0);
         node.build.require_equal(&dims[0], &batch)?;
         before = dims[2].clone();
+        node.build.allow_empty(&before)?;
         for (at, new) in [(0i64, &mut k), (1, &mut v)] {
             let old = node.slice_axis(given, 0, at, 1i64)?;
             let old = node.reshape(old, dims.clone())?;
-            *new = appended(node, Some(old), *new)?;
+            *new = node.concat(&[old, *new], 2)?;
         }
     }
     let scoring = scoring(node, [q, k], &before, mask, bias)?;
@@ -312,31 +330,16 @@ fn multi_head(node: &mut Node<'_>) -> Step<Vec<Val>> {
         }
     }
     let [q, mut k, mut v] = multi_head_operands(node, heads)?;
-    let mut before = Dim::Const(0);
-    match (node.optional(6), node.optional(7)) {
-        (None, None) => {}
-        (Some(past_k), Some(past_v)) => {
-            if node.rank(past_k) != 4 {
-                return node.rank_error(6, "4");
-            }
-            before = node.shape(past_k)[2].clone();
-            k = appended(node, Some(past_k), k)?;
-            v = appended(node, Some(past_v), v)?;
-        }
-        (past_k, _) => {
-            return Err(NodeProblem::MissingInput {
-                index: if past_k.is_some() { 7 } else { 6 },
-            }
-            .into());
-        }
-    }
+    let (past, before) = given_cache(node, [6, 7])?;
+    (k, v) = (appended(node, past, k, 0)?, appended(node, past, v, 1)?);
     let scoring = scoring(node, [q, k], &before, 4, 5)?;
     let mut results = Vec::with_capacity(4);
-    let weights = match node.wants(3) {
+    // The scores as the softmax takes them.
+    let scores = match node.wants(3) {
         true => {
             let all = spelled(node, [q, k, v], &scoring)?;
             results.push(join_heads(node, all.result)?);
-            Some(node.cast(all.weights, node.dtype(q))?)
+            Some(node.cast(all.masked, node.dtype(q))?)
         }
         false => {
             let result = attend(node, [q, k, v], &scoring)?;
@@ -345,6 +348,6 @@ fn multi_head(node: &mut Node<'_>) -> Step<Vec<Val>> {
         }
     };
     results.extend([k, v]);
-    results.extend(weights);
+    results.extend(scores);
     Ok(results)
 }

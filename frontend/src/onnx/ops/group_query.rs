@@ -10,7 +10,7 @@ use ir::op::{BinaryOp, Composite, Op, Scatter};
 use ir::{DType, Dim, Scalar};
 
 use super::attention::{
-    Scoring, attend, both, four, heads_first, join_heads, lengthened, positions, scale_of, split_heads,
+    Scoring, attend, both, four, given_cache, heads_first, join_heads, lengthened, positions, scale_of, split_heads,
 };
 use super::rotary::turn;
 use super::{Row, microsoft};
@@ -155,37 +155,32 @@ fn lengths(node: &mut Node<'_>, batch: &Dim, rows: &Dim) -> Step<[Val; 2]> {
     Ok([node.binary(BinaryOp::Max, before, zero)?, after])
 }
 
-/// The length of the cache after the step, of `past` positions before it: the longer of it and the total.
+/// How many positions the cache lacks after the step, of `past` that it has: its length is then the longer of `past` and the total.
 ///
 /// A total that depends on data says nothing of sizes. A given length that is a number is then taken for the room that there is, and any
 /// other grows by the step's rows.
-fn cache_length(node: &Node<'_>, past: &Dim, rows: &Dim) -> Step<Dim> {
+fn lacking(node: &Node<'_>, past: &Dim, rows: &Dim) -> Step<Dim> {
     let total = node.input(TOTAL)?;
     let total = node.build.known(total).and_then(|known| known.dims());
     match (total.as_deref(), past.as_const()) {
-        (Some([total]), _) => Ok(node.build.sizes.max(past, total)),
+        (Some([total]), _) => Ok(node.build.sizes.max(&(total - past), &Dim::Const(0))),
         (Some(_), _) => node.rank_error(TOTAL, "0: one number"),
-        (None, Some(room)) if room > 0 => Ok(past.clone()),
-        (None, _) => Ok(past.clone() + rows),
+        (None, Some(_)) => Ok(Dim::Const(0)),
+        (None, None) => Ok(rows.clone()),
     }
 }
 
-/// Writes new rows of keys or values `[B, H, S, D]` into a cache at positions `[B, 1, S, 1]`.
-fn stored(node: &mut Node<'_>, index: usize, length: &Dim, at: Val, new: Val) -> Step<Val> {
-    let past = node.input(index)?;
-    if node.dtype(past) != node.dtype(new) {
-        return Err(NodeProblem::TypesDiffer {
-            left: node.dtype(past),
-            right: node.dtype(new),
-        }
-        .into());
+/// Writes new rows of keys or values `[B, H, S, D]` into a cache, made longer by `more`, at positions `[B, 1, S, 1]`.
+fn stored(node: &mut Node<'_>, past: Val, more: &Dim, at: Val, new: Val) -> Step<Val> {
+    let (left, right) = (node.dtype(past), node.dtype(new));
+    if left != right {
+        return Err(NodeProblem::TypesDiffer { left, right }.into());
     }
     let (have, rows) = (node.shape(past), node.shape(new));
-    let [batch, heads, before, size] = four(node, index, &have)?;
-    for (have, want) in [(&batch, &rows[0]), (&heads, &rows[1]), (&size, &rows[3])] {
-        node.build.require_equal(have, want)?;
+    for axis in [0, 1, 3] {
+        node.build.require_equal(&have[axis], &rows[axis])?;
     }
-    let room = lengthened(node, past, 2, length.clone() - before, Scalar::Float(0.0))?;
+    let room = lengthened(node, past, 2, more.clone(), Scalar::Float(0.0))?;
     let at = node.broadcast(at, rows)?;
     node.add(
         Op::Scatter(Scatter::Elements { axis: 2, reduce: None }),
@@ -200,7 +195,11 @@ fn added(node: &mut Node<'_>, keys: &Dim) -> Step<Option<Val>> {
     };
     let [_, _, _, columns] = four(node, BIAS, &node.shape(bias))?;
     let more = keys.clone() - columns;
-    Ok(Some(lengthened(node, bias, 3, more, Scalar::Float(0.0))?))
+    if node.build.sizes.at_least(&more, 0) {
+        return Ok(Some(lengthened(node, bias, 3, more, Scalar::Float(0.0))?));
+    }
+    let long = lengthened(node, bias, 3, keys.clone(), Scalar::Float(0.0))?;
+    Ok(Some(node.slice_axis(long, 3, 0i64, keys.clone())?))
 }
 
 /// Attention of few heads of keys to many of queries, with its cache and the rotation of positions.
@@ -221,35 +220,25 @@ fn group_query(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let [q, k, v] = operands(node, heads, kv_heads)?;
     let [mut q, mut k] = normalised(node, [q, k])?;
     let [batch, rows, _, size] = four(node, 0, &node.shape(q))?;
-    let past = PAST.map(|index| node.optional(index));
-    let room = match past {
-        [Some(past), Some(_)] => four(node, PAST[0], &node.shape(past))?[2].clone(),
-        [None, None] => Dim::Const(0),
-        [past, _] => {
-            let index = PAST[usize::from(past.is_some())];
-            return Err(NodeProblem::MissingInput { index }.into());
-        }
-    };
+    let (past, room) = given_cache(node, PAST)?;
+    let grows = past.is_some() && !room.is(0);
     let [start, end] = lengths(node, &batch, &rows)?;
-    let start = match past[0].is_none() || room.is(0) {
-        true => node.int_scalar(DType::I64, 0),
-        false => start,
+    let start = match grows {
+        true => start,
+        false => node.int_scalar(DType::I64, 0),
     };
     if node.flag("do_rotary")? {
         [q, k] = rotated(node, [q, k], start)?;
     }
     let (q, k, v) = (heads_first(node, q)?, heads_first(node, k)?, heads_first(node, v)?);
-    let (k, v) = match past[0].is_none() || room.is(0) {
-        true => (k, v),
-        false => {
-            let length = cache_length(node, &room, &rows)?;
+    let (k, v) = match past.filter(|_| grows) {
+        None => (k, v),
+        Some([past_k, past_v]) => {
+            let more = lacking(node, &room, &rows)?;
             let row = node.iota([rows.clone()].into(), 0, DType::I64)?;
             let row = node.reshape(row, [rows.clone(), 1.into()])?;
             let at = node.binary(BinaryOp::Add, row, start)?;
-            (
-                stored(node, PAST[0], &length, at, k)?,
-                stored(node, PAST[1], &length, at, v)?,
-            )
+            (stored(node, past_k, &more, at, k)?, stored(node, past_v, &more, at, v)?)
         }
     };
     let keys = node.shape(k)[2].clone();
