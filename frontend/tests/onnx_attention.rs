@@ -5,7 +5,7 @@ mod against;
 mod cases;
 
 use against::{Bound, differ, outputs};
-use cases::{Case, cases};
+use cases::cases;
 use graphc_frontend::onnx::ImportOptions;
 
 /// The evaluator computes in f64, onnxruntime in f32, in another order.
@@ -19,20 +19,9 @@ const HALF: Bound = Bound {
     mean: 2e-4,
 };
 
-/// The cases whose names begin so. A case without a model has that of the case before.
-fn cases_of(prefix: &str) -> Vec<Case> {
-    let mut all = cases("onnx_attention.bin");
-    for i in 1..all.len() {
-        if all[i].model.is_empty() {
-            all[i].model = all[i - 1].model.clone();
-        }
-    }
-    all.retain(|case| case.name.starts_with(prefix));
-    all
-}
-
 fn check(prefix: &str, count: usize) {
-    let all = cases_of(prefix);
+    let mut all = cases("onnx_attention.bin");
+    all.retain(|case| case.name.starts_with(prefix));
     let mut wrong = Vec::new();
     for case in &all {
         let bound = if case.name.ends_with("f16") { &HALF } else { &BOUND };
