@@ -64,7 +64,7 @@ mod tests {
     fn positions_after_a_start_count_up() {
         let graph = |lines: &str| {
             let text = format!(
-                "graph @g stage=import {{\n  size s\n  b = input \"b\" : i64[2, 1, 1, 1]\n  r = input \"r\" : i64[2, 1, s, 1]\n  \
+                "graph @g stage=import {{\n  symbol s: 1.. hint 8\n  b = input \"b\" : i64[2, 1, 1, 1]\n  r = input \"r\" : i64[2, 1, s, 1]\n  \
                  i = iota {{axis=0}} : i64[s]\n  c = reshape i : i64[s, 1]\n{lines}\n  return y as \"y\"\n}}\n"
             );
             ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
