@@ -78,7 +78,7 @@ mod tests {
         assert!(of(&positions, 2));
         assert!(!of(&positions, 1) && !of(&positions, 3));
         assert!(of(
-            &format!("  d = sub c, b\n  e = cast d to i32\n  a = cast e to i64\n{wide}"),
+            &format!("  d = sub c, b\n  e = cast d : i32[2, 1, s, 1]\n  a = cast e : i64[2, 1, s, 1]\n{wide}"),
             2
         ));
         assert!(of("  a = add c, b\n  y = transpose a {perm=[0, 1, 3, 2]}", 3));
