@@ -1,4 +1,5 @@
-//! Attention ops against what onnxruntime gives (see `scripts/py/attention_cases.py`): each form alone, and a small language model.
+//! Attention ops against what onnxruntime gives (see `scripts/py/attention_cases.py`): each form alone, and a small
+//! language model.
 
 #[path = "cases/against.rs"]
 mod against;

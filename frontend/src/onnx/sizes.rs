@@ -107,7 +107,8 @@ impl Sizes {
         self.decide(&difference)
     }
 
-    /// Lets a size be 0 that nothing is known of, such as the positions of a cache before the first step. Bounds that were given stay.
+    /// Lets a size be 0 that nothing is known of, such as the positions of a cache before the first step. Bounds that
+    /// were given stay.
     pub fn allow_empty(&mut self, dim: &Dim) -> Equal {
         let Some(symbol) = dim.as_symbol() else {
             return Equal::Already;

@@ -5,8 +5,8 @@ use ir::HostTensor;
 
 use super::cases::{Case, host};
 
-/// How far results may be from onnxruntime's, which rounds at other places (tables, merged factors, f32 where the evaluator
-/// has f64): a fraction of the largest magnitude, for the worst element and on average.
+/// How far results may be from onnxruntime's, which rounds at other places (tables, merged factors, f32 where the
+/// evaluator has f64): a fraction of the largest magnitude, for the worst element and on average.
 pub struct Bound {
     pub worst: f64,
     pub mean: f64,

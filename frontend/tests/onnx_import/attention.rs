@@ -1,4 +1,5 @@
-//! What attention ops may ask for and is not there: each a typed error that names the attribute or input, its value and the way out.
+//! What attention ops may ask for and is not there: each a typed error that names the attribute or input, its value and
+//! the way out.
 
 use graphc_frontend::onnx::proto::attribute_proto::AttributeType;
 use graphc_frontend::onnx::proto::tensor_proto::DataType;

@@ -91,9 +91,10 @@ pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
 
 /// `Scatter`: for each update, combines it into the result, which the plan has filled with the data.
 ///
-/// Updates that overwrite and may meet in an element (those along the axis; those of several index tuples) are one thread's,
-/// in their order: of equal indices the last stays, on every device. Where indices count up along the axis, as the rows do that are appended
-/// to a cache, none are equal, and on a GPU each update is a thread's; those outside the axis, which are clamped, then come in any order.
+/// Updates that overwrite and may meet in an element (those along the axis; those of several index tuples) are one
+/// thread's, in their order: of equal indices the last stays, on every device. Where indices count up along the axis,
+/// as the rows do that are appended to a cache, none are equal, and on a GPU each update is a thread's; those outside
+/// the axis, which are clamped, then come in any order.
 pub fn scatter(b: &mut Builder<'_>, target: &Target, scatter: Scatter) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();

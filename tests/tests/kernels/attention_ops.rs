@@ -1,4 +1,5 @@
-//! Attention ops of ONNX files on emulated GPUs: whole, against what onnxruntime gives, and what kernels a decode step has.
+//! Attention ops of ONNX files on emulated GPUs: whole, against what onnxruntime gives, and what kernels a decode step
+//! has.
 
 use frontend::onnx::{ImportOptions, import_model, read_bytes};
 use graphc_tests::emulator::{Tally, toolchain};
@@ -9,7 +10,8 @@ use ir::{DType, Graph};
 
 use crate::onnx_cases::{Case, cases, host};
 
-/// The cases that run when not everything does: a cache with room and one that grows, padded prompts, windows, masks and halves.
+/// The cases that run when not everything does: a cache with room and one that grows, padded prompts, windows, masks
+/// and halves.
 const SOME: [&str; 7] = [
     "attention_past_positions",
     "gqa_f16",

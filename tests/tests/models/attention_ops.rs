@@ -1,5 +1,5 @@
-//! Attention ops of ONNX files on the CPU device, at sizes that the compiled program leaves open, against what onnxruntime gives; and a
-//! language model as onnxruntime-genai writes it, which is given back the caches that it made.
+//! Attention ops of ONNX files on the CPU device, at sizes that the compiled program leaves open, against what
+//! onnxruntime gives; and a language model as onnxruntime-genai writes it, which is given back the caches that it made.
 
 use frontend::onnx::{ImportOptions, import_model, read_bytes};
 use graphc::passes::OptLevel;
@@ -78,7 +78,8 @@ fn with_room(room: i64) -> ImportOptions {
     options
 }
 
-/// Where a cache has room for all positions, rows are written into it and nothing else is copied; what the model computes is the same.
+/// Where a cache has room for all positions, rows are written into it and nothing else is copied; what the model
+/// computes is the same.
 #[test]
 fn a_language_model_fills_caches_with_room() {
     let (room, steps) = (11, cases_of("decoder_"));

@@ -1,7 +1,8 @@
 //! Scaled dot-product attention: ONNX's own op, and the steps that all attention ops share.
 //!
-//! Keys are seen by position where an op says so: query `i` stands at `start + i`, where `start` counts the keys that were there before.
-//! A causal mask, a window and the length of each sequence become comparisons of positions, which kernels read as ranges of keys.
+//! Keys are seen by position where an op says so: query `i` stands at `start + i`, where `start` counts the keys that
+//! were there before. A causal mask, a window and the length of each sequence become comparisons of positions, which
+//! kernels read as ranges of keys.
 
 use ir::op::{BinaryOp, Composite, Contract, Op, PadMode, ReduceOp, UnaryOp, View};
 use ir::{DType, Dim, Scalar, Shape};
@@ -219,7 +220,8 @@ pub(super) fn join_heads(node: &mut Node<'_>, value: Val) -> Step<Val> {
     node.reshape(value, [batch, rows, heads * size])
 }
 
-/// The factor of the scores: the attribute, or `1/√D`. Where `unset` is a number, the attribute means by it that it is left out.
+/// The factor of the scores: the attribute, or `1/√D`. Where `unset` is a number, the attribute means by it that it is
+/// left out.
 pub(super) fn scale_of(node: &Node<'_>, size: &Dim, unset: Option<f64>) -> Step<f64> {
     let given = node.float("scale")?.filter(|scale| Some(*scale) != unset);
     match (given, size.as_const()) {
@@ -229,7 +231,8 @@ pub(super) fn scale_of(node: &Node<'_>, size: &Dim, unset: Option<f64>) -> Step<
     }
 }
 
-/// The positions of keys, `[1, T]`, and those of queries, `[S, 1]` after what `start` (a scalar or `[B, 1, 1, 1]`) says is before them.
+/// The positions of keys, `[1, T]`, and those of queries, `[S, 1]` after what `start` (a scalar or `[B, 1, 1, 1]`) says
+/// is before them.
 pub(super) fn positions(node: &mut Node<'_>, queries: &Dim, keys: &Dim, start: Val) -> Step<[Val; 2]> {
     let one = Dim::Const(1);
     let row = node.iota([queries.clone()].into(), 0, DType::I64)?;
@@ -292,7 +295,8 @@ pub(super) fn lengthened(node: &mut Node<'_>, x: Val, axis: usize, more: Dim, va
     node.add(Op::View(View::Pad { low, high, mode }), &[x])
 }
 
-/// Makes the rows of attention zero whose mask hides every key, which ONNX asks for; the softmax itself gives NaN there.
+/// Makes the rows of attention zero whose mask hides every key, which ONNX asks for; the softmax itself gives NaN
+/// there.
 ///
 /// A NaN in the mask hides nothing, so that it reaches the result.
 fn zero_unless_seen(node: &mut Node<'_>, result: Val, mask: Val) -> Step<Val> {

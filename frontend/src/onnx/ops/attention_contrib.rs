@@ -1,4 +1,5 @@
-//! ONNX Runtime's attention ops with as many heads of keys as of queries: BERT's, GPT-2's and Whisper's exports consist of them.
+//! ONNX Runtime's attention ops with as many heads of keys as of queries: BERT's, GPT-2's and Whisper's exports consist
+//! of them.
 //!
 //! Their masks hide by a large negative number, `mask_filter_value`, that is added to the scores.
 
@@ -92,7 +93,8 @@ fn scoring(node: &mut Node<'_>, [q, k]: [Val; 2], past: &Dim, mask: usize, bias:
 
 /// A mask as numbers to add to scores `[B, H, S, T]`.
 ///
-/// It is one of lengths (`[B]`, or the first of `[3·B + 2]`), of ends and then starts `[2·B]`, of positions `[B, T]` or of pairs `[B, S, T]`.
+/// It is one of lengths (`[B]`, or the first of `[3·B + 2]`), of ends and then starts `[2·B]`, of positions `[B, T]` or
+/// of pairs `[B, S, T]`.
 fn added_mask(
     node: &mut Node<'_>,
     (index, mask): (usize, Val),
@@ -185,7 +187,8 @@ fn quantised_attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
     self_attention(node, all, heads, None, [5, 8, usize::MAX])
 }
 
-/// Attention of the queries, keys and values that lie side by side in `[B, S, W]`, a third of it each where no widths are given.
+/// Attention of the queries, keys and values that lie side by side in `[B, S, W]`, a third of it each where no widths
+/// are given.
 ///
 /// The inputs are those of the mask, of the past keys and values `[2, B, H, P, D]`, and of what is added to the scores.
 fn self_attention(
@@ -256,8 +259,8 @@ fn packed_part(node: &mut Node<'_>, packed: Val, at: i64) -> Step<Val> {
     node.reshape(part, dims)
 }
 
-/// The inputs' queries, keys and values as `[B, H, S, D]`. Each part of the bias belongs to one of them; keys and values that come as
-/// `[B, H, S, D]`, projected before, have theirs already.
+/// The inputs' queries, keys and values as `[B, H, S, D]`. Each part of the bias belongs to one of them; keys and
+/// values that come as `[B, H, S, D]`, projected before, have theirs already.
 fn multi_head_operands(node: &mut Node<'_>, heads: i64) -> Step<[Val; 3]> {
     let (query, key, value) = (node.input(0)?, node.optional(1), node.optional(2));
     let is_packed = |node: &Node<'_>, index: usize, value: Val, parts: i64| {
@@ -319,7 +322,8 @@ fn multi_head_operands(node: &mut Node<'_>, heads: i64) -> Step<[Val; 3]> {
     }
 }
 
-/// Attention of projected queries, keys and values, each `[B, S, H·D]`, packed, or `[B, H, S, D]` for the keys of another sequence.
+/// Attention of projected queries, keys and values, each `[B, S, H·D]`, packed, or `[B, H, S, D]` for the keys of
+/// another sequence.
 fn multi_head(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let heads = heads_of(node, "MultiHeadAttention", &[])?;
     for (index, name) in [(8, "past_sequence_length"), (9, "cache_indirection")] {

@@ -1,10 +1,10 @@
 //! `GroupQueryAttention` of ONNX Runtime's domain: what its exports of today's language models consist of.
 //!
-//! Of a sequence, `n = seqlens_k + 1` positions are there after the step; the step's `S` rows are its last ones, so that `max(n − S, 0)`
-//! came before (a first prompt that is shorter than `S` is padded behind its end). The rows go into the cache at these positions; what is
-//! behind position `n` is unspecified. The cache that is given back is as long as the longer of the given one and
-//! `total_sequence_length`. So a cache with room (a given length that is known to be at least the total) is updated where it lies, and
-//! one without grows.
+//! Of a sequence, `n = seqlens_k + 1` positions are there after the step; the step's `S` rows are its last ones, so
+//! that `max(n − S, 0)` came before (a first prompt that is shorter than `S` is padded behind its end). The rows go
+//! into the cache at these positions; what is behind position `n` is unspecified. The cache that is given back is as
+//! long as the longer of the given one and `total_sequence_length`. So a cache with room (a given length that is known
+//! to be at least the total) is updated where it lies, and one without grows.
 
 use ir::op::{BinaryOp, Composite, Op, Scatter};
 use ir::{DType, Dim, Scalar};
@@ -155,10 +155,11 @@ fn lengths(node: &mut Node<'_>, batch: &Dim, rows: &Dim) -> Step<[Val; 2]> {
     Ok([node.binary(BinaryOp::Max, before, zero)?, after])
 }
 
-/// How many positions the cache lacks after the step, of `past` that it has: its length is then the longer of `past` and the total.
+/// How many positions the cache lacks after the step, of `past` that it has: its length is then the longer of `past`
+/// and the total.
 ///
-/// A total that depends on data says nothing of sizes. A given length that is a number is then taken for the room that there is, and any
-/// other grows by the step's rows.
+/// A total that depends on data says nothing of sizes. A given length that is a number is then taken for the room that
+/// there is, and any other grows by the step's rows.
 fn lacking(node: &Node<'_>, past: &Dim, rows: &Dim) -> Step<Dim> {
     let total = node.input(TOTAL)?;
     let total = node.build.known(total).and_then(|known| known.dims());
@@ -289,7 +290,8 @@ fn rotated(node: &mut Node<'_>, heads: [Val; 2], start: Val) -> Step<[Val; 2]> {
     ])
 }
 
-/// Which keys a query sees: those up to its own position, of a window only the last ones; without a causal mask all of its sequence.
+/// Which keys a query sees: those up to its own position, of a window only the last ones; without a causal mask all of
+/// its sequence.
 fn seen(node: &mut Node<'_>, [rows, keys]: [&Dim; 2], [start, end]: [Val; 2]) -> Step<Val> {
     let [key, position] = positions(node, rows, keys, start)?;
     let window = node.int_or("local_window_size", -1)?;
