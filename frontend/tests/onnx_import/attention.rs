@@ -71,6 +71,28 @@ fn a_cache_is_as_long_as_the_longer_of_itself_and_the_total() {
     assert_eq!(cache(&short), ("f32[b, 2, 12, 8]".to_owned(), 2));
 }
 
+/// A table of positions would be read from memory like any mask, and kernels would score keys that it hides.
+#[test]
+fn masks_of_positions_are_counters() {
+    let counters = |build: Build, option: &str| {
+        let graph = build
+            .import_with(&ImportOptions::default().size(option).unwrap())
+            .unwrap();
+        let keys = |op: &Op| matches!(op, Op::Iota { shape, .. } if shape.last().is_some_and(|keys| keys.is(12)));
+        graph.nodes().values().filter(|node| keys(&node.op)).count()
+    };
+    assert_eq!(counters(group_query("", vec![]), "p=11"), 1);
+    let lengths = contrib()
+        .input("x", &["b", "s", "16"])
+        .typed_input("n", DataType::Int32, &["b"])
+        .node(
+            "com.microsoft/MultiHeadAttention x x x _ n -> y",
+            vec![int("num_heads", 2)],
+        )
+        .output("y");
+    assert_eq!(counters(lengths, "s=12"), 1);
+}
+
 #[test]
 fn a_prompt_without_a_past_has_no_cache_to_write() {
     let graph = group_query("", vec![]).import_with(&ImportOptions::default().size("p=0").unwrap());

@@ -231,14 +231,18 @@ pub(super) fn scale_of(node: &Node<'_>, size: &Dim, unset: Option<f64>) -> Step<
     }
 }
 
+/// The positions along an axis, as a counter and not as a table of numbers, however few they are: so a
+/// kernel knows which keys a mask leaves.
+pub(super) fn counter(node: &mut Node<'_>, shape: impl Into<Shape>, axis: usize) -> Step<Val> {
+    let (shape, dtype) = (shape.into(), DType::I64);
+    node.add(Op::Iota { shape, axis, dtype }, &[])
+}
+
 /// The positions of keys, `[1, T]`, and those of queries, `[S, 1]` after what `start` (a scalar or `[B, 1, 1, 1]`) says
 /// is before them.
 pub(super) fn positions(node: &mut Node<'_>, queries: &Dim, keys: &Dim, start: Val) -> Step<[Val; 2]> {
-    let one = Dim::Const(1);
-    let row = node.iota([queries.clone()].into(), 0, DType::I64)?;
-    let row = node.reshape(row, [queries.clone(), one.clone()])?;
-    let key = node.iota([keys.clone()].into(), 0, DType::I64)?;
-    let key = node.reshape(key, [one, keys.clone()])?;
+    let row = counter(node, [queries.clone(), 1.into()], 0)?;
+    let key = counter(node, [1.into(), keys.clone()], 1)?;
     Ok([key, node.binary(BinaryOp::Add, row, start)?])
 }
 

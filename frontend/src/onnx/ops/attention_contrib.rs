@@ -7,7 +7,7 @@ use ir::op::BinaryOp;
 use ir::{DType, Dim, Shape};
 
 use super::attention::{
-    Scoring, appended, attend, given_cache, heads_first, join_heads, positions, scale_of, spelled, split_heads,
+    Scoring, appended, attend, counter, given_cache, heads_first, join_heads, positions, scale_of, spelled, split_heads,
 };
 use super::matmul::{integer_product, product};
 use super::quant_contrib::scaled;
@@ -119,7 +119,7 @@ fn added_mask(
     let seen = match &shape[..] {
         [count] if count == batch || *count == batch.clone() * 3 + 2 || *count == batch.clone() * 2 => {
             let end = part(node, &Dim::Const(0))?;
-            let position = node.iota([total.clone()].into(), 0, DType::I64)?;
+            let position = counter(node, [total.clone()], 0)?;
             let seen = node.binary(BinaryOp::Lt, position, end)?;
             match *count == batch.clone() * 2 {
                 true => {
