@@ -214,6 +214,14 @@ impl Builder {
         }
     }
 
+    /// Lets a size be 0 that nothing is known of; asks for a restart where that is new.
+    pub fn allow_empty(&mut self, dim: &Dim) -> Step<()> {
+        match self.sizes.allow_empty(dim) {
+            Equal::Already => Ok(()),
+            Equal::Assumed => Err(Fail::Restart),
+        }
+    }
+
     /// Broadcasts two shapes as NumPy does. Two sizes of which neither is 1 are required to be equal.
     pub fn broadcast(&mut self, left: &Shape, right: &Shape) -> Step<Shape> {
         let rank = left.rank().max(right.rank());

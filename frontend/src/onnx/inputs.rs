@@ -141,7 +141,7 @@ fn identifier(name: &str) -> String {
 fn apply(names: Names, options: &ImportOptions) -> Result<Sizes, ImportError> {
     let mut sizes = Sizes {
         symbols: names.symbols,
-        replaced: IndexMap::new(),
+        ..Sizes::default()
     };
     for (name, size) in &options.sizes {
         let symbol = names.by_name.get(name).cloned().or_else(|| {

@@ -1,4 +1,3 @@
-use indexmap::IndexMap;
 use ir::dim::{Symbol, SymbolInfo};
 
 use super::*;
@@ -11,7 +10,7 @@ fn sizes() -> Sizes {
     };
     Sizes {
         symbols: ["b", "s"].iter().map(|n| (Symbol::new(n), info)).collect(),
-        replaced: IndexMap::new(),
+        ..Sizes::default()
     }
 }
 

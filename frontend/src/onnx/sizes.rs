@@ -15,6 +15,8 @@ pub(super) struct Sizes {
     pub symbols: Symbols,
     /// Symbols that equal other dims; the dims hold no replaced symbol.
     pub replaced: IndexMap<Symbol, Dim>,
+    /// Symbols that may be 0 since an op said so; see [`Sizes::allow_empty`].
+    pub empty: Vec<Symbol>,
 }
 
 /// The two sizes cannot be equal, or it is not known how.
@@ -103,6 +105,20 @@ impl Sizes {
             };
         }
         self.decide(&difference)
+    }
+
+    /// Lets a size be 0 that nothing is known of, such as the positions of a cache before the first step. Bounds that
+    /// were given stay.
+    pub fn allow_empty(&mut self, dim: &Dim) -> Equal {
+        let Some(symbol) = dim.as_symbol() else {
+            return Equal::Already;
+        };
+        match self.symbols.get_mut(symbol) {
+            Some(info) if *info == SymbolInfo::default() && !self.empty.contains(symbol) => info.min = 0,
+            _ => return Equal::Already,
+        }
+        self.empty.push(symbol.clone());
+        Equal::Assumed
     }
 
     /// Looks for a `min` or `max` in the difference whose decision makes it zero.
@@ -271,7 +287,7 @@ mod tests {
         let symbols = names.iter().map(|n| (Symbol::new(n), SymbolInfo::default())).collect();
         Sizes {
             symbols,
-            replaced: IndexMap::new(),
+            ..Sizes::default()
         }
     }
 
@@ -301,6 +317,19 @@ mod tests {
             Equal::Assumed
         );
         assert_eq!(sizes.resolve(&b), Dim::Const(3));
+    }
+
+    #[test]
+    fn a_size_may_be_zero_once_and_unless_it_has_bounds() {
+        let mut sizes = sizes(&["past", "seq"]);
+        sizes.symbols[&Symbol::new("seq")].max = Some(64);
+        let (past, seq) = (Dim::symbol("past"), Dim::symbol("seq"));
+        assert_eq!(sizes.allow_empty(&past), Equal::Assumed);
+        assert_eq!(sizes.symbols[&Symbol::new("past")].min, 0);
+        for dim in [&past, &seq, &Dim::Const(3), &(past.clone() + &seq)] {
+            assert_eq!(sizes.allow_empty(dim), Equal::Already, "{dim}");
+        }
+        assert_eq!(sizes.symbols[&Symbol::new("seq")].min, 1);
     }
 
     #[test]

@@ -39,16 +39,21 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads a file of `tests/data`.
+/// Reads a file of `tests/data`. A case without a model has that of the case before.
 pub fn cases(file: &str) -> Vec<Case> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(file);
     let bytes = std::fs::read(path).unwrap();
     let mut reader = Reader(&bytes);
     let mut cases = Vec::new();
     while !reader.0.is_empty() {
+        let name = String::from_utf8(reader.blob().to_vec()).unwrap();
+        let mut model = reader.blob().to_vec();
+        if model.is_empty() {
+            model = cases.last().map(|case: &Case| case.model.clone()).unwrap_or_default();
+        }
         cases.push(Case {
-            name: String::from_utf8(reader.blob().to_vec()).unwrap(),
-            model: reader.blob().to_vec(),
+            name,
+            model,
             inputs: reader.tensors(),
             outputs: reader.tensors(),
         });

@@ -1,5 +1,6 @@
 //! What opsets changed, what is a typed error, and shape arithmetic, on models made here.
 
+mod attention;
 mod build;
 mod numbers;
 mod quantized;

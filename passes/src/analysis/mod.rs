@@ -1,6 +1,7 @@
 //! Facts about graphs that several passes ask for.
 
 pub mod index;
+pub mod steps;
 
 use ir::graph::eval::scalar::cast;
 use ir::op::{Elementwise, View};

@@ -272,6 +272,8 @@ impl Fuser<'_> {
                 // Being read by an epilogue operand costs one evaluation an element of the result.
                 read.max(elements(anchor)) * passes * window
             }
+            // What is not updated stays where it is.
+            RegionKind::Scatter => elements(self.graph.node(anchor).operands[2].node),
             _ => elements(anchor),
         }
     }

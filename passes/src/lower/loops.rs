@@ -2,13 +2,14 @@
 
 use ir::kernel::{Body, Loops, Stmt};
 use ir::op::{BinaryOp, Conv, Layout, ReduceOp, Scatter};
-use ir::{DType, Dim, Op, Value};
+use ir::{DType, Dim, Op, Target, Value};
 
 use super::LowerError;
 use super::builder::Builder;
 use super::contract::biased;
 use super::index::Linear;
 use super::rows::fold;
+use crate::analysis::steps::counts_up;
 
 /// Names of the axes of a tensor, outermost first.
 pub(super) const AXES: [&str; 8] = ["i", "j", "k", "l", "m", "n", "o", "p"];
@@ -90,9 +91,11 @@ pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
 
 /// `Scatter`: for each update, combines it into the result, which the plan has filled with the data.
 ///
-/// Updates that overwrite and may meet in an element (those along the axis; those of several index tuples) are one thread's,
-/// in their order: of equal indices the last stays, on every device.
-pub fn scatter(b: &mut Builder<'_>, scatter: Scatter) -> Result<Body, LowerError> {
+/// Updates that overwrite and may meet in an element (those along the axis; those of several index tuples) are one
+/// thread's, in their order: of equal indices the last stays, on every device. Where indices count up along the axis,
+/// as the rows do that are appended to a cache, none are equal, and on a GPU each update is a thread's; those outside
+/// the axis, which are clamped, then come in any order.
+pub fn scatter(b: &mut Builder<'_>, target: &Target, scatter: Scatter) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
     let (data_shape, index_shape, update_shape) = (
@@ -101,6 +104,7 @@ pub fn scatter(b: &mut Builder<'_>, scatter: Scatter) -> Result<Body, LowerError
         b.shape(operands[2]).clone(),
     );
     let meet = match scatter {
+        Scatter::Elements { axis, reduce: None } if target.is_gpu() && counts_up(b.graph, operands[1], axis) => 0..0,
         Scatter::Elements { axis, reduce: None } => axis..axis + 1,
         Scatter::Nd { reduce: None } => 0..index_shape.rank() - 1,
         _ => 0..0,

@@ -154,7 +154,7 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
             reverse,
         } => ordered::scan(b, *op, *axis, *exclusive, *reverse),
         Op::TopK { axis, k, largest } => ordered::top_k(b, *axis, k, *largest),
-        Op::Scatter(s) => loops::scatter(b, *s),
+        Op::Scatter(s) => loops::scatter(b, target, *s),
         op => Err(LowerError::Unsupported {
             op: op.name(),
             at: crate::fuse::classify::label(b.graph, region.anchor),

@@ -1,6 +1,7 @@
 //! Kernels compiled for AMD and NVIDIA, and executed on the emulated AMD GPU.
 
 extern crate codegen_hip as graphc_codegen_hip;
+extern crate frontend as graphc_frontend;
 
 #[path = "../../../codegen-hip/tests/host_shim/mod.rs"]
 mod host_shim;
@@ -8,7 +9,10 @@ mod host_shim;
 mod judge;
 #[path = "../../../codegen-hip/tests/kernels/mod.rs"]
 mod kernel_list;
+#[path = "../../../frontend/tests/cases/mod.rs"]
+mod onnx_cases;
 
+mod attention_ops;
 mod attention_ranges;
 mod chains;
 mod cuda_kernels;

@@ -5,10 +5,13 @@
 //! a function.
 
 mod activation;
+mod attention;
+mod attention_contrib;
 mod conv;
 mod einsum;
 mod elementwise;
 mod generate;
+mod group_query;
 mod index;
 mod matmul;
 mod norm;
@@ -17,6 +20,7 @@ mod quant;
 mod quant_contrib;
 mod reduce;
 mod resize;
+mod rotary;
 mod shape;
 mod slice;
 
@@ -74,12 +78,15 @@ const fn microsoft(name: &'static str, import: Import) -> Row {
     }
 }
 
-const FAMILIES: [&[Row]; 15] = [
+const FAMILIES: [&[Row]; 19] = [
     activation::ROWS,
+    attention::ROWS,
+    attention_contrib::ROWS,
     conv::ROWS,
     einsum::ROWS,
     elementwise::ROWS,
     generate::ROWS,
+    group_query::ROWS,
     index::ROWS,
     matmul::ROWS,
     norm::ROWS,
@@ -88,6 +95,7 @@ const FAMILIES: [&[Row]; 15] = [
     quant_contrib::ROWS,
     reduce::ROWS,
     resize::ROWS,
+    rotary::ROWS,
     shape::ROWS,
     slice::ROWS,
 ];

@@ -5,7 +5,7 @@
 //! its results may differ by one step.
 
 use ir::op::{BinaryOp, Composite, Groups, UnaryOp};
-use ir::{DType, Dim, HostTensor, Scalar, Shape};
+use ir::{DType, Dim, HostTensor, Shape};
 
 use super::matmul::{integer_product, integer_product_with};
 use super::quant::{check_scale, dynamically_quantized, requantise, saturated};
@@ -20,7 +20,6 @@ pub(super) const ROWS: &[Row] = &[
     microsoft("GatherBlockQuantized", gather_blocks),
     microsoft("MatMulIntegerToFloat", integer_product_to_float),
     microsoft("MatMulNBits", product_of_packed),
-    microsoft("QAttention", attention),
     microsoft("QGemm", gemm),
     microsoft("QLinearAdd", |n| two(n, BinaryOp::Add)),
     microsoft("QLinearAveragePool", |n| pooled(n, pool::average_pool)),
@@ -220,7 +219,7 @@ fn gemm(node: &mut Node<'_>) -> Step<Vec<Val>> {
 }
 
 /// A sum of integer products as numbers; the right scale may be one a column.
-fn scaled(node: &mut Node<'_>, sum: Val, a_scale: Val, b_scale: Val, bias: Option<Val>) -> Step<Val> {
+pub(super) fn scaled(node: &mut Node<'_>, sum: Val, a_scale: Val, b_scale: Val, bias: Option<Val>) -> Step<Val> {
     check_scale(node, a_scale)?;
     check_scale(node, b_scale)?;
     let dtype = node.dtype(a_scale);
@@ -253,111 +252,6 @@ fn dynamic_product(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let [a, a_scale, a_zero] = dynamically_quantized(node, a)?;
     let sum = integer_product(node, (a, Some(a_zero)), (b, b_zero))?;
     Ok(vec![scaled(node, sum, a_scale, b_scale, bias)?])
-}
-
-const ATTENTION_ATTRIBUTES: [&str; 4] = ["mask_filter_value", "num_heads", "scale", "unidirectional"];
-
-/// Self-attention whose projection of `[B, S, W]` to queries, keys and values is quantised.
-///
-/// The mask is one of lengths `[B]`, of positions `[B, T]` or of pairs `[B, S, T]`; what it hides has a large negative number added.
-fn attention(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let set = |name: &str| node.int_or(name, 0).map(|v| v != 0);
-    if set("do_rotary")? || set("past_present_share_buffer")? {
-        return node.unsupported("QAttention with do_rotary or past_present_share_buffer");
-    }
-    let ignored = ["do_rotary", "past_present_share_buffer"];
-    let known = |name: &&str| ATTENTION_ATTRIBUTES.contains(name) || ignored.contains(name);
-    if let Some((name, _)) = node.attributes.iter().find(|(name, _)| !known(name)) {
-        return node.unsupported(format!("the attribute {name} of QAttention"));
-    }
-    let (x, weight, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
-    let (x_scale, weight_scale) = (node.input(3)?, node.input(4)?);
-    let sum = integer_product(node, (x, node.optional(6)), (weight, node.optional(7)))?;
-    let all = scaled(node, sum, x_scale, weight_scale, Some(bias))?;
-    let heads = node.int("num_heads")?;
-    let heads = node.required("num_heads", heads)?;
-    let Ok([batch, rows, wide]) = <[Dim; 3]>::try_from(node.shape(all).0) else {
-        return node.rank_error(0, "3");
-    };
-    let fits = |wide: &i64| (1..1 << 20).contains(&heads) && wide % (3 * heads) == 0;
-    let size = wide.as_const().filter(fits);
-    let Some(size) = size.map(|wide| wide / (3 * heads)) else {
-        return node.bad("num_heads", heads, format!("a divisor of a third of {wide}"));
-    };
-    let width = size * heads;
-    let part = |node: &mut Node<'_>, at: i64| {
-        let part = node.slice_axis(all, 2, at * width, width)?;
-        let split = node.reshape(part, [batch.clone(), rows.clone(), heads.into(), size.into()])?;
-        node.transpose(split, vec![0, 2, 1, 3])
-    };
-    let (q, mut k, mut v) = (part(node, 0)?, part(node, 1)?, part(node, 2)?);
-    if let Some(past) = node.optional(8) {
-        let mut before = node.shape(past).0;
-        if before.len() != 5 || !before[0].is(2) {
-            return node.rank_error(8, "5, the first axis of 2 elements");
-        }
-        before.remove(0);
-        for (at, new) in [(0i64, &mut k), (1, &mut v)] {
-            let old = node.slice_axis(past, 0, at, 1i64)?;
-            let old = node.reshape(old, before.clone())?;
-            *new = node.concat(&[old, *new], 2)?;
-        }
-    }
-    let keys = node.shape(k)[2].clone();
-    let causal = node.flag("unidirectional")?;
-    let mask = match node.optional(5) {
-        Some(mask) => Some(added_mask(node, mask, &batch, &keys)?),
-        None => None,
-    };
-    let scale = node.float_or("scale", 0.0)?;
-    let scale = if scale == 0.0 {
-        1.0 / (size as f64).sqrt()
-    } else {
-        scale
-    };
-    let composite = Composite::Attention {
-        scale: Scalar::Float(scale),
-        causal,
-        mask: mask.is_some(),
-        scales: false,
-    };
-    let operands: Vec<Val> = [q, k, v].into_iter().chain(mask).collect();
-    let result = node.composite(composite, &operands)?;
-    let joined = node.transpose(result, vec![0, 2, 1, 3])?;
-    let mut results = vec![node.reshape(joined, [batch, rows, width.into()])?];
-    if node.wants(1) {
-        let mut pair = node.shape(k).0;
-        pair.insert(0, Dim::Const(1));
-        let (k, v) = (node.reshape(k, pair.clone())?, node.reshape(v, pair)?);
-        results.push(node.concat(&[k, v], 0)?);
-    }
-    Ok(results)
-}
-
-/// A mask as numbers to add to scores `[B, H, S, T]`.
-fn added_mask(node: &mut Node<'_>, mask: Val, batch: &Dim, keys: &Dim) -> Step<Val> {
-    let hidden = node.float_or("mask_filter_value", -10000.0)?;
-    let shape = node.shape(mask);
-    let mask = node.cast(mask, DType::I64)?;
-    let one = Dim::Const(1);
-    let seen = match &shape[..] {
-        [count] if count == batch => {
-            let lengths = node.reshape(mask, [batch.clone(), one.clone(), one.clone(), one])?;
-            let position = node.iota([keys.clone()].into(), 0, DType::I64)?;
-            node.binary(BinaryOp::Lt, position, lengths)?
-        }
-        [rows, positions] => {
-            let seen = node.with_scalar(BinaryOp::Gt, mask, 0.0)?;
-            node.reshape(seen, [rows.clone(), one.clone(), one, positions.clone()])?
-        }
-        [rows, queries, positions] => {
-            let seen = node.with_scalar(BinaryOp::Gt, mask, 0.0)?;
-            node.reshape(seen, [rows.clone(), one, queries.clone(), positions.clone()])?
-        }
-        _ => return node.unsupported(format!("QAttention with a mask {shape}")),
-    };
-    let (zero, hidden) = (node.scalar(DType::F32, 0.0), node.scalar(DType::F32, hidden));
-    node.select(seen, zero, hidden)
 }
 
 /// Takes numbers of `bits` bits out of the bytes of a constant input, lowest bits first; each run along the last axis of `shape`
