@@ -2,8 +2,8 @@
 //!
 //! A product whose rows are known is one line of [`tuning::product`], measured at the symbols' hints. One whose rows the model leaves open
 //! is a line for each range of rows ([`tuning::product_in`]), measured at sizes that give its first number of rows and that in the middle.
-//! A convolution that is no product (each channel with a filter of its own), or two launches, has a line and one candidate, beside which
-//! there may be calls.
+//! A convolution that is no product (each channel with a filter of its own), or two launches, has a line and one
+//! candidate, beside which there may be calls.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ pub struct OfStep {
     pub sizes: Vec<Bindings>,
 }
 
-/// Lists the products of a plan by their steps, and the convolutions. Ranges of rows that no sizes of the model give are left out.
+/// Lists the products of a plan by their steps, and the convolutions. Ranges of rows that no sizes of the model give are
+/// left out.
 pub fn of_plan(plan: &Plan, convolutions: &[Convolution]) -> Vec<OfStep> {
     let mut found = Vec::new();
     let (symbols, target) = (&plan.symbols, &plan.target);
@@ -126,8 +127,8 @@ pub fn computed(plan: &Plan, convolutions: &[Convolution], sizes: &Bindings) -> 
     all
 }
 
-/// Finds for the steps of a plan those of another one, of which only convolutions are made otherwise: a convolution may be more steps in the
-/// one than in the other. The steps of convolutions are left out.
+/// Finds for each step of a plan the same step of another plan that differs in its convolutions alone: one may take more
+/// steps in the one plan than in the other. The steps of convolutions are left out.
 pub fn aligned(steps: usize, [ours, theirs]: [&[Convolution]; 2]) -> BTreeMap<StepId, StepId> {
     let mut same = BTreeMap::new();
     let mut convolutions = ours.iter().zip(theirs).peekable();

@@ -61,8 +61,8 @@ pub struct Planned {
     pub plan: Plan,
     /// What computes the products of which measuring has decided that.
     pub decided: Vec<Decided>,
-    /// The convolutions that a kernel or a call may compute, in the order of their steps. They are looked for only where rows of calls or
-    /// the caller's preference decide between the two.
+    /// The convolutions that a kernel or a call may compute, in the order of their steps. They are looked for only where
+    /// rows of calls or the caller's preference decide between the two.
     pub convolutions: Vec<Convolution>,
 }
 

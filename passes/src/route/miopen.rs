@@ -22,7 +22,7 @@ pub fn call(g: &Graph, id: NodeId) -> Routed {
     }
 }
 
-/// Returns the call for the sums of a convolution of stored operands, floats or signed bytes, whose bias is added later.
+/// Returns the call for the sums of a convolution of stored operands, floats or signed bytes. A bias is added later.
 pub fn sums(g: &Graph, id: NodeId) -> Routed {
     let Op::Conv(conv) = &g.node(id).op else { return None };
     if of_floats(g, id, conv) || of_bytes(g, id, conv) {

@@ -283,8 +283,8 @@ pub fn call_of(g: &Graph, region: &Region, routes: Routes, target: &Target) -> O
     (same && g.ty(output).dtype == stores).then_some((product, stored))
 }
 
-/// Returns the call that computes the sums of a region's convolution, with the stored values that are its operands. What follows the sums,
-/// a bias and all, is left.
+/// Returns the call that computes the sums of a region's convolution, with the stored values that are its operands. What
+/// follows the sums, a bias and all, is left.
 pub fn convolution_of(g: &Graph, region: &Region, routes: Routes, target: &Target) -> Option<(Product, Vec<Value>)> {
     let [output] = region.outputs[..] else { return None };
     if region.kind != RegionKind::Conv || region.part(output).is_some() || !target.libraries {
