@@ -8,7 +8,8 @@ use graphc::tune::Database;
 
 use crate::place::{Place, compiler, text};
 
-/// Three products with a choice of tilings: two differ in what follows them.
+/// Three products with a choice of tilings: two differ in what follows them. The result of one is read from outside, so that it is no part of
+/// another's kernel.
 const PRODUCTS: &str = "graph @products stage=import {
   x = input \"x\" : f16[48, 64]
   u = input \"u\" : f16[64, 96]
@@ -18,6 +19,7 @@ const PRODUCTS: &str = "graph @products stage=import {
   b = contract x, v
   c = add a, b
   d = contract c, w
+  return c as \"c\"
   return d as \"d\"
 }
 ";
