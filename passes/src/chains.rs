@@ -14,7 +14,7 @@ use ir::kernel::Kernel;
 use ir::schedule::{Region, RegionId, RegionKind, Schedule};
 use ir::{Graph, Op, Target, Value};
 
-use crate::fuse::{Absorbed, Fusion, FusionReport, absorb};
+use crate::fuse::{Absorbed, Chains, Fusion, FusionReport, absorb};
 use crate::lower::lower;
 use crate::lower::mapping::{chain_us, product_us, second_launch_us};
 
@@ -22,19 +22,9 @@ use crate::lower::mapping::{chain_us, product_us, second_launch_us};
 /// columns on four GPUs are taken as their emulated times say, but for two that lose or gain less than a sixth.
 const MARGIN: f64 = 0.75;
 
-/// Which pairs become one region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Chains {
-    /// Those for which one kernel is predicted to take less time.
-    #[default]
-    Fastest,
-    /// All that one kernel can compute.
-    Always,
-}
-
 /// Takes products into those that read them.
 pub fn take_in(graph: &Graph, target: &Target, chains: Chains, schedule: &mut Schedule, report: &mut FusionReport) {
-    if !target.chains_products {
+    if !target.chains_products || chains == Chains::Never {
         return;
     }
     let mut taken: Vec<Absorbed> = Vec::new();
@@ -176,6 +166,7 @@ mod tests {
         for target in ["gfx90a", "gfx942", "gfx950", "gfx1201"] {
             assert_eq!(products(target, Chains::Fastest, &body), (1, 1), "{target}");
         }
+        assert_eq!(products("gfx90a", Chains::Never, &body), (2, 0));
         // Where registers have no room, and where nothing says that it pays.
         for target in ["gfx1100", "gfx906", "sm_90", "cpu"] {
             assert_eq!(products(target, Chains::Always, &body), (2, 0), "{target}");

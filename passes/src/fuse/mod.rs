@@ -26,10 +26,20 @@ use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
 
-use crate::chains::Chains;
 pub use absorb::{Absorbed, absorb};
 use classify::{OperandNeed, Role, is_free, is_mask, is_unpacking, operand_need, role};
 pub use report::{Barrier, FusedEdge, Fusion, FusionReport, UnfusedEdge};
+
+/// Which pairs of products become one region: see [`crate::chains`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Chains {
+    /// Those for which one kernel is predicted to take less time.
+    #[default]
+    Fastest,
+    /// All that one kernel can compute.
+    Always,
+    Never,
+}
 
 /// How regions are made.
 #[derive(Clone, Debug)]

@@ -10,6 +10,7 @@ use graphc::ir::plan::{BufferId, Place, Plan, Step, StepId, Work, eval};
 use graphc::ir::schedule::LaneKind;
 use graphc::ir::{Bindings, ConstId, Program, Target, TensorType};
 use graphc::passes::OptLevel;
+use graphc::passes::fuse::Chains;
 use graphc::passes::stream::{StreamError, stream, streamed_bytes};
 use graphc::prelude::*;
 use graphc::random;
@@ -48,6 +49,8 @@ fn options(target: &str) -> BuildOptions {
     let target: Target = target.parse().expect("a target");
     let mut options = BuildOptions::new(vec![target], OptLevel::O2);
     options.optimize.libraries = false;
+    // Each step has one weight.
+    options.schedule.chains = Chains::Never;
     options
 }
 

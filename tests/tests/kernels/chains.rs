@@ -11,7 +11,7 @@ use ir::graph::parse::parse;
 use ir::kernel::{Body, Kernel, Weights};
 use ir::{Bindings, DType, Graph, HostTensor};
 use passes::OptLevel;
-use passes::chains::Chains;
+use passes::fuse::Chains;
 
 /// The GPUs that chain products.
 const CHAINING: [&str; 4] = ["gfx90a", "gfx942", "gfx950", "gfx1201"];
