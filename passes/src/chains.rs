@@ -8,9 +8,10 @@
 //! block of a transformer, Swin or ConvNeXt does between its narrow and its wide width moves no bytes. Each workgroup reads both matrices,
 //! so that the widths of `x` and `y` must be small, and the rows many.
 //!
-//! Before: a schedule. After: such pairs are one region, where one kernel is predicted to take less time than both and a launch.
+//! Before: a schedule. After: such pairs are one region, where one kernel is predicted to take less time than both and a launch. Rows that the
+//! model leaves open stay with two products, which have a kernel for each range of them.
 
-use ir::kernel::Kernel;
+use ir::kernel::{Body, Kernel, Operand};
 use ir::schedule::{Region, RegionId, RegionKind, Schedule};
 use ir::{Graph, Op, Target, Value};
 
@@ -99,6 +100,17 @@ fn pair(graph: &Graph, schedule: &Schedule, id: RegionId) -> Option<Pair> {
     })
 }
 
+/// Says whether a chain's operands are multiplied as they lie in memory.
+fn is_stored(kernel: &Kernel) -> bool {
+    let Body::Attention(body) = &kernel.body else {
+        return false;
+    };
+    let operands = [body.query, body.key, body.value];
+    operands
+        .iter()
+        .all(|e| Operand::new(&kernel.exprs, *e).is_as_stored(kernel))
+}
+
 /// Says whether one kernel takes less time than two, as predicted.
 fn is_worth(graph: &Graph, target: &Target, chains: Chains, schedule: &Schedule, pair: &Pair) -> bool {
     let symbols = graph.symbols();
@@ -115,6 +127,10 @@ fn is_worth(graph: &Graph, target: &Target, chains: Chains, schedule: &Schedule,
     let chained = || {
         // What does not fit is no chain.
         let kernel = lower(graph, &pair.both, target).ok()?;
+        // Each workgroup would unpack both matrices again.
+        if chains == Chains::Fastest && !is_stored(&kernel) {
+            return None;
+        }
         let [whole, between] = chain_us(&kernel, symbols, target)?;
         Some([whole.max(least(&kernel)?), between])
     };
@@ -123,6 +139,10 @@ fn is_worth(graph: &Graph, target: &Target, chains: Chains, schedule: &Schedule,
     };
     if chains == Chains::Always {
         return true;
+    }
+    let rows = &graph.ty(pair.value).shape;
+    if rows.iter().any(|dim| dim.as_const().is_none()) {
+        return false;
     }
     let (Some(first), Some(second)) = (us(pair.first), us(pair.reader)) else {
         return false;
@@ -188,6 +208,15 @@ mod tests {
         assert_eq!(products("gfx90a", Chains::Always, &read_again), (2, 0));
         let given = block(65_536, 64, 256, "h = relu p", "y = add s, x\n return h as \"h\"");
         assert_eq!(products("gfx90a", Chains::Always, &given), (2, 0));
+    }
+
+    /// As many rows as make one kernel pay, but open: each product has kernels for ranges of rows.
+    #[test]
+    fn open_rows_stay_two() {
+        let body = block(65_536, 64, 256, "h = relu p", "y = add s, x").replace("65536", "n");
+        let body = format!("symbol n: 1.. hint 65536\n {body}");
+        assert_eq!(products("gfx90a", Chains::Fastest, &body), (2, 0));
+        assert_eq!(products("gfx90a", Chains::Always, &body), (1, 1));
     }
 
     /// Of three products in a row two are one.
