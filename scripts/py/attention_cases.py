@@ -21,20 +21,11 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from cases import blob, session
+
 CASES = []
 F = np.float32
 node = helper.make_node
-
-
-def blob(data):
-    return struct.pack("<I", len(data)) + data
-
-
-def session(model):
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def tensors(pairs):

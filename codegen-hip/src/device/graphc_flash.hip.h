@@ -28,10 +28,10 @@ constexpr GRAPHC_DEVICE int floats_handed_over(int rows, int outputs) { return r
 /// With `mma.sync` tiles are copied past the registers, into two buffers: one is filled while the other is multiplied. Queries are read
 /// from LDS for every tile where they would take too many registers.
 ///
-/// `CHAINED`: scores are weights as they are. Two products then are one kernel, `f(X · A) · B`: a query is a row of `X`, a key a column of `A`,
-/// a value a row of `B`.
-template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1, int FRAGMENTS_ = 1, bool QUERIES_STAY_ = false,
-          bool CHAINED_ = false>
+/// `CHAINED`: scores are weights as they are. Two products then are one kernel, `f(X · A) · B`: a query is a row of `X`, a
+/// key a column of `A`, a value a row of `B`.
+template <typename Instruction_, int WAVES_, int KEYS_, int D_, int DV_, int SPLIT_ = 1, int FRAGMENTS_ = 1,
+          bool QUERIES_STAY_ = false, bool CHAINED_ = false>
 struct FlashTile {
     using Instruction = Instruction_;
     using I = Instruction_;
@@ -184,7 +184,8 @@ GRAPHC_DEVICE void weigh(Rows& rows, int r, int q, int k0, int keys, float (&sco
     }
 }
 
-/// Turns the products of one of this lane's rows and the keys from `k0` into weights that are their scores; past the last key they are 0.
+/// Turns the products of one of this lane's rows and the keys from `k0` into weights that are their scores; past the last key
+/// they are 0.
 template <bool PART, typename Rows, int EACH, typename Score>
 GRAPHC_DEVICE void weigh_by_scores(int q, int k0, int keys, float (&scores)[EACH], const Score& score) {
     score_keys<PART, Rows>(q, k0, keys, scores, score);
@@ -229,7 +230,8 @@ GRAPHC_DEVICE void merge_waves(Rows& rows) {
                 if constexpr (!F::CHAINED) {
                     const float theirs = all[at(slice, r)], most = larger(rows.largest[r], theirs);
                     const float reference = most == -infinity<float>() ? 0.0f : most;
-                    own = math::hardware_exp2(rows.largest[r] - reference), scale = math::hardware_exp2(theirs - reference);
+                    own = math::hardware_exp2(rows.largest[r] - reference);
+                    scale = math::hardware_exp2(theirs - reference);
                     rows.largest[r] = most;
                     rows.sum[r] = rows.sum[r] * own + all[at(slice, ROWS + r)] * scale;
                 }
@@ -277,7 +279,8 @@ GRAPHC_DEVICE void attend_rows(Rows& rows, int block, int queries, int keys, con
         }
         rows.write();
         lds_barrier();
-        // The last tile is where the range ends. Its scores are made in one way: two of them, of keys that may be past the last, spill.
+        // The last tile is where the range ends. Its scores are made in one way: two of them, of keys that may be past the
+        // last, spill.
         rows.template tile<true>(row0, queries, k0, keys, range.scored(score, false));
     }
     if constexpr (F::SPLIT > 1) merge_waves(rows);
@@ -330,8 +333,8 @@ struct MatrixRows {
     static_assert(F::OUTS % Out::FUSED == 0, "the width of the stores needs more columns");
 
     typename I::Sums out[F::FRAGMENTS][F::OUTS];
-    /// Of each of this lane's rows, unless products are chained: what weights are relative to, about the largest score so far (of all its lanes, as a power
-    /// of two), and the sum of this lane's weights.
+    /// Of each of this lane's rows, unless products are chained: what weights are relative to, about the largest score so
+    /// far (of all its lanes, as a power of two), and the sum of this lane's weights.
     float largest[ROWS], sum[ROWS];
 
     static GRAPHC_DEVICE int lane() { return (int)threadIdx.x % I::LANES; }
@@ -707,8 +710,8 @@ struct AsyncFlashRows : MatrixRows<F, WIDTH> {
 #endif
 
 /// Computes a block of queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
-/// · value(e, k)`, without the softmax where products are chained, each `WIDTH` neighbours handed to `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is
-/// `ln Σ_k exp(score)`; `WIDTH` divides the width of values.
+/// · value(e, k)`, without the softmax where products are chained, each `WIDTH` neighbours handed to
+/// `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is `ln Σ_k exp(score)`; `WIDTH` divides the width of values.
 /// Keys that the range leaves out are known to be hidden.
 template <typename F, int WIDTH, typename Range, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
 GRAPHC_DEVICE void flash(int block, int queries, int keys, const Range& range, const Query& query, const Key& key, const Value& value,

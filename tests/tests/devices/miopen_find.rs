@@ -19,7 +19,7 @@ fn inside(test: &str) -> Option<EmulatedHip> {
 }
 
 /// A convolution as a call, with inputs.
-fn convolution() -> (Graph, Tensors) {
+pub fn convolution() -> (Graph, Tensors) {
     let text = "graph @convolution stage=core {
         x = input \"x\" : f32[1, 4, 6, 6]
         w = input \"w\" : f32[8, 4, 3, 3]

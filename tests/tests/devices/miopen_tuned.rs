@@ -234,17 +234,7 @@ fn the_solution_that_a_plan_names_is_called() {
     let Some(hip) = libraries::inside(module_path!(), test, env!("CARGO_TARGET_TMPDIR"), &variables) else {
         return;
     };
-    let text = "graph @convolution stage=core {
-        x = input \"x\" : f32[1, 4, 6, 6]
-        w = input \"w\" : f32[8, 4, 3, 3]
-        y = miopen_conv x, w {pad_low=[1, 1], pad_high=[1, 1]}
-        return y as \"y\"
-    }";
-    let graph = parse::parse(text).expect("parses");
-    let inputs = Tensors::from([
-        ("x".to_owned(), tensor(DType::F32, &[1, 4, 6, 6], 0)),
-        ("w".to_owned(), tensor(DType::F32, &[8, 4, 3, 3], 1)),
-    ]);
+    let (graph, inputs) = crate::miopen_find::convolution();
     let failing = Failing::new();
     let mut search = hip.search();
     search.libraries.explicit = Some(failing.folder().into());

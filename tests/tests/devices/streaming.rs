@@ -49,7 +49,7 @@ fn options(target: &str) -> BuildOptions {
     let target: Target = target.parse().expect("a target");
     let mut options = BuildOptions::new(vec![target], OptLevel::O2);
     options.optimize.libraries = false;
-    // Each step has one weight.
+    // A step then has one weight.
     options.schedule.chains = Chains::Never;
     options
 }
@@ -99,8 +99,18 @@ fn said(output: &Output) -> String {
 /// bytes the less it has. One byte below the least is refused, with the least.
 #[test]
 fn every_limit_down_to_the_least_has_a_plan() {
+    // The two weights that two products in a row use cannot both be away; with copies and uses in turn one place is enough.
+    every_limit(Chains::Never, WEIGHT);
+    // Two products that are one kernel need both of theirs at once.
+    every_limit(Chains::Always, 2 * WEIGHT);
+}
+
+/// Tries limits from `at_once` bytes of weights on, without which no kernel runs.
+fn every_limit(chains: Chains, at_once: usize) {
     let graph = mlp();
-    let whole = program(&graph, "gfx90a", None);
+    let mut options = options("gfx90a");
+    options.schedule.chains = chains;
+    let whole = build(&graph, &options).expect("builds").program;
     let plan = &whole.variants[0].plan;
     let (weights, arena) = device_bytes(plan);
     assert_eq!(weights, LAYERS * WEIGHT);
@@ -110,9 +120,8 @@ fn every_limit_down_to_the_least_has_a_plan() {
         .streaming
         .expect("said")
         .least;
-    // The two weights that two products in a row use cannot both be away; with copies and uses in turn one place is enough.
     assert!(
-        (WEIGHT..2 * WEIGHT + arena).contains(&least),
+        (at_once..at_once + WEIGHT + arena).contains(&least),
         "{least} of {weights} and {arena}"
     );
     let mut before = 0;
@@ -138,7 +147,9 @@ fn every_limit_down_to_the_least_has_a_plan() {
         // A copy is as far ahead as the plan says: at most so many other copies lie between it and its use.
         let copies = copies(&fitted);
         for (at, (copy, to, user)) in copies.iter().enumerate() {
-            let between = copies[at + 1..].iter().filter(|(other, ..)| other < user).count();
+            // Those of the same use come together.
+            let later = copies[at + 1..].iter();
+            let between = later.filter(|(other, _, of)| other < user && of != user).count();
             assert!(
                 between <= streaming.distance && copy < user,
                 "{copy}: {between} of {}",
