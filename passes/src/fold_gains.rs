@@ -1,27 +1,25 @@
-//! Folds the gain of a norm into the weights of the few-row products that read it, so that what is left of the norm is a number a row.
+//! Folds the gain of a norm into the weights of the products of few rows that read it: what is left of the norm is a number a row.
 //!
 //! ```text
-//! n = rms_norm x, g; y = contract n, w      becomes     n = rms_norm x; y = contract n, (g ⊙ w)
+//! n = rms_norm x, g; y = contract n, w      becomes     n = rms_norm x; y = contract n, (g · w)
 //! ```
 //!
-//! A casted norm, and a gain that is applied as a product of its own, are the same thing. It takes weights that are constant floats which
-//! nothing else reads, and a norm that nothing but such products reads. Weights are multiplied in f32 and rounded once, where rounding
-//! the normed row did as much before. What f16 cannot hold would cost more: each column's largest weight must stay a normal number, so that
-//! no weight's error exceeds that of rounding the largest.
+//! Casts between the two, and gains that are applied as products of their own, go too. Weights must be constant floats that nothing else
+//! reads, and nothing but such products may read the norm. Weights are multiplied in f32 and rounded once, as the normed rows were. Each
+//! column's largest weight must stay a normal number: no weight then loses more than rounding takes of the largest.
 //!
-//! Before: Core, with the weights as their kernels will read them. After: as many kernels as before; [`crate::row_scales`] does
-//! without the norms that are worth it. Layer norms stay: `(x − μ)·W` as `x·W − μ·ΣW` loses in the difference what |μ| exceeds the deviation
-//! by, which no bound on the weights limits.
+//! Before: Core, with the weights as kernels will read them. After: as many kernels as before; [`crate::row_scales`] does without the norms
+//! where that pays. Layer norms stay: `x·W − μ·ΣW` loses in the difference what |μ| exceeds the deviation by, and nothing bounds that.
 
 use ir::op::{BinaryOp, Composite, Elementwise};
-use ir::{DType, Graph, HostTensor, NodeId, Op, Scalar, Table, Value};
+use ir::{DType, Graph, HostTensor, NodeId, Op, Scalar, Table, Target, Value};
 use smallvec::SmallVec;
 
 use crate::analysis::{cast_is_exact, use_counts};
 use crate::error::PassFault;
 use crate::fold::native;
 use crate::rewrite::Builder;
-use crate::runner::Pass;
+use crate::runner::{Context, Pass};
 
 /// The pass's name, and that of what it does.
 pub const NAME: &str = "fold_norm_gains";
@@ -33,26 +31,49 @@ const REACH: usize = 4;
 /// The pass.
 pub const PASS: Pass = Pass {
     name: NAME,
-    run: |graph, context| {
-        let found = match context.target.is_gpu() {
-            true => products(graph),
-            false => Vec::new(),
-        };
-        if found.is_empty() {
-            return Ok(graph.clone());
-        }
-        let mut b = Builder::new(graph, NAME);
-        for id in graph.nodes().keys() {
-            b.origin = graph.node(id).origin.clone();
-            match found.iter().find(|product| product.id == id) {
-                Some(product) => rewrite(&mut b, product)?,
-                None => b.copy(id)?,
-            }
-        }
-        Ok(b.finish(&mut context.fired))
+    run: |graph, context| match context.target.is_gpu() {
+        true => fold(graph, context, NAME, None),
+        false => Ok(graph.clone()),
     },
     required: false,
 };
+
+/// The name of the pass before weights are stored in fewer bits.
+const WEIGHTS_NAME: &str = "fold_norm_gains_into_weights";
+
+/// The same where weights are about to be stored in fewer bits: those take no gain later.
+pub const WEIGHTS: Pass = Pass {
+    name: WEIGHTS_NAME,
+    run: |graph, context| match context.options.weights {
+        // Types may be narrowed later: what f16 could not hold stays.
+        Some(_) if context.target.is_gpu() => fold(graph, context, WEIGHTS_NAME, Some(DType::F16)),
+        _ => Ok(graph.clone()),
+    },
+    required: false,
+};
+
+/// Folds the gains of norms into the weights that take them; `held_by` is the type that must hold those, if not their own.
+fn fold(
+    graph: &Graph,
+    context: &mut Context<'_>,
+    pass: &'static str,
+    held_by: Option<DType>,
+) -> Result<Graph, PassFault> {
+    let range = range(context.target);
+    let found = products(graph, &|dtype| range(held_by.unwrap_or(dtype)));
+    if found.is_empty() {
+        return Ok(graph.clone());
+    }
+    let mut b = Builder::new(graph, pass);
+    for id in graph.nodes().keys() {
+        b.origin = graph.node(id).origin.clone();
+        match found.iter().find(|product| product.id == id) {
+            Some(product) => rewrite(&mut b, product)?,
+            None => b.copy(id)?,
+        }
+    }
+    Ok(b.finish(&mut context.fired))
+}
 
 /// A product that reads a norm.
 struct Normed {
@@ -69,7 +90,7 @@ struct Normed {
 type Users = Table<NodeId, SmallVec<[(NodeId, u32); 2]>>;
 
 /// Finds the products whose norms' gains go into their weights: all that read a norm, or none.
-fn products(graph: &Graph) -> Vec<Normed> {
+fn products(graph: &Graph, range: Range<'_>) -> Vec<Normed> {
     let (users, uses) = (graph.users(), use_counts(graph));
     let mut found = Vec::new();
     for (norm, node) in graph.nodes().iter() {
@@ -96,7 +117,7 @@ fn products(graph: &Graph) -> Vec<Normed> {
         }
         let normed = readers
             .into_iter()
-            .map(|(id, gain)| product(graph, &uses, norm, id, &gain, *epsilon));
+            .map(|(id, gain)| product(graph, &uses, (norm, *epsilon), id, &gain, range));
         let normed: Option<Vec<Normed>> = normed.collect();
         // What is in that form already stays.
         let bare = |p: &Normed| {
@@ -120,7 +141,7 @@ fn take_gain(graph: &Graph, by: Value, gain: &mut [f64]) -> bool {
     true
 }
 
-/// Lists the products that read a norm, or what casts and gains make of it, each with its gain. `None` where anything else reads it.
+/// Lists the products that read a norm or what casts and gains make of it, each with its gain; `None` where anything else reads it.
 fn reached(
     graph: &Graph,
     users: &Users,
@@ -156,7 +177,14 @@ fn reached(
 }
 
 /// Restates one product, if it can do without the gain.
-fn product(graph: &Graph, uses: &[u32], norm: NodeId, id: NodeId, gain: &[f64], epsilon: Scalar) -> Option<Normed> {
+fn product(
+    graph: &Graph,
+    uses: &[u32],
+    (norm, epsilon): (NodeId, Scalar),
+    id: NodeId,
+    gain: &[f64],
+    range: Range<'_>,
+) -> Option<Normed> {
     use ir::entity::Entity;
     let [lhs, rhs] = graph.node(id).operands[..] else {
         return None;
@@ -182,7 +210,7 @@ fn product(graph: &Graph, uses: &[u32], norm: NodeId, id: NodeId, gain: &[f64], 
             let weight = graph.as_constant(rhs).filter(|_| uses[rhs.node.index()] == 1)?;
             let axis = usize::from(contract.transpose_rhs);
             let fits = weight.dtype == dtype && weight.shape.len() == 2 && weight.shape[axis] == gain.len();
-            Some(gained(weight, axis, gain).filter(|_| fits)?)
+            Some(gained(weight, axis, gain, range(dtype)).filter(|_| fits)?)
         }
     };
     Some(Normed {
@@ -194,14 +222,22 @@ fn product(graph: &Graph, uses: &[u32], norm: NodeId, id: NodeId, gain: &[f64], 
     })
 }
 
-/// Weights times the gain along an axis of two; `None` where a column would lose more than rounding takes of its largest weight.
-fn gained(weight: &HostTensor, axis: usize, gain: &[f64]) -> Option<HostTensor> {
-    // The least normal number, and what rounds to infinity.
-    let (least, end) = match weight.dtype {
-        DType::F16 => (f32::exp2(-14.0), 65520.0),
-        DType::BF16 => (f32::MIN_POSITIVE, 3.396e38),
+/// Of a type, the least that the largest weight of a column may be, and what rounds to infinity.
+type Range<'a> = &'a dyn Fn(DType) -> (f32, f32);
+
+/// Returns what holds weights on a target: the least is a normal number, so that a weight loses no more than rounding takes of the
+/// largest. Where subnormal numbers are taken for 0, what is lost is less than a 256th of that.
+fn range(target: &Target) -> impl Fn(DType) -> (f32, f32) {
+    let shift = if target.flushes_subnormals { 256.0 } else { 1.0 };
+    move |dtype| match dtype {
+        DType::F16 => (f32::exp2(-14.0) * shift, 65520.0),
+        DType::BF16 => (f32::MIN_POSITIVE * shift, 3.396e38),
         _ => (f32::MIN_POSITIVE, f32::INFINITY),
-    };
+    }
+}
+
+/// Weights times the gain along an axis of two; `None` where a column would leave the range.
+fn gained(weight: &HostTensor, axis: usize, gain: &[f64], (least, end): (f32, f32)) -> Option<HostTensor> {
     let factors: Vec<f32> = gain.iter().map(|g| *g as f32).collect();
     let largest = native::largest_scaled(weight, axis, &factors)?;
     let holds = |v: &f32| *v == 0.0 || (least..end).contains(v);
@@ -234,4 +270,79 @@ fn rewrite(b: &mut Builder<'_>, product: &Normed) -> Result<(), PassFault> {
     b.note(NAME, vec![norm.origin.clone(), node.origin.clone()], None, None);
     b.set(product.id, value);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ir::graph::eval::evaluate;
+    use ir::op::Composite;
+    use ir::{Graph, Op, Target};
+
+    use crate::testing::{graph, inputs, optimized};
+    use crate::{OptimizeOptions, ScheduleOptions, WeightType, schedule};
+
+    /// How many norms a graph has, and how many of them have a gain.
+    fn norms(graph: &Graph) -> (usize, usize) {
+        let of = |least: usize| {
+            let nodes = graph.nodes().values();
+            let is_norm = |op: &Op| matches!(op, Op::Composite(Composite::RmsNorm { .. }));
+            nodes.filter(|n| is_norm(&n.op) && n.operands.len() >= least).count()
+        };
+        (of(1), of(2))
+    }
+
+    /// Regions of the schedule of a target.
+    fn regions(graph: &Graph, target: &Target) -> usize {
+        let (schedule, _) = schedule(graph, target, &ScheduleOptions::default()).expect("schedules");
+        schedule.regions.len()
+    }
+
+    #[test]
+    fn gains_go_into_weights_that_nothing_else_reads() {
+        let before = "x = input \"x\" : f32[2, 64]\ng = constant random(seed=3) : f32[64]\nw = constant random(seed=4) : f32[32, 64]\n\
+                      n = rms_norm x, g {axis=1, epsilon=0.001}\n";
+        for (rest, gains, alone) in [
+            ("y = contract n, w {transpose_rhs}", 0, 1),
+            (
+                "p = contract n, w {transpose_rhs}\nq = contract x, w {transpose_rhs}\ny = add p, q",
+                1,
+                2,
+            ),
+            (
+                "p = contract n, w {transpose_rhs}\nm = reduce n {op=sum, axes=[1], keep_dims}\ny = add p, m",
+                1,
+                2,
+            ),
+        ] {
+            let text = format!("{before}{rest}\nreturn y as \"y\"");
+            let target: Target = "gfx942".parse().expect("known");
+            let (after, _) = optimized(&graph(&text), "gfx942", OptimizeOptions::default());
+            assert_eq!(norms(&after), (1, gains), "{after}");
+            assert_eq!(regions(&after, &target) == 1, alone == 1, "{after}");
+            let (kept, _) = optimized(&graph(&text), "cpu", OptimizeOptions::default());
+            assert_eq!(norms(&kept), (1, 1), "{kept}");
+        }
+    }
+
+    #[test]
+    fn gains_go_into_weights_before_those_are_stored_in_four_bits() {
+        let text = "x = input \"x\" : f32[1, 256]\ng = constant random(seed=3) : f32[256]\nw = constant random(seed=4) : f32[64, 256]\n\
+                    n = rms_norm x, g {axis=1, epsilon=0.001}\ny = contract n, w {transpose_rhs}\nreturn y as \"y\"";
+        let (before, target) = (graph(text), "gfx942".parse::<Target>().expect("known"));
+        let options = OptimizeOptions {
+            weights: Some(WeightType::Int4),
+            verify: true,
+            ..OptimizeOptions::default()
+        };
+        let (after, _) = crate::optimize(before.clone(), &target, &options).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(norms(&after), (1, 0), "{after}");
+        assert_eq!(regions(&after, &target), 1, "{after}");
+        let inputs = inputs(&before);
+        let [want, got] = [&before, &after].map(|g| evaluate(g, &inputs).expect("evaluates")["y"].to_f64());
+        let square = |v: f64| v * v;
+        let error: f64 = want.iter().zip(&got).map(|(a, b)| square(a - b)).sum();
+        let size: f64 = want.iter().copied().map(square).sum();
+        // Four bits in groups of 128 leave a tenth of a uniform weight's spread.
+        assert!(error < 0.02 * size, "{error} of {size}");
+    }
 }

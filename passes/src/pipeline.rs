@@ -44,7 +44,7 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
 const CLEAN_UP: [Pass; 4] = [simplify::PASS, positions::PASS, simplify::PASS, fold::PASS];
 
 /// What recognises wholes and decides types.
-const fn recognise(level: OptLevel) -> [Pass; 8] {
+const fn recognise(level: OptLevel) -> [Pass; 9] {
     [
         // Products of quantised tensors, before anything spells them out.
         quantize::integers::PASS,
@@ -52,6 +52,7 @@ const fn recognise(level: OptLevel) -> [Pass; 8] {
         fold_batch_norm::WEIGHTS,
         fold_batch_norm::PASS,
         fold_channels::PASS,
+        fold_gains::WEIGHTS,
         // Weights are what they will be: those that are asked for in fewer bits are stored so.
         quantize::recipe::weight_only::PASS,
         // Wholes, spellings and brackets: recognised and chosen by cost.
