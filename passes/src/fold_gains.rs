@@ -5,19 +5,23 @@
 //! ```
 //!
 //! Casts between the two, and gains that are applied as products of their own, go too. Weights must be constant floats that nothing else
-//! reads, and nothing but such products may read the norm. Weights are multiplied in f32 and rounded once, as the normed rows were. Each
+//! reads, and nothing but such products may read the norm. Before weights are stored in fewer bits norms may still be spelled out: there
+//! any constant of the depth that rows are multiplied by is a gain. Weights are multiplied in f32 and rounded once, as the normed rows were. Each
 //! column's largest weight must stay a normal number: no weight then loses more than rounding takes of the largest.
 //!
 //! Before: Core, with the weights as kernels will read them. After: as many kernels as before; [`crate::row_scales`] does without the norms
 //! where that pays. Layer norms stay: `x·W − μ·ΣW` loses in the difference what |μ| exceeds the deviation by, and nothing bounds that.
 
+use ir::entity::Entity;
 use ir::op::{BinaryOp, Composite, Elementwise};
-use ir::{DType, Graph, HostTensor, NodeId, Op, Scalar, Table, Target, Value};
+use ir::{DType, Graph, HostTensor, NodeId, Op, Scalar, Shape, Table, Target, Value};
 use smallvec::SmallVec;
 
 use crate::analysis::{cast_is_exact, use_counts};
 use crate::error::PassFault;
 use crate::fold::native;
+use crate::quantize::recipe::LARGEST_GROUP;
+use crate::quantize::recipe::weight_only::WeightType;
 use crate::rewrite::Builder;
 use crate::runner::{Context, Pass};
 
@@ -25,6 +29,9 @@ use crate::runner::{Context, Pass};
 pub const NAME: &str = "fold_norm_gains";
 /// Products with more rows are not row by row: their norms pay for themselves.
 const MOST_ROWS: i64 = 16;
+/// How many times the mean of the squares of a gain its largest square may be, among weights that will have a scale in common: their
+/// rounding takes twice as much then, at most.
+const MOST_UNEVEN: f64 = 4.0;
 /// Elementwise nodes between a norm and a product that are followed.
 const REACH: usize = 4;
 
@@ -60,7 +67,11 @@ fn fold(
     held_by: Option<DType>,
 ) -> Result<Graph, PassFault> {
     let range = range(context.target);
-    let found = products(graph, &|dtype| range(held_by.unwrap_or(dtype)));
+    let range = |dtype| range(held_by.unwrap_or(dtype));
+    let mut found = products(graph, &range, context.options.weights);
+    if held_by.is_some() {
+        found.extend(multiplied(graph, &range, context.options.weights));
+    }
     if found.is_empty() {
         return Ok(graph.clone());
     }
@@ -75,13 +86,13 @@ fn fold(
     Ok(b.finish(&mut context.fired))
 }
 
-/// A product that reads a norm.
+/// A product that reads a norm, or rows times a gain.
 struct Normed {
     id: NodeId,
-    norm: NodeId,
-    /// What the norm reads, in the type that the product multiplies.
+    /// The norm with its epsilon, or the gain's multiplication alone.
+    by: (NodeId, Option<Scalar>),
+    /// What those read, of a norm in the type that the product multiplies.
     x: Value,
-    epsilon: Scalar,
     /// The right operand with the gain in it; `None` where there is no gain.
     weight: Option<HostTensor>,
 }
@@ -89,8 +100,50 @@ struct Normed {
 /// The users of each node.
 type Users = Table<NodeId, SmallVec<[(NodeId, u32); 2]>>;
 
+/// The depth of few rows, whose number is known.
+fn depth_of_few_rows(shape: &Shape) -> Option<usize> {
+    let (depth, rows) = shape.split_last()?;
+    let rows = rows.iter().cloned().product::<ir::Dim>().as_const()?;
+    let depth = usize::try_from(depth.as_const()?).ok()?;
+    (1..=MOST_ROWS).contains(&rows).then_some(depth)
+}
+
+/// Finds products of rows that are multiplied by a constant gain, which goes into their weights: all that read such rows, or none.
+fn multiplied(graph: &Graph, range: Range<'_>, weights: Option<WeightType>) -> Vec<Normed> {
+    let (users, uses) = (graph.users(), use_counts(graph));
+    let mut found: Vec<Normed> = Vec::new();
+    for (by, node) in graph.nodes().iter() {
+        let (Op::Elementwise(Elementwise::Binary(BinaryOp::Mul)), &[a, b]) = (&node.op, &node.operands[..]) else {
+            continue;
+        };
+        let Some(depth) = depth_of_few_rows(&node.results[0].shape) else {
+            continue;
+        };
+        let mut gain = vec![1.0; depth];
+        let Some(x) = [(a, b), (b, a)]
+            .into_iter()
+            .find_map(|(x, g)| take_gain(graph, g, &mut gain).then_some(x))
+        else {
+            continue;
+        };
+        let mut readers = Vec::new();
+        if *graph.ty(x) != node.results[0] || reached(graph, &users, by, gain, 0, &mut readers).is_none() {
+            continue;
+        }
+        let restated = |(id, gain): (NodeId, Vec<f64>)| {
+            let first = found.iter().all(|other| other.id != id);
+            let weight = Some(gained_weight(graph, &uses, id, &gain, range, weights)?);
+            let by = (by, None);
+            first.then_some(Normed { id, by, x, weight })
+        };
+        let restated: Option<Vec<Normed>> = readers.into_iter().map(restated).collect();
+        found.extend(restated.unwrap_or_default());
+    }
+    found
+}
+
 /// Finds the products whose norms' gains go into their weights: all that read a norm, or none.
-fn products(graph: &Graph, range: Range<'_>) -> Vec<Normed> {
+fn products(graph: &Graph, range: Range<'_>, weights: Option<WeightType>) -> Vec<Normed> {
     let (users, uses) = (graph.users(), use_counts(graph));
     let mut found = Vec::new();
     for (norm, node) in graph.nodes().iter() {
@@ -98,13 +151,7 @@ fn products(graph: &Graph, range: Range<'_>) -> Vec<Normed> {
             continue;
         };
         let shape = &node.results[0].shape;
-        let rows = shape.iter().take(*axis).cloned().product::<ir::Dim>();
-        let few = rows.as_const().is_some_and(|rows| (1..=MOST_ROWS).contains(&rows));
-        let depth = shape
-            .last()
-            .and_then(|d| d.as_const())
-            .and_then(|d| usize::try_from(d).ok());
-        let (true, true, Some(depth)) = (few, *axis + 1 == shape.rank(), depth) else {
+        let (true, Some(depth)) = (*axis + 1 == shape.rank(), depth_of_few_rows(shape)) else {
             continue;
         };
         let mut gain = vec![1.0; depth];
@@ -117,7 +164,7 @@ fn products(graph: &Graph, range: Range<'_>) -> Vec<Normed> {
         }
         let normed = readers
             .into_iter()
-            .map(|(id, gain)| product(graph, &uses, (norm, *epsilon), id, &gain, range));
+            .map(|(id, gain)| product(graph, &uses, (norm, *epsilon), id, &gain, range, weights));
         let normed: Option<Vec<Normed>> = normed.collect();
         // What is in that form already stays.
         let bare = |p: &Normed| {
@@ -176,7 +223,7 @@ fn reached(
     Some(())
 }
 
-/// Restates one product, if it can do without the gain.
+/// Restates one product of a norm, if it can do without the gain.
 fn product(
     graph: &Graph,
     uses: &[u32],
@@ -184,11 +231,9 @@ fn product(
     id: NodeId,
     gain: &[f64],
     range: Range<'_>,
+    weights: Option<WeightType>,
 ) -> Option<Normed> {
-    use ir::entity::Entity;
-    let [lhs, rhs] = graph.node(id).operands[..] else {
-        return None;
-    };
+    let lhs = *graph.node(id).operands.first()?;
     let dtype = graph.ty(lhs).dtype;
     // The norm converts what it reads, which is exact where that is widened.
     let mut x = *graph.node(norm).operands.first()?;
@@ -198,27 +243,57 @@ fn product(
     {
         x = graph.node(x.node).operands[0];
     }
-    if graph.ty(x) != graph.ty(lhs) || !matches!(dtype, DType::F16 | DType::BF16 | DType::F32) {
+    if graph.ty(x) != graph.ty(lhs) || !is_multiplied(dtype) {
         return None;
     }
     let weight = match gain.iter().all(|g| *g == 1.0) {
         true => None,
-        false => {
-            let Op::Contract(contract) = graph.node(id).op else {
-                return None;
-            };
-            let weight = graph.as_constant(rhs).filter(|_| uses[rhs.node.index()] == 1)?;
-            let axis = usize::from(contract.transpose_rhs);
-            let fits = weight.dtype == dtype && weight.shape.len() == 2 && weight.shape[axis] == gain.len();
-            Some(gained(weight, axis, gain, range(dtype)).filter(|_| fits)?)
-        }
+        false => Some(gained_weight(graph, uses, id, gain, range, weights)?),
     };
-    Some(Normed {
-        id,
-        norm,
-        x,
-        epsilon,
-        weight,
+    let by = (norm, Some(epsilon));
+    Some(Normed { id, by, x, weight })
+}
+
+/// Says whether products multiply such floats.
+fn is_multiplied(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
+}
+
+/// A product's right operand with the gain of its left in it, if that takes it.
+fn gained_weight(
+    graph: &Graph,
+    uses: &[u32],
+    id: NodeId,
+    gain: &[f64],
+    range: Range<'_>,
+    weights: Option<WeightType>,
+) -> Option<HostTensor> {
+    let (Op::Contract(contract), &[lhs, rhs]) = (&graph.node(id).op, &graph.node(id).operands[..]) else {
+        return None;
+    };
+    let dtype = graph.ty(lhs).dtype;
+    let weight = graph.as_constant(rhs).filter(|_| uses[rhs.node.index()] == 1)?;
+    let axis = usize::from(contract.transpose_rhs);
+    let fits = weight.dtype == dtype && weight.shape.len() == 2 && weight.shape[axis] == gain.len();
+    (fits && is_multiplied(dtype) && is_even(gain, weights)).then_some(())?;
+    gained(weight, axis, gain, range(dtype))
+}
+
+/// Says whether a gain is even enough for weights that are about to be stored in fewer bits. What has a scale in common is rounded to
+/// parts of its largest number: the error grows as the largest gain there does over the others (in the mean of squares).
+fn is_even(gain: &[f64], weights: Option<WeightType>) -> bool {
+    let common = match weights {
+        Some(WeightType::Int4) => LARGEST_GROUP,
+        Some(WeightType::Int8) => gain.len(),
+        // Floats are rounded each by itself.
+        Some(WeightType::Fp8) | None => return true,
+    };
+    gain.chunks(common.max(1)).all(|group| {
+        let (largest, sum) = group
+            .iter()
+            .map(|g| g * g)
+            .fold((0.0_f64, 0.0), |(most, sum), g| (most.max(g), sum + g));
+        largest * group.len() as f64 <= MOST_UNEVEN * sum
     })
 }
 
@@ -249,25 +324,23 @@ fn gained(weight: &HostTensor, axis: usize, gain: &[f64], (least, end): (f32, f3
 
 fn rewrite(b: &mut Builder<'_>, product: &Normed) -> Result<(), PassFault> {
     let graph = b.old;
-    let (node, norm) = (graph.node(product.id), graph.node(product.norm));
-    let Op::Composite(Composite::RmsNorm { .. }) = &norm.op else {
-        return b.copy(product.id);
-    };
+    let (by, epsilon) = product.by;
+    let (node, by) = (graph.node(product.id), graph.node(by));
     let x = b.value(product.x);
-    let axis = b.ty(x).rank() - 1;
-    b.origin = norm.origin.clone();
-    let bare = Op::Composite(Composite::RmsNorm {
-        axis,
-        epsilon: product.epsilon,
-    });
-    let rows = b.emit(bare, &[x])?;
+    let (axis, dtype) = (b.ty(x).rank() - 1, graph.ty(node.operands[0]).dtype);
+    b.origin = by.origin.clone();
+    let rows = match epsilon {
+        Some(epsilon) => b.emit(Op::Composite(Composite::RmsNorm { axis, epsilon }), &[x])?,
+        None if b.ty(x).dtype == dtype => x,
+        None => b.emit(Op::Elementwise(Elementwise::Cast(dtype)), &[x])?,
+    };
     b.origin = node.origin.clone();
     let weight = match &product.weight {
         Some(weight) => b.constant(weight.clone()),
         None => b.value(node.operands[1]),
     };
     let value = b.emit(node.op.clone(), &[rows, weight])?;
-    b.note(NAME, vec![norm.origin.clone(), node.origin.clone()], None, None);
+    b.note(NAME, vec![by.origin.clone(), node.origin.clone()], None, None);
     b.set(product.id, value);
     Ok(())
 }
@@ -326,23 +399,37 @@ mod tests {
 
     #[test]
     fn gains_go_into_weights_before_those_are_stored_in_four_bits() {
-        let text = "x = input \"x\" : f32[1, 256]\ng = constant random(seed=3) : f32[256]\nw = constant random(seed=4) : f32[64, 256]\n\
-                    n = rms_norm x, g {axis=1, epsilon=0.001}\ny = contract n, w {transpose_rhs}\nreturn y as \"y\"";
-        let (before, target) = (graph(text), "gfx942".parse::<Target>().expect("known"));
-        let options = OptimizeOptions {
-            weights: Some(WeightType::Int4),
-            verify: true,
-            ..OptimizeOptions::default()
-        };
-        let (after, _) = crate::optimize(before.clone(), &target, &options).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(norms(&after), (1, 0), "{after}");
-        assert_eq!(regions(&after, &target), 1, "{after}");
-        let inputs = inputs(&before);
-        let [want, got] = [&before, &after].map(|g| evaluate(g, &inputs).expect("evaluates")["y"].to_f64());
-        let square = |v: f64| v * v;
-        let error: f64 = want.iter().zip(&got).map(|(a, b)| square(a - b)).sum();
-        let size: f64 = want.iter().copied().map(square).sum();
-        // Four bits in groups of 128 leave a tenth of a uniform weight's spread.
-        assert!(error < 0.02 * size, "{error} of {size}");
+        let spelled = "s = mul x, x\nm = reduce s {op=mean, axes=[1], keep_dims}\ne = constant [0.001] : f32[]\nv = add m, e\n\
+                       r = rsqrt v\nh = mul x, r\nn = mul h, g";
+        let even = "g = constant random(seed=3) : f32[256]";
+        // The largest square is 256 times the mean.
+        let uneven =
+            "a = constant random(seed=3, scale=0.01) : f32[255]\nb = constant [1.0] : f32[1]\ng = concat a, b {axis=0}";
+        for (gain, norm, gains) in [
+            (even, "n = rms_norm x, g {axis=1, epsilon=0.001}", 0),
+            (even, spelled, 0),
+            (uneven, "n = rms_norm x, g {axis=1, epsilon=0.001}", 1),
+        ] {
+            let text = format!(
+                "x = input \"x\" : f32[1, 256]\n{gain}\nw = constant random(seed=4) : f32[64, 256]\n{norm}\n\
+                 y = contract n, w {{transpose_rhs}}\nreturn y as \"y\""
+            );
+            let (before, target) = (graph(&text), "gfx942".parse::<Target>().expect("known"));
+            let options = OptimizeOptions {
+                weights: Some(WeightType::Int4),
+                verify: true,
+                ..OptimizeOptions::default()
+            };
+            let (after, _) = crate::optimize(before.clone(), &target, &options).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(norms(&after), (1, gains), "{after}");
+            assert_eq!(regions(&after, &target), 1 + gains, "{after}");
+            let inputs = inputs(&before);
+            let [want, got] = [&before, &after].map(|g| evaluate(g, &inputs).expect("evaluates")["y"].to_f64());
+            let square = |v: f64| v * v;
+            let error: f64 = want.iter().zip(&got).map(|(a, b)| square(a - b)).sum();
+            let size: f64 = want.iter().copied().map(square).sum();
+            // Four bits in groups of 128 leave a tenth of a uniform weight's spread.
+            assert!(error < 0.02 * size, "{error} of {size}");
+        }
     }
 }

@@ -129,6 +129,52 @@ struct GemvWeights {
     }
 };
 
+/// Folds of the rows, for which a workgroup reads them once more: as columns are multiplied, lanes of eight rows have an element each,
+/// and most of those rows are not there.
+template <typename Sizes, typename Statistic>
+struct MatrixFolds {
+    using Acc = typename Sizes::Sum;
+    const Statistic& statistic;
+    const Acc (*of_waves)[Sizes::ROWS] = nullptr;
+
+    /// Leaves in LDS what each wave has of each row. Nobody is waited for.
+    template <typename Lhs>
+    GRAPHC_DEVICE MatrixFolds(const Statistic& statistic, const Lhs& lhs, int row0, int rows, int depth) : statistic(statistic) {
+        if constexpr (Statistic::EXISTS) {
+            constexpr int WIDTH = Lhs::WIDTH;
+            __shared__ Acc partial[Sizes::WAVES][Sizes::ROWS];
+            const int lane = (int)threadIdx.x % Sizes::LANES, wave = wave_number<Sizes::LANES>();
+#pragma unroll 1
+            for (int r = 0; r < Sizes::ROWS && row0 + r < rows; ++r) {
+                Acc fold = statistic.start;
+#pragma unroll 4
+                for (int k = (int)threadIdx.x * WIDTH; k < depth; k += Sizes::THREADS * WIDTH) {
+                    const typename Lhs::Group group = lhs.read(row0 + r, k);
+                    Pack<typename Sizes::Element, WIDTH> elements;
+                    copy_bytes<WIDTH * (int)sizeof(typename Sizes::Element)>(&elements, &group);
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) fold = Statistic::Op::combine(fold, statistic.value((Acc)widen(elements[i])));
+                }
+                fold = reduce_lanes<typename Statistic::Op, Sizes::LANES>(fold);
+                if (lane == 0) partial[wave][r] = fold;
+            }
+            of_waves = partial;
+        }
+    }
+    /// Hands sums of the workgroup's row number `r` to the epilogue, once all waves have left theirs.
+    template <typename Epilogue, typename Sums>
+    GRAPHC_DEVICE void finish(const Epilogue& epilogue, int row0, int r, int col, const Sums& sums) const {
+        if constexpr (Statistic::EXISTS) {
+            Acc fold = of_waves[0][r];
+#pragma unroll
+            for (int other = 1; other < Sizes::WAVES; ++other) fold = Statistic::Op::combine(fold, of_waves[other][r]);
+            epilogue(row0 + r, col, sums, fold);
+        } else {
+            epilogue(row0 + r, col, sums);
+        }
+    }
+};
+
 /// Some steps along k of a wave. Lane `l` has elements of row `l / 4`. `PART`: the steps may reach past the depth.
 template <typename Sizes, bool PART, typename Lhs, typename Rhs>
 GRAPHC_DEVICE void gemv_matrix_steps(Vector<float, 4> (&sums)[Sizes::BLOCKS], const Lhs& lhs, const Rhs& rhs, int row, int col0, int cols,
@@ -186,8 +232,9 @@ GRAPHC_DEVICE void gemv_matrix_steps(Vector<float, 4> (&sums)[Sizes::BLOCKS], co
 }
 
 /// As `gemv` with weights of four bits along k. The grid has, in x, a workgroup for each `Sizes::ROWS` rows of each `Sizes::COLS` columns.
-template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue>
-GRAPHC_DEVICE void gemv_matrix(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue) {
+template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue, typename Statistic = NoStatistic>
+GRAPHC_DEVICE void gemv_matrix(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue,
+                               const Statistic& statistic = {}) {
     static_assert(Lhs::ALONG_K && Rhs::BITS == 4, "weights of four bits, and rows along k");
     static_assert(Rhs::WIDTH % 8 == 0, "a group of the weights is whole words");
     static_assert(Lhs::WIDTH == 4 || Lhs::WIDTH == 8, "a group of a row is a word's elements, or half of them");
@@ -207,7 +254,9 @@ GRAPHC_DEVICE void gemv_matrix(int rows, int cols, int depth, const Lhs& lhs, co
 #pragma unroll
         for (int i = 0; i < 4; ++i) partial[wave][lane % 4 * 2 + i % 2][b * Sizes::BLOCK + i / 2 * 8 + lane / 4] = sums[b][i];
     }
-    add_waves<Sizes, WIDTH>(partial, row0, col0, rows, cols, epilogue, RowFolds<Sizes, NoStatistic>(NoStatistic{}));
+    // The rows are in the first-level cache now.
+    const MatrixFolds<Sizes, Statistic> folds(statistic, lhs, row0, rows, depth);
+    add_waves<Sizes, WIDTH>(partial, row0, col0, rows, cols, epilogue, folds);
 }
 
 }  // namespace graphc

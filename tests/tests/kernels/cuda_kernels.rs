@@ -12,7 +12,8 @@ use graphc_tests::nvrtc::compiler;
 use graphc_tests::quantised::{Case, Random, Shape, Zero};
 use graphc_tests::random_graph::{Step, case};
 use graphc_tests::{data, graphc_binary, repository};
-use ir::kernel::{Kernel, Mapping};
+use ir::kernel::{Body, ContractBody, Kernel, Mapping};
+use ir::op::ReduceOp;
 use ir::{DType, Symbol, SymbolInfo, Symbols, Target};
 use runtime::code_object;
 use runtime::compile::{CompileRequest, Compiler, compile_all};
@@ -261,20 +262,56 @@ fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
     );
 }
 
-/// Products of few rows that fold the squares of their rows and scale their sums.
+/// Products of few rows that fold the squares of their rows and scale their sums, and such that fold something else.
 #[test]
 fn products_that_scale_their_rows_compile() {
     let Some(compiler) = compiler() else { return };
-    let mut requests = Vec::new();
+    let (mut requests, mut candidates) = (Vec::new(), 0);
     for (what, _, body, folded, _) in row_scales::MOVED {
         let graph = row_scales::graph(what, body);
         let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
-        let kernels = built.program.variants[0].plan.kernels.values();
-        assert_eq!(kernels.filter(|k| row_scales::folds_rows(k)).count(), folded, "{what}");
+        let plan = &built.program.variants[0].plan;
+        let folds: Vec<&Kernel> = plan.kernels.values().filter(|k| row_scales::folds_rows(k)).collect();
+        assert_eq!(folds.len(), folded, "{what}");
         requests.extend(graphc::driver::requests(&built.program));
+        // All ways of matrix instructions, of the squares' sum and of the largest square.
+        for op in [ReduceOp::Sum, ReduceOp::Max] {
+            let mut kernel = folds[0].clone();
+            let Body::Contract(ContractBody { statistic: Some(s), .. }) = &mut kernel.body else {
+                unreachable!("it folds its rows");
+            };
+            s.op = op;
+            for mapping in passes::tuning::candidates(&kernel, &plan.symbols, &plan.target) {
+                if !matches!(&mapping, Mapping::Gemv(tiling) if tiling.matrix.is_some()) {
+                    continue;
+                }
+                let name = format!("{}_{candidates}", kernel.name);
+                let kernel = Kernel {
+                    name: name.clone(),
+                    mapping,
+                    ..kernel.clone()
+                };
+                let source = emit_kernel(&kernel, &plan.symbols, &plan.target, &[]).unwrap_or_else(|e| panic!("{e}"));
+                assert!(source.text.contains("gemv_matrix<Tiles, "), "{}", source.text);
+                assert!(source.text.contains("epilogue, statistic)"), "{}", source.text);
+                candidates += 1;
+                requests.push(CompileRequest {
+                    name,
+                    source: source.text,
+                    headers: headers(),
+                    arch: ARCH.to_owned(),
+                    options: source.options,
+                });
+            }
+        }
     }
     check(&compiler, &requests);
+    println!(
+        "{} kernels compiled, {candidates} of them by matrix instructions",
+        requests.len()
+    );
+    assert!(candidates >= 12, "{candidates} by matrix instructions");
 }
 
 /// Products and convolutions of bytes by `mma.sync`, those whose padding is no 0 among them.

@@ -14,7 +14,7 @@ use passes::OptLevel;
 pub type Case = (&'static str, DType, &'static str, usize, u32);
 
 /// Norms that move.
-pub const MOVED: [Case; 8] = [
+pub const MOVED: [Case; 10] = [
     (
         "one row, weights along the depth",
         DType::F16,
@@ -85,6 +85,24 @@ pub const MOVED: [Case; 8] = [
         2,
         2,
     ),
+    (
+        "weights of four bits without a gain",
+        DType::BF16,
+        "x = input \"x\" : bf16[1, 1056]\n w = constant random(seed=2) : i4[96, 1056]\n k = constant random(seed=3) : bf16[96, 33]\n \
+         q = dequantize w, k {axis=1, group=32, out=bf16}\n n = rms_norm x {axis=1, epsilon=0.00001}\n \
+         y = contract n, q {transpose_rhs}",
+        1,
+        1,
+    ),
+    (
+        "five rows by weights of four bits",
+        DType::BF16,
+        "x = input \"x\" : bf16[5, 512]\n w = constant random(seed=2) : i4[256, 512]\n k = constant random(seed=3) : bf16[256, 4]\n \
+         q = dequantize w, k {axis=1, group=128, out=bf16}\n n = rms_norm x {axis=1, epsilon=0.00001}\n \
+         p = contract n, q {transpose_rhs}\n y = silu p",
+        1,
+        1,
+    ),
 ];
 
 /// Norms that stay.
@@ -131,7 +149,7 @@ const STAYED: [Case; 7] = [
         3,
     ),
     (
-        "weights of four bits",
+        "weights of four bits, which take no gain",
         DType::F16,
         "x = input \"x\" : f16[1, 256]\n g = constant random(seed=1) : f16[256]\n w = constant random(seed=2) : i4[64, 256]\n \
          k = constant random(seed=3) : f16[64, 8]\n q = dequantize w, k {axis=1, group=32, out=f16}\n \

@@ -451,10 +451,7 @@ fn shares_tiles(mapping: &Mapping) -> bool {
 
 /// Says whether a mapping of a product folds a statistic of its rows. The CPU's lowering says itself that it does not.
 fn folds_rows(mapping: &Mapping) -> bool {
-    match mapping {
-        Mapping::Gemv(tiling) => tiling.matrix.is_none(),
-        mapping => *mapping == Mapping::Host,
-    }
+    matches!(mapping, Mapping::Gemv(_) | Mapping::Host)
 }
 
 /// The threads of a workgroup; `None` where the sizes make none.

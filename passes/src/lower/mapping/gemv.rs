@@ -101,9 +101,7 @@ impl Mapper<'_> {
                 }
             }
         }
-        if body.statistic.is_none() {
-            candidates.extend(self.gemv_matrix(body, lhs, rhs, store));
-        }
+        candidates.extend(self.gemv_matrix(body, lhs, rhs, store));
         let acc = self.kernel.vars[body.acc];
         candidates
             .into_iter()
@@ -161,8 +159,9 @@ impl Mapper<'_> {
 
     /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its instructions or its share of
     /// the memory's bytes take, whichever is longest (constants as measured on an H100 and an H200, where of sizes from 1024 x 4096 to
-    /// 28672 x 4096 what this puts first takes 1.03 times as long as the fastest in the mean).
-    fn gemv_matrix_cycles(&self, t: &GemvTiling, sizes: &Sizes, bytes: f64) -> f64 {
+    /// 28672 x 4096 what this puts first takes 1.03 times as long as the fastest in the mean). Where rows are folded, each workgroup reads its
+    /// own once more.
+    fn gemv_matrix_cycles(&self, t: &GemvTiling, sizes: &Sizes, bytes: f64, folds: bool) -> f64 {
         let target = self.target;
         let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
         let workgroups = (ceil(sizes.n, t.cols) * ceil(sizes.m, t.rows))
@@ -183,7 +182,13 @@ impl Mapper<'_> {
         // Later rounds begin as soon as a workgroup ends.
         let rounds = workgroups / (units * shared);
         let rounds = if rounds < 2.0 { rounds.ceil() } else { rounds + 0.5 };
-        rounds * (TILE_LATENCY + steps * step)
+        let folded = if folds {
+            let elements = shared * (sizes.m.min(i64::from(t.rows)) * sizes.k) as f64;
+            elements * FOLDING / f64::from(t.lanes * target.simds)
+        } else {
+            0.0
+        };
+        rounds * (TILE_LATENCY + steps * step + folded)
     }
 
     /// Predicts the clocks of a contraction row by row: how fast a compute unit's requests bring the weights.
@@ -197,7 +202,7 @@ impl Mapper<'_> {
         let stored = body.rhs.stored_bits(self.kernel);
         let bytes = sizes.rhs_bits / 8.0;
         if t.matrix.is_some() {
-            return self.gemv_matrix_cycles(t, sizes, bytes);
+            return self.gemv_matrix_cycles(t, sizes, bytes, body.statistic.is_some());
         }
         let ceil = |a: i64, b: u32| (a + i64::from(b) - 1) / i64::from(b);
         let groups = ceil(sizes.m, t.rows);

@@ -9,7 +9,7 @@ use super::error::QuantizeError;
 use super::layers::{FoundLayer, Layers, matches};
 
 /// The group of int4 weights, where none is given: the largest divisor of the depth up to there.
-const LARGEST_GROUP: usize = 128;
+pub(crate) const LARGEST_GROUP: usize = 128;
 /// Smaller groups spend more on scales than they save.
 const SMALLEST_GROUP: usize = 16;
 /// Weights of fewer elements are left alone where nothing but their size would be won.

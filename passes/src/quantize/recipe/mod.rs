@@ -18,6 +18,7 @@ pub mod weight_only;
 
 pub use apply::{apply, measured, stored};
 pub use awq::{Product, scaled_inputs};
+pub(crate) use decide::LARGEST_GROUP;
 pub use decide::{Decision, Range, Scheme, decide, static_activation};
 pub use error::QuantizeError;
 pub use gptq::{Moments, column_feedback};
