@@ -52,6 +52,8 @@ pub(crate) struct Machine {
     pub l2_write: f64,
     /// As `dram_mixed`, of L2: both and the writes' rate from streams within it that read one vector, and three.
     pub l2_mixed: f64,
+    /// Channels of the memory-side cache, or of DRAM where there is none; 0 where their number is not known.
+    pub channels: u32,
     /// 0: there is no memory-side cache.
     pub side_bytes: u64,
     pub side_read: f64,
@@ -157,6 +159,8 @@ const GFX90A: Machine = Machine {
     l2_read: 4.95,
     l2_write: 3.62,
     l2_mixed: 0.67,
+    // HBM2E: 4096 bits, channels of 128.
+    channels: 32,
     side_bytes: 0,
     side_read: 0.0,
     side_write: 0.0,
@@ -217,6 +221,8 @@ const GFX942: Machine = Machine {
     l2_write: 8.8,
     // Its streams within L2 are bound by dispatch: mixing is not told apart.
     l2_mixed: 1.0,
+    // White paper of CDNA 3: slices of 2 MB.
+    channels: 128,
     side_bytes: 256 << 20,
     side_read: 5.38,
     side_write: 4.9,
@@ -337,6 +343,7 @@ const GFX1100: Machine = Machine {
     l2_read: 7.12,
     l2_write: 3.56,
     l2_mixed: 1.0,
+    channels: 0,
     side_bytes: 96 << 20,
     side_read: 4.24,
     side_write: 2.12,

@@ -152,6 +152,9 @@ impl Tags {
     }
 }
 
+/// Neighbouring bytes that one channel has (rocprof-compute's page of L2).
+const CHANNEL: f64 = 256.0;
+
 /// What is loaded: by which instruction, of which workgroup of the replay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load<'a> {
@@ -247,13 +250,23 @@ impl<'a> Memory<'a> {
         };
         // A queue holds what is under way: as much as a level serves in the time that a request takes.
         let behind = |latency: f64| latency * rates.clock;
+        let of_channel = |tbps: f64| match machine.channels {
+            0 => 0.0,
+            channels => CHANNEL * f64::from(channels) / Machine::bytes_a_cycle(tbps, rates.clock * machine.boost_ghz),
+        };
+        // What is behind a memory-side cache is reached by its channels.
+        let (side, dram) = match machine.side_bytes {
+            0 => (0.0, of_channel(machine.dram_read)),
+            _ => (of_channel(machine.side_write), 0.0),
+        };
         Memory {
-            l2: Queue::new(machine.l2_latency, rates.l2_peak, 0.0),
-            side: Queue::new(behind(machine.side_latency), rates.side_peak, 0.0),
+            l2: Queue::new(machine.l2_latency, rates.l2_peak, 0.0, 0.0),
+            side: Queue::new(behind(machine.side_latency), rates.side_peak, 0.0, side),
             dram: Queue::new(
                 behind(machine.dram_latency),
                 rates.dram_peak,
                 behind(machine.write_batch),
+                dram,
             ),
             l2_mix: Mix::new(machine.l2_mixed),
             side_mix: Mix::new(machine.side_mixed),

@@ -20,6 +20,8 @@ pub(super) struct Queue {
     peak: f64,
     /// Half of the cycles that a batch of writes takes.
     batch: f64,
+    /// Cycles that a channel takes for what neighbouring addresses have of it.
+    channel: f64,
     /// The parts of the time that writes and reads have lately taken, at the latest time that something was asked for.
     writing: f64,
     reading: f64,
@@ -31,7 +33,7 @@ pub(super) struct Queue {
 const LATELY: f64 = 4000.0;
 
 impl Queue {
-    pub fn new(window: f64, peak: f64, batch: f64) -> Queue {
+    pub fn new(window: f64, peak: f64, batch: f64, channel: f64) -> Queue {
         Queue {
             free: 0.0,
             path: 0.0,
@@ -39,6 +41,7 @@ impl Queue {
             window,
             peak,
             batch,
+            channel,
             writing: 0.0,
             reading: 0.0,
             noted: 0.0,
@@ -70,7 +73,15 @@ impl Queue {
         self.free += bytes / rate;
         self.path = self.path.max(at) + bytes / self.peak;
         self.reading += bytes / rate / LATELY;
-        self.free.max(self.path) + self.batch_wait()
+        self.free.max(self.path) + self.batch_wait() + self.channel_wait()
+    }
+
+    /// Cycles that a request waits for its channel on average, whatever the level has left: those of a queue that requests of one length
+    /// come to at random (M/D/1, the formula of Pollaczek and Khinchine), never more than what a level has under way.
+    fn channel_wait(&self) -> f64 {
+        let taken = (self.reading + self.writing).min(1.0);
+        let wait = self.channel * taken / (2.0 * (1.0 - taken)).max(1e-9);
+        wait.min(self.window)
     }
 
     /// Cycles that a read waits for a batch of writes, on average.
@@ -82,18 +93,18 @@ impl Queue {
         self.batch * self.writing / (1.0 - self.reading).max(self.writing).max(1e-9)
     }
 
-    /// When `bytes` that come at `at` are taken, to be written later: at once, unless more than a window is owed.
+    /// When `bytes` that come at `at` are taken, to be written later: once their channel takes them, unless more than a window is owed.
     pub fn write(&mut self, at: f64, bytes: f64, rate: f64) -> f64 {
         self.pass(at);
         self.debt += bytes / rate;
         self.writing += bytes / rate / LATELY;
         let over = self.debt - self.window;
         if over <= 0.0 {
-            return at;
+            return at + self.channel_wait();
         }
         self.debt = self.window;
         self.free = self.free.max(at) + over;
-        self.free
+        self.free + self.channel_wait()
     }
 
     /// When all is served and written.
@@ -108,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_burst_after_a_rest_is_served_at_the_path_s_rate() {
-        let mut queue = Queue::new(500.0, 32.0, 0.0);
+        let mut queue = Queue::new(500.0, 32.0, 0.0, 0.0);
         // The first bytes come from all units at once: at the part of the rate.
         assert_eq!(queue.read(100.0, 800.0, 8.0), 200.0);
         // Half of the time was unused.
@@ -122,7 +133,7 @@ mod tests {
 
     #[test]
     fn writes_are_owed_and_paid_when_reads_rest() {
-        let mut queue = Queue::new(500.0, 32.0, 0.0);
+        let mut queue = Queue::new(500.0, 32.0, 0.0, 0.0);
         queue.read(0.0, 8.0, 8.0);
         assert_eq!(queue.write(0.0, 3200.0, 8.0), 0.0);
         assert_eq!(queue.owed(), 401.0);
@@ -139,7 +150,7 @@ mod tests {
     #[test]
     fn reads_wait_for_a_part_of_a_batch_of_writes() {
         let wait = |between: f64| {
-            let mut queue = Queue::new(500.0, 1e9, 800.0);
+            let mut queue = Queue::new(500.0, 1e9, 800.0, 0.0);
             // Writes take a quarter of the time, reads what is asked for in between.
             for step in 0..400 {
                 queue.write(f64::from(step) * 100.0, 200.0, 8.0);
@@ -154,5 +165,22 @@ mod tests {
         assert!((wait(0.0) - 200.0).abs() < 10.0, "{}", wait(0.0));
         // Where reads take half of the time, for those of before as well.
         assert!((wait(400.0) - 400.0).abs() < 25.0, "{}", wait(400.0));
+    }
+
+    #[test]
+    fn requests_meet_at_channels_the_more_the_less_is_left() {
+        let wait = |bytes: f64| {
+            let mut queue = Queue::new(500.0, 1e9, 0.0, 20.0);
+            for step in 0..400 {
+                queue.read(f64::from(step) * 100.0, bytes, 8.0);
+            }
+            queue.read(40_000.0, 0.0, 8.0) - 40_000.0
+        };
+        // Half of the time: half of a request's. Nine tenths: four and a half.
+        assert!((wait(400.0) - 10.0).abs() < 1.0, "{}", wait(400.0));
+        assert!((wait(720.0) - 90.0).abs() < 20.0, "{}", wait(720.0));
+        assert_eq!(wait(0.0), 0.0);
+        // A level that is always asked for has a queue of its own.
+        assert!(wait(4000.0) >= 500.0);
     }
 }
