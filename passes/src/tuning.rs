@@ -314,14 +314,24 @@ mod tests {
             "a product has two rows"
         );
         for (product, mapping) in shipped.rows() {
-            let words: Vec<&str> = product.split([' ', '[', ']', ',']).filter(|w| !w.is_empty()).collect();
+            // Weights of four bits, with a scale and a zero point for each 128.
+            const PACKED: &str = " of 4.16 bits";
+            let plain = product.replace(PACKED, "");
+            let words: Vec<&str> = plain.split([' ', '[', ']', ',']).filter(|w| !w.is_empty()).collect();
             // `gfx90a product f16 x f16 -> f32 [1, 128, 768, 768] …`: one product of two matrices, row by row.
             let [target, "product", lhs, "x", rhs, "->", _, "1", m, n, k, ..] = words[..] else {
                 panic!("{product}: the test makes no such product")
             };
-            let body = format!(
-                "x = input \"x\" : {lhs}[{m}, {k}]\n w = input \"w\" : {rhs}[{k}, {n}]\n y = contract x, w\n return y as \"y\""
-            );
+            let rows = format!("x = input \"x\" : {lhs}[{m}, {k}]\n");
+            let groups = k.parse::<usize>().expect("a number") / 128;
+            let body = match product.contains(PACKED) {
+                false => format!("{rows} w = input \"w\" : {rhs}[{k}, {n}]\n y = contract x, w\n return y as \"y\""),
+                true => format!(
+                    "{rows} w = input \"w\" : u4[{n}, {k}]\n s = input \"s\" : {rhs}[{n}, {groups}]\n \
+                     z = input \"z\" : u4[{n}, {groups}]\n q = dequantize w, s, z {{axis=1, group=128, out={rhs}}}\n \
+                     y = contract x, q {{transpose_rhs}}\n return y as \"y\""
+                ),
+            };
             let plan = plan_of(&body, target, shipped.clone());
             let found = tuned(&plan, &shipped);
             let of_row = |row: &&Tuned| row.product == product && row.mapping == mapping;
