@@ -36,11 +36,7 @@ impl Printer<'_> {
         let name = crate::name::entry(&kernel.name);
         let resident = match &kernel.mapping {
             Mapping::Matrix(tiling) => tiling.resident,
-            // Unasked, NVRTC spills a register where many waves fold rows too, and makes room for one workgroup more.
-            Mapping::Gemv(tiling) if tiling.matrix.is_some() && tiling.waves >= 16 => match &kernel.body {
-                Body::Contract(body) if body.statistic.is_some() => Some(1),
-                _ => None,
-            },
+            Mapping::Gemv(tiling) => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
             _ => None,
         };
         let resident = resident.map_or_else(String::new, |workgroups| format!(", {workgroups}"));

@@ -49,6 +49,20 @@ GRAPHC_DEVICE RowStatistic<Op, Acc, Value> row_statistic(Acc start, Value value)
     return {start, value};
 }
 
+/// Takes a group of a row's elements into a fold, the first of which is element `k`; from `depth` on there are none. `PART`: the group may
+/// reach past that.
+template <typename T, bool PART, int WIDTH, typename Statistic, typename Acc, typename Group>
+GRAPHC_DEVICE Acc fold_group(const Statistic& statistic, Acc fold, const Group& group, int k, int depth) {
+    Pack<T, WIDTH> elements;
+    copy_bytes<WIDTH * (int)sizeof(T)>(&elements, &group);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        if (PART && k + i >= depth) continue;
+        fold = Statistic::Op::combine(fold, statistic.value((Acc)widen(elements[i])));
+    }
+    return fold;
+}
+
 /// What a thread has folded of its workgroup's rows.
 template <typename Sizes, typename Statistic>
 struct RowFolds {
@@ -67,15 +81,7 @@ struct RowFolds {
     /// Takes in a group of a row's elements, the first of which is element `k`; from `depth` on there are none.
     template <bool PART, int WIDTH, typename Group>
     GRAPHC_DEVICE void take(int r, const Group& group, int k, int depth) {
-        if constexpr (Statistic::EXISTS) {
-            Pack<typename Sizes::Left, WIDTH> elements;
-            copy_bytes<WIDTH * (int)sizeof(typename Sizes::Left)>(&elements, &group);
-#pragma unroll
-            for (int i = 0; i < WIDTH; ++i) {
-                if (PART && k + i >= depth) continue;
-                folds[r] = Statistic::Op::combine(folds[r], statistic.value((Acc)widen(elements[i])));
-            }
-        }
+        if constexpr (Statistic::EXISTS) folds[r] = fold_group<typename Sizes::Left, PART, WIDTH>(statistic, folds[r], group, k, depth);
     }
     /// Folds over the lanes of a wave, where each has elements of its own.
     GRAPHC_DEVICE void over_lanes() {

@@ -150,10 +150,7 @@ struct MatrixFolds {
 #pragma unroll 4
                 for (int k = (int)threadIdx.x * WIDTH; k < depth; k += Sizes::THREADS * WIDTH) {
                     const typename Lhs::Group group = lhs.read(row0 + r, k);
-                    Pack<typename Sizes::Element, WIDTH> elements;
-                    copy_bytes<WIDTH * (int)sizeof(typename Sizes::Element)>(&elements, &group);
-#pragma unroll
-                    for (int i = 0; i < WIDTH; ++i) fold = Statistic::Op::combine(fold, statistic.value((Acc)widen(elements[i])));
+                    fold = fold_group<typename Sizes::Element, false, WIDTH>(statistic, fold, group, k, depth);
                 }
                 fold = reduce_lanes<typename Statistic::Op, Sizes::LANES>(fold);
                 if (lane == 0) partial[wave][r] = fold;

@@ -26,6 +26,11 @@ impl fmt::Display for Fetch {
     }
 }
 
+/// How many workgroups the compiler must leave registers for.
+fn resident(workgroups: Option<u32>) -> String {
+    workgroups.map_or_else(String::new, |n| format!(", {n} resident"))
+}
+
 impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [block_m, block_n, block_k] = self.block;
@@ -42,10 +47,7 @@ impl fmt::Display for Tiling {
             None => String::new(),
             Some(shares) => format!(", {} groups share {} tiles", shares.groups, shares.tiles),
         };
-        let resident = match self.resident {
-            None => String::new(),
-            Some(workgroups) => format!(", {workgroups} resident"),
-        };
+        let resident = resident(self.resident);
         let travel = match self.travel {
             Travel::Registers => "",
             Travel::Direct => " direct",
@@ -125,8 +127,10 @@ impl fmt::Display for Mapping {
                 t.rhs,
                 t.store,
                 match &t.matrix {
-                    Some(matrix) if matrix.scaled_sums => format!(", {}, sums scaled", matrix.instruction),
-                    Some(matrix) => format!(", {}, weights scaled", matrix.instruction),
+                    Some(matrix) => {
+                        let scaled = if matrix.scaled_sums { "sums" } else { "weights" };
+                        format!(", {}, {scaled} scaled{}", matrix.instruction, resident(matrix.resident))
+                    }
                     None => String::new(),
                 }
             ),

@@ -363,6 +363,8 @@ pub struct GemvMatrix {
     /// The weights of a column have one scale and one zero point in each step along k, and the step's sums are scaled. Otherwise each weight
     /// is multiplied by its own scale, and rounded to its type, of which the scales are then.
     pub scaled_sums: bool,
+    /// As of [`Tiling`].
+    pub resident: Option<u32>,
 }
 
 impl GemvMatrix {
@@ -411,7 +413,8 @@ impl GemvTiling {
     }
 
     /// The same of the numbers of matrix instructions.
-    fn matrix_misfit(&self, i: &MatrixInstruction) -> Option<&'static str> {
+    fn matrix_misfit(&self, matrix: &GemvMatrix) -> Option<&'static str> {
+        let i = &matrix.instruction;
         if i.family != MatrixFamily::MmaSync || [i.m, i.n, i.k] != [16, 8, 16] {
             return Some("few rows are multiplied by mma.sync of 16 x 8 x 16 or by lanes");
         }
@@ -424,6 +427,9 @@ impl GemvTiling {
         let words = self.rhs.along_k && self.rhs.width.is_multiple_of(8);
         if !words || ![4, 8].contains(&self.lhs.width) {
             return Some("weights come in whole words, and rows in the elements of one or in half of them");
+        }
+        if matrix.resident.is_some_and(|n| !(1..=32).contains(&n)) {
+            return Some("from 1 to 32 workgroups are resident");
         }
         None
     }
@@ -451,7 +457,7 @@ impl GemvTiling {
             return Some("the width of the stores must divide the columns of a workgroup");
         }
         if let Some(matrix) = &self.matrix {
-            return self.matrix_misfit(&matrix.instruction);
+            return self.matrix_misfit(matrix);
         }
         if self.rhs.along_k {
             if !self.rhs.width.is_multiple_of(self.lhs.width) {

@@ -14,6 +14,7 @@ use graphc_tests::random_graph::{Step, case};
 use graphc_tests::{data, graphc_binary, repository};
 use ir::kernel::{Body, ContractBody, Kernel, Mapping};
 use ir::op::ReduceOp;
+use ir::plan::Plan;
 use ir::{DType, Symbol, SymbolInfo, Symbols, Target};
 use runtime::code_object;
 use runtime::compile::{CompileRequest, Compiler, compile_all};
@@ -193,6 +194,33 @@ fn kernels_of_quantised_products_compile() {
     assert!(unpacking * 2 > requests.len(), "{unpacking}");
 }
 
+/// Asks for all ways in which matrix instructions compute a product of few rows; `number` goes on with their names.
+fn by_matrix_instructions(kernel: &Kernel, plan: &Plan, number: &mut usize) -> Vec<CompileRequest> {
+    let mut requests = Vec::new();
+    for mapping in passes::tuning::candidates(kernel, &plan.symbols, &plan.target) {
+        if !matches!(&mapping, Mapping::Gemv(tiling) if tiling.matrix.is_some()) {
+            continue;
+        }
+        let name = format!("{}_{number}", kernel.name);
+        let kernel = Kernel {
+            name: name.clone(),
+            mapping,
+            ..kernel.clone()
+        };
+        let source = emit_kernel(&kernel, &plan.symbols, &plan.target, &[]).unwrap_or_else(|e| panic!("{e}"));
+        assert!(source.text.contains("gemv_matrix<Tiles, "), "{}", source.text);
+        *number += 1;
+        requests.push(CompileRequest {
+            name,
+            source: source.text,
+            headers: headers(),
+            arch: ARCH.to_owned(),
+            options: source.options,
+        });
+    }
+    requests
+}
+
 /// Few rows by weights of four bits: `mma.sync` multiplies where the target has it for the types and nothing says that lanes are faster.
 #[test]
 fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
@@ -233,27 +261,7 @@ fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
         .clone();
     let kernel = plan.kernels.values().next().expect("one kernel");
     let mut candidates = 0;
-    for mapping in passes::tuning::candidates(kernel, &plan.symbols, &plan.target) {
-        if !matches!(&mapping, Mapping::Gemv(tiling) if tiling.matrix.is_some()) {
-            continue;
-        }
-        let name = format!("{}_{candidates}", kernel.name);
-        let kernel = Kernel {
-            name: name.clone(),
-            mapping,
-            ..kernel.clone()
-        };
-        let source = emit_kernel(&kernel, &plan.symbols, &plan.target, &[]).unwrap_or_else(|e| panic!("{e}"));
-        assert!(source.text.contains("gemv_matrix<Tiles, "), "{}", source.text);
-        candidates += 1;
-        requests.push(CompileRequest {
-            name,
-            source: source.text,
-            headers: headers(),
-            arch: ARCH.to_owned(),
-            options: source.options,
-        });
-    }
+    requests.extend(by_matrix_instructions(kernel, &plan, &mut candidates));
     assert!(candidates >= 12, "{candidates}");
     check(&compiler, &requests);
     println!(
@@ -282,28 +290,11 @@ fn products_that_scale_their_rows_compile() {
                 unreachable!("it folds its rows");
             };
             s.op = op;
-            for mapping in passes::tuning::candidates(&kernel, &plan.symbols, &plan.target) {
-                if !matches!(&mapping, Mapping::Gemv(tiling) if tiling.matrix.is_some()) {
-                    continue;
-                }
-                let name = format!("{}_{candidates}", kernel.name);
-                let kernel = Kernel {
-                    name: name.clone(),
-                    mapping,
-                    ..kernel.clone()
-                };
-                let source = emit_kernel(&kernel, &plan.symbols, &plan.target, &[]).unwrap_or_else(|e| panic!("{e}"));
-                assert!(source.text.contains("gemv_matrix<Tiles, "), "{}", source.text);
-                assert!(source.text.contains("epilogue, statistic)"), "{}", source.text);
-                candidates += 1;
-                requests.push(CompileRequest {
-                    name,
-                    source: source.text,
-                    headers: headers(),
-                    arch: ARCH.to_owned(),
-                    options: source.options,
-                });
+            let ways = by_matrix_instructions(&kernel, plan, &mut candidates);
+            for way in &ways {
+                assert!(way.source.contains("epilogue, statistic)"), "{}", way.source);
             }
+            requests.extend(ways);
         }
     }
     check(&compiler, &requests);

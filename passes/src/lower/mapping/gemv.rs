@@ -147,6 +147,7 @@ impl Mapper<'_> {
                     matrix: Some(GemvMatrix {
                         instruction: *instruction,
                         scaled_sums,
+                        resident: (body.statistic.is_some() && waves >= MANY_WAVES).then_some(1),
                     }),
                     lhs,
                     rhs,
@@ -301,6 +302,9 @@ const MOST_LANES: f64 = 2048.0;
 
 /// What a stream reaches of the memory's rate.
 const MEMORY_REACHED: f64 = 0.8;
+
+/// Waves of a workgroup from which on NVRTC spills where rows are folded too, unless it is told that one workgroup is enough.
+const MANY_WAVES: u32 = 16;
 
 /// Multiply-adds' time that it takes to make a number of a quantised weight.
 const UNPACKING: f64 = 1.0;
