@@ -117,7 +117,7 @@ generate cuda-sys CudaLibrary cuda.h "
   cuCtxGetStreamPriorityRange cuStreamCreateWithPriority
   cuStreamCreate cuStreamDestroy_v2 cuStreamSynchronize cuStreamWaitEvent
   cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventSynchronize cuEventQuery cuEventElapsedTime
-  cuModuleLoadData cuModuleUnload cuModuleGetFunction cuFuncSetAttribute cuLaunchKernel
+  cuModuleLoadData cuModuleUnload cuModuleGetFunction cuFuncSetAttribute cuLaunchKernelEx
   cuStreamBeginCapture_v2 cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphExecUpdate_v2 cuGraphLaunch cuGraphDestroy
   cuGraphExecDestroy" "
   cudaError_enum CUdevice_attribute_enum CUstream_flags_enum CUevent_flags_enum CUstreamCaptureMode_enum

@@ -1,6 +1,6 @@
 //! Plans to sources.
 
-use ir::kernel::{Body, Kernel, Mapping, Stmt};
+use ir::kernel::{Body, Expr, Kernel, Mapping, Stmt};
 use ir::plan::{BufferId, KernelId, Place, Plan, Step, Work};
 use ir::program::Source;
 use ir::target::{MatrixFamily, Platform};
@@ -28,18 +28,27 @@ pub fn emit(plan: &Plan) -> Result<Table<KernelId, Source>, EmitError> {
     if !plan.target.is_gpu() {
         return Ok(Table::new());
     }
-    let aliased = aliased_params(plan);
+    let given = given_to_params(plan);
     plan.kernels
         .iter()
-        .map(|(id, kernel)| emit_kernel(kernel, &plan.symbols, &plan.target, &aliased[id]))
+        .map(|(id, kernel)| emit_kernel(kernel, &plan.symbols, &plan.target, &given[id]))
         .collect()
 }
 
-/// Prints one kernel. `aliased` says for each parameter whether it may share bytes with another one.
+/// What the launches of a plan give a parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Given {
+    /// Some launch gives it bytes that another parameter of the launch has too.
+    pub aliased: bool,
+    /// Every launch gives it a constant on the device, which no launch writes.
+    pub constant: bool,
+}
+
+/// Prints one kernel. `given` says what is known of each parameter; of one that it does not list nothing is, but that its bytes are its own.
 ///
 /// # Errors
 /// A body with no HIP form, or a mapping that does not go with the body.
-pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased: &[bool]) -> Result<Source, EmitError> {
+pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, given: &[Given]) -> Result<Source, EmitError> {
     let block = match &kernel.mapping {
         Mapping::Host => {
             return Err(EmitError::Mapping {
@@ -69,7 +78,8 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased:
     };
     updates_are_possible(kernel)?;
     let mut printer = Printer::new(kernel, symbols, target);
-    printer.open_kernel(block, aliased);
+    printer.reads_early = target.overlaps_launches && has_constant_weights(kernel, given);
+    printer.open_kernel(block, given);
     printer.body()?;
     printer.out.close("");
     Ok(Source {
@@ -118,8 +128,29 @@ fn updates_are_possible(kernel: &Kernel) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// For each kernel and parameter: some launch gives it bytes that another parameter of the launch has too.
-fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
+/// Whether a product of few rows by matrix instructions has weights that are constants: they may be read before the launch before this one
+/// is done. (Where lanes multiply, that was measured to gain nothing, and costs registers.)
+fn has_constant_weights(kernel: &Kernel, given: &[Given]) -> bool {
+    let (Body::Contract(body), Mapping::Gemv(tiling)) = (&kernel.body, &kernel.mapping) else {
+        return false;
+    };
+    let mut wanted = vec![false; kernel.exprs.len()];
+    wanted[body.rhs.value.index()] = true;
+    let mut constant = tiling.matrix.is_some();
+    for (id, expr) in kernel.exprs.iter().rev() {
+        if !wanted[id.index()] {
+            continue;
+        }
+        if let Expr::Load { param, .. } = expr {
+            constant &= given.get(param.index()).is_some_and(|given| given.constant);
+        }
+        expr.for_each_operand(|operand| wanted[operand.index()] = true);
+    }
+    constant
+}
+
+/// For each kernel and parameter, what all launches give it.
+fn given_to_params(plan: &Plan) -> Table<KernelId, Vec<Given>> {
     // Buffers that work in place of another share its bytes.
     let mut root: Table<BufferId, BufferId> = plan.buffers.keys().collect();
     for (id, buffer) in plan.buffers.iter() {
@@ -131,7 +162,11 @@ fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
             root[a] = b;
         }
     }
-    let mut aliased: Table<KernelId, Vec<bool>> = plan.kernels.values().map(|k| vec![false; k.params.len()]).collect();
+    let unknown = Given {
+        aliased: false,
+        constant: true,
+    };
+    let mut given: Table<KernelId, Vec<Given>> = plan.kernels.values().map(|k| vec![unknown; k.params.len()]).collect();
     for work in plan.steps.values().flat_map(Step::works) {
         let Work::Launch { kernel, args } = work else {
             continue;
@@ -141,12 +176,13 @@ fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
                 .iter()
                 .enumerate()
                 .any(|(j, b)| i != j && find(&root, *a) == find(&root, *b));
-            if let Some(flag) = aliased[*kernel].get_mut(i) {
-                *flag |= shared;
+            if let Some(given) = given[*kernel].get_mut(i) {
+                given.aliased |= shared;
+                given.constant &= matches!(plan.buffers[*a].place, Place::Constant(_));
             }
         }
     }
-    aliased
+    given
 }
 
 fn find(root: &Table<BufferId, BufferId>, mut id: BufferId) -> BufferId {

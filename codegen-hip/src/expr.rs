@@ -73,6 +73,8 @@ pub struct Printer<'a> {
     pub facts: ExprFacts,
     pub out: Writer,
     pub params: Vec<String>,
+    /// Whether the kernel reads constants before it waits for the launch before it.
+    pub reads_early: bool,
     sizes: Vec<(ir::Symbol, String)>,
     vars: Vec<String>,
     view: View,
@@ -97,6 +99,7 @@ impl<'a> Printer<'a> {
             facts: ExprFacts::new(kernel, symbols),
             out: Writer::default(),
             params,
+            reads_early: false,
             sizes,
             vars: vec![String::new(); kernel.vars.len()],
             view: View { exprs, axes, namer },
@@ -502,10 +505,23 @@ impl<'a> Printer<'a> {
                     level: Level::Conditional,
                 }
             }
+            Expr::Cast(to @ (DType::F16 | DType::BF16), a) if let Some(x) = self.gelu_in_line(*a) => {
+                Spelled::primary(format!("math::gelu_as<{}>({})", spelling(*to), self.spell(x).text))
+            }
             Expr::Cast(to, a) => Spelled::primary(format!("cast<{}>({})", spelling(*to), self.spell(*a).text)),
             Expr::Philox { seed, counter, lane } => {
                 Spelled::primary(format!("math::philox<{lane}>({seed}ul, {})", self.spell(*counter).text))
             }
+        }
+    }
+
+    /// What a GELU of f32 is taken of, where nothing but the expression that is being spelled reads it.
+    fn gelu_in_line(&self, e: ExprId) -> Option<ExprId> {
+        match self.kernel.exprs[e] {
+            Expr::Unary(UnaryOp::Gelu, x) if self.view.exprs[e.index()].is_none() => {
+                (self.kernel.exprs.dtype(x) == DType::F32).then_some(x)
+            }
+            _ => None,
         }
     }
 

@@ -2,12 +2,13 @@
 
 use ir::kernel::{Access, Body, CopyBody, Kernel, Mapping, Stmt};
 
+use crate::emit::Given;
 use crate::expr::Printer;
 use crate::types::in_memory;
 
 impl Printer<'_> {
-    /// Writes everything up to the opening brace. `aliased` parameters share bytes with another one.
-    pub fn open_kernel(&mut self, block: u32, aliased: &[bool]) {
+    /// Writes everything up to what the body computes. Of parameters that share bytes with another one nothing else is said.
+    pub fn open_kernel(&mut self, block: u32, given: &[Given]) {
         let kernel = self.kernel;
         for origin in &kernel.origins {
             self.out.line(format!("// {}", origin.replace(['\n', '\r', '\\'], " ")));
@@ -21,7 +22,7 @@ impl Printer<'_> {
         let mut arguments: Vec<String> = Vec::new();
         for (i, p) in kernel.params.values().enumerate() {
             let constant = if p.access == Access::Read { "const " } else { "" };
-            let restrict = if aliased.get(i).copied().unwrap_or(false) {
+            let restrict = if given.get(i).is_some_and(|given| given.aliased) {
                 ""
             } else {
                 " __restrict__"
@@ -44,6 +45,9 @@ impl Printer<'_> {
         self.out
             .line(format!("extern \"C\" __global__ void __launch_bounds__({bounds})"));
         self.out.open(format!("{name}({})", arguments.join(", ")));
+        if self.target.overlaps_launches && !self.reads_early {
+            self.out.line("wait_for_launch_before();");
+        }
     }
 }
 

@@ -99,6 +99,9 @@ pub struct Architecture {
     pub chains_products: bool,
     /// Whether matrix and dot instructions take subnormal numbers of f16 and bf16 for 0 (CDNA 1 and 2).
     pub flushes_subnormals: bool,
+    /// Whether a launch may begin while the one before it on its stream ends: its kernels then wait themselves for what that one has
+    /// written ("programmatic dependent launch" from CUDA 11.8 and `sm_90` on; AMD's queues have barriers only).
+    pub overlaps_launches: bool,
 }
 
 /// The FP8 encodings that hardware has.
@@ -186,6 +189,7 @@ const HIP: Architecture = Architecture {
     repeats_operands: false,
     chains_products: false,
     flushes_subnormals: false,
+    overlaps_launches: false,
 };
 
 /// All targets. Sources: AMD's data sheets and the ISA manuals of each generation.
@@ -396,6 +400,7 @@ pub static TARGETS: &[Architecture] = &[
         launch_us: 3.0,
         libraries: false,
         hipblaslt: false,
+        overlaps_launches: true,
         ..HIP
     },
 ];

@@ -46,9 +46,10 @@ impl Printer<'_> {
         } = tiling;
         if let Some(matrix) = &tiling.matrix {
             let sizes = format!(
-                "{}, {cols}, {unroll}, {waves}, {}",
+                "{}, {cols}, {unroll}, {waves}, {}{}",
                 instruction(&matrix.instruction),
-                matrix.scaled_sums
+                matrix.scaled_sums,
+                if self.reads_early { ", true" } else { "" }
             );
             let tiles = format!("using Tiles = GemvMatrix<{sizes}>;");
             self.product(

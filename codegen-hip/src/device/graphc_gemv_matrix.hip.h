@@ -12,13 +12,15 @@ namespace graphc {
 ///
 /// `SCALED_SUMS`: all weights of a column in a step share their scale and their zero point, so that the step's sum is multiplied by it;
 /// otherwise each weight is, and rounded to its type, of which the scales are then.
-template <typename Instruction_, int COLS_, int UNROLL_, int WAVES_, bool SCALED_SUMS_>
+///
+/// `EARLY`: the weights are constants, of which each wave reads its first before it waits for the launch before.
+template <typename Instruction_, int COLS_, int UNROLL_, int WAVES_, bool SCALED_SUMS_, bool EARLY_ = false>
 struct GemvMatrix {
     using Instruction = Instruction_;
     using Element = typename Instruction::Element;
     using Sum = typename Instruction::Sum;
     static constexpr int ROWS = Instruction::COLS, COLS = COLS_, UNROLL = UNROLL_, WAVES = WAVES_;
-    static constexpr bool SCALED_SUMS = SCALED_SUMS_;
+    static constexpr bool SCALED_SUMS = SCALED_SUMS_, EARLY = EARLY_;
     static constexpr int LANES = Instruction::LANES, THREADS = WAVES * LANES;
     /// Columns of an instruction, and how often a wave's columns have them.
     static constexpr int BLOCK = Instruction::ROWS, BLOCKS = COLS / BLOCK;
@@ -172,14 +174,16 @@ struct MatrixFolds {
     }
 };
 
-/// Some steps along k of a wave. Lane `l` has elements of row `l / 4`. `PART`: the steps may reach past the depth.
-template <typename Sizes, bool PART, typename Lhs, typename Rhs>
+/// Some steps along k of a wave. Lane `l` has elements of row `l / 4`. `PART`: the steps may reach past the depth. `WAITS`: for the launch
+/// before, once the weights are on their way.
+template <typename Sizes, bool PART, bool WAITS, typename Lhs, typename Rhs>
 GRAPHC_DEVICE void gemv_matrix_steps(Vector<float, 4> (&sums)[Sizes::BLOCKS], const Lhs& lhs, const Rhs& rhs, int row, int col0, int cols,
                                      int k0, int depth) {
     using Weights = GemvWeights<Sizes, Rhs>;
     constexpr int UNROLL = Sizes::UNROLL, BLOCKS = Sizes::BLOCKS, SHARE = Rhs::WIDTH / Lhs::WIDTH;
     Weights weights;
     weights.template read<PART>(rhs, col0, cols, k0, depth);
+    if constexpr (WAITS) wait_for_launch_before();
     typename Lhs::Group left[UNROLL][SHARE];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -243,8 +247,14 @@ GRAPHC_DEVICE void gemv_matrix(int rows, int cols, int depth, const Lhs& lhs, co
     const int place = row0 + lane / 4, row = place < rows ? place : rows - 1;
     Vector<float, 4> sums[Sizes::BLOCKS] = {};
     int k = wave * STEPS;
-    for (; k + STEPS <= depth; k += Sizes::WAVES * STEPS) gemv_matrix_steps<Sizes, false>(sums, lhs, rhs, row, col0, cols, k, depth);
-    if (k < depth) gemv_matrix_steps<Sizes, true>(sums, lhs, rhs, row, col0, cols, k, depth);
+    if constexpr (Sizes::EARLY) {
+        if (k + STEPS <= depth) gemv_matrix_steps<Sizes, false, true>(sums, lhs, rhs, row, col0, cols, k, depth);
+        else if (k < depth) gemv_matrix_steps<Sizes, true, true>(sums, lhs, rhs, row, col0, cols, k, depth);
+        else wait_for_launch_before();
+        k += Sizes::WAVES * STEPS;
+    }
+    for (; k + STEPS <= depth; k += Sizes::WAVES * STEPS) gemv_matrix_steps<Sizes, false, false>(sums, lhs, rhs, row, col0, cols, k, depth);
+    if (k < depth) gemv_matrix_steps<Sizes, true, false>(sums, lhs, rhs, row, col0, cols, k, depth);
     __shared__ float partial[Sizes::WAVES][Sizes::ROWS][Sizes::COLS];
 #pragma unroll
     for (int b = 0; b < Sizes::BLOCKS; ++b) {

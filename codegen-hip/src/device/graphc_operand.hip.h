@@ -45,15 +45,15 @@ GRAPHC_DEVICE Words<BYTES> load_words(const void* from) {
 }
 
 /// As `load_words`, of memory that this wave alone reads, once, and that nobody writes meanwhile: it leaves the first-level cache to
-/// others, and the second level asks memory for twice a line.
+/// others, and the second level asks memory for twice a line. It is not moved before a wait for what is written there.
 template <int BYTES>
 GRAPHC_DEVICE Words<BYTES> load_words_once(const void* from) {
 #if defined(GRAPHC_CUDA)
     if constexpr (BYTES == 16) {
         Words<BYTES> result;
-        asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-            : "=r"(result.words[0]), "=r"(result.words[1]), "=r"(result.words[2]), "=r"(result.words[3])
-            : "l"(from));
+        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(result.words[0]), "=r"(result.words[1]), "=r"(result.words[2]), "=r"(result.words[3])
+                     : "l"(from));
         return result;
     }
 #endif

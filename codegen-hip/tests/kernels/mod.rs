@@ -4,7 +4,7 @@
 mod attention;
 mod build;
 mod contract;
-mod pointwise;
+pub mod pointwise;
 pub mod rows;
 mod sequence;
 

@@ -12,13 +12,15 @@ use std::sync::{Mutex, PoisonError};
 use cuda_sys::{
     CUcontext, CUctx_st, CUdevice_attribute_enum as Attribute, CUevent_flags_enum as EventFlags,
     CUfunction_attribute_enum as FunctionAttribute, CUgraphExecUpdateResult_enum, CUgraphExecUpdateResultInfo,
+    CUlaunchAttribute, CUlaunchAttributeID_enum as LaunchAttribute,
+    CUlaunchAttributeValue_union as CUlaunchAttributeValue, CUlaunchConfig_st as CUlaunchConfig,
     CUstream_flags_enum as StreamFlags, CUstreamCaptureMode_enum as CaptureMode, CudaLibrary, Loaded, cudaError_enum,
 };
 use dylib::{NotFound, Search};
 
 use super::driver::{
-    Description, Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec,
-    RawModule, RawStream, Status, driver_version,
+    Description, Direction, Driver, DriverError, FailureKind, Launch, Priority, RawEvent, RawFunction, RawGraph,
+    RawGraphExec, RawModule, RawStream, Status, driver_version,
 };
 
 /// The CUDA driver.
@@ -26,6 +28,8 @@ pub struct Cuda {
     api: Loaded<CudaLibrary>,
     /// The primary context of each device that was entered, by its number.
     contexts: Mutex<Vec<Context>>,
+    /// Whether launches that overlap may be captured too, which CUDA 12.3 began with.
+    overlaps: bool,
 }
 
 /// A context's handle.
@@ -41,8 +45,13 @@ impl Cuda {
     /// # Errors
     /// [`NotFound`] with every place looked at.
     pub fn open(search: &Search) -> Result<Cuda, NotFound> {
+        let api = cuda_sys::load(search)?;
+        let mut version = 0;
+        // SAFETY: `version` is a live integer.
+        let code = unsafe { api.cuDriverGetVersion(&mut version) };
         Ok(Cuda {
-            api: cuda_sys::load(search)?,
+            overlaps: code == cudaError_enum::CUDA_SUCCESS && version >= 12_030,
+            api,
             contexts: Mutex::default(),
         })
     }
@@ -311,28 +320,29 @@ impl Driver for Cuda {
         cuda!(self.cuFuncSetAttribute(function.0.cast(), most, bytes as c_int))
     }
 
-    unsafe fn launch(
-        &self,
-        function: RawFunction,
-        [x, y, z]: [u32; 3],
-        block: u32,
-        lds: u32,
-        arguments: &mut [*mut c_void],
-        stream: RawStream,
-    ) -> Status<()> {
-        cuda!(self.cuLaunchKernel(
-            function.0.cast(),
-            x,
-            y,
-            z,
-            block,
-            1,
-            1,
-            lds,
-            stream.0.cast(),
-            arguments.as_mut_ptr(),
-            null_mut()
-        ))
+    unsafe fn launch(&self, launch: Launch, arguments: &mut [*mut c_void], stream: RawStream) -> Status<()> {
+        // "Programmatic dependent launch": the launch is not held back by the end of the one before it on its stream.
+        let mut overlaps = CUlaunchAttribute {
+            id: LaunchAttribute::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue {
+                programmaticStreamSerializationAllowed: 1,
+            },
+        };
+        let [x, y, z] = launch.grid;
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.lds,
+            hStream: stream.0.cast(),
+            attrs: &mut overlaps,
+            numAttrs: u32::from(launch.overlaps && self.overlaps),
+        };
+        cuda!(self.cuLaunchKernelEx(&config, launch.function.0.cast(), arguments.as_mut_ptr(), null_mut()))
     }
 
     unsafe fn begin_capture(&self, stream: RawStream) -> Status<()> {

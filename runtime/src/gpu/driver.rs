@@ -106,6 +106,21 @@ pub(super) fn driver_version(of_library: &str, module: &str) -> String {
     }
 }
 
+/// A launch but for its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    pub function: RawFunction,
+    /// Workgroups along each axis.
+    pub grid: [u32; 3],
+    /// Threads of a workgroup.
+    pub block: u32,
+    /// Bytes of LDS for each workgroup, beside what the kernel declares.
+    pub lds: u32,
+    /// Whether the kernel itself waits for the launch before it on its stream, and so may begin while that one ends
+    /// ([`ir::target::Architecture::overlaps_launches`]). Drivers that know no such launches let it begin later.
+    pub overlaps: bool,
+}
+
 /// The functions. All but the first four act on the device that the thread has entered.
 ///
 /// # Safety
@@ -174,18 +189,9 @@ pub trait Driver: Send + Sync {
     /// Lets launches of a function provide `bytes` of LDS.
     unsafe fn allow_lds(&self, function: RawFunction, bytes: u32) -> Status<()>;
 
-    /// Queues a launch of `grid` workgroups of `block` threads, each with `lds` bytes of LDS beside what the kernel declares.
-    /// `arguments` has the address of each of the kernel's arguments,
-    /// which are 8 bytes each and are read before this returns.
-    unsafe fn launch(
-        &self,
-        function: RawFunction,
-        grid: [u32; 3],
-        block: u32,
-        lds: u32,
-        arguments: &mut [*mut c_void],
-        stream: RawStream,
-    ) -> Status<()>;
+    /// Queues a launch. `arguments` has the address of each of the kernel's arguments, which are 8 bytes each and are read before
+    /// this returns.
+    unsafe fn launch(&self, launch: Launch, arguments: &mut [*mut c_void], stream: RawStream) -> Status<()>;
 
     /// Takes what is queued on a stream from now on into a graph, and on streams that come to wait for it. Calls of other threads
     /// and other streams go on as before.

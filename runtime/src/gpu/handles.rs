@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::driver::{
-    Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec, RawModule,
-    RawStream, Status,
+    Direction, Driver, DriverError, FailureKind, Launch, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec,
+    RawModule, RawStream, Status,
 };
 use crate::error::{OutOfDeviceMemory, Planned, RuntimeError};
 
@@ -367,16 +367,9 @@ impl Stream {
     ///
     /// # Safety
     /// `arguments` are those of the kernel: addresses of memory as large as it takes them to be, until the work is done.
-    pub unsafe fn launch(
-        &self,
-        function: RawFunction,
-        grid: [u32; 3],
-        block: u32,
-        lds: u32,
-        arguments: &mut [*mut c_void],
-    ) -> Status<()> {
+    pub unsafe fn launch(&self, launch: Launch, arguments: &mut [*mut c_void]) -> Status<()> {
         // SAFETY: the caller's.
-        unsafe { self.gpu.driver.launch(function, grid, block, lds, arguments, self.raw) }
+        unsafe { self.gpu.driver.launch(launch, arguments, self.raw) }
     }
 
     /// Takes what is queued from now on into a graph, until [`Stream::end_capture`].

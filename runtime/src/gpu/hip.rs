@@ -10,8 +10,8 @@ use hip_sys::{
 };
 
 use super::driver::{
-    Description, Direction, Driver, DriverError, FailureKind, Priority, RawEvent, RawFunction, RawGraph, RawGraphExec,
-    RawModule, RawStream, Status, driver_version,
+    Description, Direction, Driver, DriverError, FailureKind, Launch, Priority, RawEvent, RawFunction, RawGraph,
+    RawGraphExec, RawModule, RawStream, Status, driver_version,
 };
 
 /// The HIP runtime.
@@ -284,24 +284,17 @@ impl Driver for Hip {
         Ok(())
     }
 
-    unsafe fn launch(
-        &self,
-        function: RawFunction,
-        [x, y, z]: [u32; 3],
-        block: u32,
-        lds: u32,
-        arguments: &mut [*mut c_void],
-        stream: RawStream,
-    ) -> Status<()> {
+    unsafe fn launch(&self, launch: Launch, arguments: &mut [*mut c_void], stream: RawStream) -> Status<()> {
+        let [x, y, z] = launch.grid;
         hip!(self.hipModuleLaunchKernel(
-            function.0.cast(),
+            launch.function.0.cast(),
             x,
             y,
             z,
-            block,
+            launch.block,
             1,
             1,
-            lds,
+            launch.lds,
             stream.0.cast(),
             arguments.as_mut_ptr(),
             null_mut()

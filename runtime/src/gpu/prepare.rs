@@ -15,7 +15,7 @@ use ir::plan::arena::{ALIGNMENT, Placement, place_except};
 use ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
 
 use super::constants::Constants;
-use super::driver::{Direction, RawFunction};
+use super::driver::{Direction, Launch, RawFunction};
 use super::facts::{Named, PlanFacts};
 use super::form::{Form, InputForm, Outside, PortRef, host_port};
 use super::order::{Order, Ordered};
@@ -92,10 +92,7 @@ pub(super) enum Enqueue {
     /// No points, or no bytes, or what it would copy is in its place.
     Nothing,
     Launch {
-        function: RawFunction,
-        grid: [u32; 3],
-        block: u32,
-        lds: u32,
+        launch: Launch,
         /// Which of the words are its arguments.
         first: u32,
         count: u32,
@@ -309,10 +306,13 @@ impl Prepared {
                             words.push(word?);
                         }
                         Enqueue::Launch {
-                            function: loaded.functions[k],
-                            grid: size.grid,
-                            block: size.block,
-                            lds: size.lds,
+                            launch: Launch {
+                                function: loaded.functions[k],
+                                grid: size.grid,
+                                block: size.block,
+                                lds: size.lds,
+                                overlaps: plan.target.overlaps_launches,
+                            },
                             first: first as u32,
                             count: (words.len() - first) as u32,
                         }

@@ -207,19 +207,11 @@ impl Run<'_> {
             }
             match step {
                 Enqueue::Nothing => {}
-                Enqueue::Launch {
-                    function,
-                    grid,
-                    block,
-                    lds,
-                    first,
-                    count,
-                } => {
+                Enqueue::Launch { launch, first, count } => {
                     let arguments = bound.arguments(*first, *count);
                     // SAFETY: the words are those of the kernel's signature; buffers were checked against its parameters when
                     // the step was prepared, and what they are in lives until the run was waited for.
-                    unsafe { context.lanes[facts.lane].launch(*function, *grid, *block, *lds, arguments) }
-                        .map_err(failed)?;
+                    unsafe { context.lanes[facts.lane].launch(*launch, arguments) }.map_err(failed)?;
                 }
                 Enqueue::Upload {
                     input,
@@ -312,17 +304,14 @@ impl Run<'_> {
             let start = Instant::now();
             for step in &self.prepared.steps {
                 if let Enqueue::Launch {
-                    function,
-                    grid,
-                    block,
-                    lds,
+                    launch,
                     first: at,
                     count,
                 } = step
                 {
                     let arguments = bound.arguments(*at, *count);
                     // SAFETY: as in a run, whose ports are all on the host: every buffer is in the arena or a constant.
-                    let launched = unsafe { first.launch(*function, *grid, *block, *lds, arguments) };
+                    let launched = unsafe { first.launch(*launch, arguments) };
                     self.gpu.at(AT, launched)?;
                 }
             }

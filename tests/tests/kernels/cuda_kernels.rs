@@ -270,6 +270,71 @@ fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
     );
 }
 
+/// A launch may begin before the one before it is done, so no kernel touches what others write before it has waited. Constant weights may
+/// be read earlier, by the kernels that say so.
+#[test]
+fn kernels_wait_for_the_launch_before() {
+    let Some(compiler) = compiler() else { return };
+    let symbols: Symbols = ["rows", "seq"]
+        .map(|name| (Symbol::new(name), SymbolInfo::default()))
+        .into_iter()
+        .collect();
+    let mut requests: Vec<CompileRequest> = crate::kernel_list::all()
+        .iter()
+        .map(|kernel| {
+            let source = emit_kernel(kernel, &symbols, &target(), &[]).unwrap_or_else(|e| panic!("{e}"));
+            CompileRequest {
+                name: kernel.name.clone(),
+                source: source.text,
+                headers: headers(),
+                arch: ARCH.to_owned(),
+                options: source.options,
+            }
+        })
+        .collect();
+    // Weights of four bits by matrix instructions, and others by lanes.
+    let mut random = Random(18);
+    let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+    for (stored, rows) in [(DType::I4, 1), (DType::U4, 5), (DType::I8, 2)] {
+        let graph = Case::new(Shape::plain(stored, DType::F16, [rows, 8192, 1024], 128), &mut random).graph;
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{stored}: {e}"));
+        requests.extend(graphc::driver::requests(&built.program));
+    }
+    let mut early = 0;
+    for request in &requests {
+        let name = &request.name;
+        let ptx = compiler.assembly(request).unwrap_or_else(|e| panic!("{name}: {e}"));
+        // Waves without a share of the weights wait in a branch of their own, wherever that lies.
+        let says = !request.source.contains("    wait_for_launch_before();");
+        let at = "griddepcontrol.wait";
+        let split = if says { ptx.rsplit_once(at) } else { ptx.split_once(at) };
+        let (before, _) = split.unwrap_or_else(|| panic!("{name} does not wait:\n{}", request.source));
+        let touches = |what: &str| {
+            before
+                .lines()
+                .any(|line| line.trim_start().trim_start_matches('@').contains(what))
+        };
+        for what in [
+            "st.global",
+            "atom.",
+            "red.",
+            "cp.async",
+            "ld.global.f",
+            "ld.global.u",
+            "ld.global.v",
+        ] {
+            assert!(!touches(what), "{name}: {what} before it waits\n{before}");
+        }
+        assert_eq!(touches("ld.global.nc"), says, "{name}\n{before}");
+        early += usize::from(says);
+    }
+    assert!(early >= 2, "{early} kernels read weights early");
+    println!(
+        "{} kernels wait, {early} of them once their weights are on their way",
+        requests.len()
+    );
+}
+
 /// Products of few rows that fold the squares of their rows and scale their sums, and such that fold something else.
 #[test]
 fn products_that_scale_their_rows_compile() {

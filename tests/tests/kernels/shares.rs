@@ -118,8 +118,7 @@ fn share(kernel: &Kernel, target: &Target, random: &mut Random) -> Option<Kernel
 pub(crate) fn emit(kernel: &Kernel, target: &Target) -> Source {
     verify::verify(kernel).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(limits::check(kernel, &Symbols::new(), target), []);
-    let apart = vec![false; kernel.params.len()];
-    codegen_hip::emit_kernel(kernel, &Symbols::new(), target, &apart).unwrap_or_else(|e| panic!("{e}"))
+    codegen_hip::emit_kernel(kernel, &Symbols::new(), target, &[]).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Compiles kernels, with a device library in which `change` has changed a text.

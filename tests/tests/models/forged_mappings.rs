@@ -57,7 +57,7 @@ fn ask(kernel: &Kernel, symbols: &Symbols, target: &Target) -> bool {
     }
     let fits = limits::check(kernel, symbols, target).is_empty();
     let launched = kernel.launch_size(&Bindings::new());
-    let emitted = codegen_hip::emit_kernel(kernel, symbols, target, &vec![false; kernel.params.len()]);
+    let emitted = codegen_hip::emit_kernel(kernel, symbols, target, &[]);
     fits && launched.is_ok() && emitted.is_ok()
 }
 
