@@ -401,7 +401,7 @@ impl<'a> Chain<'a> {
 /// ```
 ///
 /// Every integer of the range is computed both ways: that is done only where all of them are the same.
-fn rescale(steps: &mut Vec<Step>) {
+fn rescale(steps: &mut [Step]) {
     let number = |step: &Step, of: StageOp| match step {
         Step::Number(op, v) if *op == of => Some(*v),
         _ => None,

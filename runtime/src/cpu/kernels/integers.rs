@@ -387,7 +387,7 @@ pub struct IntegerProduct<'a> {
 /// Bytes of A that a task has at hand.
 const A_BYTES: usize = 128 << 10;
 /// Most rows of a task.
-const MOST_ROWS: usize = 96;
+const MOST_ROWS: usize = 192;
 /// Most columns of a product whose sums lie side by side, and most sums of such a tile.
 const SIDE_BY_SIDE: usize = 256;
 const MOST_SUMS: usize = 8192;
