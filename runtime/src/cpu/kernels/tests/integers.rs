@@ -414,7 +414,7 @@ fn runs_of_depthwise_pixels_are_exact() {
                 }
                 (number, end - row)
             };
-            let is_outside = |row: usize, tap: usize| run_of(row).0 % 3 == 1 && tap % 3 == 0;
+            let is_outside = |row: usize, tap: usize| run_of(row).0 % 3 == 1 && tap.is_multiple_of(3);
             let tell = |entry: usize, row: usize, places: &mut [*const i8]| {
                 for (tap, place) in places.iter_mut().enumerate() {
                     *place = match is_outside(row, tap) {
