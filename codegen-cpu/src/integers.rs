@@ -5,13 +5,15 @@
 
 use indexmap::IndexSet;
 use ir::entity::Entity;
-use ir::host::product::{GivenMatrix, Image, ImageStrides, IntegerRows, IntegerWeights, Integers, TileDims, Tiles};
+use ir::host::product::{
+    ConvShape, GivenMatrix, Image, ImageStrides, IntegerRows, IntegerWeights, Integers, TileDims, Tiles,
+};
 use ir::host::{Affine, LowerError, Piece, Setting};
 use ir::kernel::{ContractBody, ConvFacts, Expr, ExprId, Kernel, Stmt};
 use ir::op::Layout;
 use ir::types::DType;
 
-use crate::affine::{Space, collapse};
+use crate::affine::{Roots, Space, collapse};
 use crate::block::compile::Source;
 use crate::hoist::hoist;
 use crate::rewrite::{Rewritten, store};
@@ -97,7 +99,7 @@ fn image(
     epilogue: &[Stmt],
     cx: &Setting<'_>,
 ) -> Result<Option<Integers>, LowerError> {
-    let Some(shape) = conv::shape(facts, cx)? else {
+    let Some(mut shape) = conv::shape(facts, cx)? else {
         return Ok(None);
     };
     let Some((_, tensor)) = cx.constant(facts.filter.index()) else {
@@ -126,6 +128,9 @@ fn image(
     space.split(&exprs, &mut [&mut dims.image, &mut dims.pixel, &mut dims.filter], &[]);
     let mut roots = space.roots(&exprs);
     let mut extents = space.extents.clone();
+    if facts.layout == Layout::ChannelsLast {
+        images_as_one(&mut shape, &mut dims, &mut extents, &mut roots);
+    }
     collapse(
         &mut extents,
         &mut [&mut dims.image, &mut dims.pixel, &mut dims.filter],
@@ -197,6 +202,26 @@ fn image(
         },
         across: across(&dims.filter),
     }))
+}
+
+/// Takes images whose windows are single pixels as one high image, where everything else of the kernel steps through them as one.
+fn images_as_one(shape: &mut ConvShape, dims: &mut conv::Dims, extents: &mut Vec<i64>, roots: &mut Roots) {
+    let pixels = shape.kh * shape.kw == 1 && shape.stride == [1, 1] && shape.pad == [0; 4];
+    if !pixels || shape.n < 2 || [shape.out_h, shape.out_w] != [shape.h, shape.w] {
+        return;
+    }
+    let Some(height) = shape.h.checked_mul(shape.n) else {
+        return;
+    };
+    let mut rows = [&dims.image[..], &dims.pixel[..]].concat();
+    let (mut sizes, mut forms, mut filter) = (extents.clone(), roots.clone(), dims.filter.clone());
+    collapse(&mut sizes, &mut [&mut rows, &mut filter], &mut forms);
+    if rows.len() > 1 {
+        return;
+    }
+    (*extents, *roots) = (sizes, forms);
+    (dims.image, dims.pixel, dims.filter) = (Vec::new(), rows, filter);
+    (shape.n, shape.h, shape.out_h) = (1, height, height);
 }
 
 /// A product of matrices.

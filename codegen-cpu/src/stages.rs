@@ -293,7 +293,10 @@ impl<'a> Chain<'a> {
             }
             let user = match self.users(at)[..] {
                 [user] => user,
-                [] if stores == self.stmts.len() => return Some(Finish::Stages(stages)),
+                [] if stores == self.stmts.len() => {
+                    rescale(&mut stages);
+                    return Some(Finish::Stages(stages));
+                }
                 _ => return None,
             };
             match kernel.exprs[user] {
@@ -388,6 +391,54 @@ impl<'a> Chain<'a> {
             zero: zero as f32,
             scale: scale as f32,
         })
+    }
+}
+
+/// Makes products of what a byte may be, of which the quotients are rounded, one product that is rounded.
+///
+/// ```text
+/// round(..) max -128 min 127 - zero · scale round(/ by)   =>   round(..) max -128 min 127 - zero · (scale / by) round
+/// ```
+///
+/// Every integer of the range is computed both ways: that is done only where all of them are the same.
+fn rescale(steps: &mut [Step]) {
+    let number = |step: &Step, of: StageOp| match step {
+        Step::Number(op, v) if *op == of => Some(*v),
+        _ => None,
+    };
+    let moves = |step: &Step| number(step, StageOp::Add).or_else(|| number(step, StageOp::Sub).map(|v| -v));
+    let is_whole = |step: &Step| matches!(step, Step::Round | Step::RoundQuotient(_));
+    let mut at = 1;
+    while at + 4 < steps.len() {
+        at += 1;
+        let [low, high, moved, times, quotient] = &steps[at - 1..at + 4] else {
+            return;
+        };
+        let before = &steps[..at - 1];
+        let whole = match before {
+            [.., round, step] if is_whole(round) => moves(step).is_some_and(|v| v.fract() == 0.0),
+            [.., round] => is_whole(round),
+            [] => false,
+        };
+        let ends = number(low, StageOp::Max).zip(number(high, StageOp::Min));
+        let (Some((low, high)), Some(moved), Some(times)) = (ends, moves(moved), number(times, StageOp::Mul)) else {
+            continue;
+        };
+        let Step::RoundQuotient(by) = *quotient else { continue };
+        let is_byte = |v: f32| v.fract() == 0.0 && v.abs() <= 256.0;
+        if !(whole && is_byte(low) && is_byte(high) && is_byte(moved)) {
+            continue;
+        }
+        let factor = times / by;
+        let same = |factor: f32| {
+            let mut all = (low as i32..=high as i32).map(|v| v as f32 + moved);
+            all.all(|v| (v * times / by).round_ties_even() == (v * factor).round_ties_even())
+        };
+        let factors = [factor, factor.next_up(), factor.next_down()];
+        if let Some(factor) = factors.into_iter().find(|factor| same(*factor)) {
+            steps[at + 2] = Step::Number(StageOp::Mul, factor);
+            steps[at + 3] = Step::Round;
+        }
     }
 }
 

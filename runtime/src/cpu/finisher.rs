@@ -2,6 +2,9 @@
 //!
 //! Columns on several dims are taken in runs that are neighbours on the innermost one. Where only stores tell those dims from one dim
 //! (channels that are shuffled), all columns are one run, and a table says where each is stored.
+//!
+//! Rows whose sums, results and whatever else is read for each element lie side by side are taken several at a time, as one row of as many
+//! columns as fill vectors; what there is for each column is repeated.
 
 use ir::host::product::{Factor, Finish, Integers, Place, SUM_LANES, Step};
 use smallvec::SmallVec;
@@ -76,9 +79,87 @@ impl Scattered {
     }
 }
 
+/// The most columns that rows have together, if they are taken as one.
+const TOGETHER: usize = 1024;
+
+/// Says whether a product's rows lie side by side, wherever its end reads or writes something for each element.
+pub(super) fn lies_side_by_side(form: &Integers) -> bool {
+    let step = |place: &Place| form.tiles.dims.row.map(|d| place.form.get(d));
+    let col = |place: &Place| form.tiles.dims.col.is_none_or(|d| place.form.get(d) == 1);
+    let dense = |place: &Place| step(place) == Some(form.columns as i64) && col(place);
+    let side_by_side = |step: &Step| match step {
+        Step::Store(place, _) | Step::Residual { from: place, .. } => dense(place),
+        Step::Rows(..) => false,
+        Step::Columns(..) | Step::Number(..) | Step::Round | Step::RoundQuotient(_) | Step::Table(_) => true,
+    };
+    let finish = match &form.finish {
+        Finish::Sums(place) => dense(place),
+        Finish::Stages(steps) => steps.iter().all(side_by_side),
+        Finish::Program(_) => false,
+    };
+    let added = &form.added;
+    let plain = added.outer.is_none() && added.each.as_ref().is_none_or(dense);
+    finish && plain && form.groups == 1 && form.across.len() <= 1
+}
+
+/// Bytes of scratch for the numbers of columns of a product whose rows are taken together.
+pub(super) fn side_by_side_scratch(form: &Integers) -> usize {
+    let columns = |step: &&Step| matches!(step, Step::Columns(..));
+    let stages = match &form.finish {
+        Finish::Stages(steps) => steps.iter().filter(columns).count(),
+        Finish::Sums(_) | Finish::Program(_) => 0,
+    };
+    // Those of the stages, the excess, the factor and the addend.
+    match lies_side_by_side(form) {
+        true => (stages + 3) * TOGETHER * 4,
+        false => 0,
+    }
+}
+
+/// Numbers of columns, repeated for several rows, in scratch.
+struct Repeated {
+    columns: usize,
+    rows: usize,
+    to: *mut u32,
+}
+
+impl Repeated {
+    /// Returns where so many repetitions are: the numbers themselves where rows are taken one by one.
+    ///
+    /// # Safety
+    /// There is a number for each column, and room for what is repeated.
+    unsafe fn of<T>(&mut self, from: *const T) -> *const T {
+        const { assert!(size_of::<T>() == 4) };
+        if self.rows == 1 || from.is_null() {
+            return from;
+        }
+        let to = self.to;
+        // SAFETY: the caller's contract.
+        unsafe {
+            for row in 0..self.rows {
+                std::ptr::copy_nonoverlapping(from.cast(), to.add(row * self.columns), self.columns);
+            }
+            self.to = to.add(self.rows * self.columns);
+        }
+        to.cast_const().cast()
+    }
+
+    /// # Safety
+    /// As for [`Repeated::of`].
+    unsafe fn times(&mut self, by: Times) -> Times {
+        match by {
+            Times::Number(number) => Times::Number(number),
+            // SAFETY: the caller's contract.
+            Times::Columns(from) => Times::Columns(unsafe { self.of(from) }),
+        }
+    }
+}
+
 /// What a tile's end needs of a run.
 pub(super) struct Finisher<'a> {
     pub form: &'a Integers,
+    /// Whether [`lies_side_by_side`].
+    pub side_by_side: bool,
     pub scattered: &'a Scattered,
     pub isa: Isa,
     pub params: Vec<SyncPtr<u8>>,
@@ -153,7 +234,10 @@ impl Finisher<'_> {
                     floats: tile.floats.add(done),
                     scratch: scratch.add(head),
                 };
-                self.run(tile, &sums, &at, idx);
+                match self.rows_together(tile) {
+                    1 => self.run(tile, &sums, &at, idx, 1),
+                    together => self.run_together(tile, &sums, &at, idx, together),
+                }
                 done += cols;
             }
         }
@@ -185,21 +269,94 @@ impl Finisher<'_> {
         self.form.tiles.dims.row.map_or(0, |d| place.form.get(d) as isize)
     }
 
-    /// Does what follows to sums of neighbouring columns.
+    /// How many rows of a tile are taken as one: as many as fill vectors.
+    fn rows_together(&self, tile: &SumTile) -> usize {
+        let (columns, vectors) = (self.form.columns, 2 * self.isa.lanes());
+        let whole = tile.cols == (0..columns) && tile.stride == columns;
+        if !(self.side_by_side && whole) || columns.is_multiple_of(vectors) {
+            return 1;
+        }
+        // Both are a power of two times something odd; `vectors` is the power alone.
+        let rows = vectors >> columns.trailing_zeros();
+        match rows * columns <= TOGETHER && tile.rows.len() >= rows {
+            true => rows,
+            false => 1,
+        }
+    }
+
+    /// Does what follows to rows that lie side by side, so many as one; those that are left are one too.
+    ///
+    /// # Safety
+    /// As for [`Finisher::run`]; the tile is whole, and its rows lie side by side.
+    unsafe fn run_together(&self, tile: &SumTile, sums: &Sums, at: &Run, idx: &mut [i64], rows: usize) {
+        let columns = sums.cols;
+        let mut repeated = Repeated {
+            columns,
+            rows,
+            to: at.scratch.cast(),
+        };
+        // SAFETY: the caller's contract; the scratch has `side_by_side_scratch`.
+        unsafe {
+            let all = Sums {
+                excess: repeated.of(sums.excess),
+                factor: sums.factor.map(|by| repeated.times(by)),
+                addend: repeated.of(sums.addend),
+                ..*sums
+            };
+            let whole = sums.rows / rows;
+            let left = sums.rows % rows;
+            let scratch = Run {
+                scratch: repeated.to.cast(),
+                ..*at
+            };
+            let together = Sums {
+                stride: rows * columns,
+                rows: whole,
+                cols: rows * columns,
+                each: (all.each.0, all.each.1 * rows as isize),
+                ..all
+            };
+            self.run(tile, &together, &scratch, idx, rows);
+            if left == 0 {
+                return;
+            }
+            let done = whole * rows;
+            if let Some(d) = self.form.tiles.dims.row {
+                idx[d] += done as i64;
+            }
+            let rest = Sums {
+                from: all.from.add(done * columns),
+                stride: left * columns,
+                rows: 1,
+                cols: left * columns,
+                each: (all.each.0.wrapping_offset(done as isize * all.each.1), all.each.1),
+                ..all
+            };
+            self.run(tile, &rest, &scratch, idx, left);
+        }
+    }
+
+    /// Does what follows to sums of neighbouring columns, of so many rows that are taken as one.
     ///
     /// # Safety
     /// As for [`Finisher::finish`]; `floats` and `scratch` have room for the tile and the program.
-    unsafe fn run(&self, tile: &SumTile, sums: &Sums, at: &Run, idx: &mut [i64]) {
+    unsafe fn run(&self, tile: &SumTile, sums: &Sums, at: &Run, idx: &mut [i64], together: usize) {
         let (form, floats, scratch) = (self.form, at.floats, at.scratch);
         let (rows, cols, stride) = (sums.rows, sums.cols, sums.stride);
         // SAFETY: the caller's contract.
         unsafe {
             let mut tables = self.scattered.0.iter();
+            let mut repeated = Repeated {
+                columns: form.columns,
+                rows: together,
+                to: at.scratch.cast(),
+            };
+            let row_step = |place: &Place| self.row_step(place) * together as isize;
             let mut out = |place: &Place, stored: Stored| {
                 let mut out = StageOut {
                     to: self.at(place, idx),
                     stored,
-                    row: self.row_step(place),
+                    row: row_step(place),
                     cols: Across::Apart(form.tiles.dims.col.map_or(1, |d| place.form.get(d) as isize)),
                 };
                 if let Some(Some(table)) = tables.next() {
@@ -214,7 +371,9 @@ impl Finisher<'_> {
                     let mut stage = |step: &Step| match step {
                         Step::Store(place, stored) => Stage::Store(out(place, *stored)),
                         Step::Number(op, v) => Stage::Number(*op, *v),
-                        Step::Columns(op, place) => Stage::Columns(*op, self.at(place, idx).cast()),
+                        Step::Columns(op, place) => {
+                            Stage::Columns(*op, repeated.of(self.at(place, idx).cast::<f32>().cast_const()))
+                        }
                         Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
                         Step::Round => Stage::Round,
                         Step::RoundQuotient(by) => Stage::RoundQuotient(*by),
@@ -227,7 +386,7 @@ impl Finisher<'_> {
                         } => Stage::Residual {
                             from: self.at(from, idx),
                             stored: *stored,
-                            step: self.row_step(from),
+                            step: row_step(from),
                             zero: *zero,
                             scale: *scale,
                         },

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::env::RunMemory;
 use super::exec::Prepare;
-use super::finisher::{Finisher, Scattered};
+use super::finisher::{Finisher, Scattered, lies_side_by_side, side_by_side_scratch};
 use super::kernels::dots::Dots;
 use super::kernels::integers::{
     DepthwiseIntegers, IntegerProduct, PackedIntegers, Panels, RowsOut, SumTile, depthwise, given_bytes, given_panels,
@@ -34,6 +34,7 @@ pub(crate) struct IntegerExec {
     pub(super) form: Integers,
     right: Weights,
     scattered: Scattered,
+    side_by_side: bool,
 }
 
 #[derive(Debug)]
@@ -56,7 +57,13 @@ impl IntegerExec {
     pub(crate) fn new(form: Integers, cx: &Prepare<'_>) -> Result<IntegerExec, RuntimeError> {
         let right = weights(&form, cx)?;
         let scattered = Scattered::new(&form);
-        Ok(IntegerExec { form, right, scattered })
+        let side_by_side = lies_side_by_side(&form);
+        Ok(IntegerExec {
+            form,
+            right,
+            scattered,
+            side_by_side,
+        })
     }
 
     pub(crate) fn scratch(&self) -> usize {
@@ -64,7 +71,7 @@ impl IntegerExec {
         let positions = (self.form.tiles.space * 8).next_multiple_of(64).max(64);
         match &self.form.finish {
             Finish::Program(program) => positions + program.scratch + SUM_LANES * 4,
-            Finish::Sums(_) | Finish::Stages(_) => positions,
+            Finish::Sums(_) | Finish::Stages(_) => positions + side_by_side_scratch(&self.form),
         }
     }
 
@@ -76,6 +83,7 @@ impl IntegerExec {
         let input = SyncPtr(params[self.form.input]);
         let finisher = Finisher {
             form: &self.form,
+            side_by_side: self.side_by_side,
             scattered: &self.scattered,
             isa,
             params: params.iter().map(|p| SyncPtr(*p)).collect(),
@@ -108,6 +116,14 @@ impl IntegerExec {
                         };
                     }
                 }
+                // Windows that are inside of all columns of the image, as far as the end of the row.
+                let (first, reach) = (left.wrapping_sub(s.pad[1]), (s.kw - 1) * s.dilation[1] + 1);
+                match first.checked_add(reach) {
+                    Some(end) if first < s.w && end <= s.w => {
+                        ((s.w - end) / s.stride[1] + 1).min(s.out_w - row % s.out_w)
+                    }
+                    _ => 1,
+                }
             };
             let convolution = DepthwiseIntegers {
                 entries: self.form.entries,
@@ -117,6 +133,7 @@ impl IntegerExec {
                 ones: *ones,
                 padding: *padding,
                 taps: &tell,
+                step: s.stride[1] as isize * strides.w,
                 finish: &finish,
             };
             // SAFETY: taps are inside the image, which is as large as the shape says.

@@ -209,20 +209,30 @@ simd_dispatch! {
 
 #[inline(always)]
 unsafe fn floats_to_bytes_body<S: Simd>(from: *const f32, to: *mut u8, n: usize, [low, high]: [i32; 2], step: isize) {
-    // SAFETY: the caller's contract. `as` saturates.
+    // SAFETY: the caller's contract: a piece is no longer than what is left. `as` saturates.
     unsafe {
-        let byte = |i: usize| (*from.add(i) as i32).clamp(low, high) as u8;
-        match step {
-            1 => (0..n).for_each(|i| to.add(i).write(byte(i))),
-            _ => {
-                const SOME: usize = 64;
-                let mut bytes = [0u8; SOME];
-                for first in (0..n).step_by(SOME) {
-                    let some = SOME.min(n - first);
-                    (0..some).for_each(|i| bytes[i] = byte(first + i));
-                    (0..some).for_each(|i| to.offset((first + i) as isize * step).write(bytes[i]));
+        let mut at = 0;
+        while at + S::LANES <= n {
+            let (value, to) = (S::load(from.add(at)), to.offset(at as isize * step));
+            let value = S::select(S::eq(value, value), value, S::zero());
+            let cut = S::trunc(S::min(S::max(value, S::splat(low as f32)), S::splat(high as f32)));
+            if step == 1 {
+                S::store_bytes(to, S::to_int(cut), S::LANES);
+            } else {
+                let mut piece = [0u64; 2];
+                S::store_bytes(piece.as_mut_ptr().cast(), S::to_int(cut), S::LANES);
+                // From registers: the pieces may not be forwarded to loads of bytes.
+                for (half, word) in piece.into_iter().enumerate().take(S::LANES.div_ceil(8)) {
+                    for i in 0..S::LANES.min(8) {
+                        to.offset((half * 8 + i) as isize * step).write((word >> (8 * i)) as u8);
+                    }
                 }
             }
+            at += S::LANES;
+        }
+        for i in at..n {
+            let byte = (*from.add(i) as i32).clamp(low, high) as u8;
+            to.offset(i as isize * step).write(byte);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Dot products of bytes in 32 bits, by each kind of instruction: tiles of a few rows by a panel of columns.
 //!
-//! A panel is `[depth][columns][each]`, where `each` neighbours along the depth are what one instruction takes: four bytes for VNNI's dot
+//! A panel, of two vectors' columns or of one, is `[depth][columns][each]`, where `each` neighbours along the depth are what one instruction takes: four bytes for VNNI's dot
 //! products, two words for `pmaddwd` and for plain Rust. `pmaddubsw` is not used: its sums of two products saturate.
 
 use super::isa::{Isa, Level};
@@ -53,7 +53,7 @@ impl Dots {
         if self.takes_bytes() { 4 } else { 2 }
     }
 
-    /// Columns of a panel.
+    /// Columns of a panel: two vectors.
     pub(crate) fn columns(self) -> usize {
         match self.0 {
             Kind::Portable => 8,
@@ -97,52 +97,64 @@ trait Dot {
     unsafe fn store(p: *mut i32, v: Self::V);
 }
 
-/// Sums of `R` rows by a panel of two vectors' columns.
+/// Sums of `R` rows by a panel of `V` vectors' columns.
 #[inline(always)]
-unsafe fn tile_body<D: Dot, const R: usize>(a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+unsafe fn tile_body<D: Dot, const R: usize, const V: usize>(a: Left, b: *const u8, c: *mut i32, ldc: usize) {
     // SAFETY: the caller's contract: `R` rows of A, a panel as deep, `R` rows of C.
     unsafe {
-        let mut sums = [[D::zero(); 2]; R];
-        let step = 8 * D::LANES;
+        let mut sums = [[D::zero(); V]; R];
+        let step = 4 * V * D::LANES;
         for group in 0..a.depth {
             let from = b.add(group * step);
-            let columns = [D::load(from), D::load(from.add(4 * D::LANES))];
+            let mut columns = [D::zero(); V];
+            for (v, columns) in columns.iter_mut().enumerate() {
+                *columns = D::load(from.add(4 * v * D::LANES));
+            }
             for (row, sums) in sums.iter_mut().enumerate() {
                 let element = D::splat(a.from.add(row * a.step + group * 4));
-                sums[0] = D::dot(sums[0], element, columns[0]);
-                sums[1] = D::dot(sums[1], element, columns[1]);
+                for (sum, columns) in sums.iter_mut().zip(columns) {
+                    *sum = D::dot(*sum, element, columns);
+                }
             }
         }
+        // One row after another: the end of one may be written over by the next.
         for (row, sums) in sums.iter().enumerate() {
-            D::store(c.add(row * ldc), sums[0]);
-            D::store(c.add(row * ldc + D::LANES), sums[1]);
+            for (v, sum) in sums.iter().enumerate() {
+                D::store(c.add(row * ldc + v * D::LANES), *sum);
+            }
         }
     }
 }
 
-/// Calls `$body` with as many rows as there are.
+/// Multiplies with as many rows and vectors of columns as there are.
 macro_rules! by_rows {
-    ($rows:expr, $dot:ty, $args:tt, $($count:literal)+) => {
-        match $rows {
-            $($count => tile_body::<$dot, $count> $args,)+
+    ([$rows:expr, $vectors:expr], $dot:ty, $args:tt, $($count:literal)+) => {
+        match ($rows, $vectors) {
+            $(
+                ($count, 1) => tile_body::<$dot, $count, 1> $args,
+                ($count, _) => tile_body::<$dot, $count, 2> $args,
+            )+
             _ => {}
         }
     };
 }
 
+/// Multiplies rows by a panel of one or two vectors' columns. Rows of sums are written in order, each as long as the panel is wide.
+///
 /// # Safety
 /// `rows` rows of A, a panel of B as deep, and `rows` rows of C, `ldc` apart; no more rows than the kind takes.
-pub(super) unsafe fn dot_tile(dots: Dots, rows: usize, a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+pub(super) unsafe fn dot_tile(dots: Dots, size: [usize; 2], a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+    let [rows, vectors] = size;
     // SAFETY: the caller's contract; a kind is only made for a processor that has its instructions.
     unsafe {
         match dots.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni => x86::tile_512(rows, a, b, c, ldc),
+            Kind::Avx512Vnni => x86::tile_512(size, a, b, c, ldc),
             #[cfg(target_arch = "x86_64")]
-            Kind::AvxVnni => x86::tile_vnni(rows, a, b, c, ldc),
+            Kind::AvxVnni => x86::tile_vnni(size, a, b, c, ldc),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => x86::tile_256(rows, a, b, c, ldc),
-            _ => by_rows!(rows, Plain, (a, b, c, ldc), 1 2 3 4),
+            Kind::Avx2 => x86::tile_256(size, a, b, c, ldc),
+            _ => by_rows!([rows, vectors], Plain, (a, b, c, ldc), 1 2 3 4),
         }
     }
 }
@@ -258,17 +270,17 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn tile_256(rows: usize, a: Left, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!(rows, Words, (a, b, c, ldc), 1 2 3 4 5 6)
+    pub(super) unsafe fn tile_256([rows, vectors]: [usize; 2], a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+        by_rows!([rows, vectors], Words, (a, b, c, ldc), 1 2 3 4 5 6)
     }
 
     #[target_feature(enable = "avx2,avxvnni")]
-    pub(super) unsafe fn tile_vnni(rows: usize, a: Left, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!(rows, Bytes, (a, b, c, ldc), 1 2 3 4 5 6)
+    pub(super) unsafe fn tile_vnni([rows, vectors]: [usize; 2], a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+        by_rows!([rows, vectors], Bytes, (a, b, c, ldc), 1 2 3 4 5 6)
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    pub(super) unsafe fn tile_512(rows: usize, a: Left, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!(rows, WideBytes, (a, b, c, ldc), 1 2 3 4 5 6 7 8 9 10 11 12)
+    pub(super) unsafe fn tile_512([rows, vectors]: [usize; 2], a: Left, b: *const u8, c: *mut i32, ldc: usize) {
+        by_rows!([rows, vectors], WideBytes, (a, b, c, ldc), 1 2 3 4 5 6 7 8 9 10 11 12)
     }
 }

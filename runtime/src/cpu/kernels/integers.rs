@@ -25,12 +25,13 @@ pub struct PackedIntegers {
     excess: Vec<i32>,
 }
 
-/// Where a panel is, in bytes, and which rows it has, in what one instruction takes.
+/// Where a panel is, in bytes, which rows it has, in what one instruction takes, and how many vectors its columns are.
 #[derive(Clone, Copy, Debug)]
 struct Panel {
     at: usize,
     first: usize,
     depth: usize,
+    vectors: usize,
 }
 
 impl PackedIntegers {
@@ -50,12 +51,14 @@ impl PackedIntegers {
             let (left, right) = (panel * columns, ((panel + 1) * columns).min(wide) - 1);
             let first = left / n * k / each;
             let depth = ((right / n + 1) * k).div_ceil(each) - first;
+            let vectors = if right - left < columns / 2 { 1 } else { 2 };
             panels.push(Panel {
                 at: bytes,
                 first,
                 depth,
+                vectors,
             });
-            bytes += depth * columns * 4;
+            bytes += depth * columns / 2 * vectors * 4;
         }
         let data = AlignedBuf::new(bytes);
         let mut excess = vec![0i32; count * columns];
@@ -66,7 +69,7 @@ impl PackedIntegers {
                 for row in col / n * k..(col / n + 1) * k {
                     let value = at(row, col);
                     sum = sum.wrapping_add(i32::from(value));
-                    let place = ((row / each - panel.first) * columns + j) * each + row % each;
+                    let place = ((row / each - panel.first) * columns / 2 * panel.vectors + j) * each + row % each;
                     // SAFETY: inside what was allocated: `each` elements of `4 / each` bytes for each of the panel's rows and columns.
                     unsafe {
                         let to = data.as_ptr().add(panel.at);
@@ -135,6 +138,7 @@ impl Panels<'_> {
             at: number * self.dots.columns() * depth * 4,
             first: 0,
             depth,
+            vectors: 2,
         })
     }
 }
@@ -222,7 +226,7 @@ pub(crate) unsafe fn pack_given(
                     step: row_bytes,
                     depth: row_bytes / 4,
                 };
-                dot_tile(dots, 1, one, to, sums, columns);
+                dot_tile(dots, [1, 2], one, to, sums, columns);
                 let excess = base.add(data).cast::<i32>().add(first);
                 (0..columns).for_each(|j| excess.add(j).write((*sums.add(j)).wrapping_mul(128)));
             }
@@ -383,9 +387,15 @@ pub struct IntegerProduct<'a> {
 /// Bytes of A that a task has at hand.
 const A_BYTES: usize = 128 << 10;
 /// Most rows of a task.
-const MOST_ROWS: usize = 96;
+const MOST_ROWS: usize = 192;
+/// Most columns of a product whose sums lie side by side, and most sums of such a tile.
+const SIDE_BY_SIDE: usize = 256;
+const MOST_SUMS: usize = 8192;
 
 /// Multiplies.
+///
+/// Sums of few columns that do not fill panels lie side by side, so that rows together fill the vectors of what follows. Then the last
+/// panel comes first: what it writes past the last column is written over by sums of the next row.
 ///
 /// # Safety
 /// `rows` writes all elements of its rows; the processor has the instructions that the weights were packed for.
@@ -397,15 +407,20 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     }
     let (columns, high, row_bytes) = (dots.columns(), dots.rows(), dots.row_bytes(k));
     let panels = n.div_ceil(columns);
-    let fitting = (A_BYTES / row_bytes.max(1)).clamp(high, MOST_ROWS) / high * high;
+    let few = n % columns != 0 && n <= SIDE_BY_SIDE;
+    let most = if few { (MOST_SUMS / n).max(high) } else { MOST_ROWS };
+    let fitting = (A_BYTES / row_bytes.max(1)).clamp(high, most) / high * high;
     // As many rows as leave a task for every thread.
     let wanted = (ws.threads() * 2).div_ceil(p.entries);
     let fair = p.m.div_ceil(wanted).next_multiple_of(high);
     let block = fitting.min(fair).max(high);
     let blocks = p.m.div_ceil(block);
     let splits = (ws.threads() * 2).div_ceil(p.entries * blocks).min(panels).max(1);
+    let together = few && splits == 1;
+    let stride = if together { n } else { columns };
     let a_bytes = (block * row_bytes).next_multiple_of(64);
-    let tile = block * columns * 4;
+    // The last row may end a panel's width behind its last column.
+    let tile = ((block * stride + columns) * 4).next_multiple_of(64);
     ws.reserve(a_bytes + 2 * tile, 0);
     ws.parallel_for(p.entries * blocks * splits, &|task, thread, scratch| {
         let (entry, rest) = (task / (blocks * splits), task % (blocks * splits));
@@ -423,7 +438,7 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
             (p.rows)(entry, rows.clone(), &mut out);
             let sums = scratch.add(a_bytes).cast::<i32>();
             let floats = scratch.add(a_bytes + tile).cast::<f32>();
-            for panel in panels * split / splits..panels * (split + 1) / splits {
+            let multiply = |panel: usize, to: *mut i32| {
                 let place = weights.panel(panel);
                 let from = b.add(place.at);
                 let mut at = 0;
@@ -434,23 +449,34 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
                         step: row_bytes,
                         depth: place.depth,
                     };
-                    dot_tile(dots, height, a, from, sums.add(at * columns), columns);
+                    dot_tile(dots, [height, place.vectors], a, from, to.add(at * stride), stride);
                     at += height;
                 }
-                let cols = panel * columns..((panel + 1) * columns).min(n);
+            };
+            let finish = |cols: Range<usize>| {
+                let excess = match dots.takes_bytes() {
+                    true => weights.excess.get().add(cols.start).cast_const(),
+                    false => std::ptr::null(),
+                };
                 (p.finish)(&SumTile {
                     entry,
                     rows: rows.clone(),
                     cols,
                     thread,
                     sums,
-                    excess: match dots.takes_bytes() {
-                        true => weights.excess.get().add(panel * columns),
-                        false => std::ptr::null(),
-                    },
-                    stride: columns,
+                    excess,
+                    stride,
                     floats,
                 });
+            };
+            if together {
+                multiply(panels - 1, sums.add((panels - 1) * columns));
+                (0..panels - 1).for_each(|panel| multiply(panel, sums.add(panel * columns)));
+                return finish(0..n);
+            }
+            for panel in panels * split / splits..panels * (split + 1) / splits {
+                multiply(panel, sums);
+                finish(panel * columns..((panel + 1) * columns).min(n));
             }
         }
     });
@@ -467,8 +493,10 @@ pub struct DepthwiseIntegers<'a> {
     pub ones: bool,
     /// What is read outside of the image.
     pub padding: i8,
-    /// `taps(entry, row, places)` says where the channels of each of a row's taps are; null outside of the image.
-    pub taps: &'a (dyn Fn(usize, usize, &mut [*const i8]) + Sync),
+    /// `taps(entry, row, places)` says where the channels of each of a row's taps are, null outside of the image, and for how many rows
+    /// from this one on those are `step` bytes further on in each, or null in all.
+    pub taps: &'a (dyn Fn(usize, usize, &mut [*const i8]) -> usize + Sync),
+    pub step: isize,
     pub finish: &'a (dyn Fn(&SumTile) + Sync),
 }
 
@@ -498,19 +526,28 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
         // SAFETY: the scratch has room for two tiles; taps and weights have the chunk's channels.
         unsafe {
             let mut places: SmallVec<[*const i8; 25]> = smallvec![std::ptr::null(); taps];
-            for (i, row) in rows.clone().enumerate() {
-                (p.taps)(entry, row, &mut places);
-                for place in &mut places {
-                    *place = match place.is_null() {
-                        true => outside.as_ptr(),
-                        false => place.add(first),
+            let mut steps: SmallVec<[isize; 25]> = smallvec![0; taps];
+            let (weights, width) = (p.weights.as_ptr().add(first), cols.len());
+            let mut done = 0;
+            while done < rows.len() {
+                let run = (p.taps)(entry, rows.start + done, &mut places).clamp(1, rows.len() - done);
+                for (place, step) in places.iter_mut().zip(&mut steps) {
+                    (*place, *step) = match place.is_null() {
+                        true => (outside.as_ptr(), 0),
+                        false => (place.add(first), p.step),
                     };
                 }
-                let (to, weights) = (sums.add(i * CHANNELS), p.weights.as_ptr().add(first));
-                match p.ones && taps <= WORD_TAPS {
-                    true => sum_of_bytes(isa, to, &places, cols.len()),
-                    false => sum_of_taps(isa, to, &places, (weights, p.channels), cols.len()),
+                let to = sums.add(done * CHANNELS);
+                let from = Taps {
+                    places: &places,
+                    steps: &steps,
+                };
+                if p.ones && taps <= WORD_TAPS {
+                    sum_of_bytes(isa, to, from, [run, width]);
+                } else {
+                    sum_of_taps(isa, to, from, (weights, p.channels), [run, width]);
                 }
+                done += run;
             }
             (p.finish)(&SumTile {
                 entry,
@@ -526,32 +563,44 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
     });
 }
 
+/// Where the taps of the first of several pixels are, and how many bytes further on those of the next.
+#[derive(Clone, Copy)]
+struct Taps<'a> {
+    places: &'a [*const i8],
+    steps: &'a [isize],
+}
+
 simd_dispatch! {
     /// Sums the products of bytes of several taps, channel by channel; weights of a tap are so many bytes behind those of the one before.
+    /// Sums of a pixel are [`CHANNELS`] behind those of the one before.
     unsafe fn sum_of_taps(
-        sums: *mut i32, taps: &[*const i8], weights: (*const i8, usize), channels: usize,
+        sums: *mut i32, taps: Taps<'_>, weights: (*const i8, usize), size: [usize; 2],
     ) = sum_of_taps_body
 }
 
 #[inline(always)]
 unsafe fn sum_of_taps_body<S: Simd>(
     sums: *mut i32,
-    taps: &[*const i8],
+    taps: Taps<'_>,
     (weights, stride): (*const i8, usize),
-    channels: usize,
+    [pixels, channels]: [usize; 2],
 ) {
-    /// Channels that are summed at once, in registers.
+    /// Channels of all pixels that are summed at once, in registers.
     macro_rules! at_once {
         ($count:literal, $at:expr) => {{
-            let mut all = [0i32; $count];
-            for (tap, from) in taps.iter().enumerate() {
-                let a = from.add($at).cast::<[i8; $count]>().read_unaligned();
-                let b = weights.add(tap * stride + $at).cast::<[i8; $count]>().read_unaligned();
-                for i in 0..$count {
-                    all[i] = all[i].wrapping_add(i32::from(a[i]) * i32::from(b[i]));
+            for pixel in 0..pixels {
+                let mut all = [0i32; $count];
+                for (tap, (from, step)) in taps.places.iter().zip(taps.steps).enumerate() {
+                    let from = from.offset(pixel as isize * step).add($at);
+                    let a = from.cast::<[i8; $count]>().read_unaligned();
+                    let b = weights.add(tap * stride + $at).cast::<[i8; $count]>().read_unaligned();
+                    for i in 0..$count {
+                        all[i] = all[i].wrapping_add(i32::from(a[i]) * i32::from(b[i]));
+                    }
                 }
+                let to = sums.add(pixel * CHANNELS + $at);
+                to.cast::<[i32; $count]>().write_unaligned(all);
             }
-            sums.add($at).cast::<[i32; $count]>().write_unaligned(all);
             $at += $count;
         }};
     }
@@ -559,7 +608,15 @@ unsafe fn sum_of_taps_body<S: Simd>(
     // SAFETY: the caller's contract: taps, weights and sums have so many channels.
     unsafe {
         while at + 16 <= channels {
-            at_once!(16, at);
+            if taps.places.len() == KEPT && pixels > 1 {
+                kept_taps::<S>(sums.add(at), taps, at, weights.add(at), stride, pixels);
+                at += 16;
+            } else {
+                at_once!(16, at);
+            }
+        }
+        while at + 8 <= channels {
+            at_once!(8, at);
         }
         while at + 4 <= channels {
             at_once!(4, at);
@@ -570,29 +627,72 @@ unsafe fn sum_of_taps_body<S: Simd>(
     }
 }
 
+/// How many taps' weights are kept in registers: those of windows of three by three.
+const KEPT: usize = 9;
+
+/// Sums of 16 channels of several pixels, by weights that are widened once.
+///
+/// # Safety
+/// There are [`KEPT`] taps, and all have 16 channels from `at` on, as weights and sums have.
+#[inline(always)]
+unsafe fn kept_taps<S: Simd>(
+    sums: *mut i32,
+    taps: Taps<'_>,
+    at: usize,
+    weights: *const i8,
+    stride: usize,
+    pixels: usize,
+) {
+    // SAFETY: the caller's contract; a vector has at most 16 lanes.
+    unsafe {
+        for part in (0..16).step_by(S::LANES) {
+            let mut kept = [S::isplat(0); KEPT];
+            for (tap, kept) in kept.iter_mut().enumerate() {
+                *kept = S::load_i8(weights.add(tap * stride + part));
+            }
+            let mut from = [std::ptr::null::<i8>(); KEPT];
+            let mut steps = [0isize; KEPT];
+            for tap in 0..KEPT {
+                from[tap] = taps.places[tap].add(at + part);
+                steps[tap] = taps.steps[tap];
+            }
+            for pixel in 0..pixels {
+                let mut all = S::isplat(0);
+                for tap in 0..KEPT {
+                    let bytes = S::load_i8(from[tap].offset(pixel as isize * steps[tap]));
+                    all = S::iadd(all, S::imul(bytes, kept[tap]));
+                }
+                S::store(sums.add(pixel * CHANNELS + part).cast(), S::from_bits(all));
+            }
+        }
+    }
+}
+
 /// So many bytes have a sum of 16 bits.
 const WORD_TAPS: usize = 256;
 
 simd_dispatch! {
-    /// Sums bytes of at most [`WORD_TAPS`] taps, channel by channel.
-    unsafe fn sum_of_bytes(sums: *mut i32, taps: &[*const i8], channels: usize) = sum_of_bytes_body
+    /// Sums bytes of at most [`WORD_TAPS`] taps, channel by channel; sums of a pixel are [`CHANNELS`] behind those of the one before.
+    unsafe fn sum_of_bytes(sums: *mut i32, taps: Taps<'_>, size: [usize; 2]) = sum_of_bytes_body
 }
 
 #[inline(always)]
-unsafe fn sum_of_bytes_body<S: Simd>(sums: *mut i32, taps: &[*const i8], channels: usize) {
-    /// Channels that are summed at once, in registers.
+unsafe fn sum_of_bytes_body<S: Simd>(sums: *mut i32, taps: Taps<'_>, [pixels, channels]: [usize; 2]) {
+    /// Channels of all pixels that are summed at once, in registers.
     macro_rules! at_once {
         ($count:literal, $at:expr) => {{
-            let mut all = [0i16; $count];
-            for from in taps {
-                let bytes = from.add($at).cast::<[i8; $count]>().read_unaligned();
-                for i in 0..$count {
-                    all[i] = all[i].wrapping_add(i16::from(bytes[i]));
+            for pixel in 0..pixels {
+                let mut all = [0i16; $count];
+                for (from, step) in taps.places.iter().zip(taps.steps) {
+                    let from = from.offset(pixel as isize * step).add($at);
+                    let bytes = from.cast::<[i8; $count]>().read_unaligned();
+                    for i in 0..$count {
+                        all[i] = all[i].wrapping_add(i16::from(bytes[i]));
+                    }
                 }
+                let to = sums.add(pixel * CHANNELS + $at);
+                to.cast::<[i32; $count]>().write_unaligned(all.map(i32::from));
             }
-            sums.add($at)
-                .cast::<[i32; $count]>()
-                .write_unaligned(all.map(i32::from));
             $at += $count;
         }};
     }

@@ -19,6 +19,7 @@ pub mod integers;
 pub mod isa;
 pub mod math;
 pub mod pool;
+mod requantise;
 pub mod rows;
 mod simd;
 pub mod stages;

@@ -165,14 +165,32 @@ unsafe fn max_of_bytes_body<S: Simd>(
     channels: usize,
 ) {
     if (to_step, from_step) == (1, 1) {
-        to.write_bytes(0x80, channels);
-        for row in 0..window.rows as isize {
-            for col in 0..window.cols as isize {
-                let tap = from.offset(row * window.row_stride + col * window.col_stride);
-                for c in 0..channels {
-                    to.add(c).write((*to.add(c)).max(*tap.add(c)));
+        /// Channels that are folded at once, in registers.
+        macro_rules! at_once {
+            ($count:literal, $at:expr) => {{
+                let mut most = [i8::MIN; $count];
+                for row in 0..window.rows as isize {
+                    for col in 0..window.cols as isize {
+                        let tap = from.offset(row * window.row_stride + col * window.col_stride);
+                        let bytes = tap.add($at).cast::<[i8; $count]>().read_unaligned();
+                        for i in 0..$count {
+                            most[i] = most[i].max(bytes[i]);
+                        }
+                    }
                 }
-            }
+                to.add($at).cast::<[i8; $count]>().write_unaligned(most);
+                $at += $count;
+            }};
+        }
+        let mut at = 0;
+        while at + 64 <= channels {
+            at_once!(64, at);
+        }
+        while at + 16 <= channels {
+            at_once!(16, at);
+        }
+        while at < channels {
+            at_once!(1, at);
         }
         return;
     }

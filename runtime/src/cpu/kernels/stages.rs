@@ -3,6 +3,8 @@
 //! A block of a few rows by two vectors is loaded once, goes through all stages and is stored; no stage reads or writes memory but
 //! what it names.
 
+use super::isa::Isa;
+use super::requantise::{Requantise, requantise};
 use super::simd::{Simd, simd_dispatch};
 pub use ir::host::product::{StageOp, Stored};
 
@@ -101,12 +103,23 @@ pub struct Sums {
     pub outer: Option<Outer>,
 }
 
+/// Makes floats of sums and does the stages to each.
+///
+/// # Safety
+/// What the arguments name is there, and no stage reads what another one stores.
+pub unsafe fn finish(isa: Isa, sums: &Sums, stages: &[Stage]) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match Requantise::of(stages) {
+            Some(form) => requantise(isa, sums, &form),
+            None => finish_stages(isa, sums, stages),
+        }
+    }
+}
+
 simd_dispatch! {
-    /// Makes floats of sums and does the stages to each.
-    ///
-    /// # Safety
-    /// What the arguments name is there, and no stage reads what another one stores.
-    pub unsafe fn finish(sums: &Sums, stages: &[Stage]) = finish_body
+    /// Does each stage as it stands.
+    unsafe fn finish_stages(sums: &Sums, stages: &[Stage]) = finish_body
 }
 simd_dispatch! {
     /// Does stages to floats that lie one after another. A row of a store's place is two vectors.
@@ -124,14 +137,14 @@ simd_dispatch! {
 }
 
 /// Rows of a block.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 
 /// A block of a tile: its first row and column, and the lanes of its two vectors that are columns of the tile.
 #[derive(Clone, Copy)]
-struct Block {
-    row: usize,
-    col: usize,
-    lanes: [usize; 2],
+pub(super) struct Block {
+    pub row: usize,
+    pub col: usize,
+    pub lanes: [usize; 2],
 }
 
 /// Does the body for each row and vector of a block, spelled out: what is indexed by them stays in registers.
@@ -151,6 +164,8 @@ macro_rules! for_each_vector {
         $body;
     };
 }
+
+pub(super) use for_each_vector;
 
 /// Calls `$body::<S, rows, whether all lanes are columns>` for each block.
 macro_rules! by_blocks {
@@ -191,7 +206,7 @@ unsafe fn store_sums_body<S: Simd>(sums: &Sums, out: StageOut) {
 }
 
 #[inline(always)]
-unsafe fn floats_of<S: Simd, const WHOLE: bool>(p: *const f32, n: usize) -> S::V {
+pub(super) unsafe fn floats_of<S: Simd, const WHOLE: bool>(p: *const f32, n: usize) -> S::V {
     // SAFETY: the caller's contract: `n` floats, which are all lanes of a whole block.
     unsafe {
         match WHOLE {
@@ -227,7 +242,7 @@ unsafe fn bytes_of<S: Simd, const WHOLE: bool>(p: *const u8, signed: bool, n: us
 
 /// The sums of a block with what is added to them.
 #[inline(always)]
-unsafe fn sums_of<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums) -> [[S::I; 2]; R] {
+pub(super) unsafe fn sums_of<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sums: &Sums) -> [[S::I; 2]; R] {
     // SAFETY: the caller's contract: the block is inside the tile.
     unsafe {
         let mut values = [[S::isplat(0); 2]; R];
@@ -414,7 +429,7 @@ unsafe fn finish_sums<S: Simd, const R: usize, const WHOLE: bool>(at: Block, sum
 }
 
 /// Where the values of a block come from.
-trait Values {
+pub(super) trait Values {
     /// # Safety
     /// The block is inside.
     unsafe fn of<S: Simd, const R: usize, const WHOLE: bool>(&self, at: Block) -> [[S::V; 2]; R];
@@ -491,8 +506,16 @@ unsafe fn look_up(lanes: *mut f32, count: usize, table: *const f32) {
     }
 }
 
+/// Does stages to a block.
+///
+/// # Safety
+/// The block is inside the tile that its values are of, and what stages name is there.
 #[inline(always)]
-unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F: Values>(at: Block, from: &F, stages: &[Stage]) {
+pub(super) unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F: Values>(
+    at: Block,
+    from: &F,
+    stages: &[Stage],
+) {
     const { assert!(R == 1 || R == ROWS && ROWS == 4) };
     // One loop an operation, so that none is chosen inside.
     macro_rules! by_op {

@@ -175,22 +175,27 @@ fn merged_projections_store_by_head() {
 
 /// A convolution with bias, residual and ReLU, in channels-last.
 pub(super) fn conv(channels: i64, filters: i64, kernel: i64, stride: i64, pad: i64, groups: i64) -> ir::Kernel {
-    grouped_conv([channels, filters, kernel, stride, pad, groups], false)
+    grouped_conv([channels, filters, kernel, stride, pad, groups], DType::F32, false)
 }
 
-/// As [`conv`]; `shuffled` stores filter `o` of group `g` as channel `o · groups + g`.
-fn grouped_conv([channels, filters, kernel, stride, pad, groups]: [i64; 6], shuffled: bool) -> ir::Kernel {
+/// As [`conv`]; of bytes, sums are stored as they are. `shuffled` stores filter `o` of group `g` as channel `o · groups + g`.
+fn grouped_conv(
+    [channels, filters, kernel, stride, pad, groups]: [i64; 6],
+    dtype: DType,
+    shuffled: bool,
+) -> ir::Kernel {
+    let (floats, sum) = (dtype == DType::F32, dtype.accumulator());
     let mut b = Build::new(&format!("conv_{channels}_{filters}_{kernel}_{stride}_{pad}_{groups}"));
     let (n, h, w) = (sym("n"), sym("h"), sym("w"));
     let out_of = |d: &ir::Dim| (d.clone() + 2 * pad - kernel).floor_div(&c(stride)) + 1;
     let (oh, ow) = (out_of(&h), out_of(&w));
     let (cg, og) = (channels / groups, filters / groups);
-    let x = b.read("x", DType::F32, n.clone() * h.clone() * w.clone() * channels);
-    let f = b.read("f", DType::F32, filters * kernel * kernel * cg);
+    let x = b.read("x", dtype, n.clone() * h.clone() * w.clone() * channels);
+    let f = b.read("f", dtype, filters * kernel * kernel * cg);
     let bias = b.read("bias", DType::F32, filters);
     let total = n.clone() * oh.clone() * ow.clone() * filters;
     let residual = b.read("residual", DType::F32, total.clone());
-    let out = b.write("out", DType::F32, total);
+    let out = b.write("out", sum, total);
     let (g, i, y, xx) = (
         b.axis("g", groups),
         b.axis("image", n.clone()),
@@ -220,7 +225,13 @@ fn grouped_conv([channels, filters, kernel, stride, pad, groups]: [i64; 6], shuf
     let at = b.add(image, r);
     let at = b.add(at, p);
     let v = b.load(x, at);
-    let fill = b.num(0.0);
+    let fill = match floats {
+        true => b.num(0.0),
+        false => {
+            let zero = b.int(0);
+            b.cast(dtype, zero)
+        }
+    };
     let lhs = if pad > 0 { b.select(inside, v, fill) } else { v };
     let tap = b.index(
         0,
@@ -233,11 +244,10 @@ fn grouped_conv([channels, filters, kernel, stride, pad, groups]: [i64; 6], shuf
         ],
     );
     let rhs = b.load(f, tap);
-    let acc = b.var(DType::F32);
+    let acc = b.var(sum);
     let filter = b.index(0, &[(g, c(og)), (o, c(1))]);
     let bias = b.load(bias, filter);
-    let e = b.value(acc);
-    let e = b.add(e, bias);
+    let mut e = b.value(acc);
     let to = b.index(
         0,
         &[
@@ -248,9 +258,12 @@ fn grouped_conv([channels, filters, kernel, stride, pad, groups]: [i64; 6], shuf
             (o, c(1)),
         ],
     );
-    let x2 = b.load(residual, to);
-    let e = b.add(e, x2);
-    let e = b.un(UnaryOp::Relu, e);
+    if floats {
+        e = b.add(e, bias);
+        let x2 = b.load(residual, to);
+        e = b.add(e, x2);
+        e = b.un(UnaryOp::Relu, e);
+    }
     let place = match shuffled {
         true => b.index(
             0,
@@ -300,6 +313,35 @@ fn grouped_conv([channels, filters, kernel, stride, pad, groups]: [i64; 6], shuf
     b.kernel
 }
 
+/// Convolutions of bytes: depthwise with windows that leave the image on every side, pixels of several images, filters of few columns.
+#[test]
+fn convolutions_of_bytes() {
+    for size in [
+        // Depthwise, of channels that do and do not fill vectors.
+        [1, 1, 3, 1, 1, 1],
+        [16, 16, 3, 1, 1, 16],
+        [24, 24, 3, 2, 1, 24],
+        [70, 70, 3, 1, 1, 70],
+        [13, 13, 2, 1, 0, 13],
+        [33, 33, 5, 2, 2, 33],
+        [7, 7, 1, 1, 0, 7],
+        // One pixel each.
+        [8, 24, 1, 1, 0, 1],
+        [5, 3, 1, 1, 0, 1],
+        [12, 48, 1, 1, 0, 3],
+        [9, 40, 1, 2, 0, 1],
+        // Windows.
+        [3, 8, 3, 2, 1, 1],
+        [4, 33, 3, 1, 1, 1],
+        [6, 10, 3, 1, 1, 2],
+    ] {
+        let kernel = grouped_conv(size, DType::I8, false);
+        for (n, h, w) in [(1, 5, 5), (3, 9, 6), (2, 40, 17), (2, 5, 40)] {
+            check(&kernel, &sizes(&[("n", n), ("h", h), ("w", w)]), &[1], 0.0);
+        }
+    }
+}
+
 #[test]
 fn convolutions_and_their_fallbacks() {
     for (channels, filters, kernel, stride, pad, groups) in [
@@ -336,14 +378,14 @@ fn shuffled_channels_of_groups_are_stored_in_place() {
         [16, 112, 1, 1, 0, 4],
         [6, 120, 3, 2, 1, 3],
     ] {
-        let k = grouped_conv(sizes_of, true);
+        let k = grouped_conv(sizes_of, DType::F32, true);
         for (n, h, w) in [(1, 5, 7), (2, 9, 4), (1, 20, 21)] {
             let at = sizes(&[("n", n), ("h", h), ("w", w)]);
             assert_eq!(check(&k, &at, &[1], 1e-4), ["conv"], "{}", k.name);
         }
     }
     // Channels of a depthwise convolution are one filter each: shuffled or not, they lie as they are.
-    let k = grouped_conv([5, 5, 3, 1, 1, 5], true);
+    let k = grouped_conv([5, 5, 3, 1, 1, 5], DType::F32, true);
     let at = sizes(&[("n", 2), ("h", 6), ("w", 5)]);
     assert_eq!(check(&k, &at, &[1], 1e-4), ["conv"]);
 }

@@ -3,10 +3,10 @@
 use ir::DType;
 use ir::HostTensor;
 use ir::entity::Entity;
-use ir::kernel::{Body, Expr, ExprId, Kernel, ParamId, Stmt};
+use ir::kernel::{Body, ContractBody, Expr, ExprId, Kernel, Operand, ParamId, Stmt};
 use ir::op::{BinaryOp, UnaryOp};
 
-use super::build::{Build, c};
+use super::build::{Build, c, sym};
 use super::contractions::{After, matmul};
 use super::{buffers, check_with, sizes};
 
@@ -145,6 +145,93 @@ fn functions_of_a_byte_follow_products() {
             }
             let names = check_with(&kernel, &bindings, tensors, &[1], 0.0);
             assert_eq!(names, ["integers"], "keep {keep}, m {m}");
+        }
+    }
+}
+
+/// A product of `k` deep rows by `n` columns: scaled and moved by column, quantised, and quantised again by another scale.
+fn requantised(k: i64, n: i64, twice: bool) -> Kernel {
+    let mut b = Build::new("requantised");
+    let m = sym("m");
+    let lhs = b.read("lhs", DType::I8, m.clone() * k);
+    let rhs = b.read("rhs", DType::I8, c(n * k));
+    let scales = b.read("scales", DType::F32, c(n));
+    let bias = b.read("bias", DType::F32, c(n));
+    let out = b.write("out", DType::I8, m.clone() * n);
+    let (i, j, r) = (b.axis("i", m), b.axis("j", c(n)), b.axis("r", c(k)));
+    let l = b.index(0, &[(i, c(k)), (r, c(1))]);
+    let rr = b.index(0, &[(r, c(n)), (j, c(1))]);
+    let (l, rr) = (b.load(lhs, l), b.load(rhs, rr));
+    let acc = b.var(DType::I32);
+    let sum = b.expr(Expr::Var(acc), DType::I32);
+    let float = b.cast(DType::F32, sum);
+    let column = b.at(j);
+    let (scale, bias) = (b.load(scales, column), b.load(bias, column));
+    let scaled = b.mul(float, scale);
+    let moved = b.add(scaled, bias);
+    let by = b.num(0.25);
+    let mut byte = quantise(&mut b, moved, by, -3.0);
+    if twice {
+        let number = b.cast(DType::F32, byte);
+        let (zero, scale, other) = (b.num(-3.0), b.num(0.25), b.num(0.375));
+        let number = b.bin(BinaryOp::Sub, number, zero);
+        let number = b.mul(number, scale);
+        byte = quantise(&mut b, number, other, 5.0);
+    }
+    let to = b.index(0, &[(i, c(n)), (j, c(1))]);
+    let store = b.store(out, to, byte, &[]);
+    let (lhs, rhs) = (Operand::new(&b.kernel.exprs, l), Operand::new(&b.kernel.exprs, rr));
+    b.kernel.body = Body::Contract(ContractBody {
+        batch: vec![],
+        m: vec![i],
+        n: vec![j],
+        k: vec![r],
+        lhs,
+        rhs,
+        acc,
+        pair: None,
+        statistic: None,
+        epilogue: vec![store],
+        conv: None,
+    });
+    b.kernel
+}
+
+/// Columns that do not fill vectors are taken from several rows at once; those that are left are no fewer.
+#[test]
+fn products_of_few_columns_are_quantised() {
+    for (k, n) in [
+        (1, 1),
+        (9, 3),
+        (27, 8),
+        (5, 24),
+        (70, 40),
+        (16, 48),
+        (33, 33),
+        (4, 100),
+        (12, 16),
+        (8, 64),
+        (6, 300),
+    ] {
+        for twice in [false, true] {
+            let kernel = requantised(k, n, twice);
+            for m in [1, 2, 5, 33, 500] {
+                let bindings = sizes(&[("m", m)]);
+                let mut tensors = buffers(&kernel, &bindings, 3);
+                for (seed, tensor) in tensors.iter_mut().take(2).enumerate() {
+                    let values: Vec<i64> = (0..tensor.elements() as i64)
+                        .map(|i| (i * 31 + seed as i64 * 7) % 23 - 11)
+                        .collect();
+                    *tensor = HostTensor::from_i64(DType::I8, tensor.shape.clone(), &values).unwrap();
+                }
+                // Exact in any precision, with many ties.
+                let scales: Vec<f64> = (0..n).map(|j| [0.125, 0.5, 0.0625][j as usize % 3]).collect();
+                let bias: Vec<f64> = (0..n).map(|j| (j % 9) as f64 * 0.375 - 1.0).collect();
+                tensors[2] = HostTensor::from_f64(DType::F32, [n as usize], &scales).unwrap();
+                tensors[3] = HostTensor::from_f64(DType::F32, [n as usize], &bias).unwrap();
+                let names = check_with(&kernel, &bindings, tensors, &[1, 2, 3], 0.0);
+                assert_eq!(names, ["integers"], "{m}x{k}x{n}");
+            }
         }
     }
 }

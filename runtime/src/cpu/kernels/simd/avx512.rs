@@ -65,7 +65,8 @@ impl Simd for Avx512 {
     unsafe fn store_bytes(p: *mut u8, v: __m512i, n: usize) {
         match n {
             16 => _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(v)),
-            _ => _mm512_mask_cvtepi32_storeu_epi8(p.cast(), tail(n), v),
+            // Converted first, then stored under the mask: one instruction for both may be a loop of microcode.
+            _ => _mm_mask_storeu_epi8(p.cast(), tail(n), _mm512_cvtepi32_epi8(v)),
         }
     }
     #[inline(always)]

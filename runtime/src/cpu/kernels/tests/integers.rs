@@ -2,8 +2,11 @@
 
 use std::sync::Mutex;
 
+use super::Rng;
 use crate::cpu::kernels::dots::Dots;
-use crate::cpu::kernels::integers::{IntegerProduct, PackedIntegers, RowsOut, SumTile, multiply};
+use crate::cpu::kernels::integers::{
+    DepthwiseIntegers, IntegerProduct, PackedIntegers, RowsOut, SumTile, depthwise, multiply,
+};
 use crate::cpu::kernels::stages::{Across, Outer, Stage, StageOp, StageOut, Stored, Sums, Times, finish, store_sums};
 use crate::cpu::kernels::{Isa, Pool, Workspace};
 use std::ops::Range;
@@ -36,6 +39,10 @@ fn sums_are_exact_on_every_instruction() {
                     (1, 25, [1200, 17], 1),
                     (3, 7, [4, 70], 1),
                     (1, 200, [9, 8], 1),
+                    (2, 40, [9, 24], 1),
+                    (1, 29, [5, 40], 1),
+                    (1, 130, [20, 250], 1),
+                    (1, 700, [3, 1], 1),
                     // Panels of several blocks, blocks of several panels, blocks that share what one instruction takes.
                     (2, 13, [6, 3], 15),
                     (1, 9, [34, 34], 4),
@@ -286,6 +293,177 @@ fn rounded_quotients_are_those_of_division() {
                 let want = (x / by).round_ties_even();
                 let same = (want.is_nan() && got.is_nan()) || want == *got;
                 assert!(same, "{isa:?}: {x:e} / {by:e} is {got}, should be {want}");
+            }
+        }
+    }
+}
+
+/// A requantisation is what its stages say one by one: of sums at and beside ties, of scales, biases and divisors of every size.
+#[test]
+fn requantised_sums_are_those_of_stages() {
+    let mut rng = Rng(77);
+    for (rows, cols) in [(1, 1), (3, 7), (5, 16), (4, 32), (9, 33), (12, 64), (40, 70)] {
+        for case in 0..12 {
+            let by = [0.25f32, 0.016_206_977, 3.0, 1.0e-3, 1.0e38, 7.5e-39][case % 6];
+            let zero = [0.0f32, -128.0, 3.0][case % 3];
+            let (low, high) = if case % 2 == 0 {
+                (-128.0f32, 127.0f32)
+            } else {
+                (0.0, 255.0)
+            };
+            let relu = case % 4 == 1;
+            let scales: Vec<f32> = (0..cols)
+                .map(|i| match i % 11 {
+                    7 => by * 0.5,
+                    8 if case == 5 => f32::INFINITY,
+                    _ => by * rng.float() * 0.1,
+                })
+                .collect();
+            let biases: Vec<f32> = (0..cols)
+                .map(|i| match i % 13 {
+                    9 if case == 7 => f32::NAN,
+                    10 if case == 8 => 1.0e30,
+                    11 => by * 0.5,
+                    _ => by * rng.float() * 20.0,
+                })
+                .collect();
+            let sums: Vec<i32> = (0..rows * cols)
+                .map(|i| match i % 17 {
+                    0 => i32::MAX,
+                    1 => i32::MIN,
+                    _ => (rng.float() * 3000.0) as i32,
+                })
+                .collect();
+            let from = Sums {
+                from: sums.as_ptr(),
+                stride: cols,
+                rows,
+                cols,
+                excess: std::ptr::null(),
+                factor: None,
+                addend: std::ptr::null(),
+                each: (std::ptr::null(), 0),
+                outer: None,
+            };
+            for isa in Isa::all() {
+                let (mut bytes, mut floats) = (vec![0i8; rows * cols], vec![0f32; rows * cols]);
+                let to = |to: *mut u8, stored: Stored| StageOut {
+                    to,
+                    stored,
+                    row: cols as isize,
+                    cols: Across::Apart(1),
+                };
+                let mut stages = vec![
+                    Stage::Columns(StageOp::Mul, scales.as_ptr()),
+                    Stage::Columns(StageOp::Add, biases.as_ptr()),
+                ];
+                if relu {
+                    stages.push(Stage::Number(StageOp::Max, 0.0));
+                }
+                stages.extend([
+                    Stage::RoundQuotient(by),
+                    Stage::Number(StageOp::Add, zero),
+                    Stage::Number(StageOp::Max, low),
+                    Stage::Number(StageOp::Min, high),
+                    Stage::Store(to(bytes.as_mut_ptr().cast(), Stored::I8)),
+                    Stage::Number(StageOp::Sub, zero),
+                    Stage::Number(StageOp::Mul, 0.3),
+                    Stage::Store(to(floats.as_mut_ptr().cast(), Stored::F32)),
+                ]);
+                // SAFETY: everything is as large as the sizes say.
+                unsafe { finish(isa, &from, &stages) };
+                for i in 0..rows * cols {
+                    let mut x = sums[i] as f32 * scales[i % cols] + biases[i % cols];
+                    if relu && x < 0.0 {
+                        x = 0.0;
+                    }
+                    let whole = (x / by).round_ties_even() + zero;
+                    let whole = if whole.is_nan() { whole } else { whole.clamp(low, high) };
+                    let want = (whole - zero) * 0.3;
+                    let what = || format!("{isa:?} {rows}x{cols} case {case} at {i}: {x:e} / {by:e}");
+                    assert!(floats[i] == want || floats[i].is_nan() && want.is_nan(), "{}", what());
+                    if !whole.is_nan() {
+                        assert_eq!(bytes[i], whole as i32 as i8, "{}", what());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs of pixels of a depthwise convolution, with rows above and below the image, and channels of every count.
+#[test]
+fn runs_of_depthwise_pixels_are_exact() {
+    let mut rng = Rng(5);
+    for (taps, channels) in [(9, 1), (9, 16), (9, 24), (9, 70), (9, 130), (6, 33), (1, 8), (25, 17)] {
+        for ones in [false, true] {
+            let (pixels, entries, step) = (45, 2, 2 * channels);
+            let image = bytes(entries * (pixels * step + taps * channels), 3);
+            let weights = match ones {
+                true => vec![1i8; taps * channels],
+                false => bytes(taps * channels, 9),
+            };
+            let whole = pixels * step + taps * channels;
+            // Runs of several lengths, in which every third has taps that are outside.
+            let runs = [1, 7, 2, 20, 15];
+            let run_of = |row: usize| {
+                let (mut number, mut end) = (0, runs[0]);
+                while row >= end {
+                    number += 1;
+                    end += runs[number];
+                }
+                (number, end - row)
+            };
+            let is_outside = |row: usize, tap: usize| run_of(row).0 % 3 == 1 && tap.is_multiple_of(3);
+            let tell = |entry: usize, row: usize, places: &mut [*const i8]| {
+                for (tap, place) in places.iter_mut().enumerate() {
+                    *place = match is_outside(row, tap) {
+                        true => std::ptr::null(),
+                        false => image[entry * whole + row * step + tap * channels..].as_ptr(),
+                    };
+                }
+                run_of(row).1
+            };
+            let got = Mutex::new(vec![0i32; entries * pixels * channels]);
+            let finish = |tile: &SumTile| {
+                let mut got = got.lock().expect("no test thread panicked");
+                for (i, row) in tile.rows.clone().enumerate() {
+                    for (j, col) in tile.cols.clone().enumerate() {
+                        // SAFETY: inside the tile.
+                        let sum = unsafe { *tile.sums.add(i * tile.stride + j) };
+                        got[(tile.entry * pixels + row) * channels + col] = sum;
+                    }
+                }
+            };
+            let padding = rng.next() as i8;
+            let convolution = DepthwiseIntegers {
+                entries,
+                m: pixels,
+                channels,
+                weights: &weights,
+                ones,
+                padding,
+                taps: &tell,
+                step: step as isize,
+                finish: &finish,
+            };
+            for isa in Isa::all() {
+                let mut ws = Workspace::with_isa(Arc::new(Pool::new(2)), isa);
+                // SAFETY: places have all channels.
+                unsafe { depthwise(&mut ws, &convolution) };
+                let got = got.lock().expect("no test thread panicked");
+                for (i, got) in got.iter().enumerate() {
+                    let (entry, row, channel) = (i / channels / pixels, i / channels % pixels, i % channels);
+                    let product = |tap: usize| {
+                        let value = match is_outside(row, tap) {
+                            true => padding,
+                            false => image[entry * whole + row * step + tap * channels + channel],
+                        };
+                        i32::from(value) * i32::from(weights[tap * channels + channel])
+                    };
+                    let want: i32 = (0..taps).map(product).sum();
+                    assert_eq!(*got, want, "{isa:?} {taps} taps, {channels} channels, at {i}");
+                }
             }
         }
     }

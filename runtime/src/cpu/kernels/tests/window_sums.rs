@@ -120,6 +120,7 @@ fn channels_are_summed_by_themselves() {
             for (tap, place) in places.iter_mut().enumerate() {
                 *place = x[(row * taps + tap) * channels..].as_ptr();
             }
+            1
         };
         for ws in &mut workspaces() {
             let got = Mutex::new(vec![0; m * channels]);
@@ -140,6 +141,7 @@ fn channels_are_summed_by_themselves() {
                 ones: true,
                 padding: 0,
                 taps: &tell,
+                step: 0,
                 finish: &finish,
             };
             // SAFETY: taps have all channels.
