@@ -64,6 +64,7 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
             }
         }
         Body::Row(_) | Body::Window(_) => headers.push("graphc_reduce.hip.h"),
+        Body::Transform(_) => headers.push("graphc_winograd.hip.h"),
         Body::Contract(c) if let Mapping::Matrix(tiling) = &kernel.mapping => {
             headers.push(match tiling.loads_to_lds() {
                 true => "graphc_gemm_direct.hip.h",
