@@ -35,6 +35,8 @@ impl Printer<'_> {
         arguments.extend(self.size_names().map(|s| format!("const i64 {s}")));
         let name = crate::name::entry(&kernel.name);
         let resident = match &kernel.mapping {
+            // Squares are worth more than residents: without a number ptxas takes 32 registers, and spills some conditions of a square.
+            _ if matches!(kernel.body, Body::Transform(_)) => Some(1),
             Mapping::Matrix(tiling) => tiling.resident,
             Mapping::Gemv(tiling) => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
             _ => None,
