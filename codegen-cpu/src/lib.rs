@@ -71,6 +71,13 @@ impl Lowering for CpuLowering {
                     None => loops::piece(kernel, &loops.parallel, &loops.stmts, cx.bindings, cx.aliased)?,
                 });
             }
+            // Only plans for GPUs have them; the CPU's own kernels know when Winograd's transform pays.
+            Body::Transform(_) => {
+                return Err(LowerError::Unsupported {
+                    what: "a transform of patches".to_owned(),
+                    at: format!("kernel {}; compile for cpu", kernel.name),
+                });
+            }
             // Only plans for GPUs have them.
             Body::Contract(body) if body.pair.is_some() => {
                 return Err(LowerError::Unsupported {

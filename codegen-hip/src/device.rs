@@ -14,6 +14,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("graphc_keys.hip.h", include_str!("device/graphc_keys.hip.h")),
     ("graphc_reduce.hip.h", include_str!("device/graphc_reduce.hip.h")),
     ("graphc_transpose.hip.h", include_str!("device/graphc_transpose.hip.h")),
+    ("graphc_winograd.hip.h", include_str!("device/graphc_winograd.hip.h")),
     ("graphc_tile.hip.h", include_str!("device/graphc_tile.hip.h")),
     ("graphc_mma.hip.h", include_str!("device/graphc_mma.hip.h")),
     ("graphc_operand.hip.h", include_str!("device/graphc_operand.hip.h")),

@@ -36,6 +36,8 @@ impl Printer<'_> {
         arguments.extend(self.size_names().map(|s| format!("const i64 {s}")));
         let name = crate::name::entry(&kernel.name);
         let resident = match &kernel.mapping {
+            // Squares are worth more than residents: without a number ptxas takes 32 registers, and spills some conditions of a square.
+            _ if matches!(kernel.body, Body::Transform(_)) => Some(1),
             Mapping::Matrix(tiling) => tiling.resident,
             Mapping::Gemv(tiling) => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
             _ => None,
@@ -68,6 +70,7 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
             }
         }
         Body::Row(_) | Body::Window(_) => headers.push("graphc_reduce.hip.h"),
+        Body::Transform(_) => headers.push("graphc_winograd.hip.h"),
         Body::Contract(c) if let Mapping::Matrix(tiling) = &kernel.mapping => {
             headers.push(match tiling.loads_to_lds() {
                 true => "graphc_gemm_direct.hip.h",

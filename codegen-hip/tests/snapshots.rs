@@ -22,6 +22,8 @@ fn generated_text() {
         "pool",
         "contract_1_f16",
         "conv_groups",
+        "patches_4_8",
+        "pixels_4_5",
         "attention_2",
         "scan_block_1",
         "top_k_2",

@@ -1,8 +1,8 @@
 //! Changes to valid things: bytes, and the fields of kernels and plans.
 
 use graphc::ir::kernel::{
-    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Exprs, Kernel, ParamId, Stmt, VarId, Weights,
-    WindowBody,
+    Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Exprs, Kernel, ParamId, Stmt, TransformMatrix,
+    TransformSide, VarId, Weights, WindowBody, Winograd,
 };
 use graphc::ir::op::{BinaryOp, Layout, PoolKind, ReduceOp};
 use graphc::ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
@@ -166,6 +166,11 @@ fn each_expr(body: &mut Body, f: &mut dyn FnMut(&mut ExprId)) {
         Body::Window(w) => {
             f(&mut w.element);
             &mut w.loops.stmts
+        }
+        Body::Transform(t) => {
+            f(&mut t.element);
+            t.within.iter_mut().chain(&mut t.inside).for_each(&mut *f);
+            &mut t.stmts
         }
         Body::Contract(c) => {
             c.lhs.map_exprs(&mut *f);
@@ -333,6 +338,36 @@ fn body(k: &mut Kernel, random: &mut Random) {
                 _ => {}
             }
             &mut w.loops.stmts
+        }
+        Body::Transform(t) => {
+            match random.below(5) {
+                0 => return list(&mut t.parallel, random),
+                1 => {
+                    let [[a, b], [c, d]] = [&mut t.from, &mut t.to];
+                    let which = random.below(4);
+                    *[a, b, c, d].into_iter().nth(which).expect("one of four") = pick(axes, random);
+                    return;
+                }
+                2 => {
+                    let sides = [TransformSide::Image, TransformSide::Result];
+                    t.matrix = TransformMatrix {
+                        winograd: Winograd::ALL[random.below(2)],
+                        side: sides[random.below(2)],
+                    };
+                    return;
+                }
+                3 => {
+                    let condition = if random.once_in(2) {
+                        &mut t.within
+                    } else {
+                        &mut t.inside
+                    };
+                    *condition = None;
+                    return;
+                }
+                _ => {}
+            }
+            &mut t.stmts
         }
         Body::Contract(c) => match random.below(3) {
             0 => return contract(c, &copy, random),

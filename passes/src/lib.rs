@@ -52,7 +52,9 @@ pub use error::{PassError, PassFault};
 pub use fuse::{Barrier, FusedEdge, Fusion, FusionReport, ScheduleOptions, UnfusedEdge};
 pub use lower::LowerError;
 pub use options::{Keep, OptLevel, OptimizeOptions, WeightType};
-pub use plan::{Convolution, Decided, PlanOptions, Planned, Prefer, plan, plan_and_decided, reopen};
+pub use plan::{
+    Convolution, Decided, FilteredConvolution, PlanOptions, Planned, Prefer, plan, plan_and_decided, reopen,
+};
 pub use report::{Fired, OptimizeReport, PassRun};
 pub use schedule::{ScheduleError, schedule};
 pub use shard::{ShardError, ShardOptions};

@@ -13,6 +13,7 @@ const IN_PASSES: &[&str] = &[
     "batch_norm_into_conv",
     "channel_constant_into_conv",
     crate::quantize::weights::RULE,
+    crate::lower::winograd::RULE,
 ];
 
 /// A name that cannot be disabled.

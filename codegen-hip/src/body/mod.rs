@@ -9,6 +9,7 @@ mod scan;
 mod sort;
 mod stream;
 mod team;
+mod transform;
 mod transpose;
 mod window;
 
@@ -26,6 +27,7 @@ impl Printer<'_> {
             // Where elements are, its loops' indices say too.
             Body::Copy(b) => self.loops(&b.loops),
             Body::Window(b) => self.window(b),
+            Body::Transform(b) => self.transform(b),
             Body::Contract(b) => self.contract(b),
             Body::Attention(b) => self.attention(b),
             Body::Scan(b) => self.scan(b),

@@ -7,6 +7,7 @@ mod contract;
 pub mod pointwise;
 pub mod rows;
 mod sequence;
+mod transform;
 
 use ir::DType;
 use ir::kernel::{Kernel, Mapping};
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Kernel> {
         contract::all(),
         attention::all(),
         sequence::all(),
+        transform::all(),
     ]
     .concat()
 }

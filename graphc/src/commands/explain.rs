@@ -190,6 +190,24 @@ fn text(target: &str, plan: &Plan, r: &VariantReport, proofs: bool, first: bool)
             );
         }
     }
+    if !r.filtered.is_empty() {
+        text += "\nconvolutions that Winograd's filtering may compute, in three launches each, by predicted time\n";
+        for f in &r.filtered {
+            let (takes, p) = (if f.taken { "takes" } else { "leaves" }, &f.predicted);
+            text += &format!(
+                "  {}: {takes} {}, {:.1} us (patches {:.1}, products {:.1}, pixels {:.1}, launches {:.1}); \
+                 a sum over the window {:.1} us\n",
+                f.step,
+                f.winograd.name(),
+                p.filtered(),
+                p.patches,
+                p.product,
+                p.pixels,
+                p.launches,
+                p.direct
+            );
+        }
+    }
     let mut edges: IndexMap<Barrier, Groups> = IndexMap::new();
     for e in &r.fusion.unfused {
         let from = kind(&r.core, &r.schedule.regions[e.producer]);

@@ -7,13 +7,14 @@ use indexmap::IndexMap;
 use ir::dim::DimError;
 use ir::plan::{Place, Share, Stage};
 use ir::program::Variant;
-use ir::{ConstId, DType, Graph, Plan, Program, Schedule, Table, Target};
+use ir::{ConstId, DType, Entity, Graph, Plan, Program, Schedule, Table, Target};
+use passes::lower::winograd::{self, Filtering};
 use passes::route::sized::Routes;
 use passes::shard::{ShardError, ShardReport, Sharded, Split, StageReport, Staged};
 use passes::tuning::Tuned;
 use passes::{
-    Convolution, Decided, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, ScheduleOptions,
-    ShardOptions,
+    Convolution, Decided, FilteredConvolution, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions,
+    ScheduleOptions, ShardOptions,
 };
 
 use crate::error::{Error, Result};
@@ -48,6 +49,7 @@ impl BuildOptions {
             plan: PlanOptions {
                 in_place: fuse,
                 parts: fuse,
+                filtering: if fuse { Filtering::default() } else { Filtering::Never },
                 ..PlanOptions::default()
             },
             check_indices: None,
@@ -84,6 +86,8 @@ pub struct VariantReport {
     pub decided: Vec<Decided>,
     /// Convolutions of which it was asked whether a kernel or a call computes them: see [`passes::Planned`].
     pub convolutions: Vec<Convolution>,
+    /// Convolutions of which it was asked whether Winograd's filtering computes them: see [`passes::Planned`].
+    pub filtered: Vec<FilteredConvolution>,
     pub stages: Stages,
     /// How the model lies on its devices, where it is on several.
     pub sharding: Option<Arc<ShardReport>>,
@@ -247,6 +251,11 @@ impl Whole<'_> {
         } = *self;
         let mut plan_options = PlanOptions {
             routes: Routes::of(optimize, target),
+            // Transformed filters are up to four times as large, and patches take memory: not where that is short.
+            filtering: match optimize.enabled(winograd::RULE) && options.max_vram.is_none() {
+                true => options.plan.filtering,
+                false => Filtering::Never,
+            },
             ..options.plan.clone()
         };
         let prefers_calls = optimize.prefer_calls;
@@ -264,11 +273,13 @@ impl Whole<'_> {
             mut plan,
             decided,
             convolutions,
+            filtered,
+            constants,
         } = timed(&mut stages.plan, || {
             passes::plan_and_decided(&core, &schedule, target, &plan_options)
         })?;
         let tuned = passes::tuning::tuned(&plan, &options.plan.tuning);
-        merged.adopt(&mut plan, &core);
+        merged.adopt(&mut plan, &core, &constants);
         if let Some(limit) = options.max_vram.filter(|_| target.is_gpu()) {
             plan = passes::stream::stream(&plan, limit)?;
         }
@@ -286,6 +297,7 @@ impl Whole<'_> {
             tuned,
             decided,
             convolutions,
+            filtered,
             stages,
             sharding: None,
             staging: None,
@@ -356,13 +368,17 @@ struct Constants {
 }
 
 impl Constants {
-    /// Takes over the constants that a plan uses and renumbers them in it.
-    fn adopt(&mut self, plan: &mut Plan, core: &Graph) {
+    /// Takes over the constants that a plan uses and renumbers them in it: those of its graph, and `more` that go on where those end.
+    fn adopt(&mut self, plan: &mut Plan, core: &Graph, more: &[ir::graph::Constant]) {
         for buffer in plan.buffers.values_mut() {
             let (Place::Constant(id) | Place::Streamed(id)) = &mut buffer.place else {
                 continue;
             };
-            let constant = &core.constants()[*id];
+            let constants = core.constants();
+            let constant = match constants.get(*id) {
+                Some(constant) => constant,
+                None => &more[id.index() - constants.len()],
+            };
             let t = &constant.tensor;
             let key = (t.bytes.as_ptr() as usize, t.bytes.len(), t.dtype, t.shape.clone());
             *id = *self

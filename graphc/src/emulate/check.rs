@@ -390,6 +390,7 @@ fn stores(kernel: &Kernel, bindings: &Bindings) -> Result<Vec<(ParamId, u64)>, D
         | Body::Row(RowBody { loops: l, .. })
         | Body::Window(WindowBody { loops: l, .. })
         | Body::Copy(CopyBody { loops: l, .. }) => (l.parallel.clone(), &l.stmts),
+        Body::Transform(t) => ([&t.parallel[..], &t.to].concat(), &t.stmts),
         Body::Contract(c) => (c.cells(), &c.epilogue),
         Body::Attention(a) => ([&a.batch[..], &[a.q, a.dv]].concat(), &a.epilogue),
         Body::Scan(s) => ([&s.parallel[..], &[s.axis]].concat(), &s.stores),
@@ -402,7 +403,9 @@ fn stores(kernel: &Kernel, bindings: &Bindings) -> Result<Vec<(ParamId, u64)>, D
                 let extent = kernel.axes[*axis].extent.eval(bindings)?;
                 Ok::<u64, DimError>(product.saturating_mul(u64::try_from(extent).unwrap_or(0)))
             })?;
-            found.push((*param, each));
+            // A transform's squares may reach over the edge.
+            let elements = kernel.params[*param].elements.eval(bindings)?;
+            found.push((*param, each.min(u64::try_from(elements).unwrap_or(0))));
         }
     }
     Ok(found)
@@ -430,6 +433,8 @@ pub(super) fn points(kernel: &Kernel, bindings: &Bindings) -> Result<u64, DimErr
         | Body::Row(RowBody { loops: l, .. })
         | Body::Window(WindowBody { loops: l, .. })
         | Body::Copy(CopyBody { loops: l, .. }) => extent(&l.parallel)?.saturating_mul(inner(&l.stmts)?),
+        // Each element of the square is a sum along both sides.
+        Body::Transform(t) => extent(&t.parallel)?.saturating_mul(extent(&t.from)?.saturating_mul(8)),
         Body::Contract(c) => {
             let outer = extent(&c.batch)?
                 .saturating_mul(extent(&c.m)?)

@@ -135,10 +135,16 @@ struct Walk<'k> {
 
 impl Walk<'_> {
     fn root(&mut self, root: &Root) {
+        let around = match root.given {
+            None => Some(0),
+            Some(condition) => self.inside(0, condition, true),
+        };
+        // What no point has is not evaluated.
+        let Some(around) = around else { return };
         if let Some(param) = root.store {
-            self.access("store", param, root.expr, 0);
+            self.access("store", param, root.expr, around);
         }
-        let mut stack = vec![(root.expr, 0)];
+        let mut stack = vec![(root.expr, around)];
         while let Some((id, context)) = stack.pop() {
             if !self.seen.insert((id, context)) {
                 continue;

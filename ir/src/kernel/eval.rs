@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 
 use super::{
     Access, AttentionBody, AxisId, Body, ContractBody, CopyBody, Expr, ExprId, Kernel, ParamId, RowBody, ScanBody,
-    SortBody, Stmt, VarId, Weights, WindowBody,
+    SortBody, Stmt, TransformBody, VarId, Weights, WindowBody, both_sides,
 };
 use crate::data::HostTensor;
 use crate::dim::{Bindings, DimError};
@@ -161,11 +161,47 @@ impl Run<'_> {
                 true => run.stmts(&l.stmts),
                 false => Ok(()),
             }),
+            Body::Transform(t) => self.each(&t.parallel, &mut |run| run.transform(t)),
             Body::Contract(c) => self.contract(c),
             Body::Attention(a) => self.attention(a),
             Body::Scan(s) => self.scan(s),
             Body::Sort(s) => self.sort(s),
         }
+    }
+
+    /// One square, and what is stored of its transform.
+    fn transform(&mut self, body: &TransformBody) -> Evaluated<()> {
+        let inside = |run: &mut Self| match body.inside {
+            Some(condition) => Ok(run.eval(condition)?.as_bool()),
+            None => Ok(true),
+        };
+        let mut asked = false;
+        self.each(&body.to, &mut |run| {
+            asked = asked || (inside(run)? && run.asked(&body.stmts)?);
+            Ok(())
+        })?;
+        if !asked {
+            return Ok(());
+        }
+        let mut square = Vec::new();
+        self.each(&body.from, &mut |run| {
+            let within = match body.within {
+                Some(condition) => run.eval(condition)?.as_bool(),
+                None => true,
+            };
+            square.push(if within { run.eval(body.element)?.as_f64() } else { 0.0 });
+            Ok(())
+        })?;
+        let made = both_sides(body.matrix.rows(), body.matrix.inputs() as usize, &square);
+        let mut made = made.into_iter();
+        self.each(&body.to, &mut |run| {
+            let element = made.next().unwrap_or_default();
+            if !inside(run)? {
+                return Ok(());
+            }
+            run.set_var(body.var, Scalar::Float(element));
+            run.stmts(&body.stmts)
+        })
     }
 
     fn set_axis(&mut self, axis: AxisId, at: i64) {

@@ -26,6 +26,7 @@ mod row;
 mod statistic;
 mod tiling;
 pub mod traffic;
+mod transform;
 pub mod verify;
 mod window;
 
@@ -37,6 +38,7 @@ pub use param::{Access, Param};
 pub use row::{RowBody, RowComposite, RowKind};
 pub use statistic::RowStatistic;
 pub use tiling::{AttentionOrder, FlashTiling, GemvMatrix, GemvTiling, Shares, Tiling, Travel};
+pub use transform::{TransformBody, TransformMatrix, TransformSide, Winograd, both_sides};
 pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
 
 use indexmap::IndexSet;
@@ -233,6 +235,7 @@ pub enum Body {
     Row(RowBody),
     Window(WindowBody),
     Copy(CopyBody),
+    Transform(TransformBody),
     Contract(ContractBody),
     Attention(AttentionBody),
     Scan(ScanBody),
@@ -368,7 +371,7 @@ pub struct SortBody {
 pub enum Mapping {
     Host,
     /// Each thread takes `vector` neighbours along the last parallel axis (`vector` is 1 where a body updates, scans, sorts or
-    /// folds); `block` threads a workgroup. Without outer axes the last thread's group may be cut short; with them, groups end
+    /// folds; of a transform it divides the axis's extent); `block` threads a workgroup. Without outer axes the last thread's group may be cut short; with them, groups end
     /// with their row.
     /// Grid: x = ceil(Π outer · ceil(last / vector) / block).
     Threads {
@@ -695,6 +698,7 @@ impl Kernel {
             Body::Row(r) => &r.loops.parallel,
             Body::Window(w) => &w.loops.parallel,
             Body::Copy(c) => &c.loops.parallel,
+            Body::Transform(t) => &t.parallel,
             Body::Scan(s) => &s.parallel,
             Body::Sort(s) => &s.parallel,
             Body::Contract(c) => &c.m,
@@ -711,7 +715,7 @@ impl Body {
             Body::Row(row) => Some(&row.loops),
             Body::Window(window) => Some(&window.loops),
             Body::Copy(copy) => Some(&copy.loops),
-            Body::Contract(_) | Body::Attention(_) | Body::Scan(_) | Body::Sort(_) => None,
+            Body::Transform(_) | Body::Contract(_) | Body::Attention(_) | Body::Scan(_) | Body::Sort(_) => None,
         }
     }
 }

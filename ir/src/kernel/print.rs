@@ -11,7 +11,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt, Tiling, Travel, Weights};
+use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt, Tiling, TransformSide, Travel, Weights};
 use crate::graph::op::BinaryOp;
 
 impl fmt::Display for Kernel {
@@ -278,6 +278,22 @@ impl Printer<'_> {
                     steps(|s| &s.target)
                 ));
                 p.stmts(&c.loops.stmts);
+            }),
+            Body::Transform(t) => self.nest("for", &t.parallel, |p| {
+                let side = match t.matrix.side {
+                    TransformSide::Image => "image",
+                    TransformSide::Result => "result",
+                };
+                let (from, to) = (p.axes(&t.from), p.axes(&t.to));
+                p.line(&format!(
+                    "{} for {to} = {side} of {} of x for {from}",
+                    t.var,
+                    t.matrix.winograd.name()
+                ));
+                let within = t.within.map_or(String::new(), |w| format!("  where {}, else 0", e(w)));
+                p.line(&format!("  x = {}{within}", e(t.element)));
+                let label = t.inside.map_or("each".to_owned(), |i| format!("each where {}", e(i)));
+                p.nest(&label, &t.to, |p| p.stmts(&t.stmts));
             }),
             Body::Contract(c) => self.nest("for batch", &c.batch, |p| {
                 p.nest("for m", &c.m, |p| {

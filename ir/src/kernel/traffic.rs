@@ -90,6 +90,7 @@ impl Kernel {
             Body::Row(row) => &row.loops.stmts,
             Body::Window(window) => &window.loops.stmts,
             Body::Copy(copy) => &copy.loops.stmts,
+            Body::Transform(transform) => &transform.stmts,
             Body::Contract(contract) => &contract.epilogue,
             Body::Attention(attention) => &attention.epilogue,
             Body::Scan(scan) => &scan.stores,

@@ -3,6 +3,7 @@
 mod copy;
 mod form;
 mod mapping;
+mod transform;
 mod window;
 
 use std::collections::BTreeSet;
@@ -74,6 +75,8 @@ pub enum KernelError {
     Window { problem: String },
     #[error("the facts of the copy {problem}")]
     Copy { problem: &'static str },
+    #[error("the transform {problem}")]
+    Transform { problem: &'static str },
     #[error("the pairs of columns {problem}")]
     Pair { problem: &'static str },
     #[error("the statistic of rows {problem}")]
@@ -325,6 +328,7 @@ impl Verifier<'_> {
                 self.errors
                     .extend(copy::problem(self.kernel, c).map(|problem| KernelError::Copy { problem }));
             }
+            Body::Transform(t) => self.transform(t),
             Body::Contract(c) => {
                 let all = [&c.batch, &c.m, &c.n, &c.k];
                 all.iter().for_each(|axes| self.bind("the contraction", axes));
@@ -673,6 +677,13 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             axes.extend(&c.loops.parallel);
             params.extend([c.source, c.target]);
             &c.loops.stmts
+        }
+        Body::Transform(t) => {
+            axes.extend(t.parallel.iter().chain(&t.from).chain(&t.to));
+            exprs.push(t.element);
+            exprs.extend(t.within.iter().chain(&t.inside));
+            vars.push(t.var);
+            &t.stmts
         }
         Body::Contract(c) => {
             axes.extend([&c.batch, &c.m, &c.n, &c.k].into_iter().flatten());

@@ -132,9 +132,13 @@ impl Plan {
                 work.product = match &kernel.body {
                     Body::Contract(contract) => Some(contract.lhs.element(&kernel.exprs)),
                     Body::Attention(attention) => Some(stored(kernel, attention.query)),
-                    Body::Loops(_) | Body::Row(_) | Body::Window(_) | Body::Copy(_) | Body::Scan(_) | Body::Sort(_) => {
-                        None
-                    }
+                    Body::Loops(_)
+                    | Body::Row(_)
+                    | Body::Window(_)
+                    | Body::Copy(_)
+                    | Body::Transform(_)
+                    | Body::Scan(_)
+                    | Body::Sort(_) => None,
                 };
             }
         }

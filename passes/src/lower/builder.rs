@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use indexmap::IndexMap;
 use ir::graph::eval::scalar::identity;
-use ir::kernel::{Access, Axis, AxisId, Expr, ExprId, Exprs, Param, ParamId, Stmt, VarId};
+use ir::kernel::{Access, Axis, AxisId, Expr, ExprId, Exprs, Param, ParamId, Stmt, VarId, Winograd};
 use ir::op::{BinaryOp, Elementwise, ReduceOp, UnaryOp};
 use ir::schedule::Region;
 use ir::{DType, Dim, Graph, NodeId, Scalar, Shape, Table, Value};
@@ -65,8 +65,8 @@ pub struct Builder<'a> {
     pub made_for: Table<AxisId, usize>,
 }
 
-/// What a kernel does of its region: all, or one of the launches that share a contraction whose depth, or an attention whose keys,
-/// are cut into so many parts.
+/// What a kernel does of its region: all, or one of the launches that share it: a contraction whose depth, or an attention whose keys, are
+/// cut into so many parts, or a convolution whose image is cut into patches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
     Whole,
@@ -74,6 +74,10 @@ pub enum Share {
     Partials(i64),
     /// Adds the parts' sums; computes what follows, and stores it.
     Total(i64),
+    /// Transforms the patches of a convolution's image, and stores them in scratch memory.
+    Patches(Winograd),
+    /// Transforms the sums of products of patches; computes what follows, and stores it.
+    Pixels(Winograd),
     /// Folds rows of what follows the contraction, and adds the parts' sums where it reads them.
     Rows {
         parts: i64,
@@ -146,12 +150,12 @@ impl<'a> Builder<'a> {
                 dtype: DType::F32,
                 elements: Dim::Const(0),
                 access: match share {
-                    Share::Total(_) | Share::Rows { .. } => Access::Read,
+                    Share::Total(_) | Share::Pixels(_) | Share::Rows { .. } => Access::Read,
                     _ => Access::Write,
                 },
             }));
         }
-        if matches!(share, Share::Partials(_)) {
+        if matches!(share, Share::Partials(_) | Share::Patches(_)) {
             return b;
         }
         for (i, value) in region.outputs.iter().enumerate() {

@@ -8,6 +8,7 @@
 //! | loops without folds | `Stream` or `Threads`, 16 bytes a thread where they lie so; `Transpose` where another axis is read; see [`points`] |
 //! | rows, contiguous | `Rows`, held in registers where they fit |
 //! | windows | `Windows`, 16 bytes a thread where channels lie so; as rows where points are too few to fill the device |
+//! | transforms | `Threads`, a few neighbouring channels each |
 //! | other folds (columns) | `Threads`; `Block` when points are too few to fill the device |
 //! | contraction | `Gemv` for few rows; `Matrix` where the target multiplies its types in hardware, else `Tile`; see [`contract`] |
 //! | attention | `FlashMatrix` where the target multiplies its type in hardware, else `FlashLanes`; `Flash` for very wide heads; see [`attention`] |
@@ -52,6 +53,7 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
         Body::Row(row) => mapper.row(row),
         Body::Window(window) => mapper.window(window),
         Body::Copy(copy) => mapper.loops(&copy.loops),
+        Body::Transform(transform) => mapper.transform(transform),
         Body::Contract(body) => mapper.contract(body),
         Body::Attention(body) => mapper.attention(body),
         Body::Scan(body) => mapper.scan(body),

@@ -27,6 +27,7 @@ mod seen;
 mod shares;
 pub mod views;
 mod window;
+pub mod winograd;
 
 use ir::kernel::{Access, AxisId, Body, CopyBody, Expr, Kernel, Loops, Mapping, Stmt};
 use ir::op::Composite;
@@ -133,6 +134,8 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
             Some(first) => chain::chain(b, first, c),
             None => contract::contract(b, c),
         },
+        Op::Conv(c) if let Share::Patches(winograd) = b.share => winograd::patches(b, c, winograd),
+        Op::Conv(c) if let Share::Pixels(winograd) = b.share => winograd::pixels(b, c, winograd),
         Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
         Op::Conv(c) => contract::conv(b, c),
         Op::Composite(Composite::Attention {
@@ -225,9 +228,11 @@ fn name(graph: &Graph, region: &Region, share: Share) -> String {
     match share {
         Share::Whole => {}
         Share::Partials(_) => words.push("parts"),
+        Share::Patches(_) => words.push("patches"),
+        Share::Pixels(_) => words.push("pixels"),
         Share::Total(_) | Share::Rows { .. } => words.push("sum"),
     }
-    if matches!(share, Share::Partials(_)) {
+    if matches!(share, Share::Partials(_) | Share::Patches(_)) {
         return words.join("_");
     }
     for id in &region.nodes {

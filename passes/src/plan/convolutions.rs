@@ -304,7 +304,7 @@ impl Planner<'_> {
         region: &Region,
         kernel: Kernel,
         rival: Rival,
-        (reads, flops): (&[BufferId], Dim),
+        flops: Dim,
         options: &PlanOptions,
     ) -> Result<(), LowerError> {
         let is_call = options.called.contains(&region.anchor);
@@ -323,8 +323,9 @@ impl Planner<'_> {
             });
         }
         match engine {
-            Engine::Kernel => self.kernel_of_convolution(region, kernel, (reads, flops), options)?,
+            Engine::Kernel => self.kernel_of_convolution(region, kernel, flops, options)?,
             Engine::Call { algorithm, .. } => {
+                self.reads(region);
                 let operands = rival.operands.iter().map(|v| self.buffer(*v)).collect();
                 let anchor = Value::from(region.anchor);
                 // The sums are made first: the result may take their place.
@@ -364,9 +365,13 @@ impl Planner<'_> {
         &mut self,
         region: &Region,
         kernel: Kernel,
-        (reads, flops): (&[BufferId], Dim),
+        flops: Dim,
         options: &PlanOptions,
     ) -> Result<(), LowerError> {
+        if self.filter(region, &kernel, options)? {
+            return Ok(());
+        }
+        let reads = self.reads(region);
         let target = self.plan.target;
         let parts = match options.parts {
             true => in_parts(self.graph, region, None, &target, &kernel)?,
@@ -377,11 +382,11 @@ impl Planner<'_> {
                 partials,
                 total: Total::Own(total),
                 scratch,
-            }) => self.launch_parts(region, (partials, total), scratch, (reads, flops)),
+            }) => self.launch_parts(region, (partials, total), scratch, (&reads, flops)),
             // Without a reader no rows are folded.
             Some(_) | None => {
                 let writes = self.results(region);
-                self.launch_or_share(kernel, [reads, &writes].concat(), flops, options);
+                self.launch_or_share(kernel, [&reads[..], &writes].concat(), flops, options);
             }
         }
         Ok(())

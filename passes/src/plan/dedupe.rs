@@ -123,6 +123,11 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
             }
             stmts(&mut w.loops.stmts);
         }
+        Body::Transform(t) => {
+            e(&mut t.element);
+            t.within.iter_mut().chain(&mut t.inside).for_each(e);
+            stmts(&mut t.stmts);
+        }
         Body::Contract(c) => {
             for operand in [&mut c.lhs, &mut c.rhs] {
                 operand.map_exprs(e);

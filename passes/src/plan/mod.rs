@@ -6,6 +6,7 @@
 mod convolutions;
 mod dedupe;
 mod engines;
+mod filtered;
 mod in_place;
 mod reopen;
 mod sizes;
@@ -13,15 +14,19 @@ mod sizes;
 use std::collections::HashMap;
 
 use indexmap::IndexMap;
+use ir::graph::Constant;
+use ir::kernel::Winograd;
 use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, StepId, Work};
 use ir::schedule::{LaneKind, Region, RegionKind};
 use ir::{Entity, Graph, Kernel, NodeId, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
+use crate::lower::winograd::Filtering;
 use crate::lower::{self, LowerError, Parts, Total, in_parts, in_ranges, lower};
 use crate::route::{self, sized::Routes};
 use crate::tuning::{self, Tuning};
 pub use convolutions::Convolution;
 pub use engines::{Decided, Prefer};
+pub use filtered::FilteredConvolution;
 pub use reopen::reopen;
 use sizes::{Other, OtherWork};
 
@@ -35,6 +40,8 @@ pub struct PlanOptions {
     /// Let several workgroups share the depth of a product that has few tiles, or of tiles that are left over by whole rounds, by way of
     /// scratch memory.
     pub parts: bool,
+    /// Which convolutions are computed by Winograd's filtering on GPUs.
+    pub filtering: Filtering,
     /// Libraries that steps may call where the e-graph chose a kernel, and the other way round: by size, as measured, as preferred.
     pub routes: Routes,
     pub prefer: Prefer,
@@ -48,6 +55,7 @@ impl Default for PlanOptions {
             in_place: true,
             tuning: Tuning::shipped(),
             parts: true,
+            filtering: Filtering::default(),
             routes: Routes::default(),
             prefer: Prefer::default(),
             called: Vec::new(),
@@ -64,14 +72,22 @@ pub struct Planned {
     /// The convolutions that a kernel or a call may compute, in the order of their steps. They are looked for only where
     /// rows of calls or the caller's preference decide between the two.
     pub convolutions: Vec<Convolution>,
+    /// The convolutions that Winograd's filtering may compute, in the order of their steps.
+    pub filtered: Vec<FilteredConvolution>,
+    /// Constants that the plan has besides the graph's: their ids go on where the graph's end.
+    pub constants: Vec<Constant>,
 }
 
-/// Makes the plan of a scheduled graph.
+/// Makes the plan of a scheduled graph, whose constants are the graph's: no convolution has its filters transformed.
 ///
 /// # Errors
 /// A region that no kernel can be made of; a plan that does not verify.
 pub fn plan(graph: &Graph, schedule: &Schedule, target: &Target, options: &PlanOptions) -> Result<Plan, LowerError> {
-    plan_and_decided(graph, schedule, target, options).map(|planned| planned.plan)
+    let options = PlanOptions {
+        filtering: Filtering::Never,
+        ..options.clone()
+    };
+    plan_and_decided(graph, schedule, target, &options).map(|planned| planned.plan)
 }
 
 /// Makes the plan of a scheduled graph, and says what computes the products of which measuring has decided that.
@@ -109,14 +125,15 @@ pub fn plan_and_decided(
             p.launch(kernel, [&reads[..], &[scratch], &writes].concat(), flops);
             continue;
         }
-        let reads: Vec<BufferId> = region.inputs.iter().map(|v| p.buffer(*v)).collect();
         if region.kind == RegionKind::Library {
+            let reads = p.reads(region);
             let writes = p.results(region);
             p.call(region, &reads, &writes, (options.routes, known))?;
             continue;
         }
         let ranges = in_ranges(graph, region, target)?;
         if !ranges.is_empty() {
+            let reads = p.reads(region);
             let writes = p.results(region);
             let whole = graph.ty(Value::from(region.anchor)).shape.clone();
             for (kernel, range) in ranges {
@@ -128,9 +145,13 @@ pub fn plan_and_decided(
         }
         let kernel = lower(graph, region, target)?;
         if known && let Some(rival) = convolutions::rival(graph, region, &kernel, options, target)? {
-            p.convolution(region, kernel, rival, (&reads, flops), options)?;
+            p.convolution(region, kernel, rival, flops, options)?;
             continue;
         }
+        if p.filter(region, &kernel, options)? {
+            continue;
+        }
+        let reads = p.reads(region);
         let parts = match options.parts {
             true => {
                 let reader = region
@@ -209,6 +230,8 @@ pub fn plan_and_decided(
         plan: p.plan,
         decided,
         convolutions: p.convolutions,
+        filtered: p.filtered,
+        constants: p.constants,
     })
 }
 
@@ -288,6 +311,10 @@ struct Planner<'a> {
     /// See [`Planned`].
     decided: Vec<Decided>,
     convolutions: Vec<Convolution>,
+    filtered: Vec<FilteredConvolution>,
+    constants: Vec<Constant>,
+    /// Transformed filters that the plan has already.
+    transformed_filters: IndexMap<(Value, Winograd), BufferId>,
     /// The tickets of products whose tiles are shared, which are zeros once a step has put them there.
     tickets: Option<BufferId>,
 }
@@ -319,6 +346,9 @@ impl<'a> Planner<'a> {
             others: IndexMap::new(),
             decided: Vec::new(),
             convolutions: Vec::new(),
+            filtered: Vec::new(),
+            constants: Vec::new(),
+            transformed_filters: IndexMap::new(),
             tickets: None,
         };
         p.lane(LaneKind::Compute);
@@ -403,6 +433,11 @@ impl<'a> Planner<'a> {
         };
         self.buffer_of.insert(value, b);
         b
+    }
+
+    /// The buffers of what a region reads.
+    fn reads(&mut self, region: &Region) -> Vec<BufferId> {
+        region.inputs.iter().map(|v| self.buffer(*v)).collect()
     }
 
     /// The buffers of what a region stores.

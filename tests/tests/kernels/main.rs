@@ -26,6 +26,7 @@ mod emulated_models;
 mod emulated_products;
 mod emulated_rows;
 mod emulated_windows;
+mod filtered;
 mod float8_products;
 mod hip_kernels;
 mod hip_random;

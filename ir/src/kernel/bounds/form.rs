@@ -430,6 +430,7 @@ fn variables(kernel: &Kernel, extents: &Table<AxisId, i64>) -> (HashMap<VarId, V
         | Body::Row(RowBody { loops: l, .. })
         | Body::Window(WindowBody { loops: l, .. })
         | Body::Copy(CopyBody { loops: l, .. }) => &l.stmts,
+        Body::Transform(t) => &t.stmts,
         Body::Contract(c) => &c.epilogue,
         Body::Attention(a) => &a.epilogue,
         Body::Scan(s) => &s.stores,

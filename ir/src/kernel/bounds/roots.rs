@@ -6,6 +6,8 @@ use crate::kernel::{AxisId, Body, ExprId, Kernel, ParamId, Stmt};
 pub(super) struct Root {
     pub expr: ExprId,
     pub axes: Vec<AxisId>,
+    /// What holds where it is evaluated.
+    pub given: Option<ExprId>,
     /// The parameter that the expression is a position in, which is stored to.
     pub store: Option<ParamId>,
 }
@@ -17,6 +19,7 @@ pub(super) fn roots(kernel: &Kernel) -> Vec<Root> {
         out.push(Root {
             expr,
             axes: axes.concat(),
+            given: None,
             store: None,
         });
     };
@@ -33,6 +36,16 @@ pub(super) fn roots(kernel: &Kernel) -> Vec<Root> {
         Body::Copy(c) => stmts(&mut out, &c.loops.stmts, &[&c.loops.parallel]),
         // The fold's value has the element, on the conditions on which it is read.
         Body::Window(w) => stmts(&mut out, &w.loops.stmts, &[&w.loops.parallel]),
+        Body::Transform(t) => {
+            // The element is read wherever it stands.
+            value(&mut out, t.element, &[&t.parallel, &t.from]);
+            for (condition, axes) in [(t.within, &t.from), (t.inside, &t.to)] {
+                condition.iter().for_each(|e| value(&mut out, *e, &[&t.parallel, axes]));
+            }
+            let first = out.len();
+            stmts(&mut out, &t.stmts, &[&t.parallel, &t.to]);
+            out[first..].iter_mut().for_each(|root| root.given = t.inside);
+        }
         Body::Contract(c) => {
             value(&mut out, c.lhs.value, &[&c.batch, &c.m, &c.n, &c.k]);
             value(&mut out, c.rhs.value, &[&c.batch, &c.m, &c.n, &c.k]);
@@ -70,6 +83,7 @@ fn stmts(out: &mut Vec<Root>, stmts: &[Stmt], around: &[&[AxisId]]) {
             out.push(Root {
                 expr,
                 axes: [around.concat().as_slice(), own].concat(),
+                given: None,
                 store,
             });
         };

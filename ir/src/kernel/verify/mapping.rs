@@ -208,7 +208,7 @@ impl Verifier<'_> {
     }
 
     /// Says whether a width divides an axis's extent at every size.
-    fn is_divided(&self, axis: Option<&AxisId>, width: u32) -> bool {
+    pub(super) fn is_divided(&self, axis: Option<&AxisId>, width: u32) -> bool {
         axis.map_or(width == 1, |a| {
             self.kernel.axes[*a].extent.known_divisor() % i64::from(width.max(1)) == 0
         })
@@ -245,6 +245,7 @@ impl Verifier<'_> {
             (mapping, Body::Contract(c)) if c.statistic.is_some() && !folds_rows(mapping) => {
                 Some("it folds nothing of the rows of a product")
             }
+            (mapping, Body::Transform(t)) if self.spreads(t, mapping).is_some() => self.spreads(t, mapping),
             (Mapping::Rows { .. }, b) if !matches!(b, Body::Row(_)) => Some("it is for rows"),
             (Mapping::Windows { .. }, b) if !matches!(b, Body::Window(_)) => Some("it is for windows"),
             (Mapping::Windows { block: 0, .. } | Mapping::Windows { vector: 0, .. }, _) => Some("a size is 0"),

@@ -1,7 +1,7 @@
 //! Pointwise bodies, rows and windows onto threads.
 
 use ir::kernel::access::Motions;
-use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, RowBody, Stmt, WindowBody};
+use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, RowBody, Stmt, TransformBody, WindowBody};
 use ir::{DType, Dim, Entity};
 
 use super::{ACCESS_BYTES, BLOCK, Mapper};
@@ -10,6 +10,9 @@ use super::{ACCESS_BYTES, BLOCK, Mapper};
 const MOST_HELD: i64 = 96;
 /// Elements of a row that a thread of an ordinary workgroup has, at most; longer rows have larger workgroups.
 const ELEMENTS: i64 = 32;
+
+/// Elements of squares that a thread transforms in registers, at most.
+const MOST_SQUARES: i64 = 72;
 
 /// Taps of a window that are read at once, at most.
 const UNROLLED_TAPS: i64 = 16;
@@ -93,6 +96,26 @@ impl Mapper<'_> {
             block: self.block(points / i64::from(vector)),
             vector,
             unroll: taps.as_const().is_some_and(|taps| taps <= UNROLLED_TAPS),
+        }
+    }
+
+    /// A square a thread, or those of two neighbouring channels while that leaves threads enough: more would spill.
+    pub(super) fn transform(&self, body: &TransformBody) -> Mapping {
+        let points = self.points(&body.parallel);
+        let device = i64::from(self.target.compute_units) * i64::from(BLOCK);
+        let vector = [4, 2].into_iter().find(|w| {
+            let Some(&last) = body.parallel.last() else {
+                return false;
+            };
+            body.matrix.inputs() * body.matrix.inputs() * w <= MOST_SQUARES
+                && self.kernel.axes[last].extent.known_divisor() % w == 0
+                && self.stores_allow(&body.stmts, last, *w)
+                && points / w >= device
+        });
+        let vector = vector.unwrap_or(1);
+        Mapping::Threads {
+            block: self.block(points / vector),
+            vector: vector as u32,
         }
     }
 

@@ -1,0 +1,97 @@
+// Winograd's minimal filtering of windows of 3 by 3 (Lavin and Gray, 2015): the transforms of patches and of sums of products.
+#pragma once
+#include "graphc_vector.hip.h"
+
+namespace graphc {
+
+// ---- along one side: B^T of a row of a patch, A^T of a row of sums
+
+/// F(2, 3).
+GRAPHC_DEVICE void winograd_image(float (&x)[4]) {
+    const float a = x[0], b = x[1], c = x[2], d = x[3];
+    x[0] = a - c;
+    x[1] = b + c;
+    x[2] = c - b;
+    x[3] = b - d;
+}
+GRAPHC_DEVICE void winograd_result(float (&x)[4]) {
+    const float sum = x[1] + x[2], difference = x[1] - x[2];
+    x[0] += sum;
+    x[1] = difference - x[3];
+}
+
+/// F(4, 3), whose points are 0, 1, -1, 2 and -2.
+GRAPHC_DEVICE void winograd_image(float (&x)[6]) {
+    const float a = x[0], b = x[1], c = x[2], d = x[3], e = x[4], f = x[5];
+    const float even1 = e - 4.0f * c, odd1 = d - 4.0f * b;
+    const float even2 = e - c, odd2 = 2.0f * (d - b);
+    x[0] = 4.0f * a - 5.0f * c + e;
+    x[1] = even1 + odd1;
+    x[2] = even1 - odd1;
+    x[3] = even2 + odd2;
+    x[4] = even2 - odd2;
+    x[5] = 4.0f * b - 5.0f * d + f;
+}
+GRAPHC_DEVICE void winograd_result(float (&x)[6]) {
+    const float even1 = x[1] + x[2], odd1 = x[1] - x[2];
+    const float even2 = x[3] + x[4], odd2 = x[3] - x[4];
+    x[0] += even1 + even2;
+    x[1] = odd1 + 2.0f * odd2;
+    x[2] = even1 + 4.0f * even2;
+    x[3] = odd1 + 8.0f * odd2 + x[5];
+}
+
+// ---- from both sides, in place: squares of neighbouring channels, of which `[i][j]` are an element each
+
+template <int N, int V>
+GRAPHC_DEVICE void winograd_image(float (&squares)[N][N][V]) {
+#pragma unroll
+    for (int lane = 0; lane < V; ++lane) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            float column[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) column[i] = squares[i][j][lane];
+            winograd_image(column);
+#pragma unroll
+            for (int i = 0; i < N; ++i) squares[i][j][lane] = column[i];
+        }
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            float row[N];
+#pragma unroll
+            for (int j = 0; j < N; ++j) row[j] = squares[i][j][lane];
+            winograd_image(row);
+#pragma unroll
+            for (int j = 0; j < N; ++j) squares[i][j][lane] = row[j];
+        }
+    }
+}
+
+/// The pixels are the first `N - 2` rows and columns.
+template <int N, int V>
+GRAPHC_DEVICE void winograd_result(float (&squares)[N][N][V]) {
+#pragma unroll
+    for (int lane = 0; lane < V; ++lane) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            float column[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) column[i] = squares[i][j][lane];
+            winograd_result(column);
+#pragma unroll
+            for (int i = 0; i < N - 2; ++i) squares[i][j][lane] = column[i];
+        }
+#pragma unroll
+        for (int i = 0; i < N - 2; ++i) {
+            float row[N];
+#pragma unroll
+            for (int j = 0; j < N; ++j) row[j] = squares[i][j][lane];
+            winograd_result(row);
+#pragma unroll
+            for (int j = 0; j < N - 2; ++j) squares[i][j][lane] = row[j];
+        }
+    }
+}
+
+}  // namespace graphc
