@@ -185,6 +185,8 @@ pub fn tune(
     base.plan.tuning = Tuning::default();
     // Calls are candidates too, one program of them all.
     base.plan.prefer = Prefer::Kernels;
+    // A convolution's line is of one kernel's time, not of three launches.
+    base.plan.filtering = passes::lower::winograd::Filtering::Never;
     let built = driver::build(graph, &base)?;
     let (plan, convolutions) = parts_of(&built);
     let of_steps = products::of_plan(plan, convolutions);
