@@ -123,13 +123,12 @@ fn gelus_of_all_16_bit_floats() {
             let bits = i32::from(i16::from_le_bytes([bytes[0], bytes[1]]));
             if bits < 0 { -(bits & 0x7fff) } else { bits }
         };
-        let numbers = [&all, &got[0][2], &want[2]].map(HostTensor::to_f64);
+        let [inputs, results, wanted] = [&all, &got[0][2], &want[2]].map(HostTensor::to_f64);
         let mut further = 0;
-        for i in 0..65536 {
-            let [x, got_number, number] = [0, 1, 2].map(|which: usize| numbers[which][i]);
+        for (i, ((x, got_number), number)) in inputs.iter().zip(results).zip(wanted).enumerate() {
             // What the kernel takes the GELU of overflows f32.
             let overflows = x.is_finite() && (1.25 * x).abs() > f64::from(f32::MAX);
-            if number.is_nan() || overflows && x < 0.0 {
+            if number.is_nan() || overflows && *x < 0.0 {
                 assert!(got_number.is_nan(), "{dtype}: {x}: {got_number}");
             } else if number.abs() < least {
                 assert!(got_number.abs() <= least, "{dtype}: {x}: {got_number}, not {number}");

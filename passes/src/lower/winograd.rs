@@ -15,12 +15,11 @@
 //! Which is done is decided here, by the predicted time of the three launches and of the one.
 
 use ir::graph::Stage;
-use ir::kernel::{
-    Body, Expr, ExprId, Kernel, ParamId, Stmt, TransformBody, TransformMatrix, TransformSide, Winograd, both_sides,
-};
+use ir::kernel::{Body, Expr, ExprId, Kernel, ParamId, Stmt, TransformBody, TransformMatrix, TransformSide, Winograd};
 use ir::op::{BinaryOp, Contract, Conv, Layout};
 use ir::schedule::{Region, RegionKind};
 use ir::{DType, Dim, Entity, Graph, HostTensor, Op, Shape, Target, TensorType, Value};
+use rayon::prelude::*;
 
 use super::builder::{Builder, Share};
 use super::contract::biased;
@@ -136,21 +135,36 @@ pub fn choose(
     }))
 }
 
+/// Filters and channels that are transformed together: a line of the memory that is written, and lines that stay in a core's cache.
+const TOGETHER: [usize; 2] = [16, 64];
+
 /// Transforms filters `[filter, 3, 3, channel]` to `[ξ, channel, filter]`, in `f64`; they are rounded once.
 pub fn transform_filters(winograd: Winograd, filters: &HostTensor) -> Option<HostTensor> {
     let &[count, 3, 3, channels] = &filters.shape[..] else {
         return None;
     };
-    let (weights, products) = (filters.to_f64(), winograd.products() as usize);
+    let (weights, rows) = (filters.to_f32(), winograd.filter());
+    let products = winograd.products() as usize;
     let mut out = vec![0.0f32; products * channels * count];
-    for filter in 0..count {
-        for channel in 0..channels {
-            let taps: [f64; 9] = std::array::from_fn(|tap| weights[(filter * 9 + tap) * channels + channel]);
-            for (at, value) in both_sides(winograd.filter(), 3, &taps).into_iter().enumerate() {
-                out[(at * channels + channel) * count + filter] = value as f32;
+    let [some_filters, some_channels] = TOGETHER;
+    out.par_chunks_mut((channels * count).max(1))
+        .enumerate()
+        .for_each(|(xi, out)| {
+            // An element of G w Gᵀ is a sum over the taps.
+            let [down, across] = [xi / winograd.inputs() as usize, xi % winograd.inputs() as usize];
+            let factors: [f64; 9] = std::array::from_fn(|tap| rows[3 * down + tap / 3] * rows[3 * across + tap % 3]);
+            for channel0 in (0..channels).step_by(some_channels) {
+                for filter0 in (0..count).step_by(some_filters) {
+                    for filter in filter0..count.min(filter0 + some_filters) {
+                        for channel in channel0..channels.min(channel0 + some_channels) {
+                            let taps = weights[filter * 9 * channels + channel..].iter().step_by(channels);
+                            let products = factors.iter().zip(taps).map(|(factor, tap)| factor * f64::from(*tap));
+                            out[channel * count + filter] = products.sum::<f64>() as f32;
+                        }
+                    }
+                }
             }
-        }
-    }
+        });
     HostTensor::from_f32([products, channels, count], &out).ok()
 }
 
