@@ -1,8 +1,16 @@
 //! The device library: headers that generated kernels include by name.
 
+use ir::op::UnaryOp;
+
 /// Returns `(name as included, text)` of each header, in an order in which each follows what it includes.
 pub fn headers() -> &'static [(&'static str, &'static str)] {
     HEADERS
+}
+
+/// Whether the library has a form `NAME_as<T>` of a function of `f32` that gives the digits of a 16-bit type, in fewer instructions than
+/// the function itself.
+pub fn has_short_form(op: UnaryOp) -> bool {
+    matches!(op, UnaryOp::Gelu)
 }
 
 const HEADERS: &[(&str, &str)] = &[

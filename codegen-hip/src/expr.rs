@@ -9,6 +9,7 @@ use ir::op::{BinaryOp, UnaryKind, UnaryOp};
 use ir::target::Target;
 use ir::{DType, Dim, Entity, Scalar, Symbols, dim};
 
+use crate::device::has_short_form;
 use crate::index::{self, ExprFacts};
 use crate::name::Namer;
 use crate::source::Writer;
@@ -505,8 +506,13 @@ impl<'a> Printer<'a> {
                     level: Level::Conditional,
                 }
             }
-            Expr::Cast(to @ (DType::F16 | DType::BF16), a) if let Some(x) = self.gelu_in_line(*a) => {
-                Spelled::primary(format!("math::gelu_as<{}>({})", spelling(*to), self.spell(x).text))
+            Expr::Cast(to @ (DType::F16 | DType::BF16), a) if let Some((op, x)) = self.shortened(*a) => {
+                Spelled::primary(format!(
+                    "math::{}_as<{}>({})",
+                    op.name(),
+                    spelling(*to),
+                    self.spell(x).text
+                ))
             }
             Expr::Cast(to, a) => Spelled::primary(format!("cast<{}>({})", spelling(*to), self.spell(*a).text)),
             Expr::Philox { seed, counter, lane } => {
@@ -515,11 +521,11 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// What a GELU of f32 is taken of, where nothing but the expression that is being spelled reads it.
-    fn gelu_in_line(&self, e: ExprId) -> Option<ExprId> {
+    /// A function of f32 with a short form and what it is taken of, where nothing but the expression that is being spelled reads it.
+    fn shortened(&self, e: ExprId) -> Option<(UnaryOp, ExprId)> {
         match self.kernel.exprs[e] {
-            Expr::Unary(UnaryOp::Gelu, x) if self.view.exprs[e.index()].is_none() => {
-                (self.kernel.exprs.dtype(x) == DType::F32).then_some(x)
+            Expr::Unary(op, x) if has_short_form(op) && self.view.exprs[e.index()].is_none() => {
+                (self.kernel.exprs.dtype(x) == DType::F32).then_some((op, x))
             }
             _ => None,
         }

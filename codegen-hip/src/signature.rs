@@ -35,14 +35,9 @@ impl Printer<'_> {
         }
         arguments.extend(self.size_names().map(|s| format!("const i64 {s}")));
         let name = crate::name::entry(&kernel.name);
-        let resident = match &kernel.mapping {
-            // Squares are worth more than residents: without a number ptxas takes 32 registers, and spills some conditions of a square.
-            _ if matches!(kernel.body, Body::Transform(_)) => Some(1),
-            Mapping::Matrix(tiling) => tiling.resident,
-            Mapping::Gemv(tiling) => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
-            _ => None,
-        };
-        let resident = resident.map_or_else(String::new, |workgroups| format!(", {workgroups}"));
+        let resident = kernel
+            .resident_workgroups()
+            .map_or_else(String::new, |workgroups| format!(", {workgroups}"));
         let bounds = format!("{block}{resident}");
         self.out
             .line(format!("extern \"C\" __global__ void __launch_bounds__({bounds})"));

@@ -43,8 +43,9 @@ GRAPHC_DEVICE void winograd_result(float (&x)[6]) {
 
 // ---- from both sides, in place: squares of neighbouring channels, of which `[i][j]` are an element each
 
-template <int N, int V>
-GRAPHC_DEVICE void winograd_image(float (&squares)[N][N][V]) {
+/// `OUT` rows and columns are left, the first ones.
+template <int OUT, int N, int V, typename Side>
+GRAPHC_DEVICE void winograd_both_sides(float (&squares)[N][N][V], const Side& side) {
 #pragma unroll
     for (int lane = 0; lane < V; ++lane) {
 #pragma unroll
@@ -52,46 +53,29 @@ GRAPHC_DEVICE void winograd_image(float (&squares)[N][N][V]) {
             float column[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) column[i] = squares[i][j][lane];
-            winograd_image(column);
+            side(column);
 #pragma unroll
-            for (int i = 0; i < N; ++i) squares[i][j][lane] = column[i];
+            for (int i = 0; i < OUT; ++i) squares[i][j][lane] = column[i];
         }
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
+        for (int i = 0; i < OUT; ++i) {
             float row[N];
 #pragma unroll
             for (int j = 0; j < N; ++j) row[j] = squares[i][j][lane];
-            winograd_image(row);
+            side(row);
 #pragma unroll
-            for (int j = 0; j < N; ++j) squares[i][j][lane] = row[j];
+            for (int j = 0; j < OUT; ++j) squares[i][j][lane] = row[j];
         }
     }
 }
 
-/// The pixels are the first `N - 2` rows and columns.
+template <int N, int V>
+GRAPHC_DEVICE void winograd_image(float (&squares)[N][N][V]) {
+    winograd_both_sides<N>(squares, [](float (&x)[N]) { winograd_image(x); });
+}
 template <int N, int V>
 GRAPHC_DEVICE void winograd_result(float (&squares)[N][N][V]) {
-#pragma unroll
-    for (int lane = 0; lane < V; ++lane) {
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            float column[N];
-#pragma unroll
-            for (int i = 0; i < N; ++i) column[i] = squares[i][j][lane];
-            winograd_result(column);
-#pragma unroll
-            for (int i = 0; i < N - 2; ++i) squares[i][j][lane] = column[i];
-        }
-#pragma unroll
-        for (int i = 0; i < N - 2; ++i) {
-            float row[N];
-#pragma unroll
-            for (int j = 0; j < N; ++j) row[j] = squares[i][j][lane];
-            winograd_result(row);
-#pragma unroll
-            for (int j = 0; j < N - 2; ++j) squares[i][j][lane] = row[j];
-        }
-    }
+    winograd_both_sides<N - 2>(squares, [](float (&x)[N]) { winograd_result(x); });
 }
 
 }  // namespace graphc

@@ -661,6 +661,17 @@ impl Kernel {
         }
     }
 
+    /// How many workgroups a compute unit should have room for at least, by which a compiler shares out registers; `None` leaves that to it.
+    pub fn resident_workgroups(&self) -> Option<u32> {
+        match (&self.mapping, &self.body) {
+            (Mapping::Matrix(tiling), _) => tiling.resident,
+            (Mapping::Gemv(tiling), _) => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
+            // A thread has whole squares in registers. Asked for nothing, ptxas takes 32 of them and spills some conditions of a square.
+            (_, Body::Transform(_)) => Some(1),
+            _ => None,
+        }
+    }
+
     /// Bytes of LDS that every launch must give a workgroup: tiles that are too large to be declared.
     pub fn launch_lds(&self) -> u32 {
         match (&self.mapping, &self.body) {
