@@ -99,6 +99,9 @@ pub struct Architecture {
     pub chains_products: bool,
     /// Whether matrix and dot instructions take subnormal numbers of f16 and bf16 for 0 (CDNA 1 and 2).
     pub flushes_subnormals: bool,
+    /// Whether its compiler shares registers out as it is told how many workgroups a unit is to have room for (NVRTC). LLVM weighs that
+    /// itself, and takes the same number as one of waves.
+    pub told_residents: bool,
     /// Whether a launch may begin while the one before it on its stream ends: its kernels then wait themselves for what that one has
     /// written ("programmatic dependent launch" from CUDA 11.8 and `sm_90` on; AMD's queues have barriers only).
     pub overlaps_launches: bool,
@@ -189,6 +192,7 @@ const HIP: Architecture = Architecture {
     repeats_operands: false,
     chains_products: false,
     flushes_subnormals: false,
+    told_residents: false,
     overlaps_launches: false,
 };
 
@@ -400,6 +404,7 @@ pub static TARGETS: &[Architecture] = &[
         launch_us: 3.0,
         libraries: false,
         hipblaslt: false,
+        told_residents: true,
         overlaps_launches: true,
         ..HIP
     },

@@ -8,6 +8,8 @@
 //! float exp_held[16];                          // computed where it is needed first
 //! ...
 //! ```
+//!
+//! Where a mapping reads as needed, loads of later statements come with those, step by step.
 
 use ir::Entity;
 use ir::kernel::{AxisId, Expr, ExprId, Mapping, ParamId, RowBody, Stmt};
@@ -27,6 +29,8 @@ struct Row<'b> {
     /// Whether the last steps may lie beyond the row.
     guarded: bool,
     held: Vec<Held>,
+    /// Loads to hold that are not made yet.
+    unread: Vec<ExprId>,
     /// Expressions to hold that are not computed yet.
     pending: Vec<ExprId>,
 }
@@ -37,6 +41,13 @@ struct Held {
     array: String,
     /// The array is of vectors, one a step.
     wide: bool,
+}
+
+/// A load whose elements are held.
+struct Loaded {
+    held: Held,
+    param: ParamId,
+    index: ExprId,
 }
 
 /// The names of a thread's place in its row.
@@ -62,6 +73,8 @@ impl Printer<'_> {
             block,
             vector,
             steps,
+            as_needed,
+            ..
         } = self.kernel.mapping
         else {
             return self.loops(&body.loops);
@@ -89,11 +102,11 @@ impl Printer<'_> {
         if steps == 0 {
             self.team(&body.loops.stmts, &team)?;
         } else if longest.is_some_and(|n| n <= capacity) {
-            self.held_row(body, &team, steps)?;
+            self.held_row(body, &team, steps, as_needed)?;
         } else {
             let n = self.size(&n);
             self.out.open(format!("if ({n} <= {capacity})"));
-            self.scope(|p| p.held_row(body, &team, steps))?;
+            self.scope(|p| p.held_row(body, &team, steps, as_needed))?;
             self.out.close_open("else");
             self.scope(|p| p.team(&body.loops.stmts, &team))?;
             self.out.close("");
@@ -103,7 +116,7 @@ impl Printer<'_> {
     }
 
     /// A row that fits the registers.
-    fn held_row(&mut self, body: &RowBody, team: &Team, steps: u32) -> Result<(), EmitError> {
+    fn held_row(&mut self, body: &RowBody, team: &Team, steps: u32, as_needed: bool) -> Result<(), EmitError> {
         let capacity = i64::from(team.size) * i64::from(team.vector) * i64::from(steps);
         let is_load = |e: &ExprId| matches!(self.kernel.exprs[*e], Expr::Load { .. });
         let (loads, pending): (Vec<ExprId>, Vec<ExprId>) = body.held.iter().partition(|e| is_load(e));
@@ -112,9 +125,14 @@ impl Printer<'_> {
             steps,
             guarded: !self.points(&body.row).0.is(capacity),
             held: Vec::new(),
+            unread: Vec::new(),
             pending,
         };
-        self.hold_loads(&mut row, &loads, team)?;
+        if as_needed {
+            row.unread = loads;
+        } else {
+            self.hold_loads(&mut row, &loads, team)?;
+        }
         let mut rest = body.loops.stmts.as_slice();
         while let Some(first) = rest.first() {
             match first {
@@ -152,8 +170,23 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Reads what is held, all of it before anything is computed.
+    /// Reads what is held, all of it before anything is computed from it.
     fn hold_loads(&mut self, row: &mut Row<'_>, loads: &[ExprId], team: &Team) -> Result<(), EmitError> {
+        let found = self.declare_loads(row, loads, team)?;
+        if !found.is_empty() {
+            self.scope(|p| {
+                let place = p.open_steps(row, team);
+                let start = p.start(row, &place);
+                p.read_step(row, &found, &place, &start, team.vector);
+                p.close_steps(row);
+            });
+        }
+        row.held.extend(found.into_iter().map(|load| load.held));
+        Ok(())
+    }
+
+    /// Declares the arrays that loads go into.
+    fn declare_loads(&mut self, row: &Row<'_>, loads: &[ExprId], team: &Team) -> Result<Vec<Loaded>, EmitError> {
         let Some(&inner) = row.axes.last() else {
             return Err(self.mismatch());
         };
@@ -171,39 +204,36 @@ impl Printer<'_> {
                 true => format!("Vec<{t}, {vector}> {array}[{}];", row.steps),
                 false => format!("{t} {array}[{}];", row.steps * vector),
             });
-            found.push((Held { value, array, wide }, param, index));
+            let held = Held { value, array, wide };
+            found.push(Loaded { held, param, index });
         }
-        if found.is_empty() {
-            return Ok(());
-        }
+        Ok(found)
+    }
+
+    /// Reads the elements of a step.
+    fn read_step(&mut self, row: &Row<'_>, loads: &[Loaded], place: &Place, start: &str, vector: u32) {
+        let Some(&inner) = row.axes.last() else { return };
+        let (wide, narrow): (Vec<_>, Vec<_>) = loads.iter().partition(|load| load.held.wide);
         self.scope(|p| {
-            let place = p.open_steps(row, team);
-            let (narrow, wide): (Vec<_>, Vec<_>) = found.iter().partition(|(held, ..)| !held.wide);
-            let start = p.start(row, &place);
-            p.scope(|p| {
-                p.bind_axis(inner, &start);
-                for (held, param, index) in wide {
-                    let (at, from) = (p.value(*index), p.params[param.index()].clone());
-                    p.out.line(format!(
-                        "{}[{}] = load_vector<{vector}>({from} + {});",
-                        held.array,
-                        place.step,
-                        parenthesised(&at)
-                    ));
+            p.bind_axis(inner, start);
+            for Loaded { held, param, index } in wide {
+                let (at, from) = (p.value(*index), p.params[param.index()].clone());
+                p.out.line(format!(
+                    "{}[{}] = load_vector<{vector}>({from} + {});",
+                    held.array,
+                    place.step,
+                    parenthesised(&at)
+                ));
+            }
+        });
+        if !narrow.is_empty() {
+            self.open_elements(row, place, start, vector, |p, at| {
+                for Loaded { held, .. } in &narrow {
+                    let value = p.value(held.value);
+                    p.out.line(format!("{}[{}] = {value};", held.array, at.number));
                 }
             });
-            if !narrow.is_empty() {
-                p.open_elements(row, &place, &start, vector, |p, at| {
-                    for (held, ..) in &narrow {
-                        let value = p.value(held.value);
-                        p.out.line(format!("{}[{}] = {value};", held.array, at.number));
-                    }
-                });
-            }
-            p.close_steps(row);
-        });
-        row.held.extend(found.into_iter().map(|(held, ..)| held));
-        Ok(())
+        }
     }
 
     /// One walk along the row: holds what is needed for the first time, then does `each` and the stores.
@@ -219,6 +249,15 @@ impl Printer<'_> {
             return Err(self.mismatch());
         };
         let vector = team.vector;
+        let (now, later): (Vec<ExprId>, Vec<ExprId>) = row.unread.iter().partition(|e| self.is_always(roots, **e));
+        row.unread = later;
+        // The first reads are under way together; later ones are read step by step, since others have registers by then.
+        let mut loads = Vec::new();
+        if row.held.is_empty() {
+            self.hold_loads(row, &now, team)?;
+        } else {
+            loads = self.declare_loads(row, &now, team)?;
+        }
         let (now, later): (Vec<ExprId>, Vec<ExprId>) = row.pending.iter().partition(|e| self.is_always(roots, **e));
         row.pending = later;
         let new: Vec<Held> = now
@@ -255,8 +294,9 @@ impl Printer<'_> {
                     (param, index, value, name)
                 })
                 .collect();
+            p.read_step(row, &loads, &place, &start, vector);
             p.open_elements(row, &place, &start, vector, |p, at| {
-                for h in &row.held {
+                for h in row.held.iter().chain(loads.iter().map(|load| &load.held)) {
                     p.bind_held(h, at);
                 }
                 for h in &new {
@@ -287,6 +327,7 @@ impl Printer<'_> {
             });
             p.close_steps(row);
         });
+        row.held.extend(loads.into_iter().map(|load| load.held));
         row.held.extend(new);
         Ok(())
     }

@@ -348,6 +348,8 @@ fn held() -> Vec<Kernel> {
         block,
         vector,
         steps,
+        as_needed: steps == 2,
+        resident: None,
     };
     let mut kernels = Vec::new();
     for (i, (dtype, count, length, mapping)) in [

@@ -399,11 +399,16 @@ pub enum Mapping {
     /// In each step a thread has `vector` neighbours, which divides the innermost row axis's extent, and the threads' are
     /// next to each other. What the body holds stays in registers for `steps` steps; a row that is longer is read again by
     /// each fold, and every row is where `steps` is 0. Grid: x = ceil(points · lanes / block).
+    ///
+    /// A row's elements are all read before the first fold, so that their latencies pass together; with `as_needed`, what only later
+    /// statements need is read when those come, so that more workgroups have room. `resident` is how many a unit is to have room for.
     Rows {
         lanes: u32,
         block: u32,
         vector: u32,
         steps: u32,
+        as_needed: bool,
+        resident: Option<u32>,
     },
     /// Each thread of a pointwise body takes `unroll` groups of `vector` neighbours along the last parallel axis, a
     /// workgroup's threads apart, and reads them all before it computes; groups as for `Threads`.
@@ -666,6 +671,7 @@ impl Kernel {
         match (&self.mapping, &self.body) {
             (Mapping::Matrix(tiling), _) => tiling.resident,
             (Mapping::Gemv(tiling), _) => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
+            (Mapping::Rows { resident, .. }, _) => *resident,
             // A thread has whole squares in registers. Asked for nothing, ptxas takes 32 of them and spills some conditions of a square.
             (_, Body::Transform(_)) => Some(1),
             _ => None,

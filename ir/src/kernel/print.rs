@@ -87,7 +87,16 @@ impl fmt::Display for Mapping {
                 block,
                 vector,
                 steps,
-            } => write!(f, "rows({lanes} lanes, block {block}, vector {vector}, steps {steps})"),
+                as_needed,
+                resident: workgroups,
+            } => {
+                let order = if *as_needed { ", read as needed" } else { "" };
+                let resident = resident(*workgroups);
+                write!(
+                    f,
+                    "rows({lanes} lanes, block {block}, vector {vector}, steps {steps}{order}{resident})"
+                )
+            }
             Mapping::Stream { block, vector, unroll } => {
                 write!(f, "stream(block {block}, vector {vector}, unroll {unroll})")
             }

@@ -576,6 +576,56 @@ fn tilings_of_warp_groups_compile_without_spills() {
     assert_eq!(widths, BTreeSet::from([64, 128, 192, 256]));
 }
 
+/// Rows that are many enough to share units: their registers are told to suffice for several workgroups, and do.
+#[test]
+fn rows_that_share_units_compile_without_spills() {
+    let Some(compiler) = compiler() else { return };
+    let kinds = [
+        "  a = softmax x {axis=1}\n",
+        "  a = log_softmax x {axis=1}\n",
+        "  a = layer_norm x, g, b {axis=1, epsilon=1e-5}\n",
+        "  n = layer_norm x, g, b {axis=1, epsilon=1e-5}\n  a = gelu n\n",
+        "  r = add x, z\n  n = layer_norm r, g, b {axis=1, epsilon=1e-5}\n  a = tanh n\n",
+        "  r = add x, z\n  n = rms_norm r, g {axis=1, epsilon=1e-5}\n  a = silu n\n",
+        "  e = gelu x\n  a = softmax e {axis=1}\n",
+    ];
+    let (mut requests, mut told) = (Vec::new(), 0);
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for cols in [512, 768, 1000, 2048, 4096, 5120, 8192, 12_345, 16_384] {
+            for kind in kinds {
+                let text = format!(
+                    "graph @rows stage=import {{\n  x = input \"x\" : {dtype}[32768, {cols}]\n  z = input \"z\" : {dtype}[32768, \
+                     {cols}]\n  g = input \"g\" : {dtype}[{cols}]\n  b = input \"b\" : {dtype}[{cols}]\n{kind}  return a as \
+                     \"y\"\n}}\n"
+                );
+                let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+                let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+                let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+                let kernels = built.program.variants[0].plan.kernels.values();
+                told += kernels
+                    .filter(|k| {
+                        matches!(
+                            k.mapping,
+                            Mapping::Rows {
+                                resident: Some(_),
+                                as_needed: true,
+                                ..
+                            }
+                        )
+                    })
+                    .count();
+                requests.extend(graphc::driver::requests(&built.program));
+            }
+        }
+    }
+    check(&compiler, &requests);
+    println!(
+        "{} kernels of rows compiled, {told} with room for several workgroups",
+        requests.len()
+    );
+    assert!(told * 4 > requests.len() * 3, "{told} of {}", requests.len());
+}
+
 /// Heads of many widths, with few queries and many: what goes through registers, through LDS, and what waves share.
 #[test]
 fn attention_of_all_widths_compiles_without_spills() {

@@ -67,6 +67,26 @@ fn norms_read_a_row_once() {
     }
 }
 
+/// Rows enough to fill every unit: what no fold needs is read when it is stored with, and still once.
+#[test]
+fn norms_of_many_rows_read_gains_as_needed() {
+    for (arch, rows, cols) in [("gfx90a", 1400u64, 2056u64), ("gfx1100", 1500, 1032)] {
+        let text = format!(
+            "graph @norm stage=import {{\n  x = input \"x\" : f16[{rows}, {cols}]\n  g = input \"g\" : f16[{cols}]\n  b = input \
+             \"b\" : f16[{cols}]\n  n = layer_norm x, g, b {{axis=1, epsilon=1e-5}}\n  a = gelu n\n  return a as \"y\"\n}}\n"
+        );
+        let Some(tools) = toolchain() else { return };
+        let ran = tools.each_kernel(arch, &text);
+        let [(kernel, checked)] = ran.as_slice() else {
+            panic!("{arch}: {} kernels", ran.len())
+        };
+        let as_needed =
+            |m: &Mapping| matches!(m, Mapping::Rows { as_needed: true, steps, resident: None, .. } if *steps > 0);
+        assert!(as_needed(&kernel.mapping), "{arch}: {}", kernel.mapping);
+        assert_eq!(checked.counters.global_load_bytes, 3 * rows * cols * 2, "{arch}");
+    }
+}
+
 #[test]
 fn a_reduction_reads_a_row_once() {
     for arch in GPUS {

@@ -275,6 +275,9 @@ impl Verifier<'_> {
             {
                 Some("lanes must be the block or a power of two that divides it")
             }
+            (Mapping::Rows { resident: Some(n), .. }, _) if !(1..=32).contains(n) => {
+                Some("from 1 to 32 workgroups are resident")
+            }
             (Mapping::Rows { vector, .. }, Body::Row(r)) if !self.is_divided(r.row.last(), *vector) => {
                 Some("the vector must divide the innermost axis of the row")
             }
@@ -380,6 +383,7 @@ fn numbers(mapping: &Mapping) -> Vec<u32> {
             block,
             vector,
             steps,
+            ..
         } => vec![lanes, block, vector, steps],
         Mapping::Stream { block, vector, unroll } => vec![block, vector, unroll],
         Mapping::Transpose {

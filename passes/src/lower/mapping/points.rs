@@ -8,6 +8,10 @@ use super::{ACCESS_BYTES, BLOCK, Mapper};
 
 /// Registers that a thread has for what is held of its row, at most.
 const MOST_HELD: i64 = 96;
+/// Registers of a thread beside what it holds of its row (as compiled for sm_90).
+const BESIDE_HELD: i64 = 24;
+/// Registers of a thread where the most threads that there may be share a unit (sm_90: 2048 share 65,536).
+const LEAST_REGISTERS: i64 = 32;
 /// Elements of a row that a thread of an ordinary workgroup has, at most; longer rows have larger workgroups.
 const ELEMENTS: i64 = 32;
 
@@ -170,11 +174,19 @@ impl Mapper<'_> {
             _ => (file / 2 / threads).min(MOST_HELD) * 32 / (bits * vector),
         };
         let steps = |threads: i64| (accesses + threads - 1) / threads;
-        let rows = |lanes: i64, block: i64, steps: i64| Mapping::Rows {
-            lanes: lanes as u32,
-            block: block as u32,
-            vector: vector as u32,
-            steps: steps as u32,
+        let held = self.held_bits(body);
+        let room = |threads: i64, steps: i64| self.room(threads, held * vector * steps / 32);
+        let rows = |lanes: i64, block: i64, steps: i64| {
+            let room = room(block, steps);
+            let is_crowded = steps > 0 && points * lanes / block >= units * room;
+            Mapping::Rows {
+                lanes: lanes as u32,
+                block: block as u32,
+                vector: vector as u32,
+                steps: steps as u32,
+                as_needed: is_crowded,
+                resident: (is_crowded && self.target.told_residents).then_some(room as u32),
+            }
         };
         let block = i64::from(BLOCK);
         // A wave a row asks for no barrier; while rows are few, each gets more threads.
@@ -203,10 +215,48 @@ impl Mapper<'_> {
             .map(|w| w * wave)
             .filter(|t| 2 * t >= block.min(accesses));
         if let Some(threads) = small.filter(fits).min_by_key(idle) {
+            // Where units are full, memory is: what counts is how much is under way.
+            let under_way = |t: &i64| room(*t, steps(*t)) * steps(*t) * t;
+            let several = (1..=threads / wave).map(|w| w * wave).filter(fits);
+            let crowded = several.filter(|t| points >= units * room(*t, steps(*t)) && idle(t).0 <= idle(&threads).0);
+            let crowded = crowded.filter(|_| self.target.told_residents);
+            let threads = crowded.max_by_key(|t| (under_way(t), *t)).unwrap_or(threads);
             return rows(threads, threads, steps(threads));
         }
         let threads = [512, 1024].into_iter().find(fits);
         threads.map_or(rows(512, 512, 0), |t| rows(t, t, steps(t)))
+    }
+
+    /// Bits of a thread's registers that each element of a row takes (as compiled for sm_90).
+    fn held_bits(&self, body: &RowBody) -> i64 {
+        let exprs = &self.kernel.exprs;
+        let mut folded = vec![false; exprs.len()];
+        for s in &body.loops.stmts {
+            if let Stmt::Fold { value, .. } = s {
+                folded[value.index()] = true;
+            }
+        }
+        for (id, e) in exprs.iter().rev() {
+            if folded[id.index()] {
+                e.for_each_operand(|o| folded[o.index()] = true);
+            }
+        }
+        let is_load = |e: ExprId| matches!(exprs[e], Expr::Load { .. });
+        let is_computed_from = body.held.iter().any(|e| !is_load(*e));
+        let bits = body.held.iter().map(|&e| match exprs.dtype(e).bits() {
+            // What several folds and stores read stays converted, unless they read what is computed from it.
+            bits if is_load(e) && folded[e.index()] && !is_computed_from => bits.max(32),
+            bits => bits.max(8),
+        });
+        bits.map(i64::from).sum()
+    }
+
+    /// Workgroups that a unit has registers for, each thread of which holds `held` of them beside what it computes with.
+    fn room(&self, threads: i64, held: i64) -> i64 {
+        let waves = threads / i64::from(self.target.wave_size);
+        let registers = ((held + BESIDE_HELD + 7) / 8 * 8).max(LEAST_REGISTERS);
+        let beside_each_other = i64::from(self.target.simds) * (i64::from(self.target.vector_registers) / registers);
+        (beside_each_other / waves.max(1)).clamp(1, 32)
     }
 
     /// A thread a point.
