@@ -88,7 +88,7 @@ pub(crate) fn take(
         return Ok(Some((added, finish)));
     }
     let mut spec = Spec {
-        exprs: vec![number],
+        exprs: vec![(number, false)],
         ..Spec::default()
     };
     for stmt in stmts {
