@@ -2,8 +2,8 @@
 //!
 //! Two ways through the points of `parallel`. *By columns* (the default): blocks of up to a thousand points, vectorised
 //! along the innermost parallel dim; a fold steps through its points and accumulates a block at a time (pooling, column
-//! sums). *By rows*, where the folded axis is the contiguous one: each fold and store is vectorised along its own axis, one point
-//! at a time or, where rows are short, several (softmax, norms, row sums).
+//! sums). *By rows*, where the folded axis is the contiguous one: each fold and store is vectorised along its own axis,
+//! one point at a time or, where rows are short, several (softmax, norms, row sums).
 
 mod nest;
 mod stages;

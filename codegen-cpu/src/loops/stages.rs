@@ -38,7 +38,8 @@ pub(super) struct Stages<'a, 'k> {
     pub known: Vec<(VarId, bool)>,
     /// Variables whose numbers of points are lanes along rows too, and the variables of those.
     pub spread: Vec<(VarId, VarId)>,
-    /// Expressions that stages after the first use of them need not compute: their variables, and whether they are uniform.
+    /// Expressions that stages after the first use of them need not compute: their variables, and whether they are
+    /// uniform.
     pub given: Vec<(ExprId, VarId, bool)>,
     /// Variables there are.
     pub vars: usize,

@@ -1,11 +1,13 @@
 //! Short rows, several at a time.
 //!
 //! ```text
-//! for i { s = Σ_r x(i, r); y[i, r] = x(i, r) / s }    =>    for blocks of i { x over i, r; s of each i; s over i, r; x / s }
+//! for i { s = Σ_r x(i, r); y[i, r] = x(i, r) / s }
+//! =>  for blocks of i { x over i, r; s of each i; s over i, r; x / s }
 //! ```
 //!
-//! Before: statements along rows, each row in one block. After: which points a block has, what each stage computes once a point
-//! ([`Rows::of_points`]), and what it keeps for the stages after it ([`Rows::kept`]), whether rows are taken together or not.
+//! Before: statements along rows, each row in one block. After: which points a block has, what each stage computes once
+//! a point ([`Rows::of_points`]), and what it keeps for the stages after it ([`Rows::kept`]), whether rows are taken
+//! together or not.
 
 use ir::entity::Entity;
 use ir::host::block::Class;
@@ -83,7 +85,8 @@ impl Rows<'_, '_> {
         false
     }
 
-    /// Walks what is computed whatever the data, users first, without what is below an expression for which `stop` says so.
+    /// Walks what is computed whatever the data, users first, without what is below an expression for which `stop` says
+    /// so.
     fn walk(&self, stmt: &Stmt, mut stop: impl FnMut(ExprId) -> bool) {
         let mut stack = stmt_exprs(std::slice::from_ref(stmt));
         let mut seen = vec![false; self.kernel.exprs.len()];
@@ -112,7 +115,8 @@ impl Rows<'_, '_> {
         found
     }
 
-    /// What a statement computes along the row that statements after it read too: the largest such expressions that they have.
+    /// What a statement computes along the row that statements after it read too: the largest such expressions that
+    /// they have.
     pub(super) fn kept(&self, stmt: &Stmt, after: &[&Stmt]) -> Vec<ExprId> {
         let mut computed = vec![false; self.kernel.exprs.len()];
         self.walk(stmt, |e| {

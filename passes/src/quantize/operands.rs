@@ -1,8 +1,8 @@
 //! Products of two quantised activations, such as the scores of attention.
 //!
 //! `Σ (x − z)(y − v) = Σ x·y − v·Σ x − z·Σ y + K·z·v`: a product of `i8`, a number a row and a number a column. Both zero points are
-//! constants; the depth `K` is, or is open, as it is where attention's weights multiply values. Of numbers, sums that could leave 32 bits are
-//! left alone; a product of integers wraps, and so do all terms of its sum.
+//! constants; the depth `K` is, or is open, as it is where attention's weights multiply values. Of numbers, sums that
+//! could leave 32 bits are left alone; a product of integers wraps, and so do all terms of its sum.
 
 use ir::op::{BinaryOp, Contract, ReduceOp, View};
 use ir::{DType, Dim, HostTensor, Op, Storage, Value};
@@ -79,8 +79,8 @@ pub(super) fn product(
     super::integers::finished(b, sum, c.out).map(Some)
 }
 
-/// Sums of an operand along its depth, which is its last axis but one if it is `turned`: one a row, or one a column of what is to be a
-/// right operand.
+/// Sums of an operand along its depth, which is its last axis but one if it is `turned`: one a row, or one a column of
+/// what is to be a right operand.
 fn sums(b: &mut Builder<'_>, operand: Value, depth: &Dim, turned: bool, of_columns: bool) -> Result<Value, PassFault> {
     let rank = b.ty(operand).rank();
     // They are products by a column of ones, as those for the zero points of weights are, if it is known how many.

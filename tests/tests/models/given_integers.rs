@@ -78,7 +78,8 @@ fn both_operands_are_given() {
     }
 }
 
-/// The depth may be open, as it is where attention's weights multiply values: of numbers up to a limit, of integers without one.
+/// The depth may be open, as it is where attention's weights multiply values: of numbers up to a limit, of integers
+/// without one.
 #[test]
 fn depths_are_open() {
     let mut random = Random(23);

@@ -17,8 +17,8 @@ pub enum Stage {
     Columns(StageOp, *const f32),
     /// With one number a row, from the tile's first row on, this many elements apart.
     Rows(StageOp, *const f32, isize),
-    /// Adds `(x − zero) · scale` of numbers in the tile's shape, from its first on, `step` elements from row to row, or, if so, what is
-    /// positive of it.
+    /// Adds `(x − zero) · scale` of numbers in the tile's shape, from its first on, `step` elements from row to row,
+    /// or, if so, what is positive of it.
     Residual {
         from: *const u8,
         stored: Stored,

@@ -239,7 +239,8 @@ fn products_of_few_columns_are_quantised() {
     }
 }
 
-/// A product that is quantised, becomes numbers again and is added to what is positive of others; the sum is a result, and so are its bytes.
+/// A product that is quantised, becomes numbers again and is added to what is positive of others; the sum is a result,
+/// and so are its bytes.
 fn with_positive(stored: DType, k: i64, n: i64) -> Kernel {
     let mut kernel = requantised(k, n, false);
     let mut b = Build::new("with_positive");

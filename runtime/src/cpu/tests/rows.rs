@@ -7,7 +7,8 @@ use ir::{DType, HostTensor, Storage};
 use super::build::{Build, Random, c, sym};
 use super::{check_with, run, sizes};
 
-/// Sums of gathered rows of bytes and of a row of bytes by place, normed; quantised by a scale that the run gives for each row.
+/// Sums of gathered rows of bytes and of a row of bytes by place, normed; quantised by a scale that the run gives for
+/// each row.
 ///
 /// ```text
 /// x(i, r) = (table[ids[i], r] - zero) · scale + (more[i, r] - 3) · 0.25,    y = (x - mean) · rstd · gamma[r]
@@ -170,13 +171,15 @@ fn rows_together_are_rows_alone() {
     }
 }
 
-/// Positions that data decides may leave the table in one row and not in the next: they are cut to it, element by element.
+/// Positions that data decides may leave the table in one row and not in the next: they are cut to it, element by
+/// element.
 #[test]
 fn rows_that_leave_their_table_are_cut() {
     let mut b = Build::new("gathered");
     let (m, n) = (sym("m"), sym("n"));
     let ids = b.read("ids", DType::I64, m.clone());
     let table = b.read("table", DType::U8, n.clone() * 3);
+    let more = b.read("more", DType::F32, m.clone() * n.clone());
     let out = b.write("out", DType::F32, m.clone() * n.clone());
     let (i, r) = (b.axis("i", m), b.axis("r", n.clone()));
     let (row, column) = (b.at(i), b.at(r));
@@ -184,31 +187,35 @@ fn rows_that_leave_their_table_are_cut() {
     let from = b.add(id, column);
     let byte = b.load(table, from);
     let number = b.cast(DType::F32, byte);
+    let at = b.index(0, &[(i, n), (r, c(1))]);
+    let more = b.load(more, at);
+    let number = b.add(number, more);
     let (fold, most) = b.fold(ReduceOp::Max, &[r], number);
     let share = b.bin(BinaryOp::Sub, number, most);
-    let at = b.index(0, &[(i, n), (r, c(1))]);
     let store = b.store(out, at, share, &[r]);
     let kernel = b.loops(&[i], vec![fold, store]);
     let mut random = Random(3);
-    for (m, n) in [(4usize, 17usize), (40, 20), (6, 16), (9, 100)] {
+    for (m, n) in [(4usize, 17usize), (19, 20), (6, 16), (9, 100)] {
         // Starts before, inside and so near the end that some of the row is past it.
         let ids: Vec<i64> = (0..m as i64).map(|i| i * 7 % (3 * n as i64 + 9) - 5).collect();
         let given = vec![
             HostTensor::from_i64(DType::I64, [m], &ids).unwrap(),
             bytes(&mut random, DType::U8, 3 * n),
+            floats(m * n, || (random.next() % 64) as f64 * 0.5),
             floats(m * n, || 0.0),
         ];
-        let table = given[1].to_i64();
+        let (table, more) = (given[1].to_i64(), given[2].to_f64());
         let (runs, _) = run(&kernel, &sizes(&[("m", m as i64), ("n", n as i64)]), &given, &[], 2);
-        let at = |id: i64, r: usize| table[(id + r as i64).clamp(0, 3 * n as i64 - 1) as usize] as f64;
-        let want: Vec<f64> = (ids.iter())
-            .flat_map(|id| {
-                let most = (0..n).map(|r| at(*id, r)).fold(f64::MIN, f64::max);
-                (0..n).map(move |r| (*id, r, most)).collect::<Vec<_>>()
-            })
-            .map(|(id, r, most)| at(id, r) - most)
-            .collect();
-        assert_eq!(runs[0][2].to_f64(), want, "{m}x{n}");
+        let at = |i: usize, r: usize| {
+            let place = (ids[i] + r as i64).clamp(0, 3 * n as i64 - 1) as usize;
+            table[place] as f64 + more[i * n + r]
+        };
+        let mut want = Vec::new();
+        for i in 0..m {
+            let most = (0..n).map(|r| at(i, r)).fold(f64::MIN, f64::max);
+            want.extend((0..n).map(|r| at(i, r) - most));
+        }
+        assert_eq!(runs[0][3].to_f64(), want, "{m}x{n}");
     }
 }
 
