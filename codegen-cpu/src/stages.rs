@@ -88,7 +88,7 @@ pub(crate) fn take(
         return Ok(Some((added, finish)));
     }
     let mut spec = Spec {
-        exprs: vec![number],
+        exprs: vec![(number, false)],
         ..Spec::default()
     };
     for stmt in stmts {
@@ -370,10 +370,17 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// `(x − zero) · scale` of a load in the result's shape.
+    /// `(x − zero) · scale` of a load in the result's shape, or what is positive of it.
     fn residual(&self, mut e: ExprId) -> Option<Step> {
         let kernel = self.source.kernel;
         let (mut zero, mut scale) = (0.0, 1.0);
+        let mut positive = false;
+        if let Expr::Unary(UnaryOp::Relu, a) = kernel.exprs[e] {
+            (e, positive) = (a, kernel.exprs.dtype(a) == DType::F32);
+            if !positive {
+                return None;
+            }
+        }
         if let Expr::Binary(BinaryOp::Mul, a, b) = kernel.exprs[e] {
             (e, scale) = (a, self.number(b)?);
         }
@@ -390,6 +397,7 @@ impl<'a> Chain<'a> {
             stored,
             zero: zero as f32,
             scale: scale as f32,
+            positive,
         })
     }
 }

@@ -204,7 +204,7 @@ pub(crate) fn take(
         return Ok(None);
     }
     let mut spec = Spec {
-        exprs: vec![at],
+        exprs: vec![(at, false)],
         results: vec![value],
         ..Spec::default()
     };

@@ -81,6 +81,8 @@ pub(crate) struct Builder<'a> {
     program: Program,
     vars: HashMap<VarId, Reg>,
     safe: HashMap<ExprId, bool>,
+    /// What the caller gives.
+    given: Vec<ExprId>,
     total: usize,
     error: Option<LowerError>,
 }
@@ -90,8 +92,8 @@ pub(crate) struct Builder<'a> {
 pub(crate) struct Spec {
     /// Variables that the caller gives, and whether they are uniform.
     pub vars: Vec<(VarId, bool)>,
-    /// Expressions whose lanes the caller gives, after the variables.
-    pub exprs: Vec<ExprId>,
+    /// Expressions that the caller gives, after the variables, and whether they are uniform.
+    pub exprs: Vec<(ExprId, bool)>,
     /// `Let`s and stores in order; a store's value may use the lets before it.
     pub steps: Vec<SpecStep>,
     /// Values that the caller reads.
@@ -127,6 +129,7 @@ pub(crate) fn compile(
             program: Program::default(),
             vars: HashMap::new(),
             safe: HashMap::new(),
+            given: Vec::new(),
             total: 0,
             error: None,
         };
@@ -135,10 +138,11 @@ pub(crate) fn compile(
             b.program.externals.push(reg);
             b.vars.insert(*var, reg);
         }
-        for id in &spec.exprs {
-            let reg = b.reg(Class::of(source.kernel.exprs.dtype(*id)), false);
+        for (id, uniform) in &spec.exprs {
+            let reg = b.reg(Class::of(source.kernel.exprs.dtype(*id)), *uniform);
             b.program.externals.push(reg);
             b.scopes[0].memo.insert(*id, reg);
+            b.given.push(*id);
         }
         let mut lets = Vec::new();
         for step in &spec.steps {
@@ -561,7 +565,7 @@ impl Builder<'_> {
         }
         match self.source.kernel.exprs[id] {
             // A sum whose parts are sums of the same parts has as many as one likes.
-            _ if rest.len() >= MOST_SUMMANDS => rest.push((id, sign)),
+            _ if rest.len() >= MOST_SUMMANDS || self.given.contains(&id) => rest.push((id, sign)),
             Expr::Binary(BinaryOp::Add, a, b) => {
                 self.terms(a, sign, form, rest);
                 self.terms(b, sign, form, rest);

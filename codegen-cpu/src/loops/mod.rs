@@ -2,11 +2,12 @@
 //!
 //! Two ways through the points of `parallel`. *By columns* (the default): blocks of up to a thousand points, vectorised
 //! along the innermost parallel dim; a fold steps through its points and accumulates a block at a time (pooling, column
-//! sums). *By rows*, where the folded axis is the contiguous one: one point at a time, each fold and store vectorised along
-//! its own axis (softmax, norms, row sums).
+//! sums). *By rows*, where the folded axis is the contiguous one: each fold and store is vectorised along its own axis,
+//! one point at a time or, where rows are short, several (softmax, norms, row sums).
 
 mod nest;
 mod stages;
+mod together;
 
 use ir::dim::Bindings;
 use ir::host::block::{MAX_LANES, VALUE_BYTES};
@@ -205,37 +206,49 @@ fn lower(
     let rough = (points.max(0) as usize)
         .saturating_mul(inner.max(0) as usize)
         .saturating_mul(4);
+    let few_rows = |lanes: usize| match by_rows && !ordered {
+        true => together::nest(kernel, &a, stmts, lanes),
+        false => None,
+    };
+    let one_row = || Nest {
+        outer: a.parallel.iter().map(|d| (*d, a.extents[*d])).collect(),
+        row: None,
+        col: None,
+    };
+    let mut together = few_rows(MAX_LANES);
     let mut nest = match by_rows {
-        true => Nest {
-            outer: a.parallel.iter().map(|d| (*d, a.extents[*d])).collect(),
-            row: None,
-            col: None,
-        },
+        true => together.clone().unwrap_or_else(one_row),
         false => shape(&a.parallel, &a.extents, &accesses, MAX_LANES, ordered),
     };
-    let exec = |lanes: usize, nest: &Nest| {
+    let exec = |lanes: usize, nest: &Nest, together: bool| {
         Stages {
             kernel,
             source: &source,
             a: &a,
             accesses: &accesses,
             by_rows,
+            together,
             ordered,
             lanes,
             nest,
             known: Vec::new(),
+            spread: Vec::new(),
+            given: Vec::new(),
+            vars: kernel.vars.len(),
             at: 0,
             stages: Vec::new(),
         }
         .build(stmts)
     };
-    let (mut stages, mut end) = exec(MAX_LANES, &nest)?;
+    let (mut stages, mut end, mut vars) = exec(MAX_LANES, &nest, together.is_some())?;
     let slots = |stages: &[Stage]| stages.iter().map(|s| s.program.scratch).max().unwrap_or(0);
     if slots(&stages) > SCRATCH {
-        if !by_rows {
-            nest = shape(&a.parallel, &a.extents, &accesses, FEW_LANES, ordered);
-        }
-        (stages, end) = exec(FEW_LANES, &nest)?;
+        together = few_rows(FEW_LANES);
+        nest = match by_rows {
+            true => together.clone().unwrap_or_else(one_row),
+            false => shape(&a.parallel, &a.extents, &accesses, FEW_LANES, ordered),
+        };
+        (stages, end, vars) = exec(FEW_LANES, &nest, together.is_some())?;
     }
     let multiple: usize = stages.iter().map(|s| s.program.stores.len()).sum();
     for stage in &mut stages {
@@ -243,20 +256,25 @@ fn lower(
     }
     let externals = stages.iter().map(|s| s.externals.len()).max().unwrap_or(0);
     let dims = a.extents.len();
-    let vars = kernel.vars.len();
     let header = (dims * 8 + (vars + externals) * VALUE_BYTES).next_multiple_of(64);
     for stage in &mut stages {
         stage.at += header;
-        if let Action::Fold { acc, best, .. } = &mut stage.action {
-            *acc += header;
-            *best += header;
+        match &mut stage.action {
+            Action::Fold { acc, best, .. } => {
+                *acc += header;
+                *best += header;
+            }
+            Action::Spread { lanes, .. } => *lanes += header,
+            Action::Lets(_) | Action::Update { .. } => {}
         }
     }
     let cost: usize = stages
         .iter()
         .map(|s| {
             let inner: i64 = s.inner.outer.iter().map(|(_, e)| *e).product();
-            let own = if s.own_blocks {
+            let own = if let Some((_, extent)) = s.along {
+                extent as i64
+            } else if s.own_blocks {
                 s.inner.row.map_or(1, |r| r.extent) * s.inner.col.map_or(1, |c| c.extent)
             } else {
                 1

@@ -45,6 +45,13 @@ pub(super) fn by_rows(a: &Analysis<'_>, stmts: &[Stmt], accesses: &Accesses, ker
 const NARROW: i64 = 8;
 const WIDE: i64 = 16;
 
+/// Pieces of an extent that are as good as equal, each at most so long.
+pub(super) fn balanced(extent: i64, most: i64) -> i64 {
+    let most = most.clamp(1, extent.max(1));
+    let pieces = (extent.max(1) + most - 1) / most;
+    (extent.max(1) + pieces - 1) / pieces
+}
+
 /// Chooses the block's dims and size.
 pub(super) fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, lanes: usize, ordered: bool) -> Nest {
     let Some(&last) = parallel.last() else {
@@ -79,11 +86,6 @@ pub(super) fn shape(parallel: &[usize], extents: &[i64], accesses: &Accesses, la
                 .any(|l| l.get(*d) == 1 && l.get(col).unsigned_abs() > 1)
     });
     let lanes = lanes as i64;
-    let balanced = |extent: i64, most: i64| -> i64 {
-        let most = most.clamp(1, extent.max(1));
-        let pieces = (extent.max(1) + most - 1) / most;
-        (extent.max(1) + pieces - 1) / pieces
-    };
     let (row, cols, rows) = match transposed {
         Some(d) if !ordered => {
             let cols = balanced(extents[col], 32);

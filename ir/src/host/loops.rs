@@ -1,10 +1,11 @@
 //! Loops over block programs: pointwise trees, index maps, reductions, norms, gathers and scatters.
 //!
 //! Two ways through the points. *By columns*: blocks of up to a thousand points, vectorised along the innermost dim; a fold steps through
-//! its points and accumulates a block at a time. *By rows*, where the folded axis is the contiguous one: one point at a time, each fold and
-//! store vectorised along its own axis.
+//! its points and accumulates a block at a time. *By rows*, where the folded axis is the contiguous one: each fold and
+//! store is vectorised along its own axis, one point at a time, or several where rows are short: a block then has the
+//! rows of some points, and what is one number a point is spread over its row where it is read there.
 
-use super::block::Program;
+use super::block::{Class, Program};
 use crate::kernel::VarId;
 use crate::op::ReduceOp;
 use crate::types::DType;
@@ -17,14 +18,14 @@ pub struct Loops {
     /// With blocks as large as the programs have room for; whoever runs it may take smaller ones.
     pub nest: Nest,
     pub stages: Vec<Stage>,
-    /// Variables, and the most that one stage reads of them.
+    /// Variables, those of the kernel first, and the most that one stage reads of them.
     pub vars: usize,
     pub externals: usize,
     /// Bytes of scratch a thread.
     pub scratch: usize,
     /// Blocks run one after another.
     pub ordered: bool,
-    /// One point at a time.
+    /// Folds walk along rows: blocks are points, one or some.
     pub by_rows: bool,
     /// About how many lane operations the points take: by their number alone, and by what the programs do.
     pub points: usize,
@@ -42,6 +43,10 @@ pub struct Stage {
     pub inner: Nest,
     /// Blocks are the stage's own, not the kernel's.
     pub own_blocks: bool,
+    /// Blocks have the kernel's points as rows and all of this dim, with its extent, as columns.
+    pub along: Option<(usize, usize)>,
+    /// Variables for the results after those that the action is for.
+    pub held: Vec<VarId>,
     pub action: Action,
 }
 
@@ -60,6 +65,14 @@ pub enum Action {
         best: usize,
         /// Dims with their extents, for positions.
         steps: Vec<(usize, i64)>,
+    },
+    /// Numbers of the points become lanes along their rows.
+    Spread {
+        from: VarId,
+        to: VarId,
+        class: Class,
+        /// Offset of the lanes in scratch.
+        lanes: usize,
     },
     /// Results are index and value.
     Update {

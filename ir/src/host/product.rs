@@ -414,12 +414,13 @@ pub enum Step {
     /// With one number a column, or a row.
     Columns(StageOp, Place),
     Rows(StageOp, Place),
-    /// Adds `(x − zero) · scale` of numbers in the tile's shape.
+    /// Adds `(x − zero) · scale` of numbers in the tile's shape, or where it is positive alone.
     Residual {
         from: Place,
         stored: Stored,
         zero: f32,
         scale: f32,
+        positive: bool,
     },
     /// To whole numbers, ties to even.
     Round,

@@ -1,10 +1,11 @@
 //! Products of two quantised activations, such as the scores of attention.
 //!
 //! `Σ (x − z)(y − v) = Σ x·y − v·Σ x − z·Σ y + K·z·v`: a product of `i8`, a number a row and a number a column. Both zero points are
-//! constants, and so is the depth `K`; sums that could leave 32 bits are left alone.
+//! constants; the depth `K` is, or is open, as it is where attention's weights multiply values. Of numbers, sums that
+//! could leave 32 bits are left alone; a product of integers wraps, and so do all terms of its sum.
 
-use ir::op::{BinaryOp, Contract, View};
-use ir::{DType, HostTensor, Op, Storage, Value};
+use ir::op::{BinaryOp, Contract, ReduceOp, View};
+use ir::{DType, Dim, HostTensor, Op, Storage, Value};
 
 use super::integers::{Zero, activations, signed_operand, signed_zero};
 use super::signed::Signed;
@@ -36,46 +37,36 @@ pub(super) fn product(
     let Some(x_axis) = depth_axis(lhs, c.transpose_lhs) else {
         return Ok(None);
     };
-    let Some(depth) = b.ty(lhs).shape[x_axis].as_const() else {
-        return Ok(None);
-    };
+    let depth = b.ty(lhs).shape[x_axis].clone();
     let reach = |zero: i64| Zero::Known(zero).reach();
-    let most = (depth.checked_mul(reach(left))).and_then(|most| most.checked_mul(reach(right)));
-    if most.is_none_or(|most| most > i64::from(i32::MAX)) {
+    let longest = depth.bounds(b.symbols()).1;
+    let most = (longest.and_then(|k| k.checked_mul(reach(left)))).and_then(|most| most.checked_mul(reach(right)));
+    if scale.is_some() && most.is_none_or(|most| most > i64::from(i32::MAX)) {
         return Ok(None);
     }
     let (xs, _) = signed_operand(b, signed, &x)?;
     let (ys, _) = signed_operand(b, signed, &y)?;
     let integers = Contract { out: DType::I32, ..*c };
     let mut sum = b.emit(Op::Contract(integers), &[xs, ys])?;
-    // Sums along the depth are products by a column of ones, as those for the zero points of weights are.
-    let of_ones = |count| HostTensor::new(DType::I8, [1, count], Storage::new(vec![1u8; count])).ok();
-    let Some(ones) = usize::try_from(depth).ok().and_then(of_ones) else {
-        return Ok(None);
-    };
-    let ones = b.constant(ones);
+    let mut rest = Some(left.wrapping_mul(right)).filter(|both| *both != 0);
     let sides = [(xs, c.transpose_lhs, right), (ys, !c.transpose_rhs, left)];
-    let mut rest = depth * left * right;
     for (side, (operand, transpose_lhs, other)) in sides.into_iter().enumerate() {
         if other == 0 {
             continue;
         }
-        let along = Contract {
-            transpose_lhs,
-            transpose_rhs: true,
-            out: DType::I32,
-        };
-        let mut sums = b.emit(Op::Contract(along), &[operand, ones])?;
-        if side == 1 {
-            let rank = b.ty(sums).rank();
-            let mut order: Vec<usize> = (0..rank).collect();
-            order.swap(rank - 2, rank - 1);
-            sums = b.emit(Op::View(View::Transpose(order)), &[sums])?;
-        }
-        let by = b.scalar(DType::I32, -other as f64);
+        let sums = sums(b, operand, &depth, transpose_lhs, side == 1)?;
+        let by = b.scalar(DType::I32, f64::from(-other as i32));
         let mut more = b.emit(Op::binary(BinaryOp::Mul), &[sums, by])?;
-        if rest != 0 {
-            let rest = b.scalar(DType::I32, std::mem::take(&mut rest) as f64);
+        if let Some(both) = rest.take() {
+            let rest = match depth.as_const() {
+                Some(depth) => b.scalar(DType::I32, f64::from(both.wrapping_mul(depth) as i32)),
+                None => {
+                    let wide = b.emit(Op::DimValue(depth.clone()), &[])?;
+                    let count = b.emit(Op::cast(DType::I32), &[wide])?;
+                    let both = b.scalar(DType::I32, f64::from(both as i32));
+                    b.emit(Op::binary(BinaryOp::Mul), &[count, both])?
+                }
+            };
             more = b.emit(Op::binary(BinaryOp::Add), &[more, rest])?;
         }
         sum = b.emit(Op::binary(BinaryOp::Add), &[sum, more])?;
@@ -86,4 +77,39 @@ pub(super) fn product(
         sum = b.emit(Op::binary(BinaryOp::Mul), &[value, scale])?;
     }
     super::integers::finished(b, sum, c.out).map(Some)
+}
+
+/// Sums of an operand along its depth, which is its last axis but one if it is `turned`: one a row, or one a column of
+/// what is to be a right operand.
+fn sums(b: &mut Builder<'_>, operand: Value, depth: &Dim, turned: bool, of_columns: bool) -> Result<Value, PassFault> {
+    let rank = b.ty(operand).rank();
+    // They are products by a column of ones, as those for the zero points of weights are, if it is known how many.
+    let count = depth.as_const().and_then(|k| usize::try_from(k).ok());
+    let ones = count.and_then(|count| HostTensor::new(DType::I8, [1, count], Storage::new(vec![1u8; count])).ok());
+    let (sums, lies_across) = match ones {
+        Some(ones) => {
+            let ones = b.constant(ones);
+            let along = Contract {
+                transpose_lhs: turned,
+                transpose_rhs: true,
+                out: DType::I32,
+            };
+            (b.emit(Op::Contract(along), &[operand, ones])?, false)
+        }
+        None => {
+            let wide = b.emit(Op::cast(DType::I32), &[operand])?;
+            let fold = Op::Reduce {
+                op: ReduceOp::Sum,
+                axes: vec![if turned { rank - 2 } else { rank - 1 }],
+                keep_dims: true,
+            };
+            (b.emit(fold, &[wide])?, turned)
+        }
+    };
+    if lies_across == of_columns {
+        return Ok(sums);
+    }
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.swap(rank - 2, rank - 1);
+    b.emit(Op::View(View::Transpose(order)), &[sums])
 }

@@ -383,12 +383,14 @@ impl Finisher<'_> {
                             stored,
                             zero,
                             scale,
+                            positive,
                         } => Stage::Residual {
                             from: self.at(from, idx),
                             stored: *stored,
                             step: row_step(from),
                             zero: *zero,
                             scale: *scale,
+                            positive: *positive,
                         },
                     };
                     let stages: SmallVec<[Stage; 16]> = steps.iter().map(&mut stage).collect();

@@ -5,9 +5,10 @@
 use graphc_tests::emulator::{Tally, toolchain};
 use graphc_tests::integers::{Case, Shape};
 use graphc_tests::quantised::Random;
-use graphc_tests::reference::compile_cpu;
+use graphc_tests::reference::{Tensors, compile_cpu};
+use ir::graph::parse::parse;
 use ir::kernel::{Body, Mapping};
-use ir::{DType, Plan};
+use ir::{DType, HostTensor, Plan};
 use passes::OptLevel;
 
 /// The mappings of a plan's products, all of which must be of signed bytes.
@@ -93,4 +94,52 @@ fn products_on_gfx1100() {
 #[test]
 fn products_on_gfx1201() {
     products("gfx1201", 4);
+}
+
+/// Attention's weights by values, whose depth the run gives: both in eight bits, with zero points.
+fn open_depths(arch: &str) {
+    let Some(tools) = toolchain() else { return };
+    let mut random = Random(61);
+    let mut bytes = |shape: [usize; 3]| {
+        let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.below(256) as f64).collect();
+        HostTensor::from_f64(DType::U8, shape.to_vec(), &values).expect("as many as the shape says")
+    };
+    for (m, n) in [(24, 16), (5, 33)] {
+        let text = format!(
+            "graph @open stage=import {{
+  symbol k: 1..64 hint 24
+  x = input \"x\" : u8[2, {m}, k]
+  w = input \"w\" : u8[2, k, {n}]
+  z = constant [3] : u8[1, 1, 1]
+  v = constant [131] : u8[1, 1, 1]
+  s = constant [0.125] : f32[1, 1, 1]
+  xd = dequantize x, s, z {{out=f32}}
+  wd = dequantize w, s, v {{out=f32}}
+  p = contract xd, wd {{out=f32}}
+  o = constant [64.0] : f32[1, 1, 1]
+  oz = constant [9] : u8[1, 1, 1]
+  y = quantize p, o, oz {{out=u8}}
+  return y as \"y\"
+}}
+"
+        );
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{text}\n{e:?}"));
+        for k in [1usize, 24, 37] {
+            let inputs = Tensors::from([("x".to_owned(), bytes([2, m, k])), ("w".to_owned(), bytes([2, k, n]))]);
+            let want = ir::graph::eval::evaluate(&graph, &inputs).expect("it evaluates");
+            let built = tools.build(&graph, arch, None);
+            let outcome = tools.run(&built, &inputs, 1 << 26);
+            assert_eq!(outcome.outputs["y"].to_f64(), want["y"].to_f64(), "{arch} {m}x{k}x{n}");
+        }
+    }
+}
+
+#[test]
+fn open_depths_on_gfx90a() {
+    open_depths("gfx90a");
+}
+
+#[test]
+fn open_depths_on_gfx1100() {
+    open_depths("gfx1100");
 }

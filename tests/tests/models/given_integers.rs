@@ -78,6 +78,100 @@ fn both_operands_are_given() {
     }
 }
 
+/// The depth may be open, as it is where attention's weights multiply values: of numbers up to a limit, of integers
+/// without one.
+#[test]
+fn depths_are_open() {
+    let mut random = Random(23);
+    let symbols = ["  symbol k: 1..64 hint 8\n", "  symbol k: 1.. hint 8\n"];
+    for (batch, m, n) in [(1, 1, 1), (3, 17, 33), (4, 24, 16)] {
+        for (left, right, x_zero, y_zero) in [
+            (DType::U8, DType::U8, 0, 131),
+            (DType::U8, DType::I8, 131, -128),
+            (DType::I8, DType::U8, -128, 7),
+            (DType::I8, DType::I8, 0, 0),
+            (DType::I8, DType::I8, 3, 0),
+        ] {
+            for (turned, shape) in [(false, "k, N"), (true, "N, k")] {
+                for numbers in [true, false] {
+                    let transposed = if turned { "transpose_rhs, " } else { "" };
+                    let shape = shape.replace('N', &n.to_string());
+                    let product = match numbers {
+                        true => format!(
+                            "  xd = dequantize x, s, xz {{out=f32}}
+  wd = dequantize w, s, wz {{out=f32}}
+  p = contract xd, wd {{{transposed}out=f32}}
+"
+                        ),
+                        false => format!(
+                            "  xi = cast x {{to=i32}}
+  wi = cast w {{to=i32}}
+  xzi = cast xz {{to=i32}}
+  wzi = cast wz {{to=i32}}
+  xd = sub xi, xzi
+  wd = sub wi, wzi
+  i = contract xd, wd {{{transposed}out=i32}}
+  pf = cast i {{to=f32}}
+  p = mul pf, s
+"
+                        ),
+                    };
+                    let text = format!(
+                        "graph @open stage=import {{
+{}  x = input \"x\" : {left}[{batch}, {m}, k]
+  w = input \"w\" : {right}[{batch}, {shape}]
+  xz = constant [{x_zero}] : {left}[1, 1, 1]
+  wz = constant [{y_zero}] : {right}[1, 1, 1]
+  s = constant [0.125] : f32[1, 1, 1]
+{product}  o = constant [64.0] : f32[1, 1, 1]
+  oz = constant [9] : u8[1, 1, 1]
+  y = quantize p, o, oz {{out=u8}}
+  return y as \"y\"
+}}
+",
+                        symbols[usize::from(!numbers)],
+                    );
+                    for k in [1usize, 2, 24, 35, 64] {
+                        let rhs = if turned { [batch, n, k] } else { [batch, k, n] };
+                        let inputs = Tensors::from([
+                            ("x".to_owned(), bytes(&mut random, left, &[batch, m, k])),
+                            ("w".to_owned(), bytes(&mut random, right, &rhs)),
+                        ]);
+                        check(&text, &inputs, 1);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sums of integers that leave 32 bits wrap, also those for zero points.
+#[test]
+fn sums_of_integers_wrap() {
+    let text = "graph @wraps stage=import {
+  symbol k: 1.. hint 8
+  x = input \"x\" : u8[1, 2, k]
+  w = input \"w\" : u8[1, k, 3]
+  z = constant [-900000] : i32[1, 1, 1]
+  v = constant [700000] : i32[1, 1, 1]
+  xi = cast x {to=i32}
+  wi = cast w {to=i32}
+  xd = sub xi, z
+  wd = sub wi, v
+  y = contract xd, wd {out=i32}
+  return y as \"y\"
+}
+";
+    let mut random = Random(29);
+    for k in [1usize, 7, 300] {
+        let inputs = Tensors::from([
+            ("x".to_owned(), bytes(&mut random, DType::U8, &[1, 2, k])),
+            ("w".to_owned(), bytes(&mut random, DType::U8, &[1, k, 3])),
+        ]);
+        check(text, &inputs, 1);
+    }
+}
+
 #[test]
 fn the_zero_point_of_a_padded_image_is_given() {
     let mut random = Random(11);

@@ -134,6 +134,16 @@ pub(crate) unsafe fn fill(class: Class, ptr: *mut u8, l0: usize, l1: usize, bits
     }
 }
 
+/// Gives each of `rows` lanes to a row of `cols` lanes.
+///
+/// # Safety
+/// The lanes are inside both registers, which do not overlap.
+pub(crate) unsafe fn spread(class: Class, dst: *mut u8, src: *const u8, rows: usize, cols: usize) {
+    for row in 0..rows {
+        fill(class, dst, row * cols, (row + 1) * cols, get_lane(class, src, row));
+    }
+}
+
 /// Copies lanes `l0..l1` from one register to another.
 ///
 /// # Safety

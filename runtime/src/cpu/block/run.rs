@@ -254,6 +254,16 @@ impl Machine<'_> {
             let to = self.dst(dst);
             return self.segments(l0, l1, |r, c, lane, n| {
                 let start = place(base, (addr.row, r), (addr.col, c));
+                // What data adds is often one number a row.
+                let first = vector.add(lane).read();
+                let (from, last_col) = (start.wrapping_add(first), addr.col.wrapping_mul(n as i64 - 1));
+                let inside = |at: i64| (0..=last).contains(&at);
+                if inside(from)
+                    && from.checked_add(last_col).is_some_and(inside)
+                    && (0..n).all(|i| vector.add(lane + i).read() == first)
+                {
+                    return self.run_of(class, dtype, to, lane, buffer, from, addr.col, n);
+                }
                 for i in 0..n {
                     let at = place(start, (addr.col, i), (0, 0))
                         .wrapping_add(vector.add(lane + i).read())
@@ -297,11 +307,26 @@ impl Machine<'_> {
         }
         self.segments(l0, l1, |r, c, lane, n| {
             let start = place(base, (addr.row, r), (addr.col, c));
-            match class == Class::F32 && matches!(dtype, ir::DType::I8 | ir::DType::U8) {
-                true => load_bytes(dtype, to, lane, buffer, start, addr.col, n),
-                false => load_run(self.frame.isa, dtype, to, lane, buffer, start, addr.col, n),
-            }
+            self.run_of(class, dtype, to, lane, buffer, start, addr.col, n);
         });
+    }
+
+    /// Loads elements one stride apart, which are inside.
+    unsafe fn run_of(
+        &self,
+        class: Class,
+        dtype: ir::DType,
+        to: *mut u8,
+        lane: usize,
+        buffer: *const u8,
+        start: i64,
+        step: i64,
+        n: usize,
+    ) {
+        match class == Class::F32 && matches!(dtype, ir::DType::I8 | ir::DType::U8) {
+            true => load_bytes(dtype, to, lane, buffer, start, step, n),
+            false => load_run(self.frame.isa, dtype, to, lane, buffer, start, step, n),
+        }
     }
 
     /// Says whether the lanes' elements are all inside the buffer.

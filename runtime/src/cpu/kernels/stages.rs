@@ -17,13 +17,15 @@ pub enum Stage {
     Columns(StageOp, *const f32),
     /// With one number a row, from the tile's first row on, this many elements apart.
     Rows(StageOp, *const f32, isize),
-    /// Adds `(x − zero) · scale` of numbers in the tile's shape, from its first on, `step` elements from row to row.
+    /// Adds `(x − zero) · scale` of numbers in the tile's shape, from its first on, `step` elements from row to row,
+    /// or, if so, what is positive of it.
     Residual {
         from: *const u8,
         stored: Stored,
         step: isize,
         zero: f32,
         scale: f32,
+        positive: bool,
     },
     /// To whole numbers, ties to even.
     Round,
@@ -563,6 +565,7 @@ pub(super) unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F:
                     step,
                     zero,
                     scale,
+                    positive,
                 } => {
                     let (zero, scale) = (S::splat(zero), S::splat(scale));
                     let first = at.row as isize * step + at.col as isize;
@@ -574,8 +577,15 @@ pub(super) unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F:
                         }
                     }
                     for_each_vector!(R, |r, v| {
-                        let more = S::mul(S::sub(more[r][v], zero), scale);
-                        values[r][v] = S::add(values[r][v], more);
+                        more[r][v] = S::mul(S::sub(more[r][v], zero), scale);
+                    });
+                    if positive {
+                        for_each_vector!(R, |r, v| {
+                            more[r][v] = apply::<S>(StageOp::Max, more[r][v], S::zero());
+                        });
+                    }
+                    for_each_vector!(R, |r, v| {
+                        values[r][v] = S::add(values[r][v], more[r][v]);
                     });
                 }
                 Stage::Round => {

@@ -1,11 +1,14 @@
 //! Runs one stage on one block: programs, folds and updates.
 
+use std::ops::Range;
+
 use ir::entity::Entity;
 use ir::host::loops::{Action, Stage};
 use ir::op::ReduceOp;
+use ir::types::DType;
 
 use super::fold::{better, binary_of, combine, neutral};
-use crate::cpu::block::memory::{fill, get_lane, read, set_lane, write};
+use crate::cpu::block::memory::{fill, get_lane, read, set_lane, spread, write};
 use crate::cpu::block::{Class, Frame, RunBlock, Val, ops};
 use crate::cpu::env::Env;
 use crate::cpu::kernels::rows::{Reduce, reduce_row};
@@ -32,6 +35,25 @@ pub(super) trait RunStage {
     /// # Safety
     /// As for [`RunStage::run`].
     unsafe fn accumulate(&self, env: &Env<'_>, value: Val, lanes: usize, block: usize, idx: &[i64], scratch: *mut u8);
+
+    /// Folds the rows of a block in, each in the accumulator of its own.
+    ///
+    /// # Safety
+    /// As for [`RunStage::run`].
+    unsafe fn fold_rows(&self, env: &Env<'_>, value: Val, shape: (usize, usize), scratch: *mut u8);
+
+    /// Folds lanes of a value in `sum`.
+    ///
+    /// # Safety
+    /// As for [`RunStage::run`].
+    unsafe fn fold_lanes(
+        &self,
+        env: &Env<'_>,
+        types: (ReduceOp, DType, DType),
+        value: Val,
+        lanes: Range<usize>,
+        sum: u64,
+    ) -> u64;
 }
 
 impl RunStage for Stage {
@@ -48,11 +70,21 @@ impl RunStage for Stage {
         // SAFETY: the contract of `LoopsExec::run`; offsets were laid out when it was prepared.
         unsafe {
             let lanes = rows * cols;
+            if let Action::Spread { from, to, class, lanes } = &self.action {
+                let (points, columns) = (
+                    vars.add(from.index()).read(),
+                    self.along.map_or(0, |(_, extent)| extent),
+                );
+                let ptr = scratch.add(*lanes);
+                spread(*class, ptr, points.ptr, rows * cols, columns);
+                return vars.add(to.index()).write(Val { ptr, bits: 0 });
+            }
+            let one = self.own_blocks && self.along.is_none();
             if let Action::Fold {
                 op, dtype, acc, best, ..
             } = &self.action
             {
-                let n = if self.own_blocks { 1 } else { lanes };
+                let n = if one { 1 } else { lanes };
                 let arg = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
                 fill(
                     Class::of(*dtype),
@@ -69,10 +101,17 @@ impl RunStage for Stage {
                 ptr: std::ptr::null_mut(),
                 bits: 0,
             }; 2];
+            if let Some((dim, _)) = self.along {
+                idx[dim] = 0;
+            }
             let inner_blocks = self.inner.blocks();
             for block in 0..inner_blocks {
                 let own = self.inner.seek(block, idx);
-                let (rows, cols) = if self.own_blocks { own } else { (rows, cols) };
+                let (rows, cols) = match self.along {
+                    Some((_, extent)) => (rows * cols, extent),
+                    None if self.own_blocks => own,
+                    None => (rows, cols),
+                };
                 let frame = Frame {
                     isa: env.isa,
                     idx,
@@ -92,7 +131,10 @@ impl RunStage for Stage {
                     }
                     Action::Fold { .. } => {
                         self.program.run(&frame, externals, &mut results);
-                        self.accumulate(env, results[0], rows * cols, block, idx, scratch);
+                        match self.along {
+                            Some(_) => self.fold_rows(env, results[0], (rows, cols), scratch),
+                            None => self.accumulate(env, results[0], rows * cols, block, idx, scratch),
+                        }
                     }
                     Action::Update {
                         param,
@@ -128,6 +170,12 @@ impl RunStage for Stage {
                             write(*dtype, buffer, at, value);
                         }
                     }
+                    Action::Spread { .. } => {}
+                }
+                let vals = scratch.add(self.at).cast::<Val>();
+                let before = self.program.results.len() - self.held.len().min(self.program.results.len());
+                for (reg, var) in self.program.results[before..].iter().zip(&self.held) {
+                    vars.add(var.index()).write(vals.add(usize::from(reg.0)).read());
                 }
             }
             for (dim, _) in &self.inner.outer {
@@ -138,14 +186,75 @@ impl RunStage for Stage {
             }
             if let Action::Fold { var, dtype, acc, .. } = &self.action {
                 let ptr = scratch.add(*acc);
-                let bits = if self.own_blocks {
-                    get_lane(Class::of(*dtype), ptr, 0)
-                } else {
-                    0
-                };
+                let bits = if one { get_lane(Class::of(*dtype), ptr, 0) } else { 0 };
                 vars.add(var.index()).write(Val { ptr, bits });
             }
         }
+    }
+
+    unsafe fn fold_rows(&self, env: &Env<'_>, value: Val, (rows, cols): (usize, usize), scratch: *mut u8) {
+        let Action::Fold {
+            op,
+            value: from,
+            dtype,
+            acc,
+            ..
+        } = &self.action
+        else {
+            return;
+        };
+        // SAFETY: an accumulator a row.
+        unsafe {
+            let to = Class::of(*dtype);
+            for row in 0..rows {
+                let acc = scratch.add(*acc);
+                let before = get_lane(to, acc, row);
+                let folded = self.fold_lanes(env, (*op, *from, *dtype), value, row * cols..(row + 1) * cols, before);
+                set_lane(to, acc, row, folded);
+            }
+        }
+    }
+
+    unsafe fn fold_lanes(
+        &self,
+        env: &Env<'_>,
+        (op, from, dtype): (ReduceOp, DType, DType),
+        value: Val,
+        lanes: Range<usize>,
+        mut sum: u64,
+    ) -> u64 {
+        let (class, uniform) = (self.program.class(0), self.program.is_uniform(0));
+        let kind = match op {
+            ReduceOp::Sum => Some(Reduce::Sum),
+            ReduceOp::Prod => Some(Reduce::Prod),
+            ReduceOp::Max => Some(Reduce::Max),
+            ReduceOp::Min => Some(Reduce::Min),
+            _ => None,
+        };
+        let same = from == dtype || (class == Class::F32 && Class::of(dtype) == Class::F32);
+        // SAFETY: lanes of the value.
+        unsafe {
+            if let (Some(kind), Class::F32, true, false) = (kind, class, same, uniform) {
+                let part = reduce_row(env.isa, kind, value.ptr.cast::<f32>().add(lanes.start), lanes.len());
+                return combine(env, op, dtype, sum, u64::from(part.to_bits()));
+            }
+            if (op, class, same, uniform) == (ReduceOp::Sum, Class::I64, true, false) {
+                // Sums wrap to the type once as they would after each number.
+                let values = std::slice::from_raw_parts(value.ptr.cast::<i64>().add(lanes.start), lanes.len());
+                let part = values.iter().fold(0i64, |sum, v| sum.wrapping_add(*v));
+                return combine(env, op, dtype, sum, part as u64);
+            }
+            for l in lanes {
+                let v = if uniform {
+                    value.bits
+                } else {
+                    get_lane(class, value.ptr, l)
+                };
+                let v = if same { v } else { ops::cast_scalar(from, dtype, v) };
+                sum = combine(env, op, dtype, sum, v);
+            }
+        }
+        sum
     }
 
     unsafe fn accumulate(&self, env: &Env<'_>, value: Val, lanes: usize, block: usize, idx: &[i64], scratch: *mut u8) {
@@ -196,31 +305,9 @@ impl RunStage for Stage {
             }
             let same = *from == *dtype || (Class::of(*from) == Class::F32 && Class::of(*dtype) == Class::F32);
             if self.own_blocks {
-                let mut sum = get_lane(Class::of(*dtype), acc, 0);
-                let kind = match op {
-                    ReduceOp::Sum => Some(Reduce::Sum),
-                    ReduceOp::Prod => Some(Reduce::Prod),
-                    ReduceOp::Max => Some(Reduce::Max),
-                    ReduceOp::Min => Some(Reduce::Min),
-                    _ => None,
-                };
-                match kind {
-                    Some(kind) if class == Class::F32 && same && !uniform => {
-                        let part = reduce_row(env.isa, kind, value.ptr.cast(), lanes);
-                        sum = combine(env, *op, *dtype, sum, u64::from(part.to_bits()));
-                    }
-                    _ => {
-                        for l in 0..lanes {
-                            let v = if same {
-                                lane(l)
-                            } else {
-                                ops::cast_scalar(*from, *dtype, lane(l))
-                            };
-                            sum = combine(env, *op, *dtype, sum, v);
-                        }
-                    }
-                }
-                return set_lane(Class::of(*dtype), acc, 0, sum);
+                let before = get_lane(Class::of(*dtype), acc, 0);
+                let folded = self.fold_lanes(env, (*op, *from, *dtype), value, 0..lanes, before);
+                return set_lane(Class::of(*dtype), acc, 0, folded);
             }
             if same {
                 let target = Val { ptr: acc, bits: 0 };

@@ -7,6 +7,7 @@ mod forged;
 mod loops;
 mod plans;
 mod quantised;
+mod rows;
 
 use indexmap::IndexMap;
 use ir::dim::{Bindings, Symbol};
@@ -99,49 +100,58 @@ pub(super) fn check_with(
     ir::kernel::eval::evaluate(kernel, &mut want, bindings).unwrap();
     let mut names = Vec::new();
     for threads in [1, 3] {
-        let packs = Packs::default();
-        let constants: Vec<_> = given
-            .iter()
-            .enumerate()
-            .map(|(i, t)| constants.contains(&i).then(|| (ConstId::new(i), t)))
-            .collect();
-        let exec = prepare(kernel, bindings, threads, &constants, &packs).unwrap();
-        let mut memory = RunMemory::new(std::sync::Arc::new(Pool::new(threads)));
-        let (scratch, temporary) = exec.memory();
-        memory.reserve(scratch, temporary).expect("there is memory");
-        let bufs: Vec<AlignedBuf> = given
-            .iter()
-            .map(|t| {
-                let buf = AlignedBuf::new(t.bytes.len());
-                // SAFETY: made with this length.
-                unsafe { std::ptr::copy_nonoverlapping(t.bytes.as_ptr(), buf.as_ptr(), t.bytes.len()) };
-                buf
-            })
-            .collect();
-        for _ in 0..2 {
-            // A scatter adds to what is there: start each time from the same.
-            for (buf, t) in bufs.iter().zip(&given) {
-                // SAFETY: as above.
-                unsafe { std::ptr::copy_nonoverlapping(t.bytes.as_ptr(), buf.as_ptr(), t.bytes.len()) };
-            }
-            let mut params: Vec<*mut u8> = bufs.iter().map(AlignedBuf::as_ptr).collect();
-            params.resize(bufs.len() + exec.temporaries(), std::ptr::null_mut());
-            // SAFETY: the buffers are the parameters' sizes, and the memory what the kernel asked for.
-            unsafe { exec.run(&mut memory, &mut params) };
-            for (i, buf) in bufs.iter().enumerate() {
+        let (runs, pieces) = run(kernel, bindings, &given, constants, threads);
+        for got in runs {
+            for (i, got) in got.iter().enumerate() {
                 let param = &kernel.params[ParamId::new(i)];
-                if param.access == Access::Read {
-                    continue;
+                if param.access != Access::Read {
+                    compare(&kernel.name, &param.name, got, &want[i], tolerance);
                 }
-                // SAFETY: as above.
-                let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), buf.len()) }.to_vec();
-                let got = HostTensor::new(want[i].dtype, want[i].shape.clone(), Storage::new(bytes)).unwrap();
-                compare(&kernel.name, &param.name, &got, &want[i], tolerance);
             }
         }
-        names = exec.names();
+        names = pieces;
     }
     names
+}
+
+/// Returns a kernel's buffers after each of two runs from the same, and what its pieces are called.
+pub(super) fn run(
+    kernel: &Kernel,
+    bindings: &Bindings,
+    given: &[HostTensor],
+    constants: &[usize],
+    threads: usize,
+) -> (Vec<Vec<HostTensor>>, Vec<&'static str>) {
+    let packs = Packs::default();
+    let constants: Vec<_> = given
+        .iter()
+        .enumerate()
+        .map(|(i, t)| constants.contains(&i).then(|| (ConstId::new(i), t)))
+        .collect();
+    let exec = prepare(kernel, bindings, threads, &constants, &packs).unwrap();
+    let mut memory = RunMemory::new(std::sync::Arc::new(Pool::new(threads)));
+    let (scratch, temporary) = exec.memory();
+    memory.reserve(scratch, temporary).expect("there is memory");
+    let bufs: Vec<AlignedBuf> = given.iter().map(|t| AlignedBuf::new(t.bytes.len())).collect();
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        // A scatter adds to what is there: start each time from the same.
+        for (buf, t) in bufs.iter().zip(given) {
+            // SAFETY: made with this length.
+            unsafe { std::ptr::copy_nonoverlapping(t.bytes.as_ptr(), buf.as_ptr(), t.bytes.len()) };
+        }
+        let mut params: Vec<*mut u8> = bufs.iter().map(AlignedBuf::as_ptr).collect();
+        params.resize(bufs.len() + exec.temporaries(), std::ptr::null_mut());
+        // SAFETY: the buffers are the parameters' sizes, and the memory what the kernel asked for.
+        unsafe { exec.run(&mut memory, &mut params) };
+        let after = bufs.iter().zip(given).map(|(buf, t)| {
+            // SAFETY: as above.
+            let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), buf.len()) }.to_vec();
+            HostTensor::new(t.dtype, t.shape.clone(), Storage::new(bytes)).unwrap()
+        });
+        runs.push(after.collect());
+    }
+    (runs, exec.names())
 }
 
 /// Compares element by element: NaN with NaN, infinities exactly, the rest within `tolerance` of the magnitude.

@@ -3,6 +3,9 @@
 use ir::DType;
 use ir::HostTensor;
 use ir::entity::Entity;
+use ir::graph::ConstId;
+use ir::host::product::Finish;
+use ir::host::{Piece, Setting};
 use ir::kernel::{Body, ContractBody, Expr, ExprId, Kernel, Operand, ParamId, Stmt};
 use ir::op::{BinaryOp, UnaryOp};
 
@@ -231,6 +234,89 @@ fn products_of_few_columns_are_quantised() {
                 tensors[3] = HostTensor::from_f64(DType::F32, [n as usize], &bias).unwrap();
                 let names = check_with(&kernel, &bindings, tensors, &[1, 2, 3], 0.0);
                 assert_eq!(names, ["integers"], "{m}x{k}x{n}");
+            }
+        }
+    }
+}
+
+/// A product that is quantised, becomes numbers again and is added to what is positive of others; the sum is a result,
+/// and so are its bytes.
+fn with_positive(stored: DType, k: i64, n: i64) -> Kernel {
+    let mut kernel = requantised(k, n, false);
+    let mut b = Build::new("with_positive");
+    std::mem::swap(&mut b.kernel, &mut kernel);
+    let Body::Contract(mut body) = b.kernel.body.clone() else {
+        unreachable!("made as a contraction")
+    };
+    let [Stmt::Store { value, index, .. }] = body.epilogue.as_mut_slice() else {
+        unreachable!("made with one store")
+    };
+    let elements = b.kernel.params[ParamId::new(4)].elements.clone();
+    let residual = b.read("residual", stored, elements.clone());
+    let sums = b.write("sums", DType::F32, elements);
+    let number = b.cast(DType::F32, *value);
+    let (zero, scale) = (b.num(-3.0), b.num(0.25));
+    let number = b.bin(BinaryOp::Sub, number, zero);
+    let number = b.mul(number, scale);
+    let mut more = b.load(residual, *index);
+    if stored != DType::F32 {
+        let (zero, scale) = (b.num(5.0), b.num(0.125));
+        more = b.cast(DType::F32, more);
+        more = b.bin(BinaryOp::Sub, more, zero);
+        more = b.mul(more, scale);
+    }
+    let positive = b.un(UnaryOp::Relu, more);
+    let sum = b.add(number, positive);
+    let by = b.num(0.5);
+    let at = *index;
+    *value = quantise(&mut b, sum, by, 1.0);
+    let store = b.store(sums, at, sum, &[]);
+    body.epilogue.push(store);
+    b.kernel.body = Body::Contract(body);
+    b.kernel
+}
+
+#[test]
+fn what_is_positive_of_residuals_is_added_in_registers() {
+    for stored in [DType::F32, DType::I8, DType::U8] {
+        for (k, n) in [(1, 1), (9, 33), (64, 64), (5, 24)] {
+            let kernel = with_positive(stored, k, n);
+            for m in [1, 6, 70] {
+                let bindings = sizes(&[("m", m)]);
+                let mut tensors = buffers(&kernel, &bindings, 3);
+                for i in [0, 1, 5] {
+                    let count = tensors[i].elements();
+                    let values: Vec<i64> = (0..count as i64).map(|v| (v * 31 + i as i64 * 7) % 23 - 11).collect();
+                    tensors[i] = match tensors[i].dtype {
+                        DType::F32 => {
+                            let values: Vec<f64> = values.iter().map(|v| *v as f64 * 0.375).collect();
+                            HostTensor::from_f64(DType::F32, [count], &values).unwrap()
+                        }
+                        DType::U8 => {
+                            let values: Vec<i64> = values.iter().map(|v| v + 11).collect();
+                            HostTensor::from_i64(DType::U8, [count], &values).unwrap()
+                        }
+                        dtype => HostTensor::from_i64(dtype, [count], &values).unwrap(),
+                    };
+                }
+                let scales = vec![0.125; n as usize];
+                tensors[2] = HostTensor::from_f64(DType::F32, [n as usize], &scales).unwrap();
+                let bias: Vec<f64> = (0..n).map(|j| (j % 9) as f64 * 0.375 - 1.0).collect();
+                tensors[3] = HostTensor::from_f64(DType::F32, [n as usize], &bias).unwrap();
+                let constants: Vec<_> = (tensors.iter().enumerate())
+                    .map(|(i, t)| (1..4).contains(&i).then(|| (ConstId::new(i), t)))
+                    .collect();
+                let setting = Setting {
+                    bindings: &bindings,
+                    constants: &constants,
+                    aliased: false,
+                };
+                let lowered = codegen_cpu::lowering().lower(&kernel, &setting).unwrap();
+                let in_registers =
+                    |piece: &Piece| matches!(piece, Piece::Integers(p) if matches!(p.finish, Finish::Stages(_)));
+                assert!(lowered.pieces.iter().all(in_registers), "{stored} {m}x{k}x{n}");
+                let names = check_with(&kernel, &bindings, tensors.clone(), &[1, 2, 3], 0.0);
+                assert_eq!(names, ["integers"], "{stored} {m}x{k}x{n}");
             }
         }
     }

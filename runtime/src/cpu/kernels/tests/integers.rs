@@ -170,7 +170,7 @@ fn stages_are_their_arithmetic() {
             _ => row * line + col * apart,
         };
         for isa in Isa::all() {
-            for signed in [true, false] {
+            for (signed, positive) in [(true, false), (false, true), (true, true)] {
                 let (mut out, mut floats) = (vec![0i8; rows * line], vec![0f32; rows * line]);
                 let mut whole = vec![0i32; rows * line];
                 let to = |to: *mut u8, stored: Stored| StageOut {
@@ -187,6 +187,7 @@ fn stages_are_their_arithmetic() {
                         step: 80,
                         zero: 4.0,
                         scale: 0.125,
+                        positive,
                     },
                     Stage::Rows(StageOp::Mul, heights.as_ptr(), 1),
                     Stage::Number(StageOp::Max, 0.0),
@@ -208,7 +209,9 @@ fn stages_are_their_arithmetic() {
                     for col in 0..cols {
                         let more = residual[row * 80 + col];
                         let more = if signed { f32::from(more) } else { f32::from(more as u8) };
-                        let number = (sum(row, col) as f32 * scales[col] + (more - 4.0) * 0.125) * heights[row];
+                        let more = (more - 4.0) * 0.125;
+                        let more = if positive { more.max(0.0) } else { more };
+                        let number = (sum(row, col) as f32 * scales[col] + more) * heights[row];
                         let number = number.max(0.0) / 0.25;
                         let at = place(row, col);
                         assert_eq!(floats[at], number, "{isa:?} {rows}x{cols} at {row}, {col}");
@@ -278,6 +281,7 @@ fn rounded_quotients_are_those_of_division() {
                     step: 32,
                     zero: 0.0,
                     scale: 1.0,
+                    positive: false,
                 },
                 Stage::RoundQuotient(by),
                 Stage::Store(StageOut {
