@@ -1,4 +1,6 @@
-//! What the benches share: generated graphs, memory of the process, medians.
+//! What the benches share: generated graphs, predicted times, memory of the process, medians.
+
+pub mod predict;
 
 use graphc::ir::op::{BinaryOp, Composite, Contract, UnaryOp};
 use graphc::ir::{DType, Graph, HostTensor, Op, Origin, Scalar, TensorType, Value};

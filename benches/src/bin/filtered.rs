@@ -8,23 +8,17 @@
 //! The convolutions are those of 3 by 3 taps and stride 1 that ResNet-50 and VGG-16 have, in `f32`. The numbers are predictions
 //! (`emu/TIMING.md`), on no GPU, and the same on each machine; beside them are the planner's own, by which it decides.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Parser;
 use graphc::driver::{self, Build, BuildOptions};
-use graphc::emu::{Disassembler, TimingOptions};
-use graphc::emulate::{self, Emulator};
 use graphc::ir::graph::parse::parse;
 use graphc::ir::kernel::Winograd;
-use graphc::ir::target::Platform;
 use graphc::ir::{Graph, Target};
-use graphc::options::Settings;
 use graphc::passes::OptLevel;
 use graphc::passes::lower::winograd::Filtering;
-use graphc::runtime::cache::CachedCompiler;
 use graphc::{Error, Result};
+use graphc_benches::predict::Predictor;
 
 #[derive(Parser)]
 struct Args {
@@ -46,20 +40,9 @@ struct Args {
     shapes: Vec<String>,
 }
 
-struct Tools {
-    compiler: CachedCompiler,
-    disassembler: Arc<dyn Disassembler>,
-}
-
 fn main() -> Result<()> {
     let args = Args::parse();
-    let settings = Settings::from_env()?;
-    let graphc = std::path::absolute(&args.graphc).map_err(Error::io("find", &args.graphc))?;
-    let words = |verb: &str| [graphc.clone().into_os_string(), OsString::from(verb)];
-    let tools = Tools {
-        compiler: driver::compiler(&settings, Some(&words("__compile-worker")), [Platform::Hip])?,
-        disassembler: emulate::disassembler(&settings, Some(&words("__disassembler")))?,
-    };
+    let predictor = Predictor::new(&args.graphc)?;
     println!(
         "# Predicted times of convolutions by Winograd's filtering\n\n\
          Made by `cargo run --release -p graphc-benches --bin filtered`: microseconds that `emu` predicts (`emu/TIMING.md`), measured on no \
@@ -70,7 +53,7 @@ fn main() -> Result<()> {
     for target in &args.targets {
         for shape in &args.shapes {
             for batch in &args.batches {
-                row(&tools, target, *batch, shape)?;
+                row(&predictor, target, *batch, shape)?;
             }
         }
     }
@@ -90,7 +73,7 @@ impl Timed {
     }
 }
 
-fn row(tools: &Tools, target: &str, batch: usize, shape: &str) -> Result<()> {
+fn row(predictor: &Predictor, target: &str, batch: usize, shape: &str) -> Result<()> {
     let wrong = || Error::Config(format!("--shapes: {shape:?} is no SIZExCHANNELS"));
     let (size, channels) = shape.split_once('x').ok_or_else(wrong)?;
     let text = format!(
@@ -99,7 +82,7 @@ fn row(tools: &Tools, target: &str, batch: usize, shape: &str) -> Result<()> {
          c = conv x, w, b {{channels_last, pad_low=[1, 1], pad_high=[1, 1]}}\n y = relu c\n return y as \"y\"\n}}\n"
     );
     let graph = parse(&text).map_err(|error| Error::Config(error.to_string()))?;
-    let timed = |filtering| predict(tools, target, &graph, filtering);
+    let timed = |filtering| predict(predictor, target, &graph, filtering);
     let direct = timed(Filtering::Never)?;
     let [f2, f4] = Winograd::ALL.map(|winograd| timed(Filtering::Always(winograd)));
     let (f2, f4) = (f2?, f4?);
@@ -145,26 +128,8 @@ fn options(target: &str, filtering: Filtering) -> Result<BuildOptions> {
     Ok(options)
 }
 
-fn predict(tools: &Tools, target: &str, graph: &Graph, filtering: Filtering) -> Result<Timed> {
-    let mut built = driver::build(graph, &options(target, filtering)?)?;
-    driver::compile(&mut built.program, &tools.compiler, &|_| ())?;
-    let plan = &built.program.variants[0].plan;
-    let bindings = graphc::random::bindings(&plan.symbols, &[])?;
-    let inputs = plan
-        .inputs
-        .iter()
-        .map(|port| {
-            let tensor = graphc::random::tensor(&port.name, &port.ty, &bindings, 0)?;
-            Ok((port.name.clone(), tensor))
-        })
-        .collect::<Result<_>>()?;
-    let options = emulate::Options {
-        time: Some(TimingOptions::default()),
-        ..emulate::Options::default()
-    };
-    let steps = Emulator::load(&built.program, 0, &tools.disassembler, options)?
-        .run(&inputs)?
-        .timed;
+fn predict(predictor: &Predictor, target: &str, graph: &Graph, filtering: Filtering) -> Result<Timed> {
+    let (built, steps) = predictor.steps(graph, &options(target, filtering)?)?;
     let launches = steps.iter().filter(|step| step.launch().is_some());
     let micros = launches.map(|step| step.micros).collect();
     Ok(Timed { built, micros })

@@ -8,24 +8,19 @@
 //! The models are those of the examples with random weights, at the hints of their symbols; files that graphc loads may be named
 //! instead. The numbers are predictions (`emu/TIMING.md`), on no GPU, and the same on each machine.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Parser;
 use examples::models::minilm::{Config, MiniLm};
 use examples::models::resnet::ResNet;
 use graphc::driver::{self, BuildOptions, Model};
-use graphc::emu::{Disassembler, TimingOptions};
-use graphc::emulate::{self, Emulator, TimedKernel};
+use graphc::emulate::{self, TimedKernel};
 use graphc::frontend::nn::Params;
-use graphc::ir::target::Platform;
 use graphc::ir::{DType, Graph, Target};
-use graphc::options::Settings;
 use graphc::passes::OptLevel;
-use graphc::runtime::cache::CachedCompiler;
 use graphc::{Error, Result};
+use graphc_benches::predict::Predictor;
 
 #[derive(Parser)]
 struct Args {
@@ -57,26 +52,15 @@ struct Row {
     kernels: Vec<TimedKernel>,
 }
 
-struct Tools {
-    compiler: CachedCompiler,
-    disassembler: Arc<dyn Disassembler>,
-}
-
 fn main() -> Result<()> {
     let args = Args::parse();
-    let settings = Settings::from_env()?;
-    let graphc = std::path::absolute(&args.graphc).map_err(Error::io("find", &args.graphc))?;
-    let words = |verb: &str| [graphc.clone().into_os_string(), OsString::from(verb)];
-    let tools = Tools {
-        compiler: driver::compiler(&settings, Some(&words("__compile-worker")), [Platform::Hip])?,
-        disassembler: emulate::disassembler(&settings, Some(&words("__disassembler")))?,
-    };
+    let predictor = Predictor::new(&args.graphc)?;
     let mut rows = Vec::new();
     for model in &args.models {
         let (name, graph) = graph(model)?;
         for target in &args.targets {
             let start = Instant::now();
-            rows.push(predict(&args, &tools, &name, &graph, target)?);
+            rows.push(predict(&args, &predictor, &name, &graph, target)?);
             eprintln!(
                 "{name} on {target}: {:.1} s, at most {} MiB of memory so far",
                 start.elapsed().as_secs_f64(),
@@ -127,7 +111,7 @@ fn graph(model: &str) -> Result<(String, Graph)> {
     Ok((name, graph))
 }
 
-fn predict(args: &Args, tools: &Tools, name: &str, graph: &Graph, target: &str) -> Result<Row> {
+fn predict(args: &Args, predictor: &Predictor, name: &str, graph: &Graph, target: &str) -> Result<Row> {
     let parsed: Target = target
         .parse()
         .map_err(|error| Error::Config(format!("--targets: {error}")))?;
@@ -137,25 +121,8 @@ fn predict(args: &Args, tools: &Tools, name: &str, graph: &Graph, target: &str) 
         .map_err(|error| Error::Config(format!("--dtype: {error}")))?;
     let mut options = BuildOptions::new(vec![parsed], OptLevel::O2).dtype(Some(dtype));
     options.optimize.libraries = false;
-    let mut built = driver::build(graph, &options)?;
-    driver::compile(&mut built.program, &tools.compiler, &|_| ())?;
+    let (built, steps) = predictor.steps(graph, &options)?;
     let plan = &built.program.variants[0].plan;
-    let bindings = graphc::random::bindings(&plan.symbols, &[])?;
-    let inputs = plan
-        .inputs
-        .iter()
-        .map(|port| {
-            let tensor = graphc::random::tensor(&port.name, &port.ty, &bindings, 0)?;
-            Ok((port.name.clone(), tensor))
-        })
-        .collect::<Result<_>>()?;
-    let options = emulate::Options {
-        time: Some(TimingOptions::default()),
-        ..emulate::Options::default()
-    };
-    let steps = Emulator::load(&built.program, 0, &tools.disassembler, options)?
-        .run(&inputs)?
-        .timed;
     let kernels = emulate::timed(plan, &steps);
     Ok(Row {
         model: name.to_owned(),
