@@ -6,7 +6,7 @@
 
 use ir::entity::Entity;
 use ir::host::LowerError;
-use ir::host::product::{Added, Factor, Finish, Place, SUM_LANES, StageOp, Step, Stored, TileDims};
+use ir::host::product::{Added, Factor, Finish, Place, SUM_LANES, StageFunction, StageOp, Step, Stored, TileDims};
 use ir::kernel::{Expr, ExprId, ParamId, Stmt, VarId};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::{DType, Scalar};
@@ -317,6 +317,10 @@ impl<'a> Chain<'a> {
                     whole = true;
                     (low, high) = (low.round_ties_even(), high.round_ties_even());
                 }
+                Expr::Unary(op, _) if kernel.exprs.dtype(at) == DType::F32 => {
+                    stages.push(Step::Function(function(op)?));
+                    (low, high, whole) = (f64::NEG_INFINITY, f64::INFINITY, false);
+                }
                 Expr::Cast(to @ (DType::I8 | DType::U8), _) => {
                     let (least, most) = to.int_range()?;
                     if !whole || low < least as f64 || high > most as f64 {
@@ -400,6 +404,22 @@ impl<'a> Chain<'a> {
             positive,
         })
     }
+}
+
+fn function(op: UnaryOp) -> Option<StageFunction> {
+    Some(match op {
+        UnaryOp::Gelu => StageFunction::Gelu,
+        UnaryOp::GeluTanh => StageFunction::GeluTanh,
+        UnaryOp::Silu => StageFunction::Silu,
+        UnaryOp::Sigmoid => StageFunction::Sigmoid,
+        UnaryOp::Tanh => StageFunction::Tanh,
+        UnaryOp::Erf => StageFunction::Erf,
+        UnaryOp::Exp => StageFunction::Exp,
+        UnaryOp::Softplus => StageFunction::Softplus,
+        UnaryOp::Mish => StageFunction::Mish,
+        UnaryOp::HardSwish => StageFunction::HardSwish,
+        _ => return None,
+    })
 }
 
 /// Makes products of what a byte may be, of which the quotients are rounded, one product that is rounded.

@@ -422,6 +422,8 @@ pub enum Step {
         scale: f32,
         positive: bool,
     },
+    /// What a function says of each.
+    Function(StageFunction),
     /// To whole numbers, ties to even.
     Round,
     /// The quotient by a number, to whole numbers.
@@ -441,6 +443,21 @@ pub enum StageOp {
     Div,
     Max,
     Min,
+}
+
+/// A function of a [`Step`]: what activations are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageFunction {
+    Gelu,
+    GeluTanh,
+    Silu,
+    Sigmoid,
+    Tanh,
+    Erf,
+    Exp,
+    Softplus,
+    Mish,
+    HardSwish,
 }
 
 /// How numbers that a step reads or writes are stored.

@@ -6,12 +6,13 @@
 //! Rows whose sums, results and whatever else is read for each element lie side by side are taken several at a time, as one row of as many
 //! columns as fill vectors; what there is for each column is repeated.
 
-use ir::host::product::{Factor, Finish, Integers, Place, SUM_LANES, Step};
+use ir::host::product::{Factor, Finish, Integers, Place, SUM_LANES, StageFunction, Step};
 use smallvec::SmallVec;
 
 use super::block::{Frame, RunBlock, Val};
 use super::kernels::Isa;
 use super::kernels::integers::SumTile;
+use super::kernels::math::Unary;
 use super::kernels::stages::{Across, Outer, Stage, StageOut, Stored, Sums, Times, finish, store_sums};
 use super::kernels::workspace::SyncPtr;
 
@@ -36,7 +37,11 @@ impl Scattered {
                         Step::Columns(_, place) | Step::Rows(_, place) | Step::Residual { from: place, .. } => {
                             read.push(place);
                         }
-                        Step::Number(..) | Step::Round | Step::RoundQuotient(_) | Step::Table(_) => {}
+                        Step::Number(..)
+                        | Step::Function(_)
+                        | Step::Round
+                        | Step::RoundQuotient(_)
+                        | Step::Table(_) => {}
                     }
                 }
             }
@@ -90,7 +95,8 @@ pub(super) fn lies_side_by_side(form: &Integers) -> bool {
     let side_by_side = |step: &Step| match step {
         Step::Store(place, _) | Step::Residual { from: place, .. } => dense(place),
         Step::Rows(..) => false,
-        Step::Columns(..) | Step::Number(..) | Step::Round | Step::RoundQuotient(_) | Step::Table(_) => true,
+        Step::Columns(..) | Step::Number(..) | Step::Function(_) => true,
+        Step::Round | Step::RoundQuotient(_) | Step::Table(_) => true,
     };
     let finish = match &form.finish {
         Finish::Sums(place) => dense(place),
@@ -375,6 +381,7 @@ impl Finisher<'_> {
                             Stage::Columns(*op, repeated.of(self.at(place, idx).cast::<f32>().cast_const()))
                         }
                         Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
+                        Step::Function(function) => Stage::Function(self.isa, unary_of(*function)),
                         Step::Round => Stage::Round,
                         Step::RoundQuotient(by) => Stage::RoundQuotient(*by),
                         Step::Table(values) => Stage::Table(values.as_ptr()),
@@ -433,5 +440,20 @@ impl Finisher<'_> {
                 }
             }
         }
+    }
+}
+
+fn unary_of(function: StageFunction) -> Unary {
+    match function {
+        StageFunction::Gelu => Unary::Gelu {},
+        StageFunction::GeluTanh => Unary::GeluTanh {},
+        StageFunction::Silu => Unary::Silu {},
+        StageFunction::Sigmoid => Unary::Sigmoid {},
+        StageFunction::Tanh => Unary::Tanh {},
+        StageFunction::Erf => Unary::Erf {},
+        StageFunction::Exp => Unary::Exp {},
+        StageFunction::Softplus => Unary::Softplus {},
+        StageFunction::Mish => Unary::Mish {},
+        StageFunction::HardSwish => Unary::HardSwish {},
     }
 }

@@ -4,6 +4,7 @@
 //! what it names.
 
 use super::isa::Isa;
+use super::math::{Unary, unary_ptr};
 use super::requantise::{Requantise, requantise};
 use super::simd::{Simd, simd_dispatch};
 pub use ir::host::product::{StageOp, Stored};
@@ -27,6 +28,8 @@ pub enum Stage {
         scale: f32,
         positive: bool,
     },
+    /// A function of each, at a level of the processor's.
+    Function(Isa, Unary),
     /// To whole numbers, ties to even.
     Round,
     /// The quotient by this number, to whole numbers: a product where that is as good as a division.
@@ -621,6 +624,14 @@ pub(super) unsafe fn finish_block<S: Simd, const R: usize, const WHOLE: bool, F:
                     });
                     look_up(lanes.as_mut_ptr().cast(), R * 32, table);
                     for_each_vector!(R, |r, v| values[r][v] = S::load(lanes[r][v].as_ptr()));
+                }
+                Stage::Function(isa, function) => {
+                    let mut lanes = [[[0f32; 16]; 2]; R];
+                    let floats = lanes.as_mut_ptr().cast::<f32>();
+                    let place = |r: usize, v: usize| (r * 2 + v) * S::LANES;
+                    for_each_vector!(R, |r, v| S::store(floats.add(place(r, v)), values[r][v]));
+                    unary_ptr(isa, function, floats, floats, R * 2 * S::LANES);
+                    for_each_vector!(R, |r, v| values[r][v] = S::load(floats.add(place(r, v))));
                 }
                 Stage::Store(out) => match out.stored {
                     Stored::I8 | Stored::U8 => {

@@ -154,13 +154,29 @@ fn functions_of_a_byte_follow_products() {
 
 /// A product of `k` deep rows by `n` columns: scaled and moved by column, quantised, and quantised again by another scale.
 fn requantised(k: i64, n: i64, twice: bool) -> Kernel {
+    with_end(k, n, DType::I8, |b, moved| {
+        let by = b.num(0.25);
+        let byte = quantise(b, moved, by, -3.0);
+        if !twice {
+            return byte;
+        }
+        let number = b.cast(DType::F32, byte);
+        let (zero, scale, other) = (b.num(-3.0), b.num(0.25), b.num(0.375));
+        let number = b.bin(BinaryOp::Sub, number, zero);
+        let number = b.mul(number, scale);
+        quantise(b, number, other, 5.0)
+    })
+}
+
+/// A product of `k` deep rows by `n` columns: scaled and moved by column, and what `end` makes of that.
+fn with_end(k: i64, n: i64, dtype: DType, end: impl Fn(&mut Build, ExprId) -> ExprId) -> Kernel {
     let mut b = Build::new("requantised");
     let m = sym("m");
     let lhs = b.read("lhs", DType::I8, m.clone() * k);
     let rhs = b.read("rhs", DType::I8, c(n * k));
     let scales = b.read("scales", DType::F32, c(n));
     let bias = b.read("bias", DType::F32, c(n));
-    let out = b.write("out", DType::I8, m.clone() * n);
+    let out = b.write("out", dtype, m.clone() * n);
     let (i, j, r) = (b.axis("i", m), b.axis("j", c(n)), b.axis("r", c(k)));
     let l = b.index(0, &[(i, c(k)), (r, c(1))]);
     let rr = b.index(0, &[(r, c(n)), (j, c(1))]);
@@ -172,17 +188,9 @@ fn requantised(k: i64, n: i64, twice: bool) -> Kernel {
     let (scale, bias) = (b.load(scales, column), b.load(bias, column));
     let scaled = b.mul(float, scale);
     let moved = b.add(scaled, bias);
-    let by = b.num(0.25);
-    let mut byte = quantise(&mut b, moved, by, -3.0);
-    if twice {
-        let number = b.cast(DType::F32, byte);
-        let (zero, scale, other) = (b.num(-3.0), b.num(0.25), b.num(0.375));
-        let number = b.bin(BinaryOp::Sub, number, zero);
-        let number = b.mul(number, scale);
-        byte = quantise(&mut b, number, other, 5.0);
-    }
+    let value = end(&mut b, moved);
     let to = b.index(0, &[(i, c(n)), (j, c(1))]);
-    let store = b.store(out, to, byte, &[]);
+    let store = b.store(out, to, value, &[]);
     let (lhs, rhs) = (Operand::new(&b.kernel.exprs, l), Operand::new(&b.kernel.exprs, rr));
     b.kernel.body = Body::Contract(ContractBody {
         batch: vec![],
@@ -317,6 +325,57 @@ fn what_is_positive_of_residuals_is_added_in_registers() {
                 assert!(lowered.pieces.iter().all(in_registers), "{stored} {m}x{k}x{n}");
                 let names = check_with(&kernel, &bindings, tensors.clone(), &[1, 2, 3], 0.0);
                 assert_eq!(names, ["integers"], "{stored} {m}x{k}x{n}");
+            }
+        }
+    }
+}
+
+/// Activations of a product of integers are stages; the tile is not stored before.
+#[test]
+fn functions_of_numbers_follow_products_in_registers() {
+    let functions = [
+        UnaryOp::Gelu,
+        UnaryOp::GeluTanh,
+        UnaryOp::Silu,
+        UnaryOp::Sigmoid,
+        UnaryOp::Tanh,
+        UnaryOp::Erf,
+        UnaryOp::Exp,
+        UnaryOp::Softplus,
+        UnaryOp::Mish,
+        UnaryOp::HardSwish,
+    ];
+    for (number, op) in functions.into_iter().enumerate() {
+        for (k, n) in [(1, 1), (9, 33), (64, 64), (5, 24), (7, 300)] {
+            let kernel = with_end(k, n, DType::F32, |b, moved| {
+                let value = b.un(op, moved);
+                let half = b.num(0.5);
+                b.add(value, half)
+            });
+            for m in [0, 1, 6, 70] {
+                let bindings = sizes(&[("m", m)]);
+                let mut tensors = buffers(&kernel, &bindings, number as u64 + 3);
+                for (seed, tensor) in tensors.iter_mut().take(2).enumerate() {
+                    let values: Vec<i64> = (0..tensor.elements() as i64)
+                        .map(|i| (i * 31 + seed as i64 * 7) % 23 - 11)
+                        .collect();
+                    *tensor = HostTensor::from_i64(DType::I8, tensor.shape.clone(), &values).unwrap();
+                }
+                let scales: Vec<f64> = (0..n).map(|j| [0.0125, -0.05, 0.00625][j as usize % 3]).collect();
+                tensors[2] = HostTensor::from_f64(DType::F32, [n as usize], &scales).unwrap();
+                let constants: Vec<_> = (tensors.iter().enumerate())
+                    .map(|(i, t)| (1..4).contains(&i).then(|| (ConstId::new(i), t)))
+                    .collect();
+                let setting = Setting {
+                    bindings: &bindings,
+                    constants: &constants,
+                    aliased: false,
+                };
+                let lowered = codegen_cpu::lowering().lower(&kernel, &setting).unwrap();
+                let in_registers =
+                    |piece: &Piece| matches!(piece, Piece::Integers(p) if matches!(p.finish, Finish::Stages(_)));
+                assert!(m == 0 || lowered.pieces.iter().all(in_registers), "{op:?} {m}x{k}x{n}");
+                check_with(&kernel, &bindings, tensors.clone(), &[1, 2, 3], 1e-5);
             }
         }
     }
