@@ -2,6 +2,7 @@
 
 use ir::DType;
 use ir::HostTensor;
+use ir::dim::Bindings;
 use ir::entity::Entity;
 use ir::graph::ConstId;
 use ir::host::product::Finish;
@@ -284,6 +285,21 @@ fn with_positive(stored: DType, k: i64, n: i64) -> Kernel {
     b.kernel
 }
 
+/// Says whether a product of integers ends in stages, its buffers 1 to 3 being constants.
+fn is_in_registers(kernel: &Kernel, bindings: &Bindings, tensors: &[HostTensor]) -> bool {
+    let constants: Vec<_> = (tensors.iter().enumerate())
+        .map(|(i, t)| (1..4).contains(&i).then(|| (ConstId::new(i), t)))
+        .collect();
+    let setting = Setting {
+        bindings,
+        constants: &constants,
+        aliased: false,
+    };
+    let lowered = codegen_cpu::lowering().lower(kernel, &setting).unwrap();
+    let staged = |piece: &Piece| matches!(piece, Piece::Integers(p) if matches!(p.finish, Finish::Stages(_)));
+    lowered.pieces.iter().all(staged)
+}
+
 #[test]
 fn what_is_positive_of_residuals_is_added_in_registers() {
     for stored in [DType::F32, DType::I8, DType::U8] {
@@ -311,18 +327,7 @@ fn what_is_positive_of_residuals_is_added_in_registers() {
                 tensors[2] = HostTensor::from_f64(DType::F32, [n as usize], &scales).unwrap();
                 let bias: Vec<f64> = (0..n).map(|j| (j % 9) as f64 * 0.375 - 1.0).collect();
                 tensors[3] = HostTensor::from_f64(DType::F32, [n as usize], &bias).unwrap();
-                let constants: Vec<_> = (tensors.iter().enumerate())
-                    .map(|(i, t)| (1..4).contains(&i).then(|| (ConstId::new(i), t)))
-                    .collect();
-                let setting = Setting {
-                    bindings: &bindings,
-                    constants: &constants,
-                    aliased: false,
-                };
-                let lowered = codegen_cpu::lowering().lower(&kernel, &setting).unwrap();
-                let in_registers =
-                    |piece: &Piece| matches!(piece, Piece::Integers(p) if matches!(p.finish, Finish::Stages(_)));
-                assert!(lowered.pieces.iter().all(in_registers), "{stored} {m}x{k}x{n}");
+                assert!(is_in_registers(&kernel, &bindings, &tensors), "{stored} {m}x{k}x{n}");
                 let names = check_with(&kernel, &bindings, tensors.clone(), &[1, 2, 3], 0.0);
                 assert_eq!(names, ["integers"], "{stored} {m}x{k}x{n}");
             }
@@ -363,18 +368,10 @@ fn functions_of_numbers_follow_products_in_registers() {
                 }
                 let scales: Vec<f64> = (0..n).map(|j| [0.0125, -0.05, 0.00625][j as usize % 3]).collect();
                 tensors[2] = HostTensor::from_f64(DType::F32, [n as usize], &scales).unwrap();
-                let constants: Vec<_> = (tensors.iter().enumerate())
-                    .map(|(i, t)| (1..4).contains(&i).then(|| (ConstId::new(i), t)))
-                    .collect();
-                let setting = Setting {
-                    bindings: &bindings,
-                    constants: &constants,
-                    aliased: false,
-                };
-                let lowered = codegen_cpu::lowering().lower(&kernel, &setting).unwrap();
-                let in_registers =
-                    |piece: &Piece| matches!(piece, Piece::Integers(p) if matches!(p.finish, Finish::Stages(_)));
-                assert!(m == 0 || lowered.pieces.iter().all(in_registers), "{op:?} {m}x{k}x{n}");
+                assert!(
+                    m == 0 || is_in_registers(&kernel, &bindings, &tensors),
+                    "{op:?} {m}x{k}x{n}"
+                );
                 check_with(&kernel, &bindings, tensors.clone(), &[1, 2, 3], 1e-5);
             }
         }
