@@ -1,13 +1,15 @@
 //! Sentence embeddings with real weights: which of some sentences mean nearly the same?
 //!
 //!     scripts/fetch-minilm.sh
-//!     cargo run --release --example minilm [FOLDER]
+//!     cargo run --release --example minilm [FOLDER [GRAPH]]
 //!
-//! FOLDER holds model.safetensors and tokenizer.json; by default target/minilm. The model is examples/src/models/minilm.rs.
+//! FOLDER holds model.safetensors and tokenizer.json; by default target/minilm. The model is examples/src/models/minilm.rs. Where
+//! GRAPH (`minilm.gir`) is named, the graph is written there with its weights, for the command line: `graphc quantize minilm.gir ...`.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
+use graphc::ir::graph::print::{PrintOptions, print};
 use graphc::prelude::*;
 use graphc_examples::models::minilm::{Config, MiniLm};
 use tokenizers::{PaddingParams, Tokenizer};
@@ -29,7 +31,11 @@ fn main() -> anyhow::Result<()> {
     let weights =
         Weights::open(folder.join("model.safetensors")).context("fetch the weights by scripts/fetch-minilm.sh")?;
     let model = MiniLm::load(&Params::new(weights), Config::default())?;
-    let session = Session::compile(model.graph()?, &SessionOptions::default())?;
+    let graph = model.graph()?;
+    if let Some(file) = std::env::args().nth(2) {
+        std::fs::write(&file, print(&graph, PrintOptions::default())).with_context(|| format!("write {file}"))?;
+    }
+    let session = Session::compile(graph, &SessionOptions::default())?;
 
     // Tokens, padded to the longest sentence.
     let mut tokenizer = Tokenizer::from_file(folder.join("tokenizer.json")).map_err(anyhow::Error::msg)?;
