@@ -5,6 +5,16 @@ use crate::cpu::kernels::Isa;
 use crate::cpu::kernels::math::{Unary, unary};
 use crate::cpu::kernels::stages::{Across, Stage, StageOp, StageOut, Stored, stages_of_floats};
 
+/// Stores floats one after another.
+fn stored(isa: Isa, to: &mut [f32]) -> Stage {
+    Stage::Store(StageOut {
+        to: to.as_mut_ptr().cast(),
+        stored: Stored::F32,
+        row: 2 * isa.lanes() as isize,
+        cols: Across::Apart(1),
+    })
+}
+
 #[test]
 fn floats_of_every_count_go_through_stages() {
     let mut rng = Rng(21);
@@ -23,12 +33,7 @@ fn floats_of_every_count_go_through_stages() {
         for n in (0..70).chain([127, 128, 129, 300, 1024]) {
             let from = rng.floats(n);
             let mut to = vec![f32::MAX; n + 1];
-            let out = Stage::Store(StageOut {
-                to: to.as_mut_ptr().cast(),
-                stored: Stored::F32,
-                row: 2 * isa.lanes() as isize,
-                cols: Across::Apart(1),
-            });
+            let out = stored(isa, &mut to);
             let stages: Vec<Stage> = stages.iter().copied().chain([out]).collect();
             // SAFETY: both have so many floats, the table as many as a byte has values.
             unsafe { stages_of_floats(isa, from.as_ptr(), n, &stages) };
@@ -57,12 +62,7 @@ fn functions_of_stages_are_those_of_blocks() {
                     *x = special;
                 }
                 let mut to = vec![f32::MAX; n + 1];
-                let out = Stage::Store(StageOut {
-                    to: to.as_mut_ptr().cast(),
-                    stored: Stored::F32,
-                    row: 2 * isa.lanes() as isize,
-                    cols: Across::Apart(1),
-                });
+                let out = stored(isa, &mut to);
                 // SAFETY: both have so many floats.
                 unsafe { stages_of_floats(isa, from.as_ptr(), n, &[Stage::Function(isa, function), out]) };
                 let mut want = vec![0.0; n];
