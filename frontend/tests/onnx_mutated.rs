@@ -194,7 +194,8 @@ fn quantized(bytes: Vec<u8>) -> Result<(), TestCaseError> {
                 changed.proto().opset_import.iter().any(|o| o.version >= 21) || file.proto().opset_import.is_empty()
             );
             if let Ok(graph) = changed.import(&ImportOptions::default()) {
-                prop_assert!(ir::graph::verify::verify(&graph).is_ok());
+                let verified = ir::graph::verify::verify(&graph);
+                prop_assert!(verified.is_ok(), "{:?}\n{}", verified, graph);
             }
         }
     }
@@ -206,7 +207,8 @@ fn check(bytes: Vec<u8>) -> Result<(), TestCaseError> {
     if let Ok(model) = read_bytes("mutated", bytes.into(), None)
         && let Ok(graph) = import_model(&model, &ImportOptions::default())
     {
-        prop_assert!(ir::graph::verify::verify(&graph).is_ok());
+        let verified = ir::graph::verify::verify(&graph);
+        prop_assert!(verified.is_ok(), "{:?}\n{}", verified, graph);
     }
     Ok(())
 }

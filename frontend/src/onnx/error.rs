@@ -34,6 +34,8 @@ pub enum ImportError {
     },
     #[error("output {name:?} is computed by no node; the graph defines {defined} values")]
     Output { name: String, defined: usize },
+    #[error("output {name:?} is declared twice; give each output of the model a name of its own")]
+    OutputTwice { name: String },
     #[error("the model has no outputs")]
     NoOutputs,
     /// A node is wrong, or uses its op in a way that graphc does not support.

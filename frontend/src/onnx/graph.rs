@@ -243,6 +243,10 @@ impl<'a> Walk<'_, 'a> {
             depth: 0,
         };
         let outputs: Vec<&'a str> = graph.output.iter().map(|o| o.name.as_str()).collect();
+        if let Some((_, name)) = (outputs.iter().enumerate()).find(|(i, name)| outputs[..*i].contains(name)) {
+            let name = (*name).to_owned();
+            return Err(ImportError::OutputTwice { name }.into());
+        }
         self.nodes(&graph.node, &outputs, &mut env, &frame)?;
         for name in outputs {
             let defined = env.len();

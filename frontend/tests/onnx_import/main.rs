@@ -394,6 +394,8 @@ fn mistakes_are_typed() {
     ));
     assert!(matches!(x(17).import(), Err(ImportError::NoOutputs)));
     assert!(matches!(x(17).output("q").import(), Err(ImportError::Output { .. })));
+    let twice = x(17).output("x").output("x").import();
+    assert!(matches!(twice, Err(ImportError::OutputTwice { name }) if name == "x"));
     let options = ImportOptions::default().size("m=3").unwrap();
     assert!(matches!(
         x(17).output("x").import_with(&options),
