@@ -3,7 +3,7 @@
 
 Run it in the repository's root on a machine with a GPU, PyTorch and NVRTC:
 
-    python3 benches/h200/gemm.py [SIZE]          default 4096: SIZE^3, f16 and bf16, several tilings and layouts
+    python3 benches/h200/gemm.py [SIZE [TYPE ...]]   default 4096: SIZE^3, f16, bf16 and i8, several tilings and layouts
 
 First every tiling is checked against PyTorch on sizes that cut its tiles, with NaN beyond the operands' ends. Each line is
 the median of 30 launches: microseconds, TFLOP/s, ratio to cuBLAS, registers, bytes of local memory.
@@ -52,7 +52,12 @@ GROUP_TILINGS = [
     (64, 64, 64, 1, 1, "4"),
 ]
 LAYOUTS = {"kk": (True, True), "kr": (True, False), "rr": (False, False)}
-ELEMENTS = {"f16": torch.float16, "bf16": torch.bfloat16}
+# The type in PyTorch, that of sums and results, and elements that are fetched at once.
+ELEMENTS = {
+    "f16": (torch.float16, "f32", torch.float16, "f16", 8),
+    "bf16": (torch.bfloat16, "f32", torch.bfloat16, "bf16", 8),
+    "i8": (torch.int8, "i32", torch.int32, "i32", 16),
+}
 
 SOURCE = """
 #include "graphc_gemm.hip.h"
@@ -60,23 +65,23 @@ using namespace graphc;
 using Tiles = MatrixTile<{instruction}, {m}, {n}, {k}, {wm}, {wn}, {knobs}>;
 extern "C" __constant__ int facts[3] = {{Tiles::THREADS, Tiles::LDS_BYTES, Tiles::DYNAMIC_LDS}};
 extern "C" __global__ __launch_bounds__(Tiles::THREADS)
-void product(const {element}* in0, const {element}* in1, {element}* out, int m, int n, int depth, int lhs_pitch, int rhs_pitch) {{
+void product(const {element}* in0, const {element}* in1, {out}* out, int m, int n, int depth, int lhs_pitch, int rhs_pitch) {{
     const auto lhs = {lhs};
     const auto rhs = {rhs};
-    gemm_tile<Tiles, 8>(m, n, depth, lhs, rhs, [&](int row, int col, const Pack<float, 8>& acc) {{
-        Vec<{element}, 8> values;
+    gemm_tile<Tiles, 8>(m, n, depth, lhs, rhs, [&](int row, int col, const Pack<{acc}, 8>& acc) {{
+        Vec<{out}, 8> values;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) values[i] = cast<{element}>(acc[i]);
+        for (int i = 0; i < 8; ++i) values[i] = cast<{out}>(acc[i]);
         store_vector<8>(out + ((i64)row * n + col), values);
     }});
 }}
 """
 
 
-def operand(buffer, pitch, along_k):
+def operand(buffer, pitch, along_k, width):
     if along_k:
-        return f"along_k<8>([&](int row, int k) {{ return {buffer} + ((i64)row * {pitch} + k); }})"
-    return f"along_rows<8>([&](int row, int k) {{ return {buffer} + ((i64)k * {pitch} + row); }})"
+        return f"along_k<{width}>([&](int row, int k) {{ return {buffer} + ((i64)row * {pitch} + k); }})"
+    return f"along_rows<{width}>([&](int row, int k) {{ return {buffer} + ((i64)k * {pitch} + row); }})"
 
 
 def library(*patterns):
@@ -146,11 +151,13 @@ class Kernel:
 
 
 def matrix(rows, depth, along_k, dtype):
-    """A matrix and the memory it is in, which has NaN beyond every line's end."""
+    """A matrix and the memory it is in, which has NaN (integers: the largest) beyond every line's end."""
     lines, along = (rows, depth) if along_k else (depth, rows)
-    pitch = (along + 7) // 8 * 8 + 8
-    memory = torch.full((lines, pitch), float("nan"), dtype=dtype, device="cuda")
-    memory[:, :along] = torch.randint(-4, 5, (lines, along), device="cuda").to(dtype)
+    pitch = (along + 15) // 16 * 16 + 16
+    beyond = float("nan") if dtype.is_floating_point else torch.iinfo(dtype).max
+    memory = torch.full((lines, pitch), beyond, dtype=dtype, device="cuda")
+    least, most = (-4, 4) if dtype.is_floating_point else (-128, 127)
+    memory[:, :along] = torch.randint(least, most + 1, (lines, along), device="cuda").to(dtype)
     meaning = memory[:, :along] if along_k else memory[:, :along].t()
     return memory, meaning, pitch
 
@@ -176,23 +183,32 @@ def main():
     arch = "sm_%d%d" % torch.cuda.get_device_capability()
     print(torch.cuda.get_device_name(), arch, torch.__version__)
     flops = 2 * size**3
-    for element, dtype in ELEMENTS.items():
+    only = sys.argv[2:] or list(ELEMENTS)
+    for element, (dtype, acc, result, out_name, width) in ELEMENTS.items():
+        if element not in only:
+            continue
         for name, (lhs_along, rhs_along) in LAYOUTS.items():
-            a = torch.randn(size, size, device="cuda").to(dtype)
-            b = torch.randn(size, size, device="cuda").to(dtype)
+            if element == "i8" and name != "kk":
+                continue
+            a = (torch.randn(size, size, device="cuda") * 20).to(dtype)
+            b = (torch.randn(size, size, device="cuda") * 20).to(dtype)
             left, right = a if lhs_along else a.t(), b.t() if rhs_along else b
-            blas = median_time(lambda: left @ right)
+            blas = median_time(lambda: torch._int_mm(left, right) if element == "i8" else left @ right)
             print(f"{element} {name} cuBLAS: {blas:.1f} us, {flops / blas / 1e6:.0f} TFLOP/s")
-            tilings = [(tiling, f"MmaSync<16, 8, 16, {element}, f32>", arch) for tiling in TILINGS]
+            # Tiles are as many bytes deep, whatever their elements.
+            step = 32 // dtype.itemsize
+            deeper = lambda tiling: (*tiling[:2], tiling[2] * 2 // dtype.itemsize, *tiling[3:])
+            tilings = [(deeper(t), f"MmaSync<16, 8, {step}, {element}, {acc}>", arch) for t in TILINGS]
             if arch == "sm_90":
-                groups = ((tiling, f"Wgmma<64, {tiling[1]}, 16, {element}, f32>") for tiling in GROUP_TILINGS)
+                groups = ((deeper(t), f"Wgmma<64, {t[1]}, {step}, {element}, {acc}>") for t in GROUP_TILINGS)
                 tilings += [(tiling, instruction, "sm_90a") for tiling, instruction in groups]
             for (m, n, k, wm, wn, knobs), instruction, of in tilings:
-                if element != "f16" and (name != "kr" or k != 64):
+                if element == "bf16" and (name != "kr" or k != 64):
                     continue
                 source = SOURCE.format(
-                    instruction=instruction, element=element, m=m, n=n, k=k, wm=wm, wn=wn, knobs=knobs,
-                    lhs=operand("in0", "lhs_pitch", lhs_along), rhs=operand("in1", "rhs_pitch", rhs_along),
+                    instruction=instruction, element=element, acc=acc, out=out_name,
+                    m=m, n=n, k=k, wm=wm, wn=wn, knobs=knobs,
+                    lhs=operand("in0", "lhs_pitch", lhs_along, width), rhs=operand("in1", "rhs_pitch", rhs_along, width),
                 )
                 kernel = Kernel(source, of)
                 tiling = f"{instruction.split('<')[0]} {m}x{n}x{k} {wm}x{wn} {knobs}"
@@ -200,13 +216,13 @@ def main():
                     if depth % 8 and not (lhs_along and rhs_along):
                         continue
                     (x, xm, xp), (y, ym, yp) = matrix(rows, depth, lhs_along, dtype), matrix(cols, depth, rhs_along, dtype)
-                    out = torch.full((rows, cols), float("nan"), dtype=dtype, device="cuda")
+                    out = torch.full((rows, cols), 99, dtype=result, device="cuda")
                     kernel.launch(-(-rows // m) * -(-cols // n), (x, y, out), (rows, cols, depth, xp, yp))
-                    want = (xm.float() @ ym.float().t()).to(dtype)
+                    want = (xm.float() @ ym.float().t()).to(result)
                     if not torch.equal(out, want):
                         bad = (out != want).nonzero()
                         sys.exit(f"{element} {name} {tiling}: {rows}x{cols}x{depth} is wrong at {bad[:4].tolist()} ({len(bad)})")
-                out = torch.empty(size, size, dtype=dtype, device="cuda")
+                out = torch.empty(size, size, dtype=result, device="cuda")
                 grid = -(-size // m) * -(-size // n)
                 time = median_time(lambda: kernel.launch(grid, (a, b, out), (size, size, size, size, size)))
                 print(

@@ -7,12 +7,12 @@
 namespace graphc {
 
 /// What `Wgmma` is for a tiling: four warps have 16 rows each, in fragments of `mma.sync`.
-template <int N, typename In, typename Acc>
-struct WgmmaLayout : Instruction<In, Acc, 128, 64, N, 4, 4, 2, N / 4> {
-    static constexpr int STEP = 16;
+template <int N, int K, typename In, typename Acc>
+struct WgmmaLayout : Instruction<In, Acc, 128, 64, N, 4, K / 4, 2, N / 4> {
+    static constexpr int STEP = K;
     static constexpr bool SYNC = true, DESCRIBED = true;
     /// A warp's sums of eight columns.
-    using Part = MmaSyncLayout<16, In, Acc>;
+    using Part = MmaSyncLayout<K, In, Acc>;
     using Sums = typename Part::Sums[N / 8];
 };
 
@@ -36,21 +36,21 @@ struct Wgmma;
 #define GRAPHC_PLACES_128 GRAPHC_PLACES_0 ", " GRAPHC_PLACES_1
 #define GRAPHC_PLACES_192 GRAPHC_PLACES_128 ", " GRAPHC_PLACES_2
 #define GRAPHC_PLACES_256 GRAPHC_PLACES_192 ", " GRAPHC_PLACES_3
-#define GRAPHC_PART(J) "+f"(sums[J][0]), "+f"(sums[J][1]), "+f"(sums[J][2]), "+f"(sums[J][3])
-#define GRAPHC_PARTS(J) GRAPHC_PART(J), GRAPHC_PART(J + 1), GRAPHC_PART(J + 2), GRAPHC_PART(J + 3), \
-    GRAPHC_PART(J + 4), GRAPHC_PART(J + 5), GRAPHC_PART(J + 6), GRAPHC_PART(J + 7)
-#define GRAPHC_SUMS_64 GRAPHC_PARTS(0)
-#define GRAPHC_SUMS_128 GRAPHC_SUMS_64, GRAPHC_PARTS(8)
-#define GRAPHC_SUMS_192 GRAPHC_SUMS_128, GRAPHC_PARTS(16)
-#define GRAPHC_SUMS_256 GRAPHC_SUMS_192, GRAPHC_PARTS(24)
+#define GRAPHC_PART(AT, J) AT(sums[J][0]), AT(sums[J][1]), AT(sums[J][2]), AT(sums[J][3])
+#define GRAPHC_PARTS(AT, J) GRAPHC_PART(AT, J), GRAPHC_PART(AT, J + 1), GRAPHC_PART(AT, J + 2), GRAPHC_PART(AT, J + 3), \
+    GRAPHC_PART(AT, J + 4), GRAPHC_PART(AT, J + 5), GRAPHC_PART(AT, J + 6), GRAPHC_PART(AT, J + 7)
+#define GRAPHC_SUMS_64(AT) GRAPHC_PARTS(AT, 0)
+#define GRAPHC_SUMS_128(AT) GRAPHC_SUMS_64(AT), GRAPHC_PARTS(AT, 8)
+#define GRAPHC_SUMS_192(AT) GRAPHC_SUMS_128(AT), GRAPHC_PARTS(AT, 16)
+#define GRAPHC_SUMS_256(AT) GRAPHC_SUMS_192(AT), GRAPHC_PARTS(AT, 24)
 #define GRAPHC_WGMMA(N, IN, NAME, OTHERS)                                                                                \
     template <>                                                                                                          \
-    struct Wgmma<64, N, 16, IN, f32> : WgmmaLayout<N, IN, f32> {                                                         \
+    struct Wgmma<64, N, 16, IN, f32> : WgmmaLayout<N, 16, IN, f32> {                                                     \
         template <bool LHS_TURNED, bool RHS_TURNED, typename Sums>                                                       \
         static GRAPHC_DEVICE void multiply(Sums& sums, u64 lhs, u64 rhs) {                                               \
             asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME   \
                          " {" GRAPHC_PLACES_##N "}, " OTHERS ";\n}"                                                      \
-                         : GRAPHC_SUMS_##N                                                                               \
+                         : GRAPHC_SUMS_##N("+f")                                                                         \
                          : "l"(lhs), "l"(rhs), "n"((int)LHS_TURNED), "n"((int)RHS_TURNED));                              \
         }                                                                                                                \
     };
@@ -63,6 +63,23 @@ GRAPHC_WGMMA(192, bf16, "bf16.bf16", "%96, %97, p, 1, 1, %98, %99")
 GRAPHC_WGMMA(256, f16, "f16.f16", "%128, %129, p, 1, 1, %130, %131")
 GRAPHC_WGMMA(256, bf16, "bf16.bf16", "%128, %129, p, 1, 1, %130, %131")
 #undef GRAPHC_WGMMA
+#define GRAPHC_WGMMA_OF_BYTES(N, OTHERS)                                                                                 \
+    template <>                                                                                                          \
+    struct Wgmma<64, N, 32, i8, i32> : WgmmaLayout<N, 32, i8, i32> {                                                     \
+        template <bool LHS_TURNED, bool RHS_TURNED, typename Sums>                                                       \
+        static GRAPHC_DEVICE void multiply(Sums& sums, u64 lhs, u64 rhs) {                                               \
+            static_assert(!LHS_TURNED && !RHS_TURNED, "bytes lie along k");                                              \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k32.s32.s8.s8"   \
+                         " {" GRAPHC_PLACES_##N "}, " OTHERS ";\n}"                                                      \
+                         : GRAPHC_SUMS_##N("+r")                                                                         \
+                         : "l"(lhs), "l"(rhs));                                                                          \
+        }                                                                                                                \
+    };
+GRAPHC_WGMMA_OF_BYTES(64, "%32, %33, p")
+GRAPHC_WGMMA_OF_BYTES(128, "%64, %65, p")
+GRAPHC_WGMMA_OF_BYTES(192, "%96, %97, p")
+GRAPHC_WGMMA_OF_BYTES(256, "%128, %129, p")
+#undef GRAPHC_WGMMA_OF_BYTES
 #undef GRAPHC_SUMS_256
 #undef GRAPHC_SUMS_192
 #undef GRAPHC_SUMS_128
@@ -77,6 +94,10 @@ GRAPHC_WGMMA(256, bf16, "bf16.bf16", "%128, %129, p, 1, 1, %130, %131")
 #undef GRAPHC_PLACES_2
 #undef GRAPHC_PLACES_1
 #undef GRAPHC_PLACES_0
+
+/// Has a sum computed here, and read after it.
+GRAPHC_DEVICE void settle_sum(f32& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+GRAPHC_DEVICE void settle_sum(i32& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
 /// Has what this thread copied to LDS seen by instructions that read it by descriptors.
 GRAPHC_DEVICE void publish_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -212,7 +233,7 @@ struct GroupProduct {
 #pragma unroll
             for (int j = 0; j < Tiles::BLOCK_N / 8; ++j) {
 #pragma unroll
-                for (int v = 0; v < 4; ++v) asm volatile("" : "+f"(sums[i][j][v])::"memory");
+                for (int v = 0; v < 4; ++v) settle_sum(sums[i][j][v]);
             }
         }
     }

@@ -309,6 +309,9 @@ impl Tiling {
             if [self.lhs, self.rhs].iter().any(|f| f.width * i.input.bits() < 32) {
                 return Some("tiles are copied to LDS by four bytes at least");
             }
+            if i.input.bits() < 16 && !(self.lhs.along_k && self.rhs.along_k) {
+                return Some("wgmma turns elements of 2 bytes alone: others lie along k");
+            }
             // One stage is filled while one is read; products that go on read another.
             if self.stages < if self.ahead { 3 } else { 2 } {
                 return Some("wgmma takes two stages, or three with the next tile's products begun ahead");

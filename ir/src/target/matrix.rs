@@ -156,8 +156,8 @@ const fn mma_sync(k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstru
 }
 
 /// Cycles are those of the peak rate.
-const fn wgmma(n: u32, input: DType, cycles: u32) -> MatrixInstruction {
-    row(MatrixFamily::Wgmma, [64, n, 16], input, F32, cycles)
+const fn wgmma([n, k]: [u32; 2], input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
+    row(MatrixFamily::Wgmma, [64, n, k], input, acc, cycles)
 }
 
 const fn lanes(n: u32, k: u32, input: DType, acc: DType, cycles: u32) -> MatrixInstruction {
@@ -283,20 +283,24 @@ pub const HOPPER: &[MatrixInstruction] = &[
     // As measured on an H100, where a product of 4096 takes 1.6 times as long as by warp groups.
     mma_sync(16, F16, F32, 11),
     mma_sync(16, BF16, F32, 11),
-    mma_sync(32, I8, I32, 6),
+    mma_sync(32, I8, I32, 11),
     // The same product takes 1.76 times as long as in f16.
     mma_sync(32, F8E4M3FN, F32, 39),
     mma_sync(32, F8E5M2, F32, 39),
     by(F8E5M2, mma_sync(32, F8E4M3FN, F32, 39)),
     by(F8E4M3FN, mma_sync(32, F8E5M2, F32, 39)),
-    wgmma(256, F16, 136),
-    wgmma(192, F16, 102),
-    wgmma(128, F16, 68),
-    wgmma(64, F16, 34),
-    wgmma(256, BF16, 136),
-    wgmma(192, BF16, 102),
-    wgmma(128, BF16, 68),
-    wgmma(64, BF16, 34),
+    wgmma([256, 16], F16, F32, 136),
+    wgmma([192, 16], F16, F32, 102),
+    wgmma([128, 16], F16, F32, 68),
+    wgmma([64, 16], F16, F32, 34),
+    wgmma([256, 16], BF16, F32, 136),
+    wgmma([192, 16], BF16, F32, 102),
+    wgmma([128, 16], BF16, F32, 68),
+    wgmma([64, 16], BF16, F32, 34),
+    wgmma([256, 32], I8, I32, 136),
+    wgmma([192, 32], I8, I32, 102),
+    wgmma([128, 32], I8, I32, 68),
+    wgmma([64, 32], I8, I32, 34),
 ];
 
 #[cfg(test)]

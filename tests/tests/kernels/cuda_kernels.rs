@@ -527,6 +527,10 @@ fn tilings_of_warp_groups_compile_without_spills() {
          u = constant random(seed=2) : f16[512, 384]\n  h = contract x, g\n  i = contract x, u\n  s = silu h\n  y = mul s, i",
         "x = input \"x\" : f16[8, 28, 28, 64]\n  w = constant random(seed=3) : f16[128, 3, 3, 64]\n  \
          c = conv x, w {channels_last, pad_low=[1, 1], pad_high=[1, 1]}\n  y = relu c",
+        "x = input \"x\" : i8[1024, 512]\n  w = constant random(seed=4) : i8[768, 512]\n  s = input \"s\" : f32[768]\n  \
+         t = transpose w {perm=[1, 0]}\n  c = contract x, t {out=i32}\n  f = cast c : f32[1024, 768]\n  y = mul f, s",
+        "x = input \"x\" : i8[8, 28, 28, 64]\n  w = constant random(seed=5) : i8[128, 3, 3, 64]\n  \
+         y = conv x, w {channels_last, pad_low=[1, 1], pad_high=[1, 1], out=i32}",
     ];
     let mut requests = Vec::new();
     let mut widths = BTreeSet::new();

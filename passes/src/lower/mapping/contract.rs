@@ -554,8 +554,12 @@ impl Mapper<'_> {
                 stores,
             },
         };
-        // A step's last products are waited for.
-        let waits = STEP_LATENCY + f64::from(t.instruction.cycles) + exposed;
+        // A step's last products are waited for, unless the next step's have begun.
+        let last = match i.family == MatrixFamily::Wgmma && t.ahead {
+            true => 0.0,
+            false => f64::from(i.cycles),
+        };
+        let waits = STEP_LATENCY + last + exposed;
         let step = matrix.max(lds).max(cache).max(issue).max(latency) + waits / shared;
         // Parts write their sums to LDS and read those of all.
         let added = match t.parts {
