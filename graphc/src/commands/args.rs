@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use frontend::onnx::ImportOptions;
 use ir::{DType, Target};
-use passes::shard::Split;
+use passes::shard::{Halves, Split};
 use passes::{OptLevel, Prefer, ShardOptions, WeightType};
 use runtime::{MiopenFind, UnknownFind};
 
@@ -96,6 +96,10 @@ pub struct BuildArgs {
     /// Microseconds that a collective takes however little it moves: what sharing costs is weighed by it too.
     #[arg(long, value_name = "US", value_parser = bus)]
     pub bus_latency: Option<f64>,
+    /// Which sums over the devices are made in halves of their rows, so that one half is on its way while the other is computed: those that take
+    /// long (auto, the default), all (always) or none (never).
+    #[arg(long, value_name = "WHICH", value_parser = halves)]
+    pub halves: Option<Halves>,
     /// With several devices, an input that stays on them from run to run, and the output that is its next value. May be given several
     /// times.
     #[arg(long, value_name = "INPUT=OUTPUT", value_parser = state)]
@@ -122,6 +126,7 @@ impl BuildArgs {
             ("--split", self.split.is_some()),
             ("--bus", self.bus.is_some()),
             ("--bus-latency", self.bus_latency.is_some()),
+            ("--halves", self.halves.is_some()),
             ("--state", !self.state.is_empty()),
         ];
         let given: Vec<&str> = given.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
@@ -170,6 +175,7 @@ impl BuildArgs {
             latency_us: self.bus_latency.unwrap_or(ShardOptions::LATENCY_US),
             states: self.state.clone(),
             split: self.split.unwrap_or_default(),
+            halves: self.halves.unwrap_or_default(),
             ..ShardOptions::new(ranks)
         });
         self.refuse_vram(&options.targets)?;
@@ -275,6 +281,11 @@ pub fn ranks(text: &str) -> std::result::Result<u32, String> {
 
 /// Reads how a model is split.
 pub fn split(text: &str) -> std::result::Result<Split, String> {
+    text.trim().parse()
+}
+
+/// Reads which sums are made in halves.
+pub fn halves(text: &str) -> std::result::Result<Halves, String> {
     text.trim().parse()
 }
 

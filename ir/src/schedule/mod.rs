@@ -116,6 +116,8 @@ pub enum LaneKind {
     Upload,
     /// Device to host.
     Download,
+    /// From device to device, by collectives, while others are computed.
+    Collective,
 }
 
 impl LaneKind {
@@ -125,6 +127,7 @@ impl LaneKind {
             LaneKind::Compute => "compute",
             LaneKind::Upload => "upload",
             LaneKind::Download => "download",
+            LaneKind::Collective => "collective",
         }
     }
 }

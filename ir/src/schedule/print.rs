@@ -21,6 +21,7 @@ pub fn print(schedule: &Schedule) -> String {
             LaneKind::Compute => "",
             LaneKind::Upload => " upload",
             LaneKind::Download => " download",
+            LaneKind::Collective => " collective",
         };
         let _ = writeln!(
             out,

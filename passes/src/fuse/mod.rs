@@ -216,14 +216,25 @@ impl Fuser<'_> {
         };
         contents.iter().flat_map(|c| &c.inputs).for_each(|v| store(*v));
         self.graph.outputs().iter().for_each(|o| store(o.value));
-        let order = crate::order::order(&self.drafts.iter().map(|d| d.chain[0]).collect::<Vec<_>>(), |d| {
+        let anchors: Vec<NodeId> = self.drafts.iter().map(|d| d.chain[0]).collect();
+        let reads = |d: usize| {
             contents[d]
                 .inputs
                 .iter()
                 .flat_map(|v| self.stored_for(*v))
                 .filter_map(|v| self.draft_of(v.node))
                 .collect()
-        });
+        };
+        let is_collective = |d: usize| match &self.graph.node(anchors[d]).op {
+            Op::Call(call) => call.as_collective().is_some(),
+            _ => false,
+        };
+        let order = crate::order::order(&anchors, reads, is_collective);
+        // A lane of their own costs an event each way: for nothing, where all that follows one reads it.
+        let overlaps = self.target.is_gpu()
+            && order
+                .windows(2)
+                .any(|pair| is_collective(pair[0]) && !is_collective(pair[1]) && !reads(pair[1]).contains(&pair[0]));
         let mut schedule = Schedule::default();
         let mut region_of: Vec<Option<ir::schedule::RegionId>> = vec![None; self.drafts.len()];
         for d in order {
@@ -232,6 +243,10 @@ impl Fuser<'_> {
             outputs.sort();
             let Contents { nodes, inputs, .. } = std::mem::take(&mut contents[d]);
             let anchor = draft.chain[0];
+            let lane = match overlaps && is_collective(d) {
+                true => LaneKind::Collective,
+                false => LaneKind::Compute,
+            };
             let parts = outputs
                 .iter()
                 .filter_map(|value| {
@@ -250,7 +265,7 @@ impl Fuser<'_> {
                 inputs,
                 outputs,
                 parts,
-                lane: LaneKind::Compute,
+                lane,
             };
             region_of[d] = Some(schedule.regions.push(region));
         }

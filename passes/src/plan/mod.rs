@@ -559,7 +559,7 @@ impl<'a> Planner<'a> {
             algorithm: None,
         };
         let flops = crate::flops::of_nodes(self.graph, region.nodes.iter().copied());
-        let step = self.step(LaneKind::Compute, work, flops);
+        let step = self.step(region.lane, work, flops);
         let target = self.plan.target;
         if let Some((product, mut kernel, inputs)) =
             route::sized::kernel_of(self.graph, node, (routes, known), &target)?
@@ -596,19 +596,55 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// The steps beside which each step of the collectives' lane may run: from the first that it does not wait for to the first computing one
+    /// that waits for it, or for one after it.
+    fn around_collectives(&self) -> IndexMap<StepId, (StepId, StepId)> {
+        let kind = |id: &StepId| self.plan.lanes[self.plan.steps[*id].lane].kind;
+        let last_step = StepId::new(self.plan.steps.len().saturating_sub(1));
+        let mut around: IndexMap<StepId, (StepId, StepId)> = IndexMap::new();
+        let mut begin = StepId::new(0);
+        // Those that nothing has waited for so far.
+        let mut under_way: Vec<StepId> = Vec::new();
+        for (id, step) in self.plan.steps.iter() {
+            let waited = |lane: LaneKind| step.waits.iter().filter(move |wait| kind(wait) == lane).max();
+            match kind(&id) {
+                LaneKind::Collective => {
+                    if let Some(wait) = waited(LaneKind::Compute) {
+                        begin = begin.max(StepId::new(wait.index() + 1));
+                    }
+                    around.insert(id, (begin, last_step));
+                    under_way.push(id);
+                }
+                LaneKind::Compute => {
+                    let Some(until) = waited(LaneKind::Collective) else {
+                        continue;
+                    };
+                    for collective in under_way.extract_if(.., |collective| *collective <= *until) {
+                        around.insert(collective, (around[&collective].0, id));
+                    }
+                }
+                LaneKind::Upload | LaneKind::Download => {}
+            }
+        }
+        around
+    }
+
     /// Gives every arena buffer the span of steps from its first use to its last. A buffer touched by two lanes lives until
     /// the other lane is known to be done: to the end of the plan, unless a later step waits for its last user.
     fn lifetimes(&mut self) {
         let last_step = StepId::new(self.plan.steps.len().saturating_sub(1));
+        let around = self.around_collectives();
         let mut span: IndexMap<BufferId, (StepId, StepId)> = IndexMap::new();
         for (id, step) in self.plan.steps.iter() {
             let (reads, writes) = in_place::accesses(&self.plan, &step.work);
+            let (first, last) = match self.plan.lanes[step.lane].kind {
+                LaneKind::Compute | LaneKind::Upload => (id, id),
+                LaneKind::Download => (id, last_step),
+                LaneKind::Collective => around.get(&id).copied().unwrap_or((id, last_step)),
+            };
             for b in reads.into_iter().chain(writes) {
-                let s = span.entry(b).or_insert((id, id));
-                s.1 = id;
-                if self.plan.lanes[step.lane].kind == LaneKind::Download {
-                    s.1 = last_step;
-                }
+                let s = span.entry(b).or_insert((first, last));
+                *s = (s.0.min(first), s.1.max(last));
             }
         }
         // Nothing waits for an upload that no step reads (its kernel folded the value into an index): nothing may lie there.

@@ -204,7 +204,7 @@ impl<'a> Emitter<'a> {
 }
 
 /// The op of one rank: sizes that it names are the rank's.
-fn local(op: &Op, way: &Way, ranks: i64) -> Op {
+pub(super) fn local(op: &Op, way: &Way, ranks: i64) -> Op {
     let cut = |shape: &Shape| {
         let mut shape = shape.clone();
         if let Layout::Split(axis) = way.result

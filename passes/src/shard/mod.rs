@@ -19,6 +19,7 @@
 
 mod choose;
 mod emit;
+mod halves;
 pub mod layout;
 mod report;
 pub mod stages;
@@ -62,6 +63,29 @@ impl std::str::FromStr for Split {
     }
 }
 
+/// Which sums over the ranks are made in halves, so that one half is on its way while the other is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Halves {
+    /// Those that are on their way for longer than twice a collective's latency, where half of the rows cost no more than that hides.
+    #[default]
+    Auto,
+    /// All that can be.
+    Always,
+    Never,
+}
+
+impl std::str::FromStr for Halves {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Halves, String> {
+        match text {
+            "auto" => Ok(Halves::Auto),
+            "always" => Ok(Halves::Always),
+            "never" => Ok(Halves::Never),
+            _ => Err("sums are made in halves auto, always or never".to_owned()),
+        }
+    }
+}
+
 /// How a graph is shared among devices.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ShardOptions {
@@ -75,6 +99,8 @@ pub struct ShardOptions {
     pub bus_gbps: f64,
     /// Microseconds that a collective takes however little it moves.
     pub latency_us: f64,
+    /// Which sums are made in halves.
+    pub halves: Halves,
     /// Inputs that stay on the devices from run to run, each with the output that is its next value.
     pub states: Vec<(String, String)>,
 }
@@ -95,6 +121,7 @@ impl ShardOptions {
             memory: None,
             bus_gbps: ShardOptions::BUS_GBPS,
             latency_us: ShardOptions::LATENCY_US,
+            halves: Halves::default(),
             states: Vec::new(),
         }
     }
@@ -177,7 +204,10 @@ pub fn shard(graph: &Graph, target: &Target, options: &ShardOptions) -> Result<S
     let states = states(graph, options)?;
     let choice = choose::choose(graph, target, &states, options);
     let graphs: Vec<Graph> = (0..options.ranks)
-        .map(|rank| emit::Emitter::new(graph, &choice, options.ranks, rank).graph(&states))
+        .map(|rank| {
+            let part = emit::Emitter::new(graph, &choice, options.ranks, rank).graph(&states)?;
+            halves::halve(part, target, options)
+        })
         .collect::<Result<_, _>>()?;
     let axis = |node: NodeId| match choice.way(node).result {
         Layout::Split(axis) => Some(axis as u32),

@@ -3,6 +3,8 @@
 use indexmap::IndexMap;
 use ir::graph::eval::{evaluate, ranks::evaluate_ranks};
 use ir::op::{BinaryOp, Composite, Contract, Gather, ReduceOp, Scatter, UnaryOp, View};
+use ir::plan::{BufferId, Place, Step, Work};
+use ir::schedule::LaneKind;
 use ir::types::Scalar;
 use ir::{ConstId, DType, Graph, HostTensor, Op, Origin, Plan, Shape, Table, Target, TensorType, Value};
 
@@ -260,7 +262,7 @@ fn check(graph: &Graph, options: &ShardOptions) -> Sharded {
         let (schedule, _) = crate::schedule(&core, &cpu, &ScheduleOptions::default()).unwrap();
         let mut plan = crate::plan(&core, &schedule, &cpu, &PlanOptions::default()).unwrap();
         for buffer in plan.buffers.values_mut() {
-            if let ir::plan::Place::Constant(id) = &mut buffer.place {
+            if let Place::Constant(id) = &mut buffer.place {
                 *id = constants.push(core.constants()[*id].clone());
             }
         }
@@ -282,7 +284,51 @@ fn check(graph: &Graph, options: &ShardOptions) -> Sharded {
     let got = ir::plan::eval::evaluate_ranks(&plans, &constants, &given).unwrap();
     let apart = difference(&whole, &got, &sharded.outputs);
     assert!(apart < 1e-3, "{apart}\n{}", plans[0]);
+    let plan = gpu_plan(&sharded.graphs[0]);
+    let kinds: Vec<LaneKind> = plan.lanes.values().map(|lane| lane.kind).collect();
+    // The verifier has held every buffer's life against the waits between lanes.
+    assert_eq!(kinds.contains(&LaneKind::Collective), overlaps(&plan), "{plan}");
     sharded
+}
+
+/// A rank's plan for the GPU that it was shared for.
+fn gpu_plan(rank: &Graph) -> Plan {
+    let passes = after(&OptimizeOptions::at(OptLevel::O2));
+    let (core, _) = crate::optimize(rank.clone(), &target(), &passes).unwrap_or_else(|e| panic!("{e}\n{}", e.graph));
+    let (schedule, _) = crate::schedule(&core, &target(), &ScheduleOptions::default()).unwrap();
+    crate::plan(&core, &schedule, &target(), &PlanOptions::default()).unwrap_or_else(|e| panic!("{e}\n{schedule}"))
+}
+
+/// Says whether a collective is followed by what it need not have ended for.
+fn overlaps(plan: &Plan) -> bool {
+    let computes = |step: &&Step| !matches!(step.work, Work::Copy { .. });
+    let steps: Vec<&Step> = plan.steps.values().filter(computes).collect();
+    steps.windows(2).any(|pair| {
+        let result = collective(pair[0]);
+        result.is_some_and(|result| collective(pair[1]).is_none() && !touches(plan, pair[1], result))
+    })
+}
+
+/// Says whether a step reads or writes the memory of a buffer.
+fn touches(plan: &Plan, step: &Step, buffer: BufferId) -> bool {
+    step.work.buffers().into_iter().any(|mut b| {
+        while b != buffer
+            && let Place::Arena {
+                in_place_of: Some(of), ..
+            } = plan.buffers[b].place
+        {
+            b = of;
+        }
+        b == buffer
+    })
+}
+
+/// What a collective's result is in.
+fn collective(step: &Step) -> Option<BufferId> {
+    match &step.work {
+        Work::Call { call, results, .. } if call.as_collective().is_some() => results.first().copied(),
+        _ => None,
+    }
 }
 
 #[test]
@@ -434,7 +480,79 @@ fn random_models_mean_the_same_on_ranks() {
         model.graph.add_output("y", y);
         let ranks = model.pick(&[2, 3, 4]);
         check(&model.graph, &options(ranks, &[]));
+        let halves = ShardOptions {
+            halves: Halves::Always,
+            ..options(ranks, &[])
+        };
+        check(&model.graph, &halves);
     }
+}
+
+#[test]
+fn halves_of_a_sum_travel_while_the_other_is_computed() {
+    let mut model = Model::new(5);
+    let x = model.input("x", DType::F32, &[2, 6, 32]);
+    let h = model.plus(x, |m, x| m.attention(x, 4, 2, 8, None));
+    let h = model.plus(h, |m, x| m.gated(x, 96));
+    model.graph.add_output("y", h);
+    let always = ShardOptions {
+        halves: Halves::Always,
+        ..options(2, &[])
+    };
+    let sharded = check(&model.graph, &always);
+    assert_eq!(sharded.report.all_reduces, 4, "{}", sharded.report);
+    assert_eq!(
+        sharded.report.collective_bytes,
+        2 * 2 * 6 * 32 * 4,
+        "as many as of wholes"
+    );
+    let plan = gpu_plan(&sharded.graphs[0]);
+    // Each but the last travels beside a product.
+    let beside: Vec<bool> = (plan.steps.iter())
+        .filter_map(|(id, step)| collective(step).map(|result| (id, result)))
+        .map(|(id, result)| {
+            let later = plan.steps.iter().skip_while(|(other, _)| *other <= id);
+            let until = later.take_while(|(_, step)| !touches(&plan, step, result));
+            until
+                .flat_map(|(_, step)| step.kernels())
+                .any(|kernel| matches!(plan.kernels[kernel].body, ir::kernel::Body::Contract(_)))
+        })
+        .collect();
+    assert_eq!(beside, [true, true, true, false], "{plan}");
+    // Rows of an odd number have no halves, a few of them are not worth two launches, and nobody need have any.
+    let alone = |options: &ShardOptions, shape: &[i64]| {
+        let mut model = Model::new(6);
+        let x = model.input("x", DType::F32, shape);
+        let y = model.mlp(x, 96);
+        model.graph.add_output("y", y);
+        check(&model.graph, options).report.all_reduces
+    };
+    assert_eq!(alone(&always, &[4, 32]), 2);
+    assert_eq!(alone(&always, &[5, 32]), 1);
+    assert_eq!(alone(&always, &[5, 2, 32]), 2, "of the next axis");
+    assert_eq!(alone(&options(2, &[]), &[4, 32]), 1);
+    let never = ShardOptions {
+        halves: Halves::Never,
+        ..options(2, &[])
+    };
+    assert_eq!(alone(&never, &[4, 32]), 1);
+}
+
+#[test]
+fn sums_that_take_long_are_halved_by_themselves() {
+    let sums = |rows: i64, bus_gbps: f64| {
+        let mut model = Model::new(7);
+        let x = model.input("x", DType::F32, &[rows, 1024]);
+        let y = model.mlp(x, 4096);
+        model.graph.add_output("y", y);
+        let options = ShardOptions {
+            bus_gbps,
+            ..ShardOptions::new(2)
+        };
+        share(&model.graph, &target(), &options).report.all_reduces
+    };
+    // 16 MiB at 100 GB/s take 168 us, 1 MiB 10; at 1 TB/s 16 MiB take 17 us, which is less than two meetings.
+    assert_eq!((sums(4096, 100.0), sums(256, 100.0), sums(4096, 1000.0)), (2, 1, 1));
 }
 
 #[test]

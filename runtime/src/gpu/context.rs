@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ir::entity::{Entity, Table};
 use ir::library::Algorithm;
 use ir::plan::{LaneId, Plan, StepId};
+use ir::schedule::LaneKind;
 
 use super::bound::Bound;
 use super::constants::zeroed;
@@ -26,6 +27,7 @@ pub(super) struct Context {
     /// Most recently used last.
     bound: Vec<Bound>,
     pub lanes: Table<LaneId, Stream>,
+    kinds: Vec<LaneKind>,
     priority: Priority,
     /// For each step that another lane waited for in some run.
     pub events: Table<StepId, Option<Event>>,
@@ -85,6 +87,19 @@ impl Drop for Held {
     }
 }
 
+/// A stream for each lane. What goes from device to device has few workgroups, which other ranks wait for: they come before those of kernels.
+fn lanes(
+    gpu: &Arc<Gpu>,
+    kinds: impl Iterator<Item = LaneKind>,
+    priority: Priority,
+) -> Result<Table<LaneId, Stream>, RuntimeError> {
+    let stream = |kind| match kind {
+        LaneKind::Collective => gpu.stream(Priority::High),
+        LaneKind::Compute | LaneKind::Upload | LaneKind::Download => gpu.stream(priority),
+    };
+    kinds.map(stream).collect()
+}
+
 impl Context {
     /// Makes streams and the events of whole runs; memory and the events of steps come with [`Context::fit`].
     pub fn new(
@@ -97,11 +112,8 @@ impl Context {
         Ok(Context {
             handles: libraries.handles()?,
             bound: Vec::new(),
-            lanes: plan
-                .lanes
-                .keys()
-                .map(|_| gpu.stream(priority))
-                .collect::<Result<_, _>>()?,
+            lanes: lanes(gpu, plan.lanes.values().map(|lane| lane.kind), priority)?,
+            kinds: plan.lanes.values().map(|lane| lane.kind).collect(),
             priority,
             events: plan.steps.keys().map(|_| None).collect(),
             ends: plan
@@ -124,8 +136,7 @@ impl Context {
 
     /// Puts new streams in the place of all; nothing may be under way.
     pub fn renew_lanes(&mut self, gpu: &Arc<Gpu>) -> Result<(), RuntimeError> {
-        let lanes = self.lanes.keys().map(|_| gpu.stream(self.priority));
-        self.lanes = lanes.collect::<Result<_, _>>()?;
+        self.lanes = lanes(gpu, self.kinds.iter().copied(), self.priority)?;
         Ok(())
     }
 
