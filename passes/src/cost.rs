@@ -110,6 +110,13 @@ impl CostModel<'_> {
                 None if matches!(call.op, LibraryOp::Softmax { .. }) => launch + self.transfer(3.0 * read + written),
                 None => launch + self.transfer(read + written),
             },
+            // Rows are read once. What they become counts as it does where it is spelled out: mostly what follows takes it in.
+            Op::Composite(
+                Composite::LayerNorm { .. }
+                | Composite::RmsNorm { .. }
+                | Composite::Softmax { .. }
+                | Composite::LogSoftmax { .. },
+            ) => launch + self.transfer(read) + POINTWISE_SHARE * self.transfer(written),
             Op::Random { .. } => POINTWISE_SHARE * launch + self.transfer(written),
             Op::Pool(_) | Op::Gather(_) | Op::Scatter(_) | Op::Scan { .. } | Op::TopK { .. } | Op::Composite(_) => {
                 launch + self.transfer(read + written)

@@ -17,6 +17,8 @@ use crate::quantize::cache::unpacked_values;
 const REPEAT_LIMIT: i64 = 4;
 /// Elements that several kernels compute again in less time than a GPU takes to launch one that stores them.
 const SLIGHT: i64 = 1 << 15;
+/// Elementwise nodes, one after the other, behind which a collective is looked for.
+const NEAR: usize = 6;
 
 impl Fuser<'_> {
     /// Decides, against the flow, where each map is computed.
@@ -78,6 +80,13 @@ impl Fuser<'_> {
                 OperandNeed::Any => {}
             }
         }
+        if let [(joined, _)] = self.users[id][..]
+            && self.draft_of(joined).is_some()
+            && matches!(self.op(joined), Op::View(View::Concat { .. }))
+            && self.follows_a_collective(id)
+        {
+            return Err(Barrier::Collective);
+        }
         let unpacks = is_unpacking(op) && self.feeds_products(id);
         let looked_up = !mine.is_empty() && self.is_paged(id);
         // Values made from nothing have no strides to keep, but a contraction cannot be fed by arithmetic.
@@ -129,6 +138,22 @@ impl Fuser<'_> {
         // Behind a lookup the way to the buffer begins anew.
         paths[id.index()] = if looked_up { vec![Vec::new()] } else { mine };
         Ok(regions)
+    }
+
+    /// Says whether a node is computed point by point of what a collective brings.
+    fn follows_a_collective(&self, id: NodeId) -> bool {
+        let mut stack = vec![(id, 0)];
+        while let Some((id, depth)) = stack.pop() {
+            let node = self.graph.node(id);
+            match &node.op {
+                Op::Call(call) if call.as_collective().is_some() => return true,
+                Op::Elementwise(_) if depth < NEAR => {
+                    stack.extend(node.operands.iter().map(|v| (v.node, depth + 1)));
+                }
+                _ => {}
+            }
+        }
+        false
     }
 
     /// Says whether the map is a cast to a type that is no narrower. What is narrowed is stored: whoever makes the value does so for

@@ -7,15 +7,26 @@
 //! `n3` is stored, for somebody else reads it. A kernel for `n4` would read it again: instead `n4` is computed from the element at hand, and
 //! the region stores both. What else the reader reads is there before the region begins, so that regions stay acyclic. GPUs only: there a
 //! launch costs more than a second store, and the CPU has direct forms of what copies.
+//!
+//! ```text
+//! n3 = add n1, n2; n4 = rms_norm n3, scale; …; n9 = add n3, n8
+//! ```
+//!
+//! What folds rows takes in the region whose result it folds: a residual stream is added to, stored and normalised by one kernel, which has each
+//! row in registers anyway.
 
 use ir::schedule::RegionKind;
 use ir::{NodeId, Op, Value};
 
 use super::classify::Role;
+use super::rows::Row;
 use super::{Draft, Fuser, Home};
 
 /// The most values that a pointwise region stores.
 const MOST_STORES: usize = 4;
+/// The most nodes that make the rows of a region that folds them, and the longest rows: each thread has its part of one in registers.
+const MOST_BEFORE: usize = 16;
+const LONGEST: i64 = 1 << 14;
 
 impl Fuser<'_> {
     /// Lets each pointwise region take in the regions that only go on with its elements.
@@ -43,6 +54,52 @@ impl Fuser<'_> {
             self.drafts[draft].chain.sort_unstable();
         }
         self.remove_drafts(&gone);
+    }
+
+    /// Lets each region that folds rows take in the pointwise region that makes them, which is stored for others too.
+    pub(super) fn join_rows(&mut self) {
+        if !self.options.fuse || !self.target.is_gpu() {
+            return;
+        }
+        let mut gone = vec![false; self.drafts.len()];
+        for id in self.graph.nodes().keys() {
+            let Some(made) = self.pointwise_root(id) else { continue };
+            let rows = self.users[id]
+                .iter()
+                .find_map(|(user, _)| self.may_fold(made, id, *user));
+            if let Some(rows) = rows {
+                let size = self.drafts[made].size;
+                self.take(rows, &[id]);
+                self.drafts[rows].size += size - 1;
+                gone[made] = true;
+            }
+        }
+        self.remove_drafts(&gone);
+    }
+
+    /// Returns the region that folds the rows of a pointwise region's result, where it can make them itself: nothing else that it reads
+    /// depends on them.
+    fn may_fold(&self, made: usize, id: NodeId, anchor: NodeId) -> Option<usize> {
+        let rows = self.draft_of(anchor)?;
+        let node = self.graph.node(anchor);
+        let is_anchor = self.drafts[rows].chain.first() == Some(&anchor);
+        if !is_anchor || !matches!(node.op, Op::Composite(_)) || node.operands.first() != Some(&Value::from(id)) {
+            return None;
+        }
+        // Two such results in one region would be two rows.
+        let is_first = self.drafts[rows].chain.iter().all(|other| *other >= anchor);
+        let row = Row::of(self.graph, anchor)?;
+        let symbols = self.graph.symbols();
+        let rows_count = row.folded.elements().hint(symbols).max(1);
+        let length = row.shape.elements().hint(symbols) / rows_count;
+        let size = self.drafts[made].size;
+        let is_full = size > MOST_BEFORE || size + self.drafts[rows].size > self.options.region_limit;
+        if !is_first || is_full || length > LONGEST {
+            return None;
+        }
+        let depends = |value: &Value| value.node != id && self.reaches(*value, &[id]);
+        let theirs = self.contents(rows);
+        (!theirs.inputs.iter().any(depends)).then_some(rows)
     }
 
     /// Returns the pointwise region that has the node as its one root.

@@ -142,6 +142,7 @@ pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Sched
     fuser.grow_chains();
     fuser.inline_maps();
     fuser.join_readers();
+    fuser.join_rows();
     fuser.place_parts();
     fuser.finish()
 }

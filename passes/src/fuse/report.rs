@@ -79,6 +79,8 @@ pub enum Barrier {
     NoEpilogue,
     /// The consumer is applied to the result of another contraction, convolution or reduction; a kernel has one of those.
     OtherAnchor,
+    /// The consumer joins it with what another collective brings, which need not have come when this is computed.
+    Collective,
 }
 
 impl Barrier {
@@ -106,6 +108,7 @@ impl Barrier {
             Barrier::OtherAnchor => {
                 "the consumer is applied to the result of another contraction, convolution or reduction; a kernel has one of those"
             }
+            Barrier::Collective => "the consumer joins it with what another collective brings, which comes later",
         }
     }
 
@@ -134,6 +137,7 @@ impl Barrier {
                 "nothing to do behind a sort or scatter; behind a library's call, --no-libraries generates a kernel that fuses"
             }
             Barrier::OtherAnchor => "nothing to do: each of the two needs a kernel of its own",
+            Barrier::Collective => "nothing to do: it is computed while the other is on its way",
         }
     }
 }

@@ -174,7 +174,7 @@ impl Fuser<'_> {
     }
 
     /// Says whether a value is computed from one of some nodes, which come before it.
-    fn reaches(&self, value: Value, nodes: &[NodeId]) -> bool {
+    pub(super) fn reaches(&self, value: Value, nodes: &[NodeId]) -> bool {
         let Some(first) = nodes.iter().min() else { return false };
         let mut seen = HashSet::new();
         let mut stack = vec![value.node];

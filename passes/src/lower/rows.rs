@@ -244,6 +244,11 @@ pub fn row_composite(b: &mut Builder<'_>, composite: &Composite) -> Result<Body,
         }
         _ => return Err(b.not_in_region(anchor)),
     };
+    // The rows themselves, where others read them.
+    let made = b.region.outputs.contains(&operands[0]);
+    if made {
+        stmts.extend(b.store(operands[0], x, &coords, &along));
+    }
     if let Some(row) = Row::of_region(b.graph, b.region) {
         stmts.extend(b.store(anchor, e, &coords, &along));
         b.computed.insert(anchor, (e, coords.clone()));
@@ -252,7 +257,7 @@ pub fn row_composite(b: &mut Builder<'_>, composite: &Composite) -> Result<Body,
         return Ok(self::row(Loops { parallel, stmts }, along, held, None));
     }
     let stores = b.epilogue(anchor, e, coords, &along)?;
-    let alone = matches!(stores.as_slice(), [Stmt::Store { value, .. }] if *value == e) && dtype == DType::F32;
+    let alone = !made && matches!(stores.as_slice(), [Stmt::Store { value, .. }] if *value == e) && dtype == DType::F32;
     stmts.extend(stores);
     let held = held(&b.exprs, &stmts, &along, costly);
     let composite = alone.then_some(RowComposite { kind, x, scale, bias });
