@@ -592,14 +592,20 @@ fn rows_that_share_units_compile_without_spills() {
         "  r = add x, z\n  n = layer_norm r, g, b {axis=1, epsilon=1e-5}\n  a = tanh n\n",
         "  r = add x, z\n  n = rms_norm r, g {axis=1, epsilon=1e-5}\n  a = silu n\n",
         "  e = gelu x\n  a = softmax e {axis=1}\n",
+        "  stored = add x, z\n  a = rms_norm stored, g {axis=1, epsilon=1e-5}\n",
     ];
     let (mut requests, mut told) = (Vec::new(), 0);
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for cols in [512, 768, 1000, 2048, 4096, 5120, 8192, 12_345, 16_384] {
             for kind in kinds {
+                let more = if kind.contains("stored") {
+                    "stored as \"s\", "
+                } else {
+                    ""
+                };
                 let text = format!(
                     "graph @rows stage=import {{\n  x = input \"x\" : {dtype}[32768, {cols}]\n  z = input \"z\" : {dtype}[32768, \
-                     {cols}]\n  g = input \"g\" : {dtype}[{cols}]\n  b = input \"b\" : {dtype}[{cols}]\n{kind}  return a as \
+                     {cols}]\n  g = input \"g\" : {dtype}[{cols}]\n  b = input \"b\" : {dtype}[{cols}]\n{kind}  return {more}a as \
                      \"y\"\n}}\n"
                 );
                 let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));

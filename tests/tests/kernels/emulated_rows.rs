@@ -87,6 +87,40 @@ fn norms_of_many_rows_read_gains_as_needed() {
     }
 }
 
+/// A residual stream is added to, stored and normalised by one kernel, which reads each of its operands once.
+#[test]
+fn rows_are_made_stored_and_folded_at_once() {
+    for (norm, rows, cols) in [
+        ("rms_norm s, g", 7u64, 4096u64),
+        ("layer_norm s, g, b", 1501, 1032),
+        ("softmax s", 5, 33),
+    ] {
+        let options = match norm {
+            "softmax s" => "axis=1",
+            _ => "axis=1, epsilon=1e-5",
+        };
+        let text = format!(
+            "graph @stream stage=import {{\n  x = input \"x\" : f16[{rows}, {cols}]\n  y = input \"y\" : f16[{rows}, {cols}]\n  \
+             g = input \"g\" : f16[{cols}]\n  b = input \"b\" : f16[{cols}]\n  s = add x, y\n  n = {norm} {{{options}}}\n  \
+             return s as \"s\", n as \"n\"\n}}\n"
+        );
+        let Some(tools) = toolchain() else { return };
+        for arch in GPUS {
+            let ran = tools.each_kernel(arch, &text);
+            let [(kernel, checked)] = ran.as_slice() else {
+                panic!("{arch}: {} kernels", ran.len())
+            };
+            assert!(is_held(&kernel.mapping), "{arch}: {}", kernel.mapping);
+            let counters = &checked.counters;
+            let (read, written) = (counters.global_load_bytes, counters.global_store_bytes);
+            assert_eq!(written, 2 * rows * cols * 2, "{arch}, {norm}");
+            // Both operands once, and the gains once a row at most.
+            let operands = 2 * rows * cols * 2;
+            assert!((operands..=2 * operands).contains(&read), "{arch}, {norm}: {read}");
+        }
+    }
+}
+
 #[test]
 fn a_reduction_reads_a_row_once() {
     for arch in GPUS {
