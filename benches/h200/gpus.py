@@ -4,9 +4,10 @@
 Run it in the repository's root on a machine with NVIDIA GPUs, PyTorch (which makes the models and has NCCL), ONNX and NVRTC; it needs no
 network:
 
-    python3 benches/h200/gpus.py GRAPHC [--gpus 2] [--split tensors|layers|both] [--layers 4] [CASE...]
+    python3 benches/h200/gpus.py GRAPHC [--gpus 2] [--split tensors|layers|both] [--layers 4] [--halves auto|never|always] [CASE...]
 
-GRAPHC is the command line's binary. `--split` (default both) says what each GPU has: a part of each layer, or some of the layers.
+GRAPHC is the command line's binary. `--split` (default both) says what each GPU has: a part of each layer, or some of the layers. `--halves`
+says which sums over the GPUs are made in halves, of which one travels while the other is computed.
 
 Weights are random, of an 8B Llama's blocks (`models.py`), computed in f16: one block where each layer is shared, and `--layers` blocks where
 each GPU has some. For each case and split a line of JSON: `device` is what the device took
@@ -77,8 +78,8 @@ def nccl():
 
 
 class Runner:
-    def __init__(self, graphc, folder):
-        self.graphc, self.folder = graphc, folder
+    def __init__(self, graphc, folder, halves="auto"):
+        self.graphc, self.folder, self.halves = graphc, folder, halves
         self.environment = {**os.environ, **nccl()}
 
     def call(self, *words, **more):
@@ -91,7 +92,7 @@ class Runner:
     def measure(self, model, arrays, gpus, split):
         device = "cuda:" + ",".join(map(str, range(gpus)))
         artifact = self.folder / f"model{gpus}.graphc"
-        shared = ["--ranks", gpus, "--bus", 450, "--split", split] if gpus > 1 else []
+        shared = ["--ranks", gpus, "--bus", 450, "--split", split, "--halves", self.halves] if gpus > 1 else []
         self.call("compile", "-q", model, "--target", "sm_90", "--dtype", "f16", "-o", artifact, *shared)
         outputs = self.folder / f"out{gpus}.npz"
         self.call("run", "-q", artifact, "--inputs", arrays, "--device", device, "-o", outputs)
@@ -118,7 +119,7 @@ class Runner:
         return line, numpy.load(outputs)["y"].astype(numpy.float64)
 
 
-def case(name, graphc, inputs, gpus, split, layers):
+def case(name, graphc, inputs, gpus, split, layers, halves):
     model = (Blocks(layers) if split == "layers" else LlamaBlock()).eval().half()
     given = {n: t.half() for n, t in inputs.items()}
     with torch.inference_mode():
@@ -134,8 +135,9 @@ def case(name, graphc, inputs, gpus, split, layers):
         del on_gpu, values, model
         torch.cuda.empty_cache()
         numpy.savez(arrays, **{n: t.numpy() for n, t in given.items()})
-        runner = Runner(graphc, folder)
-        explained = runner.call("explain", path, "--target", "sm_90", "--dtype", "f16", "--ranks", gpus, "--bus", 450, "--split", split)
+        runner = Runner(graphc, folder, halves)
+        how = ("--ranks", gpus, "--bus", 450, "--split", split, "--halves", halves)
+        explained = runner.call("explain", path, "--target", "sm_90", "--dtype", "f16", *how)
         line["sharing"] = [row.strip() for row in explained.split("\n\n")[1].splitlines()]
         one, first = runner.measure(path, arrays, 1, split)
         several, second = runner.measure(path, arrays, gpus, split)
@@ -159,6 +161,7 @@ def main():
         return value
 
     gpus, split, layers = int(option("--gpus", 2)), option("--split", "both"), int(option("--layers", 4))
+    halves = option("--halves", "auto")
     if split not in ("tensors", "layers", "both") or not words:
         sys.exit(__doc__)
     splits = ("tensors", "layers") if split == "both" else (split,)
@@ -168,7 +171,7 @@ def main():
             continue
         for split in splits:
             try:
-                line = case(name, graphc, inputs, gpus, split, layers)
+                line = case(name, graphc, inputs, gpus, split, layers, halves)
             except Exception:
                 line = {"case": name, "split": split, "failed": traceback.format_exc()[-2500:]}
             print(json.dumps(line), flush=True)

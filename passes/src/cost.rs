@@ -110,7 +110,8 @@ impl CostModel<'_> {
                 None if matches!(call.op, LibraryOp::Softmax { .. }) => launch + self.transfer(3.0 * read + written),
                 None => launch + self.transfer(read + written),
             },
-            // Rows are read once. What they become counts as it does where it is spelled out: mostly what follows takes it in.
+            // Rows are read once. What they become counts as it does where it is spelled out: mostly what follows takes
+            // it in.
             Op::Composite(
                 Composite::LayerNorm { .. }
                 | Composite::RmsNorm { .. }

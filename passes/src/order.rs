@@ -1,7 +1,7 @@
 //! The order of regions: topological, and among those ready the one whose anchor was recorded first.
 //!
-//! Collectives go on by themselves once they have begun, one after the other: they are begun as soon as they can be, and what waits for one comes
-//! behind everything that does not.
+//! Collectives go on by themselves once they have begun, one after the other: they are begun as soon as they can be,
+//! and what waits for one comes behind everything that does not.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,8 +9,8 @@ use std::collections::BinaryHeap;
 use ir::NodeId;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-/// Orders drafts so that each comes after those it reads from; `reads(d)` lists them, `travels(d)` says whether one is a collective. Drafts that wait
-/// for each other are left out, which the schedule's verifier reports.
+/// Orders drafts so that each comes after those it reads from; `reads(d)` lists them, `travels(d)` says whether one is
+/// a collective. Drafts that wait for each other are left out, which the schedule's verifier reports.
 pub fn order(anchors: &[NodeId], reads: impl Fn(usize) -> Vec<usize>, travels: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut graph: DiGraph<NodeId, ()> = DiGraph::with_capacity(anchors.len(), anchors.len() * 2);
     let nodes: Vec<NodeIndex> = anchors.iter().map(|a| graph.add_node(*a)).collect();
@@ -24,7 +24,8 @@ pub fn order(anchors: &[NodeId], reads: impl Fn(usize) -> Vec<usize>, travels: i
             missing[d] += 1;
         }
     }
-    // Collectives are counted as they begin. Of each draft the last one that it reads, and how many have been waited for.
+    // Collectives are counted as they begin. Of each draft the last one that it reads, and how many have been waited
+    // for.
     let mut last = vec![0usize; anchors.len()];
     let (mut begun, mut ended) = (0, 0);
     // What may begin at once, collectives first; and what would wait for a collective.

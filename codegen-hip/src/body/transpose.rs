@@ -24,6 +24,15 @@ struct Tiled {
     tile: String,
 }
 
+/// How a loop of so many accesses a thread is unrolled. The compilers begin all that they unroll at once, and spill from
+/// some point on (narrow accesses of bytes: 64 steps).
+fn unrolled(steps: u32) -> &'static str {
+    match steps {
+        0..=16 => "#pragma unroll",
+        _ => "#pragma unroll 16",
+    }
+}
+
 impl Printer<'_> {
     pub(super) fn transpose(&mut self, body: &Loops) -> Result<(), EmitError> {
         let Mapping::Transpose {
@@ -111,7 +120,7 @@ impl Printer<'_> {
         self.out.line("__syncthreads();  // the tile before has been read");
         self.scope(|p| {
             let (step, at) = (p.fresh("step"), p.fresh("at"));
-            p.out.line("#pragma unroll");
+            p.out.line(unrolled(steps_in));
             p.out
                 .open(format!("for (int {step} = 0; {step} < {steps_in}; ++{step})"));
             p.out
@@ -138,7 +147,7 @@ impl Printer<'_> {
         self.out.line("__syncthreads();");
         self.scope(|p| {
             let (step, at) = (p.fresh("step"), p.fresh("at"));
-            p.out.line("#pragma unroll");
+            p.out.line(unrolled(steps_out));
             p.out
                 .open(format!("for (int {step} = 0; {step} < {steps_out}; ++{step})"));
             p.out

@@ -96,8 +96,8 @@ pub struct BuildArgs {
     /// Microseconds that a collective takes however little it moves: what sharing costs is weighed by it too.
     #[arg(long, value_name = "US", value_parser = bus)]
     pub bus_latency: Option<f64>,
-    /// Which sums over the devices are made in halves of their rows, so that one half is on its way while the other is computed: those that take
-    /// long (auto, the default), all (always) or none (never).
+    /// Which sums over the devices are made in halves of their rows, so that one half is on its way while the other is
+    /// computed: those that take long (auto, the default), all (always) or none (never).
     #[arg(long, value_name = "WHICH", value_parser = halves)]
     pub halves: Option<Halves>,
     /// With several devices, an input that stays on them from run to run, and the output that is its next value. May be given several

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, LaunchOptions};
 use ir::dim::{Bindings, DimError};
 use ir::entity::Entity;
-use ir::kernel::{Access, AxisId, Body, CopyBody, Kernel, Mapping, Param, ParamId, RowBody, Stmt, WindowBody};
+use ir::kernel::{Access, AxisId, Body, CopyBody, Expr, Kernel, Mapping, Param, ParamId, RowBody, Stmt, WindowBody};
 use ir::plan::StepId;
 use ir::program::Source;
 use ir::{DType, HostTensor};
@@ -75,12 +75,18 @@ pub fn tolerance(dtype: DType) -> (f64, f64) {
     }
 }
 
-/// The type that attention's weights are rounded to on their way to a matrix instruction, whatever the type of its results.
-fn of_weights(kernel: &Kernel) -> Option<DType> {
-    match (&kernel.body, &kernel.mapping) {
+/// The types that numbers are rounded to on their way to the results: attention's weights for a matrix instruction, and
+/// what is made an 8-bit float and read in a wider type. A number near a tie is one of two neighbours of that type.
+fn rounded_to(kernel: &Kernel) -> impl Iterator<Item = DType> + '_ {
+    let weights = match (&kernel.body, &kernel.mapping) {
         (Body::Attention(_), Mapping::FlashMatrix(tiling)) => Some(tiling.instruction.input),
         _ => None,
-    }
+    };
+    let casts = kernel.exprs.iter().filter_map(|(_, e)| match e {
+        Expr::Cast(to, _) if to.is_float() && to.bits() == 8 => Some(*to),
+        _ => None,
+    });
+    weights.into_iter().chain(casts)
 }
 
 /// Compares what a kernel wrote with what it should have, each in the order of the written parameters.
@@ -93,11 +99,12 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
     let results = written
         .zip(got.iter().zip(want))
         .map(|(param, (got, want))| {
-            let (rtol, atol) = tolerance(param.dtype);
-            let (weights_rtol, weights_atol) = of_weights(kernel).map_or((0.0, 0.0), tolerance);
+            let own = tolerance(param.dtype);
             let (rtol, atol) = match param.dtype.is_float() {
-                true => (rtol.max(weights_rtol), atol.max(weights_atol)),
-                false => (rtol, atol),
+                true => rounded_to(kernel)
+                    .map(tolerance)
+                    .fold(own, |(r, a), (rtol, atol)| (r.max(rtol), a.max(atol))),
+                false => own,
             };
             let largest = want
                 .to_f64()

@@ -12,8 +12,8 @@
 //! n3 = add n1, n2; n4 = rms_norm n3, scale; …; n9 = add n3, n8
 //! ```
 //!
-//! What folds rows takes in the region whose result it folds: a residual stream is added to, stored and normalised by one kernel, which has each
-//! row in registers anyway.
+//! What folds rows takes in the region whose result it folds: a residual stream is added to, stored and normalised by
+//! one kernel, which has each row in registers anyway.
 
 use ir::schedule::RegionKind;
 use ir::{NodeId, Op, Value};
@@ -24,7 +24,8 @@ use super::{Draft, Fuser, Home};
 
 /// The most values that a pointwise region stores.
 const MOST_STORES: usize = 4;
-/// The most nodes that make the rows of a region that folds them, and the longest rows: each thread has its part of one in registers.
+/// The most nodes that make the rows of a region that folds them, and the longest rows: each thread has its part of one
+/// in registers.
 const MOST_BEFORE: usize = 16;
 const LONGEST: i64 = 1 << 14;
 
@@ -77,8 +78,8 @@ impl Fuser<'_> {
         self.remove_drafts(&gone);
     }
 
-    /// Returns the region that folds the rows of a pointwise region's result, where it can make them itself: nothing else that it reads
-    /// depends on them.
+    /// Returns the region that folds the rows of a pointwise region's result, where it can make them itself: nothing
+    /// else that it reads depends on them.
     fn may_fold(&self, made: usize, id: NodeId, anchor: NodeId) -> Option<usize> {
         let rows = self.draft_of(anchor)?;
         let node = self.graph.node(anchor);

@@ -596,8 +596,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The steps beside which each step of the collectives' lane may run: from the first that it does not wait for to the first computing one
-    /// that waits for it, or for one after it.
+    /// The steps beside which each step of the collectives' lane may run: from the first that it does not wait for to
+    /// the first computing one that waits for it, or for one after it.
     fn around_collectives(&self) -> IndexMap<StepId, (StepId, StepId)> {
         let kind = |id: &StepId| self.plan.lanes[self.plan.steps[*id].lane].kind;
         let last_step = StepId::new(self.plan.steps.len().saturating_sub(1));

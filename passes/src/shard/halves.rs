@@ -6,10 +6,11 @@
 //! n6 = rms_norm n5                        n8 = rms_norm n6                n9 = rms_norm n7
 //! ```
 //!
-//! Before: one rank's graph with its collectives. After: the same function, in which a product whose sum takes long is computed for each half of its
-//! rows, with all that follows and can be computed so; [`ways`] knows what can. Halves are joined where something reads them whole. The
-//! schedule orders what does not wait for a collective before what does (`order`), and the plan gives collectives a lane of
-//! their own. ("Sequence" or "micro-batch" overlap, as in DeepSeek-V3's and vLLM's dual batches; here of any graph.)
+//! Before: one rank's graph with its collectives. After: the same function, in which a product whose sum takes long is
+//! computed for each half of its rows, with all that follows and can be computed so; [`ways`] knows what can. Halves
+//! are joined where something reads them whole. The schedule orders what does not wait for a collective before what
+//! does (`order`), and the plan gives collectives a lane of their own. (Serving systems overlap two micro-batches so:
+//! DeepSeek-V3's inference, vLLM's dual batch overlap. Here it is done to any graph.)
 
 use std::collections::HashMap;
 
@@ -23,19 +24,26 @@ use super::layout::{Layout, Way, ways};
 use super::{Halves as Which, ShardError, ShardOptions};
 use crate::cost::CostModel;
 
-/// A sum goes in halves where it is on its way so many times as long as a collective takes at least: each half takes that too.
+/// A sum goes in halves where it is on its way so many times as long as a collective takes at least: each half takes
+/// that too.
 const WORTH: f64 = 2.0;
 /// How many parts a half is one of.
 const PARTS: i64 = 2;
 
+/// A rank's graph, and how many of its sums are made in halves.
+pub(super) struct Halved {
+    pub graph: Graph,
+    pub sums: usize,
+}
+
 /// Splits a rank's large sums. All ranks' graphs are split alike: nothing here looks at a constant's bytes.
-pub(super) fn halve(old: Graph, target: &Target, options: &ShardOptions) -> Result<Graph, ShardError> {
-    if options.halves == Which::Never {
-        return Ok(old);
-    }
-    let begins = begins(&old, target, options);
+pub(super) fn halve(old: Graph, target: &Target, options: &ShardOptions) -> Result<Halved, ShardError> {
+    let begins = match options.halves {
+        Which::Never => Table::new(),
+        Which::Auto | Which::Always => begins(&old, target, options),
+    };
     if begins.values().all(Option::is_none) {
-        return Ok(old);
+        return Ok(Halved { graph: old, sums: 0 });
     }
     let mut graph = Graph::new(old.name.clone());
     graph.stage = old.stage;
@@ -48,6 +56,7 @@ pub(super) fn halve(old: Graph, target: &Target, options: &ShardOptions) -> Resu
         halves: HashMap::new(),
         taken: HashMap::new(),
         origin: Origin::Unknown,
+        sums: 0,
     };
     halver.graph()
 }
@@ -122,10 +131,11 @@ struct Halver<'a> {
     /// Halves that were taken of a whole, by their axis.
     taken: HashMap<(Value, usize), [Value; 2]>,
     origin: Origin,
+    sums: usize,
 }
 
 impl Halver<'_> {
-    fn graph(mut self) -> Result<Graph, ShardError> {
+    fn graph(mut self) -> Result<Halved, ShardError> {
         let old = self.old;
         for input in old.inputs() {
             let node = old.node(input.node);
@@ -169,7 +179,10 @@ impl Halver<'_> {
                 false => self.graph.add_output(output.name.clone(), value),
             }
         }
-        Ok(crate::dce::sweep(self.graph))
+        Ok(Halved {
+            graph: crate::dce::sweep(self.graph),
+            sums: self.sums,
+        })
     }
 
     /// How a node is computed in halves: as what it reads was made, or as a product that begins them.
@@ -210,6 +223,7 @@ impl Halver<'_> {
     fn in_halves(&mut self, id: NodeId, way: &Way) -> Result<(), ShardError> {
         let node = self.old.node(id);
         let Layout::Split(axis) = way.result else { return Ok(()) };
+        self.sums += usize::from(matches!(node.op, Op::Call(_)));
         let op = local(&node.op, way, PARTS);
         let mut operands: [SmallVec<[Value; 4]>; 2] = Default::default();
         for (value, layout) in node.operands.iter().zip(&way.operands) {

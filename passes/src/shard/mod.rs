@@ -66,7 +66,8 @@ impl std::str::FromStr for Split {
 /// Which sums over the ranks are made in halves, so that one half is on its way while the other is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Halves {
-    /// Those that are on their way for longer than twice a collective's latency, where half of the rows cost no more than that hides.
+    /// Those that are on their way for longer than twice a collective's latency, where half of the rows cost no more
+    /// than that hides.
     #[default]
     Auto,
     /// All that can be.
@@ -203,18 +204,21 @@ pub fn shard(graph: &Graph, target: &Target, options: &ShardOptions) -> Result<S
     check(graph, options)?;
     let states = states(graph, options)?;
     let choice = choose::choose(graph, target, &states, options);
+    let mut in_halves = 0;
     let graphs: Vec<Graph> = (0..options.ranks)
         .map(|rank| {
             let part = emit::Emitter::new(graph, &choice, options.ranks, rank).graph(&states)?;
-            halves::halve(part, target, options)
+            let halved = halves::halve(part, target, options)?;
+            in_halves = halved.sums;
+            Ok(halved.graph)
         })
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<_, ShardError>>()?;
     let axis = |node: NodeId| match choice.way(node).result {
         Layout::Split(axis) => Some(axis as u32),
         Layout::Whole | Layout::Partial | Layout::Cover { .. } => None,
     };
     let mut report = report::report(graph, &graphs, &choice, &states, options);
-    report.us = choice.us;
+    (report.us, report.in_halves) = (choice.us, in_halves);
     Ok(Sharded {
         inputs: graph.inputs().iter().map(|input| axis(input.node)).collect(),
         outputs: (graph.outputs().iter())

@@ -15,8 +15,10 @@ pub struct ShardReport {
     pub ranks: u32,
     /// Products and lookups by constants, attention and states, in the graph's order.
     pub shared: Vec<Shared>,
-    /// Sums over all ranks in one run.
+    /// Sums over all ranks in one run, halves counted apart.
     pub all_reduces: usize,
+    /// Sums that are made in halves, one on its way while the other is computed.
+    pub in_halves: usize,
     /// Joins of the ranks' parts in one run.
     pub all_gathers: usize,
     /// Bytes that each rank gives to collectives in one run, at the sizes' hints.
@@ -43,6 +45,13 @@ impl fmt::Display for ShardReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for shared in &self.shared {
             writeln!(f, "{} {}: {}", shared.op, shared.origin, shared.how)?;
+        }
+        if self.in_halves > 0 {
+            writeln!(
+                f,
+                "{} sums are made in halves of their rows: one is on its way while the other is computed",
+                self.in_halves
+            )?;
         }
         let each: Vec<String> = self.rank_bytes.iter().map(ToString::to_string).collect();
         writeln!(

@@ -500,7 +500,9 @@ fn halves_of_a_sum_travel_while_the_other_is_computed() {
         ..options(2, &[])
     };
     let sharded = check(&model.graph, &always);
-    assert_eq!(sharded.report.all_reduces, 4, "{}", sharded.report);
+    let counts = (sharded.report.all_reduces, sharded.report.in_halves);
+    assert_eq!(counts, (4, 2), "{}", sharded.report);
+    assert!(sharded.report.to_string().contains("2 sums are made in halves"));
     assert_eq!(
         sharded.report.collective_bytes,
         2 * 2 * 6 * 32 * 4,

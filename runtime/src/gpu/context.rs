@@ -87,7 +87,8 @@ impl Drop for Held {
     }
 }
 
-/// A stream for each lane. What goes from device to device has few workgroups, which other ranks wait for: they come before those of kernels.
+/// A stream for each lane. What goes from device to device has few workgroups, which other ranks wait for: they come
+/// before those of kernels.
 fn lanes(
     gpu: &Arc<Gpu>,
     kinds: impl Iterator<Item = LaneKind>,

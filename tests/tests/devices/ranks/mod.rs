@@ -488,7 +488,8 @@ fn halves_travel_beside_the_other_in_any_order_and_a_wait_that_is_missing_shows(
                 [("x".to_owned(), x.expect("as many"))].into_iter().collect()
             };
             for round in 0..4 {
-                // Memory of an earlier run must not have the same result in its place. Memory that was never written is noticed by the GPU.
+                // Memory of an earlier run must not have the same result in its place. Memory that was never written is
+                // noticed by the GPU.
                 let runs = executable
                     .run(&given(50 + round))
                     .and_then(|_| executable.run(&given(2)));
