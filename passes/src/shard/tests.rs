@@ -541,6 +541,20 @@ fn halves_of_a_sum_travel_while_the_other_is_computed() {
 }
 
 #[test]
+fn a_decoder_with_caches_means_the_same_in_halves() {
+    for ranks in [2, 4] {
+        let always = ShardOptions {
+            halves: Halves::Always,
+            ..options(ranks, &STATES)
+        };
+        let report = check(&decoder(4, 2), &always).report;
+        // On four ranks one of the four sums is a product that each computes whole.
+        let sums = if ranks == 2 { 4 } else { 3 };
+        assert_eq!((report.all_reduces, report.in_halves), (2 * sums, sums), "{report}");
+    }
+}
+
+#[test]
 fn sums_that_take_long_are_halved_by_themselves() {
     let sums = |rows: i64, bus_gbps: f64| {
         let mut model = Model::new(7);
