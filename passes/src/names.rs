@@ -13,7 +13,9 @@ const IN_PASSES: &[&str] = &[
     "batch_norm_into_conv",
     "channel_constant_into_conv",
     crate::quantize::weights::RULE,
+    crate::quantize::weights::SIGNED_RULE,
     crate::lower::winograd::RULE,
+    crate::lower::unpacked::RULE,
 ];
 
 /// A name that cannot be disabled.

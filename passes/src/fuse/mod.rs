@@ -283,7 +283,11 @@ impl Fuser<'_> {
         let mut stack: Vec<(Value, bool)> = Vec::new();
         let operands = |id: NodeId, strict: bool| {
             let node = self.graph.node(id);
-            let need = move |i| strict || self.need(id, i) != OperandNeed::Any;
+            let need = move |i| {
+                // A zero point is a number in what unpacks, however the result is read.
+                let is_zero_point = i == 2 && is_unpacking(&node.op);
+                strict && !is_zero_point || self.need(id, i) != OperandNeed::Any
+            };
             node.operands.iter().enumerate().rev().map(move |(i, v)| (*v, need(i)))
         };
         for id in &self.drafts[draft].chain {
