@@ -24,12 +24,11 @@ struct Tiled {
     tile: String,
 }
 
-/// How a loop of so many accesses a thread is unrolled. The compilers begin all that they unroll at once, and spill from
-/// some point on (narrow accesses of bytes: 64 steps).
-fn unrolled(steps: u32) -> &'static str {
-    match steps {
-        0..=16 => "#pragma unroll",
-        _ => "#pragma unroll 16",
+/// How a loop of so many accesses a thread is unrolled.
+fn unrolled(steps: u32, unroll: u32) -> String {
+    match steps <= unroll {
+        true => "#pragma unroll".to_owned(),
+        false => format!("#pragma unroll {unroll}"),
     }
 }
 
@@ -42,6 +41,7 @@ impl Printer<'_> {
             across,
             load,
             store,
+            unroll,
         } = self.kernel.mapping
         else {
             return Err(self.mismatch());
@@ -120,7 +120,7 @@ impl Printer<'_> {
         self.out.line("__syncthreads();  // the tile before has been read");
         self.scope(|p| {
             let (step, at) = (p.fresh("step"), p.fresh("at"));
-            p.out.line(unrolled(steps_in));
+            p.out.line(unrolled(steps_in, unroll));
             p.out
                 .open(format!("for (int {step} = 0; {step} < {steps_in}; ++{step})"));
             p.out
@@ -147,7 +147,7 @@ impl Printer<'_> {
         self.out.line("__syncthreads();");
         self.scope(|p| {
             let (step, at) = (p.fresh("step"), p.fresh("at"));
-            p.out.line(unrolled(steps_out));
+            p.out.line(unrolled(steps_out, unroll));
             p.out
                 .open(format!("for (int {step} = 0; {step} < {steps_out}; ++{step})"));
             p.out

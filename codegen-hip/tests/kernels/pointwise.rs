@@ -164,6 +164,7 @@ fn at_memory_speed() -> Vec<Kernel> {
                 across,
                 load,
                 store,
+                unroll: 16,
             }
         }));
     }

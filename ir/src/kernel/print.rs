@@ -107,9 +107,10 @@ impl fmt::Display for Mapping {
                 across,
                 load,
                 store,
+                unroll,
             } => write!(
                 f,
-                "transpose({axis}, block {block}, {along}x{across}, load {load}, store {store})"
+                "transpose({axis}, block {block}, {along}x{across}, load {load}, store {store}, unroll {unroll})"
             ),
             Mapping::Block { block, vector } => write!(f, "block({block}, vector {vector})"),
             Mapping::Tile {

@@ -291,10 +291,11 @@ impl Verifier<'_> {
                     across,
                     load,
                     store,
+                    unroll,
                     ..
                 },
                 _,
-            ) if [block, along, across, load, store].iter().any(|v| **v == 0) => Some("a size is 0"),
+            ) if [block, along, across, load, store, unroll].iter().any(|v| **v == 0) => Some("a size is 0"),
             (Mapping::Transpose { axis, load, store, .. }, Body::Loops(Loops { parallel, .. }))
                 if parallel.last() == Some(axis)
                     || !parallel.contains(axis)
@@ -393,7 +394,8 @@ fn numbers(mapping: &Mapping) -> Vec<u32> {
             across,
             load,
             store,
-        } => vec![block, along, across, load, store],
+            unroll,
+        } => vec![block, along, across, load, store, unroll],
         Mapping::Tile {
             block_m,
             block_n,
