@@ -57,6 +57,12 @@ pub enum LimitError {
     Store { kernel: String, width: u32 },
     #[error("kernel {kernel}: steps of {step} along k are not known to have one scale and one zero point a column")]
     Scale { kernel: String, step: u32 },
+    #[error("kernel {kernel}: {workgroups} workgroups are to share a unit, which the compiler for {target} is not told")]
+    Residents {
+        kernel: String,
+        target: String,
+        workgroups: u32,
+    },
 }
 
 /// Checks a kernel that [`super::verify::verify`] passes against what the target has.
@@ -71,6 +77,18 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
         return flash_by_lanes(kernel, symbols, target, tiling, body);
     }
     let name = || kernel.name.clone();
+    if let Mapping::Rows {
+        resident: Some(workgroups),
+        ..
+    } = kernel.mapping
+        && !target.told_residents
+    {
+        return vec![LimitError::Residents {
+            kernel: name(),
+            target: target.to_string(),
+            workgroups,
+        }];
+    }
     if let (Mapping::Gemv(t), Body::Contract(body)) = (&kernel.mapping, &kernel.body) {
         let mut errors = accesses(kernel, symbols, body, [t.lhs, t.rhs], t.store);
         if let Some(matrix) = &t.matrix {

@@ -2,8 +2,9 @@
 //! emulated GPUs, whose counters say what was read, what was written and in which pieces.
 
 use graphc_tests::emulator::toolchain;
-use ir::Bindings;
+use ir::kernel::limits::{self, LimitError};
 use ir::kernel::{Access, Mapping};
+use ir::{Bindings, Symbols};
 
 /// The only kernel of a graph: its mapping is as expected, it reads `reads` bytes and writes each result once, and both in
 /// whole pieces of 64 bytes.
@@ -84,6 +85,14 @@ fn norms_of_many_rows_read_gains_as_needed() {
             |m: &Mapping| matches!(m, Mapping::Rows { as_needed: true, steps, resident: None, .. } if *steps > 0);
         assert!(as_needed(&kernel.mapping), "{arch}: {}", kernel.mapping);
         assert_eq!(checked.counters.global_load_bytes, 3 * rows * cols * 2, "{arch}");
+        // AMD's compiler would take a number of workgroups for one of waves.
+        let mut told = kernel.clone();
+        if let Mapping::Rows { resident, .. } = &mut told.mapping {
+            *resident = Some(2);
+        }
+        let target = arch.parse().expect("known");
+        let errors = limits::check(&told, &Symbols::new(), &target);
+        assert!(matches!(errors[..], [LimitError::Residents { workgroups: 2, .. }]), "{errors:?}");
     }
 }
 
