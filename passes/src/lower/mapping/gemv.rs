@@ -258,7 +258,12 @@ impl Mapper<'_> {
         let memory = memory / (target.memory_tbps * 1e3 / target.clock_ghz);
         if t.rhs.along_k || sizes.m > 1 || target.platform != Platform::Cuda {
             let rounds = (workgroups / (units * shared)).ceil();
-            return (rounds * (TILE_LATENCY + steps * step)).max(memory);
+            // A unit of CDNA has its share of the memory's rate (as predicted), and the busiest one has more workgroups than the mean.
+            let busiest = match (target.platform, target.wave_size) {
+                (Platform::Hip, 64) => (workgroups / units).ceil() * units / workgroups,
+                _ => 1.0,
+            };
+            return (rounds * (TILE_LATENCY + steps * step)).max(memory * busiest);
         }
         // Each round waits for memory or for its steps; the last one has few workgroups, and still all of their steps (as measured
         // on an H100 for one row, where of 20 tilings each for four sizes what this puts first takes 1.00 to 1.02 times as long as the
