@@ -315,10 +315,12 @@ impl Printer<'_> {
     }
 
     pub(super) fn is_wide(&self, dtype: ir::DType, index: ExprId, axis: AxisId, vector: u32) -> bool {
-        !is_nibble(dtype)
-            && dtype.bits() / 8 * vector <= WIDEST
-            && along(self.kernel, self.symbols, index, axis, i64::from(vector))
-                .is_some_and(|m| m.is_wide(i64::from(vector)))
+        !is_nibble(dtype) && dtype.bits() / 8 * vector <= WIDEST && self.is_whole(index, axis, vector)
+    }
+
+    /// Says whether positions of a group are neighbours, the first a multiple of their number.
+    fn is_whole(&self, index: ExprId, axis: AxisId, vector: u32) -> bool {
+        along(self.kernel, self.symbols, index, axis, i64::from(vector)).is_some_and(|m| m.is_wide(i64::from(vector)))
     }
 
     /// The loads whose groups are one access each: of neighbours in memory, and on conditions that hold for a whole group or not at all.
@@ -331,7 +333,14 @@ impl Printer<'_> {
                 continue;
             };
             let uniform = conditions.iter().all(|(c, _)| motions.is_uniform(*c));
-            if uniform && self.is_wide(self.kernel.params[param].dtype, index, axis, vector) {
+            let dtype = self.kernel.params[param].dtype;
+            // A word has eight elements of four bits.
+            let nibbles = is_nibble(dtype) && conditions.is_empty() && vector.is_multiple_of(8);
+            let wide = match nibbles {
+                true => vector / 2 <= WIDEST && self.is_whole(index, axis, vector),
+                false => self.is_wide(dtype, index, axis, vector),
+            };
+            if uniform && wide {
                 found.push(Wide {
                     load,
                     param,
@@ -382,7 +391,14 @@ impl Printer<'_> {
             let at = self.value(candidate.index);
             let from = self.params[candidate.param.index()].clone();
             let local = self.fresh(&format!("{from}_wide"));
-            let t = spelling(self.kernel.params[candidate.param].dtype);
+            let dtype = self.kernel.params[candidate.param].dtype;
+            let t = spelling(dtype);
+            if is_nibble(dtype) {
+                self.out.line(format!("const auto {local} = load_nibbles<{t}, {vector}>({from}, {at});"));
+                self.bind_axis(axis, name);
+                wide.push((candidate.load, format!("{local}[{lane}]")));
+                continue;
+            }
             let load = load_function(&condition);
             let read = format!("{load}<{vector}>({from} + {})", parenthesised(&at));
             match condition.is_empty() {

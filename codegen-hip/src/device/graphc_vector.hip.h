@@ -68,6 +68,32 @@ GRAPHC_DEVICE u4 load_nibble<u4>(const u8* bytes, i64 index) {
     return u4{(u8)(bytes[index >> 1] >> ((index & 1) * 4) & 15)};
 }
 
+/// The 4-bit element in the highest bits of a word.
+template <typename T>
+GRAPHC_DEVICE T highest_nibble(u32 word);
+template <>
+GRAPHC_DEVICE i4 highest_nibble<i4>(u32 word) {
+    return i4{(i8)((int)word >> 28)};
+}
+template <>
+GRAPHC_DEVICE u4 highest_nibble<u4>(u32 word) {
+    return u4{(u8)(word >> 28)};
+}
+
+/// `N` neighbouring 4-bit elements as they lie in memory.
+template <typename T, int N>
+struct Nibbles {
+    static_assert(N % 8 == 0, "they are whole words");
+    Vec<u32, N / 8> words;
+    GRAPHC_DEVICE T operator[](int i) const { return highest_nibble<T>(words[i / 8] << (28 - i % 8 * 4)); }
+};
+
+/// Reads `N` neighbouring 4-bit elements; the first is aligned to all of them, or to 16 bytes.
+template <typename T, int N>
+GRAPHC_DEVICE Nibbles<T, N> load_nibbles(const u8* bytes, i64 index) {
+    return {*(const Vec<u32, N / 8>*)(bytes + (index >> 1))};
+}
+
 /// Writes a 4-bit element without touching its neighbour, which another thread may be writing.
 template <typename T>
 GRAPHC_DEVICE void store_nibble(u8* bytes, i64 index, T element) {
