@@ -53,7 +53,8 @@ pub use fuse::{Barrier, FusedEdge, Fusion, FusionReport, ScheduleOptions, Unfuse
 pub use lower::LowerError;
 pub use options::{Keep, OptLevel, OptimizeOptions, WeightType};
 pub use plan::{
-    Convolution, Decided, FilteredConvolution, PlanOptions, Planned, Prefer, plan, plan_and_decided, reopen,
+    Convolution, Decided, FilteredConvolution, PlanOptions, Planned, Prefer, UnpackedProduct, plan, plan_and_decided,
+    reopen,
 };
 pub use report::{Fired, OptimizeReport, PassRun};
 pub use schedule::{ScheduleError, schedule};

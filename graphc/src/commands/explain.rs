@@ -8,6 +8,7 @@ use ir::plan::Work;
 use ir::schedule::Region;
 use ir::{Graph, NodeId, Op, Plan};
 use passes::fuse::Barrier;
+use passes::lower::unpacked::ForRows;
 use serde::Serialize;
 use serde_json::json;
 
@@ -205,6 +206,25 @@ fn text(target: &str, plan: &Plan, r: &VariantReport, proofs: bool, first: bool)
                 p.pixels,
                 p.launches,
                 p.direct
+            );
+        }
+    }
+    if !r.unpacked.is_empty() {
+        text += "\nproducts whose quantised weights are stored as numbers first, by predicted time\n";
+        for u in &r.unpacked {
+            let p = &u.predicted;
+            let from = match &u.from {
+                ForRows::All => String::new(),
+                ForRows::From { least, .. } => format!(" from {least} rows on, there"),
+            };
+            text += &format!(
+                "  {}:{from} {:.1} us (numbers {:.1}, product {:.1}, launch {:.1}); unpacked tile by tile {:.1} us\n",
+                u.step,
+                p.stored(),
+                p.unpack,
+                p.product,
+                p.launch,
+                p.fused
             );
         }
     }

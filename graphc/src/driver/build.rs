@@ -8,12 +8,14 @@ use ir::dim::DimError;
 use ir::plan::{Place, Share, Stage};
 use ir::program::Variant;
 use ir::{ConstId, DType, Entity, Graph, Plan, Program, Schedule, Table, Target};
+use passes::lower::unpacked::{self, UnpackOnce};
 use passes::lower::winograd::{self, Filtering};
 use passes::route::sized::Routes;
 use passes::shard::{ShardError, ShardReport, Sharded, Split, StageReport, Staged};
 use passes::tuning::Tuned;
 use passes::{
     Convolution, Decided, FilteredConvolution, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions,
+    UnpackedProduct,
     ScheduleOptions, ShardOptions,
 };
 
@@ -50,6 +52,7 @@ impl BuildOptions {
                 in_place: fuse,
                 parts: fuse,
                 filtering: if fuse { Filtering::default() } else { Filtering::Never },
+                unpack_once: if fuse { UnpackOnce::default() } else { UnpackOnce::Never },
                 ..PlanOptions::default()
             },
             check_indices: None,
@@ -88,6 +91,8 @@ pub struct VariantReport {
     pub convolutions: Vec<Convolution>,
     /// Convolutions of which it was asked whether Winograd's filtering computes them: see [`passes::Planned`].
     pub filtered: Vec<FilteredConvolution>,
+    /// Products whose quantised weights are stored as numbers first: see [`passes::Planned`].
+    pub unpacked: Vec<UnpackedProduct>,
     pub stages: Stages,
     /// How the model lies on its devices, where it is on several.
     pub sharding: Option<Arc<ShardReport>>,
@@ -256,6 +261,11 @@ impl Whole<'_> {
                 true => options.plan.filtering,
                 false => Filtering::Never,
             },
+            // So do weights' numbers.
+            unpack_once: match optimize.enabled(unpacked::RULE) && options.max_vram.is_none() {
+                true => options.plan.unpack_once,
+                false => UnpackOnce::Never,
+            },
             ..options.plan.clone()
         };
         let prefers_calls = optimize.prefer_calls;
@@ -274,6 +284,7 @@ impl Whole<'_> {
             decided,
             convolutions,
             filtered,
+            unpacked,
             constants,
         } = timed(&mut stages.plan, || {
             passes::plan_and_decided(&core, &schedule, target, &plan_options)
@@ -298,6 +309,7 @@ impl Whole<'_> {
             decided,
             convolutions,
             filtered,
+            unpacked,
             stages,
             sharding: None,
             staging: None,

@@ -166,6 +166,21 @@ pub fn product_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option
     Some(mapper.clocks(body, &kernel.mapping) / (target.clock_ghz * 1e3))
 }
 
+/// Predicts the microseconds of a contraction with the best mapping for some number of rows, or for the hints where there is none; `None`
+/// where that is a plain tile, or for other bodies.
+pub fn best_product_us(kernel: &Kernel, symbols: &Symbols, target: &Target, rows: Option<i64>) -> Option<f64> {
+    let Body::Contract(body) = &kernel.body else {
+        return None;
+    };
+    let mapper = Mapper {
+        rows,
+        ..Mapper::at_hints(kernel, symbols, target)
+    };
+    let mapping = mapper.contract(body);
+    let is_compared = matches!(mapping, Mapping::Matrix(_) | Mapping::Gemv(_));
+    is_compared.then(|| mapper.clocks(body, &mapping) / (target.clock_ghz * 1e3))
+}
+
 /// As [`product_us`], of chained products by matrix instructions: the time of one kernel, and the part of it that lies between the products,
 /// which [`product_us`] has not in that of the first.
 pub fn chain_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<[f64; 2]> {

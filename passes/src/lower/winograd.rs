@@ -24,7 +24,7 @@ use rayon::prelude::*;
 use super::builder::{Builder, Share};
 use super::contract::biased;
 use super::index::{Atom, Linear, linearize};
-use super::{LowerError, mapping, share_of};
+use super::{LowerError, mapping, moved_us, share_of};
 use crate::fuse::ScheduleOptions;
 
 /// The name by which it can be left out, as rules can: `--disable winograd`.
@@ -288,19 +288,6 @@ const MOST_SCRATCH: f64 = (1u64 << 30) as f64;
 
 /// Channels on each side from which on the filtering is looked at.
 const LEAST_CHANNELS: i64 = 64;
-
-/// Bytes that a compute unit moves between its registers and the caches in a clock, at most, where all units do and much of it is written: by
-/// the timing model, transforms of ResNet-50's images at batch 32 move 5.6 (gfx942) to 10 (gfx1100).
-const UNIT_BYTES: f64 = 7.0;
-
-/// Predicts the microseconds in which a launch reads and writes so many bytes, all of which other launches write or read.
-fn moved_us(target: &Target, bytes: f64) -> f64 {
-    let by_units = bytes / (f64::from(target.compute_units) * target.clock_ghz * 1e3 * UNIT_BYTES);
-    match bytes <= target.cache_bytes as f64 {
-        true => by_units,
-        false => by_units.max(target.memory_us(bytes)),
-    }
-}
 
 /// Lowers the batch of products, which is a graph of its own.
 fn product(

@@ -34,8 +34,9 @@ pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
 
 /// Merges parameters where the result may go where an operand is.
 ///
-/// The kernel then has one parameter, read and written, for both; that is what tells codegen that nothing else aliases.
-pub fn reuse(plan: &mut Plan) {
+/// The kernel then has one parameter, read and written, for both; that is what tells codegen that nothing else aliases. Steps that may launch
+/// another kernel besides stay as they are.
+pub fn reuse(plan: &mut Plan, has_other: impl Fn(StepId) -> bool) {
     let mut kernels = Kernels::default();
     let mut table = ir::Table::new();
     // Launches of one kernel that reuse alike become one kernel again.
@@ -49,7 +50,10 @@ pub fn reuse(plan: &mut Plan) {
             continue;
         };
         let mut args = args;
-        let reused = candidate(plan, id, &plan.kernels[kernel], &args);
+        let reused = match has_other(id) {
+            true => None,
+            false => candidate(plan, id, &plan.kernels[kernel], &args),
+        };
         if let Some((operand, result)) = reused {
             let (from, to) = (args[operand.index()], args[result.index()]);
             if let Place::Arena { in_place_of, .. } = &mut plan.buffers[to].place {

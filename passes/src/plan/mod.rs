@@ -10,6 +10,7 @@ mod filtered;
 mod in_place;
 mod reopen;
 mod sizes;
+mod unpacked;
 
 use std::collections::HashMap;
 
@@ -20,6 +21,7 @@ use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, Step
 use ir::schedule::{LaneKind, Region, RegionKind};
 use ir::{Entity, Graph, Kernel, NodeId, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
+use crate::lower::unpacked::{ForRows, UnpackOnce, unpacked};
 use crate::lower::winograd::Filtering;
 use crate::lower::{self, LowerError, Parts, Total, in_parts, in_ranges, lower};
 use crate::route::{self, sized::Routes};
@@ -29,6 +31,8 @@ pub use engines::{Decided, Prefer};
 pub use filtered::FilteredConvolution;
 pub use reopen::reopen;
 use sizes::{Other, OtherWork};
+use unpacked::Stored;
+pub use unpacked::UnpackedProduct;
 
 /// How a plan is made.
 #[derive(Clone, Debug)]
@@ -42,6 +46,8 @@ pub struct PlanOptions {
     pub parts: bool,
     /// Which convolutions are computed by Winograd's filtering on GPUs.
     pub filtering: Filtering,
+    /// Which products by quantised weights have the weights' numbers stored first on GPUs.
+    pub unpack_once: UnpackOnce,
     /// Libraries that steps may call where the e-graph chose a kernel, and the other way round: by size, as measured, as preferred.
     pub routes: Routes,
     pub prefer: Prefer,
@@ -56,6 +62,7 @@ impl Default for PlanOptions {
             tuning: Tuning::shipped(),
             parts: true,
             filtering: Filtering::default(),
+            unpack_once: UnpackOnce::default(),
             routes: Routes::default(),
             prefer: Prefer::default(),
             called: Vec::new(),
@@ -74,6 +81,8 @@ pub struct Planned {
     pub convolutions: Vec<Convolution>,
     /// The convolutions that Winograd's filtering may compute, in the order of their steps.
     pub filtered: Vec<FilteredConvolution>,
+    /// The products whose quantised weights are stored as numbers first, in the order of their steps.
+    pub unpacked: Vec<UnpackedProduct>,
     /// Constants that the plan has besides the graph's: their ids go on where the graph's end.
     pub constants: Vec<Constant>,
 }
@@ -151,6 +160,12 @@ pub fn plan_and_decided(
         if p.filter(region, &kernel, options)? {
             continue;
         }
+        let made = unpacked(graph, region, &kernel, options.unpack_once, target)?.filter(|made| p.unpack(made));
+        // The product of what is stored takes the region's place, or is there besides.
+        let (region, kernel) = match &made {
+            Some(made) if made.from == ForRows::All => (&made.product.0, made.product.1.clone()),
+            _ => (region, kernel),
+        };
         let reads = p.reads(region);
         let parts = match options.parts {
             true => {
@@ -200,7 +215,13 @@ pub fn plan_and_decided(
                 p.copy(LaneKind::Compute, from, *to);
             }
         }
+        if let Some(made) = &made {
+            p.note_unpacked(made);
+        }
         let step = p.launch_or_share(kernel, [&reads[..], &writes].concat(), flops, options);
+        if let Some(made) = &made {
+            p.multiply_stored(step, made, &writes);
+        }
         if let Some((product, operands)) = route::sized::call_of(graph, region, options.routes, target)
             && (known || !engines::is_known(&product.rows()))
         {
@@ -215,13 +236,13 @@ pub fn plan_and_decided(
     p.outputs();
     p.lifetimes();
     if options.in_place {
-        in_place::reuse(&mut p.plan);
+        in_place::reuse(&mut p.plan, |step| p.stored.contains_key(&step));
     }
     dedupe::number(&mut p.plan.kernels);
     tuning::apply(&mut p.plan, &options.tuning);
     let mut decided = std::mem::take(&mut p.decided);
     decided.extend(engines::choose(&mut p.plan, &p.others, options));
-    decided.extend(sizes::choices(&mut p.plan, &p.others, options));
+    decided.extend(sizes::choices(&mut p.plan, (&p.others, &p.stored), options));
     sizes::workspaces(&mut p.plan);
     dedupe::number(&mut p.plan.kernels);
     p.plan.flops = crate::flops::count(graph);
@@ -231,6 +252,7 @@ pub fn plan_and_decided(
         decided,
         convolutions: p.convolutions,
         filtered: p.filtered,
+        unpacked: p.unpacked,
         constants: p.constants,
     })
 }
@@ -315,6 +337,11 @@ struct Planner<'a> {
     constants: Vec<Constant>,
     /// Transformed filters that the plan has already.
     transformed_filters: IndexMap<(Value, Winograd), BufferId>,
+    /// Weights that the plan stores as numbers already, and for which rows.
+    unpacked_weights: IndexMap<Value, ForRows>,
+    unpacked: Vec<UnpackedProduct>,
+    /// What steps do where they multiply by such weights.
+    stored: IndexMap<StepId, Stored>,
     /// The tickets of products whose tiles are shared, which are zeros once a step has put them there.
     tickets: Option<BufferId>,
 }
@@ -349,6 +376,9 @@ impl<'a> Planner<'a> {
             filtered: Vec::new(),
             constants: Vec::new(),
             transformed_filters: IndexMap::new(),
+            unpacked_weights: IndexMap::new(),
+            unpacked: Vec::new(),
+            stored: IndexMap::new(),
             tickets: None,
         };
         p.lane(LaneKind::Compute);
@@ -636,7 +666,8 @@ impl<'a> Planner<'a> {
         let around = self.around_collectives();
         let mut span: IndexMap<BufferId, (StepId, StepId)> = IndexMap::new();
         for (id, step) in self.plan.steps.iter() {
-            let (reads, writes) = in_place::accesses(&self.plan, &step.work);
+            let (mut reads, writes) = in_place::accesses(&self.plan, &step.work);
+            reads.extend(self.stored.get(&id).into_iter().flat_map(Stored::reads));
             let (first, last) = match self.plan.lanes[step.lane].kind {
                 LaneKind::Compute | LaneKind::Upload => (id, id),
                 LaneKind::Download => (id, last_step),

@@ -15,8 +15,9 @@ use ir::library::{Algorithm, LibraryCall};
 use ir::plan::{Buffer, BufferId, Choice, KernelId, Place, StepId, Work};
 use ir::{DType, Dim, Entity, Plan, Table, TensorType};
 
-use super::PlanOptions;
 use super::engines::{Decided, Prefer};
+use super::unpacked::Stored;
+use super::{PlanOptions, unpacked};
 use crate::lower::mapping::{self, Chosen};
 use crate::route::sized::Product;
 use crate::tuning::{self, Engine};
@@ -40,18 +41,22 @@ pub enum OtherWork {
 
 /// Kernels of one body that differ in their mapping.
 #[derive(Default)]
-struct Variants {
+pub(super) struct Variants {
     /// Kernels whose own mapping a step has taken.
     settled: Vec<KernelId>,
     made: HashMap<(KernelId, Mapping), KernelId>,
-    /// Kernels of calls, which are not in the plan before one is chosen.
+    /// Kernels beside a step's own work, which are not in the plan before one is chosen.
     of_calls: HashMap<Kernel, KernelId>,
     /// Ranges whose engine measuring has decided.
     decided: Vec<Decided>,
 }
 
 /// Adds the choices of every step; returns the ranges of rows for which measuring has decided between a kernel and a call.
-pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>, options: &PlanOptions) -> Vec<Decided> {
+pub fn choices(
+    plan: &mut Plan,
+    (others, stored): (&IndexMap<StepId, Other>, &IndexMap<StepId, Stored>),
+    options: &PlanOptions,
+) -> Vec<Decided> {
     let mut variants = Variants::default();
     let steps: Vec<StepId> = plan.steps.keys().collect();
     for id in steps {
@@ -78,6 +83,9 @@ pub fn choices(plan: &mut Plan, others: &IndexMap<StepId, Other>, options: &Plan
                 );
             }
             _ => {}
+        }
+        if let Some(stored) = stored.get(&id) {
+            unpacked::choices(plan, &mut variants, id, stored, options);
         }
     }
     drop_unused(plan);
@@ -177,10 +185,7 @@ fn of_step(
     }
     let base = match base {
         Base::Known(id) => id,
-        Base::New(kernel) => *variants
-            .of_calls
-            .entry(kernel.clone())
-            .or_insert_with(|| plan.kernels.push(kernel.clone())),
+        Base::New(kernel) => variants.base(plan, kernel),
     };
     let algorithms = algorithms.into_inner();
     let ends: Vec<i64> = ranges.iter().skip(1).map(|(from, _)| *from).chain([i64::MAX]).collect();
@@ -226,8 +231,14 @@ fn of_step(
 }
 
 impl Variants {
+    /// The kernel that a step may launch besides its own work.
+    pub(super) fn base(&mut self, plan: &mut Plan, kernel: &Kernel) -> KernelId {
+        let added = || plan.kernels.push(kernel.clone());
+        *self.of_calls.entry(kernel.clone()).or_insert_with(added)
+    }
+
     /// The kernel of a body with a mapping; the body's own where no other step has given it another.
-    fn mapped(&mut self, plan: &mut Plan, base: KernelId, from: i64, mapping: Mapping) -> KernelId {
+    pub(super) fn mapped(&mut self, plan: &mut Plan, base: KernelId, from: i64, mapping: Mapping) -> KernelId {
         if !self.settled.contains(&base) {
             self.settled.push(base);
             plan.kernels[base].mapping = mapping;

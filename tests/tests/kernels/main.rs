@@ -39,3 +39,4 @@ mod quantised_products;
 mod random_products;
 mod row_scales;
 mod shares;
+mod unpacked;

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Times products of one row through graphc on an NVIDIA GPU, beside PyTorch's copy in the same run.
+
+Run it in the repository's root on a machine with a GPU, PyTorch and NVRTC:
+
+    python3 benches/h200/gemv.py GRAPHC [COLUMNSxDEPTH ...] 2>/dev/null          GRAPHC is the command line's binary
+
+Weights are of f16, which the exporter lays along the columns, and of i4 along the depth with a scale for each group of 128. A model has as
+many products as read more than any cache holds, each of constant weights of its own. `alone` is the time by which a model's run grows with
+each product more, so that what a run takes anyhow is not in it; `event` is the median of what events say around a launch. Microseconds,
+and the bytes of weights and scales over that time as a share of PyTorch's copy rate (bytes read and written). Errors are of the exporter,
+which does not know the shapes of products by i4.
+"""
+
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+SIZES = ["4096x4096", "14336x4096", "4096x14336", "28672x4096"]
+GROUP = 128
+warnings.filterwarnings("ignore")
+RUNS = 100
+
+
+def copy_rate():
+    """Bytes a microsecond, of a copy of 1 GiB."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(30):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3)
+    return 2 * source.numel() / statistics.median(times)
+
+
+class Packed(torch.autograd.Function):
+    """A row by weights of four bits, as ONNX Runtime's MatMulNBits has them."""
+
+    @staticmethod
+    def symbolic(g, x, weight, scales, columns, depth):
+        return g.op("com.microsoft::MatMulNBits", x, weight, scales, K_i=depth, N_i=columns, bits_i=4, block_size_i=GROUP)
+
+    @staticmethod
+    def forward(ctx, x, weight, scales, columns, depth):
+        return x.new_zeros(x.shape[0], columns)
+
+
+class Products(nn.Module):
+    def __init__(self, columns, depth, count, packed):
+        super().__init__()
+        self.columns, self.depth, self.count, self.packed = columns, depth, count, packed
+        for i in range(count):
+            if packed:
+                self.register_buffer(f"w{i}", torch.randint(0, 256, (columns, depth // GROUP, GROUP // 2), dtype=torch.uint8))
+                self.register_buffer(f"s{i}", torch.rand(columns * depth // GROUP).half() / 64)
+            else:
+                self.register_buffer(f"w{i}", torch.randn(columns, depth).half() / 64)
+
+    def forward(self, *rows):
+        # Rows of their own, for products of one row may become one.
+        weight = lambda i: getattr(self, f"w{i}")
+        if self.packed:
+            return tuple(Packed.apply(x, weight(i), getattr(self, f"s{i}"), self.columns, self.depth) for i, x in enumerate(rows))
+        return tuple(F.linear(x, weight(i)) for i, x in enumerate(rows))
+
+
+def compiled(graphc, folder, columns, depth, count, packed):
+    path, artifact = folder / f"{count}.onnx", folder / f"{count}.graphc"
+    rows = tuple(torch.randn(1, depth).half() for _ in range(count))
+    names = [f"{name}{i}" for name in "xy" for i in range(count)]
+    model = Products(columns, depth, count, packed)
+    torch.onnx.export(model, rows, str(path), input_names=names[:count], output_names=names[count:], opset_version=17, dynamo=False)
+    done = subprocess.run([graphc, "compile", "-q", path, "--target", "sm_90", "-o", artifact], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stderr[-2000:])
+    path.unlink()
+    return artifact
+
+
+def bench(graphc, path, *more):
+    words = [graphc, "bench", "-q", path, "--device", "cuda", "--runs", str(RUNS), "--format", "json", *more]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        sys.exit(done.stderr[-2000:])
+    return json.loads(done.stdout)
+
+
+def main():
+    graphc, sizes = sys.argv[1], sys.argv[2:] or SIZES
+    rate = copy_rate()
+    print(f"{torch.cuda.get_device_name()}, copy {rate / 1e6:.2f} TB/s", flush=True)
+    for size in sizes:
+        columns, depth = map(int, size.split("x"))
+        for name, packed in ("f16", False), ("i4", True):
+            read = columns * depth * 2 if not packed else columns * depth // 2 + columns * depth // GROUP * 2
+            few = -(-200_000_000 // read)
+            medians, events = {}, []
+            with tempfile.TemporaryDirectory() as folder:
+                for count in few, 3 * few:
+                    path = compiled(graphc, pathlib.Path(folder), columns, depth, count, packed)
+                    medians[count] = bench(graphc, str(path), "--resident")["median_ms"] * 1e3
+                    if count == few:
+                        steps = bench(graphc, str(path), "--profile")["steps"]
+                        events = [s["us"] for s in steps if s["step"].endswith("[kernel]")]
+            alone = (medians[3 * few] - medians[few]) / (2 * few)
+            event = statistics.median(events)
+            share = lambda us: f"{us:.2f} us, {read / us / rate:.0%}"
+            print(f"{size} {name}: alone {share(alone)}; event {share(event)} ({len(events)} kernels of {few} products)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
