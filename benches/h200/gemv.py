@@ -5,11 +5,12 @@ Run it in the repository's root on a machine with a GPU, PyTorch and NVRTC:
 
     python3 benches/h200/gemv.py GRAPHC [COLUMNSxDEPTH ...] 2>/dev/null          GRAPHC is the command line's binary
 
-Weights are of f16, which the exporter lays along the columns, and of i4 along the depth with a scale for each group of 128. A model has as
-many products as read more than any cache holds, each of constant weights of its own. `alone` is the time by which a model's run grows with
-each product more, so that what a run takes anyhow is not in it; `event` is the median of what events say around a launch. Microseconds,
-and the bytes of weights and scales over that time as a share of PyTorch's copy rate (bytes read and written). Errors are of the exporter,
-which does not know the shapes of products by i4.
+Weights are of f16, which the exporter lays along the columns, and of i4 along the depth with a scale for each group of
+128. A model has as many products as read more than any cache holds, each of constant weights of its own. `alone` is the
+time by which a model's run grows with each product more, so that what a run takes anyhow is not in it; `event` is the
+median of what events say around a launch. Microseconds, and the bytes of weights and scales over that time as a share
+of PyTorch's copy rate (bytes read and written). Errors are of the exporter, which does not know the shapes of products
+by i4.
 """
 
 import json
@@ -50,7 +51,8 @@ class Packed(torch.autograd.Function):
 
     @staticmethod
     def symbolic(g, x, weight, scales, columns, depth):
-        return g.op("com.microsoft::MatMulNBits", x, weight, scales, K_i=depth, N_i=columns, bits_i=4, block_size_i=GROUP)
+        sizes = {"K_i": depth, "N_i": columns, "bits_i": 4, "block_size_i": GROUP}
+        return g.op("com.microsoft::MatMulNBits", x, weight, scales, **sizes)
 
     @staticmethod
     def forward(ctx, x, weight, scales, columns, depth):
@@ -63,7 +65,8 @@ class Products(nn.Module):
         self.columns, self.depth, self.count, self.packed = columns, depth, count, packed
         for i in range(count):
             if packed:
-                self.register_buffer(f"w{i}", torch.randint(0, 256, (columns, depth // GROUP, GROUP // 2), dtype=torch.uint8))
+                shape = (columns, depth // GROUP, GROUP // 2)
+                self.register_buffer(f"w{i}", torch.randint(0, 256, shape, dtype=torch.uint8))
                 self.register_buffer(f"s{i}", torch.rand(columns * depth // GROUP).half() / 64)
             else:
                 self.register_buffer(f"w{i}", torch.randn(columns, depth).half() / 64)
@@ -72,7 +75,8 @@ class Products(nn.Module):
         # Rows of their own, for products of one row may become one.
         weight = lambda i: getattr(self, f"w{i}")
         if self.packed:
-            return tuple(Packed.apply(x, weight(i), getattr(self, f"s{i}"), self.columns, self.depth) for i, x in enumerate(rows))
+            sizes = (self.columns, self.depth)
+            return tuple(Packed.apply(x, weight(i), getattr(self, f"s{i}"), *sizes) for i, x in enumerate(rows))
         return tuple(F.linear(x, weight(i)) for i, x in enumerate(rows))
 
 
@@ -81,8 +85,10 @@ def compiled(graphc, folder, columns, depth, count, packed):
     rows = tuple(torch.randn(1, depth).half() for _ in range(count))
     names = [f"{name}{i}" for name in "xy" for i in range(count)]
     model = Products(columns, depth, count, packed)
-    torch.onnx.export(model, rows, str(path), input_names=names[:count], output_names=names[count:], opset_version=17, dynamo=False)
-    done = subprocess.run([graphc, "compile", "-q", path, "--target", "sm_90", "-o", artifact], capture_output=True, text=True)
+    named = {"input_names": names[:count], "output_names": names[count:]}
+    torch.onnx.export(model, rows, str(path), **named, opset_version=17, dynamo=False)
+    words = [graphc, "compile", "-q", path, "--target", "sm_90", "-o", artifact]
+    done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stderr[-2000:])
     path.unlink()
@@ -117,7 +123,8 @@ def main():
             alone = (medians[3 * few] - medians[few]) / (2 * few)
             event = statistics.median(events)
             share = lambda us: f"{us:.2f} us, {read / us / rate:.0%}"
-            print(f"{size} {name}: alone {share(alone)}; event {share(event)} ({len(events)} kernels of {few} products)", flush=True)
+            count = f"{len(events)} kernels of {few} products"
+            print(f"{size} {name}: alone {share(alone)}; event {share(event)} ({count})", flush=True)
 
 
 if __name__ == "__main__":

@@ -273,6 +273,8 @@ pub static TARGETS: &[Architecture] = &[
         matrix_i8_tops: 2615.0,
         matrix_f8_tflops: 2615.0,
         memory_tbps: 5.3,
+        // A die's 16 channels bring a line of 128 bytes each, to 38 units.
+        cache_bytes_per_clock: 54,
         cache_bytes: 256 * MIB,
         vector_registers: 512,
         matrix: matrix::MFMA3,

@@ -123,7 +123,7 @@ impl Printer<'_> {
             let name = self.fresh(&format!("{}_wide", self.params[wide.param.index()]));
             let dtype = self.kernel.params[wide.param].dtype;
             self.out
-                .line(format!("Vec<{}, {vector}> {name}[{unroll}];", spelling(dtype)));
+                .line(format!("{} {name}[{unroll}];", group_type(dtype, vector)));
             loaded.push((wide, name));
         }
         let open = |p: &mut Self| {
@@ -143,12 +143,8 @@ impl Printer<'_> {
                 p.bind_axis(groups.last, &start);
                 for (wide, name) in &loaded {
                     let condition = p.condition(&wide.conditions);
-                    let (at, from) = (p.value(wide.index), p.params[wide.param.index()].clone());
-                    p.out.line(format!(
-                        "{condition}{name}[{turn}] = {}<{vector}>({from} + {});",
-                        load_function(&condition),
-                        parenthesised(&at)
-                    ));
+                    let read = p.group_read(wide, vector, &condition);
+                    p.out.line(format!("{condition}{name}[{turn}] = {read};"));
                 }
                 p.out.close("");
             });
@@ -371,6 +367,20 @@ impl Printer<'_> {
         }
     }
 
+    /// What reads neighbours at once, on a condition or always.
+    fn group_read(&mut self, wide: &Wide, vector: u32, condition: &str) -> String {
+        let (at, from) = (self.value(wide.index), self.params[wide.param.index()].clone());
+        let dtype = self.kernel.params[wide.param].dtype;
+        match is_nibble(dtype) {
+            true => format!("load_nibbles<{}, {vector}>({from}, {at})", spelling(dtype)),
+            false => format!(
+                "{}<{vector}>({from} + {})",
+                load_function(condition),
+                parenthesised(&at)
+            ),
+        }
+    }
+
     /// Reads what is contiguous as whole vectors; returns the spelling of each load for a `lane`.
     pub(super) fn wide_loads(
         &mut self,
@@ -388,23 +398,13 @@ impl Printer<'_> {
         for candidate in self.wide_candidates(roots, axis, vector) {
             self.bind_axis(axis, start);
             let condition = self.condition(&candidate.conditions);
-            let at = self.value(candidate.index);
-            let from = self.params[candidate.param.index()].clone();
-            let local = self.fresh(&format!("{from}_wide"));
-            let dtype = self.kernel.params[candidate.param].dtype;
-            let t = spelling(dtype);
-            if is_nibble(dtype) {
-                self.out.line(format!("const auto {local} = load_nibbles<{t}, {vector}>({from}, {at});"));
-                self.bind_axis(axis, name);
-                wide.push((candidate.load, format!("{local}[{lane}]")));
-                continue;
-            }
-            let load = load_function(&condition);
-            let read = format!("{load}<{vector}>({from} + {})", parenthesised(&at));
+            let local = self.fresh(&format!("{}_wide", self.params[candidate.param.index()]));
+            let kind = group_type(self.kernel.params[candidate.param].dtype, vector);
+            let read = self.group_read(&candidate, vector, &condition);
             match condition.is_empty() {
-                true => self.out.line(format!("const Vec<{t}, {vector}> {local} = {read};")),
+                true => self.out.line(format!("const {kind} {local} = {read};")),
                 false => {
-                    self.out.line(format!("Vec<{t}, {vector}> {local};"));
+                    self.out.line(format!("{kind} {local};"));
                     self.out.line(format!("{condition}{local} = {read};"));
                 }
             }
@@ -415,6 +415,12 @@ impl Printer<'_> {
         self.forget_locals_along(axis);
         wide
     }
+}
+
+/// The type of neighbours that are read at once.
+fn group_type(dtype: ir::DType, vector: u32) -> String {
+    let kind = if is_nibble(dtype) { "Nibbles" } else { "Vec" };
+    format!("{kind}<{}, {vector}>", spelling(dtype))
 }
 
 /// The device library's function for a wide load that happens on a condition, or always.

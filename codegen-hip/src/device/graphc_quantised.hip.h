@@ -24,29 +24,22 @@ template <> struct Packing<f8e4m3fnuz> : Packed<8, 0, 0, true> {};
 template <> struct Packing<f8e5m2> : Packed<8, 0, 0, true> {};
 template <> struct Packing<f8e5m2fnuz> : Packed<8, 0, 0, true> {};
 
-/// A byte of a word less `LESS`, as a float.
-template <int LESS>
-GRAPHC_DEVICE float byte_less(u32 word, int byte) {
-#if defined(GRAPHC_CUDA)
-    // Conversions of integers take four times as long as other instructions there: the byte becomes the end of the mantissa of 2^23.
-    return bits_as<float>(__byte_perm(word, 0x4b000000u, 0x7440 | byte)) - (float)(8388608 + LESS);
-#else
-    return (float)(word >> (8 * byte) & 0xffu) - (float)LESS;
-#endif
+/// Integer number `i` of a word that is unsigned, as a float: one conversion, for the hardware converts bytes.
+template <int BITS>
+GRAPHC_DEVICE float unsigned_number(u32 word, int i) {
+    if constexpr (BITS == 8) {
+        return (float)(word >> (8 * i) & 0xffu);
+    } else {
+        const u32 halves = (i % 2 == 0 ? word : word >> 4) & 0x0f0f0f0fu;
+        return (float)(halves >> (i / 2 * 8) & 0xffu);
+    }
 }
 
-/// Integer number `i` of a word that is unsigned less `LESS`, as a float.
-template <int BITS, int LESS>
-GRAPHC_DEVICE float integer_less(u32 word, int i) {
-    if constexpr (BITS == 8) return byte_less<LESS>(word, i);
-    else return byte_less<LESS>((i % 2 == 0 ? word : word >> 4) & 0x0f0f0f0fu, i / 2);
-}
-
-/// Element number `i` of a word whose integers are unsigned less `LESS`, which is 0 for floats, as a float.
-template <typename Stored, int LESS>
-GRAPHC_DEVICE float number_less(u32 word, int i) {
+/// Element number `i` of a word whose integers are unsigned, as a float.
+template <typename Stored>
+GRAPHC_DEVICE float number_of(u32 word, int i) {
     if constexpr (Packing<Stored>::FLOAT) return widen(Stored{(u8)(word >> (8 * i))});
-    else return integer_less<Packing<Stored>::BITS, LESS>(word, i);
+    else return unsigned_number<Packing<Stored>::BITS>(word, i);
 }
 
 /// The number at `at` of a word as part of a pair in the order in which `pairs` has them.
@@ -149,7 +142,7 @@ struct Quantised {
             const u32 word = group.stored.words[w] ^ Packing<Stored>::FLIP;
 #pragma unroll
             for (int i = 0; i < IN_WORD; ++i) {
-                const float integer = number_less<Stored, Packing<Stored>::BIAS>(word, i);
+                const float integer = number_of<Stored>(word, i) - (float)Packing<Stored>::BIAS;
                 out[w * EACH_WORD + i] = cast<T>(math::multiply_add(integer, group.scale, offset));
             }
         }
@@ -295,7 +288,7 @@ GRAPHC_DEVICE float scaled_dot(const Factors<Operand>& factors, const typename O
 #pragma unroll
         for (int i = 0; i < Operand::IN_WORD; ++i) {
             const float factor = bits_as<float>(factors.words[w * Operand::EACH_WORD + i]);
-            integers = math::multiply_add(factor, number_less<Stored, 0>(word, i), integers);
+            integers = math::multiply_add(factor, number_of<Stored>(word, i), integers);
         }
     }
     if constexpr (Operand::ZERO || Operand::OFFSET != 0) {

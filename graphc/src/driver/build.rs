@@ -15,8 +15,7 @@ use passes::shard::{ShardError, ShardReport, Sharded, Split, StageReport, Staged
 use passes::tuning::Tuned;
 use passes::{
     Convolution, Decided, FilteredConvolution, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions,
-    UnpackedProduct,
-    ScheduleOptions, ShardOptions,
+    ScheduleOptions, ShardOptions, UnpackedProduct,
 };
 
 use crate::error::{Error, Result};

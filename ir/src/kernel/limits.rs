@@ -57,7 +57,9 @@ pub enum LimitError {
     Store { kernel: String, width: u32 },
     #[error("kernel {kernel}: steps of {step} along k are not known to have one scale and one zero point a column")]
     Scale { kernel: String, step: u32 },
-    #[error("kernel {kernel}: {workgroups} workgroups are to share a unit, which the compiler for {target} is not told")]
+    #[error(
+        "kernel {kernel}: {workgroups} workgroups are to share a unit, which the compiler for {target} is not told"
+    )]
     Residents {
         kernel: String,
         target: String,

@@ -418,12 +418,12 @@ pub enum Mapping {
         vector: u32,
         unroll: u32,
     },
-    /// Workgroups of `block` threads take tiles of a pointwise body that reads neighbours along `axis` and stores neighbours
-    /// along the last parallel axis: what is contiguous along `axis` goes through LDS. A tile has `across` points along
-    /// `axis` and `along` points along the last one. Threads read `load` neighbours and store `store` at once, each 1 or as
-    /// many as fill 16 bytes of the elements that are transposed; it divides its axis's extent. `unroll` accesses of a thread
-    /// are under way at most.
-    /// Grid: x = ceil(last / along) · ceil(axis / across) · Π others.
+    /// Workgroups of `block` threads take tiles of a pointwise body that reads neighbours along `axis` and stores
+    /// neighbours along the last parallel axis: what is contiguous along `axis` goes through LDS. A tile has `across`
+    /// points along `axis` and `along` points along the last one. Threads read `load` neighbours and store `store` at
+    /// once, each 1 or as many as fill 16 bytes of the elements that are transposed; it divides its axis's extent.
+    /// `unroll` accesses of a thread are under way at most. Grid: x = ceil(last / along) · ceil(axis / across) · Π
+    /// others.
     Transpose {
         axis: AxisId,
         block: u32,

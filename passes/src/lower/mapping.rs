@@ -166,8 +166,8 @@ pub fn product_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option
     Some(mapper.clocks(body, &kernel.mapping) / (target.clock_ghz * 1e3))
 }
 
-/// Predicts the microseconds of a contraction with the best mapping for some number of rows, or for the hints where there is none; `None`
-/// where that is a plain tile, or for other bodies.
+/// Predicts the microseconds of a contraction with the best mapping for some number of rows, or for the hints where
+/// there is none; `None` where that is a plain tile, or for other bodies.
 pub fn best_product_us(kernel: &Kernel, symbols: &Symbols, target: &Target, rows: Option<i64>) -> Option<f64> {
     let Body::Contract(body) = &kernel.body else {
         return None;

@@ -201,11 +201,13 @@ fn finish(b: Builder<'_>, body: Body, graph: &Graph, region: &Region) -> Kernel 
     kernel
 }
 
-/// Bytes that a compute unit moves between its registers and the caches in a clock, at most, where all units do and much of it is written: by
-/// the timing model, transforms of ResNet-50's images at batch 32 move 5.6 (gfx942) to 10 (gfx1100).
+/// Bytes that a compute unit moves between its registers and the caches in a clock, at most, where all units do and
+/// much of it is written: by the timing model, transforms of ResNet-50's images at batch 32 move 5.6 (gfx942) to 10
+/// (gfx1100).
 const UNIT_BYTES: f64 = 7.0;
 
-/// Predicts the microseconds in which a launch reads and writes so many bytes, all of which other launches write or read.
+/// Predicts the microseconds in which a launch reads and writes so many bytes, all of which other launches write or
+/// read.
 fn moved_us(target: &Target, bytes: f64) -> f64 {
     let by_units = bytes / (f64::from(target.compute_units) * target.clock_ghz * 1e3 * UNIT_BYTES);
     match bytes <= target.cache_bytes as f64 {

@@ -1,15 +1,17 @@
-//! A product by quantised weights in two launches: the first stores the weights' numbers, the second multiplies by them.
+//! A product by quantised weights in two launches: the first stores the weights' numbers, the second multiplies by
+//! them.
 //!
-//! A kernel that unpacks weights makes a number of each again in every tile of rows, and what it makes cannot be copied to LDS directly.
-//! From some number of rows on it takes less time to make them once. What that costs is memory for the numbers, while the product runs.
+//! A kernel that unpacks weights makes a number of each again in every tile of rows, and what it makes cannot be copied
+//! to LDS directly. From some number of rows on it takes less time to make them once. What that costs is memory for the
+//! numbers, while the product runs.
 //!
 //! ```text
 //! contract(x, dequantize(w, s))  =  unpack:  n = dequantize(w, s)
 //!                                   product: contract(x, n)
 //! ```
 //!
-//! Before: a region whose anchor is a product or a convolution, with the weights' `dequantize` among its nodes. After: two regions, and the
-//! number of rows from which on they are predicted to take less time than the one.
+//! Before: a region whose anchor is a product or a convolution, with the weights' `dequantize` among its nodes. After:
+//! two regions, and the number of rows from which on they are predicted to take less time than the one.
 
 use ir::kernel::{Body, Kernel};
 use ir::schedule::{Region, RegionKind};
@@ -53,7 +55,8 @@ pub enum ForRows {
     From { size: Dim, least: i64 },
 }
 
-/// Predicted microseconds, at the number of rows that the kernel is mapped for, or from which on there are two launches.
+/// Predicted microseconds, at the number of rows that the kernel is mapped for, or from which on there are two
+/// launches.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Predicted {
     pub unpack: f64,
@@ -75,7 +78,8 @@ impl Predicted {
     }
 }
 
-/// The share of the one kernel's time that the two launches may be predicted to take: what wins by less may lose, and takes memory.
+/// The share of the one kernel's time that the two launches may be predicted to take: what wins by less may lose, and
+/// takes memory.
 const WORTH: f64 = 0.9;
 
 /// Rows from which on two launches are looked at.
@@ -84,8 +88,8 @@ const LEAST_ROWS: i64 = 64;
 /// Bytes of numbers that a product may take: more than that is no small part of a GPU's memory.
 const MOST_SCRATCH: i64 = 1 << 30;
 
-/// Lowers a product to two launches, where `fused`, its kernel, unpacks weights and this is predicted to take more time at some number of
-/// rows that the model allows.
+/// Lowers a product to two launches, where `fused`, its kernel, unpacks weights and this is predicted to take more time
+/// at some number of rows that the model allows.
 ///
 /// # Errors
 /// As [`super::lower`].
@@ -119,11 +123,18 @@ pub fn unpacked(
     let Some((weights, made, rest)) = split(graph, region) else {
         return Ok(None);
     };
-    let Some(stored) = graph.ty(weights).bytes().as_const().filter(|bytes| *bytes <= MOST_SCRATCH) else {
+    let Some(stored) = graph
+        .ty(weights)
+        .bytes()
+        .as_const()
+        .filter(|bytes| *bytes <= MOST_SCRATCH)
+    else {
         return Ok(None);
     };
     let product = lower(graph, &rest, target)?;
-    let read: i64 = (made.inputs.iter()).filter_map(|v| graph.ty(*v).bytes().as_const()).sum();
+    let read: i64 = (made.inputs.iter())
+        .filter_map(|v| graph.ty(*v).bytes().as_const())
+        .sum();
     let predicted = |rows: Option<i64>| {
         let us = |kernel: &Kernel| mapping::best_product_us(kernel, graph.symbols(), target, rows);
         Some(Predicted {
@@ -189,16 +200,17 @@ fn split(graph: &Graph, region: &Region) -> Option<(Value, Region, Region)> {
         at += 1;
     }
     unpacking.sort();
-    let others: Vec<NodeId> = (region.nodes.iter().copied()).filter(|id| unpacking.binary_search(id).is_err()).collect();
+    let others: Vec<NodeId> = (region.nodes.iter().copied())
+        .filter(|id| unpacking.binary_search(id).is_err())
+        .collect();
     let read_by = |nodes: &[NodeId], value: &Value| nodes.iter().any(|id| graph.node(*id).operands.contains(value));
     // What is read on the way to the weights is read for them alone, and they are stored by nobody else.
     let apart = |id: &NodeId| *id == weights.node || !read_by(&others, &Value::from(*id));
     if !unpacking.iter().all(apart) || region.outputs.iter().any(|v| unpacking.binary_search(&v.node).is_ok()) {
         return None;
     }
-    let read = |nodes: &[NodeId]| -> Vec<Value> {
-        region.inputs.iter().filter(|v| read_by(nodes, v)).copied().collect()
-    };
+    let read =
+        |nodes: &[NodeId]| -> Vec<Value> { region.inputs.iter().filter(|v| read_by(nodes, v)).copied().collect() };
     let made = Region {
         kind: RegionKind::Pointwise,
         anchor: weights.node,

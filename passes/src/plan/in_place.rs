@@ -34,8 +34,8 @@ pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
 
 /// Merges parameters where the result may go where an operand is.
 ///
-/// The kernel then has one parameter, read and written, for both; that is what tells codegen that nothing else aliases. Steps that may launch
-/// another kernel besides stay as they are.
+/// The kernel then has one parameter, read and written, for both; that is what tells codegen that nothing else aliases.
+/// Steps that may launch another kernel besides stay as they are.
 pub fn reuse(plan: &mut Plan, has_other: impl Fn(StepId) -> bool) {
     let mut kernels = Kernels::default();
     let mut table = ir::Table::new();

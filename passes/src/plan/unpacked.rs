@@ -1,8 +1,9 @@
 //! Products by quantised weights whose numbers are stored first, where rows are many.
 //!
-//! Before: the region of a product, with its kernel, which unpacks the weights. After: where that is predicted to take less time, the launches
-//! of [`crate::lower::unpacked`], with the numbers in memory of the arena. Where the model leaves the rows open, both are there: below the
-//! number of rows from which two launches pay the first has no work, and the product's step chooses its kernel by size.
+//! Before: the region of a product, with its kernel, which unpacks the weights. After: where that is predicted to take
+//! less time, the launches of [`crate::lower::unpacked`], with the numbers in memory of the arena. Where the model
+//! leaves the rows open, both are there: below the number of rows from which two launches pay the first has no work,
+//! and the product's step chooses its kernel by size.
 
 use ir::plan::{BufferId, Choice, StepId, Work};
 use ir::{Dim, Entity, Kernel, Plan};
@@ -34,7 +35,8 @@ impl Stored {
     /// The buffers that are read then.
     pub(super) fn reads(&self) -> impl Iterator<Item = BufferId> {
         let args = self.args.iter().zip(self.kernel.params.values());
-        args.filter(|(_, param)| param.access.reads()).map(|(buffer, _)| *buffer)
+        args.filter(|(_, param)| param.access.reads())
+            .map(|(buffer, _)| *buffer)
     }
 }
 

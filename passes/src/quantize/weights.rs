@@ -7,15 +7,15 @@
 //! A weight's groups lie along the depth, so that neighbours in memory then share their scale, and kernels read many elements of
 //! four or eight bits in one access. The bytes are permuted at compile time.
 //!
-//! Unsigned weights whose zero points are all in the middle of their type become signed ones without: kernels then read and subtract none.
-//! So are the weights of ONNX Runtime's MatMulNBits and of GPTQ's symmetric files.
+//! Unsigned weights whose zero points are all in the middle of their type become signed ones without: kernels then read
+//! and subtract none. So are the weights of ONNX Runtime's MatMulNBits and of GPTQ's symmetric files.
 //!
 //! ```text
 //! dequantize w: u4, s, 8     becomes     dequantize w': i4, s
 //! ```
 //!
-//! Before: a quantised constant is as the model has it. After: where every reader is a product by it as it lies, it is `[n, k]`, and
-//! no constant of one reader has zero points in the middle of its type.
+//! Before: a quantised constant is as the model has it. After: where every reader is a product by it as it lies, it is
+//! `[n, k]`, and no constant of one reader has zero points in the middle of its type.
 
 use ir::graph::{Constant, Node};
 use ir::op::{Composite, Contract, Groups, View};
@@ -52,9 +52,8 @@ pub const PASS: Pass = Pass {
                 && users[value.node].iter().all(multiplied)
         };
         let enabled = |rule| context.options.enabled(rule);
-        let is_turned = |op: &Op, operands: &[Value]| {
-            matches!(op, Op::Contract(_)) && enabled(RULE) && turns(operands[1])
-        };
+        let is_turned =
+            |op: &Op, operands: &[Value]| matches!(op, Op::Contract(_)) && enabled(RULE) && turns(operands[1]);
         let is_signed = |id: NodeId| {
             let data = graph.node(id).operands.first();
             let alone = data.is_some_and(|data| users[data.node].len() == 1);
@@ -143,8 +142,9 @@ fn turned(b: &mut Builder<'_>, value: Value) -> Result<Value, PassFault> {
     let Op::Composite(Composite::Dequantize { groups, out }) = *op else {
         return Ok(value);
     };
+    let operands = operands.to_vec();
     let mut turned = Vec::with_capacity(operands.len());
-    for operand in operands.to_vec() {
+    for operand in operands {
         turned.push(b.emit(Op::View(View::Transpose(vec![1, 0])), &[operand])?);
     }
     let groups = groups.map(|g| Groups { axis: 1 - g.axis, ..g });

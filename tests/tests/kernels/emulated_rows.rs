@@ -68,6 +68,21 @@ fn norms_read_a_row_once() {
     }
 }
 
+/// Eight elements of four bits are a word, and a thread's groups of them are read before any is widened.
+#[test]
+fn elements_of_four_bits_are_read_by_words() {
+    let is_streamed = |m: &Mapping| matches!(m, Mapping::Stream { .. });
+    for arch in GPUS {
+        for (stored, rows, cols) in [("i4", 512u64, 2048u64), ("u4", 1000, 1032)] {
+            let text = format!(
+                "graph @wide stage=import {{\n  x = input \"x\" : {stored}[{rows}, {cols}]\n  \
+                 y = cast x : f16[{rows}, {cols}]\n  return y as \"y\"\n}}\n"
+            );
+            moves_least(arch, &text, is_streamed, rows * cols / 2);
+        }
+    }
+}
+
 /// Rows enough to fill every unit: what no fold needs is read when it is stored with, and still once.
 #[test]
 fn norms_of_many_rows_read_gains_as_needed() {
@@ -92,7 +107,10 @@ fn norms_of_many_rows_read_gains_as_needed() {
         }
         let target = arch.parse().expect("known");
         let errors = limits::check(&told, &Symbols::new(), &target);
-        assert!(matches!(errors[..], [LimitError::Residents { workgroups: 2, .. }]), "{errors:?}");
+        assert!(
+            matches!(errors[..], [LimitError::Residents { workgroups: 2, .. }]),
+            "{errors:?}"
+        );
     }
 }
 

@@ -142,7 +142,10 @@ fn one_row_by_four_bits_is_as_fast_as_memory() {
             "{arch}: {columns} columns of {depth} in {} cycles, {reached:.2} TB/s",
             report.cycles
         );
-        assert!(reached >= 0.8 * rate, "{arch}: {columns} of {depth}: {reached} TB/s of {rate}");
+        assert!(
+            reached >= 0.8 * rate,
+            "{arch}: {columns} of {depth}: {reached} TB/s of {rate}"
+        );
     }
 }
 

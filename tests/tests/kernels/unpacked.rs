@@ -1,5 +1,6 @@
-//! Products whose quantised weights are stored as numbers first, on emulated GPUs: every kernel against the evaluator, and what comes out
-//! against the reference evaluator of the graph, on both sides of the number of rows from which that is so.
+//! Products whose quantised weights are stored as numbers first, on emulated GPUs: every kernel against the evaluator,
+//! and what comes out against the reference evaluator of the graph, on both sides of the number of rows from which that
+//! is so.
 
 use graphc::driver::{self, Build, BuildOptions};
 use graphc::passes::OptLevel;
@@ -32,7 +33,10 @@ fn graph((stored, rows, [columns, depth], group, follows): &Case) -> Graph {
     };
     let groups = depth / group;
     let (zero, zeros) = match stored.starts_with('u') {
-        true => (format!("z = constant random(seed=5) : {stored}[{columns}, {groups}]\n "), ", z"),
+        true => (
+            format!("z = constant random(seed=5) : {stored}[{columns}, {groups}]\n "),
+            ", z",
+        ),
         false => (String::new(), ""),
     };
     let text = format!(
@@ -60,7 +64,12 @@ fn check(arch: &str) {
     for (number, case) in CASES.iter().enumerate() {
         let graph = graph(case);
         let built = build(&tools, &graph, arch);
-        assert_eq!(built.reports[0].unpacked.len(), 1, "{arch}: {case:?}: {}", built.program.variants[0].plan);
+        assert_eq!(
+            built.reports[0].unpacked.len(),
+            1,
+            "{arch}: {case:?}: {}",
+            built.program.variants[0].plan
+        );
         let counts: &[i64] = match case.1 {
             "n" => &[1, 15, 16, 41],
             _ => &[0],

@@ -154,8 +154,8 @@ impl Mapper<'_> {
             return matrix.unwrap_or_else(|| self.multiply_add(body, &sizes));
         };
         match &matrix {
-            // Tiles of sixteen rows and more wait longer than predicted for the weights of one (as measured on an H100: the best of them took
-            // 1.2 to 1.3 times as long, and the one that was predicted to win 1.7 times).
+            // Tiles of sixteen rows and more wait longer than predicted for the weights of one (as measured on an H100:
+            // the best of them took 1.2 to 1.3 times as long, and the one that was predicted to win 1.7 times).
             Some(Mapping::Matrix(tiling)) if sizes.m > 1 && self.cycles(tiling, &sizes) <= clocks => {
                 matrix.unwrap_or(Mapping::Gemv(gemv))
             }
@@ -522,7 +522,15 @@ impl Mapper<'_> {
         // What is unpacked on its way to LDS has more elements in an access.
         let rhs_bytes = sizes.rhs_bits / 8.0;
         let narrow_rhs = (4.0 / (f64::from(t.rhs.width) * rhs_bytes)).max(1.0);
-        let fetched = parts * (block_m * narrow(t.lhs) * bytes + block_n * narrow_rhs * rhs_bytes) * block_k;
+        // Of several dies' caches a compute unit has less than a whole line a clock: tiles less deep than one ask for
+        // it twice (as predicted for gfx942, where 64 x 64 x 32 at 4096^3 in f16 takes 1.7 times as long as 128 x 128 x
+        // 64).
+        let lines = |f: Fetch, bytes: f64| match f.along_k && target.dies > 1 {
+            true => (f64::from(target.line_bytes) / (block_k * bytes)).max(1.0),
+            false => 1.0,
+        };
+        let lhs_bytes = block_m * narrow(t.lhs) * lines(t.lhs, bytes) * bytes;
+        let fetched = parts * (lhs_bytes + block_n * narrow_rhs * lines(t.rhs, rhs_bytes) * rhs_bytes) * block_k;
         let lds_rate = f64::from(target.lds_bytes_per_clock);
         let cache_rate = f64::from(target.cache_bytes_per_clock);
         // Tiles that are on their way while one is multiplied, or two.
@@ -562,7 +570,14 @@ impl Mapper<'_> {
             false => f64::from(i.cycles),
         };
         let waits = STEP_LATENCY + last + exposed;
-        let step = matrix.max(lds).max(cache).max(issue).max(latency) + waits / shared;
+        // A warp that makes numbers multiplies nothing meanwhile, and its fellows wait for them (as measured on an
+        // H100: 1,024 rows by four weights of a Llama-8B block in four bits take 1.34 to 1.37 times as long as what is
+        // above says).
+        let unpacked = match i.family {
+            MatrixFamily::MmaSync => self.unpacking_cycles(t, shared * waves / simds, sizes),
+            _ => 0.0,
+        };
+        let step = matrix.max(lds).max(cache).max(issue).max(latency) + unpacked + waits / shared;
         // Parts write their sums to LDS and read those of all.
         let added = match t.parts {
             1 => 0.0,
@@ -628,15 +643,22 @@ impl Mapper<'_> {
         };
         // A read of LDS brings 16 bytes a lane, which is two instructions' worth of most operands.
         let reads = f64::from((fragments[0] + fragments[1]) * (t.block[2] / i.step()));
-        let unpacked = if sizes.rhs_bits < f64::from(i.input.bits()) {
-            UNPACK_INSTRUCTIONS * f64::from(t.block[1] * t.block[2]) / f64::from(t.threads_of_part())
-        } else {
-            0.0
-        };
-        let instructions = fetched(t.block[0], t.lhs) + fetched(t.block[1], t.rhs) + products + reads + unpacked;
-        // A SIMD of 16 lanes takes four clocks for a wave of 64.
-        let clocks = if self.target.wave_size == 64 { 4.0 } else { 1.0 };
-        instructions * DEPENDENT.max(clocks * waves)
+        let instructions = fetched(t.block[0], t.lhs) + fetched(t.block[1], t.rhs) + products + reads;
+        instructions * self.clocks_of_each(waves) + self.unpacking_cycles(t, waves, sizes)
+    }
+
+    /// Predicts the clocks in which `waves` waves of a SIMD make numbers of a step's quantised elements.
+    fn unpacking_cycles(&self, t: &Tiling, waves: f64, sizes: &Sizes) -> f64 {
+        if sizes.rhs_bits >= f64::from(t.instruction.input.bits()) {
+            return 0.0;
+        }
+        let elements = f64::from(t.block[1] * t.block[2]) / f64::from(t.threads_of_part());
+        UNPACK_INSTRUCTIONS * elements * self.clocks_of_each(waves)
+    }
+
+    /// Clocks for an instruction of each of `waves` waves of a SIMD. One of 16 lanes takes four for a wave of 64.
+    fn clocks_of_each(&self, waves: f64) -> f64 {
+        DEPENDENT.max(self.issue_clocks() * waves)
     }
 
     /// How a tile of an operand is fetched for matrix instructions: wide along the axis on which its elements are neighbours.

@@ -258,7 +258,8 @@ impl Mapper<'_> {
         let memory = memory / (target.memory_tbps * 1e3 / target.clock_ghz);
         if t.rhs.along_k || sizes.m > 1 || target.platform != Platform::Cuda {
             let rounds = (workgroups / (units * shared)).ceil();
-            // A unit of CDNA has its share of the memory's rate (as predicted), and the busiest one has more workgroups than the mean.
+            // A unit of CDNA has its share of the memory's rate (as predicted), and the busiest one has more workgroups
+            // than the mean.
             let busiest = match (target.platform, target.wave_size) {
                 (Platform::Hip, 64) => (workgroups / units).ceil() * units / workgroups,
                 _ => 1.0,

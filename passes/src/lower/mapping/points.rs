@@ -21,8 +21,8 @@ const MOST_SQUARES: i64 = 72;
 /// Taps of a window that are read at once, at most.
 const UNROLLED_TAPS: i64 = 16;
 
-/// Accesses of a thread that transposes which are under way at once, at most: the compilers begin all that they unroll, and NVRTC
-/// spills from some point on (narrow accesses of bytes: 64).
+/// Accesses of a thread that transposes which are under way at once, at most: the compilers begin all that they unroll,
+/// and NVRTC spills from some point on (narrow accesses of bytes: 64).
 const MOST_UNDER_WAY: u32 = 16;
 
 impl Mapper<'_> {

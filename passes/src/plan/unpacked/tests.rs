@@ -45,8 +45,8 @@ fn at(rows: i64) -> Bindings {
     [(Symbol::new("n"), rows)].into_iter().collect()
 }
 
-/// For each launch at some sizes whether it unpacks within a product, multiplies what is stored, or does something else; those without
-/// points left out.
+/// For each launch at some sizes whether it unpacks within a product, multiplies what is stored, or does something
+/// else; those without points left out.
 fn launches(plan: &Plan, bindings: &Bindings) -> Vec<&'static str> {
     let works = plan.steps.values().map(|step| step.at(bindings).expect("bound"));
     let kernels = works.filter_map(|work| match work {
@@ -99,9 +99,18 @@ fn plans_mean_the_same() {
                 let want = evaluate(&core, &inputs).expect("evaluates")["y"].to_f64();
                 let got = eval::evaluate(&planned.plan, core.constants(), &inputs).expect("evaluates")["y"].to_f64();
                 let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 4e-3 * (1.0 + b.abs());
-                assert!(got.len() == want.len() && got.iter().zip(&want).all(close), "{target}, {rows}: {}", planned.plan);
+                assert!(
+                    got.len() == want.len() && got.iter().zip(&want).all(close),
+                    "{target}, {rows}: {}",
+                    planned.plan
+                );
                 let expected: &[&str] = if *rows < 16 { &["fused"] } else { &["unpack", "product"] };
-                assert_eq!(launches(&planned.plan, &at(*rows as i64)), expected, "{target}, {rows}: {}", planned.plan);
+                assert_eq!(
+                    launches(&planned.plan, &at(*rows as i64)),
+                    expected,
+                    "{target}, {rows}: {}",
+                    planned.plan
+                );
             }
         }
     }
@@ -144,10 +153,20 @@ fn products_of_the_same_weights_share_their_numbers() {
                 s = constant random(seed=4) : f16[64, 2]\n q = dequantize w, s {axis=1, group=32, out=f16}\n \
                 p = contract x, q {transpose_rhs}\n a = tanh p\n y = contract a, q {transpose_rhs}\n return y as \"y\"";
     let (core, planned) = planned("gfx90a", body, UnpackOnce::From(64));
-    assert_eq!(launches(&planned.plan, &Bindings::new()), ["unpack", "product", "product"]);
-    let numbers = planned.plan.buffers.values().find(|b| b.name == made_value(&core).to_string());
+    assert_eq!(
+        launches(&planned.plan, &Bindings::new()),
+        ["unpack", "product", "product"]
+    );
+    let numbers = planned
+        .plan
+        .buffers
+        .values()
+        .find(|b| b.name == made_value(&core).to_string());
     let numbers = numbers.expect("they are stored");
-    assert_eq!((numbers.ty.dtype, numbers.ty.elements()), (DType::F16, Dim::Const(64 * 64)));
+    assert_eq!(
+        (numbers.ty.dtype, numbers.ty.elements()),
+        (DType::F16, Dim::Const(64 * 64))
+    );
     let Place::Arena { first, last, .. } = numbers.place else {
         panic!("{:?}", numbers.place)
     };
