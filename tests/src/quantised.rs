@@ -141,7 +141,8 @@ pub struct Case {
     pub inputs: Tensors,
     /// In f64, from the dequantised weight as it is.
     pub exact: Vec<f64>,
-    /// Bytes of the weight, its scales and its zero points; of these one number is part of a kernel's text.
+    /// Bytes of the weight, its scales and its zero points; of these one number of whole bytes is part of a
+    /// kernel's text.
     pub weight_bytes: usize,
 }
 
@@ -213,7 +214,8 @@ impl Case {
             DType::F32
         };
         let zero = (shape.zero != Zero::None).then(|| tensor(zero_type, columns, depths, &zeros));
-        let several = zero.as_ref().filter(|zero| zero.shape.iter().product::<usize>() > 1);
+        let is_stored = |zero: &&HostTensor| zero.dtype.bits() < 8 || zero.shape.iter().product::<usize>() > 1;
+        let several = zero.as_ref().filter(is_stored);
         let weight_bytes = [Some(&stored), Some(&scale), several]
             .into_iter()
             .flatten()

@@ -56,7 +56,8 @@ pub const PASS: Pass = Pass {
             |op: &Op, operands: &[Value]| matches!(op, Op::Contract(_)) && enabled(RULE) && turns(operands[1]);
         let is_signed = |id: NodeId| {
             let data = graph.node(id).operands.first();
-            let alone = data.is_some_and(|data| users[data.node].len() == 1);
+            let is_output = |value: &Value| graph.outputs().iter().any(|output| output.value == *value);
+            let alone = data.is_some_and(|data| users[data.node].len() == 1 && !is_output(data));
             alone && enabled(SIGNED_RULE) && has_middle_zero(graph, id)
         };
         let changes = |(id, node): (NodeId, &Node)| is_turned(&node.op, &node.operands) || is_signed(id);

@@ -223,7 +223,6 @@ impl Mapper<'_> {
         let step_bytes = threads * in_flight * f64::from(t.rhs.width) * bytes;
         let work = f64::from(t.columns()) * sizes.k as f64;
         let steps = (work * bytes / step_bytes).ceil().max(1.0);
-        let cache = f64::from(target.cache_bytes_per_clock);
         // Neighbours of less than a line waste the rest of it.
         let line = f64::from(t.cols) * bytes;
         let wasted = if t.rhs.along_k {
@@ -251,7 +250,7 @@ impl Mapper<'_> {
             Some(_) => threads * f64::from(t.unroll * t.rows * t.rhs.width * element / 8),
             None => 0.0,
         };
-        let step = (shared * (step_bytes * wasted + rows) / cache)
+        let step = (shared * (step_bytes * wasted + rows) / FILL)
             .max(multiplied)
             .max(LATENCY);
         let memory = sizes.batch.saturating_mul(sizes.n).saturating_mul(sizes.k) as f64 * bytes * wasted;
@@ -303,6 +302,10 @@ impl Mapper<'_> {
         f64::from(self.target.simds * lanes) / 2.0
     }
 }
+
+/// Bytes that a compute unit takes from the caches in a clock. What a die's cache has for each of its units binds tiles, which share what they
+/// read; weights come from memory, which is slower.
+const FILL: f64 = 64.0;
 
 /// Registers of a lane for addresses and counters.
 const ADDRESSES: u32 = 32;
