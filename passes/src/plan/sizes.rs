@@ -15,9 +15,9 @@ use ir::library::{Algorithm, LibraryCall};
 use ir::plan::{Buffer, BufferId, Choice, KernelId, Place, StepId, Work};
 use ir::{DType, Dim, Entity, Plan, Table, TensorType};
 
+use super::PlanOptions;
 use super::engines::{Decided, Prefer};
 use super::unpacked::Stored;
-use super::{PlanOptions, unpacked};
 use crate::lower::mapping::{self, Chosen};
 use crate::route::sized::Product;
 use crate::tuning::{self, Engine};
@@ -41,7 +41,7 @@ pub enum OtherWork {
 
 /// Kernels of one body that differ in their mapping.
 #[derive(Default)]
-pub(super) struct Variants {
+struct Variants {
     /// Kernels whose own mapping a step has taken.
     settled: Vec<KernelId>,
     made: HashMap<(KernelId, Mapping), KernelId>,
@@ -85,7 +85,7 @@ pub fn choices(
             _ => {}
         }
         if let Some(stored) = stored.get(&id) {
-            unpacked::choices(plan, &mut variants, id, stored, options);
+            of_stored(plan, &mut variants, id, stored, options);
         }
     }
     drop_unused(plan);
@@ -230,15 +230,48 @@ fn of_step(
     }
 }
 
+/// Lets a step multiply by stored weights from their number of rows on, with a kernel for each range of them.
+fn of_stored(plan: &mut Plan, variants: &mut Variants, id: StepId, stored: &Stored, options: &PlanOptions) {
+    let Stored {
+        size,
+        least,
+        kernel,
+        args,
+    } = stored;
+    let (symbols, target) = (&plan.symbols, &plan.target);
+    let chosen = Chosen {
+        calls: &|_, _| false,
+        tuned: &|rows| tuning::in_range(kernel, symbols, target, rows, &options.tuning),
+    };
+    let Some((_, ranges)) = mapping::by_rows(kernel, symbols, target, &chosen) else {
+        return;
+    };
+    let ends: Vec<i64> = ranges.iter().skip(1).map(|(from, _)| *from).chain([i64::MAX]).collect();
+    let base = variants.base(plan, kernel);
+    plan.steps[id].choices.retain(|choice| choice.from < *least);
+    for ((from, mapping), end) in ranges.into_iter().zip(ends) {
+        let Some(mapping) = mapping.filter(|_| end > *least) else {
+            continue;
+        };
+        let from = from.max(*least);
+        let kernel = variants.mapped(plan, base, from, mapping);
+        plan.steps[id].choices.push(Choice {
+            size: size.clone(),
+            from,
+            work: Work::launch(kernel, args.clone()),
+        });
+    }
+}
+
 impl Variants {
     /// The kernel that a step may launch besides its own work.
-    pub(super) fn base(&mut self, plan: &mut Plan, kernel: &Kernel) -> KernelId {
+    fn base(&mut self, plan: &mut Plan, kernel: &Kernel) -> KernelId {
         let added = || plan.kernels.push(kernel.clone());
         *self.of_calls.entry(kernel.clone()).or_insert_with(added)
     }
 
     /// The kernel of a body with a mapping; the body's own where no other step has given it another.
-    pub(super) fn mapped(&mut self, plan: &mut Plan, base: KernelId, from: i64, mapping: Mapping) -> KernelId {
+    fn mapped(&mut self, plan: &mut Plan, base: KernelId, from: i64, mapping: Mapping) -> KernelId {
         if !self.settled.contains(&base) {
             self.settled.push(base);
             plan.kernels[base].mapping = mapping;

@@ -5,14 +5,11 @@
 //! leaves the rows open, both are there: below the number of rows from which two launches pay the first has no work,
 //! and the product's step chooses its kernel by size.
 
-use ir::plan::{BufferId, Choice, StepId, Work};
-use ir::{Dim, Entity, Kernel, Plan};
+use ir::plan::{BufferId, StepId};
+use ir::{Dim, Entity, Kernel};
 
-use super::sizes::Variants;
-use super::{PlanOptions, Planner, drop_unused_params};
-use crate::lower::mapping::{self, Chosen};
+use super::{Planner, drop_unused_params};
 use crate::lower::unpacked::{ForRows, Predicted, Unpacked};
-use crate::tuning;
 
 /// A product whose weights are stored as numbers first.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,16 +21,16 @@ pub struct UnpackedProduct {
 }
 
 /// What a step does from a number of rows on, in the place of what it does for fewer.
-pub struct Stored {
-    size: Dim,
-    least: i64,
-    kernel: Kernel,
-    args: Vec<BufferId>,
+pub(super) struct Stored {
+    pub size: Dim,
+    pub least: i64,
+    pub kernel: Kernel,
+    pub args: Vec<BufferId>,
 }
 
 impl Stored {
     /// The buffers that are read then.
-    pub(super) fn reads(&self) -> impl Iterator<Item = BufferId> {
+    pub fn reads(&self) -> impl Iterator<Item = BufferId> {
         let args = self.args.iter().zip(self.kernel.params.values());
         args.filter(|(_, param)| param.access.reads())
             .map(|(buffer, _)| *buffer)
@@ -80,39 +77,6 @@ impl Planner<'_> {
             args,
         };
         self.stored.insert(step, stored);
-    }
-}
-
-/// Lets a step multiply by stored weights from their number of rows on, with a kernel for each range of them.
-pub(super) fn choices(plan: &mut Plan, variants: &mut Variants, id: StepId, stored: &Stored, options: &PlanOptions) {
-    let Stored {
-        size,
-        least,
-        kernel,
-        args,
-    } = stored;
-    let (symbols, target) = (&plan.symbols, &plan.target);
-    let chosen = Chosen {
-        calls: &|_, _| false,
-        tuned: &|rows| tuning::in_range(kernel, symbols, target, rows, &options.tuning),
-    };
-    let Some((_, ranges)) = mapping::by_rows(kernel, symbols, target, &chosen) else {
-        return;
-    };
-    let ends: Vec<i64> = ranges.iter().skip(1).map(|(from, _)| *from).chain([i64::MAX]).collect();
-    let base = variants.base(plan, kernel);
-    plan.steps[id].choices.retain(|choice| choice.from < *least);
-    for ((from, mapping), end) in ranges.into_iter().zip(ends) {
-        let Some(mapping) = mapping.filter(|_| end > *least) else {
-            continue;
-        };
-        let from = from.max(*least);
-        let kernel = variants.mapped(plan, base, from, mapping);
-        plan.steps[id].choices.push(Choice {
-            size: size.clone(),
-            from,
-            work: Work::launch(kernel, args.clone()),
-        });
     }
 }
 
