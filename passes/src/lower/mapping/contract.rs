@@ -154,9 +154,11 @@ impl Mapper<'_> {
             return matrix.unwrap_or_else(|| self.multiply_add(body, &sizes));
         };
         match &matrix {
-            // Tiles of sixteen rows and more wait longer than predicted for the weights of one (as measured on an H100:
-            // the best of them took 1.2 to 1.3 times as long, and the one that was predicted to win 1.7 times).
-            Some(Mapping::Matrix(tiling)) if sizes.m > 1 && self.cycles(tiling, &sizes) <= clocks => {
+            // Tiles of sixteen rows and more wait longer than predicted for the weights of one, but for CDNA's (as measured on
+            // an H100: the best of them took 1.2 to 1.3 times as long, and the one that was predicted to win 1.7 times).
+            Some(Mapping::Matrix(tiling))
+                if (sizes.m > 1 || self.target.wave_size == 64) && self.cycles(tiling, &sizes) <= clocks =>
+            {
                 matrix.unwrap_or(Mapping::Gemv(gemv))
             }
             _ => Mapping::Gemv(gemv),
