@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use ir::graph::eval::evaluate;
 use ir::{DType, Graph, HostTensor, Target};
 
-use crate::{OptLevel, OptimizeOptions, OptimizeReport, optimize};
+use crate::{OptLevel, OptimizeOptions, OptimizeReport, PlanOptions, Planned, ScheduleOptions, optimize};
 
 /// Parses the lines of a graph's body.
 pub fn graph(body: &str) -> Graph {
@@ -43,6 +43,19 @@ pub fn inputs(graph: &Graph) -> IndexMap<String, HostTensor> {
         );
     }
     out
+}
+
+/// Plans a graph's body for a target, without libraries.
+pub fn planned(target: &str, body: &str, options: &PlanOptions) -> (Graph, Planned) {
+    let target: Target = target.parse().expect("known");
+    let optimize = OptimizeOptions {
+        libraries: false,
+        ..OptimizeOptions::at(OptLevel::O2)
+    };
+    let (core, _) = crate::optimize(graph(body), &target, &optimize).expect("optimises");
+    let (schedule, _) = crate::schedule(&core, &target, &ScheduleOptions::default()).expect("schedules");
+    let planned = crate::plan_and_decided(&core, &schedule, &target, options).expect("plans");
+    (core, planned)
 }
 
 /// Optimises for a target and compares all outputs before and after.

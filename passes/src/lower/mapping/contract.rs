@@ -154,15 +154,18 @@ impl Mapper<'_> {
             return matrix.unwrap_or_else(|| self.multiply_add(body, &sizes));
         };
         match &matrix {
-            // Tiles of sixteen rows and more wait longer than predicted for the weights of one, but for CDNA's (as measured on
-            // an H100: the best of them took 1.2 to 1.3 times as long, and the one that was predicted to win 1.7 times).
-            Some(Mapping::Matrix(tiling))
-                if (sizes.m > 1 || self.target.wave_size == 64) && self.cycles(tiling, &sizes) <= clocks =>
-            {
+            Some(Mapping::Matrix(tiling)) if self.tiles_may_win(&sizes) && self.cycles(tiling, &sizes) <= clocks => {
                 matrix.unwrap_or(Mapping::Gemv(gemv))
             }
             _ => Mapping::Gemv(gemv),
         }
+    }
+
+    /// Says whether a tile may be predicted to take less time than a row at a time. Tiles of sixteen rows and more wait
+    /// longer than predicted for the weights of one row, but for CDNA's (as measured on an H100: the best of them took 1.2
+    /// to 1.3 times as long, and the one that was predicted to win 1.7 times).
+    fn tiles_may_win(&self, sizes: &Sizes) -> bool {
+        sizes.m > 1 || self.target.wave_size == 64
     }
 
     /// Predicts the clocks that a mapping of a contraction takes, to be compared with those of others of its kind.
@@ -230,10 +233,12 @@ impl Mapper<'_> {
         tilings.chain(rows).collect()
     }
 
-    /// The mappings of a contraction in the order of their predicted clocks.
+    /// The mappings of a contraction in the order of their predicted clocks, those that are not to win last.
     pub(super) fn by_clocks(&self, body: &ContractBody) -> Vec<Mapping> {
+        let may_win = self.tiles_may_win(&self.sizes(body));
+        let is_last = |mapping: &Mapping| !may_win && matches!(mapping, Mapping::Matrix(_));
         let mut all = self.candidates(body);
-        all.sort_by(|a, b| a.1.total_cmp(&b.1));
+        all.sort_by(|a, b| is_last(&a.0).cmp(&is_last(&b.0)).then(a.1.total_cmp(&b.1)));
         all.into_iter().map(|(mapping, _)| mapping).collect()
     }
 

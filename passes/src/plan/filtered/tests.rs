@@ -3,26 +3,18 @@
 use ir::graph::{Constant, Graph};
 use ir::kernel::{Body, Winograd};
 use ir::plan::eval;
-use ir::{ConstId, Table, Target};
+use ir::{ConstId, Table};
 
 use crate::lower::winograd::Filtering;
 use crate::plan::{PlanOptions, Planned};
-use crate::{OptLevel, OptimizeOptions, ScheduleOptions, testing};
+use crate::testing;
 
 fn planned(target: &str, body: &str, filtering: Filtering) -> (Graph, Planned) {
-    let target: Target = target.parse().expect("known");
-    let optimize = OptimizeOptions {
-        libraries: false,
-        ..OptimizeOptions::at(OptLevel::O2)
-    };
-    let (core, _) = crate::optimize(testing::graph(body), &target, &optimize).expect("optimises");
-    let (schedule, _) = crate::schedule(&core, &target, &ScheduleOptions::default()).expect("schedules");
     let options = PlanOptions {
         filtering,
         ..PlanOptions::default()
     };
-    let planned = crate::plan_and_decided(&core, &schedule, &target, &options).expect("plans");
-    (core, planned)
+    testing::planned(target, body, &options)
 }
 
 /// A convolution by constant filters of `taps` by `taps`.

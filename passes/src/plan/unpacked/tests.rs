@@ -4,26 +4,18 @@ use ir::graph::Graph;
 use ir::graph::eval::evaluate;
 use ir::kernel::Body;
 use ir::plan::{Place, Work, eval};
-use ir::{Bindings, DType, Dim, HostTensor, Plan, Symbol, Target};
+use ir::{Bindings, DType, Dim, HostTensor, Plan, Symbol};
 
 use crate::lower::unpacked::{ForRows, UnpackOnce};
 use crate::plan::{PlanOptions, Planned};
-use crate::{OptLevel, OptimizeOptions, ScheduleOptions, testing};
+use crate::testing;
 
 fn planned(target: &str, body: &str, unpack_once: UnpackOnce) -> (Graph, Planned) {
-    let target: Target = target.parse().expect("known");
-    let optimize = OptimizeOptions {
-        libraries: false,
-        ..OptimizeOptions::at(OptLevel::O2)
-    };
-    let (core, _) = crate::optimize(testing::graph(body), &target, &optimize).expect("optimises");
-    let (schedule, _) = crate::schedule(&core, &target, &ScheduleOptions::default()).expect("schedules");
     let options = PlanOptions {
         unpack_once,
         ..PlanOptions::default()
     };
-    let planned = crate::plan_and_decided(&core, &schedule, &target, &options).expect("plans");
-    (core, planned)
+    testing::planned(target, body, &options)
 }
 
 /// A product of `[rows, depth]` by `[columns, depth]` in four bits, with a residual.
