@@ -382,7 +382,9 @@ impl Planner<'_> {
                 partials,
                 total: Total::Own(total),
                 scratch,
-            }) => self.launch_parts(region, (partials, total), scratch, (&reads, flops)),
+            }) => {
+                self.launch_parts(region, (partials, total), scratch, (&reads, flops));
+            }
             // Without a reader no rows are folded.
             Some(_) | None => {
                 let writes = self.results(region);

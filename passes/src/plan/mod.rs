@@ -185,7 +185,8 @@ pub fn plan_and_decided(
                 total: Total::Own(total),
                 scratch,
             }) => {
-                p.launch_parts(region, (partials, total), scratch, (&reads, flops));
+                let step = p.launch_parts(region, (partials, total), scratch, (&reads, flops));
+                p.note_unpacked(step, made.as_ref());
                 continue;
             }
             Some(Parts {
@@ -195,7 +196,8 @@ pub fn plan_and_decided(
             }) => {
                 // The product's own result is stored nowhere.
                 let scratch = p.scratch(region, scratch);
-                p.launch(partials, [&reads[..], &[scratch]].concat(), flops);
+                let step = p.launch(partials, [&reads[..], &[scratch]].concat(), flops);
+                p.note_unpacked(step, made.as_ref());
                 let sums = Rows {
                     kernel,
                     inputs,
@@ -215,10 +217,8 @@ pub fn plan_and_decided(
                 p.copy(LaneKind::Compute, from, *to);
             }
         }
-        if let Some(made) = &made {
-            p.note_unpacked(made);
-        }
         let step = p.launch_or_share(kernel, [&reads[..], &writes].concat(), flops, options);
+        p.note_unpacked(step, made.as_ref());
         if let Some(made) = &made {
             p.multiply_stored(step, made, &writes);
         }
@@ -521,19 +521,20 @@ impl<'a> Planner<'a> {
         self.step(LaneKind::Compute, Work::launch(kernel, args), flops)
     }
 
-    /// Launches what sums the parts of a region's product, and what adds them up.
+    /// Launches what sums the parts of a region's product, which is returned, and what adds them up.
     fn launch_parts(
         &mut self,
         region: &Region,
         (partials, total): (Kernel, Kernel),
         scratch: TensorType,
         (reads, flops): (&[BufferId], ir::Dim),
-    ) {
+    ) -> StepId {
         let writes = self.results(region);
         let added = scratch.elements();
         let scratch = self.scratch(region, scratch);
-        self.launch(partials, [reads, &[scratch]].concat(), flops);
+        let step = self.launch(partials, [reads, &[scratch]].concat(), flops);
         self.launch(total, [reads, &[scratch], &writes].concat(), added);
+        step
     }
 
     /// Launches a kernel, with memory of its own where its workgroups share tiles.

@@ -6,7 +6,7 @@
 //! and the product's step chooses its kernel by size.
 
 use ir::plan::{BufferId, StepId};
-use ir::{Dim, Entity, Kernel};
+use ir::{Dim, Kernel};
 
 use super::{Planner, drop_unused_params};
 use crate::lower::unpacked::{ForRows, Predicted, Unpacked};
@@ -52,13 +52,13 @@ impl Planner<'_> {
         true
     }
 
-    /// Notes that the step which comes next multiplies by stored weights.
-    pub(super) fn note_unpacked(&mut self, made: &Unpacked) {
-        self.unpacked.push(UnpackedProduct {
-            step: StepId::new(self.plan.steps.len()),
+    /// Notes that a step multiplies by stored weights, where it does.
+    pub(super) fn note_unpacked(&mut self, step: StepId, made: Option<&Unpacked>) {
+        self.unpacked.extend(made.map(|made| UnpackedProduct {
+            step,
             from: made.from.clone(),
             predicted: made.predicted,
-        });
+        }));
     }
 
     /// Notes what a step does from the number of rows on from which its weights are stored.

@@ -303,8 +303,8 @@ impl Mapper<'_> {
     }
 }
 
-/// Bytes that a compute unit takes from the caches in a clock. What a die's cache has for each of its units binds tiles, which share what they
-/// read; weights come from memory, which is slower.
+/// Bytes that a compute unit takes from the caches in a clock. What a die's cache has for each of its units binds
+/// tiles, which share what they read; weights come from memory, which is slower.
 const FILL: f64 = 64.0;
 
 /// Registers of a lane for addresses and counters.

@@ -160,8 +160,8 @@ fn rows_together_are_rows_alone() {
                 super::compare("normed", "sums", &got[7], &want[7], 1e-4);
                 let near = got[5].to_i64().into_iter().zip(want[5].to_i64());
                 assert!(near.clone().all(|(g, w)| (g - w).abs() <= 1), "{m}x{n}");
-                // Rows that are no longer than they are many are summed a row a lane, element by element. Alone, one that is
-                // longer than a vector is summed in another order: it is taken among copies of its own.
+                // Rows that are no longer than they are many are summed a row a lane, element by element. Alone, one
+                // that is longer than a vector is summed in another order: it is taken among copies of its own.
                 let in_order = n <= Isa::detect().lanes();
                 let times = if n > m || in_order { 1 } else { m };
                 for row in 0..m {
