@@ -335,6 +335,8 @@ pub static TARGETS: &[Architecture] = &[
         matrix_bf16_tflops: 123.0,
         matrix_i8_tops: 123.0,
         memory_tbps: 0.96,
+        // 7.1 TB/s of the second-level cache, as `emu/TIMING.md` has it.
+        cache_bytes_per_clock: 30,
         cache_bytes: 96 * MIB,
         vector_registers: 1536,
         library_efficiency: 0.5,

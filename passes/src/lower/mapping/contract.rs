@@ -90,6 +90,8 @@ const STEP_LATENCY: f64 = 90.0;
 const LATENCY: f64 = 800.0;
 /// How often a line that came from memory is asked for by the tiles that are at work, where the operands exceed the cache.
 const REUSE: f64 = 2.0;
+/// Bytes of the cache for a compute unit in a clock from which on parts of a line cost no more than the line.
+const WHOLE_LINES: u32 = 64;
 /// Clocks from one instruction of a wave to the next that depends on it.
 const DEPENDENT: f64 = 5.0;
 /// Instructions that fetch one group of an operand: its address, its guard, the access, the way to LDS.
@@ -529,10 +531,11 @@ impl Mapper<'_> {
         // What is unpacked on its way to LDS has more elements in an access.
         let rhs_bytes = sizes.rhs_bits / 8.0;
         let narrow_rhs = (4.0 / (f64::from(t.rhs.width) * rhs_bytes)).max(1.0);
-        // Of several dies' caches a compute unit has less than a whole line a clock: tiles less deep than one ask for
-        // it twice (as predicted for gfx942, where 64 x 64 x 32 at 4096^3 in f16 takes 1.7 times as long as 128 x 128 x
-        // 64).
-        let lines = |f: Fetch, bytes: f64| match f.along_k && target.dies > 1 {
+        // Where a compute unit has less of the cache than half a line a clock, tiles less deep than a line ask for it twice
+        // (as predicted: 64 x 64 x 32 at 4096^3 in f16 takes 1.7 times as long as 128 x 128 x 64 on gfx942, and 32 x 64 x
+        // 32 at 2048 x 4096 x 4096 on gfx1100 1.3 times as long as 32 x 32 x 64).
+        let whole = target.cache_bytes_per_clock < WHOLE_LINES;
+        let lines = |f: Fetch, bytes: f64| match f.along_k && whole {
             true => (f64::from(target.line_bytes) / (block_k * bytes)).max(1.0),
             false => 1.0,
         };
