@@ -468,8 +468,13 @@ impl Mapper<'_> {
         }
         // Of a tile of more steps, and in a workgroup of many waves, the compiler reads ahead more than one step, and spills (as compiled).
         let is_wide = instruction.family == MatrixFamily::Wmma && instruction.input.bits() >= 16;
-        if self.target.repeats_operands && is_wide && (depth / instruction.k > STEPS_AHEAD || waves > WAVES_AHEAD) {
+        let is_deep = depth / instruction.k > STEPS_AHEAD;
+        if self.target.repeats_operands && is_wide && (is_deep || waves > WAVES_AHEAD) {
             tiling.ahead = false;
+            // Two waves along k spill all the same (as compiled: 32 x 32 x 64 on gfx1100, 12 registers).
+            if is_deep && parts > 1 {
+                return None;
+            }
         }
         if tiling.registers() > most {
             return None;
