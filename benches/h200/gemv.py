@@ -6,11 +6,13 @@ Run it in the repository's root on a machine with a GPU, PyTorch and NVRTC:
     python3 benches/h200/gemv.py GRAPHC [COLUMNSxDEPTH ...] 2>/dev/null          GRAPHC is the command line's binary
 
 Weights are of f16, which the exporter lays along the columns, and of i4 along the depth with a scale for each group of
-128. A model has as many products as read more than any cache holds, each of constant weights of its own. `alone` is the
-time by which a model's run grows with each product more, so that what a run takes anyhow is not in it; `event` is the
-median of what events say around a launch. Microseconds, and the bytes of weights and scales over that time as a share
-of PyTorch's copy rate (bytes read and written). Beside it is what PyTorch's copy of as many bytes takes in a captured
-run, by the same difference. Errors are of the exporter, which does not know the shapes of products by i4.
+128. A model is a chain: each product's row is what the product before it has given, as far as it goes, and each has
+constant weights of its own, all of them more than any cache holds. `alone` is the time by which a model's run grows
+with each product more, so that what a run takes anyhow is not in it; products with fewer columns than rows of weights
+come in pairs with one the other way round, whose time is taken off. `event` is the median of what events say around a
+launch. Microseconds, and the bytes of weights and scales over that time as a share of PyTorch's copy rate (bytes read
+and written). Beside it is what PyTorch's copy of as many bytes takes in a captured run, by the same difference. Errors
+are of the exporter, which does not know the shapes of products by i4.
 """
 
 import json
@@ -77,34 +79,36 @@ class Packed(torch.autograd.Function):
         return x.new_zeros(x.shape[0], columns)
 
 
-class Products(nn.Module):
-    def __init__(self, columns, depth, count, packed):
+class Chain(nn.Module):
+    """Products of `sizes`, columns and depth of each."""
+
+    def __init__(self, sizes, packed):
         super().__init__()
-        self.columns, self.depth, self.count, self.packed = columns, depth, count, packed
-        for i in range(count):
+        self.sizes, self.packed = sizes, packed
+        for i, (columns, depth) in enumerate(sizes):
+            # A row keeps about its length.
             if packed:
                 shape = (columns, depth // GROUP, GROUP // 2)
                 self.register_buffer(f"w{i}", torch.randint(0, 256, shape, dtype=torch.uint8))
-                self.register_buffer(f"s{i}", torch.rand(columns * depth // GROUP).half() / 64)
+                self.register_buffer(f"s{i}", torch.rand(columns * depth // GROUP).half() * (0.37 / depth**0.5))
             else:
-                self.register_buffer(f"w{i}", torch.randn(columns, depth).half() / 64)
+                self.register_buffer(f"w{i}", torch.randn(columns, depth).half() / depth**0.5)
 
-    def forward(self, *rows):
-        # Rows of their own, for products of one row may become one.
-        weight = lambda i: getattr(self, f"w{i}")
-        if self.packed:
-            sizes = (self.columns, self.depth)
-            return tuple(Packed.apply(x, weight(i), getattr(self, f"s{i}"), *sizes) for i, x in enumerate(rows))
-        return tuple(F.linear(x, weight(i)) for i, x in enumerate(rows))
+    def forward(self, x):
+        for i, (columns, depth) in enumerate(self.sizes):
+            weight, x = getattr(self, f"w{i}"), x[:, :depth]
+            if self.packed:
+                x = Packed.apply(x, weight, getattr(self, f"s{i}"), columns, depth)
+            else:
+                x = F.linear(x, weight)
+        return x
 
 
-def compiled(graphc, folder, columns, depth, count, packed):
-    path, artifact = folder / f"{count}.onnx", folder / f"{count}.graphc"
-    rows = tuple(torch.randn(1, depth).half() for _ in range(count))
-    names = [f"{name}{i}" for name in "xy" for i in range(count)]
-    model = Products(columns, depth, count, packed)
-    named = {"input_names": names[:count], "output_names": names[count:]}
-    torch.onnx.export(model, rows, str(path), **named, opset_version=17, dynamo=False)
+def compiled(graphc, folder, sizes, packed):
+    path, artifact = folder / "chain.onnx", folder / f"{len(sizes)}.graphc"
+    row = torch.randn(1, sizes[0][1]).half()
+    named = {"input_names": ["x"], "output_names": ["y"]}
+    torch.onnx.export(Chain(sizes, packed), (row,), str(path), **named, opset_version=17, dynamo=False)
     words = [graphc, "compile", "-q", path, "--target", "sm_90", "-o", artifact]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
@@ -121,6 +125,19 @@ def bench(graphc, path, *more):
     return json.loads(done.stdout)
 
 
+def measured(graphc, of_one, few, packed):
+    """Microseconds by which a run grows with each repetition of some products, and the events of `few` of them."""
+    medians, events = {}, []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in few, 3 * few:
+            path = compiled(graphc, pathlib.Path(folder), of_one * count, packed)
+            medians[count] = bench(graphc, str(path), "--resident")["median_ms"] * 1e3
+            if count == few:
+                steps = bench(graphc, str(path), "--profile")["steps"]
+                events = [s["us"] for s in steps if s["step"].endswith("[kernel]")]
+    return (medians[3 * few] - medians[few]) / (2 * few), events
+
+
 def main():
     graphc, sizes = sys.argv[1], sys.argv[2:] or SIZES
     rate = copy_rate()
@@ -130,15 +147,11 @@ def main():
         for name, packed in ("f16", False), ("i4", True):
             read = columns * depth * 2 if not packed else columns * depth // 2 + columns * depth // GROUP * 2
             few = -(-200_000_000 // read)
-            medians, events = {}, []
-            with tempfile.TemporaryDirectory() as folder:
-                for count in few, 3 * few:
-                    path = compiled(graphc, pathlib.Path(folder), columns, depth, count, packed)
-                    medians[count] = bench(graphc, str(path), "--resident")["median_ms"] * 1e3
-                    if count == few:
-                        steps = bench(graphc, str(path), "--profile")["steps"]
-                        events = [s["us"] for s in steps if s["step"].endswith("[kernel]")]
-            alone = (medians[3 * few] - medians[few]) / (2 * few)
+            if columns >= depth:
+                alone, events = measured(graphc, [(columns, depth)], few, packed)
+            else:
+                pair, events = measured(graphc, [(depth, columns), (columns, depth)], few, packed)
+                alone, events = pair - measured(graphc, [(depth, columns)], few, packed)[0], events[1::2]
             event = statistics.median(events)
             share = lambda us: f"{us:.2f} us, {read / us / rate:.0%}"
             count = f"{len(events)} kernels of {few} products"

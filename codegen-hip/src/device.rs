@@ -51,6 +51,10 @@ const HEADERS: &[(&str, &str)] = &[
         "graphc_gemv_matrix.hip.h",
         include_str!("device/graphc_gemv_matrix.hip.h"),
     ),
+    (
+        "graphc_gemv_stream.hip.h",
+        include_str!("device/graphc_gemv_stream.hip.h"),
+    ),
     ("graphc_attention.hip.h", include_str!("device/graphc_attention.hip.h")),
     ("graphc_scan.hip.h", include_str!("device/graphc_scan.hip.h")),
     ("graphc_sort.hip.h", include_str!("device/graphc_sort.hip.h")),

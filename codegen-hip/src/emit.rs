@@ -1,7 +1,7 @@
 //! Plans to sources.
 
 use ir::kernel::{Body, Expr, Kernel, Mapping, Stmt};
-use ir::plan::{BufferId, KernelId, Place, Plan, Step, Work};
+use ir::plan::{BufferId, KernelId, LaneId, Place, Plan, Step, Work};
 use ir::program::Source;
 use ir::target::{MatrixFamily, Platform};
 use ir::{Entity, Symbols, Table, Target};
@@ -29,9 +29,10 @@ pub fn emit(plan: &Plan) -> Result<Table<KernelId, Source>, EmitError> {
         return Ok(Table::new());
     }
     let given = given_to_params(plan);
+    let lets_next_begin = before_streams(plan, &given);
     plan.kernels
         .iter()
-        .map(|(id, kernel)| emit_kernel(kernel, &plan.symbols, &plan.target, &given[id]))
+        .map(|(id, kernel)| print_kernel(kernel, &plan.symbols, &plan.target, &given[id], lets_next_begin[id]))
         .collect()
 }
 
@@ -49,6 +50,17 @@ pub struct Given {
 /// # Errors
 /// A body with no HIP form, or a mapping that does not go with the body.
 pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, given: &[Given]) -> Result<Source, EmitError> {
+    print_kernel(kernel, symbols, target, given, false)
+}
+
+/// As [`emit_kernel`]; says whether the next launch is let in as soon as all workgroups are at work.
+fn print_kernel(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    target: &Target,
+    given: &[Given],
+    lets_next_begin: bool,
+) -> Result<Source, EmitError> {
     let block = match &kernel.mapping {
         Mapping::Host => {
             return Err(EmitError::Mapping {
@@ -79,6 +91,7 @@ pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, given: &
     updates_are_possible(kernel)?;
     let mut printer = Printer::new(kernel, symbols, target);
     printer.reads_early = target.overlaps_launches && has_constant_weights(kernel, given);
+    printer.lets_next_begin = target.overlaps_launches && lets_next_begin;
     printer.open_kernel(block, given);
     printer.body()?;
     printer.out.close("");
@@ -136,7 +149,7 @@ fn has_constant_weights(kernel: &Kernel, given: &[Given]) -> bool {
     };
     let mut wanted = vec![false; kernel.exprs.len()];
     wanted[body.rhs.value.index()] = true;
-    let mut constant = tiling.matrix.is_some();
+    let mut constant = tiling.matrix.is_some() || tiling.stream.is_some();
     for (id, expr) in kernel.exprs.iter().rev() {
         if !wanted[id.index()] {
             continue;
@@ -147,6 +160,31 @@ fn has_constant_weights(kernel: &Kernel, given: &[Given]) -> bool {
         expr.for_each_operand(|operand| wanted[operand.index()] = true);
     }
     constant
+}
+
+/// For each kernel, whether most of its launches have one behind them that streams constant weights: their first bytes
+/// then come while this kernel is still at work.
+fn before_streams(plan: &Plan, given: &Table<KernelId, Vec<Given>>) -> Table<KernelId, bool> {
+    let streams = |kernel: KernelId| {
+        plan.kernels[kernel].streams() && has_constant_weights(&plan.kernels[kernel], &given[kernel])
+    };
+    // Of each kernel the launches, and those with such a one behind them.
+    let mut counts: Table<KernelId, [usize; 2]> = plan.kernels.values().map(|_| [0; 2]).collect();
+    let mut before: Table<LaneId, Option<KernelId>> = plan.lanes.values().map(|_| None).collect();
+    for step in plan.steps.values() {
+        let kernel = match &step.work {
+            Work::Launch { kernel, .. } => Some(*kernel),
+            _ => None,
+        };
+        if let (Some(before), Some(kernel)) = (before[step.lane], kernel) {
+            counts[before][1] += usize::from(streams(kernel));
+        }
+        if let Some(kernel) = kernel {
+            counts[kernel][0] += 1;
+        }
+        before[step.lane] = kernel;
+    }
+    counts.values().map(|[all, some]| some * 2 > *all).collect()
 }
 
 /// For each kernel and parameter, what all launches give it.

@@ -76,6 +76,8 @@ pub struct Printer<'a> {
     pub params: Vec<String>,
     /// Whether the kernel reads constants before it waits for the launch before it.
     pub reads_early: bool,
+    /// Whether the kernel lets the next launch begin as soon as all of its workgroups are at work.
+    pub lets_next_begin: bool,
     sizes: Vec<(ir::Symbol, String)>,
     vars: Vec<String>,
     view: View,
@@ -101,6 +103,7 @@ impl<'a> Printer<'a> {
             out: Writer::default(),
             params,
             reads_early: false,
+            lets_next_begin: false,
             sizes,
             vars: vec![String::new(); kernel.vars.len()],
             view: View { exprs, axes, namer },

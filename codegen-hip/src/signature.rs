@@ -42,6 +42,9 @@ impl Printer<'_> {
         self.out
             .line(format!("extern \"C\" __global__ void __launch_bounds__({bounds})"));
         self.out.open(format!("{name}({})", arguments.join(", ")));
+        if self.lets_next_begin {
+            self.out.line("let_next_launch_begin();");
+        }
         if self.target.overlaps_launches && !self.reads_early {
             self.out.line("wait_for_launch_before();");
         }
@@ -75,10 +78,13 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
                 headers.push("graphc_quantised.hip.h");
             }
         }
-        Body::Contract(_) if let Mapping::Gemv(tiling) = &kernel.mapping => headers.push(match tiling.matrix {
-            Some(_) => "graphc_gemv_matrix.hip.h",
-            None => "graphc_gemv.hip.h",
-        }),
+        Body::Contract(_) if let Mapping::Gemv(tiling) = &kernel.mapping => {
+            headers.push(match (&tiling.matrix, &tiling.stream) {
+                (_, Some(_)) => "graphc_gemv_stream.hip.h",
+                (Some(_), None) => "graphc_gemv_matrix.hip.h",
+                (None, None) => "graphc_gemv.hip.h",
+            });
+        }
         Body::Contract(_) => headers.push("graphc_tile.hip.h"),
         Body::Attention(_) if matches!(kernel.mapping, Mapping::FlashMatrix(_)) => {
             headers.push("graphc_flash.hip.h");

@@ -1,8 +1,10 @@
 //! Contractions by matrix instructions or row by row: operands as addresses, the epilogue by groups of neighbours.
 
 use ir::graph::eval::scalar::identity;
+use ir::kernel::limits::{Scales, scales};
 use ir::kernel::{
-    AxisId, ContractBody, ExprId, Fetch, GemvTiling, Operand, OperandAccess, RowStatistic, Shares, Tiling, Unpacking,
+    AxisId, ContractBody, ExprId, Fetch, GemvStream, GemvTiling, Mapping, Operand, OperandAccess, ParamId,
+    RowStatistic, Shares, Tiling, Unpacking,
 };
 use ir::target::{MatrixFamily, MatrixInstruction};
 use ir::{DType, Dim, Entity};
@@ -44,6 +46,10 @@ impl Printer<'_> {
             waves,
             ..
         } = tiling;
+        if let Some(stream) = &tiling.stream {
+            self.gemv_stream(body, tiling, stream);
+            return;
+        }
         if let Some(matrix) = &tiling.matrix {
             let sizes = format!(
                 "{}, {cols}, {unroll}, {waves}, {}{}",
@@ -69,13 +75,35 @@ impl Printer<'_> {
         self.product(body, [tiling.lhs, tiling.rhs], &tiles, "gemv<Tiles", tiling.store);
     }
 
+    fn gemv_stream(&mut self, body: &ContractBody, tiling: &GemvTiling, stream: &GemvStream) {
+        let GemvStream {
+            workgroups,
+            stages,
+            pack,
+            ..
+        } = stream;
+        let sizes = format!(
+            "{}, {}, {}, {stages}, {pack}, {workgroups}{}",
+            instruction(&stream.instruction),
+            tiling.cols,
+            tiling.waves,
+            if self.reads_early { ", true" } else { "" }
+        );
+        let tiles = format!("using Tiles = GemvStream<{sizes}>;");
+        let fetches = [tiling.lhs, tiling.rhs];
+        self.product(body, fetches, &tiles, "gemv_stream<Tiles", tiling.store);
+    }
+
     /// Prints operands, epilogue and sizes of a product, and the call of the device library's template, whose arguments `template` begins.
     fn product(&mut self, body: &ContractBody, [lhs, rhs]: [Fetch; 2], tiles: &str, template: &str, store: u32) {
         let looped = self.open_batch(&body.batch);
         // The launch refuses sizes that an `int` does not count.
         let sizes = [&body.m, &body.n, &body.k].map(|axes| self.points(axes).0);
         self.fetched("lhs", "row", &body.m, &body.k, &body.lhs, lhs);
-        self.fetched("rhs", "col", &body.n, &body.k, &body.rhs, rhs);
+        match &self.kernel.mapping {
+            Mapping::Gemv(tiling) if tiling.stream.is_some() => self.streamed(body),
+            _ => self.fetched("rhs", "col", &body.n, &body.k, &body.rhs, rhs),
+        }
         self.grouped_epilogue(body, store);
         let statistic = match &body.statistic {
             Some(statistic) => self.row_statistic(statistic),
@@ -184,28 +212,50 @@ impl Printer<'_> {
         width: u32,
     ) {
         let stored = self.kernel.params[access.param].dtype;
-        let base = self.params[access.param.index()].clone();
         let opening = format!(
             "const auto {name} = quantised<{}, {}, {width}>(",
             spelling(element),
             spelling(stored)
         );
         self.point_lambda(&opening, row_name, rows, k, ",", |p| {
-            // Unsigned where it fits: no sign is extended on the way to the address.
-            let (index, kind) = (p.value(access.index), p.type_of(access.index));
-            let index = match kind {
-                "int" => format!("u32({index})"),
-                _ => super::parenthesised(&index),
-            };
-            match is_nibble(stored) {
-                true => format!("return {base} + {index} / 2;"),
-                false => format!("return {base} + {index};"),
-            }
+            p.place(access.param, access.index)
         });
         let closing = if unpacking.zero.is_some() { "," } else { ");" };
         self.number("    ", row_name, rows, k, closing, unpacking.scale);
         if let Some(zero) = unpacking.zero {
             self.number("    ", row_name, rows, k, ");", zero);
+        }
+    }
+
+    /// Declares streamed weights: where they, their scales and their zero points are.
+    fn streamed(&mut self, body: &ContractBody) {
+        let (Some(access), Some(Scales { scale, zero, .. })) = (body.rhs.access, scales(self.kernel, &body.rhs)) else {
+            return;
+        };
+        let stored = self.kernel.params[access.param].dtype;
+        let opening = format!("const auto rhs = streamed<{}>(", spelling(stored));
+        let scale = Some((scale.0, scale.1));
+        let places = [Some((access.param, access.index)), scale, zero];
+        let places: Vec<(ParamId, ExprId)> = places.into_iter().flatten().collect();
+        for (i, (param, index)) in places.iter().enumerate() {
+            let opening = if i == 0 { opening.as_str() } else { "    " };
+            let closing = if i + 1 == places.len() { ");" } else { "," };
+            self.point_lambda(opening, "col", &body.n, &body.k, closing, |p| p.place(*param, *index));
+        }
+    }
+
+    /// Prints the line that returns the address of an element, of those of four bits that of its byte.
+    fn place(&mut self, param: ParamId, index: ExprId) -> String {
+        let base = self.params[param.index()].clone();
+        // Unsigned where it fits: no sign is extended on the way to the address.
+        let (text, kind) = (self.value(index), self.type_of(index));
+        let text = match kind {
+            "int" => format!("u32({text})"),
+            _ => super::parenthesised(&text),
+        };
+        match is_nibble(self.kernel.params[param].dtype) {
+            true => format!("return {base} + {text} / 2;"),
+            false => format!("return {base} + {text};"),
         }
     }
 

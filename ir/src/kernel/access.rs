@@ -44,6 +44,8 @@ pub struct Motions<'a> {
     symbols: &'a Symbols,
     axis: AxisId,
     width: i64,
+    /// How far apart the members of a group are.
+    step: i64,
     known: Vec<Option<Known>>,
 }
 
@@ -57,12 +59,18 @@ struct Known {
 impl<'a> Motions<'a> {
     /// Nothing is looked at before it is asked for.
     pub fn new(kernel: &'a Kernel, symbols: &'a Symbols, axis: AxisId, width: i64) -> Motions<'a> {
+        Motions::in_steps(kernel, symbols, axis, width, 1)
+    }
+
+    /// The same of groups whose members are `step` apart: they start at multiples of `width` steps.
+    pub fn in_steps(kernel: &'a Kernel, symbols: &'a Symbols, axis: AxisId, width: i64, step: i64) -> Motions<'a> {
         let known = (0..kernel.exprs.len()).map(|_| None).collect();
         Motions {
             kernel,
             symbols,
             axis,
             width,
+            step,
             known,
         }
     }
@@ -130,13 +138,21 @@ impl<'a> Motions<'a> {
         }
     }
 
+    fn constant(&self, e: ExprId) -> Option<i64> {
+        match &self.kernel.exprs[e] {
+            Expr::Const(_, scalar) => Some(scalar.as_i64()),
+            Expr::Size(dim) => dim.as_const(),
+            _ => None,
+        }
+    }
+
     /// The motion of an expression whose operands are known.
     fn motion(&self, id: ExprId, fixed: bool) -> Option<Motion> {
         let of = |e: &ExprId| self.known[e.index()].as_ref()?.motion.clone();
         match &self.kernel.exprs[id] {
             Expr::Axis(a) if *a == self.axis => Some(Motion {
-                stride: Dim::Const(1),
-                divisor: self.width,
+                stride: Dim::Const(self.step),
+                divisor: self.width.saturating_mul(self.step),
             }),
             Expr::Const(_, scalar) => Some(Motion::fixed(scalar.as_i64().saturating_abs())),
             Expr::Size(dim) => Some(Motion::fixed(dim.known_divisor())),
@@ -174,6 +190,19 @@ impl<'a> Motions<'a> {
                 let is_quotient = *op == BinaryOp::Div;
                 if x.is_fixed() {
                     return Some(Motion::fixed(if is_quotient { 1 } else { gcd(x.divisor, y.divisor) }));
+                }
+                // What is divided without a rest at each member moves by the quotient.
+                if let (Some(by @ 1..), Some(stride)) = (self.constant(*b), x.stride.as_const())
+                    && stride % by == 0
+                    && x.divisor % by == 0
+                {
+                    return Some(match is_quotient {
+                        true => Motion {
+                            stride: Dim::Const(stride / by),
+                            divisor: x.divisor / by,
+                        },
+                        false => Motion::fixed(0),
+                    });
                 }
                 let whole = x.is_wide(self.width)
                     && y.divisor % self.width == 0
@@ -316,5 +345,54 @@ mod tests {
         {
             assert_eq!(motions.is_uniform(e), expected, "{:?}", kernel.exprs[e]);
         }
+    }
+
+    /// Scales of groups are neighbours in steps of a group, and in no other steps.
+    #[test]
+    fn steps_that_divide_move_by_the_quotient() {
+        let mut exprs = Exprs::default();
+        let mut axes = Table::new();
+        let mut axis = |name: &str, extent| {
+            axes.push(Axis {
+                name: name.to_owned(),
+                extent: Dim::Const(extent),
+            })
+        };
+        let (n, k) = (axis("n", 40), axis("k", 4096));
+        let [row, depth] = [n, k].map(|axis| exprs.add(Expr::Axis(axis), DType::I64));
+        let mut number = |v| exprs.add(Expr::Const(DType::I64, Scalar::Int(v)), DType::I64);
+        let (group, groups, odd) = (number(128), number(32), number(33));
+        let mut binary = |op, a, b| exprs.add(Expr::Binary(op, a, b), DType::I64);
+        let of_group = binary(BinaryOp::Div, depth, group);
+        let within = binary(BinaryOp::Rem, depth, group);
+        let mut scale_of = |groups| {
+            let first = binary(BinaryOp::Mul, row, groups);
+            binary(BinaryOp::Add, first, of_group)
+        };
+        let (scale, unaligned) = (scale_of(groups), scale_of(odd));
+        let kernel = Kernel {
+            name: "scales".to_owned(),
+            params: Table::new(),
+            symbols: Vec::new(),
+            axes,
+            exprs,
+            vars: Table::new(),
+            body: Body::Loops(Loops {
+                parallel: vec![n, k],
+                stmts: Vec::new(),
+            }),
+            mapping: Mapping::Host,
+            origins: Vec::new(),
+        };
+        let symbols = Symbols::default();
+        let wide = |e, step| {
+            let mut motions = Motions::in_steps(&kernel, &symbols, k, 8, step);
+            motions.of(e).is_some_and(|m| m.is_wide(8))
+        };
+        assert!(wide(scale, 128));
+        assert!(!wide(scale, 64) && !wide(scale, 256) && !wide(scale, 1));
+        assert!(!wide(unaligned, 128));
+        let mut motions = Motions::in_steps(&kernel, &symbols, k, 8, 128);
+        assert!(motions.of(within).is_some_and(|m| m.is_fixed()));
     }
 }

@@ -2,8 +2,8 @@
 
 use super::access::Motions;
 use super::{
-    AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashLanes, FlashTiling, GemvMatrix, Kernel, Mapping,
-    Operand, Stmt, Tiling,
+    AttentionBody, AxisId, Body, ContractBody, Expr, ExprId, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvStream,
+    Kernel, Mapping, Operand, ParamId, Stmt, Tiling,
 };
 use crate::dim::Symbols;
 use crate::target::Target;
@@ -55,6 +55,8 @@ pub enum LimitError {
     Loads { kernel: String, loads: u32, most: u32 },
     #[error("kernel {kernel}: its stores are not known to be {width} neighbours")]
     Store { kernel: String, width: u32 },
+    #[error("kernel {kernel}: its weights cannot be streamed with {pack} scales of a column in one access")]
+    Stream { kernel: String, pack: u32 },
     #[error("kernel {kernel}: steps of {step} along k are not known to have one scale and one zero point a column")]
     Scale { kernel: String, step: u32 },
     #[error(
@@ -106,15 +108,33 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
                 errors.push(LimitError::Scale { kernel: name(), step });
             }
         }
-        let bytes = t.lds_bytes(kernel.vars[body.acc], body.statistic.is_some());
-        if bytes > target.lds_bytes {
-            errors.push(LimitError::Lds {
-                kernel: name(),
-                target: target.to_string(),
-                bytes,
-                limit: target.lds_bytes,
-            });
+        if let Some(stream) = &t.stream {
+            if !target.matrix.contains(&stream.instruction) {
+                errors.push(LimitError::Instruction {
+                    kernel: name(),
+                    target: target.to_string(),
+                    instruction: stream.instruction.to_string(),
+                });
+            }
+            if !stream_pack(kernel, symbols, body).is_some_and(|pack| pack.is_multiple_of(stream.pack)) {
+                errors.push(LimitError::Stream {
+                    kernel: name(),
+                    pack: stream.pack,
+                });
+            }
         }
+        let bytes = t.lds_bytes(kernel.vars[body.acc], body.statistic.is_some());
+        let of_launch = kernel.launch_lds();
+        errors.extend(lds(
+            kernel,
+            target,
+            i64::from(bytes) + i64::from(of_launch),
+            if of_launch > 0 {
+                target.most_lds_bytes()
+            } else {
+                target.lds_bytes
+            },
+        ));
         return errors;
     }
     let (Mapping::Matrix(tiling), Body::Contract(body)) = (&kernel.mapping, &kernel.body) else {
@@ -394,6 +414,74 @@ pub fn unpacks_alike(kernel: &Kernel, symbols: &Symbols, operand: &Operand, k: &
     let mut motions = Motions::new(kernel, symbols, axis, i64::from(width));
     let shared = [Some(unpacking.scale), unpacking.zero];
     (k.len() == 1 || divides) && shared.into_iter().flatten().all(|e| motions.is_shared(e))
+}
+
+/// Where the scales of a quantised operand, and its zero points, are loaded from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scales {
+    pub scale: (ParamId, ExprId),
+    pub zero: Option<(ParamId, ExprId)>,
+    /// Bytes of a scale.
+    pub bytes: u32,
+}
+
+/// Returns where an operand's scales lie, if they are floats that are loaded as they are, and its zero points, if it
+/// has some, integers of its own type of four bits.
+pub fn scales(kernel: &Kernel, operand: &Operand) -> Option<Scales> {
+    let (access, unpacking) = (operand.access?, operand.unpacking()?);
+    let loaded = |e: ExprId| match kernel.exprs[e] {
+        Expr::Load { param, index } => Some((param, index)),
+        _ => None,
+    };
+    let scale = loaded(unpacking.scale).or_else(|| match kernel.exprs[unpacking.scale] {
+        Expr::Cast(DType::F32, inner) => loaded(inner),
+        _ => None,
+    })?;
+    let of_scale = kernel.params[scale.0].dtype;
+    let zero = match unpacking.zero {
+        None => None,
+        Some(mut e) => {
+            while let Expr::Cast(_, inner) = kernel.exprs[e] {
+                e = inner;
+            }
+            let zero = loaded(e)?;
+            let dtype = kernel.params[zero.0].dtype;
+            (dtype == kernel.params[access.param].dtype && dtype.bits() == 4).then_some(())?;
+            Some(zero)
+        }
+    };
+    matches!(of_scale, DType::F16 | DType::BF16 | DType::F32).then_some(Scales {
+        scale,
+        zero,
+        bytes: of_scale.bits() / 8,
+    })
+}
+
+/// Returns how many steps' scales of a column are one access where a row's weights can be streamed ([`GemvStream`]):
+/// they have four bits and lie along the whole depth, each step has one scale (and zero point), and those of
+/// neighbouring steps are neighbours in memory.
+pub fn stream_pack(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> Option<u32> {
+    let access = body.rhs.access?;
+    let Scales { scale, zero, .. } = scales(kernel, &body.rhs)?;
+    let (&[axis], step) = (&body.k[..], GemvStream::STEP) else {
+        return None;
+    };
+    let depth = kernel.axes[axis].extent.as_const()?;
+    let dtype = kernel.params[access.param].dtype;
+    let packed = dtype.is_int() && dtype.bits() == 4 && access.guard.is_none();
+    let mut whole = Motions::new(kernel, symbols, axis, depth);
+    let lies_along = whole.of(access.index).is_some_and(|m| m.is_wide(32));
+    if !packed || !lies_along || !unpacks_alike(kernel, symbols, &body.rhs, &body.k, step) {
+        return None;
+    }
+    // Zero points of fewer steps are no whole word.
+    let packs: &[u32] = if zero.is_some() { &[8] } else { &[8, 4, 2] };
+    packs.iter().copied().find(|&pack| {
+        let mut motions = Motions::in_steps(kernel, symbols, axis, pack.into(), step.into());
+        let mut is_wide = |index| motions.of(index).is_some_and(|m| m.is_wide(pack.into()));
+        let alike = is_wide(scale.1) && zero.is_none_or(|zero| is_wide(zero.1));
+        alike && depth % i64::from(pack * step) == 0
+    })
 }
 
 /// Returns how many neighbouring sums an epilogue can take to store its results at once: at most 16 bytes of every stored type.

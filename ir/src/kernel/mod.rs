@@ -37,7 +37,7 @@ pub use operand::{Operand, OperandAccess, Unpacking};
 pub use param::{Access, Param};
 pub use row::{RowBody, RowComposite, RowKind};
 pub use statistic::RowStatistic;
-pub use tiling::{AttentionOrder, FlashTiling, GemvMatrix, GemvTiling, Shares, Tiling, Travel};
+pub use tiling::{AttentionOrder, FlashTiling, GemvMatrix, GemvStream, GemvTiling, Shares, Tiling, Travel};
 pub use transform::{TransformBody, TransformMatrix, TransformSide, Winograd, both_sides};
 pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
 
@@ -613,8 +613,8 @@ impl Kernel {
                 let (m, n, k) = (extent(&c.m)?, extent(&c.n)?, extent(&c.k)?);
                 self.counted(&[m, n, k])?;
                 let groups = ceil(m, i64::from(tiling.rows));
-                let tiles = ceil(n, i64::from(tiling.columns())).saturating_mul(groups);
-                (tiles, extent(&c.batch)?, tiling.threads())
+                let tiles = ceil(n, i64::from(tiling.columns()));
+                (tiling.workgroups(tiles, groups), extent(&c.batch)?, tiling.threads())
             }
             (
                 Mapping::Flash {
@@ -680,10 +680,22 @@ impl Kernel {
         }
     }
 
+    /// Says whether workgroups stay on their units, with chunks of weights in LDS.
+    pub fn streams(&self) -> bool {
+        matches!(&self.mapping, Mapping::Gemv(tiling) if tiling.stream.is_some())
+    }
+
     /// Bytes of LDS that every launch must give a workgroup: tiles that are too large to be declared.
     pub fn launch_lds(&self) -> u32 {
         match (&self.mapping, &self.body) {
             (Mapping::Matrix(tiling), _) => tiling.launch_lds(),
+            (Mapping::Gemv(tiling), Body::Contract(c)) => {
+                let depth = c.k.iter().map(|axis| self.axes[*axis].extent.clone()).product::<Dim>();
+                match (depth.as_const(), limits::scales(self, &c.rhs)) {
+                    (Some(depth), Some(scales)) => tiling.launch_lds(depth, scales.bytes, scales.zero.is_some()),
+                    _ => 0,
+                }
+            }
             (Mapping::FlashMatrix(tiling), Body::Attention(a)) => {
                 let width = |axis: AxisId| self.axes[axis].extent.as_const();
                 let (d, dv) = (width(a.d), width(a.dv));

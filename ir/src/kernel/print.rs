@@ -11,7 +11,9 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{AxisId, Body, Expr, ExprId, Fetch, Kernel, Mapping, Stmt, Tiling, TransformSide, Travel, Weights};
+use super::{
+    AxisId, Body, Expr, ExprId, Fetch, GemvStream, Kernel, Mapping, Stmt, Tiling, TransformSide, Travel, Weights,
+};
 use crate::graph::op::BinaryOp;
 
 impl fmt::Display for Kernel {
@@ -136,12 +138,25 @@ impl fmt::Display for Mapping {
                 t.lhs,
                 t.rhs,
                 t.store,
-                match &t.matrix {
-                    Some(matrix) => {
+                match (&t.matrix, &t.stream) {
+                    (
+                        _,
+                        Some(GemvStream {
+                            instruction,
+                            workgroups,
+                            stages,
+                            pack,
+                        }),
+                    ) => {
+                        format!(
+                            ", {instruction}, {stages} chunks in {workgroups} workgroups that stay, scales by {pack}"
+                        )
+                    }
+                    (Some(matrix), None) => {
                         let scaled = if matrix.scaled_sums { "sums" } else { "weights" };
                         format!(", {}, {scaled} scaled{}", matrix.instruction, resident(matrix.resident))
                     }
-                    None => String::new(),
+                    (None, None) => String::new(),
                 }
             ),
             Mapping::FlashMatrix(t) => write!(

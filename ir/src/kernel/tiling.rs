@@ -352,6 +352,8 @@ pub struct GemvTiling {
     pub lanes: u32,
     /// What multiplies, where it is not the lanes.
     pub matrix: Option<GemvMatrix>,
+    /// How the weights of one row come through LDS instead, multiplied by instructions of integers.
+    pub stream: Option<GemvStream>,
     pub lhs: Fetch,
     pub rhs: Fetch,
     /// Neighbours along the columns that the epilogue takes and stores at once; divides the extent of the innermost column axis.
@@ -370,6 +372,41 @@ pub struct GemvMatrix {
     pub resident: Option<u32>,
 }
 
+/// Workgroups that stay, for a product of one row by weights of four bits: a wave of its own copies weights to LDS
+/// without a pause, chunk after chunk of a tile's columns, while the others multiply the row's digits by integer
+/// instructions, a step of a chunk each.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct GemvStream {
+    /// Of signed bytes.
+    pub instruction: MatrixInstruction,
+    /// Workgroups of a row, at most.
+    pub workgroups: u32,
+    /// Chunks that LDS has room for.
+    pub stages: u32,
+    /// Steps whose scales, and whose zero points, come in one access.
+    pub pack: u32,
+}
+
+impl GemvStream {
+    /// Elements along k of a step: they share a scale.
+    pub const STEP: u32 = 128;
+
+    /// Digits that an element of the row is split into.
+    const DIGITS: u32 = 3;
+
+    /// Bytes of LDS for chunks of `cols` columns and a step for each of `waves`, with scales of `scale` bytes and
+    /// perhaps zero points of four bits, and for a row of `depth` elements.
+    fn lds_bytes(&self, cols: u32, waves: u32, depth: i64, scale: u32, zero: bool) -> u32 {
+        let weights = waves.saturating_mul(Self::STEP / 2).saturating_add(64);
+        let others = (waves.saturating_mul(scale)).saturating_add(if zero { waves / 2 } else { 0 });
+        let chunk = cols.saturating_mul(weights.saturating_add(others));
+        let steps = u32::try_from(depth).unwrap_or(u32::MAX) / Self::STEP;
+        // Digits, and of each step a power of two and a sum.
+        let row = steps.saturating_mul(Self::STEP * Self::DIGITS + 8);
+        chunk.saturating_mul(self.stages).saturating_add(row)
+    }
+}
+
 impl GemvMatrix {
     /// Lanes that have the same columns and share out a step along k.
     const LANES_ALONG_K: u32 = 4;
@@ -383,10 +420,23 @@ impl GemvMatrix {
 impl GemvTiling {
     /// Threads of a workgroup.
     pub fn threads(&self) -> u32 {
-        self.waves.saturating_mul(self.lanes)
+        let copying = u32::from(self.stream.is_some());
+        self.waves.saturating_add(copying).saturating_mul(self.lanes)
     }
 
-    /// Columns of a workgroup.
+    /// Workgroups for `tiles` of the columns of each of some groups of rows.
+    pub fn workgroups(&self, tiles: i64, groups: i64) -> i64 {
+        let stay = self.stream.as_ref().map_or(i64::MAX, |stream| stream.workgroups.into());
+        tiles.min(stay).saturating_mul(groups)
+    }
+
+    /// Bytes of LDS that a launch gives a workgroup, for a row of `depth` elements and scales of `scale` bytes.
+    pub fn launch_lds(&self, depth: i64, scale: u32, zero: bool) -> u32 {
+        let stream = self.stream.as_ref();
+        stream.map_or(0, |s| s.lds_bytes(self.cols, self.waves, depth, scale, zero))
+    }
+
+    /// Columns of a workgroup, of a tile where it stays.
     pub fn columns(&self) -> u32 {
         if self.has_own_columns() {
             self.cols.saturating_mul(self.waves)
@@ -397,7 +447,7 @@ impl GemvTiling {
 
     /// Says whether each wave has columns of its own, and all of k; otherwise the waves of a workgroup share out k.
     fn has_own_columns(&self) -> bool {
-        self.rhs.along_k && self.matrix.is_none()
+        self.rhs.along_k && self.matrix.is_none() && self.stream.is_none()
     }
 
     /// Bytes of LDS: a workgroup's sums, one set a wave, where its waves share out k; else what lanes exchange of a row, of which they take
@@ -412,7 +462,41 @@ impl GemvTiling {
         }
         let each = self.cols.saturating_add(u32::from(statistic));
         let sums = self.waves.saturating_mul(self.rows).saturating_mul(each);
-        sums.saturating_mul(acc.bits().div_ceil(8))
+        // Sums of two tiles take turns, and each chunk has two barriers.
+        let (turns, barriers) = self
+            .stream
+            .as_ref()
+            .map_or((1, 0), |s| (2, s.stages.saturating_mul(16)));
+        let bytes = sums.saturating_mul(turns).saturating_mul(acc.bits().div_ceil(8));
+        bytes.saturating_add(barriers)
+    }
+
+    /// Says why the numbers of workgroups that stay do not fit each other.
+    fn stream_misfit(&self, stream: &GemvStream) -> Option<&'static str> {
+        let i = &stream.instruction;
+        if i.family != MatrixFamily::MmaSync
+            || [i.m, i.n, i.k] != [16, 8, 32]
+            || i.input != DType::I8
+            || i.rhs != DType::I8
+        {
+            return Some("a streamed row is multiplied by mma.sync of 16 x 8 x 32 bytes");
+        }
+        if self.matrix.is_some() || self.rows != 1 || self.unroll != 1 || self.lanes != i.lanes() {
+            return Some("workgroups that stay take one row, and a step at a time");
+        }
+        if !self.cols.is_multiple_of(i.m) || self.cols > self.lanes {
+            return Some("a tile's columns are whole instructions, and a lane copies each");
+        }
+        if !self.rhs.along_k || self.rhs.width != 32 || self.lhs.width != 8 {
+            return Some("weights come by 32, and a row by 8");
+        }
+        if !(1..=1 << 20).contains(&stream.workgroups) || !(1..=64).contains(&stream.stages) {
+            return Some("from 1 to 64 chunks, of workgroups that can be launched");
+        }
+        if ![2, 4, 8].contains(&stream.pack) || !self.waves.is_multiple_of(stream.pack) {
+            return Some("a chunk is whole packs of 2, 4 or 8 steps");
+        }
+        None
     }
 
     /// The same of the numbers of matrix instructions.
@@ -458,6 +542,9 @@ impl GemvTiling {
         }
         if !self.cols.is_multiple_of(self.store) {
             return Some("the width of the stores must divide the columns of a workgroup");
+        }
+        if let Some(stream) = &self.stream {
+            return self.stream_misfit(stream);
         }
         if let Some(matrix) = &self.matrix {
             return self.matrix_misfit(matrix);

@@ -12,7 +12,7 @@ use graphc::frontend::onnx::randomize::{RandomFill, fill_random, uniform};
 use graphc::frontend::onnx::read::read_model;
 use graphc::frontend::onnx::{ImportOptions, import, import_model};
 use graphc::ir::graph::{eval, parse};
-use graphc::ir::plan::Work;
+use graphc::ir::plan::{KernelId, Work};
 use graphc::ir::{DType, Graph, HostTensor, Program, Target};
 use graphc::options::Settings;
 use graphc::passes::OptLevel;
@@ -61,6 +61,19 @@ impl Cuda {
         let options = BuildOptions::new(vec![self.target()], OptLevel::O2).dtype(dtype);
         let mut program = build(graph, &options).expect("builds").program;
         driver::compile(&mut program, &self.compiler, &|_| {}).expect("the kernels compile");
+        program
+    }
+
+    /// The same with another mapping of one kernel.
+    fn mapped(&self, graph: &Graph, id: KernelId, mapping: Mapping, context: &str) -> Program {
+        let options = BuildOptions::new(vec![self.target()], OptLevel::O2);
+        let mut program = build(graph, &options).expect("builds").program;
+        let variant = &mut program.variants[0];
+        variant.plan.kernels[id].mapping = mapping;
+        let kernel = &variant.plan.kernels[id];
+        let source = codegen_hip::emit_kernel(kernel, &variant.plan.symbols, &self.target(), &[]);
+        variant.sources[id] = source.unwrap_or_else(|e| panic!("{context}: {e}"));
+        driver::compile(&mut program, &self.compiler, &|_| {}).unwrap_or_else(|e| panic!("{context}: {e}"));
         program
     }
 
@@ -338,14 +351,14 @@ fn quantised_products_are_exact_but_for_rounding() {
         DType::F16 => 1.5e-3,
         _ => 1.2e-2,
     };
-    let (count, mut by_matrix) = (if graphc_tests::everything() { 200 } else { 60 }, 0);
+    let (count, mut by_matrix, mut by_stream) = (if graphc_tests::everything() { 200 } else { 60 }, 0, 0);
     let mut wrong = Vec::new();
     for number in 0..count {
         let mut shape = quantised::Shape::random(&mut random);
         if number % 2 == 0 {
             shape.m = random.of(&[1, 2, 7, 8, 9, 16]);
             shape.n = random.of(&[1, 15, 16, 40, 258, 1000]);
-            shape.k = random.of(&[32, 64, 96, 160, 416, 1056, 4096]);
+            shape.k = random.of(&[32, 64, 96, 160, 416, 768, 1056, 3072, 4096]);
             shape.share = random.of(&[
                 quantised::Share::Group(32),
                 quantised::Share::Group(128),
@@ -376,28 +389,213 @@ fn quantised_products_are_exact_but_for_rounding() {
         };
         let ways = passes::tuning::candidates(kernel, &plan.symbols, &plan.target);
         for mapping in ways {
-            let of_matrix = matches!(&mapping, Mapping::Gemv(tiling) if tiling.matrix.is_some());
+            let (of_matrix, streamed) = match &mapping {
+                Mapping::Gemv(tiling) => (tiling.matrix.is_some(), tiling.stream.is_some()),
+                _ => (false, false),
+            };
             // Some of them for each case: all sizes come by over the cases.
-            if !of_matrix || random.below(6) != 0 {
+            if !streamed && (!of_matrix || random.below(6) != 0) {
                 continue;
             }
             let context = mapping.to_string();
-            let mut program = build(&case.graph, &BuildOptions::new(vec![cuda.target()], OptLevel::O2))
-                .expect("builds")
-                .program;
-            let variant = &mut program.variants[0];
-            variant.plan.kernels[id].mapping = mapping;
-            let source = codegen_hip::emit_kernel(&variant.plan.kernels[id], &plan.symbols, &cuda.target(), &[]);
-            variant.sources[id] = source.unwrap_or_else(|e| panic!("{e}"));
-            driver::compile(&mut program, &cuda.compiler, &|_| {})
-                .unwrap_or_else(|e| panic!("{shape:?} {context}: {e}"));
-            check(program, &context);
-            by_matrix += 1;
+            check(cuda.mapped(&case.graph, id, mapping, &context), &context);
+            by_matrix += usize::from(of_matrix);
+            by_stream += usize::from(streamed);
         }
     }
-    println!("{count} products, and {by_matrix} by matrix instructions");
+    println!("{count} products, {by_matrix} by matrix instructions and {by_stream} with streamed weights");
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(by_matrix >= 20, "{by_matrix}");
+}
+
+/// One row by streamed weights: every tiling, both types of rows, scales and weights, odd numbers of columns and of
+/// steps, a norm folded on the way, and elements of very different sizes.
+#[test]
+fn streamed_rows_are_exact_but_for_rounding() {
+    let Some(cuda) = cuda() else { return };
+    let mut random = quantised::Random(57);
+    let mut wrong = Vec::new();
+    let (mut checked, mut folded, mut planned) = (0, 0, 0);
+    for number in 0..24 {
+        let stored = [DType::I4, DType::U4][number % 2];
+        let dtype = [DType::F16, DType::BF16][number / 2 % 2];
+        let zero = number / 4 % 2 == 1;
+        let scales = [dtype, DType::F32][number / 8 % 2];
+        let k = random.of(&[1024i64, 3072, 4096, 14336]);
+        // Without zero points packs of two and four steps do.
+        let k = if zero { k } else { random.of(&[k, 256, 1280, 1536]) };
+        let n = random.of(&[1i64, 15, 40, 258, 2200]);
+        let g = k / 128;
+        let mut integers = |count: i64| -> HostTensor {
+            let values: Vec<f64> = (0..count)
+                .map(|_| random.below(16) as f64 - if stored == DType::I4 { 8.0 } else { 0.0 })
+                .collect();
+            HostTensor::from_f64(stored, vec![count as usize], &values).expect("fits")
+        };
+        let reshaped = |tensor: HostTensor, shape: [i64; 2]| HostTensor {
+            shape: shape.map(|v| v as usize).to_vec(),
+            ..tensor
+        };
+        let w = reshaped(integers(n * k), [n, k]);
+        let z = reshaped(integers(n * g), [n, g]);
+        let mut floats = |dtype, shape: [i64; 2], wide: bool| {
+            let count = shape[0] * shape[1];
+            let values: Vec<f64> = (0..count)
+                .map(|_| {
+                    let value = random.below(2001) as f64 / 1000.0 - 1.0;
+                    value
+                        * if wide {
+                            2f64.powi(random.below(12) as i32 - 8)
+                        } else {
+                            0.02
+                        }
+                })
+                .collect();
+            HostTensor::from_f64(dtype, shape.map(|v| v as usize).to_vec(), &values).expect("fits")
+        };
+        let (x, s) = (floats(dtype, [1, k], true), floats(scales, [n, g], false));
+        let normed = number % 3 == 0;
+        let text = format!(
+            "graph @row stage=import {{
+                x = input \"x\" : {dtype}[1, {k}]
+                w = input \"w\" : {stored}[{n}, {k}]
+                s = input \"s\" : {scales}[{n}, {g}]
+                {}
+                q = dequantize w, s{} {{axis=1, group=128, out={dtype}}}
+                {}
+                y = contract {}, q {{transpose_rhs}}
+                return y as \"y\"
+            }}",
+            if zero {
+                format!("z = input \"z\" : {stored}[{n}, {g}]")
+            } else {
+                String::new()
+            },
+            if zero { ", z" } else { "" },
+            if normed {
+                "r = rms_norm x {axis=1, epsilon=1e-5}"
+            } else {
+                ""
+            },
+            if normed { "r" } else { "x" },
+        );
+        let graph = parse::parse(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let mut inputs = Tensors::from([("x".to_owned(), x), ("w".to_owned(), w), ("s".to_owned(), s)]);
+        if zero {
+            inputs.insert("z".to_owned(), z);
+        }
+        let want = eval::evaluate(&graph, &inputs).expect("the reference evaluates");
+        let program = cuda.program(&graph, None);
+        let plan = &program.variants[0].plan;
+        let (id, kernel) = plan
+            .kernels
+            .iter()
+            .find(|(_, kernel)| matches!(kernel.body, Body::Contract(_)))
+            .expect("a product");
+        planned += usize::from(kernel.streams());
+        folded += usize::from(matches!(&kernel.body, Body::Contract(body) if body.statistic.is_some()));
+        for mapping in passes::tuning::candidates(kernel, &plan.symbols, &plan.target) {
+            if !matches!(&mapping, Mapping::Gemv(tiling) if tiling.stream.is_some()) {
+                continue;
+            }
+            let context = format!("{stored} {dtype} {scales} zero {zero} norm {normed} {n} x {k}: {mapping}");
+            let program = cuda.mapped(&graph, id, mapping, &context);
+            let got = cuda.load(program).and_then(|e| e.run(&inputs));
+            let got = got.unwrap_or_else(|e| panic!("{context}: {e}"));
+            let (got, want) = (got["y"].to_f64(), want["y"].to_f64());
+            let largest = want.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+            let error = got.iter().zip(&want).fold(0.0, |a: f64, (x, y)| a.max((x - y).abs())) / largest;
+            let most = if dtype == DType::F16 { 1.5e-3 } else { 1.2e-2 };
+            // Not a number is not within the bound.
+            if !(error <= most) {
+                wrong.push(format!("{context}: {error}"));
+            }
+            checked += 1;
+        }
+    }
+    println!(
+        "{checked} products of streamed rows, {folded} rows are folded on the way, {planned} of 24 are planned so"
+    );
+    assert!(
+        folded >= 4 && planned >= 4 && checked >= 72,
+        "{folded} {planned} {checked}"
+    );
+    assert!(
+        wrong.is_empty(),
+        "{} of {checked} are wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+/// Infinities and what is no number come through a row's digits, and leave the groups beside them as they are.
+#[test]
+fn streamed_rows_keep_what_is_not_finite() {
+    let Some(cuda) = cuda() else { return };
+    let text = "graph @row stage=import {
+        x = input \"x\" : f16[1, 1024]
+        w = input \"w\" : i4[3, 1024]
+        s = input \"s\" : f16[3, 8]
+        q = dequantize w, s {axis=1, group=128, out=f16}
+        y = contract x, q {transpose_rhs}
+        return y as \"y\"
+    }";
+    let program = cuda.program(&parse::parse(text).expect("parses"), None);
+    assert!(
+        program.variants[0]
+            .plan
+            .kernels
+            .values()
+            .any(ir::kernel::Kernel::streams)
+    );
+    let executable = cuda.load(program).expect("loads");
+    // The weights of the element that is not finite are -3, 0 and 5; all others are 1.
+    let mut w = vec![1.0; 3 * 1024];
+    for (row, weight) in [-3.0, 0.0, 5.0].into_iter().enumerate() {
+        w[row * 1024 + 700] = weight;
+    }
+    let w = HostTensor::from_f64(DType::I4, vec![3, 1024], &w).expect("fits");
+    let s = HostTensor::from_f64(DType::F16, vec![3, 8], &[0.5; 24]).expect("fits");
+    let nan = f64::NAN;
+    for (value, want) in [
+        (
+            2.0,
+            [
+                0.5 * (1023.0 / 64.0 - 6.0),
+                0.5 * 1023.0 / 64.0,
+                0.5 * (1023.0 / 64.0 + 10.0),
+            ],
+        ),
+        (f64::INFINITY, [f64::NEG_INFINITY, nan, f64::INFINITY]),
+        (f64::NEG_INFINITY, [f64::INFINITY, nan, f64::NEG_INFINITY]),
+        (nan, [nan; 3]),
+        // The rest is far below it, and still there.
+        (
+            1024.0,
+            [
+                0.5 * (1023.0 / 64.0 - 3072.0),
+                0.5 * 1023.0 / 64.0,
+                0.5 * (1023.0 / 64.0 + 5120.0),
+            ],
+        ),
+    ] {
+        let mut x = vec![1.0 / 64.0; 1024];
+        x[700] = value;
+        let x = HostTensor::from_f64(DType::F16, vec![1, 1024], &x).expect("fits");
+        let inputs = Tensors::from([
+            ("x".to_owned(), x),
+            ("w".to_owned(), w.clone()),
+            ("s".to_owned(), s.clone()),
+        ]);
+        let got = executable.run(&inputs).expect("runs")["y"].to_f64();
+        for (got, want) in got.iter().zip(want) {
+            let close = (got - want).abs() <= 1e-3 * want.abs();
+            assert!(
+                got.is_nan() && want.is_nan() || *got == want || close,
+                "{value}: {got} instead of {want}"
+            );
+        }
+    }
 }
 
 #[test]

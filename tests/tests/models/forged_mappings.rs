@@ -17,6 +17,8 @@ const GRAPHS: &[&str] = &[
     "x = input \"x\" : f16[2, 512]\n w = input \"w\" : f16[512, 384]\n y = contract x, w",
     "x = input \"x\" : f16[1, 4096]\n w = input \"w\" : i4[8192, 4096]\n s = input \"s\" : f16[8192, 32]\n \
      q = dequantize w, s {axis=1, group=128, out=f16}\n y = contract x, q {transpose_rhs}",
+    "x = input \"x\" : f16[2, 4096]\n w = input \"w\" : i4[8192, 4096]\n s = input \"s\" : f16[8192, 32]\n \
+     q = dequantize w, s {axis=1, group=128, out=f16}\n y = contract x, q {transpose_rhs}",
     "x = input \"x\" : f64[40, 48]\n w = input \"w\" : f64[48, 56]\n y = contract x, w",
     "q = input \"q\" : f16[2, 4, 128, 64]\n k = input \"k\" : f16[2, 4, 128, 64]\n v = input \"v\" : f16[2, 4, 128, 64]\n \
      y = attention q, k, v {scale=0.125, causal}",
@@ -114,15 +116,16 @@ fn wrong_numbers_of_mappings_do_not_panic() {
     assert!(refused * 2 > asked, "{refused} of {asked} refused");
 }
 
-/// One row by weights of four bits, on sm_90: their scales' type, the elements that share one, and what else is dequantised from.
-fn quantised_row(scales: &str, group: usize, zero: &str) -> (Kernel, Symbols) {
+/// Some rows by weights of four bits, on sm_90: their scales' type, the elements that share one, and what else is
+/// dequantised from.
+fn quantised_rows(rows: u32, scales: &str, group: usize, zero: &str) -> (Kernel, Symbols) {
     let groups = 4096 / group;
     let (declared, named) = match zero {
         "" => (String::new(), ""),
         zero => (format!(" z = input \"z\" : {zero}[8192, {groups}]\n"), ", z"),
     };
     let text = format!(
-        "graph @g stage=import {{\n x = input \"x\" : f16[1, 4096]\n w = input \"w\" : u4[8192, 4096]\n \
+        "graph @g stage=import {{\n x = input \"x\" : f16[{rows}, 4096]\n w = input \"w\" : u4[8192, 4096]\n \
          s = input \"s\" : {scales}[8192, {groups}]\n{declared} q = dequantize w, s{named} {{axis=1, group={group}, out=f16}}\n \
          y = contract x, q {{transpose_rhs}}\n return y as \"y\"\n}}\n"
     );
@@ -140,7 +143,7 @@ fn quantised_row(scales: &str, group: usize, zero: &str) -> (Kernel, Symbols) {
 #[test]
 fn few_rows_by_matrix_instructions_need_their_facts() {
     let tilings = |scales, group, zero| {
-        let (kernel, symbols) = quantised_row(scales, group, zero);
+        let (kernel, symbols) = quantised_rows(2, scales, group, zero);
         match &kernel.mapping {
             Mapping::Gemv(tiling) => (tiling.clone(), kernel, symbols),
             other => panic!("{other}"),
@@ -170,7 +173,7 @@ fn few_rows_by_matrix_instructions_need_their_facts() {
         mapping: Mapping::Gemv(tiling.clone()),
         ..kernel
     };
-    let (kernel, symbols) = quantised_row("f16", 32, "u4");
+    let (kernel, symbols) = quantised_rows(2, "f16", 32, "u4");
     let errors = limits::check(&with(kernel, &by_sums), &symbols, &sm_90);
     assert!(
         matches!(errors[..], [limits::LimitError::Scale { step: 128, .. }]),
@@ -180,8 +183,81 @@ fn few_rows_by_matrix_instructions_need_their_facts() {
         ("f32", 32, "u4", &by_weights, "of which the scales must be"),
         ("f16", 128, "f32", &by_sums, "zero points are integers of four bits"),
     ] {
-        let (kernel, _) = quantised_row(scales, group, zero);
+        let (kernel, _) = quantised_rows(2, scales, group, zero);
         let said = verify::verify(&with(kernel, tiling)).expect_err("refused");
         assert!(format!("{said:?}").contains(word), "{said:?}");
+    }
+}
+
+/// Streamed weights lie so that a copy has all of a chunk's, and an access some scales: a kernel whose weights do not
+/// is refused.
+#[test]
+fn streamed_rows_need_their_facts() {
+    let sm_90: Target = "sm_90".parse().expect("known");
+    let tiling = |kernel: &Kernel| match &kernel.mapping {
+        Mapping::Gemv(tiling) if tiling.stream.is_some() => tiling.clone(),
+        other => panic!("{other}"),
+    };
+    let with = |kernel: &Kernel, change: &dyn Fn(&mut ir::kernel::GemvTiling)| {
+        let mut tiling = tiling(kernel);
+        change(&mut tiling);
+        Kernel {
+            mapping: Mapping::Gemv(tiling),
+            ..kernel.clone()
+        }
+    };
+    let (honest, symbols) = quantised_rows(1, "f16", 128, "");
+    assert_eq!(limits::check(&honest, &symbols, &sm_90), []);
+    tiling(&honest);
+    // Scales of each 32 or of a whole column, and zero points that are floats, are not streamed.
+    for (group, zero) in [(32, ""), (4096, "u4"), (128, "f32")] {
+        let (kernel, symbols) = quantised_rows(1, "f16", group, zero);
+        let streams = matches!(&kernel.mapping, Mapping::Gemv(tiling) if tiling.stream.is_some());
+        assert!(!streams, "{}", kernel.mapping);
+        let forged = Kernel {
+            mapping: honest.mapping.clone(),
+            ..kernel
+        };
+        let errors = limits::check(&forged, &symbols, &sm_90);
+        let unproved = |e: &limits::LimitError| matches!(e, limits::LimitError::Stream { pack: 8, .. });
+        let refused = verify::verify(&forged).is_err() || errors.iter().any(unproved);
+        assert!(refused, "{group} {zero}: {errors:?}");
+    }
+    let errors = limits::check(&honest, &symbols, &"gfx90a".parse().expect("known"));
+    assert!(
+        errors
+            .iter()
+            .any(|e| matches!(e, limits::LimitError::Instruction { .. })),
+        "{errors:?}"
+    );
+    // Chunks that LDS has no room for.
+    let large = with(&honest, &|t| t.stream.iter_mut().for_each(|s| s.stages = 40));
+    assert!(
+        matches!(
+            limits::check(&large, &symbols, &sm_90)[..],
+            [limits::LimitError::Lds { .. }]
+        ),
+        "{:?}",
+        limits::check(&large, &symbols, &sm_90)
+    );
+    type Change<'a> = &'a dyn Fn(&mut ir::kernel::GemvTiling);
+    let changes: [(Change<'_>, &str); 6] = [
+        (&|t| t.rows = 2, "one row"),
+        (&|t| t.waves = 15, "whole packs"),
+        (&|t| t.cols = 64, "a lane copies each"),
+        (&|t| t.rhs.width = 16, "weights come by 32"),
+        (&|t| t.stream.iter_mut().for_each(|s| s.stages = 0), "tiling of nothing"),
+        (
+            &|t| t.stream.iter_mut().for_each(|s| s.workgroups = 0),
+            "that can be launched",
+        ),
+    ];
+    for (change, word) in changes {
+        let said = verify::verify(&with(&honest, change)).map_err(|e| format!("{e:?}"));
+        let said = said.expect_err(word);
+        assert!(
+            said.contains(word) || said.contains("nothing") || said.contains("launched"),
+            "{said}"
+        );
     }
 }

@@ -2,9 +2,10 @@
 
 use super::{KernelError, Verifier};
 use crate::dim::Dim;
+use crate::kernel::limits;
 use crate::kernel::{
-    Access, AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvTiling, Loops,
-    Mapping, Operand, Param, Shares, Stmt, Tiling, Travel, Weights, WindowBody,
+    Access, AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvStream,
+    GemvTiling, Loops, Mapping, Operand, Param, Shares, Stmt, Tiling, Travel, Weights, WindowBody,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;
@@ -104,7 +105,32 @@ impl Verifier<'_> {
         {
             return Some(problem);
         }
+        if let Some(stream) = &tiling.stream
+            && let Some(problem) = self.gemv_stream(stream, c)
+        {
+            return Some(problem);
+        }
         self.wide_accesses(c, tiling.lhs, tiling.rhs, tiling.store)
+    }
+
+    /// Says why the weights of a contraction cannot be streamed.
+    fn gemv_stream(&self, stream: &GemvStream, c: &ContractBody) -> Option<&'static str> {
+        let k = self.kernel;
+        if !matches!(c.lhs.element(&k.exprs), DType::F16 | DType::BF16) || k.vars[c.acc] != DType::F32 {
+            return Some("a streamed row has elements of 16 bits, and sums in f32");
+        }
+        let depth = match c.k[..] {
+            [axis] => k.axes[axis].extent.as_const(),
+            _ => None,
+        };
+        let whole = i64::from(GemvStream::STEP * stream.pack.max(1));
+        if !c.batch.is_empty() || !depth.is_some_and(|depth| depth > 0 && depth % whole == 0) {
+            return Some("weights are streamed of one product, along one axis of whole packs of steps");
+        }
+        if limits::scales(k, &c.rhs).is_none() {
+            return Some("scales of streamed weights are loaded as they are");
+        }
+        None
     }
 
     /// Says why matrix instructions cannot compute a contraction with few rows.
@@ -412,7 +438,8 @@ fn numbers(mapping: &Mapping) -> Vec<u32> {
         }
         Mapping::Gemv(ref t) => {
             let sizes = [t.rows, t.cols, t.unroll, t.waves, t.lanes];
-            [&sizes[..], &[t.lhs.width, t.rhs.width, t.store]].concat()
+            let stream = t.stream.as_ref().map_or([1; 3], |s| [s.workgroups, s.stages, s.pack]);
+            [&sizes[..], &[t.lhs.width, t.rhs.width, t.store], &stream[..]].concat()
         }
         Mapping::FlashMatrix(ref t) => {
             let sizes = [
@@ -443,7 +470,10 @@ fn instruction(mapping: &Mapping) -> Option<&MatrixInstruction> {
     match mapping {
         Mapping::Matrix(t) => Some(&t.instruction),
         Mapping::FlashMatrix(t) => Some(&t.instruction),
-        Mapping::Gemv(t) => t.matrix.as_ref().map(|m| &m.instruction),
+        Mapping::Gemv(t) => match &t.stream {
+            Some(stream) => Some(&stream.instruction),
+            None => t.matrix.as_ref().map(|m| &m.instruction),
+        },
         _ => None,
     }
 }
@@ -469,7 +499,10 @@ fn threads(mapping: &Mapping) -> Option<u64> {
             let waves = waves.saturating_mul(u64::from(t.parts));
             Some(waves.saturating_mul(u64::from(t.instruction.lanes())))
         }
-        Mapping::Gemv(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.lanes))),
+        Mapping::Gemv(ref t) => {
+            let waves = u64::from(t.waves) + u64::from(t.stream.is_some());
+            Some(waves.saturating_mul(u64::from(t.lanes)))
+        }
         Mapping::FlashMatrix(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.instruction.lanes()))),
         Mapping::FlashLanes(ref t) => Some(u64::from(t.waves).saturating_mul(u64::from(t.lanes))),
         Mapping::Host => None,

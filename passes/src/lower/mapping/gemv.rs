@@ -1,8 +1,8 @@
 //! Contractions with few rows: the weights are read once, and how fast is all that counts.
 
 use ir::DType;
-use ir::kernel::limits::{unpacks_alike, widest_store};
-use ir::kernel::{AxisId, ContractBody, Fetch, GemvMatrix, GemvTiling};
+use ir::kernel::limits::{scales, stream_pack, unpacks_alike, widest_store};
+use ir::kernel::{AxisId, ContractBody, Fetch, GemvMatrix, GemvStream, GemvTiling};
 use ir::target::{MatrixFamily, Platform};
 
 use super::Mapper;
@@ -23,6 +23,23 @@ const ALONG: [u32; 4] = [4, 8, 16, 32];
 const MATRIX_WAVES: [u32; 3] = [4, 8, 16];
 const MATRIX_COLS: [u32; 2] = [16, 32];
 const MATRIX_UNROLL: [u32; 3] = [1, 2, 4];
+/// Columns of a tile and chunks in LDS to choose from, where workgroups stay, and the waves that multiply: a step of a
+/// chunk each.
+const STREAMS: [(u32, u32); 4] = [(16, 4), (16, 5), (16, 6), (32, 3)];
+const STREAM_WAVES: u32 = 16;
+/// Registers of a lane that such a kernel takes, as compiled.
+const STREAM_REGISTERS: u32 = 64;
+/// What copies without a pause reach of the memory's rate.
+const STREAM_REACHED: f64 = 0.9;
+/// Clocks of a launch that others do not hide, less than those of a tile since its first weights come while the launch
+/// before it ends; how many more they are where LDS has no room for that; and bytes that are under way for the memory's
+/// rate (as measured on an H100).
+const STREAM_LAUNCH: f64 = 1000.0;
+const STREAM_ALONE: f64 = 1200.0;
+const STREAM_UNDER_WAY: f64 = 92.5e3;
+/// How much longer it takes with zero points or pairs of columns, which the other ways do not: so much at least that
+/// they are taken (as measured on an H100 in a Llama block, where both kernels took 5% longer than those).
+const STREAM_SLOWER: f64 = 1.25;
 /// Registers of a lane that may hold what was read and the sums.
 const MOST_REGISTERS: u32 = 128;
 /// Bytes that a lane reads at once at least, of both operands: with less, the accesses are what takes the time.
@@ -90,6 +107,7 @@ impl Mapper<'_> {
                         waves,
                         lanes: self.target.wave_size,
                         matrix: None,
+                        stream: None,
                         lhs,
                         rhs,
                         store,
@@ -102,6 +120,7 @@ impl Mapper<'_> {
             }
         }
         candidates.extend(self.gemv_matrix(body, lhs, rhs, store));
+        candidates.extend(self.gemv_stream(body, lhs, rhs));
         let acc = self.kernel.vars[body.acc];
         candidates
             .into_iter()
@@ -149,6 +168,7 @@ impl Mapper<'_> {
                         scaled_sums,
                         resident: (body.statistic.is_some() && waves >= MANY_WAVES).then_some(1),
                     }),
+                    stream: None,
                     lhs,
                     rhs,
                     store,
@@ -156,6 +176,98 @@ impl Mapper<'_> {
             }
         }
         tilings
+    }
+
+    /// The tilings whose workgroups stay and stream one row's weights of four bits, where the target has asynchronous
+    /// copies, lets launches overlap, and the weights lie so.
+    fn gemv_stream(&self, body: &ContractBody, lhs: Fetch, rhs: Fetch) -> Vec<GemvTiling> {
+        let exprs = &self.kernel.exprs;
+        let narrow = matches!(body.lhs.element(exprs), DType::F16 | DType::BF16);
+        if !self.target.overlaps_launches
+            || !narrow
+            || self.kernel.vars[body.acc] != DType::F32
+            || !body.batch.is_empty()
+        {
+            return Vec::new();
+        }
+        let mut all = self.target.matrix.iter();
+        let instruction = all.find(|i| i.family == MatrixFamily::MmaSync && i.takes(DType::I8, DType::I8));
+        let depth = match body.k[..] {
+            [axis] => self.kernel.axes[axis].extent.as_const(),
+            _ => None,
+        };
+        let (Some(&instruction), Some(pack), Some(depth), Some(scales)) = (
+            instruction,
+            stream_pack(self.kernel, self.symbols, body),
+            depth,
+            scales(self.kernel, &body.rhs),
+        ) else {
+            return Vec::new();
+        };
+        let tilings = STREAMS.iter().map(|&(cols, stages)| GemvTiling {
+            rows: 1,
+            cols,
+            unroll: 1,
+            waves: STREAM_WAVES,
+            lanes: instruction.lanes(),
+            matrix: None,
+            stream: Some(GemvStream {
+                instruction,
+                workgroups: self.target.compute_units,
+                stages,
+                pack,
+            }),
+            lhs,
+            rhs,
+            // As many lanes as can be finish a tile, which its wave then does soonest.
+            store: body.sums(),
+        });
+        // The sums and the barriers are the kernel's own.
+        let limit = self.target.most_lds_bytes();
+        let fits = |t: &GemvTiling| {
+            let own = t.lds_bytes(DType::F32, body.statistic.is_some());
+            t.launch_lds(depth, scales.bytes, scales.zero.is_some())
+                .saturating_add(own)
+                <= limit
+        };
+        tilings.filter(fits).collect()
+    }
+
+    /// Predicts the clocks of a tiling whose workgroups stay, for weights of `bytes` each: how long the busiest takes
+    /// to bring its tiles, behind what each launch takes. (On an H100, in chains of launches, it was faster than the
+    /// fastest of the others at each of six sizes from 1024 x 4096 to 28672 x 4096.)
+    fn gemv_stream_cycles(
+        &self,
+        body: &ContractBody,
+        t: &GemvTiling,
+        stream: &GemvStream,
+        sizes: &Sizes,
+        bytes: f64,
+    ) -> f64 {
+        // It serves more rows, but reads the weights for each.
+        if sizes.m > 1 {
+            return f64::INFINITY;
+        }
+        let tiles = (sizes.n + i64::from(t.cols) - 1) / i64::from(t.cols);
+        let rounds = (tiles as f64 / f64::from(stream.workgroups)).ceil();
+        let share =
+            STREAM_REACHED * self.target.memory_tbps * 1e3 / self.target.clock_ghz / f64::from(stream.workgroups);
+        let tile = f64::from(t.cols) * sizes.k as f64 * bytes;
+        let under_way = f64::from(stream.stages * t.waves * GemvStream::STEP * t.cols) * bytes;
+        // Where two workgroups have room, the next launch's first weights come while this one ends.
+        let own = t.lds_bytes(DType::F32, false);
+        let lds = t.launch_lds(sizes.k, 2, false).saturating_add(own);
+        let launch = match lds <= self.target.most_lds_bytes() / 2 {
+            true => STREAM_LAUNCH,
+            false => STREAM_LAUNCH + STREAM_ALONE,
+        };
+        let zeros = body.rhs.unpacking().is_some_and(|unpacking| unpacking.zero.is_some());
+        let slower = if zeros || body.pair.is_some() {
+            STREAM_SLOWER
+        } else {
+            1.0
+        };
+        launch + rounds * tile / share * (STREAM_UNDER_WAY / under_way).max(1.0) * slower
     }
 
     /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its instructions or its share of
@@ -202,6 +314,9 @@ impl Mapper<'_> {
         let element = body.rhs.element(&self.kernel.exprs).bits();
         let stored = body.rhs.stored_bits(self.kernel);
         let bytes = sizes.rhs_bits / 8.0;
+        if let Some(stream) = &t.stream {
+            return self.gemv_stream_cycles(body, t, stream, sizes, bytes);
+        }
         if t.matrix.is_some() {
             return self.gemv_matrix_cycles(t, sizes, bytes, body.statistic.is_some());
         }
@@ -341,6 +456,9 @@ const UNPACKING_APART: f64 = 4.0;
 
 /// Registers of a lane that hold operands and sums: elements of `bytes`, weights that are stored in `stored` bits each.
 fn held(t: &GemvTiling, bytes: u32, stored: u32) -> u32 {
+    if t.stream.is_some() {
+        return STREAM_REGISTERS;
+    }
     if t.matrix.is_some() {
         return held_by_matrix(t);
     }
