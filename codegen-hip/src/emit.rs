@@ -1,7 +1,7 @@
 //! Plans to sources.
 
-use ir::kernel::{Body, Expr, Kernel, Mapping, Stmt};
-use ir::plan::{BufferId, KernelId, LaneId, Place, Plan, Step, Work};
+use ir::kernel::{Body, Kernel, Mapping, ParamId, Stmt};
+use ir::plan::{BufferId, KernelId, Place, Plan, Step, Work};
 use ir::program::Source;
 use ir::target::{MatrixFamily, Platform};
 use ir::{Entity, Symbols, Table, Target};
@@ -29,10 +29,12 @@ pub fn emit(plan: &Plan) -> Result<Table<KernelId, Source>, EmitError> {
         return Ok(Table::new());
     }
     let given = given_to_params(plan);
-    let lets_next_begin = before_streams(plan, &given);
     plan.kernels
         .iter()
-        .map(|(id, kernel)| print_kernel(kernel, &plan.symbols, &plan.target, &given[id], lets_next_begin[id]))
+        .map(|(id, kernel)| {
+            let lets_next_begin = plan.lets_next_begin.contains(&id);
+            print_kernel(kernel, &plan.symbols, &plan.target, &given[id], lets_next_begin)
+        })
         .collect()
 }
 
@@ -147,44 +149,9 @@ fn has_constant_weights(kernel: &Kernel, given: &[Given]) -> bool {
     let (Body::Contract(body), Mapping::Gemv(tiling)) = (&kernel.body, &kernel.mapping) else {
         return false;
     };
-    let mut wanted = vec![false; kernel.exprs.len()];
-    wanted[body.rhs.value.index()] = true;
-    let mut constant = tiling.matrix.is_some() || tiling.stream.is_some();
-    for (id, expr) in kernel.exprs.iter().rev() {
-        if !wanted[id.index()] {
-            continue;
-        }
-        if let Expr::Load { param, .. } = expr {
-            constant &= given.get(param.index()).is_some_and(|given| given.constant);
-        }
-        expr.for_each_operand(|operand| wanted[operand.index()] = true);
-    }
-    constant
-}
-
-/// For each kernel, whether most of its launches have one behind them that streams constant weights: their first bytes
-/// then come while this kernel is still at work.
-fn before_streams(plan: &Plan, given: &Table<KernelId, Vec<Given>>) -> Table<KernelId, bool> {
-    let streams = |kernel: KernelId| {
-        plan.kernels[kernel].streams() && has_constant_weights(&plan.kernels[kernel], &given[kernel])
-    };
-    // Of each kernel the launches, and those with such a one behind them.
-    let mut counts: Table<KernelId, [usize; 2]> = plan.kernels.values().map(|_| [0; 2]).collect();
-    let mut before: Table<LaneId, Option<KernelId>> = plan.lanes.values().map(|_| None).collect();
-    for step in plan.steps.values() {
-        let kernel = match &step.work {
-            Work::Launch { kernel, .. } => Some(*kernel),
-            _ => None,
-        };
-        if let (Some(before), Some(kernel)) = (before[step.lane], kernel) {
-            counts[before][1] += usize::from(streams(kernel));
-        }
-        if let Some(kernel) = kernel {
-            counts[kernel][0] += 1;
-        }
-        before[step.lane] = kernel;
-    }
-    counts.values().map(|[all, some]| some * 2 > *all).collect()
+    let is_constant = |param: &ParamId| given.get(param.index()).is_some_and(|given| given.constant);
+    let early = tiling.matrix.is_some() || tiling.stream.is_some();
+    early && kernel.loaded_by(body.rhs.value).iter().all(is_constant)
 }
 
 /// For each kernel and parameter, what all launches give it.

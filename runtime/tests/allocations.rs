@@ -149,6 +149,7 @@ fn program() -> Program {
         streaming: None,
         share: None,
         requirements: Vec::new(),
+        lets_next_begin: Vec::new(),
     };
     Program {
         name: "allocations".into(),

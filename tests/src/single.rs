@@ -26,6 +26,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         streaming: None,
         share: None,
         requirements: Vec::new(),
+        lets_next_begin: Vec::new(),
     };
     let lane = plan.lanes.push(Lane {
         kind: LaneKind::Compute,

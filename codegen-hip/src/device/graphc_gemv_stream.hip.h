@@ -19,10 +19,10 @@
 namespace graphc {
 
 /// The sizes of such a product: `WAVES` waves multiply, each a step of a chunk. LDS has room for `STAGES` chunks of
-/// `COLS` columns. Scales (and zero points) of `PACK` steps of a column are neighbours in memory, and come in one
-/// access. At most `WORKGROUPS` share out the columns.
+/// `COLS` columns. Scales of `PACK` steps of a column are neighbours in memory, and come in one access. At most
+/// `WORKGROUPS` share out the columns.
 ///
-/// `EARLY`: weights, scales and zero points are constants, which may be read before the launch before is done.
+/// `EARLY`: weights and scales are constants, which may be read before the launch before is done.
 template <typename Instruction_, int COLS_, int WAVES_, int STAGES_, int PACK_, int WORKGROUPS_, bool EARLY_ = false>
 struct GemvStream {
     using Instruction = Instruction_;
@@ -42,27 +42,15 @@ struct GemvStream {
     static_assert(WAVES % PACK == 0, "a chunk is whole packs of scales");
 };
 
-/// Weights of four bits whose groups along k are steps: where they, their scales and their zero points lie.
-template <typename Stored_, bool ZERO_, typename Address, typename Scale, typename Zero>
+/// Signed weights of four bits whose groups along k are steps: where they and their scales lie.
+template <typename Address, typename Scale>
 struct StreamedWeights {
-    using Stored = Stored_;
-    static constexpr bool ZERO = ZERO_;
-    /// Unsigned integers are multiplied as signed ones, 8 less. That, and a zero point, is made good by the sum of a
-    /// step's row.
-    static constexpr bool UNSIGNED = Packing<Stored>::BIAS == 0, OFFSET = ZERO || UNSIGNED;
     Address address;
     Scale scale;
-    Zero zero;
 };
-template <typename Stored, typename Address, typename Scale>
-GRAPHC_DEVICE StreamedWeights<Stored, false, Address, Scale, NoZero> streamed(const Address& address,
-                                                                              const Scale& scale) {
-    return {address, scale, NoZero()};
-}
-template <typename Stored, typename Address, typename Scale, typename Zero>
-GRAPHC_DEVICE StreamedWeights<Stored, true, Address, Scale, Zero> streamed(const Address& address, const Scale& scale,
-                                                                           const Zero& zero) {
-    return {address, scale, zero};
+template <typename Address, typename Scale>
+GRAPHC_DEVICE StreamedWeights<Address, Scale> streamed(const Address& address, const Scale& scale) {
+    return {address, scale};
 }
 
 /// Barriers in LDS, which asynchronous copies arrive at too. A phase ends when `count` have arrived and all bytes that
@@ -119,9 +107,8 @@ GRAPHC_DEVICE Words<16> load_shared(u32 from) {
 /// 2^10 times smaller are exact.
 ///
 /// Of neighbours with infinities, those alone count, as ones times infinity: results are infinite with their sum's
-/// sign, or no number; with zero points they are no number where both have the same sign. With a number that is none,
-/// no result is a number.
-template <typename Sizes, typename Rhs>
+/// sign, or no number. With a number that is none, no result is a number.
+template <typename Sizes>
 struct RowDigits {
     static constexpr int WIDTH = 8, DIGITS = 3, LANES_OF_STEP = Sizes::STEP / WIDTH, STEP_BYTES = DIGITS * Sizes::STEP;
     /// The bits of 1.5 * 2^23: an integer of 22 bits that is added to it is in its lowest bits, and the other way
@@ -131,12 +118,11 @@ struct RowDigits {
     /// A digit with this added has no sign.
     static constexpr u32 UNSIGNED = 0x80808080u;
     u8* digits;
-    /// Of each step the power of two and, where that is wanted, the sum of its numbers.
+    /// Of each step the power of two.
     float* factors;
-    float* offsets;
 
     GRAPHC_DEVICE RowDigits(u8* lds, int steps)
-        : digits(lds), factors((float*)(lds + steps * STEP_BYTES)), offsets(factors + steps) {}
+        : digits(lds), factors((float*)(lds + steps * STEP_BYTES)) {}
 
     /// Splits a group of neighbours, number `at` of its row. Lanes of a step have neighbouring groups; all lanes of a
     /// wave come here, and those with a group that `exists` write it.
@@ -156,20 +142,13 @@ struct RowDigits {
         Pack<T, WIDTH> elements;
         copy_bytes<WIDTH * (int)sizeof(T)>(&elements, &group);
         u32 integers[WIDTH];
-        int sum = 0;
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) {
             const float x = (float)widen(elements[i]);
             // Ones in every digit.
             const float one = math::abs(x) == most ? ::copysignf(65793.0f, x) : 0.0f;
             const float number = infinite ? one + MAGIC_NUMBER : math::multiply_add(x, scale, MAGIC_NUMBER);
-            integers[i] = bits_as<u32>(number) - MAGIC;
-            sum += (int)integers[i];
-            integers[i] += UNSIGNED & 0xffffffu;
-        }
-        if constexpr (Rhs::OFFSET) {
-#pragma unroll
-            for (int o = 1; o < LANES_OF_STEP; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
+            integers[i] = bits_as<u32>(number) - MAGIC + (UNSIGNED & 0xffffffu);
         }
         if (!exists) return;
         const int step = at / LANES_OF_STEP, quarter = at / 4 % 4, word = at % 4;
@@ -191,9 +170,7 @@ struct RowDigits {
             *(Vector<u32, 2>*)to = Vector<u32, 2>{planes[d][0], planes[d][1]};
         }
         if (at % LANES_OF_STEP == 0) {
-            const float factor = infinite ? most : bits_as<float>((u32)(exponent - 21) << 23);
-            factors[step] = factor;
-            if constexpr (Rhs::OFFSET) offsets[step] = (float)sum * factor;
+            factors[step] = infinite ? most : bits_as<float>((u32)(exponent - 21) << 23);
         }
     }
 
@@ -214,14 +191,13 @@ struct RowDigits {
 template <typename Pointer> struct PointedTo;
 template <typename T> struct PointedTo<const T*> { using Type = T; };
 
-/// Chunks of weights in LDS, with their scales and zero points: `STAGES` of them, filled in turn.
+/// Chunks of weights in LDS, with their scales: `STAGES` of them, filled in turn.
 template <typename Sizes, typename Rhs>
 struct WeightStream {
     using Scale = typename PointedTo<decltype(((const Rhs*)nullptr)->scale(0, 0))>::Type;
     static constexpr int COLS = Sizes::COLS, CHUNK = Sizes::WAVES, PACK = Sizes::PACK, SIZE = (int)sizeof(Scale);
     static constexpr int WEIGHTS = COLS * Sizes::PITCH, SCALES = COLS * CHUNK * SIZE;
-    static constexpr int ZEROS = Rhs::ZERO ? COLS * CHUNK / 2 : 0;
-    static constexpr int BYTES = WEIGHTS + SCALES + ZEROS;
+    static constexpr int BYTES = WEIGHTS + SCALES;
     static_assert(BYTES % 16 == 0, "chunks are aligned");
     u8* chunks;
     u32 full, empty;
@@ -253,10 +229,6 @@ struct WeightStream {
                     constexpr int ACCESS = PACK * SIZE < 16 ? PACK * SIZE : 16;
 #pragma unroll
                     for (int b = 0; b < PACK * SIZE; b += ACCESS) copy_async<ACCESS>(scales + b, from + b, ACCESS);
-                    if constexpr (Rhs::ZERO) {
-                        copy_async<PACK / 2>(shared_address(to + WEIGHTS + SCALES + (c * CHUNK + s) / 2),
-                                             rhs.zero(column(c), (step0 + s) * Sizes::STEP), PACK / 2);
-                    }
                 }
                 arrive_after_copies(full + stage * 8);
                 if (lane == 0) arrive_and_announce(full + stage * 8, COLS * count * Sizes::STEP_BYTES);
@@ -267,12 +239,6 @@ struct WeightStream {
     GRAPHC_DEVICE float scale(int stage, int c, int s) const {
         return (float)widen(((const Scale*)(chunks + stage * BYTES + WEIGHTS))[c * CHUNK + s]);
     }
-    /// A zero point as a signed integer, as the weights are.
-    GRAPHC_DEVICE float zero(int stage, int c, int s) const {
-        const u32 two = (chunks + stage * BYTES + WEIGHTS + SCALES)[(c * CHUNK + s) / 2];
-        const u32 flipped = two ^ (Rhs::UNSIGNED ? 0x88u : 0u);
-        return (float)((int)(flipped << (s % 2 == 0 ? 28 : 24)) >> 28);
-    }
     /// The weights of a lane in a step: 32 of column `c`.
     GRAPHC_DEVICE Words<16> weights(int stage, int c, int s) const {
         const int lane = (int)threadIdx.x % Sizes::LANES;
@@ -281,25 +247,13 @@ struct WeightStream {
     }
 };
 
-/// What a step's zero points take off the sums of its columns, of which lane `l` has column `l`: all 8 where there are
-/// none and weights have no sign.
-template <typename Sizes, typename Rhs>
-GRAPHC_DEVICE float gemv_stream_offset(float offset, const WeightStream<Sizes, Rhs>& stream,
-                                       const RowDigits<Sizes, Rhs>& row, int stage, int s, int step) {
-    const int c = (int)threadIdx.x % Sizes::COLS;
-    float zero = -8.0f;
-    if constexpr (Rhs::ZERO) zero = stream.zero(stage, c, s);
-    return math::multiply_add(zero * row.offsets[step], stream.scale(stage, c, s), offset);
-}
-
 /// Adds a step's products to the sums of its columns. Lane `l` has columns `8 h + l / 4` of a block; of every four
 /// lanes the first has what the two higher digits give, the second what the lowest gives.
 template <typename Sizes, typename Rhs>
 GRAPHC_DEVICE void gemv_stream_step(float (&sums)[Sizes::BLOCKS][2], const WeightStream<Sizes, Rhs>& stream,
-                                    const RowDigits<Sizes, Rhs>& row, int stage, int s, int step) {
-    using Digits = RowDigits<Sizes, Rhs>;
+                                    const RowDigits<Sizes>& row, int stage, int s, int step) {
+    using Digits = RowDigits<Sizes>;
     constexpr u32 UPPER = 0xf0f0f0f0u;
-    constexpr u32 FLIP = Rhs::UNSIGNED ? 0x88888888u & UPPER : 0u;
     const int lane = (int)threadIdx.x % Sizes::LANES;
     // Weights are 16 times as large, in the upper halves of bytes.
     const float higher = lane % 4 == 0 ? 4096.0f : lane % 4 == 1 ? 0.0625f : 0.0f, lower = lane % 4 == 0 ? 16.0f : 0.0f;
@@ -315,9 +269,8 @@ GRAPHC_DEVICE void gemv_stream_step(float (&sums)[Sizes::BLOCKS][2], const Weigh
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
             const u32 u = upper.words[w], v = under.words[w];
-            Sizes::Instruction::multiply(
-                integers, {(u << 4 & UPPER) ^ FLIP, (v << 4 & UPPER) ^ FLIP, (u & UPPER) ^ FLIP, (v & UPPER) ^ FLIP},
-                {factors[2 * w], factors[2 * w + 1]});
+            Sizes::Instruction::multiply(integers, {u << 4 & UPPER, v << 4 & UPPER, u & UPPER, v & UPPER},
+                                         {factors[2 * w], factors[2 * w + 1]});
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -337,7 +290,7 @@ GRAPHC_DEVICE void gemv_stream(int rows, int cols, int depth, const Lhs& lhs, co
                                const Statistic& statistic = {}) {
     using T = typename Lhs::Element;
     using Stream = WeightStream<Sizes, Rhs>;
-    using Digits = RowDigits<Sizes, Rhs>;
+    using Digits = RowDigits<Sizes>;
     constexpr int COLS = Sizes::COLS, WAVES = Sizes::WAVES, STAGES = Sizes::STAGES, THREADS = Sizes::THREADS;
     static_assert(Lhs::ALONG_K && Lhs::WIDTH == Digits::WIDTH && sizeof(T) == 2,
                   "a group of a row is a word's elements");
@@ -402,14 +355,10 @@ GRAPHC_DEVICE void gemv_stream(int rows, int cols, int depth, const Lhs& lhs, co
     int turn = 0, parity = 0;
     for (int tile = first; tile < tiles; tile += together, parity ^= 1) {
         float sums[Sizes::BLOCKS][2] = {};
-        float offset = 0.0f;
         for (int step0 = 0; step0 < steps; step0 += WAVES, ++turn) {
             const int stage = turn % STAGES;
             wait_for_phase(stream.full + stage * 8, turn / STAGES);
-            if (const int step = step0 + wave; step < steps) {
-                gemv_stream_step(sums, stream, digits, stage, wave, step);
-                if constexpr (Rhs::OFFSET) offset = gemv_stream_offset(offset, stream, digits, stage, wave, step);
-            }
+            if (step0 + wave < steps) gemv_stream_step(sums, stream, digits, stage, wave, step0 + wave);
             __syncwarp();
             if (lane == 0) arrive(stream.empty + stage * 8);
         }
@@ -420,10 +369,6 @@ GRAPHC_DEVICE void gemv_stream(int rows, int cols, int depth, const Lhs& lhs, co
                 const float sum = sums[b][h] + __shfl_xor_sync(~0u, sums[b][h], 1);
                 if (lane % 4 == 0) partial[parity][wave][b * Sizes::BLOCK + h * 8 + lane / 4] = sum;
             }
-        }
-        if constexpr (Rhs::OFFSET) {
-            __syncwarp();
-            if (lane < COLS) partial[parity][wave][lane] -= offset;
         }
         // Sums of two tiles take turns, so that one meeting a tile is enough.
         meet<THREADS>();

@@ -132,6 +132,7 @@ fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut R
         share: None,
         flops: Dim::Const(0),
         requirements: Vec::new(),
+        lets_next_begin: Vec::new(),
     };
     let lane = plan.lanes.push(Lane {
         kind: LaneKind::Compute,

@@ -290,6 +290,24 @@ mod tests {
     use crate::kernel::{Axis, Body, Exprs, Kernel, Loops, Mapping};
     use crate::types::{DType, Scalar};
 
+    /// A kernel that does nothing, of which the expressions are looked at.
+    fn kernel(axes: Table<AxisId, Axis>, exprs: Exprs) -> Kernel {
+        Kernel {
+            name: "expressions".to_owned(),
+            params: Table::new(),
+            symbols: Vec::new(),
+            body: Body::Loops(Loops {
+                parallel: axes.keys().collect(),
+                stmts: Vec::new(),
+            }),
+            axes,
+            exprs,
+            vars: Table::new(),
+            mapping: Mapping::Host,
+            origins: Vec::new(),
+        }
+    }
+
     /// Which groups a comparison splits, and which it does not.
     #[test]
     fn comparisons_of_whole_groups() {
@@ -323,20 +341,7 @@ mod tests {
         ];
         let both = compare(BinaryOp::And, alike[0], alike[1]);
         let mixed = compare(BinaryOp::And, alike[0], split[0]);
-        let kernel = Kernel {
-            name: "compare".to_owned(),
-            params: Table::new(),
-            symbols: Vec::new(),
-            axes,
-            exprs,
-            vars: Table::new(),
-            body: Body::Loops(Loops {
-                parallel: vec![axis],
-                stmts: Vec::new(),
-            }),
-            mapping: Mapping::Host,
-            origins: Vec::new(),
-        };
+        let kernel = kernel(axes, exprs);
         let symbols = Symbols::default();
         let mut motions = Motions::new(&kernel, &symbols, axis, 8);
         for (e, expected) in (alike.iter().map(|e| (*e, true)))
@@ -370,20 +375,7 @@ mod tests {
             binary(BinaryOp::Add, first, of_group)
         };
         let (scale, unaligned) = (scale_of(groups), scale_of(odd));
-        let kernel = Kernel {
-            name: "scales".to_owned(),
-            params: Table::new(),
-            symbols: Vec::new(),
-            axes,
-            exprs,
-            vars: Table::new(),
-            body: Body::Loops(Loops {
-                parallel: vec![n, k],
-                stmts: Vec::new(),
-            }),
-            mapping: Mapping::Host,
-            origins: Vec::new(),
-        };
+        let kernel = kernel(axes, exprs);
         let symbols = Symbols::default();
         let wide = |e, step| {
             let mut motions = Motions::in_steps(&kernel, &symbols, k, 8, step);

@@ -95,27 +95,26 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
     }
     if let (Mapping::Gemv(t), Body::Contract(body)) = (&kernel.mapping, &kernel.body) {
         let mut errors = accesses(kernel, symbols, body, [t.lhs, t.rhs], t.store);
+        let instructions = [
+            t.matrix.as_ref().map(|matrix| &matrix.instruction),
+            t.stream.as_ref().map(|stream| &stream.instruction),
+        ];
+        let unknown = instructions
+            .into_iter()
+            .flatten()
+            .filter(|i| !target.matrix.contains(i));
+        errors.extend(unknown.map(|instruction| LimitError::Instruction {
+            kernel: name(),
+            target: target.to_string(),
+            instruction: instruction.to_string(),
+        }));
         if let Some(matrix) = &t.matrix {
-            if !target.matrix.contains(&matrix.instruction) {
-                errors.push(LimitError::Instruction {
-                    kernel: name(),
-                    target: target.to_string(),
-                    instruction: matrix.instruction.to_string(),
-                });
-            }
             let step = GemvMatrix::step(t.rhs);
             if matrix.scaled_sums && !unpacks_alike(kernel, symbols, &body.rhs, &body.k, step) {
                 errors.push(LimitError::Scale { kernel: name(), step });
             }
         }
         if let Some(stream) = &t.stream {
-            if !target.matrix.contains(&stream.instruction) {
-                errors.push(LimitError::Instruction {
-                    kernel: name(),
-                    target: target.to_string(),
-                    instruction: stream.instruction.to_string(),
-                });
-            }
             if !stream_pack(kernel, symbols, body).is_some_and(|pack| pack.is_multiple_of(stream.pack)) {
                 errors.push(LimitError::Stream {
                     kernel: name(),
@@ -416,71 +415,53 @@ pub fn unpacks_alike(kernel: &Kernel, symbols: &Symbols, operand: &Operand, k: &
     (k.len() == 1 || divides) && shared.into_iter().flatten().all(|e| motions.is_shared(e))
 }
 
-/// Where the scales of a quantised operand, and its zero points, are loaded from.
+/// Where the scales of a quantised operand are loaded from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scales {
-    pub scale: (ParamId, ExprId),
-    pub zero: Option<(ParamId, ExprId)>,
+    pub param: ParamId,
+    pub index: ExprId,
     /// Bytes of a scale.
     pub bytes: u32,
 }
 
-/// Returns where an operand's scales lie, if they are floats that are loaded as they are, and its zero points, if it
-/// has some, integers of its own type of four bits.
+/// Returns where an operand's scales lie, if they are floats that are loaded as they are and all that unpacks it.
 pub fn scales(kernel: &Kernel, operand: &Operand) -> Option<Scales> {
-    let (access, unpacking) = (operand.access?, operand.unpacking()?);
-    let loaded = |e: ExprId| match kernel.exprs[e] {
-        Expr::Load { param, index } => Some((param, index)),
-        _ => None,
+    let unpacking = operand.unpacking().filter(|unpacking| unpacking.zero.is_none())?;
+    let inner = match kernel.exprs[unpacking.scale] {
+        Expr::Cast(DType::F32, inner) => inner,
+        _ => unpacking.scale,
     };
-    let scale = loaded(unpacking.scale).or_else(|| match kernel.exprs[unpacking.scale] {
-        Expr::Cast(DType::F32, inner) => loaded(inner),
-        _ => None,
-    })?;
-    let of_scale = kernel.params[scale.0].dtype;
-    let zero = match unpacking.zero {
-        None => None,
-        Some(mut e) => {
-            while let Expr::Cast(_, inner) = kernel.exprs[e] {
-                e = inner;
-            }
-            let zero = loaded(e)?;
-            let dtype = kernel.params[zero.0].dtype;
-            (dtype == kernel.params[access.param].dtype && dtype.bits() == 4).then_some(())?;
-            Some(zero)
-        }
+    let Expr::Load { param, index } = kernel.exprs[inner] else {
+        return None;
     };
-    matches!(of_scale, DType::F16 | DType::BF16 | DType::F32).then_some(Scales {
-        scale,
-        zero,
-        bytes: of_scale.bits() / 8,
+    let dtype = kernel.params[param].dtype;
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32).then_some(Scales {
+        param,
+        index,
+        bytes: dtype.bits() / 8,
     })
 }
 
 /// Returns how many steps' scales of a column are one access where a row's weights can be streamed ([`GemvStream`]):
-/// they have four bits and lie along the whole depth, each step has one scale (and zero point), and those of
-/// neighbouring steps are neighbours in memory.
+/// they are signed, have four bits and no zero points, and lie along the whole depth, each step has one scale, and those
+/// of neighbouring steps are neighbours in memory.
 pub fn stream_pack(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> Option<u32> {
     let access = body.rhs.access?;
-    let Scales { scale, zero, .. } = scales(kernel, &body.rhs)?;
+    let scales = scales(kernel, &body.rhs)?;
     let (&[axis], step) = (&body.k[..], GemvStream::STEP) else {
         return None;
     };
     let depth = kernel.axes[axis].extent.as_const()?;
-    let dtype = kernel.params[access.param].dtype;
-    let packed = dtype.is_int() && dtype.bits() == 4 && access.guard.is_none();
+    let packed = kernel.params[access.param].dtype == DType::I4 && access.guard.is_none();
     let mut whole = Motions::new(kernel, symbols, axis, depth);
     let lies_along = whole.of(access.index).is_some_and(|m| m.is_wide(32));
     if !packed || !lies_along || !unpacks_alike(kernel, symbols, &body.rhs, &body.k, step) {
         return None;
     }
-    // Zero points of fewer steps are no whole word.
-    let packs: &[u32] = if zero.is_some() { &[8] } else { &[8, 4, 2] };
-    packs.iter().copied().find(|&pack| {
+    [8u32, 4, 2].into_iter().find(|&pack| {
         let mut motions = Motions::in_steps(kernel, symbols, axis, pack.into(), step.into());
-        let mut is_wide = |index| motions.of(index).is_some_and(|m| m.is_wide(pack.into()));
-        let alike = is_wide(scale.1) && zero.is_none_or(|zero| is_wide(zero.1));
-        alike && depth % i64::from(pack * step) == 0
+        let neighbours = motions.of(scales.index).is_some_and(|m| m.is_wide(pack.into()));
+        neighbours && depth % i64::from(pack * step) == 0
     })
 }
 

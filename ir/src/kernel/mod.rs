@@ -680,6 +680,26 @@ impl Kernel {
         }
     }
 
+    /// Returns the parameters that an expression loads from, each once.
+    pub fn loaded_by(&self, root: ExprId) -> Vec<ParamId> {
+        let mut wanted = vec![false; self.exprs.len()];
+        wanted[root.index()] = true;
+        let mut params = Vec::new();
+        // Operands precede their users in the table.
+        for (id, expr) in self.exprs.iter().rev().filter(|(id, _)| id.index() <= root.index()) {
+            if !wanted[id.index()] {
+                continue;
+            }
+            if let Expr::Load { param, .. } = expr
+                && !params.contains(param)
+            {
+                params.push(*param);
+            }
+            expr.for_each_operand(|operand| wanted[operand.index()] = true);
+        }
+        params
+    }
+
     /// Says whether workgroups stay on their units, with chunks of weights in LDS.
     pub fn streams(&self) -> bool {
         matches!(&self.mapping, Mapping::Gemv(tiling) if tiling.stream.is_some())
@@ -692,7 +712,7 @@ impl Kernel {
             (Mapping::Gemv(tiling), Body::Contract(c)) => {
                 let depth = c.k.iter().map(|axis| self.axes[*axis].extent.clone()).product::<Dim>();
                 match (depth.as_const(), limits::scales(self, &c.rhs)) {
-                    (Some(depth), Some(scales)) => tiling.launch_lds(depth, scales.bytes, scales.zero.is_some()),
+                    (Some(depth), Some(scales)) => tiling.launch_lds(depth, scales.bytes),
                     _ => 0,
                 }
             }

@@ -372,7 +372,7 @@ pub struct GemvMatrix {
     pub resident: Option<u32>,
 }
 
-/// Workgroups that stay, for a product of one row by weights of four bits: a wave of its own copies weights to LDS
+/// Workgroups that stay, for a product of one row by signed weights of four bits: a wave of its own copies weights to LDS
 /// without a pause, chunk after chunk of a tile's columns, while the others multiply the row's digits by integer
 /// instructions, a step of a chunk each.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -383,7 +383,7 @@ pub struct GemvStream {
     pub workgroups: u32,
     /// Chunks that LDS has room for.
     pub stages: u32,
-    /// Steps whose scales, and whose zero points, come in one access.
+    /// Steps whose scales come in one access.
     pub pack: u32,
 }
 
@@ -394,15 +394,14 @@ impl GemvStream {
     /// Digits that an element of the row is split into.
     const DIGITS: u32 = 3;
 
-    /// Bytes of LDS for chunks of `cols` columns and a step for each of `waves`, with scales of `scale` bytes and
-    /// perhaps zero points of four bits, and for a row of `depth` elements.
-    fn lds_bytes(&self, cols: u32, waves: u32, depth: i64, scale: u32, zero: bool) -> u32 {
+    /// Bytes of LDS for chunks of `cols` columns and a step for each of `waves`, with scales of `scale` bytes, and for a
+    /// row of `depth` elements.
+    fn lds_bytes(&self, cols: u32, waves: u32, depth: i64, scale: u32) -> u32 {
         let weights = waves.saturating_mul(Self::STEP / 2).saturating_add(64);
-        let others = (waves.saturating_mul(scale)).saturating_add(if zero { waves / 2 } else { 0 });
-        let chunk = cols.saturating_mul(weights.saturating_add(others));
+        let chunk = cols.saturating_mul(weights.saturating_add(waves.saturating_mul(scale)));
         let steps = u32::try_from(depth).unwrap_or(u32::MAX) / Self::STEP;
-        // Digits, and of each step a power of two and a sum.
-        let row = steps.saturating_mul(Self::STEP * Self::DIGITS + 8);
+        // Digits, and of each step a power of two.
+        let row = steps.saturating_mul(Self::STEP * Self::DIGITS + 4);
         chunk.saturating_mul(self.stages).saturating_add(row)
     }
 }
@@ -431,9 +430,9 @@ impl GemvTiling {
     }
 
     /// Bytes of LDS that a launch gives a workgroup, for a row of `depth` elements and scales of `scale` bytes.
-    pub fn launch_lds(&self, depth: i64, scale: u32, zero: bool) -> u32 {
+    pub fn launch_lds(&self, depth: i64, scale: u32) -> u32 {
         let stream = self.stream.as_ref();
-        stream.map_or(0, |s| s.lds_bytes(self.cols, self.waves, depth, scale, zero))
+        stream.map_or(0, |s| s.lds_bytes(self.cols, self.waves, depth, scale))
     }
 
     /// Columns of a workgroup, of a tile where it stays.

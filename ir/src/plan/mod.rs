@@ -62,6 +62,9 @@ pub struct Plan {
     pub flops: Dim,
     /// What the sizes of a run must satisfy.
     pub requirements: Vec<Requirement>,
+    /// Kernels that let the launch behind theirs begin as soon as all of their workgroups are at work, where launches
+    /// may overlap ([`Architecture::overlaps_launches`](crate::target::Architecture::overlaps_launches)).
+    pub lets_next_begin: Vec<KernelId>,
     /// Set where the plan was made to fit a device's memory.
     pub streaming: Option<Streaming>,
     /// Set where the plan is one rank's part of a model on several devices.

@@ -548,6 +548,7 @@ mod tests {
             streaming: None,
             share: None,
             requirements: Vec::new(),
+            lets_next_begin: Vec::new(),
         };
         let variant = |target, code| Variant {
             plan: plan(target),

@@ -23,6 +23,7 @@ mod gemv;
 mod parts;
 mod points;
 mod shares;
+mod text;
 
 pub use parts::Second;
 pub use shares::may_share;

@@ -8,6 +8,7 @@ mod dedupe;
 mod engines;
 mod filtered;
 mod in_place;
+mod overlap;
 mod reopen;
 mod sizes;
 mod unpacked;
@@ -245,6 +246,7 @@ pub fn plan_and_decided(
     decided.extend(sizes::choices(&mut p.plan, (&p.others, &p.stored), options));
     sizes::workspaces(&mut p.plan);
     dedupe::number(&mut p.plan.kernels);
+    p.plan.lets_next_begin = overlap::before_streams(&p.plan);
     p.plan.flops = crate::flops::count(graph);
     ir::plan::verify::verify(&p.plan)?;
     Ok(Planned {
@@ -362,6 +364,7 @@ impl<'a> Planner<'a> {
             share: None,
             flops: ir::Dim::Const(0),
             requirements: ir::plan::requirement::of(graph),
+            lets_next_begin: Vec::new(),
         };
         let mut p = Planner {
             graph,

@@ -408,8 +408,8 @@ fn quantised_products_are_exact_but_for_rounding() {
     assert!(by_matrix >= 20, "{by_matrix}");
 }
 
-/// One row by streamed weights: every tiling, both types of rows, scales and weights, odd numbers of columns and of
-/// steps, a norm folded on the way, and elements of very different sizes.
+/// One row by streamed weights: every tiling, both types of rows and of scales, odd numbers of columns and of steps, a
+/// norm folded on the way, and elements of very different sizes.
 #[test]
 fn streamed_rows_are_exact_but_for_rounding() {
     let Some(cuda) = cuda() else { return };
@@ -417,73 +417,44 @@ fn streamed_rows_are_exact_but_for_rounding() {
     let mut wrong = Vec::new();
     let (mut checked, mut folded, mut planned) = (0, 0, 0);
     for number in 0..24 {
-        let stored = [DType::I4, DType::U4][number % 2];
-        let dtype = [DType::F16, DType::BF16][number / 2 % 2];
-        let zero = number / 4 % 2 == 1;
-        let scales = [dtype, DType::F32][number / 8 % 2];
-        let k = random.of(&[1024i64, 3072, 4096, 14336]);
-        // Without zero points packs of two and four steps do.
-        let k = if zero { k } else { random.of(&[k, 256, 1280, 1536]) };
+        let dtype = [DType::F16, DType::BF16][number % 2];
+        let scales = [dtype, DType::F32][number / 2 % 2];
+        let k = random.of(&[256i64, 1024, 1280, 1536, 3072, 4096, 14336]);
         let n = random.of(&[1i64, 15, 40, 258, 2200]);
-        let g = k / 128;
-        let mut integers = |count: i64| -> HostTensor {
-            let values: Vec<f64> = (0..count)
-                .map(|_| random.below(16) as f64 - if stored == DType::I4 { 8.0 } else { 0.0 })
-                .collect();
-            HostTensor::from_f64(stored, vec![count as usize], &values).expect("fits")
-        };
-        let reshaped = |tensor: HostTensor, shape: [i64; 2]| HostTensor {
-            shape: shape.map(|v| v as usize).to_vec(),
-            ..tensor
-        };
-        let w = reshaped(integers(n * k), [n, k]);
-        let z = reshaped(integers(n * g), [n, g]);
-        let mut floats = |dtype, shape: [i64; 2], wide: bool| {
-            let count = shape[0] * shape[1];
-            let values: Vec<f64> = (0..count)
-                .map(|_| {
-                    let value = random.below(2001) as f64 / 1000.0 - 1.0;
-                    value
-                        * if wide {
-                            2f64.powi(random.below(12) as i32 - 8)
-                        } else {
-                            0.02
-                        }
-                })
-                .collect();
+        let groups = k / 128;
+        let mut tensor = |dtype, shape: [i64; 2], number: &mut dyn FnMut(&mut quantised::Random) -> f64| {
+            let values: Vec<f64> = (0..shape[0] * shape[1]).map(|_| number(&mut random)).collect();
             HostTensor::from_f64(dtype, shape.map(|v| v as usize).to_vec(), &values).expect("fits")
         };
-        let (x, s) = (floats(dtype, [1, k], true), floats(scales, [n, g], false));
+        let unit = |random: &mut quantised::Random| random.below(2001) as f64 / 1000.0 - 1.0;
+        let inputs = Tensors::from([
+            (
+                "x".to_owned(),
+                tensor(dtype, [1, k], &mut |r| unit(r) * 2f64.powi(r.below(12) as i32 - 8)),
+            ),
+            (
+                "w".to_owned(),
+                tensor(DType::I4, [n, k], &mut |r| r.below(16) as f64 - 8.0),
+            ),
+            ("s".to_owned(), tensor(scales, [n, groups], &mut |r| unit(r) * 0.02)),
+        ]);
         let normed = number % 3 == 0;
+        let (norm, row) = match normed {
+            true => ("r = rms_norm x {axis=1, epsilon=1e-5}", "r"),
+            false => ("", "x"),
+        };
         let text = format!(
             "graph @row stage=import {{
                 x = input \"x\" : {dtype}[1, {k}]
-                w = input \"w\" : {stored}[{n}, {k}]
-                s = input \"s\" : {scales}[{n}, {g}]
-                {}
-                q = dequantize w, s{} {{axis=1, group=128, out={dtype}}}
-                {}
-                y = contract {}, q {{transpose_rhs}}
+                w = input \"w\" : i4[{n}, {k}]
+                s = input \"s\" : {scales}[{n}, {groups}]
+                q = dequantize w, s {{axis=1, group=128, out={dtype}}}
+                {norm}
+                y = contract {row}, q {{transpose_rhs}}
                 return y as \"y\"
-            }}",
-            if zero {
-                format!("z = input \"z\" : {stored}[{n}, {g}]")
-            } else {
-                String::new()
-            },
-            if zero { ", z" } else { "" },
-            if normed {
-                "r = rms_norm x {axis=1, epsilon=1e-5}"
-            } else {
-                ""
-            },
-            if normed { "r" } else { "x" },
+            }}"
         );
         let graph = parse::parse(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
-        let mut inputs = Tensors::from([("x".to_owned(), x), ("w".to_owned(), w), ("s".to_owned(), s)]);
-        if zero {
-            inputs.insert("z".to_owned(), z);
-        }
         let want = eval::evaluate(&graph, &inputs).expect("the reference evaluates");
         let program = cuda.program(&graph, None);
         let plan = &program.variants[0].plan;
@@ -498,7 +469,7 @@ fn streamed_rows_are_exact_but_for_rounding() {
             if !matches!(&mapping, Mapping::Gemv(tiling) if tiling.stream.is_some()) {
                 continue;
             }
-            let context = format!("{stored} {dtype} {scales} zero {zero} norm {normed} {n} x {k}: {mapping}");
+            let context = format!("{dtype} {scales} norm {normed} {n} x {k}: {mapping}");
             let program = cuda.mapped(&graph, id, mapping, &context);
             let got = cuda.load(program).and_then(|e| e.run(&inputs));
             let got = got.unwrap_or_else(|e| panic!("{context}: {e}"));
@@ -520,7 +491,7 @@ fn streamed_rows_are_exact_but_for_rounding() {
         "{checked} products of streamed rows, {folded} rows are folded on the way, {planned} of 24 are planned so"
     );
     assert!(
-        folded >= 4 && planned >= 4 && checked >= 72,
+        folded >= 4 && planned >= 12 && checked >= 72,
         "{folded} {planned} {checked}"
     );
     assert!(

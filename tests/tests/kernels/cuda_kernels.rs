@@ -12,6 +12,7 @@ use graphc_tests::nvrtc::compiler;
 use graphc_tests::quantised::{Case, Random, Shape, Zero};
 use graphc_tests::random_graph::{Step, case};
 use graphc_tests::{data, graphc_binary, repository};
+use ir::graph::parse::parse;
 use ir::kernel::{Body, ContractBody, Kernel, Mapping};
 use ir::op::ReduceOp;
 use ir::plan::Plan;
@@ -337,6 +338,34 @@ fn kernels_wait_for_the_launch_before() {
         "{} kernels wait, {early} of them once their weights are on their way",
         requests.len()
     );
+}
+
+/// A kernel with one behind it that streams constant weights lets it begin; no other does.
+#[test]
+fn kernels_before_streamed_weights_let_them_begin() {
+    let numbers = |count: usize| (0..count).map(|i| (i * 7 % 15) as i64 - 7);
+    let list = |values: Vec<String>| values.join(", ");
+    let product = |name: &str, columns: usize, of: &str| {
+        let weights = list(numbers(columns * 256).map(|v| v.to_string()).collect());
+        let scales = list(numbers(columns * 2).map(|v| format!("{}.5", v.abs())).collect());
+        format!(
+            " w{name} = constant [{weights}] : i4[{columns}, 256]\n s{name} = constant [{scales}] : f16[{columns}, 2]\n \
+             q{name} = dequantize w{name}, s{name} {{axis=1, group=128, out=f16}}\n \
+             y{name} = contract {of}, q{name} {{transpose_rhs}}\n"
+        )
+    };
+    let text = format!(
+        "graph @chain stage=import {{\n x = input \"x\" : f16[1, 256]\n{}{} z = softmax y2 {{axis=1}}\n return z as \"z\"\n}}\n",
+        product("1", 256, "x"),
+        product("2", 40, "y1"),
+    );
+    let graph = parse(&text).unwrap_or_else(|e| panic!("{e}"));
+    let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+    let built = graphc::driver::build(&graph, &options).expect("builds");
+    let sources = graphc::driver::requests(&built.program);
+    let says = |what: &str| sources.iter().map(|r| r.source.contains(what)).collect::<Vec<_>>();
+    assert_eq!(says("gemv_stream<Tiles"), [true, true, false]);
+    assert_eq!(says("let_next_launch_begin();"), [true, false, false]);
 }
 
 /// Products of few rows that fold the squares of their rows and scale their sums, and such that fold something else.

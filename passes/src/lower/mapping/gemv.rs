@@ -37,8 +37,8 @@ const STREAM_REACHED: f64 = 0.9;
 const STREAM_LAUNCH: f64 = 1000.0;
 const STREAM_ALONE: f64 = 1200.0;
 const STREAM_UNDER_WAY: f64 = 92.5e3;
-/// How much longer it takes with zero points or pairs of columns, which the other ways do not: so much at least that
-/// they are taken (as measured on an H100 in a Llama block, where both kernels took 5% longer than those).
+/// How much longer it takes with pairs of columns, which the other ways do not: so much at least that they are taken (as
+/// measured on an H100 in a Llama block, where the kernel took 5% longer than those).
 const STREAM_SLOWER: f64 = 1.25;
 /// Registers of a lane that may hold what was read and the sums.
 const MOST_REGISTERS: u32 = 128;
@@ -226,9 +226,7 @@ impl Mapper<'_> {
         let limit = self.target.most_lds_bytes();
         let fits = |t: &GemvTiling| {
             let own = t.lds_bytes(DType::F32, body.statistic.is_some());
-            t.launch_lds(depth, scales.bytes, scales.zero.is_some())
-                .saturating_add(own)
-                <= limit
+            t.launch_lds(depth, scales.bytes).saturating_add(own) <= limit
         };
         tilings.filter(fits).collect()
     }
@@ -256,7 +254,7 @@ impl Mapper<'_> {
         let under_way = f64::from(stream.stages * t.waves * GemvStream::STEP * t.cols) * bytes;
         // Where two workgroups have room, the next launch's first weights come while this one ends.
         let own = t.lds_bytes(DType::F32, false);
-        let lds = t.launch_lds(sizes.k, 2, false).saturating_add(own);
+        let lds = t.launch_lds(sizes.k, 2).saturating_add(own);
         let launch = match lds <= self.target.most_lds_bytes() / 2 {
             true => STREAM_LAUNCH,
             false => STREAM_LAUNCH + STREAM_ALONE,

@@ -51,6 +51,7 @@ fn plan(mut kernel: Kernel, constants: &[usize]) -> (Plan, Table<ConstId, Consta
         share: None,
         flops: Dim::Const(0),
         requirements: Vec::new(),
+        lets_next_begin: Vec::new(),
     };
     let mut table = Table::new();
     let mut args: Vec<BufferId> = Vec::new();

@@ -135,6 +135,7 @@ pub(super) fn program() -> Program {
         streaming: None,
         share: None,
         requirements: Vec::new(),
+        lets_next_begin: Vec::new(),
     };
     Program {
         name: "residual".into(),
