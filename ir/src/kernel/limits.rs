@@ -114,13 +114,13 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
                 errors.push(LimitError::Scale { kernel: name(), step });
             }
         }
-        if let Some(stream) = &t.stream {
-            if !stream_pack(kernel, symbols, body).is_some_and(|pack| pack.is_multiple_of(stream.pack)) {
-                errors.push(LimitError::Stream {
-                    kernel: name(),
-                    pack: stream.pack,
-                });
-            }
+        if let Some(stream) = &t.stream
+            && !stream_pack(kernel, symbols, body).is_some_and(|pack| pack.is_multiple_of(stream.pack))
+        {
+            errors.push(LimitError::Stream {
+                kernel: name(),
+                pack: stream.pack,
+            });
         }
         let bytes = t.lds_bytes(kernel.vars[body.acc], body.statistic.is_some());
         let of_launch = kernel.launch_lds();
