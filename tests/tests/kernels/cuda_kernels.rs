@@ -482,7 +482,7 @@ fn kernels_of_8_bit_floats_compile() {
              s = input \"s\" : f32[1, 2, 300, 1]\n  a = dequantize k, s {{out={computed}}}\n  \
              b = dequantize v, s {{out={computed}}}\n  y = attention q, a, b {{scale=0.125}}\n  return y as \"y\"\n}}\n"
         );
-        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
         let sources = graphc::driver::requests(&built.program);
@@ -512,7 +512,7 @@ fn tilings_of_mma_sync_compile_without_spills() {
             "graph @g stage=import {{\n  x = input \"x\" : f16[4096, 4096]\n  w = input \"w\" : f16[4096, 4096]\n  b = input \"b\" : f16[4096]\n\
              {flags}  c = contract x, {weights}\n  a = add c, b\n  y = gelu a\n  return y as \"y\"\n}}\n"
         );
-        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
         let plan = &built.program.variants[0].plan;
@@ -569,7 +569,7 @@ fn tilings_of_warp_groups_compile_without_spills() {
     let mut widths = BTreeSet::new();
     for text in graphs {
         let text = format!("graph @g stage=import {{\n  {text}\n  return y as \"y\"\n}}\n");
-        let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
         let plan = &built.program.variants[0].plan;
@@ -641,7 +641,7 @@ fn rows_that_share_units_compile_without_spills() {
                      {cols}]\n  g = input \"g\" : {dtype}[{cols}]\n  b = input \"b\" : {dtype}[{cols}]\n{kind}  return {more}a as \
                      \"y\"\n}}\n"
                 );
-                let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+                let graph = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
                 let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
                 let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
                 let kernels = built.program.variants[0].plan.kernels.values();
@@ -682,7 +682,7 @@ fn attention_of_all_widths_compiles_without_spills() {
                  k = input \"k\" : f16[1, 8, {keys}, {width}]\n  v = input \"v\" : f16[1, 8, {keys}, {width}]\n  \
                  y = attention q, k, v {{scale=0.125{causal}}}\n  return y as \"y\"\n}}\n"
             );
-            let graph = ir::graph::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            let graph = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
             let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
             let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
             let sources = graphc::driver::requests(&built.program);
