@@ -16,6 +16,7 @@ mod attention_ops;
 mod attention_ranges;
 mod chains;
 mod cuda_kernels;
+mod cuda_overlap;
 mod direct;
 mod empty;
 mod emulated;
