@@ -22,13 +22,13 @@ use runtime::compile::{CompileRequest, Compiler, compile_all};
 
 use crate::row_scales;
 
-pub(crate) const ARCH: &str = "sm_90";
+const ARCH: &str = "sm_90";
 
 pub(crate) fn target() -> Target {
     ARCH.parse().expect("a target of the table")
 }
 
-pub(crate) fn headers() -> Vec<(String, String)> {
+fn headers() -> Vec<(String, String)> {
     device::headers()
         .iter()
         .map(|(n, t)| ((*n).to_owned(), (*t).to_owned()))
@@ -77,15 +77,14 @@ fn check(compiler: &dyn Compiler, requests: &[CompileRequest]) {
     );
 }
 
-#[test]
-fn every_hand_written_kernel_compiles() {
-    let Some(compiler) = compiler() else { return };
+/// One request for each kernel that is written by hand.
+pub(crate) fn hand_written() -> Vec<CompileRequest> {
     let symbols: Symbols = ["rows", "seq"]
         .map(|name| (Symbol::new(name), SymbolInfo::default()))
         .into_iter()
         .collect();
     let headers = headers();
-    let requests: Vec<CompileRequest> = crate::kernel_list::all()
+    crate::kernel_list::all()
         .iter()
         .map(|kernel| {
             let source = emit_kernel(kernel, &symbols, &target(), &[]).unwrap_or_else(|e| panic!("{e}"));
@@ -97,7 +96,13 @@ fn every_hand_written_kernel_compiles() {
                 options: source.options,
             }
         })
-        .collect();
+        .collect()
+}
+
+#[test]
+fn every_hand_written_kernel_compiles() {
+    let Some(compiler) = compiler() else { return };
+    let requests = hand_written();
     check(&compiler, &requests);
     println!("{} hand-written kernels compiled", requests.len());
 }

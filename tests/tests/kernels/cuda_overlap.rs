@@ -1,37 +1,20 @@
 //! Launches for sm_90 that begin while the one before them is at work, compiled by the real NVRTC: what they read and
 //! write before they wait, and who lets the next one begin. No GPU is needed.
 
-use codegen_hip::emit_kernel;
 use graphc_tests::nvrtc::compiler;
 use graphc_tests::quantised::{Case, Random, Shape};
+use ir::DType;
 use ir::graph::parse::parse;
-use ir::{DType, Symbol, SymbolInfo, Symbols};
-use runtime::compile::{CompileRequest, Compiler};
+use runtime::compile::Compiler;
 
-use crate::cuda_kernels::{ARCH, headers, target};
+use crate::cuda_kernels::{hand_written, target};
 
 /// A launch may begin before the one before it is done, so no kernel touches what others write before it has waited.
 /// Constant weights may be read earlier, by the kernels that say so.
 #[test]
 fn kernels_wait_for_the_launch_before() {
     let Some(compiler) = compiler() else { return };
-    let symbols: Symbols = ["rows", "seq"]
-        .map(|name| (Symbol::new(name), SymbolInfo::default()))
-        .into_iter()
-        .collect();
-    let mut requests: Vec<CompileRequest> = crate::kernel_list::all()
-        .iter()
-        .map(|kernel| {
-            let source = emit_kernel(kernel, &symbols, &target(), &[]).unwrap_or_else(|e| panic!("{e}"));
-            CompileRequest {
-                name: kernel.name.clone(),
-                source: source.text,
-                headers: headers(),
-                arch: ARCH.to_owned(),
-                options: source.options,
-            }
-        })
-        .collect();
+    let mut requests = hand_written();
     // Weights of four bits by matrix instructions, and others by lanes.
     let mut random = Random(18);
     let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
