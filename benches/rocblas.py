@@ -9,6 +9,11 @@ A line has shape, type, microseconds of both, the ratio, and which unit bounds e
 memory; rocBLAS gets the same matrices as the columns that it wants. Several launches of one product are added up. The last lines
 give the geometric mean and the worst ratio of each type. With `--tuning tuned.db --candidates 16` each product is tuned first;
 `graphc tune show tuned.db` prints what was found as the rows of `passes/src/tuning/shipped.txt`.
+
+    python3 benches/rocblas.py --gelu --arch gfx90a,gfx1100,gfx1201 --types f16 > benches/gelu.txt
+
+With `--gelu` graphc's kernel also adds a bias to the product and applies GELU, and rocBLAS's kernel has one of graphc's behind it
+that does both, as a pointwise kernel would. Each of the two launches takes what a launch takes; nothing is added between them.
 """
 
 import argparse
@@ -90,12 +95,24 @@ def inside(dtype, shapes, times):
             hip.hipFree(at)
 
 
-def graphc(binary, arch, dtype, m, n, k, tuning=None, candidates=0):
-    """The predicted launches of graphc's plan of one product, tuned first where candidates are asked for."""
+def product_text(dtype, m, n, k):
+    """The graph of a product alone."""
     out = TYPES[dtype][5]
     attribute = "" if out == dtype else f" {{out={out}}}"
-    text = (f"graph @product stage=import {{\n  x = input \"x\" : {dtype}[{m}, {k}]\n  w = input \"w\" : {dtype}[{k}, {n}]\n"
+    return (f"graph @product stage=import {{\n  x = input \"x\" : {dtype}[{m}, {k}]\n  w = input \"w\" : {dtype}[{k}, {n}]\n"
             f"  y = contract x, w{attribute}\n  return y as \"y\"\n}}\n")
+
+
+def gelu_text(dtype, m, n, k=None):
+    """The graph of a bias and GELU, behind a product of the depth `k` if it is given."""
+    inputs = (f"  x = input \"x\" : {dtype}[{m}, {k}]\n  w = input \"w\" : {dtype}[{k}, {n}]\n  y = contract x, w\n"
+              if k else f"  y = input \"y\" : {dtype}[{m}, {n}]\n")
+    return (f"graph @gelu stage=import {{\n{inputs}  b = input \"b\" : {dtype}[{n}]\n  z = add y, b\n  g = gelu z\n"
+            f"  return g as \"y\"\n}}\n")
+
+
+def graphc(binary, arch, text, tuning=None, candidates=0):
+    """The predicted launches of graphc's plan of a graph, tuned first where candidates are asked for; None where it fails."""
     with tempfile.NamedTemporaryFile("w", suffix=".gir") as file:
         file.write(text)
         file.flush()
@@ -106,7 +123,7 @@ def graphc(binary, arch, dtype, m, n, k, tuning=None, candidates=0):
         command += ["--tuning", tuning] if tuning else []
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        print(f"# graphc, {arch} {dtype} {m}x{n}x{k}: {done.stderr.strip()}", flush=True)
+        print(f"# graphc, {arch}: {done.stderr.strip()}\n# of: {text.splitlines()}", flush=True)
         return None
     return [dict(k["report"], name=k["name"], micros=k["total_micros"]) for k in json.loads(done.stdout)["kernels"]]
 
@@ -119,21 +136,30 @@ def main():
     parser.add_argument("--only", default="", help="shapes whose text has this, for instance 4096x4096x4096")
     parser.add_argument("--tuning", help="a file of `graphc tune`, whose mappings are taken")
     parser.add_argument("--candidates", type=int, default=0, help="tune each product first: how many candidates are measured into that file")
+    parser.add_argument("--gelu", action="store_true", help="with a bias and GELU, which rocBLAS leaves to a kernel behind it")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.candidates and not args.tuning:
         parser.error("--candidates needs --tuning")
+    if args.gelu and "i8" in args.types.split(","):
+        parser.error("--gelu needs --types without i8, whose products are integers")
     if args.inside:
         return inside(*json.loads(args.inside))
     shapes = [s for s in SHAPES if args.only in "x".join(map(str, s[:3])) + " " + s[3]]
     print("# Made by benches/rocblas.py: predicted by the emulator's timing model, on no GPU. Microseconds; ratio is graphc / rocBLAS.")
+    print("# With a bias and GELU: graphc in one kernel, rocBLAS with a pointwise kernel behind it." if args.gelu else
+          "# With the rows of passes/src/tuning/shipped.txt. Debian's rocBLAS has no kernels with matrix instructions for gfx1201.")
     print(f"# {'m x n x k':17} {'what':14} {'type':5} {'arch':8} {'graphc':>9} {'rocBLAS':>9} {'ratio':>6}  bound by", flush=True)
     for arch in args.arch.split(","):
         for dtype in args.types.split(","):
             theirs = rocblas(arch, dtype, [s[:3] for s in shapes])
             ratios = []
             for (m, n, k, what), their in zip(shapes, theirs):
-                ours = graphc(args.graphc, arch, dtype, m, n, k, args.tuning, args.candidates)
+                text = gelu_text(dtype, m, n, k) if args.gelu else product_text(dtype, m, n, k)
+                ours = graphc(args.graphc, arch, text, args.tuning, args.candidates)
+                if args.gelu and their:
+                    behind = graphc(args.graphc, arch, gelu_text(dtype, m, n))
+                    their = their + behind if behind else None
                 if not ours or not their:
                     print(f"{f'{m} x {n} x {k}':19} {what:14} {dtype:5} {arch:8} {'not timed' if ours else '-':>9} {'-':>9}", flush=True)
                     continue

@@ -163,12 +163,16 @@ struct Product {
         constexpr int READS = (LHS + RHS) * I::CHUNKS, MATRIX = LHS * RHS * I::PARTS * STEPS;
         constexpr int WRITES = decltype(lhs_fetch)::WRITES + decltype(rhs_fetch)::WRITES;
         constexpr int LOADS = decltype(lhs_fetch)::LOADS + decltype(rhs_fetch)::LOADS;
-        alternate<DS_READ, (STEPS > 1 ? READS : 0)>();
-        alternate<DS_WRITE, WRITES>();
-        alternate<VMEM_READ, LOADS>();
-        alternate<DS_READ, (STEPS > 2 ? (STEPS - 2) * READS : 0)>();
-        alternate<DS_READ, READS>();
-        constexpr int LEFT = MATRIX - STEPS * READS - WRITES - LOADS;
+        // MFMA takes long enough for several accesses, where there are more of them than of it. (Of WMMA's tiles some spill so.)
+        constexpr int ALL = STEPS * READS + WRITES + LOADS, EACH = I::LANES == 64 ? (ALL + MATRIX - 1) / MATRIX : 1;
+        // One buffer is written when all of it has been read.
+        constexpr int FIRST = Tiles::STAGES == 1 ? STEPS - 1 : STEPS > 1 ? 1 : 0;
+        alternate<DS_READ, FIRST * READS, EACH>();
+        alternate<DS_WRITE, WRITES, EACH>();
+        alternate<VMEM_READ, LOADS, EACH>();
+        alternate<DS_READ, (STEPS - 1 - FIRST) * READS, EACH>();
+        alternate<DS_READ, READS, EACH>();
+        constexpr int LEFT = EACH == 1 ? MATRIX - ALL : 0;
         if constexpr (LEFT > 0) __builtin_amdgcn_sched_group_barrier(MATRIX_CORE, LEFT, 0);
 #endif
     }
@@ -183,14 +187,15 @@ struct Product {
     // Kinds of instructions, as the compiler's scheduler numbers them.
     static constexpr int MATRIX_CORE = 0x008, VMEM_READ = 0x020, DS_READ = 0x100, DS_WRITE = 0x200;
 
-    template <int KIND, int COUNT>
+    template <int KIND, int COUNT, int EACH>
     static GRAPHC_DEVICE void alternate() {
 #if defined(GRAPHC_AMD)
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            __builtin_amdgcn_sched_group_barrier(KIND, 1, 0);
+        for (int i = 0; i < COUNT / EACH; ++i) {
+            __builtin_amdgcn_sched_group_barrier(KIND, EACH, 0);
             __builtin_amdgcn_sched_group_barrier(MATRIX_CORE, 1, 0);
         }
+        if constexpr (COUNT % EACH != 0) alternate<KIND, COUNT % EACH, COUNT % EACH>();
 #endif
     }
 

@@ -373,15 +373,21 @@ struct Fetcher {
     static constexpr int WIDTH = Operand::WIDTH;
     using Rows = LdsRows<BLOCK_K * SIZE>;
 
-    /// The depth of a unit: as deep as still gives every thread one, but whole words.
+    /// A thread's units of a depth.
+    static constexpr GRAPHC_DEVICE int each(int depth) { return (BLOCK * BLOCK_K / (WIDTH * depth) + THREADS - 1) / THREADS; }
+    /// The depth of a unit, whole words: that with the fewest loads of a thread, and of several the deepest.
     static constexpr GRAPHC_DEVICE int unit_depth() {
-        int depth = CHUNK;
-        while (depth > 1 && depth * SIZE > 4 && BLOCK * BLOCK_K / (WIDTH * depth) < THREADS) depth /= 2;
-        return depth;
+        int best = CHUNK;
+        for (int depth = CHUNK; depth >= 1 && depth * SIZE >= 4; depth /= 2) {
+            if (each(depth) * depth < each(best) * best) best = depth;
+        }
+        return best;
     }
     static constexpr int UNIT_ROWS = ALONG_K ? 1 : WIDTH, UNIT_DEPTH = ALONG_K ? CHUNK : unit_depth();
     static constexpr int UNITS = BLOCK * BLOCK_K / (UNIT_ROWS * UNIT_DEPTH);
     static constexpr int EACH = (UNITS + THREADS - 1) / THREADS;
+    /// Whether a thread with one unit less takes its last one twice: where few do, that costs less than a branch in the main loop.
+    static constexpr bool AGAIN = UNITS % THREADS != 0 && EACH > 1 && UNITS * 4 >= EACH * THREADS * 3;
     static constexpr int READS = ALONG_K ? CHUNK / WIDTH : UNIT_DEPTH;
     /// Loads and writes of a thread for a tile.
     static constexpr int LOADS = EACH * READS, WRITES = EACH * UNIT_ROWS;
@@ -394,7 +400,7 @@ struct Fetcher {
         int row, k;
     };
     static GRAPHC_DEVICE Place place(int i) {
-        const int unit = i * THREADS + thread();
+        const int number = i * THREADS + thread(), unit = AGAIN && number >= UNITS ? number - THREADS : number;
         if constexpr (ALONG_K) {
             return Place{unit / CHUNKS, unit % CHUNKS * CHUNK};
         } else {
@@ -404,7 +410,7 @@ struct Fetcher {
             return Place{rest % ACROSS * UNIT_ROWS, rest / ACROSS * CHUNK + unit % PIECES * UNIT_DEPTH};
         }
     }
-    static GRAPHC_DEVICE bool takes(int i) { return UNITS % THREADS == 0 || i * THREADS + thread() < UNITS; }
+    static GRAPHC_DEVICE bool takes(int i) { return UNITS % THREADS == 0 || AGAIN || i * THREADS + thread() < UNITS; }
     /// The thread's number among those that share the tile.
     static GRAPHC_DEVICE int thread() { return (int)threadIdx.x % THREADS; }
 

@@ -55,10 +55,16 @@ const BLOCKS: &[Block] = &[
 ];
 
 /// Tiles of one family's instructions alone: for sizes whose last round of larger tiles leaves compute units idle (the others' spill, as
-/// compiled), and all of `wgmma`, whose waves are warp groups.
+/// compiled; 1024 columns by 1024 rows are 104 tiles of 80 x 128, 2048 by 2048 twice as many of 160 x 128), and all of `wgmma`, whose
+/// waves are warp groups.
 const FAMILY_BLOCKS: &[(MatrixFamily, Block)] = &[
     (MatrixFamily::Mfma, block(192, 128, 64, [2, 2])),
     (MatrixFamily::Mfma, block(128, 192, 64, [2, 2])),
+    (MatrixFamily::Mfma, block(160, 128, 64, [1, 4])),
+    (MatrixFamily::Mfma, block(160, 128, 64, [2, 2])),
+    (MatrixFamily::Mfma, block(96, 128, 128, [1, 4])),
+    (MatrixFamily::Mfma, block(96, 128, 128, [2, 2])),
+    (MatrixFamily::Mfma, block(80, 128, 128, [1, 4])),
     (MatrixFamily::MmaSync, block(192, 128, 64, [4, 2])),
     (MatrixFamily::Wgmma, block(128, 256, 128, [2, 1])),
     (MatrixFamily::Wgmma, block(256, 128, 128, [2, 1])),
@@ -88,6 +94,10 @@ pub(super) const TILE_LATENCY: f64 = 1600.0;
 const STEP_LATENCY: f64 = 90.0;
 /// Clocks from the request of a tile to its arrival, from the second-level cache for most of it.
 const LATENCY: f64 = 800.0;
+/// The part of what tiles take to multiply that counts where memory takes longer than that.
+const TIES: f64 = 0.01;
+/// Clocks from the request of a fragment to its arrival from LDS.
+const LDS_LATENCY: f64 = 100.0;
 /// How often a line that came from memory is asked for by the tiles that are at work, where the operands exceed the cache.
 const REUSE: f64 = 2.0;
 /// Bytes of the cache for a compute unit in a clock from which on parts of a line cost no more than the line.
@@ -98,6 +108,8 @@ const DEPENDENT: f64 = 5.0;
 const FETCH_INSTRUCTIONS: f64 = 10.0;
 /// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in its bank.
 const TURN_INSTRUCTIONS: u32 = 8;
+/// The same of several elements that are turned in registers: a permutation for two, a store for two to eight.
+const TURN_IN_REGISTERS: u32 = 1;
 /// Waves that share out k to choose from, where a tile is one wave's.
 const PARTS: [u32; 4] = [1, 2, 4, 8];
 /// Stages to choose from where tiles travel through registers: with two, one barrier a tile is enough.
@@ -425,7 +437,17 @@ impl Mapper<'_> {
         let rounds = (tiles / (units * shared)).floor();
         let left = ((tiles - rounds * units * shared) / units).ceil();
         let compute = rounds * round(shared) + if left > 0.0 { round(left) } else { 0.0 };
-        compute.max(self.memory_clocks(t, sizes))
+        self.bounded_by_memory(t, compute, sizes)
+    }
+
+    /// The clocks of tiles that multiply for `compute` clocks, and no less than memory takes. Of MFMA's tiles for which it takes as long
+    /// those come first that multiply less.
+    pub(super) fn bounded_by_memory(&self, t: &Tiling, compute: f64, sizes: &Sizes) -> f64 {
+        let ties = match t.instruction.family {
+            MatrixFamily::Mfma => TIES * compute,
+            _ => 0.0,
+        };
+        compute.max(self.memory_clocks(t, sizes)) + ties
     }
 
     /// Workgroups that a compute unit holds, as LDS and registers allow; less than one where they are estimated to take too much.
@@ -505,10 +527,12 @@ impl Mapper<'_> {
                 stores,
             },
         };
-        // A step's last products are waited for, unless the next step's have begun.
-        let last = match i.family == MatrixFamily::Wgmma && t.ahead {
-            true => 0.0,
-            false => f64::from(i.cycles),
+        // A step's last products are waited for, unless the next step's have begun; MFMA's fragments, each step of them, unless they are
+        // read ahead.
+        let last = match (i.family, t.ahead) {
+            (MatrixFamily::Wgmma | MatrixFamily::Mfma, true) => 0.0,
+            (MatrixFamily::Mfma, false) => f64::from(i.cycles) + LDS_LATENCY * block_k / f64::from(i.step()),
+            _ => f64::from(i.cycles),
         };
         let waits = STEP_LATENCY + last + exposed;
         // A warp that makes numbers multiplies nothing meanwhile, and its fellows wait for them (as measured on an
@@ -564,10 +588,10 @@ impl Mapper<'_> {
                 && (fetch.along_k
                     || i.family != MatrixFamily::MmaSync
                     || (i.input.bits() == 16 && rows.is_power_of_two() && rows >= 64));
-            let turned = if fetch.along_k || copied {
-                0
-            } else {
-                TURN_INSTRUCTIONS * fetch.width
+            let turned = match fetch.along_k || copied {
+                true => 0,
+                false if t.travel == Travel::Registers && fetch.width > 1 => TURN_IN_REGISTERS * fetch.width,
+                false => TURN_INSTRUCTIONS * fetch.width,
             };
             let way = if t.loads_to_lds() {
                 direct::FETCH_INSTRUCTIONS

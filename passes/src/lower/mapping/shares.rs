@@ -90,7 +90,7 @@ impl Mapper<'_> {
         let moved = (2.0 * of_unit + pieces) * block / cache_rate;
         let memory = 2.0 * (groups + shared) * block / (target.memory_tbps * 1e3 / target.clock_ghz);
         let compute = rounds * (ends + steps * step) + run * step + begun * ends + HAND_OVER + moved.max(memory);
-        compute.max(self.memory_clocks(t, sizes)) + self.tickets_clocks()
+        self.bounded_by_memory(t, compute, sizes) + self.tickets_clocks()
     }
 }
 
