@@ -372,7 +372,7 @@ fn a_product_is_a_kernel_at_few_rows_and_a_call_at_many() {
     let step = plan.steps.values().find(|step| step.calls().count() > 0);
     let step = step.expect("a step that may be a call");
     assert_eq!(step.calls().count(), 1, "{plan}");
-    assert!(step.kernels().count() >= 2, "{plan}");
+    assert!(step.kernels().count() >= 1, "{plan}");
     let device = hip.open(0).expect("a device");
     let program = Arc::new(program);
     let executable = Executable::load_on(&device, program.clone(), 0, &LoadOptions::default()).expect("loads");
