@@ -13,12 +13,13 @@ struct TilePlace {
 template <int GROUP, int XCDS>
 GRAPHC_DEVICE TilePlace tile_of(int group, int tiles_m, int tiles_n) {
     if constexpr (XCDS > 1) {
-        // Neighbours in the order are CHUNK workgroups of one die; what is left over keeps its number.
-        constexpr int CHUNK = GROUP * GROUP;
-        const int whole = tiles_m * tiles_n / (XCDS * CHUNK) * (XCDS * CHUNK);
-        if (group < whole) {
+        // Each die has runs of neighbours in the order, of GROUP x GROUP at most: as many rounds of them as it takes, all of one length. What is
+        // left over keeps its number.
+        constexpr int MOST = GROUP * GROUP;
+        const int tiles = tiles_m * tiles_n, rounds = (tiles + XCDS * MOST - 1) / (XCDS * MOST), run = tiles / (XCDS * rounds);
+        if (group < XCDS * rounds * run) {
             const int die = group % XCDS, turn = group / XCDS;
-            group = turn / CHUNK * (XCDS * CHUNK) + die * CHUNK + turn % CHUNK;
+            group = turn / run * (XCDS * run) + die * run + turn % run;
         }
     }
     if constexpr (GROUP == 1) {
