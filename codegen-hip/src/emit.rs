@@ -1,6 +1,6 @@
 //! Plans to sources.
 
-use ir::kernel::{Body, Kernel, Mapping, ParamId, Stmt};
+use ir::kernel::{Body, Kernel, Mapping, Stmt};
 use ir::plan::{BufferId, KernelId, Place, Plan, Step, Work};
 use ir::program::Source;
 use ir::target::{MatrixFamily, Platform};
@@ -28,40 +28,41 @@ pub fn emit(plan: &Plan) -> Result<Table<KernelId, Source>, EmitError> {
     if !plan.target.is_gpu() {
         return Ok(Table::new());
     }
-    let given = given_to_params(plan);
+    let aliased = aliased_params(plan);
     plan.kernels
         .iter()
         .map(|(id, kernel)| {
-            let lets_next_begin = plan.lets_next_begin.contains(&id);
-            print_kernel(kernel, &plan.symbols, &plan.target, &given[id], lets_next_begin)
+            let beside = Beside {
+                lets_next_begin: plan.overlap.lets_next_begin.contains(&id),
+                reads_early: plan.overlap.reads_early.contains(&id),
+            };
+            print_kernel(kernel, &plan.symbols, &plan.target, &aliased[id], beside)
         })
         .collect()
 }
 
-/// What the launches of a plan give a parameter.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Given {
-    /// Some launch gives it bytes that another parameter of the launch has too.
-    pub aliased: bool,
-    /// Every launch gives it a constant on the device, which no launch writes.
-    pub constant: bool,
+/// What a kernel does about the launches beside its own.
+#[derive(Clone, Copy, Default)]
+struct Beside {
+    lets_next_begin: bool,
+    reads_early: bool,
 }
 
-/// Prints one kernel. `given` says what is known of each parameter; of one that it does not list nothing is, but that its bytes are its own.
+/// Prints one kernel. `aliased` says of each parameter whether another one of a launch may be given bytes of its own; those that it does not
+/// list have theirs alone.
 ///
 /// # Errors
 /// A body with no HIP form, or a mapping that does not go with the body.
-pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, given: &[Given]) -> Result<Source, EmitError> {
-    print_kernel(kernel, symbols, target, given, false)
+pub fn emit_kernel(kernel: &Kernel, symbols: &Symbols, target: &Target, aliased: &[bool]) -> Result<Source, EmitError> {
+    print_kernel(kernel, symbols, target, aliased, Beside::default())
 }
 
-/// As [`emit_kernel`]; says whether the next launch is let in as soon as all workgroups are at work.
 fn print_kernel(
     kernel: &Kernel,
     symbols: &Symbols,
     target: &Target,
-    given: &[Given],
-    lets_next_begin: bool,
+    aliased: &[bool],
+    beside: Beside,
 ) -> Result<Source, EmitError> {
     let block = match &kernel.mapping {
         Mapping::Host => {
@@ -92,9 +93,9 @@ fn print_kernel(
     };
     updates_are_possible(kernel)?;
     let mut printer = Printer::new(kernel, symbols, target);
-    printer.reads_early = target.overlaps_launches && has_constant_weights(kernel, given);
-    printer.lets_next_begin = target.overlaps_launches && lets_next_begin;
-    printer.open_kernel(block, given);
+    printer.reads_early = beside.reads_early;
+    printer.lets_next_begin = beside.lets_next_begin;
+    printer.open_kernel(block, aliased);
     printer.body()?;
     printer.out.close("");
     Ok(Source {
@@ -143,19 +144,8 @@ fn updates_are_possible(kernel: &Kernel) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// Whether a product of few rows by matrix instructions has weights that are constants: they may be read before the launch before this one
-/// is done. (Where lanes multiply, that was measured to gain nothing, and costs registers.)
-fn has_constant_weights(kernel: &Kernel, given: &[Given]) -> bool {
-    let (Body::Contract(body), Mapping::Gemv(tiling)) = (&kernel.body, &kernel.mapping) else {
-        return false;
-    };
-    let is_constant = |param: &ParamId| given.get(param.index()).is_some_and(|given| given.constant);
-    let early = tiling.matrix.is_some() || tiling.stream.is_some();
-    early && kernel.loaded_by(body.rhs.value).iter().all(is_constant)
-}
-
-/// For each kernel and parameter, what all launches give it.
-fn given_to_params(plan: &Plan) -> Table<KernelId, Vec<Given>> {
+/// For each kernel and parameter, whether some launch gives it bytes that another parameter of the launch has too.
+fn aliased_params(plan: &Plan) -> Table<KernelId, Vec<bool>> {
     // Buffers that work in place of another share its bytes.
     let mut root: Table<BufferId, BufferId> = plan.buffers.keys().collect();
     for (id, buffer) in plan.buffers.iter() {
@@ -167,11 +157,8 @@ fn given_to_params(plan: &Plan) -> Table<KernelId, Vec<Given>> {
             root[a] = b;
         }
     }
-    let unknown = Given {
-        aliased: false,
-        constant: true,
-    };
-    let mut given: Table<KernelId, Vec<Given>> = plan.kernels.values().map(|k| vec![unknown; k.params.len()]).collect();
+    let own = |kernel: &Kernel| vec![false; kernel.params.len()];
+    let mut aliased: Table<KernelId, Vec<bool>> = plan.kernels.values().map(own).collect();
     for work in plan.steps.values().flat_map(Step::works) {
         let Work::Launch { kernel, args } = work else {
             continue;
@@ -181,13 +168,12 @@ fn given_to_params(plan: &Plan) -> Table<KernelId, Vec<Given>> {
                 .iter()
                 .enumerate()
                 .any(|(j, b)| i != j && find(&root, *a) == find(&root, *b));
-            if let Some(given) = given[*kernel].get_mut(i) {
-                given.aliased |= shared;
-                given.constant &= matches!(plan.buffers[*a].place, Place::Constant(_));
+            if let Some(aliased) = aliased[*kernel].get_mut(i) {
+                *aliased |= shared;
             }
         }
     }
-    given
+    aliased
 }
 
 fn find(root: &Table<BufferId, BufferId>, mut id: BufferId) -> BufferId {

@@ -2,13 +2,12 @@
 
 use ir::kernel::{Access, Body, CopyBody, Kernel, Mapping, Stmt};
 
-use crate::emit::Given;
 use crate::expr::Printer;
 use crate::types::in_memory;
 
 impl Printer<'_> {
     /// Writes everything up to what the body computes. Of parameters that share bytes with another one nothing else is said.
-    pub fn open_kernel(&mut self, block: u32, given: &[Given]) {
+    pub fn open_kernel(&mut self, block: u32, aliased: &[bool]) {
         let kernel = self.kernel;
         for origin in &kernel.origins {
             self.out.line(format!("// {}", origin.replace(['\n', '\r', '\\'], " ")));
@@ -22,7 +21,7 @@ impl Printer<'_> {
         let mut arguments: Vec<String> = Vec::new();
         for (i, p) in kernel.params.values().enumerate() {
             let constant = if p.access == Access::Read { "const " } else { "" };
-            let restrict = if given.get(i).is_some_and(|given| given.aliased) {
+            let restrict = if aliased.get(i).is_some_and(|aliased| *aliased) {
                 ""
             } else {
                 " __restrict__"

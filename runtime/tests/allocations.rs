@@ -12,7 +12,7 @@ use ir::entity::{Entity, Table};
 use ir::graph::Constant;
 use ir::kernel::{Body, ContractBody, Operand};
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
-use ir::plan::{Buffer, Lane, LaneId, Place, Plan, Port, Step, StepId, Work};
+use ir::plan::{Buffer, Lane, LaneId, Overlap, Place, Plan, Port, Step, StepId, Work};
 use ir::program::Variant;
 use ir::schedule::LaneKind;
 use ir::{DType, Dim, HostTensor, Program, Target, TensorType};
@@ -149,7 +149,7 @@ fn program() -> Program {
         streaming: None,
         share: None,
         requirements: Vec::new(),
-        lets_next_begin: Vec::new(),
+        overlap: Overlap::default(),
     };
     Program {
         name: "allocations".into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use graphc::ir::kernel::{Access, Kernel};
-use graphc::ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Plan, Port, Step, StepId, Work};
+use graphc::ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Overlap, Place, Plan, Port, Step, StepId, Work};
 use graphc::ir::program::{Source, Variant};
 use graphc::ir::schedule::LaneKind;
 use graphc::ir::{Bindings, Dim, Entity, HostTensor, Program, Storage, Symbols, Table, Target, TensorType};
@@ -26,7 +26,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         streaming: None,
         share: None,
         requirements: Vec::new(),
-        lets_next_begin: Vec::new(),
+        overlap: Overlap::default(),
     };
     let lane = plan.lanes.push(Lane {
         kind: LaneKind::Compute,

@@ -1,7 +1,7 @@
 //! Artifacts, plans and kernels.
 
 use graphc::ir::kernel::{Access, Kernel as IrKernel};
-use graphc::ir::plan::{Buffer, BufferId, Lane, Place, Plan as IrPlan, Port, Step, Work};
+use graphc::ir::plan::{Buffer, BufferId, Lane, Overlap, Place, Plan as IrPlan, Port, Step, Work};
 use graphc::ir::program::Variant;
 use graphc::ir::program::artifact::Check;
 use graphc::ir::schedule::LaneKind;
@@ -132,7 +132,7 @@ fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut R
         share: None,
         flops: Dim::Const(0),
         requirements: Vec::new(),
-        lets_next_begin: Vec::new(),
+        overlap: Overlap::default(),
     };
     let lane = plan.lanes.push(Lane {
         kind: LaneKind::Compute,

@@ -62,13 +62,21 @@ pub struct Plan {
     pub flops: Dim,
     /// What the sizes of a run must satisfy.
     pub requirements: Vec<Requirement>,
-    /// Kernels that let the launch behind theirs begin as soon as all of their workgroups are at work, where launches
-    /// may overlap ([`Architecture::overlaps_launches`](crate::target::Architecture::overlaps_launches)).
-    pub lets_next_begin: Vec<KernelId>,
+    pub overlap: Overlap,
     /// Set where the plan was made to fit a device's memory.
     pub streaming: Option<Streaming>,
     /// Set where the plan is one rank's part of a model on several devices.
     pub share: Option<Share>,
+}
+
+/// What kernels do about the launches beside theirs, where launches may overlap
+/// ([`Architecture::overlaps_launches`](crate::target::Architecture::overlaps_launches)); elsewhere empty.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Overlap {
+    /// Those that let the launch behind theirs begin as soon as all of their workgroups are at work.
+    pub lets_next_begin: Vec<KernelId>,
+    /// Those that read their weights before the launch before theirs is done.
+    pub reads_early: Vec<KernelId>,
 }
 
 /// Which part of a model a plan is: all ranks' plans have the same ports, of which some are cut along an axis, a part for each rank; or

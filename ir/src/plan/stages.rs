@@ -273,7 +273,7 @@ pub fn whole(plans: &[&Plan]) -> Result<(Plan, Vec<StepId>), StagesError> {
         checks: plans.iter().map(|plan| plan.checks).sum(),
         flops: Dim::Const(0),
         requirements: Vec::<Requirement>::new(),
-        lets_next_begin: Vec::new(),
+        overlap: crate::plan::Overlap::default(),
         streaming: None,
         share: None,
     };

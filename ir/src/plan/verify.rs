@@ -732,7 +732,7 @@ mod tests {
             streaming: None,
             share: None,
             requirements: Vec::new(),
-            lets_next_begin: Vec::new(),
+            overlap: Overlap::default(),
         }
     }
 

@@ -33,7 +33,7 @@ use crate::types::DType;
 /// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
 pub const MAGIC: [u8; 8] = *b"graphc\r\n";
 /// The version that this library writes and reads.
-pub const VERSION: u32 = 22;
+pub const VERSION: u32 = 23;
 /// A section of fewer bytes is hashed by one core: others would come too late.
 const HASHED_BY_ONE: usize = 128 << 10;
 /// Sections begin at multiples of this.
@@ -512,7 +512,7 @@ mod tests {
     use crate::dim::{Dim, Symbol, SymbolInfo};
     use crate::entity::Entity;
     use crate::kernel::eval::tests::row_kernel;
-    use crate::plan::{Buffer, BufferId, Place, Port};
+    use crate::plan::{Buffer, BufferId, Overlap, Place, Port};
     use crate::types::TensorType;
 
     fn sample() -> Program {
@@ -548,7 +548,7 @@ mod tests {
             streaming: None,
             share: None,
             requirements: Vec::new(),
-            lets_next_begin: Vec::new(),
+            overlap: Overlap::default(),
         };
         let variant = |target, code| Variant {
             plan: plan(target),

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use indexmap::IndexMap;
 use ir::graph::Constant;
 use ir::kernel::Winograd;
-use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Place, Port, Step, StepId, Work};
+use ir::plan::{Buffer, BufferId, KernelId, Lane, LaneId, Overlap, Place, Port, Step, StepId, Work};
 use ir::schedule::{LaneKind, Region, RegionKind};
 use ir::{Entity, Graph, Kernel, NodeId, Op, Plan, Schedule, Table, Target, TensorType, Value};
 
@@ -246,7 +246,7 @@ pub fn plan_and_decided(
     decided.extend(sizes::choices(&mut p.plan, (&p.others, &p.stored), options));
     sizes::workspaces(&mut p.plan);
     dedupe::number(&mut p.plan.kernels);
-    p.plan.lets_next_begin = overlap::before_streams(&p.plan);
+    p.plan.overlap = overlap::overlap(&p.plan);
     p.plan.flops = crate::flops::count(graph);
     ir::plan::verify::verify(&p.plan)?;
     Ok(Planned {
@@ -364,7 +364,7 @@ impl<'a> Planner<'a> {
             share: None,
             flops: ir::Dim::Const(0),
             requirements: ir::plan::requirement::of(graph),
-            lets_next_begin: Vec::new(),
+            overlap: Overlap::default(),
         };
         let mut p = Planner {
             graph,

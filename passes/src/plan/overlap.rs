@@ -1,16 +1,24 @@
-//! Which launches let the next one begin before they end.
+//! Which launches let the next one begin before they end, and which have something to do before the last one has ended.
 
-use ir::kernel::{Body, Kernel};
-use ir::plan::{BufferId, KernelId, LaneId, Place, Work};
+use ir::kernel::{Body, Kernel, Mapping};
+use ir::plan::{BufferId, KernelId, LaneId, Overlap, Place, Step, Work};
 use ir::{Entity, Plan, Table};
+
+/// Returns what the plan's kernels do about the launches beside theirs.
+pub fn overlap(plan: &Plan) -> Overlap {
+    if !plan.target.overlaps_launches {
+        return Overlap::default();
+    }
+    Overlap {
+        lets_next_begin: before_streams(plan),
+        reads_early: with_constant_weights(plan),
+    }
+}
 
 /// Returns the kernels most of whose launches have one behind them that streams constant weights: its first bytes then
 /// come while they are still at work. No other launch is let in early: workgroups that do not stay crowd where there
 /// happens to be room.
-pub fn before_streams(plan: &Plan) -> Vec<KernelId> {
-    if !plan.target.overlaps_launches {
-        return Vec::new();
-    }
+fn before_streams(plan: &Plan) -> Vec<KernelId> {
     // Of each kernel the launches, and those with such a one behind them.
     let mut counts: Table<KernelId, [usize; 2]> = plan.kernels.values().map(|_| [0; 2]).collect();
     let mut before: Table<LaneId, Option<KernelId>> = plan.lanes.values().map(|_| None).collect();
@@ -31,10 +39,33 @@ pub fn before_streams(plan: &Plan) -> Vec<KernelId> {
 
 /// Says whether a launch streams weights that are constants, with all that makes numbers of them.
 fn streams_constants(plan: &Plan, kernel: &Kernel, args: &[BufferId]) -> bool {
+    kernel.streams() && weights_are_constants(plan, kernel, args)
+}
+
+/// Returns the products of few rows by matrix instructions, or by copies to LDS, all of whose launches have weights that are
+/// constants: nothing writes those, so they may be read before the launch before is done. (Where lanes multiply, that was measured
+/// to gain nothing, and costs registers.)
+fn with_constant_weights(plan: &Plan) -> Vec<KernelId> {
+    let may = |kernel: &Kernel| match &kernel.mapping {
+        Mapping::Gemv(tiling) => tiling.matrix.is_some() || tiling.stream.is_some(),
+        _ => false,
+    };
+    let mut early: Table<KernelId, bool> = plan.kernels.values().map(may).collect();
+    for work in plan.steps.values().flat_map(Step::works) {
+        if let Work::Launch { kernel, args } = work {
+            early[*kernel] &= weights_are_constants(plan, &plan.kernels[*kernel], args);
+        }
+    }
+    let all = early.iter().filter(|(_, early)| **early);
+    all.map(|(kernel, _)| kernel).collect()
+}
+
+/// Says whether all that a product reads for its right operand is constants, where it is launched with `args`.
+fn weights_are_constants(plan: &Plan, kernel: &Kernel, args: &[BufferId]) -> bool {
     let Body::Contract(body) = &kernel.body else {
         return false;
     };
-    let loaded = kernel.loaded_by(body.rhs.value);
     let constant = |buffer: &BufferId| matches!(plan.buffers[*buffer].place, Place::Constant(_));
-    kernel.streams() && loaded.iter().all(|param| args.get(param.index()).is_some_and(constant))
+    let loaded = kernel.loaded_by(body.rhs.value);
+    loaded.iter().all(|param| args.get(param.index()).is_some_and(constant))
 }

@@ -7,7 +7,7 @@ use ir::entity::{Entity, Table};
 use ir::graph::{ConstId, Constant};
 use ir::kernel::{Access, Body, ContractBody, Kernel, Operand, ParamId, SortBody, Stmt};
 use ir::op::{BinaryOp, ReduceOp};
-use ir::plan::{Buffer, BufferId, Lane, LaneId, Place, Plan, Port, Step, Work};
+use ir::plan::{Buffer, BufferId, Lane, LaneId, Overlap, Place, Plan, Port, Step, Work};
 use ir::program::Variant;
 use ir::program::artifact::Check;
 use ir::schedule::LaneKind;
@@ -51,7 +51,7 @@ fn plan(mut kernel: Kernel, constants: &[usize]) -> (Plan, Table<ConstId, Consta
         share: None,
         flops: Dim::Const(0),
         requirements: Vec::new(),
-        lets_next_begin: Vec::new(),
+        overlap: Overlap::default(),
     };
     let mut table = Table::new();
     let mut args: Vec<BufferId> = Vec::new();

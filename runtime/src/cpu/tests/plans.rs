@@ -7,7 +7,7 @@ use ir::entity::{Entity, Table};
 use ir::graph::Constant;
 use ir::kernel::{Access, Body, ContractBody, Kernel, Operand};
 use ir::op::{BinaryOp, UnaryOp};
-use ir::plan::{Buffer, BufferId, Lane, LaneId, Place, Plan, Port, Step, StepId, Work};
+use ir::plan::{Buffer, BufferId, Lane, LaneId, Overlap, Place, Plan, Port, Step, StepId, Work};
 use ir::program::Variant;
 use ir::schedule::LaneKind;
 use ir::{DType, Dim, HostTensor, Program, Target, TensorType};
@@ -135,7 +135,7 @@ pub(super) fn program() -> Program {
         streaming: None,
         share: None,
         requirements: Vec::new(),
-        lets_next_begin: Vec::new(),
+        overlap: Overlap::default(),
     };
     Program {
         name: "residual".into(),
