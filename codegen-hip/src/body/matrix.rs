@@ -80,10 +80,11 @@ impl Printer<'_> {
             workgroups,
             stages,
             pack,
+            copiers,
             ..
         } = stream;
         let sizes = format!(
-            "{}, {}, {}, {stages}, {pack}, {workgroups}{}",
+            "{}, {}, {}, {stages}, {pack}, {workgroups}, {copiers}{}",
             instruction(&stream.instruction),
             tiling.cols,
             tiling.waves,

@@ -1,10 +1,11 @@
 // Products of one row by weights of four bits, at the rate at which memory brings them: its share of a launch must
 // never wait for lanes.
 //
-// A workgroup stays on its compute unit and takes tile after tile of columns. One of its waves does nothing but copy: a
+// A workgroup stays on its compute unit and takes tile after tile of columns. Some of its waves do nothing but copy: a
 // chunk of each column's weights is one asynchronous copy to LDS, past lanes and registers, and some chunks are under
-// way at any time, over the ends of tiles too. It begins before the launch before is done, which lets it in as soon as
-// it can, so that memory is busy between launches.
+// way at any time, over the ends of tiles too. They begin before the launch before is done, which lets them in as soon
+// as it can, so that memory is busy between launches. The lanes of a wave start their copies one after the other, which
+// takes longer than fast memory does: of 14336 x 4096 weights one wave brings 2.7 TB/s and two 3.7 (measured on an H200).
 //
 // The other waves multiply integers. An instruction has room for eight rows, and there is one: it goes in as three
 // digits of base 256, which are rows of their own. So a word of eight weights takes three instructions to become an
@@ -18,18 +19,20 @@
 
 namespace graphc {
 
-/// The sizes of such a product: `WAVES` waves multiply, each a step of a chunk. LDS has room for `STAGES` chunks of
-/// `COLS` columns. Scales of `PACK` steps of a column are neighbours in memory, and come in one access. At most
-/// `WORKGROUPS` share out the columns.
+/// The sizes of such a product: `WAVES` waves multiply, each a step of a chunk, and `COPIERS` copy, each as many of its
+/// columns. LDS has room for `STAGES` chunks of `COLS` columns. Scales of `PACK` steps of a column are neighbours in
+/// memory, and come in one access. At most `WORKGROUPS` share out the columns.
 ///
 /// `EARLY`: weights and scales are constants, which may be read before the launch before is done.
-template <typename Instruction_, int COLS_, int WAVES_, int STAGES_, int PACK_, int WORKGROUPS_, bool EARLY_ = false>
+template <typename Instruction_, int COLS_, int WAVES_, int STAGES_, int PACK_, int WORKGROUPS_, int COPIERS_,
+          bool EARLY_ = false>
 struct GemvStream {
     using Instruction = Instruction_;
     static constexpr int COLS = COLS_, WAVES = WAVES_, STAGES = STAGES_, PACK = PACK_, WORKGROUPS = WORKGROUPS_;
+    static constexpr int COPIERS = COPIERS_;
     static constexpr bool EARLY = EARLY_;
     static constexpr int LANES = Instruction::LANES;
-    /// Threads that multiply; the copying wave is behind them.
+    /// Threads that multiply; the copying waves are behind them.
     static constexpr int THREADS = WAVES * LANES;
     /// Elements along k of a step, of which each of four lanes has a word of 16 bytes; and its bytes in memory.
     static constexpr int STEP = 128, STEP_BYTES = STEP / 2;
@@ -40,6 +43,7 @@ struct GemvStream {
     static_assert(BLOCKS * BLOCK == COLS && COLS <= LANES,
                   "a tile's columns are whole instructions, and a lane copies each");
     static_assert(WAVES % PACK == 0, "a chunk is whole packs of scales");
+    static_assert(COLS % COPIERS == 0, "copying waves have as many columns each");
 };
 
 /// Signed weights of four bits whose groups along k are steps: where they and their scales lie.
@@ -204,9 +208,10 @@ struct WeightStream {
 
     GRAPHC_DEVICE WeightStream(u8* lds, u32 full, u32 empty) : chunks(lds), full(full), empty(empty) {}
 
-    /// Copies the columns of `first`, `first + by`, ... of all tiles: what the copying wave does.
-    GRAPHC_DEVICE void fill(const Rhs& rhs, int first, int by, int tiles, int cols, int steps) const {
+    /// Copies a copying wave's part of the tiles `first`, `first + by`, ...
+    GRAPHC_DEVICE void fill(const Rhs& rhs, int copier, int first, int by, int tiles, int cols, int steps) const {
         const int lane = (int)threadIdx.x % Sizes::LANES;
+        constexpr int EACH = COLS / Sizes::COPIERS;
         int turn = 0;
         for (int tile = first; tile < tiles; tile += by) {
             for (int step0 = 0; step0 < steps; step0 += CHUNK, ++turn) {
@@ -214,15 +219,16 @@ struct WeightStream {
                 u8* to = chunks + stage * BYTES;
                 if (turn >= Sizes::STAGES) wait_for_phase(empty + stage * 8, turn / Sizes::STAGES - 1);
                 const auto column = [&](int c) { return min(tile * COLS + c, cols - 1); };
-                if (lane < COLS) {
-                    copy_bulk(shared_address(to + lane * Sizes::PITCH), rhs.address(column(lane), step0 * Sizes::STEP),
+                if (lane < EACH) {
+                    const int c = copier * EACH + lane;
+                    copy_bulk(shared_address(to + c * Sizes::PITCH), rhs.address(column(c), step0 * Sizes::STEP),
                               count * Sizes::STEP_BYTES, full + stage * 8);
                 }
                 constexpr int PACKS = CHUNK / PACK;
 #pragma unroll
-                for (int p = 0; p < COLS * PACKS; p += Sizes::LANES) {
-                    const int c = (p + lane) / PACKS, s = (p + lane) % PACKS * PACK;
-                    if (COLS * PACKS % Sizes::LANES != 0 && c >= COLS) continue;
+                for (int p = 0; p < EACH * PACKS; p += Sizes::LANES) {
+                    const int c = copier * EACH + (p + lane) / PACKS, s = (p + lane) % PACKS * PACK;
+                    if (EACH * PACKS % Sizes::LANES != 0 && p + lane >= EACH * PACKS) continue;
                     if (s >= count) continue;
                     const u32 scales = shared_address(to + WEIGHTS + (c * CHUNK + s) * SIZE);
                     const auto* from = (const u8*)rhs.scale(column(c), (step0 + s) * Sizes::STEP);
@@ -231,7 +237,7 @@ struct WeightStream {
                     for (int b = 0; b < PACK * SIZE; b += ACCESS) copy_async<ACCESS>(scales + b, from + b, ACCESS);
                 }
                 arrive_after_copies(full + stage * 8);
-                if (lane == 0) arrive_and_announce(full + stage * 8, COLS * count * Sizes::STEP_BYTES);
+                if (lane == 0) arrive_and_announce(full + stage * 8, EACH * count * Sizes::STEP_BYTES);
             }
         }
     }
@@ -283,8 +289,8 @@ GRAPHC_DEVICE void gemv_stream_step(float (&sums)[Sizes::BLOCKS][2], const Weigh
 }
 
 /// As `gemv`, for weights of four bits in groups of `Sizes::STEP` along k. The grid has, in x, `Sizes::WORKGROUPS`
-/// workgroups for each row, or as many as there are tiles of `Sizes::COLS` columns, of one wave more than multiply. The
-/// launch's LDS holds the chunks and the row.
+/// workgroups for each row, or as many as there are tiles of `Sizes::COLS` columns, of `COPIERS` waves more than
+/// multiply. The launch's LDS holds the chunks and the row.
 template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue, typename Statistic = NoStatistic>
 GRAPHC_DEVICE void gemv_stream(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue,
                                const Statistic& statistic = {}) {
@@ -306,15 +312,15 @@ GRAPHC_DEVICE void gemv_stream(int rows, int cols, int depth, const Lhs& lhs, co
     if (threadIdx.x == THREADS) {
 #pragma unroll
         for (int s = 0; s < STAGES; ++s) {
-            begin_barrier(stream.full + s * 8, Sizes::LANES + 1);
+            begin_barrier(stream.full + s * 8, Sizes::COPIERS * (Sizes::LANES + 1));
             begin_barrier(stream.empty + s * 8, WAVES);
         }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
-    if (wave == WAVES) {
+    if (wave >= WAVES) {
         if constexpr (!Sizes::EARLY) wait_for_launch_before();
-        stream.fill(rhs, first, together, tiles, cols, steps);
+        stream.fill(rhs, wave - WAVES, first, together, tiles, cols, steps);
         return;
     }
     wait_for_launch_before();

@@ -146,10 +146,11 @@ impl fmt::Display for Mapping {
                             workgroups,
                             stages,
                             pack,
+                            copiers,
                         }),
                     ) => {
                         format!(
-                            ", {instruction}, {stages} chunks in {workgroups} workgroups that stay, scales by {pack}"
+                            ", {instruction}, {stages} chunks in {workgroups} workgroups that stay, scales by {pack}, {copiers} waves copy"
                         )
                     }
                     (Some(matrix), None) => {

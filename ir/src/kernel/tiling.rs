@@ -372,7 +372,7 @@ pub struct GemvMatrix {
     pub resident: Option<u32>,
 }
 
-/// Workgroups that stay, for a product of one row by signed weights of four bits: a wave of its own copies weights to LDS
+/// Workgroups that stay, for a product of one row by signed weights of four bits: waves of their own copy weights to LDS
 /// without a pause, chunk after chunk of a tile's columns, while the others multiply the row's digits by integer
 /// instructions, a step of a chunk each.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -385,6 +385,8 @@ pub struct GemvStream {
     pub stages: u32,
     /// Steps whose scales come in one access.
     pub pack: u32,
+    /// Waves that copy, each as many of a chunk's columns.
+    pub copiers: u32,
 }
 
 impl GemvStream {
@@ -419,7 +421,7 @@ impl GemvMatrix {
 impl GemvTiling {
     /// Threads of a workgroup.
     pub fn threads(&self) -> u32 {
-        let copying = u32::from(self.stream.is_some());
+        let copying = self.stream.as_ref().map_or(0, |stream| stream.copiers);
         self.waves.saturating_add(copying).saturating_mul(self.lanes)
     }
 
@@ -494,6 +496,9 @@ impl GemvTiling {
         }
         if ![2, 4, 8].contains(&stream.pack) || !self.waves.is_multiple_of(stream.pack) {
             return Some("a chunk is whole packs of 2, 4 or 8 steps");
+        }
+        if ![1, 2, 4].contains(&stream.copiers) {
+            return Some("1, 2 or 4 waves copy");
         }
         None
     }

@@ -26,17 +26,23 @@ const MATRIX_UNROLL: [u32; 3] = [1, 2, 4];
 /// Columns of a tile and chunks in LDS to choose from, where workgroups stay, and the waves that multiply: a step of a
 /// chunk each.
 const STREAMS: [(u32, u32); 4] = [(16, 4), (16, 5), (16, 6), (32, 3)];
+/// Waves that copy: of a row of so many elements, which take the others long to make digits of, more. (As measured on an H200: 4096 x
+/// 14336 weights take 9.5 us with two and 8.6 with four, 28672 x 4096 15.2 and 16.0.)
+const COPIERS: u32 = 2;
+const DEEP: i64 = 8192;
+const COPIERS_OF_DEEP: u32 = 4;
 const STREAM_WAVES: u32 = 16;
 /// Registers of a lane that such a kernel takes, as compiled.
 const STREAM_REGISTERS: u32 = 64;
 /// What copies without a pause reach of the memory's rate.
 const STREAM_REACHED: f64 = 0.9;
 /// Clocks of a launch that others do not hide, less than those of a tile since its first weights come while the launch
-/// before it ends; how many more they are where LDS has no room for that; and bytes that are under way for the memory's
-/// rate (as measured on an H100).
+/// before it ends, and bytes that are under way for the memory's rate (as measured on an H100).
 const STREAM_LAUNCH: f64 = 1000.0;
-const STREAM_ALONE: f64 = 1200.0;
 const STREAM_UNDER_WAY: f64 = 92.5e3;
+/// How much longer it takes where a compute unit's LDS has room for two workgroups: while the launch before ends they crowd where it has
+/// ended. (As measured on an H200: 14336 x 4096 weights in five chunks and 4096 x 14336 in turn take 20.5 us, in six chunks 17.2.)
+const STREAM_CROWDED: f64 = 1.2;
 /// How much longer it takes with pairs of columns, which the other ways do not: so much at least that they are taken (as
 /// measured on an H100 in a Llama block, where the kernel took 5% longer than those).
 const STREAM_SLOWER: f64 = 1.25;
@@ -204,6 +210,7 @@ impl Mapper<'_> {
         ) else {
             return Vec::new();
         };
+        let copiers = if depth > DEEP { COPIERS_OF_DEEP } else { COPIERS };
         let tilings = STREAMS.iter().map(|&(cols, stages)| GemvTiling {
             rows: 1,
             cols,
@@ -216,6 +223,7 @@ impl Mapper<'_> {
                 workgroups: self.target.compute_units,
                 stages,
                 pack,
+                copiers,
             }),
             lhs,
             rhs,
@@ -252,12 +260,11 @@ impl Mapper<'_> {
             STREAM_REACHED * self.target.memory_tbps * 1e3 / self.target.clock_ghz / f64::from(stream.workgroups);
         let tile = f64::from(t.cols) * sizes.k as f64 * bytes;
         let under_way = f64::from(stream.stages * t.waves * GemvStream::STEP * t.cols) * bytes;
-        // Where two workgroups have room, the next launch's first weights come while this one ends.
         let own = t.lds_bytes(DType::F32, false);
         let lds = t.launch_lds(sizes.k, 2).saturating_add(own);
-        let launch = match lds <= self.target.most_lds_bytes() / 2 {
-            true => STREAM_LAUNCH,
-            false => STREAM_LAUNCH + STREAM_ALONE,
+        let crowded = match lds <= self.target.most_lds_bytes() / 2 {
+            true => STREAM_CROWDED,
+            false => 1.0,
         };
         let zeros = body.rhs.unpacking().is_some_and(|unpacking| unpacking.zero.is_some());
         let slower = if zeros || body.pair.is_some() {
@@ -265,7 +272,7 @@ impl Mapper<'_> {
         } else {
             1.0
         };
-        launch + rounds * tile / share * (STREAM_UNDER_WAY / under_way).max(1.0) * slower
+        STREAM_LAUNCH + rounds * tile / share * (STREAM_UNDER_WAY / under_way).max(1.0) * slower * crowded
     }
 
     /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its instructions or its share of
