@@ -48,8 +48,8 @@ struct Beside {
     reads_early: bool,
 }
 
-/// Prints one kernel. `aliased` says of each parameter whether another one of a launch may be given bytes of its own; those that it does not
-/// list have theirs alone.
+/// Prints one kernel. `aliased` says of each parameter whether some launch gives its bytes to another parameter too; one that it
+/// does not list has its bytes alone.
 ///
 /// # Errors
 /// A body with no HIP form, or a mapping that does not go with the body.

@@ -13,10 +13,11 @@ struct TilePlace {
 template <int GROUP, int XCDS>
 GRAPHC_DEVICE TilePlace tile_of(int group, int tiles_m, int tiles_n) {
     if constexpr (XCDS > 1) {
-        // Each die has runs of neighbours in the order, of GROUP x GROUP at most: as many rounds of them as it takes, all of one length. What is
-        // left over keeps its number.
+        // Each die has runs of neighbours in the order, of GROUP x GROUP at most: as many rounds of them as it takes, all
+        // of one length. What is left over keeps its number.
         constexpr int MOST = GROUP * GROUP;
-        const int tiles = tiles_m * tiles_n, rounds = (tiles + XCDS * MOST - 1) / (XCDS * MOST), run = tiles / (XCDS * rounds);
+        const int tiles = tiles_m * tiles_n, rounds = (tiles + XCDS * MOST - 1) / (XCDS * MOST);
+        const int run = tiles / (XCDS * rounds);
         if (group < XCDS * rounds * run) {
             const int die = group % XCDS, turn = group / XCDS;
             group = turn / run * (XCDS * run) + die * run + turn % run;

@@ -42,9 +42,9 @@ fn streams_constants(plan: &Plan, kernel: &Kernel, args: &[BufferId]) -> bool {
     kernel.streams() && weights_are_constants(plan, kernel, args)
 }
 
-/// Returns the products of few rows by matrix instructions, or by copies to LDS, all of whose launches have weights that are
-/// constants: nothing writes those, so they may be read before the launch before is done. (Where lanes multiply, that was measured
-/// to gain nothing, and costs registers.)
+/// Returns the products of few rows by matrix instructions, or by copies to LDS, all of whose launches have weights that
+/// are constants: nothing writes those, so they may be read before the launch before is done. (Where lanes multiply,
+/// that was measured to gain nothing, and costs registers.)
 fn with_constant_weights(plan: &Plan) -> Vec<KernelId> {
     let may = |kernel: &Kernel| match &kernel.mapping {
         Mapping::Gemv(tiling) => tiling.matrix.is_some() || tiling.stream.is_some(),

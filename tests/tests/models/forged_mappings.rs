@@ -247,7 +247,7 @@ fn streamed_rows_need_their_facts() {
         limits::check(&large, &symbols, &sm_90)
     );
     type Change<'a> = &'a dyn Fn(&mut ir::kernel::GemvTiling);
-    let changes: [(Change<'_>, &str); 6] = [
+    let changes: [(Change<'_>, &str); 7] = [
         (&|t| t.rows = 2, "one row"),
         (&|t| t.waves = 15, "whole packs"),
         (&|t| t.cols = 64, "a lane copies each"),
@@ -259,6 +259,10 @@ fn streamed_rows_need_their_facts() {
         (
             &|t| t.stream.iter_mut().for_each(|s| s.workgroups = 0),
             "that can be launched",
+        ),
+        (
+            &|t| t.stream.iter_mut().for_each(|s| s.copiers = 3),
+            "1, 2 or 4 waves copy",
         ),
     ];
     for (change, word) in changes {

@@ -108,9 +108,9 @@ const DEPENDENT: f64 = 5.0;
 const FETCH_INSTRUCTIONS: f64 = 10.0;
 /// Instructions' time that an element takes which is turned on its way to LDS: a store of its own, with other lanes' in its bank.
 const TURN_INSTRUCTIONS: u32 = 8;
-/// The same of several elements for MFMA, whose waves turn them in registers and store two to eight at once: of 1, 2, 3, 4 and 8 the one
-/// with the shortest predicted kernels of 24 shapes in f16, i8 and f32 on gfx90a and gfx942. (WMMA's waves turn them so too, but there 1 to 4
-/// picked worse tiles than 8.)
+/// The same of several elements for MFMA, whose waves turn them in registers and store two to eight at once. (Of 1, 2, 3, 4 and 8
+/// the one with the shortest kernels of 24 shapes on gfx942, in f16 and in i8, as predicted; gfx90a's differ by less than 1% from
+/// 1 to 4. WMMA's waves turn them so too, but there less than 8 picked worse tiles.)
 const TURN_IN_REGISTERS: u32 = 3;
 /// Waves that share out k to choose from, where a tile is one wave's.
 const PARTS: [u32; 4] = [1, 2, 4, 8];

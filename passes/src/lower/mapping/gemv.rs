@@ -26,8 +26,8 @@ const MATRIX_UNROLL: [u32; 3] = [1, 2, 4];
 /// Columns of a tile and chunks in LDS to choose from, where workgroups stay, and the waves that multiply: a step of a
 /// chunk each.
 const STREAMS: [(u32, u32); 4] = [(16, 4), (16, 5), (16, 6), (32, 3)];
-/// Waves that copy: of a row of so many elements, which take the others long to make digits of, more. (As measured on an H200: 4096 x
-/// 14336 weights take 9.5 us with two and 8.6 with four, 28672 x 4096 15.2 and 16.0.)
+/// Waves that copy: of a row of more than so many elements, which take the others long to make digits of, more. (As measured
+/// on an H200: 4096 x 14336 weights take 9.5 us with two and 8.6 with four, 28672 x 4096 15.2 and 16.0.)
 const COPIERS: u32 = 2;
 const DEEP: i64 = 8192;
 const COPIERS_OF_DEEP: u32 = 4;
@@ -40,8 +40,9 @@ const STREAM_REACHED: f64 = 0.9;
 /// before it ends, and bytes that are under way for the memory's rate (as measured on an H100).
 const STREAM_LAUNCH: f64 = 1000.0;
 const STREAM_UNDER_WAY: f64 = 92.5e3;
-/// How much longer it takes where a compute unit's LDS has room for two workgroups: while the launch before ends they crowd where it has
-/// ended. (As measured on an H200: 14336 x 4096 weights in five chunks and 4096 x 14336 in turn take 20.5 us, in six chunks 17.2.)
+/// How much longer it takes where a compute unit's LDS has room for two workgroups: while the launch before ends they crowd
+/// where it has ended. (As measured on an H200: 14336 x 4096 weights and 4096 x 14336 in turn take 20.5 us where the former have
+/// such room, 17.2 where they have not.)
 const STREAM_CROWDED: f64 = 1.2;
 /// How much longer it takes with pairs of columns, which the other ways do not: so much at least that they are taken (as
 /// measured on an H100 in a Llama block, where the kernel took 5% longer than those).
