@@ -349,8 +349,8 @@ fn a_product_is_a_kernel_at_few_rows_and_a_call_at_many() {
     let text = format!(
         "graph @sized stage=import {{
         symbol n: 1..8192 hint 1024
-        x = input \"x\" : f16[n, 4096]
-        w = input \"w\" : f16[4096, 512]
+        x = input \"x\" : f16[n, 1024]
+        w = input \"w\" : f16[1024, 512]
         y = contract x, w\n{}{}        return y as \"y\"{}{}
     }}",
         each(0),
@@ -376,14 +376,14 @@ fn a_product_is_a_kernel_at_few_rows_and_a_call_at_many() {
     let device = hip.open(0).expect("a device");
     let program = Arc::new(program);
     let executable = Executable::load_on(&device, program.clone(), 0, &LoadOptions::default()).expect("loads");
-    let w = tensor(DType::F16, &[4096, 512], 1);
-    let few = tensor(DType::F16, &[4, 4096], 2);
+    let w = tensor(DType::F16, &[1024, 512], 1);
+    let few = tensor(DType::F16, &[4, 1024], 2);
     let mut rows: Option<Vec<f64>> = None;
     let mut engines = Vec::new();
     let mut last = Tensors::new();
     for n in [4usize, 130] {
-        let repeated: Vec<u8> = few.bytes.iter().copied().cycle().take(n * 4096 * 2).collect();
-        let x = HostTensor::new(DType::F16, vec![n, 4096], Storage::new(repeated)).expect("fits");
+        let repeated: Vec<u8> = few.bytes.iter().copied().cycle().take(n * 1024 * 2).collect();
+        let x = HostTensor::new(DType::F16, vec![n, 1024], Storage::new(repeated)).expect("fits");
         let inputs = Tensors::from([("x".to_owned(), x), ("w".to_owned(), w.clone())]);
         let mut profile = RunTimes::default();
         let got = executable.run_profiled(&inputs, Some(&mut profile)).expect("runs");
