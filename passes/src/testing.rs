@@ -370,6 +370,46 @@ fn activations_are_recognised_in_their_spellings() {
     }
 }
 
+/// As exporters of half models write them, in what their types have of the numbers.
+#[test]
+fn activations_of_half_models_are_recognised() {
+    let erf = |half: &str, divisor: &str| {
+        format!(
+            "x = input \"x\" : f16[3, 8]\nr = constant [{divisor}] : f16[]\no = constant [1.0] : f16[]\nh = constant [{half}] : f16[]\nd = div x, r\ne = erf d\np = add e, o\nm = mul x, p\ny = mul m, h\nreturn y as \"y\""
+        )
+    };
+    let tanh = |k: &str| {
+        format!(
+            "x = input \"x\" : bf16[3, 8]\nthree = constant [3.0] : bf16[]\nc = constant [0.044677734375] : bf16[]\nk = constant [{k}] : bf16[]\no = constant [1.0] : bf16[]\nh = constant [0.5] : bf16[]\nhx = mul x, h\np = pow x, three\nq = mul p, c\na = add x, q\nb = mul a, k\nt = tanh b\nu = add t, o\ny = mul hx, u\nreturn y as \"y\""
+        )
+    };
+    let cases = [
+        ("gelu_erf", erf("0.5", "1.4140625"), true),
+        ("gelu_erf", erf("0.5", "1.4169921875"), false),
+        // A number that the type has is not another one.
+        ("gelu_erf", erf("0.50048828125", "1.4140625"), false),
+        ("gelu_tanh", tanh("0.796875"), true),
+        ("gelu_tanh", tanh("0.8125"), false),
+    ];
+    for (rule, body, fires) in cases {
+        let before = graph(&body);
+        let target = "cpu".parse::<Target>().unwrap();
+        let (after, report) = optimize(before.clone(), &target, &OptimizeOptions::default()).unwrap();
+        assert_eq!(report.count(rule) > 0, fires, "{body}\n{after}");
+        // The parts round after each op.
+        let inputs = inputs(&before);
+        let (want, got) = (evaluate(&before, &inputs).unwrap(), evaluate(&after, &inputs).unwrap());
+        let unit = if rule == "gelu_erf" {
+            2f64.powi(-10)
+        } else {
+            2f64.powi(-7)
+        };
+        for (a, b) in got["y"].to_f64().iter().zip(want["y"].to_f64()) {
+            assert!((a - b).abs() <= unit, "{a} after, {b} before\n{after}");
+        }
+    }
+}
+
 #[test]
 fn products_are_bracketed_by_cost() {
     // [512, 4] x [4, 512] x [512, 4]: the right product first is 64 times less work.

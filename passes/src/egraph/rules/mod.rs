@@ -15,6 +15,9 @@ pub mod norms;
 pub mod softmax;
 
 use egg::{Applier, Id, Pattern, PatternAst, Rewrite, SearchMatches, Searcher, Subst, Symbol, Var};
+use half::{bf16, f16};
+use ir::DType;
+use ir::convert::round_to;
 
 use super::language::{Enode, Graph, Region};
 use super::term::{Found, Reader, Term};
@@ -35,7 +38,7 @@ pub struct Spec {
     pub name: &'static str,
     pub from: String,
     pub to: String,
-    /// Variables and the numbers they must be (within 1e-6 of their size).
+    /// Variables and the numbers they must be, as far as their type can say them ([`is_about`]).
     pub numbers: Vec<(&'static str, f64)>,
 }
 
@@ -140,6 +143,18 @@ fn join(egraph: &mut Graph<'_>, class: Id, seen: &Term, equal: &Term, rule: &'st
     egraph.union_trusted(seen, made, rule)
 }
 
+/// Says whether a number of a type is meant to be `want`: within 1e-6 of its size, or in a half type within the type's
+/// epsilon (it may be the inverse of a rounded number). A number that a half type has exactly it must be.
+fn is_about(number: f64, want: f64, dtype: DType) -> bool {
+    let unit = match dtype {
+        DType::F16 => f64::from(f16::EPSILON),
+        DType::BF16 => f64::from(bf16::EPSILON),
+        _ => return (number - want).abs() <= 1e-6 * want.abs(),
+    };
+    let nearest = round_to(dtype, want);
+    number == nearest || (nearest != want && (number - want).abs() <= unit * want.abs())
+}
+
 /// Applies a pattern where the numbers and the types are right.
 struct Checked {
     name: &'static str,
@@ -158,8 +173,9 @@ impl<'a> Applier<Enode, Region<'a>> for Checked {
         _: Symbol,
     ) -> Vec<Id> {
         let holds = self.numbers.iter().all(|(var, want)| {
-            let number = subst.get(*var).and_then(|id| egraph[*id].data.number);
-            number.is_some_and(|n| (n - want).abs() <= 1e-6 * want.abs())
+            let data = subst.get(*var).map(|id| &egraph[*id].data);
+            let typed = data.and_then(|data| data.number.zip(data.ty.as_ref()));
+            typed.is_some_and(|(number, ty)| is_about(number, *want, ty.dtype))
         });
         if !holds {
             return Vec::new();

@@ -10,6 +10,10 @@ use super::{ACCESS_BYTES, BLOCK, Mapper};
 const MOST_HELD: i64 = 96;
 /// Registers of a thread beside what it holds of its row (as compiled for sm_90).
 const BESIDE_HELD: i64 = 24;
+/// Registers more that it needs where some threads have nothing to do in the last step, and steps that are under way at
+/// once of what is read as it is needed.
+const FOR_IDLE: i64 = 8;
+const PASSING: i64 = 2;
 /// Registers of a thread where the most threads that there may be share a unit (sm_90: 2048 share 65,536).
 const LEAST_REGISTERS: i64 = 32;
 /// Elements of a row that a thread of an ordinary workgroup has, at most; longer rows have larger workgroups.
@@ -178,10 +182,13 @@ impl Mapper<'_> {
             _ => (file / 2 / threads).min(MOST_HELD) * 32 / (bits * vector),
         };
         let steps = |threads: i64| (accesses + threads - 1) / threads;
-        let held = self.held_bits(body);
-        let room = |threads: i64, steps: i64| self.room(threads, held * vector * steps / 32);
+        let (held, passing) = self.held_bits(body);
+        let room = |threads: i64, steps: i64, idle: bool| {
+            let registers = (held * steps + passing * steps.min(PASSING)) * vector / 32;
+            self.room(threads, registers + i64::from(idle) * FOR_IDLE)
+        };
         let rows = |lanes: i64, block: i64, steps: i64| {
-            let room = room(block, steps);
+            let room = room(block, steps, steps * lanes != accesses);
             let is_crowded = steps > 0 && points * lanes / block >= units * room;
             Mapping::Rows {
                 lanes: lanes as u32,
@@ -220,9 +227,10 @@ impl Mapper<'_> {
             .filter(|t| 2 * t >= block.min(accesses));
         if let Some(threads) = small.filter(fits).min_by_key(idle) {
             // Where units are full, memory is: what counts is how much is under way.
-            let under_way = |t: &i64| room(*t, steps(*t)) * steps(*t) * t;
+            let room = |t: &i64| room(*t, steps(*t), idle(t).0 > 0);
+            let under_way = |t: &i64| room(t) * steps(*t) * t;
             let several = (1..=threads / wave).map(|w| w * wave).filter(fits);
-            let crowded = several.filter(|t| points >= units * room(*t, steps(*t)) && idle(t).0 <= idle(&threads).0);
+            let crowded = several.filter(|t| points >= units * room(t) && idle(t).0 <= idle(&threads).0);
             let crowded = crowded.filter(|_| self.target.told_residents);
             let threads = crowded.max_by_key(|t| (under_way(t), *t)).unwrap_or(threads);
             return rows(threads, threads, steps(threads));
@@ -231,8 +239,9 @@ impl Mapper<'_> {
         threads.map_or(rows(512, 512, 0), |t| rows(t, t, steps(t)))
     }
 
-    /// Bits of a thread's registers that each element of a row takes (as compiled for sm_90).
-    fn held_bits(&self, body: &RowBody) -> i64 {
+    /// Bits of a thread's registers that an element of a row takes (as compiled for sm_90): from the first step that reads
+    /// it to the last, and while the steps of the stores are at it.
+    fn held_bits(&self, body: &RowBody) -> (i64, i64) {
         let exprs = &self.kernel.exprs;
         let mut folded = vec![false; exprs.len()];
         for s in &body.loops.stmts {
@@ -247,12 +256,19 @@ impl Mapper<'_> {
         }
         let is_load = |e: ExprId| matches!(exprs[e], Expr::Load { .. });
         let is_computed_from = body.held.iter().any(|e| !is_load(*e));
-        let bits = body.held.iter().map(|&e| match exprs.dtype(e).bits() {
-            // What several folds and stores read stays converted, unless they read what is computed from it.
-            bits if is_load(e) && folded[e.index()] && !is_computed_from => bits.max(32),
-            bits => bits.max(8),
-        });
-        bits.map(i64::from).sum()
+        let (mut held, mut passing) = (0, 0);
+        for &e in &body.held {
+            let dtype = exprs.dtype(e);
+            let bits = i64::from(dtype.bits().max(8));
+            match (is_load(e), folded[e.index()]) {
+                // Read as it is needed, by the stores alone. What is converted by a shift or not at all is read ahead.
+                (true, false) if dtype == DType::F16 => passing += bits,
+                // What several folds and stores read stays converted, unless they read what is computed from it.
+                (true, true) if !is_computed_from => held += bits.max(32),
+                _ => held += bits,
+            }
+        }
+        (held, passing)
     }
 
     /// Workgroups that a unit has registers for, each thread of which holds `held` of them beside what it computes with.
