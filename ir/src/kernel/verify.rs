@@ -83,6 +83,8 @@ pub enum KernelError {
     Statistic { problem: &'static str },
     #[error("nothing is stored")]
     NoStore,
+    #[error("parameter {param} is written, but nothing is stored to it")]
+    NotStored { param: String },
 }
 
 /// How deep expressions may be inside each other: whoever walks them does so on the stack.
@@ -107,16 +109,14 @@ pub fn verify(kernel: &Kernel) -> Result<(), InvalidKernel> {
         errors: Vec::new(),
         axes: BTreeSet::new(),
         vars: BTreeSet::new(),
-        stores: 0,
+        stored: BTreeSet::new(),
     };
     // Bodies are walked only when every reference stands: walking follows them.
     if v.references() {
         v.types();
         v.body();
         v.mapping();
-        if v.stores == 0 {
-            v.errors.push(KernelError::NoStore);
-        }
+        v.stores();
     }
     v.names();
     if v.errors.is_empty() {
@@ -134,10 +134,25 @@ struct Verifier<'a> {
     errors: Vec<KernelError>,
     axes: BTreeSet<AxisId>,
     vars: BTreeSet<VarId>,
-    stores: usize,
+    stored: BTreeSet<ParamId>,
 }
 
 impl Verifier<'_> {
+    /// What the body writes, it stores to.
+    fn stores(&mut self) {
+        if self.stored.is_empty() {
+            self.errors.push(KernelError::NoStore);
+            return;
+        }
+        for (id, param) in self.kernel.params.iter() {
+            let is_written = param.access != Access::Read && param.access.is_of_body();
+            if is_written && !self.stored.contains(&id) {
+                let param = param.name.clone();
+                self.errors.push(KernelError::NotStored { param });
+            }
+        }
+    }
+
     fn names(&mut self) {
         let k = self.kernel;
         let mut seen = BTreeSet::new();
@@ -562,7 +577,7 @@ impl Verifier<'_> {
                     axes,
                     ..
                 } => {
-                    self.stores += 1;
+                    self.stored.insert(*param);
                     self.bind(place, axes);
                     self.expr(place, *index);
                     self.expr(place, *value);

@@ -14,7 +14,14 @@
 //!
 //! What folds rows takes in the region whose result it folds: a residual stream is added to, stored and normalised by
 //! one kernel, which has each row in registers anyway.
+//!
+//! ```text
+//! n3 = concat keys, n1; n4 = concat values, n2; return n3, n4
+//! ```
+//!
+//! Neighbours that read slices of one result, and give results of one shape, are one launch where they are small.
 
+use indexmap::IndexMap;
 use ir::schedule::RegionKind;
 use ir::{NodeId, Op, Value};
 
@@ -28,6 +35,8 @@ const MOST_STORES: usize = 4;
 /// in registers.
 const MOST_BEFORE: usize = 16;
 const LONGEST: i64 = 1 << 14;
+/// The most elements of a result whose region takes in a neighbour: with more, a launch is nothing to save.
+const SMALL: i64 = 1 << 22;
 
 impl Fuser<'_> {
     /// Lets each pointwise region take in the regions that only go on with its elements.
@@ -76,6 +85,55 @@ impl Fuser<'_> {
             }
         }
         self.remove_drafts(&gone);
+    }
+
+    /// Lets each small pointwise region take in those that read nothing else than it does, and have results of its shape.
+    pub(super) fn join_neighbours(&mut self) {
+        if !self.options.fuse || !self.target.is_gpu() {
+            return;
+        }
+        let mut gone = vec![false; self.drafts.len()];
+        // The small regions that read a result, in the order of the nodes.
+        let mut readers: IndexMap<Value, Vec<usize>> = IndexMap::new();
+        for id in self.graph.nodes().keys() {
+            let Some(draft) = self.pointwise_root(id).filter(|_| self.is_small(id)) else {
+                continue;
+            };
+            let mut inputs = self.contents(draft).inputs;
+            inputs.retain(|v| self.role(v.node) != Role::Leaf);
+            let before = inputs.first().and_then(|v| readers.get(v));
+            let neighbour = before.and_then(|all| all.iter().find(|of| self.may_be_one(**of, draft, id, &inputs)));
+            if let Some(&neighbour) = neighbour {
+                let size = self.drafts[draft].size;
+                self.take(neighbour, &[id]);
+                self.drafts[neighbour].size += size - 1;
+                self.drafts[neighbour].chain.sort_unstable();
+                gone[draft] = true;
+                continue;
+            }
+            for input in inputs {
+                readers.entry(input).or_default().push(draft);
+            }
+        }
+        self.remove_drafts(&gone);
+    }
+
+    fn is_small(&self, id: NodeId) -> bool {
+        let shape = &self.graph.ty(Value::from(id)).shape;
+        shape.elements().hint(self.graph.symbols()) <= SMALL
+    }
+
+    /// Says whether the region `before` can compute another one's root as well: both have results of one shape, and the
+    /// other one's `inputs`, beside the graph's own, are among its own.
+    fn may_be_one(&self, before: usize, draft: usize, root: NodeId, inputs: &[Value]) -> bool {
+        let chain = &self.drafts[before].chain;
+        let shape = |id: NodeId| &self.graph.ty(Value::from(id)).shape;
+        let full = self.drafts[before].size + self.drafts[draft].size > self.options.region_limit;
+        if chain.len() >= MOST_STORES || full || shape(chain[0]) != shape(root) {
+            return false;
+        }
+        let own = self.contents(before).inputs;
+        inputs.iter().all(|v| own.contains(v))
     }
 
     /// Returns the region that folds the rows of a pointwise region's result, where it can make them itself: nothing

@@ -22,6 +22,7 @@ mod place;
 pub mod report;
 pub mod rows;
 
+use indexmap::IndexMap;
 use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
@@ -143,6 +144,7 @@ pub fn fuse(graph: &Graph, target: &Target, options: &ScheduleOptions) -> (Sched
     fuser.inline_maps();
     fuser.join_readers();
     fuser.join_rows();
+    fuser.join_neighbours();
     fuser.place_parts();
     fuser.finish()
 }
@@ -312,7 +314,12 @@ impl Fuser<'_> {
 
     fn report(&self, schedule: &Schedule, region_of: &[Option<ir::schedule::RegionId>]) -> FusionReport {
         let mut report = FusionReport::default();
+        let mut readers: IndexMap<Value, usize> = IndexMap::new();
+        for value in schedule.regions.values().flat_map(|region| &region.inputs) {
+            *readers.entry(*value).or_default() += 1;
+        }
         for (id, region) in schedule.regions.iter() {
+            let first = report.unfused.len();
             for part in &region.parts {
                 report.fused.push(FusedEdge {
                     producer: part.value.node,
@@ -341,16 +348,28 @@ impl Fuser<'_> {
                         });
                         continue;
                     }
-                    let reason = self.why_stored(*value, *consumer, region.anchor);
+                    let mut reason = self.why_stored(*value, *consumer, region.anchor);
+                    let shape = |value: Value| &self.graph.ty(value).shape;
+                    let has_one_reader = readers.get(value) == Some(&1);
+                    if reason == Barrier::SeveralConsumers
+                        && has_one_reader
+                        && shape(*value) != shape(region.anchor.into())
+                    {
+                        // They have become one.
+                        reason = Barrier::ShapeDiffers;
+                    }
                     // One edge stands for all parts of a concat.
                     let made = self.stored_for(*value).next().unwrap_or(*value);
                     if let Some(producer) = self.draft_of(made.node).and_then(|d| region_of[d]) {
-                        report.unfused.push(UnfusedEdge {
+                        let edge = UnfusedEdge {
                             value: *value,
                             producer,
                             consumer: id,
                             reason,
-                        });
+                        };
+                        if !report.unfused[first..].contains(&edge) {
+                            report.unfused.push(edge);
+                        }
                     }
                 }
             }

@@ -21,7 +21,7 @@ pub struct FusedEdge {
 }
 
 /// A value that goes through memory.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct UnfusedEdge {
     pub value: Value,
     pub producer: RegionId,

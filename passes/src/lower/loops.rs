@@ -1,8 +1,11 @@
 //! Pointwise regions, depthwise convolution and scatter: bodies that are loops.
 
+use std::collections::HashSet;
+
 use ir::kernel::{Body, Loops, Stmt};
 use ir::op::{BinaryOp, Conv, Layout, ReduceOp, Scatter};
-use ir::{DType, Dim, Op, Target, Value};
+use ir::schedule::Region;
+use ir::{DType, Dim, Graph, NodeId, Op, Target, Value};
 
 use super::LowerError;
 use super::builder::Builder;
@@ -25,10 +28,27 @@ pub fn pointwise(b: &mut Builder<'_>) -> Result<Body, LowerError> {
     if let Some(range) = b.range {
         coords[range.axis] = coords[range.axis].clone().offset(&range.from);
     }
-    // The root is not among the inputs, so this computes it.
-    let e = b.pull(root, &coords)?;
-    let stmts = b.epilogue(root, e, coords, &[])?;
+    // The roots are not among the inputs, so this computes them.
+    let mut results = Vec::new();
+    for root in roots(b.graph, b.region) {
+        results.push((root, b.pull(root, &coords)?, coords.clone()));
+    }
+    let stmts = b.epilogue_of(results, &[])?;
     Ok(Body::Loops(Loops { parallel, stmts }))
+}
+
+/// Returns the anchor, and what else the region stores that is not computed from it.
+fn roots(graph: &Graph, region: &Region) -> Vec<Value> {
+    let anchor = Value::from(region.anchor);
+    let mut after: HashSet<NodeId> = HashSet::from([region.anchor]);
+    // In the order of the nodes.
+    for &id in &region.nodes {
+        if graph.node(id).operands.iter().any(|v| after.contains(&v.node)) {
+            after.insert(id);
+        }
+    }
+    let others = region.outputs.iter().filter(|v| !after.contains(&v.node));
+    [anchor].into_iter().chain(others.copied()).collect()
 }
 
 /// The type that up to `count` integers are summed in before they are divided: one that the sum cannot leave.

@@ -42,6 +42,19 @@ fn errors_are_collected() {
 }
 
 #[test]
+fn all_that_is_written_is_stored() {
+    let mut kernel = row_kernel();
+    let mut other = kernel.params[ParamId::new(1)].clone();
+    other.name = "z".to_owned();
+    kernel.params.push(other);
+    let errors = verify(&kernel).unwrap_err().errors;
+    assert!(
+        matches!(&errors[..], [KernelError::NotStored { param }] if param == "z"),
+        "{errors:?}"
+    );
+}
+
+#[test]
 fn narrow_arithmetic_and_dangling_ids_are_refused() {
     let mut kernel = row_kernel();
     let half = kernel
