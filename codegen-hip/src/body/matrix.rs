@@ -1,7 +1,7 @@
 //! Contractions by matrix instructions or row by row: operands as addresses, the epilogue by groups of neighbours.
 
 use ir::graph::eval::scalar::identity;
-use ir::kernel::limits::scales;
+use ir::kernel::limits::{Scales, scales};
 use ir::kernel::{
     AxisId, ContractBody, ExprId, Fetch, GemvStream, GemvTiling, Mapping, Operand, OperandAccess, ParamId,
     RowStatistic, Shares, Tiling, Unpacking,
@@ -228,18 +228,20 @@ impl Printer<'_> {
         }
     }
 
-    /// Declares streamed weights: where they and their scales are.
+    /// Declares streamed weights: where they, their scales and their zero points are.
     fn streamed(&mut self, body: &ContractBody) {
-        // The verifier has seen both.
-        let (Some(access), Some(scales)) = (body.rhs.access, scales(self.kernel, &body.rhs)) else {
+        // The verifier has seen them.
+        let (Some(access), Some(Scales { scale, zero, .. })) = (body.rhs.access, scales(self.kernel, &body.rhs)) else {
             return;
         };
-        self.point_lambda("const auto rhs = streamed(", "col", &body.n, &body.k, ",", |p| {
-            p.place(access.param, access.index)
-        });
-        self.point_lambda("    ", "col", &body.n, &body.k, ");", |p| {
-            p.place(scales.param, scales.index)
-        });
+        let stored = self.kernel.params[access.param].dtype;
+        let opening = format!("const auto rhs = streamed<{}>(", spelling(stored));
+        let places: Vec<(ParamId, ExprId)> = [(access.param, access.index), scale].into_iter().chain(zero).collect();
+        for (i, (param, index)) in places.iter().enumerate() {
+            let opening = if i == 0 { opening.as_str() } else { "    " };
+            let closing = if i + 1 == places.len() { ");" } else { "," };
+            self.point_lambda(opening, "col", &body.n, &body.k, closing, |p| p.place(*param, *index));
+        }
     }
 
     /// Prints the line that returns the address of an element, of those of four bits that of its byte.

@@ -6,10 +6,11 @@
 // way at any time, over the ends of tiles too. They begin before the launch before is done, which lets them in as soon
 // as it can, so that memory is busy between launches. The lanes of a wave start their copies one after the other, which
 // takes longer than fast memory does: of 14336 x 4096 weights one wave brings 2.7 TB/s and two 3.7 (measured on an H200).
+// Scales and zero points are many small copies, which would hold the large ones back: they have a wave of their own.
 //
 // The other waves multiply integers. An instruction has room for eight rows, and there is one: it goes in as three
 // digits of base 256, which are rows of their own. So a word of eight weights takes three instructions to become an
-// operand, where halves take ten.
+// operand, where halves take ten. Zero points are taken off the integer sums, so that they cost no digits.
 #pragma once
 #include "graphc_gemm_async.hip.h"
 #include "graphc_gemv.hip.h"
@@ -19,11 +20,12 @@
 
 namespace graphc {
 
-/// The sizes of such a product: `WAVES` waves multiply, each a step of a chunk, and `COPIERS` copy, each as many of its
-/// columns. LDS has room for `STAGES` chunks of `COLS` columns. Scales of `PACK` steps of a column are neighbours in
-/// memory, and come in one access. At most `WORKGROUPS` share out the columns.
+/// The sizes of such a product: `WAVES` waves multiply, each a step of a chunk, `COPIERS` copy weights, each as many of
+/// its columns, and one copies scales and zero points. LDS has room for `STAGES` chunks of `COLS` columns. Scales (and zero
+/// points) of `PACK` steps of a column are neighbours in memory, and come in one access. `WORKGROUPS` share out the
+/// columns.
 ///
-/// `EARLY`: weights and scales are constants, which may be read before the launch before is done.
+/// `EARLY`: weights, scales and zero points are constants, which may be read before the launch before is done.
 template <typename Instruction_, int COLS_, int WAVES_, int STAGES_, int PACK_, int WORKGROUPS_, int COPIERS_,
           bool EARLY_ = false>
 struct GemvStream {
@@ -46,15 +48,29 @@ struct GemvStream {
     static_assert(COLS % COPIERS == 0, "copying waves have as many columns each");
 };
 
-/// Signed weights of four bits whose groups along k are steps: where they and their scales lie.
-template <typename Address, typename Scale>
+/// Weights of four bits whose groups along k are steps: where they, their scales and their zero points lie.
+template <typename Stored, bool ZERO_, typename Address, typename Scale, typename Zero>
 struct StreamedWeights {
+    static constexpr bool SIGNED = IsSame<Stored, i4>::value, ZERO = ZERO_;
+    /// How many times as large the integers are that are multiplied: a sign is where a byte has its own.
+    static constexpr int UNIT = SIGNED ? 16 : 1;
     Address address;
     Scale scale;
+    Zero zero;
+
+    /// The weights of a word as bytes: those of the lower halves of bytes, or those of the upper.
+    static GRAPHC_DEVICE u32 lower(u32 word) { return SIGNED ? word << 4 & 0xf0f0f0f0u : word & 0x0f0f0f0fu; }
+    static GRAPHC_DEVICE u32 upper(u32 word) { return SIGNED ? word & 0xf0f0f0f0u : word >> 4 & 0x0f0f0f0fu; }
 };
-template <typename Address, typename Scale>
-GRAPHC_DEVICE StreamedWeights<Address, Scale> streamed(const Address& address, const Scale& scale) {
-    return {address, scale};
+template <typename Stored, typename Address, typename Scale>
+GRAPHC_DEVICE StreamedWeights<Stored, false, Address, Scale, NoZero> streamed(const Address& address,
+                                                                              const Scale& scale) {
+    return {address, scale, NoZero()};
+}
+template <typename Stored, typename Address, typename Scale, typename Zero>
+GRAPHC_DEVICE StreamedWeights<Stored, true, Address, Scale, Zero> streamed(const Address& address, const Scale& scale,
+                                                                           const Zero& zero) {
+    return {address, scale, zero};
 }
 
 /// Barriers in LDS, which asynchronous copies arrive at too. A phase ends when `count` have arrived and all bytes that
@@ -112,21 +128,25 @@ GRAPHC_DEVICE Words<16> load_shared(u32 from) {
 ///
 /// Of neighbours with infinities, those alone count, as ones times infinity: results are infinite with their sum's
 /// sign, or no number. With a number that is none, no result is a number.
-template <typename Sizes>
+///
+/// `SUMMED`: sums of the digits are wanted, which zero points are taken off as often as.
+template <typename Sizes, bool SUMMED>
 struct RowDigits {
     static constexpr int WIDTH = 8, DIGITS = 3, LANES_OF_STEP = Sizes::STEP / WIDTH, STEP_BYTES = DIGITS * Sizes::STEP;
-    /// The bits of 1.5 * 2^23: an integer of 22 bits that is added to it is in its lowest bits, and the other way
+    /// The bits of 1.5 * 2^23: an integer from -2^22 to 2^22 that is added to it is in its lowest bits, and the other way
     /// round.
     static constexpr u32 MAGIC = 0x4b400000u;
     static constexpr float MAGIC_NUMBER = 12582912.0f;
     /// A digit with this added has no sign.
     static constexpr u32 UNSIGNED = 0x80808080u;
     u8* digits;
+    /// Of each step the sums of its first, second and third digits.
+    Vector<int, 4>* sums;
     /// Of each step the power of two.
     float* factors;
 
     GRAPHC_DEVICE RowDigits(u8* lds, int steps)
-        : digits(lds), factors((float*)(lds + steps * STEP_BYTES)) {}
+        : digits(lds), sums((Vector<int, 4>*)(lds + steps * STEP_BYTES)), factors((float*)(sums + steps)) {}
 
     /// Splits a group of neighbours, number `at` of its row. Lanes of a step have neighbouring groups; all lanes of a
     /// wave come here, and those with a group that `exists` write it.
@@ -154,7 +174,6 @@ struct RowDigits {
             const float number = infinite ? one + MAGIC_NUMBER : math::multiply_add(x, scale, MAGIC_NUMBER);
             integers[i] = bits_as<u32>(number) - MAGIC + (UNSIGNED & 0xffffffu);
         }
-        if (!exists) return;
         const int step = at / LANES_OF_STEP, quarter = at / 4 % 4, word = at % 4;
         u32 planes[DIGITS][2];
         // Even elements are in the lower halves of bytes of the weights, and odd ones in the upper.
@@ -168,6 +187,19 @@ struct RowDigits {
             planes[1][h] = __byte_perm(a, b, 0x7632) ^ UNSIGNED;
             planes[2][h] = __byte_perm(a, b, 0x5410) ^ UNSIGNED;
         }
+        int higher = 0, lowest = 0;
+        if constexpr (SUMMED) {
+            constexpr int ONES = 0x01010101;
+            // Two sums share a word: none is above 2^14.
+            const auto sum = [&](int d) { return __dp4a((int)planes[d][0], ONES, __dp4a((int)planes[d][1], ONES, 0)); };
+            higher = sum(0) + (sum(1) << 16), lowest = sum(2);
+#pragma unroll
+            for (int o = 1; o < LANES_OF_STEP; o *= 2) {
+                higher += __shfl_xor_sync(~0u, higher, o);
+                lowest += __shfl_xor_sync(~0u, lowest, o);
+            }
+        }
+        if (!exists) return;
 #pragma unroll
         for (int d = 0; d < DIGITS; ++d) {
             u8* to = digits + step * STEP_BYTES + word / 2 * (STEP_BYTES / 2) + d * 64 + quarter * 16 + word % 2 * 8;
@@ -175,6 +207,10 @@ struct RowDigits {
         }
         if (at % LANES_OF_STEP == 0) {
             factors[step] = infinite ? most : bits_as<float>((u32)(exponent - 21) << 23);
+            if constexpr (SUMMED) {
+                const int first = (int)(short)higher;
+                sums[step] = Vector<int, 4>{first, (higher - first) >> 16, lowest, 0};
+            }
         }
     }
 
@@ -195,55 +231,69 @@ struct RowDigits {
 template <typename Pointer> struct PointedTo;
 template <typename T> struct PointedTo<const T*> { using Type = T; };
 
-/// Chunks of weights in LDS, with their scales: `STAGES` of them, filled in turn.
+/// Chunks of weights in LDS, with their scales and zero points: `STAGES` of them, filled in turn.
 template <typename Sizes, typename Rhs>
 struct WeightStream {
     using Scale = typename PointedTo<decltype(((const Rhs*)nullptr)->scale(0, 0))>::Type;
     static constexpr int COLS = Sizes::COLS, CHUNK = Sizes::WAVES, PACK = Sizes::PACK, SIZE = (int)sizeof(Scale);
     static constexpr int WEIGHTS = COLS * Sizes::PITCH, SCALES = COLS * CHUNK * SIZE;
-    static constexpr int BYTES = WEIGHTS + SCALES;
+    static constexpr int ZEROS = Rhs::ZERO ? COLS * CHUNK / 2 : 0;
+    static constexpr int BYTES = WEIGHTS + SCALES + ZEROS;
     static_assert(BYTES % 16 == 0, "chunks are aligned");
     u8* chunks;
     u32 full, empty;
 
     GRAPHC_DEVICE WeightStream(u8* lds, u32 full, u32 empty) : chunks(lds), full(full), empty(empty) {}
 
-    /// Copies a copying wave's part of the tiles `first`, `first + by`, ...
+    /// Copies a copying wave's part of the tiles `first`, `first + by`, ...: number 0 the scales and zero points, each of
+    /// the others its columns' weights.
     GRAPHC_DEVICE void fill(const Rhs& rhs, int copier, int first, int by, int tiles, int cols, int steps) const {
         const int lane = (int)threadIdx.x % Sizes::LANES;
-        constexpr int EACH = COLS / Sizes::COPIERS;
+        constexpr int EACH = COLS / Sizes::COPIERS, PACKS = CHUNK / PACK;
         int turn = 0;
         for (int tile = first; tile < tiles; tile += by) {
+            const auto column = [&](int c) { return min(tile * COLS + c, cols - 1); };
             for (int step0 = 0; step0 < steps; step0 += CHUNK, ++turn) {
                 const int stage = turn % Sizes::STAGES, count = min(CHUNK, steps - step0);
+                const u32 full_now = full + stage * 8;
                 u8* to = chunks + stage * BYTES;
                 if (turn >= Sizes::STAGES) wait_for_phase(empty + stage * 8, turn / Sizes::STAGES - 1);
-                const auto column = [&](int c) { return min(tile * COLS + c, cols - 1); };
-                if (lane < EACH) {
-                    const int c = copier * EACH + lane;
-                    copy_bulk(shared_address(to + c * Sizes::PITCH), rhs.address(column(c), step0 * Sizes::STEP),
-                              count * Sizes::STEP_BYTES, full + stage * 8);
+                if (copier > 0) {
+                    if (lane == 0) arrive_and_announce(full_now, EACH * count * Sizes::STEP_BYTES);
+                    __syncwarp();
+                    if (lane < EACH) {
+                        const int c = (copier - 1) * EACH + lane;
+                        copy_bulk(shared_address(to + c * Sizes::PITCH), rhs.address(column(c), step0 * Sizes::STEP),
+                                  count * Sizes::STEP_BYTES, full_now);
+                    }
+                    continue;
                 }
-                constexpr int PACKS = CHUNK / PACK;
 #pragma unroll
-                for (int p = 0; p < EACH * PACKS; p += Sizes::LANES) {
-                    const int c = copier * EACH + (p + lane) / PACKS, s = (p + lane) % PACKS * PACK;
-                    if (EACH * PACKS % Sizes::LANES != 0 && p + lane >= EACH * PACKS) continue;
+                for (int p = 0; p < COLS * PACKS; p += Sizes::LANES) {
+                    const int c = (p + lane) / PACKS, s = (p + lane) % PACKS * PACK;
                     if (s >= count) continue;
                     const u32 scales = shared_address(to + WEIGHTS + (c * CHUNK + s) * SIZE);
                     const auto* from = (const u8*)rhs.scale(column(c), (step0 + s) * Sizes::STEP);
                     constexpr int ACCESS = PACK * SIZE < 16 ? PACK * SIZE : 16;
 #pragma unroll
                     for (int b = 0; b < PACK * SIZE; b += ACCESS) copy_async<ACCESS>(scales + b, from + b, ACCESS);
+                    if constexpr (Rhs::ZERO) {
+                        copy_async<PACK / 2>(shared_address(to + WEIGHTS + SCALES + (c * CHUNK + s) / 2),
+                                             rhs.zero(column(c), (step0 + s) * Sizes::STEP), PACK / 2);
+                    }
                 }
-                arrive_after_copies(full + stage * 8);
-                if (lane == 0) arrive_and_announce(full + stage * 8, EACH * count * Sizes::STEP_BYTES);
+                arrive_after_copies(full_now);
             }
         }
     }
 
     GRAPHC_DEVICE float scale(int stage, int c, int s) const {
         return (float)widen(((const Scale*)(chunks + stage * BYTES + WEIGHTS))[c * CHUNK + s]);
+    }
+    /// A zero point, as much larger as the weights are.
+    GRAPHC_DEVICE int zero(int stage, int c, int s) const {
+        const u32 two = (chunks + stage * BYTES + WEIGHTS + SCALES)[(c * CHUNK + s) / 2];
+        return (int)(signed char)(s % 2 == 0 ? Rhs::lower(two) : Rhs::upper(two));
     }
     /// The weights of a lane in a step: 32 of column `c`.
     GRAPHC_DEVICE Words<16> weights(int stage, int c, int s) const {
@@ -257,46 +307,53 @@ struct WeightStream {
 /// lanes the first has what the two higher digits give, the second what the lowest gives.
 template <typename Sizes, typename Rhs>
 GRAPHC_DEVICE void gemv_stream_step(float (&sums)[Sizes::BLOCKS][2], const WeightStream<Sizes, Rhs>& stream,
-                                    const RowDigits<Sizes>& row, int stage, int s, int step) {
-    using Digits = RowDigits<Sizes>;
-    constexpr u32 UPPER = 0xf0f0f0f0u;
+                                    const RowDigits<Sizes, Rhs::ZERO>& row, int stage, int s, int step) {
+    using Digits = RowDigits<Sizes, Rhs::ZERO>;
     const int lane = (int)threadIdx.x % Sizes::LANES;
-    // Weights are 16 times as large, in the upper halves of bytes.
-    const float higher = lane % 4 == 0 ? 4096.0f : lane % 4 == 1 ? 0.0625f : 0.0f, lower = lane % 4 == 0 ? 16.0f : 0.0f;
+    constexpr float LEAST = 1.0f / Rhs::UNIT;
+    const float higher = lane % 4 == 0 ? 65536.0f * LEAST : lane % 4 == 1 ? LEAST : 0.0f;
+    const float lower = lane % 4 == 0 ? 256.0f * LEAST : 0.0f;
     u32 factors[8];
     row.read(factors, step);
     const float power = row.factors[step];
+    // The sums of the two digits that this lane has results of.
+    Vector<int, 2> digits = {0, 0};
+    if constexpr (Rhs::ZERO) digits = ((const Vector<int, 2>*)(row.sums + step))[lane % 2];
 #pragma unroll
     for (int b = 0; b < Sizes::BLOCKS; ++b) {
         const int c = b * Sizes::BLOCK + lane / 4;
-        const Words<16> upper = stream.weights(stage, c, s), under = stream.weights(stage, c + 8, s);
+        const Words<16> first = stream.weights(stage, c, s), second = stream.weights(stage, c + 8, s);
         constexpr int MAGIC = (int)Digits::MAGIC;
         Vector<int, 4> integers = {MAGIC, MAGIC, MAGIC, MAGIC};
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-            const u32 u = upper.words[w], v = under.words[w];
-            Sizes::Instruction::multiply(integers, {u << 4 & UPPER, v << 4 & UPPER, u & UPPER, v & UPPER},
+            const u32 u = first.words[w], v = second.words[w];
+            Sizes::Instruction::multiply(integers, {Rhs::lower(u), Rhs::lower(v), Rhs::upper(u), Rhs::upper(v)},
                                          {factors[2 * w], factors[2 * w + 1]});
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float first = bits_as<float>(integers[2 * h]) - Digits::MAGIC_NUMBER;
-            const float second = bits_as<float>(integers[2 * h + 1]) - Digits::MAGIC_NUMBER;
-            const float sum = math::multiply_add(first, higher, second * lower);
+            if constexpr (Rhs::ZERO) {
+                const int zero = stream.zero(stage, c + 8 * h, s);
+                integers[2 * h] -= zero * digits[0];
+                integers[2 * h + 1] -= zero * digits[1];
+            }
+            const float of_even = bits_as<float>(integers[2 * h]) - Digits::MAGIC_NUMBER;
+            const float of_odd = bits_as<float>(integers[2 * h + 1]) - Digits::MAGIC_NUMBER;
+            const float sum = math::multiply_add(of_even, higher, of_odd * lower);
             sums[b][h] = math::multiply_add(sum, power * stream.scale(stage, c + 8 * h, s), sums[b][h]);
         }
     }
 }
 
 /// As `gemv`, for weights of four bits in groups of `Sizes::STEP` along k. The grid has, in x, `Sizes::WORKGROUPS`
-/// workgroups for each row, or as many as there are tiles of `Sizes::COLS` columns, of `COPIERS` waves more than
-/// multiply. The launch's LDS holds the chunks and the row.
+/// workgroups for each row, of `COPIERS + 1` waves more than multiply. The launch's LDS holds the chunks and the row.
 template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue, typename Statistic = NoStatistic>
 GRAPHC_DEVICE void gemv_stream(int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs, const Epilogue& epilogue,
                                const Statistic& statistic = {}) {
     using T = typename Lhs::Element;
     using Stream = WeightStream<Sizes, Rhs>;
-    using Digits = RowDigits<Sizes>;
+    using Digits = RowDigits<Sizes, Rhs::ZERO>;
     constexpr int COLS = Sizes::COLS, WAVES = Sizes::WAVES, STAGES = Sizes::STAGES, THREADS = Sizes::THREADS;
     static_assert(Lhs::ALONG_K && Lhs::WIDTH == Digits::WIDTH && sizeof(T) == 2,
                   "a group of a row is a word's elements");
@@ -305,14 +362,19 @@ GRAPHC_DEVICE void gemv_stream(int rows, int cols, int depth, const Lhs& lhs, co
     __shared__ float partial[2][WAVES][COLS];
     __shared__ float of_waves[WAVES];
     alignas(8) __shared__ u64 full[STAGES], empty[STAGES];
-    const int steps = depth / Sizes::STEP, tiles = (cols + COLS - 1) / COLS, together = min(tiles, Sizes::WORKGROUPS);
+    const int steps = depth / Sizes::STEP, tiles = (cols + COLS - 1) / COLS, together = Sizes::WORKGROUPS;
     const int row = (int)blockIdx.x / together, first = (int)blockIdx.x % together;
+    if (first >= tiles) {
+        // It keeps its place until the launch before has ended, so that no unit gets two workgroups of the next launch.
+        wait_for_launch_before();
+        return;
+    }
     const int lane = (int)threadIdx.x % Sizes::LANES, wave = wave_number<Sizes::LANES>();
     const Stream stream(chunks, shared_address(full), shared_address(empty));
     if (threadIdx.x == THREADS) {
 #pragma unroll
         for (int s = 0; s < STAGES; ++s) {
-            begin_barrier(stream.full + s * 8, Sizes::COPIERS * (Sizes::LANES + 1));
+            begin_barrier(stream.full + s * 8, Sizes::LANES + Sizes::COPIERS);
             begin_barrier(stream.empty + s * 8, WAVES);
         }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -415,53 +415,77 @@ pub fn unpacks_alike(kernel: &Kernel, symbols: &Symbols, operand: &Operand, k: &
     (k.len() == 1 || divides) && shared.into_iter().flatten().all(|e| motions.is_shared(e))
 }
 
-/// Where the scales of a quantised operand are loaded from.
+/// Where the scales of a quantised operand are loaded from, and its zero points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scales {
-    pub param: ParamId,
-    pub index: ExprId,
-    /// Bytes of a scale.
-    pub bytes: u32,
+    pub scale: (ParamId, ExprId),
+    pub zero: Option<(ParamId, ExprId)>,
+    /// Bits of a scale and of a zero point.
+    pub bits: u32,
 }
 
-/// Returns where an operand's scales lie, if they are floats that are loaded as they are and all that unpacks it.
+/// Returns where an operand's scales lie, if they are floats that are loaded as they are, and its zero points, if it has
+/// some, integers of its own type of four bits.
 pub fn scales(kernel: &Kernel, operand: &Operand) -> Option<Scales> {
-    let unpacking = operand.unpacking().filter(|unpacking| unpacking.zero.is_none())?;
+    let (access, unpacking) = (operand.access?, operand.unpacking()?);
+    let loaded = |e: ExprId| match kernel.exprs[e] {
+        Expr::Load { param, index } => Some((param, index)),
+        _ => None,
+    };
     let inner = match kernel.exprs[unpacking.scale] {
         Expr::Cast(DType::F32, inner) => inner,
         _ => unpacking.scale,
     };
-    let Expr::Load { param, index } = kernel.exprs[inner] else {
+    let scale = loaded(inner)?;
+    let of_scale = kernel.params[scale.0].dtype;
+    if !matches!(of_scale, DType::F16 | DType::BF16 | DType::F32) {
         return None;
+    }
+    let Some(mut zero) = unpacking.zero else {
+        let bits = of_scale.bits();
+        return Some(Scales {
+            scale,
+            zero: None,
+            bits,
+        });
     };
-    let dtype = kernel.params[param].dtype;
-    matches!(dtype, DType::F16 | DType::BF16 | DType::F32).then_some(Scales {
-        param,
-        index,
-        bytes: dtype.bits() / 8,
+    while let Expr::Cast(_, inner) = kernel.exprs[zero] {
+        zero = inner;
+    }
+    let zero = loaded(zero)?;
+    let of_zero = kernel.params[zero.0].dtype;
+    let alike = of_zero == kernel.params[access.param].dtype && of_zero.bits() == 4;
+    alike.then_some(Scales {
+        scale,
+        zero: Some(zero),
+        bits: of_scale.bits() + of_zero.bits(),
     })
 }
 
 /// Returns how many steps' scales of a column are one access where a row's weights can be streamed ([`GemvStream`]):
-/// they are signed, have four bits and no zero points, and lie along the whole depth, each step has one scale, and those
-/// of neighbouring steps are neighbours in memory.
+/// they are integers of four bits and lie along the whole depth, each step has one scale (and zero point), and those of
+/// neighbouring steps are neighbours in memory.
 pub fn stream_pack(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> Option<u32> {
     let access = body.rhs.access?;
-    let scales = scales(kernel, &body.rhs)?;
+    let Scales { scale, zero, .. } = scales(kernel, &body.rhs)?;
     let (&[axis], step) = (&body.k[..], GemvStream::STEP) else {
         return None;
     };
     let depth = kernel.axes[axis].extent.as_const()?;
-    let packed = kernel.params[access.param].dtype == DType::I4 && access.guard.is_none();
+    let stored = kernel.params[access.param].dtype;
+    let packed = matches!(stored, DType::I4 | DType::U4) && access.guard.is_none();
     let mut whole = Motions::new(kernel, symbols, axis, depth);
     let lies_along = whole.of(access.index).is_some_and(|m| m.is_wide(32));
     if !packed || !lies_along || !unpacks_alike(kernel, symbols, &body.rhs, &body.k, step) {
         return None;
     }
-    [8u32, 4, 2].into_iter().find(|&pack| {
+    // Zero points of fewer steps are less than the least access.
+    let packs: &[u32] = if zero.is_some() { &[8] } else { &[8, 4, 2] };
+    packs.iter().copied().find(|&pack| {
         let mut motions = Motions::in_steps(kernel, symbols, axis, pack.into(), step.into());
-        let neighbours = motions.of(scales.index).is_some_and(|m| m.is_wide(pack.into()));
-        neighbours && depth % i64::from(pack * step) == 0
+        let mut neighbours = |index| motions.of(index).is_some_and(|m| m.is_wide(pack.into()));
+        let all = neighbours(scale.1) && zero.is_none_or(|zero| neighbours(zero.1));
+        all && depth % i64::from(pack * step) == 0
     })
 }
 

@@ -672,6 +672,8 @@ impl Kernel {
     pub fn resident_workgroups(&self) -> Option<u32> {
         match (&self.mapping, &self.body) {
             (Mapping::Matrix(tiling), _) => tiling.resident,
+            // Those that stay have a unit for themselves.
+            (Mapping::Gemv(tiling), _) if tiling.stream.is_some() => Some(1),
             (Mapping::Gemv(tiling), _) => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
             (Mapping::Rows { resident, .. }, _) => *resident,
             // A thread has whole squares in registers. Asked for nothing, ptxas takes 32 of them and spills some conditions of a square.
@@ -712,7 +714,7 @@ impl Kernel {
             (Mapping::Gemv(tiling), Body::Contract(c)) => {
                 let depth = c.k.iter().map(|axis| self.axes[*axis].extent.clone()).product::<Dim>();
                 match (depth.as_const(), limits::scales(self, &c.rhs)) {
-                    (Some(depth), Some(scales)) => tiling.launch_lds(depth, scales.bytes),
+                    (Some(depth), Some(scales)) => tiling.launch_lds(depth, scales.bits),
                     _ => 0,
                 }
             }

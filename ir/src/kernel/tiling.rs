@@ -372,20 +372,20 @@ pub struct GemvMatrix {
     pub resident: Option<u32>,
 }
 
-/// Workgroups that stay, for a product of one row by signed weights of four bits: waves of their own copy weights to LDS
+/// Workgroups that stay, for a product of one row by weights of four bits: waves of their own copy weights to LDS
 /// without a pause, chunk after chunk of a tile's columns, while the others multiply the row's digits by integer
 /// instructions, a step of a chunk each.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct GemvStream {
     /// Of signed bytes.
     pub instruction: MatrixInstruction,
-    /// Workgroups of a row, at most.
+    /// Workgroups of a row.
     pub workgroups: u32,
     /// Chunks that LDS has room for.
     pub stages: u32,
     /// Steps whose scales come in one access.
     pub pack: u32,
-    /// Waves that copy, each as many of a chunk's columns.
+    /// Waves that copy weights, each as many of a chunk's columns; one more copies scales and zero points.
     pub copiers: u32,
 }
 
@@ -396,14 +396,15 @@ impl GemvStream {
     /// Digits that an element of the row is split into.
     const DIGITS: u32 = 3;
 
-    /// Bytes of LDS for chunks of `cols` columns and a step for each of `waves`, with scales of `scale` bytes, and for a
-    /// row of `depth` elements.
+    /// Bytes of LDS for chunks of `cols` columns and a step for each of `waves`, with `scale` bits of a scale and a zero
+    /// point, and for a row of `depth` elements.
     fn lds_bytes(&self, cols: u32, waves: u32, depth: i64, scale: u32) -> u32 {
         let weights = waves.saturating_mul(Self::STEP / 2).saturating_add(64);
-        let chunk = cols.saturating_mul(weights.saturating_add(waves.saturating_mul(scale)));
+        let scales = waves.saturating_mul(scale).div_ceil(8);
+        let chunk = cols.saturating_mul(weights.saturating_add(scales));
         let steps = u32::try_from(depth).unwrap_or(u32::MAX) / Self::STEP;
-        // Digits, and of each step a power of two.
-        let row = steps.saturating_mul(Self::STEP * Self::DIGITS + 4);
+        // Digits, and of each step their sums and a power of two.
+        let row = steps.saturating_mul(Self::STEP * Self::DIGITS + 20);
         chunk.saturating_mul(self.stages).saturating_add(row)
     }
 }
@@ -421,17 +422,21 @@ impl GemvMatrix {
 impl GemvTiling {
     /// Threads of a workgroup.
     pub fn threads(&self) -> u32 {
-        let copying = self.stream.as_ref().map_or(0, |stream| stream.copiers);
+        let copying = self
+            .stream
+            .as_ref()
+            .map_or(0, |stream| stream.copiers.saturating_add(1));
         self.waves.saturating_add(copying).saturating_mul(self.lanes)
     }
 
     /// Workgroups for `tiles` of the columns of each of some groups of rows.
     pub fn workgroups(&self, tiles: i64, groups: i64) -> i64 {
-        let stay = self.stream.as_ref().map_or(i64::MAX, |stream| stream.workgroups.into());
-        tiles.min(stay).saturating_mul(groups)
+        let stay = self.stream.as_ref().map(|stream| stream.workgroups.into());
+        stay.unwrap_or(tiles).saturating_mul(groups)
     }
 
-    /// Bytes of LDS that a launch gives a workgroup, for a row of `depth` elements and scales of `scale` bytes.
+    /// Bytes of LDS that a launch gives a workgroup, for a row of `depth` elements and `scale` bits of a scale and a zero
+    /// point.
     pub fn launch_lds(&self, depth: i64, scale: u32) -> u32 {
         let stream = self.stream.as_ref();
         stream.map_or(0, |s| s.lds_bytes(self.cols, self.waves, depth, scale))
@@ -498,7 +503,7 @@ impl GemvTiling {
             return Some("a chunk is whole packs of 2, 4 or 8 steps");
         }
         if ![1, 2, 4].contains(&stream.copiers) {
-            return Some("1, 2 or 4 waves copy");
+            return Some("1, 2 or 4 waves copy weights");
         }
         None
     }

@@ -128,7 +128,7 @@ impl Verifier<'_> {
             return Some("weights are streamed of one product, along one axis of whole packs of steps");
         }
         if limits::scales(k, &c.rhs).is_none() {
-            return Some("scales of streamed weights are loaded as they are");
+            return Some("scales and zero points of streamed weights are loaded as they are");
         }
         None
     }

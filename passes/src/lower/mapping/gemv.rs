@@ -26,8 +26,8 @@ const MATRIX_UNROLL: [u32; 3] = [1, 2, 4];
 /// Columns of a tile and chunks in LDS to choose from, where workgroups stay, and the waves that multiply: a step of a
 /// chunk each.
 const STREAMS: [(u32, u32); 4] = [(16, 4), (16, 5), (16, 6), (32, 3)];
-/// Waves that copy: of a row of more than so many elements, which take the others long to make digits of, more. (As measured
-/// on an H200: 4096 x 14336 weights take 9.5 us with two and 8.6 with four, 28672 x 4096 15.2 and 16.0.)
+/// Waves that copy weights: of a row of more than so many elements, which take the others long to make digits of, more. (As
+/// measured on an H200: 4096 x 14336 weights take 9.3 us with two and 9.0 with four, 28672 x 4096 14.8 and 16.0.)
 const COPIERS: u32 = 2;
 const DEEP: i64 = 8192;
 const COPIERS_OF_DEEP: u32 = 4;
@@ -44,9 +44,6 @@ const STREAM_UNDER_WAY: f64 = 92.5e3;
 /// where it has ended. (As measured on an H200: 14336 x 4096 weights and 4096 x 14336 in turn take 20.5 us where the former have
 /// such room, 17.2 where they have not.)
 const STREAM_CROWDED: f64 = 1.2;
-/// How much longer it takes with pairs of columns, which the other ways do not: so much at least that they are taken (as
-/// measured on an H100 in a Llama block, where the kernel took 5% longer than those).
-const STREAM_SLOWER: f64 = 1.25;
 /// Registers of a lane that may hold what was read and the sums.
 const MOST_REGISTERS: u32 = 128;
 /// Bytes that a lane reads at once at least, of both operands: with less, the accesses are what takes the time.
@@ -235,7 +232,7 @@ impl Mapper<'_> {
         let limit = self.target.most_lds_bytes();
         let fits = |t: &GemvTiling| {
             let own = t.lds_bytes(DType::F32, body.statistic.is_some());
-            t.launch_lds(depth, scales.bytes).saturating_add(own) <= limit
+            t.launch_lds(depth, scales.bits).saturating_add(own) <= limit
         };
         tilings.filter(fits).collect()
     }
@@ -243,14 +240,7 @@ impl Mapper<'_> {
     /// Predicts the clocks of a tiling whose workgroups stay, for weights of `bytes` each: how long the busiest takes
     /// to bring its tiles, behind what each launch takes. (On an H100, in chains of launches, it was faster than the
     /// fastest of the others at each of six sizes from 1024 x 4096 to 28672 x 4096.)
-    fn gemv_stream_cycles(
-        &self,
-        body: &ContractBody,
-        t: &GemvTiling,
-        stream: &GemvStream,
-        sizes: &Sizes,
-        bytes: f64,
-    ) -> f64 {
+    fn gemv_stream_cycles(&self, t: &GemvTiling, stream: &GemvStream, sizes: &Sizes, bytes: f64) -> f64 {
         // It serves more rows, but reads the weights for each.
         if sizes.m > 1 {
             return f64::INFINITY;
@@ -262,18 +252,12 @@ impl Mapper<'_> {
         let tile = f64::from(t.cols) * sizes.k as f64 * bytes;
         let under_way = f64::from(stream.stages * t.waves * GemvStream::STEP * t.cols) * bytes;
         let own = t.lds_bytes(DType::F32, false);
-        let lds = t.launch_lds(sizes.k, 2).saturating_add(own);
+        let lds = t.launch_lds(sizes.k, 16).saturating_add(own);
         let crowded = match lds <= self.target.most_lds_bytes() / 2 {
             true => STREAM_CROWDED,
             false => 1.0,
         };
-        let zeros = body.rhs.unpacking().is_some_and(|unpacking| unpacking.zero.is_some());
-        let slower = if zeros || body.pair.is_some() {
-            STREAM_SLOWER
-        } else {
-            1.0
-        };
-        STREAM_LAUNCH + rounds * tile / share * (STREAM_UNDER_WAY / under_way).max(1.0) * slower * crowded
+        STREAM_LAUNCH + rounds * tile / share * (STREAM_UNDER_WAY / under_way).max(1.0) * crowded
     }
 
     /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its instructions or its share of
@@ -321,7 +305,7 @@ impl Mapper<'_> {
         let stored = body.rhs.stored_bits(self.kernel);
         let bytes = sizes.rhs_bits / 8.0;
         if let Some(stream) = &t.stream {
-            return self.gemv_stream_cycles(body, t, stream, sizes, bytes);
+            return self.gemv_stream_cycles(t, stream, sizes, bytes);
         }
         if t.matrix.is_some() {
             return self.gemv_matrix_cycles(t, sizes, bytes, body.statistic.is_some());
