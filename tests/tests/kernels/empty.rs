@@ -52,6 +52,11 @@ const BODIES: &[(&str, &str)] = &[
         "a = concat x, x {axis=0}\n  b = concat x, w2 {axis=0}\n  return a as \"a\", b as \"b\"",
     ),
     (
+        "neighbours",
+        "d = contract x, w\n  p = slice d {starts=[0, 0], sizes=[n, 2]}\n  q = slice d {starts=[0, 2], sizes=[n, 2]}\n  \
+         a = concat p, q {axis=0}\n  b = concat q, p {axis=0}\n  return a as \"a\", b as \"b\"",
+    ),
+    (
         "views",
         "a = transpose x {perm=[1, 0]}\n  b = reshape x : f32[2, n, 3]\n  c = slice x {starts=[0, 1], sizes=[n, 2]}\n  \
          d = pad x {low=[1, 0], high=[1, 2]}\n  return a as \"a\", b as \"b\", c as \"c\", d as \"d\"",
