@@ -37,6 +37,8 @@ const MOST_BEFORE: usize = 16;
 const LONGEST: i64 = 1 << 14;
 /// The most elements of a result whose region takes in a neighbour: with more, a launch is nothing to save.
 const SMALL: i64 = 1 << 22;
+/// How many of the regions that read the same result are looked at for one to be taken in by.
+const NEAR: usize = 8;
 
 impl Fuser<'_> {
     /// Lets each pointwise region take in the regions that only go on with its elements.
@@ -102,7 +104,8 @@ impl Fuser<'_> {
             let mut inputs = self.contents(draft).inputs;
             inputs.retain(|v| self.role(v.node) != Role::Leaf);
             let before = inputs.first().and_then(|v| readers.get(v));
-            let neighbour = before.and_then(|all| all.iter().find(|of| self.may_be_one(**of, draft, id, &inputs)));
+            let mut near = before.into_iter().flat_map(|all| all.iter().rev().take(NEAR));
+            let neighbour = near.find(|of| self.may_be_one(**of, draft, id, &inputs));
             if let Some(&neighbour) = neighbour {
                 let size = self.drafts[draft].size;
                 self.take(neighbour, &[id]);
