@@ -10,7 +10,8 @@ then it is timed: `kernels` is the sum of the device's time of each kernel, `run
 for. With `--also` it is timed again with its products quantised: a word of `--dtype` (`f16+int4`), or a scheme of `graphc quantize`
 (`static-int8`), which is calibrated with the inputs that are timed. With `--tune` each of these is timed again with the best of N
 candidates of each of its products (`graphc tune`).
-PyTorch is timed by events (`device`) and with a wait after each run (`run`), eagerly and by `torch.compile`. Medians, milliseconds.
+PyTorch is timed by events (`device`) and with a wait after each run (`run`), eagerly and by `torch.compile`. `copy` is its copy of
+the first input, which reads and writes as many bytes. Medians, milliseconds.
 """
 
 import copy
@@ -138,6 +139,11 @@ class Rows(nn.Module):
         return torch.softmax(F.gelu(self.norm(x)), -1)
 
 
+class Pointwise(nn.Module):
+    def forward(self, x, y):
+        return F.gelu(x) * y
+
+
 class Gemv(nn.Module):
     def __init__(self):
         super().__init__()
@@ -162,6 +168,7 @@ def cases():
     return {
         "gemm": (Mlp, {"x": torch.randn(4096, 4096)}),
         "rows": (Rows, {"x": torch.randn(16384, 4096)}),
+        "pointwise": (Pointwise, {n: torch.randn(16384, 4096) for n in "xy"}),
         "gemv": (Gemv, {"x": torch.randn(1, 4096)}),
         "bert b1": (Bert, words(1)),
         "bert b32": (Bert, words(32)),
@@ -280,7 +287,10 @@ def case(name, graphc, make, inputs, candidates, schemes):
                     line[f"{scheme} tuned"] = by_graphc(graphc, path, folder, given, wanted, candidates, scheme)
             except Exception as error:
                 line[scheme] = {"failed": str(error)[-1500:]}
+    first = next(iter(given.values()))
     with torch.inference_mode():
+        copied = torch.empty_like(first)
+        line["copy"] = timed(lambda: copied.copy_(first))
         line["eager"] = timed(lambda: model(*given.values()))
         try:
             made = torch.compile(model, mode="reduce-overhead")
