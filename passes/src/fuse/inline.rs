@@ -89,8 +89,12 @@ impl Fuser<'_> {
         }
         let unpacks = is_unpacking(op) && self.feeds_products(id);
         let looked_up = !mine.is_empty() && self.is_paged(id);
+        let asks = !mine.is_empty() && self.makes_few_queries(id);
+        if asks && !self.options.fuse {
+            return Err(Barrier::Disabled);
+        }
         // Values made from nothing have no strides to keep, but a contraction cannot be fed by arithmetic.
-        if !mine.is_empty() {
+        if !mine.is_empty() && !asks {
             let converts = self.target.operand_prologue && self.widens(id);
             if !is_free(op) && !converts && !unpacks && !looked_up {
                 return Err(Barrier::OperandReuse);
@@ -135,8 +139,12 @@ impl Fuser<'_> {
                 }
             }
         }
-        // Behind a lookup the way to the buffer begins anew.
-        paths[id.index()] = if looked_up { vec![Vec::new()] } else { mine };
+        paths[id.index()] = match (looked_up, asks) {
+            // Behind a lookup the way to the buffer begins anew; behind arithmetic there is none.
+            (true, _) => vec![Vec::new()],
+            (_, true) => Vec::new(),
+            _ => mine,
+        };
         Ok(regions)
     }
 
@@ -175,6 +183,24 @@ impl Fuser<'_> {
                 *position == 2 && self.target.is_gpu() && unpacked_values(self.graph, *user) == Some(id)
             }
             op => is_free(op) && self.feeds_products(*user),
+        })
+    }
+
+    /// Says whether the map is a few instructions for each element of so few queries that a launch costs more than computing them where
+    /// attentions read them, as a decoder's are turned by their positions. Views in between are computed there, too.
+    fn makes_few_queries(&self, id: NodeId) -> bool {
+        self.target.is_gpu()
+            && matches!(self.op(id), Op::Elementwise(_))
+            && !is_costly(self.op(id))
+            && self.evaluations_of(id) <= SLIGHT
+            && self.feeds_queries(id)
+    }
+
+    /// Says whether all readers are attentions that have the value as their queries, views in between or not.
+    fn feeds_queries(&self, id: NodeId) -> bool {
+        self.users[id].iter().all(|(user, position)| match self.op(*user) {
+            Op::Composite(Composite::Attention { .. }) => *position == 0,
+            op => is_free(op) && self.home[user.index()] == Home::Readers && self.feeds_queries(*user),
         })
     }
 

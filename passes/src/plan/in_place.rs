@@ -2,10 +2,14 @@
 
 use ir::kernel::{Access, ParamId};
 use ir::plan::{BufferId, KernelId, Place, StepId, Work};
-use ir::{Entity, Plan};
+use ir::{Entity, Plan, Table};
 
 use super::dedupe::{Kernels, rename};
 use crate::lower::reads_only_where_it_stores;
+
+/// Bytes of an input, symbols at their hints, up to which a GPU's copy of it is not written. A caller may have the input on the device,
+/// where it is read without a copy if nothing writes it. A launch that copies few bytes takes as long as many of them are worth.
+const SMALL_INPUT: i64 = 1 << 20;
 
 /// Returns the buffers a piece of work reads and writes.
 pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
@@ -38,7 +42,8 @@ pub fn accesses(plan: &Plan, work: &Work) -> (Vec<BufferId>, Vec<BufferId>) {
 /// Steps that may launch another kernel besides stay as they are.
 pub fn reuse(plan: &mut Plan, has_other: impl Fn(StepId) -> bool) {
     let mut kernels = Kernels::default();
-    let mut table = ir::Table::new();
+    let mut table = Table::new();
+    let kept = kept_inputs(plan);
     // Launches of one kernel that reuse alike become one kernel again.
     let mut made: std::collections::HashMap<(KernelId, Option<(ParamId, ParamId)>), KernelId> = Default::default();
     let steps: Vec<StepId> = plan.steps.keys().collect();
@@ -52,7 +57,7 @@ pub fn reuse(plan: &mut Plan, has_other: impl Fn(StepId) -> bool) {
         let mut args = args;
         let reused = match has_other(id) {
             true => None,
-            false => candidate(plan, id, &plan.kernels[kernel], &args),
+            false => candidate(plan, id, &plan.kernels[kernel], &args, &kept),
         };
         if let Some((operand, result)) = reused {
             let (from, to) = (args[operand.index()], args[result.index()]);
@@ -98,7 +103,13 @@ fn stay(plan: &mut Plan, step: StepId, from: BufferId, to: BufferId) {
 }
 
 /// Finds an operand that dies in the step and a result that may take its place.
-fn candidate(plan: &Plan, step: StepId, kernel: &ir::Kernel, args: &[BufferId]) -> Option<(ParamId, ParamId)> {
+fn candidate(
+    plan: &Plan,
+    step: StepId,
+    kernel: &ir::Kernel,
+    args: &[BufferId],
+    kept: &Table<BufferId, bool>,
+) -> Option<(ParamId, ParamId)> {
     let dies = |b: BufferId| matches!(plan.buffers[b].place, Place::Arena { last, .. } if last == step);
     let is_fresh =
         |b: BufferId| matches!(plan.buffers[b].place, Place::Arena { first, in_place_of: None, .. } if first == step);
@@ -123,9 +134,22 @@ fn candidate(plan: &Plan, step: StepId, kernel: &ir::Kernel, args: &[BufferId]) 
             *operand != result
                 && buffer != out
                 && dies(buffer)
+                && !kept[buffer]
                 && args.iter().filter(|b| **b == buffer).count() == 1
                 && plan.buffers[buffer].ty.bytes() == plan.buffers[out].ty.bytes()
                 && reads_only_where_it_stores(kernel, *operand)
         })
         .map(|operand| (operand, result))
+}
+
+/// Says of each buffer whether it is the copy of an input that is never written.
+fn kept_inputs(plan: &Plan) -> Table<BufferId, bool> {
+    let mut kept: Table<BufferId, bool> = plan.buffers.keys().map(|_| false).collect();
+    for step in plan.steps.values().filter(|_| plan.target.is_gpu()) {
+        if let Work::Copy { from, to } = step.work {
+            let is_small = || plan.buffers[to].ty.bytes().hint(&plan.symbols) <= SMALL_INPUT;
+            kept[to] = plan.buffers[from].place == Place::Input && is_small();
+        }
+    }
+    kept
 }

@@ -578,16 +578,40 @@ fn rows_that_share_units_compile_without_spills() {
     assert!(told * 4 > requests.len() * 3, "{told} of {}", requests.len());
 }
 
-/// Heads of many widths, with few queries and many: what goes through registers, through LDS, and what waves share.
+/// Heads of many widths, with few queries and many: what goes through registers, through LDS, and what waves share. Some of the few
+/// are turned by their positions where they are read.
 #[test]
 fn attention_of_all_widths_compiles_without_spills() {
     let Some(compiler) = compiler() else { return };
-    let (mut requests, mut by_matrix) = (Vec::new(), 0);
+    let (mut requests, mut by_matrix, mut turned) = (Vec::new(), 0, 0);
     for (number, width) in [7, 40, 64, 80, 96, 128, 160, 192, 224, 256].into_iter().enumerate() {
-        for (queries, keys) in [(1, 300), (20, 300), (70, 300), (2048, 2048)] {
+        for (queries, keys, turn) in [
+            (1, 300, false),
+            (20, 300, false),
+            (70, 300, false),
+            (2048, 2048, false),
+            (1, 1025, true),
+            (3, 300, true),
+        ] {
+            if turn && width % 2 == 1 {
+                continue;
+            }
             let causal = if (number + queries) % 2 == 0 { ", causal" } else { "" };
+            let shape = format!("f16[1, 32, {queries}, {width}]");
+            let query = match turn {
+                false => format!("q = input \"q\" : {shape}"),
+                true => {
+                    let half = width / 2;
+                    let sizes = format!("sizes=[1, 32, {queries}, {half}]");
+                    format!(
+                        "x = input \"x\" : {shape}\n  c = input \"c\" : f16[{queries}, {width}]\n  l = slice x {{starts=[0, 0, 0, 0], \
+                         {sizes}}}\n  u = slice x {{starts=[0, 0, 0, {half}], {sizes}}}\n  n = neg u\n  h = concat n, l {{axis=3}}\n  \
+                         xc = mul x, c\n  q = add xc, h"
+                    )
+                }
+            };
             let text = format!(
-                "graph @a stage=import {{\n  q = input \"q\" : f16[1, 32, {queries}, {width}]\n  \
+                "graph @a stage=import {{\n  {query}\n  \
                  k = input \"k\" : f16[1, 8, {keys}, {width}]\n  v = input \"v\" : f16[1, 8, {keys}, {width}]\n  \
                  y = attention q, k, v {{scale=0.125{causal}}}\n  return y as \"y\"\n}}\n"
             );
@@ -595,16 +619,23 @@ fn attention_of_all_widths_compiles_without_spills() {
             let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
             let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
             let sources = graphc::driver::requests(&built.program);
-            by_matrix += sources
-                .iter()
-                .filter(|r| r.source.contains("FlashTile<MmaSync"))
-                .count();
+            let flash = |source: &str| source.contains("FlashTile<MmaSync");
+            by_matrix += sources.iter().filter(|r| flash(&r.source)).count();
+            let computed = |source: &str| flash(source) && source.contains("query = values<f16");
+            turned += sources.iter().filter(|r| computed(&r.source)).count();
             requests.extend(sources);
         }
     }
     check(&compiler, &requests);
-    println!("{} kernels compiled, {by_matrix} by mma.sync", requests.len());
-    assert!(by_matrix >= 20, "{by_matrix} of {}", requests.len());
+    println!(
+        "{} kernels compiled, {by_matrix} by mma.sync, {turned} of which turn their queries",
+        requests.len()
+    );
+    assert!(
+        by_matrix >= 20 && turned >= 10,
+        "{by_matrix} and {turned} of {}",
+        requests.len()
+    );
 }
 
 /// What lowering makes of random graphs; the same that `cuda_device.rs` runs where there is a GPU.

@@ -192,6 +192,77 @@ fn attention_by_lanes_on_gfx906() {
     check_by_lanes("gfx906", "bf16");
 }
 
+/// Few queries, which are turned by their positions where they are read: heads of one query together, some queries of a head, parts of
+/// the keys.
+const TURNED: &[Case] = &[
+    case([4, 2], [1, 77], [64, 64], false, false),
+    case([2, 1], [3, 520], [128, 128], true, false),
+    case([3, 3], [5, 40], [32, 24], false, true),
+];
+
+/// As `text`, of queries that are turned as rotary embeddings turn them (Su et al., RoFormer, 2021) before the attention reads them.
+fn turned(case: &Case, dtype: &str) -> String {
+    let Case {
+        batch,
+        heads,
+        queries,
+        d,
+        ..
+    } = case;
+    let half = d / 2;
+    let given = format!("  q = input \"q\" : {dtype}[{batch}, {heads}, {queries}, {d}]\n");
+    let halves = format!("sizes=[{batch}, {heads}, {queries}, {half}]");
+    let made = format!(
+        "  x = input \"x\" : {dtype}[{batch}, {queries}, {width}]\n  c = input \"c\" : {dtype}[{queries}, {d}]\n  s = input \"s\" : \
+         {dtype}[{queries}, {d}]\n  r = reshape x : {dtype}[{batch}, {queries}, {heads}, {d}]\n  t = transpose r {{perm=[0, 2, 1, 3]}}\n  lower = slice t \
+         {{starts=[0, 0, 0, 0], {halves}}}\n  upper = slice t {{starts=[0, 0, 0, {half}], {halves}}}\n  n = neg upper\n  h = concat n, \
+         lower {{axis=3}}\n  tc = mul t, c\n  hs = mul h, s\n  q = add tc, hs\n",
+        width = heads * d
+    );
+    let text = text(case, dtype);
+    assert!(text.contains(&given));
+    text.replace(&given, &made)
+}
+
+/// No launch makes the queries, and what the attention makes of them is right.
+fn check_turned(arch: &str, dtypes: &[&str]) {
+    let Some(tools) = toolchain() else { return };
+    for (case, dtype) in TURNED.iter().flat_map(|case| dtypes.iter().map(move |t| (case, t))) {
+        let ran = tools.each_kernel(arch, &turned(case, dtype));
+        let Body::Attention(body) = &ran[0].0.body else {
+            panic!("{arch} {dtype}: {} comes first", ran[0].0.name)
+        };
+        let query = ir::kernel::OperandAccess::of(&ran[0].0.exprs, body.query);
+        assert!(
+            query.is_none() && ran.len() <= 2,
+            "{arch} {dtype}: {} kernels",
+            ran.len()
+        );
+    }
+}
+
+#[test]
+fn turned_queries_on_gfx90a() {
+    check_turned("gfx90a", &["f16", "bf16", "f32"]);
+}
+
+#[test]
+fn turned_queries_on_gfx942_and_gfx950() {
+    check_turned("gfx942", &["bf16"]);
+    check_turned("gfx950", &["f16"]);
+}
+
+#[test]
+fn turned_queries_on_gfx1100() {
+    check_turned("gfx1100", &["f16", "f32"]);
+}
+
+#[test]
+fn turned_queries_on_gfx1201_and_gfx1030() {
+    check_turned("gfx1201", &["f16", "bf16"]);
+    check_turned("gfx1030", &["f16"]);
+}
+
 /// Every mapping that tuning may choose computes the same.
 fn check_candidates(arch: &str, dtype: &str) {
     let Some(tools) = toolchain() else { return };

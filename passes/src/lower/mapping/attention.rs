@@ -403,6 +403,7 @@ impl Mapper<'_> {
             tiling
         };
         let (queries, length) = (self.usual(body.q, 128), self.usual(body.k, 1024));
+        let is_read = Operand::new(&k.exprs, body.query).access.is_some();
         // What is copied past the registers may have what a launch gives.
         let lds = |t: &FlashTiling| match t.instruction.family {
             MatrixFamily::MmaSync => self.target.most_lds_bytes(),
@@ -424,6 +425,8 @@ impl Mapper<'_> {
                 && t.registers(d, dv) <= most
                 // gfx11 holds wide queries twice, which leaves room for few scores (as compiled).
                 && (t.instruction.family != MatrixFamily::Wmma || d <= 96 || t.keys <= 16)
+                // Its lanes have whole rows of queries, which leaves none to compute them with (as compiled).
+                && (t.instruction.family != MatrixFamily::Wmma || is_read)
         };
         // Long tiles of wide heads leave too few registers but where an instruction has few rows.
         let keys = |i: &MatrixInstruction| -> &[u32] {
