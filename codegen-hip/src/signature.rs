@@ -1,12 +1,14 @@
 //! The head of a kernel: what it computes, headers, and the `extern "C"` signature.
 
+use ir::Entity;
 use ir::kernel::{Access, Body, CopyBody, Kernel, Mapping, Stmt};
 
 use crate::expr::Printer;
 use crate::types::in_memory;
 
 impl Printer<'_> {
-    /// Writes everything up to what the body computes. Of parameters that share bytes with another one nothing else is said.
+    /// Writes everything up to what the body computes. Of parameters that share bytes with another one nothing else is said, nor of those
+    /// that the launch before may write while a kernel reads its constants: what never changes may be read at any time.
     pub fn open_kernel(&mut self, block: u32, aliased: &[bool]) {
         let kernel = self.kernel;
         for origin in &kernel.origins {
@@ -19,9 +21,16 @@ impl Printer<'_> {
         self.out.line("using namespace graphc;");
         self.out.line("");
         let mut arguments: Vec<String> = Vec::new();
+        let early: Vec<usize> = match &kernel.body {
+            Body::Contract(body) if self.reads_early => {
+                let loaded = kernel.loaded_by(body.rhs.value);
+                loaded.iter().map(|param| param.index()).collect()
+            }
+            _ => (0..kernel.params.len()).collect(),
+        };
         for (i, p) in kernel.params.values().enumerate() {
             let constant = if p.access == Access::Read { "const " } else { "" };
-            let restrict = if aliased.get(i).is_some_and(|aliased| *aliased) {
+            let restrict = if aliased.get(i).is_some_and(|aliased| *aliased) || !early.contains(&i) {
                 ""
             } else {
                 " __restrict__"

@@ -1,5 +1,6 @@
 //! What the tests of the whole compiler share: the filetest runner, comparison with the reference evaluator, data.
 
+pub mod chain;
 pub mod emulated_hip;
 pub mod emulator;
 pub mod filetest;

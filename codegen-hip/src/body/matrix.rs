@@ -71,6 +71,12 @@ impl Printer<'_> {
             left if left == element => String::new(),
             left => format!(", {left}"),
         };
+        let left = match tiling.early {
+            0 => left,
+            _ if !self.reads_early => left,
+            // The rows' type is in front.
+            early => format!(", {}, {early}", spelling(body.lhs.element(&self.kernel.exprs))),
+        };
         let tiles = format!("using Tiles = Gemv<{element}, {acc}, {rows}, {cols}, {unroll}, {waves}{left}>;");
         self.product(body, [tiling.lhs, tiling.rhs], &tiles, "gemv<Tiles", tiling.store);
     }

@@ -11,12 +11,14 @@ namespace graphc {
 /// The sizes of a product by few rows: a workgroup of `WAVES` waves takes `ROWS` rows. Where the weights lie along k, a wave takes
 /// `COLS` columns, its lanes share out k, and `UNROLL` groups of each column are under way at once. Where they lie along the columns,
 /// the workgroup takes `COLS` columns and all its threads share out k. `Left` is the rows' type, where that is another 8-bit float.
-template <typename Element_, typename Sum_, int ROWS_, int COLS_, int UNROLL_, int WAVES_, typename Left_ = Element_>
+///
+/// `EARLY`: such weights are constants, and those of so many steps are asked for before the launch before is done.
+template <typename Element_, typename Sum_, int ROWS_, int COLS_, int UNROLL_, int WAVES_, typename Left_ = Element_, int EARLY_ = 0>
 struct Gemv {
     using Element = Element_;
     using Left = Left_;
     using Sum = Sum_;
-    static constexpr int ROWS = ROWS_, COLS = COLS_, UNROLL = UNROLL_, WAVES = WAVES_;
+    static constexpr int ROWS = ROWS_, COLS = COLS_, UNROLL = UNROLL_, WAVES = WAVES_, EARLY = EARLY_;
     static constexpr int LANES = WAVE_LANES, THREADS = WAVES * LANES;
 };
 
@@ -334,13 +336,48 @@ GRAPHC_DEVICE void add_waves(const Acc (&partial)[Sizes::WAVES][Sizes::ROWS][BLO
     __syncthreads();
 }
 
+/// Multiplies a step's weights by the elements of the rows, and takes those into what is folded of them.
+template <typename Sizes, bool PART, typename Acc, int GROUP, int DEEP, typename Folds, typename Left, typename Right>
+GRAPHC_DEVICE void multiply_rows(Acc (&sums)[Sizes::ROWS][GROUP], Folds& folds, const Left (&left)[Sizes::ROWS],
+                                 const Right (&right)[DEEP], int k, int depth) {
+    using T = typename Sizes::Element;
+    Pack<typename Sizes::Left, DEEP> factors[Sizes::ROWS];
+#pragma unroll
+    for (int r = 0; r < Sizes::ROWS; ++r) {
+        copy_bytes<DEEP * (int)sizeof(T)>(&factors[r], &left[r]);
+        folds.template take<PART, DEEP>(r, left[r], k, depth);
+    }
+#pragma unroll
+    for (int j = 0; j < DEEP; ++j) {
+        Pack<T, GROUP> weights;
+        copy_bytes<GROUP * (int)sizeof(T)>(&weights, &right[j]);
+#pragma unroll
+        for (int r = 0; r < Sizes::ROWS; ++r) {
+            const Acc factor = (Acc)widen(factors[r][j]);
+#pragma unroll
+            for (int c = 0; c < GROUP; ++c) sums[r][c] = math::multiply_add(factor, (Acc)widen(weights[c]), sums[r][c]);
+        }
+    }
+}
+
+/// Reads 16 bytes of a constant now: the compiler moves no other read in front of a wait for the launch before.
+GRAPHC_DEVICE Words<16> read_early(const void* from) {
+    Words<16> r = {};
+#if defined(GRAPHC_CUDA)
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r.words[0]), "=r"(r.words[1]), "=r"(r.words[2]), "=r"(r.words[3])
+                 : "l"(from)
+                 : "memory");
+#endif
+    return r;
+}
+
 /// Weights along the columns: some lanes of a wave go along them, its other lanes and the waves share out k.
 template <typename Sizes, int WIDTH, typename Lhs, typename Rhs, typename Epilogue, typename Statistic>
 GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int depth, const Lhs& lhs, const Rhs& rhs,
                                    const Epilogue& epilogue, const Statistic& statistic) {
-    using T = typename Sizes::Element;
     using Acc = typename Sizes::Sum;
-    constexpr int ROWS = Sizes::ROWS, LANES = Sizes::LANES, WAVES = Sizes::WAVES;
+    constexpr int ROWS = Sizes::ROWS, LANES = Sizes::LANES, WAVES = Sizes::WAVES, EARLY = Sizes::EARLY;
     constexpr int GROUP = Rhs::WIDTH, DEEP = Lhs::WIDTH, BLOCK = Sizes::COLS, ALONG = BLOCK / GROUP, SLICES = Sizes::THREADS / ALONG;
     static_assert(BLOCK % WIDTH == 0, "a workgroup's columns are whole packs");
     static_assert(ALONG * GROUP == BLOCK && LANES % ALONG == 0, "a power of two of lanes goes along the columns");
@@ -350,7 +387,23 @@ GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int 
     const int col = mine < cols - GROUP ? mine : cols - GROUP;
     Acc sums[ROWS][GROUP] = {};
     RowFolds<Sizes, Statistic> folds(statistic);
-    for (int k = slice * DEEP; k < depth; k += SLICES * DEEP) {
+    int k = slice * DEEP;
+    if constexpr (EARLY > 0) {
+        static_assert(ROWS == 1 && sizeof(typename Rhs::Group) == 16, "a row, and weights of 16 bytes");
+        Words<16> early[EARLY][DEEP];
+#pragma unroll
+        for (int e = 0; e < EARLY; ++e) {
+#pragma unroll
+            for (int j = 0; j < DEEP; ++j) early[e][j] = read_early(rhs.address(col, k + e * SLICES * DEEP + j));
+        }
+        wait_for_launch_before();
+#pragma unroll
+        for (int e = 0; e < EARLY; ++e, k += SLICES * DEEP) {
+            const typename Lhs::Group left[ROWS] = {lhs.read(row0, k)};
+            multiply_rows<Sizes, false>(sums, folds, left, early[e], k, depth);
+        }
+    }
+    for (; k < depth; k += SLICES * DEEP) {
         typename Lhs::Group left[ROWS];
         typename Rhs::Group right[DEEP];
         if (k + DEEP <= depth) {
@@ -364,23 +417,7 @@ GRAPHC_DEVICE void gemv_along_rows(int row0, int block, int rows, int cols, int 
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) left[r] = lhs.read_before(row0 + r < rows ? row0 + r : rows - 1, k, depth);
         }
-        Pack<typename Sizes::Left, DEEP> factors[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            copy_bytes<DEEP * (int)sizeof(T)>(&factors[r], &left[r]);
-            folds.template take<true, DEEP>(r, left[r], k, depth);
-        }
-#pragma unroll
-        for (int j = 0; j < DEEP; ++j) {
-            Pack<T, GROUP> weights;
-            copy_bytes<GROUP * (int)sizeof(T)>(&weights, &right[j]);
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                const Acc factor = (Acc)widen(factors[r][j]);
-#pragma unroll
-                for (int c = 0; c < GROUP; ++c) sums[r][c] = math::multiply_add(factor, (Acc)widen(weights[c]), sums[r][c]);
-            }
-        }
+        multiply_rows<Sizes, true>(sums, folds, left, right, k, depth);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {

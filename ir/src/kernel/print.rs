@@ -157,6 +157,7 @@ impl fmt::Display for Mapping {
                         let scaled = if matrix.scaled_sums { "sums" } else { "weights" };
                         format!(", {}, {scaled} scaled{}", matrix.instruction, resident(matrix.resident))
                     }
+                    (None, None) if t.early > 0 => format!(", weights of {} steps early", t.early),
                     (None, None) => String::new(),
                 }
             ),

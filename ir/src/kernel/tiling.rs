@@ -350,6 +350,9 @@ pub struct GemvTiling {
     pub waves: u32,
     /// Lanes of a wave.
     pub lanes: u32,
+    /// Steps whose weights a workgroup asks for before the launch before is done, where one row's weights are constants and lie along the
+    /// columns.
+    pub early: u32,
     /// What multiplies, where it is not the lanes.
     pub matrix: Option<GemvMatrix>,
     /// How the weights of one row come through LDS instead, multiplied by instructions of integers.
@@ -440,6 +443,12 @@ impl GemvTiling {
     pub fn launch_lds(&self, depth: i64, scale: u32) -> u32 {
         let stream = self.stream.as_ref();
         stream.map_or(0, |s| s.lds_bytes(self.cols, self.waves, depth, scale))
+    }
+
+    /// Elements along k that a workgroup takes at once of weights along the columns.
+    pub fn step(&self) -> i64 {
+        let along = (self.cols / self.rhs.width.max(1)).max(1);
+        i64::from(self.threads() / along) * i64::from(self.lhs.width)
     }
 
     /// Columns of a workgroup, of a tile where it stays.
@@ -551,6 +560,10 @@ impl GemvTiling {
         }
         if !self.cols.is_multiple_of(self.store) {
             return Some("the width of the stores must divide the columns of a workgroup");
+        }
+        let plain = self.matrix.is_none() && self.stream.is_none() && !self.rhs.along_k;
+        if self.early > 0 && !(plain && self.rows == 1 && self.early.saturating_mul(self.lhs.width) <= 16) {
+            return Some("of one row's weights along the columns, 16 groups of a lane at most are asked for early");
         }
         if let Some(stream) = &self.stream {
             return self.stream_misfit(stream);

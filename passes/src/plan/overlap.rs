@@ -15,9 +15,9 @@ pub fn overlap(plan: &Plan) -> Overlap {
     }
 }
 
-/// Returns the kernels most of whose launches have one behind them that streams constant weights: its first bytes then
-/// come while they are still at work. No other launch is let in early: workgroups that do not stay crowd where there
-/// happens to be room.
+/// Returns the kernels most of whose launches have one behind them that streams constant weights, or asks for some early: its
+/// first bytes then come while they are still at work. No other launch is let in early: workgroups that are more than one
+/// to a unit crowd where there happens to be room.
 fn before_streams(plan: &Plan) -> Vec<KernelId> {
     // Of each kernel the launches, and those with such a one behind them.
     let mut counts: Table<KernelId, [usize; 2]> = plan.kernels.values().map(|_| [0; 2]).collect();
@@ -37,17 +37,18 @@ fn before_streams(plan: &Plan) -> Vec<KernelId> {
     most.map(|(kernel, _)| kernel).collect()
 }
 
-/// Says whether a launch streams weights that are constants, with all that makes numbers of them.
+/// Says whether a launch streams weights that are constants, with all that makes numbers of them, or asks for some early.
 fn streams_constants(plan: &Plan, kernel: &Kernel, args: &[BufferId]) -> bool {
-    kernel.streams() && weights_are_constants(plan, kernel, args)
+    let early = matches!(&kernel.mapping, Mapping::Gemv(tiling) if tiling.early > 0);
+    (kernel.streams() || early) && weights_are_constants(plan, kernel, args)
 }
 
-/// Returns the products of few rows by matrix instructions, or by copies to LDS, all of whose launches have weights that
-/// are constants: nothing writes those, so they may be read before the launch before is done. (Where lanes multiply,
-/// that was measured to gain nothing, and costs registers.)
+/// Returns the products of few rows by matrix instructions, by copies to LDS, or with weights that are asked for early, all of
+/// whose launches have weights that are constants: nothing writes those, so they may be read before the launch before is
+/// done.
 fn with_constant_weights(plan: &Plan) -> Vec<KernelId> {
     let may = |kernel: &Kernel| match &kernel.mapping {
-        Mapping::Gemv(tiling) => tiling.matrix.is_some() || tiling.stream.is_some(),
+        Mapping::Gemv(tiling) => tiling.matrix.is_some() || tiling.stream.is_some() || tiling.early > 0,
         _ => false,
     };
     let mut early: Table<KernelId, bool> = plan.kernels.values().map(may).collect();

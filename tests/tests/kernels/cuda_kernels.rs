@@ -277,6 +277,45 @@ fn few_rows_by_weights_of_four_bits_use_matrix_instructions() {
     );
 }
 
+/// Products of one row whose workgroups have a unit each ask for constant weights early, and so do none whose weights a run gives. What
+/// such a kernel reads of the launch before does not pass for a constant.
+#[test]
+fn constant_weights_of_one_row_are_asked_for_early() {
+    let Some(compiler) = compiler() else { return };
+    let mut random = Random(29);
+    let mut requests = Vec::new();
+    let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
+        let graph = graphc_tests::chain::graph(dtype, &[2048, 2048, 4096, 2050], &mut random);
+        let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{dtype}: {e}"));
+        let sources = graphc::driver::requests(&built.program);
+        let (mut early, mut let_in) = (0, 0);
+        for (kernel, request) in built.program.variants[0].plan.kernels.values().zip(&sources) {
+            let asks = matches!(&kernel.mapping, Mapping::Gemv(tiling) if tiling.early > 0);
+            let row = format!(
+                "const {}* in0,",
+                if dtype == DType::F32 { "float" } else { dtype.name() }
+            );
+            assert_eq!(request.source.contains(&row), asks, "{}", request.source);
+            assert_eq!(request.source.contains(", 2>;"), asks, "{}", request.source);
+            early += usize::from(asks);
+            let_in += usize::from(request.source.contains("let_next_launch_begin();"));
+        }
+        assert!(
+            early >= 2 && let_in + 1 >= early,
+            "{dtype}: {early} ask, {let_in} let in"
+        );
+        requests.extend(sources);
+    }
+    let given = "graph @given stage=import {\n  x = input \"x\" : f16[1, 4096]\n  w = input \"w\" : f16[4096, 4096]\n  \
+                 y = contract x, w\n  return y as \"y\"\n}\n";
+    let built = graphc::driver::build(&parse(given).expect("parses"), &options).expect("builds");
+    let sources = graphc::driver::requests(&built.program);
+    assert!(sources[0].source.contains("wait_for_launch_before();"));
+    requests.extend(sources);
+    check(&compiler, &requests);
+}
+
 /// Products of few rows that fold the squares of their rows and scale their sums, and such that fold something else.
 #[test]
 fn products_that_scale_their_rows_compile() {
