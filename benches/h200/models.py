@@ -140,8 +140,8 @@ class Rows(nn.Module):
 
 
 class Pointwise(nn.Module):
-    def forward(self, x, y):
-        return F.gelu(x) * y
+    def forward(self, x, others):
+        return F.gelu(x) * others
 
 
 class Gemv(nn.Module):
@@ -168,7 +168,7 @@ def cases():
     return {
         "gemm": (Mlp, {"x": torch.randn(4096, 4096)}),
         "rows": (Rows, {"x": torch.randn(16384, 4096)}),
-        "pointwise": (Pointwise, {n: torch.randn(16384, 4096) for n in "xy"}),
+        "pointwise": (Pointwise, {n: torch.randn(16384, 4096) for n in ("x", "others")}),
         "gemv": (Gemv, {"x": torch.randn(1, 4096)}),
         "bert b1": (Bert, words(1)),
         "bert b32": (Bert, words(32)),
