@@ -489,6 +489,24 @@ pub fn stream_pack(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> O
     })
 }
 
+/// Returns the depth of a contraction whose weights can be asked for before the launch before is done ([`GemvTiling::early`]): they are
+/// read as they are, `width` neighbours in one access, of one product along one axis of known size.
+///
+/// [`GemvTiling::early`]: super::GemvTiling::early
+pub fn early_depth(kernel: &Kernel, body: &ContractBody, width: u32) -> Option<i64> {
+    let access = body.rhs.access?;
+    let (stored, &[axis]) = (kernel.params[access.param].dtype, &body.k[..]) else {
+        return None;
+    };
+    let is_plain = access.guard.is_none() && access.unpacking.is_none() && stored == body.rhs.element(&kernel.exprs);
+    let is_access = stored.bits().saturating_mul(width) == ACCESS_BYTES * 8;
+    if is_plain && is_access && body.batch.is_empty() {
+        kernel.axes[axis].extent.as_const()
+    } else {
+        None
+    }
+}
+
 /// Returns how many neighbouring sums an epilogue can take to store its results at once: at most 16 bytes of every stored type.
 pub fn widest_store(kernel: &Kernel, symbols: &Symbols, body: &ContractBody) -> u32 {
     let stored = body

@@ -100,10 +100,11 @@ impl Verifier<'_> {
         if !tiling.rhs.along_k && c.rhs.unpacking().is_some() {
             return Some("quantised weights lie along k");
         }
-        if tiling.early > 0
-            && let Some(problem) = self.gemv_early(tiling, c)
-        {
-            return Some(problem);
+        let early = tiling.step().saturating_mul(tiling.early.into());
+        if tiling.early > 0 && limits::early_depth(self.kernel, c, tiling.rhs.width).is_none_or(|depth| early > depth) {
+            return Some(
+                "weights are asked for early as they are, 16 bytes at once, in as many steps of one product as there are",
+            );
         }
         if let Some(matrix) = &tiling.matrix
             && let Some(problem) = self.gemv_matrix(matrix, c)
@@ -116,25 +117,6 @@ impl Verifier<'_> {
             return Some(problem);
         }
         self.wide_accesses(c, tiling.lhs, tiling.rhs, tiling.store)
-    }
-
-    /// Says why weights of a contraction cannot be asked for early.
-    fn gemv_early(&self, tiling: &GemvTiling, c: &ContractBody) -> Option<&'static str> {
-        let k = self.kernel;
-        let access = c.rhs.access.filter(|a| a.guard.is_none() && a.unpacking.is_none());
-        let stored = access.map(|access| k.params[access.param].dtype);
-        if stored != Some(c.rhs.element(&k.exprs)) || stored.is_some_and(|t| t.bits() * tiling.rhs.width != 128) {
-            return Some("weights that are asked for early are read as they are, 16 bytes at once");
-        }
-        let depth = match c.k[..] {
-            [axis] => k.axes[axis].extent.as_const(),
-            _ => None,
-        };
-        let early = tiling.step().saturating_mul(tiling.early.into());
-        if !c.batch.is_empty() || depth.is_none_or(|depth| early > depth) {
-            return Some("weights are asked for early of one product, of as many steps as there are");
-        }
-        None
     }
 
     /// Says why the weights of a contraction cannot be streamed.

@@ -1,7 +1,7 @@
 //! Contractions with few rows: the weights are read once, and how fast is all that counts.
 
 use ir::DType;
-use ir::kernel::limits::{scales, stream_pack, unpacks_alike, widest_store};
+use ir::kernel::limits::{early_depth, scales, stream_pack, unpacks_alike, widest_store};
 use ir::kernel::{AxisId, ContractBody, Fetch, GemvMatrix, GemvStream, GemvTiling};
 use ir::target::{MatrixFamily, Platform};
 
@@ -148,28 +148,18 @@ impl Mapper<'_> {
     /// Steps of one row's weights along the columns that a workgroup asks for before the launch before is done: some where each
     /// has a compute unit to itself and registers to hold them, and launches overlap.
     fn early(&self, body: &ContractBody, t: &GemvTiling, sizes: &Sizes) -> u32 {
-        let access = body.rhs.access.filter(|a| a.guard.is_none() && a.unpacking.is_none());
-        let (element, depth) = (
-            body.rhs.element(&self.kernel.exprs),
-            match body.k[..] {
-                [axis] => self.kernel.axes[axis].extent.as_const(),
-                _ => None,
-            },
-        );
-        let whole = t.rhs.width * element.bits() == 128 && t.lhs.width * EARLY <= 16;
-        let as_they_are = access.is_some_and(|access| self.kernel.params[access.param].dtype == element);
-        let one_each = (sizes.n + i64::from(t.cols) - 1) / i64::from(t.cols) <= self.target.compute_units.into();
+        let has_unit = (sizes.n + i64::from(t.cols) - 1) / i64::from(t.cols) <= self.target.compute_units.into();
         let fits = self.target.overlaps_launches
             && !t.rhs.along_k
             && t.rows == 1
             && sizes.m == 1
-            && body.batch.is_empty()
-            && t.threads() <= EARLY_THREADS;
-        let steps = depth.is_some_and(|depth| t.step() * i64::from(EARLY) <= depth);
-        if fits && whole && as_they_are && one_each && steps {
-            EARLY
-        } else {
-            0
+            && has_unit
+            && t.threads() <= EARLY_THREADS
+            && t.lhs.width * EARLY <= 16;
+        let has_steps = |depth| t.step() * i64::from(EARLY) <= depth;
+        match early_depth(self.kernel, body, t.rhs.width).is_some_and(has_steps) {
+            true if fits => EARLY,
+            _ => 0,
         }
     }
 
