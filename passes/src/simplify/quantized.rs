@@ -195,9 +195,10 @@ fn maximum_of_dequantize(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Op
         let ty = b.ty(uniform.stored);
         let reaches = (0..pool.size.len()).all(|i| {
             let w = &pool.window;
+            // Where the number of windows is rounded up, the last may begin this much further on.
+            let more = if pool.ceil { w.strides[i] - 1 } else { 0 };
             w.dilations[i] == 1
-                && !pool.ceil
-                && w.pad_low[i].max(w.pad_high[i]) < pool.size[i]
+                && w.pad_low[i].max(w.pad_high[i] + more) < pool.size[i]
                 && ty.shape[first + i].at_least(1, b.symbols())
         });
         if !reaches {

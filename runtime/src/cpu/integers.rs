@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 use super::env::RunMemory;
 use super::exec::Prepare;
 use super::finisher::{Finisher, Scattered, lies_side_by_side, side_by_side_scratch};
+use super::kernels::depthwise_integers::{DepthwiseIntegers, depthwise};
 use super::kernels::dots::Dots;
 use super::kernels::integers::{
-    DepthwiseIntegers, IntegerProduct, PackedIntegers, Panels, RowsOut, SumTile, depthwise, given_bytes, given_panels,
-    multiply, pack_given,
+    IntegerProduct, PackedIntegers, Panels, RowsOut, SumTile, given_bytes, given_panels, multiply, pack_given,
 };
 use super::kernels::window_sums::{RowSums, WindowSums, row_sums, window_sums};
 use super::kernels::workspace::{SyncPtr, Workspace};

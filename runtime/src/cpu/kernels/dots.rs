@@ -48,6 +48,11 @@ impl Dots {
         matches!(self.0, Kind::AvxVnni | Kind::Avx512Vnni)
     }
 
+    /// Whether AVX-512's instructions multiply.
+    pub(super) fn is_wide(self) -> bool {
+        matches!(self.0, Kind::Avx512Vnni)
+    }
+
     /// Elements along K that one instruction takes of a row.
     pub(super) fn each(self) -> usize {
         if self.takes_bytes() { 4 } else { 2 }

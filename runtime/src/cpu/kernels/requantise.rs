@@ -5,6 +5,7 @@
 //! are rounded by no more than [`margin`], so that they are the same whole number unless the value is that near a tie. A block with such
 //! a value is computed again as it is written: results are always those of the stages.
 
+use super::requantised_bytes::{Ending, bytes_of_columns};
 use super::simd::{Simd, simd_dispatch};
 use super::stages::{Block, ROWS, Stage, StageOp, Sums, Values, finish_block, floats_of, for_each_vector, sums_of};
 
@@ -25,15 +26,21 @@ pub(super) struct Requantise<'a> {
     /// Whether what is below 0 is 0 before it is divided.
     positive: bool,
     /// What the rounded quotient is cut to, before `zero` is added.
-    range: [f32; 2],
-    zero: f32,
-    rest: &'a [Stage],
+    pub(super) range: [f32; 2],
+    pub(super) zero: f32,
+    pub(super) rest: &'a [Stage],
 }
 
 /// The largest number that a rounded quotient is cut to or moved by here.
 const LARGEST: f32 = 512.0;
+
+/// Says whether a number is whole and small.
+pub(super) fn is_small(v: f32) -> bool {
+    v.fract() == 0.0 && v.abs() <= LARGEST
+}
+
 /// The largest margin; with a larger one too many blocks are computed twice.
-const MOST_MARGIN: f32 = 0.02;
+pub(super) const MOST_MARGIN: f32 = 0.02;
 
 impl Requantise<'_> {
     /// Reads `[· scale] [+ bias] [max 0] round(/ by) [± zero] max min`.
@@ -50,11 +57,10 @@ impl Requantise<'_> {
         // What -0 is added to stays as it is.
         let zero = more.or_else(|| left.number(StageOp::Sub).map(|v| -v)).unwrap_or(-0.0);
         let range = [left.number(StageOp::Max)?, left.number(StageOp::Min)?];
-        let whole = |v: f32| v.fract() == 0.0 && v.abs() <= LARGEST;
         let inverse = 1.0 / by;
         let divides = by > 0.0 && by.is_normal() && inverse.is_normal();
         let known = positive.is_none_or(|v| v == 0.0) && range[0] <= range[1];
-        if !(whole(range[0]) && whole(range[1]) && whole(zero) && divides && known) {
+        if !(is_small(range[0]) && is_small(range[1]) && is_small(zero) && divides && known) {
             return None;
         }
         let [mut low, high] = range.map(|end| end - zero);
@@ -76,18 +82,18 @@ impl Requantise<'_> {
 }
 
 /// Stages that were not read yet.
-struct Left<'a>(&'a [Stage]);
+pub(super) struct Left<'a>(pub &'a [Stage]);
 
-impl Left<'_> {
+impl<'a> Left<'a> {
     /// Takes the next stage if it is one that `read` reads.
-    fn take<T>(&mut self, read: impl FnOnce(&Stage) -> Option<T>) -> Option<T> {
+    pub(super) fn take<T>(&mut self, read: impl FnOnce(&'a Stage) -> Option<T>) -> Option<T> {
         let (first, rest) = self.0.split_first()?;
         let value = read(first)?;
         self.0 = rest;
         Some(value)
     }
 
-    fn number(&mut self, op: StageOp) -> Option<f32> {
+    pub(super) fn number(&mut self, op: StageOp) -> Option<f32> {
         self.take(|stage| match stage {
             Stage::Number(o, v) if *o == op => Some(*v),
             _ => None,
@@ -104,11 +110,11 @@ impl Left<'_> {
 }
 
 /// How far apart both ways of computing a quotient are at most, where it is inside the range and biases over the divisor are at most
-/// `bias`: a rounding is 2⁻²⁴ of its result. There are four of the product, two of the bias and three of the quotient; a product is
-/// the quotient less the bias.
-fn margin(range: [f32; 2], bias: f32) -> f32 {
+/// `bias`: a rounding is 2⁻²⁴ of its result. There are four of the product, three of the bias (one where the zero point is added to it)
+/// and three of the quotient; a product is the quotient less the bias.
+pub(super) fn margin(range: [f32; 2], bias: f32) -> f32 {
     let quotient = range[0].abs().max(range[1].abs()) + 1.0;
-    (7.0 * quotient + 6.0 * bias) * 1.05 * (f32::EPSILON / 2.0)
+    (7.0 * quotient + 7.0 * bias) * 1.05 * (f32::EPSILON / 2.0)
 }
 
 simd_dispatch! {
@@ -121,14 +127,15 @@ simd_dispatch! {
 
 #[inline(always)]
 unsafe fn requantise_body<S: Simd>(sums: &Sums, form: &Requantise<'_>) {
+    let ending = Ending::of(form);
     // SAFETY: the caller's contract: blocks are inside the tile.
     unsafe {
         for col in (0..sums.cols).step_by(2 * S::LANES) {
             let left = sums.cols - col;
             let lanes = [left.min(S::LANES), left.saturating_sub(S::LANES).min(S::LANES)];
             match lanes[1] == S::LANES {
-                true => columns::<S, true>(sums, form, (col, lanes)),
-                false => columns::<S, false>(sums, form, (col, lanes)),
+                true => columns::<S, true>(sums, form, ending.as_ref(), (col, lanes)),
+                false => columns::<S, false>(sums, form, ending.as_ref(), (col, lanes)),
             }
         }
     }
@@ -159,7 +166,7 @@ unsafe fn term<S: Simd, const WHOLE: bool>(term: Term, col: usize, lanes: [usize
 /// # Safety
 /// The level's instructions are there.
 #[inline(always)]
-unsafe fn is_below<S: Simd>(values: [S::V; 2], most: f32) -> bool {
+pub(super) unsafe fn is_below<S: Simd>(values: [S::V; 2], most: f32) -> bool {
     // SAFETY: the caller's contract. Comparisons with NaN are false.
     unsafe {
         let most = S::splat(most);
@@ -167,19 +174,32 @@ unsafe fn is_below<S: Simd>(values: [S::V; 2], most: f32) -> bool {
     }
 }
 
+/// What two vectors' columns are multiplied by, and what is added: scales and biases over the divisor.
+pub(super) struct Quotients<S: Simd> {
+    pub scale: [S::V; 2],
+    pub bias: [S::V; 2],
+    /// The largest magnitude of a bias.
+    pub largest: f32,
+}
+
 /// Sums of two vectors' columns, and the factors of these.
-struct Requantised<'a> {
-    sums: &'a Sums,
-    form: &'a Requantise<'a>,
+pub(super) struct Requantised<'a> {
+    pub sums: &'a Sums,
+    pub form: &'a Requantise<'a>,
     /// Scales and biases over the divisor.
-    scale: [[f32; 16]; 2],
-    bias: [[f32; 16]; 2],
+    pub scale: [[f32; 16]; 2],
+    pub bias: [[f32; 16]; 2],
     /// Quotients are sure that are less far from whole numbers; none if it is 0.
-    limit: f32,
+    pub limit: f32,
 }
 
 #[inline(always)]
-unsafe fn columns<S: Simd, const WHOLE: bool>(sums: &Sums, form: &Requantise<'_>, (col, lanes): (usize, [usize; 2])) {
+unsafe fn columns<S: Simd, const WHOLE: bool>(
+    sums: &Sums,
+    form: &Requantise<'_>,
+    ending: Option<&Ending<'_>>,
+    (col, lanes): (usize, [usize; 2]),
+) {
     // SAFETY: the caller's contract; a vector has no more lanes than the arrays.
     unsafe {
         let inverse = S::splat(form.inverse);
@@ -187,7 +207,11 @@ unsafe fn columns<S: Simd, const WHOLE: bool>(sums: &Sums, form: &Requantise<'_>
         let bias = term::<S, WHOLE>(form.bias.unwrap_or(Term::Number(0.0)), col, lanes);
         let scale = [S::mul(scale[0], inverse), S::mul(scale[1], inverse)];
         let bias = [S::mul(bias[0], inverse), S::mul(bias[1], inverse)];
-        let largest = S::fold(S::max(S::abs(bias[0]), S::abs(bias[1])), f32::max);
+        let largest = S::fold(S::largest(bias[0], bias[1]), f32::max);
+        if let (Some(ending), true) = (ending, sums.is_plain()) {
+            let quotients = Quotients::<S> { scale, bias, largest };
+            return bytes_of_columns::<S, WHOLE>(sums, form, ending, &quotients, (col, lanes));
+        }
         let margin = margin(form.range, largest);
         // Sums are below 2³¹: their products are finite.
         let close = is_below::<S>(scale, 1e18) && is_below::<S>(bias, 1e18) && margin <= MOST_MARGIN;
@@ -246,7 +270,7 @@ impl Values for Requantised<'_> {
 /// # Safety
 /// As for [`requantise`].
 #[inline(always)]
-unsafe fn exact<S: Simd, const R: usize, const WHOLE: bool>(
+pub(super) unsafe fn exact<S: Simd, const R: usize, const WHOLE: bool>(
     at: Block,
     form: &Requantise<'_>,
     sums: &[[S::I; 2]; R],

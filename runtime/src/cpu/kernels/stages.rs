@@ -59,7 +59,7 @@ pub enum Across {
 }
 
 impl Across {
-    const NEIGHBOURS: Across = Across::Apart(1);
+    pub(super) const NEIGHBOURS: Across = Across::Apart(1);
 
     /// # Safety
     /// Places are as many as there are columns.
@@ -106,6 +106,36 @@ pub struct Sums {
     pub each: (*const i32, isize),
     /// Products that are added.
     pub outer: Option<Outer>,
+}
+
+impl Sums {
+    /// Says whether nothing but numbers a column are added or subtracted.
+    pub(super) fn is_plain(&self) -> bool {
+        self.factor.is_none() && self.each.0.is_null() && self.outer.is_none()
+    }
+
+    /// What is added to the sums of two vectors' columns, if that is all.
+    ///
+    /// # Safety
+    /// The columns are inside.
+    #[inline(always)]
+    pub(super) unsafe fn more_of<S: Simd, const WHOLE: bool>(&self, col: usize, lanes: [usize; 2]) -> [S::I; 2] {
+        // SAFETY: the caller's contract. Past the last column nothing is read: the first one stands in.
+        unsafe {
+            let second = if lanes[1] > 0 { S::LANES } else { 0 };
+            let mut more = [S::isplat(0); 2];
+            for (v, more) in more.iter_mut().enumerate() {
+                let col = col + v * second;
+                if !self.excess.is_null() {
+                    *more = S::isub(*more, integers_of::<S, WHOLE>(self.excess.add(col), lanes[v]));
+                }
+                if !self.addend.is_null() {
+                    *more = S::iadd(*more, integers_of::<S, WHOLE>(self.addend.add(col), lanes[v]));
+                }
+            }
+            more
+        }
+    }
 }
 
 /// Makes floats of sums and does the stages to each.
@@ -222,14 +252,14 @@ pub(super) unsafe fn floats_of<S: Simd, const WHOLE: bool>(p: *const f32, n: usi
 }
 
 #[inline(always)]
-unsafe fn integers_of<S: Simd, const WHOLE: bool>(p: *const i32, n: usize) -> S::I {
+pub(super) unsafe fn integers_of<S: Simd, const WHOLE: bool>(p: *const i32, n: usize) -> S::I {
     // SAFETY: as above; the bits are not looked at as a float.
     unsafe { S::bits(floats_of::<S, WHOLE>(p.cast(), n)) }
 }
 
 /// `n` bytes, which are all lanes of a whole block, as integers.
 #[inline(always)]
-unsafe fn bytes_of<S: Simd, const WHOLE: bool>(p: *const u8, signed: bool, n: usize) -> S::I {
+pub(super) unsafe fn bytes_of<S: Simd, const WHOLE: bool>(p: *const u8, signed: bool, n: usize) -> S::I {
     // SAFETY: the caller's contract.
     unsafe {
         let mut part = [0u8; 16];
@@ -360,7 +390,11 @@ unsafe fn scatter<T: Copy>(rows: &[[T; 2 * MOST_LANES]], to: *mut T, at: Block, 
 /// # Safety
 /// As for [`store_words`].
 #[inline(always)]
-unsafe fn store_bytes<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out: &StageOut, values: &[[S::I; 2]; R]) {
+pub(super) unsafe fn store_bytes<S: Simd, const R: usize, const WHOLE: bool>(
+    at: Block,
+    out: &StageOut,
+    values: &[[S::I; 2]; R],
+) {
     // SAFETY: the caller's contract: the block's place is inside.
     unsafe {
         let to = out.to.wrapping_offset(at.row as isize * out.row);
@@ -374,10 +408,15 @@ unsafe fn store_bytes<S: Simd, const R: usize, const WHOLE: bool>(at: Block, out
             return scatter(&lanes, to, at, out);
         }
         let to = to.add(at.col);
+        if WHOLE {
+            for (r, row) in values.iter().enumerate() {
+                S::store_bytes_of_two(to.offset(r as isize * out.row), *row);
+            }
+            return;
+        }
         for_each_vector!(R, |r, v| {
-            let n = if WHOLE { S::LANES } else { at.lanes[v] };
             let second = if at.lanes[v] > 0 { v * S::LANES } else { 0 };
-            S::store_bytes(to.offset(r as isize * out.row).add(second), values[r][v], n);
+            S::store_bytes(to.offset(r as isize * out.row).add(second), values[r][v], at.lanes[v]);
         });
     }
 }

@@ -69,6 +69,25 @@ impl Simd for Avx512 {
             _ => _mm_mask_storeu_epi8(p.cast(), tail(n), _mm512_cvtepi32_epi8(v)),
         }
     }
+    const CUTS: bool = true;
+    #[inline(always)]
+    unsafe fn store_cut_bytes_of_two(p: *mut u8, [first, second]: [__m512i; 2], signed: bool) {
+        let words = _mm512_packs_epi32(first, second);
+        let bytes = match signed {
+            true => _mm512_packs_epi16(words, words),
+            false => _mm512_packus_epi16(words, words),
+        };
+        // Of each 128 bits four of the first vector, four of the second, and both again.
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+        _mm256_storeu_si256(p.cast(), _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, bytes)));
+    }
+    #[inline(always)]
+    unsafe fn store_bytes_of_two(p: *mut u8, [first, second]: [__m512i; 2]) {
+        // Groups of four take turns between both vectors.
+        let bytes = _mm512_cvtepi16_epi8(_mm512_packs_epi32(first, second));
+        let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+        _mm256_storeu_si256(p.cast(), _mm256_permutevar8x32_epi32(bytes, order));
+    }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
         let bits = _mm512_castps_si512(v);
@@ -122,6 +141,15 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn round(a: __m512) -> __m512 {
         _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
+    }
+    #[inline(always)]
+    unsafe fn residue(a: __m512) -> __m512 {
+        _mm512_reduce_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
+    }
+    #[inline(always)]
+    unsafe fn largest(a: __m512, b: __m512) -> __m512 {
+        // The largest magnitude, with no sign.
+        _mm512_range_ps::<0b1011>(a, b)
     }
     #[inline(always)]
     unsafe fn floor(a: __m512) -> __m512 {

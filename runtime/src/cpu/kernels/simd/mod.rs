@@ -44,6 +44,25 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_i8(p: *const i8) -> Self::I;
     /// Stores the lowest byte of the first `n` lanes (`n <= LANES`).
     unsafe fn store_bytes(p: *mut u8, v: Self::I, n: usize);
+    /// Whether [`Simd::store_cut_bytes_of_two`] cuts numbers to the range of bytes.
+    const CUTS: bool = false;
+    /// Stores two vectors of numbers, one behind the other, as bytes that are `signed` or not. Others than those of the type may only be
+    /// given where the level cuts them.
+    #[inline(always)]
+    unsafe fn store_cut_bytes_of_two(p: *mut u8, values: [Self::I; 2], signed: bool) {
+        let _ = signed;
+        // SAFETY: the caller's contract.
+        unsafe { Self::store_bytes_of_two(p, values) }
+    }
+    /// Stores the lowest bytes of two vectors of numbers from -32768 to 32767, one behind the other.
+    #[inline(always)]
+    unsafe fn store_bytes_of_two(p: *mut u8, [first, second]: [Self::I; 2]) {
+        // SAFETY: the caller's contract: places for two vectors' lanes.
+        unsafe {
+            Self::store_bytes(p, first, Self::LANES);
+            Self::store_bytes(p.add(Self::LANES), second, Self::LANES);
+        }
+    }
 
     /// Asks for the cache line at `p` in the second-level cache; any address is allowed.
     #[inline(always)]
@@ -106,6 +125,18 @@ pub(crate) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn abs(a: Self::V) -> Self::V {
         Self::from_bits(Self::iand(Self::bits(a), Self::isplat(0x7fff_ffff)))
+    }
+    /// What a number is more than the whole number next to it.
+    #[inline(always)]
+    unsafe fn residue(a: Self::V) -> Self::V {
+        // SAFETY: as for every method.
+        unsafe { Self::sub(a, Self::round(a)) }
+    }
+    /// The larger of the magnitudes.
+    #[inline(always)]
+    unsafe fn largest(a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: as for every method.
+        unsafe { Self::max(Self::abs(a), Self::abs(b)) }
     }
     #[inline(always)]
     unsafe fn neg(a: Self::V) -> Self::V {

@@ -3,10 +3,9 @@
 use std::sync::Mutex;
 
 use super::Rng;
+use crate::cpu::kernels::depthwise_integers::{DepthwiseIntegers, depthwise};
 use crate::cpu::kernels::dots::Dots;
-use crate::cpu::kernels::integers::{
-    DepthwiseIntegers, IntegerProduct, PackedIntegers, RowsOut, SumTile, depthwise, multiply,
-};
+use crate::cpu::kernels::integers::{IntegerProduct, PackedIntegers, RowsOut, SumTile, multiply};
 use crate::cpu::kernels::stages::{Across, Outer, Stage, StageOp, StageOut, Stored, Sums, Times, finish, store_sums};
 use crate::cpu::kernels::{Isa, Pool, Workspace};
 use std::ops::Range;

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use ir::host::product::{ConvShape, ImageStrides};
 
 use super::{Rng, workspaces};
-use crate::cpu::kernels::integers::{DepthwiseIntegers, SumTile, depthwise};
+use crate::cpu::kernels::depthwise_integers::{DepthwiseIntegers, depthwise};
+use crate::cpu::kernels::integers::SumTile;
 use crate::cpu::kernels::window_sums::{RowSums, WindowSums, row_sums, window_sums};
 use crate::cpu::kernels::workspace::SyncPtr;
 
