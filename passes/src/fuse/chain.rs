@@ -108,8 +108,12 @@ impl Fuser<'_> {
         }
         let node = self.graph.node(user);
         match &node.op {
-            // Integers that are stored anyway are made numbers where those are read.
-            Op::Elementwise(_) if !only && self.dequantised[user.index()] && !self.dequantised[current.index()] => {
+            // Integers that are stored anyway are made numbers where those are read, as are those that others go on with.
+            Op::Elementwise(_)
+                if self.dequantised[user.index()]
+                    && !self.dequantised[current.index()]
+                    && (!only || self.goes_on_elsewhere(draft, user)) =>
+            {
                 Err(None)
             }
             Op::Elementwise(_) => {
@@ -126,6 +130,31 @@ impl Fuser<'_> {
             }
             _ => Err(None),
         }
+    }
+
+    /// Says whether what is made of a stored integer, from `id` on, is read point by point in other regions and nowhere else.
+    fn goes_on_elsewhere(&self, draft: usize, id: NodeId) -> bool {
+        let mut last = id;
+        loop {
+            let mut users = self.users[last].iter().map(|(user, _)| *user);
+            match (users.next(), users.next()) {
+                (Some(next), None)
+                    if self.dequantised[next.index()]
+                        && self.home[next.index()] == Home::Nowhere
+                        && !self.is_output[last.index()] =>
+                {
+                    last = next;
+                }
+                _ => break,
+            }
+        }
+        let elsewhere = |user: NodeId| {
+            matches!(self.op(user), Op::Elementwise(_))
+                && matches!(self.home[user.index()], Home::Draft(other) if other != draft)
+        };
+        !self.is_output[last.index()]
+            && !self.users[last].is_empty()
+            && self.users[last].iter().all(|(user, _)| elsewhere(*user))
     }
 
     /// Adds `id` to `along`, and before it those of its operands that are computed from the region itself (the two arms of

@@ -114,8 +114,11 @@ impl<'a> Left<'a> {
 /// and three of the quotient; a product is the quotient less the bias.
 pub(super) fn margin(range: [f32; 2], bias: f32) -> f32 {
     let quotient = range[0].abs().max(range[1].abs()) + 1.0;
-    (7.0 * quotient + 7.0 * bias) * 1.05 * (f32::EPSILON / 2.0)
+    (quotient + bias) * ROUNDINGS
 }
+
+/// Seven roundings, and a little.
+pub(super) const ROUNDINGS: f32 = 7.0 * 1.05 * (f32::EPSILON / 2.0);
 
 simd_dispatch! {
     /// Does stages to sums, of which `form` is read.
@@ -178,8 +181,6 @@ pub(super) unsafe fn is_below<S: Simd>(values: [S::V; 2], most: f32) -> bool {
 pub(super) struct Quotients<S: Simd> {
     pub scale: [S::V; 2],
     pub bias: [S::V; 2],
-    /// The largest magnitude of a bias.
-    pub largest: f32,
 }
 
 /// Sums of two vectors' columns, and the factors of these.
@@ -207,11 +208,10 @@ unsafe fn columns<S: Simd, const WHOLE: bool>(
         let bias = term::<S, WHOLE>(form.bias.unwrap_or(Term::Number(0.0)), col, lanes);
         let scale = [S::mul(scale[0], inverse), S::mul(scale[1], inverse)];
         let bias = [S::mul(bias[0], inverse), S::mul(bias[1], inverse)];
-        let largest = S::fold(S::largest(bias[0], bias[1]), f32::max);
         if let (Some(ending), true) = (ending, sums.is_plain()) {
-            let quotients = Quotients::<S> { scale, bias, largest };
-            return bytes_of_columns::<S, WHOLE>(sums, form, ending, &quotients, (col, lanes));
+            return bytes_of_columns::<S, WHOLE>(sums, form, ending, &Quotients::<S> { scale, bias }, (col, lanes));
         }
+        let largest = S::fold(S::largest(bias[0], bias[1]), f32::max);
         let margin = margin(form.range, largest);
         // Sums are below 2³¹: their products are finite.
         let close = is_below::<S>(scale, 1e18) && is_below::<S>(bias, 1e18) && margin <= MOST_MARGIN;

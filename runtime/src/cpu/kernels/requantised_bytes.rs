@@ -1,7 +1,7 @@
 //! Sums that end as bytes, in registers from the load to the store: requantised once, as most products are, or read again as what they
 //! mean, with a residual or without, and requantised to another scale.
 
-use super::requantise::{Left, MOST_MARGIN, Quotients, Requantise, Requantised, exact, is_below, is_small, margin};
+use super::requantise::{Left, MOST_MARGIN, Quotients, ROUNDINGS, Requantise, Requantised, exact, is_small, margin};
 use super::simd::Simd;
 use super::stages::{
     Across, Block, ROWS, Stage, StageOp, StageOut, Stored, Sums, bytes_of, finish_block, for_each_vector, integers_of,
@@ -157,17 +157,28 @@ pub(super) unsafe fn bytes_of_columns<S: Simd, const WHOLE: bool>(
         // A whole number that is added to whole numbers may be added to the quotient.
         let moved = ending.again.as_ref().map_or(form.zero, |again| again.moved);
         let range = form.range.map(|end| end + moved);
-        let margin = margin(range, by.largest + 2.0 * moved.abs());
-        // Sums are below 2³¹: their products are finite.
-        let close = is_below::<S>(by.scale, 1e18) && is_below::<S>(by.bias, 1e18) && margin <= MOST_MARGIN;
-        let small = is_below::<S>(by.scale, 0.25) && is_below::<S>(by.bias, MOST / 2.0);
+        let least = margin(range, 2.0 * moved.abs());
+        let [scales, biases] = [by.scale, by.bias].map(|of| [S::abs(of[0]), S::abs(of[1])]);
+        let margin = S::fma(S::max(biases[0], biases[1]), S::splat(ROUNDINGS), S::splat(least));
+        // Sums are below 2³¹: their products are finite. Comparisons with NaN are false.
+        let mut limit = S::select(
+            S::lt(margin, S::splat(MOST_MARGIN)),
+            S::sub(S::splat(0.5), margin),
+            S::zero(),
+        );
+        let mut small = true;
+        for v in 0..2 {
+            limit = S::select(S::lt(scales[v], S::splat(1e18)), limit, S::zero());
+            limit = S::select(S::lt(biases[v], S::splat(1e18)), limit, S::zero());
+            small &= S::all(S::lt(scales[v], S::splat(0.25))) && S::all(S::lt(biases[v], S::splat(MOST / 2.0)));
+        }
         let moved = S::splat(moved);
         let factors = Factors::<S> {
             more: sums.more_of::<S, WHOLE>(col, lanes),
             scale: by.scale,
             bias: [S::add(by.bias[0], moved), S::add(by.bias[1], moved)],
             range: range.map(|end| S::splat(end)),
-            limit: S::splat(if close { 0.5 - margin } else { 0.0 }),
+            limit,
         };
         macro_rules! by_rows {
             ($body:ident, $cut:literal, $args:tt) => {{
