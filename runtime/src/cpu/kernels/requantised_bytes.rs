@@ -260,7 +260,7 @@ unsafe fn once<S: Simd, const R: usize, const WHOLE: bool, const CUT: bool>(
                 value = S::min(S::max(value, by.range[0]), by.range[1]);
             }
             worst[r] = S::largest(worst[r], S::residue(value));
-            values[r][v] = S::to_int(value);
+            values[r][v] = S::to_nearest(value);
         });
         store::<S, R, WHOLE, CUT>(at, out, &values);
         let mut all = worst[0];
@@ -348,7 +348,7 @@ unsafe fn twice<S: Simd, const R: usize, const WHOLE: bool, const CUT: bool>(
         }
         if sure {
             let mut integers = [[S::isplat(0); 2]; R];
-            for_each_vector!(R, |r, v| integers[r][v] = S::to_int(values[r][v]));
+            for_each_vector!(R, |r, v| integers[r][v] = S::to_nearest(values[r][v]));
             return store::<S, R, WHOLE, CUT>(at, out, &integers);
         }
         let from = Requantised {

@@ -200,6 +200,10 @@ impl Simd for Avx2 {
         _mm256_cvtps_epi32(a)
     }
     #[inline(always)]
+    unsafe fn to_nearest(a: __m256) -> __m256i {
+        _mm256_cvtps_epi32(a)
+    }
+    #[inline(always)]
     unsafe fn to_float(a: __m256i) -> __m256 {
         _mm256_cvtepi32_ps(a)
     }

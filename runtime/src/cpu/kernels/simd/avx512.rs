@@ -212,6 +212,10 @@ impl Simd for Avx512 {
         _mm512_cvtps_epi32(a)
     }
     #[inline(always)]
+    unsafe fn to_nearest(a: __m512) -> __m512i {
+        _mm512_cvtps_epi32(a)
+    }
+    #[inline(always)]
     unsafe fn to_float(a: __m512i) -> __m512 {
         _mm512_cvtepi32_ps(a)
     }

@@ -100,6 +100,12 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn sar<const N: u32>(a: Self::I) -> Self::I;
     /// Converts to i32; `a` must be integral and in range where the result is used.
     unsafe fn to_int(a: Self::V) -> Self::I;
+    /// Converts to the nearest i32, ties to even; `a` must be in range where the result is used.
+    #[inline(always)]
+    unsafe fn to_nearest(a: Self::V) -> Self::I {
+        // SAFETY: as for every method.
+        unsafe { Self::to_int(Self::round(a)) }
+    }
     unsafe fn to_float(a: Self::I) -> Self::V;
 
     unsafe fn lt(a: Self::V, b: Self::V) -> Self::M;

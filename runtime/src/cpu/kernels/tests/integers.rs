@@ -398,9 +398,23 @@ fn requantised_sums_are_those_of_stages() {
 #[test]
 fn runs_of_depthwise_pixels_are_exact() {
     let mut rng = Rng(5);
-    for (taps, channels) in [(9, 1), (9, 16), (9, 24), (9, 70), (9, 130), (6, 33), (1, 8), (25, 17)] {
+    let sizes = [
+        (9, 1),
+        (9, 16),
+        (9, 24),
+        (9, 64),
+        (9, 70),
+        (9, 130),
+        (6, 33),
+        (1, 8),
+        (25, 17),
+        (49, 20),
+    ];
+    // Neighbouring pixels share taps, or every other one.
+    let cases = sizes.into_iter().flat_map(|size| [(size, 1), (size, 2)]);
+    for ((taps, channels), apart) in cases {
         for ones in [false, true] {
-            let (pixels, entries, step) = (45, 2, 2 * channels);
+            let (pixels, entries, step) = (45, 2, apart * channels);
             let image = bytes(entries * (pixels * step + taps * channels), 3);
             let weights = match ones {
                 true => vec![1i8; taps * channels],
@@ -465,7 +479,10 @@ fn runs_of_depthwise_pixels_are_exact() {
                         i32::from(value) * i32::from(weights[tap * channels + channel])
                     };
                     let want: i32 = (0..taps).map(product).sum();
-                    assert_eq!(*got, want, "{isa:?} {taps} taps, {channels} channels, at {i}");
+                    assert_eq!(
+                        *got, want,
+                        "{isa:?} {taps} taps, {channels} channels, {apart} apart, at {i}"
+                    );
                 }
             }
         }
