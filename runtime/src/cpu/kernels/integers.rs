@@ -406,16 +406,19 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     let (columns, high, row_bytes) = (dots.columns(), dots.rows(), dots.row_bytes(k));
     let panels = n.div_ceil(columns);
     let few = n % columns != 0 && n <= SIDE_BY_SIDE;
-    let most = if few { (MOST_SUMS / n).max(high) } else { MOST_ROWS };
+    // Two panels' columns are as many bytes as a line of memory has.
+    let beside = if n > columns { 2 } else { 1 };
+    let most = if few { (MOST_SUMS / n).max(high) } else { MOST_ROWS / beside };
     let fitting = (A_BYTES / row_bytes.max(1)).clamp(high, most) / high * high;
     // As many rows as leave a task for every thread.
     let wanted = (ws.threads() * 2).div_ceil(p.entries);
     let fair = p.m.div_ceil(wanted).next_multiple_of(high);
     let block = fitting.min(fair).max(high);
     let blocks = p.m.div_ceil(block);
-    let splits = (ws.threads() * 2).div_ceil(p.entries * blocks).min(panels).max(1);
+    let pairs = panels.div_ceil(beside);
+    let splits = (ws.threads() * 2).div_ceil(p.entries * blocks).min(pairs).max(1);
     let together = few && splits == 1;
-    let stride = if together { n } else { columns };
+    let stride = if together { n } else { columns * beside };
     let a_bytes = (block * row_bytes).next_multiple_of(64);
     // The last row may end a panel's width behind its last column.
     let tile = ((block * stride + columns) * 4).next_multiple_of(64);
@@ -472,9 +475,11 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
                 (0..panels - 1).for_each(|panel| multiply(panel, sums.add(panel * columns)));
                 return finish(0..n);
             }
-            for panel in panels * split / splits..panels * (split + 1) / splits {
-                multiply(panel, sums);
-                finish(panel * columns..((panel + 1) * columns).min(n));
+            for pair in pairs * split / splits..pairs * (split + 1) / splits {
+                let first = pair * beside;
+                let end = (first + beside).min(panels);
+                (first..end).for_each(|panel| multiply(panel, sums.add((panel - first) * columns)));
+                finish(first * columns..(end * columns).min(n));
             }
         }
     });
