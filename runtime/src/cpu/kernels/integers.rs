@@ -408,7 +408,11 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     let few = n % columns != 0 && n <= SIDE_BY_SIDE;
     // Two panels' columns are as many bytes as a line of memory has.
     let beside = if n > columns { 2 } else { 1 };
-    let most = if few { (MOST_SUMS / n).max(high) } else { MOST_ROWS / beside };
+    let most = if few {
+        (MOST_SUMS / n).max(high)
+    } else {
+        MOST_ROWS / beside
+    };
     let fitting = (A_BYTES / row_bytes.max(1)).clamp(high, most) / high * high;
     // As many rows as leave a task for every thread.
     let wanted = (ws.threads() * 2).div_ceil(p.entries);
