@@ -43,6 +43,8 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
     ws.reserve(2 * tile, 0);
     let (isa, outside) = (ws.isa(), [p.padding; CHANNELS]);
     let quadruples = Dots::of(isa).is_wide() && taps <= MOST_TAPS;
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = quadruples;
     ws.parallel_for(p.entries * blocks * chunks, &|task, thread, scratch| {
         let (entry, rest) = (task / (blocks * chunks), task % (blocks * chunks));
         let (block, first) = (rest / chunks, rest % chunks * CHANNELS);
