@@ -43,7 +43,7 @@ pub(super) fn is_small(v: f32) -> bool {
 pub(super) const MOST_MARGIN: f32 = 0.02;
 
 impl Requantise<'_> {
-    /// Reads `[· scale] [+ bias] [max 0] round(/ by) [± zero] max min`.
+    /// Reads `[· scale] [+ bias] [max 0] round([/ by]) [± zero] max min`.
     pub(super) fn of(stages: &[Stage]) -> Option<Requantise<'_>> {
         let mut left = Left(stages);
         let scale = left.term(StageOp::Mul);
@@ -51,6 +51,8 @@ impl Requantise<'_> {
         let positive = left.number(StageOp::Max);
         let by = left.take(|stage| match stage {
             Stage::RoundQuotient(by) => Some(*by),
+            // A scale that was divided before.
+            Stage::Round => Some(1.0),
             _ => None,
         })?;
         let more = left.number(StageOp::Add);
