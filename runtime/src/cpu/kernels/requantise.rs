@@ -48,25 +48,16 @@ impl Requantise<'_> {
         let mut left = Left(stages);
         let scale = left.term(StageOp::Mul);
         let bias = left.term(StageOp::Add);
-        let positive = left.number(StageOp::Max);
-        let by = left.take(|stage| match stage {
-            Stage::RoundQuotient(by) => Some(*by),
-            // A scale that was divided before.
-            Stage::Round => Some(1.0),
-            _ => None,
-        })?;
-        let more = left.number(StageOp::Add);
-        // What -0 is added to stays as it is.
-        let zero = more.or_else(|| left.number(StageOp::Sub).map(|v| -v)).unwrap_or(-0.0);
-        let range = [left.number(StageOp::Max)?, left.number(StageOp::Min)?];
-        let inverse = 1.0 / by;
-        let divides = by > 0.0 && by.is_normal() && inverse.is_normal();
-        let known = positive.is_none_or(|v| v == 0.0) && range[0] <= range[1];
-        if !(is_small(range[0]) && is_small(range[1]) && is_small(zero) && divides && known) {
-            return None;
-        }
+        let Rounded {
+            positive,
+            by,
+            zero,
+            range,
+        } = left.rounded()?;
+        // A scale that was divided before has no divisor.
+        let by = by.unwrap_or(1.0);
         let [mut low, high] = range.map(|end| end - zero);
-        if positive.is_some() {
+        if positive {
             // Of a range below 0 the upper end is left.
             low = low.max(0.0).min(high);
         }
@@ -74,13 +65,24 @@ impl Requantise<'_> {
             scale,
             bias,
             by,
-            inverse,
-            positive: positive.is_some(),
+            inverse: 1.0 / by,
+            positive,
             range: [low, high],
             zero,
             rest: left.0,
         })
     }
+}
+
+/// What rounds a number and cuts it.
+pub(super) struct Rounded {
+    /// Whether what is below 0 is 0 before.
+    pub positive: bool,
+    /// What it is divided by before, if it is.
+    pub by: Option<f32>,
+    /// What is added to the whole number, and what the sum is cut to.
+    pub zero: f32,
+    pub range: [f32; 2],
 }
 
 /// Stages that were not read yet.
@@ -99,6 +101,29 @@ impl<'a> Left<'a> {
         self.take(|stage| match stage {
             Stage::Number(o, v) if *o == op => Some(*v),
             _ => None,
+        })
+    }
+
+    /// Takes `[max 0] round([/ by]) [± zero] max min` of small whole numbers.
+    pub(super) fn rounded(&mut self) -> Option<Rounded> {
+        let positive = self.number(StageOp::Max);
+        let by = self.take(|stage| match stage {
+            Stage::RoundQuotient(by) => Some(Some(*by)),
+            Stage::Round => Some(None),
+            _ => None,
+        })?;
+        let more = self.number(StageOp::Add);
+        // What -0 is added to stays as it is.
+        let zero = more.or_else(|| self.number(StageOp::Sub).map(|v| -v)).unwrap_or(-0.0);
+        let range = [self.number(StageOp::Max)?, self.number(StageOp::Min)?];
+        let whole = [zero, range[0], range[1]].into_iter().all(is_small);
+        let divides = by.is_none_or(|by| by > 0.0 && by.is_normal() && (1.0 / by).is_normal());
+        let known = positive.is_none_or(|v| v == 0.0) && range[0] <= range[1];
+        (whole && divides && known).then_some(Rounded {
+            positive: positive.is_some(),
+            by,
+            zero,
+            range,
         })
     }
 
@@ -171,7 +196,7 @@ unsafe fn term<S: Simd, const WHOLE: bool>(term: Term, col: usize, lanes: [usize
 /// # Safety
 /// The level's instructions are there.
 #[inline(always)]
-pub(super) unsafe fn is_below<S: Simd>(values: [S::V; 2], most: f32) -> bool {
+unsafe fn is_below<S: Simd>(values: [S::V; 2], most: f32) -> bool {
     // SAFETY: the caller's contract. Comparisons with NaN are false.
     unsafe {
         let most = S::splat(most);

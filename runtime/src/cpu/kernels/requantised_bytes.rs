@@ -1,7 +1,9 @@
 //! Sums that end as bytes, in registers from the load to the store: requantised once, as most products are, or read again as what they
 //! mean, with a residual or without, and requantised to another scale.
 
-use super::requantise::{Left, MOST_MARGIN, Quotients, ROUNDINGS, Requantise, Requantised, exact, is_small, margin};
+use super::requantise::{
+    Left, MOST_MARGIN, Quotients, ROUNDINGS, Requantise, Requantised, Rounded, exact, is_small, margin,
+};
 use super::simd::Simd;
 use super::stages::{
     Across, Block, ROWS, Stage, StageOp, StageOut, Stored, Sums, bytes_of, finish_block, for_each_vector, integers_of,
@@ -12,7 +14,7 @@ use super::stages::{
 pub(super) struct Ending<'a> {
     again: Option<Again>,
     out: &'a StageOut,
-    /// The least and the greatest byte, where others are not cut.
+    /// Whether numbers are cut to the type's range.
     whole: bool,
 }
 
@@ -21,11 +23,7 @@ struct Again {
     moved: f32,
     scale: f32,
     added: Option<Added>,
-    positive: bool,
-    /// What the sum is divided by; else it is rounded as it is.
-    by: Option<f32>,
-    zero: f32,
-    range: [f32; 2],
+    rounded: Rounded,
 }
 
 /// Bytes that are added as `(x − zero) · scale`, or what is positive of it.
@@ -46,7 +44,7 @@ impl Ending<'_> {
         let mut again = None;
         if form.rest.len() > 1 {
             let read = Again::of(&mut left, form)?;
-            range = read.range;
+            range = read.rounded.range;
             again = Some(read);
         }
         let out = left.take(|stage| match stage {
@@ -89,29 +87,15 @@ impl Again {
             }),
             _ => None,
         });
-        let positive = left.number(StageOp::Max);
-        let by = left.take(|stage| match stage {
-            Stage::RoundQuotient(by) => Some(Some(*by)),
-            Stage::Round => Some(None),
-            _ => None,
-        })?;
-        let more = left.number(StageOp::Add);
-        let zero = more.or_else(|| left.number(StageOp::Sub).map(|v| -v)).unwrap_or(-0.0);
-        let range = [left.number(StageOp::Max)?, left.number(StageOp::Min)?];
+        let rounded = left.rounded()?;
         let moved = form.zero - less;
-        let whole = [moved, zero, range[0], range[1]].into_iter().all(is_small);
-        let divides = by.is_none_or(|by| by > 0.0 && by.is_normal() && (1.0 / by).is_normal());
         let factors = added.as_ref().map_or([0.0; 2], |added| [added.scale, added.zero]);
         let finite = scale.abs() < 1e18 && factors.iter().all(|v| v.abs() < 1e18);
-        let known = positive.is_none_or(|v| v == 0.0) && range[0] <= range[1];
-        (whole && divides && finite && known).then_some(Again {
+        (is_small(moved) && finite).then_some(Again {
             moved,
             scale,
             added,
-            positive: positive.is_some(),
-            by,
-            zero,
-            range,
+            rounded,
         })
     }
 
@@ -122,7 +106,7 @@ impl Again {
             .added
             .as_ref()
             .map_or(0.0, |added| (256.0 + added.zero.abs()) * added.scale.abs());
-        (most(range) * self.scale.abs() + added) / self.by.unwrap_or(1.0) + self.zero.abs()
+        (most(range) * self.scale.abs() + added) / self.rounded.by.unwrap_or(1.0) + self.rounded.zero.abs()
     }
 }
 
@@ -319,14 +303,14 @@ unsafe fn twice<S: Simd, const R: usize, const WHOLE: bool, const CUT: bool>(
                 values[r][v] = S::add(values[r][v], more);
             });
         }
-        let (low, high) = (S::splat(again.range[0]), S::splat(again.range[1]));
-        let zero = S::splat(again.zero);
-        if again.positive {
+        let (low, high) = (S::splat(again.rounded.range[0]), S::splat(again.rounded.range[1]));
+        let zero = S::splat(again.rounded.zero);
+        if again.rounded.positive {
             for_each_vector!(R, |r, v| values[r][v] = S::max(S::zero(), values[r][v]));
         }
-        if let Some(by) = again.by {
+        if let Some(by) = again.rounded.by {
             let inverse = S::splat(1.0 / by);
-            let margin = margin(again.range, again.zero.abs());
+            let margin = margin(again.rounded.range, again.rounded.zero.abs());
             let mut worst = S::zero();
             for_each_vector!(R, |r, v| {
                 let mut value = S::fma(values[r][v], inverse, zero);
