@@ -183,70 +183,88 @@ impl Finisher<'_> {
     /// # Safety
     /// The tile is one of the product's, and the buffers are those that it was prepared for.
     pub unsafe fn finish(&self, tile: &SumTile) {
-        let form = self.form;
-        let scratch = self.scratch[tile.thread].get();
-        let head = (form.tiles.space * 8).next_multiple_of(64);
-        let first = tile.cols.start + tile.entry % form.groups * form.columns;
-        let (rows, stride) = (tile.rows.len(), tile.stride);
+        let (mut done, head) = (0, (self.form.tiles.space * 8).next_multiple_of(64));
         // SAFETY: the caller's contract: places were shown to be inside their parameters; the scratch has what `scratch` says.
         unsafe {
-            let idx = std::slice::from_raw_parts_mut(scratch.cast::<i64>(), form.tiles.space);
-            idx.copy_from_slice(
-                &form.tiles.positions[tile.entry * form.tiles.space..(tile.entry + 1) * form.tiles.space],
-            );
-            // Columns that are neighbours on every dim but the innermost, one run after another.
-            let inner = match self.scattered.0.is_empty() {
-                true => form.across.last().map_or(1, |(_, extent)| *extent),
-                false => form.columns * form.groups,
-            };
-            let mut done = 0;
+            let idx = self.index(tile);
             while done < tile.cols.len() {
-                let start = first + done;
-                let mut rest = start;
-                let cols = (tile.cols.len() - done).min(inner - rest % inner);
-                for (d, extent) in form.across.iter().rev() {
-                    idx[*d] = (rest % extent) as i64;
-                    rest /= extent;
-                }
-                if let Some(d) = form.tiles.dims.row {
-                    idx[d] = tile.rows.start as i64;
-                }
-                let sums = Sums {
-                    from: tile.sums.add(done),
-                    stride,
-                    rows,
-                    cols,
-                    excess: match tile.excess.is_null() {
-                        true => tile.excess,
-                        false => tile.excess.add(done),
-                    },
-                    factor: form.added.factor.as_ref().map(|by| self.times(by, idx)),
-                    each: match &form.added.each {
-                        Some(place) => (self.at(place, idx).cast(), self.row_step(place)),
-                        None => (std::ptr::null(), 0),
-                    },
-                    addend: match &form.added.columns {
-                        Some(place) => self.at(place, idx).cast(),
-                        None => std::ptr::null(),
-                    },
-                    outer: form.added.outer.as_ref().map(|(down, across)| Outer {
-                        rows: self.at(down, idx).cast(),
-                        step: self.row_step(down),
-                        cols: across.as_ref().map_or(Times::Number(1), |by| self.times(by, idx)),
-                    }),
-                };
+                let (start, sums) = self.sums(tile, done, idx);
                 let at = Run {
                     start,
-                    floats: tile.floats.add(done),
-                    scratch: scratch.add(head),
+                    floats: tile.floats.wrapping_add(done),
+                    scratch: self.scratch[tile.thread].get().add(head),
                 };
                 match self.rows_together(tile) {
                     1 => self.run(tile, &sums, &at, idx, 1),
                     together => self.run_together(tile, &sums, &at, idx, together),
                 }
-                done += cols;
+                done += sums.cols;
             }
         }
+    }
+
+    /// The position of a tile's first element, on its thread's memory.
+    ///
+    /// # Safety
+    /// As for [`Finisher::finish`]; no other position of the thread is in use.
+    #[expect(clippy::mut_from_ref, reason = "memory of the thread")]
+    unsafe fn index(&self, tile: &SumTile) -> &mut [i64] {
+        let space = self.form.tiles.space;
+        // SAFETY: the caller's contract.
+        let idx = unsafe { std::slice::from_raw_parts_mut(self.scratch[tile.thread].get().cast::<i64>(), space) };
+        idx.copy_from_slice(&self.form.tiles.positions[tile.entry * space..(tile.entry + 1) * space]);
+        idx
+    }
+
+    /// The tile's columns from number `done` on that are neighbours on every dim but the innermost: the first of them, of the
+    /// product's, and their sums. `idx` becomes the position of the first element.
+    ///
+    /// # Safety
+    /// As for [`Finisher::finish`].
+    unsafe fn sums(&self, tile: &SumTile, done: usize, idx: &mut [i64]) -> (usize, Sums) {
+        let form = self.form;
+        let inner = match self.scattered.0.is_empty() {
+            true => form.across.last().map_or(1, |(_, extent)| *extent),
+            false => form.columns * form.groups,
+        };
+        let start = tile.cols.start + tile.entry % form.groups * form.columns + done;
+        let mut rest = start;
+        let cols = (tile.cols.len() - done).min(inner - rest % inner);
+        for (d, extent) in form.across.iter().rev() {
+            idx[*d] = (rest % extent) as i64;
+            rest /= extent;
+        }
+        if let Some(d) = form.tiles.dims.row {
+            idx[d] = tile.rows.start as i64;
+        }
+        // SAFETY: the caller's contract.
+        let sums = unsafe {
+            Sums {
+                from: tile.sums.wrapping_add(done),
+                stride: tile.stride,
+                rows: tile.rows.len(),
+                cols,
+                excess: match tile.excess.is_null() {
+                    true => tile.excess,
+                    false => tile.excess.add(done),
+                },
+                factor: form.added.factor.as_ref().map(|by| self.times(by, idx)),
+                each: match &form.added.each {
+                    Some(place) => (self.at(place, idx).cast(), self.row_step(place)),
+                    None => (std::ptr::null(), 0),
+                },
+                addend: match &form.added.columns {
+                    Some(place) => self.at(place, idx).cast(),
+                    None => std::ptr::null(),
+                },
+                outer: form.added.outer.as_ref().map(|(down, across)| Outer {
+                    rows: self.at(down, idx).cast(),
+                    step: self.row_step(down),
+                    cols: across.as_ref().map_or(Times::Number(1), |by| self.times(by, idx)),
+                }),
+            }
+        };
+        (start, sums)
     }
 
     /// Where a place is for a tile whose first row and column are at `idx`.
@@ -342,6 +360,83 @@ impl Finisher<'_> {
         }
     }
 
+    /// What is done to sums of neighbouring columns, of so many rows that are taken as one; what is repeated is put into the scratch.
+    ///
+    /// # Safety
+    /// As for [`Finisher::run`].
+    unsafe fn stages(&self, steps: &[Step], at: &Run, idx: &[i64], together: usize) -> SmallVec<[Stage; 16]> {
+        let mut tables = self.tables();
+        let mut repeated = Repeated {
+            columns: self.form.columns,
+            rows: together,
+            to: at.scratch.cast(),
+        };
+        // SAFETY: the caller's contract.
+        let stage = |step: &Step| unsafe {
+            match step {
+                Step::Store(place, stored) => {
+                    let table = tables.next().flatten();
+                    Stage::Store(self.out(place, *stored, (at, table), idx, together))
+                }
+                Step::Number(op, v) => Stage::Number(*op, *v),
+                Step::Columns(op, place) => {
+                    Stage::Columns(*op, repeated.of(self.at(place, idx).cast::<f32>().cast_const()))
+                }
+                Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
+                Step::Function(function) => Stage::Function(self.isa, unary_of(*function)),
+                Step::Round => Stage::Round,
+                Step::RoundQuotient(by) => Stage::RoundQuotient(*by),
+                Step::Table(values) => Stage::Table(values.as_ptr()),
+                Step::Residual {
+                    from,
+                    stored,
+                    zero,
+                    scale,
+                    positive,
+                } => Stage::Residual {
+                    from: self.at(from, idx),
+                    stored: *stored,
+                    step: self.row_step(from) * together as isize,
+                    zero: *zero,
+                    scale: *scale,
+                    positive: *positive,
+                },
+            }
+        };
+        steps.iter().map(stage).collect()
+    }
+
+    /// Where columns of stores are, one after another, if they have no step.
+    fn tables(&self) -> impl Iterator<Item = Option<&[isize]>> {
+        self.scattered.0.iter().map(Option::as_deref)
+    }
+
+    /// Where a store puts what it is given.
+    ///
+    /// # Safety
+    /// As for [`Finisher::run`].
+    unsafe fn out(
+        &self,
+        place: &Place,
+        stored: Stored,
+        (at, table): (&Run, Option<&[isize]>),
+        idx: &[i64],
+        together: usize,
+    ) -> StageOut {
+        let mut out = StageOut {
+            // SAFETY: the caller's contract.
+            to: unsafe { self.at(place, idx) },
+            stored,
+            row: self.row_step(place) * together as isize,
+            cols: Across::Apart(self.form.tiles.dims.col.map_or(1, |d| place.form.get(d) as isize)),
+        };
+        if let Some(table) = table {
+            out.to = out.to.wrapping_offset(-table[at.start] * place.bytes as isize);
+            out.cols = Across::Places(table[at.start..].as_ptr());
+        }
+        out
+    }
+
     /// Does what follows to sums of neighbouring columns, of so many rows that are taken as one.
     ///
     /// # Safety
@@ -351,57 +446,10 @@ impl Finisher<'_> {
         let (rows, cols, stride) = (sums.rows, sums.cols, sums.stride);
         // SAFETY: the caller's contract.
         unsafe {
-            let mut tables = self.scattered.0.iter();
-            let mut repeated = Repeated {
-                columns: form.columns,
-                rows: together,
-                to: at.scratch.cast(),
-            };
-            let row_step = |place: &Place| self.row_step(place) * together as isize;
-            let mut out = |place: &Place, stored: Stored| {
-                let mut out = StageOut {
-                    to: self.at(place, idx),
-                    stored,
-                    row: row_step(place),
-                    cols: Across::Apart(form.tiles.dims.col.map_or(1, |d| place.form.get(d) as isize)),
-                };
-                if let Some(Some(table)) = tables.next() {
-                    out.to = out.to.wrapping_offset(-table[at.start] * place.bytes as isize);
-                    out.cols = Across::Places(table.as_ptr().add(at.start));
-                }
-                out
-            };
             match &form.finish {
-                Finish::Sums(place) => store_sums(self.isa, sums, out(place, Stored::I32)),
+                Finish::Sums(place) => store_sums(self.isa, sums, self.out(place, Stored::I32, (at, self.tables().next().flatten()), idx, together)),
                 Finish::Stages(steps) => {
-                    let mut stage = |step: &Step| match step {
-                        Step::Store(place, stored) => Stage::Store(out(place, *stored)),
-                        Step::Number(op, v) => Stage::Number(*op, *v),
-                        Step::Columns(op, place) => {
-                            Stage::Columns(*op, repeated.of(self.at(place, idx).cast::<f32>().cast_const()))
-                        }
-                        Step::Rows(op, place) => Stage::Rows(*op, self.at(place, idx).cast(), self.row_step(place)),
-                        Step::Function(function) => Stage::Function(self.isa, unary_of(*function)),
-                        Step::Round => Stage::Round,
-                        Step::RoundQuotient(by) => Stage::RoundQuotient(*by),
-                        Step::Table(values) => Stage::Table(values.as_ptr()),
-                        Step::Residual {
-                            from,
-                            stored,
-                            zero,
-                            scale,
-                            positive,
-                        } => Stage::Residual {
-                            from: self.at(from, idx),
-                            stored: *stored,
-                            step: row_step(from),
-                            zero: *zero,
-                            scale: *scale,
-                            positive: *positive,
-                        },
-                    };
-                    let stages: SmallVec<[Stage; 16]> = steps.iter().map(&mut stage).collect();
-                    finish(self.isa, sums, &stages);
+                    finish(self.isa, sums, &self.stages(steps, at, idx, together));
                 }
                 Finish::Program(program) => {
                     let dense = StageOut {

@@ -8,9 +8,11 @@ use ir::host::product::{Finish, Image, IntegerRows, IntegerWeights, Integers, Pl
 use ir::op::Layout;
 use smallvec::SmallVec;
 
+use super::column_ends::ColumnEnds;
 use super::env::RunMemory;
 use super::exec::Prepare;
 use super::finisher::{Finisher, Scattered, lies_side_by_side, side_by_side_scratch};
+use super::kernels::byte_ends::BytesOut;
 use super::kernels::depthwise_integers::{DepthwiseIntegers, depthwise};
 use super::kernels::dots::Dots;
 use super::kernels::integers::{
@@ -33,6 +35,8 @@ pub(crate) struct IntegersKey {
 pub(crate) struct IntegerExec {
     pub(super) form: Integers,
     right: Weights,
+    /// How sums become bytes, if that is how they end.
+    ends: Option<ColumnEnds>,
     scattered: Scattered,
     side_by_side: bool,
 }
@@ -56,11 +60,19 @@ impl IntegerExec {
     /// Weights that are said to be constant and are not, or are fewer than that.
     pub(crate) fn new(form: Integers, cx: &Prepare<'_>) -> Result<IntegerExec, RuntimeError> {
         let right = weights(&form, cx)?;
+        let ends = match &right {
+            Weights::Packed(packed) => {
+                let of = |col: usize| &packed[col / form.columns % packed.len()];
+                ColumnEnds::new(&form, cx, |col| of(col).excess(col % form.columns))
+            }
+            Weights::Taps(..) | Weights::Ones | Weights::Given(_) => None,
+        };
         let scattered = Scattered::new(&form);
         let side_by_side = lies_side_by_side(&form);
         Ok(IntegerExec {
             form,
             right,
+            ends,
             scattered,
             side_by_side,
         })
@@ -91,6 +103,15 @@ impl IntegerExec {
         };
         // SAFETY: the caller's contract.
         let finish = |tile: &SumTile| unsafe { finisher.finish(tile) };
+        let places = self.ends.as_ref().map(|ends| {
+            let (form, params) = (&self.form, &finisher.params);
+            // SAFETY: as above.
+            move |entry: usize| unsafe { ends.places(form, params, entry) }
+        });
+        let bytes = self.ends.as_ref().zip(places.as_ref()).map(|(ends, entry)| BytesOut {
+            ends: &ends.ends,
+            entry,
+        });
         if let (Weights::Ones, Finish::Sums(place)) = (&self.right, &self.form.finish) {
             // SAFETY: the caller's contract; the place was shown to be inside its parameter.
             unsafe { self.sum(workspace, input, SyncPtr(params[place.param].cast()), place) };
@@ -167,6 +188,7 @@ impl IntegerExec {
             weights: &weights,
             rows: &rows,
             finish: &finish,
+            bytes,
         };
         // SAFETY: `rows` writes `k` elements of each; the weights were packed for this processor.
         unsafe { multiply(workspace, &product) }

@@ -16,6 +16,7 @@
 
 mod attention;
 mod block;
+mod column_ends;
 mod conv;
 mod copying;
 mod env;

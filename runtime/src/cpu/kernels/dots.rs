@@ -3,6 +3,11 @@
 //! A panel, of two vectors' columns or of one, is `[depth][columns][each]`, where `each` neighbours along the depth are what one instruction takes: four bytes for VNNI's dot
 //! products, two words for `pmaddwd` and for plain Rust. `pmaddubsw` is not used: its sums of two products saturate.
 
+use std::ops::Range;
+
+#[cfg(target_arch = "x86_64")]
+use super::byte_ends::x86::Columns;
+use super::byte_ends::{ByteEnds, BytePlaces};
 use super::isa::{Isa, Level};
 
 /// Which instructions multiply: one that this processor has.
@@ -49,7 +54,7 @@ impl Dots {
     }
 
     /// Whether AVX-512's instructions multiply.
-    pub(super) fn is_wide(self) -> bool {
+    pub(crate) fn is_wide(self) -> bool {
         matches!(self.0, Kind::Avx512Vnni)
     }
 
@@ -102,12 +107,39 @@ trait Dot {
     unsafe fn store(p: *mut i32, v: Self::V);
 }
 
+/// What the sums of a tile begin with, and where they go.
+trait End<D: Dot> {
+    unsafe fn start<const V: usize>(&self) -> [D::V; V];
+    unsafe fn finish<const R: usize, const V: usize>(&self, sums: &[[D::V; V]; R]);
+}
+
+/// Sums are stored as they are, rows so many apart.
+struct Stored(*mut i32, usize);
+
+impl<D: Dot> End<D> for Stored {
+    #[inline(always)]
+    unsafe fn start<const V: usize>(&self) -> [D::V; V] {
+        // SAFETY: the kind's instructions are there.
+        [unsafe { D::zero() }; V]
+    }
+    #[inline(always)]
+    unsafe fn finish<const R: usize, const V: usize>(&self, sums: &[[D::V; V]; R]) {
+        // One row after another: the end of one may be written over by the next.
+        for (row, sums) in sums.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                // SAFETY: the caller's contract: `R` rows of C.
+                unsafe { D::store(self.0.add(row * self.1 + v * D::LANES), *sum) }
+            }
+        }
+    }
+}
+
 /// Sums of `R` rows by a panel of `V` vectors' columns.
 #[inline(always)]
-unsafe fn tile_body<D: Dot, const R: usize, const V: usize>(a: Left, b: *const u8, c: *mut i32, ldc: usize) {
-    // SAFETY: the caller's contract: `R` rows of A, a panel as deep, `R` rows of C.
+unsafe fn tile_body<D: Dot, const R: usize, const V: usize>(a: Left, b: *const u8, end: impl End<D>) {
+    // SAFETY: the caller's contract: `R` rows of A, a panel as deep, places for what the end stores.
     unsafe {
-        let mut sums = [[D::zero(); V]; R];
+        let mut sums = [end.start::<V>(); R];
         let step = 4 * V * D::LANES;
         for group in 0..a.depth {
             let from = b.add(group * step);
@@ -122,12 +154,7 @@ unsafe fn tile_body<D: Dot, const R: usize, const V: usize>(a: Left, b: *const u
                 }
             }
         }
-        // One row after another: the end of one may be written over by the next.
-        for (row, sums) in sums.iter().enumerate() {
-            for (v, sum) in sums.iter().enumerate() {
-                D::store(c.add(row * ldc + v * D::LANES), *sum);
-            }
-        }
+        end.finish(&sums);
     }
 }
 
@@ -136,8 +163,8 @@ macro_rules! by_rows {
     ([$rows:expr, $vectors:expr], $dot:ty, $args:tt, $($count:literal)+) => {
         match ($rows, $vectors) {
             $(
-                ($count, 1) => tile_body::<$dot, $count, 1> $args,
-                ($count, _) => tile_body::<$dot, $count, 2> $args,
+                ($count, 1) => tile_body::<$dot, $count, 1>$args,
+                ($count, _) => tile_body::<$dot, $count, 2>$args,
             )+
             _ => {}
         }
@@ -159,9 +186,37 @@ pub(super) unsafe fn dot_tile(dots: Dots, size: [usize; 2], a: Left, b: *const u
             Kind::AvxVnni => x86::tile_vnni(size, a, b, c, ldc),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => x86::tile_256(size, a, b, c, ldc),
-            _ => by_rows!([rows, vectors], Plain, (a, b, c, ldc), 1 2 3 4),
+            _ => by_rows!([rows, vectors], Plain, (a, b, Stored(c, ldc)), 1 2 3 4),
         }
     }
+}
+
+/// Multiplies as [`dot_tile`] does where the kind [is wide](Dots::is_wide); sums become bytes. `places` are those of the tile, whose
+/// columns are `cols` of the ends'.
+///
+/// # Safety
+/// As for [`dot_tile`]; rows and columns have places.
+pub(super) unsafe fn dot_bytes(
+    size: [usize; 2],
+    a: Left,
+    b: *const u8,
+    ends: &ByteEnds,
+    places: BytePlaces,
+    cols: Range<usize>,
+) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's contract.
+    unsafe {
+        let columns = Columns {
+            ends,
+            places,
+            first: cols.start,
+            lanes: cols.len(),
+        };
+        x86::bytes_512(size, a, b, columns)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (size, a.from, b, ends, places, cols);
 }
 
 /// Pairs of words in plain Rust.
@@ -209,7 +264,7 @@ impl Dot for Plain {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Dot, Left, tile_body};
+    use super::{Columns, Dot, End, Left, Stored, tile_body};
 
     /// Pairs of words, 8 sums.
     struct Words;
@@ -276,16 +331,36 @@ mod x86 {
 
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn tile_256([rows, vectors]: [usize; 2], a: Left, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!([rows, vectors], Words, (a, b, c, ldc), 1 2 3 4 5 6)
+        by_rows!([rows, vectors], Words, (a, b, Stored(c, ldc)), 1 2 3 4 5 6)
     }
 
     #[target_feature(enable = "avx2,avxvnni")]
     pub(super) unsafe fn tile_vnni([rows, vectors]: [usize; 2], a: Left, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!([rows, vectors], Bytes, (a, b, c, ldc), 1 2 3 4 5 6)
+        by_rows!([rows, vectors], Bytes, (a, b, Stored(c, ldc)), 1 2 3 4 5 6)
+    }
+
+    impl End<WideBytes> for Columns<'_> {
+        #[inline(always)]
+        unsafe fn start<const V: usize>(&self) -> [__m512i; V] {
+            let mut start = [_mm512_setzero_si512(); V];
+            for (v, start) in start.iter_mut().enumerate() {
+                *start = Columns::start(self, v);
+            }
+            start
+        }
+        #[inline(always)]
+        unsafe fn finish<const R: usize, const V: usize>(&self, sums: &[[__m512i; V]; R]) {
+            Columns::finish(self, sums)
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+    pub(super) unsafe fn bytes_512([rows, vectors]: [usize; 2], a: Left, b: *const u8, end: Columns<'_>) {
+        by_rows!([rows, vectors], WideBytes, (a, b, end), 1 2 3 4 5 6 7 8 9 10 11 12)
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub(super) unsafe fn tile_512([rows, vectors]: [usize; 2], a: Left, b: *const u8, c: *mut i32, ldc: usize) {
-        by_rows!([rows, vectors], WideBytes, (a, b, c, ldc), 1 2 3 4 5 6 7 8 9 10 11 12)
+        by_rows!([rows, vectors], WideBytes, (a, b, Stored(c, ldc)), 1 2 3 4 5 6 7 8 9 10 11 12)
     }
 }

@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use super::dots::{Dots, Left, dot_tile};
+use super::byte_ends::BytesOut;
+use super::dots::{Dots, Left, dot_bytes, dot_tile};
 use super::workspace::{AlignedBuf, SyncPtr, Workspace};
 use ir::host::product::GivenMatrix;
 
@@ -102,6 +103,11 @@ impl PackedIntegers {
             data: SyncPtr(self.data.as_ptr()),
             excess: SyncPtr(self.excess.as_ptr().cast_mut()),
         }
+    }
+
+    /// What a column's sums have too much.
+    pub fn excess(&self, col: usize) -> i32 {
+        self.excess[col]
     }
 
     /// Bytes held.
@@ -380,6 +386,8 @@ pub struct IntegerProduct<'a> {
     /// `rows(entry, rows, to)` writes rows of A, the first of them as row 0.
     pub rows: &'a (dyn Fn(usize, Range<usize>, &mut RowsOut) + Sync),
     pub finish: &'a (dyn Fn(&SumTile) + Sync),
+    /// How sums become bytes in registers, if that is how they end: for the [wide](Dots::is_wide) instructions alone.
+    pub bytes: Option<BytesOut<'a>>,
 }
 
 /// Bytes of A that a task has at hand.
@@ -405,13 +413,14 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     }
     let (columns, high, row_bytes) = (dots.columns(), dots.rows(), dots.row_bytes(k));
     let panels = n.div_ceil(columns);
-    let few = n % columns != 0 && n <= SIDE_BY_SIDE;
     // Two panels' columns are as many bytes as a line of memory has.
     let beside = if n > columns { 2 } else { 1 };
-    let most = if few {
-        (MOST_SUMS / n).max(high)
-    } else {
-        MOST_ROWS / beside
+    let bytes = p.bytes.as_ref().filter(|_| dots.is_wide());
+    let few = n % columns != 0 && n <= SIDE_BY_SIDE && bytes.is_none();
+    let most = match bytes {
+        Some(_) => MOST_ROWS,
+        None if few => (MOST_SUMS / n).max(high),
+        None => MOST_ROWS / beside,
     };
     let fitting = (A_BYTES / row_bytes.max(1)).clamp(high, most) / high * high;
     // As many rows as leave a task for every thread.
@@ -425,7 +434,10 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     let stride = if together { n } else { columns * beside };
     let a_bytes = (block * row_bytes).next_multiple_of(64);
     // The last row may end a panel's width behind its last column.
-    let tile = ((block * stride + columns) * 4).next_multiple_of(64);
+    let tile = match bytes {
+        Some(_) => 0,
+        None => ((block * stride + columns) * 4).next_multiple_of(64),
+    };
     ws.reserve(a_bytes + 2 * tile, 0);
     ws.parallel_for(p.entries * blocks * splits, &|task, thread, scratch| {
         let (entry, rest) = (task / (blocks * splits), task % (blocks * splits));
@@ -443,47 +455,56 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
             (p.rows)(entry, rows.clone(), &mut out);
             let sums = scratch.add(a_bytes).cast::<i32>();
             let floats = scratch.add(a_bytes + tile).cast::<f32>();
+            let heights = (0..rows.len()).step_by(high).map(|at| (at, high.min(rows.len() - at)));
+            let left = |at: usize, place: &Panel| Left {
+                from: scratch.add(at * row_bytes + place.first * 4),
+                step: row_bytes,
+                depth: place.depth,
+            };
             let multiply = |panel: usize, to: *mut i32| {
                 let place = weights.panel(panel);
                 let from = b.add(place.at);
-                let mut at = 0;
-                while at < rows.len() {
-                    let height = high.min(rows.len() - at);
-                    let a = Left {
-                        from: scratch.add(at * row_bytes + place.first * 4),
-                        step: row_bytes,
-                        depth: place.depth,
-                    };
-                    dot_tile(dots, [height, place.vectors], a, from, to.add(at * stride), stride);
-                    at += height;
+                for (at, height) in heights.clone() {
+                    let size = [height, place.vectors];
+                    dot_tile(dots, size, left(at, &place), from, to.add(at * stride), stride);
                 }
             };
-            let finish = |cols: Range<usize>| {
-                let excess = match dots.takes_bytes() {
+            let tile = |cols: Range<usize>| SumTile {
+                entry,
+                rows: rows.clone(),
+                thread,
+                sums,
+                excess: match dots.takes_bytes() {
                     true => weights.excess.get().add(cols.start).cast_const(),
                     false => std::ptr::null(),
-                };
-                (p.finish)(&SumTile {
-                    entry,
-                    rows: rows.clone(),
-                    cols,
-                    thread,
-                    sums,
-                    excess,
-                    stride,
-                    floats,
-                });
+                },
+                cols,
+                stride,
+                floats,
             };
             if together {
                 multiply(panels - 1, sums.add((panels - 1) * columns));
                 (0..panels - 1).for_each(|panel| multiply(panel, sums.add(panel * columns)));
-                return finish(0..n);
+                return (p.finish)(&tile(0..n));
             }
             for pair in pairs * split / splits..pairs * (split + 1) / splits {
                 let first = pair * beside;
                 let end = (first + beside).min(panels);
+                if let Some(bytes) = bytes {
+                    let (places, number) = (bytes.entry)(entry);
+                    for panel in first..end {
+                        let (place, cols) = (weights.panel(panel), panel * columns..((panel + 1) * columns).min(n));
+                        for (at, height) in heights.clone() {
+                            let (size, a) = ([height, place.vectors], left(at, &place));
+                            let places = places.at(rows.start + at, cols.start);
+                            let cols = number + cols.start..number + cols.end;
+                            dot_bytes(size, a, b.add(place.at), bytes.ends, places, cols);
+                        }
+                    }
+                    continue;
+                }
                 (first..end).for_each(|panel| multiply(panel, sums.add((panel - first) * columns)));
-                finish(first * columns..(end * columns).min(n));
+                (p.finish)(&tile(first * columns..(end * columns).min(n)));
             }
         }
     });

@@ -10,6 +10,7 @@
 //! Every kernel is one generic body over the vector trait of `simd`, compiled once per level.
 
 pub mod attention;
+pub mod byte_ends;
 pub mod conv;
 pub mod convert;
 mod depthwise;

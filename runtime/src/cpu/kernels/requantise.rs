@@ -21,10 +21,10 @@ enum Term {
 pub(super) struct Requantise<'a> {
     scale: Option<Term>,
     bias: Option<Term>,
-    by: f32,
-    inverse: f32,
+    pub(super) by: f32,
+    pub(super) inverse: f32,
     /// Whether what is below 0 is 0 before it is divided.
-    positive: bool,
+    pub(super) positive: bool,
     /// What the rounded quotient is cut to, before `zero` is added.
     pub(super) range: [f32; 2],
     pub(super) zero: f32,
@@ -71,6 +71,22 @@ impl Requantise<'_> {
             zero,
             rest: left.0,
         })
+    }
+}
+
+impl Requantise<'_> {
+    /// Returns what the sums of a column are multiplied by and what is added to them.
+    ///
+    /// # Safety
+    /// It is one of the columns.
+    pub(super) unsafe fn terms(&self, col: usize) -> [f32; 2] {
+        let of = |term: Option<Term>, none: f32| match term {
+            Some(Term::Number(v)) => v,
+            // SAFETY: the caller's contract.
+            Some(Term::Columns(from)) => unsafe { *from.add(col) },
+            None => none,
+        };
+        [of(self.scale, 1.0), of(self.bias, 0.0)]
     }
 }
 

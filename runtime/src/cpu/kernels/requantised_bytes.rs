@@ -19,24 +19,29 @@ pub(super) struct Ending<'a> {
 }
 
 /// A quantised number `x` is `(x + moved) · scale`; more is added, and the sum is quantised.
-struct Again {
-    moved: f32,
-    scale: f32,
-    added: Option<Added>,
-    rounded: Rounded,
+pub(super) struct Again {
+    pub(super) moved: f32,
+    pub(super) scale: f32,
+    pub(super) added: Option<Added>,
+    pub(super) rounded: Rounded,
 }
 
 /// Bytes that are added as `(x − zero) · scale`, or what is positive of it.
-struct Added {
+pub(super) struct Added {
     from: *const u8,
-    signed: bool,
+    pub(super) signed: bool,
     step: isize,
-    zero: f32,
-    scale: f32,
-    positive: bool,
+    pub(super) zero: f32,
+    pub(super) scale: f32,
+    pub(super) positive: bool,
 }
 
 impl Ending<'_> {
+    /// Returns how numbers that were requantised once go on, if they do.
+    pub(super) fn again(&self) -> Option<&Again> {
+        self.again.as_ref()
+    }
+
     /// Reads `store`, or `[− zero] · scale [+ residual] [max 0] round(/ by) [± zero] max min store`, of neighbouring bytes.
     pub(super) fn of<'a>(form: &Requantise<'a>) -> Option<Ending<'a>> {
         let mut left = Left(form.rest);
