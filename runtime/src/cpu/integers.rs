@@ -13,7 +13,7 @@ use super::env::RunMemory;
 use super::exec::Prepare;
 use super::finisher::{Finisher, Scattered, lies_side_by_side, side_by_side_scratch};
 use super::kernels::byte_ends::BytesOut;
-use super::kernels::depthwise_integers::{DepthwiseIntegers, depthwise};
+use super::kernels::depthwise_integers::{DepthwiseIntegers, Filters, Windows, depthwise};
 use super::kernels::dots::Dots;
 use super::kernels::integers::{
     IntegerProduct, PackedIntegers, Panels, RowsOut, SumTile, given_bytes, given_panels, multiply, pack_given,
@@ -45,8 +45,8 @@ pub(crate) struct IntegerExec {
 enum Weights {
     /// Entry `i` has that of number `i % len`.
     Packed(Arc<Vec<PackedIntegers>>),
-    /// A number for each tap and channel; whether all of them are 1.
-    Taps(Vec<i8>, bool),
+    /// A number for each tap and channel, as they are multiplied; whether all of them are 1.
+    Taps(Vec<i8>, Option<Filters>, bool),
     /// One column of ones, whose sums are stored as they are.
     Ones,
     /// Packed in each run for these instructions.
@@ -59,14 +59,18 @@ impl IntegerExec {
     /// # Errors
     /// Weights that are said to be constant and are not, or are fewer than that.
     pub(crate) fn new(form: Integers, cx: &Prepare<'_>) -> Result<IntegerExec, RuntimeError> {
-        let right = weights(&form, cx)?;
+        let mut right = weights(&form, cx)?;
         let ends = match &right {
             Weights::Packed(packed) => {
                 let of = |col: usize| &packed[col / form.columns % packed.len()];
                 ColumnEnds::new(&form, cx, |col| of(col).excess(col % form.columns))
             }
-            Weights::Taps(..) | Weights::Ones | Weights::Given(_) => None,
+            Weights::Taps(..) => ColumnEnds::new(&form, cx, |_| 0),
+            Weights::Ones | Weights::Given(_) => None,
         };
+        if let (Weights::Taps(taps, filters, _), IntegerRows::Depthwise(image)) = (&mut right, &form.left) {
+            *filters = Filters::of(cx.isa, taps, image.shape.c, ends.as_ref().map(|ends| &ends.ends));
+        }
         let scattered = Scattered::new(&form);
         let side_by_side = lies_side_by_side(&form);
         Ok(IntegerExec {
@@ -117,7 +121,7 @@ impl IntegerExec {
             unsafe { self.sum(workspace, input, SyncPtr(params[place.param].cast()), place) };
             return;
         }
-        if let (IntegerRows::Depthwise(image), Weights::Taps(taps, ones)) = (&self.form.left, &self.right) {
+        if let (IntegerRows::Depthwise(image), Weights::Taps(taps, filters, ones)) = (&self.form.left, &self.right) {
             let Image {
                 shape: s,
                 strides,
@@ -146,16 +150,29 @@ impl IntegerExec {
                     _ => 1,
                 }
             };
+            let first = |entry: usize| input.get().cast::<i8>().wrapping_offset(entry as isize * strides.n).cast_const();
+            let neighbours = [s.kh, s.kw] == [3, 3] && s.dilation == [1, 1] && s.stride[1] <= 2 && s.pad[1] <= 2;
+            let windows = neighbours.then_some(Windows {
+                image: &first,
+                size: [s.h, s.w],
+                steps: [strides.h, strides.w],
+                stride: s.stride,
+                pad: [s.pad[0], s.pad[1]],
+                out_w: s.out_w,
+            });
             let convolution = DepthwiseIntegers {
                 entries: self.form.entries,
                 m: self.form.m,
                 channels: s.c,
                 weights: taps,
+                filters: filters.as_ref(),
                 ones: *ones,
                 padding: *padding,
                 taps: &tell,
                 step: s.stride[1] as isize * strides.w,
+                windows,
                 finish: &finish,
+                bytes,
             };
             // SAFETY: taps are inside the image, which is as large as the shape says.
             unsafe { depthwise(workspace, &convolution) };
@@ -291,8 +308,8 @@ fn weights(form: &Integers, cx: &Prepare<'_>) -> Result<Weights, RuntimeError> {
             if matches!(form.left, IntegerRows::Depthwise(_)) {
                 // Of filters with one channel both layouts are one.
                 let tap = |i| bytes[i % shape.o * taps + i / shape.o] as i8;
-                let taps = (0..taps * shape.o).map(tap).collect();
-                return Ok(Weights::Taps(taps, ones));
+                let taps: Vec<i8> = (0..taps * shape.o).map(tap).collect();
+                return Ok(Weights::Taps(taps, None, ones));
             }
             if ones && og == 1 && image.strides.c == 1 && stores_one_column(form) {
                 return Ok(Weights::Ones);

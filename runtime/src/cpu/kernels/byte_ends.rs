@@ -84,6 +84,14 @@ pub struct BytesOut<'a> {
 }
 
 impl BytePlaces {
+    /// None.
+    pub(super) const NONE: BytePlaces = BytePlaces {
+        to: std::ptr::null_mut(),
+        row: 0,
+        added: std::ptr::null(),
+        added_row: 0,
+    };
+
     /// Those of another first row and column.
     #[inline(always)]
     pub(super) fn at(self, row: usize, col: usize) -> BytePlaces {
@@ -205,6 +213,11 @@ impl ByteEnds {
         Some(ends)
     }
 
+    /// Says whether rounded numbers go on, to be rounded again.
+    pub fn goes_on(&self) -> bool {
+        self.again.is_some()
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.start.len() * 20
@@ -284,6 +297,17 @@ pub(super) mod x86 {
         #[inline(always)]
         pub(in super::super) unsafe fn start(&self, vector: usize) -> __m512i {
             _mm512_loadu_si512(self.ends.start.as_ptr().add(self.first + vector * 16).cast())
+        }
+
+        /// What the sums of a column begin with, what they are multiplied by and what is then added.
+        pub(in super::super) fn numbers(&self, col: usize) -> (i32, f32, f32) {
+            let (ends, col) = (self.ends, self.first + col);
+            (ends.start[col], ends.scale[col], ends.bias[col])
+        }
+
+        /// What whole numbers are cut to, and what the bits behind the point of those that are sure are no less than.
+        pub(in super::super) fn limits(&self) -> ([i16; 2], u16) {
+            (self.ends.cut, self.ends.near)
         }
 
         /// The factors of both vectors; of one, its numbers twice.
@@ -490,7 +514,7 @@ pub(super) mod x86 {
     #[cold]
     #[inline(never)]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn exactly(columns: &Columns<'_>, mut rows: u32, sums: *const __m512i, vectors: usize) {
+    pub(in super::super) unsafe fn exactly(columns: &Columns<'_>, mut rows: u32, sums: *const i32, vectors: usize) {
         let ends = columns.ends;
         while rows != 0 {
             let row = rows.trailing_zeros() as usize;
@@ -499,7 +523,7 @@ pub(super) mod x86 {
                 let lanes = columns.lanes.saturating_sub(v * 16).min(16);
                 let mask = ((1u32 << lanes) - 1) as u16;
                 let places = columns.places.at(row, v * 16);
-                let sum = _mm512_cvtepi32_ps(sums.add(row * vectors + v).read());
+                let sum = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums.add((row * vectors + v) * 16).cast()));
                 let (mut scale, mut bias) = ([0.0; 16], [0.0; 16]);
                 for (i, term) in ends.terms[columns.first + v * 16..][..16].iter().enumerate() {
                     [scale[i], bias[i]] = *term;

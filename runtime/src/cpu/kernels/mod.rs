@@ -15,6 +15,8 @@ pub mod conv;
 pub mod convert;
 mod depthwise;
 pub mod depthwise_integers;
+#[cfg(target_arch = "x86_64")]
+mod depthwise_vnni;
 pub mod dots;
 pub mod gemm;
 pub mod integers;
