@@ -323,8 +323,8 @@ impl Filter {
     /// As for [`super::depthwise_integers::depthwise`]; taps and channels are the filter's.
     pub(super) unsafe fn sum_taps(&self, sums: *mut i32, taps: Taps<'_>, size: [usize; 2]) {
         match size[1] > Bytes32::LANES {
-            true => taps_64(self, Sums(sums, &self.start), taps, size),
-            false => taps_32(self, Sums(sums, &self.start), taps, size),
+            true => taps_64(self, Sums(sums, opaque(&self.start)), taps, size),
+            false => taps_32(self, Sums(sums, opaque(&self.start)), taps, size),
         }
     }
 
@@ -333,7 +333,7 @@ impl Filter {
     /// # Safety
     /// As for [`Filter::sum_taps`].
     pub(super) unsafe fn sum(&self, sums: *mut i32, lines: &[Lines], row: Row, channels: Range<usize>) {
-        let sums = Sums(sums, &self.start);
+        let sums = Sums(sums, opaque(&self.start));
         match channels.len() > Bytes32::LANES {
             true => sum_64(self, sums, lines, row, channels),
             false => sum_32(self, sums, lines, row, channels),
@@ -385,7 +385,7 @@ macro_rules! at_width {
             let (cut, near) = columns.limits();
             let bytes = Bytes::<$width> {
                 columns,
-                numbers: &filter.numbers,
+                numbers: opaque(&filter.numbers),
                 cut: [<$width>::splat_words(cut[0]), <$width>::splat_words(cut[1])],
                 near: <$width>::splat_words(near as i16),
             };
@@ -494,9 +494,19 @@ impl Four {
     }
 }
 
+/// The same address, of which it is not known what lies there: else the compiler reads all of it before a loop, and has registers for a
+/// part alone.
 #[inline(always)]
-unsafe fn add<W: Wide>(all: Beside<W>, bytes: Beside<W>, weights: &Group) -> Beside<W> {
-    let weights = weights.get::<W>();
+fn opaque<T>(mut p: *const T) -> *const T {
+    // SAFETY: no instruction.
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags)) };
+    p
+}
+
+/// Weights are read where they are: registers have no room for all.
+#[inline(always)]
+unsafe fn add<W: Wide>(all: Beside<W>, bytes: Beside<W>, weights: *const Group) -> Beside<W> {
+    let weights = (*weights).get::<W>();
     [
         W::dot(all[0], bytes[0], weights[0]),
         W::dot(all[1], bytes[1], weights[1]),
@@ -570,7 +580,8 @@ unsafe fn lines_of<W: Wide, const STRIDE: usize>(
     row: Row,
     [first, channels]: [usize; 2],
 ) {
-    let [left, middle, right] = [&filter.groups[0], &filter.groups[1], &filter.groups[2]];
+    let weights = opaque(filter.groups.as_ptr());
+    let (left, middle, right) = (weights, weights.add(1), weights.add(2));
     let outside = [W::splat(row.padding as u8 ^ 0x80); 4];
     // Columns that may be outside.
     macro_rules! at {
