@@ -84,7 +84,12 @@ impl ColumnEnds {
             })
         };
         let stages: Option<SmallVec<[Stage; 16]>> = steps.iter().map(stage).collect();
-        let start = |col: usize| addend.as_ref().map_or(0, |addend| addend[col]).wrapping_sub(excess(col));
+        let start = |col: usize| {
+            addend
+                .as_ref()
+                .map_or(0, |addend| addend[col])
+                .wrapping_sub(excess(col))
+        };
         // SAFETY: there is a number for each column; places are not looked at.
         let ends = unsafe { ByteEnds::of(positions.columns, &stages?, start)? };
         let (store, to) = store?;

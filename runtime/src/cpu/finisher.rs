@@ -447,7 +447,11 @@ impl Finisher<'_> {
         // SAFETY: the caller's contract.
         unsafe {
             match &form.finish {
-                Finish::Sums(place) => store_sums(self.isa, sums, self.out(place, Stored::I32, (at, self.tables().next().flatten()), idx, together)),
+                Finish::Sums(place) => store_sums(
+                    self.isa,
+                    sums,
+                    self.out(place, Stored::I32, (at, self.tables().next().flatten()), idx, together),
+                ),
                 Finish::Stages(steps) => {
                     finish(self.isa, sums, &self.stages(steps, at, idx, together));
                 }

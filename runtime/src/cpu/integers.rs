@@ -150,7 +150,13 @@ impl IntegerExec {
                     _ => 1,
                 }
             };
-            let first = |entry: usize| input.get().cast::<i8>().wrapping_offset(entry as isize * strides.n).cast_const();
+            let first = |entry: usize| {
+                input
+                    .get()
+                    .cast::<i8>()
+                    .wrapping_offset(entry as isize * strides.n)
+                    .cast_const()
+            };
             let neighbours = [s.kh, s.kw] == [3, 3] && s.dilation == [1, 1] && s.stride[1] <= 2 && s.pad[1] <= 2;
             let windows = neighbours.then_some(Windows {
                 image: &first,

@@ -180,7 +180,11 @@ impl ByteEnds {
         // SAFETY: the caller's contract.
         let terms: Vec<[f32; 2]> = (0..columns).map(|col| unsafe { form.terms(col) }).collect();
         // Comparisons with NaN are false; the largest number ignores it.
-        if !terms.iter().flatten().all(|term| term.is_finite() && (term / form.by).abs() < 1e18) {
+        if !terms
+            .iter()
+            .flatten()
+            .all(|term| term.is_finite() && (term / form.by).abs() < 1e18)
+        {
             return None;
         }
         let again = match ending.again() {
@@ -188,7 +192,9 @@ impl ByteEnds {
             None => None,
         };
         let less = again.as_ref().map_or(0.0, |again| again.less);
-        let most = terms.iter().fold(0.0, |most: f32, [_, bias]| most.max((bias * form.inverse).abs()));
+        let most = terms
+            .iter()
+            .fold(0.0, |most: f32, [_, bias]| most.max((bias * form.inverse).abs()));
         let first = Quotient::first(&form, most, less)?;
         let [one, more] = match again {
             Some(_) => [1.0, form.zero - less],
@@ -198,7 +204,10 @@ impl ByteEnds {
         let mut ends = ByteEnds {
             start: (0..columns).map(start).collect(),
             scale: terms.iter().map(|[scale, _]| scale * form.inverse * one).collect(),
-            bias: terms.iter().map(|[_, bias]| (bias * form.inverse + more) * one).collect(),
+            bias: terms
+                .iter()
+                .map(|[_, bias]| (bias * form.inverse + more) * one)
+                .collect(),
             terms,
             first,
             again,
@@ -216,11 +225,6 @@ impl ByteEnds {
     /// Says whether rounded numbers go on, to be rounded again.
     pub fn goes_on(&self) -> bool {
         self.again.is_some()
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        self.start.len() * 20
     }
 }
 

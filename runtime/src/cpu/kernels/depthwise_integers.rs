@@ -118,9 +118,15 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
         return;
     }
     // Of windows that are taken line by line a tile has whole lines.
-    let windows = p.windows.as_ref().filter(|windows| p.filters.is_some() && windows.out_w > 0);
+    let windows = p
+        .windows
+        .as_ref()
+        .filter(|windows| p.filters.is_some() && windows.out_w > 0);
     let pixels = windows.map_or(PIXELS, |windows| (PIXELS / windows.out_w).max(1) * windows.out_w);
-    let bytes = p.bytes.as_ref().filter(|bytes| windows.is_some() && !bytes.ends.goes_on());
+    let bytes = p
+        .bytes
+        .as_ref()
+        .filter(|bytes| windows.is_some() && !bytes.ends.goes_on());
     let (blocks, chunks) = (p.m.div_ceil(pixels), p.channels.div_ceil(CHANNELS));
     let tasks = p.entries * blocks;
     let (tile, splits) = match bytes {
@@ -200,7 +206,9 @@ impl Windows<'_> {
             }
             lines
         };
-        (rows.start / self.out_w..rows.end.div_ceil(self.out_w)).map(of).collect()
+        (rows.start / self.out_w..rows.end.div_ceil(self.out_w))
+            .map(of)
+            .collect()
     }
 
     fn row(&self, padding: i8) -> Row {

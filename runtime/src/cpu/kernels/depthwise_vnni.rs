@@ -440,11 +440,18 @@ impl<W: Wide> End<W> for Bytes<'_, W> {
             W::quotient(sums[2], scale.floats::<W>(2), bias.floats::<W>(2)),
             W::quotient(sums[3], scale.floats::<W>(3), bias.floats::<W>(3)),
         );
-        let to = self.columns.places.to.wrapping_offset(pixel as isize * self.columns.places.row);
+        let to = self
+            .columns
+            .places
+            .to
+            .wrapping_offset(pixel as isize * self.columns.places.row);
         if W::any_below(first_rest, self.near) | W::any_below(second_rest, self.near) {
             let mut kept = [0i32; CHANNELS];
             W::store(kept.as_mut_ptr(), sums);
-            let places = BytePlaces { to, ..self.columns.places };
+            let places = BytePlaces {
+                to,
+                ..self.columns.places
+            };
             return exactly(&Columns { places, ..self.columns }, 1, kept.as_ptr(), W::LANES / 16);
         }
         let bytes = W::bytes([W::cut(first, self.cut), W::cut(second, self.cut)]);
@@ -516,12 +523,7 @@ unsafe fn add<W: Wide>(all: Beside<W>, bytes: Beside<W>, weights: *const Group) 
 }
 
 #[inline(always)]
-unsafe fn taps_body<W: Wide>(
-    filter: &Filter,
-    end: &impl End<W>,
-    taps: Taps<'_>,
-    [pixels, channels]: [usize; 2],
-) {
+unsafe fn taps_body<W: Wide>(filter: &Filter, end: &impl End<W>, taps: Taps<'_>, [pixels, channels]: [usize; 2]) {
     let nothing = [0i8; CHANNELS];
     let mut fours = [Four {
         places: [nothing.as_ptr(); 4],
@@ -544,13 +546,7 @@ unsafe fn taps_body<W: Wide>(
 }
 
 #[inline(always)]
-unsafe fn lines_body<W: Wide>(
-    filter: &Filter,
-    end: &impl End<W>,
-    lines: &[Lines],
-    row: Row,
-    channels: Range<usize>,
-) {
+unsafe fn lines_body<W: Wide>(filter: &Filter, end: &impl End<W>, lines: &[Lines], row: Row, channels: Range<usize>) {
     let (first, count) = (channels.start, channels.len());
     // A loop without masks for whole vectors.
     match (row.stride == 1, count == W::LANES) {

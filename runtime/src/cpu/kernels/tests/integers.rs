@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::Rng;
-use crate::cpu::kernels::depthwise_integers::{DepthwiseIntegers, depthwise};
+use crate::cpu::kernels::depthwise_integers::{DepthwiseIntegers, Filters, depthwise};
 use crate::cpu::kernels::dots::Dots;
 use crate::cpu::kernels::integers::{IntegerProduct, PackedIntegers, RowsOut, SumTile, multiply};
 use crate::cpu::kernels::stages::{Across, Outer, Stage, StageOp, StageOut, Stored, Sums, Times, finish, store_sums};
@@ -85,6 +85,7 @@ fn sums_are_exact_on_every_instruction() {
                         weights: &packed.each_ref().map(PackedIntegers::panels),
                         rows: &rows,
                         finish: &finish,
+                        bytes: None,
                     };
                     let mut ws = Workspace::with_isa(Arc::new(Pool::new(threads)), isa);
                     // SAFETY: `row` writes all elements; the kinds are those of this processor.
@@ -453,18 +454,22 @@ fn runs_of_depthwise_pixels_are_exact() {
                 }
             };
             let padding = rng.next() as i8;
-            let convolution = DepthwiseIntegers {
-                entries,
-                m: pixels,
-                channels,
-                weights: &weights,
-                ones,
-                padding,
-                taps: &tell,
-                step: step as isize,
-                finish: &finish,
-            };
             for isa in Isa::all() {
+                let filters = Filters::of(isa, &weights, channels, None);
+                let convolution = DepthwiseIntegers {
+                    entries,
+                    m: pixels,
+                    channels,
+                    weights: &weights,
+                    filters: filters.as_ref(),
+                    ones,
+                    padding,
+                    taps: &tell,
+                    step: step as isize,
+                    windows: None,
+                    finish: &finish,
+                    bytes: None,
+                };
                 let mut ws = Workspace::with_isa(Arc::new(Pool::new(2)), isa);
                 // SAFETY: places have all channels.
                 unsafe { depthwise(&mut ws, &convolution) };

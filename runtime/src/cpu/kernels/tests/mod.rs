@@ -1,6 +1,7 @@
 //! Every kernel against a plain f64 reference, at every instruction level of this processor, with 1 and 2 threads.
 
 mod attention;
+mod byte_ends;
 mod conv;
 mod gemm;
 mod in_place;

@@ -79,7 +79,7 @@ fn functions_of_stages_are_those_of_blocks() {
 }
 
 /// One number as a list of stages says, of which none reads others than columns and bytes.
-fn by_stages(mut x: f32, stages: &[Stage], row: usize, col: usize) -> f32 {
+pub fn by_stages(mut x: f32, stages: &[Stage], row: usize, col: usize) -> f32 {
     let apply = |op: StageOp, x: f32, y: f32| match op {
         StageOp::Add => x + y,
         StageOp::Sub => x - y,

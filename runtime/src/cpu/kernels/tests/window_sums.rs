@@ -139,11 +139,14 @@ fn channels_are_summed_by_themselves() {
                 m,
                 channels,
                 weights: &vec![1; taps * channels],
+                filters: None,
                 ones: true,
                 padding: 0,
                 taps: &tell,
                 step: 0,
+                windows: None,
                 finish: &finish,
+                bytes: None,
             };
             // SAFETY: taps have all channels.
             unsafe { depthwise(ws, &convolution) };
