@@ -422,12 +422,12 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
         None if few => (MOST_SUMS / n).max(high),
         None => MOST_ROWS / beside,
     };
-    let fitting = (A_BYTES / row_bytes.max(1)).clamp(high, most) / high * high;
-    // As many rows as leave a task for every thread.
-    let wanted = (ws.threads() * 2).div_ceil(p.entries);
-    let fair = p.m.div_ceil(wanted).next_multiple_of(high);
-    let block = fitting.min(fair).max(high);
-    let blocks = p.m.div_ceil(block);
+    let fitting = (A_BYTES / row_bytes.max(1)).clamp(high, most) / high;
+    // As many rows as leave tasks for every thread, and as many for one as for another.
+    let heights = p.m.div_ceil(high);
+    let wanted = (ws.threads() * 2).div_ceil(p.entries).max(heights.div_ceil(fitting));
+    let blocks = wanted.next_multiple_of(ws.threads()).min(heights);
+    let block = heights.div_ceil(blocks) * high;
     let pairs = panels.div_ceil(beside);
     let splits = (ws.threads() * 2).div_ceil(p.entries * blocks).min(pairs).max(1);
     let together = few && splits == 1;
@@ -442,7 +442,8 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
     ws.parallel_for(p.entries * blocks * splits, &|task, thread, scratch| {
         let (entry, rest) = (task / (blocks * splits), task % (blocks * splits));
         let (number, split) = (rest / splits, rest % splits);
-        let rows = number * block..((number + 1) * block).min(p.m);
+        let at = |block: usize| (heights * block / blocks * high).min(p.m);
+        let rows = at(number)..at(number + 1);
         let weights = &p.weights[entry % p.weights.len()];
         let b = weights.data.get().cast_const();
         // SAFETY: the scratch has room for the rows and two tiles; the weights are as large as their sizes say.
