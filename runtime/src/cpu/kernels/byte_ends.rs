@@ -374,7 +374,7 @@ pub(super) mod x86 {
             let by = self.factors::<V>();
             let mut kept = [[MaybeUninit::<__m512i>::uninit(); V]; R];
             let mut unsure = 0u32;
-            for_each_row!(R, |ROW| if V == 2 || ROW % 2 == 0 {
+            for_each_row!(R, |ROW| if V == 2 || ROW.is_multiple_of(2) {
                 // Two vectors: of one row, or of two.
                 let last = if V == 2 || ROW + 1 == R { ROW } else { ROW + 1 };
                 let pair = [sums[ROW][0], sums[last][V - 1]];

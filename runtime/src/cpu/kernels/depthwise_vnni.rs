@@ -504,10 +504,11 @@ impl Four {
 /// The same address, of which it is not known what lies there: else the compiler reads all of it before a loop, and has registers for a
 /// part alone.
 #[inline(always)]
-fn opaque<T>(mut p: *const T) -> *const T {
+fn opaque<T>(p: *const T) -> *const T {
+    let mut address = p.expose_provenance();
     // SAFETY: no instruction.
-    unsafe { std::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags)) };
-    p
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags)) };
+    std::ptr::with_exposed_provenance(address)
 }
 
 /// Weights are read where they are: registers have no room for all.

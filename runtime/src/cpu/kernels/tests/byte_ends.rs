@@ -35,7 +35,11 @@ struct Form {
 /// A form of sums of about `size`: signed or not, by one scale or one a column, quantised once or twice, with a residual at `added` or
 /// none; quotients are halves that floats miss, or few are near ties.
 fn form(case: usize, cols: usize, size: f32, added: Option<(*const u8, isize)>, rng: &mut Rng) -> Form {
-    let (signed, tied, twice) = (case.is_multiple_of(2), case % 3 == 0, added.is_some() || case % 5 == 4);
+    let (signed, tied, twice) = (
+        case.is_multiple_of(2),
+        case.is_multiple_of(3),
+        added.is_some() || case % 5 == 4,
+    );
     let stored = if signed { Stored::I8 } else { Stored::U8 };
     let [low, high] = if signed { [-128.0, 127.0] } else { [0.0, 255.0] };
     let zero = if case % 4 < 2 { 0.0 } else { low + 7.0 };
@@ -141,7 +145,7 @@ fn products_become_bytes_as_stages_say() {
         for (case, cols) in sizes.into_iter().flat_map(|cols| [cols; 40]).enumerate() {
             let (entries, m, k) = (1 + case % 2, 1 + rng.below(40), 1 + rng.below(70));
             let (mut a, b) = (bytes(&mut rng, entries * m * k), bytes(&mut rng, k * cols));
-            if case % 3 == 0 {
+            if case.is_multiple_of(3) {
                 // Most quotients are inside the range where many are near ties.
                 a.iter_mut().for_each(|a| *a %= 3);
             }
