@@ -39,7 +39,7 @@ pub struct DepthwiseIntegers<'a> {
     pub bytes: Option<BytesOut<'a>>,
 }
 
-/// Windows of three by three neighbouring pixels, at most two pixels apart and at most two outside on the left.
+/// Windows of three by three neighbouring pixels, on a line at most two apart and at most two outside on the left.
 pub struct Windows<'a> {
     /// The first pixel of an entry's image.
     pub image: &'a (dyn Fn(usize) -> *const i8 + Sync),
@@ -126,7 +126,7 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
     let bytes = p
         .bytes
         .as_ref()
-        .filter(|bytes| windows.is_some() && !bytes.ends.goes_on());
+        .filter(|bytes| p.filters.is_some() && !bytes.ends.goes_on());
     let (blocks, chunks) = (p.m.div_ceil(pixels), p.channels.div_ceil(CHANNELS));
     let tasks = p.entries * blocks;
     let (tile, splits) = match bytes {
@@ -145,31 +145,38 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
         let sums = scratch.cast::<i32>();
         // SAFETY: the scratch has room for two tiles if sums are stored, which are then of one chunk; taps and weights have its channels.
         unsafe {
-            match windows {
+            #[cfg(target_arch = "x86_64")]
+            let lines = windows.map(|windows| (windows.lines(entry, rows.clone(), &outside), windows.row(p.padding)));
+            #[cfg(target_arch = "x86_64")]
+            let bytes = bytes.map(|bytes| (bytes.ends, (bytes.entry)(entry)));
+            for chunk in chunks.clone() {
+                let channels = channels(chunk);
+                let first = channels.start;
                 #[cfg(target_arch = "x86_64")]
-                Some(windows) => {
-                    let lines = windows.lines(entry, rows.clone(), &outside);
-                    let of = windows.row(p.padding);
-                    let bytes = bytes.map(|bytes| (bytes.ends, (bytes.entry)(entry)));
-                    for chunk in chunks.clone() {
-                        let channels = channels(chunk);
-                        let filter = p.filters.map(|filters| &filters.chunks[chunk]);
-                        match (filter, bytes) {
-                            (Some(filter), Some((ends, (places, number)))) => {
-                                let columns = Columns {
-                                    ends,
-                                    places: places.at(rows.start, channels.start),
-                                    first: number + channels.start,
-                                    lanes: channels.len(),
-                                };
-                                filter.bytes(columns, &lines, of, channels.start);
-                            }
-                            (Some(filter), None) => filter.sum(sums, &lines, of, channels),
-                            (None, _) => {}
-                        }
+                if let (Some(filters), Some((ends, (places, number)))) = (p.filters, bytes) {
+                    let columns = |row: usize| Columns {
+                        ends,
+                        places: places.at(row, first),
+                        first: number + first,
+                        lanes: channels.len(),
+                    };
+                    let filter = &filters.chunks[chunk];
+                    match &lines {
+                        Some((lines, row)) => filter.bytes(columns(rows.start), lines, *row, first),
+                        None => for_each_run(p, (entry, rows.clone()), first, &outside, &mut |done, taps, run| {
+                            filter.bytes_of_taps(columns(rows.start + done), taps, run);
+                        }),
                     }
+                    continue;
                 }
-                _ => sum_runs(isa, p, (entry, rows.clone()), channels(chunks.start), sums, &outside),
+                #[cfg(target_arch = "x86_64")]
+                if let (Some(filters), Some((lines, row))) = (p.filters, &lines) {
+                    filters.chunks[chunk].sum(sums, lines, *row, channels);
+                    continue;
+                }
+                for_each_run(p, (entry, rows.clone()), first, &outside, &mut |done, taps, run| {
+                    sum_run(isa, p, channels.clone(), sums.add(done * CHANNELS), taps, run);
+                });
             }
             if bytes.is_none() {
                 (p.finish)(&SumTile {
@@ -222,17 +229,13 @@ impl Windows<'_> {
     }
 }
 
-/// Sums products of each tap run by run of pixels that have the same taps.
-///
-/// # Safety
-/// As for [`depthwise`]; there is room for sums of all rows, [`CHANNELS`] apart.
-unsafe fn sum_runs(
-    isa: Isa,
+/// Calls `each(done, taps, run)` for runs of pixels that have the same taps, from the channel `first` on: `run` of them, `done` before.
+fn for_each_run(
     p: &DepthwiseIntegers<'_>,
     (entry, rows): (usize, Range<usize>),
-    channels: Range<usize>,
-    sums: *mut i32,
+    first: usize,
     outside: &[i8],
+    each: &mut dyn FnMut(usize, Taps<'_>, usize),
 ) {
     let taps = p.weights.len() / p.channels;
     let (mut places, mut steps) = ([std::ptr::null(); MOST_TAPS], [0; MOST_TAPS]);
@@ -244,32 +247,44 @@ unsafe fn sum_runs(
         (places, steps) = (&mut more_places, &mut more_steps);
     }
     let (places, steps) = (&mut places[..taps], &mut steps[..taps]);
-    let (first, width) = (channels.start, channels.len());
     let mut done = 0;
+    while done < rows.len() {
+        let run = (p.taps)(entry, rows.start + done, places).clamp(1, rows.len() - done);
+        for (place, step) in places.iter_mut().zip(steps.iter_mut()) {
+            (*place, *step) = match place.is_null() {
+                true => (outside.as_ptr(), 0),
+                false => (place.wrapping_add(first), p.step),
+            };
+        }
+        each(done, Taps { places, steps }, run);
+        done += run;
+    }
+}
+
+/// Sums products of each tap of a run of pixels.
+///
+/// # Safety
+/// As for [`depthwise`]; there is room for sums of the pixels, [`CHANNELS`] apart.
+unsafe fn sum_run(
+    isa: Isa,
+    p: &DepthwiseIntegers<'_>,
+    channels: Range<usize>,
+    to: *mut i32,
+    taps: Taps<'_>,
+    run: usize,
+) {
+    let size = [run, channels.len()];
     // SAFETY: the caller's contract.
     unsafe {
-        while done < rows.len() {
-            let run = (p.taps)(entry, rows.start + done, places).clamp(1, rows.len() - done);
-            for (place, step) in places.iter_mut().zip(steps.iter_mut()) {
-                (*place, *step) = match place.is_null() {
-                    true => (outside.as_ptr(), 0),
-                    false => (place.add(first), p.step),
-                };
-            }
-            let (to, from) = (sums.add(done * CHANNELS), Taps { places, steps });
-            done += run;
-            if p.ones && taps <= WORD_TAPS {
-                sum_of_bytes(isa, to, from, [run, width]);
-                continue;
-            }
-            #[cfg(target_arch = "x86_64")]
-            if let Some(filters) = p.filters {
-                filters.chunks[first / CHANNELS].sum_taps(to, from, [run, width]);
-                continue;
-            }
-            let weights = p.weights.as_ptr().add(first);
-            sum_of_taps(isa, to, from, (weights, p.channels), [run, width]);
+        if p.ones && taps.places.len() <= WORD_TAPS {
+            return sum_of_bytes(isa, to, taps, size);
         }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(filters) = p.filters {
+            return filters.chunks[channels.start / CHANNELS].sum_taps(to, taps, size);
+        }
+        let weights = p.weights.as_ptr().add(channels.start);
+        sum_of_taps(isa, to, taps, (weights, p.channels), size);
     }
 }
 

@@ -352,6 +352,17 @@ impl Filter {
             false => bytes_32(self, columns, lines, row, channels),
         }
     }
+
+    /// The same of so many pixels, by their taps.
+    ///
+    /// # Safety
+    /// As for [`Filter::bytes`].
+    pub(super) unsafe fn bytes_of_taps(&self, columns: Columns<'_>, taps: Taps<'_>, pixels: usize) {
+        match columns.lanes > Bytes32::LANES {
+            true => taps_bytes_64(self, columns, taps, pixels),
+            false => taps_bytes_32(self, columns, taps, pixels),
+        }
+    }
 }
 
 /// A line of windows of three by three pixels.
@@ -367,7 +378,7 @@ pub(super) struct Row {
 }
 
 macro_rules! at_width {
-    ($fill:ident, $taps:ident, $sum:ident, $bytes:ident, $width:ty) => {
+    ($fill:ident, $taps:ident, $sum:ident, $bytes:ident, $taps_bytes:ident, $width:ty) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
         unsafe fn $fill(filter: &mut Filter, weights: (*const i8, usize), channels: usize) {
             fill_body::<$width>(filter, weights, channels)
@@ -382,19 +393,23 @@ macro_rules! at_width {
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
         unsafe fn $bytes(filter: &Filter, columns: Columns<'_>, lines: &[Lines], row: Row, channels: Range<usize>) {
-            let (cut, near) = columns.limits();
-            let bytes = Bytes::<$width> {
-                columns,
-                numbers: opaque(&filter.numbers),
-                cut: [<$width>::splat_words(cut[0]), <$width>::splat_words(cut[1])],
-                near: <$width>::splat_words(near as i16),
-            };
-            lines_body::<$width>(filter, &bytes, lines, row, channels)
+            lines_body::<$width>(
+                filter,
+                &Bytes::<$width>::new(filter, columns),
+                lines,
+                row,
+                channels,
+            )
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+        unsafe fn $taps_bytes(filter: &Filter, columns: Columns<'_>, taps: Taps<'_>, pixels: usize) {
+            let size = [pixels, columns.lanes];
+            taps_body::<$width>(filter, &Bytes::<$width>::new(filter, columns), taps, size)
         }
     };
 }
-at_width!(fill_64, taps_64, sum_64, bytes_64, Bytes64);
-at_width!(fill_32, taps_32, sum_32, bytes_32, Bytes32);
+at_width!(fill_64, taps_64, sum_64, bytes_64, taps_bytes_64, Bytes64);
+at_width!(fill_32, taps_32, sum_32, bytes_32, taps_bytes_32, Bytes32);
 
 /// What sums begin with, and where they go.
 trait End<W: Wide> {
@@ -422,6 +437,19 @@ struct Bytes<'a, W: Wide> {
     numbers: *const Numbers,
     cut: [W::V; 2],
     near: W::V,
+}
+
+impl<'a, W: Wide> Bytes<'a, W> {
+    #[inline(always)]
+    unsafe fn new(filter: &Filter, columns: Columns<'a>) -> Bytes<'a, W> {
+        let (cut, near) = columns.limits();
+        Bytes {
+            columns,
+            numbers: opaque(&filter.numbers),
+            cut: [W::splat_words(cut[0]), W::splat_words(cut[1])],
+            near: W::splat_words(near as i16),
+        }
+    }
 }
 
 impl<W: Wide> End<W> for Bytes<'_, W> {

@@ -1,4 +1,5 @@
-//! Products of integers of 8 bits: `C[M, N] = Σ A[M, K] · B[K, N]` in 32 bits, given to what follows tile by tile.
+//! Products of integers of 8 bits: `C[M, N] = Σ A[M, K] · B[K, N]` in 32 bits, given to what follows tile by tile, or stored as bytes from
+//! the registers in which they were summed ([`super::byte_ends`]).
 //!
 //! B is packed once, in the panels of [`super::dots`]. A panel leaves out rows before and behind those that are not 0 in all of its
 //! columns: what groups of a convolution share columns have, each with rows of its own, are the blocks of one matrix. Rows of A are

@@ -264,8 +264,8 @@ fn windows_of_three_by_three_are_their_sums_and_bytes() {
             let addend: Vec<i32> = (0..channels).map(|_| rng.below(2_000) as i32 - 1_000).collect();
             let ends = form.ends(channels, |col| addend[col]).expect("such sums become bytes");
             let filters = Filters::of(isa, &weights, channels, Some(&ends));
-            let mut stored = vec![0xa5u8; entries * m * channels + 64];
-            for in_registers in [false, true] {
+            for (in_registers, by_lines) in [(false, true), (true, true), (true, false)] {
+                let mut stored = vec![0xa5u8; entries * m * channels + 64];
                 let sums = Mutex::new(vec![None; entries * m * channels]);
                 let finish = |tile: &SumTile| {
                     let mut sums = sums.lock().expect("no test thread panicked");
@@ -297,7 +297,7 @@ fn windows_of_three_by_three_are_their_sums_and_bytes() {
                     padding,
                     taps: &tell,
                     step: 0,
-                    windows: Some(Windows {
+                    windows: by_lines.then_some(Windows {
                         image: &first,
                         size: [h, w],
                         steps: [(w * channels) as isize, channels as isize],
