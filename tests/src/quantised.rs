@@ -141,8 +141,8 @@ pub struct Case {
     pub inputs: Tensors,
     /// In f64, from the dequantised weight as it is.
     pub exact: Vec<f64>,
-    /// Bytes of the weight, its scales and its zero points; of these one number of whole bytes is part of a
-    /// kernel's text.
+    /// Bytes of the weight, its scales and its zero points, if they are not in the middle of their type; of these one number of
+    /// whole bytes is part of a kernel's text.
     pub weight_bytes: usize,
 }
 
@@ -214,7 +214,15 @@ impl Case {
             DType::F32
         };
         let zero = (shape.zero != Zero::None).then(|| tensor(zero_type, columns, depths, &zeros));
-        let is_stored = |zero: &&HostTensor| zero.dtype.bits() < 8 || zero.shape.iter().product::<usize>() > 1;
+        // Zero points in the middle of their type are none: weights become signed.
+        let middle = match shape.stored {
+            DType::U4 => Some(8.0),
+            DType::U8 => Some(128.0),
+            _ => None,
+        };
+        let is_signed = zeros.iter().all(|zero| Some(*zero) == middle);
+        let is_stored =
+            |zero: &&HostTensor| !is_signed && (zero.dtype.bits() < 8 || zero.shape.iter().product::<usize>() > 1);
         let several = zero.as_ref().filter(is_stored);
         let weight_bytes = [Some(&stored), Some(&scale), several]
             .into_iter()
