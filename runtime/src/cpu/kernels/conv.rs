@@ -380,9 +380,13 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         Weights::Panels(panels) => panels,
         Weights::Depthwise(weights) => {
             // SAFETY: one pixel's taps; the table has room for them.
-            let fill = |n: usize, pixel: usize, table: *mut *const f32| unsafe { taps_at.fill(n, pixel, 1, 0, table) };
+            let fill = |n: usize, pixel: usize, table: *mut *const f32| unsafe {
+                taps_at.fill(n, pixel, 1, 0, table);
+                taps_at.inside(pixel)
+            };
+            let step = s.stride[1] as isize * plan.strides.w;
             // SAFETY: the caller's contract.
-            return unsafe { depthwise(ws, conv, weights, &fill, out) };
+            return unsafe { depthwise(ws, conv, weights, (&fill, step), out) };
         }
         Weights::Winograd(u) => {
             assert!(
@@ -538,6 +542,21 @@ impl Taps {
                 oy += 1;
             }
         }
+    }
+
+    /// Of how many pixels from this one on, of one row, all taps are a step further on than those of the pixel before.
+    fn inside(&self, pixel: usize) -> usize {
+        let (s, p) = (&self.s, &self.plan);
+        let (oy, ox) = (pixel / s.out_w, pixel % s.out_w);
+        let reach = [(s.kh - 1) * s.dilation[0], (s.kw - 1) * s.dilation[1]];
+        let starts = [oy * s.stride[0], ox * s.stride[1]];
+        let is_inside =
+            |axis: usize, size: usize| starts[axis] >= s.pad[axis] && starts[axis] - s.pad[axis] + reach[axis] < size;
+        if self.transposed || p.padded || !is_inside(0, p.height) || !is_inside(1, p.width) {
+            return 1;
+        }
+        let last = (p.width - 1 - reach[1] + s.pad[1]) / s.stride[1];
+        (last + 1).min(s.out_w) - ox
     }
 
     /// The input row (axis 0) or column (axis 1) that output position `o` meets at `offset` into the kernel.

@@ -19,7 +19,10 @@ pub(crate) fn scratch_bytes(taps: usize, channels: usize) -> usize {
     taps * PIXELS * 8 + PIXELS * channels * 4 + 64
 }
 
-/// Runs `conv`, whose weights are `[taps, channels]`; `fill(image, pixel, table)` writes one pixel's tap pointers.
+/// Writes the tap pointers of a pixel of an image, and says of how many pixels from this one on they are a step further on each.
+pub(crate) type Fill<'a> = dyn Fn(usize, usize, *mut *const f32) -> usize + Sync + 'a;
+
+/// Runs `conv`, whose weights are `[taps, channels]`; `fill` tells where taps are, with its step in elements.
 ///
 /// # Safety
 /// As for `conv2d`, with [`scratch_bytes`] reserved per thread.
@@ -27,7 +30,7 @@ pub(crate) unsafe fn depthwise(
     ws: &Workspace,
     conv: &Conv<'_>,
     weights: &[f32],
-    fill: &(dyn Fn(usize, usize, *mut *const f32) + Sync),
+    (fill, step): (&Fill<'_>, isize),
     dest: Dest,
 ) {
     let s = conv.shape;
@@ -46,6 +49,8 @@ pub(crate) unsafe fn depthwise(
     let grain = (20_000 / (channels * taps).max(1)).max(PIXELS);
     ws.parallel_ranges(s.n * pixels, grain, &|range, thread, scratch| {
         let mut at = range.start;
+        // Of how many pixels the taps are known by those of the pixel before, and which that is of its block.
+        let (mut known, mut before) = (0, 0);
         while at < range.end {
             let (n, p0) = (at / pixels, at % pixels);
             let count = PIXELS.min(range.end - at).min(pixels - p0);
@@ -54,7 +59,14 @@ pub(crate) unsafe fn depthwise(
                 let table = scratch.cast::<*const f32>();
                 let buffer = scratch.add(taps * PIXELS * 8).cast::<f32>();
                 for i in 0..count {
-                    fill(n, p0 + i, table.add(i * taps));
+                    let to = table.add(i * taps);
+                    if known == 0 {
+                        known = fill(n, p0 + i, to);
+                    } else {
+                        let from = table.add(before * taps);
+                        (0..taps).for_each(|tap| to.add(tap).write((*from.add(tap)).wrapping_offset(step)));
+                    }
+                    (known, before) = (known - 1, i);
                 }
                 let image = output.get().offset(n as isize * n_stride * size);
                 let (out, ld) = match direct {

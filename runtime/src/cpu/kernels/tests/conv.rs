@@ -185,10 +185,11 @@ fn depthwise_shapes() {
     for mut ws in workspaces() {
         for c in [2, 3, 15, 16, 17, 40] {
             let s = ConvShape::new(
-                [2, 7, 6, c],
+                // Rows of more pixels than a block has, and of fewer.
+                [2, 7, rng.pick(&[6, 19]), c],
                 c,
                 [3, rng.pick(&[1, 3])],
-                [1 + rng.below(2), 1],
+                [1 + rng.below(2), 1 + rng.below(2)],
                 [1, rng.below(2), 1, 1],
                 [1, 1 + rng.below(2)],
                 c,
