@@ -87,6 +87,11 @@ fn products_on_gfx942() {
 }
 
 #[test]
+fn products_on_gfx950() {
+    products("gfx950", 5);
+}
+
+#[test]
 fn products_on_gfx1100() {
     products("gfx1100", 3);
 }
