@@ -223,19 +223,22 @@ impl Group {
     unsafe fn floats<W: Wide>(&self, vector: usize) -> W::F {
         W::floats(self.0[vector].as_ptr().cast())
     }
+    /// Where a channel's number is: the vector, and its byte there.
+    fn place(channel: usize) -> (usize, usize) {
+        let (quarter, vector, lane) = (channel / 16, channel / 4 % 4, channel % 4);
+        (vector, (quarter * 4 + lane) * 4)
+    }
     /// Numbers of channels.
     fn of(channels: usize, number: impl Fn(usize) -> u32) -> Group {
         let mut group = Group::ZERO;
         for channel in 0..channels {
-            let (quarter, vector, lane) = (channel / 16, channel / 4 % 4, channel % 4);
-            let at = (quarter * 4 + lane) * 4;
+            let (vector, at) = Group::place(channel);
             group.0[vector][at..at + 4].copy_from_slice(&number(channel).to_ne_bytes());
         }
         group
     }
     fn number(&self, channel: usize) -> u32 {
-        let (quarter, vector, lane) = (channel / 16, channel / 4 % 4, channel % 4);
-        let at = (quarter * 4 + lane) * 4;
+        let (vector, at) = Group::place(channel);
         u32::from_ne_bytes([0, 1, 2, 3].map(|i| self.0[vector][at + i]))
     }
     #[inline(always)]

@@ -72,9 +72,7 @@ impl Requantise<'_> {
             rest: left.0,
         })
     }
-}
 
-impl Requantise<'_> {
     /// Returns what the sums of a column are multiplied by and what is added to them.
     ///
     /// # Safety
