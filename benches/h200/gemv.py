@@ -5,8 +5,8 @@ Run it in the repository's root on a machine with a GPU, PyTorch and NVRTC:
 
     python3 benches/h200/gemv.py GRAPHC [COLUMNSxDEPTH ...] 2>/dev/null          GRAPHC is the command line's binary
 
-Weights are of f16, which the exporter lays along the columns, and of i4 along the depth with a scale for each group of
-128. A model is a chain: each product's row is what the product before it has given, as far as it goes, and each has
+Weights are of f16, which the exporter lays along the columns, and of i4 and u4 along the depth with a scale for each group
+of 128, and for u4 a zero point. A model is a chain: each product's row is what the product before it has given, as far as it goes, and each has
 constant weights of its own, all of them more than any cache holds. `alone` is the time by which a model's run grows
 with each product more, so that what a run takes anyhow is not in it; products with fewer columns than rows of weights
 come in pairs with one the other way round, whose time is taken off. `event` is the median of what events say around a
@@ -70,45 +70,49 @@ class Packed(torch.autograd.Function):
     """A row by weights of four bits, as ONNX Runtime's MatMulNBits has them."""
 
     @staticmethod
-    def symbolic(g, x, weight, scales, columns, depth):
+    def symbolic(g, x, columns, depth, *weights):
         sizes = {"K_i": depth, "N_i": columns, "bits_i": 4, "block_size_i": GROUP}
-        return g.op("com.microsoft::MatMulNBits", x, weight, scales, **sizes)
+        return g.op("com.microsoft::MatMulNBits", x, *weights, **sizes)
 
     @staticmethod
-    def forward(ctx, x, weight, scales, columns, depth):
+    def forward(ctx, x, columns, depth, *weights):
         return x.new_zeros(x.shape[0], columns)
 
 
 class Chain(nn.Module):
-    """Products of `sizes`, columns and depth of each."""
+    """Products of `sizes`, columns and depth of each, by weights of `kind`."""
 
-    def __init__(self, sizes, packed):
+    def __init__(self, sizes, kind):
         super().__init__()
-        self.sizes, self.packed = sizes, packed
+        self.sizes, self.kind = sizes, kind
         for i, (columns, depth) in enumerate(sizes):
             # A row keeps about its length.
-            if packed:
+            if kind != "f16":
                 shape = (columns, depth // GROUP, GROUP // 2)
                 self.register_buffer(f"w{i}", torch.randint(0, 256, shape, dtype=torch.uint8))
                 self.register_buffer(f"s{i}", torch.rand(columns * depth // GROUP).half() * (0.37 / depth**0.5))
+                if kind == "u4":
+                    count = columns * depth // GROUP // 2
+                    self.register_buffer(f"z{i}", torch.randint(0, 256, (count,), dtype=torch.uint8))
             else:
                 self.register_buffer(f"w{i}", torch.randn(columns, depth).half() / depth**0.5)
 
     def forward(self, x):
         for i, (columns, depth) in enumerate(self.sizes):
             weight, x = getattr(self, f"w{i}"), x[:, :depth]
-            if self.packed:
-                x = Packed.apply(x, weight, getattr(self, f"s{i}"), columns, depth)
+            if self.kind != "f16":
+                beside = [getattr(self, f"{name}{i}") for name in "sz"[: 1 + (self.kind == "u4")]]
+                x = Packed.apply(x, columns, depth, weight, *beside)
             else:
                 x = F.linear(x, weight)
         return x
 
 
-def compiled(graphc, folder, sizes, packed):
+def compiled(graphc, folder, sizes, kind):
     path, artifact = folder / "chain.onnx", folder / f"{len(sizes)}.graphc"
     row = torch.randn(1, sizes[0][1]).half()
     named = {"input_names": ["x"], "output_names": ["y"]}
-    torch.onnx.export(Chain(sizes, packed), (row,), str(path), **named, opset_version=17, dynamo=False)
+    torch.onnx.export(Chain(sizes, kind), (row,), str(path), **named, opset_version=17, dynamo=False)
     words = [graphc, "compile", "-q", path, "--target", "sm_90", "-o", artifact]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
@@ -125,12 +129,12 @@ def bench(graphc, path, *more):
     return json.loads(done.stdout)
 
 
-def measured(graphc, of_one, few, packed):
+def measured(graphc, of_one, few, kind):
     """Microseconds by which a run grows with each repetition of some products, and the events of `few` of them."""
     medians, events = {}, []
     with tempfile.TemporaryDirectory() as folder:
         for count in few, 3 * few:
-            path = compiled(graphc, pathlib.Path(folder), of_one * count, packed)
+            path = compiled(graphc, pathlib.Path(folder), of_one * count, kind)
             medians[count] = bench(graphc, str(path), "--resident")["median_ms"] * 1e3
             if count == few:
                 steps = bench(graphc, str(path), "--profile")["steps"]
@@ -144,14 +148,17 @@ def main():
     print(f"{torch.cuda.get_device_name()}, copy {rate / 1e6:.2f} TB/s", flush=True)
     for size in sizes:
         columns, depth = map(int, size.split("x"))
-        for name, packed in ("f16", False), ("i4", True):
-            read = columns * depth * 2 if not packed else columns * depth // 2 + columns * depth // GROUP * 2
+        for name in "f16", "i4", "u4":
+            # Half a byte of each, a scale of two for each group, and half a byte for its zero point.
+            groups = columns * depth // GROUP
+            beside = {"f16": columns * depth * 3 // 2, "i4": groups * 2, "u4": groups * 5 // 2}[name]
+            read = columns * depth // 2 + beside
             few = -(-200_000_000 // read)
             if columns >= depth:
-                alone, events = measured(graphc, [(columns, depth)], few, packed)
+                alone, events = measured(graphc, [(columns, depth)], few, name)
             else:
-                pair, events = measured(graphc, [(depth, columns), (columns, depth)], few, packed)
-                alone, events = pair - measured(graphc, [(depth, columns)], few, packed)[0], events[1::2]
+                pair, events = measured(graphc, [(depth, columns), (columns, depth)], few, name)
+                alone, events = pair - measured(graphc, [(depth, columns)], few, name)[0], events[1::2]
             event = statistics.median(events)
             share = lambda us: f"{us:.2f} us, {read / us / rate:.0%}"
             count = f"{len(events)} kernels of {few} products"

@@ -271,7 +271,7 @@ struct WeightStream {
 #pragma unroll
                 for (int p = 0; p < COLS * PACKS; p += Sizes::LANES) {
                     const int c = (p + lane) / PACKS, s = (p + lane) % PACKS * PACK;
-                    if (s >= count) continue;
+                    if (c >= COLS || s >= count) continue;
                     const u32 scales = shared_address(to + WEIGHTS + (c * CHUNK + s) * SIZE);
                     const auto* from = (const u8*)rhs.scale(column(c), (step0 + s) * Sizes::STEP);
                     constexpr int ACCESS = PACK * SIZE < 16 ? PACK * SIZE : 16;

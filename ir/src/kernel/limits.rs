@@ -57,6 +57,8 @@ pub enum LimitError {
     Store { kernel: String, width: u32 },
     #[error("kernel {kernel}: its weights cannot be streamed with {pack} scales of a column in one access")]
     Stream { kernel: String, pack: u32 },
+    #[error("kernel {kernel}: a unit of {target} has no room for two workgroups of {bytes} bytes of LDS")]
+    Together { kernel: String, target: String, bytes: u32 },
     #[error("kernel {kernel}: steps of {step} along k are not known to have one scale and one zero point a column")]
     Scale { kernel: String, step: u32 },
     #[error(
@@ -134,6 +136,15 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
                 target.lds_bytes
             },
         ));
+        let together = t.stream.as_ref().map_or(1, |stream| stream.residents);
+        let total = bytes.saturating_add(of_launch);
+        if together == 2 && !GemvStream::fit_together(&[total; 2], target.most_lds_bytes()) {
+            errors.push(LimitError::Together {
+                kernel: name(),
+                target: target.to_string(),
+                bytes: total,
+            });
+        }
         return errors;
     }
     let (Mapping::Matrix(tiling), Body::Contract(body)) = (&kernel.mapping, &kernel.body) else {

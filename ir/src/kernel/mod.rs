@@ -672,9 +672,10 @@ impl Kernel {
     pub fn resident_workgroups(&self) -> Option<u32> {
         match (&self.mapping, &self.body) {
             (Mapping::Matrix(tiling), _) => tiling.resident,
-            // Those that stay have a unit for themselves.
-            (Mapping::Gemv(tiling), _) if tiling.stream.is_some() => Some(1),
-            (Mapping::Gemv(tiling), _) => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
+            (Mapping::Gemv(tiling), _) => match &tiling.stream {
+                Some(stream) => Some(stream.residents),
+                None => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
+            },
             (Mapping::Rows { resident, .. }, _) => *resident,
             // A thread has whole squares in registers. Asked for nothing, ptxas takes 32 of them and spills some conditions of a square.
             (_, Body::Transform(_)) => Some(1),
@@ -705,6 +706,17 @@ impl Kernel {
     /// Says whether workgroups stay on their units, with chunks of weights in LDS.
     pub fn streams(&self) -> bool {
         matches!(&self.mapping, Mapping::Gemv(tiling) if tiling.stream.is_some())
+    }
+
+    /// Bytes of LDS that a workgroup of a product of few rows has: what the kernel declares, and what the launch gives.
+    pub fn gemv_lds(&self) -> u32 {
+        match (&self.mapping, &self.body) {
+            (Mapping::Gemv(tiling), Body::Contract(c)) => {
+                let own = tiling.lds_bytes(self.vars[c.acc], c.statistic.is_some());
+                own.saturating_add(self.launch_lds())
+            }
+            _ => 0,
+        }
     }
 
     /// Bytes of LDS that every launch must give a workgroup: tiles that are too large to be declared.

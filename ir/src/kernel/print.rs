@@ -147,10 +147,17 @@ impl fmt::Display for Mapping {
                             stages,
                             pack,
                             copiers,
+                            residents,
+                            ..
                         }),
                     ) => {
+                        let beside = if *residents > 1 {
+                            ", beside the launch before"
+                        } else {
+                            ""
+                        };
                         format!(
-                            ", {instruction}, {stages} chunks in {workgroups} workgroups that stay, scales by {pack}, {copiers} waves copy"
+                            ", {instruction}, {stages} chunks in {workgroups} workgroups that stay{beside}, scales by {pack}, {copiers} waves copy"
                         )
                     }
                     (Some(matrix), None) => {

@@ -246,6 +246,7 @@ pub fn plan_and_decided(
     decided.extend(sizes::choices(&mut p.plan, (&p.others, &p.stored), options));
     sizes::workspaces(&mut p.plan);
     dedupe::number(&mut p.plan.kernels);
+    overlap::share_units(&mut p.plan);
     p.plan.overlap = overlap::overlap(&p.plan);
     p.plan.flops = crate::flops::count(graph);
     ir::plan::verify::verify(&p.plan)?;

@@ -5,6 +5,8 @@ use graphc_tests::nvrtc::compiler;
 use graphc_tests::quantised::{Case, Random, Shape};
 use ir::DType;
 use ir::graph::parse::parse;
+use ir::kernel::GemvStream;
+use runtime::code_object;
 use runtime::compile::Compiler;
 
 use crate::cuda_kernels::{hand_written, target};
@@ -61,30 +63,90 @@ fn kernels_wait_for_the_launch_before() {
     );
 }
 
+/// A product of a row of 256 elements `of` by constant weights of four bits, as statements of a graph's text.
+fn product(name: &str, columns: usize, of: &str) -> String {
+    let numbers = |count: usize| (0..count).map(|i| (i * 7 % 15) as i64 - 7);
+    let list = |values: Vec<String>| values.join(", ");
+    let weights = list(numbers(columns * 256).map(|v| v.to_string()).collect());
+    let scales = list(numbers(columns * 2).map(|v| format!("{}.5", v.abs())).collect());
+    format!(
+        " w{name} = constant [{weights}] : i4[{columns}, 256]\n s{name} = constant [{scales}] : f16[{columns}, 2]\n \
+         q{name} = dequantize w{name}, s{name} {{axis=1, group=128, out=f16}}\n \
+         y{name} = contract {of}, q{name} {{transpose_rhs}}\n"
+    )
+}
+
+/// Builds a graph of `statements` over a row `x` of 256 elements.
+fn built(statements: &str) -> graphc::driver::Build {
+    let text = format!("graph @chain stage=import {{\n x = input \"x\" : f16[1, 256]\n{statements}}}\n");
+    let graph = parse(&text).unwrap_or_else(|e| panic!("{e}"));
+    let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+    graphc::driver::build(&graph, &options).expect("builds")
+}
+
 /// A kernel with one behind it that streams constant weights lets it begin; no other does.
 #[test]
 fn kernels_before_streamed_weights_let_them_begin() {
-    let numbers = |count: usize| (0..count).map(|i| (i * 7 % 15) as i64 - 7);
-    let list = |values: Vec<String>| values.join(", ");
-    let product = |name: &str, columns: usize, of: &str| {
-        let weights = list(numbers(columns * 256).map(|v| v.to_string()).collect());
-        let scales = list(numbers(columns * 2).map(|v| format!("{}.5", v.abs())).collect());
-        format!(
-            " w{name} = constant [{weights}] : i4[{columns}, 256]\n s{name} = constant [{scales}] : f16[{columns}, 2]\n \
-             q{name} = dequantize w{name}, s{name} {{axis=1, group=128, out=f16}}\n \
-             y{name} = contract {of}, q{name} {{transpose_rhs}}\n"
-        )
-    };
-    let text = format!(
-        "graph @chain stage=import {{\n x = input \"x\" : f16[1, 256]\n{}{} z = softmax y2 {{axis=1}}\n return z as \"z\"\n}}\n",
+    let statements = format!(
+        "{}{} z = softmax y2 {{axis=1}}\n return z as \"z\"\n",
         product("1", 256, "x"),
         product("2", 40, "y1"),
     );
-    let graph = parse(&text).unwrap_or_else(|e| panic!("{e}"));
-    let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
-    let built = graphc::driver::build(&graph, &options).expect("builds");
+    let built = built(&statements);
     let sources = graphc::driver::requests(&built.program);
     let says = |what: &str| sources.iter().map(|r| r.source.contains(what)).collect::<Vec<_>>();
     assert_eq!(says("gemv_stream<Tiles"), [true, true, false]);
     assert_eq!(says("let_next_launch_begin();"), [true, false, false]);
+}
+
+/// Workgroups that stay share units with those of the launch before, where these are of such a product too, all have
+/// columns, and both have room; elsewhere each has its unit alone.
+#[test]
+fn workgroups_that_stay_share_units_in_chains_of_products() {
+    let Some(compiler) = compiler() else { return };
+    let (most, columns) = (target().most_lds_bytes(), 132 * 16);
+    // What stands between two products, and the columns of the second.
+    let chain = |between: &str, second: usize| {
+        format!(
+            "{} a = {between}\n b = slice a {{starts=[0, 8], sizes=[1, 256], steps=[1, 1]}}\n{} return y2 as \"y\"\n",
+            product("1", columns, "x"),
+            product("2", second, "b"),
+        )
+    };
+    for (between, second, expected) in [
+        ("relu y1", columns, 2),
+        // The last workgroup has no columns.
+        ("relu y1", columns - 16, 1),
+        // Another launch is between them, whose workgroups end when they do.
+        ("softmax y1 {axis=1}", columns, 1),
+    ] {
+        let built = built(&chain(between, second));
+        let plan = &built.program.variants[0].plan;
+        let launched = plan.steps.values().filter_map(|step| step.work.kernel());
+        let streams: Vec<_> = launched
+            .map(|id| &plan.kernels[id])
+            .filter(|kernel| kernel.streams())
+            .collect();
+        let [_, behind] = streams[..] else {
+            panic!("{} products are streamed", streams.len())
+        };
+        assert_eq!(
+            behind.resident_workgroups(),
+            Some(expected),
+            "{between}, {second} columns"
+        );
+        for kernel in streams {
+            let fit = |count: u32| GemvStream::fit_together(&vec![kernel.gemv_lds(); count as usize], most);
+            let residents = kernel.resident_workgroups().unwrap_or(0);
+            assert!(fit(residents) && !fit(residents + 1), "{}", kernel.mapping);
+        }
+        for request in graphc::driver::requests(&built.program) {
+            let object = compiler
+                .compile(&request)
+                .unwrap_or_else(|e| panic!("{}: {e}", request.name));
+            let read = code_object::read(&object.bytes).unwrap_or_else(|e| panic!("{}: {e}", request.name));
+            let local: Vec<_> = read.kernels.iter().map(|k| k.scratch_bytes).collect();
+            assert_eq!(local, [0], "{}: {}", request.name, object.log);
+        }
+    }
 }

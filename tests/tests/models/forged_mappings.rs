@@ -246,7 +246,17 @@ fn streamed_rows_need_their_facts() {
         limits::check(&large, &symbols, &sm_90)
     );
     type Change<'a> = &'a dyn Fn(&mut ir::kernel::GemvTiling);
-    let changes: [(Change<'_>, &str); 7] = [
+    // Two beside each other are too large for a unit.
+    let together = with(&honest, &|t| {
+        t.stream.iter_mut().for_each(|s| (s.stages, s.residents) = (6, 2))
+    });
+    let said = limits::check(&together, &symbols, &sm_90);
+    assert!(matches!(said[..], [limits::LimitError::Together { .. }]), "{said:?}");
+    let changes: [(Change<'_>, &str); 8] = [
+        (
+            &|t| t.stream.iter_mut().for_each(|s| s.residents = 3),
+            "one workgroup that stays, or two",
+        ),
         (&|t| t.rows = 2, "one row"),
         (&|t| t.waves = 15, "whole packs"),
         (&|t| t.cols = 64, "a lane copies each"),

@@ -59,9 +59,34 @@ pub struct GemvStream {
     pub pack: u32,
     /// Waves that copy weights, each as many of a chunk's columns; one more copies scales and zero points.
     pub copiers: u32,
+    /// Workgroups that a compute unit has room for: one; or two, where the weights of a launch come while the launch
+    /// before is at work.
+    pub residents: u32,
+    /// Bytes of LDS that a workgroup takes at least, so that no unit has room for more.
+    pub least_lds: u32,
 }
 
 impl GemvStream {
+    /// LDS that a unit keeps for itself of each workgroup, in bytes (CUDA C++ Programming Guide, technical
+    /// specifications of compute capability 9.0).
+    const RESERVED: u32 = 1 << 10;
+
+    /// Says whether workgroups with so many bytes of LDS each fit one unit, of which a workgroup may have `most`.
+    pub fn fit_together(bytes: &[u32], most: u32) -> bool {
+        let all = bytes
+            .iter()
+            .map(|b| u64::from(*b) + u64::from(Self::RESERVED))
+            .sum::<u64>();
+        all <= u64::from(most) + u64::from(Self::RESERVED)
+    }
+
+    /// Returns the fewest bytes of LDS of a workgroup with which `residents` of its kind fit a unit and no more do.
+    pub fn least_for(residents: u32, most: u32) -> u32 {
+        // A unit gives LDS in pieces of 128 bytes.
+        let share = (most + Self::RESERVED) / residents.saturating_add(1).max(1);
+        ((share / 128 + 1) * 128).saturating_sub(Self::RESERVED)
+    }
+
     /// Elements along k of a step: they share a scale.
     pub const STEP: u32 = 128;
 
@@ -77,7 +102,10 @@ impl GemvStream {
         let steps = u32::try_from(depth).unwrap_or(u32::MAX) / Self::STEP;
         // Digits, and of each step their sums and a power of two.
         let row = steps.saturating_mul(Self::STEP * Self::DIGITS + 20);
-        chunk.saturating_mul(self.stages).saturating_add(row)
+        chunk
+            .saturating_mul(self.stages)
+            .saturating_add(row)
+            .max(self.least_lds)
     }
 }
 
@@ -182,6 +210,9 @@ impl GemvTiling {
         }
         if ![1, 2, 4].contains(&stream.copiers) {
             return Some("1, 2 or 4 waves copy weights");
+        }
+        if ![1, 2].contains(&stream.residents) {
+            return Some("a unit has room for one workgroup that stays, or two");
         }
         None
     }

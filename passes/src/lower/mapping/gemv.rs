@@ -40,10 +40,11 @@ const STREAM_REACHED: f64 = 0.9;
 /// before it ends, and bytes that are under way for the memory's rate (as measured on an H100).
 const STREAM_LAUNCH: f64 = 1000.0;
 const STREAM_UNDER_WAY: f64 = 92.5e3;
-/// How much longer it takes where a compute unit's LDS has room for two workgroups: while the launch before ends they crowd
-/// where it has ended. (As measured on an H200: 14336 x 4096 weights and 4096 x 14336 in turn take 20.5 us where the former have
-/// such room, 17.2 where they have not.)
-const STREAM_CROWDED: f64 = 1.2;
+/// How much longer it takes with half of those bytes, and what a launch takes beside the one before. (As measured on an H100:
+/// 28672 x 4096 weights take 21.3 us instead of 20.5 with 82 KB; beside each other, with 82 KB, 6144 x 4096 take 5.1 instead of
+/// 5.5, 8192 x 4096 the same, and larger ones are left with more under way.)
+const STREAM_LACKING: f64 = 0.3;
+const STREAM_LAUNCH_BESIDE: f64 = 750.0;
 /// Steps whose weights are asked for before the launch before is done, and threads of a workgroup that have registers for them, at
 /// most. (As measured on an H200 in chains of launches: 4096 x 4096 weights in f16 take 8.9 us instead of 10.6, 4096 x 6144 13.3
 /// instead of 13.9; where a unit has several workgroups there is nothing to gain.)
@@ -235,6 +236,7 @@ impl Mapper<'_> {
             return Vec::new();
         };
         let copiers = if depth > DEEP { COPIERS_OF_DEEP } else { COPIERS };
+        let limit = self.target.most_lds_bytes();
         let tilings = STREAMS.iter().map(|&(cols, stages)| GemvTiling {
             rows: 1,
             cols,
@@ -249,6 +251,8 @@ impl Mapper<'_> {
                 stages,
                 pack,
                 copiers,
+                residents: 1,
+                least_lds: GemvStream::least_for(1, limit),
             }),
             lhs,
             rhs,
@@ -256,7 +260,6 @@ impl Mapper<'_> {
             store: body.sums(),
         });
         // The sums and the barriers are the kernel's own.
-        let limit = self.target.most_lds_bytes();
         let fits = |t: &GemvTiling| {
             let own = t.lds_bytes(DType::F32, body.statistic.is_some());
             t.launch_lds(depth, scales.bits).saturating_add(own) <= limit
@@ -276,15 +279,26 @@ impl Mapper<'_> {
         let rounds = (tiles as f64 / f64::from(stream.workgroups)).ceil();
         let share =
             STREAM_REACHED * self.target.memory_tbps * 1e3 / self.target.clock_ghz / f64::from(stream.workgroups);
-        let tile = f64::from(t.cols) * sizes.k as f64 * bytes;
+        let all = rounds * f64::from(t.cols) * sizes.k as f64 * bytes;
         let under_way = f64::from(stream.stages * t.waves * GemvStream::STEP * t.cols) * bytes;
-        let own = t.lds_bytes(DType::F32, false);
-        let lds = t.launch_lds(sizes.k, 16).saturating_add(own);
-        let crowded = match lds <= self.target.most_lds_bytes() / 2 {
-            true => STREAM_CROWDED,
-            false => 1.0,
+        // No more is under way than there is.
+        let lacks = (STREAM_UNDER_WAY.min(all) / under_way - 1.0).max(0.0);
+        // As it is beside the launch before, where the plan has such a one.
+        let most = self.target.most_lds_bytes();
+        let mut beside = t.clone();
+        beside.stream = Some(GemvStream {
+            least_lds: GemvStream::least_for(2, most),
+            ..stream.clone()
+        });
+        let lds = beside
+            .launch_lds(sizes.k, 16)
+            .saturating_add(beside.lds_bytes(DType::F32, false));
+        let launch = if GemvStream::fit_together(&[lds; 2], most) && tiles >= i64::from(stream.workgroups) {
+            STREAM_LAUNCH_BESIDE
+        } else {
+            STREAM_LAUNCH
         };
-        STREAM_LAUNCH + rounds * tile / share * (STREAM_UNDER_WAY / under_way).max(1.0) * crowded
+        launch + all / share * (1.0 + STREAM_LACKING * lacks)
     }
 
     /// Predicts the clocks of such a tiling, for weights of `bytes` each: the latency of each step, or what its instructions or its share of
