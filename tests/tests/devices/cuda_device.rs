@@ -22,21 +22,21 @@ use graphc::runtime::device::{Device, variant_for};
 use graphc::runtime::gpu::{GpuDevice, Vendor};
 use graphc::runtime::{Executable, LoadOptions, RunTimes, RuntimeError};
 use graphc_tests::emulator::Tally;
+use graphc_tests::quantised;
 use graphc_tests::random_graph::{Step, case};
 use graphc_tests::reference::{self, Tensors};
-use graphc_tests::{chain, quantised};
 use graphc_tests::{data, graphc_binary, nvrtc, repository, single};
 use ir::Bindings;
 use ir::kernel::{Access, Body, Mapping};
 
 /// The first GPU and the compiler for it.
-struct Cuda {
+pub(crate) struct Cuda {
     device: GpuDevice,
     compiler: CachedCompiler,
 }
 
 /// What there is, or a word on what is skipped.
-fn cuda() -> Option<Cuda> {
+pub(crate) fn cuda() -> Option<Cuda> {
     let settings = Settings::from_env().expect("valid settings");
     match GpuDevice::open(&settings.gpu_search(), Vendor::Cuda, 0) {
         Ok(device) => Some(Cuda {
@@ -57,7 +57,7 @@ impl Cuda {
     }
 
     /// A program with its code for the device.
-    fn program(&self, graph: &Graph, dtype: Option<DType>) -> Program {
+    pub(crate) fn program(&self, graph: &Graph, dtype: Option<DType>) -> Program {
         let options = BuildOptions::new(vec![self.target()], OptLevel::O2).dtype(dtype);
         let mut program = build(graph, &options).expect("builds").program;
         driver::compile(&mut program, &self.compiler, &|_| {}).expect("the kernels compile");
@@ -77,7 +77,7 @@ impl Cuda {
         program
     }
 
-    fn load(&self, program: Program) -> Result<Executable, RuntimeError> {
+    pub(crate) fn load(&self, program: Program) -> Result<Executable, RuntimeError> {
         let program = Arc::new(program);
         let variant = variant_for(&program, &self.device)?;
         Executable::load_on(&self.device, program, variant, &LoadOptions::default())
@@ -512,31 +512,6 @@ fn streamed_rows_are_exact_but_for_rounding() {
         wrong.len(),
         wrong.join("\n")
     );
-}
-
-/// A launch that asks for its weights before the launch before is done reads that one's row, and no row before it: runs of different
-/// inputs follow each other in the same memory, step by step and as graphs.
-#[test]
-fn rows_are_read_behind_early_weights() {
-    let Some(cuda) = cuda() else { return };
-    let mut random = quantised::Random(71);
-    for (dtype, tolerance) in [(DType::F16, 4e-3), (DType::BF16, 3e-2), (DType::F32, 1e-5)] {
-        let graph = chain::graph(dtype, &[2048, 2048, 4096, 2048, 2048, 3000, 2050], &mut random);
-        let program = cuda.program(&graph, None);
-        let count = program.variants[0].plan.overlap.reads_early.len();
-        assert!(count >= 3, "{dtype}: {count}");
-        let executable = cuda.load(program).expect("loads");
-        for run in 0..16 {
-            let x: Vec<f64> = (0..2048).map(|_| random.below(2001) as f64 / 1000.0 - 1.0).collect();
-            let x = HostTensor::from_f64(dtype, vec![1, 2048], &x).expect("fits");
-            let inputs = Tensors::from([("x".to_owned(), x)]);
-            let got = executable.run(&inputs).expect("runs")["y"].to_f64();
-            let want = eval::evaluate(&graph, &inputs).expect("the reference evaluates")["y"].to_f64();
-            let largest = want.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
-            let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            assert!(worst <= tolerance * largest, "{dtype}, run {run}: {worst} of {largest}");
-        }
-    }
 }
 
 /// Infinities and what is no number come through a row's digits, and leave the groups beside them as they are.

@@ -5,6 +5,7 @@ mod judge;
 #[path = "../../../codegen-hip/tests/kernels/mod.rs"]
 mod kernel_list;
 
+mod cuda_chains;
 mod cuda_device;
 mod device_values;
 mod faults;

@@ -286,7 +286,7 @@ fn constant_weights_of_one_row_are_asked_for_early() {
     let mut requests = Vec::new();
     let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
     for dtype in [DType::F16, DType::BF16, DType::F32] {
-        let graph = graphc_tests::chain::graph(dtype, &[2048, 2048, 4096, 2050], &mut random);
+        let graph = graphc_tests::chain::graph(dtype, None, &[2048, 2048, 4096, 2050], &mut random);
         let built = graphc::driver::build(&graph, &options).unwrap_or_else(|e| panic!("{dtype}: {e}"));
         let sources = graphc::driver::requests(&built.program);
         let (mut early, mut let_in) = (0, 0);
