@@ -4,7 +4,8 @@
 // A workgroup stays on its compute unit and takes tile after tile of columns. Some of its waves do nothing but copy: a
 // chunk of each column's weights is one asynchronous copy to LDS, past lanes and registers, and some chunks are under
 // way at any time, over the ends of tiles too. They begin before the launch before is done, which lets them in as soon
-// as it can, so that memory is busy between launches. The lanes of a wave start their copies one after the other, which
+// as it can, so that memory is busy between launches: behind workgroups of its kind, beside which a unit has room for one
+// more, before they leave it. The lanes of a wave start their copies one after the other, which
 // takes longer than fast memory does: of 14336 x 4096 weights one wave brings 2.7 TB/s and two 3.7 (measured on an H200).
 // Scales and zero points are many small copies, which would hold the large ones back: they have a wave of their own.
 //
@@ -365,7 +366,7 @@ GRAPHC_DEVICE void gemv_stream(int rows, int cols, int depth, const Lhs& lhs, co
     const int steps = depth / Sizes::STEP, tiles = (cols + COLS - 1) / COLS, together = Sizes::WORKGROUPS;
     const int row = (int)blockIdx.x / together, first = (int)blockIdx.x % together;
     if (first >= tiles) {
-        // It keeps its place until the launch before has ended, so that no unit gets two workgroups of the next launch.
+        // It keeps its place until the launch before has ended, so that no unit gets more workgroups of the next launch.
         wait_for_launch_before();
         return;
     }

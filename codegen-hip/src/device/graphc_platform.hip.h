@@ -74,8 +74,8 @@ GRAPHC_DEVICE T map_words(T value, const F& f) {
 ///
 /// The next launch begins when the last workgroup ends. It could be let in earlier
 /// (`griddepcontrol.launch_dependents`), but its workgroups then crowd where there happens to be room: on an H200
-/// ResNet-50 took 5% to 48% longer, by where kernels did so. Only those are let in early of which a unit has one: that stay
-/// there (graphc_gemv_stream.hip.h), or that have weights to ask for (`Gemv::EARLY`).
+/// ResNet-50 took 5% to 48% longer, by where kernels did so. Only those are let in early of which a unit takes one at a time:
+/// that stay there (graphc_gemv_stream.hip.h), or that have weights to ask for (`Gemv::EARLY`).
 GRAPHC_DEVICE void wait_for_launch_before() {
 #if defined(GRAPHC_CUDA)
     asm volatile("griddepcontrol.wait;" ::: "memory");
