@@ -99,8 +99,26 @@ fn kernels_before_streamed_weights_let_them_begin() {
     assert_eq!(says("let_next_launch_begin();"), [true, false, false]);
 }
 
-/// Workgroups that stay share units with those of the launch before, where these are of such a product too, all have
-/// columns, and both have room; elsewhere each has its unit alone.
+/// A product behind one whose row takes much LDS has no room beside it.
+#[test]
+fn workgroups_that_stay_share_units_where_both_have_room() {
+    let options = graphc::driver::BuildOptions::new(vec![target()], passes::OptLevel::O2);
+    let mut random = Random(31);
+    for (depth, expected) in [(1024, 2), (14336, 1)] {
+        let widths = [depth, 256, 132 * 16];
+        let graph = graphc_tests::chain::graph(DType::F16, Some(DType::I4), &widths, &mut random);
+        let built = graphc::driver::build(&graph, &options).expect("builds");
+        let kernels = built.program.variants[0].plan.kernels.values();
+        let residents: Vec<_> = kernels
+            .filter(|k| k.streams())
+            .map(|k| k.resident_workgroups())
+            .collect();
+        assert_eq!(residents, [Some(1), Some(expected)], "{depth} deep");
+    }
+}
+
+/// Workgroups that stay share units with those of the launch before, where these are of such a product too and all have
+/// columns; elsewhere each has its unit alone.
 #[test]
 fn workgroups_that_stay_share_units_in_chains_of_products() {
     let Some(compiler) = compiler() else { return };
