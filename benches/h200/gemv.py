@@ -6,8 +6,8 @@ Run it in the repository's root on a machine with a GPU, PyTorch and NVRTC:
     python3 benches/h200/gemv.py GRAPHC [COLUMNSxDEPTH ...] 2>/dev/null          GRAPHC is the command line's binary
 
 Weights are of f16, which the exporter lays along the columns, and of i4 and u4 along the depth with a scale for each group
-of 128, and for u4 a zero point. A model is a chain: each product's row is what the product before it has given, as far as it goes, and each has
-constant weights of its own, all of them more than any cache holds. `alone` is the time by which a model's run grows
+of 128, and for u4 a zero point. A model is a chain: each product's row is what the product before it has given, as far as it
+goes, and each has constant weights of its own, all of them more than any cache holds. `alone` is the time by which a model's run grows
 with each product more, so that what a run takes anyhow is not in it; products with fewer columns than rows of weights
 come in pairs with one the other way round, whose time is taken off. `event` is the median of what events say around a
 launch. Microseconds, and the bytes of weights and scales over that time as a share of PyTorch's copy rate (bytes read

@@ -124,25 +124,18 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
                 pack: stream.pack,
             });
         }
-        let bytes = t.lds_bytes(kernel.vars[body.acc], body.statistic.is_some());
-        let of_launch = kernel.launch_lds();
-        errors.extend(lds(
-            kernel,
-            target,
-            i64::from(bytes) + i64::from(of_launch),
-            if of_launch > 0 {
-                target.most_lds_bytes()
-            } else {
-                target.lds_bytes
-            },
-        ));
-        let together = t.stream.as_ref().map_or(1, |stream| stream.residents);
-        let total = bytes.saturating_add(of_launch);
-        if together == 2 && !GemvStream::fit_together(&[total; 2], target.most_lds_bytes()) {
+        let bytes = kernel.gemv_lds();
+        let limit = match kernel.launch_lds() {
+            0 => target.lds_bytes,
+            _ => target.most_lds_bytes(),
+        };
+        errors.extend(lds(kernel, target, bytes.into(), limit));
+        let together = t.stream.as_ref().is_some_and(|stream| stream.residents == 2);
+        if together && !GemvStream::fit_together(&[bytes; 2], target.most_lds_bytes()) {
             errors.push(LimitError::Together {
                 kernel: name(),
                 target: target.to_string(),
-                bytes: total,
+                bytes,
             });
         }
         return errors;

@@ -75,9 +75,9 @@ fn may_share(kernel: &Kernel, most: u32) -> bool {
     let (Mapping::Gemv(tiling), Body::Contract(body)) = (&kernel.mapping, &kernel.body) else {
         return false;
     };
-    let Some(stream) = &tiling.stream else {
+    if tiling.stream.is_none() {
         return false;
-    };
+    }
     let points = |axes: &[AxisId]| {
         axes.iter()
             .map(|a| kernel.axes[*a].extent.clone())
@@ -87,8 +87,7 @@ fn may_share(kernel: &Kernel, most: u32) -> bool {
     let (Some(1), Some(columns)) = (points(&body.m), points(&body.n)) else {
         return false;
     };
-    let busy = columns > i64::from(tiling.cols) * (i64::from(stream.workgroups) - 1);
-    busy && GemvStream::fit_together(&[room(kernel, most); 2], most)
+    tiling.all_have_some(columns) && GemvStream::fit_together(&[room(kernel, most); 2], most)
 }
 
 /// Returns the LDS of a workgroup that shares its unit, in bytes.
@@ -100,11 +99,8 @@ fn room(kernel: &Kernel, most: u32) -> u32 {
 
 /// Of a kernel whose workgroups stay, sets how many have room on a unit.
 fn set_residents(kernel: &mut Kernel, residents: u32, most: u32) {
-    if let Mapping::Gemv(tiling) = &mut kernel.mapping
-        && let Some(stream) = &mut tiling.stream
-    {
-        stream.residents = residents;
-        stream.least_lds = GemvStream::least_for(residents, most);
+    if let Mapping::Gemv(tiling) = &mut kernel.mapping {
+        *tiling = tiling.with_residents(residents, most);
     }
 }
 

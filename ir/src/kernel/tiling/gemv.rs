@@ -129,6 +129,24 @@ impl GemvTiling {
         self.waves.saturating_add(copying).saturating_mul(self.lanes)
     }
 
+    /// The same tiling with so much LDS for a workgroup that stays that `residents` of them fit a unit, of which a
+    /// workgroup may have `most` bytes, and no more do.
+    #[must_use]
+    pub fn with_residents(&self, residents: u32, most: u32) -> GemvTiling {
+        let mut tiling = self.clone();
+        if let Some(stream) = &mut tiling.stream {
+            stream.residents = residents;
+            stream.least_lds = GemvStream::least_for(residents, most);
+        }
+        tiling
+    }
+
+    /// Says whether each workgroup that stays has some of so many columns.
+    pub fn all_have_some(&self, columns: i64) -> bool {
+        let stay = self.stream.as_ref().map_or(1, |stream| i64::from(stream.workgroups));
+        columns > i64::from(self.cols).saturating_mul(stay - 1)
+    }
+
     /// Workgroups for `tiles` of the columns of each of some groups of rows.
     pub fn workgroups(&self, tiles: i64, groups: i64) -> i64 {
         let stay = self.stream.as_ref().map(|stream| stream.workgroups.into());

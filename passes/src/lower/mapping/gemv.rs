@@ -285,15 +285,11 @@ impl Mapper<'_> {
         let lacks = (STREAM_UNDER_WAY.min(all) / under_way - 1.0).max(0.0);
         // As it is beside the launch before, where the plan has such a one.
         let most = self.target.most_lds_bytes();
-        let mut beside = t.clone();
-        beside.stream = Some(GemvStream {
-            least_lds: GemvStream::least_for(2, most),
-            ..stream.clone()
-        });
+        let beside = t.with_residents(2, most);
         let lds = beside
             .launch_lds(sizes.k, 16)
             .saturating_add(beside.lds_bytes(DType::F32, false));
-        let launch = if GemvStream::fit_together(&[lds; 2], most) && tiles >= i64::from(stream.workgroups) {
+        let launch = if GemvStream::fit_together(&[lds; 2], most) && t.all_have_some(sizes.n) {
             STREAM_LAUNCH_BESIDE
         } else {
             STREAM_LAUNCH
