@@ -13,7 +13,7 @@ use super::args::{self, BuildArgs, Format, ModelArgs};
 use super::contents::Contents;
 use super::given::Given;
 use super::times::{self, Prediction};
-use super::{Context, load, output};
+use super::{Context, gguf, load, output};
 use crate::emulate::{self, Counted, Emulator, TimedKernel, Untimed};
 use crate::error::{Error, Result};
 
@@ -135,6 +135,9 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         Some(t) => Some(t[0]),
         None => None,
     };
+    if gguf::is_gguf(&args.model.model) {
+        return gguf::inspect(&args.model.model, wanted, args.format);
+    }
     let mut loaded = load::load(&args.model, &args.build, vec![wanted.unwrap_or(Target::cpu())], context)?;
     let contents = Contents::of(&loaded.program, &args.model.model, loaded.reports.is_empty())?;
     // Of an artifact everything is shown where nothing is asked for.

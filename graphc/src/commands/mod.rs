@@ -9,6 +9,7 @@ mod compile;
 mod contents;
 mod doctor;
 mod explain;
+mod gguf;
 mod given;
 mod inspect;
 mod load;

@@ -25,7 +25,7 @@ pub enum Model {
 pub fn load(path: &Path, options: &ImportOptions) -> Result<Model> {
     ir::file::check_readable(path).map_err(Error::io("read", path))?;
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-    if extension == "graphc" || begins_as_artifact(path).map_err(Error::io("read", path))? {
+    if extension == "graphc" || begins_with(path, &MAGIC[..]).map_err(Error::io("read", path))? {
         if !options.sizes.is_empty() || !options.shapes.is_empty() {
             return Err(Error::Config(format!(
                 "--size and --shape: {} is compiled already; give them to `graphc compile`, or give inputs of the sizes wanted",
@@ -34,6 +34,13 @@ pub fn load(path: &Path, options: &ImportOptions) -> Result<Model> {
         }
         let program = Program::load(path).map_err(|e| artifact_error(path, e))?;
         return Ok(Model::Program(Box::new(program)));
+    }
+    if begins_with(path, b"GGUF").map_err(Error::io("read", path))? {
+        return Err(Error::Config(format!(
+            "{}: a GGUF file holds weights of a language model and no graph; `graphc inspect {}` shows what is in it",
+            path.display(),
+            path.display()
+        )));
     }
     match extension {
         "gir" => {
@@ -85,12 +92,12 @@ pub fn artifact_error(path: &Path, error: ArtifactError) -> Error {
     }
 }
 
-fn begins_as_artifact(path: &Path) -> std::io::Result<bool> {
+fn begins_with(path: &Path, magic: &[u8]) -> std::io::Result<bool> {
     let mut start = Vec::new();
     std::fs::File::open(path)?
-        .take(MAGIC.len() as u64)
+        .take(magic.len() as u64)
         .read_to_end(&mut start)?;
-    Ok(start == MAGIC)
+    Ok(start == magic)
 }
 
 /// Reads and verifies a `.gir` file.

@@ -2,6 +2,7 @@
 
 mod counters;
 mod doctor;
+mod gguf;
 mod mistakes;
 mod outputs;
 mod place;

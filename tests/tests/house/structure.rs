@@ -42,6 +42,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("nvrtc-sys", &["graphc-dylib"], &[]),
     ("rccl-sys", &["graphc-dylib"], &[]),
     ("rocblas-sys", &["graphc-dylib"], &[]),
+    // The file format of language models, for whoever loads them.
+    ("graphc-gguf", &[], &[]),
     ("graphc-emu", &[], &[]),
     // The stand-in for the HIP runtime has its types; its tests load it as the runtime would.
     ("graphc-emu-hip", &["graphc-emu", "graphc-hip-sys"], &["graphc-dylib"]),
@@ -56,6 +58,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "graphc-codegen-hip",
             "graphc-emu",
             "graphc-frontend",
+            "graphc-gguf",
             "graphc-ir",
             "graphc-passes",
             "graphc-runtime",
