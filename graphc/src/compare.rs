@@ -26,10 +26,15 @@ impl Difference {
     }
 }
 
+/// Says how two shapes differ.
+pub fn shapes(got: &[usize], want: &[usize]) -> String {
+    format!("shape {got:?} where {want:?} was expected")
+}
+
 /// Compares two tensors of one shape; `Err` says how the shapes differ.
 pub fn compare(got: &HostTensor, want: &HostTensor, rtol: f64, atol: f64) -> Result<Difference, String> {
     if got.shape != want.shape {
-        return Err(format!("shape {:?} where {:?} was expected", got.shape, want.shape));
+        return Err(shapes(&got.shape, &want.shape));
     }
     let (g, w) = (got.to_f64(), want.to_f64());
     let mut d = Difference {

@@ -99,6 +99,9 @@ pub enum Error {
     /// A size could not be computed.
     #[error(transparent)]
     Size(#[from] ir::dim::DimError),
+    /// A file of weights became shorter while it was in use.
+    #[error(transparent)]
+    Truncated(#[from] ir::mapped::Truncated),
     /// Outputs are not what was expected.
     #[error("{0}")]
     Mismatch(String),
@@ -146,11 +149,14 @@ impl Error {
             | Error::Tuning(_)
             | Error::Config(_)
             | Error::Edit { .. }
+            | Error::Truncated(_)
             | Error::Shard(ShardError::Ranks { .. } | ShardError::Shared { .. } | ShardError::State { .. })
             | Error::Stream(StreamError::TooSmall { .. } | StreamError::Again { .. }) => 2,
             // What is wrong with a rewrite is ours, the rest is the model's or the options'.
             Error::Quantize(error) => 2 - u8::from(matches!(error, QuantizeError::Rewrite(_))),
             Error::Pass(error) if matches!(error.fault, PassFault::Model(_)) => 2,
+            Error::Lower(passes::LowerError::Sizes(_)) => 2,
+            Error::Eval(error) => 2 - u8::from(!error.is_memory()),
             Error::Compile(CompileError::NotAvailable { .. }) => 2,
             // What is wrong with a kernel is ours, also when another failed for want of a compiler.
             Error::Kernels(all) if all.iter().all(|e| matches!(e, CompileError::NotAvailable { .. })) => 2,
@@ -163,6 +169,7 @@ impl Error {
                 | runtime::RuntimeError::OutOfPinnedMemory { .. }
                 | runtime::RuntimeError::MiopenDatabase { .. }
                 | runtime::RuntimeError::NoMemory { .. }
+                | runtime::RuntimeError::Truncated(_)
                 | runtime::RuntimeError::Sizes(_)
                 | runtime::RuntimeError::TooSmall { .. }
                 | runtime::RuntimeError::TooLarge(_),
@@ -180,7 +187,6 @@ impl Error {
             | Error::Kernels(_)
             | Error::CodeObject(_)
             | Error::Runtime(_)
-            | Error::Eval(_)
             | Error::Mismatch(_) => 1,
         }
     }

@@ -215,7 +215,8 @@ impl Settings {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let home_cache = || {
             let base = get("XDG_CACHE_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
-            base.or_else(|| get("HOME").map(|h| PathBuf::from(h).join(".cache")))
+            let home = get("HOME").map(PathBuf::from).filter(|p| p.is_absolute());
+            base.or_else(|| home.map(|home| home.join(".cache")))
                 .map(|b| b.join("graphc"))
         };
         let cache_dir = match get("GRAPHC_CACHE") {
@@ -285,6 +286,15 @@ mod tests {
         })
         .expect("valid");
         assert_eq!((&settings.cache_dir, settings.threads), (&None, 3));
+        // A home that is none would put the cache into the current folder.
+        let home = |text: &'static str| Settings::read(|name| (name == "HOME").then(|| text.into()));
+        assert_eq!(
+            home("/home/me").expect("valid").cache_dir,
+            Some("/home/me/.cache/graphc".into())
+        );
+        for none in ["", "me", "./me"] {
+            assert_eq!(home(none).expect("valid").cache_dir, None, "{none:?}");
+        }
         assert_eq!(settings.emulator_limit, Some(5_000_000));
         let waits = |text: &'static str| Settings::read(|name| (name == "GRAPHC_TIMEOUT").then(|| text.into()));
         assert_eq!(waits("2.5").expect("valid").timeout, Some(Duration::from_millis(2500)));

@@ -32,6 +32,10 @@ pub fn tensor(name: &str, ty: &TensorType, bindings: &Bindings, seed: u64) -> Re
             "input {name:?} of type {ty} would be {shape:?}, which is more than memory holds; give smaller sizes"
         )));
     };
+    // The numbers, and then their bytes beside them.
+    let bytes = elements as u64 * 8 + ty.dtype.bytes_for(elements) as u64;
+    ir::memory::check(bytes, || format!("making up input {name:?}, {}{shape:?},", ty.dtype))
+        .map_err(|error| Error::Config(error.to_string()))?;
     let mut state = name
         .bytes()
         .fold(seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));

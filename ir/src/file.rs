@@ -3,6 +3,9 @@
 //! A regular file appears whole or not at all: it is written beside its place and renamed into it. It has the old file's mode, or
 //! the one that the umask gives. Everything else (a device, a FIFO, this process's standard output) is written through, as a shell's
 //! `>` does. Symlinks are followed, also one that leads to no file yet.
+//!
+//! A process that is killed while it writes leaves its temporary file. The next write to the folder removes it: who writes one holds
+//! its lock, which goes with the process.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -13,6 +16,10 @@ use std::time::{Duration, Instant};
 
 /// How long a FIFO may have no reader before writing it is an error.
 const READER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Temporary files are named by this and some random characters.
+const TEMPORARY: &str = ".graphc-";
+const RANDOM: usize = 6;
 
 /// Most links of a chain that are followed: Linux's own limit.
 const MOST_LINKS: usize = 40;
@@ -158,17 +165,55 @@ fn folder(path: &Path) -> &Path {
 fn beside(path: &Path, mode: Option<u32>) -> io::Result<tempfile::NamedTempFile> {
     let folder = folder(path);
     fs::metadata(folder)?;
-    // The umask takes its part of the mode when the file is made; an old file's mode is given as it is.
-    let made = tempfile::Builder::new()
-        .prefix(".graphc-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder);
-    // The temporary name in the error is nothing to the user.
-    let file = made.map_err(|error| io::Error::from(error.kind()))?;
+    remove_left(folder);
+    let file = loop {
+        // The umask takes its part of the mode when the file is made; an old file's mode is given as it is.
+        let made = tempfile::Builder::new()
+            .prefix(TEMPORARY)
+            .rand_bytes(RANDOM)
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder);
+        // The temporary name in the error is nothing to the user.
+        let file = made.map_err(|error| io::Error::from(error.kind()))?;
+        // A file system without locks has none to remove by either.
+        let is_locked = file.as_file().lock().is_ok();
+        // Another process may have removed it before it was locked.
+        if !is_locked || is_there(file.as_file(), file.path()) {
+            break file;
+        }
+    };
     if let Some(mode) = mode {
         file.as_file().set_permissions(Permissions::from_mode(mode))?;
     }
     Ok(file)
+}
+
+/// Removes temporary files of processes that were killed: nobody holds their locks.
+fn remove_left(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let random = name.to_str().and_then(|name| name.strip_prefix(TEMPORARY));
+        let is_ours = random.is_some_and(|r| r.len() == RANDOM && r.bytes().all(|b| b.is_ascii_alphanumeric()));
+        if !is_ours || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(entry.path());
+        // The lock is held until the file is gone, so that whoever made it and waits for the lock makes another.
+        if let Ok(file) = file
+            && file.try_lock().is_ok()
+            && is_there(&file, &entry.path())
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether a file is still the one that a path names.
+fn is_there(file: &File, path: &Path) -> bool {
+    let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let (open, named) = (file.metadata().map(identity), fs::symlink_metadata(path).map(identity));
+    matches!((open, named), (Ok(open), Ok(named)) if open == named)
 }
 
 fn through(file: File, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
@@ -281,6 +326,42 @@ mod tests {
         let error = check(&dir.path().join("no/such/file")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(!error.to_string().contains(".graphc-"), "{error}");
+    }
+
+    #[test]
+    fn what_killed_writers_left_is_removed_and_what_is_being_written_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in [".graphc-left01", ".graphc-mine", ".graphc-.hidden", "graphc-abcdef"] {
+            fs::write(at(name), "half").unwrap();
+        }
+        symlink("graphc-abcdef", at(".graphc-link01")).unwrap();
+        let held = File::create(at(".graphc-held01")).unwrap();
+        held.lock().unwrap();
+        write(&at("out"), |out| {
+            put(&at("inner"), "written while another is")?;
+            out.write_all(b"whole")
+        })
+        .unwrap();
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .flatten()
+            .map(|f| f.file_name())
+            .collect();
+        left.sort();
+        let kept = [
+            ".graphc-.hidden",
+            ".graphc-held01",
+            ".graphc-link01",
+            ".graphc-mine",
+            "graphc-abcdef",
+            "inner",
+            "out",
+        ];
+        assert_eq!(left, kept);
+        drop(held);
+        put(&at("out"), "again").unwrap();
+        assert!(!at(".graphc-held01").exists());
     }
 
     #[test]

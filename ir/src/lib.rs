@@ -13,6 +13,8 @@ pub mod graph;
 pub mod host;
 pub mod kernel;
 pub mod library;
+pub mod mapped;
+pub mod memory;
 pub mod plan;
 pub mod program;
 pub mod recipe;

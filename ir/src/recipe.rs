@@ -3,7 +3,11 @@
 //! A layer is a product or a convolution by a constant. Its weight becomes integers or 8-bit floats with scales; its
 //! other operand may be quantised as well, with a scale that calibration found or with one of each run's own.
 
+mod rows;
+
 use serde::{Deserialize, Serialize};
+
+use rows::Rows;
 
 use crate::data::{HostTensor, Storage};
 use crate::graph::op::Groups;
@@ -252,6 +256,19 @@ impl Weight {
         positions
     }
 
+    /// Returns the least and the largest of the numbers that share each scale, and of 0.
+    ///
+    /// # Errors
+    /// A weight of another type, or one that is not finite.
+    pub fn ranges(&self, weight: &HostTensor) -> Result<Vec<(f32, f32)>, WeightError> {
+        if !matches!(weight.dtype, DType::F32 | DType::F16 | DType::BF16) {
+            return Err(WeightError::Type { found: weight.dtype });
+        }
+        let scales = self.scale_shape(&weight.shape).iter().product();
+        let ranges = Rows::new(self, &weight.shape).ranges(weight, scales);
+        ranges.ok_or_else(|| not_finite(weight))
+    }
+
     /// Returns the integers, scales and zero points of a weight: the recipe's own integers, or those that lie nearest (ties to even).
     ///
     /// # Errors
@@ -328,49 +345,44 @@ impl Weight {
                     expected: "scales alone",
                 });
             }
-            let (numbers, positions) = (finite(weight)?, self.scale_positions(shape));
-            let quotients = numbers.iter().zip(&positions).map(|(number, at)| {
-                // As `quantize` divides: in the type of the weight.
-                let quotient = crate::convert::round_to(weight.dtype, f64::from(*number) / wide[*at]);
-                quotient.clamp(-largest, largest)
-            });
-            let tensor = |dtype, shape: &[usize], values: &[f64]| HostTensor {
+            let floats = Rows::new(self, shape).floats(weight, self.dtype, &self.scales, largest);
+            let tensor = |dtype, shape: &[usize], bytes: Vec<u8>| HostTensor {
                 dtype,
                 shape: shape.to_vec(),
-                bytes: Storage::new(crate::convert::encode_f64(dtype, values)),
+                bytes: Storage::new(bytes),
             };
             return Ok(Stored {
-                integers: tensor(self.dtype, shape, &quotients.collect::<Vec<f64>>()),
-                scale: tensor(weight.dtype, &scale_shape, &wide),
+                integers: tensor(self.dtype, shape, floats.ok_or_else(|| not_finite(weight))?),
+                scale: tensor(
+                    weight.dtype,
+                    &scale_shape,
+                    crate::convert::encode_f64(weight.dtype, &wide),
+                ),
                 zero: None,
             });
         }
-        let integers: Vec<i64> = match &self.integers {
+        let integers = match &self.integers {
             Some(own) => {
                 count("integers", own.len(), weight.elements())?;
                 let unsigned = low == 0;
-                own.iter()
-                    .map(|v| if unsigned { i64::from(*v as u8) } else { i64::from(*v) })
-                    .collect()
+                let own = own.iter();
+                let own = own.map(|v| if unsigned { i64::from(*v as u8) } else { i64::from(*v) });
+                crate::convert::encode_i64(self.dtype, &own.collect::<Vec<i64>>())
             }
             None => {
-                let numbers = finite(weight)?;
-                let positions = self.scale_positions(shape);
-                let nearest = numbers.iter().zip(&positions).map(|(number, at)| {
-                    let whole = (number / self.scales[*at]).round_ties_even() as i64;
-                    (whole + zeros[*at]).clamp(low, high)
-                });
-                nearest.collect()
+                let rows = Rows::new(self, shape);
+                let nearest = rows.integers(weight, self.dtype, &self.scales, self.zeros.as_deref(), (low, high));
+                nearest.ok_or_else(|| not_finite(weight))?
             }
         };
         let wrong = |_| WeightError::Count {
             what: "elements",
-            found: integers.len(),
+            found: weight.elements(),
             expected: weight.elements(),
             shape: shape.clone(),
         };
         Ok(Stored {
-            integers: HostTensor::from_i64(self.dtype, shape.clone(), &integers).map_err(wrong)?,
+            integers: HostTensor::new(self.dtype, shape.clone(), Storage::new(integers)).map_err(wrong)?,
             scale: HostTensor::from_f64(weight.dtype, scale_shape.clone(), &wide).map_err(wrong)?,
             zero: match self.zeros {
                 Some(_) => Some(HostTensor::from_i64(self.dtype, scale_shape, &zeros).map_err(wrong)?),
@@ -378,6 +390,14 @@ impl Weight {
             },
         })
     }
+}
+
+/// The first number of a weight that is NaN or infinite, one of which is.
+fn not_finite(weight: &HostTensor) -> WeightError {
+    finite(weight).err().unwrap_or(WeightError::NotFinite {
+        index: 0,
+        value: "not finite".to_owned(),
+    })
 }
 
 /// Returns the numbers of a weight.

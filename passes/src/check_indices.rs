@@ -1,7 +1,8 @@
 //! Adds conditions on indices: an index outside its axis fails the run with a message, where it would be clamped silently.
 //!
 //! Before: a graph at stage Import. After: the same graph and, where the options ask for it, a condition for every gather and
-//! scatter whose indices are not constants inside their axes. Gathers by position are gone at that point (`positions`).
+//! scatter whose indices are not constants inside their axes. Gathers by position are gone at that point (`positions`). Where they do not
+//! ask, the scatters that make the next values of states have conditions all the same.
 //!
 //! ```text
 //! y = take x, i {axis=0}; return y as "y"
@@ -9,9 +10,11 @@
 //! y = take x, i {axis=0}; ok = reduce (i >= -n and i < n) {op=all}; return y as "y", ok check "take at …: an index lies …"
 //! ```
 
+use std::collections::BTreeSet;
+
 use indexmap::IndexMap;
 use ir::graph::infer::{check_indices, indexed_axes};
-use ir::op::{BinaryOp, Op, ReduceOp, View};
+use ir::op::{BinaryOp, Elementwise, Op, ReduceOp, View};
 use ir::{DType, Dim, Graph, HostTensor, NodeId, Shape, Value};
 
 use crate::error::PassFault;
@@ -25,7 +28,10 @@ pub const PASS: Pass = Pass {
         let asked = |id: &NodeId| by_data(graph, *id);
         let ids: Vec<NodeId> = match context.options.check_indices {
             true => graph.nodes().keys().filter(asked).collect(),
-            false => Vec::new(),
+            false => {
+                let makers = makers(graph, &context.options.states).into_iter();
+                alike_once(graph, makers.filter(asked))
+            }
         };
         if ids.is_empty() {
             return Ok(graph.clone());
@@ -56,6 +62,44 @@ pub const PASS: Pass = Pass {
     },
     required: false,
 };
+
+/// The scatters that make some outputs of what was there before: through views and casts, and through other scatters.
+fn makers(graph: &Graph, outputs: &[String]) -> Vec<NodeId> {
+    let named = graph.outputs().iter().filter(|o| !o.check && outputs.contains(&o.name));
+    let mut open: Vec<NodeId> = named.map(|output| output.value.node).collect();
+    let mut seen = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        let node = graph.node(id);
+        let follow = match &node.op {
+            Op::Scatter(_) | Op::Elementwise(Elementwise::Cast(_)) => 1,
+            Op::View(_) => node.operands.len(),
+            _ => continue,
+        };
+        if seen.insert(id) {
+            open.extend(node.operands[..follow].iter().map(|value| value.node));
+        }
+    }
+    let is_scatter = |id: &NodeId| matches!(graph.node(*id).op, Op::Scatter(_));
+    seen.into_iter().filter(is_scatter).collect()
+}
+
+/// The first of those that write at the same indices into axes of the same sizes, as the caches of all layers do: one condition, which
+/// every run takes to the host, speaks for all.
+fn alike_once(graph: &Graph, ids: impl Iterator<Item = NodeId>) -> Vec<NodeId> {
+    let mut seen: Vec<(Value, Vec<Dim>)> = Vec::new();
+    let mut first = Vec::new();
+    for id in ids {
+        let node = graph.node(id);
+        let axes = indexed_axes(&node.op, depth(&graph.ty(node.operands[1]).shape));
+        let data = &graph.ty(node.operands[0]).shape;
+        let key = (node.operands[1], axes.map(|axis| data[axis].clone()).collect());
+        if !seen.contains(&key) {
+            seen.push(key);
+            first.push(id);
+        }
+    }
+    first
+}
 
 /// Says whether a node's indices may lie outside their axes.
 fn by_data(graph: &Graph, id: NodeId) -> bool {

@@ -92,6 +92,9 @@ pub struct OptimizeOptions {
     pub keep: Keep,
     /// Whether the graph checks the indices of its gathers and scatters when it runs.
     pub check_indices: bool,
+    /// Outputs that are the next values of states: the scatters that make them are checked all the same, since one that is beyond its
+    /// cache would go unnoticed in every later run.
+    pub states: Vec<String>,
     /// Names of passes and of rules that must not run.
     pub disable: BTreeSet<String>,
     /// Verify the graph after each pass; on by default in debug builds.
@@ -111,6 +114,7 @@ impl Default for OptimizeOptions {
             prefer_calls: false,
             keep: Keep::ALL,
             check_indices: false,
+            states: Vec::new(),
             disable: BTreeSet::new(),
             verify: cfg!(debug_assertions),
             stop_after: None,
@@ -144,6 +148,7 @@ impl fmt::Debug for OptimizeOptions {
             .field("prefer_calls", &self.prefer_calls)
             .field("keep", &self.keep)
             .field("check_indices", &self.check_indices)
+            .field("states", &self.states)
             .field("disable", &self.disable)
             .field("verify", &self.verify)
             .field("stop_after", &self.stop_after)

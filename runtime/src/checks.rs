@@ -190,3 +190,24 @@ pub(crate) fn check_ranks(of: Collective, ranks: usize, at: &str) -> Result<(), 
         at: format!("{at}; load the program on {} devices, as hip:0,1", of.ranks),
     })
 }
+
+/// Checks that a code object lies in its bytes, and has the kernel with the arguments that it is launched with.
+pub(crate) fn check_code(code: &[u8], entry: &str, kernel: &Kernel) -> Result<(), RuntimeError> {
+    let arguments = kernel.params.len() + kernel.symbols.len();
+    crate::code_object::check(code, entry, arguments)
+        .map_err(|error| RuntimeError::Program(format!("the code of kernel {}: {error}", kernel.name)))
+}
+
+/// Checks that the machine has so many bytes for a run.
+pub(crate) fn check_memory(asked: usize) -> Result<(), RuntimeError> {
+    ir::memory::check(asked as u64, String::new).map_err(|error| RuntimeError::NoMemory {
+        asked,
+        available: error.available,
+    })
+}
+
+/// Checks that the files of weights, and of inputs, were whole while they were read.
+pub(crate) fn check_files(program: &Program, inputs: &[&[u8]]) -> Result<(), RuntimeError> {
+    let weights = program.constants.values().map(|c| &c.tensor.bytes[..]);
+    Ok(ir::mapped::check(weights.chain(inputs.iter().copied()))?)
+}

@@ -212,8 +212,10 @@ pub struct RunStatistics {
 /// Bytes that a loaded program takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// The arena of one run: the planned peak.
+    /// The arena of one run: buffers between steps.
     pub arena: usize,
+    /// What a run's kernels take beside it: temporaries within one, scratch of its threads, inputs that are moved. (CPU)
+    pub temporary: usize,
     /// The largest sum of buffers alive at one step: a lower bound of `arena`.
     pub live_peak: usize,
     /// Weights in the kernels' own form (CPU), or on the device (GPU).
@@ -227,11 +229,17 @@ pub struct MemoryReport {
 }
 
 impl MemoryReport {
+    /// The planned peak of one run beside weights, inputs and outputs.
+    pub fn peak(&self) -> usize {
+        self.arena + self.temporary
+    }
+
     /// The larger of each.
     #[must_use]
     pub fn max_with(&self, other: &MemoryReport) -> MemoryReport {
         MemoryReport {
             arena: self.arena.max(other.arena),
+            temporary: self.temporary.max(other.temporary),
             live_peak: self.live_peak.max(other.live_peak),
             packed_weights: self.packed_weights.max(other.packed_weights),
             streamed_weights: self.streamed_weights.max(other.streamed_weights),

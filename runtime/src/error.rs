@@ -105,9 +105,17 @@ pub enum RuntimeError {
         planned_peak: usize,
     },
 
-    /// The system has no memory for a run at these sizes.
-    #[error("a run at these sizes needs {asked} bytes of memory, which the system does not give; use smaller inputs")]
-    NoMemory { asked: usize },
+    /// The machine has no memory for a run at these sizes.
+    #[error("a run at these sizes needs {asked} bytes of memory, {}; use smaller inputs", have(*available))]
+    NoMemory {
+        asked: usize,
+        /// None where the system does not say.
+        available: Option<u64>,
+    },
+
+    /// The file that weights or inputs are in became shorter while it was in use.
+    #[error(transparent)]
+    Truncated(#[from] ir::mapped::Truncated),
 
     /// The inputs given are not the model's.
     #[error("{error}; the model's inputs are {inputs}", inputs = .inputs.join(", "))]
@@ -231,6 +239,11 @@ pub enum InputError {
         output: String,
         problem: String,
     },
+    /// A run was given an input that is kept from run to run.
+    #[error(
+        "input {0:?} is a state, which is kept from run to run; set it before the run and leave it out of the run's inputs"
+    )]
+    IsState(String),
     #[error("state {name:?} has no value: {reason}; set or reset it")]
     NoState { name: String, reason: String },
     /// A place was wanted for an output that the model does not have.
@@ -241,7 +254,23 @@ pub enum InputError {
     Output { name: String, got: usize, expected: usize },
 }
 
+/// What there is, for a message of memory that there is not.
+fn have(available: Option<u64>) -> String {
+    match available {
+        Some(available) => format!("but {available} are available"),
+        None => "which the system does not give".to_owned(),
+    }
+}
+
 impl RuntimeError {
+    /// There is no memory for a run, with what there is.
+    pub(crate) fn no_memory(asked: usize) -> RuntimeError {
+        RuntimeError::NoMemory {
+            asked,
+            available: ir::memory::available(),
+        }
+    }
+
     /// What is wrong with an input of a model with these ports.
     pub(crate) fn input(error: InputError, inputs: &[ir::plan::Port]) -> RuntimeError {
         RuntimeError::Input {
@@ -260,6 +289,7 @@ impl RuntimeError {
                 | RuntimeError::TooSmall { .. }
                 | RuntimeError::TooLarge(_)
                 | RuntimeError::OutOfMemory { .. }
+                | RuntimeError::NoMemory { .. }
                 | RuntimeError::Unsupported { .. }
         )
     }
@@ -281,7 +311,7 @@ impl From<LowerError> for RuntimeError {
             LowerError::Size(error) => RuntimeError::Size(error),
             LowerError::Unsupported { what, at } => RuntimeError::Unsupported { what, at },
             LowerError::TooSmall { what, at } => RuntimeError::TooSmall { what, at },
-            LowerError::NoMemory { asked } => RuntimeError::NoMemory { asked },
+            LowerError::NoMemory { asked } => RuntimeError::no_memory(asked),
         }
     }
 }

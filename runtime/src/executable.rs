@@ -11,12 +11,15 @@ use ir::plan::{Plan, StepId};
 use ir::{HostTensor, Program, Storage, TensorType};
 use smallvec::SmallVec;
 
+use crate::checks::{check_files, check_memory};
 use crate::cpu::kernels::workspace::AlignedBuf;
 use crate::device::{Device, LoadOptions, Loaded, MemoryReport, RunStatistics, RunTimes};
 use crate::error::{InputError, RuntimeError};
 use crate::pending::Pending;
 use crate::tensor::{DeviceTensor, Given, Wanted, Where};
 
+/// Outputs of more bytes are only made where the machine has them.
+const ASKED_FOR: usize = 256 << 20;
 /// Sets of shapes whose sizes are remembered.
 const BOUND_SHAPES: usize = 8;
 
@@ -48,6 +51,7 @@ impl Executable {
             });
         }
         let loaded = device.load(program.clone(), variant, options)?;
+        check_files(&program, &[])?;
         Ok(Executable {
             program: loaded.face().unwrap_or(program),
             variant,
@@ -196,7 +200,7 @@ impl Executable {
         RuntimeError::input(error, &self.plan().inputs)
     }
 
-    fn check_input(
+    pub(crate) fn check_input(
         &self,
         name: &str,
         declared: &TensorType,
@@ -254,6 +258,15 @@ impl Executable {
     /// # Errors
     /// A size that does not evaluate, or is more than the system gives.
     pub fn allocate(&self, bindings: &Bindings) -> Result<Vec<OutputBuffer>, RuntimeError> {
+        let mut all = 0usize;
+        for port in &self.plan().outputs {
+            let bytes = port.ty.bytes().eval(bindings)?;
+            all = all.saturating_add(usize::try_from(bytes).unwrap_or(0));
+        }
+        // Asking takes longer than making a few outputs does.
+        if all > ASKED_FOR {
+            check_memory(all)?;
+        }
         self.plan()
             .outputs
             .iter()
@@ -266,7 +279,7 @@ impl Executable {
                     .map(|d| usize::try_from(d).unwrap_or(0))
                     .collect::<Vec<_>>();
                 let asked = usize::try_from(port.ty.bytes().eval(bindings)?).unwrap_or(0);
-                let bytes = AlignedBuf::try_new(asked).ok_or(RuntimeError::NoMemory { asked })?;
+                let bytes = AlignedBuf::try_new(asked).ok_or_else(|| RuntimeError::no_memory(asked))?;
                 Ok(OutputBuffer {
                     name: port.name.clone(),
                     dtype: port.ty.dtype,
@@ -301,6 +314,7 @@ impl Executable {
             room.push(output.as_mut());
         }
         self.loaded.run(bindings, &given, &mut room, times)?;
+        check_files(&self.program, &given)?;
         check_conditions(plan, &room)
     }
 

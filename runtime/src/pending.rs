@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use indexmap::IndexMap;
 use ir::Program;
 
+use crate::checks::check_files;
 use crate::device::Running;
 use crate::error::RuntimeError;
 use crate::state::Made;
@@ -70,6 +71,7 @@ impl Pending {
     fn named(&self) -> Result<Values, RuntimeError> {
         let plan = &self.program.variants[self.variant].plan;
         let mut values = self.running.wait()?;
+        check_files(&self.program, &[])?;
         let conditions = values.split_off(plan.results().len().min(values.len()));
         for (port, value) in plan.conditions().iter().zip(conditions) {
             if let Some(Value::Host(holds)) = value

@@ -9,6 +9,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use indexmap::IndexMap;
+use ir::graph::BindError;
+use ir::plan::{Carried, Plan};
 use ir::{HostTensor, Storage};
 
 use crate::error::{InputError, RuntimeError};
@@ -30,6 +32,17 @@ pub struct State {
 pub struct Link {
     pub input: String,
     pub output: String,
+}
+
+impl Link {
+    /// The states that a plan was compiled with.
+    pub fn of_plan(plan: &Plan) -> Vec<Link> {
+        let link = |state: &Carried| Link {
+            input: state.input.clone(),
+            output: state.output.clone(),
+        };
+        plan.states.iter().map(link).collect()
+    }
 }
 
 /// The value of one state.
@@ -132,11 +145,7 @@ impl State {
         let set: Vec<u64> = slots.iter().map(|kept| kept.set).collect();
         let mut all = executable.by_port(inputs)?;
         if let Some(kept) = self.ports.iter().position(|(input, _)| all[*input].is_some()) {
-            return Err(executable.wrong(InputError::State {
-                input: self.links[kept].input.clone(),
-                output: String::new(),
-                problem: "it is kept from run to run; set it before the run".into(),
-            }));
+            return Err(executable.wrong(InputError::IsState(self.links[kept].input.clone())));
         }
         for (kept, link) in slots.iter_mut().zip(self.links.iter()) {
             match &kept.slot {
@@ -204,7 +213,7 @@ impl State {
     /// Sets one value; a tensor of the device is shared until the next run writes.
     ///
     /// # Errors
-    /// No such state, or a tensor of another type.
+    /// No such state, or a tensor of another type or shape than the model's input.
     pub fn set(&self, executable: &Executable, input: &str, value: impl Into<Given>) -> Result<(), RuntimeError> {
         let Some(at) = self.links.iter().position(|link| link.input == input) else {
             return Err(executable.wrong(InputError::NoState {
@@ -212,7 +221,9 @@ impl State {
                 reason: "it is no state of the model".into(),
             }));
         };
-        let tensor = match value.into() {
+        let value = value.into();
+        check(executable, self.ports[at].0, &value)?;
+        let tensor = match value {
             Given::Host(tensor) => executable.upload(&tensor)?,
             Given::Device(tensor) | Given::Donated(tensor) => tensor,
         };
@@ -283,6 +294,48 @@ impl Made {
             }
         }
     }
+}
+
+/// Holds a value against the input that it is for: now, and not when a run is refused for it.
+fn check(executable: &Executable, input: usize, value: &Given) -> Result<(), RuntimeError> {
+    let plan = executable.plan();
+    let port = &plan.inputs[input];
+    let (dtype, shape) = value.ty();
+    executable.check_input(&port.name, &port.ty, (dtype, shape), value.bytes())?;
+    let wrong = |error| Err(executable.wrong(InputError::Shape(error)));
+    if shape.len() != port.ty.rank() {
+        return wrong(BindError::Rank {
+            input: port.name.clone(),
+            got: shape.len(),
+            declared: port.ty.to_string(),
+        });
+    }
+    for (axis, (got, dim)) in shape.iter().zip(port.ty.shape.iter()).enumerate() {
+        let bounds = dim
+            .as_symbol()
+            .and_then(|symbol| Some((symbol, plan.symbols.get(symbol)?)));
+        if dim.as_const().is_some_and(|size| size != *got as i64) {
+            return wrong(BindError::Size {
+                input: port.name.clone(),
+                axis,
+                got: *got,
+                declared: dim.to_string(),
+            });
+        }
+        if let Some((symbol, info)) = bounds
+            && ((*got as i64) < info.min || info.max.is_some_and(|max| *got as i64 > max))
+        {
+            return wrong(BindError::Bounds {
+                input: port.name.clone(),
+                axis,
+                symbol: symbol.clone(),
+                got: *got as i64,
+                min: info.min,
+                max: info.max,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Zeros of an input's type.

@@ -148,6 +148,7 @@ fn program() -> Program {
         checks: 0,
         streaming: None,
         share: None,
+        states: Vec::new(),
         requirements: Vec::new(),
         overlap: Overlap::default(),
     };

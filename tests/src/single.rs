@@ -25,6 +25,7 @@ pub fn program(kernel: &Kernel, symbols: &Symbols, target: Target, source: &Sour
         checks: 0,
         streaming: None,
         share: None,
+        states: Vec::new(),
         requirements: Vec::new(),
         overlap: Overlap::default(),
     };

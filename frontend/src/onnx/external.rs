@@ -2,8 +2,10 @@
 //!
 //! Before: a tensor has `data_location = EXTERNAL` and `location`, `offset`, `length`. After: its bytes are in
 //! `raw_data`, as a slice of that file's mapping, and nothing tells it from an embedded one. A location may only name a
-//! file at or below the model's own folder; symbolic links there are followed, since the caches of model hubs are made
-//! of them.
+//! file at or below the model's own folder. Symbolic links there are followed where they stay in that folder, or lead to or below the
+//! folder that the model's own file really is in: in a model hub's cache, model and data are links into one folder of blobs. What leads
+//! elsewhere is refused, unless the caller allows it ([`Links`]): else a model that was downloaded could make any file of this
+//! machine part of its results.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -15,6 +17,16 @@ use super::proto::tensor_proto::DataLocation;
 use super::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use super::tensor::{TensorError, type_of};
 use crate::weights::map_file;
+
+/// Where symbolic links of a model's external data may lead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Links {
+    /// To files in the model's folder, or in the folder that its own file really is in.
+    #[default]
+    Inside,
+    /// To any file.
+    Anywhere,
+}
 
 /// A tensor's external data cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +42,15 @@ pub enum ExternalError {
         "tensor {tensor:?} is in {location:?}; an external file must lie in or below the model's folder (no `..`, not absolute)"
     )]
     Outside { tensor: String, location: String },
+    #[error(
+        "tensor {tensor:?} is in {}, which is a link to {}, outside of the model's folder; put the file itself there, or allow such \
+         links with --follow-links", file.display(), target.display()
+    )]
+    Link {
+        tensor: String,
+        file: PathBuf,
+        target: PathBuf,
+    },
     #[error("tensor {tensor:?} is in {}, which cannot be read: {source}; put that file where it is expected", file.display())]
     Open {
         tensor: String,
@@ -58,13 +79,25 @@ pub enum ExternalError {
 /// The external files of one model, each mapped once.
 pub(super) struct ExternalFiles<'a> {
     folder: &'a Path,
+    /// Folders that files must really be in or below; None for any.
+    roots: Option<Vec<PathBuf>>,
     mapped: IndexMap<PathBuf, Bytes>,
 }
 
 impl<'a> ExternalFiles<'a> {
-    pub(super) fn new(folder: &'a Path) -> Self {
+    /// Of a model in a folder; `model` is its own file, where it has one.
+    pub(super) fn new(folder: &'a Path, model: &Path, links: Links) -> Self {
+        let here = if folder.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            folder
+        };
+        let own = model.canonicalize().ok();
+        let own = own.and_then(|file| file.parent().map(Path::to_path_buf));
+        let roots = here.canonicalize().ok().into_iter().chain(own).collect();
         ExternalFiles {
             folder,
+            roots: (links == Links::Inside).then_some(roots),
             mapped: IndexMap::new(),
         }
     }
@@ -149,11 +182,20 @@ impl<'a> ExternalFiles<'a> {
         }
         let file = self.inside(location, &tensor.name)?;
         if !self.mapped.contains_key(&file) {
-            let map = map_file(&file).map_err(|source| ExternalError::Open {
+            let open = |source| ExternalError::Open {
                 tensor: tensor.name.clone(),
                 file: file.clone(),
                 source,
-            })?;
+            };
+            // What is mapped is what was looked at, whatever becomes of the link.
+            let target = file.canonicalize().map_err(open)?;
+            if let Some(roots) = &self.roots
+                && !roots.iter().any(|root| target.starts_with(root))
+            {
+                let tensor = tensor.name.clone();
+                return Err(ExternalError::Link { tensor, file, target });
+            }
+            let map = map_file(&target).map_err(open)?;
             self.mapped.insert(file.clone(), map);
         }
         let whole = &self.mapped[&file];

@@ -21,7 +21,7 @@ use super::order::needed;
 use super::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto, type_proto,
 };
-use super::read::{Model, canonical_domain, read_model};
+use super::read::{Model, canonical_domain, read_model_with};
 use super::tensor::tensor_view;
 use super::unsigned::{self, Unsigned};
 
@@ -40,7 +40,7 @@ const NODE_LIMIT: usize = 1 << 20;
 /// When the file cannot be read, has an opset or ops that graphc does not support (all of them are named), or a node does
 /// not fit its inputs; errors name the node and the way out.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Graph, ImportError> {
-    import_model(&read_model(path)?, options)
+    import_model(&read_model_with(path, options.links)?, options)
 }
 
 /// Imports a model that was read.

@@ -29,8 +29,9 @@ pub mod tensor;
 mod unsigned;
 
 pub use error::{ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, UnknownOp};
+pub use external::Links;
 pub use graph::{import, import_model};
 pub use options::{ImportOptions, InputDim, OptionError, Size};
 pub use quantize::{EditError, ModelFile, OpsetError};
-pub use read::{Model, ReadError, ReadProblem, read_bytes, read_model};
+pub use read::{Model, ReadError, ReadProblem, read_bytes, read_model, read_model_with};
 pub use tensor::{TensorError, tensor_view};

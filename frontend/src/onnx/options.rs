@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use indexmap::IndexMap;
 
+use super::external::Links;
+
 /// Options of [`super::import`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
@@ -14,6 +16,8 @@ pub struct ImportOptions {
     pub sizes: IndexMap<String, Size>,
     /// Shapes that replace those declared by the model, by input name.
     pub shapes: IndexMap<String, Vec<InputDim>>,
+    /// Where symbolic links of the model's external data may lead.
+    pub links: Links,
 }
 
 /// What is known of a named size.

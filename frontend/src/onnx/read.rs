@@ -12,7 +12,7 @@ use indexmap::IndexMap;
 use prost::Message;
 
 use super::container::{ContainerError, check_container};
-use super::external::{ExternalError, ExternalFiles};
+use super::external::{ExternalError, ExternalFiles, Links};
 use super::proto::{FunctionProto, GraphProto, ModelProto};
 use super::tensor::{TensorError, tensor_view};
 use crate::weights::map_file;
@@ -73,16 +73,38 @@ pub enum ReadProblem {
 
 /// Reads a model file and the external data beside it.
 ///
-/// The files are memory-mapped and must stay unchanged while the model, or any tensor of it, lives.
+/// The files are memory-mapped and should stay unchanged while the model, or any tensor of it, lives.
 ///
 /// # Errors
 /// When a file is missing, is not ONNX, is cut off or damaged, has an unknown IR version, or a tensor's data does not
 /// match its type; the error names the file, and the tensor or byte offset.
 pub fn read_model(path: impl AsRef<Path>) -> Result<Model, ReadError> {
+    read_model_with(path, Links::default())
+}
+
+/// As [`read_model`], with where links of external data may lead.
+///
+/// # Errors
+/// As [`read_model`].
+pub fn read_model_with(path: impl AsRef<Path>, links: Links) -> Result<Model, ReadError> {
     let path = path.as_ref();
+    let (proto, external) = read_file(path, links)?;
+    Model::of(path, proto, external)
+}
+
+/// Reads a file's messages, and the files beside it that hold tensors of it.
+///
+/// # Errors
+/// As [`read_model`].
+pub(super) fn read_file(path: &Path, links: Links) -> Result<(ModelProto, Vec<PathBuf>), ReadError> {
     let bytes = map_file(path).map_err(|error| error_at(path, error.into()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    read_bytes(path, bytes, Some(folder))
+    let read = read_proto(path, bytes.clone(), Some(folder), links);
+    // Damage of a file that became shorter meanwhile is no damage.
+    match ir::mapped::check([&bytes[..]]) {
+        Ok(()) => read,
+        Err(error) => Err(error_at(path, io::Error::other(error).into())),
+    }
 }
 
 /// Reads a model from memory; tensors share the bytes.
@@ -93,7 +115,7 @@ pub fn read_model(path: impl AsRef<Path>) -> Result<Model, ReadError> {
 /// As [`read_model`].
 pub fn read_bytes(path: impl AsRef<Path>, bytes: Bytes, folder: Option<&Path>) -> Result<Model, ReadError> {
     let path = path.as_ref();
-    let (proto, external) = read_proto(path, bytes, folder)?;
+    let (proto, external) = read_proto(path, bytes, folder, Links::default())?;
     Model::of(path, proto, external)
 }
 
@@ -156,11 +178,17 @@ pub(super) fn read_proto(
     path: &Path,
     bytes: Bytes,
     folder: Option<&Path>,
+    links: Links,
 ) -> Result<(ModelProto, Vec<PathBuf>), ReadError> {
-    decode(bytes, folder).map_err(|problem| error_at(path, problem))
+    decode(path, bytes, folder, links).map_err(|problem| error_at(path, problem))
 }
 
-fn decode(bytes: Bytes, folder: Option<&Path>) -> Result<(ModelProto, Vec<PathBuf>), ReadProblem> {
+fn decode(
+    path: &Path,
+    bytes: Bytes,
+    folder: Option<&Path>,
+    links: Links,
+) -> Result<(ModelProto, Vec<PathBuf>), ReadProblem> {
     check_container(&bytes)?;
     let mut proto = ModelProto::decode(bytes).map_err(|error| ReadProblem::Malformed {
         detail: error.to_string(),
@@ -178,7 +206,7 @@ fn decode(bytes: Bytes, folder: Option<&Path>) -> Result<(ModelProto, Vec<PathBu
     }
     let mut external = Vec::new();
     if let Some(folder) = folder {
-        let mut files = ExternalFiles::new(folder);
+        let mut files = ExternalFiles::new(folder, path, links);
         files.resolve_graph(graph)?;
         for function in &mut proto.functions {
             files.resolve_nodes(&mut function.node)?;

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
+use ir::mapped::Mapped;
 
 /// Maps a file read-only; slices of the result keep the mapping alive.
 ///
@@ -18,8 +19,5 @@ pub(crate) fn map_file(path: &Path) -> io::Result<Bytes> {
     if metadata.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the mapping is private and read-only. That no one truncates or rewrites a model file while it is in use
-    // is the documented condition of every caller's public function; all reads go through bounds-checked slices.
-    let map = unsafe { memmap2::Mmap::map(&file) }?;
-    Ok(Bytes::from_owner(map))
+    Ok(Bytes::from_owner(Mapped::new(&file, path)?))
 }

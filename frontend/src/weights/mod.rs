@@ -2,8 +2,8 @@
 //!
 //! [`Weights`] opens a `.safetensors` file, a sharded one by its `.index.json`, or the folder that holds either.
 //! [`TensorView`] is what every reader hands out: a name, the file's own [`ElementType`], dims, and bytes inside the
-//! mapped file; [`TensorView::to_host`] turns it into the `ir`'s tensor. A mapped file must not be changed or truncated
-//! while its views live: the operating system would show the change, or end the process with SIGBUS.
+//! mapped file; [`TensorView::to_host`] turns it into the `ir`'s tensor. A mapped file should not be changed while its
+//! views live: the operating system would show the change. One that becomes shorter is found by [`ir::mapped::check`].
 
 mod compressed;
 mod config;
@@ -11,6 +11,7 @@ mod element;
 mod mapped;
 mod safetensors;
 mod tensor;
+mod write;
 
 pub use compressed::{CompressedTensors, LayerScheme, Numbers, SchemeError, Strategy};
 pub use config::QuantizationConfig;
@@ -18,3 +19,4 @@ pub use element::ElementType;
 pub(crate) use mapped::map_file;
 pub use safetensors::{Weights, WeightsError};
 pub use tensor::{TensorView, ViewError};
+pub use write::write;

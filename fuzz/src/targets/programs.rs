@@ -130,6 +130,7 @@ fn alone(kernel: IrKernel, symbols: &Symbols, constants: &[bool], random: &mut R
         checks: 0,
         streaming: None,
         share: None,
+        states: Vec::new(),
         flops: Dim::Const(0),
         requirements: Vec::new(),
         overlap: Overlap::default(),

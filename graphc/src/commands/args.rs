@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use frontend::onnx::ImportOptions;
+use frontend::onnx::{ImportOptions, Links};
 use ir::{DType, Target};
 use passes::shard::{Halves, Split};
 use passes::{OptLevel, Prefer, ShardOptions, WeightType};
@@ -40,12 +40,26 @@ pub struct ModelArgs {
     /// Replace the shape of an input: `x=[batch, 3, 224, 224]`. May be given several times.
     #[arg(long = "shape", value_name = "INPUT=[DIMS]")]
     pub shapes: Vec<String>,
+    /// Read external data of an ONNX model also through symbolic links that lead out of its folder.
+    #[arg(long)]
+    pub follow_links: bool,
 }
 
 impl ModelArgs {
+    /// Where links of external data may lead.
+    pub fn links(&self) -> Links {
+        match self.follow_links {
+            true => Links::Anywhere,
+            false => Links::Inside,
+        }
+    }
+
     /// The importer's options.
     pub fn import(&self) -> Result<ImportOptions> {
-        let mut options = ImportOptions::default();
+        let mut options = ImportOptions {
+            links: self.links(),
+            ..ImportOptions::default()
+        };
         for text in &self.sizes {
             options = options.size(text).map_err(|e| Error::Config(format!("--size: {e}")))?;
         }
@@ -100,8 +114,8 @@ pub struct BuildArgs {
     /// computed: those that take long (auto, the default), all (always) or none (never).
     #[arg(long, value_name = "WHICH", value_parser = halves)]
     pub halves: Option<Halves>,
-    /// With several devices, an input that stays on them from run to run, and the output that is its next value. May be given several
-    /// times.
+    /// An input that is kept from run to run on the device, as a cache of keys is, and the output that is its next value. May be given
+    /// several times; artifacts remember it.
     #[arg(long, value_name = "INPUT=OUTPUT", value_parser = state)]
     pub state: Vec<(String, String)>,
     /// Leave out a pass or a rewrite rule by its name. May be given several times.
@@ -173,11 +187,11 @@ impl BuildArgs {
         options.ranks = self.ranks.filter(|ranks| *ranks > 1).map(|ranks| ShardOptions {
             bus_gbps: self.bus.unwrap_or(ShardOptions::BUS_GBPS),
             latency_us: self.bus_latency.unwrap_or(ShardOptions::LATENCY_US),
-            states: self.state.clone(),
             split: self.split.unwrap_or_default(),
             halves: self.halves.unwrap_or_default(),
             ..ShardOptions::new(ranks)
         });
+        options.states.clone_from(&self.state);
         self.refuse_vram(&options.targets)?;
         options.optimize.disable = self.disable.iter().cloned().collect();
         passes::names::check(&options.optimize.disable).map_err(|e| Error::Config(format!("--disable: {e}")))?;

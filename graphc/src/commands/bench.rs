@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use runtime::{DeviceTensor, Given, LoadOptions, ProfileOptions, Wanted};
+use runtime::{DeviceTensor, Given, Link, LoadOptions, ProfileOptions, State, Wanted};
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
     /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
@@ -69,7 +69,7 @@ fn overlap(text: &str) -> std::result::Result<usize, String> {
 pub fn run(args: &Args, context: &Context) -> Result<()> {
     let given = given::Given::read(&args.inputs)?;
     if let Some(target) = &args.target {
-        return predict(args, target, given, context);
+        return predict(args, target, &given, context);
     }
     let device = run::open(&args.device, context)?;
     let start = Instant::now();
@@ -95,7 +95,20 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         },
     )?;
     let loading = start.elapsed();
-    let peak = executable.memory(&bindings)?.arena;
+    let peak = executable.memory(&bindings)?.peak();
+    // As a session runs it: what is kept from run to run stays on the device.
+    let links = Link::of_plan(executable.plan());
+    let state = match links.is_empty() {
+        true => None,
+        false => Some(State::new(&executable, links)?),
+    };
+    let all = inputs.clone();
+    let mut inputs = inputs;
+    for link in state.iter().flat_map(State::links) {
+        if let (Some(state), Some(tensor)) = (&state, inputs.shift_remove(&link.input)) {
+            state.set(&executable, &link.input, &tensor)?;
+        }
+    }
     let uploaded: Vec<(&str, DeviceTensor)> = match args.resident {
         true => inputs
             .iter()
@@ -108,18 +121,24 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     } else {
         Wanted::host()
     };
-    let begin = || match args.resident {
-        true => executable.submit(
-            uploaded.iter().map(|(name, tensor)| (*name, Given::from(tensor))),
-            &wanted,
-        ),
-        false => executable.submit(
-            inputs.iter().map(|(name, tensor)| (name.as_str(), Given::from(tensor))),
-            &wanted,
-        ),
+    let begin = || {
+        let given: Vec<(&str, Given)> = match args.resident {
+            true => uploaded
+                .iter()
+                .map(|(name, tensor)| (*name, Given::from(tensor)))
+                .collect(),
+            false => inputs
+                .iter()
+                .map(|(name, tensor)| (name.as_str(), Given::from(tensor)))
+                .collect(),
+        };
+        match &state {
+            Some(state) => state.submit(&executable, given, &wanted),
+            None => executable.submit(given, &wanted),
+        }
     };
     let once = || -> Result<()> {
-        if args.resident {
+        if args.resident || state.is_some() {
             begin()?.wait()?;
         } else {
             executable.run(&inputs)?;
@@ -173,7 +192,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         true => {
             executable
                 .profile(
-                    &inputs,
+                    &all,
                     &ProfileOptions {
                         runs: args.runs,
                         warm_up: 0,
@@ -229,7 +248,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
 }
 
 /// Predicts the time of the plan for a target.
-fn predict(args: &Args, target: &str, given: given::Given, context: &Context) -> Result<()> {
+fn predict(args: &Args, target: &str, given: &given::Given, context: &Context) -> Result<()> {
     let targets = args::targets(target)?;
     let [wanted] = targets.as_slice() else {
         return Err(Error::Config("--target: predict one target at a time".to_owned()));

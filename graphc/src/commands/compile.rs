@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
     /// Targets, separated by commas: gfx90a,gfx942. `graphc targets` lists them.

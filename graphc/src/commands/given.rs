@@ -3,58 +3,117 @@
 use std::path::PathBuf;
 
 use indexmap::IndexMap;
-use ir::{HostTensor, Plan};
+use ir::plan::Port;
+use ir::{HostTensor, Plan, Storage, TensorType};
+use runtime::RuntimeError;
+use runtime::error::InputError;
 
-use crate::arrays::{self, Arrays};
+use crate::arrays::{self, ArrayFile, Described};
 use crate::error::{Error, Result};
 
-/// The arrays of some files, read before anything slow is done.
-#[derive(Clone, Default)]
+/// Files of arrays, opened before anything slow is done. Their arrays are read once they are known to fit the model.
+#[derive(Default)]
 pub struct Given {
-    files: Vec<PathBuf>,
-    arrays: Arrays,
+    files: Vec<ArrayFile>,
 }
 
 impl Given {
-    /// Reads the files of `--inputs`.
+    /// Opens the files of `--inputs`.
     ///
     /// # Errors
-    /// As [`arrays::read_all`].
+    /// As [`arrays::open_all`].
     pub fn read(files: &[PathBuf]) -> Result<Given> {
         Ok(Given {
-            files: files.to_vec(),
-            arrays: arrays::read_all(files)?,
+            files: arrays::open_all(files)?,
         })
     }
 
-    /// Takes a plan's inputs from the arrays and, with a seed, makes up the rest. A lone `.npy` serves a model with one input.
+    /// Takes a plan's inputs from the arrays and, with a seed, makes up the rest. A lone `.npy` serves a model with one input. States
+    /// begin as zeros, as in a session.
     ///
     /// # Errors
-    /// Sizes that do not go together, or that are too large to be made up.
-    pub fn inputs(self, plan: &Plan, seed: Option<u64>) -> Result<IndexMap<String, HostTensor>> {
+    /// Arrays that are not the model's inputs, of which none is read then; sizes that do not go together, or that are too large to be
+    /// made up.
+    pub fn inputs(&self, plan: &Plan, seed: Option<u64>) -> Result<IndexMap<String, HostTensor>> {
         let names: Vec<&str> = plan.inputs.iter().map(|p| p.name.as_str()).collect();
-        let mut given = arrays::name_lone(&self.files, self.arrays, &names);
+        let lone = arrays::lone_name(&self.files, &names);
+        let arrays = self.files.iter().flat_map(|file| {
+            let described = file.arrays().iter();
+            described.map(move |(name, array)| (lone.unwrap_or(name), (file, name, array)))
+        });
+        let arrays: IndexMap<&str, (&ArrayFile, &String, &Described)> = arrays.collect();
+        let described = arrays.iter().map(|(name, (_, _, array))| (*name, *array));
+        let mut bindings = ir::dim::hints(&plan.symbols);
+        bindings.extend(fit(plan, &described.collect(), seed.is_some())?);
+        let mut given = IndexMap::new();
+        for (name, (file, own, _)) in &arrays {
+            given.insert((*name).to_owned(), file.read(own)?);
+        }
+        for port in &plan.inputs {
+            let is_state = plan.states.iter().any(|state| state.input == port.name);
+            if is_state && !given.contains_key(&port.name) {
+                given.extend(zeros(port)?.map(|tensor| (port.name.clone(), tensor)));
+            }
+        }
         if let Some(seed) = seed {
-            // Sizes that the given arrays fix hold for the made-up ones too.
-            let sizes: Vec<(&str, &ir::TensorType)> = plan
-                .inputs
-                .iter()
-                .filter(|p| given.contains_key(&p.name))
-                .map(|p| (p.name.as_str(), &p.ty))
-                .collect();
-            let shapes = given.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
-            let mut bindings = ir::dim::hints(&plan.symbols);
-            let known = ir::graph::bind_shapes(&plan.symbols, &sizes, &shapes);
-            bindings.extend(known.map_err(|e| Error::Config(e.to_string()))?);
             for port in &plan.inputs {
                 if !given.contains_key(&port.name) {
-                    given.insert(
-                        port.name.clone(),
-                        crate::random::tensor(&port.name, &port.ty, &bindings, seed)?,
-                    );
+                    // Sizes that the given arrays fix hold for the made-up ones too.
+                    let made = crate::random::tensor(&port.name, &port.ty, &bindings, seed)?;
+                    given.insert(port.name.clone(), made);
                 }
             }
         }
         Ok(given)
     }
+}
+
+/// Zeros of a port whose size the model fixes; None where it does not.
+fn zeros(port: &Port) -> Result<Option<HostTensor>> {
+    let Some(sizes) = port.ty.shape.as_consts() else {
+        return Ok(None);
+    };
+    let shape: Vec<usize> = sizes.into_iter().map(|d| usize::try_from(d).unwrap_or(0)).collect();
+    let bytes = port.ty.dtype.bytes_for(shape.iter().product());
+    let room = ir::memory::reserve(bytes as u64, || format!("state {:?}", port.name));
+    let mut zeros = room.map_err(|error| Error::Config(error.to_string()))?;
+    zeros.resize(bytes, 0);
+    let tensor = HostTensor::new(port.ty.dtype, shape, Storage::new(zeros));
+    tensor.map(Some).map_err(|error| Error::Config(error.to_string()))
+}
+
+/// Holds what files say of their arrays against the inputs of a plan, and returns the sizes that they imply. Without `some`, all inputs
+/// must be there.
+fn fit(plan: &Plan, arrays: &IndexMap<&str, &Described>, some: bool) -> Result<ir::Bindings> {
+    let wrong = |error| {
+        let inputs = plan.inputs.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect();
+        Error::Runtime(RuntimeError::Input { error, inputs })
+    };
+    let port = |name: &str| plan.inputs.iter().find(|port: &&Port| port.name == name);
+    for (name, array) in arrays {
+        let Some(port) = port(name) else {
+            return Err(wrong(InputError::Unknown((*name).to_owned())));
+        };
+        if array.dtype != port.ty.dtype {
+            return Err(wrong(InputError::DType {
+                name: port.name.clone(),
+                got: array.dtype,
+                declared: port.ty.dtype,
+            }));
+        }
+    }
+    let is_given = |port: &&Port| arrays.contains_key(port.name.as_str());
+    let is_needed = |port: &&Port| plan.states.iter().all(|state| state.input != port.name);
+    let missing = plan.inputs.iter().find(|port| !is_given(port) && is_needed(port));
+    if let Some(missing) = missing.filter(|_| !some) {
+        return Err(wrong(InputError::Missing(missing.name.clone())));
+    }
+    let given = plan.inputs.iter().filter(is_given);
+    let declared: Vec<(&str, &TensorType)> = given.map(|p| (p.name.as_str(), &p.ty)).collect();
+    let shapes = arrays
+        .iter()
+        .map(|(name, array)| (*name, array.shape.as_slice()))
+        .collect();
+    let bound = ir::graph::bind_shapes(&plan.symbols, &declared, &shapes);
+    bound.map_err(|error| wrong(InputError::Shape(error)))
 }

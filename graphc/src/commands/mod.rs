@@ -5,9 +5,11 @@
 
 mod args;
 mod bench;
+mod blame;
 mod compile;
 mod contents;
 mod doctor;
+mod escape;
 mod explain;
 mod gguf;
 mod given;
@@ -25,7 +27,7 @@ mod times;
 mod tune;
 mod verify;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -73,6 +75,25 @@ enum Verb {
     Doctor(doctor::Args),
 }
 
+impl Verb {
+    /// The model that the verb reads.
+    fn model(&self) -> Option<&Path> {
+        let model = match self {
+            Verb::Run(args) => &args.model,
+            Verb::Compile(args) => &args.model,
+            Verb::Inspect(args) => &args.model,
+            Verb::Explain(args) => &args.model,
+            Verb::Bench(args) => &args.model,
+            Verb::Profile(args) => &args.model,
+            Verb::Quantize(args) => &args.model,
+            Verb::Report(args) => &args.model,
+            Verb::Verify(args) => &args.model,
+            Verb::Opt(_) | Verb::Tune(_) | Verb::Targets(_) | Verb::Doctor(_) => return None,
+        };
+        Some(&model.model)
+    }
+}
+
 /// What every verb is given besides its own arguments.
 struct Context {
     settings: Settings,
@@ -103,10 +124,15 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    let model = cli.verb.model().map(Path::to_owned);
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("graphc: {error}");
+            let error = match model {
+                Some(path) => blame::blame(&path, error),
+                None => error,
+            };
+            eprintln!("graphc: {}", escape::text(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }

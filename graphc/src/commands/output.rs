@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::Context;
+use super::{Context, escape};
 use crate::driver::model;
 use crate::error::{Error, Result};
 
 /// Prints text to stdout. A reader that has gone away (`| head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
+    write(&escape::text(text))
+}
+
+fn write(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::io("write", "standard output")(e)),
         _ => Ok(()),
@@ -46,7 +50,7 @@ pub fn save(path: &Path, text: &str) -> Result<()> {
 
 /// Prints a value as JSON, one document.
 pub fn print_json(value: &serde_json::Value) -> Result<()> {
-    print(&format!("{value:#}\n"))
+    write(&escape::json(&format!("{value:#}\n")))
 }
 
 /// A bar that counts, on a terminal and unless `--quiet`; otherwise nothing.
@@ -75,7 +79,7 @@ pub fn spinner(context: &Context, what: &'static str) -> ProgressBar {
 /// Prints a note to stderr unless `--quiet`.
 pub fn note(context: &Context, text: &str) {
     if !context.quiet {
-        eprintln!("graphc: {text}");
+        eprintln!("graphc: {}", escape::text(text));
     }
 }
 

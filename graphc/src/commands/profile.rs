@@ -26,7 +26,7 @@ use crate::error::Result;
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
     /// Where to run: cpu, hip or hip:N (an AMD GPU; rocm means the same), cuda or cuda:N (an NVIDIA GPU), or auto (the first GPU, or else the CPU).
@@ -83,7 +83,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         threads: args.threads,
         ranges: args.ranges,
     };
-    let measured = measure(&measuring, Given::read(&args.inputs)?, context)?;
+    let measured = measure(&measuring, &Given::read(&args.inputs)?, context)?;
     if let Some(path) = &args.trace {
         output::save(path, &trace(&measured))?;
     }
@@ -97,7 +97,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
 ///
 /// # Errors
 /// As `graphc run`; no library for the ranges that were asked for.
-pub fn measure(measuring: &Measuring<'_>, given: Given, context: &Context) -> Result<Measured> {
+pub fn measure(measuring: &Measuring<'_>, given: &Given, context: &Context) -> Result<Measured> {
     let device = run::open(measuring.device, context)?;
     let (program, variant) = run::program(measuring.model, measuring.build, &device, context)?;
     let inputs = given.inputs(&runtime::device::whole_plan(&program, variant)?, Some(0))?;
@@ -110,6 +110,12 @@ pub fn measure(measuring: &Measuring<'_>, given: Given, context: &Context) -> Re
     };
     let busy = output::spinner(context, "running");
     let executable = device.load(program.clone(), variant, &options)?;
+    if !executable.plan().states.is_empty() {
+        output::note(
+            context,
+            "states pass through the host in the runs of a profile; `graphc bench` times them where they are kept",
+        );
+    }
     let profile = executable.profile(
         &inputs,
         &ProfileOptions {

@@ -29,7 +29,7 @@ const RANDOM_SAMPLES: usize = 4;
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// Write the model to this file: .onnx (of an ONNX model), .gir, or .graphc with --target. Without it, only the report is printed.
     #[arg(short, long, value_name = "FILE", value_parser = args::output())]
     output: Option<PathBuf>,
@@ -335,7 +335,7 @@ fn model(args: &Args, as_file: bool) -> Result<(Graph, Option<ModelFile>)> {
             path.display()
         ))),
         Model::Graph(graph) if as_file => {
-            let file = ModelFile::read(path).map_err(|error| Error::Import(error.into()))?;
+            let file = ModelFile::read_with(path, args.model.links()).map_err(|error| Error::Import(error.into()))?;
             Ok((*graph, Some(file)))
         }
         Model::Graph(graph) => Ok((*graph, None)),

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ir::{HostTensor, Program, Target};
-use runtime::LoadOptions;
+use runtime::{Executable, Given, Link, LoadOptions, RuntimeError, State, Value, Wanted};
 use serde_json::json;
 
 use super::args::{self, BuildArgs, Format, ModelArgs};
-use super::given::Given;
+use super::given;
 use super::{Context, load, output};
-use crate::arrays::{self, Arrays};
+use crate::arrays::{self, ArrayFile, Arrays};
 use crate::compare::compare;
 use crate::emulate::{self, Emulator};
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use crate::session::{OpenDevice, with_least};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
     /// Inputs by name: an .npz, .npy or .safetensors file. May be given several times.
@@ -57,9 +57,12 @@ pub struct Args {
     /// Threads of the CPU device, 1 to 1024; by default one a core.
     #[arg(long, value_parser = args::threads)]
     threads: Option<usize>,
-    /// Write the outputs to this .npz (or, a single one, .npy) file.
+    /// Write the outputs to this .npz or .safetensors (or, a single one, .npy) file.
     #[arg(short, long, value_name = "FILE", value_parser = args::output())]
     output: Option<PathBuf>,
+    /// Deflate the arrays of an .npz, which takes much longer than storing them.
+    #[arg(long, requires = "output")]
+    compress: bool,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
@@ -106,10 +109,11 @@ pub fn program(
     Ok((Arc::new(program), variant))
 }
 
-fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
+fn on_device(args: &Args, given: &given::Given, context: &Context) -> Result<Arrays> {
     let device = open(&args.device, context)?;
     let (program, variant) = program(&args.model, &args.build, &device, context)?;
     let plan = runtime::device::whole_plan(&program, variant)?;
+    check_names(args, &plan)?;
     let inputs = given.inputs(&plan, args.random.then_some(args.seed))?;
     let options = LoadOptions {
         threads: args.threads.unwrap_or(context.settings.threads),
@@ -120,15 +124,51 @@ fn on_device(args: &Args, given: Given, context: &Context) -> Result<Arrays> {
     };
     let busy = output::spinner(context, "running");
     let executable = device.load(program, variant, &options)?;
-    let outputs = executable.run(&inputs);
+    let outputs = once(&executable, inputs);
     let outputs = outputs.map_err(|error| with_least(error, executable.plan()))?;
     busy.finish_and_clear();
     Ok(outputs)
 }
 
-fn emulated(args: &Args, target: Target, given: Given, context: &Context) -> Result<Arrays> {
+/// Runs once. States begin with what is given for them, or with zeros, and their next values are among the outputs.
+fn once(executable: &Executable, mut inputs: Arrays) -> std::result::Result<Arrays, RuntimeError> {
+    let links = Link::of_plan(executable.plan());
+    if links.is_empty() {
+        return executable.run(&inputs);
+    }
+    let state = State::new(executable, links)?;
+    for link in state.links() {
+        if let Some(tensor) = inputs.shift_remove(&link.input) {
+            state.set(executable, &link.input, &tensor)?;
+        }
+    }
+    let given = inputs.iter().map(|(name, tensor)| (name.as_str(), Given::from(tensor)));
+    let mut values = state.submit(executable, given, &Wanted::host())?.wait()?;
+    let mut kept = state.save()?;
+    let mut outputs = Arrays::new();
+    for port in executable.plan().results() {
+        let link = state.links().iter().find(|link| link.output == port.name);
+        let tensor = match link {
+            Some(link) => kept.shift_remove(&link.input),
+            None => values.shift_remove(&port.name).map(Value::into_host).transpose()?,
+        };
+        outputs.extend(tensor.map(|tensor| (port.name.clone(), tensor)));
+    }
+    Ok(outputs)
+}
+
+/// Finds out before the run whether the file of `-o` can hold outputs of these names.
+fn check_names(args: &Args, plan: &ir::Plan) -> Result<()> {
+    let names = plan.results().iter().map(|port| port.name.as_str());
+    args.output
+        .as_ref()
+        .map_or(Ok(()), |path| arrays::check_names(path, names))
+}
+
+fn emulated(args: &Args, target: Target, given: &given::Given, context: &Context) -> Result<Arrays> {
     let mut program = load::load(&args.model, &args.build, vec![target], context)?.program;
     let variant = load::variant(&program, &target)?;
+    check_names(args, &program.variants[variant].plan)?;
     load::compile_kernels(&mut program, context)?;
     let inputs = given.inputs(&program.variants[variant].plan, args.random.then_some(args.seed))?;
     let busy = output::spinner(context, "running on the emulated GPU");
@@ -148,24 +188,22 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     if let Some(path) = &args.output {
         let others = args.inputs.iter().chain(&args.expect).chain(&args.labels);
         output::check(path, &args.model.model, others)?;
-        arrays::check_writable(path)?;
+        arrays::check_writable(path, args.compress)?;
     }
-    let given = Given::read(&args.inputs)?;
-    let expected = args.expect.as_deref().map(read_expected).transpose()?;
-    let labels = args.labels.as_deref().map(read_labels).transpose()?;
+    let given = given::Given::read(&args.inputs)?;
+    let expected = args.expect.as_deref().map(open_expected).transpose()?;
+    let labels = args.labels.as_deref().map(Labels::open).transpose()?;
     let outputs = match args.target.filter(|_| args.emulate) {
-        Some(target) => emulated(args, target, given, context)?,
-        None => on_device(args, given, context)?,
+        Some(target) => emulated(args, target, &given, context)?,
+        None => on_device(args, &given, context)?,
     };
     if let Some(path) = &args.output {
-        arrays::write(path, &outputs)?;
+        arrays::write_with(path, &outputs, args.compress)?;
     }
     let mut report = Report::default();
     for (name, tensor) in &outputs {
         report.output(name, tensor);
     }
-    let names: Vec<&str> = outputs.keys().map(String::as_str).collect();
-    let expected = expected.map(|e| arrays::name_lone(args.expect.as_slice(), e, &names));
     let verdict = expected
         .map(|e| report.compare(&outputs, &e, args.rtol, args.atol))
         .transpose()?;
@@ -189,9 +227,9 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     }
 }
 
-fn read_expected(path: &std::path::Path) -> Result<Arrays> {
-    let expected = arrays::read(path)?;
-    if expected.is_empty() {
+fn open_expected(path: &std::path::Path) -> Result<ArrayFile> {
+    let expected = ArrayFile::open(path)?;
+    if expected.arrays().is_empty() {
         return Err(Error::Arrays {
             path: path.to_owned(),
             message: "--expect: it holds no arrays to compare the outputs with".to_owned(),
@@ -200,18 +238,35 @@ fn read_expected(path: &std::path::Path) -> Result<Arrays> {
     Ok(expected)
 }
 
-fn read_labels(path: &std::path::Path) -> Result<Vec<i64>> {
-    let arrays = arrays::read(path)?;
-    let labels = arrays
-        .get("labels")
-        .or_else(|| arrays.values().next().filter(|_| arrays.len() == 1));
-    labels.map(HostTensor::to_i64).ok_or_else(|| Error::Arrays {
-        path: path.to_owned(),
-        message: format!(
-            "holds no array \"labels\"; its arrays are {:?}",
-            arrays.keys().collect::<Vec<_>>()
-        ),
-    })
+/// The labels of `--labels`, which are read once it is known how many there should be.
+struct Labels {
+    file: ArrayFile,
+    name: String,
+}
+
+impl Labels {
+    fn open(path: &std::path::Path) -> Result<Labels> {
+        let file = ArrayFile::open(path)?;
+        let arrays = file.arrays();
+        let lone = arrays.keys().next().filter(|_| arrays.len() == 1);
+        let name = arrays.get_key_value("labels").map(|(name, _)| name).or(lone).cloned();
+        match name {
+            Some(name) => Ok(Labels { file, name }),
+            None => Err(Error::Arrays {
+                path: path.to_owned(),
+                message: format!(
+                    "holds no array \"labels\"; its arrays are {:?}",
+                    arrays.keys().collect::<Vec<_>>()
+                ),
+            }),
+        }
+    }
+
+    fn count(&self) -> usize {
+        let shape = self.file.arrays().get(&self.name).map(|array| &array.shape[..]);
+        // More than memory holds is refused when the file is opened.
+        shape.unwrap_or(&[0]).iter().product()
+    }
 }
 
 #[derive(Default)]
@@ -242,16 +297,25 @@ impl Report {
     }
 
     /// Compares what is expected, which is some array, and returns how many outputs differ.
-    fn compare(&mut self, got: &Arrays, want: &Arrays, rtol: f64, atol: f64) -> Result<usize> {
+    fn compare(&mut self, got: &Arrays, want: &ArrayFile, rtol: f64, atol: f64) -> Result<usize> {
         let mut bad = 0;
-        for (name, want) in want {
+        let names: Vec<&str> = got.keys().map(String::as_str).collect();
+        let lone = arrays::lone_name(std::slice::from_ref(want), &names);
+        let wanted = want.arrays().iter();
+        let wanted: Vec<_> = wanted.map(|(own, array)| (lone.unwrap_or(own), own, array)).collect();
+        for (name, own, array) in &wanted {
+            let name = *name;
             let Some(got) = got.get(name) else {
-                let known: Vec<_> = got.keys().collect();
                 return Err(Error::Config(format!(
-                    "--expect holds {name:?}, but the model's outputs are {known:?}"
+                    "--expect holds {name:?}, but the model's outputs are {names:?}"
                 )));
             };
-            match compare(got, want, rtol, atol) {
+            // Of another shape its elements need not be read.
+            let difference = match array.shape == got.shape {
+                true => compare(got, &want.read(own)?, rtol, atol),
+                false => Err(crate::compare::shapes(&got.shape, &array.shape)),
+            };
+            match difference {
                 Ok(d) => {
                     let verdict = if d.is_within() { "ok" } else { "DIFFERS" };
                     self.text += &format!(
@@ -276,34 +340,38 @@ impl Report {
                 }
             }
         }
-        for name in got.keys().filter(|name| !want.contains_key(*name)) {
+        for name in names
+            .iter()
+            .filter(|name| !wanted.iter().any(|(wanted, ..)| wanted == *name))
+        {
             self.text += &format!("{name}: not compared: --expect holds no array of this name\n");
-            if let Some(serde_json::Value::Object(o)) = self.outputs.get_mut(name) {
+            if let Some(serde_json::Value::Object(o)) = self.outputs.get_mut(*name) {
                 o.insert("difference".to_owned(), serde_json::Value::Null);
             }
         }
         Ok(bad)
     }
 
-    fn score(&mut self, outputs: &Arrays, labels: &[i64]) -> Result<()> {
+    fn score(&mut self, outputs: &Arrays, labels: &Labels) -> Result<()> {
         let Some((name, scores)) = outputs.first() else {
             return Err(Error::Config("--labels: the model has no outputs".to_owned()));
         };
-        if labels.is_empty() {
+        let count = labels.count();
+        if count == 0 {
             return Err(Error::Config("--labels: there are no labels to score".to_owned()));
         }
         let classes = scores.shape.last().copied().unwrap_or(0);
-        if classes == 0 || scores.elements() / classes != labels.len() {
+        if classes == 0 || scores.elements() / classes != count {
             return Err(Error::Config(format!(
-                "--labels: output {name:?} of shape {:?} does not score {} labels",
-                scores.shape,
-                labels.len()
+                "--labels: output {name:?} of shape {:?} does not score {count} labels",
+                scores.shape
             )));
         }
+        let labels = labels.file.read(&labels.name)?.to_i64();
         let values = scores.to_f64();
         let right = values
             .chunks_exact(classes)
-            .zip(labels)
+            .zip(&labels)
             .filter(|(row, label)| {
                 let best = row
                     .iter()

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
     /// The GPU, or several: gfx90a,gfx1100.
@@ -66,7 +66,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         let outcome = match args.sample {
             Some(n) => emulate::check_samples(&program, variant, &disassembler, &options.launch, n.get(), args.seed)?,
             None => {
-                let inputs = given.clone().inputs(&program.variants[variant].plan, Some(args.seed))?;
+                let inputs = given.inputs(&program.variants[variant].plan, Some(args.seed))?;
                 Emulator::load(&program, variant, &disassembler, options)?.run(&inputs)?
             }
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 use ir::dim::DimError;
-use ir::plan::{Place, Share, Stage};
+use ir::plan::{Carried, Place, Share, Stage};
 use ir::program::Variant;
 use ir::{ConstId, DType, Entity, Graph, Plan, Program, Schedule, Table, Target};
 use passes::lower::unpacked::{self, UnpackOnce};
@@ -34,6 +34,8 @@ pub struct BuildOptions {
     pub max_vram: Option<usize>,
     /// Shares the model among several devices: the program has a variant for each rank of each target.
     pub ranks: Option<ShardOptions>,
+    /// Inputs that are kept from run to run, each with the output that is its next value.
+    pub states: Vec<(String, String)>,
 }
 
 impl BuildOptions {
@@ -57,6 +59,7 @@ impl BuildOptions {
             check_indices: None,
             max_vram: None,
             ranks: None,
+            states: Vec::new(),
         }
     }
 
@@ -117,15 +120,30 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
         return Err(Error::Config("no target was given".to_owned()));
     }
     check_sizes(graph)?;
+    let wanted = match &options.ranks {
+        Some(ranks) if options.states.is_empty() => &ranks.states,
+        _ => &options.states,
+    };
+    passes::shard::check_states(graph, wanted)?;
+    let carried = |(input, output): &(String, String)| Carried {
+        input: input.clone(),
+        output: output.clone(),
+    };
+    let states: Vec<Carried> = wanted.iter().map(carried).collect();
     let mut merged = Constants::default();
     let (mut variants, mut reports) = (Vec::new(), Vec::new());
     for target in &options.targets {
         let mut optimize = OptimizeOptions {
             check_indices: options.check_indices.unwrap_or(!target.is_gpu()),
+            states: match options.check_indices {
+                Some(false) => Vec::new(),
+                _ => states.iter().map(|state| state.output.clone()).collect(),
+            },
             ..options.optimize.clone()
         };
         let ranks = options.ranks.clone().map(|ranks| ShardOptions {
             memory: ranks.memory.or(options.max_vram.filter(|_| target.is_gpu())),
+            states: wanted.clone(),
             ..ranks
         });
         let Some(ranks) = &ranks else {
@@ -134,7 +152,8 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
                 optimize: &optimize,
                 target,
             };
-            let (variant, report) = whole.variant(graph.clone(), &mut merged, Stages::default())?;
+            let (mut variant, report) = whole.variant(graph.clone(), &mut merged, Stages::default())?;
+            variant.plan.states.clone_from(&states);
             variants.push(variant);
             reports.push(report);
             continue;
@@ -157,6 +176,7 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
             share.outputs.resize(variant.plan.outputs.len(), None);
             (share.rank, share.ranks) = (rank as u32, count);
             variant.plan.share = Some(share);
+            variant.plan.states.clone_from(&states);
             report.optimize.follow(&prepared);
             report.sharding = parts.sharding.clone();
             report.staging = parts.staging.clone();
@@ -169,7 +189,17 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
         variants,
         constants: merged.table,
     };
+    check_files(graph)?;
     Ok(Build { program, reports })
+}
+
+/// Checks that the files of a graph's weights were whole while they were read.
+///
+/// # Errors
+/// The file that became shorter.
+pub fn check_files(graph: &Graph) -> Result<()> {
+    let bytes = graph.constants().values().map(|c| &c.tensor.bytes[..]);
+    Ok(ir::mapped::check(bytes)?)
 }
 
 /// The graphs of all ranks of a target.

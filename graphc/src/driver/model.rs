@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use frontend::onnx::{ImportError, ImportOptions, Size};
+use frontend::onnx::{ImportError, ImportOptions, Links, Size};
 use ir::program::artifact::{ArtifactError, MAGIC};
 use ir::{Graph, Program, Symbol};
 
@@ -75,7 +75,8 @@ pub fn files(path: &Path) -> Vec<PathBuf> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("gir" | "graphc") => own.to_vec(),
         _ => {
-            let external = frontend::onnx::read_model(path).map_or(Vec::new(), |model| model.external);
+            let external =
+                frontend::onnx::read_model_with(path, Links::Anywhere).map_or(Vec::new(), |model| model.external);
             own.into_iter().chain(external).collect()
         }
     }
@@ -92,7 +93,8 @@ pub fn artifact_error(path: &Path, error: ArtifactError) -> Error {
     }
 }
 
-fn begins_with(path: &Path, magic: &[u8]) -> std::io::Result<bool> {
+/// Whether a file begins with these bytes.
+pub(crate) fn begins_with(path: &Path, magic: &[u8]) -> std::io::Result<bool> {
     let mut start = Vec::new();
     std::fs::File::open(path)?
         .take(magic.len() as u64)

@@ -37,16 +37,33 @@ pub fn read(path: &Path, graph: &Graph) -> Result<Vec<Inputs>> {
 
 fn sample(file: &Path, graph: &Graph) -> Result<Inputs> {
     let names: Vec<&str> = graph.inputs().iter().map(|i| i.name.as_str()).collect();
-    let mut arrays = arrays::name_lone(&[file], arrays::read(file)?, &names);
+    let files = arrays::open_all(&[file])?;
+    let lone = arrays::lone_name(&files, &names);
     let mut inputs = Inputs::new();
-    for name in &names {
-        let Some(tensor) = arrays.shift_remove(*name) else {
-            let have: Vec<&String> = arrays.keys().chain(inputs.keys()).collect();
+    for (input, name) in graph.inputs().iter().zip(&names) {
+        let found = files.iter().find_map(|file| match lone {
+            Some(_) => Some((file, file.arrays().first()?)),
+            None => Some((file, file.arrays().get_key_value(*name)?)),
+        });
+        let Some((open, (own, described))) = found else {
+            let have: Vec<&String> = files.iter().flat_map(|file| file.arrays().keys()).collect();
             return Err(Error::Arrays {
                 path: file.to_owned(),
                 message: format!("it has no array {name:?}, an input of the model; it has {have:?}"),
             });
         };
+        // Before its elements are read, which may be many more than the model's.
+        let declared = &graph.node(input.node).results[0];
+        if described.dtype != declared.dtype || described.shape.len() != declared.rank() {
+            return Err(Error::Arrays {
+                path: file.to_owned(),
+                message: format!(
+                    "array {name:?} is {}{:?}, but the model's input is {declared}",
+                    described.dtype, described.shape
+                ),
+            });
+        }
+        let tensor = open.read(own)?;
         if tensor.elements() == 0 {
             return Err(Error::Arrays {
                 path: file.to_owned(),

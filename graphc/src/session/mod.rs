@@ -136,11 +136,9 @@ impl SessionOptions {
     /// How the model is shared, where the device is several.
     fn ranks(&self) -> Option<ShardOptions> {
         let ranks = self.device.as_ref().map_or(1, OpenDevice::ranks);
-        let states = self.state.iter().map(|link| (link.input.clone(), link.output.clone()));
         let sharing = self.sharing.clone().unwrap_or(ShardOptions::new(ranks));
         (ranks > 1).then(|| ShardOptions {
             ranks,
-            states: states.collect(),
             split: self.split.unwrap_or(sharing.split),
             ..sharing
         })
@@ -248,6 +246,11 @@ impl Session {
         build.check_indices = options.check_indices;
         build.max_vram = options.max_vram;
         build.ranks = options.ranks();
+        let states = options
+            .state
+            .iter()
+            .map(|link| (link.input.clone(), link.output.clone()));
+        build.states = states.collect();
         let program = match options.target.is_gpu() {
             true => {
                 let settings = options.settings()?;
@@ -335,9 +338,14 @@ impl Session {
             }
             None => OpenDevice::cpu().load(program, variant, &load)?,
         };
-        let state = match options.state.is_empty() {
+        // An artifact knows of its states what it was compiled with.
+        let links = match options.state.is_empty() {
+            true => Link::of_plan(executable.plan()),
+            false => options.state.clone(),
+        };
+        let state = match links.is_empty() {
             true => None,
-            false => Some(State::new(&executable, options.state.clone())?),
+            false => Some(State::new(&executable, links)?),
         };
         Ok(Session::new(Arc::new(Loaded::Compiled(executable)), state))
     }

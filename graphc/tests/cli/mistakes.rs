@@ -335,9 +335,13 @@ fn outputs(rows: &mut Rows) {
     rows.add(
         "run small.gir --inputs x.npz -o out.xyz",
         2,
-        &["out.xyz", ".npz or .npy"],
+        &["out.xyz", ".npz, .npy or .safetensors"],
     );
-    rows.add("run small.gir --inputs x.npz -o out", 2, &["out", ".npz or .npy"]);
+    rows.add(
+        "run small.gir --inputs x.npz -o out",
+        2,
+        &["out", ".npz, .npy or .safetensors"],
+    );
     rows.add(
         "run small.gir --inputs x.npz -o lonely.npz",
         2,

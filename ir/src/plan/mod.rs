@@ -67,6 +67,15 @@ pub struct Plan {
     pub streaming: Option<Streaming>,
     /// Set where the plan is one rank's part of a model on several devices.
     pub share: Option<Share>,
+    /// Inputs whose next value is an output, as a session keeps them; the same for all ranks.
+    pub states: Vec<Carried>,
+}
+
+/// An input that is kept from run to run, and the output that is its next value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Carried {
+    pub input: String,
+    pub output: String,
 }
 
 /// What kernels do about the launches beside theirs, where launches may overlap

@@ -276,6 +276,7 @@ pub fn whole(plans: &[&Plan]) -> Result<(Plan, Vec<StepId>), StagesError> {
         overlap: crate::plan::Overlap::default(),
         streaming: None,
         share: None,
+        states: plans.first().map_or(Vec::new(), |plan| plan.states.clone()),
     };
     for (number, plan) in plans.iter().enumerate() {
         let into: Vec<Crossing> = crossings.iter().filter(|c| c.to as usize == number).copied().collect();

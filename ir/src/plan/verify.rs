@@ -1,5 +1,7 @@
 //! Checks a plan against its invariants and collects every error.
 
+mod states;
+
 use std::collections::BTreeSet;
 
 use super::arena::place;
@@ -109,6 +111,10 @@ pub enum PlanError {
     Stage { stage: u32, inputs: usize, results: usize },
     #[error("port {name:?} is cut along axis {axis}, but is {ty}")]
     Cut { name: String, axis: u32, ty: TensorType },
+    #[error(
+        "the state from output {output:?} to input {input:?} is not of two ports of one type that are in no other state"
+    )]
+    State { input: String, output: String },
     #[error("step {step}: a collective of {got} ranks, in a plan of {expected}")]
     Ranks { step: StepId, got: u32, expected: u32 },
     #[error(transparent)]
@@ -167,6 +173,7 @@ fn check(plan: &Plan, one_arena: bool) -> Result<(), InvalidPlan> {
         ports(plan, &uses, &mut errors);
         calls(plan, &mut errors);
         share(plan, &mut errors);
+        states::check(plan, &mut errors);
     }
     // Bounds are asked of kernels and plans that hold together.
     if errors.is_empty() {
@@ -731,6 +738,7 @@ mod tests {
             checks: 0,
             streaming: None,
             share: None,
+            states: Vec::new(),
             requirements: Vec::new(),
             overlap: Overlap::default(),
         }

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Numbers are little-endian. The same program gives the same bytes; equal sections are stored once. Loading maps the file
-//! and leaves weights there: pages come in when they are first read. A file that is being loaded or used must not be
-//! changed in place; [`Program::save`] never does, it replaces the file in one step.
+//! and leaves weights there: pages come in when they are first read. A file that is being loaded or used should not be
+//! changed in place; [`Program::save`] never does, it replaces the file in one step. One that becomes shorter is an error of
+//! whatever reads it ([`mapped`]).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use crate::data::{HostTensor, Storage};
 use crate::entity::Table;
 use crate::file;
 use crate::graph::{ConstId, Constant};
+use crate::mapped::{self, Mapped};
 use crate::plan::verify::{InvalidPlan, PlanError, verify};
 use crate::plan::{KernelId, Plan};
 use crate::target::Target;
@@ -33,7 +35,7 @@ use crate::types::DType;
 /// The first bytes of every artifact; the line end shows files that a text transfer has damaged.
 pub const MAGIC: [u8; 8] = *b"graphc\r\n";
 /// The version that this library writes and reads.
-pub const VERSION: u32 = 26;
+pub const VERSION: u32 = 27;
 /// A section of fewer bytes is hashed by one core: others would come too late.
 const HASHED_BY_ONE: usize = 128 << 10;
 /// Sections begin at multiples of this.
@@ -241,7 +243,17 @@ impl Program {
     /// # Errors
     /// As [`Program::load`].
     pub fn load_with(path: impl AsRef<Path>, check: Check) -> Result<Program, ArtifactError> {
-        Program::read(&map(path.as_ref())?, check)
+        let path = path.as_ref();
+        let bytes = map(path)?;
+        let program = Program::read(&bytes, check);
+        // Damage of a file that became shorter meanwhile is no damage.
+        match mapped::check([&bytes[..]]) {
+            Ok(()) => program,
+            Err(error) => Err(ArtifactError::Io {
+                path: path.to_owned(),
+                error: io::Error::other(error),
+            }),
+        }
     }
 
     /// Reads an artifact from bytes that the weights go on sharing.
@@ -277,17 +289,18 @@ pub fn versions(path: impl AsRef<Path>) -> Result<Versions, ArtifactError> {
     })
 }
 
-fn map(path: &Path) -> Result<Storage, ArtifactError> {
+/// Maps a file that is, or contains, an artifact.
+///
+/// # Errors
+/// [`ArtifactError::Io`] with the path.
+pub fn map(path: &Path) -> Result<Storage, ArtifactError> {
     let io = |error| ArtifactError::Io {
         path: path.to_owned(),
         error,
     };
     file::check_readable(path).map_err(io)?;
     let file = std::fs::File::open(path).map_err(io)?;
-    // SAFETY: the map is read-only and private to this process's view; `save` replaces files and never writes into
-    // one, and the module's contract forbids others to change a file that is in use.
-    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-    Ok(Storage::new(map))
+    Ok(Storage::new(Mapped::new(&file, path).map_err(io)?))
 }
 
 /// Checks the file's head and returns the preamble, what follows it in the header, and where the header ends.
@@ -547,6 +560,7 @@ mod tests {
             checks: 0,
             streaming: None,
             share: None,
+            states: Vec::new(),
             requirements: Vec::new(),
             overlap: Overlap::default(),
         };

@@ -1,8 +1,9 @@
 //! Constant folding.
 //!
-//! Small results come from the reference evaluator, so folding cannot disagree with it. Weights take part only where a
-//! fast native path exists (views, f32 arithmetic), and nothing is folded that grows: a broadcast stays a view, and what is
-//! quantised stays so.
+//! Results come from the reference evaluator, so folding cannot disagree with it, or from fast native paths (views, f32 arithmetic). Ops
+//! whose work grows as their operands do are evaluated up to [`LARGE`] elements, so that what is made of weights alone (weights that are
+//! standardised, scaled, normalised) is not made anew in each run; others only where they are small. Nothing is folded that grows: a
+//! broadcast stays a view, and what is quantised stays so.
 
 pub mod native;
 
@@ -18,6 +19,8 @@ use crate::runner::Pass;
 
 /// Results of up to this many elements go through the evaluator.
 const SMALL: usize = 1 << 14;
+/// Ops whose work is about that of reading their operands go through the evaluator up to this many elements of those: a second or so.
+const LARGE: usize = 1 << 26;
 /// Results of up to this many elements may be larger than what they are made of.
 const TINY: usize = 256;
 
@@ -84,11 +87,30 @@ fn fold(b: &mut Builder<'_>, op: &Op, x: &[Value]) -> Result<Option<Value>, Pass
     let made = match fast(op, &tensors, &shape) {
         Some(t) => Some(t),
         None if elements <= SMALL && read <= 4 * SMALL => evaluate(op, &tensors),
+        None if read <= LARGE && is_linear(op) && keeps_bytes(ty.dtype, elements, &tensors) => evaluate(op, &tensors),
         None => None,
     };
     Ok(made
         .filter(|t| t.shape == shape && t.dtype == ty.dtype)
         .map(|t| b.constant(t)))
+}
+
+/// Whether an op does little for each element that it reads. Views do nothing: they stay views.
+fn is_linear(op: &Op) -> bool {
+    match op {
+        Op::Elementwise(_) | Op::Reduce { .. } | Op::Gather(_) | Op::Scatter(_) | Op::Scan { .. } => true,
+        Op::Composite(composite) => !matches!(composite, Composite::Attention { .. } | Composite::Dequantize { .. }),
+        _ => false,
+    }
+}
+
+/// Whether a result takes no more bytes than what it is made of, and there is memory to evaluate it with: numbers of the evaluator have
+/// eight bytes, in operands, results and what is between.
+fn keeps_bytes(dtype: ir::DType, elements: usize, operands: &[&HostTensor]) -> bool {
+    let bytes: usize = operands.iter().map(|t| t.bytes.len()).sum();
+    let read: usize = operands.iter().map(|t| t.elements()).sum();
+    let evaluated = (2 * read + 2 * elements) as u64 * 8;
+    dtype.bytes_for(elements) <= bytes && ir::memory::check(evaluated, String::new).is_ok()
 }
 
 /// Evaluates an op of one result by its meaning; an op that these numbers make meaningless is left alone.

@@ -363,6 +363,7 @@ impl<'a> Planner<'a> {
             checks: 0,
             streaming: None,
             share: None,
+            states: Vec::new(),
             flops: ir::Dim::Const(0),
             requirements: ir::plan::requirement::of(graph),
             overlap: Overlap::default(),

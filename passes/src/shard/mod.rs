@@ -246,28 +246,50 @@ fn check(graph: &Graph, options: &ShardOptions) -> Result<(), ShardError> {
     }
 }
 
-fn states(graph: &Graph, options: &ShardOptions) -> Result<Vec<State>, ShardError> {
-    let state = |(input, output): &(String, String)| {
-        let wrong = |problem: String| ShardError::State {
-            input: input.clone(),
-            output: output.clone(),
-            problem,
-        };
-        let from = graph.inputs().iter().find(|i| i.name == *input);
-        let to = graph.outputs().iter().find(|o| o.name == *output && !o.check);
-        match (from, to) {
-            (None, _) => Err(wrong("the model has no such input".into())),
-            (_, None) => Err(wrong("the model has no such output".into())),
-            (Some(from), Some(to)) if graph.ty(from.node.into()) != graph.ty(to.value) => Err(wrong(format!(
-                "the input is {}, the output {}",
-                graph.ty(from.node.into()),
-                graph.ty(to.value)
-            ))),
-            (Some(from), Some(_)) => Ok(State {
-                input: from.node,
-                output: output.clone(),
-            }),
+/// Checks that states are inputs and outputs of a graph, of one type, and in one state each.
+///
+/// # Errors
+/// The first that is not.
+pub fn check_states(graph: &Graph, states: &[(String, String)]) -> Result<(), ShardError> {
+    for (index, state) in states.iter().enumerate() {
+        find_state(graph, state)?;
+        if states[..index]
+            .iter()
+            .any(|other| other.0 == state.0 || other.1 == state.1)
+        {
+            return Err(ShardError::State {
+                input: state.0.clone(),
+                output: state.1.clone(),
+                problem: "one of them is in another state too".into(),
+            });
         }
+    }
+    Ok(())
+}
+
+fn states(graph: &Graph, options: &ShardOptions) -> Result<Vec<State>, ShardError> {
+    options.states.iter().map(|state| find_state(graph, state)).collect()
+}
+
+fn find_state(graph: &Graph, (input, output): &(String, String)) -> Result<State, ShardError> {
+    let wrong = |problem: String| ShardError::State {
+        input: input.clone(),
+        output: output.clone(),
+        problem,
     };
-    options.states.iter().map(state).collect()
+    let from = graph.inputs().iter().find(|i| i.name == *input);
+    let to = graph.outputs().iter().find(|o| o.name == *output && !o.check);
+    match (from, to) {
+        (None, _) => Err(wrong("the model has no such input".into())),
+        (_, None) => Err(wrong("the model has no such output".into())),
+        (Some(from), Some(to)) if graph.ty(from.node.into()) != graph.ty(to.value) => Err(wrong(format!(
+            "the input is {}, the output {}",
+            graph.ty(from.node.into()),
+            graph.ty(to.value)
+        ))),
+        (Some(from), Some(_)) => Ok(State {
+            input: from.node,
+            output: output.clone(),
+        }),
+    }
 }

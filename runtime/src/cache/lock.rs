@@ -7,6 +7,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::trust;
+
 /// The ending of lock files.
 pub(super) const EXTENSION: &str = "lock";
 
@@ -21,7 +23,7 @@ pub(super) struct Lock {
 impl Lock {
     /// Waits for the lock at a path; None where the folder or its file system has none to give.
     pub(super) fn wait(path: &Path) -> Option<Lock> {
-        fs::create_dir_all(path.parent()?).ok()?;
+        trust::make_folder(path.parent()?).ok()?;
         loop {
             let file = File::options()
                 .write(true)

@@ -7,13 +7,14 @@
 //!
 //! Invariants: an entry's name is the hash of all that decides its bytes (source, headers, target, options, compiler); it
 //! appears whole or not at all (written beside, then renamed); it is made once, however many want it at the same time; it carries a checksum and is never trusted without it: a
-//! damaged one is counted, removed and compiled again.
+//! damaged one is counted, removed and compiled again. Nobody but the user and the administrator may have written it.
 
 mod cached;
 mod entry;
 mod evict;
 mod lock;
 mod programs;
+mod trust;
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -100,7 +101,7 @@ impl Cache {
             max_bytes,
             ..Cache::disabled()
         };
-        match fs::create_dir_all(&dir) {
+        match trust::make_folder(&dir).and_then(|()| trust::check(&dir)) {
             Ok(()) => Cache {
                 dir: Some(dir),
                 ..cache
@@ -184,9 +185,11 @@ impl Cache {
     }
 
     fn find(&self, key: CacheKey) -> Found {
-        match self.path(key).map(|path| (fs::read(&path), path)) {
+        match self.path(key).map(|path| (read_trusted(&path), path)) {
             None => Found::Nothing,
-            Some((Err(error), _)) if error.kind() == ErrorKind::NotFound => Found::Nothing,
+            Some((Err(error), _)) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                Found::Nothing
+            }
             Some((Ok(bytes), path)) => match entry::decode(&bytes, key.0.as_bytes()) {
                 Some(object) => {
                     evict::mark_used(&path);
@@ -272,17 +275,23 @@ impl Found {
     }
 }
 
+/// Reads a file that nobody else could have written.
+fn read_trusted(path: &Path) -> io::Result<Vec<u8>> {
+    trust::check(path)?;
+    fs::read(path)
+}
+
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_whole_with(path, |file| file.write_all(bytes))
 }
 
 fn write_whole_with(path: &Path, fill: impl FnOnce(&mut fs::File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    // As the umask has it, so that other users can read a cache that they are let into.
+    trust::make_folder(folder)?;
+    // Other users can read a cache that they are let into, and write none.
     let mut file = tempfile::Builder::new()
         .prefix(evict::TEMPORARY)
-        .permissions(fs::Permissions::from_mode(0o666))
+        .permissions(fs::Permissions::from_mode(0o644))
         .tempfile_in(folder)?;
     fill(file.as_file_mut())?;
     file.persist(path).map_err(|error| error.error)?;

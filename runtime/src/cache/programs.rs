@@ -1,31 +1,36 @@
 //! Finished programs on disk, so that a graph goes through the passes once per machine and not once per start.
 //!
-//! An entry is an artifact, named by the hash of the graph, its weights, and all else that decides the program. It appears whole or not
-//! at all, is checked in full when it is read, and is mapped, so that its weights go from the file to the device. A damaged one is
-//! removed. What goes wrong is nobody's error: the program is made again.
+//! An entry is an artifact behind its key, the hash of the graph, its weights, and all else that decides the program. It is named by the
+//! key, and is the program of the key that is in it, whatever its name says. It appears whole or not at all, is checked in full when it
+//! is read, and is mapped, so that its weights go from the file to the device. A damaged one, and one under another's name, is removed.
+//! What goes wrong is nobody's error: the program is made again.
 //!
 //! Hashing the weights and checking a file of them take about as long, so both are done at once: the name begins with a sketch, a hash of
 //! all but the weights' bytes and of the ends of each, and the entry of that sketch that was used last is read while the whole hash is
 //! made. It is the program if its name is that of the whole hash.
 
 use std::fs;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use ir::graph::print::{PrintOptions, print};
-use ir::program::artifact::{ArtifactError, Check};
+use ir::program::artifact::{self, ALIGNMENT, ArtifactError, Check};
 use ir::{Graph, Program};
 use rayon::prelude::*;
 
-use super::{evict, write_whole_with};
+use super::{evict, trust, write_whole_with};
 
 /// Part of every key: a new way to make keys never meets an old entry.
-const FORMAT: &str = "graphc program cache 2";
+const FORMAT: &str = "graphc program cache 3";
 const EXTENSION: &str = "gcp";
 /// Constants of this many bytes are hashed by all cores.
 const HASHED_BY_ONE: usize = 128 << 10;
 /// Bytes of each end of a constant that a sketch looks at.
 const ENDS: usize = 64;
+/// The first bytes of an entry, before its key.
+const MAGIC: &[u8; 8] = b"GRAPHCP1";
+/// The artifact begins here: its sections stay aligned.
+const PREFIX: usize = ALIGNMENT;
 /// Digits of a sketch in a name.
 const SKETCH: usize = 32;
 
@@ -70,7 +75,7 @@ impl ProgramCache {
         let (whole, guess) = rayon::join(|| whole(sketch, &weights), || self.guess(sketch));
         let key = ProgramKey { sketch, whole };
         let program = match guess {
-            Some((path, program)) if path == self.path(key) => {
+            Some((path, kept, program)) if kept == whole && path == self.path(key) => {
                 evict::mark_used(&path);
                 Some(program)
             }
@@ -86,8 +91,8 @@ impl ProgramCache {
         (bytes as u64 <= self.max_bytes / 2).then_some(weights)
     }
 
-    /// Reads the program of a sketch that was used last; None where it is not whole.
-    fn guess(&self, sketch: blake3::Hash) -> Option<(PathBuf, Program)> {
+    /// Reads the program of a sketch that was used last, with its key; None where it is not whole.
+    fn guess(&self, sketch: blake3::Hash) -> Option<(PathBuf, blake3::Hash, Program)> {
         let prefix = sketch.to_hex();
         let of_sketch = |path: &Path| {
             let name = path.file_name().map(std::ffi::OsStr::to_string_lossy);
@@ -97,25 +102,25 @@ impl ProgramCache {
         let last = files
             .filter(|file| of_sketch(&file.path()))
             .max_by_key(|file| file.metadata().and_then(|meta| meta.modified()).ok())?;
-        let program = Program::load_with(last.path(), Check::All).ok()?;
-        Some((last.path(), program))
+        let (whole, program) = read(&last.path()).ok()?;
+        Some((last.path(), whole, program))
     }
 
     /// Reads a program; None where there is none, or none that is whole.
     pub fn get(&self, key: ProgramKey) -> Option<Program> {
         let path = self.path(key);
-        match Program::load_with(&path, Check::All) {
-            Ok(program) => {
+        let reason = match read(&path) {
+            Ok((whole, program)) if whole == key.whole => {
                 evict::mark_used(&path);
-                Some(program)
+                return Some(program);
             }
-            Err(ArtifactError::Io { .. }) => None,
-            Err(error) => {
-                tracing::warn!("{}: {error}; the program is made again", path.display());
-                let _ = fs::remove_file(&path);
-                None
-            }
-        }
+            Ok(_) => "it is the program of another key".to_owned(),
+            Err(ArtifactError::Io { .. }) => return None,
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!("{}: {reason}; the program is made again", path.display());
+        let _ = fs::remove_file(&path);
+        None
     }
 
     /// Keeps a program, whole or not at all, and removes old ones if there are too many bytes.
@@ -123,6 +128,10 @@ impl ProgramCache {
         let path = self.path(key);
         let written = write_whole_with(&path, |file| {
             let mut out = BufWriter::with_capacity(1 << 20, file);
+            let mut prefix = [0; PREFIX];
+            prefix[..MAGIC.len()].copy_from_slice(MAGIC);
+            prefix[MAGIC.len()..][..blake3::OUT_LEN].copy_from_slice(key.whole.as_bytes());
+            out.write_all(&prefix)?;
             program.write(&mut out)?;
             out.into_inner().map(drop).map_err(std::io::IntoInnerError::into_error)
         });
@@ -140,6 +149,27 @@ impl ProgramCache {
         let name = format!("{}-{whole}.{EXTENSION}", &sketch[..SKETCH]);
         self.dir.join(&sketch[..2]).join(name)
     }
+}
+
+/// Reads an entry: its key and its program.
+fn read(path: &Path) -> Result<(blake3::Hash, Program), ArtifactError> {
+    let io = |error| ArtifactError::Io {
+        path: path.to_owned(),
+        error,
+    };
+    trust::check(path).map_err(io)?;
+    let bytes = artifact::map(path)?;
+    let key = bytes.get(MAGIC.len()..MAGIC.len() + blake3::OUT_LEN);
+    let (Some(key), true) = (key, bytes.starts_with(MAGIC)) else {
+        return Err(ArtifactError::NotAnArtifact);
+    };
+    let key = blake3::Hash::from_slice(key).map_err(|_| ArtifactError::NotAnArtifact)?;
+    let behind = bytes.len().checked_sub(PREFIX);
+    let behind = behind.and_then(|length| bytes.slice(PREFIX, length));
+    let program = Program::read(&behind.ok_or(ArtifactError::NotAnArtifact)?, Check::All);
+    // Damage of a file that became shorter meanwhile is no damage.
+    ir::mapped::check([&bytes[..]]).map_err(|error| io(std::io::Error::other(error)))?;
+    Ok((key, program?))
 }
 
 /// Hashes fields, each with its length, so that no two programs spell the same bytes.
@@ -264,6 +294,36 @@ mod tests {
         assert!(!path.exists(), "it is removed");
         cache.put(key, &program(400));
         assert_eq!(cache.get(key), Some(program(400)));
+    }
+
+    #[test]
+    fn a_program_under_the_name_of_another_is_not_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = ProgramCache::open(dir.path().join("programs"), 1 << 20);
+        let (one, other) = (graph(&[1.0], BinaryOp::Add), graph(&[1.0], BinaryOp::Sub));
+        let [first, second] = [&one, &other].map(|graph| cache.key(graph, &[]).unwrap());
+        cache.put(first, &program(400));
+        cache.put(second, &program(800));
+        fs::copy(cache.path(second), cache.path(first)).unwrap();
+        assert_eq!(cache.find(&one, &[]).unwrap(), (first, None));
+        assert!(!cache.path(first).exists(), "it is removed");
+        assert_eq!(cache.find(&other, &[]).unwrap(), (second, Some(program(800))));
+        // An artifact without a key is no entry.
+        program(400).save(cache.path(first)).unwrap();
+        assert_eq!(cache.get(first), None);
+    }
+
+    #[test]
+    fn a_program_that_others_may_write_is_not_run() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let cache = ProgramCache::open(dir.path().join("programs"), 1 << 20);
+        let key = cache.key(&graph(&[1.0], BinaryOp::Add), &[]).unwrap();
+        cache.put(key, &program(400));
+        fs::set_permissions(cache.path(key), fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(cache.get(key), None);
+        cache.put(key, &program(400));
+        assert_eq!(cache.get(key), Some(program(400)), "written anew");
     }
 
     /// Two graphs that differ in the middle of a weight have one sketch: what is read ahead may be the other's.

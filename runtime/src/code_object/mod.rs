@@ -6,6 +6,7 @@
 //! AMD's are read here, NVIDIA's in `cubin`. Source: LLVM's "User Guide for AMDGPU Backend", code object V4 to V6 metadata: a msgpack map in the ELF note of type 32 by
 //! "AMDGPU".
 
+mod check;
 mod cubin;
 mod metadata;
 
@@ -16,6 +17,7 @@ use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol};
 use serde::{Deserialize, Serialize};
 
+pub use check::check;
 use cubin::EM_CUDA;
 
 /// The ELF note type of AMD GPU metadata.
@@ -39,6 +41,16 @@ pub enum CodeObjectError {
     /// The metadata names a kernel whose code is not in the file.
     #[error("the code of kernel {kernel} is not in the file")]
     NoCode { kernel: String },
+    /// The file has other kernels.
+    #[error("there is no kernel {kernel} in the file")]
+    NoKernel { kernel: String },
+    /// A kernel reads other arguments than it is launched with.
+    #[error("kernel {kernel} takes arguments at {found:?} (offset, bytes), but is launched with {expected} of 8 bytes")]
+    Arguments {
+        kernel: String,
+        found: Vec<(u32, u32)>,
+        expected: usize,
+    },
 }
 
 /// A code object's facts.

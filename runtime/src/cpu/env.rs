@@ -43,7 +43,12 @@ impl RunMemory {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.workspace.scratch_bytes() + self.temporary.len() + self.threads.iter().map(AlignedBuf::len).sum::<usize>()
+        self.workspace.scratch_bytes() + self.temporary.len() + self.scratch()
+    }
+
+    /// Bytes of the scratch of block programs, of all threads together.
+    pub(crate) fn scratch(&self) -> usize {
+        self.threads.iter().map(AlignedBuf::len).sum()
     }
 }
 

@@ -310,7 +310,7 @@ impl KernelExec {
             let end = bytes
                 .checked_next_multiple_of(64)
                 .and_then(|bytes| temporary.checked_add(bytes));
-            temporary = end.ok_or(RuntimeError::NoMemory { asked: usize::MAX })?;
+            temporary = end.ok_or_else(|| RuntimeError::no_memory(usize::MAX))?;
         }
         let pieces = kernel.pieces.into_iter().map(|piece| Piece::new(piece, cx));
         Ok(KernelExec {

@@ -22,7 +22,7 @@ use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
 use super::meeting::Seat;
 use super::submit::Queue;
-use crate::checks::{check, check_arguments, check_bounds, check_ports, check_ranks};
+use crate::checks::{check, check_arguments, check_bounds, check_memory, check_ports, check_ranks};
 use crate::device::{LoadOptions, Loaded, MOST_THREADS, MemoryReport, RunStatistics, RunTimes, Running, StepTime};
 use crate::error::RuntimeError;
 use crate::tensor::{DeviceTensor, Given, HostBlock, Memory, Where};
@@ -361,6 +361,14 @@ impl LoadedCpu {
     }
 }
 
+/// Says of memory that is not there how much a whole run takes.
+fn planned(error: RuntimeError, asked: usize) -> RuntimeError {
+    match error {
+        RuntimeError::NoMemory { available, .. } => RuntimeError::NoMemory { asked, available },
+        error => error,
+    }
+}
+
 /// Borrows where the address suits, without copying where it does not.
 fn aligned_or_known(tensor: &ir::HostTensor) -> Aligned<'_> {
     let bytes: &[u8] = &tensor.bytes;
@@ -410,12 +418,18 @@ impl LoadedCpu {
         let plan = self.plan();
         let asked = self.asked(prepared);
         let mut context = self.context();
+        // Kept from run to run: only a run that is larger than those before asks.
+        let grows = |has: usize, needs: usize| if needs > has { needs } else { 0 };
+        let more = grows(context.arena.len(), prepared.total)
+            + grows(context.memory.temporary.len(), prepared.temporary)
+            + grows(context.memory.scratch(), prepared.scratch * self.pool.threads());
+        check_memory(more).map_err(|error| planned(error, asked))?;
         let grown = context
             .arena
             .grow(prepared.total)
             .and_then(|()| context.memory.reserve(prepared.scratch, prepared.temporary));
         if grown.is_none() {
-            return Err(RuntimeError::NoMemory { asked });
+            return Err(RuntimeError::no_memory(asked));
         }
         let Context {
             arena,
@@ -463,6 +477,9 @@ impl LoadedCpu {
                     // SAFETY: arguments were checked against the parameters' sizes when the step was prepared; the
                     // arena is this context's own, outputs are the run's alone, and steps run one after another.
                     unsafe { exec.run(memory, params) }
+                    if let Some(asked) = memory.workspace.lacked() {
+                        return Err(RuntimeError::no_memory(asked));
+                    }
                 }
                 // What is in place already stays.
                 StepExec::Copy { from, to, .. } if at(*from) == at(*to) => {}
@@ -621,7 +638,7 @@ impl Loaded for LoadedCpu {
 
     fn upload(&self, tensor: &ir::HostTensor) -> Result<DeviceTensor, RuntimeError> {
         let asked = tensor.bytes.len();
-        let buffer = AlignedBuf::try_new(asked).ok_or(RuntimeError::NoMemory { asked })?;
+        let buffer = AlignedBuf::try_new(asked).ok_or_else(|| RuntimeError::no_memory(asked))?;
         // SAFETY: the buffer was made with this length, and nobody else knows of it.
         unsafe { std::ptr::copy_nonoverlapping(tensor.bytes.as_ptr(), buffer.as_ptr(), asked) };
         let block = HostBlock::to_fill(buffer);
@@ -631,10 +648,11 @@ impl Loaded for LoadedCpu {
     }
 
     fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {
-        let placement = arena::place(self.plan(), bindings)?;
+        let prepared = self.prepared(bindings)?;
         Ok(MemoryReport {
-            arena: placement.total,
-            live_peak: placement.live_peak,
+            arena: prepared.placement.total,
+            live_peak: prepared.placement.live_peak,
+            temporary: self.asked(&prepared) - prepared.placement.total,
             packed_weights: self.packs.bytes(),
             scratch: lock(&self.contexts).iter().map(|c| c.memory.bytes()).sum(),
             ..MemoryReport::default()

@@ -169,7 +169,7 @@ pub(super) fn submit(
         });
         let block = match successor {
             Some(block) => block,
-            None => HostBlock::to_fill(AlignedBuf::try_new(asked).ok_or(RuntimeError::NoMemory { asked })?),
+            None => HostBlock::to_fill(AlignedBuf::try_new(asked).ok_or_else(|| RuntimeError::no_memory(asked))?),
         };
         let block = Arc::new(block);
         outputs.push(Some(DeviceTensor::new(

@@ -30,7 +30,7 @@ use super::ranges::Ranges;
 use super::run::Run;
 use super::stats::Counters;
 use super::watch::Watch;
-use crate::checks::{check, check_ports};
+use crate::checks::{check, check_code, check_ports};
 use crate::device::{LoadOptions, Loaded, MemoryReport, RunStatistics, RunTimes, Running};
 use crate::error::{InputError, RuntimeError};
 use crate::library::{Libraries, rccl};
@@ -658,6 +658,8 @@ fn modules(
         let entry = variant.sources.get(id).map_or("", |source| source.entry.as_str());
         let entry =
             CString::new(entry).map_err(|_| RuntimeError::Program(format!("{}: a zero in its name", what())))?;
+        // Whoever made the file decided what is in it, and the driver takes its word.
+        check_code(code, &entry.to_string_lossy(), kernel)?;
         let module = gpu.module(code, &what())?;
         let function = gpu.at_with(what, module.function(&entry))?;
         if kernel.launch_lds() > 0 {
@@ -769,6 +771,7 @@ impl Loaded for LoadedGpu {
             arena: placement.total,
             live_peak: placement.live_peak,
             packed_weights: self.constants.bytes(),
+            temporary: 0,
             streamed_weights: self.constants.pinned_bytes(),
             device: self.device_bytes(),
             scratch: lock(&self.slots).idle.iter().map(Context::staging_bytes).sum(),

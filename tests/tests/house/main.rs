@@ -2,4 +2,5 @@
 
 mod bindings;
 mod circles;
+mod dependencies;
 mod structure;

@@ -1,6 +1,5 @@
 //! Optimisation of real models: what is recognised, what is left, and that the answers stay PyTorch's and ONNX's.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use frontend::onnx::randomize::{RandomFill, fill_random, uniform};
@@ -19,24 +18,8 @@ fn load(path: &str) -> Graph {
     import(&data(path), &ImportOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Reads an npz whose arrays are f32, f64 or i64.
 fn read_npz(path: &str) -> IndexMap<String, HostTensor> {
-    let mut file = npyz::npz::NpzArchive::new(File::open(data(path)).unwrap()).unwrap();
-    let names: Vec<String> = file.array_names().map(str::to_owned).collect();
-    let mut tensors = IndexMap::new();
-    for name in names {
-        let array = file.by_name(&name).unwrap().unwrap();
-        let shape: Vec<usize> = array.shape().iter().map(|d| *d as usize).collect();
-        let tensor = if array.dtype().descr().contains("f8") {
-            HostTensor::from_f64(DType::F64, shape, &array.into_vec::<f64>().unwrap()).unwrap()
-        } else if array.dtype().descr().contains("i8") {
-            HostTensor::from_i64(DType::I64, shape, &array.into_vec::<i64>().unwrap()).unwrap()
-        } else {
-            HostTensor::from_f32(shape, &array.into_vec::<f32>().unwrap()).unwrap()
-        };
-        tensors.insert(name, tensor);
-    }
-    tensors
+    graphc::arrays::read(&data(path)).expect("readable")
 }
 
 fn target(name: &str) -> Target {

@@ -18,10 +18,11 @@ use bytes::Bytes;
 use ir::recipe::{Layer, Stored};
 
 use super::error::ImportError;
+use super::external::Links;
 use super::graph::import_model;
 use super::options::ImportOptions;
 use super::proto::ModelProto;
-use super::read::{Model, ReadError, read_proto};
+use super::read::{Model, ReadError, read_file, read_proto};
 
 pub use opset::OpsetError;
 
@@ -48,12 +49,21 @@ impl ModelFile {
     /// # Errors
     /// As [`read_model`](super::read_model).
     pub fn read(path: impl AsRef<Path>) -> Result<ModelFile, ReadError> {
+        ModelFile::read_with(path, Links::default())
+    }
+
+    /// As [`ModelFile::read`], with where links of external data may lead.
+    ///
+    /// # Errors
+    /// As [`ModelFile::read`].
+    pub fn read_with(path: impl AsRef<Path>, links: Links) -> Result<ModelFile, ReadError> {
         let path = path.as_ref();
-        let bytes = crate::weights::map_file(path).map_err(|error| ReadError {
+        let (proto, external) = read_file(path, links)?;
+        Ok(ModelFile {
             path: path.to_path_buf(),
-            problem: Box::new(error.into()),
-        })?;
-        ModelFile::from_bytes(path, bytes, Some(path.parent().unwrap_or(Path::new(""))))
+            proto,
+            external,
+        })
     }
 
     /// Reads a model from memory; `path` names it in errors, and external data are looked for in `folder`.
@@ -62,7 +72,7 @@ impl ModelFile {
     /// As [`read_bytes`](super::read_bytes).
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Bytes, folder: Option<&Path>) -> Result<ModelFile, ReadError> {
         let path = path.as_ref();
-        let (proto, external) = read_proto(path, bytes, folder)?;
+        let (proto, external) = read_proto(path, bytes, folder, Links::default())?;
         Ok(ModelFile {
             path: path.to_path_buf(),
             proto,

@@ -92,6 +92,48 @@ fn external_data_are_slices_of_one_mapping() {
 }
 
 #[test]
+fn links_of_external_data_stay_with_the_model() {
+    use std::os::unix::fs::symlink;
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["blobs", "snapshots/1", "plain", "elsewhere"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    let bytes = model(vec![external("w", 4, &[("location", "w.bin")])]).encode_to_vec();
+    fs::write(at("blobs/0a"), &bytes).unwrap();
+    fs::write(at("blobs/0b"), [3; 16]).unwrap();
+    fs::write(at("elsewhere/secret"), [4; 16]).unwrap();
+    let first = |model: Model| tensor_view(&model.graph.initializer[0]).unwrap().bytes[0];
+    // As a hub's cache has them: both are links into one folder.
+    symlink("../../blobs/0a", at("snapshots/1/m.onnx")).unwrap();
+    symlink("../../blobs/0b", at("snapshots/1/w.bin")).unwrap();
+    assert_eq!(first(read_model(at("snapshots/1/m.onnx")).unwrap()), 3);
+    // Inside the model's own folder.
+    fs::write(at("plain/m.onnx"), &bytes).unwrap();
+    fs::write(at("plain/real.bin"), [5; 16]).unwrap();
+    symlink("real.bin", at("plain/w.bin")).unwrap();
+    assert_eq!(first(read_model(at("plain/m.onnx")).unwrap()), 5);
+    // Out of it, by the file or by a folder on the way.
+    fs::remove_file(at("plain/w.bin")).unwrap();
+    symlink("../elsewhere/secret", at("plain/w.bin")).unwrap();
+    let error = read_model(at("plain/m.onnx")).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(*error.problem, ReadProblem::External(ExternalError::Link { .. })),
+        "{text}"
+    );
+    for part in ["plain/w.bin", "elsewhere/secret", "--follow-links"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(first(read_model_with(at("plain/m.onnx"), Links::Anywhere).unwrap()), 4);
+    symlink("../elsewhere", at("plain/sub")).unwrap();
+    let bytes = model(vec![external("w", 4, &[("location", "sub/secret")])]).encode_to_vec();
+    fs::write(at("plain/m.onnx"), &bytes).unwrap();
+    assert!(read_model(at("plain/m.onnx")).is_err());
+}
+
+#[test]
 fn bad_external_data_are_typed_errors() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("w.bin"), [0; 16]).unwrap();

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
     /// Where the page goes.
@@ -87,7 +87,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         let target = loaded.program.variants[variant].plan.target;
         let mut timeline = None;
         if args.emulate && target.is_gpu() {
-            let inputs = given.clone().inputs(&loaded.program.variants[variant].plan, Some(0))?;
+            let inputs = given.inputs(&loaded.program.variants[variant].plan, Some(0))?;
             let prediction = Prediction {
                 clock: args.clock,
                 cold_code: false,
@@ -109,9 +109,7 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
                 ranges: false,
             };
             timeline = Some(facts::Timeline::measured(profile::measure(
-                &measuring,
-                given.clone(),
-                context,
+                &measuring, &given, context,
             )?));
         }
         variants.push(facts::variant(&loaded, variant, &facts, timeline)?);

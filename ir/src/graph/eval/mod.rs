@@ -29,8 +29,9 @@ use crate::data::{HostTensor, SizeMismatch};
 use crate::dim::{Bindings, Dim, DimError};
 use crate::entity::{Entity, Table};
 use crate::graph::op::Op;
-use crate::graph::{BindError, Graph, NodeId, Origin, Value};
+use crate::graph::{BindError, Graph, Node, NodeId, Origin, Value};
 use crate::library::{GemmScale, LibraryCall, LibraryOp};
+use crate::memory::{self, NoMemory};
 use crate::types::DType;
 
 pub use array::{Array, Data};
@@ -67,6 +68,17 @@ pub enum EvalError {
     Ranks { got: usize, expected: u32 },
 }
 
+impl EvalError {
+    /// Whether more memory was needed than there is.
+    pub fn is_memory(&self) -> bool {
+        match self {
+            EvalError::Op { error, .. } => matches!(error, OpError::Memory(_)),
+            EvalError::Rank { error, .. } => error.is_memory(),
+            _ => false,
+        }
+    }
+}
+
 /// Why an op could not be evaluated on actual sizes.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum OpError {
@@ -97,6 +109,8 @@ pub enum OpError {
     Alone { ranks: u32 },
     #[error("rank {rank} gives {got}, but rank 0 gives {first}")]
     Parts { rank: usize, got: String, first: String },
+    #[error(transparent)]
+    Memory(#[from] NoMemory),
 }
 
 /// Evaluates a graph.
@@ -256,6 +270,7 @@ fn eval_node(
     bindings: &Bindings,
 ) -> Result<Vec<Array>, EvalError> {
     let node = graph.node(id);
+    check_memory(node, values, bindings).map_err(|error| at(graph, id, error))?;
     let results = match &node.op {
         Op::Input { .. } => {
             let name = graph.inputs().iter().find(|i| i.node == id).map(|i| i.name.as_str());
@@ -297,6 +312,22 @@ fn eval_node(
         }
     }
     Ok(results)
+}
+
+/// Checks that there is memory for a node's results, of eight bytes a number, and for copies of its operands that are turned or
+/// broadcast to them.
+fn check_memory(node: &Node, values: &Table<NodeId, Vec<Array>>, bindings: &Bindings) -> Result<(), OpError> {
+    let operands = node.operands.iter().map(|v| &values[v.node][v.index as usize]);
+    let mut bytes: u64 = operands.map(|array| array.len() as u64 * 8).sum();
+    for ty in &node.results {
+        // Another error says which size is not known.
+        let Ok(sizes) = ty.shape.eval(bindings) else { continue };
+        let elements = sizes
+            .iter()
+            .try_fold(1u64, |n, d| n.checked_mul(u64::try_from(*d).unwrap_or(0)));
+        bytes = bytes.saturating_add(elements.unwrap_or(u64::MAX).saturating_mul(16));
+    }
+    Ok(memory::check(bytes, || format!("evaluating {}", node.op.name()))?)
 }
 
 /// Evaluates one op that is not an input or a constant on actual operands.

@@ -62,7 +62,7 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
         Composite::LocalResponseNorm { size, .. } => {
             cx.rank_at_least(0, 2)?;
             if !(1..=LARGEST).contains(size) {
-                return attribute("size", format!("{size} is not inside 1..=2^31"));
+                return attribute("size", format!("{size} is not inside 1..=2^30"));
             }
         }
     }
@@ -135,7 +135,7 @@ fn dequantize(groups: Option<&Groups>, out: DType, cx: &Cx<'_>) -> Inferred {
     if let Some(groups) = groups {
         cx.axis(groups.axis, shape.rank())?;
         if !(1..=LARGEST).contains(&groups.size) {
-            return attribute("group", format!("{} is not inside 1..=2^31", groups.size));
+            return attribute("group", format!("{} is not inside 1..=2^30", groups.size));
         }
     }
     for operand in 1..cx.operands.len() {

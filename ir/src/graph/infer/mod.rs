@@ -19,6 +19,7 @@ use crate::types::{DType, TensorType};
 
 pub use error::{InferError, Reason};
 pub use index::{check_indices, indexed_axes};
+pub(crate) use window::LARGEST;
 pub use window::{conv_output, pool_output};
 
 /// The types of a node's results.

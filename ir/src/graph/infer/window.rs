@@ -6,7 +6,7 @@ use crate::graph::op::{Contract, Conv, Layout, Pool, Window};
 use crate::types::DType;
 
 /// Window facts beyond this are refused, so that arithmetic on them never overflows.
-pub(super) const LARGEST: i64 = 1 << 31;
+pub(crate) const LARGEST: i64 = 1 << 30;
 
 pub(super) fn contract(c: &Contract, cx: &Cx<'_>) -> Inferred {
     cx.count(2, 2)?;
@@ -110,7 +110,7 @@ pub(super) fn conv(c: &Conv, cx: &Cx<'_>) -> Inferred {
                 );
             }
             if let Some(e) = extra.iter().find(|e| !(0..=LARGEST).contains(*e)) {
-                return attribute("transposed", format!("the extra size {e} is not inside 0..=2^31"));
+                return attribute("transposed", format!("the extra size {e} is not inside 0..=2^30"));
             }
             cx.equal("the channels of the input and of the filter", channels, outer)?;
             inner.clone() * &groups
@@ -133,7 +133,7 @@ pub(super) fn conv(c: &Conv, cx: &Cx<'_>) -> Inferred {
             });
         };
         if !(1..=LARGEST).contains(&kernel) {
-            return attribute("filter", format!("the kernel size {kernel} is not inside 1..=2^31"));
+            return attribute("filter", format!("the kernel size {kernel} is not inside 1..=2^30"));
         }
         let size = &input[c.layout.spatial_axis() + i];
         sizes.push(conv_output(
@@ -237,7 +237,7 @@ fn check_window(w: &Window, spatial: usize) -> Result<(), Reason> {
             );
         }
         if let Some(v) = values.iter().find(|v| **v < least || **v > LARGEST) {
-            return attribute(name, format!("{v} is not inside {least}..=2^31"));
+            return attribute(name, format!("{v} is not inside {least}..=2^30"));
         }
     }
     Ok(())

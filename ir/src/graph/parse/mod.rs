@@ -9,6 +9,7 @@
 //! [`verify`](super::verify).
 
 mod attributes;
+mod filler;
 mod lexer;
 mod ops;
 
@@ -24,9 +25,11 @@ use crate::data::{HostTensor, Storage};
 use crate::dim::{Dim, Shape, Symbol, SymbolInfo};
 #[cfg(test)]
 use crate::entity::Entity;
-use crate::graph::op::RandomKind;
 use crate::types::{DType, Scalar, TensorType};
+use filler::{random_into, unhex};
 use lexer::{Kind, Token, tokens};
+
+pub use filler::random;
 
 /// A text that is not a graph, with the place.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -83,6 +86,8 @@ pub enum Problem {
     InputIndices { last: usize },
     #[error("an expression is nested more than {0} deep")]
     Depth(usize),
+    #[error(transparent)]
+    Memory(#[from] crate::memory::NoMemory),
     #[error(
         "a size has more than {} terms, {} factors in a term or {} nested operations, or a shape has that many elements",
         crate::dim::MOST_TERMS,
@@ -684,8 +689,26 @@ impl Parser {
                     },
                 );
             }
-            Data::Splat(value) => encode(&vec![value; n]),
-            Data::Random { seed, scale } => random(ty.dtype, n, seed, scale),
+            Data::Splat(value) => {
+                let mut bytes = self.room(at, ty, expected)?;
+                // Two elements fill bytes whatever the type.
+                let block = encode(&[value; 2]).repeat(1 << 12);
+                for filled in (0..expected).step_by(block.len()) {
+                    bytes.extend_from_slice(&block[..block.len().min(expected - filled)]);
+                }
+                if let Some(last) = bytes.last_mut()
+                    && ty.dtype.bits() == 4
+                    && !n.is_multiple_of(2)
+                {
+                    *last &= 15;
+                }
+                bytes
+            }
+            Data::Random { seed, scale } => {
+                let mut bytes = self.room(at, ty, expected)?;
+                random_into(&mut bytes, ty.dtype, n, seed, scale);
+                bytes
+            }
             Data::Hex(hex) => match unhex(&hex).filter(|b| b.len() == expected) {
                 Some(bytes) => bytes,
                 None => {
@@ -698,7 +721,12 @@ impl Parser {
                     );
                 }
             },
-            Data::Table(c) => self.graph.constants[c].tensor.bytes.to_vec(),
+            Data::Table(c) => {
+                let from = &self.graph.constants[c].tensor.bytes;
+                let mut bytes = self.room(at, ty, from.len())?;
+                bytes.extend_from_slice(from);
+                bytes
+            }
         };
         match HostTensor::new(ty.dtype, shape, Storage::new(bytes)) {
             Ok(tensor) => Ok(Constant { name, tensor }),
@@ -710,6 +738,12 @@ impl Parser {
                 },
             ),
         }
+    }
+
+    /// Makes room for the bytes of a constant.
+    fn room(&self, at: usize, ty: &TensorType, bytes: usize) -> Parsed<Vec<u8>> {
+        let room = crate::memory::reserve(bytes as u64, || format!("a constant {ty}"));
+        room.or_else(|error| self.error_at(at, error.into()))
     }
 }
 
@@ -728,32 +762,6 @@ fn symbols_of(types: &[TensorType]) -> Vec<Symbol> {
         .flat_map(|t| t.shape.iter())
         .for_each(|d| d.collect_symbols(&mut found));
     found
-}
-
-/// Deterministic filler; see the module's text.
-pub fn random(dtype: DType, elements: usize, seed: u64, scale: Scalar) -> Vec<u8> {
-    let kind = RandomKind::Uniform {
-        low: Scalar::Float(-scale.as_f64()),
-        high: Scalar::Float(scale.as_f64()),
-    };
-    let draw = |i: usize| super::eval::random::draw(kind, seed, i as u64);
-    match dtype {
-        DType::Bool => (0..elements).map(|i| u8::from(draw(i) > 0.0)).collect(),
-        d if d.is_int() => {
-            let values: Vec<i64> = (0..elements).map(|i| draw(i).round_ties_even() as i64).collect();
-            crate::convert::encode_i64(d, &values)
-        }
-        d => crate::convert::encode_f64(d, &(0..elements).map(draw).collect::<Vec<_>>()),
-    }
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |b: u8| (b as char).to_digit(16).map(|d| d as u8);
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if !rest.is_empty() {
-        return None;
-    }
-    pairs.iter().map(|[a, b]| Some(digit(*a)? << 4 | digit(*b)?)).collect()
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use crate::graph::op::{BinaryOp, PoolKind, ReduceOp};
 use crate::kernel::{AxisId, Expr, ExprId, ImageAccess, Kernel, Stmt, VarId, WindowAxis, WindowBody, WindowImages};
 use crate::types::Scalar;
 
-/// The most that strides, dilations and pads may be: products of two fit 64 bits.
-const MOST: u64 = 1 << 30;
+/// The most that strides, dilations and pads may be, as graphs have it: products of two fit 64 bits.
+const MOST: u64 = crate::graph::infer::LARGEST as u64;
 
 impl Form {
     /// The position of a window's tap.

@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 use ir::op::Groups;
-use ir::recipe::{Activation, Kept, Layer, Recipe, Weight, finite};
+use ir::recipe::{Activation, Kept, Layer, Recipe, Weight};
 use ir::{DType, HostTensor};
 
 use super::error::QuantizeError;
@@ -245,15 +245,7 @@ fn common_divisor(a: usize, b: usize) -> usize {
 
 /// Gives a weight the scales that its own range asks for.
 pub(super) fn nearest(mut weight: Weight, tensor: &HostTensor) -> Result<Weight, ir::recipe::WeightError> {
-    let numbers = finite(tensor)?;
-    let positions = weight.scale_positions(&tensor.shape);
-    let count = weight.scale_shape(&tensor.shape).iter().product();
-    let mut ranges = vec![(0f32, 0f32); count];
-    for (number, at) in numbers.iter().zip(&positions) {
-        let (low, high) = &mut ranges[*at];
-        *low = low.min(*number);
-        *high = high.max(*number);
-    }
+    let ranges = weight.ranges(tensor)?;
     let pairs = ranges.iter().map(|range| scale_of(weight.dtype, *range, tensor.dtype));
     let (scales, zeros): (Vec<f32>, Vec<i32>) = pairs.unzip();
     weight.scales = scales;

@@ -143,7 +143,9 @@ pub unsafe fn attention(ws: &mut Workspace, a: &Attention) {
     let s = sizes(isa, ws.threads(), a);
     let out_rows = s.block * a.d_v;
     let (per_thread, shared) = attention_scratch(isa, ws.threads(), a);
-    ws.reserve(per_thread, shared);
+    if !ws.reserve(per_thread, shared) {
+        return;
+    }
     let kv = a.batch * a.kv_heads;
     let packed = SyncPtr(ws.shared().cast::<f32>());
     let width = 2 * isa.lanes();
@@ -263,7 +265,7 @@ impl Block<'_> {
                 isa,
                 self.table,
                 (a.d, visible, self.k_panels),
-                self.k,
+                (self.k, a.d, a.kv_len),
                 (self.scores, ld),
                 a.scale,
                 in_tile,
@@ -307,7 +309,7 @@ impl Block<'_> {
                 isa,
                 self.table.add(count),
                 (visible, a.d_v, self.v_panels),
-                self.v,
+                (self.v, a.kv_len, a.d_v),
                 (dst, ld_out),
                 1.0,
                 None,
@@ -327,7 +329,7 @@ impl Block<'_> {
         isa: Isa,
         table: *const *const f32,
         (k, n, panels): (usize, usize, usize),
-        b: *const f32,
+        (b, depth, all): (*const f32, usize, usize),
         (c, ldc): (*mut f32, usize),
         scale: f32,
         mask: Option<(*const f32, isize, isize)>,
@@ -335,12 +337,6 @@ impl Block<'_> {
         let fns = tile_fns(isa);
         let lanes = isa.lanes();
         let heights = self.count.div_ceil(fns.len());
-        // V is packed `kv_len` deep even when fewer keys are visible; K's columns are all of `kv_len`.
-        let (depth, all) = if std::ptr::eq(b, self.k) {
-            (k, self.a.kv_len)
-        } else {
-            (self.a.kv_len, n)
-        };
         for p in 0..panels {
             let col = p * 2 * lanes;
             if col >= n {

@@ -349,7 +349,9 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
     let (segs, seg_len) = segments(&s, &plan);
     let a_row = a_row_bytes(&s);
     let (per_thread, shared_bytes) = conv_scratch(isa, ws.threads(), conv, transposed);
-    ws.reserve(per_thread, shared_bytes);
+    if !ws.reserve(per_thread, shared_bytes) {
+        return;
+    }
     let shared = SyncPtr(ws.shared().cast::<f32>());
     // SAFETY: reserved above: the zero row comes first, the copied image after it.
     let copy = SyncPtr(unsafe { shared.get().add(zero_floats) });

@@ -134,7 +134,9 @@ pub unsafe fn depthwise(ws: &mut Workspace, p: &DepthwiseIntegers<'_>) {
         Some(_) => (0, (ws.threads() * 2).div_ceil(tasks.max(1)).clamp(1, chunks.max(1))),
         None => (pixels * CHANNELS * 4, chunks),
     };
-    ws.reserve(2 * tile, 0);
+    if !ws.reserve(2 * tile, 0) {
+        return;
+    }
     let (isa, outside) = (ws.isa(), vec![p.padding; p.channels]);
     ws.parallel_for(tasks * splits, &|task, thread, scratch| {
         let (entry, rest) = (task / (blocks * splits), task % (blocks * splits));

@@ -180,7 +180,9 @@ pub(crate) unsafe fn pack_given(
 ) {
     let (columns, row_bytes, each) = (dots.columns(), dots.row_bytes(g.k), dots.each());
     let (panels, [data, all]) = (g.n.div_ceil(columns), given_bytes(g, dots));
-    ws.reserve(row_bytes.next_multiple_of(64) + columns * 4, 0);
+    if !ws.reserve(row_bytes.next_multiple_of(64) + columns * 4, 0) {
+        return;
+    }
     ws.parallel_for(from.len() * panels, &|task, _, scratch| {
         let (number, panel) = (task / panels, task % panels);
         let first = panel * columns;
@@ -439,7 +441,9 @@ pub unsafe fn multiply(ws: &mut Workspace, p: &IntegerProduct<'_>) {
         Some(_) => 0,
         None => ((block * stride + columns) * 4).next_multiple_of(64),
     };
-    ws.reserve(a_bytes + 2 * tile, 0);
+    if !ws.reserve(a_bytes + 2 * tile, 0) {
+        return;
+    }
     ws.parallel_for(p.entries * blocks * splits, &|task, thread, scratch| {
         let (entry, rest) = (task / (blocks * splits), task % (blocks * splits));
         let (number, split) = (rest / splits, rest % splits);

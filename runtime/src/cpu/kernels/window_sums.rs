@@ -38,7 +38,9 @@ pub(crate) unsafe fn window_sums(ws: &mut Workspace, p: &WindowSums<'_>) {
     let lines = s.out_h.div_ceil(blocks);
     let reach = (lines - 1) * s.stride[0] + (s.kh - 1) * s.dilation[0] + 1;
     let first_line = s.out_w.next_multiple_of(16);
-    ws.reserve((first_line + reach.min(s.h) * s.w) * 4, 0);
+    if !ws.reserve((first_line + reach.min(s.h) * s.w) * 4, 0) {
+        return;
+    }
     let (isa, blocks) = (ws.isa(), s.out_h.div_ceil(lines));
     ws.parallel_for(entries * blocks, &|task, _, scratch| {
         let (entry, from) = (task / blocks, task % blocks * lines);

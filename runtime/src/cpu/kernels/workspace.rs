@@ -94,6 +94,7 @@ pub struct Workspace {
     pool: Arc<Pool>,
     per_thread: Vec<AlignedBuf>,
     shared: AlignedBuf,
+    lacked: Option<usize>,
 }
 
 impl Workspace {
@@ -110,6 +111,7 @@ impl Workspace {
             pool,
             per_thread,
             shared: AlignedBuf::new(0),
+            lacked: None,
         }
     }
 
@@ -128,16 +130,22 @@ impl Workspace {
         &self.pool
     }
 
-    /// Grows scratch to at least these sizes in bytes; contents are lost when it grows.
-    pub fn reserve(&mut self, per_thread: usize, shared: usize) {
-        for buf in &mut self.per_thread {
-            if buf.len() < per_thread {
-                *buf = AlignedBuf::new(per_thread.next_multiple_of(4096));
-            }
+    /// Grows scratch to at least these sizes in bytes; contents are lost when it grows. False where the system gives no such memory,
+    /// which [`Workspace::lacked`] says once.
+    pub fn reserve(&mut self, per_thread: usize, shared: usize) -> bool {
+        let all = self.per_thread.iter_mut().map(|buf| (buf, per_thread));
+        let grown = all
+            .chain([(&mut self.shared, shared)])
+            .try_for_each(|(buf, bytes)| buf.grow(bytes));
+        if grown.is_none() {
+            self.lacked = Some(per_thread.saturating_mul(self.per_thread.len()).saturating_add(shared));
         }
-        if self.shared.len() < shared {
-            self.shared = AlignedBuf::new(shared.next_multiple_of(4096));
-        }
+        grown.is_some()
+    }
+
+    /// The bytes that there were not, where a kernel did nothing for want of them.
+    pub fn lacked(&mut self) -> Option<usize> {
+        self.lacked.take()
     }
 
     /// Scratch bytes held, for memory reports.

@@ -49,6 +49,7 @@ fn plan(mut kernel: Kernel, constants: &[usize]) -> (Plan, Table<ConstId, Consta
         checks: 0,
         streaming: None,
         share: None,
+        states: Vec::new(),
         flops: Dim::Const(0),
         requirements: Vec::new(),
         overlap: Overlap::default(),

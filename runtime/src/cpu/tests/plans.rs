@@ -134,6 +134,7 @@ pub(super) fn program() -> Program {
         checks: 0,
         streaming: None,
         share: None,
+        states: Vec::new(),
         requirements: Vec::new(),
         overlap: Overlap::default(),
     };

@@ -325,7 +325,9 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         }
         Rhs::Packed(_) | Rhs::Strided(_) => None,
     };
-    ws.reserve(per_thread, (b_base + b_floats) * 4);
+    if !ws.reserve(per_thread, (b_base + b_floats) * 4) {
+        return;
+    }
     let shared = SyncPtr(ws.shared().cast::<f32>());
     let a = g.a;
     let a_ptr = SyncPtr(a.ptr.cast_mut());

@@ -1,0 +1,247 @@
+//! Files that ask for more than there is, say what is not so, or try to reach what is not theirs.
+
+use std::io::Write;
+use std::process::Command;
+
+use graphc::arrays;
+use graphc::ir::{DType, HostTensor};
+use zip::write::SimpleFileOptions;
+
+use crate::place::{Place, SMALL, digits, f32s, refused, text};
+
+/// A cache that is written at a position.
+const CACHE: &str = "graph @cache stage=import {
+  past = input \"past\" : f32[8, 2]
+  at = input \"at\" : i64[1]
+  new = input \"new\" : f32[1, 2]
+  next = scatter_nd past, at, new
+  sum = reduce next {op=sum, axes=[0]}
+  return next as \"next\", sum as \"sum\"
+}
+";
+
+/// Writes an archive whose one array says another shape than its bytes fill, or fills it with zeros.
+fn archive(p: &Place, name: &str, shape: &str, zeros: usize) {
+    let mut out = zip::ZipWriter::new(std::fs::File::create(p.path(name)).expect("writable"));
+    out.start_file("x.npy", SimpleFileOptions::default()).expect("a member");
+    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+    text += &" ".repeat(128 - 11 - text.len());
+    text.push('\n');
+    out.write_all(b"\x93NUMPY\x01\x00\x76\x00").expect("written");
+    out.write_all(text.as_bytes()).expect("written");
+    let block = vec![0; 1 << 20];
+    for start in (0..zeros).step_by(block.len()) {
+        out.write_all(&block[..block.len().min(zeros - start)])
+            .expect("written");
+    }
+    out.finish().expect("finished");
+}
+
+/// As the shell's `ulimit -v` has it, in KiB.
+fn limited(p: &Place, kib: u64, args: &[&str]) -> std::process::Output {
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        &format!("ulimit -v {kib}; exec \"$@\""),
+        "sh",
+        env!("CARGO_BIN_EXE_graphc"),
+    ]);
+    shell
+        .args(args)
+        .current_dir(p.path(""))
+        .env("GRAPHC_CACHE", p.path("cache"));
+    shell.output().expect("a shell")
+}
+
+#[test]
+fn what_an_archive_unpacks_to_is_held_against_the_model_first() {
+    let p = Place::new();
+    let m = p.write("small.gir", SMALL);
+    // 400 MB of zeros in 400 KB: another shape than the input's is refused before it is unpacked, in less memory than that.
+    archive(&p, "bomb.npz", "(100000000,)", 400_000_000);
+    let args = ["run", text(&m), "--inputs", "bomb.npz"];
+    let said = ["\"x\"", "f32[n, 3]"];
+    refused(&args, &limited(&p, 3_000_000, &args), 2, &said);
+    p.fails(&[&args[..], &["--random"]].concat(), 2, &said);
+    archive(&p, "more.npz", "(1, 3)", 1 << 20);
+    p.fails(
+        &["run", text(&m), "--inputs", "more.npz"],
+        2,
+        &["\"x\"", "says 12 bytes", "1048576"],
+    );
+    archive(&p, "less.npz", "(1000000000, 3)", 12);
+    p.fails(
+        &["run", text(&m), "--inputs", "less.npz"],
+        2,
+        &["says 12000000000 bytes"],
+    );
+    // Expected arrays and labels are held against the outputs.
+    p.arrays("x.npz", &[("x", f32s(&[1, 3], &[1.0, -1.0, 2.0]))]);
+    let mut renamed = std::fs::read(p.path("bomb.npz")).expect("there");
+    for at in 0..renamed.len() - 5 {
+        if &renamed[at..at + 5] == b"x.npy" {
+            renamed[at] = b'y';
+        }
+    }
+    p.write("expect.npz", renamed);
+    let args = ["run", text(&m), "--inputs", "x.npz", "--expect", "expect.npz"];
+    refused(&args, &limited(&p, 3_000_000, &args), 1, &["1 of 1 outputs differ"]);
+}
+
+#[test]
+fn memory_that_is_not_there_is_refused_with_both_numbers() {
+    let p = Place::new();
+    let constants: String = (0..16)
+        .map(|i| format!("  c{i} = constant 0.5 : f32[67108864]\n"))
+        .collect();
+    let m = p.write(
+        "large.gir",
+        format!("graph @large stage=import {{\n{constants}  return c0 as \"y\"\n}}\n"),
+    );
+    let args = ["run", text(&m), "--random"];
+    refused(
+        &args,
+        &limited(&p, 2_000_000, &args),
+        2,
+        &["large.gir", "268435456 bytes", "available"],
+    );
+    let m = p.write("small.gir", SMALL.replace("1..64", "1..").as_str());
+    let sizes = ["run", text(&m), "--random", "--size", "n=1000000000000"];
+    p.fails(&sizes, 2, &["\"x\""]);
+    let args = ["run", text(&m), "--random", "--size", "n=40000000"];
+    let message = refused(&args, &limited(&p, 1_500_000, &args), 2, &["available"]);
+    assert!(message.contains("bytes"), "{message}");
+    for verb in ["run", "compile", "explain", "inspect"] {
+        let mut args = vec![verb, "digits.onnx", "--size", "batch=1099511627776"];
+        args.extend(match verb {
+            "run" => &["--random"][..],
+            "compile" => &["--target", "cpu", "-o", "out.graphc"],
+            _ => &[],
+        });
+        std::fs::copy(digits(), p.path("digits.onnx")).expect("copied");
+        p.fails(&args, 2, &["too large at these sizes", "--size"]);
+    }
+}
+
+#[test]
+fn outputs_are_stored_or_deflated_or_written_as_safetensors() {
+    let p = Place::new();
+    let m = p.write("small.gir", SMALL);
+    p.arrays("x.npz", &[("x", f32s(&[64, 3], &[1.0; 192]))]);
+    let run = ["run", text(&m), "--inputs", "x.npz", "-o"];
+    let mut sizes = Vec::new();
+    for more in [&["out.npz"][..], &["small.npz", "--compress"], &["out.safetensors"]] {
+        p.ok(&[&run[..], more].concat());
+        let read = arrays::read(&p.path(more[0])).expect("readable");
+        assert_eq!(read["y"], f32s(&[64, 3], &[1.0, 2.0, 3.0].repeat(64)));
+        sizes.push(std::fs::metadata(p.path(more[0])).expect("there").len());
+    }
+    assert!(sizes[0] > 768 && sizes[1] < 700, "{sizes:?}");
+    p.ok(&["run", text(&m), "--inputs", "x.npz", "--expect", "out.safetensors"]);
+    p.fails(
+        &[&run[..], &["a.safetensors", "--compress"]].concat(),
+        2,
+        &["--compress"],
+    );
+    let long = "n".repeat(70_000);
+    let m = p.write("long.gir", SMALL.replace("\"y\"", &format!("\"{long}\"")));
+    let args = ["run", text(&m), "--inputs", "x.npz", "-o", "long.npz"];
+    p.fails(&args, 2, &["70000 bytes", ".safetensors"]);
+    assert!(!p.path("long.npz").exists());
+}
+
+#[test]
+fn names_do_not_reach_the_terminal_as_they_are() {
+    let p = Place::new();
+    let name = "evil\u{1b}[2J\u{9b}31m";
+    let m = p.write("evil.gir", SMALL.replace("\"y\"", &format!("\"{name}\"")));
+    let m = text(&m);
+    for args in [
+        vec!["run", m, "--random"],
+        vec!["run", m, "--random", "--format", "json"],
+        vec!["inspect", m],
+        vec!["explain", m],
+    ] {
+        let shown = p.ok(&args);
+        let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+        assert!(!shown.contains(obeyed), "{args:?}: {shown:?}");
+    }
+    let shown: serde_json::Value = p.json(&["run", m, "--random", "--format", "json"]);
+    assert!(shown["outputs"].get(name).is_some(), "{shown}");
+    p.arrays("x.npz", &[("x\u{1b}[31m", f32s(&[1], &[0.0]))]);
+    let message = p.fails(&["run", m, "--inputs", "x.npz"], 2, &["no input"]);
+    assert!(!message.contains('\u{1b}'), "{message:?}");
+}
+
+#[test]
+fn states_are_kept_and_artifacts_remember_them() {
+    let p = Place::new();
+    let m = p.write("cache.gir", CACHE);
+    let m = text(&m);
+    let state = ["--state", "past=next"];
+    let at = |i: i64| HostTensor::from_i64(DType::I64, [1, 1], &[i]).expect("one");
+    p.arrays("in.npz", &[("at", at(3)), ("new", f32s(&[1, 2], &[5.0, 7.0]))]);
+    p.arrays("past.npz", &[("past", f32s(&[8, 2], &[1.0; 16]))]);
+    let sum = |args: &[&str]| {
+        p.ok(&[&["run"], args, &["-o", "out.npz"]].concat());
+        let out = arrays::read(&p.path("out.npz")).expect("readable");
+        assert_eq!(out["next"].shape, [8, 2]);
+        out["sum"].to_f32()
+    };
+    // A state begins as zeros, or with what is given.
+    assert_eq!(sum(&[&[m, "--inputs", "in.npz"], &state[..]].concat()), [5.0, 7.0]);
+    let given = [m, "--inputs", "in.npz", "--inputs", "past.npz"];
+    assert_eq!(sum(&[&given[..], &state].concat()), [12.0, 14.0]);
+    p.fails(&["run", m, "--inputs", "in.npz"], 2, &["\"past\" is missing"]);
+    p.ok(&[&["compile", m, "--target", "cpu", "-o", "a.graphc"], &state[..]].concat());
+    assert_eq!(sum(&["a.graphc", "--inputs", "in.npz"]), [5.0, 7.0]);
+    for args in [
+        &["bench", "a.graphc", "--runs", "3"][..],
+        &["bench", "a.graphc", "--runs", "3", "--resident"],
+    ] {
+        p.ok(&[args, &["--inputs", "in.npz"]].concat());
+    }
+    p.ok(&[&["profile", m, "--inputs", "in.npz", "--runs", "2"], &state[..]].concat());
+    for wrong in ["past=sum", "new=next", "nothing=next", "past=nothing"] {
+        for verb in [&["run", m, "--random"][..], &["bench", m], &["profile", m]] {
+            let message = p.fails(&[verb, &["--state", wrong]].concat(), 2, &["state"]);
+            assert!(wrong.split('=').all(|name| message.contains(name)), "{message}");
+        }
+    }
+    // A write behind the end of the cache fails the run.
+    p.arrays("far.npz", &[("at", at(8)), ("new", f32s(&[1, 2], &[0.0; 2]))]);
+    p.fails(
+        &["run", "a.graphc", "--inputs", "far.npz"],
+        1,
+        &["an index lies outside"],
+    );
+}
+
+/// Its weights are read from the mapped file by each run.
+#[test]
+fn an_artifact_that_becomes_shorter_while_it_is_used_is_an_error() {
+    use graphc::session::{Session, SessionOptions};
+
+    let p = Place::new();
+    let m = p.write(
+        "wide.gir",
+        "graph @wide stage=import {
+  x = input \"x\" : f32[1048576]
+  w = constant random(seed=1) : f32[1048576]
+  y = mul x, w
+  return y as \"y\"
+}
+",
+    );
+    p.ok(&["compile", text(&m), "--target", "cpu", "-o", "a.graphc"]);
+    let session = Session::open(p.path("a.graphc"), &SessionOptions::default()).expect("opens");
+    let x = f32s(&[1 << 20], &vec![1.0; 1 << 20]);
+    session.run(&[("x", &x)]).expect("runs");
+    let file = std::fs::File::options().write(true).open(p.path("a.graphc"));
+    file.and_then(|file| file.set_len(100_000)).expect("shorter");
+    let error = session.run(&[("x", &x)]).expect_err("pages are missing");
+    assert_eq!(error.exit_code(), 2);
+    let message = error.to_string();
+    assert!(message.contains("a.graphc") && message.contains("shorter"), "{message}");
+    p.fails(&["run", "a.graphc", "--random"], 2, &["a.graphc"]);
+}

@@ -1,0 +1,261 @@
+//! Weights row by row of their last axis, on all cores: the ranges that share a scale, and numbers rounded by it.
+//!
+//! A position of a scale for each element would take more memory than the weight; a row needs the first one alone.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use super::Weight;
+use crate::data::HostTensor;
+use crate::types::DType;
+
+/// Work is split into pieces of about this many elements.
+const PIECE: usize = 1 << 17;
+
+/// Where the scales of a weight's rows are.
+pub(super) struct Rows {
+    /// Of each axis but the last: its size, how many indices share a scale, and how far apart scales are.
+    outer: Vec<(usize, usize, usize)>,
+    /// Elements of a row.
+    length: usize,
+    /// How many neighbours of a row share a scale.
+    together: usize,
+    count: usize,
+}
+
+impl Rows {
+    pub fn new(weight: &Weight, shape: &[usize]) -> Rows {
+        let scales = weight.scale_shape(shape);
+        let mut stride = 1;
+        let mut axes: Vec<(usize, usize, usize)> = Vec::with_capacity(shape.len());
+        for (axis, size) in shape.iter().enumerate().rev() {
+            let together = match weight.groups {
+                _ if scales[axis] == 1 => (*size).max(1),
+                Some(groups) if groups.axis == axis => groups.size.max(1) as usize,
+                _ => 1,
+            };
+            axes.push((*size, together, stride));
+            stride *= scales[axis];
+        }
+        axes.reverse();
+        let (length, together, _) = axes.pop().unwrap_or((1, 1, 1));
+        let elements: usize = shape.iter().product();
+        Rows {
+            outer: axes,
+            length,
+            together,
+            count: elements.checked_div(length).unwrap_or(0),
+        }
+    }
+
+    /// Rows of one piece; an even number, so that pairs of 4-bit integers stay together.
+    fn in_piece(&self) -> usize {
+        (PIECE / self.length.max(1)).max(1).next_multiple_of(2)
+    }
+
+    fn pieces(&self) -> impl IndexedParallelIterator<Item = Range<usize>> + use<'_> {
+        let each = self.in_piece();
+        let pieces = self.count.div_ceil(each);
+        (0..pieces)
+            .into_par_iter()
+            .map(move |i| i * each..((i + 1) * each).min(self.count))
+    }
+
+    /// The position of the first scale of each row.
+    fn firsts(&self, rows: Range<usize>) -> impl Iterator<Item = usize> + use<'_> {
+        rows.map(move |row| {
+            let mut rest = row;
+            let mut first = 0;
+            for (size, together, stride) in self.outer.iter().rev() {
+                first += rest % size / together * stride;
+                rest /= size;
+            }
+            first
+        })
+    }
+
+    /// How many scales a row has.
+    fn scales_in_row(&self) -> usize {
+        self.length.div_ceil(self.together)
+    }
+
+    /// The least and the largest number of each scale and 0; None where a number is not finite.
+    pub fn ranges(&self, tensor: &HostTensor, scales: usize) -> Option<Vec<(f32, f32)>> {
+        let ranges = Mutex::new(vec![(0f32, 0f32); scales]);
+        if self.length == 0 {
+            return ranges.into_inner().ok();
+        }
+        let in_row = self.scales_in_row();
+        let finite = self.pieces().all(|rows| {
+            let start = self.firsts(rows.clone()).min().unwrap_or(0);
+            let end = self.firsts(rows.clone()).max().unwrap_or(0) + in_row;
+            let mut own = vec![(0f32, 0f32); end - start];
+            let numbers = decode(tensor, rows.start * self.length..rows.end * self.length);
+            for (row, first) in numbers.chunks_exact(self.length).zip(self.firsts(rows)) {
+                let own = &mut own[first - start..][..in_row];
+                match self.together {
+                    1 => own.iter_mut().zip(row).for_each(|(range, v)| {
+                        *range = (range.0.min(*v), range.1.max(*v));
+                    }),
+                    together => own.iter_mut().zip(row.chunks(together)).for_each(|(range, group)| {
+                        let low = group.iter().fold(range.0, |low, v| low.min(*v));
+                        let high = group.iter().fold(range.1, |high, v| high.max(*v));
+                        *range = (low, high);
+                    }),
+                }
+            }
+            let mut all = ranges.lock().unwrap_or_else(PoisonError::into_inner);
+            for (range, (low, high)) in all[start..end].iter_mut().zip(own) {
+                *range = (range.0.min(low), range.1.max(high));
+            }
+            numbers.iter().all(|v| v.is_finite())
+        });
+        finite.then(|| ranges.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes an element of 8 or 4 bits of each number and the position of its scale; None where a number is not finite.
+    fn rounded(&self, tensor: &HostTensor, bits: usize, each: impl Fn(f32, usize) -> u8 + Sync) -> Option<Vec<u8>> {
+        let elements = self.count * self.length;
+        if elements == 0 {
+            return Some(Vec::new());
+        }
+        let mut out = vec![0u8; (elements * bits).div_ceil(8)];
+        let piece_bytes = (self.in_piece() * self.length * bits).div_ceil(8).max(1);
+        let pieces = out.par_chunks_mut(piece_bytes).zip(self.pieces());
+        let finite = pieces.map(|(out, rows)| {
+            let numbers = decode(tensor, rows.start * self.length..rows.end * self.length);
+            let mut made = vec![0u8; if bits == 8 { 0 } else { numbers.len() }];
+            let to: &mut [u8] = if bits == 8 { &mut *out } else { &mut made };
+            let rows_of = numbers.chunks_exact(self.length).zip(to.chunks_exact_mut(self.length));
+            for ((row, to), first) in rows_of.zip(self.firsts(rows)) {
+                let groups = row.chunks(self.together).zip(to.chunks_mut(self.together));
+                for (at, (group, to)) in groups.enumerate() {
+                    to.iter_mut().zip(group).for_each(|(to, v)| *to = each(*v, first + at));
+                }
+            }
+            if bits == 4 {
+                for (byte, pair) in out.iter_mut().zip(made.chunks(2)) {
+                    *byte = pair[0] & 15 | pair.get(1).map_or(0, |high| high << 4);
+                }
+            }
+            numbers.iter().all(|v| v.is_finite())
+        });
+        pieces_all(finite).then_some(out)
+    }
+
+    /// The integers that lie nearest (ties to even), packed; None where a number is not finite.
+    pub fn integers(
+        &self,
+        tensor: &HostTensor,
+        dtype: DType,
+        scales: &[f32],
+        zeros: Option<&[i32]>,
+        (low, high): (i64, i64),
+    ) -> Option<Vec<u8>> {
+        // Numbers of this magnitude and more are beyond every type here; adding and taking away 1.5 · 2^23 rounds smaller ones.
+        const BEYOND: f32 = 1024.0;
+        const ROUNDS: f32 = 12_582_912.0;
+        let (low, high) = (low as f32, high as f32);
+        let bits = dtype.bits() as usize;
+        let nearest = |v: f32, at: usize| {
+            let whole = ((v / scales[at]).clamp(-BEYOND, BEYOND) + ROUNDS) - ROUNDS;
+            let zero = zeros.map_or(0.0, |zeros| zeros[at] as f32);
+            (whole + zero).clamp(low, high) as i32 as u8
+        };
+        self.rounded(tensor, bits, nearest)
+    }
+
+    /// The 8-bit floats of the quotients, which are numbers of the weight's type; None where a number is not finite.
+    pub fn floats(&self, tensor: &HostTensor, dtype: DType, scales: &[f32], largest: f64) -> Option<Vec<u8>> {
+        let each = |v: f32, at: usize| {
+            // As `quantize` divides: in the type of the weight.
+            let quotient = crate::convert::round_to(tensor.dtype, f64::from(v) / f64::from(scales[at]));
+            crate::convert::encode_f8(dtype, quotient.clamp(-largest, largest)).unwrap_or(0)
+        };
+        self.rounded(tensor, 8, each)
+    }
+}
+
+/// Whether all pieces are; none is left out, since each makes bytes.
+fn pieces_all(pieces: impl ParallelIterator<Item = bool>) -> bool {
+    pieces.reduce(|| true, |a, b| a & b)
+}
+
+/// Some neighbours of a tensor of f32, f16 or bf16 as f32.
+fn decode(tensor: &HostTensor, range: Range<usize>) -> Vec<f32> {
+    let bytes = &tensor.bytes;
+    let halves = |to: fn([u8; 2]) -> f32| {
+        let bytes = bytes[range.start * 2..range.end * 2].as_chunks::<2>().0;
+        bytes.iter().map(|b| to(*b)).collect()
+    };
+    match tensor.dtype {
+        DType::F16 => halves(|b| f16::from_le_bytes(b).to_f32()),
+        DType::BF16 => halves(|b| bf16::from_le_bytes(b).to_f32()),
+        _ => {
+            let bytes = bytes[range.start * 4..range.end * 4].as_chunks::<4>().0;
+            bytes.iter().map(|b| f32::from_le_bytes(*b)).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::op::Groups;
+
+    /// By the formula, element for element.
+    fn plainly(weight: &Weight, tensor: &HostTensor) -> Vec<i64> {
+        let (low, high) = weight.dtype.int_range().unwrap();
+        let positions = weight.scale_positions(&tensor.shape);
+        let numbers = tensor.to_f32();
+        let round = |(v, at): (&f32, &usize)| {
+            let zero = weight.zeros.as_ref().map_or(0, |zeros| i64::from(zeros[*at]));
+            ((v / weight.scales[*at]).round_ties_even() as i64 + zero).clamp(low, high)
+        };
+        numbers.iter().zip(&positions).map(round).collect()
+    }
+
+    #[test]
+    fn all_layouts_are_rounded_as_the_formula_says() {
+        let shapes: [&[usize]; 5] = [&[64, 4097], &[301, 64], &[7, 5, 3, 3], &[5], &[2, 1]];
+        for shape in shapes {
+            let axes: Vec<Option<usize>> = (0..shape.len()).map(Some).chain([None]).collect();
+            for (axis, grouped, dtype) in axes.iter().flat_map(|axis| {
+                let grouped = (0..shape.len()).filter(|g| Some(*g) != *axis).map(Some).chain([None]);
+                grouped.flat_map(move |g| [DType::I8, DType::U4, DType::I4].map(|dtype| (*axis, g, dtype)))
+            }) {
+                let elements = shape.iter().product::<usize>();
+                let values: Vec<f64> = (0..elements)
+                    .map(|i| ((i * 7919) % 1000) as f64 / 250.0 - 2.0)
+                    .collect();
+                let tensor = HostTensor::from_f64(DType::F32, shape, &values).unwrap();
+                let mut weight = Weight {
+                    dtype,
+                    axis,
+                    groups: grouped.map(|axis| Groups { axis, size: 3 }),
+                    scales: Vec::new(),
+                    zeros: None,
+                    integers: None,
+                };
+                let count = weight.scale_shape(shape).iter().product::<usize>();
+                weight.scales = (0..count).map(|i| 0.01 + (i % 13) as f32 / 64.0).collect();
+                weight.zeros = (dtype == DType::U4).then(|| (0..count).map(|i| (i % 16) as i32).collect());
+                let stored = weight.store(&tensor).unwrap();
+                assert_eq!(
+                    stored.integers.to_i64(),
+                    plainly(&weight, &tensor),
+                    "{shape:?} {weight:?}"
+                );
+                let ranges = weight.ranges(&tensor).unwrap();
+                let mut wanted = vec![(0f32, 0f32); count];
+                for (v, at) in tensor.to_f32().iter().zip(weight.scale_positions(shape)) {
+                    wanted[at] = (wanted[at].0.min(*v), wanted[at].1.max(*v));
+                }
+                assert_eq!(ranges, wanted, "{shape:?} {axis:?} {grouped:?}");
+            }
+        }
+    }
+}
