@@ -474,6 +474,11 @@ fn every_composite_decomposes() {
         "x = input \"x\" : f32[2, 7, 3, 3]\ny = local_response_norm x {size=5, alpha=0.1, beta=0.75, bias=1.0}\nreturn y as \"y\"",
         "q = input \"q\" : f32[2, 4, 5, 8]\nk = input \"k\" : f32[2, 2, 5, 8]\nv = input \"v\" : f32[2, 2, 5, 6]\ny = attention q, k, v {scale=0.35, causal}\nreturn y as \"y\"",
         "q = input \"q\" : f32[2, 4, 5, 8]\nm = input \"m\" : f32[5, 5]\ny = attention q, q, q, m {scale=0.35, mask}\nreturn y as \"y\"",
+        "x = input \"x\" : f32[5, 2, 3]\nr = input \"r\" : f32[3, 3]\nh = input \"h\" : f32[2, 3]\ny = recurrent x, r, h {cell=rnn, f=softsign, reverse}\nreturn y as \"y\"",
+        "x = input \"x\" : f32[5, 2, 9]\nr = input \"r\" : f32[9, 3]\nh = input \"h\" : f32[2, 3]\nl = input \"l\" : i64[2]\ny = recurrent x, r, h, l {cell=gru, f=sigmoid, g=tanh, lengths, clip=0.7}\nreturn y as \"y\"",
+        "x = input \"x\" : f32[5, 2, 9]\nr = input \"r\" : f32[9, 3]\nh = input \"h\" : f32[2, 3]\nb = input \"b\" : f32[3]\ny = recurrent x, r, h, b {cell=gru_reset_after, f=hard_sigmoid, g=elu, g_alpha=0.5, g_beta=0.0}\nreturn y as \"y\"",
+        "x = input \"x\" : f32[5, 2, 12]\nr = input \"r\" : f32[12, 3]\nh = input \"h\" : f32[2, 3]\nc = input \"c\" : f32[2, 3]\np = input \"p\" : f32[9]\nl = input \"l\" : i64[2]\ny = recurrent x, r, h, c, p, l {cell=lstm, peepholes, states, f=sigmoid, g=tanh, h=scaled_tanh, reverse, lengths}\nreturn y as \"y\"",
+        "x = input \"x\" : f32[5, 2, 12]\nr = input \"r\" : f32[12, 3]\nh = input \"h\" : f32[2, 3]\nc = input \"c\" : f32[2, 3]\ny = recurrent x, r, h, c {cell=lstm, input_forget, f=affine, g=leaky_relu, h=thresholded_relu}\nreturn y as \"y\"",
     ] {
         for target in ["cpu", "gfx90a"] {
             let (after, _) = optimized(&graph(body), target, options.clone());
@@ -483,6 +488,14 @@ fn every_composite_decomposes() {
             );
         }
     }
+}
+
+#[test]
+fn a_recurrent_layer_of_open_steps_is_refused_with_the_way_out() {
+    let body = "symbol t: 1..64 hint 4\nx = input \"x\" : f32[t, 2, 3]\nr = input \"r\" : f32[3, 3]\nh = input \"h\" : f32[2, 3]\ny = recurrent x, r, h {cell=rnn, f=tanh}\nreturn y as \"y\"";
+    let error = optimize(graph(body), &"cpu".parse().unwrap(), &OptimizeOptions::default()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("of t steps") && text.contains("--size"), "{text}");
 }
 
 #[test]

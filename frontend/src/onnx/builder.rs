@@ -37,6 +37,15 @@ struct Slot {
     known: Option<Arc<Known>>,
     constant: Option<(Option<String>, HostTensor)>,
     value: Option<Value>,
+    sequence: Option<Sequence>,
+}
+
+/// What is no tensor.
+#[derive(Clone)]
+enum Sequence {
+    Of(Arc<[Val]>),
+    /// An optional without an element.
+    Nothing,
 }
 
 impl Builder {
@@ -69,6 +78,7 @@ impl Builder {
             known: None,
             constant: None,
             value: Some(value),
+            sequence: None,
         })
     }
 
@@ -81,6 +91,7 @@ impl Builder {
             known: Some(Arc::new(known)),
             constant: None,
             value: None,
+            sequence: None,
         })
     }
 
@@ -94,7 +105,42 @@ impl Builder {
             known,
             constant: Some((name, tensor)),
             value: None,
+            sequence: None,
         })
+    }
+
+    /// A sequence of tensors, or of sequences.
+    pub fn of_sequence(&mut self, elements: Vec<Val>) -> Val {
+        self.of_sequence_like(Sequence::Of(elements.into()))
+    }
+
+    /// An optional without an element.
+    pub fn of_nothing(&mut self) -> Val {
+        self.of_sequence_like(Sequence::Nothing)
+    }
+
+    fn of_sequence_like(&mut self, sequence: Sequence) -> Val {
+        self.slot(Slot {
+            // No tensor has this type.
+            ty: TensorType::new(DType::Bool, Shape::SCALAR),
+            declared: None,
+            known: None,
+            constant: None,
+            value: None,
+            sequence: Some(sequence),
+        })
+    }
+
+    /// Returns the elements of a sequence; `None` for tensors.
+    pub fn sequence(&self, val: Val) -> Option<Vec<Val>> {
+        match &self.slots[val.0 as usize].sequence {
+            Some(Sequence::Of(elements)) => Some(elements.to_vec()),
+            _ => None,
+        }
+    }
+
+    pub fn is_nothing(&self, val: Val) -> bool {
+        matches!(self.slots[val.0 as usize].sequence, Some(Sequence::Nothing))
     }
 
     /// Returns the type that the model declares, where the tensor is computed in a wider one.
@@ -150,7 +196,7 @@ impl Builder {
             }
         } else {
             return Err(NodeProblem::Unsupported {
-                what: "a tensor without a value".to_owned(),
+                what: "a sequence or an empty optional where a tensor must be".to_owned(),
             }
             .into());
         };

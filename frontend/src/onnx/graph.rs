@@ -1,8 +1,11 @@
 //! The walk over an ONNX graph that builds the `ir`'s.
 //!
 //! Before: a [`Model`] as read. After: a [`Graph`] at stage Import whose nodes compute what the model says, without shape
-//! arithmetic: sizes are dims. Only nodes that an output needs are walked. Model-local functions and the taken branch of
-//! an `If` are inlined. When an op implies something about sizes (see [`super::sizes`]), the walk starts again with it.
+//! arithmetic: sizes are dims. Only nodes that an output needs are walked. Model-local functions and what
+//! control flow runs (see [`control`]) are inlined. When an op implies something about sizes (see [`super::sizes`]), the walk starts again with it.
+
+mod control;
+mod flex;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -14,7 +17,7 @@ use ir::{Graph, HostTensor, Origin};
 use super::builder::{Builder, Val};
 use super::error::{Fail, ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, Step, UnknownOp};
 use super::inputs::{Inputs, read_inputs};
-use super::node::{Node, host_tensor};
+use super::node::Node;
 use super::ops::{OPSETS, Table};
 use super::options::ImportOptions;
 use super::order::needed;
@@ -24,6 +27,7 @@ use super::proto::{
 use super::read::{Model, canonical_domain, read_model_with};
 use super::tensor::tensor_view;
 use super::unsigned::{self, Unsigned};
+use control::{Site, is_control};
 
 /// How deep functions and subgraphs may call each other.
 const DEPTH_LIMIT: usize = 32;
@@ -190,7 +194,7 @@ impl<'a> Source<'a> {
                 }
                 let domain = canonical_domain(&node.domain);
                 let opset = self.opset(opsets, domain);
-                if !is_if(node) && self.table.find(domain, &node.op_type, opset).is_none() {
+                if !is_control(node) && self.table.find(domain, &node.op_type, opset).is_none() {
                     unknown.push(self.unknown(node, opset));
                 }
             }
@@ -343,8 +347,15 @@ impl<'a> Walk<'_, 'a> {
         let attributes = attributes(node, frame).map_err(stop)?;
         let results = if let Some(function) = self.source.function(node) {
             self.call(function, node, &inputs, &attributes, frame)?
-        } else if is_if(node) {
-            self.branch(node, &inputs, &attributes, env, frame)?
+        } else if is_control(node) {
+            self.control(&Site {
+                node,
+                inputs: &inputs,
+                attributes: &attributes,
+                env,
+                frame,
+                opset,
+            })?
         } else {
             let Some(row) = self.source.table.find(domain, &node.op_type, opset) else {
                 return Err(ImportError::UnknownOps(vec![self.source.unknown(node, opset)]).into());
@@ -353,6 +364,11 @@ impl<'a> Walk<'_, 'a> {
                 name: node_name(node).into(),
                 op: Arc::from(node.op_type.as_str()),
             };
+            let is_sequence = |val: &Val| self.build.sequence(*val).is_some() || self.build.is_nothing(*val);
+            if inputs.iter().flatten().any(is_sequence) && !takes_sequences(&node.op_type) {
+                let what = format!("a sequence or an empty optional as an input of {}", node.op_type);
+                return Err(error(NodeProblem::Unsupported { what }));
+            }
             let mut at = Node {
                 build: &mut self.build,
                 proto: node,
@@ -438,71 +454,11 @@ impl<'a> Walk<'_, 'a> {
         }
         Ok(results)
     }
+}
 
-    /// Inlines the branch that a known condition takes.
-    fn branch(
-        &mut self,
-        node: &'a NodeProto,
-        inputs: &[Option<Val>],
-        attributes: &[(&'a str, &'a AttributeProto)],
-        env: &Env<'a>,
-        frame: &Frame<'a>,
-    ) -> Result<Vec<Val>, Stop> {
-        let error = |problem| node_error(node, self.source.opset(frame.opsets, ""), problem);
-        if frame.depth >= DEPTH_LIMIT {
-            return Err(error(NodeProblem::TooDeep { limit: DEPTH_LIMIT }));
-        }
-        let condition = inputs
-            .first()
-            .copied()
-            .flatten()
-            .ok_or_else(|| error(NodeProblem::MissingInput { index: 0 }))?;
-        let Some(condition) = self
-            .build
-            .known(condition)
-            .and_then(|k| k.ints())
-            .and_then(|v| v.first().copied())
-        else {
-            let what = "an If whose condition depends on data".to_owned();
-            return Err(error(NodeProblem::Unsupported { what }));
-        };
-        let name = if condition != 0 { "then_branch" } else { "else_branch" };
-        let graph: Option<&'a GraphProto> = attributes
-            .iter()
-            .find(|(n, _)| *n == name)
-            .and_then(|(_, a)| a.g.as_ref());
-        let graph = graph.ok_or_else(|| error(NodeProblem::MissingAttribute { name: name.to_owned() }))?;
-        let mut inner = env.clone();
-        for tensor in &graph.initializer {
-            let host = host_tensor(tensor).map_err(|fail| match fail {
-                Fail::Restart => Stop::Restart,
-                Fail::Problem(problem) => error(*problem),
-            })?;
-            let val = self.build.of_constant(Some(tensor.name.clone()), host);
-            inner.insert(&tensor.name, val);
-        }
-        let frame = Frame {
-            depth: frame.depth + 1,
-            ..frame.clone()
-        };
-        let outputs: Vec<&'a str> = graph.output.iter().map(|o| o.name.as_str()).collect();
-        self.nodes(&graph.node, &outputs, &mut inner, &frame)?;
-        let mut results = Vec::with_capacity(outputs.len());
-        for name in outputs {
-            match self.lookup(name, &mut inner)? {
-                Some(val) => results.push(val),
-                None => {
-                    let defined = inner.len();
-                    return Err(ImportError::Output {
-                        name: name.to_owned(),
-                        defined,
-                    }
-                    .into());
-                }
-            }
-        }
-        Ok(results)
-    }
+/// Says whether an op that is no control flow may have sequences or optionals as inputs.
+fn takes_sequences(op: &str) -> bool {
+    op.starts_with("Sequence") || op.starts_with("Optional") || matches!(op, "ConcatFromSequence" | "Identity")
 }
 
 /// The type of an input, where it is computed in a wider one.
@@ -511,10 +467,6 @@ fn declared_type(input: &ValueInfoProto) -> Option<Unsigned> {
         type_proto::Value::TensorType(tensor) => Unsigned::of_code(tensor.elem_type.into()),
         _ => None,
     }
-}
-
-fn is_if(node: &NodeProto) -> bool {
-    node.op_type == "If" && canonical_domain(&node.domain).is_empty()
 }
 
 /// Returns the node's name, or its first output's.

@@ -154,6 +154,12 @@ impl<'a> Node<'a> {
         Ok(found.map_or_else(|| default.to_owned(), |a| String::from_utf8_lossy(&a.s).into_owned()))
     }
 
+    pub fn texts(&self, name: &str) -> Step<Option<Vec<String>>> {
+        let found = self.attribute(name, AttributeType::Strings, "a list of strings")?;
+        let text = |bytes: &bytes::Bytes| String::from_utf8_lossy(bytes).into_owned();
+        Ok(found.map(|a| a.strings.iter().map(text).collect()))
+    }
+
     pub fn tensor(&self, name: &str) -> Step<Option<HostTensor>> {
         match self
             .attribute(name, AttributeType::Tensor, "a tensor")?

@@ -2,6 +2,7 @@
 
 mod attention;
 mod build;
+mod control;
 mod numbers;
 mod quantized;
 mod weights;
@@ -132,7 +133,7 @@ fn clip_bounds_are_attributes_then_inputs() {
 }
 
 #[test]
-fn dropout_passes_through_and_training_is_refused() {
+fn dropout_passes_through_or_leaves_elements_out_in_training() {
     let model = Build::new(7)
         .input("x", &["2"])
         .node("Dropout x -> y mask", vec![])
@@ -146,11 +147,17 @@ fn dropout_passes_through_and_training_is_refused() {
         ..TensorProto::default()
     });
     let training = training.node("Dropout x r t -> y", vec![]).output("y");
-    assert!(matches!(training.problem(), NodeProblem::Unsupported { .. }));
+    let kept = evaluate(
+        &training.import().unwrap(),
+        HostTensor::from_f32([2], &[1.0, 3.0]).unwrap(),
+    );
+    for (kept, whole) in kept.into_iter().zip([2.0, 6.0]) {
+        assert!(kept == 0.0 || kept == whole, "{kept}");
+    }
 }
 
 #[test]
-fn batch_norm_of_elements_or_in_training_is_refused() {
+fn batch_norm_of_elements_is_refused_and_training_takes_the_batchs_statistics() {
     let model = |opset, attribute| {
         let mut build = Build::new(opset).input("x", &["n", "2", "3"]);
         for name in ["s", "b", "m", "v"] {
@@ -164,10 +171,22 @@ fn batch_norm_of_elements_or_in_training_is_refused() {
         model(7, vec![int("spatial", 0)]).problem(),
         NodeProblem::Unsupported { .. }
     ));
-    assert!(matches!(
-        model(15, vec![int("training_mode", 1)]).problem(),
-        NodeProblem::Unsupported { .. }
-    ));
+    let training = model(15, vec![int("training_mode", 1), float("epsilon", 0.0)])
+        .import()
+        .unwrap();
+    let x = HostTensor::from_f32([1, 2, 3], &[1.0, 2.0, 3.0, 4.0, 4.0, 7.0]).unwrap();
+    let half = 1.5f32.sqrt();
+    let want = [
+        1.0 - half,
+        1.0,
+        1.0 + half,
+        2.0 - 2.0 / 2f32.sqrt(),
+        2.0 - 2.0 / 2f32.sqrt(),
+        2.0 + 4.0 / 2f32.sqrt(),
+    ];
+    for (got, want) in evaluate(&training, x).into_iter().zip(want) {
+        assert!((got - want).abs() < 1e-5, "{got} for {want}");
+    }
 }
 
 #[test]
@@ -283,7 +302,7 @@ fn a_branch_with_a_known_condition_is_inlined() {
         .typed_input("c", DataType::Bool, &[])
         .node("If c -> y", branches())
         .output("y");
-    assert!(matches!(data.problem(), NodeProblem::Unsupported { .. }));
+    assert_eq!(ops(&data.import().unwrap()), ["relu", "sigmoid", "select"]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub mod infer;
 pub mod op;
 pub mod parse;
 pub mod print;
+pub mod recurrent;
 pub mod verify;
 
 use std::fmt;

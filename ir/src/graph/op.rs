@@ -19,6 +19,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::ConstId;
+pub use super::recurrent::{Activation, ActivationKind, Cell, Recurrent};
 use crate::dim::{Dim, Shape};
 use crate::library::LibraryCall;
 use crate::types::{DType, Scalar};
@@ -512,6 +513,8 @@ pub enum Composite {
         beta: Number,
         bias: Number,
     },
+    /// One direction of a recurrent layer.
+    Recurrent(Recurrent),
 }
 
 impl Composite {
@@ -528,6 +531,7 @@ impl Composite {
             Composite::Dequantize { .. } => "dequantize",
             Composite::Quantize { .. } => "quantize",
             Composite::LocalResponseNorm { .. } => "local_response_norm",
+            Composite::Recurrent(_) => "recurrent",
         }
     }
 }

@@ -487,7 +487,40 @@ fn composite(a: &mut Vec<String>, c: &Composite) {
             a.push(format!("beta={beta}"));
             a.push(format!("bias={bias}"));
         }
+        Composite::Recurrent(layer) => recurrent(a, layer),
     }
+}
+
+fn recurrent(a: &mut Vec<String>, layer: &Recurrent) {
+    a.push(format!("cell={}", layer.cell.name()));
+    if let Cell::Lstm {
+        input_forget,
+        peepholes,
+        states,
+    } = layer.cell
+    {
+        flag(a, "input_forget", input_forget);
+        flag(a, "peepholes", peepholes);
+        flag(a, "states", states);
+    }
+    let names = [
+        ["f", "f_alpha", "f_beta"],
+        ["g", "g_alpha", "g_beta"],
+        ["h", "h_alpha", "h_beta"],
+    ];
+    for (activation, [name, alpha, beta]) in layer.activations.iter().zip(names).take(layer.cell.activations()) {
+        a.push(format!("{name}={}", activation.kind));
+        let usual = Activation::of(activation.kind);
+        if *activation != usual {
+            a.push(format!("{alpha}={}", activation.alpha));
+            a.push(format!("{beta}={}", activation.beta));
+        }
+    }
+    if let Some(clip) = layer.clip {
+        a.push(format!("clip={clip}"));
+    }
+    flag(a, "reverse", layer.reverse);
+    flag(a, "lengths", layer.lengths);
 }
 
 /// Names a constant for messages: its own name, or its id.

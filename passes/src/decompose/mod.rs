@@ -6,6 +6,7 @@
 pub mod attention;
 pub mod dequantize;
 pub mod norms;
+pub mod recurrent;
 pub mod softmax;
 
 use ir::graph::{Node, Stage};
@@ -63,7 +64,8 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
         Composite::BatchNorm { .. }
         | Composite::GroupNorm { .. }
         | Composite::LocalResponseNorm { .. }
-        | Composite::Quantize { .. } => false,
+        | Composite::Quantize { .. }
+        | Composite::Recurrent(_) => false,
     }
 }
 
@@ -93,6 +95,7 @@ fn rule_name(composite: &Composite) -> &'static str {
         Composite::Dequantize { .. } => "decompose_dequantize",
         Composite::Quantize { .. } => "decompose_quantize",
         Composite::LocalResponseNorm { .. } => "decompose_local_response_norm",
+        Composite::Recurrent(_) => "decompose_recurrent",
     }
 }
 
@@ -125,6 +128,7 @@ pub fn expand(b: &mut Builder<'_>, composite: &Composite, x: &[Value], keep: Kee
         }
         Composite::Dequantize { groups, out } => dequantize::dequantize(b, x, groups.as_ref(), *out),
         Composite::Quantize { out } => dequantize::quantize(b, x, *out),
+        Composite::Recurrent(layer) => recurrent::recurrent(b, layer, x),
     }
 }
 

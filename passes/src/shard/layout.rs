@@ -386,6 +386,7 @@ impl Ways<'_> {
             Composite::BatchNorm { .. }
             | Composite::GroupNorm { .. }
             | Composite::Quantize { .. }
+            | Composite::Recurrent(_)
             | Composite::LocalResponseNorm { .. } => {}
         }
     }

@@ -28,6 +28,11 @@ pub(super) const ROWS: &[Row] = &[
     op("Softmax", 1, softmax),
     op("Softplus", 1, |n| unary(n, UnaryOp::Softplus)),
     op("Softsign", 1, softsign),
+    op("SwiGLU", 28, swiglu),
+    op("Swish", 24, |n| {
+        let alpha = n.float_or("alpha", 1.0)?;
+        scaled_silu(n, alpha)
+    }),
     op("ThresholdedRelu", 10, thresholded_relu),
     microsoft("FastGelu", fast_gelu),
     microsoft("BiasGelu", bias_gelu),
@@ -79,6 +84,14 @@ fn scaled_silu(node: &mut Node<'_>, alpha: f64) -> Step<Vec<Val>> {
     let scaled = node.with_scalar(BinaryOp::Mul, x, alpha)?;
     let gate = node.unary(UnaryOp::Sigmoid, scaled)?;
     Ok(vec![node.binary(BinaryOp::Mul, x, gate)?])
+}
+
+/// `swish(a) · b`
+fn swiglu(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let alpha = node.float_or("alpha", 1.0)?;
+    let other = node.input(1)?;
+    let gate = scaled_silu(node, alpha)?[0];
+    Ok(vec![node.binary(BinaryOp::Mul, gate, other)?])
 }
 
 fn quick_gelu(node: &mut Node<'_>) -> Step<Vec<Val>> {

@@ -138,7 +138,7 @@ fn parts(node: &mut Node<'_>, transposed: bool) -> Step<Parts> {
     })
 }
 
-fn conv(node: &mut Node<'_>) -> Step<Vec<Val>> {
+pub(super) fn conv(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let p = parts(node, false)?;
     let kernel = kernel(node, p.filter, p.spatial.len())?;
     let window = window(node, &p.spatial, &kernel)?;

@@ -4,8 +4,8 @@
 //! or column label (in one), or contracted (in both, needed no more); a label that only one operand has and nobody needs
 //! is summed first. So `bqhd,bkhd->bhqk` becomes one contraction over batch `b·h` as a 3-d batched product.
 
-use ir::Dim;
-use ir::op::ReduceOp;
+use ir::op::{BinaryOp, ReduceOp};
+use ir::{DType, Dim};
 
 use super::{Row, op};
 use crate::onnx::builder::Val;
@@ -68,14 +68,12 @@ fn einsum(node: &mut Node<'_>) -> Step<Vec<Val>> {
             "a result of labels that the operands have, each once",
         );
     };
-    for term in &terms {
-        if term
-            .labels
-            .iter()
-            .enumerate()
-            .any(|(i, c)| term.labels[..i].contains(c))
-        {
-            return node.unsupported(format!("Einsum over a diagonal ({equation:?})"));
+    for term in &mut terms {
+        while let Some((first, second)) = repeated(&term.labels) {
+            term.value = diagonal(node, term.value, first, second)?;
+            term.labels.remove(second);
+            let label = term.labels.remove(first);
+            term.labels.push(label);
         }
     }
     let mut terms = terms.into_iter();
@@ -93,6 +91,44 @@ fn einsum(node: &mut Node<'_>) -> Step<Vec<Val>> {
         .filter_map(|c| last.labels.iter().position(|l| l == c))
         .collect();
     Ok(vec![node.transpose(last.value, perm)?])
+}
+
+/// Two axes of one label.
+fn repeated(labels: &[char]) -> Option<(usize, usize)> {
+    let second = (0..labels.len()).find(|i| labels[..*i].contains(&labels[*i]))?;
+    let first = labels.iter().position(|label| *label == labels[second])?;
+    Some((first, second))
+}
+
+/// The diagonal over two axes, as the last axis: a slice of both as one, or of sizes that vary a sum over what is on it.
+fn diagonal(node: &mut Node<'_>, x: Val, first: usize, second: usize) -> Step<Val> {
+    let shape = node.shape(x);
+    let size = shape[first].clone();
+    node.build.require_equal(&size, &shape[second])?;
+    let mut order: Vec<usize> = (0..shape.rank())
+        .filter(|axis| *axis != first && *axis != second)
+        .collect();
+    order.extend([first, second]);
+    let x = node.transpose(x, order)?;
+    let rank = shape.rank();
+    let mut dims = node.shape(x).0;
+    if let Some(n) = size.as_const() {
+        dims.truncate(rank - 2);
+        let mut sizes = dims.clone();
+        dims.push(Dim::Const(n * n));
+        sizes.push(Dim::Const(n));
+        let x = node.reshape(x, dims)?;
+        let mut steps = vec![1; rank - 1];
+        steps[rank - 2] = n + 1;
+        return node.slice(x, vec![Dim::Const(0); rank - 1], sizes, steps);
+    }
+    let row = node.iota([size.clone()].into(), 0, DType::I64)?;
+    let column = node.reshape(row, [Dim::Const(1), size.clone()])?;
+    let row = node.reshape(row, [size, Dim::Const(1)])?;
+    let on = node.binary(BinaryOp::Eq, row, column)?;
+    let zero = node.scalar(node.dtype(x), 0.0);
+    let x = node.select(on, x, zero)?;
+    node.reduce(ReduceOp::Sum, x, vec![rank - 1], false)
 }
 
 /// Ellipsis axis `i`, counted from the right, as a label.

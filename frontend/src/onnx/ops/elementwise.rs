@@ -19,6 +19,7 @@ pub(super) const ROWS: &[Row] = &[
     op("Asinh", 9, |n| unary(n, UnaryOp::Asinh)),
     op("Atan", 7, |n| unary(n, UnaryOp::Atan)),
     op("Atanh", 9, |n| unary(n, UnaryOp::Atanh)),
+    op("BitCast", 26, bit_cast),
     op("BitShift", 11, bit_shift),
     op("BitwiseAnd", 18, |n| binary(n, BinaryOp::And)),
     op("BitwiseNot", 18, |n| unary(n, UnaryOp::Not)),
@@ -149,6 +150,26 @@ fn bit_shift(node: &mut Node<'_>) -> Step<Vec<Val>> {
         _ => zero,
     };
     Ok(vec![node.select(inside, shifted, beyond)?])
+}
+
+/// The same bits as another type of their width. Integers wrap; the bits of floats are taken of constants.
+fn bit_cast(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let to = node.int("to")?;
+    let to = dtype_of(node.required("to", to)?)?;
+    let x = node.input(0)?;
+    let from = node.dtype(x);
+    if from.bits() != to.bits() {
+        return node.bad("to", to, format!("a type of {} bits, as {from} has", from.bits()));
+    }
+    if from == to || from.is_int() && to.is_int() {
+        return Ok(vec![node.cast(x, to)?]);
+    }
+    let Some(tensor) = node.build.constant(x) else {
+        let what = "operand, whose bits are to be a float's or are one's,";
+        return Err(NodeProblem::NotKnown { what, index: 0 }.into());
+    };
+    let tensor = ir::HostTensor { dtype: to, ..tensor };
+    Ok(vec![node.build.of_constant(None, tensor)])
 }
 
 fn cast(node: &mut Node<'_>) -> Step<Vec<Val>> {

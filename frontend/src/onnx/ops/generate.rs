@@ -168,7 +168,7 @@ fn dropout(node: &mut Node<'_>) -> Step<Vec<Val>> {
     if node.opset >= 12 && node.optional(2).is_some() {
         let training = node.known_ints(2, "training mode")?;
         if training.iter().any(|v| *v != 0) {
-            return node.unsupported("dropout in training mode; export the model for inference");
+            return training_dropout(node, x);
         }
     }
     if !node.wants(1) {
@@ -187,6 +187,36 @@ fn dropout(node: &mut Node<'_>) -> Step<Vec<Val>> {
         mask
     };
     Ok(vec![x, node.broadcast(mask, shape)?])
+}
+
+/// Leaves elements out at random with the probability that is given, and enlarges the others by as much.
+fn training_dropout(node: &mut Node<'_>, x: Val) -> Step<Vec<Val>> {
+    let float = node.require_float(0)?;
+    let ratio = match node.optional(1) {
+        Some(_) => node.known_floats(1, "ratio")?.first().copied().unwrap_or(0.5),
+        None => 0.5,
+    };
+    if !(0.0..1.0).contains(&ratio) {
+        return node.unsupported(format!("dropout of a share of {ratio}; it is at least 0 and below 1"));
+    }
+    let shape = node.shape(x);
+    let kept = match ratio {
+        0.0 => {
+            let all = node.int_scalar(DType::Bool, 1);
+            node.broadcast(all, shape)?
+        }
+        _ => {
+            let kind = RandomKind::Uniform {
+                low: Scalar::Float(0.0),
+                high: Scalar::Float(1.0),
+            };
+            let drawn = random_in(node, kind, shape, DType::F32)?[0];
+            node.with_scalar(BinaryOp::Ge, drawn, ratio)?
+        }
+    };
+    let factor = node.cast(kept, float)?;
+    let factor = node.with_scalar(BinaryOp::Mul, factor, 1.0 / (1.0 - ratio))?;
+    Ok(vec![node.binary(BinaryOp::Mul, x, factor)?, kept])
 }
 
 fn normal(node: &Node<'_>) -> Step<RandomKind> {
@@ -208,7 +238,12 @@ fn uniform(node: &Node<'_>) -> Step<RandomKind> {
 /// The seed attribute's bits; without one, a seed from the node's output name, so that a model gives the same numbers
 /// each time.
 fn seed(node: &Node<'_>) -> Step<u64> {
-    if let Some(seed) = node.float("seed")? {
+    // Dropout's is an integer, the others' a float.
+    if node.proto.op_type == "Dropout" {
+        if let Some(seed) = node.int("seed")? {
+            return Ok(seed as u64);
+        }
+    } else if let Some(seed) = node.float("seed")? {
         return Ok(seed.to_bits());
     }
     let name = node.proto.output.first().map_or("", String::as_str);

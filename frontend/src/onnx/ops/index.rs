@@ -3,7 +3,7 @@
 use ir::op::{BinaryOp, Gather, Op, ReduceOp, Scatter};
 use ir::{DType, Dim, Shape};
 
-use super::{Row, op, withdrawn};
+use super::{Row, microsoft, op, withdrawn};
 use crate::onnx::builder::Val;
 use crate::onnx::error::{NodeProblem, Step};
 use crate::onnx::known::{Element, Known};
@@ -20,7 +20,10 @@ pub(super) const ROWS: &[Row] = &[
     withdrawn("Scatter", 9, 10, scatter_elements),
     op("ScatterElements", 11, scatter_elements),
     op("ScatterND", 11, scatter_nd),
+    op("TensorScatter", 24, tensor_scatter),
     op("Trilu", 14, trilu),
+    microsoft("Trilu", trilu),
+    op("Unique", 11, unique),
 ];
 
 fn axis_of(node: &Node<'_>, default: i64, x: Val) -> Step<usize> {
@@ -150,6 +153,50 @@ fn scatter_known(
     Some(result)
 }
 
+/// A cache with new rows from a position of each sample on: a row is the new one that is as far behind the position.
+fn tensor_scatter(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let (cache, update) = (node.input(0)?, node.input(1)?);
+    let (shape, rows) = (node.shape(cache), node.shape(update));
+    let rank = shape.rank();
+    let axis = axis_of(node, -2, cache)?;
+    if axis == 0 || rows.rank() != rank {
+        return node.bad("axis", axis, "an axis after the first, of tensors of one rank");
+    }
+    let circular = match node.text("mode", "linear")?.as_str() {
+        "linear" => false,
+        "circular" => true,
+        other => return node.bad("mode", other, "linear or circular"),
+    };
+    for other in (0..rank).filter(|a| *a != axis) {
+        node.build.require_equal(&shape[other], &rows[other])?;
+    }
+    let mut along = vec![Dim::Const(1); rank];
+    along[axis] = shape[axis].clone();
+    let position = node.iota([shape[axis].clone()].into(), 0, DType::I64)?;
+    let mut position = node.reshape(position, along)?;
+    let size = node.known(Known::scalar(shape[axis].clone()));
+    if let Some(first) = node.optional(2) {
+        let mut dims = vec![Dim::Const(1); rank];
+        dims[0] = shape[0].clone();
+        let first = node.cast(first, DType::I64)?;
+        let first = node.reshape(first, dims)?;
+        position = node.binary(BinaryOp::Sub, position, first)?;
+        if circular {
+            position = node.binary(BinaryOp::Mod, position, size)?;
+        }
+    }
+    let count = node.known(Known::scalar(rows[axis].clone()));
+    let behind = node.with_scalar(BinaryOp::Ge, position, 0.0)?;
+    let inside = node.binary(BinaryOp::Lt, position, count)?;
+    let new = node.binary(BinaryOp::And, behind, inside)?;
+    let last = node.with_scalar(BinaryOp::Sub, count, 1.0)?;
+    let at = node.with_scalar(BinaryOp::Max, position, 0.0)?;
+    let at = node.binary(BinaryOp::Min, at, last)?;
+    let at = node.broadcast(at, shape)?;
+    let taken = node.add(Op::Gather(Gather::Elements { axis }), &[update, at])?;
+    Ok(vec![node.select(new, taken, cache)?])
+}
+
 /// `indices` become an axis of `depth` elements: `on` where the position is the index, else `off`.
 fn one_hot(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (indices, values) = (node.input(0)?, node.input(2)?);
@@ -267,6 +314,45 @@ fn non_zero(node: &mut Node<'_>) -> Step<Vec<Val>> {
         shape,
         elements,
     })])
+}
+
+/// The distinct elements of a known tensor, where they come first, which of them each element is, and how often they are there.
+fn unique(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let x = node.input(0)?;
+    let known = node.build.known(x);
+    let Some((known, numbers)) = known.and_then(|k| k.floats().map(|numbers| (k, numbers))) else {
+        let (what, index) = ("tensor (the number of its distinct elements is a size)", 0);
+        return Err(NodeProblem::NotKnown { what, index }.into());
+    };
+    if node.has("axis") && node.rank(x) != 1 {
+        return node.unsupported("Unique along an axis");
+    }
+    let mut first: Vec<usize> = Vec::new();
+    let mut which = Vec::with_capacity(numbers.len());
+    for (at, number) in numbers.iter().enumerate() {
+        let found = first.iter().position(|f| numbers[*f] == *number);
+        which.push(found.unwrap_or(first.len()));
+        if found.is_none() {
+            first.push(at);
+        }
+    }
+    let mut order: Vec<usize> = (0..first.len()).collect();
+    if node.int_or("sorted", 1)? != 0 {
+        order.sort_by(|a, b| numbers[first[*a]].total_cmp(&numbers[first[*b]]));
+    }
+    let count = |of: usize| which.iter().filter(|w| **w == of).count();
+    let place = |of: usize| order.iter().position(|o| *o == of).unwrap_or(0);
+    let list = |values: Vec<usize>| Known::vector(values.into_iter().map(Dim::from).collect());
+    let starts: Vec<usize> = order.iter().map(|o| first[*o]).collect();
+    let Some(values) = known.select(vec![starts.len()], starts.iter().copied()) else {
+        return node.rank_error(0, "at least 0");
+    };
+    let (places, counts) = (
+        which.iter().map(|of| place(*of)).collect(),
+        order.iter().map(|of| count(*of)).collect(),
+    );
+    let results = [values, list(starts), list(places), list(counts)];
+    Ok(results.map(|known| node.known(known)).to_vec())
 }
 
 /// Reverses the first `lengths[b]` elements of each sequence: position `i` comes from `len − 1 − i` where `i < len`.

@@ -17,7 +17,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 /// `α·A'·B' + β·C`, the transposes as flags.
-fn gemm(node: &mut Node<'_>) -> Step<Vec<Val>> {
+pub(super) fn gemm(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (a, b) = (node.input(0)?, node.input(1)?);
     for (index, value) in [(0, a), (1, b)] {
         if node.rank(value) != 2 {
@@ -75,11 +75,15 @@ fn matmul(node: &mut Node<'_>) -> Step<Vec<Val>> {
     Ok(vec![product(node, a, b, (false, false), out)?])
 }
 
-fn fused_matmul(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    if node.flag("transBatchA")? || node.flag("transBatchB")? {
-        return node.unsupported("FusedMatMul with transposed batches");
+pub(super) fn fused_matmul(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let (mut a, mut b) = (node.input(0)?, node.input(1)?);
+    // The rows are the first axis, before those of the batch.
+    for (value, name) in [(&mut a, "transBatchA"), (&mut b, "transBatchB")] {
+        let rank = node.rank(*value);
+        if node.flag(name)? && rank > 2 {
+            *value = node.transpose(*value, (1..rank - 1).chain([0, rank - 1]).collect())?;
+        }
     }
-    let (a, b) = (node.input(0)?, node.input(1)?);
     let flags = (node.flag("transA")?, node.flag("transB")?);
     let alpha = node.float_or("alpha", 1.0)?;
     let out = node.dtype(a);

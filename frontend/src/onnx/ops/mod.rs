@@ -10,19 +10,29 @@ mod attention_contrib;
 mod conv;
 mod einsum;
 mod elementwise;
+mod fused_contrib;
 mod generate;
 mod group_query;
 mod index;
+mod learned;
+mod linear_algebra;
+mod loss;
 mod matmul;
 mod norm;
 mod pool;
 mod quant;
 mod quant_contrib;
+mod recurrent;
 mod reduce;
 mod resize;
 mod rotary;
+mod sampling;
+mod sequence;
 mod shape;
+mod signal;
 mod slice;
+mod state;
+mod unpool;
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -32,7 +42,7 @@ use super::error::Step;
 use super::node::Node;
 
 /// The opsets of ONNX's default domain that are imported.
-pub(super) const OPSETS: RangeInclusive<i64> = 7..=23;
+pub(super) const OPSETS: RangeInclusive<i64> = 7..=28;
 
 /// The domain of ONNX Runtime's own ops.
 const MICROSOFT: &str = "com.microsoft";
@@ -68,6 +78,16 @@ const fn withdrawn(name: &'static str, since: i64, last: i64, import: Import) ->
     }
 }
 
+/// An op of ONNX's domain of classical machine learning.
+const fn learned(name: &'static str, import: Import) -> Row {
+    Row {
+        domain: "ai.onnx.ml",
+        name,
+        opsets: 1..=i64::MAX,
+        import,
+    }
+}
+
 /// An op of ONNX Runtime's domain.
 const fn microsoft(name: &'static str, import: Import) -> Row {
     Row {
@@ -78,26 +98,36 @@ const fn microsoft(name: &'static str, import: Import) -> Row {
     }
 }
 
-const FAMILIES: [&[Row]; 19] = [
+const FAMILIES: [&[Row]; 29] = [
     activation::ROWS,
     attention::ROWS,
     attention_contrib::ROWS,
     conv::ROWS,
     einsum::ROWS,
     elementwise::ROWS,
+    fused_contrib::ROWS,
     generate::ROWS,
     group_query::ROWS,
     index::ROWS,
+    learned::ROWS,
+    linear_algebra::ROWS,
+    loss::ROWS,
     matmul::ROWS,
     norm::ROWS,
     pool::ROWS,
     quant::ROWS,
     quant_contrib::ROWS,
+    recurrent::ROWS,
     reduce::ROWS,
     resize::ROWS,
     rotary::ROWS,
+    sampling::ROWS,
+    sequence::ROWS,
     shape::ROWS,
+    signal::ROWS,
     slice::ROWS,
+    state::ROWS,
+    unpool::ROWS,
 ];
 
 /// The rows by domain and name.

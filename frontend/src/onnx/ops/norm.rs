@@ -32,8 +32,8 @@ fn epsilon(node: &Node<'_>, default: f32) -> Step<Scalar> {
 /// The inference form. Statistics may be of a wider type than the data.
 fn batch_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
-    if node.flag("training_mode")? {
-        return node.unsupported("batch normalisation in training mode; export the model for inference");
+    if node.opset >= 14 && node.flag("training_mode")? {
+        return training_batch_norm(node);
     }
     if node.opset < 9 && node.int_or("spatial", 1)? != 1 {
         return node.unsupported("batch normalisation with statistics for each element (spatial = 0)");
@@ -69,6 +69,45 @@ fn batch_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
         &operands,
     )?;
     Ok(vec![node.cast(result, dtype)?])
+}
+
+/// Normalises by the batch's own statistics; further results are the running ones, moved towards them.
+fn training_batch_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let x = node.input(0)?;
+    let dtype = node.require_float(0)?;
+    let shape = node.shape(x);
+    if shape.rank() < 2 {
+        return node.rank_error(0, "at least 2");
+    }
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let x = node.cast(x, wide)?;
+    let axes: Vec<usize> = (0..shape.rank()).filter(|axis| *axis != 1).collect();
+    let mean = node.reduce(ReduceOp::Mean, x, axes.clone(), true)?;
+    let centred = node.binary(BinaryOp::Sub, x, mean)?;
+    let square = node.binary(BinaryOp::Mul, centred, centred)?;
+    let variance = node.reduce(ReduceOp::Mean, square, axes, true)?;
+    let epsilon = node.float_or("epsilon", f64::from(1e-5f32))?;
+    let shifted = node.with_scalar(BinaryOp::Add, variance, epsilon)?;
+    let inverse = node.unary(UnaryOp::Rsqrt, shifted)?;
+    let mut result = node.binary(BinaryOp::Mul, centred, inverse)?;
+    let mut column = vec![Dim::Const(1); shape.rank()];
+    column[1] = shape[1].clone();
+    for (index, op) in [(1, BinaryOp::Mul), (2, BinaryOp::Add)] {
+        let value = node.cast(node.input(index)?, wide)?;
+        let value = node.reshape(value, column.clone())?;
+        result = node.binary(op, result, value)?;
+    }
+    let mut results = vec![node.cast(result, dtype)?];
+    let momentum = node.float_or("momentum", f64::from(0.9f32))?;
+    for (index, own) in [(3, mean), (4, variance)] {
+        let before = node.input(index)?;
+        let kept = node.with_scalar(BinaryOp::Mul, before, momentum)?;
+        let own = node.reshape(own, [shape[1].clone()])?;
+        let own = node.cast(own, node.dtype(before))?;
+        let new = node.with_scalar(BinaryOp::Mul, own, 1.0 - momentum)?;
+        results.push(node.binary(BinaryOp::Add, kept, new)?);
+    }
+    Ok(results)
 }
 
 /// Broadcasts a scale or bias to the normalised dims.
@@ -131,19 +170,27 @@ fn layer_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
     if !node.wants(1) && !node.wants(2) {
         return Ok(vec![result]);
     }
+    let [mean, inverse] = statistics(node, x, false, EPSILON)?;
+    Ok(vec![result, mean, inverse])
+}
+
+/// The mean of rows and the inverse of their deviation, in the stash type: f32 unless the attribute says otherwise. Without
+/// the mean, the deviation is from 0.
+fn statistics(node: &mut Node<'_>, x: Val, rms: bool, default: f32) -> Step<[Val; 2]> {
     let axis = node.int_or("axis", -1)?;
     let axes: Vec<usize> = (node.axis(axis, node.rank(x))?..node.rank(x)).collect();
-    // The statistics are in the stash type: f32 unless the attribute says otherwise.
     let stash = dtype_of(node.int_or("stash_type", 1)?)?;
     let x = node.cast(x, stash)?;
     let mean = node.reduce(ReduceOp::Mean, x, axes.clone(), true)?;
-    let centred = node.binary(BinaryOp::Sub, x, mean)?;
+    let centred = match rms {
+        true => x,
+        false => node.binary(BinaryOp::Sub, x, mean)?,
+    };
     let square = node.binary(BinaryOp::Mul, centred, centred)?;
     let variance = node.reduce(ReduceOp::Mean, square, axes, true)?;
-    let epsilon = node.float_or("epsilon", f64::from(1e-5f32))?;
+    let epsilon = node.float_or("epsilon", f64::from(default))?;
     let variance = node.with_scalar(BinaryOp::Add, variance, epsilon)?;
-    let inverse = node.unary(UnaryOp::Rsqrt, variance)?;
-    Ok(vec![result, mean, inverse])
+    Ok([mean, node.unary(UnaryOp::Rsqrt, variance)?])
 }
 
 fn rms_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
@@ -154,16 +201,17 @@ fn rms_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {
 
 /// The sum of input, skip and optional bias, normalised; the fourth output is the sum.
 fn skip(node: &mut Node<'_>, bias: usize, scale: Option<Val>, shift: Option<Val>, rms: bool) -> Step<Vec<Val>> {
-    if node.wants(1) || node.wants(2) {
-        return node.unsupported("the mean and deviation outputs of a normalisation");
-    }
     let (x, other) = (node.input(0)?, node.input(1)?);
     let mut sum = node.binary(BinaryOp::Add, x, other)?;
     if let Some(bias) = node.optional(bias) {
         sum = node.binary(BinaryOp::Add, sum, bias)?;
     }
     let result = normalise(node, sum, scale, shift, rms, SKIP_EPSILON)?;
-    Ok(vec![result, result, result, sum])
+    let [mean, inverse] = match node.wants(1) || node.wants(2) {
+        true => statistics(node, sum, rms, SKIP_EPSILON)?,
+        false => [result; 2],
+    };
+    Ok(vec![result, mean, inverse, sum])
 }
 
 fn skip_layer_norm(node: &mut Node<'_>) -> Step<Vec<Val>> {

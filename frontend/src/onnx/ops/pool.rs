@@ -1,10 +1,10 @@
 //! Pooling over windows and over whole images.
 
-use ir::Dim;
-use ir::op::{BinaryOp, Layout, Op, Pool, PoolKind, ReduceOp, UnaryOp};
+use ir::op::{BinaryOp, Layout, Op, PadMode, Pool, PoolKind, ReduceOp, UnaryOp, View};
+use ir::{Dim, Scalar};
 
 use super::conv::{spatial_list, window};
-use super::{Row, op};
+use super::{Row, op, unpool};
 use crate::onnx::builder::Val;
 use crate::onnx::error::Step;
 use crate::onnx::node::Node;
@@ -42,9 +42,14 @@ fn pool(node: &Node<'_>, kind: PoolKind) -> Step<Pool> {
 
 fn max_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
-    node.only_outputs(1, "the Indices output of MaxPool")?;
     let pool = pool(node, PoolKind::Max)?;
-    Ok(vec![node.add(Op::Pool(pool), &[x])?])
+    let result = node.add(Op::Pool(pool.clone()), &[x])?;
+    if !node.wants(1) {
+        return Ok(vec![result]);
+    }
+    let column_major = node.flag("storage_order")?;
+    let shape = node.shape(result);
+    Ok(vec![result, unpool::positions(node, x, &pool, &shape, column_major)?])
 }
 
 pub(super) fn average_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
@@ -57,16 +62,38 @@ pub(super) fn average_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
 /// The p-norm: `(Σ |x|^p)^(1/p)`, the sum being the mean (padding counted) times the window's size.
 fn lp_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
-    let pool = pool(node, PoolKind::Average { count_padding: true })?;
-    if pool.ceil {
-        return node.unsupported("LpPool with ceil_mode");
-    }
+    let mut pool = pool(node, PoolKind::Average { count_padding: true })?;
     let elements: f64 = pool.size.iter().map(|v| *v as f64).product();
     let p = node.int_or("p", 2)? as f64;
-    let powers = power(node, x, p)?;
+    let mut powers = power(node, x, p)?;
+    if std::mem::take(&mut pool.ceil) {
+        powers = with_rest(node, powers, &pool)?;
+    }
     let mean = node.add(Op::Pool(pool), &[powers])?;
     let sum = node.with_scalar(BinaryOp::Mul, mean, elements)?;
     Ok(vec![root(node, sum, p)?])
+}
+
+/// Adds zeros behind an image for windows that begin inside it, or its padding, and reach beyond.
+fn with_rest(node: &mut Node<'_>, x: Val, pool: &Pool) -> Step<Val> {
+    let shape = node.shape(x);
+    let low = vec![Dim::Const(0); shape.rank()];
+    let mut high = low.clone();
+    for (axis, size) in pool.size.iter().enumerate() {
+        let (window, at) = (&pool.window, axis + 2);
+        let reach = (size - 1) * window.dilations[axis] + 1;
+        let padded = shape[at].clone() + (window.pad_low[axis] + window.pad_high[axis]);
+        let moved = padded.clone() - reach;
+        let stride = Dim::Const(window.strides[axis]);
+        let mut windows = moved.ceil_div(&stride) + 1;
+        // No window begins in the padding behind the image.
+        let most = (shape[at].clone() + (window.pad_low[axis] - 1)).floor_div(&stride) + 1;
+        windows = node.build.sizes.min(&windows, &most);
+        let needed = (windows - 1) * window.strides[axis] + reach;
+        high[at] = node.build.sizes.max(&(needed - padded), &Dim::Const(0));
+    }
+    let mode = PadMode::Constant(Scalar::Float(0.0));
+    node.add(Op::View(View::Pad { low, high, mode }), &[x])
 }
 
 fn power(node: &mut Node<'_>, x: Val, p: f64) -> Step<Val> {

@@ -11,7 +11,8 @@ use crate::onnx::node::Node;
 pub(super) const ROWS: &[Row] = &[
     op("ArgMax", 1, |n| arg(n, ReduceOp::ArgMax)),
     op("ArgMin", 1, |n| arg(n, ReduceOp::ArgMin)),
-    op("CumSum", 11, cum_sum),
+    op("CumProd", 26, |n| running(n, ReduceOp::Prod)),
+    op("CumSum", 11, |n| running(n, ReduceOp::Sum)),
     op("ReduceL1", 1, |n| reduce(n, l1)),
     op("ReduceL2", 1, |n| reduce(n, l2)),
     op("ReduceLogSum", 1, |n| reduce(n, log_sum)),
@@ -130,7 +131,7 @@ fn arg(node: &mut Node<'_>, op: ReduceOp) -> Step<Vec<Val>> {
     Ok(vec![node.binary(BinaryOp::Sub, last, found)?])
 }
 
-fn cum_sum(node: &mut Node<'_>) -> Step<Vec<Val>> {
+fn running(node: &mut Node<'_>, op: ReduceOp) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let axis = node.known_ints(1, "axis")?;
     let [axis] = axis.as_slice() else {
@@ -140,7 +141,7 @@ fn cum_sum(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (exclusive, reverse) = (node.flag("exclusive")?, node.flag("reverse")?);
     Ok(vec![node.add(
         Op::Scan {
-            op: ReduceOp::Sum,
+            op,
             axis,
             exclusive,
             reverse,

@@ -227,7 +227,7 @@ fn one_axis(node: &mut Node<'_>, x: Val, axis: &Axis, mode: Mode, transform: Tra
     Ok(sum.unwrap_or(x))
 }
 
-fn constant(tensor: Result<HostTensor, ir::data::SizeMismatch>) -> Step<HostTensor> {
+pub(super) fn constant(tensor: Result<HostTensor, ir::data::SizeMismatch>) -> Step<HostTensor> {
     tensor.map_err(|e| {
         NodeProblem::TooLarge {
             bytes: e.expected.to_string(),

@@ -15,6 +15,7 @@ mod index;
 mod norm;
 pub mod random;
 pub mod ranks;
+mod recurrent;
 mod reduce;
 pub mod scalar;
 mod view;
@@ -397,6 +398,7 @@ fn least_operands(op: &Op) -> usize {
         Op::Composite(Composite::Dequantize { .. } | Composite::Quantize { .. }) => 2,
         Op::Composite(Composite::BatchNorm { .. }) => 5,
         Op::Composite(Composite::GroupNorm { .. }) => 3,
+        Op::Composite(Composite::Recurrent(layer)) => layer.places().count,
         Op::Composite(Composite::Attention { mask, scales, .. }) => 3 + usize::from(*mask) + usize::from(*scales),
         Op::Call(call) => match call.op {
             LibraryOp::Gemm { .. } | LibraryOp::Conv(_) => 2,

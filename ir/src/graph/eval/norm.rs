@@ -3,6 +3,7 @@
 use super::OpError;
 use super::array::{Array, Data, broadcast_strides, walk};
 use super::elementwise::floats;
+use super::recurrent;
 use crate::graph::op::{Composite, Groups, Layout};
 use crate::types::DType;
 
@@ -79,6 +80,7 @@ pub(super) fn composite(c: &Composite, operands: &[&Array]) -> Result<Array, OpE
         }
         Composite::Dequantize { groups, out } => dequantize(groups.as_ref(), *out, operands),
         Composite::Quantize { out } => quantize(*out, operands),
+        Composite::Recurrent(layer) => recurrent::recurrent(layer, operands),
         Composite::LocalResponseNorm {
             size,
             alpha,

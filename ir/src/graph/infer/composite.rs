@@ -3,7 +3,7 @@
 use super::window::{LARGEST, contract_of, conv, pool};
 use super::{Class, Cx, Inferred, attribute, one};
 use crate::dim::{Dim, Shape};
-use crate::graph::op::{Composite, Groups, Layout};
+use crate::graph::op::{Composite, Groups, Layout, Recurrent};
 use crate::library::{Collective, CollectiveKind, GemmScale, LibraryCall, LibraryOp};
 use crate::types::DType;
 
@@ -19,6 +19,7 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
             (operands, operands)
         }
         Composite::Dequantize { .. } | Composite::Quantize { .. } => (2, 3),
+        Composite::Recurrent(layer) => (layer.places().count, layer.places().count),
     };
     cx.count(min, max)?;
     if let Composite::Dequantize { groups, out } = c {
@@ -58,6 +59,7 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
             per_channel(cx, Layout::ChannelsFirst.channel_axis(rank))?;
         }
         Composite::Attention { mask, scales, .. } => return attention(*mask, *scales, dtype, cx),
+        Composite::Recurrent(layer) => return recurrent(layer, dtype, cx),
         Composite::Dequantize { .. } | Composite::Quantize { .. } => {}
         Composite::LocalResponseNorm { size, .. } => {
             cx.rank_at_least(0, 2)?;
@@ -67,6 +69,51 @@ pub(super) fn composite(c: &Composite, cx: &Cx<'_>) -> Inferred {
         }
     }
     Ok(one(dtype, shape))
+}
+
+fn recurrent(layer: &Recurrent, dtype: DType, cx: &Cx<'_>) -> Inferred {
+    let places = layer.places();
+    for (operand, rank) in [(0, 3), (1, 2), (2, 2)] {
+        cx.rank_is(operand, rank)?;
+        cx.same_dtype(0, operand)?;
+    }
+    let (x, hidden) = (&cx.operands[0].shape, cx.operands[2].shape[1].clone());
+    let row = Shape(vec![x[1].clone(), hidden.clone()]);
+    let gates = hidden.clone() * layer.cell.gates();
+    cx.equal(
+        "the gates of the inputs' products and of the hidden state",
+        &x[2],
+        &gates,
+    )?;
+    let weights = Shape(vec![gates, hidden.clone()]);
+    cx.equal_shapes(
+        "the recurrent weights and the hidden state",
+        &cx.operands[1].shape,
+        &weights,
+    )?;
+    cx.equal_shapes("the first hidden state and the batch", &cx.operands[2].shape, &row)?;
+    if let Some(at) = places.cell {
+        cx.same_dtype(0, at)?;
+        cx.equal_shapes("the first cell state and hidden state", &cx.operands[at].shape, &row)?;
+    }
+    if let Some(at) = places.bias {
+        cx.same_dtype(0, at)?;
+        cx.vector(at, "the recurrent bias and the hidden state", &hidden)?;
+    }
+    if let Some(at) = places.peepholes {
+        cx.same_dtype(0, at)?;
+        cx.vector(at, "the peepholes and three gates", &(hidden.clone() * 3))?;
+    }
+    if let Some(at) = places.lengths {
+        if cx.operands[at].dtype != DType::I64 {
+            return attribute(
+                "lengths",
+                format!("they are {}, and must be i64", cx.operands[at].dtype),
+            );
+        }
+        cx.vector(at, "the lengths and the batch", &x[1])?;
+    }
+    Ok(one(dtype, vec![x[0].clone(), x[1].clone(), hidden * layer.states()]))
 }
 
 fn per_channel(cx: &Cx<'_>, axis: usize) -> Result<(), super::Reason> {

@@ -154,6 +154,7 @@ impl Parser {
                 beta: a.number(self, "beta")?,
                 bias: a.number(self, "bias")?,
             },
+            "recurrent" => Composite::Recurrent(self.recurrent(a)?),
             _ => {
                 if let Some(op) = UnaryOp::from_name(name) {
                     return Ok(Some(Op::unary(op)));
@@ -165,6 +166,51 @@ impl Parser {
             }
         };
         Ok(Some(Op::Composite(composite)))
+    }
+
+    fn recurrent(&mut self, a: &mut Attributes) -> Parsed<Recurrent> {
+        let (input_forget, peepholes) = (a.flag(self, "input_forget")?, a.flag(self, "peepholes")?);
+        let states = a.flag(self, "states")?;
+        let cell = a.member(self, "cell", "`rnn`, `gru`, `gru_reset_after` or `lstm`", |w| match w {
+            "rnn" => Some(Cell::Rnn),
+            "gru" => Some(Cell::Gru { reset_after: false }),
+            "gru_reset_after" => Some(Cell::Gru { reset_after: true }),
+            "lstm" => Some(Cell::Lstm {
+                input_forget,
+                peepholes,
+                states,
+            }),
+            _ => None,
+        })?;
+        let Some(cell) = cell else {
+            return a.missing(self, "cell");
+        };
+        // What a cell does not have is the same for all.
+        let mut activations = [Activation::of(ActivationKind::Tanh); 3];
+        let names = [
+            ["f", "f_alpha", "f_beta"],
+            ["g", "g_alpha", "g_beta"],
+            ["h", "h_alpha", "h_beta"],
+        ];
+        for (activation, [name, alpha, beta]) in activations.iter_mut().zip(names).take(cell.activations()) {
+            match a.member(self, name, "an activation", ActivationKind::from_name)? {
+                Some(kind) => *activation = Activation::of(kind),
+                None => return a.missing(self, name),
+            }
+            if let Some(alpha) = a.get(self, alpha, Parser::scalar)? {
+                activation.alpha = alpha;
+            }
+            if let Some(beta) = a.get(self, beta, Parser::scalar)? {
+                activation.beta = beta;
+            }
+        }
+        Ok(Recurrent {
+            cell,
+            activations,
+            clip: a.get(self, "clip", Parser::scalar)?,
+            reverse: a.flag(self, "reverse")?,
+            lengths: a.flag(self, "lengths")?,
+        })
     }
 
     fn call(&mut self, name: &str, a: &mut Attributes, spatial: usize, product: Option<DType>) -> Parsed<Option<Op>> {

@@ -58,6 +58,8 @@ fn windows_and_composites_survive() {
   n13 = miopen_softmax n0 {axis=2} : f32[2, 16, 9, 9]
   n14 = constant "s" [0.5] : f32[1]
   n15 = hipblaslt_matmul n0, n0, n14, n14 {out=f16, scale=tensor, epilogue=bias_relu} : f32[2, 16, 9, 9]
+  n16 = recurrent n0, n0, n0, n0, n0, n0 {cell=lstm, peepholes, states, f=hard_sigmoid, f_alpha=0.5, f_beta=0.25, g=tanh, h=softsign, clip=3.0, reverse, lengths} : f32[2, 16, 9, 9]
+  n17 = recurrent n0, n0, n0, n0 {cell=gru_reset_after, f=sigmoid, g=tanh} : f32[2, 16, 9, 9]
   return n2 as "y"
 }
 "#,
