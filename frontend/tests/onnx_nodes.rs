@@ -78,7 +78,7 @@ fn run(case: &Case) -> Outcome {
 }
 
 /// Cases whose values differ, each by its name, and the standard's words that allow it. Their types and shapes do not differ.
-const DIFFERENT: [(&str, &[&str]); 4] = [
+const DIFFERENT: [(&str, &[&str]); 5] = [
     (
         "Bernoulli: \"This operator is non-deterministic and may not produce the same values in different implementations (even if \
          a seed is specified).\"",
@@ -95,6 +95,15 @@ const DIFFERENT: [(&str, &[&str]); 4] = [
             "test_castlike_FLOAT16_to_UINT4",
             "test_castlike_FLOAT_to_INT4",
             "test_castlike_FLOAT_to_UINT4",
+        ],
+    ),
+    (
+        "Dropout: \"If this input is true […], the output Y will be a random dropout\", by numbers that the standard does not give",
+        &[
+            "test_training_dropout",
+            "test_training_dropout_default",
+            "test_training_dropout_default_mask",
+            "test_training_dropout_mask",
         ],
     ),
     (
