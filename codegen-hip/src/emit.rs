@@ -31,14 +31,29 @@ pub fn emit(plan: &Plan) -> Result<Table<KernelId, Source>, EmitError> {
     let aliased = aliased_params(plan);
     plan.kernels
         .iter()
-        .map(|(id, kernel)| {
-            let beside = Beside {
-                lets_next_begin: plan.overlap.lets_next_begin.contains(&id),
-                reads_early: plan.overlap.reads_early.contains(&id),
-            };
-            print_kernel(kernel, &plan.symbols, &plan.target, &aliased[id], beside)
-        })
+        .map(|(id, kernel)| print_kernel(kernel, &plan.symbols, &plan.target, &aliased[id], beside(plan, id)))
         .collect()
+}
+
+/// Prints one kernel of a plan by another mapping than it has.
+///
+/// # Errors
+/// As [`emit`].
+pub fn emit_by(plan: &Plan, id: KernelId, mapping: Mapping) -> Result<Source, EmitError> {
+    let kernel = Kernel {
+        mapping,
+        ..plan.kernels[id].clone()
+    };
+    let aliased = aliased_params(plan);
+    print_kernel(&kernel, &plan.symbols, &plan.target, &aliased[id], beside(plan, id))
+}
+
+/// What a kernel of a plan does about the launches beside its own.
+fn beside(plan: &Plan, id: KernelId) -> Beside {
+    Beside {
+        lets_next_begin: plan.overlap.lets_next_begin.contains(&id),
+        reads_early: plan.overlap.reads_early.contains(&id),
+    }
 }
 
 /// What a kernel does about the launches beside its own.

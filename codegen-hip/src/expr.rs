@@ -280,15 +280,6 @@ impl<'a> Printer<'a> {
         self.spell(root).text
     }
 
-    /// Calls `f` for every load that happens whenever the roots are computed, and is not named yet.
-    pub fn unconditional_loads(&self, roots: &[ExprId]) -> Vec<ExprId> {
-        let cone = self.cone(roots);
-        (0..cone.always.len())
-            .map(ExprId::new)
-            .filter(|e| cone.always[e.index()] && matches!(self.kernel.exprs[*e], Expr::Load { .. }))
-            .collect()
-    }
-
     /// Returns the loads that are not named yet and happen on one set of conditions alone, with these: each with whether it holds. Loads
     /// that happen in any case have none. Neither conditions nor positions of a conditional load are read from memory.
     pub fn loads_by_conditions(&self, roots: &[ExprId]) -> Vec<(ExprId, Vec<(ExprId, bool)>)> {

@@ -173,6 +173,42 @@ pub static ARCHES: &[Arch] = &[
         ..GFX942
     },
     GFX1030,
+    Arch {
+        name: "gfx1031",
+        machine: 0x37,
+        compute_units: 40,
+        ..GFX1030
+    },
+    Arch {
+        name: "gfx1032",
+        machine: 0x38,
+        compute_units: 32,
+        ..GFX1030
+    },
+    Arch {
+        name: "gfx1033",
+        machine: 0x39,
+        compute_units: 8,
+        ..GFX1030
+    },
+    Arch {
+        name: "gfx1034",
+        machine: 0x3e,
+        compute_units: 16,
+        ..GFX1030
+    },
+    Arch {
+        name: "gfx1035",
+        machine: 0x3d,
+        compute_units: 12,
+        ..GFX1030
+    },
+    Arch {
+        name: "gfx1036",
+        machine: 0x45,
+        compute_units: 2,
+        ..GFX1030
+    },
     GFX1100,
     Arch {
         name: "gfx1101",
@@ -189,6 +225,14 @@ pub static ARCHES: &[Arch] = &[
         ..GFX1100
     },
     Arch {
+        name: "gfx1103",
+        machine: 0x44,
+        vgprs_per_simd: 1024,
+        vgpr_granule: 16,
+        compute_units: 12,
+        ..GFX1100
+    },
+    Arch {
         name: "gfx1150",
         machine: 0x43,
         vgprs_per_simd: 1024,
@@ -200,6 +244,14 @@ pub static ARCHES: &[Arch] = &[
         name: "gfx1151",
         machine: 0x4a,
         compute_units: 40,
+        ..GFX1100
+    },
+    Arch {
+        name: "gfx1152",
+        machine: 0x55,
+        vgprs_per_simd: 1024,
+        vgpr_granule: 16,
+        compute_units: 8,
         ..GFX1100
     },
     Arch {

@@ -11,8 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::types::DType;
 
 pub mod matrix;
+mod names;
+mod rows;
 
 pub use matrix::{MatrixFamily, MatrixInstruction};
+pub use names::{TargetError, names};
+pub use rows::TARGETS;
 
 /// Which toolchain and runtime a target belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -30,8 +34,12 @@ pub enum Platform {
 pub struct Architecture {
     /// The name given to `--target`.
     pub name: &'static str,
-    /// A product that has it.
+    /// Products that have it, in a few words.
     pub product: &'static str,
+    /// The products' names, which are names of the target too.
+    pub aliases: &'static [&'static str],
+    /// The processors that run its code, where that is a generic code object; none where only the processor of this name does.
+    pub serves: &'static [&'static str],
     pub platform: Platform,
     /// Lanes in a wave (warp) as graphc compiles for it.
     pub wave_size: u32,
@@ -61,6 +69,8 @@ pub struct Architecture {
     pub matrix_f8_tflops: f64,
     /// Memory bandwidth in 10^12 bytes a second.
     pub memory_tbps: f64,
+    /// Threads that a workgroup may have.
+    pub workgroup_threads: u32,
     /// LDS (shared memory) that a kernel may declare for one workgroup, in bytes.
     pub lds_bytes: u32,
     /// LDS that a launch may give one workgroup instead, in bytes; 0 where kernels declare all of it.
@@ -71,6 +81,8 @@ pub struct Architecture {
     pub cache_bytes: u64,
     /// Vector registers that a SIMD has for each lane, which the waves on it share out.
     pub vector_registers: u32,
+    /// Vector registers that one lane may have: as many as instructions can name, accumulation registers among them.
+    pub most_lane_registers: u32,
     /// Its matrix instructions; empty where it has none.
     pub matrix: &'static [MatrixInstruction],
     /// Dies with an L2 each, to which the hardware deals workgroups in turn.
@@ -147,274 +159,19 @@ impl Architecture {
         self.lds_bytes.max(self.launch_lds_bytes)
     }
 
+    /// Returns the vector registers that a lane has at most in a workgroup of so many threads, whose waves share out those of the unit's SIMDs.
+    pub fn lane_registers(&self, threads: u64) -> u32 {
+        let waves = threads.div_ceil(u64::from(self.wave_size.max(1)));
+        let on_a_simd = waves.div_ceil(u64::from(self.simds.max(1))).max(1);
+        let share = u64::from(self.vector_registers) / on_a_simd;
+        u32::try_from(share).unwrap_or(u32::MAX).min(self.most_lane_registers)
+    }
+
     /// Says whether the target compiles HIP source.
     pub fn is_gpu(&self) -> bool {
         self.platform != Platform::Cpu
     }
 }
-
-const MIB: u64 = 1 << 20;
-
-/// Fields shared by the AMD rows.
-const HIP: Architecture = Architecture {
-    name: "",
-    product: "",
-    platform: Platform::Hip,
-    wave_size: 64,
-    compute_units: 0,
-    clock_ghz: 0.0,
-    simds: 4,
-    lds_bytes_per_clock: 128,
-    direct_bytes: 0,
-    turned_bits: &[],
-    cache_bytes_per_clock: 64,
-    vector_f32_tflops: 0.0,
-    matrix_f16_tflops: 0.0,
-    matrix_bf16_tflops: 0.0,
-    matrix_i8_tops: 0.0,
-    matrix_f8_tflops: 0.0,
-    memory_tbps: 0.0,
-    lds_bytes: 64 << 10,
-    launch_lds_bytes: 0,
-    line_bytes: 128,
-    cache_bytes: 8 * MIB,
-    vector_registers: 256,
-    matrix: &[],
-    dies: 1,
-    f8: None,
-    launch_us: 4.0,
-    channels_last: true,
-    libraries: true,
-    library_efficiency: 0.7,
-    hipblaslt: true,
-    operand_prologue: true,
-    depthwise_kernel: false,
-    repeats_operands: false,
-    chains_products: false,
-    flushes_subnormals: false,
-    told_residents: false,
-    overlaps_launches: false,
-};
-
-/// All targets. Sources: AMD's data sheets and the ISA manuals of each generation.
-pub static TARGETS: &[Architecture] = &[
-    Architecture {
-        name: "cpu",
-        product: "host processor",
-        platform: Platform::Cpu,
-        wave_size: 1,
-        compute_units: 2,
-        clock_ghz: 3.0,
-        vector_f32_tflops: 0.2,
-        memory_tbps: 0.03,
-        lds_bytes: 0,
-        cache_bytes: 32 * MIB,
-        vector_registers: 32,
-        launch_us: 2.0,
-        libraries: false,
-        hipblaslt: false,
-        operand_prologue: false,
-        depthwise_kernel: true,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx906",
-        product: "Instinct MI50/MI60",
-        compute_units: 60,
-        clock_ghz: 1.73,
-        vector_f32_tflops: 13.3,
-        matrix_f16_tflops: 26.5,
-        matrix_i8_tops: 53.0,
-        memory_tbps: 1.02,
-        cache_bytes: 4 * MIB,
-        hipblaslt: false,
-        matrix: matrix::DOT64,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx908",
-        product: "Instinct MI100",
-        compute_units: 120,
-        clock_ghz: 1.50,
-        vector_f32_tflops: 46.1,
-        matrix_f16_tflops: 184.6,
-        matrix_bf16_tflops: 92.3,
-        matrix_i8_tops: 184.6,
-        memory_tbps: 1.23,
-        matrix: matrix::MFMA1,
-        flushes_subnormals: true,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx90a",
-        product: "Instinct MI210/MI250",
-        // One die of an MI250X has 110; work that is cut for those would take a second round here.
-        compute_units: 104,
-        clock_ghz: 1.70,
-        vector_f32_tflops: 45.3,
-        matrix_f16_tflops: 181.0,
-        matrix_bf16_tflops: 181.0,
-        matrix_i8_tops: 181.0,
-        memory_tbps: 1.6,
-        cache_bytes_per_clock: 36,
-        vector_registers: 512,
-        matrix: matrix::MFMA2,
-        flushes_subnormals: true,
-        chains_products: true,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx942",
-        product: "Instinct MI300A/MI300X/MI325X",
-        compute_units: 304,
-        dies: 8,
-        clock_ghz: 2.10,
-        vector_f32_tflops: 163.4,
-        matrix_f16_tflops: 1307.0,
-        matrix_bf16_tflops: 1307.0,
-        matrix_i8_tops: 2615.0,
-        matrix_f8_tflops: 2615.0,
-        memory_tbps: 5.3,
-        // A die's 16 channels bring a line of 128 bytes each, to 38 units.
-        cache_bytes_per_clock: 54,
-        cache_bytes: 256 * MIB,
-        vector_registers: 512,
-        matrix: matrix::MFMA3,
-        f8: Some(F8Family::Fnuz),
-        chains_products: true,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx950",
-        product: "Instinct MI350X/MI355X",
-        compute_units: 256,
-        dies: 8,
-        clock_ghz: 2.4,
-        lds_bytes_per_clock: 256,
-        direct_bytes: 16,
-        turned_bits: &[8, 16],
-        vector_f32_tflops: 157.3,
-        matrix_f16_tflops: 2500.0,
-        matrix_bf16_tflops: 2500.0,
-        matrix_i8_tops: 5000.0,
-        matrix_f8_tflops: 5000.0,
-        memory_tbps: 8.0,
-        lds_bytes: 160 << 10,
-        cache_bytes: 256 * MIB,
-        vector_registers: 512,
-        matrix: matrix::MFMA4,
-        f8: Some(F8Family::Ocp),
-        chains_products: true,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx1030",
-        product: "Radeon RX 6800/6900",
-        wave_size: 32,
-        compute_units: 80,
-        clock_ghz: 2.25,
-        simds: 2,
-        vector_f32_tflops: 23.0,
-        matrix_f16_tflops: 46.0,
-        matrix_i8_tops: 92.0,
-        memory_tbps: 0.51,
-        cache_bytes: 128 * MIB,
-        libraries: false,
-        hipblaslt: false,
-        vector_registers: 1024,
-        matrix: matrix::DOT32,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx1100",
-        product: "Radeon RX 7900",
-        wave_size: 32,
-        compute_units: 96,
-        clock_ghz: 2.5,
-        simds: 2,
-        vector_f32_tflops: 61.4,
-        matrix_f16_tflops: 123.0,
-        matrix_bf16_tflops: 123.0,
-        matrix_i8_tops: 123.0,
-        memory_tbps: 0.96,
-        // 7.1 TB/s of the second-level cache, as `emu/TIMING.md` has it.
-        cache_bytes_per_clock: 30,
-        cache_bytes: 96 * MIB,
-        vector_registers: 1536,
-        library_efficiency: 0.5,
-        matrix: matrix::WMMA1,
-        repeats_operands: true,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx1151",
-        product: "Radeon 8060S (Strix Halo)",
-        wave_size: 32,
-        compute_units: 40,
-        clock_ghz: 2.9,
-        simds: 2,
-        vector_f32_tflops: 29.7,
-        matrix_f16_tflops: 59.4,
-        matrix_bf16_tflops: 59.4,
-        matrix_i8_tops: 59.4,
-        memory_tbps: 0.256,
-        cache_bytes: 32 * MIB,
-        vector_registers: 1536,
-        library_efficiency: 0.5,
-        matrix: matrix::WMMA1,
-        repeats_operands: true,
-        ..HIP
-    },
-    Architecture {
-        name: "gfx1201",
-        product: "Radeon RX 9070",
-        wave_size: 32,
-        compute_units: 64,
-        clock_ghz: 2.97,
-        simds: 2,
-        vector_f32_tflops: 48.7,
-        matrix_f16_tflops: 195.0,
-        matrix_bf16_tflops: 195.0,
-        matrix_i8_tops: 389.0,
-        matrix_f8_tflops: 389.0,
-        memory_tbps: 0.64,
-        cache_bytes: 64 * MIB,
-        vector_registers: 1536,
-        library_efficiency: 0.5,
-        matrix: matrix::WMMA2,
-        f8: Some(F8Family::Ocp),
-        chains_products: true,
-        ..HIP
-    },
-    Architecture {
-        name: "sm_90",
-        product: "NVIDIA H100/H200",
-        platform: Platform::Cuda,
-        wave_size: 32,
-        compute_units: 132,
-        clock_ghz: 1.98,
-        direct_bytes: 16,
-        turned_bits: &[16],
-        vector_f32_tflops: 67.0,
-        matrix_f16_tflops: 989.0,
-        matrix_bf16_tflops: 989.0,
-        matrix_i8_tops: 1979.0,
-        matrix_f8_tflops: 1979.0,
-        memory_tbps: 4.8,
-        cache_bytes: 50 * MIB,
-        lds_bytes: 48 << 10,
-        launch_lds_bytes: 227 << 10,
-        vector_registers: 512,
-        matrix: matrix::HOPPER,
-        line_bytes: 64,
-        launch_us: 3.0,
-        libraries: false,
-        hipblaslt: false,
-        told_residents: true,
-        overlaps_launches: true,
-        ..HIP
-    },
-];
 
 /// A target as the user names it: a row of facts and, for AMD, feature settings (`gfx90a:sramecc+:xnack-`).
 #[derive(Clone, Copy, PartialEq)]
@@ -434,6 +191,17 @@ impl Target {
         }
     }
 
+    /// The target of a device, whose driver calls its processor so: that processor, or else the generic one whose code it runs. `None` where
+    /// there is neither.
+    pub fn of_device(arch: &str) -> Option<Target> {
+        if let Ok(target) = arch.parse() {
+            return Some(target);
+        }
+        let (name, features) = arch.split_at(arch.find(':').unwrap_or(arch.len()));
+        let generic = TARGETS.iter().find(|t| t.serves.contains(&name))?;
+        format!("{}{features}", generic.name).parse().ok()
+    }
+
     /// The same processor with no feature fixed: code for it runs with every setting.
     #[must_use]
     pub fn processor(&self) -> Target {
@@ -444,18 +212,21 @@ impl Target {
         }
     }
 
-    /// Says whether code compiled for this target runs on a device, whose target says what it has: the same processor, and
-    /// each feature that the code was compiled for set on the device as the code wants it.
+    /// Says whether code compiled for this target runs on a device, whose target says what it has: the same processor or one of those that a
+    /// generic code object serves, and each feature that the code was compiled for set on the device as the code wants it.
     ///
     /// Code compiled for neither setting of a feature runs with both.
     pub fn runs_on(&self, device: &Target) -> bool {
         let fits = |wanted: Option<bool>, has: Option<bool>| wanted.is_none() || has.is_none() || wanted == has;
-        self.facts.name == device.facts.name && fits(self.sramecc, device.sramecc) && fits(self.xnack, device.xnack)
+        let processor = self.facts.name == device.facts.name || self.facts.serves.contains(&device.facts.name);
+        processor && fits(self.sramecc, device.sramecc) && fits(self.xnack, device.xnack)
     }
 
-    /// How many features the target fixes: of several that run on a device, the one that fixes most suits best.
+    /// How much the target fixes: of several that run on a device, the one that fixes most suits best. A processor of its own is more than all
+    /// features of a generic one.
     pub fn specificity(&self) -> usize {
-        usize::from(self.sramecc.is_some()) + usize::from(self.xnack.is_some())
+        let processor = if self.facts.serves.is_empty() { 3 } else { 0 };
+        processor + usize::from(self.sramecc.is_some()) + usize::from(self.xnack.is_some())
     }
 }
 
@@ -483,29 +254,12 @@ impl fmt::Debug for Target {
     }
 }
 
-/// The text does not name a target.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum TargetError {
-    #[error("unknown target {0:?}; known: {known}", known = names().join(", "))]
-    Unknown(String),
-    #[error("target {target:?} has the unknown feature {feature:?}; known: sramecc+, sramecc-, xnack+, xnack-")]
-    Feature { target: String, feature: String },
-}
-
-/// Returns the names of all targets.
-pub fn names() -> Vec<&'static str> {
-    TARGETS.iter().map(|t| t.name).collect()
-}
-
 impl FromStr for Target {
     type Err = TargetError;
     fn from_str(text: &str) -> Result<Target, TargetError> {
         let mut parts = text.trim().split(':');
         let name = parts.next().unwrap_or_default();
-        let facts = TARGETS
-            .iter()
-            .find(|t| t.name == name)
-            .ok_or_else(|| TargetError::Unknown(text.to_owned()))?;
+        let facts = names::find(name).ok_or_else(|| names::unknown(text, name))?;
         let mut target = Target {
             facts,
             sramecc: None,
@@ -563,6 +317,15 @@ mod tests {
         ] {
             assert_eq!(target(code).runs_on(&device), runs, "{code}");
         }
+        assert!(target("gfx11-generic").runs_on(&target("gfx1102")));
+        assert!(!target("gfx1102").runs_on(&target("gfx11-generic")));
+        assert!(!target("gfx11-generic").runs_on(&target("gfx1201")));
+        // A processor without a row of its own.
+        let served = Target::of_device("gfx1012:xnack-").expect("a generic processor serves it");
+        assert_eq!(served.to_string(), "gfx10-1-generic:xnack-");
+        assert!(target("gfx10-1-generic").runs_on(&served) && !target("gfx1010").runs_on(&served));
+        assert_eq!(Target::of_device("gfx803"), None);
+        assert!(target("gfx1102").specificity() > target("gfx11-generic:xnack-").specificity());
         assert_eq!(device.processor(), target("gfx90a"));
         assert!(device.specificity() > target("gfx90a:xnack-").specificity());
     }

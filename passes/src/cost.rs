@@ -49,7 +49,7 @@ impl CostModel<'_> {
     }
 
     /// Returns the type in which a type is computed.
-    fn computed(&self, dtype: DType) -> DType {
+    pub fn computed(&self, dtype: DType) -> DType {
         match self.computed_in {
             Some(narrow) if dtype == DType::F32 => narrow,
             _ => dtype,

@@ -23,6 +23,7 @@ pub mod fold_gains;
 pub mod fuse;
 pub mod layout;
 pub mod lower;
+pub mod masks;
 pub mod names;
 pub mod options;
 pub mod order;

@@ -8,6 +8,7 @@ use crate::{egraph, fold, layout, pipeline, simplify};
 /// Rules that a pass asks for by name rather than keeping in a table.
 const IN_PASSES: &[&str] = &[
     "uniform_index",
+    crate::masks::RULE,
     "gather_by_position",
     "gather_by_flat_position",
     "batch_norm_into_conv",

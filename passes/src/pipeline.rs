@@ -3,8 +3,8 @@
 use crate::options::OptLevel;
 use crate::runner::Pass;
 use crate::{
-    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, fold_channels, fold_gains, layout, pairs,
-    positions, quantize, simplify,
+    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, fold_channels, fold_gains, layout, masks,
+    pairs, positions, quantize, simplify,
 };
 
 /// Returns the passes of a level, in order.
@@ -41,7 +41,14 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
 }
 
 /// Cleans up what the front end recorded, and sees which index arithmetic is just positions.
-const CLEAN_UP: [Pass; 4] = [simplify::PASS, positions::PASS, simplify::PASS, fold::PASS];
+const CLEAN_UP: [Pass; 5] = [
+    simplify::PASS,
+    positions::PASS,
+    simplify::PASS,
+    fold::PASS,
+    // And which constants are.
+    masks::PASS,
+];
 
 /// What recognises wholes and decides types.
 const fn recognise(level: OptLevel) -> [Pass; 9] {

@@ -11,7 +11,6 @@ use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping};
 use ir::{Dim, Entity};
 
 use super::parenthesised;
-use super::stream::roots;
 use crate::emit::EmitError;
 use crate::expr::Printer;
 use crate::types::spelling;
@@ -42,6 +41,7 @@ impl Printer<'_> {
             load,
             store,
             unroll,
+            tiled: ref loads,
         } = self.kernel.mapping
         else {
             return Err(self.mismatch());
@@ -60,28 +60,24 @@ impl Printer<'_> {
         let rows = tiles(&self.kernel.axes[axis].extent, across);
         let rest: Dim = others.iter().map(|a| self.kernel.axes[*a].extent.clone()).product();
         let n = self.size(&(rest * &rows * &columns));
-        let roots: Vec<ExprId> = body.stmts.iter().flat_map(roots).collect();
         let mut tiled = Vec::new();
-        for value in self.unconditional_loads(&roots) {
-            if let Expr::Load { param, index } = self.kernel.exprs[value]
-                && ir::kernel::access::along(self.kernel, self.symbols, index, axis, i64::from(load))
-                    .is_some_and(|m| m.is_wide(i64::from(load)))
-                && !self.is_along(index, last)
-            {
-                let (name, t) = (
-                    format!("{}_tile", self.params[param.index()]),
-                    spelling(self.kernel.params[param].dtype),
-                );
-                let tile = self.fresh(&name);
-                self.out
-                    .line(format!("alignas(16) __shared__ {t} {tile}[{}];", along * across));
-                tiled.push(Tiled {
-                    value,
-                    param: param.index(),
-                    index,
-                    tile,
-                });
-            }
+        for &value in loads {
+            let Expr::Load { param, index } = self.kernel.exprs[value] else {
+                return Err(self.mismatch());
+            };
+            let (name, t) = (
+                format!("{}_tile", self.params[param.index()]),
+                spelling(self.kernel.params[param].dtype),
+            );
+            let tile = self.fresh(&name);
+            self.out
+                .line(format!("alignas(16) __shared__ {t} {tile}[{}];", along * across));
+            tiled.push(Tiled {
+                value,
+                param: param.index(),
+                index,
+                tile,
+            });
         }
         let tile = self.fresh("tile");
         self.out.line(format!(
@@ -184,10 +180,5 @@ impl Printer<'_> {
         });
         self.out.close("");
         Ok(())
-    }
-
-    /// Says whether an index moves by one along an axis.
-    fn is_along(&self, index: ExprId, axis: AxisId) -> bool {
-        ir::kernel::access::along(self.kernel, self.symbols, index, axis, 1).is_some_and(|m| m.stride.is(1))
     }
 }

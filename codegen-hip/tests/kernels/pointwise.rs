@@ -1,7 +1,7 @@
 //! Pointwise kernels: trees of members, every member by itself, every cast, and joined tensors.
 
 use ir::DType;
-use ir::kernel::{AxisId, Body, Kernel, Loops, Mapping};
+use ir::kernel::{AxisId, Body, ExprId, Kernel, Loops, Mapping};
 use ir::op::{BinaryOp, UnaryOp};
 
 use super::{Build, F32};
@@ -111,7 +111,13 @@ pub fn concat(name: &str, rows: i64, left: i64, right: i64, mapping: Mapping) ->
 }
 
 /// `out[b, j, i] = scale[j] · x[b, i, j]`, through LDS.
-fn transposed(name: &str, from: DType, to: DType, extents: [i64; 3], mapping: impl Fn(AxisId) -> Mapping) -> Kernel {
+fn transposed(
+    name: &str,
+    from: DType,
+    to: DType,
+    extents: [i64; 3],
+    mapping: impl Fn(AxisId, ExprId) -> Mapping,
+) -> Kernel {
     let [batch, down, right] = extents;
     let mut b = Build::new(name, Mapping::Host);
     let elements = batch * down * right;
@@ -120,12 +126,13 @@ fn transposed(name: &str, from: DType, to: DType, extents: [i64; 3], mapping: im
     let axes = [b.axis("b", batch), b.axis("j", right), b.axis("i", down)];
     let [at, j, i] = axes.map(|a| b.at(a));
     let index = b.linear(&[(at, (down * right).into()), (i, right.into()), (j, 1.into())]);
-    let (x, scale) = (b.load_wide(x, index), b.load(scale, j));
+    let (loaded, scale) = (b.load(x, index), b.load(scale, j));
+    let x = b.load_wide(x, index);
     let x = b.cast(F32, x);
     let y = b.bin(BinaryOp::Mul, x, scale);
     let index = b.linear(&[(at, (down * right).into()), (j, down.into()), (i, 1.into())]);
     let store = b.store(out, index, y, &[]);
-    b.kernel.mapping = mapping(axes[1]);
+    b.kernel.mapping = mapping(axes[1], loaded);
     b.done(Body::Loops(Loops {
         parallel: axes.to_vec(),
         stmts: vec![store],
@@ -156,7 +163,7 @@ fn at_memory_speed() -> Vec<Kernel> {
     .into_iter()
     .enumerate()
     {
-        kernels.push(transposed(&format!("transpose_{i}"), from, to, extents, |axis| {
+        kernels.push(transposed(&format!("transpose_{i}"), from, to, extents, |axis, load_of_x| {
             Mapping::Transpose {
                 axis,
                 block: 128,
@@ -165,6 +172,7 @@ fn at_memory_speed() -> Vec<Kernel> {
                 load,
                 store,
                 unroll: 16,
+                tiled: vec![load_of_x],
             }
         }));
     }

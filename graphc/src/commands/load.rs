@@ -199,6 +199,7 @@ pub fn compile_kernels(program: &mut Program, context: &Context) -> Result<Cache
         progress.set_prefix(format!("{} for {}", p.kernel, p.arch));
     })?;
     progress.finish_and_clear();
+    driver::mend_spills(program, &compiler, &|_| ())?;
     if let Some(text) = compiler.cache().note() {
         note(context, text);
     }

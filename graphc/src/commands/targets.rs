@@ -27,7 +27,8 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
             .iter()
             .map(|t| {
                 json!({
-                    "name": t.name, "product": t.product, "wave_size": t.wave_size, "compute_units": t.compute_units,
+                    "name": t.name, "product": t.product, "aliases": t.aliases, "serves": t.serves,
+                    "wave_size": t.wave_size, "compute_units": t.compute_units,
                     "vector_f32_tflops": t.vector_f32_tflops, "matrix_f16_tflops": t.matrix_f16_tflops,
                     "memory_tbps": t.memory_tbps, "lds_bytes": t.lds_bytes, "libraries": t.libraries,
                 })
@@ -36,8 +37,8 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         return output::print_json(&json!(rows));
     }
     let mut text = format!(
-        "{:<9} {:<28} {:>5} {:>4} {:>9} {:>9} {:>8}\n",
-        "target", "product", "units", "wave", "f32 TF/s", "f16 TF/s", "TB/s"
+        "{:<15} {:<33} {:>5} {:>4} {:>9} {:>9} {:>8}  {}\n",
+        "target", "product", "units", "wave", "f32 TF/s", "f16 TF/s", "TB/s", "also called"
     );
     for t in TARGETS {
         let host = t.platform == Platform::Cpu;
@@ -54,14 +55,18 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
             t.compute_units.to_string()
         };
         text += &format!(
-            "{:<9} {:<28} {:>5} {:>4} {:>9} {:>9} {:>8}\n",
+            "{:<15} {:<33} {:>5} {:>4} {:>9} {:>9} {:>8}  {}\n",
             t.name,
             t.product,
             units,
             t.wave_size,
             number(t.vector_f32_tflops),
             number(t.matrix_f16_tflops),
-            number(t.memory_tbps)
+            number(t.memory_tbps),
+            match t.serves {
+                [] => t.aliases.join(", "),
+                served => format!("code for {}", served.join(", ")),
+            }
         );
     }
     output::print(&text)

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use ir::Program;
 use ir::plan::KernelId;
+use ir::program::Source;
 use ir::target::Platform;
+use ir::{Plan, Program};
 use runtime::cache::{Cache, CachedCompiler};
 use runtime::compile::{CompileError, CompileRequest, Compiler, Compilers, Progress};
 
@@ -72,46 +73,43 @@ type Slot = (usize, KernelId);
 
 /// The requests of [`requests`] with the places where the code they ask for goes.
 fn slots(program: &Program) -> Vec<(Slot, CompileRequest)> {
-    let headers: Vec<(String, String)> = codegen_hip::device::headers()
-        .iter()
-        .map(|(n, t)| ((*n).to_owned(), (*t).to_owned()))
-        .collect();
     let mut slots = Vec::new();
     for (index, variant) in program.variants.iter().enumerate() {
         if !variant.plan.target.is_gpu() {
             continue;
         }
         for (id, source) in variant.sources.iter() {
-            let request = CompileRequest {
-                name: variant.plan.kernels[id].name.clone(),
-                source: source.text.clone(),
-                headers: headers
-                    .iter()
-                    .filter(|(n, _)| needs(&source.text, n, &headers))
-                    .cloned()
-                    .collect(),
-                arch: variant.plan.target.to_string(),
-                options: source.options.clone(),
-            };
-            slots.push(((index, id), request));
+            slots.push(((index, id), request(&variant.plan, id, source)));
         }
     }
     slots
 }
 
+/// The request for the code of one kernel of a plan.
+pub(super) fn request(plan: &Plan, kernel: KernelId, source: &Source) -> CompileRequest {
+    let needed = codegen_hip::device::headers().iter().filter(|(n, _)| needs(&source.text, n));
+    CompileRequest {
+        name: plan.kernels[kernel].name.clone(),
+        source: source.text.clone(),
+        headers: needed.map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect(),
+        arch: plan.target.to_string(),
+        options: source.options.clone(),
+    }
+}
+
 /// Says whether a source includes a header, itself or through others; what it does not include is no part of its cache key.
-fn needs(text: &str, name: &str, headers: &[(String, String)]) -> bool {
+fn needs(text: &str, name: &str) -> bool {
     let mut seen = vec![];
     let mut stack = vec![text];
     while let Some(text) = stack.pop() {
-        for (header, body) in headers {
+        for (header, body) in codegen_hip::device::headers() {
             if !seen.contains(&header) && text.contains(&format!("#include \"{header}\"")) {
                 seen.push(header);
                 stack.push(body);
             }
         }
     }
-    seen.iter().any(|h| *h == name)
+    seen.iter().any(|h| **h == name)
 }
 
 /// Compiles every kernel of a program that has no code yet; code that is there stays as it is.

@@ -9,8 +9,10 @@ mod build;
 mod compile;
 pub mod model;
 mod programs;
+mod spills;
 
 pub use build::{Build, BuildOptions, Stages, VariantReport, build};
 pub use compile::{Compilation, compile, compiler, platforms, requests};
 pub use model::{Model, load};
 pub use programs::{Made, program};
+pub use spills::mend as mend_spills;

@@ -8,6 +8,7 @@ use runtime::compile::{Compiler, Progress};
 
 use super::build::{BuildOptions, build};
 use super::compile::compile;
+use super::spills::mend;
 use crate::error::Result;
 use crate::options::Settings;
 
@@ -42,6 +43,7 @@ pub fn program(
     }
     let mut program = build(graph, options)?.program;
     compile(&mut program, compiler, progress)?;
+    mend(&mut program, compiler, &|_| ())?;
     if let Some((cache, key)) = place {
         cache.put(key, &program);
     }

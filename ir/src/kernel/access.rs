@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::{AxisId, Expr, ExprId, Kernel};
+use super::{AxisId, Expr, ExprId, Kernel, Stmt};
 use crate::dim::{Dim, Symbols};
 use crate::entity::Entity;
 use crate::graph::op::BinaryOp;
@@ -241,6 +241,38 @@ fn cone(kernel: &Kernel, e: ExprId, known: impl Fn(ExprId) -> bool) -> Vec<ExprI
 /// Returns how the `i64` expression `e` moves along `axis` in groups of `width`, or `None` when it is not affine there.
 pub fn along(kernel: &Kernel, symbols: &Symbols, e: ExprId, axis: AxisId, width: i64) -> Option<Motion> {
     Motions::new(kernel, symbols, axis, width).of(e).cloned()
+}
+
+/// Returns the loads that happen at every point at which some statements are executed, whatever the data are: those in a branch of a
+/// select are not among them.
+pub fn unconditional_loads(kernel: &Kernel, stmts: &[Stmt]) -> Vec<ExprId> {
+    let mut always = vec![false; kernel.exprs.len()];
+    for s in stmts {
+        match s {
+            Stmt::Let { value, .. } | Stmt::Fold { value, .. } => always[value.index()] = true,
+            Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => {
+                always[index.index()] = true;
+                always[value.index()] = true;
+            }
+        }
+    }
+    let mut found = Vec::new();
+    // Operands precede their users: one sweep from the end sees every user first.
+    for (id, e) in kernel.exprs.iter().rev() {
+        if !always[id.index()] {
+            continue;
+        }
+        if matches!(e, Expr::Load { .. }) {
+            found.push(id);
+        }
+        let (lazy, mut first) = (matches!(e, Expr::Select(..)), true);
+        e.for_each_operand(|o| {
+            always[o.index()] |= first || !lazy;
+            first = false;
+        });
+    }
+    found.reverse();
+    found
 }
 
 /// Says whether an `i64` expression is provably not negative.

@@ -24,11 +24,29 @@ pub enum LimitError {
         target: String,
         instruction: String,
     },
-    #[error("kernel {kernel}: its tiles take {bytes} bytes of LDS; a workgroup on {target} has {limit}")]
+    #[error("kernel {kernel}: its workgroups take {bytes} bytes of LDS; one on {target} has {limit}")]
     Lds {
         kernel: String,
         target: String,
-        bytes: u32,
+        bytes: u64,
+        limit: u32,
+    },
+    #[error("kernel {kernel}: its workgroups have {threads} threads; one on {target} has {limit} at most")]
+    Threads {
+        kernel: String,
+        target: String,
+        threads: u64,
+        limit: u32,
+    },
+    #[error(
+        "kernel {kernel}: a lane holds {registers} registers of sums and elements; with {threads} threads a workgroup one \
+         on {target} has {limit}"
+    )]
+    Registers {
+        kernel: String,
+        target: String,
+        registers: u64,
+        threads: u64,
         limit: u32,
     },
     #[error("kernel {kernel}: its waves have {lanes} lanes, and those of {target} {wave}")]
@@ -71,11 +89,63 @@ pub enum LimitError {
     },
 }
 
-/// Checks a kernel that [`super::verify::verify`] passes against what the target has.
+/// Checks a kernel that [`super::verify::verify`] passes against what the target has: LDS, threads and registers of every mapping, and what
+/// single mappings ask for beside.
 ///
 /// # Errors
 /// Every limit that is exceeded, every wide access that is not proved.
 pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitError> {
+    let mut errors = room(kernel, target);
+    errors.extend(of_mapping(kernel, symbols, target));
+    errors
+}
+
+/// Errors of workgroups that take more than a compute unit has.
+fn room(kernel: &Kernel, target: &Target) -> Vec<LimitError> {
+    let name = || kernel.name.clone();
+    let Some(threads) = super::verify::threads(&kernel.mapping) else {
+        return Vec::new();
+    };
+    let mut errors = Vec::new();
+    if threads > u64::from(target.workgroup_threads) {
+        errors.push(LimitError::Threads {
+            kernel: name(),
+            target: target.to_string(),
+            threads,
+            limit: target.workgroup_threads,
+        });
+    }
+    let bytes = kernel.lds_bytes(target.wave_size);
+    let limit = match kernel.launch_lds() {
+        0 => target.lds_bytes,
+        _ => target.most_lds_bytes(),
+    };
+    if bytes > u64::from(limit) {
+        errors.push(LimitError::Lds {
+            kernel: name(),
+            target: target.to_string(),
+            bytes,
+            limit,
+        });
+    }
+    let (registers, limit) = (kernel.held_registers(), target.lane_registers(threads));
+    if registers > u64::from(limit) {
+        errors.push(LimitError::Registers {
+            kernel: name(),
+            target: target.to_string(),
+            registers,
+            threads,
+            limit,
+        });
+    }
+    errors
+}
+
+/// Errors of single mappings, beside those of every one.
+fn of_mapping(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitError> {
+    if let Mapping::Transpose { axis, load, tiled, .. } = &kernel.mapping {
+        return transposed(kernel, symbols, (*axis, *load), tiled);
+    }
     if let (Mapping::FlashMatrix(tiling), Body::Attention(body)) = (&kernel.mapping, &kernel.body) {
         return flash(kernel, symbols, target, tiling, body);
     }
@@ -125,11 +195,6 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
             });
         }
         let bytes = kernel.gemv_lds();
-        let limit = match kernel.launch_lds() {
-            0 => target.lds_bytes,
-            _ => target.most_lds_bytes(),
-        };
-        errors.extend(lds(kernel, target, bytes.into(), limit));
         let together = t.stream.as_ref().is_some_and(|stream| stream.residents == 2);
         if together && !GemvStream::fit_together(&[bytes; 2], target.most_lds_bytes()) {
             errors.push(LimitError::Together {
@@ -149,15 +214,6 @@ pub fn check(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<LimitEr
             kernel: name(),
             target: target.to_string(),
             instruction: tiling.instruction.to_string(),
-        });
-    }
-    let limit = lds_limit(tiling, target);
-    if tiling.lds_bytes() > limit {
-        errors.push(LimitError::Lds {
-            kernel: name(),
-            target: target.to_string(),
-            bytes: tiling.lds_bytes(),
-            limit,
         });
     }
     errors.extend(accesses(kernel, symbols, body, [tiling.lhs, tiling.rhs], tiling.store));
@@ -270,13 +326,6 @@ fn flash(
             instruction: tiling.instruction.to_string(),
         });
     }
-    let [d, dv] = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
-    let limit = if tiling.launch_lds(d, dv) > 0 {
-        target.most_lds_bytes()
-    } else {
-        target.lds_bytes
-    };
-    errors.extend(lds(kernel, target, tiling.lds_bytes(d, dv), limit));
     let fetches = (tiling.query, tiling.key, tiling.value);
     errors.extend(flash_accesses(
         kernel,
@@ -306,9 +355,6 @@ fn flash_by_lanes(
             wave: target.wave_size,
         });
     }
-    let widths = [body.d, body.dv].map(|a| kernel.axes[a].extent.as_const().unwrap_or(0));
-    let bits = [body.key, body.value].map(|e| kernel.exprs.dtype(e).bits());
-    errors.extend(lds(kernel, target, tiling.lds_bytes(widths, bits), target.lds_bytes));
     let fetches = (tiling.query, tiling.key, tiling.value);
     errors.extend(flash_accesses(
         kernel,
@@ -321,15 +367,34 @@ fn flash_by_lanes(
     errors
 }
 
-/// More LDS than the limit.
-fn lds(kernel: &Kernel, target: &Target, bytes: i64, limit: u32) -> Option<LimitError> {
-    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-    (bytes > limit).then(|| LimitError::Lds {
-        kernel: kernel.name.clone(),
-        target: target.to_string(),
-        bytes,
-        limit,
-    })
+/// The loads of a transposing kernel whose groups of neighbours along an axis are not proved.
+fn transposed(
+    kernel: &Kernel,
+    symbols: &Symbols,
+    (axis, width): (AxisId, u32),
+    tiled: &[ExprId],
+) -> Vec<LimitError> {
+    let mut motions = Motions::new(kernel, symbols, axis, width.into());
+    let mut errors = Vec::new();
+    for load in tiled {
+        let proved = match kernel.exprs[*load] {
+            Expr::Load { param, index } => {
+                let bits = kernel.params[param].dtype.bits();
+                bits >= 8
+                    && bits.saturating_mul(width) <= ACCESS_BYTES * 8
+                    && motions.of(index).is_some_and(|m| m.is_wide(width.into()))
+            }
+            _ => false,
+        };
+        if !proved {
+            errors.push(LimitError::Fetch {
+                kernel: kernel.name.clone(),
+                operand: "what goes through LDS",
+                fetch: format!("{width} neighbours at once along {}", kernel.axes[axis].name),
+            });
+        }
+    }
+    errors
 }
 
 /// The wide accesses of an attention that are not proved: of queries, keys and values, whose rows and depth are `value`, and of the

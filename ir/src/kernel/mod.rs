@@ -20,6 +20,7 @@ pub mod eval;
 mod flash_lanes;
 mod launch;
 pub mod limits;
+pub mod needs;
 mod operand;
 mod param;
 pub mod print;
@@ -421,7 +422,8 @@ pub enum Mapping {
         unroll: u32,
     },
     /// Workgroups of `block` threads take tiles of a pointwise body that reads neighbours along `axis` and stores
-    /// neighbours along the last parallel axis: what is contiguous along `axis` goes through LDS. A tile has `across`
+    /// neighbours along the last parallel axis: the loads in `tiled` are contiguous along `axis`, happen at every point, and go
+    /// through LDS, each by a tile of its own. A tile has `across`
     /// points along `axis` and `along` points along the last one. Threads read `load` neighbours and store `store` at
     /// once, each 1 or as many as fill 16 bytes of the elements that are transposed; it divides its axis's extent.
     /// `unroll` accesses of a thread are under way at most. Grid: x = ceil(last / along) · ceil(axis / across) · Π
@@ -434,6 +436,7 @@ pub enum Mapping {
         load: u32,
         store: u32,
         unroll: u32,
+        tiled: Vec<ExprId>,
     },
     /// Each workgroup of `block` threads takes one point, `vector` as for `Lanes`. Grid: x = points.
     ///

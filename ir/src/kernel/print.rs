@@ -110,9 +110,11 @@ impl fmt::Display for Mapping {
                 load,
                 store,
                 unroll,
+                tiled,
             } => write!(
                 f,
-                "transpose({axis}, block {block}, {along}x{across}, load {load}, store {store}, unroll {unroll})"
+                "transpose({axis}, block {block}, {} of {along}x{across}, load {load}, store {store}, unroll {unroll})",
+                tiled.len()
             ),
             Mapping::Block { block, vector } => write!(f, "block({block}, vector {vector})"),
             Mapping::Tile {

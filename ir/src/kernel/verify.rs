@@ -8,6 +8,8 @@ mod window;
 
 use std::collections::BTreeSet;
 
+pub(super) use mapping::threads;
+
 use super::print::expr as text;
 use super::{
     Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Kernel, Operand, OperandAccess, Pair, ParamId,

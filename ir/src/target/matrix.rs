@@ -180,6 +180,12 @@ pub const DOT32: &[MatrixInstruction] = &[
     lanes(4, 4, I8, I32, 1),
 ];
 
+/// gfx9-generic: no dot products.
+pub const FMA64: &[MatrixInstruction] = &[lanes(8, 1, F32, F32, 4)];
+
+/// gfx1010: no dot products either.
+pub const FMA32: &[MatrixInstruction] = &[lanes(4, 1, F32, F32, 1)];
+
 /// gfx908.
 pub const MFMA1: &[MatrixInstruction] = &[
     mfma([32, 32, 8], F16, F32, 64),
@@ -203,6 +209,19 @@ pub const MFMA2: &[MatrixInstruction] = &[
     mfma([16, 16, 4], F64, F64, 32),
     mfma([32, 32, 8], I8, I32, 64),
     mfma([16, 16, 16], I8, I32, 32),
+];
+
+/// What gfx942 and gfx950 have in common.
+pub const MFMA_COMMON: &[MatrixInstruction] = &[
+    mfma([32, 32, 8], F16, F32, 32),
+    mfma([16, 16, 16], F16, F32, 16),
+    mfma([32, 32, 8], BF16, F32, 32),
+    mfma([16, 16, 16], BF16, F32, 16),
+    mfma([32, 32, 2], F32, F32, 64),
+    mfma([16, 16, 4], F32, F32, 32),
+    mfma([16, 16, 4], F64, F64, 32),
+    mfma([32, 32, 16], I8, I32, 32),
+    mfma([16, 16, 32], I8, I32, 16),
 ];
 
 /// gfx942.

@@ -1,5 +1,6 @@
 //! Facts about graphs that several passes ask for.
 
+pub mod band;
 pub mod index;
 pub mod steps;
 
@@ -10,6 +11,14 @@ use ir::{DType, Graph, Op, Value};
 
 /// Numbers below this hide a position from a softmax, whatever its score.
 pub const HIDDEN: f64 = -1e30;
+
+/// The same of scores in f16, which are no more than 65504: the lowest of its numbers, and what is rounded near to it.
+const HIDDEN_IN_F16: f64 = -59_000.0;
+
+/// Says whether a number hides a position from a softmax over scores of a type, where each row sees another one.
+pub fn hides(number: f64, scores: DType) -> bool {
+    number < HIDDEN || (scores == DType::F16 && number <= HIDDEN_IN_F16)
+}
 
 /// Returns the number that every element of a value is: of a constant of equal elements, through broadcasts, reshapes,
 /// transposes, slices and casts.

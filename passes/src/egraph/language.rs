@@ -158,6 +158,8 @@ pub struct Region<'a> {
     pub target: &'a Target,
     /// Integer tensors as functions of position, for masks.
     pub positions: Option<&'a index::KnownElements>,
+    /// What f32 becomes later, where less precision was asked for.
+    pub computed_in: Option<DType>,
     pub ops: IndexSet<Op>,
     pub fused: IndexSet<Fused>,
     pub made: IndexSet<Made>,
@@ -183,6 +185,7 @@ impl<'a> Region<'a> {
             graph,
             target,
             positions: None,
+            computed_in: None,
             ops: IndexSet::new(),
             fused: IndexSet::new(),
             made: IndexSet::new(),

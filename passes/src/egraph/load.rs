@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use egg::{EGraph, Id};
 use ir::entity::Entity;
-use ir::{Graph, NodeId, Target, Value};
+use ir::{DType, Graph, NodeId, Target, Value};
 use smallvec::SmallVec;
 
 use super::language::{self, ClassFacts, Enode, Payload, Region};
@@ -25,6 +25,8 @@ pub struct Whole<'a> {
     pub graph: &'a Graph,
     pub target: &'a Target,
     pub positions: Option<&'a index::KnownElements>,
+    /// What f32 becomes later, where less precision was asked for.
+    pub computed_in: Option<DType>,
     pub uses: &'a [u32],
 }
 
@@ -33,6 +35,7 @@ pub fn load<'a>(whole: &Whole<'a>, span: &Span) -> Loaded<'a> {
     let g = whole.graph;
     let mut region = Region::of(g, whole.target, whole.uses);
     region.positions = whole.positions;
+    region.computed_in = whole.computed_in;
     region.start = span.nodes.start;
     let mut loaded = Loaded {
         egraph: EGraph::new(region)

@@ -9,6 +9,7 @@ mod emit;
 mod extract;
 mod language;
 mod load;
+mod price;
 mod proof;
 mod region;
 pub mod rules;
@@ -141,6 +142,7 @@ fn run(graph: &Graph, context: &mut Context<'_>, stage: &Stage, limits: Limits) 
             graph,
             target: context.target,
             positions: positions.as_ref(),
+            computed_in: options.dtype.filter(|_| stage.recognizes),
             uses: &uses,
         },
     };
@@ -320,7 +322,7 @@ impl<'a> Chooser<'a> {
                 continue;
             };
             if !kept.contains(&class) && seen.insert(id) {
-                before += self.model.node(g, id);
+                before += self.node(g, id);
                 replaced.push(id);
                 stack.extend(g.node(id).operands.iter().map(|v| v.node));
             }
@@ -336,6 +338,14 @@ impl<'a> Chooser<'a> {
             cost: (before, after),
             note,
         })
+    }
+
+    /// The microseconds of a node as it stands.
+    fn node(&self, g: &Graph, id: NodeId) -> f64 {
+        let node = g.node(id);
+        let operands: Vec<&TensorType> = node.operands.iter().map(|v| g.ty(*v)).collect();
+        let whole = node.results.first().and_then(|result| price::attention(&self.model, &node.op, &operands, result));
+        whole.unwrap_or_else(|| self.model.node(g, id))
     }
 
     /// Asks egg why, and writes the reports.
@@ -496,6 +506,9 @@ impl Roofline<'_, '_> {
         if let (true, Op::Call(_)) = (self.prefer_calls, &op) {
             // Of several calls the cheapest is taken still.
             return Some(self.model.op(&op, &types, results) - PREFERRED);
+        }
+        if let Some(whole) = price::attention(self.model, &op, &types, &results[0]) {
+            return Some(whole);
         }
         Some(match alone {
             true => self.model.alone(&op, &types, results),

@@ -20,11 +20,13 @@ mod chain;
 mod contract;
 mod direct;
 mod gemv;
+mod others;
 mod parts;
 mod points;
 mod shares;
 mod text;
 
+pub use others::others;
 pub use parts::Second;
 pub use shares::may_share;
 
@@ -180,6 +182,17 @@ pub fn best_product_us(kernel: &Kernel, symbols: &Symbols, target: &Target, rows
     let mapping = mapper.contract(body);
     let is_compared = matches!(mapping, Mapping::Matrix(_) | Mapping::Gemv(_));
     is_compared.then(|| mapper.clocks(body, &mapping) / (target.clock_ghz * 1e3))
+}
+
+/// Predicts the microseconds of an attention with its mapping, without its launch and what waits for memory; `None` for other bodies and for
+/// heads so wide that their sums are in LDS.
+pub fn attention_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<f64> {
+    match &kernel.body {
+        Body::Attention(body) if body.weights == Weights::Softmax => {
+            Mapper::at_hints(kernel, symbols, target).attention_us(body, &kernel.mapping)
+        }
+        _ => None,
+    }
 }
 
 /// As [`product_us`], of chained products by matrix instructions: the time of one kernel, and the part of it that lies between the products,

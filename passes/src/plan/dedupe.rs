@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ir::kernel::{Body, Expr, ExprId, Exprs, Kernel, ParamId, Stmt};
+use ir::kernel::{Body, Expr, ExprId, Exprs, Kernel, Mapping, ParamId, Stmt};
 use ir::plan::KernelId;
 use ir::{Entity, Table};
 
@@ -101,6 +101,11 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
             }
         }
     };
+    if let Mapping::Transpose { tiled, .. } = &mut kernel.mapping {
+        tiled.iter_mut().for_each(e);
+        let mut seen = HashSet::new();
+        tiled.retain(|load| seen.insert(*load));
+    }
     match &mut kernel.body {
         Body::Loops(l) => stmts(&mut l.stmts),
         Body::Row(r) => {
@@ -166,7 +171,7 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
 
 #[cfg(test)]
 mod tests {
-    use ir::kernel::{Access, Axis, Loops, Mapping, Param};
+    use ir::kernel::{Access, Axis, Loops, Param};
     use ir::{DType, Dim};
 
     use super::*;

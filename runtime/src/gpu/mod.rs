@@ -189,7 +189,7 @@ fn found(driver: Arc<dyn Driver>) -> Result<Vec<(Gpu, FoundDevice)>, RuntimeErro
             let description = gpu.at("looking at the device", driver.describe(ordinal))?;
             let device = FoundDevice {
                 name: gpu.name.clone(),
-                target: description.arch.parse().ok(),
+                target: Target::of_device(&description.arch),
                 description,
             };
             Ok((gpu, device))

@@ -13,6 +13,30 @@ const TARGETS: [&str; 9] = [
     "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201",
 ];
 
+/// Targets whose instructions are those of another one, and generic code objects: a part of the kernels is compiled for each.
+const ALIKE: [&str; 20] = [
+    "gfx1010",
+    "gfx1031",
+    "gfx1032",
+    "gfx1033",
+    "gfx1034",
+    "gfx1035",
+    "gfx1036",
+    "gfx1101",
+    "gfx1102",
+    "gfx1103",
+    "gfx1150",
+    "gfx1152",
+    "gfx1200",
+    "gfx9-generic",
+    "gfx9-4-generic",
+    "gfx10-1-generic",
+    "gfx10-3-generic",
+    "gfx11-generic",
+    "gfx12-generic",
+    "gfx1030",
+];
+
 /// One of each kind, the largest tiles among them.
 const KERNELS: &[&str] = &[
     "pointwise_0",
@@ -243,6 +267,54 @@ fn tilings_of_products_compile_without_spills() {
     }
     check_as(&compiler, &requests, &names);
     println!("{} kernels of products compiled", requests.len());
+}
+
+/// Each target has kernels of models and hand-written ones that the next has not, and every kernel is compiled for some; all of them where
+/// everything is.
+#[test]
+fn kernels_compile_for_every_target_of_the_table() {
+    let Some(compiler) = workers() else { return };
+    let gpus = ir::target::TARGETS.iter().filter(|t| t.platform == ir::target::Platform::Hip);
+    for target in gpus {
+        let known = TARGETS.contains(&target.name) || ALIKE.contains(&target.name);
+        assert!(known, "{} is compiled for by no test", target.name);
+    }
+    let share = if graphc_tests::everything() { 1 } else { 10 };
+    let symbols: Symbols = ["rows", "seq"]
+        .map(|name| (Symbol::new(name), SymbolInfo::default()))
+        .into_iter()
+        .collect();
+    let all = crate::kernel_list::all();
+    let graphs = ["light/light_resnet50.onnx", "exports/bert.dy.onnx"]
+        .map(|model| frontend::onnx::import(&graphc_tests::data(model), &Default::default()).expect("imports"));
+    let (mut requests, mut names) = (Vec::new(), Vec::new());
+    for (number, arch) in ALIKE.into_iter().enumerate() {
+        let target: Target = arch.parse().expect("a target of the table");
+        let mut add = |source: ir::program::Source| {
+            names.push(format!("{} for {arch}", source.entry));
+            requests.push(CompileRequest {
+                name: source.entry,
+                source: source.text,
+                headers: headers(),
+                arch: arch.to_owned(),
+                options: source.options,
+            });
+        };
+        for name in KERNELS.iter().skip(number % share).step_by(share) {
+            let kernel = all.iter().find(|k| k.name == *name).unwrap_or_else(|| panic!("no kernel {name}"));
+            add(emit_kernel(kernel, &symbols, &target, &[]).unwrap_or_else(|e| panic!("{e}")));
+        }
+        // One model and one type each, in turn.
+        let mut options = graphc::driver::BuildOptions::new(vec![target], passes::OptLevel::O2);
+        options.optimize.libraries = false;
+        let options = options.dtype((number % 4 < 2).then_some(ir::DType::F16));
+        let built = graphc::driver::build(&graphs[number % 2], &options).unwrap_or_else(|e| panic!("{arch}: {e}"));
+        let sources = built.program.variants.into_iter().next().expect("one target").sources;
+        let some = sources.values().skip(number % share).step_by(share);
+        some.cloned().for_each(&mut add);
+    }
+    check_as(&compiler, &requests, &names);
+    println!("{} kernels compiled for {} targets", requests.len(), ALIKE.len());
 }
 
 /// The same source gives the same code object, from other processes too.

@@ -32,6 +32,7 @@ mod float8_products;
 mod hip_kernels;
 mod hip_random;
 mod integer_products;
+mod launchable;
 mod pairs;
 mod parts;
 mod products;

@@ -2,10 +2,9 @@
 
 use super::{KernelError, Verifier};
 use crate::dim::Dim;
-use crate::kernel::limits;
 use crate::kernel::{
-    Access, AttentionBody, AxisId, Body, ContractBody, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvStream,
-    GemvTiling, Loops, Mapping, Operand, Param, Shares, Stmt, Tiling, Travel, Weights, WindowBody,
+    Access, AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvStream,
+    GemvTiling, Loops, Mapping, Operand, Param, Shares, Stmt, Tiling, Travel, Weights, WindowBody, access, limits,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;
@@ -229,6 +228,13 @@ impl Verifier<'_> {
         None
     }
 
+    /// Says whether expressions are loads, none of them twice, that happen wherever some statements do.
+    fn are_unconditional(&self, loads: &[ExprId], stmts: &[Stmt]) -> bool {
+        let always = access::unconditional_loads(self.kernel, stmts);
+        let once = |(i, load): (usize, &ExprId)| !loads[..i].contains(load);
+        loads.iter().all(|load| always.contains(load)) && loads.iter().enumerate().all(once)
+    }
+
     /// Says whether a window has a known number of taps that are not too many to be unrolled.
     fn has_few_taps(&self, window: &WindowBody) -> bool {
         let taps: Dim = window
@@ -328,6 +334,24 @@ impl Verifier<'_> {
                 },
                 _,
             ) if [block, along, across, load, store, unroll].iter().any(|v| **v == 0) => Some("a size is 0"),
+            (
+                Mapping::Transpose {
+                    block,
+                    along,
+                    across,
+                    load,
+                    store,
+                    ..
+                },
+                _,
+            ) if !has_whole_steps([*along, *across], [*load, *store], *block) => {
+                Some("a workgroup's threads go through a tile in whole steps, each with whole groups of a row")
+            }
+            (Mapping::Transpose { tiled, .. }, Body::Loops(Loops { stmts, .. }))
+                if !self.are_unconditional(tiled, stmts) =>
+            {
+                Some("only loads that happen at every point go through LDS, each once")
+            }
             (Mapping::Transpose { axis, load, store, .. }, Body::Loops(Loops { parallel, .. }))
                 if parallel.last() == Some(axis)
                     || !parallel.contains(axis)
@@ -398,6 +422,20 @@ impl Verifier<'_> {
     }
 }
 
+/// Says whether `block` threads go through a tile of `along` rows of `across` elements in whole steps, `load` and then `store` elements each
+/// at once, and whether rows are a power of two of groups, whose order is an exclusive or.
+fn has_whole_steps([along, across]: [u32; 2], [load, store]: [u32; 2], block: u32) -> bool {
+    let elements = u64::from(along) * u64::from(across);
+    let whole = |width: u32| elements.is_multiple_of(u64::from(block) * u64::from(width));
+    let group = load.max(store);
+    whole(load)
+        && whole(store)
+        && across.is_multiple_of(group)
+        && along.is_multiple_of(group)
+        && (across / group).is_power_of_two()
+        && (along / store).is_multiple_of((along / store).min(8))
+}
+
 /// The largest number that a mapping has a use for.
 const MOST: u32 = 4096;
 
@@ -427,6 +465,7 @@ fn numbers(mapping: &Mapping) -> Vec<u32> {
             load,
             store,
             unroll,
+            tiled: _,
         } => vec![block, along, across, load, store, unroll],
         Mapping::Tile {
             block_m,
@@ -498,7 +537,7 @@ fn folds_rows(mapping: &Mapping) -> bool {
 }
 
 /// The threads of a workgroup; `None` where the sizes make none.
-fn threads(mapping: &Mapping) -> Option<u64> {
+pub(in crate::kernel) fn threads(mapping: &Mapping) -> Option<u64> {
     match *mapping {
         Mapping::Matrix(ref t) => {
             let waves = u64::from(t.waves[0]).saturating_mul(u64::from(t.waves[1]));

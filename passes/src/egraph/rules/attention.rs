@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The scale may be on the queries, on the keys, on both or on the scores. A mask is added (any number of them) or selects
-//! a very negative number; a mask that is "column ≤ row", by whatever index arithmetic, becomes `causal`, which hides by -∞.
+//! a very negative number; a mask that is "column ≤ row + (columns − rows)", by whatever index arithmetic or as a constant, becomes
+//! `causal`, which hides by -∞.
 //! Where the model hides by a finite number, that is the same only if every row sees something: a causal row sees itself,
 //! unless another mask hides that too. Then the weights go to what is hidden least, so such a mask stays numbers. Keys and values
 //! that are repeated for groups of queries (`reshape(broadcast(reshape k))`) are taken before the repetition. Queries, keys
@@ -19,7 +20,8 @@ use ir::{DType, Graph, Op, Shape, Value};
 
 use super::Recognizer;
 use crate::analysis::index::{Fact, KnownElements};
-use crate::analysis::{HIDDEN, known_scalar};
+use crate::analysis::band::Band;
+use crate::analysis::{hides, known_scalar};
 use crate::egraph::language::{Enode, Made, Payload};
 use crate::egraph::term::{Found, Reader, Term, Two};
 
@@ -218,7 +220,7 @@ fn steps(
                     kind: MaskKind::Kept(keep),
                     causal: causal.then_some(Causal::Infinite),
                 },
-                Some(number) if number < HIDDEN && causal && fits(r, by, full) => Mask {
+                Some(number) if causal && hides(number, scores_in(r, by)) && fits(r, by, full) => Mask {
                     kind: MaskKind::Replaced { keep, by },
                     causal: Some(Causal::Finite),
                 },
@@ -430,7 +432,16 @@ fn added(mask: Term, ty: DType, dtype: DType) -> Term {
     Term::Op(select, vec![mask, filled(dtype, 0.0), filled(dtype, f64::NEG_INFINITY)])
 }
 
-/// Says whether a bool class is `column ≤ row` over the last two axes of the scores.
+/// The type that scores beside a number are computed in.
+fn scores_in(r: Reader<'_, '_>, number: Id) -> DType {
+    let region = &r.egraph.analysis;
+    match (r.ty(number).map(|ty| ty.dtype), region.computed_in) {
+        (Some(DType::F32), Some(narrow)) => narrow,
+        (dtype, _) => dtype.unwrap_or(DType::F32),
+    }
+}
+
+/// Says whether a bool class is `column ≤ row` over the last two axes of the scores, the last row and the last column beside each other.
 fn is_causal_bool(r: Reader<'_, '_>, keep: Id, full: &Shape) -> bool {
     let region = &r.egraph.analysis;
     let (Some(positions), Some(value)) = (region.positions, r.facts(keep).value) else {
@@ -442,63 +453,67 @@ fn is_causal_bool(r: Reader<'_, '_>, keep: Id, full: &Shape) -> bool {
 /// Says whether a float class adds 0 where causal and hides elsewhere, and by what.
 fn causal_addend(r: Reader<'_, '_>, mask: Id, full: &Shape) -> Option<Causal> {
     let region = &r.egraph.analysis;
-    causal_mask(region.graph, region.positions?, r.facts(mask).value?, full)
+    causal_mask(region.graph, region.positions?, r.facts(mask).value?, full, scores_in(r, mask))
 }
 
 fn is_causal(facts: &KnownElements, keep: Value, g: &Graph, full: &Shape) -> bool {
-    if full[2] != full[3] {
+    // The first row sees a key at least, and with it each row.
+    let past = full[3].clone() - &full[2];
+    if !past.at_least(0, g.symbols()) {
         return false;
     }
-    if let Some(t) = g.as_constant(keep)
-        && let Some(n) = square(&t.shape, full)
-    {
-        return t
-            .bytes
-            .iter()
-            .enumerate()
-            .all(|(i, b)| (*b != 0) == (i % n <= i / n % n));
+    if let Some(band) = constant_band(g, keep, full) {
+        return band.is_some_and(|band| band.hidden == 0.0);
     }
     let Some(Fact::AtLeastZero(a)) = facts.get(keep) else {
         return false;
     };
     let rank = a.coefficients.len();
     rank >= 2
-        && a.constant.is(0)
+        && a.constant == past
         && a.coefficients[rank - 1].is(-1)
         && a.coefficients[rank - 2].is(1)
         && a.coefficients[..rank - 2].iter().all(|c| c.is(0))
 }
 
-/// The size of a constant mask over `[1, …, S, S]`, if it is one for these scores.
-fn square(shape: &[usize], full: &Shape) -> Option<usize> {
-    let rank = shape.len();
-    let n = *shape.last()?;
-    let leading = rank >= 2 && shape[..rank - 2].iter().all(|d| *d == 1);
-    (leading && shape[rank - 2] == n && n > 1 && full[3].is(n as i64)).then_some(n)
+/// The causal band that a constant mask is for these scores; `None` where the mask is no constant, `Some(None)` where it is another one.
+fn constant_band(g: &Graph, mask: Value, full: &Shape) -> Option<Option<Band>> {
+    let tensor = g.as_constant(mask)?;
+    let [.., rows, columns] = tensor.shape[..] else {
+        return Some(None);
+    };
+    let (rows, columns) = (rows as i64, columns as i64);
+    if !full[2].is(rows) || !full[3].is(columns) {
+        return Some(None);
+    }
+    Some(Band::of(tensor).filter(|band| band.is_causal(rows, columns)))
 }
 
-fn causal_mask(g: &Graph, facts: &KnownElements, mask: Value, full: &Shape) -> Option<Causal> {
-    let by = |infinite: bool| if infinite { Causal::Infinite } else { Causal::Finite };
+fn causal_mask(g: &Graph, facts: &KnownElements, mask: Value, full: &Shape, scores: DType) -> Option<Causal> {
+    let by = |hidden: f64| match hidden == f64::NEG_INFINITY {
+        true => Causal::Infinite,
+        false => Causal::Finite,
+    };
     let node = g.node(mask.node);
     match &node.op {
-        Op::View(View::Broadcast(_)) => causal_mask(g, facts, node.operands[0], full),
+        Op::View(View::Broadcast(_) | View::Reshape(_)) => {
+            // What is added or left out in front of the last two axes moves none of their elements.
+            let (from, to) = (&g.ty(node.operands[0]).shape, &g.ty(mask).shape);
+            let last = |s: &Shape| s.0[s.rank().saturating_sub(2)..].to_vec();
+            let same = from.rank() >= 2 && last(from) == last(to);
+            same.then(|| causal_mask(g, facts, node.operands[0], full, scores))?
+        }
         Op::Elementwise(Elementwise::Select) => {
             let number = |i: usize| known_scalar(g, node.operands[i]).map(|s| s.as_f64());
-            let hidden = number(2).filter(|v| *v < HIDDEN)?;
+            let hidden = number(2).filter(|v| hides(*v, scores))?;
             let causal = number(1) == Some(0.0) && is_causal(facts, node.operands[0], g, full);
-            causal.then_some(by(hidden == f64::NEG_INFINITY))
+            causal.then_some(by(hidden))
         }
-        Op::Constant(_) if full[2] == full[3] => {
-            let t = g.as_constant(mask)?;
-            if t.elements() > 1 << 20 || !t.dtype.is_float() {
-                return None;
-            }
-            let n = square(&t.shape, full)?;
-            let numbers = t.to_f64();
-            let seen = |i: usize| i % n <= i / n % n;
-            let causal = (numbers.iter().enumerate()).all(|(i, v)| if seen(i) { *v == 0.0 } else { *v < HIDDEN });
-            let infinite = (numbers.iter().enumerate()).all(|(i, v)| seen(i) || *v == f64::NEG_INFINITY);
-            causal.then_some(by(infinite))
+        Op::Constant(_) => {
+            let past = full[3].clone() - &full[2];
+            let band = constant_band(g, mask, full)??;
+            let known = past.at_least(0, g.symbols()) && hides(band.hidden, scores);
+            known.then_some(by(band.hidden))
         }
         _ => None,
     }

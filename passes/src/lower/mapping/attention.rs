@@ -2,6 +2,7 @@
 
 use ir::DType;
 use ir::kernel::limits::{widest_fetch, widest_group};
+use ir::kernel::needs::flash_lds;
 use ir::kernel::{
     AttentionBody, AttentionOrder, AxisId, Expr, ExprId, Fetch, FlashLanes, FlashTiling, Mapping, Operand, Stmt,
     Weights,
@@ -64,7 +65,7 @@ impl Mapper<'_> {
         }
         // Two workgroups should fit a compute unit's LDS.
         let budget = i64::from(self.target.lds_bytes.min(64 << 10)) / 2;
-        let bytes = |q: i64, k: i64| 4 * (q * (d + 1) + k * (d + 1) + k * dv + q * (k + 1) + 3 * q);
+        let bytes = |q: i64, k: i64| flash_lds([q, k], [d, dv]);
         let (mut block_q, mut block_k) = (32i64, 32i64);
         while block_q > 4 && block_q / 2 >= queries {
             block_q /= 2;
@@ -275,8 +276,43 @@ impl Mapper<'_> {
         all
     }
 
+    /// Predicts the microseconds of an attention with its mapping, without the launch: those in which all SIMDs together issue what its waves
+    /// do, which is what may be compared with the rooflines of other ops. `None` where its tiles are in LDS.
+    pub(super) fn attention_us(&self, body: &AttentionBody, mapping: &Mapping) -> Option<f64> {
+        let widths = [body.d, body.dv].map(|axis| self.points(&[axis]));
+        let (tile, shape) = match mapping {
+            Mapping::FlashMatrix(t) => (
+                self.tile_by_matrix(t, widths),
+                [t.waves, t.split, t.keys, t.queries()],
+            ),
+            Mapping::FlashLanes(t) => {
+                let bits = [body.key, body.value].map(|e| self.kernel.exprs.dtype(e).bits());
+                (
+                    self.tile_by_lanes(t, widths, bits),
+                    [t.waves, t.split, t.keys, t.queries()],
+                )
+            }
+            _ => return None,
+        };
+        let (turns, each) = self.turns_of_waves(body, shape);
+        // Other waves of a SIMD have a part of what a turn waits for.
+        let clocks = turns * (tile + TURN_CLOCKS / LATENCY) * each;
+        let (queries, keys) = (self.points(&[body.q]) as f64, self.points(&[body.k]) as f64);
+        let seen = match body.sees_more(&self.kernel.exprs) {
+            true => 1.0 - (queries - 1.0).min(keys) / (2.0 * keys),
+            false => 1.0,
+        };
+        Some(clocks * seen / (self.target.clock_ghz * 1e3))
+    }
+
     /// Predicted clocks of an attention by the lanes, at usual sizes.
     fn clocks_by_lanes(&self, body: &AttentionBody, t: &FlashLanes, widths: [i64; 2], bits: [u32; 2]) -> f64 {
+        let tile = self.tile_by_lanes(t, widths, bits);
+        self.clocks_of_waves(body, tile, [t.waves, t.split, t.keys, t.queries()])
+    }
+
+    /// Clocks of a wave for the keys of its tile by the lanes.
+    fn tile_by_lanes(&self, t: &FlashLanes, widths: [i64; 2], bits: [u32; 2]) -> f64 {
         let shares: i64 = (0..2).map(|i| t.share(widths[i], bits[i])).sum();
         let (rows, group) = (f64::from(t.rows), f64::from(t.group));
         // Instructions of a wave for a key: multiply-adds, reads of LDS and their widening, a share of the sums over the lanes, of the
@@ -288,36 +324,41 @@ impl Mapper<'_> {
         let key = rows
             * (shares as f64 + SUM_INSTRUCTIONS * (group - 1.0) / group + SCORE_INSTRUCTIONS / group + exchange)
             + read;
-        self.clocks_of_waves(
-            body,
-            f64::from(t.keys) * key * self.issue_clocks(),
-            [t.waves, t.split, t.keys, t.queries()],
-        )
+        f64::from(t.keys) * key * self.issue_clocks()
     }
 
     /// Predicted clocks of an attention by matrix instructions, at usual sizes.
-    fn clocks_by_matrix(&self, body: &AttentionBody, t: &FlashTiling, [d, dv]: [i64; 2]) -> f64 {
-        let i = &t.instruction;
-        let scores = f64::from(i.m * t.keys);
-        let weights = scores / f64::from(i.lanes()) * SCORE_INSTRUCTIONS * self.issue_clocks();
-        let tile = scores * (d + dv) as f64 / i.rate() + weights;
+    fn clocks_by_matrix(&self, body: &AttentionBody, t: &FlashTiling, widths: [i64; 2]) -> f64 {
+        let tile = self.tile_by_matrix(t, widths);
         self.clocks_of_waves(body, tile, [t.waves, t.split, t.keys, t.queries()])
     }
 
+    /// Clocks of a wave for the keys of its tile by matrix instructions.
+    fn tile_by_matrix(&self, t: &FlashTiling, [d, dv]: [i64; 2]) -> f64 {
+        let i = &t.instruction;
+        let scores = f64::from(i.m * t.keys);
+        let weights = scores / f64::from(i.lanes()) * SCORE_INSTRUCTIONS * self.issue_clocks();
+        scores * (d + dv) as f64 / i.rate() + weights
+    }
+
     /// Clocks of all waves, of which each takes so many for the keys of its tile.
-    fn clocks_of_waves(&self, body: &AttentionBody, tile: f64, [waves, split, keys, block]: [u32; 4]) -> f64 {
+    fn clocks_of_waves(&self, body: &AttentionBody, tile: f64, shape: [u32; 4]) -> f64 {
+        let (turns, each) = self.turns_of_waves(body, shape);
+        // A wave alone waits for what it issues.
+        turns * (tile + TURN_CLOCKS) * each.ceil().max(LATENCY)
+    }
+
+    /// Tiles of keys that a wave has, and waves that a SIMD has, at usual sizes.
+    fn turns_of_waves(&self, body: &AttentionBody, [waves, split, keys, block]: [u32; 4]) -> (f64, f64) {
         let (queries, length) = (self.usual(body.q, 128) as f64, self.usual(body.k, 1024) as f64);
         let turns = (length / f64::from(keys * split)).ceil();
-        let wave = turns * (tile + TURN_CLOCKS);
         let blocks = self.points(&body.batch) as f64 * (queries / f64::from(block)).ceil();
         // Four SIMDs a compute unit, two where waves have 32 lanes on AMD.
         let simds = match (self.target.platform, self.target.wave_size) {
             (Platform::Hip, 32) => 2.0,
             _ => 4.0,
         };
-        let each = blocks * f64::from(waves) / (simds * f64::from(self.target.compute_units));
-        // A wave alone waits for what it issues.
-        wave * each.ceil().max(LATENCY)
+        (turns, blocks * f64::from(waves) / (simds * f64::from(self.target.compute_units)))
     }
 
     /// Clocks for which an instruction of a wave holds its SIMD: those of 16 lanes take four for a wave of 64.

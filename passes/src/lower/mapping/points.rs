@@ -1,6 +1,7 @@
 //! Pointwise bodies, rows and windows onto threads.
 
-use ir::kernel::access::Motions;
+use ir::kernel::access::{Motions, unconditional_loads};
+use ir::kernel::needs::transpose_lds;
 use ir::kernel::{AxisId, Expr, ExprId, Loops, Mapping, RowBody, Stmt, TransformBody, WindowBody};
 use ir::{DType, Dim, Entity};
 
@@ -32,6 +33,21 @@ const UNROLLED_TAPS: i64 = 16;
 /// Accesses of a thread that transposes which are under way at once, at most: the compilers begin all that they unroll,
 /// and NVRTC spills from some point on (narrow accesses of bytes: 64).
 const MOST_UNDER_WAY: u32 = 16;
+
+/// Points of a transposing tile along the stored axis, at least: rows of 32 bytes or more are stored.
+const LEAST_ALONG: u32 = 16;
+
+/// Bytes of LDS that a transposing kernel may declare on any target.
+const MOST_DECLARED: u32 = 48 << 10;
+
+/// A load that may go through LDS.
+#[derive(Clone, Copy)]
+struct Apart {
+    load: ExprId,
+    index: ExprId,
+    dtype: DType,
+    bytes: i64,
+}
 
 impl Mapper<'_> {
     pub(super) fn loops(&self, loops: &Loops) -> Mapping {
@@ -361,17 +377,17 @@ impl Mapper<'_> {
         if !loops.stmts.iter().all(|s| contiguous(s, &mut to_last)) {
             return None;
         }
-        let loads = self.unconditional_loads(&loops.stmts);
+        let loads = self.bytes_loaded(unconditional_loads(self.kernel, &loops.stmts));
         for &axis in loops.parallel.iter().rev().skip(1) {
             let mut along = self.motions(axis, 1);
-            let apart: Vec<(DType, ExprId)> = loads
+            let apart: Vec<Apart> = loads
                 .iter()
-                .filter(|(_, index)| along.of(*index).is_some_and(|m| m.stride.is(1)))
-                .filter(|(_, index)| to_last.of(*index).is_some_and(|m| !m.is_fixed() && !m.stride.is(1)))
+                .filter(|load| along.of(load.index).is_some_and(|m| m.stride.is(1)))
+                .filter(|load| to_last.of(load.index).is_some_and(|m| !m.is_fixed() && !m.stride.is(1)))
                 .copied()
                 .collect();
-            let read = apart.iter().map(|(t, _)| i64::from(t.bits()) / 8).max().unwrap_or(0);
-            if read == 0 || apart.iter().any(|(t, _)| t.bits() < 8) {
+            let read = apart.iter().map(|load| load.bytes).max().unwrap_or(0);
+            if read == 0 {
                 continue;
             }
             let (down, right) = (self.points(&[axis]), self.points(&[last]));
@@ -381,33 +397,74 @@ impl Mapper<'_> {
             }
             let divides = |a: AxisId| self.kernel.axes[a].extent.known_divisor() % vector == 0;
             let mut wide = self.motions(axis, vector);
-            let load = divides(axis)
-                && apart
-                    .iter()
-                    .all(|(_, index)| wide.of(*index).is_some_and(|m| m.is_wide(vector)));
-            let store = divides(last) && self.stores_allow(&loops.stmts, last, vector);
-            let (across, along) = (8 * vector, (8 * vector).max(64));
-            let width = |wide: bool| if wide { vector as u32 } else { 1 };
-            let lds: i64 = apart
-                .iter()
-                .map(|(t, _)| i64::from(t.bits()) / 8 * across * along)
-                .sum();
-            // Each thread has something to do in both directions.
-            let block = i64::from(BLOCK).min(across * along / vector);
-            if lds > i64::from(self.target.lds_bytes.min(48 << 10)) / 2 {
-                continue;
-            }
+            let whole = |load: &Apart, wide: &mut Motions<'_>| wide.of(load.index).is_some_and(|m| m.is_wide(vector));
+            let is_wide = divides(axis) && apart.iter().all(|load| whole(load, &mut wide));
+            let width = |wide: bool| if wide { vector } else { 1 };
+            let (load, store) = (
+                width(is_wide),
+                width(divides(last) && self.stores_allow(&loops.stmts, last, vector)),
+            );
+            // What lies along this axis and is taken from places along the last one that memory says goes through LDS too; what all points of
+            // the last axis share does not.
+            let mut grouped = self.motions(axis, load);
+            let mut tiled = apart.clone();
+            tiled.extend(loads.iter().copied().filter(|l| {
+                let known = apart.iter().any(|a| a.load == l.load);
+                let apart = to_last.of(l.index).is_none_or(|m| !m.is_fixed() && !m.stride.is(1));
+                let neighbours = grouped.of(l.index).is_some_and(|m| m.is_wide(load));
+                !known && apart && neighbours && l.bytes * load <= ACCESS_BYTES
+            }));
+            let (across, along) = self.tile_in_lds(vector, &mut tiled);
             return Some(Mapping::Transpose {
                 axis,
-                block: block as u32,
-                along: along as u32,
-                across: across as u32,
-                load: width(load),
-                store: width(store),
+                // Each thread has something to do in both directions.
+                block: BLOCK.min(across * along / vector as u32),
+                along,
+                across,
+                load: load as u32,
+                store: store as u32,
                 unroll: MOST_UNDER_WAY,
+                tiled: tiled.iter().map(|load| load.load).collect(),
             });
         }
         None
+    }
+
+    /// The points of a tile across and along, where `vector` elements are an access, so that the tiles of all loads fit: fewer along where
+    /// loads are many. What does not fit by then is left out, and is read from memory as it lies.
+    fn tile_in_lds(&self, vector: i64, loads: &mut Vec<Apart>) -> (u32, u32) {
+        // Two workgroups or more share a unit.
+        let budget = u64::from(self.target.lds_bytes.min(MOST_DECLARED) / 2);
+        let (across, most) = (8 * vector as u32, (8 * vector as u32).max(64));
+        let least = LEAST_ALONG.max(vector as u32);
+        let lds = |along: u32, loads: &[Apart]| transpose_lds(across * along, loads.iter().map(|l| l.dtype));
+        let mut along = most;
+        while along > least && lds(along, loads) > budget {
+            along /= 2;
+        }
+        while loads.len() > 1 && lds(along, loads) > budget {
+            loads.pop();
+        }
+        (across, along)
+    }
+
+    /// Loads of whole bytes.
+    fn bytes_loaded(&self, loads: Vec<ExprId>) -> Vec<Apart> {
+        let exprs = &self.kernel.exprs;
+        let found = loads.into_iter().filter_map(|load| match exprs[load] {
+            Expr::Load { param, index } => {
+                let dtype = self.kernel.params[param].dtype;
+                let bytes = i64::from(dtype.bits() / 8);
+                Some(Apart {
+                    load,
+                    index,
+                    dtype,
+                    bytes,
+                })
+            }
+            _ => None,
+        });
+        found.filter(|load| load.bytes > 0).collect()
     }
 
     /// Bytes of the widest element that is stored.
@@ -417,37 +474,6 @@ impl Mapper<'_> {
             _ => None,
         });
         stored.max().unwrap_or(1)
-    }
-
-    /// The loads, as type and index, that happen whatever the data are.
-    fn unconditional_loads(&self, stmts: &[Stmt]) -> Vec<(DType, ExprId)> {
-        let exprs = &self.kernel.exprs;
-        let mut always = vec![false; exprs.len()];
-        for s in stmts {
-            match s {
-                Stmt::Let { value, .. } | Stmt::Fold { value, .. } => always[value.index()] = true,
-                Stmt::Store { index, value, .. } | Stmt::Update { index, value, .. } => {
-                    always[index.index()] = true;
-                    always[value.index()] = true;
-                }
-            }
-        }
-        let mut found = Vec::new();
-        // Operands precede their users: one sweep from the end sees every user first.
-        for (id, e) in exprs.iter().rev() {
-            if !always[id.index()] {
-                continue;
-            }
-            if let Expr::Load { param, index } = e {
-                found.push((self.kernel.params[*param].dtype, *index));
-            }
-            let (lazy, mut first) = (matches!(e, Expr::Select(..)), true);
-            e.for_each_operand(|o| {
-                always[o.index()] |= first || !lazy;
-                first = false;
-            });
-        }
-        found
     }
 
     /// Says whether every store is contiguous and aligned along `axis` in groups of `width`.

@@ -1,0 +1,74 @@
+//! Mappings of a kernel that take fewer registers, or others: what is tried where its code spills.
+
+use ir::kernel::{Body, Kernel, Mapping, limits, verify};
+use ir::{Symbols, Target};
+
+use super::{candidates, product_us};
+
+/// How much longer than the chosen mapping another one may take by prediction: where a few registers spill, and where many do.
+const NEARLY_AS_FAST: f64 = 1.25;
+const AT_MOST: f64 = 2.0;
+/// Registers from which on many spill.
+const MANY: u32 = 16;
+
+/// Returns other mappings of a kernel of whose registers `spilled` are in memory, the best by prediction first: of a product its other
+/// tilings that take little longer, else those with less under way at once.
+pub fn others(kernel: &Kernel, symbols: &Symbols, target: &Target, spilled: u32) -> Vec<Mapping> {
+    let by = |mapping: Mapping| Kernel {
+        mapping,
+        ..kernel.clone()
+    };
+    let all: Vec<Mapping> = match kernel.body {
+        Body::Contract(_) => {
+            let most = if spilled < MANY { NEARLY_AS_FAST } else { AT_MOST };
+            let chosen = product_us(kernel, symbols, target);
+            let near = |mapping: &Mapping| match (chosen, product_us(&by(mapping.clone()), symbols, target)) {
+                (Some(chosen), Some(us)) => us <= chosen * most,
+                _ => true,
+            };
+            candidates(kernel, symbols, target).into_iter().filter(near).collect()
+        }
+        Body::Attention(_) => candidates(kernel, symbols, target),
+        _ => lighter(&kernel.mapping),
+    };
+    // Of what was chosen for one, the others may have other parameters.
+    let fits = |mapping: &Mapping| {
+        let other = by(mapping.clone());
+        *mapping != kernel.mapping
+            && verify::verify(&other).is_ok()
+            && limits::check(&other, symbols, target).is_empty()
+    };
+    all.into_iter().filter(fits).collect()
+}
+
+/// The same mapping with less under way at once, step by step.
+fn lighter(mapping: &Mapping) -> Vec<Mapping> {
+    let mut all = Vec::new();
+    let mut at = mapping.clone();
+    while let Some(next) = lighter_by_one(&at) {
+        all.push(next.clone());
+        at = next;
+    }
+    all
+}
+
+fn lighter_by_one(mapping: &Mapping) -> Option<Mapping> {
+    let mut next = mapping.clone();
+    match &mut next {
+        Mapping::Stream { unroll, .. } if *unroll > 1 => *unroll /= 2,
+        Mapping::Stream { block, vector, .. } => {
+            next = Mapping::Threads {
+                block: *block,
+                vector: *vector,
+            }
+        }
+        Mapping::Windows { unroll, .. } if *unroll => *unroll = false,
+        Mapping::Threads { vector, .. } | Mapping::Windows { vector, .. } if *vector > 1 => *vector /= 2,
+        Mapping::Transpose { unroll, .. } if *unroll > 1 => *unroll /= 2,
+        Mapping::Rows { as_needed, .. } if !*as_needed => *as_needed = true,
+        // Rows that are not held are read by each fold.
+        Mapping::Rows { steps, .. } if *steps > 0 => *steps = 0,
+        _ => return None,
+    }
+    Some(next)
+}
