@@ -47,6 +47,8 @@ mod testing;
 mod testing_egraph;
 #[cfg(test)]
 mod testing_exact;
+#[cfg(test)]
+mod testing_kernels;
 pub mod tuning;
 
 pub use error::{PassError, PassFault};

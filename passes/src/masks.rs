@@ -43,10 +43,15 @@ pub const RULE: &str = "mask_by_position";
 /// The constant that a node is and the band that it hides all but, where ops that work element by element or move elements alone read it:
 /// products are faster with what lies in memory.
 fn band(graph: &Graph, id: NodeId) -> Option<(&HostTensor, Band)> {
-    let Op::Constant(_) = graph.node(id).op else { return None };
+    let Op::Constant(_) = graph.node(id).op else {
+        return None;
+    };
     let tensor = graph.as_constant(id.into())?;
     let band = Band::of(tensor)?;
-    let mut readers = graph.nodes().values().filter(|n| n.operands.iter().any(|v| v.node == id));
+    let mut readers = graph
+        .nodes()
+        .values()
+        .filter(|n| n.operands.iter().any(|v| v.node == id));
     let taken_in = readers.all(|n| {
         let whole = matches!(&n.op, Op::Composite(Composite::Attention { .. }));
         whole || matches!(n.op, Op::Elementwise(_) | Op::View(_))
@@ -130,7 +135,11 @@ mod tests {
             (seen, By::Chosen(_)) => f64::from(u8::from(seen)),
         };
         let numbers: Vec<f64> = (0..all).map(number).collect();
-        let dtype = if matches!(by, By::Added(_)) { DType::F32 } else { DType::Bool };
+        let dtype = if matches!(by, By::Added(_)) {
+            DType::F32
+        } else {
+            DType::Bool
+        };
         let mask = HostTensor::from_f64(dtype, shape, &numbers).expect("as many numbers as elements");
         let mask = g.add_constant(None, mask, Origin::default());
         let mut add = |op: Op, x: &[Value]| Value::from(g.add(op, x, Origin::default()).expect("types"));
@@ -147,7 +156,9 @@ mod tests {
             By::Chosen(number) => {
                 let low = g.add_scalar(DType::F32, Scalar::Float(number), Origin::default());
                 let select = Op::Elementwise(Elementwise::Select);
-                g.add(select, &[mask, scores, low], Origin::default()).expect("types").into()
+                g.add(select, &[mask, scores, low], Origin::default())
+                    .expect("types")
+                    .into()
             }
         };
         let mut add = |op: Op, x: &[Value]| Value::from(g.add(op, x, Origin::default()).expect("types"));
@@ -182,7 +193,11 @@ mod tests {
                 for leading in [&[][..], &[1, 1], &[1], &[2, 1]] {
                     for by in WAYS {
                         let graph = spelled(sizes, leading, by, |row, column| column <= row + past);
-                        assert_eq!(attention(&graph, target), Some((true, false)), "{target} {sizes:?} {leading:?}\n{graph}");
+                        assert_eq!(
+                            attention(&graph, target),
+                            Some((true, false)),
+                            "{target} {sizes:?} {leading:?}\n{graph}"
+                        );
                     }
                 }
             }
@@ -193,10 +208,22 @@ mod tests {
     fn other_masks_are_not_causal() {
         let is_causal = |graph: &Graph| attention(graph, "gfx942").is_some_and(|(causal, _)| causal);
         for by in WAYS {
-            assert!(!is_causal(&spelled([5, 9], &[], by, |row, column| column <= row)), "no past");
-            assert!(!is_causal(&spelled([5, 5], &[], by, |row, column| column <= row + 1)), "the next too");
-            assert!(!is_causal(&spelled([5, 5], &[], by, |row, column| column >= row)), "the later");
-            assert!(!is_causal(&spelled([6, 6], &[], by, |row, column| column <= row && column + 3 > row)), "a window");
+            assert!(
+                !is_causal(&spelled([5, 9], &[], by, |row, column| column <= row)),
+                "no past"
+            );
+            assert!(
+                !is_causal(&spelled([5, 5], &[], by, |row, column| column <= row + 1)),
+                "the next too"
+            );
+            assert!(
+                !is_causal(&spelled([5, 5], &[], by, |row, column| column >= row)),
+                "the later"
+            );
+            assert!(
+                !is_causal(&spelled([6, 6], &[], by, |row, column| column <= row && column + 3 > row)),
+                "a window"
+            );
         }
         // A score may be lower than such a number.
         let by = By::Chosen(-60_000.0);

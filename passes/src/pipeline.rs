@@ -3,8 +3,8 @@
 use crate::options::OptLevel;
 use crate::runner::Pass;
 use crate::{
-    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, fold_channels, fold_gains, layout, masks,
-    pairs, positions, quantize, simplify,
+    check_indices, cse, dce, decompose, egraph, fold, fold_batch_norm, fold_channels, fold_gains, layout, masks, pairs,
+    positions, quantize, simplify,
 };
 
 /// Returns the passes of a level, in order.

@@ -163,8 +163,12 @@ fn at_memory_speed() -> Vec<Kernel> {
     .into_iter()
     .enumerate()
     {
-        kernels.push(transposed(&format!("transpose_{i}"), from, to, extents, |axis, load_of_x| {
-            Mapping::Transpose {
+        kernels.push(transposed(
+            &format!("transpose_{i}"),
+            from,
+            to,
+            extents,
+            |axis, load_of_x| Mapping::Transpose {
                 axis,
                 block: 128,
                 along,
@@ -173,8 +177,8 @@ fn at_memory_speed() -> Vec<Kernel> {
                 store,
                 unroll: 16,
                 tiled: vec![load_of_x],
-            }
-        }));
+            },
+        ));
     }
     kernels
 }

@@ -87,7 +87,9 @@ fn slots(program: &Program) -> Vec<(Slot, CompileRequest)> {
 
 /// The request for the code of one kernel of a plan.
 pub(super) fn request(plan: &Plan, kernel: KernelId, source: &Source) -> CompileRequest {
-    let needed = codegen_hip::device::headers().iter().filter(|(n, _)| needs(&source.text, n));
+    let needed = codegen_hip::device::headers()
+        .iter()
+        .filter(|(n, _)| needs(&source.text, n));
     CompileRequest {
         name: plan.kernels[kernel].name.clone(),
         source: source.text.clone(),

@@ -36,7 +36,7 @@ struct Trial {
 /// least. Returns how many kernels have another mapping than before. NVIDIA's code does not tell its spills, and stays.
 ///
 /// # Errors
-/// What stands in the way of printing a kernel. A mapping that does not compile is passed over: what was there works.
+/// A kernel that cannot be printed by another mapping. A mapping that does not compile is passed over: what was there works.
 pub fn mend(program: &mut Program, compiler: &dyn Compiler, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Result<usize> {
     let mut spilling = found(program);
     let mut mended = std::collections::BTreeSet::new();

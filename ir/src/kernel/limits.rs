@@ -368,12 +368,7 @@ fn flash_by_lanes(
 }
 
 /// The loads of a transposing kernel whose groups of neighbours along an axis are not proved.
-fn transposed(
-    kernel: &Kernel,
-    symbols: &Symbols,
-    (axis, width): (AxisId, u32),
-    tiled: &[ExprId],
-) -> Vec<LimitError> {
+fn transposed(kernel: &Kernel, symbols: &Symbols, (axis, width): (AxisId, u32), tiled: &[ExprId]) -> Vec<LimitError> {
     let mut motions = Motions::new(kernel, symbols, axis, width.into());
     let mut errors = Vec::new();
     for load in tiled {

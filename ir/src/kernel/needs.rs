@@ -129,7 +129,10 @@ impl Kernel {
             (Mapping::Gemv(tiling), Body::Contract(c)) => gemv_sums(tiling) * words(self.vars[c.acc]),
             (
                 Mapping::Flash {
-                    block_q, block_k, block, ..
+                    block_q,
+                    block_k,
+                    block,
+                    ..
                 },
                 Body::Attention(a),
             ) => {

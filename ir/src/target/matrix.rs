@@ -211,7 +211,7 @@ pub const MFMA2: &[MatrixInstruction] = &[
     mfma([16, 16, 16], I8, I32, 32),
 ];
 
-/// What gfx942 and gfx950 have in common.
+/// The instructions that gfx942 and gfx950 have in common.
 pub const MFMA_COMMON: &[MatrixInstruction] = &[
     mfma([32, 32, 8], F16, F32, 32),
     mfma([16, 16, 16], F16, F32, 16),

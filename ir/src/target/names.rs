@@ -27,7 +27,11 @@ const MAKERS: [&str; 4] = ["amd", "nvidia", "radeon", "instinct"];
 fn plain(name: &str) -> String {
     let letters = name.chars().filter(|c| !c.is_whitespace() && !matches!(c, '-' | '_'));
     let mut name: String = letters.flat_map(char::to_lowercase).collect();
-    while let Some(rest) = MAKERS.iter().find_map(|maker| name.strip_prefix(maker)).filter(|rest| !rest.is_empty()) {
+    while let Some(rest) = MAKERS
+        .iter()
+        .find_map(|maker| name.strip_prefix(maker))
+        .filter(|rest| !rest.is_empty())
+    {
         name = rest.to_owned();
     }
     name
@@ -37,18 +41,24 @@ fn plain(name: &str) -> String {
 pub(super) fn find(name: &str) -> Option<&'static Architecture> {
     let wanted = plain(name);
     let is = |known: &&str| plain(known) == wanted;
-    TARGETS.iter().find(|t| t.name == name || is(&t.name) || t.aliases.iter().any(|alias| is(alias)))
+    TARGETS
+        .iter()
+        .find(|t| t.name == name || is(&t.name) || t.aliases.iter().any(|alias| is(alias)))
 }
 
 /// The error of a name that is no target's, with the one that is most like it.
 pub(super) fn unknown(text: &str, name: &str) -> TargetError {
     let wanted = plain(name);
     let all = TARGETS.iter().flat_map(|t| t.aliases.iter().chain([&t.name]));
-    let nearest = all.map(|known| (strsim::osa_distance(&plain(known), &wanted), *known)).min();
+    let nearest = all
+        .map(|known| (strsim::osa_distance(&plain(known), &wanted), *known))
+        .min();
     TargetError::Unknown {
         text: text.to_owned(),
         // A third of the letters may be wrong.
-        likely: nearest.filter(|(distance, _)| distance * 3 <= wanted.len()).map(|(_, known)| known.to_owned()),
+        likely: nearest
+            .filter(|(distance, _)| distance * 3 <= wanted.len())
+            .map(|(_, known)| known.to_owned()),
     }
 }
 

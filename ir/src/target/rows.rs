@@ -111,7 +111,14 @@ const GFX1010: Architecture = Architecture {
 const GFX1030: Architecture = Architecture {
     name: "gfx1030",
     product: "Radeon RX 6800/6900",
-    aliases: &["RX 6800", "RX 6800 XT", "RX 6900 XT", "RX 6950 XT", "Pro W6800", "Pro V620"],
+    aliases: &[
+        "RX 6800",
+        "RX 6800 XT",
+        "RX 6900 XT",
+        "RX 6950 XT",
+        "Pro W6800",
+        "Pro V620",
+    ],
     wave_size: 32,
     compute_units: 80,
     clock_ghz: 2.25,
@@ -495,7 +502,9 @@ pub static TARGETS: &[Architecture] = &[
         name: "gfx10-3-generic",
         product: "any RX 6000",
         aliases: &[],
-        serves: &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"],
+        serves: &[
+            "gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036",
+        ],
         libraries: false,
         hipblaslt: false,
         ..GFX1030
@@ -504,7 +513,9 @@ pub static TARGETS: &[Architecture] = &[
         name: "gfx11-generic",
         product: "any RX 7000, Radeon 700M or 800M",
         aliases: &[],
-        serves: &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"],
+        serves: &[
+            "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153",
+        ],
         libraries: false,
         hipblaslt: false,
         vector_registers: 1024,

@@ -18,7 +18,9 @@ const LEAST_HIDDEN: f64 = -1e3;
 impl Band {
     /// Reads the last two axes of a tensor, whose other axes must repeat it.
     pub fn of(tensor: &HostTensor) -> Option<Band> {
-        let [.., rows, columns] = tensor.shape[..] else { return None };
+        let [.., rows, columns] = tensor.shape[..] else {
+            return None;
+        };
         if rows < 2 || columns < 2 || tensor.elements() == 0 {
             return None;
         }
@@ -71,14 +73,19 @@ mod tests {
     use super::*;
 
     fn mask(shape: &[usize], seen: impl Fn(i64, i64) -> bool) -> Vec<bool> {
-        let [.., rows, columns] = shape[..] else { unreachable!("a matrix") };
+        let [.., rows, columns] = shape[..] else {
+            unreachable!("a matrix")
+        };
         let all = shape.iter().product::<usize>();
         let at = |i: usize| ((i / columns % rows) as i64, (i % columns) as i64);
         (0..all).map(at).map(|(row, column)| seen(row, column)).collect()
     }
 
     fn of_numbers(shape: &[usize], hidden: f64, seen: impl Fn(i64, i64) -> bool) -> Option<Band> {
-        let numbers: Vec<f64> = mask(shape, seen).iter().map(|s| if *s { 0.0 } else { hidden }).collect();
+        let numbers: Vec<f64> = mask(shape, seen)
+            .iter()
+            .map(|s| if *s { 0.0 } else { hidden })
+            .collect();
         Band::of(&HostTensor::from_f64(DType::F32, shape.to_vec(), &numbers).expect("as many as elements"))
     }
 
@@ -100,7 +107,11 @@ mod tests {
     fn other_constants_are_no_bands() {
         let infinite = f64::NEG_INFINITY;
         let causal = |row, column| column <= row;
-        assert_eq!(of_numbers(&[4, 4], infinite, |row, column| causal(row, column) && (row, column) != (3, 1)), None);
+        assert_eq!(
+            of_numbers(&[4, 4], infinite, |row, column| causal(row, column)
+                && (row, column) != (3, 1)),
+            None
+        );
         assert_eq!(of_numbers(&[4, 4], infinite, |_, column| column < 2), None);
         assert_eq!(of_numbers(&[4, 4], infinite, |_, _| true), None);
         assert_eq!(of_numbers(&[4, 4], infinite, |_, _| false), None);

@@ -344,7 +344,10 @@ impl<'a> Chooser<'a> {
     fn node(&self, g: &Graph, id: NodeId) -> f64 {
         let node = g.node(id);
         let operands: Vec<&TensorType> = node.operands.iter().map(|v| g.ty(*v)).collect();
-        let whole = node.results.first().and_then(|result| price::attention(&self.model, &node.op, &operands, result));
+        let whole = node
+            .results
+            .first()
+            .and_then(|result| price::attention(&self.model, &node.op, &operands, result));
         whole.unwrap_or_else(|| self.model.node(g, id))
     }
 

@@ -80,7 +80,7 @@ mod tests {
         attention(&model, &op, &[&ty, &ty, &ty], &ty).expect("a kernel with a prediction")
     }
 
-    /// What the emulator's timing model says of the kernels, within what a roofline may be off.
+    /// Prices beside the emulator's predictions for the kernels, within what a roofline may be off.
     #[test]
     fn the_price_is_near_to_what_the_timing_model_predicts() {
         for (target, shape, us) in [
@@ -96,9 +96,15 @@ mod tests {
             ("gfx1100", [32, 2048, 128], 771.0),
         ] {
             let found = price(target, shape, false);
-            assert!((us / 2.0..us * 1.5).contains(&found), "{target} {shape:?}: {found} for {us}");
+            assert!(
+                (us / 2.0..us * 1.5).contains(&found),
+                "{target} {shape:?}: {found} for {us}"
+            );
             let half = price(target, shape, true);
-            assert!(half < 0.6 * found, "{target} {shape:?}: {half} with a causal mask, {found} without");
+            assert!(
+                half < 0.6 * found,
+                "{target} {shape:?}: {half} with a causal mask, {found} without"
+            );
         }
     }
 

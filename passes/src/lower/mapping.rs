@@ -23,6 +23,8 @@ mod gemv;
 mod others;
 mod parts;
 mod points;
+#[cfg(test)]
+mod room;
 mod shares;
 mod text;
 

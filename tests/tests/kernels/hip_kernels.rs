@@ -274,7 +274,9 @@ fn tilings_of_products_compile_without_spills() {
 #[test]
 fn kernels_compile_for_every_target_of_the_table() {
     let Some(compiler) = workers() else { return };
-    let gpus = ir::target::TARGETS.iter().filter(|t| t.platform == ir::target::Platform::Hip);
+    let gpus = ir::target::TARGETS
+        .iter()
+        .filter(|t| t.platform == ir::target::Platform::Hip);
     for target in gpus {
         let known = TARGETS.contains(&target.name) || ALIKE.contains(&target.name);
         assert!(known, "{} is compiled for by no test", target.name);
@@ -301,7 +303,10 @@ fn kernels_compile_for_every_target_of_the_table() {
             });
         };
         for name in KERNELS.iter().skip(number % share).step_by(share) {
-            let kernel = all.iter().find(|k| k.name == *name).unwrap_or_else(|| panic!("no kernel {name}"));
+            let kernel = all
+                .iter()
+                .find(|k| k.name == *name)
+                .unwrap_or_else(|| panic!("no kernel {name}"));
             add(emit_kernel(kernel, &symbols, &target, &[]).unwrap_or_else(|e| panic!("{e}")));
         }
         // One model and one type each, in turn.

@@ -11,6 +11,8 @@ mod judge;
 mod kernel_list;
 #[path = "../../../frontend/tests/cases/mod.rs"]
 mod onnx_cases;
+#[path = "../../../passes/src/testing_kernels.rs"]
+mod random_kernels;
 
 mod attention_ops;
 mod attention_ranges;
@@ -41,4 +43,5 @@ mod quantised_products;
 mod random_products;
 mod row_scales;
 mod shares;
+mod spills;
 mod unpacked;

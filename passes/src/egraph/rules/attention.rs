@@ -19,8 +19,8 @@ use ir::types::Scalar;
 use ir::{DType, Graph, Op, Shape, Value};
 
 use super::Recognizer;
-use crate::analysis::index::{Fact, KnownElements};
 use crate::analysis::band::Band;
+use crate::analysis::index::{Fact, KnownElements};
 use crate::analysis::{hides, known_scalar};
 use crate::egraph::language::{Enode, Made, Payload};
 use crate::egraph::term::{Found, Reader, Term, Two};
@@ -453,7 +453,13 @@ fn is_causal_bool(r: Reader<'_, '_>, keep: Id, full: &Shape) -> bool {
 /// Says whether a float class adds 0 where causal and hides elsewhere, and by what.
 fn causal_addend(r: Reader<'_, '_>, mask: Id, full: &Shape) -> Option<Causal> {
     let region = &r.egraph.analysis;
-    causal_mask(region.graph, region.positions?, r.facts(mask).value?, full, scores_in(r, mask))
+    causal_mask(
+        region.graph,
+        region.positions?,
+        r.facts(mask).value?,
+        full,
+        scores_in(r, mask),
+    )
 }
 
 fn is_causal(facts: &KnownElements, keep: Value, g: &Graph, full: &Shape) -> bool {

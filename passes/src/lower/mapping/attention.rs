@@ -281,10 +281,7 @@ impl Mapper<'_> {
     pub(super) fn attention_us(&self, body: &AttentionBody, mapping: &Mapping) -> Option<f64> {
         let widths = [body.d, body.dv].map(|axis| self.points(&[axis]));
         let (tile, shape) = match mapping {
-            Mapping::FlashMatrix(t) => (
-                self.tile_by_matrix(t, widths),
-                [t.waves, t.split, t.keys, t.queries()],
-            ),
+            Mapping::FlashMatrix(t) => (self.tile_by_matrix(t, widths), [t.waves, t.split, t.keys, t.queries()]),
             Mapping::FlashLanes(t) => {
                 let bits = [body.key, body.value].map(|e| self.kernel.exprs.dtype(e).bits());
                 (
@@ -358,7 +355,10 @@ impl Mapper<'_> {
             (Platform::Hip, 32) => 2.0,
             _ => 4.0,
         };
-        (turns, blocks * f64::from(waves) / (simds * f64::from(self.target.compute_units)))
+        (
+            turns,
+            blocks * f64::from(waves) / (simds * f64::from(self.target.compute_units)),
+        )
     }
 
     /// Clocks for which an instruction of a wave holds its SIMD: those of 16 lanes take four for a wave of 64.

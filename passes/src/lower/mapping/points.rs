@@ -404,13 +404,13 @@ impl Mapper<'_> {
                 width(is_wide),
                 width(divides(last) && self.stores_allow(&loops.stmts, last, vector)),
             );
-            // What lies along this axis and is taken from places along the last one that memory says goes through LDS too; what all points of
-            // the last axis share does not.
+            // Loads along this axis from places along the last one that a division or memory gives go through LDS too; those that all points of
+            // the last axis share do not.
             let mut grouped = self.motions(axis, load);
             let mut tiled = apart.clone();
             tiled.extend(loads.iter().copied().filter(|l| {
                 let known = apart.iter().any(|a| a.load == l.load);
-                let apart = to_last.of(l.index).is_none_or(|m| !m.is_fixed() && !m.stride.is(1));
+                let apart = !to_last.is_fixed(l.index) && to_last.of(l.index).is_none_or(|m| !m.stride.is(1));
                 let neighbours = grouped.of(l.index).is_some_and(|m| m.is_wide(load));
                 !known && apart && neighbours && l.bytes * load <= ACCESS_BYTES
             }));
@@ -431,7 +431,7 @@ impl Mapper<'_> {
     }
 
     /// The points of a tile across and along, where `vector` elements are an access, so that the tiles of all loads fit: fewer along where
-    /// loads are many. What does not fit by then is left out, and is read from memory as it lies.
+    /// loads are many. Loads that do not fit by then are left out, and read from memory as they lie.
     fn tile_in_lds(&self, vector: i64, loads: &mut Vec<Apart>) -> (u32, u32) {
         // Two workgroups or more share a unit.
         let budget = u64::from(self.target.lds_bytes.min(MOST_DECLARED) / 2);
