@@ -21,8 +21,16 @@ fn convolutions_that_spill_are_tiled_again() {
     let target: Target = "gfx1100".parse().expect("a target of the table");
     let mut before = 0;
     for (image, filter, window) in [
-        ("8, 3, 224, 224", "64, 3, 7, 7", "strides=[2, 2], pad_low=[3, 3], pad_high=[3, 3]"),
-        ("8, 128, 28, 28", "128, 4, 3, 3", "pad_low=[1, 1], pad_high=[1, 1], groups=32"),
+        (
+            "8, 3, 224, 224",
+            "64, 3, 7, 7",
+            "strides=[2, 2], pad_low=[3, 3], pad_high=[3, 3]",
+        ),
+        (
+            "8, 128, 28, 28",
+            "128, 4, 3, 3",
+            "pad_low=[1, 1], pad_high=[1, 1], groups=32",
+        ),
         ("1, 512, 7, 7", "512, 512, 3, 3", "pad_low=[1, 1], pad_high=[1, 1]"),
     ] {
         let text = format!(
@@ -45,7 +53,10 @@ fn convolutions_that_spill_are_tiled_again() {
             verify(kernel).unwrap_or_else(|e| panic!("{e}"));
         }
         // Nothing is left to try.
-        assert_eq!(driver::mend_spills(&mut program, &tools.compiler, &|_| ()).ok(), Some(0));
+        assert_eq!(
+            driver::mend_spills(&mut program, &tools.compiler, &|_| ()).ok(),
+            Some(0)
+        );
     }
     assert!(before > 0, "nothing of this spills at first: find what does");
 }
