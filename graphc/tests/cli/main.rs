@@ -2,11 +2,8 @@
 
 mod counters;
 mod doctor;
-<<<<<<< HEAD
-mod gguf;
-=======
 mod files;
->>>>>>> bbd2d4f (Files: inputs held against the model before they are unpacked, memory asked for first, safetensors and stored npz, states in artifacts, caches with keys and owners, links, escapes, weights quantised on all cores)
+mod gguf;
 mod mistakes;
 mod outputs;
 mod place;
