@@ -165,3 +165,14 @@ fn threads_of_lanes_are_counted_in_a_type_that_holds_them() {
         assert!(source.text.contains(&start), "{}", source.text);
     }
 }
+
+/// Each op of a model rounds its result: only what is spelled as one operation is one.
+#[test]
+fn compilers_fuse_no_multiply_add_by_themselves() {
+    let all = kernels::all();
+    for (target, option) in [("gfx1100", "-ffp-contract=off"), ("sm_90", "--fmad=false")] {
+        let target: Target = target.parse().expect("a target of the table");
+        let source = graphc_codegen_hip::emit_kernel(&all[0], &Symbols::new(), &target, &[]).expect("it prints");
+        assert!(source.options.iter().any(|o| o == option), "{:?}", source.options);
+    }
+}

@@ -90,7 +90,7 @@ impl Printer<'_> {
         else {
             return Err(self.mismatch());
         };
-        if body.log_sum.is_some() {
+        if body.row_weights.is_some() {
             return Err(self.mismatch());
         }
         let width = |axis: AxisId, what: &str| {
@@ -195,24 +195,25 @@ impl Printer<'_> {
         self.scope(|p| {
             let (q, dv, mixed) = (p.axis(body.q).to_owned(), p.axis(body.dv).to_owned(), p.fresh("mixed"));
             let q_type = p.axis_type(body.q);
-            let sum = match body.log_sum {
-                Some(var) => {
-                    let name = p.fresh("log_sum");
-                    p.bind_var(var, &name);
-                    format!("float {name}")
+            let weights = match body.row_weights {
+                Some(weights) => {
+                    let name = p.fresh("weights");
+                    p.bind_var(weights.largest, &format!("{name}.largest"));
+                    p.bind_var(weights.total, &format!("{name}.total"));
+                    format!("const RowWeights& {name}")
                 }
-                None => "float".to_owned(),
+                None => "const RowWeights&".to_owned(),
             };
             if store == 1 {
                 p.bind_var(body.out, &format!("{mixed}[0]"));
                 p.out.open(format!(
-                    "const auto epilogue = [&]({q_type} {q}, int {dv}, const Pack<float, 1>& {mixed}, {sum})"
+                    "const auto epilogue = [&]({q_type} {q}, int {dv}, const Pack<float, 1>& {mixed}, {weights})"
                 ));
                 p.straight(&body.epilogue);
             } else {
                 let start = p.fresh(&format!("{dv}0"));
                 p.out.open(format!(
-                    "const auto epilogue = [&]({q_type} {q}, int {start}, const Pack<float, {store}>& {mixed}, {sum})"
+                    "const auto epilogue = [&]({q_type} {q}, int {start}, const Pack<float, {store}>& {mixed}, {weights})"
                 ));
                 let given = [(body.out, format!("{mixed}[{{j}}]"))];
                 p.one_group(&body.epilogue, body.dv, &dv, &start, store, &given);

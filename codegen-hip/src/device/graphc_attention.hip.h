@@ -71,7 +71,7 @@ GRAPHC_DEVICE void attend(I block, I queries, I keys, const Range& range, const 
 #pragma unroll
             for (int i = 0; i < F::SCORES; ++i) {
                 const int e = (i * F::BLOCK + thread) % (F::BLOCK_Q * F::BLOCK_K);
-                dot[i] += query_tile[e / F::BLOCK_K][d] * key_tile[e % F::BLOCK_K][d];
+                dot[i] = math::multiply_add(query_tile[e / F::BLOCK_K][d], key_tile[e % F::BLOCK_K][d], dot[i]);
             }
         }
 #pragma unroll
@@ -114,7 +114,7 @@ GRAPHC_DEVICE void attend(I block, I queries, I keys, const Range& range, const 
                 }
                 if (lane == 0) {
                     row_scale[q] = scale;
-                    row_sum[q] = row_sum[q] * scale + sum;
+                    row_sum[q] = math::multiply_add(row_sum[q], scale, sum);
                     row_max[q] = largest;
                 }
             }
@@ -131,7 +131,7 @@ GRAPHC_DEVICE void attend(I block, I queries, I keys, const Range& range, const 
 #pragma unroll
             for (int i = 0; i < F::OUTPUTS; ++i) {
                 const int e = (i * F::BLOCK + thread) % (F::BLOCK_Q * F::DV);
-                acc[i] += weights[e / F::DV][k] * value_tile[k][e % F::DV];
+                acc[i] = math::multiply_add(weights[e / F::DV][k], value_tile[k][e % F::DV], acc[i]);
             }
         }
     }

@@ -139,45 +139,46 @@ GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], co
         scores[i] = inside ? score(q, k, scores[i]) : -infinity<float>();
     }
 }
-template <bool PART, typename Rows, int EACH, bool FINITE, typename Score, typename Inside>
-GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], const RangedScore<FINITE, Score, Inside>& score) {
+template <bool PART, typename Rows, int EACH, typename Score, typename Inside>
+GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], const RangedScore<Score, Inside>& score) {
     // One branch for all keys; what is covered is before the last key.
     if (score.covered) {
         score_keys<false, Rows>(q, k0, keys, scores, score.inside);
         return;
     }
     score_keys<PART, Rows>(q, k0, keys, scores, score.any);
-    if constexpr (FINITE) {
-        // As a power of two, the lowest number would be minus infinity. This one's product with the logarithm is exact.
-        constexpr float LOWEST = -0x1p100f;
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) scores[i] = scores[i] < LOWEST && scores[i] > -infinity<float>() ? LOWEST : scores[i];
-    }
 }
+
+/// The number that scores are compared with. While nothing is seen it is a finite one, which gives weights of zero.
+GRAPHC_DEVICE float compared_with(float most) { return most == -infinity<float>() ? 0.0f : most; }
+
+/// `e^(score - most)`. The difference is multiplied by the logarithm, not each of them: a score that a mask hides by a
+/// very negative number has a product that is infinite, or rounded to more than the range of weights.
+GRAPHC_DEVICE float weight_of(float score, float most) { return math::hardware_exp2((score - most) * 1.4426950408889634f); }
+
+/// The weights of a row's keys: the largest score, about, and the sum of `e^(score - largest)`.
+struct RowWeights { float largest, total; };
 
 /// Turns the scores of one of this lane's rows, query `q`, into weights, and what is summed so far to the new maximum. The wave's keys
 /// begin at `k0`.
 template <bool PART, typename Rows, int EACH, typename Score>
 GRAPHC_DEVICE void weigh(Rows& rows, int r, int q, int k0, int keys, float (&scores)[EACH], const Score& score) {
-    constexpr float LOG2_E = 1.4426950408889634f;
     score_keys<PART, Rows>(q, k0, keys, scores, score);
     float most = -infinity<float>();
 #pragma unroll
     for (int i = 0; i < EACH; ++i) most = larger(most, scores[i]);
-    most = Rows::template fold<Larger>(most) * LOG2_E;
+    most = Rows::template fold<Larger>(most);
     // The reference moves only when weights would grow beyond 2^8, which a narrow type holds as exactly as 1.
-    most = most > rows.largest[r] + 8.0f ? most : rows.largest[r];
-    // Nothing seen yet: any finite reference gives weights of zero.
-    const float reference = most == -infinity<float>() ? 0.0f : most;
-    const float scale = math::hardware_exp2(rows.largest[r] - reference);
+    most = most > rows.largest[r] + 5.5f ? most : rows.largest[r];
+    const float reference = compared_with(most), scale = weight_of(rows.largest[r], reference);
     rows.largest[r] = most;
     float added = 0.0f;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        scores[i] = math::hardware_exp2(math::multiply_add(scores[i], LOG2_E, -reference));
+        scores[i] = weight_of(scores[i], reference);
         added += scores[i];
     }
-    rows.sum[r] = rows.sum[r] * scale + added;
+    rows.sum[r] = math::multiply_add(rows.sum[r], scale, added);
     if (any_lane(scale != 1.0f)) {
 #pragma unroll
         for (int i = 0; i < Rows::OUTPUTS; ++i) rows.set_output(r, i, rows.output(r, i) * scale);
@@ -229,15 +230,16 @@ GRAPHC_DEVICE void merge_waves(Rows& rows) {
                 float own = 1.0f, scale = 1.0f;
                 if constexpr (!F::CHAINED) {
                     const float theirs = all[at(slice, r)], most = larger(rows.largest[r], theirs);
-                    const float reference = most == -infinity<float>() ? 0.0f : most;
-                    own = math::hardware_exp2(rows.largest[r] - reference);
-                    scale = math::hardware_exp2(theirs - reference);
+                    const float reference = compared_with(most);
+                    own = weight_of(rows.largest[r], reference);
+                    scale = weight_of(theirs, reference);
                     rows.largest[r] = most;
-                    rows.sum[r] = rows.sum[r] * own + all[at(slice, ROWS + r)] * scale;
+                    rows.sum[r] = math::multiply_add(rows.sum[r], own, all[at(slice, ROWS + r)] * scale);
                 }
 #pragma unroll
                 for (int i = 0; i < OUTPUTS; ++i) {
-                    rows.set_output(r, i, rows.output(r, i) * own + all[at(slice, 2 * ROWS + r * OUTPUTS + i)] * scale);
+                    const float from = all[at(slice, 2 * ROWS + r * OUTPUTS + i)];
+                    rows.set_output(r, i, math::multiply_add(rows.output(r, i), own, from * scale));
                 }
             }
         }
@@ -334,7 +336,7 @@ struct MatrixRows {
 
     typename I::Sums out[F::FRAGMENTS][F::OUTS];
     /// Of each of this lane's rows, unless products are chained: what weights are relative to, about the largest score so
-    /// far (of all its lanes, as a power of two), and the sum of this lane's weights.
+    /// far of all its lanes, and the sum of this lane's weights.
     float largest[ROWS], sum[ROWS];
 
     static GRAPHC_DEVICE int lane() { return (int)threadIdx.x % I::LANES; }
@@ -392,17 +394,18 @@ struct MatrixRows {
     template <typename Op>
     static GRAPHC_DEVICE float fold(float value) { return reduce_row<Op, I>(value); }
 
-    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue, with the logarithm of the sum of all weights.
+    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue, with the row's weights.
     template <typename Epilogue>
     GRAPHC_DEVICE void finish(int row0, int queries, int keys, const Epilogue& epilogue) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             const int q = row0 + query_of(r);
-            float scale = 1.0f, log_sum = 0.0f;
+            float scale = 1.0f;
+            RowWeights weights{};
             if constexpr (!F::CHAINED) {
                 const float total = reduce_row<Sum, I>(sum[r]);
                 scale = keys > 0 ? 1.0f / total : 0.0f;
-                log_sum = (largest[r] + math::log2(total)) * 0.6931471805599453f;
+                weights = {largest[r], total};
             }
             if (q < queries) {
 #pragma unroll
@@ -414,7 +417,7 @@ struct MatrixRows {
                         Pack<float, WIDTH> pack;
 #pragma unroll
                         for (int w = 0; w < WIDTH; ++w) pack[w] = output(r, run * Out::FUSED * SUMS + at + w) * scale;
-                        if (col + WIDTH <= F::DV) epilogue(q, col, pack, log_sum);
+                        if (col + WIDTH <= F::DV) epilogue(q, col, pack, weights);
                     }
                 }
             }
@@ -711,7 +714,7 @@ struct AsyncFlashRows : MatrixRows<F, WIDTH> {
 
 /// Computes a block of queries, as [`attend`] does: `out(q, e) = Σ_k softmax_k(score(q, k, Σ_d query(q, d) · key(k, d)))
 /// · value(e, k)`, without the softmax where products are chained, each `WIDTH` neighbours handed to
-/// `epilogue(q, e, Pack<float, WIDTH>, float log_sum)`, where `log_sum` is `ln Σ_k exp(score)`; `WIDTH` divides the width of values.
+/// `epilogue(q, e, Pack<float, WIDTH>, RowWeights)`; `WIDTH` divides the width of values.
 /// Keys that the range leaves out are known to be hidden.
 template <typename F, int WIDTH, typename Range, typename Query, typename Key, typename Value, typename Score, typename Epilogue>
 GRAPHC_DEVICE void flash(int block, int queries, int keys, const Range& range, const Query& query, const Key& key, const Value& value,

@@ -122,8 +122,8 @@ struct LaneRows {
     Fetcher<Key, F::TILE, Keys::DEPTH, F::THREADS> keys_fetch;
     Fetcher<Value, F::TILE, Values::DEPTH, F::THREADS> values_fetch;
     float query[ROWS][Keys::EACH], out[ROWS][OUTPUTS];
-    /// Of each of this lane's rows: what weights are relative to, about the largest score so far (as a power of two), and the sum of
-    /// this lane's weights.
+    /// Of each of this lane's rows: what weights are relative to, about the largest score so far, and the sum of this lane's
+    /// weights.
     float largest[ROWS], sum[ROWS];
     int keys_at, values_at;
 
@@ -255,7 +255,7 @@ struct LaneRows {
     template <typename Op>
     static GRAPHC_DEVICE float fold(float value) { return reduce_lanes<Op, F::GROUP>(value); }
 
-    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue, with the logarithm of the sum of all weights.
+    /// Hands every `WIDTH` neighbouring outputs of this lane's rows to the epilogue, with the row's weights.
     template <typename Epilogue>
     GRAPHC_DEVICE void finish(int row0, int queries, int keys, const Epilogue& epilogue) {
 #pragma unroll
@@ -263,7 +263,7 @@ struct LaneRows {
             const int q = row0 + row(r);
             const float total = fold<Sum>(sum[r]);
             const float scale = keys > 0 ? 1.0f / total : 0.0f;
-            const float log_sum = (largest[r] + math::log2(total)) * 0.6931471805599453f;
+            const RowWeights weights{largest[r], total};
             if (q < queries) {
 #pragma unroll
                 for (int i = 0; i < OUTPUTS; i += WIDTH) {
@@ -271,7 +271,7 @@ struct LaneRows {
                     Pack<float, WIDTH> pack;
 #pragma unroll
                     for (int w = 0; w < WIDTH; ++w) pack[w] = out[r][i + w] * scale;
-                    if (col + WIDTH <= F::DV) epilogue(q, col, pack, log_sum);
+                    if (col + WIDTH <= F::DV) epilogue(q, col, pack, weights);
                 }
             }
         }

@@ -38,9 +38,8 @@ struct AllKeys {
     GRAPHC_DEVICE const Score& scored(const Score& score, bool) const { return score; }
 };
 
-/// The score of any key, and that of a key which the query is known to see: `covered` says that all are such. `FINITE`: hidden keys may have
-/// a very negative number.
-template <bool FINITE, typename Score, typename Inside>
+/// The score of any key, and that of a key which the query is known to see: `covered` says that all are such.
+template <typename Score, typename Inside>
 struct RangedScore {
     const Score& any;
     const Inside& inside;
@@ -82,7 +81,7 @@ struct KeyRange {
         return seen;
     }
     template <typename Score>
-    GRAPHC_DEVICE RangedScore<!IsNever<Nothing>::value, Score, Inside> scored(const Score& score, bool covered) const {
+    GRAPHC_DEVICE RangedScore<Score, Inside> scored(const Score& score, bool covered) const {
         return {score, inside, covered};
     }
 };

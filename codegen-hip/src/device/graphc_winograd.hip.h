@@ -1,5 +1,6 @@
 // Winograd's minimal filtering of windows of 3 by 3 (Lavin and Gray, 2015): the transforms of patches and of sums of products.
 #pragma once
+#include "graphc_math.hip.h"
 #include "graphc_vector.hip.h"
 
 namespace graphc {
@@ -23,22 +24,22 @@ GRAPHC_DEVICE void winograd_result(float (&x)[4]) {
 /// F(4, 3), whose points are 0, 1, -1, 2 and -2.
 GRAPHC_DEVICE void winograd_image(float (&x)[6]) {
     const float a = x[0], b = x[1], c = x[2], d = x[3], e = x[4], f = x[5];
-    const float even1 = e - 4.0f * c, odd1 = d - 4.0f * b;
+    const float even1 = math::multiply_add(-4.0f, c, e), odd1 = math::multiply_add(-4.0f, b, d);
     const float even2 = e - c, odd2 = 2.0f * (d - b);
-    x[0] = 4.0f * a - 5.0f * c + e;
+    x[0] = math::multiply_add(4.0f, a, math::multiply_add(-5.0f, c, e));
     x[1] = even1 + odd1;
     x[2] = even1 - odd1;
     x[3] = even2 + odd2;
     x[4] = even2 - odd2;
-    x[5] = 4.0f * b - 5.0f * d + f;
+    x[5] = math::multiply_add(4.0f, b, math::multiply_add(-5.0f, d, f));
 }
 GRAPHC_DEVICE void winograd_result(float (&x)[6]) {
     const float even1 = x[1] + x[2], odd1 = x[1] - x[2];
     const float even2 = x[3] + x[4], odd2 = x[3] - x[4];
     x[0] += even1 + even2;
-    x[1] = odd1 + 2.0f * odd2;
-    x[2] = even1 + 4.0f * even2;
-    x[3] = odd1 + 8.0f * odd2 + x[5];
+    x[1] = math::multiply_add(2.0f, odd2, odd1);
+    x[2] = math::multiply_add(4.0f, even2, even1);
+    x[3] = math::multiply_add(8.0f, odd2, odd1) + x[5];
 }
 
 // ---- from both sides, in place: squares of neighbouring channels, of which `[i][j]` are an element each

@@ -80,7 +80,7 @@ pub fn attention(name: &str, dtype: DType, h: Heads, mapping: Mapping) -> Kernel
         weights: Weights::Softmax,
         out,
         epilogue: vec![store],
-        log_sum: None,
+        row_weights: None,
         range,
     }))
 }

@@ -1,7 +1,7 @@
 //! Folds over axes: an axis, a list of axes, or `..` for all. The `_keep` forms keep folded axes with size 1.
 
-use ir::Op;
 use ir::graph::op::ReduceOp;
+use ir::{DType, Op};
 
 use super::{IntoAxes, Tensor, axis};
 
@@ -93,7 +93,7 @@ impl Tensor {
         match axes.axes("var", self) {
             Ok(axes) => {
                 let axes: Vec<isize> = axes.into_iter().map(|a| a as isize).collect();
-                (self - self.mean_keep(&axes[..])).square().mean_keep(&axes[..])
+                self.in_f32(|x| (x - x.mean_keep(&axes[..])).square().mean_keep(&axes[..]))
             }
             Err(error) => self.poison_with(error),
         }
@@ -106,7 +106,7 @@ impl Tensor {
         match axes.axes("var", self) {
             Ok(axes) => {
                 let axes: Vec<isize> = axes.into_iter().map(|a| a as isize).collect();
-                (self - self.mean_keep(&axes[..])).square().mean(&axes[..])
+                self.in_f32(|x| (x - x.mean_keep(&axes[..])).square().mean(&axes[..]))
             }
             Err(error) => self.poison_with(error),
         }
@@ -116,28 +116,53 @@ impl Tensor {
     #[track_caller]
     #[must_use]
     pub fn std(&self, axes: impl IntoAxes) -> Tensor {
-        self.var(axes).sqrt()
+        match axes.axes("std", self) {
+            Ok(axes) => {
+                let axes: Vec<isize> = axes.into_iter().map(|a| a as isize).collect();
+                self.in_f32(|x| x.var(&axes[..]).sqrt())
+            }
+            Err(error) => self.poison_with(error),
+        }
     }
 
     /// The Euclidean norm.
     #[track_caller]
     #[must_use]
     pub fn norm_keep(&self, axes: impl IntoAxes) -> Tensor {
-        self.square().sum_keep(axes).sqrt()
+        match axes.axes("norm", self) {
+            Ok(axes) => {
+                let axes: Vec<isize> = axes.into_iter().map(|a| a as isize).collect();
+                self.in_f32(|x| x.square().sum_keep(&axes[..]).sqrt())
+            }
+            Err(error) => self.poison_with(error),
+        }
     }
 
     /// Divides by the Euclidean norm along an axis, which is taken as at least `epsilon`.
     #[track_caller]
     #[must_use]
     pub fn normalize(&self, axis: isize, epsilon: f64) -> Tensor {
-        self / &self.norm_keep(axis).maximum(epsilon)
+        self.in_f32(|x| x / &x.norm_keep(axis).maximum(epsilon))
     }
 
-    /// `ln Σ eˣ`, computed without overflow.
+    /// `ln Σ eˣ`, computed without overflow: +∞ where an element is, and -∞ where all are.
     #[track_caller]
     #[must_use]
     pub fn logsumexp(&self, axis: isize) -> Tensor {
-        let largest = self.max_keep(axis);
-        (self - &largest).exp().sum(axis).log() + largest.squeeze(axis)
+        self.in_f32(|x| {
+            let largest = x.max_keep(axis);
+            // Infinity less infinity is no number.
+            let shift = largest.is_inf().select(0.0, &largest);
+            (x - &shift).exp().sum(axis).log() + shift.squeeze(axis)
+        })
+    }
+
+    /// Computes in `f32` what a narrower float has too few digits or too small a range for on the way, as squares.
+    #[track_caller]
+    fn in_f32(&self, compute: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+        match self.dtype() {
+            narrow if narrow.is_float() && narrow.bits() < 32 => compute(&self.cast(DType::F32)).cast(narrow),
+            _ => compute(self),
+        }
     }
 }

@@ -86,6 +86,48 @@ fn operators_broadcast_and_take_numbers_on_either_side() {
     );
 }
 
+/// As PyTorch and NumPy have them: what they give is written here.
+#[test]
+fn composed_functions_of_infinities_and_of_narrow_types() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let of = |row: &[f32]| Tensor::from_slice(row, [row.len()]);
+    let is = |got: &Tensor, want: &[f64]| {
+        let got = values(got);
+        let same = |(g, w): (&f64, &f64)| g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= 2e-3 * w.abs();
+        assert!(
+            got.len() == want.len() && got.iter().zip(want).all(same),
+            "{got:?} is not {want:?}"
+        );
+    };
+    let (wide_inf, wide_nan) = (f64::INFINITY, f64::NAN);
+    is(&of(&[-inf, -inf]).logsumexp(0), &[-wide_inf]);
+    is(&of(&[inf, 0.0]).logsumexp(0), &[wide_inf]);
+    is(&of(&[inf, -inf]).logsumexp(0), &[wide_inf]);
+    is(&of(&[-inf, 1.0]).logsumexp(0), &[1.0]);
+    is(&of(&[nan, inf]).logsumexp(0), &[wide_nan]);
+    is(&of(&[f32::MIN, f32::MIN]).logsumexp(0), &[f64::from(f32::MIN)]);
+    is(&Tensor::zeros(DType::F32, shape![2, 0]).logsumexp(1), &[-wide_inf; 2]);
+    is(&of(&[-inf, -inf]).log_softmax(0), &[wide_nan; 2]);
+    is(&of(&[-inf, 0.0]).log_softmax(0), &[-wide_inf, 0.0]);
+    is(&of(&[f32::MIN, 0.0]).softmax(0), &[0.0, 1.0]);
+    is(&of(&[f32::MIN, f32::MIN]).softmax(0), &[0.5; 2]);
+    is(&of(&[-inf, inf, nan]).softplus(), &[0.0, wide_inf, wide_nan]);
+    is(&of(&[-inf, inf, nan]).mish(), &[wide_nan, wide_inf, wide_nan]);
+    is(&of(&[-inf, inf, nan]).elu(1.0), &[-1.0, wide_inf, wide_nan]);
+    is(&of(&[-inf, inf, nan]).hard_sigmoid(), &[0.0, 1.0, wide_nan]);
+    is(&of(&[-inf, 1.0]).norm_keep(0), &[wide_inf]);
+    is(&of(&[nan, inf]).norm_keep(0), &[wide_nan]);
+    is(&of(&[inf, 1.0]).normalize(0, 1e-12), &[wide_nan, 0.0]);
+    is(&of(&[inf, 1.0]).var(0), &[wide_nan]);
+    // Squares of these leave f16 at either end.
+    let half = |row: &[f32]| of(row).cast(DType::F16);
+    is(&half(&[300.0, 400.0]).norm_keep(0), &[500.0]);
+    is(&half(&[3e-5, 4e-5]).norm_keep(0), &[5e-5]);
+    is(&half(&[300.0, 400.0]).normalize(0, 1e-12), &[0.6, 0.8]);
+    is(&half(&[-400.0, 400.0]).std(0), &[400.0]);
+    assert_eq!(half(&[1.0]).std(0).dtype(), DType::F16);
+}
+
 #[test]
 fn reductions_over_one_some_and_all_axes() {
     let x = seq(24, &[2, 3, 4]);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, LaunchOptions};
 use ir::dim::{Bindings, DimError};
 use ir::entity::Entity;
+use ir::kernel::eval::{Products, evaluate_for};
 use ir::kernel::{Access, AxisId, Body, CopyBody, Expr, Kernel, Mapping, Param, ParamId, RowBody, Stmt, WindowBody};
 use ir::plan::StepId;
 use ir::program::Source;
@@ -266,12 +267,12 @@ pub fn check_kernel(
     let mut want = buffers;
     let evaluate = |error| EmulateError::Evaluate { step, error };
     if chosen.is_none() {
-        ir::kernel::eval::evaluate(kernel, &mut want, bindings).map_err(evaluate)?;
+        evaluate_for(kernel, &mut want, bindings, None, products(arch)).map_err(evaluate)?;
     } else {
         let written: Vec<Vec<bool>> = got.iter().map(|t| t.as_ref().map_or(Vec::new(), written)).collect();
         enough_written(kernel, bindings, &written, ran, total)?;
         let wanted = |param: ParamId, at: usize| written[param.index()].get(at).copied().unwrap_or(false);
-        ir::kernel::eval::evaluate_some(kernel, &mut want, bindings, Some(&wanted)).map_err(evaluate)?;
+        evaluate_for(kernel, &mut want, bindings, Some(&wanted), products(arch)).map_err(evaluate)?;
         for (i, got) in got.iter_mut().enumerate() {
             let Some(got) = got else { continue };
             let name = &kernel.params[ParamId::new(i)].name;
@@ -287,6 +288,14 @@ pub fn check_kernel(
         workgroups: (ran, total),
         results: got.into_iter().zip(want).collect(),
     })
+}
+
+/// How an emulated GPU's matrix instructions multiply.
+pub(super) fn products(arch: &Arch) -> Products {
+    match arch.mfma_flushes_denormals {
+        true => Products::Flushed,
+        false => Products::Exact,
+    }
 }
 
 /// Says whether a kernel writes elements of a parameter by swapping the whole words that they are in: atomics on narrow types,

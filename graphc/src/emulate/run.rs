@@ -6,6 +6,7 @@ use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, Kernel, LaunchOptions, 
 use indexmap::IndexMap;
 use ir::dim::Bindings;
 use ir::graph::{Constant, bind_shapes};
+use ir::kernel::eval::evaluate_for;
 use ir::plan::{BufferId, KernelId, Place, Plan, Step, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
 
@@ -508,7 +509,8 @@ impl Run<'_> {
         for buffer in args {
             tensors.push(self.read(*buffer, &emulator.plan.buffers[*buffer].ty)?);
         }
-        ir::kernel::eval::evaluate(kernel, &mut tensors, &self.bindings)
+        let products = check::products(emulator.gpu.arch());
+        evaluate_for(kernel, &mut tensors, &self.bindings, None, products)
             .map_err(|error| EmulateError::Evaluate { step, error })?;
         let written = kernel.params.values().zip(tensors).filter(|(p, _)| p.access.leaves());
         Ok(Some(written.map(|(_, tensor)| tensor).collect()))

@@ -25,9 +25,8 @@ pub struct AttentionBody {
     pub score: ExprId,
     pub weights: Weights,
     pub out: VarId,
-    /// `ln Σ_k exp(score)` of the row in `f32`, minus infinity where all keys are masked: what a kernel leaves to another that brings
-    /// outputs over parts of the keys together.
-    pub log_sum: Option<VarId>,
+    /// Set where the kernel has a part of the keys, whose outputs another kernel brings together with those of the other parts.
+    pub row_weights: Option<RowWeights>,
     /// Lets and stores over `batch`, `q`, `dv`.
     pub epilogue: Vec<Stmt>,
     /// The keys that a query can see, where the score hides the others by their position: their tiles are skipped.
@@ -42,6 +41,21 @@ pub enum Weights {
     /// Themselves: two products, `f(X · A) · B`, with the first's results in registers. Rows of `X` are the queries, `k` is the axis
     /// between the products, and `f` the score. No range of it is left out, and its parts are sums alone.
     Scores,
+}
+
+/// The weights of a row's keys, in `f32`: `largest` is the largest score, minus infinity where all keys are masked, and `total` is
+/// `Σ_k exp(score - largest)`. They are two numbers because a large score leaves no digits to the logarithm of the total.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct RowWeights {
+    pub largest: VarId,
+    pub total: VarId,
+}
+
+impl RowWeights {
+    /// Both variables.
+    pub fn vars(self) -> [VarId; 2] {
+        [self.largest, self.total]
+    }
 }
 
 /// The keys that a query can see: `first ≤ k < end`. The score hides every other key; it may hide some of these too.

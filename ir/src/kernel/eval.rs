@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::{
-    Access, AttentionBody, AxisId, Body, ContractBody, CopyBody, Expr, ExprId, Kernel, ParamId, RowBody, ScanBody,
-    SortBody, Stmt, TransformBody, VarId, Weights, WindowBody, both_sides,
+    Access, AttentionBody, AxisId, Body, ContractBody, CopyBody, Expr, ExprId, Kernel, Mapping, ParamId, RowBody,
+    ScanBody, SortBody, Stmt, TransformBody, VarId, Weights, WindowBody, both_sides,
 };
 use crate::data::HostTensor;
 use crate::dim::{Bindings, DimError};
@@ -74,6 +74,30 @@ pub fn evaluate_some(
     bindings: &Bindings,
     wanted: Option<Wanted<'_>>,
 ) -> Evaluated<()> {
+    evaluate_for(kernel, buffers, bindings, wanted, Products::Exact)
+}
+
+/// How a device multiplies on its matrix instructions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Products {
+    /// Every number counts.
+    Exact,
+    /// Subnormal numbers of 16-bit operands are zero, as the matrix instructions of CDNA 1 and 2 read them.
+    Flushed,
+}
+
+/// As [`evaluate_some`], for a device whose matrix instructions multiply as `products` says. It changes nothing for
+/// kernels that are mapped onto other instructions.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_for(
+    kernel: &Kernel,
+    buffers: &mut [HostTensor],
+    bindings: &Bindings,
+    wanted: Option<Wanted<'_>>,
+    products: Products,
+) -> Evaluated<()> {
     if buffers.len() != kernel.params.len() {
         return Err(KernelEvalError::BufferCount {
             kernel: kernel.name.clone(),
@@ -120,6 +144,7 @@ pub fn evaluate_some(
         cache: kernel.exprs.iter().map(|_| (0, Scalar::Int(0))).collect(),
         point: 1,
         wanted,
+        least: least_that_counts(kernel, products),
     };
     run.body()?;
     for (i, param) in kernel.params.values().enumerate() {
@@ -149,6 +174,8 @@ struct Run<'a> {
     point: u64,
     /// What is asked for; None is everything.
     wanted: Option<Wanted<'a>>,
+    /// Operands of products that are smaller are zero.
+    least: f64,
 }
 
 impl Run<'_> {
@@ -414,10 +441,11 @@ impl Run<'_> {
         self.each(&c.batch, &mut |run| {
             // Operands are computed once for each of their own points, not once for each product.
             let axes: Vec<AxisId> = c.n.iter().chain(&c.k).copied().collect();
-            let rhs = run.values(&axes, c.rhs.value)?;
+            let rhs = run.factors(&axes, c.rhs.value)?;
             run.each(&c.m, &mut |run| {
-                let lhs = run.values(&c.k, c.lhs.value)?;
+                let mut lhs = run.values(&c.k, c.lhs.value)?;
                 run.statistic(c, &lhs)?;
+                run.flush(&mut lhs);
                 let mut column = 0;
                 let mut next = || {
                     let sum = dot(acc, &lhs, &rhs[column..column + lhs.len()]);
@@ -450,8 +478,9 @@ impl Run<'_> {
                         return Ok(());
                     }
                     if lhs.is_none() {
-                        let row = run.values(&c.k, c.lhs.value)?;
+                        let mut row = run.values(&c.k, c.lhs.value)?;
                         run.statistic(c, &row)?;
+                        run.flush(&mut row);
                         lhs = Some(row);
                     }
                     let lhs = lhs.as_deref().unwrap_or_default();
@@ -467,6 +496,27 @@ impl Run<'_> {
                 })
             })
         })
+    }
+
+    /// The values of an operand of products.
+    fn factors(&mut self, axes: &[AxisId], e: ExprId) -> Evaluated<Vec<Scalar>> {
+        let mut values = self.values(axes, e)?;
+        self.flush(&mut values);
+        Ok(values)
+    }
+
+    /// Makes zeros of what the products' instruction reads as zeros.
+    fn flush(&self, factors: &mut [Scalar]) {
+        if self.least == 0.0 {
+            return;
+        }
+        for factor in factors {
+            if let Scalar::Float(v) = factor
+                && v.abs() < self.least
+            {
+                *v = 0.0;
+            }
+        }
     }
 
     /// Folds what the epilogue has of a row of the left operand.
@@ -485,13 +535,13 @@ impl Run<'_> {
     /// The right operand's column at hand, or those of the pair at hand one after the other.
     fn columns(&mut self, c: &ContractBody) -> Evaluated<Vec<Scalar>> {
         let (Some(pair), Some(last)) = (c.pair, c.n.last()) else {
-            return self.values(&c.k, c.rhs.value);
+            return self.factors(&c.k, c.rhs.value);
         };
         let mut both = Vec::new();
         for second in 0..2 {
             let column = self.axes[pair.axis] * 2 + second;
             self.set_axis(*last, column);
-            both.extend(self.values(&c.k, c.rhs.value)?);
+            both.extend(self.factors(&c.k, c.rhs.value)?);
         }
         Ok(both)
     }
@@ -501,8 +551,8 @@ impl Run<'_> {
         let (depth, width) = (self.extents[a.d] as usize, self.extents[a.dv] as usize);
         let acc = self.kernel.vars[a.acc];
         self.each(&a.batch, &mut |run| {
-            let key = run.values(&[a.k, a.d], a.key)?;
-            let value: Vec<f64> = run.values(&[a.k, a.dv], a.value)?.iter().map(|v| v.as_f64()).collect();
+            let key = run.factors(&[a.k, a.d], a.key)?;
+            let value: Vec<f64> = run.factors(&[a.k, a.dv], a.value)?.iter().map(|v| v.as_f64()).collect();
             run.each(&[a.q], &mut |run| {
                 let mut asked = false;
                 run.each(&[a.dv], &mut |run| {
@@ -512,7 +562,7 @@ impl Run<'_> {
                 if !asked {
                     return Ok(());
                 }
-                let query = run.values(&[a.d], a.query)?;
+                let query = run.factors(&[a.d], a.query)?;
                 let seen = run.seen(a, keys)?;
                 let mut scores = Vec::with_capacity(keys as usize);
                 for k in 0..keys {
@@ -523,7 +573,10 @@ impl Run<'_> {
                     run.set_axis(a.k, k);
                     let sum = dot(acc, &query, &key[k as usize * depth..][..depth]);
                     run.set_var(a.acc, sum);
-                    scores.push(run.eval(a.score)?.as_f64());
+                    // A very negative number that a mask adds leaves no digits of the product to a score in f32.
+                    let score = run.eval(a.score)?.as_f64();
+                    let dtype = run.kernel.exprs.dtype(a.score);
+                    scores.push(crate::convert::round_to(dtype, score));
                 }
                 run.set_axis(a.k, 0);
                 let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -534,14 +587,11 @@ impl Run<'_> {
                     }
                     Weights::Scores => 1.0,
                 };
-                if let Some(log_sum) = a.log_sum {
+                if let Some(weights) = a.row_weights {
                     // Where all are masked, nothing is left to compare with.
-                    let sum = if top == f64::NEG_INFINITY {
-                        top
-                    } else {
-                        top + total.ln()
-                    };
-                    run.set_var(log_sum, Scalar::Float(sum));
+                    let total = if top == f64::NEG_INFINITY { 0.0 } else { total };
+                    run.set_var(weights.largest, Scalar::Float(top));
+                    run.set_var(weights.total, Scalar::Float(total));
                 }
                 run.each(&[a.dv], &mut |run| {
                     let at = run.axes[a.dv] as usize;
@@ -608,6 +658,20 @@ impl Run<'_> {
             run.set_axis(s.rank, 0);
             Ok(())
         })
+    }
+}
+
+/// The least magnitude of an operand of a product that is not zero to the instruction of a kernel's mapping.
+fn least_that_counts(kernel: &Kernel, products: Products) -> f64 {
+    let input = match &kernel.mapping {
+        Mapping::Matrix(tiling) => tiling.instruction.input,
+        Mapping::FlashMatrix(tiling) => tiling.instruction.input,
+        _ => return 0.0,
+    };
+    match (products, input) {
+        (Products::Flushed, DType::F16) => 2f64.powi(-14),
+        (Products::Flushed, DType::BF16) => 2f64.powi(-126),
+        _ => 0.0,
     }
 }
 

@@ -32,7 +32,7 @@ mod transform;
 pub mod verify;
 mod window;
 
-pub use attention::{AttentionBody, KeyRange, Weights};
+pub use attention::{AttentionBody, KeyRange, RowWeights, Weights};
 pub use copy::{CopyBody, CopyStep};
 pub use flash_lanes::FlashLanes;
 pub use launch::{LaunchError, LaunchSize};

@@ -385,8 +385,10 @@ impl Printer<'_> {
                         }
                         p.line(&format!("  of those = {}", e(range.inside)));
                     }
-                    if let Some(log_sum) = a.log_sum {
-                        p.line(&format!("{log_sum} = log of the sum over {k} of exp of the same"));
+                    if let Some(weights) = a.row_weights {
+                        let (largest, total) = (weights.largest, weights.total);
+                        p.line(&format!("{largest} = the largest of the same over {k}"));
+                        p.line(&format!("{total} = sum over {k} of exp of the same less {largest}"));
                     }
                     p.line(&format!("{} = sum over {k} of weight * value  for {dv}", a.out));
                     p.line(&format!("  value = {}", e(a.value)));

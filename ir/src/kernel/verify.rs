@@ -386,7 +386,7 @@ impl Verifier<'_> {
                     self.only("a bound of the keys", bound, &[&a.batch, &q]);
                 }
                 self.vars.insert(a.out);
-                self.vars.extend(a.log_sum);
+                self.vars.extend(a.row_weights.iter().flat_map(|w| w.vars()));
                 self.unbind(&[a.k, a.d]);
                 self.stmts("the epilogue", &a.epilogue);
             }
@@ -732,7 +732,7 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             let ranges = a.range.iter().flat_map(|r| [Some(r.inside), r.first, r.end, r.nothing]);
             exprs.extend(ranges.flatten());
             vars.extend([a.acc, a.out]);
-            vars.extend(a.log_sum);
+            vars.extend(a.row_weights.iter().flat_map(|w| w.vars()));
             &a.epilogue
         }
         Body::Scan(s) => {

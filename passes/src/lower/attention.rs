@@ -1,6 +1,6 @@
 //! Attention in one launch, or in parts of its keys.
 
-use ir::kernel::{AttentionBody, Body, ExprId, Loops, Weights};
+use ir::kernel::{AttentionBody, Body, ExprId, Loops, RowWeights, Weights};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::{DType, Dim, Target, Value};
 
@@ -9,6 +9,9 @@ use super::contract::element;
 use super::index::{Atom, Linear};
 use super::views::broadcast;
 use super::{LowerError, parts, seen};
+
+/// Numbers that a part has of each cell: its output, and the largest score and the total weight of its row.
+const PLANES: i64 = 3;
 
 /// Scaled dot-product attention; see `ir::op::Composite::Attention`.
 ///
@@ -155,17 +158,23 @@ pub fn attention(
     let out = b.var(DType::F32);
     let e = b.read(out);
     let cell = vec![outer[0].clone(), head, q_at, dv_at];
-    let (log_sum, epilogue) = if let Share::Partials(parts) = b.share {
-        let log_sum = b.var(DType::F32);
-        let sum = b.read(log_sum);
+    let (row_weights, epilogue) = if let Share::Partials(parts) = b.share {
+        let weights = RowWeights {
+            largest: b.var(DType::F32),
+            total: b.var(DType::F32),
+        };
+        let [largest, total] = weights.vars().map(|var| b.read(var));
         // Of a part whose keys are all masked nothing is left, and not even that is a number.
         let zero = b.number(DType::F32, 0.0);
-        let masked = b.binary(BinaryOp::Eq, sum, low);
+        let masked = b.binary(BinaryOp::Eq, largest, low);
         let e = b.select(masked, zero, e);
         let plane = part_at.first().cloned().unwrap_or(Linear::constant(0));
-        let stores = [(e, plane.clone()), (sum, plane.offset(&Dim::Const(parts)))];
-        let stores = stores.map(|(e, plane)| parts::store(b, e, 2 * parts, &dims, &[plane], &cell));
-        (Some(log_sum), stores.to_vec())
+        let mut stores = Vec::new();
+        for (planes_before, e) in (0..).zip([e, largest, total]) {
+            let plane = plane.clone().offset(&Dim::Const(planes_before * parts));
+            stores.push(parts::store(b, e, PLANES * parts, &dims, &[plane], &cell));
+        }
+        (Some(weights), stores)
     } else {
         let e = b.cast(anchor_type, e);
         (None, b.epilogue(anchor, e, cell, &[])?)
@@ -183,7 +192,7 @@ pub fn attention(
         score,
         weights: Weights::Softmax,
         out,
-        log_sum,
+        row_weights,
         epilogue,
         range,
     }))
@@ -192,18 +201,22 @@ pub fn attention(
 /// Brings the parts' outputs together, each with the share that its keys have of all weights. Where all keys of all parts are masked,
 /// the shares are no numbers, as the weights of one launch would be.
 fn mixed(b: &mut Builder<'_>, parts: i64, dims: &[Dim], cell: &[Linear]) -> ExprId {
-    let load = |b: &mut Builder<'_>, plane: i64| parts::load(b, DType::F32, plane, 2 * parts, dims, cell);
-    let outs: Vec<ExprId> = (0..parts).map(|part| load(b, part)).collect();
-    let sums: Vec<ExprId> = (parts..2 * parts).map(|plane| load(b, plane)).collect();
+    let load = |b: &mut Builder<'_>, plane: i64| parts::load(b, DType::F32, plane, PLANES * parts, dims, cell);
+    let [outs, largest, totals] = [0, 1, 2].map(|before| {
+        (0..parts)
+            .map(|part| load(b, before * parts + part))
+            .collect::<Vec<ExprId>>()
+    });
     let fold = |b: &mut Builder<'_>, op, all: &[ExprId]| {
         let sum = all.iter().copied().reduce(|sum, e| b.binary(op, sum, e));
         sum.unwrap_or_else(|| b.number(DType::F32, 0.0))
     };
-    let most = fold(b, BinaryOp::Max, &sums);
+    let most = fold(b, BinaryOp::Max, &largest);
     let (mut weights, mut weighted) = (Vec::new(), Vec::new());
-    for (out, sum) in outs.into_iter().zip(sums) {
-        let below = b.binary(BinaryOp::Sub, sum, most);
-        let weight = b.unary(UnaryOp::Exp, below);
+    for ((out, largest), total) in outs.into_iter().zip(largest).zip(totals) {
+        let below = b.binary(BinaryOp::Sub, largest, most);
+        let scale = b.unary(UnaryOp::Exp, below);
+        let weight = b.binary(BinaryOp::Mul, total, scale);
         weighted.push(b.binary(BinaryOp::Mul, out, weight));
         weights.push(weight);
     }

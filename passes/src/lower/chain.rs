@@ -111,7 +111,7 @@ pub fn chain(b: &mut Builder<'_>, first: NodeId, second: &Contract) -> Result<Bo
         score,
         weights: Weights::Scores,
         out,
-        log_sum: None,
+        row_weights: None,
         epilogue,
         range: None,
     }))

@@ -255,7 +255,7 @@ impl<'k> Tunable<'k> {
             // It has no other mapping, but there may be a call.
             (Body::Contract(body), _) if body.conv.is_some() => Some(Tunable::Alone(body)),
             // How many parts there are was found with the mapping that they have.
-            (Body::Attention(body), Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) if body.log_sum.is_none() => {
+            (Body::Attention(body), Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) if body.row_weights.is_none() => {
                 Some(Tunable::Attention(body))
             }
             _ => None,

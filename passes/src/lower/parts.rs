@@ -3,8 +3,8 @@
 //!
 //! Before: a product or convolution with few tiles and much depth, or few queries that see many keys, which would leave most of the GPU
 //! idle. After: a kernel with a tile for each part, whose sums go to scratch memory of the plan, and a kernel that adds them. The parts
-//! are added in their order, so results do not depend on which is done first. Parts of attention come with the logarithm of the sum of
-//! their weights (FlashDecoding; Dao et al., 2023).
+//! are added in their order, so results do not depend on which is done first. Parts of attention come with their largest score and the
+//! sum of their weights (FlashDecoding; Dao et al., 2023).
 
 use indexmap::IndexSet;
 use ir::kernel::{AxisId, Body, Expr, ExprId, Kernel, Mapping, ParamId, Stmt};

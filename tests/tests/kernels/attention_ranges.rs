@@ -236,7 +236,7 @@ fn run(tools: &Toolchain, arch: &str, case: &Case, random: &mut Random, tally: &
     let [(kernel, body)] = found[..] else {
         panic!("{context}: {} attentions", found.len())
     };
-    let launches = 1 + usize::from(body.log_sum.is_some());
+    let launches = 1 + usize::from(body.row_weights.is_some());
     assert_eq!(plan.kernels.len(), launches, "{context}\n{plan}");
     let range = body
         .range
@@ -264,7 +264,7 @@ fn check(arch: &str, seed: u64, dtypes: &[DType], count: usize) {
     for case in cases(seed, dtypes, count) {
         let (_, plan) = run(&tools, arch, &case, &mut random, &mut tally);
         for (kernel, body) in attentions(&plan) {
-            parts += usize::from(body.log_sum.is_some());
+            parts += usize::from(body.row_weights.is_some());
             match &kernel.mapping {
                 Mapping::FlashMatrix(_) => by_matrix += 1,
                 Mapping::FlashLanes(_) => by_lanes += 1,

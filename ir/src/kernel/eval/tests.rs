@@ -307,7 +307,7 @@ fn attention_weighs_values() {
         weights: Weights::Softmax,
         out,
         epilogue: vec![Build::store(3, q, result, &[])],
-        log_sum: None,
+        row_weights: None,
         range: Some(KeyRange {
             first: None,
             end: Some(end),

@@ -270,13 +270,15 @@ impl Verifier<'_> {
             (Mapping::Tile { .. }, b) if !matches!(b, Body::Contract(_)) => Some("tiles are for contractions"),
             (Mapping::Flash { .. }, b) if !matches!(b, Body::Attention(_)) => Some("it is for attention"),
             (mapping, Body::Attention(a))
-                if a.log_sum.is_some() && !matches!(mapping, Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) =>
+                if a.row_weights.is_some() && !matches!(mapping, Mapping::FlashMatrix(_) | Mapping::FlashLanes(_)) =>
             {
                 Some("it does not give the sum of an attention's weights")
             }
             (mapping, Body::Attention(a))
                 if a.weights == Weights::Scores
-                    && (!matches!(mapping, Mapping::FlashMatrix(_)) || a.log_sum.is_some() || a.range.is_some()) =>
+                    && (!matches!(mapping, Mapping::FlashMatrix(_))
+                        || a.row_weights.is_some()
+                        || a.range.is_some()) =>
             {
                 Some("two products are chained on matrix units alone, whole")
             }

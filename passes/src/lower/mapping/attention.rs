@@ -52,7 +52,7 @@ impl Mapper<'_> {
         }
         match (self.flash(body), self.flash_by_lanes(body)) {
             // A part whose matrix tiles would spill is the lanes'.
-            (Some((_, t)), Some((_, by_lanes))) if body.log_sum.is_some() && !self.shares_keys(body, &t) => {
+            (Some((_, t)), Some((_, by_lanes))) if body.row_weights.is_some() && !self.shares_keys(body, &t) => {
                 return Mapping::FlashLanes(by_lanes);
             }
             // Twice the rate of the lanes' multiply-adds pays where its rows are not empty.
@@ -181,7 +181,7 @@ impl Mapper<'_> {
     fn order(&self, body: &AttentionBody) -> AttentionOrder {
         let dies = u64::from(self.target.dies.max(1));
         // Parts have one block of queries each.
-        let together = if body.sees_more(&self.kernel.exprs) && body.log_sum.is_none() {
+        let together = if body.sees_more(&self.kernel.exprs) && body.row_weights.is_none() {
             let bits = [(body.key, body.d), (body.value, body.dv)]
                 .map(|(e, width)| self.points(&[width]) as u64 * u64::from(self.kernel.exprs.dtype(e).bits()));
             let head = self.usual(body.k, 1024) as u64 * (bits[0] + bits[1]).div_ceil(8);

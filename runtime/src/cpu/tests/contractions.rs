@@ -463,7 +463,7 @@ pub(super) fn attend(mask: Option<DType>, causal: bool, odd: bool, share: i64) -
         weights: Weights::Softmax,
         out: result,
         epilogue: vec![store],
-        log_sum: None,
+        row_weights: None,
         // The CPU reads the score.
         range: None,
     });
