@@ -82,7 +82,7 @@ pub fn evaluate_some(
 pub enum Products {
     /// Every number counts.
     Exact,
-    /// Subnormal numbers of 16-bit operands are zero, as the matrix instructions of CDNA 1 and 2 read them.
+    /// Subnormal numbers of 16-bit operands are zero, as the matrix instructions of CDNA 2 read them.
     Flushed,
 }
 
