@@ -125,6 +125,10 @@ fn direct(
     let Some(taken) = tile::take(&source, epilogue, body.acc, &roots, dims)? else {
         return Ok(None);
     };
+    // Pixels of a transposed convolution are computed phase by phase, and do not follow one another.
+    if facts.transposed && (taken.residual.is_some() || taken.program.is_some()) {
+        return Ok(None);
+    }
     let form = &taken.result.form;
     let (lo, hi) = match &apart {
         Some(apart) => apart.range,
@@ -169,6 +173,7 @@ fn direct(
         input_strides,
         filter: facts.filter.index(),
         layout: facts.layout,
+        transposed: facts.transposed,
         output: taken.result.param,
         output_elem: taken.result.elem,
         output_base: form.base,
@@ -286,6 +291,9 @@ pub(crate) fn shape(facts: &ConvFacts, cx: &Setting<'_>) -> Result<Option<ConvSh
             out_w,
         };
         let whole = shape.groups > 0 && shape.c.is_multiple_of(shape.groups) && shape.o.is_multiple_of(shape.groups);
+        if facts.transposed {
+            return (whole && shape.n <= MOST_IMAGES && has_phases(&shape)).then_some(shape);
+        }
         // The output must be what the window gives: the kernel reads no more than that of the padded image.
         let fits = |out: usize, size: usize, k: usize, s: usize, d: usize, [low, high]: [usize; 2]| {
             let wide = |v: usize| v as u128;
@@ -298,6 +306,25 @@ pub(crate) fn shape(facts: &ConvFacts, cx: &Setting<'_>) -> Result<Option<ConvSh
         (whole && fits && shape.n <= MOST_IMAGES && is_near(&shape)).then_some(shape)
     };
     Ok(build())
+}
+
+/// Says whether a transposed convolution is one that its phases serve: few of them, of a window that is not beyond what the output is
+/// made of.
+fn has_phases(s: &ConvShape) -> bool {
+    const MOST_PHASES: usize = 1 << 10;
+    const LONGEST: usize = 1 << 20;
+    let sizes = [s.kh, s.kw, s.stride[0], s.stride[1], s.dilation[0], s.dilation[1]];
+    let small = sizes.iter().all(|v| (1..=LONGEST).contains(v)) && s.pad.iter().all(|v| *v <= LONGEST);
+    let result = product(&[s.n, s.out_h, s.out_w, s.c.max(s.o)]);
+    let image = product(&[s.n, s.h, s.w, s.c]);
+    // A phase's image is padded to the size of its outputs and the window around them.
+    let reach = |k: usize, d: usize, out: usize| k.checked_mul(d).is_some_and(|reach| reach <= out.saturating_add(64));
+    small
+        && s.stride[0] * s.stride[1] <= MOST_PHASES
+        && result.is_some()
+        && image.is_some()
+        && reach(s.kh, s.dilation[0], s.out_h.saturating_add(s.pad[0]))
+        && reach(s.kw, s.dilation[1], s.out_w.saturating_add(s.pad[1]))
 }
 
 /// The most images of one launch: each has its positions in a table.

@@ -111,7 +111,7 @@ impl Columns<'_> {
 }
 
 /// The expression with others in place of some below it.
-fn replaced(rewritten: &mut Rewritten, e: ExprId, instead: &mut HashMap<ExprId, ExprId>) -> ExprId {
+pub(crate) fn replaced(rewritten: &mut Rewritten, e: ExprId, instead: &mut HashMap<ExprId, ExprId>) -> ExprId {
     if let Some(known) = instead.get(&e) {
         return *known;
     }
@@ -127,6 +127,10 @@ fn replaced(rewritten: &mut Rewritten, e: ExprId, instead: &mut HashMap<ExprId, 
             let (a, b) = (replaced(rewritten, a, instead), replaced(rewritten, b, instead));
             Expr::Select(a, b, replaced(rewritten, c, instead))
         }
+        Expr::Load { param, index } => Expr::Load {
+            param,
+            index: replaced(rewritten, index, instead),
+        },
         other => other,
     };
     let made = if new == rewritten.kernel.exprs[e] {

@@ -99,7 +99,7 @@ fn image(
     epilogue: &[Stmt],
     cx: &Setting<'_>,
 ) -> Result<Option<Integers>, LowerError> {
-    let Some(mut shape) = conv::shape(facts, cx)? else {
+    let Some(mut shape) = conv::shape(facts, cx)?.filter(|_| !facts.transposed) else {
         return Ok(None);
     };
     let Some((_, tensor)) = cx.constant(facts.filter.index()) else {

@@ -4,9 +4,10 @@
 //! Kernel + sizes + constants --lower--> pieces: gemm, conv, integers, attention, rows, pool, copy, scan, sort; loops over block programs
 //! ```
 //!
-//! [`affine`] finds the indices that are sums of loop positions, [`block`] compiles expressions to programs over blocks of points,
-//! [`loops`] shapes the blocks. A body that says what it is (a product, a convolution, a row, a window, a copy) goes to its numeric kernel
-//! where the places of its operands are of the kind which that takes; [`rewrite`] puts what is not into temporaries.
+//! [`affine`] finds the indices that are sums of loop positions, [`places`] computes others once a run, [`block`] compiles expressions
+//! to programs over blocks of points, [`loops`] shapes the blocks. A body that says what it is (a product, a convolution, a row, a window, a
+//! copy) goes to its numeric kernel where the places of its operands are of the kind which that takes; [`rewrite`] puts what is not into
+//! temporaries.
 //!
 //! Invariant: every place of a piece was shown to be inside its buffer at the sizes given, or says that it is to be looked at.
 
@@ -20,6 +21,7 @@ mod hoist;
 mod integers;
 mod loops;
 mod ordered;
+mod places;
 mod pooling;
 mod quantised;
 mod rewrite;
@@ -62,14 +64,21 @@ impl Lowering for CpuLowering {
             | Body::Copy(CopyBody { loops, .. }) => {
                 let direct = match &kernel.body {
                     Body::Row(body) => rows::lower(kernel, body, cx)?.map(|r| Piece::Rows(Box::new(r))),
-                    Body::Window(body) => pooling::lower(kernel, body, cx)?.map(|p| Piece::Pool(Box::new(p))),
+                    Body::Window(body) if pooling::lower(&mut rewritten, body, cx, &mut pieces)? => {
+                        return Ok(lowered(rewritten, pieces, raw));
+                    }
                     Body::Copy(body) => copying::lower(kernel, body, cx)?.map(|c| Piece::Copy(Box::new(c))),
                     _ => None,
                 };
-                pieces.push(match direct {
+                let piece = match direct {
                     Some(direct) => direct,
-                    None => loops::piece(kernel, &loops.parallel, &loops.stmts, cx.bindings, cx.aliased)?,
-                });
+                    None => {
+                        let hoisted = places::hoist(&mut rewritten, &loops.parallel, &loops.stmts, cx, &mut pieces)?;
+                        let stmts = hoisted.as_deref().unwrap_or(&loops.stmts);
+                        loops::piece(&rewritten.kernel, &loops.parallel, stmts, cx.bindings, cx.aliased)?
+                    }
+                };
+                pieces.push(piece);
             }
             // Only plans for GPUs have them; the CPU's own kernels know when Winograd's transform pays.
             Body::Transform(_) => {
@@ -103,11 +112,15 @@ impl Lowering for CpuLowering {
             Body::Scan(body) => pieces.push(Piece::Scan(Box::new(ordered::scan(kernel, body, cx)?))),
             Body::Sort(body) => pieces.push(Piece::Sort(Box::new(ordered::sort(kernel, body, cx)?))),
         }
-        Ok(HostKernel {
-            pieces,
-            temporaries: rewritten.temps,
-            raw,
-        })
+        Ok(lowered(rewritten, pieces, raw))
+    }
+}
+
+fn lowered(rewritten: Rewritten, pieces: Vec<Piece>, raw: Vec<bool>) -> HostKernel {
+    HostKernel {
+        pieces,
+        temporaries: rewritten.temps,
+        raw,
     }
 }
 

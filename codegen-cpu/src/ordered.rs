@@ -7,7 +7,7 @@ use ir::host::ordered::{Lines, Scan, Sort};
 use ir::host::{LowerError, Setting};
 use ir::kernel::{AxisId, Expr, ExprId, Kernel, ScanBody, SortBody, Stmt, VarId};
 
-use crate::affine::{Roots, Space};
+use crate::affine::{Roots, Space, reachable};
 use crate::block::compile::{Source, Spec, SpecStep, compile};
 
 fn lines(
@@ -17,6 +17,7 @@ fn lines(
     value: ExprId,
     stores: &[Stmt],
     vars: &[VarId],
+    folds: bool,
     cx: &Setting<'_>,
 ) -> Result<Lines, LowerError> {
     let mut exprs = vec![value];
@@ -38,6 +39,11 @@ fn lines(
     let roots: Roots = space.roots(&exprs);
     let extents = space.extents.clone();
     let source = Source::new(&space, &roots, &extents, cx.bindings)?;
+    let ordered = kernel.params.values().any(|p| p.dtype.bits() < 8);
+    let beside = match folds && !ordered {
+        true => beside(kernel, value, &points, axis.index(), &roots, &extents),
+        false => None,
+    };
     let block = |extent: i64| extent.clamp(1, MAX_LANES as i64);
     let strip = Strip {
         dim: axis.index(),
@@ -47,7 +53,7 @@ fn lines(
     let mut values = compile(
         &source,
         None,
-        Some(strip.dim),
+        Some(beside.map_or(strip.dim, |b| b.dim)),
         &Spec {
             results: vec![value],
             ..Spec::default()
@@ -56,11 +62,13 @@ fn lines(
     )?;
     values.copy_loads = cx.aliased;
     let class = values.class(0);
-    let stores = compile(&source, None, Some(along.index()), &spec, MAX_LANES)?;
+    let columns = beside.map_or(along.index(), |b| b.dim);
+    let stores = compile(&source, None, Some(columns), &spec, MAX_LANES)?;
+    let outer = points.into_iter().filter(|d| beside.is_none_or(|b| b.dim != *d));
     let points = Nest {
-        outer: points.into_iter().map(|d| (d, extents[d])).collect(),
+        outer: outer.map(|d| (d, extents[d])).collect(),
         row: None,
-        col: None,
+        col: beside,
     };
     Ok(Lines {
         space: extents.len(),
@@ -69,7 +77,42 @@ fn lines(
         value: values,
         class,
         stores,
-        ordered: kernel.params.values().any(|p| p.dtype.bits() < 8),
+        ordered,
+    })
+}
+
+/// Fewer points than this beside each other are walked one by one.
+const FEWEST_BESIDE: i64 = 8;
+
+/// The dim of points that lie beside each other in memory where those of the axis do not, in blocks.
+fn beside(
+    kernel: &Kernel,
+    value: ExprId,
+    points: &[usize],
+    axis: usize,
+    roots: &Roots,
+    extents: &[i64],
+) -> Option<Strip> {
+    let dim = *points.last()?;
+    let (mut along, mut across) = (0, 0);
+    for e in reachable(kernel, &[value]) {
+        if let Expr::Load { index, .. } = kernel.exprs[e]
+            && let Some(form) = roots.get(&index)
+        {
+            along += usize::from(form.get(axis) == 1);
+            across += usize::from(form.get(dim) == 1);
+        }
+    }
+    if across <= along || extents[dim] < FEWEST_BESIDE {
+        return None;
+    }
+    let others: i64 = points.iter().filter(|d| **d != dim).map(|d| extents[*d]).product();
+    // As many blocks as some threads take.
+    let pieces = (16 / others.max(1)).clamp(1, (extents[dim] / 64).max(1));
+    Some(Strip {
+        dim,
+        extent: extents[dim],
+        block: ((extents[dim] + pieces - 1) / pieces).clamp(1, MAX_LANES as i64),
     })
 }
 
@@ -95,8 +138,18 @@ fn stmts_of(stores: &[Stmt], kernel: &Kernel) -> Result<Vec<SpecStep>, LowerErro
 /// As for kernels of loops.
 pub(crate) fn scan(kernel: &Kernel, body: &ScanBody, cx: &Setting<'_>) -> Result<Scan, LowerError> {
     let along = (body.axis, body.axis);
-    let lines = lines(kernel, &body.parallel, along, body.value, &body.stores, &[body.var], cx)?;
+    let lines = lines(
+        kernel,
+        &body.parallel,
+        along,
+        body.value,
+        &body.stores,
+        &[body.var],
+        true,
+        cx,
+    )?;
     Ok(Scan {
+        across: lines.points.col.is_some(),
         lines,
         op: body.op,
         from: kernel.exprs.dtype(body.value),
@@ -113,7 +166,16 @@ pub(crate) fn scan(kernel: &Kernel, body: &ScanBody, cx: &Setting<'_>) -> Result
 pub(crate) fn sort(kernel: &Kernel, body: &SortBody, cx: &Setting<'_>) -> Result<Sort, LowerError> {
     let vars = [body.value_var, body.index_var];
     let along = (body.axis, body.rank);
-    let lines = lines(kernel, &body.parallel, along, body.value, &body.stores, &vars, cx)?;
+    let lines = lines(
+        kernel,
+        &body.parallel,
+        along,
+        body.value,
+        &body.stores,
+        &vars,
+        false,
+        cx,
+    )?;
     let extent = kernel.axes[body.rank].extent.eval(cx.bindings)?;
     let uses_vars = kernel
         .exprs

@@ -1,15 +1,18 @@
 //! Pools of images: a window's body that says where its images lie.
 //!
-//! Here its sizes are bound. Windows with something fused in, of other types, or over more than two axes stay with the loops.
+//! Here its sizes are bound. A window over three axes is folded over two of them into a temporary, then over the third. Windows with
+//! something fused in, of other types, or over more axes stay with the loops.
 
 use ir::dim::{Bindings, Dim, DimError};
 use ir::entity::Entity;
 use ir::host::product::ImageStrides;
 use ir::host::shapes::{Pool, PoolKind, PoolShape};
-use ir::host::{LowerError, Setting};
+use ir::host::{LowerError, Piece, Setting, Temporary};
 use ir::kernel::{AxisId, ImageAccess, Kernel, WindowAxis, WindowBody};
 use ir::op;
 use ir::types::DType;
+
+use crate::rewrite::Rewritten;
 
 /// The most that sizes and strides of a pool may be: their products fit 64 bits.
 const SMALL: u64 = 1 << 30;
@@ -81,11 +84,27 @@ impl Bind<'_> {
     }
 }
 
-/// Takes a window's body whose images the kernels take at these sizes; `None` if they do not.
+/// Takes a window's body whose images the kernels take at these sizes, and adds the pieces; says no if they do not.
 ///
 /// # Errors
 /// A size that does not evaluate.
-pub(crate) fn lower(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<Pool>, LowerError> {
+pub(crate) fn lower(
+    rewritten: &mut Rewritten,
+    body: &WindowBody,
+    cx: &Setting<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<bool, LowerError> {
+    let found = match body.along.len() {
+        3 => volume(rewritten, body, cx)?.map(Vec::from),
+        _ => image(&rewritten.kernel, body, cx)?.map(|pool| vec![pool]),
+    };
+    let Some(found) = found else { return Ok(false) };
+    pieces.extend(found.into_iter().map(|pool| Piece::Pool(Box::new(pool))));
+    Ok(true)
+}
+
+/// Windows over one or two axes.
+fn image(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<Pool>, LowerError> {
     let Some(images) = &body.images else { return Ok(None) };
     let bind = Bind {
         kernel,
@@ -99,19 +118,10 @@ pub(crate) fn lower(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Res
     if !takes || source.dtype != target.dtype || images.source == images.target || cx.aliased {
         return Ok(None);
     }
-    let kind = match body.kind {
-        op::PoolKind::Max => PoolKind::Max,
-        op::PoolKind::Average { count_padding } => PoolKind::Average {
-            include_pad: count_padding || !body.counts,
-        },
+    let kind = kind_of(body);
+    let Some(along) = along(body, &bind, kind)? else {
+        return Ok(None);
     };
-    let mut along = Vec::new();
-    for axis in &body.along {
-        let Some(bound) = Along::bind(axis, &bind, kind, body.counts)? else {
-            return Ok(None);
-        };
-        along.push(bound);
-    }
     let [y, x] = match *along.as_slice() {
         [x] => [Along::ONE, x],
         [y, x] => [y, x],
@@ -186,3 +196,173 @@ pub(crate) fn lower(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Res
         dst_strides: image_strides(to),
     }))
 }
+
+fn kind_of(body: &WindowBody) -> PoolKind {
+    match body.kind {
+        op::PoolKind::Max => PoolKind::Max,
+        op::PoolKind::Average { count_padding } => PoolKind::Average {
+            include_pad: count_padding || !body.counts,
+        },
+    }
+}
+
+fn along(body: &WindowBody, bind: &Bind<'_>, kind: PoolKind) -> Result<Option<Vec<Along>>, DimError> {
+    let mut along = Vec::new();
+    for axis in &body.along {
+        let Some(bound) = Along::bind(axis, bind, kind, body.counts)? else {
+            return Ok(None);
+        };
+        along.push(bound);
+    }
+    Ok(Some(along))
+}
+
+/// Where a volume lies: its first element, then the steps of images, the three axes and channels.
+#[derive(Clone, Copy)]
+struct Volume {
+    base: i64,
+    image: i64,
+    along: [i64; 3],
+    channel: i64,
+}
+
+impl Volume {
+    fn bind(access: &ImageAccess, bind: &Bind<'_>) -> Result<Option<Volume>, DimError> {
+        let steps = access.along.iter().map(|d| bind.size(d));
+        let Ok(along) = <[i64; 3]>::try_from(steps.collect::<Result<Vec<_>, _>>()?) else {
+            return Ok(None);
+        };
+        let volume = Volume {
+            base: bind.size(&access.base)?,
+            image: bind.size(&access.image)?,
+            along,
+            channel: bind.size(&access.channel)?,
+        };
+        let mut steps = along.iter().chain([&volume.base, &volume.image, &volume.channel]);
+        Ok(steps.all(|v| (0..=SMALL as i64).contains(v)).then_some(volume))
+    }
+
+    /// Says whether all elements of the extents are among so many.
+    fn inside(&self, n: i64, sizes: [i64; 3], c: i64, elements: i64) -> bool {
+        let [z, y, x] = self.along;
+        let steps = [
+            (self.image, n),
+            (z, sizes[0]),
+            (y, sizes[1]),
+            (x, sizes[2]),
+            (self.channel, c),
+        ];
+        let last = (steps.iter()).fold(i128::from(self.base), |last, (step, size)| {
+            last + i128::from(*step) * i128::from(size - 1)
+        });
+        steps.iter().all(|(_, size)| (1..=SMALL as i64).contains(size)) && last < i128::from(elements)
+    }
+}
+
+fn strides([n, h, w, c]: [i64; 4]) -> ImageStrides {
+    ImageStrides {
+        n: n as isize,
+        h: h as isize,
+        w: w as isize,
+        c: c as isize,
+    }
+}
+
+/// A window over three axes: over the last two of each slice, then over the first of what that gives. The largest of the largest is the
+/// largest, and the average of averages of equal counts is the average.
+fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<[Pool; 2]>, LowerError> {
+    let kernel = &rewritten.kernel;
+    let Some(images) = &body.images else { return Ok(None) };
+    let bind = Bind {
+        kernel,
+        bindings: cx.bindings,
+    };
+    let (source, target) = (&kernel.params[images.source], &kernel.params[images.target]);
+    if source.dtype != DType::F32 || target.dtype != DType::F32 || images.source == images.target || cx.aliased {
+        return Ok(None);
+    }
+    let kind = kind_of(body);
+    let Some(Ok([z, y, x])) = along(body, &bind, kind)?.map(<[Along; 3]>::try_from) else {
+        return Ok(None);
+    };
+    let (n, c) = (bind.extent(images.image)?, bind.extent(images.channel)?);
+    let (Some(from), Some(to)) = (Volume::bind(&images.from, &bind)?, Volume::bind(&images.to, &bind)?) else {
+        return Ok(None);
+    };
+    let (sizes, outputs) = ([z.size, y.size, x.size], [z.outputs, y.outputs, x.outputs]);
+    if !from.inside(n, sizes, c, source.count(cx.bindings)?) || !to.inside(n, outputs, c, target.count(cx.bindings)?) {
+        return Ok(None);
+    }
+    let plane = y.outputs * x.outputs;
+    let dense = to.along[1] == x.outputs * to.along[2];
+    // Slices are channels of their own where channels come first, images where they come last.
+    let planar = from.along[2] == 1 && to.along[2] == 1 && (c == 1 || from.channel == z.size * from.along[0]);
+    let last = from.channel == 1 && to.channel == 1 && (n == 1 || from.image == z.size * from.along[0]);
+    let [_, from_y, from_x] = from.along;
+    let (slices, slice_strides, between, held) = match (dense, planar, last) {
+        (true, true, _) => (
+            [n, c * z.size],
+            strides([from.image, from_y, from_x, from.along[0]]),
+            strides([c * z.size * plane, x.outputs, 1, plane]),
+            strides([c * z.size * plane, plane, 1, z.size * plane]),
+        ),
+        (true, _, true) => (
+            [n * z.size, c],
+            strides([from.along[0], from_y, from_x, 1]),
+            strides([plane * c, x.outputs * c, c, 1]),
+            strides([z.size * plane * c, plane * c, c, 1]),
+        ),
+        _ => return Ok(None),
+    };
+    let elements = [n, c, z.size, plane]
+        .iter()
+        .try_fold(1i64, |all, size| all.checked_mul(*size));
+    let bytes = elements.and_then(|all| usize::try_from(all).ok()?.checked_mul(4));
+    let Some(bytes) = bytes.filter(|bytes| *bytes <= MOST_BYTES) else {
+        return Ok(None);
+    };
+    let (source, target) = (images.source.index(), images.target.index());
+    let param = rewritten.bytes(Temporary::Bytes(bytes));
+    let flat = Along {
+        outputs: plane,
+        size: plane,
+        ..Along::ONE
+    };
+    let pool =
+        |[n, c]: [i64; 2], [h, w]: [Along; 2], src: (usize, i64, ImageStrides), dst: (usize, i64, ImageStrides)| Pool {
+            bytes: false,
+            kind,
+            shape: PoolShape {
+                n: n as usize,
+                h: h.size as usize,
+                w: w.size as usize,
+                c: c as usize,
+                kh: h.taps as usize,
+                kw: w.taps as usize,
+                stride: [h.stride as usize, w.stride as usize],
+                pad: [h.pad[0], w.pad[0], h.pad[1], w.pad[1]].map(|pad| pad as usize),
+                dilation: [h.dilation as usize, w.dilation as usize],
+                out_h: h.outputs as usize,
+                out_w: w.outputs as usize,
+            },
+            src: src.0,
+            src_base: src.1,
+            src_strides: src.2,
+            dst: dst.0,
+            dst_base: dst.1,
+            dst_strides: dst.2,
+        };
+    let result = strides([to.image, to.along[0], to.along[2], to.channel]);
+    Ok(Some([
+        pool(
+            slices,
+            [y, x],
+            (source, from.base, slice_strides),
+            (param.index(), 0, between),
+        ),
+        pool([n, c], [z, flat], (param.index(), 0, held), (target, to.base, result)),
+    ]))
+}
+
+/// The most bytes of slices that are held between the two.
+const MOST_BYTES: usize = 1 << 40;

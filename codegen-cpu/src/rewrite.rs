@@ -53,9 +53,14 @@ impl Rewritten {
 
     /// Adds a temporary for packed matrices, which no expression reads.
     pub(crate) fn packed(&mut self, matrix: GivenMatrix, matrices: usize) -> ParamId {
-        self.temps.push(Temporary::Packed(matrix, matrices));
+        self.bytes(Temporary::Packed(matrix, matrices))
+    }
+
+    /// Adds a temporary that no expression reads.
+    pub(crate) fn bytes(&mut self, temporary: Temporary) -> ParamId {
+        self.temps.push(temporary);
         self.kernel.params.push(Param {
-            name: "packed".to_owned(),
+            name: "between".to_owned(),
             dtype: DType::U8,
             elements: Dim::Const(0),
             access: Access::ReadWrite,

@@ -537,6 +537,7 @@ fn contract(c: &mut ContractBody, k: &Kernel, random: &mut Random) {
         kernel_size,
         output_size,
         pad_value,
+        transposed,
     } = facts;
     let number = |random: &mut Random| match random.once_in(3) {
         true => random.odd(),
@@ -547,7 +548,7 @@ fn contract(c: &mut ContractBody, k: &Kernel, random: &mut Random) {
             list[at] = number(random);
         }
     };
-    match random.below(15) {
+    match random.below(16) {
         0 => *input = pick(k.params.len(), random),
         1 => *filter = pick(k.params.len(), random),
         2 => {
@@ -566,6 +567,7 @@ fn contract(c: &mut ContractBody, k: &Kernel, random: &mut Random) {
         10 => *filters = size(k, random),
         11 => one(kernel_size, random),
         12 => *pad_value = number(random),
+        14 => *transposed = !*transposed,
         13 => {
             let at = random.below(input_size.len());
             if let Some(d) = input_size.get_mut(at) {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use ir::dim::Bindings;
 use ir::entity::Entity;
-use ir::kernel::{Expr, ExprId, Kernel, ParamId, VarId};
+use ir::kernel::{Access, Expr, ExprId, Kernel, ParamId, VarId};
 use ir::op::{BinaryOp, UnaryOp};
 use ir::types::DType;
 
@@ -17,7 +17,7 @@ use crate::affine::{Roots, Space, reachable};
 use ir::host::Affine;
 use ir::host::LowerError;
 use ir::host::block::{
-    Addr, Branch, Class, Guard, Inst, MAX_LANES, Program, Reg, RegInfo, Store, VALUE_BYTES, scalar_bits,
+    Addr, Branch, Class, Guard, Inst, MAX_LANES, Program, Reg, RegInfo, Store, Table, VALUE_BYTES, scalar_bits,
 };
 
 /// More instructions than this are compiled again with eager selects, which never repeat an expression.
@@ -264,8 +264,11 @@ impl Builder<'_> {
                 }
             },
             Expr::Load { param, index } => {
-                let addr = self.addr(param, index);
-                let uniform = addr.row == 0 && addr.col == 0 && addr.dynamic.is_none_or(|r| self.info(r).uniform);
+                let addr = self.addr(param, index, true);
+                let uniform = addr.row == 0
+                    && addr.col == 0
+                    && addr.dynamic.is_none_or(|r| self.info(r).uniform)
+                    && addr.tables.iter().all(|t| t.row == 0 && t.col == 0);
                 let dst = self.reg(Class::of(dtype), uniform);
                 self.emit(Inst::Load {
                     dst,
@@ -510,10 +513,38 @@ impl Builder<'_> {
         seen
     }
 
-    fn addr(&mut self, param: ParamId, index: ExprId) -> Addr {
+    /// A term that programs read from its buffer, lanes and all.
+    fn table(&self, term: ExprId) -> Option<Table> {
+        let kernel = self.source.kernel;
+        let Expr::Load { param, index } = kernel.exprs[term] else {
+            return None;
+        };
+        let form = self.source.roots.get(&index)?;
+        let (lo, hi) = form.range(self.source.extents);
+        let inside = lo >= 0 && hi < self.source.elements[param.index()];
+        let (row, col) = self.steps(form);
+        let kept = kernel.params[param].dtype == DType::I64 && kernel.params[param].access == Access::Read;
+        (inside && kept && matches!(col, 0 | 1)).then(|| Table {
+            param: param.index(),
+            form: form.clone(),
+            row,
+            col,
+        })
+    }
+
+    fn addr(&mut self, param: ParamId, index: ExprId, load: bool) -> Addr {
         let mut form = Affine::constant(0);
         let mut rest = Vec::new();
         self.terms(index, 1, &mut form, &mut rest);
+        let mut tables: Vec<Table> = Vec::new();
+        if load && rest.iter().all(|(id, sign)| *sign > 0 && !self.given.contains(id)) {
+            let found: Option<Vec<Table>> = rest.iter().map(|(id, _)| self.table(*id)).collect();
+            let columns = |tables: &[Table]| tables.iter().filter(|t| t.col != 0).count();
+            if let Some(found) = found.filter(|tables| columns(tables) <= 1) {
+                tables = found;
+                rest.clear();
+            }
+        }
         let elements = self.source.elements[param.index()];
         let (row, col) = self.steps(&form);
         let mut dynamic: Option<Reg> = None;
@@ -546,12 +577,13 @@ impl Builder<'_> {
             });
         }
         let (lo, hi) = form.range(self.source.extents);
-        let check = dynamic.is_some() || lo < 0 || hi >= elements;
+        let check = dynamic.is_some() || !tables.is_empty() || lo < 0 || hi >= elements;
         Addr {
             form,
             row,
             col,
             dynamic,
+            tables,
             elements,
             check,
         }
@@ -580,7 +612,7 @@ impl Builder<'_> {
 
     fn store(&mut self, param: ParamId, index: ExprId, value: ExprId) {
         let mut reg = self.expr(value);
-        let addr = self.addr(param, index);
+        let addr = self.addr(param, index, false);
         let dtype = self.source.kernel.params[param].dtype;
         let class = Class::of(dtype);
         if self.info(reg).class != class {
@@ -659,6 +691,8 @@ fn direct_store(program: &Program) -> Option<Reg> {
             *dst == store.value
         }
         Inst::Chain(chain) => chain.dst == store.value,
+        // What is gathered; other loads stay where they are.
+        Inst::Load { dst, addr, .. } => *dst == store.value && addr.tables.iter().any(|t| t.row != 0 || t.col != 0),
         _ => false,
     });
     let plain = natural && store.addr.dynamic.is_none() && !store.addr.check && program.results.is_empty();

@@ -26,7 +26,7 @@ const SCRATCH: usize = 48 << 10;
 const FEW_LANES: usize = 256;
 
 /// The statements' index and value expressions.
-fn stmt_exprs(stmts: &[Stmt]) -> Vec<ExprId> {
+pub(crate) fn stmt_exprs(stmts: &[Stmt]) -> Vec<ExprId> {
     stmts
         .iter()
         .flat_map(|s| match *s {

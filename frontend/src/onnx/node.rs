@@ -3,6 +3,7 @@
 //! The steps (`unary`, `binary`, `reshape`, …) keep shape arithmetic out of the graph: over known operands they give a
 //! known result. So a row written with them folds by itself.
 
+use ir::convert::round_to;
 use ir::dim::{Dim, Shape};
 use ir::graph::infer::check_indices;
 use ir::op::{BinaryOp, Composite, Contract, Elementwise, Gather, Op, ReduceOp, UnaryOp, View};
@@ -303,9 +304,26 @@ impl<'a> Node<'a> {
     }
 
     /// Applies a binary op to a tensor and a number of its type.
+    /// Applies a binary op to a tensor and a number. A number that the tensor's integers do not have, such as 0.5, is not cut to
+    /// one: the op is computed in `f64`, and the fraction of its result is cut off.
     pub fn with_scalar(&mut self, op: BinaryOp, a: Val, b: f64) -> Step<Val> {
-        let b = self.scalar(self.dtype(a), b);
-        self.binary(op, a, b)
+        let dtype = self.dtype(a);
+        if self.holds(dtype, b) {
+            let b = self.scalar(dtype, b);
+            return self.binary(op, a, b);
+        }
+        let (a, b) = (self.cast(a, DType::F64)?, self.scalar(DType::F64, b));
+        let result = self.binary(op, a, b)?;
+        if op.is_comparison() {
+            Ok(result)
+        } else {
+            self.cast(result, dtype)
+        }
+    }
+
+    /// Says whether a type has the number: floats have all (rounded), integers the whole ones of their range.
+    pub fn holds(&self, dtype: DType, value: f64) -> bool {
+        dtype.is_float() || round_to(dtype, value) == value
     }
 
     pub fn select(&mut self, condition: Val, yes: Val, no: Val) -> Step<Val> {

@@ -84,14 +84,14 @@ impl Tensor {
         Tensor::op(Op::Scatter(Scatter::Nd { reduce: None }), &[self, indices, updates])
     }
 
-    /// The running sum along an axis.
+    /// The running sum along an axis; integers and bools are added up as `i64`, as NumPy and PyTorch do it.
     #[track_caller]
     #[must_use]
     pub fn cumsum(&self, axis: isize) -> Tensor {
         self.scan("cumsum", ReduceOp::Sum, axis)
     }
 
-    /// The running product along an axis.
+    /// The running product along an axis; integers and bools are multiplied as `i64`.
     #[track_caller]
     #[must_use]
     pub fn cumprod(&self, axis: isize) -> Tensor {
@@ -101,6 +101,10 @@ impl Tensor {
     #[track_caller]
     fn scan(&self, name: &'static str, op: ReduceOp, axis: isize) -> Tensor {
         let axis = axis!(self, name, axis);
+        let operand = match self.widened(name, op) {
+            Ok(operand) => operand,
+            Err(refused) => return refused,
+        };
         Tensor::op(
             Op::Scan {
                 op,
@@ -108,7 +112,7 @@ impl Tensor {
                 exclusive: false,
                 reverse: false,
             },
-            &[self],
+            &[&operand],
         )
     }
 

@@ -26,11 +26,11 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// The sum.
+    /// The sum; integers and bools are added up as `i64`, as NumPy and PyTorch do it.
     sum sum_keep => Sum,
-    /// The arithmetic mean.
+    /// The arithmetic mean of floats. Integers are refused, as PyTorch does it: cast them first.
     mean mean_keep => Mean,
-    /// The product.
+    /// The product; integers and bools are multiplied as `i64`, as NumPy and PyTorch do it.
     prod prod_keep => Prod,
     /// The largest; NaN if any is NaN.
     max max_keep => Max,
@@ -48,11 +48,30 @@ impl Tensor {
         if self.is_poisoned() {
             return self.clone();
         }
+        let operand = match self.widened(name, op) {
+            Ok(operand) => operand,
+            Err(refused) => return refused,
+        };
         match axes.axes(name, self) {
             // The fold of no axes is the identity.
-            Ok(axes) if axes.is_empty() => self.clone(),
-            Ok(axes) => Tensor::op(Op::Reduce { op, axes, keep_dims }, &[self]),
+            Ok(axes) if axes.is_empty() => operand,
+            Ok(axes) => Tensor::op(Op::Reduce { op, axes, keep_dims }, &[&operand]),
             Err(error) => Tensor::poisoned(*error),
+        }
+    }
+
+    /// The tensor in the type that a fold computes in: a sum or product of integers would soon wrap in fewer than 64 bits, and a
+    /// mean of integers would lose its fraction.
+    #[track_caller]
+    pub(super) fn widened(&self, name: &'static str, op: ReduceOp) -> Result<Tensor, Tensor> {
+        let dtype = self.dtype();
+        match op {
+            ReduceOp::Sum | ReduceOp::Prod if !dtype.is_float() => Ok(self.cast(DType::I64)),
+            ReduceOp::Mean if !dtype.is_float() => {
+                let why = format!("the mean of {dtype} has fractions; cast the tensor to a float type");
+                Err(Tensor::poisoned(*self.argument(name, why)))
+            }
+            _ => Ok(self.clone()),
         }
     }
 

@@ -640,3 +640,19 @@ fn data_that_indexes_outside_its_axis_is_refused() {
         assert!(error.contains(&format!("index {wrong} lies outside axis 0")), "{error}");
     }
 }
+
+#[test]
+fn folds_of_integers_do_not_wrap_and_means_are_refused() {
+    let bytes = Tensor::from_host(HostTensor::from_i64(DType::I8, [3], &[100, 100, 3]).unwrap());
+    let flags = Tensor::from_host(HostTensor::from_i64(DType::Bool, [3], &[1, 1, 0]).unwrap());
+    near(&bytes.sum(..), &[203.]);
+    near(&bytes.prod_keep(0), &[30000.]);
+    near(&bytes.cumsum(0), &[100., 200., 203.]);
+    near(&bytes.cumprod(0), &[100., 10000., 30000.]);
+    near(&flags.sum(..), &[2.]);
+    assert_eq!(bytes.sum(..).dtype(), DType::I64);
+    assert_eq!(bytes.max(..).dtype(), DType::I8);
+    assert!(bytes.mean(..).is_poisoned());
+    assert!(bytes.var(..).is_poisoned());
+    near(&bytes.cast(DType::F32).mean(..), &[203. / 3.]);
+}

@@ -181,3 +181,157 @@ fn sizes_may_be_zero() {
     }
     assert!(ImportOptions::default().size("n=-1..").is_err());
 }
+
+fn computed<const N: usize>(graph: &ir::Graph, inputs: [(&str, HostTensor); N]) -> HostTensor {
+    let inputs = inputs.map(|(name, tensor)| (name.to_owned(), tensor));
+    ir::graph::eval::evaluate(graph, &inputs.into_iter().collect()).unwrap()["y"].clone()
+}
+
+/// Attributes are floats whatever the tensor's type: none is cut to an integer before it is used.
+#[test]
+fn float_attributes_keep_their_fractions_on_integers() {
+    let values = [7, -7, 0, 2, -1];
+    let cases: &[(&str, &[(&str, f32)], [i64; 5])] = &[
+        ("Shrink", &[("bias", 0.1), ("lambd", 0.5)], [6, -6, 0, 1, 0]),
+        ("Shrink", &[("bias", 1.0), ("lambd", 1.5)], [6, -6, 0, 1, 0]),
+        ("LeakyRelu", &[("alpha", 0.5)], [7, -3, 0, 2, 0]),
+        ("ThresholdedRelu", &[("alpha", 1.5)], [7, 0, 0, 2, 0]),
+        ("Elu", &[("alpha", 2.5)], [7, -2, 0, 2, -1]),
+        ("HardSigmoid", &[("alpha", 0.25), ("beta", 0.6)], [1, 0, 0, 1, 0]),
+    ];
+    for (op, attributes, want) in cases {
+        for (ty, dtype) in [(DataType::Int32, ir::DType::I32), (DataType::Int64, ir::DType::I64)] {
+            let graph = Build::new(16)
+                .typed_input("x", ty, &["5"])
+                .node(
+                    &format!("{op} x -> y"),
+                    attributes.iter().map(|(name, v)| float(name, *v)).collect(),
+                )
+                .output("y")
+                .import()
+                .unwrap();
+            let x = HostTensor::from_i64(dtype, [5], &values).unwrap();
+            assert_eq!(computed(&graph, [("x", x)]).to_i64(), want, "{op} of {dtype}");
+        }
+    }
+    let large = HostTensor::from_i64(ir::DType::I64, [1], &[(1 << 53) + 3]).unwrap();
+    let graph = Build::new(16)
+        .typed_input("x", DataType::Int64, &["1"])
+        .node("Shrink x -> y", vec![float("bias", 1.0)])
+        .output("y");
+    let out = computed(&graph.import().unwrap(), [("x", large)]);
+    assert_eq!(out.to_i64(), [(1 << 53) + 2], "whole numbers stay exact");
+}
+
+#[test]
+fn a_product_of_integers_is_scaled_by_fractions() {
+    let graph = Build::new(13)
+        .typed_input("a", DataType::Int32, &["1", "2"])
+        .typed_input("b", DataType::Int32, &["2", "1"])
+        .typed_input("c", DataType::Int32, &["1"])
+        .node("Gemm a b c -> y", vec![float("alpha", 0.5), float("beta", 0.5)])
+        .output("y")
+        .import()
+        .unwrap();
+    let of = |shape: &[usize], v: &[i64]| HostTensor::from_i64(ir::DType::I32, shape, v).unwrap();
+    let inputs = [
+        ("a", of(&[1, 2], &[3, 4])),
+        ("b", of(&[2, 1], &[1, 2])),
+        ("c", of(&[1], &[3])),
+    ];
+    // 5.5 + 1.5; each cut for itself would give 6.
+    assert_eq!(computed(&graph, inputs).to_i64(), [7]);
+}
+
+#[test]
+fn ranges_and_diagonals_reach_the_ends_of_64_bits() {
+    for (from, limit, step, want) in [
+        (i64::MIN, i64::MAX, 1 << 62, vec![i64::MIN, -(1 << 62), 0, 1 << 62]),
+        (
+            i64::MAX,
+            i64::MIN,
+            -(1 << 62),
+            vec![i64::MAX, (1 << 62) - 1, -1, -(1 << 62) - 1],
+        ),
+        (i64::MAX - 1, i64::MAX, 1, vec![i64::MAX - 1]),
+        (i64::MIN, i64::MIN + 2, 1, vec![i64::MIN, i64::MIN + 1]),
+        (i64::MIN, i64::MAX, -1, vec![]),
+    ] {
+        let graph = Build::new(18)
+            .ints("a", &[], &[from])
+            .ints("b", &[], &[limit])
+            .ints("c", &[], &[step])
+            .node("Range a b c -> y", vec![])
+            .output("y")
+            .import()
+            .unwrap();
+        assert_eq!(computed(&graph, []).to_i64(), want, "{from}..{limit} by {step}");
+    }
+    let x = || HostTensor::from_f32([2, 2], &[1.0, 2.0, 3.0, 4.0]).unwrap();
+    let (all, none) = ([1.0, 2.0, 3.0, 4.0], [0.0; 4]);
+    for (k, upper, want) in [
+        (i64::MAX, 1, none),
+        (i64::MAX, 0, all),
+        (i64::MIN, 1, all),
+        (i64::MIN, 0, none),
+    ] {
+        let graph = Build::new(18)
+            .input("x", &["2", "2"])
+            .ints("k", &[], &[k])
+            .node("Trilu x k -> y", vec![int("upper", upper)])
+            .output("y")
+            .import()
+            .unwrap();
+        assert_eq!(computed(&graph, [("x", x())]).to_f32(), want, "{k} {upper}");
+        let eye = Build::new(18)
+            .input("x", &["2", "2"])
+            .node("EyeLike x -> y", vec![int("k", k)])
+            .output("y")
+            .import()
+            .unwrap();
+        assert_eq!(computed(&eye, [("x", x())]).to_f32(), none, "{k}");
+    }
+    for (start, end, step, want) in [
+        (i64::MIN, i64::MAX, i64::MAX, vec![1.0]),
+        (i64::MAX, i64::MIN, i64::MIN, vec![4.0]),
+        (i64::MAX, i64::MIN, -2, vec![4.0, 2.0]),
+        (i64::MIN, i64::MIN, 1, vec![]),
+        (i64::MAX, i64::MAX, 1, vec![]),
+    ] {
+        let graph = Build::new(18)
+            .input("x", &["4"])
+            .ints("s", &[1], &[start])
+            .ints("e", &[1], &[end])
+            .ints("a", &[1], &[0])
+            .ints("d", &[1], &[step])
+            .node("Slice x s e a d -> y", vec![])
+            .output("y")
+            .import()
+            .unwrap();
+        let x = HostTensor::from_f32([4], &[1.0, 2.0, 3.0, 4.0]).unwrap();
+        assert_eq!(computed(&graph, [("x", x)]).to_f32(), want, "{start}..{end} by {step}");
+    }
+}
+
+/// A pad without end is a size that does not fit 64 bits, not a small one.
+#[test]
+fn endless_pads_are_refused() {
+    for (low, high) in [
+        (i64::MAX, 0),
+        (i64::MAX, i64::MAX),
+        (i64::MIN, 0),
+        (i64::MIN, i64::MIN),
+        (0, i64::MIN),
+    ] {
+        let model = Build::new(18)
+            .input("x", &["2"])
+            .ints("p", &[2], &[low, high])
+            .node("Pad x p -> y", vec![])
+            .output("y");
+        assert!(
+            model.import().is_err(),
+            "{low} {high}: {}",
+            output_type(&model.import().unwrap())
+        );
+    }
+}

@@ -70,9 +70,22 @@ pub struct Addr {
     pub col: i64,
     /// Added: the part that data decides.
     pub dynamic: Option<Reg>,
+    /// Added: integers of buffers, of loads alone.
+    pub tables: Vec<Table>,
     pub elements: i64,
     /// Not proven to be inside for all points: looked at when it runs.
     pub check: bool,
+}
+
+/// A term of an address that lies in a buffer of `i64`: of some loop positions alone, the same for all columns or one a column.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub param: usize,
+    /// The element, which is inside at every point.
+    pub form: Affine,
+    /// Steps to the element of the next row and the next column. A step of columns is 0 or 1, and 1 of one table at most.
+    pub row: i64,
+    pub col: i64,
 }
 
 /// An instruction.

@@ -159,6 +159,8 @@ pub struct Conv {
     pub filter: usize,
     /// How the filters lie.
     pub layout: Layout,
+    /// Transposed: filters are `[c, o / groups, window]`, and the epilogue has neither a residual nor a program.
+    pub transposed: bool,
     pub output: usize,
     pub output_elem: Elem,
     pub output_base: i64,

@@ -313,7 +313,7 @@ impl ContractBody {
     }
 }
 
-/// A convolution that is not transposed, as plain facts.
+/// A convolution as plain facts.
 ///
 /// `input` and `filter` are whole dense parameters in `layout`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -334,6 +334,8 @@ pub struct ConvFacts {
     pub output_size: Vec<Dim>,
     /// What is read outside of the input.
     pub pad_value: i64,
+    /// A transposed convolution, whose filters are `[channels, filters / groups, window]`. Only kernels for the CPU say so.
+    pub transposed: bool,
 }
 
 /// A running fold of `value` along `axis` for each point of `parallel`; `store` gets each partial result as `Var(var)`.

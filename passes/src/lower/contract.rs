@@ -2,7 +2,7 @@
 
 use ir::kernel::{Body, ContractBody, ConvFacts, ExprId, Loops, Operand, Pair, RowStatistic};
 use ir::op::{BinaryOp, Composite, Contract, Conv, Layout, ReduceOp, UnaryOp};
-use ir::{DType, Dim, NodeId, Op, Scalar, Value};
+use ir::{DType, Dim, NodeId, Op, Scalar, Target, Value};
 
 use super::builder::{Builder, Share, arithmetic};
 use super::index::Linear;
@@ -227,7 +227,7 @@ pub fn biased(b: &mut Builder<'_>, sum: ExprId, bias: Option<ExprId>, out: DType
 }
 
 /// A convolution as a contraction: rows are pixels, columns filters, depth the window and its channels.
-pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
+pub fn conv(b: &mut Builder<'_>, conv: &Conv, target: &Target) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operands = b.graph.node(b.region.anchor).operands.clone();
     let (input, filter) = (operands[0], operands[1]);
@@ -352,7 +352,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
     };
     let kernel_size: Option<Vec<i64>> = kernel.iter().map(Dim::as_const).collect();
     let facts = match (
-        conv.transposed.is_none() && b.share == Share::Whole,
+        (conv.transposed.is_none() || !target.is_gpu()) && b.share == Share::Whole,
         kernel_size,
         b.param_of.get(&input),
         b.param_of.get(&filter),
@@ -370,6 +370,7 @@ pub fn conv(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
             kernel_size,
             output_size: out[first..first + spatial].to_vec(),
             pad_value: conv.pad_value,
+            transposed: conv.transposed.is_some(),
         }),
         _ => None,
     };

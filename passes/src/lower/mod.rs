@@ -138,7 +138,7 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
         Op::Conv(c) if let Share::Patches(winograd) = b.share => winograd::patches(b, c, winograd),
         Op::Conv(c) if let Share::Pixels(winograd) = b.share => winograd::pixels(b, c, winograd),
         Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
-        Op::Conv(c) => contract::conv(b, c),
+        Op::Conv(c) => contract::conv(b, c, target),
         Op::Composite(Composite::Attention {
             scale,
             causal,

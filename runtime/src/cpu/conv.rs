@@ -8,7 +8,8 @@ use ir::op::Layout;
 use super::env::RunMemory;
 use super::exec::{FilterKey, Prepare};
 use super::kernels;
-use super::kernels::conv::{Conv, ConvShape, PackedConv, conv2d, winograd_pays};
+use super::kernels::conv::{Conv, PackedConv, conv2d, winograd_pays};
+use super::kernels::conv_transposed::{PackedTransposed, conv_transpose2d};
 use super::kernels::gemm::{Batch, Builtin, Residual};
 use super::tile::{TileRun, tile_scratch};
 use crate::error::RuntimeError;
@@ -17,32 +18,61 @@ use crate::error::RuntimeError;
 #[derive(Debug)]
 pub(crate) struct ConvExec {
     form: Form,
-    weights: Arc<PackedConv>,
+    weights: Filters,
+}
+
+/// Filters as the kernels read them.
+#[derive(Clone, Debug)]
+pub(crate) enum Filters {
+    Plain(Arc<PackedConv>),
+    Transposed(Arc<PackedTransposed>),
+}
+
+impl Filters {
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Filters::Plain(packed) => packed.bytes(),
+            Filters::Transposed(packed) => packed.bytes(),
+        }
+    }
 }
 
 /// Packs filters of either layout.
-fn pack(cx: &Prepare<'_>, tensor: &ir::HostTensor, layout: Layout, s: &ConvShape, winograd: bool) -> PackedConv {
-    let (cg, taps) = (s.c / s.groups, s.kh * s.kw);
+fn pack(cx: &Prepare<'_>, tensor: &ir::HostTensor, form: &Form, winograd: bool) -> Filters {
+    let s = &form.shape;
+    let taps = s.kh * s.kw;
+    let rows = [s.o, s.c];
+    let rows = rows[usize::from(form.transposed)];
     let values = tensor.to_f32();
-    let mut dense = vec![0.0f32; s.o * cg * taps];
-    match layout {
-        Layout::ChannelsFirst => dense.iter_mut().zip(&values).for_each(|(d, v)| *d = *v),
-        Layout::ChannelsLast => {
-            for o in 0..s.o {
-                for t in 0..taps {
-                    for c in 0..cg {
-                        if let Some(v) = values.get((o * taps + t) * cg + c) {
-                            dense[(o * cg + c) * taps + t] = *v;
-                        }
-                    }
+    let across = values.len() / (rows * taps).max(1);
+    let dense = match form.layout {
+        Layout::ChannelsFirst => values,
+        Layout::ChannelsLast => channels_first(&values, [rows, taps, across]),
+    };
+    let cg = s.c / s.groups;
+    if form.transposed {
+        return Filters::Transposed(Arc::new(PackedTransposed::new(cx.isa, &dense, s)));
+    }
+    Filters::Plain(Arc::new(match winograd {
+        true => PackedConv::winograd(cx.isa, &dense, s.o, cg),
+        false => PackedConv::new(cx.isa, &dense, s.o, cg, [s.kh, s.kw], s.groups),
+    }))
+}
+
+/// `[row][tap][channel]` as `[row][channel][tap]`.
+fn channels_first(values: &[f32], [rows, taps, channels]: [usize; 3]) -> Vec<f32> {
+    let mut dense = vec![0.0f32; rows * channels * taps];
+    for row in 0..rows {
+        for tap in 0..taps {
+            for channel in 0..channels {
+                if let Some(v) = values.get((row * taps + tap) * channels + channel) {
+                    dense[(row * channels + channel) * taps + tap] = *v;
                 }
             }
         }
     }
-    if winograd {
-        return PackedConv::winograd(cx.isa, &dense, s.o, cg);
-    }
-    PackedConv::new(cx.isa, &dense, s.o, cg, [s.kh, s.kw], s.groups)
+    dense
 }
 
 impl ConvExec {
@@ -53,15 +83,16 @@ impl ConvExec {
     pub(crate) fn new(form: Form, cx: &Prepare<'_>) -> Result<ConvExec, RuntimeError> {
         let (id, tensor) = cx.given(form.filter)?;
         let shape = &form.shape;
-        let winograd = !cx.direct_convolutions && winograd_pays(shape);
+        let winograd = !cx.direct_convolutions && !form.transposed && winograd_pays(shape);
         let key = FilterKey {
             id,
             layout: form.layout,
             sizes: [shape.o, shape.c / shape.groups, shape.kh, shape.kw],
             groups: shape.groups,
             winograd,
+            transposed: form.transposed.then_some([shape.stride, shape.dilation]),
         };
-        let weights = cx.pack_filters(key, || pack(cx, tensor, form.layout, shape, winograd));
+        let weights = cx.pack_filters(key, || pack(cx, tensor, &form, winograd));
         Ok(ConvExec { form, weights })
     }
 
@@ -101,7 +132,10 @@ impl ConvExec {
             input: params[self.form.input],
             input_elem: self.form.input_elem,
             input_strides: self.form.input_strides,
-            weights: &self.weights,
+            weights: match &self.weights {
+                Filters::Plain(packed) => packed,
+                Filters::Transposed(packed) => packed.any(),
+            },
             output: params[self.form.output].wrapping_offset(self.form.output_base as isize * size),
             output_elem: self.form.output_elem,
             output_strides: self.form.output_strides,
@@ -115,6 +149,11 @@ impl ConvExec {
             epilogue: run.as_ref().map(|r| r as &dyn kernels::gemm::Epilogue),
         };
         // SAFETY: facts are those of dense parameters; the result was proven to be inside its buffer.
-        unsafe { conv2d(workspace, &conv) }
+        unsafe {
+            match &self.weights {
+                Filters::Plain(_) => conv2d(workspace, &conv),
+                Filters::Transposed(packed) => conv_transpose2d(workspace, &conv, packed),
+            }
+        }
     }
 }

@@ -9,11 +9,10 @@ use ir::host::product::{Matrix, QuantisedMatrix};
 use ir::host::{self, HostKernel, Temporary, ordered as lines, shapes};
 use ir::op::Layout;
 
-use super::conv::ConvExec;
+use super::conv::{ConvExec, Filters};
 use super::env::RunMemory;
 use super::gemm::GemmExec;
 use super::integers::{IntegerExec, IntegersKey};
-use super::kernels::conv::PackedConv;
 use super::kernels::dots::Dots;
 use super::kernels::gemm::{Batch, Integers, MatRef, PackedB, QuantisedB};
 use super::kernels::integers::{PackedIntegers, given_bytes};
@@ -27,7 +26,7 @@ use crate::error::RuntimeError;
 #[derive(Debug, Default)]
 pub(crate) struct Packs {
     matrices: Mutex<HashMap<MatrixKey, Arc<PackedB>>>,
-    filters: Mutex<HashMap<FilterKey, Arc<PackedConv>>>,
+    filters: Mutex<HashMap<FilterKey, Filters>>,
     quantised: Mutex<HashMap<QuantisedKey, Arc<QuantisedB>>>,
     integers: Mutex<HashMap<IntegersKey, Arc<Vec<PackedIntegers>>>>,
 }
@@ -41,6 +40,8 @@ pub(crate) struct FilterKey {
     pub sizes: [usize; 4],
     pub groups: usize,
     pub winograd: bool,
+    /// Strides and dilations, which decide the phases of a transposed convolution.
+    pub transposed: Option<[[usize; 2]; 2]>,
 }
 
 type MatrixKey = (ConstId, [i64; 3], Vec<isize>, usize, usize);
@@ -169,10 +170,10 @@ impl<'a> Prepare<'a> {
         packs.entry(key).or_insert_with(|| Arc::new(pack())).clone()
     }
 
-    /// Packs a convolution's filters, given dense as `[filters, channels / groups, kh, kw]` by `dense`.
-    pub(crate) fn pack_filters(&self, key: FilterKey, pack: impl FnOnce() -> PackedConv) -> Arc<PackedConv> {
+    /// Packs a convolution's filters, once for what the key says of them.
+    pub(crate) fn pack_filters(&self, key: FilterKey, pack: impl FnOnce() -> Filters) -> Filters {
         let mut filters = self.packs.filters.lock().unwrap_or_else(PoisonError::into_inner);
-        filters.entry(key).or_insert_with(|| Arc::new(pack())).clone()
+        filters.entry(key).or_insert_with(pack).clone()
     }
 }
 

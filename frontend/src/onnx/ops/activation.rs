@@ -106,10 +106,11 @@ fn below_zero(node: &mut Node<'_>, x: Val, negative: Val) -> Step<Val> {
 }
 
 pub(super) fn leaky_relu(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let alpha = node.float_or("alpha", f64::from(0.01f32))?;
-    let scaled = node.with_scalar(BinaryOp::Mul, x, alpha)?;
-    Ok(vec![below_zero(node, x, scaled)?])
+    in_floats(node, |node, x| {
+        let alpha = node.float_or("alpha", f64::from(0.01f32))?;
+        let scaled = node.with_scalar(BinaryOp::Mul, x, alpha)?;
+        below_zero(node, x, scaled)
+    })
 }
 
 fn p_relu(node: &mut Node<'_>) -> Step<Vec<Val>> {
@@ -119,72 +120,99 @@ fn p_relu(node: &mut Node<'_>) -> Step<Vec<Val>> {
 }
 
 fn elu(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let alpha = node.float_or("alpha", 1.0)?;
-    let power = node.unary(UnaryOp::Expm1, x)?;
-    let scaled = node.with_scalar(BinaryOp::Mul, power, alpha)?;
-    Ok(vec![below_zero(node, x, scaled)?])
+    in_floats(node, |node, x| {
+        let alpha = node.float_or("alpha", 1.0)?;
+        let power = node.unary(UnaryOp::Expm1, x)?;
+        let scaled = node.with_scalar(BinaryOp::Mul, power, alpha)?;
+        below_zero(node, x, scaled)
+    })
 }
 
 fn selu(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let alpha = node.float_or("alpha", f64::from(1.673_263_2_f32))?;
-    let gamma = node.float_or("gamma", f64::from(1.050_701_f32))?;
-    let power = node.unary(UnaryOp::Expm1, x)?;
-    let scaled = node.with_scalar(BinaryOp::Mul, power, alpha)?;
-    let either = below_zero(node, x, scaled)?;
-    Ok(vec![node.with_scalar(BinaryOp::Mul, either, gamma)?])
+    in_floats(node, |node, x| {
+        let alpha = node.float_or("alpha", f64::from(1.673_263_2_f32))?;
+        let gamma = node.float_or("gamma", f64::from(1.050_701_f32))?;
+        let power = node.unary(UnaryOp::Expm1, x)?;
+        let scaled = node.with_scalar(BinaryOp::Mul, power, alpha)?;
+        let either = below_zero(node, x, scaled)?;
+        node.with_scalar(BinaryOp::Mul, either, gamma)
+    })
 }
 
 /// `max(0, x) + min(0, α·(exp(x/α) − 1))`, of which one term is 0.
 fn celu(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let alpha = node.float_or("alpha", 1.0)?;
-    let scaled = node.with_scalar(BinaryOp::Div, x, alpha)?;
-    let power = node.unary(UnaryOp::Expm1, scaled)?;
-    let power = node.with_scalar(BinaryOp::Mul, power, alpha)?;
-    let negative = node.with_scalar(BinaryOp::Min, power, 0.0)?;
-    let positive = node.unary(UnaryOp::Relu, x)?;
-    Ok(vec![node.binary(BinaryOp::Add, positive, negative)?])
+    in_floats(node, |node, x| {
+        let alpha = node.float_or("alpha", 1.0)?;
+        let scaled = node.with_scalar(BinaryOp::Div, x, alpha)?;
+        let power = node.unary(UnaryOp::Expm1, scaled)?;
+        let power = node.with_scalar(BinaryOp::Mul, power, alpha)?;
+        let negative = node.with_scalar(BinaryOp::Min, power, 0.0)?;
+        let positive = node.unary(UnaryOp::Relu, x)?;
+        node.binary(BinaryOp::Add, positive, negative)
+    })
 }
 
 fn hard_sigmoid(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let (alpha, beta) = (node.float_or("alpha", f64::from(0.2f32))?, node.float_or("beta", 0.5)?);
-    let line = node.with_scalar(BinaryOp::Mul, x, alpha)?;
-    let line = node.with_scalar(BinaryOp::Add, line, beta)?;
-    let line = node.with_scalar(BinaryOp::Max, line, 0.0)?;
-    Ok(vec![node.with_scalar(BinaryOp::Min, line, 1.0)?])
+    in_floats(node, |node, x| {
+        let (alpha, beta) = (node.float_or("alpha", f64::from(0.2f32))?, node.float_or("beta", 0.5)?);
+        let line = node.with_scalar(BinaryOp::Mul, x, alpha)?;
+        let line = node.with_scalar(BinaryOp::Add, line, beta)?;
+        let line = node.with_scalar(BinaryOp::Max, line, 0.0)?;
+        node.with_scalar(BinaryOp::Min, line, 1.0)
+    })
 }
 
 fn softsign(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let size = node.unary(UnaryOp::Abs, x)?;
-    let size = node.with_scalar(BinaryOp::Add, size, 1.0)?;
-    Ok(vec![node.binary(BinaryOp::Div, x, size)?])
+    in_floats(node, |node, x| {
+        let size = node.unary(UnaryOp::Abs, x)?;
+        let size = node.with_scalar(BinaryOp::Add, size, 1.0)?;
+        node.binary(BinaryOp::Div, x, size)
+    })
 }
 
 fn thresholded_relu(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let alpha = node.float_or("alpha", 1.0)?;
-    let above = node.with_scalar(BinaryOp::Gt, x, alpha)?;
-    let zero = node.scalar(node.dtype(x), 0.0);
-    Ok(vec![node.select(above, x, zero)?])
+    in_floats(node, |node, x| {
+        let alpha = node.float_or("alpha", 1.0)?;
+        let above = node.with_scalar(BinaryOp::Gt, x, alpha)?;
+        let zero = node.scalar(node.dtype(x), 0.0);
+        node.select(above, x, zero)
+    })
 }
 
 /// `x < −λ ? x + bias : x > λ ? x − bias : 0`
 fn shrink(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let (bias, lambd) = (node.float_or("bias", 0.0)?, node.float_or("lambd", 0.5)?);
-    let below = node.with_scalar(BinaryOp::Lt, x, -lambd)?;
-    let above = node.with_scalar(BinaryOp::Gt, x, lambd)?;
+    if node.holds(node.dtype(x), bias) && !node.dtype(x).is_float() {
+        // Whole numbers are compared with whole numbers: `x < −0.5` is `x < 0`.
+        return Ok(vec![shrink_by(node, x, bias, (-lambd).ceil(), lambd.floor())?]);
+    }
+    in_floats(node, |node, x| shrink_by(node, x, bias, -lambd, lambd))
+}
+
+fn shrink_by(node: &mut Node<'_>, x: Val, bias: f64, low: f64, high: f64) -> Step<Val> {
+    let below = node.with_scalar(BinaryOp::Lt, x, low)?;
+    let above = node.with_scalar(BinaryOp::Gt, x, high)?;
     let (raised, lowered) = (
         node.with_scalar(BinaryOp::Add, x, bias)?,
         node.with_scalar(BinaryOp::Sub, x, bias)?,
     );
     let zero = node.scalar(node.dtype(x), 0.0);
     let upper = node.select(above, lowered, zero)?;
-    Ok(vec![node.select(below, raised, upper)?])
+    node.select(below, raised, upper)
+}
+
+/// Computes an op with float attributes on an integer input in `f64`, and cuts the fraction of the result off; on a float input
+/// it computes as it is.
+fn in_floats(node: &mut Node<'_>, apply: impl FnOnce(&mut Node<'_>, Val) -> Step<Val>) -> Step<Vec<Val>> {
+    let x = node.input(0)?;
+    let dtype = node.dtype(x);
+    if dtype.is_float() {
+        return Ok(vec![apply(node, x)?]);
+    }
+    let wide = node.cast(x, DType::F64)?;
+    let result = apply(node, wide)?;
+    Ok(vec![node.cast(result, dtype)?])
 }
 
 /// Applies an op along an axis. Before opset 13 the tensor is seen as a matrix: all axes from `axis` on are one row.

@@ -112,7 +112,7 @@ fn range(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let step = match delta.as_const() {
         Some(step) if step != 0 && step != i64::MIN => step,
         _ => {
-            let expected = "a constant other than 0".to_owned();
+            let expected = "a constant other than 0 and above -2^63".to_owned();
             return Err(NodeProblem::Value {
                 what: "range's step",
                 found: delta.to_string(),
@@ -121,12 +121,14 @@ fn range(node: &mut Node<'_>) -> Step<Vec<Val>> {
             .into());
         }
     };
-    let span = if step > 0 { &limit - &from } else { &from - &limit };
-    let count = node
-        .build
-        .sizes
-        .max(&span, &Dim::Const(0))
-        .ceil_div(&Dim::Const(step.abs()));
+    let count = match (&from, &limit) {
+        (Dim::Const(from), Dim::Const(limit)) => Dim::Const(range_count(*from, *limit, step)?),
+        _ => {
+            let span = if step > 0 { &limit - &from } else { &from - &limit };
+            let sizes = &node.build.sizes;
+            sizes.max(&span, &Dim::Const(0)).ceil_div(&Dim::Const(step.abs()))
+        }
+    };
     let mut values = node.iota([count].into(), 0, dtype)?;
     if step != 1 {
         let step = node.int_scalar(dtype, step);
@@ -137,6 +139,21 @@ fn range(node: &mut Node<'_>) -> Step<Vec<Val>> {
         values = node.binary(BinaryOp::Add, values, from)?;
     }
     Ok(vec![values])
+}
+
+/// The number of elements of `from..limit` by `step`. The span of two numbers of 64 bits may have 65.
+fn range_count(from: i64, limit: i64, step: i64) -> Step<i64> {
+    let (span, step) = (i128::from(limit) - i128::from(from), i128::from(step));
+    let (span, by) = if step > 0 { (span, step) } else { (-span, -step) };
+    let count = (span.max(0) + by - 1) / by;
+    i64::try_from(count).map_err(|_| {
+        NodeProblem::Value {
+            what: "range",
+            found: format!("from {from} to {limit} by {step}, {count} elements"),
+            expected: "fewer than 2^63 elements".to_owned(),
+        }
+        .into()
+    })
 }
 
 /// 1 on the diagonal `k`, else 0.
@@ -156,9 +173,10 @@ fn eye_like(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let row = node.reshape(row, [rows, Dim::Const(1)])?;
     let column = node.iota([columns.clone()].into(), 0, DType::I64)?;
     let column = node.reshape(column, [Dim::Const(1), columns])?;
+    // The distance is as small as the sizes are; a row plus `k` might leave 64 bits.
+    let distance = node.binary(BinaryOp::Sub, column, row)?;
     let k = node.int_scalar(DType::I64, k);
-    let diagonal = node.binary(BinaryOp::Add, row, k)?;
-    let hit = node.binary(BinaryOp::Eq, column, diagonal)?;
+    let hit = node.binary(BinaryOp::Eq, distance, k)?;
     Ok(vec![node.cast(hit, dtype)?])
 }
 

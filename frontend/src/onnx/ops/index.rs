@@ -257,10 +257,11 @@ fn trilu(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let row = node.reshape(row, [rows, Dim::Const(1)])?;
     let column = node.iota([columns.clone()].into(), 0, DType::I64)?;
     let column = node.reshape(column, [Dim::Const(1), columns])?;
+    // The distance is as small as the sizes are; a row plus `k` might leave 64 bits.
+    let distance = node.binary(BinaryOp::Sub, column, row)?;
     let k = node.known(Known::scalar(k));
-    let diagonal = node.binary(BinaryOp::Add, row, k)?;
     let op = if upper { BinaryOp::Ge } else { BinaryOp::Le };
-    let keep = node.binary(op, column, diagonal)?;
+    let keep = node.binary(op, distance, k)?;
     let zero = node.scalar(dtype, 0.0);
     Ok(vec![node.select(keep, x, zero)?])
 }

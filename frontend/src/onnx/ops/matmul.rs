@@ -28,16 +28,23 @@ pub(super) fn gemm(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (trans_a, trans_b) = (node.flag("transA")?, node.flag("transB")?);
     let out = node.dtype(a);
     let mut product = node.contract(a, b, trans_a, trans_b, out)?;
+    let mut c = node.optional(2).filter(|_| beta != 0.0);
+    // Integers times a fraction are added up as floats, and the fraction of the sum is cut off.
+    let fractions = !node.holds(out, alpha) || c.is_some() && !node.holds(out, beta);
+    if fractions {
+        product = node.cast(product, DType::F64)?;
+        c = c.map(|c| node.cast(c, DType::F64)).transpose()?;
+    }
     if alpha != 1.0 {
         product = node.with_scalar(BinaryOp::Mul, product, alpha)?;
     }
-    let Some(mut c) = node.optional(2).filter(|_| beta != 0.0) else {
-        return Ok(vec![product]);
-    };
-    if beta != 1.0 {
-        c = node.with_scalar(BinaryOp::Mul, c, beta)?;
+    if let Some(mut c) = c {
+        if beta != 1.0 {
+            c = node.with_scalar(BinaryOp::Mul, c, beta)?;
+        }
+        product = node.binary(BinaryOp::Add, product, c)?;
     }
-    Ok(vec![node.binary(BinaryOp::Add, product, c)?])
+    Ok(vec![node.cast(product, out)?])
 }
 
 /// NumPy's `matmul`: vectors count as a row on the left and a column on the right, and that dim is dropped again.

@@ -71,8 +71,10 @@ fn slice(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let mut by = vec![1; rank];
     for i in 0..starts.len() {
         let axis = node.axis(axes[i], rank)?;
-        let (start, size) = range(node, &starts[i], &ends[i], steps[i], &shape[axis])?;
-        (from[axis], sizes[axis], by[axis]) = (start, size, steps[i]);
+        // A longer step takes one element as well.
+        let step = steps[i].clamp(-FAR, FAR);
+        let (start, size) = range(node, &starts[i], &ends[i], step, &shape[axis])?;
+        (from[axis], sizes[axis], by[axis]) = (start, size, step);
     }
     Ok(vec![node.slice(x, from, sizes, by)?])
 }
@@ -82,11 +84,11 @@ fn range(node: &Node<'_>, start: &Dim, end: &Dim, step: i64, size: &Dim) -> Step
     let sizes = &node.build.sizes;
     let zero = Dim::Const(0);
     let at_zero = |d: Dim| sizes.max(&d, &zero);
-    if step == 0 || step.unsigned_abs() > FAR as u64 {
+    if step == 0 {
         return Err(NodeProblem::Value {
             what: "slice's step",
             found: step.to_string(),
-            expected: "a small number other than 0".to_owned(),
+            expected: "a number other than 0".to_owned(),
         }
         .into());
     }
@@ -248,6 +250,7 @@ fn pad_or_crop(node: &mut Node<'_>, x: Val, low: Vec<Dim>, high: Vec<Dim>, mode:
     let (mut starts, mut sizes) = (Vec::new(), Vec::new());
     let (mut below, mut above) = (Vec::new(), Vec::new());
     for (axis, (low, high)) in low.iter().zip(&high).enumerate() {
+        fits(&shape[axis], low, high)?;
         let part = |d: &Dim| -> Step<(Dim, Dim)> {
             if node.build.sizes.at_least(d, 0) {
                 Ok((Dim::Const(0), d.clone()))
@@ -280,6 +283,23 @@ fn pad_or_crop(node: &mut Node<'_>, x: Val, low: Vec<Dim>, high: Vec<Dim>, mode:
         }),
         &[x],
     )
+}
+
+/// Refuses pads that make an axis longer than 64 bits count, or shorter than nothing; sizes that are not known are checked elsewhere.
+fn fits(size: &Dim, low: &Dim, high: &Dim) -> Step<()> {
+    let (Some(size), Some(low), Some(high)) = (size.as_const(), low.as_const(), high.as_const()) else {
+        return Ok(());
+    };
+    let padded = i128::from(size) + i128::from(low) + i128::from(high);
+    if (0..=i128::from(i64::MAX)).contains(&padded) {
+        return Ok(());
+    }
+    Err(NodeProblem::Value {
+        what: "pad",
+        found: format!("{low} before and {high} after {size} elements"),
+        expected: "a size from 0 to 2^63 - 1".to_owned(),
+    }
+    .into())
 }
 
 fn center_crop_pad(node: &mut Node<'_>) -> Step<Vec<Val>> {

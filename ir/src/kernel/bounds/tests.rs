@@ -336,6 +336,7 @@ fn convolution() -> Kernel {
             kernel_size: vec![3],
             output_size: vec![8.into()],
             pad_value: 0,
+            transposed: false,
         }),
     });
     m.kernel

@@ -1,10 +1,11 @@
 //! Runs block programs: see [`ir::host::block`].
 
+mod gather;
 pub(crate) mod memory;
 pub(crate) mod ops;
 pub(crate) mod run;
 
-pub(crate) use ir::host::block::{Addr, Branch, Class, Guard, Inst, Link, Program, Reg, Store, VALUE_BYTES};
+pub(crate) use ir::host::block::{Addr, Branch, Class, Guard, Inst, Link, Program, Reg, Store, Table, VALUE_BYTES};
 
 pub(crate) use run::RunBlock;
 

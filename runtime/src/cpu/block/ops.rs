@@ -11,7 +11,7 @@ use ir::types::DType;
 use super::memory::{get_lane, set_lane};
 use super::{Class, Val};
 use crate::cpu::kernels::Isa;
-use crate::cpu::kernels::convert::{floats_to_integers, integers_to_floats};
+use crate::cpu::kernels::convert::{floats_to_integers, integers_to_floats, round_to_bf16, round_to_f16};
 use crate::cpu::kernels::math::{Binary, Input, Unary, binary_ptr, unary_ptr};
 
 /// The f32 kernel of an operation; `None` for those whose result is not f32.
@@ -302,8 +302,8 @@ pub(crate) unsafe fn cast(isa: Isa, from: DType, to: DType, dst: *mut u8, a: *co
     }
     match (Class::of(from), to) {
         (Class::F32, DType::F32) => super::memory::copy(Class::F32, dst, a, l0, l1),
-        (Class::F32, DType::F16) => lanes!(f32 => f32, |x| half::f16::from_f32(x).to_f32()),
-        (Class::F32, DType::BF16) => lanes!(f32 => f32, |x| half::bf16::from_f32(x).to_f32()),
+        (Class::F32, DType::F16) => round_to_f16(isa, dst.cast::<f32>().add(l0), a.cast::<f32>().add(l0), l1 - l0),
+        (Class::F32, DType::BF16) => round_to_bf16(isa, dst.cast::<f32>().add(l0), a.cast::<f32>().add(l0), l1 - l0),
         (Class::F32, DType::I64) => lanes!(f32 => i64, |x| x as i64),
         (Class::F32, DType::I32) => whole(isa, dst, a, l0, l1, [i32::MIN, i32::MAX]),
         (Class::F32, DType::I8) => whole(isa, dst, a, l0, l1, [i8::MIN.into(), i8::MAX.into()]),

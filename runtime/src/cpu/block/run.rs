@@ -4,10 +4,12 @@
     reason = "the interpreter's steps share the contract of `Program::run`"
 )]
 
+use super::gather::{Places, load_apart};
 use super::memory::{
     copy, fill, get_lane, load_bytes, load_run, natural, read, set_lane, store_bytes, store_run, write,
 };
-use super::{Addr, Branch, Class, Frame, Guard, Inst, Link, Program, Reg, Store, Val, ops};
+use super::{Addr, Branch, Class, Frame, Guard, Inst, Link, Program, Reg, Store, Table, Val, ops};
+use crate::cpu::kernels::convert::transpose_tile;
 use crate::cpu::kernels::stages::{Across, Stage, StageOut, Stored, stages_of_floats};
 use ir::host::Affine;
 use smallvec::SmallVec;
@@ -238,6 +240,9 @@ impl Machine<'_> {
                 vector = Some(value.ptr.cast::<i64>().cast_const());
             }
         }
+        for table in addr.tables.iter().filter(|t| t.row == 0 && t.col == 0) {
+            base = base.wrapping_add(self.table(table).read());
+        }
         let last = (addr.elements - 1).max(0);
         if self.uniform(dst) {
             if addr.elements == 0 {
@@ -249,6 +254,9 @@ impl Machine<'_> {
         let class = self.class(dst);
         if addr.elements == 0 {
             return fill(class, self.dst(dst), l0, l1, 0);
+        }
+        if addr.tables.iter().any(|t| t.row != 0 || t.col != 0) {
+            return self.load_places((class, dtype), self.dst(dst), buffer, (addr, base), l0, l1);
         }
         if let Some(vector) = vector {
             let to = self.dst(dst);
@@ -264,12 +272,8 @@ impl Machine<'_> {
                 {
                     return self.run_of(class, dtype, to, lane, buffer, from, addr.col, n);
                 }
-                for i in 0..n {
-                    let at = place(start, (addr.col, i), (0, 0))
-                        .wrapping_add(vector.add(lane + i).read())
-                        .clamp(0, last);
-                    set_lane(class, to, lane + i, read(dtype, buffer, at));
-                }
+                let from = vector.add(lane);
+                load_apart((class, dtype), to, lane, buffer, (start, addr.col), from, n, last);
             });
         }
         if addr.check && !self.inside(addr, base, l0, l1) {
@@ -296,18 +300,65 @@ impl Machine<'_> {
             && l1 - l0 == self.frame.rows * cols
         {
             // A transposed tile: along the contiguous axis of memory.
-            let (to, from) = (to.cast::<u32>(), buffer.cast::<u32>().offset(base as isize));
-            for c in 0..cols {
-                let from = from.offset(c as isize * addr.col as isize);
-                for r in 0..self.frame.rows {
-                    to.add(r * cols + c).write(from.add(r).read());
-                }
-            }
+            let (to, from) = (to.cast::<f32>(), buffer.cast::<f32>().offset(base as isize));
+            transpose_tile(self.frame.isa, to, cols, from, addr.col as isize, self.frame.rows, cols);
             return;
         }
         self.segments(l0, l1, |r, c, lane, n| {
             let start = place(base, (addr.row, r), (addr.col, c));
             self.run_of(class, dtype, to, lane, buffer, start, addr.col, n);
+        });
+    }
+
+    /// Where a table's element of the block's first lane is.
+    unsafe fn table(&self, table: &Table) -> *const i64 {
+        let buffer = self.frame.params[table.param].cast::<i64>().cast_const();
+        buffer.offset(table.form.at(self.frame.idx) as isize)
+    }
+
+    /// Loads lanes whose places tables say, `base` being what is the same for all.
+    unsafe fn load_places(
+        &self,
+        types: (Class, ir::DType),
+        to: *mut u8,
+        buffer: *const u8,
+        (addr, base): (&Addr, i64),
+        l0: usize,
+        l1: usize,
+    ) {
+        let of_rows: SmallVec<[(*const i64, isize); 4]> = (addr.tables.iter())
+            .filter(|t| t.row != 0 && t.col == 0)
+            .map(|t| (self.table(t), t.row as isize))
+            .collect();
+        let columns = addr.tables.iter().find(|t| t.col != 0);
+        let mut places: Option<(usize, usize, Places)> = None;
+        let isa = self.frame.isa;
+        self.segments(l0, l1, |r, c, lane, n| {
+            let mut start = place(base, (addr.row, r), (addr.col, c));
+            for (table, step) in &of_rows {
+                start = start.wrapping_add(table.offset(r as isize * step).read());
+            }
+            let Some(columns) = columns else {
+                let last = start.checked_add(addr.col.wrapping_mul(n as i64 - 1));
+                let inside = |at: i64| (0..addr.elements).contains(&at);
+                if inside(start) && last.is_some_and(inside) {
+                    return self.run_of(types.0, types.1, to, lane, buffer, start, addr.col, n);
+                }
+                for i in 0..n {
+                    let at = place(start, (addr.col, i), (0, 0)).clamp(0, addr.elements - 1);
+                    set_lane(types.0, to, lane + i, read(types.1, buffer, at));
+                }
+                return;
+            };
+            // Rows of the same columns have the same places.
+            let known = places
+                .take()
+                .filter(|(at, count, _)| columns.row == 0 && (*at, *count) == (c, n));
+            let (_, _, row) = places.insert(known.unwrap_or_else(|| {
+                let from = self.table(columns).offset(r as isize * columns.row as isize).add(c);
+                (c, n, Places::new(from, addr.col, n))
+            }));
+            row.load(isa, types, to, lane, buffer, start, addr.elements);
         });
     }
 

@@ -3,7 +3,8 @@
 //! K and V are packed once per key/value head; a task then takes a block of query rows of one head, computes its whole rows
 //! of scores into its scratch with the GEMM tiles (scale and additive mask in registers), exponentiates them there, and multiplies
 //! by V. Scores never leave the cache for sequences up to some thousands. With `causal`, keys behind the block's last
-//! row are not computed.
+//! row are not computed. Nor are keys behind the last that a mask shows to any row: a cache takes the time of the keys that it holds, not
+//! of those that it has room for.
 //!
 //! A row whose keys are all masked with -inf (or `false`, or by causality) gives NaN, as plain softmax does; a row masked
 //! with large negative finite numbers gives the softmax of `score + mask` in f32.
@@ -140,6 +141,9 @@ pub unsafe fn attention(ws: &mut Workspace, a: &Attention) {
         a.heads
     );
     let isa = ws.isa();
+    // SAFETY: the caller's contract for masks.
+    let kv_len = unsafe { shown_keys(a) };
+    let a = &Attention { kv_len, ..*a };
     let s = sizes(isa, ws.threads(), a);
     let out_rows = s.block * a.d_v;
     let (per_thread, shared) = attention_scratch(isa, ws.threads(), a);
@@ -209,6 +213,43 @@ pub unsafe fn attention(ws: &mut Workspace, a: &Attention) {
             job.run(isa);
         }
     });
+}
+
+/// How many keys there are up to the last that a mask shows to any row; one at least, so that rows that see none are NaN.
+unsafe fn shown_keys(a: &Attention) -> usize {
+    if a.mask.is_none() && a.bool_mask.is_none() {
+        return a.kv_len;
+    }
+    let strides = [a.mask.map(|m| m.strides), a.bool_mask.map(|m| m.strides)];
+    // A stride of 0 has one entry for all.
+    let count = |axis: usize, size: usize| match strides.iter().flatten().all(|s| s[axis] == 0) {
+        true => size.min(1),
+        false => size,
+    };
+    let (batch, heads, rows) = (count(0, a.batch), count(1, a.heads), count(2, a.q_len));
+    let mut shown = 1;
+    for entry in 0..batch * heads * rows {
+        let at = [entry / rows / heads, entry / rows % heads, entry % rows];
+        let place = |s: [isize; 4], key: usize| {
+            let row: isize = at.iter().zip(s).map(|(i, stride)| *i as isize * stride).sum();
+            row + key as isize * s[3]
+        };
+        let hidden = |key: usize| {
+            // SAFETY: an element of the mask, by the caller's contract.
+            unsafe {
+                a.bool_mask.is_some_and(|m| *m.ptr.offset(place(m.strides, key)) == 0)
+                    || a.mask
+                        .is_some_and(|m| *m.ptr.offset(place(m.strides, key)) == f32::NEG_INFINITY)
+            }
+        };
+        if let Some(last) = (shown..a.kv_len).rev().find(|key| !hidden(*key)) {
+            shown = last + 1;
+        }
+        if shown >= a.kv_len {
+            break;
+        }
+    }
+    shown.min(a.kv_len)
 }
 
 struct Block<'a> {

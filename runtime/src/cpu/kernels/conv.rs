@@ -1,4 +1,4 @@
-//! 2-D convolution and its transpose as implicit GEMM: rows of A are output pixels, read through pointers into the image.
+//! 2-D convolution as implicit GEMM ([`super::conv_transposed`] has its transpose): rows of A are output pixels, read through pointers into the image.
 //!
 //! The image must lie with channels innermost (NHWC) for that; any other layout, f16 and bf16 are first copied so into
 //! scratch. Few channels (the first layer) get a zero-padded copy, where a whole row of taps is one contiguous run of
@@ -31,7 +31,7 @@ fn taps(shape: &ConvShape) -> usize {
     shape.kh * shape.kw
 }
 
-/// Weights packed for [`conv2d`] or [`conv_transpose2d`].
+/// Weights packed for [`conv2d`].
 #[derive(Debug)]
 pub struct PackedConv {
     o: usize,
@@ -120,49 +120,6 @@ impl PackedConv {
         }
     }
 
-    /// Packs dense weights `[c, o / groups, kh, kw]` for [`conv_transpose2d`].
-    ///
-    /// # Panics
-    /// When `weights` has another length or `groups` does not divide `c`.
-    pub fn transposed(
-        isa: Isa,
-        weights: &[f32],
-        c: usize,
-        og: usize,
-        [kh, kw]: [usize; 2],
-        groups: usize,
-    ) -> PackedConv {
-        let taps = kh * kw;
-        assert_eq!(
-            weights.len(),
-            c * og * taps,
-            "transposed convolution weights are [{c}, {og}, {kh}, {kw}]"
-        );
-        assert!(
-            groups > 0 && c.is_multiple_of(groups),
-            "{groups} groups of {c} input channels"
-        );
-        let cg = c / groups;
-        let mut rows = vec![0.0; weights.len()];
-        for g in 0..groups {
-            for tap in 0..taps {
-                for j in 0..cg {
-                    for i in 0..og {
-                        rows[((g * taps + tap) * cg + j) * og + i] = weights[((g * cg + j) * og + i) * taps + tap];
-                    }
-                }
-            }
-        }
-        let weights = Weights::Panels(Self::panels(isa, &rows, groups, taps * cg, og));
-        PackedConv {
-            o: og * groups,
-            cg,
-            taps,
-            groups,
-            weights,
-        }
-    }
-
     fn panels(isa: Isa, rows: &[f32], groups: usize, k: usize, n: usize) -> PackedB {
         let src = MatRef {
             batch: Batch::Stride((k * n) as isize),
@@ -209,28 +166,14 @@ pub struct Conv<'a> {
 /// When the weights were packed for other sizes, groups or instruction level than those of `conv` and `ws`.
 pub unsafe fn conv2d(ws: &mut Workspace, conv: &Conv<'_>) {
     // SAFETY: the caller's contract.
-    unsafe { convolve(ws, conv, false) }
+    unsafe { convolve(ws, conv) }
 }
 
-/// Convolves transposed (ONNX's ConvTranspose): every output pixel gathers the input pixels that reach it.
-///
-/// Output sizes are the caller's (`ConvShape::transposed`). A stride of s multiplies by zero in `1 - 1/s²` of the work.
-///
-/// # Safety
-/// As for [`conv2d`].
-///
-/// # Panics
-/// As for [`conv2d`].
-pub unsafe fn conv_transpose2d(ws: &mut Workspace, conv: &Conv<'_>) {
-    // SAFETY: the caller's contract.
-    unsafe { convolve(ws, conv, true) }
-}
-
-/// Scratch that [`conv2d`] (or [`conv_transpose2d`]) will ask of a workspace with `threads` threads, as (bytes per thread,
+/// Scratch that [`conv2d`] will ask of a workspace with `threads` threads, as (bytes per thread,
 /// shared bytes): for plans that reserve it beforehand. Pointers in `conv` are not looked at.
-pub fn conv_scratch(isa: Isa, threads: usize, conv: &Conv<'_>, transposed: bool) -> (usize, usize) {
+pub fn conv_scratch(isa: Isa, threads: usize, conv: &Conv<'_>) -> (usize, usize) {
     let s = &conv.shape;
-    let plan = plan(conv, transposed);
+    let plan = plan(conv);
     let (segs, seg_len) = segments(s, &plan);
     let (pixels, og, entries) = (s.out_h * s.out_w, s.o / s.groups, s.n * s.groups);
     let per_thread = match &conv.weights.weights {
@@ -278,12 +221,11 @@ struct Plan {
     copy_floats: usize,
 }
 
-fn plan(conv: &Conv<'_>, transposed: bool) -> Plan {
+fn plan(conv: &Conv<'_>) -> Plan {
     let s = &conv.shape;
     let cg = s.c / s.groups;
     let dense = conv.input_elem == Elem::F32 && conv.input_strides.c == 1;
-    let merge = !transposed
-        && !matches!(conv.weights.weights, Weights::Winograd(_))
+    let merge = !matches!(conv.weights.weights, Weights::Winograd(_))
         && s.groups == 1
         && cg < 16
         && s.kw > 1
@@ -323,7 +265,7 @@ fn plan(conv: &Conv<'_>, transposed: bool) -> Plan {
     }
 }
 
-unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
+unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
     let s = conv.shape;
     let (pixels, taps, groups) = (s.out_h * s.out_w, taps(&s), s.groups);
     if s.n == 0 || pixels == 0 || s.o == 0 {
@@ -343,12 +285,12 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         conv.builtin.bias.is_none_or(|bias| bias.len() >= s.o),
         "a bias has one value per output channel"
     );
-    let plan = plan(conv, transposed);
+    let plan = plan(conv);
     let zero_floats = zero_floats(&s);
     let (cg, og) = (w.cg, s.o / groups);
     let (segs, seg_len) = segments(&s, &plan);
     let a_row = a_row_bytes(&s);
-    let (per_thread, shared_bytes) = conv_scratch(isa, ws.threads(), conv, transposed);
+    let (per_thread, shared_bytes) = conv_scratch(isa, ws.threads(), conv);
     if !ws.reserve(per_thread, shared_bytes) {
         return;
     }
@@ -374,7 +316,6 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
     let taps_at = Taps {
         s,
         plan,
-        transposed,
         image,
         zero: shared,
     };
@@ -392,7 +333,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>, transposed: bool) {
         }
         Weights::Winograd(u) => {
             assert!(
-                u.isa() == isa && !transposed && winograd_serves(&s),
+                u.isa() == isa && winograd_serves(&s),
                 "Winograd weights for {:?} do not fit {s:?}",
                 u.isa()
             );
@@ -480,7 +421,6 @@ fn row_map(strides: &ImageStrides, w: usize, h: usize) -> RowMap {
 struct Taps {
     s: ConvShape,
     plan: Plan,
-    transposed: bool,
     image: SyncPtr<f32>,
     zero: SyncPtr<f32>,
 }
@@ -502,8 +442,7 @@ impl Taps {
                     // SAFETY: the padded copy holds every tap; the table has `segs * count` entries.
                     unsafe { table.add(ky * count + i).write(image.offset(at)) };
                 }
-            } else if !self.transposed
-                && y0 >= s.pad[0]
+            } else if y0 >= s.pad[0]
                 && x0 >= s.pad[1]
                 && y0 - s.pad[0] + (s.kh - 1) * dy < p.height
                 && x0 - s.pad[1] + (s.kw - 1) * dx < p.width
@@ -554,7 +493,7 @@ impl Taps {
         let starts = [oy * s.stride[0], ox * s.stride[1]];
         let is_inside =
             |axis: usize, size: usize| starts[axis] >= s.pad[axis] && starts[axis] - s.pad[axis] + reach[axis] < size;
-        if self.transposed || p.padded || !is_inside(0, p.height) || !is_inside(1, p.width) {
+        if p.padded || !is_inside(0, p.height) || !is_inside(1, p.width) {
             return 1;
         }
         let last = (p.width - 1 - reach[1] + s.pad[1]) / s.stride[1];
@@ -564,13 +503,7 @@ impl Taps {
     /// The input row (axis 0) or column (axis 1) that output position `o` meets at `offset` into the kernel.
     #[inline(always)]
     fn input_row(&self, o: usize, offset: usize, axis: usize) -> Option<usize> {
-        let (stride, pad) = (self.s.stride[axis], self.s.pad[axis]);
-        if self.transposed {
-            let at = (o + pad).checked_sub(offset)?;
-            (at % stride == 0).then_some(at / stride)
-        } else {
-            (o * stride + offset).checked_sub(pad)
-        }
+        (o * self.s.stride[axis] + offset).checked_sub(self.s.pad[axis])
     }
 }
 

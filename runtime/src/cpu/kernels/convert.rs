@@ -94,6 +94,82 @@ pub unsafe fn store_ptr(isa: Isa, dst: *mut u8, src: *const f32, elem: Elem, n: 
     }
 }
 
+simd_dispatch! {
+    /// Transposes a tile: `dst[r * dst_stride + c] = src[c * src_stride + r]`, floats or what has as many bytes.
+    pub(crate) unsafe fn transpose_tile(
+        dst: *mut f32, dst_stride: usize, src: *const f32, src_stride: isize, rows: usize, cols: usize,
+    ) = transpose_tile_body
+}
+
+#[inline(always)]
+unsafe fn transpose_tile_body<S: Simd>(
+    dst: *mut f32,
+    dst_stride: usize,
+    src: *const f32,
+    src_stride: isize,
+    rows: usize,
+    cols: usize,
+) {
+    let (whole_rows, whole_cols) = (rows - rows % S::LANES, cols - cols % S::LANES);
+    let mut c = 0;
+    while c < whole_cols {
+        let mut r = 0;
+        while r < whole_rows {
+            let from = src.offset(c as isize * src_stride).add(r);
+            S::transpose(dst.add(r * dst_stride + c), dst_stride, from, src_stride);
+            r += S::LANES;
+        }
+        c += S::LANES;
+    }
+    for c in 0..cols {
+        let first = if c < whole_cols { whole_rows } else { 0 };
+        let from = src.cast::<u32>().offset(c as isize * src_stride);
+        for r in first..rows {
+            dst.cast::<u32>().add(r * dst_stride + c).write(from.add(r).read());
+        }
+    }
+}
+
+simd_dispatch! {
+    /// Rounds `n` floats to f16, and keeps them as floats.
+    pub(crate) unsafe fn round_to_f16(dst: *mut f32, src: *const f32, n: usize) = round_to_f16_body
+}
+
+simd_dispatch! {
+    /// Rounds `n` floats to bf16, and keeps them as floats.
+    pub(crate) unsafe fn round_to_bf16(dst: *mut f32, src: *const f32, n: usize) = round_to_bf16_body
+}
+
+#[inline(always)]
+unsafe fn round_to_f16_body<S: Simd>(dst: *mut f32, src: *const f32, n: usize) {
+    let mut half = [0u16; 16];
+    let mut i = 0;
+    while i + S::LANES <= n {
+        S::store_f16(half.as_mut_ptr(), S::load(src.add(i)));
+        S::store(dst.add(i), S::load_f16(half.as_ptr()));
+        i += S::LANES;
+    }
+    if i < n {
+        S::store_f16(half.as_mut_ptr(), S::load_part(src.add(i), n - i));
+        S::store_part(dst.add(i), S::load_f16(half.as_ptr()), n - i);
+    }
+}
+
+#[inline(always)]
+unsafe fn round_to_bf16_body<S: Simd>(dst: *mut f32, src: *const f32, n: usize) {
+    let mut half = [0u16; 16];
+    let mut i = 0;
+    while i + S::LANES <= n {
+        S::store_bf16(half.as_mut_ptr(), S::load(src.add(i)));
+        S::store(dst.add(i), S::load_bf16(half.as_ptr()));
+        i += S::LANES;
+    }
+    if i < n {
+        S::store_bf16(half.as_mut_ptr(), S::load_part(src.add(i), n - i));
+        S::store_part(dst.add(i), S::load_bf16(half.as_ptr()), n - i);
+    }
+}
+
 /// Stores `n` floats as elements of type `elem`, `stride` elements apart.
 ///
 /// # Safety

@@ -2,7 +2,8 @@
 //!
 //! - [`isa`]: AVX-512, AVX2 or portable, decided at run time and forceable.
 //! - [`threads`], [`workspace`]: a spinning pool; scratch memory that is allocated once.
-//! - [`gemm`], [`conv`]: packed products with the epilogue applied in cache; implicit and depthwise convolution.
+//! - [`gemm`], [`conv`]: packed products with the epilogue applied in cache; implicit and depthwise convolution;
+//!   [`conv_transposed`]: its transpose, phase by phase.
 //! - [`integers`], [`depthwise_integers`]: products of 8-bit integers, by the instructions of [`dots`]; [`stages`]: what follows them;
 //!   [`byte_ends`]: where that ends as bytes in registers.
 //! - [`attention`], [`rows`], [`pool`]: fused attention, row and column reductions and norms, pooling.
@@ -13,6 +14,7 @@
 pub mod attention;
 pub mod byte_ends;
 pub mod conv;
+pub mod conv_transposed;
 pub mod convert;
 mod depthwise;
 pub mod depthwise_integers;
@@ -24,6 +26,7 @@ pub mod integers;
 pub mod isa;
 pub mod math;
 pub mod pool;
+mod pool_planes;
 mod requantise;
 mod requantised_bytes;
 pub mod rows;

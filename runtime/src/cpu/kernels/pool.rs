@@ -1,23 +1,33 @@
 //! Max and average pooling over images of any layout.
 //!
-//! Channels innermost (NHWC) is vectorised over channels; other layouts go plane by plane. Output sizes are the caller's,
+//! Channels innermost (NHWC) is vectorised over channels, planes (NCHW) along their rows ([`super::pool_planes`]); other layouts go
+//! element by element. Output sizes are the caller's,
 //! so both rounding modes are served. NaN in a window gives NaN.
 #![expect(unsafe_op_in_unsafe_fn, reason = "kernel bodies under the contract of `pool2d`")]
 
 use super::conv::ImageStrides;
+use super::pool_planes::planes;
 use super::simd::{Simd, simd_dispatch};
 use super::workspace::{SyncPtr, Workspace};
 pub use ir::host::shapes::{PoolKind, PoolShape};
 
 /// The taps of one axis that meet the image, and how many are inside image and padding.
 #[derive(Clone, Copy)]
-struct Span {
-    first: usize,
-    end: usize,
-    counted: usize,
+pub(super) struct Span {
+    pub first: usize,
+    pub end: usize,
+    pub counted: usize,
 }
 
-fn span(o: usize, stride: usize, k: usize, dilation: usize, size: usize, before: usize, after: usize) -> Span {
+pub(super) fn span(
+    o: usize,
+    stride: usize,
+    k: usize,
+    dilation: usize,
+    size: usize,
+    before: usize,
+    after: usize,
+) -> Span {
     let start = o * stride;
     let first = before.saturating_sub(start).div_ceil(dilation).min(k);
     let end = (size + before).saturating_sub(start).div_ceil(dilation).clamp(first, k);
@@ -39,6 +49,10 @@ pub unsafe fn pool2d(
     src_strides: ImageStrides,
     s: PoolShape,
 ) {
+    // SAFETY: the caller's contract.
+    if src_strides.c != 1 && unsafe { planes(ws, kind, dst, dst_strides, src, src_strides, &s) } {
+        return;
+    }
     let (dst, src, isa) = (SyncPtr(dst), SyncPtr(src.cast_mut()), ws.isa());
     let window = (s.kh * s.kw).max(1);
     let rows = |range: std::ops::Range<usize>, first: usize, count: usize, vector: bool| {

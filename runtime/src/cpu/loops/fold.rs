@@ -52,11 +52,3 @@ pub(crate) fn better(op: ReduceOp, class: Class, new: u64, old: u64) -> bool {
         _ => (new as i64) < old as i64,
     }
 }
-
-/// Says whether `a` comes strictly before `b` in a sort, the largest first or the smallest first; NaN is the largest.
-pub(crate) fn sorts_before(largest: bool, class: Class, a: u64, b: u64) -> bool {
-    match largest {
-        true => better(ReduceOp::ArgMax, class, a, b),
-        false => better(ReduceOp::ArgMax, class, b, a),
-    }
-}

@@ -10,7 +10,7 @@ use self::run::RunStage;
 use super::block::Val;
 use super::env::Env;
 
-pub(crate) use self::fold::{combine, neutral, sorts_before};
+pub(crate) use self::fold::{binary_of, combine, neutral};
 
 /// Lane operations that are worth a task of their own (a few microseconds).
 const TASK_WORK: usize = 40_000;

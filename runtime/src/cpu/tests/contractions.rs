@@ -308,6 +308,7 @@ fn grouped_conv(
             kernel_size: vec![kernel; 2],
             output_size: vec![oh, ow],
             pad_value: 0,
+            transposed: false,
         }),
     });
     b.kernel

@@ -5,10 +5,10 @@ use ir::kernel::{
     WindowImages,
 };
 use ir::op::{BinaryOp, PoolKind, ReduceOp, UnaryOp};
-use ir::{DType, Symbol};
+use ir::{DType, HostTensor, Symbol};
 
 use super::build::{Build, c, sym};
-use super::{check, sizes};
+use super::{buffers, check, check_with, sizes};
 
 /// `out = relu(a + b[col])` over `[m, n]` in a type.
 fn pointwise(dtype: DType) -> ir::Kernel {
@@ -539,6 +539,38 @@ fn scans_both_ways() {
     }
 }
 
+/// Points beside each other are walked together, in every type.
+#[test]
+fn scans_across_neighbours() {
+    for dtype in [DType::F32, DType::F64, DType::I64, DType::I32, DType::I8] {
+        for (reverse, exclusive) in [(false, false), (true, false), (false, true), (true, true)] {
+            let mut b = Build::new(&format!("cumsum_{dtype}"));
+            let (n, m) = (sym("n"), sym("m"));
+            let x = b.read("x", dtype, n.clone() * m.clone() * 2);
+            let out = b.write("out", dtype, n.clone() * m.clone() * 2);
+            let (i, s, j) = (b.axis("i", 2), b.axis("s", n.clone()), b.axis("j", m.clone()));
+            let at = b.index(0, &[(i, n * m.clone()), (s, m), (j, c(1))]);
+            let value = b.load(x, at);
+            let var = b.var(dtype);
+            let v = b.value(var);
+            let store = b.store(out, at, v, &[]);
+            b.kernel.body = Body::Scan(ScanBody {
+                parallel: vec![i, j],
+                axis: s,
+                op: ReduceOp::Sum,
+                value,
+                exclusive,
+                reverse,
+                var,
+                stores: vec![store],
+            });
+            for (n, m) in [(1, 8), (9, 33), (40, 1500), (5, 3), (0, 16)] {
+                check(&b.kernel, &sizes(&[("n", n), ("m", m)]), &[], 1e-3);
+            }
+        }
+    }
+}
+
 #[test]
 fn sorts_the_first_k() {
     for largest in [true, false] {
@@ -565,6 +597,46 @@ fn sorts_the_first_k() {
         });
         for n in [3, 10, 1500] {
             check(&b.kernel, &sizes(&[("n", n)]), &[], 0.0);
+        }
+    }
+}
+
+/// Equal numbers keep their order, both zeros are equal, NaN is the largest.
+#[test]
+fn sorts_ties_zeros_and_nan() {
+    for (largest, k) in [(true, 5), (false, 5), (true, 200), (false, 200)] {
+        for dtype in [DType::F32, DType::F64, DType::I64, DType::I8] {
+            let mut b = Build::new(&format!("ties_{dtype}_{largest}_{k}"));
+            let n = 300;
+            let x = b.read("x", dtype, n);
+            let (values, positions) = (b.write("values", dtype, k), b.write("positions", DType::I64, k));
+            let (s, r) = (b.axis("s", n), b.axis("k", k));
+            let at = b.index(0, &[(s, c(1))]);
+            let value = b.load(x, at);
+            let (value_var, index_var) = (b.var(dtype), b.var(DType::I64));
+            let to = b.index(0, &[(r, c(1))]);
+            let (v, p) = (b.value(value_var), b.value(index_var));
+            let stores = vec![b.store(values, to, v, &[]), b.store(positions, to, p, &[])];
+            b.kernel.body = Body::Sort(SortBody {
+                parallel: vec![],
+                axis: s,
+                rank: r,
+                largest,
+                value,
+                value_var,
+                index_var,
+                stores,
+            });
+            let number = |i: i64| match (i * 7 % 11, dtype.is_float()) {
+                (3, true) => f64::NAN,
+                (4, true) => -0.0,
+                (5, true) => f64::NEG_INFINITY,
+                (v, _) => (v - 6) as f64,
+            };
+            let given: Vec<f64> = (0..n).map(number).collect();
+            let mut buffers = buffers(&b.kernel, &sizes(&[]), 1);
+            buffers[0] = HostTensor::from_f64(dtype, [n as usize], &given).unwrap();
+            check_with(&b.kernel, &sizes(&[]), buffers, &[], 0.0);
         }
     }
 }

@@ -5,9 +5,11 @@ mod contractions;
 mod copies;
 mod forged;
 mod loops;
+mod places;
 mod plans;
 mod quantised;
 mod rows;
+mod transposed;
 
 use indexmap::IndexMap;
 use ir::dim::{Bindings, Symbol};

@@ -30,11 +30,6 @@ pub struct Integers<'a> {
     pub col: i64,
 }
 
-/// Returns what a number is to be multiplied by whose exponent is read with the bias of f32.
-fn factor(float: Float8) -> f32 {
-    2f32.powi(127 - float.bias as i32)
-}
-
 impl Integers<'_> {
     /// What is added to signed integers to make them unsigned.
     fn bias(&self) -> u8 {
@@ -228,7 +223,10 @@ impl QuantisedB {
             width: panel_width(self.isa, self.n, panel),
             group: self.group,
             narrow: self.float.is_some_and(|f| f.mantissa == 2),
-            factor: self.float.map_or(1.0, factor),
+            exponent: self.float.map_or(0, |f| (127 - f.bias as i32) << 23),
+            smallest: self
+                .float
+                .map_or(0.0, |f| 2f32.powi(1 - f.bias as i32 - f.mantissa as i32)),
             k0,
             rows,
         }
@@ -254,9 +252,10 @@ struct Part {
     scales_step: usize,
     width: usize,
     group: usize,
-    /// Of floats: whether their mantissa has 2 bits, and what makes their exponent's bias that of f32.
+    /// Of floats: whether their mantissa has 2 bits, what makes their exponent's bias that of f32, and the smallest above 0.
     narrow: bool,
-    factor: f32,
+    exponent: i32,
+    smallest: f32,
     k0: usize,
     rows: usize,
 }
@@ -275,69 +274,103 @@ simd_dispatch! {
     unsafe fn expand_floats(dst: *mut f32, part: Part) = expand_floats_body
 }
 
-/// Two vectors of integers as numbers.
-#[inline(always)]
-unsafe fn numbers<S: Simd>(integers: [S::I; 2]) -> [S::V; 2] {
-    // SAFETY: the level's instructions, by the contract of the callers.
-    unsafe { integers.map(|i| S::to_float(i)) }
+/// How numbers are stored. Methods of a trait and not closures: what is not inlined into the code of a level calls its instructions.
+trait Stored {
+    /// Two vectors of numbers: those at `from`, and those `second` bytes behind it.
+    ///
+    /// # Safety
+    /// The bytes are there, and the processor has the level's instructions.
+    unsafe fn numbers<S: Simd>(part: &Part, from: *const u8, second: usize) -> [S::V; 2];
 }
 
-/// The eight-bit floats at `from` and `second` behind it: their exponent and mantissa are put where f32 has them, and
-/// the product with the factor makes the exponent right, of subnormal numbers too.
+/// Integers of four bits: those of the second vector in the high halves of the bytes.
+struct Nibbles;
+/// Integers of eight bits.
+struct Bytes;
+/// Floats of eight bits.
+struct Floats;
+
+impl Stored for Nibbles {
+    #[inline(always)]
+    unsafe fn numbers<S: Simd>(_: &Part, from: *const u8, _: usize) -> [S::V; 2] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let both = S::load_u8(from);
+            [
+                S::to_float(S::iand(both, S::isplat(15))),
+                S::to_float(S::sar::<4>(both)),
+            ]
+        }
+    }
+}
+
+impl Stored for Bytes {
+    #[inline(always)]
+    unsafe fn numbers<S: Simd>(_: &Part, from: *const u8, second: usize) -> [S::V; 2] {
+        // SAFETY: the caller's contract.
+        unsafe { [S::to_float(S::load_u8(from)), S::to_float(S::load_u8(from.add(second)))] }
+    }
+}
+
+impl Stored for Floats {
+    #[inline(always)]
+    unsafe fn numbers<S: Simd>(part: &Part, from: *const u8, second: usize) -> [S::V; 2] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            [
+                float::<S>(part, S::load_u8(from)),
+                float::<S>(part, S::load_u8(from.add(second))),
+            ]
+        }
+    }
+}
+
+/// Eight-bit floats as numbers: exponent and mantissa go where f32 has them, the exponent with the bias of f32. Those with an exponent of 0
+/// are multiples of the smallest; as f32 with an exponent of 0 they would be subnormal, which takes processors a hundred times as long.
 #[inline(always)]
-unsafe fn floats<S: Simd>(part: &Part, from: *const u8, second: usize) -> [S::V; 2] {
-    // SAFETY: the caller's contract: the bytes are there.
+unsafe fn float<S: Simd>(part: &Part, bytes: S::I) -> S::V {
+    // SAFETY: the level's instructions, by the contract of the callers.
     unsafe {
-        [S::load_u8(from), S::load_u8(from.add(second))].map(|bytes| {
-            let magnitude = S::iand(bytes, S::isplat(0x7f));
-            let magnitude = match part.narrow {
-                true => S::shl::<21>(magnitude),
-                false => S::shl::<20>(magnitude),
-            };
-            let sign = S::shl::<24>(S::iand(bytes, S::isplat(0x80)));
-            S::mul(S::from_bits(S::ior(magnitude, sign)), S::splat(part.factor))
-        })
+        let magnitude = S::iand(bytes, S::isplat(0x7f));
+        let (placed, least) = match part.narrow {
+            true => (S::shl::<21>(magnitude), 4.0),
+            false => (S::shl::<20>(magnitude), 8.0),
+        };
+        let normal = S::from_bits(S::iadd(placed, S::isplat(part.exponent)));
+        let whole = S::to_float(magnitude);
+        let small = S::mul(whole, S::splat(part.smallest));
+        let value = S::select(S::lt(whole, S::splat(least)), small, normal);
+        let sign = S::shl::<24>(S::iand(bytes, S::isplat(0x80)));
+        S::from_bits(S::ior(S::bits(value), sign))
     }
 }
 
 #[inline(always)]
 unsafe fn expand_floats_body<S: Simd>(dst: *mut f32, part: Part) {
-    let second = if part.width > S::LANES { S::LANES } else { 0 };
-    // SAFETY: as for `expand_bytes_body`.
-    unsafe { expand_body::<S>(dst, part, |from| floats::<S>(&part, from, second)) }
+    // SAFETY: the caller's contract: the rows' bytes are there, and the floats' places.
+    unsafe { expand_body::<S, Floats>(dst, part) }
 }
 
 #[inline(always)]
 unsafe fn multiply_floats_body<S: Simd>(to: Sums, part: Part) {
-    let second = if part.width > S::LANES { S::LANES } else { 0 };
-    // SAFETY: as for `expand_bytes_body`.
-    unsafe { multiply_body::<S>(to, part, |from| floats::<S>(&part, from, second)) }
+    // SAFETY: the caller's contract: the rows' bytes are there.
+    unsafe { multiply_body::<S, Floats>(to, part) }
 }
 
 #[inline(always)]
 unsafe fn expand_nibbles_body<S: Simd>(dst: *mut f32, part: Part) {
-    // SAFETY: the caller's contract: the rows' bytes are there, and the floats' places.
-    unsafe {
-        expand_body::<S>(dst, part, |from| {
-            let both = S::load_u8(from);
-            numbers::<S>([S::iand(both, S::isplat(15)), S::sar::<4>(both)])
-        })
-    }
+    // SAFETY: as for `expand_floats_body`.
+    unsafe { expand_body::<S, Nibbles>(dst, part) }
 }
 
 #[inline(always)]
 unsafe fn expand_bytes_body<S: Simd>(dst: *mut f32, part: Part) {
-    let second = if part.width > S::LANES { S::LANES } else { 0 };
     // SAFETY: as above; a narrow panel's second vector is its first again, and is not stored.
-    unsafe {
-        expand_body::<S>(dst, part, |from| {
-            numbers::<S>([S::load_u8(from), S::load_u8(from.add(second))])
-        })
-    }
+    unsafe { expand_body::<S, Bytes>(dst, part) }
 }
 
 #[inline(always)]
-unsafe fn expand_body<S: Simd>(dst: *mut f32, part: Part, numbers: impl Fn(*const u8) -> [S::V; 2]) {
+unsafe fn expand_body<S: Simd, N: Stored>(dst: *mut f32, part: Part) {
     let (width, two, end) = (part.width, part.width > S::LANES, part.k0 + part.rows);
     let mut row = part.k0;
     while row < end {
@@ -350,7 +383,7 @@ unsafe fn expand_body<S: Simd>(dst: *mut f32, part: Part, numbers: impl Fn(*cons
             let second = if two { S::LANES } else { 0 };
             let (scale2, offset2) = (S::load(scales.add(second)), S::load(scales.add(width + second)));
             while row < stop {
-                let [a, b] = numbers(part.src.add(row * part.row_bytes));
+                let [a, b] = N::numbers::<S>(&part, part.src.add(row * part.row_bytes), second);
                 let to = dst.add((row - part.k0) * width);
                 S::store(to, S::fma(a, scale, offset));
                 if two {
@@ -378,42 +411,32 @@ simd_dispatch! {
 #[inline(always)]
 unsafe fn multiply_nibbles_body<S: Simd>(to: Sums, part: Part) {
     // SAFETY: the caller's contract: the rows' bytes are there.
-    unsafe {
-        multiply_body::<S>(to, part, |from| {
-            let both = S::load_u8(from);
-            numbers::<S>([S::iand(both, S::isplat(15)), S::sar::<4>(both)])
-        })
-    }
+    unsafe { multiply_body::<S, Nibbles>(to, part) }
 }
 
 #[inline(always)]
 unsafe fn multiply_bytes_body<S: Simd>(to: Sums, part: Part) {
-    let second = if part.width > S::LANES { S::LANES } else { 0 };
     // SAFETY: as for `expand_bytes_body`.
-    unsafe {
-        multiply_body::<S>(to, part, |from| {
-            numbers::<S>([S::load_u8(from), S::load_u8(from.add(second))])
-        })
-    }
+    unsafe { multiply_body::<S, Bytes>(to, part) }
 }
 
 #[inline(always)]
-unsafe fn multiply_body<S: Simd>(to: Sums, part: Part, numbers: impl Fn(*const u8) -> [S::V; 2]) {
+unsafe fn multiply_body<S: Simd, N: Stored>(to: Sums, part: Part) {
     // SAFETY: the caller's contract.
     unsafe {
         match to.count {
             0 => {}
-            1 => multiply_rows::<S, 1>(to, part, numbers),
-            2 => multiply_rows::<S, 2>(to, part, numbers),
-            3 => multiply_rows::<S, 3>(to, part, numbers),
-            _ => multiply_rows::<S, 4>(to, part, numbers),
+            1 => multiply_rows::<S, N, 1>(to, part),
+            2 => multiply_rows::<S, N, 2>(to, part),
+            3 => multiply_rows::<S, N, 3>(to, part),
+            _ => multiply_rows::<S, N, 4>(to, part),
         }
     }
 }
 
 /// `Σ a·(i·scale + offset)` as `scale·Σ a·i + offset·Σ a` of each group.
 #[inline(always)]
-unsafe fn multiply_rows<S: Simd, const M: usize>(to: Sums, part: Part, numbers: impl Fn(*const u8) -> [S::V; 2]) {
+unsafe fn multiply_rows<S: Simd, N: Stored, const M: usize>(to: Sums, part: Part) {
     let (width, two) = (part.width, part.width > S::LANES);
     let second = if two { S::LANES } else { 0 };
     // SAFETY: the caller's contract: a group has `2 · width` numbers, a row its bytes, rows of A a float for each row here.
@@ -428,7 +451,7 @@ unsafe fn multiply_rows<S: Simd, const M: usize>(to: Sums, part: Part, numbers: 
             while row < stop {
                 let count = (stop - row).min(2);
                 for (u, products) in products.iter_mut().enumerate().take(count) {
-                    let [a, b] = numbers(part.src.add((row + u) * part.row_bytes));
+                    let [a, b] = N::numbers::<S>(&part, part.src.add((row + u) * part.row_bytes), second);
                     for (i, products) in products.iter_mut().enumerate() {
                         let factor = *to.rows[i].add(row + u);
                         factors[i] += factor;

@@ -260,3 +260,59 @@ fn masked_rows() {
         }
     }
 }
+
+/// Keys behind the last that a mask shows are not read: what a cache has no tokens for may be anything.
+#[test]
+fn keys_that_no_row_sees_are_left_alone() {
+    for mut ws in workspaces() {
+        let (room, held, d) = (300, 37, 4);
+        let st = strides(false, room, 1, d);
+        let q = vec![0.5f32; 2 * d];
+        let mut k = vec![f32::NAN; room * d];
+        k[..held * d].fill(1.0);
+        let mut v = vec![f32::NAN; room * d];
+        (0..held * d).for_each(|i| v[i] = (i / d) as f32);
+        let keeps: Vec<u8> = (0..room).map(|key| u8::from(key < held)).collect();
+        let added: Vec<f32> = (0..room)
+            .map(|key| if key < held { 0.0 } else { f32::NEG_INFINITY })
+            .collect();
+        for additive in [false, true] {
+            let mut o = vec![9.0f32; 2 * d];
+            let a = Attention {
+                batch: 1,
+                heads: 1,
+                kv_heads: 1,
+                q_len: 2,
+                kv_len: room,
+                d,
+                d_v: d,
+                q: view(&q, strides(false, 2, 1, d)),
+                k: view(&k, st),
+                v: view(&v, st),
+                o: HeadViewMut {
+                    ptr: o.as_mut_ptr().cast(),
+                    elem: Elem::F32,
+                    batch_stride: 0,
+                    seq_stride: d as isize,
+                    head_stride: 0,
+                    d_stride: 1,
+                },
+                scale: 1.0,
+                mask: additive.then_some(Mask {
+                    ptr: added.as_ptr(),
+                    strides: [0, 0, 0, 1],
+                }),
+                bool_mask: (!additive).then_some(BoolMask {
+                    ptr: keeps.as_ptr(),
+                    strides: [0, 0, 0, 1],
+                }),
+                causal: None,
+            };
+            // SAFETY: the views are of the vectors' sizes.
+            unsafe { attention(&mut ws, &a) };
+            for value in &o {
+                assert_close(*value, 18.0, 1e-5, 0.0, &(ws.isa(), additive));
+            }
+        }
+    }
+}

@@ -5,6 +5,7 @@ use half::f16;
 use super::{Rng, assert_close, workspaces};
 use crate::cpu::kernels::Workspace;
 use crate::cpu::kernels::conv::*;
+use crate::cpu::kernels::conv_transposed::{PackedTransposed, conv_transpose2d};
 use crate::cpu::kernels::gemm::{Activation, Batch, Builtin, Elem, Epilogue, Residual, Tile, TileAt};
 
 fn at(s: ImageStrides, n: usize, y: usize, x: usize, c: usize) -> usize {
@@ -224,23 +225,27 @@ fn first_layer_and_degenerate_shapes() {
 fn transposed_against_scatter() {
     let mut rng = Rng(13);
     for mut ws in workspaces() {
-        for round in 0..6 {
-            let groups = 1 + round % 2;
-            let (cg, og) = (1 + rng.below(20), 1 + rng.below(20));
-            let (kh, kw) = (1 + rng.below(4), 1 + rng.below(4));
+        for round in 0..40 {
+            let groups = 1 + round % 3;
+            let (cg, og) = match round % 5 {
+                0 => (1, 1),
+                _ => (1 + rng.below(20), 1 + rng.below(20)),
+            };
+            let (kh, kw) = (1 + rng.below(5), 1 + rng.below(5));
+            let stride = [1 + rng.below(4), 1 + rng.below(4)];
             let s = ConvShape::transposed(
-                [2, 3 + rng.below(3), 2 + rng.below(4), cg * groups],
+                [1 + round % 2, 1 + rng.below(5), 1 + rng.below(5), cg * groups],
                 og * groups,
                 [kh, kw],
+                stride,
+                [rng.below(kh + 2), rng.below(kw + 2), rng.below(2), 0],
                 [1 + rng.below(3), 1 + rng.below(2)],
-                [rng.below(kh), rng.below(kw), 0, 0],
-                [1 + rng.below(2), 1],
-                [0, 0],
+                [rng.below(stride[0]), rng.below(stride[1])],
                 groups,
             );
             let x = rng.floats(s.n * s.h * s.w * s.c);
             let w = rng.floats(s.c * og * kh * kw);
-            let packed = PackedConv::transposed(ws.isa(), &w, s.c, og, [kh, kw], groups);
+            let packed = PackedTransposed::new(ws.isa(), &w, &s);
             let mut y = vec![f32::NAN; s.n * s.out_h * s.out_w * s.o];
             let (xs, ys) = (
                 ImageStrides::nhwc(s.h, s.w, s.c),
@@ -251,7 +256,7 @@ fn transposed_against_scatter() {
                 input: x.as_ptr().cast(),
                 input_elem: Elem::F32,
                 input_strides: xs,
-                weights: &packed,
+                weights: packed.any(),
                 output: y.as_mut_ptr().cast(),
                 output_elem: Elem::F32,
                 output_strides: ys,
@@ -260,7 +265,7 @@ fn transposed_against_scatter() {
                 epilogue: None,
             };
             // SAFETY: all operands are vectors of the shape's sizes.
-            unsafe { conv_transpose2d(&mut ws, &conv) };
+            unsafe { conv_transpose2d(&mut ws, &conv, &packed) };
             let mut want = vec![0.0f64; y.len()];
             for n in 0..s.n {
                 for iy in 0..s.h {
@@ -362,7 +367,7 @@ fn output_into_a_view() {
                     builtin: Builtin::default(),
                     epilogue: None,
                 };
-                let (per_thread, shared) = conv_scratch(ws.isa(), ws.threads(), &conv, false);
+                let (per_thread, shared) = conv_scratch(ws.isa(), ws.threads(), &conv);
                 ws.reserve(per_thread, shared);
                 let before = ws.scratch_bytes();
                 // SAFETY: the view is inside the vector.

@@ -14,11 +14,14 @@ fn random_shapes() {
     let spaces = workspaces();
     for round in 0..150 {
         let ws = &spaces[round % spaces.len()];
-        let (h, w, c) = (3 + rng.below(9), 3 + rng.below(9), rng.pick(&[1, 3, 8, 16, 17, 64, 70]));
-        let (kh, kw) = (1 + rng.below(3), 1 + rng.below(3));
+        // Planes of long rows fill vectors.
+        let long = round % 3 == 0;
+        let (h, w) = (3 + rng.below(9), 3 + rng.below(if long { 90 } else { 9 }));
+        let c = rng.pick(&[1, 3, 8, 16, 17, 64, 70]);
+        let (kh, kw) = (1 + rng.below(3), 1 + rng.below(if long { 7 } else { 3 }));
         let dilation = [1 + rng.below(2), 1 + rng.below(2)];
         let pad = [rng.below(kh), rng.below(kw), rng.below(kh), rng.below(kw)];
-        let stride = [1 + rng.below(3), 1 + rng.below(3)];
+        let stride = [1 + rng.below(3), 1 + rng.below(if long { 5 } else { 3 })];
         let ceil = rng.below(2) == 1;
         let out = |size: usize, k: usize, d: usize, p: usize, s: usize| {
             let room = (size + p).saturating_sub(d * (k - 1) + 1);
@@ -82,6 +85,43 @@ fn random_shapes() {
                             assert_close(dst[at(ys, n, oy, ox, ch)], want, 1e-6, 1e-6, &what);
                         }
                     }
+                }
+            }
+        }
+    }
+}
+
+/// NaN reaches the windows that have it, in whichever lane, and no other.
+#[test]
+fn nan_in_planes() {
+    for ws in workspaces() {
+        for stride in [1, 2, 3] {
+            let (w, k) = (50, 3);
+            let out_w = (w - k) / stride + 1;
+            let s = PoolShape {
+                n: 1,
+                h: 3,
+                w,
+                c: 2,
+                kh: 3,
+                kw: k,
+                stride: [1, stride],
+                pad: [0; 4],
+                dilation: [1, 1],
+                out_h: 1,
+                out_w,
+            };
+            let (xs, ys) = (ImageStrides::nchw(3, w, 2), ImageStrides::nchw(1, out_w, 2));
+            for bad in 0..w {
+                let mut src = vec![-1.0f32; 6 * w];
+                src[at(xs, 0, bad % 3, bad, 1)] = f32::NAN;
+                let mut dst = vec![0.0f32; 2 * out_w];
+                // SAFETY: the vectors are of the shape's sizes.
+                unsafe { pool2d(&ws, PoolKind::Max, dst.as_mut_ptr(), ys, src.as_ptr(), xs, s) };
+                for ox in 0..out_w {
+                    let has = (ox * stride..ox * stride + k).contains(&bad);
+                    assert_eq!(dst[out_w + ox].is_nan(), has, "{:?} {stride} {bad} {ox}", ws.isa());
+                    assert_eq!(dst[ox], -1.0);
                 }
             }
         }
