@@ -656,3 +656,12 @@ fn folds_of_integers_do_not_wrap_and_means_are_refused() {
     assert!(bytes.var(..).is_poisoned());
     near(&bytes.cast(DType::F32).mean(..), &[203. / 3.]);
 }
+
+#[test]
+fn logsumexp_of_infinities() {
+    let (inf, low) = (f32::INFINITY, f32::NEG_INFINITY);
+    let x = Tensor::from_slice(&[low, low, inf, 1.0, low, 2.0, 1000.0, 1000.0], [4, 2]);
+    let got = values(&x.logsumexp(1));
+    assert_eq!(got[..3], [f64::NEG_INFINITY, f64::INFINITY, 2.0]);
+    assert!((got[3] - 1000.693_147).abs() < 1e-3, "{got:?}");
+}

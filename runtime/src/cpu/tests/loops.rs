@@ -314,12 +314,12 @@ fn guards_that_data_decides_are_lazy() {
         .map(|(i, f)| if *f != 0 { i as i64 % 8 } else { 1 << 30 })
         .collect();
     let given = vec![
-        ir::HostTensor::from_i64(DType::Bool, [n], &flags).unwrap(),
-        ir::HostTensor::from_i64(DType::I32, [n], &positions).unwrap(),
-        ir::HostTensor::from_f32([8], &[0., 1., 2., 3., 4., 5., 6., 7.]).unwrap(),
-        ir::HostTensor::from_f32([n], &vec![0.0; n]).unwrap(),
+        HostTensor::from_i64(DType::Bool, [n], &flags).unwrap(),
+        HostTensor::from_i64(DType::I32, [n], &positions).unwrap(),
+        HostTensor::from_f32([8], &[0., 1., 2., 3., 4., 5., 6., 7.]).unwrap(),
+        HostTensor::from_f32([n], &vec![0.0; n]).unwrap(),
     ];
-    super::check_with(&kernel, &sizes(&[("n", n as i64)]), given, &[], 0.0);
+    check_with(&kernel, &sizes(&[("n", n as i64)]), given, &[], 0.0);
 }
 
 #[test]
