@@ -354,7 +354,8 @@ impl Printer<'_> {
                         }
                         if let Some(f) = &c.conv {
                             p.line(&format!(
-                                "  conv {:?} input {} filter {} kernel {:?} strides {:?} groups {}",
+                                "  conv{} {:?} input {} filter {} kernel {:?} strides {:?} groups {}",
+                                if f.transposed { " transposed" } else { "" },
                                 f.layout,
                                 param(kernel, f.input),
                                 param(kernel, f.filter),
