@@ -78,6 +78,9 @@ pub struct Printer<'a> {
     pub reads_early: bool,
     /// Whether the kernel lets the next launch begin as soon as all of its workgroups are at work.
     pub lets_next_begin: bool,
+    /// A variable whose multiple and what is added to that are one operation. In the score of an attention, which is one op
+    /// of the model, it is the sum of products of a query and a key.
+    pub fused: Option<VarId>,
     sizes: Vec<(ir::Symbol, String)>,
     vars: Vec<String>,
     view: View,
@@ -104,6 +107,7 @@ impl<'a> Printer<'a> {
             params,
             reads_early: false,
             lets_next_begin: false,
+            fused: None,
             sizes,
             vars: vec![String::new(); kernel.vars.len()],
             view: View { exprs, axes, namer },
@@ -625,7 +629,9 @@ impl<'a> Printer<'a> {
             Spelled::primary(format!("{t}(({x} != {zero}) {joint} ({y} != {zero}))"))
         };
         match op {
-            BinaryOp::Add => left("+", Level::Sum, Level::Product),
+            BinaryOp::Add => self
+                .multiply_add(a, b)
+                .unwrap_or_else(|| left("+", Level::Sum, Level::Product)),
             BinaryOp::Sub => left("-", Level::Sum, Level::Product),
             BinaryOp::Mul => left("*", Level::Product, Level::Unary),
             BinaryOp::Div => left("/", Level::Product, Level::Unary),
@@ -649,6 +655,20 @@ impl<'a> Printer<'a> {
             BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => {
                 Spelled::primary("false") // spelled above
             }
+        }
+    }
+
+    /// A multiple of the variable that is fused, and what is added to it, unless the multiple has a name.
+    fn multiply_add(&self, product: ExprId, addend: ExprId) -> Option<Spelled> {
+        let sum = Expr::Var(self.fused?);
+        match self.kernel.exprs[product] {
+            Expr::Binary(BinaryOp::Mul, x, y)
+                if self.view.exprs[product.index()].is_none() && self.kernel.exprs.occurs(x, |e| *e == sum) =>
+            {
+                let [x, y, z] = [x, y, addend].map(|e| self.spell(e).text);
+                Some(Spelled::primary(format!("math::multiply_add({x}, {y}, {z})")))
+            }
+            _ => None,
         }
     }
 

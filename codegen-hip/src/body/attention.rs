@@ -300,7 +300,9 @@ impl Printer<'_> {
             p.out.open(format!(
                 "const auto {name} = [&]({q_type} {q}, {k_type} {k}, float {dot}) -> float"
             ));
+            p.fused = (body.weights == Weights::Softmax).then_some(body.acc);
             let spelled = p.value(score);
+            p.fused = None;
             p.out.line(format!("return {spelled};"));
             p.out.close(";");
         });

@@ -149,12 +149,14 @@ GRAPHC_DEVICE void score_keys(int q, int k0, int keys, float (&scores)[EACH], co
     score_keys<PART, Rows>(q, k0, keys, scores, score.any);
 }
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
 /// The number that scores are compared with. While nothing is seen it is a finite one, which gives weights of zero.
 GRAPHC_DEVICE float compared_with(float most) { return most == -infinity<float>() ? 0.0f : most; }
 
 /// `e^(score - most)`. The difference is multiplied by the logarithm, not each of them: a score that a mask hides by a
 /// very negative number has a product that is infinite, or rounded to more than the range of weights.
-GRAPHC_DEVICE float weight_of(float score, float most) { return math::hardware_exp2((score - most) * 1.4426950408889634f); }
+GRAPHC_DEVICE float weight_of(float score, float most) { return math::hardware_exp2((score - most) * LOG2_E); }
 
 /// The weights of a row's keys: the largest score, about, and the sum of `e^(score - largest)`.
 struct RowWeights { float largest, total; };
@@ -172,10 +174,15 @@ GRAPHC_DEVICE void weigh(Rows& rows, int r, int q, int k0, int keys, float (&sco
     most = most > rows.largest[r] + 5.5f ? most : rows.largest[r];
     const float reference = compared_with(most), scale = weight_of(rows.largest[r], reference);
     rows.largest[r] = most;
+    // As `weight_of`, in loops of their own: some targets subtract and multiply two neighbours at once.
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) scores[i] -= reference;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) scores[i] *= LOG2_E;
     float added = 0.0f;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        scores[i] = weight_of(scores[i], reference);
+        scores[i] = math::hardware_exp2(scores[i]);
         added += scores[i];
     }
     rows.sum[r] = math::multiply_add(rows.sum[r], scale, added);

@@ -485,6 +485,31 @@ mod tests {
         assert_eq!(many[15], (1u64 << 31) * 65_535 - 1);
     }
 
+    /// Sixty-four times 2^-15, which is a subnormal number of f16.
+    #[test]
+    fn subnormal_numbers_are_zero_to_the_matrix_instructions_of_gfx90a() {
+        let text = "graph @g stage=import {\n x = input \"x\" : f16[64, 64]\n w = input \"w\" : f16[64, 64]\n \
+                    y = contract x, w\n return y as \"y\"\n}";
+        let graph = ir::graph::parse::parse(text).expect("parses");
+        for (target, want) in [("gfx90a", 0.0), ("gfx942", 2f64.powi(-9))] {
+            let mut options =
+                crate::driver::BuildOptions::new(vec![target.parse().expect("known")], passes::OptLevel::O2);
+            options.optimize.libraries = false;
+            let built = crate::driver::build(&graph, &options).expect("builds");
+            let kernel = &built.program.variants[0].plan.kernels[ir::plan::KernelId::new(0)];
+            assert!(
+                matches!(kernel.mapping, Mapping::Matrix(_)),
+                "{target}: {}",
+                kernel.mapping
+            );
+            let full = |value: f64| HostTensor::from_f64(DType::F16, [64, 64], &[value; 4096]).expect("as many");
+            let mut buffers = vec![full(1.0), full(2f64.powi(-15)), full(0.0)];
+            let products = products(Arch::by_name(target).expect("emulated"));
+            evaluate_for(kernel, &mut buffers, &Bindings::new(), None, products).expect("evaluates");
+            assert!(buffers[2].to_f64().iter().all(|v| *v == want), "{target}");
+        }
+    }
+
     #[test]
     fn a_sample_that_stored_too_little_is_an_error() {
         let text =
