@@ -23,6 +23,8 @@ pub enum Generation {
 pub struct Arch {
     /// The LLVM processor name, e.g. `gfx90a`.
     pub name: &'static str,
+    /// The GPUs that run its code, where it is a generic processor and no GPU itself.
+    pub serves: &'static [&'static str],
     /// The ELF header's machine field (EF_AMDGPU_MACH).
     pub machine: u32,
     /// The encoding family.
@@ -68,6 +70,7 @@ pub struct Arch {
 
 const GFX9: Arch = Arch {
     name: "gfx906",
+    serves: &[],
     machine: 0x2f,
     generation: Generation::Gfx9,
     default_wave_size: 64,
@@ -261,6 +264,42 @@ pub static ARCHES: &[Arch] = &[
         ..GFX1201
     },
     GFX1201,
+    Arch {
+        name: "gfx9-generic",
+        serves: &["gfx906"],
+        machine: 0x51,
+        ..GFX9
+    },
+    Arch {
+        name: "gfx9-4-generic",
+        serves: &["gfx942", "gfx950"],
+        machine: 0x5f,
+        ..GFX942
+    },
+    Arch {
+        name: "gfx10-3-generic",
+        serves: &[
+            "gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036",
+        ],
+        machine: 0x53,
+        ..GFX1030
+    },
+    Arch {
+        name: "gfx11-generic",
+        serves: &[
+            "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152",
+        ],
+        machine: 0x54,
+        vgprs_per_simd: 1024,
+        vgpr_granule: 16,
+        ..GFX1100
+    },
+    Arch {
+        name: "gfx12-generic",
+        serves: &["gfx1200", "gfx1201"],
+        machine: 0x59,
+        ..GFX1201
+    },
 ];
 
 impl Arch {
@@ -273,6 +312,11 @@ impl Arch {
     /// Finds an arch by the machine field of an ELF header's flags.
     pub fn by_machine(flags: u32) -> Option<&'static Arch> {
         ARCHES.iter().find(|arch| arch.machine == flags & 0xff)
+    }
+
+    /// Whether a GPU of another arch, or of this one, runs its code.
+    pub fn runs_on(&self, gpu: &Arch) -> bool {
+        self.name == gpu.name || self.serves.contains(&gpu.name)
     }
 
     /// Whether the arch is of `generation` or later.

@@ -179,7 +179,7 @@ impl Gpu {
 
     /// Puts a code object into device memory and applies its relocations. Kernels are decoded when asked for.
     pub fn load(&self, object: CodeObject, disassembler: Arc<dyn Disassembler>) -> Result<Module, LoadError> {
-        if object.arch().name != self.arch.name {
+        if !object.arch().runs_on(self.arch) {
             let (object, gpu) = (object.arch().name.to_string(), self.arch.name.to_string());
             return Err(LoadError::WrongArch { object, gpu });
         }

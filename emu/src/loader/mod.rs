@@ -101,7 +101,7 @@ impl CodeObject {
     /// Takes the code object for `arch` out of an offload bundle (compressed or not), or reads a plain ELF file.
     pub fn load_for(bytes: &[u8], arch: &Arch) -> Result<CodeObject, LoadError> {
         let object = CodeObject::load(&elf::unbundle(bytes, arch.name)?)?;
-        if object.arch.name != arch.name {
+        if !object.arch.runs_on(arch) {
             return Err(LoadError::WrongArch {
                 object: object.arch.name.to_string(),
                 gpu: arch.name.to_string(),

@@ -12,7 +12,7 @@ use ir::target::Platform;
 
 use super::disassemble::{Disassembler, Listing};
 use super::texts::Texts;
-use super::{CompileError, CompileRequest, CompiledObject, Compiler, Failure, identity};
+use super::{CompileError, CompileRequest, CompiledObject, Compiler, Failure, device_libraries, identity};
 
 /// The compiler, loaded into this process. One compile at a time: its back end holds one lock anyway.
 #[derive(Debug)]
@@ -58,7 +58,10 @@ impl Compiler for InProcess {
     fn compile(&self, request: &CompileRequest) -> Result<CompiledObject, CompileError> {
         let _one = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
         let arch = format!("--offload-arch={}", request.arch);
-        let texts = Texts::new(request, &[arch]).map_err(|what| invalid(what, request))?;
+        let file = identity::mapped_file(&self.api.path);
+        let libraries = file.and_then(|file| device_libraries::option(&request.arch, &file));
+        let own: Vec<String> = [arch].into_iter().chain(libraries).collect();
+        let texts = Texts::new(request, &own).map_err(|what| invalid(what, request))?;
         let program = Program::new(&self.api, request, &texts)?;
         let (count, options) = texts.options();
         // SAFETY: the program is live; `options` holds `count` C strings that outlive the call.

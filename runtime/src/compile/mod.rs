@@ -15,6 +15,7 @@
 
 mod batch;
 mod by_platform;
+mod device_libraries;
 mod disassemble;
 mod discover;
 mod error;
