@@ -9,6 +9,7 @@ mod cuda_chains;
 mod cuda_device;
 mod device_values;
 mod faults;
+mod generic_code;
 mod hip_algorithms;
 mod hip_device;
 mod hip_libraries;
