@@ -37,10 +37,10 @@ fn program(targets: &[&str]) -> Program {
 fn generic_code_runs_on_a_family_and_own_code_goes_first() {
     for (arch, targets, taken) in [
         ("gfx1102", &["gfx12-generic", "gfx11-generic"][..], Some(1)),
-        ("gfx1102", &["gfx11-generic", "gfx1102"], Some(1)),
-        ("gfx1034", &["gfx10-3-generic", "gfx1030"], Some(0)),
-        ("gfx942", &["gfx9-4-generic"], Some(0)),
-        ("gfx1200", &["gfx11-generic", "gfx1201"], None),
+        ("gfx1102", &["gfx11-generic", "gfx1102"][..], Some(1)),
+        ("gfx1034", &["gfx10-3-generic", "gfx1030"][..], Some(0)),
+        ("gfx942", &["gfx9-4-generic"][..], Some(0)),
+        ("gfx1200", &["gfx11-generic", "gfx1201"][..], None),
     ] {
         let Some(hip) = EmulatedHip::new(&[("GRAPHC_EMU_ARCH", arch)]) else {
             return;
