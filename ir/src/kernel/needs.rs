@@ -173,10 +173,10 @@ impl Kernel {
                 folds.insert((*op, self.exprs.dtype(*value)));
             }
         }
-        // A position is folded beside its value.
+        // A position is folded beside its value; sums may be wider than what is added.
         let element = |op: ReduceOp, dtype: DType| match op {
             ReduceOp::ArgMax | ReduceOp::ArgMin => 16,
-            _ => bytes_of(dtype).max(4),
+            _ => bytes_of(dtype).max(8),
         };
         folds.iter().map(|(op, dtype)| 2 * waves * element(*op, *dtype)).sum()
     }
