@@ -269,6 +269,7 @@ impl<'a> Printer<'a> {
             dim::Atom::Mod(a, b) => call("int_mod", a, b),
             dim::Atom::Max(a, b) => call("max", a, b),
             dim::Atom::Min(a, b) => call("min", a, b),
+            dim::Atom::Sqrt(a) => format!("math::int_sqrt({})", self.size(a)),
         }
     }
 

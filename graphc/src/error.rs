@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::emulate::EmulateError;
+
 /// Any error of graphc.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -96,6 +98,9 @@ pub enum Error {
         path: PathBuf,
         error: frontend::onnx::EditError,
     },
+    /// Inputs do not have the shapes that the model declares.
+    #[error(transparent)]
+    Bind(#[from] ir::graph::BindError),
     /// A size could not be computed.
     #[error(transparent)]
     Size(#[from] ir::dim::DimError),
@@ -127,6 +132,37 @@ impl Error {
         move |source| Error::Io { doing, path, source }
     }
 
+    /// Says whether sizes or numbers of the inputs may be at fault: a model that cannot be had with its sizes left open, or not at these
+    /// sizes, may be had when it is compiled for them alone.
+    pub fn is_of_sizes(&self) -> bool {
+        use frontend::onnx::ImportError;
+        use ir::graph::BindError;
+        use runtime::RuntimeError;
+        let of_shapes = |error: &BindError| {
+            matches!(
+                error,
+                BindError::Size { .. } | BindError::Conflict { .. } | BindError::Bounds { .. }
+            )
+        };
+        match self {
+            Error::Model { error, .. } => matches!(
+                error,
+                ImportError::Node(_) | ImportError::Unsettled { .. } | ImportError::Input { .. }
+            ),
+            Error::Bind(error) => of_shapes(error),
+            Error::Runtime(RuntimeError::Sizes(_) | RuntimeError::Condition(_))
+            | Error::Size(_)
+            | Error::Pass(_)
+            | Error::Lower(_) => true,
+            Error::Runtime(RuntimeError::Input { error, .. }) => {
+                matches!(error, runtime::InputError::Shape(error) if of_shapes(error))
+            }
+            Error::Emulate(EmulateError::Sizes(_) | EmulateError::Condition(_)) => true,
+            Error::Emulate(EmulateError::Bind(error)) => of_shapes(error),
+            _ => false,
+        }
+    }
+
     /// The exit code of the command line: 2 for what the user can mend (input, options, environment), 1 for our failures and
     /// for results that do not match.
     pub fn exit_code(&self) -> u8 {
@@ -137,6 +173,7 @@ impl Error {
         match self {
             Error::Io { .. }
             | Error::Import(_)
+            | Error::Bind(_)
             | Error::Model { .. }
             | Error::Parse { .. }
             | Error::Tensor(_)

@@ -1,10 +1,13 @@
 //! Sizes that may be unknown until a model is run.
 //!
 //! A [`Dim`] is an integer polynomial over *atoms*: named symbols (`batch`, `seq`) and the operations that are not
-//! polynomial (floor division, remainder, max, min). It is kept in canonical form, so that equality of the text is
+//! polynomial (floor division, remainder, max, min, the rounded square root). It is kept in canonical form, so that equality of the text is
 //! equality of the size wherever polynomial algebra can tell; two dims that differ may still turn out equal at run time.
 
+mod bounds;
 mod decode;
+mod quotient;
+mod shape;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,6 +16,8 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
+
+pub use shape::Shape;
 
 /// The name of a size that is bound when a model is run.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -98,6 +103,8 @@ pub enum Atom {
     Mod(Dim, Dim),
     Max(Dim, Dim),
     Min(Dim, Dim),
+    /// Square root rounded down; of a negative number, 0.
+    Sqrt(Dim),
 }
 
 /// A symbol has no size in the bindings, or the arithmetic does not work out.
@@ -143,11 +150,9 @@ impl Dim {
                 return false;
             };
             *budget = rest;
-            monomial.iter().all(|atom| match atom {
-                Atom::Symbol(_) => true,
-                Atom::FloorDiv(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => {
-                    depth > 0 && a.is_small_within(depth - 1, budget) && b.is_small_within(depth - 1, budget)
-                }
+            monomial.iter().all(|atom| {
+                atom.operands()
+                    .all(|operand| depth > 0 && operand.is_small_within(depth - 1, budget))
             })
         })
     }
@@ -225,103 +230,6 @@ impl Dim {
         }))
     }
 
-    /// Returns the quotient when the division leaves no remainder whatever the symbols are.
-    pub fn exact_div(&self, divisor: &Dim) -> Option<Dim> {
-        if let (Dim::Const(a), Dim::Const(b)) = (self, divisor) {
-            return (a.checked_rem(*b) == Some(0)).then(|| Dim::Const(a.wrapping_div(*b)));
-        }
-        if self.is(0) {
-            return Some(Dim::Const(0));
-        }
-        if self == divisor {
-            return Some(Dim::Const(1));
-        }
-        // Polynomial long division by leading terms (lexicographic on sorted monomials).
-        let divisor_terms = divisor.terms();
-        let (lead_m, lead_c) = divisor_terms.last()?.clone();
-        let mut rest = self.clone();
-        let mut quotient = Vec::new();
-        for _ in 0..64 {
-            if rest.is(0) {
-                return Some(Dim::from_terms(quotient));
-            }
-            // Any term of the remainder that the lead divides serves; failing that there is no exact quotient.
-            let step = rest.terms().into_iter().rev().find_map(|(m, c)| {
-                if c.checked_rem(lead_c) != Some(0) {
-                    return None;
-                }
-                remove_factors(&m, &lead_m).map(|q| (q, c.wrapping_div(lead_c)))
-            })?;
-            rest = rest - Dim::from_terms([step.clone()]) * divisor.clone();
-            quotient.push(step);
-        }
-        None
-    }
-
-    /// Returns the quotient rounded towards minus infinity.
-    pub fn floor_div(&self, divisor: &Dim) -> Dim {
-        if let (Dim::Const(a), Dim::Const(b)) = (self, divisor)
-            && *b != 0
-        {
-            return Dim::Const(floor_div(*a, *b));
-        }
-        if let Some(q) = self.exact_div(divisor) {
-            return q;
-        }
-        // Pull out the part that divides: (a·d + r) / d = a + r / d.
-        if let Dim::Const(d) = divisor
-            && *d > 0
-        {
-            let (whole, rest): (Vec<_>, Vec<_>) = self.terms().into_iter().partition(|(_, c)| c % d == 0);
-            if !whole.is_empty() && !rest.is_empty() {
-                let whole = Dim::from_terms(whole.into_iter().map(|(m, c)| (m, c / d)));
-                return whole + Dim::from_terms(rest).floor_div(divisor);
-            }
-        }
-        Dim::atom(Atom::FloorDiv(self.clone(), divisor.clone()))
-    }
-
-    /// Returns the quotient rounded up; the divisor is positive.
-    pub fn ceil_div(&self, divisor: &Dim) -> Dim {
-        if let Some(q) = self.exact_div(divisor) {
-            return q;
-        }
-        (self.clone() + divisor.clone() - Dim::Const(1)).floor_div(divisor)
-    }
-
-    /// Returns the remainder, which has the sign of the divisor.
-    pub fn modulo(&self, divisor: &Dim) -> Dim {
-        if let (Dim::Const(a), Dim::Const(b)) = (self, divisor)
-            && *b != 0
-        {
-            return Dim::Const(a.wrapping_sub(floor_div(*a, *b).wrapping_mul(*b)));
-        }
-        if self.exact_div(divisor).is_some() {
-            return Dim::Const(0);
-        }
-        Dim::atom(Atom::Mod(self.clone(), divisor.clone()))
-    }
-
-    /// Returns the larger of the two.
-    pub fn larger(&self, other: &Dim) -> Dim {
-        match (self - other).as_const() {
-            Some(d) if d >= 0 => self.clone(),
-            Some(_) => other.clone(),
-            None if self < other => Dim::atom(Atom::Max(self.clone(), other.clone())),
-            None => Dim::atom(Atom::Max(other.clone(), self.clone())),
-        }
-    }
-
-    /// Returns the smaller of the two.
-    pub fn smaller(&self, other: &Dim) -> Dim {
-        match (self - other).as_const() {
-            Some(d) if d <= 0 => self.clone(),
-            Some(_) => other.clone(),
-            None if self < other => Dim::atom(Atom::Min(self.clone(), other.clone())),
-            None => Dim::atom(Atom::Min(other.clone(), self.clone())),
-        }
-    }
-
     /// Evaluates the dim.
     ///
     /// # Errors
@@ -376,10 +284,7 @@ impl Dim {
             for atom in monomial {
                 let factor = match atom {
                     Atom::Symbol(s) => with.get(s).cloned().unwrap_or_else(|| Dim::from(s.clone())),
-                    Atom::FloorDiv(a, b) => within(a)?.floor_div(&within(b)?),
-                    Atom::Mod(a, b) => within(a)?.modulo(&within(b)?),
-                    Atom::Max(a, b) => within(a)?.larger(&within(b)?),
-                    Atom::Min(a, b) => within(a)?.smaller(&within(b)?),
+                    atom => atom.map(within)?,
                 };
                 product = multiply(&product, &factor)?;
             }
@@ -392,49 +297,13 @@ impl Dim {
     pub fn collect_symbols(&self, out: &mut Vec<Symbol>) {
         let Dim::Poly(p) = self else { return };
         for atom in p.terms.iter().flat_map(|(m, _)| m) {
-            match atom {
-                Atom::Symbol(s) if !out.contains(s) => out.push(s.clone()),
-                Atom::Symbol(_) => {}
-                Atom::FloorDiv(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => {
-                    a.collect_symbols(out);
-                    b.collect_symbols(out);
-                }
+            if let Atom::Symbol(s) = atom
+                && !out.contains(s)
+            {
+                out.push(s.clone());
             }
+            atom.operands().for_each(|operand| operand.collect_symbols(out));
         }
-    }
-
-    /// Returns bounds that hold for every allowed binding: `(at least, at most)`, `None` where there is no limit.
-    pub fn bounds(&self, symbols: &Symbols) -> (Option<i64>, Option<i64>) {
-        let poly = match self {
-            Dim::Const(v) => return (Some(*v), Some(*v)),
-            Dim::Poly(p) => p,
-        };
-        let mut sum = (Some(0i64), Some(0i64));
-        for (monomial, coefficient) in &poly.terms {
-            let mut term = (Some(1i64), Some(1i64));
-            for atom in monomial {
-                let (lo, hi) = atom.bounds(symbols);
-                // Sizes are never negative in practice; a factor that may be negative loosens the term to no bounds.
-                term = match (term, lo) {
-                    ((Some(a), b), Some(l)) if a >= 0 && l >= 0 => {
-                        (a.checked_mul(l), b.zip(hi).and_then(|(b, h)| b.checked_mul(h)))
-                    }
-                    _ => (None, None),
-                };
-            }
-            let (lo, hi) = if *coefficient >= 0 { term } else { (term.1, term.0) };
-            let scale = |v: Option<i64>| v.and_then(|v| v.checked_mul(*coefficient));
-            sum = (
-                sum.0.zip(scale(lo)).and_then(|(a, b)| a.checked_add(b)),
-                sum.1.zip(scale(hi)).and_then(|(a, b)| a.checked_add(b)),
-            );
-        }
-        sum
-    }
-
-    /// Says whether the dim is at least `value` for every allowed binding.
-    pub fn at_least(&self, value: i64, symbols: &Symbols) -> bool {
-        self.bounds(symbols).0.is_some_and(|lo| lo >= value)
     }
 
     /// Returns the largest integer that is known to divide the dim (its constant content); 0 for the constant 0.
@@ -447,6 +316,28 @@ impl Dim {
 }
 
 impl Atom {
+    /// Returns the dims that the operation is applied to; a symbol has none.
+    pub fn operands(&self) -> impl Iterator<Item = &Dim> {
+        let (first, second) = match self {
+            Atom::Symbol(_) => (None, None),
+            Atom::FloorDiv(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => (Some(a), Some(b)),
+            Atom::Sqrt(a) => (Some(a), None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    /// Applies the operation to changed operands; `None` where `change` gives none. A symbol stays.
+    pub fn map(&self, change: impl Fn(&Dim) -> Option<Dim>) -> Option<Dim> {
+        Some(match self {
+            Atom::Symbol(s) => Dim::from(s.clone()),
+            Atom::FloorDiv(a, b) => change(a)?.floor_div(&change(b)?),
+            Atom::Mod(a, b) => change(a)?.modulo(&change(b)?),
+            Atom::Max(a, b) => change(a)?.larger(&change(b)?),
+            Atom::Min(a, b) => change(a)?.smaller(&change(b)?),
+            Atom::Sqrt(a) => change(a)?.floor_sqrt(),
+        })
+    }
+
     fn eval(&self, bindings: &Bindings) -> Result<i64, DimError> {
         Ok(match self {
             Atom::Symbol(s) => *bindings.get(s).ok_or_else(|| DimError::Unbound(s.clone()))?,
@@ -457,34 +348,8 @@ impl Atom {
             }
             Atom::Max(a, b) => a.eval(bindings)?.max(b.eval(bindings)?),
             Atom::Min(a, b) => a.eval(bindings)?.min(b.eval(bindings)?),
+            Atom::Sqrt(a) => a.eval(bindings)?.max(0).isqrt(),
         })
-    }
-
-    fn bounds(&self, symbols: &Symbols) -> (Option<i64>, Option<i64>) {
-        match self {
-            Atom::Symbol(s) => symbols.get(s).map_or((None, None), |info| (Some(info.min), info.max)),
-            Atom::FloorDiv(a, b) => {
-                let ((alo, ahi), (blo, bhi)) = (a.bounds(symbols), b.bounds(symbols));
-                match (alo, blo) {
-                    (Some(alo), Some(blo)) if alo >= 0 && blo >= 1 => {
-                        (Some(bhi.map_or(0, |bhi| alo / bhi)), ahi.map(|ahi| ahi / blo))
-                    }
-                    _ => (None, None),
-                }
-            }
-            Atom::Mod(_, b) => match b.bounds(symbols) {
-                (Some(lo), hi) if lo >= 1 => (Some(0), hi.map(|h| h - 1)),
-                _ => (None, None),
-            },
-            Atom::Max(a, b) => {
-                let ((alo, ahi), (blo, bhi)) = (a.bounds(symbols), b.bounds(symbols));
-                (alo.max(blo), ahi.zip(bhi).map(|(a, b)| a.max(b)))
-            }
-            Atom::Min(a, b) => {
-                let ((alo, ahi), (blo, bhi)) = (a.bounds(symbols), b.bounds(symbols));
-                (alo.zip(blo).map(|(a, b)| a.min(b)), ahi.into_iter().chain(bhi).min())
-            }
-        }
     }
 }
 
@@ -509,16 +374,6 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Returns `from` without the factors in `factors`, if all are there (both sorted).
-fn remove_factors(from: &[Atom], factors: &[Atom]) -> Option<Vec<Atom>> {
-    let mut rest = from.to_vec();
-    for f in factors {
-        let at = rest.iter().position(|a| a == f)?;
-        rest.remove(at);
-    }
-    Some(rest)
-}
-
 impl From<i64> for Dim {
     fn from(v: i64) -> Dim {
         Dim::Const(v)
@@ -537,6 +392,12 @@ impl From<usize> for Dim {
 impl From<Symbol> for Dim {
     fn from(s: Symbol) -> Dim {
         Dim::atom(Atom::Symbol(s))
+    }
+}
+impl From<&Atom> for Dim {
+    /// The atom in canonical form.
+    fn from(atom: &Atom) -> Dim {
+        atom.map(|operand| Some(operand.clone())).unwrap_or(Dim::Const(0))
     }
 }
 impl From<&str> for Dim {
@@ -668,6 +529,7 @@ impl fmt::Display for Atom {
             Atom::Mod(a, b) => write!(f, "mod({a}, {b})"),
             Atom::Max(a, b) => write!(f, "max({a}, {b})"),
             Atom::Min(a, b) => write!(f, "min({a}, {b})"),
+            Atom::Sqrt(a) => write!(f, "sqrt({a})"),
         }
     }
 }
@@ -679,114 +541,6 @@ impl fmt::Debug for Atom {
 impl fmt::Debug for Poly {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.terms).finish()
-    }
-}
-
-/// The dims of a tensor, outermost first.
-#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct Shape(pub Vec<Dim>);
-
-impl Shape {
-    /// The shape of a scalar.
-    pub const SCALAR: Shape = Shape(Vec::new());
-
-    /// Returns the number of dims.
-    pub fn rank(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns the number of elements.
-    pub fn elements(&self) -> Dim {
-        self.0.iter().cloned().product()
-    }
-
-    /// Returns the number of elements, if the dims and all products of leading dims are [small](Dim::is_small).
-    pub fn checked_elements(&self) -> Option<Dim> {
-        self.0
-            .iter()
-            .try_fold(Dim::Const(1), |product, dim| product.checked_mul(dim))
-    }
-
-    /// Returns the row-major strides in elements.
-    pub fn strides(&self) -> Vec<Dim> {
-        let mut strides = vec![Dim::Const(1); self.rank()];
-        for i in (1..self.rank()).rev() {
-            strides[i - 1] = strides[i].clone() * &self.0[i];
-        }
-        strides
-    }
-
-    /// Returns the sizes if all are constants.
-    pub fn as_consts(&self) -> Option<Vec<i64>> {
-        self.0.iter().map(Dim::as_const).collect()
-    }
-
-    /// Evaluates every dim.
-    ///
-    /// # Errors
-    /// As [`Dim::eval`].
-    pub fn eval(&self, bindings: &Bindings) -> Result<Vec<i64>, DimError> {
-        self.0.iter().map(|d| d.eval(bindings)).collect()
-    }
-
-    /// Broadcasts two shapes as NumPy does; `None` where two dims differ and neither is 1.
-    pub fn broadcast(a: &Shape, b: &Shape) -> Option<Shape> {
-        let rank = a.rank().max(b.rank());
-        let at = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map(|i| s.0[i].clone());
-        (0..rank)
-            .map(|i| match (at(a, i), at(b, i)) {
-                (Some(x), Some(y)) if x == y => Some(x),
-                (Some(x), Some(y)) if x.is(1) => Some(y),
-                (Some(x), Some(y)) if y.is(1) => Some(x),
-                (Some(_), Some(_)) => None,
-                (x, y) => x.or(y),
-            })
-            .collect::<Option<Vec<_>>>()
-            .map(Shape)
-    }
-}
-
-impl<D: Into<Dim>> From<Vec<D>> for Shape {
-    fn from(dims: Vec<D>) -> Shape {
-        Shape(dims.into_iter().map(Into::into).collect())
-    }
-}
-impl<D: Into<Dim> + Clone> From<&[D]> for Shape {
-    fn from(dims: &[D]) -> Shape {
-        Shape(dims.iter().cloned().map(Into::into).collect())
-    }
-}
-impl<D: Into<Dim>, const N: usize> From<[D; N]> for Shape {
-    fn from(dims: [D; N]) -> Shape {
-        Shape(dims.into_iter().map(Into::into).collect())
-    }
-}
-impl FromIterator<Dim> for Shape {
-    fn from_iter<I: IntoIterator<Item = Dim>>(dims: I) -> Shape {
-        Shape(dims.into_iter().collect())
-    }
-}
-impl std::ops::Deref for Shape {
-    type Target = [Dim];
-    fn deref(&self) -> &[Dim] {
-        &self.0
-    }
-}
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[")?;
-        for (i, d) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{d}")?;
-        }
-        f.write_str("]")
-    }
-}
-impl fmt::Debug for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -46,7 +46,7 @@ pub fn sweep(graph: Graph) -> Graph {
     }
     let mut out = Graph::new(graph.name.clone());
     out.stage = graph.stage;
-    out.set_symbols(graph.symbols().clone());
+    out.set_sizes_of(&graph);
     let names: HashMap<NodeId, &str> = graph.inputs().iter().map(|i| (i.node, i.name.as_str())).collect();
     let mut map = vec![NodeId::new(0); graph.nodes().len()];
     // Inputs keep their order; it is the order of their nodes in every graph that was built by adding them.

@@ -89,7 +89,7 @@ impl<'a> Builder<'a> {
     pub fn new(old: &'a Graph, pass: &'static str) -> Builder<'a> {
         let mut graph = Graph::new(old.name.clone());
         graph.stage = old.stage;
-        graph.set_symbols(old.symbols().clone());
+        graph.set_sizes_of(old);
         let mut map = vec![SmallVec::new(); old.nodes().len()];
         for input in old.inputs() {
             let node = old.node(input.node);

@@ -222,6 +222,14 @@ template <typename T> GRAPHC_DEVICE T floor_div(T a, T b) {
     const T q = int_div(a, b);
     return b != T(0) && a % b != T(0) && (a < T(0)) != (b < T(0)) ? (T)(q - 1) : q;
 }
+/// Square root rounded down; of a negative number, 0.
+GRAPHC_DEVICE i64 int_sqrt(i64 a) {
+    if (a <= 0) return 0;
+    i64 root = (i64)__builtin_sqrt((double)a);
+    while (root > a / root) --root;
+    while (root + 1 <= a / (root + 1)) ++root;
+    return root;
+}
 /// The amount is taken modulo the width.
 template <typename T> GRAPHC_DEVICE T int_shl(T a, T b) { return (T)((unsigned_of<T>)a << (b & (T)(sizeof(T) * 8 - 1))); }
 template <typename T> GRAPHC_DEVICE T int_shr(T a, T b) { return (T)(a >> (b & (T)(sizeof(T) * 8 - 1))); }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use ir::dim::{Dim, Shape};
-use ir::op::{Op, View};
+use ir::op::{BinaryOp, Op, ReduceOp, UnaryOp, View};
 use ir::{DType, Graph, HostTensor, Origin, TensorType, Value};
 
 use super::error::{NodeProblem, Step};
-use super::known::Known;
+use super::fold;
+use super::known::{Element, Known};
 use super::sizes::{Equal, Sizes};
 use super::unsigned::Unsigned;
 use crate::onnx::error::Fail;
@@ -35,6 +36,8 @@ struct Slot {
     /// What the model declares, where `ty` is wider.
     declared: Option<Unsigned>,
     known: Option<Arc<Known>>,
+    /// Whether it was looked for among what constants alone decide, and not found.
+    depends: bool,
     constant: Option<(Option<String>, HostTensor)>,
     value: Option<Value>,
     sequence: Option<Sequence>,
@@ -75,11 +78,45 @@ impl Builder {
         self.slot(Slot {
             ty,
             declared: None,
+            depends: false,
             known: None,
             constant: None,
             value: Some(value),
             sequence: None,
         })
+    }
+
+    /// An input whose numbers are taken as known; the graph checks that they are.
+    pub fn of_given(&mut self, name: &str, value: Value, integers: &[i64]) -> Step<Val> {
+        let ty = self.graph.ty(value).clone();
+        let val = self.of_value(value);
+        let Some(shape) = ty.shape.as_consts() else {
+            return Ok(val);
+        };
+        let shape: Vec<usize> = shape.into_iter().map(|n| n.max(0) as usize).collect();
+        let Ok(tensor) = HostTensor::from_i64(ty.dtype, shape, integers) else {
+            return Ok(val);
+        };
+        self.slots[val.0 as usize].known = Known::from_tensor(&tensor).map(Arc::new);
+        let origin = Origin::Named(name.into());
+        let known = self.graph.add_constant(None, tensor, origin.clone());
+        let equal = self.add(Op::binary(BinaryOp::Eq), &[value, known], &origin)?;
+        let axes = (0..ty.rank()).collect::<Vec<_>>();
+        let all = match axes.is_empty() {
+            true => equal,
+            false => {
+                let op = Op::Reduce {
+                    op: ReduceOp::All,
+                    axes,
+                    keep_dims: false,
+                };
+                self.add(op, &[equal], &origin)?
+            }
+        };
+        let message =
+            format!("the model was compiled for the numbers {integers:?} of input {name:?}, and this run has others");
+        self.graph.add_check(message, all);
+        Ok(val)
     }
 
     /// A known tensor.
@@ -88,6 +125,7 @@ impl Builder {
         self.slot(Slot {
             ty,
             declared: None,
+            depends: false,
             known: Some(Arc::new(known)),
             constant: None,
             value: None,
@@ -102,6 +140,7 @@ impl Builder {
         self.slot(Slot {
             ty,
             declared: None,
+            depends: false,
             known,
             constant: Some((name, tensor)),
             value: None,
@@ -165,8 +204,29 @@ impl Builder {
         &self.slots[val.0 as usize].ty
     }
 
+    /// Returns the tensor's elements, where constants and sizes decide them.
     pub fn known(&self, val: Val) -> Option<Arc<Known>> {
         self.slots[val.0 as usize].known.clone()
+    }
+
+    /// As [`Builder::known`]; a tensor that nodes of the graph make of nothing but constants is evaluated.
+    pub fn folded(&mut self, val: Val) -> Option<Arc<Known>> {
+        let slot = &self.slots[val.0 as usize];
+        if slot.known.is_some() || slot.depends {
+            return slot.known.clone();
+        }
+        let tensor = match (&slot.constant, slot.value) {
+            (Some((_, tensor)), _) => Some(tensor.clone()),
+            (None, Some(value)) => fold::evaluate(&self.graph, value),
+            (None, None) => None,
+        };
+        let known = tensor
+            .and_then(|t| Known::of_most(&t, fold::MOST_ELEMENTS))
+            .map(Arc::new);
+        let slot = &mut self.slots[val.0 as usize];
+        slot.depends = known.is_none();
+        slot.known.clone_from(&known);
+        known
     }
 
     /// Returns the tensor if it is a constant, whatever its size.
@@ -206,29 +266,73 @@ impl Builder {
 
     /// Makes a tensor of sizes.
     fn symbolic(&mut self, known: &Known, origin: &Origin) -> Step<Value> {
-        let dims = known.dims().unwrap_or_default();
         let shape: Shape = known.shape.as_slice().into();
-        let joined = if dims.windows(2).all(|w| w[0] == w[1]) {
-            let one = self.dim_value(&dims[0], origin)?;
-            if shape.rank() == 0 {
-                one
-            } else {
-                self.add(Op::View(View::Broadcast(shape.clone())), &[one], origin)?
-            }
-        } else {
-            let mut parts = Vec::with_capacity(dims.len());
-            for dim in &dims {
-                let scalar = self.dim_value(dim, origin)?;
-                parts.push(self.add(Op::View(View::Reshape([1i64].into())), &[scalar], origin)?);
-            }
-            let row = self.add(Op::View(View::Concat { axis: 0 }), &parts, origin)?;
-            if shape.rank() == 1 {
-                row
-            } else {
-                self.add(Op::View(View::Reshape(shape)), &[row], origin)?
-            }
+        let mut scalars = Vec::with_capacity(known.elements.len());
+        for element in &known.elements {
+            // Like elements are one value.
+            let before = known.elements.iter().take(scalars.len()).position(|e| e == element);
+            let scalar = match before {
+                Some(at) => scalars[at],
+                None => self.element(element, known.dtype, origin)?,
+            };
+            scalars.push(scalar);
+        }
+        if scalars.windows(2).all(|w| w[0] == w[1]) {
+            return match shape.rank() {
+                0 => Ok(scalars[0]),
+                _ => self.add(Op::View(View::Broadcast(shape)), &[scalars[0]], origin),
+            };
+        }
+        let mut parts = Vec::with_capacity(scalars.len());
+        for scalar in scalars {
+            parts.push(self.add(Op::View(View::Reshape([1i64].into())), &[scalar], origin)?);
+        }
+        let row = self.join(&parts, 0, origin)?;
+        match shape.rank() {
+            1 => Ok(row),
+            _ => self.add(Op::View(View::Reshape(shape)), &[row], origin),
+        }
+    }
+
+    /// A scalar of an element.
+    fn element(&mut self, element: &Element, dtype: DType, origin: &Origin) -> Step<Value> {
+        let number = |this: &mut Builder, dim: &Dim| -> Step<Value> {
+            let value = this.dim_value(dim, origin)?;
+            Ok(this.graph.cast(value, dtype, origin.clone())?)
         };
-        Ok(self.graph.cast(joined, known.dtype, origin.clone())?)
+        match element {
+            Element::Dim(dim) => number(self, dim),
+            Element::Float(v) => Ok(self.graph.add_scalar(dtype, ir::Scalar::Float(*v), origin.clone())),
+            Element::Ratio(ratio) => {
+                let (above, below) = ratio.clone().parts();
+                let mut value = number(self, &above)?;
+                if !below.is(1) {
+                    let below = number(self, &below)?;
+                    value = self.add(Op::binary(BinaryOp::Div), &[value, below], origin)?;
+                }
+                if ratio.is_root() {
+                    value = self.add(Op::unary(UnaryOp::Sqrt), &[value], origin)?;
+                }
+                Ok(value)
+            }
+        }
+    }
+
+    /// Joins values along an axis: many are joined in groups, since what computes an element looks at each part in turn.
+    pub fn join(&mut self, parts: &[Value], axis: usize, origin: &Origin) -> Step<Value> {
+        const MOST: usize = 64;
+        let mut parts = parts.to_vec();
+        while parts.len() > MOST {
+            let groups = parts.chunks(MOST);
+            let joined: Step<Vec<Value>> = groups
+                .map(|group| match group {
+                    [one] => Ok(*one),
+                    group => self.add(Op::View(View::Concat { axis }), group, origin),
+                })
+                .collect();
+            parts = joined?;
+        }
+        self.add(Op::View(View::Concat { axis }), &parts, origin)
     }
 
     fn dim_value(&mut self, dim: &Dim, origin: &Origin) -> Step<Value> {
@@ -244,13 +348,14 @@ impl Builder {
     }
 
     fn add(&mut self, op: Op, operands: &[Value], origin: &Origin) -> Step<Value> {
-        Ok(self.graph.add(op, operands, origin.clone())?.into())
+        Ok(self.graph.add_assuming(op, operands, origin.clone())?.into())
     }
 
-    /// Demands that two sizes are equal; assumes it, and asks for a restart, where that is possible.
+    /// Demands that two sizes are equal that the op that is added next needs to be equal: where it depends on the run, adding that op
+    /// makes it an assumption of the graph. Asks for a restart where something is learnt of symbols.
     pub fn require_equal(&mut self, left: &Dim, right: &Dim) -> Step<()> {
         match self.sizes.require_equal(left, right) {
-            Ok(Equal::Already) => Ok(()),
+            Ok(Equal::Already | Equal::Open) => Ok(()),
             Ok(Equal::Assumed) => Err(Fail::Restart),
             Err(_) => Err(NodeProblem::Sizes {
                 left: left.clone(),
@@ -260,15 +365,23 @@ impl Builder {
         }
     }
 
+    /// As [`Builder::require_equal`], where no op that is added would see both sizes: `what` is said of them where a run has others.
+    pub fn assume_equal(&mut self, left: &Dim, right: &Dim, what: &str, origin: &Origin) -> Step<()> {
+        self.require_equal(left, right)?;
+        self.graph.assume_equal(left, right, || format!("{what}, of {origin}"));
+        Ok(())
+    }
+
     /// Lets a size be 0 that nothing is known of; asks for a restart where that is new.
     pub fn allow_empty(&mut self, dim: &Dim) -> Step<()> {
         match self.sizes.allow_empty(dim) {
-            Equal::Already => Ok(()),
+            Equal::Already | Equal::Open => Ok(()),
             Equal::Assumed => Err(Fail::Restart),
         }
     }
 
-    /// Broadcasts two shapes as NumPy does. Two sizes of which neither is 1 are required to be equal.
+    /// Broadcasts two shapes as NumPy does. Two sizes of which neither is 1 are required to be equal, also where one might be 1 in
+    /// a run: that run is refused.
     pub fn broadcast(&mut self, left: &Shape, right: &Shape) -> Step<Shape> {
         let rank = left.rank().max(right.rank());
         let at = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(Dim::Const(1), |i| s[i].clone());
@@ -284,10 +397,10 @@ impl Builder {
                 continue;
             }
             match self.sizes.require_equal(&l, &r) {
-                Ok(Equal::Already) => dims.push(l),
+                Ok(Equal::Already | Equal::Open) => dims.push(l),
                 Ok(Equal::Assumed) => return Err(Fail::Restart),
                 Err(_) => {
-                    let reason = format!("{l} and {r} differ, or are not known to be equal");
+                    let reason = format!("{l} and {r} are never equal, and neither is 1");
                     return Err(NodeProblem::Shapes {
                         left: left.clone(),
                         right: right.clone(),

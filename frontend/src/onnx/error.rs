@@ -106,7 +106,7 @@ pub enum InputProblem {
     NotTensor,
     #[error("its element type (code {code}) is not one that graphc computes with")]
     ElementType { code: i32 },
-    #[error("the model gives it no shape; give one with the input-shape option, such as {name}=[batch, 3]")]
+    #[error("the model gives it no shape; give one with --shape '{name}=[batch, 3]'")]
     NoShape { name: String },
     #[error("dim {axis} is {size}")]
     Dim { axis: usize, size: i64 },
@@ -166,7 +166,7 @@ pub enum NodeProblem {
     AttributeReference { name: String, reference: String },
     #[error(
         "the {what} must be a constant or follow from shapes, but input {index} depends on data; make it a constant \
-         before export"
+         before export, or give inputs: `graphc run` and `bench` compile for the numbers of small integer inputs"
     )]
     NotKnown { what: &'static str, index: usize },
     #[error("the {what} {found} cannot be used; expected {expected}")]
@@ -197,15 +197,15 @@ pub enum NodeProblem {
     Axis { axis: i64, rank: usize },
     #[error("the shapes {left} and {right} do not fit: {reason}")]
     Shapes { left: Shape, right: Shape, reason: String },
-    #[error("the sizes {left} and {right} must be equal, but are not known to be")]
+    #[error("the sizes {left} and {right} must be equal, and never are{}", changed(left, right))]
     Sizes { left: Dim, right: Dim },
-    #[error("{what}: the sign of {dim} is not known; bound its sizes, for instance with seq=8..512")]
+    #[error("{what}: the sign of {dim} is not known; bound its sizes, for instance with --size seq=8..512")]
     Sign { what: &'static str, dim: Dim },
     #[error("{what} is not supported")]
     Unsupported { what: String },
     #[error(
         "a shape of rank {rank} has sizes of more than {} terms, {} factors in a term or {} nested operations, or that many \
-         elements; fix some of the model's sizes",
+         elements; fix some of the model's sizes with --size NAME=SIZE or --shape INPUT=[DIMS]",
         ir::dim::MOST_TERMS,
         ir::dim::MOST_FACTORS,
         ir::dim::MOST_DEPTH
@@ -227,6 +227,14 @@ pub enum NodeProblem {
     View(#[from] ViewError),
     #[error("a constant of {bytes} bytes would be made")]
     TooLarge { bytes: String },
+}
+
+/// How open sizes are given, where one of the two is open.
+fn changed(left: &Dim, right: &Dim) -> &'static str {
+    match left.as_const().is_some() && right.as_const().is_some() {
+        true => "",
+        false => "; --size NAME=SIZE and --shape INPUT=[DIMS] give open sizes",
+    }
 }
 
 /// Why a step of the walk ended early.

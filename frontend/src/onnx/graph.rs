@@ -12,14 +12,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use ir::{Graph, HostTensor, Origin};
+use ir::{Dim, Graph, HostTensor, Origin};
 
 use super::builder::{Builder, Val};
 use super::error::{Fail, ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, Step, UnknownOp};
 use super::inputs::{Inputs, read_inputs};
 use super::node::Node;
 use super::ops::{OPSETS, Table};
-use super::options::ImportOptions;
+use super::options::{GivenInput, ImportOptions};
 use super::order::needed;
 use super::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto, type_proto,
@@ -66,13 +66,14 @@ pub fn import_model(model: &Model, options: &ImportOptions) -> Result<Graph, Imp
     let source = Source::new(model)?;
     source.check_ops()?;
     let Inputs { types, mut sizes } = read_inputs(&model.graph, options)?;
+    let given = &options.given;
     for _ in 0..RESTART_LIMIT {
         let mut walk = Walk {
             source: &source,
             build: Builder::new(&model.graph.name, sizes),
             nodes: 0,
         };
-        match walk.model(&types) {
+        match walk.model(&types, given) {
             Ok(()) => return Ok(walk.build.graph),
             Err(Stop::Restart) => sizes = walk.build.sizes,
             Err(Stop::Error(error)) => return Err(*error),
@@ -214,7 +215,11 @@ struct Walk<'s, 'a> {
 }
 
 impl<'a> Walk<'_, 'a> {
-    fn model(&mut self, inputs: &IndexMap<String, ir::TensorType>) -> Result<(), Stop> {
+    fn model(
+        &mut self,
+        inputs: &IndexMap<String, ir::TensorType>,
+        given: &IndexMap<String, GivenInput>,
+    ) -> Result<(), Stop> {
         let graph: &'a GraphProto = &self.source.model.graph;
         let mut env = Env::new();
         for input in &graph.input {
@@ -229,7 +234,13 @@ impl<'a> Walk<'_, 'a> {
                 .build
                 .graph
                 .add_input(&input.name, ty, Origin::Named(input.name.as_str().into()));
-            let val = self.build.of_value(value);
+            let val = match given.get(&input.name).and_then(|given| given.integers.as_deref()) {
+                Some(integers) => {
+                    let given = self.build.of_given(&input.name, value, integers);
+                    given.map_err(|fail| output_error(fail, &input.name))?
+                }
+                None => self.build.of_value(value),
+            };
             let val = self.build.declare(val, declared_type(input));
             if env.insert(&input.name, val).is_some() {
                 let name = input.name.clone();

@@ -5,14 +5,14 @@ use ir::dim::{Dim, Shape, Symbol, SymbolInfo};
 use ir::{DType, TensorType};
 
 use super::error::{ImportError, InputProblem};
-use super::options::{ImportOptions, InputDim, Size};
+use super::options::{GivenInput, ImportOptions, InputDim, Size};
 use super::proto::tensor_shape_proto::dimension::Value;
 use super::proto::{GraphProto, TypeProto, ValueInfoProto, type_proto};
 use super::sizes::Sizes;
 use super::tensor::element_type;
 
 /// Names that mean an operation in the text form of dims.
-const RESERVED: [&str; 4] = ["div", "mod", "max", "min"];
+const RESERVED: [&str; 5] = ["div", "mod", "max", "min", "sqrt"];
 
 /// The inputs in the model's order, and what is known of their sizes.
 pub(super) struct Inputs {
@@ -26,7 +26,7 @@ pub(super) fn read_inputs(graph: &GraphProto, options: &ImportOptions) -> Result
     let declared: Vec<&ValueInfoProto> = graph
         .input
         .iter()
-        .filter(|i| !given.contains(i.name.as_str()))
+        .filter(|i| !given.contains(i.name.as_str()) || is_overridden(&i.name, options))
         .collect();
     if let Some(name) = options.shapes.keys().find(|n| !declared.iter().any(|d| d.name == **n)) {
         let known = declared.iter().map(|d| d.name.clone()).collect();
@@ -45,6 +45,10 @@ pub(super) fn read_inputs(graph: &GraphProto, options: &ImportOptions) -> Result
         let (dtype, shape) = tensor_type(info.r#type.as_ref()).map_err(error)?;
         let dims: Vec<InputDim> = match options.shapes.get(&info.name) {
             Some(dims) => dims.clone(),
+            None if shape.is_none() && options.given.contains_key(&info.name) => {
+                let sizes = &options.given[&info.name].shape;
+                sizes.iter().map(|size| InputDim::Size(*size as i64)).collect()
+            }
             None => shape
                 .ok_or_else(|| {
                     error(InputProblem::NoShape {
@@ -59,7 +63,11 @@ pub(super) fn read_inputs(graph: &GraphProto, options: &ImportOptions) -> Result
                     // Some writers mark a size that varies by -1.
                     Some(Value::DimValue(-1)) | None => Ok(InputDim::Named(String::new())),
                     Some(Value::DimValue(size)) => Err(error(InputProblem::Dim { axis, size: *size })),
-                    Some(Value::DimParam(name)) => Ok(InputDim::Named(name.trim().to_owned())),
+                    Some(Value::DimParam(name)) => Ok(match name.trim().parse::<i64>() {
+                        Ok(size) if size >= 0 => InputDim::Size(size),
+                        _ if is_anonymous(name) => InputDim::Named(String::new()),
+                        _ => InputDim::Named(name.trim().to_owned()),
+                    }),
                 })
                 .collect::<Result<_, _>>()?,
         };
@@ -70,14 +78,51 @@ pub(super) fn read_inputs(graph: &GraphProto, options: &ImportOptions) -> Result
                 InputDim::Size(size) => Dim::Const(*size),
                 InputDim::Named(name) if name.is_empty() => names.fresh(&format!("{}_{axis}", info.name)),
                 InputDim::Named(name) => names.named(name),
+                InputDim::Sum(dim) => names.sum(dim),
             })
             .collect();
+        names.occurs(&shape, &info.name);
+        let shape = fixed(shape, options.given.get(&info.name), &mut names);
         if types.insert(info.name.clone(), TensorType::new(dtype, shape)).is_some() {
             return Err(error(InputProblem::Duplicate));
         }
     }
     let sizes = apply(names, options)?;
     Ok(Inputs { types, sizes })
+}
+
+/// Says whether a run gives an input that the model has a value for.
+fn is_overridden(name: &str, options: &ImportOptions) -> bool {
+    options.overridden.iter().any(|n| n == name) || options.shapes.contains_key(name)
+}
+
+/// Says whether a text names no size, so that two axes that have it need not be equal.
+fn is_anonymous(name: &str) -> bool {
+    let name = name.trim();
+    let lower = name.to_ascii_lowercase();
+    !name.chars().any(char::is_alphanumeric)
+        || name.parse::<i64>().is_ok()
+        || matches!(lower.as_str(), "none" | "null" | "nan" | "unknown" | "undefined")
+}
+
+/// The shape of an input whose sizes are given: they are the sizes of its symbols, too.
+fn fixed(shape: Shape, given: Option<&GivenInput>, names: &mut Names) -> Shape {
+    let Some(given) = given.filter(|given| given.shape.len() == shape.rank()) else {
+        return shape;
+    };
+    let pairs = shape.iter().zip(&given.shape);
+    pairs
+        .map(|(dim, size)| {
+            if let Some(symbol) = dim.as_symbol() {
+                names.given.entry(symbol.clone()).or_insert(*size as i64);
+            }
+            match dim.as_const() {
+                // What does not fit is said when the model runs.
+                Some(_) => dim.clone(),
+                None => Dim::from(*size),
+            }
+        })
+        .collect()
 }
 
 fn tensor_type(ty: Option<&TypeProto>) -> Result<(DType, Option<&super::proto::TensorShapeProto>), InputProblem> {
@@ -98,6 +143,10 @@ fn tensor_type(ty: Option<&TypeProto>) -> Result<(DType, Option<&super::proto::T
 struct Names {
     symbols: IndexMap<Symbol, SymbolInfo>,
     by_name: IndexMap<String, Symbol>,
+    /// The symbols that a run's inputs give sizes to.
+    given: IndexMap<Symbol, i64>,
+    /// The symbols of inputs that are no cache.
+    elsewhere: Vec<Symbol>,
 }
 
 impl Names {
@@ -106,6 +155,31 @@ impl Names {
             return Dim::from(symbol.clone());
         }
         self.fresh(name)
+    }
+
+    /// Arithmetic over names.
+    fn sum(&mut self, dim: &Dim) -> Dim {
+        let mut symbols = Vec::new();
+        dim.collect_symbols(&mut symbols);
+        let with = symbols.into_iter().map(|s| {
+            let named = self.named(s.name());
+            (s, named)
+        });
+        let with: IndexMap<Symbol, Dim> = with.collect();
+        dim.substitute(&with)
+    }
+
+    /// Notes which sizes an input has: those of caches alone may be 0, as before the first step.
+    fn occurs(&mut self, shape: &Shape, input: &str) {
+        let lower = input.to_ascii_lowercase();
+        let cache = ["past", "cache", "key_value", "kv"]
+            .iter()
+            .any(|word| lower.contains(word));
+        let mut found = Vec::new();
+        shape.iter().for_each(|d| d.collect_symbols(&mut found));
+        if !cache {
+            self.elsewhere.extend(found);
+        }
     }
 
     fn fresh(&mut self, name: &str) -> Dim {
@@ -138,7 +212,12 @@ fn identifier(name: &str) -> String {
     text
 }
 
-fn apply(names: Names, options: &ImportOptions) -> Result<Sizes, ImportError> {
+fn apply(mut names: Names, options: &ImportOptions) -> Result<Sizes, ImportError> {
+    for (symbol, info) in &mut names.symbols {
+        if symbol.name().to_ascii_lowercase().contains("past") || !names.elsewhere.contains(symbol) {
+            info.min = 0;
+        }
+    }
     let mut sizes = Sizes {
         symbols: names.symbols,
         ..Sizes::default()
@@ -167,6 +246,9 @@ fn apply(names: Names, options: &ImportOptions) -> Result<Sizes, ImportError> {
                 sizes.replaced.insert(symbol, Dim::Const(value));
             }
             Size::Bounded { min, max, hint } => {
+                if names.given.contains_key(&symbol) {
+                    continue;
+                }
                 let default = SymbolInfo::default().hint.max(min).min(max.unwrap_or(i64::MAX));
                 sizes.symbols.insert(
                     symbol,
@@ -178,6 +260,9 @@ fn apply(names: Names, options: &ImportOptions) -> Result<Sizes, ImportError> {
                 );
             }
         }
+    }
+    for (symbol, size) in names.given {
+        sizes.replaced.entry(symbol).or_insert(Dim::Const(size));
     }
     Ok(sizes)
 }
@@ -194,5 +279,20 @@ mod tests {
         assert_eq!(names.named("batch size").to_string(), "batch_size");
         assert_eq!(names.named("2*s0").to_string(), "_2_s0");
         assert_eq!(names.named("max").to_string(), "max_");
+        let four = names.sum(&(Dim::symbol("a") * 4));
+        assert_eq!(
+            (four.to_string(), names.named("a").to_string()),
+            ("4*a".into(), "a".into())
+        );
+    }
+
+    #[test]
+    fn texts_that_name_no_size_are_told_from_names() {
+        for name in ["?", "", " ", "-1", "None", "none", "*", "unknown", "..."] {
+            assert!(is_anonymous(name), "{name:?}");
+        }
+        for name in ["n", "batch", "unk__3", "dim_0", "seq-len", "N1"] {
+            assert!(!is_anonymous(name), "{name:?}");
+        }
     }
 }

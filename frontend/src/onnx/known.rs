@@ -4,12 +4,19 @@
 //! tensor as dims, which may be symbolic, or as floats where a size goes through floating point. Ops over known operands
 //! give known results, and no node; [`FOLD_LIMIT`] keeps this to shapes, masks of shapes and the like.
 
+mod arithmetic;
+mod ratio;
+
 use ir::convert::round_to;
 use ir::dim::Dim;
 use ir::op::{BinaryOp, ReduceOp, UnaryOp};
 use ir::{DType, HostTensor};
 
 use super::sizes::Sizes;
+#[cfg(test)]
+use arithmetic::decide;
+use arithmetic::{binary_dim, binary_float, compare, fit, truth, unary_dim, unary_float};
+use ratio::Ratio;
 
 /// The most elements a known tensor has.
 pub(super) const FOLD_LIMIT: usize = 256;
@@ -22,18 +29,28 @@ pub(super) struct Known {
     pub elements: Vec<Element>,
 }
 
-/// One element: a dim for integers and bools (0 and 1), a float for floats.
+/// One element: a dim for integers and bools (0 and 1), a float or a quotient of sizes for floats.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Element {
     Dim(Dim),
     Float(f64),
+    /// The quotient of two sizes that are not both numbers.
+    Ratio(Ratio),
 }
 
 impl Element {
     fn dim(&self) -> Option<&Dim> {
         match self {
             Element::Dim(d) => Some(d),
-            Element::Float(_) => None,
+            Element::Float(_) | Element::Ratio(_) => None,
+        }
+    }
+
+    /// A quotient, as a float where it is a number.
+    fn of_ratio(ratio: Ratio, dtype: DType) -> Element {
+        match ratio.as_number() {
+            Some(v) => Element::Float(round_to(dtype, v)),
+            None => Element::Ratio(ratio),
         }
     }
 }
@@ -65,7 +82,12 @@ impl Known {
 
     /// Decodes a tensor that is small enough.
     pub fn from_tensor(tensor: &HostTensor) -> Option<Known> {
-        if tensor.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))? > FOLD_LIMIT {
+        Known::of_most(tensor, FOLD_LIMIT)
+    }
+
+    /// Decodes a tensor of so many elements at most.
+    pub fn of_most(tensor: &HostTensor, most: usize) -> Option<Known> {
+        if tensor.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))? > most {
             return None;
         }
         let elements = if tensor.dtype.is_float() {
@@ -94,6 +116,15 @@ impl Known {
         }
     }
 
+    /// Says whether an element depends on an open size.
+    pub fn is_open(&self) -> bool {
+        self.elements.iter().any(|e| match e {
+            Element::Dim(d) => d.as_const().is_none(),
+            Element::Float(_) => false,
+            Element::Ratio(_) => true,
+        })
+    }
+
     /// Returns the elements as dims; `None` for floats.
     pub fn dims(&self) -> Option<Vec<Dim>> {
         self.elements.iter().map(|e| e.dim().cloned()).collect()
@@ -111,8 +142,35 @@ impl Known {
             .map(|e| match e {
                 Element::Float(v) => Some(*v),
                 Element::Dim(d) => d.as_const().map(|v| v as f64),
+                Element::Ratio(_) => None,
             })
             .collect()
+    }
+
+    /// A size times an f32, rounded down; `None` where the float is no simple fraction.
+    pub fn scaled(size: &Dim, by: f64, sizes: &Sizes) -> Option<Dim> {
+        let by = Ratio::of_float(by, DType::F32)?;
+        let scaled = Ratio::whole(size.clone()).binary(BinaryOp::Mul, &by, sizes)?;
+        scaled.truncate(sizes)
+    }
+
+    /// A scalar float of a size.
+    pub fn float(dtype: DType, size: Dim) -> Known {
+        Known {
+            dtype,
+            shape: Vec::new(),
+            elements: vec![Element::of_ratio(Ratio::whole(size), dtype)],
+        }
+    }
+
+    /// Returns the elements as quotients of sizes; `None` where a float is no simple fraction.
+    pub fn ratios(&self) -> Option<Vec<(Dim, Dim)>> {
+        let one = |e: &Element| match e {
+            Element::Dim(d) => Some((d.clone(), Dim::Const(1))),
+            Element::Float(v) => Ratio::of_float(*v, self.dtype).map(Ratio::parts),
+            Element::Ratio(r) => Some(r.clone().parts()),
+        };
+        self.elements.iter().map(one).collect()
     }
 
     /// Makes a tensor of the same type from elements of this one: `from[i]` is the source of element `i`.
@@ -224,11 +282,15 @@ impl Known {
                 Element::Float(v) if to == DType::Bool => (*v != 0.0).into(),
                 // Rust's `as` truncates and saturates, with 0 for NaN, as the evaluator does.
                 Element::Float(v) => Element::Dim(Dim::Const(fit(to, *v as i64)?)),
+                Element::Ratio(r) if matches!(to, DType::F32 | DType::F64) => Element::Ratio(r.clone()),
+                Element::Ratio(r) if matches!(to, DType::I64 | DType::I32) => Element::Dim(r.truncate(sizes)?),
+                Element::Ratio(_) => return None,
                 Element::Dim(d) => match d.as_const() {
                     Some(v) if to.is_float() => Element::Float(round_to(to, v as f64)),
                     Some(v) if to == DType::Bool => (v != 0).into(),
                     Some(v) => Element::Dim(Dim::Const(fit(to, v)?)),
-                    None if to == DType::Bool => (!decide(BinaryOp::Eq, d, &Dim::Const(0), sizes)?).into(),
+                    None if to == DType::Bool => Element::Dim(truth(BinaryOp::Ne, d, &Dim::Const(0), sizes)?),
+                    None if matches!(to, DType::F32 | DType::F64) => Element::Ratio(Ratio::whole(d.clone())),
                     None if matches!(to, DType::I64 | DType::I32) => Element::Dim(d.clone()),
                     None => return None,
                 },
@@ -247,6 +309,7 @@ impl Known {
         let one = |e: &Element| match e {
             Element::Dim(d) => unary_dim(op, d, self.dtype, sizes).map(Element::Dim),
             Element::Float(v) => unary_float(op, *v).map(|v| Element::Float(round_to(self.dtype, v))),
+            Element::Ratio(r) => r.unary(op, sizes).map(|r| Element::of_ratio(r, self.dtype)),
         };
         let elements = self.elements.iter().map(one).collect::<Option<_>>()?;
         Some(Known {
@@ -261,11 +324,24 @@ impl Known {
         let shape = broadcast_shapes(&a.shape, &b.shape)?;
         let (a, b) = (a.broadcast(&shape)?, b.broadcast(&shape)?);
         let one = |(x, y): (&Element, &Element)| match (x, y) {
-            (Element::Dim(x), Element::Dim(y)) if op.is_comparison() => decide(op, x, y, sizes).map(Element::from),
+            (Element::Dim(x), Element::Dim(y)) if op.is_comparison() => truth(op, x, y, sizes).map(Element::Dim),
             (Element::Dim(x), Element::Dim(y)) => binary_dim(op, x, y, a.dtype, sizes).map(Element::Dim),
             (Element::Float(x), Element::Float(y)) if op.is_comparison() => compare(op, *x, *y).map(Element::from),
             (Element::Float(x), Element::Float(y)) => {
                 binary_float(op, *x, *y).map(|v| Element::Float(round_to(a.dtype, v)))
+            }
+            (x @ (Element::Float(_) | Element::Ratio(_)), y @ (Element::Float(_) | Element::Ratio(_))) => {
+                let of = |e: &Element| match e {
+                    Element::Float(v) => Ratio::of_float(*v, a.dtype),
+                    Element::Ratio(r) => Some(r.clone()),
+                    Element::Dim(_) => None,
+                };
+                let (x, y) = (of(x)?, of(y)?);
+                if op.is_comparison() {
+                    x.compare(op, &y, sizes).map(Element::Dim)
+                } else {
+                    x.binary(op, &y, sizes).map(|r| Element::of_ratio(r, a.dtype))
+                }
             }
             _ => None,
         };
@@ -274,22 +350,79 @@ impl Known {
         Some(Known { dtype, shape, elements })
     }
 
-    /// Picks from one of two with broadcasting.
+    /// Picks from one of two with broadcasting: `no + condition · (yes − no)` where the condition depends on open sizes.
     pub fn choose(condition: &Known, yes: &Known, no: &Known) -> Option<Known> {
         let shape = broadcast_shapes(&broadcast_shapes(&condition.shape, &yes.shape)?, &no.shape)?;
         let (c, y, n) = (
-            condition.broadcast(&shape)?.ints()?,
+            condition.broadcast(&shape)?.dims()?,
             yes.broadcast(&shape)?,
             no.broadcast(&shape)?,
         );
-        let elements = c
-            .iter()
-            .zip(y.elements.into_iter().zip(n.elements))
-            .map(|(&c, (y, n))| if c != 0 { y } else { n });
+        let elements =
+            c.iter()
+                .zip(y.elements.into_iter().zip(n.elements))
+                .map(|(c, (y, n))| match (c.as_const(), y, n) {
+                    (Some(0), _, n) => Some(n),
+                    (Some(_), y, _) => Some(y),
+                    (None, y, n) if y == n => Some(y),
+                    (None, Element::Dim(y), Element::Dim(n)) => {
+                        let chosen = n.clone() + c.checked_mul(&(y - n))?;
+                        Some(Element::Dim(chosen)).filter(|_| c.is_small())
+                    }
+                    _ => None,
+                });
         Some(Known {
             dtype: yes.dtype,
             shape,
+            elements: elements.collect::<Option<_>>()?,
+        })
+    }
+
+    /// Running sums along an axis.
+    pub fn running_sum(&self, axis: usize, exclusive: bool, reverse: bool) -> Option<Known> {
+        let mut elements = self.elements.clone();
+        let size = self.shape[axis];
+        for flat in 0..elements.len() {
+            let mut index = unflatten(flat, &self.shape);
+            let at = index[axis];
+            let taken = match (reverse, exclusive) {
+                (false, exclusive) => 0..at + usize::from(!exclusive),
+                (true, exclusive) => at + usize::from(exclusive)..size,
+            };
+            let mut sum = Dim::Const(0);
+            for from in taken {
+                index[axis] = from;
+                sum = sum.checked_add(self.elements[flatten(&index, &self.shape)].dim()?)?;
+            }
+            elements[flat] = Element::Dim(sum);
+        }
+        // Sums that would wrap are left to the evaluator.
+        let fits = |e: &Element| {
+            e.dim()
+                .is_some_and(|d| d.as_const().is_none_or(|v| fit(self.dtype, v).is_some()))
+        };
+        elements.iter().all(fits).then(|| Known {
+            elements,
+            ..self.clone()
+        })
+    }
+
+    /// Puts elements around a tensor.
+    pub fn pad(&self, low: &[usize], high: &[usize], value: &Element) -> Option<Known> {
+        let shape: Vec<usize> = (0..self.shape.len())
+            .map(|i| low[i] + self.shape[i] + high[i])
+            .collect();
+        let elements = (0..count(&shape)?).map(|flat| {
+            let index = unflatten(flat, &shape);
+            let inside: Option<Vec<usize>> = (0..shape.len())
+                .map(|i| index[i].checked_sub(low[i]).filter(|at| *at < self.shape[i]))
+                .collect();
+            inside.map_or_else(|| value.clone(), |at| self.elements[flatten(&at, &self.shape)].clone())
+        });
+        Some(Known {
+            dtype: self.dtype,
             elements: elements.collect(),
+            shape,
         })
     }
 
@@ -315,7 +448,7 @@ impl Known {
             *slot = Some(match slot.take() {
                 None => element.clone(),
                 Some(Element::Dim(x)) => Element::Dim(binary_dim(op, &x, element.dim()?, self.dtype, sizes)?),
-                Some(Element::Float(_)) => return None,
+                Some(Element::Float(_) | Element::Ratio(_)) => return None,
             });
         }
         // Of no elements, a sum is 0 and a product 1; the others stay with the evaluator.
@@ -343,150 +476,6 @@ impl Known {
             elements,
         })
     }
-}
-
-/// Decides a comparison of two dims by their bounds.
-pub(super) fn decide(op: BinaryOp, a: &Dim, b: &Dim, sizes: &Sizes) -> Option<bool> {
-    // Between constants a difference could saturate.
-    let (lo, hi) = match (a, b) {
-        (Dim::Const(a), Dim::Const(b)) => {
-            let sign = Some(a.cmp(b) as i64);
-            (sign, sign)
-        }
-        _ => (a - b).bounds(&sizes.symbols),
-    };
-    let above = |v: i64| lo.is_some_and(|lo| lo >= v);
-    let below = |v: i64| hi.is_some_and(|hi| hi <= v);
-    let pick = |yes: bool, no: bool| {
-        if yes {
-            Some(true)
-        } else if no {
-            Some(false)
-        } else {
-            None
-        }
-    };
-    match op {
-        BinaryOp::Eq => pick(above(0) && below(0), above(1) || below(-1)),
-        BinaryOp::Ne => pick(above(1) || below(-1), above(0) && below(0)),
-        BinaryOp::Lt => pick(below(-1), above(0)),
-        BinaryOp::Le => pick(below(0), above(1)),
-        BinaryOp::Gt => pick(above(1), below(0)),
-        BinaryOp::Ge => pick(above(0), below(-1)),
-        _ => None,
-    }
-}
-
-fn unary_dim(op: UnaryOp, d: &Dim, dtype: DType, sizes: &Sizes) -> Option<Dim> {
-    Some(match op {
-        UnaryOp::Neg => match d.as_const() {
-            Some(v) => Dim::Const(fit(dtype, v.checked_neg()?)?),
-            None => -d.clone(),
-        },
-        UnaryOp::Abs if sizes.at_least(d, 0) => d.clone(),
-        UnaryOp::Abs => Dim::Const(fit(dtype, d.as_const()?.checked_abs()?)?),
-        UnaryOp::Sign if sizes.at_least(d, 1) => Dim::Const(1),
-        UnaryOp::Sign => Dim::Const(d.as_const()?.signum()),
-        UnaryOp::Not if dtype == DType::Bool => Dim::Const(1 - d.as_const()?),
-        _ => return None,
-    })
-}
-
-fn unary_float(op: UnaryOp, v: f64) -> Option<f64> {
-    Some(match op {
-        UnaryOp::Neg => -v,
-        UnaryOp::Abs => v.abs(),
-        UnaryOp::Floor => v.floor(),
-        UnaryOp::Ceil => v.ceil(),
-        UnaryOp::Round => v.round_ties_even(),
-        UnaryOp::Trunc => v.trunc(),
-        UnaryOp::Sqrt => v.sqrt(),
-        UnaryOp::Recip => 1.0 / v,
-        _ => return None,
-    })
-}
-
-fn binary_dim(op: BinaryOp, a: &Dim, b: &Dim, dtype: DType, sizes: &Sizes) -> Option<Dim> {
-    if let (Dim::Const(a), Dim::Const(b)) = (a, b) {
-        let (a, b) = (*a, *b);
-        let value = match op {
-            BinaryOp::Add => a.checked_add(b)?,
-            BinaryOp::Sub => a.checked_sub(b)?,
-            BinaryOp::Mul => a.checked_mul(b)?,
-            BinaryOp::Div => a.checked_div(b)?,
-            BinaryOp::Rem => a.checked_rem(b)?,
-            BinaryOp::Mod => Some(a.checked_rem(b)?).map(|r| if r != 0 && (r < 0) != (b < 0) { r + b } else { r })?,
-            BinaryOp::Pow => a.checked_pow(u32::try_from(b).ok()?)?,
-            BinaryOp::Max => a.max(b),
-            BinaryOp::Min => a.min(b),
-            BinaryOp::And => a & b,
-            BinaryOp::Or => a | b,
-            BinaryOp::Xor => a ^ b,
-            _ => return None,
-        };
-        return fit(dtype, value).map(Dim::Const);
-    }
-    if !matches!(dtype, DType::I64 | DType::I32) {
-        return None;
-    }
-    let value = match op {
-        BinaryOp::Add => a.clone() + b.clone(),
-        BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a.checked_mul(b)?,
-        BinaryOp::Div => {
-            // Truncation is flooring where nothing is negative.
-            if sizes.at_least(a, 0) && sizes.at_least(b, 1) {
-                a.floor_div(b)
-            } else {
-                a.exact_div(b).filter(|_| !b.is(0))?
-            }
-        }
-        BinaryOp::Mod if sizes.at_least(b, 1) => a.modulo(b),
-        BinaryOp::Rem if sizes.at_least(a, 0) && sizes.at_least(b, 1) => a.modulo(b),
-        BinaryOp::Max => sizes.max(a, b),
-        BinaryOp::Min => sizes.min(a, b),
-        BinaryOp::Pow => match b.as_const()? {
-            n @ 0..=4 => (0..n).try_fold(Dim::Const(1), |p, _| p.checked_mul(a))?,
-            _ => return None,
-        },
-        _ => return None,
-    };
-    // Larger ones are computed when the model runs, as data.
-    Some(value).filter(Dim::is_small)
-}
-
-fn binary_float(op: BinaryOp, a: f64, b: f64) -> Option<f64> {
-    Some(match op {
-        BinaryOp::Add => a + b,
-        BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a * b,
-        BinaryOp::Div => a / b,
-        _ => return None,
-    })
-}
-
-fn compare(op: BinaryOp, a: f64, b: f64) -> Option<bool> {
-    Some(match op {
-        BinaryOp::Eq => a == b,
-        BinaryOp::Ne => a != b,
-        BinaryOp::Lt => a < b,
-        BinaryOp::Le => a <= b,
-        BinaryOp::Gt => a > b,
-        BinaryOp::Ge => a >= b,
-        _ => return None,
-    })
-}
-
-/// Returns the number if the type holds it; arithmetic that would wrap is left to the evaluator.
-fn fit(dtype: DType, value: i64) -> Option<i64> {
-    let bits = dtype.bits();
-    let (lo, hi) = match dtype {
-        DType::I64 => return Some(value),
-        DType::Bool => (0, 1),
-        DType::U8 | DType::U4 => (0, (1i64 << bits) - 1),
-        _ => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
-    };
-    (lo..=hi).contains(&value).then_some(value)
 }
 
 fn broadcast_shapes(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {

@@ -64,9 +64,9 @@ impl<'a> Node<'a> {
     }
 
     /// Returns an input that must be known, as dims.
-    pub fn known_dims(&self, index: usize, what: &'static str) -> Step<Vec<Dim>> {
+    pub fn known_dims(&mut self, index: usize, what: &'static str) -> Step<Vec<Dim>> {
         let val = self.input(index)?;
-        let known = self.build.known(val).ok_or(NodeProblem::NotKnown { what, index })?;
+        let known = self.build.folded(val).ok_or(NodeProblem::NotKnown { what, index })?;
         Ok(known.dims().ok_or(NodeProblem::ElementType {
             index,
             found: known.dtype,
@@ -75,21 +75,21 @@ impl<'a> Node<'a> {
     }
 
     /// Returns an input that must be a constant, as integers.
-    pub fn known_ints(&self, index: usize, what: &'static str) -> Step<Vec<i64>> {
+    pub fn known_ints(&mut self, index: usize, what: &'static str) -> Step<Vec<i64>> {
         let dims = self.known_dims(index, what)?;
         let ints: Option<Vec<i64>> = dims.iter().map(Dim::as_const).collect();
         Ok(ints.ok_or(NodeProblem::NotKnown { what, index })?)
     }
 
     /// Returns an input that must be a constant, as numbers.
-    pub fn known_floats(&self, index: usize, what: &'static str) -> Step<Vec<f64>> {
+    pub fn known_floats(&mut self, index: usize, what: &'static str) -> Step<Vec<f64>> {
         let val = self.input(index)?;
-        let known = self.build.known(val).and_then(|k| k.floats());
+        let known = self.build.folded(val).and_then(|k| k.floats());
         Ok(known.ok_or(NodeProblem::NotKnown { what, index })?)
     }
 
     /// Returns axes from an input or, in older opsets, from an attribute; `None` where there are none.
-    pub fn axes(&self, index: usize) -> Step<Option<Vec<i64>>> {
+    pub fn axes(&mut self, index: usize) -> Step<Option<Vec<i64>>> {
         match self.optional(index) {
             Some(_) => self.known_ints(index, "list of axes").map(Some),
             None => self.ints("axes"),
@@ -247,7 +247,7 @@ impl<'a> Node<'a> {
             Op::View(View::Slice { sizes, .. }) => small(sizes)?,
             _ => {}
         }
-        let node = self.build.graph.add(op, &operands, self.origin.clone())?;
+        let node = self.build.graph.add_assuming(op, &operands, self.origin.clone())?;
         let results = &self.build.graph.node(node).results;
         results.iter().try_for_each(|ty| small(&ty.shape))?;
         let count = results.len();
@@ -293,7 +293,7 @@ impl<'a> Node<'a> {
         if left != right {
             return Err(NodeProblem::TypesDiffer { left, right }.into());
         }
-        if let (Some(x), Some(y)) = (self.build.known(a), self.build.known(b))
+        if let Some((x, y)) = self.both_known(a, b)
             && let Some(known) = Known::binary(op, &x, &y, &self.build.sizes)
         {
             return Ok(self.known(known));
@@ -301,6 +301,16 @@ impl<'a> Node<'a> {
         let (left, right) = (self.shape(a), self.shape(b));
         self.build.broadcast(&left, &right)?;
         self.add(Op::binary(op), &[a, b])
+    }
+
+    /// Both tensors' elements: where those of one are known, the other is evaluated if constants alone decide it.
+    fn both_known(&mut self, a: Val, b: Val) -> Option<(std::sync::Arc<Known>, std::sync::Arc<Known>)> {
+        match (self.build.known(a), self.build.known(b)) {
+            (Some(x), Some(y)) => Some((x, y)),
+            (Some(x), None) if x.is_open() => Some((x, self.build.folded(b)?)),
+            (None, Some(y)) if y.is_open() => Some((self.build.folded(a)?, y)),
+            _ => None,
+        }
     }
 
     /// Applies a binary op to a tensor and a number of its type.
@@ -443,17 +453,33 @@ impl<'a> Node<'a> {
                 self.build.require_equal(&first.shape[i], &ty.shape[i])?;
             }
         }
-        let known: Option<Vec<_>> = parts.iter().map(|p| self.build.known(*p)).collect();
+        let open = parts
+            .iter()
+            .any(|p| self.build.known(*p).is_some_and(|known| known.is_open()));
+        let of = |part: &Val| {
+            if open {
+                self.build.folded(*part)
+            } else {
+                self.build.known(*part)
+            }
+        };
+        let known: Option<Vec<_>> = parts.iter().map(of).collect();
         if let Some(known) = known
             && let Some(known) = Known::concat(&known.iter().map(|k| &**k).collect::<Vec<_>>(), axis)
         {
             return Ok(self.known(known));
         }
-        self.add(Op::View(View::Concat { axis }), parts)
+        let operands: Vec<ir::Value> = parts
+            .iter()
+            .map(|v| self.build.value(*v, &self.origin))
+            .collect::<Step<_>>()?;
+        let joined = self.build.join(&operands, axis, &self.origin)?;
+        small(&self.build.graph.ty(joined).shape)?;
+        Ok(self.build.of_value(joined))
     }
 
     pub fn take(&mut self, x: Val, axis: usize, indices: Val) -> Step<Val> {
-        if let (Some(known), Some(picks)) = (self.build.known(x), self.build.known(indices))
+        if let Some((known, picks)) = self.both_known(x, indices)
             && let Some(known) = known.take(axis, &picks)
         {
             return Ok(self.known(known));

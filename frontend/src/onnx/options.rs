@@ -6,6 +6,7 @@
 use std::str::FromStr;
 
 use indexmap::IndexMap;
+use ir::Dim;
 
 use super::external::Links;
 
@@ -18,14 +19,51 @@ pub struct ImportOptions {
     pub shapes: IndexMap<String, Vec<InputDim>>,
     /// Where symbolic links of the model's external data may lead.
     pub links: Links,
+    /// Inputs that are given although the model has a value for them (an initializer of an input's name). Names of other inputs, or of
+    /// none, are nothing.
+    pub overridden: Vec<String>,
+    /// What the inputs of one run are: the graph is made for these sizes, and for the numbers of small integer inputs, which the
+    /// graph checks.
+    pub given: IndexMap<String, GivenInput>,
+}
+
+/// An input of a run that a graph is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenInput {
+    pub shape: Vec<usize>,
+    /// Its elements, where they may be taken as known.
+    pub integers: Option<Vec<i64>>,
+}
+
+impl GivenInput {
+    /// The most elements of an input whose numbers are taken as known.
+    const MOST_ELEMENTS: usize = 64;
+
+    /// Of a tensor; the numbers of one that is small and of integers are known.
+    pub fn of(tensor: &ir::HostTensor) -> GivenInput {
+        let mut given = GivenInput {
+            shape: tensor.shape.clone(),
+            integers: None,
+        };
+        if given.may_be_known(tensor.dtype) {
+            given.integers = Some(tensor.to_i64());
+        }
+        given
+    }
+
+    /// Says whether the input is small and of integers.
+    pub fn may_be_known(&self, dtype: ir::DType) -> bool {
+        let elements = self.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        elements.is_some_and(|n| n <= GivenInput::MOST_ELEMENTS) && (dtype.is_int() || dtype == ir::DType::Bool)
+    }
 }
 
 /// What is known of a named size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// Always this, at least 1: a size that varies is never 0 (one that the model fixes may be).
+    /// Always this, at least 0.
     Fixed(i64),
-    /// Between the bounds, both included; the lower is at least 1.
+    /// Between the bounds, both included; the lower is at least 0.
     Bounded {
         min: i64,
         max: Option<i64>,
@@ -39,6 +77,8 @@ pub enum InputDim {
     Size(i64),
     /// A named size, the same wherever the name occurs.
     Named(String),
+    /// Arithmetic over named sizes: `4*a`.
+    Sum(Dim),
 }
 
 /// An option's text cannot be read.
@@ -65,14 +105,14 @@ impl ImportOptions {
         Ok(self)
     }
 
-    /// Reads `x=[batch, 3, 224, 224]` (brackets may be left out) and adds it.
+    /// Reads `x=[batch, 3, 4*h, 224]` (brackets may be left out) and adds it.
     ///
     /// # Errors
     /// When the text has another form or a size is negative.
     pub fn shape(mut self, text: &str) -> Result<ImportOptions, OptionError> {
         let error = || OptionError {
             text: text.to_owned(),
-            expected: "of the form input=[batch, 3, 224, 224]",
+            expected: "of the form input=[batch, 3, 224, 224] or input=[n, 3, 4*h, div(w, 2)]",
         };
         // Input names may hold `=` in principle; dims never do.
         let (name, dims) = text.rsplit_once('=').ok_or_else(error)?;
@@ -86,13 +126,24 @@ impl ImportOptions {
         let dims = if dims.is_empty() {
             Vec::new()
         } else {
-            dims.split(',')
+            let dims = outside_brackets(dims);
+            dims.into_iter()
                 .map(|d| d.parse().map_err(|_| error()))
                 .collect::<Result<Vec<_>, _>>()?
         };
         self.shapes.insert(name.trim().to_owned(), dims);
         Ok(self)
     }
+}
+
+/// Splits at the commas that are in no brackets.
+fn outside_brackets(text: &str) -> Vec<&str> {
+    let mut depth = 0i32;
+    text.split(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    })
+    .collect()
 }
 
 const SIZE_FORM: &str = "of the form batch=1, seq=1..512 or seq=1..512 hint 128, with sizes of at least 0";
@@ -135,15 +186,30 @@ impl FromStr for InputDim {
         let text = text.trim();
         let error = || OptionError {
             text: text.to_owned(),
-            expected: "a size or the name of one",
+            expected: "a size, the name of one, or arithmetic by +, -, *, div, mod, max and min",
         };
         match text.parse::<i64>() {
             Ok(size) if size >= 0 => Ok(InputDim::Size(size)),
             Ok(_) => Err(error()),
             Err(_) if text.is_empty() => Err(error()),
+            Err(_) if is_arithmetic(text) => match ir::graph::parse::parse_dim(text) {
+                Ok(Dim::Const(size)) if size >= 0 => Ok(InputDim::Size(size)),
+                Ok(dim) if dim.as_symbol().is_none() && dim.as_const().is_none() => Ok(InputDim::Sum(dim)),
+                _ => Err(error()),
+            },
             Err(_) => Ok(InputDim::Named(text.to_owned())),
         }
     }
+}
+
+/// Says whether a text is more than a name: names may hold `-` (`batch-size`), which is a minus before a number or between blanks.
+fn is_arithmetic(text: &str) -> bool {
+    let minus = text.contains(" - ")
+        || text
+            .split('-')
+            .skip(1)
+            .any(|t| t.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+    text.contains(['*', '+', '/', '(']) || minus
 }
 
 #[cfg(test)]
@@ -206,5 +272,21 @@ mod tests {
         );
         assert_eq!(ImportOptions::default().shape("x=[]").unwrap().shapes["x"], []);
         assert!(ImportOptions::default().shape("x=[-1]").is_err());
+        let options = ImportOptions::default()
+            .shape("x=[n, 4*a, max(a, 2) + 1, batch-size]")
+            .unwrap();
+        let a = || Dim::symbol("a");
+        assert_eq!(
+            options.shapes["x"],
+            [
+                InputDim::Named("n".into()),
+                InputDim::Sum(a() * 4),
+                InputDim::Sum(a().larger(&Dim::Const(2)) + 1),
+                InputDim::Named("batch-size".into()),
+            ]
+        );
+        for bad in ["x=[4*]", "x=[a/2]", "x=[a b*2]"] {
+            assert!(ImportOptions::default().shape(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! Exporters leave equalities unsaid: a table of 64 positions is sliced to `seq` rows, which ONNX clamps to
 //! `min(seq, 64)`, and the rows are added to `seq` others; or two inputs name the same batch differently. Where an op
 //! needs two sizes to be equal that algebra cannot tell equal, [`Sizes::require_equal`] takes it as a fact (`seq ≤ 64`,
-//! `b2 = b1`), and the walk over the graph starts again with it, so that every node sees the same facts.
+//! `b2 = b1`), and the walk over the graph starts again with it, so that every node sees the same facts. An equality that is no
+//! such fact (`2·⌊h/2⌋ = h`) is an assumption of the graph, which a run checks; see [`ir::graph::assume`].
 
 use indexmap::IndexMap;
 use ir::dim::{Atom, Dim, Symbol, SymbolInfo, Symbols};
@@ -19,7 +20,7 @@ pub(super) struct Sizes {
     pub empty: Vec<Symbol>,
 }
 
-/// The two sizes cannot be equal, or it is not known how.
+/// The two sizes are never equal.
 #[derive(Debug)]
 pub(super) struct NotEqual;
 
@@ -29,6 +30,8 @@ pub(super) enum Equal {
     Already,
     /// From now on: something was learnt.
     Assumed,
+    /// At some sizes only, which no symbol's value or bounds say: a run checks it.
+    Open,
 }
 
 impl Sizes {
@@ -75,7 +78,7 @@ impl Sizes {
 
     /// Makes the two dims equal, if that is possible.
     pub fn require_equal(&mut self, a: &Dim, b: &Dim) -> Result<Equal, NotEqual> {
-        if a == b {
+        if a.same_size(b) {
             return Ok(Equal::Already);
         }
         let (a, b) = cancel(a, b);
@@ -104,7 +107,11 @@ impl Sizes {
                 _ => Err(NotEqual),
             };
         }
-        self.decide(&difference)
+        let (low, high) = difference.bounds(&self.symbols);
+        if low.is_some_and(|v| v > 0) || high.is_some_and(|v| v < 0) {
+            return Err(NotEqual);
+        }
+        Ok(self.decide(&difference).unwrap_or(Equal::Open))
     }
 
     /// Lets a size be 0 that nothing is known of, such as the positions of a cache before the first step. Bounds that
@@ -122,9 +129,9 @@ impl Sizes {
     }
 
     /// Looks for a `min` or `max` in the difference whose decision makes it zero.
-    fn decide(&mut self, difference: &Dim) -> Result<Equal, NotEqual> {
+    fn decide(&mut self, difference: &Dim) -> Option<Equal> {
         let Dim::Poly(poly) = difference else {
-            return Err(NotEqual);
+            return None;
         };
         for (monomial, coefficient) in &poly.terms {
             for atom in monomial {
@@ -134,7 +141,7 @@ impl Sizes {
                     _ => continue,
                 };
                 let without = monomial_without(monomial, atom) * *coefficient;
-                let rest = difference.clone() - Dim::from_atom(atom) * without.clone();
+                let rest = difference.clone() - Dim::from(atom) * without.clone();
                 for (taken, other) in [(x, y), (y, x)] {
                     if !(rest.clone() + without.clone() * taken.clone()).is(0) {
                         continue;
@@ -144,27 +151,27 @@ impl Sizes {
                 }
             }
         }
-        Err(NotEqual)
+        None
     }
 
-    /// Narrows a symbol's bounds so that the dim is never negative.
-    fn assume_not_negative(&mut self, dim: &Dim) -> Result<Equal, NotEqual> {
-        let (symbol, k, c) = linear(dim).ok_or(NotEqual)?;
+    /// Narrows a symbol's bounds so that the dim is never negative, where that says it.
+    fn assume_not_negative(&mut self, dim: &Dim) -> Option<Equal> {
+        let (symbol, k, c) = linear(dim)?;
         let info = self.symbols.entry(symbol).or_default();
         let (min, max) = (info.min, info.max);
         if k > 0 {
-            info.min = min.max(c.checked_neg().ok_or(NotEqual)?.div_euclid(k) + i64::from(c.rem_euclid(k) != 0));
+            info.min = min.max(c.checked_neg()?.div_euclid(k) + i64::from(c.rem_euclid(k) != 0));
         } else {
-            let limit = c.checked_div_euclid(k.checked_neg().ok_or(NotEqual)?).ok_or(NotEqual)?;
+            let limit = c.checked_div_euclid(k.checked_neg()?)?;
             info.max = Some(max.map_or(limit, |m| m.min(limit)));
         }
         let changed = (info.min, info.max) != (min, max);
         if info.max.is_some_and(|m| m < info.min) || !changed {
             (info.min, info.max) = (min, max);
-            return Err(NotEqual);
+            return None;
         }
         info.hint = info.hint.max(info.min).min(info.max.unwrap_or(i64::MAX));
-        Ok(Equal::Assumed)
+        Some(Equal::Assumed)
     }
 
     fn replace(&mut self, symbol: &Symbol, by: &Dim) -> Result<Equal, NotEqual> {
@@ -187,9 +194,12 @@ impl Sizes {
             };
         }
         let one = IndexMap::from_iter([(symbol.clone(), by.clone())]);
-        // A power of a sum is a long sum: what would be too long stays unequal.
+        // A power of a sum is a long sum: what would be too long is left to the run.
         let replaced: Option<Vec<Dim>> = self.replaced.values().map(|dim| dim.checked_substitute(&one)).collect();
-        for (dim, with) in self.replaced.values_mut().zip(replaced.ok_or(NotEqual)?) {
+        let Some(replaced) = replaced else {
+            return Ok(Equal::Open);
+        };
+        for (dim, with) in self.replaced.values_mut().zip(replaced) {
             *dim = with;
         }
         self.replaced.insert(symbol.clone(), by.clone());
@@ -231,7 +241,7 @@ fn cancel(a: &Dim, b: &Dim) -> (Dim, Dim) {
         if !matches!(atom, Atom::Symbol(_)) {
             continue;
         }
-        let factor = Dim::from_atom(atom);
+        let factor = Dim::from(atom);
         if let (Some(qa), Some(qb)) = (a.exact_div(&factor), b.exact_div(&factor)) {
             (a, b) = (qa, qb);
         }
@@ -258,25 +268,8 @@ fn monomial_without(monomial: &[Atom], atom: &Atom) -> Dim {
             skipped |= skip;
             !skip
         })
-        .map(Dim::from_atom)
+        .map(Dim::from)
         .product()
-}
-
-/// Makes a dim from an atom of another.
-trait FromAtom {
-    fn from_atom(atom: &Atom) -> Dim;
-}
-
-impl FromAtom for Dim {
-    fn from_atom(atom: &Atom) -> Dim {
-        match atom {
-            Atom::Symbol(s) => Dim::from(s.clone()),
-            Atom::FloorDiv(a, b) => a.floor_div(b),
-            Atom::Mod(a, b) => a.modulo(b),
-            Atom::Max(a, b) => a.larger(b),
-            Atom::Min(a, b) => a.smaller(b),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -341,5 +334,19 @@ mod tests {
         assert!(sizes.require_equal(&(a.clone() * 2), &Dim::Const(3)).is_err());
         assert!(sizes.require_equal(&a, &Dim::Const(0)).is_err());
         assert!(sizes.replaced.is_empty());
+    }
+
+    #[test]
+    fn what_depends_on_the_size_is_left_to_the_run() {
+        let mut sizes = sizes(&["a", "b"]);
+        let (a, b) = (Dim::symbol("a"), Dim::symbol("b"));
+        let even = a.floor_div(&Dim::Const(2)) * 2;
+        assert_eq!(sizes.require_equal(&even, &a).unwrap(), Equal::Open);
+        assert_eq!(
+            sizes.require_equal(&(a.clone() * &b), &Dim::Const(12)).unwrap(),
+            Equal::Open
+        );
+        let two = a.modulo(&Dim::Const(2)) + a.floor_div(&Dim::Const(2)) * 2;
+        assert_eq!(sizes.require_equal(&two, &a).unwrap(), Equal::Already);
     }
 }

@@ -221,16 +221,17 @@ fn is_wider(all: &Symbols, known: &Symbols) -> bool {
 /// Declares every symbol with all that is known of it, inputs' symbols first, and refuses those that no input binds.
 fn declare_symbols(graph: &mut Graph, nodes: &BTreeMap<u64, &Arc<Node>>) -> Result<(), TensorError> {
     let mut all = Symbols::new();
-    let mut bound: IndexSet<Symbol> = IndexSet::new();
+    let mut dims = Vec::new();
     for node in nodes.values() {
         for (symbol, info) in node.symbols.iter() {
             let known = all.entry(symbol.clone()).or_insert(*info);
             *known = narrowed(*known, *info);
         }
         if let Kind::Input(_) = node.kind {
-            bound.extend(node.types[0].shape.iter().filter_map(|d| d.as_symbol().cloned()));
+            dims.extend(node.types[0].shape.iter().cloned());
         }
     }
+    let bound: IndexSet<Symbol> = ir::graph::bind::bindable(dims.iter()).into_iter().collect();
     for node in nodes.values() {
         let mut used = Vec::new();
         node.types

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use frontend::onnx::{ImportOptions, Links};
+use frontend::onnx::{GivenInput, ImportOptions, Links};
+use indexmap::IndexMap;
 use ir::{DType, Target};
 use passes::shard::{Halves, Split};
 use passes::{OptLevel, Prefer, ShardOptions, WeightType};
@@ -37,12 +38,18 @@ pub struct ModelArgs {
     /// Fix or bound a named size: `batch=1`, `seq=1..512`, `seq=1..512 hint 128`. May be given several times.
     #[arg(long = "size", value_name = "NAME=SIZE")]
     pub sizes: Vec<String>,
-    /// Replace the shape of an input: `x=[batch, 3, 224, 224]`. May be given several times.
+    /// Replace the shape of an input: `x=[batch, 3, 224, 224]`, `x=[n, 3, 4*h, 4*w]`. May be given several times.
     #[arg(long = "shape", value_name = "INPUT=[DIMS]")]
     pub shapes: Vec<String>,
     /// Read external data of an ONNX model also through symbolic links that lead out of its folder.
     #[arg(long)]
     pub follow_links: bool,
+    /// Inputs that are given although the model has values for them.
+    #[arg(skip)]
+    pub overridden: Vec<String>,
+    /// The inputs that the model is compiled for.
+    #[arg(skip)]
+    pub given: IndexMap<String, GivenInput>,
 }
 
 impl ModelArgs {
@@ -68,7 +75,14 @@ impl ModelArgs {
                 .shape(text)
                 .map_err(|e| Error::Config(format!("--shape: {e}")))?;
         }
+        options.overridden.clone_from(&self.overridden);
+        options.given.clone_from(&self.given);
         Ok(options)
+    }
+
+    /// Says whether the file is neither a text nor an artifact of graphc's own.
+    pub fn is_onnx(&self) -> bool {
+        !matches!(self.model.extension().and_then(|e| e.to_str()), Some("gir" | "graphc"))
     }
 }
 

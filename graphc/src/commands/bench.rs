@@ -68,19 +68,22 @@ fn overlap(text: &str) -> std::result::Result<usize, String> {
 
 pub fn run(args: &Args, context: &Context) -> Result<()> {
     let given = given::Given::read(&args.inputs)?;
-    if let Some(target) = &args.target {
-        return predict(args, target, &given, context);
-    }
+    given.with_model(&args.model, context, |model| match &args.target {
+        Some(target) => predict(args, model, target, &given, context),
+        None => measure(args, model, &given, context),
+    })
+}
+
+fn measure(args: &Args, model: &ModelArgs, given: &given::Given, context: &Context) -> Result<()> {
     let device = run::open(&args.device, context)?;
     let start = Instant::now();
-    let (program, variant) = run::program(&args.model, &args.build, &device, context)?;
+    let (program, variant) = run::program(model, &args.build, &device, context)?;
     let compile = start.elapsed();
     let plan = &runtime::device::whole_plan(&program, variant)?;
     let inputs = given.inputs(plan, Some(0))?;
     let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
     let declared: Vec<_> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
-    let bindings =
-        ir::graph::bind_shapes(&plan.symbols, &declared, &shapes).map_err(|e| Error::Config(e.to_string()))?;
+    let bindings = ir::graph::bind_shapes(&plan.symbols, &declared, &shapes)?;
     let threads = args.threads.unwrap_or(context.settings.threads);
     let start = Instant::now();
     let executable = device.load(
@@ -248,12 +251,12 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
 }
 
 /// Predicts the time of the plan for a target.
-fn predict(args: &Args, target: &str, given: &given::Given, context: &Context) -> Result<()> {
+fn predict(args: &Args, model: &ModelArgs, target: &str, given: &given::Given, context: &Context) -> Result<()> {
     let targets = args::targets(target)?;
     let [wanted] = targets.as_slice() else {
         return Err(Error::Config("--target: predict one target at a time".to_owned()));
     };
-    let mut loaded = load::load_for(&args.model, &args.build, &targets, context)?;
+    let mut loaded = load::load_for(model, &args.build, &targets, context)?;
     let variant = load::variant(&loaded.program, wanted)?;
     load::compile_kernels(&mut loaded.program, context)?;
     let inputs = given.inputs(&loaded.program.variants[variant].plan, Some(0))?;

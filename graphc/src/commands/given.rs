@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
+use frontend::onnx::GivenInput;
 use indexmap::IndexMap;
 use ir::plan::Port;
 use ir::{HostTensor, Plan, Storage, TensorType};
 use runtime::RuntimeError;
 use runtime::error::InputError;
 
+use super::args::ModelArgs;
+use super::{Context, output};
 use crate::arrays::{self, ArrayFile, Described};
 use crate::error::{Error, Result};
 
@@ -26,6 +29,57 @@ impl Given {
         Ok(Given {
             files: arrays::open_all(files)?,
         })
+    }
+
+    /// The inputs by name, as an importer may be told of them.
+    ///
+    /// # Errors
+    /// As the reader of the files: small integer inputs are read.
+    fn described(&self) -> Result<IndexMap<String, GivenInput>> {
+        let mut described = IndexMap::new();
+        for file in &self.files {
+            for (name, array) in file.arrays() {
+                let mut given = GivenInput {
+                    shape: array.shape.clone(),
+                    integers: None,
+                };
+                if given.may_be_known(array.dtype) {
+                    given = GivenInput::of(&file.read(name)?);
+                }
+                described.insert(name.clone(), given);
+            }
+        }
+        Ok(described)
+    }
+
+    /// Does something with a model that is read with its sizes left open and, where sizes are why that fails, once more with a model that is
+    /// compiled for the sizes of these inputs; a line says so.
+    ///
+    /// # Errors
+    /// What is done; of the second try where there is one.
+    pub fn with_model<T>(
+        &self,
+        model: &ModelArgs,
+        context: &Context,
+        mut act: impl FnMut(&ModelArgs) -> Result<T>,
+    ) -> Result<T> {
+        let described = self.described()?;
+        let mut model = model.clone();
+        model.overridden = described.keys().cloned().collect();
+        let error = match act(&model) {
+            Err(error) if !described.is_empty() && model.is_onnx() && error.is_of_sizes() => error,
+            done => return done,
+        };
+        let reason = error.to_string();
+        output::note(
+            context,
+            &format!(
+                "compiled for the sizes and small integers of the inputs that are given, since else: {}",
+                reason.lines().next().unwrap_or_default()
+            ),
+        );
+        model.given = described;
+        act(&model)
     }
 
     /// Takes a plan's inputs from the arrays and, with a seed, makes up the rest. A lone `.npy` serves a model with one input. States

@@ -109,9 +109,9 @@ pub fn program(
     Ok((Arc::new(program), variant))
 }
 
-fn on_device(args: &Args, given: &given::Given, context: &Context) -> Result<Arrays> {
+fn on_device(args: &Args, model: &ModelArgs, given: &given::Given, context: &Context) -> Result<Arrays> {
     let device = open(&args.device, context)?;
-    let (program, variant) = program(&args.model, &args.build, &device, context)?;
+    let (program, variant) = program(model, &args.build, &device, context)?;
     let plan = runtime::device::whole_plan(&program, variant)?;
     check_names(args, &plan)?;
     let inputs = given.inputs(&plan, args.random.then_some(args.seed))?;
@@ -165,8 +165,8 @@ fn check_names(args: &Args, plan: &ir::Plan) -> Result<()> {
         .map_or(Ok(()), |path| arrays::check_names(path, names))
 }
 
-fn emulated(args: &Args, target: Target, given: &given::Given, context: &Context) -> Result<Arrays> {
-    let mut program = load::load(&args.model, &args.build, vec![target], context)?.program;
+fn emulated(args: &Args, model: &ModelArgs, target: Target, given: &given::Given, context: &Context) -> Result<Arrays> {
+    let mut program = load::load(model, &args.build, vec![target], context)?.program;
     let variant = load::variant(&program, &target)?;
     check_names(args, &program.variants[variant].plan)?;
     load::compile_kernels(&mut program, context)?;
@@ -193,10 +193,12 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     let given = given::Given::read(&args.inputs)?;
     let expected = args.expect.as_deref().map(open_expected).transpose()?;
     let labels = args.labels.as_deref().map(Labels::open).transpose()?;
-    let outputs = match args.target.filter(|_| args.emulate) {
-        Some(target) => emulated(args, target, &given, context)?,
-        None => on_device(args, &given, context)?,
-    };
+    let outputs = given.with_model(&args.model, context, |model| {
+        match args.target.filter(|_| args.emulate) {
+            Some(target) => emulated(args, model, target, &given, context),
+            None => on_device(args, model, &given, context),
+        }
+    })?;
     if let Some(path) = &args.output {
         arrays::write_with(path, &outputs, args.compress)?;
     }

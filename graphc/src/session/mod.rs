@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use frontend::onnx::ImportOptions;
+use frontend::onnx::{GivenInput, ImportOptions};
 use indexmap::IndexMap;
 use ir::{DType, Graph, HostTensor, Program, Target};
 use passes::shard::Split;
@@ -272,6 +272,39 @@ impl Session {
     /// As the importer and [`Session::compile`].
     pub fn from_onnx(path: impl AsRef<Path>, import: &ImportOptions, options: &SessionOptions) -> Result<Session> {
         Session::compile(driver::model::import(path.as_ref(), import)?, options)
+    }
+
+    /// Imports and compiles an ONNX model that is to run on inputs like these: with its sizes left open where that works at these sizes,
+    /// or else for these inputs alone (their sizes, and the numbers of small integer inputs, which each run checks). The second value says
+    /// why the model was compiled for them alone.
+    ///
+    /// # Errors
+    /// As [`Session::from_onnx`], of the second try where there is one.
+    pub fn from_onnx_for(
+        path: impl AsRef<Path>,
+        import: &ImportOptions,
+        inputs: &IndexMap<String, HostTensor>,
+        options: &SessionOptions,
+    ) -> Result<(Session, Option<String>)> {
+        let path = path.as_ref();
+        let mut import = import.clone();
+        import.overridden.extend(inputs.keys().cloned());
+        let open = || -> Result<Session> {
+            let session = Session::from_onnx(path, &import, options)?;
+            if let Loaded::Compiled(executable) = &*session.inner.model {
+                executable.bind(inputs)?;
+            }
+            Ok(session)
+        };
+        let reason = match open() {
+            Err(error) if error.is_of_sizes() => error.to_string(),
+            session => return Ok((session?, None)),
+        };
+        let given = inputs
+            .iter()
+            .map(|(name, tensor)| (name.clone(), GivenInput::of(tensor)));
+        import.given.extend(given);
+        Ok((Session::from_onnx(path, &import, options)?, Some(reason)))
     }
 
     /// Opens any model file: ONNX, `.gir`, or an artifact that holds code for the target.

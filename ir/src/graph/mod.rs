@@ -7,6 +7,8 @@
 //! Invariant: at [`Stage::Core`] there are no composites but those that kernels take whole (`passes::Keep` says which), and
 //! `Call` appears only there.
 
+pub mod assume;
+pub mod bind;
 pub mod build;
 pub mod dot;
 pub mod eval;
@@ -28,6 +30,8 @@ use crate::data::HostTensor;
 use crate::dim::{Symbol, SymbolInfo, Symbols};
 use crate::entity::{Entity, Table, entity};
 use crate::types::{Scalar, TensorType};
+use assume::Assumption;
+pub use bind::{BindError, bind_shapes};
 use op::Op;
 
 entity! {
@@ -156,6 +160,7 @@ pub struct Graph {
     pub name: String,
     pub stage: Stage,
     symbols: Symbols,
+    assumptions: Vec<Assumption>,
     nodes: Table<NodeId, Node>,
     constants: Table<ConstId, Constant>,
     inputs: Vec<Input>,
@@ -337,113 +342,4 @@ impl Graph {
             .collect();
         bind_shapes(&self.symbols, &declared, shapes)
     }
-}
-
-/// An input's shape is not what the model declares.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BindError {
-    #[error("input {input:?} is missing; the model's inputs are {known:?}")]
-    Missing { input: String, known: Vec<String> },
-    #[error("input {input:?} has rank {got}, but the model declares {declared}")]
-    Rank {
-        input: String,
-        got: usize,
-        declared: String,
-    },
-    #[error("input {input:?}: axis {axis} is {got}, but the model declares {declared} there")]
-    Size {
-        input: String,
-        axis: usize,
-        got: usize,
-        declared: String,
-    },
-    #[error("input {input:?}: axis {axis} gives {symbol} = {got}, but another axis gave {before}")]
-    Conflict {
-        input: String,
-        axis: usize,
-        symbol: Symbol,
-        got: i64,
-        before: i64,
-    },
-    #[error("input {input:?}: axis {axis} gives {symbol} = {got}, outside its bounds {min}..={}", max.map_or("∞".to_string(), |m| m.to_string()))]
-    Bounds {
-        input: String,
-        axis: usize,
-        symbol: Symbol,
-        got: i64,
-        min: i64,
-        max: Option<i64>,
-    },
-}
-
-/// Solves declared shapes against actual ones; see [`Graph::bind`].
-///
-/// # Errors
-/// As [`Graph::bind`].
-pub fn bind_shapes(
-    symbols: &Symbols,
-    declared: &[(&str, &TensorType)],
-    shapes: &IndexMap<&str, &[usize]>,
-) -> Result<crate::dim::Bindings, BindError> {
-    let mut bindings = crate::dim::Bindings::new();
-    let known = || declared.iter().map(|(n, _)| (*n).to_owned()).collect::<Vec<_>>();
-    let mut later = Vec::new();
-    for &(name, ty) in declared {
-        let input = || name.to_owned();
-        let shape = *shapes.get(name).ok_or_else(|| BindError::Missing {
-            input: input(),
-            known: known(),
-        })?;
-        if shape.len() != ty.rank() {
-            return Err(BindError::Rank {
-                input: input(),
-                got: shape.len(),
-                declared: ty.to_string(),
-            });
-        }
-        for (axis, (&got, dim)) in shape.iter().zip(ty.shape.iter()).enumerate() {
-            let Some(symbol) = dim.as_symbol() else {
-                later.push((name, axis, got, dim));
-                continue;
-            };
-            let got = got as i64;
-            if let Some(info) = symbols.get(symbol)
-                && (got < info.min || info.max.is_some_and(|m| got > m))
-            {
-                let (min, max) = (info.min, info.max);
-                return Err(BindError::Bounds {
-                    input: input(),
-                    axis,
-                    symbol: symbol.clone(),
-                    got,
-                    min,
-                    max,
-                });
-            }
-            match bindings.insert(symbol.clone(), got) {
-                Some(before) if before != got => {
-                    return Err(BindError::Conflict {
-                        input: input(),
-                        axis,
-                        symbol: symbol.clone(),
-                        got,
-                        before,
-                    });
-                }
-                _ => {}
-            }
-        }
-    }
-    // Constants and arithmetic (`2*seq`) are checked once every plain symbol has its size.
-    for (name, axis, got, dim) in later {
-        if dim.eval(&bindings) != Ok(got as i64) {
-            return Err(BindError::Size {
-                input: name.to_owned(),
-                axis,
-                got,
-                declared: dim.to_string(),
-            });
-        }
-    }
-    Ok(bindings)
 }

@@ -57,6 +57,9 @@ pub fn print(graph: &Graph, options: PrintOptions) -> String {
     for (symbol, info) in &graph.symbols {
         let _ = writeln!(out, "  symbol {symbol}: {}", bounds(info));
     }
+    for a in &graph.assumptions {
+        let _ = writeln!(out, "  assume {} = {} for {:?}", a.left, a.right, a.what);
+    }
     // Constants print where they are first read; if that order is not the table's, the table comes first.
     let inline = in_reading_order(graph);
     let mut shown = vec![false; graph.constants.len()];

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::infer::{InferError, infer};
 use super::op::{Composite, Op};
 use super::{Graph, Node, NodeId, Origin, Stage, Value};
-use crate::dim::{Dim, Shape, Symbol};
+use crate::dim::{Shape, Symbol};
 use crate::types::{DType, TensorType};
 
 /// One way in which a graph is wrong.
@@ -57,7 +57,7 @@ pub enum GraphError {
     UndeclaredSymbol { symbol: Symbol, at: String },
     #[error("symbol {symbol}: {problem}")]
     Symbol { symbol: Symbol, problem: String },
-    #[error("symbol {symbol} stands alone in no input's shape, so that a run could not bind it")]
+    #[error("symbol {symbol} has no size that follows from an input's shape, so that a run could not bind it")]
     UnboundSymbol { symbol: Symbol },
     #[error("{what} {name:?} occurs twice")]
     Twice { what: &'static str, name: String },
@@ -244,12 +244,9 @@ fn check_node(graph: &Graph, id: NodeId, node: &Node, errors: &mut Vec<GraphErro
 }
 
 fn symbols(graph: &Graph, errors: &mut Vec<GraphError>) {
-    let bound: BTreeSet<&Symbol> = graph
-        .inputs()
-        .iter()
-        .filter_map(|i| graph.nodes().get(i.node)?.results.first())
-        .flat_map(|t| t.shape.iter().filter_map(Dim::as_symbol))
-        .collect();
+    let inputs = graph.inputs().iter();
+    let types = inputs.filter_map(|i| graph.nodes().get(i.node)?.results.first());
+    let bound = super::bind::bindable(types.flat_map(|t| t.shape.iter()));
     let mut used: Vec<Symbol> = Vec::new();
     for node in graph.nodes().values() {
         node.op.for_each_dim(|d| d.collect_symbols(&mut used));
@@ -257,6 +254,18 @@ fn symbols(graph: &Graph, errors: &mut Vec<GraphError>) {
             .iter()
             .flat_map(|t| t.shape.iter())
             .for_each(|d| d.collect_symbols(&mut used));
+    }
+    for assumption in graph.assumptions() {
+        let mut sizes = Vec::new();
+        assumption.left.collect_symbols(&mut sizes);
+        assumption.right.collect_symbols(&mut sizes);
+        for symbol in sizes.iter().filter(|s| !graph.symbols().contains_key(*s)) {
+            errors.push(GraphError::UndeclaredSymbol {
+                symbol: symbol.clone(),
+                at: format!("assume {} = {}", assumption.left, assumption.right),
+            });
+        }
+        used.extend(sizes);
     }
     for (symbol, info) in graph.symbols() {
         let problem = if !super::print::is_identifier(symbol.name()) {

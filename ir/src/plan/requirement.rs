@@ -9,16 +9,19 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::dim::{Bindings, Dim, DimError, Symbols};
+use crate::graph::assume::{Assumption, AssumptionError, Unequal};
 use crate::graph::op::{Gather, Op, PadMode, Scatter, View};
 use crate::graph::{Graph, Node};
 
-/// `least <= most` at the sizes of a run, unless `count` is 0 there.
+/// `least <= most`, or `least = most`, at the sizes of a run, unless `count` is 0 there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Requirement {
     pub least: Dim,
     pub most: Dim,
     /// How much is asked for; of nothing, nothing is required.
     pub count: Dim,
+    /// Whether both sides must be equal.
+    pub equal: bool,
     /// What asks for it, and where.
     pub what: String,
 }
@@ -37,14 +40,27 @@ pub enum SizesError {
         /// The sizes of the run as `n=3, m=4`.
         bindings: String,
     },
+    /// Two sizes are not equal that the plan takes as equal.
+    #[error(transparent)]
+    Unequal(#[from] Box<Unequal>),
     /// A size that is not bound, or overflows.
     #[error(transparent)]
     Dim(#[from] DimError),
 }
 
+impl From<AssumptionError> for SizesError {
+    fn from(error: AssumptionError) -> SizesError {
+        match error {
+            AssumptionError::Unequal(unequal) => SizesError::Unequal(unequal),
+            AssumptionError::Dim(error) => SizesError::Dim(error),
+        }
+    }
+}
+
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} <= {}", self.least, self.most)?;
+        let relation = if self.equal { "=" } else { "<=" };
+        write!(f, "{} {relation} {}", self.least, self.most)?;
         if !self.count.is(1) {
             write!(f, " unless {} is 0", self.count)?;
         }
@@ -58,6 +74,10 @@ impl Requirement {
     /// # Errors
     /// [`SizesError`] with both sides.
     pub fn check(&self, bindings: &Bindings) -> Result<(), SizesError> {
+        if self.equal {
+            let (left, right, what) = (self.least.clone(), self.most.clone(), self.what.clone());
+            return Ok(Assumption { left, right, what }.check(bindings)?);
+        }
         let (left, right) = (self.least.eval(bindings)?, self.most.eval(bindings)?);
         if left <= right || self.count.eval(bindings)? == 0 {
             return Ok(());
@@ -74,6 +94,18 @@ impl Requirement {
     }
 }
 
+impl From<&Assumption> for Requirement {
+    fn from(assumption: &Assumption) -> Requirement {
+        Requirement {
+            least: assumption.left.clone(),
+            most: assumption.right.clone(),
+            count: Dim::Const(1),
+            equal: true,
+            what: assumption.what.clone(),
+        }
+    }
+}
+
 /// Collects what a graph's nodes require and what does not hold for every size within bounds, each once.
 pub fn of(graph: &Graph) -> Vec<Requirement> {
     let mut found = Found {
@@ -87,9 +119,12 @@ pub fn of(graph: &Graph) -> Vec<Requirement> {
         least,
         most,
         count,
+        equal: false,
         what,
     };
-    found.list.into_iter().map(one).collect()
+    // What must be equal comes first: a slice that does not fit follows from it.
+    let equal = graph.assumptions().iter().map(Requirement::from);
+    equal.chain(found.list.into_iter().map(one)).collect()
 }
 
 struct Found<'a> {

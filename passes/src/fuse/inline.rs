@@ -20,6 +20,9 @@ const SLIGHT: i64 = 1 << 15;
 /// Elementwise nodes, one after the other, behind which a collective is looked for.
 const NEAR: usize = 6;
 
+/// The most parts of a concat that is computed where it is read.
+const WIDE: usize = 32;
+
 impl Fuser<'_> {
     /// Decides, against the flow, where each map is computed.
     pub(super) fn inline_maps(&mut self) {
@@ -79,6 +82,10 @@ impl Fuser<'_> {
                 }
                 OperandNeed::Any => {}
             }
+        }
+        // A choice among many parts within another would nest too deep, and a kernel has so many arguments only.
+        if matches!(op, Op::View(View::Concat { .. })) && self.graph.node(id).operands.len() > WIDE {
+            return Err(Barrier::RegionFull);
         }
         if let [(joined, _)] = self.users[id][..]
             && self.draft_of(joined).is_some()

@@ -244,7 +244,7 @@ fn spelled(graph: &Graph, region: &Region, bias: Option<Value>) -> Option<(Graph
     let [output] = region.outputs[..] else { return None };
     let mut alone = Graph::new("rest");
     alone.stage = Stage::Core;
-    alone.set_symbols(graph.symbols().clone());
+    alone.set_sizes_of(graph);
     let mut spelling = Spelling {
         graph,
         region,

@@ -84,7 +84,7 @@ fn with_convolutions(graph: &Graph, called: &[NodeId]) -> Graph {
             }
         }
     }
-    reopened.set_symbols(graph.symbols().clone());
+    reopened.set_sizes_of(graph);
     for output in graph.outputs() {
         match output.check {
             true => reopened.add_check(output.name.clone(), output.value),

@@ -356,7 +356,7 @@ fn spelled(g: &Graph, id: NodeId, product: &Product) -> Option<Graph> {
     let origin = || g.node(id).origin.clone();
     let mut graph = Graph::new(product.call.name());
     graph.stage = Stage::Core;
-    graph.set_symbols(g.symbols().clone());
+    graph.set_sizes_of(g);
     let operands: Vec<Value> = (product.operands.iter().enumerate())
         .map(|(index, ty)| graph.add_input(format!("x{index}"), ty.clone(), origin()))
         .collect();

@@ -29,7 +29,7 @@ impl<'a> Emitter<'a> {
     pub fn new(old: &'a Graph, choice: &'a Choice, ranks: u32, rank: u32) -> Emitter<'a> {
         let mut graph = Graph::new(old.name.clone());
         graph.stage = old.stage;
-        graph.set_symbols(old.symbols().clone());
+        graph.set_sizes_of(old);
         Emitter {
             old,
             choice,

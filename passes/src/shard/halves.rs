@@ -47,7 +47,7 @@ pub(super) fn halve(old: Graph, target: &Target, options: &ShardOptions) -> Resu
     }
     let mut graph = Graph::new(old.name.clone());
     graph.stage = old.stage;
-    graph.set_symbols(old.symbols().clone());
+    graph.set_sizes_of(&old);
     let halver = Halver {
         old: &old,
         begins,

@@ -163,9 +163,23 @@ impl<'a> Walk<'_, 'a> {
         Some(*known.ints()?.first()? != 0)
     }
 
+    /// The way that a condition on open sizes goes at the hints; a run whose sizes ask for the other is refused.
+    fn by_sizes(&mut self, site: &Site<'_, 'a>, condition: Val) -> Option<bool> {
+        let condition = self.build.folded(condition)?.dims()?.into_iter().next()?;
+        let taken = condition.hint(&self.build.sizes.symbols);
+        let name = if taken == 0 { "else_branch" } else { "then_branch" };
+        self.build.graph.assume_equal(&condition, &Dim::Const(taken), || {
+            format!(
+                "the condition of If node {:?}, of which the {name} is compiled,",
+                node_name(site.node)
+            )
+        });
+        Some(taken != 0)
+    }
+
     fn branch(&mut self, site: &Site<'_, 'a>) -> Result<Vec<Val>, Stop> {
         let condition = site.input(0)?;
-        if let Some(taken) = self.decided(condition) {
+        if let Some(taken) = self.decided(condition).or_else(|| self.by_sizes(site, condition)) {
             let body = site.body(if taken { "then_branch" } else { "else_branch" })?;
             return self.inline(site, body, &[]);
         }

@@ -1,7 +1,7 @@
 //! Convolutions, and how windows read their attributes.
 
-use ir::op::{BinaryOp, Conv, Layout, Op, Window};
-use ir::{DType, Dim};
+use ir::op::{BinaryOp, Conv, Layout, Op, PadMode, View, Window};
+use ir::{DType, Dim, Scalar};
 
 use super::{Row, op};
 use crate::onnx::builder::Val;
@@ -64,15 +64,81 @@ pub(super) fn window(node: &Node<'_>, spatial: &[Dim], kernel: &[i64]) -> Step<W
     })
 }
 
-/// `max((⌈n / stride⌉ − 1)·stride + reach − n, 0)`, which must be a number.
-fn same_padding(node: &Node<'_>, size: &Dim, stride: i64, reach: i64) -> Step<i64> {
+/// `max((⌈n / stride⌉ − 1)·stride + reach − n, 0)`.
+fn same_total(node: &Node<'_>, size: &Dim, stride: i64, reach: i64) -> Dim {
     let needed = (size.ceil_div(&Dim::Const(stride)) - 1) * stride + reach - size.clone();
-    match node.build.sizes.max(&needed, &Dim::Const(0)).as_const() {
+    node.build.sizes.max(&needed, &Dim::Const(0))
+}
+
+/// An image that is padded before its window moves, and the sizes of the result's axes.
+pub(super) struct Padded {
+    pub x: Val,
+    pub window: Window,
+    sizes: Option<Vec<Dim>>,
+}
+
+impl Padded {
+    /// Gives the result the sizes that it has at every size of the image, `⌈n / stride⌉`.
+    pub fn sized(&self, node: &mut Node<'_>, result: Val) -> Step<Val> {
+        let Some(sizes) = &self.sizes else { return Ok(result) };
+        let mut shape = node.shape(result).0;
+        shape[2..].clone_from_slice(sizes);
+        let (starts, steps) = (vec![Dim::Const(0); shape.len()], vec![1; shape.len()]);
+        node.slice(result, starts, shape, steps)
+    }
+}
+
+/// Reads the window over the axes of an image from the third on. `SAME_*` padding that depends on an open size, which no window has, is put
+/// around the image first.
+pub(super) fn padded(node: &mut Node<'_>, x: Val, kernel: &[i64], value: Scalar) -> Step<Padded> {
+    let spatial = node.shape(x)[2..].to_vec();
+    let count = spatial.len();
+    let mode = node.text("auto_pad", "NOTSET")?;
+    let strides = spatial_list(node, "strides", count, 1)?.unwrap_or_else(|| vec![1; count]);
+    let dilations = spatial_list(node, "dilations", count, 1)?.unwrap_or_else(|| vec![1; count]);
+    let total = |axis: usize| {
+        let reach = (kernel[axis] - 1) * dilations[axis] + 1;
+        same_total(node, &spatial[axis], strides[axis], reach)
+    };
+    let totals: Vec<Dim> = (0..count).map(total).collect();
+    if !mode.starts_with("SAME") || totals.iter().all(|t| t.as_const().is_some()) {
+        let window = window(node, &spatial, kernel)?;
+        return Ok(Padded { x, window, sizes: None });
+    }
+    let (mut low, mut high) = (vec![Dim::Const(0); count + 2], vec![Dim::Const(0); count + 2]);
+    for (axis, total) in totals.iter().enumerate() {
+        let small = total.floor_div(&Dim::Const(2));
+        let large = total.clone() - &small;
+        (low[axis + 2], high[axis + 2]) = match mode.as_str() {
+            "SAME_UPPER" => (small, large),
+            _ => (large, small),
+        };
+    }
+    let mode = PadMode::Constant(value);
+    let x = node.add(Op::View(View::Pad { low, high, mode }), &[x])?;
+    let sizes: Vec<Dim> = (0..count)
+        .map(|axis| spatial[axis].ceil_div(&Dim::Const(strides[axis])))
+        .collect();
+    Ok(Padded {
+        x,
+        window: Window {
+            pad_low: vec![0; count],
+            pad_high: vec![0; count],
+            strides,
+            dilations,
+        },
+        sizes: Some(sizes),
+    })
+}
+
+/// The padding of `SAME_*`, which must be a number.
+fn same_padding(node: &Node<'_>, size: &Dim, stride: i64, reach: i64) -> Step<i64> {
+    match same_total(node, size, stride, reach).as_const() {
         Some(total) => Ok(total),
         None => {
             let size = size.clone();
             node.unsupported(format!(
-                "SAME padding with stride {stride} over the varying size {size}; fix or bound it"
+                "SAME padding with stride {stride} over the varying size {size}; fix it with --size NAME=SIZE or --shape INPUT=[DIMS]"
             ))
         }
     }
@@ -141,17 +207,21 @@ fn parts(node: &mut Node<'_>, transposed: bool) -> Step<Parts> {
 pub(super) fn conv(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let p = parts(node, false)?;
     let kernel = kernel(node, p.filter, p.spatial.len())?;
-    let window = window(node, &p.spatial, &kernel)?;
-    let out = node.dtype(p.x);
+    let dtype = node.dtype(p.x);
+    let padded = padded(node, p.x, &kernel, Scalar::zero(dtype))?;
+    let mut operands = p.operands;
+    operands[0] = padded.x;
+    let out = dtype;
     let conv = Conv {
-        window,
+        window: padded.window.clone(),
         groups: p.groups,
         layout: Layout::ChannelsFirst,
         transposed: None,
         pad_value: 0,
         out,
     };
-    Ok(vec![node.add(Op::Conv(conv), &p.operands)?])
+    let result = node.add(Op::Conv(conv), &operands)?;
+    Ok(vec![padded.sized(node, result)?])
 }
 
 /// `(x − x₀) ∗ (w − w₀)` in `i32`; `w₀` is one number or one a filter.
@@ -174,24 +244,24 @@ pub(super) fn integer_conv(
     if input.rank() < 3 || weights.rank() != input.rank() {
         return node.rank_error(0, "at least 3, and the filter's the same");
     }
-    let spatial = input[2..].to_vec();
-    let kernel = kernel(node, filter, spatial.len())?;
-    let window = window(node, &spatial, &kernel)?;
+    let kernel = kernel(node, filter, input.rank() - 2)?;
+    let padded = padded(node, x, &kernel, Scalar::Int(0))?;
     let groups = node.int_or("group", 1)?;
     if !(1..=WINDOW_LIMIT).contains(&groups) {
         return node.bad("group", groups, "at least 1");
     }
     node.build.require_equal(&input[1], &(weights[1].clone() * groups))?;
-    let operands: Vec<Val> = [Some(x), Some(filter), bias].into_iter().flatten().collect();
+    let operands: Vec<Val> = [Some(padded.x), Some(filter), bias].into_iter().flatten().collect();
     let conv = Conv {
-        window,
+        window: padded.window.clone(),
         groups,
         layout: Layout::ChannelsFirst,
         transposed: None,
         pad_value: 0,
         out: DType::I32,
     };
-    node.add(Op::Conv(conv), &operands)
+    let result = node.add(Op::Conv(conv), &operands)?;
+    padded.sized(node, result)
 }
 
 /// `x − zero` in `i32`; a vector of zero points runs along `axis`.

@@ -77,13 +77,24 @@ fn binary(node: &mut Node<'_>, op: BinaryOp) -> Step<Vec<Val>> {
 }
 
 fn variadic(node: &mut Node<'_>, op: BinaryOp) -> Step<Vec<Val>> {
-    let values = node.variadic()?;
-    let mut result = values[0];
-    for value in &values[1..] {
-        result = node.binary(op, result, *value)?;
+    let mut values = node.variadic()?;
+    // Many are folded in groups: what is computed of one chain nests as deep as the chain is long.
+    while values.len() > 1 {
+        let mut folded = Vec::with_capacity(values.len().div_ceil(GROUP));
+        for group in values.chunks(GROUP) {
+            let mut result = group[0];
+            for value in &group[1..] {
+                result = node.binary(op, result, *value)?;
+            }
+            folded.push(result);
+        }
+        values = folded;
     }
-    Ok(vec![result])
+    Ok(values)
 }
+
+/// How many operands of a variadic op are folded one after the other.
+const GROUP: usize = 16;
 
 fn mean(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let count = node.variadic()?.len();

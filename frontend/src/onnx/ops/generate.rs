@@ -81,8 +81,8 @@ fn constant_of_shape(node: &mut Node<'_>) -> Step<Vec<Val>> {
 fn range(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let start = node.input(0)?;
     let dtype = node.dtype(start);
-    if dtype.is_float() {
-        let number = |index, what| -> Step<f64> {
+    if dtype.is_float() && !open_float(node)? {
+        let mut number = |index, what| -> Step<f64> {
             Ok(*node
                 .known_floats(index, what)?
                 .first()
@@ -104,44 +104,55 @@ fn range(node: &mut Node<'_>) -> Step<Vec<Val>> {
         let scaled = node.with_scalar(BinaryOp::Mul, positions, delta)?;
         return Ok(vec![node.binary(BinaryOp::Add, scaled, start)?]);
     }
-    let one = |index, what| -> Step<Dim> {
-        let dims = node.known_dims(index, what)?;
-        Ok(dims.into_iter().next().ok_or(NodeProblem::NotKnown { what, index })?)
+    let one = |node: &mut Node<'_>, index, what| -> Step<(Dim, Dim)> {
+        let val = node.input(index)?;
+        let parts = node.build.folded(val).and_then(|k| k.ratios());
+        Ok(parts
+            .and_then(|parts| parts.into_iter().next())
+            .ok_or(NodeProblem::NotKnown { what, index })?)
     };
-    let (from, limit, delta) = (one(0, "start")?, one(1, "limit")?, one(2, "step")?);
-    let step = match delta.as_const() {
-        Some(step) if step != 0 && step != i64::MIN => step,
+    let from = one(node, 0, "start")?;
+    let limit = one(node, 1, "limit")?;
+    let delta = one(node, 2, "step")?;
+    // (limit − from) / step, as one quotient.
+    let (span, by) = (
+        (limit.0 * &from.1 - from.0.clone() * &limit.1) * &delta.1,
+        delta.0.clone() * &limit.1 * &from.1,
+    );
+    let sizes = &node.build.sizes;
+    let (span, by) = match (sizes.at_least(&by, 0) && !by.is(0), sizes.at_most(&by, -1)) {
+        (true, _) => (span, by),
+        (_, true) => (-span, -by),
         _ => {
-            let expected = "a constant other than 0 and above -2^63".to_owned();
+            let expected = "other than 0, of one sign at all sizes".to_owned();
             return Err(NodeProblem::Value {
                 what: "range's step",
-                found: delta.to_string(),
+                found: delta.0.to_string(),
                 expected,
             }
             .into());
         }
     };
-    let count = match (&from, &limit) {
-        (Dim::Const(from), Dim::Const(limit)) => Dim::Const(range_count(*from, *limit, step)?),
-        _ => {
-            let span = if step > 0 { &limit - &from } else { &from - &limit };
-            let sizes = &node.build.sizes;
-            sizes.max(&span, &Dim::Const(0)).ceil_div(&Dim::Const(step.abs()))
-        }
+    // The span of two numbers of 64 bits may have 65.
+    let number = |(above, below): &(Dim, Dim)| above.as_const().filter(|_| below.is(1));
+    let count = match (number(&from), number(&limit), number(&delta)) {
+        (Some(from), Some(limit), Some(step)) => Dim::Const(range_count(from, limit, step)?),
+        _ => sizes.max(&span, &Dim::Const(0)).ceil_div(&by),
     };
     let mut values = node.iota([count].into(), 0, dtype)?;
-    if step != 1 {
-        let step = node.int_scalar(dtype, step);
+    if !(delta.0.is(1) && delta.1.is(1)) {
+        let step = node.input(2)?;
+        let step = node.reshape(step, Shape::SCALAR)?;
         values = node.binary(BinaryOp::Mul, values, step)?;
     }
-    if !from.is(0) {
+    if !from.0.is(0) {
         let from = node.reshape(start, Shape::SCALAR)?;
         values = node.binary(BinaryOp::Add, values, from)?;
     }
     Ok(vec![values])
 }
 
-/// The number of elements of `from..limit` by `step`. The span of two numbers of 64 bits may have 65.
+/// The number of elements of `from..limit` by `step`, which is not 0. The span of two numbers of 64 bits may have 65.
 fn range_count(from: i64, limit: i64, step: i64) -> Step<i64> {
     let (span, step) = (i128::from(limit) - i128::from(from), i128::from(step));
     let (span, by) = if step > 0 { (span, step) } else { (-span, -step) };
@@ -154,6 +165,17 @@ fn range_count(from: i64, limit: i64, step: i64) -> Step<i64> {
         }
         .into()
     })
+}
+
+/// Says whether a range of floats depends on open sizes.
+fn open_float(node: &mut Node<'_>) -> Step<bool> {
+    for index in 0..3 {
+        let val = node.input(index)?;
+        if node.build.folded(val).is_some_and(|known| known.is_open()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// 1 on the diagonal `k`, else 0.

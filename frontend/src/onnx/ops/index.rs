@@ -40,11 +40,22 @@ fn gather(node: &mut Node<'_>) -> Step<Vec<Val>> {
 fn gather_elements(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, indices) = (node.input(0)?, node.input(1)?);
     let axis = axis_of(node, 0, x)?;
+    // Along the one axis of a vector it is the plain gather.
+    if node.rank(x) == 1
+        && let Some(known) = node.build.known(x)
+        && let Some(picks) = node.build.folded(indices)
+        && let Some(known) = known.take(0, &picks)
+    {
+        return Ok(vec![node.known(known)]);
+    }
     Ok(vec![node.add(Op::Gather(Gather::Elements { axis }), &[x, indices])?])
 }
 
 fn gather_nd(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (x, indices) = (node.input(0)?, node.input(1)?);
+    if let Some(known) = gather_known(node, x, indices)? {
+        return Ok(vec![node.known(known)]);
+    }
     let batch_dims = node.int_or("batch_dims", 0)?;
     let Ok(batch_dims) = usize::try_from(batch_dims) else {
         return node.bad("batch_dims", batch_dims, "not negative");
@@ -70,6 +81,20 @@ fn gather_nd(node: &mut Node<'_>) -> Step<Vec<Val>> {
         node.build.require_equal(&data[axis], &picks[axis])?;
     }
     Ok(vec![node.add(Op::Gather(Gather::Nd { batch_dims }), &[x, indices])?])
+}
+
+/// Picks from a known vector by index tuples of one position.
+fn gather_known(node: &mut Node<'_>, x: Val, indices: Val) -> Step<Option<Known>> {
+    let picks = node.shape(indices);
+    if node.rank(x) != 1 || !picks.last().is_some_and(|width| width.is(1)) || node.int_or("batch_dims", 0)? != 0 {
+        return Ok(None);
+    }
+    let Some(data) = node.build.known(x) else {
+        return Ok(None);
+    };
+    let picks = node.build.folded(indices);
+    let flat = picks.and_then(|p| p.select(p.shape[..p.shape.len() - 1].to_vec(), 0..p.elements.len()));
+    Ok(flat.and_then(|picks| data.take(0, &picks)))
 }
 
 fn reduction(node: &Node<'_>) -> Step<Option<ReduceOp>> {
@@ -129,18 +154,15 @@ fn scatter_nd(node: &mut Node<'_>) -> Step<Vec<Val>> {
 
 /// Overwrites elements of a known vector.
 fn scatter_known(
-    node: &Node<'_>,
+    node: &mut Node<'_>,
     x: Val,
     indices: Val,
     updates: Val,
     axis: usize,
     reduce: Option<ReduceOp>,
 ) -> Option<Known> {
-    let (data, picks, news) = (
-        node.build.known(x)?,
-        node.build.known(indices)?.ints()?,
-        node.build.known(updates)?,
-    );
+    let data = node.build.known(x)?;
+    let (picks, news) = (node.build.folded(indices)?.ints()?, node.build.folded(updates)?);
     if reduce.is_some() || axis != 0 || data.shape.len() != 1 || picks.len() != news.elements.len() {
         return None;
     }
@@ -200,9 +222,10 @@ fn tensor_scatter(node: &mut Node<'_>) -> Step<Vec<Val>> {
 /// `indices` become an axis of `depth` elements: `on` where the position is the index, else `off`.
 fn one_hot(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (indices, values) = (node.input(0)?, node.input(2)?);
+    let depth = node.input(1)?;
     let depth = node
         .build
-        .known(node.input(1)?)
+        .folded(depth)
         .and_then(|k| k.cast(DType::I64, &node.build.sizes)?.dims());
     let depth = depth.ok_or(NodeProblem::NotKnown {
         what: "depth",
@@ -289,7 +312,8 @@ fn compress(node: &mut Node<'_>) -> Step<Vec<Val>> {
 /// The positions of elements other than 0, `[rank, count]`; the count must be known, so the elements must be.
 fn non_zero(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let ty = node.ty(node.input(0)?).clone();
-    let known = node.build.known(node.input(0)?).and_then(|k| k.floats());
+    let x = node.input(0)?;
+    let known = node.build.folded(x).and_then(|k| k.floats());
     let known = known.ok_or(NodeProblem::NotKnown {
         what: "tensor",
         index: 0,

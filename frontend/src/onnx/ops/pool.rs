@@ -3,7 +3,7 @@
 use ir::op::{BinaryOp, Layout, Op, PadMode, Pool, PoolKind, ReduceOp, UnaryOp, View};
 use ir::{Dim, Scalar};
 
-use super::conv::{spatial_list, window};
+use super::conv::{Padded, padded, spatial_list};
 use super::{Row, op, unpool};
 use crate::onnx::builder::Val;
 use crate::onnx::error::Step;
@@ -20,32 +20,46 @@ pub(super) const ROWS: &[Row] = &[
     op("MaxPool", 1, max_pool),
 ];
 
-fn pool(node: &Node<'_>, kind: PoolKind) -> Step<Pool> {
-    let x = node.input(0)?;
-    let shape = node.shape(x);
-    if shape.rank() < 3 {
+/// Reads a pool over the axes of `x`, which it is applied to by [`Padded::sized`]; padding that depends on an open size is of `value`.
+fn pool(node: &mut Node<'_>, x: Val, kind: PoolKind, value: Scalar) -> Step<(Pool, Padded)> {
+    let rank = node.rank(x);
+    if rank < 3 {
         return node.rank_error(0, "at least 3");
     }
-    let spatial: Vec<Dim> = shape[2..].to_vec();
-    let size = spatial_list(node, "kernel_shape", spatial.len(), 1)?;
+    let size = spatial_list(node, "kernel_shape", rank - 2, 1)?;
     let size = node.required("kernel_shape", size)?;
-    let window = window(node, &spatial, &size)?;
+    let padded = padded(node, x, &size, value)?;
     let ceil = node.flag("ceil_mode")?;
-    Ok(Pool {
+    let pool = Pool {
         kind,
         size,
-        window,
+        window: padded.window.clone(),
         ceil,
         layout: Layout::ChannelsFirst,
-    })
+    };
+    Ok((pool, padded))
+}
+
+fn pooled(node: &mut Node<'_>, (pool, padded): (Pool, Padded)) -> Step<Val> {
+    let result = node.add(Op::Pool(pool), &[padded.x])?;
+    padded.sized(node, result)
 }
 
 fn max_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
-    let pool = pool(node, PoolKind::Max)?;
-    let result = node.add(Op::Pool(pool.clone()), &[x])?;
+    let dtype = node.dtype(x);
+    let lowest = match dtype.int_range() {
+        Some((low, _)) => Scalar::Int(low),
+        None => Scalar::Float(f64::NEG_INFINITY),
+    };
+    let (pool, padded) = pool(node, x, PoolKind::Max, lowest)?;
+    let is_padded = padded.x != x;
+    let result = pooled(node, (pool.clone(), padded))?;
     if !node.wants(1) {
         return Ok(vec![result]);
+    }
+    if is_padded {
+        return node.unsupported("the Indices of a MaxPool with SAME padding over an open size");
     }
     let column_major = node.flag("storage_order")?;
     let shape = node.shape(result);
@@ -55,21 +69,36 @@ fn max_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
 pub(super) fn average_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let count_padding = node.flag("count_include_pad")?;
-    let pool = pool(node, PoolKind::Average { count_padding })?;
-    Ok(vec![node.add(Op::Pool(pool), &[x])?])
+    let zero = Scalar::Float(0.0);
+    let (mut parts, padded) = pool(node, x, PoolKind::Average { count_padding }, zero)?;
+    if padded.x == x || count_padding {
+        return Ok(vec![pooled(node, (parts, padded))?]);
+    }
+    // Padding around the image is counted: the mean over it is divided by the part of the window that is inside.
+    let counted = PoolKind::Average { count_padding: true };
+    parts.kind = counted;
+    let mean = pooled(node, (parts, padded))?;
+    let mut ones = node.shape(x);
+    ones.0[..2].fill(Dim::Const(1));
+    let one = node.scalar(node.dtype(x), 1.0);
+    let ones = node.broadcast(one, ones)?;
+    let parts = pool(node, ones, counted, zero)?;
+    let inside = pooled(node, parts)?;
+    Ok(vec![node.binary(BinaryOp::Div, mean, inside)?])
 }
 
 /// The p-norm: `(Σ |x|^p)^(1/p)`, the sum being the mean (padding counted) times the window's size.
 fn lp_pool(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
-    let mut pool = pool(node, PoolKind::Average { count_padding: true })?;
-    let elements: f64 = pool.size.iter().map(|v| *v as f64).product();
     let p = node.int_or("p", 2)? as f64;
-    let mut powers = power(node, x, p)?;
+    let powers = power(node, x, p)?;
+    let counted = PoolKind::Average { count_padding: true };
+    let (mut pool, mut padded) = pool(node, powers, counted, Scalar::Float(0.0))?;
+    let elements: f64 = pool.size.iter().map(|v| *v as f64).product();
     if std::mem::take(&mut pool.ceil) {
-        powers = with_rest(node, powers, &pool)?;
+        padded.x = with_rest(node, padded.x, &pool)?;
     }
-    let mean = node.add(Op::Pool(pool), &[powers])?;
+    let mean = pooled(node, (pool, padded))?;
     let sum = node.with_scalar(BinaryOp::Mul, mean, elements)?;
     Ok(vec![root(node, sum, p)?])
 }

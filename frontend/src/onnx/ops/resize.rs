@@ -1,7 +1,10 @@
 //! Resize and Upsample: each resized axis is a gather (nearest), or a weighted sum of gathers (linear, cubic).
 //!
-//! The positions and weights are worked out here and become constants, so a resized axis must be a number. A varying
-//! axis can be enlarged by a whole factor with `nearest`.
+//! The positions and weights are worked out here and become constants where a resized axis is a number. A varying axis that is
+//! enlarged by a whole factor with `nearest` repeats its elements; any other has positions that are computed in each run, in f32 as
+//! ONNX Runtime computes them ([`open`]).
+
+mod open;
 
 use ir::op::BinaryOp;
 use ir::{DType, Dim, HostTensor};
@@ -9,6 +12,7 @@ use ir::{DType, Dim, HostTensor};
 use super::{Row, op, withdrawn};
 use crate::onnx::builder::Val;
 use crate::onnx::error::{NodeProblem, Step};
+use crate::onnx::known::Known;
 use crate::onnx::node::Node;
 
 pub(super) const ROWS: &[Row] = &[op("Resize", 10, resize), withdrawn("Upsample", 7, 9, upsample)];
@@ -45,6 +49,7 @@ struct Axis {
     axis: usize,
     input: Dim,
     output: Dim,
+    /// 0 where it depends on open sizes: it is `output / input` then.
     scale: f64,
 }
 
@@ -54,8 +59,11 @@ fn upsample(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let scales = if node.opset < 9 {
         let scales = node.floats("scales")?;
         node.required("scales", scales)?
+            .into_iter()
+            .map(Factor::Number)
+            .collect()
     } else {
-        node.known_floats(1, "list of scales")?
+        factors(node, 1)?
     };
     let mode = mode(node, Nearest::Floor)?;
     let axes = by_scale(node, x, &(0..node.rank(x)).collect::<Vec<_>>(), &scales)?;
@@ -84,7 +92,7 @@ fn resize(node: &mut Node<'_>) -> Step<Vec<Val>> {
         return node.unsupported("Resize with antialias");
     }
     if node.opset < 11 {
-        let scales = node.known_floats(1, "list of scales")?;
+        let scales = factors(node, 1)?;
         let mode = mode(node, Nearest::Floor)?;
         let axes = by_scale(node, x, &(0..rank).collect::<Vec<_>>(), &scales)?;
         return apply(node, x, axes, mode, Transform::Asymmetric);
@@ -122,7 +130,7 @@ fn resize(node: &mut Node<'_>) -> Step<Vec<Val>> {
         }
         by_size(node, x, &axes)?
     } else if node.optional(2).is_some_and(|v| !empty(v)) {
-        let scales = node.known_floats(2, "list of scales")?;
+        let scales = factors(node, 2)?;
         by_scale(node, x, &axes, &scales)?
     } else {
         return Err(NodeProblem::MissingInput { index: 2 }.into());
@@ -130,24 +138,83 @@ fn resize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     apply(node, x, axes, mode, transform)
 }
 
-fn by_scale(node: &Node<'_>, x: Val, axes: &[usize], scales: &[f64]) -> Step<Vec<Axis>> {
+/// How far an axis is scaled.
+#[derive(Clone, Debug)]
+enum Factor {
+    Number(f64),
+    /// A quotient of open sizes.
+    Open(Dim, Dim),
+}
+
+fn factors(node: &mut Node<'_>, index: usize) -> Step<Vec<Factor>> {
+    let scales = node.input(index)?;
+    let known = node.build.folded(scales).ok_or(NodeProblem::NotKnown {
+        what: "list of scales",
+        index,
+    })?;
+    if let Some(numbers) = known.floats() {
+        return Ok(numbers.into_iter().map(Factor::Number).collect());
+    }
+    let factor = |i: usize| {
+        let one = known.select(Vec::new(), [i])?;
+        match one.floats() {
+            Some(number) => Some(Factor::Number(number[0])),
+            None => one
+                .ratios()?
+                .into_iter()
+                .next()
+                .map(|(above, below)| Factor::Open(above, below)),
+        }
+    };
+    let factors: Option<Vec<Factor>> = (0..known.elements.len()).map(factor).collect();
+    Ok(factors.ok_or(NodeProblem::NotKnown {
+        what: "list of scales",
+        index,
+    })?)
+}
+
+fn by_scale(node: &Node<'_>, x: Val, axes: &[usize], scales: &[Factor]) -> Step<Vec<Axis>> {
     let shape = node.shape(x);
     let wrong = |found: String| NodeProblem::Value {
         what: "list of scales",
         found,
         expected: format!("{} positive numbers", axes.len()),
     };
-    if scales.len() != axes.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e6)) {
+    let usable = |s: &Factor| match s {
+        Factor::Number(s) => *s > 0.0 && *s < 1e6,
+        Factor::Open(..) => true,
+    };
+    if scales.len() != axes.len() || !scales.iter().all(usable) {
         return Err(wrong(format!("{scales:?}")).into());
     }
     let mut list = Vec::new();
-    for (&axis, &scale) in axes.iter().zip(scales).filter(|(_, s)| **s != 1.0) {
+    for (&axis, factor) in axes.iter().zip(scales) {
         let input = shape[axis].clone();
+        let scale = match factor {
+            Factor::Number(1.0) => continue,
+            Factor::Number(scale) => *scale,
+            Factor::Open(above, below) => {
+                let output = (input.clone() * above).floor_div(below);
+                if output != input {
+                    let scale = 0.0;
+                    list.push(Axis {
+                        axis,
+                        input,
+                        output,
+                        scale,
+                    });
+                }
+                continue;
+            }
+        };
         let output = match input.as_const() {
             // The scale is an f32, and so is the product: `10 · 1.4f32` is 14, but less than that in f64.
             Some(n) => Dim::Const((n as f32 * scale as f32).floor() as i64),
             None if scale.fract() == 0.0 => input.clone() * scale as i64,
-            None => return node.unsupported(format!("resizing the varying size {input} by {scale}")),
+            None => match Known::scaled(&input, scale, &node.build.sizes) {
+                Some(output) => output,
+                None => return node.unsupported(format!("resizing the varying size {input} by {scale}")),
+            },
         };
         list.push(Axis {
             axis,
@@ -159,7 +226,7 @@ fn by_scale(node: &Node<'_>, x: Val, axes: &[usize], scales: &[f64]) -> Step<Vec
     Ok(list)
 }
 
-fn by_size(node: &Node<'_>, x: Val, axes: &[usize]) -> Step<Vec<Axis>> {
+fn by_size(node: &mut Node<'_>, x: Val, axes: &[usize]) -> Step<Vec<Axis>> {
     let shape = node.shape(x);
     let sizes = node.known_dims(3, "list of sizes")?;
     if sizes.len() != axes.len() {
@@ -175,7 +242,7 @@ fn by_size(node: &Node<'_>, x: Val, axes: &[usize]) -> Step<Vec<Axis>> {
             (Some(i), Some(o)) if i > 0 => o as f64 / i as f64,
             _ => match output.exact_div(&input).and_then(|k| k.as_const()) {
                 Some(k) => k as f64,
-                None => return node.unsupported(format!("resizing {input} elements to {output}")),
+                None => 0.0,
             },
         };
         list.push(Axis {
@@ -239,6 +306,9 @@ pub(super) fn constant(tensor: Result<HostTensor, ir::data::SizeMismatch>) -> St
 /// Enlarges an axis by a whole factor: each element is repeated.
 fn repeat(node: &mut Node<'_>, x: Val, axis: &Axis, mode: Mode, transform: Transform) -> Step<Val> {
     let factor = axis.scale as i64;
+    if factor < 1 || axis.scale.fract() != 0.0 || axis.output != axis.input.clone() * factor {
+        return open::resize(node, x, axis, mode, transform);
+    }
     // Which element a position takes within a block of `factor` shows on any one block away from the edges.
     let blocks = taps(3, 3 * factor.max(1), axis.scale, mode, transform);
     let plain = matches!(mode, Mode::Nearest(_))
@@ -247,10 +317,7 @@ fn repeat(node: &mut Node<'_>, x: Val, axis: &Axis, mode: Mode, transform: Trans
         && transform != Transform::AlignCorners
         && blocks.iter().enumerate().all(|(i, t)| t[0].0 == i as i64 / factor);
     if !plain {
-        let (input, output) = (&axis.input, &axis.output);
-        return node.unsupported(format!(
-            "resizing the varying size {input} to {output} with {mode:?}, {transform:?}"
-        ));
+        return open::resize(node, x, axis, mode, transform);
     }
     let shape = node.shape(x);
     let mut split = shape.0.clone();

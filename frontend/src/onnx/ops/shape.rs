@@ -77,15 +77,15 @@ fn reshape(node: &mut Node<'_>) -> Step<Vec<Val>> {
             if rest.is(0) {
                 return Err(error(&to, "the dim marked -1 could be anything, because another is 0").into());
             }
-            to[*open] = from.elements().exact_div(&rest).ok_or_else(|| {
-                error(
-                    &to,
-                    &format!(
-                        "{} elements cannot be shown to be a multiple of {rest}",
-                        from.elements()
-                    ),
-                )
-            })?;
+            let elements = from.elements();
+            to[*open] = match elements.exact_div(&rest) {
+                Some(quotient) => quotient,
+                None if elements.as_const().is_some() && rest.as_const().is_some() => {
+                    return Err(error(&to, &format!("{elements} elements are no multiple of {rest}")).into());
+                }
+                // A run checks that there is no remainder.
+                None => elements.floor_div(&rest),
+            };
         }
         _ => return Err(error(&to, "only one dim may be -1").into()),
     }
@@ -225,16 +225,18 @@ fn block(node: &mut Node<'_>) -> Step<(Val, [Dim; 4], i64)> {
     }
 }
 
+/// A part of an axis; where it depends on the run that nothing is left, the run checks it.
 fn divided(node: &Node<'_>, x: Val, dim: &Dim, by: i64) -> Step<Dim> {
-    dim.exact_div(&Dim::Const(by)).ok_or_else(|| {
-        let reason = format!("{dim} cannot be shown to be a multiple of {by}");
-        NodeProblem::Shapes {
+    match dim.exact_div(&Dim::Const(by)) {
+        Some(part) => Ok(part),
+        None if dim.as_const().is_none() => Ok(dim.floor_div(&Dim::Const(by))),
+        None => Err(NodeProblem::Shapes {
             left: node.shape(x),
             right: [by].into(),
-            reason,
+            reason: format!("{dim} is no multiple of {by}"),
         }
-        .into()
-    })
+        .into()),
+    }
 }
 
 fn depth_to_space(node: &mut Node<'_>) -> Step<Vec<Val>> {

@@ -6,6 +6,7 @@ use ir::{DType, Dim, Scalar};
 use super::{Row, op};
 use crate::onnx::builder::Val;
 use crate::onnx::error::{NodeProblem, Step};
+use crate::onnx::known::{Element, Known};
 use crate::onnx::node::Node;
 
 pub(super) const ROWS: &[Row] = &[
@@ -81,6 +82,9 @@ fn slice(node: &mut Node<'_>) -> Step<Vec<Val>> {
 
 /// Returns the first position and the number of positions of `start..end` by `step` over `size` elements.
 fn range(node: &Node<'_>, start: &Dim, end: &Dim, step: i64, size: &Dim) -> Step<(Dim, Dim)> {
+    if size.is(0) {
+        return Ok((Dim::Const(0), Dim::Const(0)));
+    }
     let sizes = &node.build.sizes;
     let zero = Dim::Const(0);
     let at_zero = |d: Dim| sizes.max(&d, &zero);
@@ -93,41 +97,37 @@ fn range(node: &Node<'_>, start: &Dim, end: &Dim, step: i64, size: &Dim) -> Step
         .into());
     }
     if step > 0 {
-        let clamp = |d: &Dim| -> Step<Dim> { Ok(sizes.min(&at_zero(from_start(node, d, size)?), size)) };
-        let (start, end) = (clamp(start)?, clamp(end)?);
+        let clamp = |d: &Dim| sizes.min(&at_zero(from_start(node, d, size)), size);
+        let (start, end) = (clamp(start), clamp(end));
         let span = at_zero(&end - &start);
         return Ok((start, span.ceil_div(&Dim::Const(step))));
     }
     // Backwards: positions are clamped to `size − 1` and −1.
     let last = size.clone() - 1;
     let back = Dim::Const(-step);
-    let clamp = |d: &Dim| -> Step<Dim> {
-        let position = from_start(node, d, size)?;
-        Ok(sizes.min(&sizes.max(&position, &Dim::Const(-1)), &last))
-    };
-    let (start, end) = (at_zero(clamp(start)?), clamp(end)?);
+    let clamp = |d: &Dim| sizes.min(&sizes.max(&from_start(node, d, size), &Dim::Const(-1)), &last);
+    let (start, end) = (at_zero(clamp(start)), clamp(end));
     let span = at_zero(&start - &end);
     Ok((start, span.ceil_div(&back)))
 }
 
-/// Counts a position from the start; it may be outside. A number beyond any size becomes the end on its side.
-fn from_start(node: &Node<'_>, position: &Dim, size: &Dim) -> Step<Dim> {
+/// Counts a position from the start; it may be outside. A number beyond any size becomes the end on its side. The size is added once to a
+/// position that may be negative in some runs, by a factor that is 1 there and 0 elsewhere.
+fn from_start(node: &Node<'_>, position: &Dim, size: &Dim) -> Dim {
     let sizes = &node.build.sizes;
     match position.as_const() {
-        Some(v) if v >= FAR => return Ok(size.clone()),
-        Some(v) if v <= -FAR => return Ok(Dim::Const(-1)),
+        Some(v) if v >= FAR => return size.clone(),
+        Some(v) if v <= -FAR => return Dim::Const(-1),
         _ => {}
     }
     if sizes.at_least(position, 0) {
-        Ok(position.clone())
+        position.clone()
     } else if sizes.at_most(position, -1) {
-        Ok(position.clone() + size.clone())
+        position.clone() + size.clone()
     } else {
-        Err(NodeProblem::Sign {
-            what: "the slice's position",
-            dim: position.clone(),
-        }
-        .into())
+        let (zero, one) = (Dim::Const(0), Dim::Const(1));
+        let negative = sizes.min(&sizes.max(&-position.clone(), &zero), &one);
+        position.clone() + negative * size
     }
 }
 
@@ -154,13 +154,20 @@ fn split(node: &mut Node<'_>) -> Step<Vec<Val>> {
                 }
                 .into());
             }
-            node.build.require_equal(&total, &parts.iter().cloned().sum())?;
+            let sum = parts.iter().cloned().sum();
+            let what = "the size of the axis and the sum of the parts";
+            node.build.assume_equal(&total, &sum, what, &node.origin)?;
             parts
         }
         None => {
             let count = node.int_or("num_outputs", node.proto.output.len() as i64)?;
             if !(1..=node.proto.output.len() as i64).contains(&count) {
                 return node.bad("num_outputs", count, format!("1 to {}", node.proto.output.len()));
+            }
+            if node.opset < 18 {
+                let rest = total.modulo(&Dim::Const(count));
+                let what = format!("what is left of {total} in {count} equal parts, and 0");
+                node.build.assume_equal(&rest, &Dim::Const(0), &what, &node.origin)?;
             }
             let part = total.ceil_div(&Dim::Const(count));
             let rest = total.clone() - part.clone() * (count - 1);
@@ -199,6 +206,7 @@ fn pad(node: &mut Node<'_>) -> Step<Vec<Val>> {
         let value = match node.optional(2) {
             None => Scalar::zero(dtype),
             Some(v) => {
+                node.build.folded(v);
                 let constant = node.build.constant(v).and_then(|t| t.splat());
                 constant.ok_or(NodeProblem::NotKnown {
                     what: "value to pad with",
@@ -251,26 +259,18 @@ fn pad_or_crop(node: &mut Node<'_>, x: Val, low: Vec<Dim>, high: Vec<Dim>, mode:
     let (mut below, mut above) = (Vec::new(), Vec::new());
     for (axis, (low, high)) in low.iter().zip(&high).enumerate() {
         fits(&shape[axis], low, high)?;
-        let part = |d: &Dim| -> Step<(Dim, Dim)> {
-            if node.build.sizes.at_least(d, 0) {
-                Ok((Dim::Const(0), d.clone()))
-            } else if node.build.sizes.at_most(d, 0) {
-                Ok((-d.clone(), Dim::Const(0)))
-            } else {
-                Err(NodeProblem::Sign {
-                    what: "the pad",
-                    dim: d.clone(),
-                }
-                .into())
-            }
-        };
-        let ((cut_low, add_low), (cut_high, add_high)) = (part(low)?, part(high)?);
+        let known = &node.build.sizes;
+        let part = |d: &Dim| (known.max(&-d.clone(), &Dim::Const(0)), known.max(d, &Dim::Const(0)));
+        let ((cut_low, add_low), (cut_high, add_high)) = (part(low), part(high));
         sizes.push(shape[axis].clone() - cut_low.clone() - cut_high);
         starts.push(cut_low);
         below.push(add_low);
         above.push(add_high);
     }
     let steps = vec![1; shape.rank()];
+    if let Some(known) = pad_known(node, x, [&starts, &sizes, &below, &above], &mode) {
+        return Ok(node.known(known));
+    }
     let x = node.slice(x, starts, sizes, steps)?;
     if below.iter().chain(&above).all(|d| d.is(0)) {
         return Ok(x);
@@ -302,6 +302,21 @@ fn fits(size: &Dim, low: &Dim, high: &Dim) -> Step<()> {
     .into())
 }
 
+/// Pads known elements with a number.
+fn pad_known(node: &Node<'_>, x: Val, [starts, sizes, low, high]: [&[Dim]; 4], mode: &PadMode) -> Option<Known> {
+    let known = node.build.known(x)?;
+    let PadMode::Constant(value) = mode else { return None };
+    let numbers = |dims: &[Dim]| -> Option<Vec<i64>> { dims.iter().map(Dim::as_const).collect() };
+    let lengths =
+        |dims: &[Dim]| -> Option<Vec<usize>> { numbers(dims)?.into_iter().map(|n| usize::try_from(n).ok()).collect() };
+    let value = match known.dtype.is_float() {
+        true => Element::Float(value.as_f64()),
+        false => Element::Dim(Dim::Const(value.as_i64())),
+    };
+    let cut = known.slice(&numbers(starts)?, &lengths(sizes)?, &vec![1; starts.len()])?;
+    cut.pad(&lengths(low)?, &lengths(high)?, &value)
+}
+
 fn center_crop_pad(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let shape = node.shape(x);
@@ -323,8 +338,11 @@ fn center_crop_pad(node: &mut Node<'_>) -> Step<Vec<Val>> {
         // The smaller half goes before when padding, and comes off before when cropping.
         let before = if node.build.sizes.at_least(&added, 0) {
             added.floor_div(&two)
-        } else {
+        } else if node.build.sizes.at_most(&added, 0) {
             -((-added.clone()).floor_div(&two))
+        } else {
+            let (zero, up) = (Dim::Const(0), -((-added.clone()).floor_div(&two)));
+            added.floor_div(&two).larger(&zero) + up.smaller(&zero)
         };
         high[axis] = added - before.clone();
         low[axis] = before;

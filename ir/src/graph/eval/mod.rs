@@ -44,6 +44,8 @@ pub use index::resolve as resolve_index;
 pub enum EvalError {
     #[error(transparent)]
     Bind(#[from] BindError),
+    #[error(transparent)]
+    Sizes(#[from] crate::graph::assume::AssumptionError),
     #[error("input {input:?} is {got}, but the model declares {declared}")]
     InputType { input: String, got: DType, declared: DType },
     #[error("{node} {op} ({origin}): {error}")]
@@ -248,7 +250,9 @@ pub fn evaluate_values(
 
 fn bind(graph: &Graph, inputs: &IndexMap<String, HostTensor>) -> Result<Bindings, EvalError> {
     let shapes: IndexMap<&str, &[usize]> = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
-    Ok(graph.bind(&shapes)?)
+    let bindings = graph.bind(&shapes)?;
+    graph.check_assumptions(&bindings)?;
+    Ok(bindings)
 }
 
 /// Says which nodes an output depends on.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 
+use super::assume::Assumption;
 use super::infer::InferError;
 use super::op::Op;
 use super::{ConstId, Constant, Graph, Input, Node, Origin, Output, Stage, Value};
@@ -114,6 +115,19 @@ pub fn parse(text: &str) -> Result<Graph, ParseError> {
 /// [`ParseError`] with file, line and column.
 pub fn parse_file(file: &str, text: &str) -> Result<Graph, ParseError> {
     Parser::new(file.into(), text, true)?.graph()
+}
+
+/// Parses a size, such as `2*n + div(m, 4)`.
+///
+/// # Errors
+/// [`ParseError`] with the column.
+pub fn parse_dim(text: &str) -> Result<Dim, ParseError> {
+    let mut parser = Parser::new("<size>".into(), text, false)?;
+    let dim = parser.dim(0)?;
+    match parser.kind() {
+        Kind::End => Ok(dim),
+        _ => parser.expected("the end of the size"),
+    }
 }
 
 impl std::str::FromStr for Graph {
@@ -290,7 +304,7 @@ impl Parser {
         Ok(value)
     }
 
-    /// A sum of products of symbols, numbers and `div`, `mod`, `max`, `min`.
+    /// A sum of products of symbols, numbers and `div`, `mod`, `max`, `min`, `sqrt`.
     fn dim(&mut self, depth: usize) -> Parsed<Dim> {
         const DEEPEST: usize = 32;
         if depth > DEEPEST {
@@ -330,15 +344,20 @@ impl Parser {
             Kind::Number(_) => Ok(Dim::Const(self.integer()?)),
             Kind::Word(w) => {
                 self.at += 1;
-                let call = matches!(w.as_str(), "div" | "mod" | "max" | "min") && self.eat('(');
+                let call = matches!(w.as_str(), "div" | "mod" | "max" | "min" | "sqrt") && self.eat('(');
                 if !call {
                     return Ok(Dim::symbol(&w));
                 }
                 let a = self.dim(depth + 1)?;
-                self.need(',')?;
-                let b = self.dim(depth + 1)?;
+                let b = if w == "sqrt" {
+                    Dim::Const(0)
+                } else {
+                    self.need(',')?;
+                    self.dim(depth + 1)?
+                };
                 self.need(')')?;
                 let value = match w.as_str() {
+                    "sqrt" => a.floor_sqrt(),
                     "div" => a.floor_div(&b),
                     "mod" => a.modulo(&b),
                     "max" => a.larger(&b),
@@ -418,7 +437,8 @@ impl Parser {
                 (Kind::Word(w), Kind::Word(_)) if w == "symbol" => self.symbol()?,
                 (Kind::Word(w), Kind::Word(_)) if w == "const" => self.table_constant()?,
                 (Kind::Word(w), _) if w == "return" => self.outputs()?,
-                _ => return self.expected("`symbol`, `const`, `name = op …`, `return` or `}`"),
+                (Kind::Word(w), _) if w == "assume" => self.assumption()?,
+                _ => return self.expected("`symbol`, `assume`, `const`, `name = op …`, `return` or `}`"),
             }
         }
         if *self.kind() != Kind::End {
@@ -456,6 +476,17 @@ impl Parser {
         if self.graph.symbols.insert(Symbol::new(&name), info).is_some() {
             return self.error_at(start, Problem::Twice(name));
         }
+        Ok(())
+    }
+
+    fn assumption(&mut self) -> Parsed<()> {
+        self.at += 1;
+        let left = self.dim(0)?;
+        self.need('=')?;
+        let right = self.dim(0)?;
+        self.need_word("for")?;
+        let what = self.text("what needs the two sizes to be equal")?;
+        self.graph.assumptions.push(Assumption { left, right, what });
         Ok(())
     }
 

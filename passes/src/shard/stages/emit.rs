@@ -176,6 +176,8 @@ fn stage_graph(
     made.stage = graph.stage;
     let kept = nodes.iter().flat_map(|id| &graph.node(*id).results);
     used.extend(symbols(kept));
+    made.set_sizes_of(graph);
+    made.retain_assumptions(|symbol| used.contains(symbol));
     let declared = graph.symbols().iter().filter(|(symbol, _)| used.contains(*symbol));
     made.set_symbols(declared.map(|(symbol, info)| (symbol.clone(), *info)).collect());
     let mut ports = Stage::default();
