@@ -45,6 +45,8 @@ fn compile(source: &str, arch: &str, options: &[String]) -> Result<Vec<u8>, (u8,
         // SAFETY: loading ROCm's own library runs only its initialisers.
         .find_map(|name| unsafe { Library::new(name) }.ok())
         .ok_or((3, "libhiprtc could not be loaded".to_string()))?;
+    // It stays: LLVM, which came with it, does not bear a second comgr.
+    let library: &'static Library = Box::leak(Box::new(library));
     type Create = unsafe extern "C" fn(
         *mut Program,
         *const c_char,

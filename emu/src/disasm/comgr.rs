@@ -2,23 +2,12 @@
 
 use super::{Disassembler, Line};
 use crate::error::DisassemblyError;
-use libloading::{Library, Symbol};
+use comgr_sys::{ComgrLibrary, Loaded, Search, amd_comgr_disassembly_info_t, amd_comgr_status_s};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Mutex;
 
-type ReadMemory = extern "C" fn(u64, *mut c_char, u64, *mut c_void) -> u64;
-type PrintText = extern "C" fn(*const c_char, *mut c_void);
-type PrintAnnotation = extern "C" fn(u64, *mut c_void);
-type Create = unsafe extern "C" fn(*const c_char, ReadMemory, PrintText, PrintAnnotation, *mut Info) -> u32;
-type Destroy = unsafe extern "C" fn(Info) -> u32;
-type Step = unsafe extern "C" fn(Info, u64, *mut c_void, *mut u64) -> u32;
-
-/// `amd_comgr_disassembly_info_t`: one handle passed by value.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Info {
-    handle: u64,
-}
+/// A created disassembler and its use stay together, in the whole process. (comgr serialises its calls anyway.)
+static LOCK: Mutex<()> = Mutex::new(());
 
 struct State<'a> {
     base: u64,
@@ -45,52 +34,52 @@ extern "C" fn print_text(text: *const c_char, user: *mut c_void) {
 
 extern "C" fn print_annotation(_address: u64, _user: *mut c_void) {}
 
-/// The disassembler of `libamd_comgr.so`.
+/// The disassembler of `libamd_comgr.so`: the process's one library, which is never closed.
+#[derive(Clone, Copy)]
 pub struct Comgr {
-    library: Library,
-    /// comgr serialises its calls anyway; the lock keeps a created handle and its use together.
-    lock: Mutex<()>,
+    library: &'static Loaded<ComgrLibrary>,
 }
 
 impl Comgr {
-    /// Loads the library by its usual sonames.
+    /// Loads the library from ROCm's own folders, or by the loader's path; one that the process has already is taken as it is.
+    ///
+    /// # Errors
+    /// Every place looked at.
     pub fn open() -> Result<Comgr, DisassemblyError> {
-        let mut last = String::new();
-        for name in ["libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so"] {
-            // SAFETY: loading ROCm's own library runs only its initialisers.
-            match unsafe { Library::new(name) } {
-                Ok(library) => {
-                    return Ok(Comgr {
-                        library,
-                        lock: Mutex::new(()),
-                    });
-                }
-                Err(error) => last = error.to_string(),
-            }
-        }
-        Err(DisassemblyError(format!("libamd_comgr could not be loaded: {last}")))
+        Comgr::open_at(&Search::default())
     }
 
-    fn symbol<T>(&self, name: &str) -> Result<Symbol<'_, T>, DisassemblyError> {
-        // SAFETY: the types above are those of amd_comgr.h.
-        unsafe { self.library.get(name.as_bytes()) }.map_err(|error| DisassemblyError(error.to_string()))
+    /// As [`Comgr::open`], looking where `search` says.
+    ///
+    /// # Errors
+    /// Every place looked at.
+    pub fn open_at(search: &Search) -> Result<Comgr, DisassemblyError> {
+        let library = comgr_sys::shared(search).map_err(|error| DisassemblyError(error.to_string()))?;
+        Ok(Comgr { library })
     }
 }
 
 impl Disassembler for Comgr {
     fn disassemble(&self, target: &str, address: u64, bytes: &[u8]) -> Result<Vec<Line>, DisassemblyError> {
-        let create: Symbol<'_, Create> = self.symbol("amd_comgr_create_disassembly_info")?;
-        let destroy: Symbol<'_, Destroy> = self.symbol("amd_comgr_destroy_disassembly_info")?;
-        let step: Symbol<'_, Step> = self.symbol("amd_comgr_disassemble_instruction")?;
-        let _guard = self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        const SUCCESS: amd_comgr_status_s = amd_comgr_status_s::AMD_COMGR_STATUS_SUCCESS;
+        let _guard = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let isa = CString::new(format!("amdgcn-amd-amdhsa--{target}"))
             .map_err(|_| DisassemblyError(format!("bad target {target:?}")))?;
-        let mut info = Info { handle: 0 };
+        let mut info = amd_comgr_disassembly_info_t { handle: 0 };
         // SAFETY: valid C string, callbacks of the declared types, an out pointer.
-        let status = unsafe { create(isa.as_ptr(), read_memory, print_text, print_annotation, &mut info) };
-        if status != 0 {
+        let status = unsafe {
+            (self.library.amd_comgr_create_disassembly_info)(
+                isa.as_ptr(),
+                Some(read_memory),
+                Some(print_text),
+                Some(print_annotation),
+                &mut info,
+            )
+        };
+        if status != SUCCESS {
             return Err(DisassemblyError(format!(
-                "comgr has no disassembler for {target} (status {status})"
+                "comgr has no disassembler for {target} (status {})",
+                status.0
             )));
         }
         let mut lines = Vec::new();
@@ -105,8 +94,10 @@ impl Disassembler for Comgr {
             state.text.clear();
             let mut size = 0u64;
             // SAFETY: `state` outlives the call and is not otherwise borrowed during it.
-            let status = unsafe { step(info, at, (&raw mut state).cast(), &mut size) };
-            if status != 0 || size == 0 {
+            let status = unsafe {
+                (self.library.amd_comgr_disassemble_instruction)(info, at, (&raw mut state).cast(), &mut size)
+            };
+            if status != SUCCESS || size == 0 {
                 size = 4;
                 state.text.clear();
             }
@@ -118,7 +109,7 @@ impl Disassembler for Comgr {
             at += size;
         }
         // SAFETY: `info` was created above and is not used again.
-        unsafe { destroy(info) };
+        unsafe { (self.library.amd_comgr_destroy_disassembly_info)(info) };
         Ok(lines)
     }
 }

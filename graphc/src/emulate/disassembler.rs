@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use emu::{Comgr, Disassembler, Worker};
-use runtime::compile::discover;
+use runtime::compile::{HiprtcSearch, discover};
 
 use crate::error::Result;
 use crate::options::Settings;
@@ -16,28 +16,41 @@ use crate::options::Settings;
 /// # Errors
 /// No ROCm, with every place looked at.
 pub fn disassembler(settings: &Settings, worker: Option<&[OsString]>) -> Result<Arc<dyn Disassembler>> {
-    if settings.rocm.is_none()
-        && let Ok(comgr) = Comgr::open()
-    {
-        return Ok(Arc::new(comgr));
-    }
-    let toolchain = discover(&settings.rocm_search())?;
-    match (toolchain.wrapper, worker) {
+    let search = settings.rocm_search();
+    let toolchain = match discover(&search) {
+        Ok(toolchain) => toolchain,
+        // Code objects that are there want no compiler.
+        Err(error) => {
+            let comgr = settings.rocm.is_none().then(|| Comgr::open_at(&search.hiprtc));
+            return match comgr {
+                Some(Ok(comgr)) => Ok(Arc::new(comgr)),
+                _ => Err(error.into()),
+            };
+        }
+    };
+    match (&toolchain.wrapper, worker) {
         (Some(wrapper), Some(worker)) => {
-            let command = std::iter::once(wrapper.into_os_string()).chain(worker.iter().cloned());
+            let command = std::iter::once(wrapper.clone().into_os_string()).chain(worker.iter().cloned());
             Ok(Arc::new(Worker::new(command.collect())))
         }
-        _ => Comgr::open()
-            .map(|comgr| Arc::new(comgr) as Arc<dyn Disassembler>)
-            .map_err(|error| {
-                let error = emu::LoadError::Disassembly(error);
-                super::EmulateError::Load {
-                    kernel: "(any)".to_owned(),
-                    error,
-                }
-                .into()
-            }),
+        // A sysroot's own is for another C library than this process's.
+        (Some(_), None) => in_process(&search.hiprtc),
+        (None, _) => in_process(&toolchain.comgr_search()),
     }
+}
+
+/// comgr in this process.
+fn in_process(search: &HiprtcSearch) -> Result<Arc<dyn Disassembler>> {
+    Comgr::open_at(search)
+        .map(|comgr| Arc::new(comgr) as Arc<dyn Disassembler>)
+        .map_err(|error| {
+            let error = emu::LoadError::Disassembly(error);
+            super::EmulateError::Load {
+                kernel: "(any)".to_owned(),
+                error,
+            }
+            .into()
+        })
 }
 
 /// The worker's side: answers requests on the standard streams until they end.

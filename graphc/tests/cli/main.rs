@@ -4,6 +4,7 @@ mod counters;
 mod doctor;
 mod files;
 mod gguf;
+mod in_process;
 mod mistakes;
 mod outputs;
 mod place;

@@ -163,7 +163,9 @@ mod tests {
             let Err(error) = open(&[Platform::Hip, Platform::Cuda], worker) else {
                 panic!("found nowhere")
             };
-            assert!(error.to_string().contains("scripts/rocm-sysroot.sh"), "{error}");
+            for part in ["scripts/rocm-sysroot.sh", "GRAPHC_ROCM"] {
+                assert!(error.to_string().contains(part), "{part}: {error}");
+            }
         }
     }
 

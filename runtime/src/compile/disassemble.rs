@@ -49,24 +49,28 @@ impl Listing {
 
 #[derive(Debug)]
 pub(super) struct Disassembler {
-    api: Loaded<ComgrLibrary>,
+    api: &'static Loaded<ComgrLibrary>,
+}
+
+/// Where comgr is looked for: in hiprtc's own folder, else where `search` says.
+pub(super) fn comgr_search(search: &Search, hiprtc: &Path) -> Search {
+    let beside = hiprtc
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .map(Path::to_path_buf);
+    Search {
+        explicit: None,
+        dirs: beside.into_iter().chain(search.dirs.iter().cloned()).collect(),
+        loader_path: true,
+    }
 }
 
 impl Disassembler {
     /// Loads comgr from hiprtc's own folder, else from where `search` says.
     pub(super) fn load(search: &Search, hiprtc: &Path) -> Result<Disassembler, CompileError> {
-        let beside = hiprtc
-            .parent()
-            .filter(|dir| !dir.as_os_str().is_empty())
-            .map(Path::to_path_buf);
-        let dirs = beside.into_iter().chain(search.dirs.iter().cloned()).collect();
-        let search = Search {
-            explicit: None,
-            dirs,
-            loader_path: true,
-        };
+        let comgr = comgr_sys::shared(&comgr_search(search, hiprtc));
         Ok(Disassembler {
-            api: comgr_sys::load(&search).map_err(|error| CompileError::not_found(Platform::Hip, error))?,
+            api: comgr.map_err(|error| CompileError::not_found(Platform::Hip, error))?,
         })
     }
 
@@ -81,7 +85,7 @@ impl Disassembler {
                 reason: error.to_string(),
             }
         })?;
-        let info = Info::new(&self.api, &isa)?;
+        let info = Info::new(self.api, &isa)?;
         kernels.into_iter().map(|kernel| info.listing(kernel)).collect()
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use dylib::{Attempt, NotFound, Search};
 use ir::target::Platform;
 
+use super::disassemble::comgr_search;
 use super::{CompileError, InProcess, WorkerPool, identity};
 
 /// Where a compiler is looked for, in order: `hiprtc` natively, then the `wrappers`.
@@ -62,6 +63,11 @@ impl Toolchain {
         }
     }
 
+    /// Where the comgr that belongs to this compiler is looked for.
+    pub fn comgr_search(&self) -> Search {
+        comgr_search(&self.search, self.library.as_deref().unwrap_or(Path::new("")))
+    }
+
     /// Loads the compiler into this process.
     ///
     /// # Errors
@@ -72,7 +78,8 @@ impl Toolchain {
             None => InProcess::load(&self.search),
             Some(wrapper) => {
                 let reason = format!(
-                    "{}: runs worker processes only; name a worker program",
+                    "{}: runs worker processes only; name a worker program: GRAPHC_WORKER for an app, `graphc` or \
+                     `graphc-compile-worker`, and GRAPHC_WORKERS not 0",
                     wrapper.display()
                 );
                 Err(CompileError::not_available(

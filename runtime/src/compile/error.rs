@@ -56,11 +56,17 @@ pub enum CompileError {
     },
 
     /// No worker process could be started by `command`.
-    #[error("cannot start the compile worker `{command}`: {reason}")]
+    #[error(
+        "cannot start the compile worker `{command}`: {reason}; an app names the worker's program by GRAPHC_WORKER, and GRAPHC_WORKERS=0 \
+         compiles in process where ROCm or CUDA is installed"
+    )]
     WorkerStart { command: String, reason: String },
 
     /// What answers to `command` does not speak the worker's protocol (another version of graphc, or no worker at all).
-    #[error("`{command}` does not answer as a compile worker: {reason}")]
+    #[error(
+        "`{command}` does not answer as a compile worker: {reason}; GRAPHC_WORKER, where it is set, names `graphc` or \
+         `graphc-compile-worker` of this version"
+    )]
     Protocol { command: String, reason: String },
 
     /// The bytes are no code object that comgr can disassemble.
@@ -126,7 +132,8 @@ impl CompileError {
                  (or `pip install nvidia-cuda-nvrtc-cu12`; GRAPHC_NVRTC then names site-packages)"
             }
             Platform::Hip => {
-                "install ROCm, name its folder, or set up graphc's own compile stack with scripts/rocm-sysroot.sh"
+                "install ROCm, name its folder or hiprtc's file (GRAPHC_ROCM), or set up graphc's own compile stack with \
+                 scripts/rocm-sysroot.sh"
             }
             Platform::Cpu => "nothing is compiled for the CPU",
         };

@@ -44,7 +44,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("rocblas-sys", &["graphc-dylib"], &[]),
     // The file format of language models, for whoever loads them.
     ("graphc-gguf", &[], &[]),
-    ("graphc-emu", &[], &[]),
+    // Its decoder reads comgr's text, by the same bindings as the runtime's listings: a process has one comgr.
+    ("graphc-emu", &["comgr-sys"], &[]),
     // The stand-in for the HIP runtime has its types; its tests load it as the runtime would.
     ("graphc-emu-hip", &["graphc-emu", "graphc-hip-sys"], &["graphc-dylib"]),
     // Between the runtime and ROCm's libraries, in tests.

@@ -1,7 +1,7 @@
 //! comgr's C interface, as far as disassembly needs it: AMD's code object manager, hiprtc's own back end.
 //!
 //! `bindings.rs` is generated from ROCm 7.2's headers by `scripts/generate-bindings.sh` (an allowlist of what graphc calls) and
-//! checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`load`]; a table that was loaded
+//! checked in, so no ROCm is needed to build. The library is opened with `dlopen` by [`shared`]; a table that was loaded
 //! has every entry point. Enums are newtypes over the C integer: a value that a newer ROCm adds is carried, never
 //! undefined behaviour.
 
@@ -13,19 +13,47 @@
 )]
 mod bindings;
 
+use std::sync::{Mutex, OnceLock, PoisonError};
+
 pub use bindings::*;
 pub use dylib::{Attempt, Loaded, NotFound, Search};
 
 /// The names under which the library is looked for, in this order.
 pub const SONAMES: &[&str] = &["libamd_comgr.so", "libamd_comgr.so.3", "libamd_comgr.so.2"];
 
-/// Opens comgr where `search` finds it.
+/// Gives the process's one comgr: the one that is loaded already (by this function, or by hiprtc), else the one that `search`
+/// finds first.
+///
+/// A second comgr beside it, or the same one closed and opened again, would register its options with LLVM a second time, and
+/// LLVM ends the process on that.
 ///
 /// # Errors
-/// [`NotFound`] lists every place looked at: no file, the loader's reason, or an entry point that is missing.
-pub fn load(search: &Search) -> Result<Loaded<ComgrLibrary>, NotFound> {
-    dylib::open("comgr", SONAMES, search, |library| {
-        // SAFETY: the bindings' signatures are those of this library's own headers.
-        unsafe { ComgrLibrary::from_library(library) }
-    })
+/// [`NotFound`] lists every place looked at: no file, the loader's reason, or an entry point that is missing. The next call
+/// looks again.
+pub fn shared(search: &Search) -> Result<&'static Loaded<ComgrLibrary>, NotFound> {
+    static COMGR: OnceLock<Loaded<ComgrLibrary>> = OnceLock::new();
+    static OPENING: Mutex<()> = Mutex::new(());
+    let _one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(loaded) = COMGR.get() {
+        return Ok(loaded);
+    }
+    let open = |sonames, search: &Search| {
+        dylib::open("comgr", sonames, search, |library| {
+            // SAFETY: the bindings' signatures are those of this library's own headers.
+            unsafe { ComgrLibrary::from_library(library) }
+        })
+    };
+    let found = match dylib::loaded_name(SONAMES) {
+        // The loader gives what is loaded under a bare name, wherever it came from.
+        Some(name) => open(
+            &[name],
+            &Search {
+                explicit: None,
+                dirs: Vec::new(),
+                loader_path: true,
+            },
+        ),
+        None => open(SONAMES, search),
+    };
+    found.map(|comgr| COMGR.get_or_init(|| comgr))
 }

@@ -4,8 +4,8 @@
 //! [`Search`] (a plain struct; nothing here reads the environment). After: a [`Loaded`] table of entry points, every one
 //! of them resolved, or a [`NotFound`] that lists each place looked at with what was wrong there.
 
+use std::ffi::OsStr;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -51,10 +51,9 @@ pub type Sonames<'a> = &'a [&'a str];
 
 /// A library that was opened: its entry points (through `Deref`) and the path it was opened by.
 ///
-/// The library stays loaded until the process ends, even when this value is dropped: ROCm's libraries start threads and
-/// register exit handlers that must not outlive their code.
+/// The library stays loaded until the process ends, even when this value is dropped: see [`open_for_good`].
 pub struct Loaded<T> {
-    api: ManuallyDrop<T>,
+    api: T,
     /// A bare soname when the dynamic loader's own path found it.
     pub path: PathBuf,
 }
@@ -120,14 +119,9 @@ pub fn open<T>(
     for candidate in candidates(sonames, search, &mut tried) {
         // SAFETY: opening a library runs its initialisers. The names are ROCm's own libraries, whose initialisers have
         // no precondition; a file that the user names instead is trusted as any plug-in is.
-        let opened = unsafe { Library::new(&candidate) }.and_then(&resolve);
+        let opened = unsafe { open_for_good(candidate.as_os_str()) }.and_then(&resolve);
         match opened {
-            Ok(api) => {
-                return Ok(Loaded {
-                    api: ManuallyDrop::new(api),
-                    path: candidate,
-                });
-            }
+            Ok(api) => return Ok(Loaded { api, path: candidate }),
             Err(error) => tried.push(Attempt {
                 place: candidate.display().to_string(),
                 reason: message(&error),
@@ -140,14 +134,38 @@ pub fn open<T>(
     })
 }
 
+/// Opens a library that stays loaded until the process ends, whatever becomes of the value.
+///
+/// ROCm's libraries start threads and register exit handlers, which must not outlive their code. Those that are built on LLVM
+/// register its options as well: LLVM stays when they are closed, and ends the process when they are opened again.
+///
+/// # Safety
+/// As for [`Library::new`]: the library's initialisers run.
+///
+/// # Errors
+/// The loader's reason.
+pub unsafe fn open_for_good(file: &OsStr) -> Result<Library, libloading::Error> {
+    // SAFETY: by the caller.
+    let library = unsafe { Library::new(file) }?;
+    // SAFETY: it is loaded, so nothing runs; the loader counts one more user, who never leaves.
+    std::mem::forget(unsafe { Library::new(file) });
+    Ok(library)
+}
+
 /// Says whether this process has loaded a library of one of these names, by whomever.
 #[cfg(unix)]
 pub fn is_loaded(sonames: Sonames<'_>) -> bool {
+    loaded_name(sonames).is_some()
+}
+
+/// Finds the first of these names under which this process has loaded a library, by whomever.
+#[cfg(unix)]
+pub fn loaded_name<'a>(sonames: Sonames<'a>) -> Option<&'a str> {
     use libloading::os::unix::{Library, RTLD_LAZY};
     /// `RTLD_NOLOAD`: gives what is loaded, and loads nothing.
     const NO_LOAD: std::ffi::c_int = 4;
-    sonames.iter().any(|name| {
-        // SAFETY: nothing is loaded, so no initialiser runs.
+    sonames.iter().copied().find(|name| {
+        // SAFETY: nothing is loaded, so no initialiser runs; closing takes back what this call counted, no more.
         unsafe { Library::open(Some(*name), RTLD_LAZY | NO_LOAD) }.is_ok()
     })
 }
@@ -326,6 +344,24 @@ mod tests {
     fn what_is_loaded_is_known() {
         assert!(is_loaded(&["libgraphc-no-such.so", "libc.so.6"]));
         assert!(!is_loaded(&["libgraphc-no-such.so"]));
+    }
+
+    /// One that was taken and let go, and one that was opened and refused.
+    #[test]
+    fn what_was_opened_stays() {
+        for (name, entry) in [("libresolv.so.2", true), ("libanl.so.1", false)] {
+            assert!(!is_loaded(&[name]), "{name}: nothing else in this process needs it");
+            let resolve = |library: Library| match entry {
+                true => Ok(library),
+                // SAFETY: the symbol is not called.
+                false => unsafe { library.get::<unsafe extern "C" fn()>(c"graphc_no_such_entry_point") }
+                    .map(|_| unreachable!("there is none")),
+            };
+            let opened = open("a library", &[name], &Search::default(), resolve);
+            assert_eq!(opened.is_ok(), entry, "{name}");
+            drop(opened);
+            assert_eq!(loaded_name(&["libgraphc-no-such.so", name]), Some(name));
+        }
     }
 
     #[test]
