@@ -372,6 +372,25 @@ pub enum FaultKind {
         /// The counter that it had to wait for.
         counter: &'static str,
     },
+    /// A wave meets bytes of another that had an access to them under way when it came to the barrier between.
+    #[error(
+        "{access} at {address:#x} in {space}, where a {earlier} of wave {other} may still be under way: it did not wait for it ({counter}) \
+         before the barrier"
+    )]
+    UnorderedAccess {
+        /// The memory.
+        space: Space,
+        /// What this wave did.
+        access: Access,
+        /// The byte.
+        address: u64,
+        /// The other wave.
+        other: u32,
+        /// What that one did.
+        earlier: Access,
+        /// The counter that it had to wait for.
+        counter: &'static str,
+    },
     /// Two waves touched the same byte between barriers, one of them writing.
     #[error("{access} at {address:#x} in {space} races with {}", other_wave(*.other))]
     Race {

@@ -21,7 +21,8 @@ pub struct LaunchOptions {
     pub uninitialized: bool,
     /// Report registers used before their memory operation was waited on.
     pub waits: bool,
-    /// Report races within a workgroup, in LDS and in global memory. Slow.
+    /// Report races within a workgroup, in LDS and in global memory; with `waits` also accesses that were under way when their wave
+    /// came to a barrier. Slow.
     pub races: bool,
     /// Report races between the workgroups of a launch in global memory. Slow, and workgroups run one after the other.
     /// Atomics order the workgroups that meet in them.
@@ -106,6 +107,9 @@ pub const MOST_GROUPS_YZ: u32 = 65_535;
 const STRIPPED_LIMIT: u64 = 1 << 18;
 /// Where a launch's argument block lies. No allocation is there.
 const KERNARG_BASE: u64 = 0x6f00_0000_0000;
+/// Argument blocks and images are as long as a multiple of this: the widest scalar load. Compilers read whole loads where the last
+/// argument or constant is a part of one, since runtimes give memory in larger pieces.
+const SCALAR_LOAD_BYTES: usize = 64;
 /// Where its dispatch packet lies.
 const DISPATCH_BASE: u64 = 0x6f01_0000_0000;
 
@@ -184,7 +188,9 @@ impl Gpu {
             return Err(LoadError::WrongArch { object, gpu });
         }
         let mut image = object.image().to_vec();
-        let base = self.memory.alloc(image.len() as u64)?;
+        let base = self
+            .memory
+            .alloc(image.len().next_multiple_of(SCALAR_LOAD_BYTES) as u64)?;
         for relocation in object.relocations() {
             const ABS64: u32 = 3;
             const RELATIVE64: u32 = 13;
@@ -347,8 +353,14 @@ impl Gpu {
         }
         let kernargs = argument_block(info, &sizes, kernargs, dynamic_lds);
         let mut view = self.memory.view();
-        view.add_constant(KERNARG_BASE, &kernargs);
-        view.add_constant(DISPATCH_BASE, &dispatch_packet(info, &sizes, lds as u32));
+        // Behind the arguments lie bytes that nothing wrote.
+        view.add_constant(
+            KERNARG_BASE,
+            &kernargs,
+            kernargs.len().next_multiple_of(SCALAR_LOAD_BYTES),
+        );
+        let packet = dispatch_packet(info, &sizes, lds as u32);
+        view.add_constant(DISPATCH_BASE, &packet, packet.len());
         let descriptor = &info.descriptor;
         let mut scratch = descriptor.private_segment.max(info.private_segment);
         if descriptor.dynamic_stack || kernel.code.calls && scratch == 0 {

@@ -235,6 +235,14 @@ impl Region {
             })
     }
 
+    /// The first of `size` bytes from `offset` on that was never written.
+    fn first_unwritten(&self, offset: u64, size: u64) -> Option<u64> {
+        const PIECE: u64 = 256;
+        let mut pieces = (0..size).step_by(PIECE as usize);
+        let piece = pieces.find(|start| !self.is_written(offset + start, PIECE.min(size - start)))?;
+        (piece..size.min(piece + PIECE)).find(|at| !self.is_written(offset + at, 1))
+    }
+
     /// The bits of the `size` (at most 4) bytes at `offset` that were never written.
     pub fn unwritten_bits(&self, offset: u64, size: u32) -> u32 {
         (0..size).fold(0, |bits, index| {
@@ -447,6 +455,16 @@ impl Memory {
         Ok(())
     }
 
+    /// The first address of a range that nothing wrote: what a host reads there is of no use.
+    ///
+    /// # Errors
+    /// A range that is not inside one live allocation.
+    pub fn unwritten(&self, address: u64, size: u64) -> Result<Option<u64>, MemoryError> {
+        let region = self.find(address, size)?;
+        let first = region.first_unwritten(address - region.base, size);
+        Ok(first.map(|at| address + at))
+    }
+
     /// Copies host memory to the device.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), MemoryError> {
         let region = self.find(address, bytes.len() as u64)?;
@@ -456,7 +474,12 @@ impl Memory {
 
     /// Copies between device addresses, the record of written bytes included.
     pub fn copy(&self, to: u64, from: u64, size: u64) -> Result<(), MemoryError> {
-        let source = self.find(from, size)?;
+        self.copy_from(to, self, from, size)
+    }
+
+    /// Copies from another device's memory, the record of written bytes included.
+    pub fn copy_from(&self, to: u64, other: &Memory, from: u64, size: u64) -> Result<(), MemoryError> {
+        let source = other.find(from, size)?;
         let target = self.find(to, size)?;
         let (from, to) = (from - source.base, to - target.base);
         // Read before anything is marked: both may be one allocation.
@@ -517,9 +540,9 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Adds bytes that only this launch sees.
-    pub(crate) fn add_constant(&mut self, base: u64, bytes: &[u8]) {
-        if let Some(region) = Region::new(base, bytes.len() as u64, true) {
+    /// Adds bytes that only this launch sees, and behind them as many that nothing wrote as make it `size`.
+    pub(crate) fn add_constant(&mut self, base: u64, bytes: &[u8], size: usize) {
+        if let Some(region) = Region::new(base, size as u64, size == bytes.len()) {
             region.copy_in(0, bytes);
             let at = self.regions.partition_point(|other| other.base < base);
             self.regions.insert(at, Arc::new(region));
@@ -607,7 +630,26 @@ mod tests {
         memory.copy(a + 32, a, 16).unwrap();
         let region = memory.find(a, 64).unwrap();
         assert!(region.is_written(32, 16) && !region.is_written(48, 1));
+        let other = Memory::with_addresses(1 << 20, DEVICE_BASE + (1 << 40)..DEVICE_END);
+        let c = other.alloc(64).unwrap();
+        other.copy_from(c, &memory, a, 64).unwrap();
+        assert_eq!(other.unwritten(c, 64), Ok(Some(c + 16)));
+        assert_eq!(other.unwritten(c + 32, 16), Ok(None));
         memory.fill(a, &[1, 2, 3, 4], 64).unwrap();
         assert!(region.is_written(0, 64));
+    }
+
+    #[test]
+    fn the_first_byte_that_nothing_wrote_is_found() {
+        let memory = Memory::new(1 << 20);
+        let a = memory.alloc(1000).unwrap();
+        for hole in [0, 1, 255, 256, 257, 700, 999] {
+            memory.copy(a, memory.alloc(1000).unwrap(), 1000).unwrap();
+            memory.write(a, &vec![1; hole as usize]).unwrap();
+            memory.write(a + hole + 1, &vec![1; 999 - hole as usize]).unwrap();
+            assert_eq!(memory.unwritten(a, 1000), Ok(Some(a + hole)));
+            assert_eq!(memory.unwritten(a, hole), Ok(None));
+            assert_eq!(memory.unwritten(a + hole + 1, 999 - hole), Ok(None));
+        }
     }
 }

@@ -216,6 +216,63 @@ fn undefined_bits_are_carried() {
     }
 }
 
+const STACK: &str = r#"
+extern "C" __global__ void words(int* y, int n, int from) {
+  volatile int a[16];
+  for (int i = 0; i < n; ++i) a[i] = i + 5;
+  y[threadIdx.x] = from < 0 ? 1 : a[from];
+}
+extern "C" __global__ void bytes(int* y, int n, int from) {
+  volatile unsigned char a[64];
+  for (int i = 0; i < n; ++i) a[i] = i + 5;
+  y[threadIdx.x] = from < 0 ? 1 : a[from] + a[from + 1];
+}
+extern "C" __global__ void lanes(int* y, int n, int from) {
+  volatile int a[4];
+  a[0] = 1;
+  if ((int)threadIdx.x < n) a[1] = 2;
+  y[threadIdx.x] = a[from];
+}
+extern "C" __global__ void surplus(int* y, int n, int from) {
+  volatile int a[16];
+  for (int i = 0; i < n; ++i) a[i] = i;
+  int v = a[15] * 3 + a[0];
+  if (from) y[threadIdx.x] = v;
+}
+"#;
+
+/// A lane's stack that nothing wrote is as undefined as other memory, byte by byte and lane by lane.
+#[test]
+fn stack_that_nothing_wrote_is_undefined() {
+    for arch in ARCHES {
+        let Some(device) = Device::new(STACK, arch) else {
+            return;
+        };
+        let y = device.upload(&[0i32; 64]);
+        let args = |n: i32, from: i32| [Arg::Ptr(y), Arg::I32(n), Arg::I32(from)];
+        for (kernel, n, from, want) in [
+            ("words", 16, 15, 20),
+            ("words", 10, -1, 1),
+            ("bytes", 64, 6, 11 + 12),
+            ("bytes", 7, 5, 10 + 11),
+            ("lanes", 32, 1, 2),
+            ("lanes", 0, 0, 1),
+            ("surplus", 16, 1, 45),
+        ] {
+            device.run(kernel, 1, 32, &args(n, from));
+            assert_eq!(device.download::<i32>(y, 1), [want], "{arch} {kernel}");
+        }
+        device.run("surplus", 1, 32, &args(3, 0));
+        for (kernel, n, from) in [("words", 10, 12), ("bytes", 7, 6), ("lanes", 31, 1), ("surplus", 3, 1)] {
+            assert_eq!(
+                used(&device, kernel, &args(n, from)),
+                (Use::Value, Space::Scratch),
+                "{arch} {kernel}"
+            );
+        }
+    }
+}
+
 /// A build without optimisation keeps everything on the stack and takes branches where others select.
 #[test]
 fn unoptimised_code_is_checked_alike() {

@@ -8,7 +8,7 @@
 //! | `GRAPHC_EMU_MEMORY_MIB` | memory of each | 16384 |
 //! | `GRAPHC_EMU_SEED` | run streams in a random legal order; workgroups one after the other | submission order |
 //! | `GRAPHC_EMU_FAULTS` | a list of `malloc@3`, `host-malloc@1`, `module@1`, `launch@2`, `copy@5`, `hang@2`, `lost@10`, `call@7`, `hipMalloc@2=hipErrorInvalidValue`; `+` after the number fails every later one too, `%` every multiple; see [`FaultKind`] and [`FaultRequest`] | none |
-//! | `GRAPHC_EMU_CHECKS` | a list of `races`, `group-races`, `alignment`, `no-uninitialized`, `no-waits`, `no-lds-bounds` | |
+//! | `GRAPHC_EMU_CHECKS` | a list of `races`, `group-races`, `alignment`, `no-uninitialized`, `no-host-reads`, `no-waits`, `no-lds-bounds` | |
 //! | `GRAPHC_EMU_INSTRUCTION_LIMIT` | wave instructions after which a workgroup counts as an endless loop; 0 for none | 1073741824 (minutes) |
 //! | `GRAPHC_EMU_ENDLESS` | what a kernel does that reaches the limit: `fails` with `hipErrorLaunchTimeOut`, or `hangs`: it is never done, and no call says so | `fails` |
 //! | `GRAPHC_EMU_TRACE` | `errors` prints each call that fails, `calls` each call, with its code | nothing |
@@ -79,6 +79,8 @@ pub struct Config {
     pub seed: Option<u64>,
     pub faults: Vec<FaultRequest>,
     pub launch: LaunchOptions,
+    /// Whether a copy to the host of memory that nothing wrote fails.
+    pub host_reads: bool,
     /// Whether a kernel that reaches the limit of instructions is never done, and no error.
     pub hangs: bool,
     pub trace: Trace,
@@ -132,17 +134,22 @@ impl Config {
             parallel: seed.is_none(),
             ..LaunchOptions::default()
         };
+        // What kernels that are timed leave in memory is of no use anyhow.
+        let time = get("GRAPHC_EMU_TIME").filter(|text| !text.is_empty()).map(PathBuf::from);
+        let mut host_reads = time.is_none();
         for check in words(get("GRAPHC_EMU_CHECKS")) {
             match check.as_str() {
                 "races" => launch.races = true,
                 "group-races" => launch.group_races = true,
                 "alignment" => launch.alignment = true,
-                "no-uninitialized" => launch.uninitialized = false,
+                "no-uninitialized" => (launch.uninitialized, host_reads) = (false, false),
+                "no-host-reads" => host_reads = false,
                 "no-waits" => launch.waits = false,
                 "no-lds-bounds" => launch.lds_bounds = false,
                 other => {
                     return Err(format!(
-                        "GRAPHC_EMU_CHECKS: {other:?} is none of races, group-races, alignment, no-uninitialized, no-waits, no-lds-bounds"
+                        "GRAPHC_EMU_CHECKS: {other:?} is none of races, group-races, alignment, no-uninitialized, no-host-reads, \
+                         no-waits, no-lds-bounds"
                     ));
                 }
             }
@@ -175,11 +182,10 @@ impl Config {
             seed,
             faults,
             launch,
+            host_reads,
             hangs,
             trace,
-            time: get("GRAPHC_EMU_TIME")
-                .filter(|text| !text.is_empty())
-                .map(PathBuf::from),
+            time,
             disassembler: get("GRAPHC_EMU_DISASSEMBLER")
                 .map(|text| text.split_whitespace().map(str::to_string).collect::<Vec<_>>())
                 .filter(|words| !words.is_empty()),

@@ -239,9 +239,20 @@ impl Runtime {
                 address: from,
             },
         ) = (to, from)
-            && a == b
         {
-            return self.devices[*a].gpu.memory().copy(*to, *from, size).map_err(failed);
+            let memory = |device: usize| self.devices[device].gpu.memory();
+            return memory(*a).copy_from(*to, memory(*b), *from, size).map_err(failed);
+        }
+        if let (Spot::Host(_), Spot::Device { device, address }) = (to, from)
+            && self.config.host_reads
+            && let Some(at) = self.devices[*device].gpu.memory().unwritten(*address, size).map_err(failed)?
+        {
+            report(&format!(
+                "copy to the host: of {size} bytes at {address:#x} nothing wrote the one at {at:#x} (byte {}); \
+                 GRAPHC_EMU_CHECKS=no-host-reads allows it",
+                at - address
+            ));
+            return Err(hipError_t::hipErrorIllegalAddress);
         }
         let bytes = match from {
             Spot::Bytes(bytes, start) => bytes[*start as usize..(start + size) as usize].to_vec(),

@@ -31,6 +31,91 @@ fn a_kernel_runs_on_every_arch() {
     }
 }
 
+/// A list that ends short of a whole scalar load, which the compiler reads past it.
+#[test]
+fn arguments_end_where_they_like() {
+    let source = r#"
+extern "C" __global__ void axpby(const float* x, const float* y, float* z, int n, float a, float b) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) z[i] = a * x[i] + b * y[i];
+}
+"#;
+    for arch in ["gfx90a", "gfx1100"] {
+        let Some(code) = compile(source, arch) else { return };
+        let hip = open(&[("GRAPHC_EMU_ARCH", arch)]);
+        let function = hip
+            .function(hip.module(&code).expect("loads"), "axpby")
+            .expect("is there");
+        let (x, y, z) = (hip.upload(&ramp(500)), hip.upload(&ramp(500)), hip.malloc(2000));
+        let mut values = (x, y, z, 500i32, 2.0f32, 0.5f32);
+        let mut params: [*mut c_void; 6] = [
+            (&raw mut values.0).cast(),
+            (&raw mut values.1).cast(),
+            (&raw mut values.2).cast(),
+            (&raw mut values.3).cast(),
+            (&raw mut values.4).cast(),
+            (&raw mut values.5).cast(),
+        ];
+        // SAFETY: one pointer for each argument, all alive during the call.
+        let status = unsafe {
+            hip.hipModuleLaunchKernel(
+                function,
+                2,
+                1,
+                1,
+                256,
+                1,
+                1,
+                0,
+                null_mut(),
+                params.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        assert_eq!(status, OK, "{arch}");
+        let got = hip.download(z, 500).expect("downloads");
+        assert!(
+            got.iter().enumerate().all(|(i, v)| *v == 2.5 * i as f32),
+            "{arch}: {:?}",
+            &got[..8]
+        );
+    }
+}
+
+/// What the host copies back is there: bytes that nothing wrote are an error with their place, and copies carry what is not written.
+#[test]
+fn what_nothing_wrote_is_not_copied_to_the_host() {
+    let Some(code) = compile(SOURCE, "gfx90a") else { return };
+    let run = |checks: &str, count: i32, over: bool| {
+        let hip = open(&[("GRAPHC_EMU_CHECKS", checks), ("GRAPHC_EMU_DEVICES", "2")]);
+        let function = hip
+            .function(hip.module(&code).expect("loads"), "scale")
+            .expect("is there");
+        let (input, out) = (hip.upload(&ramp(256)), hip.malloc(1024));
+        assert_eq!(hip.launch(function, 1, 256, null_mut(), (out, input, 2.0, count)), OK);
+        if !over {
+            return hip.download(out, 256);
+        }
+        // By way of the other device.
+        // SAFETY: two devices, a place for the result, live allocations of that size.
+        let there = unsafe {
+            assert_eq!(hip.hipSetDevice(1), OK);
+            let there = hip.malloc(1024);
+            assert_eq!(
+                hip.hipMemcpy(there, out, 1024, hip_sys::hipMemcpyKind::hipMemcpyDeviceToDevice),
+                OK
+            );
+            there
+        };
+        hip.download(there, 256)
+    };
+    for over in [false, true] {
+        assert!(run("", 256, over).is_ok());
+        assert_eq!(run("", 255, over), Err(E::hipErrorIllegalAddress));
+        assert!(run("no-host-reads", 255, over).is_ok());
+    }
+}
+
 #[test]
 fn arguments_in_a_buffer_and_variables() {
     let Some(code) = compile(SOURCE, "gfx90a") else { return };

@@ -116,7 +116,7 @@ impl<'a> Env<'a> {
             }
         }
         if self.options.races {
-            self.touch_global(w.index, lane, address, size, Access::Read)?;
+            self.touch_global(w, lane, address, size, Access::Read)?;
         }
         self.touch_ledger(w, lane, address, size, Access::Read)?;
         Ok(unwritten)
@@ -147,7 +147,7 @@ impl<'a> Env<'a> {
             }
         }
         if self.options.races {
-            self.touch_global(w.index, lane, address, size, Access::Write)?;
+            self.touch_global(w, lane, address, size, Access::Write)?;
         }
         self.touch_ledger(w, lane, address, size, Access::Write)?;
         Ok(())
@@ -185,7 +185,7 @@ impl<'a> Env<'a> {
     /// Notes an access to global memory and reports a race with another wave of the workgroup.
     fn touch_global(
         &mut self,
-        wave: u32,
+        w: &Wave,
         lane: usize,
         address: u64,
         size: u32,
@@ -193,7 +193,7 @@ impl<'a> Env<'a> {
     ) -> Result<(), Box<Trap>> {
         for byte in address..address + u64::from(size) {
             let entry = self.global_touch.entry(byte).or_default();
-            if let Some(other) = meet(entry, self.phase, wave, access, false) {
+            if let Some(other) = meet(entry, self.phase, w.index, access, false) {
                 return Err(Trap::at(
                     lane,
                     FaultKind::Race {
@@ -205,7 +205,7 @@ impl<'a> Env<'a> {
                 ));
             }
         }
-        Ok(())
+        self.touch_late(w, lane, Space::Global, (address, size), access)
     }
 
     /// Checks `size` bytes of LDS at `address`; `compares` tells an atomic that compares first.
@@ -276,6 +276,7 @@ impl<'a> Env<'a> {
                     ));
                 }
             }
+            self.touch_late(w, lane, Space::Lds, (address.into(), size), access)?;
         }
         Ok(())
     }
@@ -416,6 +417,9 @@ fn meet(entry: &mut Touch, phase: u32, wave: u32, access: Access, compares: bool
     race
 }
 
+/// All bytes of a word of scratch in the record of those that were written.
+const ALL_BYTES: u8 = 0xf;
+
 /// Scratch: a dword of lane 0, the same dword of lane 1, and so on.
 impl Wave {
     /// The bit offset and the word index of byte `offset` of `lane`, checked for `size` bytes.
@@ -455,13 +459,27 @@ impl Wave {
         } else {
             gather_bytes(offset, size, out, |word| self.scratch[place(word)]);
         }
-        if self.undefined.is_none() {
+        let mut words = offset as usize / 4..(offset + u64::from(size)).div_ceil(4) as usize;
+        let written = |word: usize| self.scratch_written.get(place(word)).copied().unwrap_or(ALL_BYTES);
+        if self.undefined.is_none() && words.all(|word| written(word) == ALL_BYTES) {
             return Ok(false);
         }
         gather_bytes(offset, size, undefined, |word| {
-            self.scratch_mark(place(word)).map_or(0, |(bits, _)| bits)
+            let marked = self.scratch_mark(place(word)).map_or(0, |(bits, _)| bits);
+            let unwritten = (0..4).filter(|byte| written(word) >> byte & 1 == 0);
+            unwritten.fold(marked, |bits, byte| bits | 0xff << (8 * byte))
         });
         Ok(undefined.iter().any(|bits| *bits != 0))
+    }
+
+    /// Notes that a lane wrote bytes of scratch.
+    fn scratch_touched(&mut self, lane: usize, offset: u64, size: u32) {
+        if self.scratch_written.is_empty() {
+            return;
+        }
+        for byte in offset..offset + u64::from(size) {
+            self.scratch_written[byte as usize / 4 * self.lanes + lane] |= 1 << (byte % 4);
+        }
     }
 
     /// Marks the bits that a lane just stored as defined or not; `registers` are where they came from.
@@ -485,6 +503,7 @@ impl Wave {
     pub fn scratch_write(&mut self, lane: usize, offset: u64, small: u32, words: &[u32]) -> Result<(), Box<Trap>> {
         let size = if small != 0 { small } else { words.len() as u32 * 4 };
         self.scratch_at(lane, offset, size, Access::Write)?;
+        self.scratch_touched(lane, offset, size);
         if small == 0 && offset.is_multiple_of(4) {
             for (index, word) in words.iter().enumerate() {
                 self.scratch[(offset as usize / 4 + index) * self.lanes + lane] = *word;

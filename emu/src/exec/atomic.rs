@@ -286,10 +286,21 @@ impl Env<'_> {
             Space::Scratch => {
                 let mut words = [0u32; 2];
                 let count = size as usize / 4;
-                w.scratch_read(lane, address, 0, &mut words[..count], &mut [0; 2][..count])?;
+                let undefined = w.scratch_read(lane, address, 0, &mut words[..count], &mut [0; 2][..count])?;
+                if undefined && request.op != Rmw::Swap {
+                    let kind = FaultKind::Uninitialized {
+                        space: Space::Scratch,
+                        address,
+                        size,
+                        used: Use::Atomic,
+                        loaded_at: None,
+                    };
+                    return Err(Trap::at(lane, kind));
+                }
                 let old = u64::from(words[0]) | u64::from(words[1]) << 32;
                 let new = request.next(old);
                 w.scratch_write(lane, address, 0, &[new as u32, (new >> 32) as u32][..count])?;
+                w.scratch_stored(lane, address, size, &[0; 2], None);
                 Ok(old)
             }
         }

@@ -13,6 +13,7 @@ mod convert;
 pub(crate) mod cross;
 pub(crate) mod float;
 mod lanes;
+pub(crate) mod late;
 pub(crate) mod lds;
 pub(crate) mod ledger;
 pub(crate) mod matrix;

@@ -167,6 +167,9 @@ impl Env<'_> {
         if self.order.live() {
             self.order.settle(w.index, &w.board);
         }
+        if let Some(late) = &mut self.late {
+            late.arrive(self.phase, w);
+        }
         let done = w.board.done(Counter::Local);
         for store in w.stores.drain(..).filter(|store| store.number > done) {
             let record = Record {

@@ -182,6 +182,19 @@ impl Scoreboard {
         stores.map(|event| event.tick - 1).min().unwrap_or(self.ticks)
     }
 
+    /// The number of the last operation up to which every load from global memory is known to be done.
+    pub fn loaded(&self) -> u64 {
+        let loads = self.queues[Counter::Vector as usize].iter();
+        let loads = loads.filter(|event| event.writes != Set::default());
+        loads.map(|event| event.tick - 1).min().unwrap_or(self.ticks)
+    }
+
+    /// The number of the last operation up to which every one of a counter is known to be done.
+    pub fn finished(&self, counter: Counter) -> u64 {
+        let queue = self.queues[counter as usize].iter();
+        queue.map(|event| event.tick - 1).min().unwrap_or(self.ticks)
+    }
+
     /// How many operations of a counter were issued.
     #[inline]
     pub fn issued(&self, counter: Counter) -> u64 {

@@ -1,5 +1,6 @@
 //! The state of one wave, of its workgroup, and what an instruction's execution may report.
 
+use super::late::Late;
 use super::ledger::Ledger;
 use super::order::{LdsStore, Order};
 use super::scoreboard::Scoreboard;
@@ -131,6 +132,8 @@ pub(crate) struct Wave {
     pub undefined: Option<Box<Undefined>>,
     /// Scratch, a dword of each lane beside that of the next.
     pub scratch: Vec<u32>,
+    /// For each word of it a bit for each byte that was written; empty where nobody wants to know.
+    pub scratch_written: Vec<u8>,
     /// Bytes of scratch of a lane.
     pub scratch_size: u32,
     pub executed: u64,
@@ -237,6 +240,10 @@ pub(crate) struct Env<'a> {
     /// Empty where races are not asked for.
     pub lds_touch: Vec<Touch>,
     pub global_touch: std::collections::HashMap<u64, Touch>,
+    /// What waves left under way at barriers; None where races or waits are not asked for.
+    pub late: Option<Late>,
+    /// Whether waves that meet in global memory have to wait before the barrier between.
+    pub waits_for_global: bool,
     /// Where races with other workgroups are looked for, and this workgroup's number.
     pub ledger: Option<(&'a Ledger, u64)>,
     pub grid: [u32; 3],

@@ -1,6 +1,7 @@
 //! Runs one workgroup: sets up its waves as the descriptor asks and steps them until all have ended.
 
 use super::access::SCRATCH_WINDOW;
+use super::late::Late;
 use super::ledger::Ledger;
 use super::order::Order;
 use super::scoreboard::{Counter, Scoreboard};
@@ -90,6 +91,8 @@ fn execute<const TRACED: bool>(
             Vec::new()
         },
         global_touch: std::collections::HashMap::new(),
+        late: (options.races && options.waits).then(Late::default),
+        waits_for_global: launch.arch.at_least(Generation::Gfx10) && launch.info.descriptor.two_units,
         ledger: launch.ledger.map(|ledger| (ledger, number)),
         grid: launch.grid,
         phase: 0,
@@ -286,6 +289,7 @@ fn waves(launch: &Launch<'_>, position: [u32; 3]) -> Vec<Wave> {
                 stores: Vec::new(),
                 undefined: None,
                 scratch: vec![0; scratch_words],
+                scratch_written: vec![0; if launch.options.uninitialized { scratch_words } else { 0 }],
                 scratch_size: launch.scratch_size,
                 executed: 0,
                 hint: 0,

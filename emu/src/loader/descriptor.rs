@@ -39,6 +39,8 @@ pub struct Descriptor {
     pub user_fields: [bool; 7],
     /// Whether waves have 32 lanes.
     pub wave32: bool,
+    /// Whether the waves of a workgroup may be on two compute units (RDNA's WGP mode; CDNA has something else in that bit).
+    pub two_units: bool,
     /// Whether the stack may grow at run time.
     pub dynamic_stack: bool,
     /// Kernarg dwords preloaded into user SGPRs.
@@ -81,6 +83,7 @@ impl Descriptor {
             work_item_ids: (rsrc2 >> 11 & 3) as u8,
             user_fields: std::array::from_fn(|index| bit(properties, index as u32)),
             wave32: bit(properties, 10),
+            two_units: bit(rsrc1, 29),
             dynamic_stack: bit(properties, 11),
             preload_length: preload & 0x7f,
             preload_offset: preload >> 7,
