@@ -20,6 +20,7 @@ pub mod eager;
 pub mod emulate;
 pub mod error;
 mod exit;
+pub mod optimised;
 pub mod options;
 pub mod prelude;
 pub mod quantize;

@@ -26,6 +26,10 @@
 //! | `CUDA_VISIBLE_DEVICES` | read by CUDA: the GPUs that it shows | all |
 //! | `TMPDIR` | read by the compilers of kernels: a folder for temporary files | `/tmp` |
 //! | `GRAPHC_WORKER` | the program that embedding apps start as compile worker: `graphc` or `graphc-compile-worker` | none: in process |
+//! | `MIOPEN_DEBUG_GCN_ASM_KERNELS` | read by MIOpen: 0 leaves its kernels in assembly out | 0 in a sysroot, whose build has none; else MIOpen's own |
+//! | `GRAPHC_EMU_TIME` | read by the stand-in HIP runtime: the file of its reports | none |
+//!
+//! A variable that begins with `GRAPHC_` and is none of these, nor one of the stand-in's or of graphc's own tests, is named in a warning.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -33,7 +37,7 @@ use std::time::Duration;
 
 use runtime::compile::{CompilerSearch, HiprtcSearch as Search, RocmSearch};
 use runtime::gpu::{GpuSearch, Vendor};
-use runtime::{MOST_THREADS, MiopenOptions};
+use runtime::{LoadOptions, MOST_THREADS, MiopenFind, MiopenOptions};
 
 /// Settings of the process, from its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +70,14 @@ pub struct Settings {
     pub worker: Option<OsString>,
     /// Where the compilers of kernels keep temporary files, if that is set.
     pub temporary: Option<PathBuf>,
+    /// Whether the environment says itself if MIOpen takes its kernels in assembly.
+    pub miopen_assembly_is_set: bool,
+    /// The file that the stand-in HIP runtime writes its reports to.
+    pub emulator_reports: Option<PathBuf>,
     /// The variables of the table that are set, with their values.
     pub set: Vec<(String, String)>,
+    /// Variables that are set and look like settings of graphc, and are none.
+    pub unknown: Vec<String>,
 }
 
 /// The hidden verb under which the binary starts itself to compile kernels in a process of its own.
@@ -84,6 +94,7 @@ const VARIABLES: &[&str] = &[
     "GRAPHC_RCCL",
     "GRAPHC_ROCM_LIBS",
     "GRAPHC_EMU_HIP",
+    "GRAPHC_EMU_INSTRUCTION_LIMIT",
     "GRAPHC_MIOPEN_FIND",
     "GRAPHC_MIOPEN_USER_DB",
     "GRAPHC_SYNCHRONOUS",
@@ -96,7 +107,89 @@ const VARIABLES: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "TMPDIR",
     "GRAPHC_WORKER",
+    MIOPEN_ASSEMBLY,
+    EMULATOR_REPORTS,
 ];
+
+/// Whether MIOpen considers its kernels in assembly.
+pub(crate) const MIOPEN_ASSEMBLY: &str = "MIOPEN_DEBUG_GCN_ASM_KERNELS";
+
+/// Names the file that the stand-in HIP runtime writes its reports to.
+pub(crate) const EMULATOR_REPORTS: &str = "GRAPHC_EMU_TIME";
+
+/// What every variable of graphc's begins with.
+const OURS: &str = "GRAPHC_";
+
+/// Variables of ours that others read: the stand-in HIP runtime and its collectives, `emu/hip/README.md`.
+const OF_THE_STAND_IN: &[&str] = &[
+    "GRAPHC_EMU_ARCH",
+    "GRAPHC_EMU_CHECKS",
+    "GRAPHC_EMU_CLOCK",
+    "GRAPHC_EMU_DEVICES",
+    "GRAPHC_EMU_DISASSEMBLER",
+    "GRAPHC_EMU_ENDLESS",
+    "GRAPHC_EMU_FAULTS",
+    "GRAPHC_EMU_MEMORY_MIB",
+    "GRAPHC_EMU_RCCL_DEADLINE",
+    "GRAPHC_EMU_SEED",
+    "GRAPHC_EMU_TRACE",
+];
+
+/// Variables of ours that graphc's tests, benchmarks and scripts read.
+const OF_THE_TESTS: &[&str] = &[
+    "GRAPHC_ALL_FAULTS",
+    "GRAPHC_ALL_KILLS",
+    "GRAPHC_ALL_MODELS",
+    "GRAPHC_BLESS",
+    "GRAPHC_BROWSER",
+    "GRAPHC_CASES",
+    "GRAPHC_EMU_TEST_INSIDE",
+    "GRAPHC_EMU_TIMES",
+    "GRAPHC_FUZZ_CASES",
+    "GRAPHC_HIPKITTENS",
+    "GRAPHC_HIP_CASES",
+    "GRAPHC_MINILM",
+    "GRAPHC_REPOSITORY",
+    "GRAPHC_REQUIRE_ROCM",
+    "GRAPHC_SEED",
+    "GRAPHC_SYSROOT_DIR",
+    "GRAPHC_TEST_INSIDE",
+];
+
+/// Says of each name that looks like a setting and is none which it may have been meant for.
+fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    let known = || VARIABLES.iter().chain(OF_THE_STAND_IN).chain(OF_THE_TESTS).copied();
+    let ours = names.filter_map(|name| name.into_string().ok().filter(|name| name.starts_with(OURS)));
+    let mut unknown: Vec<String> = ours.filter(|name| !known().any(|other| other == name)).collect();
+    unknown.sort();
+    let describe = |name: String| {
+        // What all begin with says nothing.
+        let own = |name: &str| name.strip_prefix(OURS).unwrap_or(name).to_owned();
+        let settings = VARIABLES.iter().chain(OF_THE_STAND_IN);
+        // What goes on where a setting ends (`CACHE_DIR`) is near to it, however long.
+        let distance = |other: &str| {
+            let distance = strsim::osa_distance(&own(&name), &own(other));
+            let goes_on = own(&name).starts_with(&own(other));
+            let near = if goes_on { distance.min(2) } else { distance };
+            (goes_on || distance <= own(&name).len().div_ceil(4)).then_some(near)
+        };
+        let ours = settings.filter(|other| other.starts_with(OURS));
+        let mut near: Vec<(usize, &str)> = ours.filter_map(|other| Some((distance(other)?, *other))).collect();
+        near.sort_unstable();
+        let least = near.first().map_or(0, |(distance, _)| *distance);
+        let near: Vec<&str> = near
+            .into_iter()
+            .filter(|(distance, _)| *distance == least)
+            .take(2)
+            .map(|(_, other)| other)
+            .collect();
+        match near.is_empty() {
+            false => format!("{name} is no setting of graphc; did you mean {}?", near.join(" or ")),
+            true => format!("{name} is no setting of graphc; `graphc doctor` lists those that are set"),
+        }
+    };
+    unknown.into_iter().map(describe).collect()
+}
 
 /// Reads a time to wait in seconds; 0 is None: for ever.
 ///
@@ -115,7 +208,27 @@ impl Settings {
     /// # Errors
     /// A variable whose value is not of its kind.
     pub fn from_env() -> Result<Settings, crate::Error> {
-        Settings::read(|name| std::env::var_os(name))
+        let names = std::env::vars_os().map(|(name, _)| name);
+        Ok(Settings {
+            unknown: unknown(names),
+            ..Settings::read(|name| std::env::var_os(name))?
+        })
+    }
+
+    /// How a program is loaded: as `load` says and, where it is silent, as the settings say. Every verb and every session asks here.
+    pub fn loading(&self, mut load: LoadOptions) -> LoadOptions {
+        if load.threads == 0 {
+            load.threads = self.threads;
+        }
+        load.synchronous |= self.synchronous;
+        load.capture_collectives |= self.capture_collectives;
+        if load.miopen.find == MiopenFind::default() {
+            load.miopen.find = self.miopen.find;
+        }
+        if load.miopen.user_database.is_none() {
+            load.miopen.user_database = self.miopen.user_database.clone();
+        }
+        load
     }
 
     /// The program and arguments of an embedding app's compile workers; None compiles in the app's process.
@@ -262,18 +375,19 @@ impl Settings {
             threads: within("GRAPHC_THREADS", cores.min(MOST_THREADS), 1..=MOST_THREADS)?,
             worker: get("GRAPHC_WORKER"),
             temporary: get("TMPDIR").filter(|p| !p.is_empty()).map(PathBuf::from),
+            miopen_assembly_is_set: get(MIOPEN_ASSEMBLY).is_some(),
+            emulator_reports: get(EMULATOR_REPORTS).map(PathBuf::from),
             set: VARIABLES
                 .iter()
                 .filter_map(|name| Some(((*name).to_owned(), get(name)?.to_string_lossy().into_owned())))
                 .collect(),
+            unknown: Vec::new(),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use runtime::MiopenFind;
-
     use super::*;
 
     #[test]
@@ -315,5 +429,79 @@ mod tests {
         }
         let error = Settings::read(|name| (name == "GRAPHC_WORKERS").then(|| "many".into())).expect_err("not a number");
         assert!(error.to_string().contains("GRAPHC_WORKERS=many"), "{error}");
+    }
+
+    /// The table of the module's documentation, the list of names, and what is read are one.
+    #[test]
+    fn the_table_has_every_variable_that_is_read() {
+        let rows = include_str!("options.rs")
+            .lines()
+            .filter_map(|line| line.strip_prefix("//! | `"));
+        let documented: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+        assert_eq!(documented, VARIABLES);
+        let asked = std::cell::RefCell::new(std::collections::BTreeSet::new());
+        let settings = Settings::read(|name| {
+            asked.borrow_mut().insert(name.to_owned());
+            None
+        });
+        assert!(settings.is_ok_and(|settings| settings.set.is_empty()));
+        let others = ["XDG_CACHE_HOME", "HOME"];
+        for name in asked.into_inner() {
+            assert!(
+                VARIABLES.contains(&name.as_str()) || others.contains(&name.as_str()),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_setting_is_told_with_the_nearest() {
+        let said = |name: &str| unknown([OsString::from(name), "PATH".into()].into_iter());
+        for (name, near) in [
+            ("GRAPHC_WORKRES", "GRAPHC_WORKERS"),
+            ("GRAPHC_THREAD", "GRAPHC_THREADS"),
+            ("GRAPHC_CACHE_DIR", "GRAPHC_CACHE or GRAPHC_CACHE_MIB"),
+            ("GRAPHC_EMU_INSTRUCTIONS_LIMIT", "GRAPHC_EMU_INSTRUCTION_LIMIT"),
+            ("GRAPHC_EMU_ARHC", "GRAPHC_EMU_ARCH"),
+        ] {
+            let said = said(name);
+            assert_eq!(said, [format!("{name} is no setting of graphc; did you mean {near}?")]);
+        }
+        let far = said("GRAPHC_FAVOURITE_COLOUR");
+        assert!(
+            far[0].contains("graphc doctor") && !far[0].contains("did you mean"),
+            "{far:?}"
+        );
+        for known in ["GRAPHC_THREADS", "GRAPHC_EMU_SEED", "GRAPHC_BLESS", "GRAPHICS"] {
+            assert!(said(known).is_empty(), "{known}");
+        }
+    }
+
+    #[test]
+    fn options_that_say_nothing_are_filled_from_the_settings() {
+        let settings = Settings::read(|name| match name {
+            "GRAPHC_THREADS" => Some("3".into()),
+            "GRAPHC_SYNCHRONOUS" | "GRAPHC_CAPTURE_COLLECTIVES" => Some("1".into()),
+            "GRAPHC_MIOPEN_FIND" => Some("fast".into()),
+            "GRAPHC_MIOPEN_USER_DB" => Some("/db".into()),
+            _ => None,
+        })
+        .expect("valid");
+        let filled = settings.loading(LoadOptions::default());
+        assert_eq!(
+            (filled.threads, filled.synchronous, filled.capture_collectives),
+            (3, true, true)
+        );
+        assert_eq!(filled.miopen, settings.miopen);
+        let own = settings.loading(LoadOptions {
+            threads: 7,
+            miopen: MiopenOptions {
+                find: MiopenFind::Hybrid,
+                user_database: Some("/own".into()),
+            },
+            ..LoadOptions::default()
+        });
+        assert_eq!((own.threads, own.miopen.find), (7, MiopenFind::Hybrid));
+        assert_eq!(own.miopen.user_database, Some("/own".into()));
     }
 }

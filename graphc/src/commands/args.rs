@@ -178,6 +178,28 @@ impl BuildArgs {
         ))
     }
 
+    /// Refuses how devices share a model where there is one.
+    fn refuse_sharing(&self) -> Result<()> {
+        if self.ranks.is_some_and(|ranks| ranks > 1) {
+            return Ok(());
+        }
+        let given = [
+            ("--split", self.split.is_some()),
+            ("--bus", self.bus.is_some()),
+            ("--bus-latency", self.bus_latency.is_some()),
+            ("--halves", self.halves.is_some()),
+        ];
+        let given: Vec<&str> = given.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
+        if given.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "{}: one device shares the model with no other; give --ranks N, or name several devices (--device hip:0,1) to the verbs \
+             that run it",
+            given.join(", ")
+        )))
+    }
+
     /// The driver's options for some targets.
     pub fn options(&self, targets: Vec<Target>) -> Result<BuildOptions> {
         let level: OptLevel = match &self.level {
@@ -196,6 +218,7 @@ impl BuildArgs {
             options.optimize.prefer_calls = true;
             options.plan.prefer = Prefer::Calls;
         }
+        self.refuse_sharing()?;
         options.check_indices = self.check_indices.then_some(true);
         options.max_vram = self.max_vram;
         options.ranks = self.ranks.filter(|ranks| *ranks > 1).map(|ranks| ShardOptions {

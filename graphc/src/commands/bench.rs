@@ -84,19 +84,13 @@ fn measure(args: &Args, model: &ModelArgs, given: &given::Given, context: &Conte
     let shapes = inputs.iter().map(|(n, t)| (n.as_str(), t.shape.as_slice())).collect();
     let declared: Vec<_> = plan.inputs.iter().map(|p| (p.name.as_str(), &p.ty)).collect();
     let bindings = ir::graph::bind_shapes(&plan.symbols, &declared, &shapes)?;
-    let threads = args.threads.unwrap_or(context.settings.threads);
+    let options = context.settings.loading(LoadOptions {
+        threads: args.threads.unwrap_or_default(),
+        ..LoadOptions::default()
+    });
+    let threads = options.threads;
     let start = Instant::now();
-    let executable = device.load(
-        program.clone(),
-        variant,
-        &LoadOptions {
-            threads,
-            synchronous: context.settings.synchronous,
-            miopen: context.settings.miopen.clone(),
-            capture_collectives: context.settings.capture_collectives,
-            ..LoadOptions::default()
-        },
-    )?;
+    let executable = device.load(program.clone(), variant, &options)?;
     let loading = start.elapsed();
     let peak = executable.memory(&bindings)?.peak();
     // As a session runs it: what is kept from run to run stays on the device.

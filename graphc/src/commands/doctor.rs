@@ -21,6 +21,8 @@ pub struct Args {
 struct Findings {
     /// Variables that are set, with their values.
     settings: Vec<(String, String)>,
+    /// Variables that look like settings and are none.
+    unknown: Vec<String>,
     components: Vec<Component>,
     /// By vendor, or why there can be none.
     devices: Vec<(Vendor, std::result::Result<Vec<FoundDevice>, String>)>,
@@ -48,6 +50,7 @@ fn look(context: &Context) -> Findings {
     });
     Findings {
         settings: settings.set.clone(),
+        unknown: settings.unknown.clone(),
         components: survey(&settings.compiler_search(), &search),
         devices: devices.into(),
         kernel_driver: kernel_driver(Path::new("/dev/kfd")),
@@ -83,12 +86,19 @@ fn unusable(folder: &Path) -> Option<String> {
 }
 
 fn text(f: &Findings) -> String {
-    let mut text = format!("graphc {}\n\nsettings\n", env!("CARGO_PKG_VERSION"));
+    let mut text = format!("graphc {}\n", env!("CARGO_PKG_VERSION"));
+    if let Some(slow) = crate::optimised::note() {
+        text += &format!("{slow}\n");
+    }
+    text += "\nsettings\n";
     for (name, value) in &f.settings {
         text += &format!("  {name}={value}\n");
     }
     if f.settings.is_empty() {
         text += "  no variable is set: all are as by default\n";
+    }
+    for problem in &f.unknown {
+        text += &format!("  {problem}\n");
     }
     match (&f.cache, &f.cache_problem) {
         (None, _) => text += "  compiled kernels are not kept\n",
@@ -180,6 +190,8 @@ fn as_json(f: &Findings) -> Value {
         .filter_map(|(_, found)| found.as_ref().err().cloned())
         .chain(f.kernel_driver.as_ref().err().cloned())
         .chain(f.cache_problem.clone())
+        .chain(f.unknown.iter().cloned())
+        .chain(crate::optimised::note().map(str::to_owned))
         .collect();
     json!({
         "graphc": env!("CARGO_PKG_VERSION"), "settings": settings, "cache": f.cache, "libraries": libraries,

@@ -149,6 +149,15 @@ fn dispatch(cli: Cli) -> Result<()> {
         settings,
         quiet: cli.quiet,
     };
+    // `doctor` lists them with what else it finds.
+    if !matches!(cli.verb, Verb::Doctor(_)) {
+        if let Some(slow) = crate::optimised::note() {
+            output::note(&context, slow);
+        }
+        for name in &context.settings.unknown {
+            output::note(&context, &format!("warning: {name}"));
+        }
+    }
     match cli.verb {
         Verb::Run(args) => run::run(&args, &context),
         Verb::Compile(args) => compile::run(&args, &context),

@@ -101,13 +101,11 @@ pub fn measure(measuring: &Measuring<'_>, given: &Given, context: &Context) -> R
     let device = run::open(measuring.device, context)?;
     let (program, variant) = run::program(measuring.model, measuring.build, &device, context)?;
     let inputs = given.inputs(&runtime::device::whole_plan(&program, variant)?, Some(0))?;
-    let options = LoadOptions {
-        threads: measuring.threads.unwrap_or(context.settings.threads),
+    let options = context.settings.loading(LoadOptions {
+        threads: measuring.threads.unwrap_or_default(),
         ranges: measuring.ranges,
-        synchronous: context.settings.synchronous,
-        miopen: context.settings.miopen.clone(),
         ..LoadOptions::default()
-    };
+    });
     let busy = output::spinner(context, "running");
     let executable = device.load(program.clone(), variant, &options)?;
     if !executable.plan().states.is_empty() {

@@ -115,13 +115,10 @@ fn on_device(args: &Args, model: &ModelArgs, given: &given::Given, context: &Con
     let plan = runtime::device::whole_plan(&program, variant)?;
     check_names(args, &plan)?;
     let inputs = given.inputs(&plan, args.random.then_some(args.seed))?;
-    let options = LoadOptions {
-        threads: args.threads.unwrap_or(context.settings.threads),
-        synchronous: context.settings.synchronous,
-        miopen: context.settings.miopen.clone(),
-        capture_collectives: context.settings.capture_collectives,
+    let options = context.settings.loading(LoadOptions {
+        threads: args.threads.unwrap_or_default(),
         ..LoadOptions::default()
-    };
+    });
     let busy = output::spinner(context, "running");
     let executable = device.load(program, variant, &options)?;
     let outputs = once(&executable, inputs);

@@ -235,17 +235,13 @@ impl Measure for Clock<'_> {
         };
         let mut program = program.clone();
         driver::compile(&mut program, self.compiler, &|_| {})?;
-        let executable = device.load(Arc::new(program), 0, &load_options(self.context))?;
+        let executable = device.load(
+            Arc::new(program),
+            0,
+            &self.context.settings.loading(LoadOptions::default()),
+        )?;
         let at = |sizes: &Bindings| Ok(executable.algorithms(sizes)?.into_iter().collect());
         sizes.iter().map(at).collect()
-    }
-}
-
-fn load_options(context: &Context) -> LoadOptions {
-    LoadOptions {
-        synchronous: context.settings.synchronous,
-        miopen: context.settings.miopen.clone(),
-        ..LoadOptions::default()
     }
 }
 
@@ -277,7 +273,7 @@ fn profiled(
 ) -> Result<Vec<Times>> {
     let program = Arc::new(program);
     let plan = &program.variants[0].plan;
-    let executable = device.load(program.clone(), 0, &load_options(context))?;
+    let executable = device.load(program.clone(), 0, &context.settings.loading(LoadOptions::default()))?;
     let at = |sizes: &Bindings| {
         let profile = executable.profile(&made_up(plan, sizes)?, &ProfileOptions { runs, warm_up: 3 })?;
         let steps = profile.steps.iter();

@@ -25,7 +25,7 @@ use runtime::{Executable, LoadOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::options::Settings;
+use crate::options::{EMULATOR_REPORTS, MIOPEN_ASSEMBLY, Settings};
 
 /// What a call's kernels took, or why that is not known.
 pub type CallTimes = std::result::Result<Arc<[Arc<Report>]>, String>;
@@ -94,16 +94,12 @@ pub struct CallTimer {
     kept: Option<PathBuf>,
     /// Where its user databases are, if not there.
     user_database: Option<PathBuf>,
+    /// Whether the environment says itself if MIOpen takes its kernels in assembly.
+    assembly_is_set: bool,
 }
-
-/// Names the file that the stand-in writes its reports to.
-const REPORTS: &str = "GRAPHC_EMU_TIME";
 
 /// Where the sysroot is that `scripts/rocm-sysroot.sh` makes, unless another is named.
 const SYSROOT: &str = "/opt/graphc-rocm-libs";
-
-/// Whether MIOpen considers its kernels in assembly.
-const ASSEMBLY: &str = "MIOPEN_DEBUG_GCN_ASM_KERNELS";
 
 /// What the worker is asked of each call: the first byte that it reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -159,6 +155,7 @@ impl CallTimer {
             stand_in: std::path::absolute(stand_in).map_err(|error| format!("{}: {error}", stand_in.display()))?,
             kept: settings.cache_dir.as_ref().map(|folder| folder.join("miopen")),
             user_database: settings.miopen.user_database.clone(),
+            assembly_is_set: settings.miopen_assembly_is_set,
         })
     }
 
@@ -320,7 +317,7 @@ impl CallTimer {
             .env("GRAPHC_EMU_ARCH", target.name)
             .env("GRAPHC_EMU_MEMORY_MIB", (memory >> 20).to_string())
             .env("GRAPHC_HIP", folder)
-            .env(REPORTS, folder.join("reports"));
+            .env(EMULATOR_REPORTS, folder.join("reports"));
         let other = [
             "GRAPHC_ROCM",
             "HIP_VISIBLE_DEVICES",
@@ -338,8 +335,8 @@ impl CallTimer {
             command.env("GRAPHC_EMU_CLOCK", ghz.to_string());
         }
         // Debian builds MIOpen without its kernels in assembly but with the solvers that use them, which then all fail.
-        if self.wrapper.is_some() && std::env::var_os(ASSEMBLY).is_none() {
-            command.env(ASSEMBLY, "0");
+        if self.wrapper.is_some() && !self.assembly_is_set {
+            command.env(MIOPEN_ASSEMBLY, "0");
         }
         let kept = self.kept.as_deref().unwrap_or(folder);
         command.env("MIOPEN_USER_DB_PATH", self.user_database.as_deref().unwrap_or(kept));
@@ -408,13 +405,15 @@ fn answer_all() -> Result<()> {
     let program = Arc::new(program.map_err(|error| Error::Config(format!("the standard input: {error}")))?);
     let settings = Settings::from_env()?;
     let device = runtime::gpu::GpuDevice::open(&settings.gpu_search(), Vendor::Hip, 0)?;
-    let Some(reports) = std::env::var_os(REPORTS).map(PathBuf::from) else {
-        return Err(Error::Config(format!("{REPORTS} is not set")));
+    let Some(reports) = &settings.emulator_reports else {
+        return Err(Error::Config(format!("{EMULATOR_REPORTS} is not set")));
     };
+    // MIOpen chooses without timing here, whatever the settings say: its find stage would run kernels, which are only timed.
+    let load = LoadOptions::default();
     for variant in 0..program.variants.len() {
         let answer = match asks_for_algorithms {
-            true => algorithms(&device, &program, variant).map(Answer::Algorithms),
-            false => kernels(&device, &program, variant, &reports).map(Answer::Kernels),
+            true => algorithms(&device, &program, variant, &load).map(Answer::Algorithms),
+            false => kernels(&device, &program, variant, &load, reports).map(Answer::Kernels),
         };
         let answer = answer.unwrap_or_else(|error| Answer::Failed(error.to_string()));
         // Texts: serialising cannot fail.
@@ -425,8 +424,13 @@ fn answer_all() -> Result<()> {
 }
 
 /// The algorithms of a program's one call.
-fn algorithms(device: &runtime::gpu::GpuDevice, program: &Arc<Program>, variant: usize) -> Result<Vec<Algorithm>> {
-    let executable = Executable::load_on(device, program.clone(), variant, &LoadOptions::default())?;
+fn algorithms(
+    device: &runtime::gpu::GpuDevice,
+    program: &Arc<Program>,
+    variant: usize,
+    load: &LoadOptions,
+) -> Result<Vec<Algorithm>> {
+    let executable = Executable::load_on(device, program.clone(), variant, load)?;
     let of_steps = executable.algorithms(&Bindings::new())?;
     Ok(of_steps.into_iter().flat_map(|(_, all)| all).collect())
 }
@@ -436,9 +440,10 @@ fn kernels(
     device: &runtime::gpu::GpuDevice,
     program: &Arc<Program>,
     variant: usize,
+    load: &LoadOptions,
     reports: &Path,
 ) -> Result<Vec<String>> {
-    let executable = Executable::load_on(device, program.clone(), variant, &LoadOptions::default())?;
+    let executable = Executable::load_on(device, program.clone(), variant, load)?;
     let plan = &program.variants[variant].plan;
     let nothing = Bindings::new();
     let mut inputs = indexmap::IndexMap::new();

@@ -81,6 +81,14 @@ pub enum EmulateError {
         ran: u64,
         total: u64,
     },
+    /// A run left a part of an output as it found it: a bug of graphc.
+    #[error("output {output:?}: no kernel wrote byte {byte} of its {bytes} (elements of {ty}): elements are missing")]
+    NothingWrote {
+        output: String,
+        byte: u64,
+        bytes: u64,
+        ty: String,
+    },
     /// A tensor's bytes do not fit its type: a bug of graphc.
     #[error("buffer {buffer}: {error}")]
     Bytes {

@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use ir::dim::Bindings;
 use ir::graph::{Constant, bind_shapes};
 use ir::kernel::eval::evaluate_for;
-use ir::plan::{BufferId, KernelId, Place, Plan, Step, StepId, Work};
+use ir::plan::{BufferId, KernelId, Place, Plan, Port, Step, StepId, Work};
 use ir::{ConstId, HostTensor, Program, Table, TensorType};
 
 use super::EmulateError;
@@ -259,13 +259,13 @@ impl Run<'_> {
             }
         }
         for port in plan.conditions() {
-            let holds = self.read(port.buffer, &port.ty)?;
+            let holds = self.result(port)?;
             if holds.bytes.first() == Some(&0) {
                 return Err(EmulateError::Condition(port.name.clone()));
             }
         }
         for port in plan.results() {
-            let tensor = self.read(port.buffer, &port.ty)?;
+            let tensor = self.result(port)?;
             self.outcome.outputs.insert(port.name.clone(), tensor);
         }
         Ok(())
@@ -377,6 +377,25 @@ impl Run<'_> {
     fn write(&self, buffer: BufferId, tensor: &HostTensor) -> Result<()> {
         let written = self.memory().write(self.buffers.addresses[&buffer], &tensor.bytes);
         written.map_err(|error| self.memory_error(buffer, error))
+    }
+
+    /// Reads what a run gives, every byte of which something must have written.
+    fn result(&self, port: &Port) -> Result<HostTensor> {
+        let tensor = self.read(port.buffer, &port.ty)?;
+        let options = &self.emulator.options;
+        if options.launch.uninitialized && options.time.is_none() {
+            let (address, bytes) = (self.buffers.addresses[&port.buffer], tensor.bytes.len() as u64);
+            let unwritten = self.memory().unwritten(address, bytes);
+            if let Some(at) = unwritten.map_err(|error| self.memory_error(port.buffer, error))? {
+                return Err(EmulateError::NothingWrote {
+                    output: port.name.clone(),
+                    byte: at - address,
+                    bytes,
+                    ty: tensor.dtype.to_string(),
+                });
+            }
+        }
+        Ok(tensor)
     }
 
     fn read(&self, buffer: BufferId, ty: &TensorType) -> Result<HostTensor> {

@@ -87,6 +87,7 @@ fn list(numbers: &[usize]) -> String {
 
 /// Returns the host's processor, as a device that lowers kernels for itself.
 pub fn cpu_device() -> CpuDevice {
+    crate::optimised::warn();
     CpuDevice::new(codegen_cpu::lowering)
 }
 

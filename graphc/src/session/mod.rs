@@ -25,7 +25,7 @@ use ir::{DType, Graph, HostTensor, Program, Target};
 use passes::shard::Split;
 use passes::{OptLevel, ShardOptions, WeightType};
 use runtime::gpu::GpuDevice;
-use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, MiopenFind, Pending, State, Values, Wanted};
+use runtime::{DeviceTensor, Executable, Given, Link, LoadOptions, Pending, State, Values, Wanted};
 
 use crate::driver::{self, BuildOptions, Model};
 use crate::error::{Error, Result};
@@ -142,23 +142,6 @@ impl SessionOptions {
             split: self.split.unwrap_or(sharing.split),
             ..sharing
         })
-    }
-
-    /// How a program is loaded: as the options say and, where they are silent, the settings.
-    fn loading(&self, settings: &Settings) -> LoadOptions {
-        let mut load = self.load.clone();
-        if load.threads == 0 {
-            load.threads = settings.threads;
-        }
-        load.synchronous |= settings.synchronous;
-        load.capture_collectives |= settings.capture_collectives;
-        if load.miopen.find == MiopenFind::default() {
-            load.miopen.find = settings.miopen.find;
-        }
-        if load.miopen.user_database.is_none() {
-            load.miopen.user_database = settings.miopen.user_database.clone();
-        }
-        load
     }
 
     /// Sets what of the model each of several devices has.
@@ -351,7 +334,7 @@ impl Session {
             }
         }
         let settings = options.settings()?;
-        let load = options.loading(&settings);
+        let load = settings.loading(options.load.clone());
         let executable = match &options.device {
             Some(device) => {
                 if options.timeout.is_some() {

@@ -225,9 +225,9 @@ fn what_the_options_leave_open_is_as_the_settings_say() {
         settings: Some(settings.clone()),
         ..SessionOptions::default()
     };
-    let load = options.loading(&settings);
+    let load = settings.loading(options.load.clone());
     assert_eq!((load.threads, load.synchronous), (3, true));
-    assert_eq!(options.clone().threads(2).loading(&settings).threads, 2);
+    assert_eq!(settings.loading(options.clone().threads(2).load).threads, 2);
     // The GPU's runtime, too, is where the settings say.
     options.target = "gfx90a".parse().unwrap();
     let graph = trace("g", [InputSpec::new("x", DType::F32, shape![4])], |[x]| {

@@ -1,6 +1,14 @@
 //! `graphc inspect --emulate`: what one run on an emulated GPU counted.
 
+use std::ffi::OsString;
+
+use graphc::driver::{self, BuildOptions, Model};
+use graphc::emulate::{self, Emulator};
+use graphc::frontend::onnx::ImportOptions;
+use graphc::ir::target::Platform;
 use graphc::ir::{DType, HostTensor};
+use graphc::options::Settings;
+use graphc::passes::OptLevel;
 use serde_json::Value;
 
 use crate::place::{Place, SMALL, compiler, digits, f32s, text};
@@ -160,4 +168,43 @@ fn what_cannot_be_emulated_is_said() {
         ];
         p.fails(&args, 2, &["no.npz"]);
     }
+}
+
+/// A kernel that leaves an element out: nothing wrote it, whatever the memory holds there.
+#[test]
+fn an_output_with_a_hole_is_said() {
+    let p = Place::new();
+    if !compiler(&p) {
+        return;
+    }
+    let m = p.write("small.gir", SMALL);
+    let Ok(Model::Graph(graph)) = driver::load(&m, &ImportOptions::default()) else {
+        panic!("a graph")
+    };
+    let worker = |verb: &str| [env!("CARGO_BIN_EXE_graphc"), verb].map(OsString::from);
+    let settings = Settings {
+        cache_dir: Some(p.path("cache")),
+        ..Settings::from_env().expect("valid")
+    };
+    let compiler = driver::compiler(&settings, Some(&worker("__compile-worker")), [Platform::Hip]).expect("it is here");
+    let run = |hole: bool| {
+        let options = BuildOptions::new(vec!["gfx90a".parse().expect("a target")], OptLevel::O2);
+        let mut program = driver::build(&graph, &options).expect("builds").program;
+        for source in program.variants[0].sources.values_mut().filter(|_| hole) {
+            let text = source.text.replace("out[at_0] =", "if (at_0 != 4) out[at_0] =");
+            assert_ne!(text, source.text);
+            source.text = text;
+        }
+        driver::compile(&mut program, &compiler, &|_| {}).expect("compiles");
+        let disassembler = emulate::disassembler(&settings, Some(&worker("__disassembler"))).expect("it is here");
+        let emulator = Emulator::load(&program, 0, &disassembler, emulate::Options::default()).expect("loads");
+        let inputs = [("x".to_owned(), f32s(&[2, 3], &[1.0; 6]))].into_iter().collect();
+        emulator.run(&inputs).map(|outcome| outcome.outputs["y"].to_f32())
+    };
+    assert_eq!(run(false).expect("runs"), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+    let error = run(true).expect_err("a hole").to_string();
+    assert!(
+        error.contains("output \"y\"") && error.contains("byte 16 of its 24"),
+        "{error}"
+    );
 }

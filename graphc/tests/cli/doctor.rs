@@ -137,3 +137,29 @@ fn a_folder_for_temporary_files_that_is_not_there_is_named() {
         .expect("starts");
     refused(&args, &output, 2, &["TMPDIR=/graphc/no/such/folder", "No such file"]);
 }
+
+/// A variable that is none of graphc's is said, with the one that may have been meant, and stops nothing.
+#[test]
+fn a_variable_that_is_no_setting_is_said() {
+    let p = Place::new();
+    let m = p.write("small.gir", SMALL);
+    let args = ["run", text(&m), "--random"];
+    let said = |args: &[&str]| {
+        let output = p.command(args).env("GRAPHC_THRAEDS", "1").output().expect("starts");
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let message = said(&args);
+    assert!(
+        message.contains("GRAPHC_THRAEDS") && message.contains("did you mean GRAPHC_THREADS?"),
+        "{message}"
+    );
+    assert!(!said(&[&args[..], &["--quiet"]].concat()).contains("GRAPHC_THRAEDS"));
+    let found = doctor(&p, &[("GRAPHC_THRAEDS", "1")]);
+    assert!(
+        found["problems"].to_string().contains("did you mean GRAPHC_THREADS?"),
+        "{found:#}"
+    );
+    let known = p.command(&args).env("GRAPHC_EMU_SEED", "1").output().expect("starts");
+    assert!(!String::from_utf8_lossy(&known.stderr).contains("no setting"));
+}

@@ -597,6 +597,14 @@ fn verbs(rows: &mut Rows) {
         ),
         ("run small.gir --random --emulate --target cpu", &["cpu"]),
         ("compile small.gir -o out.graphc", &["--target"]),
+        (
+            "run small.gir --random --split layers",
+            &["--split", "--ranks", "--device hip:0,1"],
+        ),
+        (
+            "compile small.gir --target gfx90a -o out.graphc --bus 400 --halves never",
+            &["--bus, --halves", "--ranks"],
+        ),
         ("compile small.gir --target cpu", &["--output"]),
         ("compile small.gir --target cpu -o out.graphc --weights", &["--emit"]),
         ("inspect small.gir --emulate", &["--target"]),

@@ -1,6 +1,7 @@
-//! What the house is: who may depend on whom, no circles between files, bindings as the headers have them.
+//! What the house is: who may depend on whom, no circles between files, bindings as the headers have them, one reader of the environment.
 
 mod bindings;
 mod circles;
 mod dependencies;
+mod environment;
 mod structure;

@@ -70,7 +70,8 @@ pub(crate) fn binary_kernel(op: BinaryOp) -> Option<Binary> {
         BinaryOp::Max => Binary::Max,
         BinaryOp::Min => Binary::Min,
         BinaryOp::Atan2 => Binary::Atan2,
-        _ => return None,
+        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => return None,
+        BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => return None,
     })
 }
 
@@ -121,7 +122,8 @@ pub(crate) fn binary_scalar(isa: Isa, op: BinaryOp, dtype: DType, a: u64, b: u64
                     unsafe { binary_ptr(isa, kernel, &mut z, Input::Scalar(x), Input::Scalar(y), 1) };
                     u64::from(z.to_bits())
                 }
-                None => u64::from(scalar::compare(op, &x, &y)),
+                None if op.is_comparison() => u64::from(scalar::compare(op, &x, &y)),
+                None => u64::from((scalar::binary_float(op, x.into(), y.into()) as f32).to_bits()),
             }
         }
         Class::F64 => {
@@ -255,32 +257,48 @@ pub(crate) unsafe fn binary(
             }
         }};
     }
+    // Comparisons give truth values; `$otherwise` is what all other operations do.
     macro_rules! compares {
-        ($t:ty, $read:expr) => {
+        ($t:ty, $read:expr, else $otherwise:expr) => {
             match op {
                 BinaryOp::Eq => lanes!($t, $read, |x, y| u8::from(x == y) => u8),
                 BinaryOp::Ne => lanes!($t, $read, |x, y| u8::from(x != y) => u8),
                 BinaryOp::Lt => lanes!($t, $read, |x, y| u8::from(x < y) => u8),
                 BinaryOp::Le => lanes!($t, $read, |x, y| u8::from(x <= y) => u8),
                 BinaryOp::Gt => lanes!($t, $read, |x, y| u8::from(x > y) => u8),
-                _ => lanes!($t, $read, |x, y| u8::from(x >= y) => u8),
+                BinaryOp::Ge => lanes!($t, $read, |x, y| u8::from(x >= y) => u8),
+                BinaryOp::Add
+                | BinaryOp::Sub
+                | BinaryOp::Mul
+                | BinaryOp::Div
+                | BinaryOp::Rem
+                | BinaryOp::Mod
+                | BinaryOp::Pow
+                | BinaryOp::Max
+                | BinaryOp::Min
+                | BinaryOp::Atan2
+                | BinaryOp::And
+                | BinaryOp::Or
+                | BinaryOp::Xor
+                | BinaryOp::Shl
+                | BinaryOp::Shr => $otherwise,
             }
         };
     }
+    let (f32_of, i64_of) = (|bits: u64| f32::from_bits(bits as u32), |bits: u64| bits as i64);
     match class {
-        Class::F32 => compares!(f32, |bits: u64| f32::from_bits(bits as u32)),
-        Class::F64 if op.is_comparison() => compares!(f64, f64::from_bits),
-        Class::F64 => lanes!(f64, f64::from_bits, |x, y| scalar::binary_float(op, x, y) => f64),
-        Class::I64 if op.is_comparison() => compares!(i64, |bits: u64| bits as i64),
-        Class::I64 => match op {
-            BinaryOp::Add if dtype == DType::I64 => {
-                lanes!(i64, |bits: u64| bits as i64, |x, y| x.wrapping_add(y) => i64)
-            }
-            BinaryOp::Mul if dtype == DType::I64 => {
-                lanes!(i64, |bits: u64| bits as i64, |x, y| x.wrapping_mul(y) => i64)
-            }
-            _ => lanes!(i64, |bits: u64| bits as i64, |x, y| scalar::binary_int(op, dtype, x, y) => i64),
-        },
+        Class::F32 => compares!(f32, f32_of, else {
+            // Without a kernel of its own: by the definition.
+            lanes!(f32, f32_of, |x, y| scalar::binary_float(op, x.into(), y.into()) as f32 => f32)
+        }),
+        Class::F64 => compares!(f64, f64::from_bits, else {
+            lanes!(f64, f64::from_bits, |x, y| scalar::binary_float(op, x, y) => f64)
+        }),
+        Class::I64 => compares!(i64, i64_of, else match (op, dtype) {
+            (BinaryOp::Add, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_add(y) => i64),
+            (BinaryOp::Mul, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_mul(y) => i64),
+            _ => lanes!(i64, i64_of, |x, y| scalar::binary_int(op, dtype, x, y) => i64),
+        }),
         Class::Bool => {
             lanes!(u8, |bits: u64| u8::from(bits != 0), |x, y| u8::from(scalar::binary_bool(op, x != 0, y != 0)) => u8)
         }
@@ -383,4 +401,48 @@ pub(crate) fn philox(seed: u64, counter: u64, lane: u8) -> i32 {
         ];
     }
     c[usize::from(lane & 3)] as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every operation on lanes gives what it gives for one value, and what the evaluator's definition gives: none without a kernel
+    /// of its own is taken for another.
+    #[test]
+    fn lanes_are_single_values_of_the_definition() {
+        let values = [0.0f32, 1.0, -2.5, 3.0, 0.5, -7.0, 3.0, 2.0];
+        let other = 3.0f32;
+        let scalar_of = |value: f32| Val {
+            bits: u64::from(value.to_bits()),
+            ptr: std::ptr::null_mut(),
+        };
+        let isa = Isa::detect();
+            for &op in BinaryOp::ALL {
+                let (mut numbers, mut truths) = ([9.0f32; 8], [9u8; 8]);
+                let dst: *mut u8 = match op.is_comparison() {
+                    true => truths.as_mut_ptr(),
+                    false => numbers.as_mut_ptr().cast(),
+                };
+                let lanes = Val {
+                    bits: 0,
+                    ptr: values.as_ptr().cast::<u8>().cast_mut(),
+                };
+                // SAFETY: eight lanes of both, of the class that the operation gives.
+                unsafe { binary(isa, op, DType::F32, dst, (lanes, false), (scalar_of(other), true), 0, 8) };
+                for (lane, value) in values.into_iter().enumerate() {
+                    let single = binary_scalar(isa, op, DType::F32, u64::from(value.to_bits()), u64::from(other.to_bits()));
+                    if op.is_comparison() {
+                        let want = scalar::compare(op, &value, &other);
+                        assert_eq!((truths[lane], single), (u8::from(want), u64::from(want)), "{op:?} of {value}");
+                        continue;
+                    }
+                    let want = scalar::binary_float(op, value.into(), other.into()) as f32;
+                    for got in [numbers[lane], f32::from_bits(single as u32)] {
+                        let near = (got - want).abs() <= 1e-5 * want.abs() || got.is_nan() && want.is_nan();
+                        assert!(near, "{op:?} of {value}: {got}, not {want}");
+                    }
+                }
+            }
+    }
 }
