@@ -46,7 +46,9 @@ fn only_the_options_read_the_environment() {
     let mut strays = Vec::new();
     let mut readers = BTreeSet::new();
     for (path, text) in texts(&[".rs"]) {
-        let is_code = path.contains("src/") && !TOOLS.iter().any(|tool| path.starts_with(&format!("{tool}/")));
+        let is_test = path.ends_with("/tests.rs") || path.contains("/tests/");
+        let is_code =
+            path.contains("src/") && !is_test && !TOOLS.iter().any(|tool| path.starts_with(&format!("{tool}/")));
         if !is_code {
             continue;
         }
