@@ -45,7 +45,7 @@ fn every_entry_point_is_in_the_real_libraries() {
     );
     println!("hip: {} devices by {}", devices, hip.path.display());
 
-    let comgr = comgr_sys::load(&Search::default()).unwrap();
+    let comgr = comgr_sys::shared(&Search::default()).unwrap();
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both are live integers.
     unsafe { (comgr.amd_comgr_get_version)(&mut major, &mut minor) };
