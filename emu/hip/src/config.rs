@@ -135,7 +135,9 @@ impl Config {
             ..LaunchOptions::default()
         };
         // What kernels that are timed leave in memory is of no use anyhow.
-        let time = get("GRAPHC_EMU_TIME").filter(|text| !text.is_empty()).map(PathBuf::from);
+        let time = get("GRAPHC_EMU_TIME")
+            .filter(|text| !text.is_empty())
+            .map(PathBuf::from);
         let mut host_reads = time.is_none();
         for check in words(get("GRAPHC_EMU_CHECKS")) {
             match check.as_str() {

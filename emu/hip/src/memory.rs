@@ -245,7 +245,11 @@ impl Runtime {
         }
         if let (Spot::Host(_), Spot::Device { device, address }) = (to, from)
             && self.config.host_reads
-            && let Some(at) = self.devices[*device].gpu.memory().unwritten(*address, size).map_err(failed)?
+            && let Some(at) = self.devices[*device]
+                .gpu
+                .memory()
+                .unwritten(*address, size)
+                .map_err(failed)?
         {
             report(&format!(
                 "copy to the host: of {size} bytes at {address:#x} nothing wrote the one at {at:#x} (byte {}); \

@@ -418,31 +418,41 @@ mod tests {
             ptr: std::ptr::null_mut(),
         };
         let isa = Isa::detect();
-            for &op in BinaryOp::ALL {
-                let (mut numbers, mut truths) = ([9.0f32; 8], [9u8; 8]);
-                let dst: *mut u8 = match op.is_comparison() {
-                    true => truths.as_mut_ptr(),
-                    false => numbers.as_mut_ptr().cast(),
-                };
-                let lanes = Val {
-                    bits: 0,
-                    ptr: values.as_ptr().cast::<u8>().cast_mut(),
-                };
-                // SAFETY: eight lanes of both, of the class that the operation gives.
-                unsafe { binary(isa, op, DType::F32, dst, (lanes, false), (scalar_of(other), true), 0, 8) };
-                for (lane, value) in values.into_iter().enumerate() {
-                    let single = binary_scalar(isa, op, DType::F32, u64::from(value.to_bits()), u64::from(other.to_bits()));
-                    if op.is_comparison() {
-                        let want = scalar::compare(op, &value, &other);
-                        assert_eq!((truths[lane], single), (u8::from(want), u64::from(want)), "{op:?} of {value}");
-                        continue;
-                    }
-                    let want = scalar::binary_float(op, value.into(), other.into()) as f32;
-                    for got in [numbers[lane], f32::from_bits(single as u32)] {
-                        let near = (got - want).abs() <= 1e-5 * want.abs() || got.is_nan() && want.is_nan();
-                        assert!(near, "{op:?} of {value}: {got}, not {want}");
-                    }
+        for &op in BinaryOp::ALL {
+            let (mut numbers, mut truths) = ([9.0f32; 8], [9u8; 8]);
+            let dst: *mut u8 = match op.is_comparison() {
+                true => truths.as_mut_ptr(),
+                false => numbers.as_mut_ptr().cast(),
+            };
+            let lanes = Val {
+                bits: 0,
+                ptr: values.as_ptr().cast::<u8>().cast_mut(),
+            };
+            // SAFETY: eight lanes of both, of the class that the operation gives.
+            unsafe { binary(isa, op, DType::F32, dst, (lanes, false), (scalar_of(other), true), 0, 8) };
+            for (lane, value) in values.into_iter().enumerate() {
+                let single = binary_scalar(
+                    isa,
+                    op,
+                    DType::F32,
+                    u64::from(value.to_bits()),
+                    u64::from(other.to_bits()),
+                );
+                if op.is_comparison() {
+                    let want = scalar::compare(op, &value, &other);
+                    assert_eq!(
+                        (truths[lane], single),
+                        (u8::from(want), u64::from(want)),
+                        "{op:?} of {value}"
+                    );
+                    continue;
+                }
+                let want = scalar::binary_float(op, value.into(), other.into()) as f32;
+                for got in [numbers[lane], f32::from_bits(single as u32)] {
+                    let near = (got - want).abs() <= 1e-5 * want.abs() || got.is_nan() && want.is_nan();
+                    assert!(near, "{op:?} of {value}: {got}, not {want}");
                 }
             }
+        }
     }
 }
