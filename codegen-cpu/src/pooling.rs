@@ -105,20 +105,22 @@ pub(crate) fn lower(
 
 /// Windows over one or two axes.
 fn image(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<Pool>, LowerError> {
-    let Some(images) = &body.images else { return Ok(None) };
+    let (Some(images), Some(pool)) = (&body.images, body.pool()) else {
+        return Ok(None);
+    };
     let bind = Bind {
         kernel,
         bindings: cx.bindings,
     };
     let (source, target) = (&kernel.params[images.source], &kernel.params[images.target]);
-    let takes = match body.kind {
+    let takes = match pool {
         op::PoolKind::Max => matches!(source.dtype, DType::F32 | DType::I8),
         op::PoolKind::Average { .. } => source.dtype == DType::F32,
     };
     if !takes || source.dtype != target.dtype || images.source == images.target || cx.aliased {
         return Ok(None);
     }
-    let kind = kind_of(body);
+    let kind = kind_of(body, pool);
     let Some(along) = along(body, &bind, kind)? else {
         return Ok(None);
     };
@@ -197,8 +199,8 @@ fn image(kernel: &Kernel, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<
     }))
 }
 
-fn kind_of(body: &WindowBody) -> PoolKind {
-    match body.kind {
+fn kind_of(body: &WindowBody, pool: op::PoolKind) -> PoolKind {
+    match pool {
         op::PoolKind::Max => PoolKind::Max,
         op::PoolKind::Average { count_padding } => PoolKind::Average {
             include_pad: count_padding || !body.counts,
@@ -272,7 +274,9 @@ fn strides([n, h, w, c]: [i64; 4]) -> ImageStrides {
 /// largest, and the average of averages of equal counts is the average.
 fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Result<Option<[Pool; 2]>, LowerError> {
     let kernel = &rewritten.kernel;
-    let Some(images) = &body.images else { return Ok(None) };
+    let (Some(images), Some(pool)) = (&body.images, body.pool()) else {
+        return Ok(None);
+    };
     let bind = Bind {
         kernel,
         bindings: cx.bindings,
@@ -281,7 +285,7 @@ fn volume(rewritten: &mut Rewritten, body: &WindowBody, cx: &Setting<'_>) -> Res
     if source.dtype != DType::F32 || target.dtype != DType::F32 || images.source == images.target || cx.aliased {
         return Ok(None);
     }
-    let kind = kind_of(body);
+    let kind = kind_of(body, pool);
     let Some(Ok([z, y, x])) = along(body, &bind, kind)?.map(<[Along; 3]>::try_from) else {
         return Ok(None);
     };

@@ -21,6 +21,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("graphc_grid.hip.h", include_str!("device/graphc_grid.hip.h")),
     ("graphc_keys.hip.h", include_str!("device/graphc_keys.hip.h")),
     ("graphc_reduce.hip.h", include_str!("device/graphc_reduce.hip.h")),
+    ("graphc_strip.hip.h", include_str!("device/graphc_strip.hip.h")),
     ("graphc_transpose.hip.h", include_str!("device/graphc_transpose.hip.h")),
     ("graphc_winograd.hip.h", include_str!("device/graphc_winograd.hip.h")),
     ("graphc_tile.hip.h", include_str!("device/graphc_tile.hip.h")),

@@ -101,6 +101,7 @@ fn print_kernel(
             thread_n,
             ..
         } => (block_m / thread_m) * (block_n / thread_n),
+        Mapping::Strips(strips) => strips.block,
         Mapping::Matrix(tiling) => tiling.threads(),
         Mapping::Gemv(tiling) => tiling.threads(),
         Mapping::FlashMatrix(tiling) => tiling.threads(),

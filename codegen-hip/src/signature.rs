@@ -75,6 +75,7 @@ fn headers(kernel: &Kernel) -> Vec<&'static str> {
                 headers.push("graphc_transpose.hip.h");
             }
         }
+        Body::Window(_) if matches!(kernel.mapping, Mapping::Strips(_)) => headers.push("graphc_strip.hip.h"),
         Body::Row(_) | Body::Window(_) => headers.push("graphc_reduce.hip.h"),
         Body::Transform(_) => headers.push("graphc_winograd.hip.h"),
         Body::Contract(c) if let Mapping::Matrix(tiling) = &kernel.mapping => {

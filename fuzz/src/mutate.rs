@@ -2,7 +2,7 @@
 
 use graphc::ir::kernel::{
     Access, AxisId, Body, ContractBody, ConvFacts, Expr, ExprId, Exprs, Kernel, ParamId, Stmt, TransformMatrix,
-    TransformSide, VarId, Weights, WindowBody, Winograd,
+    TransformSide, VarId, Weights, WindowBody, WindowFold, Winograd,
 };
 use graphc::ir::op::{BinaryOp, Layout, PoolKind, ReduceOp};
 use graphc::ir::plan::{BufferId, KernelId, Place, Plan, StepId, Work};
@@ -164,7 +164,7 @@ fn each_expr(body: &mut Body, f: &mut dyn FnMut(&mut ExprId)) {
         }
         Body::Copy(c) => &mut c.loops.stmts,
         Body::Window(w) => {
-            f(&mut w.element);
+            w.map_exprs(&mut *f);
             &mut w.loops.stmts
         }
         Body::Transform(t) => {
@@ -472,6 +472,10 @@ fn window(w: &mut WindowBody, k: &Kernel, random: &mut Random) {
     };
     let axis = |random: &mut Random| (!random.once_in(3)).then(|| pick(k.axes.len(), random));
     let at = random.below(w.along.len().max(1));
+    if let (true, WindowFold::Weighted { outside, .. }) = (random.once_in(8), &mut w.fold) {
+        *outside = Scalar::Int(number(random));
+        return;
+    }
     let which = random.below(18);
     if let (10.., Some(images)) = (which, &mut w.images) {
         let access = match random.once_in(2) {
@@ -511,10 +515,10 @@ fn window(w: &mut WindowBody, k: &Kernel, random: &mut Random) {
         }
         _ => {
             let count_padding = random.once_in(2);
-            w.kind = match w.kind {
-                PoolKind::Max => PoolKind::Average { count_padding },
-                PoolKind::Average { .. } => PoolKind::Max,
-            };
+            w.fold = WindowFold::Pool(match w.pool() {
+                Some(PoolKind::Max) | None => PoolKind::Average { count_padding },
+                Some(PoolKind::Average { .. }) => PoolKind::Max,
+            });
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod dce;
 pub mod decompose;
 pub mod egraph;
 pub mod error;
+pub mod filters;
 pub mod flops;
 pub mod fold;
 pub mod fold_batch_norm;

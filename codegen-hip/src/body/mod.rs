@@ -8,6 +8,7 @@ mod rows;
 mod scan;
 mod sort;
 mod stream;
+mod strips;
 mod team;
 mod transform;
 mod transpose;

@@ -22,18 +22,18 @@ use crate::types::{literal, spelling};
 /// What is said of loops over the taps of a window that is inside as a whole, and of one at an edge beside it, which is rare: the compilers
 /// would unroll that too, for registers that the others then lack.
 const ALL_AT_ONCE: &str = "#pragma unroll";
-const ONE_BY_ONE: &str = "#pragma unroll 1";
+pub(super) const ONE_BY_ONE: &str = "#pragma unroll 1";
 
 /// The taps along an axis that are inside: names, or numbers where nothing guards them.
-struct Inside {
-    taps: Option<AxisId>,
-    kind: &'static str,
-    first: String,
-    end: String,
+pub(super) struct Inside {
+    pub taps: Option<AxisId>,
+    pub kind: &'static str,
+    pub first: String,
+    pub end: String,
     /// How many taps there are.
     all: String,
     /// How many of them count.
-    counted: String,
+    pub counted: String,
     guarded: bool,
 }
 
@@ -49,6 +49,8 @@ impl Printer<'_> {
     pub(super) fn window(&mut self, body: &WindowBody) -> Result<(), EmitError> {
         let parallel = &body.loops.parallel;
         match (&self.kernel.mapping, parallel.split_last()) {
+            // Those are walked tap by tap, and weights with them.
+            (Mapping::Windows { .. }, _) if body.pool().is_none() => return Err(self.mismatch()),
             (&Mapping::Windows { vector: 1, unroll, .. }, _) => {
                 self.open_thread_points(parallel);
                 self.one_window(body, unroll, None)?;
@@ -68,6 +70,7 @@ impl Printer<'_> {
                 };
                 self.one_window(body, unroll, Some(&neighbours))?;
             }
+            (Mapping::Strips(strips), _) => self.strips(body, strips)?,
             _ => return self.loops(&body.loops),
         }
         self.out.close("");
@@ -164,7 +167,7 @@ impl Printer<'_> {
     }
 
     /// Declares which taps along an axis are inside.
-    fn inside(&mut self, a: &WindowAxis, body: &WindowBody) -> Inside {
+    pub(super) fn inside(&mut self, a: &WindowAxis, body: &WindowBody) -> Inside {
         let extent = |axis: Option<AxisId>| axis.map_or(Dim::Const(1), |a| self.kernel.axes[a].extent.clone());
         let (outputs, taps) = (extent(a.outputs), extent(a.taps));
         let furthest = outputs * a.stride + taps.clone() * a.dilation + &a.size;
@@ -229,7 +232,7 @@ impl Printer<'_> {
             self.out.line(format!("const {kind} {name} = {after};"));
             inside.end = name;
         }
-        if body.kind == (PoolKind::Average { count_padding: true }) {
+        if body.pool() == Some(PoolKind::Average { count_padding: true }) {
             if a.beyond {
                 let name = self.fresh(&format!("{base}_counted"));
                 let end = taps_below(self, &(a.size.clone() + a.pad_high));

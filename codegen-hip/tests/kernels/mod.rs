@@ -8,6 +8,7 @@ pub mod pointwise;
 pub mod rows;
 mod sequence;
 mod transform;
+mod windows;
 
 use ir::DType;
 use ir::kernel::{Kernel, Mapping};
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Kernel> {
         attention::all(),
         sequence::all(),
         transform::all(),
+        windows::all(),
     ]
     .concat()
 }

@@ -1,6 +1,6 @@
 //! Kernels that fold: softmax, norms, every reduction, pooling.
 
-use ir::kernel::{AxisId, Body, ExprId, Kernel, Loops, Mapping, RowBody, Stmt, WindowAxis, WindowBody};
+use ir::kernel::{AxisId, Body, ExprId, Kernel, Loops, Mapping, RowBody, Stmt, WindowAxis, WindowBody, WindowFold};
 use ir::op::{BinaryOp, PoolKind, ReduceOp, UnaryOp};
 use ir::{DType, Dim};
 
@@ -242,7 +242,7 @@ pub fn pool(name: &str, size: i64, channels: i64, window: i64, stride: i64, vect
         .collect();
     b.done(Body::Window(WindowBody {
         loops: Loops { parallel, stmts },
-        kind: PoolKind::Average { count_padding: false },
+        fold: WindowFold::Pool(PoolKind::Average { count_padding: false }),
         along,
         element,
         counts: true,

@@ -67,6 +67,13 @@ impl Kernel {
                     *block,
                 )
             }
+            (Mapping::Strips(strips), Body::Window(w)) => {
+                let mut threads = 1i64;
+                for axis in &w.loops.parallel {
+                    threads = threads.saturating_mul(ceil(extent(&[*axis])?, strips.along(w, *axis).into()));
+                }
+                (ceil(threads, i64::from(strips.block)), 1, strips.block)
+            }
             (Mapping::Stream { block, vector, unroll }, _) => {
                 let (last, outer) = match self.parallel_axes().split_last() {
                     Some((last, outer)) => (extent(&[*last])?, extent(outer)?),
@@ -153,6 +160,7 @@ impl Kernel {
                 Mapping::Tile { .. }
                 | Mapping::Matrix(_)
                 | Mapping::Gemv(_)
+                | Mapping::Strips(_)
                 | Mapping::Flash { .. }
                 | Mapping::FlashLanes(_)
                 | Mapping::FlashMatrix(_),
@@ -199,6 +207,7 @@ impl Kernel {
                 None => tiling.matrix.as_ref().and_then(|matrix| matrix.resident),
             },
             (Mapping::Rows { resident, .. }, _) => *resident,
+            (Mapping::Strips(strips), _) => strips.resident,
             // A thread has whole squares in registers. Asked for nothing, ptxas takes 32 of them and spills some conditions of a square.
             (_, Body::Transform(_)) => Some(1),
             _ => None,

@@ -26,6 +26,7 @@ mod param;
 pub mod print;
 mod row;
 mod statistic;
+mod strips;
 mod tiling;
 pub mod traffic;
 mod transform;
@@ -40,9 +41,10 @@ pub use operand::{Operand, OperandAccess, Unpacking};
 pub use param::{Access, Param};
 pub use row::{RowBody, RowComposite, RowKind};
 pub use statistic::RowStatistic;
+pub use strips::{StripAccess, Strips, narrowed};
 pub use tiling::{AttentionOrder, FlashTiling, GemvMatrix, GemvStream, GemvTiling, Shares, Tiling, Travel};
 pub use transform::{TransformBody, TransformMatrix, TransformSide, Winograd, both_sides};
-pub use window::{ImageAccess, WindowAxis, WindowBody, WindowImages};
+pub use window::{ImageAccess, WindowAxis, WindowBody, WindowFold, WindowImages};
 
 use indexmap::IndexSet;
 use serde::{Deserialize, Serialize};
@@ -392,6 +394,9 @@ pub enum Mapping {
         vector: u32,
         unroll: bool,
     },
+    /// Each thread takes the windows of neighbouring outputs, and reads what they share once.
+    /// Grid: x = ceil(Π ceil(extent / a thread's outputs along the axis) / block), over the parallel axes.
+    Strips(Strips),
     /// Each group of `lanes` threads (a power of two, at most a wave) takes one point and shares its folds; `block`
     /// threads a workgroup, a multiple of `lanes`. The folded axes are walked `vector` at a time, which divides the innermost
     /// one's extent. Grid: x = ceil(points · lanes / block).

@@ -13,6 +13,7 @@ use std::fmt::{self, Write as _};
 
 use super::{
     AxisId, Body, Expr, ExprId, Fetch, GemvStream, Kernel, Mapping, Stmt, Tiling, TransformSide, Travel, Weights,
+    WindowFold,
 };
 use crate::graph::op::BinaryOp;
 
@@ -82,6 +83,22 @@ impl fmt::Display for Mapping {
             Mapping::Windows { block, vector, unroll } => {
                 let unrolled = if *unroll { ", unrolled" } else { "" };
                 write!(f, "windows(block {block}, vector {vector}{unrolled})")
+            }
+            Mapping::Strips(s) => {
+                let read = if s.read > 1 {
+                    format!(", {} read at once", s.read)
+                } else {
+                    String::new()
+                };
+                write!(
+                    f,
+                    "strips(block {}, {}x{} outputs, vector {}{read}{})",
+                    s.block,
+                    s.rows,
+                    s.columns,
+                    s.vector,
+                    resident(s.resident)
+                )
             }
             Mapping::Lanes { lanes, block, vector } => write!(f, "lanes({lanes}, block {block}, vector {vector})"),
             Mapping::Rows {
@@ -287,6 +304,10 @@ impl Printer<'_> {
             }),
             Body::Window(w) => self.nest("for", &w.loops.parallel, |p| {
                 w.along.iter().for_each(|a| p.window_axis(a));
+                if let WindowFold::Weighted { weight, outside } = w.fold {
+                    let text = format!("window of {} by {}, outside {outside}", e(w.element), e(weight));
+                    p.line(&text);
+                }
                 if let Some(images) = &w.images {
                     let name = |a: Option<AxisId>| a.map_or("1".to_owned(), |a| p.axis_name(a));
                     let text = format!(

@@ -1,7 +1,7 @@
 //! Checks a kernel against its invariants and collects every error.
 
 mod copy;
-mod form;
+pub(super) mod form;
 mod mapping;
 mod transform;
 mod window;
@@ -683,7 +683,7 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
         Body::Window(w) => {
             axes.extend(&w.loops.parallel);
             axes.extend(w.along.iter().flat_map(|a| [a.taps, a.outputs]).flatten());
-            exprs.push(w.element);
+            exprs.extend(w.exprs());
             if let Some(images) = &w.images {
                 params.extend([images.source, images.target]);
                 axes.extend(images.image.iter().chain(&images.channel));

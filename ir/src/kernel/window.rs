@@ -5,27 +5,42 @@ use serde::{Deserialize, Serialize};
 use super::{AxisId, ExprId, Loops, ParamId};
 use crate::dim::Dim;
 use crate::graph::op::PoolKind;
+use crate::types::Scalar;
 
-/// Loops that fold over a window: pooling.
+/// Loops that fold over a window: pooling, and convolutions of few channels a group.
 ///
-/// It computes what its loops compute. The first statement folds `element` over the taps that are inside, as a guarded value:
-/// `select(inside, element, fill)`, where the fill changes no result. What this body adds is the guard taken apart, so that a device may
-/// bound the taps once for a window instead of asking at each.
+/// It computes what its loops compute. The first statement folds `element` over the taps, as a guarded value:
+/// `select(inside, element, outside)`, which a convolution multiplies by the tap's weight. What this body adds is the guard taken apart, so
+/// that a device may bound the taps once for a window instead of asking at each, and may read once what neighbouring windows share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct WindowBody {
     /// The fold; where `counts`, a fold of how many taps count; then what is made of both.
     pub loops: Loops,
-    /// What the fold is: the largest, or a sum.
-    pub kind: PoolKind,
+    /// What the fold is.
+    pub fold: WindowFold,
     /// How the window moves, along each axis of the image that has several taps or is guarded; outermost first.
     pub along: Vec<WindowAxis>,
-    /// What the fold takes in, without the guard: over `parallel` and the taps.
+    /// The element of a tap, without the guard: over `parallel` and the taps.
     pub element: ExprId,
     /// Says that the second statement counts taps: those inside of the input, or with [`PoolKind::Average::count_padding`] of the padded
     /// input. Without it, all taps count.
     pub counts: bool,
     /// Set when this pools images and does nothing else: the same as the statements, for engines with a direct form.
     pub images: Option<WindowImages>,
+}
+
+/// How a window's elements become one number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum WindowFold {
+    /// The largest element, or the sum of those that are inside.
+    Pool(PoolKind),
+    /// The sum of all elements, each times its weight.
+    Weighted {
+        /// Over `parallel` and the taps, in the type of the sum.
+        weight: ExprId,
+        /// The element of a tap that is not inside.
+        outside: Scalar,
+    },
 }
 
 /// How a window moves along an axis: tap `t` of output `o` is at the position `o · stride + t · dilation − pad_low`.
@@ -79,6 +94,30 @@ impl WindowBody {
     /// Returns the axes of the taps, outermost first.
     pub fn taps(&self) -> Vec<AxisId> {
         self.along.iter().filter_map(|a| a.taps).collect()
+    }
+
+    /// Returns what kind of pool it is; `None` for a convolution.
+    pub fn pool(&self) -> Option<PoolKind> {
+        match self.fold {
+            WindowFold::Pool(kind) => Some(kind),
+            WindowFold::Weighted { .. } => None,
+        }
+    }
+
+    /// Returns the expressions that it names beside its statements.
+    pub fn exprs(&self) -> Vec<ExprId> {
+        match self.fold {
+            WindowFold::Pool(_) => vec![self.element],
+            WindowFold::Weighted { weight, .. } => vec![self.element, weight],
+        }
+    }
+
+    /// Calls `f` for each expression that it names beside its statements.
+    pub fn map_exprs(&mut self, mut f: impl FnMut(&mut ExprId)) {
+        f(&mut self.element);
+        if let WindowFold::Weighted { weight, .. } = &mut self.fold {
+            f(weight);
+        }
     }
 
     /// Returns the sizes that its facts name.

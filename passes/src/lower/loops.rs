@@ -1,17 +1,15 @@
-//! Pointwise regions, depthwise convolution and scatter: bodies that are loops.
+//! Pointwise regions and scatter: bodies that are loops.
 
 use std::collections::HashSet;
 
 use ir::kernel::{Body, Loops, Stmt};
-use ir::op::{BinaryOp, Conv, Layout, ReduceOp, Scatter};
+use ir::op::Scatter;
 use ir::schedule::Region;
-use ir::{DType, Dim, Graph, NodeId, Op, Target, Value};
+use ir::{DType, Dim, Graph, NodeId, Target, Value};
 
 use super::LowerError;
 use super::builder::Builder;
-use super::contract::biased;
 use super::index::Linear;
-use super::rows::fold;
 use crate::analysis::steps::counts_up;
 
 /// Names of the axes of a tensor, outermost first.
@@ -58,55 +56,6 @@ pub(super) fn total_type(dtype: DType, count: &Dim) -> DType {
         Some(n) if n <= terms && dtype != DType::I64 => DType::I32,
         _ => DType::I64,
     }
-}
-
-/// A convolution with one input and one output channel a group: a fold over the window for each channel.
-pub fn depthwise(b: &mut Builder<'_>, conv: &Conv) -> Result<Body, LowerError> {
-    let anchor = Value::from(b.region.anchor);
-    let operands = b.graph.node(b.region.anchor).operands.clone();
-    let (in_shape, out_shape, filter) = (
-        b.shape(operands[0]).clone(),
-        b.shape(anchor).clone(),
-        b.shape(operands[1]),
-    );
-    let first = conv.layout.spatial_axis();
-    let channel = conv.layout.channel_axis(out_shape.rank());
-    let spatial = out_shape.rank() - 2;
-    let kernel_at = match conv.layout {
-        Layout::ChannelsFirst => 2,
-        Layout::ChannelsLast => 1,
-    };
-    let sizes = filter[kernel_at..kernel_at + spatial].to_vec();
-    let (parallel, coords) = b.iterate(&["n", "y", "x", "c"], &out_shape);
-    let (window, taps) = b.iterate(&["ky", "kx"], &sizes);
-    let w = &conv.window;
-    let mut at = coords.clone();
-    let mut tap = vec![Linear::constant(0); out_shape.rank()];
-    tap[0] = coords[channel].clone();
-    for s in 0..spatial {
-        at[first + s] = coords[first + s]
-            .scale(&Dim::Const(w.strides[s]))
-            .plus(&taps[s].scale(&Dim::Const(w.dilations[s])))
-            .offset(&Dim::Const(-w.pad_low[s]));
-        tap[kernel_at + s] = taps[s].clone();
-    }
-    let guard = b.in_range(&at[first..first + spatial], &in_shape[first..first + spatial]);
-    let x = b.pull(operands[0], &at)?;
-    let f = b.pull(operands[1], &tap)?;
-    let acc = b.exprs.dtype(x).product_accumulator(b.exprs.dtype(f));
-    let (x, f) = (b.cast(acc, x), b.cast(acc, f));
-    let padding = b.number(acc, conv.pad_value as f64);
-    let x = guard.map_or(x, |g| b.select(g, x, padding));
-    let product = b.binary(BinaryOp::Mul, x, f);
-    let mut stmts = Vec::new();
-    let e = fold(b, &mut stmts, ReduceOp::Sum, &window, product);
-    let bias = match operands.get(2) {
-        Some(bias) => Some(b.pull(*bias, &[coords[channel].clone()])?),
-        None => None,
-    };
-    let e = biased(b, e, bias, conv.out);
-    stmts.extend(b.epilogue(anchor, e, coords, &[])?);
-    Ok(Body::Loops(Loops { parallel, stmts }))
 }
 
 /// `Scatter`: for each update, combines it into the result, which the plan has filled with the data.
@@ -178,15 +127,4 @@ pub fn scatter(b: &mut Builder<'_>, target: &Target, scatter: Scatter) -> Result
         other => other.into_iter().collect(),
     };
     Ok(Body::Loops(Loops { parallel, stmts }))
-}
-
-/// Says whether a convolution has one channel in and one out a group.
-pub fn is_depthwise(b: &Builder<'_>, conv: &Conv) -> bool {
-    let node = b.graph.node(b.region.anchor);
-    let channels = |v: Value| b.shape(v)[conv.layout.channel_axis(b.shape(v).rank())].as_const();
-    conv.groups > 1
-        && conv.transposed.is_none()
-        && matches!(node.op, Op::Conv(_))
-        && channels(node.operands[0]) == Some(conv.groups)
-        && channels(b.region.anchor.into()) == Some(conv.groups)
 }

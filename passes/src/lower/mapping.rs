@@ -8,6 +8,7 @@
 //! | loops without folds | `Stream` or `Threads`, 16 bytes a thread where they lie so; `Transpose` where another axis is read; see [`points`] |
 //! | rows, contiguous | `Rows`, held in registers where they fit |
 //! | windows | `Windows`, 16 bytes a thread where channels lie so; as rows where points are too few to fill the device |
+//! | convolutions of few channels a group | `Strips`, as many outputs a thread as take the least time; see [`strips`] |
 //! | transforms | `Threads`, a few neighbouring channels each |
 //! | other folds (columns) | `Threads`; `Block` when points are too few to fill the device |
 //! | contraction | `Gemv` for few rows; `Matrix` where the target multiplies its types in hardware, else `Tile`; see [`contract`] |
@@ -26,6 +27,7 @@ mod points;
 #[cfg(test)]
 mod room;
 mod shares;
+mod strips;
 mod text;
 
 pub use others::others;
@@ -56,6 +58,7 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
     match &kernel.body {
         Body::Loops(loops) => mapper.loops(loops),
         Body::Row(row) => mapper.row(row),
+        Body::Window(window) if window.pool().is_none() => mapper.strips(window),
         Body::Window(window) => mapper.window(window),
         Body::Copy(copy) => mapper.loops(&copy.loops),
         Body::Transform(transform) => mapper.transform(transform),

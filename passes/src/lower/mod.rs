@@ -12,6 +12,7 @@ mod chain;
 mod collapse;
 mod contract;
 mod copies;
+mod depthwise;
 mod epilogue;
 mod error;
 pub mod index;
@@ -130,14 +131,16 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
     match op {
         _ if region.kind == RegionKind::Pointwise => loops::pointwise(b),
         Op::Reduce { op, axes, keep_dims } => rows::reduce(b, *op, axes, *keep_dims),
-        Op::Pool(p) => window::pool(b, p),
+        Op::Pool(p) => window::pool(b, p, target),
         Op::Contract(c) => match chain::first_within(b) {
             Some(first) => chain::chain(b, first, c),
             None => contract::contract(b, c),
         },
         Op::Conv(c) if let Share::Patches(winograd) = b.share => winograd::patches(b, c, winograd),
         Op::Conv(c) if let Share::Pixels(winograd) = b.share => winograd::pixels(b, c, winograd),
-        Op::Conv(c) if loops::is_depthwise(b, c) && !takes_depthwise(b, target) => loops::depthwise(b, c),
+        Op::Conv(c) if depthwise::is_depthwise(b, c, target) && !takes_depthwise(b, target) => {
+            depthwise::convolution(b, c, target)
+        }
         Op::Conv(c) => contract::conv(b, c, target),
         Op::Composite(Composite::Attention {
             scale,

@@ -12,9 +12,11 @@
 //! ```
 
 use ir::graph::eval::scalar::identity;
-use ir::kernel::{AxisId, Body, Expr, ExprId, ImageAccess, Loops, Stmt, WindowAxis, WindowBody, WindowImages};
-use ir::op::{BinaryOp, Pool, PoolKind, ReduceOp};
-use ir::{Dim, Value};
+use ir::kernel::{
+    AxisId, Body, Expr, ExprId, ImageAccess, Loops, Stmt, WindowAxis, WindowBody, WindowFold, WindowImages,
+};
+use ir::op::{BinaryOp, Pool, PoolKind, ReduceOp, Window};
+use ir::{Dim, Target, Value};
 
 use super::LowerError;
 use super::builder::{Builder, arithmetic};
@@ -23,7 +25,7 @@ use super::loops::total_type;
 use super::rows::fold;
 
 /// `Pool`: folds over a window with guarded reads, and what is known of the window.
-pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
+pub fn pool(b: &mut Builder<'_>, pool: &Pool, target: &Target) -> Result<Body, LowerError> {
     let anchor = Value::from(b.region.anchor);
     let operand = b.graph.node(b.region.anchor).operands[0];
     let (in_shape, out_shape) = (b.shape(operand).clone(), b.shape(anchor).clone());
@@ -113,15 +115,18 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
         _ => None,
     };
     stmts.extend(stores);
-    let loops = Loops { parallel, stmts };
+    let mut loops = Loops { parallel, stmts };
+    if target.is_gpu() {
+        in_order_of_memory(b, &mut loops);
+    }
     let moves = Moves {
-        pool,
+        moves: w,
+        counts_padding: counts && pool.kind == PoolKind::Average { count_padding: true },
         sizes: &in_shape[first..first + spatial],
         outputs: &coords[first..first + spatial],
         positions: &at[first..first + spatial],
         taps: &taps,
         window: &window,
-        counts,
     };
     // A fill that is not the least of the type that is folded would have to be brought in.
     let fills = pool.kind != PoolKind::Max
@@ -133,7 +138,7 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
     let images = plain.and_then(|store| images(b, pool.kind, &along, &loops, folded, &store));
     Ok(Body::Window(WindowBody {
         loops,
-        kind: pool.kind,
+        fold: WindowFold::Pool(pool.kind),
         along,
         element: folded,
         counts,
@@ -141,16 +146,35 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool) -> Result<Body, LowerError> {
     }))
 }
 
-/// What a pool's lowering has of its spatial axes, outermost first.
-struct Moves<'a> {
-    pool: &'a Pool,
-    sizes: &'a [Dim],
-    outputs: &'a [Linear],
-    positions: &'a [Linear],
-    taps: &'a [Linear],
+/// Brings parallel axes into the order in which the results lie in memory, whatever the layout of the op: neighbouring threads take what
+/// lies side by side.
+pub(super) fn in_order_of_memory(b: &Builder<'_>, loops: &mut Loops) {
+    let stored = loops.stmts.iter().find_map(|s| match s {
+        Stmt::Store { index, axes, .. } if axes.is_empty() => b.linear.get(index),
+        _ => None,
+    });
+    let Some(stored) = stored.filter(|linear| linear.is_affine()) else {
+        return;
+    };
+    let symbols = b.graph.symbols();
+    let step = |axis: &AxisId| stored.coefficient(*axis).hint(symbols);
+    if loops.parallel.iter().all(|axis| step(axis) > 0) {
+        loops.parallel.sort_by_key(|axis| std::cmp::Reverse(step(axis)));
+    }
+}
+
+/// What the lowering of a window has of its spatial axes, outermost first.
+pub(super) struct Moves<'a> {
+    pub moves: &'a Window,
+    /// Whether taps in padding are counted.
+    pub counts_padding: bool,
+    pub sizes: &'a [Dim],
+    pub outputs: &'a [Linear],
+    pub positions: &'a [Linear],
+    /// Behind those of the axes, taps that the window does not move along.
+    pub taps: &'a [Linear],
     /// The axes of the taps: fewer than there are taps of where some share one.
-    window: &'a [AxisId],
-    counts: bool,
+    pub window: &'a [AxisId],
 }
 
 /// The one axis of a coordinate; `None` where it is a number, or made of several.
@@ -169,32 +193,36 @@ fn shared_axis(coordinate: &Linear) -> Option<AxisId> {
     axis_of(inner).or_else(|| shared_axis(inner))
 }
 
+/// Taps along which no window moves.
+fn fixed(taps: AxisId, extent: Dim) -> WindowAxis {
+    WindowAxis {
+        taps: Some(taps),
+        outputs: None,
+        stride: 1,
+        dilation: 1,
+        pad_low: 0,
+        pad_high: 0,
+        size: extent,
+        guarded: [false; 2],
+        beyond: false,
+    }
+}
+
 /// How the window moves; `None` where it has one tap or where its guards are not about axes.
-fn along(b: &Builder<'_>, m: &Moves<'_>) -> Option<Vec<WindowAxis>> {
+pub(super) fn along(b: &Builder<'_>, m: &Moves<'_>) -> Option<Vec<WindowAxis>> {
     let extent = |axis: Option<AxisId>| axis.map_or(Dim::Const(1), |a| b.extents[a].clone());
     if m.taps.iter().any(|t| axis_of(t).is_none() && !t.is_zero()) {
         // Taps that share an axis are walked as one: nothing guards them.
         let &[taps] = m.window else { return None };
-        return Some(vec![WindowAxis {
-            taps: Some(taps),
-            outputs: None,
-            stride: 1,
-            dilation: 1,
-            pad_low: 0,
-            pad_high: 0,
-            size: extent(Some(taps)),
-            guarded: [false; 2],
-            beyond: false,
-        }]);
+        return Some(vec![fixed(taps, extent(Some(taps)))]);
     }
-    let w = &m.pool.window;
+    let w = m.moves;
     let mut along = Vec::new();
     for (s, size) in m.sizes.iter().enumerate() {
         let position = &m.positions[s];
         let guarded = [!position.is_nonnegative(b.space()), !position.is_below(size, b.space())];
         let padded = size.clone() + w.pad_high[s] + w.pad_low[s];
-        let beyond = m.counts
-            && m.pool.kind == PoolKind::Average { count_padding: true }
+        let beyond = m.counts_padding
             && !position
                 .clone()
                 .offset(&Dim::Const(w.pad_low[s]))
@@ -225,6 +253,8 @@ fn along(b: &Builder<'_>, m: &Moves<'_>) -> Option<Vec<WindowAxis>> {
         }
         along.push(axis);
     }
+    let behind = m.taps.iter().skip(m.sizes.len()).filter_map(axis_of);
+    along.extend(behind.map(|taps| fixed(taps, extent(Some(taps)))));
     along.iter().any(|a| a.taps.is_some()).then_some(along)
 }
 
@@ -435,11 +465,11 @@ mod tests {
             |w| w.along.swap(0, 1),
             |w| w.counts ^= true,
             |w| {
-                w.kind = if w.kind == PoolKind::Max {
+                w.fold = WindowFold::Pool(if w.pool() == Some(PoolKind::Max) {
                     PoolKind::Average { count_padding: false }
                 } else {
                     PoolKind::Max
-                }
+                })
             },
             |w| {
                 w.loops.stmts.remove(0);

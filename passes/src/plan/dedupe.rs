@@ -121,7 +121,7 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
             stmts(&mut c.loops.stmts);
         }
         Body::Window(w) => {
-            e(&mut w.element);
+            w.map_exprs(e);
             if let Some(images) = &mut w.images {
                 images.source = to(images.source);
                 images.target = to(images.target);

@@ -42,6 +42,7 @@ mod products;
 mod quantised_attention;
 mod quantised_products;
 mod random_products;
+mod random_windows;
 mod rounding;
 mod row_scales;
 mod shares;

@@ -9,26 +9,40 @@ use crate::types::Scalar;
 
 /// `constant + Σ coefficient · axis`, without the terms that are 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Form {
+pub(in crate::kernel) struct Form {
     terms: BTreeMap<AxisId, Dim>,
     constant: Dim,
 }
 
 impl Form {
-    pub(super) fn constant(constant: Dim) -> Form {
+    pub(in crate::kernel) fn constant(constant: Dim) -> Form {
         Form {
             terms: BTreeMap::new(),
             constant,
         }
     }
 
-    pub(super) fn of(axis: Option<AxisId>, by: &Dim) -> Option<Form> {
+    pub(in crate::kernel) fn of(axis: Option<AxisId>, by: &Dim) -> Option<Form> {
         let mut form = Form::constant(Dim::Const(0));
         form.terms.extend(axis.map(|a| (a, Dim::Const(1))));
         form.times(by)
     }
 
-    pub(super) fn plus(&self, other: &Form) -> Option<Form> {
+    /// The terms that are not 0.
+    pub(in crate::kernel) fn terms(&self) -> impl Iterator<Item = (AxisId, &Dim)> {
+        self.terms.iter().map(|(axis, by)| (*axis, by))
+    }
+
+    pub(in crate::kernel) fn coefficient(&self, axis: AxisId) -> Dim {
+        self.terms.get(&axis).cloned().unwrap_or(Dim::Const(0))
+    }
+
+    /// What the sum is where every axis is at 0.
+    pub(in crate::kernel) fn base(&self) -> &Dim {
+        &self.constant
+    }
+
+    pub(in crate::kernel) fn plus(&self, other: &Form) -> Option<Form> {
         let mut sum = self.clone();
         sum.constant = sum.constant.checked_add(&other.constant)?;
         for (axis, by) in &other.terms {
@@ -40,7 +54,7 @@ impl Form {
         Some(sum)
     }
 
-    pub(super) fn times(&self, by: &Dim) -> Option<Form> {
+    pub(in crate::kernel) fn times(&self, by: &Dim) -> Option<Form> {
         let mut product = Form::constant(self.constant.checked_mul(by)?);
         for (axis, coefficient) in &self.terms {
             let term = coefficient.checked_mul(by)?;
@@ -51,26 +65,26 @@ impl Form {
         Some(product)
     }
 
-    pub(super) fn minus(&self, other: &Form) -> Option<Form> {
+    pub(in crate::kernel) fn minus(&self, other: &Form) -> Option<Form> {
         self.plus(&other.times(&Dim::Const(-1))?)
     }
 }
 
 /// Forms of a kernel's expressions, each worked out once.
-pub(super) struct Forms<'a> {
-    pub(super) kernel: &'a Kernel,
+pub(in crate::kernel) struct Forms<'a> {
+    pub(in crate::kernel) kernel: &'a Kernel,
     known: HashMap<ExprId, Option<Form>>,
 }
 
 impl<'a> Forms<'a> {
-    pub(super) fn new(kernel: &'a Kernel) -> Forms<'a> {
+    pub(in crate::kernel) fn new(kernel: &'a Kernel) -> Forms<'a> {
         Forms {
             kernel,
             known: HashMap::new(),
         }
     }
 
-    pub(super) fn of(&mut self, id: ExprId) -> Option<Form> {
+    pub(in crate::kernel) fn of(&mut self, id: ExprId) -> Option<Form> {
         if let Some(form) = self.known.get(&id) {
             return form.clone();
         }

@@ -4,7 +4,8 @@ use super::{KernelError, Verifier};
 use crate::dim::Dim;
 use crate::kernel::{
     Access, AttentionBody, AxisId, Body, ContractBody, ExprId, Fetch, FlashLanes, FlashTiling, GemvMatrix, GemvStream,
-    GemvTiling, Loops, Mapping, Operand, Param, Shares, Stmt, Tiling, Travel, Weights, WindowBody, access, limits,
+    GemvTiling, Loops, Mapping, Operand, Param, Shares, Stmt, Strips, Tiling, Travel, Weights, WindowBody, access,
+    limits,
 };
 use crate::target::{MatrixFamily, MatrixInstruction, TARGETS};
 use crate::types::DType;
@@ -289,6 +290,9 @@ impl Verifier<'_> {
             (Mapping::Rows { .. }, b) if !matches!(b, Body::Row(_)) => Some("it is for rows"),
             (Mapping::Windows { .. }, b) if !matches!(b, Body::Window(_)) => Some("it is for windows"),
             (Mapping::Windows { block: 0, .. } | Mapping::Windows { vector: 0, .. }, _) => Some("a size is 0"),
+            (Mapping::Windows { .. }, Body::Window(w)) if w.pool().is_none() => {
+                Some("a convolution takes strips, or a thread for each point")
+            }
             (Mapping::Windows { unroll: true, .. }, Body::Window(w)) if !self.has_few_taps(w) => {
                 Some("only windows of a known number of taps are unrolled, 64 at most")
             }
@@ -299,6 +303,8 @@ impl Verifier<'_> {
             {
                 Some("the vector must divide the innermost axis, along which windows do not move")
             }
+            (Mapping::Strips(strips), Body::Window(w)) => w.misfit(self.kernel, strips),
+            (Mapping::Strips(_), _) => Some("it is for windows"),
             (Mapping::Stream { .. } | Mapping::Transpose { .. }, b) if !is_pointwise(b) => {
                 Some("it is for pointwise bodies")
             }
@@ -450,6 +456,7 @@ fn numbers(mapping: &Mapping) -> Vec<u32> {
         | Mapping::Block { block, vector } => {
             vec![block, vector]
         }
+        Mapping::Strips(s) => vec![s.block, s.rows, s.columns, s.vector, s.read],
         Mapping::Lanes { lanes, block, vector } => vec![lanes, block, vector],
         Mapping::Rows {
             lanes,
@@ -560,6 +567,7 @@ pub(in crate::kernel) fn threads(mapping: &Mapping) -> Option<u64> {
         | Mapping::Rows { block, .. }
         | Mapping::Stream { block, .. }
         | Mapping::Transpose { block, .. }
+        | Mapping::Strips(Strips { block, .. })
         | Mapping::Flash { block, .. } => Some(u64::from(block)),
         Mapping::Tile {
             block_m,

@@ -6,7 +6,9 @@ use super::form::{Form, Forms};
 use crate::dim::Dim;
 use crate::graph::eval::scalar::identity;
 use crate::graph::op::{BinaryOp, PoolKind, ReduceOp};
-use crate::kernel::{AxisId, Expr, ExprId, ImageAccess, Kernel, Stmt, VarId, WindowAxis, WindowBody, WindowImages};
+use crate::kernel::{
+    AxisId, Expr, ExprId, ImageAccess, Kernel, Stmt, VarId, WindowAxis, WindowBody, WindowFold, WindowImages,
+};
 use crate::types::Scalar;
 
 /// The most that strides, dilations and pads may be, as graphs have it: products of two fit 64 bits.
@@ -102,12 +104,15 @@ pub(super) fn problem(kernel: &Kernel, body: &WindowBody) -> Option<String> {
     if body.along.iter().all(|a| a.taps.is_none()) {
         return Some("have no taps".to_owned());
     }
-    let average = matches!(body.kind, PoolKind::Average { .. });
-    let padded = body.kind == PoolKind::Average { count_padding: true };
+    let average = matches!(body.pool(), Some(PoolKind::Average { .. }));
+    let padded = body.pool() == Some(PoolKind::Average { count_padding: true });
     if body.along.iter().any(|a| a.beyond && !(body.counts && padded)) {
         return Some("bound a count of padding that is not made".to_owned());
     }
-    let op = if average { ReduceOp::Sum } else { ReduceOp::Max };
+    let op = match body.pool() {
+        Some(PoolKind::Max) => ReduceOp::Max,
+        Some(PoolKind::Average { .. }) | None => ReduceOp::Sum,
+    };
     let taps = body.taps();
     let fold = |stmt: Option<&Stmt>, wanted: ReduceOp| match stmt {
         Some(Stmt::Fold { var, op, axes, value }) if *op == wanted && *axes == taps => Some((*var, *value)),
@@ -121,8 +126,14 @@ pub(super) fn problem(kernel: &Kernel, body: &WindowBody) -> Option<String> {
     let Some(guards) = inside(&body.along) else {
         return Some("have positions of too many terms".to_owned());
     };
-    let fill = identity(op, kernel.exprs.dtype(value));
-    if !forms.is_guarded(value, body.element, fill, &guards) {
+    let (guarded, fill) = match (body.fold, &kernel.exprs[value]) {
+        (WindowFold::Pool(_), _) => (value, identity(op, kernel.exprs.dtype(value))),
+        (WindowFold::Weighted { weight, outside }, Expr::Binary(BinaryOp::Mul, x, by)) if *by == weight => {
+            (*x, outside)
+        }
+        _ => return Some("multiply by other weights than the fold".to_owned()),
+    };
+    if !forms.is_guarded(guarded, body.element, fill, &guards) {
         return Some("have other guards, another element or another fill than the fold".to_owned());
     }
     let mut rest = &body.loops.stmts[1..];
@@ -202,16 +213,16 @@ fn images_problem(
             .as_const()
             .and_then(|extent| n.checked_mul(extent))
     });
-    let result = match (&kernel.exprs[*value], body.kind, count) {
-        (Expr::Var(v), PoolKind::Max, None) => *v == var,
-        (Expr::Binary(BinaryOp::Mul, sum, scale), PoolKind::Average { .. }, None) => {
+    let result = match (&kernel.exprs[*value], body.pool(), count) {
+        (Expr::Var(v), Some(PoolKind::Max), None) => *v == var,
+        (Expr::Binary(BinaryOp::Mul, sum, scale), Some(PoolKind::Average { .. }), None) => {
             let scale = match kernel.exprs[*scale] {
                 Expr::Const(_, v) => v.as_f64(),
                 _ => f64::NAN,
             };
             kernel.exprs[*sum] == Expr::Var(var) && whole.is_some_and(|n| scale == 1.0 / n as f64)
         }
-        (Expr::Binary(BinaryOp::Div, sum, by), PoolKind::Average { .. }, Some(_)) => {
+        (Expr::Binary(BinaryOp::Div, sum, by), Some(PoolKind::Average { .. }), Some(_)) => {
             let at_least_one = match kernel.exprs[*by] {
                 Expr::Binary(BinaryOp::Max, a, b) => is_count(a) && is_one(b),
                 _ => is_count(*by),

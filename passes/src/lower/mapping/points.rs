@@ -107,6 +107,9 @@ impl Mapper<'_> {
         };
         // Neighbours share their windows' bounds.
         let moves = body.along.iter().any(|a| a.outputs == Some(last));
+        if moves && let strips @ Mapping::Strips(_) = self.strips(body) {
+            return strips;
+        }
         let vector = [16, 8, 4, 2].into_iter().find(|w| {
             !moves
                 && self.kernel.axes[last].extent.known_divisor() % w == 0
@@ -300,7 +303,7 @@ impl Mapper<'_> {
     }
 
     /// A thread a point.
-    fn threads(&self, points: i64, vector: u32) -> Mapping {
+    pub(super) fn threads(&self, points: i64, vector: u32) -> Mapping {
         Mapping::Threads {
             block: self.block(points / i64::from(vector)),
             vector,
@@ -468,7 +471,7 @@ impl Mapper<'_> {
     }
 
     /// Bytes of the widest element that is stored.
-    fn store_bytes(&self, stmts: &[Stmt]) -> i64 {
+    pub(super) fn store_bytes(&self, stmts: &[Stmt]) -> i64 {
         let stored = stmts.iter().filter_map(|s| match s {
             Stmt::Store { param, .. } => Some(i64::from(self.kernel.params[*param].dtype.bits().max(8)) / 8),
             _ => None,
@@ -477,7 +480,7 @@ impl Mapper<'_> {
     }
 
     /// Says whether every store is contiguous and aligned along `axis` in groups of `width`.
-    fn stores_allow(&self, stmts: &[Stmt], axis: AxisId, width: i64) -> bool {
+    pub(super) fn stores_allow(&self, stmts: &[Stmt], axis: AxisId, width: i64) -> bool {
         let mut motions = self.motions(axis, width);
         stmts.iter().all(|s| match s {
             Stmt::Store { index, .. } => motions.of(*index).is_some_and(|m| m.is_wide(width)),

@@ -2,7 +2,7 @@
 
 use ir::kernel::{
     Access, Body, Expr, ImageAccess, RowBody, RowComposite, RowKind, ScanBody, SortBody, Stmt, WindowAxis, WindowBody,
-    WindowImages,
+    WindowFold, WindowImages,
 };
 use ir::op::{BinaryOp, PoolKind, ReduceOp, UnaryOp};
 use ir::{DType, HostTensor, Symbol};
@@ -452,10 +452,10 @@ fn pools_with_padding_in_channels_last() {
         };
         kernel.body = Body::Window(WindowBody {
             along: vec![along(y, dy, &sym("h")), along(xx, dx, &sym("w"))],
-            kind: match op {
+            fold: WindowFold::Pool(match op {
                 ReduceOp::Max => PoolKind::Max,
                 _ => PoolKind::Average { count_padding: true },
-            },
+            }),
             element,
             counts: false,
             // A sum over a window is no pool.
