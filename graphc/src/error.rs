@@ -85,7 +85,7 @@ pub enum Error {
     Runtime(#[from] runtime::RuntimeError),
     /// The emulated GPU refused a plan, or found a fault in it.
     #[error(transparent)]
-    Emulate(#[from] crate::emulate::EmulateError),
+    Emulate(#[from] EmulateError),
     /// The reference evaluator could not evaluate the graph.
     #[error(transparent)]
     Eval(Box<ir::graph::eval::EvalError>),

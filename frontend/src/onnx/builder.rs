@@ -163,6 +163,7 @@ impl Builder {
             // No tensor has this type.
             ty: TensorType::new(DType::Bool, Shape::SCALAR),
             declared: None,
+            depends: false,
             known: None,
             constant: None,
             value: None,

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use ir::{Dim, Graph, HostTensor, Origin};
+use ir::{Graph, HostTensor, Origin};
 
 use super::builder::{Builder, Val};
 use super::error::{Fail, ImportError, InitializerProblem, InputProblem, NodeError, NodeProblem, Step, UnknownOp};

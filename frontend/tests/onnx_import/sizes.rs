@@ -362,7 +362,7 @@ fn images_of_open_size_are_padded_as_far_as_their_size_asks() {
                 ints("strides", &[2]),
                 AttributeProto {
                     name: "auto_pad".into(),
-                    s: b"SAME_UPPER".to_vec(),
+                    s: b"SAME_UPPER".to_vec().into(),
                     r#type: AttributeType::String as i32,
                     ..AttributeProto::default()
                 },

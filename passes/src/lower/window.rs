@@ -346,7 +346,7 @@ mod tests {
 
     /// The kernels of a graph on the CPU.
     fn kernels(text: &str) -> Vec<Kernel> {
-        let target = ir::Target::cpu();
+        let target = Target::cpu();
         let (graph, _) = testing::optimized(&testing::graph(text), &target.to_string(), Default::default());
         let (schedule, _) = schedule(&graph, &target, &ScheduleOptions::default()).expect("schedules");
         let kernels: Vec<Kernel> = schedule

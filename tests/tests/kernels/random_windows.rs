@@ -62,7 +62,7 @@ fn case(random: &mut Random, number: usize) -> Case {
     let batch = random.of(&[1, 2, 3]);
     let (input, output) = (shape(batch, groups, &image), shape(batch, filters, &points));
     let (mut names, mut bindings, mut body) = (String::new(), Bindings::new(), String::new());
-    let mut sizes = |dims: &[usize]| dims.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let sizes = |dims: &[usize]| dims.iter().map(ToString::to_string).collect::<Vec<_>>();
     let (mut of_input, mut of_output) = (sizes(&input), sizes(&output));
     // Images and, where windows step by one, rows may be open.
     if random.below(4) == 0 {

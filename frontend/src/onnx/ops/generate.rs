@@ -116,7 +116,7 @@ fn range(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let delta = one(node, 2, "step")?;
     // (limit − from) / step, as one quotient.
     let (span, by) = (
-        (limit.0 * &from.1 - from.0.clone() * &limit.1) * &delta.1,
+        (limit.0.clone() * &from.1 - from.0.clone() * &limit.1) * &delta.1,
         delta.0.clone() * &limit.1 * &from.1,
     );
     let sizes = &node.build.sizes;

@@ -38,7 +38,7 @@ fn elements(node: &Node<'_>, index: usize) -> Step<Vec<Val>> {
 }
 
 /// A position in a sequence; negative ones count from the end.
-fn position(node: &Node<'_>, index: usize, length: usize, past: bool) -> Step<usize> {
+fn position(node: &mut Node<'_>, index: usize, length: usize, past: bool) -> Step<usize> {
     let found = node.known_ints(index, "position in the sequence")?;
     let [given] = found.as_slice() else {
         return node.rank_error(index, "0");
@@ -107,7 +107,7 @@ fn concat(node: &mut Node<'_>) -> Step<Vec<Val>> {
 const MOST_PARTS: i64 = 1 << 16;
 
 /// The sizes of the parts of a split along an axis of so many elements.
-fn sizes(node: &Node<'_>, size: &Dim) -> Step<Vec<Dim>> {
+fn sizes(node: &mut Node<'_>, size: &Dim) -> Step<Vec<Dim>> {
     let Some(split) = node.optional(1) else {
         return match size.as_const().filter(|size| *size <= MOST_PARTS) {
             Some(size) => Ok(vec![Dim::Const(1); size.max(0) as usize]),

@@ -61,7 +61,7 @@ fn fitted(node: &mut Node<'_>, x: Val, axis: usize, length: i64) -> Step<Val> {
 }
 
 /// The number of an input of one element, or `None` where it is left out.
-fn length(node: &Node<'_>, index: usize, what: &'static str) -> Step<Option<i64>> {
+fn length(node: &mut Node<'_>, index: usize, what: &'static str) -> Step<Option<i64>> {
     if node.optional(index).is_none() {
         return Ok(None);
     }
@@ -245,7 +245,7 @@ fn stft(node: &mut Node<'_>) -> Step<Vec<Val>> {
 
 /// Triangles over the bins of a spectrum, evenly spaced on the mel scale.
 fn mel_weights(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let number = |index: usize, what: &'static str| -> Step<f64> {
+    let mut number = |index: usize, what: &'static str| -> Step<f64> {
         let found = node.known_floats(index, what)?;
         Ok(*found.first().ok_or(NodeProblem::NotKnown { what, index })?)
     };

@@ -2,7 +2,8 @@
 
 use ir::DType;
 use ir::kernel::{
-    AxisId, Body, ContractBody, ConvFacts, ExprId, ImageAccess, Operand, WindowAxis, WindowBody, WindowImages,
+    AxisId, Body, ContractBody, ConvFacts, ExprId, ImageAccess, Operand, WindowAxis, WindowBody, WindowFold,
+    WindowImages,
 };
 use ir::op::{BinaryOp, Layout, PoolKind, ReduceOp, UnaryOp, Window};
 
@@ -271,7 +272,7 @@ fn volume(kind: PoolKind, last: bool) -> ir::Kernel {
                 beyond: false,
             })
             .collect(),
-        kind,
+        fold: WindowFold::Pool(kind),
         element,
         counts: false,
         images: Some(WindowImages {
