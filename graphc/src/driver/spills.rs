@@ -16,7 +16,7 @@ use super::compile::request;
 use crate::error::Result;
 
 /// Mappings of a kernel that are tried at most.
-const TRIED: usize = 6;
+const TRIED: usize = 10;
 
 /// A kernel that spills, the best that is known of it, and what else may be tried.
 struct Spilling {

@@ -10,6 +10,8 @@ const NEARLY_AS_FAST: f64 = 1.25;
 const AT_MOST: f64 = 2.0;
 /// Registers from which on many spill.
 const MANY: u32 = 16;
+/// Registers that a tiling should hold less than one that spills.
+const LIGHTER: u32 = 8;
 
 /// Returns other mappings of a kernel of whose registers `spilled` are in memory, the best by prediction first: of a product its other
 /// tilings that take little longer, else those with less under way at once.
@@ -26,7 +28,8 @@ pub fn others(kernel: &Kernel, symbols: &Symbols, target: &Target, spilled: u32)
                 (Some(chosen), Some(us)) => us <= chosen * most,
                 _ => true,
             };
-            candidates(kernel, symbols, target).into_iter().filter(near).collect()
+            let fast: Vec<Mapping> = candidates(kernel, symbols, target).into_iter().filter(near).collect();
+            lighter_first(&kernel.mapping, fast)
         }
         Body::Attention(_) => candidates(kernel, symbols, target),
         _ => lighter(&kernel.mapping),
@@ -39,6 +42,32 @@ pub fn others(kernel: &Kernel, symbols: &Symbols, target: &Target, spilled: u32)
             && limits::check(&other, symbols, target).is_empty()
     };
     all.into_iter().filter(fits).collect()
+}
+
+/// First the tilings that hold less than each of those before them, in their order, then the others: the next best by prediction is mostly
+/// as large as one that spills.
+fn lighter_first(chosen: &Mapping, all: Vec<Mapping>) -> Vec<Mapping> {
+    let Some(mut least) = held(chosen) else {
+        return all;
+    };
+    let (mut first, others): (Vec<Mapping>, Vec<Mapping>) = all.into_iter().partition(|mapping| {
+        let Some(held) = held(mapping) else { return true };
+        let is_lighter = held + LIGHTER <= least;
+        if is_lighter {
+            least = held;
+        }
+        is_lighter
+    });
+    first.extend(others);
+    first
+}
+
+/// Registers of a lane by estimate, with an address and a condition for each access of its own to the operands' tiles.
+fn held(mapping: &Mapping) -> Option<u32> {
+    let Mapping::Matrix(tiling) = mapping else { return None };
+    let [rows, columns, depth] = tiling.block;
+    let accesses = rows * depth / tiling.lhs.width.max(1) + columns * depth / tiling.rhs.width.max(1);
+    Some(tiling.registers() + accesses / tiling.threads_of_part().max(1))
 }
 
 /// The same mapping with less under way at once, step by step.
