@@ -28,6 +28,8 @@ pub(super) struct Builder {
     pub sizes: Sizes,
     slots: Vec<Slot>,
     dim_values: IndexMap<Dim, Value>,
+    /// Conditions of a run, which a graph has behind its outputs.
+    checks: Vec<(String, Value)>,
 }
 
 #[derive(Clone)]
@@ -64,6 +66,14 @@ impl Builder {
             sizes,
             slots: Vec::new(),
             dim_values: IndexMap::new(),
+            checks: Vec::new(),
+        }
+    }
+
+    /// Adds the conditions, once all outputs are there.
+    pub fn add_checks(&mut self) {
+        for (message, value) in self.checks.drain(..) {
+            self.graph.add_check(message, value);
         }
     }
 
@@ -115,7 +125,7 @@ impl Builder {
         };
         let message =
             format!("the model was compiled for the numbers {integers:?} of input {name:?}, and this run has others");
-        self.graph.add_check(message, all);
+        self.checks.push((message, all));
         Ok(val)
     }
 
