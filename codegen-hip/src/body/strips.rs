@@ -7,7 +7,7 @@
 //! const StripOf<f16, int> strip{in0, .., y0 - 1, x0 - 1, 56, 56, ..};
 //! Weighted<f16, 3, 3, 8> taken;
 //! for (int ky = 0; ky < 3; ++ky) for (int kx = 0; kx < 3; ++kx) taken.weights[ky][kx] = ..;
-//! take_strip<Walk<2, 3, 1, 1>, Walk<4, 3, 1, 1>, StripReads<8, 1, 0, true, true>>(sums, strip, taken);
+//! take_strip<StripWalk<2, 3, 1, 1>, StripWalk<4, 3, 1, 1>, StripReads<8, 1, 0, true, true>>(sums, strip, taken);
 //! for (int r = 0; r < 2; ++r) for (int s = 0; s < 4; ++s) out[..] = sums[r][s];
 //! ```
 
@@ -168,7 +168,7 @@ impl Printer<'_> {
                 .and_then(|a| a.taps)
                 .map_or(Dim::Const(1), |a| self.kernel.axes[a].extent.clone());
             let [stride, dilation] = axis.map_or([1, 1], |a| [a.stride, a.dilation]);
-            format!("Walk<{outputs}, {}, {stride}, {dilation}>", self.size(&taps))
+            format!("StripWalk<{outputs}, {}, {stride}, {dilation}>", self.size(&taps))
         });
         self.out.line(format!(
             "take_strip<{}, {}, {}>({}, {from}, {taken});",

@@ -9,7 +9,7 @@ namespace graphc {
 
 /// How windows of `TAPS_` taps move along an axis, `COUNT` neighbours of which a thread takes.
 template <int COUNT, int TAPS_, int STRIDE_, int DILATION_>
-struct Walk {
+struct StripWalk {
     static constexpr int OUTPUTS = COUNT, TAPS = TAPS_, STRIDE = STRIDE_, DILATION = DILATION_;
     /// Positions from the first window's first tap to the last one's last.
     static constexpr int REACH = (COUNT - 1) * STRIDE_ + (TAPS_ - 1) * DILATION_ + 1;

@@ -19,6 +19,10 @@ use crate::error::{Error, Result};
 /// Whether a file begins as GGUF does. A file that cannot be read is left to its reader's message.
 pub fn is_gguf(path: &Path) -> bool {
     let mut start = [0; 4];
+    // Whatever is no regular file may wait for a writer, and is read once.
+    if !path.is_file() {
+        return false;
+    }
     File::open(path)
         .and_then(|mut file| file.read_exact(&mut start))
         .is_ok()

@@ -12,7 +12,7 @@ use crate::place::{Place, SMALL, digits, f32s, refused, text};
 /// A cache that is written at a position.
 const CACHE: &str = "graph @cache stage=import {
   past = input \"past\" : f32[8, 2]
-  at = input \"at\" : i64[1]
+  at = input \"at\" : i64[1, 1]
   new = input \"new\" : f32[1, 2]
   next = scatter_nd past, at, new
   sum = reduce next {op=sum, axes=[0]}

@@ -424,7 +424,7 @@ fn sizes_and_targets(rows: &mut Rows) {
         ("''", "--target"),
         (",", "--target"),
         ("cpu,gfx999", "gfx999"),
-        ("GFX90A", "GFX90A"),
+        ("GFX90B", "GFX90B"),
         ("gfx90a:warp+", "warp"),
         ("gfx90a:xnack", "xnack"),
     ] {
