@@ -1,8 +1,11 @@
 //! Random inputs for `--random`: the same numbers for the same names, shapes and seed, on every machine.
 
-use ir::{Bindings, DType, HostTensor, Symbols, TensorType};
+use ir::{Bindings, DType, HostTensor, Storage, Symbols, TensorType};
 
 use crate::error::{Error, Result};
+
+/// Numbers that are made before they become bytes; even, so that pairs of 4-bit numbers stay together.
+const AT_ONCE: usize = 1 << 12;
 
 /// One step of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 fn splitmix(state: &mut u64) -> u64 {
@@ -24,31 +27,36 @@ pub fn tensor(name: &str, ty: &TensorType, bindings: &Bindings, seed: u64) -> Re
         .into_iter()
         .map(|d| d.max(0) as usize)
         .collect();
-    let mut values: Vec<f64> = Vec::new();
     let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-    // Asked for before it is filled: what is not to be had is an error, not the end of the process.
-    let Some(elements) = elements.filter(|n| values.try_reserve_exact(*n).is_ok()) else {
+    let bytes = elements
+        .and_then(|n| n.checked_mul(ty.dtype.bits() as usize))
+        .map(|bits| bits.div_ceil(8));
+    let (Some(elements), Some(bytes)) = (elements, bytes) else {
         return Err(Error::Config(format!(
             "input {name:?} of type {ty} would be {shape:?}, which is more than memory holds; give smaller sizes"
         )));
     };
-    // The numbers, and then their bytes beside them.
-    let bytes = elements as u64 * 8 + ty.dtype.bytes_for(elements) as u64;
-    ir::memory::check(bytes, || format!("making up input {name:?}, {}{shape:?},", ty.dtype))
-        .map_err(|error| Error::Config(error.to_string()))?;
+    // Asked for before it is filled: what is not to be had is an error, not the end of the process.
+    let room = ir::memory::reserve(bytes as u64, || format!("input {name:?}, {}{shape:?},", ty.dtype));
+    let mut made = room.map_err(|error| Error::Config(error.to_string()))?;
     let mut state = name
         .bytes()
         .fold(seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    values.extend((0..elements).map(|_| {
-        let bits = splitmix(&mut state);
-        let unit = (bits >> 11) as f64 / (1u64 << 53) as f64;
-        if ty.dtype.is_float() {
-            unit * 2.0 - 1.0
-        } else {
-            f64::from(u8::from(unit >= 0.25 || ty.dtype == DType::I4))
-        }
-    }));
-    HostTensor::from_f64(ty.dtype, shape, &values).map_err(|e| Error::Config(e.to_string()))
+    let mut values = Vec::with_capacity(AT_ONCE);
+    for start in (0..elements).step_by(AT_ONCE) {
+        values.clear();
+        values.extend((start..elements.min(start + AT_ONCE)).map(|_| {
+            let bits = splitmix(&mut state);
+            let unit = (bits >> 11) as f64 / (1u64 << 53) as f64;
+            if ty.dtype.is_float() {
+                unit * 2.0 - 1.0
+            } else {
+                f64::from(u8::from(unit >= 0.25 || ty.dtype == DType::I4))
+            }
+        }));
+        made.extend(ir::convert::encode_f64(ty.dtype, &values));
+    }
+    HostTensor::new(ty.dtype, shape, Storage::new(made)).map_err(|e| Error::Config(e.to_string()))
 }
 
 /// Binds the symbols of a plan: what the user set, then hints.

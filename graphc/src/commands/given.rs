@@ -99,6 +99,7 @@ impl Given {
         let described = arrays.iter().map(|(name, (_, _, array))| (*name, *array));
         let mut bindings = ir::dim::hints(&plan.symbols);
         bindings.extend(fit(plan, &described.collect(), seed.is_some())?);
+        check_room(plan, &bindings)?;
         let mut given = IndexMap::new();
         for (name, (file, own, _)) in &arrays {
             given.insert((*name).to_owned(), file.read(own)?);
@@ -120,6 +121,29 @@ impl Given {
         }
         Ok(given)
     }
+}
+
+/// Checks that the machine has the memory that a run is planned to take, before its inputs take their part: inputs, outputs and, on the
+/// CPU, the buffers between steps.
+fn check_room(plan: &Plan, bindings: &ir::Bindings) -> Result<()> {
+    let ports = plan.inputs.iter().chain(&plan.outputs);
+    let sizes = ports.filter_map(|port| port.ty.bytes().eval(bindings).ok());
+    let ports = sizes.fold(0u64, |sum, bytes| sum.saturating_add(u64::try_from(bytes).unwrap_or(0)));
+    let between = match plan.target.is_gpu() {
+        true => None,
+        // Sizes that do not work out are refused by whoever runs.
+        false => ir::plan::arena::place(plan, bindings).ok(),
+    };
+    let planned = ports.saturating_add(between.map_or(0, |placement| placement.total as u64));
+    let sizes: Vec<String> = bindings
+        .iter()
+        .map(|(symbol, size)| format!("{symbol}={size}"))
+        .collect();
+    let what = || match sizes.is_empty() {
+        true => "a run".to_owned(),
+        false => format!("a run with {}", sizes.join(", ")),
+    };
+    ir::memory::check(planned, what).map_err(|error| Error::Config(error.to_string()))
 }
 
 /// Zeros of a port whose size the model fixes; None where it does not.

@@ -111,6 +111,14 @@ fn memory_that_is_not_there_is_refused_with_both_numbers() {
     let args = ["run", text(&m), "--random", "--size", "n=40000000"];
     let message = refused(&args, &limited(&p, 1_500_000, &args), 2, &["available"]);
     assert!(message.contains("bytes"), "{message}");
+    let digits = digits();
+    let args = ["run", digits.as_str(), "--random", "--size", "batch=4000000"];
+    refused(
+        &args,
+        &limited(&p, 4_000_000, &args),
+        2,
+        &["a run with batch=4000000 takes", "available"],
+    );
     for verb in ["run", "compile", "explain", "inspect"] {
         let mut args = vec![verb, "digits.onnx", "--size", "batch=1099511627776"];
         args.extend(match verb {
@@ -118,7 +126,7 @@ fn memory_that_is_not_there_is_refused_with_both_numbers() {
             "compile" => &["--target", "cpu", "-o", "out.graphc"],
             _ => &[],
         });
-        std::fs::copy(digits(), p.path("digits.onnx")).expect("copied");
+        std::fs::copy(&digits, p.path("digits.onnx")).expect("copied");
         p.fails(&args, 2, &["too large at these sizes", "--size"]);
     }
 }

@@ -148,3 +148,70 @@ fn fast(op: &Op, x: &[&HostTensor], shape: &[usize]) -> Option<HostTensor> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ir::graph::parse::parse;
+    use ir::{Graph, Target};
+
+    use super::*;
+    use crate::optimize;
+
+    fn optimized(body: &str) -> Graph {
+        let graph = parse(&format!("graph @g stage=import {{\n{body}}}\n")).expect("parses");
+        let (graph, _) = optimize(graph, &Target::cpu(), &OptimizeOptions::default()).expect("optimises");
+        graph
+    }
+
+    /// The nodes that are computed in every run though nothing of the run reaches them.
+    fn of_constants_alone(graph: &Graph) -> Vec<String> {
+        let mut constant: ir::Table<ir::NodeId, bool> = ir::Table::new();
+        let mut found = Vec::new();
+        for node in graph.nodes().values() {
+            let is = match node.op {
+                Op::Constant(_) => true,
+                Op::Input { .. } => false,
+                _ => node.operands.iter().all(|v| constant[v.node]),
+            };
+            if is && !matches!(node.op, Op::Constant(_) | Op::View(_)) {
+                found.push(node.op.name().to_owned());
+            }
+            constant.push(is);
+        }
+        found
+    }
+
+    #[test]
+    fn weights_that_are_standardised_are_so_once() {
+        let graph = optimized(
+            "  x = input \"x\" : f32[4, 512]
+  w = constant random(seed=1) : f32[256, 512]
+  mean = reduce w {op=mean, axes=[1], keep_dims}
+  off = sub w, mean
+  square = mul off, off
+  variance = reduce square {op=mean, axes=[1], keep_dims}
+  small = constant 1e-5 : f32[]
+  above = add variance, small
+  deviation = sqrt above
+  scaled = div off, deviation
+  turned = transpose scaled {perm=[1, 0]}
+  y = contract x, turned
+  return y as \"y\"
+",
+        );
+        assert_eq!(of_constants_alone(&graph), Vec::<String>::new(), "{graph}");
+    }
+
+    #[test]
+    fn what_would_take_more_bytes_stays() {
+        let graph = optimized(
+            "  x = input \"x\" : f32[256, 512]
+  w = constant random(seed=1, scale=100) : i8[256, 512]
+  wide = cast w : f32[256, 512]
+  y = mul x, wide
+  return y as \"y\"
+",
+        );
+        assert_eq!(of_constants_alone(&graph), ["cast"], "{graph}");
+    }
+}

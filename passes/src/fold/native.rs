@@ -11,6 +11,12 @@ use rayon::prelude::*;
 /// Work is split into pieces of about this many elements.
 const PIECE: usize = 1 << 16;
 
+/// Zeros to be filled; `None` where there is no memory for them.
+fn zeros(bytes: usize) -> Option<Vec<u8>> {
+    ir::memory::check(bytes as u64, String::new).ok()?;
+    Some(vec![0; bytes])
+}
+
 /// Makes a tensor of bytes that are known to fit.
 fn tensor(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> Option<HostTensor> {
     HostTensor::new(dtype, shape, Storage::new(bytes)).ok()
@@ -36,32 +42,32 @@ pub fn permute(t: &HostTensor, perm: &[usize]) -> Option<HostTensor> {
     let bytes = match t.dtype.bits() {
         4 => {
             let each: Vec<u8> = t.bytes.iter().flat_map(|pair| [pair & 15, pair >> 4]).collect();
-            let moved = permute_elements::<1>(&each, &shape, &strides);
+            let moved = permute_elements::<1>(&each, &shape, &strides)?;
             // The last byte of an odd number of elements is half used.
             moved
                 .chunks(2)
                 .map(|pair| pair[0] | pair.get(1).copied().unwrap_or(0) << 4)
                 .collect()
         }
-        8 => permute_elements::<1>(&t.bytes, &shape, &strides),
-        16 => permute_elements::<2>(&t.bytes, &shape, &strides),
-        32 => permute_elements::<4>(&t.bytes, &shape, &strides),
-        64 => permute_elements::<8>(&t.bytes, &shape, &strides),
+        8 => permute_elements::<1>(&t.bytes, &shape, &strides)?,
+        16 => permute_elements::<2>(&t.bytes, &shape, &strides)?,
+        32 => permute_elements::<4>(&t.bytes, &shape, &strides)?,
+        64 => permute_elements::<8>(&t.bytes, &shape, &strides)?,
         _ => return None,
     };
     tensor(t.dtype, shape, bytes)
 }
 
-fn permute_elements<const W: usize>(bytes: &[u8], shape: &[usize], strides: &[usize]) -> Vec<u8> {
+fn permute_elements<const W: usize>(bytes: &[u8], shape: &[usize], strides: &[usize]) -> Option<Vec<u8>> {
     let source = bytes.as_chunks::<W>().0;
     let total: usize = shape.iter().product();
-    let mut out = vec![0u8; total * W];
+    let mut out = zeros(total * W)?;
     let Some((&inner, outer)) = shape.split_last() else {
         out.copy_from_slice(bytes);
-        return out;
+        return Some(out);
     };
     if total == 0 {
-        return out;
+        return Some(out);
     }
     let step = strides[outer.len()];
     let rows_each = (PIECE / inner).max(1);
@@ -90,7 +96,7 @@ fn permute_elements<const W: usize>(bytes: &[u8], shape: &[usize], strides: &[us
                 }
             }
         });
-    out
+    Some(out)
 }
 
 /// Joins along an axis; `None` for 4-bit types or parts that do not fit.
@@ -108,7 +114,7 @@ pub fn concat(parts: &[&HostTensor], axis: usize) -> Option<HostTensor> {
     let outer: usize = shape[..axis].iter().product();
     let inner: usize = shape[axis + 1..].iter().product::<usize>() * bits;
     let runs: Vec<usize> = parts.iter().map(|p| p.shape[axis] * inner).collect();
-    let mut bytes = Vec::with_capacity((outer * shape[axis] * inner).div_ceil(8));
+    let mut bytes = ir::memory::reserve((outer * shape[axis] * inner).div_ceil(8) as u64, String::new).ok()?;
     if runs.iter().all(|run| run.is_multiple_of(8)) {
         for row in 0..outer {
             for (part, run) in parts.iter().zip(&runs) {
@@ -188,7 +194,7 @@ pub fn binary(op: BinaryOp, a: &HostTensor, b: &HostTensor) -> Option<HostTensor
         stride *= n;
     }
     let total: usize = shape.iter().product();
-    let mut out = vec![0u8; total * 4];
+    let mut out = zeros(total * 4)?;
     // Trailing axes that the small operand does not follow make runs of one number.
     let run_axis = (0..shape.len()).rev().find(|i| strides[*i] != 0).map_or(0, |i| i + 1);
     let run: usize = shape[run_axis..].iter().product::<usize>().max(1);
@@ -308,7 +314,7 @@ fn narrow(t: &HostTensor, to: DType, round: fn(f32) -> [u8; 2]) -> Option<HostTe
         return None;
     }
     let source = t.bytes.as_chunks::<4>().0;
-    let mut out = vec![0u8; source.len() * 2];
+    let mut out = zeros(source.len() * 2)?;
     out.par_chunks_mut(PIECE * 2)
         .zip(source.par_chunks(PIECE))
         .for_each(|(out, source)| {

@@ -423,7 +423,11 @@ impl LoadedCpu {
         let more = grows(context.arena.len(), prepared.total)
             + grows(context.memory.temporary.len(), prepared.temporary)
             + grows(context.memory.scratch(), prepared.scratch * self.pool.threads());
-        check_memory(more).map_err(|error| planned(error, asked))?;
+        if more > 0 {
+            // Outputs are new, and take their memory when they are written.
+            let written: usize = outputs.iter().map(|output| output.len).sum();
+            check_memory(more.saturating_add(written)).map_err(|error| planned(error, asked + written))?;
+        }
         let grown = context
             .arena
             .grow(prepared.total)
