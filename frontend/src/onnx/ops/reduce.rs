@@ -139,11 +139,8 @@ fn running(node: &mut Node<'_>, op: ReduceOp) -> Step<Vec<Val>> {
     };
     let axis = node.axis(*axis, node.rank(x))?;
     let (exclusive, reverse) = (node.flag("exclusive")?, node.flag("reverse")?);
-    if let Some(known) = node
-        .build
-        .known(x)
-        .and_then(|k| k.running_sum(axis, exclusive, reverse))
-    {
+    let known = node.build.known(x).filter(|_| op == ReduceOp::Sum);
+    if let Some(known) = known.and_then(|k| k.running_sum(axis, exclusive, reverse)) {
         return Ok(vec![node.known(known)]);
     }
     Ok(vec![node.add(
