@@ -94,15 +94,18 @@ pub(crate) fn hoist(
     Ok(Some(stmts))
 }
 
-/// The terms of a sum that are no sums of axes.
+/// The terms of a sum that are no sums of axes; a sum that one axis decides is one.
 fn unknown_terms(kernel: &Kernel, roots: &Roots, index: ExprId, terms: &mut Vec<ExprId>) {
     let mut stack = vec![index];
     while let Some(e) = stack.pop() {
         if roots.contains_key(&e) {
             continue;
         }
+        let by_one = || decided_by(kernel, e).is_some_and(|axes| axes.len() == 1);
         match kernel.exprs[e] {
-            Expr::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) if stack.len() < MOST => stack.extend([b, a]),
+            Expr::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) if stack.len() < MOST && !by_one() => {
+                stack.extend([b, a]);
+            }
             _ => terms.push(e),
         }
     }
