@@ -47,6 +47,7 @@ pub(crate) fn hoist(
     if points < FEWEST_POINTS {
         return Ok(None);
     }
+    let by_rows = loops::along_rows(kernel, &a, stmts);
     let mut found: Vec<(ExprId, Vec<AxisId>)> = Vec::new();
     for e in reachable(kernel, &loops::stmt_exprs(stmts)) {
         let Expr::Load { index, .. } = kernel.exprs[e] else {
@@ -62,7 +63,9 @@ pub(crate) fn hoist(
             for axis in &axes {
                 own = own.saturating_mul(kernel.axes[*axis].extent.eval(cx.bindings)?.max(1));
             }
-            let worth = own.saturating_mul(SHARED_BY) <= points;
+            // A row's own numbers are computed once for the row as it is.
+            let once = by_rows && axes.iter().all(|axis| parallel.contains(axis));
+            let worth = !once && own.saturating_mul(SHARED_BY) <= points;
             if worth && !is_table(kernel, &a.roots, term) && found.iter().all(|(e, _)| *e != term) {
                 found.push((term, axes));
             }
@@ -94,15 +97,18 @@ pub(crate) fn hoist(
     Ok(Some(stmts))
 }
 
-/// The terms of a sum that are no sums of axes.
+/// The terms of a sum that are no sums of axes; a sum that one axis decides is one.
 fn unknown_terms(kernel: &Kernel, roots: &Roots, index: ExprId, terms: &mut Vec<ExprId>) {
     let mut stack = vec![index];
     while let Some(e) = stack.pop() {
         if roots.contains_key(&e) {
             continue;
         }
+        let by_one = || decided_by(kernel, e).is_some_and(|axes| axes.len() == 1);
         match kernel.exprs[e] {
-            Expr::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) if stack.len() < MOST => stack.extend([b, a]),
+            Expr::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) if stack.len() < MOST && !by_one() => {
+                stack.extend([b, a]);
+            }
             _ => terms.push(e),
         }
     }

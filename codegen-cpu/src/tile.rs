@@ -48,10 +48,10 @@ fn col_of(dims: TileDims, form: &Affine) -> i64 {
     dims.col.map_or(0, |d| form.get(d))
 }
 
-/// Says whether the form depends on nothing but rows and columns.
-fn only_tile(dims: TileDims, form: &Affine) -> bool {
+/// Says whether the form depends on nothing but rows and columns; a dim of one point decides nothing.
+fn only_tile(dims: TileDims, form: &Affine, extents: &[i64]) -> bool {
     let mut coefs = form.coef.iter().enumerate();
-    coefs.all(|(d, c)| *c == 0 || Some(d) == dims.row || Some(d) == dims.col)
+    coefs.all(|(d, c)| *c == 0 || extents[d] <= 1 || Some(d) == dims.row || Some(d) == dims.col)
 }
 
 /// Takes the epilogue apart; `None` when no store can be the product's own (then the product goes to a temporary).
@@ -166,7 +166,8 @@ pub(crate) fn take(
             Expr::Binary(BinaryOp::Add, a, b) if taken.activation == Activation::None => {
                 let Some(found) = addend(other(a, b)) else { break };
                 let per_column = row_of(dims, &found.form) == 0;
-                if per_column && taken.bias.is_none() && (!dims.entries || only_tile(dims, &found.form)) {
+                if per_column && taken.bias.is_none() && (!dims.entries || only_tile(dims, &found.form, source.extents))
+                {
                     taken.bias = Some(found);
                 } else if taken.residual.is_none() && row_of(dims, &found.form) >= 0 {
                     taken.residual = Some(found);

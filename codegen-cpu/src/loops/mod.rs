@@ -163,6 +163,11 @@ fn accesses(kernel: &Kernel, stmts: &[Stmt], roots: &Roots) -> Accesses {
     Accesses { loads, stores }
 }
 
+/// Says whether blocks are points whose folds walk along rows: what the points alone decide is then computed once a row.
+pub(crate) fn along_rows(kernel: &Kernel, a: &Analysis<'_>, stmts: &[Stmt]) -> bool {
+    by_rows(a, stmts, &accesses(kernel, stmts, &a.roots), kernel)
+}
+
 /// Lowers statements over the points of `parallel`, as a piece; `aliased` says that a buffer they write is one that they read.
 ///
 /// # Errors

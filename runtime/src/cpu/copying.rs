@@ -3,6 +3,8 @@
 use ir::host::shapes::{Copy, Inner};
 
 use super::env::Env;
+use super::kernels::Isa;
+use super::kernels::convert::transpose_tile;
 
 /// Bytes that are worth a task of their own (a few microseconds).
 const TASK_BYTES: usize = 64 << 10;
@@ -45,16 +47,22 @@ pub(crate) unsafe fn run(form: &Copy, env: &Env<'_>, params: &[*mut u8]) {
         // SAFETY: every index was proven to be inside its buffer; parts store to elements of their own.
         unsafe {
             match form.unit {
-                1 => parts_of::<u8>(form, &ends, range, pieces),
-                2 => parts_of::<u16>(form, &ends, range, pieces),
-                4 => parts_of::<u32>(form, &ends, range, pieces),
-                _ => parts_of::<u64>(form, &ends, range, pieces),
+                1 => parts_of::<u8>(form, env.isa, &ends, range, pieces),
+                2 => parts_of::<u16>(form, env.isa, &ends, range, pieces),
+                4 => parts_of::<u32>(form, env.isa, &ends, range, pieces),
+                _ => parts_of::<u64>(form, env.isa, &ends, range, pieces),
             }
         }
     });
 }
 
-unsafe fn parts_of<T: std::marker::Copy>(form: &Copy, ends: &Ends, range: std::ops::Range<usize>, pieces: usize) {
+unsafe fn parts_of<T: std::marker::Copy>(
+    form: &Copy,
+    isa: Isa,
+    ends: &Ends,
+    range: std::ops::Range<usize>,
+    pieces: usize,
+) {
     for part in range {
         let (mut rest, piece) = (part / pieces, part % pieces);
         let (mut from, mut to) = (0isize, 0isize);
@@ -77,6 +85,14 @@ unsafe fn parts_of<T: std::marker::Copy>(form: &Copy, ends: &Ends, range: std::o
                     let mut r0 = 0;
                     while r0 < row.extent {
                         let r1 = (r0 + TILE).min(row.extent);
+                        if size_of::<T>() == 4 {
+                            // A tile of words is transposed in registers.
+                            let to = dst.offset(c0 as isize * column.dst).add(r0).cast::<f32>();
+                            let from = src.offset(r0 as isize * row.src).add(c0).cast::<f32>();
+                            transpose_tile(isa, to, column.dst as usize, from, row.src, c1 - c0, r1 - r0);
+                            r0 = r1;
+                            continue;
+                        }
                         for c in c0..c1 {
                             let from = src.add(c);
                             let to = dst.offset(c as isize * column.dst);

@@ -133,36 +133,3 @@ impl Places {
         }
     }
 }
-
-/// Loads `lanes` elements that data places, each clamped to `0..=last`: the place of lane `i` is `start + from[i] + step * i`.
-///
-/// # Safety
-/// Lanes are inside the register, as many numbers are there, and the buffer has the elements.
-pub(super) unsafe fn load_apart(
-    (class, dtype): (Class, DType),
-    to: *mut u8,
-    lane: usize,
-    buffer: *const u8,
-    (start, step): (i64, i64),
-    from: *const i64,
-    lanes: usize,
-    last: i64,
-) {
-    let place = |i: usize| {
-        // SAFETY: the caller's numbers.
-        let data = unsafe { from.add(i).read() };
-        let at = start.wrapping_add(step.wrapping_mul(i as i64)).wrapping_add(data);
-        at.clamp(0, last)
-    };
-    match dtype {
-        DType::F32 => {
-            let (to, buffer) = (to.cast::<u32>().add(lane), buffer.cast::<u32>());
-            (0..lanes).for_each(|i| to.add(i).write(buffer.offset(place(i) as isize).read()));
-        }
-        DType::F64 | DType::I64 => {
-            let (to, buffer) = (to.cast::<u64>().add(lane), buffer.cast::<u64>());
-            (0..lanes).for_each(|i| to.add(i).write(buffer.offset(place(i) as isize).read()));
-        }
-        _ => (0..lanes).for_each(|i| set_lane(class, to, lane + i, read(dtype, buffer, place(i)))),
-    }
-}

@@ -197,6 +197,13 @@ pub(crate) unsafe fn unary(isa: Isa, op: UnaryOp, dtype: DType, dst: *mut u8, a:
         (Class::Bool, _) if op == UnaryOp::Not => {
             (l0..l1).for_each(|l| dst.add(l).write(u8::from(a.add(l).read() == 0)))
         }
+        (Class::I64, _) if dtype == DType::I64 && matches!(op, UnaryOp::Abs | UnaryOp::Neg) => {
+            let (to, from) = (dst.cast::<i64>(), a.cast::<i64>());
+            match op {
+                UnaryOp::Abs => (l0..l1).for_each(|l| to.add(l).write(from.add(l).read().wrapping_abs())),
+                _ => (l0..l1).for_each(|l| to.add(l).write(from.add(l).read().wrapping_neg())),
+            }
+        }
         _ => {
             let to = if op.is_predicate() { Class::Bool } else { class };
             for l in l0..l1 {
@@ -296,7 +303,10 @@ pub(crate) unsafe fn binary(
         }),
         Class::I64 => compares!(i64, i64_of, else match (op, dtype) {
             (BinaryOp::Add, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_add(y) => i64),
+            (BinaryOp::Sub, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_sub(y) => i64),
             (BinaryOp::Mul, DType::I64) => lanes!(i64, i64_of, |x, y| x.wrapping_mul(y) => i64),
+            (BinaryOp::Max, _) => lanes!(i64, i64_of, |x, y| x.max(y) => i64),
+            (BinaryOp::Min, _) => lanes!(i64, i64_of, |x, y| x.min(y) => i64),
             _ => lanes!(i64, i64_of, |x, y| scalar::binary_int(op, dtype, x, y) => i64),
         }),
         Class::Bool => {

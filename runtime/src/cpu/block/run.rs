@@ -4,7 +4,7 @@
     reason = "the interpreter's steps share the contract of `Program::run`"
 )]
 
-use super::gather::{Places, load_apart};
+use super::gather::Places;
 use super::memory::{
     copy, fill, get_lane, load_bytes, load_run, natural, read, set_lane, store_bytes, store_run, write,
 };
@@ -272,8 +272,8 @@ impl Machine<'_> {
                 {
                     return self.run_of(class, dtype, to, lane, buffer, from, addr.col, n);
                 }
-                let from = vector.add(lane);
-                load_apart((class, dtype), to, lane, buffer, (start, addr.col), from, n, last);
+                let places = Places::new(vector.add(lane), addr.col, n);
+                places.load(self.frame.isa, (class, dtype), to, lane, buffer, start, addr.elements);
             });
         }
         if addr.check && !self.inside(addr, base, l0, l1) {

@@ -152,7 +152,10 @@ fn rows_together_are_rows_alone() {
             let bindings = |m: usize| sizes(&[("m", m as i64), ("n", n as i64)]);
             // Floats are near what the interpreter gives; bytes may be one off where its sum rounds otherwise.
             let (runs, names) = run(&kernel, &bindings(m), &given, &[], 2);
-            assert_eq!(names, ["loops"]);
+            // Where columns of many rows are taken, the rows' places in the table are a piece before.
+            let before = m * n >= 2048 && n <= m;
+            assert_eq!(names.len(), if before { 2 } else { 1 }, "{m}x{n}");
+            assert!(names.iter().all(|name| *name == "loops"), "{names:?}");
             let mut want = given.clone();
             ir::kernel::eval::evaluate(&kernel, &mut want, &bindings(m)).unwrap();
             for got in &runs {
