@@ -171,14 +171,25 @@ impl Fuser<'_> {
         role(self.op(id))
     }
 
-    /// What a node asks of its operand at `position`. A GPU's attention computes a mask of positions where it reads it.
+    /// What a node asks of its operand at `position`. A GPU's attention computes a mask of positions where it reads it, and a convolution
+    /// sees a filter through the map of [`crate::filters`].
     fn need(&self, id: NodeId, position: usize) -> OperandNeed {
         let node = self.graph.node(id);
         let positional = |v: Value| self.positional[v.node.index()];
-        match is_mask(&node.op, position) && self.target.is_gpu() && positional(node.operands[position]) {
+        let is_read_as_it_is = match &node.op {
+            Op::Conv(conv) => position == 1 && conv.groups > 1 && self.is_turned_constant(node.operands[position]),
+            op => is_mask(op, position) && positional(node.operands[position]),
+        };
+        match is_read_as_it_is && self.target.is_gpu() {
             true => OperandNeed::Any,
             false => operand_need(&node.op, position),
         }
+    }
+
+    fn is_turned_constant(&self, value: Value) -> bool {
+        let node = self.graph.node(value.node);
+        matches!(node.op, Op::View(ir::op::View::Transpose(_)))
+            && node.operands.iter().all(|v| matches!(self.op(v.node), Op::Constant(_)))
     }
 
     fn draft_of(&self, id: NodeId) -> Option<usize> {
