@@ -34,7 +34,7 @@ pub fn recurrent(b: &mut Builder<'_>, layer: &Recurrent) -> Result<Body, LowerEr
     let input = b.pull(operands[0], &at(&[time, batch, gates]))?;
     let weights = b.pull(operands[1], &at(&[gates, inner]))?;
     let first = b.pull(operands[2], &at(&[batch, hidden]))?;
-    let mut other = |b: &mut Builder<'_>, place: Option<usize>, axes: Vec<AxisId>| {
+    let other = |b: &mut Builder<'_>, place: Option<usize>, axes: Vec<AxisId>| {
         place.map(|place| b.pull(operands[place], &at(&axes))).transpose()
     };
     let first_cell = other(b, places.cell, vec![batch, hidden])?;

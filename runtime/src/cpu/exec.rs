@@ -217,7 +217,7 @@ enum Piece {
     Attention(Box<shapes::Attention>),
     Scan(Box<lines::Scan>),
     Sort(Box<lines::Sort>),
-    Recurrent(Box<ir::host::recurrent::Recurrent>),
+    Recurrent(Box<host::recurrent::Recurrent>),
 }
 
 impl Piece {

@@ -2,7 +2,6 @@
 //!
 //! Sizes are numbers here. Each axis is multiplied with a table of weights, `[input, output]`.
 
-use ir::op::BinaryOp;
 use ir::{DType, Dim, HostTensor};
 
 use super::{AXIS_LIMIT, Mode, Transform, constant, cubic, nearest_of, position, taps_at};
