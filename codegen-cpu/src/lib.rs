@@ -112,7 +112,7 @@ impl Lowering for CpuLowering {
             Body::Attention(body) => attention::lower(&mut rewritten, body, cx, &self.scales, &mut pieces)?,
             Body::Scan(body) => pieces.push(Piece::Scan(Box::new(ordered::scan(kernel, body, cx)?))),
             Body::Sort(body) => pieces.push(Piece::Sort(Box::new(ordered::sort(kernel, body, cx)?))),
-            Body::Recurrent(body) => pieces.push(Piece::Recurrent(Box::new(recurrent::lower(kernel, body, cx)?))),
+            Body::Recurrent(body) => recurrent::lower(&mut rewritten, body, cx, &mut pieces)?,
         }
         Ok(lowered(rewritten, pieces, raw))
     }

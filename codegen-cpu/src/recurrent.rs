@@ -1,21 +1,30 @@
-//! Recurrent layers whose operands and result are dense in memory, as lowering makes them.
+//! Recurrent layers: operands that are dense in memory are read where they are, others are computed into temporaries first.
 
 use ir::entity::Entity;
 use ir::host::recurrent::Recurrent;
-use ir::host::{LowerError, Setting};
-use ir::kernel::{AxisId, Expr, ExprId, Kernel, RecurrentBody, Stmt};
+use ir::host::{LowerError, Piece, Setting};
+use ir::kernel::{AxisId, Expr, ExprId, RecurrentBody, Stmt};
 use ir::types::DType;
 
 use crate::affine::Space;
+use crate::loops;
+use crate::rewrite::{Rewritten, store};
 
 /// Lowers a layer.
 ///
 /// # Errors
-/// A size that does not evaluate, or an operand or a result that is not dense.
-pub(crate) fn lower(kernel: &Kernel, body: &RecurrentBody, cx: &Setting<'_>) -> Result<Recurrent, LowerError> {
+/// A size that does not evaluate, or a result that is not dense.
+pub(crate) fn lower(
+    rewritten: &mut Rewritten,
+    body: &RecurrentBody,
+    cx: &Setting<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), LowerError> {
+    let kernel = &rewritten.kernel;
+    let name = kernel.name.clone();
     let unsupported = |what: &str| LowerError::Unsupported {
         what: format!("a recurrent layer with {what}"),
-        at: format!("kernel {}", kernel.name),
+        at: format!("kernel {name}"),
     };
     let mut space = Space::new(kernel, cx.bindings)?;
     let extent = |space: &Space<'_>, axis: AxisId| space.extents[axis.index()];
@@ -32,19 +41,13 @@ pub(crate) fn lower(kernel: &Kernel, body: &RecurrentBody, cx: &Setting<'_>) -> 
     if sizes.iter().any(|(axis, size)| extent(&space, *axis) != *size) || !body.has_its_operands() {
         return Err(unsupported("axes that do not fit each other"));
     }
+    // The parameter of each operand that is one as it is.
     let mut operands = Vec::new();
-    for (at, (expr, axes)) in body.operands().into_iter().enumerate() {
-        let Expr::Load { param, index } = kernel.exprs[expr] else {
-            return Err(unsupported("an operand that is computed"));
-        };
-        let wanted = match body.layer.places().lengths {
-            Some(place) if place == at => DType::I64,
-            _ => DType::F32,
-        };
-        if kernel.params[param].dtype != wanted || !dense(&mut space, index, &axes, 0) {
-            return Err(unsupported("an operand that is not dense"));
-        }
-        operands.push(param.index());
+    for (expr, axes) in body.operands() {
+        operands.push(match kernel.exprs[expr] {
+            Expr::Load { param, index } if dense(&mut space, index, &axes, 0) => Some(param.index()),
+            _ => None,
+        });
     }
     let mut out = None;
     for (state, store) in body.stores.iter().enumerate() {
@@ -71,14 +74,38 @@ pub(crate) fn lower(kernel: &Kernel, body: &RecurrentBody, cx: &Setting<'_>) -> 
         out = Some(param.index());
     }
     let out = out.filter(|_| body.stores.len() as i64 == body.layer.states());
-    Ok(Recurrent {
+    let out = out.ok_or_else(|| unsupported("no result"))?;
+    let mut params = Vec::with_capacity(operands.len());
+    for (place, (expr, axes)) in operands.into_iter().zip(body.operands()) {
+        params.push(match place {
+            Some(param) => param,
+            None => computed(rewritten, expr, &axes, cx, pieces)?,
+        });
+    }
+    pieces.push(Piece::Recurrent(Box::new(Recurrent {
         layer: body.layer,
         steps: steps.max(0) as usize,
         batch: batch.max(0) as usize,
         hidden: hidden.max(0) as usize,
-        operands,
-        out: out.ok_or_else(|| unsupported("no result"))?,
-    })
+        operands: params,
+        out,
+    })));
+    Ok(())
+}
+
+/// Computes an operand, such as a state of zeros, into a temporary.
+fn computed(
+    rewritten: &mut Rewritten,
+    expr: ExprId,
+    axes: &[AxisId],
+    cx: &Setting<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<usize, LowerError> {
+    let dtype = rewritten.kernel.exprs.dtype(expr);
+    let (param, index) = rewritten.temporary("operand", dtype, axes, cx.bindings)?;
+    let stmts = [store(param, index, expr)];
+    pieces.push(loops::piece(&rewritten.kernel, axes, &stmts, cx.bindings, false)?);
+    Ok(param.index())
 }
 
 /// Says whether an index is the row-major one over axes.

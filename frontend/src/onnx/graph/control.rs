@@ -157,9 +157,9 @@ impl<'a> Walk<'_, 'a> {
         steps(&mut node).map_err(|fail| site.stop(fail))
     }
 
-    /// A condition, if it is known.
-    fn decided(&self, condition: Val) -> Option<bool> {
-        let known = self.build.known(condition)?;
+    /// A condition, if constants and sizes decide it.
+    fn decided(&mut self, condition: Val) -> Option<bool> {
+        let known = self.build.folded(condition)?;
         Some(*known.ints()?.first()? != 0)
     }
 
@@ -235,10 +235,10 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// The first of the known numbers of an input.
-    fn number(&self, site: &Site<'_, 'a>, index: usize, what: &'static str) -> Result<i64, Stop> {
+    fn number(&mut self, site: &Site<'_, 'a>, index: usize, what: &'static str) -> Result<i64, Stop> {
         let dim = self
             .build
-            .known(site.input(index)?)
+            .folded(site.input(index)?)
             .and_then(|k| k.dims()?.into_iter().next());
         match dim {
             Some(Dim::Const(number)) => Ok(number),

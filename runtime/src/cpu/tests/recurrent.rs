@@ -7,8 +7,8 @@ use ir::{DType, HostTensor, Scalar};
 use super::build::{Build, Random, c, sym};
 use super::{buffers, check_with, sizes};
 
-/// A layer over `[t, b]` rows of `h` hidden numbers.
-fn kernel(layer: Recurrent) -> ir::Kernel {
+/// A layer over `[t, b]` rows of `h` hidden numbers, from given states or from zeros.
+fn kernel(layer: Recurrent, zeros: bool) -> ir::Kernel {
     let mut b = Build::new("recurrent");
     let (t, rows, h) = (sym("t"), sym("b"), sym("h"));
     let all = h.clone() * layer.cell.gates();
@@ -16,6 +16,7 @@ fn kernel(layer: Recurrent) -> ir::Kernel {
     let (gates, hidden, inner) = (b.axis("g", all.clone()), b.axis("j", h.clone()), b.axis("k", h.clone()));
     let places = layer.places();
     let seen = places.peepholes.map(|_| b.axis("seen", h.clone() * 3));
+    let zero = b.num(0.0);
     let mut operand = |name: &str, dtype: DType, size: ir::Dim, at: &[(ir::kernel::AxisId, ir::Dim)]| {
         let param = b.read(name, dtype, size);
         let index = b.index(0, at);
@@ -30,7 +31,10 @@ fn kernel(layer: Recurrent) -> ir::Kernel {
     );
     let weights = operand("r", f32, all * h.clone(), &[(gates, h.clone()), (inner, c(1))]);
     let row = [(batch, h.clone()), (hidden, c(1))];
-    let first = operand("h0", f32, rows.clone() * h.clone(), &row);
+    let first = match zeros {
+        true => zero,
+        false => operand("h0", f32, rows.clone() * h.clone(), &row),
+    };
     let first_cell = places.cell.map(|_| operand("c0", f32, rows.clone() * h.clone(), &row));
     let bias = places.bias.map(|_| operand("bias", f32, h.clone(), &[(hidden, c(1))]));
     let peepholes = seen.map(|seen| operand("p", f32, h.clone() * 3, &[(seen, c(1))]));
@@ -114,8 +118,9 @@ fn layers_agree_with_the_interpreter_at_all_sizes() {
             ..layer(lstm(false, true, true), [Affine, Relu, Affine], true, false)
         },
     ];
-    for layer in layers {
-        let kernel = kernel(layer);
+    for (at, layer) in layers.into_iter().enumerate() {
+        let zeros = at % 2 == 1;
+        let kernel = kernel(layer, zeros);
         ir::kernel::verify::verify(&kernel).unwrap();
         for (t, b, h) in [(1, 1, 1), (3, 2, 5), (0, 3, 8), (4, 19, 16), (2, 1, 33)] {
             let at = sizes(&[("t", t), ("b", b), ("h", h)]);
@@ -138,7 +143,9 @@ fn layers_agree_with_the_interpreter_at_all_sizes() {
                 }
                 .unwrap();
             }
-            assert_eq!(check_with(&kernel, &at, given, &[], 2e-5), ["recurrent"]);
+            let pieces = check_with(&kernel, &at, given, &[], 2e-5);
+            assert_eq!(pieces.last(), Some(&"recurrent"));
+            assert_eq!(pieces.len(), if zeros { 2 } else { 1 });
         }
     }
 }
