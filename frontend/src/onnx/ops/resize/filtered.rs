@@ -135,7 +135,7 @@ pub(super) fn resize(node: &mut Node<'_>, nearest: super::Nearest) -> Step<Optio
 }
 
 /// The sizes and scales of axes by sizes; a kept aspect has one scale for all.
-fn by_sizes(node: &Node<'_>, inputs: &[i64], policy: &str) -> Step<(Vec<i64>, Vec<f64>)> {
+fn by_sizes(node: &mut Node<'_>, inputs: &[i64], policy: &str) -> Step<(Vec<i64>, Vec<f64>)> {
     let sizes = node.known_ints(3, "list of sizes")?;
     if sizes.len() != inputs.len() || sizes.iter().any(|size| !(0..=AXIS_LIMIT).contains(size)) {
         return node.rank_error(3, format!("1 with {} sizes", inputs.len()));
@@ -155,7 +155,7 @@ fn by_sizes(node: &Node<'_>, inputs: &[i64], policy: &str) -> Step<(Vec<i64>, Ve
     Ok((outputs, vec![one; inputs.len()]))
 }
 
-fn by_scales(node: &Node<'_>, inputs: &[i64]) -> Step<(Vec<i64>, Vec<f64>)> {
+fn by_scales(node: &mut Node<'_>, inputs: &[i64]) -> Step<(Vec<i64>, Vec<f64>)> {
     if node.optional(2).is_none() {
         return Err(NodeProblem::MissingInput { index: 2 }.into());
     }
@@ -168,7 +168,7 @@ fn by_scales(node: &Node<'_>, inputs: &[i64]) -> Step<(Vec<i64>, Vec<f64>)> {
 }
 
 /// The part of each axis that is resized.
-fn crops(node: &Node<'_>, count: usize) -> Step<Vec<[f64; 2]>> {
+fn crops(node: &mut Node<'_>, count: usize) -> Step<Vec<[f64; 2]>> {
     let list = node.known_floats(1, "region")?;
     match list.len() == 2 * count {
         true => Ok((0..count).map(|at| [list[at], list[count + at]]).collect()),
