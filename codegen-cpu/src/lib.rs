@@ -1,7 +1,7 @@
 //! Kernels to what the CPU runs ([`ir::host`]): a sibling of the code generator for GPUs.
 //!
 //! ```text
-//! Kernel + sizes + constants --lower--> pieces: gemm, conv, integers, attention, rows, pool, copy, scan, sort; loops over block programs
+//! Kernel + sizes + constants --lower--> pieces: gemm, conv, integers, attention, rows, pool, copy, scan, sort, recurrent; loops over block programs
 //! ```
 //!
 //! [`affine`] finds the indices that are sums of loop positions, [`places`] computes others once a run, [`block`] compiles expressions
@@ -24,6 +24,7 @@ mod ordered;
 mod places;
 mod pooling;
 mod quantised;
+mod recurrent;
 mod rewrite;
 mod rows;
 mod stages;
@@ -111,6 +112,7 @@ impl Lowering for CpuLowering {
             Body::Attention(body) => attention::lower(&mut rewritten, body, cx, &self.scales, &mut pieces)?,
             Body::Scan(body) => pieces.push(Piece::Scan(Box::new(ordered::scan(kernel, body, cx)?))),
             Body::Sort(body) => pieces.push(Piece::Sort(Box::new(ordered::sort(kernel, body, cx)?))),
+            Body::Recurrent(body) => recurrent::lower(&mut rewritten, body, cx, &mut pieces)?,
         }
         Ok(lowered(rewritten, pieces, raw))
     }

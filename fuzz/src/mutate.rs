@@ -196,6 +196,14 @@ fn each_expr(body: &mut Body, f: &mut dyn FnMut(&mut ExprId)) {
             f(&mut s.value);
             &mut s.stores
         }
+        Body::Recurrent(r) => {
+            for e in [&mut r.input, &mut r.weights, &mut r.first] {
+                f(e);
+            }
+            let others = [&mut r.first_cell, &mut r.bias, &mut r.peepholes, &mut r.lengths];
+            others.into_iter().flatten().for_each(&mut *f);
+            &mut r.stores
+        }
     };
     for stmt in stmts {
         match stmt {
@@ -420,6 +428,27 @@ fn body(k: &mut Kernel, random: &mut Random) {
             }
             2 => return list(&mut s.parallel, random),
             _ => &mut s.stores,
+        },
+        Body::Recurrent(r) => match random.below(4) {
+            0 => {
+                let which = [&mut r.batch, &mut r.time, &mut r.gates, &mut r.hidden, &mut r.inner];
+                for (at, axis) in which.into_iter().enumerate() {
+                    if at == random.below(5) {
+                        *axis = pick(axes, random);
+                    }
+                }
+                return;
+            }
+            1 => {
+                r.layer.reverse ^= true;
+                r.layer.lengths ^= random.once_in(2);
+                return;
+            }
+            2 => {
+                r.hidden_var = pick(vars, random);
+                return;
+            }
+            _ => &mut r.stores,
         },
     };
     if stmts.is_empty() {

@@ -51,6 +51,8 @@ pub struct Keep {
     pub attention: bool,
     /// Of weights that a product reads.
     pub dequantize: bool,
+    /// On targets that have a kernel for it.
+    pub recurrent: bool,
 }
 
 impl Keep {
@@ -62,6 +64,7 @@ impl Keep {
         rms_norm: true,
         attention: true,
         dequantize: true,
+        recurrent: true,
     };
     /// None: only primitive families.
     pub const NONE: Keep = Keep {
@@ -71,6 +74,7 @@ impl Keep {
         rms_norm: false,
         attention: false,
         dequantize: false,
+        recurrent: false,
     };
 }
 

@@ -33,6 +33,11 @@ impl Printer<'_> {
             Body::Attention(b) => self.attention(b),
             Body::Scan(b) => self.scan(b),
             Body::Sort(b) => self.sort(b),
+            // Only plans for the CPU have them.
+            Body::Recurrent(_) => Err(EmitError::Unsupported {
+                kernel: self.kernel.name.clone(),
+                what: "a recurrent layer as one kernel".to_owned(),
+            }),
         }
     }
 

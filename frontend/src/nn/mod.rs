@@ -27,6 +27,7 @@ mod linear;
 mod norm;
 mod packed;
 mod params;
+mod recurrent;
 mod scheme;
 mod sequential;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub use error::NnError;
 pub use linear::{Embedding, Linear};
 pub use norm::{BatchNorm2d, GroupNorm, LayerNorm, RmsNorm};
 pub use params::{Init, Params};
+pub use recurrent::{Gru, Lstm, RecurrentConfig};
 pub use sequential::{Residual, Sequential};
 
 use crate::tensor::Tensor;

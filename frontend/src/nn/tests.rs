@@ -264,3 +264,79 @@ fn weights_may_be_converted_and_random_ones_depend_on_the_name() {
     let ints = Tensor::from_host(HostTensor::from_i64(DType::I64, [1], &[1]).unwrap());
     assert!(Activation::Gelu.forward(&ints).is_poisoned());
 }
+
+/// PyTorch's steps, of a layer without directions: `[T, B, I]` to `[T, B, H]`.
+fn steps(params: &Params, x: &Tensor, layer: usize, suffix: &str, lstm: bool) -> Tensor {
+    let (steps, inputs, hidden) = (x.size(0).unwrap(), x.size(2).unwrap() as usize, 3);
+    let rows = if lstm { 4 } else { 3 } * hidden;
+    let weight = |kind: &str, shape: &[usize]| {
+        let name = format!("{kind}_l{layer}{suffix}");
+        params.tensor(&name, shape, Init::Uniform(-0.1, 0.1)).unwrap()
+    };
+    let (w, r) = (
+        weight("weight_ih", &[rows, inputs]),
+        weight("weight_hh", &[rows, hidden]),
+    );
+    let (wb, rb) = (weight("bias_ih", &[rows]), weight("bias_hh", &[rows]));
+    let mut h = Tensor::zeros(DType::F32, [x.size(1).unwrap(), hidden as i64]);
+    let mut c = h.clone();
+    let mut all = Vec::new();
+    for at in 0..steps {
+        let t = if suffix.is_empty() { at } else { steps - 1 - at };
+        let own = x.at(0, t).linear(&w, Some(&wb));
+        let state = h.linear(&r, Some(&rb));
+        if lstm {
+            let [i, f, g, o] = (&own + &state).chunk(1);
+            c = f.sigmoid() * &c + i.sigmoid() * g.tanh();
+            h = o.sigmoid() * c.tanh();
+        } else {
+            let ([r, z, n], [hr, hz, hn]) = (own.chunk(1), state.chunk(1));
+            let (r, z) = ((r + hr).sigmoid(), (z + hz).sigmoid());
+            let n = (n + r * hn).tanh();
+            h = &n + z * (&h - &n);
+        }
+        all.push(h.clone());
+    }
+    if !suffix.is_empty() {
+        all.reverse();
+    }
+    crate::tensor::stack(&all.iter().collect::<Vec<_>>(), 0)
+}
+
+#[test]
+fn recurrent_layers_are_pytorchs_steps() {
+    let config = RecurrentConfig {
+        inputs: 4,
+        hidden: 3,
+        layers: 2,
+        bidirectional: true,
+        batch_first: false,
+    };
+    let x = noise(&[5, 2, 4]);
+    for lstm in [true, false] {
+        let params = Params::random(3);
+        let mut want = x.clone();
+        for layer in 0..2 {
+            let both = ["", "_reverse"].map(|suffix| steps(&params, &want, layer, suffix, lstm));
+            want = crate::tensor::cat(&[&both[0], &both[1]], 2);
+        }
+        let forward = |config| match lstm {
+            true => Lstm::load(&params, config).unwrap().forward(&if_first(&x, config)),
+            false => Gru::load(&params, config).unwrap().forward(&if_first(&x, config)),
+        };
+        near(&forward(config), &want);
+        let first = RecurrentConfig {
+            batch_first: true,
+            ..config
+        };
+        near(&forward(first), &want.transpose(0, 1));
+    }
+}
+
+fn if_first(x: &Tensor, config: RecurrentConfig) -> Tensor {
+    if config.batch_first {
+        x.transpose(0, 1)
+    } else {
+        x.clone()
+    }
+}

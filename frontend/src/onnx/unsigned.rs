@@ -47,6 +47,15 @@ impl Unsigned {
         }
     }
 
+    /// The width that the model declares.
+    pub fn bits(self) -> u32 {
+        match self {
+            Unsigned::U16 => 16,
+            Unsigned::U32 => 32,
+            Unsigned::U64 => 64,
+        }
+    }
+
     fn dtype(self) -> DType {
         match self {
             Unsigned::U16 => DType::I32,
@@ -107,8 +116,10 @@ fn rule(node: &Node<'_>) -> Step<Rule> {
         "Add" | "Einsum" | "Gemm" | "MatMul" | "Mul" | "Sub" | "Sum" => Rule::Wrap(all()),
         // The base is never unsigned.
         "Pow" if node.optional(0).is_none_or(|base| node.build.declared(base).is_none()) => Rule::Value,
-        "ArgMax" | "ArgMin" | "Cast" | "CastLike" | "DequantizeLinear" | "Equal" | "EyeLike" | "Greater"
-        | "GreaterOrEqual" | "Less" | "LessOrEqual" | "NonZero" | "QuantizeLinear" | "Shape" | "Size" => Rule::Value,
+        "ArgMax" | "ArgMin" | "BitCast" | "Cast" | "CastLike" | "DequantizeLinear" | "Equal" | "EyeLike"
+        | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "NonZero" | "QuantizeLinear" | "Shape" | "Size" => {
+            Rule::Value
+        }
         _ => Rule::Refuse,
     })
 }
@@ -117,6 +128,8 @@ fn rule(node: &Node<'_>) -> Step<Rule> {
 fn stated(node: &Node<'_>) -> Step<Option<Unsigned>> {
     let code = match node.proto.op_type.as_str() {
         "Cast" => node.int("to")?,
+        // The bits of integers, which a cast cuts or keeps.
+        "BitCast" if node.optional(0).is_some_and(|x| node.dtype(x).is_int()) => node.int("to")?,
         "EyeLike" | "Bernoulli" => match node.int("dtype")? {
             Some(code) => Some(code),
             None => return Ok(node.optional(0).and_then(|x| node.build.declared(x))),
@@ -138,7 +151,7 @@ pub(super) fn import(node: &mut Node<'_>, row: fn(&mut Node<'_>) -> Step<Vec<Val
         .map(|i| node.optional(i).and_then(|x| node.build.declared(x)))
         .collect();
     let stated = stated(node)?;
-    if let Some(to) = stated.filter(|_| matches!(node.proto.op_type.as_str(), "Cast" | "CastLike")) {
+    if let Some(to) = stated.filter(|_| matches!(node.proto.op_type.as_str(), "Cast" | "CastLike" | "BitCast")) {
         let x = node.input(0)?;
         let result = cast(node, x, given[0], to)?;
         return Ok(vec![node.build.declare(result, Some(to))]);

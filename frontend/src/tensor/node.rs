@@ -246,7 +246,7 @@ impl Drop for Node {
 impl Tensor {
     /// Records an op at the caller's line.
     #[track_caller]
-    pub(super) fn op(op: Op, operands: &[&Tensor]) -> Tensor {
+    pub(crate) fn op(op: Op, operands: &[&Tensor]) -> Tensor {
         Node::record(op, operands, Origin::caller())
     }
 

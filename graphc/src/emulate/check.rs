@@ -411,6 +411,7 @@ fn stores(kernel: &Kernel, bindings: &Bindings) -> Result<Vec<(ParamId, u64)>, D
         Body::Attention(a) => ([&a.batch[..], &[a.q, a.dv]].concat(), &a.epilogue),
         Body::Scan(s) => ([&s.parallel[..], &[s.axis]].concat(), &s.stores),
         Body::Sort(s) => ([&s.parallel[..], &[s.rank]].concat(), &s.stores),
+        Body::Recurrent(r) => (r.cells().to_vec(), &r.stores),
     };
     let mut found = Vec::new();
     for stmt in stmts {
@@ -468,6 +469,7 @@ pub(super) fn points(kernel: &Kernel, bindings: &Bindings) -> Result<u64, DimErr
         Body::Sort(s) => extent(&s.parallel)?
             .saturating_mul(extent(&[s.axis])?)
             .saturating_mul(16),
+        Body::Recurrent(r) => extent(&[r.time, r.batch, r.gates])?.saturating_mul(extent(&[r.inner])?),
     })
 }
 

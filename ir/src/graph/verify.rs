@@ -103,6 +103,7 @@ pub fn in_vocabulary(op: &Op, stage: Stage) -> bool {
                 | Composite::RmsNorm { .. }
                 | Composite::Attention { .. }
                 | Composite::Dequantize { .. }
+                | Composite::Recurrent(_)
         ),
         _ => true,
     }

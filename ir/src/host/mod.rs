@@ -12,6 +12,7 @@ pub mod block;
 pub mod loops;
 pub mod ordered;
 pub mod product;
+pub mod recurrent;
 pub mod shapes;
 
 use thiserror::Error;
@@ -54,6 +55,7 @@ pub enum Piece {
     Attention(Box<shapes::Attention>),
     Scan(Box<ordered::Scan>),
     Sort(Box<ordered::Sort>),
+    Recurrent(Box<recurrent::Recurrent>),
 }
 
 /// What a kernel is lowered for.

@@ -4,6 +4,8 @@
 //! `i64` wrapping to the type's width for integers. The mapping is not looked at. Lowering is tested by this, without a
 //! device.
 
+mod recurrent;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -193,6 +195,7 @@ impl Run<'_> {
             Body::Attention(a) => self.attention(a),
             Body::Scan(s) => self.scan(s),
             Body::Sort(s) => self.sort(s),
+            Body::Recurrent(r) => self.recurrent(r),
         }
     }
 

@@ -24,6 +24,7 @@ pub mod needs;
 mod operand;
 mod param;
 pub mod print;
+mod recurrent;
 mod row;
 mod statistic;
 mod strips;
@@ -39,6 +40,7 @@ pub use flash_lanes::FlashLanes;
 pub use launch::{LaunchError, LaunchSize};
 pub use operand::{Operand, OperandAccess, Unpacking};
 pub use param::{Access, Param};
+pub use recurrent::RecurrentBody;
 pub use row::{RowBody, RowComposite, RowKind};
 pub use statistic::RowStatistic;
 pub use strips::{StripAccess, Strips, narrowed};
@@ -245,6 +247,7 @@ pub enum Body {
     Attention(AttentionBody),
     Scan(ScanBody),
     Sort(SortBody),
+    Recurrent(RecurrentBody),
 }
 
 /// For each point of `parallel` (independent of each other, row-major): the statements in order.
@@ -526,6 +529,7 @@ impl Kernel {
             Body::Transform(t) => &t.parallel,
             Body::Scan(s) => &s.parallel,
             Body::Sort(s) => &s.parallel,
+            Body::Recurrent(r) => std::slice::from_ref(&r.batch),
             Body::Contract(c) => &c.m,
             Body::Attention(a) => &a.batch,
         }
@@ -540,7 +544,12 @@ impl Body {
             Body::Row(row) => Some(&row.loops),
             Body::Window(window) => Some(&window.loops),
             Body::Copy(copy) => Some(&copy.loops),
-            Body::Transform(_) | Body::Contract(_) | Body::Attention(_) | Body::Scan(_) | Body::Sort(_) => None,
+            Body::Transform(_)
+            | Body::Contract(_)
+            | Body::Attention(_)
+            | Body::Scan(_)
+            | Body::Sort(_)
+            | Body::Recurrent(_) => None,
         }
     }
 }

@@ -440,6 +440,20 @@ impl Printer<'_> {
                 ));
                 p.stmts(&s.stores);
             }),
+            Body::Recurrent(r) => self.nest("for", &[r.batch], |p| {
+                let (time, hidden) = (p.axes(&[r.time]), p.axes(&[r.hidden]));
+                let order = if r.layer.reverse { " backwards" } else { "" };
+                let cell = r.layer.cell.name();
+                p.line(&format!(
+                    "{}, {} = {cell} along {time}{order} over {hidden} of",
+                    r.hidden_var, r.cell_var
+                ));
+                for (expr, axes) in r.operands() {
+                    let over = p.axes(&axes);
+                    p.line(&format!("  {}  for {over}", e(expr)));
+                }
+                p.stmts(&r.stores);
+            }),
         }
     }
 

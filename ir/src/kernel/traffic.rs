@@ -95,6 +95,7 @@ impl Kernel {
             Body::Attention(attention) => &attention.epilogue,
             Body::Scan(scan) => &scan.stores,
             Body::Sort(sort) => &sort.stores,
+            Body::Recurrent(layer) => &layer.stores,
         };
         stmts.iter().for_each(f);
     }

@@ -3,6 +3,7 @@
 mod copy;
 pub(super) mod form;
 mod mapping;
+mod recurrent;
 mod transform;
 mod window;
 
@@ -73,6 +74,8 @@ pub enum KernelError {
         "a row has a statement that does not walk it: folds and stores go over the axes of the row, updates not at all"
     )]
     Row,
+    #[error("the recurrent layer {problem}")]
+    Recurrent { problem: String },
     #[error("the facts of the window {problem}")]
     Window { problem: String },
     #[error("the facts of the copy {problem}")]
@@ -408,6 +411,7 @@ impl Verifier<'_> {
                 self.assign("the sort", s.index_var, DType::I64, s.value);
                 self.stmts("the stores", &s.stores);
             }
+            Body::Recurrent(r) => self.recurrent(r),
         }
     }
 
@@ -748,6 +752,12 @@ fn mentioned(kernel: &Kernel) -> (Vec<AxisId>, Vec<ExprId>, Vec<VarId>, Vec<Para
             exprs.push(s.value);
             vars.extend([s.value_var, s.index_var]);
             &s.stores
+        }
+        Body::Recurrent(r) => {
+            axes.extend(r.axes());
+            exprs.extend(r.operands().into_iter().map(|(expr, _)| expr));
+            vars.extend([r.hidden_var, r.cell_var]);
+            &r.stores
         }
     };
     for stmt in stmts {

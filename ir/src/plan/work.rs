@@ -138,7 +138,8 @@ impl Plan {
                     | Body::Copy(_)
                     | Body::Transform(_)
                     | Body::Scan(_)
-                    | Body::Sort(_) => None,
+                    | Body::Sort(_)
+                    | Body::Recurrent(_) => None,
                 };
             }
         }

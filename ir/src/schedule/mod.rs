@@ -86,6 +86,7 @@ pub enum RegionKind {
     Scan,
     Sort,
     Scatter,
+    Recurrent,
     /// A library call; one node.
     Library,
 }
@@ -102,6 +103,7 @@ impl RegionKind {
             RegionKind::Scan => "scan",
             RegionKind::Sort => "sort",
             RegionKind::Scatter => "scatter",
+            RegionKind::Recurrent => "recurrent",
             RegionKind::Library => "library",
         }
     }

@@ -11,7 +11,7 @@ pub mod softmax;
 
 use ir::graph::{Node, Stage};
 use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp, View};
-use ir::{DType, Dim, Graph, Op, Shape, Value};
+use ir::{DType, Dim, Graph, Op, Shape, Target, Value};
 
 use crate::error::PassFault;
 use crate::options::Keep;
@@ -31,13 +31,18 @@ pub const PASS: Pass = Pass {
                 continue;
             };
             let stays = stays(composite, keep) && (multiplied.contains(&id) || !dequantizes(composite));
-            if stays && has_kernel(composite, graph, node) {
+            if stays && has_kernel(composite, graph, node, context.target) {
                 builder.copy(id)?;
                 continue;
             }
             builder.origin = node.origin.clone();
             let operands: Vec<Value> = node.operands.iter().map(|v| builder.value(*v)).collect();
-            let value = expand(&mut builder, composite, &operands, keep)?;
+            let value = match composite {
+                Composite::Recurrent(layer) if stays && !context.target.is_gpu() => {
+                    recurrent::in_f32(&mut builder, layer, &operands)?
+                }
+                _ => expand(&mut builder, composite, &operands, keep)?,
+            };
             let value = as_shape(&mut builder, value, &node.results[0].shape)?;
             builder.note(rule_name(composite), vec![node.origin.clone()], None, None);
             builder.set(id, value);
@@ -64,14 +69,14 @@ fn stays(composite: &Composite, keep: Keep) -> bool {
         Composite::BatchNorm { .. }
         | Composite::GroupNorm { .. }
         | Composite::LocalResponseNorm { .. }
-        | Composite::Quantize { .. }
-        | Composite::Recurrent(_) => false,
+        | Composite::Quantize { .. } => false,
+        Composite::Recurrent(_) => keep.recurrent,
     }
 }
 
 /// Says whether a kernel can take the composite at these types: attention keeps a row of each head in registers, so head
-/// sizes must be known, and not 0; and it computes in f32.
-fn has_kernel(composite: &Composite, graph: &Graph, node: &Node) -> bool {
+/// sizes must be known, and not 0; and it computes in f32. So does the kernel of recurrent layers, which the CPU alone has.
+fn has_kernel(composite: &Composite, graph: &Graph, node: &Node, target: &Target) -> bool {
     let size = |operand: usize| graph.ty(node.operands[operand]).shape.last().and_then(Dim::as_const);
     match composite {
         Composite::Attention { .. } => {
@@ -79,6 +84,7 @@ fn has_kernel(composite: &Composite, graph: &Graph, node: &Node) -> bool {
             !is_f64 && [0, 2].into_iter().all(|operand| size(operand).is_some_and(|d| d > 0))
         }
         Composite::Dequantize { out, .. } => *out != DType::F64,
+        Composite::Recurrent(_) => !target.is_gpu() && graph.ty(node.operands[0]).dtype == DType::F32,
         _ => true,
     }
 }

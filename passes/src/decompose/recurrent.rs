@@ -4,9 +4,10 @@
 //! y = recurrent x[3, b, 4h], r, h0, c0   →   3 · (contract, gates), concat
 //! ```
 //!
-//! Computed in f32 at least. Layers whose number of steps is open, or larger than [`MOST_STEPS`], are refused.
+//! Computed in f32 at least. Layers whose number of steps is open, or larger than [`MOST_STEPS`], are refused. The CPU has a kernel of f32,
+//! and none are written out there but those of f64.
 
-use ir::op::{Activation, ActivationKind, BinaryOp, Cell, Contract, Elementwise, Recurrent, UnaryOp, View};
+use ir::op::{Activation, ActivationKind, BinaryOp, Cell, Composite, Contract, Elementwise, Recurrent, UnaryOp, View};
 use ir::{DType, Dim, Op, Shape, Value};
 
 use super::{as_shape, binary, cast, unary, wide, with_scalar};
@@ -218,6 +219,22 @@ fn activation(b: &mut Builder<'_>, of: &Activation, x: Value) -> Answer {
     }
 }
 
+/// A layer of the kernel's type, of operands and with a result of a narrower one; layers of f64 are written out.
+pub(super) fn in_f32(b: &mut Builder<'_>, layer: &Recurrent, x: &[Value]) -> Answer {
+    let dtype = b.ty(x[0]).dtype;
+    if dtype == DType::F64 {
+        return recurrent(b, layer, x);
+    }
+    let mut operands = x.to_vec();
+    for value in &mut operands {
+        if b.ty(*value).dtype.is_float() {
+            *value = cast(b, *value, DType::F32)?;
+        }
+    }
+    let result = b.emit(Op::Composite(Composite::Recurrent(*layer)), &operands)?;
+    cast(b, result, dtype)
+}
+
 /// Writes the steps out.
 pub(super) fn recurrent(b: &mut Builder<'_>, layer: &Recurrent, x: &[Value]) -> Answer {
     let ty = b.ty(x[0]).clone();
@@ -225,7 +242,7 @@ pub(super) fn recurrent(b: &mut Builder<'_>, layer: &Recurrent, x: &[Value]) -> 
     let Some(count) = count else {
         let what = format!(
             "a recurrent layer ({}) of {} steps: layers are written out step by step, up to {MOST_STEPS} of them; fix the number \
-             of steps with --size or --shape",
+             of steps with --size or --shape, or run it on the CPU in f32",
             layer.cell.name(),
             ty.shape[0]
         );

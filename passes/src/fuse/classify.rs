@@ -27,6 +27,7 @@ pub fn role(op: &Op) -> Role {
         Op::Reduce { .. } | Op::Pool(_) => Role::Anchor(RegionKind::Reduction),
         Op::Composite(Composite::Attention { .. }) => Role::Anchor(RegionKind::Attention),
         Op::Composite(Composite::Dequantize { .. }) => Role::Map,
+        Op::Composite(Composite::Recurrent(_)) => Role::Anchor(RegionKind::Recurrent),
         Op::Composite(_) => Role::Anchor(RegionKind::Reduction),
         Op::Contract(_) => Role::Anchor(RegionKind::Contract),
         Op::Conv(_) => Role::Anchor(RegionKind::Conv),
@@ -43,7 +44,11 @@ pub fn takes_epilogue(kind: RegionKind) -> bool {
         RegionKind::Reduction | RegionKind::Contract | RegionKind::Conv | RegionKind::Attention | RegionKind::Scan => {
             true
         }
-        RegionKind::Pointwise | RegionKind::Sort | RegionKind::Scatter | RegionKind::Library => false,
+        RegionKind::Pointwise
+        | RegionKind::Sort
+        | RegionKind::Scatter
+        | RegionKind::Recurrent
+        | RegionKind::Library => false,
     }
 }
 
@@ -64,7 +69,7 @@ pub fn operand_need(op: &Op, position: usize) -> OperandNeed {
         Op::Contract(_) | Op::Composite(Composite::Attention { .. }) => OperandNeed::Strided,
         // A bias is read in the epilogue.
         Op::Conv(_) if position < 2 => OperandNeed::Dense,
-        Op::Call(_) => OperandNeed::Dense,
+        Op::Call(_) | Op::Composite(Composite::Recurrent(_)) => OperandNeed::Dense,
         Op::Scatter(_) if position == 0 => OperandNeed::Dense,
         _ => OperandNeed::Any,
     }

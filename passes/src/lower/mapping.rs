@@ -66,6 +66,8 @@ pub fn choose(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Mapping {
         Body::Attention(body) => mapper.attention(body),
         Body::Scan(body) => mapper.scan(body),
         Body::Sort(body) => mapper.sort(body),
+        // Only plans for the CPU have them.
+        Body::Recurrent(_) => Mapping::Host,
     }
 }
 

@@ -23,6 +23,7 @@ mod parts;
 mod prove;
 mod pull;
 mod ranges;
+mod recurrent;
 mod rows;
 mod seen;
 mod shares;
@@ -154,6 +155,7 @@ fn body(b: &mut Builder<'_>, region: &Region, target: &Target) -> Result<Body, L
             | Composite::LayerNorm { .. }
             | Composite::RmsNorm { .. }),
         ) => rows::row_composite(b, c),
+        Op::Composite(Composite::Recurrent(layer)) => recurrent::recurrent(b, layer),
         Op::Scan {
             op,
             axis,

@@ -166,6 +166,14 @@ pub fn rename(kernel: &mut Kernel, to: impl Fn(ParamId) -> ParamId) {
             e(&mut s.value);
             stmts(&mut s.stores);
         }
+        Body::Recurrent(r) => {
+            e(&mut r.input);
+            e(&mut r.weights);
+            e(&mut r.first);
+            let others = [&mut r.first_cell, &mut r.bias, &mut r.peepholes, &mut r.lengths];
+            others.into_iter().flatten().for_each(e);
+            stmts(&mut r.stores);
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::kernels::integers::{PackedIntegers, given_bytes};
 use super::kernels::workspace::AlignedBuf;
 use super::kernels::{Isa, Pool};
 use super::loops::LoopsExec;
-use super::{attention, copying, ordered, pooling, rows};
+use super::{attention, copying, ordered, pooling, recurrent, rows};
 use crate::error::RuntimeError;
 
 /// Weights in the form that kernels read them, made once each.
@@ -217,6 +217,7 @@ enum Piece {
     Attention(Box<shapes::Attention>),
     Scan(Box<lines::Scan>),
     Sort(Box<lines::Sort>),
+    Recurrent(Box<host::recurrent::Recurrent>),
 }
 
 impl Piece {
@@ -232,6 +233,7 @@ impl Piece {
             host::Piece::Attention(form) => Piece::Attention(form),
             host::Piece::Scan(form) => Piece::Scan(form),
             host::Piece::Sort(form) => Piece::Sort(form),
+            host::Piece::Recurrent(form) => Piece::Recurrent(form),
         })
     }
 
@@ -248,6 +250,7 @@ impl Piece {
             Piece::Attention(_) => "attention",
             Piece::Scan(_) => "scan",
             Piece::Sort(_) => "sort",
+            Piece::Recurrent(_) => "recurrent",
         }
     }
 
@@ -261,6 +264,7 @@ impl Piece {
             Piece::Integers(p) => p.scratch(),
             Piece::Scan(p) => ordered::scan_scratch(p),
             Piece::Sort(p) => ordered::sort_scratch(p),
+            Piece::Recurrent(p) => recurrent::scratch(p),
         }
     }
 
@@ -278,6 +282,7 @@ impl Piece {
                 Piece::Attention(p) => attention::run(p, memory, params),
                 Piece::Scan(p) => ordered::scan(p, &memory.env(), params),
                 Piece::Sort(p) => ordered::sort(p, &memory.env(), params),
+                Piece::Recurrent(p) => recurrent::run(p, &memory.env(), params),
             }
         }
     }

@@ -30,6 +30,7 @@ mod loops;
 pub(crate) mod meeting;
 mod ordered;
 mod pooling;
+mod recurrent;
 mod rows;
 mod submit;
 #[cfg(test)]

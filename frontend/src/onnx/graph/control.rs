@@ -23,7 +23,7 @@ use super::DEPTH_LIMIT;
 /// The most steps of a loop that are written out.
 const STEP_LIMIT: i64 = 4096;
 /// The most steps of a loop that data may end, all of which run.
-const OPEN_STEP_LIMIT: i64 = 256;
+const OPEN_STEP_LIMIT: i64 = 1024;
 
 /// Says whether the node has bodies.
 pub(super) fn is_control(node: &NodeProto) -> bool {
@@ -157,9 +157,9 @@ impl<'a> Walk<'_, 'a> {
         steps(&mut node).map_err(|fail| site.stop(fail))
     }
 
-    /// A condition, if it is known.
-    fn decided(&self, condition: Val) -> Option<bool> {
-        let known = self.build.known(condition)?;
+    /// A condition, if constants and sizes decide it.
+    fn decided(&mut self, condition: Val) -> Option<bool> {
+        let known = self.build.folded(condition)?;
         Some(*known.ints()?.first()? != 0)
     }
 
@@ -235,10 +235,10 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// The first of the known numbers of an input.
-    fn number(&self, site: &Site<'_, 'a>, index: usize, what: &'static str) -> Result<i64, Stop> {
+    fn number(&mut self, site: &Site<'_, 'a>, index: usize, what: &'static str) -> Result<i64, Stop> {
         let dim = self
             .build
-            .known(site.input(index)?)
+            .folded(site.input(index)?)
             .and_then(|k| k.dims()?.into_iter().next());
         match dim {
             Some(Dim::Const(number)) => Ok(number),
@@ -277,10 +277,10 @@ impl<'a> Walk<'_, 'a> {
                 Some(None) => condition,
                 Some(Some(true)) | None => None,
             };
-            if open.is_some() && (grown > 0 || most > OPEN_STEP_LIMIT) {
+            if open.is_some() && (grown > 0 || step >= OPEN_STEP_LIMIT) {
                 return site.unsupported(format!(
-                    "a Loop that data may end, but after at most {OPEN_STEP_LIMIT} steps and without results that grow with \
-                     the steps,"
+                    "a Loop that data may end, but after at most {OPEN_STEP_LIMIT} steps and without results that grow with the steps \
+                     (where sizes decide when it ends, fix them with --size or --shape),"
                 ));
             }
             if step >= STEP_LIMIT {
@@ -307,6 +307,9 @@ impl<'a> Walk<'_, 'a> {
     }
 
     fn both(&mut self, site: &Site<'_, 'a>, a: Val, b: Val) -> Result<Val, Stop> {
+        if self.decided(b) == Some(false) {
+            return Ok(b);
+        }
         self.at(site, |node| {
             let (a, b) = (node.reshape(a, ir::Shape::SCALAR)?, node.reshape(b, ir::Shape::SCALAR)?);
             node.binary(BinaryOp::And, a, b)

@@ -10,21 +10,21 @@ use crate::onnx::node::Node;
 
 pub(super) const ROWS: &[Row] = &[
     op("Celu", 12, celu),
-    op("Elu", 6, elu),
+    op("Elu", 1, elu),
     op("Gelu", 20, gelu),
-    op("HardSigmoid", 6, hard_sigmoid),
+    op("HardSigmoid", 1, hard_sigmoid),
     op("HardSwish", 14, |n| unary(n, UnaryOp::HardSwish)),
     op("Hardmax", 1, |n| rows(n, hardmax)),
-    op("LeakyRelu", 6, leaky_relu),
+    op("LeakyRelu", 1, leaky_relu),
     op("LogSoftmax", 1, |n| {
         rows(n, |n, x, axis| n.composite(Composite::LogSoftmax { axis }, &[x]))
     }),
     op("Mish", 18, |n| unary(n, UnaryOp::Mish)),
-    op("PRelu", 7, p_relu),
-    op("Relu", 6, |n| unary(n, UnaryOp::Relu)),
-    op("Selu", 6, selu),
+    op("PRelu", 1, p_relu),
+    op("Relu", 1, |n| unary(n, UnaryOp::Relu)),
+    op("Selu", 1, selu),
     op("Shrink", 9, shrink),
-    op("Sigmoid", 6, |n| unary(n, UnaryOp::Sigmoid)),
+    op("Sigmoid", 1, |n| unary(n, UnaryOp::Sigmoid)),
     op("Softmax", 1, softmax),
     op("Softplus", 1, |n| unary(n, UnaryOp::Softplus)),
     op("Softsign", 1, softsign),
@@ -114,7 +114,13 @@ pub(super) fn leaky_relu(node: &mut Node<'_>) -> Step<Vec<Val>> {
 }
 
 fn p_relu(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let (x, slope) = (node.input(0)?, node.input(1)?);
+    let (x, mut slope) = (node.input(0)?, node.input(1)?);
+    // Before opset 7 there is one slope a channel.
+    if node.opset < 7 && node.rank(slope) == 1 && node.rank(x) > 2 {
+        let mut dims = node.shape(slope).0;
+        dims.resize(node.rank(x) - 1, Dim::Const(1));
+        slope = node.reshape(slope, dims)?;
+    }
     let scaled = node.binary(BinaryOp::Mul, x, slope)?;
     Ok(vec![below_zero(node, x, scaled)?])
 }

@@ -10,11 +10,11 @@ use crate::onnx::known::Known;
 use crate::onnx::node::{Node, dtype_of};
 
 pub(super) const ROWS: &[Row] = &[
-    op("Abs", 6, |n| unary(n, UnaryOp::Abs)),
+    op("Abs", 1, |n| unary(n, UnaryOp::Abs)),
     op("Acos", 7, |n| unary(n, UnaryOp::Acos)),
     op("Acosh", 9, |n| unary(n, UnaryOp::Acosh)),
-    op("Add", 7, |n| binary(n, BinaryOp::Add)),
-    op("And", 7, |n| binary(n, BinaryOp::And)),
+    op("Add", 1, |n| binary(n, BinaryOp::Add)),
+    op("And", 1, |n| logical(n, BinaryOp::And)),
     op("Asin", 7, |n| unary(n, UnaryOp::Asin)),
     op("Asinh", 9, |n| unary(n, UnaryOp::Asinh)),
     op("Atan", 7, |n| unary(n, UnaryOp::Atan)),
@@ -27,43 +27,43 @@ pub(super) const ROWS: &[Row] = &[
     op("BitwiseXor", 18, |n| binary(n, BinaryOp::Xor)),
     op("Cast", 6, cast),
     op("CastLike", 15, cast_like),
-    op("Ceil", 6, |n| unary(n, UnaryOp::Ceil)),
-    op("Clip", 6, clip),
+    op("Ceil", 1, |n| unary(n, UnaryOp::Ceil)),
+    op("Clip", 1, clip),
     op("Cos", 7, |n| unary(n, UnaryOp::Cos)),
     op("Cosh", 9, |n| unary(n, UnaryOp::Cosh)),
-    op("Div", 7, |n| binary(n, BinaryOp::Div)),
-    op("Equal", 7, |n| binary(n, BinaryOp::Eq)),
+    op("Div", 1, |n| binary(n, BinaryOp::Div)),
+    op("Equal", 1, |n| binary(n, BinaryOp::Eq)),
     op("Erf", 9, |n| unary(n, UnaryOp::Erf)),
-    op("Exp", 6, |n| unary(n, UnaryOp::Exp)),
-    op("Floor", 6, |n| unary(n, UnaryOp::Floor)),
-    op("Greater", 7, |n| binary(n, BinaryOp::Gt)),
+    op("Exp", 1, |n| unary(n, UnaryOp::Exp)),
+    op("Floor", 1, |n| unary(n, UnaryOp::Floor)),
+    op("Greater", 1, |n| binary(n, BinaryOp::Gt)),
     op("GreaterOrEqual", 12, |n| binary(n, BinaryOp::Ge)),
     op("IsInf", 10, is_inf),
     op("IsNaN", 9, |n| unary(n, UnaryOp::IsNan)),
-    op("Less", 7, |n| binary(n, BinaryOp::Lt)),
+    op("Less", 1, |n| binary(n, BinaryOp::Lt)),
     op("LessOrEqual", 12, |n| binary(n, BinaryOp::Le)),
-    op("Log", 6, |n| unary(n, UnaryOp::Log)),
-    op("Max", 6, |n| variadic(n, BinaryOp::Max)),
-    op("Mean", 6, mean),
-    op("Min", 6, |n| variadic(n, BinaryOp::Min)),
+    op("Log", 1, |n| unary(n, UnaryOp::Log)),
+    op("Max", 1, |n| variadic(n, BinaryOp::Max)),
+    op("Mean", 1, mean),
+    op("Min", 1, |n| variadic(n, BinaryOp::Min)),
     op("Mod", 10, modulo),
-    op("Mul", 7, |n| binary(n, BinaryOp::Mul)),
-    op("Neg", 6, |n| unary(n, UnaryOp::Neg)),
+    op("Mul", 1, |n| binary(n, BinaryOp::Mul)),
+    op("Neg", 1, |n| unary(n, UnaryOp::Neg)),
     op("Not", 1, |n| unary(n, UnaryOp::Not)),
-    op("Or", 7, |n| binary(n, BinaryOp::Or)),
-    op("Pow", 7, pow),
-    op("Reciprocal", 6, |n| unary(n, UnaryOp::Recip)),
+    op("Or", 1, |n| logical(n, BinaryOp::Or)),
+    op("Pow", 1, pow),
+    op("Reciprocal", 1, |n| unary(n, UnaryOp::Recip)),
     op("Round", 11, |n| unary(n, UnaryOp::Round)),
     op("Sign", 9, |n| unary(n, UnaryOp::Sign)),
     op("Sin", 7, |n| unary(n, UnaryOp::Sin)),
     op("Sinh", 9, |n| unary(n, UnaryOp::Sinh)),
-    op("Sqrt", 6, |n| unary(n, UnaryOp::Sqrt)),
-    op("Sub", 7, |n| binary(n, BinaryOp::Sub)),
-    op("Sum", 6, |n| variadic(n, BinaryOp::Add)),
+    op("Sqrt", 1, |n| unary(n, UnaryOp::Sqrt)),
+    op("Sub", 1, |n| binary(n, BinaryOp::Sub)),
+    op("Sum", 1, |n| variadic(n, BinaryOp::Add)),
     op("Tan", 7, |n| unary(n, UnaryOp::Tan)),
-    op("Tanh", 6, |n| unary(n, UnaryOp::Tanh)),
+    op("Tanh", 1, |n| unary(n, UnaryOp::Tanh)),
     op("Where", 9, choose),
-    op("Xor", 7, |n| binary(n, BinaryOp::Xor)),
+    op("Xor", 1, |n| binary(n, BinaryOp::Xor)),
 ];
 
 fn unary(node: &mut Node<'_>, op: UnaryOp) -> Step<Vec<Val>> {
@@ -71,9 +71,42 @@ fn unary(node: &mut Node<'_>, op: UnaryOp) -> Step<Vec<Val>> {
     Ok(vec![node.unary(op, x)?])
 }
 
+/// The operands. Before opset 7 the second one broadcasts where `broadcast` says so, its axes beginning at `axis` of the first's.
+fn operands(node: &mut Node<'_>) -> Step<(Val, Val)> {
+    let (a, mut b) = (node.input(0)?, node.input(1)?);
+    if node.opset < 7
+        && node.flag("broadcast")?
+        && let Some(axis) = node.int("axis")?
+    {
+        let axis = node.axis(axis, node.rank(a))?;
+        let mut dims = node.shape(b).0;
+        let behind = node.rank(a).saturating_sub(axis + dims.len());
+        dims.extend(std::iter::repeat_n(ir::Dim::Const(1), behind));
+        b = node.reshape(b, dims)?;
+    }
+    Ok((a, b))
+}
+
 fn binary(node: &mut Node<'_>, op: BinaryOp) -> Step<Vec<Val>> {
-    let (a, b) = (node.input(0)?, node.input(1)?);
+    let (a, b) = operands(node)?;
     Ok(vec![node.binary(op, a, b)?])
+}
+
+/// As [`binary`]; a known operand that decides the result alone is the result.
+fn logical(node: &mut Node<'_>, op: BinaryOp) -> Step<Vec<Val>> {
+    let (a, b) = operands(node)?;
+    let decides = i64::from(op == BinaryOp::Or);
+    let (left, right) = (node.shape(a), node.shape(b));
+    for value in [a, b] {
+        let known = node.build.known(value).and_then(|k| k.ints());
+        if known.is_some_and(|v| v.iter().all(|v| *v == decides)) && node.dtype(value) == DType::Bool {
+            let shape = node.build.broadcast(&left, &right)?;
+            if node.shape(value) == shape {
+                return Ok(vec![value]);
+            }
+        }
+    }
+    binary(node, op)
 }
 
 fn variadic(node: &mut Node<'_>, op: BinaryOp) -> Step<Vec<Val>> {
@@ -113,7 +146,7 @@ fn modulo(node: &mut Node<'_>) -> Step<Vec<Val>> {
 
 /// The exponent may have another type; the result has the base's.
 fn pow(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let (x, y) = (node.input(0)?, node.input(1)?);
+    let (x, y) = operands(node)?;
     let (base, exponent) = (node.dtype(x), node.dtype(y));
     if base == exponent {
         return Ok(vec![node.binary(BinaryOp::Pow, x, y)?]);
@@ -169,6 +202,10 @@ fn bit_cast(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let to = dtype_of(node.required("to", to)?)?;
     let x = node.input(0)?;
     let from = node.dtype(x);
+    // Unsigned numbers are computed in a wider type.
+    if node.build.declared(x).is_some_and(|own| own.bits() == to.bits()) && to.is_int() {
+        return Ok(vec![node.cast(x, to)?]);
+    }
     if from.bits() != to.bits() {
         return node.bad("to", to, format!("a type of {} bits, as {from} has", from.bits()));
     }
@@ -199,11 +236,15 @@ pub(super) fn cast_to(node: &mut Node<'_>, mut x: Val, to: DType) -> Step<Val> {
         _ => return node.cast(x, to),
     };
     let saturate = node.int_or("saturate", 1)? != 0;
-    if !saturate && to == DType::F8E4M3FN {
-        return node.unsupported("a cast to f8e4m3fn that does not saturate");
-    }
     if node.dtype(x).is_float() && node.dtype(x).bits() == 8 {
         x = node.cast(x, DType::F32)?;
+    }
+    if !saturate && to == DType::F8E4M3FN && node.dtype(x).is_float() {
+        // What rounds to more than the largest number is none: 464 is half way to what would be the next.
+        let size = node.unary(UnaryOp::Abs, x)?;
+        let beyond = node.with_scalar(BinaryOp::Gt, size, 464.0)?;
+        let none = node.scalar(node.dtype(x), f64::NAN);
+        x = node.select(beyond, none, x)?;
     }
     if saturate && to != DType::F8E4M3FN && node.dtype(x).is_float() {
         x = node.with_scalar(BinaryOp::Max, x, -largest)?;

@@ -15,7 +15,7 @@ pub(super) const ROWS: &[Row] = &[
     op("BlackmanWindow", 17, |n| window(n, &[0.42, -0.5, 0.08])),
     op("Constant", 1, constant),
     op("ConstantOfShape", 9, constant_of_shape),
-    op("Dropout", 7, dropout),
+    op("Dropout", 1, dropout),
     op("EyeLike", 9, eye_like),
     op("HammingWindow", 17, |n| window(n, &[25.0 / 46.0, -21.0 / 46.0])),
     op("HannWindow", 17, |n| window(n, &[0.5, -0.5])),

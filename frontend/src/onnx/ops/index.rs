@@ -341,7 +341,8 @@ fn non_zero(node: &mut Node<'_>) -> Step<Vec<Val>> {
     })])
 }
 
-/// The distinct elements of a known tensor, where they come first, which of them each element is, and how often they are there.
+/// The distinct elements of a known tensor, or slices along an axis: they, where they come first, which of them each one is,
+/// and how often they are there.
 fn unique(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let known = node.build.known(x);
@@ -349,13 +350,25 @@ fn unique(node: &mut Node<'_>) -> Step<Vec<Val>> {
         let (what, index) = ("tensor (the number of its distinct elements is a size)", 0);
         return Err(NodeProblem::NotKnown { what, index }.into());
     };
-    if node.has("axis") && node.rank(x) != 1 {
-        return node.unsupported("Unique along an axis");
-    }
+    // Slices are runs of `inner` elements, `outer` times.
+    let (outer, size, inner) = match node.int("axis")? {
+        Some(axis) => {
+            let axis = node.axis(axis, known.shape.len())?;
+            let inner: usize = known.shape[axis + 1..].iter().product();
+            (known.shape[..axis].iter().product(), known.shape[axis], inner)
+        }
+        None => (1usize, numbers.len(), 1),
+    };
+    let place = |o: usize, at: usize, i: usize| (o * size + at) * inner + i;
+    let slice = |at: usize| -> Vec<f64> {
+        let places = (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i)));
+        places.map(|(o, i)| numbers[place(o, at, i)]).collect()
+    };
+    let slices: Vec<Vec<f64>> = (0..size).map(slice).collect();
     let mut first: Vec<usize> = Vec::new();
-    let mut which = Vec::with_capacity(numbers.len());
-    for (at, number) in numbers.iter().enumerate() {
-        let found = first.iter().position(|f| numbers[*f] == *number);
+    let mut which = Vec::with_capacity(size);
+    for (at, slice) in slices.iter().enumerate() {
+        let found = first.iter().position(|f| slices[*f] == *slice);
         which.push(found.unwrap_or(first.len()));
         if found.is_none() {
             first.push(at);
@@ -363,19 +376,40 @@ fn unique(node: &mut Node<'_>) -> Step<Vec<Val>> {
     }
     let mut order: Vec<usize> = (0..first.len()).collect();
     if node.int_or("sorted", 1)? != 0 {
-        order.sort_by(|a, b| numbers[first[*a]].total_cmp(&numbers[first[*b]]));
+        let less = |a: &usize, b: &usize| {
+            let pairs = slices[first[*a]].iter().zip(&slices[first[*b]]);
+            let differing = pairs.map(|(x, y)| x.total_cmp(y)).find(|order| order.is_ne());
+            differing.unwrap_or(std::cmp::Ordering::Equal)
+        };
+        order.sort_by(less);
     }
-    let count = |of: usize| which.iter().filter(|w| **w == of).count();
-    let place = |of: usize| order.iter().position(|o| *o == of).unwrap_or(0);
-    let list = |values: Vec<usize>| Known::vector(values.into_iter().map(Dim::from).collect());
     let starts: Vec<usize> = order.iter().map(|o| first[*o]).collect();
-    let Some(values) = known.select(vec![starts.len()], starts.iter().copied()) else {
+    let mut shape = match node.has("axis") {
+        true => known.shape.clone(),
+        false => vec![size],
+    };
+    if let Some(axis) = node.int("axis")? {
+        let axis = node.axis(axis, shape.len())?;
+        shape[axis] = starts.len();
+    } else {
+        shape[0] = starts.len();
+    }
+    let mut from = Vec::with_capacity(outer * starts.len() * inner);
+    for o in 0..outer {
+        for at in &starts {
+            from.extend((0..inner).map(|i| place(o, *at, i)));
+        }
+    }
+    let Some(values) = known.select(shape, from) else {
         return node.rank_error(0, "at least 0");
     };
-    let (places, counts) = (
-        which.iter().map(|of| place(*of)).collect(),
-        order.iter().map(|of| count(*of)).collect(),
-    );
+    let list = |values: Vec<usize>| Known::vector(values.into_iter().map(Dim::from).collect());
+    let rank_of = |of: usize| order.iter().position(|o| *o == of).unwrap_or(0);
+    let places = which.iter().map(|of| rank_of(*of)).collect();
+    let counts = order
+        .iter()
+        .map(|of| which.iter().filter(|w| *w == of).count())
+        .collect();
     let results = [values, list(starts), list(places), list(counts)];
     Ok(results.map(|known| node.known(known)).to_vec())
 }

@@ -25,13 +25,19 @@ pub(super) const ROWS: &[Row] = &[
     learned("Normalizer", normalize),
     learned("SVMRegressor", support_vectors),
     learned("Scaler", scale),
+    learned("TreeEnsemble", trees::ensemble),
     learned("TreeEnsembleClassifier", trees::classifier),
     learned("TreeEnsembleRegressor", trees::regressor),
 ];
 
 /// A constant of numbers.
 fn numbers(node: &mut Node<'_>, shape: Vec<usize>, values: &[f64]) -> Step<Val> {
-    let tensor = constant(HostTensor::from_f64(DType::F32, shape, values))?;
+    numbers_of(node, DType::F32, shape, values)
+}
+
+/// A constant of numbers of a type.
+fn numbers_of(node: &mut Node<'_>, dtype: DType, shape: Vec<usize>, values: &[f64]) -> Step<Val> {
+    let tensor = constant(HostTensor::from_f64(dtype, shape, values))?;
     Ok(node.build.of_constant(None, tensor))
 }
 
@@ -238,9 +244,14 @@ fn linear(node: &mut Node<'_>, count: usize) -> Step<Val> {
     }
 }
 
-/// What becomes of scores at the end.
+/// What becomes of scores at the end, by the attribute of that name.
 fn transformed(node: &mut Node<'_>, x: Val) -> Step<Val> {
-    match node.text("post_transform", "NONE")?.as_str() {
+    let name = node.text("post_transform", "NONE")?;
+    transformed_by(node, x, &name)
+}
+
+fn transformed_by(node: &mut Node<'_>, x: Val, name: &str) -> Step<Val> {
+    match name {
         "NONE" => Ok(x),
         "LOGISTIC" => node.unary(UnaryOp::Sigmoid, x),
         "SOFTMAX" => node.composite(Composite::Softmax { axis: 1 }, &[x]),
@@ -248,7 +259,7 @@ fn transformed(node: &mut Node<'_>, x: Val) -> Step<Val> {
             // Scores of 0 stay 0.
             let zero = node.with_scalar(BinaryOp::Eq, x, 0.0)?;
             let shares = node.composite(Composite::Softmax { axis: 1 }, &[x])?;
-            let none = node.scalar(DType::F32, 0.0);
+            let none = node.scalar(node.dtype(x), 0.0);
             node.select(zero, none, shares)
         }
         other => node.unsupported(format!("post_transform {other}")),

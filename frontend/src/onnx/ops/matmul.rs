@@ -10,7 +10,7 @@ use crate::onnx::error::Step;
 use crate::onnx::node::Node;
 
 pub(super) const ROWS: &[Row] = &[
-    op("Gemm", 7, gemm),
+    op("Gemm", 1, gemm),
     op("MatMul", 1, matmul),
     op("MatMulInteger", 10, matmul_integer),
     microsoft("FusedMatMul", fused_matmul),

@@ -12,6 +12,7 @@ mod einsum;
 mod elementwise;
 mod fused_contrib;
 mod generate;
+mod grams;
 mod group_query;
 mod index;
 mod learned;
@@ -42,7 +43,7 @@ use super::error::Step;
 use super::node::Node;
 
 /// The opsets of ONNX's default domain that are imported.
-pub(super) const OPSETS: RangeInclusive<i64> = 7..=28;
+pub(super) const OPSETS: RangeInclusive<i64> = 1..=28;
 
 /// The domain of ONNX Runtime's own ops.
 const MICROSOFT: &str = "com.microsoft";
@@ -98,7 +99,7 @@ const fn microsoft(name: &'static str, import: Import) -> Row {
     }
 }
 
-const FAMILIES: [&[Row]; 29] = [
+const FAMILIES: [&[Row]; 30] = [
     activation::ROWS,
     attention::ROWS,
     attention_contrib::ROWS,
@@ -107,6 +108,7 @@ const FAMILIES: [&[Row]; 29] = [
     elementwise::ROWS,
     fused_contrib::ROWS,
     generate::ROWS,
+    grams::ROWS,
     group_query::ROWS,
     index::ROWS,
     learned::ROWS,

@@ -9,9 +9,9 @@ use crate::onnx::error::Step;
 use crate::onnx::node::{Node, dtype_of};
 
 pub(super) const ROWS: &[Row] = &[
-    op("BatchNormalization", 7, batch_norm),
+    op("BatchNormalization", 1, batch_norm),
     op("GroupNormalization", 18, group_norm),
-    op("InstanceNormalization", 6, instance_norm),
+    op("InstanceNormalization", 1, instance_norm),
     op("LRN", 1, local_response_norm),
     op("LayerNormalization", 17, layer_norm),
     op("LpNormalization", 1, lp_norm),

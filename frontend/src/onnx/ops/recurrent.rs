@@ -10,12 +10,12 @@ use crate::onnx::known::Known;
 use crate::onnx::node::Node;
 
 pub(super) const ROWS: &[Row] = &[
-    op("GRU", 7, gru),
-    op("LSTM", 7, |n| {
+    op("GRU", 1, gru),
+    op("LSTM", 1, |n| {
         let (weights, recurrence) = (n.input(1)?, n.input(2)?);
         lstm(n, weights, recurrence)
     }),
-    op("RNN", 7, rnn),
+    op("RNN", 1, rnn),
     microsoft("DynamicQuantizeLSTM", dynamically_quantized),
 ];
 

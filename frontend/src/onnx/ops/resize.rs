@@ -6,6 +6,8 @@
 
 mod open;
 
+mod filtered;
+
 use ir::op::BinaryOp;
 use ir::{DType, Dim, HostTensor};
 
@@ -85,26 +87,28 @@ fn mode(node: &Node<'_>, nearest: Nearest) -> Step<Mode> {
     }
 }
 
+fn transform(node: &Node<'_>) -> Step<Transform> {
+    Ok(
+        match node.text("coordinate_transformation_mode", "half_pixel")?.as_str() {
+            "half_pixel" => Transform::HalfPixel,
+            "half_pixel_symmetric" => Transform::HalfPixelSymmetric,
+            "pytorch_half_pixel" => Transform::PytorchHalfPixel,
+            "align_corners" => Transform::AlignCorners,
+            "asymmetric" => Transform::Asymmetric,
+            other => return node.unsupported(format!("Resize with coordinate_transformation_mode {other:?}")),
+        },
+    )
+}
+
 fn resize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let rank = node.rank(x);
-    if node.flag("antialias")? {
-        return node.unsupported("Resize with antialias");
-    }
     if node.opset < 11 {
         let scales = factors(node, 1)?;
         let mode = mode(node, Nearest::Floor)?;
         let axes = by_scale(node, x, &(0..rank).collect::<Vec<_>>(), &scales)?;
         return apply(node, x, axes, mode, Transform::Asymmetric);
     }
-    let transform = match node.text("coordinate_transformation_mode", "half_pixel")?.as_str() {
-        "half_pixel" => Transform::HalfPixel,
-        "half_pixel_symmetric" => Transform::HalfPixelSymmetric,
-        "pytorch_half_pixel" => Transform::PytorchHalfPixel,
-        "align_corners" => Transform::AlignCorners,
-        "asymmetric" => Transform::Asymmetric,
-        other => return node.unsupported(format!("Resize with coordinate_transformation_mode {other:?}")),
-    };
     let nearest = match node.text("nearest_mode", "round_prefer_floor")?.as_str() {
         "round_prefer_floor" => Nearest::RoundPreferFloor,
         "round_prefer_ceil" => Nearest::RoundPreferCeil,
@@ -118,6 +122,10 @@ fn resize(node: &mut Node<'_>) -> Step<Vec<Val>> {
             );
         }
     };
+    if let Some(results) = filtered::resize(node, nearest)? {
+        return Ok(results);
+    }
+    let transform = transform(node)?;
     let mode = mode(node, nearest)?;
     let axes = match node.ints("axes")? {
         Some(axes) => axes.iter().map(|a| node.axis(*a, rank)).collect::<Step<Vec<_>>>()?,
@@ -125,9 +133,6 @@ fn resize(node: &mut Node<'_>) -> Step<Vec<Val>> {
     };
     let empty = |v: Val| node.ty(v).elements().is(0);
     let axes = if node.optional(3).is_some_and(|v| !empty(v)) {
-        if node.text("keep_aspect_ratio_policy", "stretch")? != "stretch" {
-            return node.unsupported("Resize with a keep_aspect_ratio_policy other than stretch");
-        }
         by_size(node, x, &axes)?
     } else if node.optional(2).is_some_and(|v| !empty(v)) {
         let scales = factors(node, 2)?;
@@ -334,65 +339,75 @@ fn repeat(node: &mut Node<'_>, x: Val, axis: &Axis, mode: Mode, transform: Trans
 /// For each position of the result, the elements it is made of with their weights.
 fn taps(input: i64, output: i64, scale: f64, mode: Mode, transform: Transform) -> Vec<Vec<(i64, f64)>> {
     let (n, m) = (input as f64, output as f64);
-    let inside = |i: f64| (i.max(0.0) as i64).min(input - 1);
     (0..output)
-        .map(|i| {
-            let i = i as f64;
-            let at = match transform {
-                Transform::HalfPixel => (i + 0.5) / scale - 0.5,
-                Transform::HalfPixelSymmetric => {
-                    let adjustment = m / (scale * n);
-                    n / 2.0 * (1.0 - adjustment) + (i + 0.5) / scale - 0.5
-                }
-                Transform::PytorchHalfPixel => {
-                    if m > 1.0 {
-                        (i + 0.5) / scale - 0.5
-                    } else {
-                        0.0
-                    }
-                }
-                Transform::AlignCorners => {
-                    if m > 1.0 {
-                        i * (n - 1.0) / (m - 1.0)
-                    } else {
-                        0.0
-                    }
-                }
-                Transform::Asymmetric => i / scale,
-            };
-            match mode {
-                Mode::Nearest(how) => {
-                    let nearest = match how {
-                        Nearest::RoundPreferFloor => (at - 0.5).ceil(),
-                        Nearest::RoundPreferCeil => (at + 0.5).floor(),
-                        Nearest::Floor => at.floor(),
-                        Nearest::Ceil => at.ceil(),
-                    };
-                    vec![(inside(nearest), 1.0)]
-                }
-                Mode::Linear => {
-                    let at = at.clamp(0.0, n - 1.0);
-                    let low = at.floor();
-                    vec![(inside(low), 1.0 - (at - low)), (inside(low + 1.0), at - low)]
-                }
-                Mode::Cubic { a, exclude_outside } => {
-                    let low = at.floor();
-                    let mut taps: Vec<(f64, f64)> = (-1..=2)
-                        .map(|k| low + f64::from(k))
-                        .map(|p| (p, cubic(a, (at - p).abs())))
-                        .collect();
-                    if exclude_outside {
-                        taps.iter_mut()
-                            .filter(|(p, _)| *p < 0.0 || *p > n - 1.0)
-                            .for_each(|(_, w)| *w = 0.0);
-                        let total: f64 = taps.iter().map(|(_, w)| w).sum();
-                        taps.iter_mut().for_each(|(_, w)| *w /= total);
-                    }
-                    taps.into_iter().map(|(p, w)| (inside(p), w)).collect()
-                }
-            }
-        })
+        .map(|i| taps_at(position(i as f64, n, m, scale, transform), input, mode))
         .collect()
+}
+
+/// Where among `n` elements the position `i` of `m` is.
+fn position(i: f64, n: f64, m: f64, scale: f64, transform: Transform) -> f64 {
+    match transform {
+        Transform::HalfPixel => (i + 0.5) / scale - 0.5,
+        Transform::HalfPixelSymmetric => {
+            let adjustment = m / (scale * n);
+            n / 2.0 * (1.0 - adjustment) + (i + 0.5) / scale - 0.5
+        }
+        Transform::PytorchHalfPixel => {
+            if m > 1.0 {
+                (i + 0.5) / scale - 0.5
+            } else {
+                0.0
+            }
+        }
+        Transform::AlignCorners => {
+            if m > 1.0 {
+                i * (n - 1.0) / (m - 1.0)
+            } else {
+                0.0
+            }
+        }
+        Transform::Asymmetric => i / scale,
+    }
+}
+
+/// The element nearest to a position.
+fn nearest_of(at: f64, input: i64, how: Nearest) -> i64 {
+    let nearest = match how {
+        Nearest::RoundPreferFloor => (at - 0.5).ceil(),
+        Nearest::RoundPreferCeil => (at + 0.5).floor(),
+        Nearest::Floor => at.floor(),
+        Nearest::Ceil => at.ceil(),
+    };
+    (nearest.max(0.0) as i64).min(input - 1)
+}
+
+/// The elements around a position with their weights.
+fn taps_at(at: f64, input: i64, mode: Mode) -> Vec<(i64, f64)> {
+    let n = input as f64;
+    let inside = |i: f64| (i.max(0.0) as i64).min(input - 1);
+    match mode {
+        Mode::Nearest(how) => vec![(nearest_of(at, input, how), 1.0)],
+        Mode::Linear => {
+            let at = at.clamp(0.0, n - 1.0);
+            let low = at.floor();
+            vec![(inside(low), 1.0 - (at - low)), (inside(low + 1.0), at - low)]
+        }
+        Mode::Cubic { a, exclude_outside } => {
+            let low = at.floor();
+            let mut taps: Vec<(f64, f64)> = (-1..=2)
+                .map(|k| low + f64::from(k))
+                .map(|p| (p, cubic(a, (at - p).abs())))
+                .collect();
+            if exclude_outside {
+                taps.iter_mut()
+                    .filter(|(p, _)| *p < 0.0 || *p > n - 1.0)
+                    .for_each(|(_, w)| *w = 0.0);
+                let total: f64 = taps.iter().map(|(_, w)| w).sum();
+                taps.iter_mut().for_each(|(_, w)| *w /= total);
+            }
+            taps.into_iter().map(|(p, w)| (inside(p), w)).collect()
+        }
+    }
 }
 
 /// Keys' cubic convolution kernel.

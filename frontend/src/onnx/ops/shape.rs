@@ -9,12 +9,12 @@ use crate::onnx::known::Known;
 use crate::onnx::node::{Node, small};
 
 pub(super) const ROWS: &[Row] = &[
-    op("Concat", 4, concat),
+    op("Concat", 1, concat),
     op("DepthToSpace", 1, depth_to_space),
     op("Expand", 8, expand),
     op("Flatten", 1, flatten),
     op("Identity", 1, |n| Ok(vec![n.input(0)?])),
-    op("Reshape", 5, reshape),
+    op("Reshape", 1, reshape),
     op("Shape", 1, shape),
     op("Size", 1, size),
     op("SpaceToDepth", 1, space_to_depth),
@@ -45,7 +45,11 @@ fn size(node: &mut Node<'_>) -> Step<Vec<Val>> {
 fn reshape(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let x = node.input(0)?;
     let from = node.shape(x);
-    let mut to = node.known_dims(1, "new shape")?;
+    // Before opset 5 the shape is an attribute.
+    let mut to = match node.ints("shape")? {
+        Some(shape) if node.opset < 5 => shape.into_iter().map(Dim::Const).collect(),
+        _ => node.known_dims(1, "new shape")?,
+    };
     if !node.flag("allowzero")? {
         for (axis, dim) in to.iter_mut().enumerate().filter(|(_, d)| d.is(0)) {
             let Some(kept) = from.get(axis) else {
@@ -183,8 +187,10 @@ fn expand(node: &mut Node<'_>) -> Step<Vec<Val>> {
 
 fn concat(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let parts = node.variadic()?;
-    let axis = node.int("axis")?;
-    let axis = node.required("axis", axis)?;
+    let axis = match node.int("axis")? {
+        None if node.opset < 4 => 1,
+        axis => node.required("axis", axis)?,
+    };
     let axis = node.axis(axis, node.rank(parts[0]))?;
     Ok(vec![node.concat(&parts, axis)?])
 }

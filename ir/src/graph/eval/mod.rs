@@ -15,7 +15,7 @@ mod index;
 mod norm;
 pub mod random;
 pub mod ranks;
-mod recurrent;
+pub(crate) mod recurrent;
 mod reduce;
 pub mod scalar;
 mod view;

@@ -82,6 +82,20 @@ impl Row<'_> {
 }
 
 pub(super) fn recurrent(layer: &Recurrent, operands: &[&Array]) -> Array {
+    let x = operands[0];
+    let wide = operands[2].shape[1] * layer.states() as usize;
+    let mut out = Vec::with_capacity(x.shape[0] * x.shape[1] * wide);
+    for (hidden, cell) in states(layer, operands) {
+        out.extend(hidden);
+        if layer.states() == 2 {
+            out.extend(cell);
+        }
+    }
+    Array::float(x.dtype, vec![x.shape[0], x.shape[1], wide], out)
+}
+
+/// The hidden and the cell state of each row at each step, steps outermost; zeros beyond a row's length.
+pub(crate) fn states(layer: &Recurrent, operands: &[&Array]) -> Vec<(Vec<f64>, Vec<f64>)> {
     let places = layer.places();
     let x = operands[0];
     let [steps, batch, width] = [x.shape[0], x.shape[1], x.shape[2]];
@@ -91,8 +105,7 @@ pub(super) fn recurrent(layer: &Recurrent, operands: &[&Array]) -> Array {
     let other = |place: Option<usize>| place.map(|at| operands[at].to_f64());
     let (cell, bias, peepholes) = (other(places.cell), other(places.bias), other(places.peepholes));
     let lengths = places.lengths.map(|at| operands[at].to_i64());
-    let parts = layer.states() as usize;
-    let mut out = vec![0.0; steps * batch * parts * n];
+    let mut out = vec![(vec![0.0; n], vec![0.0; n]); steps * batch];
     for b in 0..batch {
         let mut row = Row {
             layer,
@@ -109,12 +122,8 @@ pub(super) fn recurrent(layer: &Recurrent, operands: &[&Array]) -> Array {
                 continue;
             }
             row.step(&inputs[(t * batch + b) * width..][..width]);
-            let place = &mut out[(t * batch + b) * parts * n..][..parts * n];
-            place[..n].copy_from_slice(&row.hidden);
-            if parts == 2 {
-                place[n..].copy_from_slice(&row.cell);
-            }
+            out[t * batch + b] = (row.hidden.clone(), row.cell.clone());
         }
     }
-    Array::float(x.dtype, vec![steps, batch, parts * n], out)
+    out
 }

@@ -434,6 +434,7 @@ fn variables(kernel: &Kernel, extents: &Table<AxisId, i64>) -> (HashMap<VarId, V
         Body::Contract(c) => &c.epilogue,
         Body::Attention(a) => &a.epilogue,
         Body::Scan(s) => &s.stores,
+        Body::Recurrent(r) => &r.stores,
         Body::Sort(s) => {
             let last = i128::from(extents[s.axis] - 1).max(0);
             out.insert(s.index_var, Variable::Within(0, last));

@@ -73,6 +73,12 @@ pub(super) fn roots(kernel: &Kernel) -> Vec<Root> {
             value(&mut out, s.value, &[&s.parallel, &[s.axis]]);
             stmts(&mut out, &s.stores, &[&s.parallel, &[s.rank]]);
         }
+        Body::Recurrent(r) => {
+            for (expr, axes) in r.operands() {
+                value(&mut out, expr, &[&axes]);
+            }
+            stmts(&mut out, &r.stores, &[&r.cells()]);
+        }
     }
     out
 }

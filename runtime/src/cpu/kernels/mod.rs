@@ -27,6 +27,7 @@ pub mod isa;
 pub mod math;
 pub mod pool;
 mod pool_planes;
+pub(crate) mod recurrent;
 mod requantise;
 mod requantised_bytes;
 pub mod rows;

@@ -8,6 +8,7 @@ mod loops;
 mod places;
 mod plans;
 mod quantised;
+mod recurrent;
 mod rows;
 mod transposed;
 

@@ -1,9 +1,9 @@
 //! Ensembles of trees.
 
 use ir::op::{BinaryOp, Gather, Op, ReduceOp, UnaryOp};
-use ir::{Dim, Shape};
+use ir::{DType, Dim, Shape};
 
-use super::{best_label, classes, integers, numbers, rows, transformed, two_classes};
+use super::{best_label, classes, integers, numbers, numbers_of, rows, transformed, transformed_by, two_classes};
 use crate::onnx::builder::Val;
 use crate::onnx::error::Step;
 use crate::onnx::node::Node;
@@ -126,12 +126,11 @@ fn levels(roots: &[i64], yes: &[i64], no: &[i64], modes: &[Mode]) -> Option<usiz
             .iter()
             .map(|at| *at as usize)
             .filter(|at| modes[*at] != Mode::Leaf);
-        let next: Vec<i64> = inner.flat_map(|at| [yes[at], no[at]]).collect();
+        let mut next: Vec<i64> = inner.flat_map(|at| [yes[at], no[at]]).collect();
+        next.sort_unstable();
+        next.dedup();
         if next.is_empty() {
             return Some(depth);
-        }
-        if next.len() > modes.len() {
-            return None;
         }
         level = next;
     }
@@ -142,7 +141,7 @@ fn levels(roots: &[i64], yes: &[i64], no: &[i64], modes: &[Mode]) -> Option<usiz
 fn leaves(node: &mut Node<'_>, trees: &Trees, x: Val) -> Step<Val> {
     let count = trees.modes.len();
     let features = integers(node, vec![count], &trees.features)?;
-    let thresholds = numbers(node, vec![count], &trees.thresholds)?;
+    let thresholds = numbers_of(node, node.dtype(x), vec![count], &trees.thresholds)?;
     let (yes, no) = (
         integers(node, vec![count], &trees.yes)?,
         integers(node, vec![count], &trees.no)?,
@@ -223,10 +222,7 @@ fn sums(node: &mut Node<'_>, prefix: &str, results: usize, aggregate: ReduceOp) 
             }
         }
     }
-    let at = leaves(node, &trees, x)?;
-    let table = numbers(node, vec![count, results], &table)?;
-    let taken = node.take(table, 0, at)?;
-    let sum = node.reduce(aggregate, taken, vec![1], false)?;
+    let sum = folded(node, &trees, x, (table, results), aggregate)?;
     match node.floats("base_values")?.filter(|values| !values.is_empty()) {
         Some(values) if values.len() == results || values.len() == 1 => {
             let values = numbers(node, vec![values.len()], &values)?;
@@ -235,6 +231,188 @@ fn sums(node: &mut Node<'_>, prefix: &str, results: usize, aggregate: ReduceOp) 
         Some(values) => node.bad("base_values", values.len(), format!("{results} numbers")),
         None => Ok(sum),
     }
+}
+
+/// What the leaves of each row have, folded over the trees: `[N, results]` of a table `[nodes, results]`.
+fn folded(
+    node: &mut Node<'_>,
+    trees: &Trees,
+    x: Val,
+    (table, results): (Vec<f64>, usize),
+    aggregate: ReduceOp,
+) -> Step<Val> {
+    let at = leaves(node, trees, x)?;
+    let table = numbers_of(node, node.dtype(x), vec![trees.modes.len(), results], &table)?;
+    let taken = node.take(table, 0, at)?;
+    node.reduce(aggregate, taken, vec![1], false)
+}
+
+/// The op of operator set 5: inner nodes and leaves have tables of their own, and a leaf has one weight.
+pub(super) fn ensemble(node: &mut Node<'_>) -> Step<Vec<Val>> {
+    let mut x = node.input(0)?;
+    let dtype = node.require_float(0)?;
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    x = node.cast(x, wide)?;
+    if node.rank(x) != 2 {
+        return node.rank_error(0, "2");
+    }
+    let results = usize::try_from(node.int_or("n_targets", 1)?).unwrap_or(0);
+    let targets = node.ints("leaf_targetids")?.unwrap_or_default();
+    let weights = node.tensor("leaf_weights")?.map(|t| t.to_f64()).unwrap_or_default();
+    let trees = split_tables(node, weights.len())?;
+    let count = trees.modes.len();
+    if results == 0
+        || count.checked_mul(results).is_none_or(|size| size > TABLE_LIMIT)
+        || targets.len() != weights.len()
+    {
+        let (targets, weights) = (targets.len(), weights.len());
+        return node.unsupported(format!(
+            "a TreeEnsemble of {count} nodes and {results} results, with {targets} targets of {weights} leaves,"
+        ));
+    }
+    let mut table = vec![0.0; count * results];
+    let inner = count - weights.len();
+    for (leaf, (target, weight)) in targets.iter().zip(&weights).enumerate() {
+        match usize::try_from(*target).ok().filter(|target| *target < results) {
+            Some(target) => table[(inner + leaf) * results + target] = *weight,
+            None => return node.bad("leaf_targetids", target, format!("below {results}")),
+        }
+    }
+    let aggregate = match node.int_or("aggregate_function", 1)? {
+        0 => ReduceOp::Mean,
+        1 => ReduceOp::Sum,
+        2 => ReduceOp::Min,
+        3 => ReduceOp::Max,
+        other => return node.bad("aggregate_function", other, "0, 1, 2 or 3"),
+    };
+    let post = match node.int_or("post_transform", 0)? {
+        0 => "NONE",
+        1 => "SOFTMAX",
+        2 => "LOGISTIC",
+        3 => "SOFTMAX_ZERO",
+        other => return node.unsupported(format!("post_transform {other}")),
+    };
+    let sum = folded(node, &trees, x, (table, results), aggregate)?;
+    let result = transformed_by(node, sum, post)?;
+    Ok(vec![node.cast(result, dtype)?])
+}
+
+/// Reads tables of inner nodes; leaves stand behind those in one table.
+fn split_tables(node: &Node<'_>, leaves: usize) -> Step<Trees> {
+    let list = |name: &str| -> Step<Vec<i64>> { Ok(node.ints(name)?.unwrap_or_default()) };
+    let modes = node.tensor("nodes_modes")?.map(|t| t.to_i64()).unwrap_or_default();
+    let splits = node.tensor("nodes_splits")?.map(|t| t.to_f64()).unwrap_or_default();
+    let members = node
+        .tensor("membership_values")?
+        .map(|t| t.to_f64())
+        .unwrap_or_default();
+    let features = list("nodes_featureids")?;
+    let children = [list("nodes_truenodeids")?, list("nodes_falsenodeids")?];
+    let is_leaf = [list("nodes_trueleafs")?, list("nodes_falseleafs")?];
+    let missing = list("nodes_missing_value_tracks_true")?;
+    let count = modes.len();
+    let lengths = [&children[0], &children[1], &is_leaf[0], &is_leaf[1], &features].map(Vec::len);
+    if count == 0 || splits.len() != count || lengths.iter().any(|len| *len != count) {
+        return node.unsupported(format!(
+            "a TreeEnsemble whose lists of nodes have {count} and {lengths:?} entries"
+        ));
+    }
+    let mut sets = members.split(|value| value.is_nan());
+    // A test for membership is one of equality for each member, one after another.
+    let mut inner: Vec<(i64, f64, BinaryOp, [Child; 2], bool)> = Vec::with_capacity(count);
+    let mut added: Vec<(i64, f64, BinaryOp, [Child; 2], bool)> = Vec::new();
+    for at in 0..count {
+        let child = |side: usize| match is_leaf[side][at] {
+            0 => Child::Node(children[side][at]),
+            _ => Child::Leaf(children[side][at]),
+        };
+        let (yes, no) = (child(0), child(1));
+        let tracks = missing.get(at).copied().unwrap_or(0) != 0;
+        let ops = [
+            BinaryOp::Le,
+            BinaryOp::Lt,
+            BinaryOp::Ge,
+            BinaryOp::Gt,
+            BinaryOp::Eq,
+            BinaryOp::Ne,
+        ];
+        let op = usize::try_from(modes[at]).ok().and_then(|mode| ops.get(mode).copied());
+        match (op, modes[at]) {
+            (Some(op), _) => inner.push((features[at], splits[at], op, [yes, no], tracks)),
+            (None, 6) => {
+                let set = sets.next().unwrap_or_default();
+                let Some((first, rest)) = set.split_first() else {
+                    return node.unsupported("a TreeEnsemble with a test for membership in an empty set");
+                };
+                let mut after = no;
+                for member in rest.iter().rev() {
+                    added.push((features[at], *member, BinaryOp::Eq, [yes, after], tracks));
+                    after = Child::Node((count + added.len() - 1) as i64);
+                }
+                inner.push((features[at], *first, BinaryOp::Eq, [yes, after], tracks));
+            }
+            (None, other) => return node.bad("nodes_modes", other, "0 to 6"),
+        }
+    }
+    inner.extend(added);
+    let total = inner.len();
+    let place = |child: Child| match child {
+        Child::Node(at) => usize::try_from(at).ok().filter(|at| *at < total),
+        Child::Leaf(at) => usize::try_from(at).ok().filter(|at| *at < leaves).map(|at| total + at),
+    };
+    let side = |which: usize| -> Option<Vec<i64>> {
+        let own = inner.iter().map(|node| place(node.3[which]).map(|at| at as i64));
+        own.chain((total..total + leaves).map(|at| Some(at as i64))).collect()
+    };
+    let (Some(yes), Some(no)) = (side(0), side(1)) else {
+        return node.unsupported("a TreeEnsemble with a node whose child is not there");
+    };
+    let leaf_modes = std::iter::repeat_n(Mode::Leaf, leaves);
+    let modes: Vec<Mode> = inner
+        .iter()
+        .map(|node| Mode::Compare(node.2))
+        .chain(leaf_modes)
+        .collect();
+    let roots = list("tree_roots")?;
+    if roots.is_empty() || roots.iter().any(|root| !(0..total as i64).contains(root)) {
+        return node.bad("tree_roots", roots, format!("numbers of nodes, below {total}"));
+    }
+    let Some(levels) = levels(&roots, &yes, &no, &modes) else {
+        return node.unsupported(format!(
+            "a TreeEnsemble of more than {LEVEL_LIMIT} levels, or whose nodes go in a circle"
+        ));
+    };
+    let rest = leaves;
+    Ok(Trees {
+        features: inner
+            .iter()
+            .map(|node| node.0)
+            .chain(std::iter::repeat_n(0, rest))
+            .collect(),
+        thresholds: inner
+            .iter()
+            .map(|node| node.1)
+            .chain(std::iter::repeat_n(0.0, rest))
+            .collect(),
+        missing: inner
+            .iter()
+            .map(|node| node.4)
+            .chain(std::iter::repeat_n(false, rest))
+            .collect(),
+        modes,
+        yes,
+        no,
+        roots,
+        levels,
+        places: std::collections::HashMap::new(),
+    })
+}
+
+/// Where a test leads.
+#[derive(Clone, Copy)]
+enum Child {
+    Node(i64),
+    Leaf(i64),
 }
 
 pub(super) fn regressor(node: &mut Node<'_>) -> Step<Vec<Val>> {
