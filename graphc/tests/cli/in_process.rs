@@ -17,11 +17,7 @@ const VERBS: &[(&str, &str)] = &[
         "",
     ),
     ("run DIGITS --random --size batch=2 --emulate --target gfx90a", "logits"),
-<<<<<<< ours
     ("inspect OUT/two.graphc --target gfx942 --emulate --time", "held by"),
-=======
-    ("inspect OUT/two.graphc --target gfx942 --emulate --time", "predicted for gfx942"),
->>>>>>> theirs
     ("explain DIGITS --target gfx90a,gfx942", "fused"),
     ("bench DIGITS --size batch=2 --emulate --target gfx942", "us"),
     (

@@ -250,11 +250,7 @@ fn every_block_says_what_it_is() {
         let mut inside = false;
         for (number, line) in text.lines().enumerate().filter(|(_, l)| l.starts_with("```")) {
             let kind = line.trim_start_matches('`');
-<<<<<<< ours
             let known = ["console", "rust", "rust,no_run", "text", "toml", "cpp"].contains(&kind);
-=======
-            let known = ["console", "rust", "rust,no_run", "text", "cpp", "toml"].contains(&kind);
->>>>>>> theirs
             assert!(inside || known, "{name}:{}: a block of {kind:?}", number + 1);
             inside = !inside;
         }
