@@ -28,6 +28,8 @@ pub(super) struct Builder {
     pub sizes: Sizes,
     slots: Vec<Slot>,
     dim_values: IndexMap<Dim, Value>,
+    /// Conditions on inputs, with their messages. A graph's conditions come after its other outputs.
+    checks: Vec<(String, Value)>,
 }
 
 #[derive(Clone)]
@@ -64,6 +66,7 @@ impl Builder {
             sizes,
             slots: Vec::new(),
             dim_values: IndexMap::new(),
+            checks: Vec::new(),
         }
     }
 
@@ -115,8 +118,15 @@ impl Builder {
         };
         let message =
             format!("the model was compiled for the numbers {integers:?} of input {name:?}, and this run has others");
-        self.graph.add_check(message, all);
+        self.checks.push((message, all));
         Ok(val)
+    }
+
+    /// Adds the conditions on inputs to the graph, which has its outputs.
+    pub fn finish(&mut self) {
+        for (message, value) in std::mem::take(&mut self.checks) {
+            self.graph.add_check(message, value);
+        }
     }
 
     /// A known tensor.
