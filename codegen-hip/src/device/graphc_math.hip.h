@@ -225,7 +225,7 @@ template <typename T> GRAPHC_DEVICE T floor_div(T a, T b) {
 /// Square root rounded down; of a negative number, 0.
 GRAPHC_DEVICE i64 int_sqrt(i64 a) {
     if (a <= 0) return 0;
-    i64 root = (i64)::sqrt((double)a);
+    i64 root = (i64)sqrt((double)a);
     while (root > a / root) --root;
     while (root + 1 <= a / (root + 1)) ++root;
     return root;

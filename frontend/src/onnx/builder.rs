@@ -28,7 +28,7 @@ pub(super) struct Builder {
     pub sizes: Sizes,
     slots: Vec<Slot>,
     dim_values: IndexMap<Dim, Value>,
-    /// Conditions of a run, which a graph has behind its outputs.
+    /// Conditions on inputs, with their messages. A graph's conditions come after its other outputs.
     checks: Vec<(String, Value)>,
 }
 
@@ -67,13 +67,6 @@ impl Builder {
             slots: Vec::new(),
             dim_values: IndexMap::new(),
             checks: Vec::new(),
-        }
-    }
-
-    /// Adds the conditions, once all outputs are there.
-    pub fn add_checks(&mut self) {
-        for (message, value) in self.checks.drain(..) {
-            self.graph.add_check(message, value);
         }
     }
 
@@ -127,6 +120,13 @@ impl Builder {
             format!("the model was compiled for the numbers {integers:?} of input {name:?}, and this run has others");
         self.checks.push((message, all));
         Ok(val)
+    }
+
+    /// Adds the conditions on inputs to the graph, which has its outputs.
+    pub fn finish(&mut self) {
+        for (message, value) in std::mem::take(&mut self.checks) {
+            self.graph.add_check(message, value);
+        }
     }
 
     /// A known tensor.

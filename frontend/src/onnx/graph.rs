@@ -277,7 +277,7 @@ impl<'a> Walk<'_, 'a> {
                 .map_err(|fail| output_error(fail, name))?;
             self.build.graph.add_output(name, value);
         }
-        self.build.add_checks();
+        self.build.finish();
         Ok(())
     }
 

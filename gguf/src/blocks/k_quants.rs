@@ -25,7 +25,7 @@ pub(super) fn q3_k(bytes: &[u8], numbers: &mut [f32]) {
         } else {
             high(packed[sub - 8])
         };
-        let scale = nibble | (packed[8 + sub % 4] >> (2 * (sub / 4)) & 3) << 4;
+        let scale = nibble | ((packed[8 + sub % 4] >> (2 * (sub / 4)) & 3) << 4);
         let scale = d * (f32::from(scale) - 32.0);
         for (l, (number, q)) in numbers.iter_mut().zip(two_bits(quants, sub)).enumerate() {
             let third = highs[16 * (sub % 2) + l] >> (sub / 2) & 1;

@@ -10,7 +10,7 @@ pub(super) fn tq1_0(bytes: &[u8], numbers: &mut [f32]) {
         for trit in 0..trits {
             for (&byte, number) in bytes.iter().zip(&mut numbers) {
                 let top = byte.wrapping_mul(3u8.pow(trit));
-                *number = (f32::from((u16::from(top) * 3 >> 8) as u8) - 1.0) * d;
+                *number = (f32::from(((u16::from(top) * 3) >> 8) as u8) - 1.0) * d;
             }
         }
     }

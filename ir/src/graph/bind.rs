@@ -231,7 +231,7 @@ mod tests {
             "{error}"
         );
         // Later inputs count too, in whatever order.
-        let y: &[Dim] = &[b.clone()];
+        let y: &[Dim] = std::slice::from_ref(&b);
         assert_eq!(
             bind(&[&[a.clone() + &b], y], &[&[9], &[4]]).unwrap(),
             [("b".into(), 4), ("a".into(), 5)]

@@ -43,8 +43,8 @@ impl Row<'_> {
         let old = self.hidden.clone();
         match self.layer.cell {
             Cell::Rnn => {
-                for j in 0..n {
-                    self.hidden[j] = self.gate(f, x[j] + self.product(0, j, &old));
+                for (j, &x) in x.iter().enumerate().take(n) {
+                    self.hidden[j] = self.gate(f, x + self.product(0, j, &old));
                 }
             }
             Cell::Gru { reset_after } => {
