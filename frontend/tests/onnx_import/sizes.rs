@@ -206,7 +206,7 @@ fn constants_fold_through_any_op() {
     let shaped = |nodes: &[(&str, Vec<AttributeProto>)]| {
         let mut build = Build::new(17)
             .input("x", &["4", "6"])
-            .floats("e", &[1], &[std::f32::consts::E])
+            .floats("nil", &[1], &[0.0])
             .floats("mask", &[5], &[0.0, 1.0, 0.0, 2.0, 3.0])
             .ints("list", &[3], &[1, 3, 2])
             .ints("one", &[1], &[1])
@@ -224,9 +224,9 @@ fn constants_fold_through_any_op() {
     let none = Vec::new;
     assert_eq!(
         shaped(&[
-            ("Log e -> l", none()),
-            ("Exp l -> b", none()),
-            ("Log b -> c", none()),
+            ("Cos nil -> a", none()),
+            ("Log a -> b", none()),
+            ("Exp b -> c", none()),
             ("Cast c -> v", vec![int("to", 7)]),
         ]),
         "f32[1, 24]"
@@ -302,7 +302,9 @@ fn the_numbers_of_given_inputs_are_known_and_checked() {
     }
     let graph = model.import_with(&options).unwrap();
     assert_eq!(output_type(&graph), "i64[3]");
-    assert_eq!(graph.outputs().iter().filter(|o| o.check).count(), 2);
+    // The conditions come after what the model gives.
+    let checks: Vec<bool> = graph.outputs().iter().map(|o| o.check).collect();
+    assert_eq!(checks, [false, true, true]);
     assert!(model.import().is_err());
 }
 

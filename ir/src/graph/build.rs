@@ -129,7 +129,7 @@ mod tests {
         let n = g
             .add(conv(Layout::ChannelsFirst, None), &[x, w], Origin::Unknown)
             .unwrap();
-        assert_eq!(g.ty(n.into()).to_string(), "f32[n, 4, div(h - 1, 2) + 1, 7]");
+        assert_eq!(g.ty(n.into()).to_string(), "f32[n, 4, div(h + 1, 2), 7]");
         let y = shaped(&mut g, "y", DType::F32, dims(&["n", "h", "9", "6"]));
         let v = shaped(&mut g, "v", DType::F32, dims(&["4", "3", "2", "3"]));
         let n = g
