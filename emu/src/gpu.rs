@@ -357,7 +357,7 @@ impl Gpu {
         view.add_constant(
             KERNARG_BASE,
             &kernargs,
-            kernargs.len().next_multiple_of(SCALAR_LOAD_BYTES),
+            kernargs.len().max(1).next_multiple_of(SCALAR_LOAD_BYTES),
         );
         let packet = dispatch_packet(info, &sizes, lds as u32);
         view.add_constant(DISPATCH_BASE, &packet, packet.len());
@@ -430,7 +430,7 @@ fn argument_block(info: &KernelInfo, sizes: &Sizes, given: &[u8], dynamic_lds: u
         .kernarg_size
         .max(info.explicit_size())
         .max(info.descriptor.kernarg_size) as usize;
-    let mut bytes = vec![0u8; size.max(16)];
+    let mut bytes = vec![0u8; size];
     let explicit = (info.explicit_size() as usize).min(given.len());
     bytes[..explicit].copy_from_slice(&given[..explicit]);
     let dimensions = (1..3)
