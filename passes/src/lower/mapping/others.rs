@@ -91,6 +91,9 @@ fn lighter_by_one(mapping: &Mapping) -> Option<Mapping> {
                 vector: *vector,
             }
         }
+        Mapping::Strips(strips) if strips.rows > 1 => strips.rows /= 2,
+        Mapping::Strips(strips) if strips.columns > strips.read => strips.columns /= 2,
+        Mapping::Strips(strips) if strips.vector > 1 => strips.vector /= 2,
         Mapping::Windows { unroll, .. } if *unroll => *unroll = false,
         Mapping::Threads { vector, .. } | Mapping::Windows { vector, .. } if *vector > 1 => *vector /= 2,
         Mapping::Transpose { unroll, .. } if *unroll > 1 => *unroll /= 2,
