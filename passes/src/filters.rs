@@ -9,7 +9,7 @@
 //!
 //! Before: Core, after constants were folded. After: the same numbers.
 
-use ir::op::{Layout, View};
+use ir::op::{Conv, Layout, View};
 use ir::{Graph, Op, Value};
 
 use crate::error::PassFault;
@@ -31,7 +31,11 @@ pub const PASS: Pass = Pass {
         let mut b = Builder::new(graph, NAME);
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
-            let filter = is_depthwise(graph, &node.op, &node.operands).then(|| b.value(node.operands[1]));
+            let is_wanted = match &node.op {
+                Op::Conv(conv) => conv.layout == Layout::ChannelsLast && is_depthwise(graph, conv, &node.operands),
+                _ => false,
+            };
+            let filter = is_wanted.then(|| b.value(node.operands[1]));
             let laid_out = match filter {
                 Some(filter) => by_tap(&mut b, filter)?,
                 None => None,
@@ -51,13 +55,13 @@ pub const PASS: Pass = Pass {
     required: false,
 };
 
-/// Says whether each group of a convolution, channels last, has one channel.
-fn is_depthwise(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
-    let (Op::Conv(conv), [input, ..]) = (op, operands) else {
-        return false;
-    };
-    let channels = graph.ty(*input).shape.last().and_then(ir::Dim::as_const);
-    conv.layout == Layout::ChannelsLast && conv.transposed.is_none() && conv.groups > 1 && channels == Some(conv.groups)
+/// Says whether each group of a convolution has one channel: a GPU's kernel then reads image and filter wherever they lie.
+pub(crate) fn is_depthwise(graph: &Graph, conv: &Conv, operands: &[Value]) -> bool {
+    let channels = operands.first().and_then(|input| {
+        let shape = &graph.ty(*input).shape;
+        shape[conv.layout.channel_axis(shape.rank())].as_const()
+    });
+    conv.transposed.is_none() && conv.groups > 1 && channels == Some(conv.groups)
 }
 
 /// A filter with its own axis last, seen as it was.

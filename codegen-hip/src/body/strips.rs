@@ -16,7 +16,7 @@ use ir::kernel::{AxisId, Stmt, StripAccess, Strips, VarId, WindowAxis, WindowBod
 use ir::op::{PoolKind, ReduceOp};
 use ir::{Dim, Entity, Scalar};
 
-use super::window::ONE_BY_ONE;
+use super::window::{Inside, ONE_BY_ONE};
 use crate::emit::EmitError;
 use crate::expr::Printer;
 use crate::index;
@@ -95,25 +95,32 @@ impl Printer<'_> {
             .filter(|(at, _)| Some(*at) != down && *at != across)
             .map(|(_, a)| self.inside(a, body))
             .collect();
-        self.scope(|p| {
-            for i in &taps {
-                let name = match i.taps {
-                    Some(axis) => p.axis(axis).to_owned(),
-                    None => p.fresh("tap"),
-                };
-                let kind = i.taps.map_or(i.kind, |a| p.axis_type(a));
-                p.out.line(ONE_BY_ONE);
-                p.out.open(format!(
-                    "for ({kind} {name} = {}; {name} < {}; ++{name})",
-                    i.first, i.end
-                ));
-            }
-            p.take_plane(&strip, op);
-            taps.iter().for_each(|_| p.out.close(""));
-        });
+        match taps.is_empty() {
+            // No block is opened, so its names stay in view.
+            true => self.take_plane(&strip, op),
+            false => self.scope(|p| p.take_planes(&strip, op, &taps)),
+        }
         let counted = taps.into_iter().map(|i| i.counted).collect();
         self.give_outputs(&strip, var, rest, counted);
         Ok(())
+    }
+
+    /// Takes in each plane of taps, where windows have several.
+    fn take_planes(&mut self, strip: &Strip<'_>, op: ReduceOp, taps: &[Inside]) {
+        for i in taps {
+            let name = match i.taps {
+                Some(axis) => self.axis(axis).to_owned(),
+                None => self.fresh("tap"),
+            };
+            let kind = i.taps.map_or(i.kind, |a| self.axis_type(a));
+            self.out.line(ONE_BY_ONE);
+            self.out.open(format!(
+                "for ({kind} {name} = {}; {name} < {}; ++{name})",
+                i.first, i.end
+            ));
+        }
+        self.take_plane(strip, op);
+        taps.iter().for_each(|_| self.out.close(""));
     }
 
     /// Opens the loop, declares the axes of which a thread has one output, and returns where the others begin.

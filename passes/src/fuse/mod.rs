@@ -23,9 +23,12 @@ pub mod report;
 pub mod rows;
 
 use indexmap::IndexMap;
+use ir::op::View;
 use ir::schedule::{LaneKind, Part, Region, RegionKind};
 use ir::{Entity, Graph, NodeId, Op, Schedule, Table, Target, Value};
 use smallvec::SmallVec;
+
+use crate::filters;
 
 pub use absorb::{Absorbed, absorb};
 use classify::{OperandNeed, Role, is_free, is_mask, is_unpacking, operand_need, role};
@@ -171,25 +174,23 @@ impl Fuser<'_> {
         role(self.op(id))
     }
 
-    /// What a node asks of its operand at `position`. A GPU's attention computes a mask of positions where it reads it, and a convolution
-    /// sees a filter through the map of [`crate::filters`].
+    /// What a node asks of its operand at `position`. A GPU's attention computes a mask of positions where it reads it, and its depthwise
+    /// convolutions see images and filters through transpositions.
     fn need(&self, id: NodeId, position: usize) -> OperandNeed {
         let node = self.graph.node(id);
         let positional = |v: Value| self.positional[v.node.index()];
         let is_read_as_it_is = match &node.op {
-            Op::Conv(conv) => position == 1 && conv.groups > 1 && self.is_turned_constant(node.operands[position]),
+            Op::Conv(conv) => {
+                position < 2
+                    && filters::is_depthwise(self.graph, conv, &node.operands)
+                    && matches!(self.op(node.operands[position].node), Op::View(View::Transpose(_)))
+            }
             op => is_mask(op, position) && positional(node.operands[position]),
         };
         match is_read_as_it_is && self.target.is_gpu() {
             true => OperandNeed::Any,
             false => operand_need(&node.op, position),
         }
-    }
-
-    fn is_turned_constant(&self, value: Value) -> bool {
-        let node = self.graph.node(value.node);
-        matches!(node.op, Op::View(ir::op::View::Transpose(_)))
-            && node.operands.iter().all(|v| matches!(self.op(v.node), Op::Constant(_)))
     }
 
     fn draft_of(&self, id: NodeId) -> Option<usize> {

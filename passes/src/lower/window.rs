@@ -117,7 +117,7 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool, target: &Target) -> Result<Body, L
     stmts.extend(stores);
     let mut loops = Loops { parallel, stmts };
     if target.is_gpu() {
-        in_order_of_memory(b, &mut loops);
+        in_order_of_memory(b, &mut loops, folded);
     }
     let moves = Moves {
         moves: w,
@@ -146,20 +146,31 @@ pub fn pool(b: &mut Builder<'_>, pool: &Pool, target: &Target) -> Result<Body, L
     }))
 }
 
-/// Brings parallel axes into the order in which the results lie in memory, whatever the layout of the op: neighbouring threads take what
-/// lies side by side.
-pub(super) fn in_order_of_memory(b: &Builder<'_>, loops: &mut Loops) {
+/// Brings parallel axes into the order in which elements lie in memory, whatever the layout of the op: neighbouring threads take what lies
+/// side by side. Where elements and results lie otherwise, elements decide, which are read more often; else results.
+pub(super) fn in_order_of_memory(b: &Builder<'_>, loops: &mut Loops, element: ExprId) {
+    let load = match b.exprs[element] {
+        Expr::Cast(_, inner) => inner,
+        _ => element,
+    };
+    let read = match b.exprs[load] {
+        Expr::Load { index, .. } => Some(index),
+        _ => None,
+    };
     let stored = loops.stmts.iter().find_map(|s| match s {
-        Stmt::Store { index, axes, .. } if axes.is_empty() => b.linear.get(index),
+        Stmt::Store { index, axes, .. } if axes.is_empty() => Some(*index),
         _ => None,
     });
-    let Some(stored) = stored.filter(|linear| linear.is_affine()) else {
-        return;
-    };
     let symbols = b.graph.symbols();
-    let step = |axis: &AxisId| stored.coefficient(*axis).hint(symbols);
-    if loops.parallel.iter().all(|axis| step(axis) > 0) {
-        loops.parallel.sort_by_key(|axis| std::cmp::Reverse(step(axis)));
+    for index in [read, stored].into_iter().flatten() {
+        let Some(linear) = b.linear.get(&index).filter(|linear| linear.is_affine()) else {
+            continue;
+        };
+        let step = |axis: &AxisId| linear.coefficient(*axis).hint(symbols);
+        if loops.parallel.iter().all(|axis| step(axis) > 0) {
+            loops.parallel.sort_by_key(|axis| std::cmp::Reverse(step(axis)));
+            return;
+        }
     }
 }
 
