@@ -382,7 +382,7 @@ impl Known {
     pub fn running_sum(&self, axis: usize, exclusive: bool, reverse: bool) -> Option<Known> {
         let mut elements = self.elements.clone();
         let size = self.shape[axis];
-        for flat in 0..elements.len() {
+        for (flat, element) in elements.iter_mut().enumerate() {
             let mut index = unflatten(flat, &self.shape);
             let at = index[axis];
             let taken = match (reverse, exclusive) {
@@ -394,7 +394,7 @@ impl Known {
                 index[axis] = from;
                 sum = sum.checked_add(self.elements[flatten(&index, &self.shape)].dim()?)?;
             }
-            elements[flat] = Element::Dim(sum);
+            *element = Element::Dim(sum);
         }
         // Sums that would wrap are left to the evaluator.
         let fits = |e: &Element| {

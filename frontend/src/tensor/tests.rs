@@ -663,5 +663,5 @@ fn logsumexp_of_infinities() {
     let x = Tensor::from_slice(&[low, low, inf, 1.0, low, 2.0, 1000.0, 1000.0], [4, 2]);
     let got = values(&x.logsumexp(1));
     assert_eq!(got[..3], [f64::NEG_INFINITY, f64::INFINITY, 2.0]);
-    assert!((got[3] - 1000.693_147).abs() < 1e-3, "{got:?}");
+    assert!((got[3] - 1_000.693_147).abs() < 1e-3, "{got:?}");
 }

@@ -43,7 +43,7 @@ pub(super) fn find(name: &str) -> Option<&'static Architecture> {
     let is = |known: &&str| plain(known) == wanted;
     TARGETS
         .iter()
-        .find(|t| t.name == name || is(&t.name) || t.aliases.iter().any(|&alias| is(alias)))
+        .find(|t| t.name == name || is(&t.name) || t.aliases.iter().any(is))
 }
 
 /// The error of a name that is no target's, with the one that is most like it.
