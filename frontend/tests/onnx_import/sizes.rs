@@ -175,7 +175,7 @@ fn sizes_go_through_floats_and_back() {
             |n| if n < 8 { n % 3 } else { 0 },
         ),
         (vec![plain("Min d eight -> a"), plain("Max a three -> v")], |n| {
-            n.min(8).max(3)
+            n.clamp(3, 8)
         }),
         (
             vec![

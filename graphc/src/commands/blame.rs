@@ -19,12 +19,16 @@ pub fn blame(path: &Path, error: Error) -> Error {
         Error::Runtime(error) => is_damage(error),
         Error::CodeObject(_) | Error::Stream(StreamError::Invalid(_)) => true,
         Error::Size(DimError::Unbound(_)) | Error::Stream(StreamError::Size(DimError::Unbound(_))) => true,
-        Error::Emulate(error) => match error {
-            EmulateError::Load { .. } | EmulateError::NotCompiled { .. } | EmulateError::Bytes { .. } => true,
-            EmulateError::Size(_) | EmulateError::Grid(_) | EmulateError::Memory { .. } => true,
-            EmulateError::Launch { .. } => true,
-            _ => false,
-        },
+        Error::Emulate(error) => matches!(
+            error,
+            EmulateError::Load { .. }
+                | EmulateError::NotCompiled { .. }
+                | EmulateError::Bytes { .. }
+                | EmulateError::Size(_)
+                | EmulateError::Grid(_)
+                | EmulateError::Memory { .. }
+                | EmulateError::Launch { .. }
+        ),
         _ => false,
     };
     if !damaged || error.exit_code() == 2 || !begins_with(path, &MAGIC).unwrap_or(false) {
