@@ -68,7 +68,8 @@ fn case(random: &mut Random, number: usize) -> Case {
     if random.below(4) == 0 {
         names += "  symbol n: 1..64 hint 8\n";
         bindings.insert(Symbol::new("n"), batch as i64);
-        ("n".clone_into(&mut of_input[0]), "n".clone_into(&mut of_output[0]));
+        "n".clone_into(&mut of_input[0]);
+        "n".clone_into(&mut of_output[0]);
         let rows = if last { 1 } else { 2 };
         let change = output[rows] as i64 - input[rows] as i64;
         if strides[0] == 1 && input[rows] as i64 + change.min(0) > 0 {
