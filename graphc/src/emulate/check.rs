@@ -6,7 +6,7 @@ use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, LaunchOptions};
 use ir::dim::{Bindings, DimError};
 use ir::entity::Entity;
 use ir::kernel::eval::{Products, evaluate_for};
-use ir::kernel::{Access, AxisId, Body, CopyBody, Expr, Kernel, Mapping, Param, ParamId, RowBody, Stmt, WindowBody};
+use ir::kernel::{Access, AttentionBody, AxisId, Body, CopyBody, Expr, Kernel, Mapping, Param, ParamId, RowBody, Stmt, WindowBody};
 use ir::plan::StepId;
 use ir::program::Source;
 use ir::{DType, HostTensor};
@@ -100,6 +100,8 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
     let results = written
         .zip(got.iter().zip(want))
         .map(|(param, (got, want))| {
+            let got = &comparable(kernel, got);
+            let want = &comparable(kernel, want);
             let own = tolerance(param.dtype);
             let (rtol, atol) = match param.dtype.is_float() {
                 true => rounded_to(kernel)
@@ -134,6 +136,25 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
         step,
         results,
     }
+}
+
+/// A result as it is compared. A part of attention stores its outputs, the score that its weights are relative to, and their total.
+/// That score is about the largest, and kernels differ in which: what they agree on is the logarithm of the sum of all `e^score`,
+/// which stands here in place of the total, and of the score.
+fn comparable(kernel: &Kernel, result: &HostTensor) -> HostTensor {
+    let Body::Attention(AttentionBody { row_weights: Some(_), .. }) = &kernel.body else {
+        return result.clone();
+    };
+    let mut numbers = result.to_f64();
+    let plane = numbers.len() / 3;
+    let (relative, totals) = numbers[plane..].split_at_mut(plane);
+    for (relative, total) in relative.iter_mut().zip(totals) {
+        if *relative != f64::NEG_INFINITY {
+            *relative += total.ln();
+        }
+        *total = *relative;
+    }
+    HostTensor::from_f64(DType::F64, result.shape.clone(), &numbers).unwrap_or_else(|_| result.clone())
 }
 
 /// One kernel with its code, and what it is checked on.

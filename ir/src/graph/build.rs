@@ -135,7 +135,7 @@ mod tests {
         let n = g
             .add(conv(Layout::ChannelsLast, None), &[y, v], Origin::Unknown)
             .unwrap();
-        assert_eq!(g.ty(n.into()).to_string(), "f32[n, div(h - 1, 2) + 1, 7, 4]");
+        assert_eq!(g.ty(n.into()).to_string(), "f32[n, div(h + 1, 2), 7, 4]");
         let t = shaped(&mut g, "t", DType::F32, dims(&["6", "5", "3", "2"]));
         let op = conv(Layout::ChannelsFirst, Some(vec![1, 0]));
         let n = g.add(op, &[x, t], Origin::Unknown).unwrap();

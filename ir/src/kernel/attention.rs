@@ -43,8 +43,9 @@ pub enum Weights {
     Scores,
 }
 
-/// The weights of a row's keys, in `f32`: `largest` is the largest score, minus infinity where all keys are masked, and `total` is
-/// `Σ_k exp(score - largest)`. They are two numbers because a large score leaves no digits to the logarithm of the total.
+/// The weights of a row's keys, in `f32`: `largest` is about the largest score, minus infinity where all keys are masked, and `total`
+/// is `Σ_k exp(score - largest)`. A GPU kernel may leave `largest` behind by a little, so that fewer sums are scaled again. They are
+/// two numbers because a large score leaves no digits to the logarithm of the total.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct RowWeights {
     pub largest: VarId,

@@ -133,7 +133,19 @@ fn activation_named(name: &str) -> Option<(ActivationKind, bool, bool)> {
     })
 }
 
-/// The activations of each direction. Alphas and betas are for those that have one, in order.
+/// The numbers of an attribute for the activations that have one. They are in the order of those, or of all activations where
+/// there are as many as that.
+fn scalings(node: &Node<'_>, attribute: &str, has: impl Iterator<Item = bool> + Clone) -> Step<Vec<Option<f64>>> {
+    let numbers = node.floats(attribute)?.unwrap_or_default();
+    let (all, used) = (has.clone().count(), has.clone().filter(|&has| has).count());
+    if numbers.len() == all && used < all {
+        return Ok(has.zip(numbers).map(|(has, number)| has.then_some(number)).collect());
+    }
+    let mut numbers = numbers.into_iter();
+    Ok(has.map(|has| if has { numbers.next() } else { None }).collect())
+}
+
+/// The activations of each direction.
 fn activations(node: &Node<'_>, cell: Cell, directions: usize) -> Step<Vec<[Activation; 3]>> {
     let each = cell.activations();
     let usual = match cell {
@@ -149,20 +161,26 @@ fn activations(node: &Node<'_>, cell: Cell, directions: usize) -> Step<Vec<[Acti
     if names.len() != each * directions {
         return node.bad("activations", names, format!("{} names", each * directions));
     }
-    let mut alphas = node.floats("activation_alpha")?.unwrap_or_default().into_iter();
-    let mut betas = node.floats("activation_beta")?.unwrap_or_default().into_iter();
-    let mut found = Vec::with_capacity(names.len());
+    let mut kinds = Vec::with_capacity(names.len());
     for name in &names {
-        let Some((kind, alpha, beta)) = activation_named(name) else {
+        let Some(kind) = activation_named(name) else {
             return node.bad("activations", name, "an activation that ONNX has for recurrent layers");
         };
+        kinds.push(kind);
+    }
+    let alphas = scalings(node, "activation_alpha", kinds.iter().map(|kind| kind.1))?;
+    let betas = scalings(node, "activation_beta", kinds.iter().map(|kind| kind.2))?;
+    let mut found = Vec::with_capacity(names.len());
+    for ((kind, ..), (alpha, beta)) in kinds.into_iter().zip(alphas.into_iter().zip(betas)) {
+        // ONNX has no op of that name, so that nothing says what it is by default.
+        for (value, attribute) in [(alpha, "activation_alpha"), (beta, "activation_beta")] {
+            if kind == ActivationKind::ScaledTanh && value.is_none() {
+                return node.bad(attribute, "none", "a number for each ScaledTanh");
+            }
+        }
         let mut activation = Activation::of(kind);
-        if let Some(alpha) = alphas.next().filter(|_| alpha) {
-            activation.alpha = Scalar::Float(alpha);
-        }
-        if let Some(beta) = betas.next().filter(|_| beta) {
-            activation.beta = Scalar::Float(beta);
-        }
+        activation.alpha = alpha.map_or(activation.alpha, Scalar::Float);
+        activation.beta = beta.map_or(activation.beta, Scalar::Float);
         found.push(activation);
     }
     let row = |list: &[Activation]| {

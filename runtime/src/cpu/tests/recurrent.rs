@@ -2,7 +2,7 @@
 
 use ir::kernel::{Body, RecurrentBody};
 use ir::op::{Activation, ActivationKind, Cell, Recurrent};
-use ir::{DType, HostTensor, Scalar};
+use ir::{DType, HostTensor, Scalar, Symbol};
 
 use super::build::{Build, Random, c, sym};
 use super::{buffers, check_with, sizes};
@@ -10,6 +10,7 @@ use super::{buffers, check_with, sizes};
 /// A layer over `[t, b]` rows of `h` hidden numbers, from given states or from zeros.
 fn kernel(layer: Recurrent, zeros: bool) -> ir::Kernel {
     let mut b = Build::new("recurrent");
+    b.kernel.symbols = ["t", "b", "h"].map(Symbol::new).to_vec();
     let (t, rows, h) = (sym("t"), sym("b"), sym("h"));
     let all = h.clone() * layer.cell.gates();
     let (time, batch) = (b.axis("t", t.clone()), b.axis("b", rows.clone()));
