@@ -152,14 +152,14 @@ GRAPHC_DEVICE int taps_between(Index first, Index low, Index end) {
 }
 
 /// Sets every sum of a strip.
-template <typename A, int ROWS, int COLUMNS, int LANES>
-GRAPHC_DEVICE void begin_strip(A (&sums)[ROWS][COLUMNS][LANES], A first) {
+template <typename A, int ROWS, int COLUMNS, int LANES, typename First>
+GRAPHC_DEVICE void begin_strip(A (&sums)[ROWS][COLUMNS][LANES], First first) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
         for (int s = 0; s < COLUMNS; ++s) {
 #pragma unroll
-            for (int lane = 0; lane < LANES; ++lane) sums[r][s][lane] = first;
+            for (int lane = 0; lane < LANES; ++lane) sums[r][s][lane] = A(first);
         }
     }
 }

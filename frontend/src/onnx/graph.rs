@@ -47,18 +47,30 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Graph, ImportError
     import_model(&read_model_with(path, options.links)?, options)
 }
 
+/// Says whether a node is of ONNX's default domain, in the graphs of attributes too.
+fn uses_default_domain(nodes: &[NodeProto]) -> bool {
+    nodes.iter().any(|node| {
+        let inner = node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs));
+        canonical_domain(&node.domain).is_empty() || inner.into_iter().any(|graph| uses_default_domain(&graph.node))
+    })
+}
+
 /// Imports a model that was read.
 ///
 /// # Errors
 /// As [`import`].
 pub fn import_model(model: &Model, options: &ImportOptions) -> Result<Graph, ImportError> {
-    let opset = model.opset("").ok_or(ImportError::NoOpset)?;
-    if !OPSETS.contains(&opset) {
-        return Err(ImportError::Opset {
-            found: opset,
-            min: *OPSETS.start(),
-            max: *OPSETS.end(),
-        });
+    match model.opset("") {
+        Some(found) if !OPSETS.contains(&found) => {
+            return Err(ImportError::Opset {
+                found,
+                min: *OPSETS.start(),
+                max: *OPSETS.end(),
+            });
+        }
+        // Models of `ai.onnx.ml` alone need not say it.
+        None if uses_default_domain(&model.graph.node) => return Err(ImportError::NoOpset),
+        _ => {}
     }
     if model.graph.output.is_empty() {
         return Err(ImportError::NoOutputs);

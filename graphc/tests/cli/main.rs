@@ -469,7 +469,7 @@ fn wrong_inputs_name_the_input_and_what_it_should_be() {
     run(
         &p.arrays("rank.npz", &[("x", f32s(&[3], &[0.0; 3]))]),
         2,
-        &["\"x\"", "f32[3]"],
+        &["\"x\"", "rank 1"],
     );
     run(
         &p.arrays("large.npz", &[("x", f32s(&[65, 3], &[0.0; 195]))]),

@@ -164,11 +164,18 @@ impl WindowBody {
             .flatten()
             .filter_map(|at| self.along[at].outputs);
         let moving: Vec<AxisId> = outputs.collect();
-        match self.fold {
-            WindowFold::Weighted { weight, .. } => mentions(kernel, weight, &moving)
-                .then_some("weights of strips are the same for all outputs of an image"),
-            WindowFold::Pool(_) => None,
+        let WindowFold::Weighted { weight, outside } = self.fold else {
+            return None;
+        };
+        if mentions(kernel, weight, &moving) {
+            return Some("weights of strips are the same for all outputs of an image");
         }
+        // Along other axes the taps that are outside are left out.
+        let others = self.along.iter().enumerate();
+        let left_out = others
+            .filter(|(at, _)| Some(*at) != down && *at != across)
+            .any(|(_, a)| a.guarded != [false; 2]);
+        (left_out && outside.as_f64() != 0.0).then_some("taps that a strip leaves out have nothing to add")
     }
 
     /// Says whether groups along a row come whole.
