@@ -15,6 +15,7 @@ pub mod dce;
 pub mod decompose;
 pub mod egraph;
 pub mod error;
+pub mod few_rows;
 pub mod filters;
 pub mod flops;
 pub mod fold;

@@ -3,8 +3,8 @@
 use crate::options::OptLevel;
 use crate::runner::Pass;
 use crate::{
-    check_indices, cse, dce, decompose, egraph, filters, fold, fold_batch_norm, fold_channels, fold_gains, layout,
-    masks, pairs, positions, quantize, simplify,
+    check_indices, cse, dce, decompose, egraph, few_rows, filters, fold, fold_batch_norm, fold_channels, fold_gains,
+    layout, masks, pairs, positions, quantize, simplify,
 };
 
 /// Returns the passes of a level, in order.
@@ -73,7 +73,7 @@ const fn recognise(level: OptLevel) -> [Pass; 9] {
 }
 
 /// What makes primitive ops of wholes that no kernel takes, and lays out what is left.
-const SPELL_OUT: [Pass; 14] = [
+const SPELL_OUT: [Pass; 15] = [
     // Attention is recognised: its keys and values may stay in 8 bits.
     quantize::cache::PASS,
     decompose::PASS,
@@ -94,6 +94,8 @@ const SPELL_OUT: [Pass; 14] = [
     fold_gains::PASS,
     // Filters that no library takes lie as our kernels read them.
     filters::PASS,
+    // And reductions that would leave units idle.
+    few_rows::PASS,
     dce::PASS,
 ];
 

@@ -14,6 +14,7 @@ use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp, View};
 use ir::{DType, Dim, Graph, Op, Shape, Target, Value};
 
 use crate::error::PassFault;
+use crate::few_rows;
 use crate::options::Keep;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
@@ -30,7 +31,9 @@ pub const PASS: Pass = Pass {
                 builder.copy(id)?;
                 continue;
             };
-            let stays = stays(composite, keep) && (multiplied.contains(&id) || !dequantizes(composite));
+            let stays = stays(composite, keep)
+                && (multiplied.contains(&id) || !dequantizes(composite))
+                && rows_serve(composite, graph, node, context.target);
             if stays && has_kernel(composite, graph, node, context.target) {
                 builder.copy(id)?;
                 continue;
@@ -40,6 +43,12 @@ pub const PASS: Pass = Pass {
             let value = match composite {
                 Composite::Recurrent(layer) if stays && !context.target.is_gpu() => {
                     recurrent::in_f32(&mut builder, layer, &operands)?
+                }
+                // A group is a row, which one kernel normalises.
+                Composite::GroupNorm { groups, epsilon }
+                    if keep.layer_norm && rows_serve(composite, graph, node, context.target) =>
+                {
+                    norms::group_norm_by_rows(&mut builder, &operands, *groups, epsilon.as_f64())?
                 }
                 _ => expand(&mut builder, composite, &operands, keep)?,
             };
@@ -53,6 +62,32 @@ pub const PASS: Pass = Pass {
     },
     required: true,
 };
+
+/// Says whether a kernel of rows serves a composite at its sizes, as far as it is one of rows. Where groups are few and long, it does not.
+fn rows_serve(composite: &Composite, graph: &Graph, node: &Node, target: &Target) -> bool {
+    let ty = graph.ty(node.operands[0]);
+    let count = |dims: &[Dim]| dims.iter().cloned().product::<Dim>();
+    let (rows, length) = match composite {
+        Composite::Softmax { axis } | Composite::LogSoftmax { axis } => {
+            let mut rest = ty.shape.0.clone();
+            let length = rest.remove(*axis);
+            (count(&rest), length)
+        }
+        Composite::LayerNorm { axis, .. } | Composite::RmsNorm { axis, .. } => {
+            let (rows, row) = ty.shape.split_at(*axis);
+            (count(rows), count(row))
+        }
+        Composite::GroupNorm { groups, .. } => {
+            let groups = Dim::from(*groups);
+            (
+                ty.shape[0].clone() * groups.clone(),
+                count(&ty.shape[1..]).floor_div(&groups),
+            )
+        }
+        _ => return true,
+    };
+    few_rows::one_kernel_serves(target, rows.hint(graph.symbols()), length.as_const(), ty.dtype)
+}
 
 fn dequantizes(composite: &Composite) -> bool {
     matches!(composite, Composite::Dequantize { .. })

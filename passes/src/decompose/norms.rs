@@ -1,6 +1,6 @@
 //! Normalisations.
 
-use ir::op::{BinaryOp, Layout, PadMode, Pool, PoolKind, ReduceOp, UnaryOp, View, Window};
+use ir::op::{BinaryOp, Composite, Layout, PadMode, Pool, PoolKind, ReduceOp, UnaryOp, View, Window};
 use ir::types::Scalar;
 use ir::{Dim, Op, Shape, Value};
 
@@ -90,14 +90,32 @@ pub(super) fn batch_norm(b: &mut Builder<'_>, x: &[Value], epsilon: f64, layout:
 
 /// Reshapes to `[N, G, C/G · spatial]`, normalises the last axis, and scales by channel.
 pub(super) fn group_norm(b: &mut Builder<'_>, x: &[Value], groups: i64, epsilon: f64) -> Answer {
+    grouped(b, x, groups, |b, rows| normalise(b, rows, vec![2], epsilon))
+}
+
+/// The same, each group's row normalised by a [`Composite::LayerNorm`] that has no gains.
+pub(super) fn group_norm_by_rows(b: &mut Builder<'_>, x: &[Value], groups: i64, epsilon: f64) -> Answer {
+    let norm = Op::Composite(Composite::LayerNorm {
+        axis: 2,
+        epsilon: Scalar::Float(epsilon),
+    });
+    grouped(b, x, groups, |b, rows| b.emit(norm, &[rows]))
+}
+
+/// `normal([N, groups, …]) · scale + bias`, by channels, in x's type.
+fn grouped(
+    b: &mut Builder<'_>,
+    x: &[Value],
+    groups: i64,
+    normal: impl FnOnce(&mut Builder<'_>, Value) -> Answer,
+) -> Answer {
     let ty = b.ty(x[0]).clone();
-    let w = wide(ty.dtype);
     let rest: Dim = ty.shape[1..].iter().cloned().product();
     let inner = rest.floor_div(&Dim::from(groups));
-    let grouped = Shape(vec![ty.shape[0].clone(), Dim::from(groups), inner]);
-    let wide_x = cast(b, x[0], w)?;
-    let y = as_shape(b, wide_x, &grouped)?;
-    let y = normalise(b, y, vec![2], epsilon)?;
+    let rows = Shape(vec![ty.shape[0].clone(), Dim::from(groups), inner]);
+    let wide_x = cast(b, x[0], wide(ty.dtype))?;
+    let y = as_shape(b, wide_x, &rows)?;
+    let y = normal(b, y)?;
     let y = as_shape(b, y, &ty.shape)?;
     let scale = along_channels(b, x[1], Layout::ChannelsFirst, ty.rank())?;
     let bias = along_channels(b, x[2], Layout::ChannelsFirst, ty.rank())?;

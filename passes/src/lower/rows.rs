@@ -31,12 +31,14 @@ pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool
     let shape = b.shape(operand).clone();
     let kept: Vec<usize> = (0..shape.rank()).filter(|i| !axes.contains(i)).collect();
     let dims = |list: &[usize]| list.iter().map(|i| shape[*i].clone()).collect::<Vec<_>>();
-    let (parallel, outer) = b.iterate(&AXES, &dims(&kept));
-    let (folded, inner) = b.iterate(&["r"], &dims(axes));
+    let (mut parallel, outer) = b.iterate(&AXES, &dims(&kept));
+    let (mut folded, inner) = b.iterate(&["r"], &dims(axes));
     let mut coords = vec![Linear::constant(0); shape.rank()];
     kept.iter().zip(&outer).for_each(|(i, c)| coords[*i] = c.clone());
     axes.iter().zip(&inner).for_each(|(i, c)| coords[*i] = c.clone());
     let x = b.pull(operand, &coords)?;
+    in_order_of_memory(b, &mut folded, x);
+    in_order_of_memory(b, &mut parallel, x);
     let mut stmts = Vec::new();
     let e = folded_to(b, &mut stmts, op, anchor, &dims(axes), &folded, x)?;
     if let Some(row) = Row::of_region(b.graph, b.region) {
@@ -63,6 +65,29 @@ pub fn reduce(b: &mut Builder<'_>, op: ReduceOp, axes: &[usize], keep_dims: bool
     };
     stmts.extend(b.epilogue(anchor, e, result, &[])?);
     Ok(row(Loops { parallel, stmts }, folded, Vec::new(), None))
+}
+
+/// Brings axes into the order in which what is folded lies in memory, whatever the order of the op's: neighbouring lanes read what lies side
+/// by side. The first read that moves along all of them decides.
+fn in_order_of_memory(b: &Builder<'_>, axes: &mut [AxisId], x: ExprId) {
+    if axes.len() < 2 {
+        return;
+    }
+    let symbols = b.graph.symbols();
+    let mut todo = vec![x];
+    while let Some(e) = todo.pop() {
+        if let Expr::Load { index, .. } = b.exprs[e]
+            && let Some(linear) = b.linear.get(&index).filter(|linear| linear.is_affine())
+        {
+            let step = |axis: &AxisId| linear.coefficient(*axis).hint(symbols);
+            if axes.iter().all(|axis| step(axis) > 0) {
+                axes.sort_by_key(|axis| std::cmp::Reverse(step(axis)));
+                return;
+            }
+            continue;
+        }
+        b.exprs[e].for_each_operand(|operand| todo.push(operand));
+    }
 }
 
 /// Folds `x` along `axes` to the result of a `Reduce` of those dims, in the type that arithmetic on it is done in.
@@ -177,11 +202,12 @@ pub fn row_composite(b: &mut Builder<'_>, composite: &Composite) -> Result<Body,
     let kept: Vec<usize> = (0..shape.rank()).filter(|i| !axes.contains(i)).collect();
     let dims = |list: &[usize]| list.iter().map(|i| shape[*i].clone()).collect::<Vec<_>>();
     let (parallel, outer) = b.iterate(&AXES, &dims(&kept));
-    let (along, inner) = b.iterate(&["r"], &dims(&axes));
+    let (mut along, inner) = b.iterate(&["r"], &dims(&axes));
     let mut coords = vec![Linear::constant(0); shape.rank()];
     kept.iter().zip(&outer).for_each(|(i, c)| coords[*i] = c.clone());
     axes.iter().zip(&inner).for_each(|(i, c)| coords[*i] = c.clone());
     let x = b.pull(operands[0], &coords)?;
+    in_order_of_memory(b, &mut along, x);
     let dtype = b.exprs.dtype(x);
     let mut stmts = Vec::new();
     // What is worth more than a load is computed once an element.
