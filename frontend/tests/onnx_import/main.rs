@@ -508,7 +508,9 @@ fn quantising_to_small_floats_saturates_unless_told_otherwise() {
     }
     let graph = model(DataType::Float8e5m2, vec![int("saturate", 0)]).import().unwrap();
     assert_eq!(evaluate(&graph, x())[..2], [f32::INFINITY, f32::NEG_INFINITY]);
-    let graph = model(DataType::Float8e4m3fn, vec![int("saturate", 0)]).import().unwrap();
+    let graph = model(DataType::Float8e4m3fn, vec![int("saturate", 0)])
+        .import()
+        .unwrap();
     let found = evaluate(&graph, x());
     assert!(found[0].is_nan() && found[1].is_nan(), "{found:?}");
     assert_eq!(found[2..], [3.0, 0.0]);

@@ -6,7 +6,9 @@ use emu::{Arch, CodeObject, Counters, Disassembler, Gpu, LaunchOptions};
 use ir::dim::{Bindings, DimError};
 use ir::entity::Entity;
 use ir::kernel::eval::{Products, evaluate_for};
-use ir::kernel::{Access, AttentionBody, AxisId, Body, CopyBody, Expr, Kernel, Mapping, Param, ParamId, RowBody, Stmt, WindowBody};
+use ir::kernel::{
+    Access, AttentionBody, AxisId, Body, CopyBody, Expr, Kernel, Mapping, Param, ParamId, RowBody, Stmt, WindowBody,
+};
 use ir::plan::StepId;
 use ir::program::Source;
 use ir::{DType, HostTensor};
@@ -142,7 +144,10 @@ fn verdict(step: String, kernel: &Kernel, got: &[HostTensor], want: &[HostTensor
 /// That score is about the largest, and kernels differ in which: what they agree on is the logarithm of the sum of all `e^score`,
 /// which stands here in place of the total, and of the score.
 fn comparable(kernel: &Kernel, result: &HostTensor) -> HostTensor {
-    let Body::Attention(AttentionBody { row_weights: Some(_), .. }) = &kernel.body else {
+    let Body::Attention(AttentionBody {
+        row_weights: Some(_), ..
+    }) = &kernel.body
+    else {
         return result.clone();
     };
     let mut numbers = result.to_f64();

@@ -109,7 +109,10 @@ fn sizes_beyond_memory_are_the_users_mistake() {
     };
     run("n=4611686018427387904", &["4611686018427387904"]);
     // Bytes that 64 bits count, and no memory holds.
-    run("n=1000000000000000", &["a run with n=1000000000000000 takes", "available"]);
+    run(
+        "n=1000000000000000",
+        &["a run with n=1000000000000000 takes", "available"],
+    );
     p.fails(
         &["inspect", text(&m), "--size", "n=4611686018427387904"],
         2,
