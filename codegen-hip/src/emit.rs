@@ -48,6 +48,16 @@ pub fn emit_by(plan: &Plan, id: KernelId, mapping: Mapping) -> Result<Source, Em
     print_kernel(&kernel, &plan.symbols, &plan.target, &aliased[id], beside(plan, id))
 }
 
+/// What tells AMD's compiler to keep loops. Those that the device library asks to unroll are unrolled all the same.
+const KEEP_LOOPS: &str = "-fno-unroll-loops";
+
+/// Has AMD's compiler keep loops whose number of turns it knows: where it unrolls a product's few steps along k, it moves the reads of all of
+/// them to the front, and what they bring spills.
+pub fn keep_loops(mut source: Source) -> Source {
+    source.options.push(KEEP_LOOPS.to_owned());
+    source
+}
+
 /// What a kernel of a plan does about the launches beside its own.
 fn beside(plan: &Plan, id: KernelId) -> Beside {
     Beside {

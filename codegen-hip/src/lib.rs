@@ -19,4 +19,4 @@ mod source;
 mod stmt;
 mod types;
 
-pub use emit::{EmitError, emit, emit_by, emit_kernel};
+pub use emit::{EmitError, emit, emit_by, emit_kernel, keep_loops};

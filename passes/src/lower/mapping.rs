@@ -30,7 +30,7 @@ mod shares;
 mod strips;
 mod text;
 
-pub use others::others;
+pub use others::{Other, others, predicted_us};
 pub use parts::Second;
 pub use shares::may_share;
 

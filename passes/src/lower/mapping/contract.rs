@@ -662,13 +662,27 @@ impl Mapper<'_> {
 
     /// The tile of fused multiply-adds that costs least.
     fn tile(&self, body: &ContractBody, sizes: &Sizes) -> &'static [u32; 5] {
-        let wide = matches!(self.kernel.vars[body.acc], DType::F64 | DType::I64);
         let cost = |t: &[u32; 5]| self.tile_cost(t, sizes);
-        TILES
-            .iter()
-            .filter(|t| (!wide || t[3] * t[4] <= 16) && t[4].is_multiple_of(body.sums()))
+        self.tiles(body)
             .min_by(|a, b| cost(a).total_cmp(&cost(b)))
             .unwrap_or(&TILES[TILES.len() - 1])
+    }
+
+    /// The tiles of fused multiply-adds that a contraction may have.
+    fn tiles(&self, body: &ContractBody) -> impl Iterator<Item = &'static [u32; 5]> {
+        let wide = matches!(self.kernel.vars[body.acc], DType::F64 | DType::I64);
+        let sums = body.sums();
+        TILES
+            .iter()
+            .filter(move |t| (!wide || t[3] * t[4] <= 16) && t[4].is_multiple_of(sums))
+    }
+
+    /// Every tiling of a contraction for fused multiply-adds, those that cost least first.
+    pub(super) fn lane_tilings(&self, body: &ContractBody) -> Vec<Mapping> {
+        let sizes = self.sizes(body);
+        let mut all: Vec<(f64, &[u32; 5])> = self.tiles(body).map(|t| (self.tile_cost(t, &sizes), t)).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        all.into_iter().map(|(_, tile)| self.tile_mapping(body, tile)).collect()
     }
 
     /// Predicts the microseconds of a contraction by fused multiply-adds. Its tiles do not travel ahead: each step waits for its own.
@@ -687,7 +701,11 @@ impl Mapper<'_> {
 
     /// The best tiling for fused multiply-adds.
     fn multiply_add(&self, body: &ContractBody, sizes: &Sizes) -> Mapping {
-        let [block_m, block_n, block_k, thread_m, thread_n] = *self.tile(body, sizes);
+        self.tile_mapping(body, self.tile(body, sizes))
+    }
+
+    fn tile_mapping(&self, body: &ContractBody, tile: &[u32; 5]) -> Mapping {
+        let [block_m, block_n, block_k, thread_m, thread_n] = *tile;
         let threads = i64::from((block_m / thread_m) * (block_n / thread_n));
         let held = |block: u32| i64::from(block) * i64::from(block_k) / threads;
         Mapping::Tile {

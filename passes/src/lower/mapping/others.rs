@@ -1,47 +1,63 @@
 //! Mappings of a kernel that take fewer registers, or others: what is tried where its code spills.
 
-use ir::kernel::{Body, Kernel, Mapping, limits, verify};
+use ir::kernel::{Body, ContractBody, Kernel, Mapping, limits, verify};
 use ir::{Symbols, Target};
 
-use super::{candidates, product_us};
+use super::{Mapper, attention_us, candidates, product_us};
 
-/// How much longer than the chosen mapping another one may take by prediction: where a few registers spill, and where many do.
-const NEARLY_AS_FAST: f64 = 1.25;
-const AT_MOST: f64 = 2.0;
-/// Registers from which on many spill.
-const MANY: u32 = 16;
 /// Registers that a tiling should hold less than one that spills.
 const LIGHTER: u32 = 8;
 
-/// Returns other mappings of a kernel of whose registers `spilled` are in memory, the best by prediction first: of a product its other
-/// tilings that take little longer, else those with less under way at once.
-pub fn others(kernel: &Kernel, symbols: &Symbols, target: &Target, spilled: u32) -> Vec<Mapping> {
-    let by = |mapping: Mapping| Kernel {
-        mapping,
-        ..kernel.clone()
-    };
-    let all: Vec<Mapping> = match kernel.body {
-        Body::Contract(_) => {
-            let most = if spilled < MANY { NEARLY_AS_FAST } else { AT_MOST };
-            let chosen = product_us(kernel, symbols, target);
-            let near = |mapping: &Mapping| match (chosen, product_us(&by(mapping.clone()), symbols, target)) {
-                (Some(chosen), Some(us)) => us <= chosen * most,
-                _ => true,
-            };
-            let fast: Vec<Mapping> = candidates(kernel, symbols, target).into_iter().filter(near).collect();
-            lighter_first(&kernel.mapping, fast)
+/// A mapping that a kernel may have in place of its own.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Other {
+    pub mapping: Mapping,
+    /// The predicted microseconds, to be compared with those of the kernel's other mappings; `None` where nothing predicts them.
+    pub us: Option<f64>,
+}
+
+/// Returns every other mapping of a kernel, in the order in which one that does not spill is soonest found: of a product its tilings, those
+/// first that take the least time of all that hold fewer registers than the ones before them, and last its tilings for multiply-adds; of
+/// other bodies the same mapping with less under way at once.
+pub fn others(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Vec<Other> {
+    let all: Vec<Mapping> = match &kernel.body {
+        Body::Contract(body) => {
+            let mut all = lighter_first(&kernel.mapping, candidates(kernel, symbols, target));
+            if may_multiply_add(kernel, body) {
+                all.extend(Mapper::at_hints(kernel, symbols, target).lane_tilings(body));
+            }
+            all
         }
         Body::Attention(_) => candidates(kernel, symbols, target),
         _ => lighter(&kernel.mapping),
     };
-    // Of what was chosen for one, the others may have other parameters.
-    let fits = |mapping: &Mapping| {
-        let other = by(mapping.clone());
-        *mapping != kernel.mapping
-            && verify::verify(&other).is_ok()
-            && limits::check(&other, symbols, target).is_empty()
-    };
-    all.into_iter().filter(fits).collect()
+    let priced = all
+        .into_iter()
+        .filter(|mapping| *mapping != kernel.mapping)
+        .filter_map(|mapping| {
+            let other = Kernel {
+                mapping,
+                ..kernel.clone()
+            };
+            // Of what was chosen for one, the others may have other parameters.
+            let fits = verify::verify(&other).is_ok() && limits::check(&other, symbols, target).is_empty();
+            let us = predicted_us(&other, symbols, target);
+            fits.then_some(Other {
+                mapping: other.mapping,
+                us,
+            })
+        });
+    priced.collect()
+}
+
+/// Predicts the microseconds of a kernel with its mapping, to be compared with those of its other mappings.
+pub fn predicted_us(kernel: &Kernel, symbols: &Symbols, target: &Target) -> Option<f64> {
+    product_us(kernel, symbols, target).or_else(|| attention_us(kernel, symbols, target))
+}
+
+/// Says whether tiles of multiply-adds compute a contraction whole: they fold nothing of their rows, and have no memory of their own.
+fn may_multiply_add(kernel: &Kernel, body: &ContractBody) -> bool {
+    body.statistic.is_none() && kernel.params.values().all(|param| param.access.is_of_body())
 }
 
 /// First the tilings that hold less than each of those before them, in their order, then the others: the next best by prediction is mostly
@@ -51,7 +67,7 @@ fn lighter_first(chosen: &Mapping, all: Vec<Mapping>) -> Vec<Mapping> {
         return all;
     };
     let (mut first, others): (Vec<Mapping>, Vec<Mapping>) = all.into_iter().partition(|mapping| {
-        let Some(held) = held(mapping) else { return true };
+        let Some(held) = held(mapping) else { return false };
         let is_lighter = held + LIGHTER <= least;
         if is_lighter {
             least = held;
