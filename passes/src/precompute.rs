@@ -161,7 +161,7 @@ impl Cone {
         } else {
             made_of
         };
-        elements.is_some_and(|elements| ty.dtype.bytes_for(elements) <= most)
+        elements.is_some_and(|elements| elements > 0 && ty.dtype.bytes_for(elements) <= most)
     }
 }
 
