@@ -33,6 +33,7 @@ pub mod pairs;
 pub mod pipeline;
 pub mod plan;
 pub mod positions;
+pub mod precompute;
 pub mod quantize;
 pub mod report;
 pub mod rewrite;

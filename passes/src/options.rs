@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use ir::{DType, Graph};
+use indexmap::IndexMap;
+use ir::{DType, Graph, HostTensor};
 
 pub use crate::quantize::recipe::weight_only::WeightType;
 
@@ -81,6 +82,9 @@ impl Keep {
 /// Called after each pass with its name and the graph it left.
 pub type Observer = Arc<dyn Fn(&str, &Graph) + Send + Sync>;
 
+/// Computes the outputs of a graph from its inputs, by name; or says why not.
+pub type Evaluator = Arc<dyn Fn(Graph, &IndexMap<String, HostTensor>) -> Result<Vec<HostTensor>, String> + Send + Sync>;
+
 /// Options of [`optimize`](crate::optimize).
 #[derive(Clone)]
 pub struct OptimizeOptions {
@@ -106,6 +110,8 @@ pub struct OptimizeOptions {
     /// Stop after the first run of this pass; the graph may then not be at `Stage::Core` yet.
     pub stop_after: Option<String>,
     pub observer: Option<Observer>,
+    /// Computes large values of constants alone, so that runs do not ([`precompute`](crate::precompute)).
+    pub evaluator: Option<Evaluator>,
 }
 
 impl Default for OptimizeOptions {
@@ -123,6 +129,7 @@ impl Default for OptimizeOptions {
             verify: cfg!(debug_assertions),
             stop_after: None,
             observer: None,
+            evaluator: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::options::OptLevel;
 use crate::runner::Pass;
 use crate::{
     check_indices, cse, dce, decompose, egraph, few_rows, filters, fold, fold_batch_norm, fold_channels, fold_gains,
-    layout, masks, pairs, positions, quantize, simplify,
+    layout, masks, pairs, positions, precompute, quantize, simplify,
 };
 
 /// Returns the passes of a level, in order.
@@ -19,6 +19,7 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
         OptLevel::O1 => &[
             simplify::PASS,
             fold::PASS,
+            precompute::PASS,
             check_indices::PASS,
             quantize::recipe::weight_only::PASS,
             quantize::PASS,
@@ -41,12 +42,14 @@ pub fn passes(level: OptLevel) -> Vec<Pass> {
 }
 
 /// Cleans up what the front end recorded, and sees which index arithmetic is just positions.
-const CLEAN_UP: [Pass; 5] = [
+const CLEAN_UP: [Pass; 6] = [
     simplify::PASS,
     positions::PASS,
     simplify::PASS,
     fold::PASS,
-    // And which constants are.
+    // What that leaves of constants alone.
+    precompute::PASS,
+    // Which constants are positions.
     masks::PASS,
 ];
 
@@ -106,6 +109,7 @@ pub fn before_sharding(level: OptLevel) -> Vec<Pass> {
         OptLevel::O0 | OptLevel::O1 => &[
             simplify::PASS,
             fold::PASS,
+            precompute::PASS,
             quantize::recipe::weight_only::PASS,
             quantize::PASS,
         ],

@@ -111,7 +111,7 @@ fn gemms(ws: &mut Workspace) {
     ] {
         let (a, b) = (noise(m * k), noise(k * n));
         let mut c = vec![0.0f32; m * n];
-        let packed = PackedB::dense(ws.isa(), k, n, &b);
+        let packed = PackedB::dense(ws.isa(), k, n, &b).expect("memory");
         let bytes: Vec<u8> = (0..n * k).map(|i| (i * 31 % 251) as u8).collect();
         let quantised = |bits: u32| {
             let integers = Integers {
@@ -123,7 +123,7 @@ fn gemms(ws: &mut Workspace) {
                 row: 1,
                 col: k as i64,
             };
-            QuantisedB::new(None, ws.isa(), [k, n, 128], &integers, |_, _| (0.01, 0.0))
+            QuantisedB::new(None, ws.isa(), [k, n, 128], &integers, |_, _| (0.01, 0.0)).expect("memory")
         };
         let (nibbles, words) = (quantised(4), quantised(8));
         let flops = 2.0 * (m * n * k) as f64;
@@ -163,8 +163,8 @@ fn convs(ws: &mut Workspace, model: &str, rows: &[ConvRow]) {
         let shape = ConvShape::new([1, h, h, c], o, [k, k], [stride; 2], [pad; 4], [1, 1], groups);
         let (x, w, bias) = (noise(h * h * c), noise(o * c / groups * k * k), noise(o));
         let mut y = vec![0.0f32; shape.out_h * shape.out_w * o];
-        let direct = PackedConv::new(ws.isa(), &w, o, c / groups, [k, k], groups);
-        let winograd = winograd_pays(&shape).then(|| PackedConv::winograd(ws.isa(), &w, o, c));
+        let direct = PackedConv::new(ws.isa(), &w, o, c / groups, [k, k], groups).expect("memory");
+        let winograd = winograd_pays(&shape).then(|| PackedConv::winograd(ws.isa(), &w, o, c).expect("memory"));
         let conv = Conv {
             shape,
             input: x.as_ptr().cast(),

@@ -1,7 +1,7 @@
 //! Accesses that were under way when their wave came to a barrier, where races are looked for.
 //!
 //! A barrier orders waves and not what they have under way: a load or store that its wave did not wait for may happen behind
-//! the barrier. So each byte keeps its last read and its last write with their numbers, and each wave how far it had waited when it
+//! the barrier. So each byte keeps its last write and the last read of each wave since with their numbers, and each wave how far it had waited when it
 //! came to each barrier. Who meets a byte in a later phase is ordered behind the earlier access only if that wave had waited for
 //! it at a barrier between. (Stores to LDS and the reads behind them are looked at by `order` in any case, since that is cheap.)
 //!
@@ -23,10 +23,11 @@ struct Mark {
 }
 
 /// The last accesses to a byte.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Byte {
     write: Mark,
-    read: Mark,
+    /// Since that, one of each wave: a wave's own read says nothing of what another still has under way.
+    reads: Vec<Mark>,
 }
 
 /// The operations up to which a wave had waited: of LDS, of loads and of stores of global memory.
@@ -105,7 +106,8 @@ impl Late {
         };
         for at in address..address + u64::from(size) {
             let bytes = if space == Space::Lds { &self.lds } else { &self.global };
-            let byte = bytes.get(&at).copied().unwrap_or_default();
+            let none = Byte::default();
+            let byte = bytes.get(&at).unwrap_or(&none);
             let late = |mark: Mark, earlier: Access| {
                 let counter = self.under_way(mark, w.index, phase, space, earlier)?;
                 Some(FaultKind::UnorderedAccess {
@@ -117,7 +119,8 @@ impl Late {
                     counter,
                 })
             };
-            let read = || late(byte.read, Access::Read).filter(|_| access != Access::Read);
+            let reads = byte.reads.iter().filter(|_| access != Access::Read);
+            let read = || reads.clone().find_map(|read| late(*read, Access::Read));
             if let Some(fault) = late(byte.write, Access::Write).or_else(read) {
                 return Err(fault);
             }
@@ -128,8 +131,14 @@ impl Late {
             };
             let byte = bytes.entry(at).or_default();
             match access {
-                Access::Read => byte.read = mark,
-                Access::Write => (byte.write, byte.read) = (mark, Mark::default()),
+                Access::Read => match byte.reads.iter_mut().find(|read| read.wave == mark.wave) {
+                    Some(read) => *read = mark,
+                    None => byte.reads.push(mark),
+                },
+                Access::Write => {
+                    byte.write = mark;
+                    byte.reads.clear();
+                }
                 // It comes before or behind others whole, and is known to be done by what it gives.
                 Access::Atomic => *byte = Byte::default(),
             }

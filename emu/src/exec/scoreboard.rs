@@ -3,6 +3,7 @@
 //! The emulator finishes every operation at once; this table keeps the hardware's promise instead. A load's
 //! destination counts as unwritten until a wait has covered the load, and a use before that is an error.
 
+use crate::arch::{Arch, Generation};
 use std::collections::VecDeque;
 
 /// A hardware counter. Before gfx12 LDS and scalar loads share one.
@@ -135,8 +136,10 @@ struct Event {
 }
 
 /// The outstanding operations of one wave.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Scoreboard {
+    /// How far each counter counts.
+    most: [usize; COUNTERS],
     queues: [VecDeque<Event>; COUNTERS],
     pending: [Set; COUNTERS],
     issued: [u64; COUNTERS],
@@ -146,6 +149,23 @@ pub(crate) struct Scoreboard {
 }
 
 impl Scoreboard {
+    /// Makes a board of nothing. LLVM's bit widths of the counters decide how far they count.
+    pub fn new(arch: &Arch) -> Scoreboard {
+        let (local, scalar) = match arch.generation {
+            Generation::Gfx9 => (15, 15),
+            Generation::Gfx10 | Generation::Gfx11 => (63, 63),
+            Generation::Gfx12 => (63, 31),
+        };
+        Scoreboard {
+            most: [63, 63, local, scalar],
+            queues: Default::default(),
+            pending: Default::default(),
+            issued: Default::default(),
+            ticks: 0,
+            any: false,
+        }
+    }
+
     /// Notes an operation that will write `writes` when it returns.
     pub fn issue(&mut self, counter: Counter, writes: &Set, unordered: bool) {
         let index = counter as usize;
@@ -160,9 +180,11 @@ impl Scoreboard {
         if *writes != Set::default() {
             self.any = true;
         }
-        // The hardware's counter saturates and stalls; an unbounded queue would only cost memory.
-        if self.queues[index].len() > 64 && !unordered {
-            self.queues[index].pop_front();
+        // The hardware issues no more than the counter counts: it waits for the oldest operation first, and compilers leave out a wait
+        // that this makes needless.
+        let queue = &mut self.queues[index];
+        if queue.len() > self.most[index] && queue.iter().all(|event| !event.unordered) {
+            queue.pop_front();
             self.rebuild(index);
         }
     }

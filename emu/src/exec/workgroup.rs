@@ -285,7 +285,7 @@ fn waves(launch: &Launch<'_>, position: [u32; 3]) -> Vec<Wave> {
                 mode,
                 index,
                 state: State::Ready,
-                board: Scoreboard::default(),
+                board: Scoreboard::new(launch.arch),
                 stores: Vec::new(),
                 undefined: None,
                 scratch: vec![0; scratch_words],

@@ -7,7 +7,7 @@ use ir::graph::print::PrintOptions;
 
 use super::args::{self, BuildArgs};
 use super::{Context, output};
-use crate::driver::model::load_gir;
+use crate::driver::{self, model::load_gir};
 use crate::error::{Error, Result};
 
 /// Run graph passes on a .gir text and print the graph.
@@ -45,6 +45,7 @@ pub fn run(args: &Args, _context: &Context) -> Result<()> {
     }
     options.stop_after = args.stop_after.clone();
     options.verify = true;
+    options.evaluator = Some(driver::evaluator());
     let printed: Arc<Mutex<String>> = Arc::default();
     if !args.print_after.is_empty() {
         let (wanted, out) = (args.print_after.clone(), printed.clone());

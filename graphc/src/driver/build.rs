@@ -7,16 +7,19 @@ use indexmap::IndexMap;
 use ir::dim::DimError;
 use ir::plan::{Carried, Place, Share, Stage};
 use ir::program::Variant;
-use ir::{ConstId, DType, Entity, Graph, Plan, Program, Schedule, Table, Target};
+use ir::{ConstId, DType, Entity, Graph, HostTensor, Plan, Program, Schedule, Table, Target};
 use passes::lower::unpacked::{self, UnpackOnce};
 use passes::lower::winograd::{self, Filtering};
+use passes::options::Evaluator;
 use passes::route::sized::Routes;
 use passes::shard::{ShardError, ShardReport, Sharded, Split, StageReport, Staged};
 use passes::tuning::Tuned;
 use passes::{
     Convolution, Decided, FilteredConvolution, FusionReport, OptLevel, OptimizeOptions, OptimizeReport, PlanOptions,
-    ScheduleOptions, ShardOptions, UnpackedProduct,
+    ScheduleOptions, ShardOptions, UnpackedProduct, precompute,
 };
+use runtime::cpu::CpuDevice;
+use runtime::{Executable, LoadOptions};
 
 use crate::error::{Error, Result};
 
@@ -139,6 +142,7 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
                 Some(false) => Vec::new(),
                 _ => states.iter().map(|state| state.output.clone()).collect(),
             },
+            evaluator: Some(options.optimize.evaluator.clone().unwrap_or_else(evaluator)),
             ..options.optimize.clone()
         };
         let ranks = options.ranks.clone().map(|ranks| ShardOptions {
@@ -191,6 +195,20 @@ pub fn build(graph: &Graph, options: &BuildOptions) -> Result<Build> {
     };
     check_files(graph)?;
     Ok(Build { program, reports })
+}
+
+/// Returns the evaluator that [`build`] gives to the passes: it compiles a graph for the CPU and runs it once, on all cores.
+pub fn evaluator() -> Evaluator {
+    let evaluate = |graph: &Graph, inputs: &IndexMap<String, HostTensor>| -> Result<Vec<HostTensor>> {
+        let mut options = BuildOptions::new(vec![Target::cpu()], OptLevel::O2);
+        // The graph's own constants are small, and evaluating it is this run.
+        options.optimize.disable.insert(precompute::NAME.to_owned());
+        let program = Arc::new(build(graph, &options)?.program);
+        let device = CpuDevice::new(codegen_cpu::lowering);
+        let executable = Executable::load_on(&device, program, 0, &LoadOptions::default())?;
+        Ok(executable.run(inputs)?.into_values().collect())
+    };
+    Arc::new(move |graph, inputs| evaluate(&graph, inputs).map_err(|error| error.to_string()))
 }
 
 /// Checks that the files of a graph's weights were whole while they were read.

@@ -2,8 +2,8 @@
 //!
 //! Results come from the reference evaluator, so folding cannot disagree with it, or from fast native paths (views, f32 arithmetic). Ops
 //! whose work grows as their operands do are evaluated up to [`LARGE`] elements, so that what is made of weights alone (weights that are
-//! standardised, scaled, normalised) is not made anew in each run; others only where they are small. Nothing is folded that grows: a
-//! broadcast stays a view, and what is quantised stays so.
+//! standardised, scaled, normalised) is not made anew in each run; others only where they are small. [`precompute`](crate::precompute) has
+//! the rest evaluated. Nothing is folded that grows: a broadcast stays a view, and what is quantised stays so.
 
 pub mod native;
 

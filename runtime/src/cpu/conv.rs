@@ -11,6 +11,7 @@ use super::kernels;
 use super::kernels::conv::{Conv, PackedConv, conv2d, winograd_pays};
 use super::kernels::conv_transposed::{PackedTransposed, conv_transpose2d};
 use super::kernels::gemm::{Batch, Builtin, Residual};
+use super::kernels::workspace::{NoRoom, ask, zeros};
 use super::tile::{TileRun, tile_scratch};
 use crate::error::RuntimeError;
 
@@ -39,30 +40,31 @@ impl Filters {
 }
 
 /// Packs filters of either layout.
-fn pack(cx: &Prepare<'_>, tensor: &ir::HostTensor, form: &Form, winograd: bool) -> Filters {
+fn pack(cx: &Prepare<'_>, tensor: &ir::HostTensor, form: &Form, winograd: bool) -> Result<Filters, NoRoom> {
     let s = &form.shape;
     let taps = s.kh * s.kw;
     let rows = [s.o, s.c];
     let rows = rows[usize::from(form.transposed)];
+    ask(tensor.elements().saturating_mul(size_of::<f32>()))?;
     let values = tensor.to_f32();
     let across = values.len() / (rows * taps).max(1);
     let dense = match form.layout {
         Layout::ChannelsFirst => values,
-        Layout::ChannelsLast => channels_first(&values, [rows, taps, across]),
+        Layout::ChannelsLast => channels_first(&values, [rows, taps, across])?,
     };
     let cg = s.c / s.groups;
     if form.transposed {
-        return Filters::Transposed(Arc::new(PackedTransposed::new(cx.isa, &dense, s)));
+        return Ok(Filters::Transposed(Arc::new(PackedTransposed::new(cx.isa, &dense, s)?)));
     }
-    Filters::Plain(Arc::new(match winograd {
-        true => PackedConv::winograd(cx.isa, &dense, s.o, cg),
-        false => PackedConv::new(cx.isa, &dense, s.o, cg, [s.kh, s.kw], s.groups),
-    }))
+    Ok(Filters::Plain(Arc::new(match winograd {
+        true => PackedConv::winograd(cx.isa, &dense, s.o, cg)?,
+        false => PackedConv::new(cx.isa, &dense, s.o, cg, [s.kh, s.kw], s.groups)?,
+    })))
 }
 
 /// `[row][tap][channel]` as `[row][channel][tap]`.
-fn channels_first(values: &[f32], [rows, taps, channels]: [usize; 3]) -> Vec<f32> {
-    let mut dense = vec![0.0f32; rows * channels * taps];
+fn channels_first(values: &[f32], [rows, taps, channels]: [usize; 3]) -> Result<Vec<f32>, NoRoom> {
+    let mut dense = zeros(rows * channels * taps)?;
     for row in 0..rows {
         for tap in 0..taps {
             for channel in 0..channels {
@@ -72,14 +74,14 @@ fn channels_first(values: &[f32], [rows, taps, channels]: [usize; 3]) -> Vec<f32
             }
         }
     }
-    dense
+    Ok(dense)
 }
 
 impl ConvExec {
     /// Packs a convolution's filters.
     ///
     /// # Errors
-    /// Filters that are said to be constant and are not.
+    /// Filters that are said to be constant and are not, or more of them than there is memory for.
     pub(crate) fn new(form: Form, cx: &Prepare<'_>) -> Result<ConvExec, RuntimeError> {
         let (id, tensor) = cx.given(form.filter)?;
         let shape = &form.shape;
@@ -92,7 +94,7 @@ impl ConvExec {
             winograd,
             transposed: form.transposed.then_some([shape.stride, shape.dilation]),
         };
-        let weights = cx.pack_filters(key, || pack(cx, tensor, &form, winograd));
+        let weights = cx.pack_filters(key, || pack(cx, tensor, &form, winograd))?;
         Ok(ConvExec { form, weights })
     }
 

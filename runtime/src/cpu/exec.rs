@@ -1,6 +1,7 @@
 //! One kernel at one set of sizes: a lowered kernel with its constants packed, as pieces that run one after another.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ir::HostTensor;
@@ -16,11 +17,17 @@ use super::integers::{IntegerExec, IntegersKey};
 use super::kernels::dots::Dots;
 use super::kernels::gemm::{Batch, Integers, MatRef, PackedB, QuantisedB};
 use super::kernels::integers::{PackedIntegers, given_bytes};
-use super::kernels::workspace::AlignedBuf;
+use super::kernels::workspace::{AlignedBuf, NoRoom};
 use super::kernels::{Isa, Pool};
 use super::loops::LoopsExec;
 use super::{attention, copying, ordered, pooling, recurrent, rows};
 use crate::error::RuntimeError;
+
+impl From<NoRoom> for RuntimeError {
+    fn from(NoRoom(asked): NoRoom) -> RuntimeError {
+        RuntimeError::no_memory(asked)
+    }
+}
 
 /// Weights in the form that kernels read them, made once each.
 #[derive(Debug, Default)]
@@ -110,7 +117,7 @@ impl<'a> Prepare<'a> {
         if let Some(found) = packs.get(&key) {
             return Ok(found.clone());
         }
-        let aligned = aligned(tensor);
+        let aligned = aligned(tensor)?;
         let src = MatRef {
             ptr: aligned
                 .ptr()
@@ -121,7 +128,7 @@ impl<'a> Prepare<'a> {
             batch: Batch::Table(&key.2),
         };
         // SAFETY: the index was proven to stay inside the parameter, which has the constant's elements.
-        let packed = Arc::new(unsafe { PackedB::on(self.pool, self.isa, key.2.len(), k, n, &src) });
+        let packed = Arc::new(unsafe { PackedB::on(self.pool, self.isa, key.2.len(), k, n, &src) }?);
         packs.insert(key, packed.clone());
         Ok(packed)
     }
@@ -137,43 +144,55 @@ impl<'a> Prepare<'a> {
         let ids = self.constants.iter().map(|c| c.map(|(id, _)| id)).collect();
         let key = (self.name.to_owned(), ids, [k, n], [matrix.base, matrix.row, matrix.col]);
         let mut packs = self.packs.quantised.lock().unwrap_or_else(PoisonError::into_inner);
-        let packed = packs.entry(key).or_insert_with(|| {
-            let integers = Integers {
-                bytes: &tensor.bytes,
-                bits: matrix.bits,
-                signed: matrix.signed,
-                float: matrix.float,
-                base: matrix.base,
-                row: matrix.row,
-                col: matrix.col,
-            };
-            let groups = k.div_ceil(matrix.group.max(1));
-            let scale = |col: usize, group: usize| matrix.scales[col * groups + group];
-            Arc::new(QuantisedB::new(
-                self.pool,
-                self.isa,
-                [k, n, matrix.group],
-                &integers,
-                scale,
-            ))
-        });
-        Ok(packed.clone())
+        let place = match packs.entry(key) {
+            Entry::Occupied(found) => return Ok(found.get().clone()),
+            Entry::Vacant(place) => place,
+        };
+        let integers = Integers {
+            bytes: &tensor.bytes,
+            bits: matrix.bits,
+            signed: matrix.signed,
+            float: matrix.float,
+            base: matrix.base,
+            row: matrix.row,
+            col: matrix.col,
+        };
+        let groups = k.div_ceil(matrix.group.max(1));
+        let scale = |col: usize, group: usize| matrix.scales[col * groups + group];
+        let packed = QuantisedB::new(self.pool, self.isa, [k, n, matrix.group], &integers, scale)?;
+        Ok(place.insert(Arc::new(packed)).clone())
     }
 
     /// Packs weights of products of integers, once for what the key says of them.
+    ///
+    /// # Errors
+    /// There is no memory for them.
     pub(crate) fn pack_integers(
         &self,
         key: IntegersKey,
-        pack: impl FnOnce() -> Vec<PackedIntegers>,
-    ) -> Arc<Vec<PackedIntegers>> {
+        pack: impl FnOnce() -> Result<Vec<PackedIntegers>, NoRoom>,
+    ) -> Result<Arc<Vec<PackedIntegers>>, RuntimeError> {
         let mut packs = self.packs.integers.lock().unwrap_or_else(PoisonError::into_inner);
-        packs.entry(key).or_insert_with(|| Arc::new(pack())).clone()
+        Ok(match packs.entry(key) {
+            Entry::Occupied(found) => found.get().clone(),
+            Entry::Vacant(place) => place.insert(Arc::new(pack()?)).clone(),
+        })
     }
 
     /// Packs a convolution's filters, once for what the key says of them.
-    pub(crate) fn pack_filters(&self, key: FilterKey, pack: impl FnOnce() -> Filters) -> Filters {
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub(crate) fn pack_filters(
+        &self,
+        key: FilterKey,
+        pack: impl FnOnce() -> Result<Filters, NoRoom>,
+    ) -> Result<Filters, RuntimeError> {
         let mut filters = self.packs.filters.lock().unwrap_or_else(PoisonError::into_inner);
-        filters.entry(key).or_insert_with(pack).clone()
+        Ok(match filters.entry(key) {
+            Entry::Occupied(found) => found.get().clone(),
+            Entry::Vacant(place) => place.insert(pack()?).clone(),
+        })
     }
 }
 
@@ -193,15 +212,18 @@ impl Aligned<'_> {
 }
 
 /// Borrows a tensor's bytes, or copies them where their address does not suit the element type.
-pub(crate) fn aligned(tensor: &HostTensor) -> Aligned<'_> {
+///
+/// # Errors
+/// There is no memory for a copy.
+pub(crate) fn aligned(tensor: &HostTensor) -> Result<Aligned<'_>, NoRoom> {
     let bytes: &[u8] = &tensor.bytes;
     if (bytes.as_ptr() as usize).is_multiple_of((tensor.dtype.bits() as usize / 8).max(1)) {
-        return Aligned::Borrowed(bytes);
+        return Ok(Aligned::Borrowed(bytes));
     }
-    let buf = AlignedBuf::new(bytes.len());
+    let buf = AlignedBuf::asked(bytes.len())?;
     // SAFETY: the buffer was made with this length.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.as_ptr(), bytes.len()) };
-    Aligned::Copied(buf)
+    Ok(Aligned::Copied(buf))
 }
 
 /// A part of a kernel's work.

@@ -340,7 +340,7 @@ fn weights(form: &Integers, cx: &Prepare<'_>) -> Result<Weights, RuntimeError> {
                     bytes[at] as i8
                 })
             };
-            Weights::Packed(cx.pack_integers(key, || (0..form.groups).map(group).collect()))
+            Weights::Packed(cx.pack_integers(key, || (0..form.groups).map(group).collect())?)
         }
         (IntegerWeights::Matrix { n, base, down, across }, _) => {
             let (id, tensor) = cx.given(form.filter)?;
@@ -358,7 +358,7 @@ fn weights(form: &Integers, cx: &Prepare<'_>) -> Result<Weights, RuntimeError> {
                 return Ok(Weights::Ones);
             }
             let at = |row: usize, col: usize| bytes[(base + row as i64 * down + col as i64 * across) as usize] as i8;
-            Weights::Packed(cx.pack_integers(key, || vec![PackedIntegers::new(dots, form.k, *n, at)]))
+            Weights::Packed(cx.pack_integers(key, || Ok(vec![PackedIntegers::new(dots, form.k, *n, at)?]))?)
         }
         (IntegerWeights::Filters(_), IntegerRows::Matrix { .. }) => return Err(fewer(cx, form.filter)),
     })

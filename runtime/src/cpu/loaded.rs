@@ -301,7 +301,7 @@ impl LoadedCpu {
         let mut constants = Vec::with_capacity(plan.buffers.len());
         for (id, buffer) in plan.buffers.iter() {
             constants.push(match buffer.place {
-                Place::Constant(c) | Place::Streamed(c) if raw[id] => Some(self.constant(c)),
+                Place::Constant(c) | Place::Streamed(c) if raw[id] => Some(self.constant(c)?),
                 _ => None,
             });
         }
@@ -329,26 +329,29 @@ impl LoadedCpu {
         })
     }
 
-    fn constant(&self, id: ConstId) -> ConstPtr {
+    /// Where a constant is that kernels read as it is.
+    ///
+    /// # Errors
+    /// There is no memory for a copy at an address that suits its type.
+    fn constant(&self, id: ConstId) -> Result<ConstPtr, RuntimeError> {
         let tensor = &self.program.constants[id].tensor;
-        if let Aligned::Borrowed(bytes) = aligned_or_known(tensor) {
-            return ConstPtr {
-                ptr: bytes.as_ptr(),
-                _copy: None,
-            };
-        }
         let mut copies = lock(&self.copies);
-        let copy = copies
-            .entry(id)
-            .or_insert_with(|| match aligned(tensor) {
-                Aligned::Copied(buf) => Arc::new(buf),
-                Aligned::Borrowed(_) => Arc::new(AlignedBuf::new(0)),
-            })
-            .clone();
-        ConstPtr {
+        let copy = match copies.get(&id) {
+            Some(copy) => copy.clone(),
+            None => match aligned(tensor)? {
+                Aligned::Borrowed(bytes) => {
+                    return Ok(ConstPtr {
+                        ptr: bytes.as_ptr(),
+                        _copy: None,
+                    });
+                }
+                Aligned::Copied(buf) => copies.entry(id).or_insert(Arc::new(buf)).clone(),
+            },
+        };
+        Ok(ConstPtr {
             ptr: copy.as_ptr(),
             _copy: Some(copy),
-        }
+        })
     }
 
     fn context(&self) -> Context {
@@ -366,16 +369,6 @@ fn planned(error: RuntimeError, asked: usize) -> RuntimeError {
     match error {
         RuntimeError::NoMemory { available, .. } => RuntimeError::NoMemory { asked, available },
         error => error,
-    }
-}
-
-/// Borrows where the address suits, without copying where it does not.
-fn aligned_or_known(tensor: &ir::HostTensor) -> Aligned<'_> {
-    let bytes: &[u8] = &tensor.bytes;
-    if (bytes.as_ptr() as usize).is_multiple_of((tensor.dtype.bits() as usize / 8).max(1)) {
-        Aligned::Borrowed(bytes)
-    } else {
-        Aligned::Copied(AlignedBuf::new(0))
     }
 }
 

@@ -17,6 +17,7 @@ mod hip_library_routes;
 mod hip_scales;
 mod miopen_find;
 mod miopen_tuned;
+mod precomputed;
 mod profile;
 mod ranks;
 mod report;

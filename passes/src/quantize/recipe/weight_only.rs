@@ -102,3 +102,52 @@ fn kept(recipe: &Recipe) -> impl Iterator<Item = Fired> {
         proof: Vec::new(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use ir::Target;
+    use ir::graph::parse::parse;
+
+    use super::*;
+    use crate::{OptimizeOptions, optimize};
+
+    /// Several pieces of work for each weight, one of an odd number of rows.
+    const MODEL: &str = "graph @g stage=import {
+  x = input \"x\" : f32[4, 515]
+  w1 = constant random(seed=1) : f32[515, 768]
+  w2 = constant random(seed=2) : f32[768, 640]
+  h = contract x, w1
+  y = contract h, w2
+  return y as \"y\"
+}
+";
+
+    #[test]
+    fn bytes_are_the_same_whatever_the_number_of_threads() {
+        for weights in [WeightType::Int8, WeightType::Int4, WeightType::Fp8] {
+            let made = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new()
+                    .num_threads(threads)
+                    .build()
+                    .expect("threads");
+                let options = OptimizeOptions {
+                    weights: Some(weights),
+                    ..OptimizeOptions::default()
+                };
+                let graph = pool.install(|| optimize(parse(MODEL).expect("parses"), &Target::cpu(), &options));
+                let (graph, report) = graph.expect("optimises");
+                assert_eq!(
+                    report.fired.iter().filter(|f| f.used(QUANTIZED)).count(),
+                    2,
+                    "{weights:?}"
+                );
+                let constants = graph.constants().values().map(|c| c.tensor.clone());
+                constants.collect::<Vec<_>>()
+            };
+            let one = made(1);
+            for threads in [2, 3, 8] {
+                assert_eq!(made(threads), one, "{weights:?}, {threads} threads");
+            }
+        }
+    }
+}

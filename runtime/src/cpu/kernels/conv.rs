@@ -7,7 +7,7 @@
 use super::depthwise::depthwise;
 use super::gemm::{Batch, Builtin, Dest, Elem, Epilogue, MatRef, PackedB, Place, Problem, RowMap, packed_len, run};
 use super::isa::Isa;
-use super::workspace::{SyncPtr, Workspace};
+use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
 use super::{convert, gemm};
 pub use ir::host::product::{ConvShape, ImageStrides};
 
@@ -53,9 +53,19 @@ enum Weights {
 impl PackedConv {
     /// Packs dense weights `[o, c / groups, kh, kw]` for [`conv2d`].
     ///
+    /// # Errors
+    /// There is no memory for it.
+    ///
     /// # Panics
     /// When `weights` has another length or `groups` does not divide `o`.
-    pub fn new(isa: Isa, weights: &[f32], o: usize, cg: usize, [kh, kw]: [usize; 2], groups: usize) -> PackedConv {
+    pub fn new(
+        isa: Isa,
+        weights: &[f32],
+        o: usize,
+        cg: usize,
+        [kh, kw]: [usize; 2],
+        groups: usize,
+    ) -> Result<PackedConv, NoRoom> {
         let taps = kh * kw;
         assert_eq!(
             weights.len(),
@@ -67,23 +77,23 @@ impl PackedConv {
             "{groups} groups of {o} output channels"
         );
         if cg == 1 && o == groups && groups > 1 {
-            let mut packed = vec![0.0; taps * o];
+            let mut packed = zeros(taps * o)?;
             for (c, filter) in weights.chunks_exact(taps.max(1)).enumerate() {
                 for (tap, w) in filter.iter().enumerate() {
                     packed[tap * o + c] = *w;
                 }
             }
-            return PackedConv {
+            return Ok(PackedConv {
                 o,
                 cg,
                 taps,
                 groups,
                 weights: Weights::Depthwise(packed),
-            };
+            });
         }
         let og = o / groups;
         // [g][tap][c][o]
-        let mut rows = vec![0.0; weights.len()];
+        let mut rows = zeros(weights.len())?;
         for g in 0..groups {
             for tap in 0..taps {
                 for c in 0..cg {
@@ -93,13 +103,13 @@ impl PackedConv {
                 }
             }
         }
-        PackedConv {
+        Ok(PackedConv {
             o,
             cg,
             taps,
             groups,
-            weights: Weights::Panels(Self::panels(isa, &rows, groups, taps * cg, og)),
-        }
+            weights: Weights::Panels(Self::panels(isa, &rows, groups, taps * cg, og)?),
+        })
     }
 
     /// Packs dense weights `[o, c, 3, 3]` for [`conv2d`] by Winograd's F(4x4, 3x3): strides and dilations of 1, one group.
@@ -107,20 +117,23 @@ impl PackedConv {
     /// About twice as fast where [`winograd_pays`]; the error in f32 is about ten times that of direct summation
     /// (2e-5 of the sum of the products' magnitudes), and one NaN or infinity spreads over its 4x4 block of outputs.
     ///
+    /// # Errors
+    /// As [`PackedConv::new`].
+    ///
     /// # Panics
     /// When `weights` has another length; `conv2d` panics when such weights meet another stride, dilation or grouping.
-    pub fn winograd(isa: Isa, weights: &[f32], o: usize, c: usize) -> PackedConv {
+    pub fn winograd(isa: Isa, weights: &[f32], o: usize, c: usize) -> Result<PackedConv, NoRoom> {
         assert_eq!(weights.len(), o * c * 9, "Winograd weights are [{o}, {c}, 3, 3]");
-        PackedConv {
+        Ok(PackedConv {
             o,
             cg: c,
             taps: 9,
             groups: 1,
-            weights: Weights::Winograd(super::winograd::pack(isa, weights, o, c)),
-        }
+            weights: Weights::Winograd(super::winograd::pack(isa, weights, o, c)?),
+        })
     }
 
-    fn panels(isa: Isa, rows: &[f32], groups: usize, k: usize, n: usize) -> PackedB {
+    fn panels(isa: Isa, rows: &[f32], groups: usize, k: usize, n: usize) -> Result<PackedB, NoRoom> {
         let src = MatRef {
             batch: Batch::Stride((k * n) as isize),
             ..MatRef::dense(rows, n)

@@ -10,7 +10,7 @@
 
 use super::conv::{Conv, ConvShape, ImageStrides, PackedConv, conv2d};
 use super::isa::Isa;
-use super::workspace::Workspace;
+use super::workspace::{NoRoom, Workspace, zeros};
 
 /// Filters of a transposed convolution, packed for each phase: `stride[0] * stride[1]` of them.
 #[derive(Debug)]
@@ -52,16 +52,19 @@ fn gcd(a: usize, b: usize) -> usize {
 impl PackedTransposed {
     /// Packs dense weights `[c, o / groups, kh, kw]` for [`conv_transpose2d`] by these strides and dilations.
     ///
+    /// # Errors
+    /// There is no memory for it.
+    ///
     /// # Panics
     /// When `weights` has another length or `groups` does not divide the channels.
-    pub fn new(isa: Isa, weights: &[f32], s: &ConvShape) -> PackedTransposed {
+    pub fn new(isa: Isa, weights: &[f32], s: &ConvShape) -> Result<PackedTransposed, NoRoom> {
         let (cg, og, taps) = (s.c / s.groups, s.o / s.groups, s.kh * s.kw);
         assert_eq!(weights.len(), s.c * og * taps, "transposed weights do not fit {s:?}");
         let mut phases = Vec::with_capacity(s.stride[0] * s.stride[1]);
         for phase in 0..s.stride[0] * s.stride[1] {
             let [y, x] = phase_taps(s, phase);
             let (kh, kw) = (y.count.max(1), x.count.max(1));
-            let mut dense = vec![0.0; s.o * cg * kh * kw];
+            let mut dense = zeros(s.o * cg * kh * kw)?;
             for (o, filter) in dense.chunks_exact_mut((cg * kh * kw).max(1)).enumerate() {
                 let (group, at) = (o / og, o % og);
                 for c in 0..cg {
@@ -78,9 +81,9 @@ impl PackedTransposed {
                     }
                 }
             }
-            phases.push(PackedConv::new(isa, &dense, s.o, cg, [kh, kw], s.groups));
+            phases.push(PackedConv::new(isa, &dense, s.o, cg, [kh, kw], s.groups)?);
         }
-        PackedTransposed { phases }
+        Ok(PackedTransposed { phases })
     }
 
     /// Filters of one phase, for what has a place for such.

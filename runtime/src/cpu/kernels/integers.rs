@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::byte_ends::BytesOut;
 use super::dots::{Dots, Left, dot_bytes, dot_tile};
-use super::workspace::{AlignedBuf, SyncPtr, Workspace};
+use super::workspace::{AlignedBuf, NoRoom, SyncPtr, Workspace};
 use ir::host::product::GivenMatrix;
 
 /// A right operand of signed bytes, packed.
@@ -36,13 +36,24 @@ struct Panel {
 
 impl PackedIntegers {
     /// Packs `k` rows and `n` columns; `at(row, column)` gives the elements.
-    pub fn new(dots: Dots, k: usize, n: usize, at: impl Fn(usize, usize) -> i8) -> PackedIntegers {
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new(dots: Dots, k: usize, n: usize, at: impl Fn(usize, usize) -> i8) -> Result<PackedIntegers, NoRoom> {
         PackedIntegers::blocks(dots, [k, n], 1, at)
     }
 
     /// Packs a matrix of `blocks` matrices of `k` rows and `n` columns along its diagonal, and zeros; `at(row, column)` of the whole
     /// matrix gives the elements of blocks.
-    pub fn blocks(dots: Dots, [k, n]: [usize; 2], blocks: usize, at: impl Fn(usize, usize) -> i8) -> PackedIntegers {
+    ///
+    /// # Errors
+    /// As [`PackedIntegers::new`].
+    pub fn blocks(
+        dots: Dots,
+        [k, n]: [usize; 2],
+        blocks: usize,
+        at: impl Fn(usize, usize) -> i8,
+    ) -> Result<PackedIntegers, NoRoom> {
         let (each, columns, wide) = (dots.each(), dots.columns(), n * blocks);
         let count = wide.div_ceil(columns);
         let mut panels = Vec::with_capacity(count);
@@ -60,7 +71,7 @@ impl PackedIntegers {
             });
             bytes += depth * columns / 2 * vectors * 4;
         }
-        let data = AlignedBuf::new(bytes);
+        let data = AlignedBuf::asked(bytes)?;
         let mut excess = vec![0i32; count * columns];
         for (number, panel) in panels.iter().enumerate() {
             for j in 0..columns.min(wide - number * columns) {
@@ -84,14 +95,14 @@ impl PackedIntegers {
                 }
             }
         }
-        PackedIntegers {
+        Ok(PackedIntegers {
             dots,
             k: k * blocks,
             n: wide,
             panels,
             data,
             excess,
-        }
+        })
     }
 
     /// The operand as it is multiplied.

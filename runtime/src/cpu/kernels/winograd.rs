@@ -17,14 +17,17 @@ use super::gemm::{
 };
 use super::isa::Isa;
 use super::simd::{Simd, simd_dispatch};
-use super::workspace::{SyncPtr, Workspace};
+use super::workspace::{NoRoom, SyncPtr, Workspace, zeros};
 
 /// Outputs of one patch along each axis, and values of one patch.
 const OUT: usize = 4;
 const POINTS: usize = 36;
 
 /// Transforms weights `[o, c, 3, 3]` to 36 packed `[c, o]` matrices.
-pub(crate) fn pack(isa: Isa, weights: &[f32], o: usize, c: usize) -> PackedB {
+///
+/// # Errors
+/// There is no memory for them.
+pub(crate) fn pack(isa: Isa, weights: &[f32], o: usize, c: usize) -> Result<PackedB, NoRoom> {
     const G: [[f64; 3]; 6] = [
         [1.0 / 4.0, 0.0, 0.0],
         [-1.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0],
@@ -33,7 +36,7 @@ pub(crate) fn pack(isa: Isa, weights: &[f32], o: usize, c: usize) -> PackedB {
         [1.0 / 24.0, -1.0 / 12.0, 1.0 / 6.0],
         [0.0, 0.0, 1.0],
     ];
-    let mut u = vec![0.0f32; POINTS * c * o];
+    let mut u = zeros(POINTS * c * o)?;
     for (at, w) in weights.chunks_exact(9).enumerate() {
         let (i, j) = (at / c, at % c);
         for y in 0..6 {

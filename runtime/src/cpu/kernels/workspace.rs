@@ -23,6 +23,31 @@ unsafe impl Send for AlignedBuf {}
 // SAFETY: shared references only give out the address; writes through it are the kernels' contract.
 unsafe impl Sync for AlignedBuf {}
 
+/// There is no memory for so many bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoRoom(pub usize);
+
+/// Asks for memory that packed weights take, before it is taken.
+///
+/// # Errors
+/// There are not so many bytes.
+pub(crate) fn ask(bytes: usize) -> Result<(), NoRoom> {
+    ir::memory::check(bytes as u64, String::new).map_err(|_| NoRoom(bytes))
+}
+
+/// Allocates `len` zero f32, after asking for them.
+///
+/// # Errors
+/// As [`ask`]; memory that the allocator does not give.
+pub(crate) fn zeros(len: usize) -> Result<Vec<f32>, NoRoom> {
+    let bytes = len.saturating_mul(size_of::<f32>());
+    ask(bytes)?;
+    let mut zeros = Vec::new();
+    zeros.try_reserve_exact(len).map_err(|_| NoRoom(bytes))?;
+    zeros.resize(len, 0.0);
+    Ok(zeros)
+}
+
 impl AlignedBuf {
     /// Allocates `len` zero bytes; ends the process, as every allocation of Rust's does, where there is no memory.
     pub fn new(len: usize) -> AlignedBuf {
@@ -52,9 +77,21 @@ impl AlignedBuf {
         Some(())
     }
 
-    /// Allocates `len` zero f32.
-    pub fn floats(len: usize) -> AlignedBuf {
-        AlignedBuf::new(len * 4)
+    /// Allocates `len` zero bytes for packed weights, after asking for them.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn asked(len: usize) -> Result<AlignedBuf, NoRoom> {
+        ask(len)?;
+        AlignedBuf::try_new(len).ok_or(NoRoom(len))
+    }
+
+    /// As [`AlignedBuf::asked`], of `len` zero f32.
+    ///
+    /// # Errors
+    /// As [`AlignedBuf::asked`].
+    pub fn floats(len: usize) -> Result<AlignedBuf, NoRoom> {
+        AlignedBuf::asked(len.saturating_mul(4))
     }
 
     /// The address of the first byte.

@@ -5,7 +5,7 @@ use crate::cpu::kernels::convert;
 use crate::cpu::kernels::isa::Isa;
 use crate::cpu::kernels::simd::{Simd, simd_dispatch};
 use crate::cpu::kernels::threads::Pool;
-use crate::cpu::kernels::workspace::{AlignedBuf, SyncPtr};
+use crate::cpu::kernels::workspace::{AlignedBuf, NoRoom, SyncPtr};
 
 /// Floats that are worth packing on several threads (about 20 µs).
 const PARALLEL_FLOATS: usize = 1 << 16;
@@ -29,20 +29,33 @@ impl std::fmt::Debug for AlignedBuf {
 impl PackedB {
     /// Packs `batches` matrices of `k` rows and `n` columns.
     ///
+    /// # Errors
+    /// There is no memory for it.
+    ///
     /// # Safety
     /// Every element that the shape and strides of `src` reach must be readable.
-    pub unsafe fn new(isa: Isa, batches: usize, k: usize, n: usize, src: &MatRef<'_>) -> PackedB {
+    pub unsafe fn new(isa: Isa, batches: usize, k: usize, n: usize, src: &MatRef<'_>) -> Result<PackedB, NoRoom> {
         // SAFETY: the caller's contract.
         unsafe { PackedB::on(None, isa, batches, k, n, src) }
     }
 
     /// [`PackedB::new`] on the threads of a pool.
     ///
+    /// # Errors
+    /// As for [`PackedB::new`].
+    ///
     /// # Safety
     /// As for [`PackedB::new`].
-    pub unsafe fn on(pool: Option<&Pool>, isa: Isa, batches: usize, k: usize, n: usize, src: &MatRef<'_>) -> PackedB {
+    pub unsafe fn on(
+        pool: Option<&Pool>,
+        isa: Isa,
+        batches: usize,
+        k: usize,
+        n: usize,
+        src: &MatRef<'_>,
+    ) -> Result<PackedB, NoRoom> {
         let one = packed_len(isa, k, n);
-        let data = AlignedBuf::floats(batches * one);
+        let data = AlignedBuf::floats(batches * one)?;
         let panels = n.div_ceil(2 * isa.lanes());
         let to = SyncPtr(data.as_ptr().cast::<f32>());
         let pack = |part: usize| {
@@ -60,20 +73,23 @@ impl PackedB {
             }
             _ => (0..batches * panels).for_each(pack),
         }
-        PackedB {
+        Ok(PackedB {
             isa,
             k,
             n,
             batches,
             data,
-        }
+        })
     }
 
     /// Packs one dense row-major `[k, n]` matrix.
     ///
+    /// # Errors
+    /// As for [`PackedB::new`].
+    ///
     /// # Panics
     /// When `data` has other than `k * n` values.
-    pub fn dense(isa: Isa, k: usize, n: usize, data: &[f32]) -> PackedB {
+    pub fn dense(isa: Isa, k: usize, n: usize, data: &[f32]) -> Result<PackedB, NoRoom> {
         assert_eq!(data.len(), k * n, "a {k}x{n} matrix");
         // SAFETY: the slice has all elements of the dense matrix.
         unsafe { PackedB::new(isa, 1, k, n, &MatRef::dense(data, n)) }

@@ -8,7 +8,7 @@ use super::panel_width;
 use crate::cpu::kernels::isa::Isa;
 use crate::cpu::kernels::simd::{Simd, simd_dispatch};
 use crate::cpu::kernels::threads::Pool;
-use crate::cpu::kernels::workspace::{AlignedBuf, SyncPtr};
+use crate::cpu::kernels::workspace::{AlignedBuf, NoRoom, SyncPtr};
 pub use ir::host::product::Float8;
 
 /// Rows of a panel that are floats at once: 32 KiB at most.
@@ -67,6 +67,9 @@ pub struct QuantisedB {
 impl QuantisedB {
     /// Packs a matrix of `k` rows and `n` columns; `scale(column, group)` gives the scale and the zero point of `group` rows.
     ///
+    /// # Errors
+    /// There is no memory for it.
+    ///
     /// # Panics
     /// When `group` is 0, or integers have other than 4 or 8 bits.
     pub fn new(
@@ -75,7 +78,7 @@ impl QuantisedB {
         [k, n, group]: [usize; 3],
         integers: &Integers<'_>,
         scale: impl Fn(usize, usize) -> (f32, f32),
-    ) -> QuantisedB {
+    ) -> Result<QuantisedB, NoRoom> {
         assert!(group > 0 && matches!(integers.bits, 4 | 8), "groups of 4 or 8 bits");
         let (lanes, groups) = (isa.lanes(), k.div_ceil(group));
         let wide = 2 * lanes;
@@ -88,10 +91,10 @@ impl QuantisedB {
             float: integers.float,
             group,
             data: AlignedBuf::new(0),
-            scales: AlignedBuf::floats(panels * groups * 2 * wide),
+            scales: AlignedBuf::floats(panels * groups * 2 * wide)?,
         };
         let row_bytes = packed.row_bytes(wide);
-        packed.data = AlignedBuf::new(panels * k * row_bytes);
+        packed.data = AlignedBuf::asked(panels * k * row_bytes)?;
         let scales = packed.scales.as_ptr().cast::<f32>();
         for panel in 0..panels {
             let width = panel_width(isa, n, panel);
@@ -131,7 +134,7 @@ impl QuantisedB {
             Some(pool) => pool.parallel_for(panels, &|panel, _| pack(panel)),
             None => (0..panels).for_each(pack),
         }
-        packed
+        Ok(packed)
     }
 
     pub fn isa(&self) -> Isa {

@@ -149,9 +149,7 @@ fn products_become_bytes_as_stages_say() {
                 // Most quotients are inside the range where many are near ties.
                 a.iter_mut().for_each(|a| *a %= 3);
             }
-            let packed = [PackedIntegers::new(Dots::of(isa), k, cols, |row, col| {
-                b[row * cols + col]
-            })];
+            let packed = [PackedIntegers::new(Dots::of(isa), k, cols, |row, col| b[row * cols + col]).expect("memory")];
             // Bytes lie where those do that are added, with a margin behind each row.
             let step = cols + 3;
             let mut out: Vec<u8> = (0..entries * m * step).map(|_| rng.next() as u8).collect();

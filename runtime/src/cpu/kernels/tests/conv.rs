@@ -88,7 +88,8 @@ fn check_by(
         PackedConv::winograd(ws.isa(), &w, s.o, s.c)
     } else {
         PackedConv::new(ws.isa(), &w, s.o, s.c / s.groups, [s.kh, s.kw], s.groups)
-    };
+    }
+    .expect("memory");
     let half_out = way & 8 > 0;
     let mut y = vec![f32::NAN; s.n * pixels * s.o];
     let mut y16 = vec![f16::NAN; s.n * pixels * s.o];
@@ -245,7 +246,7 @@ fn transposed_against_scatter() {
             );
             let x = rng.floats(s.n * s.h * s.w * s.c);
             let w = rng.floats(s.c * og * kh * kw);
-            let packed = PackedTransposed::new(ws.isa(), &w, &s);
+            let packed = PackedTransposed::new(ws.isa(), &w, &s).expect("memory");
             let mut y = vec![f32::NAN; s.n * s.out_h * s.out_w * s.o];
             let (xs, ys) = (
                 ImageStrides::nhwc(s.h, s.w, s.c),
@@ -346,7 +347,8 @@ fn output_into_a_view() {
                 PackedConv::winograd(ws.isa(), &w, o, c)
             } else {
                 PackedConv::new(ws.isa(), &w, o, c / groups, [kernel; 2], groups)
-            };
+            }
+            .expect("memory");
             // Channels 7..27 of 33; then also rows and columns 1.. of an image padded by one.
             for border in [0, 1] {
                 let (high, wide) = (9 + 2 * border, 11 + 2 * border);

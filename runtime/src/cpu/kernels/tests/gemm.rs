@@ -35,7 +35,7 @@ fn check(ws: &mut Workspace, rng: &mut Rng, m: usize, n: usize, k: usize, at: bo
         MatRef::dense(&b, n)
     };
     // SAFETY: the slice holds the matrix.
-    let panels = unsafe { PackedB::new(ws.isa(), 1, k, n, &b_mat) };
+    let panels = unsafe { PackedB::new(ws.isa(), 1, k, n, &b_mat) }.expect("memory");
     let g = Gemm {
         batch: 1,
         m,
@@ -156,7 +156,7 @@ fn batches_stride_broadcast_and_table() {
                     batch: Batch::Stride((k * n) as isize),
                     ..MatRef::dense(&b, n)
                 };
-                PackedB::new(ws.isa(), 3, k, n, &src)
+                PackedB::new(ws.isa(), 3, k, n, &src).expect("memory")
             };
             let mut again = vec![0.0; batch * m * n];
             let g = Gemm {

@@ -74,7 +74,7 @@ fn of_products() {
             let case = (ws.isa(), m, n, k);
             assert_same(&both(&mut ws, [m, n, k], &a, Rhs::Strided(dense), &residual), k, &case);
             // SAFETY: the slice holds the matrix.
-            let panels = unsafe { PackedB::new(ws.isa(), 1, k, n, &dense) };
+            let panels = unsafe { PackedB::new(ws.isa(), 1, k, n, &dense) }.expect("memory");
             assert_same(&both(&mut ws, [m, n, k], &a, Rhs::Packed(&panels), &residual), k, &case);
             for bits in [4, 8] {
                 let bytes: Vec<u8> = (0..n * k * bits / 8).map(|_| rng.below(256) as u8).collect();
@@ -88,7 +88,7 @@ fn of_products() {
                     col: k as i64,
                 };
                 let one = 1.0 / (1 << (bits - 1)) as f32;
-                let packed = QuantisedB::new(None, ws.isa(), [k, n, 32], &integers, |_, _| (one, 0.0));
+                let packed = QuantisedB::new(None, ws.isa(), [k, n, 32], &integers, |_, _| (one, 0.0)).expect("memory");
                 let results = both(&mut ws, [m, n, k], &a, Rhs::Quantised(&packed), &residual);
                 assert_same(&results, k, &(case, bits));
             }
@@ -119,9 +119,9 @@ fn of_convolutions() {
             };
             let (x, filters) = (rng.floats(2 * h * w * c), rng.floats(o * c * kernel * kernel));
             let residual = rng.floats(2 * h * w * o);
-            let mut packs = vec![PackedConv::new(ws.isa(), &filters, o, c, [kernel, kernel], 1)];
+            let mut packs = vec![PackedConv::new(ws.isa(), &filters, o, c, [kernel, kernel], 1).expect("memory")];
             if kernel == 3 {
-                packs.push(PackedConv::winograd(ws.isa(), &filters, o, c));
+                packs.push(PackedConv::winograd(ws.isa(), &filters, o, c).expect("memory"));
             }
             for weights in &packs {
                 let results = [false, true].map(|in_place| {

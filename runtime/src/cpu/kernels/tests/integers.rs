@@ -51,7 +51,7 @@ fn sums_are_exact_on_every_instruction() {
                     let (k, n) = (deep * blocks, columns * blocks);
                     let (a, b) = (bytes(entries * m * k, 3), bytes(deep * n, 5));
                     let at = |row: usize, col: usize| b[row % deep * n + col];
-                    let packed = [PackedIntegers::blocks(dots, [deep, columns], blocks, at)];
+                    let packed = [PackedIntegers::blocks(dots, [deep, columns], blocks, at).expect("memory")];
                     let got = Mutex::new(vec![0i32; entries * m * n]);
                     let rows = |entry: usize, rows: Range<usize>, to: &mut RowsOut| {
                         for (number, row) in rows.enumerate() {

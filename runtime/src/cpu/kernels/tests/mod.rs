@@ -9,6 +9,7 @@ mod integers;
 mod math;
 mod pool;
 mod quantised;
+mod room;
 mod rows;
 mod stages;
 mod window_sums;

@@ -77,7 +77,8 @@ fn check(ws: &mut Workspace, rng: &mut Rng, case: &Case) {
     };
     let packed = QuantisedB::new(None, ws.isa(), [k, n, group], &integers, |col, g| {
         scales[col * groups + g]
-    });
+    })
+    .expect("memory");
     let a = rng.floats(m * k);
     let mut c = vec![f32::NAN; m * n + 7];
     let elem = if narrow { Elem::F16 } else { Elem::F32 };
@@ -181,7 +182,7 @@ fn panels_take_the_bytes_of_their_integers() {
             row: 1,
             col: k as i64,
         };
-        let packed = QuantisedB::new(None, ws.isa(), [k, n, 128], &integers, |_, _| (1.0, 0.0));
+        let packed = QuantisedB::new(None, ws.isa(), [k, n, 128], &integers, |_, _| (1.0, 0.0)).expect("memory");
         // Two floats a group of 128.
         assert_eq!(packed.bytes(), bytes.len() + n * k / 128 * 8);
     }
