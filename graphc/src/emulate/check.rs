@@ -513,28 +513,41 @@ mod tests {
         assert_eq!(many[15], (1u64 << 31) * 65_535 - 1);
     }
 
-    /// Sixty-four times 2^-15, which is a subnormal number of f16.
+    /// Sixty-four times 2^-15, which is a subnormal number of f16: in tiles, and a row at a time.
     #[test]
-    fn subnormal_numbers_are_zero_to_the_matrix_instructions_of_gfx90a() {
-        let text = "graph @g stage=import {\n x = input \"x\" : f16[64, 64]\n w = input \"w\" : f16[64, 64]\n \
-                    y = contract x, w\n return y as \"y\"\n}";
-        let graph = ir::graph::parse::parse(text).expect("parses");
-        for (target, want) in [("gfx90a", 0.0), ("gfx942", 2f64.powi(-9))] {
+    fn subnormal_numbers_are_zero_to_the_matrix_and_dot_instructions_of_gfx90a() {
+        for (rows, target, want) in [
+            (64, "gfx90a", 0.0),
+            (64, "gfx942", 2f64.powi(-9)),
+            (2, "gfx90a", 0.0),
+            (2, "gfx942", 2f64.powi(-9)),
+        ] {
+            let text = format!(
+                "graph @g stage=import {{\n x = input \"x\" : f16[{rows}, 64]\n w = input \"w\" : f16[64, 64]\n \
+                 t = transpose w {{perm=[1, 0]}}\n y = contract x, t\n return y as \"y\"\n}}"
+            );
+            let graph = ir::graph::parse::parse(&text).expect("parses");
             let mut options =
                 crate::driver::BuildOptions::new(vec![target.parse().expect("known")], passes::OptLevel::O2);
             options.optimize.libraries = false;
             let built = crate::driver::build(&graph, &options).expect("builds");
             let kernel = &built.program.variants[0].plan.kernels[ir::plan::KernelId::new(0)];
-            assert!(
-                matches!(kernel.mapping, Mapping::Matrix(_)),
-                "{target}: {}",
-                kernel.mapping
-            );
-            let full = |value: f64| HostTensor::from_f64(DType::F16, [64, 64], &[value; 4096]).expect("as many");
-            let mut buffers = vec![full(1.0), full(2f64.powi(-15)), full(0.0)];
+            let is_meant = match rows {
+                64 => matches!(kernel.mapping, Mapping::Matrix(_)),
+                _ => matches!(kernel.mapping, Mapping::Gemv(_)),
+            };
+            assert!(is_meant, "{target}: {}", kernel.mapping);
+            let full = |rows: usize, value: f64| {
+                HostTensor::from_f64(DType::F16, [rows, 64], &vec![value; rows * 64]).expect("as many")
+            };
+            let mut buffers = vec![full(rows, 1.0), full(64, 2f64.powi(-15)), full(rows, 0.0)];
             let products = products(Arch::by_name(target).expect("emulated"));
             evaluate_for(kernel, &mut buffers, &Bindings::new(), None, products).expect("evaluates");
-            assert!(buffers[2].to_f64().iter().all(|v| *v == want), "{target}");
+            assert!(
+                buffers[2].to_f64().iter().all(|v| *v == want),
+                "{target}, {rows} rows by {}",
+                kernel.mapping
+            );
         }
     }
 

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::{
-    Access, AttentionBody, AxisId, Body, ContractBody, CopyBody, Expr, ExprId, Kernel, Mapping, ParamId, RowBody,
-    ScanBody, SortBody, Stmt, TransformBody, VarId, Weights, WindowBody, both_sides,
+    Access, AttentionBody, AxisId, Body, ContractBody, CopyBody, Expr, ExprId, GemvTiling, Kernel, Mapping, Operand,
+    ParamId, RowBody, ScanBody, SortBody, Stmt, TransformBody, VarId, Weights, WindowBody, both_sides,
 };
 use crate::data::HostTensor;
 use crate::dim::{Bindings, DimError};
@@ -79,12 +79,12 @@ pub fn evaluate_some(
     evaluate_for(kernel, buffers, bindings, wanted, Products::Exact)
 }
 
-/// How a device multiplies on its matrix instructions.
+/// How a device multiplies on its matrix and dot instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Products {
     /// Every number counts.
     Exact,
-    /// Subnormal numbers of 16-bit operands are zero, as the matrix instructions of CDNA 2 read them.
+    /// Subnormal numbers of 16-bit operands are zero, as the matrix instructions of CDNA 2 read them, and those of f16 its dot instructions.
     Flushed,
 }
 
@@ -666,9 +666,10 @@ impl Run<'_> {
 
 /// The least magnitude of an operand of a product that is not zero to the instruction of a kernel's mapping.
 fn least_that_counts(kernel: &Kernel, products: Products) -> f64 {
-    let input = match &kernel.mapping {
-        Mapping::Matrix(tiling) => tiling.instruction.input,
-        Mapping::FlashMatrix(tiling) => tiling.instruction.input,
+    let input = match (&kernel.mapping, &kernel.body) {
+        (Mapping::Matrix(tiling), _) => tiling.instruction.input,
+        (Mapping::FlashMatrix(tiling), _) => tiling.instruction.input,
+        (Mapping::Gemv(tiling), Body::Contract(body)) if by_dots(kernel, tiling, body) => DType::F16,
         _ => return 0.0,
     };
     match (products, input) {
@@ -676,6 +677,17 @@ fn least_that_counts(kernel: &Kernel, products: Products) -> f64 {
         (Products::Flushed, DType::BF16) => 2f64.powi(-126),
         _ => 0.0,
     }
+}
+
+/// Says whether lanes multiply pairs of f16 by dot instructions. Those of quantised weights and of rows that are folded beside are widened.
+fn by_dots(kernel: &Kernel, tiling: &GemvTiling, body: &ContractBody) -> bool {
+    let is_half = |operand: &Operand| operand.element(&kernel.exprs) == DType::F16;
+    let is_unpacked = body.rhs.access.is_some_and(|access| access.unpacking.is_some());
+    is_half(&body.lhs)
+        && is_half(&body.rhs)
+        && !is_unpacked
+        && body.statistic.is_none()
+        && tiling.rhs.width.is_multiple_of(2)
 }
 
 fn dot(acc: DType, a: &[Scalar], b: &[Scalar]) -> Scalar {
