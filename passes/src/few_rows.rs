@@ -18,6 +18,8 @@ use crate::error::PassFault;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
 
+mod ordered;
+
 /// The pass's name, and that of what it does.
 pub const NAME: &str = "split_reductions";
 /// The share of the bytes that a compute unit could read of the cache in a clock which one workgroup has: the rest is latency.
@@ -35,31 +37,59 @@ const MARGIN: f64 = 1.2;
 pub const PASS: Pass = Pass {
     name: NAME,
     run: |graph, context| {
-        let is_reduction = |op: &Op| matches!(op, Op::Reduce { .. });
-        if !context.target.is_gpu() || !graph.nodes().values().any(|n| is_reduction(&n.op)) {
+        let (target, folds) = (context.target, |op: &Op| {
+            matches!(op, Op::Reduce { .. } | Op::TopK { .. })
+        });
+        if !target.is_gpu() || !graph.nodes().values().any(|n| folds(&n.op)) {
             return Ok(graph.clone());
         }
         let mut b = Builder::new(graph, NAME);
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
-            let Op::Reduce { op, axes, .. } = &node.op else {
+            let values = match &node.op {
+                Op::Reduce { op, axes, .. } => {
+                    reduced(&mut b, graph, *op, axes, node.operands[0], target)?.map(|v| vec![v])
+                }
+                Op::TopK { axis, k, largest } => {
+                    let x = b.value(node.operands[0]);
+                    ordered::top_k(&mut b, x, *axis, k, *largest, target)?.map(|both| both.to_vec())
+                }
+                _ => None,
+            };
+            let Some(mut values) = values else {
                 b.copy(id)?;
                 continue;
             };
-            let Some(split) = Split::of(graph, *op, axes, node.operands[0], context.target) else {
-                b.copy(id)?;
-                continue;
-            };
-            let x = b.value(node.operands[0]);
-            let value = split.emit(&mut b, *op, x)?;
-            let value = as_shape(&mut b, value, &node.results[0].shape)?;
+            for (value, ty) in values.iter_mut().zip(&node.results) {
+                *value = as_shape(&mut b, *value, &ty.shape)?;
+            }
             b.note(NAME, vec![node.origin.clone()], None, None);
-            b.set(id, value);
+            b.set_all(id, &values);
         }
         Ok(b.finish(&mut context.fired))
     },
     required: false,
 };
+
+/// A reduction by parts, with the axes as they come; `None` where one launch serves.
+fn reduced(
+    b: &mut Builder<'_>,
+    graph: &Graph,
+    op: ReduceOp,
+    axes: &[usize],
+    x: Value,
+    target: &Target,
+) -> Result<Option<Value>, PassFault> {
+    let (ReduceOp::ArgMax | ReduceOp::ArgMin, [axis]) = (op, axes) else {
+        let Some(split) = Split::of(graph, op, axes, x, target) else {
+            return Ok(None);
+        };
+        let x = b.value(x);
+        return split.emit(b, op, x).map(Some);
+    };
+    let x = b.value(x);
+    ordered::first(b, op, x, *axis, target)
+}
 
 /// The microseconds in which a workgroup of its own folds a row of so many bytes.
 fn alone_us(target: &Target, bytes: f64) -> f64 {

@@ -10,7 +10,7 @@
 //! Before: Core, after constants were folded. After: the same numbers.
 
 use ir::op::{Conv, Layout, View};
-use ir::{Graph, Op, Value};
+use ir::{Graph, Op, Target, Value};
 
 use crate::error::PassFault;
 use crate::fold::native;
@@ -32,7 +32,9 @@ pub const PASS: Pass = Pass {
         for (id, node) in graph.nodes().iter() {
             b.origin = node.origin.clone();
             let is_wanted = match &node.op {
-                Op::Conv(conv) => conv.layout == Layout::ChannelsLast && is_depthwise(graph, conv, &node.operands),
+                Op::Conv(conv) => {
+                    conv.layout == Layout::ChannelsLast && is_depthwise(graph, conv, &node.operands, context.target)
+                }
                 _ => false,
             };
             let filter = is_wanted.then(|| b.value(node.operands[1]));
@@ -55,13 +57,28 @@ pub const PASS: Pass = Pass {
     required: false,
 };
 
-/// Says whether each group of a convolution has one channel: a GPU's kernel then reads image and filter wherever they lie.
-pub(crate) fn is_depthwise(graph: &Graph, conv: &Conv, operands: &[Value]) -> bool {
-    let channels = operands.first().and_then(|input| {
-        let shape = &graph.ty(*input).shape;
-        shape[conv.layout.channel_axis(shape.rank())].as_const()
-    });
-    conv.transposed.is_none() && conv.groups > 1 && channels == Some(conv.groups)
+/// Channels of a group, at most, that a GPU's kernel folds one after another, where matrix instructions are many times as fast as vector ones
+/// and where they are not: they would leave most of a tile empty. (Predicted for 3x3 of 8 x 128 x 56 x 56 in groups of 4 on gfx90a and gfx1100:
+/// 42 and 19 us by strips, 117 and 106 by tiles; of 8 x 256 x 28 x 28 in groups of 8, 50 and 22, 27 and 44.)
+const FEW_CHANNELS: [i64; 2] = [4, 8];
+
+/// Says whether each group of a convolution has one channel, or few: a GPU's kernel then reads image and filter wherever they lie.
+pub(crate) fn is_depthwise(graph: &Graph, conv: &Conv, operands: &[Value], target: &Target) -> bool {
+    let channels = |v: Value, axis: fn(&Conv, usize) -> usize| {
+        let shape = &graph.ty(v).shape;
+        shape[axis(conv, shape.rank())].as_const()
+    };
+    if conv.transposed.is_some() || conv.groups < 2 {
+        return false;
+    }
+    let (Some(image), Some(filter)) = (operands.first(), operands.get(1)) else {
+        return false;
+    };
+    let own = channels(*image, |conv, rank| conv.layout.channel_axis(rank)).map(|n| n / conv.groups);
+    let filters = channels(*filter, |_, _| 0).map(|n| n / conv.groups);
+    let slow_tiles = target.matrix_f16_tflops <= 3.0 * target.vector_f32_tflops;
+    let few = |n: Option<i64>| n.is_some_and(|n| n <= FEW_CHANNELS[usize::from(slow_tiles)]);
+    own == Some(1) || graph.ty(*image).dtype.is_float() && few(own) && few(filters)
 }
 
 /// A filter with its own axis last, seen as it was.

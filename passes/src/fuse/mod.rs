@@ -182,7 +182,7 @@ impl Fuser<'_> {
         let is_read_as_it_is = match &node.op {
             Op::Conv(conv) => {
                 position < 2
-                    && filters::is_depthwise(self.graph, conv, &node.operands)
+                    && filters::is_depthwise(self.graph, conv, &node.operands, self.target)
                     && matches!(self.op(node.operands[position].node), Op::View(View::Transpose(_)))
             }
             op => is_mask(op, position) && positional(node.operands[position]),

@@ -21,6 +21,7 @@ use super::contract::biased;
 use super::index::Linear;
 use super::rows::fold;
 use super::window::{Moves, along, in_order_of_memory};
+use crate::filters;
 
 /// Lowers a convolution whose groups have one channel each, or few.
 pub fn convolution(b: &mut Builder<'_>, conv: &Conv, target: &Target) -> Result<Body, LowerError> {
@@ -114,16 +115,18 @@ pub fn convolution(b: &mut Builder<'_>, conv: &Conv, target: &Target) -> Result<
     }))
 }
 
-/// Says whether a convolution has one channel in each group, of which the CPU makes one result.
+/// Says whether a convolution has few channels in each group; on the CPU one, of which it makes one result.
 pub fn is_depthwise(b: &Builder<'_>, conv: &Conv, target: &Target) -> bool {
     let node = b.graph.node(b.region.anchor);
     let channels = |v: Value| b.shape(v)[conv.layout.channel_axis(b.shape(v).rank())].as_const();
     let groups = Some(conv.groups);
-    conv.groups > 1
-        && conv.transposed.is_none()
-        && matches!(node.op, Op::Conv(_))
-        && channels(node.operands[0]) == groups
-        && (target.is_gpu() || channels(b.region.anchor.into()) == groups)
+    if !matches!(node.op, Op::Conv(_)) || conv.groups < 2 || conv.transposed.is_some() {
+        return false;
+    }
+    match target.is_gpu() {
+        true => filters::is_depthwise(b.graph, conv, &node.operands, target),
+        false => channels(node.operands[0]) == groups && channels(b.region.anchor.into()) == groups,
+    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,11 @@ fn kernels(arch: &str, dtype: DType, dims: &[usize], body: &str) -> Option<usize
     let built = tools.build(&graph, arch, None);
     let outcome = tools.run(&built, &inputs, 0);
     let (got, want) = (outcome.outputs["y"].to_f64(), want["y"].to_f64());
-    let tolerance = if dtype == DType::F16 { 2e-3 } else { 2e-5 };
+    let tolerance = match dtype {
+        _ if outcome.outputs["y"].dtype.is_int() => 0.0,
+        DType::F16 => 2e-3,
+        _ => 2e-5,
+    };
     let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     assert_eq!(got.len(), want.len(), "{arch}\n{text}");
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -84,6 +88,58 @@ fn rows(arch: &str) {
     ] {
         kernels(arch, DType::F32, &[2, 180_000], body);
     }
+}
+
+/// Values are of two thousand, so that many are equal: the first of them counts.
+fn first(arch: &str) {
+    for (dims, body, count) in [
+        (&[1, 128_256][..], "  y = reduce x {op=arg_max, axes=[1]}\n", 4),
+        (
+            &[2, 3, 151_936],
+            "  y = reduce x {op=arg_min, axes=[2], keep_dims}\n",
+            4,
+        ),
+        (
+            &[1, 50_257],
+            "  t = top_k x {axis=1, k=40} : f32[1, 40], i64[1, 40]\n  y = neg t.1\n",
+            5,
+        ),
+        (
+            &[3, 9216, 2],
+            "  t = top_k x {axis=1, k=7, smallest} : f32[3, 7, 2], i64[3, 7, 2]\n  y = neg t.1\n",
+            3,
+        ),
+        (
+            &[2, 9216],
+            "  t = top_k x {axis=1, k=200} : f32[2, 200], i64[2, 200]\n  y = exp t\n",
+            3,
+        ),
+        // A prime, and a row that is sorted at once.
+        (
+            &[1, 10_007],
+            "  t = top_k x {axis=1, k=7} : f32[1, 7], i64[1, 7]\n  y = neg t.1\n",
+            1,
+        ),
+        (
+            &[1, 1000],
+            "  t = top_k x {axis=1, k=7} : f32[1, 7], i64[1, 7]\n  y = neg t.1\n",
+            1,
+        ),
+    ] {
+        if let Some(found) = kernels(arch, DType::F32, dims, body) {
+            assert!(found >= count, "{arch} {dims:?}: {found} kernels\n{body}");
+        }
+    }
+}
+
+#[test]
+fn first_elements_on_gfx90a() {
+    first("gfx90a");
+}
+
+#[test]
+fn first_elements_on_gfx1100() {
+    first("gfx1100");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Random convolutions of few channels a group through the whole compiler, on emulated GPUs: depthwise ones, several filters a channel,
-//! channels last and first, one to three axes, strides, dilations, pads on either side, open sizes, biases, activations and residuals.
+//! Random convolutions of few channels a group through the whole compiler, on emulated GPUs: depthwise ones, several filters a channel, a
+//! few channels a filter, channels last and first, one to three axes, strides, dilations, pads on either side, open sizes, biases, activations and residuals.
 //!
 //! The result of each is compared with the evaluator of graphs, each kernel with the interpreter of kernels, and none may spill.
 //! `GRAPHC_ALL_MODELS=1` runs 300, else a few on each GPU.
@@ -43,6 +43,7 @@ fn case(random: &mut Random, number: usize) -> Case {
     let last = random.below(3) > 0;
     let groups = random.of(&[3, 8, 16, 24, 40, 72]);
     let filters = random.of(&[1, 1, 1, 1, 2, 4]) * groups;
+    let depth = random.of(&[1, 1, 1, 2, 3, 4]);
     let most = if axes == 3 { 4 } else { 13 };
     let mut each = |of: &[usize]| (0..axes).map(|_| random.of(of)).collect::<Vec<_>>();
     let window = each(&[1, 2, 3, 3, 5, 7]);
@@ -60,7 +61,7 @@ fn case(random: &mut Random, number: usize) -> Case {
         false => [&[of, channels], rest].concat(),
     };
     let batch = random.of(&[1, 2, 3]);
-    let (input, output) = (shape(batch, groups, &image), shape(batch, filters, &points));
+    let (input, output) = (shape(batch, groups * depth, &image), shape(batch, filters, &points));
     let (mut names, mut bindings, mut body) = (String::new(), Bindings::new(), String::new());
     let sizes = |dims: &[usize]| dims.iter().map(ToString::to_string).collect::<Vec<_>>();
     let (mut of_input, mut of_output) = (sizes(&input), sizes(&output));
@@ -84,7 +85,7 @@ fn case(random: &mut Random, number: usize) -> Case {
         }
     }
     let _ = writeln!(body, "  x = input \"x\" : {dtype}[{}]", of_input.join(", "));
-    let filter = shape(filters, 1, &window);
+    let filter = shape(filters, depth, &window);
     match random.below(4) {
         0 => drop(writeln!(body, "  w = input \"w\" : {dtype}{filter:?}")),
         _ => drop(writeln!(
@@ -150,7 +151,7 @@ const ARCHS: [&str; 4] = graphc_tests::emulator::ARCHS;
 fn windows(arch: &str) {
     let Some(tools) = toolchain() else { return };
     let turn = ARCHS.iter().position(|a| *a == arch).expect("one of them");
-    let count = if graphc_tests::everything() { 75 } else { 6 };
+    let count = if graphc_tests::everything() { 75 } else { 9 };
     let mut random = Random(0xbb67_ae85_84ca_a73b + turn as u64);
     let mut tally = Tally::default();
     let mut strips = 0;
