@@ -54,20 +54,8 @@ impl Engine {
     /// # Errors
     /// As [`model::load`]; a device that is not there; what the compiler reports.
     pub fn load(file: &GgufFile, options: &EngineOptions) -> Result<Engine> {
-        let trained = file
-            .unsigned(&format!("{}.context_length", file.architecture()?))
-            .map(|context| usize::try_from(context).unwrap_or(usize::MAX))?;
-        let capacity = match options.context {
-            Some(0) => return Err(Error::Usage("a context of 0 tokens holds nothing; give 1 or more".to_owned())),
-            Some(context) if context > trained => {
-                let message = format!("the model was trained for a context of {trained} tokens; {context} are too many");
-                return Err(Error::Usage(message));
-            }
-            Some(context) => context,
-            None => trained.min(EngineOptions::DEFAULT_CONTEXT),
-        };
-        let decoder = model::load(file, capacity)?;
-        let batch = options.batch.clamp(1, capacity);
+        let decoder = model::load(file, options.context, EngineOptions::DEFAULT_CONTEXT)?;
+        let batch = options.batch.clamp(1, decoder.capacity);
         let graph = decoder.graph(batch).map_err(graphc::Error::from)?;
         let mut session = SessionOptions::default().threads(options.threads).device(options.device.clone())?;
         let fallback = session.device.as_ref().and_then(|device| device.fallback.clone());

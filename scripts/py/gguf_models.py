@@ -164,7 +164,7 @@ class Model:
     def matrix(self, name, rows, columns, order=None, stored=None):
         data = self.random.normal(0, 1.6 / math.sqrt(columns), (rows, columns)).astype(np.float32)
         if name == "token_embd":
-            data = self.random.normal(0, 1, (rows, columns)).astype(np.float32)
+            data = self.random.normal(0, 0.25, (rows, columns)).astype(np.float32)
         kind = self.kinds(name)
         raw = gguf.quants.quantize(data, kind)
         self.weights[name] = gguf.quants.dequantize(raw, kind).astype(np.float64)
@@ -210,8 +210,8 @@ class Model:
                 self.vector(name("attn_q_norm"), length, 0.5, 1.5)
                 self.vector(name("attn_k_norm"), length, 0.5, 1.5)
             if m.get("post_norms"):
-                self.vector(name("post_attention_norm"), width, 0.3, 0.8)
-                self.vector(name("post_ffw_norm"), width, 0.3, 0.8)
+                self.vector(name("post_attention_norm"), width, 1.0, 2.0)
+                self.vector(name("post_ffw_norm"), width, 1.0, 2.0)
 
     def finish(self):
         self.writer.write_header_to_file()
@@ -246,7 +246,7 @@ def write_models(folder, cases):
     f32, f16, bf16 = (lambda name, kind=kind: kind for kind in (Kind.F32, Kind.F16, Kind.BF16))
     done = {}
 
-    model = Model(folder / "llama.gguf", "llama", spm, f32, sizes(), 1)
+    model = Model(folder / "llama.gguf", "llama", spm, f32, sizes(context=256), 1)
     model.writer.add_rope_dimension_count(8)
     model.writer.add_chat_template(TEMPLATES["chatml"])
     model.fill(len(pieces), tied=False)

@@ -23,8 +23,8 @@ use graphc_gguf::GgufFile;
 use crate::error::{Error, Result};
 use crate::loader::{Config, Keys, Loader};
 
-/// Reads what an architecture has of its own.
-type Describe = fn(&Keys<'_>, &Config, &mut Loader<'_>, usize) -> Result<Description>;
+/// Reads what an architecture has of its own, for a cache of so many tokens.
+pub type Describe = fn(&Keys<'_>, &Config, &mut Loader<'_>, usize) -> Result<Description>;
 
 /// Every architecture by the name that files have it under.
 pub const ARCHITECTURES: &[(&str, Describe)] = &[
@@ -36,21 +36,40 @@ pub const ARCHITECTURES: &[(&str, Describe)] = &[
     ("phi3", phi3::describe),
 ];
 
-/// Loads the model of a file, for a cache of `capacity` tokens.
+/// Finds the architecture of a file.
 ///
 /// # Errors
-/// An architecture that is not in the table; keys and tensors that are missing or do not fit; tensors that nothing uses.
-pub fn load(file: &GgufFile, capacity: usize) -> Result<Decoder> {
-    let keys = Keys::of(file)?;
-    let name = keys.architecture();
-    let Some((_, describe)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
-        return Err(Error::Architecture {
+/// One that is not in the table, with those that are.
+pub fn find(file: &GgufFile) -> Result<Describe> {
+    let name = file.architecture()?;
+    match ARCHITECTURES.iter().find(|(known, _)| *known == name) {
+        Some((_, describe)) => Ok(*describe),
+        None => Err(Error::Architecture {
             path: file.path().to_owned(),
             name: name.to_owned(),
             known: ARCHITECTURES.iter().map(|(known, _)| *known).collect(),
-        });
-    };
+        }),
+    }
+}
+
+/// Loads the model of a file, for a cache of `capacity` tokens; None is the context that it was trained for, `most` at most.
+///
+/// # Errors
+/// As [`find`]; a context that it was not trained for; keys and tensors that are missing or do not fit; tensors that nothing uses.
+pub fn load(file: &GgufFile, capacity: Option<usize>, most: usize) -> Result<Decoder> {
+    let describe = find(file)?;
+    let keys = Keys::of(file)?;
     let config = Config::read(&keys)?;
+    let trained = config.context;
+    let capacity = match capacity {
+        Some(0) => return Err(Error::Usage("a context of 0 tokens holds nothing; give 1 or more".to_owned())),
+        Some(capacity) if capacity > trained => {
+            let message = format!("the model was trained for a context of {trained} tokens; {capacity} are too many");
+            return Err(Error::Usage(message));
+        }
+        Some(capacity) => capacity,
+        None => trained.min(most),
+    };
     let mut loader = Loader::new(file);
     let description = describe(&keys, &config, &mut loader, capacity)?;
     Decoder::load(config, description, loader, capacity)

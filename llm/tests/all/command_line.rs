@@ -39,7 +39,7 @@ fn generate_goes_on_from_a_prompt() {
     let (out, log) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{log}");
     assert!(out.starts_with("The model") && out.ends_with('\n'), "{out}");
-    assert!(log.contains("llama, 2 layers, width 32, 360 tokens; a context of 64 tokens on cpu"), "{log}");
+    assert!(log.contains("llama, 2 layers, width 32, 360 tokens; a context of 256 tokens on cpu"), "{log}");
     assert!(log.contains("matrices of F32"), "{log}");
     assert_eq!(text(&run(&arguments, "").stdout), out, "greedy texts are equal");
     let drawn = |seed| {

@@ -74,7 +74,7 @@ fn a_context_that_the_model_was_not_trained_for_is_refused() {
             context: Some(context),
             ..EngineOptions::default()
         };
-        let error = Engine::load(&open("llama"), &options).err().expect("refused").to_string();
+        let error = Engine::load(&open("linear"), &options).err().expect("refused").to_string();
         assert!(error.contains(part), "{error}");
     }
 }
