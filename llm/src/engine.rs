@@ -14,7 +14,8 @@ use crate::model::{self, Decoder, NAMES};
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     pub device: DeviceChoice,
-    /// Tokens that the cache has room for; None is the model's own context, or [`EngineOptions::DEFAULT_CONTEXT`] if that is less.
+    /// Tokens that the cache has room for; None is the model's own context, or [`EngineOptions::DEFAULT_CONTEXT`] if
+    /// that is less.
     pub context: Option<usize>,
     /// Tokens of a prompt that one run computes at most.
     pub batch: usize,
@@ -57,7 +58,9 @@ impl Engine {
         let decoder = model::load(file, options.context, EngineOptions::DEFAULT_CONTEXT)?;
         let batch = options.batch.clamp(1, decoder.capacity);
         let graph = decoder.graph(batch).map_err(graphc::Error::from)?;
-        let mut session = SessionOptions::default().threads(options.threads).device(options.device.clone())?;
+        let mut session = SessionOptions::default()
+            .threads(options.threads)
+            .device(options.device.clone())?;
         let fallback = session.device.as_ref().and_then(|device| device.fallback.clone());
         for (input, output) in decoder.links() {
             session = session.state(&input, &output);
@@ -90,10 +93,15 @@ impl Engine {
         self.batch
     }
 
-    /// How many tokens of a sequence [`Engine::go_to`] does not compute again. The last one's logits are wanted, so it is computed in any
-    /// case.
+    /// How many tokens of a sequence [`Engine::go_to`] does not compute again. The last one's logits are wanted, so it
+    /// is computed in any case.
     pub fn known(&self, tokens: &[u32]) -> usize {
-        let common = self.tokens.iter().zip(tokens).take_while(|(one, other)| one == other).count();
+        let common = self
+            .tokens
+            .iter()
+            .zip(tokens)
+            .take_while(|(one, other)| one == other)
+            .count();
         common.min(tokens.len().saturating_sub(1))
     }
 
@@ -102,8 +110,8 @@ impl Engine {
         self.tokens.truncate(count);
     }
 
-    /// Goes to a sequence of tokens, of which those that the cache begins with are not computed again, and gives the logits of the
-    /// last one.
+    /// Goes to a sequence of tokens, of which those that the cache begins with are not computed again, and gives the
+    /// logits of the last one.
     ///
     /// # Errors
     /// As [`Engine::extend`].
@@ -153,7 +161,9 @@ impl Engine {
         }
         let vocabulary = self.decoder.config.vocabulary;
         match tokens.iter().find(|token| **token as usize >= vocabulary) {
-            Some(token) => Err(Error::Usage(format!("token {token} is not one of the model's {vocabulary}"))),
+            Some(token) => Err(Error::Usage(format!(
+                "token {token} is not one of the model's {vocabulary}"
+            ))),
             None => Ok(()),
         }
     }

@@ -5,8 +5,8 @@
 //!          -> tokenizer, template -> sampler -> app (the verbs)
 //! ```
 //!
-//! One compiled program serves prompts of any length and single tokens: how many tokens are new and how many are seen are open sizes,
-//! and keys and values are state of the session, which each run adds to where it is.
+//! One compiled program serves prompts of any length and single tokens: how many tokens are new and how many are seen
+//! are open sizes, and keys and values are state of the session, which each run adds to where it is.
 
 pub mod app;
 pub mod engine;

@@ -3,8 +3,8 @@
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// How tokens are chosen. The steps are in this order: the penalty, then top-k, top-p and min-p of the probabilities, then the
-/// temperature.
+/// How tokens are chosen. The steps are in this order: the penalty, then top-k, top-p and min-p of the probabilities,
+/// then the temperature.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits before a token is drawn; 0 takes the most probable one always.
@@ -15,8 +15,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Only tokens are left that are at least that many times as probable as the most probable one; 0 leaves all.
     pub min_p: f32,
-    /// Divides the positive logits, and multiplies the negative ones, of tokens that were there lately (Keskar et al., 2019); 1 leaves
-    /// them.
+    /// Divides the positive logits, and multiplies the negative ones, of tokens that were there lately (Keskar et al.,
+    /// 2019); 1 leaves them.
     pub repeat_penalty: f32,
     /// How many of the last tokens the penalty is for.
     pub repeat_last: usize,
@@ -52,8 +52,8 @@ impl Sampler {
         Sampler { options, random }
     }
 
-    /// Chooses a token by its logits, one for each token of the vocabulary; `before` are the tokens so far. NaN is never chosen while
-    /// there is a number; of no logits, token 0 is.
+    /// Chooses a token by its logits, one for each token of the vocabulary; `before` are the tokens so far. NaN is
+    /// never chosen while there is a number; of no logits, token 0 is.
     pub fn choose(&mut self, logits: &[f32], before: &[u32]) -> u32 {
         let mut logits = logits.to_vec();
         self.penalise(&mut logits, before);
@@ -83,7 +83,11 @@ impl Sampler {
         recent.dedup();
         for token in recent {
             if let Some(logit) = logits.get_mut(token as usize) {
-                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+                *logit = if *logit > 0.0 {
+                    *logit / penalty
+                } else {
+                    *logit * penalty
+                };
             }
         }
     }
@@ -131,7 +135,11 @@ fn softmax(candidates: &[(u32, f32)], temperature: f32) -> Vec<f64> {
     let weight = |(_, logit): &(u32, f32)| {
         let below = f64::from(*logit) - largest;
         // Two infinities are equal.
-        if below.is_nan() { 1.0 } else { (below / f64::from(temperature)).exp() }
+        if below.is_nan() {
+            1.0
+        } else {
+            (below / f64::from(temperature)).exp()
+        }
     };
     candidates.iter().map(weight).collect()
 }
@@ -163,7 +171,10 @@ mod tests {
     }
 
     fn near(found: &[f64], wanted: &[f64]) {
-        let is_near = found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 0.03 && (*b > 0.0 || *a == 0.0));
+        let is_near = found
+            .iter()
+            .zip(wanted)
+            .all(|(a, b)| (a - b).abs() < 0.03 && (*b > 0.0 || *a == 0.0));
         assert!(is_near, "{found:?} {wanted:?}");
     }
 

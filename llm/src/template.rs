@@ -1,4 +1,5 @@
-//! Chat templates: the Jinja text of `tokenizer.chat_template`, run by `minijinja` as Hugging Face's libraries run it by Jinja2.
+//! Chat templates: the Jinja text of `tokenizer.chat_template`, run by `minijinja` as Hugging Face's libraries run it
+//! by Jinja2.
 
 use graphc_gguf::GgufFile;
 use minijinja::syntax::SyntaxConfig;
@@ -58,17 +59,25 @@ impl Template {
         environment.set_syntax(syntax.map_err(|error| said(&error))?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_formatter(as_python);
-        environment.add_function("raise_exception", |message: String| -> std::result::Result<Value, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-        });
+        environment.add_function(
+            "raise_exception",
+            |message: String| -> std::result::Result<Value, minijinja::Error> {
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+            },
+        );
         environment.add_filter("tojson", to_json);
         // Marks what a model is trained on; the text is the same without.
-        let text = ["generation", "endgeneration"].iter().fold(text.to_owned(), |text, tag| without_tag(&text, tag));
-        environment.add_template_owned(NAME, text).map_err(|error| said(&error))?;
+        let text = ["generation", "endgeneration"]
+            .iter()
+            .fold(text.to_owned(), |text, tag| without_tag(&text, tag));
+        environment
+            .add_template_owned(NAME, text)
+            .map_err(|error| said(&error))?;
         Ok(Template { environment })
     }
 
-    /// Writes a conversation as the model was trained to read it; `answers` adds the beginning of the model's next message.
+    /// Writes a conversation as the model was trained to read it; `answers` adds the beginning of the model's next
+    /// message.
     ///
     /// # Errors
     /// What the template itself refuses, as two messages of one side in a row, and what it asks for that is not there.
@@ -176,7 +185,10 @@ mod tests {
 
     #[test]
     fn values_are_printed_as_python_prints_them() {
-        assert_eq!(apply("{{ none }} {{ true }} {{ false }} {{ bos_token }}").expect("renders"), "None True False <s>");
+        assert_eq!(
+            apply("{{ none }} {{ true }} {{ false }} {{ bos_token }}").expect("renders"),
+            "None True False <s>"
+        );
         let json = apply("{{ messages | tojson }}").expect("renders");
         assert_eq!(json, r#"[{"role": "user", "content": "hi \"é\""}]"#);
         let lines = apply("{{ {'a': [1]} | tojson(indent=2) }}").expect("renders");
@@ -185,7 +197,9 @@ mod tests {
 
     #[test]
     fn a_template_refuses_in_its_own_words() {
-        let error = apply("{{ raise_exception('roles must alternate') }}").expect_err("refused").to_string();
+        let error = apply("{{ raise_exception('roles must alternate') }}")
+            .expect_err("refused")
+            .to_string();
         assert!(error.contains("roles must alternate (line 1)"), "{error}");
         assert!(apply("{% if %}").is_err());
     }

@@ -37,10 +37,16 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     if count == 0 {
-        return Err(Error::Usage(format!("{}: a text of 2 tokens or more is wanted", args.text.display())));
+        return Err(Error::Usage(format!(
+            "{}: a text of 2 tokens or more is wanted",
+            args.text.display()
+        )));
     }
     let mean = sum / count as f64;
-    print(&format!("perplexity {:.4} over {count} tokens ({mean:.4} nats a token)\n", mean.exp()))
+    print(&format!(
+        "perplexity {:.4} over {count} tokens ({mean:.4} nats a token)\n",
+        mean.exp()
+    ))
 }
 
 /// The logarithm of a token's probability.

@@ -97,7 +97,11 @@ impl<'a> Keys<'a> {
     /// # Errors
     /// As [`Keys::number`], but for a missing key.
     pub fn number_or(&self, name: &str, otherwise: f64) -> Result<f64> {
-        if self.has(name) { self.number(name) } else { Ok(otherwise) }
+        if self.has(name) {
+            self.number(name)
+        } else {
+            Ok(otherwise)
+        }
     }
 
     /// A text, None for files without the key.
@@ -167,7 +171,11 @@ impl Config {
         let length = |name: &str| match keys.has(name) {
             true => keys.size(name),
             false if width.is_multiple_of(heads) => Ok(width / heads),
-            false => Err(keys.refuse("embedding_length", width, &format!("{heads} heads do not divide it; {name} is missing"))),
+            false => Err(keys.refuse(
+                "embedding_length",
+                width,
+                &format!("{heads} heads do not divide it; {name} is missing"),
+            )),
         };
         let key_length = length("attention.key_length")?;
         let rotated = keys.size_or("rope.dimension_count", key_length)?;

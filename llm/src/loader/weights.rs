@@ -1,23 +1,19 @@
 //! Tensors of a file to constants of a graph.
 //!
-//! F32, F16 and BF16 stay as they are. Q4_0, Q5_0 and Q8_0 become integers of 4 or 8 bits with a scale for each 32 of them, which is what
-//! their blocks say, bit for bit: products read them so. All other types become `f16` when they are loaded, or `f32` where a number
-//! is too large for that.
+//! F32, F16 and BF16 stay as they are. All other types become `f16` when they are loaded, or `f32` where a number is
+//! too large for that. Q4_0 and Q8_0 could stay in their bits, as a `Dequantize` with groups of 32, once the CPU's
+//! products of such weights are right for one row of a decoder (they are not, at any level above O0).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bytes::Bytes;
 use graphc::frontend::tensor::Tensor;
-use graphc::ir::op::Groups;
 use graphc::ir::{DType, HostTensor, Storage};
 use graphc_gguf::{GgufFile, TensorType, dequantize};
 use half::f16;
 
 use crate::error::{Error, Result};
-
-/// Elements that share a scale in the types that stay in their blocks' bits.
-const GROUP: usize = 32;
 
 /// Which rows of a stored matrix are taken, and in which order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +22,8 @@ pub enum Rows {
     All,
     /// A part of a matrix of so many rows.
     Part { of: usize, range: Range<usize> },
-    /// All, of a matrix whose heads have pairs of rotary embedding as neighbours: the first of each pair, then the second of each.
+    /// All, of a matrix whose heads have pairs of rotary embedding as neighbours: the first of each pair, then the
+    /// second of each.
     Halved { heads: usize },
 }
 
@@ -62,43 +59,22 @@ impl Rows {
     }
 }
 
-/// A matrix `[outputs, inputs]` as a graph has it.
+/// A matrix `[outputs, inputs]` as a graph has it: `f32`, `f16` or `bf16`.
 #[derive(Clone, Debug)]
-pub enum Matrix {
-    /// `f32`, `f16` or `bf16`.
-    Numbers(Tensor),
-    /// Integers, and a scale for each group of inputs.
-    Groups { numbers: Tensor, scales: Tensor },
-}
+pub struct Matrix(Tensor);
 
 impl Matrix {
-    /// The matrix in `f32`; what reads it reads the stored bits.
-    fn wide(&self) -> Tensor {
-        match self {
-            Matrix::Numbers(numbers) => numbers.cast(DType::F32),
-            Matrix::Groups { numbers, scales } => in_groups(numbers, scales, 1),
-        }
-    }
-
-    /// `x · matrixᵀ + bias`, from `[…, inputs]` to `[…, outputs]`.
+    /// `x · matrixᵀ + bias` in `f32`, from `[…, inputs]` to `[…, outputs]`; the product reads the stored bits.
     #[track_caller]
     pub fn product(&self, x: &Tensor, bias: Option<&Tensor>) -> Tensor {
-        x.linear(&self.wide(), bias)
+        x.linear(&self.0.cast(DType::F32), bias)
     }
 
     /// Looks up rows by integer ids `[n]`, as `f32` `[n, inputs]`.
     #[track_caller]
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
-        match self {
-            Matrix::Numbers(numbers) => numbers.take(0, ids).cast(DType::F32),
-            Matrix::Groups { numbers, scales } => in_groups(&numbers.take(0, ids), &scales.take(0, ids), 1),
-        }
+        self.0.take(0, ids).cast(DType::F32)
     }
-}
-
-fn in_groups(numbers: &Tensor, scales: &Tensor, axis: usize) -> Tensor {
-    let size = GROUP as i64;
-    numbers.dequantize_groups(scales, None, Some(Groups { axis, size }), DType::F32)
 }
 
 /// What became of the tensors of one type.
@@ -137,7 +113,12 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// A tensor that is missing, of another shape, or of blocks that are not read.
     pub fn vector(&mut self, name: &str, length: usize) -> Result<Tensor> {
-        Ok(constant(name, DType::F32, [length], floats(&self.numbers(name, length)?)))
+        Ok(constant(
+            name,
+            DType::F32,
+            [length],
+            floats(&self.numbers(name, length)?),
+        ))
     }
 
     /// As [`Loader::vector`], with the order of rows that goes with the matrix it is added behind.
@@ -146,7 +127,12 @@ impl<'a> Loader<'a> {
     /// As [`Loader::vector`].
     pub fn bias(&mut self, name: &str, length: usize, rows: &Rows) -> Result<Tensor> {
         let numbers = floats(&self.numbers(name, rows.stored(length))?);
-        Ok(constant(name, DType::F32, [length], rows.take(&numbers, size_of::<f32>())))
+        Ok(constant(
+            name,
+            DType::F32,
+            [length],
+            rows.take(&numbers, size_of::<f32>()),
+        ))
     }
 
     /// The numbers of a vector.
@@ -168,30 +154,11 @@ impl<'a> Loader<'a> {
         let size = inputs / ty.block() as usize * ty.block_bytes() as usize;
         let bytes = rows.take(&tensor.bytes, size);
         let before = bytes.len();
-        let plain = |dtype, bytes| Matrix::Numbers(constant(name, dtype, [outputs, inputs], bytes));
+        let plain = |dtype, bytes| Matrix(constant(name, dtype, [outputs, inputs], bytes));
         let (matrix, after, kept_as) = match ty {
             TensorType::F32 => (plain(DType::F32, bytes), before, "f32"),
             TensorType::F16 => (plain(DType::F16, bytes), before, "f16"),
             TensorType::BF16 => (plain(DType::BF16, bytes), before, "bf16"),
-            TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => {
-                let (dtype, numbers, scales) = blocks(ty, &bytes);
-                let after = numbers.len() + scales.len();
-                let matrix = Matrix::Groups {
-                    numbers: constant(name, dtype, [outputs, inputs], numbers.into()),
-                    scales: constant(
-                        &format!("{name}.scales"),
-                        DType::F16,
-                        [outputs, inputs / GROUP],
-                        scales.into(),
-                    ),
-                };
-                let kept_as = if dtype == DType::I4 {
-                    "i4 with a scale for each 32"
-                } else {
-                    "i8 with a scale for each 32"
-                };
-                (matrix, after, kept_as)
-            }
             _ => {
                 let mut numbers = vec![0.0; outputs * inputs];
                 dequantize(ty, &bytes, &mut numbers).map_err(|problem| self.blocks(name, ty, problem))?;
@@ -218,7 +185,13 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// Tensors that nothing took.
     pub fn finish(self) -> Result<BTreeMap<&'static str, Stored>> {
-        let names: Vec<String> = self.file.tensors.keys().filter(|name| !self.used.contains(*name)).cloned().collect();
+        let names: Vec<String> = self
+            .file
+            .tensors
+            .keys()
+            .filter(|name| !self.used.contains(*name))
+            .cloned()
+            .collect();
         if names.is_empty() {
             return Ok(self.stored);
         }
@@ -255,39 +228,12 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Integers and `f16` scales of whole blocks, whose numbers are products of the two: type, integers, scales.
-fn blocks(ty: TensorType, bytes: &[u8]) -> (DType, Vec<u8>, Vec<u8>) {
-    let size = ty.block_bytes() as usize;
-    let count = bytes.len() / size;
-    let dtype = if ty == TensorType::Q4_0 { DType::I4 } else { DType::I8 };
-    let mut scales = Vec::with_capacity(2 * count);
-    let mut integers = Vec::with_capacity(count * GROUP * dtype.bits() as usize / 8);
-    for block in bytes.chunks_exact(size) {
-        scales.extend_from_slice(&block[..2]);
-        match ty {
-            // Elements j and j + 16 share a byte; the graph's types have neighbours in one. Subtracting 8 flips the highest bit.
-            TensorType::Q4_0 => {
-                let quants = &block[2..];
-                let low = quants.chunks_exact(2).map(|two| two[0] & 15 | two[1] << 4);
-                let high = quants.chunks_exact(2).map(|two| two[0] >> 4 | two[1] & 0xf0);
-                integers.extend(low.chain(high).map(|byte| byte ^ 0x88));
-            }
-            // The fifth bits of all elements are one number.
-            TensorType::Q5_0 => {
-                let fifth = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
-                let quants = &block[6..];
-                let four = |at: usize| if at < 16 { quants[at] & 15 } else { quants[at - 16] >> 4 };
-                let number = |at: usize| four(at) | ((fifth >> at & 1) as u8) << 4;
-                integers.extend((0..GROUP).map(|at| number(at).wrapping_sub(16)));
-            }
-            _ => integers.extend_from_slice(&block[2..]),
-        }
-    }
-    (dtype, integers, scales)
-}
-
 fn floats(numbers: &[f32]) -> Bytes {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>().into()
+    numbers
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 /// A constant of a graph. Bytes are as many as the shape asks for: the file's tensor has that shape.
@@ -304,37 +250,15 @@ fn constant(name: &str, dtype: DType, shape: impl Into<Vec<usize>>, bytes: Bytes
 mod tests {
     use super::*;
 
-    /// Integers by scales are what ggml's formulas give, to the last bit.
-    #[test]
-    fn blocks_that_stay_have_the_numbers_of_the_format() {
-        let mut state = 7u32;
-        let mut byte = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8
-        };
-        for ty in [TensorType::Q4_0, TensorType::Q5_0, TensorType::Q8_0] {
-            let mut bytes = Vec::new();
-            for scale in [0.5f32, -0.013, 1.75, 3e-4] {
-                bytes.extend(f16::from_f32(scale).to_le_bytes());
-                bytes.extend((2..ty.block_bytes()).map(|_| byte()));
-            }
-            let mut wanted = vec![0.0; 4 * GROUP];
-            dequantize(ty, &bytes, &mut wanted).expect("whole blocks");
-            let (dtype, integers, scales) = blocks(ty, &bytes);
-            let host = HostTensor::new(dtype, [4 * GROUP], Storage::new(integers)).expect("as many as there are");
-            let scales = HostTensor::new(DType::F16, [4], Storage::new(scales)).expect("one a block").to_f32();
-            let numbers = host.to_f32();
-            let found: Vec<f32> = numbers.iter().enumerate().map(|(at, number)| number * scales[at / GROUP]).collect();
-            assert_eq!(found, wanted, "{ty}");
-        }
-    }
-
     #[test]
     fn rows_of_neighbours_become_halves() {
         let bytes = Bytes::from((0..16).collect::<Vec<u8>>());
         let rows = Rows::Halved { heads: 2 };
         // Two heads of four rows of two bytes.
-        assert_eq!(rows.take(&bytes, 2)[..], [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]);
+        assert_eq!(
+            rows.take(&bytes, 2)[..],
+            [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+        );
         let part = Rows::Part { of: 8, range: 2..4 };
         assert_eq!(part.take(&bytes, 2)[..], [4, 5, 6, 7]);
     }

@@ -11,8 +11,8 @@ pub struct Scores {
     pub window: Option<i64>,
 }
 
-/// Causal attention of `q` `[1, heads, S, D]` to `k` `[1, kv_heads, T, D]` and `v` `[1, kv_heads, T, Dv]`; the last query is at the
-/// last key.
+/// Causal attention of `q` `[1, heads, S, D]` to `k` `[1, kv_heads, T, D]` and `v` `[1, kv_heads, T, Dv]`; the last
+/// query is at the last key.
 #[track_caller]
 pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Tensor {
     let Some(cap) = scores.cap else {

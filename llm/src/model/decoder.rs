@@ -12,8 +12,8 @@ use super::rope::rotate;
 use crate::error::Result;
 use crate::loader::{Config, Loader, Matrix, Rows, Stored};
 
-/// The inputs of a graph, in their order: ids of new tokens `[S]`, positions of all tokens that are seen, from 0 on, `[T]`, the new ones
-/// last, and which of the new ones have their logits computed, `[R]`; all `i64`.
+/// The inputs of a graph, in their order: ids of new tokens `[S]`, positions of all tokens that are seen, from 0 on,
+/// `[T]`, the new ones last, and which of the new ones have their logits computed, `[R]`; all `i64`.
 pub const NAMES: [&str; 3] = ["tokens", "positions", "rows"];
 
 /// A model that was loaded.
@@ -102,7 +102,9 @@ impl Block {
         let output_bias = format!("blk.{index}.attn_output.bias");
         let output = Projection {
             matrix: loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?,
-            bias: (loader.has(&output_bias)).then(|| loader.vector(&output_bias, width)).transpose()?,
+            bias: (loader.has(&output_bias))
+                .then(|| loader.vector(&output_bias, width))
+                .transpose()?,
         };
         let (gate, up) = match description.fused {
             Fused::Apart => (
@@ -126,11 +128,7 @@ impl Block {
             Result::Ok(Some([one?, other?]))
         };
         let head_norms = pair(description.head_norms, ["attn_q_norm", "attn_k_norm"], key_length)?;
-        let post_norms = pair(
-            description.post_norms,
-            ["post_attention_norm", "post_ffw_norm"],
-            width,
-        )?;
+        let post_norms = pair(description.post_norms, ["post_attention_norm", "post_ffw_norm"], width)?;
         let [query, key, value] = <[Projection; 3]>::try_from(projections).expect("three were pushed");
         Ok(Block {
             attention_norm: loader.vector(&name("attn_norm"), width)?,
@@ -181,7 +179,8 @@ impl Decoder {
         names.map(|name| (name.clone(), format!("{name}_next"))).collect()
     }
 
-    /// Makes the graph: [`NAMES`] and the caches to `logits` `[R, vocabulary]` and the next caches. At most `most` tokens are new.
+    /// Makes the graph: [`NAMES`] and the caches to `logits` `[R, vocabulary]` and the next caches. At most `most`
+    /// tokens are new.
     ///
     /// # Errors
     /// An operation that does not fit, with its place.
@@ -275,7 +274,10 @@ impl Decoder {
             cap: self.description.score_cap,
             window,
         };
-        let mixed = attend(&q, &keys, &values, scores).squeeze(0).transpose(0, 1).flatten(-2, -1);
+        let mixed = attend(&q, &keys, &values, scores)
+            .squeeze(0)
+            .transpose(0, 1)
+            .flatten(-2, -1);
         let out = block.output.of(&mixed);
         let out = match &block.post_norms {
             Some([norm, _]) => out.rms_norm(Some(norm), config.epsilon),

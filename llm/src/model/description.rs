@@ -37,7 +37,8 @@ pub struct Layer {
     pub rope: usize,
 }
 
-/// Pairs of elements that rotary embedding turns. Graphs have halves; rows of files that have neighbours are reordered when loaded.
+/// Pairs of elements that rotary embedding turns. Graphs have halves; rows of files that have neighbours are reordered
+/// when loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pairs {
     /// `(2i, 2i + 1)`.

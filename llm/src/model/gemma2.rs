@@ -1,4 +1,5 @@
-//! Gemma 2: norms behind attention and feed-forward network too, capped scores and logits, every second layer sees a window.
+//! Gemma 2: norms behind attention and feed-forward network too, capped scores and logits, every second layer sees a
+//! window.
 //!
 //! Files have norms with their 1 added.
 

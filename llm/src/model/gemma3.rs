@@ -1,4 +1,5 @@
-//! Gemma 3, text: as Gemma 2 without caps, with norms of heads; five of six layers see a window, with a rotary embedding of their own.
+//! Gemma 3, text: as Gemma 2 without caps, with norms of heads; five of six layers see a window, with a rotary
+//! embedding of their own.
 
 use super::description::{Activation, Description, Layer};
 use super::rope::Rope;

@@ -1,7 +1,7 @@
 //! The architectures, and the graph that all of them become.
 //!
-//! Before: a file's keys and tensors. After: one graph with open sizes, which serves prompts and single tokens alike. What an
-//! architecture has of its own is a [`Description`]: one file each, and a row in [`ARCHITECTURES`].
+//! Before: a file's keys and tensors. After: one graph with open sizes, which serves prompts and single tokens alike.
+//! What an architecture has of its own is a [`Description`]: one file each, and a row in [`ARCHITECTURES`].
 
 mod attention;
 mod decoder;
@@ -52,17 +52,23 @@ pub fn find(file: &GgufFile) -> Result<Describe> {
     }
 }
 
-/// Loads the model of a file, for a cache of `capacity` tokens; None is the context that it was trained for, `most` at most.
+/// Loads the model of a file, for a cache of `capacity` tokens; None is the context that it was trained for, `most` at
+/// most.
 ///
 /// # Errors
-/// As [`find`]; a context that it was not trained for; keys and tensors that are missing or do not fit; tensors that nothing uses.
+/// As [`find`]; a context that it was not trained for; keys and tensors that are missing or do not fit; tensors that
+/// nothing uses.
 pub fn load(file: &GgufFile, capacity: Option<usize>, most: usize) -> Result<Decoder> {
     let describe = find(file)?;
     let keys = Keys::of(file)?;
     let config = Config::read(&keys)?;
     let trained = config.context;
     let capacity = match capacity {
-        Some(0) => return Err(Error::Usage("a context of 0 tokens holds nothing; give 1 or more".to_owned())),
+        Some(0) => {
+            return Err(Error::Usage(
+                "a context of 0 tokens holds nothing; give 1 or more".to_owned(),
+            ));
+        }
         Some(capacity) if capacity > trained => {
             let message = format!("the model was trained for a context of {trained} tokens; {capacity} are too many");
             return Err(Error::Usage(message));

@@ -1,4 +1,5 @@
-//! Phi 3 and 4-mini: queries, keys and values are one matrix, gate and up another; frequencies have factors for short and long contexts.
+//! Phi 3 and 4-mini: queries, keys and values are one matrix, gate and up another; frequencies have factors for short
+//! and long contexts.
 
 use super::description::{Description, Fused};
 use super::rope::Rope;
@@ -8,7 +9,10 @@ use crate::loader::{Config, Keys, Loader};
 pub fn describe(keys: &Keys<'_>, config: &Config, loader: &mut Loader<'_>, capacity: usize) -> Result<Description> {
     let original = keys.size_or("rope.scaling.original_context_length", config.context)?;
     let mut factors = None;
-    for (name, is_wanted) in [("rope_factors_long.weight", capacity > original), ("rope_factors_short.weight", capacity <= original)] {
+    for (name, is_wanted) in [
+        ("rope_factors_long.weight", capacity > original),
+        ("rope_factors_short.weight", capacity <= original),
+    ] {
         if loader.has(name) {
             let numbers = loader.numbers(name, config.rotated / 2)?;
             if is_wanted {

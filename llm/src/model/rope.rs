@@ -19,13 +19,15 @@ impl Rope {
     pub fn new(rotated: usize, base: f64, factor: impl Fn(usize) -> f64) -> Rope {
         let exponent = |pair: usize| -2.0 * pair as f64 / rotated as f64;
         Rope {
-            frequencies: (0..rotated / 2).map(|i| (base.powf(exponent(i)) / factor(i)) as f32).collect(),
+            frequencies: (0..rotated / 2)
+                .map(|i| (base.powf(exponent(i)) / factor(i)) as f32)
+                .collect(),
             magnitude: 1.0,
         }
     }
 
-    /// The embedding that the keys `rope.*` ask for: without scaling, linear, or YaRN (Peng et al., 2023). `factors` divide the
-    /// frequencies as they are.
+    /// The embedding that the keys `rope.*` ask for: without scaling, linear, or YaRN (Peng et al., 2023). `factors`
+    /// divide the frequencies as they are.
     ///
     /// # Errors
     /// Keys of other types; a kind of scaling that is not known.
@@ -53,7 +55,8 @@ impl Rope {
                 Ok(Rope { magnitude, ..rope })
             }
             other => {
-                let wanted = "scaling by none, linear and yarn is supported, and longrope where the file has its factors";
+                let wanted =
+                    "scaling by none, linear and yarn is supported, and longrope where the file has its factors";
                 Err(keys.refuse("rope.scaling.type", other, wanted))
             }
         }
@@ -65,9 +68,7 @@ impl Rope {
         let slow = keys.number_or("rope.scaling.yarn_beta_slow", 1.0)?;
         let mix = keys.number_or("rope.scaling.yarn_ext_factor", 1.0)?;
         let rotated = config.rotated as f64;
-        let pair_at = |turns: f64| {
-            rotated * (original / (turns * 2.0 * std::f64::consts::PI)).ln() / (2.0 * base.ln())
-        };
+        let pair_at = |turns: f64| rotated * (original / (turns * 2.0 * std::f64::consts::PI)).ln() / (2.0 * base.ln());
         let low = pair_at(fast).floor().max(0.0);
         let high = pair_at(slow).ceil().min(rotated - 1.0);
         let factor = |pair: usize| {
@@ -87,7 +88,13 @@ impl Rope {
         let frequencies = Tensor::from_slice(&self.frequencies, [self.frequencies.len()]);
         let angles = positions.cast(DType::F32).unsqueeze(-1) * frequencies;
         let angles = cat(&[&angles, &angles], -1);
-        [angles.cos(), angles.sin()].map(|table| if self.magnitude == 1.0 { table } else { table * self.magnitude })
+        [angles.cos(), angles.sin()].map(|table| {
+            if self.magnitude == 1.0 {
+                table
+            } else {
+                table * self.magnitude
+            }
+        })
     }
 }
 

@@ -16,12 +16,13 @@ use crate::error::{Error, Result};
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// A way of splitting: its names, its expressions (each splits what the one before left), whether a text gets a token at its beginning,
-/// and whether a piece that is a token is taken whole, whatever the merges say.
+/// A way of splitting: its names, its expressions (each splits what the one before left), whether a text gets a token
+/// at its beginning, and whether a piece that is a token is taken whole, whatever the merges say.
 struct Rule {
     names: &'static [&'static str],
     splits: &'static [&'static str],
@@ -120,7 +121,8 @@ impl Bpe {
         let mut steps = Vec::new();
         for split in rule.splits {
             let pattern = SplitPattern::Regex((*split).to_owned());
-            let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(|error| error.to_string())?;
+            let split =
+                Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(|error| error.to_string())?;
             steps.push(PreTokenizerWrapper::Split(split));
         }
         steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)));
@@ -135,7 +137,8 @@ impl Bpe {
     /// Adds the tokens of a text.
     pub fn encode(&self, text: &str, tokens: &mut Vec<u32>) -> Result<()> {
         let encoded = self.tokenizer.encode_fast(text, false);
-        let encoded = encoded.map_err(|error| Error::Usage(format!("the text cannot be split into tokens: {error}")))?;
+        let encoded =
+            encoded.map_err(|error| Error::Usage(format!("the text cannot be split into tokens: {error}")))?;
         tokens.extend_from_slice(encoded.get_ids());
         Ok(())
     }

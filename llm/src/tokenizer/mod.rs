@@ -1,7 +1,8 @@
 //! Text to tokens and back, by the vocabulary in a file's metadata.
 //!
-//! Special tokens are cut out of the text first, where the caller says that the text may have them; what lies between them goes through
-//! the vocabulary's own model. Tokens are bytes: [`Decoder`] joins them, and gives out whole characters only.
+//! Special tokens are cut out of the text first, where the caller says that the text may have them; what lies between
+//! them goes through the vocabulary's own model. Tokens are bytes: [`Decoder`] joins them, and gives out whole
+//! characters only.
 
 mod bpe;
 mod sentencepiece;
@@ -64,7 +65,8 @@ impl Tokenizer {
     /// Reads the keys `tokenizer.ggml.*`.
     ///
     /// # Errors
-    /// Keys that are missing or contradict each other; a model or a way of splitting that is not known, with those that are.
+    /// Keys that are missing or contradict each other; a model or a way of splitting that is not known, with those that
+    /// are.
     pub fn read(file: &GgufFile) -> Result<Tokenizer> {
         let bad = |message: String| Error::Tokenizer {
             path: file.path().to_owned(),
@@ -93,7 +95,12 @@ impl Tokenizer {
                 .map(Some)
                 .ok_or_else(|| bad(format!("{} is {id}, but there are {} tokens", key(name), texts.len())))
         };
-        let flag = |name: &str, otherwise: bool| file.metadata.get(&key(name)).and_then(Value::as_bool).unwrap_or(otherwise);
+        let flag = |name: &str, otherwise: bool| {
+            file.metadata
+                .get(&key(name))
+                .and_then(Value::as_bool)
+                .unwrap_or(otherwise)
+        };
         let name = file.text(&key("model"))?;
         let mut warning = None;
         let is_sentencepiece = match name {
@@ -114,7 +121,12 @@ impl Tokenizer {
         let (model, bytes, adds_begin) = if is_sentencepiece {
             let scores = match file.value(&key("scores"))?.as_array() {
                 Some(Array::F32(scores)) if scores.len() == texts.len() => scores.clone(),
-                _ => return Err(bad(format!("tokenizer.ggml.scores is to be {} numbers of f32", texts.len()))),
+                _ => {
+                    return Err(bad(format!(
+                        "tokenizer.ggml.scores is to be {} numbers of f32",
+                        texts.len()
+                    )));
+                }
             };
             let bytes = texts.iter().zip(&types).map(|(text, ty)| match *ty {
                 CONTROL => None,
@@ -154,7 +166,10 @@ impl Tokenizer {
             true => (id("bos_token_id")?.or(Some(1)), id("eos_token_id")?.or(Some(2))),
             false => (id("bos_token_id")?, id("eos_token_id")?),
         };
-        let mut ends: Vec<u32> = [eos, id("eot_token_id")?, id("eom_token_id")?].into_iter().flatten().collect();
+        let mut ends: Vec<u32> = [eos, id("eot_token_id")?, id("eom_token_id")?]
+            .into_iter()
+            .flatten()
+            .collect();
         for (id, text) in texts.iter().enumerate() {
             if types[id] == CONTROL && ENDS.contains(&text.as_str()) {
                 ends.push(id as u32);
@@ -187,8 +202,8 @@ impl Tokenizer {
         self.texts.is_empty()
     }
 
-    /// The tokens of a text; `begin` puts the token before it that the vocabulary wants. With `trusted`, control tokens that are
-    /// written out in the text are these tokens; else they are letters like others.
+    /// The tokens of a text; `begin` puts the token before it that the vocabulary wants. With `trusted`, control tokens
+    /// that are written out in the text are these tokens; else they are letters like others.
     ///
     /// # Errors
     /// A text that the vocabulary has no tokens for.

@@ -1,5 +1,5 @@
-//! SentencePiece's BPE by scores (Kudo and Richardson, 2018), as llama.cpp runs it: characters are joined as long as two neighbours are a
-//! token, the pair of the highest score first, the leftmost of equal ones.
+//! SentencePiece's BPE by scores (Kudo and Richardson, 2018), as llama.cpp runs it: characters are joined as long as
+//! two neighbours are a token, the pair of the highest score first, the leftmost of equal ones.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -132,7 +132,11 @@ impl SentencePiece {
             let piece = &text[symbol.start..symbol.start + symbol.length];
             match self.tokens.get(piece) {
                 Some(token) => tokens.push(*token),
-                None => tokens.extend(piece.bytes().filter_map(|byte| self.bytes[usize::from(byte)].or(self.unknown))),
+                None => tokens.extend(
+                    piece
+                        .bytes()
+                        .filter_map(|byte| self.bytes[usize::from(byte)].or(self.unknown)),
+                ),
             }
         }
     }

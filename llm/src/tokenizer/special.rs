@@ -45,8 +45,9 @@ impl Specials {
         let bytes = text.as_bytes();
         while at < bytes.len() {
             let found = self.by_first.get(&bytes[at]).and_then(|list| {
-                list.iter()
-                    .find(|special| (trusted || !special.is_control) && bytes[at..].starts_with(special.text.as_bytes()))
+                list.iter().find(|special| {
+                    (trusted || !special.is_control) && bytes[at..].starts_with(special.text.as_bytes())
+                })
             });
             let Some(special) = found else {
                 at += 1;
@@ -78,9 +79,18 @@ mod tests {
         specials.add("<a>b", 2, false);
         specials.add("é", 3, true);
         let split = |text, trusted| specials.split(text, trusted);
-        assert_eq!(split("x<a>b<a>", true), [Part::Text("x"), Part::Token(2), Part::Token(1)]);
-        assert_eq!(split("x<a>b<a>", false), [Part::Text("x"), Part::Token(2), Part::Text("<a>")]);
-        assert_eq!(split("caféé", true), [Part::Text("caf"), Part::Token(3), Part::Token(3)]);
+        assert_eq!(
+            split("x<a>b<a>", true),
+            [Part::Text("x"), Part::Token(2), Part::Token(1)]
+        );
+        assert_eq!(
+            split("x<a>b<a>", false),
+            [Part::Text("x"), Part::Token(2), Part::Text("<a>")]
+        );
+        assert_eq!(
+            split("caféé", true),
+            [Part::Text("caf"), Part::Token(3), Part::Token(3)]
+        );
         assert_eq!(split("", true), []);
     }
 }

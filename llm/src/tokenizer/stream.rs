@@ -16,8 +16,8 @@ impl Decoder {
         }
     }
 
-    /// Adds a token's bytes (none of a control token) and gives out the characters that are whole now. Bytes that can be no part of a
-    /// character become U+FFFD.
+    /// Adds a token's bytes (none of a control token) and gives out the characters that are whole now. Bytes that can
+    /// be no part of a character become U+FFFD.
     pub fn push(&mut self, bytes: Option<&[u8]>) -> String {
         let Some(mut bytes) = bytes else { return String::new() };
         if self.drops_space && !bytes.is_empty() {

@@ -39,7 +39,10 @@ fn generate_goes_on_from_a_prompt() {
     let (out, log) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{log}");
     assert!(out.starts_with("The model") && out.ends_with('\n'), "{out}");
-    assert!(log.contains("llama, 2 layers, width 32, 360 tokens; a context of 256 tokens on cpu"), "{log}");
+    assert!(
+        log.contains("llama, 2 layers, width 32, 360 tokens; a context of 256 tokens on cpu"),
+        "{log}"
+    );
     assert!(log.contains("matrices of F32"), "{log}");
     assert_eq!(text(&run(&arguments, "").stdout), out, "greedy texts are equal");
     let drawn = |seed| {
@@ -55,17 +58,38 @@ fn generate_goes_on_from_a_prompt() {
 #[test]
 fn a_text_ends_where_the_cache_is_full() {
     let model = model("qwen3");
-    let output = run(&["generate", &model, "--prompt", "kernels", "-n", "500", "--context", "20", "--temperature", "2"], "");
+    let output = run(
+        &[
+            "generate",
+            &model,
+            "--prompt",
+            "kernels",
+            "-n",
+            "500",
+            "--context",
+            "20",
+            "--temperature",
+            "2",
+        ],
+        "",
+    );
     let log = text(&output.stderr);
     assert!(output.status.success(), "{log}");
-    let tokens = log.split("text: ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a line of speed");
+    let tokens = log
+        .split("text: ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next())
+        .expect("a line of speed");
     assert!(tokens.parse::<usize>().expect("a number") <= 20, "{log}");
 }
 
 #[test]
 fn chat_answers_each_line() {
     let model = model("llama");
-    let output = run(&["chat", &model, "-n", "5", "--system", "Be brief."], "Hello\n\nand you?\n");
+    let output = run(
+        &["chat", &model, "-n", "5", "--system", "Be brief."],
+        "Hello\n\nand you?\n",
+    );
     let log = text(&output.stderr);
     assert!(output.status.success(), "{log}");
     assert_eq!(log.matches("prompt: ").count(), 2, "{log}");
@@ -93,9 +117,23 @@ fn perplexity_is_that_of_the_logits() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("text");
     std::fs::write(&path, written).expect("writes");
-    let output = run(&["perplexity", &model("llama"), &path.display().to_string(), "--quiet", "--batch", "7"], "");
+    let output = run(
+        &[
+            "perplexity",
+            &model("llama"),
+            &path.display().to_string(),
+            "--quiet",
+            "--batch",
+            "7",
+        ],
+        "",
+    );
     let out = text(&output.stdout);
-    let found: f64 = out.split(' ').nth(1).and_then(|x| x.parse().ok()).unwrap_or_else(|| panic!("{out}"));
+    let found: f64 = out
+        .split(' ')
+        .nth(1)
+        .and_then(|x| x.parse().ok())
+        .unwrap_or_else(|| panic!("{out}"));
     assert!((found / wanted - 1.0).abs() < 1e-3, "{found} {wanted}");
     assert!(out.contains(&format!("over {} tokens", tokens.len() - 1)), "{out}");
 }
@@ -105,8 +143,22 @@ fn mistakes_end_with_2_and_name_themselves() {
     let missing = run(&["generate", "/no/such.gguf", "--prompt", "x"], "");
     assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("/no/such.gguf"));
-    for (option, value) in [("--top-p", "0"), ("--temperature", "-1"), ("--min-p", "2"), ("--repeat-penalty", "0")] {
-        let output = run(&["generate", &model("llama"), "--prompt", "x", &format!("{option}={value}")], "");
+    for (option, value) in [
+        ("--top-p", "0"),
+        ("--temperature", "-1"),
+        ("--min-p", "2"),
+        ("--repeat-penalty", "0"),
+    ] {
+        let output = run(
+            &[
+                "generate",
+                &model("llama"),
+                "--prompt",
+                "x",
+                &format!("{option}={value}"),
+            ],
+            "",
+        );
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(option), "{}", text(&output.stderr));
     }

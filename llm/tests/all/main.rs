@@ -1,4 +1,5 @@
-//! Random tiny models, tokenizers and templates against what `scripts/py/gguf_models.py` recorded, errors, and the command line.
+//! Random tiny models, tokenizers and templates against what `scripts/py/gguf_models.py` recorded, errors, and the
+//! command line.
 
 mod command_line;
 mod models;
@@ -12,7 +13,9 @@ use serde_json::Value;
 
 /// The path of a recorded file.
 fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/llm").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/data/llm")
+        .join(name)
 }
 
 fn open(name: &str) -> GgufFile {

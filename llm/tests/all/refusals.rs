@@ -27,20 +27,33 @@ fn set(file: &mut GgufFile, key: &str, value: Value) {
 
 #[test]
 fn keys_and_tensors_that_do_not_fit_are_named() {
-    let text = message("llama", |file| set(file, "general.architecture", Value::String("rwkv7".to_owned())));
-    assert!(text.contains("llama.gguf") && text.contains("rwkv7") && text.contains("qwen3"), "{text}");
+    let text = message("llama", |file| {
+        set(file, "general.architecture", Value::String("rwkv7".to_owned()))
+    });
+    assert!(
+        text.contains("llama.gguf") && text.contains("rwkv7") && text.contains("qwen3"),
+        "{text}"
+    );
 
     let text = message("llama", |file| drop(file.metadata.shift_remove("llama.block_count")));
     assert!(text.contains("\"llama.block_count\" is missing"), "{text}");
 
-    let text = message("llama", |file| set(file, "llama.attention.head_count_kv", Value::U32(3)));
-    assert!(text.contains("llama.attention.head_count_kv is 3; it must divide the 4 heads"), "{text}");
+    let text = message("llama", |file| {
+        set(file, "llama.attention.head_count_kv", Value::U32(3))
+    });
+    assert!(
+        text.contains("llama.attention.head_count_kv is 3; it must divide the 4 heads"),
+        "{text}"
+    );
 
     let text = message("llama", |file| set(file, "llama.block_count", Value::U32(4_000_000)));
     assert!(text.contains("llama.block_count is 4000000"), "{text}");
 
     let text = message("llama", |file| set(file, "llama.feed_forward_length", Value::U32(65)));
-    assert!(text.contains("\"blk.0.ffn_gate.weight\" has the shape [64, 32]") && text.contains("[65, 32]"), "{text}");
+    assert!(
+        text.contains("\"blk.0.ffn_gate.weight\" has the shape [64, 32]") && text.contains("[65, 32]"),
+        "{text}"
+    );
 
     let text = message("qwen2", |file| drop(file.tensors.shift_remove("blk.1.attn_k.bias")));
     assert!(text.contains("\"blk.1.attn_k.bias\" is missing"), "{text}");
@@ -52,13 +65,21 @@ fn keys_and_tensors_that_do_not_fit_are_named() {
         }
         set(file, "general.architecture", Value::String("llama".to_owned()));
     });
-    assert!(text.contains("4 tensors are not used") && text.contains("blk.0.attn_q_norm.weight"), "{text}");
+    assert!(
+        text.contains("4 tensors are not used") && text.contains("blk.0.attn_q_norm.weight"),
+        "{text}"
+    );
 
-    let text = message("linear", |file| set(file, "llama.rope.scaling.type", Value::String("twist".to_owned())));
+    let text = message("linear", |file| {
+        set(file, "llama.rope.scaling.type", Value::String("twist".to_owned()))
+    });
     assert!(text.contains("llama.rope.scaling.type is twist"), "{text}");
 
     let text = message("llama", |file| set(file, "llama.expert_count", Value::U32(8)));
-    assert!(text.contains("llama.expert_count is 8") && text.contains("not supported"), "{text}");
+    assert!(
+        text.contains("llama.expert_count is 8") && text.contains("not supported"),
+        "{text}"
+    );
 
     let text = message("llama", |file| {
         let tensor = file.tensors.get_mut("blk.0.ffn_up.weight").expect("it is there");
@@ -74,7 +95,10 @@ fn a_context_that_the_model_was_not_trained_for_is_refused() {
             context: Some(context),
             ..EngineOptions::default()
         };
-        let error = Engine::load(&open("linear"), &options).err().expect("refused").to_string();
+        let error = Engine::load(&open("linear"), &options)
+            .err()
+            .expect("refused")
+            .to_string();
         assert!(error.contains(part), "{error}");
     }
 }
@@ -93,7 +117,12 @@ fn vocabularies_that_are_not_known_are_named() {
     let mut file = open("bpe");
     file.metadata.shift_remove("tokenizer.ggml.pre");
     let tokenizer = Tokenizer::read(&file).expect("the default rule");
-    assert!(tokenizer.warning.expect("a warning").contains("tokenizer.ggml.pre is missing"));
+    assert!(
+        tokenizer
+            .warning
+            .expect("a warning")
+            .contains("tokenizer.ggml.pre is missing")
+    );
     set(&mut file, "tokenizer.ggml.eos_token_id", Value::U32(100_000));
     let error = Tokenizer::read(&file).err().expect("refused").to_string();
     assert!(error.contains("eos_token_id is 100000"), "{error}");

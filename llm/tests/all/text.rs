@@ -9,14 +9,18 @@ use super::{cases, ids, open};
 fn tokenizer(name: &str) -> Tokenizer {
     let mut file = open(if name == "sentencepiece" { name } else { "bpe" });
     if name != "sentencepiece" {
-        file.metadata.insert("tokenizer.ggml.pre".to_owned(), Key::String(name.to_owned()));
+        file.metadata
+            .insert("tokenizer.ggml.pre".to_owned(), Key::String(name.to_owned()));
     }
     Tokenizer::read(&file).expect("a vocabulary")
 }
 
 fn texts(all: &Value) -> Vec<String> {
     let texts = all["texts"].as_array().expect("a list");
-    texts.iter().map(|text| text.as_str().expect("a text").to_owned()).collect()
+    texts
+        .iter()
+        .map(|text| text.as_str().expect("a text").to_owned())
+        .collect()
 }
 
 #[test]
@@ -32,9 +36,15 @@ fn texts_become_the_tokens_of_the_reference_and_come_back() {
             assert_eq!(tokenizer.decode(&found), *text, "{name}");
             // A token at a time, nothing but whole characters.
             let mut decoder = tokenizer.decoder(true);
-            let pieces: Vec<String> = found.iter().map(|token| decoder.push(tokenizer.bytes(*token))).collect();
+            let pieces: Vec<String> = found
+                .iter()
+                .map(|token| decoder.push(tokenizer.bytes(*token)))
+                .collect();
             assert_eq!(pieces.concat() + &decoder.finish(), *text, "{name}");
-            assert!(!pieces.concat().contains(char::REPLACEMENT_CHARACTER), "{name}: {text:?}");
+            assert!(
+                !pieces.concat().contains(char::REPLACEMENT_CHARACTER),
+                "{name}: {text:?}"
+            );
         }
     }
 }
@@ -66,7 +76,9 @@ fn control_tokens_are_tokens_in_trusted_text_alone() {
         assert_eq!(begin.len(), 1, "{name}");
         let written = tokenizer.ends_of_text()[0].to_owned();
         // A beginning that is written out does not make two.
-        let twice = tokenizer.encode(&format!("{written}a{text}"), true, true).expect("encodes");
+        let twice = tokenizer
+            .encode(&format!("{written}a{text}"), true, true)
+            .expect("encodes");
         let once = tokenizer.encode(&format!("a{text}"), true, true).expect("encodes");
         assert_eq!(twice, once, "{name}");
         let token = *once.last().expect("tokens");
@@ -77,7 +89,10 @@ fn control_tokens_are_tokens_in_trusted_text_alone() {
         assert_eq!(tokenizer.decode(&letters), format!("a{text}"), "{name}");
     }
     let tokenizer = tokenizer("qwen2");
-    assert!(tokenizer.encode("", true, true).expect("encodes").is_empty(), "no beginning");
+    assert!(
+        tokenizer.encode("", true, true).expect("encodes").is_empty(),
+        "no beginning"
+    );
     let end = tokenizer.encode("<|im_end|>", false, true).expect("encodes");
     assert!(tokenizer.is_end(end[0]) && !tokenizer.is_end(0));
 }
