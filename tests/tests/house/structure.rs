@@ -66,6 +66,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
+    // An app of graphc's public API: language models from GGUF files.
+    ("graphc-llm", &["graphc", "graphc-gguf"], &[]),
     (
         "graphc-tests",
         &["graphc"],
@@ -205,7 +207,16 @@ fn an_edge_that_is_not_allowed_is_seen() {
 #[test]
 fn no_file_over_its_size() {
     let mut large = Vec::new();
-    for folder in ["ir", "frontend", "passes", "codegen-hip", "runtime", "graphc", "emu"] {
+    for folder in [
+        "ir",
+        "frontend",
+        "passes",
+        "codegen-hip",
+        "runtime",
+        "graphc",
+        "llm",
+        "emu",
+    ] {
         let mut folders = vec![repository(folder).join("src")];
         while let Some(f) = folders.pop() {
             for entry in std::fs::read_dir(&f).unwrap_or_else(|e| panic!("{}: {e}", f.display())) {

@@ -1,0 +1,10 @@
+//! From a GGUF file to what a model is made of: keys to a [`Config`], tensors to weights.
+//!
+//! Before: a file that `graphc-gguf` has checked. After: sizes that fit each other, and weights as constants of graphs;
+//! bytes of the file are not copied where they stay as they are.
+
+mod config;
+mod weights;
+
+pub use config::{Config, Keys};
+pub use weights::{Loader, Matrix, Rows, Stored};

@@ -1,0 +1,265 @@
+//! Tensors of a file to constants of a graph.
+//!
+//! F32, F16 and BF16 stay as they are. All other types become `f16` when they are loaded, or `f32` where a number is
+//! too large for that. Q4_0 and Q8_0 could stay in their bits, as a `Dequantize` with groups of 32, once the CPU's
+//! products of such weights are right for one row of a decoder (they are not, at any level above O0).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use bytes::Bytes;
+use graphc::frontend::tensor::Tensor;
+use graphc::ir::{DType, HostTensor, Storage};
+use graphc_gguf::{GgufFile, TensorType, dequantize};
+use half::f16;
+
+use crate::error::{Error, Result};
+
+/// Which rows of a stored matrix are taken, and in which order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Rows {
+    /// All, in their order.
+    All,
+    /// A part of a matrix of so many rows.
+    Part { of: usize, range: Range<usize> },
+    /// All, of a matrix whose heads have pairs of rotary embedding as neighbours: the first of each pair, then the
+    /// second of each.
+    Halved { heads: usize },
+}
+
+impl Rows {
+    /// The number of rows that the file must have where `rows` are wanted.
+    fn stored(&self, rows: usize) -> usize {
+        match self {
+            Rows::All | Rows::Halved { .. } => rows,
+            Rows::Part { of, .. } => *of,
+        }
+    }
+
+    /// Takes rows of `size` bytes each.
+    fn take(&self, bytes: &Bytes, size: usize) -> Bytes {
+        match self {
+            Rows::All => bytes.clone(),
+            Rows::Part { range, .. } => bytes.slice(range.start * size..range.end * size),
+            Rows::Halved { heads } => {
+                let each = bytes.len() / size / heads;
+                let mut taken = Vec::with_capacity(bytes.len());
+                for row in 0..heads * each {
+                    let (head, place) = (row / each, row % each);
+                    let from = match place < each / 2 {
+                        true => 2 * place,
+                        false => 2 * (place - each / 2) + 1,
+                    };
+                    let at = (head * each + from) * size;
+                    taken.extend_from_slice(&bytes[at..at + size]);
+                }
+                taken.into()
+            }
+        }
+    }
+}
+
+/// A matrix `[outputs, inputs]` as a graph has it: `f32`, `f16` or `bf16`.
+#[derive(Clone, Debug)]
+pub struct Matrix(Tensor);
+
+impl Matrix {
+    /// `x · matrixᵀ + bias` in `f32`, from `[…, inputs]` to `[…, outputs]`; the product reads the stored bits.
+    #[track_caller]
+    pub fn product(&self, x: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        x.linear(&self.0.cast(DType::F32), bias)
+    }
+
+    /// Looks up rows by integer ids `[n]`, as `f32` `[n, inputs]`.
+    #[track_caller]
+    pub fn look_up(&self, ids: &Tensor) -> Tensor {
+        self.0.take(0, ids).cast(DType::F32)
+    }
+}
+
+/// What became of the tensors of one type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    pub tensors: usize,
+    /// Bytes in the file, and as the graph has them.
+    pub bytes: (usize, usize),
+    /// The type that they have now.
+    pub kept_as: String,
+}
+
+/// Takes tensors of a file, and knows which were not taken.
+pub struct Loader<'a> {
+    file: &'a GgufFile,
+    used: BTreeSet<String>,
+    stored: BTreeMap<&'static str, Stored>,
+}
+
+impl<'a> Loader<'a> {
+    pub fn new(file: &'a GgufFile) -> Loader<'a> {
+        Loader {
+            file,
+            used: BTreeSet::new(),
+            stored: BTreeMap::new(),
+        }
+    }
+
+    /// Says whether the file has a tensor.
+    pub fn has(&self, name: &str) -> bool {
+        self.file.tensors.contains_key(name)
+    }
+
+    /// A vector of `length` as `f32`: norms and biases.
+    ///
+    /// # Errors
+    /// A tensor that is missing, of another shape, or of blocks that are not read.
+    pub fn vector(&mut self, name: &str, length: usize) -> Result<Tensor> {
+        Ok(constant(
+            name,
+            DType::F32,
+            [length],
+            floats(&self.numbers(name, length)?),
+        ))
+    }
+
+    /// As [`Loader::vector`], with the order of rows that goes with the matrix it is added behind.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn bias(&mut self, name: &str, length: usize, rows: &Rows) -> Result<Tensor> {
+        let numbers = floats(&self.numbers(name, rows.stored(length))?);
+        Ok(constant(
+            name,
+            DType::F32,
+            [length],
+            rows.take(&numbers, size_of::<f32>()),
+        ))
+    }
+
+    /// The numbers of a vector.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn numbers(&mut self, name: &str, length: usize) -> Result<Vec<f32>> {
+        let tensor = self.take(name, &[length])?;
+        tensor.to_f32().map_err(|problem| self.blocks(name, tensor.ty, problem))
+    }
+
+    /// A matrix `[outputs, inputs]`.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn matrix(&mut self, name: &str, outputs: usize, inputs: usize, rows: &Rows) -> Result<Matrix> {
+        let tensor = self.take(name, &[rows.stored(outputs), inputs])?;
+        let ty = tensor.ty;
+        let size = inputs / ty.block() as usize * ty.block_bytes() as usize;
+        let bytes = rows.take(&tensor.bytes, size);
+        let before = bytes.len();
+        let plain = |dtype, bytes| Matrix(constant(name, dtype, [outputs, inputs], bytes));
+        let (matrix, after, kept_as) = match ty {
+            TensorType::F32 => (plain(DType::F32, bytes), before, "f32"),
+            TensorType::F16 => (plain(DType::F16, bytes), before, "f16"),
+            TensorType::BF16 => (plain(DType::BF16, bytes), before, "bf16"),
+            _ => {
+                let mut numbers = vec![0.0; outputs * inputs];
+                dequantize(ty, &bytes, &mut numbers).map_err(|problem| self.blocks(name, ty, problem))?;
+                let largest = numbers.iter().fold(0f32, |largest, number| largest.max(number.abs()));
+                let (dtype, numbers, kept_as) = if largest <= f16::MAX.to_f32() {
+                    let halves: Vec<u8> = numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
+                    (DType::F16, halves.into(), "f16")
+                } else {
+                    (DType::F32, floats(&numbers), "f32")
+                };
+                let after = numbers.len();
+                (plain(dtype, numbers), after, kept_as)
+            }
+        };
+        let stored = self.stored.entry(ty.name()).or_default();
+        stored.tensors += 1;
+        stored.bytes = (stored.bytes.0 + before, stored.bytes.1 + after);
+        kept_as.clone_into(&mut stored.kept_as);
+        Ok(matrix)
+    }
+
+    /// Ends loading: what each stored type of matrices became.
+    ///
+    /// # Errors
+    /// Tensors that nothing took.
+    pub fn finish(self) -> Result<BTreeMap<&'static str, Stored>> {
+        let names: Vec<String> = self
+            .file
+            .tensors
+            .keys()
+            .filter(|name| !self.used.contains(*name))
+            .cloned()
+            .collect();
+        if names.is_empty() {
+            return Ok(self.stored);
+        }
+        Err(Error::Unused {
+            path: self.file.path().to_owned(),
+            architecture: self.file.architecture()?.to_owned(),
+            names,
+        })
+    }
+
+    /// A tensor of the wanted shape.
+    fn take(&mut self, name: &str, shape: &[usize]) -> Result<&'a graphc_gguf::Tensor> {
+        let tensor = self.file.tensor(name)?;
+        let wanted: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
+        if tensor.shape() != wanted {
+            return Err(Error::Shape {
+                path: self.file.path().to_owned(),
+                name: name.to_owned(),
+                found: tensor.shape(),
+                wanted,
+            });
+        }
+        self.used.insert(name.to_owned());
+        Ok(tensor)
+    }
+
+    fn blocks(&self, name: &str, ty: TensorType, problem: graphc_gguf::Problem) -> Error {
+        Error::Blocks {
+            path: self.file.path().to_owned(),
+            name: name.to_owned(),
+            ty,
+            reason: problem.to_string(),
+        }
+    }
+}
+
+fn floats(numbers: &[f32]) -> Bytes {
+    numbers
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect::<Vec<u8>>()
+        .into()
+}
+
+/// A constant of a graph. Bytes are as many as the shape asks for: the file's tensor has that shape.
+fn constant(name: &str, dtype: DType, shape: impl Into<Vec<usize>>, bytes: Bytes) -> Tensor {
+    let host = HostTensor {
+        dtype,
+        shape: shape.into(),
+        bytes: Storage::new(bytes),
+    };
+    Tensor::parameter(name, host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_neighbours_become_halves() {
+        let bytes = Bytes::from((0..16).collect::<Vec<u8>>());
+        let rows = Rows::Halved { heads: 2 };
+        // Two heads of four rows of two bytes.
+        assert_eq!(
+            rows.take(&bytes, 2)[..],
+            [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+        );
+        let part = Rows::Part { of: 8, range: 2..4 };
+        assert_eq!(part.take(&bytes, 2)[..], [4, 5, 6, 7]);
+    }
+}

@@ -1,0 +1,304 @@
+//! A decoder with its weights, and the graph that it is.
+
+use std::collections::BTreeMap;
+
+use graphc::frontend::tensor::{InputSpec, Tensor, TensorError, build_graph_with};
+use graphc::frontend::{DType, shape};
+use graphc::ir::{Dim, Graph, Shape};
+
+use super::attention::{Scores, attend};
+use super::description::{Activation, Biases, Description, Fused, Pairs};
+use super::rope::rotate;
+use crate::error::Result;
+use crate::loader::{Config, Loader, Matrix, Rows, Stored};
+
+/// The inputs of a graph, in their order: ids of new tokens `[S]`, positions of all tokens that are seen, from 0 on,
+/// `[T]`, the new ones last, and which of the new ones have their logits computed, `[R]`; all `i64`.
+pub const NAMES: [&str; 3] = ["tokens", "positions", "rows"];
+
+/// A model that was loaded.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    pub config: Config,
+    pub description: Description,
+    /// Tokens that the caches have room for.
+    pub capacity: usize,
+    /// What the matrices of each stored type became.
+    pub stored: BTreeMap<&'static str, Stored>,
+    embedding: Matrix,
+    blocks: Vec<Block>,
+    norm: Tensor,
+    output: Matrix,
+}
+
+/// A matrix, and what is added behind it.
+#[derive(Clone, Debug)]
+struct Projection {
+    matrix: Matrix,
+    bias: Option<Tensor>,
+}
+
+impl Projection {
+    #[track_caller]
+    fn of(&self, x: &Tensor) -> Tensor {
+        self.matrix.product(x, self.bias.as_ref())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    attention_norm: Tensor,
+    query: Projection,
+    key: Projection,
+    value: Projection,
+    output: Projection,
+    head_norms: Option<[Tensor; 2]>,
+    feed_forward_norm: Tensor,
+    gate: Matrix,
+    up: Matrix,
+    down: Matrix,
+    /// Behind attention, and behind the feed-forward network.
+    post_norms: Option<[Tensor; 2]>,
+}
+
+impl Block {
+    fn load(config: &Config, description: &Description, loader: &mut Loader<'_>, index: usize) -> Result<Block> {
+        let name = |part: &str| format!("blk.{index}.{part}.weight");
+        let Config {
+            width,
+            feed_forward,
+            heads,
+            kv_heads,
+            key_length,
+            value_length,
+            ..
+        } = *config;
+        let ordered = |heads: usize| match description.pairs {
+            Pairs::Neighbours => Rows::Halved { heads },
+            Pairs::Halves => Rows::All,
+        };
+        let sizes = [heads * key_length, kv_heads * key_length, kv_heads * value_length];
+        let whole = ["attn_q", "attn_k", "attn_v"];
+        let mut projections = Vec::new();
+        for (at, outputs) in sizes.into_iter().enumerate() {
+            let (part, rows) = match (description.fused, at) {
+                (Fused::Together, _) => {
+                    let start: usize = sizes[..at].iter().sum();
+                    let range = start..start + outputs;
+                    let of = sizes.iter().sum();
+                    ("attn_qkv", Rows::Part { of, range })
+                }
+                (Fused::Apart, 0) => (whole[0], ordered(heads)),
+                (Fused::Apart, 1) => (whole[1], ordered(kv_heads)),
+                (Fused::Apart, _) => (whole[2], Rows::All),
+            };
+            let bias = format!("blk.{index}.{part}.bias");
+            let is_there = description.biases == Biases::Always || loader.has(&bias);
+            projections.push(Projection {
+                matrix: loader.matrix(&name(part), outputs, width, &rows)?,
+                bias: is_there.then(|| loader.bias(&bias, outputs, &rows)).transpose()?,
+            });
+        }
+        let output_bias = format!("blk.{index}.attn_output.bias");
+        let output = Projection {
+            matrix: loader.matrix(&name("attn_output"), width, heads * value_length, &Rows::All)?,
+            bias: (loader.has(&output_bias))
+                .then(|| loader.vector(&output_bias, width))
+                .transpose()?,
+        };
+        let (gate, up) = match description.fused {
+            Fused::Apart => (
+                loader.matrix(&name("ffn_gate"), feed_forward, width, &Rows::All)?,
+                loader.matrix(&name("ffn_up"), feed_forward, width, &Rows::All)?,
+            ),
+            Fused::Together => {
+                let mut half = |start: usize| {
+                    let range = start..start + feed_forward;
+                    let of = 2 * feed_forward;
+                    loader.matrix(&name("ffn_up"), feed_forward, width, &Rows::Part { of, range })
+                };
+                (half(0)?, half(feed_forward)?)
+            }
+        };
+        let mut pair = |is_there: bool, names: [&str; 2], length: usize| {
+            if !is_there {
+                return Ok(None);
+            }
+            let [one, other] = names.map(|part| loader.vector(&name(part), length));
+            Result::Ok(Some([one?, other?]))
+        };
+        let head_norms = pair(description.head_norms, ["attn_q_norm", "attn_k_norm"], key_length)?;
+        let post_norms = pair(description.post_norms, ["post_attention_norm", "post_ffw_norm"], width)?;
+        let [query, key, value] = <[Projection; 3]>::try_from(projections).expect("three were pushed");
+        Ok(Block {
+            attention_norm: loader.vector(&name("attn_norm"), width)?,
+            query,
+            key,
+            value,
+            output,
+            head_norms,
+            feed_forward_norm: loader.vector(&name("ffn_norm"), width)?,
+            gate,
+            up,
+            down: loader.matrix(&name("ffn_down"), width, feed_forward, &Rows::All)?,
+            post_norms,
+        })
+    }
+}
+
+impl Decoder {
+    /// Takes a model's weights, all of them.
+    ///
+    /// # Errors
+    /// A tensor that is missing or of another shape, or that nothing takes.
+    pub fn load(config: Config, description: Description, mut loader: Loader<'_>, capacity: usize) -> Result<Decoder> {
+        let embedding = loader.matrix("token_embd.weight", config.vocabulary, config.width, &Rows::All)?;
+        let output = match loader.has("output.weight") {
+            true => loader.matrix("output.weight", config.vocabulary, config.width, &Rows::All)?,
+            false => embedding.clone(),
+        };
+        let norm = loader.vector("output_norm.weight", config.width)?;
+        let blocks = (0..config.layers)
+            .map(|index| Block::load(&config, &description, &mut loader, index))
+            .collect::<Result<_>>()?;
+        Ok(Decoder {
+            config,
+            description,
+            capacity,
+            stored: loader.finish()?,
+            embedding,
+            blocks,
+            norm,
+            output,
+        })
+    }
+
+    /// The state of a graph: each cache, `[1, kv_heads, capacity, length]`, and the output that is its next value.
+    pub fn links(&self) -> Vec<(String, String)> {
+        let names = (0..self.config.layers).flat_map(|layer| [format!("keys{layer}"), format!("values{layer}")]);
+        names.map(|name| (name.clone(), format!("{name}_next"))).collect()
+    }
+
+    /// Makes the graph: [`NAMES`] and the caches to `logits` `[R, vocabulary]` and the next caches. At most `most`
+    /// tokens are new.
+    ///
+    /// # Errors
+    /// An operation that does not fit, with its place.
+    pub fn graph(&self, most: usize) -> std::result::Result<Graph, TensorError> {
+        let (capacity, most) = (self.capacity as i64, most.min(self.capacity) as i64);
+        let sizes = [(NAMES[0], "S", most), (NAMES[1], "T", capacity), (NAMES[2], "R", most)];
+        let [tokens, positions, rows] = sizes.map(|(name, symbol, most)| {
+            let spec = InputSpec::new(name, DType::I64, shape![symbol]).bounds(symbol, 1..=most);
+            Tensor::from_spec(&spec.hint(symbol, 1))
+        });
+        let caches: Vec<Tensor> = self
+            .links()
+            .iter()
+            .enumerate()
+            .map(|(at, (name, _))| {
+                let length = [self.config.key_length, self.config.value_length][at % 2];
+                Tensor::input(name, DType::F32, shape![1, self.config.kv_heads, capacity, length])
+            })
+            .collect();
+        let [seen] = positions.dims()?;
+        let [count] = tokens.dims()?;
+        // Positions of the new tokens are the last ones.
+        let places = positions.narrow(0, seen.clone() - count.clone(), count.clone());
+        let tables: Vec<[Tensor; 2]> = self.description.ropes.iter().map(|rope| rope.tables(&places)).collect();
+        let at = |length: usize| {
+            let one = places.reshape(Shape(vec![1.into(), 1.into(), count.clone(), 1.into()]));
+            let heads = self.config.kv_heads;
+            one.expand(Shape(vec![1.into(), heads.into(), count.clone(), length.into()]))
+        };
+        let places = [at(self.config.key_length), at(self.config.value_length)];
+        let mut h = self.embedding.look_up(&tokens);
+        if self.description.embedding_scale != 1.0 {
+            h = h * self.description.embedding_scale;
+        }
+        let mut next = Vec::new();
+        for (index, block) in self.blocks.iter().enumerate() {
+            let layer = self.description.layers[index];
+            let caches = [&caches[2 * index], &caches[2 * index + 1]];
+            let (mixed, kept) = self.attention(block, &h, &tables[layer.rope], layer.window, caches, &places, &seen);
+            next.extend(kept);
+            h = &h + mixed;
+            h = &h + self.feed_forward(block, &h);
+        }
+        let wanted = h.index_select(0, &rows).rms_norm(Some(&self.norm), self.config.epsilon);
+        let mut logits = self.output.product(&wanted, None);
+        if let Some(cap) = self.description.logit_cap {
+            logits = (logits * (1.0 / cap)).tanh() * cap;
+        }
+        let links = self.links();
+        let mut outputs = vec![("logits", &logits)];
+        outputs.extend(links.iter().map(|(_, name)| name.as_str()).zip(&next));
+        let inputs: Vec<&Tensor> = [&tokens, &positions, &rows].into_iter().chain(&caches).collect();
+        build_graph_with("decoder", &inputs, &outputs)
+    }
+
+    /// Attention of new tokens `[S, width]`, and both caches with them.
+    #[track_caller]
+    fn attention(
+        &self,
+        block: &Block,
+        h: &Tensor,
+        tables: &[Tensor; 2],
+        window: Option<i64>,
+        caches: [&Tensor; 2],
+        places: &[Tensor; 2],
+        seen: &Dim,
+    ) -> (Tensor, [Tensor; 2]) {
+        let config = &self.config;
+        let x = h.rms_norm(Some(&block.attention_norm), config.epsilon);
+        // [S, heads · length] to [1, heads, S, length], with each head normalised and turned where that is asked for.
+        let heads = |projection: &Projection, count: usize, norm: Option<&Tensor>| {
+            let apart = projection.of(&x).unflatten(-1, shape![count, -1]);
+            let normed = match norm {
+                Some(norm) => apart.rms_norm(Some(norm), config.epsilon),
+                None => apart,
+            };
+            normed.transpose(0, 1).unsqueeze(0)
+        };
+        let turn = |x: &Tensor| rotate(x, tables, config.rotated, config.key_length);
+        let [query_norm, key_norm] = [0, 1].map(|at| block.head_norms.as_ref().map(|norms| &norms[at]));
+        let q = turn(&heads(&block.query, config.heads, query_norm));
+        let k = turn(&heads(&block.key, config.kv_heads, key_norm));
+        let v = heads(&block.value, config.kv_heads, None);
+        let kept = [
+            caches[0].scatter(2, &places[0], &k),
+            caches[1].scatter(2, &places[1], &v),
+        ];
+        let [keys, values] = [&kept[0], &kept[1]].map(|cache| cache.narrow(2, 0, seen.clone()));
+        let scores = Scores {
+            scale: self.description.score_scale,
+            cap: self.description.score_cap,
+            window,
+        };
+        let mixed = attend(&q, &keys, &values, scores)
+            .squeeze(0)
+            .transpose(0, 1)
+            .flatten(-2, -1);
+        let out = block.output.of(&mixed);
+        let out = match &block.post_norms {
+            Some([norm, _]) => out.rms_norm(Some(norm), config.epsilon),
+            None => out,
+        };
+        (out, kept)
+    }
+
+    /// `down(act(gate · x) ⊙ up · x)` of a norm of `h`.
+    #[track_caller]
+    fn feed_forward(&self, block: &Block, h: &Tensor) -> Tensor {
+        let x = h.rms_norm(Some(&block.feed_forward_norm), self.config.epsilon);
+        let gate = block.gate.product(&x, None);
+        let gate = match self.description.activation {
+            Activation::Silu => gate.silu(),
+            Activation::Gelu => gate.gelu_tanh(),
+        };
+        let out = block.down.product(&(gate * block.up.product(&x, None)), None);
+        match &block.post_norms {
+            Some([_, norm]) => out.rms_norm(Some(norm), self.config.epsilon),
+            None => out,
+        }
+    }
+}

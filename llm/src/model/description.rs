@@ -1,0 +1,92 @@
+//! What tells one architecture from another.
+
+use super::rope::Rope;
+use crate::loader::Config;
+
+/// An architecture, at the sizes of one file.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Which elements of a head the file has as pairs of rotary embedding.
+    pub pairs: Pairs,
+    pub biases: Biases,
+    pub fused: Fused,
+    /// Whether queries and keys are normalised, head by head, before they are rotated.
+    pub head_norms: bool,
+    /// Whether what attention and the feed-forward network give is normalised before it is added.
+    pub post_norms: bool,
+    pub activation: Activation,
+    /// Factor of the embeddings.
+    pub embedding_scale: f64,
+    /// Factor of the scores of attention.
+    pub score_scale: f64,
+    /// `cap · tanh(x / cap)` of the scores.
+    pub score_cap: Option<f64>,
+    /// The same of the logits.
+    pub logit_cap: Option<f64>,
+    pub ropes: Vec<Rope>,
+    /// One for each layer.
+    pub layers: Vec<Layer>,
+}
+
+/// What layers of one model differ by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layer {
+    /// The number of tokens that one sees, itself included; None for all before it.
+    pub window: Option<i64>,
+    /// The place of its rotary embedding in [`Description::ropes`].
+    pub rope: usize,
+}
+
+/// Pairs of elements that rotary embedding turns. Graphs have halves; rows of files that have neighbours are reordered
+/// when loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pairs {
+    /// `(2i, 2i + 1)`.
+    Neighbours,
+    /// `(i, i + n/2)`.
+    Halves,
+}
+
+/// Biases of the projections to queries, keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Biases {
+    /// As the file has them: none, or all three. The projection back may have one too.
+    AsStored,
+    /// All three are there.
+    Always,
+}
+
+/// Whether the file has matrices as one: queries, keys and values; gate and up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fused {
+    Apart,
+    Together,
+}
+
+/// The activation of the gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activation {
+    Silu,
+    /// By its tanh approximation.
+    Gelu,
+}
+
+impl Description {
+    /// A decoder of RMS norms, gated SiLU and full attention, with pairs in halves and nothing else.
+    pub fn plain(config: &Config, rope: Rope) -> Description {
+        Description {
+            pairs: Pairs::Halves,
+            biases: Biases::AsStored,
+            fused: Fused::Apart,
+            head_norms: false,
+            post_norms: false,
+            activation: Activation::Silu,
+            embedding_scale: 1.0,
+            score_scale: 1.0 / (config.key_length as f64).sqrt(),
+            score_cap: None,
+            logit_cap: None,
+            ropes: vec![rope],
+            layers: vec![Layer { window: None, rope: 0 }; config.layers],
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The architectures, and the graph that all of them become.
+//!
+//! Before: a file's keys and tensors. After: one graph with open sizes, which serves prompts and single tokens alike.
+//! What an architecture has of its own is a [`Description`]: one file each, and a row in [`ARCHITECTURES`].
+
+mod attention;
+mod decoder;
+mod description;
+mod gemma2;
+mod gemma3;
+mod llama;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod rope;
+
+pub use decoder::{Decoder, NAMES};
+pub use description::{Activation, Biases, Description, Fused, Layer, Pairs};
+pub use rope::Rope;
+
+use graphc_gguf::GgufFile;
+
+use crate::error::{Error, Result};
+use crate::loader::{Config, Keys, Loader};
+
+/// Reads what an architecture has of its own, for a cache of so many tokens.
+pub type Describe = fn(&Keys<'_>, &Config, &mut Loader<'_>, usize) -> Result<Description>;
+
+/// Every architecture by the name that files have it under.
+pub const ARCHITECTURES: &[(&str, Describe)] = &[
+    ("llama", llama::describe),
+    ("qwen2", qwen2::describe),
+    ("qwen3", qwen3::describe),
+    ("gemma2", gemma2::describe),
+    ("gemma3", gemma3::describe),
+    ("phi3", phi3::describe),
+];
+
+/// Finds the architecture of a file.
+///
+/// # Errors
+/// One that is not in the table, with those that are.
+pub fn find(file: &GgufFile) -> Result<Describe> {
+    let name = file.architecture()?;
+    match ARCHITECTURES.iter().find(|(known, _)| *known == name) {
+        Some((_, describe)) => Ok(*describe),
+        None => Err(Error::Architecture {
+            path: file.path().to_owned(),
+            name: name.to_owned(),
+            known: ARCHITECTURES.iter().map(|(known, _)| *known).collect(),
+        }),
+    }
+}
+
+/// Loads the model of a file, for a cache of `capacity` tokens; None is the context that it was trained for, `most` at
+/// most.
+///
+/// # Errors
+/// As [`find`]; a context that it was not trained for; keys and tensors that are missing or do not fit; tensors that
+/// nothing uses.
+pub fn load(file: &GgufFile, capacity: Option<usize>, most: usize) -> Result<Decoder> {
+    let describe = find(file)?;
+    let keys = Keys::of(file)?;
+    let config = Config::read(&keys)?;
+    let trained = config.context;
+    let capacity = match capacity {
+        Some(0) => {
+            return Err(Error::Usage(
+                "a context of 0 tokens holds nothing; give 1 or more".to_owned(),
+            ));
+        }
+        Some(capacity) if capacity > trained => {
+            let message = format!("the model was trained for a context of {trained} tokens; {capacity} are too many");
+            return Err(Error::Usage(message));
+        }
+        Some(capacity) => capacity,
+        None => trained.min(most),
+    };
+    let mut loader = Loader::new(file);
+    let description = describe(&keys, &config, &mut loader, capacity)?;
+    Decoder::load(config, description, loader, capacity)
+}

@@ -1,0 +1,236 @@
+//! From logits to a token.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// How tokens are chosen. The steps are in this order: the penalty, then top-k, top-p and min-p of the probabilities,
+/// then the temperature.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits before a token is drawn; 0 takes the most probable one always.
+    pub temperature: f32,
+    /// Only so many of the most probable tokens are left; 0 leaves all.
+    pub top_k: usize,
+    /// Only the most probable tokens are left whose probabilities add up to this (Holtzman et al., 2020); 1 leaves all.
+    pub top_p: f32,
+    /// Only tokens are left that are at least that many times as probable as the most probable one; 0 leaves all.
+    pub min_p: f32,
+    /// Divides the positive logits, and multiplies the negative ones, of tokens that were there lately (Keskar et al.,
+    /// 2019); 1 leaves them.
+    pub repeat_penalty: f32,
+    /// How many of the last tokens the penalty is for.
+    pub repeat_last: usize,
+    /// The seed of what is drawn. Equal seeds give equal tokens, with one version of graphc.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    /// The most probable token, always.
+    fn default() -> Sampling {
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repeat_penalty: 1.0,
+            repeat_last: 64,
+            seed: 0,
+        }
+    }
+}
+
+/// Chooses tokens.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    options: Sampling,
+    random: StdRng,
+}
+
+impl Sampler {
+    pub fn new(options: Sampling) -> Sampler {
+        let random = StdRng::seed_from_u64(options.seed);
+        Sampler { options, random }
+    }
+
+    /// Chooses a token by its logits, one for each token of the vocabulary; `before` are the tokens so far. NaN is
+    /// never chosen while there is a number; of no logits, token 0 is.
+    pub fn choose(&mut self, logits: &[f32], before: &[u32]) -> u32 {
+        let mut logits = logits.to_vec();
+        self.penalise(&mut logits, before);
+        let candidates = self.candidates(&logits);
+        if self.options.temperature <= 0.0 || candidates.len() <= 1 {
+            return candidates.first().map_or(0, |(token, _)| *token);
+        }
+        let weights = softmax(&candidates, self.options.temperature);
+        let mut left = self.random.random::<f64>() * weights.iter().sum::<f64>();
+        for ((token, _), weight) in candidates.iter().zip(&weights) {
+            left -= weight;
+            if left < 0.0 {
+                return *token;
+            }
+        }
+        // Rounding has left a little: the first candidate has more than that.
+        candidates[0].0
+    }
+
+    fn penalise(&self, logits: &mut [f32], before: &[u32]) {
+        let penalty = self.options.repeat_penalty;
+        if penalty == 1.0 {
+            return;
+        }
+        let mut recent = before[before.len().saturating_sub(self.options.repeat_last)..].to_vec();
+        recent.sort_unstable();
+        recent.dedup();
+        for token in recent {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = if *logit > 0.0 {
+                    *logit / penalty
+                } else {
+                    *logit * penalty
+                };
+            }
+        }
+    }
+
+    /// The tokens that may be drawn, the most probable first. There is at least one where there are logits.
+    fn candidates(&self, logits: &[f32]) -> Vec<(u32, f32)> {
+        let number = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit };
+        let mut all: Vec<(u32, f32)> = (0u32..).zip(logits.iter().map(|logit| number(*logit))).collect();
+        let order = |one: &(u32, f32), other: &(u32, f32)| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0));
+        let kept = match (self.options.temperature <= 0.0, self.options.top_k) {
+            (true, _) => 1,
+            (false, 0) => all.len(),
+            (false, k) => k.min(all.len()),
+        };
+        if kept > 0 && kept < all.len() {
+            all.select_nth_unstable_by(kept - 1, order);
+            all.truncate(kept);
+        }
+        all.sort_unstable_by(order);
+        if self.options.top_p < 1.0 && all.len() > 1 {
+            let weights = softmax(&all, 1.0);
+            let wanted = f64::from(self.options.top_p) * weights.iter().sum::<f64>();
+            let mut sum = 0.0;
+            // The one that reaches the sum is in.
+            let count = weights.iter().take_while(|weight| {
+                let goes_on = sum < wanted;
+                sum += **weight;
+                goes_on
+            });
+            let count = count.count().max(1);
+            all.truncate(count);
+        }
+        if self.options.min_p > 0.0 && !all.is_empty() {
+            let least = all[0].1 + self.options.min_p.ln();
+            let count = all.partition_point(|(_, logit)| *logit >= least).max(1);
+            all.truncate(count);
+        }
+        all
+    }
+}
+
+/// Weights of candidates, the first of which is the largest; that one's is 1.
+fn softmax(candidates: &[(u32, f32)], temperature: f32) -> Vec<f64> {
+    let largest = candidates.first().map_or(0.0, |(_, logit)| f64::from(*logit));
+    let weight = |(_, logit): &(u32, f32)| {
+        let below = f64::from(*logit) - largest;
+        // Two infinities are equal.
+        if below.is_nan() {
+            1.0
+        } else {
+            (below / f64::from(temperature)).exp()
+        }
+    };
+    candidates.iter().map(weight).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The logits of probabilities 0.5, 0.3, 0.15 and 0.05, out of order.
+    fn logits() -> Vec<f32> {
+        [0.15f32, 0.5, 0.05, 0.3].iter().map(|p| p.ln() + 3.0).collect()
+    }
+
+    fn warm() -> Sampling {
+        Sampling {
+            temperature: 1.0,
+            ..Sampling::default()
+        }
+    }
+
+    /// How often each token comes in 4000 draws.
+    fn shares(options: Sampling) -> Vec<f64> {
+        let mut sampler = Sampler::new(options);
+        let mut counts = vec![0.0; 4];
+        for _ in 0..4000 {
+            counts[sampler.choose(&logits(), &[]) as usize] += 1.0 / 4000.0;
+        }
+        counts
+    }
+
+    fn near(found: &[f64], wanted: &[f64]) {
+        let is_near = found
+            .iter()
+            .zip(wanted)
+            .all(|(a, b)| (a - b).abs() < 0.03 && (*b > 0.0 || *a == 0.0));
+        assert!(is_near, "{found:?} {wanted:?}");
+    }
+
+    #[test]
+    fn greedy_takes_the_largest_and_the_first_of_equal_ones() {
+        let mut sampler = Sampler::new(Sampling::default());
+        assert_eq!(sampler.choose(&logits(), &[]), 1);
+        assert_eq!(sampler.choose(&[1.0, 2.0, 2.0], &[]), 1);
+        assert_eq!(sampler.choose(&[f32::NAN, -1.0], &[]), 1);
+        assert_eq!(sampler.choose(&[], &[]), 0);
+    }
+
+    #[test]
+    fn draws_have_the_probabilities_of_the_logits() {
+        near(&shares(warm()), &[0.15, 0.5, 0.05, 0.3]);
+        // At half the temperature, probabilities are squared.
+        let cold = Sampling {
+            temperature: 0.5,
+            ..warm()
+        };
+        let sum = 0.25 + 0.09 + 0.0225 + 0.0025;
+        near(&shares(cold), &[0.0225 / sum, 0.25 / sum, 0.0025 / sum, 0.09 / sum]);
+    }
+
+    #[test]
+    fn each_limit_leaves_the_tokens_that_it_says() {
+        let two = [0.0, 0.5 / 0.8, 0.0, 0.3 / 0.8];
+        near(&shares(Sampling { top_k: 2, ..warm() }), &two);
+        // 0.5 alone is too little, 0.8 is enough.
+        near(&shares(Sampling { top_p: 0.7, ..warm() }), &two);
+        near(&shares(Sampling { top_p: 0.4, ..warm() }), &[0.0, 1.0, 0.0, 0.0]);
+        // 0.3 is 0.6 times as probable as 0.5, 0.15 is 0.3 times.
+        near(&shares(Sampling { min_p: 0.4, ..warm() }), &two);
+    }
+
+    #[test]
+    fn the_penalty_is_for_the_last_tokens_alone() {
+        let options = Sampling {
+            repeat_penalty: 2.0,
+            repeat_last: 2,
+            ..Sampling::default()
+        };
+        let mut sampler = Sampler::new(options);
+        assert_eq!(sampler.choose(&[3.0, 2.0, -1.0], &[0, 0]), 1);
+        assert_eq!(sampler.choose(&[3.0, 2.0, -1.0], &[0, 2, 2]), 0);
+        // A negative logit becomes smaller.
+        assert_eq!(sampler.choose(&[-1.0, -1.5], &[0]), 1);
+    }
+
+    #[test]
+    fn equal_seeds_give_equal_tokens() {
+        let draw = |seed| {
+            let mut sampler = Sampler::new(Sampling { seed, ..warm() });
+            (0..50).map(|_| sampler.choose(&logits(), &[])).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(3), draw(3));
+        assert_ne!(draw(3), draw(4));
+    }
+}

@@ -1,0 +1,131 @@
+//! Logits and greedy texts of every architecture against plain NumPy in f64, and caches against prompts from scratch.
+
+use graphc_llm::{Engine, EngineOptions, Sampler, Sampling};
+use serde_json::Value;
+
+use super::{cases, ids, open};
+
+fn engine(name: &str, batch: usize) -> Engine {
+    let options = EngineOptions {
+        batch,
+        threads: 1,
+        ..EngineOptions::default()
+    };
+    Engine::load(&open(name), &options).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn floats(value: &Value) -> Vec<f32> {
+    let numbers = value.as_array().expect("a list");
+    numbers.iter().map(|x| x.as_f64().expect("a number") as f32).collect()
+}
+
+/// Holds logits against others, within a share of the largest.
+fn close(found: &[f32], wanted: &[f32], share: f32, context: &str) {
+    assert_eq!(found.len(), wanted.len(), "{context}");
+    let largest = wanted.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+    let error = found
+        .iter()
+        .zip(wanted)
+        .fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+    assert!(error <= share * largest, "{context}: {error} of {largest}");
+}
+
+/// One program gives the logits of a whole prompt, of parts of it, and of single tokens.
+fn check(name: &str) {
+    let all = cases();
+    let case = &all["models"][name];
+    let tokens = ids(&case["tokens"]);
+    let mut engine = engine(name, 5);
+    let vocabulary = engine.decoder().config.vocabulary;
+    // In runs of 5, 5 and 4 tokens.
+    let logits = engine.extend_all(&tokens).expect("runs");
+    for (row, wanted) in ids(&case["rows"]).iter().zip(case["logits"].as_array().expect("rows")) {
+        let found = &logits[*row as usize * vocabulary..][..vocabulary];
+        close(found, &floats(wanted), 2e-3, &format!("{name}, row {row}"));
+    }
+    // The greedy text, token by token with the cache, and each token from scratch.
+    let mut sampler = Sampler::new(Sampling::default());
+    let mut last = logits[(tokens.len() - 1) * vocabulary..].to_vec();
+    let mut scratch = self::engine(name, 64);
+    let (mut text, mut greedy) = (tokens.clone(), Vec::new());
+    for step in 0..8 {
+        scratch.forget(0);
+        let whole = scratch.extend(&text).expect("runs");
+        close(&last, &whole, 1e-4, &format!("{name}, step {step}"));
+        let token = sampler.choose(&last, &text);
+        greedy.push(token);
+        text.push(token);
+        last = engine.extend(&[token]).expect("runs");
+    }
+    assert_eq!(greedy, ids(&case["greedy"]), "{name}");
+    // Back to the prompt's middle, whose second half is another: nothing of the first text is seen.
+    let mut other = tokens[..7].to_vec();
+    other.extend([3, 4, 5]);
+    assert_eq!(engine.known(&other), 7);
+    let found = engine.go_to(&other).expect("runs");
+    scratch.forget(0);
+    close(&found, &scratch.extend(&other).expect("runs"), 1e-4, name);
+}
+
+macro_rules! checks {
+    ($($name:ident),* $(,)?) => {$(
+        #[test]
+        fn $name() {
+            check(stringify!($name));
+        }
+    )*};
+}
+checks!(
+    llama, llama3, linear, quantised, bytes, qwen2, qwen3, gemma2, gemma3, phi3
+);
+
+/// Every recorded model has a test, and every architecture a model.
+#[test]
+fn nothing_is_left_out() {
+    let all = cases();
+    let names: Vec<&String> = all["models"].as_object().expect("models").keys().collect();
+    assert_eq!(names.len(), 10);
+    for (architecture, _) in graphc_llm::model::ARCHITECTURES {
+        assert!(
+            names
+                .iter()
+                .any(|name| open(name).architecture().is_ok_and(|arch| arch == *architecture))
+        );
+    }
+}
+
+#[test]
+fn what_became_of_each_type_is_known() {
+    for (name, types) in [
+        ("quantised", &["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"][..]),
+        ("bytes", &["Q8_0"]),
+        ("llama3", &["F16"]),
+    ] {
+        let engine = engine(name, 8);
+        let stored = &engine.decoder().stored;
+        assert_eq!(stored.keys().copied().collect::<Vec<_>>(), types, "{name}");
+        assert!(stored.values().all(|stored| stored.kept_as == "f16"), "{name}");
+    }
+    let engine = engine("qwen2", 8);
+    let stored = &engine.decoder().stored["BF16"];
+    assert_eq!((stored.kept_as.as_str(), stored.bytes.0), ("bf16", stored.bytes.1));
+}
+
+#[test]
+fn a_full_cache_is_an_error_that_loses_nothing() {
+    let all = cases();
+    let tokens = ids(&all["models"]["llama"]["tokens"]);
+    let options = EngineOptions {
+        context: Some(14),
+        threads: 1,
+        ..EngineOptions::default()
+    };
+    let mut engine = Engine::load(&open("llama"), &options).expect("loads");
+    let logits = engine.extend(&tokens).expect("fits");
+    let error = engine.extend(&[3]).expect_err("no room").to_string();
+    assert!(error.contains("15 tokens do not fit into the context of 14"), "{error}");
+    engine.forget(13);
+    close(&engine.extend(&tokens[13..]).expect("fits"), &logits, 1e-5, "again");
+    let error = engine.go_to(&[100_000]).expect_err("no such token").to_string();
+    assert!(error.contains("token 100000"), "{error}");
+}
