@@ -97,14 +97,15 @@ fn alone_us(target: &Target, bytes: f64) -> f64 {
     bytes / bytes_per_us
 }
 
-/// Says whether one kernel that gives a workgroup to each row serves rows of `n` elements of a type well, reading them three times.
+/// Says whether one kernel that gives a workgroup to each row serves rows of `n` elements of a type well, reading them about six times as
+/// long as once: for two statistics and the results, with what is computed between.
 /// Few long rows are better spelled out: their reductions are split, and all units make what is stored.
 pub(crate) fn one_kernel_serves(target: &Target, rows: i64, n: Option<i64>, dtype: DType) -> bool {
     let Some(n) = n else { return true };
     if !target.is_gpu() || 4 * rows.max(1) > i64::from(target.compute_units) {
         return true;
     }
-    let alone = 3.0 * alone_us(target, n as f64 * f64::from(dtype.bits().max(8)) / 8.0);
+    let alone = 6.0 * alone_us(target, n as f64 * f64::from(dtype.bits().max(8)) / 8.0);
     // Both statistics in two launches each, and what is made of them.
     alone < MARGIN * 5.0 * target.launch_us
 }
@@ -115,6 +116,8 @@ struct Split {
     shape: Shape,
     first: Vec<usize>,
     second: Vec<usize>,
+    /// How many results of the first one the second folds.
+    parts: i64,
 }
 
 impl Split {
@@ -137,20 +140,18 @@ impl Split {
             .map(|a| ty.shape[a].hint(symbols).max(1))
             .try_fold(1i64, i64::checked_mul)?;
         let units = i64::from(target.compute_units);
-        let contiguous = axes.contains(&innermost(graph, x));
-        let wanted = if contiguous {
+        if axes.contains(&innermost(graph, x)) {
             let bytes = n.checked_mul(i64::from(stored_bits(graph, x)) / 8)?;
-            let wanted = (4 * units / rows).min(bytes / PART_BYTES);
             let one = alone_us(target, bytes as f64);
-            let two = target.launch_us + one / wanted.max(1) as f64;
-            (2 * rows <= units && MARGIN * two < one).then_some(wanted)?
-        } else {
-            // What a kernel that gives each thread a row leaves idle.
-            let threads = units * THREADS;
-            let wanted = (threads / rows).min(n / PART_ELEMENTS);
-            (4 * rows < threads && n.saturating_mul(rows) >= threads * PART_ELEMENTS).then_some(wanted)?
-        };
-        Split::into(&ty.shape, axes, &sizes, wanted, contiguous)
+            let pays = |parts: i64| MARGIN * (target.launch_us + one / parts as f64) < one;
+            let wanted = (4 * units / rows).min(bytes / PART_BYTES);
+            return Split::into(&ty.shape, axes, &sizes, wanted, true).filter(|s| 2 * rows <= units && pays(s.parts));
+        }
+        // What a kernel that gives each thread a row leaves idle.
+        let threads = units * THREADS;
+        let wanted = (threads / rows).min(n / PART_ELEMENTS);
+        let is_large = n.saturating_mul(rows) >= threads * PART_ELEMENTS;
+        Split::into(&ty.shape, axes, &sizes, wanted, false).filter(|s| is_large && s.parts >= 4.min(wanted))
     }
 
     /// Takes whole axes, from the outermost on where rows are contiguous and from the innermost on elsewhere, and the largest divisor of the
@@ -175,7 +176,7 @@ impl Split {
             parts *= divisor.unwrap_or(1);
             break;
         }
-        if parts < 2 || parts < wanted / 8 {
+        if parts < 2 {
             return None;
         }
         let (mut dims, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());
@@ -205,6 +206,7 @@ impl Split {
             shape: Shape(dims),
             first,
             second,
+            parts,
         })
     }
 

@@ -513,17 +513,17 @@ mod tests {
         assert_eq!(many[15], (1u64 << 31) * 65_535 - 1);
     }
 
-    /// Sixty-four times 2^-15, which is a subnormal number of f16: in tiles, and a row at a time.
+    /// So many times 2^-15, which is a subnormal number of f16: in tiles, and a row at a time.
     #[test]
     fn subnormal_numbers_are_zero_to_the_matrix_and_dot_instructions_of_gfx90a() {
-        for (rows, target, want) in [
-            (64, "gfx90a", 0.0),
-            (64, "gfx942", 2f64.powi(-9)),
-            (2, "gfx90a", 0.0),
-            (2, "gfx942", 2f64.powi(-9)),
+        for (rows, depth, target, want) in [
+            (64, 64, "gfx90a", 0.0),
+            (64, 64, "gfx942", 2f64.powi(-9)),
+            (1, 1024, "gfx90a", 0.0),
+            (1, 1024, "gfx942", 2f64.powi(-5)),
         ] {
             let text = format!(
-                "graph @g stage=import {{\n x = input \"x\" : f16[{rows}, 64]\n w = input \"w\" : f16[64, 64]\n \
+                "graph @g stage=import {{\n x = input \"x\" : f16[{rows}, {depth}]\n w = input \"w\" : f16[1000, {depth}]\n \
                  t = transpose w {{perm=[1, 0]}}\n y = contract x, t\n return y as \"y\"\n}}"
             );
             let graph = ir::graph::parse::parse(&text).expect("parses");
@@ -537,10 +537,14 @@ mod tests {
                 _ => matches!(kernel.mapping, Mapping::Gemv(_)),
             };
             assert!(is_meant, "{target}: {}", kernel.mapping);
-            let full = |rows: usize, value: f64| {
-                HostTensor::from_f64(DType::F16, [rows, 64], &vec![value; rows * 64]).expect("as many")
+            let full = |rows: usize, columns: usize, value: f64| {
+                HostTensor::from_f64(DType::F16, [rows, columns], &vec![value; rows * columns]).expect("as many")
             };
-            let mut buffers = vec![full(rows, 1.0), full(64, 2f64.powi(-15)), full(rows, 0.0)];
+            let mut buffers = vec![
+                full(rows, depth, 1.0),
+                full(1000, depth, 2f64.powi(-15)),
+                full(rows, 1000, 0.0),
+            ];
             let products = products(Arch::by_name(target).expect("emulated"));
             evaluate_for(kernel, &mut buffers, &Bindings::new(), None, products).expect("evaluates");
             assert!(

@@ -101,6 +101,11 @@ impl WindowBody {
         access.form.coefficient(axis).is(1) && divides(vector, others.chain([access.form.base()]))
     }
 
+    /// Says whether neighbours along an axis read one element, or elements that [lie side by side](Self::strip_is_wide).
+    pub fn strip_serves(&self, access: &StripAccess, axis: AxisId, vector: u32) -> bool {
+        access.form.coefficient(axis).is(0) || self.strip_is_wide(access, axis, vector)
+    }
+
     /// Says why strips of these sizes do not suit the windows; `None` where they do.
     pub fn misfit(&self, kernel: &Kernel, strips: &Strips) -> Option<&'static str> {
         let Some((down, across)) = self.plane() else {
@@ -153,6 +158,9 @@ impl WindowBody {
             && last.is_none_or(|a| moves(a) || kernel.axes[*a].extent.known_divisor() % i64::from(vector) != 0)
         {
             return Some("the vector must divide the innermost axis, along which windows do not move");
+        }
+        if vector > 1 && last.is_some_and(|a| !self.strip_serves(&access, *a, vector)) {
+            return Some("neighbours of a vector read the same element, or elements side by side");
         }
         if read > 1 && !self.reads_whole(&access, &self.along[across], strips) {
             return Some(

@@ -90,7 +90,10 @@ pub(super) fn batch_norm(b: &mut Builder<'_>, x: &[Value], epsilon: f64, layout:
 
 /// Reshapes to `[N, G, C/G · spatial]`, normalises the last axis, and scales by channel.
 pub(super) fn group_norm(b: &mut Builder<'_>, x: &[Value], groups: i64, epsilon: f64) -> Answer {
-    grouped(b, x, groups, |b, rows| normalise(b, rows, vec![2], epsilon))
+    grouped(b, x, groups, |b, rows| {
+        let axes = (2..b.ty(rows).rank()).collect();
+        normalise(b, rows, axes, epsilon)
+    })
 }
 
 /// The same, each group's row normalised by a [`Composite::LayerNorm`] that has no gains.
@@ -110,9 +113,23 @@ fn grouped(
     normal: impl FnOnce(&mut Builder<'_>, Value) -> Answer,
 ) -> Answer {
     let ty = b.ty(x[0]).clone();
-    let rest: Dim = ty.shape[1..].iter().cloned().product();
-    let inner = rest.floor_div(&Dim::from(groups));
-    let rows = Shape(vec![ty.shape[0].clone(), Dim::from(groups), inner]);
+    // A group's channels and positions stay axes of their own, so that they may be read in the order in which they lie.
+    let of_group = ty.shape[1].exact_div(&Dim::from(groups));
+    let rows = match of_group {
+        Some(channels) => {
+            let mut dims = ty.shape.0.clone();
+            dims.splice(1..2, [Dim::from(groups), channels]);
+            Shape(dims)
+        }
+        None => {
+            let rest: Dim = ty.shape[1..].iter().cloned().product();
+            Shape(vec![
+                ty.shape[0].clone(),
+                Dim::from(groups),
+                rest.floor_div(&Dim::from(groups)),
+            ])
+        }
+    };
     let wide_x = cast(b, x[0], wide(ty.dtype))?;
     let y = as_shape(b, wide_x, &rows)?;
     let y = normal(b, y)?;

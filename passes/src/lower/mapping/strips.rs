@@ -46,7 +46,7 @@ impl Mapper<'_> {
             return self.threads(points, 1);
         };
         let mut best: Option<(f64, Strips)> = None;
-        for strips in self.candidates_of(body) {
+        for strips in self.candidates_of(body, &access) {
             if body.misfit(self.kernel, &strips).is_some() {
                 continue;
             }
@@ -64,9 +64,14 @@ impl Mapper<'_> {
         best.map_or_else(|| self.threads(points, 1), |(_, strips)| Mapping::Strips(strips))
     }
 
-    fn candidates_of(&self, body: &WindowBody) -> Vec<Strips> {
+    fn candidates_of(&self, body: &WindowBody, access: &StripAccess) -> Vec<Strips> {
         let mut all = Vec::new();
-        let wide = |vector: &u32| self.strip_accesses_are_wide(body, *vector);
+        // Neighbours share what they read, or read what lies side by side.
+        let reads = |vector: u32| {
+            let last = body.loops.parallel.last();
+            last.is_some_and(|a| body.strip_serves(access, *a, vector))
+        };
+        let wide = |vector: &u32| self.strip_accesses_are_wide(body, *vector) && reads(*vector);
         let mut vectors: Vec<u32> = VECTORS.into_iter().filter(|v| *v == 1 || wide(v)).collect();
         let is_word = |v: &u32| self.store_bytes(&body.loops.stmts) * i64::from(*v) >= LEAST_BYTES;
         if vectors.iter().any(is_word) {

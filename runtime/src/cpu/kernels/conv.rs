@@ -412,7 +412,7 @@ unsafe fn convolve(ws: &mut Workspace, conv: &Conv<'_>) {
         scale: conv.builtin.scale,
         activation: conv.builtin.activation,
         ld_residual: residual.map_or(0, |r| r.row_stride),
-        in_place: residual.is_some_and(|r| r.ptr.cast() == conv.output.cast_const()),
+        in_place: conv.builtin.reads(conv.output),
         epilogue: conv.epilogue,
     };
     // SAFETY: the closures hand out pointers inside the operands, per the caller's contract.

@@ -104,6 +104,13 @@ pub struct Builtin<'a> {
     pub activation: Activation,
 }
 
+impl Builtin<'_> {
+    /// Says whether what is added lies where C is. The residual of a single row may come as a bias.
+    pub(crate) fn reads(&self, c: *const u8) -> bool {
+        self.residual.is_some_and(|r| r.ptr.cast() == c) || self.bias.is_some_and(|b| b.as_ptr().cast() == c)
+    }
+}
+
 /// A f32 operand in C's shape with unit column stride: `ptr + batch + row * row_stride + col`. It may be C itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Residual<'a> {
@@ -313,7 +320,7 @@ pub unsafe fn gemm(ws: &mut Workspace, g: &Gemm<'_>) {
         rows: RowMap::Linear(g.c.row_stride),
         col_stride: g.c.col_stride,
     };
-    let in_place = g.builtin.residual.is_some_and(|r| r.ptr.cast() == g.c.ptr.cast_const());
+    let in_place = g.builtin.reads(g.c.ptr);
     let mut per_thread = driver::scratch_bytes(isa, m, n, 1, k, k * 4, ws.threads(), g.batch);
     let quantised = match g.b {
         Rhs::Quantised(b) => {

@@ -96,6 +96,63 @@ fn of_products() {
     }
 }
 
+/// What is added to a single row may come as a bias, and be where the result is.
+#[test]
+fn of_a_row_that_is_a_bias() {
+    let mut rng = Rng(13);
+    for mut ws in workspaces() {
+        for (n, k) in [(70, 64), (40, 320), (130, 4096), (600, 32768)] {
+            let (a, residual) = (rng.floats(k), rng.floats(n));
+            let bytes: Vec<u8> = (0..n * k).map(|_| rng.below(256) as u8).collect();
+            let integers = Integers {
+                bytes: &bytes,
+                bits: 8,
+                signed: true,
+                float: None,
+                base: 0,
+                row: 1,
+                col: k as i64,
+            };
+            let quantised =
+                QuantisedB::new(None, ws.isa(), [k, n, 32], &integers, |_, _| (1.0 / 128.0, 0.0)).expect("memory");
+            let b = rng.floats(k * n);
+            // SAFETY: the slice holds the matrix.
+            let panels = unsafe { PackedB::new(ws.isa(), 1, k, n, &MatRef::dense(&b, n)) }.expect("memory");
+            for b in [Rhs::Quantised(&quantised), Rhs::Packed(&panels)] {
+                let results = [false, true].map(|in_place| {
+                    let mut c = if in_place { residual.clone() } else { vec![f32::NAN; n] };
+                    let from = if in_place { c.as_ptr() } else { residual.as_ptr() };
+                    let product = Gemm {
+                        batch: 1,
+                        m: 1,
+                        n,
+                        k,
+                        a: MatRef::dense(&a, k),
+                        b,
+                        c: MatMut {
+                            ptr: c.as_mut_ptr().cast(),
+                            elem: Elem::F32,
+                            row_stride: n as isize,
+                            col_stride: 1,
+                            batch: Batch::Stride(0),
+                        },
+                        builtin: Builtin {
+                            // SAFETY: both are of `n` floats; the product reads a part of the bias before it stores that part.
+                            bias: Some(unsafe { std::slice::from_raw_parts(from, n) }),
+                            ..Builtin::default()
+                        },
+                        epilogue: None,
+                    };
+                    // SAFETY: the operands are vectors of these sizes.
+                    unsafe { gemm(&mut ws, &product) };
+                    c
+                });
+                assert_same(&results, k, &(ws.isa(), n, k));
+            }
+        }
+    }
+}
+
 #[test]
 fn of_convolutions() {
     let mut rng = Rng(12);
