@@ -40,8 +40,8 @@ if command -v python3 >/dev/null && ! scripts/fetch-minilm.sh >/dev/null 2>&1; t
   echo "test.sh: MiniLM's weights could not be fetched: the tests that read them will be skipped" >&2
 fi
 
-# Tests start these: the command line, and the process that compiles kernels.
-cargo build --quiet -p graphc -p graphc-runtime -p graphc-emu --bins || exit
+# Tests start these: the command lines, and the process that compiles kernels.
+cargo build --quiet -p graphc -p graphc-llm -p graphc-runtime -p graphc-emu --bins || exit
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

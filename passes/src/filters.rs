@@ -78,7 +78,9 @@ pub(crate) fn is_depthwise(graph: &Graph, conv: &Conv, operands: &[Value], targe
     let filters = channels(*filter, |_, _| 0).map(|n| n / conv.groups);
     let slow_tiles = target.matrix_f16_tflops <= 3.0 * target.vector_f32_tflops;
     let few = |n: Option<i64>| n.is_some_and(|n| n <= FEW_CHANNELS[usize::from(slow_tiles)]);
-    own == Some(1) || graph.ty(*image).dtype.is_float() && few(own) && few(filters)
+    // Bytes are what tiles multiply fastest.
+    let dtype = graph.ty(*image).dtype;
+    own == Some(1) || dtype.is_float() && dtype.bits() >= 16 && few(own) && few(filters)
 }
 
 /// A filter with its own axis last, seen as it was.

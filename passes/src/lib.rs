@@ -6,6 +6,7 @@
 //!
 //! [`optimize`] is the graph level: [`pipeline`] is THE order of its passes, [`runner`] runs them.
 
+mod alone;
 pub mod analysis;
 pub mod chains;
 pub mod check_indices;

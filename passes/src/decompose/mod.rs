@@ -13,8 +13,8 @@ use ir::graph::{Node, Stage};
 use ir::op::{BinaryOp, Composite, ReduceOp, UnaryOp, View};
 use ir::{DType, Dim, Graph, Op, Shape, Target, Value};
 
+use crate::alone;
 use crate::error::PassFault;
-use crate::few_rows;
 use crate::options::Keep;
 use crate::rewrite::Builder;
 use crate::runner::Pass;
@@ -86,7 +86,7 @@ fn rows_serve(composite: &Composite, graph: &Graph, node: &Node, target: &Target
         }
         _ => return true,
     };
-    few_rows::one_kernel_serves(target, rows.hint(graph.symbols()), length.as_const(), ty.dtype)
+    alone::one_kernel_serves(target, rows.hint(graph.symbols()), length.as_const(), ty.dtype)
 }
 
 fn dequantizes(composite: &Composite) -> bool {

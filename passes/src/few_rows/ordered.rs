@@ -11,6 +11,7 @@
 use ir::op::{BinaryOp, Gather, ReduceOp};
 use ir::{DType, Dim, Graph, HostTensor, Op, Shape, Target, Value};
 
+use crate::alone::alone_us;
 use crate::decompose::{as_shape, binary};
 use crate::error::PassFault;
 use crate::rewrite::Builder;
@@ -110,8 +111,7 @@ pub(super) fn first(
         return Ok(None);
     };
     // Four launches more, and the row is read twice.
-    let pays =
-        super::alone_us(target, n as f64 * f64::from(b.ty(x).dtype.bits().max(8)) / 8.0) > 4.0 * target.launch_us;
+    let pays = alone_us(target, n as f64 * f64::from(b.ty(x).dtype.bits().max(8)) / 8.0) > 4.0 * target.launch_us;
     if !pays || !few(b.graph(), &shape, axis, target) {
         return Ok(None);
     }

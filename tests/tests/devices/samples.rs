@@ -89,6 +89,13 @@ impl Sandbox {
         for place in ["bin/graphc", "target/debug/graphc"] {
             symlink(&binary, at(place)).expect("a link");
         }
+        let app = binary.with_file_name("graphc-llm");
+        symlink(app, at("bin/graphc-llm")).expect("a link");
+        let data = repository("tests/data").canonicalize().expect("there");
+        symlink(data.join("llm/llama.gguf"), at("model.gguf")).expect("a link");
+        std::fs::create_dir(at("tests")).expect("a folder");
+        symlink(data, at("tests/data")).expect("a link");
+        std::fs::write(at("text.txt"), "What a model has read, it may say again.\n").expect("written");
         let library = hip.folder().join("libamdhip64.so.7");
         symlink(library, at("target/debug/libamdhip64_emu.so")).expect("a link");
         let script = |path: PathBuf, text: &str| {
