@@ -142,6 +142,11 @@ impl Cone {
         if ops().all(|op| matches!(op, Op::Constant(_) | Op::View(_) | Op::Iota { .. })) {
             return false;
         }
+        // Products read quantised weights as they are.
+        let is_quantised = |op: &Op| matches!(op, Op::Composite(Composite::Dequantize { .. }));
+        if ops().any(is_quantised) && !ops().any(is_stored) {
+            return false;
+        }
         let constants: BTreeSet<_> = ops()
             .filter_map(|op| if let Op::Constant(id) = op { Some(*id) } else { None })
             .collect();
