@@ -1,8 +1,8 @@
 //! Splits reductions of few long rows, so that more than a few workgroups have something to do.
 //!
 //! ```text
-//! reduce x[8, 200704] {mean, axes=[1]}     becomes     reduce (reduce (x as [8, 98, 2048]) {mean, axes=[2]}) {mean, axes=[1]}
-//! reduce x[4096, 512] {max, axes=[0]}      becomes     reduce (reduce (x as [64, 64, 512]) {max, axes=[0]}) {max, axes=[0]}
+//! reduce x[8, 200704] {mean, axes=[1]}     becomes     reduce (reduce (x as [8, 49, 4096]) {mean, axes=[2]}) {mean, axes=[1]}
+//! reduce x[4096, 512] {max, axes=[0]}      becomes     reduce (reduce (x as [32, 128, 512]) {max, axes=[0]}) {max, axes=[0]}
 //! ```
 //!
 //! A GPU's workgroup folds a row, and where there are fewer rows than compute units the others wait. Rows that are contiguous are cut into

@@ -1,8 +1,8 @@
 //! The first of few long rows: parts of a row have their own first elements, and those of the row are among them.
 //!
 //! ```text
-//! top_k x[1, 128256] {k=50}       becomes     v, i = top_k (x as [1, 192, 668]) {k=50}
-//!                                             w, p = top_k (v as [1, 9600]) {k=50};  take (i + 668 · part) as [1, 9600] at p
+//! top_k x[1, 128256] {k=50}       becomes     v, i = top_k (x as [1, 256, 501]) {k=50}
+//!                                             w, p = top_k (v as [1, 12800]) {k=50};  take (i + 501 · part) as [1, 12800] at p
 //! reduce x[1, 128256] {argmax}    becomes     the same of each part's largest element
 //! ```
 //!

@@ -4,16 +4,22 @@ use super::{Rng, workspaces};
 use crate::cpu::kernels::conv::*;
 use crate::cpu::kernels::gemm::*;
 
-/// What a product by `b` gives with the residual elsewhere, and in the result's place.
-fn both(ws: &mut super::Workspace, [m, n, k]: [usize; 3], a: &[f32], b: Rhs<'_>, residual: &[f32]) -> [Vec<f32>; 2] {
-    let bias: Vec<f32> = (0..n).map(|j| j as f32 / 8.0).collect();
+/// What a product by `b` gives with what is added elsewhere, and in the result's place.
+fn both<'b>(
+    ws: &mut super::Workspace,
+    [m, n, k]: [usize; 3],
+    a: &[f32],
+    b: Rhs<'_>,
+    added: &[f32],
+    builtin: impl Fn(*const f32) -> Builtin<'b>,
+) -> [Vec<f32>; 2] {
     [false, true].map(|in_place| {
         let mut c = if in_place {
-            residual.to_vec()
+            added.to_vec()
         } else {
             vec![f32::NAN; m * n]
         };
-        let from = if in_place { c.as_ptr() } else { residual.as_ptr() };
+        let from = if in_place { c.as_ptr() } else { added.as_ptr() };
         let product = Gemm {
             batch: 1,
             m,
@@ -28,16 +34,7 @@ fn both(ws: &mut super::Workspace, [m, n, k]: [usize; 3], a: &[f32], b: Rhs<'_>,
                 col_stride: 1,
                 batch: Batch::Stride(0),
             },
-            builtin: Builtin {
-                scale: 0.5,
-                bias: Some(&bias),
-                residual: Some(Residual {
-                    ptr: from,
-                    row_stride: n,
-                    batch: Batch::Stride(0),
-                }),
-                activation: Activation::Clip(-1e4, 1e4),
-            },
+            builtin: builtin(from),
             epilogue: None,
         };
         // SAFETY: the operands are vectors of these sizes.
@@ -70,12 +67,31 @@ fn of_products() {
             (12, 130, 32768),
         ] {
             let (a, b, residual) = (rng.floats(m * k), rng.floats(k * n), rng.floats(m * n));
+            let bias: Vec<f32> = (0..n).map(|j| j as f32 / 8.0).collect();
+            let builtin = |from| Builtin {
+                scale: 0.5,
+                bias: Some(&bias),
+                residual: Some(Residual {
+                    ptr: from,
+                    row_stride: n,
+                    batch: Batch::Stride(0),
+                }),
+                activation: Activation::Clip(-1e4, 1e4),
+            };
             let dense = MatRef::dense(&b, n);
             let case = (ws.isa(), m, n, k);
-            assert_same(&both(&mut ws, [m, n, k], &a, Rhs::Strided(dense), &residual), k, &case);
+            assert_same(
+                &both(&mut ws, [m, n, k], &a, Rhs::Strided(dense), &residual, builtin),
+                k,
+                &case,
+            );
             // SAFETY: the slice holds the matrix.
             let panels = unsafe { PackedB::new(ws.isa(), 1, k, n, &dense) }.expect("memory");
-            assert_same(&both(&mut ws, [m, n, k], &a, Rhs::Packed(&panels), &residual), k, &case);
+            assert_same(
+                &both(&mut ws, [m, n, k], &a, Rhs::Packed(&panels), &residual, builtin),
+                k,
+                &case,
+            );
             for bits in [4, 8] {
                 let bytes: Vec<u8> = (0..n * k * bits / 8).map(|_| rng.below(256) as u8).collect();
                 let integers = Integers {
@@ -89,7 +105,7 @@ fn of_products() {
                 };
                 let one = 1.0 / (1 << (bits - 1)) as f32;
                 let packed = QuantisedB::new(None, ws.isa(), [k, n, 32], &integers, |_, _| (one, 0.0)).expect("memory");
-                let results = both(&mut ws, [m, n, k], &a, Rhs::Quantised(&packed), &residual);
+                let results = both(&mut ws, [m, n, k], &a, Rhs::Quantised(&packed), &residual, builtin);
                 assert_same(&results, k, &(case, bits));
             }
         }
@@ -119,33 +135,10 @@ fn of_a_row_that_is_a_bias() {
             // SAFETY: the slice holds the matrix.
             let panels = unsafe { PackedB::new(ws.isa(), 1, k, n, &MatRef::dense(&b, n)) }.expect("memory");
             for b in [Rhs::Quantised(&quantised), Rhs::Packed(&panels)] {
-                let results = [false, true].map(|in_place| {
-                    let mut c = if in_place { residual.clone() } else { vec![f32::NAN; n] };
-                    let from = if in_place { c.as_ptr() } else { residual.as_ptr() };
-                    let product = Gemm {
-                        batch: 1,
-                        m: 1,
-                        n,
-                        k,
-                        a: MatRef::dense(&a, k),
-                        b,
-                        c: MatMut {
-                            ptr: c.as_mut_ptr().cast(),
-                            elem: Elem::F32,
-                            row_stride: n as isize,
-                            col_stride: 1,
-                            batch: Batch::Stride(0),
-                        },
-                        builtin: Builtin {
-                            // SAFETY: both are of `n` floats; the product reads a part of the bias before it stores that part.
-                            bias: Some(unsafe { std::slice::from_raw_parts(from, n) }),
-                            ..Builtin::default()
-                        },
-                        epilogue: None,
-                    };
-                    // SAFETY: the operands are vectors of these sizes.
-                    unsafe { gemm(&mut ws, &product) };
-                    c
+                let results = both(&mut ws, [1, n, k], &a, b, &residual, |from| Builtin {
+                    // SAFETY: there are `n` floats; the product reads a part of the bias before it stores that part.
+                    bias: Some(unsafe { std::slice::from_raw_parts(from, n) }),
+                    ..Builtin::default()
                 });
                 assert_same(&results, k, &(ws.isa(), n, k));
             }
