@@ -432,6 +432,9 @@ struct MatrixRows {
     }
 };
 
+/// Widest queries that a lane holds whole where the instruction wants all of them in both halves of the wave.
+constexpr int WIDEST_WHOLE_QUERY = 128;
+
 /// A wave's queries, with tiles that go through registers to LDS.
 template <typename F, int WIDTH, typename Query, typename Key, typename Value>
 struct FlashRows : MatrixRows<F, WIDTH> {
@@ -449,7 +452,11 @@ struct FlashRows : MatrixRows<F, WIDTH> {
     u8* lds;
     Fetcher<Key, F::TILE, F::DEPTH, F::THREADS> keys_fetch;
     Fetcher<Value, F::COLS, F::TILE, F::THREADS> values_fetch;
-    Operand query[F::STEPS][Base::ROWS];
+    /// Where both halves of the wave give all of an operand, a lane of wide queries keeps its own half, and gets the other from its partner
+    /// for each product: registers are what such a kernel lacks.
+    static constexpr bool HALVED = I::CHUNKS == 2 && F::D > WIDEST_WHOLE_QUERY;
+    static constexpr int HELD_CHUNKS = HALVED ? 1 : I::CHUNKS;
+    Chunk query[F::STEPS][Base::ROWS][HELD_CHUNKS];
     int keys_at[F::SCORES], values_at[Out::FUSED];
 
     GRAPHC_DEVICE FlashRows(const Key& key, const Value& value, u8* lds) : key(key), value(value), lds(lds) {}
@@ -462,15 +469,16 @@ struct FlashRows : MatrixRows<F, WIDTH> {
 #pragma unroll
             for (int step = 0; step < F::STEPS; ++step) {
 #pragma unroll
-                for (int c = 0; c < I::CHUNKS; ++c) {
-                    const int k = ((step * I::CHUNKS + c) * I::K_GROUPS + I::k_group(Base::lane())) * F::CHUNK;
+                for (int c = 0; c < HELD_CHUNKS; ++c) {
+                    const int chunk = HALVED ? (Base::lane() / 16) % 2 : c;
+                    const int k = ((step * I::CHUNKS + chunk) * I::K_GROUPS + I::k_group(Base::lane())) * F::CHUNK;
                     typename F::Element elements[F::CHUNK];
 #pragma unroll
                     for (int j = 0; j < F::CHUNK; j += Query::WIDTH) {
                         const auto read = from.read_before(last, k + j, F::D);
                         copy_bytes<Query::WIDTH * F::SIZE>(elements + j, &read);
                     }
-                    copy_bytes<16>(&query[step][r].chunks[c], elements);
+                    copy_bytes<16>(&query[step][r][c], elements);
                 }
             }
         }
@@ -486,6 +494,28 @@ struct FlashRows : MatrixRows<F, WIDTH> {
             const int at = Out::column(f, I::group_of(column), I::place_of(column));
             values_at[f] = F::KEY_BYTES + ValueRows::address(at, Base::slice() * (F::KEYS / F::CHUNK) + group);
         }
+    }
+
+    /// The left operand of a step of a row.
+    GRAPHC_DEVICE Operand query_operand(int step, int r) const {
+        Operand operand;
+        if constexpr (HALVED) {
+            Chunk own = query[step][r][0];
+#if defined(GRAPHC_AMD)
+            // The compiler must not make it once for all tiles: it is not kept because there is no room for it.
+#pragma unroll
+            for (int w = 0; w < 4; ++w) {
+                u32 word = own[w];
+                asm volatile("" : "+v"(word));
+                own[w] = word;
+            }
+#endif
+            operand = weights_operand<I>(own);
+        } else {
+#pragma unroll
+            for (int c = 0; c < I::CHUNKS; ++c) operand.chunks[c] = query[step][r][c];
+        }
+        return operand;
     }
 
     GRAPHC_DEVICE void fetch(int k0, int keys) {
@@ -515,7 +545,12 @@ struct FlashRows : MatrixRows<F, WIDTH> {
                     right.chunks[c] = *(const Chunk*)(lds + KeyRows::moved(keys_at[t], 0, (step * I::CHUNKS + c) * I::K_GROUPS));
                 }
 #pragma unroll
-                for (int f = 0; f < F::FRAGMENTS; ++f) multiply_step<I>(dots[f], &query[step][f * I::SUM_ROWS], right);
+                for (int f = 0; f < F::FRAGMENTS; ++f) {
+                    Operand left[I::SUM_ROWS];
+#pragma unroll
+                    for (int r = 0; r < I::SUM_ROWS; ++r) left[r] = query_operand(step, f * I::SUM_ROWS + r);
+                    multiply_step<I>(dots[f], left, right);
+                }
             }
 #pragma unroll
             for (int f = 0; f < F::FRAGMENTS; ++f) Base::take(scores, f, t, dots[f]);

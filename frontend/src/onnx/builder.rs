@@ -14,9 +14,21 @@ use ir::{DType, Graph, HostTensor, Origin, TensorType, Value};
 use super::error::{NodeProblem, Step};
 use super::fold;
 use super::known::{Element, Known};
+use super::options::{GivenEvaluator, ImportOptions};
 use super::sizes::{Equal, Sizes};
 use super::unsigned::Unsigned;
 use crate::onnx::error::Fail;
+
+/// How the numbers of a run are like those that a graph was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Like {
+    Exact,
+    /// Floats are within [`NEAR`]: a device's own rounding makes no other sizes.
+    Near,
+}
+
+/// How far a float that sizes are made of may be from the one that a graph was made for, as a part of it.
+const NEAR: f64 = 1e-5;
 
 /// A tensor of the ONNX graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +40,11 @@ pub(super) struct Builder {
     pub sizes: Sizes,
     slots: Vec<Slot>,
     dim_values: IndexMap<Dim, Value>,
-    /// Conditions on inputs, with their messages. A graph's conditions come after its other outputs.
+    /// Conditions on inputs and on what is made of them, with their messages. A graph's conditions come after its other outputs.
     checks: Vec<(String, Value)>,
+    /// The inputs of the run that the graph is for, where there is one, and what computes with them.
+    given: IndexMap<String, HostTensor>,
+    evaluator: GivenEvaluator,
 }
 
 #[derive(Clone)]
@@ -54,8 +69,8 @@ enum Sequence {
 }
 
 impl Builder {
-    /// Makes a builder whose graph declares the symbols that are not replaced.
-    pub fn new(name: &str, sizes: Sizes) -> Builder {
+    /// Makes a builder whose graph declares the symbols that are not replaced, for the inputs that the options give.
+    pub fn new(name: &str, sizes: Sizes, options: &ImportOptions) -> Builder {
         let mut graph = Graph::new(name);
         let free = sizes.symbols.iter().filter(|(s, _)| !sizes.replaced.contains_key(*s));
         for (symbol, info) in free {
@@ -67,6 +82,12 @@ impl Builder {
             slots: Vec::new(),
             dim_values: IndexMap::new(),
             checks: Vec::new(),
+            given: options
+                .given
+                .iter()
+                .filter_map(|(name, given)| Some((name.clone(), given.data.clone()?)))
+                .collect(),
+            evaluator: options.evaluator.clone(),
         }
     }
 
@@ -101,32 +122,80 @@ impl Builder {
             return Ok(val);
         };
         self.slots[val.0 as usize].known = Known::from_tensor(&tensor).map(Arc::new);
-        let origin = Origin::Named(name.into());
-        let known = self.graph.add_constant(None, tensor, origin.clone());
-        let equal = self.add(Op::binary(BinaryOp::Eq), &[value, known], &origin)?;
-        let axes = (0..ty.rank()).collect::<Vec<_>>();
+        let message =
+            format!("the model was compiled for the numbers {integers:?} of input {name:?}, and this run has others");
+        self.require_equal_numbers(value, tensor, Like::Exact, message, &Origin::Named(name.into()))?;
+        Ok(val)
+    }
+
+    /// Adds a condition: a run in which a value has other numbers than the tensor fails with the message.
+    fn require_equal_numbers(
+        &mut self,
+        value: Value,
+        tensor: HostTensor,
+        like: Like,
+        message: String,
+        origin: &Origin,
+    ) -> Step<()> {
+        let equal = if tensor.dtype.is_float() && like == Like::Near {
+            let numbers = tensor.to_f64();
+            let near = numbers.iter().map(|number| number.abs() * NEAR).collect::<Vec<_>>();
+            let near = HostTensor::from_f64(DType::F32, tensor.shape.clone(), &near);
+            let wanted = HostTensor::from_f64(DType::F32, tensor.shape.clone(), &numbers);
+            let [Ok(near), Ok(wanted)] = [near, wanted] else {
+                return Ok(());
+            };
+            let near = self.graph.add_constant(None, near, origin.clone());
+            let wanted = self.graph.add_constant(None, wanted, origin.clone());
+            let value = self.graph.cast(value, DType::F32, origin.clone())?;
+            let distance = self.add(Op::binary(BinaryOp::Sub), &[value, wanted], origin)?;
+            let distance = self.add(Op::unary(UnaryOp::Abs), &[distance], origin)?;
+            self.add(Op::binary(BinaryOp::Le), &[distance, near], origin)?
+        } else {
+            let wanted = self.graph.add_constant(None, tensor, origin.clone());
+            self.add(Op::binary(BinaryOp::Eq), &[value, wanted], origin)?
+        };
+        self.require(equal, message, origin)
+    }
+
+    /// Adds a condition: a run in which one of the bools is false fails with the message.
+    pub fn require(&mut self, condition: Value, message: String, origin: &Origin) -> Step<()> {
+        let axes = (0..self.graph.ty(condition).rank()).collect::<Vec<_>>();
         let all = match axes.is_empty() {
-            true => equal,
+            true => condition,
             false => {
                 let op = Op::Reduce {
                     op: ReduceOp::All,
                     axes,
                     keep_dims: false,
                 };
-                self.add(op, &[equal], &origin)?
+                self.add(op, &[condition], origin)?
             }
         };
-        let message =
-            format!("the model was compiled for the numbers {integers:?} of input {name:?}, and this run has others");
         self.checks.push((message, all));
-        Ok(val)
+        Ok(())
     }
 
-    /// Adds the conditions on inputs to the graph, which has its outputs.
-    pub fn finish(&mut self) {
+    /// Adds the conditions to the graph, which has its outputs. Those of one message, as the layers of a model have them, become one, which
+    /// every run takes to the host.
+    ///
+    /// # Errors
+    /// Conditions that are no bools.
+    pub fn finish(&mut self) -> Step<()> {
+        let mut merged: IndexMap<String, Value> = IndexMap::new();
         for (message, value) in std::mem::take(&mut self.checks) {
+            let both = match merged.get(&message) {
+                Some(other) if *other != value => {
+                    self.add(Op::binary(BinaryOp::And), &[*other, value], &Origin::Unknown)?
+                }
+                _ => value,
+            };
+            merged.insert(message, both);
+        }
+        for (message, value) in merged {
             self.graph.add_check(message, value);
         }
+        Ok(())
     }
 
     /// A known tensor.
@@ -238,6 +307,35 @@ impl Builder {
         slot.depends = known.is_none();
         slot.known.clone_from(&known);
         known
+    }
+
+    /// As [`Builder::folded`], for numbers that an op cannot do without: where the graph is for the inputs of one run, those that data make
+    /// are computed from these inputs, and the graph checks that a run has the same. `what` says what they are.
+    pub fn numbers(&mut self, val: Val, what: &str, like: Like, origin: &Origin) -> Option<Arc<Known>> {
+        if let Some(known) = self.folded(val) {
+            return Some(known);
+        }
+        let value = self.slots[val.0 as usize].value.filter(|_| !self.given.is_empty())?;
+        let alone = fold::of_inputs(&self.graph, value, &self.given)?;
+        let inputs = alone
+            .inputs()
+            .iter()
+            .map(|input| input.name.clone())
+            .collect::<Vec<_>>();
+        let inputs = inputs.into_iter().filter_map(|name| {
+            let tensor = self.given.get(&name)?.clone();
+            Some((name, tensor))
+        });
+        let inputs = inputs.collect::<IndexMap<_, _>>();
+        let tensor = self.evaluator.run(alone, &inputs).ok()?.into_iter().next()?;
+        if tensor.dtype.is_float() && tensor.to_f64().iter().any(|number| !number.is_finite()) {
+            return None;
+        }
+        let known = Arc::new(Known::of_most(&tensor, fold::MOST_ELEMENTS)?);
+        let message = format!("the model was compiled for the {what} that the data of other inputs make at {origin}");
+        self.require_equal_numbers(value, tensor, like, message, origin).ok()?;
+        self.slots[val.0 as usize].known = Some(known.clone());
+        Some(known)
     }
 
     /// Returns the tensor if it is a constant, whatever its size.

@@ -82,7 +82,7 @@ pub fn import_model(model: &Model, options: &ImportOptions) -> Result<Graph, Imp
     for _ in 0..RESTART_LIMIT {
         let mut walk = Walk {
             source: &source,
-            build: Builder::new(&model.graph.name, sizes),
+            build: Builder::new(&model.graph.name, sizes, options),
             nodes: 0,
         };
         match walk.model(&types, given) {
@@ -289,7 +289,7 @@ impl<'a> Walk<'_, 'a> {
                 .map_err(|fail| output_error(fail, name))?;
             self.build.graph.add_output(name, value);
         }
-        self.build.finish();
+        self.build.finish().map_err(|fail| output_error(fail, "a condition"))?;
         Ok(())
     }
 

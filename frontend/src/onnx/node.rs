@@ -3,13 +3,15 @@
 //! The steps (`unary`, `binary`, `reshape`, …) keep shape arithmetic out of the graph: over known operands they give a
 //! known result. So a row written with them folds by itself.
 
+use std::sync::Arc;
+
 use ir::convert::round_to;
 use ir::dim::{Dim, Shape};
 use ir::graph::infer::check_indices;
 use ir::op::{BinaryOp, Composite, Contract, Elementwise, Gather, Op, ReduceOp, UnaryOp, View};
 use ir::{DType, HostTensor, Origin, Scalar, TensorType};
 
-use super::builder::{Builder, Val};
+use super::builder::{Builder, Like, Val};
 use super::error::{NodeProblem, Step};
 use super::known::{FOLD_LIMIT, Known};
 use super::proto::attribute_proto::AttributeType;
@@ -63,10 +65,26 @@ impl<'a> Node<'a> {
         self.ty(val).rank()
     }
 
+    /// Returns the numbers of a tensor that must be known; see [`Builder::numbers`].
+    pub fn numbers(&mut self, val: Val, what: &str) -> Option<Arc<Known>> {
+        self.build.numbers(val, what, Like::Near, &self.origin)
+    }
+
+    /// As [`Node::numbers`], where a float that another device rounds in another way decides something else.
+    pub fn numbers_exactly(&mut self, val: Val, what: &str) -> Option<Arc<Known>> {
+        self.build.numbers(val, what, Like::Exact, &self.origin)
+    }
+
+    /// Adds a condition: a run in which one of the bools is false fails with the message.
+    pub fn require(&mut self, condition: Val, message: String) -> Step<()> {
+        let condition = self.build.value(condition, &self.origin)?;
+        self.build.require(condition, message, &self.origin)
+    }
+
     /// Returns an input that must be known, as dims.
     pub fn known_dims(&mut self, index: usize, what: &'static str) -> Step<Vec<Dim>> {
         let val = self.input(index)?;
-        let known = self.build.folded(val).ok_or(NodeProblem::NotKnown { what, index })?;
+        let known = self.numbers(val, what).ok_or(NodeProblem::NotKnown { what, index })?;
         Ok(known.dims().ok_or(NodeProblem::ElementType {
             index,
             found: known.dtype,
@@ -84,7 +102,7 @@ impl<'a> Node<'a> {
     /// Returns an input that must be a constant, as numbers.
     pub fn known_floats(&mut self, index: usize, what: &'static str) -> Step<Vec<f64>> {
         let val = self.input(index)?;
-        let known = self.build.folded(val).and_then(|k| k.floats());
+        let known = self.numbers(val, what).and_then(|k| k.floats());
         Ok(known.ok_or(NodeProblem::NotKnown { what, index })?)
     }
 
@@ -304,7 +322,7 @@ impl<'a> Node<'a> {
     }
 
     /// Both tensors' elements: where those of one are known, the other is evaluated if constants alone decide it.
-    fn both_known(&mut self, a: Val, b: Val) -> Option<(std::sync::Arc<Known>, std::sync::Arc<Known>)> {
+    fn both_known(&mut self, a: Val, b: Val) -> Option<(Arc<Known>, Arc<Known>)> {
         match (self.build.known(a), self.build.known(b)) {
             (Some(x), Some(y)) => Some((x, y)),
             (Some(x), None) if x.is_open() => Some((x, self.build.folded(b)?)),

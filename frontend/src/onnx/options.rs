@@ -3,15 +3,17 @@
 //! ONNX names the sizes that vary (`dim_param`: `batch`, `seq`). Each becomes a symbol of the graph with bounds and a
 //! hint; here they can be fixed or bounded, and whole input shapes replaced.
 
+use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
-use ir::Dim;
+use ir::{Dim, Graph, HostTensor};
 
 use super::external::Links;
 
 /// Options of [`super::import`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ImportOptions {
     /// Sizes by the name that the model gives them (`dim_param`), or by the symbol's name for unnamed ones.
     pub sizes: IndexMap<String, Size>,
@@ -22,28 +24,78 @@ pub struct ImportOptions {
     /// Inputs that are given although the model has a value for them (an initializer of an input's name). Names of other inputs, or of
     /// none, are nothing.
     pub overridden: Vec<String>,
-    /// What the inputs of one run are: the graph is made for these sizes, and for the numbers of small integer inputs, which the
-    /// graph checks.
+    /// What the inputs of one run are: the graph is made for these sizes, for the numbers of small integer inputs, and for sizes and
+    /// decisions that these inputs' data make. The graph checks the numbers.
     pub given: IndexMap<String, GivenInput>,
+    /// Computes what sizes and decisions are made of, from the data of `given`.
+    pub evaluator: GivenEvaluator,
+}
+
+/// Computes the outputs of a graph, in their order, from inputs by name.
+#[derive(Clone)]
+pub struct GivenEvaluator(Arc<Evaluate>);
+
+type Evaluate = dyn Fn(Graph, &IndexMap<String, HostTensor>) -> Result<Vec<HostTensor>, String> + Send + Sync;
+
+impl GivenEvaluator {
+    /// An evaluator that is faster than the reference evaluator, which is the default.
+    pub fn new(
+        evaluate: impl Fn(Graph, &IndexMap<String, HostTensor>) -> Result<Vec<HostTensor>, String> + Send + Sync + 'static,
+    ) -> GivenEvaluator {
+        GivenEvaluator(Arc::new(evaluate))
+    }
+
+    /// The outputs of a graph.
+    ///
+    /// # Errors
+    /// What the evaluator says.
+    pub fn run(&self, graph: Graph, inputs: &IndexMap<String, HostTensor>) -> Result<Vec<HostTensor>, String> {
+        (self.0)(graph, inputs)
+    }
+}
+
+impl Default for GivenEvaluator {
+    fn default() -> GivenEvaluator {
+        GivenEvaluator::new(|graph, inputs| {
+            let outputs = ir::graph::eval::evaluate(&graph, inputs).map_err(|error| error.to_string())?;
+            Ok(outputs.into_values().collect())
+        })
+    }
+}
+
+/// Two evaluators compute the same.
+impl PartialEq for GivenEvaluator {
+    fn eq(&self, _: &GivenEvaluator) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for GivenEvaluator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GivenEvaluator")
+    }
 }
 
 /// An input of a run that a graph is made for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GivenInput {
     pub shape: Vec<usize>,
     /// Its elements, where they may be taken as known.
     pub integers: Option<Vec<i64>>,
+    /// Its data, where sizes and decisions may be computed from them.
+    pub data: Option<HostTensor>,
 }
 
 impl GivenInput {
     /// The most elements of an input whose numbers are taken as known.
     const MOST_ELEMENTS: usize = 64;
 
-    /// Of a tensor; the numbers of one that is small and of integers are known.
-    pub fn of(tensor: &ir::HostTensor) -> GivenInput {
+    /// Of a tensor, which it keeps; the numbers of one that is small and of integers are known.
+    pub fn of(tensor: &HostTensor) -> GivenInput {
         let mut given = GivenInput {
             shape: tensor.shape.clone(),
             integers: None,
+            data: Some(tensor.clone()),
         };
         if given.may_be_known(tensor.dtype) {
             given.integers = Some(tensor.to_i64());

@@ -4,6 +4,7 @@
 //! Which typed field holds which element type is fixed by the comments of `onnx-ml.proto3`.
 
 use bytes::Bytes;
+use prost::Message;
 
 use super::proto::TensorProto;
 use super::proto::tensor_proto::{DataLocation, DataType};
@@ -58,6 +59,19 @@ pub enum TensorError {
     Segmented { name: String },
     #[error("tensor {name:?} is in another file, and the model was read without a folder to look for it")]
     External { name: String },
+    #[error("it is not a tensor message (TensorProto): {reason}")]
+    Message { reason: String },
+}
+
+/// Reads a tensor message by itself, as the `input_0.pb` files beside ONNX's test models are.
+///
+/// # Errors
+/// When the bytes are no such message, and as [`tensor_view`].
+pub fn read_tensor(bytes: Bytes) -> Result<TensorView, TensorError> {
+    let tensor = TensorProto::decode(bytes).map_err(|error| TensorError::Message {
+        reason: error.to_string(),
+    })?;
+    tensor_view(&tensor)
 }
 
 /// Returns a tensor message as a view with checked size.

@@ -2,8 +2,8 @@
 //!
 //! Before: a node some of whose tensors the model declares as one of these ([`Builder::declared`]). After: the same numbers as in
 //! the declared type. Ops that move, choose or compare numbers mean the same in the wider type; sums, products, inversions and
-//! shifts to the left are cut to the declared width after it (two's complement arithmetic agrees in the low bits); where there
-//! is no wider type (`u64`), and in all other ops, the node is refused.
+//! shifts to the left are cut to the declared width after it (two's complement arithmetic agrees in the low bits). Where there is no
+//! wider type (`u64`), a run checks that sums, differences, products and shifts of two operands stay in `i64`. All other ops are refused.
 //!
 //! [`Builder::declared`]: super::builder::Builder::declared
 
@@ -185,13 +185,17 @@ pub(super) fn import(node: &mut Node<'_>, row: fn(&mut Node<'_>) -> Step<Vec<Val
             types.join(", ")
         ));
     }
-    if wraps && ty == Some(Unsigned::U64) {
+    let long = wraps && ty == Some(Unsigned::U64);
+    if long && !is_checked(node) {
         return node.unsupported(format!(
             "{} of u64 (which is computed as i64: cast to a narrower type before it)",
             node.proto.op_type
         ));
     }
     let mut results = row(node)?;
+    if long {
+        check_long(node, results[0])?;
+    }
     if let Some(mask) = ty.filter(|_| wraps).and_then(Unsigned::mask) {
         for result in &mut results {
             let mask = node.int_scalar(node.dtype(*result), mask);
@@ -199,6 +203,39 @@ pub(super) fn import(node: &mut Node<'_>, row: fn(&mut Node<'_>) -> Step<Vec<Val
         }
     }
     Ok(declare(node, results, ty, !matches!(rule, Rule::KeepFirst(_))))
+}
+
+/// Says whether [`check_long`] knows when the op's result leaves `i64`.
+fn is_checked(node: &Node<'_>) -> bool {
+    let two = node.inputs.len() == 2;
+    two && matches!(node.proto.op_type.as_str(), "Add" | "BitShift" | "Mul" | "Sub" | "Sum")
+}
+
+/// Has each run check that the result of two `u64`, each below 2^63, is there, too: a larger one has other numbers in `i64`.
+fn check_long(node: &mut Node<'_>, result: Val) -> Step<()> {
+    let (a, b) = (node.input(0)?, node.input(1)?);
+    let zero = node.int_scalar(DType::I64, 0);
+    let mut fits = node.binary(BinaryOp::Ge, result, zero)?;
+    match node.proto.op_type.as_str() {
+        "Mul" => {
+            let back = node.binary(BinaryOp::Div, result, a)?;
+            let same = node.binary(BinaryOp::Eq, back, b)?;
+            let none = node.binary(BinaryOp::Eq, a, zero)?;
+            let same = node.binary(BinaryOp::Or, same, none)?;
+            fits = node.binary(BinaryOp::And, fits, same)?;
+        }
+        "BitShift" => {
+            let back = node.binary(BinaryOp::Shr, result, b)?;
+            let same = node.binary(BinaryOp::Eq, back, a)?;
+            fits = node.binary(BinaryOp::And, fits, same)?;
+        }
+        _ => {}
+    }
+    let message = format!(
+        "{}: a result of u64 leaves 0 to 2^63 - 1, in which it is computed",
+        node.origin
+    );
+    node.require(fits, message)
 }
 
 fn declare(node: &mut Node<'_>, mut results: Vec<Val>, ty: Option<Unsigned>, all: bool) -> Vec<Val> {

@@ -3,6 +3,7 @@
 mod attention;
 mod build;
 mod control;
+mod given;
 mod numbers;
 mod quantized;
 mod sizes;
@@ -651,7 +652,7 @@ fn unsigned_integers_keep_their_width() {
     assert_eq!(outputs["n"].to_i64(), [65_534, 0, 65_534, 0]);
     assert_eq!(outputs["m"].to_i64(), [-2, -65_536]);
     for (ty, op) in [
-        (DataType::Uint64, "Sub x x -> y"),
+        (DataType::Uint64, "Sum x x x -> y"),
         (DataType::Uint16, "Mean x x -> y"),
         (DataType::Uint32, "CustomOfNone x -> y"),
     ] {

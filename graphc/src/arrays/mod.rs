@@ -1,4 +1,4 @@
-//! Named arrays in files: `.npz`, `.npy` and `.safetensors`.
+//! Named arrays in files: `.npz`, `.npy` and `.safetensors`, and ONNX's own tensors, `.pb`.
 
 mod npy;
 mod npz;
@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use frontend::weights::Weights;
+use frontend::onnx::read_tensor;
+use frontend::weights::{TensorView, Weights};
 use indexmap::IndexMap;
 use ir::{DType, HostTensor};
 
@@ -39,10 +40,12 @@ enum Source {
     Npz(npz::Archive),
     Npy(npy::Header),
     Safetensors(Weights),
+    Tensor(Box<TensorView>),
 }
 
 impl ArrayFile {
-    /// Opens a file of arrays; the kind is told by the extension. A `.npy` file holds one array, named after the file.
+    /// Opens a file of arrays; the kind is told by the extension. A `.npy` file holds one array, named after the file. A `.pb` file holds
+    /// one tensor of ONNX (`input_0.pb` beside a test model), which may say its name.
     ///
     /// # Errors
     /// A file that cannot be read, is not of its kind, or holds an element type that graphc does not have.
@@ -89,9 +92,24 @@ impl ArrayFile {
                 }
                 (Source::Safetensors(weights), arrays)
             }
+            "pb" => {
+                let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+                let view = read_tensor(bytes.into()).map_err(|e| bad(e.to_string()))?;
+                let name = match view.name.as_str() {
+                    "" => path
+                        .file_stem()
+                        .map_or("input".into(), |s| s.to_string_lossy().into_owned()),
+                    name => name.to_owned(),
+                };
+                let dtype = view.element.dtype();
+                let dtype = dtype.ok_or_else(|| bad(no_type(&name, &view.element.to_string())))?;
+                let shape = view.dims.clone();
+                let described = Described { dtype, shape, index: 0 };
+                (Source::Tensor(Box::new(view)), IndexMap::from([(name, described)]))
+            }
             other => {
                 return Err(bad(format!(
-                    "unknown kind of file {other:?}; arrays are read from .npz, .npy and .safetensors"
+                    "unknown kind of file {other:?}; arrays are read from .npz, .npy, .safetensors and .pb"
                 )));
             }
         };
@@ -130,6 +148,7 @@ impl ArrayFile {
                 let view = weights.get(name).map_err(|e| bad(e.to_string()))?;
                 view.to_host().map_err(|e| bad(e.to_string()))
             }
+            Source::Tensor(view) => view.to_host().map_err(|e| bad(e.to_string())),
         }
     }
 
@@ -184,10 +203,14 @@ pub fn open_all<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<ArrayFile>> {
     Ok(files)
 }
 
-/// The only name that the array of a lone `.npy` file can be meant for, which knows no name but the file's.
+/// The only name that the array of a lone file can be meant for which knows no name but the file's: `.npy`, and `.pb` without one.
 pub fn lone_name<'a>(files: &[ArrayFile], wanted: &[&'a str]) -> Option<&'a str> {
     match (files, wanted) {
-        ([file], [name]) if matches!(file.source, Source::Npy(_)) => Some(name),
+        ([file], [name]) => match &file.source {
+            Source::Npy(_) => Some(name),
+            Source::Tensor(view) if view.name.is_empty() => Some(name),
+            _ => None,
+        },
         _ => None,
     }
 }
@@ -319,6 +342,63 @@ mod tests {
         assert_eq!(back, arrays);
         let error = check_writable(&other, true).expect_err("not compressed").to_string();
         assert!(error.contains("--compress"), "{error}");
+    }
+
+    #[test]
+    fn unsigned_integers_of_numpy_widen() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("a.npy");
+        let file = |code: &str, bytes: &[u8]| {
+            let text = format!("{{'descr': '{code}', 'fortran_order': True, 'shape': (2, 1), }}\n");
+            let mut all = b"\x93NUMPY\x01\x00".to_vec();
+            all.extend((text.len() as u16).to_le_bytes());
+            all.extend(text.as_bytes());
+            all.extend(bytes);
+            std::fs::write(&path, all).expect("writable");
+            read(&path)
+        };
+        let values = |code: &str, bytes: &[u8]| {
+            let array = file(code, bytes).expect("readable")["a"].clone();
+            (array.dtype, array.to_i64())
+        };
+        assert_eq!(values("<u2", &[255, 255, 1, 0]), (DType::I32, vec![65_535, 1]));
+        assert_eq!(
+            values("<u4", &[255, 255, 255, 255, 1, 0, 0, 0]),
+            (DType::I64, vec![4_294_967_295, 1])
+        );
+        let mut long = [0u8; 16];
+        (long[7], long[8]) = (0x7f, 3);
+        assert_eq!(values("<u8", &long), (DType::I64, vec![0x7f << 56, 3]));
+        long[7] = 0x80;
+        let error = file("<u8", &long).expect_err("above i64").to_string();
+        assert!(error.contains("9223372036854775808"), "{error}");
+    }
+
+    /// Beside ONNX's test models lie `input_0.pb` files, which may hold what NumPy has no type for.
+    #[test]
+    fn tensors_of_onnx_are_read() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("input_0.pb");
+        // dims [2], data_type INT4, name "x", raw_data of one byte.
+        let named = [0x08, 2, 0x10, 22, 0x42, 1, b'x', 0x4a, 1, 0xf1];
+        std::fs::write(&path, named).expect("writable");
+        let array = &read(&path).expect("readable")["x"];
+        assert_eq!((array.dtype, array.to_i64()), (DType::I4, vec![1, -1]));
+        let mut unnamed = named.to_vec();
+        unnamed.drain(4..7);
+        std::fs::write(&path, &unnamed).expect("writable");
+        let file = ArrayFile::open(&path).expect("a tensor");
+        assert_eq!(lone_name(&[file], &["x"]), Some("x"));
+        for (bytes, want) in [
+            (&unnamed[..3], "TensorProto"),
+            (&unnamed[..4], "has 0"),
+            (b"\x10\x08", "strings"),
+        ] {
+            std::fs::write(&path, bytes).expect("writable");
+            let error = read(&path).expect_err("damaged");
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(want), "{error}");
+        }
     }
 
     /// NumPy's own `savez` stores: bytes of the array are in the file as they are.

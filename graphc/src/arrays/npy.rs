@@ -10,8 +10,9 @@
 
 use std::io::{self, Read, Write};
 
+use frontend::weights::{ElementType, TensorView};
 use ir::memory::reserve;
-use ir::{DType, HostTensor, Storage};
+use ir::{DType, HostTensor};
 
 /// The most bytes of a header's text; NumPy's own limit is 10,000.
 const MOST_TEXT: u64 = 1 << 16;
@@ -22,6 +23,9 @@ const ALIGNMENT: usize = 64;
 /// What a header says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
+    /// As the file has it.
+    element: ElementType,
+    /// As it is computed with: `u16` as `i32`, `u32` and `u64` as `i64`.
     pub dtype: DType,
     pub shape: Vec<usize>,
     /// The first axis varies fastest.
@@ -32,18 +36,21 @@ pub struct Header {
     pub length: u64,
 }
 
-/// The NumPy type codes that have an element type here.
-fn element_type(code: &str) -> Option<DType> {
+/// The NumPy type codes that have an element type here, of its own or as a wider one.
+fn element_type(code: &str) -> Option<ElementType> {
     Some(match code {
-        "<f4" => DType::F32,
-        "<f2" => DType::F16,
-        "<f8" => DType::F64,
-        "<i8" => DType::I64,
-        "<i4" => DType::I32,
-        "<i2" => DType::I16,
-        "|i1" | "<i1" => DType::I8,
-        "|u1" | "<u1" => DType::U8,
-        "|b1" | "<b1" => DType::Bool,
+        "<f4" => ElementType::F32,
+        "<f2" => ElementType::F16,
+        "<f8" => ElementType::F64,
+        "<i8" => ElementType::I64,
+        "<i4" => ElementType::I32,
+        "<i2" => ElementType::I16,
+        "|i1" | "<i1" => ElementType::I8,
+        "<u8" => ElementType::U64,
+        "<u4" => ElementType::U32,
+        "<u2" => ElementType::U16,
+        "|u1" | "<u1" => ElementType::U8,
+        "|b1" | "<b1" => ElementType::Bool,
         _ => return None,
     })
 }
@@ -95,17 +102,19 @@ impl Header {
         let mut text = vec![0; length as usize];
         reader.read_exact(&mut text).map_err(error)?;
         let said = Text { text: &text, at: 0 }.dictionary()?;
-        let dtype = element_type(&said.code).ok_or_else(|| {
+        let known = element_type(&said.code).and_then(|element| Some((element, element.dtype()?)));
+        let (element, dtype) = known.ok_or_else(|| {
             let code = &said.code;
             format!(
-                "element type {code:?} is not supported; known: float16/32/64, int8/16/32/64, uint8 and bool, little-endian"
+                "element type {code:?} is not supported; known: float16/32/64, int8/16/32/64, uint8/16/32/64 and bool, \
+                 little-endian"
             )
         })?;
-        let elements = said.shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d as u64));
-        let data = elements.and_then(|n| n.checked_mul(u64::from(dtype.bits()) / 8));
+        let data = element.bytes_for(&said.shape).map(|bytes| bytes as u64);
         let data = data.filter(|bytes| isize::try_from(*bytes).is_ok());
         let data = data.ok_or_else(|| format!("an array of shape {:?} is more than memory can hold", said.shape))?;
         Ok(Header {
+            element,
             dtype,
             shape: said.shape,
             fortran: said.fortran,
@@ -135,9 +144,16 @@ impl Header {
         }
         if self.fortran && self.shape.len() > 1 {
             let turned = reserve(self.data, what).map_err(|e| e.to_string())?;
-            bytes = to_row_major(&bytes, self.dtype.bits() as usize / 8, &self.shape, turned);
+            let size = self.element.bytes_for(&[1]).unwrap_or(1);
+            bytes = to_row_major(&bytes, size, &self.shape, turned);
         }
-        HostTensor::new(self.dtype, self.shape, Storage::new(bytes)).map_err(|e| e.to_string())
+        let view = TensorView {
+            name: String::new(),
+            element: self.element,
+            dims: self.shape,
+            bytes: bytes.into(),
+        };
+        view.to_host().map_err(|e| e.to_string())
     }
 }
 

@@ -42,6 +42,7 @@ impl Given {
                 let mut given = GivenInput {
                     shape: array.shape.clone(),
                     integers: None,
+                    data: None,
                 };
                 if given.may_be_known(array.dtype) {
                     given = GivenInput::of(&file.read(name)?);
@@ -50,6 +51,20 @@ impl Given {
             }
         }
         Ok(described)
+    }
+
+    /// The inputs by name, with their data.
+    ///
+    /// # Errors
+    /// As the reader of the files.
+    fn data(&self) -> Result<IndexMap<String, GivenInput>> {
+        let arrays = self
+            .files
+            .iter()
+            .flat_map(|file| file.arrays().keys().map(move |name| (file, name)));
+        arrays
+            .map(|(file, name)| Ok((name.clone(), GivenInput::of(&file.read(name)?))))
+            .collect()
     }
 
     /// Does something with a model that is read with its sizes left open and, where sizes are why that fails, once more with a model that is
@@ -74,11 +89,11 @@ impl Given {
         output::note(
             context,
             &format!(
-                "compiled for the sizes and small integers of the inputs that are given, since else: {}",
+                "compiled for the inputs that are given (their sizes, small integers, and what their data decide), since else: {}",
                 reason.lines().next().unwrap_or_default()
             ),
         );
-        model.given = described;
+        model.given = self.data()?;
         act(&model)
     }
 

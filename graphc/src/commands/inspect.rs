@@ -42,7 +42,7 @@ pub struct Args {
     /// Write the first issues of the longest kernel's waves to a file for ui.perfetto.dev.
     #[arg(long, value_name = "FILE", requires = "time")]
     trace: Option<PathBuf>,
-    /// Inputs of the emulated run by name: an .npz, .npy or .safetensors file. May be given several times; the rest is
+    /// Inputs of the emulated run by name: an .npz, .npy, .safetensors or .pb (ONNX's tensors) file. May be given several times; the rest is
     /// made up, at the hints of symbolic sizes.
     #[arg(long, value_name = "FILE", requires = "emulate")]
     inputs: Vec<PathBuf>,

@@ -23,7 +23,7 @@ pub struct Args {
     pub(super) model: ModelArgs,
     #[command(flatten)]
     build: BuildArgs,
-    /// Inputs by name: an .npz, .npy or .safetensors file. May be given several times.
+    /// Inputs by name: an .npz, .npy, .safetensors or .pb (ONNX's tensors) file. May be given several times.
     #[arg(long, value_name = "FILE", required_unless_present = "random")]
     inputs: Vec<PathBuf>,
     /// Make up the inputs that no file gives; the same every time.
@@ -32,9 +32,9 @@ pub struct Args {
     /// The seed of made-up inputs.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Compare the outputs with these arrays and fail (exit code 1) where they differ.
+    /// Compare the outputs with these arrays and fail (exit code 1) where they differ. May be given several times.
     #[arg(long, value_name = "FILE")]
-    expect: Option<PathBuf>,
+    expect: Vec<PathBuf>,
     /// Relative tolerance of --expect.
     #[arg(long, default_value_t = 1e-3, value_parser = args::tolerance)]
     rtol: f64,
@@ -188,7 +188,11 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         arrays::check_writable(path, args.compress)?;
     }
     let given = given::Given::read(&args.inputs)?;
-    let expected = args.expect.as_deref().map(open_expected).transpose()?;
+    let expected = args
+        .expect
+        .iter()
+        .map(|path| open_expected(path))
+        .collect::<Result<Vec<_>>>()?;
     let labels = args.labels.as_deref().map(Labels::open).transpose()?;
     let outputs = given.with_model(&args.model, context, |model| {
         match args.target.filter(|_| args.emulate) {
@@ -203,9 +207,10 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
     for (name, tensor) in &outputs {
         report.output(name, tensor);
     }
-    let verdict = expected
-        .map(|e| report.compare(&outputs, &e, args.rtol, args.atol))
-        .transpose()?;
+    let differing = match expected.is_empty() {
+        true => 0,
+        false => report.compare(&outputs, &expected, args.rtol, args.atol)?,
+    };
     if let Some(labels) = labels {
         report.score(&outputs, &labels)?;
     }
@@ -217,12 +222,12 @@ pub fn run(args: &Args, context: &Context) -> Result<()> {
         Format::Text => output::print(&report.text)?,
         Format::Json => output::print_json(&json!({ "outputs": report.outputs, "accuracy": report.accuracy }))?,
     }
-    match verdict {
-        Some(bad) if bad > 0 => Err(Error::Mismatch(format!(
-            "{bad} of {} outputs differ from what was expected",
+    match differing {
+        0 => Ok(()),
+        _ => Err(Error::Mismatch(format!(
+            "{differing} of {} outputs differ from what was expected",
             outputs.len()
         ))),
-        _ => Ok(()),
     }
 }
 
@@ -296,13 +301,22 @@ impl Report {
     }
 
     /// Compares what is expected, which is some array, and returns how many outputs differ.
-    fn compare(&mut self, got: &Arrays, want: &ArrayFile, rtol: f64, atol: f64) -> Result<usize> {
+    fn compare(&mut self, got: &Arrays, want: &[ArrayFile], rtol: f64, atol: f64) -> Result<usize> {
         let mut bad = 0;
         let names: Vec<&str> = got.keys().map(String::as_str).collect();
-        let lone = arrays::lone_name(std::slice::from_ref(want), &names);
-        let wanted = want.arrays().iter();
-        let wanted: Vec<_> = wanted.map(|(own, array)| (lone.unwrap_or(own), own, array)).collect();
-        for (name, own, array) in &wanted {
+        let lone = arrays::lone_name(want, &names);
+        let wanted = want.iter().flat_map(|file| {
+            let arrays = file.arrays().iter();
+            arrays.map(move |(own, array)| (lone.unwrap_or(own), own, (file, array)))
+        });
+        let wanted: Vec<_> = wanted.collect();
+        if let Some((name, ..)) = (wanted.iter().enumerate())
+            .find(|(at, (name, ..))| wanted[..*at].iter().any(|(before, ..)| before == name))
+            .map(|(_, found)| found)
+        {
+            return Err(Error::Config(format!("--expect holds {name:?} twice")));
+        }
+        for (name, own, (file, array)) in &wanted {
             let name = *name;
             let Some(got) = got.get(name) else {
                 return Err(Error::Config(format!(
@@ -311,7 +325,7 @@ impl Report {
             };
             // Of another shape its elements need not be read.
             let difference = match array.shape == got.shape {
-                true => compare(got, &want.read(own)?, rtol, atol),
+                true => compare(got, &file.read(own)?, rtol, atol),
                 false => Err(crate::compare::shapes(&got.shape, &array.shape)),
             };
             match difference {

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use frontend::onnx::{ImportError, ImportOptions, Links, Size};
+use frontend::onnx::{GivenEvaluator, ImportError, ImportOptions, Links, Size};
 use ir::program::artifact::{ArtifactError, MAGIC};
 use ir::{Graph, Program, Symbol};
 
@@ -58,7 +58,12 @@ pub fn load(path: &Path, options: &ImportOptions) -> Result<Model> {
 /// # Errors
 /// As [`frontend::onnx::import`], with the model's path.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Graph> {
-    frontend::onnx::import(path, options).map_err(|error| match error {
+    let mut options = options.clone();
+    if !options.given.is_empty() {
+        let evaluate = super::build::evaluator();
+        options.evaluator = GivenEvaluator::new(move |graph, inputs| evaluate(graph, inputs));
+    }
+    frontend::onnx::import(path, &options).map_err(|error| match error {
         // It names the file itself.
         ImportError::Read(_) => error.into(),
         error => Error::Model {

@@ -456,8 +456,12 @@ impl FlashTiling {
         let rows = i64::from(i.m) * i64::from(self.fragments);
         let (lanes, keys) = (i64::from(i.lanes()), i64::from(self.keys));
         let bits = i64::from(i.input.bits());
-        // gfx11 has the queries in both halves of the wave.
-        let copies = if i.family == MatrixFamily::Wmma { 2 } else { 1 };
+        // gfx11 has the queries in both halves of the wave, but for wide ones (`WIDEST_WHOLE_QUERY` of the header).
+        let copies = if i.family == MatrixFamily::Wmma && d <= 128 {
+            2
+        } else {
+            1
+        };
         let queries = if self.queries_stay {
             0
         } else {

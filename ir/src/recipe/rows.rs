@@ -116,24 +116,46 @@ impl Rows {
         finite.then(|| ranges.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes an element of 8 or 4 bits of each number and the position of its scale; None where a number is not finite.
-    fn rounded(&self, tensor: &HostTensor, bits: usize, each: impl Fn(f32, usize) -> u8 + Sync) -> Option<Vec<u8>> {
+    /// Makes an element of 8 or 4 bits of each number, its scale and its zero point; None where a number is not finite.
+    fn rounded(
+        &self,
+        tensor: &HostTensor,
+        bits: usize,
+        scales: &[f32],
+        zeros: Option<&[i32]>,
+        each: impl Fn(f32, f32, f32) -> u8 + Sync,
+    ) -> Option<Vec<u8>> {
         let elements = self.count * self.length;
         if elements == 0 {
             return Some(Vec::new());
         }
+        let zeros: Vec<f32> = match zeros {
+            Some(zeros) => zeros.iter().map(|zero| *zero as f32).collect(),
+            None => vec![0.0; scales.len()],
+        };
         let mut out = vec![0u8; (elements * bits).div_ceil(8)];
         let piece_bytes = (self.in_piece() * self.length * bits).div_ceil(8).max(1);
         let pieces = out.par_chunks_mut(piece_bytes).zip(self.pieces());
+        let in_row = self.scales_in_row();
         let finite = pieces.map(|(out, rows)| {
             let numbers = decode(tensor, rows.start * self.length..rows.end * self.length);
             let mut made = vec![0u8; if bits == 8 { 0 } else { numbers.len() }];
             let to: &mut [u8] = if bits == 8 { &mut *out } else { &mut made };
             let rows_of = numbers.chunks_exact(self.length).zip(to.chunks_exact_mut(self.length));
             for ((row, to), first) in rows_of.zip(self.firsts(rows)) {
-                let groups = row.chunks(self.together).zip(to.chunks_mut(self.together));
-                for (at, (group, to)) in groups.enumerate() {
-                    to.iter_mut().zip(group).for_each(|(to, v)| *to = each(*v, first + at));
+                let (scales, zeros) = (&scales[first..][..in_row], &zeros[first..][..in_row]);
+                let shared = scales.iter().zip(zeros);
+                match self.together {
+                    1 => (to.iter_mut().zip(row).zip(shared))
+                        .for_each(|((to, v), (scale, zero))| *to = each(*v, *scale, *zero)),
+                    together => {
+                        let groups = row.chunks(together).zip(to.chunks_mut(together));
+                        for ((group, to), (scale, zero)) in groups.zip(shared) {
+                            to.iter_mut()
+                                .zip(group)
+                                .for_each(|(to, v)| *to = each(*v, *scale, *zero));
+                        }
+                    }
                 }
             }
             if bits == 4 {
@@ -160,22 +182,19 @@ impl Rows {
         const ROUNDS: f32 = 12_582_912.0;
         let (low, high) = (low as f32, high as f32);
         let bits = dtype.bits() as usize;
-        let nearest = |v: f32, at: usize| {
-            let whole = ((v / scales[at]).clamp(-BEYOND, BEYOND) + ROUNDS) - ROUNDS;
-            let zero = zeros.map_or(0.0, |zeros| zeros[at] as f32);
+        self.rounded(tensor, bits, scales, zeros, |v, scale, zero| {
+            let whole = ((v / scale).clamp(-BEYOND, BEYOND) + ROUNDS) - ROUNDS;
             (whole + zero).clamp(low, high) as i32 as u8
-        };
-        self.rounded(tensor, bits, nearest)
+        })
     }
 
     /// The 8-bit floats of the quotients, which are numbers of the weight's type; None where a number is not finite.
     pub fn floats(&self, tensor: &HostTensor, dtype: DType, scales: &[f32], largest: f64) -> Option<Vec<u8>> {
-        let each = |v: f32, at: usize| {
+        self.rounded(tensor, 8, scales, None, |v, scale, _| {
             // As `quantize` divides: in the type of the weight.
-            let quotient = crate::convert::round_to(tensor.dtype, f64::from(v) / f64::from(scales[at]));
+            let quotient = crate::convert::round_to(tensor.dtype, f64::from(v) / f64::from(scale));
             crate::convert::encode_f8(dtype, quotient.clamp(-largest, largest)).unwrap_or(0)
-        };
-        self.rounded(tensor, 8, each)
+        })
     }
 }
 

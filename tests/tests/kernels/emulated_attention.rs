@@ -51,6 +51,13 @@ const CASES: &[Case] = &[
     case([2, 1], [3, 520], [128, 128], true, false),
 ];
 
+/// Heads of which each half of a wave holds its own half of a query by WMMA on gfx11.
+const HALVED: [Case; 3] = [
+    case([2, 1], [70, 97], [160, 160], true, false),
+    case([2, 2], [130, 64], [144, 144], false, false),
+    case([1, 1], [128, 200], [160, 160], false, true),
+];
+
 /// Heads that are wider than WMMA has registers for.
 const WIDE: Case = case([1, 1], [6, 50], [256, 256], true, false);
 
@@ -149,12 +156,16 @@ fn attention_on_gfx950() {
 #[test]
 fn attention_on_gfx1100() {
     check_on_matrix_units("gfx1100", "f16");
+    let [_, by_lanes] = check("gfx1100", "f16", &HALVED);
+    assert_eq!(by_lanes, 0);
 }
 
 #[test]
 fn attention_on_gfx1201() {
     check_on_matrix_units("gfx1201", "f16");
     check_on_matrix_units("gfx1201", "bf16");
+    let [_, by_lanes] = check("gfx1201", "bf16", &HALVED);
+    assert_eq!(by_lanes, 0);
 }
 
 /// Long rows of queries are worth the matrix unit's twice the rate, few are not.

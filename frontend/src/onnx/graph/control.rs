@@ -3,15 +3,18 @@
 //! | node | becomes |
 //! |---|---|
 //! | `If` whose condition is known | the branch that is taken |
-//! | `If` whose condition depends on data | both branches, and a choice for each result: they must have the same type and shape |
+//! | `If` whose condition depends on data | both branches, and a choice for each result of the same type and shape |
 //! | `Loop`, `Scan` of a known number of steps | the body, once a step |
 //! | `Loop` that data may end early | the body, once a step, each of which is kept or not; it has no outputs that grow |
+//!
+//! Where the import is for the inputs of one run, these decide what data decide and the table does not have: branches of different types,
+//! the end of a loop whose outputs grow. The graph checks the decision.
 
 use ir::op::BinaryOp;
 use ir::{DType, Dim, Origin};
 
 use super::{Env, Frame, Stop, Walk, node_error, node_name};
-use crate::onnx::builder::Val;
+use crate::onnx::builder::{Like, Val};
 use crate::onnx::error::{Fail, ImportError, NodeProblem, Step};
 use crate::onnx::known::Known;
 use crate::onnx::node::{Node, host_tensor};
@@ -69,6 +72,13 @@ impl<'a> Site<'_, 'a> {
     fn input(&self, index: usize) -> Result<Val, Stop> {
         let found = self.inputs.get(index).copied().flatten();
         found.ok_or_else(|| self.error(NodeProblem::MissingInput { index }))
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::Onnx {
+            name: node_name(self.node).into(),
+            op: self.node.op_type.as_str().into(),
+        }
     }
 
     fn ints(&self, name: &str) -> Vec<i64> {
@@ -149,10 +159,7 @@ impl<'a> Walk<'_, 'a> {
             attributes: site.attributes.to_vec(),
             opset: site.opset,
             inputs: site.inputs.to_vec(),
-            origin: Origin::Onnx {
-                name: node_name(site.node).into(),
-                op: site.node.op_type.as_str().into(),
-            },
+            origin: site.origin(),
         };
         steps(&mut node).map_err(|fail| site.stop(fail))
     }
@@ -177,13 +184,37 @@ impl<'a> Walk<'_, 'a> {
         Some(taken != 0)
     }
 
+    /// A condition that the data of the inputs that the graph is for decide.
+    fn by_data(&mut self, site: &Site<'_, 'a>, condition: Val) -> Option<bool> {
+        let origin = site.origin();
+        let known = self.build.numbers(condition, "condition", Like::Near, &origin)?;
+        Some(*known.ints()?.first()? != 0)
+    }
+
     fn branch(&mut self, site: &Site<'_, 'a>) -> Result<Vec<Val>, Stop> {
         let condition = site.input(0)?;
-        if let Some(taken) = self.decided(condition).or_else(|| self.by_sizes(site, condition)) {
-            let body = site.body(if taken { "then_branch" } else { "else_branch" })?;
-            return self.inline(site, body, &[]);
-        }
         let (yes, no) = (site.body("then_branch")?, site.body("else_branch")?);
+        if let Some(taken) = self.decided(condition).or_else(|| self.by_sizes(site, condition)) {
+            return self.inline(site, if taken { yes } else { no }, &[]);
+        }
+        let error = match self.both_ways(site, condition, yes, no) {
+            Err(Stop::Error(error)) => error,
+            done => return done,
+        };
+        match self.by_data(site, condition) {
+            Some(taken) => self.inline(site, if taken { yes } else { no }, &[]),
+            None => Err(Stop::Error(error)),
+        }
+    }
+
+    /// Both branches, and a choice for each result.
+    fn both_ways(
+        &mut self,
+        site: &Site<'_, 'a>,
+        condition: Val,
+        yes: &'a GraphProto,
+        no: &'a GraphProto,
+    ) -> Result<Vec<Val>, Stop> {
         let (yes, no) = (self.inline(site, yes, &[])?, self.inline(site, no, &[])?);
         if yes.len() != no.len() {
             let (what, expected, found) = ("outputs of its else branch", yes.len(), no.len());
@@ -236,10 +267,9 @@ impl<'a> Walk<'_, 'a> {
 
     /// The first of the known numbers of an input.
     fn number(&mut self, site: &Site<'_, 'a>, index: usize, what: &'static str) -> Result<i64, Stop> {
-        let dim = self
-            .build
-            .folded(site.input(index)?)
-            .and_then(|k| k.dims()?.into_iter().next());
+        let val = site.input(index)?;
+        let known = self.build.numbers(val, what, Like::Near, &site.origin());
+        let dim = known.and_then(|k| k.dims()?.into_iter().next());
         match dim {
             Some(Dim::Const(number)) => Ok(number),
             Some(dim) => site.unsupported(format!(
@@ -272,7 +302,13 @@ impl<'a> Walk<'_, 'a> {
         let mut stacks = vec![Vec::new(); grown];
         let mut step = 0;
         while step < most {
-            let open = match condition.map(|c| self.decided(c)) {
+            let mut decided = condition.map(|c| self.decided(c));
+            if let (Some(None), Some(condition)) = (decided, condition)
+                && (grown > 0 || step >= OPEN_STEP_LIMIT)
+            {
+                decided = Some(self.by_data(site, condition));
+            }
+            let open = match decided {
                 Some(Some(false)) => break,
                 Some(None) => condition,
                 Some(Some(true)) | None => None,
@@ -295,10 +331,18 @@ impl<'a> Walk<'_, 'a> {
             stacks.iter_mut().zip(results).for_each(|(stack, row)| stack.push(row));
             carried = match open {
                 None => new,
-                Some(open) => {
-                    next = next.map(|next| self.both(site, open, next)).transpose()?;
-                    self.choose_all(site, open, &new, &carried)?
-                }
+                Some(open) => match self.choose_all(site, open, &new, &carried) {
+                    Ok(chosen) => {
+                        next = next.map(|next| self.both(site, open, next)).transpose()?;
+                        chosen
+                    }
+                    Err(Stop::Restart) => return Err(Stop::Restart),
+                    Err(Stop::Error(error)) => match self.by_data(site, open) {
+                        Some(true) => new,
+                        Some(false) => break,
+                        None => return Err(Stop::Error(error)),
+                    },
+                },
             };
             condition = next;
             step += 1;

@@ -106,7 +106,7 @@ fn range(node: &mut Node<'_>) -> Step<Vec<Val>> {
     }
     let one = |node: &mut Node<'_>, index, what| -> Step<(Dim, Dim)> {
         let val = node.input(index)?;
-        let parts = node.build.folded(val).and_then(|k| k.ratios());
+        let parts = node.numbers(val, what).and_then(|k| k.ratios());
         Ok(parts
             .and_then(|parts| parts.into_iter().next())
             .ok_or(NodeProblem::NotKnown { what, index })?)

@@ -159,16 +159,23 @@ fn lengths(node: &mut Node<'_>, batch: &Dim, rows: &Dim) -> Step<[Val; 2]> {
 /// and the total.
 ///
 /// A total that depends on data says nothing of sizes. A given length that is a number is then taken for the room that
-/// there is, and any other grows by the step's rows.
-fn lacking(node: &Node<'_>, past: &Dim, rows: &Dim) -> Step<Dim> {
-    let total = node.input(TOTAL)?;
-    let total = node.build.known(total).and_then(|known| known.dims());
-    match (total.as_deref(), past.as_const()) {
-        (Some([total]), _) => Ok(node.build.sizes.max(&(total - past), &Dim::Const(0))),
-        (Some(_), _) => node.rank_error(TOTAL, "0: one number"),
-        (None, Some(_)) => Ok(Dim::Const(0)),
-        (None, None) => Ok(rows.clone()),
-    }
+/// there is, and any other grows by the step's rows; a run whose total needs more fails.
+fn lacking(node: &mut Node<'_>, past: &Dim, rows: &Dim) -> Step<Dim> {
+    let given = node.input(TOTAL)?;
+    let total = node.build.known(given).and_then(|known| known.dims());
+    let more = match (total.as_deref(), past.as_const()) {
+        (Some([total]), _) => return Ok(node.build.sizes.max(&(total - past), &Dim::Const(0))),
+        (Some(_), _) => return node.rank_error(TOTAL, "0: one number"),
+        (None, Some(_)) => Dim::Const(0),
+        (None, None) => rows.clone(),
+    };
+    let room = past.clone() + more.clone();
+    let message = format!("total_sequence_length is more than the {room} positions that the cache has room for");
+    let room = node.known(Known::scalar(room));
+    let total = node.cast(given, DType::I64)?;
+    let fits = node.binary(BinaryOp::Le, total, room)?;
+    node.require(fits, message)?;
+    Ok(more)
 }
 
 /// Writes new rows of keys or values `[B, H, S, D]` into a cache, made longer by `more`, at positions `[B, 1, S, 1]`.

@@ -6,15 +6,13 @@ use ir::{DType, Dim, Shape};
 use super::{Row, microsoft, op, withdrawn};
 use crate::onnx::builder::Val;
 use crate::onnx::error::{NodeProblem, Step};
-use crate::onnx::known::{Element, Known};
+use crate::onnx::known::Known;
 use crate::onnx::node::Node;
 
 pub(super) const ROWS: &[Row] = &[
-    op("Compress", 9, compress),
     op("Gather", 1, gather),
     op("GatherElements", 11, gather_elements),
     op("GatherND", 11, gather_nd),
-    op("NonZero", 9, non_zero),
     op("OneHot", 9, one_hot),
     op("ReverseSequence", 10, reverse_sequence),
     withdrawn("Scatter", 9, 10, scatter_elements),
@@ -23,7 +21,6 @@ pub(super) const ROWS: &[Row] = &[
     op("TensorScatter", 24, tensor_scatter),
     op("Trilu", 14, trilu),
     microsoft("Trilu", trilu),
-    op("Unique", 11, unique),
 ];
 
 fn axis_of(node: &Node<'_>, default: i64, x: Val) -> Step<usize> {
@@ -224,8 +221,7 @@ fn one_hot(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let (indices, values) = (node.input(0)?, node.input(2)?);
     let depth = node.input(1)?;
     let depth = node
-        .build
-        .folded(depth)
+        .numbers(depth, "depth")
         .and_then(|k| k.cast(DType::I64, &node.build.sizes)?.dims());
     let depth = depth.ok_or(NodeProblem::NotKnown {
         what: "depth",
@@ -287,131 +283,6 @@ fn trilu(node: &mut Node<'_>) -> Step<Vec<Val>> {
     let keep = node.binary(op, distance, k)?;
     let zero = node.scalar(dtype, 0.0);
     Ok(vec![node.select(keep, x, zero)?])
-}
-
-/// Keeps the slices whose condition is true, which must be known.
-fn compress(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let condition = node.known_ints(1, "condition")?;
-    let picks: Vec<Dim> = condition
-        .iter()
-        .enumerate()
-        .filter(|(_, c)| **c != 0)
-        .map(|(i, _)| Dim::from(i))
-        .collect();
-    let picks = node.known(Known::vector(picks));
-    if let Some(axis) = node.int("axis")? {
-        let axis = node.axis(axis, node.rank(x))?;
-        return Ok(vec![node.take(x, axis, picks)?]);
-    }
-    let elements = node.ty(x).elements();
-    let flat = node.reshape(x, [elements])?;
-    Ok(vec![node.take(flat, 0, picks)?])
-}
-
-/// The positions of elements other than 0, `[rank, count]`; the count must be known, so the elements must be.
-fn non_zero(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let ty = node.ty(node.input(0)?).clone();
-    let x = node.input(0)?;
-    let known = node.build.folded(x).and_then(|k| k.floats());
-    let known = known.ok_or(NodeProblem::NotKnown {
-        what: "tensor",
-        index: 0,
-    })?;
-    let sizes = ty.shape.as_consts().unwrap_or_default();
-    let hits: Vec<usize> = known
-        .iter()
-        .enumerate()
-        .filter(|(_, v)| **v != 0.0)
-        .map(|(i, _)| i)
-        .collect();
-    let mut elements = Vec::with_capacity(hits.len() * sizes.len());
-    for axis in 0..sizes.len() {
-        let inner: i64 = sizes[axis + 1..].iter().product();
-        elements.extend(
-            hits.iter()
-                .map(|at| Element::Dim(Dim::Const(*at as i64 / inner % sizes[axis]))),
-        );
-    }
-    let shape = vec![sizes.len(), hits.len()];
-    Ok(vec![node.known(Known {
-        dtype: DType::I64,
-        shape,
-        elements,
-    })])
-}
-
-/// The distinct elements of a known tensor, or slices along an axis: they, where they come first, which of them each one is,
-/// and how often they are there.
-fn unique(node: &mut Node<'_>) -> Step<Vec<Val>> {
-    let x = node.input(0)?;
-    let known = node.build.known(x);
-    let Some((known, numbers)) = known.and_then(|k| k.floats().map(|numbers| (k, numbers))) else {
-        let (what, index) = ("tensor (the number of its distinct elements is a size)", 0);
-        return Err(NodeProblem::NotKnown { what, index }.into());
-    };
-    // Slices are runs of `inner` elements, `outer` times.
-    let (outer, size, inner) = match node.int("axis")? {
-        Some(axis) => {
-            let axis = node.axis(axis, known.shape.len())?;
-            let inner: usize = known.shape[axis + 1..].iter().product();
-            (known.shape[..axis].iter().product(), known.shape[axis], inner)
-        }
-        None => (1usize, numbers.len(), 1),
-    };
-    let place = |o: usize, at: usize, i: usize| (o * size + at) * inner + i;
-    let slice = |at: usize| -> Vec<f64> {
-        let places = (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i)));
-        places.map(|(o, i)| numbers[place(o, at, i)]).collect()
-    };
-    let slices: Vec<Vec<f64>> = (0..size).map(slice).collect();
-    let mut first: Vec<usize> = Vec::new();
-    let mut which = Vec::with_capacity(size);
-    for (at, slice) in slices.iter().enumerate() {
-        let found = first.iter().position(|f| slices[*f] == *slice);
-        which.push(found.unwrap_or(first.len()));
-        if found.is_none() {
-            first.push(at);
-        }
-    }
-    let mut order: Vec<usize> = (0..first.len()).collect();
-    if node.int_or("sorted", 1)? != 0 {
-        let less = |a: &usize, b: &usize| {
-            let pairs = slices[first[*a]].iter().zip(&slices[first[*b]]);
-            let differing = pairs.map(|(x, y)| x.total_cmp(y)).find(|order| order.is_ne());
-            differing.unwrap_or(std::cmp::Ordering::Equal)
-        };
-        order.sort_by(less);
-    }
-    let starts: Vec<usize> = order.iter().map(|o| first[*o]).collect();
-    let mut shape = match node.has("axis") {
-        true => known.shape.clone(),
-        false => vec![size],
-    };
-    if let Some(axis) = node.int("axis")? {
-        let axis = node.axis(axis, shape.len())?;
-        shape[axis] = starts.len();
-    } else {
-        shape[0] = starts.len();
-    }
-    let mut from = Vec::with_capacity(outer * starts.len() * inner);
-    for o in 0..outer {
-        for at in &starts {
-            from.extend((0..inner).map(|i| place(o, *at, i)));
-        }
-    }
-    let Some(values) = known.select(shape, from) else {
-        return node.rank_error(0, "at least 0");
-    };
-    let list = |values: Vec<usize>| Known::vector(values.into_iter().map(Dim::from).collect());
-    let rank_of = |of: usize| order.iter().position(|o| *o == of).unwrap_or(0);
-    let places = which.iter().map(|of| rank_of(*of)).collect();
-    let counts = order
-        .iter()
-        .map(|of| which.iter().filter(|w| *w == of).count())
-        .collect();
-    let results = [values, list(starts), list(places), list(counts)];
-    Ok(results.map(|known| node.known(known)).to_vec())
 }
 
 /// Reverses the first `lengths[b]` elements of each sequence: position `i` comes from `len − 1 − i` where `i < len`.

@@ -28,11 +28,13 @@ mod reduce;
 mod resize;
 mod rotary;
 mod sampling;
+mod selected;
 mod sequence;
 mod shape;
 mod signal;
 mod slice;
 mod state;
+mod suppression;
 mod unpool;
 
 use std::collections::HashMap;
@@ -99,7 +101,7 @@ const fn microsoft(name: &'static str, import: Import) -> Row {
     }
 }
 
-const FAMILIES: [&[Row]; 30] = [
+const FAMILIES: [&[Row]; 32] = [
     activation::ROWS,
     attention::ROWS,
     attention_contrib::ROWS,
@@ -124,6 +126,8 @@ const FAMILIES: [&[Row]; 30] = [
     resize::ROWS,
     rotary::ROWS,
     sampling::ROWS,
+    selected::ROWS,
+    suppression::ROWS,
     sequence::ROWS,
     shape::ROWS,
     signal::ROWS,

@@ -153,7 +153,7 @@ enum Factor {
 
 fn factors(node: &mut Node<'_>, index: usize) -> Step<Vec<Factor>> {
     let scales = node.input(index)?;
-    let known = node.build.folded(scales).ok_or(NodeProblem::NotKnown {
+    let known = node.numbers(scales, "list of scales").ok_or(NodeProblem::NotKnown {
         what: "list of scales",
         index,
     })?;

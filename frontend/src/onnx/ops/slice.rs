@@ -206,7 +206,7 @@ fn pad(node: &mut Node<'_>) -> Step<Vec<Val>> {
         let value = match node.optional(2) {
             None => Scalar::zero(dtype),
             Some(v) => {
-                node.build.folded(v);
+                node.numbers(v, "value to pad with");
                 let constant = node.build.constant(v).and_then(|t| t.splat());
                 constant.ok_or(NodeProblem::NotKnown {
                     what: "value to pad with",

@@ -466,6 +466,8 @@ impl Mapper<'_> {
                 && t.registers(d, dv) <= most
                 // gfx11 holds wide queries twice, which leaves room for few scores (as compiled).
                 && (t.instruction.family != MatrixFamily::Wmma || d <= 96 || t.keys <= 16)
+                // Wider ones are held once; where they are no whole fragments, some forms spill (as compiled).
+                && (t.instruction.family != MatrixFamily::Wmma || d <= 128 || (d % 16 == 0 && dv % 16 == 0))
                 // Its lanes have whole rows of queries, which leaves none to compute them with (as compiled).
                 && (t.instruction.family != MatrixFamily::Wmma || is_read)
         };
