@@ -128,6 +128,7 @@ impl ModelArgs {
             context: self.context,
             batch: self.batch,
             threads: self.threads,
+            ..EngineOptions::default()
         };
         let engine = Engine::load(&file, &options)?;
         let vocabulary = engine.decoder().config.vocabulary;

@@ -7,7 +7,7 @@ use graphc::frontend::{DType, shape};
 use graphc::ir::{Dim, Graph, Shape};
 
 use super::attention::{Scores, attend};
-use super::description::{Activation, Biases, Description, Fused, Pairs};
+use super::description::{Activation, Biases, Description, Fused, HeadNorms, Pairs};
 use super::rope::rotate;
 use crate::error::Result;
 use crate::loader::{Config, Loader, Matrix, Rows, Stored};
@@ -47,13 +47,13 @@ impl Projection {
 
 #[derive(Clone, Debug)]
 struct Block {
-    attention_norm: Tensor,
+    /// Before attention, and before the feed-forward network.
+    pre_norms: Option<[Tensor; 2]>,
     query: Projection,
     key: Projection,
     value: Projection,
     output: Projection,
     head_norms: Option<[Tensor; 2]>,
-    feed_forward_norm: Tensor,
     gate: Matrix,
     up: Matrix,
     down: Matrix,
@@ -120,24 +120,33 @@ impl Block {
                 (half(0)?, half(feed_forward)?)
             }
         };
-        let mut pair = |is_there: bool, names: [&str; 2], length: usize| {
+        let mut pair = |is_there: bool, names: [&str; 2], lengths: [usize; 2]| {
             if !is_there {
                 return Ok(None);
             }
-            let [one, other] = names.map(|part| loader.vector(&name(part), length));
-            Result::Ok(Some([one?, other?]))
+            let one = loader.vector(&name(names[0]), lengths[0])?;
+            Result::Ok(Some([one, loader.vector(&name(names[1]), lengths[1])?]))
         };
-        let head_norms = pair(description.head_norms, ["attn_q_norm", "attn_k_norm"], key_length)?;
-        let post_norms = pair(description.post_norms, ["post_attention_norm", "post_ffw_norm"], width)?;
+        let lengths = match description.head_norms {
+            HeadNorms::All => [heads * key_length, kv_heads * key_length],
+            HeadNorms::Each | HeadNorms::Without => [key_length; 2],
+        };
+        let has_head_norms = description.head_norms != HeadNorms::Without;
+        let head_norms = pair(has_head_norms, ["attn_q_norm", "attn_k_norm"], lengths)?;
+        let pre_norms = pair(description.pre_norms, ["attn_norm", "ffn_norm"], [width; 2])?;
+        let post_norms = pair(
+            description.post_norms,
+            ["post_attention_norm", "post_ffw_norm"],
+            [width; 2],
+        )?;
         let [query, key, value] = <[Projection; 3]>::try_from(projections).expect("three were pushed");
         Ok(Block {
-            attention_norm: loader.vector(&name("attn_norm"), width)?,
+            pre_norms,
             query,
             key,
             value,
             output,
             head_norms,
-            feed_forward_norm: loader.vector(&name("ffn_norm"), width)?,
             gate,
             up,
             down: loader.matrix(&name("ffn_down"), width, feed_forward, &Rows::All)?,
@@ -211,21 +220,26 @@ impl Decoder {
             one.expand(Shape(vec![1.into(), heads.into(), count.clone(), length.into()]))
         };
         let places = [at(self.config.key_length), at(self.config.value_length)];
-        let mut h = self.embedding.look_up(&tokens);
-        if self.description.embedding_scale != 1.0 {
-            h = h * self.description.embedding_scale;
-        }
+        let mut h = scaled(self.embedding.look_up(&tokens), self.description.embedding_scale);
         let mut next = Vec::new();
         for (index, block) in self.blocks.iter().enumerate() {
             let layer = self.description.layers[index];
             let caches = [&caches[2 * index], &caches[2 * index + 1]];
-            let (mixed, kept) = self.attention(block, &h, &tables[layer.rope], layer.window, caches, &places, &seen);
+            let (mixed, kept) = self.attention(
+                block,
+                &h,
+                layer.rope.map(|at| &tables[at]),
+                layer.window,
+                caches,
+                &places,
+                &seen,
+            );
             next.extend(kept);
-            h = &h + mixed;
-            h = &h + self.feed_forward(block, &h);
+            h = &h + scaled(mixed, self.description.residual_scale);
+            h = &h + scaled(self.feed_forward(block, &h), self.description.residual_scale);
         }
         let wanted = h.index_select(0, &rows).rms_norm(Some(&self.norm), self.config.epsilon);
-        let mut logits = self.output.product(&wanted, None);
+        let mut logits = scaled(self.output.product(&wanted, None), self.description.logit_scale);
         if let Some(cap) = self.description.logit_cap {
             logits = (logits * (1.0 / cap)).tanh() * cap;
         }
@@ -242,24 +256,28 @@ impl Decoder {
         &self,
         block: &Block,
         h: &Tensor,
-        tables: &[Tensor; 2],
+        tables: Option<&[Tensor; 2]>,
         window: Option<i64>,
         caches: [&Tensor; 2],
         places: &[Tensor; 2],
         seen: &Dim,
     ) -> (Tensor, [Tensor; 2]) {
         let config = &self.config;
-        let x = h.rms_norm(Some(&block.attention_norm), config.epsilon);
+        let x = self.normed(h, block.pre_norms.as_ref().map(|norms| &norms[0]));
         // [S, heads · length] to [1, heads, S, length], with each head normalised and turned where that is asked for.
         let heads = |projection: &Projection, count: usize, norm: Option<&Tensor>| {
-            let apart = projection.of(&x).unflatten(-1, shape![count, -1]);
-            let normed = match norm {
-                Some(norm) => apart.rms_norm(Some(norm), config.epsilon),
-                None => apart,
+            let (all, each) = match self.description.head_norms {
+                HeadNorms::All => (norm, None),
+                HeadNorms::Each | HeadNorms::Without => (None, norm),
             };
-            normed.transpose(0, 1).unsqueeze(0)
+            let together = self.normed(&projection.of(&x), all);
+            let apart = self.normed(&together.unflatten(-1, shape![count, -1]), each);
+            apart.transpose(0, 1).unsqueeze(0)
         };
-        let turn = |x: &Tensor| rotate(x, tables, config.rotated, config.key_length);
+        let turn = |x: &Tensor| match tables {
+            Some(tables) => rotate(x, tables, config.rotated, config.key_length),
+            None => x.clone(),
+        };
         let [query_norm, key_norm] = [0, 1].map(|at| block.head_norms.as_ref().map(|norms| &norms[at]));
         let q = turn(&heads(&block.query, config.heads, query_norm));
         let k = turn(&heads(&block.key, config.kv_heads, key_norm));
@@ -279,26 +297,35 @@ impl Decoder {
             .transpose(0, 1)
             .flatten(-2, -1);
         let out = block.output.of(&mixed);
-        let out = match &block.post_norms {
-            Some([norm, _]) => out.rms_norm(Some(norm), config.epsilon),
-            None => out,
-        };
+        let out = self.normed(&out, block.post_norms.as_ref().map(|norms| &norms[0]));
         (out, kept)
+    }
+
+    /// A norm, where there is one.
+    #[track_caller]
+    fn normed(&self, x: &Tensor, norm: Option<&Tensor>) -> Tensor {
+        match norm {
+            Some(norm) => x.rms_norm(Some(norm), self.config.epsilon),
+            None => x.clone(),
+        }
     }
 
     /// `down(act(gate · x) ⊙ up · x)` of a norm of `h`.
     #[track_caller]
     fn feed_forward(&self, block: &Block, h: &Tensor) -> Tensor {
-        let x = h.rms_norm(Some(&block.feed_forward_norm), self.config.epsilon);
+        let x = self.normed(h, block.pre_norms.as_ref().map(|norms| &norms[1]));
         let gate = block.gate.product(&x, None);
         let gate = match self.description.activation {
             Activation::Silu => gate.silu(),
             Activation::Gelu => gate.gelu_tanh(),
         };
         let out = block.down.product(&(gate * block.up.product(&x, None)), None);
-        match &block.post_norms {
-            Some([_, norm]) => out.rms_norm(Some(norm), self.config.epsilon),
-            None => out,
-        }
+        self.normed(&out, block.post_norms.as_ref().map(|norms| &norms[1]))
     }
+}
+
+/// A factor, where there is one.
+#[track_caller]
+fn scaled(x: Tensor, factor: f64) -> Tensor {
+    if factor == 1.0 { x } else { x * factor }
 }

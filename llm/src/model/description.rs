@@ -10,13 +10,19 @@ pub struct Description {
     pub pairs: Pairs,
     pub biases: Biases,
     pub fused: Fused,
-    /// Whether queries and keys are normalised, head by head, before they are rotated.
-    pub head_norms: bool,
+    /// Whether what goes into attention and the feed-forward network is normalised.
+    pub pre_norms: bool,
+    /// Whether queries and keys are normalised before they are rotated.
+    pub head_norms: HeadNorms,
     /// Whether what attention and the feed-forward network give is normalised before it is added.
     pub post_norms: bool,
     pub activation: Activation,
     /// Factor of the embeddings.
     pub embedding_scale: f64,
+    /// Factor of what attention and the feed-forward network give, before it is added.
+    pub residual_scale: f64,
+    /// Factor of the logits.
+    pub logit_scale: f64,
     /// Factor of the scores of attention.
     pub score_scale: f64,
     /// `cap · tanh(x / cap)` of the scores.
@@ -33,8 +39,18 @@ pub struct Description {
 pub struct Layer {
     /// The number of tokens that one sees, itself included; None for all before it.
     pub window: Option<i64>,
-    /// The place of its rotary embedding in [`Description::ropes`].
-    pub rope: usize,
+    /// The place of its rotary embedding in [`Description::ropes`]; None for a layer that has none.
+    pub rope: Option<usize>,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeadNorms {
+    Without,
+    /// Each head by itself, all with the same weights.
+    Each,
+    /// All heads together.
+    All,
 }
 
 /// Pairs of elements that rotary embedding turns. Graphs have halves; rows of files that have neighbours are reordered
@@ -78,15 +94,24 @@ impl Description {
             pairs: Pairs::Halves,
             biases: Biases::AsStored,
             fused: Fused::Apart,
-            head_norms: false,
+            pre_norms: true,
+            head_norms: HeadNorms::Without,
             post_norms: false,
             activation: Activation::Silu,
             embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             score_scale: 1.0 / (config.key_length as f64).sqrt(),
             score_cap: None,
             logit_cap: None,
             ropes: vec![rope],
-            layers: vec![Layer { window: None, rope: 0 }; config.layers],
+            layers: vec![
+                Layer {
+                    window: None,
+                    rope: Some(0)
+                };
+                config.layers
+            ],
         }
     }
 }

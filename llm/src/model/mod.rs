@@ -8,14 +8,17 @@ mod decoder;
 mod description;
 mod gemma2;
 mod gemma3;
+mod granite;
 mod llama;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
 mod rope;
+mod smollm3;
 
 pub use decoder::{Decoder, NAMES};
-pub use description::{Activation, Biases, Description, Fused, Layer, Pairs};
+pub use description::{Activation, Biases, Description, Fused, HeadNorms, Layer, Pairs};
 pub use rope::Rope;
 
 use graphc_gguf::GgufFile;
@@ -34,6 +37,9 @@ pub const ARCHITECTURES: &[(&str, Describe)] = &[
     ("gemma2", gemma2::describe),
     ("gemma3", gemma3::describe),
     ("phi3", phi3::describe),
+    ("smollm3", smollm3::describe),
+    ("granite", granite::describe),
+    ("olmo2", olmo2::describe),
 ];
 
 /// Finds the architecture of a file.
