@@ -1,0 +1,132 @@
+//! The server's life: it listens, serves, and drains.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::state::{State, now};
+use super::{Scheduler, router};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::template::Template;
+use crate::tokenizer::Tokenizer;
+
+/// Where and how to serve.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// An address or a name of this machine.
+    pub host: String,
+    /// 0 for one that is free.
+    pub port: u16,
+    /// What requests must have as their bearer token.
+    pub key: Option<String>,
+    /// Sequences at once, each with a cache.
+    pub slots: usize,
+    /// Jobs that may wait at most.
+    pub queue: usize,
+    /// Bytes of a body at most.
+    pub body: usize,
+    /// The time in which a body is to be there.
+    pub body_time: Duration,
+    /// How long requests that are under way may take after the server was told to end.
+    pub drain: Duration,
+}
+
+/// A model to serve.
+pub struct Served {
+    pub engine: Engine,
+    pub tokenizer: Tokenizer,
+    pub template: Option<Template>,
+    pub name: String,
+    pub architecture: String,
+}
+
+/// Serves until a signal: SIGTERM or SIGINT. Then no connection is accepted any more, and requests that are under way are
+/// answered; a second signal, or the end of [`ServeOptions::drain`], cancels them. `ready` is told the address.
+///
+/// # Errors
+/// An address that cannot be listened at; what the system refuses.
+pub fn serve(model: Served, options: &ServeOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
+    let failed = |what: &str, error: std::io::Error| Error::Usage(format!("{what}: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failed("the system gives no way to wait for connections", error))?;
+    let vocabulary = model.engine.decoder().config.vocabulary;
+    let tokenizer = Arc::new(model.tokenizer);
+    let listener = runtime
+        .block_on(TcpListener::bind((options.host.as_str(), options.port)))
+        .map_err(|error| {
+            let place = format!("{}:{}", options.host, options.port);
+            Error::Usage(format!(
+                "cannot listen at {place}: {error}; give another --host or --port (0 takes a free port)"
+            ))
+        })?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| failed("the address is not known", error))?;
+    let state = Arc::new(State {
+        scheduler: Scheduler::start(model.engine, tokenizer.clone(), options.slots, options.queue)?,
+        tokenizer,
+        template: model.template,
+        name: model.name,
+        architecture: model.architecture,
+        vocabulary,
+        started: now(),
+        key: options.key.clone(),
+        body: options.body,
+        body_time: options.body_time,
+        ids: AtomicU64::new(0),
+        answers: Mutex::new(BTreeMap::new()),
+    });
+    let served = runtime.block_on(until_drained(listener, state.clone(), options.drain, || ready(address)));
+    // Connections that are left end here, and with them their jobs.
+    drop(runtime);
+    state.scheduler.finish();
+    served.map_err(|error| failed("the server has ended", error))
+}
+
+async fn until_drained(
+    listener: TcpListener,
+    state: Arc<State>,
+    drain: Duration,
+    ready: impl FnOnce(),
+) -> std::io::Result<()> {
+    let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = axum::serve(listener, router(state.clone())).with_graceful_shutdown(async {
+        // Both a message and a sender that is gone mean the end.
+        stopped.await.ok();
+    });
+    let ending = async {
+        any(&mut signals).await;
+        let counts = state.scheduler.counts();
+        let count = |number: &std::sync::atomic::AtomicUsize| number.load(std::sync::atomic::Ordering::Relaxed);
+        eprintln!(
+            "ending: {} requests run and {} wait; a second signal cancels them",
+            count(&counts.running),
+            count(&counts.waiting)
+        );
+        stop.send(()).ok();
+        // Either is the end.
+        tokio::time::timeout(drain, any(&mut signals)).await.ok();
+    };
+    ready();
+    tokio::select! {
+        served = async { serving.await } => served,
+        () = ending => Ok(()),
+    }
+}
+
+/// Waits for a signal.
+async fn any([one, other]: &mut [Signal; 2]) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+}
